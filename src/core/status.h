@@ -1,0 +1,33 @@
+// Status: the outcome of an operation that can fail for a reason outside the code.
+//
+// A code of the C API and a message that names the value at fault and what to do about it. No exception is thrown
+// for such an outcome, and whoever finally decides what to do logs it, once.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "treering/treering.h"
+
+namespace treering {
+
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(trResult_t code, std::string message) : code_(code), message_(std::move(message)) {}
+
+  bool ok() const { return code_ == trSuccess; }
+  trResult_t code() const { return code_; }
+  const std::string& message() const { return message_; }
+
+ private:
+  trResult_t code_ = trSuccess;
+  std::string message_;
+};
+
+#define TR_RETURN_IF_ERROR(expression)                     \
+  do {                                                     \
+    if (::treering::Status status_ = (expression); !status_.ok()) return status_; \
+  } while (false)
+
+}  // namespace treering

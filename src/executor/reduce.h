@@ -1,0 +1,47 @@
+// Reduction kernels: one pass over memory from any number of sources to any number of destinations.
+//
+// Sources are combined left to right, element by element. All sources of an element are read before any of its
+// destinations is written, so a destination may be identical to a source (never partly overlapping it).
+// 16-bit floats are accumulated in float32 and rounded once, to nearest even, when stored; a source or a destination
+// of such a type may be "wide": an array of float32 instead. NaN propagates in max and min. Integer sums and products
+// wrap. avg divides the sum by `divisor` (integers: truncated toward zero).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "treering/treering.h"
+
+namespace treering {
+
+inline constexpr size_t kMaxReduceSources = 16;       // per pass; reduce() makes several passes for more
+inline constexpr size_t kMaxReduceDestinations = 16;  // likewise
+
+struct ReduceCall {
+  trDataType_t type = trFloat32;
+  trRedOp_t op = trSum;
+  uint32_t divisor = 1;             // applied once after the last source (avg on the step that completes it)
+  const void* const* sources = nullptr;
+  size_t source_count = 0;
+  uint64_t wide_sources = 0;        // bit i: source i is float32 (narrow float types only; i < 64)
+  void* const* destinations = nullptr;
+  size_t destination_count = 0;
+  uint64_t wide_destinations = 0;   // bit i: destination i is float32
+  uint64_t streaming = 0;           // bit i: destination i is written with non-temporal stores; the caller issues
+                                    // streaming_fence() before it tells anybody about the data
+  size_t count = 0;                 // elements
+};
+
+// Runs one call. With one source this is a copy (and a conversion where width differs).
+void reduce(const ReduceCall& call);
+
+// Copies bytes with non-temporal stores (streaming) or ordinary ones.
+void copy(void* destination, const void* source, size_t bytes, bool streaming);
+
+// Orders earlier non-temporal stores before every later store.
+void streaming_fence();
+
+// Name of the instruction set that the kernels were dispatched to ("AVX3_SPR", "AVX2", ...).
+const char* reduce_target();
+
+}  // namespace treering
