@@ -30,14 +30,16 @@ Execution::Execution(ExecutorContext* context) : context_(context) {
   sources_.resize(peers);
   destinations_.resize(peers);
   modes_.resize(peers);
-  references_.reserve(kMaxChannels * context->ranks * size_t{kFifoDepth});
+  reference_targets_.resize(kMaxChannels * context->ranks);
+  referenced_.reserve(reference_targets_.size());
 }
 
 void Execution::bind(const Program& program, const Call& call) {
   call_ = call;
   status_ = {};
   steps_ = 0;
-  references_.clear();
+  for (uint32_t index : referenced_) reference_targets_[index] = 0;
+  referenced_.clear();
   in_place_ = call.input == call.output;
   input_may_be_referenced_ = !in_place_ || program.input_used_once;
   may_deliver_ = program.input_used_once;
@@ -344,15 +346,28 @@ void Execution::post_sends(const StepState& state) {
     }
     connection->post(message);
     if (modes_[i] == Mode::kStaged) pool.add_reader(state.slot, connection);
-    if (modes_[i] == Mode::kReferenced) references_.push_back({connection, connection->posted()});
+    // What the peer fetches from this process must be there until it has: the call ends after that.
+    bool fetched = modes_[i] == Mode::kStaged && connection->peer_status() == nullptr;
+    if (fetched || modes_[i] == Mode::kReferenced) note_reference(state.channel_index, state.at->send_peer(i));
   }
+}
+
+void Execution::note_reference(uint32_t channel, uint32_t peer) {
+  uint32_t index = channel * context_->ranks + peer;
+  if (reference_targets_[index] == 0) referenced_.push_back(index);
+  reference_targets_[index] = context_->connections[index]->posted();
 }
 
 // Whether the peers have read everything that lies in the user's buffers.
 bool Execution::references_consumed() {
-  while (!references_.empty()) {
-    if (!references_.back().connection->has_consumed(references_.back().target)) return false;
-    references_.pop_back();
+  while (!referenced_.empty()) {
+    uint32_t index = referenced_.back();
+    if (!context_->connections[index]->has_consumed(reference_targets_[index])) {
+      waiting_for_ = index % context_->ranks;
+      return false;
+    }
+    reference_targets_[index] = 0;
+    referenced_.pop_back();
   }
   return true;
 }

@@ -85,10 +85,6 @@ class Execution {
     size_t slice = 0;
     bool done = true;
   };
-  struct Reference {
-    Connection* connection;
-    uint64_t target;
-  };
   // What one attempt at a step found out; a member's arrays, so that nothing is allocated.
   struct StepState {
     uint32_t channel_index;
@@ -121,6 +117,7 @@ class Execution {
   bool fetch_and_reduce(StepState* state, ReduceCall* reduce_call);
   void post_sends(const StepState& state);
   bool references_consumed();
+  void note_reference(uint32_t channel, uint32_t peer);
   void fail(Status status, uint32_t peer);
   std::byte* scratch(uint32_t channel, uint32_t chunk);
 
@@ -135,7 +132,8 @@ class Execution {
   bool in_place_ = false;
   bool input_may_be_referenced_ = false;
   bool may_deliver_ = false;
-  std::vector<Reference> references_;
+  std::vector<uint64_t> reference_targets_;  // by connection: posts that the peer must have read when the call ends
+  std::vector<uint32_t> referenced_;         // the connections with a target
   std::vector<std::vector<std::byte>> scratch_;  // a channel's partial results
   size_t scratch_element_bytes_ = 0;
   std::vector<std::byte> bounce_;  // parts of fetched payloads

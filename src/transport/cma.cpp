@@ -29,7 +29,7 @@ Status transfer(VmCall call, const char* name, int pid, uint64_t address, std::b
 
 class CmaConnection final : public Connection {
  public:
-  CmaConnection(const CmaAddress& peer, Fifo* incoming) : peer_(peer), receiver_(incoming) {}
+  CmaConnection(const CmaAddress& peer, Fifo* incoming) : peer_(peer), incoming_(incoming), receiver_(incoming) {}
 
   bool can_post() override {
     if (!health_.ok()) return false;
@@ -50,10 +50,8 @@ class CmaConnection final : public Connection {
   }
 
   uint64_t consumed() override {
-    uint32_t low = static_cast<uint32_t>(consumed_);
-    note(cma_read(peer_.pid, peer_.fifo + offsetof(Fifo, consumed), &low, sizeof low));
-    consumed_ = posted_ - (static_cast<uint32_t>(posted_) - low);
-    return consumed_;
+    uint32_t low = incoming_->acknowledged.load(std::memory_order_acquire);
+    return consumed_ = posted_ - (static_cast<uint32_t>(posted_) - low);
   }
 
   const Message* front() override {
@@ -62,7 +60,11 @@ class CmaConnection final : public Connection {
     front_ = read_line(*line);
     return &front_;
   }
-  void pop() override { receiver_.pop(); }
+  void pop() override {
+    receiver_.pop();
+    ++popped_;
+    note(cma_write(peer_.pid, peer_.fifo + offsetof(Fifo, acknowledged), &popped_, sizeof popped_));
+  }
 
   Status fetch(const Message& message, size_t offset, void* destination, size_t bytes) override {
     uint64_t base = message.kind == PayloadKind::kStaging ? peer_.staging : 0;
@@ -91,7 +93,9 @@ class CmaConnection final : public Connection {
   }
 
   CmaAddress peer_;
+  Fifo* incoming_;
   FifoReceiver receiver_;
+  uint32_t popped_ = 0;
   Message front_;
   Status health_;
 };

@@ -1,9 +1,10 @@
 // Cross-memory attach: messages between processes that can read and write each other's memory through the kernel
 // (process_vm_readv and process_vm_writev), without any shared mapping.
 //
-// The FIFO lines lie in the receiver's private memory and are written there by the sender; the counter of pops lies
-// beside them and is read back by the sender when it needs it. Payloads are fetched by the receiver straight from the
-// sender's user or staging memory into its own.
+// Each side writes only into the other's private memory and polls its own: the FIFO lines of its messages, and (Fifo::
+// acknowledged) how many messages of the other it has popped. Payloads are fetched by the receiver straight from the
+// sender's user or staging memory. So a sender may leave as soon as everything is acknowledged, and a receiver as soon
+// as it has popped: nobody looks into memory of a rank that has nothing left to do.
 #pragma once
 
 #include "transport/fifo.h"
@@ -13,7 +14,7 @@ namespace treering {
 // Where a rank's private transport memory lies, as its peers address it.
 struct CmaAddress {
   int pid = 0;
-  uint64_t fifo = 0;     // the peer's Fifo that this side posts into
+  uint64_t fifo = 0;     // the peer's Fifo of this side's messages
   uint64_t staging = 0;  // base of the peer's staging memory
   uint64_t status = 0;   // the peer's RankStatus
 };

@@ -4,6 +4,7 @@
 //   line 1 | ...                                                            |     kFifoDepth lines, used in turn
 //   ...
 //   consumed | number of messages popped |                                        a line of its own
+//   acknowledged | see cma.h |
 //
 // A line belongs to the receiver while its `turn` equals the number (from 1) of the message that it holds; the
 // receiver gives it back by advancing `consumed`. The sender looks at `consumed` only when its last known value says
@@ -34,6 +35,7 @@ static_assert(sizeof(FifoLine) == 64);
 struct Fifo {
   FifoLine lines[kFifoDepth];
   alignas(64) std::atomic<uint32_t> consumed;
+  alignas(64) std::atomic<uint32_t> acknowledged;
 };
 
 inline void fill_line(FifoLine* line, const Message& message) {

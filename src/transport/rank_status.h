@@ -33,7 +33,7 @@ struct alignas(64) RankStatus {
   std::atomic<uint64_t> output_address;  // of the receive buffer, for ranks of the same process
   std::atomic<uint64_t> output_offset;   // of the receive buffer in output_region, for ranks that map it
   std::atomic<uint32_t> output_region;   // 0: in none
-  std::atomic<uint32_t> pid;
+  std::atomic<uint32_t> left;            // 1: the rank has destroyed its communicator
 
   // Written only by a rank that has been waiting for long.
   alignas(64) std::atomic<uint64_t> heartbeat;
@@ -51,6 +51,7 @@ struct RankStatusSnapshot {
   uint32_t signature = 0;
   uint16_t type = 0;
   uint16_t op = 0;
+  bool left = false;
   uint64_t heartbeat = 0;
   uint64_t steps = 0;
   uint32_t waiting_for = 0;
@@ -67,6 +68,7 @@ inline RankStatusSnapshot snapshot_of(const RankStatus& status) {
   s.signature = status.signature.load(std::memory_order_relaxed);
   s.type = status.type.load(std::memory_order_relaxed);
   s.op = status.op.load(std::memory_order_relaxed);
+  s.left = status.left.load(std::memory_order_relaxed) != 0;
   s.heartbeat = status.heartbeat.load(std::memory_order_relaxed);
   s.steps = status.steps.load(std::memory_order_relaxed);
   s.waiting_for = status.waiting_for.load(std::memory_order_relaxed);
