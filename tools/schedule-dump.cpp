@@ -14,6 +14,8 @@
 
 namespace {
 
+constexpr uint32_t kMostVerified = 16384;  // memory grows with the square of the ranks
+
 struct Options {
   std::string algorithm;
   uint32_t ranks = 0;
@@ -89,6 +91,8 @@ int run(const Options& options) {
                             algorithm->max_ranks));
   if (options.rank >= options.ranks)
     return fail(fmt::format("--rank {}: ranks are 0 to {}", options.rank, options.ranks - 1));
+  if (options.verify && options.ranks > kMostVerified)
+    return fail(fmt::format("--ranks {}: --verify takes at most {}", options.ranks, kMostVerified));
   const treering::Plan plan = make_plan(options);
   const treering::Shape shape = {.channel = options.channel,
                                  .channels = std::max(algorithm->channels, 2u),
