@@ -124,9 +124,20 @@ TEST(Verifier, FindsScratchHazards) {
   s.blocks.push_back({.first = s.blocks.back().first + 1, .length = 1});
   expect_error(schedules, "rank 0 at step 3: overwrites scratch chunk 1, which a peer may still be reading");
 
-  schedules = halving();  // stored and never used
-  schedules[0].steps[2].flags = kInput | kSend;
-  expect_error(schedules, "rank 0 never uses scratch chunk 1");
+  schedules = exchange();  // stored and never used; stored twice and never used in between
+  ScheduleBuilder keeper(0, 2, 1);
+  for (int i = 0; i < 2; ++i) {
+    keeper.once({.flags = kInput | kStoreScratch});
+    Schedule with_scratch = keeper.schedule();
+    for (Step step : schedules[0].steps) {
+      with_scratch.blocks.push_back({.first = static_cast<uint32_t>(with_scratch.steps.size()), .length = 1});
+      with_scratch.steps.push_back(step);
+    }
+    with_scratch.peers = schedules[0].peers;
+    expect_error({with_scratch, schedules[1]},
+                 i == 0 ? "rank 0 never uses scratch chunk 0"
+                        : "rank 0 at step 1: overwrites scratch chunk 0 before it was used");
+  }
 }
 
 TEST(Verifier, FindsMissingAndDoubleStores) {
