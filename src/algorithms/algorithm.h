@@ -48,6 +48,7 @@ struct Work {
   double copy_bytes =
       0;  // bytes copied without arithmetic, and bytes written to a second, third ... destination
   double reduce_bytes = 0;  // bytes of the operands of reductions
+  double memory_bytes = 0;  // bytes of user buffers that cross the memory bus when nothing stays in cache
   uint32_t chunks = 1;      // Schedule::chunks
   uint32_t max_span = 1;    // Schedule::max_span
 };

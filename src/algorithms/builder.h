@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <initializer_list>
 #include <span>
+#include <utility>
 
 #include "algorithms/schedule.h"
 
@@ -46,6 +47,7 @@ class ScheduleBuilder {
 
   void once(const StepSpec& step) { repeat(1, 0, 0, {step}); }
 
+  const Schedule& schedule() const { return schedule_; }
   Schedule take() { return std::move(schedule_); }
 
  private:

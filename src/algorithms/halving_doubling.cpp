@@ -106,6 +106,7 @@ Work work(const CostInput& in) {
   w.messages = 4 * log_core + (folds ? 4 : 0);
   w.copy_bytes = (in.direct ? 1 : 3) * most + (folds ? (in.direct ? 1 : 2) * in.bytes : 0);
   w.reduce_bytes = 2 * most + (folds ? 2 * in.bytes : 0);
+  w.memory_bytes = 2 * in.bytes;
   w.chunks = core;
   w.max_span = core > 1 ? core / 2 : 1;
   return w;

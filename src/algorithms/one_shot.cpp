@@ -37,6 +37,7 @@ Work work(const CostInput& in) {
   w.messages = 2 * (n - 1);
   w.copy_bytes = in.direct ? 0 : (n - 1) * in.bytes;
   w.reduce_bytes = n * in.bytes;
+  w.memory_bytes = (in.direct ? n + 1 : 2) * in.bytes;
   return w;
 }
 

@@ -65,6 +65,7 @@ Work work(const CostInput& in) {
   w.messages = 4 * (n - 1);
   w.copy_bytes = chunk * (in.direct ? n - 1 : 2 * (n - 1));
   w.reduce_bytes = 2 * chunk * (n - 1);
+  w.memory_bytes = 2 * in.bytes;
   w.chunks = in.ranks;
   return w;
 }

@@ -118,6 +118,7 @@ Work work(const CostInput& in) {
   w.messages = (in.ranks == 2 ? 4 : 8) * chunks;
   w.copy_bytes = fill * (in.direct ? 2.0 : 2.5) * in.bytes;
   w.reduce_bytes = fill * 1.5 * in.bytes;
+  w.memory_bytes = 2 * in.bytes;
   w.chunks = in.pipeline_chunks;
   return w;
 }

@@ -50,6 +50,7 @@ Work work(const CostInput& in) {
   w.messages = 4 * (n - 1);
   w.copy_bytes = in.direct ? others : 3 * others;
   w.reduce_bytes = in.bytes;
+  w.memory_bytes = 2 * in.bytes;
   w.chunks = in.ranks;
   return w;
 }
