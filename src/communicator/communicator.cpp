@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
 #include "communicator/measure.h"
 #include "core/log.h"
@@ -32,20 +33,25 @@ uint64_t pid_namespace() {
   return stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
 }
 
-// Names this process among all of the job, also where pids repeat (pid namespaces).
+// Names this process among all of the job, also where pids repeat (pid namespaces). A forked child gets a new one.
 uint64_t process_token() {
-  static const uint64_t token = [] {
-    uint64_t value;
-    randombytes_buf(&value, sizeof value);
-    return value;
-  }();
+  static std::mutex mutex;
+  static pid_t owner = 0;
+  static uint64_t token = 0;
+  std::lock_guard lock(mutex);
+  if (owner != getpid()) {
+    owner = getpid();
+    randombytes_buf(&token, sizeof token);
+  }
   return token;
 }
 
-uint32_t allowed_cores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return static_cast<uint32_t>(CPU_COUNT(&set));
+// Cores that the ranks may use together.
+uint32_t count_cores(const std::vector<RankCard>& cards) {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (const RankCard& card : cards) CPU_OR(&all, &all, &card.cores);
+  return std::max(1u, static_cast<uint32_t>(CPU_COUNT(&all)));
 }
 
 uint32_t signature_of(const Call& call) {
@@ -120,6 +126,7 @@ Status Communicator::link(Bootstrap* bootstrap, uint8_t allowed) {
   card.segment_descriptor = segment_ ? segment_->descriptor() : -1;
   card.segment_inode = segment_ ? segment_->inode() : 0;
   card.in_segment = segment_ != nullptr;
+  if (sched_getaffinity(0, sizeof card.cores, &card.cores) != 0) CPU_ZERO(&card.cores);
   *own.nonce() = card.nonce;
   std::vector<std::string> blobs;
   TR_RETURN_IF_ERROR(bootstrap->allgather(as_blob(card), &blobs));
@@ -137,7 +144,6 @@ Status Communicator::link(Bootstrap* bootstrap, uint8_t allowed) {
     machine.alpha_us = measure_alpha_us(context_.rank == 0,
                                         AreaView(segment_->base() + layout_->area_offset(0), layout_.get()),
                                         AreaView(segment_->base() + layout_->area_offset(1), layout_.get()));
-  machine.cores = allowed_cores();
   TR_RETURN_IF_ERROR(bootstrap->allgather(as_blob(machine) + found, &blobs));
   std::vector<std::string> all_found;
   for (const std::string& blob : blobs) {
@@ -150,15 +156,11 @@ Status Communicator::link(Bootstrap* bootstrap, uint8_t allowed) {
   return plan_schedules(blobs);
 }
 
-// Every rank takes rank 0's measurements and everybody's cores, so that all decide alike.
+// Every rank takes rank 0's measurements, so that all decide alike.
 Status Communicator::plan_schedules(const std::vector<std::string>& blobs) {
   Machine machine;
   std::memcpy(&machine, blobs[0].data(), sizeof machine);
-  for (const std::string& blob : blobs) {
-    Machine other;
-    std::memcpy(&other, blob.data(), sizeof other);
-    machine.cores = std::max(machine.cores, other.cores);
-  }
+  machine.cores = count_cores(cards_);
   machine.mailbox_bytes = links_->all_mapped() ? MailboxMemory::kMaxBytes : 0;
   prepare_executor();
   machine.slot_bytes = context_.pools[0].slot_bytes();

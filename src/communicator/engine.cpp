@@ -1,5 +1,7 @@
 #include "communicator/engine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 namespace treering {
@@ -28,8 +30,8 @@ Status Engine::enqueue(StreamId stream, Communicator* communicator, const AllRed
   found->second.requests.push_back(request);
   communicators_[communicator].push_back(request);
   communicator->queued.fetch_add(1);
-  if (!running_) {
-    running_ = true;
+  if (thread_owner_ != getpid()) {
+    thread_owner_ = getpid();
     std::thread([this] { loop(); }).detach();
   }
   work_.notify_one();

@@ -6,6 +6,8 @@
 // One mutex guards the queues; it is not held while operations advance.
 #pragma once
 
+#include <sys/types.h>
+
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -63,7 +65,7 @@ class Engine {
   std::map<StreamId, Stream> streams_;
   std::map<Communicator*, std::deque<std::shared_ptr<Request>>> communicators_;
   StreamId next_stream_ = 1;
-  bool running_ = false;
+  pid_t thread_owner_ = 0;  // the process whose thread runs: a forked child has none yet
   Communicator* in_hand_ = nullptr;  // what the thread is advancing outside the mutex
 };
 

@@ -5,6 +5,8 @@
 // they exchange what they found and take the first transport that works both ways.
 #pragma once
 
+#include <sched.h>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +28,7 @@ struct RankCard {
   int32_t segment_descriptor;
   uint32_t in_segment;     // the area lies in the shared segment
   uint64_t segment_inode;
+  cpu_set_t cores;         // that the calling thread may run on
 };
 
 enum TransportBit : uint8_t { kInProcessBit = 1, kSharedMemoryBit = 2, kCmaBit = 4, kRegionsBit = 8 };

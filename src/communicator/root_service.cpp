@@ -264,11 +264,13 @@ class RootService {
     if (failed_) return;
     failed_ = true;
     std::string frame = make_error_frame(code, text);
-    for (auto& peer : peers_) {
-      if (peer->fd < 0 || !peer->known) continue;
-      peer->pass_descriptor = false;
-      send_frame(*peer, frame);
-    }
+    // The ranks of this process last: when they fail, the process may end and this thread with it.
+    for (bool own : {false, true})
+      for (auto& peer : peers_) {
+        if (peer->fd < 0 || !peer->known || (peer->hello.pid == static_cast<uint32_t>(getpid())) != own) continue;
+        peer->pass_descriptor = false;
+        send_frame(*peer, frame);
+      }
   }
 
   void flush_failure() {

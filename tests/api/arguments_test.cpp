@@ -1,0 +1,178 @@
+// Wrong arguments: a code and a message that names the value, and nothing else happens.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "support/processes.h"
+
+namespace treering::testing {
+namespace {
+
+class OneRank : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_EQ(trCommInitAll(&comm_, 1), trSuccess) << trGetLastError(nullptr); }
+  void TearDown() override {
+    if (comm_ != nullptr) {
+      EXPECT_EQ(trCommDestroy(comm_), trSuccess);
+    }
+  }
+  void expect_error(trResult_t result, trResult_t expected, const char* part) {
+    EXPECT_EQ(result, expected);
+    EXPECT_NE(std::string(trGetLastError(nullptr)).find(part), std::string::npos)
+        << "'" << trGetLastError(nullptr) << "' lacks '" << part << "'";
+  }
+  trComm_t comm_ = nullptr;
+  float a_[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+  float b_[8] = {};
+};
+
+TEST_F(OneRank, NullBuffers) {
+  expect_error(trAllReduce(nullptr, b_, 8, trFloat32, trSum, comm_, nullptr), trInvalidArgument, "sendbuf is NULL");
+  expect_error(trAllReduce(a_, nullptr, 8, trFloat32, trSum, comm_, nullptr), trInvalidArgument, "recvbuf is NULL");
+  EXPECT_EQ(trAllReduce(nullptr, nullptr, 0, trFloat32, trSum, comm_, nullptr), trSuccess) << "a count of 0 needs none";
+}
+
+TEST_F(OneRank, UnknownTypeAndOp) {
+  auto type = static_cast<trDataType_t>(42);
+  auto op = static_cast<trRedOp_t>(9);
+  expect_error(trAllReduce(a_, b_, 8, type, trSum, comm_, nullptr), trInvalidArgument, "datatype is 42");
+  expect_error(trAllReduce(a_, b_, 8, trFloat32, op, comm_, nullptr), trInvalidArgument, "op is 9");
+  EXPECT_EQ(b_[0], 0) << "the receive buffer is untouched";
+}
+
+TEST_F(OneRank, OverlappingBuffers) {
+  expect_error(trAllReduce(a_, a_ + 2, 4, trFloat32, trSum, comm_, nullptr), trInvalidArgument, "overlap");
+  EXPECT_EQ(a_[2], 3);
+  EXPECT_EQ(trAllReduce(a_, a_, 8, trFloat32, trSum, comm_, nullptr), trSuccess) << "in place is allowed";
+  EXPECT_EQ(trAllReduce(a_, a_ + 4, 4, trFloat32, trSum, comm_, nullptr), trSuccess) << "adjacent is allowed";
+}
+
+TEST_F(OneRank, CountBeyondAnyMemory) {
+  expect_error(trAllReduce(a_, b_, SIZE_MAX / 2, trFloat64, trSum, comm_, nullptr), trInvalidArgument, "count is");
+}
+
+TEST_F(OneRank, HandlesThatAreNone) {
+  expect_error(trAllReduce(a_, b_, 8, trFloat32, trSum, nullptr, nullptr), trInvalidArgument, "comm is NULL");
+  auto wild = reinterpret_cast<trComm_t>(uintptr_t{0x1234567});
+  expect_error(trAllReduce(a_, b_, 8, trFloat32, trSum, wild, nullptr), trInvalidUsage, "not a communicator");
+  auto stream = reinterpret_cast<trStream_t>(uintptr_t{0x123456});
+  expect_error(trAllReduce(a_, b_, 8, trFloat32, trSum, comm_, stream), trInvalidUsage, "not a stream");
+}
+
+TEST_F(OneRank, UseAfterDestroy) {
+  trComm_t gone = comm_;
+  ASSERT_EQ(trCommDestroy(comm_), trSuccess);
+  comm_ = nullptr;
+  expect_error(trAllReduce(a_, b_, 8, trFloat32, trSum, gone, nullptr), trInvalidUsage, "destroyed");
+  expect_error(trCommDestroy(gone), trInvalidUsage, "destroyed");
+  expect_error(trCommAbort(gone), trInvalidUsage, "destroyed");
+  int count = 0;
+  expect_error(trCommCount(gone, &count), trInvalidUsage, "destroyed");
+  // A new communicator may take the slot; the old handle stays invalid.
+  ASSERT_EQ(trCommInitAll(&comm_, 1), trSuccess);
+  expect_error(trCommCount(gone, &count), trInvalidUsage, "destroyed");
+}
+
+TEST_F(OneRank, StreamAfterDestroy) {
+  trStream_t stream = nullptr;
+  ASSERT_EQ(trStreamCreate(&stream), trSuccess);
+  ASSERT_EQ(trStreamDestroy(stream), trSuccess);
+  expect_error(trAllReduce(a_, b_, 8, trFloat32, trSum, comm_, stream), trInvalidUsage, "destroyed");
+  expect_error(trStreamSynchronize(stream), trInvalidArgument, "destroyed");
+}
+
+TEST_F(OneRank, MessageOfTheCommunicator) {
+  EXPECT_STREQ(trGetLastError(comm_), "");
+  EXPECT_EQ(trAllReduce(nullptr, b_, 8, trFloat32, trSum, comm_, nullptr), trInvalidArgument);
+  EXPECT_NE(std::strstr(trGetLastError(comm_), "rank 0"), nullptr) << trGetLastError(comm_);
+}
+
+TEST_F(OneRank, Registration) {
+  void* handle = &handle;
+  alignas(4096) char on_stack[16384];
+  expect_error(trCommRegister(comm_, on_stack, sizeof on_stack, &handle), trInvalidArgument, "stack");
+  char path[] = "/tmp/treering-test-XXXXXX";
+  int fd = mkstemp(path);
+  ASSERT_GE(fd, 0);
+  unlink(path);
+  ASSERT_EQ(ftruncate(fd, 1 << 16), 0);
+  void* file = mmap(nullptr, 1 << 16, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  expect_error(trCommRegister(comm_, file, 1 << 16, &handle), trInvalidArgument, "file");
+  munmap(file, 1 << 16);
+  close(fd);
+  void* read_only = mmap(nullptr, 1 << 16, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  expect_error(trCommRegister(comm_, read_only, 1 << 16, &handle), trInvalidArgument, "not readable and writable");
+  munmap(read_only, 1 << 16);
+  expect_error(trCommRegister(comm_, read_only, 1 << 16, &handle), trInvalidArgument, "not mapped");
+  expect_error(trCommRegister(comm_, nullptr, 1 << 16, &handle), trInvalidArgument, "buffer is NULL");
+}
+
+TEST_F(OneRank, StackOfAnotherThreadIsRefused) {
+  std::thread([this] {
+    alignas(4096) char on_stack[32768];
+    void* handle = nullptr;
+    expect_error(trCommRegister(comm_, on_stack, sizeof on_stack, &handle), trInvalidArgument, "stack");
+  }).join();
+}
+
+TEST(InitArguments, AreNamed) {
+  trUniqueId id;
+  ASSERT_EQ(trGetUniqueId(&id), trSuccess);
+  trComm_t comm = nullptr;
+  EXPECT_EQ(trCommInitRank(&comm, 0, id, 0), trInvalidArgument);
+  EXPECT_NE(std::strstr(trGetLastError(nullptr), "nranks is 0"), nullptr);
+  EXPECT_EQ(trCommInitRank(&comm, 2, id, 2), trInvalidArgument);
+  EXPECT_NE(std::strstr(trGetLastError(nullptr), "rank is 2"), nullptr);
+  EXPECT_EQ(trCommInitRank(nullptr, 2, id, 0), trInvalidArgument);
+  trUniqueId damaged{};
+  EXPECT_EQ(trCommInitRank(&comm, 2, damaged, 0), trInvalidArgument);
+  EXPECT_NE(std::strstr(trGetLastError(nullptr), "unique id"), nullptr);
+  EXPECT_EQ(trGetUniqueId(nullptr), trInvalidArgument);
+  EXPECT_EQ(trGetVersion(nullptr), trInvalidArgument);
+}
+
+TEST(InitArguments, ConfigIsChecked) {
+  trUniqueId id;
+  ASSERT_EQ(trGetUniqueId(&id), trSuccess);
+  trComm_t comm = nullptr;
+  trConfig_t config = TR_CONFIG_INITIALIZER;
+  config.magic = 1;
+  EXPECT_EQ(trCommInitRankConfig(&comm, 1, id, 0, &config), trInvalidArgument);
+  config = TR_CONFIG_INITIALIZER;
+  config.algorithm = "quantum";
+  EXPECT_EQ(trCommInitRankConfig(&comm, 1, id, 0, &config), trInvalidArgument);
+  for (const char* known : {"quantum", "ring", "two-shot", "one-shot", "halving-doubling", "tree"})
+    EXPECT_NE(std::strstr(trGetLastError(nullptr), known), nullptr) << trGetLastError(nullptr);
+  config = TR_CONFIG_INITIALIZER;
+  config.channels = 99;
+  EXPECT_EQ(trCommInitRankConfig(&comm, 1, id, 0, &config), trInvalidArgument);
+  EXPECT_NE(std::strstr(trGetLastError(nullptr), "99"), nullptr);
+  config = TR_CONFIG_INITIALIZER;
+  config.transports = "carrier-pigeon";
+  EXPECT_EQ(trCommInitRankConfig(&comm, 1, id, 0, &config), trInvalidArgument);
+  EXPECT_NE(std::strstr(trGetLastError(nullptr), "carrier-pigeon"), nullptr);
+  config = TR_CONFIG_INITIALIZER;
+  config.size = offsetof(trConfig_t, channels);  // a caller with an older, shorter struct
+  config.channels = 99;
+  EXPECT_EQ(trCommInitRankConfig(&comm, 1, id, 0, &config), trSuccess) << trGetLastError(nullptr);
+  trCommDestroy(comm);
+}
+
+TEST(Groups, EndWithoutStartAndFailuresInside) {
+  EXPECT_EQ(trGroupEnd(), trInvalidUsage);
+  trComm_t comms[2];
+  ASSERT_EQ(trCommInitAll(comms, 2), trSuccess);
+  float a = 1, b = 2;
+  ASSERT_EQ(trGroupStart(), trSuccess);
+  EXPECT_EQ(trAllReduce(&a, &a, 1, trFloat32, trSum, comms[0], nullptr), trSuccess);
+  EXPECT_EQ(trAllReduce(nullptr, &b, 1, trFloat32, trSum, comms[1], nullptr), trInvalidArgument);
+  EXPECT_EQ(trGroupEnd(), trInvalidArgument);
+  EXPECT_EQ(a, 1) << "nothing of a group with a wrong call starts";
+  for (trComm_t comm : comms) EXPECT_EQ(trCommDestroy(comm), trSuccess);
+}
+
+}  // namespace
+}  // namespace treering::testing

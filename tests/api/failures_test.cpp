@@ -1,0 +1,202 @@
+// Ranks that die, stop, disagree or abort: every other rank returns an error in time that says who and where.
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "support/processes.h"
+
+namespace treering::testing {
+namespace {
+
+trConfig_t config_with_timeout(int timeout_ms) {
+  trConfig_t config = TR_CONFIG_INITIALIZER;
+  config.timeout_ms = timeout_ms;
+  return config;
+}
+
+// Runs allreduces of `count` floats until one fails; writes its text and returns its code + 10.
+int run_until_failure(int rank, int ranks, const trUniqueId& id, size_t count, int timeout_ms) {
+  trConfig_t config = config_with_timeout(timeout_ms);
+  trComm_t comm = nullptr;
+  TR_CHECK(trCommInitRankConfig(&comm, ranks, id, rank, &config));
+  std::vector<float> input(count, 1.0f), output(count);
+  for (int i = 0;; ++i) {
+    trResult_t result = trAllReduce(input.data(), output.data(), count, trFloat32, trSum, comm, nullptr);
+    if (i == 20) reached();
+    if (result == trSuccess) continue;
+    say(trGetLastError(comm));
+    trCommDestroy(comm);
+    return 10 + result;
+  }
+}
+
+class RankThatEnds : public ::testing::TestWithParam<std::pair<int, size_t>> {};
+
+TEST_P(RankThatEnds, IsNamedByAllOthers) {
+  auto [signal_number, count] = GetParam();
+  int timeout_ms = signal_number == SIGSTOP ? 2000 : 60'000;
+  size_t elements = count;
+  RankProcesses processes(3, [=](int rank, const trUniqueId& id) {
+    return run_until_failure(rank, 3, id, elements, timeout_ms);
+  });
+  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
+  kill(processes.pid(1), signal_number);
+  auto begin = std::chrono::steady_clock::now();
+  std::string texts[2];
+  int expected = 10 + (signal_number == SIGSTOP ? trTimeout : trRemoteError);
+  for (int rank : {0, 2}) {
+    RankResult result = processes.wait(rank, std::chrono::seconds(30));
+    EXPECT_EQ(result.exit_code, expected) << result.output;
+    EXPECT_NE(result.output.find("rank 1 (pid " + std::to_string(processes.pid(1))), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find("operation "), std::string::npos) << result.output;
+    texts[rank / 2] = result.output;
+  }
+  EXPECT_EQ(texts[0], texts[1]) << "one verdict, the same on every rank";
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+}
+
+INSTANTIATE_TEST_SUITE_P(SignalsAndSizes, RankThatEnds,
+                         ::testing::Values(std::pair{SIGKILL, size_t{2}}, std::pair{SIGKILL, size_t{20'000}},
+                                           std::pair{SIGKILL, size_t{3'000'000}}, std::pair{SIGSTOP, size_t{2}},
+                                           std::pair{SIGSTOP, size_t{20'000}}, std::pair{SIGSTOP, size_t{3'000'000}}));
+
+TEST(Init, DeadRankIsNamedByTheOthers) {
+  RankProcesses processes(3, [](int rank, const trUniqueId& id) {
+    if (rank == 2) {
+      reached();
+      return 0;
+    }
+    trConfig_t config = config_with_timeout(1500);
+    trComm_t comm = nullptr;
+    trResult_t result = trCommInitRankConfig(&comm, 3, id, rank, &config);
+    say(trGetLastError(nullptr));
+    return 10 + result;
+  });
+  for (int rank : {0, 1}) {
+    RankResult result = processes.wait(rank, std::chrono::seconds(20));
+    EXPECT_EQ(result.exit_code, 10 + trTimeout) << result.output;
+    EXPECT_NE(result.output.find("rank 2"), std::string::npos) << result.output;
+  }
+}
+
+TEST(Init, RanksThatDisagreeAreTold) {
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    trConfig_t config = config_with_timeout(20'000 + rank);
+    trComm_t comm = nullptr;
+    trResult_t result = trCommInitRankConfig(&comm, 2, id, rank, &config);
+    say(trGetLastError(nullptr));
+    return 10 + result;
+  });
+  for (int rank : {0, 1}) {
+    RankResult result = processes.wait(rank, std::chrono::seconds(20));
+    EXPECT_EQ(result.exit_code, 10 + trInvalidUsage) << result.output;
+    EXPECT_NE(result.output.find("timeout_ms=20 s"), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find("timeout_ms=20.001 s"), std::string::npos) << result.output;
+  }
+}
+
+struct Difference {
+  const char* name;
+  size_t counts[2];
+  trDataType_t types[2];
+  trRedOp_t ops[2];
+};
+
+class CallsThatDiffer : public ::testing::TestWithParam<Difference> {};
+
+TEST_P(CallsThatDiffer, AreAnErrorOnBothSides) {
+  const Difference& difference = GetParam();
+  RankProcesses processes(2, [&difference](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr;
+    trConfig_t config = config_with_timeout(30'000);
+    TR_CHECK(trCommInitRankConfig(&comm, 2, id, rank, &config));
+    std::vector<double> input(100'000, 1.0), output(100'000, 77.0);
+    trResult_t result = trAllReduce(input.data(), output.data(), difference.counts[rank], difference.types[rank],
+                                    difference.ops[rank], comm, nullptr);
+    say(trGetLastError(comm));
+    return 10 + result;
+  });
+  for (int rank : {0, 1}) {
+    RankResult result = processes.wait(rank, std::chrono::seconds(25));
+    EXPECT_EQ(result.exit_code, 10 + trInvalidUsage) << result.output;
+    EXPECT_NE(result.output.find("rank 0 called"), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find("rank 1 called"), std::string::npos) << result.output;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Headers, CallsThatDiffer,
+    ::testing::Values(Difference{"SmallCounts", {4, 5}, {trFloat32, trFloat32}, {trSum, trSum}},
+                      Difference{"SmallAndLargeCounts", {4, 90'000}, {trFloat32, trFloat32}, {trSum, trSum}},
+                      Difference{"LargeCounts", {90'000, 91'000}, {trFloat32, trFloat32}, {trSum, trSum}},
+                      Difference{"Types", {100, 100}, {trFloat32, trInt32}, {trSum, trSum}},
+                      Difference{"Ops", {50'000, 50'000}, {trFloat64, trFloat64}, {trSum, trMax}}),
+    [](const auto& row) { return row.param.name; });
+
+TEST(Abort, EndsTheWaitOfAnotherThreadAndOfOtherRanks) {
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr;
+    TR_CHECK(trCommInitRank(&comm, 2, id, rank));
+    float value = 1;
+    if (rank == 1) {
+      // Rank 1 never joins the operation; it aborts after rank 0 has surely begun to wait.
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      TR_CHECK(trCommAbort(comm));
+      return 0;
+    }
+    trResult_t result = trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr);
+    say(trGetLastError(comm));
+    return 10 + result;
+  });
+  RankResult waiting = processes.wait(0, std::chrono::seconds(20));
+  EXPECT_EQ(waiting.exit_code, 10 + trRemoteError) << waiting.output;
+  EXPECT_NE(waiting.output.find("rank 1"), std::string::npos) << waiting.output;
+  EXPECT_EQ(processes.wait(1).exit_code, 0);
+}
+
+TEST(Abort, FromASecondThreadOfTheSameRank) {
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr;
+    TR_CHECK(trCommInitRank(&comm, 2, id, rank));
+    if (rank == 1) {
+      std::this_thread::sleep_for(std::chrono::seconds(2));
+      return 0;
+    }
+    std::thread aborter([comm] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      trCommAbort(comm);
+    });
+    float value = 1;
+    trResult_t result = trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr);
+    aborter.join();
+    return 10 + result;
+  });
+  EXPECT_EQ(processes.wait(0, std::chrono::seconds(20)).exit_code, 10 + trRemoteError);
+}
+
+TEST(Destroy, OfAPeerBeforeTheOperationIsAnErrorNotAHang) {
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr;
+    TR_CHECK(trCommInitRank(&comm, 2, id, rank));
+    if (rank == 1) {
+      TR_CHECK(trCommDestroy(comm));
+      std::this_thread::sleep_for(std::chrono::seconds(3));
+      return 0;
+    }
+    float value = 1;
+    trResult_t result = trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr);
+    say(trGetLastError(comm));
+    return 10 + result;
+  });
+  RankResult result = processes.wait(0, std::chrono::seconds(20));
+  EXPECT_EQ(result.exit_code, 10 + trRemoteError) << result.output;
+  EXPECT_NE(result.output.find("destroyed"), std::string::npos) << result.output;
+}
+
+}  // namespace
+}  // namespace treering::testing
