@@ -30,7 +30,7 @@ std::string obstacle(const Machine& machine, const SelectionInput& input, const 
 
 void add_candidates(const Machine& machine, const SelectionInput& input, const Algorithm& algorithm,
                     Selection& selection) {
-  for (Protocol protocol : {Protocol::kMailbox, Protocol::kStaged, Protocol::kDirect}) {
+  for (Protocol protocol : {Protocol::kMailbox, Protocol::kDirect, Protocol::kStaged}) {
     if (protocol == Protocol::kMailbox && &algorithm != &kOneShot) continue;  // goes without saying
     const std::string reason = obstacle(machine, input, algorithm, protocol);
     if (!reason.empty()) {
