@@ -1,11 +1,11 @@
-// FifoTable: the FIFOs between all ranks of a simulated run, one per (sender, receiver) that any schedule
-// names.
+// FifoTable: the FIFOs between all ranks of a simulated run.
 //
-//   receiver 0        receiver 1       ...     FIFO numbers run through the receivers, inside one by sender,
-//   so the | from 1 | 3 |    | from 0 |               number of a pair is found by a short binary search,
-//   mostly of one or
-//                                              two entries; a pair is never absent, because every list was
-//                                              collected
+//   receiver      0            1
+//   FIFO       0      1        2        ...     one per (receiver, sender) that any list of any schedule
+//   names sender     1      3        0
+//
+// FIFO numbers run through the receivers, inside one by sender, so the number of a pair is found by a binary
+// search, mostly of one or two entries.
 #pragma once
 
 #include <algorithm>
