@@ -1,8 +1,8 @@
 // FifoTable: the FIFOs between all ranks of a simulated run.
 //
 //   receiver      0            1
-//   FIFO       0      1        2        ...     one per (receiver, sender) that any list of any schedule
-//   names sender     1      3        0
+//   FIFO       0      1        2        ...     one for each pair that any list of any schedule names
+//   sender     1      3        0
 //
 // FIFO numbers run through the receivers, inside one by sender, so the number of a pair is found by a binary
 // search, mostly of one or two entries.
