@@ -43,10 +43,9 @@ struct CostInput {
 
 // The work of the busiest rank for `bytes` bytes run as one slice; cost.h turns it into time.
 struct Work {
-  double rounds = 0;    // messages that depend on one another, first to last
-  double messages = 0;  // sends + receives of the rank, over all channels
-  double copy_bytes =
-      0;  // bytes copied without arithmetic, and bytes written to a second, third ... destination
+  double rounds = 0;        // messages that depend on one another, first to last
+  double messages = 0;      // sends + receives of the rank, over all channels
+  double copy_bytes = 0;    // bytes copied; a further destination of a pass counts half
   double reduce_bytes = 0;  // bytes of the operands of reductions
   double memory_bytes = 0;  // bytes of user buffers that cross the memory bus when nothing stays in cache
   uint32_t chunks = 1;      // Schedule::chunks

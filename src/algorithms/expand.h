@@ -10,8 +10,7 @@
 // There is no division per step or per peer: strides are brought into [0, n) once per block, and an offset
 // that is less than n advances by an addition and a conditional subtraction.
 //
-//   for (Expansion at(schedule); !at.done(); at.advance()) use(at.step().flags, at.chunk(),
-//   at.receive_peer(0));
+//   for (Expansion at(schedule); !at.done(); at.advance()) run(at.step(), at.chunk());
 #pragma once
 
 #include "algorithms/schedule.h"

@@ -29,13 +29,13 @@ Schedule build(const Plan& plan, uint32_t rank, const Shape&) {
   return builder.take();
 }
 
-// T = a + (n-1) B (copies into the slots; none when direct) + n B (operands of the reduction)
+// T = a + n/2 B (one pass that fills n-1 slots; none when direct) + n B (operands of the reduction)
 Work work(const CostInput& in) {
   const double n = in.ranks;
   Work w;
   w.rounds = 1;
   w.messages = 2 * (n - 1);
-  w.copy_bytes = in.direct ? 0 : (n - 1) * in.bytes;
+  w.copy_bytes = in.direct ? 0 : n / 2 * in.bytes;
   w.reduce_bytes = n * in.bytes;
   w.memory_bytes = (in.direct ? n + 1 : 2) * in.bytes;
   return w;

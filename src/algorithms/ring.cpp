@@ -57,13 +57,14 @@ Schedule build(const Plan& plan, uint32_t rank, const Shape& shape) {
 }
 
 // T = 2(n-1) a + 2(n-1)/n B (copy + reduce): of n chunks of B/n bytes, n-1 are reduced from two operands, n-1
-// are copied out. Staged adds the copy into the slot of the first chunk and of the n-2 forwarded ones.
+// are copied out. Staged adds the copy of the first chunk into its
+// slot and a second destination of the n-2 forwarded ones.
 Work work(const CostInput& in) {
   const double n = in.ranks, chunk = in.bytes / n;
   Work w;
   w.rounds = 2 * (n - 1);
   w.messages = 4 * (n - 1);
-  w.copy_bytes = chunk * (in.direct ? n - 1 : 2 * (n - 1));
+  w.copy_bytes = chunk * (in.direct ? n - 1 : n + (n - 2) / 2);
   w.reduce_bytes = 2 * chunk * (n - 1);
   w.memory_bytes = 2 * in.bytes;
   w.chunks = in.ranks;

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace treering {
 namespace {
 
 constexpr uint32_t kPipelineDepths[] = {1, 2, 4, 8, 16, 32};
+constexpr double kTie = 1.02;                     // predictions are no more exact than this
 constexpr uint64_t kLargest = uint64_t{1} << 32;  // beyond it nothing changes any more
 
 bool same_choice(const Candidate& a, const Candidate& b) {
@@ -30,7 +33,7 @@ std::string obstacle(const Machine& machine, const SelectionInput& input, const 
 
 void add_candidates(const Machine& machine, const SelectionInput& input, const Algorithm& algorithm,
                     Selection& selection) {
-  for (Protocol protocol : {Protocol::kMailbox, Protocol::kStaged, Protocol::kDirect}) {
+  for (Protocol protocol : {Protocol::kMailbox, Protocol::kDirect, Protocol::kStaged}) {
     if (protocol == Protocol::kMailbox && &algorithm != &kOneShot) continue;  // goes without saying
     const std::string reason = obstacle(machine, input, algorithm, protocol);
     if (!reason.empty()) {
@@ -69,9 +72,10 @@ Status select(const Machine& machine, const SelectionInput& input, Selection* se
   }
   if (selection->candidates.empty())
     return {trInvalidArgument, fmt::format("no algorithm fits; {}", fmt::join(selection->left_out, "; "))};
-  selection->best = selection->candidates.front();
-  for (const Candidate& candidate : selection->candidates)
-    if (candidate.predicted_us < selection->best.predicted_us) selection->best = candidate;
+  double least = selection->candidates.front().predicted_us;
+  for (const Candidate& candidate : selection->candidates) least = std::min(least, candidate.predicted_us);
+  selection->best = *std::find_if(selection->candidates.begin(), selection->candidates.end(),
+                                  [&](const Candidate& c) { return c.predicted_us <= least * kTie; });
   return {};
 }
 

@@ -1,8 +1,9 @@
 // Selection: which algorithm, protocol and shape an allreduce of a given size uses, and why.
 //
 // A pure function of its arguments, so every rank that holds the same Machine chooses the same. Candidates
-// are all algorithms x the protocols that the buffers allow x (tree) the pipeline depths; the least predicted
-// time wins, the earlier row on a tie.
+// are all algorithms x the protocols that the buffers allow x (tree) the pipeline depths. The least predicted
+// time wins; among those within 2 % of it the first in the order of the table, which puts few roundings
+// first.
 #pragma once
 
 #include <string>

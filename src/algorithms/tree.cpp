@@ -1,8 +1,7 @@
 // Double binary tree: sums flow up a binary tree, results flow down the same tree, pipelined over chunks.
 //
-//   tree 0 (even channels), n = 8          tree 1 (odd channels): positions mirrored (n even) or shifted (n
-//   odd),
-//                                          so that an inner rank of one tree is a leaf of the other
+//   tree 0 (even channels), n = 8       tree 1 (odd channels): positions mirrored (n even) or shifted by
+//                                       one (n odd), so that an inner rank of one tree is a leaf of the other
 //          0
 //           `---4---.
 //            .-'     `-.
@@ -116,7 +115,7 @@ Work work(const CostInput& in) {
   Work w;
   w.rounds = 2 * depth + chunks - 1;
   w.messages = (in.ranks == 2 ? 4 : 8) * chunks;
-  w.copy_bytes = fill * (in.direct ? 2.0 : 2.5) * in.bytes;
+  w.copy_bytes = fill * (in.direct ? 1.5 : 2.0) * in.bytes;
   w.reduce_bytes = fill * 1.5 * in.bytes;
   w.memory_bytes = 2 * in.bytes;
   w.chunks = in.pipeline_chunks;

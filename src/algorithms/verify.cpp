@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <deque>
 #include <memory>
 #include <vector>
 
 #include "algorithms/expand.h"
 #include "algorithms/properties.h"
+#include "algorithms/verify_fifos.h"
 
 namespace treering {
 namespace {
@@ -19,12 +21,6 @@ uint64_t mix(uint64_t x) {  // splitmix64's finalizer
   return x ^ (x >> 31);
 }
 
-struct Value {
-  uint64_t ranks =
-      0;  // whose inputs: a bit mask (exact) or a sum of hashes with the count in the low 16 bits
-  uint64_t order = 0;  // hash of the expression that made it: neither commutative nor associative
-};
-
 // What is known of one chunk on one rank.
 enum ChunkState : uint8_t {
   kStored = 1,
@@ -33,20 +29,6 @@ enum ChunkState : uint8_t {
   kScratchWritten = 8,
   kScratchUsed = 16,
   kScratchSent = 32,
-};
-
-struct Message {
-  uint32_t chunk = 0;
-  bool final = false;
-  bool input = false;  // the sender's input itself
-  Value value;  // of a message of one chunk; longer ones use `more`, which spares an allocation for the rest
-  std::vector<Value> more;
-};
-
-// A ring buffer of `depth` messages, Simulation::slots_[id * depth ...].
-struct Fifo {
-  uint32_t head = 0;
-  uint32_t count = 0;
 };
 
 struct Blocked {
@@ -88,26 +70,14 @@ class Simulation {
 
  private:
   void prepare() {
-    std::vector<uint64_t> links;
+    fifos_.open(schedules_, depth_);
     for (const Schedule& schedule : schedules_) {
-      collect_links(schedule, links);
       at_.emplace_back(schedule);
       used_once_.push_back(properties_of(schedule).input_used_once);
-      if (schedule.uses_scratch) {
-        // calloc'ed pages that are never touched cost nothing; most ranks use a part only
-        scratch_.emplace_back(static_cast<Value*>(std::calloc(chunks_, sizeof(Value))));
-      } else {
-        scratch_.emplace_back(nullptr);
-      }
+      // calloc'ed pages that are never touched cost nothing; most ranks use a part only
+      const size_t values = schedule.uses_scratch ? chunks_ : 0;
+      scratch_.emplace_back(values == 0 ? nullptr : static_cast<Value*>(std::calloc(values, sizeof(Value))));
     }
-    std::sort(links.begin(), links.end());
-    links.erase(std::unique(links.begin(), links.end()), links.end());
-    link_begin_.resize(ranks_ + 1);
-    for (uint64_t link : links) ++link_begin_[(link >> 32) + 1];
-    for (uint32_t r = 0; r < ranks_; ++r) link_begin_[r + 1] += link_begin_[r];
-    for (uint64_t link : links) senders_.push_back(static_cast<uint32_t>(link));
-    fifos_.resize(links.size());
-    slots_.resize(links.size() * depth_);
     blocked_.resize(ranks_);
     scanned_.resize(ranks_);
     state_.resize(static_cast<size_t>(ranks_) * chunks_);
@@ -119,30 +89,6 @@ class Simulation {
     }
   }
 
-  static uint64_t link(uint32_t receiver, uint32_t sender) { return uint64_t{receiver} << 32 | sender; }
-
-  void collect_links(const Schedule& schedule, std::vector<uint64_t>& links) {
-    const auto add = [&](const Step& step, uint32_t offset) {
-      for (uint32_t i = 0; i < step.receive_count; ++i)
-        links.push_back(link(schedule.rank, (schedule.peers[step.receive_first + i] + offset) % ranks_));
-      for (uint32_t i = 0; i < step.send_count; ++i)
-        links.push_back(link((schedule.peers[step.send_first + i] + offset) % ranks_, schedule.rank));
-    };
-    for (const Block& block : schedule.blocks) {
-      const int64_t n = ranks_, stride = ((block.peer_stride % n) + n) % n;
-      for (uint64_t k = 0; k < (stride == 0 ? 1 : block.count); ++k)
-        for (uint32_t i = 0; i < block.length; ++i)
-          add(schedule.steps[block.first + i],
-              static_cast<uint32_t>(k * static_cast<uint64_t>(stride) % ranks_));
-    }
-  }
-
-  uint64_t fifo_of(uint32_t receiver, uint32_t sender) const {
-    auto first = senders_.begin() + static_cast<ptrdiff_t>(link_begin_[receiver]);
-    auto last = senders_.begin() + static_cast<ptrdiff_t>(link_begin_[receiver + 1]);
-    return static_cast<uint64_t>(std::lower_bound(first, last, sender) - senders_.begin());
-  }
-
   // Whether all messages and all room of the rank's step are there; remembers how far it looked, because what
   // was there once stays there.
   bool may_run(uint32_t rank) {
@@ -152,8 +98,8 @@ class Simulation {
       const bool sending = i >= step.receive_count;
       const uint32_t peer = sending ? at.send_peer(i - step.receive_count) : at.receive_peer(i);
       if (peer == rank) return fail(rank, "it is its own peer"), false;
-      const uint64_t fifo = sending ? fifo_of(peer, rank) : fifo_of(rank, peer);
-      if (sending ? fifos_[fifo].count < depth_ : fifos_[fifo].count > 0) continue;
+      const uint64_t fifo = sending ? fifos_.find(peer, rank) : fifos_.find(rank, peer);
+      if (sending ? fifos_.has_room(fifo) : fifos_.count(fifo) > 0) continue;
       blocked_[rank] = {fifo, peer, sending};
       return false;
     }
@@ -227,10 +173,9 @@ class Simulation {
   void receive(uint32_t rank, uint32_t peer, bool& first) {
     const Step& step = at_[rank].step();
     const uint32_t chunk = at_[rank].chunk();
-    const uint64_t id = fifo_of(rank, peer);
-    Fifo& fifo = fifos_[id];
-    Message& message = slots_[id * depth_ + fifo.head];
-    const auto span = static_cast<uint32_t>(std::max<size_t>(message.more.size(), 1));
+    const uint64_t id = fifos_.find(rank, peer);
+    const Message& message = fifos_.front(id);
+    const uint32_t span = message.span();
     if (message.chunk != chunk || span != step.span)
       return fail(rank, fmt::format("expects {} from rank {}, which sent {}", name_chunks(chunk, step.span),
                                     peer, name_chunks(message.chunk, span)));
@@ -238,13 +183,11 @@ class Simulation {
       return fail(rank, fmt::format("does not store the final {} from rank {} unchanged",
                                     name_chunks(chunk, span), peer));
     for (uint32_t i = 0; i < span; ++i) {
-      combine(rank, i, message.more.empty() ? message.value : message.more[i], first);
+      combine(rank, i, message.at(i), first);
       if (message.input) state_of(peer, chunk + i) &= static_cast<uint8_t>(~kInputInFlight);
     }
     first = false;
-    message.more = {};
-    fifo.head = fifo.head + 1 == depth_ ? 0 : fifo.head + 1;
-    --fifo.count;
+    fifos_.pop(id);
     wake(peer, id, true);
   }
 
@@ -300,9 +243,8 @@ class Simulation {
   void send(uint32_t rank, uint32_t peer) {
     const Step& step = at_[rank].step();
     const uint32_t chunk = at_[rank].chunk();
-    const uint64_t id = fifo_of(peer, rank);
-    Fifo& fifo = fifos_[id];
-    Message& message = slots_[id * depth_ + (fifo.head + fifo.count) % depth_];
+    const uint64_t id = fifos_.find(peer, rank);
+    Message& message = fifos_.push(id);
     message.chunk = chunk;
     message.final = step.flags & kFinal;
     message.input = (step.flags & kInput) && !(step.flags & kReduce);
@@ -312,7 +254,6 @@ class Simulation {
       if (message.input) state_of(rank, chunk + i) |= kInputInFlight;
       if (message.final) check_in_place(rank, peer, chunk + i);
     }
-    ++fifo.count;
     ++report_.messages;
     wake(peer, id, false);
   }
@@ -333,10 +274,10 @@ class Simulation {
 
   void check_end() {
     for (uint32_t r = 0; r < ranks_; ++r) {
-      for (uint64_t id = link_begin_[r]; id < link_begin_[r + 1]; ++id) {
-        if (fifos_[id].count == 0) continue;
-        report_.error =
-            fmt::format("rank {} never reads {} message(s) from rank {}", r, fifos_[id].count, senders_[id]);
+      for (uint64_t id = fifos_.begin(r); id < fifos_.begin(r + 1); ++id) {
+        if (fifos_.count(id) == 0) continue;
+        report_.error = fmt::format("rank {} never reads {} message(s) from rank {}", r, fifos_.count(id),
+                                    fifos_.sender(id));
         return;
       }
       for (uint32_t c = 0; c < chunks_; ++c) {
@@ -387,10 +328,7 @@ class Simulation {
   std::vector<Expansion> at_;
   std::vector<uint8_t> used_once_;
   std::vector<std::unique_ptr<Value, Free>> scratch_;
-  std::vector<uint64_t> link_begin_;  // FIFOs into rank r: link_begin_[r] ... link_begin_[r + 1], by sender
-  std::vector<uint32_t> senders_;
-  std::vector<Fifo> fifos_;
-  std::vector<Message> slots_;
+  FifoTable fifos_;
   std::vector<Blocked> blocked_;
   std::vector<uint32_t> scanned_;
   std::vector<uint8_t> state_;  // ChunkState of each rank and chunk
