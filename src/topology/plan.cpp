@@ -1,6 +1,11 @@
 #include "topology/plan.h"
 
+#include <algorithm>
+#include <map>
 #include <numeric>
+#include <tuple>
+
+#include "topology/location.h"
 
 namespace treering {
 
@@ -11,7 +16,74 @@ Plan flat_plan(uint32_t ranks) {
   std::iota(plan.ring.begin(), plan.ring.end(), 0u);
   plan.host.assign(ranks, 0);
   plan.numa_node.assign(ranks, 0);
-  plan.leaders = {0};
+  plan.package.assign(ranks, -1);
+  plan.core.assign(ranks, -1);
+  if (ranks > 0) plan.leaders = {0};
+  return plan;
+}
+
+namespace {
+
+bool agrees(int32_t known, int32_t candidate) { return known < 0 || known == candidate; }
+
+// What `location` leaves open, from the core that the rank gets when the `sharers` ranks of a host that know
+// the same spread evenly, in rank order, over the cores that fit it. A location of which no core is known
+// here stays as it is.
+Location fill_in(Location location, const std::vector<CorePlace>& cores, size_t position, size_t sharers) {
+  if (location.core >= 0 && location.numa_node >= 0) return location;
+  std::vector<const CorePlace*> fitting;
+  for (const CorePlace& core : cores)
+    if (agrees(location.package, core.package) && agrees(location.numa_node, core.numa_node) &&
+        agrees(location.cache, core.cache) && agrees(location.core, core.core))
+      fitting.push_back(&core);
+  if (fitting.empty()) return location;
+  const CorePlace& core = *fitting[position * fitting.size() / sharers];
+  location.package = core.package;
+  location.numa_node = core.numa_node;
+  location.cache = core.cache;
+  location.core = core.core;
+  return location;
+}
+
+}  // namespace
+
+Plan make_plan(std::span<const Location> locations, const Topology& topology) {
+  const auto ranks = static_cast<uint32_t>(locations.size());
+  Plan plan = flat_plan(ranks);
+  plan.leaders.clear();
+
+  std::map<uint64_t, uint32_t> host_number;  // hosts are numbered by their lowest rank, which is their leader
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    const auto [entry, is_new] = host_number.try_emplace(locations[rank].host, plan.leaders.size());
+    if (is_new) plan.leaders.push_back(rank);
+    plan.host[rank] = entry->second;
+  }
+
+  // Ranks with the same binding share its cores.
+  std::map<std::tuple<uint64_t, int32_t, int32_t, int32_t, int32_t>, size_t> sharers;
+  std::vector<size_t> position(ranks);
+  const auto binding = [&](uint32_t rank) {
+    const Location& at = locations[rank];
+    return std::tuple(at.host, at.package, at.numa_node, at.cache, at.core);
+  };
+  for (uint32_t rank = 0; rank < ranks; ++rank) position[rank] = sharers[binding(rank)]++;
+
+  const std::vector<CorePlace> cores = core_places(topology, true);
+  std::vector<Location> placed(ranks);
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    placed[rank] = fill_in(locations[rank], cores, position[rank], sharers[binding(rank)]);
+    plan.package[rank] = placed[rank].package;
+    plan.core[rank] = placed[rank].core;
+    plan.numa_node[rank] = static_cast<uint32_t>(std::max(placed[rank].numa_node, 0));
+  }
+
+  std::sort(plan.ring.begin(), plan.ring.end(), [&](uint32_t a, uint32_t b) {
+    const auto key = [&](uint32_t rank) {
+      const Location& at = placed[rank];
+      return std::tuple(plan.host[rank], at.package, at.numa_node, at.cache, at.core, rank);
+    };
+    return key(a) < key(b);
+  });
   return plan;
 }
 
