@@ -44,7 +44,8 @@ class Report(unittest.TestCase):
         self.assertTrue(rows["malloc", ">= 16 MiB"]["met"])
         self.assertEqual(rows["mem_alloc", ">= 16 MiB"]["target"], 4.5)
         self.assertFalse(rows["mem_alloc", ">= 16 MiB"]["met"])
-        self.assertEqual(rows["malloc", "any size (least)"]["value"], 2.0)
+        self.assertEqual(rows["malloc", "any size, least"]["value"], 2.0)
+        self.assertEqual(rows["malloc", "openmpi, least"]["value"], 2.0)
 
     def test_files_and_tables(self):
         out = io.StringIO()

@@ -33,8 +33,10 @@ def best_peer(of_ranks):
     return best
 
 
-def ratios(of_ranks, library):
-    best, ours = best_peer(of_ranks), medians(of_ranks[library])
+def ratios(of_ranks, library, peer=None):
+    """{bytes: best peer's time / the library's}; with `peer`, against that one alone."""
+    best = best_peer({name: times for name, times in of_ranks.items() if peer in (None, name)})
+    ours = medians(of_ranks[library])
     return {size: best[size][0] / ours[size] for size in sorted(ours) if size in best}
 
 
@@ -62,11 +64,12 @@ def summary(rounds):
             for name, least, most, kind, targets in points.RANGES:
                 if kind not in BUFFER_KINDS[buffers]:
                     continue
-                values = [value for size, value in ratios(of_ranks, library).items() if least <= size <= most]
+                by_size = ratios(of_ranks, library, "openmpi" if "openmpi" in name else None)
+                values = [value for size, value in by_size.items() if least <= size <= most]
                 if not values:
                     continue
                 value = min(values) if "least" in name else points.geometric_mean(values)
-                target = targets.get(ranks, 1.0 if "least" in name else None)
+                target = targets.get(ranks)
                 rows.append({"ranks": ranks, "buffers": buffers, "range": name, "value": round(value, 3),
                              "target": target, "met": None if target is None else value >= target})
     return rows
