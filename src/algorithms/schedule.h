@@ -16,8 +16,10 @@
 //   3. stores the value (kStore: output, kStoreScratch: scratch) and sends it to every peer of the send list.
 //
 // Invariants (the verifier checks them): FIFOs are point to point, in order, one per (sender, receiver, channel);
-// there is no wildcard receive; so one simulated order settles deadlock for every order, and passing at FIFO depth 1
-// settles every greater depth.
+// there is no wildcard receive; so one simulated order settles deadlock for every order, and passing at the FIFO depth
+// that the schedule names (fifo_depth) settles every greater depth, and every number of slices.
+// The output only ever holds results (every kStore step is kFinal, every output chunk is stored once); partial sums
+// live in the scratch.
 #pragma once
 
 #include <cstdint>
@@ -69,6 +71,7 @@ struct Schedule {
   uint32_t ranks = 1;
   uint32_t chunks = 1;       // chunks of one slice
   uint32_t max_span = 1;     // largest Step::span: the largest message is max_span chunks
+  uint32_t fifo_depth = 1;   // messages that every FIFO must be able to hold, else the schedule may deadlock
   bool uses_scratch = false;
   std::vector<Step> steps;
   std::vector<Block> blocks;

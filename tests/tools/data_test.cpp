@@ -103,7 +103,7 @@ TEST(Data, SumsOfIntegerAveragesDoNotWrap) {
   }
 }
 
-// A reduction written another way than the expectation in data.cc: on native types, in the order of the
+// A reduction written another way than the expectation in data.cpp: on native types, in the order of the
 // ranks.
 template <typename T>
 std::vector<T> reduce(const DataType& type, trRedOp_t op, int ranks, size_t count) {

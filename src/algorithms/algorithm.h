@@ -1,0 +1,87 @@
+// Algorithms: pure functions from (plan, rank, shape) to a schedule, and the table that describes them.
+//
+// Every algorithm is one file that ends in its row of the table; algorithms.cpp only lists the rows. All of
+// them are bit-consistent: every rank ends with identical results, because each chunk's result is computed by
+// one rank and forwarded, or because all ranks combine the same operands in the same order. The verifier
+// checks it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "algorithms/schedule.h"
+#include "core/status.h"
+#include "topology/plan.h"
+
+namespace treering {
+
+// What a schedule depends on besides the plan and the rank.
+struct Shape {
+  uint32_t channel = 0;   // which of the channels the schedule is for
+  uint32_t channels = 1;  // independent pipelines; each works on its own part of the buffer
+  uint32_t pipeline_chunks =
+      1;  // chunks that a pipelined algorithm (tree) cuts a slice into; others ignore it
+};
+
+// How the bytes of a message travel; the schedule is the same.
+enum class Protocol {
+  kMailbox,  // data and flag in one cache line per reader; tiny messages, one-shot only
+  kStaged,   // through slots of a FIFO: the sender copies in, the receiver reads
+  kDirect,   // the peer's buffers are reachable: inputs are read in place, results are stored in place
+};
+const char* protocol_name(Protocol protocol);
+
+// What a cost formula may depend on. Units: bytes of the whole buffer.
+struct CostInput {
+  uint32_t ranks = 1;
+  double bytes = 0;
+  uint32_t pipeline_chunks = 1;
+  bool direct = false;  // buffers of the peers are reachable
+};
+
+// The work of the busiest rank for `bytes` bytes run as one slice; cost.h turns it into time.
+struct Work {
+  double rounds = 0;    // messages that depend on one another, first to last
+  double messages = 0;  // sends + receives of the rank, over all channels
+  double copy_bytes =
+      0;  // bytes copied without arithmetic, and bytes written to a second, third ... destination
+  double reduce_bytes = 0;  // bytes of the operands of reductions
+  double memory_bytes = 0;  // bytes of user buffers that cross the memory bus when nothing stays in cache
+  uint32_t chunks = 1;      // Schedule::chunks
+  uint32_t max_span = 1;    // Schedule::max_span
+};
+
+struct Algorithm {
+  const char* name;
+  const char* description;  // one line
+  const char* source;       // the paper
+  const char* rounding;     // how often a 16-bit float is rounded, one line
+  bool forwards_partial_sums;
+  bool input_used_once;  // see properties.h; holds for 2 or more ranks
+  uint32_t min_ranks;
+  uint32_t max_ranks;
+  uint32_t channels;  // channels it wants
+  bool pipelined;     // uses Shape::pipeline_chunks
+  Schedule (*build)(const Plan& plan, uint32_t rank, const Shape& shape);
+  Work (*work)(const CostInput& input);
+};
+
+// Every allreduce algorithm, in the order in which ties of the cost model are decided.
+std::span<const Algorithm* const> allreduce_algorithms();
+
+// The row of a name, or an error that lists the known names.
+Status find_algorithm(std::string_view name, const Algorithm** algorithm);
+
+// Checks the arguments of build(): plan of `ranks` ranks with a ring that is a permutation, rank, channel,
+// pipeline and the algorithm's limits. build() itself takes them for granted.
+Status check_build(const Algorithm& algorithm, const Plan& plan, uint32_t rank, const Shape& shape);
+
+extern const Algorithm kRing;
+extern const Algorithm kTwoShot;
+extern const Algorithm kOneShot;
+extern const Algorithm kHalvingDoubling;
+extern const Algorithm kTree;
+
+}  // namespace treering

@@ -1,0 +1,56 @@
+// Cost: the time that a model of the machine predicts for an algorithm.
+//
+//   T = S (R a + M s) + max(C / copy + O / reduce, memory traffic)
+//
+//   a, s     one message between two ranks; the executor's work for one message
+//   R, M     dependent rounds and messages of one slice; S slices
+//   C, O     bytes copied and bytes of operands reduced, at the rates of one core whose data is in cache
+//
+// which is the alpha-beta-gamma model (Thakur, Rabenseifner, Gropp 2005) with the memory bus as a second
+// limit: when the buffers of all ranks together exceed the last-level cache, each rank's share of the bus
+// bounds the data terms. With more ranks than cores every wait costs the other ranks' turns on the core, so
+// few dependent rounds win. R, M, C and O come from the formula beside each algorithm.
+#pragma once
+
+#include <cstdint>
+
+#include "algorithms/algorithm.h"
+
+namespace treering {
+
+// What was measured on the machine. All ranks hold the identical copy, so all of them choose alike.
+struct Machine {
+  double alpha_us = 0.15;            // a cache line from one rank's store to another rank's load
+  double line_us = 0.02;             // each further cache line of a mailbox
+  double switch_us = 3.0;            // until a waiting rank gets its turn, for each further rank on its core
+  double per_step_us = 0.06;         // the executor's work for one message sent or received
+  double copy_gbps_cached = 12.0;    // bytes copied per second by one core, in cache
+  double copy_gbps_memory = 12.0;    // by all cores together, streaming through memory
+  double reduce_gbps = 16.0;         // bytes of operands reduced per second by one core, in cache
+  uint64_t llc_bytes = 32u << 20;    // last-level cache
+  uint32_t cores = 1;                // cores that the ranks may use
+  uint64_t mailbox_bytes = 2048;     // largest buffer that the mailbox protocol takes; 0: there is none
+  uint64_t slot_bytes = 128u << 10;  // largest message of the staged protocol
+};
+
+// One way to run a collective, and its predicted time.
+struct Candidate {
+  const Algorithm* algorithm = nullptr;
+  Protocol protocol = Protocol::kStaged;
+  uint32_t channels = 1;
+  uint32_t pipeline_chunks = 1;
+  uint64_t slice_bytes = 0;  // bytes of the buffer (all channels) that one run of the schedules covers
+  uint64_t chunk_bytes = 0;  // largest message
+  uint64_t slices = 1;
+  double rounds = 0;    // of one slice
+  double messages = 0;  // of one slice
+  double latency_us = 0;
+  double executor_us = 0;
+  double data_us = 0;
+  double predicted_us = 0;  // the sum of the three
+};
+
+// Fills the sizes and times of a candidate whose algorithm, protocol, channels and pipeline_chunks are set.
+void predict(const Machine& machine, uint32_t ranks, uint64_t bytes, Candidate& candidate);
+
+}  // namespace treering

@@ -1,0 +1,111 @@
+// Expansion: the steps of a schedule in the order in which they are executed.
+//
+// It unrolls the Blocks without ever storing the unrolled program, and stops between any two steps, so that a
+// stepper can keep one for each collective under way. Plain integers and raw pointers: it allocates nothing
+// and is fit for a CUDA kernel. Executors, verifier and printer all use it: what was verified is what runs.
+//
+//   blocks  | A x 1 | B C x 3, chunk stride -1 | D x 1 |
+//   yields    A       B C   B' C'   B" C"         D         (' = chunk - 1 modulo chunks)
+//
+// There is no division per step or per peer: strides are brought into [0, n) once per block, and an offset
+// that is less than n advances by an addition and a conditional subtraction.
+//
+//   for (Expansion at(schedule); !at.done(); at.advance()) use(at.step().flags, at.chunk(),
+//   at.receive_peer(0));
+#pragma once
+
+#include "algorithms/schedule.h"
+
+#if defined(__CUDACC__)
+#define TR_HOST_DEVICE __host__ __device__
+#else
+#define TR_HOST_DEVICE
+#endif
+
+namespace treering {
+
+class Expansion {
+ public:
+  // The schedule must outlive the expansion and must not change.
+  explicit Expansion(const Schedule& schedule)
+      : Expansion(schedule.steps.data(), schedule.blocks.data(),
+                  static_cast<uint32_t>(schedule.blocks.size()), schedule.peers.data(), schedule.chunks,
+                  schedule.ranks) {}
+
+  TR_HOST_DEVICE Expansion(const Step* steps, const Block* blocks, uint32_t block_count,
+                           const uint32_t* peers, uint32_t chunks, uint32_t ranks)
+      : steps_(steps),
+        blocks_(blocks),
+        peers_(peers),
+        block_count_(block_count),
+        chunks_(chunks),
+        ranks_(ranks) {
+    enter_block();
+  }
+
+  TR_HOST_DEVICE bool done() const { return block_ == block_count_; }
+
+  // The step as it stands in the schedule: its flags, span and counts. Its chunk and peers lack the strides.
+  TR_HOST_DEVICE const Step& step() const { return steps_[step_]; }
+  // Number of the step among Schedule::steps.
+  TR_HOST_DEVICE uint32_t step_index() const { return step_; }
+  // Number of executed steps before this one.
+  TR_HOST_DEVICE uint64_t position() const { return position_; }
+
+  TR_HOST_DEVICE uint32_t chunk() const { return wrap(step().chunk + chunk_offset_, chunks_); }
+  TR_HOST_DEVICE uint32_t receive_peer(uint32_t i) const { return peer(step().receive_first + i); }
+  TR_HOST_DEVICE uint32_t send_peer(uint32_t i) const { return peer(step().send_first + i); }
+
+  TR_HOST_DEVICE void advance() {
+    ++position_;
+    if (++step_ < block_end_) return;
+    if (++repetition_ < blocks_[block_].count) {
+      step_ = blocks_[block_].first;
+      chunk_offset_ = wrap(chunk_offset_ + chunk_stride_, chunks_);
+      peer_offset_ = wrap(peer_offset_ + peer_stride_, ranks_);
+      return;
+    }
+    ++block_;
+    enter_block();
+  }
+
+ private:
+  // a modulo n for a < 2 n
+  TR_HOST_DEVICE static uint32_t wrap(uint32_t a, uint32_t n) { return a >= n ? a - n : a; }
+  TR_HOST_DEVICE static uint32_t normalised(int32_t stride, uint32_t n) {
+    int64_t rest = static_cast<int64_t>(stride) % static_cast<int64_t>(n);
+    return static_cast<uint32_t>(rest < 0 ? rest + n : rest);
+  }
+  TR_HOST_DEVICE uint32_t peer(uint32_t i) const { return wrap(peers_[i] + peer_offset_, ranks_); }
+
+  TR_HOST_DEVICE void enter_block() {
+    while (block_ < block_count_ && (blocks_[block_].count == 0 || blocks_[block_].length == 0)) ++block_;
+    if (block_ == block_count_) return;
+    const Block& block = blocks_[block_];
+    step_ = block.first;
+    block_end_ = block.first + block.length;
+    repetition_ = 0;
+    chunk_offset_ = 0;
+    peer_offset_ = 0;
+    chunk_stride_ = block.chunk_stride == 0 ? 0 : normalised(block.chunk_stride, chunks_);
+    peer_stride_ = block.peer_stride == 0 ? 0 : normalised(block.peer_stride, ranks_);
+  }
+
+  const Step* steps_;
+  const Block* blocks_;
+  const uint32_t* peers_;
+  uint32_t block_count_;
+  uint32_t chunks_;
+  uint32_t ranks_;
+  uint32_t block_ = 0;
+  uint32_t step_ = 0;
+  uint32_t block_end_ = 0;
+  uint32_t repetition_ = 0;
+  uint32_t chunk_offset_ = 0;
+  uint32_t chunk_stride_ = 0;
+  uint32_t peer_offset_ = 0;
+  uint32_t peer_stride_ = 0;
+  uint64_t position_ = 0;
+};
+
+}  // namespace treering

@@ -1,0 +1,111 @@
+#include "algorithms/select.h"
+
+#include <fmt/format.h>
+
+namespace treering {
+namespace {
+
+constexpr uint32_t kPipelineDepths[] = {1, 2, 4, 8, 16, 32};
+constexpr uint64_t kLargest = uint64_t{1} << 32;  // beyond it nothing changes any more
+
+bool same_choice(const Candidate& a, const Candidate& b) {
+  return a.algorithm == b.algorithm && a.protocol == b.protocol && a.channels == b.channels;
+}
+
+// Why the protocol does not fit, or "".
+std::string obstacle(const Machine& machine, const SelectionInput& input, const Algorithm& algorithm,
+                     Protocol protocol) {
+  if (protocol == Protocol::kMailbox) {
+    if (&algorithm != &kOneShot) return "only one-shot uses mailboxes";
+    if (input.bytes > machine.mailbox_bytes)
+      return fmt::format("{} bytes are more than a mailbox takes ({})", input.bytes, machine.mailbox_bytes);
+    return "";
+  }
+  if (protocol == Protocol::kStaged) return "";
+  if (!input.direct) return "the peers cannot reach the buffers";
+  if (input.in_place && !algorithm.input_used_once && input.ranks > 1)
+    return "in place, peers could read an input that is overwritten already";
+  return "";
+}
+
+void add_candidates(const Machine& machine, const SelectionInput& input, const Algorithm& algorithm,
+                    Selection& selection) {
+  for (Protocol protocol : {Protocol::kMailbox, Protocol::kStaged, Protocol::kDirect}) {
+    if (protocol == Protocol::kMailbox && &algorithm != &kOneShot) continue;  // goes without saying
+    const std::string reason = obstacle(machine, input, algorithm, protocol);
+    if (!reason.empty()) {
+      selection.left_out.push_back(fmt::format("{} {}: {}", algorithm.name, protocol_name(protocol), reason));
+      continue;
+    }
+    for (uint32_t depth : kPipelineDepths) {
+      if (depth > 1 && !algorithm.pipelined) break;
+      Candidate candidate;
+      candidate.algorithm = &algorithm;
+      candidate.protocol = protocol;
+      candidate.pipeline_chunks = depth;
+      const bool one = protocol == Protocol::kMailbox || input.ranks == 1;
+      candidate.channels = one ? 1 : input.channels != 0 ? input.channels : algorithm.channels;
+      predict(machine, input.ranks, input.bytes, candidate);
+      selection.candidates.push_back(candidate);
+    }
+  }
+}
+
+}  // namespace
+
+Status select(const Machine& machine, const SelectionInput& input, Selection* selection) {
+  *selection = {};
+  if (input.ranks == 0) return {trInvalidArgument, "0 ranks: an allreduce needs at least one"};
+  const Algorithm* forced = nullptr;
+  if (!input.forced.empty()) TR_RETURN_IF_ERROR(find_algorithm(input.forced, &forced));
+  for (const Algorithm* algorithm : allreduce_algorithms()) {
+    if (forced != nullptr && forced != algorithm) continue;
+    if (input.ranks >= algorithm->min_ranks && input.ranks <= algorithm->max_ranks) {
+      add_candidates(machine, input, *algorithm, *selection);
+      continue;
+    }
+    selection->left_out.push_back(fmt::format("{}: takes {} to {} ranks, not {}", algorithm->name,
+                                              algorithm->min_ranks, algorithm->max_ranks, input.ranks));
+  }
+  if (selection->candidates.empty())
+    return {trInvalidArgument, fmt::format("no algorithm fits; {}", fmt::join(selection->left_out, "; "))};
+  selection->best = selection->candidates.front();
+  for (const Candidate& candidate : selection->candidates)
+    if (candidate.predicted_us < selection->best.predicted_us) selection->best = candidate;
+  return {};
+}
+
+Status selection_ranges(const Machine& machine, SelectionInput input, std::vector<SelectionRange>* ranges) {
+  ranges->clear();
+  const auto choice = [&](uint64_t bytes, Candidate* candidate) -> Status {
+    Selection selection;
+    input.bytes = bytes;
+    TR_RETURN_IF_ERROR(select(machine, input, &selection));
+    *candidate = selection.best;
+    return {};
+  };
+  Candidate current;
+  TR_RETURN_IF_ERROR(choice(0, &current));
+  ranges->push_back({0, 0, current});
+  // Quarter powers of two find the changes, bisection places each to the byte.
+  for (uint64_t power = 4, below = 0; power <= kLargest; power *= 2) {
+    for (uint64_t bytes = power; bytes < 2 * power; below = bytes, bytes += power / 4) {
+      Candidate next;
+      TR_RETURN_IF_ERROR(choice(bytes, &next));
+      if (same_choice(next, ranges->back().at_first)) continue;
+      uint64_t low = below, high = bytes;  // low: the old choice; high: another
+      while (high - low > 1) {
+        const uint64_t middle = low + (high - low) / 2;
+        TR_RETURN_IF_ERROR(choice(middle, &current));
+        (same_choice(current, ranges->back().at_first) ? low : high) = middle;
+      }
+      TR_RETURN_IF_ERROR(choice(high, &current));
+      ranges->back().last_bytes = low;
+      ranges->push_back({high, high, current});
+    }
+  }
+  ranges->back().last_bytes = UINT64_MAX;
+  return {};
+}
+
+}  // namespace treering

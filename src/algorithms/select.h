@@ -1,0 +1,53 @@
+// Selection: which algorithm, protocol and shape an allreduce of a given size uses, and why.
+//
+// A pure function of its arguments, so every rank that holds the same Machine chooses the same. Candidates
+// are all algorithms x the protocols that the buffers allow x (tree) the pipeline depths; the least predicted
+// time wins, the earlier row on a tie.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "algorithms/cost.h"
+#include "core/status.h"
+
+namespace treering {
+
+struct SelectionInput {
+  uint32_t ranks = 1;
+  uint64_t bytes = 0;
+  bool direct = false;    // the peers can reach the buffers (input and output)
+  bool in_place = false;  // input and output are the same buffer
+  uint32_t channels = 0;  // forced number of channels; 0: what the algorithm wants
+  std::string forced;     // forced algorithm; empty: free choice
+};
+
+struct Selection {
+  Candidate best;
+  std::vector<Candidate> candidates;  // in table order, the best among them
+  std::vector<std::string> left_out;  // "one-shot direct: ..." with the reason
+};
+
+// Fails for an unknown forced name (the message lists the known ones) and for one that cannot take so many
+// ranks.
+Status select(const Machine& machine, const SelectionInput& input, Selection* selection);
+
+// A range of sizes with the same choice of algorithm, protocol and channels; last_bytes is inclusive.
+struct SelectionRange {
+  uint64_t first_bytes = 0;
+  uint64_t last_bytes = 0;
+  Candidate at_first;
+};
+// The choices for all sizes up to 4 GiB and beyond (the last range ends at UINT64_MAX). input.bytes is
+// ignored.
+Status selection_ranges(const Machine& machine, SelectionInput input, std::vector<SelectionRange>* ranges);
+
+// A table of all candidates for one size with the chosen one marked, and the reason in words.
+Status explain_text(const Machine& machine, const SelectionInput& input, std::string* text);
+// A table of size ranges and what is chosen in each.
+Status explain_ranges_text(const Machine& machine, const SelectionInput& input, std::string* text);
+
+// "64 KiB"
+std::string format_bytes(uint64_t bytes);
+
+}  // namespace treering

@@ -1,0 +1,142 @@
+// Double binary tree: sums flow up a binary tree, results flow down the same tree, pipelined over chunks.
+//
+//   tree 0 (even channels), n = 8          tree 1 (odd channels): positions mirrored (n even) or shifted (n
+//   odd),
+//                                          so that an inner rank of one tree is a leaf of the other
+//          0
+//           `---4---.
+//            .-'     `-.
+//            2         6          even positions are inner nodes, odd positions leaves
+//           / \       / \         (position: place in the plan's ring)
+//          1   3     5   7
+//
+// A rank at distance d from the root does up(chunk k) at time k + D - d and down(chunk k) at time k + D + d,
+// so its program runs down(k - 2 d), up(k) side by side: a prologue of ups, a body of both, an epilogue of
+// downs. At FIFO depth 1 the lag 2 d is also the largest that cannot deadlock, and only with down before up.
+//
+// Sanders, Speck, Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel
+// Computing 35(12), 2009; NCCL 2.4 (tree shape).
+#include <algorithm>
+#include <bit>
+#include <vector>
+
+#include "algorithms/algorithm.h"
+#include "algorithms/builder.h"
+
+namespace treering {
+namespace {
+
+// One tree over the positions 0 .. n-1, in-order numbered; 0 is the root.
+struct BinaryTree {
+  uint32_t n;
+
+  uint32_t parent(uint32_t x) const {
+    const uint32_t low = x & (~x + 1);
+    const uint32_t up = (x ^ low) | (low << 1);
+    return up < n ? up : x ^ low;
+  }
+  uint32_t depth(uint32_t x) const {
+    uint32_t d = 0;
+    for (; x != 0; x = parent(x)) ++d;
+    return d;
+  }
+  // Children in ascending order.
+  std::vector<uint32_t> children(uint32_t x) const {
+    if (x == 0) return n > 1 ? std::vector<uint32_t>{std::bit_floor(n - 1)} : std::vector<uint32_t>{};
+    std::vector<uint32_t> result;
+    uint32_t half = (x & (~x + 1)) / 2;
+    if (half == 0) return result;
+    result.push_back(x - half);
+    while (half != 0 && x + half >= n) half /= 2;
+    if (half != 0) result.push_back(x + half);
+    return result;
+  }
+};
+
+// Position in the plan's ring <-> node of the tree of this channel.
+uint32_t node_of(uint32_t position, uint32_t n, bool second) {
+  if (!second) return position;
+  return n % 2 == 0 ? n - 1 - position : (position + n - 1) % n;
+}
+uint32_t position_of(uint32_t node, uint32_t n, bool second) {
+  if (!second) return node;
+  return n % 2 == 0 ? n - 1 - node : (node + 1) % n;
+}
+
+Schedule build(const Plan& plan, uint32_t rank, const Shape& shape) {
+  const uint32_t n = plan.ranks, chunks = shape.pipeline_chunks;
+  if (n == 1) return single_rank_schedule(chunks);
+  const bool second = shape.channel % 2 == 1;
+  const BinaryTree tree{n};
+  uint32_t position = 0;
+  while (plan.ring[position] != rank) ++position;
+  const uint32_t node = node_of(position, n, second);
+  const auto rank_of = [&](uint32_t x) { return plan.ring[position_of(x, n, second)]; };
+  std::vector<uint32_t> children;
+  uint32_t left = 0;  // children whose sums come before ours
+  for (uint32_t child : tree.children(node)) {
+    children.push_back(rank_of(child));
+    left += child < node;
+  }
+
+  ScheduleBuilder builder(rank, n, chunks);
+  StepSpec up = {.flags = kInput | kSend};
+  if (!children.empty())
+    up = {.flags = kReceive | kReduce | kInput | kSend, .receive_from = children, .local_position = left};
+  if (node == 0) {
+    up.flags |= kStore | kFinal;
+    up.send_to = children;
+    builder.repeat(chunks, 1, 0, {up});
+    return builder.take();
+  }
+  const uint32_t parent[] = {rank_of(tree.parent(node))};
+  up.send_to = parent;
+  StepSpec down = {.flags = kReceive | kStore | kFinal, .receive_from = parent};
+  if (!children.empty()) {
+    down.flags |= kSend;
+    down.send_to = children;
+  }
+  const uint32_t lag = std::min(2 * tree.depth(node), chunks);
+  builder.repeat(lag, 1, 0, {up});
+  up.chunk = lag;
+  builder.repeat(chunks - lag, 1, 0, {down, up});
+  down.chunk = chunks - lag;
+  builder.repeat(lag, 1, 0, {down});
+  return builder.take();
+}
+
+// T = (2 D + K - 1) (a + work of one chunk on both trees), D = ceil(log2 n), K chunks. A rank is an inner
+// node of one tree and a leaf of the other, each with half of the bytes: it reduces 3 operands of B/2, and
+// writes B/2 to its own output and 2 children on one tree and B/2 to its output on the other; staged adds the
+// leaf's copy-in.
+Work work(const CostInput& in) {
+  const double chunks = in.pipeline_chunks;
+  const double depth = std::bit_width(in.ranks - 1);
+  const double fill = (2 * depth + chunks - 1) / chunks;
+  Work w;
+  w.rounds = 2 * depth + chunks - 1;
+  w.messages = (in.ranks == 2 ? 4 : 8) * chunks;
+  w.copy_bytes = fill * (in.direct ? 2.0 : 2.5) * in.bytes;
+  w.reduce_bytes = fill * 1.5 * in.bytes;
+  w.memory_bytes = 2 * in.bytes;
+  w.chunks = in.pipeline_chunks;
+  return w;
+}
+
+}  // namespace
+
+const Algorithm kTree = {
+    .name = "tree",
+    .description = "double binary tree, pipelined: logarithmic latency, nearly all bandwidth",
+    .source = "Sanders, Speck and Traeff, Parallel Computing 2009",
+    .rounding = "once per level (log2 n times), once in all with wide partials",
+    .forwards_partial_sums = true,
+    .input_used_once = true,
+    .min_ranks = 1,
+    .max_ranks = 65536,
+    .channels = 2,
+    .pipelined = true,
+    .build = build,
+    .work = work};
+
+}  // namespace treering

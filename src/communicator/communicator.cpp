@@ -1,0 +1,322 @@
+#include "communicator/communicator.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <sodium.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "communicator/measure.h"
+#include "core/log.h"
+#include "core/types.h"
+
+namespace treering {
+namespace {
+
+// Staging memory of a rank: small enough to stay in a second-level cache, large enough that a slot amortises the
+// signals; slots never fall below a few KiB however many ranks there are.
+constexpr size_t kDefaultStaging = 2 << 20;
+constexpr size_t kMinSlot = 4 << 10;
+constexpr uint32_t kDefaultSpins = 20'000;
+
+template <typename T>
+std::string as_blob(const T& value) {
+  return std::string(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+uint64_t pid_namespace() {
+  struct stat info {};
+  return stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
+}
+
+// Names this process among all of the job, also where pids repeat (pid namespaces).
+uint64_t process_token() {
+  static const uint64_t token = [] {
+    uint64_t value;
+    randombytes_buf(&value, sizeof value);
+    return value;
+  }();
+  return token;
+}
+
+uint32_t allowed_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return static_cast<uint32_t>(CPU_COUNT(&set));
+}
+
+uint32_t signature_of(const Call& call) {
+  uint64_t hash = call.operation * 0x9E3779B97F4A7C15u + call.count;
+  hash = (hash ^ hash >> 29) * 0xBF58476D1CE4E5B9u + (static_cast<uint64_t>(call.type) << 8) + call.op;
+  hash = (hash ^ hash >> 32) * 0x94D049BB133111EBu;
+  return static_cast<uint32_t>(hash >> 32);
+}
+
+}  // namespace
+
+Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t rank, const Config& config,
+                            std::unique_ptr<Communicator>* result) {
+  UniqueId id;
+  TR_RETURN_IF_ERROR(unpack(packed, &id));
+  uint8_t allowed = 0;
+  TR_RETURN_IF_ERROR(parse_transports(config.transports, &allowed));
+  if (!config.algorithm.empty()) {
+    const Algorithm* algorithm = nullptr;
+    TR_RETURN_IF_ERROR(find_algorithm(config.algorithm, &algorithm));
+  }
+  std::unique_ptr<Communicator> made(new Communicator);
+  made->config_ = config;
+  made->context_.rank = rank;
+  made->context_.ranks = ranks;
+  uint32_t channels = config.channels > 0 ? static_cast<uint32_t>(config.channels) : kMaxChannels;
+  size_t slots = std::max<size_t>(4, 2 * (ranks - 1));
+  size_t staging = config.staging_bytes > 0 ? static_cast<size_t>(config.staging_bytes) : kDefaultStaging;
+  made->layout_ = std::make_unique<AreaLayout>(ranks, channels, std::max(staging / channels, slots * kMinSlot));
+
+  Bootstrap bootstrap;
+  int descriptor = -1;
+  std::string settings;
+  for (const std::string& setting : agreed_settings(config)) settings += setting + "\n";
+  TR_RETURN_IF_ERROR(bootstrap.meet(id, rank, ranks, config.timeout_ms, made->layout_->total_bytes, settings,
+                                    &descriptor));
+  TR_RETURN_IF_ERROR(made->share_memory(descriptor, job_name(id), (allowed & ~kCmaBit) != 0));
+  TR_RETURN_IF_ERROR(made->link(&bootstrap, allowed));
+  *result = std::move(made);
+  return {};
+}
+
+Status Communicator::share_memory(int descriptor, const std::string& job, bool allowed) {
+  if (descriptor >= 0 && !allowed) {
+    close(descriptor);
+    descriptor = -1;
+  }
+  if (descriptor >= 0)
+    if (Status status = Segment::map_shared(job, descriptor, layout_->total_bytes, &segment_); !status.ok())
+      log_line(LogLevel::kWarn, "shared memory cannot be used: " + status.message());
+  if (segment_) {
+    area_ = segment_->base() + layout_->area_offset(context_.rank);
+  } else {
+    TR_RETURN_IF_ERROR(Segment::map_private(layout_->area_bytes, &private_area_));
+    area_ = private_area_->base();
+  }
+  // First touch by the owner: the pages come to lie on this rank's NUMA node.
+  std::memset(area_, 0, layout_->staging_offset);
+  for (size_t at = layout_->staging_offset; at < layout_->area_bytes; at += 4096) area_[at] = std::byte{0};
+  return {};
+}
+
+Status Communicator::link(Bootstrap* bootstrap, uint8_t allowed) {
+  AreaView own(area_, layout_.get());
+  RankCard card{};
+  card.pid = static_cast<uint32_t>(getpid());
+  card.rank = context_.rank;
+  card.pid_namespace = pid_namespace();
+  card.process_token = process_token();
+  randombytes_buf(&card.nonce, sizeof card.nonce);
+  card.area_address = reinterpret_cast<uint64_t>(area_);
+  card.segment_descriptor = segment_ ? segment_->descriptor() : -1;
+  card.segment_inode = segment_ ? segment_->inode() : 0;
+  card.in_segment = segment_ != nullptr;
+  *own.nonce() = card.nonce;
+  std::vector<std::string> blobs;
+  TR_RETURN_IF_ERROR(bootstrap->allgather(as_blob(card), &blobs));
+  cards_.resize(context_.ranks);
+  for (uint32_t peer = 0; peer < context_.ranks; ++peer) {
+    if (blobs[peer].size() != sizeof(RankCard))
+      return {trInvalidUsage, fmt::format("rank {} runs another build of the library", peer)};
+    std::memcpy(&cards_[peer], blobs[peer].data(), sizeof(RankCard));
+  }
+  std::vector<std::string> reasons;
+  std::string found = Links::probe(cards_, context_.rank, *layout_, segment_.get(), allowed, &reasons);
+  Machine machine = measure_core();
+  bool pair_shares = segment_ && context_.ranks > 1 && cards_[0].in_segment && cards_[1].in_segment;
+  if (context_.rank < 2 && pair_shares)
+    machine.alpha_us = measure_alpha_us(context_.rank == 0,
+                                        AreaView(segment_->base() + layout_->area_offset(0), layout_.get()),
+                                        AreaView(segment_->base() + layout_->area_offset(1), layout_.get()));
+  machine.cores = allowed_cores();
+  TR_RETURN_IF_ERROR(bootstrap->allgather(as_blob(machine) + found, &blobs));
+  std::vector<std::string> all_found;
+  for (const std::string& blob : blobs) {
+    if (blob.size() != sizeof machine + context_.ranks) return {trInternalError, "a malformed report of a rank's links"};
+    all_found.push_back(blob.substr(sizeof machine));
+  }
+  links_ = std::make_unique<Links>();
+  TR_RETURN_IF_ERROR(links_->connect(cards_, all_found, context_.rank, *layout_, segment_.get(), area_, reasons));
+  context_.connections = links_->connections();
+  return plan_schedules(blobs);
+}
+
+// Every rank takes rank 0's measurements and everybody's cores, so that all decide alike.
+Status Communicator::plan_schedules(const std::vector<std::string>& blobs) {
+  Machine machine;
+  std::memcpy(&machine, blobs[0].data(), sizeof machine);
+  for (const std::string& blob : blobs) {
+    Machine other;
+    std::memcpy(&other, blob.data(), sizeof other);
+    machine.cores = std::max(machine.cores, other.cores);
+  }
+  machine.mailbox_bytes = links_->all_mapped() ? MailboxMemory::kMaxBytes : 0;
+  prepare_executor();
+  machine.slot_bytes = context_.pools[0].slot_bytes();
+  context_.streaming_bytes = static_cast<size_t>(static_cast<double>(machine.llc_bytes) / (2.0 * context_.ranks));
+  schedules_ = std::make_unique<ScheduleCache>(flat_plan(context_.ranks), context_.rank, machine, config_.algorithm,
+                                               static_cast<uint32_t>(config_.channels));
+  // More ranks than cores: a spinning rank would keep the one from running that it waits for.
+  spins_ = context_.ranks <= machine.cores ? kDefaultSpins : 0;
+  return schedules_->check();
+}
+
+void Communicator::prepare_executor() {
+  AreaView own(area_, layout_.get());
+  context_.wide_partials = config_.wide_partials;
+  context_.status = own.status();
+  for (uint32_t channel = 0; channel < layout_->channels; ++channel)
+    context_.pools[channel] = StagingPool(own.staging(), channel * layout_->staging_bytes, layout_->staging_bytes,
+                                          context_.ranks - 1);
+  exports_ = RegionExports(own.exports());
+  execution_ = std::make_unique<Execution>(&context_);
+  if (links_->all_mapped() && segment_) {
+    std::vector<MailboxMemory> boxes;
+    for (uint32_t peer = 0; peer < context_.ranks; ++peer)
+      boxes.push_back(AreaView(segment_->base() + layout_->area_offset(peer), layout_.get()).mailbox());
+    mailbox_ = Mailbox(context_.rank, std::move(boxes));
+  }
+  FailureRecord* verdict = links_->all_mapped() && segment_
+                               ? &reinterpret_cast<SegmentHeader*>(segment_->base())->failure
+                               : &own.status()->failure;
+  std::vector<PeerIdentity> identities;
+  for (const RankCard& card : cards_) identities.push_back({card.pid, card.pid_namespace});
+  watch_ = std::make_unique<Watch>(&context_, verdict, std::move(identities), config_.timeout_ms, config_.name);
+}
+
+Communicator::~Communicator() {
+  if (area_ != nullptr) AreaView(area_, layout_.get()).status()->left.store(1, std::memory_order_release);
+}
+
+Status Communicator::check(const AllReduceArguments& arguments) const {
+  auto where = [&] { return fmt::format("trAllReduce on rank {}: ", context_.rank); };
+  const DataTypeInfo* type = find_type(arguments.type);
+  if (type == nullptr)
+    return {trInvalidArgument, where() + fmt::format("datatype is {}; known are 0 (int8) to 9 (bfloat16)",
+                                                     static_cast<int>(arguments.type))};
+  if (find_op(arguments.op) == nullptr)
+    return {trInvalidArgument,
+            where() + fmt::format("op is {}; known are 0 (sum) to 4 (avg)", static_cast<int>(arguments.op))};
+  if (arguments.count == 0) return {};
+  if (arguments.input == nullptr) return {trInvalidArgument, where() + "sendbuf is NULL"};
+  if (arguments.output == nullptr) return {trInvalidArgument, where() + "recvbuf is NULL"};
+  if (arguments.count > SIZE_MAX / 16)
+    return {trInvalidArgument, where() + fmt::format("count is {}: more than any memory holds", arguments.count)};
+  size_t bytes = arguments.count * type->size;
+  auto input = reinterpret_cast<uintptr_t>(arguments.input), output = reinterpret_cast<uintptr_t>(arguments.output);
+  if (input != output && input < output + bytes && output < input + bytes)
+    return {trInvalidArgument,
+            where() + fmt::format("sendbuf {} and recvbuf {} overlap within {} bytes but are not identical",
+                                  arguments.input, arguments.output, bytes)};
+  return {};
+}
+
+Status Communicator::begin(const AllReduceArguments& arguments) {
+  if (!failure_.ok()) return failure_;
+  if (Status verdict = watch_->verdict(); !verdict.ok()) return failure_ = verdict;
+  size_t type_size = find_type(arguments.type)->size;
+  size_t bytes = arguments.count * type_size;
+  call_.operation = ++operations_;
+  call_.input = static_cast<const std::byte*>(arguments.input);
+  call_.output = static_cast<std::byte*>(arguments.output);
+  call_.count = arguments.count;
+  call_.type = arguments.type;
+  call_.type_size = type_size;
+  call_.op = arguments.op;
+  call_.signature = signature_of(call_);
+
+  const Choice& choice = schedules_->choose(bytes);
+  in_mailbox_ = choice.mailbox;
+  RankStatus& status = *context_.status;
+  status.count.store(arguments.count, std::memory_order_relaxed);
+  status.type.store(static_cast<uint16_t>(arguments.type), std::memory_order_relaxed);
+  status.op.store(static_cast<uint16_t>(arguments.op), std::memory_order_relaxed);
+  status.signature.store(call_.signature, std::memory_order_relaxed);
+  if (!in_mailbox_) {
+    RegionTable& table = RegionTable::instance();
+    call_.input_region = table.find(arguments.input, bytes);
+    call_.output_region = arguments.input == arguments.output ? call_.input_region : table.find(arguments.output, bytes);
+    if (call_.input_region.id != 0 && !exports_.publish(call_.input_region)) call_.input_region = {};
+    if (call_.output_region.id != 0 && !exports_.publish(call_.output_region)) call_.output_region = {};
+    status.output_address.store(reinterpret_cast<uint64_t>(arguments.output), std::memory_order_relaxed);
+    status.output_region.store(call_.output_region.id, std::memory_order_relaxed);
+    status.output_offset.store(static_cast<uint64_t>(call_.output - call_.output_region.base), std::memory_order_relaxed);
+  }
+  status.operation.store(call_.operation, std::memory_order_release);
+  watch_->start(&call_);
+  active_ = true;
+  if (in_mailbox_)
+    mailbox_.start(call_.signature, arguments.input, bytes);
+  else
+    execution_->bind(*choice.program, call_);
+  return {};
+}
+
+Communicator::Progress Communicator::advance() {
+  if (in_mailbox_) {
+    switch (mailbox_.advance(call_.output, call_.count, call_.type, call_.op)) {
+      case Mailbox::Progress::kBlocked: return Progress::kBlocked;
+      case Mailbox::Progress::kMismatch: fail(watch_->mismatch(mailbox_.peer())); return Progress::kFailed;
+      case Mailbox::Progress::kDone: finish(); return Progress::kDone;
+    }
+  }
+  switch (execution_->advance()) {
+    case Execution::Progress::kBlocked: return Progress::kBlocked;
+    case Execution::Progress::kMoved: return Progress::kMoved;
+    case Execution::Progress::kDone: finish(); return Progress::kDone;
+    case Execution::Progress::kFailed: break;
+  }
+  bool differs = execution_->status().code() == trInvalidUsage;
+  fail(differs ? watch_->mismatch(execution_->peer()) : watch_->fail(execution_->status()));
+  return Progress::kFailed;
+}
+
+void Communicator::finish() {
+  context_.status->completed.store(call_.operation, std::memory_order_release);
+  active_ = false;
+}
+
+Status Communicator::fail(Status status) {
+  active_ = false;
+  if (failure_.ok()) failure_ = std::move(status);
+  return failure_;
+}
+
+Status Communicator::look_around() {
+  uint32_t peer = in_mailbox_ ? mailbox_.peer() : execution_->peer();
+  Status status = watch_->check(peer, execution_->steps());
+  return status.ok() ? status : fail(std::move(status));
+}
+
+Status Communicator::run(const AllReduceArguments& arguments) {
+  TR_RETURN_IF_ERROR(begin(arguments));
+  Backoff backoff(spins_);
+  for (;;) {
+    switch (advance()) {
+      case Progress::kDone: return {};
+      case Progress::kFailed: return failure_;
+      case Progress::kMoved: backoff.reset(); break;
+      case Progress::kBlocked:
+        if (backoff.pause()) TR_RETURN_IF_ERROR(look_around());
+    }
+  }
+}
+
+Status Communicator::failure() const { return failure_.ok() ? watch_->verdict() : failure_; }
+
+void Communicator::abort(const std::string& reason) { fail(watch_->fail({trRemoteError, reason})); }
+
+bool Communicator::is_direct(const void* input, const void* output, size_t bytes) const {
+  return RegionTable::instance().find(input, bytes).id != 0 && RegionTable::instance().find(output, bytes).id != 0;
+}
+
+}  // namespace treering

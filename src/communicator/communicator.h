@@ -1,0 +1,105 @@
+// Communicator: one rank's view of a group of ranks: how it reaches the others, what it does for each size, and the
+// operation that it is in.
+//
+//   create():  meet (bootstrap) -> share memory (area) -> prove links -> measure -> plan and schedules
+//   a call:    check -> begin() -> advance() until done, with watch() while nothing moves
+//
+// Invariants: operations are numbered from 1 in the order in which they begin; at most one is active; after a failure
+// every later call returns the same verdict. Used by one thread at a time; the streams' engine takes turns with the
+// caller through `queue_mutex`.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "communicator/area.h"
+#include "communicator/backoff.h"
+#include "communicator/bootstrap.h"
+#include "communicator/links.h"
+#include "communicator/schedule_cache.h"
+#include "communicator/watch.h"
+#include "core/config.h"
+#include "executor/execution.h"
+#include "executor/mailbox.h"
+
+namespace treering {
+
+// The arguments of one allreduce.
+struct AllReduceArguments {
+  const void* input = nullptr;
+  void* output = nullptr;
+  size_t count = 0;
+  trDataType_t type = trFloat32;
+  trRedOp_t op = trSum;
+};
+
+class Communicator {
+ public:
+  static Status create(uint32_t ranks, const trUniqueId& id, uint32_t rank, const Config& config,
+                       std::unique_ptr<Communicator>* communicator);
+  ~Communicator();
+
+  uint32_t rank() const { return context_.rank; }
+  uint32_t ranks() const { return context_.ranks; }
+  const Config& config() const { return config_; }
+
+  // Whether the arguments make sense by themselves; begin() takes them for granted.
+  Status check(const AllReduceArguments& arguments) const;
+
+  // Runs one operation to its end in the calling thread.
+  Status run(const AllReduceArguments& arguments);
+
+  // The same in parts, for a thread that drives several communicators.
+  Status begin(const AllReduceArguments& arguments);
+  enum class Progress { kBlocked, kMoved, kDone, kFailed };
+  Progress advance();
+  // To be called now and then while advance() is blocked; fails the operation when there is a reason to.
+  Status look_around();
+  bool active() const { return active_; }
+
+  // The first failure of any rank, or ok.
+  Status failure() const;
+  // Makes every rank's operations fail.
+  void abort(const std::string& reason);
+
+  Status explain(size_t bytes, std::string* text) const { return schedules_->explain(bytes, text); }
+  const Choice& choose(size_t bytes) { return schedules_->choose(bytes); }
+  // Whether a call on these buffers would be zero-copy.
+  bool is_direct(const void* input, const void* output, size_t bytes) const;
+  uint32_t spins() const { return spins_; }
+
+  // Requests that wait in streams (engine.h).
+  std::atomic<uint32_t> queued{0};
+
+ private:
+  Communicator() = default;
+  Status share_memory(int descriptor, const std::string& job, bool allowed);
+  Status link(Bootstrap* bootstrap, uint8_t allowed);
+  Status plan_schedules(const std::vector<std::string>& blobs);
+  void prepare_executor();
+  void finish();
+  Status fail(Status status);
+
+  Config config_;
+  std::unique_ptr<AreaLayout> layout_;
+  std::shared_ptr<Segment> segment_;       // shared, when the root could make one
+  std::shared_ptr<Segment> private_area_;  // else
+  std::byte* area_ = nullptr;              // this rank's
+  std::unique_ptr<Links> links_;
+  std::vector<RankCard> cards_;
+  RegionExports exports_;
+  ExecutorContext context_;
+  std::unique_ptr<ScheduleCache> schedules_;
+  std::unique_ptr<Execution> execution_;
+  std::unique_ptr<Watch> watch_;
+  Mailbox mailbox_;
+  Call call_;
+  bool in_mailbox_ = false;
+  bool active_ = false;
+  uint64_t operations_ = 0;
+  uint32_t spins_ = 0;
+  Status failure_;
+};
+
+}  // namespace treering

@@ -1,0 +1,57 @@
+// Links: how each pair of ranks of a communicator reaches one another, proved at init.
+//
+// Each rank shows its area and a nonce; each pair then tries, in order, in-process, shared memory (the nonce is read
+// through the mapping), cross-memory attach (the nonce is read through the kernel). Both sides must have succeeded:
+// they exchange what they found and take the first transport that works both ways.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "communicator/area.h"
+#include "core/config.h"
+#include "transport/transport.h"
+
+namespace treering {
+
+// What every rank tells all others before the proofs.
+struct RankCard {
+  uint32_t pid;
+  uint32_t rank;
+  uint64_t pid_namespace;
+  uint64_t process_token;  // differs between processes even where pids do not
+  uint64_t nonce;
+  uint64_t area_address;   // of this rank's area in its own address space
+  int32_t segment_descriptor;
+  uint32_t in_segment;     // the area lies in the shared segment
+  uint64_t segment_inode;
+};
+
+enum TransportBit : uint8_t { kInProcessBit = 1, kSharedMemoryBit = 2, kCmaBit = 4, kRegionsBit = 8 };
+
+// Which transports the option allows; an unknown word is an error that lists the known ones.
+Status parse_transports(const std::string& text, uint8_t* allowed);
+
+class Links {
+ public:
+  // Proves what works towards every peer: one byte of TransportBits a rank.
+  static std::string probe(const std::vector<RankCard>& cards, uint32_t rank, const AreaLayout& layout,
+                           const Segment* segment, uint8_t allowed, std::vector<std::string>* reasons);
+  // Builds the connections from what all ranks found.
+  Status connect(const std::vector<RankCard>& cards, const std::vector<std::string>& found, uint32_t rank,
+                 const AreaLayout& layout, const Segment* segment, std::byte* own_area,
+                 const std::vector<std::string>& reasons);
+
+  // [channel * ranks + peer]
+  std::vector<Connection*> connections() const;
+  // True when every pair of ranks shares memory: the mailbox and the common verdict can be used.
+  bool all_mapped() const { return all_mapped_; }
+
+ private:
+  std::vector<std::unique_ptr<PeerRegions>> regions_;
+  std::vector<std::unique_ptr<Connection>> connections_;
+  bool all_mapped_ = true;
+};
+
+}  // namespace treering

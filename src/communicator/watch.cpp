@@ -1,0 +1,219 @@
+#include "communicator/watch.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+
+#include "core/types.h"
+
+namespace treering {
+namespace {
+
+constexpr auto kCallsPeriod = std::chrono::milliseconds(1);
+constexpr auto kAlivePeriod = std::chrono::milliseconds(20);
+
+// "stopped" and the like, from /proc; empty when nothing is remarkable.
+std::string process_state(uint32_t pid) {
+  char text[256] = {}, state = '?';
+  FILE* file = std::fopen(fmt::format("/proc/{}/stat", pid).c_str(), "re");
+  if (file == nullptr) return {};
+  if (std::fgets(text, sizeof text, file) != nullptr)
+    if (std::string line = text; line.rfind(')') != std::string::npos && line.rfind(')') + 2 < line.size())
+      state = line[line.rfind(')') + 2];
+  std::fclose(file);
+  if (state == 'T' || state == 't') return ", stopped by a signal or a debugger";
+  if (state == 'D') return ", in an uninterruptible wait of the kernel";
+  return {};
+}
+
+}  // namespace
+
+std::string call_text(uint64_t count, uint32_t type, uint32_t op) {
+  const DataTypeInfo* type_row = find_type(static_cast<trDataType_t>(type));
+  const OpInfo* op_row = find_op(static_cast<trRedOp_t>(op));
+  return fmt::format("allreduce of {} x {}, {}", count, type_row ? type_row->name : "?", op_row ? op_row->name : "?");
+}
+
+Watch::Watch(ExecutorContext* context, FailureRecord* verdict, std::vector<PeerIdentity> peers, int timeout_ms,
+             std::string communicator_name)
+    : context_(context),
+      verdict_(verdict),
+      peers_(std::move(peers)),
+      seen_(peers_.size()),
+      timeout_(timeout_ms),
+      name_(std::move(communicator_name)) {}
+
+void Watch::start(const Call* call) {
+  call_ = call;
+  clock_runs_ = false;  // the clock is read only when the first check comes
+}
+
+Status Watch::verdict() const {
+  if (verdict_->state.load(std::memory_order_acquire) != static_cast<uint32_t>(FailureState::kSet)) return {};
+  return {static_cast<trResult_t>(verdict_->code.load(std::memory_order_relaxed)), verdict_->text};
+}
+
+Status Watch::fail(Status status) {
+  if (Status other = peer_verdict(); !other.ok()) status = other;
+  std::string text = name_.empty() ? status.message() : fmt::format("communicator '{}': {}", name_, status.message());
+  claim_failure(verdict_, status.code(), text);
+  claim_failure(&context_->status->failure, status.code(), text);
+  // Another rank may be writing its verdict at this moment.
+  for (int i = 0; i < 1000; ++i) {
+    if (Status set = verdict(); !set.ok()) return set;
+    usleep(1000);
+  }
+  return status;
+}
+
+// The failure of a peer, where ranks do not share the verdict's memory.
+Status Watch::peer_verdict() {
+  if (verdict_ != &context_->status->failure) return verdict();
+  RankStatusSnapshot snapshot;
+  for (uint32_t peer = 0; peer < context_->ranks; ++peer)
+    if (read(peer, &snapshot) && snapshot.failed)
+      return {static_cast<trResult_t>(snapshot.failure_code), snapshot.failure_text};
+  return {};
+}
+
+bool Watch::read(uint32_t peer, RankStatusSnapshot* snapshot) const {
+  if (peer == context_->rank) return *snapshot = snapshot_of(*context_->status), true;
+  return context_->connection(0, peer)->read_status(snapshot);
+}
+
+Status Watch::check(uint32_t waiting_for, uint64_t steps) {
+  if (Status status = verdict(); !status.ok()) return status;
+  auto now = Clock::now();
+  if (!clock_runs_) {
+    clock_runs_ = true;
+    started_ = now;
+    next_calls_check_ = now + kCallsPeriod;
+    next_alive_check_ = now + kAlivePeriod;
+    for (Seen& seen : seen_) seen = {0, 0, now};
+    return {};
+  }
+  if (now < next_calls_check_) return {};
+  next_calls_check_ = now + kCallsPeriod;
+  RankStatus& own = *context_->status;
+  own.heartbeat.fetch_add(1, std::memory_order_relaxed);
+  own.steps.store(steps, std::memory_order_relaxed);
+  own.waiting_for.store(waiting_for == context_->rank ? 0 : waiting_for + 1, std::memory_order_relaxed);
+  TR_RETURN_IF_ERROR(check_calls());
+  if (now >= next_alive_check_) {
+    next_alive_check_ = now + kAlivePeriod;
+    if (Status status = peer_verdict(); !status.ok()) return fail(status);
+    note_progress();
+    TR_RETURN_IF_ERROR(check_alive(waiting_for));
+  }
+  if (timeout_.count() > 0 && now - started_ >= timeout_) return fail(deadline_verdict(waiting_for));
+  return {};
+}
+
+Status Watch::check_calls() {
+  for (uint32_t peer = 0; peer < context_->ranks; ++peer) {
+    if (peer == context_->rank) continue;
+    const RankStatus* status = context_->connection(0, peer)->peer_status();
+    if (status == nullptr) continue;  // reading it costs a system call: such pairs rely on the messages' headers
+    if (status->operation.load(std::memory_order_acquire) == call_->operation &&
+        status->signature.load(std::memory_order_relaxed) != call_->signature)
+      return mismatch(peer);
+  }
+  return {};
+}
+
+Status Watch::mismatch(uint32_t peer) {
+  RankStatusSnapshot other;
+  if (!read(peer, &other)) return fail({trRemoteError, fmt::format("{} is gone", describe(peer))});
+  return fail({trInvalidUsage,
+               fmt::format("the ranks' calls differ at operation {}: rank {} called {}; rank {} called {} as its operation "
+                           "{}. All ranks must make the same calls in the same order",
+                           call_->operation, context_->rank,
+                           call_text(call_->count, call_->type, call_->op), peer,
+                           call_text(other.count, other.type, other.op), other.operation)});
+}
+
+void Watch::note_progress() {
+  RankStatusSnapshot snapshot;
+  auto now = Clock::now();
+  for (uint32_t peer = 0; peer < context_->ranks; ++peer) {
+    if (!read(peer, &snapshot)) continue;
+    Seen& seen = seen_[peer];
+    if (snapshot.heartbeat != seen.heartbeat || snapshot.operation != seen.operation)
+      seen = {snapshot.heartbeat, snapshot.operation, now};
+  }
+}
+
+Status Watch::check_alive(uint32_t waiting_for) {
+  RankStatusSnapshot snapshot;
+  for (uint32_t peer = 0; peer < context_->ranks; ++peer) {
+    if (peer == context_->rank) continue;
+    bool readable = read(peer, &snapshot);
+    if (readable && snapshot.completed >= call_->operation) continue;  // it has done its part
+    if (!readable && peer != waiting_for) continue;
+    if (readable && snapshot.left)
+      return fail({trRemoteError, fmt::format("{} destroyed its communicator before operation {} ({}) was complete",
+                                              describe(peer), call_->operation,
+                                              call_text(call_->count, call_->type, call_->op))});
+    if (!readable || is_dead(peer))
+      return fail({trRemoteError,
+                   fmt::format("{} has died in or before operation {} ({}); its last completed operation is {}",
+                               describe(peer), call_->operation, call_text(call_->count, call_->type, call_->op),
+                               readable ? std::to_string(snapshot.completed) : "unknown")});
+  }
+  return {};
+}
+
+bool Watch::is_dead(uint32_t peer) const {
+  const PeerIdentity& identity = peers_[peer];
+  if (identity.pid_namespace != peers_[context_->rank].pid_namespace) return false;  // its pid means nothing here
+  if (identity.pid == static_cast<uint32_t>(getpid())) return false;
+  int fd = static_cast<int>(syscall(SYS_pidfd_open, identity.pid, 0));
+  if (fd < 0) return errno == ESRCH;
+  pollfd entry{fd, POLLIN, 0};
+  bool dead = poll(&entry, 1, 0) > 0;  // readable: it has ended, even when its parent has not waited for it
+  close(fd);
+  return dead;
+}
+
+std::string Watch::describe(uint32_t peer) const {
+  return fmt::format("rank {} (pid {}{})", peer, peers_[peer].pid, process_state(peers_[peer].pid));
+}
+
+// Follows who waits for whom to a rank that waits for nobody, or that has shown no sign of life for the longest time.
+Status Watch::deadline_verdict(uint32_t waiting_for) {
+  note_progress();
+  uint32_t culprit = waiting_for;
+  Clock::time_point oldest = Clock::time_point::max();
+  std::string not_entered;
+  for (uint32_t peer = 0; peer < context_->ranks; ++peer) {
+    RankStatusSnapshot snapshot;
+    if (peer == context_->rank || !read(peer, &snapshot) || snapshot.completed >= call_->operation) continue;
+    if (snapshot.operation < call_->operation)
+      not_entered += fmt::format("{}{} has not entered it (its last is operation {})", not_entered.empty() ? "" : "; ",
+                                 describe(peer), snapshot.operation);
+    if (seen_[peer].changed < oldest) {
+      oldest = seen_[peer].changed;
+      culprit = peer;
+    }
+  }
+  if (not_entered.empty()) {
+    RankStatusSnapshot snapshot;
+    bool known = read(culprit, &snapshot);
+    not_entered = fmt::format(
+        "{} has shown no sign of life for {:.1f} s{}", describe(culprit),
+        std::chrono::duration<double>(Clock::now() - seen_[culprit].changed).count(),
+        known && snapshot.waiting_for != 0 ? fmt::format(" (it was waiting for rank {})", snapshot.waiting_for - 1) : "");
+  }
+  return {trTimeout, fmt::format("no progress within {} ms in operation {} ({}): {}. Rank {} waited for rank {}",
+                                 timeout_.count(), call_->operation,
+                                 call_text(call_->count, call_->type, call_->op), not_entered, context_->rank,
+                                 waiting_for)};
+}
+
+}  // namespace treering

@@ -1,0 +1,74 @@
+// Watch: what a waiting rank looks at besides the message that it waits for: the communicator's verdict, the deadline,
+// peers whose call differs, peers that have left or died. And the verdict itself: the first failure of any rank, in
+// the same words on every rank.
+//
+// Nothing of this is touched while messages arrive in time; check() is called only by a rank that has found nothing to
+// do for a while.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "communicator/local_socket.h"
+#include "core/status.h"
+#include "executor/execution.h"
+
+namespace treering {
+
+// Who a rank is, for messages and for the proof that it lives.
+struct PeerIdentity {
+  uint32_t pid = 0;
+  uint64_t pid_namespace = 0;
+};
+
+class Watch {
+ public:
+  Watch(ExecutorContext* context, FailureRecord* verdict, std::vector<PeerIdentity> peers, int timeout_ms,
+        std::string communicator_name);
+
+  // Starts the clock of one operation.
+  void start(const Call* call);
+  // Ok, or the communicator's verdict. `waiting_for` is the rank whose message is missing (or the own rank).
+  Status check(uint32_t waiting_for, uint64_t steps);
+  // Makes `status` the communicator's verdict unless there is one; returns the one that holds.
+  Status fail(Status status);
+  // The verdict, if there is one, without looking at peers.
+  Status verdict() const;
+  // The verdict of a call whose header differed from that of `peer`.
+  Status mismatch(uint32_t peer);
+
+ private:
+  Status peer_verdict();
+  Status check_calls();
+  Status check_alive(uint32_t waiting_for);
+  Status deadline_verdict(uint32_t waiting_for);
+  bool is_dead(uint32_t peer) const;
+  bool read(uint32_t peer, RankStatusSnapshot* snapshot) const;
+  void note_progress();
+  std::string describe(uint32_t peer) const;
+
+  // What was last seen of a peer, and when it changed.
+  struct Seen {
+    uint64_t heartbeat = 0;
+    uint64_t operation = 0;
+    Clock::time_point changed;
+  };
+
+  ExecutorContext* context_;
+  FailureRecord* verdict_;  // shared by all ranks where they share memory, else this rank's own
+  std::vector<PeerIdentity> peers_;
+  std::vector<Seen> seen_;
+  std::chrono::milliseconds timeout_;
+  std::string name_;
+  const Call* call_ = nullptr;
+  Clock::time_point started_;
+  Clock::time_point next_calls_check_;
+  Clock::time_point next_alive_check_;
+  bool clock_runs_ = false;
+};
+
+// A call in words: "allreduce, count 1024, float, sum".
+std::string call_text(uint64_t count, uint32_t type, uint32_t op);
+
+}  // namespace treering

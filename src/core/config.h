@@ -1,0 +1,49 @@
+// Config: every option of the library, in one table.
+//
+// A row gives an option its name, environment variable, default and documentation; docs/options.md is generated from
+// the rows and a test compares the two. A communicator's settings are resolved once, at its creation: the caller's
+// trConfig_t wins over the environment, which wins over the default.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/status.h"
+
+namespace treering {
+
+// The effective settings of one communicator.
+struct Config {
+  int timeout_ms = 300'000;  // 0 = none
+  bool wide_partials = false;
+  int channels = 0;        // 0 = chosen by the selection
+  int staging_bytes = 0;   // 0 = chosen from the cache sizes
+  std::string algorithm;   // empty = chosen by the selection
+  std::string transports;  // empty = all
+  std::string name;
+};
+
+struct OptionRow {
+  const char* name;         // as in trConfig_t
+  const char* environment;  // nullptr: has no variable
+  const char* values;       // what is accepted, for the documentation and for errors
+  const char* default_text;
+  const char* documentation;
+  bool must_agree;  // the ranks of a communicator must have the same value
+  Status (*parse)(const std::string& text, Config* config);
+  std::string (*print)(const Config& config);
+};
+
+std::span<const OptionRow> option_table();
+
+// The settings that `user` (may be nullptr), the environment and the defaults give.
+Status resolve_config(const trConfig_t* user, Config* config);
+
+// "name=value" of every option that ranks must agree on, for the comparison at init.
+std::vector<std::string> agreed_settings(const Config& config);
+
+// docs/options.md
+std::string options_markdown();
+
+}  // namespace treering

@@ -1,0 +1,69 @@
+// Reduction kernels of the floating-point types.
+#include "executor/reduce_targets.h"
+
+// The order matters: foreach_target.h includes this file again for each target, then comes the last one.
+// clang-format off
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "executor/reduce_float.cpp"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "executor/reduce-inl.h"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace treering {
+namespace HWY_NAMESPACE {
+
+template <class Type>
+void float_by_op(const ReduceCall& call) {
+  Walk walk{call};
+  switch (call.op) {
+    case trSum:
+      return reduce_all<Type, Sum>(walk);
+    case trProd:
+      return reduce_all<Type, Prod>(walk);
+    case trMax:
+      return reduce_all<Type, Max>(walk);
+    case trMin:
+      return reduce_all<Type, Min>(walk);
+    case trAvg:
+      break;
+  }
+  // Multiplying by the reciprocal of a power of two rounds as the division does, and is several times as
+  // fast.
+  const bool power_of_two = (call.divisor & (call.divisor - 1)) == 0;
+  walk.finish = power_of_two ? Finish::kMultiply : Finish::kDivide;
+  walk.factor = power_of_two ? 1.0 / call.divisor : call.divisor;
+  reduce_all<Type, Sum>(walk);
+}
+
+void float_kernel(const ReduceCall& call) {
+  switch (call.type) {
+    case trFloat16:
+      return float_by_op<Float16>(call);
+    case trBfloat16:
+      return float_by_op<Bfloat16>(call);
+    case trFloat32:
+      return float_by_op<Plain<float>>(call);
+    default:
+      return float_by_op<Plain<double>>(call);
+  }
+}
+
+const char* float_target() { return hwy::TargetName(HWY_TARGET); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace treering
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace treering {
+
+HWY_EXPORT(float_kernel);
+HWY_EXPORT(float_target);
+
+void reduce_float(const ReduceCall& call) { HWY_DYNAMIC_DISPATCH(float_kernel)(call); }
+const char* kernel_target() { return HWY_DYNAMIC_DISPATCH(float_target)(); }
+
+}  // namespace treering
+#endif

@@ -1,0 +1,58 @@
+// StagingPool: the slots of one channel's staging memory, through which values that lie in no peer-readable buffer
+// travel. One slot may be read by several peers.
+//
+//   | slot 0 | slot 1 | ... |      at least two slots for each peer: an empty FIFO always finds a free slot, so the pool
+//                                  never blocks where FIFO depth 1 would not
+//
+// A slot is free when every message that refers to it has been consumed; the pool asks the connections, newest
+// knowledge first, and nobody has to give a slot back.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "transport/transport.h"
+
+namespace treering {
+
+class StagingPool {
+ public:
+  static constexpr int kNone = -1;
+
+  StagingPool() = default;
+  StagingPool(std::byte* memory, size_t offset, size_t bytes, uint32_t peers);
+
+  size_t slot_bytes() const { return slot_bytes_; }
+  std::byte* slot(int index) const { return memory_ + static_cast<size_t>(index) * slot_bytes_; }
+  // Offset of a slot in the rank's staging memory, as messages name it.
+  uint64_t slot_offset(int index) const { return offset_ + static_cast<size_t>(index) * slot_bytes_; }
+
+  // A free slot, or kNone.
+  int find_free();
+  // Marks the slot as used from now on, without readers yet.
+  void use(int index) {
+    readers_[static_cast<size_t>(index)].clear();
+    next_ = static_cast<uint32_t>(index) + 1 == slots_ ? 0 : static_cast<uint32_t>(index) + 1;
+  }
+  // The message posted last on `connection` refers to the slot.
+  void add_reader(int index, Connection* connection) {
+    readers_[static_cast<size_t>(index)].push_back({connection, connection->posted()});
+  }
+
+ private:
+  struct Reader {
+    Connection* connection;
+    uint64_t target;
+  };
+  bool is_free(uint32_t index);
+
+  std::byte* memory_ = nullptr;
+  uint64_t offset_ = 0;
+  size_t slot_bytes_ = 0;
+  uint32_t slots_ = 0;
+  uint32_t next_ = 0;
+  std::vector<std::vector<Reader>> readers_;  // capacity reserved: no allocation later
+};
+
+}  // namespace treering

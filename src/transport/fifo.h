@@ -1,0 +1,99 @@
+// Fifo: one direction of a Connection over memory that both sides map.
+//
+//   line 0 | turn signature bytes kind wide region offset | 32 inline bytes |     one cache line a message
+//   line 1 | ...                                                            |     kFifoDepth lines, used in turn
+//   ...
+//   consumed | number of messages popped |                                        a line of its own
+//   acknowledged | see cma.h |
+//
+// A line belongs to the receiver while its `turn` equals the number (from 1) of the message that it holds; the
+// receiver gives it back by advancing `consumed`. The sender looks at `consumed` only when its last known value says
+// that the FIFO is full, so in the common case each side touches only lines that the other does not.
+#pragma once
+
+#include <atomic>
+#include <cstring>
+
+#include "transport/transport.h"
+
+namespace treering {
+
+struct alignas(64) FifoLine {
+  std::atomic<uint32_t> turn;
+  uint32_t signature;
+  uint32_t bytes;
+  PayloadKind kind;
+  uint8_t wide;
+  uint16_t reserved;
+  uint32_t region;
+  uint32_t reserved2;
+  uint64_t offset;
+  unsigned char inline_data[kInlineBytes];
+};
+static_assert(sizeof(FifoLine) == 64);
+
+struct Fifo {
+  FifoLine lines[kFifoDepth];
+  alignas(64) std::atomic<uint32_t> consumed;
+  alignas(64) std::atomic<uint32_t> acknowledged;
+};
+
+inline void fill_line(FifoLine* line, const Message& message) {
+  line->signature = message.signature;
+  line->bytes = message.bytes;
+  line->kind = message.kind;
+  line->wide = message.wide;
+  line->region = message.user.region;
+  line->offset = message.user.offset;
+  if (message.kind == PayloadKind::kInline) std::memcpy(line->inline_data, message.data, message.bytes);
+}
+
+inline Message read_line(const FifoLine& line) {
+  Message message;
+  message.signature = line.signature;
+  message.bytes = line.bytes;
+  message.kind = line.kind;
+  message.wide = line.wide != 0;
+  message.user = {line.region, line.offset};
+  message.data = line.kind == PayloadKind::kInline ? line.inline_data : nullptr;
+  return message;
+}
+
+class FifoSender {
+ public:
+  explicit FifoSender(Fifo* fifo = nullptr) : fifo_(fifo) {}
+
+  void post(uint64_t posted, const Message& message) {
+    FifoLine& line = fifo_->lines[posted % kFifoDepth];
+    fill_line(&line, message);
+    line.turn.store(static_cast<uint32_t>(posted + 1), std::memory_order_release);
+  }
+  // The counter in memory has 32 bits; `posted` is at most kFifoDepth ahead of it.
+  uint64_t consumed(uint64_t posted) const {
+    uint32_t low = fifo_->consumed.load(std::memory_order_acquire);
+    return posted - (static_cast<uint32_t>(posted) - low);
+  }
+
+ private:
+  Fifo* fifo_;
+};
+
+class FifoReceiver {
+ public:
+  explicit FifoReceiver(Fifo* fifo = nullptr) : fifo_(fifo) {}
+
+  const FifoLine* front() const {
+    const FifoLine& line = fifo_->lines[popped_ % kFifoDepth];
+    return line.turn.load(std::memory_order_acquire) == static_cast<uint32_t>(popped_ + 1) ? &line : nullptr;
+  }
+  void pop() {
+    ++popped_;
+    fifo_->consumed.store(static_cast<uint32_t>(popped_), std::memory_order_release);
+  }
+
+ private:
+  Fifo* fifo_;
+  uint64_t popped_ = 0;
+};
+
+}  // namespace treering

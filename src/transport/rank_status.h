@@ -1,0 +1,86 @@
+// RankStatus: what a rank tells the others about itself, always on: the operation it is in, how far it is, whom it
+// waits for, where its output buffer lies, and its failure if it has one.
+//
+// Written by its owner alone, read by any rank at any time through its transport; every field is a relaxed atomic
+// except the two that publish others (`operation`, `failure_state`). A reader that needs the fields of operation k
+// checks `operation == k` first: the owner cannot leave operation k while a peer still has to send it something.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+namespace treering {
+
+inline constexpr size_t kFailureTextBytes = 640;
+
+enum class FailureState : uint32_t { kNone = 0, kWriting = 1, kSet = 2 };
+
+// A failure as all ranks report it. Claimed by compare-and-swap so that the first one wins.
+struct FailureRecord {
+  std::atomic<uint32_t> state;
+  std::atomic<uint32_t> code;
+  char text[kFailureTextBytes];
+};
+
+struct alignas(64) RankStatus {
+  std::atomic<uint64_t> operation;  // number of the operation that this rank entered last, from 1
+  std::atomic<uint64_t> completed;  // number of the operation that this rank completed last
+  std::atomic<uint64_t> count;
+  std::atomic<uint32_t> signature;
+  std::atomic<uint16_t> type;
+  std::atomic<uint16_t> op;
+  std::atomic<uint64_t> output_address;  // of the receive buffer, for ranks of the same process
+  std::atomic<uint64_t> output_offset;   // of the receive buffer in output_region, for ranks that map it
+  std::atomic<uint32_t> output_region;   // 0: in none
+  std::atomic<uint32_t> left;            // 1: the rank has destroyed its communicator
+
+  // Written only by a rank that has been waiting for long.
+  alignas(64) std::atomic<uint64_t> heartbeat;
+  std::atomic<uint64_t> steps;
+  std::atomic<uint32_t> waiting_for;  // rank + 1; 0 = not waiting
+
+  alignas(64) FailureRecord failure;
+};
+
+// A copy of the plain values.
+struct RankStatusSnapshot {
+  uint64_t operation = 0;
+  uint64_t completed = 0;
+  uint64_t count = 0;
+  uint32_t signature = 0;
+  uint16_t type = 0;
+  uint16_t op = 0;
+  bool left = false;
+  uint64_t heartbeat = 0;
+  uint64_t steps = 0;
+  uint32_t waiting_for = 0;
+  bool failed = false;
+  uint32_t failure_code = 0;
+  std::string failure_text;
+};
+
+inline RankStatusSnapshot snapshot_of(const RankStatus& status) {
+  RankStatusSnapshot s;
+  s.operation = status.operation.load(std::memory_order_acquire);
+  s.completed = status.completed.load(std::memory_order_relaxed);
+  s.count = status.count.load(std::memory_order_relaxed);
+  s.signature = status.signature.load(std::memory_order_relaxed);
+  s.type = status.type.load(std::memory_order_relaxed);
+  s.op = status.op.load(std::memory_order_relaxed);
+  s.left = status.left.load(std::memory_order_relaxed) != 0;
+  s.heartbeat = status.heartbeat.load(std::memory_order_relaxed);
+  s.steps = status.steps.load(std::memory_order_relaxed);
+  s.waiting_for = status.waiting_for.load(std::memory_order_relaxed);
+  s.failed = status.failure.state.load(std::memory_order_acquire) == static_cast<uint32_t>(FailureState::kSet);
+  if (s.failed) {
+    s.failure_code = status.failure.code.load(std::memory_order_relaxed);
+    s.failure_text = status.failure.text;
+  }
+  return s;
+}
+
+// Sets the record unless it is set already; true when this call did.
+bool claim_failure(FailureRecord* record, uint32_t code, const std::string& text);
+
+}  // namespace treering

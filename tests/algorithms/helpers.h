@@ -1,0 +1,31 @@
+// Plans and schedules for the tests of src/algorithms.
+#pragma once
+
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "algorithms/algorithm.h"
+
+namespace treering {
+
+inline Plan make_plan(uint32_t ranks, uint64_t shuffle_seed = 0) {
+  Plan plan;
+  plan.ranks = ranks;
+  plan.ring.resize(ranks);
+  std::iota(plan.ring.begin(), plan.ring.end(), 0);
+  if (shuffle_seed != 0) {
+    std::mt19937_64 random(shuffle_seed);
+    std::shuffle(plan.ring.begin(), plan.ring.end(), random);
+  }
+  return plan;
+}
+
+inline std::vector<Schedule> build_all(const Algorithm& algorithm, const Plan& plan,
+                                       const Shape& shape = {}) {
+  std::vector<Schedule> schedules;
+  for (uint32_t rank = 0; rank < plan.ranks; ++rank) schedules.push_back(algorithm.build(plan, rank, shape));
+  return schedules;
+}
+
+}  // namespace treering

@@ -1,0 +1,128 @@
+// schedule-dump: prints what each rank does in a collective, and verifies it.
+//
+//   schedule-dump --algorithm ring --ranks 4 [--rank r] [--channel c] [--pipeline k] [--compact] [--verify]
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <numeric>
+#include <random>
+
+#include "algorithms/algorithm.h"
+#include "algorithms/print.h"
+#include "algorithms/properties.h"
+#include "algorithms/verify.h"
+
+namespace {
+
+constexpr uint32_t kMostVerified = 16384;  // memory grows with the square of the ranks
+
+struct Options {
+  std::string algorithm;
+  uint32_t ranks = 0;
+  int64_t rank = -1;  // -1: all
+  uint32_t channel = 0;
+  uint32_t pipeline = 4;
+  uint64_t shuffle = 0;
+  bool compact = false;
+  bool verify = false;
+  bool list = false;
+};
+
+int fail(const std::string& message) {
+  fmt::print(stderr, "schedule-dump: {}\n", message);
+  return 2;
+}
+
+void print_list() {
+  for (const treering::Algorithm* row : treering::allreduce_algorithms())
+    fmt::print("{:<17}{}\n{:<17}source: {}\n{:<17}rounds 16-bit floats {}; {} channel(s)\n", row->name,
+               row->description, "", row->source, "", row->rounding, row->channels);
+}
+
+treering::Plan make_plan(const Options& options) {
+  treering::Plan plan;
+  plan.ranks = options.ranks;
+  plan.ring.resize(options.ranks);
+  std::iota(plan.ring.begin(), plan.ring.end(), 0);
+  if (options.shuffle != 0) {
+    std::mt19937_64 random(options.shuffle);
+    std::shuffle(plan.ring.begin(), plan.ring.end(), random);
+    fmt::print("ring (seed {}): {}\n", options.shuffle, fmt::join(plan.ring, " "));
+  }
+  return plan;
+}
+
+void print_schedule(const treering::Schedule& schedule, bool compact) {
+  const treering::ScheduleProperties p = treering::properties_of(schedule);
+  fmt::print("{}", compact ? treering::compact_text(schedule) : treering::program_text(schedule));
+  fmt::print(
+      "rank {}  in all: {} steps; sends {} messages of {} chunks, receives {} of {}; {} chunks in a slice\n",
+      schedule.rank, p.steps, p.messages_sent, p.chunks_sent, p.messages_received, p.chunks_received,
+      schedule.chunks);
+}
+
+int verify_all(const Options& options, const treering::Algorithm& algorithm, const treering::Plan& plan,
+               const treering::Shape& shape) {
+  std::vector<treering::Schedule> schedules;
+  for (uint32_t r = 0; r < plan.ranks; ++r) schedules.push_back(algorithm.build(plan, r, shape));
+  const treering::VerifyReport report = treering::verify(schedules, {.exact = options.ranks <= 64});
+  if (!report.ok()) {
+    fmt::print("verify: {}\n", report.error);
+    return 1;
+  }
+  fmt::print(
+      "verify: all {} ranks end with the result; {} steps, {} messages, no deadlock at FIFO depth {}\n",
+      plan.ranks, report.steps, report.messages, schedules[0].fifo_depth);
+  return 0;
+}
+
+int run(const Options& options) {
+  if (options.list) {
+    print_list();
+    return 0;
+  }
+  if (options.algorithm.empty()) return fail("--algorithm NAME is required (--list shows the names)");
+  if (options.ranks == 0) return fail("--ranks N is required, 1 or more");
+  const treering::Algorithm* algorithm = nullptr;
+  if (auto status = treering::find_algorithm(options.algorithm, &algorithm); !status.ok())
+    return fail(status.message());
+  if (options.ranks > algorithm->max_ranks)
+    return fail(fmt::format("--ranks {}: algorithm '{}' takes at most {}", options.ranks, algorithm->name,
+                            algorithm->max_ranks));
+  if (options.rank >= options.ranks)
+    return fail(fmt::format("--rank {}: ranks are 0 to {}", options.rank, options.ranks - 1));
+  if (options.verify && options.ranks > kMostVerified)
+    return fail(fmt::format("--ranks {}: --verify takes at most {}", options.ranks, kMostVerified));
+  const treering::Plan plan = make_plan(options);
+  const treering::Shape shape = {.channel = options.channel,
+                                 .channels = std::max(algorithm->channels, 2u),
+                                 .pipeline_chunks = options.pipeline};
+  if (auto status = check_build(*algorithm, plan, 0, shape); !status.ok()) return fail(status.message());
+  for (uint32_t r = 0; r < plan.ranks; ++r)
+    if (options.rank < 0 || options.rank == r)
+      print_schedule(algorithm->build(plan, r, shape), options.compact);
+  return options.verify ? verify_all(options, *algorithm, plan, shape) : 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app{"Prints what each rank does in an allreduce, step by step, and verifies it for all ranks."};
+  app.add_option("-a,--algorithm", options.algorithm, "name of the algorithm (--list shows them)");
+  app.add_option("-n,--ranks", options.ranks, "number of ranks")->check(CLI::Range(1, 65536));
+  app.add_option("-r,--rank", options.rank, "only this rank; all when left out")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("-c,--channel", options.channel, "channel, 0 or 1 (default 0)");
+  app.add_option("-p,--pipeline", options.pipeline, "chunks of a pipelined algorithm (default 4)");
+  app.add_option("--shuffle", options.shuffle, "seed that shuffles the order of the ring (0: rank order)");
+  app.add_flag("--compact", options.compact, "print blocks and steps as they are stored, not expanded");
+  app.add_flag("--verify", options.verify, "run all ranks against the collective's postcondition");
+  app.add_flag("-l,--list", options.list, "list the algorithms");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return run(options);
+}
