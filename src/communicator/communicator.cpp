@@ -265,7 +265,7 @@ Communicator::Progress Communicator::advance() {
   if (in_mailbox_) {
     switch (mailbox_.advance(call_.output, call_.count, call_.type, call_.op)) {
       case Mailbox::Progress::kBlocked: return Progress::kBlocked;
-      case Mailbox::Progress::kMismatch: fail(watch_->mismatch(mailbox_.peer())); return Progress::kFailed;
+      case Mailbox::Progress::kMismatch: (void)fail(watch_->mismatch(mailbox_.peer())); return Progress::kFailed;
       case Mailbox::Progress::kDone: finish(); return Progress::kDone;
     }
   }
@@ -276,7 +276,7 @@ Communicator::Progress Communicator::advance() {
     case Execution::Progress::kFailed: break;
   }
   bool differs = execution_->status().code() == trInvalidUsage;
-  fail(differs ? watch_->mismatch(execution_->peer()) : watch_->fail(execution_->status()));
+  (void)fail(differs ? watch_->mismatch(execution_->peer()) : watch_->fail(execution_->status()));
   return Progress::kFailed;
 }
 
@@ -313,7 +313,7 @@ Status Communicator::run(const AllReduceArguments& arguments) {
 
 Status Communicator::failure() const { return failure_.ok() ? watch_->verdict() : failure_; }
 
-void Communicator::abort(const std::string& reason) { fail(watch_->fail({trRemoteError, reason})); }
+void Communicator::abort(const std::string& reason) { (void)watch_->fail({trRemoteError, reason}); }
 
 bool Communicator::is_direct(const void* input, const void* output, size_t bytes) const {
   return RegionTable::instance().find(input, bytes).id != 0 && RegionTable::instance().find(output, bytes).id != 0;

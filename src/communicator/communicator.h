@@ -60,7 +60,7 @@ class Communicator {
 
   // The first failure of any rank, or ok.
   Status failure() const;
-  // Makes every rank's operations fail.
+  // Makes every rank's operations fail. Safe while another thread is inside a call.
   void abort(const std::string& reason);
 
   Status explain(size_t bytes, std::string* text) const { return schedules_->explain(bytes, text); }

@@ -1,0 +1,311 @@
+// The C entry points: argument checks that need no communicator, handles, groups. Nothing throws across them.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "api/group.h"
+#include "api/handles.h"
+#include "communicator/engine.h"
+#include "communicator/root_service.h"
+#include "core/config.h"
+#include "core/types.h"
+#include "transport/region.h"
+
+using namespace treering;
+
+namespace {
+
+// Runs `body`, which returns a Status; an exception (out of memory) becomes a code.
+template <typename Body>
+trResult_t guarded(CommunicatorSlot* slot, Body body) {
+  try {
+    return report(body(), slot);
+  } catch (const std::bad_alloc&) {
+    return report({trSystemError, "out of memory"}, slot);
+  } catch (const std::exception& error) {
+    return report({trInternalError, error.what()}, slot);
+  }
+}
+
+Status null_argument(const char* call, const char* name) {
+  return {trInvalidArgument, fmt::format("{}: {} is NULL", call, name)};
+}
+
+Status init_rank(trComm_t* comm, int nranks, const trUniqueId& id, int rank, const trConfig_t* user_config) {
+  if (comm == nullptr) return null_argument("trCommInitRank", "comm");
+  if (nranks < 1) return {trInvalidArgument, fmt::format("trCommInitRank: nranks is {}; give 1 or more", nranks)};
+  if (rank < 0 || rank >= nranks)
+    return {trInvalidArgument, fmt::format("trCommInitRank: rank is {}; give 0 to {}", rank, nranks - 1)};
+  Config config;
+  TR_RETURN_IF_ERROR(resolve_config(user_config, &config));
+  auto create = [=]() -> Status {
+    std::unique_ptr<Communicator> made;
+    TR_RETURN_IF_ERROR(
+        Communicator::create(static_cast<uint32_t>(nranks), id, static_cast<uint32_t>(rank), config, &made));
+    return add_communicator(std::move(made), comm);
+  };
+  if (!Group::current().open()) return create();
+  *comm = nullptr;
+  Group::current().add_job(create);
+  return {};
+}
+
+Engine::StreamId stream_id(trStream_t stream) { return reinterpret_cast<Engine::StreamId>(stream); }
+
+void copy_text(char* target, size_t capacity, const std::string& text) {
+  size_t length = std::min(text.size(), capacity - 1);
+  std::memcpy(target, text.data(), length);
+  target[length] = '\0';
+}
+
+}  // namespace
+
+extern "C" {
+
+trResult_t trGetVersion(int* version) {
+  if (version == nullptr) return report(null_argument("trGetVersion", "version"));
+  *version = TR_VERSION_CODE;
+  return trSuccess;
+}
+
+const char* trGetErrorString(trResult_t result) {
+  switch (result) {
+    case trSuccess: return "no error";
+    case trSystemError: return "a system call failed";
+    case trInternalError: return "internal error of the library";
+    case trInvalidArgument: return "invalid argument";
+    case trInvalidUsage: return "invalid usage";
+    case trRemoteError: return "another rank died, was aborted or failed";
+    case trInProgress: return "operation in progress";
+    case trTimeout: return "the deadline passed";
+  }
+  return "unknown result code";
+}
+
+const char* trGetLastError(trComm_t comm) {
+  thread_local std::string text;
+  CommunicatorSlot* slot = comm != nullptr ? find_slot(comm) : nullptr;
+  text = slot != nullptr ? slot->last_error : thread_error();
+  return text.c_str();
+}
+
+trResult_t trGetUniqueId(trUniqueId* id) {
+  return guarded(nullptr, [&]() -> Status {
+    if (id == nullptr) return null_argument("trGetUniqueId", "id");
+    UniqueId made;
+    TR_RETURN_IF_ERROR(make_unique_id(&made));
+    TR_RETURN_IF_ERROR(start_root_service(made));
+    *id = pack(made);
+    return {};
+  });
+}
+
+trResult_t trCommInitRank(trComm_t* comm, int nranks, trUniqueId id, int rank) {
+  return trCommInitRankConfig(comm, nranks, id, rank, nullptr);
+}
+
+trResult_t trCommInitRankConfig(trComm_t* comm, int nranks, trUniqueId id, int rank, const trConfig_t* config) {
+  return guarded(nullptr, [&] {
+    Status status = init_rank(comm, nranks, id, rank, config);
+    if (!status.ok() && Group::current().open()) Group::current().add_failure(status);
+    return status;
+  });
+}
+
+trResult_t trCommInitAll(trComm_t* comms, int nranks) {
+  if (comms == nullptr) return report(null_argument("trCommInitAll", "comms"));
+  if (nranks < 1)
+    return report({trInvalidArgument, fmt::format("trCommInitAll: nranks is {}; give 1 or more", nranks)});
+  trUniqueId id;
+  if (trResult_t result = trGetUniqueId(&id); result != trSuccess) return result;
+  trGroupStart();
+  for (int rank = 0; rank < nranks; ++rank) (void)trCommInitRank(&comms[rank], nranks, id, rank);
+  return trGroupEnd();
+}
+
+trResult_t trCommCount(trComm_t comm, int* count) {
+  return guarded(nullptr, [&]() -> Status {
+    if (count == nullptr) return null_argument("trCommCount", "count");
+    CommunicatorLease lease;
+    TR_RETURN_IF_ERROR(lease.acquire(comm));
+    *count = static_cast<int>(lease->ranks());
+    return {};
+  });
+}
+
+trResult_t trCommRank(trComm_t comm, int* rank) {
+  return guarded(nullptr, [&]() -> Status {
+    if (rank == nullptr) return null_argument("trCommRank", "rank");
+    CommunicatorLease lease;
+    TR_RETURN_IF_ERROR(lease.acquire(comm));
+    *rank = static_cast<int>(lease->rank());
+    return {};
+  });
+}
+
+trResult_t trCommFinalize(trComm_t comm) {
+  return guarded(find_slot(comm), [&]() -> Status {
+    CommunicatorLease lease;
+    TR_RETURN_IF_ERROR(lease.acquire(comm));
+    Engine::instance().wait_idle(lease.get());
+    return lease->failure();
+  });
+}
+
+trResult_t trCommDestroy(trComm_t comm) {
+  return guarded(nullptr, [&] { return remove_communicator(comm); });
+}
+
+trResult_t trCommAbort(trComm_t comm) {
+  return guarded(nullptr, [&]() -> Status {
+    CommunicatorSlot* slot = find_slot(comm);
+    // Not leased: another thread may be waiting inside a call, which is what the abort is to end.
+    if (slot != nullptr) slot->communicator->abort(
+        fmt::format("rank {} (pid {}) aborted the communicator", slot->communicator->rank(), getpid()));
+    return remove_communicator(comm);
+  });
+}
+
+trResult_t trCommGetAsyncError(trComm_t comm, trResult_t* result) {
+  return guarded(nullptr, [&]() -> Status {
+    if (result == nullptr) return null_argument("trCommGetAsyncError", "result");
+    CommunicatorLease lease;
+    TR_RETURN_IF_ERROR(lease.acquire(comm));
+    Status failure = lease->failure();
+    if (!failure.ok()) lease.slot().last_error = failure.message();
+    *result = !failure.ok() ? failure.code() : lease->queued.load() != 0 ? trInProgress : trSuccess;
+    return {};
+  });
+}
+
+trResult_t trAllReduce(const void* sendbuf, void* recvbuf, size_t count, trDataType_t datatype, trRedOp_t op,
+                       trComm_t comm, trStream_t stream) {
+  CommunicatorLease lease;
+  AllReduceArguments arguments{sendbuf, recvbuf, count, datatype, op};
+  auto body = [&]() -> Status {
+    TR_RETURN_IF_ERROR(lease.acquire(comm));
+    TR_RETURN_IF_ERROR(lease->check(arguments));
+    Group& group = Group::current();
+    if (stream != nullptr && !Engine::instance().knows(stream_id(stream)))
+      return {trInvalidUsage, "stream is not a stream of trStreamCreate, or was destroyed"};
+    if (group.open()) return group.add_operation(comm, arguments, stream_id(stream)), Status();
+    if (stream != nullptr) {
+      TR_RETURN_IF_ERROR(lease->failure());
+      return Engine::instance().enqueue(stream_id(stream), lease.get(), arguments);
+    }
+    if (lease->queued.load(std::memory_order_relaxed) != 0) Engine::instance().wait_idle(lease.get());
+    return lease->run(arguments);
+  };
+  return guarded(nullptr, [&] {
+    Status status = body();
+    if (status.ok()) return status;
+    if (lease) lease.slot().last_error = status.message();
+    if (Group::current().open()) Group::current().add_failure(status);
+    return status;
+  });
+}
+
+trResult_t trExplain(trComm_t comm, size_t bytes, trDataType_t datatype, char* text, size_t capacity, size_t* needed) {
+  return guarded(find_slot(comm), [&]() -> Status {
+    if (text == nullptr && capacity > 0) return null_argument("trExplain", "text");
+    if (find_type(datatype) == nullptr)
+      return {trInvalidArgument, fmt::format("trExplain: datatype is {}; known are 0 to 9", static_cast<int>(datatype))};
+    CommunicatorLease lease;
+    TR_RETURN_IF_ERROR(lease.acquire(comm));
+    std::string whole;
+    TR_RETURN_IF_ERROR(lease->explain(bytes, &whole));
+    if (needed != nullptr) *needed = whole.size();
+    if (capacity > 0) copy_text(text, capacity, whole);
+    return {};
+  });
+}
+
+trResult_t trGetSelection(trComm_t comm, const void* sendbuf, const void* recvbuf, size_t bytes, trDataType_t datatype,
+                          trSelection_t* selection) {
+  return guarded(find_slot(comm), [&]() -> Status {
+    if (selection == nullptr) return null_argument("trGetSelection", "selection");
+    if (find_type(datatype) == nullptr)
+      return {trInvalidArgument,
+              fmt::format("trGetSelection: datatype is {}; known are 0 to 9", static_cast<int>(datatype))};
+    CommunicatorLease lease;
+    TR_RETURN_IF_ERROR(lease.acquire(comm));
+    const Choice& choice = lease->choose(bytes);
+    bool direct = sendbuf != nullptr && recvbuf != nullptr && lease->is_direct(sendbuf, recvbuf, bytes);
+    *selection = {};
+    copy_text(selection->algorithm, sizeof selection->algorithm, choice.candidate.algorithm->name);
+    copy_text(selection->protocol, sizeof selection->protocol, choice.mailbox ? "mailbox" : direct ? "direct" : "staged");
+    selection->channels = static_cast<int>(choice.candidate.channels);
+    selection->chunk_bytes = choice.candidate.chunk_bytes;
+    selection->predicted_us = choice.candidate.predicted_us;
+    return {};
+  });
+}
+
+trResult_t trGroupStart(void) {
+  Group::current().start();
+  return trSuccess;
+}
+
+trResult_t trGroupEnd(void) {
+  return guarded(nullptr, [] { return Group::current().end(); });
+}
+
+trResult_t trMemAlloc(void** ptr, size_t size) {
+  return guarded(nullptr, [&]() -> Status {
+    if (ptr == nullptr) return null_argument("trMemAlloc", "ptr");
+    return RegionTable::instance().allocate(size, ptr);
+  });
+}
+
+trResult_t trMemFree(void* ptr) {
+  if (ptr == nullptr) return trSuccess;
+  return guarded(nullptr, [&] { return RegionTable::instance().release(ptr); });
+}
+
+trResult_t trCommRegister(trComm_t comm, void* buffer, size_t size, void** handle) {
+  return guarded(find_slot(comm), [&]() -> Status {
+    if (handle == nullptr) return null_argument("trCommRegister", "handle");
+    if (buffer == nullptr) return null_argument("trCommRegister", "buffer");
+    CommunicatorLease lease;
+    TR_RETURN_IF_ERROR(lease.acquire(comm));
+    uint32_t id = 0;
+    TR_RETURN_IF_ERROR(RegionTable::instance().move_in_place(buffer, size, &id));
+    *handle = reinterpret_cast<void*>(static_cast<uintptr_t>(id));
+    return {};
+  });
+}
+
+trResult_t trCommDeregister(trComm_t comm, void* handle) {
+  if (handle == nullptr) return trSuccess;
+  return guarded(find_slot(comm), [&]() -> Status {
+    CommunicatorLease lease;
+    TR_RETURN_IF_ERROR(lease.acquire(comm));
+    return RegionTable::instance().end_registration(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(handle)));
+  });
+}
+
+trResult_t trStreamCreate(trStream_t* stream) {
+  return guarded(nullptr, [&]() -> Status {
+    if (stream == nullptr) return null_argument("trStreamCreate", "stream");
+    *stream = reinterpret_cast<trStream_t>(Engine::instance().create_stream());
+    return {};
+  });
+}
+
+trResult_t trStreamSynchronize(trStream_t stream) {
+  return guarded(nullptr, [&] { return Engine::instance().synchronize(stream_id(stream)); });
+}
+
+trResult_t trStreamQuery(trStream_t stream) {
+  return guarded(nullptr, [&] { return Engine::instance().query(stream_id(stream)); });
+}
+
+trResult_t trStreamDestroy(trStream_t stream) {
+  return guarded(nullptr, [&] { return Engine::instance().destroy_stream(stream_id(stream)); });
+}
+
+}  // extern "C"

@@ -1,0 +1,112 @@
+#include "api/handles.h"
+
+#include <fmt/format.h>
+
+#include <thread>
+
+#include "communicator/engine.h"
+
+namespace treering {
+namespace {
+
+constexpr size_t kSlots = 4096;
+constexpr uint64_t kSlotBits = 16;
+
+CommunicatorSlot* slots() {
+  static auto* table = new CommunicatorSlot[kSlots];
+  return table;
+}
+
+thread_local std::string last_error;
+
+Status bad_handle(trComm_t handle) {
+  if (handle == nullptr) return {trInvalidArgument, "comm is NULL"};
+  return {trInvalidUsage, fmt::format("comm {} is not a communicator, or was destroyed", static_cast<void*>(handle))};
+}
+
+bool decode(trComm_t handle, size_t* slot, uint64_t* generation) {
+  auto bits = reinterpret_cast<uint64_t>(handle);
+  *slot = bits & ((uint64_t{1} << kSlotBits) - 1);
+  *generation = bits >> kSlotBits;
+  return *slot >= 1 && *slot <= kSlots && *generation % 2 == 1;
+}
+
+}  // namespace
+
+Status CommunicatorLease::acquire(trComm_t handle) {
+  size_t index = 0;
+  uint64_t generation = 0;
+  if (!decode(handle, &index, &generation)) return bad_handle(handle);
+  CommunicatorSlot& slot = slots()[index - 1];
+  if (slot.generation.load(std::memory_order_acquire) != generation) return bad_handle(handle);
+  if (slot.in_call.exchange(true))
+    return {trInvalidUsage, "the communicator is in use by another thread: calls on one communicator must not overlap"};
+  slot_ = &slot;
+  // It may have been destroyed in between; from here on it cannot be.
+  if (slot.generation.load() == generation) return {};
+  release();
+  return bad_handle(handle);
+}
+
+void CommunicatorLease::release() {
+  if (slot_ != nullptr) slot_->in_call.store(false, std::memory_order_release);
+  slot_ = nullptr;
+}
+
+Status add_communicator(std::unique_ptr<Communicator> communicator, trComm_t* handle) {
+  for (size_t i = 0; i < kSlots; ++i) {
+    CommunicatorSlot& slot = slots()[i];
+    uint64_t generation = slot.generation.load();
+    if (generation % 2 != 0 || slot.in_call.exchange(true)) continue;
+    if (slot.generation.load() == generation) {
+      slot.communicator = std::move(communicator);
+      slot.last_error.clear();
+      slot.generation.store(generation + 1);
+      slot.in_call.store(false);
+      *handle = reinterpret_cast<trComm_t>((generation + 1) << kSlotBits | (i + 1));
+      return {};
+    }
+    slot.in_call.store(false);
+  }
+  return {trInvalidUsage, fmt::format("this process has {} communicators already; destroy some", kSlots)};
+}
+
+CommunicatorSlot* find_slot(trComm_t handle) {
+  size_t index = 0;
+  uint64_t generation = 0;
+  if (!decode(handle, &index, &generation)) return nullptr;
+  CommunicatorSlot& slot = slots()[index - 1];
+  return slot.generation.load(std::memory_order_acquire) == generation ? &slot : nullptr;
+}
+
+Status remove_communicator(trComm_t handle) {
+  CommunicatorSlot* slot = find_slot(handle);
+  if (slot == nullptr) return bad_handle(handle);
+  size_t index = 0;
+  uint64_t generation = 0;
+  decode(handle, &index, &generation);
+  if (!slot->generation.compare_exchange_strong(generation, generation + 1)) return bad_handle(handle);
+  while (slot->in_call.exchange(true)) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  if (slot->communicator->queued.load() != 0) {
+    slot->communicator->abort(fmt::format("rank {} destroyed its communicator while operations were under way",
+                                          slot->communicator->rank()));
+    Engine::instance().forget(slot->communicator.get());
+  }
+  slot->communicator.reset();
+  slot->in_call.store(false);
+  return {};
+}
+
+const std::string& thread_error() { return last_error; }
+
+trResult_t report(const Status& status) {
+  if (!status.ok()) last_error = status.message();
+  return status.code();
+}
+
+trResult_t report(const Status& status, CommunicatorSlot* slot) {
+  if (!status.ok() && slot != nullptr) slot->last_error = status.message();
+  return report(status);
+}
+
+}  // namespace treering

@@ -1,0 +1,50 @@
+// Handles: what a trComm_t is. A handle is a slot number and a generation, never a pointer to freed memory, so that use
+// after destroy is an error and not a crash.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "communicator/communicator.h"
+
+namespace treering {
+
+struct CommunicatorSlot {
+  std::atomic<uint64_t> generation{0};  // odd while the slot holds a communicator
+  std::atomic<bool> in_call{false};     // a thread is inside a call on it
+  std::unique_ptr<Communicator> communicator;
+  std::string last_error;
+};
+
+// A communicator for the time of one call: nobody else may be in a call on it, and it is not destroyed meanwhile.
+class CommunicatorLease {
+ public:
+  CommunicatorLease() = default;
+  ~CommunicatorLease() { release(); }
+  CommunicatorLease(const CommunicatorLease&) = delete;
+  CommunicatorLease& operator=(const CommunicatorLease&) = delete;
+
+  Status acquire(trComm_t handle);
+  void release();
+  Communicator* operator->() const { return slot_->communicator.get(); }
+  explicit operator bool() const { return slot_ != nullptr; }
+  Communicator* get() const { return slot_->communicator.get(); }
+  CommunicatorSlot& slot() const { return *slot_; }
+
+ private:
+  CommunicatorSlot* slot_ = nullptr;
+};
+
+Status add_communicator(std::unique_ptr<Communicator> communicator, trComm_t* handle);
+// The slot of a live handle, without a lease (for abort and for messages), or nullptr.
+CommunicatorSlot* find_slot(trComm_t handle);
+// Ends the handle, waits for calls that other threads are in, and destroys the communicator.
+Status remove_communicator(trComm_t handle);
+
+// Remembers the failure for trGetLastError() and gives its code.
+trResult_t report(const Status& status);
+trResult_t report(const Status& status, CommunicatorSlot* slot);
+const std::string& thread_error();
+
+}  // namespace treering
