@@ -1,0 +1,161 @@
+/*
+ * The measurement that every driver of bench/peers runs, so that all libraries are timed by the same code.
+ *
+ *   fill -> barrier -> warm-up calls -> barrier -> [t0  call call call ... t1] -> barrier -> poison, call, check
+ *
+ * A point's time is (t1 - t0) / calls of each rank, and of those the largest over the ranks. The buffers are the
+ * driver's (malloc'ed unless it says otherwise), are touched before anything is timed, and are the same for every
+ * size of one start. Inputs are small integers in float32, so the sum is exact and the check is for equality.
+ */
+#ifndef TREERING_BENCH_PEERS_MEASURE_H_
+#define TREERING_BENCH_PEERS_MEASURE_H_
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { kMaxSizes = 128 };
+
+struct points {
+  size_t bytes[kMaxSizes];
+  size_t iterations[kMaxSizes];
+  int count;
+  size_t max_bytes;
+  int in_place;
+  const char* buffers; /* how the driver allocates: "malloc" for all, more for Treering */
+  int ranks;           /* for drivers that start their ranks themselves */
+};
+
+/* What a library gives to the measurement. Every function returns 0, or ends the process with its own message. */
+struct library {
+  int rank;
+  int ranks;
+  void (*allreduce)(void* context, const float* send, float* recv, size_t count);
+  void (*barrier)(void* context);
+  double (*max)(void* context, double value);
+  void* context;
+};
+
+static inline double now_us(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+static inline void usage_error(const char* text, const char* value) {
+  fprintf(stderr, "error: %s: \"%s\"\n", text, value);
+  exit(2);
+}
+
+/* "8:20000,16:20000": bytes and timed calls of each point. */
+static inline void parse_point_list(const char* text, struct points* points) {
+  const char* at = text;
+  while (*at) {
+    char* end = NULL;
+    size_t bytes = strtoull(at, &end, 10);
+    if (end == at || *end != ':') usage_error("--points wants BYTES:ITERATIONS,...", text);
+    at = end + 1;
+    size_t iterations = strtoull(at, &end, 10);
+    if (end == at || (*end != ',' && *end != '\0')) usage_error("--points wants BYTES:ITERATIONS,...", text);
+    at = *end == ',' ? end + 1 : end;
+    if (bytes < sizeof(float) || bytes % sizeof(float) || iterations == 0 || points->count == kMaxSizes)
+      usage_error("--points: bytes must be a multiple of 4, iterations above 0, at most 128 points", text);
+    points->bytes[points->count] = bytes;
+    points->iterations[points->count++] = iterations;
+    if (bytes > points->max_bytes) points->max_bytes = bytes;
+  }
+  if (points->count == 0) usage_error("--points is empty", text);
+}
+
+/* Also arms an alarm: a driver that hangs in its library ends itself, whoever started it. */
+static inline struct points parse_arguments(int argc, char** argv) {
+  struct points points = {.buffers = "malloc", .ranks = 1};
+  unsigned deadline_s = 300;
+  for (int i = 1; i < argc; ++i) {
+    const char* value = i + 1 < argc ? argv[i + 1] : "";
+    if (!strcmp(argv[i], "--in-place")) {
+      points.in_place = 1;
+      continue;
+    }
+    ++i;
+    if (!strcmp(argv[i - 1], "--points")) {
+      parse_point_list(value, &points);
+    } else if (!strcmp(argv[i - 1], "--buffers")) {
+      points.buffers = value;
+    } else if (!strcmp(argv[i - 1], "--ranks")) {
+      points.ranks = atoi(value);
+    } else if (!strcmp(argv[i - 1], "--deadline")) {
+      deadline_s = (unsigned)atoi(value);
+    } else {
+      usage_error("unknown option; known are --points --in-place --buffers --ranks --deadline", argv[i - 1]);
+    }
+  }
+  if (points.count == 0) usage_error("missing option", "--points");
+  if (points.ranks < 1) usage_error("--ranks must be 1 or more", "--ranks");
+  alarm(deadline_s);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  return points;
+}
+
+static inline float input_value(int rank, size_t i) { return (float)((i * 7 + (size_t)rank * 13) % 31); }
+
+static inline void fill_input(float* buffer, size_t count, int rank) {
+  for (size_t i = 0; i < count; ++i) buffer[i] = input_value(rank, i);
+}
+
+/* The input repeats after 31 elements, so the expected sums are 31 values. */
+static inline size_t count_wrong(const float* result, size_t count, int ranks) {
+  float expected[31] = {0};
+  for (int i = 0; i < 31; ++i)
+    for (int rank = 0; rank < ranks; ++rank) expected[i] += input_value(rank, (size_t)i);
+  size_t wrong = 0;
+  for (size_t i = 0; i < count; ++i) wrong += result[i] != expected[i % 31];
+  return wrong;
+}
+
+static inline size_t check_once(const struct library* library, const struct points* points, float* send, float* recv,
+                                size_t count) {
+  memset(recv, 0xff, count * sizeof(float));
+  if (points->in_place) fill_input(recv, count, library->rank);
+  library->barrier(library->context);
+  library->allreduce(library->context, points->in_place ? recv : send, recv, count);
+  size_t wrong = count_wrong(recv, count, library->ranks);
+  return (size_t)library->max(library->context, (double)wrong);
+}
+
+static inline void measure_point(const struct library* library, const struct points* points, int point, float* send,
+                                 float* recv) {
+  const size_t count = points->bytes[point] / sizeof(float);
+  const size_t iterations = points->iterations[point];
+  const size_t warm_up = iterations / 10 + 1;
+  const float* input = points->in_place ? recv : send;
+  /* In place the values grow with each call; zeros keep them finite without changing the work. */
+  if (points->in_place) memset(recv, 0, points->bytes[point]);
+  library->barrier(library->context);
+  for (size_t i = 0; i < warm_up; ++i) library->allreduce(library->context, input, recv, count);
+  library->barrier(library->context);
+  const double begin_us = now_us();
+  for (size_t i = 0; i < iterations; ++i) library->allreduce(library->context, input, recv, count);
+  const double mine_us = (now_us() - begin_us) / (double)iterations;
+  library->barrier(library->context);
+  const double time_us = library->max(library->context, mine_us);
+  const size_t wrong = check_once(library, points, send, recv, count);
+  if (library->rank == 0) {
+    printf("%zu %zu %.4f %zu\n", points->bytes[point], iterations, time_us, wrong);
+    fflush(stdout);
+  }
+}
+
+static inline void measure_all(const struct library* library, const struct points* points, float* send, float* recv) {
+  const size_t count = points->max_bytes / sizeof(float);
+  fill_input(send, count, library->rank);
+  memset(recv, 0xff, points->max_bytes);
+  for (int point = 0; point < points->count; ++point) measure_point(library, points, point, send, recv);
+}
+
+#endif /* TREERING_BENCH_PEERS_MEASURE_H_ */

@@ -1,0 +1,185 @@
+"""allreduce-perf end to end: tables, files, refusals, and what it leaves behind when it is interrupted."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+PERF = sys.argv.pop(1)
+
+
+def run(*arguments, timeout=120, env=None):
+    return subprocess.run([PERF, *map(str, arguments)], capture_output=True, text=True, timeout=timeout,
+                          env=dict(os.environ, **(env or {})))
+
+
+def rows(output):
+    return [line.split() for line in output.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def pids(output):
+    return [int(line.split()[4]) for line in output.splitlines() if line.startswith("#  Rank")]
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def started(*arguments):
+    """An endless run, once its processes are at work; (process, pids)."""
+    process = subprocess.Popen([PERF, "-N", "0", "-b", "1K", "-e", "1K", *arguments], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    seen = []
+    for line in process.stdout:
+        seen.append(line)
+        if rows(line):
+            return process, sorted(set(pids("".join(seen))))
+    raise AssertionError("no row: " + process.stderr.read())
+
+
+class Tables(unittest.TestCase):
+    def test_processes(self):
+        done = run("--procs", 3, "-b", 8, "-e", "64K", "-f", 8, "-n", 5)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        table = rows(done.stdout)
+        self.assertEqual([int(row[0]) for row in table], [8, 64, 512, 4096, 32768])
+        for row in table:
+            self.assertEqual((row[2], row[3], row[4], row[8], row[12]), ("float", "sum", "-1", "0", "0"))
+            self.assertGreater(float(row[5]), 0)
+            self.assertEqual(row[13].count("/"), 2)
+        self.assertIn("# Out of bounds values : 0 OK", done.stdout)
+        self.assertIn("# Avg bus bandwidth", done.stdout)
+        self.assertEqual(len(set(pids(done.stdout))), 3)
+
+    def test_threads_in_processes_and_every_type_and_operation(self):
+        done = run("--procs", 2, "-t", 2, "-b", "4K", "-e", "4K", "-n", 2, "-d", "all", "-o", "all")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        table = rows(done.stdout)
+        self.assertEqual(len(table), 10 * 5)
+        self.assertTrue(all(row[8] == "0" and row[12] == "0" for row in table))
+        self.assertEqual(len(set(pids(done.stdout))), 2)
+
+    def test_options_that_change_the_call(self):
+        for words in (["-R", 1], ["-R", 2], ["-u", 1], ["-m", 4], ["-z", 1], ["--stream"], ["-T", 30], ["-c", 3],
+                      ["-N", 2], ["--stream", "-z", 2]):
+            with self.subTest(words=words):
+                done = run("--procs", 2, "-b", "64K", "-e", "64K", "-n", 3, *words)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                table = rows(done.stdout)
+                self.assertEqual(len(table), 2 if words[0] == "-N" else 1)
+                self.assertEqual((table[0][8], table[0][12]), ("0", "0"))
+
+    def test_without_checks_nothing_is_claimed(self):
+        done = run("--procs", 2, "-b", 8, "-e", 8, "-c", 0)
+        self.assertEqual(rows(done.stdout)[0][8], "N/A")
+
+    def test_limit_and_statistics(self):
+        done = run("--procs", 2, "-b", "1M", "-e", "1M", "-n", 10, "-I", "--limit")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        row = rows(done.stdout)[0]
+        least, most, p99 = map(float, row[9:12])
+        self.assertTrue(least <= p99 <= most)
+        self.assertGreater(float(row[-2]), 0)
+        self.assertTrue(0 < float(row[-1]) < 2, row[-1])
+
+    def test_explain_prints_every_size(self):
+        done = run("--procs", 2, "-b", 8, "-e", 512, "-f", 8, "--explain")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for size in ("# 8 B float", "# 64 B float", "# 512 B float"):
+            self.assertIn(size, done.stdout)
+        self.assertGreater(len(done.stdout.splitlines()), 3)
+
+
+class Files(unittest.TestCase):
+    def test_json_and_baseline(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "run.json")
+            common = ["--procs", 2, "-b", "64K", "-e", "256K", "-f", 2, "-n", 20]
+            self.assertEqual(run(*common, "-J", path).returncode, 0)
+            with open(path) as file:
+                document = json.load(file)
+            self.assertEqual(document["version"], 3)
+            self.assertEqual([row["size"] for row in document["results"]], [65536, 131072, 262144])
+            self.assertEqual(document["results"][0]["out_of_place"]["nwrong"], 0)
+            self.assertEqual(len(document["config"]["devices"]), 2)
+
+            same = run(*common, "--baseline", path, "--tolerance", 100000)
+            self.assertEqual(same.returncode, 0, same.stderr)
+            self.assertIn("6 times compared, 0 slower", same.stdout)
+
+            document["results"][1]["in_place"]["time"] = 1e-6
+            with open(path, "w") as file:
+                json.dump(document, file)
+            slower = run(*common, "--baseline", path, "--tolerance", 100000)
+            self.assertEqual(slower.returncode, 3, slower.stderr)
+            self.assertIn("SLOWER than the baseline: 128 KiB float sum in-place", slower.stdout)
+
+            other = run("--procs", 3, "-b", 8, "-e", 8, "--baseline", path)
+            self.assertEqual(other.returncode, 2)
+            self.assertIn("2 ranks, this run has 3", other.stderr)
+
+    def test_files_that_cannot_be(self):
+        self.assertEqual(run("--procs", 2, "--baseline", "/nonexistent").returncode, 2)
+        done = run("--procs", 2, "-J", "/nonexistent/x.json")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("/nonexistent/x.json", done.stderr)
+
+
+class Refusals(unittest.TestCase):
+    def test_one_rank(self):
+        self.assertEqual(run().returncode, 2)
+        done = run("--allow-one-rank", "-b", 8, "-e", 8)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_more_memory_than_there_is(self):
+        done = run("--procs", 4096, "-b", 8, "-e", "64G")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("GiB", done.stderr)
+
+    def test_unknown_algorithm_is_named(self):
+        done = run("--procs", 2, "-b", 8, "-e", 8, env={"TREERING_ALGO": "bogus"})
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("bogus", done.stderr)
+        self.assertIn("rank", done.stderr)
+
+
+class Endings(unittest.TestCase):
+    def expect_gone(self, process, ranks, within_s=15):
+        deadline = time.time() + within_s
+        try:
+            process.communicate(timeout=within_s)
+            while any(map(alive, ranks)) and time.time() < deadline:
+                time.sleep(0.05)
+            self.assertEqual([pid for pid in ranks if alive(pid)], [])
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+    def test_signals_leave_no_process(self):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            with self.subTest(number=number):
+                process, ranks = started("--procs", "3")
+                self.assertEqual(len(ranks), 3)
+                process.send_signal(number)
+                self.expect_gone(process, ranks)
+                self.assertEqual(process.returncode, -9 if number == signal.SIGKILL else 128 + number)
+
+    def test_dead_rank_ends_the_run_and_is_named(self):
+        process, ranks = started("--procs", "3")
+        os.kill(ranks[1], signal.SIGKILL)
+        _, errors = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("rank 1", errors)
+        self.assertIn("signal 9", errors)
+        self.expect_gone(process, ranks)
+
+
+if __name__ == "__main__":
+    unittest.main()

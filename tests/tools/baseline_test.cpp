@@ -1,0 +1,130 @@
+#include "baseline.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "json_report.h"
+
+namespace treering::perf {
+namespace {
+
+RunResults results_of(int ranks, std::vector<std::pair<size_t, double>> times) {
+  RunResults results;
+  results.places.resize(static_cast<size_t>(ranks));
+  results.host = "host";
+  results.start_time = "2024-02-29 12:00:00";
+  for (const auto& [bytes, time_us] : times) {
+    Row row;
+    row.bytes = bytes;
+    row.count = bytes / 4;
+    row.type = "float";
+    row.operation = "sum";
+    for (PlaceResult* place : {&row.out_of_place, &row.in_place}) {
+      place->time_us = time_us;
+      place->algorithm_gbps = algorithm_bandwidth(bytes, time_us);
+      place->bus_gbps = allreduce_bus_bandwidth(bytes, time_us, ranks);
+      place->checked = true;
+      place->iteration_us = {time_us};
+    }
+    row.algorithm = "ring";
+    row.protocol = "staged";
+    row.limit_us = time_us / 2;
+    results.rows.push_back(row);
+  }
+  return results;
+}
+
+Options options_of(int ranks) {
+  Options options;
+  options.procs = ranks;
+  options.arguments = {"allreduce-perf", "--procs", "\xff"};
+  return options;
+}
+
+Baseline baseline_of(const Options& options, const RunResults& results) {
+  std::string error;
+  const auto baseline = parse_baseline(json_report(options, results), &error);
+  EXPECT_TRUE(baseline) << error;
+  return baseline.value_or(Baseline{});
+}
+
+TEST(JsonReport, HasTheKeysOfSchema3) {
+  setenv("TREERING_ALGO", "ring", 1);
+  setenv("SOME_SECRET", "hidden", 1);
+  Options options = options_of(2);
+  options.limit = options.per_iteration = true;
+  const auto json = nlohmann::json::parse(json_report(options, results_of(2, {{8, 1.0}, {16, 2.0}})));
+  EXPECT_EQ(json["version"], 3);
+  for (const char* key : {"start_time", "args", "env", "nccl_version", "config", "results", "out_of_bounds",
+                          "average_bus_bandwidth", "errors", "end_time"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+  EXPECT_EQ(json["config"]["devices"].size(), 2u);
+  EXPECT_EQ(json["results"].size(), 2u);
+  const auto& row = json["results"][1];
+  EXPECT_EQ(row["size"], 16);
+  EXPECT_EQ(row["count"], 4);
+  EXPECT_EQ(row["type"], "float");
+  EXPECT_EQ(row["redop"], "sum");
+  EXPECT_EQ(row["root"], "-1");
+  for (const char* place : {"out_of_place", "in_place"}) {
+    EXPECT_EQ(row[place]["time"], 2.0);
+    EXPECT_EQ(row[place]["nwrong"], 0);
+    EXPECT_TRUE(row[place].contains("alg_bw") && row[place].contains("bus_bw"));
+  }
+  EXPECT_EQ(row["limit_fraction"], 0.5);
+  EXPECT_EQ(row["in_place_per_iter"]["times_us"].size(), 1u);
+  EXPECT_EQ(json["out_of_bounds"]["okay"], true);
+  EXPECT_DOUBLE_EQ(json["average_bus_bandwidth"]["bandwidth"], 0.008);
+  const std::string env = json["env"].dump();
+  EXPECT_NE(env.find("TREERING_ALGO=ring"), std::string::npos);
+  EXPECT_EQ(env.find("hidden"), std::string::npos);
+  unsetenv("TREERING_ALGO");
+  unsetenv("SOME_SECRET");
+}
+
+TEST(JsonReport, UncheckedRowsHaveNoNumberOfWrongValues) {
+  RunResults results = results_of(2, {{8, 1.0}});
+  results.rows[0].in_place.checked = false;
+  const auto json = nlohmann::json::parse(json_report(options_of(2), results));
+  EXPECT_TRUE(json["results"][0]["in_place"]["nwrong"].is_null());
+}
+
+TEST(Baseline, FindsRowsBeyondTheTolerance) {
+  const Options options = options_of(4);
+  const Baseline baseline = baseline_of(options, results_of(4, {{8, 1.0}, {1024, 10.0}, {65536, 100.0}}));
+  const Comparison comparison =
+      compare(baseline, results_of(4, {{8, 1.19}, {1024, 12.5}, {65536, 80.0}, {1 << 20, 1.0}}), 20);
+  EXPECT_EQ(comparison.compared, 6);
+  ASSERT_EQ(comparison.regressed.size(), 2u);
+  EXPECT_EQ(comparison.regressed[0], "1 KiB float sum out-of-place: 12.50 us, was 10.00 us (+25%)");
+  EXPECT_EQ(comparison.regressed[1], "1 KiB float sum in-place: 12.50 us, was 10.00 us (+25%)");
+  EXPECT_EQ(comparison.missing, (std::vector<std::string>{"1 MiB float sum"}));
+  EXPECT_EQ(compare(baseline, results_of(4, {{1024, 12.5}}), 30).regressed.size(), 0u);
+}
+
+TEST(Baseline, RefusesOtherRanksAndBuffers) {
+  Options options = options_of(4);
+  const Baseline baseline = baseline_of(options, results_of(4, {{8, 1.0}}));
+  EXPECT_EQ(why_not_comparable(baseline, options), "");
+  EXPECT_NE(why_not_comparable(baseline, options_of(2)).find("4 ranks, this run has 2"), std::string::npos);
+  options.buffers = Buffers::kMemAlloc;
+  EXPECT_NE(why_not_comparable(baseline, options).find("-R 0"), std::string::npos);
+}
+
+TEST(Baseline, RefusesWhatIsNoResultFile) {
+  for (const char* text : {"", "{", "[]", "{}", "{\"config\":{\"devices\":[]},\"results\":[]}",
+                           "{\"config\":{\"devices\":[]},\"results\":[{\"size\":\"x\"}]}"}) {
+    std::string error;
+    EXPECT_FALSE(parse_baseline(text, &error)) << text;
+    EXPECT_FALSE(error.empty()) << text;
+  }
+  std::string error;
+  EXPECT_FALSE(read_baseline("/nonexistent/file", &error));
+  EXPECT_EQ(error, "it cannot be opened");
+}
+
+}  // namespace
+}  // namespace treering::perf

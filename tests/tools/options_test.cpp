@@ -1,0 +1,116 @@
+#include "options.h"
+
+#include <gtest/gtest.h>
+
+namespace treering::perf {
+namespace {
+
+struct Parsed {
+  int status;
+  Options options;
+  std::string error;
+};
+
+Parsed parse(std::vector<std::string> words) {
+  words.insert(words.begin(), "allreduce-perf");
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  Parsed parsed;
+  testing::internal::CaptureStderr();
+  parsed.status = parse_options(static_cast<int>(argv.size()), argv.data(), &parsed.options);
+  parsed.error = testing::internal::GetCapturedStderr();
+  return parsed;
+}
+
+TEST(Options, DefaultsAreThoseOfNcclTests) {
+  const Parsed parsed = parse({"--procs", "2"});
+  ASSERT_EQ(parsed.status, -1) << parsed.error;
+  const Options& options = parsed.options;
+  EXPECT_EQ(options.min_bytes, size_t{32} << 20);
+  EXPECT_EQ(options.max_bytes, size_t{32} << 20);
+  EXPECT_EQ(options.step_factor, 1u);
+  EXPECT_EQ(options.iterations, 20);
+  EXPECT_EQ(options.warm_up, 1);
+  EXPECT_EQ(options.aggregated, 1);
+  EXPECT_EQ(options.cycles, 1);
+  EXPECT_EQ(options.checks, 1);
+  EXPECT_EQ(options.averaging, Averaging::kMean);
+  EXPECT_EQ(options.blocking, Blocking::kNone);
+  EXPECT_EQ(options.buffers, Buffers::kMalloc);
+  ASSERT_EQ(options.operations.size(), 1u);
+  EXPECT_STREQ(options.operations[0]->name, "sum");
+  ASSERT_EQ(options.types.size(), 1u);
+  EXPECT_STREQ(options.types[0]->name, "float");
+  EXPECT_FALSE(options.per_iteration);
+  EXPECT_LT(options.timeout_s, 0);
+}
+
+TEST(Options, TakesTheLettersOfNcclTests) {
+  const Parsed parsed =
+      parse({"-b", "8", "-e", "1K",  "-f", "2",        "-n", "5",  "-w", "0", "-m", "3", "-N", "2",
+             "-c", "0", "-o", "all", "-d", "bfloat16", "-r", "-1", "-z", "1", "-t", "3", "-g", "1",
+             "-a", "3", "-G", "0",   "-T", "9",        "-R", "2",  "-u", "1", "-I", "1", "-J", "x.json"});
+  ASSERT_EQ(parsed.status, -1) << parsed.error;
+  const Options& options = parsed.options;
+  EXPECT_EQ(options.sizes(), (std::vector<size_t>{8, 16, 32, 64, 128, 256, 512, 1024}));
+  EXPECT_EQ(options.iterations, 5);
+  EXPECT_EQ(options.operations.size(), operations().size());
+  EXPECT_STREQ(options.types[0]->name, "bfloat16");
+  EXPECT_EQ(options.ranks(), 3);
+  EXPECT_EQ(options.averaging, Averaging::kMax);
+  EXPECT_EQ(options.timeout_s, 9);
+  EXPECT_EQ(options.buffers, Buffers::kMemAlloc);
+  EXPECT_EQ(options.blocking, Blocking::kBarrier);
+  EXPECT_TRUE(options.per_iteration);
+  EXPECT_EQ(options.json_file, "x.json");
+}
+
+TEST(Options, PerIterationNeedsNoValue) {
+  const Parsed alone = parse({"-I", "--procs", "2"});
+  EXPECT_EQ(alone.status, -1) << alone.error;
+  EXPECT_TRUE(alone.options.per_iteration);
+  EXPECT_FALSE(parse({"-I", "0", "--procs", "2"}).options.per_iteration);
+}
+
+// Each bad value: exit status 2, and a message with the value and what it may be.
+TEST(Options, BadValuesAreNamed) {
+  const struct {
+    std::vector<std::string> words;
+    const char* value;
+    const char* advice;
+  } cases[] = {
+      {{"-b", "8X", "--procs", "2"}, "8X", "K, M or G"},
+      {{"-b", "64M", "--procs", "2"}, "67108864", "-e"},
+      {{"-b", "0", "--procs", "2"}, "\"0\"", "1 or more"},
+      {{"-b", "1", "-e", "2", "-i", "0", "--procs", "2"}, "-i", "-f 2"},
+      {{"-n", "0", "--procs", "2"}, "\"0\"", "from 1 to"},
+      {{"-n", "many", "--procs", "2"}, "many", "from 1 to"},
+      {{"-o", "xor", "--procs", "2"}, "xor", "sum, prod, max, min, avg, all"},
+      {{"-d", "fp4", "--procs", "2"}, "fp4", "bfloat16"},
+      {{"-z", "3", "--procs", "2"}, "\"3\"", "from 0 to 2"},
+      {{"-a", "4", "--procs", "2"}, "\"4\"", "from 0 to 3"},
+      {{"-R", "5", "--procs", "2"}, "\"5\"", "from 0 to 2"},
+      {{"-g", "8", "--procs", "2"}, "\"8\"", "--procs"},
+      {{"-G", "1", "--procs", "2"}, "\"1\"", "GPU"},
+      {{"-r", "2", "--procs", "2"}, "\"2\"", "from -1 to 1"},
+      {{"--procs", "0"}, "\"0\"", "from 1 to 4096"},
+      {{"--procs", "4096", "-t", "2"}, "4096", "more than"},
+      {{"--tolerance", "-1", "--procs", "2"}, "-1", "0"},
+      {{"--bogus", "--procs", "2"}, "--bogus", "--help"},
+  };
+  for (const auto& one : cases) {
+    const Parsed parsed = parse(one.words);
+    EXPECT_EQ(parsed.status, 2) << one.words[0];
+    EXPECT_NE(parsed.error.find(one.value), std::string::npos) << parsed.error;
+    EXPECT_NE(parsed.error.find(one.advice), std::string::npos) << parsed.error;
+  }
+}
+
+TEST(Options, OneRankIsRefusedUnlessWanted) {
+  EXPECT_EQ(parse({}).status, 2);
+  EXPECT_NE(parse({}).error.find("--allow-one-rank"), std::string::npos);
+  EXPECT_EQ(parse({"--allow-one-rank"}).status, -1);
+}
+
+}  // namespace
+}  // namespace treering::perf

@@ -1,0 +1,77 @@
+"""The parts of bench/peers that compute: sizes, iterations, ratios and the summary against the targets."""
+import io
+import os
+import sys
+import tempfile
+import unittest
+
+FOLDER = sys.argv.pop(1)
+sys.dont_write_bytecode = True
+sys.path.insert(0, FOLDER)
+from comparison import points, report  # noqa: E402
+from comparison.libraries import MeasurementFailed, parse, run_all  # noqa: E402
+
+ROUNDS = {4: {"openmpi": {8: [1.0, 3.0, 2.0], 16 << 20: [900.0]}, "mpich": {8: [4.0], 16 << 20: [600.0]},
+              "treering/malloc": {8: [1.0], 16 << 20: [150.0]}, "treering/mem_alloc": {8: [0.5], 16 << 20: [150.0]}}}
+
+
+class Points(unittest.TestCase):
+    def test_sizes(self):
+        self.assertEqual(points.parse_size("64K"), 65536)
+        self.assertEqual(points.sizes_between(8, 64, 2), [8, 16, 32, 64])
+        for text in ("", "x", "2", "8KB", "-8"):
+            with self.assertRaises(ValueError):
+                points.parse_size(text)
+
+    def test_batches_cover_every_size_once(self):
+        sizes = points.sizes_between(8, 256 << 20, 2)
+        self.assertEqual([size for batch in points.batches(sizes) for size in batch], sizes)
+
+    def test_iterations_fall_with_size_and_never_below_three(self):
+        counts = [points.iterations_for(size, 4, 4, False) for size in points.sizes_between(8, 1 << 30, 2)]
+        self.assertEqual(counts[0], 20000)
+        self.assertEqual(counts[-1], 3)
+        self.assertEqual(counts, sorted(counts, reverse=True))
+
+
+class Report(unittest.TestCase):
+    def test_ratio_is_best_peer_over_ours(self):
+        self.assertEqual(report.ratios(ROUNDS[4], "treering/malloc"), {8: 2.0, 16 << 20: 4.0})
+
+    def test_summary_holds_each_range_against_its_target(self):
+        rows = {(row["buffers"], row["range"]): row for row in report.summary(ROUNDS)}
+        self.assertEqual(rows["malloc", ">= 16 MiB"]["target"], 3.0)
+        self.assertTrue(rows["malloc", ">= 16 MiB"]["met"])
+        self.assertEqual(rows["mem_alloc", ">= 16 MiB"]["target"], 4.5)
+        self.assertFalse(rows["mem_alloc", ">= 16 MiB"]["met"])
+        self.assertEqual(rows["malloc", "any size, least"]["value"], 2.0)
+        self.assertEqual(rows["malloc", "openmpi, least"]["value"], 2.0)
+
+    def test_files_and_tables(self):
+        out = io.StringIO()
+        report.print_table(4, ROUNDS[4], out)
+        self.assertIn("16 MiB", out.getvalue())
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "x.csv")
+            report.write_csv(path, ROUNDS)
+            with open(path) as file:
+                self.assertEqual(len(file.readlines()), 1 + 10)
+        self.assertIn("multiplot", report.chart_script("x.svg", ROUNDS))
+
+
+class Libraries(unittest.TestCase):
+    def test_output_is_read_and_noise_passed_over(self):
+        self.assertEqual(parse("a warning\n8 100 1.5 0\n", [(8, 100)]), {8: 1.5})
+        for text in ("8 100 1.5 2\n", "16 100 1.5 0\n"):
+            with self.assertRaises(MeasurementFailed):
+                parse(text, [(8, 100)])
+
+    def test_hang_and_failure_are_reported(self):
+        with self.assertRaisesRegex(MeasurementFailed, "within 1 s"):
+            run_all([["sleep", "60"]], 1)
+        with self.assertRaisesRegex(MeasurementFailed, "status 3: gone"):
+            run_all([["sh", "-c", "echo gone >&2; exit 3"]], 10)
+
+
+if __name__ == "__main__":
+    unittest.main()

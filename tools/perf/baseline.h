@@ -1,0 +1,45 @@
+// Comparison of a run with an earlier one, from its JSON file.
+//
+// Rows are matched by size, type and operation; both places are compared. Runs of different numbers of ranks,
+// or on other buffers, are refused: their difference would say nothing.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "options.h"
+#include "results.h"
+
+namespace treering::perf {
+
+struct BaselineRow {
+  size_t bytes = 0;
+  std::string type;
+  std::string operation;
+  double out_of_place_us = 0;
+  double in_place_us = 0;
+};
+
+struct Baseline {
+  int ranks = 0;
+  int buffers = -1;  // -1: the file does not say
+  std::vector<BaselineRow> rows;
+};
+
+struct Comparison {
+  int compared = 0;                    // times that were in both
+  std::vector<std::string> regressed;  // one line each: which row, both times, by how much
+  std::vector<std::string> missing;    // rows of this run that the baseline does not have
+};
+
+// Nothing, and `error` says why, when the text is no result file.
+std::optional<Baseline> parse_baseline(const std::string& text, std::string* error);
+// The same from a file.
+std::optional<Baseline> read_baseline(const std::string& path, std::string* error);
+// Empty when this run may be compared with the baseline, else why not.
+std::string why_not_comparable(const Baseline& baseline, const Options& options);
+
+Comparison compare(const Baseline& baseline, const RunResults& results, double tolerance_percent);
+
+}  // namespace treering::perf

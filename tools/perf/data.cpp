@@ -1,0 +1,256 @@
+#include "data.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+namespace treering::perf {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "store() and load() copy the low bytes");
+
+// splitmix64's finaliser: every bit of the result depends on every bit of the argument.
+uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+uint64_t hash_of(size_t index, uint64_t seed) { return mix(mix(seed) ^ index); }
+uint64_t hash_of(size_t index, int rank, uint64_t seed) {
+  return mix(hash_of(index, seed) ^ (0x517cc1b727220a95u * (static_cast<uint64_t>(rank) + 1)));
+}
+
+// An integer whose sum over all ranks has magnitude up to 2^exact_bits. With more ranks than that, only every
+// k-th rank gives something. Every fourth index all ranks give the same, so that averages are not all near
+// zero.
+int64_t bounded_integer(const DataType& type, size_t index, int rank, int ranks, uint64_t seed) {
+  const uint64_t whole = uint64_t{1} << std::min(type.exact_bits, 40);
+  uint64_t most = whole / static_cast<uint64_t>(ranks);
+  if (most == 0) {
+    const uint64_t every = (static_cast<uint64_t>(ranks) + whole - 1) / whole;
+    if (static_cast<uint64_t>(rank) % every != 0) return 0;
+    most = 1;
+  }
+  const uint64_t common = hash_of(index, seed);
+  const uint64_t own = common % 4 == 0 ? common >> 8 : hash_of(index, rank, seed);
+  if (!type.is_signed) return static_cast<int64_t>(own % (most + 1));
+  return static_cast<int64_t>(own % (2 * most + 1)) - static_cast<int64_t>(most);
+}
+
+// Four ranks give 3 (81 in all: 7 bits), four a half or 2, all others 1; every sign is free. So any partial
+// product is exact and far from overflow even in bfloat16 and float16.
+double exact_factor(size_t index, int rank, int ranks, uint64_t seed) {
+  const uint64_t start = hash_of(index, seed) % static_cast<uint64_t>(ranks);
+  const uint64_t distance =
+      (static_cast<uint64_t>(rank) + static_cast<uint64_t>(ranks) - start) % static_cast<uint64_t>(ranks);
+  const uint64_t own = hash_of(index, rank, seed);
+  double value = 1;
+  if (distance < 4) {
+    value = 3;
+  } else if (distance < 8) {
+    value = own & 2 ? 2 : 0.5;
+  }
+  return own & 1 ? -value : value;
+}
+
+double value_in_range(const DataType& type, size_t index, int rank, uint64_t seed) {
+  const int64_t span = int64_t{1} << type.exact_bits;
+  return static_cast<double>(
+      static_cast<int64_t>(hash_of(index, rank, seed) % static_cast<uint64_t>(2 * span)) - span);
+}
+
+uint64_t mask_of(const DataType& type) {
+  return type.bytes == 8 ? ~uint64_t{0} : (uint64_t{1} << (8 * type.bytes)) - 1;
+}
+
+int64_t sign_extended(const DataType& type, uint64_t bits) {
+  const int shift = 64 - 8 * static_cast<int>(type.bytes);
+  return static_cast<int64_t>(bits << shift) >> shift;
+}
+
+// Rounds a float32 to the nearest value with 16 fewer bits, ties to even.
+uint16_t bfloat16_of(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+// Normal, subnormal and overflowing values; ties to even by nearbyint in the unit of the last place.
+uint16_t float16_of(double value) {
+  const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+  const double magnitude = std::fabs(value);
+  if (magnitude >= 65520.0) return sign | 0x7c00;
+  int exponent = 0;
+  std::frexp(magnitude, &exponent);
+  exponent = std::max(exponent, -13);
+  const double units = std::nearbyint(std::ldexp(magnitude, 11 - exponent));
+  // A carry out of the fraction moves into the exponent by itself.
+  const auto fraction = static_cast<uint32_t>(units);
+  if (fraction < 1024) return sign | static_cast<uint16_t>(fraction);
+  return sign | static_cast<uint16_t>((static_cast<uint32_t>(exponent + 13) << 10) + fraction);
+}
+
+double float16_to_double(uint16_t bits) {
+  const int exponent = (bits >> 10) & 31;
+  const int fraction = bits & 1023;
+  const double sign = bits & 0x8000 ? -1 : 1;
+  if (exponent == 31) return fraction ? NAN : sign * INFINITY;
+  if (exponent == 0) return sign * std::ldexp(fraction, -24);
+  return sign * std::ldexp(1024 + fraction, exponent - 25);
+}
+
+void store(std::vector<char>& table, size_t index, const DataType& type, uint64_t bits) {
+  std::memcpy(table.data() + index * type.bytes, &bits, type.bytes);  // little endian: the low bytes
+}
+
+uint64_t load(const char* at, const DataType& type) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, at, type.bytes);
+  return bits;
+}
+
+uint64_t expected_float(const DataType& type, trRedOp_t op, size_t index, int ranks, uint64_t seed) {
+  double result = input_float(type, op, index, 0, ranks, seed);
+  for (int rank = 1; rank < ranks; ++rank) {
+    const double value = input_float(type, op, index, rank, ranks, seed);
+    switch (op) {
+      case trSum:
+      case trAvg:
+        result += value;
+        break;
+      case trProd:
+        result *= value;
+        break;
+      case trMax:
+        result = std::max(result, value);
+        break;
+      case trMin:
+        result = std::min(result, value);
+        break;
+    }
+  }
+  return encode_float(type, op == trAvg ? result / ranks : result);
+}
+
+uint64_t expected_integer(const DataType& type, trRedOp_t op, size_t index, int ranks, uint64_t seed) {
+  const auto less = [&](uint64_t a, uint64_t b) {
+    return type.is_signed ? sign_extended(type, a) < sign_extended(type, b) : a < b;
+  };
+  uint64_t result = input_bits(type, op, index, 0, ranks, seed);
+  for (int rank = 1; rank < ranks; ++rank) {
+    const uint64_t value = input_bits(type, op, index, rank, ranks, seed);
+    switch (op) {
+      case trSum:
+      case trAvg:
+        result += value;
+        break;
+      case trProd:
+        result *= value;
+        break;
+      case trMax:
+        result = less(result, value) ? value : result;
+        break;
+      case trMin:
+        result = less(value, result) ? value : result;
+        break;
+    }
+    result &= mask_of(type);
+  }
+  if (op != trAvg) return result;
+  if (!type.is_signed) return result / static_cast<uint64_t>(ranks);
+  return static_cast<uint64_t>(sign_extended(type, result) / ranks) & mask_of(type);
+}
+
+// The bits as a number line: neighbours in value are neighbours in number, and both zeros are 0.
+int64_t ordered(const DataType& type, uint64_t bits) {
+  const uint64_t sign_bit = uint64_t{1} << (8 * type.bytes - 1);
+  const auto magnitude = static_cast<int64_t>(bits & (sign_bit - 1));
+  return bits & sign_bit ? -magnitude : magnitude;
+}
+
+bool differs(const DataType& type, trRedOp_t op, const char* a, const char* b) {
+  if (std::memcmp(a, b, type.bytes) == 0) return false;
+  if (op != trAvg || !type.is_float) return true;
+  const int64_t distance = ordered(type, load(a, type)) - ordered(type, load(b, type));
+  return distance < -2 || distance > 2;
+}
+
+}  // namespace
+
+uint64_t encode_float(const DataType& type, double value) {
+  switch (type.id) {
+    case trFloat16:
+      return float16_of(value);
+    case trBfloat16:
+      return bfloat16_of(static_cast<float>(value));
+    case trFloat32:
+      return std::bit_cast<uint32_t>(static_cast<float>(value));
+    default:
+      return std::bit_cast<uint64_t>(value);
+  }
+}
+
+double decode_float(const DataType& type, uint64_t bits) {
+  switch (type.id) {
+    case trFloat16:
+      return float16_to_double(static_cast<uint16_t>(bits));
+    case trBfloat16:
+      return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+    case trFloat32:
+      return std::bit_cast<float>(static_cast<uint32_t>(bits));
+    default:
+      return std::bit_cast<double>(bits);
+  }
+}
+
+double input_float(const DataType& type, trRedOp_t op, size_t index, int rank, int ranks, uint64_t seed) {
+  if (op == trProd) return exact_factor(index, rank, ranks, seed);
+  if (op == trMax || op == trMin) return value_in_range(type, index, rank, seed);
+  return static_cast<double>(bounded_integer(type, index, rank, ranks, seed));
+}
+
+uint64_t input_bits(const DataType& type, trRedOp_t op, size_t index, int rank, int ranks, uint64_t seed) {
+  if (type.is_float) return encode_float(type, input_float(type, op, index, rank, ranks, seed));
+  uint64_t bits = hash_of(index, rank, seed);
+  if (op == trProd) bits |= 1;  // a product of odd numbers never collapses to zero
+  if (op == trAvg) bits = static_cast<uint64_t>(bounded_integer(type, index, rank, ranks, seed));
+  return bits & mask_of(type);
+}
+
+void fill_input(void* buffer, size_t count, const DataType& type, trRedOp_t op, int rank, int ranks,
+                uint64_t seed) {
+  const size_t period = std::min(count, kPeriod);
+  std::vector<char> table(period * type.bytes);
+  for (size_t i = 0; i < period; ++i) store(table, i, type, input_bits(type, op, i, rank, ranks, seed));
+  for (size_t at = 0; at < count; at += kPeriod) {
+    const size_t length = std::min(kPeriod, count - at);
+    std::memcpy(static_cast<char*>(buffer) + at * type.bytes, table.data(), length * type.bytes);
+  }
+}
+
+void poison(void* buffer, size_t bytes) { std::memset(buffer, 0xa5, bytes); }
+
+size_t count_wrong(const void* result, size_t count, const DataType& type, trRedOp_t op, int ranks,
+                   uint64_t seed) {
+  const size_t period = std::min(count, kPeriod);
+  std::vector<char> table(period * type.bytes);
+  for (size_t i = 0; i < period; ++i) {
+    const uint64_t bits =
+        type.is_float ? expected_float(type, op, i, ranks, seed) : expected_integer(type, op, i, ranks, seed);
+    store(table, i, type, bits);
+  }
+  size_t wrong = 0;
+  for (size_t at = 0; at < count; at += kPeriod) {
+    const size_t length = std::min(kPeriod, count - at);
+    const char* got = static_cast<const char*>(result) + at * type.bytes;
+    if (std::memcmp(got, table.data(), length * type.bytes) == 0) continue;
+    for (size_t i = 0; i < length; ++i) {
+      wrong += differs(type, op, got + i * type.bytes, table.data() + i * type.bytes) ? 1 : 0;
+    }
+  }
+  return wrong;
+}
+
+}  // namespace treering::perf

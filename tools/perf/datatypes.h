@@ -1,0 +1,38 @@
+// The data types and operations by the names that nccl-tests users type, as two tables.
+#pragma once
+
+#include <treering/treering.h>
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace treering::perf {
+
+struct DataType {
+  const char* name;
+  trDataType_t id;
+  size_t bytes;
+  bool is_float;
+  bool is_signed;
+  int exact_bits;  // every integer of magnitude up to 2^exact_bits is represented (of the positive half, for
+                   // integers)
+};
+
+struct Operation {
+  const char* name;
+  trRedOp_t id;
+};
+
+std::span<const DataType> data_types();
+std::span<const Operation> operations();
+
+// Null when the name is unknown.
+const DataType* find_data_type(const std::string& name);
+const Operation* find_operation(const std::string& name);
+
+// "int8, uint8, ...": for messages.
+std::string data_type_names();
+std::string operation_names();
+
+}  // namespace treering::perf

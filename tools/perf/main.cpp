@@ -1,0 +1,178 @@
+// allreduce-perf: times and verifies trAllReduce between processes and threads of this machine.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include "baseline.h"
+#include "json_report.h"
+#include "launcher.h"
+#include "measure.h"
+#include "options.h"
+#include "report.h"
+
+namespace treering::perf {
+namespace {
+
+enum ExitStatus { kGood = 0, kFailed = 1, kUsage = 2, kRegressed = 3 };
+
+struct Run {
+  Options options;
+  std::optional<Baseline> baseline;
+  SharedState* shared = nullptr;
+  std::vector<int> cores;
+};
+
+// What can be known to fail is said before any process is started.
+bool prepare(Run& run) {
+  Options& options = run.options;
+  if (!options.baseline_file.empty()) {
+    std::string error;
+    run.baseline = read_baseline(options.baseline_file, &error);
+    if (run.baseline) error = why_not_comparable(*run.baseline, options);
+    if (!error.empty()) {
+      fprintf(stderr, "error: --baseline %s: %s\n", options.baseline_file.c_str(), error.c_str());
+      return false;
+    }
+  }
+  if (!options.json_file.empty() && !std::ofstream(options.json_file, std::ios::app)) {
+    fprintf(stderr, "error: -J %s: cannot be written: %s\n", options.json_file.c_str(), strerror(errno));
+    return false;
+  }
+  const double wanted = 2.0 * options.ranks() * static_cast<double>(options.max_bytes);
+  const double present =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+  if (present > 0 && wanted > present) {
+    fprintf(stderr, "error: -e %s: the buffers of %d ranks need %.1f GiB, this machine has %.1f GiB\n",
+            format_size(options.max_bytes).c_str(), options.ranks(), wanted / (1 << 30), present / (1 << 30));
+    return false;
+  }
+  run.cores = assign_cores(options.ranks());
+  run.shared = create_shared_state(options.ranks(), options.per_iteration ? options.iterations : 0);
+  if (!run.shared) fprintf(stderr, "error: no shared memory for the ranks: %s\n", strerror(errno));
+  return run.shared != nullptr;
+}
+
+// On rank 0, at the end: the footer, the JSON file, the comparison.
+int conclude(const Run& run, const RunResults& results) {
+  print_footer(stdout, results);
+  int status = results.wrong() ? kFailed : kGood;
+  if (!run.options.json_file.empty()) {
+    std::ofstream file(run.options.json_file, std::ios::trunc);
+    file << json_report(run.options, results) << std::flush;
+    if (!file) {
+      fprintf(stderr, "error: -J %s: writing failed\n", run.options.json_file.c_str());
+      return kFailed;
+    }
+  }
+  if (!run.baseline) return status;
+  const Comparison comparison = compare(*run.baseline, results, run.options.tolerance_percent);
+  for (const std::string& row : comparison.missing) printf("# not in the baseline: %s\n", row.c_str());
+  for (const std::string& row : comparison.regressed) printf("# SLOWER than the baseline: %s\n", row.c_str());
+  printf("# Baseline %s: %d times compared, %zu slower by more than %g%%\n",
+         run.options.baseline_file.c_str(), comparison.compared, comparison.regressed.size(),
+         run.options.tolerance_percent);
+  if (comparison.compared == 0) {
+    fprintf(stderr, "error: --baseline %s: no row in common with this run\n",
+            run.options.baseline_file.c_str());
+    return kFailed;
+  }
+  return status == kGood && !comparison.regressed.empty() ? kRegressed : status;
+}
+
+RunResults begin_results(const Run& run, const RankRun& rank_run) {
+  RunResults results;
+  results.start_time = time_text();
+  results.library_version = rank_run.library_version();
+  results.places.assign(run.shared->places, run.shared->places + run.options.ranks());
+  char host[256] = "";
+  gethostname(host, sizeof(host) - 1);
+  results.host = host;
+  return results;
+}
+
+bool explain_all(const Run& run, RankRun& rank_run) {
+  for (const DataType* type : run.options.types) {
+    for (const size_t bytes : run.options.sizes()) {
+      std::string text;
+      if (!rank_run.explain(bytes, *type, &text)) return false;
+      if (rank_run.group().rank() != 0) continue;
+      printf("# %s %s\n%s%s", format_size(bytes).c_str(), type->name, text.c_str(),
+             text.empty() || text.back() != '\n' ? "\n" : "");
+    }
+  }
+  return true;
+}
+
+bool run_cycle(const Run& run, RankRun& rank_run, RunResults* results) {
+  const bool speaks = rank_run.group().rank() == 0;
+  const std::vector<size_t> sizes = run.options.sizes();
+  const size_t all = sizes.size() * run.options.types.size() * run.options.operations.size();
+  Progress progress;
+  for (const size_t bytes : sizes) {
+    for (const DataType* type : run.options.types) {
+      for (const Operation* operation : run.options.operations) {
+        if (speaks) progress.show(results->rows.size() % all, all, bytes);
+        Row row;
+        if (!rank_run.measure(bytes, *type, *operation, &row)) return false;
+        if (speaks) {
+          progress.clear();
+          print_row(stdout, run.options, row);
+        }
+        results->rows.push_back(std::move(row));
+      }
+    }
+  }
+  return true;
+}
+
+// The whole life of one rank, in its thread. Returns an exit status.
+int rank_main(const Run& run, int rank) {
+  RankRun rank_run(run.options, RankGroup(run.shared, rank, run.options.ranks()), run.cores[rank]);
+  if (!rank_run.initialise()) return kFailed;
+  rank_run.group().barrier();
+  RunResults results = begin_results(run, rank_run);
+  if (run.options.explain) return explain_all(run, rank_run) && rank_run.finish() ? kGood : kFailed;
+  if (rank == 0) print_header(stdout, run.options, results);
+  for (int cycle = 0; run.options.cycles == 0 || cycle < run.options.cycles; ++cycle) {
+    // Endless cycles keep the rows of the last one alone.
+    if (run.options.cycles == 0) results.rows.clear();
+    if (!run_cycle(run, rank_run, &results)) return kFailed;
+  }
+  if (!rank_run.finish()) return kFailed;
+  if (rank == 0) run.shared->exit_status = conclude(run, results);
+  return kGood;
+}
+
+int process_main(const Run& run, int process) {
+  std::vector<int> statuses(static_cast<size_t>(run.options.threads), kGood);
+  std::vector<std::thread> threads;
+  const int first = process * run.options.threads;
+  const auto guarded = [&](int thread) {
+    statuses[thread] = rank_main(run, first + thread);
+    // The others of this process wait for a rank that has given up; the launcher ends the rest of the run.
+    if (statuses[thread] != kGood) {
+      fflush(nullptr);
+      _exit(statuses[thread]);
+    }
+  };
+  for (int thread = 1; thread < run.options.threads; ++thread) threads.emplace_back(guarded, thread);
+  guarded(0);
+  for (std::thread& thread : threads) thread.join();
+  return kGood;
+}
+
+int main_of(int argc, char** argv) {
+  Run run;
+  const int parsed = parse_options(argc, argv, &run.options);
+  if (parsed >= 0) return parsed;
+  if (!prepare(run)) return kUsage;
+  return launch(run.options, run.shared, [&](int process) { return process_main(run, process); });
+}
+
+}  // namespace
+}  // namespace treering::perf
+
+int main(int argc, char** argv) { return treering::perf::main_of(argc, argv); }

@@ -1,0 +1,64 @@
+// One rank's part of a run: makes the communicator and the buffers, then times and verifies row after row.
+//
+//   for each place (out-of-place, in-place):
+//     warm-up -> barrier -> [timed calls] -> barrier -> combine over ranks
+//     for each check: fresh input, poisoned output -> barrier -> one call -> compare     (never timed)
+//
+// Invariant: all ranks go through the same barriers; results are complete on every rank, and rank 0 prints
+// them.
+#pragma once
+
+#include <string>
+
+#include "rank_group.h"
+#include "results.h"
+
+namespace treering::perf {
+
+class RankRun {
+ public:
+  RankRun(const Options& options, RankGroup group, int core);
+  ~RankRun();
+  RankRun(const RankRun&) = delete;
+  RankRun& operator=(const RankRun&) = delete;
+
+  // Each returns false after printing what failed and on which rank.
+  bool initialise();
+  bool measure(size_t bytes, const DataType& type, const Operation& operation, Row* row);
+  bool explain(size_t bytes, const DataType& type, std::string* text);
+  bool finish();
+
+  RankGroup& group() { return group_; }
+  int library_version() const { return library_version_; }
+
+ private:
+  // The buffers of one call: in place, input is the output.
+  struct Call {
+    const DataType* type;
+    trRedOp_t op;
+    size_t count;
+    void* input;
+    void* output;
+  };
+
+  bool ok(trResult_t result, const char* call) const;
+  void* allocate();
+  bool issue(const Call& call);
+  bool time_calls(const Call& call, PlaceResult* place);
+  bool timed_loop(const Call& call, int iterations, double* samples);
+  bool check(const Call& call, PlaceResult* place);
+
+  const Options& options_;
+  RankGroup group_;
+  int core_;
+  trComm_t comm_ = nullptr;
+  trStream_t stream_ = nullptr;
+  void* send_ = nullptr;
+  void* recv_ = nullptr;
+  void* handles_[2] = {nullptr, nullptr};
+  size_t allocated_bytes_ = 0;
+  uint64_t checks_done_ = 0;
+  int library_version_ = 0;
+};
+
+}  // namespace treering::perf

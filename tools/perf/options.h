@@ -1,0 +1,64 @@
+// What the user asked for: the options of nccl-tests with their letters and defaults, and the launcher's own.
+//
+// Invariant: an Options that parse_options() returned is consistent and in range; nothing is checked again
+// later.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "datatypes.h"
+#include "formulas.h"
+
+namespace treering::perf {
+
+inline constexpr int kMaxRanks = 4096;
+
+enum class Buffers { kMalloc = 0, kRegistered = 1, kMemAlloc = 2 };
+
+// What follows each call (-z): nothing, a barrier, or (on a stream) only its completion.
+enum class Blocking { kNone = 0, kBarrier = 1, kComplete = 2 };
+
+struct Options {
+  size_t min_bytes = size_t{32} << 20;
+  size_t max_bytes = size_t{32} << 20;
+  size_t step_bytes = size_t{1} << 20;
+  size_t step_factor = 1;
+  int iterations = 20;
+  int warm_up = 1;
+  int aggregated = 1;
+  int cycles = 1;  // 0: until interrupted
+  int checks = 1;
+  std::vector<const Operation*> operations;
+  std::vector<const DataType*> types;
+  int root = 0;
+  Blocking blocking = Blocking::kNone;
+  Averaging averaging = Averaging::kMean;
+  int timeout_s = -1;  // below 0: the library's own
+  Buffers buffers = Buffers::kMalloc;
+  size_t unalign = 0;  // elements by which the buffers are moved off their alignment
+  bool per_iteration = false;
+  std::string json_file;
+
+  int procs = 1;
+  int threads = 1;
+  bool allow_one_rank = false;
+  bool stream = false;
+  bool limit = false;
+  bool explain = false;
+  std::string baseline_file;
+  double tolerance_percent = 20;
+  uint64_t seed = 1;
+
+  std::vector<std::string> arguments;  // as typed, for the JSON file
+
+  int ranks() const { return procs * threads; }
+  std::vector<size_t> sizes() const { return size_sequence(min_bytes, max_bytes, step_bytes, step_factor); }
+};
+
+// Fills `options`. Returns -1 to go on, else the exit status: 0 after --help or --version, 2 after an error,
+// which has then been printed and names the option, its value and what it may be.
+int parse_options(int argc, char** argv, Options* options);
+
+}  // namespace treering::perf

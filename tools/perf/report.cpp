@@ -1,0 +1,148 @@
+#include "report.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cinttypes>
+
+namespace treering::perf {
+namespace {
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+const char* buffers_name(Buffers buffers) {
+  switch (buffers) {
+    case Buffers::kRegistered:
+      return "registered";
+    case Buffers::kMemAlloc:
+      return "trMemAlloc";
+    case Buffers::kMalloc:
+      break;
+  }
+  return "malloc";
+}
+
+const char* averaging_name(Averaging averaging) {
+  switch (averaging) {
+    case Averaging::kRankZero:
+      return "rank 0";
+    case Averaging::kMin:
+      return "least of ranks";
+    case Averaging::kMax:
+      return "largest of ranks";
+    case Averaging::kMean:
+      break;
+  }
+  return "mean of ranks";
+}
+
+void print_place_titles(std::FILE* out, const Options& options, const char* a, const char* b, const char* c,
+                        const char* d, bool names) {
+  fprintf(out, "  %7s  %6s  %6s  %6s", a, b, c, d);
+  if (!options.per_iteration) return;
+  if (names) {
+    fprintf(out, "  %7s  %7s  %7s  %7s", "i_min", "i_max", "i_p99", "i_cv%");
+  } else {
+    fprintf(out, "  %7s  %7s  %7s  %7s", "(us)", "(us)", "(us)", "(%)");
+  }
+}
+
+void print_place(std::FILE* out, const Options& options, const PlaceResult& place) {
+  fprintf(out, "  %7s  %6s  %6s", fit(place.time_us, 7).c_str(), fit(place.algorithm_gbps, 6).c_str(),
+          fit(place.bus_gbps, 6).c_str());
+  if (place.checked) {
+    fprintf(out, "  %6" PRIu64, place.wrong);
+  } else {
+    fprintf(out, "     N/A");
+  }
+  if (!options.per_iteration) return;
+  fprintf(out, "  %7s  %7s  %7s  %7s", fit(place.stats.min, 7).c_str(), fit(place.stats.max, 7).c_str(),
+          fit(place.stats.p99, 7).c_str(), fit(place.stats.cv_percent, 7).c_str());
+}
+
+}  // namespace
+
+std::string fit(double value, int width) {
+  char text[64];
+  for (int digits = 2; digits >= 0; --digits) {
+    const int length = snprintf(text, sizeof(text), "%.*f", digits, value);
+    if (length <= width) return text;
+  }
+  snprintf(text, sizeof(text), "%.*e", width > 6 ? 1 : 0, value);
+  return text;
+}
+
+void print_header(std::FILE* out, const Options& options, const RunResults& results) {
+  fprintf(out, "# allreduce-perf %s, library %d.%d.%d\n", TREERING_VERSION_STRING,
+          results.library_version / 10000, results.library_version / 100 % 100,
+          results.library_version % 100);
+  const std::string step = options.step_factor > 1 ? std::to_string(options.step_factor) + "(factor)"
+                                                   : std::to_string(options.step_bytes) + "(bytes)";
+  fprintf(out,
+          "# %d ranks: nProc %d nThread %d minBytes %zu maxBytes %zu step: %s warmup iters: %d iters: %d agg "
+          "iters: %d "
+          "validation: %d unalign: %zu\n",
+          options.ranks(), options.procs, options.threads, options.min_bytes, options.max_bytes, step.c_str(),
+          options.warm_up, options.iterations, options.aggregated, options.checks, options.unalign);
+  fprintf(out, "# buffers: %s, time: %s, seed: %" PRIu64 "%s\n", buffers_name(options.buffers),
+          averaging_name(options.averaging), options.seed, options.stream ? ", on a stream" : "");
+  fprintf(out, "#\n# Ranks on %s\n", results.host.c_str());
+  for (size_t rank = 0; rank < results.places.size(); ++rank) {
+    const RankPlace& place = results.places[rank];
+    const std::string core = place.core < 0 ? "not pinned" : "core " + std::to_string(place.core);
+    fprintf(out, "#  Rank %2zu Pid %6d %s\n", rank, place.pid, core.c_str());
+  }
+  const int place_width = options.per_iteration ? 67 : 31;
+  fprintf(out, "#\n# %10s  %12s  %8s  %6s  %6s  %*s  %*s\n", "", "", "", "", "", place_width,
+          "out-of-place      ", place_width, "in-place        ");
+  fprintf(out, "# %10s  %12s  %8s  %6s  %6s", "size", "count", "type", "redop", "root");
+  for (int i = 0; i < 2; ++i) print_place_titles(out, options, "time", "algbw", "busbw", "#wrong", true);
+  fprintf(out, "  %-24s%s\n", "algorithm", options.limit ? "    limit  of limit" : "");
+  fprintf(out, "# %10s  %12s  %8s  %6s  %6s", "(B)", "(elements)", "", "", "");
+  for (int i = 0; i < 2; ++i) print_place_titles(out, options, "(us)", "(GB/s)", "(GB/s)", "", false);
+  fprintf(out, "  %-24s%s\n", "", options.limit ? "     (us)          " : "");
+  fflush(out);
+}
+
+void print_row(std::FILE* out, const Options& options, const Row& row) {
+  fprintf(out, "%12zu  %12zu  %8s  %6s  %6d", row.bytes, row.count, row.type.c_str(), row.operation.c_str(),
+          row.root);
+  print_place(out, options, row.out_of_place);
+  print_place(out, options, row.in_place);
+  fprintf(out, "  %-24s", (row.algorithm + "/" + row.protocol + "/" + std::to_string(row.channels)).c_str());
+  if (options.limit) {
+    fprintf(out, "  %7s  %8.3f", fit(row.limit_us, 7).c_str(),
+            row.out_of_place.time_us > 0 ? row.limit_us / row.out_of_place.time_us : 0.0);
+  }
+  fprintf(out, "\n");
+  fflush(out);
+}
+
+void print_footer(std::FILE* out, const RunResults& results) {
+  const uint64_t wrong = results.wrong();
+  fprintf(out, "# Out of bounds values : %" PRIu64 " %s\n", wrong, wrong ? "FAILED" : "OK");
+  fprintf(out, "# Avg bus bandwidth    : %g\n#\n", results.average_bus_gbps());
+  fflush(out);
+}
+
+Progress::Progress() : terminal_(isatty(STDERR_FILENO) == 1), begin_s_(now_s()) {}
+
+void Progress::show(size_t done, size_t all, size_t bytes) {
+  const double seconds = now_s() - begin_s_;
+  if (!terminal_ || seconds < 2) return;
+  fprintf(stderr, "\r\033[K%zu of %zu rows done, now %s, %.0f s", done, all, format_size(bytes).c_str(),
+          seconds);
+  fflush(stderr);
+  shown_ = true;
+}
+
+void Progress::clear() {
+  if (!shown_) return;
+  fprintf(stderr, "\r\033[K");
+  fflush(stderr);
+  shown_ = false;
+}
+
+}  // namespace treering::perf

@@ -1,0 +1,35 @@
+// The table on standard output: the columns of nccl-tests in their order, and behind them what this tool
+// adds.
+//
+// Invariant: every line that is not a row begins with '#', so that a row is a line of fields.
+#pragma once
+
+#include <cstdio>
+#include <string>
+
+#include "options.h"
+#include "results.h"
+
+namespace treering::perf {
+
+void print_header(std::FILE* out, const Options& options, const RunResults& results);
+void print_row(std::FILE* out, const Options& options, const Row& row);
+void print_footer(std::FILE* out, const RunResults& results);
+
+// `value` in at most `width` characters, with as many digits behind the point (up to 2) as there is room for.
+std::string fit(double value, int width);
+
+// One line on a terminal that is overwritten: for work that takes longer than two seconds. Nothing elsewhere.
+class Progress {
+ public:
+  Progress();
+  void show(size_t done, size_t all, size_t bytes);
+  void clear();
+
+ private:
+  bool terminal_;
+  bool shown_ = false;
+  double begin_s_;
+};
+
+}  // namespace treering::perf
