@@ -3,8 +3,8 @@
 //   | RankStatus | region exports | mailbox | FIFOs, one for each sending peer and channel | staging |
 //
 // All ranks' areas have the same layout, so a peer's part is found at the same offset in the peer's area. The areas of
-// the ranks that share memory are the consecutive parts of one segment (a memfd that every rank maps; pages are
-// allocated on the NUMA node of the rank that touches them first: its owner). A rank that cannot map the segment keeps
+// the ranks that share memory are the consecutive parts of one segment (a memfd that every rank maps; each rank
+// places its own area on its NUMA node). A rank that cannot map the segment keeps
 // its area in private memory, where peers reach it by cross-memory attach.
 #pragma once
 

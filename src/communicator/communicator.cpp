@@ -11,8 +11,10 @@
 #include <mutex>
 
 #include "communicator/measure.h"
+#include "communicator/placement.h"
 #include "core/log.h"
 #include "core/types.h"
+#include "topology/place.h"
 
 namespace treering {
 namespace {
@@ -50,8 +52,12 @@ uint64_t process_token() {
 uint32_t count_cores(const std::vector<RankCard>& cards) {
   cpu_set_t all;
   CPU_ZERO(&all);
-  for (const RankCard& card : cards) CPU_OR(&all, &all, &card.cores);
-  return std::max(1u, static_cast<uint32_t>(CPU_COUNT(&all)));
+  uint32_t quota = UINT32_MAX;
+  for (const RankCard& card : cards) {
+    CPU_OR(&all, &all, &card.cores);
+    if (card.quota_cpus != 0) quota = std::min(quota, card.quota_cpus);
+  }
+  return std::max(1u, std::min(quota, static_cast<uint32_t>(CPU_COUNT(&all))));
 }
 
 uint32_t signature_of(const Call& call) {
@@ -108,9 +114,6 @@ Status Communicator::share_memory(int descriptor, const std::string& job, bool a
     TR_RETURN_IF_ERROR(Segment::map_private(layout_->area_bytes, &private_area_));
     area_ = private_area_->base();
   }
-  // First touch by the owner: the pages come to lie on this rank's NUMA node.
-  std::memset(area_, 0, layout_->staging_offset);
-  for (size_t at = layout_->staging_offset; at < layout_->area_bytes; at += 4096) area_[at] = std::byte{0};
   return {};
 }
 
@@ -127,7 +130,11 @@ Status Communicator::link(Bootstrap* bootstrap, uint8_t allowed) {
   card.segment_inode = segment_ ? segment_->inode() : 0;
   card.in_segment = segment_ != nullptr;
   if (sched_getaffinity(0, sizeof card.cores, &card.cores) != 0) CPU_ZERO(&card.cores);
+  card.location = locate_rank(&card.quota_cpus);
   *own.nonce() = card.nonce;
+  // Pages of the staging memory come from the rank's own NUMA node, whoever touches them.
+  if (Status status = place_memory(area_, layout_->area_bytes, card.location.numa_node); !status.ok())
+    log_line(LogLevel::kInfo, status.message());
   std::vector<std::string> blobs;
   TR_RETURN_IF_ERROR(bootstrap->allgather(as_blob(card), &blobs));
   cards_.resize(context_.ranks);
@@ -144,28 +151,36 @@ Status Communicator::link(Bootstrap* bootstrap, uint8_t allowed) {
     machine.alpha_us = measure_alpha_us(context_.rank == 0,
                                         AreaView(segment_->base() + layout_->area_offset(0), layout_.get()),
                                         AreaView(segment_->base() + layout_->area_offset(1), layout_.get()));
-  TR_RETURN_IF_ERROR(bootstrap->allgather(as_blob(machine) + found, &blobs));
+  std::string blob = as_blob(machine) + found;
+  if (context_.rank == 0) {
+    std::vector<Location> locations;
+    for (const RankCard& other : cards_) locations.push_back(other.location);
+    blob += pack_plan(plan_for(locations));
+  }
+  TR_RETURN_IF_ERROR(bootstrap->allgather(blob, &blobs));
   std::vector<std::string> all_found;
-  for (const std::string& blob : blobs) {
-    if (blob.size() != sizeof machine + context_.ranks) return {trInternalError, "a malformed report of a rank's links"};
-    all_found.push_back(blob.substr(sizeof machine));
+  for (const std::string& other : blobs) {
+    if (other.size() < sizeof machine + context_.ranks) return {trInternalError, "a malformed report of a rank's links"};
+    all_found.push_back(other.substr(sizeof machine, context_.ranks));
   }
   links_ = std::make_unique<Links>();
   TR_RETURN_IF_ERROR(links_->connect(cards_, all_found, context_.rank, *layout_, segment_.get(), area_, reasons));
   context_.connections = links_->connections();
-  return plan_schedules(blobs);
+  return plan_schedules(blobs[0]);
 }
 
-// Every rank takes rank 0's measurements, so that all decide alike.
-Status Communicator::plan_schedules(const std::vector<std::string>& blobs) {
+// Every rank takes rank 0's measurements and plan, so that all decide alike.
+Status Communicator::plan_schedules(const std::string& blob) {
   Machine machine;
-  std::memcpy(&machine, blobs[0].data(), sizeof machine);
+  Plan plan;
+  std::memcpy(&machine, blob.data(), sizeof machine);
+  TR_RETURN_IF_ERROR(unpack_plan(blob.substr(sizeof machine + context_.ranks), context_.ranks, &plan));
   machine.cores = count_cores(cards_);
   machine.mailbox_bytes = links_->all_mapped() ? MailboxMemory::kMaxBytes : 0;
   prepare_executor();
   machine.slot_bytes = context_.pools[0].slot_bytes();
   context_.streaming_bytes = static_cast<size_t>(static_cast<double>(machine.llc_bytes) / (2.0 * context_.ranks));
-  schedules_ = std::make_unique<ScheduleCache>(flat_plan(context_.ranks), context_.rank, machine, config_.algorithm,
+  schedules_ = std::make_unique<ScheduleCache>(std::move(plan), context_.rank, machine, config_.algorithm,
                                                static_cast<uint32_t>(config_.channels));
   // More ranks than cores: a spinning rank would keep the one from running that it waits for.
   spins_ = context_.ranks <= machine.cores ? kDefaultSpins : 0;

@@ -76,7 +76,7 @@ class Communicator {
   Communicator() = default;
   Status share_memory(int descriptor, const std::string& job, bool allowed);
   Status link(Bootstrap* bootstrap, uint8_t allowed);
-  Status plan_schedules(const std::vector<std::string>& blobs);
+  Status plan_schedules(const std::string& blob);
   void prepare_executor();
   void finish();
   Status fail(Status status);

@@ -13,6 +13,7 @@
 
 #include "communicator/area.h"
 #include "core/config.h"
+#include "topology/location.h"
 #include "transport/transport.h"
 
 namespace treering {
@@ -29,6 +30,8 @@ struct RankCard {
   uint32_t in_segment;     // the area lies in the shared segment
   uint64_t segment_inode;
   cpu_set_t cores;         // that the calling thread may run on
+  uint32_t quota_cpus;     // of the rank's cgroup; 0 = no limit
+  Location location;
 };
 
 enum TransportBit : uint8_t { kInProcessBit = 1, kSharedMemoryBit = 2, kCmaBit = 4, kRegionsBit = 8 };
