@@ -45,7 +45,9 @@ struct CostInput {
 struct Work {
   double rounds = 0;        // messages that depend on one another, first to last
   double messages = 0;      // sends + receives of the rank, over all channels
-  double copy_bytes = 0;    // bytes copied; a further destination of a pass counts half
+  // Bytes of lines that other ranks have in their caches: written where peers read before, read where peers
+  // wrote. What a slot, a mailbox or a peer's buffer costs.
+  double exchanged_bytes = 0;
   double reduce_bytes = 0;  // bytes of the operands of reductions
   double memory_bytes = 0;  // bytes of user buffers that cross the memory bus when nothing stays in cache
   uint32_t chunks = 1;      // Schedule::chunks

@@ -6,8 +6,6 @@
 namespace treering {
 namespace {
 
-constexpr uint64_t kLinePayload = 56;  // bytes of a 64-byte line beside the mailbox's flag
-
 uint64_t divide_up(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 
 // Microseconds for `bytes` at `gbps` (1 GB/s is 1000 bytes per microsecond).
@@ -40,12 +38,11 @@ void predict(const Machine& machine, uint32_t ranks, uint64_t bytes, Candidate& 
   double cpu = at_rate(work.reduce_bytes, machine.reduce_gbps * share);
   candidate.latency_us = slices * work.rounds * alpha;
   if (candidate.protocol == Protocol::kMailbox) {
-    const double lines = static_cast<double>(std::max<uint64_t>(divide_up(bytes, kLinePayload), 1));
-    candidate.executor_us = work.messages * lines * machine.line_us / share;
+    candidate.executor_us = work.messages * machine.line_us / share;
   } else {
     candidate.executor_us = slices * work.messages * machine.per_step_us / share;
-    cpu += at_rate(work.copy_bytes, machine.copy_gbps_cached * share);
   }
+  cpu += at_rate(work.exchanged_bytes, machine.exchange_gbps * share);
   // Input and output of every rank; a copy moves each of its bytes over the bus twice.
   const bool resident = 2.0 * ranks * static_cast<double>(bytes) <= static_cast<double>(machine.llc_bytes);
   const double bus = at_rate(work.memory_bytes * ranks / 2, machine.copy_gbps_memory);

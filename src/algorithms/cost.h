@@ -1,15 +1,16 @@
 // Cost: the time that a model of the machine predicts for an algorithm.
 //
-//   T = S (R a + M s) + max(C / copy + O / reduce, memory traffic)
+//   T = S (R a + M s) + max(X / exchange + O / reduce, memory traffic)
 //
 //   a, s     one message between two ranks; the executor's work for one message
 //   R, M     dependent rounds and messages of one slice; S slices
-//   C, O     bytes copied and bytes of operands reduced, at the rates of one core whose data is in cache
+//   X        bytes exchanged through lines that other cores hold, at the rate at which one core moves those
+//   O        bytes of operands reduced, at the rate of one core whose data is in cache
 //
 // which is the alpha-beta-gamma model (Thakur, Rabenseifner, Gropp 2005) with the memory bus as a second
 // limit: when the buffers of all ranks together exceed the last-level cache, each rank's share of the bus
 // bounds the data terms. With more ranks than cores every wait costs the other ranks' turns on the core, so
-// few dependent rounds win. R, M, C and O come from the formula beside each algorithm.
+// few dependent rounds win. R, M, X and O come from the formula beside each algorithm.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +22,12 @@ namespace treering {
 // What was measured on the machine. All ranks hold the identical copy, so all of them choose alike.
 struct Machine {
   double alpha_us = 0.15;            // a cache line from one rank's store to another rank's load
-  double line_us = 0.02;             // each further cache line of a mailbox
+  double line_us = 0.02;             // the work for one mailbox line written or read
   double switch_us = 3.0;            // until a waiting rank gets its turn, for each further rank on its core
-  double per_step_us = 0.06;         // the executor's work for one message sent or received
-  double copy_gbps_cached = 12.0;    // bytes copied per second by one core, in cache
-  double copy_gbps_memory = 12.0;    // by all cores together, streaming through memory
-  double reduce_gbps = 16.0;         // bytes of operands reduced per second by one core, in cache
+  double per_step_us = 0.15;         // the executor's work for one message sent or received
+  double exchange_gbps = 7.0;        // one core writing lines that others have read, or reading what they wrote
+  double copy_gbps_memory = 40.0;    // by all cores together, streaming through memory
+  double reduce_gbps = 60.0;         // bytes of operands reduced per second by one core, in cache
   uint64_t llc_bytes = 32u << 20;    // last-level cache
   uint32_t cores = 1;                // cores that the ranks may use
   uint64_t mailbox_bytes = 2048;     // largest buffer that the mailbox protocol takes; 0: there is none

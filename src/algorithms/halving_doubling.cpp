@@ -104,7 +104,7 @@ Work work(const CostInput& in) {
   Work w;
   w.rounds = 2 * log_core + (folds ? 2 : 0);
   w.messages = 4 * log_core + (folds ? 4 : 0);
-  w.copy_bytes = (in.direct ? 1 : 3) * most + (folds ? (in.direct ? 1 : 2) * in.bytes : 0);
+  w.exchanged_bytes = (in.direct ? 3 : 4) * (most + (folds ? in.bytes : 0));
   w.reduce_bytes = 2 * most + (folds ? 2 * in.bytes : 0);
   w.memory_bytes = 2 * in.bytes;
   w.chunks = core;

@@ -35,7 +35,7 @@ Work work(const CostInput& in) {
   Work w;
   w.rounds = 1;
   w.messages = 2 * (n - 1);
-  w.copy_bytes = in.direct ? 0 : n / 2 * in.bytes;
+  w.exchanged_bytes = (in.direct ? n - 1 : n) * in.bytes;
   w.reduce_bytes = n * in.bytes;
   w.memory_bytes = (in.direct ? n + 1 : 2) * in.bytes;
   return w;

@@ -64,7 +64,7 @@ Work work(const CostInput& in) {
   Work w;
   w.rounds = 2 * (n - 1);
   w.messages = 4 * (n - 1);
-  w.copy_bytes = chunk * (in.direct ? n - 1 : n + (n - 2) / 2);
+  w.exchanged_bytes = (in.direct ? 3 : 4) * chunk * (n - 1);
   w.reduce_bytes = 2 * chunk * (n - 1);
   w.memory_bytes = 2 * in.bytes;
   w.chunks = in.ranks;

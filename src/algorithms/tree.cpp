@@ -115,7 +115,7 @@ Work work(const CostInput& in) {
   Work w;
   w.rounds = 2 * depth + chunks - 1;
   w.messages = (in.ranks == 2 ? 4 : 8) * chunks;
-  w.copy_bytes = fill * (in.direct ? 1.5 : 2.0) * in.bytes;
+  w.exchanged_bytes = fill * (in.direct ? 3 : 4) * in.bytes;
   w.reduce_bytes = fill * 1.5 * in.bytes;
   w.memory_bytes = 2 * in.bytes;
   w.chunks = in.pipeline_chunks;

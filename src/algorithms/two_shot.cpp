@@ -48,7 +48,7 @@ Work work(const CostInput& in) {
   Work w;
   w.rounds = 2;
   w.messages = 4 * (n - 1);
-  w.copy_bytes = in.direct ? others / 2 : 2.5 * others;
+  w.exchanged_bytes = in.direct ? 2 * others : 3 * others + in.bytes / n;
   w.reduce_bytes = in.bytes;
   w.memory_bytes = 2 * in.bytes;
   w.chunks = in.ranks;
@@ -66,7 +66,7 @@ const Algorithm kTwoShot = {
     .input_used_once = true,
     .min_ranks = 1,
     .max_ranks = 1024,
-    .channels = 1,
+    .channels = 2,
     .pipelined = false,
     .build = build,
     .work = work};

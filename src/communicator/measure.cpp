@@ -29,12 +29,44 @@ double best_seconds(Work work) {
   return best;
 }
 
+// The two ranks' turns: each waits for its own counter, which the other advances.
+class Turns {
+ public:
+  Turns(bool first, const AreaView& rank0, const AreaView& rank1)
+      : mine_((first ? rank0 : rank1).nonce()[1]), theirs_((first ? rank1 : rank0).nonce()[1]) {}
+
+  void give() { theirs_.fetch_add(1, std::memory_order_release); }
+  // False when the partner does not answer in time.
+  bool take() {
+    ++taken_;
+    for (int polls = 1; mine_.load(std::memory_order_acquire) < taken_; ++polls) {
+      if (polls % 2000 != 0) {
+        cpu_relax();
+        continue;
+      }
+      sched_yield();
+      if (Clock::now() > limit_) return false;
+    }
+    return true;
+  }
+
+ private:
+  std::atomic_ref<uint64_t> mine_, theirs_;
+  uint64_t taken_ = 0;
+  Clock::time_point limit_ = Clock::now() + std::chrono::milliseconds(30);
+};
+
 }  // namespace
+
+size_t last_level_cache_bytes() {
+  long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  if (bytes <= 0) bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  return bytes > 0 ? static_cast<size_t>(bytes) : Machine().llc_bytes;
+}
 
 Machine measure_core() {
   Machine machine;
   std::vector<float> a(kBytes / sizeof(float), 1.0f), b(a), c(a);
-  double copy_s = best_seconds([&] { copy(b.data(), a.data(), kBytes, false); });
   const void* sources[] = {a.data(), b.data()};
   void* destinations[] = {c.data()};
   ReduceCall call;
@@ -44,38 +76,37 @@ Machine measure_core() {
   call.destination_count = 1;
   call.count = a.size();
   double reduce_s = best_seconds([&] { reduce(call); });
-  machine.copy_gbps_cached = static_cast<double>(kBytes) / copy_s / 1e9;
   machine.reduce_gbps = 2.0 * static_cast<double>(kBytes) / reduce_s / 1e9;
-  long llc = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  if (llc <= 0) llc = sysconf(_SC_LEVEL2_CACHE_SIZE);
-  if (llc > 0) machine.llc_bytes = static_cast<uint64_t>(llc);
+  machine.llc_bytes = last_level_cache_bytes();
   return machine;
 }
 
-double measure_alpha_us(bool first, const AreaView& rank0, const AreaView& rank1) {
-  // The first FIFO line of each area is not in use yet; it is left as it was found.
-  constexpr int kRounds = 200;
-  auto& own = (first ? rank0 : rank1).nonce()[first ? 1 : 1];
-  auto& other = (first ? rank1 : rank0).nonce()[1];
-  std::atomic_ref<uint64_t> mine(own), theirs(other);
-  auto begin = Clock::now();
-  auto limit = begin + std::chrono::milliseconds(20);
-  auto wait_for = [&](uint64_t value) {
-    for (int polls = 1; mine.load(std::memory_order_acquire) < value; ++polls) {
-      if (polls < 2000) { cpu_relax(); continue; }
-      sched_yield();
-      if (Clock::now() > limit) return false;
-    }
-    return true;
-  };
-  Clock::time_point started = begin;
-  for (uint64_t round = 1; round <= kRounds; ++round) {
-    if (first) theirs.store(round, std::memory_order_release);
-    if (!wait_for(round)) return Machine().alpha_us;
-    if (!first) theirs.store(round, std::memory_order_release);
-    if (round == kRounds / 2) started = Clock::now();
+void measure_pair(bool first, const AreaView& rank0, const AreaView& rank1, Machine* machine) {
+  constexpr int kPings = 200, kTransfers = 12;
+  constexpr size_t kTransferBytes = 16 << 10;
+  Turns turns(first, rank0, rank1);
+  std::vector<std::byte> local(kTransferBytes);
+  double best_ping = 1, best_transfer = 1;
+  for (int i = 0; i < kPings; ++i) {
+    auto begin = Clock::now();
+    if (first) turns.give();
+    if (!turns.take()) return;
+    if (!first) turns.give();
+    best_ping = std::min(best_ping, seconds_since(begin));
   }
-  return seconds_since(started) * 1e6 / (kRounds / 2) / 2;
+  // Rank 0 writes its staging memory, rank 1 reads it: the lines go back and forth as in a collective.
+  for (int i = 0; i < kTransfers; ++i) {
+    auto begin = Clock::now();
+    if (first) copy(rank0.staging(), local.data(), kTransferBytes, false);
+    if (first) turns.give();
+    if (!turns.take()) return;
+    if (!first) copy(local.data(), rank0.staging(), kTransferBytes, false);
+    if (!first) turns.give();
+    best_transfer = std::min(best_transfer, seconds_since(begin));
+  }
+  if (!first) return;  // only rank 0's measurements are used
+  machine->alpha_us = best_ping * 1e6 / 2;
+  machine->exchange_gbps = 2.0 * static_cast<double>(kTransferBytes) / std::max(best_transfer - best_ping, 1e-9) / 1e9;
 }
 
 }  // namespace treering

@@ -6,11 +6,15 @@
 
 namespace treering {
 
-// Rates of this core: copy and reduction of data in cache, and the last-level cache's size.
+// Bytes of the last-level cache; a guess where the system does not say.
+size_t last_level_cache_bytes();
+
+// Rates of this core: reduction of data in cache; and the last-level cache's size.
 Machine measure_core();
 
-// Time of one cache line from rank 0 to rank 1 and back, halved: both call it at the same time on rank 0's and rank
-// 1's area. Returns the default when the partner does not answer within some milliseconds.
-double measure_alpha_us(bool first, const AreaView& rank0, const AreaView& rank1);
+// What passes between ranks 0 and 1, which call it at the same time on rank 0's and rank 1's area: the time of a cache
+// line there and back, halved, and the rate at which bytes written by one are read by the other. Keeps the defaults
+// when the partner does not answer within some milliseconds.
+void measure_pair(bool first, const AreaView& rank0, const AreaView& rank1, Machine* machine);
 
 }  // namespace treering

@@ -268,7 +268,11 @@ bool Execution::move_data(StepState* state) {
   if (call.destination_count == 0 ||
       (call.destination_count == 1 && call.source_count == 1 && sources_[0] == destinations_[0]))
     return true;
-  reduce(call);
+  bool plain_copy = call.source_count == 1 && call.destination_count == 1 && call.wide_sources == call.wide_destinations;
+  if (plain_copy)
+    copy(destinations_[0], sources_[0], state->count * (call.wide_sources ? sizeof(float) : call_.type_size), state->streamed);
+  else
+    reduce(call);
   if (state->streamed) streaming_fence();
   return true;
 }

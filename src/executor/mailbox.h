@@ -30,7 +30,7 @@ class MailboxMemory {
  public:
   static constexpr size_t kLineBytes = sizeof(MailboxLine::data);
   static constexpr size_t kReaderLines = 4;
-  static constexpr size_t kMaxBytes = 16 << 10;
+  static constexpr size_t kMaxBytes = 32 << 10;
 
   MailboxMemory() = default;
   MailboxMemory(std::byte* base, uint32_t ranks) : base_(base), ranks_(ranks) {}
