@@ -8,11 +8,14 @@
 // it, memory of a transport that maps nothing becomes a private copy at the same address.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "transport/cma.h"
@@ -103,6 +106,46 @@ inline TwoSides::TwoSides(const TransportRow& row) : row_(row) {
 
 inline std::unique_ptr<Connection> TwoSides::connect(int own, uint32_t channel) {
   return row_.connect(this, own, channel);
+}
+
+inline std::string row_name(const ::testing::TestParamInfo<TransportRow>& info) {
+  std::string name = info.param.name;
+  for (char& c : name)
+    if (c == '-') c = '_';
+  return name;
+}
+
+inline Message inline_message(uint32_t signature, const void* data, uint32_t bytes) {
+  Message message;
+  message.signature = signature;
+  message.bytes = bytes;
+  message.data = data;
+  return message;
+}
+
+// The payload of the message at the head, however it is reached; in two parts where it is fetched.
+inline std::vector<std::byte> payload_of(Connection* connection, const Message& message) {
+  std::vector<std::byte> bytes(message.bytes);
+  if (message.bytes == 0) return bytes;
+  if (message.data != nullptr) {
+    std::memcpy(bytes.data(), message.data, bytes.size());
+    return bytes;
+  }
+  size_t half = bytes.size() / 2;
+  for (auto [offset, length] : {std::pair{size_t{0}, half}, std::pair{half, bytes.size() - half}})
+    if (Status status = connection->fetch(message, offset, bytes.data() + offset, length); !status.ok())
+      throw std::runtime_error(status.message());
+  return bytes;
+}
+
+inline std::vector<std::byte> pattern(uint64_t seed, size_t bytes) {
+  std::vector<std::byte> data(bytes);
+  uint64_t state = seed * 0x9E3779B97F4A7C15u + 1;
+  for (std::byte& b : data) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    b = static_cast<std::byte>(state >> 56);
+  }
+  return data;
 }
 
 }  // namespace treering
