@@ -86,8 +86,9 @@ static float* allocate(const struct points* points, struct context* context) {
   buffer = malloc(points->max_bytes);
   if (!buffer) usage_error("no memory for a buffer", points->buffers);
   if (!strcmp(points->buffers, "registered")) {
+    void* handle = NULL; /* ends with the communicator */
     memset(buffer, 0, points->max_bytes);
-    tr_check(trCommRegister(context->comm, buffer, points->max_bytes, NULL), "trCommRegister", context->comm);
+    tr_check(trCommRegister(context->comm, buffer, points->max_bytes, &handle), "trCommRegister", context->comm);
   }
   return buffer;
 }

@@ -257,7 +257,7 @@ Status Communicator::begin(const AllReduceArguments& arguments) {
   status.count.store(arguments.count, std::memory_order_relaxed);
   status.type.store(static_cast<uint16_t>(arguments.type), std::memory_order_relaxed);
   status.op.store(static_cast<uint16_t>(arguments.op), std::memory_order_relaxed);
-  status.signature.store(call_.signature, std::memory_order_relaxed);
+  status.tag.store(call_tag(call_.operation, call_.signature), std::memory_order_relaxed);
   if (!in_mailbox_) {
     RegionTable& table = RegionTable::instance();
     call_.input_region = table.find(arguments.input, bytes);

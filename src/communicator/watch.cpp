@@ -120,9 +120,8 @@ Status Watch::check_calls() {
     if (peer == context_->rank) continue;
     const RankStatus* status = context_->connection(0, peer)->peer_status();
     if (status == nullptr) continue;  // reading it costs a system call: such pairs rely on the messages' headers
-    if (status->operation.load(std::memory_order_acquire) == call_->operation &&
-        status->signature.load(std::memory_order_relaxed) != call_->signature)
-      return mismatch(peer);
+    uint64_t theirs = status->tag.load(std::memory_order_acquire), ours = call_tag(call_->operation, call_->signature);
+    if (theirs >> 32 == ours >> 32 && theirs != ours) return mismatch(peer);
   }
   return {};
 }

@@ -27,7 +27,7 @@ struct alignas(64) RankStatus {
   std::atomic<uint64_t> operation;  // number of the operation that this rank entered last, from 1
   std::atomic<uint64_t> completed;  // number of the operation that this rank completed last
   std::atomic<uint64_t> count;
-  std::atomic<uint32_t> signature;
+  std::atomic<uint64_t> tag;  // call_tag() of the operation: one value, so that it is never read half old, half new
   std::atomic<uint16_t> type;
   std::atomic<uint16_t> op;
   std::atomic<uint64_t> output_address;  // of the receive buffer, for ranks of the same process
@@ -43,12 +43,15 @@ struct alignas(64) RankStatus {
   alignas(64) FailureRecord failure;
 };
 
+// The operation's number (its low half) and the signature of the rank's call.
+constexpr uint64_t call_tag(uint64_t operation, uint32_t signature) { return operation << 32 | signature; }
+
 // A copy of the plain values.
 struct RankStatusSnapshot {
   uint64_t operation = 0;
   uint64_t completed = 0;
   uint64_t count = 0;
-  uint32_t signature = 0;
+  uint64_t tag = 0;
   uint16_t type = 0;
   uint16_t op = 0;
   bool left = false;
@@ -65,7 +68,7 @@ inline RankStatusSnapshot snapshot_of(const RankStatus& status) {
   s.operation = status.operation.load(std::memory_order_acquire);
   s.completed = status.completed.load(std::memory_order_relaxed);
   s.count = status.count.load(std::memory_order_relaxed);
-  s.signature = status.signature.load(std::memory_order_relaxed);
+  s.tag = status.tag.load(std::memory_order_relaxed);
   s.type = status.type.load(std::memory_order_relaxed);
   s.op = status.op.load(std::memory_order_relaxed);
   s.left = status.left.load(std::memory_order_relaxed) != 0;

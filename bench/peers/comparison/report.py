@@ -110,6 +110,8 @@ def chart_script(path, rounds):
         best = best_peer(of_ranks)
         curves, relative = [], []
         for library, of_library in of_ranks.items():
+            if not medians(of_library):
+                continue
             name = f"$d{len(blocks)}"
             rows = [f"{size} {time} {best[size][0] / time if size in best else 'NaN'}"
                     for size, time in sorted(medians(of_library).items())]
@@ -121,7 +123,7 @@ def chart_script(path, rounds):
                       ", \\\n  ".join(curves))
         panels.append(f"unset logscale y\nset title '{ranks} ranks'\nset ylabel 'best peer time / time'\nplot " +
                       ", \\\n  ".join(relative))
-    head = [f"set terminal svg size 1200,{450 * len(rounds)} font 'sans,11' background '#ffffff'", f"set output '{path}'",
+    head = [f"set terminal svg size 1200,{450 * len(rounds)} font 'sans,11' noenhanced background '#ffffff'", f"set output '{path}'",
             "set logscale x 2", "set format x '%.0b%B'", "set xlabel 'bytes'", "set grid", "set key top left",
             f"set multiplot layout {len(rounds)},2 title 'allreduce, float32 sum'"]
     return "\n".join(blocks + head + panels + ["unset multiplot"]) + "\n"
