@@ -166,7 +166,7 @@ TEST_P(Conformance, PeerStatusIsRead) {
   status.operation = 41;
   status.completed = 40;
   status.count = 12345;
-  status.signature = 99;
+  status.tag = call_tag(41, 99);
   status.type = trFloat16;
   status.op = trMax;
   status.waiting_for = 3;
@@ -175,7 +175,7 @@ TEST_P(Conformance, PeerStatusIsRead) {
   EXPECT_EQ(snapshot.operation, 41u);
   EXPECT_EQ(snapshot.completed, 40u);
   EXPECT_EQ(snapshot.count, 12345u);
-  EXPECT_EQ(snapshot.signature, 99u);
+  EXPECT_EQ(snapshot.tag, call_tag(41, 99));
   EXPECT_EQ(snapshot.type, trFloat16);
   EXPECT_EQ(snapshot.op, trMax);
   EXPECT_EQ(snapshot.waiting_for, 3u);
