@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <mutex>
 
 namespace treering {
 namespace {
@@ -60,6 +61,26 @@ Status check_line(const MapLine& line, bool guard_below) {
   return {};
 }
 
+// A file of /proc/self, kept open. It shows the process that opened it, so a forked child opens its own.
+class OwnProcFile {
+ public:
+  explicit OwnProcFile(const char* path) : path_(path) {}
+  int descriptor() {
+    std::lock_guard lock(mutex_);
+    if (owner_ == getpid()) return descriptor_;
+    if (descriptor_ >= 0) close(descriptor_);
+    descriptor_ = open(path_, O_RDONLY | O_CLOEXEC);
+    owner_ = getpid();
+    return descriptor_;
+  }
+
+ private:
+  const char* path_;
+  std::mutex mutex_;
+  pid_t owner_ = 0;
+  int descriptor_ = -1;
+};
+
 }  // namespace
 
 Status check_plain_anonymous(const void* begin_pointer, size_t bytes) {
@@ -90,17 +111,16 @@ Status check_plain_anonymous(const void* begin_pointer, size_t bytes) {
 }
 
 bool page_is_of_file(const void* address, uint64_t inode) {
-  static const int maps = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  static OwnProcFile maps("/proc/self/maps"), pagemap("/proc/self/pagemap");
   ProcmapQuery query{};
   query.size = sizeof query;
   query.query_addr = reinterpret_cast<uint64_t>(address);
-  if (ioctl(maps, kProcmapQuery, &query) == 0) return query.inode == inode;
+  if (ioctl(maps.descriptor(), kProcmapQuery, &query) == 0) return query.inode == inode;
   if (errno == ENOENT) return false;
   // Bit 61 of a pagemap entry: the page is file-backed or shared.
-  static const int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
   uint64_t entry = 0;
   off_t offset = static_cast<off_t>(reinterpret_cast<uint64_t>(address) / kPageBytes * sizeof entry);
-  if (pread(pagemap, &entry, sizeof entry, offset) != sizeof entry) return false;
+  if (pread(pagemap.descriptor(), &entry, sizeof entry, offset) != sizeof entry) return false;
   return (entry >> 61 & 1) != 0;
 }
 

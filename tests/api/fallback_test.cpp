@@ -1,0 +1,203 @@
+// What a communicator does when the machine really refuses a transport: seccomp filters take system calls
+// away, and namespaces take away what one process sees of another.
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+
+#include "support/processes.h"
+#include "support/seccomp.h"
+
+namespace treering::testing {
+namespace {
+
+constexpr int kCannot = 77;  // exit code: the kernel forbids what the test needs
+
+// Sums in several sizes over the communicator; 0 or an exit code.
+int check_sums(trComm_t comm, int rank, int ranks, float* input, float* output, size_t capacity) {
+  for (size_t count : {size_t{1}, size_t{1000}, capacity}) {
+    for (size_t i = 0; i < count; ++i) input[i] = static_cast<float>((i + static_cast<size_t>(rank)) % 100);
+    TR_CHECK(trAllReduce(input, output, count, trFloat32, trSum, comm, nullptr));
+    for (size_t i = 0; i < count; ++i) {
+      float expected = 0;
+      for (int r = 0; r < ranks; ++r) expected += static_cast<float>((i + static_cast<size_t>(r)) % 100);
+      if (output[i] != expected) return say("element " + std::to_string(i) + " is wrong"), 50;
+    }
+  }
+  return 0;
+}
+
+int run_rank(int rank, int ranks, const trUniqueId& id) {
+  trConfig_t config = TR_CONFIG_INITIALIZER;
+  config.timeout_ms = 30'000;
+  trComm_t comm = nullptr;
+  TR_CHECK(trCommInitRankConfig(&comm, ranks, id, rank, &config));
+  std::vector<float> input(200'003), output(200'003);
+  if (int code = check_sums(comm, rank, ranks, input.data(), output.data(), input.size()); code != 0)
+    return code;
+  TR_CHECK(trCommDestroy(comm));
+  return 0;
+}
+
+class Fallback : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/treering-fallback-XXXXXX";
+    ASSERT_NE(mkdtemp(name), nullptr);
+    directory_ = name;
+    setenv("TREERING_DEBUG", "INFO", 1);
+    setenv("TREERING_DEBUG_FILE", (directory_ + "/%p.log").c_str(), 1);
+  }
+  void TearDown() override {
+    unsetenv("TREERING_DEBUG");
+    unsetenv("TREERING_DEBUG_FILE");
+    std::filesystem::remove_all(directory_);
+  }
+  // Lines of a rank's log with `word`.
+  std::vector<std::string> logged(pid_t pid, const std::string& word) {
+    std::ifstream file(directory_ + "/" + std::to_string(pid) + ".log");
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(file, line);)
+      if (line.find(word) != std::string::npos) lines.push_back(line);
+    return lines;
+  }
+  std::string directory_;
+};
+
+void expect_success(RankProcesses* processes, int ranks) {
+  for (int rank = 0; rank < ranks; ++rank) {
+    RankResult result = processes->wait(rank);
+    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ", signal " << result.signal << ": "
+                                   << result.output;
+  }
+}
+
+TEST_F(Fallback, WithoutMemfdCrossMemoryAttachIsUsedAndTheLogSaysWhyOnce) {
+  RankProcesses processes(3, [](int rank, const trUniqueId& id) {
+    if (!deny_system_calls({SYS_memfd_create})) return say("no seccomp filter"), 51;
+    return run_rank(rank, 3, id);
+  });
+  expect_success(&processes, 3);
+  for (int rank = 0; rank < 3; ++rank) {
+    auto lines = logged(processes.pid(rank), "by cma");
+    ASSERT_EQ(lines.size(), 1u) << "rank " << rank;
+    EXPECT_NE(lines[0].find("memfd_create"), std::string::npos) << lines[0];
+  }
+}
+
+TEST_F(Fallback, WithoutCrossMemoryAttachSharedMemoryIsUsed) {
+  RankProcesses processes(3, [](int rank, const trUniqueId& id) {
+    if (!deny_system_calls({SYS_process_vm_readv, SYS_process_vm_writev}))
+      return say("no seccomp filter"), 51;
+    return run_rank(rank, 3, id);
+  });
+  expect_success(&processes, 3);
+  for (int rank = 0; rank < 3; ++rank) EXPECT_TRUE(logged(processes.pid(rank), "by cma").empty());
+}
+
+TEST_F(Fallback, WithoutEitherTheErrorNamesBothRanksAndBothCauses) {
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    if (!deny_system_calls({SYS_memfd_create, SYS_process_vm_readv})) return say("no seccomp filter"), 51;
+    trComm_t comm = nullptr;
+    trResult_t result = trCommInitRank(&comm, 2, id, rank);
+    say(trGetLastError(nullptr));
+    return 10 + result;
+  });
+  for (int rank : {0, 1}) {
+    RankResult result = processes.wait(rank, std::chrono::seconds(20));
+    EXPECT_EQ(result.exit_code, 10 + trSystemError) << result.output;
+    std::string pair = rank == 0 ? "ranks 0 and 1" : "ranks 1 and 0";
+    for (const std::string& word :
+         {pair, std::to_string(processes.pid(1 - rank)), std::string("memfd_create"),
+          std::string("process_vm_readv"), std::string("Operation not permitted")})
+      EXPECT_NE(result.output.find(word), std::string::npos)
+          << "\"" << word << "\" is not in: " << result.output;
+  }
+}
+
+TEST_F(Fallback, WhenOneRankAloneLacksCrossMemoryAttachThePairAgrees) {
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    if (rank == 1 && !deny_system_calls({SYS_process_vm_readv, SYS_process_vm_writev}))
+      return say("no filter"), 51;
+    trConfig_t config = TR_CONFIG_INITIALIZER;
+    config.transports = "cma";
+    config.timeout_ms = 20'000;
+    trComm_t comm = nullptr;
+    trResult_t result = trCommInitRankConfig(&comm, 2, id, rank, &config);
+    say(trGetLastError(nullptr));
+    return 10 + result;
+  });
+  for (int rank : {0, 1}) {
+    RankResult result = processes.wait(rank, std::chrono::seconds(30));
+    EXPECT_EQ(result.exit_code, 10 + trSystemError) << result.output;
+    EXPECT_NE(result.output.find("share no transport"), std::string::npos) << result.output;
+  }
+}
+
+// Runs `body` in a child that is the first process of a pid namespace of its own.
+int in_pid_namespace(const std::function<int()>& body) {
+  if (unshare(CLONE_NEWPID) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWPID) != 0) return kCannot;
+  pid_t child = fork();
+  if (child < 0) return kCannot;
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    _exit(body());
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 60;
+}
+
+// Whether a process here may do what the body needs; asked first, in a child, so that no rank waits in vain.
+bool kernel_allows(const std::function<bool()>& attempt) {
+  pid_t child = fork();
+  if (child == 0) _exit(attempt() ? 0 : 1);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+TEST_F(Fallback, RanksInDifferentPidNamespacesShareMemory) {
+  if (!kernel_allows([] { return unshare(CLONE_NEWPID) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWPID) == 0; }))
+    GTEST_SKIP() << "the kernel forbids unshare(CLONE_NEWPID) to this user";
+  RankProcesses processes(3, [](int rank, const trUniqueId& id) {
+    if (rank == 0) return run_rank(rank, 3, id);
+    return in_pid_namespace([&] { return run_rank(rank, 3, id); });
+  });
+  expect_success(&processes, 3);
+  EXPECT_EQ(logged(processes.pid(0), "without registered buffers").size(), 1u);
+}
+
+bool hide_proc() {
+  return unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         mount("none", "/proc", "tmpfs", 0, nullptr) == 0;
+}
+
+TEST_F(Fallback, WithoutProcAllocatedMemoryStillWorks) {
+  if (!kernel_allows(hide_proc)) GTEST_SKIP() << "the kernel forbids mount namespaces to this user";
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    if (rank == 1 && !hide_proc()) return 61;
+    trConfig_t config = TR_CONFIG_INITIALIZER;
+    config.timeout_ms = 30'000;
+    trComm_t comm = nullptr;
+    TR_CHECK(trCommInitRankConfig(&comm, 2, id, rank, &config));
+    constexpr size_t kCount = 300'000;
+    void *input = nullptr, *output = nullptr;
+    TR_CHECK(trMemAlloc(&input, kCount * sizeof(float)));
+    TR_CHECK(trMemAlloc(&output, kCount * sizeof(float)));
+    int code = check_sums(comm, rank, 2, static_cast<float*>(input), static_cast<float*>(output), kCount);
+    if (code != 0) return code;
+    TR_CHECK(trCommDestroy(comm));
+    TR_CHECK(trMemFree(input));
+    TR_CHECK(trMemFree(output));
+    return 0;
+  });
+  expect_success(&processes, 2);
+}
+
+}  // namespace
+}  // namespace treering::testing

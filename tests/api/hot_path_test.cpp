@@ -1,0 +1,207 @@
+// A warm blocking trAllReduce of up to 4 KiB allocates nothing, takes no lock and makes no system call.
+// Allocations and locks are counted by standing in for malloc and pthread_mutex_lock; system calls by a
+// seccomp filter that traps them.
+#include <dlfcn.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <ucontext.h>
+
+#include <cstdio>
+#include <fstream>
+#include <mutex>
+#include <new>
+
+#include "support/processes.h"
+#include "support/seccomp.h"
+
+namespace {
+
+struct Counts {
+  bool on = false;
+  unsigned long allocations = 0, locks = 0;
+};
+// Of the calling thread; plain data, so that touching it never allocates. (initial-exec: part of the
+// executable)
+thread_local Counts counts;
+
+// System calls that the filter has trapped in this process since the last reset.
+volatile sig_atomic_t yields = 0, other_calls = 0, last_other = -1;
+
+}  // namespace
+
+extern "C" {
+void* __libc_malloc(size_t);
+void* __libc_calloc(size_t, size_t);
+void* __libc_realloc(void*, size_t);
+void* __libc_memalign(size_t, size_t);
+void __libc_free(void*);
+
+#define STAND_IN __attribute__((visibility("default"), used))
+STAND_IN void* malloc(size_t bytes) noexcept { return counts.allocations += counts.on, __libc_malloc(bytes); }
+STAND_IN void* calloc(size_t n, size_t bytes) noexcept {
+  return counts.allocations += counts.on, __libc_calloc(n, bytes);
+}
+STAND_IN void* realloc(void* old, size_t bytes) noexcept {
+  return counts.allocations += counts.on, __libc_realloc(old, bytes);
+}
+STAND_IN void* aligned_alloc(size_t alignment, size_t bytes) noexcept {
+  return counts.allocations += counts.on, __libc_memalign(alignment, bytes);
+}
+STAND_IN int posix_memalign(void** memory, size_t alignment, size_t bytes) noexcept {
+  counts.allocations += counts.on;
+  *memory = __libc_memalign(alignment, bytes);
+  return *memory != nullptr ? 0 : ENOMEM;
+}
+STAND_IN void free(void* memory) noexcept {
+  counts.allocations += counts.on && memory != nullptr;
+  __libc_free(memory);
+}
+
+STAND_IN int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
+  using Lock = int (*)(pthread_mutex_t*);
+  static Lock real = nullptr;  // no guard variable: that would lock
+  if (real == nullptr) real = reinterpret_cast<Lock>(dlsym(RTLD_NEXT, "pthread_mutex_lock"));
+  counts.locks += counts.on;
+  return real(mutex);
+}
+STAND_IN int pthread_mutex_trylock(pthread_mutex_t* mutex) noexcept {
+  using Lock = int (*)(pthread_mutex_t*);
+  static Lock real = nullptr;
+  if (real == nullptr) real = reinterpret_cast<Lock>(dlsym(RTLD_NEXT, "pthread_mutex_trylock"));
+  counts.locks += counts.on;
+  return real(mutex);
+}
+}
+
+namespace treering::testing {
+namespace {
+
+constexpr size_t kCounts[] = {0, 1, 2, 14, 15, 56, 57, 256, 1000, 1024};  // floats: up to 4 KiB
+constexpr int kRounds = 200;
+constexpr int kCallsPerRound = 50;
+
+// CPUs that this process may use, and that its cgroup pays for.
+int usable_cpus(std::vector<int>* cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 0;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(cpu, &set)) cpus->push_back(cpu);
+  auto count = static_cast<double>(cpus->size());
+  std::ifstream limit("/sys/fs/cgroup/cpu.max");
+  if (double quota = 0, period = 0; limit >> quota >> period) count = std::min(count, quota / period);
+  return static_cast<int>(count);
+}
+
+class HotPath : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    int cpus = usable_cpus(&cpus_);
+    if (cpus < GetParam())
+      GTEST_SKIP() << GetParam() << " ranks need a core each to wait by spinning alone; " << cpus
+                   << " are usable";
+  }
+  // A communicator of pinned ranks that has run every size.
+  int warm_up(int rank, const trUniqueId& id, trComm_t* comm) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpus_[static_cast<size_t>(rank)], &set);
+    sched_setaffinity(0, sizeof set, &set);
+    TR_CHECK(trCommInitRank(comm, GetParam(), id, rank));
+    for (int time = 0; time < 3; ++time)
+      for (size_t count : kCounts)
+        TR_CHECK(trAllReduce(input_, output_, count, trFloat32, trSum, *comm, nullptr));
+    return 0;
+  }
+  std::vector<int> cpus_;
+  float input_[1024] = {}, output_[1024] = {};
+};
+
+TEST_P(HotPath, AllocatesNothingAndLocksNothing) {
+  expect_all_succeed(GetParam(), [this](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr;
+    if (int code = warm_up(rank, id, &comm); code != 0) return code;
+    trResult_t result = trSuccess;
+    counts.on = true;
+    for (int call = 0; call < 1000 && result == trSuccess; ++call)
+      result = trAllReduce(input_, output_, kCounts[call % 10], trFloat32, trSum, comm, nullptr);
+    counts.on = false;
+    TR_CHECK(result);
+    unsigned long allocations = counts.allocations, locks = counts.locks;
+    if (allocations + locks != 0)
+      return say(std::to_string(allocations) + " allocations or frees, " + std::to_string(locks) + " locks"),
+             1;
+    // The counters do count.
+    counts.on = true;
+    std::mutex mutex;
+    mutex.lock();
+    mutex.unlock();
+    delete new (std::nothrow) volatile int(rank);
+    void* volatile memory = std::malloc(10);
+    std::free(memory);
+    counts.on = false;
+    if (counts.allocations < 2 || counts.locks != 1) return say("the counters do not count"), 2;
+    TR_CHECK(trCommDestroy(comm));
+    return 0;
+  });
+}
+
+// The trapped call fails with ENOSYS, as a kernel without it would have it.
+void fail_with_enosys(void* context) {
+  auto& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
+#if defined(__x86_64__)
+  machine.gregs[REG_RAX] = -ENOSYS;
+#elif defined(__aarch64__)
+  machine.regs[0] = static_cast<unsigned long long>(-ENOSYS);
+#endif
+}
+
+void on_trap(int, siginfo_t* info, void* context) {
+  fail_with_enosys(context);
+  if (info->si_syscall == SYS_sched_yield) {
+    yields = yields + 1;
+  } else {
+    other_calls = other_calls + 1;
+    last_other = info->si_syscall;
+  }
+}
+
+// Another process may take the core away from one rank; then the others wait for long and legitimately yield.
+// Such a round is told by its yields and does not count; most rounds have none.
+TEST_P(HotPath, MakesNoSystemCall) {
+  expect_all_succeed(GetParam(), [this](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr;
+    if (int code = warm_up(rank, id, &comm); code != 0) return code;
+    struct sigaction action {};
+    action.sa_sigaction = on_trap;
+    action.sa_flags = SA_SIGINFO;
+    sigaction(SIGSYS, &action, nullptr);
+    if (!filter_system_calls({SYS_write, SYS_exit_group, SYS_rt_sigreturn}, SECCOMP_RET_ALLOW,
+                             SECCOMP_RET_TRAP, false))
+      return say("the kernel allows no seccomp filter"), 3;
+    int clean = 0;
+    for (int round = 0; round < kRounds; ++round) {
+      yields = 0;
+      other_calls = 0;
+      for (int call = 0; call < kCallsPerRound; ++call)
+        if (trAllReduce(input_, output_, kCounts[call % 10], trFloat32, trSum, comm, nullptr) != trSuccess)
+          return 4;
+      if (other_calls != 0 && yields == 0)
+        return say("system call " + std::to_string(last_other) + " without having waited"), 5;
+      clean += yields == 0;
+    }
+    if (clean < kRounds / 10)
+      return say("only " + std::to_string(clean) + " rounds without a system call"), 6;
+    // The filter does trap.
+    other_calls = 0;
+    (void)getppid();
+    return other_calls == 1 ? 0 : 7;
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, HotPath, ::testing::Values(2, 4));
+
+}  // namespace
+}  // namespace treering::testing

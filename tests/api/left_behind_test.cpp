@@ -1,0 +1,228 @@
+// After a communicator's end, and after ranks were killed, nothing of it stays: no process, no file in
+// /dev/shm or /tmp, no socket (file or abstract), no descriptor, no mapping.
+#include <dirent.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "support/processes.h"
+
+namespace treering::testing {
+namespace {
+
+// What the descriptors of this process refer to.
+std::vector<std::string> descriptors() {
+  std::vector<std::string> targets;
+  DIR* directory = opendir("/proc/self/fd");
+  while (dirent* entry = readdir(directory)) {
+    char target[512];
+    ssize_t length = readlinkat(dirfd(directory), entry->d_name, target, sizeof target);
+    if (length > 0) targets.emplace_back(target, static_cast<size_t>(length));
+  }
+  closedir(directory);
+  return targets;
+}
+
+// Names of the Unix sockets of this process ("@..." = abstract), without those that have none.
+std::set<std::string> socket_names() {
+  std::set<std::string> inodes, names;
+  for (const std::string& target : descriptors())
+    if (target.rfind("socket:[", 0) == 0) inodes.insert(target.substr(8, target.size() - 9));
+  std::ifstream table("/proc/net/unix");
+  for (std::string line; std::getline(table, line);) {
+    std::istringstream words(line);
+    std::string word, inode, name;
+    for (int i = 0; i < 6; ++i) words >> word;
+    if (words >> inode >> name && inodes.count(inode) != 0) names.insert(name);
+  }
+  return names;
+}
+
+bool socket_exists(const std::string& name) {
+  std::ifstream table("/proc/net/unix");
+  for (std::string line; std::getline(table, line);) {
+    std::istringstream words(line);
+    std::string word;
+    while (words >> word)
+      if (word == name) return true;
+  }
+  return false;
+}
+
+std::vector<std::string> mappings_with(const std::string& word) {
+  std::ifstream maps("/proc/self/maps");
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(maps, line);)
+    if (line.find(word) != std::string::npos) lines.push_back(line);
+  return lines;
+}
+
+size_t threads() {
+  auto tasks = std::filesystem::directory_iterator("/proc/self/task");
+  return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
+}
+
+// Polls: threads of the library end a moment after the call that made them superfluous.
+bool soon(const std::function<bool()>& condition) {
+  auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+// Files that a rank could leave behind: what it has open or mapped in directories that outlive it, besides
+// what it has inherited (its output may go to a file).
+std::string lasting_files(const std::vector<std::string>& inherited) {
+  std::string found;
+  for (const std::string& target : descriptors()) {
+    if (std::find(inherited.begin(), inherited.end(), target) != inherited.end()) continue;
+    for (const char* place : {"/dev/shm/", "/tmp/", "/run/", "/var/"})
+      if (target.rfind(place, 0) == 0 && target.find("(deleted)") == std::string::npos) found += target + " ";
+  }
+  for (const std::string& line : mappings_with("/dev/shm/")) found += line + " ";
+  for (const std::string& name : socket_names())
+    if (name[0] != '@') found += name + " ";
+  return found;
+}
+
+int one_life(int rank, int ranks, const trUniqueId& id, const std::function<int(trComm_t)>& middle) {
+  trConfig_t config = TR_CONFIG_INITIALIZER;
+  config.timeout_ms = 30'000;
+  trComm_t comm = nullptr;
+  TR_CHECK(trCommInitRankConfig(&comm, ranks, id, rank, &config));
+  std::vector<float> buffer(100'000, 1.0f);
+  TR_CHECK(trAllReduce(buffer.data(), buffer.data(), buffer.size(), trFloat32, trSum, comm, nullptr));
+  if (int code = middle(comm); code != 0) return code;
+  TR_CHECK(trCommDestroy(comm));
+  return 0;
+}
+
+TEST(LeftBehind, NothingAfterANormalEnd) {
+  auto inherited = descriptors();
+  RankProcesses processes(3, [&inherited](int rank, const trUniqueId& id) {
+    // Only now, between trGetUniqueId and the end of init, does rank 0 listen.
+    if (rank == 0)
+      for (const std::string& name : socket_names()) say(name + "\n");
+    int code = one_life(rank, 3, id, [&](trComm_t) {
+      std::string files = lasting_files(inherited);
+      return files.empty() ? 0 : (say("open or mapped: " + files), 2);
+    });
+    if (code != 0) return code;
+    if (!soon([] { return socket_names().empty(); })) return say("a socket stays"), 3;
+    if (!soon([] { return mappings_with("treering").size() == mappings_with("libtreering").size(); }))
+      return say("a mapping stays: " + mappings_with("memfd:treering").at(0)), 4;
+    for (const std::string& target : descriptors())
+      if (target.find("memfd") != std::string::npos) return say("a memfd stays: " + target), 5;
+    return 0;
+  });
+  auto results = processes.wait_all();
+  for (const RankResult& result : results) EXPECT_EQ(result.exit_code, 0) << result.output;
+  std::istringstream names(results[0].output);
+  int seen = 0;
+  for (std::string name; std::getline(names, name); ++seen) {
+    EXPECT_EQ(name[0], '@') << "an abstract socket, no file: " << name;
+    EXPECT_FALSE(socket_exists(name)) << name;
+  }
+  EXPECT_GE(seen, 1) << "the test saw the listener while it was there";
+}
+
+TEST(LeftBehind, DescriptorsAndThreadsDoNotGrowWithCommunicators) {
+  pid_t child = fork();
+  if (child == 0) {
+    auto live = [] {
+      trComm_t comms[3];
+      if (trCommInitAll(comms, 3) != trSuccess) return false;
+      float values[3] = {1, 2, 3};
+      trGroupStart();
+      for (int rank = 0; rank < 3; ++rank)
+        trAllReduce(&values[rank], &values[rank], 1, trFloat32, trSum, comms[rank], nullptr);
+      if (trGroupEnd() != trSuccess || values[1] != 6) return false;
+      for (trComm_t comm : comms)
+        if (trCommDestroy(comm) != trSuccess) return false;
+      return true;
+    };
+    if (!live() || !live()) _exit(1);
+    if (!soon([] { return socket_names().empty(); })) _exit(2);
+    size_t open = descriptors().size(), running = threads(), mapped = mappings_with("memfd").size();
+    for (int time = 0; time < 10; ++time)
+      if (!live()) _exit(1);
+    if (!soon([=] { return descriptors().size() <= open; })) _exit(3);
+    if (!soon([=] { return threads() <= running; })) _exit(4);
+    _exit(mappings_with("memfd").size() <= mapped ? 0 : 5);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0)
+      << "1: a call failed, 2: a socket, 3: descriptors, 4: threads, 5: mappings";
+}
+
+// The children of a process, by its threads.
+std::string children_of(pid_t pid) {
+  std::string all;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
+    std::ifstream children(task.path() / "children");
+    for (std::string child; children >> child;) all += child + " ";
+  }
+  return all;
+}
+
+class LeftBehindAfterKill : public ::testing::TestWithParam<bool> {};
+
+// Killed before init is done (only rank 0 listens), or in the middle of operations; one rank, then all.
+TEST_P(LeftBehindAfterKill, Nothing) {
+  bool during_init = GetParam();
+  RankProcesses processes(3, [during_init](int rank, const trUniqueId& id) {
+    if (rank == 0)
+      for (const std::string& name : socket_names()) say(name + "\n");
+    if (during_init) {
+      reached();
+      if (rank == 2) std::this_thread::sleep_for(std::chrono::seconds(60));
+    }
+    return one_life(rank, 3, id, [](trComm_t comm) {
+      std::vector<float> buffer(1'000'000, 0.0f);
+      reached();
+      for (;;)
+        if (trAllReduce(buffer.data(), buffer.data(), buffer.size(), trFloat32, trSum, comm, nullptr) !=
+            trSuccess)
+          return 20;
+    });
+  });
+  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
+  for (int rank = 0; rank < 3; ++rank)
+    EXPECT_EQ(children_of(processes.pid(rank)), "") << "a rank starts no process";
+  kill(processes.pid(1), SIGKILL);
+  std::vector<RankResult> results(3);
+  if (during_init) {
+    kill(processes.pid(0), SIGKILL);
+    kill(processes.pid(2), SIGKILL);
+  }
+  for (int rank = 0; rank < 3; ++rank) {
+    results[static_cast<size_t>(rank)] = processes.wait(rank, std::chrono::seconds(20));
+    bool killed = during_init || rank == 1;
+    EXPECT_EQ(results[static_cast<size_t>(rank)].signal, killed ? SIGKILL : 0) << "rank " << rank;
+    if (!killed) {
+      EXPECT_EQ(results[static_cast<size_t>(rank)].exit_code, 20)
+          << results[static_cast<size_t>(rank)].output;
+    }
+    EXPECT_NE(kill(processes.pid(rank), 0), 0) << "rank " << rank << " still runs";
+  }
+  std::istringstream names(results[0].output);
+  int seen = 0;
+  for (std::string name; std::getline(names, name); ++seen) EXPECT_FALSE(socket_exists(name)) << name;
+  EXPECT_GE(seen, 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(When, LeftBehindAfterKill, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "DuringInit" : "DuringOperations"; });
+
+}  // namespace
+}  // namespace treering::testing

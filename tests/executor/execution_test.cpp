@@ -1,0 +1,223 @@
+// Execution of every algorithm by one thread that drives all ranks in random order, with slots so small that
+// a call is many slices and slots run out.
+#include "executor/execution.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "executor/local_ranks.h"
+
+namespace treering {
+namespace {
+
+struct Setting {
+  const Algorithm* algorithm;
+  uint32_t ranks;
+  uint32_t channels;
+};
+
+// One thread drives everything: ThreadSanitizer has nothing to find and is slow, so it runs a few.
+#if defined(__SANITIZE_THREAD__)
+constexpr uint32_t kRankCounts[] = {3, 8}, kChannelCounts[] = {2};
+#else
+constexpr uint32_t kRankCounts[] = {2, 3, 4, 5, 8, 9}, kChannelCounts[] = {1, 2, 3, 4};
+#endif
+
+std::vector<Setting> settings() {
+  std::vector<Setting> all;
+  for (const Algorithm* algorithm : allreduce_algorithms())
+    for (uint32_t ranks : kRankCounts)
+      for (uint32_t channels : kChannelCounts) all.push_back({algorithm, ranks, channels});
+  return all;
+}
+
+std::string setting_name(const ::testing::TestParamInfo<Setting>& info) {
+  std::string name = std::string(info.param.algorithm->name) + "_ranks" + std::to_string(info.param.ranks) +
+                     "_channels" + std::to_string(info.param.channels);
+  for (char& c : name)
+    if (c == '-') c = '_';
+  return name;
+}
+
+class EveryAlgorithm : public ::testing::TestWithParam<Setting> {
+ protected:
+  uint64_t seed_ = std::random_device()();
+  std::mt19937_64 random_{seed_};
+};
+
+// Wrapping sums of random integers are exact in any order.
+std::vector<uint32_t> expected_sum(const std::vector<Bytes>& inputs, size_t count) {
+  std::vector<uint32_t> sum(count);
+  for (const Bytes& input : inputs)
+    for (size_t i = 0; i < count; ++i) {
+      uint32_t value;
+      std::memcpy(&value, input.data() + i * sizeof value, sizeof value);
+      sum[i] += value;
+    }
+  return sum;
+}
+
+void expect_sums(const JobBuffers& buffers, const std::vector<uint32_t>& expected, const std::string& what) {
+  for (size_t rank = 0; rank < buffers.outputs.size(); ++rank)
+    for (size_t i = 0; i < expected.size(); ++i) {
+      uint32_t value;
+      std::memcpy(&value, buffers.outputs[rank].data() + i * sizeof value, sizeof value);
+      ASSERT_EQ(value, expected[i]) << what << ": rank " << rank << " element " << i;
+    }
+  if (buffers.in_place) return;
+  for (size_t rank = 0; rank < buffers.outputs.size(); ++rank)
+    ASSERT_EQ(buffers.outputs[rank].back(), std::byte{0xEE}) << what << ": written past the end";
+}
+
+TEST_P(EveryAlgorithm, SumsOddCountsThroughTinySlots) {
+  auto [algorithm, ranks, channels] = GetParam();
+  for (size_t slot_bytes : {size_t{1024}, size_t{16384}}) {
+    LocalRanks executor(ranks, channels, slot_bytes, false);
+    for (size_t count : {size_t{0}, size_t{1}, size_t{7}, size_t{1023}, size_t{20'011}, size_t{60'001}})
+      for (bool in_place : {false, true})
+        for (uint32_t pipeline : {1u, 3u}) {
+          if (pipeline > 1 && !algorithm->pipelined) continue;
+          std::string what = "slot " + std::to_string(slot_bytes) + " count " + std::to_string(count) +
+                             (in_place ? " in place" : "") + " pipeline " + std::to_string(pipeline) +
+                             " seed " + std::to_string(seed_);
+          JobBuffers buffers(ranks, trUint32, count, in_place, &random_);
+          auto inputs = buffers.inputs;
+          auto expected = expected_sum(inputs, count);
+          Job job = buffers.job(count, trUint32, trSum);
+          job.chunk_bytes = random_() % 3 == 0 ? 512 : 0;
+          executor.stream_from(random_() % 2 == 0 ? 4096 : SIZE_MAX);
+          ASSERT_EQ(executor.run(*algorithm, job, pipeline, &random_), "") << what;
+          ASSERT_NO_FATAL_FAILURE(expect_sums(buffers, expected, what));
+          if (!in_place) {
+            ASSERT_EQ(buffers.inputs, inputs) << what << ": the input was changed";
+          }
+        }
+  }
+}
+
+// Integers that 16-bit floats hold exactly, whose sums they do not: with wide partials the sum is rounded
+// once.
+TEST_P(EveryAlgorithm, WidePartialsRoundOnce) {
+  auto [algorithm, ranks, channels] = GetParam();
+  constexpr size_t kCount = 3001;
+  LocalRanks executor(ranks, channels, 4096, true);
+  for (trDataType_t type : {trFloat16, trBfloat16}) {
+    auto convert = [type = type](const std::vector<float>& values) {
+      Bytes narrow(values.size() * 2 + 1);
+      const void* source = values.data();
+      void* destination = narrow.data();
+      ReduceCall call;
+      call.type = type;
+      call.sources = &source;
+      call.source_count = 1;
+      call.wide_sources = 1;
+      call.destinations = &destination;
+      call.destination_count = 1;
+      call.count = values.size();
+      reduce(call);
+      return narrow;
+    };
+    uint32_t limit = type == trFloat16 ? 2048 : 256;
+    for (bool in_place : {false, true}) {
+      JobBuffers buffers(ranks, type, kCount, in_place, &random_);
+      std::vector<float> sums(kCount, 0.0f);
+      for (uint32_t rank = 0; rank < ranks; ++rank) {
+        std::vector<float> values(kCount);
+        for (size_t i = 0; i < kCount; ++i) sums[i] += values[i] = static_cast<float>(random_() % limit);
+        (in_place ? buffers.outputs : buffers.inputs)[rank] = convert(values);
+      }
+      Bytes expected = convert(sums);
+      Job job = buffers.job(kCount, type, trSum);
+      ASSERT_EQ(executor.run(*algorithm, job, 2, &random_), "") << "seed " << seed_;
+      for (uint32_t rank = 0; rank < ranks; ++rank)
+        ASSERT_EQ(std::memcmp(buffers.outputs[rank].data(), expected.data(), kCount * 2), 0)
+            << find_type(type)->name << " rank " << rank << (in_place ? " in place" : "") << " seed "
+            << seed_;
+    }
+  }
+}
+
+// Floats of any fraction: whatever the rounding, it is the same on every rank, and avg is near the true mean.
+TEST_P(EveryAlgorithm, RanksAgreeBitForBit) {
+  auto [algorithm, ranks, channels] = GetParam();
+  constexpr size_t kCount = 9001;
+  LocalRanks executor(ranks, channels, 2048, false);
+  for (trDataType_t type : {trFloat32, trFloat64, trBfloat16})
+    for (trRedOp_t op : {trSum, trAvg, trMax, trProd}) {
+      JobBuffers buffers(ranks, type, kCount, random_() % 2 == 0, &random_);
+      auto inputs = buffers.inputs;
+      ASSERT_EQ(executor.run(*algorithm, buffers.job(kCount, type, op), 1, &random_), "") << "seed " << seed_;
+      size_t bytes = kCount * find_type(type)->size;
+      for (uint32_t rank = 1; rank < ranks; ++rank)
+        ASSERT_EQ(std::memcmp(buffers.outputs[0].data(), buffers.outputs[rank].data(), bytes), 0)
+            << find_type(type)->name << " " << find_op(op)->name << " rank " << rank << " seed " << seed_;
+      if (type != trFloat64 || op != trAvg) continue;
+      for (size_t i = 0; i < kCount; ++i) {
+        double mean = 0, value = 0, got = 0;
+        for (const Bytes& input : inputs) {
+          std::memcpy(&value, input.data() + i * 8, 8);
+          mean += value / ranks;
+        }
+        std::memcpy(&got, buffers.outputs[0].data() + i * 8, 8);
+        ASSERT_NEAR(got, mean, 1e-12) << "element " << i << " seed " << seed_;
+      }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Settings, EveryAlgorithm, ::testing::ValuesIn(settings()), setting_name);
+
+TEST(Execution, OperationsFollowOneAnotherOnTheSameConnections) {
+  uint64_t seed = std::random_device()();
+  std::mt19937_64 random(seed);
+  LocalRanks executor(5, 2, 1024, false);
+  for (int operation = 0; operation < 200; ++operation) {
+    const Algorithm& algorithm = *allreduce_algorithms()[random() % allreduce_algorithms().size()];
+    size_t count = random() % 3000;
+    JobBuffers buffers(5, trUint32, count, random() % 2 == 0, &random);
+    auto expected = expected_sum(buffers.inputs, count);
+    std::string what = std::string(algorithm.name) + " operation " + std::to_string(operation) + " seed " +
+                       std::to_string(seed);
+    ASSERT_EQ(executor.run(algorithm, buffers.job(count, trUint32, trSum), 1, &random), "") << what;
+    ASSERT_NO_FATAL_FAILURE(expect_sums(buffers, expected, what));
+  }
+}
+
+TEST(Execution, ADifferentSignatureIsAFailureThatNamesThePeer) {
+  std::mt19937_64 random(1);
+  for (size_t count : {size_t{4}, size_t{5000}}) {
+    LocalRanks executor(2, 1, 4096, false);
+    JobBuffers buffers(2, trUint32, count, false, &random);
+    Job job = buffers.job(count, trUint32, trSum);
+    const Algorithm* algorithm = nullptr;
+    ASSERT_TRUE(find_algorithm("two-shot", &algorithm).ok());
+    Program programs[2];
+    for (uint32_t rank : {0u, 1u})
+      executor.begin(*algorithm, job, flat_plan(2), 1, rank, &programs[rank], 10 + rank);
+    bool failed[2] = {};
+    for (int turn = 0; turn < 100; ++turn)
+      for (uint32_t rank : {0u, 1u})
+        if (!failed[rank]) failed[rank] = executor.execution(rank).advance() == Execution::Progress::kFailed;
+    for (uint32_t rank : {0u, 1u}) {
+      EXPECT_TRUE(failed[rank]) << "rank " << rank;
+      EXPECT_EQ(executor.execution(rank).status().code(), trInvalidUsage);
+      EXPECT_EQ(executor.execution(rank).peer(), 1 - rank);
+    }
+  }
+}
+
+TEST(Execution, ABlockedRankNamesWhomItWaitsFor) {
+  std::mt19937_64 random(1);
+  LocalRanks executor(4, 1, 4096, false);
+  JobBuffers buffers(4, trUint32, 100, false, &random);
+  Job job = buffers.job(100, trUint32, trSum);
+  const Algorithm* ring = nullptr;
+  ASSERT_TRUE(find_algorithm("ring", &ring).ok());
+  Program program;
+  executor.begin(*ring, job, flat_plan(4), 1, 2, &program);
+  while (executor.execution(2).advance() == Execution::Progress::kMoved) continue;
+  EXPECT_EQ(executor.execution(2).advance(), Execution::Progress::kBlocked);
+  EXPECT_EQ(executor.execution(2).peer(), 1u);
+}
+
+}  // namespace
+}  // namespace treering

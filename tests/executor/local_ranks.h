@@ -1,0 +1,201 @@
+// All ranks of a communicator driven by one thread over in-process connections, for the tests of
+// src/executor: the order in which ranks advance is random (seeded), so that early, late and blocked ranks
+// occur.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "algorithms/algorithm.h"
+#include "core/types.h"
+#include "executor/execution.h"
+#include "transport/mapped.h"
+
+namespace treering {
+
+using Bytes = std::vector<std::byte>;
+
+// What a run is about; inputs[r] and outputs[r] are rank r's buffers (the same address for in place).
+struct Job {
+  size_t count = 0;
+  trDataType_t type = trFloat32;
+  trRedOp_t op = trSum;
+  std::vector<const std::byte*> inputs;
+  std::vector<std::byte*> outputs;
+  size_t chunk_bytes = 0;
+};
+
+class LocalRanks {
+ public:
+  // slot_bytes: of each staging slot; tiny ones make many slices.
+  LocalRanks(uint32_t ranks, uint32_t channels, size_t slot_bytes, bool wide_partials)
+      : ranks_(ranks), channels_(channels), statuses_(ranks), fifos_(size_t{ranks} * ranks * channels) {
+    uint32_t peers = ranks - 1;
+    size_t pool_bytes = std::max<size_t>(4, 2 * peers) * slot_bytes;
+    for (uint32_t rank = 0; rank < ranks; ++rank) staging_.emplace_back(pool_bytes * channels + 64);
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      auto context = std::make_unique<ExecutorContext>();
+      context->rank = rank;
+      context->ranks = ranks;
+      context->wide_partials = wide_partials;
+      context->streaming_bytes = SIZE_MAX;
+      context->status = &statuses_[rank];
+      context->connections.resize(size_t{channels} * ranks);
+      for (uint32_t channel = 0; channel < channels; ++channel) {
+        context->pools[channel] = StagingPool(staging_of(rank), channel * pool_bytes, pool_bytes, peers);
+        for (uint32_t peer = 0; peer < ranks; ++peer) {
+          if (peer == rank) continue;
+          MappedEndpoint endpoint{fifo(rank, peer, channel), fifo(peer, rank, channel), staging_of(peer),
+                                  &statuses_[peer], nullptr};
+          connections_.push_back(connect_in_process(endpoint));
+          context->connections[size_t{channel} * ranks + peer] = connections_.back().get();
+        }
+      }
+      contexts_.push_back(std::move(context));
+      executions_.push_back(std::make_unique<Execution>(contexts_.back().get()));
+    }
+  }
+
+  uint32_t ranks() const { return ranks_; }
+  void stream_from(size_t bytes) {
+    for (auto& context : contexts_) context->streaming_bytes = bytes;
+  }
+
+  // Runs one operation to its end on all ranks; what went wrong, or nothing. `signature_of` may make ranks
+  // differ.
+  std::string run(const Algorithm& algorithm, const Job& job, uint32_t pipeline_chunks,
+                  std::mt19937_64* random) {
+    Plan plan = flat_plan(ranks_);
+    std::vector<Program> programs(ranks_);
+    ++operation_;
+    std::vector<uint32_t> waiting(ranks_);
+    std::iota(waiting.begin(), waiting.end(), 0);
+    std::vector<bool> begun(ranks_, false);
+    size_t idle = 0;
+    while (!waiting.empty()) {
+      size_t at = (*random)() % waiting.size();
+      uint32_t rank = waiting[at];
+      if (!begun[rank]) {
+        begun[rank] = true;
+        begin(algorithm, job, plan, pipeline_chunks, rank, &programs[rank]);
+      }
+      switch (executions_[rank]->advance()) {
+        case Execution::Progress::kFailed:
+          return "rank " + std::to_string(rank) + ": " + executions_[rank]->status().message();
+        case Execution::Progress::kDone:
+          waiting.erase(waiting.begin() + static_cast<std::ptrdiff_t>(at));
+          [[fallthrough]];
+        case Execution::Progress::kMoved:
+          idle = 0;
+          break;
+        case Execution::Progress::kBlocked:
+          if (++idle > 10'000 * ranks_)
+            return "deadlock: rank " + std::to_string(rank) + " waits for rank " +
+                   std::to_string(executions_[rank]->peer());
+      }
+    }
+    return {};
+  }
+
+  uint64_t steps(uint32_t rank) const { return executions_[rank]->steps(); }
+  Execution& execution(uint32_t rank) { return *executions_[rank]; }
+
+  // Rank `rank` enters an operation.
+  void begin(const Algorithm& algorithm, const Job& job, const Plan& plan, uint32_t pipeline_chunks,
+             uint32_t rank, Program* program, uint32_t signature = 0) {
+    for (uint32_t channel = 0; channel < channels_; ++channel)
+      program->channels.push_back(algorithm.build(plan, rank, Shape{channel, channels_, pipeline_chunks}));
+    program->input_used_once = algorithm.input_used_once;
+    Call call;
+    call.operation = operation_;
+    call.signature = signature != 0 ? signature : static_cast<uint32_t>(operation_ * 7919);
+    call.input = job.inputs[rank];
+    call.output = job.outputs[rank];
+    call.count = job.count;
+    call.type = job.type;
+    call.type_size = find_type(job.type)->size;
+    call.op = job.op;
+    call.chunk_bytes = job.chunk_bytes;
+    statuses_[rank].output_address = reinterpret_cast<uint64_t>(call.output);
+    statuses_[rank].operation = operation_;
+    executions_[rank]->bind(*program, call);
+  }
+
+ private:
+  Fifo* fifo(uint32_t sender, uint32_t receiver, uint32_t channel) {
+    return &fifos_[(size_t{sender} * ranks_ + receiver) * channels_ + channel];
+  }
+  std::byte* staging_of(uint32_t rank) {
+    auto address = reinterpret_cast<uintptr_t>(staging_[rank].data());
+    return staging_[rank].data() + (64 - address % 64) % 64;
+  }
+
+  uint32_t ranks_, channels_;
+  uint64_t operation_ = 0;
+  std::vector<RankStatus> statuses_;
+  std::vector<Fifo> fifos_;
+  std::vector<Bytes> staging_;
+  std::vector<std::unique_ptr<Connection>> connections_;
+  std::vector<std::unique_ptr<ExecutorContext>> contexts_;
+  std::vector<std::unique_ptr<Execution>> executions_;
+};
+
+// `count` random elements: integers of all bits, floats within [-8, 8) of any fraction.
+inline Bytes random_elements(trDataType_t type, size_t count, std::mt19937_64* random) {
+  const DataTypeInfo& info = *find_type(type);
+  Bytes bytes(count * info.size + 1);  // never empty: an address of its own
+  std::uniform_real_distribution<double> real(-8, 8);
+  for (size_t i = 0; i < count; ++i) {
+    auto put = [&](auto value) { std::memcpy(bytes.data() + i * info.size, &value, info.size); };
+    if (type == trFloat64)
+      put(real(*random));
+    else if (type == trFloat32)
+      put(static_cast<float>(real(*random)));
+    else if (info.narrow_float) {
+      float value = static_cast<float>(real(*random));
+      const void* source = &value;
+      void* destination = bytes.data() + i * info.size;
+      ReduceCall call;
+      call.type = type;
+      call.sources = &source;
+      call.source_count = 1;
+      call.wide_sources = 1;
+      call.destinations = &destination;
+      call.destination_count = 1;
+      call.count = 1;
+      reduce(call);
+    } else
+      put((*random)());
+  }
+  return bytes;
+}
+
+// Buffers of every rank for one job, in place or not.
+struct JobBuffers {
+  std::vector<Bytes> inputs, outputs;
+  bool in_place;
+
+  JobBuffers(uint32_t ranks, trDataType_t type, size_t count, bool in_place_, std::mt19937_64* random)
+      : in_place(in_place_) {
+    for (uint32_t rank = 0; rank < ranks; ++rank) inputs.push_back(random_elements(type, count, random));
+    outputs = in_place ? inputs : std::vector<Bytes>(ranks, Bytes(inputs[0].size(), std::byte{0xEE}));
+  }
+  Job job(size_t count, trDataType_t type, trRedOp_t op) {
+    Job made;
+    made.count = count;
+    made.type = type;
+    made.op = op;
+    for (size_t rank = 0; rank < inputs.size(); ++rank) {
+      made.outputs.push_back(outputs[rank].data());
+      made.inputs.push_back(in_place ? outputs[rank].data() : inputs[rank].data());
+    }
+    return made;
+  }
+};
+
+}  // namespace treering

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Installs the build into a temporary prefix and uses it as a stranger would: pkg-config, CMake, symbols, soname.
+
+usage: install_test.py BUILD_DIR SOURCE_DIR PREFIX   (PREFIX: the one that the build is configured for)
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+BUILD, SOURCE, PREFIX = (Path(argument) for argument in sys.argv[1:4])
+HERE = SOURCE / "tests" / "install"
+
+
+def run(*command, **options):
+    result = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=120, **options)
+    if result.returncode != 0:
+        raise AssertionError(f"{command} ended with {result.returncode}:\n{result.stdout}{result.stderr}")
+    return result.stdout
+
+
+class Installed(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.directory = tempfile.TemporaryDirectory()
+        cls.work = Path(cls.directory.name)
+        cls.root = cls.work / "root"
+        run("meson", "install", "-C", BUILD, "--no-rebuild", "--destdir", cls.root)
+        cls.prefix = cls.root / PREFIX.relative_to("/")
+        [cls.library] = [p for p in cls.prefix.rglob("libtreering.so") if p.exists()]
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.directory.cleanup()
+
+    def expect_consumer_works(self, program):
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(self.library.parent)}
+        self.assertEqual(run(program, env=environment), "ok\n")
+
+    def test_files(self):
+        names = {p.name for p in self.prefix.rglob("*")}
+        for name in ("treering.h", "libtreering.so", "libtreering.so.0", "treering.pc", "treering-config.cmake",
+                     "treering-config-version.cmake", "treering-topo"):
+            self.assertIn(name, names)
+        self.assertFalse([n for n in names if n.endswith(".a") or n.endswith("_test")], "internals are installed")
+
+    def test_symbols(self):
+        lines = run("nm", "-D", "--defined-only", self.library).splitlines()
+        names = [line.split()[-1].split("@")[0] for line in lines]
+        self.assertIn("trAllReduce", names)
+        self.assertEqual([n for n in names if not re.fullmatch(r"tr[A-Z]\w*", n)], [])
+        header = (self.prefix / "include/treering/treering.h").read_text()
+        declared = re.findall(r"^TR_API [^(]*?\b(tr[A-Z]\w*)\(", header, re.MULTILINE)
+        self.assertEqual(sorted(declared), sorted(names), "the header and the library differ")
+
+    def test_soname(self):
+        self.assertIn("[libtreering.so.0]", run("readelf", "-d", self.library))
+
+    def test_header_alone(self):
+        for compiler, language in (("cc", "c"), ("c++", "c++")):
+            if shutil.which(compiler):
+                source = self.work / f"alone.{language[:1]}{'pp' if language == 'c++' else ''}"
+                source.write_text("#include <treering/treering.h>\n")
+                run(compiler, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-x", language, "-fsyntax-only",
+                    f"-I{self.prefix}/include", source)
+
+    def test_pkg_config(self):
+        [pc] = self.prefix.rglob("treering.pc")
+        environment = {**os.environ, "PKG_CONFIG_PATH": str(pc.parent), "PKG_CONFIG_SYSROOT_DIR": str(self.root)}
+        environment.pop("PKG_CONFIG_LIBDIR", None)
+        flags = run("pkg-config", "--cflags", "--libs", "treering", env=environment).split()
+        self.assertIn("-ltreering", flags)
+        self.assertEqual(run("pkg-config", "--modversion", "treering", env=environment).strip().count("."), 2)
+        # A user of the shared library needs none of what it is built from.
+        self.assertEqual([f for f in flags if f.startswith("-l") and f != "-ltreering"], [])
+        program = self.work / "by-pkg-config"
+        run("cc", "-Wall", "-Wextra", "-Werror", "-o", program, HERE / "consumer.c", *flags)
+        self.expect_consumer_works(program)
+
+    def test_cmake(self):
+        self.assertIsNotNone(shutil.which("cmake"), "cmake is needed by this test: tools/install-packages test")
+        tree = self.work / "by-cmake"
+        run("cmake", "-S", HERE, "-B", tree, f"-DCMAKE_PREFIX_PATH={self.prefix}")
+        run("cmake", "--build", tree)
+        self.expect_consumer_works(tree / "consumer")
+        newer = self.work / "newer"
+        newer.mkdir()
+        text = (HERE / "CMakeLists.txt").read_text()
+        shutil.copy(HERE / "consumer.c", newer)
+        for version in ("0.1.99", "0.2", "1.0"):
+            (newer / "CMakeLists.txt").write_text(text.replace("treering 0.1 ", f"treering {version} "))
+            refused = subprocess.run(["cmake", "-S", newer, "-B", newer / version, f"-DCMAKE_PREFIX_PATH={self.prefix}"],
+                                     capture_output=True, text=True, timeout=120)
+            self.assertNotEqual(refused.returncode, 0, version)
+            self.assertIn("compatible with requested version", refused.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

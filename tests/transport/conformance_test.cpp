@@ -1,0 +1,255 @@
+// The conformance suite that every transport passes: order, payloads, flow control, status, regions, death of
+// the peer, and long random traffic between two real processes (threads for the in-process transport).
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "transport/two_sides.h"
+
+namespace treering {
+namespace {
+
+// Both sides in one process.
+class Conformance : public ::testing::TestWithParam<TransportRow> {
+ protected:
+  const TransportRow& row() const { return GetParam(); }
+  TwoSides sides_{GetParam()};
+  std::unique_ptr<Connection> sender_ = sides_.connect(0, 0);
+  std::unique_ptr<Connection> receiver_ = sides_.connect(1, 0);
+};
+
+TEST_P(Conformance, SaysWhatItIs) {
+  EXPECT_STREQ(sender_->transport_name(), row().name);
+  EXPECT_EQ(sender_->reaches_plain_memory(), row().reaches_plain_memory);
+  EXPECT_TRUE(sender_->health().ok());
+  EXPECT_EQ(receiver_->front(), nullptr);
+  EXPECT_TRUE(sender_->can_post());
+  EXPECT_EQ(sender_->posted(), 0u);
+  EXPECT_EQ(sender_->consumed(), 0u);
+}
+
+TEST_P(Conformance, InlineMessagesArriveInOrderOverManyLaps) {
+  for (uint32_t i = 0; i < 100 * kFifoDepth; ++i) {
+    uint32_t bytes = i % (kInlineBytes + 1);
+    auto data = pattern(i, bytes);
+    ASSERT_TRUE(sender_->can_post());
+    Message message = inline_message(i ^ 0xABCD, data.data(), bytes);
+    message.wide = i % 2 != 0;
+    sender_->post(message);
+    const Message* got = receiver_->front();
+    ASSERT_NE(got, nullptr) << "message " << i;
+    EXPECT_EQ(got->signature, i ^ 0xABCD);
+    EXPECT_EQ(got->bytes, bytes);
+    EXPECT_EQ(got->wide, i % 2 != 0);
+    EXPECT_EQ(got->kind, PayloadKind::kInline);
+    EXPECT_EQ(payload_of(receiver_.get(), *got), data);
+    receiver_->pop();
+    ASSERT_EQ(receiver_->front(), nullptr);
+  }
+}
+
+TEST_P(Conformance, FifoFillsAtItsDepthAndOpensByOneWithEachPop) {
+  uint32_t next = 0, expected = 0;
+  for (; next < kFifoDepth; ++next) {
+    ASSERT_TRUE(sender_->can_post()) << "after " << next;
+    sender_->post(inline_message(next, &next, sizeof next));
+  }
+  for (int round = 0; round < 30; ++round) {
+    ASSERT_FALSE(sender_->can_post());
+    const Message* got = receiver_->front();
+    ASSERT_NE(got, nullptr);
+    EXPECT_EQ(got->signature, expected++);
+    receiver_->pop();
+    ASSERT_TRUE(sender_->can_post());
+    sender_->post(inline_message(next, &next, sizeof next));
+    ++next;
+  }
+  while (receiver_->front() != nullptr) {
+    EXPECT_EQ(receiver_->front()->signature, expected++);
+    receiver_->pop();
+  }
+  EXPECT_EQ(expected, next);
+}
+
+TEST_P(Conformance, CountsWhatIsConsumed) {
+  for (uint32_t i = 0; i < 5; ++i) sender_->post(inline_message(i, &i, sizeof i));
+  EXPECT_EQ(sender_->posted(), 5u);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_NE(receiver_->front(), nullptr);
+    receiver_->pop();
+  }
+  EXPECT_EQ(sender_->known_consumed(), 0u) << "what is known for free is not asked for";
+  EXPECT_FALSE(sender_->has_consumed(4));
+  EXPECT_EQ(sender_->known_consumed(), 3u);
+  EXPECT_TRUE(sender_->has_consumed(3));
+  EXPECT_EQ(sender_->consumed(), 3u);
+  ASSERT_NE(receiver_->front(), nullptr);
+  receiver_->pop();
+  EXPECT_EQ(sender_->known_consumed(), 3u);
+  EXPECT_TRUE(sender_->has_consumed(4));
+  EXPECT_FALSE(sender_->has_consumed(5));
+}
+
+TEST_P(Conformance, StagedPayloadIsReadableUntilPopped) {
+  auto data = pattern(7, kSlotBytes);
+  std::memcpy(sides_.side(0).staging + kSlotBytes, data.data(), data.size());
+  Message message;
+  message.kind = PayloadKind::kStaging;
+  message.bytes = kSlotBytes;
+  message.user.offset = kSlotBytes;
+  sender_->post(message);
+  for (int time = 0; time < 3; ++time) {
+    const Message* got = receiver_->front();
+    ASSERT_NE(got, nullptr);
+    EXPECT_EQ(payload_of(receiver_.get(), *got), data);
+    EXPECT_FALSE(sender_->has_consumed(1));
+  }
+  receiver_->pop();
+  EXPECT_TRUE(sender_->has_consumed(1));
+}
+
+TEST_P(Conformance, DeliveredMessagesCarryNoPayload) {
+  Message message;
+  message.kind = PayloadKind::kDelivered;
+  message.bytes = 1 << 20;
+  sender_->post(message);
+  ASSERT_NE(receiver_->front(), nullptr);
+  EXPECT_EQ(receiver_->front()->kind, PayloadKind::kDelivered);
+  EXPECT_EQ(receiver_->front()->bytes, 1u << 20);
+  receiver_->pop();
+}
+
+TEST_P(Conformance, PlainUserMemoryIsReadWhereItIsReached) {
+  auto data = pattern(9, 100'000);
+  Message message;
+  message.kind = PayloadKind::kUser;
+  message.bytes = static_cast<uint32_t>(data.size());
+  message.user = {0, reinterpret_cast<uint64_t>(data.data())};
+  sender_->post(message);
+  const Message* got = receiver_->front();
+  ASSERT_NE(got, nullptr);
+  if (row().reaches_plain_memory) {
+    EXPECT_EQ(payload_of(receiver_.get(), *got), data);
+  } else {
+    EXPECT_EQ(got->data, nullptr);
+    std::byte target[16];
+    EXPECT_EQ(receiver_->fetch(*got, 0, target, sizeof target).code(), trSystemError)
+        << "an error, not a crash";
+  }
+  receiver_->pop();
+}
+
+TEST_P(Conformance, ChannelsAndDirectionsAreIndependent) {
+  auto other_sender = sides_.connect(0, 1), other_receiver = sides_.connect(1, 1);
+  for (uint32_t i = 0; i < kFifoDepth; ++i) sender_->post(inline_message(i, &i, sizeof i));
+  EXPECT_FALSE(sender_->can_post());
+  EXPECT_TRUE(other_sender->can_post());
+  EXPECT_EQ(other_receiver->front(), nullptr);
+  EXPECT_EQ(sender_->front(), nullptr) << "nothing came back";
+  EXPECT_TRUE(receiver_->can_post());
+  uint32_t mark = 77;
+  other_sender->post(inline_message(mark, &mark, sizeof mark));
+  receiver_->post(inline_message(mark + 1, &mark, sizeof mark));
+  ASSERT_NE(other_receiver->front(), nullptr);
+  EXPECT_EQ(other_receiver->front()->signature, 77u);
+  ASSERT_NE(sender_->front(), nullptr);
+  EXPECT_EQ(sender_->front()->signature, 78u);
+  EXPECT_EQ(receiver_->front()->signature, 0u);
+  EXPECT_EQ(other_sender->consumed(), 0u);
+  other_receiver->pop();
+  EXPECT_EQ(other_sender->consumed(), 1u);
+  EXPECT_EQ(sender_->consumed(), 0u);
+}
+
+TEST_P(Conformance, PeerStatusIsRead) {
+  RankStatus& status = sides_.side(1).status;
+  status.operation = 41;
+  status.completed = 40;
+  status.count = 12345;
+  status.tag = call_tag(41, 99);
+  status.type = trFloat16;
+  status.op = trMax;
+  status.waiting_for = 3;
+  RankStatusSnapshot snapshot;
+  ASSERT_TRUE(sender_->read_status(&snapshot));
+  EXPECT_EQ(snapshot.operation, 41u);
+  EXPECT_EQ(snapshot.completed, 40u);
+  EXPECT_EQ(snapshot.count, 12345u);
+  EXPECT_EQ(snapshot.tag, call_tag(41, 99));
+  EXPECT_EQ(snapshot.type, trFloat16);
+  EXPECT_EQ(snapshot.op, trMax);
+  EXPECT_EQ(snapshot.waiting_for, 3u);
+  EXPECT_FALSE(snapshot.left);
+  EXPECT_FALSE(snapshot.failed);
+  EXPECT_TRUE(claim_failure(&status.failure, trRemoteError, "first"));
+  EXPECT_FALSE(claim_failure(&status.failure, trSystemError, "second"));
+  status.left = 1;
+  ASSERT_TRUE(sender_->read_status(&snapshot));
+  EXPECT_TRUE(snapshot.left);
+  EXPECT_TRUE(snapshot.failed);
+  EXPECT_EQ(snapshot.failure_code, static_cast<uint32_t>(trRemoteError));
+  EXPECT_EQ(snapshot.failure_text, "first");
+  EXPECT_EQ(sender_->peer_status() != nullptr, row().mapped);
+  if (row().mapped) {
+    EXPECT_EQ(sender_->peer_status()->operation.load(), 41u);
+  }
+}
+
+TEST_P(Conformance, RegionsOfThePeerAreMappedWhereTheTransportDoes) {
+  constexpr size_t kBytes = 3 * 4096;
+  RegionTable& table = RegionTable::instance();
+  void* allocated = nullptr;
+  ASSERT_TRUE(table.allocate(kBytes, &allocated).ok());
+  void* moved = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(moved, MAP_FAILED);
+  uint32_t id = 0;
+  ASSERT_TRUE(table.move_in_place(moved, kBytes, &id).ok());
+  RegionExports exports(sides_.side(1).exports);
+  for (void* memory : {allocated, moved}) {
+    auto* bytes = static_cast<std::byte*>(memory);
+    bytes[5000] = std::byte{42};
+    Region region = table.find(memory, kBytes);
+    ASSERT_NE(region.id, 0u);
+    ASSERT_TRUE(exports.publish(region));
+    auto* mapped = static_cast<std::byte*>(sender_->map_peer({region.id, 5000}, 100));
+    ASSERT_EQ(mapped != nullptr, row().maps_regions);
+    EXPECT_EQ(sender_->map_peer({region.id, kBytes - 10}, 11), nullptr) << "one byte past the end";
+    EXPECT_EQ(sender_->map_peer({region.id, UINT64_MAX}, 1), nullptr);
+    EXPECT_EQ(sender_->map_peer({region.id + 1000, 0}, 1), nullptr) << "no such region";
+    if (mapped == nullptr) continue;
+    EXPECT_EQ(mapped[0], std::byte{42});
+    mapped[1] = std::byte{43};
+    EXPECT_EQ(bytes[5001], std::byte{43});
+    // And as a payload that is referred to.
+    Message message;
+    message.kind = PayloadKind::kUser;
+    message.bytes = 100;
+    message.user = {region.id, 5000};
+    receiver_->post(message);
+    ASSERT_NE(sender_->front(), nullptr);
+    EXPECT_EQ(payload_of(sender_.get(), *sender_->front()),
+              std::vector<std::byte>(bytes + 5000, bytes + 5100));
+    sender_->pop();
+  }
+  EXPECT_TRUE(table.release(allocated).ok());
+  EXPECT_TRUE(table.end_registration(id).ok());
+  munmap(moved, kBytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, Conformance, ::testing::ValuesIn(transports()), row_name);
+
+// The counters in memory have 32 bits: the sender's arithmetic over their wrap.
+TEST(Fifo, SenderCountsOverTheWrapOf32Bits) {
+  auto fifo = std::make_unique<Fifo>();
+  FifoSender sender(fifo.get());
+  for (uint64_t behind = 0; behind <= kFifoDepth; ++behind)
+    for (uint64_t posted = (uint64_t{1} << 32) - 20; posted < (uint64_t{1} << 32) + 20; ++posted) {
+      fifo->consumed.store(static_cast<uint32_t>(posted - behind));
+      EXPECT_EQ(sender.consumed(posted), posted - behind);
+      sender.post(posted, inline_message(static_cast<uint32_t>(posted), &posted, sizeof posted));
+      EXPECT_EQ(fifo->lines[posted % kFifoDepth].turn.load(), static_cast<uint32_t>(posted + 1));
+    }
+}
+
+}  // namespace
+}  // namespace treering

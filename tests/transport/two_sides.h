@@ -1,0 +1,151 @@
+// Two ranks' worth of transport memory and the table of transports, for the conformance suite. A new
+// transport adds a row to transports() and passes.
+//
+//   side 0: status, exports, FIFOs, staging  <--- connection of side 1 looks here
+//   side 1: status, exports, FIFOs, staging  <--- connection of side 0 looks here
+//
+// Both sides may live in one process, or fork() gives one of them to a child: mapped memory is shared with
+// it, memory of a transport that maps nothing becomes a private copy at the same address.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "transport/cma.h"
+#include "transport/mapped.h"
+
+namespace treering {
+
+inline constexpr uint32_t kChannels = 2;
+inline constexpr size_t kSlotBytes = 4096;
+
+struct Side {
+  RankStatus status;
+  RegionExport exports[kMaxExports];
+  Fifo fifos[kChannels];
+  std::byte staging[kChannels * kFifoDepth * kSlotBytes];
+};
+
+struct TransportRow;
+
+class TwoSides {
+ public:
+  explicit TwoSides(const TransportRow& row);
+  ~TwoSides() { munmap(sides_, 2 * sizeof(Side)); }
+  TwoSides(const TwoSides&) = delete;
+  TwoSides& operator=(const TwoSides&) = delete;
+
+  Side& side(int index) { return sides_[index]; }
+  int pid(int index) const { return pids_[index]; }
+  void set_pid(int index, int pid) { pids_[index] = pid; }
+  // The connection of side `own` to the other one.
+  std::unique_ptr<Connection> connect(int own, uint32_t channel);
+  // Registered memory of `own`, mapped by the other side where the transport does that.
+  PeerRegions& regions_of_peer(int own) {
+    if (!regions_[own])
+      regions_[own] = std::make_unique<PeerRegions>(sides_[1 - own].exports, pids_[1 - own]);
+    return *regions_[own];
+  }
+
+ private:
+  const TransportRow& row_;
+  Side* sides_;
+  int pids_[2] = {getpid(), getpid()};
+  std::unique_ptr<PeerRegions> regions_[2];
+};
+
+struct TransportRow {
+  const char* name;
+  bool mapped;             // the FIFOs' memory is shared
+  bool between_processes;  // else between threads of one process
+  bool reaches_plain_memory;
+  bool maps_regions;  // by region id, in another process
+  std::unique_ptr<Connection> (*connect)(TwoSides* sides, int own, uint32_t channel);
+};
+
+inline MappedEndpoint mapped_endpoint(TwoSides* sides, int own, uint32_t channel, PeerRegions* regions) {
+  Side &mine = sides->side(own), &peer = sides->side(1 - own);
+  return {&peer.fifos[channel], &mine.fifos[channel], peer.staging, &peer.status, regions};
+}
+
+inline const std::vector<TransportRow>& transports() {
+  static const std::vector<TransportRow> rows = {
+      {"in-process", true, false, true, false,
+       [](TwoSides* sides, int own, uint32_t channel) {
+         return connect_in_process(mapped_endpoint(sides, own, channel, nullptr));
+       }},
+      {"shared-memory", true, true, false, true,
+       [](TwoSides* sides, int own, uint32_t channel) {
+         return connect_shared_memory(mapped_endpoint(sides, own, channel, &sides->regions_of_peer(own)));
+       }},
+      {"cma", false, true, true, false,
+       [](TwoSides* sides, int own, uint32_t channel) {
+         Side& peer = sides->side(1 - own);
+         CmaAddress address{sides->pid(1 - own), reinterpret_cast<uint64_t>(&peer.fifos[channel]),
+                            reinterpret_cast<uint64_t>(peer.staging),
+                            reinterpret_cast<uint64_t>(&peer.status)};
+         return connect_cma(address, &sides->side(own).fifos[channel]);
+       }},
+  };
+  return rows;
+}
+
+inline TwoSides::TwoSides(const TransportRow& row) : row_(row) {
+  int sharing = row.mapped ? MAP_SHARED : MAP_PRIVATE;
+  void* base = mmap(nullptr, 2 * sizeof(Side), PROT_READ | PROT_WRITE, sharing | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) throw std::runtime_error("mmap failed");
+  sides_ = static_cast<Side*>(base);
+}
+
+inline std::unique_ptr<Connection> TwoSides::connect(int own, uint32_t channel) {
+  return row_.connect(this, own, channel);
+}
+
+inline std::string row_name(const ::testing::TestParamInfo<TransportRow>& info) {
+  std::string name = info.param.name;
+  for (char& c : name)
+    if (c == '-') c = '_';
+  return name;
+}
+
+inline Message inline_message(uint32_t signature, const void* data, uint32_t bytes) {
+  Message message;
+  message.signature = signature;
+  message.bytes = bytes;
+  message.data = data;
+  return message;
+}
+
+// The payload of the message at the head, however it is reached; in two parts where it is fetched.
+inline std::vector<std::byte> payload_of(Connection* connection, const Message& message) {
+  std::vector<std::byte> bytes(message.bytes);
+  if (message.bytes == 0) return bytes;
+  if (message.data != nullptr) {
+    std::memcpy(bytes.data(), message.data, bytes.size());
+    return bytes;
+  }
+  size_t half = bytes.size() / 2;
+  for (auto [offset, length] : {std::pair{size_t{0}, half}, std::pair{half, bytes.size() - half}})
+    if (Status status = connection->fetch(message, offset, bytes.data() + offset, length); !status.ok())
+      throw std::runtime_error(status.message());
+  return bytes;
+}
+
+inline std::vector<std::byte> pattern(uint64_t seed, size_t bytes) {
+  std::vector<std::byte> data(bytes);
+  uint64_t state = seed * 0x9E3779B97F4A7C15u + 1;
+  for (std::byte& b : data) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    b = static_cast<std::byte>(state >> 56);
+  }
+  return data;
+}
+
+}  // namespace treering
