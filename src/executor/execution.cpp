@@ -50,7 +50,9 @@ void Execution::bind(const Program& program, const Call& call) {
   scratch_element_bytes_ = wide ? sizeof(float) : call.type_size;
   size_t slot = context_->pools[0].slot_bytes();
   if (call.chunk_bytes != 0) slot = std::min(slot, call.chunk_bytes * scratch_element_bytes_ / call.type_size);
-  size_t align = kChunkAlignment / call.type_size;
+  // The longest message fits a slot: with many ranks and small slots by chunks of less than a cache line.
+  size_t fit = context_->pools[0].slot_bytes() / scratch_element_bytes_ / first.max_span;
+  size_t align = std::min(kChunkAlignment / call.type_size, std::max<size_t>(fit, 1));
   size_t largest = std::max(align, slot / scratch_element_bytes_ / first.max_span / align * align);
   channel_count_ = static_cast<uint32_t>(program.channels.size());
   slices_ = std::max<size_t>(1, (call.count + largest * first.chunks - 1) / (largest * first.chunks));

@@ -182,6 +182,28 @@ TEST(Execution, OperationsFollowOneAnotherOnTheSameConnections) {
   }
 }
 
+// A message of many chunks must fit a slot even where chunks of a whole cache line would not.
+TEST(Execution, LongSpansFitSmallSlots) {
+  uint64_t seed = std::random_device()();
+  std::mt19937_64 random(seed);
+  const Algorithm* algorithm = nullptr;
+  ASSERT_TRUE(find_algorithm("halving-doubling", &algorithm).ok());
+  for (bool wide : {false, true}) {
+    LocalRanks executor(64, 1, 1024, wide);
+    for (trDataType_t type : {trUint32, trBfloat16, trUint8}) {
+      constexpr size_t kCount = 9001;
+      JobBuffers buffers(64, type, kCount, false, &random);
+      JobBuffers again = buffers;
+      Job job = buffers.job(kCount, type, trMax), same = again.job(kCount, type, trMax);
+      const Algorithm* two_shot = nullptr;
+      ASSERT_TRUE(find_algorithm("two-shot", &two_shot).ok());
+      ASSERT_EQ(executor.run(*algorithm, job, 1, &random), "") << "seed " << seed;
+      ASSERT_EQ(executor.run(*two_shot, same, 1, &random), "") << "seed " << seed;
+      EXPECT_EQ(buffers.outputs, again.outputs) << find_type(type)->name << (wide ? " wide" : "") << " seed " << seed;
+    }
+  }
+}
+
 TEST(Execution, ADifferentSignatureIsAFailureThatNamesThePeer) {
   std::mt19937_64 random(1);
   for (size_t count : {size_t{4}, size_t{5000}}) {
