@@ -10,10 +10,10 @@
 #include "api/group.h"
 #include "api/handles.h"
 #include "communicator/engine.h"
+#include "communicator/memory.h"
 #include "communicator/root_service.h"
 #include "core/config.h"
 #include "core/types.h"
-#include "transport/region.h"
 
 using namespace treering;
 
@@ -31,6 +31,8 @@ trResult_t guarded(CommunicatorSlot* slot, Body body) {
   }
 }
 
+constexpr int kMaxRanks = 1024;  // what the slots of the staging memory are laid out for
+
 Status null_argument(const char* call, const char* name) {
   return {trInvalidArgument, fmt::format("{}: {} is NULL", call, name)};
 }
@@ -38,6 +40,9 @@ Status null_argument(const char* call, const char* name) {
 Status init_rank(trComm_t* comm, int nranks, const trUniqueId& id, int rank, const trConfig_t* user_config) {
   if (comm == nullptr) return null_argument("trCommInitRank", "comm");
   if (nranks < 1) return {trInvalidArgument, fmt::format("trCommInitRank: nranks is {}; give 1 or more", nranks)};
+  if (nranks > kMaxRanks)
+    return {trInvalidArgument,
+            fmt::format("trCommInitRank: nranks is {}; this version takes at most {}", nranks, kMaxRanks)};
   if (rank < 0 || rank >= nranks)
     return {trInvalidArgument, fmt::format("trCommInitRank: rank is {}; give 0 to {}", rank, nranks - 1)};
   Config config;
@@ -257,13 +262,13 @@ trResult_t trGroupEnd(void) {
 trResult_t trMemAlloc(void** ptr, size_t size) {
   return guarded(nullptr, [&]() -> Status {
     if (ptr == nullptr) return null_argument("trMemAlloc", "ptr");
-    return RegionTable::instance().allocate(size, ptr);
+    return allocate_memory(size, ptr);
   });
 }
 
 trResult_t trMemFree(void* ptr) {
   if (ptr == nullptr) return trSuccess;
-  return guarded(nullptr, [&] { return RegionTable::instance().release(ptr); });
+  return guarded(nullptr, [&] { return free_memory(ptr); });
 }
 
 trResult_t trCommRegister(trComm_t comm, void* buffer, size_t size, void** handle) {
@@ -273,7 +278,7 @@ trResult_t trCommRegister(trComm_t comm, void* buffer, size_t size, void** handl
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(lease.acquire(comm));
     uint32_t id = 0;
-    TR_RETURN_IF_ERROR(RegionTable::instance().move_in_place(buffer, size, &id));
+    TR_RETURN_IF_ERROR(register_memory(buffer, size, &id));
     *handle = reinterpret_cast<void*>(static_cast<uintptr_t>(id));
     return {};
   });
@@ -284,7 +289,7 @@ trResult_t trCommDeregister(trComm_t comm, void* handle) {
   return guarded(find_slot(comm), [&]() -> Status {
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(lease.acquire(comm));
-    return RegionTable::instance().end_registration(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(handle)));
+    return deregister_memory(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(handle)));
   });
 }
 

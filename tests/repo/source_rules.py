@@ -30,11 +30,6 @@ TOOL_ARROWS = {
     "schedule-dump.cpp": ["topology", "algorithms", "core"],
     "treering_topo.cpp": ["topology", "algorithms", "core"],
 }
-# Includes that the arrows do not allow and that are there on purpose, with the reason. Keep it short.
-EXCEPTIONS = {
-    # trMemAlloc and trCommRegister concern the process, not a communicator.
-    ("src/api/api.cpp", "transport/region.h"),
-}
 MAX_LINES = 500
 SOURCES = ("*.h", "*.c", "*.cpp", "*.cc", "*.cu", "*.cuh", "*.py")
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
@@ -59,7 +54,7 @@ def check_module_includes(root):
         for path in sources(folder):
             name = str(path.relative_to(root))
             for included in INCLUDE.findall(path.read_text()):
-                if included.split("/")[0] not in [*ARROWS, "treering"] or (name, included) in EXCEPTIONS:
+                if included.split("/")[0] not in [*ARROWS, "treering"]:
                     continue
                 if not allowed(included, folder.name, ARROWS[folder.name]):
                     yield f"{name}: includes {included}: {folder.name} may include {ARROWS[folder.name] or 'core alone'}"

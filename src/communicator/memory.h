@@ -1,0 +1,19 @@
+// Memory that peers can map, as the C API offers it (transport/region.h does the work).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/status.h"
+
+namespace treering {
+
+// Zeroed, page aligned, shareable.
+Status allocate_memory(size_t bytes, void** pointer);
+Status free_memory(void* pointer);
+
+// Moves ordinary memory into shareable memory, in place; *id is 0 when there is nothing to do.
+Status register_memory(void* buffer, size_t bytes, uint32_t* id);
+Status deregister_memory(uint32_t id);
+
+}  // namespace treering
