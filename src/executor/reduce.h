@@ -38,7 +38,7 @@ void reduce(const ReduceCall& call);
 // Copies bytes with non-temporal stores (streaming) or ordinary ones.
 void copy(void* destination, const void* source, size_t bytes, bool streaming);
 
-// Orders earlier non-temporal stores before every later store.
+// Orders earlier non-temporal stores before every later release store.
 void streaming_fence();
 
 // Name of the instruction set that the kernels were dispatched to ("AVX3_SPR", "AVX2", ...).
