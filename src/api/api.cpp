@@ -129,7 +129,12 @@ trResult_t trCommInitAll(trComm_t* comms, int nranks) {
   if (trResult_t result = trGetUniqueId(&id); result != trSuccess) return result;
   trGroupStart();
   for (int rank = 0; rank < nranks; ++rank) (void)trCommInitRank(&comms[rank], nranks, id, rank);
-  return trGroupEnd();
+  trResult_t result = trGroupEnd();
+  for (int rank = 0; result != trSuccess && rank < nranks; ++rank) {
+    if (comms[rank] != nullptr) (void)remove_communicator(comms[rank]);
+    comms[rank] = nullptr;
+  }
+  return result;
 }
 
 trResult_t trCommCount(trComm_t comm, int* count) {

@@ -190,6 +190,12 @@ Status Communicator::plan_schedules(const std::string& blob) {
   context_.streaming_bytes = static_cast<size_t>(static_cast<double>(machine.llc_bytes) / (4.0 * context_.ranks));
   schedules_ = std::make_unique<ScheduleCache>(std::move(plan), context_.rank, machine, config_.algorithm,
                                                static_cast<uint32_t>(config_.channels));
+  if (context_.rank == 0)
+    log_line(LogLevel::kInfo,
+             fmt::format("communicator of {} ranks on {} cores: {}, {} KiB of staging memory a rank; a cache line takes {:.2f} "
+                         "us to another rank, data is exchanged at {:.1f} GB/s",
+                         context_.ranks, machine.cores, links_->summary(), layout_->staging_bytes * layout_->channels >> 10,
+                         machine.alpha_us, machine.exchange_gbps));
   // More ranks than cores: a spinning rank would keep the one from running that it waits for.
   spins_ = context_.ranks <= machine.cores ? kDefaultSpins : 0;
   return schedules_->check();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <sstream>
 
 #include "core/log.h"
@@ -140,6 +141,15 @@ Status Links::connect(const std::vector<RankCard>& cards, const std::vector<std:
     }
   }
   return {};
+}
+
+std::string Links::summary() const {
+  std::map<std::string, size_t> counts;
+  for (size_t peer = 0; peer < regions_.size(); ++peer)
+    if (connections_[peer]) ++counts[connections_[peer]->transport_name()];
+  std::string text;
+  for (const auto& [name, count] : counts) text += fmt::format("{}{} peer(s) by {}", text.empty() ? "" : ", ", count, name);
+  return text.empty() ? "no peers" : text;
 }
 
 std::vector<Connection*> Links::connections() const {

@@ -1,5 +1,7 @@
 #include "communicator/schedule_cache.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
 
@@ -43,6 +45,12 @@ const Choice& ScheduleCache::decide(size_t band) {
   choice->candidate.channels = std::min(choice->candidate.channels, kMaxChannels);
   choice->mailbox = selection.best.protocol == Protocol::kMailbox;
   choice->program = program(choice->candidate);
+  if (rank_ == 0 && log_enabled(LogLevel::kInfo))
+    log_line(LogLevel::kInfo, fmt::format("allreduce of up to {}: {} ({}), {} channel(s), messages of up to {}, {:.2f} us "
+                                          "predicted; trExplain() shows the alternatives",
+                                          format_bytes(bytes), choice->candidate.algorithm->name,
+                                          protocol_name(choice->candidate.protocol), choice->candidate.channels,
+                                          format_bytes(choice->candidate.chunk_bytes), choice->candidate.predicted_us));
   choices_[band] = std::move(choice);
   bands_[band].store(choices_[band].get(), std::memory_order_release);
   return *choices_[band];

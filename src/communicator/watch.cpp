@@ -93,12 +93,17 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
   if (!clock_runs_) {
     clock_runs_ = true;
     started_ = now;
+    steps_ = steps;
     next_calls_check_ = now + kCallsPeriod;
     next_alive_check_ = now + kAlivePeriod;
     for (Seen& seen : seen_) seen = {0, 0, now};
     return {};
   }
   if (now < next_calls_check_) return {};
+  if (steps != steps_) {
+    steps_ = steps;
+    started_ = now;  // the deadline is for a wait, not for a long operation that moves
+  }
   next_calls_check_ = now + kCallsPeriod;
   RankStatus& own = *context_->status;
   own.heartbeat.fetch_add(1, std::memory_order_relaxed);

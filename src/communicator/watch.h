@@ -62,7 +62,8 @@ class Watch {
   std::chrono::milliseconds timeout_;
   std::string name_;
   const Call* call_ = nullptr;
-  Clock::time_point started_;
+  Clock::time_point started_;  // of the wait
+  uint64_t steps_ = 0;
   Clock::time_point next_calls_check_;
   Clock::time_point next_alive_check_;
   bool clock_runs_ = false;
