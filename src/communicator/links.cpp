@@ -148,7 +148,7 @@ std::string Links::summary() const {
   for (size_t peer = 0; peer < regions_.size(); ++peer)
     if (connections_[peer]) ++counts[connections_[peer]->transport_name()];
   std::string text;
-  for (const auto& [name, count] : counts) text += fmt::format("{}{} peer(s) by {}", text.empty() ? "" : ", ", count, name);
+  for (const auto& [name, count] : counts) text += fmt::format("{}{} x {}", text.empty() ? "" : ", ", count, name);
   return text.empty() ? "no peers" : text;
 }
 

@@ -51,7 +51,7 @@ class Links {
 
   // [channel * ranks + peer]
   std::vector<Connection*> connections() const;
-  // "3 shared-memory": this rank's peers by transport.
+  // "3 x shared-memory": this rank's peers by transport.
   std::string summary() const;
   // True when every pair of ranks shares memory: the mailbox and the common verdict can be used.
   bool all_mapped() const { return all_mapped_; }
