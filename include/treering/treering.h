@@ -47,7 +47,8 @@ typedef enum {
   trInvalidUsage = 5,    /**< arguments that do not fit one another, the other ranks, or the state of the object */
   trRemoteError = 6,     /**< another rank died, was aborted or failed; the message names it */
   trInProgress = 7,      /**< the operation has not ended yet (trStreamQuery(), trCommGetAsyncError()) */
-  trTimeout = 8          /**< the communicator's deadline passed; the message names the rank that was waited for */
+  trTimeout = 8,         /**< the communicator's deadline passed; the message names the rank that was waited for */
+  trResultForceInt = 0x7fffffff /**< no result: makes every int a defined value of the type */
 } trResult_t;
 
 /** Type of the elements of a buffer. */
@@ -61,7 +62,8 @@ typedef enum {
   trFloat16 = 6, /**< IEEE 754 binary16; accumulated in float32 */
   trFloat32 = 7,
   trFloat64 = 8,
-  trBfloat16 = 9 /**< upper half of a float32; accumulated in float32 */
+  trBfloat16 = 9, /**< upper half of a float32; accumulated in float32 */
+  trDataTypeForceInt = 0x7fffffff /**< no type: makes every int a defined value */
 } trDataType_t;
 
 /** How elements are combined. */
@@ -70,7 +72,8 @@ typedef enum {
   trProd = 1,
   trMax = 2, /**< NaN propagates */
   trMin = 3, /**< NaN propagates */
-  trAvg = 4  /**< sum divided by the number of ranks; integers truncate toward zero */
+  trAvg = 4, /**< sum divided by the number of ranks; integers truncate toward zero */
+  trRedOpForceInt = 0x7fffffff /**< no operation: makes every int a defined value */
 } trRedOp_t;
 
 #define TR_UNIQUE_ID_BYTES 128

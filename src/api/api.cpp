@@ -87,6 +87,7 @@ const char* trGetErrorString(trResult_t result) {
     case trRemoteError: return "another rank died, was aborted or failed";
     case trInProgress: return "operation in progress";
     case trTimeout: return "the deadline passed";
+    case trResultForceInt: break;
   }
   return "unknown result code";
 }

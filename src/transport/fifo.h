@@ -45,7 +45,8 @@ inline void fill_line(FifoLine* line, const Message& message) {
   line->wide = message.wide;
   line->region = message.user.region;
   line->offset = message.user.offset;
-  if (message.kind == PayloadKind::kInline) std::memcpy(line->inline_data, message.data, message.bytes);
+  if (message.kind == PayloadKind::kInline && message.bytes > 0)
+    std::memcpy(line->inline_data, message.data, message.bytes);
 }
 
 inline Message read_line(const FifoLine& line) {

@@ -44,9 +44,10 @@ void RankGroup::barrier() {
 }
 
 std::vector<double> RankGroup::gather(double value) {
-  shared_->values[rank_] = value;
+  shared_->values[rank_].store(value, std::memory_order_relaxed);
   barrier();
-  std::vector<double> all(shared_->values, shared_->values + ranks_);
+  std::vector<double> all;
+  for (int rank = 0; rank < ranks_; ++rank) all.push_back(shared_->values[rank].load(std::memory_order_relaxed));
   barrier();
   return all;
 }

@@ -30,7 +30,8 @@ struct SharedState {
   std::atomic<uint32_t> generation;
   std::atomic<int32_t> exit_status;  // of the run, set by rank 0
   trUniqueId id;
-  double values[kMaxRanks];
+  // Atomic although barriers order them: a race detector cannot see what the other processes do at a barrier.
+  std::atomic<double> values[kMaxRanks];
   RankPlace places[kMaxRanks];
   // Rank r's time of iteration i is at r * samples_per_rank + i; empty without -I.
   uint64_t samples_per_rank;
