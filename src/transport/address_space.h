@@ -9,13 +9,16 @@
 namespace treering {
 
 inline constexpr size_t kPageBytes = 4096;
+// Name of the memfd of every region, as /proc/self/maps shows it.
+inline constexpr const char* kRegionFileName = "treering-region";
 
-// Ok when every page of the range is private, anonymous, readable and writable and no stack; else an error that says
+// Ok when every page of the range is private, anonymous (or was moved by an earlier registration), readable and
+// writable and no stack; else an error that says
 // what is there.
 Status check_plain_anonymous(const void* begin, size_t bytes);
 
-// Whether the page at `address` is (still) a page of the file with this inode. Exact where the kernel answers
-// PROCMAP_QUERY (Linux 6.11); before that, tells private anonymous memory from any file's.
-bool page_is_of_file(const void* address, uint64_t inode);
+// Whether all pages of the range are (still) pages of the file with this inode. Exact where the kernel answers
+// PROCMAP_QUERY (Linux 6.11); before that, tells private anonymous memory from any file's at up to 65 pages.
+bool range_is_of_file(const void* begin, size_t bytes, uint64_t inode);
 
 }  // namespace treering

@@ -19,11 +19,12 @@ uint64_t round_up(uint64_t value) { return (value + kPageBytes - 1) / kPageBytes
 
 // A memfd of `bytes` bytes, never executable, closed on exec.
 Status make_memfd(size_t bytes, int* descriptor, uint64_t* inode) {
-  int fd = memfd_create("treering-region", MFD_CLOEXEC);
+  int fd = memfd_create(kRegionFileName, MFD_CLOEXEC);
   if (fd < 0) return {trSystemError, fmt::format("memfd_create: {}", std::strerror(errno))};
   struct stat info {};
   if (ftruncate(fd, static_cast<off_t>(bytes)) != 0 || fstat(fd, &info) != 0) {
-    Status status(trSystemError, fmt::format("ftruncate of a memfd to {} bytes: {}", bytes, std::strerror(errno)));
+    Status status(trSystemError,
+                  fmt::format("ftruncate of a memfd to {} bytes: {}", bytes, std::strerror(errno)));
     close(fd);
     return status;
   }
@@ -92,8 +93,10 @@ Status RegionTable::move_in_place(void* buffer, size_t bytes, uint32_t* id) {
   uint64_t end = (reinterpret_cast<uint64_t>(buffer) + bytes) / kPageBytes * kPageBytes;
   if (end <= begin) return {};  // no whole page: nothing to gain, and messages this small are copied anyway
   auto* base = reinterpret_cast<std::byte*>(begin);
-  if (find(base, end - begin).id != 0) return {};
   std::lock_guard lock(mutex_);
+  bool covered = false;
+  TR_RETURN_IF_ERROR(end_overlapped(base, end - begin, &covered));
+  if (covered) return {};
   TR_RETURN_IF_ERROR(check_plain_anonymous(base, end - begin));
   Region region;
   region.base = base;
@@ -108,12 +111,30 @@ Status RegionTable::move_in_place(void* buffer, size_t bytes, uint32_t* id) {
     placed = mmap(base, region.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, region.descriptor, 0);
   }
   if (placed == MAP_FAILED) {
-    Status status(trSystemError, fmt::format("mmap of {} bytes to move a buffer: {}", region.bytes, std::strerror(errno)));
+    Status status(trSystemError,
+                  fmt::format("mmap of {} bytes to move a buffer: {}", region.bytes, std::strerror(errno)));
     close(region.descriptor);
     return status;
   }
   *id = next_id_;
   add(region);
+  return {};
+}
+
+// With the mutex. Registrations that the range overlaps end, because its pages are about to move: their
+// memory was freed and given out again. *covered: the whole range is in a region already.
+Status RegionTable::end_overlapped(std::byte* base, size_t bytes, bool* covered) {
+  for (size_t i = regions_.size(); i-- > 0;) {
+    const Region& region = regions_[i];
+    if (base >= region.base + region.bytes || region.base >= base + bytes) continue;
+    bool inside = base >= region.base && base + bytes <= region.base + region.bytes;
+    if (inside && (!region.moved || range_is_of_file(base, bytes, region.inode)))
+      return *covered = true, Status();
+    if (!region.moved)
+      return {trInvalidArgument, fmt::format("the buffer {} of {} bytes lies partly in memory of trMemAlloc",
+                                             static_cast<void*>(base), bytes)};
+    drop(i);
+  }
   return {};
 }
 
@@ -136,12 +157,9 @@ Region RegionTable::find(const void* buffer, size_t bytes) {
     const Region& region = regions_[i];
     if (middle < region.base || middle >= region.base + region.bytes) continue;
     if (!region.moved) return region;
-    // The first and last page of what is asked for: malloc'ed memory is unmapped as a whole.
-    auto* last = std::min(begin + (bytes ? bytes - 1 : 0), static_cast<const std::byte*>(region.base + region.bytes - 1));
     auto* first = std::max(begin, static_cast<const std::byte*>(region.base));
-    if (page_is_of_file(first, region.inode) && page_is_of_file(last, region.inode) &&
-        page_is_of_file(middle, region.inode))
-      return region;
+    auto* last = std::min(begin + bytes, static_cast<const std::byte*>(region.base + region.bytes));
+    if (range_is_of_file(first, static_cast<size_t>(last - first), region.inode)) return region;
     drop(i);
     return {};
   }
@@ -150,7 +168,8 @@ Region RegionTable::find(const void* buffer, size_t bytes) {
 
 bool RegionTable::is_live(uint32_t id) {
   std::lock_guard lock(mutex_);
-  return std::any_of(regions_.begin(), regions_.end(), [id](const Region& region) { return region.id == id; });
+  return std::any_of(regions_.begin(), regions_.end(),
+                     [id](const Region& region) { return region.id == id; });
 }
 
 bool RegionExports::publish(const Region& region) {

@@ -51,6 +51,7 @@ class RegionTable {
   bool empty() const { return live_.load(std::memory_order_acquire) == 0; }
 
  private:
+  Status end_overlapped(std::byte* base, size_t bytes, bool* covered);
   void add(Region region);
   void drop(size_t index);
 
