@@ -121,7 +121,8 @@ void Engine::loop() {
     work_.wait(lock, [this] { return !communicators_.empty(); });
     bool moved = false;
     for (const auto& request : runnable()) {
-      if (communicators_.count(request->communicator) == 0) continue;  // forgotten meanwhile
+      auto queue = communicators_.find(request->communicator);
+      if (queue == communicators_.end() || queue->second.front() != request) continue;  // forgotten meanwhile
       in_hand_ = request->communicator;
       lock.unlock();
       Status status;
