@@ -60,7 +60,12 @@ RankProcesses::RankProcesses(int ranks, const Body& body) : waited_(static_cast<
       close(mark[0]);
       output_end = output[1];
       reached_end = mark[1];
-      int code = live(rank, ranks, id_pipe, body);
+      int code = 95;
+      try {
+        code = live(rank, ranks, id_pipe, body);
+      } catch (const std::exception& error) {
+        say(std::string("exception: ") + error.what());
+      }
       close(output[1]);
       _exit(code);
     }
