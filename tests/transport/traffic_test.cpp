@@ -1,5 +1,6 @@
 // The conformance suite's second half: long random traffic between two real processes (threads for the
 // in-process transport), and the death of the peer.
+#include <algorithm>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -85,9 +86,9 @@ void send_next(Connection* connection, const TransportRow& row, const Traffic& t
   message.kind = plan.kind;
   if (plan.kind == PayloadKind::kStaging) {
     message.user.offset = slot * kSlotBytes;
-    std::memcpy(own->staging + message.user.offset, data.data(), data.size());
+    std::copy(data.begin(), data.end(), own->staging + message.user.offset);
   } else if (plan.kind == PayloadKind::kUser) {
-    std::memcpy(user.at(slot), data.data(), data.size());
+    std::copy(data.begin(), data.end(), user.at(slot));
     message.user = user.address(slot);
   }
   connection->post(message);
