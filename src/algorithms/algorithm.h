@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "algorithms/collective.h"
 #include "algorithms/schedule.h"
 #include "core/status.h"
 #include "topology/plan.h"
@@ -23,6 +24,7 @@ struct Shape {
   uint32_t channels = 1;  // independent pipelines; each works on its own part of the buffer
   uint32_t pipeline_chunks =
       1;  // chunks that a pipelined algorithm (tree) cuts a slice into; others ignore it
+  uint32_t root = 0;  // of a rooted collective
 };
 
 // How the bytes of a message travel; the schedule is the same.

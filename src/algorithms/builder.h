@@ -20,11 +20,13 @@ struct StepSpec {
   std::span<const uint32_t> receive_from = {};
   std::span<const uint32_t> send_to = {};
   uint32_t local_position = 0;
+  std::span<const uint32_t> chunk_list = {};  // instead of `chunk` and `span`: these chunks, as one message
 };
 
 class ScheduleBuilder {
  public:
-  ScheduleBuilder(uint32_t rank, uint32_t ranks, uint32_t chunks, uint32_t fifo_depth = 1) {
+  ScheduleBuilder(uint32_t rank, uint32_t ranks, uint32_t chunks, uint32_t fifo_depth = 1, uint32_t parts = 1) {
+    schedule_.parts = parts;
     schedule_.rank = rank;
     schedule_.ranks = ranks;
     schedule_.chunks = chunks;
@@ -60,14 +62,20 @@ class ScheduleBuilder {
   void append(const StepSpec& spec) {
     Step step;
     step.flags = static_cast<uint16_t>(spec.flags);
-    step.span = static_cast<uint16_t>(spec.span);
-    step.chunk = spec.chunk;
+    const bool listed = !spec.chunk_list.empty();
+    const auto span = listed ? static_cast<uint32_t>(spec.chunk_list.size()) : spec.span;
+    step.span = static_cast<uint16_t>(span);
+    step.chunk = listed ? static_cast<uint32_t>(schedule_.chunk_lists.size()) : spec.chunk;
+    if (listed) {
+      step.flags = static_cast<uint16_t>(step.flags | kChunkList);
+      schedule_.chunk_lists.insert(schedule_.chunk_lists.end(), spec.chunk_list.begin(), spec.chunk_list.end());
+    }
     step.receive_count = static_cast<uint16_t>(spec.receive_from.size());
     step.receive_first = append_peers(spec.receive_from);
     step.send_count = static_cast<uint16_t>(spec.send_to.size());
     step.send_first = append_peers(spec.send_to);
     step.local_position = static_cast<uint16_t>(spec.local_position);
-    schedule_.max_span = std::max(schedule_.max_span, spec.span);
+    schedule_.max_span = std::max(schedule_.max_span, span);
     schedule_.uses_scratch |= (spec.flags & (kScratch | kStoreScratch)) != 0;
     schedule_.steps.push_back(step);
   }

@@ -28,14 +28,15 @@ class Expansion {
   // The schedule must outlive the expansion and must not change.
   explicit Expansion(const Schedule& schedule)
       : Expansion(schedule.steps.data(), schedule.blocks.data(),
-                  static_cast<uint32_t>(schedule.blocks.size()), schedule.peers.data(), schedule.chunks,
-                  schedule.ranks) {}
+                  static_cast<uint32_t>(schedule.blocks.size()), schedule.peers.data(),
+                  schedule.chunk_lists.data(), schedule.chunks, schedule.ranks) {}
 
   TR_HOST_DEVICE Expansion(const Step* steps, const Block* blocks, uint32_t block_count,
-                           const uint32_t* peers, uint32_t chunks, uint32_t ranks)
+                           const uint32_t* peers, const uint32_t* chunk_lists, uint32_t chunks, uint32_t ranks)
       : steps_(steps),
         blocks_(blocks),
         peers_(peers),
+        chunk_lists_(chunk_lists),
         block_count_(block_count),
         chunks_(chunks),
         ranks_(ranks) {
@@ -51,7 +52,11 @@ class Expansion {
   // Number of executed steps before this one.
   TR_HOST_DEVICE uint64_t position() const { return position_; }
 
-  TR_HOST_DEVICE uint32_t chunk() const { return wrap(step().chunk + chunk_offset_, chunks_); }
+  // The i-th of the step's `span` chunks.
+  TR_HOST_DEVICE uint32_t chunk(uint32_t i = 0) const {
+    if (step().flags & kChunkList) return wrap(chunk_lists_[step().chunk + i] + chunk_offset_, chunks_);
+    return wrap(step().chunk + chunk_offset_, chunks_) + i;
+  }
   TR_HOST_DEVICE uint32_t receive_peer(uint32_t i) const { return peer(step().receive_first + i); }
   TR_HOST_DEVICE uint32_t send_peer(uint32_t i) const { return peer(step().send_first + i); }
 
@@ -93,6 +98,7 @@ class Expansion {
   const Step* steps_;
   const Block* blocks_;
   const uint32_t* peers_;
+  const uint32_t* chunk_lists_;
   uint32_t block_count_;
   uint32_t chunks_;
   uint32_t ranks_;

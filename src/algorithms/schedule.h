@@ -4,9 +4,13 @@
 // schedule is executed on the host (and later by the CUDA kernel), verified for all ranks, simulated and printed,
 // always through expand() (expand.h).
 //
-//   input   |  0  |  1  |  2  |  3  |     `chunks` chunks of one slice of the user's buffer; the executor runs the
+//   input   |  0  |  1  |  2  |  3  |     `chunks` chunks of one slice of the user's data; the executor runs the
 //   output  |  0  |  1  |  2  |  3  |     whole program once for each slice, slices in order.
-//   scratch |  0  |  1  |  2  |  3  |     private, shaped like the output; holds partial results
+//   scratch |  0  |  1  |  2  |  3  |     private, a place for every chunk; holds partial results
+//
+// The data of a collective is one part or several (collective.h: the block of each rank, or of each pair of ranks);
+// chunk c belongs to part c / (chunks / parts), and a slice takes its share of every part. What a rank has of the parts
+// in its input and output buffers, and where, is the executor's business (layout.h).
 //
 // One step, in this order and as one atomic act:
 //   1. waits until each peer of its receive list has a message at the head of its FIFO, and each peer of its send
@@ -40,12 +44,13 @@ enum StepFlags : uint16_t {
   kFinal = 1 << 8,         // the value is the collective's result. With kReduce: a finishing operation (the division of
                            // avg) is applied here. With kSend: every receiver stores it unchanged at the same chunk of
                            // its output, so a transport may place it there directly.
+  kChunkList = 1 << 9,     // the step covers the `span` chunks Schedule::chunk_lists[chunk ...] instead of consecutive ones
 };
 
 struct Step {
   uint16_t flags = 0;
   uint16_t span = 1;            // consecutive chunks that the step (and its message) covers
-  uint32_t chunk = 0;           // the first of them
+  uint32_t chunk = 0;           // the first of them (kChunkList: index of the first in Schedule::chunk_lists)
   uint16_t receive_count = 0;   // peers of the receive list, Schedule::peers[receive_first ...]
   uint16_t send_count = 0;      // peers of the send list, Schedule::peers[send_first ...]
   uint32_t receive_first = 0;
@@ -69,13 +74,15 @@ struct Block {
 struct Schedule {
   uint32_t rank = 0;
   uint32_t ranks = 1;
-  uint32_t chunks = 1;       // chunks of one slice
+  uint32_t chunks = 1;       // chunks of one slice, a multiple of `parts`
+  uint32_t parts = 1;        // parts of the data, see collective.h
   uint32_t max_span = 1;     // largest Step::span: the largest message is max_span chunks
   uint32_t fifo_depth = 1;   // messages that every FIFO must be able to hold, else the schedule may deadlock
   bool uses_scratch = false;
   std::vector<Step> steps;
   std::vector<Block> blocks;
   std::vector<uint32_t> peers;  // the receive and send lists of all steps, as ranks
+  std::vector<uint32_t> chunk_lists;  // the chunks of steps with kChunkList
 };
 
 }  // namespace treering

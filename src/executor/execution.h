@@ -81,7 +81,7 @@ class Execution {
   enum class Mode : uint8_t { kInline, kStaged, kReferenced, kDelivered };
   struct Channel {
     const Schedule* schedule = nullptr;
-    Expansion at{nullptr, nullptr, 0, nullptr, 1, 1};
+    Expansion at{nullptr, nullptr, 0, nullptr, nullptr, 1, 1};
     size_t slice = 0;
     bool done = true;
   };

@@ -1,0 +1,136 @@
+/**
+ * @file communicator.h
+ * Communicators, memory, and what a communicator says about itself. Included by treering.h.
+ */
+#ifndef TREERING_COMMUNICATOR_H_
+#define TREERING_COMMUNICATOR_H_
+
+#include "treering/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Version of the library that is loaded, as ::TR_VERSION_CODE. */
+TR_API trResult_t trGetVersion(int* version);
+
+/** A short constant text for a result code. Never NULL. */
+TR_API const char* trGetErrorString(trResult_t result);
+
+/**
+ * The message of the last failure: of `comm`, or of the calling thread when `comm` is NULL. Never NULL; empty
+ * when nothing failed. Valid until the next call of the same thread (or on the same communicator).
+ */
+TR_API const char* trGetLastError(trComm_t comm);
+
+/** @name Communicators @{ */
+
+/**
+ * Makes the id of a new communicator and starts to listen for its ranks in the background of this process,
+ * until every rank has met. Called by one process; the id reaches the others by the caller's own means.
+ */
+TR_API trResult_t trGetUniqueId(trUniqueId* id);
+
+/**
+ * Creates rank `rank` of `nranks` (0 <= rank < nranks). Collective: returns when all ranks have called it, or
+ * with an error when they have not within the deadline. Inside a group it returns at once and `*comm` is
+ * valid after trGroupEnd().
+ */
+TR_API trResult_t trCommInitRank(trComm_t* comm, int nranks, trUniqueId id, int rank);
+
+/** trCommInitRank() with settings; `config` may be NULL. */
+TR_API trResult_t trCommInitRankConfig(trComm_t* comm, int nranks, trUniqueId id, int rank,
+                                       const trConfig_t* config);
+
+/** Creates all `nranks` ranks of one communicator in the calling process: `comms` has room for nranks
+ * handles. */
+TR_API trResult_t trCommInitAll(trComm_t* comms, int nranks);
+
+/** Number of ranks. */
+TR_API trResult_t trCommCount(trComm_t comm, int* count);
+/** Rank of this handle. */
+TR_API trResult_t trCommRank(trComm_t comm, int* rank);
+
+/** Waits until every operation given to the communicator has ended. */
+TR_API trResult_t trCommFinalize(trComm_t comm);
+/** Releases the communicator. Purely local: waits for no other rank. Operations still under way are aborted.
+ */
+TR_API trResult_t trCommDestroy(trComm_t comm);
+/** Ends every operation on the communicator, on all ranks, with ::trRemoteError, and releases this rank's
+ * handle. */
+TR_API trResult_t trCommAbort(trComm_t comm);
+/** Stores the communicator's first failure, ::trInProgress while an operation is under way, or ::trSuccess.
+ */
+TR_API trResult_t trCommGetAsyncError(trComm_t comm, trResult_t* result);
+/** @} */
+
+/** @name Subsets @{ */
+
+/** A rank that passes this colour to trCommSplit() gets no communicator (`*newcomm` is NULL). */
+#define TR_SPLIT_NOCOLOR (-1)
+/**
+ * Splits `comm`: ranks that pass the same `color` (0 or more) form a new communicator, ranked by `key` and,
+ * where keys are equal, by their rank in `comm`. Collective over `comm`; blocks. `config` may be NULL: the
+ * settings of `comm`. A communicator of one rank uses no memory, thread or descriptor. Inside a group it
+ * returns at once and `*newcomm` is valid after trGroupEnd().
+ */
+TR_API trResult_t trCommSplit(trComm_t comm, int color, int key, trComm_t* newcomm, const trConfig_t* config);
+/** A new communicator of the same ranks: trCommSplit() with one colour and the ranks as keys. */
+TR_API trResult_t trCommDup(trComm_t comm, trComm_t* newcomm);
+/** @} */
+
+/** @name Explanations @{ */
+
+/**
+ * Writes to `text` (at most `capacity` bytes, terminated) what a collective of `bytes` bytes would do on this
+ * communicator and why: every algorithm with its predicted time, and the one chosen. `*needed`, if not NULL,
+ * receives the length of the whole text without its end. `text` may be NULL when `capacity` is 0. `bytes` are
+ * those of the larger buffer: of an allgather of 1 MiB by each of 4 ranks they are 4 MiB.
+ */
+TR_API trResult_t trExplain(trComm_t comm, trCollective_t collective, size_t bytes, trDataType_t datatype,
+                            char* text, size_t capacity, size_t* needed);
+
+/** What a collective of a given size does on a communicator (trGetSelection()). */
+typedef struct {
+  char algorithm[32];  /**< "ring", "two-shot", ... */
+  char protocol[32];   /**< "mailbox", "staged", "direct" */
+  int channels;        /**< independent pipelines */
+  size_t chunk_bytes;  /**< largest message */
+  double predicted_us; /**< by the cost model */
+} trSelection_t;
+
+/** The choice that trExplain() puts in words, for tools: sendbuf and recvbuf may be NULL (ordinary memory).
+ */
+TR_API trResult_t trGetSelection(trComm_t comm, trCollective_t collective, const void* sendbuf,
+                                 const void* recvbuf, size_t bytes, trDataType_t datatype,
+                                 trSelection_t* selection);
+/** @} */
+
+/** @name Memory @{ */
+
+/**
+ * Allocates `size` bytes (zeroed, page aligned) that the other ranks of this machine map, so that collectives
+ * on it copy nothing. Freed with trMemFree() alone.
+ */
+TR_API trResult_t trMemAlloc(void** ptr, size_t size);
+/** Frees memory of trMemAlloc(). No operation may be using it. NULL is ignored. */
+TR_API trResult_t trMemFree(void* ptr);
+
+/**
+ * Makes ordinary anonymous memory (malloc, new, private anonymous mmap) as fast as that of trMemAlloc(): its
+ * whole pages are moved, in place and with their contents, into shareable memory. No other thread may write
+ * the buffer during the call. Refused with an error, and without effect, for stacks, file mappings and memory
+ * that is not mapped readable and writable. After fork() the pages are shared between parent and child.
+ * `*handle` may be NULL (memory that needs no registration, such as that of trMemAlloc()).
+ */
+TR_API trResult_t trCommRegister(trComm_t comm, void* buffer, size_t size, void** handle);
+/** Ends a registration. The memory stays usable; freeing it before or after is safe. A NULL handle is
+ * ignored. */
+TR_API trResult_t trCommDeregister(trComm_t comm, void* handle);
+/** @} */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TREERING_COMMUNICATOR_H_ */

@@ -1,0 +1,69 @@
+// Collective: what must hold before and after, as one table row each.
+//
+// The data of a collective is cut into parts. Every rank that contributes to a part gives its operand of it from its
+// input buffer; every rank that stores the part ends with the combination of all contributions in its output buffer.
+// (One contributor: the result is its operand, unchanged.) Verifier, executor and tests all read these rows.
+//
+//   kOne     allreduce, reduce, broadcast, barrier     one part: the whole buffer
+//   kRanks   allgather, reduce-scatter, gather, ...    part p: the block of rank p
+//   kPairs   alltoall                                  part s * ranks + d: from rank s to rank d
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace treering {
+
+enum class Collective : uint8_t {
+  kAllReduce,
+  kReduce,
+  kBroadcast,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kGather,
+  kScatter,
+  kBarrier,
+};
+inline constexpr size_t kCollectiveCount = 9;
+
+enum class Parts : uint8_t { kOne, kRanks, kPairs };
+
+// What a part is asked about.
+struct PartOf {
+  uint32_t rank;   // the asking rank
+  uint32_t part;
+  uint32_t ranks;
+  uint32_t root;   // rooted collectives
+};
+
+struct CollectiveInfo {
+  Collective collective;
+  const char* name;  // "allreduce"
+  Parts parts;
+  bool rooted;
+  bool reduces;                      // combines with an operation; else the data moves unchanged
+  bool (*contributes)(const PartOf&);  // precondition: the rank's input has the part
+  bool (*stores)(const PartOf&);       // postcondition: the rank's output gets the part
+  // Where the part lies in the rank's buffers when all parts have `count` elements: at index * count.
+  uint32_t (*input_index)(const PartOf&);
+  uint32_t (*output_index)(const PartOf&);
+
+  uint32_t part_count(uint32_t ranks) const {
+    return parts == Parts::kOne ? 1 : parts == Parts::kRanks ? ranks : ranks * ranks;
+  }
+  // The part whose input lies where the output of `part` lies when a call is in place.
+  uint32_t in_place_part(uint32_t part, uint32_t ranks) const {
+    return parts == Parts::kPairs ? part % ranks * ranks + part / ranks : part;
+  }
+};
+
+std::span<const CollectiveInfo> collectives();
+inline const CollectiveInfo& info_of(Collective collective) {
+  return collectives()[static_cast<size_t>(collective)];
+}
+// nullptr for an unknown name.
+const CollectiveInfo* find_collective(std::string_view name);
+
+}  // namespace treering
