@@ -15,7 +15,7 @@ void ScheduleLookup(benchmark::State& state) {
   ScheduleCache cache(flat_plan(4), 0, Machine(), "", 0);
   size_t bytes = 1;
   for (auto _ : state) {
-    benchmark::DoNotOptimize(cache.choose(bytes));
+    benchmark::DoNotOptimize(cache.choose(Collective::kAllReduce, bytes, 0));
     bytes = bytes * 2 % (size_t{1} << 30) + 1;
   }
 }
@@ -25,7 +25,7 @@ BENCHMARK(ScheduleLookup);
 void ScheduleDecision(benchmark::State& state) {
   for (auto _ : state) {
     ScheduleCache cache(flat_plan(4), 0, Machine(), "", 0);
-    benchmark::DoNotOptimize(cache.choose(size_t{1} << 20));
+    benchmark::DoNotOptimize(cache.choose(Collective::kAllReduce, size_t{1} << 20, 0));
   }
 }
 BENCHMARK(ScheduleDecision);

@@ -132,7 +132,7 @@ typedef struct {
   int fusion_alignment; /**< bytes to which each tensor of a fused call is aligned (TREERING_FUSION_ALIGNMENT)
                          */
   const char*
-      wire; /**< float32 allreduces travel as "fp16", "bf16", "fp8" (TREERING_WIRE; NULL = as they are) */
+      wire; /**< float32 allreduces travel as "fp16", "bf16", "fp8-e4m3", "fp8-e5m2" (TREERING_WIRE; NULL = as they are) */
   int link_mbps; /**< paces each rank's sends to so many Mbit/s, to try out slow links (TREERING_LINK_MBPS) */
 } trConfig_t;
 

@@ -15,6 +15,8 @@
 namespace treering {
 
 struct SelectionInput {
+  Collective collective = Collective::kAllReduce;
+  bool unequal = false, rank_ordered_only = false, computed_once_only = false;
   uint32_t ranks = 1;
   uint64_t bytes = 0;
   bool direct = false;    // the peers can reach the buffers (input and output)
@@ -48,6 +50,7 @@ Status explain_text(const Machine& machine, const SelectionInput& input, std::st
 // A table of size ranges and what is chosen in each.
 Status explain_ranges_text(const Machine& machine, const SelectionInput& input, std::string* text);
 
+inline Status check_forced_algorithms(const std::string&) { return {}; }
 // "64 KiB"
 std::string format_bytes(uint64_t bytes);
 

@@ -1,15 +1,11 @@
-// The C entry points: argument checks that need no communicator, handles, groups. Nothing throws across them.
-#include <fmt/format.h>
+// The C entry points for communicators, memory and explanations. Nothing throws across them.
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <string>
 
-#include "api/group.h"
-#include "api/handles.h"
-#include "communicator/engine.h"
+#include "api/common.h"
 #include "communicator/memory.h"
 #include "communicator/root_service.h"
 #include "core/config.h"
@@ -19,23 +15,7 @@ using namespace treering;
 
 namespace {
 
-// Runs `body`, which returns a Status; an exception (out of memory) becomes a code.
-template <typename Body>
-trResult_t guarded(CommunicatorSlot* slot, Body body) {
-  try {
-    return report(body(), slot);
-  } catch (const std::bad_alloc&) {
-    return report({trSystemError, "out of memory"}, slot);
-  } catch (const std::exception& error) {
-    return report({trInternalError, error.what()}, slot);
-  }
-}
-
 constexpr int kMaxRanks = 1024;  // what the slots of the staging memory are laid out for
-
-Status null_argument(const char* call, const char* name) {
-  return {trInvalidArgument, fmt::format("{}: {} is NULL", call, name)};
-}
 
 Status init_rank(trComm_t* comm, int nranks, const trUniqueId& id, int rank, const trConfig_t* user_config) {
   if (comm == nullptr) return null_argument("trCommInitRank", "comm");
@@ -59,12 +39,20 @@ Status init_rank(trComm_t* comm, int nranks, const trUniqueId& id, int rank, con
   return {};
 }
 
-Engine::StreamId stream_id(trStream_t stream) { return reinterpret_cast<Engine::StreamId>(stream); }
-
 void copy_text(char* target, size_t capacity, const std::string& text) {
   size_t length = std::min(text.size(), capacity - 1);
   std::memcpy(target, text.data(), length);
   target[length] = '\0';
+}
+
+Status check_question(const char* function, trCollective_t collective, trDataType_t datatype) {
+  if (static_cast<size_t>(collective) >= kCollectiveCount)
+    return {trInvalidArgument, fmt::format("{}: collective is {}; known are 0 (allreduce) to {} (barrier)", function,
+                                           static_cast<int>(collective), kCollectiveCount - 1)};
+  if (find_type(datatype) == nullptr)
+    return {trInvalidArgument,
+            fmt::format("{}: datatype is {}; known are 0 to 14", function, static_cast<int>(datatype))};
+  return {};
 }
 
 }  // namespace
@@ -193,58 +181,29 @@ trResult_t trCommGetAsyncError(trComm_t comm, trResult_t* result) {
   });
 }
 
-trResult_t trAllReduce(const void* sendbuf, void* recvbuf, size_t count, trDataType_t datatype, trRedOp_t op,
-                       trComm_t comm, trStream_t stream) {
-  CommunicatorLease lease;
-  AllReduceArguments arguments{sendbuf, recvbuf, count, datatype, op};
-  auto body = [&]() -> Status {
-    TR_RETURN_IF_ERROR(lease.acquire(comm));
-    TR_RETURN_IF_ERROR(lease->check(arguments));
-    Group& group = Group::current();
-    if (stream != nullptr && !Engine::instance().knows(stream_id(stream)))
-      return {trInvalidUsage, "stream is not a stream of trStreamCreate, or was destroyed"};
-    if (group.open()) return group.add_operation(comm, arguments, stream_id(stream)), Status();
-    if (stream != nullptr) {
-      TR_RETURN_IF_ERROR(lease->failure());
-      return Engine::instance().enqueue(stream_id(stream), lease.get(), arguments);
-    }
-    if (lease->queued.load(std::memory_order_relaxed) != 0) Engine::instance().wait_idle(lease.get());
-    return lease->run(arguments);
-  };
-  return guarded(nullptr, [&] {
-    Status status = body();
-    if (status.ok()) return status;
-    if (lease) lease.slot().last_error = status.message();
-    if (Group::current().open()) Group::current().add_failure(status);
-    return status;
-  });
-}
-
-trResult_t trExplain(trComm_t comm, size_t bytes, trDataType_t datatype, char* text, size_t capacity, size_t* needed) {
+trResult_t trExplain(trComm_t comm, trCollective_t collective, size_t bytes, trDataType_t datatype, char* text,
+                     size_t capacity, size_t* needed) {
   return guarded(find_slot(comm), [&]() -> Status {
     if (text == nullptr && capacity > 0) return null_argument("trExplain", "text");
-    if (find_type(datatype) == nullptr)
-      return {trInvalidArgument, fmt::format("trExplain: datatype is {}; known are 0 to 9", static_cast<int>(datatype))};
+    TR_RETURN_IF_ERROR(check_question("trExplain", collective, datatype));
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(lease.acquire(comm));
     std::string whole;
-    TR_RETURN_IF_ERROR(lease->explain(bytes, &whole));
+    TR_RETURN_IF_ERROR(lease->explain(static_cast<Collective>(collective), bytes, &whole));
     if (needed != nullptr) *needed = whole.size();
     if (capacity > 0) copy_text(text, capacity, whole);
     return {};
   });
 }
 
-trResult_t trGetSelection(trComm_t comm, const void* sendbuf, const void* recvbuf, size_t bytes, trDataType_t datatype,
-                          trSelection_t* selection) {
+trResult_t trGetSelection(trComm_t comm, trCollective_t collective, const void* sendbuf, const void* recvbuf,
+                          size_t bytes, trDataType_t datatype, trSelection_t* selection) {
   return guarded(find_slot(comm), [&]() -> Status {
     if (selection == nullptr) return null_argument("trGetSelection", "selection");
-    if (find_type(datatype) == nullptr)
-      return {trInvalidArgument,
-              fmt::format("trGetSelection: datatype is {}; known are 0 to 9", static_cast<int>(datatype))};
+    TR_RETURN_IF_ERROR(check_question("trGetSelection", collective, datatype));
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(lease.acquire(comm));
-    const Choice& choice = lease->choose(bytes);
+    const Choice& choice = lease->choose(static_cast<Collective>(collective), bytes);
     bool direct = sendbuf != nullptr && recvbuf != nullptr && lease->is_direct(sendbuf, recvbuf, bytes);
     *selection = {};
     copy_text(selection->algorithm, sizeof selection->algorithm, choice.candidate.algorithm->name);
@@ -254,15 +213,6 @@ trResult_t trGetSelection(trComm_t comm, const void* sendbuf, const void* recvbu
     selection->predicted_us = choice.candidate.predicted_us;
     return {};
   });
-}
-
-trResult_t trGroupStart(void) {
-  Group::current().start();
-  return trSuccess;
-}
-
-trResult_t trGroupEnd(void) {
-  return guarded(nullptr, [] { return Group::current().end(); });
 }
 
 trResult_t trMemAlloc(void** ptr, size_t size) {
@@ -297,26 +247,6 @@ trResult_t trCommDeregister(trComm_t comm, void* handle) {
     TR_RETURN_IF_ERROR(lease.acquire(comm));
     return deregister_memory(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(handle)));
   });
-}
-
-trResult_t trStreamCreate(trStream_t* stream) {
-  return guarded(nullptr, [&]() -> Status {
-    if (stream == nullptr) return null_argument("trStreamCreate", "stream");
-    *stream = reinterpret_cast<trStream_t>(Engine::instance().create_stream());
-    return {};
-  });
-}
-
-trResult_t trStreamSynchronize(trStream_t stream) {
-  return guarded(nullptr, [&] { return Engine::instance().synchronize(stream_id(stream)); });
-}
-
-trResult_t trStreamQuery(trStream_t stream) {
-  return guarded(nullptr, [&] { return Engine::instance().query(stream_id(stream)); });
-}
-
-trResult_t trStreamDestroy(trStream_t stream) {
-  return guarded(nullptr, [&] { return Engine::instance().destroy_stream(stream_id(stream)); });
 }
 
 }  // extern "C"

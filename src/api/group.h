@@ -1,11 +1,11 @@
-// Group: the calls that a thread has collected between trGroupStart() and trGroupEnd().
+// Group: the calls that a thread has collected between trGroupStart() and trGroupEnd(), or for a persistent operation.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <vector>
 
-#include "api/handles.h"
-#include "communicator/engine.h"
+#include "api/batch.h"
 
 namespace treering {
 
@@ -18,8 +18,15 @@ class Group {
   void start() { ++depth_; }
   // Starts what was collected when this ends the outermost group, and waits for what has no stream.
   Status end();
+  // Ends the outermost group by handing out its calls, prepared, instead of starting them.
+  Status end_kept(std::unique_ptr<Batch>* batch);
+  bool keeping() const { return keeping_; }
+  void start_kept() {
+    keeping_ = true;
+    start();
+  }
 
-  void add_operation(trComm_t comm, const AllReduceArguments& arguments, Engine::StreamId stream);
+  Batch& batch() { return *batch_; }
   // `job` runs in a thread of its own at the end.
   void add_job(std::function<Status()> job) { jobs_.push_back(std::move(job)); }
   // A wrong call: the group will start nothing and return this.
@@ -28,16 +35,11 @@ class Group {
   }
 
  private:
-  struct Operation {
-    trComm_t comm;
-    AllReduceArguments arguments;
-    Engine::StreamId stream;  // 0 = none
-  };
   Status run_jobs(std::vector<std::function<Status()>> jobs);
-  Status run_operations(const std::vector<Operation>& operations);
 
   int depth_ = 0;
-  std::vector<Operation> operations_;
+  bool keeping_ = false;
+  std::unique_ptr<Batch> batch_ = std::make_unique<Batch>();
   std::vector<std::function<Status()>> jobs_;
   Status failure_;
 };

@@ -68,13 +68,6 @@ size_t default_staging(uint32_t ranks) {
   return std::clamp<size_t>(last_level_cache_bytes() / 4 / ranks, kLeastStaging, kMostStaging);
 }
 
-uint32_t signature_of(const Call& call) {
-  uint64_t hash = call.operation * 0x9E3779B97F4A7C15u + call.count;
-  hash = (hash ^ hash >> 29) * 0xBF58476D1CE4E5B9u + (static_cast<uint64_t>(call.type) << 8) + call.op;
-  hash = (hash ^ hash >> 32) * 0x94D049BB133111EBu;
-  return static_cast<uint32_t>(hash >> 32);
-}
-
 }  // namespace
 
 Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t rank, const Config& config,
@@ -83,10 +76,7 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   TR_RETURN_IF_ERROR(unpack(packed, &id));
   uint8_t allowed = 0;
   TR_RETURN_IF_ERROR(parse_transports(config.transports, &allowed));
-  if (!config.algorithm.empty()) {
-    const Algorithm* algorithm = nullptr;
-    TR_RETURN_IF_ERROR(find_algorithm(config.algorithm, &algorithm));
-  }
+  TR_RETURN_IF_ERROR(check_forced_algorithms(config.algorithm));
   std::unique_ptr<Communicator> made(new Communicator);
   made->config_ = config;
   made->context_.rank = rank;
@@ -228,73 +218,9 @@ Communicator::~Communicator() {
   if (area_ != nullptr) AreaView(area_, layout_.get()).status()->left.store(1, std::memory_order_release);
 }
 
-Status Communicator::check(const AllReduceArguments& arguments) const {
-  auto where = [&] { return fmt::format("trAllReduce on rank {}: ", context_.rank); };
-  const DataTypeInfo* type = find_type(arguments.type);
-  if (type == nullptr)
-    return {trInvalidArgument, where() + fmt::format("datatype is {}; known are 0 (int8) to 9 (bfloat16)",
-                                                     static_cast<int>(arguments.type))};
-  if (find_op(arguments.op) == nullptr)
-    return {trInvalidArgument,
-            where() + fmt::format("op is {}; known are 0 (sum) to 4 (avg)", static_cast<int>(arguments.op))};
-  if (arguments.count == 0) return {};
-  if (arguments.input == nullptr) return {trInvalidArgument, where() + "sendbuf is NULL"};
-  if (arguments.output == nullptr) return {trInvalidArgument, where() + "recvbuf is NULL"};
-  if (arguments.count > SIZE_MAX / 16)
-    return {trInvalidArgument, where() + fmt::format("count is {}: more than any memory holds", arguments.count)};
-  size_t bytes = arguments.count * type->size;
-  auto input = reinterpret_cast<uintptr_t>(arguments.input), output = reinterpret_cast<uintptr_t>(arguments.output);
-  if (input != output && input < output + bytes && output < input + bytes)
-    return {trInvalidArgument,
-            where() + fmt::format("sendbuf {} and recvbuf {} overlap within {} bytes but are not identical",
-                                  arguments.input, arguments.output, bytes)};
-  return {};
-}
-
-Status Communicator::begin(const AllReduceArguments& arguments) {
-  if (!failure_.ok()) return failure_;
-  if (Status verdict = watch_->verdict(); !verdict.ok()) return failure_ = verdict;
-  size_t type_size = find_type(arguments.type)->size;
-  size_t bytes = arguments.count * type_size;
-  call_.operation = ++operations_;
-  call_.input = static_cast<const std::byte*>(arguments.input);
-  call_.output = static_cast<std::byte*>(arguments.output);
-  call_.count = arguments.count;
-  call_.type = arguments.type;
-  call_.type_size = type_size;
-  call_.op = arguments.op;
-  call_.signature = signature_of(call_);
-
-  const Choice& choice = schedules_->choose(bytes);
-  in_mailbox_ = choice.mailbox;
-  RankStatus& status = *context_.status;
-  status.count.store(arguments.count, std::memory_order_relaxed);
-  status.type.store(static_cast<uint16_t>(arguments.type), std::memory_order_relaxed);
-  status.op.store(static_cast<uint16_t>(arguments.op), std::memory_order_relaxed);
-  status.tag.store(call_tag(call_.operation, call_.signature), std::memory_order_relaxed);
-  if (!in_mailbox_) {
-    RegionTable& table = RegionTable::instance();
-    call_.input_region = table.find(arguments.input, bytes);
-    call_.output_region = arguments.input == arguments.output ? call_.input_region : table.find(arguments.output, bytes);
-    if (call_.input_region.id != 0 && !exports_.publish(call_.input_region)) call_.input_region = {};
-    if (call_.output_region.id != 0 && !exports_.publish(call_.output_region)) call_.output_region = {};
-    status.output_address.store(reinterpret_cast<uint64_t>(arguments.output), std::memory_order_relaxed);
-    status.output_region.store(call_.output_region.id, std::memory_order_relaxed);
-    status.output_offset.store(static_cast<uint64_t>(call_.output - call_.output_region.base), std::memory_order_relaxed);
-  }
-  status.operation.store(call_.operation, std::memory_order_release);
-  watch_->start(&call_);
-  active_ = true;
-  if (in_mailbox_)
-    mailbox_.start(call_.signature, arguments.input, bytes);
-  else
-    execution_->bind(*choice.program, call_);
-  return {};
-}
-
 Communicator::Progress Communicator::advance() {
   if (in_mailbox_) {
-    switch (mailbox_.advance(call_.output, call_.count, call_.type, call_.op)) {
+    switch (mailbox_.advance(call_)) {
       case Mailbox::Progress::kBlocked: return Progress::kBlocked;
       case Mailbox::Progress::kMismatch: (void)fail(watch_->mismatch(mailbox_.peer())); return Progress::kFailed;
       case Mailbox::Progress::kDone: finish(); return Progress::kDone;
@@ -312,7 +238,7 @@ Communicator::Progress Communicator::advance() {
 }
 
 void Communicator::finish() {
-  context_.status->completed.store(call_.operation, std::memory_order_release);
+  if (call_.operation != 0) context_.status->completed.store(call_.operation, std::memory_order_release);
   active_ = false;
 }
 
@@ -328,8 +254,8 @@ Status Communicator::look_around() {
   return status.ok() ? status : fail(std::move(status));
 }
 
-Status Communicator::run(const AllReduceArguments& arguments) {
-  TR_RETURN_IF_ERROR(begin(arguments));
+Status Communicator::run(const Operation& operation) {
+  TR_RETURN_IF_ERROR(begin(operation));
   Backoff backoff(spins_);
   for (;;) {
     switch (advance()) {

@@ -17,6 +17,7 @@
 #include "communicator/backoff.h"
 #include "communicator/bootstrap.h"
 #include "communicator/links.h"
+#include "communicator/operation.h"
 #include "communicator/schedule_cache.h"
 #include "communicator/watch.h"
 #include "core/config.h"
@@ -25,13 +26,10 @@
 
 namespace treering {
 
-// The arguments of one allreduce.
-struct AllReduceArguments {
-  const void* input = nullptr;
-  void* output = nullptr;
-  size_t count = 0;
-  trDataType_t type = trFloat32;
-  trRedOp_t op = trSum;
+struct Task;
+struct TaskQueue {
+  Task* first = nullptr;
+  Task* last = nullptr;
 };
 
 class Communicator {
@@ -44,14 +42,14 @@ class Communicator {
   uint32_t ranks() const { return context_.ranks; }
   const Config& config() const { return config_; }
 
-  // Whether the arguments make sense by themselves; begin() takes them for granted.
-  Status check(const AllReduceArguments& arguments) const;
+  // Whether the operation makes sense by itself; begin() takes it for granted. Completes it (in_place, reduction).
+  Status check(Operation* operation);
 
   // Runs one operation to its end in the calling thread.
-  Status run(const AllReduceArguments& arguments);
+  Status run(const Operation& operation);
 
-  // The same in parts, for a thread that drives several communicators.
-  Status begin(const AllReduceArguments& arguments);
+  // The same in parts, for a thread that drives several communicators. The operation outlives its end.
+  Status begin(const Operation& operation);
   enum class Progress { kBlocked, kMoved, kDone, kFailed };
   Progress advance();
   // To be called now and then while advance() is blocked; fails the operation when there is a reason to.
@@ -63,13 +61,24 @@ class Communicator {
   // Makes every rank's operations fail. Safe while another thread is inside a call.
   void abort(const std::string& reason);
 
-  Status explain(size_t bytes, std::string* text) const { return schedules_->explain(bytes, text); }
-  const Choice& choose(size_t bytes) { return schedules_->choose(bytes); }
+  Status explain(Collective collective, size_t bytes, std::string* text) const {
+    return schedules_->explain(collective, bytes, text);
+  }
+  const Choice& choose(Collective collective, size_t bytes) {
+    return schedules_->choose(collective, bytes, config_.deterministic ? kRankOrdered : 0u);
+  }
+  // The lanes of transfers that are to run at once. A rank's transfers with itself must match.
+  Status make_lanes(const std::vector<Transfer>& transfers, const char* function, std::shared_ptr<LaneSet>* lanes);
+
+  // Operations made by the user; any number of them.
+  trRedOp_t add_reduction(std::shared_ptr<const Reduction> reduction);
+  Status remove_reduction(trRedOp_t op);
   // Whether a call on these buffers would be zero-copy.
   bool is_direct(const void* input, const void* output, size_t bytes) const;
   uint32_t spins() const { return spins_; }
 
-  // Requests that wait in streams (engine.h).
+  // Operations that wait in streams (engine.h).
+  TaskQueue queue;
   std::atomic<uint32_t> queued{0};
 
  private:
@@ -78,6 +87,9 @@ class Communicator {
   Status link(Bootstrap* bootstrap, uint8_t allowed);
   Status plan_schedules(const std::string& blob);
   void prepare_executor();
+  void fill_call(const Operation& operation);
+  void announce(const Operation& operation, const Program* program);
+  void find_regions(const Operation& operation);
   void finish();
   Status fail(Status status);
 
@@ -95,6 +107,7 @@ class Communicator {
   std::unique_ptr<Watch> watch_;
   Mailbox mailbox_;
   Call call_;
+  std::vector<std::shared_ptr<const Reduction>> reductions_;  // by op - trRedOpFirstCreated
   bool in_mailbox_ = false;
   bool active_ = false;
   uint64_t operations_ = 0;

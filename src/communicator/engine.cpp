@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <thread>
 
 namespace treering {
 
@@ -11,10 +12,14 @@ Engine& Engine::instance() {
   return *engine;
 }
 
-Engine::StreamId Engine::create_stream() {
+Status Engine::unknown_stream() const {
+  return {trInvalidUsage, "stream is not a stream of trStreamCreate, or was destroyed"};
+}
+
+StreamId Engine::create_stream() {
   std::lock_guard lock(mutex_);
-  streams_[next_stream_];
-  return next_stream_++;
+  streams_[next_id_];
+  return next_id_++;
 }
 
 bool Engine::knows(StreamId stream) {
@@ -22,17 +27,41 @@ bool Engine::knows(StreamId stream) {
   return streams_.count(stream) != 0;
 }
 
-Status Engine::enqueue(StreamId stream, Communicator* communicator, const AllReduceArguments& arguments) {
+void Engine::ensure_thread() {
+  if (thread_owner_ == getpid()) return;
+  thread_owner_ = getpid();
+  std::thread([this] { loop(); }).detach();
+}
+
+Status Engine::enqueue(StreamId stream, Communicator* communicator, Operation operation) {
+  auto task = std::make_unique<Task>();
+  task->stream = stream;
+  task->communicator = communicator;
+  task->operation = std::move(operation);
+  TR_RETURN_IF_ERROR(enqueue(task.get()));
+  (void)task.release();
+  return {};
+}
+
+Status Engine::enqueue(Task* task) {
   std::lock_guard lock(mutex_);
-  auto found = streams_.find(stream);
-  if (found == streams_.end()) return {trInvalidArgument, "the stream is unknown or was destroyed"};
-  auto request = std::make_shared<Request>(Request{communicator, arguments, stream, false, Backoff()});
-  found->second.requests.push_back(request);
-  communicators_[communicator].push_back(request);
-  communicator->queued.fetch_add(1);
-  if (thread_owner_ != getpid()) {
-    thread_owner_ = getpid();
-    std::thread([this] { loop(); }).detach();
+  auto found = streams_.find(task->stream);
+  if (found == streams_.end()) return unknown_stream();
+  ensure_thread();
+  task->queued = true;
+  task->started = false;
+  task->backoff.reset();
+  task->next_in_stream = task->next_on_communicator = nullptr;
+  Stream& stream = found->second;
+  (stream.first == nullptr ? stream.first : stream.last->next_in_stream) = task;
+  stream.last = task;
+  ++tasks_;
+  if (task->kind == Task::Kind::kOperation) {
+    TaskQueue& queue = task->communicator->queue;
+    if (queue.first == nullptr) active_.push_back(task->communicator);
+    (queue.first == nullptr ? queue.first : queue.last->next_on_communicator) = task;
+    queue.last = task;
+    task->communicator->queued.fetch_add(1);
   }
   work_.notify_one();
   return {};
@@ -41,17 +70,17 @@ Status Engine::enqueue(StreamId stream, Communicator* communicator, const AllRed
 Status Engine::synchronize(StreamId stream) {
   std::unique_lock lock(mutex_);
   auto found = streams_.find(stream);
-  if (found == streams_.end()) return {trInvalidArgument, "the stream is unknown or was destroyed"};
-  // Every request ends by its communicator's deadline at the latest.
-  done_.wait(lock, [&] { return found->second.requests.empty(); });
+  if (found == streams_.end()) return unknown_stream();
+  // Every operation ends by its communicator's deadline at the latest.
+  done_.wait(lock, [&] { return found->second.first == nullptr; });
   return std::exchange(found->second.failure, Status());
 }
 
 Status Engine::query(StreamId stream) {
   std::lock_guard lock(mutex_);
   auto found = streams_.find(stream);
-  if (found == streams_.end()) return {trInvalidArgument, "the stream is unknown or was destroyed"};
-  if (!found->second.requests.empty()) return {trInProgress, "the stream has operations under way"};
+  if (found == streams_.end()) return unknown_stream();
+  if (found->second.first != nullptr) return {trInProgress, "the stream has operations under way"};
   return std::exchange(found->second.failure, Status());
 }
 
@@ -62,36 +91,48 @@ Status Engine::destroy_stream(StreamId stream) {
   return status;
 }
 
+Status Engine::add_callback(StreamId stream, trCallback callback, void* context) {
+  auto task = std::make_unique<Task>();
+  task->kind = Task::Kind::kCallback;
+  task->stream = stream;
+  task->callback = callback;
+  task->context = context;
+  TR_RETURN_IF_ERROR(enqueue(task.get()));
+  (void)task.release();
+  return {};
+}
+
+void Engine::wait(const Task& task) {
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, [&] { return !task.queued; });
+}
+
+bool Engine::is_queued(const Task& task) {
+  std::lock_guard lock(mutex_);
+  return task.queued;
+}
+
 void Engine::wait_idle(Communicator* communicator) {
   std::unique_lock lock(mutex_);
-  done_.wait(lock, [&] { return communicators_.count(communicator) == 0; });
+  done_.wait(lock, [&] { return communicator->queue.first == nullptr; });
 }
 
 void Engine::forget(Communicator* communicator) {
   std::unique_lock lock(mutex_);
   done_.wait(lock, [&] { return in_hand_ != communicator; });
-  while (communicators_.count(communicator) != 0) {
-    auto request = communicators_[communicator].front();
-    retire(request, communicator->failure().ok() ? Status(trRemoteError, "the communicator was destroyed")
-                                                 : communicator->failure());
-  }
+  while (communicator->queue.first != nullptr)
+    retire(communicator->queue.first, communicator->failure().ok()
+                                          ? Status(trRemoteError, "the communicator was destroyed")
+                                          : communicator->failure());
 }
 
-// With the mutex: the first request of each communicator that is also the first of its stream.
-std::vector<std::shared_ptr<Engine::Request>> Engine::runnable() {
-  std::vector<std::shared_ptr<Request>> ready;
-  for (auto& [communicator, queue] : communicators_)
-    if (streams_[queue.front()->stream].requests.front() == queue.front()) ready.push_back(queue.front());
-  return ready;
-}
-
-// Advances one request; true when it has ended.
-bool Engine::step(Request& request, Status* status, bool* moved) {
-  Communicator& communicator = *request.communicator;
-  if (!request.started) {
-    request.started = true;
+// Advances one operation; true when it has ended.
+bool Engine::step(Task* task, Status* status, bool* moved) {
+  Communicator& communicator = *task->communicator;
+  if (!task->started) {
+    task->started = true;
     *moved = true;
-    if (*status = communicator.begin(request.arguments); !status->ok()) return true;
+    if (*status = communicator.begin(task->operation); !status->ok()) return true;
   }
   switch (communicator.advance()) {
     case Communicator::Progress::kDone: *moved = true; return true;
@@ -103,34 +144,76 @@ bool Engine::step(Request& request, Status* status, bool* moved) {
   return !status->ok();
 }
 
-void Engine::retire(const std::shared_ptr<Request>& request, Status status) {
-  auto& queue = communicators_[request->communicator];
-  std::erase(queue, request);
-  if (queue.empty()) communicators_.erase(request->communicator);
-  Stream& stream = streams_[request->stream];
-  std::erase(stream.requests, request);
+// Takes a task out of its queues. Operations are the first of their communicator; only forget() takes one that is not
+// the first of its stream.
+void Engine::retire(Task* task, Status status) {
+  if (task->kind == Task::Kind::kOperation) {
+    TaskQueue& queue = task->communicator->queue;
+    queue.first = task->next_on_communicator;
+    if (queue.first == nullptr) std::erase(active_, task->communicator);
+    task->communicator->queued.fetch_sub(1);
+  }
+  Stream& stream = streams_[task->stream];
+  Task** link = &stream.first;
+  Task* previous = nullptr;
+  while (*link != task) previous = *link, link = &(*link)->next_in_stream;
+  *link = task->next_in_stream;
+  if (stream.last == task) stream.last = previous;
   if (stream.failure.ok()) stream.failure = std::move(status);
-  request->communicator->queued.fetch_sub(1);
+  --tasks_;
+  task->queued = false;
+  if (task->owned) delete task;
   done_.notify_all();
+}
+
+// Marks and callbacks at the head of streams; true when there was one that could run.
+bool Engine::run_marks(std::unique_lock<std::mutex>* lock) {
+  bool moved = false;
+  for (auto& [id, stream] : streams_) {
+    while (stream.first != nullptr && stream.first->kind != Task::Kind::kOperation) {
+      Task* task = stream.first;
+      if (task->kind == Task::Kind::kCallback) return run_callback(lock, task);
+      auto event = events_.find(task->event);
+      if (task->kind == Task::Kind::kWait && event != events_.end() && event->second.completed < task->mark) break;
+      if (task->kind == Task::Kind::kRecord) complete(task->event, task->mark);
+      retire(task, {});
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+bool Engine::run_callback(std::unique_lock<std::mutex>* lock, Task* task) {
+  trResult_t result = streams_[task->stream].failure.code();
+  lock->unlock();
+  task->callback(result, task->context);
+  lock->lock();
+  retire(task, {});
+  return true;
 }
 
 void Engine::loop() {
   Backoff backoff;
   std::unique_lock lock(mutex_);
   for (;;) {
-    work_.wait(lock, [this] { return !communicators_.empty(); });
-    bool moved = false;
-    for (const auto& request : runnable()) {
-      auto queue = communicators_.find(request->communicator);
-      if (queue == communicators_.end() || queue->second.front() != request) continue;  // forgotten meanwhile
-      in_hand_ = request->communicator;
+    work_.wait(lock, [this] { return tasks_ != 0; });
+    bool moved = run_marks(&lock);
+    batch_.clear();
+    for (Communicator* communicator : active_)
+      if (Task* task = communicator->queue.first; streams_[task->stream].first == task) batch_.push_back(task);
+    for (Task* task : batch_) {
+      // An operation that was forgotten meanwhile is no longer the first of a communicator.
+      const bool there = std::any_of(active_.begin(), active_.end(),
+                                     [&](Communicator* communicator) { return communicator->queue.first == task; });
+      if (!there) continue;
+      in_hand_ = task->communicator;
       lock.unlock();
       Status status;
-      bool ended = step(*request, &status, &moved);
+      bool ended = step(task, &status, &moved);
       lock.lock();
       in_hand_ = nullptr;
       if (ended)
-        retire(request, std::move(status));
+        retire(task, std::move(status));
       else
         done_.notify_all();
     }

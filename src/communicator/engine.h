@@ -1,40 +1,73 @@
-// Engine: runs the operations of streams, in one background thread a process, which sleeps while there are none.
+// Engine: runs what streams hold, in one background thread a process, which sleeps while there is nothing.
 //
-//   stream A:  op 1 (comm X)   op 3 (comm Y)         an operation is started when it is the first of its stream and
-//   stream B:  op 2 (comm X)                         the first of its communicator; all that are started advance in turn
+//   stream A:  op 1 (comm X)   wait e     op 3 (comm Y)     an operation is started when it is the first of its stream
+//   stream B:  op 2 (comm X)   record e   callback          and the first of its communicator; all that are started
+//                                                           advance in turn
 //
-// One mutex guards the queues; it is not held while operations advance.
+// A Task is one entry of a stream. Queues are chains of tasks, so a task that exists already (a persistent operation)
+// is given to a stream without an allocation. One mutex guards streams, events and queues; it is not held while
+// operations advance or callbacks run.
 #pragma once
 
 #include <sys/types.h>
 
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 #include "communicator/communicator.h"
 
 namespace treering {
 
+using StreamId = uint64_t;  // 0: none
+using EventId = uint64_t;
+
+struct Task {
+  enum class Kind : uint8_t { kOperation, kRecord, kWait, kCallback };
+  Kind kind = Kind::kOperation;
+  bool owned = true;     // the engine deletes it when it has ended
+  bool queued = false;
+  bool started = false;
+  StreamId stream = 0;
+  Communicator* communicator = nullptr;  // kOperation
+  Operation operation;
+  EventId event = 0;      // kRecord, kWait
+  uint64_t mark = 0;      // of the event
+  trCallback callback = nullptr;
+  void* context = nullptr;
+  Backoff backoff;  // its count of polls only: says when to look around
+  Task* next_in_stream = nullptr;
+  Task* next_on_communicator = nullptr;
+};
+
 class Engine {
  public:
-  using StreamId = uint64_t;
-
   static Engine& instance();
 
   StreamId create_stream();
-  // Invalid ids give an error that says so.
-  Status enqueue(StreamId stream, Communicator* communicator, const AllReduceArguments& arguments);
   bool knows(StreamId stream);
+  // Gives the task to its stream. Invalid ids give an error that says so.
+  Status enqueue(Task* task);
+  Status enqueue(StreamId stream, Communicator* communicator, Operation operation);
   // Waits until the stream is empty. Its first failure since the last call.
   Status synchronize(StreamId stream);
   // trInProgress while the stream has work.
   Status query(StreamId stream);
   Status destroy_stream(StreamId stream);
+  Status add_callback(StreamId stream, trCallback callback, void* context);
+  // Waits until the task is in no stream.
+  void wait(const Task& task);
+  bool is_queued(const Task& task);
+
+  EventId create_event();
+  Status record(EventId event, StreamId stream);
+  Status wait_event(StreamId stream, EventId event);
+  Status query_event(EventId event);
+  Status synchronize_event(EventId event);
+  Status event_descriptor(EventId event, int* descriptor);
+  Status destroy_event(EventId event);
 
   // Waits until no stream holds an operation of the communicator.
   void wait_idle(Communicator* communicator);
@@ -42,29 +75,36 @@ class Engine {
   void forget(Communicator* communicator);
 
  private:
-  struct Request {
-    Communicator* communicator;
-    AllReduceArguments arguments;
-    StreamId stream;
-    bool started = false;
-    Backoff backoff;  // its count of polls only: says when to look around
-  };
   struct Stream {
-    std::deque<std::shared_ptr<Request>> requests;
+    Task* first = nullptr;
+    Task* last = nullptr;
     Status failure;
   };
+  struct Event {
+    uint64_t recorded = 0;   // marks made
+    uint64_t completed = 0;  // the last mark that is complete
+    int descriptor = -1;     // eventfd, made when asked for
+  };
 
+  void ensure_thread();
   void loop();
-  std::vector<std::shared_ptr<Request>> runnable();
-  bool step(Request& request, Status* status, bool* moved);
-  void retire(const std::shared_ptr<Request>& request, Status status);
+  bool run_marks(std::unique_lock<std::mutex>* lock);
+  bool run_callback(std::unique_lock<std::mutex>* lock, Task* task);
+  bool step(Task* task, Status* status, bool* moved);
+  void retire(Task* task, Status status);
+  void complete(EventId event, uint64_t mark);
+  Status unknown_stream() const;
+  Status unknown_event() const;
 
   std::mutex mutex_;
   std::condition_variable work_;
   std::condition_variable done_;
   std::map<StreamId, Stream> streams_;
-  std::map<Communicator*, std::deque<std::shared_ptr<Request>>> communicators_;
-  StreamId next_stream_ = 1;
+  std::map<EventId, Event> events_;
+  std::vector<Communicator*> active_;  // with tasks
+  std::vector<Task*> batch_;           // first tasks of the active communicators, while the thread advances them
+  size_t tasks_ = 0;                   // in all streams
+  uint64_t next_id_ = 1;
   pid_t thread_owner_ = 0;  // the process whose thread runs: a forked child has none yet
   Communicator* in_hand_ = nullptr;  // what the thread is advancing outside the mutex
 };

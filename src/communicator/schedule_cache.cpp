@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "algorithms/lanes.h"
 #include "core/log.h"
 
 namespace treering {
@@ -17,10 +18,14 @@ ScheduleCache::ScheduleCache(Plan plan, uint32_t rank, Machine machine, std::str
       forced_(std::move(forced_algorithm)),
       channels_(forced_channels) {}
 
-SelectionInput ScheduleCache::input(size_t bytes) const {
+SelectionInput ScheduleCache::input(Collective collective, size_t bytes, uint32_t constraints) const {
   SelectionInput input;
+  input.collective = collective;
   input.ranks = plan_.ranks;
   input.bytes = bytes;
+  input.unequal = (constraints & kUnequalParts) != 0;
+  input.rank_ordered_only = (constraints & kRankOrdered) != 0;
+  input.computed_once_only = (constraints & kComputedOnce) != 0;
   input.channels = channels_;
   input.forced = forced_;
   return input;
@@ -28,15 +33,23 @@ SelectionInput ScheduleCache::input(size_t bytes) const {
 
 Status ScheduleCache::check() {
   Selection selection;
-  return select(machine_, input(1), &selection);
+  for (const CollectiveInfo& row : collectives())
+    TR_RETURN_IF_ERROR(select(machine_, input(row.collective, 1, 0), &selection));
+  return {};
 }
 
-const Choice& ScheduleCache::decide(size_t band) {
+const Choice& ScheduleCache::decide(Collective collective, uint32_t constraints, size_t band) {
   std::lock_guard lock(mutex_);
-  if (choices_[band]) return *choices_[band];
+  auto& table = tables_[static_cast<size_t>(collective) * kConstraintSets + constraints];
+  if (table.load() == nullptr) {
+    owned_tables_.push_back(std::make_unique<Table>());
+    table.store(owned_tables_.back().get(), std::memory_order_release);
+  }
+  auto& slot = table.load()->bands[band];
+  if (slot.load() != nullptr) return *slot.load();
   Selection selection;
   size_t bytes = band >= 63 ? SIZE_MAX / 2 : size_t{1} << band;
-  if (Status status = select(machine_, input(bytes), &selection); !status.ok()) {
+  if (Status status = select(machine_, input(collective, bytes, constraints), &selection); !status.ok()) {
     log_line(LogLevel::kError, "selection failed after it was checked: " + status.message());
     std::abort();
   }
@@ -44,33 +57,53 @@ const Choice& ScheduleCache::decide(size_t band) {
   choice->candidate = selection.best;
   choice->candidate.channels = std::min(choice->candidate.channels, kMaxChannels);
   choice->mailbox = selection.best.protocol == Protocol::kMailbox;
-  choice->program = program(choice->candidate);
+  choice->by_root = std::vector<std::atomic<const Program*>>(info_of(collective).rooted ? plan_.ranks : 1);
   if (rank_ == 0 && log_enabled(LogLevel::kInfo))
-    log_line(LogLevel::kInfo, fmt::format("allreduce of up to {}: {} ({}), {} channel(s), messages of up to {}, {:.2f} us "
-                                          "predicted; trExplain() shows the alternatives",
-                                          format_bytes(bytes), choice->candidate.algorithm->name,
-                                          protocol_name(choice->candidate.protocol), choice->candidate.channels,
-                                          format_bytes(choice->candidate.chunk_bytes), choice->candidate.predicted_us));
-  choices_[band] = std::move(choice);
-  bands_[band].store(choices_[band].get(), std::memory_order_release);
-  return *choices_[band];
+    log_line(LogLevel::kInfo,
+             fmt::format("{} of up to {}: {} ({}), {} channel(s), messages of up to {}, {:.2f} us predicted; trExplain() "
+                         "shows the alternatives",
+                         info_of(collective).name, format_bytes(bytes), choice->candidate.algorithm->name,
+                         protocol_name(choice->candidate.protocol), choice->candidate.channels,
+                         format_bytes(choice->candidate.chunk_bytes), choice->candidate.predicted_us));
+  choices_.push_back(std::move(choice));
+  slot.store(choices_.back().get(), std::memory_order_release);
+  return *choices_.back();
 }
 
-const Program* ScheduleCache::program(const Candidate& candidate) {
-  auto& slot = programs_[Key(candidate.algorithm, candidate.channels, candidate.pipeline_chunks)];
-  if (slot) return slot.get();
-  slot = std::make_unique<Program>();
-  slot->input_used_once = candidate.algorithm->input_used_once;
-  for (uint32_t channel = 0; channel < candidate.channels; ++channel)
-    slot->channels.push_back(
-        candidate.algorithm->build(plan_, rank_, Shape{channel, candidate.channels, candidate.pipeline_chunks}));
+const Program& ScheduleCache::compile(const Choice& choice, uint32_t root) {
+  std::lock_guard lock(mutex_);
+  const Candidate& candidate = choice.candidate;
+  if (choice.by_root.size() == 1) root = 0;
+  auto& slot = programs_[Key(candidate.algorithm, candidate.channels, candidate.pipeline_chunks, root)];
+  if (!slot) {
+    auto program = std::make_unique<Program>();
+    program->input_used_once = candidate.algorithm->input_used_once;
+    program->max_span =
+        candidate.algorithm->work({.ranks = plan_.ranks, .bytes = 1, .pipeline_chunks = candidate.pipeline_chunks})
+            .max_span;
+    for (uint32_t channel = 0; channel < candidate.channels; ++channel)
+      program->channels.push_back(
+          candidate.algorithm->build(plan_, rank_, Shape{channel, candidate.channels, candidate.pipeline_chunks, root}));
+    slot = std::move(program);
+  }
+  const_cast<Choice&>(choice).by_root[root].store(slot.get(), std::memory_order_release);
+  return *slot;
+}
+
+const Schedule* ScheduleCache::lane(uint32_t direction, uint32_t peer) {
+  std::lock_guard lock(mutex_);
+  auto& slot = lanes_[{direction, peer}];
+  if (!slot)
+    slot = std::make_unique<Schedule>(direction == 0   ? send_schedule(plan_.ranks, rank_, peer)
+                                      : direction == 1 ? receive_schedule(plan_.ranks, rank_, peer)
+                                                       : copy_schedule(plan_.ranks, rank_));
   return slot.get();
 }
 
-Status ScheduleCache::explain(size_t bytes, std::string* text) const {
+Status ScheduleCache::explain(Collective collective, size_t bytes, std::string* text) const {
   std::string ranges;
-  TR_RETURN_IF_ERROR(explain_text(machine_, input(bytes), text));
-  TR_RETURN_IF_ERROR(explain_ranges_text(machine_, input(bytes), &ranges));
+  TR_RETURN_IF_ERROR(explain_text(machine_, input(collective, bytes, 0), text));
+  TR_RETURN_IF_ERROR(explain_ranges_text(machine_, input(collective, bytes, 0), &ranges));
   *text += "\n" + ranges;
   return {};
 }

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "algorithms/collective.h"
 #include "core/types.h"
 
 namespace treering {
@@ -34,11 +35,25 @@ std::string process_state(uint32_t pid) {
 
 }  // namespace
 
-std::string call_text(uint64_t count, uint32_t type, uint32_t op) {
+std::string call_text(uint32_t collective, uint64_t count, uint32_t type, uint32_t op, uint32_t root) {
+  if (collective >= kCollectiveCount) return "?";
+  const CollectiveInfo& info = info_of(static_cast<Collective>(collective));
+  if (info.collective == Collective::kBarrier) return info.name;
   const DataTypeInfo* type_row = find_type(static_cast<trDataType_t>(type));
   const OpInfo* op_row = find_op(static_cast<trRedOp_t>(op));
-  return fmt::format("allreduce of {} x {}, {}", count, type_row ? type_row->name : "?", op_row ? op_row->name : "?");
+  std::string text = fmt::format("{} of {} x {}", info.name, count, type_row ? type_row->name : "?");
+  if (info.reduces) text += fmt::format(", {}", op_row ? op_row->name : "an operation of the user");
+  if (info.rooted) text += fmt::format(", root {}", root);
+  return text;
 }
+
+namespace {
+
+std::string text_of(const RankStatusSnapshot& status) {
+  return call_text(status.collective, status.count, status.type, status.op, status.root);
+}
+
+}  // namespace
 
 Watch::Watch(ExecutorContext* context, FailureRecord* verdict, std::vector<PeerIdentity> peers, int timeout_ms,
              std::string communicator_name)
@@ -51,6 +66,7 @@ Watch::Watch(ExecutorContext* context, FailureRecord* verdict, std::vector<PeerI
 
 void Watch::start(const Call* call) {
   call_ = call;
+  counted_ = call->operation != 0;
   clock_runs_ = false;  // the clock is read only when the first check comes
 }
 
@@ -109,7 +125,7 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
   own.heartbeat.fetch_add(1, std::memory_order_relaxed);
   own.steps.store(steps, std::memory_order_relaxed);
   own.waiting_for.store(waiting_for == context_->rank ? 0 : waiting_for + 1, std::memory_order_relaxed);
-  TR_RETURN_IF_ERROR(check_calls());
+  if (counted_) TR_RETURN_IF_ERROR(check_calls());
   if (now >= next_alive_check_) {
     next_alive_check_ = now + kAlivePeriod;
     if (Status status = peer_verdict(); !status.ok()) return fail(status);
@@ -132,14 +148,17 @@ Status Watch::check_calls() {
 }
 
 Status Watch::mismatch(uint32_t peer) {
-  RankStatusSnapshot other;
+  RankStatusSnapshot other, own = snapshot_of(*context_->status);
   if (!read(peer, &other)) return fail({trRemoteError, fmt::format("{} is gone", describe(peer))});
+  if (!counted_)
+    return fail({trInvalidUsage,
+                 fmt::format("rank {} receives from rank {} what that rank does not send: the k-th receive must have as "
+                             "many bytes as the k-th send, and collectives must stand between the same ones",
+                             context_->rank, peer)});
   return fail({trInvalidUsage,
                fmt::format("the ranks' calls differ at operation {}: rank {} called {}; rank {} called {} as its operation "
                            "{}. All ranks must make the same calls in the same order",
-                           call_->operation, context_->rank,
-                           call_text(call_->count, call_->type, call_->op), peer,
-                           call_text(other.count, other.type, other.op), other.operation)});
+                           call_->operation, context_->rank, text_of(own), peer, text_of(other), other.operation)});
 }
 
 void Watch::note_progress() {
@@ -153,22 +172,26 @@ void Watch::note_progress() {
   }
 }
 
+// Where the rank is, for messages.
+std::string Watch::place() const {
+  if (!counted_) return "a send or receive";
+  return fmt::format("operation {} ({})", call_->operation, text_of(snapshot_of(*context_->status)));
+}
+
 Status Watch::check_alive(uint32_t waiting_for) {
   RankStatusSnapshot snapshot;
   for (uint32_t peer = 0; peer < context_->ranks; ++peer) {
-    if (peer == context_->rank) continue;
+    if (peer == context_->rank || (!counted_ && peer != waiting_for)) continue;
     bool readable = read(peer, &snapshot);
-    if (readable && snapshot.completed >= call_->operation) continue;  // it has done its part
+    if (readable && counted_ && snapshot.completed >= call_->operation) continue;  // it has done its part
     if (!readable && peer != waiting_for) continue;
     if (readable && snapshot.left)
-      return fail({trRemoteError, fmt::format("{} destroyed its communicator before operation {} ({}) was complete",
-                                              describe(peer), call_->operation,
-                                              call_text(call_->count, call_->type, call_->op))});
+      return fail({trRemoteError, fmt::format("{} destroyed its communicator before {} was complete", describe(peer),
+                                              place())});
     if (!readable || is_dead(peer))
-      return fail({trRemoteError,
-                   fmt::format("{} has died in or before operation {} ({}); its last completed operation is {}",
-                               describe(peer), call_->operation, call_text(call_->count, call_->type, call_->op),
-                               readable ? std::to_string(snapshot.completed) : "unknown")});
+      return fail({trRemoteError, fmt::format("{} has died in or before {}; its last completed operation is {}",
+                                              describe(peer), place(),
+                                              readable ? std::to_string(snapshot.completed) : "unknown")});
   }
   return {};
 }
@@ -197,7 +220,8 @@ Status Watch::deadline_verdict(uint32_t waiting_for) {
   std::string not_entered;
   for (uint32_t peer = 0; peer < context_->ranks; ++peer) {
     RankStatusSnapshot snapshot;
-    if (peer == context_->rank || !read(peer, &snapshot) || snapshot.completed >= call_->operation) continue;
+    if (peer == context_->rank || (!counted_ && peer != waiting_for) || !read(peer, &snapshot)) continue;
+    if (counted_ && snapshot.completed >= call_->operation) continue;
     if (snapshot.operation < call_->operation)
       not_entered += fmt::format("{}{} has not entered it (its last is operation {})", not_entered.empty() ? "" : "; ",
                                  describe(peer), snapshot.operation);
@@ -214,10 +238,8 @@ Status Watch::deadline_verdict(uint32_t waiting_for) {
         std::chrono::duration<double>(Clock::now() - seen_[culprit].changed).count(),
         known && snapshot.waiting_for != 0 ? fmt::format(" (it was waiting for rank {})", snapshot.waiting_for - 1) : "");
   }
-  return {trTimeout, fmt::format("no progress within {} ms in operation {} ({}): {}. Rank {} waited for rank {}",
-                                 timeout_.count(), call_->operation,
-                                 call_text(call_->count, call_->type, call_->op), not_entered, context_->rank,
-                                 waiting_for)};
+  return {trTimeout, fmt::format("no progress within {} ms in {}: {}. Rank {} waited for rank {}", timeout_.count(),
+                                 place(), not_entered, context_->rank, waiting_for)};
 }
 
 }  // namespace treering

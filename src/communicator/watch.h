@@ -47,6 +47,7 @@ class Watch {
   bool read(uint32_t peer, RankStatusSnapshot* snapshot) const;
   void note_progress();
   std::string describe(uint32_t peer) const;
+  std::string place() const;
 
   // What was last seen of a peer, and when it changed.
   struct Seen {
@@ -67,9 +68,10 @@ class Watch {
   Clock::time_point next_calls_check_;
   Clock::time_point next_alive_check_;
   bool clock_runs_ = false;
+  bool counted_ = true;  // a collective, not sends and receives
 };
 
-// A call in words: "allreduce, count 1024, float, sum".
-std::string call_text(uint64_t count, uint32_t type, uint32_t op);
+// A call in words: "allreduce of 1024 x float, sum".
+std::string call_text(uint32_t collective, uint64_t count, uint32_t type, uint32_t op, uint32_t root);
 
 }  // namespace treering

@@ -1,6 +1,7 @@
 #include "core/config.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <charconv>
 #include <cstdlib>
@@ -30,6 +31,10 @@ Status parse_bool(const std::string& text, const char* option, bool* result) {
 constexpr int kMaxChannels = 4;
 constexpr int kMinStaging = 64 << 10;
 constexpr int kMaxStaging = 256 << 20;
+constexpr int kMaxFusion = 1 << 30;
+constexpr int kMaxAlignment = 4096;
+constexpr int kMaxLinkMbps = 1'000'000;
+constexpr const char* kWires[] = {"fp16", "bf16", "fp8-e4m3", "fp8-e5m2"};
 
 const OptionRow kOptions[] = {
     {"timeout_ms", "TREERING_TIMEOUT", "seconds, 0 to 2000000; 0 = none", "300",
@@ -40,8 +45,10 @@ const OptionRow kOptions[] = {
        return parse_integer(text, "TREERING_TIMEOUT", 0, 2'000'000, 1000, &config->timeout_ms);
      },
      [](const Config& config) { return fmt::format("{} s", config.timeout_ms / 1000.0); }},
-    {"algorithm", "TREERING_ALGO", "the name of an algorithm", "chosen by the cost model",
-     "Forces one algorithm for every size. An unknown name is an error that lists the known ones.", true,
+    {"algorithm", "TREERING_ALGO", "a list of `name` or `collective:name`", "chosen by the cost model",
+     "Forces algorithms for every size; a plain name counts for every collective that has it. An unknown name is an error "
+     "that lists the known ones.",
+     true,
      [](const std::string& text, Config* config) {
        config->algorithm = text;
        return Status();
@@ -75,6 +82,45 @@ const OptionRow kOptions[] = {
        return Status();
      },
      [](const Config& config) { return config.transports.empty() ? std::string("all") : config.transports; }},
+    {"deterministic", "TREERING_DETERMINISTIC", "0 or 1", "0",
+     "1: every result depends on the inputs and their ranks alone, bit for bit: operands are combined in the order of the "
+     "ranks, whatever the size, algorithm, number of channels or placement.",
+     true,
+     [](const std::string& text, Config* config) {
+       return parse_bool(text, "TREERING_DETERMINISTIC", &config->deterministic);
+     },
+     [](const Config& config) { return std::string(config.deterministic ? "1" : "0"); }},
+    {"fusion_bytes", "TREERING_FUSION", "bytes, 0 to 1073741824; 0 = not at all", "67108864",
+     "Allreduces of a group with the same type and operation run as one, up to this many bytes each.", true,
+     [](const std::string& text, Config* config) {
+       return parse_integer(text, "TREERING_FUSION", 0, kMaxFusion, 1, &config->fusion_bytes);
+     },
+     [](const Config& config) { return std::to_string(config.fusion_bytes); }},
+    {"fusion_alignment", "TREERING_FUSION_ALIGNMENT", "bytes, a power of two from 16 to 4096", "64",
+     "Where each tensor of a fused call may begin in the messages.", true,
+     [](const std::string& text, Config* config) -> Status {
+       TR_RETURN_IF_ERROR(
+           parse_integer(text, "TREERING_FUSION_ALIGNMENT", 16, kMaxAlignment, 1, &config->fusion_alignment));
+       if ((config->fusion_alignment & (config->fusion_alignment - 1)) == 0) return {};
+       return {trInvalidArgument,
+               fmt::format("TREERING_FUSION_ALIGNMENT is '{}'; give a power of two from 16 to 4096", text)};
+     },
+     [](const Config& config) { return std::to_string(config.fusion_alignment); }},
+    {"wire", "TREERING_WIRE", "fp16, bf16, fp8-e4m3 or fp8-e5m2", "none",
+     "Sums and averages of float32 by allreduce travel in this type and are accumulated in float32 (compression.md).", true,
+     [](const std::string& text, Config* config) -> Status {
+       for (const char* wire : kWires)
+         if (text == wire) return config->wire = text, Status();
+       return {trInvalidArgument,
+               fmt::format("TREERING_WIRE is '{}'; give one of {}", text, fmt::join(kWires, ", "))};
+     },
+     [](const Config& config) { return config.wire.empty() ? std::string("none") : config.wire; }},
+    {"link_mbps", "TREERING_LINK_MBPS", "Mbit/s, 0 to 1000000; 0 = not paced", "0",
+     "Paces what each rank sends, as a network link of that speed would. For trying out slow links on one machine.", true,
+     [](const std::string& text, Config* config) {
+       return parse_integer(text, "TREERING_LINK_MBPS", 0, kMaxLinkMbps, 1, &config->link_mbps);
+     },
+     [](const Config& config) { return std::to_string(config.link_mbps); }},
     {"name", nullptr, "text", "none", "Name of the communicator in messages.", false,
      [](const std::string& text, Config* config) {
        config->name = text;
@@ -130,6 +176,11 @@ Status resolve_config(const trConfig_t* user, Config* config) {
   TR_RETURN_IF_ERROR(apply("wide_partials", full.wide_partials));
   TR_RETURN_IF_ERROR(apply("channels", full.channels));
   TR_RETURN_IF_ERROR(apply("staging_bytes", full.staging_bytes));
+  TR_RETURN_IF_ERROR(apply("deterministic", full.deterministic));
+  TR_RETURN_IF_ERROR(apply("fusion_bytes", full.fusion_bytes));
+  TR_RETURN_IF_ERROR(apply("fusion_alignment", full.fusion_alignment));
+  TR_RETURN_IF_ERROR(apply("link_mbps", full.link_mbps));
+  if (full.wire != nullptr) TR_RETURN_IF_ERROR(row_named("wire").parse(full.wire, config));
   if (full.algorithm != nullptr) config->algorithm = full.algorithm;
   if (full.transports != nullptr) config->transports = full.transports;
   if (full.name != nullptr) config->name = full.name;

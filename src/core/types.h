@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 #include "treering/treering.h"
@@ -43,4 +44,5 @@ constexpr const OpInfo* find_op(trRedOp_t op) {
   return nullptr;
 }
 
+inline std::string why_unsupported(trDataType_t, trRedOp_t) { return {}; }
 }  // namespace treering

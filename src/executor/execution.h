@@ -1,14 +1,20 @@
 // Execution: one collective call on one rank, advanced without ever blocking.
 //
-// Binding joins a compiled schedule (one program a channel) with buffers, count, type and operation. The buffer is
-// cut into slices; channel c runs its program once for each slice s with s % channels == c:
+// Binding joins a compiled schedule (one program a channel) with buffers, counts, type and operation. The data is cut
+// into slices, which take their share of every part; channel c runs its program once for each slice s with
+// s % channels == c:
 //
-//   buffer    | slice 0 | slice 1 | slice 2 | slice 3 |        slice = `chunks` chunks; a message is at most one
-//   channel        0         1         0         1             slot of staging memory
+//   part      | slice 0 | slice 1 | slice 2 | slice 3 |        slice = `chunks / parts` chunks of each part; a message
+//   channel        0         1         0         1             is at most one slot of staging memory
 //
 // Protocols are chosen for each message by its sender, the schedule being the same: inline (in the descriptor), staged
 // (through a slot), referenced (the peer reads the user's buffer) and delivered (a final value is stored straight into
 // the peers' output buffers). Receivers follow what the message says, so ranks need not agree on them.
+//
+// A call may also be a set of lanes (layout.h), which advance independently: sends and receives between pairs.
+//
+// With several parts, steps whose chunks are all empty are left out; both ends of a message know the counts, and a
+// subset of a schedule's messages deadlocks nowhere that the whole does not.
 #pragma once
 
 #include <array>
@@ -17,6 +23,7 @@
 
 #include "algorithms/expand.h"
 #include "core/status.h"
+#include "executor/layout.h"
 #include "executor/reduce.h"
 #include "executor/staging_pool.h"
 #include "transport/region.h"
@@ -29,7 +36,8 @@ inline constexpr uint32_t kMaxChannels = 4;
 // The compiled programs of one rank, one a channel.
 struct Program {
   std::vector<Schedule> channels;
-  bool input_used_once = false;  // see properties.h; allows references to the input of an in-place call
+  uint32_t max_span = 1;         // of all ranks' schedules: chunks must be of one size everywhere
+  bool input_used_once = false;  // see properties.h; allows peers to work on the buffers of an in-place call
 };
 
 // What an execution works with; made once for each rank of a communicator.
@@ -47,27 +55,43 @@ struct ExecutorContext {
 
 // One call, as the user made it.
 struct Call {
-  uint64_t operation = 0;  // number on its communicator, from 1
+  uint64_t operation = 0;  // number on its communicator, from 1; 0: sends and receives, which are not counted
   uint32_t signature = 0;
-  const std::byte* input = nullptr;
-  std::byte* output = nullptr;
-  size_t count = 0;
-  size_t type_size = 0;
-  trDataType_t type = trFloat32;
+  Layout layout;
+  View input, output;
+  std::span<const Lane> lanes;    // instead of layout, input and output
+  bool in_place = false;          // input and output share memory
+  trDataType_t type = trFloat32;  // of the elements of messages
+  size_t type_size = 0;           // of `type`
+  bool wide_memory = false;       // the buffers hold float32; `type` is what it travels as
   trRedOp_t op = trSum;
+  const void* scale = nullptr;      // an element of `type` that every input is multiplied by
+  trReduceFunction user = nullptr;  // combines instead of `op`
+  void* user_context = nullptr;
   size_t chunk_bytes = 0;  // largest message wanted, 0 = a slot; the same on every rank
   Region input_region;     // id 0: ordinary memory
   Region output_region;
+
+  size_t memory_size() const { return wide_memory ? sizeof(float) : type_size; }
 };
+
+// Whether peers may store results into the output while the call is under way: then no input that somebody has yet to
+// read lies there.
+inline bool output_is_open(const Program& program, const Call& call) {
+  if (!call.output.in_one_piece() || call.wide_memory) return false;
+  return !call.in_place || (program.input_used_once && call.layout.collective->parts != Parts::kPairs);
+}
 
 class Execution {
  public:
   enum class Progress { kBlocked, kMoved, kDone, kFailed };
 
-  // The context outlives the execution; the program outlives the call.
+  // The context outlives the execution; the program and what the call refers to outlive the call.
   explicit Execution(ExecutorContext* context);
 
   void bind(const Program& program, const Call& call);
+  // For a call of lanes.
+  void bind(const Call& call);
   Progress advance();
 
   const Call& call() const { return call_; }
@@ -79,18 +103,41 @@ class Execution {
 
  private:
   enum class Mode : uint8_t { kInline, kStaged, kReferenced, kDelivered };
+  // Where an operand of a step lies.
+  enum class Place : uint8_t { kMessage, kInput, kOutput, kScratch };
+  struct Operand {
+    std::byte* base;  // kMessage: of the packed elements, nullptr when they must be fetched; kScratch: of the scratch
+    Place place;
+    bool wide;
+    bool streaming;
+  };
+  // A run of elements of one part that a step covers.
+  struct Piece {
+    uint32_t part;
+    size_t begin;    // in the part
+    size_t packed;   // in the message
+    size_t scratch;  // in the scratch
+    size_t count;
+  };
   struct Channel {
     const Schedule* schedule = nullptr;
     Expansion at{nullptr, nullptr, 0, nullptr, nullptr, 1, 1};
-    size_t slice = 0;
+    size_t slice = 0;   // the next, or the one at hand
+    size_t slices = 0;  // run while slice < slices
+    size_t stride = 1;  // from a slice to the next
+    uint32_t link = 0;  // which of the connections to each peer
+    const Lane* lane = nullptr;
+    size_t item = 0;    // of the lane
     bool done = true;
   };
-  // What one attempt at a step found out; a member's arrays, so that nothing is allocated.
+  // What one attempt at a step found out.
   struct StepState {
-    uint32_t channel_index;
+    Channel* channel;
+    uint32_t link;
+    const LaneItem* item;           // of a lane, else nullptr
     const Step* step;
     const Expansion* at;
-    size_t begin, count;            // elements of the step's chunks
+    size_t count;                   // elements of the step's chunks
     bool wide_value;                // the value travels as float32
     bool delivered;                 // the received value lies in the output already
     bool needs_fetch;               // some received payload cannot be read in place
@@ -98,47 +145,52 @@ class Execution {
     int slot;                       // staging slot, or StagingPool::kNone
     std::byte* reference;           // user memory that holds the value after the step, or nullptr
     const Region* reference_region;
-    uint64_t wide_sources, wide_destinations, streaming;
-    size_t source_count, destination_count;
-    bool streamed;
   };
 
-  Progress advance_channel(uint32_t index);
-  void set_extent(StepState* state, const Channel& channel) const;
+  Progress advance_channel(Channel* channel);
+  void start(const Call& call);
+  size_t largest_chunk(uint32_t max_span) const;
+  void end_slice(Channel* channel);
+  void find_pieces(StepState* state);
+  View::Run input_run(const StepState& state, const Piece& piece, size_t done, size_t count) const;
+  View::Run output_run(const StepState& state, const Piece& piece, size_t done, size_t count) const;
+  uint32_t signature_of(const StepState& state) const;
   bool gather_operands(StepState* state);
-  bool add_local_operand(StepState* state);
-  void add_source(StepState* state, const void* data, bool wide);
-  void add_destination(StepState* state, void* data, bool wide, bool streaming);
+  void add_local_operand(const StepState& state);
   void add_stores(StepState* state);
   bool plan_sends(StepState* state);
-  Mode choose_mode(const StepState& state, Connection* connection, std::byte** delivered_to) const;
+  Mode choose_mode(const StepState& state, uint32_t peer, Connection* connection, std::byte** delivered_to) const;
   bool may_reference(const StepState& state, const Connection& connection) const;
-  bool move_data(StepState* state);
-  bool fetch_and_reduce(StepState* state, ReduceCall* reduce_call);
+  bool move_data(const StepState& state);
+  bool move_run(const StepState& state, ReduceCall* call, const Piece& piece, size_t done, size_t count);
+  bool fetch_payloads(const StepState& state, const Piece& piece, size_t done, size_t count);
+  const void* address_of(const StepState& state, const Operand& operand, const Piece& piece, size_t done) const;
+  size_t run_length(const StepState& state, const Piece& piece, size_t done) const;
   void post_sends(const StepState& state);
   bool references_consumed();
-  void note_reference(uint32_t channel, uint32_t peer);
+  void note_reference(uint32_t link, uint32_t peer);
   void fail(Status status, uint32_t peer);
-  std::byte* scratch(uint32_t channel, uint32_t chunk);
 
   ExecutorContext* context_;
   Call call_;
-  std::array<Channel, kMaxChannels> channels_;
-  uint32_t channel_count_ = 0;
-  size_t slices_ = 0;
+  std::vector<Channel> channels_;  // or lanes
   size_t chunk_elements_ = 0;
-  size_t slice_elements_ = 0;
+  uint32_t chunks_of_part_ = 1;
   bool streaming_ = false;
-  bool in_place_ = false;
+  bool elides_ = false;  // empty steps are left out
+  bool wide_messages_ = false;
+  bool wide_scratch_ = false;
   bool input_may_be_referenced_ = false;
-  bool may_deliver_ = false;
   std::vector<uint64_t> reference_targets_;  // by connection: posts that the peer must have read when the call ends
   std::vector<uint32_t> referenced_;         // the connections with a target
   std::vector<std::vector<std::byte>> scratch_;  // a channel's partial results
-  size_t scratch_element_bytes_ = 0;
   std::vector<std::byte> bounce_;  // parts of fetched payloads
-  std::vector<const void*> sources_;
-  std::vector<void*> destinations_;
+  // Of the step at hand; members, so that nothing is allocated.
+  std::vector<Piece> pieces_;
+  std::vector<Operand> sources_;
+  std::vector<Operand> destinations_;
+  std::vector<const void*> source_addresses_;
+  std::vector<void*> destination_addresses_;
   std::vector<Mode> modes_;  // of the step's sends
   std::array<std::byte, kInlineBytes> inline_value_;
   Status status_;

@@ -59,7 +59,7 @@ void Mailbox::start(uint32_t signature, const void* input, size_t bytes) {
   }
 }
 
-Mailbox::Progress Mailbox::advance(void* output, size_t count, trDataType_t type, trRedOp_t op) {
+Mailbox::Progress Mailbox::advance(const Call& call) {
   uint32_t buffer = turn_ & 1;
   auto ranks = static_cast<uint32_t>(areas_.size());
   bool shared = bytes_ > kReaderBytes;
@@ -83,22 +83,25 @@ Mailbox::Progress Mailbox::advance(void* output, size_t count, trDataType_t type
     sources_[next_] = shared ? static_cast<const void*>(areas_[next_].shared_data(buffer))
                              : bytes_ > kLine ? static_cast<const void*>(copy) : first->data;
   }
-  combine(output, count, type, op);
+  combine(call);
   return Progress::kDone;
 }
 
-void Mailbox::combine(void* output, size_t count, trDataType_t type, trRedOp_t op) {
-  if (count == 0) return;
-  ReduceCall call;
-  call.type = type;
-  call.op = op;
-  call.divisor = op == trAvg ? static_cast<uint32_t>(areas_.size()) : 1;
-  call.sources = sources_.data();
-  call.source_count = sources_.size();
-  call.destinations = &output;
-  call.destination_count = 1;
-  call.count = count;
-  reduce(call);
+void Mailbox::combine(const Call& call) {
+  if (call.layout.count == 0) return;
+  void* output = call.output.base();
+  ReduceCall reduction;
+  reduction.type = call.type;
+  reduction.op = call.op;
+  reduction.user = call.user;
+  reduction.user_context = call.user_context;
+  reduction.divisor = call.op == trAvg ? static_cast<uint32_t>(areas_.size()) : 1;
+  reduction.sources = sources_.data();
+  reduction.source_count = sources_.size();
+  reduction.destinations = &output;
+  reduction.destination_count = 1;
+  reduction.count = call.layout.count;
+  reduce(reduction);
 }
 
 }  // namespace treering

@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "executor/reduce.h"
+#include "executor/execution.h"
 
 namespace treering {
 
@@ -66,13 +66,13 @@ class Mailbox {
 
   // Publishes this rank's input.
   void start(uint32_t signature, const void* input, size_t bytes);
-  // Takes what has arrived; when everything has, combines it into `output`.
-  Progress advance(void* output, size_t count, trDataType_t type, trRedOp_t op);
+  // Takes what has arrived; when everything has, combines it into the output.
+  Progress advance(const Call& call);
   // The peer that the last kBlocked waited for, or whose call differed.
   uint32_t peer() const { return next_; }
 
  private:
-  void combine(void* output, size_t count, trDataType_t type, trRedOp_t op);
+  void combine(const Call& call);
 
   uint32_t rank_ = 0;
   std::vector<MailboxMemory> areas_;

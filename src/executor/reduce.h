@@ -30,6 +30,11 @@ struct ReduceCall {
   uint64_t streaming = 0;           // bit i: destination i is written with non-temporal stores; the caller issues
                                     // streaming_fence() before it tells anybody about the data
   size_t count = 0;                 // elements
+  uint64_t scaled_sources = 0;      // bit i: source i is multiplied by `scale` first (i < 64)
+  const void* scale = nullptr;      // one element of `type`
+  bool round_wide = false;          // float32 destinations of a narrow type get the value rounded to that type
+  trReduceFunction user = nullptr;  // combines instead of `op`: see collectives.h
+  void* user_context = nullptr;
 };
 
 // Runs one call. With one source this is a copy (and a conversion where width differs).

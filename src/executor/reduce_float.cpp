@@ -27,7 +27,7 @@ void float_by_op(const ReduceCall& call) {
     case trMin:
       return reduce_all<Type, Min>(walk);
     case trAvg:
-    case trRedOpForceInt:
+    default:
       break;
   }
   // Multiplying by the reciprocal of a power of two rounds as the division does, and is several times as

@@ -30,7 +30,7 @@ void integer_by_op(const ReduceCall& call) {
     case trMin:
       return reduce_all<Plain<T>, Min>(walk);
     case trAvg:
-    case trRedOpForceInt:
+    default:
       break;
   }
   walk.finish = Finish::kDivide;

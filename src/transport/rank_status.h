@@ -30,7 +30,9 @@ struct alignas(64) RankStatus {
   std::atomic<uint64_t> tag;  // call_tag() of the operation: one value, so that it is never read half old, half new
   std::atomic<uint16_t> type;
   std::atomic<uint16_t> op;
-  std::atomic<uint64_t> output_address;  // of the receive buffer, for ranks of the same process
+  std::atomic<uint16_t> collective;
+  std::atomic<uint32_t> root;
+  std::atomic<uint64_t> output_address;  // of the receive buffer; 0: peers may not store results there
   std::atomic<uint64_t> output_offset;   // of the receive buffer in output_region, for ranks that map it
   std::atomic<uint32_t> output_region;   // 0: in none
   std::atomic<uint32_t> left;            // 1: the rank has destroyed its communicator
@@ -54,6 +56,8 @@ struct RankStatusSnapshot {
   uint64_t tag = 0;
   uint16_t type = 0;
   uint16_t op = 0;
+  uint16_t collective = 0;
+  uint32_t root = 0;
   bool left = false;
   uint64_t heartbeat = 0;
   uint64_t steps = 0;
@@ -71,6 +75,8 @@ inline RankStatusSnapshot snapshot_of(const RankStatus& status) {
   s.tag = status.tag.load(std::memory_order_relaxed);
   s.type = status.type.load(std::memory_order_relaxed);
   s.op = status.op.load(std::memory_order_relaxed);
+  s.collective = status.collective.load(std::memory_order_relaxed);
+  s.root = status.root.load(std::memory_order_relaxed);
   s.left = status.left.load(std::memory_order_relaxed) != 0;
   s.heartbeat = status.heartbeat.load(std::memory_order_relaxed);
   s.steps = status.steps.load(std::memory_order_relaxed);

@@ -111,17 +111,21 @@ class LocalRanks {
     for (uint32_t channel = 0; channel < channels_; ++channel)
       program->channels.push_back(algorithm.build(plan, rank, Shape{channel, channels_, pipeline_chunks}));
     program->input_used_once = algorithm.input_used_once;
+    program->max_span = algorithm.work({.ranks = ranks_, .bytes = 1, .pipeline_chunks = pipeline_chunks}).max_span;
     Call call;
     call.operation = operation_;
     call.signature = signature != 0 ? signature : static_cast<uint32_t>(operation_ * 7919);
-    call.input = job.inputs[rank];
-    call.output = job.outputs[rank];
-    call.count = job.count;
+    call.layout.rank = rank;
+    call.layout.ranks = ranks_;
+    call.layout.count = job.count;
+    call.input = View(job.inputs[rank]);
+    call.output = View(job.outputs[rank]);
+    call.in_place = job.inputs[rank] == job.outputs[rank];
     call.type = job.type;
     call.type_size = find_type(job.type)->size;
     call.op = job.op;
     call.chunk_bytes = job.chunk_bytes;
-    statuses_[rank].output_address = reinterpret_cast<uint64_t>(call.output);
+    statuses_[rank].output_address = output_is_open(*program, call) ? reinterpret_cast<uint64_t>(job.outputs[rank]) : 0;
     statuses_[rank].operation = operation_;
     executions_[rank]->bind(*program, call);
   }

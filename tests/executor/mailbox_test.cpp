@@ -9,6 +9,17 @@
 namespace treering {
 namespace {
 
+Call call_of(std::byte* output, size_t count, trDataType_t type, trRedOp_t op) {
+  Call call;
+  call.output = View(output);
+  call.layout.count = count;
+  call.type = type;
+  call.type_size = find_type(type)->size;
+  call.op = op;
+  return call;
+}
+
+
 class Boxes {
  public:
   explicit Boxes(uint32_t ranks) {
@@ -51,7 +62,7 @@ void run_mailbox(Boxes* boxes, uint32_t ranks, std::vector<JobBuffers>* buffers,
     if (!begun[rank])
       (*boxes)[rank].start(signature, job.inputs[rank], job.count * find_type(job.type)->size);
     begun[rank] = true;
-    Mailbox::Progress progress = (*boxes)[rank].advance(job.outputs[rank], job.count, job.type, job.op);
+    Mailbox::Progress progress = (*boxes)[rank].advance(call_of(job.outputs[rank], job.count, job.type, job.op));
     ASSERT_NE(progress, Mailbox::Progress::kMismatch);
     if (progress == Mailbox::Progress::kBlocked) {
       ASSERT_LT(++idle, 100'000u) << "rank " << rank << " waits for " << (*boxes)[rank].peer();
@@ -100,12 +111,12 @@ TEST(Mailbox, DifferentCallsAreNoticedByBothSidesInEveryPath) {
     Boxes boxes(2);
     Bytes input(bytes), output(bytes);
     boxes[0].start(1, input.data(), bytes);
-    EXPECT_EQ(boxes[0].advance(output.data(), bytes, trInt8, trSum), Mailbox::Progress::kBlocked);
+    EXPECT_EQ(boxes[0].advance(call_of(output.data(), bytes, trInt8, trSum)), Mailbox::Progress::kBlocked);
     EXPECT_EQ(boxes[0].peer(), 1u);
     boxes[1].start(2, input.data(), bytes);
-    EXPECT_EQ(boxes[0].advance(output.data(), bytes, trInt8, trSum), Mailbox::Progress::kMismatch);
+    EXPECT_EQ(boxes[0].advance(call_of(output.data(), bytes, trInt8, trSum)), Mailbox::Progress::kMismatch);
     EXPECT_EQ(boxes[0].peer(), 1u);
-    EXPECT_EQ(boxes[1].advance(output.data(), bytes, trInt8, trSum), Mailbox::Progress::kMismatch);
+    EXPECT_EQ(boxes[1].advance(call_of(output.data(), bytes, trInt8, trSum)), Mailbox::Progress::kMismatch);
     EXPECT_EQ(boxes[1].peer(), 0u);
   }
 }

@@ -118,7 +118,7 @@ uint64_t expected_float(const DataType& type, trRedOp_t op, size_t index, int ra
     switch (op) {
       case trSum:
       case trAvg:
-      case trRedOpForceInt:
+      default:
         result += value;
         break;
       case trProd:
@@ -145,7 +145,7 @@ uint64_t expected_integer(const DataType& type, trRedOp_t op, size_t index, int 
     switch (op) {
       case trSum:
       case trAvg:
-      case trRedOpForceInt:
+      default:
         result += value;
         break;
       case trProd:

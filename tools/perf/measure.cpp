@@ -183,7 +183,7 @@ bool RankRun::measure(size_t bytes, const DataType& type, const Operation& opera
   char* recv = static_cast<char*>(recv_) + offset;
 
   trSelection_t selection = {};
-  if (!ok(trGetSelection(comm_, send, recv, row->bytes, type.id, &selection), "trGetSelection")) return false;
+  if (!ok(trGetSelection(comm_, trCollAllReduce, send, recv, row->bytes, type.id, &selection), "trGetSelection")) return false;
   row->algorithm = selection.algorithm;
   row->protocol = selection.protocol;
   row->channels = selection.channels;
@@ -201,9 +201,9 @@ bool RankRun::measure(size_t bytes, const DataType& type, const Operation& opera
 
 bool RankRun::explain(size_t bytes, const DataType& type, std::string* text) {
   size_t needed = 0;
-  if (!ok(trExplain(comm_, bytes, type.id, nullptr, 0, &needed), "trExplain")) return false;
+  if (!ok(trExplain(comm_, trCollAllReduce, bytes, type.id, nullptr, 0, &needed), "trExplain")) return false;
   text->resize(needed + 1);
-  if (!ok(trExplain(comm_, bytes, type.id, text->data(), text->size(), &needed), "trExplain")) return false;
+  if (!ok(trExplain(comm_, trCollAllReduce, bytes, type.id, text->data(), text->size(), &needed), "trExplain")) return false;
   text->resize(needed);
   return true;
 }

@@ -1,0 +1,110 @@
+// The C entry points of streams, events, callbacks and persistent operations.
+#include "api/common.h"
+
+using namespace treering;
+
+struct trPersistent {
+  std::unique_ptr<Batch> batch;
+};
+
+extern "C" {
+
+trResult_t trStreamCreate(trStream_t* stream) {
+  return guarded(nullptr, [&]() -> Status {
+    if (stream == nullptr) return null_argument("trStreamCreate", "stream");
+    *stream = reinterpret_cast<trStream_t>(Engine::instance().create_stream());
+    return {};
+  });
+}
+
+trResult_t trStreamSynchronize(trStream_t stream) {
+  return guarded(nullptr, [&] { return Engine::instance().synchronize(stream_id(stream)); });
+}
+
+trResult_t trStreamQuery(trStream_t stream) {
+  return guarded(nullptr, [&] { return Engine::instance().query(stream_id(stream)); });
+}
+
+trResult_t trStreamDestroy(trStream_t stream) {
+  return guarded(nullptr, [&] { return Engine::instance().destroy_stream(stream_id(stream)); });
+}
+
+trResult_t trStreamAddCallback(trStream_t stream, trCallback callback, void* context) {
+  return guarded(nullptr, [&]() -> Status {
+    if (callback == nullptr) return null_argument("trStreamAddCallback", "callback");
+    return Engine::instance().add_callback(stream_id(stream), callback, context);
+  });
+}
+
+trResult_t trEventCreate(trEvent_t* event) {
+  return guarded(nullptr, [&]() -> Status {
+    if (event == nullptr) return null_argument("trEventCreate", "event");
+    *event = reinterpret_cast<trEvent_t>(Engine::instance().create_event());
+    return {};
+  });
+}
+
+trResult_t trEventRecord(trEvent_t event, trStream_t stream) {
+  return guarded(nullptr, [&] { return Engine::instance().record(event_id(event), stream_id(stream)); });
+}
+
+trResult_t trStreamWaitEvent(trStream_t stream, trEvent_t event) {
+  return guarded(nullptr, [&] { return Engine::instance().wait_event(stream_id(stream), event_id(event)); });
+}
+
+trResult_t trEventQuery(trEvent_t event) {
+  return guarded(nullptr, [&] { return Engine::instance().query_event(event_id(event)); });
+}
+
+trResult_t trEventSynchronize(trEvent_t event) {
+  return guarded(nullptr, [&] { return Engine::instance().synchronize_event(event_id(event)); });
+}
+
+trResult_t trEventGetFd(trEvent_t event, int* fd) {
+  return guarded(nullptr, [&]() -> Status {
+    if (fd == nullptr) return null_argument("trEventGetFd", "fd");
+    return Engine::instance().event_descriptor(event_id(event), fd);
+  });
+}
+
+trResult_t trEventDestroy(trEvent_t event) {
+  return guarded(nullptr, [&] { return Engine::instance().destroy_event(event_id(event)); });
+}
+
+trResult_t trPersistentBegin(void) {
+  return guarded(nullptr, []() -> Status {
+    if (Group::current().open()) return {trInvalidUsage, "trPersistentBegin inside a group or a persistent operation"};
+    Group::current().start_kept();
+    return {};
+  });
+}
+
+trResult_t trPersistentEnd(trPersistent_t* persistent) {
+  return guarded(nullptr, [&]() -> Status {
+    std::unique_ptr<Batch> batch;
+    TR_RETURN_IF_ERROR(Group::current().end_kept(&batch));
+    if (persistent == nullptr) return null_argument("trPersistentEnd", "persistent");
+    *persistent = new trPersistent{std::move(batch)};
+    return {};
+  });
+}
+
+trResult_t trPersistentStart(trPersistent_t persistent) {
+  return guarded(nullptr, [&]() -> Status {
+    if (persistent == nullptr) return null_argument("trPersistentStart", "persistent");
+    if (persistent->batch->is_queued())
+      return {trInvalidUsage, "trPersistentStart: the last start has not ended; synchronize its streams first"};
+    return persistent->batch->run();
+  });
+}
+
+trResult_t trPersistentDestroy(trPersistent_t persistent) {
+  if (persistent == nullptr) return trSuccess;
+  return guarded(nullptr, [&]() -> Status {
+    persistent->batch->wait();
+    delete persistent;
+    return {};
+  });
+}
+
+}  // extern "C"

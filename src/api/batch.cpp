@@ -1,0 +1,123 @@
+#include "api/batch.h"
+
+#include <algorithm>
+
+namespace treering {
+
+Batch::Entry& Batch::entry(trComm_t comm, StreamId stream) {
+  for (auto& entry : entries_)
+    if (entry->comm == comm && entry->stream == stream) return *entry;
+  entries_.push_back(std::make_unique<Entry>());
+  entries_.back()->comm = comm;
+  entries_.back()->stream = stream;
+  return *entries_.back();
+}
+
+Status Batch::prepare(bool kept) {
+  for (auto& entry : entries_) {
+    TR_RETURN_IF_ERROR(entry->lease.acquire(entry->comm));
+    Communicator& communicator = *entry->lease.get();
+    fuse(&entry->operations, static_cast<size_t>(communicator.config().fusion_bytes),
+         static_cast<size_t>(communicator.config().fusion_alignment));
+    if (!entry->transfers.empty()) {
+      Operation& all = entry->operations.emplace_back();
+      all.function = "trGroupEnd";
+      all.point_to_point = true;
+      Status status = communicator.make_lanes(entry->transfers, all.function, &all.lanes);
+      if (!status.ok()) return status;
+      entry->transfers.clear();
+    }
+    if (entry->stream != 0)
+      for (Operation& operation : entry->operations) {
+        auto& task = entry->tasks.emplace_back(std::make_unique<Task>());
+        task->owned = !kept;
+        task->stream = entry->stream;
+        task->communicator = &communicator;
+        task->operation = std::move(operation);
+      }
+    entry->lease.release();
+  }
+  return {};
+}
+
+// One turn; true when the communicator has nothing left to do.
+bool Batch::take_turn(Entry& entry, bool look, bool* moved, Status* failure) {
+  Communicator& communicator = *entry.lease.get();
+  Status status;
+  if (!communicator.active()) {
+    if (entry.next == entry.operations.size()) return true;
+    status = communicator.begin(entry.operations[entry.next++]);
+    *moved = true;
+  }
+  if (status.ok()) {
+    auto progress = communicator.advance();
+    *moved |= progress != Communicator::Progress::kBlocked;
+    if (progress == Communicator::Progress::kFailed)
+      status = communicator.failure();
+    else if (progress == Communicator::Progress::kBlocked && look)
+      status = communicator.look_around();
+  }
+  if (status.ok()) return false;
+  entry.lease.slot().last_error = status.message();
+  if (failure->ok()) *failure = status;
+  return true;
+}
+
+Status Batch::run() {
+  for (auto& entry : entries_) {
+    TR_RETURN_IF_ERROR(entry->lease.acquire(entry->comm));
+    if (entry->stream != 0) {
+      Status status = entry->lease->failure();
+      for (auto& task : entry->tasks) {
+        if (status.ok()) status = Engine::instance().enqueue(task.get());
+        if (status.ok() && task->owned) (void)task.release();  // the engine's now
+      }
+      entry->lease.release();
+      TR_RETURN_IF_ERROR(status);
+    }
+  }
+  Status failure = drive();
+  for (auto& entry : entries_) entry->lease.release();
+  return failure;
+}
+
+Status Batch::drive() {
+  size_t left = 0;
+  uint32_t spins = 0;
+  for (auto& entry : entries_) {
+    entry->done = entry->stream != 0;
+    entry->next = 0;
+    if (entry->done) continue;
+    ++left;
+    spins = entry->lease->spins();
+    // What streams hold of a communicator was issued before and goes first.
+    if (entry->lease->queued.load() != 0) Engine::instance().wait_idle(entry->lease.get());
+  }
+  Status failure;
+  Backoff backoff(spins);
+  for (bool look = false; left > 0;) {
+    bool moved = false;
+    for (auto& entry : entries_)
+      if (!entry->done && take_turn(*entry, look, &moved, &failure)) {
+        entry->done = true;
+        --left;
+      }
+    if (moved) backoff.reset();
+    look = !moved && backoff.pause();
+  }
+  return failure;
+}
+
+bool Batch::is_queued() const {
+  for (const auto& entry : entries_)
+    for (const auto& task : entry->tasks)
+      if (Engine::instance().is_queued(*task)) return true;
+  return false;
+}
+
+void Batch::wait() const {
+  for (const auto& entry : entries_)
+    for (const auto& task : entry->tasks) Engine::instance().wait(*task);
+}
+
+}  // namespace treering

@@ -1,0 +1,61 @@
+// Batch: calls that start together: those of a group, or of a persistent operation.
+//
+//   add() ...        prepare()                                 run(), once or many times
+//   allreduce a, b   -> one fused allreduce                    -> streams: given to the engine
+//   send, receive    -> one operation of lanes, at the end     -> no stream: driven here, all communicators in turn
+//
+// Calls of a batch are independent of one another, so fusing and reordering them is allowed as long as all ranks do the
+// same.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "api/handles.h"
+#include "communicator/engine.h"
+
+namespace treering {
+
+class Batch {
+ public:
+  void add(trComm_t comm, Operation operation, StreamId stream) {
+    entry(comm, stream).operations.push_back(std::move(operation));
+  }
+  void add_transfers(trComm_t comm, const std::vector<Transfer>& transfers, StreamId stream) {
+    auto& all = entry(comm, stream).transfers;
+    all.insert(all.end(), transfers.begin(), transfers.end());
+  }
+  bool empty() const { return entries_.empty(); }
+
+  // kept: it runs many times; else once.
+  Status prepare(bool kept);
+  // Blocks until what has no stream has ended; the first failure. Allocates nothing.
+  Status run();
+  // Whether streams still hold something of the last run.
+  bool is_queued() const;
+  void wait() const;
+
+ private:
+  // The operations of one communicator on one stream, in order.
+  struct Entry {
+    trComm_t comm;
+    StreamId stream;  // 0 = none
+    std::vector<Operation> operations;
+    std::vector<Transfer> transfers;
+    std::vector<std::unique_ptr<Task>> tasks;  // with a stream
+    CommunicatorLease lease;
+    size_t next = 0;    // of the operations
+    bool done = true;
+  };
+
+  Entry& entry(trComm_t comm, StreamId stream);
+  static bool take_turn(Entry& entry, bool look, bool* moved, Status* failure);
+  Status drive();
+
+  std::vector<std::unique_ptr<Entry>> entries_;
+};
+
+// Fuses allreduces of the same type and operation, at most `bytes` together, each tensor at a multiple of `alignment`.
+void fuse(std::vector<Operation>* operations, size_t bytes, size_t alignment);
+
+}  // namespace treering

@@ -1,0 +1,39 @@
+// What the C entry points share: exceptions become codes, arguments become operations.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <new>
+
+#include "api/group.h"
+#include "api/handles.h"
+#include "communicator/engine.h"
+
+namespace treering {
+
+// Runs `body`, which returns a Status; an exception (out of memory) becomes a code.
+template <typename Body>
+trResult_t guarded(CommunicatorSlot* slot, Body body) {
+  try {
+    return report(body(), slot);
+  } catch (const std::bad_alloc&) {
+    return report({trSystemError, "out of memory"}, slot);
+  } catch (const std::exception& error) {
+    return report({trInternalError, error.what()}, slot);
+  }
+}
+
+inline Status null_argument(const char* call, const char* name) {
+  return {trInvalidArgument, fmt::format("{}: {} is NULL", call, name)};
+}
+
+inline StreamId stream_id(trStream_t stream) { return reinterpret_cast<StreamId>(stream); }
+inline EventId event_id(trEvent_t event) { return reinterpret_cast<EventId>(event); }
+
+// Checks one collective and runs it, gives it to its stream, or adds it to the open group.
+trResult_t submit(trComm_t comm, Operation operation, trStream_t stream);
+// The same for an operation whose lanes the communicator has to make; `prepare` fills transfers, or fails.
+trResult_t submit_transfers(trComm_t comm, Operation operation, trStream_t stream,
+                            const std::function<Status(Communicator&, std::vector<Transfer>*)>& prepare);
+
+}  // namespace treering

@@ -1,0 +1,74 @@
+// Tensor fusion: many small allreduces as one, over buffers in pieces. The executor gathers and scatters the pieces in
+// the passes over memory that it makes anyway.
+//
+//   tensors   | a a a | b | c c c c c |            pad: up to the next tensor's alignment; its zeros are summed and
+//   fused     | a a a 0 | b 0 0 0 | c c c c c |    fall into a sink
+#include "api/batch.h"
+#include "core/types.h"
+
+namespace treering {
+namespace {
+
+bool fusible(const Operation& operation) {
+  return operation.collective == Collective::kAllReduce && operation.lanes == nullptr && operation.count > 0 &&
+         (operation.compression == nullptr || !operation.compression->error_feedback);
+}
+
+bool same_kind(const Operation& a, const Operation& b) {
+  const bool wires = (a.compression == nullptr) == (b.compression == nullptr) &&
+                     (a.compression == nullptr || a.compression->wire == b.compression->wire);
+  return a.type == b.type && a.op == b.op && a.reduction == b.reduction && wires;
+}
+
+Operation fused(const std::vector<const Operation*>& members, size_t alignment) {
+  const size_t size = find_type(members[0]->type)->size;
+  const size_t unit = std::max<size_t>(alignment / size, 1);
+  auto pieces = std::make_shared<Pieces>();
+  pieces->zeros.resize(alignment);
+  pieces->sink.resize(alignment);
+  Operation result = *members[0];
+  size_t at = 0;
+  for (const Operation* member : members) {
+    if (at % unit != 0) {
+      pieces->input.push_back({pieces->zeros.data(), at});
+      pieces->output.push_back({pieces->sink.data(), at});
+      at += unit - at % unit;
+    }
+    pieces->input.push_back({static_cast<std::byte*>(const_cast<void*>(member->input)), at});
+    pieces->output.push_back({static_cast<std::byte*>(member->output), at});
+    at += member->count;
+    result.in_place |= member->in_place;
+  }
+  result.count = at;
+  result.input = result.output = nullptr;
+  result.pieces = std::move(pieces);
+  return result;
+}
+
+}  // namespace
+
+void fuse(std::vector<Operation>* operations, size_t bytes, size_t alignment) {
+  if (bytes == 0 || operations->size() < 2) return;
+  std::vector<Operation> result;
+  std::vector<bool> taken(operations->size());
+  for (size_t i = 0; i < operations->size(); ++i) {
+    if (taken[i]) continue;
+    const Operation& first = (*operations)[i];
+    std::vector<const Operation*> members = {&first};
+    if (fusible(first)) {
+      const size_t size = find_type(first.type)->size;
+      size_t total = first.count * size;
+      for (size_t k = i + 1; k < operations->size() && total < bytes; ++k) {
+        const Operation& next = (*operations)[k];
+        if (taken[k] || !fusible(next) || !same_kind(first, next) || total + next.count * size + alignment > bytes) continue;
+        taken[k] = true;
+        total += next.count * size + alignment;
+        members.push_back(&next);
+      }
+    }
+    result.push_back(members.size() == 1 ? first : fused(members, alignment));
+  }
+  *operations = std::move(result);
+}
+
+}  // namespace treering

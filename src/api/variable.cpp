@@ -1,0 +1,246 @@
+// The C entry points of the collectives with a count for each rank, and of sends and receives.
+#include <numeric>
+
+#include "api/common.h"
+#include "core/types.h"
+
+using namespace treering;
+
+namespace {
+
+template <typename... Args>
+Status bad(const char* function, uint32_t rank, fmt::format_string<Args...> format, Args&&... args) {
+  return {trInvalidArgument,
+          fmt::format("{} on rank {}: {}", function, rank, fmt::format(format, std::forward<Args>(args)...))};
+}
+
+constexpr size_t kMostElements = SIZE_MAX / 64;
+
+// Counts and displacements of the blocks of one buffer, in bytes; what is wrong with them, if anything.
+struct ByteBlocks {
+  std::vector<size_t> bytes, offsets;
+  size_t total = 0;
+
+  Status fill(const char* function, const Communicator& communicator, const char* name, const size_t* counts,
+              const size_t* displs, const void* buffer, size_t size) {
+    const uint32_t rank = communicator.rank(), ranks = communicator.ranks();
+    if (counts == nullptr) return bad(function, rank, "{} is NULL", name);
+    for (uint32_t r = 0; r < ranks; ++r) {
+      if (counts[r] > kMostElements / ranks || (displs != nullptr && displs[r] > kMostElements / ranks))
+        return bad(function, rank, "{}[{}] is {}: more than any memory holds", name, r, counts[r]);
+      bytes.push_back(counts[r] * size);
+      offsets.push_back(displs != nullptr ? displs[r] * size : total);
+      total += bytes.back();
+    }
+    if (total > 0 && buffer == nullptr) return bad(function, rank, "the buffer of {} is NULL", name);
+    return {};
+  }
+  std::byte* at(const void* buffer, uint32_t r) const {
+    return static_cast<std::byte*>(const_cast<void*>(buffer)) + offsets[r];
+  }
+};
+
+Status check_type(const char* function, uint32_t rank, trDataType_t type) {
+  if (find_type(type) != nullptr) return {};
+  return bad(function, rank, "datatype is {}; known are 0 (int8) to 14 (bool)", static_cast<int>(type));
+}
+
+Status check_rank(const char* function, const Communicator& communicator, const char* name, int peer) {
+  if (peer >= 0 && static_cast<uint32_t>(peer) < communicator.ranks()) return {};
+  return bad(function, communicator.rank(), "{} is {}; give 0 to {}", name, peer, communicator.ranks() - 1);
+}
+
+void add(std::vector<Transfer>* transfers, uint32_t peer, bool send, const void* buffer, size_t bytes) {
+  if (bytes > 0) transfers->push_back({peer, send, View(buffer), bytes});
+}
+
+// Allgatherv and reduce-scatterv: all ranks know all counts.
+trResult_t submit_blocks(const char* function, Collective collective, const void* input, void* output,
+                         const size_t* own_count, const size_t* counts, const size_t* displs, trDataType_t type,
+                         trRedOp_t op, trComm_t comm, trStream_t stream) {
+  Operation operation;
+  auto blocks = std::make_shared<Blocks>();
+  Status status = [&]() -> Status {
+    CommunicatorLease lease;
+    TR_RETURN_IF_ERROR(lease.acquire(comm));
+    const uint32_t rank = lease->rank(), ranks = lease->ranks();
+    if (counts == nullptr) return bad(function, rank, "recvcounts is NULL");
+    if (own_count != nullptr && *own_count != counts[rank])
+      return bad(function, rank, "sendcount is {}, but recvcounts[{}] is {}", *own_count, rank, counts[rank]);
+    size_t at = 0;
+    for (uint32_t r = 0; r < ranks; ++r) {
+      if (counts[r] > kMostElements / ranks || (displs != nullptr && displs[r] > kMostElements / ranks))
+        return bad(function, rank, "recvcounts[{}] is {}: more than any memory holds", r, counts[r]);
+      blocks->counts.push_back(counts[r]);
+      blocks->offsets.push_back(displs != nullptr ? displs[r] : at);
+      at += counts[r];
+      blocks->parts.largest = std::max(blocks->parts.largest, counts[r]);
+    }
+    blocks->parts.counts = blocks->counts.data();
+    blocks->parts.offsets = blocks->offsets.data();
+    operation.count = counts[rank];
+    return {};
+  }();
+  if (!status.ok()) {
+    if (Group::current().open()) Group::current().add_failure(status);
+    return report(status, find_slot(comm));
+  }
+  operation.function = function;
+  operation.collective = collective;
+  operation.input = input;
+  operation.output = output;
+  operation.type = type;
+  operation.op = op;
+  operation.blocks = std::move(blocks);
+  return submit(comm, std::move(operation), stream);
+}
+
+Operation lanes_of(const char* function, Collective collective, size_t count, trDataType_t type, int root) {
+  Operation operation;
+  operation.function = function;
+  operation.collective = collective;
+  operation.count = count;
+  operation.type = type;
+  operation.root = static_cast<uint32_t>(root);
+  return operation;
+}
+
+}  // namespace
+
+extern "C" {
+
+trResult_t trAllGatherV(const void* sendbuf, size_t sendcount, void* recvbuf, const size_t* recvcounts,
+                        const size_t* displs, trDataType_t datatype, trComm_t comm, trStream_t stream) {
+  return submit_blocks("trAllGatherV", Collective::kAllGather, sendbuf, recvbuf, &sendcount, recvcounts, displs, datatype,
+                       trSum, comm, stream);
+}
+
+trResult_t trReduceScatterV(const void* sendbuf, void* recvbuf, const size_t* recvcounts, trDataType_t datatype,
+                            trRedOp_t op, trComm_t comm, trStream_t stream) {
+  return submit_blocks("trReduceScatterV", Collective::kReduceScatter, sendbuf, recvbuf, nullptr, recvcounts, nullptr,
+                       datatype, op, comm, stream);
+}
+
+trResult_t trAllToAllV(const void* sendbuf, const size_t* sendcounts, const size_t* sdispls, void* recvbuf,
+                       const size_t* recvcounts, const size_t* rdispls, trDataType_t datatype, trComm_t comm,
+                       trStream_t stream) {
+  constexpr const char* kName = "trAllToAllV";
+  return submit_transfers(
+      comm, lanes_of(kName, Collective::kAllToAll, 0, datatype, 0), stream,
+      [&](Communicator& communicator, std::vector<Transfer>* transfers) -> Status {
+        const uint32_t rank = communicator.rank(), ranks = communicator.ranks();
+        TR_RETURN_IF_ERROR(check_type(kName, rank, datatype));
+        const size_t size = find_type(datatype)->size;
+        ByteBlocks send, receive;
+        TR_RETURN_IF_ERROR(send.fill(kName, communicator, "sendcounts", sendcounts, sdispls, sendbuf, size));
+        TR_RETURN_IF_ERROR(receive.fill(kName, communicator, "recvcounts", recvcounts, rdispls, recvbuf, size));
+        if (sendbuf == recvbuf && send.total > 0) return bad(kName, rank, "sendbuf and recvbuf are the same: not in place");
+        if (sendcounts[rank] != recvcounts[rank])
+          return bad(kName, rank, "sendcounts[{0}] is {1}, but recvcounts[{0}] is {2}", rank, sendcounts[rank],
+                     recvcounts[rank]);
+        for (uint32_t i = 0; i < ranks; ++i) {
+          const uint32_t to = (rank + i) % ranks, from = (rank + ranks - i) % ranks;
+          add(transfers, to, true, send.at(sendbuf, to), send.bytes[to]);
+          add(transfers, from, false, receive.at(recvbuf, from), receive.bytes[from]);
+        }
+        return {};
+      });
+}
+
+trResult_t trGatherV(const void* sendbuf, size_t sendcount, void* recvbuf, const size_t* recvcounts, const size_t* displs,
+                     trDataType_t datatype, int root, trComm_t comm, trStream_t stream) {
+  constexpr const char* kName = "trGatherV";
+  return submit_transfers(
+      comm, lanes_of(kName, Collective::kGather, sendcount, datatype, root), stream,
+      [&](Communicator& communicator, std::vector<Transfer>* transfers) -> Status {
+        const uint32_t rank = communicator.rank(), ranks = communicator.ranks();
+        TR_RETURN_IF_ERROR(check_type(kName, rank, datatype));
+        TR_RETURN_IF_ERROR(check_rank(kName, communicator, "root", root));
+        if (sendcount > 0 && sendbuf == nullptr) return bad(kName, rank, "sendbuf is NULL");
+        const size_t size = find_type(datatype)->size;
+        add(transfers, static_cast<uint32_t>(root), true, sendbuf, sendcount * size);
+        if (rank != static_cast<uint32_t>(root)) return {};
+        ByteBlocks receive;
+        TR_RETURN_IF_ERROR(receive.fill(kName, communicator, "recvcounts", recvcounts, displs, recvbuf, size));
+        if (recvcounts[rank] != sendcount)
+          return bad(kName, rank, "sendcount is {}, but recvcounts[{}] is {}", sendcount, rank, recvcounts[rank]);
+        for (uint32_t from = 0; from < ranks; ++from)
+          add(transfers, from, false, receive.at(recvbuf, from), receive.bytes[from]);
+        return {};
+      });
+}
+
+trResult_t trScatterV(const void* sendbuf, const size_t* sendcounts, const size_t* displs, void* recvbuf,
+                      size_t recvcount, trDataType_t datatype, int root, trComm_t comm, trStream_t stream) {
+  constexpr const char* kName = "trScatterV";
+  return submit_transfers(
+      comm, lanes_of(kName, Collective::kScatter, recvcount, datatype, root), stream,
+      [&](Communicator& communicator, std::vector<Transfer>* transfers) -> Status {
+        const uint32_t rank = communicator.rank(), ranks = communicator.ranks();
+        TR_RETURN_IF_ERROR(check_type(kName, rank, datatype));
+        TR_RETURN_IF_ERROR(check_rank(kName, communicator, "root", root));
+        if (recvcount > 0 && recvbuf == nullptr) return bad(kName, rank, "recvbuf is NULL");
+        const size_t size = find_type(datatype)->size;
+        if (rank == static_cast<uint32_t>(root)) {
+          ByteBlocks send;
+          TR_RETURN_IF_ERROR(send.fill(kName, communicator, "sendcounts", sendcounts, displs, sendbuf, size));
+          if (sendcounts[rank] != recvcount)
+            return bad(kName, rank, "recvcount is {}, but sendcounts[{}] is {}", recvcount, rank, sendcounts[rank]);
+          for (uint32_t to = 0; to < ranks; ++to) add(transfers, to, true, send.at(sendbuf, to), send.bytes[to]);
+        }
+        add(transfers, static_cast<uint32_t>(root), false, recvbuf, recvcount * size);
+        return {};
+      });
+}
+
+trResult_t trSend(const void* sendbuf, size_t count, trDataType_t datatype, int peer, trComm_t comm, trStream_t stream) {
+  Operation operation;
+  operation.function = "trSend";
+  operation.point_to_point = true;
+  return submit_transfers(comm, std::move(operation), stream,
+                          [&](Communicator& communicator, std::vector<Transfer>* transfers) -> Status {
+                            TR_RETURN_IF_ERROR(check_type("trSend", communicator.rank(), datatype));
+                            TR_RETURN_IF_ERROR(check_rank("trSend", communicator, "peer", peer));
+                            if (count > 0 && sendbuf == nullptr) return null_argument("trSend", "sendbuf");
+                            transfers->push_back({static_cast<uint32_t>(peer), true, View(sendbuf),
+                                                  count * find_type(datatype)->size});
+                            return {};
+                          });
+}
+
+trResult_t trRecv(void* recvbuf, size_t count, trDataType_t datatype, int peer, trComm_t comm, trStream_t stream) {
+  Operation operation;
+  operation.function = "trRecv";
+  operation.point_to_point = true;
+  return submit_transfers(comm, std::move(operation), stream,
+                          [&](Communicator& communicator, std::vector<Transfer>* transfers) -> Status {
+                            TR_RETURN_IF_ERROR(check_type("trRecv", communicator.rank(), datatype));
+                            TR_RETURN_IF_ERROR(check_rank("trRecv", communicator, "peer", peer));
+                            if (count > 0 && recvbuf == nullptr) return null_argument("trRecv", "recvbuf");
+                            transfers->push_back({static_cast<uint32_t>(peer), false, View(recvbuf),
+                                                  count * find_type(datatype)->size});
+                            return {};
+                          });
+}
+
+trResult_t trSendRecv(const void* sendbuf, size_t sendcount, int dest, void* recvbuf, size_t recvcount, int source,
+                      trDataType_t datatype, trComm_t comm, trStream_t stream) {
+  Operation operation;
+  operation.function = "trSendRecv";
+  operation.point_to_point = true;
+  return submit_transfers(
+      comm, std::move(operation), stream,
+      [&](Communicator& communicator, std::vector<Transfer>* transfers) -> Status {
+        TR_RETURN_IF_ERROR(check_type("trSendRecv", communicator.rank(), datatype));
+        TR_RETURN_IF_ERROR(check_rank("trSendRecv", communicator, "dest", dest));
+        TR_RETURN_IF_ERROR(check_rank("trSendRecv", communicator, "source", source));
+        if (sendcount > 0 && sendbuf == nullptr) return null_argument("trSendRecv", "sendbuf");
+        if (recvcount > 0 && recvbuf == nullptr) return null_argument("trSendRecv", "recvbuf");
+        const size_t size = find_type(datatype)->size;
+        transfers->push_back({static_cast<uint32_t>(dest), true, View(sendbuf), sendcount * size});
+        transfers->push_back({static_cast<uint32_t>(source), false, View(recvbuf), recvcount * size});
+        return {};
+      });
+}
+
+}  // extern "C"

@@ -1,0 +1,222 @@
+// How an operation becomes a call that the executor runs.
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "communicator/communicator.h"
+#include "core/types.h"
+
+namespace treering {
+namespace {
+
+constexpr uint32_t kPointToPointSignature = 0x70327032;
+
+// What all ranks of a collective must agree on, as 32 bits.
+uint32_t signature_of(const Operation& operation, uint64_t number) {
+  // Numbers of operations that users made may differ between ranks.
+  const uint32_t op = operation.reduction == nullptr ? static_cast<uint32_t>(operation.op)
+                      : operation.reduction->function == nullptr ? 254u
+                                                                 : 255u;
+  uint64_t hash = number * 0x9E3779B97F4A7C15u + (operation.lanes != nullptr ? 0 : operation.count);
+  hash = (hash ^ hash >> 29) * 0xBF58476D1CE4E5B9u + (static_cast<uint64_t>(operation.type) << 8) + op +
+         (static_cast<uint64_t>(operation.collective) << 16) + (static_cast<uint64_t>(operation.root) << 24) +
+         (operation.pieces != nullptr ? 0x80000000u : 0);
+  if (operation.blocks != nullptr)
+    for (size_t count : operation.blocks->counts) hash = (hash ^ hash >> 31) * 0x94D049BB133111EBu + count;
+  if (operation.compression != nullptr) hash += uint64_t{operation.compression->wire} << 40;
+  hash = (hash ^ hash >> 32) * 0x94D049BB133111EBu;
+  return static_cast<uint32_t>(hash >> 32);
+}
+
+}  // namespace
+
+Status Communicator::check(Operation* operation) {
+  const auto made = static_cast<size_t>(operation->op) - trRedOpFirstCreated;
+  if (operation->op >= trRedOpFirstCreated && made < reductions_.size()) operation->reduction = reductions_[made];
+  return check_operation(operation, rank(), ranks());
+}
+
+trRedOp_t Communicator::add_reduction(std::shared_ptr<const Reduction> reduction) {
+  size_t slot = 0;
+  while (slot < reductions_.size() && reductions_[slot] != nullptr) ++slot;
+  if (slot == reductions_.size()) reductions_.emplace_back();
+  reductions_[slot] = std::move(reduction);
+  return static_cast<trRedOp_t>(trRedOpFirstCreated + slot);
+}
+
+Status Communicator::remove_reduction(trRedOp_t op) {
+  const auto made = static_cast<size_t>(op) - trRedOpFirstCreated;
+  if (op < trRedOpFirstCreated || made >= reductions_.size() || reductions_[made] == nullptr)
+    return {trInvalidArgument, fmt::format("op {} was not made on this communicator, or was destroyed",
+                                           static_cast<int>(op))};
+  reductions_[made] = nullptr;
+  return {};
+}
+
+void Communicator::fill_call(const Operation& operation) {
+  call_.operation = operation.point_to_point ? 0 : ++operations_;
+  call_.signature = operation.point_to_point ? kPointToPointSignature : signature_of(operation, call_.operation);
+  call_.layout.collective = &info_of(operation.collective);
+  call_.layout.rank = context_.rank;
+  call_.layout.ranks = context_.ranks;
+  call_.layout.root = operation.root;
+  call_.layout.count = operation.count;
+  call_.layout.unequal = operation.blocks == nullptr ? nullptr : &operation.blocks->parts;
+  call_.lanes = operation.lanes == nullptr ? std::span<const Lane>() : operation.lanes->lanes;
+  call_.input = operation.pieces == nullptr ? View(operation.input) : View(operation.pieces->input);
+  call_.output = operation.pieces == nullptr ? View(operation.output) : View(operation.pieces->output);
+  call_.in_place = operation.in_place;
+  call_.type = operation.type;
+  call_.type_size = find_type(operation.type)->size;
+  call_.wide_memory = false;
+  call_.op = operation.op;
+  call_.scale = nullptr;
+  call_.user = nullptr;
+  call_.user_context = nullptr;
+  call_.input_region = call_.output_region = {};
+  if (operation.lanes != nullptr) {  // bytes
+    call_.type = trUint8;
+    call_.type_size = 1;
+  }
+  if (operation.reduction != nullptr) {
+    call_.op = trSum;
+    call_.user = operation.reduction->function;
+    call_.user_context = operation.reduction->context;
+    if (call_.user == nullptr) call_.scale = operation.reduction->scale.data();
+  }
+  if (operation.compression != nullptr) {
+    call_.type = operation.compression->wire;
+    call_.type_size = find_type(call_.type)->size;
+    call_.wide_memory = true;
+  }
+}
+
+void Communicator::find_regions(const Operation& operation) {
+  RegionTable& table = RegionTable::instance();
+  if (table.empty()) {
+    if (operation.lanes != nullptr)
+      for (auto& items : operation.lanes->items)
+        for (LaneItem& item : items) item.region = {};
+    return;
+  }
+  auto published = [&](const void* buffer, size_t bytes) {
+    if (buffer == nullptr || bytes == 0) return Region();
+    Region region = table.find(buffer, bytes);
+    return region.id != 0 && exports_.publish(region) ? region : Region();
+  };
+  if (operation.lanes != nullptr) {
+    for (auto& items : operation.lanes->items)
+      for (LaneItem& item : items) item.region = published(item.input.base(), item.count);
+    return;
+  }
+  if (operation.pieces != nullptr) return;
+  // The larger buffer's size serves for both: the region that holds most of it is found.
+  const size_t bytes = operation.elements(context_.ranks) * call_.memory_size();
+  const size_t block = (operation.blocks == nullptr ? operation.count : operation.blocks->parts.largest) * call_.memory_size();
+  const PartOf second{context_.rank, 1, context_.ranks, operation.root};
+  const CollectiveInfo& info = *call_.layout.collective;
+  const bool many = info.parts != Parts::kOne && context_.ranks > 1;
+  const bool whole_input = many && (info.parts == Parts::kPairs || info.input_index(second) == 1);
+  const bool whole_output = many && (info.parts == Parts::kPairs || info.output_index(second) == 1);
+  call_.input_region = published(operation.input, whole_input || !many ? bytes : block);
+  call_.output_region = operation.input == operation.output && whole_input == whole_output
+                            ? call_.input_region
+                            : published(operation.output, whole_output || !many ? bytes : block);
+}
+
+// Tells the other ranks what this one calls and where its output lies.
+void Communicator::announce(const Operation& operation, const Program* program) {
+  RankStatus& status = *context_.status;
+  status.count.store(operation.count, std::memory_order_relaxed);
+  status.type.store(static_cast<uint16_t>(operation.type), std::memory_order_relaxed);
+  status.op.store(static_cast<uint16_t>(operation.op), std::memory_order_relaxed);
+  status.collective.store(static_cast<uint16_t>(operation.collective), std::memory_order_relaxed);
+  status.root.store(operation.root, std::memory_order_relaxed);
+  status.tag.store(call_tag(call_.operation, call_.signature), std::memory_order_relaxed);
+  if (program != nullptr) {
+    const bool open = output_is_open(*program, call_);
+    status.output_address.store(open ? reinterpret_cast<uint64_t>(operation.output) : 0, std::memory_order_relaxed);
+    status.output_region.store(call_.output_region.id, std::memory_order_relaxed);
+    status.output_offset.store(
+        static_cast<uint64_t>(static_cast<std::byte*>(operation.output) - call_.output_region.base),
+        std::memory_order_relaxed);
+  } else {
+    status.output_address.store(0, std::memory_order_relaxed);
+  }
+  status.operation.store(call_.operation, std::memory_order_release);
+}
+
+Status Communicator::begin(const Operation& operation) {
+  if (!failure_.ok()) return failure_;
+  if (Status verdict = watch_->verdict(); !verdict.ok()) return failure_ = verdict;
+  fill_call(operation);
+  const Program* program = nullptr;
+  in_mailbox_ = false;
+  if (operation.lanes == nullptr) {
+    uint32_t constraints = 0;
+    if (operation.blocks != nullptr) constraints |= kUnequalParts;
+    const bool ordered = operation.reduction != nullptr && !operation.reduction->commutative;
+    if (ordered || (config_.deterministic && call_.layout.collective->reduces)) constraints |= kRankOrdered;
+    if (operation.compression != nullptr) constraints |= kComputedOnce;
+    const size_t bytes = operation.elements(context_.ranks) * call_.type_size;
+    const Choice& choice = schedules_->choose(operation.collective, bytes, constraints);
+    in_mailbox_ = choice.mailbox && call_.scale == nullptr && operation.pieces == nullptr;
+    if (!in_mailbox_) program = &schedules_->program(choice, operation.root);
+  }
+  if (!in_mailbox_) find_regions(operation);
+  if (call_.operation != 0) announce(operation, program);
+  watch_->start(&call_);
+  active_ = true;
+  if (in_mailbox_)
+    mailbox_.start(call_.signature, operation.input, call_.layout.count * call_.type_size);
+  else if (program != nullptr)
+    execution_->bind(*program, call_);
+  else
+    execution_->bind(call_);
+  return {};
+}
+
+Status Communicator::make_lanes(const std::vector<Transfer>& transfers, const char* function,
+                                std::shared_ptr<LaneSet>* lanes) {
+  auto made = std::make_shared<LaneSet>();
+  std::vector<const Schedule*> schedules;
+  auto items_of = [&](const Schedule* schedule) -> std::vector<LaneItem>& {
+    for (size_t i = 0; i < schedules.size(); ++i)
+      if (schedules[i] == schedule) return made->items[i];
+    schedules.push_back(schedule);
+    return made->items.emplace_back();
+  };
+  size_t received_from_self = 0;
+  for (const Transfer& transfer : transfers) {
+    if (transfer.peer == rank()) {
+      auto& items = items_of(schedules_->copy_lane());
+      if (transfer.send) {
+        items.push_back({transfer.view, View(), transfer.bytes, {}});
+        continue;
+      }
+      ++received_from_self;
+      continue;
+    }
+    LaneItem item{transfer.send ? transfer.view : View(), transfer.send ? View() : transfer.view, transfer.bytes, {}};
+    items_of(transfer.send ? schedules_->send_lane(transfer.peer) : schedules_->receive_lane(transfer.peer)).push_back(item);
+  }
+  size_t k = 0;
+  for (const Transfer& transfer : transfers) {
+    if (transfer.peer != rank() || transfer.send) continue;
+    auto& items = items_of(schedules_->copy_lane());
+    if (k >= items.size() || items[k].count != transfer.bytes)
+      return {trInvalidUsage, fmt::format("{} on rank {}: its receive {} from itself ({} bytes) has no send to itself of "
+                                          "that size in the same group",
+                                          function, rank(), k, transfer.bytes)};
+    items[k++].output = transfer.view;
+  }
+  for (size_t i = 0; i < schedules.size(); ++i)
+    if (schedules[i] == schedules_->copy_lane() && made->items[i].size() != received_from_self)
+      return {trInvalidUsage, fmt::format("{} on rank {}: {} sends to itself and {} receives from itself in one group",
+                                          function, rank(), made->items[i].size(), received_from_self)};
+  for (size_t i = 0; i < schedules.size(); ++i) made->lanes.push_back({schedules[i], made->items[i]});
+  *lanes = std::move(made);
+  return {};
+}
+
+}  // namespace treering

@@ -1,0 +1,106 @@
+#include "communicator/operation.h"
+
+#include <fmt/format.h>
+
+#include "core/types.h"
+
+namespace treering {
+namespace {
+
+// Elements of the buffer in which parts lie by `index`, and where `part` begins in it.
+struct Extent {
+  size_t elements = 0;
+  size_t own_offset = 0;  // of this rank's block (rooted: of the root's)
+  bool used = false;
+};
+
+Extent extent_of(const Operation& operation, uint32_t rank, uint32_t ranks, bool output) {
+  const CollectiveInfo& info = info_of(operation.collective);
+  auto index = output ? info.output_index : info.input_index;
+  auto has = output ? info.stores : info.contributes;
+  Extent extent;
+  uint32_t blocks = 0;
+  const uint32_t parts = info.parts == Parts::kPairs ? ranks : info.part_count(ranks);
+  for (uint32_t i = 0; i < parts; ++i) {
+    // Of the pairs those that this rank takes part in.
+    uint32_t part = info.parts != Parts::kPairs ? i : output ? i * ranks + rank : rank * ranks + i;
+    if (!has({rank, part, ranks, operation.root})) continue;
+    extent.used = true;
+    blocks = std::max(blocks, index({rank, part, ranks, operation.root}) + 1);
+  }
+  if (!extent.used) return extent;
+  const bool holds_all = info.parts == Parts::kRanks && ranks > 1 && index({rank, 1, ranks, operation.root}) == 1;
+  if (operation.blocks == nullptr) {
+    extent.elements = blocks * operation.count;
+    if (holds_all) extent.own_offset = rank * operation.count;
+    return extent;
+  }
+  const Blocks& unequal = *operation.blocks;
+  if (!holds_all) {
+    extent.elements = unequal.counts[rank];
+    return extent;
+  }
+  extent.own_offset = unequal.offsets[rank];
+  for (uint32_t i = 0; i < ranks; ++i)
+    extent.elements = std::max(extent.elements, unequal.offsets[i] + unequal.counts[i]);
+  return extent;
+}
+
+template <typename... Args>
+Status bad(const Operation& operation, uint32_t rank, fmt::format_string<Args...> format, Args&&... args) {
+  return {trInvalidArgument,
+          fmt::format("{} on rank {}: {}", operation.function, rank, fmt::format(format, std::forward<Args>(args)...))};
+}
+
+Status check_reduction(const Operation& operation, uint32_t rank) {
+  if (operation.collective == Collective::kBarrier) return {};
+  const DataTypeInfo& type = *find_type(operation.type);
+  if (operation.reduction == nullptr) {
+    const OpInfo* op = find_op(operation.op);
+    if (op == nullptr)
+      return bad(operation, rank, "op is {}; known are 0 (sum) to 10 (logical xor), and those made by trRedOpCreate...",
+                 static_cast<int>(operation.op));
+    if (std::string reason = why_unsupported(operation.type, operation.op); !reason.empty())
+      return bad(operation, rank, "{}", reason);
+  } else if (operation.reduction->function == nullptr && operation.reduction->scale_type != operation.type) {
+    return bad(operation, rank, "datatype is {}, but op was made for {}", type.name,
+               find_type(operation.reduction->scale_type)->name);
+  }
+  if (operation.compression != nullptr) {
+    if (operation.type != trFloat32) return bad(operation, rank, "datatype is {}; only float travels compressed", type.name);
+    if (operation.op != trSum && operation.op != trAvg)
+      return bad(operation, rank, "op is {}; only sum and avg travel compressed", static_cast<int>(operation.op));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_operation(Operation* operation, uint32_t rank, uint32_t ranks) {
+  if (operation->lanes != nullptr) return {};  // checked where they are made
+  const CollectiveInfo& info = info_of(operation->collective);
+  const DataTypeInfo* type = find_type(operation->type);
+  if (type == nullptr)
+    return bad(*operation, rank, "datatype is {}; known are 0 (int8) to 14 (bool)", static_cast<int>(operation->type));
+  if (info.reduces) TR_RETURN_IF_ERROR(check_reduction(*operation, rank));
+  if (info.rooted && operation->root >= ranks)
+    return bad(*operation, rank, "root is {}; give 0 to {}", static_cast<int>(operation->root), ranks - 1);
+  if (operation->count > SIZE_MAX / 32 / ranks)
+    return bad(*operation, rank, "count is {}: more than any memory holds", operation->count);
+  const Extent in = extent_of(*operation, rank, ranks, false), out = extent_of(*operation, rank, ranks, true);
+  if (in.used && in.elements > 0 && operation->input == nullptr) return bad(*operation, rank, "sendbuf is NULL");
+  if (out.used && out.elements > 0 && operation->output == nullptr) return bad(*operation, rank, "recvbuf is NULL");
+  if (!in.used) operation->input = nullptr;
+  if (!out.used) operation->output = nullptr;
+  if (in.elements == 0 || out.elements == 0) return {};
+  auto input = reinterpret_cast<uintptr_t>(operation->input), output = reinterpret_cast<uintptr_t>(operation->output);
+  const size_t input_bytes = in.elements * type->size, output_bytes = out.elements * type->size;
+  if (input >= output + output_bytes || output >= input + input_bytes) return {};
+  operation->in_place = input + in.own_offset * type->size == output + out.own_offset * type->size;
+  if (operation->in_place) return {};
+  return bad(*operation, rank,
+             "sendbuf {} ({} bytes) and recvbuf {} ({} bytes) overlap, but not so that the call is in place",
+             operation->input, input_bytes, static_cast<const void*>(operation->output), output_bytes);
+}
+
+}  // namespace treering

@@ -1,0 +1,89 @@
+// Operation: one call on a communicator as the API took it, checked, with everything that it refers to.
+//
+//   a collective with equal parts    input, output, count
+//   allgatherv, reduce-scatterv      blocks
+//   sends, receives, alltoallv ...   lanes
+//   fused allreduces                 pieces of input and output
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "algorithms/collective.h"
+#include "core/status.h"
+#include "executor/layout.h"
+
+namespace treering {
+
+class Communicator;
+
+// An operation that the user made.
+struct Reduction {
+  trDataType_t scale_type = trFloat32;     // pre-multiplied sum: the only type it takes
+  alignas(16) std::array<std::byte, 16> scale{};
+  trReduceFunction function = nullptr;     // user-defined, unless nullptr
+  void* context = nullptr;
+  bool commutative = true;
+};
+
+// What one compressed tensor keeps between calls.
+struct Compression {
+  trDataType_t wire = trFloat16;
+  bool error_feedback = false;
+  std::vector<float> residual;
+  std::vector<float> adjusted;  // the input with the residual, while a call is under way
+};
+
+// Counts and offsets of the blocks of all ranks.
+struct Blocks {
+  std::vector<size_t> counts, offsets;
+  UnequalParts parts;
+};
+
+// One direction between this rank and one peer; of several with the same peer and direction the order counts.
+struct Transfer {
+  uint32_t peer = 0;
+  bool send = false;
+  View view;
+  size_t bytes = 0;
+};
+struct LaneSet {
+  std::vector<Lane> lanes;
+  std::vector<std::vector<LaneItem>> items;
+};
+
+// Buffers in several pieces.
+struct Pieces {
+  std::vector<BufferPiece> input, output;
+  std::vector<std::byte> zeros, sink;  // between tensors
+};
+
+struct Operation {
+  const char* function = "";  // of the API, for messages
+  Collective collective = Collective::kAllReduce;
+  bool point_to_point = false;  // not counted: only the ranks concerned call it
+  bool in_place = false;
+  const void* input = nullptr;
+  void* output = nullptr;
+  size_t count = 0;  // of each part; for messages where parts differ
+  trDataType_t type = trFloat32;
+  trRedOp_t op = trSum;
+  uint32_t root = 0;
+  std::shared_ptr<const Blocks> blocks;
+  std::shared_ptr<LaneSet> lanes;
+  std::shared_ptr<const Pieces> pieces;
+  std::shared_ptr<const Reduction> reduction;
+  std::shared_ptr<Compression> compression;
+
+  // Of the larger buffer, all blocks.
+  size_t elements(uint32_t ranks) const {
+    return (info_of(collective).parts == Parts::kOne ? 1 : ranks) * (blocks != nullptr ? blocks->parts.largest : count);
+  }
+};
+
+// Whether the operation makes sense by itself; fills in_place. `rank` calls it.
+Status check_operation(Operation* operation, uint32_t rank, uint32_t ranks);
+
+}  // namespace treering

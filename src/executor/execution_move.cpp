@@ -1,0 +1,132 @@
+// The data of one step: all operands combined into all destinations, in one pass over memory.
+#include <algorithm>
+
+#include "executor/execution.h"
+
+namespace treering {
+namespace {
+
+// Payloads that must be fetched are reduced in parts of this many elements, which stay in the first-level cache.
+constexpr size_t kFetchElements = 4096;
+constexpr size_t kLargestElement = 16;  // bytes
+
+}  // namespace
+
+// Walks the pieces, and in each the runs that lie in one piece in every buffer.
+bool Execution::move_data(const StepState& state) {
+  if (state.count == 0 || destinations_.empty()) return true;
+  const Step& step = *state.step;
+  const bool result = (step.flags & kFinal) != 0 && (step.flags & kReduce) != 0;
+  ReduceCall call;
+  call.type = call_.type;
+  call.op = call_.op;
+  call.user = call_.user;
+  call.user_context = call_.user_context;
+  call.divisor = result && call_.op == trAvg ? context_->ranks : 1;
+  // A float32 result that others get narrow is rounded here as well: all ranks have the same.
+  call.round_wide = result && call_.wide_memory;
+  for (const Piece& piece : pieces_)
+    for (size_t done = 0; done < piece.count;) {
+      size_t count = run_length(state, piece, done);
+      if (!move_run(state, &call, piece, done, count)) return false;
+      done += count;
+    }
+  if (call.streaming != 0) streaming_fence();
+  return true;
+}
+
+// How many elements from piece.begin + done on lie in one piece in the buffers that the step uses.
+size_t Execution::run_length(const StepState& state, const Piece& piece, size_t done) const {
+  size_t count = piece.count - done;
+  if (state.needs_fetch) count = std::min(count, kFetchElements);
+  uint16_t flags = state.step->flags;
+  if ((flags & kInput) != 0) count = input_run(state, piece, done, count).count;
+  if ((flags & (kOutput | kStore)) != 0) count = output_run(state, piece, done, count).count;
+  return count;
+}
+
+View::Run Execution::input_run(const StepState& state, const Piece& piece, size_t done, size_t count) const {
+  if (state.item != nullptr) return state.item->input.run(piece.begin + done, count, call_.type_size);
+  return call_.input.run(call_.layout.input_offset(piece.part) + piece.begin + done, count, call_.memory_size());
+}
+
+View::Run Execution::output_run(const StepState& state, const Piece& piece, size_t done, size_t count) const {
+  if (state.item != nullptr) return state.item->output.run(piece.begin + done, count, call_.type_size);
+  return call_.output.run(call_.layout.output_offset(piece.part) + piece.begin + done, count, call_.memory_size());
+}
+
+const void* Execution::address_of(const StepState& state, const Operand& operand, const Piece& piece, size_t done) const {
+  size_t element = operand.wide ? sizeof(float) : call_.type_size;
+  switch (operand.place) {
+    case Place::kMessage: return operand.base + (piece.packed + done) * element;
+    case Place::kScratch: return operand.base + (piece.scratch + done) * element;
+    case Place::kInput: return input_run(state, piece, done, 1).data;
+    case Place::kOutput: return output_run(state, piece, done, 1).data;
+  }
+  return nullptr;
+}
+
+bool Execution::move_run(const StepState& state, ReduceCall* call, const Piece& piece, size_t done, size_t count) {
+  call->count = count;
+  call->source_count = sources_.size();
+  call->wide_sources = call->wide_destinations = call->streaming = call->scaled_sources = 0;
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    const Operand& source = sources_[i];
+    if (source.place != Place::kMessage || source.base != nullptr)
+      source_addresses_[i] = address_of(state, source, piece, done);
+    if (i >= 64) continue;
+    if (source.wide) call->wide_sources |= uint64_t{1} << i;
+    if (call_.scale != nullptr && source.place == Place::kInput) call->scaled_sources |= uint64_t{1} << i;
+  }
+  call->scale = call_.scale;
+  if (state.needs_fetch && !fetch_payloads(state, piece, done, count)) return false;
+  const bool plain = sources_.size() == 1 && call->scaled_sources == 0 && call->divisor == 1 && !call->round_wide;
+  size_t destinations = 0;
+  for (const Operand& destination : destinations_) {
+    auto* address = const_cast<void*>(address_of(state, destination, piece, done));
+    // In place, an operand that is only stored is there already.
+    if (plain && address == source_addresses_[0] && destination.wide == sources_[0].wide) continue;
+    if (destinations < 64) {
+      if (destination.wide) call->wide_destinations |= uint64_t{1} << destinations;
+      if (destination.streaming) call->streaming |= uint64_t{1} << destinations;
+    }
+    destination_addresses_[destinations++] = address;
+  }
+  if (destinations == 0) return true;
+  call->sources = source_addresses_.data();
+  call->destinations = destination_addresses_.data();
+  call->destination_count = destinations;
+  if (plain && destinations == 1 && call->wide_sources == call->wide_destinations)
+    copy(destination_addresses_[0], source_addresses_[0], count * (call->wide_sources ? sizeof(float) : call_.type_size),
+         call->streaming != 0);
+  else
+    reduce(*call);
+  return true;
+}
+
+// Brings the run's part of the payloads that only their connection reaches into `bounce_`.
+bool Execution::fetch_payloads(const StepState& state, const Piece& piece, size_t done, size_t count) {
+  const Step& step = *state.step;
+  constexpr size_t kBytes = kFetchElements * kLargestElement;
+  if (bounce_.size() < step.receive_count * kBytes) bounce_.resize(step.receive_count * kBytes);
+  uint32_t received = 0;
+  for (size_t s = 0; s < sources_.size(); ++s) {
+    const bool local = (step.flags & (kInput | kOutput | kScratch)) != 0 &&
+                       s == std::min<size_t>(step.local_position, step.receive_count);
+    if (local) continue;
+    uint32_t peer = state.at->receive_peer(received);
+    std::byte* target = bounce_.data() + received++ * kBytes;
+    if (sources_[s].place != Place::kMessage || sources_[s].base != nullptr) continue;
+    Connection* connection = context_->connection(state.link, peer);
+    size_t element = sources_[s].wide ? sizeof(float) : call_.type_size;
+    Status status = connection->fetch(*connection->front(), (piece.packed + done) * element, target, count * element);
+    if (!status.ok()) {
+      fail(status, peer);
+      return false;
+    }
+    source_addresses_[s] = target;
+  }
+  return true;
+}
+
+}  // namespace treering

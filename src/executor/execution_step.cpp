@@ -1,0 +1,195 @@
+// One step: its operands, where its value goes, and the messages that tell of it.
+#include <algorithm>
+
+#include "executor/execution.h"
+
+namespace treering {
+namespace {
+
+// Smaller values are copied into a slot even where the peer could read them in place: a reference must be waited for
+// at the end of the call, and the copy is cheaper than that.
+constexpr size_t kMinReferencedBytes = 4096;
+constexpr uint64_t kLaneMessages = 2;
+
+}  // namespace
+
+// Both ends of a lane must mean the same number of elements, also where they would agree on the first messages.
+uint32_t Execution::signature_of(const StepState& state) const {
+  if (state.item == nullptr) return call_.signature;
+  return call_.signature ^ static_cast<uint32_t>((state.item->count + 1) * 0x9E3779B97F4A7C15u >> 32);
+}
+
+// Collects the received messages and the local operand in their order; false when a message is missing or wrong.
+bool Execution::gather_operands(StepState* state) {
+  const Step& step = *state->step;
+  for (uint32_t i = 0; i < step.receive_count; ++i) {
+    uint32_t peer = state->at->receive_peer(i);
+    if (context_->connection(state->link, peer)->front() != nullptr) continue;
+    waiting_for_ = peer;
+    Status health = context_->connection(state->link, peer)->health();
+    if (!health.ok()) fail(health, peer);
+    return false;
+  }
+  sources_.clear();
+  destinations_.clear();
+  bool wide_source = false;
+  const uint32_t signature = signature_of(*state);
+  for (uint32_t i = 0; i < step.receive_count; ++i) {
+    if (i == step.local_position) add_local_operand(*state);
+    uint32_t peer = state->at->receive_peer(i);
+    const Message& message = *context_->connection(state->link, peer)->front();
+    size_t expected = state->count * (message.wide ? sizeof(float) : call_.type_size);
+    if (message.signature != signature || message.bytes != expected) {
+      fail({trInvalidUsage, "the ranks' calls differ"}, peer);
+      return false;
+    }
+    if (message.kind == PayloadKind::kDelivered) {
+      state->delivered = true;
+      sources_.push_back({nullptr, Place::kOutput, call_.wide_memory, false});
+      continue;
+    }
+    state->needs_fetch |= message.data == nullptr && message.bytes > 0;
+    wide_source |= message.wide;
+    auto* data = static_cast<std::byte*>(const_cast<void*>(message.data));
+    sources_.push_back({data, Place::kMessage, message.wide, false});
+  }
+  if (step.local_position >= step.receive_count) add_local_operand(*state);
+  if (wide_messages_ && (step.flags & kScratch) != 0) wide_source = true;
+  state->wide_value = wide_messages_ && (step.flags & kFinal) == 0 && ((step.flags & kReduce) != 0 || wide_source);
+  state->wire_bytes = state->count * (state->wide_value ? sizeof(float) : call_.type_size);
+  return true;
+}
+
+void Execution::add_local_operand(const StepState& state) {
+  uint16_t flags = state.step->flags;
+  if ((flags & kInput) != 0) sources_.push_back({nullptr, Place::kInput, call_.wide_memory, false});
+  if ((flags & kOutput) != 0) sources_.push_back({nullptr, Place::kOutput, call_.wide_memory, false});
+  if ((flags & kScratch) != 0)
+    sources_.push_back({scratch_[state.link].data(), Place::kScratch, wide_scratch_, false});
+}
+
+void Execution::add_stores(StepState* state) {
+  uint16_t flags = state->step->flags;
+  if ((flags & kStoreScratch) != 0)
+    destinations_.push_back({scratch_[state->link].data(), Place::kScratch, wide_scratch_, false});
+  if ((flags & kStore) != 0 && !state->delivered)
+    destinations_.push_back({nullptr, Place::kOutput, call_.wide_memory, streaming_});
+  // Where the value lies in the user's memory, in one piece, once the step is done.
+  if (pieces_.size() != 1 || call_.wide_memory) return;
+  const Piece& piece = pieces_[0];
+  View::Run run{nullptr, 0};
+  if ((flags & kStore) != 0 && (flags & kFinal) != 0) {
+    run = output_run(*state, piece, 0, piece.count);
+    state->reference_region = &call_.output_region;
+  } else if (state->step->receive_count == 0 && (flags & kInput) != 0 && input_may_be_referenced_) {
+    run = input_run(*state, piece, 0, piece.count);
+    state->reference_region = state->item != nullptr ? &state->item->region : &call_.input_region;
+  }
+  if (run.count == state->count) state->reference = run.data;
+}
+
+// Chooses how the value reaches each peer; false when there is no room for it.
+bool Execution::plan_sends(StepState* state) {
+  add_stores(state);
+  const Step& step = *state->step;
+  bool staged = false;
+  for (uint32_t i = 0; i < step.send_count; ++i) {
+    uint32_t peer = state->at->send_peer(i);
+    Connection* connection = context_->connection(state->link, peer);
+    if (!connection->can_post()) {
+      waiting_for_ = peer;
+      if (!connection->health().ok()) fail(connection->health(), peer);
+      return false;
+    }
+    // Two slots for each peer: a lane whose peer is late leaves those of the other lanes.
+    if (state->item != nullptr && connection->posted() - connection->known_consumed() >= kLaneMessages &&
+        !connection->has_consumed(connection->posted() - kLaneMessages + 1)) {
+      waiting_for_ = peer;
+      return false;
+    }
+    std::byte* delivered_to = nullptr;
+    modes_[i] = choose_mode(*state, peer, connection, &delivered_to);
+    staged |= modes_[i] == Mode::kStaged;
+    if (delivered_to != nullptr) destinations_.push_back({delivered_to, Place::kMessage, false, streaming_});
+  }
+  if (step.send_count > 0 && state->wire_bytes <= kInlineBytes)
+    destinations_.push_back({inline_value_.data(), Place::kMessage, state->wide_value, false});
+  if (!staged) return true;
+  StagingPool& pool = context_->pools[state->link];
+  state->slot = pool.find_free();
+  if (state->slot == StagingPool::kNone) {
+    waiting_for_ = state->at->send_peer(0);
+    return false;
+  }
+  destinations_.push_back({pool.slot(state->slot), Place::kMessage, state->wide_value, false});
+  return true;
+}
+
+Execution::Mode Execution::choose_mode(const StepState& state, uint32_t peer, Connection* connection,
+                                       std::byte** delivered_to) const {
+  if (state.wire_bytes <= kInlineBytes) return Mode::kInline;
+  const RankStatus* status = connection->peer_status();
+  if ((state.step->flags & kFinal) != 0 && state.item == nullptr && !call_.wide_memory && pieces_.size() == 1 &&
+      call_.layout.unequal == nullptr && status != nullptr &&
+      status->operation.load(std::memory_order_acquire) == call_.operation &&
+      status->output_address.load(std::memory_order_relaxed) != 0) {
+    const Piece& piece = pieces_[0];
+    size_t offset = (call_.layout.output_offset_on(peer, piece.part) + piece.begin) * call_.type_size;
+    UserAddress address{0, status->output_address.load(std::memory_order_relaxed) + offset};
+    if (!connection->reaches_plain_memory())
+      address = {status->output_region.load(std::memory_order_relaxed),
+                 status->output_offset.load(std::memory_order_relaxed) + offset};
+    if (auto* mapped = connection->map_peer(address, state.wire_bytes); mapped != nullptr) {
+      *delivered_to = static_cast<std::byte*>(mapped);
+      return Mode::kDelivered;
+    }
+  }
+  return may_reference(state, *connection) ? Mode::kReferenced : Mode::kStaged;
+}
+
+bool Execution::may_reference(const StepState& state, const Connection& connection) const {
+  if (state.reference == nullptr || state.wire_bytes < kMinReferencedBytes) return false;
+  if (connection.reaches_plain_memory()) return true;
+  const Region& region = *state.reference_region;
+  return region.id != 0 && connection.maps_regions() && state.reference >= region.base &&
+         state.reference + state.wire_bytes <= region.base + region.bytes;
+}
+
+void Execution::post_sends(const StepState& state) {
+  const Step& step = *state.step;
+  if (step.send_count == 0) return;
+  StagingPool& pool = context_->pools[state.link];
+  if (state.slot != StagingPool::kNone) pool.use(state.slot);
+  for (uint32_t i = 0; i < step.send_count; ++i) {
+    Connection* connection = context_->connection(state.link, state.at->send_peer(i));
+    Message message;
+    message.signature = signature_of(state);
+    message.bytes = static_cast<uint32_t>(state.wire_bytes);
+    message.wide = state.wide_value;
+    switch (modes_[i]) {
+      case Mode::kInline:
+        message.kind = PayloadKind::kInline;
+        message.data = inline_value_.data();
+        break;
+      case Mode::kStaged:
+        message.kind = PayloadKind::kStaging;
+        message.user.offset = pool.slot_offset(state.slot);
+        break;
+      case Mode::kReferenced:
+        message.kind = PayloadKind::kUser;
+        if (connection->reaches_plain_memory())
+          message.user = {0, reinterpret_cast<uint64_t>(state.reference)};
+        else
+          message.user = {state.reference_region->id, static_cast<uint64_t>(state.reference - state.reference_region->base)};
+        break;
+      case Mode::kDelivered: message.kind = PayloadKind::kDelivered; break;
+    }
+    connection->post(message);
+    if (modes_[i] == Mode::kStaged) pool.add_reader(state.slot, connection);
+    // What the peer fetches from this process must be there until it has: the call ends after that.
+    bool fetched = modes_[i] == Mode::kStaged && connection->peer_status() == nullptr;
+    if (fetched || modes_[i] == Mode::kReferenced) note_reference(state.link, state.at->send_peer(i));
+  }
+}
+
+}  // namespace treering
