@@ -17,7 +17,9 @@ namespace {
 constexpr uint32_t kMostVerified = 16384;  // memory grows with the square of the ranks
 
 struct Options {
+  std::string collective = "allreduce";
   std::string algorithm;
+  uint32_t root = 0;
   uint32_t ranks = 0;
   int64_t rank = -1;  // -1: all
   uint32_t channel = 0;
@@ -34,9 +36,10 @@ int fail(const std::string& message) {
 }
 
 void print_list() {
-  for (const treering::Algorithm* row : treering::allreduce_algorithms())
-    fmt::print("{:<17}{}\n{:<17}source: {}\n{:<17}rounds 16-bit floats {}; {} channel(s)\n", row->name,
-               row->description, "", row->source, "", row->rounding, row->channels);
+  for (const treering::CollectiveInfo& info : treering::collectives())
+    for (const treering::Algorithm* row : treering::algorithms_of(info.collective))
+      fmt::print("{:<15}{:<18}{}\n{:<33}source: {}\n{:<33}rounds 16-bit floats {}; {} channel(s)\n", info.name, row->name,
+                 row->description, "", row->source, "", row->rounding, row->channels);
 }
 
 treering::Plan make_plan(const Options& options) {
@@ -65,7 +68,8 @@ int verify_all(const Options& options, const treering::Algorithm& algorithm, con
                const treering::Shape& shape) {
   std::vector<treering::Schedule> schedules;
   for (uint32_t r = 0; r < plan.ranks; ++r) schedules.push_back(algorithm.build(plan, r, shape));
-  const treering::VerifyReport report = treering::verify(schedules, {.exact = options.ranks <= 64});
+  const treering::VerifyReport report = treering::verify(
+      schedules, {.collective = algorithm.collective, .root = shape.root, .exact = options.ranks <= 64});
   if (!report.ok()) {
     fmt::print("verify: {}\n", report.error);
     return 1;
@@ -83,8 +87,12 @@ int run(const Options& options) {
   }
   if (options.algorithm.empty()) return fail("--algorithm NAME is required (--list shows the names)");
   if (options.ranks == 0) return fail("--ranks N is required, 1 or more");
+  const treering::CollectiveInfo* info = treering::find_collective(options.collective);
+  if (info == nullptr)
+    return fail(fmt::format("--collective '{}': --list shows the names", options.collective));
+  if (options.root >= options.ranks) return fail(fmt::format("--root {}: ranks are 0 to {}", options.root, options.ranks - 1));
   const treering::Algorithm* algorithm = nullptr;
-  if (auto status = treering::find_algorithm(options.algorithm, &algorithm); !status.ok())
+  if (auto status = treering::find_algorithm(info->collective, options.algorithm, &algorithm); !status.ok())
     return fail(status.message());
   if (options.ranks > algorithm->max_ranks)
     return fail(fmt::format("--ranks {}: algorithm '{}' takes at most {}", options.ranks, algorithm->name,
@@ -96,7 +104,8 @@ int run(const Options& options) {
   const treering::Plan plan = make_plan(options);
   const treering::Shape shape = {.channel = options.channel,
                                  .channels = std::max(algorithm->channels, 2u),
-                                 .pipeline_chunks = options.pipeline};
+                                 .pipeline_chunks = options.pipeline,
+                                 .root = options.root};
   if (auto status = check_build(*algorithm, plan, 0, shape); !status.ok()) return fail(status.message());
   for (uint32_t r = 0; r < plan.ranks; ++r)
     if (options.rank < 0 || options.rank == r)
@@ -108,7 +117,9 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app{"Prints what each rank does in an allreduce, step by step, and verifies it for all ranks."};
+  CLI::App app{"Prints what each rank does in a collective, step by step, and verifies it for all ranks."};
+  app.add_option("--collective", options.collective, "its name (default allreduce; --list shows them)");
+  app.add_option("--root", options.root, "root of a rooted collective (default 0)");
   app.add_option("-a,--algorithm", options.algorithm, "name of the algorithm (--list shows them)");
   app.add_option("-n,--ranks", options.ranks, "number of ranks")->check(CLI::Range(1, 65536));
   app.add_option("-r,--rank", options.rank, "only this rank; all when left out")
@@ -117,7 +128,7 @@ int main(int argc, char** argv) {
   app.add_option("-p,--pipeline", options.pipeline, "chunks of a pipelined algorithm (default 4)");
   app.add_option("--shuffle", options.shuffle, "seed that shuffles the order of the ring (0: rank order)");
   app.add_flag("--compact", options.compact, "print blocks and steps as they are stored, not expanded");
-  app.add_flag("--verify", options.verify, "run all ranks against the collective's postcondition");
+  app.add_flag("--verify", options.verify, "run all ranks against the collective's pre- and postcondition");
   app.add_flag("-l,--list", options.list, "list the algorithms");
   try {
     app.parse(argc, argv);

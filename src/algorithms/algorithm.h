@@ -1,7 +1,7 @@
 // Algorithms: pure functions from (plan, rank, shape) to a schedule, and the table that describes them.
 //
-// Every algorithm is one file that ends in its row of the table; algorithms.cpp only lists the rows. All of
-// them are bit-consistent: every rank ends with identical results, because each chunk's result is computed by
+// Every algorithm, or family of one shape, is one file that ends in its rows of the table; algorithms.cpp only lists
+// them. All of them are bit-consistent: every rank ends with identical results, because each chunk's result is computed by
 // one rank and forwarded, or because all ranks combine the same operands in the same order. The verifier
 // checks it.
 #pragma once
@@ -57,12 +57,19 @@ struct Work {
 };
 
 struct Algorithm {
-  const char* name;
+  Collective collective;
+  const char* name;         // unique among those of the collective
   const char* description;  // one line
   const char* source;       // the paper
   const char* rounding;     // how often a 16-bit float is rounded, one line
   bool forwards_partial_sums;
-  bool input_used_once;  // see properties.h; holds for 2 or more ranks
+  // Peers may work on the buffers of an in-place call. Where operands are reduced: see properties.h, for 2 or more
+  // ranks; else a result that comes to lie on an input equals it.
+  bool input_used_once;
+  bool rank_ordered;      // operands are combined one after another in ascending rank order
+  bool computed_once;     // each result is computed by one rank, and forwarded where others need it
+  bool equal_parts_only;  // cannot run when parts differ in size
+  bool mailbox;           // may run by the mailbox protocol
   uint32_t min_ranks;
   uint32_t max_ranks;
   uint32_t channels;  // channels it wants
@@ -71,20 +78,28 @@ struct Algorithm {
   Work (*work)(const CostInput& input);
 };
 
-// Every allreduce algorithm, in the order in which ties of the cost model are decided.
-std::span<const Algorithm* const> allreduce_algorithms();
+// Every algorithm of a collective, in the order in which ties of the cost model are decided.
+std::span<const Algorithm* const> algorithms_of(Collective collective);
 
 // The row of a name, or an error that lists the known names.
-Status find_algorithm(std::string_view name, const Algorithm** algorithm);
+Status find_algorithm(Collective collective, std::string_view name, const Algorithm** algorithm);
+
+// A list of forced algorithms, comma separated, each `name` or `collective:name`: whether every word is known.
+Status check_forced_algorithms(std::string_view forced);
+// What the list forces for a collective, or nullptr.
+const Algorithm* forced_algorithm(std::string_view forced, Collective collective);
 
 // Checks the arguments of build(): plan of `ranks` ranks with a ring that is a permutation, rank, channel,
 // pipeline and the algorithm's limits. build() itself takes them for granted.
 Status check_build(const Algorithm& algorithm, const Plan& plan, uint32_t rank, const Shape& shape);
 
-extern const Algorithm kRing;
-extern const Algorithm kTwoShot;
-extern const Algorithm kOneShot;
-extern const Algorithm kHalvingDoubling;
-extern const Algorithm kTree;
+extern const Algorithm kRing, kTwoShot, kOneShot, kHalvingDoubling, kTree;
+extern const Algorithm kReduceDirect, kReduceScatterGather, kReduceTree;
+extern const Algorithm kBroadcastDirect, kBroadcastScatterAllgather, kBroadcastChain, kBroadcastBinomial, kBroadcastTree;
+extern const Algorithm kAllGatherDirect, kAllGatherRing, kAllGatherBruck;
+extern const Algorithm kReduceScatterDirect, kReduceScatterRing, kReduceScatterHalving;
+extern const Algorithm kAllToAllDirect, kAllToAllPairwise, kAllToAllBruck;
+extern const Algorithm kGatherDirect, kGatherBinomial, kScatterDirect, kScatterBinomial;
+extern const Algorithm kBarrierOneShot, kBarrierHalvingDoubling, kBarrierTree;
 
 }  // namespace treering

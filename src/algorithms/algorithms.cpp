@@ -1,15 +1,37 @@
 // The table of algorithms. A new one is a file that ends in its row, and a line here.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "algorithms/algorithm.h"
 
 namespace treering {
 
-std::span<const Algorithm* const> allreduce_algorithms() {
-  static constexpr const Algorithm* kAll[] = {&kOneShot, &kTwoShot, &kRing, &kHalvingDoubling, &kTree};
-  return kAll;
+std::span<const Algorithm* const> algorithms_of(Collective collective) {
+  static constexpr const Algorithm* kAllReduceRows[] = {&kOneShot, &kTwoShot, &kRing, &kHalvingDoubling, &kTree};
+  static constexpr const Algorithm* kReduceRows[] = {&kReduceDirect, &kReduceScatterGather, &kReduceTree};
+  static constexpr const Algorithm* kBroadcastRows[] = {&kBroadcastDirect, &kBroadcastScatterAllgather, &kBroadcastChain,
+                                                        &kBroadcastBinomial, &kBroadcastTree};
+  static constexpr const Algorithm* kAllGatherRows[] = {&kAllGatherDirect, &kAllGatherRing, &kAllGatherBruck};
+  static constexpr const Algorithm* kReduceScatterRows[] = {&kReduceScatterDirect, &kReduceScatterRing,
+                                                            &kReduceScatterHalving};
+  static constexpr const Algorithm* kAllToAllRows[] = {&kAllToAllDirect, &kAllToAllPairwise, &kAllToAllBruck};
+  static constexpr const Algorithm* kGatherRows[] = {&kGatherDirect, &kGatherBinomial};
+  static constexpr const Algorithm* kScatterRows[] = {&kScatterDirect, &kScatterBinomial};
+  static constexpr const Algorithm* kBarrierRows[] = {&kBarrierOneShot, &kBarrierHalvingDoubling, &kBarrierTree};
+  switch (collective) {
+    case Collective::kAllReduce: return kAllReduceRows;
+    case Collective::kReduce: return kReduceRows;
+    case Collective::kBroadcast: return kBroadcastRows;
+    case Collective::kAllGather: return kAllGatherRows;
+    case Collective::kReduceScatter: return kReduceScatterRows;
+    case Collective::kAllToAll: return kAllToAllRows;
+    case Collective::kGather: return kGatherRows;
+    case Collective::kScatter: return kScatterRows;
+    case Collective::kBarrier: return kBarrierRows;
+  }
+  return {};
 }
 
 const char* protocol_name(Protocol protocol) {
@@ -24,16 +46,79 @@ const char* protocol_name(Protocol protocol) {
   return "?";
 }
 
-Status find_algorithm(std::string_view name, const Algorithm** algorithm) {
+namespace {
+
+std::string names_of(Collective collective) {
   std::string known;
-  for (const Algorithm* row : allreduce_algorithms()) {
-    if (name == row->name) {
-      *algorithm = row;
-      return {};
-    }
-    known += known.empty() ? row->name : fmt::format(", {}", row->name);
+  for (const Algorithm* row : algorithms_of(collective)) known += fmt::format("{}{}", known.empty() ? "" : ", ", row->name);
+  return known;
+}
+
+const Algorithm* row_named(Collective collective, std::string_view name) {
+  for (const Algorithm* row : algorithms_of(collective))
+    if (name == row->name) return row;
+  return nullptr;
+}
+
+// The next word of a comma-separated list: [collective:]name. False at the end.
+bool next_word(std::string_view* list, std::string_view* collective, std::string_view* name) {
+  while (!list->empty()) {
+    const std::string_view word = list->substr(0, list->find(','));
+    list->remove_prefix(std::min(list->size(), word.size() + 1));
+    if (word.empty()) continue;
+    const size_t colon = word.find(':');
+    *collective = colon == word.npos ? std::string_view() : word.substr(0, colon);
+    *name = colon == word.npos ? word : word.substr(colon + 1);
+    return true;
   }
-  return {trInvalidArgument, fmt::format("unknown algorithm '{}'; the known ones are: {}", name, known)};
+  return false;
+}
+
+}  // namespace
+
+Status find_algorithm(Collective collective, std::string_view name, const Algorithm** algorithm) {
+  if ((*algorithm = row_named(collective, name)) != nullptr) return {};
+  return {trInvalidArgument, fmt::format("unknown algorithm '{}' of {}; the known ones are: {}", name,
+                                         info_of(collective).name, names_of(collective))};
+}
+
+Status check_forced_algorithms(std::string_view forced) {
+  std::string_view list = forced, collective, name;
+  while (next_word(&list, &collective, &name)) {
+    if (!collective.empty()) {
+      const CollectiveInfo* info = find_collective(collective);
+      const Algorithm* algorithm = nullptr;
+      if (info != nullptr) {
+        TR_RETURN_IF_ERROR(find_algorithm(info->collective, name, &algorithm));
+        continue;
+      }
+      std::string known;
+      for (const CollectiveInfo& row : collectives()) known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
+      return {trInvalidArgument, fmt::format("unknown collective '{}'; the known ones are: {}", collective, known)};
+    }
+    bool found = false;
+    std::string known;
+    for (const CollectiveInfo& row : collectives()) {
+      found |= row_named(row.collective, name) != nullptr;
+      known += fmt::format("{}{}: {}", known.empty() ? "" : "; ", row.name, names_of(row.collective));
+    }
+    if (!found)
+      return {trInvalidArgument, fmt::format("unknown algorithm '{}'; the known ones are: {}", name, known)};
+  }
+  return {};
+}
+
+const Algorithm* forced_algorithm(std::string_view forced, Collective collective) {
+  std::string_view list = forced, wanted, name;
+  const Algorithm* algorithm = nullptr;
+  // The word that names the collective wins over one that does not.
+  while (next_word(&list, &wanted, &name)) {
+    const Algorithm* row = row_named(collective, name);
+    if (row == nullptr || (!wanted.empty() && wanted != info_of(collective).name)) continue;
+    if (!wanted.empty()) return row;
+    if (algorithm == nullptr) algorithm = row;
+  }
+  return algorithm;
 }
 
 Status check_build(const Algorithm& algorithm, const Plan& plan, uint32_t rank, const Shape& shape) {

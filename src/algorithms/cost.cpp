@@ -20,7 +20,9 @@ void predict(const Machine& machine, uint32_t ranks, uint64_t bytes, Candidate& 
                                     .bytes = static_cast<double>(bytes),
                                     .pipeline_chunks = candidate.pipeline_chunks,
                                     .direct = direct});
-  const uint64_t chunks = uint64_t{work.chunks} * candidate.channels;
+  // Of the pairs' chunks each rank has its own row and column.
+  const bool pairs = info_of(algorithm.collective).parts == Parts::kPairs;
+  const uint64_t chunks = uint64_t{pairs ? ranks : work.chunks} * candidate.channels;
 
   // Partial sums travel through slots even where the user's buffers are reachable.
   const bool slots = candidate.protocol == Protocol::kStaged || (direct && algorithm.forwards_partial_sums);

@@ -46,7 +46,7 @@ Status explain_text(const Machine& machine, const SelectionInput& input, std::st
   Selection selection;
   TR_RETURN_IF_ERROR(select(machine, input, &selection));
   const Candidate& best = selection.best;
-  *text = fmt::format("allreduce of {}: {}\n", format_bytes(input.bytes), describe(machine, input));
+  *text = fmt::format("{} of {}: {}\n", info_of(input.collective).name, format_bytes(input.bytes), describe(machine, input));
   *text += fmt::format("chosen: {} ({}), {} channel(s), {} slice(s) of {}, messages of up to {}{}\n",
                        best.algorithm->name, protocol_name(best.protocol), best.channels, best.slices,
                        format_bytes(best.slice_bytes), format_bytes(best.chunk_bytes),
@@ -72,7 +72,7 @@ Status explain_text(const Machine& machine, const SelectionInput& input, std::st
 Status explain_ranges_text(const Machine& machine, const SelectionInput& input, std::string* text) {
   std::vector<SelectionRange> ranges;
   TR_RETURN_IF_ERROR(selection_ranges(machine, input, &ranges));
-  *text = fmt::format("allreduce: {}\n", describe(machine, input));
+  *text = fmt::format("{}: {}\n", info_of(input.collective).name, describe(machine, input));
   *text += fmt::format("  {:>12}   {:<12}{:<17}{:<9}{:>8}  {}\n", "from", "to", "algorithm", "protocol",
                        "channels", "predicted us at its start");
   for (const SelectionRange& range : ranges)

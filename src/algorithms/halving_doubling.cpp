@@ -114,13 +114,15 @@ Work work(const CostInput& in) {
 
 }  // namespace
 
-const Algorithm kHalvingDoubling = {
+const Algorithm kHalvingDoubling = {.collective = Collective::kAllReduce,
     .name = "halving-doubling",
     .description = "recursive halving, then doubling: few messages, all bandwidth",
     .source = "Rabenseifner, ICCS 2004",
     .rounding = "once per round (log2 n times), once in all with wide partials",
     .forwards_partial_sums = true,
     .input_used_once = true,
+    .rank_ordered = false,
+    .computed_once = true,
     .min_ranks = 1,
     .max_ranks = 65536,
     .channels = 1,

@@ -43,13 +43,16 @@ Work work(const CostInput& in) {
 
 }  // namespace
 
-const Algorithm kOneShot = {
+const Algorithm kOneShot = {.collective = Collective::kAllReduce,
     .name = "one-shot",
     .description = "everyone sends everything to everyone; one message latency",
     .source = "Thakur, Rabenseifner and Gropp, IJHPCA 2005 (recursive doubling, radix n)",
     .rounding = "once",
     .forwards_partial_sums = false,
     .input_used_once = false,
+    .rank_ordered = true,
+    .computed_once = false,
+    .mailbox = true,
     .min_ranks = 1,
     .max_ranks = 1024,
     .channels = 1,

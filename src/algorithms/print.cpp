@@ -42,6 +42,10 @@ std::string sentence(const Expansion& at) {
   const Step& step = at.step();
   const char* local = local_name(step);
   std::string chunks = name_chunks(at.chunk(), step.span);
+  if (step.flags & kChunkList) {
+    chunks = step.span == 1 ? "chunk" : "chunks";
+    for (uint32_t i = 0; i < step.span; ++i) chunks += fmt::format("{}{}", i == 0 ? " " : ",", at.chunk(i));
+  }
   std::vector<std::string> parts;
   if (step.flags & kReceive)
     parts.push_back(fmt::format("receive {} from {}", chunks, operand_order(step, at, false)));
@@ -95,7 +99,9 @@ std::string compact_text(const Schedule& schedule) {
                         block.peer_stride);
     for (uint32_t i = block.first; i < block.first + block.length; ++i) {
       const Step& step = schedule.steps[i];
-      text += fmt::format("    {} {}", flag_names(step.flags), name_chunks(step.chunk, step.span));
+      text += fmt::format("    {} {}", flag_names(step.flags),
+                          (step.flags & kChunkList) ? fmt::format("{} listed chunks", step.span)
+                                                    : name_chunks(step.chunk, step.span));
       if (step.receive_count > 0) text += " from " + peers(step.receive_first, step.receive_count);
       if (step.send_count > 0) text += " to " + peers(step.send_first, step.send_count);
       if (local_name(step) && step.receive_count > 0)

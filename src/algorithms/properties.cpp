@@ -31,11 +31,11 @@ ScheduleProperties properties_of(const Schedule& schedule) {
     if ((step.flags & kReduce) == 0)
       times = ((step.flags & kSend) ? step.send_count : 0u) + ((step.flags & (kStore | kStoreScratch)) != 0);
     for (uint32_t i = 0; i < step.span; ++i) {
-      uint8_t& used = uses[at.chunk() + i];
+      uint8_t& used = uses[at.chunk(i)];
       used = static_cast<uint8_t>(std::min<uint32_t>(used + times, 2));
     }
   }
-  result.input_used_once = std::all_of(uses.begin(), uses.end(), [](uint8_t used) { return used == 1; });
+  result.input_used_once = std::all_of(uses.begin(), uses.end(), [](uint8_t used) { return used <= 1; });
   return result;
 }
 

@@ -1,4 +1,5 @@
-// Ring allreduce: each chunk travels once around the ring to be summed and once more to be handed out.
+// Ring allreduce: each chunk travels once around the ring to be summed and once more to be handed out. The first turn
+// alone is the ring reduce-scatter, the second the ring allgather, there with the blocks of the ranks as chunks.
 //
 //   position p, chunk c:   0 -> 1 -> 2 -> 3 -> 0      first turn: partial sums, second turn: results
 //
@@ -71,14 +72,111 @@ Work work(const CostInput& in) {
   return w;
 }
 
+// The ranks before and after this one on the ring, and the rank `back` places before it.
+struct Place {
+  const Plan& plan;
+  uint32_t position = 0;
+  Place(const Plan& p, uint32_t rank) : plan(p) {
+    while (plan.ring[position] != rank) ++position;
+  }
+  uint32_t back(uint32_t places) const { return plan.ring[(position + plan.ranks - places % plan.ranks) % plan.ranks]; }
+};
+
+Schedule build_allgather(const Plan& plan, uint32_t rank, const Shape&) {
+  const uint32_t n = plan.ranks;
+  if (n == 1) return single_rank_schedule();
+  const Place place(plan, rank);
+  const uint32_t from[] = {place.back(1)}, to[] = {place.back(n - 1)};
+  ScheduleBuilder builder(rank, n, n, /*fifo_depth=*/2, /*parts=*/n);
+  builder.once({.flags = kInput | kStore | kSend | kFinal, .chunk = rank, .send_to = to});
+  for (uint32_t k = 1; k + 1 < n; ++k)
+    builder.once({.flags = kReceive | kStore | kSend | kFinal, .chunk = place.back(k), .receive_from = from, .send_to = to});
+  builder.once({.flags = kReceive | kStore | kFinal, .chunk = place.back(n - 1), .receive_from = from});
+  return builder.take();
+}
+
+Schedule build_reduce_scatter(const Plan& plan, uint32_t rank, const Shape&) {
+  const uint32_t n = plan.ranks;
+  if (n == 1) return single_rank_schedule();
+  const Place place(plan, rank);
+  const uint32_t from[] = {place.back(1)}, to[] = {place.back(n - 1)};
+  ScheduleBuilder builder(rank, n, n, /*fifo_depth=*/2, /*parts=*/n);
+  builder.once({.flags = kInput | kSend, .chunk = place.back(1), .send_to = to});
+  for (uint32_t k = 2; k < n; ++k)
+    builder.once({.flags = kReceive | kReduce | kInput | kSend,
+                  .chunk = place.back(k),
+                  .receive_from = from,
+                  .send_to = to,
+                  .local_position = 1});
+  builder.once({.flags = kReceive | kReduce | kInput | kStore | kFinal,
+                .chunk = rank,
+                .receive_from = from,
+                .local_position = 1});
+  return builder.take();
+}
+
+// T = (n-1) a + 2 (n-1)/n B, B the bytes of all blocks
+Work allgather_work(const CostInput& in) {
+  const double n = in.ranks;
+  Work w;
+  w.rounds = n - 1;
+  w.messages = 2 * (n - 1);
+  w.exchanged_bytes = (in.direct ? 1 : 2) * (n - 1) / n * in.bytes;
+  w.memory_bytes = in.bytes;
+  w.chunks = in.ranks;
+  return w;
+}
+
+// T = (n-1) a + 2 (n-1)/n B (copies) + 2 (n-1)/n B (operands)
+Work reduce_scatter_work(const CostInput& in) {
+  const double n = in.ranks, most = (n - 1) / n * in.bytes;
+  Work w;
+  w.rounds = n - 1;
+  w.messages = 2 * (n - 1);
+  w.exchanged_bytes = 2 * most;
+  w.reduce_bytes = 2 * most;
+  w.memory_bytes = in.bytes;
+  w.chunks = in.ranks;
+  return w;
+}
+
 }  // namespace
 
-const Algorithm kRing = {.name = "ring",
+const Algorithm kAllGatherRing = {.collective = Collective::kAllGather,
+                                  .name = "ring",
+                                  .description = "blocks travel around a ring",
+                                  .source = "Patarasuk and Yuan, JPDC 2009",
+                                  .rounding = "never",
+                                  .input_used_once = true,
+                                  .rank_ordered = true,
+                                  .computed_once = true,
+                                  .min_ranks = 1,
+                                  .max_ranks = 65536,
+                                  .channels = 1,
+                                  .build = build_allgather,
+                                  .work = allgather_work};
+const Algorithm kReduceScatterRing = {.collective = Collective::kReduceScatter,
+                                      .name = "ring",
+                                      .description = "partial sums travel around a ring",
+                                      .source = "Patarasuk and Yuan, JPDC 2009",
+                                      .rounding = "once per hop (n-1 times), once in all with wide partials",
+                                      .forwards_partial_sums = true,
+                                      .input_used_once = true,
+                                      .computed_once = true,
+                                      .min_ranks = 1,
+                                      .max_ranks = 65536,
+                                      .channels = 1,
+                                      .build = build_reduce_scatter,
+                                      .work = reduce_scatter_work};
+const Algorithm kRing = {.collective = Collective::kAllReduce,
+    .name = "ring",
                          .description = "partial sums, then results, travel around a ring; bandwidth-optimal",
                          .source = "Patarasuk and Yuan, JPDC 2009",
                          .rounding = "once per hop (n-1 times), once in all with wide partials",
                          .forwards_partial_sums = true,
                          .input_used_once = true,
+    .rank_ordered = false,
+    .computed_once = true,
                          .min_ranks = 1,
                          .max_ranks = 65536,
                          .channels = 1,

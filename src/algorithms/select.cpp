@@ -19,7 +19,6 @@ bool same_choice(const Candidate& a, const Candidate& b) {
 std::string obstacle(const Machine& machine, const SelectionInput& input, const Algorithm& algorithm,
                      Protocol protocol) {
   if (protocol == Protocol::kMailbox) {
-    if (&algorithm != &kOneShot) return "only one-shot uses mailboxes";
     if (input.bytes > machine.mailbox_bytes)
       return fmt::format("{} bytes are more than a mailbox takes ({})", input.bytes, machine.mailbox_bytes);
     return "";
@@ -34,7 +33,7 @@ std::string obstacle(const Machine& machine, const SelectionInput& input, const 
 void add_candidates(const Machine& machine, const SelectionInput& input, const Algorithm& algorithm,
                     Selection& selection) {
   for (Protocol protocol : {Protocol::kMailbox, Protocol::kDirect, Protocol::kStaged}) {
-    if (protocol == Protocol::kMailbox && &algorithm != &kOneShot) continue;  // goes without saying
+    if (protocol == Protocol::kMailbox && !algorithm.mailbox) continue;
     const std::string reason = obstacle(machine, input, algorithm, protocol);
     if (!reason.empty()) {
       selection.left_out.push_back(fmt::format("{} {}: {}", algorithm.name, protocol_name(protocol), reason));
@@ -54,21 +53,38 @@ void add_candidates(const Machine& machine, const SelectionInput& input, const A
   }
 }
 
+// Why the algorithm cannot do what is asked for, or "".
+std::string unfit(const SelectionInput& input, const Algorithm& algorithm) {
+  if (input.ranks < algorithm.min_ranks || input.ranks > algorithm.max_ranks)
+    return fmt::format("takes {} to {} ranks, not {}", algorithm.min_ranks, algorithm.max_ranks, input.ranks);
+  if (input.unequal && algorithm.equal_parts_only) return "needs blocks of equal size";
+  if (input.rank_ordered_only && !algorithm.rank_ordered) return "does not combine in the order of the ranks";
+  if (input.computed_once_only && !algorithm.computed_once) return "computes results on several ranks";
+  return "";
+}
+
 }  // namespace
 
 Status select(const Machine& machine, const SelectionInput& input, Selection* selection) {
   *selection = {};
-  if (input.ranks == 0) return {trInvalidArgument, "0 ranks: an allreduce needs at least one"};
-  const Algorithm* forced = nullptr;
-  if (!input.forced.empty()) TR_RETURN_IF_ERROR(find_algorithm(input.forced, &forced));
-  for (const Algorithm* algorithm : allreduce_algorithms()) {
-    if (forced != nullptr && forced != algorithm) continue;
-    if (input.ranks >= algorithm->min_ranks && input.ranks <= algorithm->max_ranks) {
-      add_candidates(machine, input, *algorithm, *selection);
-      continue;
+  if (input.ranks == 0) return {trInvalidArgument, "0 ranks: a collective needs at least one"};
+  TR_RETURN_IF_ERROR(check_forced_algorithms(input.forced));
+  const Algorithm* forced = forced_algorithm(input.forced, input.collective);
+  if (forced != nullptr)
+    if (const std::string reason = unfit(input, *forced); !reason.empty()) {
+      // Too many ranks is what the user can mend; the rest depends on the single call.
+      if (input.ranks < forced->min_ranks || input.ranks > forced->max_ranks)
+        return {trInvalidArgument, fmt::format("no algorithm fits; {}: {}", forced->name, reason)};
+      selection->left_out.push_back(fmt::format("{}: {}", forced->name, reason));
+      forced = nullptr;
     }
-    selection->left_out.push_back(fmt::format("{}: takes {} to {} ranks, not {}", algorithm->name,
-                                              algorithm->min_ranks, algorithm->max_ranks, input.ranks));
+  for (const Algorithm* algorithm : algorithms_of(input.collective)) {
+    if (forced != nullptr && forced != algorithm) continue;
+    const std::string reason = unfit(input, *algorithm);
+    if (reason.empty())
+      add_candidates(machine, input, *algorithm, *selection);
+    else
+      selection->left_out.push_back(fmt::format("{}: {}", algorithm->name, reason));
   }
   if (selection->candidates.empty())
     return {trInvalidArgument, fmt::format("no algorithm fits; {}", fmt::join(selection->left_out, "; "))};

@@ -1,4 +1,4 @@
-// Selection: which algorithm, protocol and shape an allreduce of a given size uses, and why.
+// Selection: which algorithm, protocol and shape a collective of a given size uses, and why.
 //
 // A pure function of its arguments, so every rank that holds the same Machine chooses the same. Candidates
 // are all algorithms x the protocols that the buffers allow x (tree) the pipeline depths. The least predicted
@@ -16,13 +16,15 @@ namespace treering {
 
 struct SelectionInput {
   Collective collective = Collective::kAllReduce;
-  bool unequal = false, rank_ordered_only = false, computed_once_only = false;
   uint32_t ranks = 1;
-  uint64_t bytes = 0;
+  uint64_t bytes = 0;               // of the larger buffer
+  bool unequal = false;             // blocks of different sizes
+  bool rank_ordered_only = false;   // the fixed-order mode, operations that do not commute
+  bool computed_once_only = false;  // compression: a result is rounded by one rank
   bool direct = false;    // the peers can reach the buffers (input and output)
   bool in_place = false;  // input and output are the same buffer
   uint32_t channels = 0;  // forced number of channels; 0: what the algorithm wants
-  std::string forced;     // forced algorithm; empty: free choice
+  std::string forced;     // see forced_algorithm(); empty: free choice
 };
 
 struct Selection {
@@ -50,7 +52,6 @@ Status explain_text(const Machine& machine, const SelectionInput& input, std::st
 // A table of size ranges and what is chosen in each.
 Status explain_ranges_text(const Machine& machine, const SelectionInput& input, std::string* text);
 
-inline Status check_forced_algorithms(const std::string&) { return {}; }
 // "64 KiB"
 std::string format_bytes(uint64_t bytes);
 

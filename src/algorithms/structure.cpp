@@ -74,6 +74,11 @@ Status check_structure(const Schedule& schedule) {
       schedule.fifo_depth == 0)
     return bad(schedule, "{} ranks, {} chunks, FIFO depth {}", schedule.ranks, schedule.chunks,
                schedule.fifo_depth);
+  if (schedule.parts == 0 || schedule.chunks % schedule.parts != 0)
+    return bad(schedule, "{} chunks in {} parts", schedule.chunks, schedule.parts);
+  for (uint32_t chunk : schedule.chunk_lists)
+    if (chunk >= schedule.chunks)
+      return bad(schedule, "a list of chunks names chunk {} of {}", chunk, schedule.chunks);
   TR_RETURN_IF_ERROR(check_blocks(schedule));
   uint32_t max_span = 1;
   unsigned all_flags = 0;
@@ -82,9 +87,10 @@ Status check_structure(const Schedule& schedule) {
     TR_RETURN_IF_ERROR(check_flags(schedule, i, step));
     TR_RETURN_IF_ERROR(check_list(schedule, i, step.receive_first, step.receive_count, "receive"));
     TR_RETURN_IF_ERROR(check_list(schedule, i, step.send_first, step.send_count, "send"));
-    if (step.span == 0 || static_cast<uint64_t>(step.chunk) + step.span > schedule.chunks)
+    const size_t limit = (step.flags & kChunkList) ? schedule.chunk_lists.size() : schedule.chunks;
+    if (step.span == 0 || static_cast<uint64_t>(step.chunk) + step.span > limit)
       return bad(schedule, "step {}: chunks {} to {} of {}", i, step.chunk,
-                 static_cast<int64_t>(step.chunk) + step.span - 1, schedule.chunks);
+                 static_cast<int64_t>(step.chunk) + step.span - 1, limit);
     max_span = std::max<uint32_t>(max_span, step.span);
     all_flags |= step.flags;
   }

@@ -62,6 +62,72 @@ uint32_t position_of(uint32_t node, uint32_t n, bool second) {
   return n % 2 == 0 ? n - 1 - node : (node + 1) % n;
 }
 
+// One direction alone, for reduce and broadcast: the root is node 0 of both trees, the second is the mirror image of the
+// first among the others.
+struct RootedNode {
+  uint32_t node;
+  bool at_root;
+  uint32_t parent;                 // rank
+  std::vector<uint32_t> children;  // ranks
+  uint32_t left = 0;               // children whose sums come before ours
+
+  RootedNode(const Plan& plan, uint32_t rank, const Shape& shape) {
+    const uint32_t n = plan.ranks;
+    uint32_t position = 0, start = 0;
+    while (plan.ring[position] != rank) ++position;
+    while (plan.ring[start] != shape.root) ++start;
+    const bool second = shape.channel % 2 == 1;
+    const auto node_at = [&](uint32_t distance) { return second ? (n - distance) % n : distance; };
+    const auto rank_of = [&](uint32_t x) { return plan.ring[(start + node_at(x)) % n]; };
+    const BinaryTree tree{n};
+    node = node_at((position + n - start) % n);
+    at_root = node == 0;
+    parent = at_root ? rank : rank_of(tree.parent(node));
+    for (uint32_t child : tree.children(node)) {
+      children.push_back(rank_of(child));
+      left += child < node;
+    }
+  }
+};
+
+Schedule build_broadcast(const Plan& plan, uint32_t rank, const Shape& shape) {
+  const uint32_t n = plan.ranks, chunks = shape.pipeline_chunks;
+  if (n == 1) return single_rank_schedule(chunks);
+  const RootedNode node(plan, rank, shape);
+  const uint32_t parent[] = {node.parent};
+  ScheduleBuilder builder(rank, n, chunks);
+  StepSpec step = {.flags = kStore | kFinal | (node.at_root ? unsigned{kInput} : unsigned{kReceive})};
+  if (!node.at_root) step.receive_from = parent;
+  if (!node.children.empty()) {
+    step.flags |= kSend;
+    step.send_to = node.children;
+  }
+  builder.repeat(chunks, 1, 0, {step});
+  return builder.take();
+}
+
+Schedule build_reduce(const Plan& plan, uint32_t rank, const Shape& shape) {
+  const uint32_t n = plan.ranks, chunks = shape.pipeline_chunks;
+  if (n == 1) return single_rank_schedule(chunks);
+  const RootedNode node(plan, rank, shape);
+  const uint32_t parent[] = {node.parent};
+  ScheduleBuilder builder(rank, n, chunks);
+  StepSpec step = {.flags = kInput};
+  if (!node.children.empty()) {
+    step.flags |= kReceive | kReduce;
+    step.receive_from = node.children;
+    step.local_position = node.left;
+  }
+  if (node.at_root) {
+    step.flags |= kStore | kFinal;
+  } else {
+    step.flags |= kSend;
+    step.send_to = parent;
+  }
+  builder.repeat(chunks, 1, 0, {step});
+  return builder.take();
+}
+
 Schedule build(const Plan& plan, uint32_t rank, const Shape& shape) {
   const uint32_t n = plan.ranks, chunks = shape.pipeline_chunks;
   if (n == 1) return single_rank_schedule(chunks);
@@ -122,15 +188,61 @@ Work work(const CostInput& in) {
   return w;
 }
 
+// T = (D + K - 1) (a + work of one chunk), D = ceil(log2 n), K chunks; half of the bytes on each tree.
+Work one_way_work(const CostInput& in, bool reduces) {
+  const double chunks = in.pipeline_chunks, depth = std::bit_width(in.ranks - 1);
+  const double fill = (depth + chunks - 1) / chunks;
+  Work w;
+  w.rounds = depth + chunks - 1;
+  w.messages = (in.ranks == 2 ? 2 : 4) * chunks;
+  w.exchanged_bytes = fill * (in.direct ? 1 : 2) * in.bytes;
+  w.reduce_bytes = reduces ? fill * 1.5 * in.bytes : 0;
+  w.memory_bytes = in.bytes;
+  w.chunks = in.pipeline_chunks;
+  return w;
+}
+Work broadcast_work(const CostInput& in) { return one_way_work(in, false); }
+Work reduce_work(const CostInput& in) { return one_way_work(in, true); }
+
 }  // namespace
 
-const Algorithm kTree = {
+const Algorithm kBroadcastTree = {.collective = Collective::kBroadcast,
+                                  .name = "tree",
+                                  .description = "down a double binary tree, pipelined",
+                                  .source = "Sanders, Speck and Traeff, Parallel Computing 2009",
+                                  .rounding = "never",
+                                  .input_used_once = true,
+                                  .rank_ordered = true,
+                                  .computed_once = true,
+                                  .min_ranks = 1,
+                                  .max_ranks = 65536,
+                                  .channels = 2,
+                                  .pipelined = true,
+                                  .build = build_broadcast,
+                                  .work = broadcast_work};
+const Algorithm kReduceTree = {.collective = Collective::kReduce,
+                               .name = "tree",
+                               .description = "up a double binary tree, pipelined",
+                               .source = "Sanders, Speck and Traeff, Parallel Computing 2009",
+                               .rounding = "once per level (log2 n times), once in all with wide partials",
+                               .forwards_partial_sums = true,
+                               .input_used_once = true,
+                               .computed_once = true,
+                               .min_ranks = 1,
+                               .max_ranks = 65536,
+                               .channels = 2,
+                               .pipelined = true,
+                               .build = build_reduce,
+                               .work = reduce_work};
+const Algorithm kTree = {.collective = Collective::kAllReduce,
     .name = "tree",
     .description = "double binary tree, pipelined: logarithmic latency, nearly all bandwidth",
     .source = "Sanders, Speck and Traeff, Parallel Computing 2009",
     .rounding = "once per level (log2 n times), once in all with wide partials",
     .forwards_partial_sums = true,
     .input_used_once = true,
+    .rank_ordered = false,
+    .computed_once = true,
     .min_ranks = 1,
     .max_ranks = 65536,
     .channels = 2,

@@ -57,13 +57,15 @@ Work work(const CostInput& in) {
 
 }  // namespace
 
-const Algorithm kTwoShot = {
+const Algorithm kTwoShot = {.collective = Collective::kAllReduce,
     .name = "two-shot",
     .description = "each rank reduces its own part straight from all peers, then gathers",
     .source = "Thakur, Rabenseifner and Gropp, IJHPCA 2005 (pairwise exchange)",
     .rounding = "once",
     .forwards_partial_sums = false,
     .input_used_once = true,
+    .rank_ordered = true,
+    .computed_once = true,
     .min_ranks = 1,
     .max_ranks = 1024,
     .channels = 2,

@@ -1,6 +1,7 @@
 #include "algorithms/verify.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -44,6 +45,8 @@ class Simulation {
       : schedules_(schedules),
         ranks_(static_cast<uint32_t>(schedules.size())),
         chunks_(schedules[0].chunks),
+        chunks_of_part_(chunks_ / schedules[0].parts),
+        info_(info_of(options.collective)),
         options_(options),
         depth_(options.fifo_depth) {
     for (const Schedule& schedule : schedules)
@@ -85,8 +88,31 @@ class Simulation {
     for (uint32_t r = 0; r < ranks_; ++r) {
       const uint64_t hash = mix(options_.seed + (r + 1) * 0x9e3779b97f4a7c15);
       inputs_.push_back({kExact ? uint64_t{1} << (r % 64) : (hash << 16) | 1, mix(hash)});
-      complete_ = kExact ? complete_ | inputs_[r].ranks : complete_ + inputs_[r].ranks;
     }
+    for (uint32_t part = 0; part < schedules_[0].parts; ++part) {
+      Value whole;
+      for (uint32_t r = 0; r < ranks_; ++r) {
+        if (!info_.contributes({r, part, ranks_, options_.root})) continue;
+        whole = {kExact ? whole.ranks | inputs_[r].ranks : whole.ranks + inputs_[r].ranks,
+                 whole.order == 0 ? inputs_[r].order : order_of(whole.order, inputs_[r].order)};
+      }
+      complete_.push_back(whole);
+    }
+  }
+
+  static uint64_t order_of(uint64_t left, uint64_t right) {
+    return mix(left * 0x9e3779b97f4a7c15 + (right << 17 | right >> 47) + 1);
+  }
+  const Value& complete(uint32_t chunk) const { return complete_[chunk / chunks_of_part_]; }
+  // The chunk whose input lies where the output of `chunk` lies when the call is in place; and the other way round.
+  uint32_t in_place_chunk(uint32_t chunk) const {
+    return info_.in_place_part(chunk / chunks_of_part_, ranks_) * chunks_of_part_ + chunk % chunks_of_part_;
+  }
+  bool contributes(uint32_t rank, uint32_t chunk) const {
+    return info_.contributes({rank, chunk / chunks_of_part_, ranks_, options_.root});
+  }
+  bool stores(uint32_t rank, uint32_t chunk) const {
+    return info_.stores({rank, chunk / chunks_of_part_, ranks_, options_.root});
   }
 
   // Whether all messages and all room of the rank's step are there; remembers how far it looked, because what
@@ -116,8 +142,8 @@ class Simulation {
     const Expansion& at = at_[rank];
     const Step& step = at.step();
     ++report_.steps;
-    if (at.chunk() + step.span > chunks_)
-      return fail(rank, fmt::format("covers {} chunks of {}", step.span, chunks_));
+    for (uint32_t i = 0; i < step.span; ++i)
+      if (at.chunk(i) >= chunks_) return fail(rank, fmt::format("covers chunk {} of {}", at.chunk(i), chunks_));
     value_.resize(step.span);
     bool first = true;
     const bool local = step.flags & (kInput | kOutput | kScratch);
@@ -139,31 +165,32 @@ class Simulation {
     }
     if (kExact && (value.ranks & operand.ranks))
       fail(rank, fmt::format("counts the input of {} twice in chunk {}",
-                             name_ranks(value.ranks & operand.ranks), at_[rank].chunk() + i));
+                             name_ranks(value.ranks & operand.ranks), at_[rank].chunk(i)));
     value.ranks = kExact ? value.ranks | operand.ranks : value.ranks + operand.ranks;
-    value.order = mix(value.order * 0x9e3779b97f4a7c15 + (operand.order << 17 | operand.order >> 47) + 1);
+    value.order = order_of(value.order, operand.order);
   }
 
   void take_local(uint32_t rank, bool& first) {
     const Step& step = at_[rank].step();
-    const uint32_t chunk = at_[rank].chunk();
     for (uint32_t i = 0; i < step.span && report_.ok(); ++i) {
-      uint8_t& state = state_of(rank, chunk + i);
+      const uint32_t chunk = at_[rank].chunk(i);
+      uint8_t& state = state_of(rank, chunk);
       Value operand = inputs_[rank];
       if (step.flags & kInput) {
-        if (state & kStored)
-          fail(rank, fmt::format("reads input chunk {} after its output was stored", chunk + i));
+        if (!contributes(rank, chunk))
+          fail(rank, fmt::format("reads input chunk {}, which {} does not give it", chunk, info_.name));
+        if (state_of(rank, in_place_chunk(chunk)) & kStored)
+          fail(rank, fmt::format("reads input chunk {} after its output was stored", chunk));
         state |= kInputRead;
       } else if (step.flags & kOutput) {
-        if (!(state & kStored))
-          fail(rank, fmt::format("reads output chunk {} before it was stored", chunk + i));
-        operand = {complete_, result_order_[chunk + i]};
+        if (!(state & kStored)) fail(rank, fmt::format("reads output chunk {} before it was stored", chunk));
+        operand = {complete(chunk).ranks, result_order_[chunk]};
       } else {
         if (!(state & kScratchWritten))
-          fail(rank, fmt::format("reads scratch chunk {} before it was written", chunk + i));
+          fail(rank, fmt::format("reads scratch chunk {} before it was written", chunk));
         state |= kScratchUsed;
         if (step.flags & kSend && !(step.flags & kReduce)) state |= kScratchSent;
-        operand = scratch_[rank].get()[chunk + i];
+        operand = scratch_[rank].get()[chunk];
       }
       combine(rank, i, operand, first);
     }
@@ -172,41 +199,47 @@ class Simulation {
 
   void receive(uint32_t rank, uint32_t peer, bool& first) {
     const Step& step = at_[rank].step();
-    const uint32_t chunk = at_[rank].chunk();
     const uint64_t id = fifos_.find(rank, peer);
     const Message& message = fifos_.front(id);
     const uint32_t span = message.span();
-    if (message.chunk != chunk || span != step.span)
-      return fail(rank, fmt::format("expects {} from rank {}, which sent {}", name_chunks(chunk, step.span),
-                                    peer, name_chunks(message.chunk, span)));
+    bool same = span == step.span;
+    for (uint32_t i = 0; i < span && same; ++i) same = chunk_of(message, i) == at_[rank].chunk(i);
+    if (!same) {
+      std::vector<uint32_t> expected, sent;
+      for (uint32_t i = 0; i < step.span; ++i) expected.push_back(at_[rank].chunk(i));
+      for (uint32_t i = 0; i < span; ++i) sent.push_back(chunk_of(message, i));
+      return fail(rank, fmt::format("expects {} from rank {}, which sent {}", name_chunks(expected), peer,
+                                    name_chunks(sent)));
+    }
     if (message.final && ((step.flags & kReduce) || !(step.flags & kStore)))
-      return fail(rank, fmt::format("does not store the final {} from rank {} unchanged",
-                                    name_chunks(chunk, span), peer));
+      return fail(rank, fmt::format("does not store the final chunk {} from rank {} unchanged", at_[rank].chunk(), peer));
     for (uint32_t i = 0; i < span; ++i) {
       combine(rank, i, message.at(i), first);
-      if (message.input) state_of(peer, chunk + i) &= static_cast<uint8_t>(~kInputInFlight);
+      if (message.input) state_of(peer, at_[rank].chunk(i)) &= static_cast<uint8_t>(~kInputInFlight);
     }
     first = false;
     fifos_.pop(id);
     wake(peer, id, true);
   }
 
+  // Where nothing is reduced, complete values may also be passed on by ranks that do not keep them.
   void check_final(uint32_t rank) {
     const Step& step = at_[rank].step();
+    const bool final = (step.flags & kFinal) != 0;
     for (uint32_t i = 0; i < step.span; ++i) {
-      const bool complete = value_[i].ranks == complete_;
-      if (complete == ((step.flags & kFinal) != 0)) continue;
-      const std::string chunk = name_chunks(at_[rank].chunk() + i, 1);
-      return fail(rank, complete
-                            ? fmt::format("{} is complete but not marked final", chunk)
-                            : fmt::format("{} is marked final but {}", chunk, name_lack(value_[i].ranks)));
+      const uint32_t chunk = at_[rank].chunk(i);
+      const bool whole = value_[i].ranks == complete(chunk).ranks;
+      if (whole == final || (whole && !info_.reduces)) continue;
+      return fail(rank, whole ? fmt::format("chunk {} is complete but not marked final", chunk)
+                              : fmt::format("chunk {} is marked final but {}", chunk,
+                                            name_lack(value_[i].ranks, complete(chunk).ranks)));
     }
   }
 
   void store(uint32_t rank) {
     const Step& step = at_[rank].step();
     for (uint32_t i = 0; i < step.span && report_.ok(); ++i) {
-      const uint32_t chunk = at_[rank].chunk() + i;
+      const uint32_t chunk = at_[rank].chunk(i);
       uint8_t& state = state_of(rank, chunk);
       if (step.flags & kStoreScratch) {
         if ((state & kScratchWritten) && !(state & kScratchUsed))
@@ -218,22 +251,24 @@ class Simulation {
       }
       if (!(step.flags & kStore)) continue;
       if (state & kStored) fail(rank, fmt::format("stores output chunk {} a second time", chunk));
-      if (!options_.postcondition->stores(rank, chunk, schedules_[rank]))
-        fail(rank, fmt::format("stores output chunk {}, which {} does not give it", chunk,
-                               options_.postcondition->name));
+      if (!stores(rank, chunk))
+        fail(rank, fmt::format("stores output chunk {}, which {} does not give it", chunk, info_.name));
       if (result_order_[chunk] == 0) result_order_[chunk] = value_[i].order;
       if (result_order_[chunk] != value_[i].order)
         fail(rank,
              fmt::format("combines chunk {} in another order than other ranks: results may differ", chunk));
+      report_.rank_ordered &= value_[i].order == complete(chunk).order;
       check_in_place(rank, rank, chunk);
       state |= kStored;
     }
   }
 
-  // The result of `chunk` may now be written over the input of `owner`.
+  // The result of `chunk` may now be written over the input of `owner`. (Blocks of pairs change places in place: the
+  // executor lets no peer work on such buffers.)
   void check_in_place(uint32_t rank, uint32_t owner, uint32_t chunk) {
+    if (!used_once_[owner] || info_.parts == Parts::kPairs || !contributes(owner, chunk)) return;
     const uint8_t state = state_of(owner, chunk);
-    if (!used_once_[owner]) return;
+    // The step's own local operand, read in this very step, counts as read.
     if ((state & kInputInFlight) || !(state & kInputRead))
       fail(rank, fmt::format("completes chunk {} on rank {} while its input is still to be read, although "
                              "input_used_once holds",
@@ -242,20 +277,25 @@ class Simulation {
 
   void send(uint32_t rank, uint32_t peer) {
     const Step& step = at_[rank].step();
-    const uint32_t chunk = at_[rank].chunk();
     const uint64_t id = fifos_.find(peer, rank);
     Message& message = fifos_.push(id);
-    message.chunk = chunk;
+    message.chunk = at_[rank].chunk();
     message.final = step.flags & kFinal;
     message.input = (step.flags & kInput) && !(step.flags & kReduce);
     message.value = value_[0];
     if (step.span > 1) message.more = value_;
     for (uint32_t i = 0; i < step.span; ++i) {
-      if (message.input) state_of(rank, chunk + i) |= kInputInFlight;
-      if (message.final) check_in_place(rank, peer, chunk + i);
+      const uint32_t chunk = at_[rank].chunk(i);
+      if (step.span > 1) message.chunks.push_back(chunk);
+      if (message.input) state_of(rank, chunk) |= kInputInFlight;
+      if (message.final) check_in_place(rank, peer, chunk);
     }
     ++report_.messages;
     wake(peer, id, false);
+  }
+
+  static uint32_t chunk_of(const Message& message, uint32_t i) {
+    return message.chunks.empty() ? message.chunk : message.chunks[i];
   }
 
   void check_deadlock() {
@@ -282,7 +322,7 @@ class Simulation {
       }
       for (uint32_t c = 0; c < chunks_; ++c) {
         const uint8_t state = state_of(r, c);
-        if (!(state & kStored) && options_.postcondition->stores(r, c, schedules_[r]))
+        if (!(state & kStored) && stores(r, c))
           report_.error = fmt::format("rank {} never stores output chunk {}", r, c);
         else if ((state & kScratchWritten) && !(state & kScratchUsed))
           report_.error = fmt::format("rank {} never uses scratch chunk {}", r, c);
@@ -303,16 +343,21 @@ class Simulation {
     return span == 1 ? fmt::format("chunk {}", chunk)
                      : fmt::format("chunks {} to {}", chunk, chunk + span - 1);
   }
+  static std::string name_chunks(const std::vector<uint32_t>& chunks) {
+    const auto count = static_cast<uint32_t>(chunks.size());
+    if (chunks.back() == chunks[0] + count - 1) return name_chunks(chunks[0], count);
+    return fmt::format("chunks {}", fmt::join(chunks, ", "));
+  }
   std::string name_ranks(uint64_t mask) const {
     std::string text;
     for (uint32_t r = 0; r < ranks_; ++r)
       if (mask >> r & 1) text += fmt::format("{}{}", text.empty() ? "rank " : ", ", r);
     return text;
   }
-  std::string name_lack(uint64_t ranks) const {
-    if (kExact) return "lacks the input of " + name_ranks(complete_ & ~ranks);
-    if ((ranks & 0xffff) == (ranks_ & 0xffff)) return "holds inputs of the wrong ranks";
-    return fmt::format("holds {} inputs of {}", ranks & 0xffff, ranks_);
+  std::string name_lack(uint64_t ranks, uint64_t whole) const {
+    if (kExact) return "lacks the input of " + name_ranks(whole & ~ranks);
+    if ((ranks & 0xffff) == (whole & 0xffff)) return "holds inputs of the wrong ranks";
+    return fmt::format("holds {} inputs of {}", ranks & 0xffff, whole & 0xffff);
   }
 
   struct Free {
@@ -322,6 +367,8 @@ class Simulation {
   std::span<const Schedule> schedules_;
   uint32_t ranks_;
   uint32_t chunks_;
+  uint32_t chunks_of_part_;
+  const CollectiveInfo& info_;
   const VerifyOptions& options_;
   uint32_t depth_;
   VerifyReport report_;
@@ -336,7 +383,7 @@ class Simulation {
   std::vector<Value> inputs_;
   std::vector<Value> value_;
   std::deque<uint32_t> ready_;
-  uint64_t complete_ = 0;
+  std::vector<Value> complete_;  // of each part
 };
 
 std::string check_shapes(std::span<const Schedule> schedules, const VerifyOptions& options) {
@@ -351,15 +398,15 @@ std::string check_shapes(std::span<const Schedule> schedules, const VerifyOption
       return fmt::format("schedule {} is of rank {} of {} with {} chunks; expected rank {} of {} with {}", r,
                          schedule.rank, schedule.ranks, schedule.chunks, r, schedules.size(),
                          schedules[0].chunks);
+    const uint32_t parts = info_of(options.collective).part_count(schedule.ranks);
+    if (schedule.parts != parts)
+      return fmt::format("schedule {} has {} parts; {} has {}", r, schedule.parts, info_of(options.collective).name, parts);
     if (Status status = check_structure(schedule); !status.ok()) return status.message();
   }
   return "";
 }
 
 }  // namespace
-
-const Postcondition kAllReducePostcondition = {"allreduce",
-                                               [](uint32_t, uint32_t, const Schedule&) { return true; }};
 
 VerifyReport verify(std::span<const Schedule> schedules, const VerifyOptions& options) {
   VerifyReport report;

@@ -1,4 +1,4 @@
-// Verifier: runs the schedules of all ranks of one channel against the collective's postcondition.
+// Verifier: runs the schedules of all ranks of one channel against the collective's pre- and postcondition.
 //
 // Values are abstract: the set of ranks whose input they contain, as a 64-bit sum of one random number per
 // rank (with the number of contributions in its low bits), or, for up to 64 ranks, exactly, as a bit mask. A
@@ -7,7 +7,7 @@
 // to point, the one order that is simulated settles deadlock for every order, every greater depth and every
 // number of slices.
 //
-// It finds: a malformed step; wrong, missing or doubled contributions; results that differ between ranks;
+// It finds: a malformed step; an input that the rank does not have; wrong, missing or doubled contributions; results that differ between ranks;
 // unread messages; deadlock; a message whose chunk or span the receiver does not expect; scratch or output
 // read before it was written; scratch overwritten while needed or never used; outputs never stored or stored
 // twice; kFinal set or missing wrongly; inputs read after the output of the same chunk was stored (in place
@@ -19,21 +19,15 @@
 #include <span>
 #include <string>
 
+#include "algorithms/collective.h"
 #include "algorithms/schedule.h"
 #include "core/status.h"
 
 namespace treering {
 
-// What must hold at the end; a collective is a row.
-struct Postcondition {
-  const char* name;
-  // Whether the result of `chunk` must be in (and only then may be stored into) the output of `rank`.
-  bool (*stores)(uint32_t rank, uint32_t chunk, const Schedule& schedule);
-};
-extern const Postcondition kAllReducePostcondition;  // every rank stores every chunk, summed over all ranks
-
 struct VerifyOptions {
-  const Postcondition* postcondition = &kAllReducePostcondition;
+  Collective collective = Collective::kAllReduce;
+  uint32_t root = 0;
   bool exact = false;       // bit masks instead of hashes; at most 64 ranks
   uint32_t fifo_depth = 0;  // 0: the largest that the schedules name
   uint64_t seed = 0x7265656e72696e67;
@@ -43,6 +37,7 @@ struct VerifyReport {
   std::string error;  // empty: everything holds; else the first defect, with rank, step and chunk
   uint64_t steps = 0;
   uint64_t messages = 0;
+  bool rank_ordered = true;  // every result was combined one operand after another in ascending rank order
   bool ok() const { return error.empty(); }
 };
 

@@ -30,6 +30,7 @@ struct Message {
   bool input = false;  // the sender's input itself
   Value value;  // of a message of one chunk; longer ones use `more`, which spares the others an allocation
   std::vector<Value> more;
+  std::vector<uint32_t> chunks;  // of a longer message, all of them
 
   uint32_t span() const { return more.empty() ? 1 : static_cast<uint32_t>(more.size()); }
   const Value& at(uint32_t i) const { return more.empty() ? value : more[i]; }
@@ -67,6 +68,7 @@ class FifoTable {
   void pop(uint64_t fifo) {
     Ring& ring = rings_[fifo];
     slots_[fifo * depth_ + ring.head].more = {};
+    slots_[fifo * depth_ + ring.head].chunks = {};
     ring.head = ring.head + 1 == depth_ ? 0 : ring.head + 1;
     --ring.count;
   }

@@ -47,8 +47,7 @@ Segment::~Segment() {
 }
 
 void Segment::close_descriptor() {
-  if (descriptor_ >= 0) close(descriptor_);
-  descriptor_ = -1;
+  if (int descriptor = descriptor_.exchange(-1); descriptor >= 0) close(descriptor);
 }
 
 Status Segment::map_shared(const std::string& job, int descriptor, size_t bytes, std::shared_ptr<Segment>* segment) {

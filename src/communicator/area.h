@@ -8,6 +8,7 @@
 // its area in private memory, where peers reach it by cross-memory attach.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 
@@ -74,13 +75,14 @@ class Segment {
   std::byte* base() const { return base_; }
   int descriptor() const { return descriptor_; }
   uint64_t inode() const { return inode_; }
+  // Once every rank has mapped it and proved that it can reach it; any thread, any number of times.
   void close_descriptor();
 
  private:
   Segment() = default;
   std::byte* base_ = nullptr;
   size_t bytes_ = 0;
-  int descriptor_ = -1;
+  std::atomic<int> descriptor_ = -1;
   uint64_t inode_ = 0;
 };
 

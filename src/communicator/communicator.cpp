@@ -99,6 +99,25 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   return {};
 }
 
+Status Communicator::create_alone(const Config& config, std::unique_ptr<Communicator>* result) {
+  std::unique_ptr<Communicator> made(new Communicator);
+  made->config_ = config;
+  made->layout_ = std::make_unique<AreaLayout>(1, 1, 4 * kMinSlot);
+  TR_RETURN_IF_ERROR(made->share_memory(-1, "", false));
+  made->cards_.resize(1);
+  made->cards_[0].pid = static_cast<uint32_t>(getpid());
+  made->links_ = std::make_unique<Links>();
+  TR_RETURN_IF_ERROR(made->links_->connect(made->cards_, {std::string(1, '\0')}, 0, *made->layout_, nullptr, made->area_,
+                                           {std::string()}));
+  made->context_.connections = made->links_->connections();
+  Machine machine;
+  machine.llc_bytes = last_level_cache_bytes();
+  Plan plan = flat_plan(1);
+  TR_RETURN_IF_ERROR(made->plan_schedules(as_blob(machine) + '\0' + pack_plan(plan)));
+  *result = std::move(made);
+  return {};
+}
+
 Status Communicator::share_memory(int descriptor, const std::string& job, bool allowed) {
   if (descriptor >= 0 && !allowed) {
     close(descriptor);
@@ -156,6 +175,7 @@ Status Communicator::link(Bootstrap* bootstrap, uint8_t allowed) {
     blob += pack_plan(plan_for(locations));
   }
   TR_RETURN_IF_ERROR(bootstrap->allgather(blob, &blobs));
+  if (segment_) segment_->close_descriptor();  // every rank has opened it where it could
   std::vector<std::string> all_found;
   for (const std::string& other : blobs) {
     if (other.size() < sizeof machine + context_.ranks) return {trInternalError, "a malformed report of a rank's links"};
@@ -163,6 +183,7 @@ Status Communicator::link(Bootstrap* bootstrap, uint8_t allowed) {
   }
   links_ = std::make_unique<Links>();
   TR_RETURN_IF_ERROR(links_->connect(cards_, all_found, context_.rank, *layout_, segment_.get(), area_, reasons));
+  if (config_.link_mbps > 0) links_->pace(config_.link_mbps);
   context_.connections = links_->connections();
   return plan_schedules(blobs[0]);
 }
@@ -174,7 +195,9 @@ Status Communicator::plan_schedules(const std::string& blob) {
   std::memcpy(&machine, blob.data(), sizeof machine);
   TR_RETURN_IF_ERROR(unpack_plan(blob.substr(sizeof machine + context_.ranks), context_.ranks, &plan));
   machine.cores = count_cores(cards_);
-  machine.mailbox_bytes = links_->all_mapped() ? MailboxMemory::kMaxBytes : 0;
+  const bool paced = config_.link_mbps > 0;
+  machine.mailbox_bytes = links_->all_mapped() && !paced ? MailboxMemory::kMaxBytes : 0;
+  if (paced) machine.exchange_gbps = std::min(machine.exchange_gbps, config_.link_mbps / 8000.0);
   prepare_executor();
   machine.slot_bytes = context_.pools[0].slot_bytes();
   context_.streaming_bytes = static_cast<size_t>(static_cast<double>(machine.llc_bytes) / (4.0 * context_.ranks));

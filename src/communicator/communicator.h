@@ -36,6 +36,10 @@ class Communicator {
  public:
   static Status create(uint32_t ranks, const trUniqueId& id, uint32_t rank, const Config& config,
                        std::unique_ptr<Communicator>* communicator);
+  // Of one rank: meets nobody and shares nothing.
+  static Status create_alone(const Config& config, std::unique_ptr<Communicator>* communicator);
+  // This rank's part of the ranks that pass the same colour, ordered by key and rank; nothing for a negative colour.
+  Status split(int color, int key, const Config& config, std::unique_ptr<Communicator>* communicator);
   ~Communicator();
 
   uint32_t rank() const { return context_.rank; }
@@ -67,6 +71,8 @@ class Communicator {
   const Choice& choose(Collective collective, size_t bytes) {
     return schedules_->choose(collective, bytes, config_.deterministic ? kRankOrdered : 0u);
   }
+  // For what the library itself must know of all ranks; blocks.
+  Status allgather_bytes(const void* own, size_t bytes, std::byte* all);
   // The lanes of transfers that are to run at once. A rank's transfers with itself must match.
   Status make_lanes(const std::vector<Transfer>& transfers, const char* function, std::shared_ptr<LaneSet>* lanes);
 

@@ -12,6 +12,7 @@
 #include "core/log.h"
 #include "transport/cma.h"
 #include "transport/mapped.h"
+#include "transport/paced.h"
 
 namespace treering {
 namespace {
@@ -141,6 +142,12 @@ Status Links::connect(const std::vector<RankCard>& cards, const std::vector<std:
     }
   }
   return {};
+}
+
+void Links::pace(int link_mbps) {
+  auto link = std::make_shared<PacedLink>(link_mbps);
+  for (auto& connection : connections_)
+    if (connection) connection = pace_connection(std::move(connection), link);
 }
 
 std::string Links::summary() const {

@@ -49,6 +49,8 @@ class Links {
                  const AreaLayout& layout, const Segment* segment, std::byte* own_area,
                  const std::vector<std::string>& reasons);
 
+  // Slows all sends of this rank down to one link of that speed.
+  void pace(int link_mbps);
   // [channel * ranks + peer]
   std::vector<Connection*> connections() const;
   // "3 x shared-memory": this rank's peers by transport.

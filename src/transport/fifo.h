@@ -26,7 +26,7 @@ struct alignas(64) FifoLine {
   uint8_t wide;
   uint16_t reserved;
   uint32_t region;
-  uint32_t reserved2;
+  uint32_t due_us;
   uint64_t offset;
   unsigned char inline_data[kInlineBytes];
 };
@@ -44,6 +44,7 @@ inline void fill_line(FifoLine* line, const Message& message) {
   line->kind = message.kind;
   line->wide = message.wide;
   line->region = message.user.region;
+  line->due_us = message.due_us;
   line->offset = message.user.offset;
   if (message.kind == PayloadKind::kInline && message.bytes > 0)
     std::memcpy(line->inline_data, message.data, message.bytes);
@@ -55,6 +56,7 @@ inline Message read_line(const FifoLine& line) {
   message.bytes = line.bytes;
   message.kind = line.kind;
   message.wide = line.wide != 0;
+  message.due_us = line.due_us;
   message.user = {line.region, line.offset};
   message.data = line.kind == PayloadKind::kInline ? line.inline_data : nullptr;
   return message;

@@ -46,6 +46,7 @@ struct Message {
   uint32_t bytes = 0;
   PayloadKind kind = PayloadKind::kInline;
   bool wide = false;       // elements are float32 partial results of a 16-bit type
+  uint32_t due_us = 0;     // when a paced link (paced.h) has carried it; 0: no such link
   UserAddress user;        // kUser: where; kStaging: offset is the offset in the staging memory
   const void* data = nullptr;  // sender: kInline source. Receiver: the payload, or nullptr when only fetch() reaches it
 };

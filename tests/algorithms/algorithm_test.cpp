@@ -56,16 +56,17 @@ TEST(Expansion, EqualsTheDefinitionOfBlocks) {
 }
 
 TEST(Algorithms, AreFoundByNameAndAnUnknownNameListsThem) {
-  for (const Algorithm* row : allreduce_algorithms()) {
+  for (const Algorithm* row : algorithms_of(Collective::kAllReduce)) {
     const Algorithm* found = nullptr;
-    ASSERT_TRUE(find_algorithm(row->name, &found).ok());
+    ASSERT_TRUE(find_algorithm(Collective::kAllReduce, row->name, &found).ok());
     EXPECT_EQ(found, row);
   }
   const Algorithm* found = nullptr;
-  const Status status = find_algorithm("rong", &found);
+  const Status status = find_algorithm(Collective::kAllReduce, "rong", &found);
   EXPECT_EQ(status.code(), trInvalidArgument);
   EXPECT_EQ(status.message(),
-            "unknown algorithm 'rong'; the known ones are: one-shot, two-shot, ring, halving-doubling, tree");
+            "unknown algorithm 'rong' of allreduce; the known ones are: one-shot, two-shot, ring, "
+            "halving-doubling, tree");
 }
 
 TEST(Algorithms, RefuseBadPlansAndShapes) {
@@ -86,7 +87,7 @@ TEST(Algorithms, RefuseBadPlansAndShapes) {
 }
 
 TEST(Algorithms, ProgramsStaySmall) {
-  for (const Algorithm* row : allreduce_algorithms())
+  for (const Algorithm* row : algorithms_of(Collective::kAllReduce))
     for (uint32_t n : {2u, 64u, 1000u}) {
       const size_t steps =
           row->build(make_plan(n), n / 2, {.channels = 2, .pipeline_chunks = 64}).steps.size();
@@ -121,7 +122,7 @@ uint32_t channels_of_one_run(const Algorithm& row) { return row.pipelined ? row.
 
 // The work of the cost model counts what the schedules do.
 TEST(Algorithms, WorkAgreesWithTheSchedules) {
-  for (const Algorithm* row : allreduce_algorithms())
+  for (const Algorithm* row : algorithms_of(Collective::kAllReduce))
     for (uint32_t n : {2u, 3u, 4u, 7u, 8u, 16u, 33u, 64u}) {
       const uint32_t pipeline = row->pipelined ? 4 : 1;
       const Work work = row->work({.ranks = n, .bytes = 1.0 * n * 64, .pipeline_chunks = pipeline});
@@ -170,7 +171,9 @@ std::string documented_row(const Algorithm& row, uint32_t n) {
       const ScheduleProperties p = properties_of(s);
       rank_steps += p.steps;
       rank_messages += p.messages_sent;
-      rank_bytes += static_cast<double>(p.chunks_sent) / s.chunks / channels_of_one_run(row);
+      // Of the pairs' chunks a buffer holds those of one rank.
+      const double whole = info_of(row.collective).parts == Parts::kPairs ? n : s.chunks;
+      rank_bytes += static_cast<double>(p.chunks_sent) / whole / channels_of_one_run(row);
       chunks = s.chunks;
       depth = s.fifo_depth;
     }
@@ -178,8 +181,8 @@ std::string documented_row(const Algorithm& row, uint32_t n) {
     messages = std::max(messages, rank_messages);
     bytes = std::max(bytes, rank_bytes);
   }
-  return fmt::format("| {} | {} | {} | {} | {} | {:.3f} B | {} | {} |", row.name, n, chunks, steps, messages,
-                     bytes, depth, row.input_used_once ? "yes" : "no");
+  return fmt::format("| {} | {} | {} | {} | {} | {} | {:.3f} B | {} |", info_of(row.collective).name,
+                     row.name, n, chunks, steps, messages, bytes, depth);
 }
 
 TEST(Documentation, TableAgreesWithTheSchedules) {
@@ -187,14 +190,15 @@ TEST(Documentation, TableAgreesWithTheSchedules) {
   ASSERT_TRUE(file) << TREERING_SCHEDULES_MD;
   std::stringstream text;
   text << file.rdbuf();
-  for (const Algorithm* row : allreduce_algorithms()) {
-    for (uint32_t n : {2u, 4u, 7u, 8u, 64u})
-      EXPECT_NE(text.str().find(documented_row(*row, n) + "\n"), std::string::npos)
-          << "docs/schedules.md lacks this line:\n"
-          << documented_row(*row, n);
-    EXPECT_NE(text.str().find(row->rounding), std::string::npos) << row->rounding;
-    EXPECT_NE(text.str().find(row->source), std::string::npos) << row->source;
-  }
+  for (const CollectiveInfo& info : collectives())
+    for (const Algorithm* row : algorithms_of(info.collective)) {
+      for (uint32_t n : {2u, 4u, 7u, 8u, 64u})
+        EXPECT_NE(text.str().find(documented_row(*row, n) + "\n"), std::string::npos)
+            << "docs/schedules.md lacks this line:\n"
+            << documented_row(*row, n);
+      EXPECT_NE(text.str().find(row->rounding), std::string::npos) << row->rounding;
+      EXPECT_NE(text.str().find(row->source), std::string::npos) << row->source;
+    }
 }
 
 }  // namespace

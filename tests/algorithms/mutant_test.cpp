@@ -188,7 +188,7 @@ class Mutants {
 };
 
 TEST(VerifyMutants, EveryOneIsCaughtOrEquivalent) {
-  for (const Algorithm* algorithm : allreduce_algorithms())
+  for (const Algorithm* algorithm : algorithms_of(Collective::kAllReduce))
     for (uint32_t n : {2u, 3u, 4u, 5u, 6u, 8u})
       for (uint32_t channel = 0; channel < algorithm->channels; ++channel)
         for (uint32_t pipeline : {1u, 5u}) {

@@ -80,7 +80,7 @@ TEST(Select, SameArgumentsSameChoice) {
 }
 
 TEST(Select, ForcedAlgorithmAndChannelsAreHonoured) {
-  for (const Algorithm* algorithm : allreduce_algorithms())
+  for (const Algorithm* algorithm : algorithms_of(Collective::kAllReduce))
     for (uint64_t bytes : {uint64_t{8}, uint64_t{64} << 20}) {
       const Selection s = choose(machine(4), {.ranks = 4, .bytes = bytes, .forced = algorithm->name});
       EXPECT_EQ(s.best.algorithm, algorithm);
@@ -135,7 +135,7 @@ TEST(Explain, TablesNameTheChoiceAndTheReasons) {
                  0),
       0u)
       << text;
-  for (const Algorithm* algorithm : allreduce_algorithms())
+  for (const Algorithm* algorithm : algorithms_of(Collective::kAllReduce))
     EXPECT_NE(text.find(algorithm->name), std::string::npos) << text;
   EXPECT_NE(text.find("\n* "), std::string::npos) << text;
   EXPECT_NE(text.find("left out: ring direct: the peers cannot reach the buffers"), std::string::npos)

@@ -29,7 +29,7 @@ TEST(Verifier, NamesTheRanksOfADeadlockAndWhatTheyWaitFor) {
 }
 
 TEST(Verifier, DepthThatAScheduleNamesIsTheLeast) {
-  for (const Algorithm* algorithm : allreduce_algorithms())
+  for (const Algorithm* algorithm : algorithms_of(Collective::kAllReduce))
     for (uint32_t n : {2u, 3u, 7u, 8u}) {
       const auto schedules = build_all(*algorithm, make_plan(n), {.channels = 2, .pipeline_chunks = 9});
       const uint32_t depth = schedules[0].fifo_depth;

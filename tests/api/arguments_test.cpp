@@ -81,7 +81,7 @@ TEST_F(OneRank, StreamAfterDestroy) {
   ASSERT_EQ(trStreamCreate(&stream), trSuccess);
   ASSERT_EQ(trStreamDestroy(stream), trSuccess);
   expect_error(trAllReduce(a_, b_, 8, trFloat32, trSum, comm_, stream), trInvalidUsage, "destroyed");
-  expect_error(trStreamSynchronize(stream), trInvalidArgument, "destroyed");
+  expect_error(trStreamSynchronize(stream), trInvalidUsage, "destroyed");
 }
 
 TEST_F(OneRank, MessageOfTheCommunicator) {

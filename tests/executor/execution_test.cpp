@@ -25,7 +25,7 @@ constexpr uint32_t kRankCounts[] = {2, 3, 4, 5, 8, 9}, kChannelCounts[] = {1, 2,
 
 std::vector<Setting> settings() {
   std::vector<Setting> all;
-  for (const Algorithm* algorithm : allreduce_algorithms())
+  for (const Algorithm* algorithm : algorithms_of(Collective::kAllReduce))
     for (uint32_t ranks : kRankCounts)
       for (uint32_t channels : kChannelCounts) all.push_back({algorithm, ranks, channels});
   return all;
@@ -171,7 +171,7 @@ TEST(Execution, OperationsFollowOneAnotherOnTheSameConnections) {
   std::mt19937_64 random(seed);
   LocalRanks executor(5, 2, 1024, false);
   for (int operation = 0; operation < 200; ++operation) {
-    const Algorithm& algorithm = *allreduce_algorithms()[random() % allreduce_algorithms().size()];
+    const Algorithm& algorithm = *algorithms_of(Collective::kAllReduce)[random() % algorithms_of(Collective::kAllReduce).size()];
     size_t count = random() % 3000;
     JobBuffers buffers(5, trUint32, count, random() % 2 == 0, &random);
     auto expected = expected_sum(buffers.inputs, count);
@@ -187,7 +187,7 @@ TEST(Execution, LongSpansFitSmallSlots) {
   uint64_t seed = std::random_device()();
   std::mt19937_64 random(seed);
   const Algorithm* algorithm = nullptr;
-  ASSERT_TRUE(find_algorithm("halving-doubling", &algorithm).ok());
+  ASSERT_TRUE(find_algorithm(Collective::kAllReduce, "halving-doubling", &algorithm).ok());
   for (bool wide : {false, true}) {
     LocalRanks executor(64, 1, 1024, wide);
     for (trDataType_t type : {trUint32, trBfloat16, trUint8}) {
@@ -196,7 +196,7 @@ TEST(Execution, LongSpansFitSmallSlots) {
       JobBuffers again = buffers;
       Job job = buffers.job(kCount, type, trMax), same = again.job(kCount, type, trMax);
       const Algorithm* two_shot = nullptr;
-      ASSERT_TRUE(find_algorithm("two-shot", &two_shot).ok());
+      ASSERT_TRUE(find_algorithm(Collective::kAllReduce, "two-shot", &two_shot).ok());
       ASSERT_EQ(executor.run(*algorithm, job, 1, &random), "") << "seed " << seed;
       ASSERT_EQ(executor.run(*two_shot, same, 1, &random), "") << "seed " << seed;
       EXPECT_EQ(buffers.outputs, again.outputs) << find_type(type)->name << (wide ? " wide" : "") << " seed " << seed;
@@ -211,7 +211,7 @@ TEST(Execution, ADifferentSignatureIsAFailureThatNamesThePeer) {
     JobBuffers buffers(2, trUint32, count, false, &random);
     Job job = buffers.job(count, trUint32, trSum);
     const Algorithm* algorithm = nullptr;
-    ASSERT_TRUE(find_algorithm("two-shot", &algorithm).ok());
+    ASSERT_TRUE(find_algorithm(Collective::kAllReduce, "two-shot", &algorithm).ok());
     Program programs[2];
     for (uint32_t rank : {0u, 1u})
       executor.begin(*algorithm, job, flat_plan(2), 1, rank, &programs[rank], 10 + rank);
@@ -233,7 +233,7 @@ TEST(Execution, ABlockedRankNamesWhomItWaitsFor) {
   JobBuffers buffers(4, trUint32, 100, false, &random);
   Job job = buffers.job(100, trUint32, trSum);
   const Algorithm* ring = nullptr;
-  ASSERT_TRUE(find_algorithm("ring", &ring).ok());
+  ASSERT_TRUE(find_algorithm(Collective::kAllReduce, "ring", &ring).ok());
   Program program;
   executor.begin(*ring, job, flat_plan(4), 1, 2, &program);
   while (executor.execution(2).advance() == Execution::Progress::kMoved) continue;

@@ -77,7 +77,7 @@ void run_mailbox(Boxes* boxes, uint32_t ranks, std::vector<JobBuffers>* buffers,
 TEST_P(MailboxRanks, EqualsOneShotForEveryTypeOpAndSize) {
   uint32_t ranks = GetParam();
   const Algorithm* one_shot = nullptr;
-  ASSERT_TRUE(find_algorithm("one-shot", &one_shot).ok());
+  ASSERT_TRUE(find_algorithm(Collective::kAllReduce, "one-shot", &one_shot).ok());
   LocalRanks executor(ranks, 1, 64 << 10, false);
   Boxes boxes(ranks);
   for (const DataTypeInfo& type : kDataTypes) {
