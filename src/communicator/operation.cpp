@@ -60,8 +60,7 @@ Status check_reduction(const Operation& operation, uint32_t rank) {
     if (op == nullptr)
       return bad(operation, rank, "op is {}; known are 0 (sum) to 10 (logical xor), and those made by trRedOpCreate...",
                  static_cast<int>(operation.op));
-    if (std::string reason = why_unsupported(operation.type, operation.op); !reason.empty())
-      return bad(operation, rank, "{}", reason);
+    if (!supports(type, *op)) return bad(operation, rank, "op {} is not defined for datatype {}", op->name, type.name);
   } else if (operation.reduction->function == nullptr && operation.reduction->scale_type != operation.type) {
     return bad(operation, rank, "datatype is {}, but op was made for {}", type.name,
                find_type(operation.reduction->scale_type)->name);

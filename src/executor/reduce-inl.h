@@ -59,6 +59,8 @@ struct Walk {
   const ReduceCall& call;
   Finish finish = Finish::kNone;
   double factor = 1;       // of kMultiply and kDivide
+  double scale = 1;        // of the scaled sources; integers: integer_scale
+  uint64_t integer_scale = 1;
   uint64_t streaming = 0;  // destinations that are written with non-temporal stores and are aligned for it
 };
 
@@ -69,6 +71,14 @@ HWY_INLINE size_t element_bytes(uint64_t wide, size_t i) {
   return Type::kNarrow && has_bit(wide, i) ? sizeof(float) : Type::kBytes;
 }
 
+template <class D, size_t kVectors>
+HWY_INLINE void scale_source(D d, const Walk& walk, size_t source, hn::Vec<D> (&values)[kVectors]) {
+  if (HWY_LIKELY(!has_bit(walk.call.scaled_sources, source))) return;
+  using T = Lane<D>;
+  const auto factor = hn::Set(d, hwy::IsFloat<T>() ? static_cast<T>(walk.scale) : static_cast<T>(walk.integer_scale));
+  for (size_t j = 0; j < kVectors; ++j) values[j] = Prod::combine(values[j], factor);
+}
+
 template <class Type, class Part, class D, size_t kVectors>
 HWY_INLINE void load_source(D d, const Walk& walk, size_t source, size_t element, Part part,
                             hn::Vec<D> (&out)[kVectors]) {
@@ -76,14 +86,15 @@ HWY_INLINE void load_source(D d, const Walk& walk, size_t source, size_t element
   const auto* base = static_cast<const uint8_t*>(walk.call.sources[source]);
   if constexpr (Type::kNarrow) {
     if (!has_bit(walk.call.wide_sources, source)) {
-      const hn::Rebind<uint16_t, D> d16;
+      const hn::Rebind<typename Type::Storage, D> narrow;
       for (size_t j = 0; j < kVectors; ++j)
-        out[j] = Type::widen(d, load_any(d16, base + (element + j * lanes) * Type::kBytes, part));
-      return;
+        out[j] = Type::widen(d, load_any(narrow, base + (element + j * lanes) * Type::kBytes, part));
+      return scale_source(d, walk, source, out);
     }
   }
   for (size_t j = 0; j < kVectors; ++j)
     out[j] = load_any(d, base + (element + j * lanes) * sizeof(Lane<D>), part);
+  scale_source(d, walk, source, out);
 }
 
 template <class Part, class D, size_t kVectors>
@@ -102,16 +113,18 @@ HWY_INLINE void store_destinations(D d, const Walk& walk, size_t element, Part p
                                    const hn::Vec<D> (&acc)[kVectors]) {
   const ReduceCall& call = walk.call;
   if constexpr (Type::kNarrow) {
-    const hn::Rebind<uint16_t, D> d16;
-    hn::Vec<decltype(d16)> narrow[kVectors];
+    const hn::Rebind<typename Type::Storage, D> d_narrow;
+    hn::Vec<decltype(d_narrow)> narrow[kVectors];
     for (size_t j = 0; j < kVectors; ++j) narrow[j] = Type::narrow(d, acc[j]);
+    hn::Vec<D> wide[kVectors];
+    for (size_t j = 0; j < kVectors; ++j) wide[j] = call.round_wide ? Type::widen(d, narrow[j]) : acc[j];
     for (size_t k = 0; k < call.destination_count; ++k) {
       auto* base = static_cast<uint8_t*>(call.destinations[k]);
       const bool streaming = has_bit(walk.streaming, k);
       if (has_bit(call.wide_destinations, k)) {
-        store_vectors(d, acc, base + element * sizeof(float), streaming, part);
+        store_vectors(d, wide, base + element * sizeof(float), streaming, part);
       } else {
-        store_vectors(d16, narrow, base + element * Type::kBytes, streaming, part);
+        store_vectors(d_narrow, narrow, base + element * Type::kBytes, streaming, part);
       }
     }
   } else {

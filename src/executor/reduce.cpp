@@ -17,12 +17,18 @@ inline constexpr size_t kStreamingMinBytes =
 bool has_bit(uint64_t mask, size_t i) { return i < kMaskBits && ((mask >> i) & 1) != 0; }
 
 void run_kernel(const ReduceCall& call) {
-  switch (call.type) {
-    case trFloat16:
-    case trBfloat16:
-    case trFloat32:
-    case trFloat64:
+  if (call.op >= trBitAnd) {
+    ReduceCall truth = call;
+    // Of truth values the bits do not count.
+    if (call.type == trBool && call.op <= trBitXor)
+      truth.op = static_cast<trRedOp_t>(call.op + (trLogicalAnd - trBitAnd));
+    return reduce_logical(truth);
+  }
+  switch (find_type(call.type)->kind) {
+    case TypeKind::kFloat:
       return reduce_float(call);
+    case TypeKind::kComplex:
+      return reduce_complex(call);
     default:
       return reduce_integer(call);
   }
@@ -51,7 +57,8 @@ void reduce_one_source(const ReduceCall& call) {
     one.destination_count = 1;
     one.streaming = has_bit(call.streaming, k);
     one.wide_destinations = has_bit(call.wide_destinations, k);
-    if ((one.wide_destinations != 0) == wide_source) {
+    const bool rounds = call.round_wide && one.wide_destinations != 0;
+    if ((one.wide_destinations != 0) == wide_source && !rounds) {
       copy_to_all(one, call.count * (wide_source ? sizeof(float) : type->size));
     } else {
       run_kernel(one);
@@ -64,7 +71,8 @@ void reduce_one_source(const ReduceCall& call) {
 void reduce(const ReduceCall& call) {
   if (call.count == 0 || call.source_count == 0 || call.destination_count == 0) return;
   const bool divides = call.op == trAvg && call.divisor > 1;
-  if (call.source_count == 1 && !divides) return reduce_one_source(call);
+  if (call.user != nullptr && call.source_count > 1) return reduce_user(call);
+  if (call.source_count == 1 && !divides && call.scaled_sources == 0) return reduce_one_source(call);
   if (call.op == trAvg && !divides) {
     ReduceCall sum = call;
     sum.op = trSum;

@@ -15,8 +15,24 @@ namespace treering {
 namespace HWY_NAMESPACE {
 
 template <class Type>
+double scale_of(const void* scale) {
+  if constexpr (Type::kNarrow) {
+    typename Type::Storage bits;
+    std::memcpy(&bits, scale, sizeof bits);
+    const hn::CappedTag<float, 1> d;
+    const hn::Rebind<typename Type::Storage, decltype(d)> narrow;
+    return static_cast<double>(hn::GetLane(Type::widen(d, hn::Set(narrow, bits))));
+  } else {
+    typename Type::Compute value;
+    std::memcpy(&value, scale, sizeof value);
+    return static_cast<double>(value);
+  }
+}
+
+template <class Type>
 void float_by_op(const ReduceCall& call) {
   Walk walk{call};
+  if (call.scaled_sources != 0) walk.scale = scale_of<Type>(call.scale);
   switch (call.op) {
     case trSum:
       return reduce_all<Type, Sum>(walk);
@@ -26,8 +42,7 @@ void float_by_op(const ReduceCall& call) {
       return reduce_all<Type, Max>(walk);
     case trMin:
       return reduce_all<Type, Min>(walk);
-    case trAvg:
-    default:
+    default:  // trAvg
       break;
   }
   // Multiplying by the reciprocal of a power of two rounds as the division does, and is several times as
@@ -44,6 +59,10 @@ void float_kernel(const ReduceCall& call) {
       return float_by_op<Float16>(call);
     case trBfloat16:
       return float_by_op<Bfloat16>(call);
+    case trFloat8e4m3:
+      return float_by_op<Float8e4m3>(call);
+    case trFloat8e5m2:
+      return float_by_op<Float8e5m2>(call);
     case trFloat32:
       return float_by_op<Plain<float>>(call);
     default:

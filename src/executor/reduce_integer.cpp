@@ -20,6 +20,11 @@ template <class T>
 void integer_by_op(const ReduceCall& call) {
   using Wrapping = Plain<std::make_unsigned_t<T>>;
   Walk walk{call};
+  if (call.scaled_sources != 0) {
+    T scale;
+    std::memcpy(&scale, call.scale, sizeof scale);
+    walk.integer_scale = static_cast<uint64_t>(scale);
+  }
   switch (call.op) {
     case trSum:
       return reduce_all<Wrapping, Sum>(walk);
@@ -29,8 +34,7 @@ void integer_by_op(const ReduceCall& call) {
       return reduce_all<Plain<T>, Max>(walk);
     case trMin:
       return reduce_all<Plain<T>, Min>(walk);
-    case trAvg:
-    default:
+    default:  // trAvg
       break;
   }
   walk.finish = Finish::kDivide;

@@ -90,6 +90,7 @@ struct Plain {
 // bfloat16: the upper half of a float32.
 struct Bfloat16 {
   using Compute = float;
+  using Storage = uint16_t;
   static constexpr bool kNarrow = true;
   static constexpr size_t kBytes = 2;
 
@@ -117,6 +118,7 @@ struct Bfloat16 {
 // Giesen, "float_to_half_fast3_rtne".
 struct Float16 {
   using Compute = float;
+  using Storage = uint16_t;
   static constexpr bool kNarrow = true;
   static constexpr size_t kBytes = 2;
 
@@ -173,6 +175,57 @@ struct Float16 {
 #endif
 };
 
+// 8-bit floats of the OCP specification (OFP8, revision 1.0): a sign, kExponentBits, kMantissaBits. Without infinities
+// (e4m3) the largest bit pattern alone is NaN, and what overflows becomes NaN. Rounds to nearest even, once, from
+// float32; denormals are exact. The arithmetic is that of float16 above with other constants.
+template <uint32_t kMantissaBits, uint32_t kBias, bool kInfinities>
+struct Float8 {
+  using Compute = float;
+  using Storage = uint8_t;
+  static constexpr bool kNarrow = true;
+  static constexpr size_t kBytes = 1;
+  static constexpr int kShift = 23 - static_cast<int>(kMantissaBits);
+  static constexpr uint32_t kLeastSpecial = kInfinities ? 0x7c : 0x7f;
+
+  template <class D>
+  static HWY_INLINE hn::Vec<D> widen(D d, hn::Vec<hn::Rebind<uint8_t, D>> narrow) {
+    const hn::RebindToUnsigned<D> d32;
+    const auto bits = hn::PromoteTo(d32, narrow);
+    const auto sign = hn::ShiftLeft<24>(hn::And(bits, hn::Set(d32, 0x80u)));
+    const auto small = hn::And(bits, hn::Set(d32, 0x7fu));
+    const auto scaled = hn::Mul(hn::BitCast(d, hn::ShiftLeft<kShift>(small)),
+                                hn::BitCast(d, hn::Set(d32, (127 + 127 - kBias) << 23)));
+    // An infinity keeps an empty mantissa, a NaN a set one.
+    const auto special = hn::Or(hn::ShiftLeft<kShift>(hn::And(small, hn::Set(d32, (1u << kMantissaBits) - 1))),
+                                hn::Set(d32, 0x7f800000u));
+    const auto is_special = hn::Gt(small, hn::Set(d32, kLeastSpecial - 1));
+    return hn::BitCast(d, hn::Or(hn::IfThenElse(is_special, special, hn::BitCast(d32, scaled)), sign));
+  }
+
+  template <class D>
+  static HWY_INLINE hn::Vec<hn::Rebind<uint8_t, D>> narrow([[maybe_unused]] D d, hn::Vec<D> v) {
+    const hn::Rebind<uint8_t, D> d8;
+    const hn::RebindToUnsigned<D> d32;
+    const hn::RebindToSigned<D> di32;
+    const auto bits = hn::BitCast(d32, v);
+    const auto sign = hn::And(bits, hn::Set(d32, 0x80000000u));
+    const auto magnitude = hn::Xor(bits, sign);
+    const auto magic = hn::Set(d32, (127 - kBias + static_cast<uint32_t>(kShift) + 1) << 23);
+    const auto sum = hn::Add(hn::BitCast(d, magnitude), hn::BitCast(d, magic));
+    const auto denormal = hn::Sub(hn::BitCast(d32, sum), magic);
+    const auto odd = hn::And(hn::ShiftRight<kShift>(magnitude), hn::Set(d32, 1u));
+    const auto biased = hn::Sub(hn::Add(magnitude, hn::Set(d32, (1u << (kShift - 1)) - 1)), hn::Set(d32, (127 - kBias) << 23));
+    const auto normal = hn::ShiftRight<kShift>(hn::Add(biased, odd));
+    auto result = hn::IfThenElse(hn::Lt(magnitude, hn::Set(d32, (128 - kBias) << 23)), denormal, normal);
+    result = hn::IfThenElse(hn::Gt(result, hn::Set(d32, kLeastSpecial)), hn::Set(d32, kLeastSpecial), result);
+    result = hn::IfThenElse(hn::Gt(magnitude, hn::Set(d32, 0x7f800000u)), hn::Set(d32, 0x7fu), result);
+    result = hn::Or(result, hn::ShiftRight<24>(sign));
+    return hn::DemoteTo(d8, hn::BitCast(di32, result));
+  }
+};
+using Float8e4m3 = Float8<3, 7, false>;
+using Float8e5m2 = Float8<2, 15, true>;
+
 // ---- Operations ----
 
 struct Sum {
@@ -227,6 +280,43 @@ struct Min {
     } else {
       return hn::Min(a, b);
     }
+  }
+};
+
+struct BitAnd {
+  static constexpr bool kDivides = false;
+  template <class V>
+  static HWY_INLINE V combine(V a, V b) {
+    return hn::And(a, b);
+  }
+};
+
+struct BitOr {
+  static constexpr bool kDivides = false;
+  template <class V>
+  static HWY_INLINE V combine(V a, V b) {
+    return hn::Or(a, b);
+  }
+};
+
+struct BitXor {
+  static constexpr bool kDivides = false;
+  template <class V>
+  static HWY_INLINE V combine(V a, V b) {
+    return hn::Xor(a, b);
+  }
+};
+
+// Of two truth values, where every value but 0 is true: 0 or 1.
+template <class Bitwise>
+struct Logical {
+  static constexpr bool kDivides = false;
+  template <class V>
+  static HWY_INLINE V combine(V a, V b) {
+    const hn::DFromV<V> d;
+    const auto one = hn::Set(d, hn::TFromV<V>{1}), zero = hn::Zero(d);
+    const auto truth = [&](V v) { return hn::IfThenElse(hn::Eq(v, zero), zero, one); };
+    return Bitwise::combine(truth(a), truth(b));
   }
 };
 

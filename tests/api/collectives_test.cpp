@@ -2,11 +2,10 @@
 // ranks of a communicator are driven by one thread in groups.
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <string>
 #include <vector>
 
-#include "support/processes.h"
+#include "support/ranks.h"
 
 namespace treering::testing {
 namespace {
@@ -16,37 +15,12 @@ constexpr int32_t kUnwritten = -77'777;
 
 int32_t value_of(int rank, size_t i) { return static_cast<int32_t>((i * 13 + static_cast<size_t>(rank) * 101) % 9973); }
 
-// The communicators of all ranks, in this process.
-class Ranks {
- public:
-  Ranks(int count, const char* algorithm, int staging_bytes) : comms_(static_cast<size_t>(count)) {
-    trUniqueId id;
-    EXPECT_EQ(trGetUniqueId(&id), trSuccess);
-    trConfig_t config = TR_CONFIG_INITIALIZER;
-    config.algorithm = algorithm;
-    config.staging_bytes = staging_bytes;
-    config.timeout_ms = 60'000;
-    EXPECT_EQ(trGroupStart(), trSuccess);
-    for (int rank = 0; rank < count; ++rank)
-      trCommInitRankConfig(&comms_[static_cast<size_t>(rank)], count, id, rank, &config);
-    EXPECT_EQ(trGroupEnd(), trSuccess) << trGetLastError(nullptr);
-  }
-  ~Ranks() {
-    for (trComm_t comm : comms_) EXPECT_EQ(trCommDestroy(comm), trSuccess);
-  }
-  int count() const { return static_cast<int>(comms_.size()); }
-
-  // Calls body(rank, comm) for all ranks in one group.
-  void run(const std::function<trResult_t(int, trComm_t)>& body) {
-    ASSERT_EQ(trGroupStart(), trSuccess);
-    for (int rank = 0; rank < count(); ++rank)
-      EXPECT_EQ(body(rank, comms_[static_cast<size_t>(rank)]), trSuccess) << trGetLastError(nullptr);
-    ASSERT_EQ(trGroupEnd(), trSuccess) << trGetLastError(nullptr);
-  }
-
- private:
-  std::vector<trComm_t> comms_;
-};
+// Little staging memory: many slices already at moderate sizes.
+trConfig_t config_of(const char* algorithm) {
+  trConfig_t config = RankGroup::default_config();
+  config.algorithm = algorithm;
+  return config;
+}
 
 // What one collective is about, for rank r of n: sizes of its buffers in blocks, where the smaller lies in the larger
 // when in place, and the reference.
@@ -118,7 +92,7 @@ const Case kCases[] = {
      }},
 };
 
-void check_once(Ranks& ranks, const Case& c, size_t count, int root, bool in_place, const std::string& what) {
+void check_once(RankGroup& ranks, const Case& c, size_t count, int root, bool in_place, const std::string& what) {
   const int n = ranks.count();
   std::vector<Values> inputs, outputs;
   for (int rank = 0; rank < n; ++rank) {
@@ -157,8 +131,7 @@ void check_once(Ranks& ranks, const Case& c, size_t count, int root, bool in_pla
 void check(const Case& c, const char* algorithm) {
   const std::string forced = algorithm == nullptr ? "" : std::string(c.name) + ":" + algorithm;
   for (int n = 1; n <= 9; ++n) {
-    // Little staging memory: many slices already at moderate sizes.
-    Ranks ranks(n, algorithm == nullptr ? nullptr : forced.c_str(), 65536);
+    RankGroup ranks(n, config_of(algorithm == nullptr ? nullptr : forced.c_str()));
     for (size_t count : {size_t{0}, size_t{1}, size_t{7}, size_t{509}, size_t{20'011}})
       for (int root = 0; root < (c.rooted ? n : 1); root += n > 4 ? 3 : 1)
         for (bool in_place : {false, true}) {

@@ -27,18 +27,20 @@ inline uint32_t encode_magnitude(double value, int fraction_bits, int min_expone
   return std::min(bits, infinity);
 }
 
-template <int kFractionBits, int kMinExponent, uint32_t kInfinity>
+// kInfinity: the bits of the infinity, or, of formats without, of the only NaN.
+template <int kFractionBits, int kMinExponent, uint32_t kInfinity, class Storage = uint16_t, bool kInfinities = true>
 struct NarrowFormat {
   using Compute = float;
   static constexpr bool kNarrow = true;
-  static constexpr size_t kBytes = 2;
+  static constexpr size_t kBytes = sizeof(Storage);
+  static constexpr uint32_t kSign = 1u << (8 * sizeof(Storage) - 1);
 
   static float load(const uint8_t* from) {
-    uint16_t bits;
-    std::memcpy(&bits, from, 2);
-    const uint32_t magnitude = bits & 0x7fff;
+    Storage bits;
+    std::memcpy(&bits, from, sizeof bits);
+    const uint32_t magnitude = bits & (kSign - 1);
     double value;
-    if (magnitude > kInfinity) {
+    if (magnitude > kInfinity || (magnitude == kInfinity && !kInfinities)) {
       value = std::numeric_limits<double>::quiet_NaN();
     } else if (magnitude == kInfinity) {
       value = std::numeric_limits<double>::infinity();
@@ -48,7 +50,7 @@ struct NarrowFormat {
       const uint32_t significand = exponent == 0 ? fraction : fraction + (1u << kFractionBits);
       value = std::ldexp(significand, kMinExponent + std::max(exponent - 1, 0));
     }
-    return static_cast<float>(std::copysign(value, (bits & 0x8000) != 0 ? -1.0 : 1.0));
+    return static_cast<float>(std::copysign(value, (bits & kSign) != 0 ? -1.0 : 1.0));
   }
 
   static void store(float value, uint8_t* to) {
@@ -58,8 +60,8 @@ struct NarrowFormat {
     } else if (std::isfinite(value)) {
       bits = encode_magnitude(std::fabs(value), kFractionBits, kMinExponent, kInfinity);
     }
-    const auto stored = static_cast<uint16_t>(bits | (std::signbit(value) ? 0x8000u : 0u));
-    std::memcpy(to, &stored, 2);
+    const auto stored = static_cast<Storage>(bits | (std::signbit(value) ? kSign : 0u));
+    std::memcpy(to, &stored, sizeof stored);
   }
 
   static bool is_nan(const uint8_t* from) { return std::isnan(load(from)); }
@@ -85,6 +87,8 @@ struct PlainFormat {
 
 using Half = NarrowFormat<10, -24, 0x7c00>;
 using Bfloat = NarrowFormat<7, -133, 0x7f80>;
+using E4m3 = NarrowFormat<3, -9, 0x7f, uint8_t, false>;
+using E5m2 = NarrowFormat<2, -16, 0x7c, uint8_t>;
 
 template <class T>
 T combine(trRedOp_t op, T a, T b) {
@@ -98,6 +102,15 @@ T combine(trRedOp_t op, T a, T b) {
   if constexpr (kFloat) {
     return op == trProd ? a * b : a + b;
   } else {
+    switch (op) {
+      case trBitAnd: return static_cast<T>(a & b);
+      case trBitOr: return static_cast<T>(a | b);
+      case trBitXor: return static_cast<T>(a ^ b);
+      case trLogicalAnd: return a != 0 && b != 0;
+      case trLogicalOr: return a != 0 || b != 0;
+      case trLogicalXor: return (a != 0) != (b != 0);
+      default: break;
+    }
     const auto wide_a = static_cast<uint64_t>(a), wide_b = static_cast<uint64_t>(b);
     return static_cast<T>(op == trProd ? wide_a * wide_b : wide_a + wide_b);
   }

@@ -1,0 +1,291 @@
+// Every (collective that reduces, type, op) against a plain reference, in place and not, 1 to 9 ranks; every type through
+// the collectives that only move data; operations made by the user; what is refused.
+#include <complex>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "support/processes.h"
+#include "support/ranks.h"
+
+namespace treering::testing {
+namespace {
+
+using Bytes = std::vector<unsigned char>;
+
+// A type as the tests see it: writes small numbers, combines them exactly, and compares.
+struct Type {
+  trDataType_t id;
+  const char* name;
+  size_t size;
+  void (*put)(void* to, int value);
+  int (*get)(const void* from);
+};
+
+template <typename T>
+constexpr Type plain(trDataType_t id, const char* name) {
+  return {id, name, sizeof(T),
+          [](void* to, int value) {
+            const T stored = static_cast<T>(value);
+            std::memcpy(to, &stored, sizeof stored);
+          },
+          [](const void* from) {
+            T stored;
+            std::memcpy(static_cast<void*>(&stored), from, sizeof stored);
+            if constexpr (requires { stored.real(); })
+              return stored.imag() == 0 ? static_cast<int>(stored.real()) : -1;
+            else
+              return static_cast<int>(stored);
+          }};
+}
+
+// Of floats with few bits: value = 0 .. 16 are exact in each.
+template <int kFractionBits, int kBias, typename Storage>
+constexpr Type narrow(trDataType_t id, const char* name) {
+  return {id, name, sizeof(Storage),
+          [](void* to, int value) {
+            Storage stored = 0;
+            if (value != 0) {
+              int exponent = 31 - __builtin_clz(static_cast<unsigned>(value));
+              stored = static_cast<Storage>(((exponent + kBias) << kFractionBits) +
+                                            (((value << kFractionBits) >> exponent) - (1 << kFractionBits)));
+            }
+            std::memcpy(to, &stored, sizeof stored);
+          },
+          [](const void* from) {
+            Storage stored;
+            std::memcpy(&stored, from, sizeof stored);
+            if (stored == 0) return 0;
+            const int exponent = (stored >> kFractionBits) - kBias;
+            const int significand = (1 << kFractionBits) + (stored & ((1 << kFractionBits) - 1));
+            return exponent >= kFractionBits ? significand << (exponent - kFractionBits)
+                                             : significand >> (kFractionBits - exponent);
+          }};
+}
+
+const Type kTypes[] = {
+    plain<int8_t>(trInt8, "int8"),
+    plain<uint8_t>(trUint8, "uint8"),
+    plain<int32_t>(trInt32, "int32"),
+    plain<uint32_t>(trUint32, "uint32"),
+    plain<int64_t>(trInt64, "int64"),
+    plain<uint64_t>(trUint64, "uint64"),
+    narrow<10, 15, uint16_t>(trFloat16, "float16"),
+    plain<float>(trFloat32, "float32"),
+    plain<double>(trFloat64, "float64"),
+    narrow<7, 127, uint16_t>(trBfloat16, "bfloat16"),
+    narrow<3, 7, uint8_t>(trFloat8e4m3, "e4m3"),
+    narrow<2, 15, uint8_t>(trFloat8e5m2, "e5m2"),
+    plain<std::complex<float>>(trComplex64, "complex64"),
+    plain<std::complex<double>>(trComplex128, "complex128"),
+    plain<uint8_t>(trBool, "bool"),
+};
+
+bool is_integer(trDataType_t type) { return type <= trUint64; }
+bool is_complex(trDataType_t type) { return type == trComplex64 || type == trComplex128; }
+bool supported(trDataType_t type, trRedOp_t op) {
+  if (op >= trBitAnd) return is_integer(type) || type == trBool;
+  if (type == trBool) return false;
+  return !is_complex(type) || (op != trMax && op != trMin);
+}
+
+// The value of one rank's element: 0, 1 or 2, so that sums and products of 9 are exact in every type: at most 4 ranks
+// give something to a sum, two give a factor 2 to a product.
+int input(int rank, size_t i, trRedOp_t op, trDataType_t type) {
+  const auto k = static_cast<int>((i * 5 + static_cast<size_t>(rank) * 3) % 7);
+  if (op == trProd) return (rank + static_cast<int>(i)) % 5 == 0 ? 2 : 1;
+  if (op == trSum || op == trAvg) return rank % 3 == static_cast<int>(i % 3) ? 1 : 0;
+  if (type == trBool) return k % 2;
+  return k % 3;
+}
+
+int expected(int n, size_t i, trRedOp_t op, trDataType_t type) {
+  int result = input(0, i, op, type);
+  for (int rank = 1; rank < n; ++rank) {
+    const int next = input(rank, i, op, type);
+    switch (op) {
+      case trProd: result *= next; break;
+      case trMax: result = std::max(result, next); break;
+      case trMin: result = std::min(result, next); break;
+      case trBitAnd: result &= next; break;
+      case trBitOr: result |= next; break;
+      case trBitXor: result ^= next; break;
+      case trLogicalAnd: result = result != 0 && next != 0; break;
+      case trLogicalOr: result = result != 0 || next != 0; break;
+      case trLogicalXor: result = (result != 0) != (next != 0); break;
+      default: result += next;
+    }
+  }
+  return result;
+}
+
+enum class Kind { kAllReduce, kReduce, kReduceScatter };
+
+void check_reduction(RankGroup& ranks, Kind kind, const Type& type, trRedOp_t op, size_t count, bool in_place) {
+  const int n = ranks.count(), root = n - 1;
+  const size_t input_count = kind == Kind::kReduceScatter ? count * static_cast<size_t>(n) : count;
+  std::vector<Bytes> inputs, outputs;
+  for (int rank = 0; rank < n; ++rank) {
+    inputs.emplace_back(input_count * type.size + 1);
+    outputs.emplace_back(count * type.size + 1, 0xEE);
+    for (size_t i = 0; i < input_count; ++i) type.put(inputs.back().data() + i * type.size, input(rank, i, op, type.id));
+  }
+  auto result_of = [&](int rank) {
+    const auto r = static_cast<size_t>(rank);
+    if (!in_place) return outputs[r].data();
+    return inputs[r].data() + (kind == Kind::kReduceScatter ? r * count * type.size : 0);
+  };
+  ranks.run([&](int rank, trComm_t comm) {
+    const void* in = inputs[static_cast<size_t>(rank)].data();
+    if (kind == Kind::kAllReduce) return trAllReduce(in, result_of(rank), count, type.id, op, comm, nullptr);
+    if (kind == Kind::kReduce) return trReduce(in, result_of(rank), count, type.id, op, root, comm, nullptr);
+    return trReduceScatter(in, result_of(rank), count, type.id, op, comm, nullptr);
+  });
+  for (int rank = 0; rank < n; ++rank) {
+    if (kind == Kind::kReduce && rank != root) continue;
+    for (size_t i = 0; i < count; ++i) {
+      const size_t element = kind == Kind::kReduceScatter ? static_cast<size_t>(rank) * count + i : i;
+      int want = expected(n, element, op, type.id);
+      int got = type.get(result_of(rank) + i * type.size);
+      if (op == trAvg) {  // compared as the sum: exact for a power of two, else only where it divides
+        if (is_integer(type.id) ? got == want / n : want % n != 0) continue;
+        want /= n;
+      }
+      ASSERT_EQ(got, want) << type.name << " op " << op << " kind " << static_cast<int>(kind) << " rank " << rank << " of "
+                           << n << " element " << i << " of " << count << (in_place ? " in place" : "");
+    }
+  }
+}
+
+TEST(Types, EveryReductionWithEveryTypeAndOp) {
+  for (int n = 1; n <= 9; ++n) {
+    RankGroup ranks(n);
+    for (const Type& type : kTypes)
+      for (int op = trSum; op <= trLogicalXor; ++op)
+        for (Kind kind : {Kind::kAllReduce, Kind::kReduce, Kind::kReduceScatter})
+          for (size_t count : {size_t{0}, size_t{1}, size_t{31}, size_t{4099}})
+            for (bool in_place : {false, true}) {
+              if (!supported(type.id, static_cast<trRedOp_t>(op))) continue;
+              check_reduction(ranks, kind, type, static_cast<trRedOp_t>(op), count, in_place);
+              if (HasFatalFailure()) return;
+            }
+  }
+}
+
+// The collectives that only move data move the bytes of every type.
+TEST(Types, EveryTypeMoves) {
+  constexpr int kRanks = 3;
+  RankGroup ranks(kRanks);
+  for (const Type& type : kTypes)
+    for (size_t count : {size_t{1}, size_t{1009}}) {
+      std::vector<Bytes> in, all, one;
+      for (size_t r = 0; r < kRanks; ++r) {
+        in.emplace_back(kRanks * count * type.size);
+        for (size_t i = 0; i < in.back().size(); ++i) in.back()[i] = static_cast<unsigned char>(i * 7 + r * 31);
+        all.emplace_back(in.back().size());
+        one.emplace_back(count * type.size);
+      }
+      const size_t block = count * type.size;
+      auto run = [&](auto call) { ranks.run([&](int r, trComm_t comm) { return call(static_cast<size_t>(r), comm); }); };
+      run([&](size_t r, trComm_t comm) { return trAllGather(in[r].data(), all[r].data(), count, type.id, comm, nullptr); });
+      for (size_t r = 0; r < kRanks; ++r)
+        for (size_t s = 0; s < kRanks; ++s)
+          ASSERT_EQ(std::memcmp(all[r].data() + s * block, in[s].data(), block), 0) << type.name;
+      run([&](size_t r, trComm_t comm) { return trAllToAll(in[r].data(), all[r].data(), count, type.id, comm, nullptr); });
+      for (size_t r = 0; r < kRanks; ++r)
+        for (size_t s = 0; s < kRanks; ++s)
+          ASSERT_EQ(std::memcmp(all[r].data() + s * block, in[s].data() + r * block, block), 0) << type.name;
+      run([&](size_t r, trComm_t comm) { return trScatter(in[r].data(), one[r].data(), count, type.id, 1, comm, nullptr); });
+      for (size_t r = 0; r < kRanks; ++r) ASSERT_EQ(std::memcmp(one[r].data(), in[1].data() + r * block, block), 0) << type.name;
+      run([&](size_t r, trComm_t comm) { return trBroadcast(in[r].data(), one[r].data(), count, type.id, 2, comm, nullptr); });
+      for (size_t r = 0; r < kRanks; ++r) ASSERT_EQ(std::memcmp(one[r].data(), in[2].data(), block), 0) << type.name;
+      run([&](size_t r, trComm_t comm) { return trGather(in[r].data(), all[r].data(), count, type.id, 0, comm, nullptr); });
+      for (size_t s = 0; s < kRanks; ++s) ASSERT_EQ(std::memcmp(all[0].data() + s * block, in[s].data(), block), 0) << type.name;
+    }
+}
+
+TEST(Types, WhatIsNotDefinedIsRefused) {
+  RankGroup ranks(1);
+  unsigned char buffer[64] = {};
+  for (const Type& type : kTypes)
+    for (int op = trSum; op <= trLogicalXor; ++op) {
+      if (supported(type.id, static_cast<trRedOp_t>(op))) continue;
+      EXPECT_EQ(trAllReduce(buffer, buffer, 1, type.id, static_cast<trRedOp_t>(op), ranks.comm(0), nullptr), trInvalidArgument);
+      EXPECT_NE(std::strstr(trGetLastError(nullptr), "is not defined for datatype"), nullptr) << trGetLastError(nullptr);
+    }
+  EXPECT_EQ(trAllReduce(buffer, buffer, 1, trFloat32, static_cast<trRedOp_t>(64), ranks.comm(0), nullptr), trInvalidArgument);
+  EXPECT_EQ(trBroadcast(buffer, buffer, 1, trFloat32, 1, ranks.comm(0), nullptr), trInvalidArgument);
+  EXPECT_NE(std::strstr(trGetLastError(nullptr), "root is 1"), nullptr) << trGetLastError(nullptr);
+}
+
+TEST(UserOperations, PreMultipliedSum) {
+  for (int n : {1, 2, 5}) {
+    RankGroup ranks(n);
+    std::vector<trRedOp_t> ops(static_cast<size_t>(n));
+    for (int rank = 0; rank < n; ++rank) {  // each rank its own scalar
+      const float scalar = static_cast<float>(rank + 1) / 2;
+      ASSERT_EQ(trRedOpCreatePreMulSum(&ops[static_cast<size_t>(rank)], &scalar, trFloat32, ranks.comm(rank)), trSuccess);
+    }
+    for (size_t count : {size_t{1}, size_t{100}, size_t{50'021}}) {
+      std::vector<std::vector<float>> buffers(static_cast<size_t>(n), std::vector<float>(count, 4.0f));
+      ranks.run([&](int rank, trComm_t comm) {
+        auto& buffer = buffers[static_cast<size_t>(rank)];
+        return trAllReduce(buffer.data(), buffer.data(), count, trFloat32, ops[static_cast<size_t>(rank)], comm, nullptr);
+      });
+      for (const auto& buffer : buffers)
+        for (float value : buffer) ASSERT_EQ(value, static_cast<float>(n * (n + 1))) << n << " ranks, " << count;
+    }
+    double buffer = 0;
+    EXPECT_EQ(trAllReduce(&buffer, &buffer, 1, trFloat64, ops[0], ranks.comm(0), nullptr), trInvalidArgument);
+    EXPECT_EQ(trRedOpDestroy(ops[0], ranks.comm(0)), trSuccess);
+    EXPECT_EQ(trRedOpDestroy(ops[0], ranks.comm(0)), trInvalidArgument);
+  }
+}
+
+// The product of 2x2 matrices: associative, not commutative.
+struct Matrix {
+  int64_t a, b, c, d;
+};
+void multiply(const void* in, void* inout, size_t count, trDataType_t, void*) {
+  const auto* left = static_cast<const int64_t*>(in);
+  auto* right = static_cast<int64_t*>(inout);
+  for (size_t i = 0; i + 3 < count; i += 4) {
+    const Matrix x{left[i], left[i + 1], left[i + 2], left[i + 3]}, y{right[i], right[i + 1], right[i + 2], right[i + 3]};
+    right[i] = x.a * y.a + x.b * y.c;
+    right[i + 1] = x.a * y.b + x.b * y.d;
+    right[i + 2] = x.c * y.a + x.d * y.c;
+    right[i + 3] = x.c * y.b + x.d * y.d;
+  }
+}
+
+TEST(UserOperations, NonCommutativeFunctionKeepsTheOrderOfTheRanks) {
+  for (int n : {1, 2, 3, 7})
+    for (size_t matrices : {size_t{1}, size_t{5000}}) {
+      RankGroup ranks(n);
+      std::vector<trRedOp_t> ops(static_cast<size_t>(n));
+      for (int rank = 0; rank < n; ++rank)
+        ASSERT_EQ(trRedOpCreateUser(&ops[static_cast<size_t>(rank)], multiply, nullptr, 0, ranks.comm(rank)), trSuccess);
+      std::vector<std::vector<int64_t>> buffers;
+      Matrix expected{1, 0, 0, 1};
+      for (int rank = 0; rank < n; ++rank) {
+        const Matrix own{rank + 1, 1, rank % 2, 1};
+        buffers.emplace_back();
+        for (size_t m = 0; m < matrices; ++m) buffers.back().insert(buffers.back().end(), {own.a, own.b, own.c, own.d});
+        expected = {expected.a * own.a + expected.b * own.c, expected.a * own.b + expected.b * own.d,
+                    expected.c * own.a + expected.d * own.c, expected.c * own.b + expected.d * own.d};
+      }
+      ranks.run([&](int rank, trComm_t comm) {
+        auto& buffer = buffers[static_cast<size_t>(rank)];
+        return trAllReduce(buffer.data(), buffer.data(), buffer.size(), trInt64, ops[static_cast<size_t>(rank)], comm, nullptr);
+      });
+      for (const auto& buffer : buffers)
+        for (size_t m = 0; m < matrices; ++m) {
+          const int64_t* got = buffer.data() + 4 * m;
+          ASSERT_TRUE(got[0] == expected.a && got[1] == expected.b && got[2] == expected.c && got[3] == expected.d)
+              << n << " ranks, matrix " << m << " of " << matrices;
+        }
+    }
+}
+
+}  // namespace
+}  // namespace treering::testing

@@ -1,0 +1,51 @@
+// All ranks of a communicator in one process, driven by one thread in groups.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <vector>
+
+#include "treering/treering.h"
+
+namespace treering::testing {
+
+class RankGroup {
+ public:
+  // Little staging memory makes many slices already at moderate sizes.
+  explicit RankGroup(int count, trConfig_t config = default_config()) : comms_(static_cast<size_t>(count)) {
+    trUniqueId id;
+    EXPECT_EQ(trGetUniqueId(&id), trSuccess);
+    EXPECT_EQ(trGroupStart(), trSuccess);
+    for (trComm_t& comm : comms_)
+      trCommInitRankConfig(&comm, count, id, static_cast<int>(&comm - comms_.data()), &config);
+    EXPECT_EQ(trGroupEnd(), trSuccess) << trGetLastError(nullptr);
+  }
+  ~RankGroup() {
+    for (trComm_t comm : comms_) EXPECT_EQ(trCommDestroy(comm), trSuccess);
+  }
+  RankGroup(const RankGroup&) = delete;
+  RankGroup& operator=(const RankGroup&) = delete;
+
+  static trConfig_t default_config() {
+    trConfig_t config = TR_CONFIG_INITIALIZER;
+    config.staging_bytes = 65536;
+    config.timeout_ms = 60'000;
+    return config;
+  }
+
+  int count() const { return static_cast<int>(comms_.size()); }
+  trComm_t comm(int rank) const { return comms_[static_cast<size_t>(rank)]; }
+
+  // Calls body(rank, comm) for all ranks in one group.
+  void run(const std::function<trResult_t(int, trComm_t)>& body) {
+    ASSERT_EQ(trGroupStart(), trSuccess);
+    for (int rank = 0; rank < count(); ++rank) EXPECT_EQ(body(rank, comm(rank)), trSuccess) << trGetLastError(nullptr);
+    ASSERT_EQ(trGroupEnd(), trSuccess) << trGetLastError(nullptr);
+  }
+
+ private:
+  std::vector<trComm_t> comms_;
+};
+
+}  // namespace treering::testing
