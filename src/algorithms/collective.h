@@ -53,6 +53,8 @@ struct CollectiveInfo {
   uint32_t part_count(uint32_t ranks) const {
     return parts == Parts::kOne ? 1 : parts == Parts::kRanks ? ranks : ranks * ranks;
   }
+  // Whether the buffer with that index has a block for every part (kRanks), or one alone.
+  static bool holds_all(uint32_t (*index)(const PartOf&)) { return index({0, 1, 2, 0}) == 1; }
   // The part whose input lies where the output of `part` lies when a call is in place.
   uint32_t in_place_part(uint32_t part, uint32_t ranks) const {
     return parts == Parts::kPairs ? part % ranks * ranks + part / ranks : part;

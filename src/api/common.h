@@ -30,6 +30,9 @@ inline Status null_argument(const char* call, const char* name) {
 inline StreamId stream_id(trStream_t stream) { return reinterpret_cast<StreamId>(stream); }
 inline EventId event_id(trEvent_t event) { return reinterpret_cast<EventId>(event); }
 
+// nullptr for a NULL handle.
+std::shared_ptr<Compression> compression_of(trCompression_t handle);
+
 // Checks one collective and runs it, gives it to its stream, or adds it to the open group.
 trResult_t submit(trComm_t comm, Operation operation, trStream_t stream);
 // The same for an operation whose lanes the communicator has to make; `prepare` fills transfers, or fails.

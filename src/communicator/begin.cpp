@@ -5,6 +5,7 @@
 
 #include "communicator/communicator.h"
 #include "core/types.h"
+#include "executor/block_float8.h"
 
 namespace treering {
 namespace {
@@ -17,7 +18,8 @@ uint32_t signature_of(const Operation& operation, uint64_t number) {
   const uint32_t op = operation.reduction == nullptr ? static_cast<uint32_t>(operation.op)
                       : operation.reduction->function == nullptr ? 254u
                                                                  : 255u;
-  uint64_t hash = number * 0x9E3779B97F4A7C15u + (operation.lanes != nullptr ? 0 : operation.count);
+  uint64_t hash = number * 0x9E3779B97F4A7C15u +
+                  (operation.lanes != nullptr || operation.blocks != nullptr ? 0 : operation.count);
   hash = (hash ^ hash >> 29) * 0xBF58476D1CE4E5B9u + (static_cast<uint64_t>(operation.type) << 8) + op +
          (static_cast<uint64_t>(operation.collective) << 16) + (static_cast<uint64_t>(operation.root) << 24) +
          (operation.pieces != nullptr ? 0x80000000u : 0);
@@ -31,6 +33,10 @@ uint32_t signature_of(const Operation& operation, uint64_t number) {
 }  // namespace
 
 Status Communicator::check(Operation* operation) {
+  const bool sums = operation->op == trSum || operation->op == trAvg;
+  if (wire_ != nullptr && operation->collective == Collective::kAllReduce && operation->compression == nullptr &&
+      operation->type == trFloat32 && sums && operation->lanes == nullptr)
+    operation->compression = wire_;
   const auto made = static_cast<size_t>(operation->op) - trRedOpFirstCreated;
   if (operation->op >= trRedOpFirstCreated && made < reductions_.size()) operation->reduction = reductions_[made];
   return check_operation(operation, rank(), ranks());
@@ -84,9 +90,14 @@ void Communicator::fill_call(const Operation& operation) {
     call_.user_context = operation.reduction->context;
     if (call_.user == nullptr) call_.scale = operation.reduction->scale.data();
   }
-  if (operation.compression != nullptr) {
-    call_.type = operation.compression->wire;
-    call_.type_size = find_type(call_.type)->size;
+  call_.coded = trFloat32;
+  if (operation.compression == nullptr || context_.ranks == 1) return;
+  const trDataType_t wire = operation.compression->wire;
+  if (wire == trFloat8e4m3 || wire == trFloat8e5m2) {
+    call_.coded = wire;
+  } else {
+    call_.type = wire;
+    call_.type_size = find_type(wire)->size;
     call_.wide_memory = true;
   }
 }
@@ -113,15 +124,14 @@ void Communicator::find_regions(const Operation& operation) {
   // The larger buffer's size serves for both: the region that holds most of it is found.
   const size_t bytes = operation.elements(context_.ranks) * call_.memory_size();
   const size_t block = (operation.blocks == nullptr ? operation.count : operation.blocks->parts.largest) * call_.memory_size();
-  const PartOf second{context_.rank, 1, context_.ranks, operation.root};
   const CollectiveInfo& info = *call_.layout.collective;
-  const bool many = info.parts != Parts::kOne && context_.ranks > 1;
-  const bool whole_input = many && (info.parts == Parts::kPairs || info.input_index(second) == 1);
-  const bool whole_output = many && (info.parts == Parts::kPairs || info.output_index(second) == 1);
-  call_.input_region = published(operation.input, whole_input || !many ? bytes : block);
+  const bool blocks = info.parts == Parts::kRanks;
+  const bool whole_input = !blocks || CollectiveInfo::holds_all(info.input_index);
+  const bool whole_output = !blocks || CollectiveInfo::holds_all(info.output_index);
+  call_.input_region = published(operation.input, whole_input ? bytes : block);
   call_.output_region = operation.input == operation.output && whole_input == whole_output
                             ? call_.input_region
-                            : published(operation.output, whole_output || !many ? bytes : block);
+                            : published(operation.output, whole_output ? bytes : block);
 }
 
 // Tells the other ranks what this one calls and where its output lies.
@@ -146,12 +156,22 @@ void Communicator::announce(const Operation& operation, const Program* program) 
   status.operation.store(call_.operation, std::memory_order_release);
 }
 
+// The input becomes what will travel; what rounding takes from it is kept for the next call.
+void Communicator::add_residual(const Operation& operation) {
+  Compression& kept = *operation.compression;
+  round_with_feedback(kept.wire, static_cast<const float*>(operation.input), operation.count, kept.residual.data(),
+                      kept.adjusted.data());
+  call_.input = View(kept.adjusted.data());
+  call_.in_place = false;
+}
+
 Status Communicator::begin(const Operation& operation) {
   if (!failure_.ok()) return failure_;
   if (Status verdict = watch_->verdict(); !verdict.ok()) return failure_ = verdict;
   fill_call(operation);
   const Program* program = nullptr;
   in_mailbox_ = false;
+  if (operation.compression != nullptr && operation.compression->error_feedback) add_residual(operation);
   if (operation.lanes == nullptr) {
     uint32_t constraints = 0;
     if (operation.blocks != nullptr) constraints |= kUnequalParts;

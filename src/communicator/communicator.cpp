@@ -201,6 +201,13 @@ Status Communicator::plan_schedules(const std::string& blob) {
   prepare_executor();
   machine.slot_bytes = context_.pools[0].slot_bytes();
   context_.streaming_bytes = static_cast<size_t>(static_cast<double>(machine.llc_bytes) / (4.0 * context_.ranks));
+  if (!config_.wire.empty()) {
+    wire_ = std::make_shared<Compression>();
+    wire_->wire = config_.wire == "fp16"       ? trFloat16
+                  : config_.wire == "bf16"     ? trBfloat16
+                  : config_.wire == "fp8-e4m3" ? trFloat8e4m3
+                                               : trFloat8e5m2;
+  }
   schedules_ = std::make_unique<ScheduleCache>(std::move(plan), context_.rank, machine, config_.algorithm,
                                                static_cast<uint32_t>(config_.channels));
   if (context_.rank == 0)

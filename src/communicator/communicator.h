@@ -94,6 +94,7 @@ class Communicator {
   Status plan_schedules(const std::string& blob);
   void prepare_executor();
   void fill_call(const Operation& operation);
+  void add_residual(const Operation& operation);
   void announce(const Operation& operation, const Program* program);
   void find_regions(const Operation& operation);
   void finish();
@@ -113,6 +114,7 @@ class Communicator {
   std::unique_ptr<Watch> watch_;
   Mailbox mailbox_;
   Call call_;
+  std::shared_ptr<Compression> wire_;  // of all float32 sums, when the settings say so
   std::vector<std::shared_ptr<const Reduction>> reductions_;  // by op - trRedOpFirstCreated
   bool in_mailbox_ = false;
   bool active_ = false;

@@ -29,7 +29,7 @@ Extent extent_of(const Operation& operation, uint32_t rank, uint32_t ranks, bool
     blocks = std::max(blocks, index({rank, part, ranks, operation.root}) + 1);
   }
   if (!extent.used) return extent;
-  const bool holds_all = info.parts == Parts::kRanks && ranks > 1 && index({rank, 1, ranks, operation.root}) == 1;
+  const bool holds_all = info.parts == Parts::kRanks && CollectiveInfo::holds_all(index);
   if (operation.blocks == nullptr) {
     extent.elements = blocks * operation.count;
     if (holds_all) extent.own_offset = rank * operation.count;
@@ -67,6 +67,9 @@ Status check_reduction(const Operation& operation, uint32_t rank) {
   }
   if (operation.compression != nullptr) {
     if (operation.type != trFloat32) return bad(operation, rank, "datatype is {}; only float travels compressed", type.name);
+    if (operation.compression->error_feedback && operation.count > operation.compression->residual.size())
+      return bad(operation, rank, "count is {}, but the compression keeps the residue of {} elements", operation.count,
+                 operation.compression->residual.size());
     if (operation.op != trSum && operation.op != trAvg)
       return bad(operation, rank, "op is {}; only sum and avg travel compressed", static_cast<int>(operation.op));
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/types.h"
+#include "executor/block_float8.h"
 
 namespace treering {
 namespace {
@@ -13,6 +14,10 @@ constexpr size_t kChunkAlignment = 64;
 constexpr size_t kMinSliceBytes = 64 << 10;
 
 size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+// Elements at whose multiples chunks begin. Blocks of float8 must be the same however often a value is passed on.
+size_t alignment(const Call& call) {
+  return call.is_coded() ? kFloat8Block : std::max<size_t>(kChunkAlignment / call.type_size, 1);
+}
 size_t divide_up(size_t value, size_t unit) { return (value + unit - 1) / unit; }
 
 }  // namespace
@@ -49,7 +54,7 @@ size_t Execution::largest_chunk(uint32_t max_span) const {
   size_t slot = context_->pools[0].slot_bytes();
   if (call_.chunk_bytes != 0) slot = std::min(slot, call_.chunk_bytes * element / call_.type_size);
   size_t fit = context_->pools[0].slot_bytes() / element / max_span;
-  size_t align = std::min(std::max<size_t>(kChunkAlignment / call_.type_size, 1), std::max<size_t>(fit, 1));
+  size_t align = std::min(alignment(call_), std::max<size_t>(fit, 1));
   return std::max(align, slot / element / max_span / align * align);
 }
 
@@ -59,7 +64,7 @@ void Execution::bind(const Program& program, const Call& call) {
   const Schedule& first = program.channels[0];
   const bool pairs = layout.collective->parts == Parts::kPairs;
   input_may_be_referenced_ =
-      call.scale == nullptr && !call.wide_memory && (!call.in_place || (program.input_used_once && !pairs));
+      call.scale == nullptr && call.is_plain() && (!call.in_place || (program.input_used_once && !pairs));
   elides_ = first.parts > 1;
   const size_t elements = layout.largest_part();
   const size_t blocks = layout.collective->parts == Parts::kOne ? 1 : layout.ranks;
@@ -67,7 +72,7 @@ void Execution::bind(const Program& program, const Call& call) {
 
   // Slices of equal size, as many on every channel.
   const size_t largest = largest_chunk(program.max_span);
-  const size_t align = std::min(std::max<size_t>(kChunkAlignment / call.type_size, 1), largest);
+  const size_t align = std::min(alignment(call), largest);
   chunks_of_part_ = first.chunks / first.parts;
   const auto channels = static_cast<uint32_t>(program.channels.size());
   size_t slices = std::max<size_t>(1, divide_up(elements, largest * chunks_of_part_));

@@ -64,6 +64,7 @@ struct Call {
   trDataType_t type = trFloat32;  // of the elements of messages
   size_t type_size = 0;           // of `type`
   bool wide_memory = false;       // the buffers hold float32; `type` is what it travels as
+  trDataType_t coded = trFloat32;  // float8: float32 travels in scaled blocks of it (block_float8.h)
   trRedOp_t op = trSum;
   const void* scale = nullptr;      // an element of `type` that every input is multiplied by
   trReduceFunction user = nullptr;  // combines instead of `op`
@@ -72,13 +73,16 @@ struct Call {
   Region input_region;     // id 0: ordinary memory
   Region output_region;
 
+  bool is_coded() const { return coded != trFloat32; }
+  // Whether messages hold elements as the buffers do, so that peers may work on the buffers.
+  bool is_plain() const { return !wide_memory && !is_coded(); }
   size_t memory_size() const { return wide_memory ? sizeof(float) : type_size; }
 };
 
 // Whether peers may store results into the output while the call is under way: then no input that somebody has yet to
 // read lies there.
 inline bool output_is_open(const Program& program, const Call& call) {
-  if (!call.output.in_one_piece() || call.wide_memory) return false;
+  if (!call.output.in_one_piece() || !call.is_plain()) return false;
   return !call.in_place || (program.input_used_once && call.layout.collective->parts != Parts::kPairs);
 }
 
@@ -162,6 +166,12 @@ class Execution {
   Mode choose_mode(const StepState& state, uint32_t peer, Connection* connection, std::byte** delivered_to) const;
   bool may_reference(const StepState& state, const Connection& connection) const;
   bool move_data(const StepState& state);
+  bool move_coded(const StepState& state);
+  bool load_coded(const StepState& state, size_t source, uint32_t received, size_t done, size_t count, float* values);
+  template <typename Visit>
+  void visit_runs(const StepState& state, const Operand& operand, const Piece& piece, size_t done, size_t count,
+                  Visit visit) const;
+  size_t wire_size(size_t count, bool wide) const;
   bool move_run(const StepState& state, ReduceCall* call, const Piece& piece, size_t done, size_t count);
   bool fetch_payloads(const StepState& state, const Piece& piece, size_t done, size_t count);
   const void* address_of(const StepState& state, const Operand& operand, const Piece& piece, size_t done) const;

@@ -15,6 +15,7 @@ constexpr size_t kLargestElement = 16;  // bytes
 // Walks the pieces, and in each the runs that lie in one piece in every buffer.
 bool Execution::move_data(const StepState& state) {
   if (state.count == 0 || destinations_.empty()) return true;
+  if (call_.is_coded()) return move_coded(state);
   const Step& step = *state.step;
   const bool result = (step.flags & kFinal) != 0 && (step.flags & kReduce) != 0;
   ReduceCall call;

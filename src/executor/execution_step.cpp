@@ -1,6 +1,7 @@
 // One step: its operands, where its value goes, and the messages that tell of it.
 #include <algorithm>
 
+#include "executor/block_float8.h"
 #include "executor/execution.h"
 
 namespace treering {
@@ -17,6 +18,11 @@ constexpr uint64_t kLaneMessages = 2;
 uint32_t Execution::signature_of(const StepState& state) const {
   if (state.item == nullptr) return call_.signature;
   return call_.signature ^ static_cast<uint32_t>((state.item->count + 1) * 0x9E3779B97F4A7C15u >> 32);
+}
+
+size_t Execution::wire_size(size_t count, bool wide) const {
+  if (call_.is_coded()) return encoded_bytes(count);
+  return count * (wide ? sizeof(float) : call_.type_size);
 }
 
 // Collects the received messages and the local operand in their order; false when a message is missing or wrong.
@@ -38,7 +44,7 @@ bool Execution::gather_operands(StepState* state) {
     if (i == step.local_position) add_local_operand(*state);
     uint32_t peer = state->at->receive_peer(i);
     const Message& message = *context_->connection(state->link, peer)->front();
-    size_t expected = state->count * (message.wide ? sizeof(float) : call_.type_size);
+    size_t expected = wire_size(state->count, message.wide);
     if (message.signature != signature || message.bytes != expected) {
       fail({trInvalidUsage, "the ranks' calls differ"}, peer);
       return false;
@@ -56,7 +62,7 @@ bool Execution::gather_operands(StepState* state) {
   if (step.local_position >= step.receive_count) add_local_operand(*state);
   if (wide_messages_ && (step.flags & kScratch) != 0) wide_source = true;
   state->wide_value = wide_messages_ && (step.flags & kFinal) == 0 && ((step.flags & kReduce) != 0 || wide_source);
-  state->wire_bytes = state->count * (state->wide_value ? sizeof(float) : call_.type_size);
+  state->wire_bytes = wire_size(state->count, state->wide_value);
   return true;
 }
 
@@ -75,7 +81,7 @@ void Execution::add_stores(StepState* state) {
   if ((flags & kStore) != 0 && !state->delivered)
     destinations_.push_back({nullptr, Place::kOutput, call_.wide_memory, streaming_});
   // Where the value lies in the user's memory, in one piece, once the step is done.
-  if (pieces_.size() != 1 || call_.wide_memory) return;
+  if (pieces_.size() != 1 || !call_.is_plain()) return;
   const Piece& piece = pieces_[0];
   View::Run run{nullptr, 0};
   if ((flags & kStore) != 0 && (flags & kFinal) != 0) {
@@ -129,7 +135,7 @@ Execution::Mode Execution::choose_mode(const StepState& state, uint32_t peer, Co
                                        std::byte** delivered_to) const {
   if (state.wire_bytes <= kInlineBytes) return Mode::kInline;
   const RankStatus* status = connection->peer_status();
-  if ((state.step->flags & kFinal) != 0 && state.item == nullptr && !call_.wide_memory && pieces_.size() == 1 &&
+  if ((state.step->flags & kFinal) != 0 && state.item == nullptr && call_.is_plain() && pieces_.size() == 1 &&
       call_.layout.unequal == nullptr && status != nullptr &&
       status->operation.load(std::memory_order_acquire) == call_.operation &&
       status->output_address.load(std::memory_order_relaxed) != 0) {

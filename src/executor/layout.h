@@ -85,9 +85,7 @@ struct Layout {
  private:
   size_t offset(uint32_t part, uint32_t (*index)(const PartOf&)) const {
     if (unequal == nullptr) return index(ask(part)) * count;
-    // A buffer that has a block for every part, or this rank's block alone.
-    const bool holds_all = ranks > 1 && index(ask(1)) == 1;
-    return holds_all ? unequal->offsets[part] : 0;
+    return CollectiveInfo::holds_all(index) ? unequal->offsets[part] : 0;
   }
 };
 

@@ -17,7 +17,7 @@ refused() {
     failures=$((failures + 1))
   fi
 }
-refused "unknown algorithm 'rong'; the known ones are: one-shot, two-shot, ring" --algorithm rong --ranks 4
+refused "unknown algorithm 'rong' of allreduce; the known ones are: one-shot, two-shot, ring" --algorithm rong --ranks 4
 refused "algorithm NAME is required" --ranks 4
 refused "ranks N is required" --algorithm ring
 refused "rank 4: ranks are 0 to 3" --algorithm ring --ranks 4 --rank 4
@@ -40,6 +40,10 @@ accepted "6 times, chunk -1, peer +0:" --algorithm ring --ranks 8 --rank 1 --com
 accepted "rank 2  step 1: receive chunk 0 from 0, 1, 3, reduce in the order 0, 1, input, 3, store (final)" \
   --algorithm one-shot --ranks 4
 accepted "verify: all 1000 ranks end with the result" --algorithm tree --ranks 1000 --rank 0 --verify --shuffle 7
+accepted "verify: all 13 ranks end with the result" --collective alltoall --algorithm bruck --ranks 13 --verify
+accepted "rank 1  step 0: receive chunks 1,2 from 4, store in scratch" --collective scatter --root 4 --algorithm binomial --ranks 5
+refused "root 5: ranks are 0 to 4" --collective scatter --root 5 --algorithm binomial --ranks 5
+refused "collective 'gossip'" --collective gossip --algorithm ring --ranks 5
 accepted "Rabenseifner, ICCS 2004" --list
 
 [ $failures -eq 0 ] && echo "schedule-dump: all checks passed"

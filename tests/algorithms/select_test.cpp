@@ -89,7 +89,11 @@ TEST(Select, ForcedAlgorithmAndChannelsAreHonoured) {
             3u);
   Selection selection;
   EXPECT_EQ(select(machine(4), {.ranks = 4, .forced = "rong"}, &selection).message(),
-            "unknown algorithm 'rong'; the known ones are: one-shot, two-shot, ring, halving-doubling, tree");
+            "unknown algorithm 'rong'; the known ones are: allreduce: one-shot, two-shot, ring, halving-doubling, tree; "
+            "reduce: direct, scatter-gather, tree; broadcast: direct, scatter-allgather, chain, binomial, tree; "
+            "allgather: direct, ring, bruck; reduce-scatter: direct, ring, halving; "
+            "alltoall: direct, pairwise, bruck; gather: direct, binomial; scatter: direct, binomial; "
+            "barrier: one-shot, halving-doubling, tree");
   EXPECT_EQ(select(machine(4), {.ranks = 2000, .forced = "one-shot"}, &selection).message(),
             "no algorithm fits; one-shot: takes 1 to 1024 ranks, not 2000");
 }
@@ -156,6 +160,42 @@ TEST(Explain, BytesAreReadable) {
   EXPECT_EQ(format_bytes(1023), "1023 B");
   EXPECT_EQ(format_bytes(1536), "1.5 KiB");
   EXPECT_EQ(format_bytes(uint64_t{3} << 30), "3 GiB");
+}
+
+TEST(Select, ForcedListsNameCollectives) {
+  const auto forced = [](const char* list, Collective collective) {
+    const Algorithm* row = forced_algorithm(list, collective);
+    return row == nullptr ? std::string("free") : std::string(row->name);
+  };
+  EXPECT_EQ(forced("", Collective::kAllReduce), "free");
+  EXPECT_EQ(forced("ring", Collective::kAllGather), "ring");
+  EXPECT_EQ(forced("ring", Collective::kBroadcast), "free") << "it has none of that name";
+  EXPECT_EQ(forced("broadcast:chain,ring", Collective::kBroadcast), "chain");
+  EXPECT_EQ(forced("tree,broadcast:chain", Collective::kBroadcast), "chain") << "the word that names it wins";
+  EXPECT_EQ(forced("tree,broadcast:chain", Collective::kReduce), "tree");
+  EXPECT_TRUE(check_forced_algorithms("broadcast:chain,ring,,alltoall:bruck").ok());
+  EXPECT_EQ(check_forced_algorithms("allgather:tree").message(),
+            "unknown algorithm 'tree' of allgather; the known ones are: direct, ring, bruck");
+  EXPECT_NE(check_forced_algorithms("gossip:ring").message().find("unknown collective 'gossip'"), std::string::npos);
+}
+
+TEST(Select, ConstraintsLeaveOutWhatCannotMeetThem) {
+  for (const CollectiveInfo& info : collectives())
+    for (uint32_t ranks : {1u, 2u, 5u, 300u})
+      for (uint64_t bytes : {uint64_t{0}, uint64_t{100}, uint64_t{1} << 26}) {
+        SelectionInput input{.collective = info.collective, .ranks = ranks, .bytes = bytes};
+        Selection selection;
+        input.unequal = true;
+        ASSERT_TRUE(select(machine(4), input, &selection).ok()) << info.name;
+        for (const Candidate& c : selection.candidates) EXPECT_FALSE(c.algorithm->equal_parts_only) << info.name;
+        input.unequal = false;
+        input.rank_ordered_only = true;
+        ASSERT_TRUE(select(machine(4), input, &selection).ok()) << info.name;
+        for (const Candidate& c : selection.candidates) EXPECT_TRUE(c.algorithm->rank_ordered) << info.name;
+        input.forced = "ring";  // one call that cannot use it chooses freely, and says so
+        ASSERT_TRUE(select(machine(4), input, &selection).ok()) << info.name;
+        EXPECT_TRUE(selection.best.algorithm->rank_ordered);
+      }
 }
 
 }  // namespace

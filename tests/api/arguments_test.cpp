@@ -37,9 +37,9 @@ TEST_F(OneRank, NullBuffers) {
 
 TEST_F(OneRank, UnknownTypeAndOp) {
   auto type = static_cast<trDataType_t>(42);
-  auto op = static_cast<trRedOp_t>(9);
+  auto op = static_cast<trRedOp_t>(63);
   expect_error(trAllReduce(a_, b_, 8, type, trSum, comm_, nullptr), trInvalidArgument, "datatype is 42");
-  expect_error(trAllReduce(a_, b_, 8, trFloat32, op, comm_, nullptr), trInvalidArgument, "op is 9");
+  expect_error(trAllReduce(a_, b_, 8, trFloat32, op, comm_, nullptr), trInvalidArgument, "op is 63");
   EXPECT_EQ(b_[0], 0) << "the receive buffer is untouched";
 }
 

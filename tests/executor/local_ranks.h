@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -155,8 +157,12 @@ inline Bytes random_elements(trDataType_t type, size_t count, std::mt19937_64* r
   Bytes bytes(count * info.size + 1);  // never empty: an address of its own
   std::uniform_real_distribution<double> real(-8, 8);
   for (size_t i = 0; i < count; ++i) {
-    auto put = [&](auto value) { std::memcpy(bytes.data() + i * info.size, &value, info.size); };
-    if (type == trFloat64)
+    auto put = [&](auto value) { std::memcpy(bytes.data() + i * info.size, &value, std::min(info.size, sizeof value)); };
+    if (type == trComplex64)
+      put(std::array{static_cast<float>(real(*random)), static_cast<float>(real(*random))});
+    else if (type == trComplex128)
+      put(std::array{real(*random), real(*random)});
+    else if (type == trFloat64)
       put(real(*random));
     else if (type == trFloat32)
       put(static_cast<float>(real(*random)));

@@ -54,7 +54,7 @@ class Installed(unittest.TestCase):
         names = [line.split()[-1].split("@")[0] for line in lines]
         self.assertIn("trAllReduce", names)
         self.assertEqual([n for n in names if not re.fullmatch(r"tr[A-Z]\w*", n)], [])
-        header = (self.prefix / "include/treering/treering.h").read_text()
+        header = "".join(p.read_text() for p in (self.prefix / "include/treering").glob("*.h"))
         declared = re.findall(r"^TR_API [^(]*?\b(tr[A-Z]\w*)\(", header, re.MULTILINE)
         self.assertEqual(sorted(declared), sorted(names), "the header and the library differ")
 

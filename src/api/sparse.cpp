@@ -1,0 +1,202 @@
+// The C entry points of box exchange and sparse allreduce.
+#include "communicator/sparse.h"
+
+#include "api/common.h"
+#include "communicator/boxes.h"
+#include "core/types.h"
+
+using namespace treering;
+
+// A planned exchange: for each transfer of this rank the rows on this side, whose addresses each start fills in.
+struct trExchange {
+  struct Rows {
+    Transfer transfer;
+    size_t box = 0;                   // among this rank's held (sends) or needed boxes
+    std::vector<size_t> offsets;      // bytes in the box's array, one a piece
+    std::vector<BufferPiece> pieces;  // what the transfer's view sees
+  };
+  trComm_t comm = nullptr;
+  size_t held_count = 0, needed_count = 0;
+  std::vector<std::unique_ptr<Rows>> rows;
+  Operation operation;
+  std::unique_ptr<Task> task = std::make_unique<Task>();
+};
+
+namespace {
+
+constexpr const char* kCreate = "trExchangeCreate";
+
+Status check_boxes(int dimensions, const char* name, int count, const trBox_t* boxes) {
+  if (count < 0) return {trInvalidArgument, fmt::format("{}: {}_count is {}", kCreate, name, count)};
+  if (count > 0 && boxes == nullptr) return null_argument(kCreate, name);
+  for (int i = 0; i < count; ++i)
+    for (int d = 0; d < dimensions; ++d)
+      if (boxes[i].lo[d] > boxes[i].hi[d])
+        return {trInvalidArgument, fmt::format("{}: {}[{}] is {}: lo is above hi", kCreate, name, i,
+                                               box_text(boxes[i], dimensions))};
+  return {};
+}
+
+struct BoxCard {
+  uint64_t held, needed;
+  uint32_t dimensions, type;
+};
+
+// The boxes of all ranks, as each gave them.
+Status gather_boxes(Communicator& communicator, int dimensions, trDataType_t type, const RankBoxes& own,
+                    std::vector<RankBoxes>* all) {
+  std::vector<BoxCard> cards(communicator.ranks());
+  const BoxCard card{own.held.size(), own.needed.size(), static_cast<uint32_t>(dimensions), static_cast<uint32_t>(type)};
+  TR_RETURN_IF_ERROR(communicator.allgather_bytes(&card, sizeof card, reinterpret_cast<std::byte*>(cards.data())));
+  size_t most = 0;
+  for (uint32_t rank = 0; rank < cards.size(); ++rank) {
+    if (cards[rank].dimensions != card.dimensions || cards[rank].type != card.type)
+      return {trInvalidUsage, fmt::format("{}: rank {} has {} dimensions of type {}; rank {} has {} of type {}", kCreate,
+                                          communicator.rank(), card.dimensions, card.type, rank, cards[rank].dimensions,
+                                          cards[rank].type)};
+    most = std::max(most, cards[rank].held + cards[rank].needed);
+  }
+  if (most == 0) return all->resize(cards.size()), Status();
+  std::vector<trBox_t> mine = own.held, gathered(most * cards.size());
+  mine.insert(mine.end(), own.needed.begin(), own.needed.end());
+  mine.resize(most);
+  TR_RETURN_IF_ERROR(communicator.allgather_bytes(mine.data(), most * sizeof(trBox_t),
+                                                  reinterpret_cast<std::byte*>(gathered.data())));
+  for (size_t rank = 0; rank < cards.size(); ++rank) {
+    auto first = gathered.begin() + static_cast<std::ptrdiff_t>(rank * most);
+    auto middle = first + static_cast<std::ptrdiff_t>(cards[rank].held);
+    all->push_back({{first, middle}, {middle, middle + static_cast<std::ptrdiff_t>(cards[rank].needed)}});
+  }
+  return {};
+}
+
+// One side of a transfer.
+void add_rows(trExchange* exchange, const BoxTransfer& transfer, bool send, const trBox_t& outer, int dimensions,
+              size_t size) {
+  auto rows = std::make_unique<trExchange::Rows>();
+  rows->box = send ? transfer.held : transfer.needed;
+  size_t at = 0;
+  for (const Row& row : rows_of(transfer.box, outer, dimensions)) {
+    rows->offsets.push_back(row.offset * size);
+    rows->pieces.push_back({nullptr, at});
+    at += row.length * size;
+  }
+  rows->transfer = {send ? transfer.destination : transfer.source, send, View(rows->pieces), at};
+  exchange->rows.push_back(std::move(rows));
+}
+
+Status plan_exchange(trExchange* exchange, Communicator& communicator, int dimensions, const RankBoxes& own,
+                     trDataType_t type) {
+  std::vector<RankBoxes> all;
+  std::vector<BoxTransfer> transfers;
+  TR_RETURN_IF_ERROR(gather_boxes(communicator, dimensions, type, own, &all));
+  TR_RETURN_IF_ERROR(plan_transfers(all, dimensions, &transfers));
+  const size_t size = find_type(type)->size;
+  for (const BoxTransfer& transfer : transfers) {
+    if (transfer.source == communicator.rank())
+      add_rows(exchange, transfer, true, own.held[transfer.held], dimensions, size);
+    if (transfer.destination == communicator.rank())
+      add_rows(exchange, transfer, false, own.needed[transfer.needed], dimensions, size);
+  }
+  std::vector<Transfer> lanes;
+  for (const auto& rows : exchange->rows) lanes.push_back(rows->transfer);
+  exchange->operation.function = "trExchangeStart";
+  exchange->operation.collective = Collective::kAllToAll;
+  exchange->operation.type = type;
+  return communicator.make_lanes(lanes, kCreate, &exchange->operation.lanes);
+}
+
+Status start_exchange(trExchange* exchange, const void* const* held_data, void* const* needed_data, StreamId stream) {
+  constexpr const char* kName = "trExchangeStart";
+  if (Group::current().open()) return {trInvalidUsage, "trExchangeStart inside a group; call it outside"};
+  if (exchange->held_count > 0 && held_data == nullptr) return null_argument(kName, "held_data");
+  if (exchange->needed_count > 0 && needed_data == nullptr) return null_argument(kName, "needed_data");
+  if (Engine::instance().is_queued(*exchange->task))
+    return {trInvalidUsage, "trExchangeStart: the last start has not ended; synchronize its stream first"};
+  for (auto& rows : exchange->rows) {
+    const void* data = rows->transfer.send ? held_data[rows->box] : needed_data[rows->box];
+    if (data == nullptr)
+      return {trInvalidArgument, fmt::format("{}: {}_data[{}] is NULL", kName, rows->transfer.send ? "held" : "needed",
+                                             rows->box)};
+    for (size_t i = 0; i < rows->pieces.size(); ++i)
+      rows->pieces[i].base = static_cast<std::byte*>(const_cast<void*>(data)) + rows->offsets[i];
+  }
+  CommunicatorLease lease;
+  TR_RETURN_IF_ERROR(lease.acquire(exchange->comm));
+  if (stream == 0) {
+    if (lease->queued.load() != 0) Engine::instance().wait_idle(lease.get());
+    return lease->run(exchange->operation);
+  }
+  TR_RETURN_IF_ERROR(lease->failure());
+  Task& task = *exchange->task;
+  task.owned = false;
+  task.stream = stream;
+  task.communicator = lease.get();
+  task.operation = exchange->operation;
+  return Engine::instance().enqueue(&task);
+}
+
+}  // namespace
+
+extern "C" {
+
+trResult_t trExchangeCreate(trExchange_t* exchange, int dimensions, int held_count, const trBox_t* held, int needed_count,
+                            const trBox_t* needed, trDataType_t datatype, trComm_t comm) {
+  return guarded(find_slot(comm), [&]() -> Status {
+    if (exchange == nullptr) return null_argument(kCreate, "exchange");
+    if (dimensions < 1 || dimensions > TR_MAX_DIMENSIONS)
+      return {trInvalidArgument, fmt::format("{}: dimensions is {}; give 1 to {}", kCreate, dimensions, TR_MAX_DIMENSIONS)};
+    if (find_type(datatype) == nullptr)
+      return {trInvalidArgument, fmt::format("{}: datatype is {}; known are 0 to 14", kCreate, static_cast<int>(datatype))};
+    TR_RETURN_IF_ERROR(check_boxes(dimensions, "held", held_count, held));
+    TR_RETURN_IF_ERROR(check_boxes(dimensions, "needed", needed_count, needed));
+    auto made = std::make_unique<trExchange>();
+    made->comm = comm;
+    made->held_count = static_cast<size_t>(held_count);
+    made->needed_count = static_cast<size_t>(needed_count);
+    const RankBoxes own{{held, held + held_count}, {needed, needed + needed_count}};
+    CommunicatorLease lease;
+    TR_RETURN_IF_ERROR(lease.acquire(comm));
+    if (lease->queued.load() != 0) Engine::instance().wait_idle(lease.get());
+    TR_RETURN_IF_ERROR(plan_exchange(made.get(), *lease.get(), dimensions, own, datatype));
+    *exchange = made.release();
+    return {};
+  });
+}
+
+trResult_t trExchangeStart(trExchange_t exchange, const void* const* held_data, void* const* needed_data,
+                           trStream_t stream) {
+  return guarded(nullptr, [&]() -> Status {
+    if (exchange == nullptr) return null_argument("trExchangeStart", "exchange");
+    return start_exchange(exchange, held_data, needed_data, stream_id(stream));
+  });
+}
+
+trResult_t trExchangeDestroy(trExchange_t exchange) {
+  if (exchange == nullptr) return trSuccess;
+  return guarded(nullptr, [&]() -> Status {
+    Engine::instance().wait(*exchange->task);
+    delete exchange;
+    return {};
+  });
+}
+
+trResult_t trSparseAllReduce(const int64_t* indices, const void* values, size_t rows, size_t row_elements,
+                             trDataType_t datatype, trRedOp_t op, int64_t* out_indices, void* out_values, size_t capacity,
+                             size_t* out_rows, trComm_t comm) {
+  return guarded(find_slot(comm), [&]() -> Status {
+    constexpr const char* kName = "trSparseAllReduce";
+    if (out_rows == nullptr) return null_argument(kName, "out_rows");
+    if (rows > 0 && (indices == nullptr || (values == nullptr && row_elements > 0)))
+      return null_argument(kName, indices == nullptr ? "indices" : "values");
+    if (capacity > 0 && (out_indices == nullptr || (out_values == nullptr && row_elements > 0)))
+      return null_argument(kName, out_indices == nullptr ? "out_indices" : "out_values");
+    CommunicatorLease lease;
+    TR_RETURN_IF_ERROR(lease.acquire(comm));
+    if (lease->queued.load() != 0) Engine::instance().wait_idle(lease.get());
+    return sparse_allreduce(lease.get(), {indices, values, rows, row_elements, datatype, op}, out_indices, out_values,
+                            capacity, out_rows);
+  });
+}
+
+}  // extern "C"

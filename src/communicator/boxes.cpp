@@ -1,0 +1,109 @@
+#include "communicator/boxes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace treering {
+namespace {
+
+trBox_t intersection(const trBox_t& a, const trBox_t& b, int dimensions) {
+  trBox_t result{};
+  for (int d = 0; d < dimensions; ++d) {
+    result.lo[d] = std::max(a.lo[d], b.lo[d]);
+    result.hi[d] = std::min(a.hi[d], b.hi[d]);
+  }
+  return result;
+}
+
+// `whole` less `part`, which lies inside: at most two boxes a dimension.
+void subtract(trBox_t whole, const trBox_t& part, int dimensions, std::vector<trBox_t>* rest) {
+  for (int d = 0; d < dimensions; ++d) {
+    if (whole.lo[d] < part.lo[d]) {
+      rest->push_back(whole);
+      rest->back().hi[d] = part.lo[d];
+      whole.lo[d] = part.lo[d];
+    }
+    if (part.hi[d] < whole.hi[d]) {
+      rest->push_back(whole);
+      rest->back().lo[d] = part.hi[d];
+      whole.hi[d] = part.hi[d];
+    }
+  }
+}
+
+// Takes what `held` has of the remaining boxes.
+void take(std::vector<trBox_t>* remaining, const trBox_t& held, int dimensions, BoxTransfer transfer,
+          std::vector<BoxTransfer>* transfers) {
+  std::vector<trBox_t> rest;
+  for (const trBox_t& box : *remaining) {
+    transfer.box = intersection(box, held, dimensions);
+    if (is_empty(transfer.box, dimensions)) {
+      rest.push_back(box);
+      continue;
+    }
+    transfers->push_back(transfer);
+    subtract(box, transfer.box, dimensions, &rest);
+  }
+  *remaining = std::move(rest);
+}
+
+}  // namespace
+
+bool is_empty(const trBox_t& box, int dimensions) {
+  for (int d = 0; d < dimensions; ++d)
+    if (box.lo[d] >= box.hi[d]) return true;
+  return false;
+}
+
+std::string box_text(const trBox_t& box, int dimensions) {
+  std::string text;
+  for (int d = 0; d < dimensions; ++d) text += fmt::format("{}[{}, {})", d == 0 ? "" : " x ", box.lo[d], box.hi[d]);
+  return text;
+}
+
+Status plan_transfers(const std::vector<RankBoxes>& ranks, int dimensions, std::vector<BoxTransfer>* transfers) {
+  transfers->clear();
+  const auto n = static_cast<uint32_t>(ranks.size());
+  for (uint32_t destination = 0; destination < n; ++destination)
+    for (uint32_t j = 0; j < ranks[destination].needed.size(); ++j) {
+      const trBox_t& needed = ranks[destination].needed[j];
+      if (is_empty(needed, dimensions)) continue;
+      std::vector<trBox_t> remaining = {needed};
+      for (uint32_t k = 0; k < n && !remaining.empty(); ++k) {
+        const uint32_t source = k == 0 ? destination : k <= destination ? k - 1 : k;
+        for (uint32_t i = 0; i < ranks[source].held.size(); ++i)
+          take(&remaining, ranks[source].held[i], dimensions, {source, destination, i, j, {}}, transfers);
+      }
+      if (!remaining.empty())
+        return {trInvalidUsage, fmt::format("trExchangeCreate: nobody holds {} of the box {} that rank {} needs",
+                                            box_text(remaining[0], dimensions), box_text(needed, dimensions), destination)};
+    }
+  return {};
+}
+
+std::vector<Row> rows_of(const trBox_t& box, const trBox_t& outer, int dimensions) {
+  size_t strides[TR_MAX_DIMENSIONS] = {};
+  size_t stride = 1;
+  for (int d = dimensions; d-- > 0;) {
+    strides[d] = stride;
+    stride *= static_cast<size_t>(outer.hi[d] - outer.lo[d]);
+  }
+  const auto length = static_cast<size_t>(box.hi[dimensions - 1] - box.lo[dimensions - 1]);
+  int64_t at[TR_MAX_DIMENSIONS];
+  std::copy(box.lo, box.lo + dimensions, at);
+  std::vector<Row> rows;
+  for (;;) {
+    size_t offset = 0;
+    for (int d = 0; d < dimensions; ++d) offset += static_cast<size_t>(at[d] - outer.lo[d]) * strides[d];
+    if (!rows.empty() && rows.back().offset + rows.back().length == offset)
+      rows.back().length += length;
+    else
+      rows.push_back({offset, length});
+    int d = dimensions - 2;
+    while (d >= 0 && ++at[d] == box.hi[d]) at[d] = box.lo[d], --d;
+    if (d < 0) return rows;
+  }
+}
+
+}  // namespace treering

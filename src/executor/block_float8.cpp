@@ -1,0 +1,86 @@
+#include "executor/block_float8.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "executor/reduce.h"
+
+namespace treering {
+namespace {
+
+constexpr size_t kPiece = 2048;  // elements that are scaled at a time
+
+// The conversions of the reduction kernels: one source, one destination.
+void convert(trDataType_t type, const void* from, bool wide_from, void* to, bool wide_to, size_t count, bool round) {
+  ReduceCall call;
+  call.type = type;
+  call.sources = &from;
+  call.source_count = 1;
+  call.wide_sources = wide_from;
+  call.destinations = &to;
+  call.destination_count = 1;
+  call.wide_destinations = wide_to;
+  call.round_wide = round;
+  call.count = count;
+  reduce(call);
+}
+
+float largest_of(trDataType_t type) { return type == trFloat8e4m3 ? 448.0f : 57344.0f; }
+
+float scale_of(trDataType_t type, const float* values, size_t count) {
+  float most = 0;
+  for (size_t i = 0; i < count; ++i) most = std::max(most, std::fabs(values[i]));  // NaN compares false: left out
+  if (most == 0 || !std::isfinite(most)) return 1;
+  int exponent = 0;
+  const float fraction = std::frexp(most / largest_of(type), &exponent);  // in [0.5, 1)
+  if (fraction == 0.5f) --exponent;
+  return std::ldexp(1.0f, std::clamp(exponent, -126, 127));
+}
+
+}  // namespace
+
+void encode_blocks(trDataType_t type, const float* values, size_t count, float* scales, std::byte* bytes) {
+  float scaled[kPiece];
+  for (size_t done = 0; done < count; done += kPiece) {
+    const size_t piece = std::min(kPiece, count - done);
+    for (size_t begin = 0; begin < piece; begin += kFloat8Block) {
+      const size_t end = std::min(begin + kFloat8Block, piece);
+      const float scale = scale_of(type, values + done + begin, end - begin), inverse = 1 / scale;
+      scales[(done + begin) / kFloat8Block] = scale;
+      for (size_t i = begin; i < end; ++i) scaled[i] = values[done + i] * inverse;
+    }
+    convert(type, scaled, true, bytes + done, false, piece, false);
+  }
+}
+
+void decode_blocks(trDataType_t type, const float* scales, const std::byte* bytes, size_t count, float* values) {
+  convert(type, bytes, false, values, true, count, false);
+  for (size_t begin = 0; begin < count; begin += kFloat8Block) {
+    const float scale = scales[begin / kFloat8Block];
+    const size_t end = std::min(begin + kFloat8Block, count);
+    for (size_t i = begin; i < end; ++i) values[i] *= scale;
+  }
+}
+
+void round_with_feedback(trDataType_t wire, const float* values, size_t count, float* residual, float* adjusted) {
+  const bool blocks = wire == trFloat8e4m3 || wire == trFloat8e5m2;
+  float exact[kPiece], scales[kPiece / kFloat8Block];
+  std::byte bytes[kPiece];
+  for (size_t done = 0; done < count; done += kPiece) {
+    const size_t piece = std::min(kPiece, count - done);
+    for (size_t i = 0; i < piece; ++i) exact[i] = values[done + i] + residual[done + i];
+    if (blocks) {
+      encode_blocks(wire, exact, piece, scales, bytes);
+      decode_blocks(wire, scales, bytes, piece, adjusted + done);
+    } else {
+      convert(wire, exact, true, adjusted + done, true, piece, true);
+    }
+    for (size_t i = 0; i < piece; ++i) {
+      const float rest = exact[i] - adjusted[done + i];
+      residual[done + i] = std::isfinite(rest) ? rest : 0;  // an overflow is not carried on
+    }
+  }
+}
+
+}  // namespace treering

@@ -1,0 +1,240 @@
+// Compression on the wire: the same bits on all ranks, within the bound, with error feedback; pacing; fusion; the
+// fixed-order mode.
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "support/ranks.h"
+
+namespace treering::testing {
+namespace {
+
+using Buffers = std::vector<std::vector<float>>;
+
+Buffers random_buffers(int n, size_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> real(-1, 1);
+  Buffers buffers(static_cast<size_t>(n), std::vector<float>(count));
+  for (auto& buffer : buffers)
+    for (float& value : buffer) value = real(random);
+  return buffers;
+}
+
+struct Wire {
+  trDataType_t type;
+  const char* name;
+  float unit;  // half a unit in the last place: the relative error of one rounding
+};
+constexpr Wire kWires[] = {{trFloat16, "fp16", 0x1p-11f},
+                           {trBfloat16, "bf16", 0x1p-8f},
+                           {trFloat8e4m3, "fp8-e4m3", 0x1p-4f},
+                           {trFloat8e5m2, "fp8-e5m2", 0x1p-3f}};
+
+// docs/compression.md: each operand is rounded once, partial sums once a hop, the result once.
+TEST(Compression, SameBitsOnAllRanksWithinTheBound) {
+  for (const Wire& wire : kWires)
+    for (const char* algorithm : {static_cast<const char*>(nullptr), "two-shot", "ring", "halving-doubling", "tree"})
+      for (int n : {1, 2, 3, 4, 7}) {
+        trConfig_t config = RankGroup::default_config();
+        config.algorithm = algorithm;
+        RankGroup ranks(n, config);
+        trCompression_t compression = nullptr;
+        ASSERT_EQ(trCompressionCreate(&compression, wire.type, 0, 0), trSuccess);
+        for (size_t count : {size_t{0}, size_t{1}, size_t{127}, size_t{1000}, size_t{70'001}})
+          for (bool in_place : {false, true}) {
+            Buffers in = random_buffers(n, count, 42), out(in.size(), std::vector<float>(count));
+            Buffers original = in;
+            ranks.run([&](int rank, trComm_t comm) {
+              auto r = static_cast<size_t>(rank);
+              float* to = in_place ? in[r].data() : out[r].data();
+              return trAllReduceCompressed(in[r].data(), to, count, trSum, compression, comm, nullptr);
+            });
+            const Buffers& result = in_place ? in : out;
+            for (size_t i = 0; i < count; ++i) {
+              double exact = 0, magnitudes = 0;
+              for (const auto& buffer : original) exact += static_cast<double>(buffer[i]), magnitudes += std::fabs(buffer[i]);
+              const double bound = n == 1 ? 0 : 1.01 * (n + 1) * static_cast<double>(wire.unit) * magnitudes + 1e-4;
+              ASSERT_LE(std::fabs(static_cast<double>(result[0][i]) - exact), bound)
+                  << wire.name << " " << (algorithm ? algorithm : "chosen") << " n " << n << " element " << i << " of " << count;
+            }
+            for (const auto& buffer : result)
+              ASSERT_EQ(std::memcmp(buffer.data(), result[0].data(), count * sizeof(float)), 0)
+                  << wire.name << " " << (algorithm ? algorithm : "chosen") << " n " << n << " count " << count;
+          }
+        EXPECT_EQ(trCompressionDestroy(compression), trSuccess);
+      }
+}
+
+TEST(Compression, OfTheCommunicatorEqualsThatOfTheCall) {
+  for (const Wire& wire : kWires) {
+    trConfig_t config = RankGroup::default_config();
+    config.wire = wire.name;
+    RankGroup by_setting(2, config), by_call(2);
+    trCompression_t compression = nullptr;
+    ASSERT_EQ(trCompressionCreate(&compression, wire.type, 0, 0), trSuccess);
+    Buffers a = random_buffers(2, 5003, 1), b = a;
+    by_setting.run([&](int rank, trComm_t comm) {
+      auto& buffer = a[static_cast<size_t>(rank)];
+      return trAllReduce(buffer.data(), buffer.data(), buffer.size(), trFloat32, trAvg, comm, nullptr);
+    });
+    by_call.run([&](int rank, trComm_t comm) {
+      auto& buffer = b[static_cast<size_t>(rank)];
+      return trAllReduceCompressed(buffer.data(), buffer.data(), buffer.size(), trAvg, compression, comm, nullptr);
+    });
+    EXPECT_EQ(a, b) << wire.name;
+    EXPECT_EQ(trCompressionDestroy(compression), trSuccess);
+  }
+}
+
+// The same small gradients again and again: without feedback their sum drifts, with it the error stays that of a call.
+TEST(Compression, ErrorFeedbackCarriesTheResidue) {
+  constexpr size_t kCount = 512;
+  constexpr int kSteps = 200;
+  for (const Wire& wire : kWires) {
+    double errors[2] = {};
+    for (int feedback : {0, 1}) {
+      RankGroup ranks(2);
+      trCompression_t compressions[2];
+      for (auto& compression : compressions)
+        ASSERT_EQ(trCompressionCreate(&compression, wire.type, feedback, kCount), trSuccess);
+      const Buffers gradients = random_buffers(2, kCount, 3);
+      std::vector<double> total(kCount);
+      Buffers out(2, std::vector<float>(kCount));
+      for (int step = 0; step < kSteps; ++step) {
+        ranks.run([&](int rank, trComm_t comm) {
+          auto r = static_cast<size_t>(rank);
+          return trAllReduceCompressed(gradients[r].data(), out[r].data(), kCount, trSum, compressions[r], comm, nullptr);
+        });
+        for (size_t i = 0; i < kCount; ++i) total[i] += static_cast<double>(out[0][i]);
+      }
+      for (size_t i = 0; i < kCount; ++i)
+        errors[feedback] += std::fabs(total[i] / kSteps - static_cast<double>(gradients[0][i] + gradients[1][i])) / kCount;
+      for (auto& compression : compressions) EXPECT_EQ(trCompressionDestroy(compression), trSuccess);
+    }
+    // What the rounding of the result takes is not carried on; it is unbiased over the steps.
+    EXPECT_LT(errors[1], 0.7 * errors[0]) << wire.name << ": " << errors[1] << " with, " << errors[0] << " without";
+  }
+}
+
+TEST(Compression, WhatDoesNotFitIsRefused) {
+  RankGroup ranks(1);
+  trCompression_t compression = nullptr;
+  EXPECT_EQ(trCompressionCreate(&compression, trInt8, 0, 0), trInvalidArgument);
+  ASSERT_EQ(trCompressionCreate(&compression, trFloat16, 1, 4), trSuccess);
+  float buffer[8] = {};
+  EXPECT_EQ(trAllReduceCompressed(buffer, buffer, 8, trSum, compression, ranks.comm(0), nullptr), trInvalidArgument);
+  EXPECT_NE(std::strstr(trGetLastError(nullptr), "residue of 4 elements"), nullptr) << trGetLastError(nullptr);
+  EXPECT_EQ(trAllReduceCompressed(buffer, buffer, 4, trMax, compression, ranks.comm(0), nullptr), trInvalidArgument);
+  EXPECT_EQ(trCompressionDestroy(compression), trSuccess);
+}
+
+double seconds_of(RankGroup& ranks, size_t count, trCompression_t compression) {
+  Buffers buffers = random_buffers(ranks.count(), count, 5);
+  const auto begin = std::chrono::steady_clock::now();
+  ranks.run([&](int rank, trComm_t comm) {
+    float* buffer = buffers[static_cast<size_t>(rank)].data();
+    return compression != nullptr ? trAllReduceCompressed(buffer, buffer, count, trSum, compression, comm, nullptr)
+                                  : trAllReduce(buffer, buffer, count, trFloat32, trSum, comm, nullptr);
+  });
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+TEST(PacedLink, LimitsTheRateAndHalfTheBytesTakeHalfTheTime) {
+  trConfig_t config = RankGroup::default_config();
+  config.staging_bytes = 1 << 20;
+  config.link_mbps = 1000;
+  constexpr size_t kCount = 1 << 20;  // 4 MiB: each of two ranks sends 4 MiB, 33.6 ms at 1 Gbit/s
+  RankGroup ranks(2, config);
+  trCompression_t compression = nullptr;
+  ASSERT_EQ(trCompressionCreate(&compression, trFloat16, 0, 0), trSuccess);
+  double plain = 1, half = 1;
+  for (int round = 0; round < 3; ++round) {
+    plain = std::min(plain, seconds_of(ranks, kCount, nullptr));
+    half = std::min(half, seconds_of(ranks, kCount, compression));
+  }
+  std::printf("4 MiB over 1 Gbit/s: float32 %.1f ms, fp16 %.1f ms\n", plain * 1e3, half * 1e3);
+  EXPECT_GE(plain, 0.0335) << "faster than the link";
+  EXPECT_LE(plain, 0.0336 * 1.5);
+  EXPECT_LE(half, 0.55 * plain);
+  EXPECT_EQ(trCompressionDestroy(compression), trSuccess);
+}
+
+TEST(Fusion, EqualsOneCallForEach) {
+  for (int fusion_bytes : {0, 1 << 16, 64 << 20})
+    for (int alignment : {16, 256})
+      for (int n : {1, 2, 5}) {
+        trConfig_t config = RankGroup::default_config();
+        config.fusion_bytes = fusion_bytes;
+        config.fusion_alignment = alignment;
+        RankGroup ranks(n, config);
+        const size_t counts[] = {1, 3, 0, 1000, 64, 20'011, 7, 7, 300'007};
+        std::vector<Buffers> in, out;
+        for (size_t count : counts) in.push_back(random_buffers(n, count, static_cast<uint32_t>(count)));
+        for (size_t t = 0; t < in.size(); ++t) out.emplace_back(in[t].size(), std::vector<float>(counts[t] + 1, -7.0f));
+        std::vector<int32_t> integers(static_cast<size_t>(n), 3);
+        ranks.run([&](int rank, trComm_t comm) {
+          const auto r = static_cast<size_t>(rank);
+          for (size_t t = 0; t < in.size(); ++t) {
+            float* to = t % 2 == 0 ? out[t][r].data() : in[t][r].data();  // half of them in place
+            if (trResult_t result = trAllReduce(in[t][r].data(), to, counts[t], trFloat32, trMax, comm, nullptr)) return result;
+          }
+          return trAllReduce(&integers[r], &integers[r], 1, trInt32, trSum, comm, nullptr);  // does not fit with the others
+        });
+        for (size_t t = 0; t < in.size(); ++t) {
+          const Buffers original = random_buffers(n, counts[t], static_cast<uint32_t>(counts[t]));
+          for (size_t r = 0; r < static_cast<size_t>(n); ++r)
+            for (size_t i = 0; i < counts[t]; ++i) {
+              float expected = original[0][i];
+              for (const auto& buffer : original) expected = std::max(expected, buffer[i]);
+              ASSERT_EQ(t % 2 == 0 ? out[t][r][i] : in[t][r][i], expected) << "tensor " << t << " element " << i;
+            }
+          ASSERT_EQ(out[t][0].back(), -7.0f);
+        }
+        for (int32_t value : integers) ASSERT_EQ(value, 3 * n);
+      }
+}
+
+// The bits depend on the inputs alone: not on the size around them, the algorithm, the channels, the chunks.
+TEST(FixedOrder, SameBitsWhateverTheSizeAlgorithmChannelsAndChunks) {
+  constexpr int kRanks = 5;
+  constexpr size_t kWindow = 300;  // the elements that all runs share
+  const Buffers window = random_buffers(kRanks, kWindow, 11);
+  for (trDataType_t type : {trFloat32, trBfloat16}) {
+    std::vector<unsigned char> reference;
+    size_t plain_differs = 0;
+    for (int deterministic : {1, 0})
+      for (const char* algorithm : {"one-shot", "two-shot", "ring", "tree", "halving-doubling"})
+        for (int channels : {1, 2, 4})
+          for (size_t count : {kWindow, size_t{20'000}})
+            for (int staging : {65536, 1 << 20}) {
+              trConfig_t config = RankGroup::default_config();
+              config.deterministic = deterministic;
+              config.algorithm = algorithm;
+              config.channels = channels;
+              config.staging_bytes = staging;
+              RankGroup ranks(kRanks, config);
+              const size_t size = type == trFloat32 ? 4 : 2;
+              std::vector<std::vector<unsigned char>> buffers(kRanks, std::vector<unsigned char>(count * size));
+              for (size_t r = 0; r < kRanks; ++r)
+                for (size_t i = 0; i < kWindow; ++i)
+                  std::memcpy(buffers[r].data() + (count - kWindow + i) * size,
+                              reinterpret_cast<const unsigned char*>(&window[r][i]) + 4 - size, size);
+              ranks.run([&](int rank, trComm_t comm) {
+                auto& buffer = buffers[static_cast<size_t>(rank)];
+                return trAllReduce(buffer.data(), buffer.data(), count, type, trSum, comm, nullptr);
+              });
+              std::vector<unsigned char> result(buffers[0].end() - static_cast<std::ptrdiff_t>(kWindow * size), buffers[0].end());
+              if (reference.empty()) reference = result;
+              plain_differs += result != reference;
+              if (deterministic != 0) {
+                ASSERT_EQ(result, reference) << algorithm << " channels " << channels << " count " << count;
+              }
+            }
+    EXPECT_GT(plain_differs, 0u) << "without the mode nothing differs either: the test would not notice";
+  }
+}
+
+}  // namespace
+}  // namespace treering::testing

@@ -1,0 +1,152 @@
+// Double buffering against a model of its semantics, over random programs; compression on the wire; fusion.
+#include <cmath>
+#include <cstring>
+#include <iostream>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "support/ranks.h"
+
+namespace treering::testing {
+namespace {
+
+using Tensors = std::vector<std::vector<float>>;
+
+// What every rank's object must do: the mean of the step before, or nothing.
+struct Model {
+  std::optional<Tensors> pending;
+
+  // `means` of this step; what comes out.
+  std::optional<Tensors> exchange(const Tensors& means, bool shape_changed) {
+    std::optional<Tensors> out = shape_changed ? std::nullopt : pending;
+    pending = means;
+    return out;
+  }
+  std::optional<Tensors> flush() { return std::exchange(pending, std::nullopt); }
+};
+
+struct Program {
+  int ranks;
+  int flags;
+  trDataType_t wire;  // trFloat32: as it is
+};
+
+class DoubleBuffer : public ::testing::TestWithParam<Program> {};
+
+TEST_P(DoubleBuffer, RandomProgramsDoWhatTheModelDoes) {
+  const uint32_t seed = std::random_device()();
+  std::cout << "seed " << seed << "\n";
+  std::mt19937 random(seed);
+  const auto [n, flags, wire] = GetParam();
+  const auto size = static_cast<size_t>(n);
+  RankGroup ranks(n);
+  trCompression_t compression = nullptr;
+  if (wire != trFloat32) {
+    ASSERT_EQ(trCompressionCreate(&compression, wire, 0, 0), trSuccess);
+  }
+  std::vector<trDoubleBuffer_t> buffers(size);
+  for (size_t r = 0; r < size; ++r)
+    ASSERT_EQ(trDoubleBufferCreate(&buffers[r], ranks.comm(static_cast<int>(r)), trFloat32, flags, compression), trSuccess);
+  Model model;
+  std::vector<size_t> counts = {5, 0, 1000};
+  // Two sets for each rank: those that are handed in take turns.
+  std::vector<Tensors> sets[2] = {std::vector<Tensors>(size), std::vector<Tensors>(size)};
+  int turn = 0;
+  auto expect_out = [&](size_t r, int ready, void* const* tensors, const std::optional<Tensors>& expected) {
+    ASSERT_EQ(ready, expected.has_value() ? 1 : 0) << "seed " << seed;
+    if (!expected) return;
+    for (size_t t = 0; t < expected->size(); ++t)
+      ASSERT_EQ(std::memcmp(tensors[t], (*expected)[t].data(), (*expected)[t].size() * sizeof(float)), 0)
+          << "rank " << r << " tensor " << t << " seed " << seed;
+  };
+  for (int step = 0; step < 60; ++step) {
+    const auto choice = random() % 10;
+    std::vector<std::vector<void*>> pointers(size);
+    if (choice == 0) {  // flush
+      const auto expected = model.flush();
+      for (size_t r = 0; r < size; ++r) {
+        int ready = -1;
+        Tensors space;
+        for (size_t count : counts) space.emplace_back(count + 1);
+        for (auto& tensor : space) pointers[r].push_back(tensor.data());
+        ASSERT_EQ(trDoubleBufferFlush(buffers[r], static_cast<int>(counts.size()), pointers[r].data(), &ready), trSuccess)
+            << trGetLastError(nullptr) << " seed " << seed;
+        expect_out(r, ready, pointers[r].data(), expected);
+      }
+      continue;
+    }
+    bool changed = false;
+    if (choice == 1) {
+      std::vector<size_t> other(1 + random() % 4);
+      for (size_t& count : other) count = random() % 3000;
+      changed = model.pending.has_value() && other != counts;
+      if (changed && (flags & TR_DOUBLE_BUFFER_RESTART) == 0) {  // refused, and nothing is lost
+        int ready = -1;
+        Tensors space;
+        std::vector<void*> given;
+        for (size_t count : other) space.emplace_back(count + 1);
+        for (auto& tensor : space) given.push_back(tensor.data());
+        ASSERT_EQ(trDoubleBufferExchange(buffers[0], static_cast<int>(other.size()), given.data(), other.data(), &ready),
+                  trInvalidUsage);
+        continue;
+      }
+      counts = other;
+    }
+    Tensors means;
+    for (size_t count : counts) means.emplace_back(count);
+    for (size_t r = 0; r < size; ++r) {
+      Tensors& set = sets[turn][r];
+      set.clear();
+      for (size_t t = 0; t < counts.size(); ++t) {
+        set.emplace_back(counts[t] + 1);
+        for (size_t i = 0; i < counts[t]; ++i) {
+          set[t][i] = static_cast<float>(random() % 8);  // exact in every wire type, and so are their sums and means
+          means[t][i] += set[t][i] / static_cast<float>(n);
+        }
+        pointers[r].push_back(set[t].data());
+      }
+    }
+    const auto expected = model.exchange(means, changed);
+    for (size_t r = 0; r < size; ++r) {
+      int ready = -1;
+      ASSERT_EQ(trDoubleBufferExchange(buffers[r], static_cast<int>(counts.size()), pointers[r].data(), counts.data(), &ready),
+                trSuccess)
+          << trGetLastError(nullptr) << " seed " << seed;
+      expect_out(r, ready, pointers[r].data(), expected);
+    }
+    turn = 1 - turn;
+  }
+  for (trDoubleBuffer_t buffer : buffers) EXPECT_EQ(trDoubleBufferDestroy(buffer), trSuccess);
+  EXPECT_EQ(trCompressionDestroy(compression), trSuccess);
+}
+
+INSTANTIATE_TEST_SUITE_P(Programs, DoubleBuffer,
+                         ::testing::Values(Program{1, 0, trFloat32}, Program{2, 0, trFloat32},
+                                           Program{4, TR_DOUBLE_BUFFER_OWNED, trFloat32},
+                                           Program{2, TR_DOUBLE_BUFFER_RESTART, trFloat32},
+                                           Program{4, TR_DOUBLE_BUFFER_OWNED | TR_DOUBLE_BUFFER_RESTART, trFloat32},
+                                           Program{2, 0, trFloat16}, Program{4, TR_DOUBLE_BUFFER_OWNED, trBfloat16}));
+
+TEST(DoubleBufferFailure, IsReturnedAndTheMeanIsNotReady) {
+  trConfig_t config = RankGroup::default_config();
+  config.timeout_ms = 300;
+  RankGroup ranks(2, config);
+  trDoubleBuffer_t buffer = nullptr;
+  ASSERT_EQ(trDoubleBufferCreate(&buffer, ranks.comm(0), trFloat32, 0, nullptr), trSuccess);
+  float a[4] = {1, 2, 3, 4}, b[4] = {5, 6, 7, 8};
+  void* tensors[] = {a};
+  const size_t counts[] = {4};
+  int ready = -1;
+  EXPECT_EQ(trDoubleBufferExchange(buffer, 1, tensors, counts, &ready), trSuccess);
+  EXPECT_EQ(ready, 0);
+  EXPECT_EQ(trDoubleBufferExchange(buffer, 1, tensors, counts, &ready), trInvalidUsage) << "the same tensors again";
+  tensors[0] = b;
+  EXPECT_EQ(trDoubleBufferExchange(buffer, 1, tensors, counts, &ready), trTimeout) << "rank 1 never came";
+  EXPECT_EQ(ready, 0);
+  EXPECT_EQ(tensors[0], static_cast<void*>(b));
+  EXPECT_EQ(trDoubleBufferDestroy(buffer), trSuccess);
+}
+
+}  // namespace
+}  // namespace treering::testing

@@ -1,0 +1,256 @@
+// Box exchange against a dense reference, sparse allreduce, subsets of communicators.
+#include <dirent.h>
+
+#include <cstring>
+#include <iostream>
+#include <map>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "support/processes.h"
+#include "support/ranks.h"
+
+namespace treering::testing {
+namespace {
+
+constexpr int kExtent = 12;  // of every dimension of the global array
+
+int32_t cell(const int64_t* at, int dimensions) {
+  int32_t value = 1;
+  for (int d = 0; d < dimensions; ++d) value = value * 31 + static_cast<int32_t>(at[d]);
+  return value;
+}
+
+size_t volume(const trBox_t& box, int dimensions) {
+  size_t result = 1;
+  for (int d = 0; d < dimensions; ++d) result *= static_cast<size_t>(box.hi[d] - box.lo[d]);
+  return result;
+}
+
+// Visits the cells of a box in the order of memory.
+template <typename Visit>
+void for_cells(const trBox_t& box, int dimensions, Visit visit) {
+  for (size_t i = 0, n = volume(box, dimensions); i < n; ++i) {
+    int64_t at[TR_MAX_DIMENSIONS] = {};
+    size_t rest = i;
+    for (int d = dimensions; d-- > 0;) {
+      const auto extent = static_cast<size_t>(box.hi[d] - box.lo[d]);
+      at[d] = box.lo[d] + static_cast<int64_t>(rest % extent);
+      rest /= extent;
+    }
+    visit(i, at);
+  }
+}
+
+trBox_t random_box(int dimensions, std::mt19937* random) {
+  trBox_t box{};
+  for (int d = 0; d < dimensions; ++d) {
+    box.lo[d] = (*random)() % kExtent;
+    box.hi[d] = box.lo[d] + 1 + (*random)() % (static_cast<uint32_t>(kExtent - box.lo[d]));
+    if ((*random)() % 20 == 0) box.hi[d] = box.lo[d];  // empty
+  }
+  return box;
+}
+
+struct Side {
+  std::vector<trBox_t> boxes;
+  std::vector<std::vector<int32_t>> data;
+  std::vector<void*> pointers;
+  void add(const trBox_t& box, int dimensions) {
+    boxes.push_back(box);
+    data.emplace_back(volume(box, dimensions) + 1, -1);
+  }
+  void finish() {
+    for (auto& values : data) pointers.push_back(values.data());
+  }
+};
+
+TEST(Exchange, RandomBoxesMatchTheDenseArray) {
+  const uint32_t seed = std::random_device()();
+  std::cout << "seed " << seed << "\n";
+  std::mt19937 random(seed);
+  for (int dimensions = 1; dimensions <= 5; ++dimensions)
+    for (int n : {1, 2, 4}) {
+      std::vector<Side> held(static_cast<size_t>(n)), needed(static_cast<size_t>(n));
+      // Slabs of the first dimension cover everything; random boxes overlap them.
+      for (int r = 0; r < n; ++r) {
+        trBox_t slab{};
+        for (int d = 0; d < dimensions; ++d) slab.hi[d] = kExtent;
+        slab.lo[0] = kExtent * r / n;
+        slab.hi[0] = kExtent * (r + 1) / n;
+        auto& mine = held[static_cast<size_t>(r)];
+        mine.add(slab, dimensions);
+        if (random() % 2) mine.add(random_box(dimensions, &random), dimensions);
+        mine.finish();
+        for (size_t k = 0; k < mine.boxes.size(); ++k)
+          for_cells(mine.boxes[k], dimensions, [&](size_t i, const int64_t* at) { mine.data[k][i] = cell(at, dimensions); });
+        auto& wanted = needed[static_cast<size_t>(r)];
+        for (size_t k = random() % 4; k-- > 0;) wanted.add(random_box(dimensions, &random), dimensions);
+        wanted.finish();
+      }
+      RankGroup ranks(n);
+      std::vector<trExchange_t> plans(static_cast<size_t>(n));
+      std::vector<std::thread> threads;  // making a plan blocks until all ranks do
+      for (int rank = 0; rank < n; ++rank)
+        threads.emplace_back([&, rank] {
+          const auto r = static_cast<size_t>(rank);
+          EXPECT_EQ(trExchangeCreate(&plans[r], dimensions, static_cast<int>(held[r].boxes.size()), held[r].boxes.data(),
+                                     static_cast<int>(needed[r].boxes.size()), needed[r].boxes.data(), trInt32, ranks.comm(rank)),
+                    trSuccess)
+              << trGetLastError(nullptr);
+          for (int round = 0; round < 3; ++round) {
+            for (auto& values : needed[r].data) std::fill(values.begin(), values.end(), -1);
+            EXPECT_EQ(trExchangeStart(plans[r], held[r].pointers.data(), needed[r].pointers.data(), nullptr), trSuccess)
+                << trGetLastError(nullptr);
+          }
+        });
+      for (auto& thread : threads) thread.join();
+      for (size_t r = 0; r < held.size(); ++r) {
+        for (size_t k = 0; k < needed[r].boxes.size(); ++k) {
+          for_cells(needed[r].boxes[k], dimensions, [&](size_t i, const int64_t* at) {
+            ASSERT_EQ(needed[r].data[k][i], cell(at, dimensions)) << dimensions << " dimensions, rank " << r << " seed " << seed;
+          });
+          ASSERT_EQ(needed[r].data[k].back(), -1);
+        }
+        EXPECT_EQ(trExchangeDestroy(plans[r]), trSuccess);
+      }
+    }
+}
+
+TEST(Exchange, WhatNobodyHoldsIsNamed) {
+  RankGroup ranks(1);
+  const trBox_t held{{0, 0}, {4, 4}}, needed{{2, 2}, {6, 3}}, wrong{{3, 0}, {2, 1}};
+  trExchange_t exchange = nullptr;
+  EXPECT_EQ(trExchangeCreate(&exchange, 2, 1, &held, 1, &needed, trInt32, ranks.comm(0)), trInvalidUsage);
+  EXPECT_NE(std::strstr(trGetLastError(nullptr), "nobody holds [4, 6) x [2, 3)"), nullptr) << trGetLastError(nullptr);
+  EXPECT_EQ(trExchangeCreate(&exchange, 2, 1, &wrong, 0, nullptr, trInt32, ranks.comm(0)), trInvalidArgument);
+  EXPECT_EQ(trExchangeCreate(&exchange, 6, 1, &held, 0, nullptr, trInt32, ranks.comm(0)), trInvalidArgument);
+}
+
+TEST(SparseAllReduce, UnionWithSummedRows) {
+  const uint32_t seed = std::random_device()();
+  std::cout << "seed " << seed << "\n";
+  std::mt19937 random(seed);
+  for (int n : {1, 2, 5})
+    for (size_t width : {size_t{1}, size_t{33}})
+      for (trRedOp_t op : {trSum, trAvg}) {
+        RankGroup ranks(n);
+        const auto size = static_cast<size_t>(n);
+        std::map<int64_t, std::vector<double>> expected;
+        std::vector<std::vector<int64_t>> indices(size), out_indices(size);
+        std::vector<std::vector<double>> values(size), out_values(size);
+        for (size_t r = 0; r < size; ++r)
+          for (size_t k = random() % 200; k-- > 0;) {
+            const int64_t index = static_cast<int64_t>(random() % 100) - 50;
+            indices[r].push_back(index);
+            auto& row = expected.try_emplace(index, width).first->second;
+            for (size_t e = 0; e < width; ++e) {
+              values[r].push_back(random() % 64);
+              row[e] += values[r].back() / (op == trAvg ? n : 1);
+            }
+          }
+        std::vector<size_t> rows(size);
+        std::vector<std::thread> threads;
+        for (int rank = 0; rank < n; ++rank)
+          threads.emplace_back([&, rank] {
+            const auto r = static_cast<size_t>(rank);
+            out_indices[r].resize(expected.size() + 1);
+            out_values[r].resize((expected.size() + 1) * width);
+            EXPECT_EQ(trSparseAllReduce(indices[r].data(), values[r].data(), indices[r].size(), width, trFloat64, op,
+                                        out_indices[r].data(), out_values[r].data(), expected.size() + 1, &rows[r], ranks.comm(rank)),
+                      trSuccess)
+                << trGetLastError(nullptr);
+          });
+        for (auto& thread : threads) thread.join();
+        for (size_t r = 0; r < size; ++r) {
+          ASSERT_EQ(rows[r], expected.size()) << "seed " << seed;
+          size_t at = 0;
+          for (const auto& [index, row] : expected) {
+            ASSERT_EQ(out_indices[r][at], index);
+            for (size_t e = 0; e < width; ++e) ASSERT_NEAR(out_values[r][at * width + e], row[e], 1e-9) << "seed " << seed;
+            ++at;
+          }
+          ASSERT_EQ(out_values[r], out_values[0]);
+        }
+      }
+  RankGroup one(1);
+  const int64_t index[] = {4, 7};
+  const double value[] = {1, 2};
+  int64_t out_index[1];
+  double out_value[1];
+  size_t rows = 0;
+  EXPECT_EQ(trSparseAllReduce(index, value, 2, 1, trFloat64, trSum, out_index, out_value, 1, &rows, one.comm(0)), trInvalidArgument);
+  EXPECT_EQ(rows, 2u);
+}
+
+TEST(Split, ByColourAndKey) {
+  constexpr int kRanks = 6;
+  RankGroup ranks(kRanks);
+  trComm_t parts[kRanks];
+  ASSERT_EQ(trGroupStart(), trSuccess);
+  for (int rank = 0; rank < kRanks; ++rank)  // odd and even ranks, in reverse order; rank 5 stays out
+    ASSERT_EQ(trCommSplit(ranks.comm(rank), rank == 5 ? TR_SPLIT_NOCOLOR : rank % 2, -rank, &parts[rank], nullptr), trSuccess);
+  ASSERT_EQ(trGroupEnd(), trSuccess) << trGetLastError(nullptr);
+  EXPECT_EQ(parts[5], nullptr);
+  const int expected_rank[] = {2, 1, 1, 0, 0}, expected_count[] = {3, 2, 3, 2, 3};
+  int values[5];
+  ASSERT_EQ(trGroupStart(), trSuccess);
+  for (int rank = 0; rank < 5; ++rank) {
+    int got_rank = -1, got_count = -1;
+    EXPECT_EQ(trCommRank(parts[rank], &got_rank), trSuccess);
+    EXPECT_EQ(trCommCount(parts[rank], &got_count), trSuccess);
+    EXPECT_EQ(got_rank, expected_rank[rank]);
+    EXPECT_EQ(got_count, expected_count[rank]);
+    values[rank] = rank;
+    EXPECT_EQ(trAllReduce(&values[rank], &values[rank], 1, trInt32, trSum, parts[rank], nullptr), trSuccess);
+  }
+  ASSERT_EQ(trGroupEnd(), trSuccess) << trGetLastError(nullptr);
+  for (int rank = 0; rank < 5; ++rank) EXPECT_EQ(values[rank], rank % 2 == 0 ? 6 : 4);
+  for (int rank = 0; rank < 5; ++rank) EXPECT_EQ(trCommDestroy(parts[rank]), trSuccess);
+  EXPECT_EQ(trCommSplit(ranks.comm(0), -7, 0, &parts[0], nullptr), trInvalidArgument);
+}
+
+size_t entries(const char* folder) {
+  size_t count = 0;
+  DIR* directory = opendir(folder);
+  while (readdir(directory) != nullptr) ++count;
+  closedir(directory);
+  return count;
+}
+
+TEST(Split, AHundredCommunicatorsCostNoThreadAndNoDescriptor) {
+  expect_all_succeed(2, [](int rank, const trUniqueId& id) {
+    trComm_t world = nullptr, alone = nullptr;
+    TR_CHECK(trCommInitRank(&world, 2, id, rank));
+    TR_CHECK(trBarrier(world, nullptr));
+    std::vector<trComm_t> comms(100);
+    TR_CHECK(trCommDup(world, &comms[0]));  // what is made once (the machine's topology) is made
+    TR_CHECK(trBarrier(comms[0], nullptr));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the meetings' threads end
+    const size_t descriptors = entries("/proc/self/fd"), threads = entries("/proc/self/task");
+    for (size_t i = 1; i < comms.size(); ++i) TR_CHECK(trCommDup(world, &comms[i]));
+    TR_CHECK(trCommSplit(world, rank, 0, &alone, nullptr));
+    for (trComm_t comm : comms) {
+      int value = rank + 1;
+      TR_CHECK(trAllReduce(&value, &value, 1, trInt32, trSum, comm, nullptr));
+      if (value != 3) return say("wrong sum"), 1;
+    }
+    float one = 5;
+    TR_CHECK(trAllReduce(&one, &one, 1, trFloat32, trAvg, alone, nullptr));
+    if (one != 5) return say("wrong value alone"), 1;
+    for (int i = 0; i < 50 && entries("/proc/self/task") > threads; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (entries("/proc/self/fd") != descriptors)
+      return say("descriptors " + std::to_string(descriptors) + " -> " + std::to_string(entries("/proc/self/fd"))), 1;
+    if (entries("/proc/self/task") != threads)
+      return say("threads " + std::to_string(threads) + " -> " + std::to_string(entries("/proc/self/task"))), 1;
+    for (trComm_t comm : comms) TR_CHECK(trCommDestroy(comm));
+    TR_CHECK(trCommDestroy(alone));
+    TR_CHECK(trCommDestroy(world));
+    return 0;
+  });
+}
+
+}  // namespace
+}  // namespace treering::testing

@@ -1,0 +1,260 @@
+// Collectives with a count for each rank, and sends and receives: random counts and displacements against a reference,
+// groups in any order, what differs between ranks.
+#include <cstring>
+#include <iostream>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "support/processes.h"
+#include "support/ranks.h"
+
+namespace treering::testing {
+namespace {
+
+using Values = std::vector<int32_t>;
+
+int32_t value_of(size_t source, size_t destination, size_t i) {
+  return static_cast<int32_t>(source * 1'000'003 + destination * 10'007 + i);
+}
+
+// counts[s][d]: elements from s to d; displacements with gaps between the blocks.
+struct Blocks {
+  std::vector<size_t> counts, displs;
+  size_t total = 0;
+  void add(size_t count, size_t gap) {
+    counts.push_back(count);
+    displs.push_back(total + gap);
+    total += gap + count;
+  }
+};
+
+size_t random_count(std::mt19937* random) {
+  const size_t counts[] = {0, 0, 1, 3, 100, 4099, 30'011};
+  return counts[(*random)() % std::size(counts)];
+}
+
+TEST(Variable, AllToAllVWithRandomCounts) {
+  const uint32_t seed = std::random_device()();
+  std::cout << "seed " << seed << "\n";
+  std::mt19937 random(seed);
+  for (int n : {1, 2, 3, 4, 7})
+    for (int round = 0; round < 6; ++round) {
+      RankGroup ranks(n);
+      const auto size = static_cast<size_t>(n);
+      std::vector<std::vector<size_t>> counts(size, std::vector<size_t>(size));
+      for (auto& row : counts)
+        for (size_t& count : row) count = random_count(&random);
+      std::vector<Blocks> send(size), receive(size);
+      std::vector<Values> in, out;
+      for (size_t r = 0; r < size; ++r) {
+        for (size_t k = 0; k < size; ++k) send[r].add(counts[r][k], random() % 3), receive[r].add(counts[k][r], random() % 3);
+        in.emplace_back(send[r].total + 1);
+        out.emplace_back(receive[r].total + 1, -1);
+        for (size_t d = 0; d < size; ++d)
+          for (size_t i = 0; i < counts[r][d]; ++i) in[r][send[r].displs[d] + i] = value_of(r, d, i);
+      }
+      ranks.run([&](int rank, trComm_t comm) {
+        const auto r = static_cast<size_t>(rank);
+        return trAllToAllV(in[r].data(), send[r].counts.data(), send[r].displs.data(), out[r].data(),
+                           receive[r].counts.data(), receive[r].displs.data(), trInt32, comm, nullptr);
+      });
+      for (size_t r = 0; r < size; ++r) {
+        Values expected(out[r].size(), -1);
+        for (size_t s = 0; s < size; ++s)
+          for (size_t i = 0; i < counts[s][r]; ++i) expected[receive[r].displs[s] + i] = value_of(s, r, i);
+        ASSERT_EQ(out[r], expected) << "rank " << r << " of " << n << " seed " << seed;
+      }
+    }
+}
+
+TEST(Variable, AllGatherVReduceScatterVGatherVScatterV) {
+  const uint32_t seed = std::random_device()();
+  std::cout << "seed " << seed << "\n";
+  std::mt19937 random(seed);
+  for (const char* algorithm : {static_cast<const char*>(nullptr), "direct", "ring", "allgather:bruck,reduce-scatter:halving"})
+    for (int n : {1, 2, 4, 5})
+      for (int round = 0; round < 3; ++round) {
+        trConfig_t config = RankGroup::default_config();
+        config.algorithm = algorithm;
+        RankGroup ranks(n, config);
+        const auto size = static_cast<size_t>(n);
+        const int root = static_cast<int>(random() % size);
+        Blocks gaps, packed;
+        for (size_t r = 0; r < size; ++r) gaps.add(random_count(&random), random() % 3), packed.add(gaps.counts[r], 0);
+        std::vector<Values> own, gathered(size, Values(gaps.total + 1, -1)), whole, part(size);
+        for (size_t r = 0; r < size; ++r) {
+          own.emplace_back(gaps.counts[r]);
+          part[r].assign(gaps.counts[r], -1);
+          for (size_t i = 0; i < own[r].size(); ++i) own[r][i] = value_of(r, 0, i);
+          whole.emplace_back(packed.total);
+          for (size_t i = 0; i < packed.total; ++i) whole[r][i] = static_cast<int32_t>(i % 1000 + r);
+        }
+        auto at = [&](std::vector<Values>& buffers, int rank) { return buffers[static_cast<size_t>(rank)].data(); };
+        Values expected(gaps.total + 1, -1);
+        for (size_t s = 0; s < size; ++s)
+          for (size_t i = 0; i < own[s].size(); ++i) expected[gaps.displs[s] + i] = own[s][i];
+        ranks.run([&](int rank, trComm_t comm) {
+          return trAllGatherV(at(own, rank), own[static_cast<size_t>(rank)].size(), at(gathered, rank), gaps.counts.data(),
+                              gaps.displs.data(), trInt32, comm, nullptr);
+        });
+        for (const Values& values : gathered) ASSERT_EQ(values, expected) << "allgatherv seed " << seed;
+        ranks.run([&](int rank, trComm_t comm) {
+          return trReduceScatterV(at(whole, rank), at(part, rank), packed.counts.data(), trInt32, trSum, comm, nullptr);
+        });
+        for (size_t r = 0; r < size; ++r)
+          for (size_t i = 0; i < part[r].size(); ++i)
+            ASSERT_EQ(part[r][i], static_cast<int32_t>((packed.displs[r] + i) % 1000 * size + size * (size - 1) / 2))
+                << "reduce-scatterv seed " << seed;
+        std::fill(gathered[static_cast<size_t>(root)].begin(), gathered[static_cast<size_t>(root)].end(), -1);
+        ranks.run([&](int rank, trComm_t comm) {
+          const bool at_root = rank == root;
+          return trGatherV(at(own, rank), own[static_cast<size_t>(rank)].size(), at_root ? at(gathered, rank) : nullptr,
+                           at_root ? gaps.counts.data() : nullptr, at_root ? gaps.displs.data() : nullptr, trInt32, root,
+                           comm, nullptr);
+        });
+        ASSERT_EQ(gathered[static_cast<size_t>(root)], expected) << "gatherv seed " << seed;
+        for (size_t r = 0; r < size; ++r) part[r].assign(gaps.counts[r], -2);
+        ranks.run([&](int rank, trComm_t comm) {
+          const bool at_root = rank == root;
+          return trScatterV(at_root ? at(gathered, rank) : nullptr, at_root ? gaps.counts.data() : nullptr,
+                            at_root ? gaps.displs.data() : nullptr, at(part, rank), part[static_cast<size_t>(rank)].size(),
+                            trInt32, root, comm, nullptr);
+        });
+        for (size_t r = 0; r < size; ++r) ASSERT_EQ(part[r], own[r]) << "scatterv seed " << seed;
+      }
+}
+
+TEST(Variable, WrongCountsAreNamed) {
+  RankGroup ranks(1);
+  int32_t buffer[4] = {};
+  const size_t counts[] = {2}, other[] = {3};
+  EXPECT_EQ(trAllGatherV(buffer, 1, buffer, counts, nullptr, trInt32, ranks.comm(0), nullptr), trInvalidArgument);
+  EXPECT_NE(std::strstr(trGetLastError(nullptr), "sendcount is 1, but recvcounts[0] is 2"), nullptr) << trGetLastError(nullptr);
+  EXPECT_EQ(trAllToAllV(buffer, counts, nullptr, buffer + 2, other, nullptr, trInt32, ranks.comm(0), nullptr), trInvalidArgument);
+  EXPECT_EQ(trAllToAllV(buffer, nullptr, nullptr, buffer + 2, other, nullptr, trInt32, ranks.comm(0), nullptr), trInvalidArgument);
+  EXPECT_EQ(trSend(buffer, 1, trInt32, 1, ranks.comm(0), nullptr), trInvalidArgument);
+  EXPECT_NE(std::strstr(trGetLastError(nullptr), "peer is 1"), nullptr) << trGetLastError(nullptr);
+}
+
+// Every pair of ranks exchanges several messages of random sizes; each rank calls in a random order.
+TEST(PointToPoint, GroupsOfSendsAndReceivesInAnyOrder) {
+  const uint32_t seed = std::random_device()();
+  std::cout << "seed " << seed << "\n";
+  for (int n : {1, 2, 3, 6}) {
+    RankGroup ranks(n);
+    const auto size = static_cast<size_t>(n);
+    std::mt19937 random(seed);
+    // messages[s][d]: their sizes, in order
+    std::vector<std::vector<std::vector<size_t>>> messages(size, std::vector<std::vector<size_t>>(size));
+    for (auto& row : messages)
+      for (auto& pair : row)
+        for (size_t k = random() % 4; k-- > 0;) pair.push_back(random() % 3 == 0 ? 200'003 : random() % 50);
+    std::vector<std::vector<Values>> in(size), out(size);
+    ASSERT_EQ(trGroupStart(), trSuccess);
+    for (size_t r = 0; r < size; ++r) {
+      struct Call {
+        bool send;
+        size_t peer;
+      };
+      std::vector<Call> calls;
+      for (size_t p = 0; p < size; ++p) {
+        calls.insert(calls.end(), messages[r][p].size(), {true, p});
+        calls.insert(calls.end(), messages[p][r].size(), {false, p});
+      }
+      std::shuffle(calls.begin(), calls.end(), random);
+      std::vector<size_t> sent(size), received(size);
+      in[r].reserve(calls.size());
+      out[r].resize(size * 4);
+      for (const Call& call : calls) {
+        const int peer = static_cast<int>(call.peer);
+        if (call.send) {
+          const size_t k = sent[call.peer]++;
+          Values& buffer = in[r].emplace_back(messages[r][call.peer][k] + 1);
+          for (size_t i = 0; i < buffer.size(); ++i) buffer[i] = value_of(r, call.peer, i + k * 17);
+          ASSERT_EQ(trSend(buffer.data(), buffer.size() - 1, trInt32, peer, ranks.comm(static_cast<int>(r)), nullptr), trSuccess);
+        } else {
+          const size_t k = received[call.peer]++;
+          Values& buffer = out[r][call.peer * 4 + k];
+          buffer.assign(messages[call.peer][r][k] + 1, -1);
+          ASSERT_EQ(trRecv(buffer.data(), buffer.size() - 1, trInt32, peer, ranks.comm(static_cast<int>(r)), nullptr), trSuccess);
+        }
+      }
+    }
+    ASSERT_EQ(trGroupEnd(), trSuccess) << trGetLastError(nullptr) << " seed " << seed;
+    for (size_t r = 0; r < size; ++r)
+      for (size_t s = 0; s < size; ++s)
+        for (size_t k = 0; k < messages[s][r].size(); ++k)
+          for (size_t i = 0; i < messages[s][r][k]; ++i)
+            ASSERT_EQ(out[r][s * 4 + k][i], value_of(s, r, i + k * 17)) << "seed " << seed;
+  }
+}
+
+// Rank 2 takes rank 0's message only after it has heard of rank 1, which waits for rank 0's other message: a group whose
+// sends waited for one another would stand still.
+TEST(PointToPoint, ALatePeerHoldsUpNobodyElse) {
+  expect_all_succeed(3, [](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr;
+    TR_CHECK(trCommInitRank(&comm, 3, id, rank));
+    constexpr size_t kCount = 3'000'000;
+    std::vector<int32_t> a(kCount, 7), b(kCount, 8);
+    int32_t token = 0;
+    if (rank == 0) {
+      TR_CHECK(trGroupStart());
+      TR_CHECK(trSend(b.data(), kCount, trInt32, 2, comm, nullptr));
+      TR_CHECK(trSend(a.data(), kCount, trInt32, 1, comm, nullptr));
+      TR_CHECK(trGroupEnd());
+    } else if (rank == 1) {
+      TR_CHECK(trRecv(b.data(), kCount, trInt32, 0, comm, nullptr));
+      TR_CHECK(trSend(&token, 1, trInt32, 2, comm, nullptr));
+      if (b[kCount - 1] != 7) return say("wrong value"), 1;
+    } else {
+      TR_CHECK(trRecv(&token, 1, trInt32, 1, comm, nullptr));
+      TR_CHECK(trRecv(a.data(), kCount, trInt32, 0, comm, nullptr));
+      if (a[kCount - 1] != 8) return say("wrong value"), 1;
+    }
+    TR_CHECK(trBarrier(comm, nullptr));
+    TR_CHECK(trCommDestroy(comm));
+    return 0;
+  });
+}
+
+TEST(PointToPoint, SendReceiveAroundARingAmongCollectives) {
+  expect_all_succeed(4, [](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr;
+    TR_CHECK(trCommInitRank(&comm, 4, id, rank));
+    for (size_t count : {size_t{0}, size_t{1}, size_t{8}, size_t{100'000}}) {
+      std::vector<int64_t> out(count, rank), in(count, -1);
+      TR_CHECK(trSendRecv(out.data(), count, (rank + 1) % 4, in.data(), count, (rank + 3) % 4, trInt64, comm, nullptr));
+      for (int64_t value : in)
+        if (value != (rank + 3) % 4) return say("got " + std::to_string(value)), 1;
+      int64_t sum = rank;
+      TR_CHECK(trAllReduce(&sum, &sum, 1, trInt64, trSum, comm, nullptr));
+      if (sum != 6) return say("sum " + std::to_string(sum)), 1;
+    }
+    TR_CHECK(trCommDestroy(comm));
+    return 0;
+  });
+}
+
+TEST(PointToPoint, DifferentSizesAreAnErrorOnBoth) {
+  RankProcesses ranks(2, [](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr;
+    trConfig_t config = TR_CONFIG_INITIALIZER;
+    config.timeout_ms = 5000;
+    TR_CHECK(trCommInitRankConfig(&comm, 2, id, rank, &config));
+    std::vector<int32_t> buffer(1'000'000);
+    trResult_t result = rank == 0 ? trSend(buffer.data(), 1'000'000, trInt32, 1, comm, nullptr)
+                                  : trRecv(buffer.data(), 999'999, trInt32, 0, comm, nullptr);
+    if (result == trSuccess) result = trBarrier(comm, nullptr);
+    say(trGetLastError(comm));
+    return static_cast<int>(result);
+  });
+  for (const RankResult& result : ranks.wait_all()) {
+    EXPECT_EQ(result.exit_code, trInvalidUsage);
+    EXPECT_NE(result.output.find("rank 1 receives from rank 0"), std::string::npos) << result.output;
+  }
+}
+
+}  // namespace
+}  // namespace treering::testing
