@@ -21,7 +21,17 @@
 
 enum { kMaxSizes = 128 };
 
+/* The collectives, in the order of kCollectiveNames. The v-variants are called with equal counts. */
+enum collective {
+  kAllReduce, kReduce, kBroadcast, kAllGather, kReduceScatter, kAllToAll, kGather, kScatter, kBarrier,
+  kAllGatherV, kReduceScatterV, kAllToAllV, kGatherV, kScatterV, kCollectives
+};
+static const char* const kCollectiveNames[] = {
+    "allreduce", "reduce", "broadcast", "allgather", "reduce-scatter", "alltoall", "gather", "scatter", "barrier",
+    "allgatherv", "reduce-scatterv", "alltoallv", "gatherv", "scatterv"};
+
 struct points {
+  enum collective collective;
   size_t bytes[kMaxSizes];
   size_t iterations[kMaxSizes];
   int count;
@@ -35,7 +45,8 @@ struct points {
 struct library {
   int rank;
   int ranks;
-  void (*allreduce)(void* context, const float* send, float* recv, size_t count);
+  /* count: elements of a block (of the buffer, where there is one block). Roots are rank 0. */
+  void (*call)(void* context, const float* send, float* recv, size_t count);
   void (*barrier)(void* context);
   double (*max)(void* context, double value);
   void* context;
@@ -72,6 +83,13 @@ static inline void parse_point_list(const char* text, struct points* points) {
   if (points->count == 0) usage_error("--points is empty", text);
 }
 
+static inline enum collective parse_collective(const char* name) {
+  for (int i = 0; i < kCollectives; ++i)
+    if (!strcmp(name, kCollectiveNames[i])) return (enum collective)i;
+  usage_error("--collective is unknown", name);
+  return kAllReduce;
+}
+
 /* Also arms an alarm: a driver that hangs in its library ends itself, whoever started it. */
 static inline struct points parse_arguments(int argc, char** argv) {
   struct points points = {.buffers = "malloc", .ranks = 1};
@@ -83,7 +101,9 @@ static inline struct points parse_arguments(int argc, char** argv) {
       continue;
     }
     ++i;
-    if (!strcmp(argv[i - 1], "--points")) {
+    if (!strcmp(argv[i - 1], "--collective")) {
+      points.collective = parse_collective(value);
+    } else if (!strcmp(argv[i - 1], "--points")) {
       parse_point_list(value, &points);
     } else if (!strcmp(argv[i - 1], "--buffers")) {
       points.buffers = value;
@@ -92,7 +112,7 @@ static inline struct points parse_arguments(int argc, char** argv) {
     } else if (!strcmp(argv[i - 1], "--deadline")) {
       deadline_s = (unsigned)atoi(value);
     } else {
-      usage_error("unknown option; known are --points --in-place --buffers --ranks --deadline", argv[i - 1]);
+      usage_error("unknown option; known are --collective --points --in-place --buffers --ranks --deadline", argv[i - 1]);
     }
   }
   if (points.count == 0) usage_error("missing option", "--points");
@@ -108,39 +128,81 @@ static inline void fill_input(float* buffer, size_t count, int rank) {
   for (size_t i = 0; i < count; ++i) buffer[i] = input_value(rank, i);
 }
 
-/* The input repeats after 31 elements, so the expected sums are 31 values. */
-static inline size_t count_wrong(const float* result, size_t count, int ranks) {
-  float expected[31] = {0};
-  for (int i = 0; i < 31; ++i)
-    for (int rank = 0; rank < ranks; ++rank) expected[i] += input_value(rank, (size_t)i);
-  size_t wrong = 0;
-  for (size_t i = 0; i < count; ++i) wrong += result[i] != expected[i % 31];
-  return wrong;
+/* Sizes are those of the larger buffer: `ranks` blocks, where a collective has one for each rank. */
+static inline int has_blocks(enum collective c) {
+  return c != kAllReduce && c != kReduce && c != kBroadcast && c != kBarrier;
+}
+static inline size_t block_count(const struct points* points, int point, int ranks) {
+  if (points->collective == kBarrier) return 0;
+  const size_t all = points->bytes[point] / sizeof(float);
+  if (!has_blocks(points->collective)) return all;
+  return all < (size_t)ranks ? 1 : all / (size_t)ranks;
 }
 
+/* What element i of the output must be, of blocks of `count`. */
+static inline float expected_value(enum collective c, int rank, int ranks, size_t i, size_t count) {
+  const size_t own = (size_t)rank * count;
+  float sum = 0;
+  switch (c) {
+    case kBroadcast: return input_value(0, i);
+    case kScatter:
+    case kScatterV: return input_value(0, own + i);
+    case kAllGather:
+    case kAllGatherV:
+    case kGather:
+    case kGatherV: return input_value((int)(i / count), i % count);
+    case kAllToAll:
+    case kAllToAllV: return input_value((int)(i / count), own + i % count);
+    case kReduceScatter:
+    case kReduceScatterV: i += own; break;
+    default: break;
+  }
+  for (int r = 0; r < ranks; ++r) sum += input_value(r, i);
+  return sum;
+}
+
+static inline size_t output_count(enum collective c, int rank, int ranks, size_t count) {
+  switch (c) {
+    case kBarrier: return 0;
+    case kReduce: return rank == 0 ? count : 0;
+    case kGather:
+    case kGatherV: return rank == 0 ? count * (size_t)ranks : 0;
+    case kAllGather:
+    case kAllGatherV:
+    case kAllToAll:
+    case kAllToAllV: return count * (size_t)ranks;
+    default: return count;
+  }
+}
+
+/* The first and last elements and a sample between: the whole of large buffers would take longer than the calls. */
 static inline size_t check_once(const struct library* library, const struct points* points, float* send, float* recv,
                                 size_t count) {
-  memset(recv, 0xff, count * sizeof(float));
+  const size_t out = output_count(points->collective, library->rank, library->ranks, count);
+  memset(recv, 0xff, out * sizeof(float));
   if (points->in_place) fill_input(recv, count, library->rank);
+  if (points->collective == kBroadcast && library->rank == 0) fill_input(recv, count, 0); /* its one buffer */
   library->barrier(library->context);
-  library->allreduce(library->context, points->in_place ? recv : send, recv, count);
-  size_t wrong = count_wrong(recv, count, library->ranks);
+  library->call(library->context, points->in_place ? recv : send, recv, count);
+  size_t wrong = 0;
+  for (size_t i = 0; i < out; i += (i < 4096 || i + 4096 > out) ? 1 : 37)
+    wrong += recv[i] != expected_value(points->collective, library->rank, library->ranks, i, count);
   return (size_t)library->max(library->context, (double)wrong);
 }
 
 static inline void measure_point(const struct library* library, const struct points* points, int point, float* send,
                                  float* recv) {
-  const size_t count = points->bytes[point] / sizeof(float);
+  const size_t count = block_count(points, point, library->ranks);
   const size_t iterations = points->iterations[point];
   const size_t warm_up = iterations / 10 + 1;
   const float* input = points->in_place ? recv : send;
   /* In place the values grow with each call; zeros keep them finite without changing the work. */
   if (points->in_place) memset(recv, 0, points->bytes[point]);
   library->barrier(library->context);
-  for (size_t i = 0; i < warm_up; ++i) library->allreduce(library->context, input, recv, count);
+  for (size_t i = 0; i < warm_up; ++i) library->call(library->context, input, recv, count);
   library->barrier(library->context);
   const double begin_us = now_us();
-  for (size_t i = 0; i < iterations; ++i) library->allreduce(library->context, input, recv, count);
+  for (size_t i = 0; i < iterations; ++i) library->call(library->context, input, recv, count);
   const double mine_us = (now_us() - begin_us) / (double)iterations;
   library->barrier(library->context);
   const double time_us = library->max(library->context, mine_us);
@@ -151,10 +213,16 @@ static inline void measure_point(const struct library* library, const struct poi
   }
 }
 
+/* Bytes of each of the two buffers of a rank. */
+static inline size_t buffer_bytes(const struct points* points, int ranks) {
+  return points->max_bytes + (size_t)ranks * sizeof(float);
+}
+
 static inline void measure_all(const struct library* library, const struct points* points, float* send, float* recv) {
-  const size_t count = points->max_bytes / sizeof(float);
-  fill_input(send, count, library->rank);
-  memset(recv, 0xff, points->max_bytes);
+  const size_t bytes = buffer_bytes(points, library->ranks);
+  if (points->in_place && points->collective != kAllReduce) usage_error("--in-place is for allreduce", "--in-place");
+  fill_input(send, bytes / sizeof(float), library->rank);
+  memset(recv, 0xff, bytes);
   for (int point = 0; point < points->count; ++point) measure_point(library, points, point, send, recv);
 }
 

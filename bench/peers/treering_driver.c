@@ -1,5 +1,5 @@
 /*
- * trAllReduce for bench/peers: forks its ranks itself, each pinned to a core of its own when there are enough.
+ * The collectives of Treering for bench/peers: forks its ranks itself, each pinned to a core of its own when there are enough.
  *
  * The ranks' barrier and maximum are a few words of shared memory, so that what is timed is the library alone.
  */
@@ -22,6 +22,8 @@ struct context {
   trComm_t comm;
   int rank;
   int ranks;
+  enum collective collective;
+  size_t* counts;
 };
 
 static void tr_check(trResult_t result, const char* call, trComm_t comm) {
@@ -30,10 +32,51 @@ static void tr_check(trResult_t result, const char* call, trComm_t comm) {
   exit(1);
 }
 
-static void tr_allreduce(void* context, const float* send, float* recv, size_t count) {
-  trComm_t comm = ((struct context*)context)->comm;
-  const trResult_t result = trAllReduce(send, recv, count, trFloat32, trSum, comm, NULL);
-  if (result != trSuccess) tr_check(result, "trAllReduce", comm);
+static const size_t* equal_counts(struct context* context, size_t count) {
+  if (context->counts[0] != count)
+    for (int r = 0; r < context->ranks; ++r) context->counts[r] = count;
+  return context->counts;
+}
+
+static void tr_call(void* opaque, const float* send, float* recv, size_t count) {
+  struct context* context = opaque;
+  trComm_t comm = context->comm;
+  const trDataType_t f = trFloat32;
+  trResult_t result = trInternalError;
+  const size_t* counts = context->counts;
+  switch (context->collective) {
+    case kAllReduce: result = trAllReduce(send, recv, count, f, trSum, comm, NULL); break;
+    case kReduce: result = trReduce(send, recv, count, f, trSum, 0, comm, NULL); break;
+    case kBroadcast: result = trBroadcast(recv, recv, count, f, 0, comm, NULL); break;
+    case kAllGather: result = trAllGather(send, recv, count, f, comm, NULL); break;
+    case kReduceScatter: result = trReduceScatter(send, recv, count, f, trSum, comm, NULL); break;
+    case kAllToAll: result = trAllToAll(send, recv, count, f, comm, NULL); break;
+    case kGather: result = trGather(send, recv, count, f, 0, comm, NULL); break;
+    case kScatter: result = trScatter(send, recv, count, f, 0, comm, NULL); break;
+    case kBarrier: result = trBarrier(comm, NULL); break;
+    case kAllGatherV:
+      counts = equal_counts(context, count);
+      result = trAllGatherV(send, count, recv, counts, NULL, f, comm, NULL);
+      break;
+    case kReduceScatterV:
+      counts = equal_counts(context, count);
+      result = trReduceScatterV(send, recv, counts, f, trSum, comm, NULL);
+      break;
+    case kAllToAllV:
+      counts = equal_counts(context, count);
+      result = trAllToAllV(send, counts, NULL, recv, counts, NULL, f, comm, NULL);
+      break;
+    case kGatherV:
+      counts = equal_counts(context, count);
+      result = trGatherV(send, count, recv, counts, NULL, f, 0, comm, NULL);
+      break;
+    case kScatterV:
+      counts = equal_counts(context, count);
+      result = trScatterV(send, counts, NULL, recv, count, f, 0, comm, NULL);
+      break;
+    case kCollectives: break;
+  }
+  if (result != trSuccess) tr_check(result, kCollectiveNames[context->collective], comm);
 }
 
 static void shared_barrier(void* opaque) {
@@ -80,28 +123,33 @@ static void pin(int rank, int ranks) {
 static float* allocate(const struct points* points, struct context* context) {
   void* buffer = NULL;
   if (!strcmp(points->buffers, "mem_alloc")) {
-    tr_check(trMemAlloc(&buffer, points->max_bytes), "trMemAlloc", NULL);
+    tr_check(trMemAlloc(&buffer, buffer_bytes(points, points->ranks)), "trMemAlloc", NULL);
     return buffer;
   }
-  buffer = malloc(points->max_bytes);
+  buffer = malloc(buffer_bytes(points, points->ranks));
   if (!buffer) usage_error("no memory for a buffer", points->buffers);
   if (!strcmp(points->buffers, "registered")) {
     void* handle = NULL; /* ends with the communicator */
-    memset(buffer, 0, points->max_bytes);
-    tr_check(trCommRegister(context->comm, buffer, points->max_bytes, &handle), "trCommRegister", context->comm);
+    memset(buffer, 0, buffer_bytes(points, points->ranks));
+    tr_check(trCommRegister(context->comm, buffer, buffer_bytes(points, points->ranks), &handle), "trCommRegister", context->comm);
   }
   return buffer;
 }
 
 static int run_rank(const struct points* points, struct shared* shared, trUniqueId id, int rank) {
-  struct context context = {.shared = shared, .rank = rank, .ranks = points->ranks};
+  struct context context = {.shared = shared,
+                            .rank = rank,
+                            .ranks = points->ranks,
+                            .collective = points->collective,
+                            .counts = calloc((size_t)points->ranks, sizeof(size_t))};
+  if (!context.counts) usage_error("no memory", "counts");
   pin(rank, points->ranks);
   tr_check(trCommInitRank(&context.comm, points->ranks, id, rank), "trCommInitRank", NULL);
   float* send = allocate(points, &context);
   float* recv = allocate(points, &context);
   const struct library library = {.rank = rank,
                                   .ranks = points->ranks,
-                                  .allreduce = tr_allreduce,
+                                  .call = tr_call,
                                   .barrier = shared_barrier,
                                   .max = shared_max,
                                   .context = &context};

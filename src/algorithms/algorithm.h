@@ -29,7 +29,7 @@ struct Shape {
 
 // How the bytes of a message travel; the schedule is the same.
 enum class Protocol {
-  kMailbox,  // data and flag in one cache line per reader; tiny messages, one-shot only
+  kMailbox,  // data and flag in one cache line per reader; tiny messages alone
   kStaged,   // through slots of a FIFO: the sender copies in, the receiver reads
   kDirect,   // the peer's buffers are reachable: inputs are read in place, results are stored in place
 };
@@ -69,7 +69,7 @@ struct Algorithm {
   bool rank_ordered;      // operands are combined one after another in ascending rank order
   bool computed_once;     // each result is computed by one rank, and forwarded where others need it
   bool equal_parts_only;  // cannot run when parts differ in size
-  bool mailbox;           // may run by the mailbox protocol
+  bool mailbox;           // may run by the mailbox protocol: one-shot in mailboxes, direct in descriptors of FIFOs
   uint32_t min_ranks;
   uint32_t max_ranks;
   uint32_t channels;  // channels it wants

@@ -31,6 +31,7 @@ struct Machine {
   uint64_t llc_bytes = 32u << 20;    // last-level cache
   uint32_t cores = 1;                // cores that the ranks may use
   uint64_t mailbox_bytes = 2048;     // largest buffer that the mailbox protocol takes; 0: there is none
+  uint64_t letter_bytes = 4096;      // largest block that goes as one small message (letters.h); 0: not used
   uint64_t slot_bytes = 128u << 10;  // largest message of the staged protocol
 };
 

@@ -9,7 +9,7 @@
 // One round, n-1 messages. Where ranks read one another's memory this is also the least traffic: each value is written
 // once and read once. Chan, Heimlich, Purkayastha, van de Geijn, "Collective communication: theory, practice, and
 // experience", CCPE 19(13), 2007, section 3 (the minimum-spanning-tree algorithms with one level of n-1 children).
-#include <numeric>
+#include <string_view>
 #include <vector>
 
 #include "algorithms/algorithm.h"
@@ -240,6 +240,7 @@ constexpr Algorithm row(Collective collective, const char* name, const char* des
   row.input_used_once = input_used_once;
   row.rank_ordered = true;
   row.computed_once = true;
+  row.mailbox = std::string_view(name) == "direct";
   row.min_ranks = 1;
   row.max_ranks = 1024;
   row.channels = 1;

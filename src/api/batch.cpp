@@ -22,7 +22,7 @@ Status Batch::prepare(bool kept) {
     if (!entry->transfers.empty()) {
       Operation& all = entry->operations.emplace_back();
       all.function = "trGroupEnd";
-      all.point_to_point = true;
+      all.point_to_point = all.pairs = true;
       Status status = communicator.make_lanes(entry->transfers, all.function, &all.lanes);
       if (!status.ok()) return status;
       entry->transfers.clear();

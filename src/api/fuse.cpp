@@ -10,7 +10,7 @@ namespace treering {
 namespace {
 
 bool fusible(const Operation& operation) {
-  return operation.collective == Collective::kAllReduce && operation.lanes == nullptr && operation.count > 0 &&
+  return operation.collective == Collective::kAllReduce && !operation.pairs && operation.count > 0 &&
          (operation.compression == nullptr || !operation.compression->error_feedback);
 }
 

@@ -103,6 +103,7 @@ Status plan_exchange(trExchange* exchange, Communicator& communicator, int dimen
   exchange->operation.function = "trExchangeStart";
   exchange->operation.collective = Collective::kAllToAll;
   exchange->operation.type = type;
+  exchange->operation.pairs = true;
   return communicator.make_lanes(lanes, kCreate, &exchange->operation.lanes);
 }
 

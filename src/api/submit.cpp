@@ -50,10 +50,14 @@ trResult_t submit_transfers(trComm_t comm, Operation operation, trStream_t strea
     TR_RETURN_IF_ERROR(lease.acquire(comm));
     TR_RETURN_IF_ERROR(check_stream(stream));
     std::vector<Transfer> transfers;
+    operation.pairs = true;
     TR_RETURN_IF_ERROR(prepare(*lease.get(), &transfers));
     if (Group& group = Group::current(); group.open() && operation.point_to_point)
       return group.batch().add_transfers(comm, transfers, stream_id(stream)), Status();
-    TR_RETURN_IF_ERROR(lease->make_lanes(transfers, operation.function, &operation.lanes));
+    if (lease->are_letters(transfers))
+      operation.letters = std::move(transfers);
+    else
+      TR_RETURN_IF_ERROR(lease->make_lanes(transfers, operation.function, &operation.lanes));
     if (Group& group = Group::current(); group.open())
       return group.batch().add(comm, std::move(operation), stream_id(stream)), Status();
     return start(lease, std::move(operation), stream_id(stream));

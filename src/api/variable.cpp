@@ -164,8 +164,11 @@ trResult_t trGatherV(const void* sendbuf, size_t sendcount, void* recvbuf, const
         TR_RETURN_IF_ERROR(receive.fill(kName, communicator, "recvcounts", recvcounts, displs, recvbuf, size));
         if (recvcounts[rank] != sendcount)
           return bad(kName, rank, "sendcount is {}, but recvcounts[{}] is {}", sendcount, rank, recvcounts[rank]);
-        for (uint32_t from = 0; from < ranks; ++from)
+        // Its own block first, beside the send.
+        for (uint32_t i = 0; i < ranks; ++i) {
+          const uint32_t from = (rank + i) % ranks;
           add(transfers, from, false, receive.at(recvbuf, from), receive.bytes[from]);
+        }
         return {};
       });
 }
@@ -186,7 +189,11 @@ trResult_t trScatterV(const void* sendbuf, const size_t* sendcounts, const size_
           TR_RETURN_IF_ERROR(send.fill(kName, communicator, "sendcounts", sendcounts, displs, sendbuf, size));
           if (sendcounts[rank] != recvcount)
             return bad(kName, rank, "recvcount is {}, but sendcounts[{}] is {}", recvcount, rank, sendcounts[rank]);
-          for (uint32_t to = 0; to < ranks; ++to) add(transfers, to, true, send.at(sendbuf, to), send.bytes[to]);
+          // Its own block last, beside the receive.
+          for (uint32_t i = 1; i <= ranks; ++i) {
+            const uint32_t to = (rank + i) % ranks;
+            add(transfers, to, true, send.at(sendbuf, to), send.bytes[to]);
+          }
         }
         add(transfers, static_cast<uint32_t>(root), false, recvbuf, recvcount * size);
         return {};

@@ -19,7 +19,7 @@ uint32_t signature_of(const Operation& operation, uint64_t number) {
                       : operation.reduction->function == nullptr ? 254u
                                                                  : 255u;
   uint64_t hash = number * 0x9E3779B97F4A7C15u +
-                  (operation.lanes != nullptr || operation.blocks != nullptr ? 0 : operation.count);
+                  (operation.pairs || operation.blocks != nullptr ? 0 : operation.count);
   hash = (hash ^ hash >> 29) * 0xBF58476D1CE4E5B9u + (static_cast<uint64_t>(operation.type) << 8) + op +
          (static_cast<uint64_t>(operation.collective) << 16) + (static_cast<uint64_t>(operation.root) << 24) +
          (operation.pieces != nullptr ? 0x80000000u : 0);
@@ -35,7 +35,7 @@ uint32_t signature_of(const Operation& operation, uint64_t number) {
 Status Communicator::check(Operation* operation) {
   const bool sums = operation->op == trSum || operation->op == trAvg;
   if (wire_ != nullptr && operation->collective == Collective::kAllReduce && operation->compression == nullptr &&
-      operation->type == trFloat32 && sums && operation->lanes == nullptr)
+      operation->type == trFloat32 && sums)
     operation->compression = wire_;
   const auto made = static_cast<size_t>(operation->op) - trRedOpFirstCreated;
   if (operation->op >= trRedOpFirstCreated && made < reductions_.size()) operation->reduction = reductions_[made];
@@ -80,7 +80,7 @@ void Communicator::fill_call(const Operation& operation) {
   call_.user = nullptr;
   call_.user_context = nullptr;
   call_.input_region = call_.output_region = {};
-  if (operation.lanes != nullptr) {  // bytes
+  if (operation.pairs) {  // bytes
     call_.type = trUint8;
     call_.type_size = 1;
   }
@@ -170,9 +170,11 @@ Status Communicator::begin(const Operation& operation) {
   if (Status verdict = watch_->verdict(); !verdict.ok()) return failure_ = verdict;
   fill_call(operation);
   const Program* program = nullptr;
-  in_mailbox_ = false;
+  in_mailbox_ = in_letters_ = false;
   if (operation.compression != nullptr && operation.compression->error_feedback) add_residual(operation);
-  if (operation.lanes == nullptr) {
+  if (operation.pairs) {
+    in_letters_ = operation.lanes == nullptr;
+  } else {
     uint32_t constraints = 0;
     if (operation.blocks != nullptr) constraints |= kUnequalParts;
     const bool ordered = operation.reduction != nullptr && !operation.reduction->commutative;
@@ -180,20 +182,56 @@ Status Communicator::begin(const Operation& operation) {
     if (operation.compression != nullptr) constraints |= kComputedOnce;
     const size_t bytes = operation.elements(context_.ranks) * call_.type_size;
     const Choice& choice = schedules_->choose(operation.collective, bytes, constraints);
-    in_mailbox_ = choice.mailbox && call_.scale == nullptr && operation.pieces == nullptr;
-    if (!in_mailbox_) program = &schedules_->program(choice, operation.root);
+    const bool tiny = choice.mailbox && call_.scale == nullptr && operation.pieces == nullptr;
+    in_letters_ = tiny && choice.candidate.algorithm->computed_once;
+    in_mailbox_ = tiny && !in_letters_;
+    if (!tiny) program = &schedules_->program(choice, operation.root);
   }
-  if (!in_mailbox_) find_regions(operation);
+  if (!in_mailbox_ && !in_letters_) find_regions(operation);
   if (call_.operation != 0) announce(operation, program);
   watch_->start(&call_);
   active_ = true;
-  if (in_mailbox_)
+  if (in_letters_)
+    start_letters(operation);
+  else if (in_mailbox_)
     mailbox_.start(call_.signature, operation.input, call_.layout.count * call_.type_size);
   else if (program != nullptr)
     execution_->bind(*program, call_);
   else
     execution_->bind(call_);
   return {};
+}
+
+bool Communicator::are_letters(const std::vector<Transfer>& transfers) const {
+  if (letter_bytes_ == 0 || transfers.size() > 2 * size_t{ranks()}) return false;
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    const Transfer& t = transfers[i];
+    if (t.bytes > letter_bytes_ || !t.view.in_one_piece()) return false;
+    // To itself: what it sends, then where it is to lie.
+    if (t.peer == rank() && !t.send && (i == 0 || transfers[i - 1].peer != rank() || transfers[i - 1].bytes != t.bytes))
+      return false;
+    if (t.peer == rank() && t.send && (i + 1 == transfers.size() || transfers[i + 1].peer != rank())) return false;
+    // One at most for each peer and direction. They are few, or in an order that puts a peer's two side by side.
+    for (size_t k = i; k-- > 0 && i - k < 3;)
+      if (transfers[k].peer == t.peer && transfers[k].send == t.send) return false;
+  }
+  return true;
+}
+
+void Communicator::start_letters(const Operation& operation) {
+  if (!operation.pairs) return letters_->start(&call_);
+  letters_->start_pairs(&call_);
+  const std::byte* own = nullptr;
+  for (const Transfer& transfer : operation.letters) {
+    if (transfer.peer == rank() && transfer.send) {
+      own = transfer.view.base();
+    } else if (transfer.peer == rank()) {
+      if (own != transfer.view.base()) std::memcpy(transfer.view.base(), own, transfer.bytes);
+    } else if (transfer.send)
+      letters_->add_send(transfer.peer, transfer.view.base(), transfer.bytes);
+    else
+      letters_->add_receive(transfer.peer, transfer.view.base(), transfer.bytes);
+  }
 }
 
 Status Communicator::make_lanes(const std::vector<Transfer>& transfers, const char* function,

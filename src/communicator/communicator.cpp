@@ -26,6 +26,7 @@ constexpr size_t kLeastStaging = 2 << 20;
 constexpr size_t kMostStaging = 8 << 20;
 constexpr uint32_t kDefaultChannels = 2;  // what the algorithms want at most
 constexpr size_t kMinSlot = 4 << 10;
+constexpr uint32_t kMostLetterRanks = 64;
 constexpr uint32_t kDefaultSpins = 20'000;
 
 template <typename T>
@@ -197,6 +198,8 @@ Status Communicator::plan_schedules(const std::string& blob) {
   machine.cores = count_cores(cards_);
   const bool paced = config_.link_mbps > 0;
   machine.mailbox_bytes = links_->all_mapped() && !paced ? MailboxMemory::kMaxBytes : 0;
+  const bool letters = machine.mailbox_bytes > 0 && context_.ranks <= kMostLetterRanks;
+  letter_bytes_ = machine.letter_bytes = letters ? Letters::most_bytes(context_) : 0;
   if (paced) machine.exchange_gbps = std::min(machine.exchange_gbps, config_.link_mbps / 8000.0);
   prepare_executor();
   machine.slot_bytes = context_.pools[0].slot_bytes();
@@ -230,6 +233,7 @@ void Communicator::prepare_executor() {
                                           context_.ranks - 1);
   exports_ = RegionExports(own.exports());
   execution_ = std::make_unique<Execution>(&context_);
+  letters_ = std::make_unique<Letters>(&context_);
   if (links_->all_mapped() && segment_) {
     std::vector<MailboxMemory> boxes;
     for (uint32_t peer = 0; peer < context_.ranks; ++peer)
@@ -249,6 +253,13 @@ Communicator::~Communicator() {
 }
 
 Communicator::Progress Communicator::advance() {
+  if (in_letters_) {
+    switch (letters_->advance()) {
+      case Letters::Progress::kBlocked: return Progress::kBlocked;
+      case Letters::Progress::kMismatch: (void)fail(watch_->mismatch(letters_->peer())); return Progress::kFailed;
+      case Letters::Progress::kDone: finish(); return Progress::kDone;
+    }
+  }
   if (in_mailbox_) {
     switch (mailbox_.advance(call_)) {
       case Mailbox::Progress::kBlocked: return Progress::kBlocked;
@@ -279,7 +290,7 @@ Status Communicator::fail(Status status) {
 }
 
 Status Communicator::look_around() {
-  uint32_t peer = in_mailbox_ ? mailbox_.peer() : execution_->peer();
+  uint32_t peer = in_letters_ ? letters_->peer() : in_mailbox_ ? mailbox_.peer() : execution_->peer();
   Status status = watch_->check(peer, execution_->steps());
   return status.ok() ? status : fail(std::move(status));
 }

@@ -22,6 +22,7 @@
 #include "communicator/watch.h"
 #include "core/config.h"
 #include "executor/execution.h"
+#include "executor/letters.h"
 #include "executor/mailbox.h"
 
 namespace treering {
@@ -75,6 +76,8 @@ class Communicator {
   Status allgather_bytes(const void* own, size_t bytes, std::byte* all);
   // The lanes of transfers that are to run at once. A rank's transfers with itself must match.
   Status make_lanes(const std::vector<Transfer>& transfers, const char* function, std::shared_ptr<LaneSet>* lanes);
+  // Whether transfers can go as letters, which need no lanes.
+  bool are_letters(const std::vector<Transfer>& transfers) const;
 
   // Operations made by the user; any number of them.
   trRedOp_t add_reduction(std::shared_ptr<const Reduction> reduction);
@@ -97,6 +100,7 @@ class Communicator {
   void add_residual(const Operation& operation);
   void announce(const Operation& operation, const Program* program);
   void find_regions(const Operation& operation);
+  void start_letters(const Operation& operation);
   void finish();
   Status fail(Status status);
 
@@ -112,11 +116,14 @@ class Communicator {
   std::unique_ptr<ScheduleCache> schedules_;
   std::unique_ptr<Execution> execution_;
   std::unique_ptr<Watch> watch_;
+  std::unique_ptr<Letters> letters_;
+  size_t letter_bytes_ = 0;  // largest block for them
   Mailbox mailbox_;
   Call call_;
   std::shared_ptr<Compression> wire_;  // of all float32 sums, when the settings say so
   std::vector<std::shared_ptr<const Reduction>> reductions_;  // by op - trRedOpFirstCreated
   bool in_mailbox_ = false;
+  bool in_letters_ = false;
   bool active_ = false;
   uint64_t operations_ = 0;
   uint32_t spins_ = 0;

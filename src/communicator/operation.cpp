@@ -79,7 +79,7 @@ Status check_reduction(const Operation& operation, uint32_t rank) {
 }  // namespace
 
 Status check_operation(Operation* operation, uint32_t rank, uint32_t ranks) {
-  if (operation->lanes != nullptr) return {};  // checked where they are made
+  if (operation->pairs) return {};  // checked where they are made
   const CollectiveInfo& info = info_of(operation->collective);
   const DataTypeInfo* type = find_type(operation->type);
   if (type == nullptr)

@@ -2,7 +2,7 @@
 //
 //   a collective with equal parts    input, output, count
 //   allgatherv, reduce-scatterv      blocks
-//   sends, receives, alltoallv ...   lanes
+//   sends, receives, alltoallv ...   lanes, or letters
 //   fused allreduces                 pieces of input and output
 #pragma once
 
@@ -64,6 +64,7 @@ struct Operation {
   const char* function = "";  // of the API, for messages
   Collective collective = Collective::kAllReduce;
   bool point_to_point = false;  // not counted: only the ranks concerned call it
+  bool pairs = false;           // transfers between pairs: lanes or letters, perhaps none
   bool in_place = false;
   const void* input = nullptr;
   void* output = nullptr;
@@ -73,6 +74,7 @@ struct Operation {
   uint32_t root = 0;
   std::shared_ptr<const Blocks> blocks;
   std::shared_ptr<LaneSet> lanes;
+  std::vector<Transfer> letters;  // instead of lanes: small transfers, see Communicator::are_letters()
   std::shared_ptr<const Pieces> pieces;
   std::shared_ptr<const Reduction> reduction;
   std::shared_ptr<Compression> compression;

@@ -49,7 +49,14 @@ void Execution::start(const Call& call) {
 
 // Elements of the largest chunk: the longest message fits a slot, with many ranks and small slots by chunks of less than
 // a cache line.
-size_t Execution::largest_chunk(uint32_t max_span) const {
+size_t Execution::largest_chunk(uint32_t max_span) {
+  const LargestChunk key{max_span, call_.type_size, call_.chunk_bytes, call_.is_coded(), wide_messages_, 0};
+  if (key.same_as(largest_chunk_)) return largest_chunk_.elements;  // divisions cost more than a tiny message
+  largest_chunk_ = key;
+  return largest_chunk_.elements = compute_largest_chunk(max_span);
+}
+
+size_t Execution::compute_largest_chunk(uint32_t max_span) const {
   size_t element = wide_messages_ ? sizeof(float) : call_.type_size;
   size_t slot = context_->pools[0].slot_bytes();
   if (call_.chunk_bytes != 0) slot = std::min(slot, call_.chunk_bytes * element / call_.type_size);
@@ -75,9 +82,10 @@ void Execution::bind(const Program& program, const Call& call) {
   const size_t align = std::min(alignment(call), largest);
   chunks_of_part_ = first.chunks / first.parts;
   const auto channels = static_cast<uint32_t>(program.channels.size());
-  size_t slices = std::max<size_t>(1, divide_up(elements, largest * chunks_of_part_));
+  size_t slices = elements <= largest ? 1 : std::max<size_t>(1, divide_up(elements, largest * chunks_of_part_));
   if (slices > 1 || elements * blocks * call.type_size >= channels * kMinSliceBytes) slices = round_up(slices, channels);
-  chunk_elements_ = round_up(divide_up(elements, slices * chunks_of_part_), align);
+  const size_t chunks = slices * chunks_of_part_;
+  chunk_elements_ = round_up(chunks == 1 ? elements : divide_up(elements, chunks), align);
   for (uint32_t c = 0; c < channels; ++c) {
     const Schedule& schedule = program.channels[c];
     Channel& channel = channels_.emplace_back();

@@ -79,6 +79,11 @@ struct Call {
   size_t memory_size() const { return wide_memory ? sizeof(float) : type_size; }
 };
 
+// Both ends of a lane must mean the same number of elements, also where they would agree on the first messages.
+inline uint32_t lane_signature(uint32_t signature, size_t count) {
+  return signature ^ static_cast<uint32_t>((count + 1) * 0x9E3779B97F4A7C15u >> 32);
+}
+
 // Whether peers may store results into the output while the call is under way: then no input that somebody has yet to
 // read lies there.
 inline bool output_is_open(const Program& program, const Call& call) {
@@ -153,7 +158,8 @@ class Execution {
 
   Progress advance_channel(Channel* channel);
   void start(const Call& call);
-  size_t largest_chunk(uint32_t max_span) const;
+  size_t largest_chunk(uint32_t max_span);
+  size_t compute_largest_chunk(uint32_t max_span) const;
   void end_slice(Channel* channel);
   void find_pieces(StepState* state);
   View::Run input_run(const StepState& state, const Piece& piece, size_t done, size_t count) const;
@@ -184,6 +190,16 @@ class Execution {
   ExecutorContext* context_;
   Call call_;
   std::vector<Channel> channels_;  // or lanes
+  struct LargestChunk {
+    uint32_t max_span = 0;
+    size_t type_size = 0, chunk_bytes = 0;
+    bool coded = false, wide = false;
+    size_t elements = 0;
+    bool same_as(const LargestChunk& o) const {
+      return max_span == o.max_span && type_size == o.type_size && chunk_bytes == o.chunk_bytes && coded == o.coded &&
+             wide == o.wide;
+    }
+  } largest_chunk_;  // of the last call
   size_t chunk_elements_ = 0;
   uint32_t chunks_of_part_ = 1;
   bool streaming_ = false;

@@ -14,10 +14,8 @@ constexpr uint64_t kLaneMessages = 2;
 
 }  // namespace
 
-// Both ends of a lane must mean the same number of elements, also where they would agree on the first messages.
 uint32_t Execution::signature_of(const StepState& state) const {
-  if (state.item == nullptr) return call_.signature;
-  return call_.signature ^ static_cast<uint32_t>((state.item->count + 1) * 0x9E3779B97F4A7C15u >> 32);
+  return state.item == nullptr ? call_.signature : lane_signature(call_.signature, state.item->count);
 }
 
 size_t Execution::wire_size(size_t count, bool wide) const {

@@ -9,6 +9,7 @@ import time
 import unittest
 
 PERF = sys.argv.pop(1)
+TREERING_PERF = os.path.join(os.path.dirname(PERF), "treering-perf")
 
 
 def run(*arguments, timeout=120, env=None):
@@ -62,9 +63,25 @@ class Tables(unittest.TestCase):
         done = run("--procs", 2, "-t", 2, "-b", "4K", "-e", "4K", "-n", 2, "-d", "all", "-o", "all")
         self.assertEqual(done.returncode, 0, done.stderr)
         table = rows(done.stdout)
-        self.assertEqual(len(table), 10 * 5)
+        # Integers have 11 operations, floats 5, complex numbers 3, bool 6.
+        self.assertEqual(len(table), 6 * 11 + 6 * 5 + 2 * 3 + 6)
         self.assertTrue(all(row[8] == "0" and row[12] == "0" for row in table))
         self.assertEqual(len(set(pids(done.stdout))), 2)
+
+    def test_every_collective(self):
+        names = subprocess.run([TREERING_PERF, "nonsense"], capture_output=True, text=True).stderr
+        collectives = names.split("is not one of ")[1].strip().split(", ")
+        self.assertEqual(len(collectives), 15)
+        for name in collectives:
+            for words in (["-b", 40, "-e", "40K", "-f", 32], ["-d", "all", "-b", 4099, "-e", 4099], ["-t", 2, "-r", 2],
+                          ["--stream", "--seed", 9]):
+                with self.subTest(collective=name, words=words):
+                    words = words if "-b" in words else words + ["-b", "64K", "-e", "64K"]
+                    done = subprocess.run([TREERING_PERF, name, "--procs", "3", "-n", "2", *map(str, words)],
+                                          capture_output=True, text=True, timeout=120)
+                    self.assertEqual(done.returncode, 0, done.stderr)
+                    self.assertTrue(rows(done.stdout))
+                    self.assertIn("# Out of bounds values : 0 OK", done.stdout)
 
     def test_options_that_change_the_call(self):
         for words in (["-R", 1], ["-R", 2], ["-u", 1], ["-m", 4], ["-z", 1], ["--stream"], ["-T", 30], ["-c", 3],

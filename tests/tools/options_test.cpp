@@ -85,7 +85,7 @@ TEST(Options, BadValuesAreNamed) {
       {{"-b", "1", "-e", "2", "-i", "0", "--procs", "2"}, "-i", "-f 2"},
       {{"-n", "0", "--procs", "2"}, "\"0\"", "from 1 to"},
       {{"-n", "many", "--procs", "2"}, "many", "from 1 to"},
-      {{"-o", "xor", "--procs", "2"}, "xor", "sum, prod, max, min, avg, all"},
+      {{"-o", "nand", "--procs", "2"}, "nand", "sum, prod, max, min, avg"},
       {{"-d", "fp4", "--procs", "2"}, "fp4", "bfloat16"},
       {{"-z", "3", "--procs", "2"}, "\"3\"", "from 0 to 2"},
       {{"-a", "4", "--procs", "2"}, "\"4\"", "from 0 to 3"},

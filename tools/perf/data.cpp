@@ -42,15 +42,17 @@ int64_t bounded_integer(const DataType& type, size_t index, int rank, int ranks,
 
 // Four ranks give 3 (81 in all: 7 bits), four a half or 2, all others 1; every sign is free. So any partial
 // product is exact and far from overflow even in bfloat16 and float16.
-double exact_factor(size_t index, int rank, int ranks, uint64_t seed) {
+double exact_factor(int exact_bits, size_t index, int rank, int ranks, uint64_t seed) {
   const uint64_t start = hash_of(index, seed) % static_cast<uint64_t>(ranks);
   const uint64_t distance =
       (static_cast<uint64_t>(rank) + static_cast<uint64_t>(ranks) - start) % static_cast<uint64_t>(ranks);
   const uint64_t own = hash_of(index, rank, seed);
+  // A float of few bits has room for a single 3.
+  const uint64_t threes = exact_bits < 7 ? 1 : 4;
   double value = 1;
-  if (distance < 4) {
+  if (distance < threes) {
     value = 3;
-  } else if (distance < 8) {
+  } else if (distance < threes + 4 && exact_bits >= 7) {
     value = own & 2 ? 2 : 0.5;
   }
   return own & 1 ? -value : value;
@@ -75,6 +77,23 @@ int64_t sign_extended(const DataType& type, uint64_t bits) {
 uint16_t bfloat16_of(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+// Values that an 8-bit float holds exactly: a sign, an exponent, `fraction_bits`.
+uint8_t float8_of(double value, int fraction_bits, int bias) {
+  const auto sign = static_cast<uint8_t>(std::signbit(value) ? 0x80 : 0);
+  if (value == 0) return sign;
+  int exponent = 0;
+  const double fraction = std::frexp(std::fabs(value), &exponent);  // [0.5, 1)
+  const auto significand = static_cast<uint32_t>(std::ldexp(fraction, fraction_bits + 1));
+  return static_cast<uint8_t>(sign | ((static_cast<uint32_t>(exponent - 2 + bias) << fraction_bits) + significand));
+}
+double float8_to_double(uint8_t bits, int fraction_bits, int bias) {
+  const int exponent = (bits & 0x7f) >> fraction_bits;
+  const int fraction = bits & ((1 << fraction_bits) - 1);
+  const double magnitude = exponent == 0 ? std::ldexp(fraction, 1 - bias - fraction_bits)
+                                         : std::ldexp(fraction + (1 << fraction_bits), exponent - bias - fraction_bits);
+  return bits & 0x80 ? -magnitude : magnitude;
 }
 
 // Normal, subnormal and overflowing values; ties to even by nearbyint in the unit of the last place.
@@ -157,6 +176,24 @@ uint64_t expected_integer(const DataType& type, trRedOp_t op, size_t index, int 
       case trMin:
         result = less(value, result) ? value : result;
         break;
+      case trBitAnd:
+        result &= value;
+        break;
+      case trBitOr:
+        result |= value;
+        break;
+      case trBitXor:
+        result ^= value;
+        break;
+      case trLogicalAnd:
+        result = result != 0 && value != 0;
+        break;
+      case trLogicalOr:
+        result = result != 0 || value != 0;
+        break;
+      case trLogicalXor:
+        result = (result != 0) != (value != 0);
+        break;
     }
     result &= mask_of(type);
   }
@@ -187,6 +224,10 @@ uint64_t encode_float(const DataType& type, double value) {
       return float16_of(value);
     case trBfloat16:
       return bfloat16_of(static_cast<float>(value));
+    case trFloat8e4m3:
+      return float8_of(value, 3, 7);
+    case trFloat8e5m2:
+      return float8_of(value, 2, 15);
     case trFloat32:
       return std::bit_cast<uint32_t>(static_cast<float>(value));
     default:
@@ -200,6 +241,10 @@ double decode_float(const DataType& type, uint64_t bits) {
       return float16_to_double(static_cast<uint16_t>(bits));
     case trBfloat16:
       return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+    case trFloat8e4m3:
+      return float8_to_double(static_cast<uint8_t>(bits), 3, 7);
+    case trFloat8e5m2:
+      return float8_to_double(static_cast<uint8_t>(bits), 2, 15);
     case trFloat32:
       return std::bit_cast<float>(static_cast<uint32_t>(bits));
     default:
@@ -208,7 +253,7 @@ double decode_float(const DataType& type, uint64_t bits) {
 }
 
 double input_float(const DataType& type, trRedOp_t op, size_t index, int rank, int ranks, uint64_t seed) {
-  if (op == trProd) return exact_factor(index, rank, ranks, seed);
+  if (op == trProd) return exact_factor(type.exact_bits, index, rank, ranks, seed);
   if (op == trMax || op == trMin) return value_in_range(type, index, rank, seed);
   return static_cast<double>(bounded_integer(type, index, rank, ranks, seed));
 }
@@ -216,43 +261,104 @@ double input_float(const DataType& type, trRedOp_t op, size_t index, int rank, i
 uint64_t input_bits(const DataType& type, trRedOp_t op, size_t index, int rank, int ranks, uint64_t seed) {
   if (type.is_float) return encode_float(type, input_float(type, op, index, rank, ranks, seed));
   uint64_t bits = hash_of(index, rank, seed);
+  if (type.id == trBool) return bits & 1;
+  if (op >= trLogicalAnd && bits % 3 == 0) return 0;
   if (op == trProd) bits |= 1;  // a product of odd numbers never collapses to zero
   if (op == trAvg) bits = static_cast<uint64_t>(bounded_integer(type, index, rank, ranks, seed));
   return bits & mask_of(type);
 }
 
-void fill_input(void* buffer, size_t count, const DataType& type, trRedOp_t op, int rank, int ranks,
-                uint64_t seed) {
-  const size_t period = std::min(count, kPeriod);
+namespace {
+
+// The floats that a complex type is made of.
+DataType lane_type(const DataType& type) {
+  if (type.lanes == 1) return type;
+  DataType lane = type;
+  lane.lanes = 1;
+  lane.bytes = type.bytes / 2;
+  lane.id = type.id == trComplex64 ? trFloat32 : trFloat64;
+  return lane;
+}
+
+// One period of elements; `bits_of` gives lane l of element i.
+template <typename BitsOf>
+std::vector<char> make_table(const DataType& type, size_t period, BitsOf bits_of) {
+  const DataType lane = lane_type(type);
   std::vector<char> table(period * type.bytes);
-  for (size_t i = 0; i < period; ++i) store(table, i, type, input_bits(type, op, i, rank, ranks, seed));
-  for (size_t at = 0; at < count; at += kPeriod) {
-    const size_t length = std::min(kPeriod, count - at);
-    std::memcpy(static_cast<char*>(buffer) + at * type.bytes, table.data(), length * type.bytes);
+  for (size_t i = 0; i < period; ++i)
+    for (size_t l = 0; l < static_cast<size_t>(type.lanes); ++l)
+      store(table, i * static_cast<size_t>(type.lanes) + l, lane, bits_of(lane, i, l));
+  return table;
+}
+
+std::vector<char> input_table(const DataType& type, trRedOp_t op, int rank, int ranks, uint64_t seed, size_t period) {
+  return make_table(type, period, [&](const DataType& lane, size_t i, size_t l) -> uint64_t {
+    if (l == 1 && op == trProd) return 0;
+    return input_bits(lane, op, i + l * kPeriod, rank, ranks, seed);
+  });
+}
+
+// Visits runs of at most a period: offset in the buffer, offset in the table, length; in elements.
+template <typename Visit>
+void for_runs(size_t count, size_t first, Visit visit) {
+  for (size_t at = 0; at < count;) {
+    const size_t phase = (first + at) % kPeriod, length = std::min(count - at, kPeriod - phase);
+    visit(at, phase, length);
+    at += length;
   }
+}
+
+// As much of a period as the elements from `first` on touch.
+size_t period_of(size_t count, size_t first) { return first % kPeriod + count > kPeriod ? kPeriod : first % kPeriod + count; }
+
+size_t compare(const void* result, size_t count, const DataType& type, trRedOp_t op, const std::vector<char>& table,
+               size_t first) {
+  const DataType lane = lane_type(type);
+  size_t wrong = 0;
+  for_runs(count, first, [&](size_t at, size_t phase, size_t length) {
+    const char* got = static_cast<const char*>(result) + at * type.bytes;
+    const char* want = table.data() + phase * type.bytes;
+    if (std::memcmp(got, want, length * type.bytes) == 0) return;
+    for (size_t i = 0; i < length; ++i) {
+      bool different = false;
+      for (int l = 0; l < type.lanes; ++l) {
+        const size_t offset = i * type.bytes + static_cast<size_t>(l) * lane.bytes;
+        const bool same_number = type.lanes == 2 && ordered(lane, load(got + offset, lane)) == ordered(lane, load(want + offset, lane));
+        different |= !same_number && differs(lane, op, got + offset, want + offset);
+      }
+      wrong += different ? 1 : 0;
+    }
+  });
+  return wrong;
+}
+
+}  // namespace
+
+void fill_input(void* buffer, size_t count, const DataType& type, trRedOp_t op, int rank, int ranks, uint64_t seed,
+                size_t first) {
+  const std::vector<char> table = input_table(type, op, rank, ranks, seed, period_of(count, first));
+  for_runs(count, first, [&](size_t at, size_t phase, size_t length) {
+    std::memcpy(static_cast<char*>(buffer) + at * type.bytes, table.data() + phase * type.bytes, length * type.bytes);
+  });
 }
 
 void poison(void* buffer, size_t bytes) { std::memset(buffer, 0xa5, bytes); }
 
-size_t count_wrong(const void* result, size_t count, const DataType& type, trRedOp_t op, int ranks,
-                   uint64_t seed) {
-  const size_t period = std::min(count, kPeriod);
-  std::vector<char> table(period * type.bytes);
-  for (size_t i = 0; i < period; ++i) {
-    const uint64_t bits =
-        type.is_float ? expected_float(type, op, i, ranks, seed) : expected_integer(type, op, i, ranks, seed);
-    store(table, i, type, bits);
-  }
-  size_t wrong = 0;
-  for (size_t at = 0; at < count; at += kPeriod) {
-    const size_t length = std::min(kPeriod, count - at);
-    const char* got = static_cast<const char*>(result) + at * type.bytes;
-    if (std::memcmp(got, table.data(), length * type.bytes) == 0) continue;
-    for (size_t i = 0; i < length; ++i) {
-      wrong += differs(type, op, got + i * type.bytes, table.data() + i * type.bytes) ? 1 : 0;
-    }
-  }
-  return wrong;
+size_t count_wrong(const void* result, size_t count, const DataType& type, trRedOp_t op, int ranks, uint64_t seed,
+                   size_t first) {
+  const std::vector<char> table =
+      make_table(type, period_of(count, first), [&](const DataType& lane, size_t i, size_t l) -> uint64_t {
+        if (l == 1 && op == trProd) return 0;
+        const size_t index = i + l * kPeriod;
+        return lane.is_float ? expected_float(lane, op, index, ranks, seed) : expected_integer(lane, op, index, ranks, seed);
+      });
+  return compare(result, count, type, op, table, first);
+}
+
+size_t count_different(const void* result, size_t count, const DataType& type, trRedOp_t op, int source, int ranks,
+                       uint64_t seed, size_t first) {
+  const trRedOp_t exact = op == trAvg ? trSum : op;  // a copy is exact: no tolerance
+  return compare(result, count, type, exact, input_table(type, op, source, ranks, seed, period_of(count, first)), first);
 }
 
 }  // namespace treering::perf

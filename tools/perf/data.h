@@ -12,6 +12,8 @@
 //   sum, avg   integers of magnitude up to 2^exact_bits / ranks (integer types wrap, so their sums take any
 //   bits) prod       powers of two and a few threes for floats; odd integers for integer types, which wrap
 //   max, min   integers of the exact range
+//   bitwise, logical   any bits; zeros among the logical ones
+// Complex numbers are pairs of such floats; for products their imaginary part is 0.
 #pragma once
 
 #include <cstddef>
@@ -24,17 +26,20 @@ namespace treering::perf {
 
 inline constexpr size_t kPeriod = 65521;
 
-// Fills `count` elements with the input of `rank`.
-void fill_input(void* buffer, size_t count, const DataType& type, trRedOp_t op, int rank, int ranks,
-                uint64_t seed);
+// Fills `count` elements with the input of `rank`, from its index `first` on.
+void fill_input(void* buffer, size_t count, const DataType& type, trRedOp_t op, int rank, int ranks, uint64_t seed,
+                size_t first = 0);
 
 // Overwrites a buffer, so that a result that was never written is seen.
 void poison(void* buffer, size_t bytes);
 
-// Number of elements of `result` that differ from the allreduce of all inputs: bit for bit, but for the
-// average of floats, which may be 2 units in the last place off.
-size_t count_wrong(const void* result, size_t count, const DataType& type, trRedOp_t op, int ranks,
-                   uint64_t seed);
+// Number of elements of `result` that differ from the combination of all inputs from index `first` on: bit for bit, but
+// for the average of floats, which may be 2 units in the last place off, and the sign of a complex number's zeros.
+size_t count_wrong(const void* result, size_t count, const DataType& type, trRedOp_t op, int ranks, uint64_t seed,
+                   size_t first = 0);
+// The same for a copy of one rank's input.
+size_t count_different(const void* result, size_t count, const DataType& type, trRedOp_t op, int source, int ranks,
+                       uint64_t seed, size_t first);
 
 // For tests: one element of the input as a number (integers as their bits), and conversions of 16-bit floats.
 double input_float(const DataType& type, trRedOp_t op, size_t index, int rank, int ranks, uint64_t seed);

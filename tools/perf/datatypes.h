@@ -15,6 +15,7 @@ struct DataType {
   size_t bytes;
   bool is_float;
   bool is_signed;
+  int lanes;       // numbers in an element: 2 for complex ones, of half its bytes each
   int exact_bits;  // every integer of magnitude up to 2^exact_bits is represented (of the positive half, for
                    // integers)
 };
@@ -23,6 +24,9 @@ struct Operation {
   const char* name;
   trRedOp_t id;
 };
+
+// Whether the library defines the operation for the type.
+bool is_defined(const DataType& type, const Operation& operation);
 
 std::span<const DataType> data_types();
 std::span<const Operation> operations();

@@ -61,10 +61,6 @@ double algorithm_bandwidth(size_t bytes, double time_us) {
   return time_us > 0 ? static_cast<double>(bytes) / 1e9 / (time_us * 1e-6) : 0;
 }
 
-double allreduce_bus_bandwidth(size_t bytes, double time_us, int ranks) {
-  return algorithm_bandwidth(bytes, time_us) * 2.0 * (ranks - 1) / ranks;
-}
-
 double limit_us(size_t bytes, int ranks, double copy_bandwidth) {
   return copy_bandwidth > 0 ? 2.0 * ranks * static_cast<double>(bytes) / (copy_bandwidth * 1e9) * 1e6 : 0;
 }

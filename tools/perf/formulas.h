@@ -24,10 +24,6 @@ std::vector<size_t> size_sequence(size_t min, size_t max, size_t step, size_t fa
 // Algorithm bandwidth: bytes over time.
 double algorithm_bandwidth(size_t bytes, double time_us);
 
-// Bus bandwidth of an allreduce: what each link of a bandwidth-optimal ring would have to carry, 2(n-1)/n of
-// it.
-double allreduce_bus_bandwidth(size_t bytes, double time_us, int ranks);
-
 // The least time of an allreduce: each input read once and each output written once (2 x ranks x bytes), over
 // what `ranks` threads copy together (reads and writes counted).
 double limit_us(size_t bytes, int ranks, double copy_bandwidth);

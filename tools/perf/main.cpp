@@ -1,4 +1,4 @@
-// allreduce-perf: times and verifies trAllReduce between processes and threads of this machine.
+// treering-perf and allreduce-perf: time and verify collectives between processes and threads of this machine.
 #include <unistd.h>
 
 #include <cstdio>
@@ -41,7 +41,7 @@ bool prepare(Run& run) {
     fprintf(stderr, "error: -J %s: cannot be written: %s\n", options.json_file.c_str(), strerror(errno));
     return false;
   }
-  const double wanted = 2.0 * options.ranks() * static_cast<double>(options.max_bytes);
+  const double wanted = 2.0 * options.ranks() * static_cast<double>(options.buffer_bytes());
   const double present =
       static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
   if (present > 0 && wanted > present) {
@@ -114,14 +114,17 @@ bool run_cycle(const Run& run, RankRun& rank_run, RunResults* results) {
   for (const size_t bytes : sizes) {
     for (const DataType* type : run.options.types) {
       for (const Operation* operation : run.options.operations) {
-        if (speaks) progress.show(results->rows.size() % all, all, bytes);
-        Row row;
-        if (!rank_run.measure(bytes, *type, *operation, &row)) return false;
-        if (speaks) {
-          progress.clear();
-          print_row(stdout, run.options, row);
+        if (run.options.collective->reduces && !is_defined(*type, *operation)) continue;
+        for (const int root : run.options.roots()) {
+          if (speaks) progress.show(results->rows.size() % all, all, bytes);
+          Row row;
+          if (!rank_run.measure(bytes, *type, *operation, root, &row)) return false;
+          if (speaks) {
+            progress.clear();
+            print_row(stdout, run.options, row);
+          }
+          results->rows.push_back(std::move(row));
         }
-        results->rows.push_back(std::move(row));
       }
     }
   }

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -62,7 +63,7 @@ bool RankRun::initialise() {
   group_.barrier();
 
   trConfig_t config = TR_CONFIG_INITIALIZER;
-  config.name = "allreduce-perf";
+  config.name = "perf";
   if (options_.timeout_s >= 0) config.timeout_ms = options_.timeout_s * 1000;
   const trUniqueId id = group_.shared().id;
   if (!ok(trCommInitRankConfig(&comm_, group_.ranks(), id, group_.rank(), &config), "trCommInitRankConfig")) {
@@ -70,7 +71,7 @@ bool RankRun::initialise() {
   }
   if (options_.stream && !ok(trStreamCreate(&stream_), "trStreamCreate")) return false;
 
-  allocated_bytes_ = options_.max_bytes + options_.unalign * 8 + 8;
+  allocated_bytes_ = options_.buffer_bytes() + options_.unalign * 16 + 16;
   send_ = allocate();
   recv_ = allocate();
   if (!send_ || !recv_) return false;
@@ -101,13 +102,38 @@ bool RankRun::finish() {
   return true;
 }
 
+trResult_t RankRun::call_library(const Call& call) {
+  return perf::call(*options_.collective, call.shape,
+                    {call.input, call.output, call.count, call.type->id, call.op, std::max(call.root, 0), group_.rank(),
+                     group_.ranks(), comm_, stream_});
+}
+
+// In place the smaller buffer is this rank's block of the larger.
+RankRun::Call RankRun::make_call(size_t count, const DataType& type, const Operation& operation, int root, bool in_place) {
+  Call made{&type, operation.id, count, root, {}, nullptr, nullptr};
+  made.shape = shape_of(*options_.collective, group_.rank(), group_.ranks(), root, count, options_.seed);
+  const size_t offset = options_.unalign * type.bytes;
+  char* send = static_cast<char*>(send_) + offset;
+  char* recv = static_cast<char*>(recv_) + offset;
+  made.input = send;
+  made.output = recv;
+  if (!in_place) return made;
+  const Shape& shape = made.shape;
+  made.input = made.output = recv;
+  if (shape.input == 0 || shape.output == 0) return made;
+  if (shape.input > shape.output || (shape.input == shape.output && options_.collective->kind == Kind::kReduceScatter))
+    made.output = recv + shape.own * type.bytes;
+  else
+    made.input = recv + shape.own * type.bytes;
+  return made;
+}
+
 bool RankRun::issue(const Call& call) {
   const bool grouped = options_.aggregated > 1;
   if (grouped && !ok(trGroupStart(), "trGroupStart")) return false;
   for (int i = 0; i < options_.aggregated; ++i) {
-    const trResult_t result =
-        trAllReduce(call.input, call.output, call.count, call.type->id, call.op, comm_, stream_);
-    if (result != trSuccess) return ok(result, "trAllReduce");
+    const trResult_t result = call_library(call);
+    if (result != trSuccess) return ok(result, options_.collective->name);
   }
   return !grouped || ok(trGroupEnd(), "trGroupEnd");
 }
@@ -131,7 +157,7 @@ bool RankRun::timed_loop(const Call& call, int iterations, double* samples) {
 
 bool RankRun::time_calls(const Call& call, PlaceResult* place) {
   // In place each call's result is the next one's input: zeros stay what they are, and no denormals come up.
-  if (call.input == call.output) std::memset(call.output, 0, call.count * call.type->bytes);
+  if (call.input != send_) std::memset(recv_, 0, allocated_bytes_);
   group_.barrier();
   if (!timed_loop(call, options_.warm_up, nullptr)) return false;
   group_.barrier();
@@ -142,10 +168,11 @@ bool RankRun::time_calls(const Call& call, PlaceResult* place) {
   const double calls = static_cast<double>(options_.iterations) * options_.aggregated;
   const double own_us = (now_us() - begin_us) / calls;
   group_.barrier();
-  const size_t bytes = call.count * call.type->bytes;
+  const size_t blocks = options_.collective->many_blocks ? static_cast<size_t>(group_.ranks()) : 1;
+  const size_t bytes = call.count * call.type->bytes * blocks;
   place->time_us = combine(options_.averaging, group_.gather(own_us));
   place->algorithm_gbps = algorithm_bandwidth(bytes, place->time_us);
-  place->bus_gbps = allreduce_bus_bandwidth(bytes, place->time_us, group_.ranks());
+  place->bus_gbps = place->algorithm_gbps * bus_factor(options_.collective->kind, group_.ranks());
   if (options_.per_iteration) {
     place->iteration_us = group_.slowest_samples();
     place->stats = iteration_stats(place->iteration_us);
@@ -158,14 +185,20 @@ bool RankRun::check(const Call& call, PlaceResult* place) {
   place->checked = options_.checks > 0;
   for (int i = 0; i < options_.checks; ++i) {
     const uint64_t seed = options_.seed + 0x9e3779b97f4a7c15u * ++checks_done_;
-    poison(call.output, call.count * call.type->bytes);
-    fill_input(call.input, call.count, *call.type, call.op, group_.rank(), group_.ranks(), seed);
+    const CollectiveCase& c = *options_.collective;
+    poison(recv_, allocated_bytes_);
+    fill_input(call.input, call.shape.input, *call.type, call.op, group_.rank(), group_.ranks(), seed);
     group_.barrier();
-    const trResult_t result =
-        trAllReduce(call.input, call.output, call.count, call.type->id, call.op, comm_, stream_);
-    if (!ok(result, "trAllReduce")) return false;
+    if (!ok(call_library(call), c.name)) return false;
     if (stream_ && !ok(trStreamSynchronize(stream_), "trStreamSynchronize")) return false;
-    const size_t wrong = count_wrong(call.output, call.count, *call.type, call.op, group_.ranks(), seed);
+    size_t wrong = 0;
+    for (const ExpectedBlock& block : expected_blocks(c, call.shape, group_.rank(), group_.ranks(), call.root, call.count,
+                                                      options_.seed)) {
+      const char* at = static_cast<const char*>(call.output) + block.at * call.type->bytes;
+      wrong += block.source < 0
+                   ? count_wrong(at, block.count, *call.type, call.op, group_.ranks(), seed, block.first)
+                   : count_different(at, block.count, *call.type, call.op, block.source, group_.ranks(), seed, block.first);
+    }
     for (const double of_rank : group_.gather(static_cast<double>(wrong))) {
       place->wrong += static_cast<uint64_t>(of_rank);
     }
@@ -173,37 +206,47 @@ bool RankRun::check(const Call& call, PlaceResult* place) {
   return true;
 }
 
-bool RankRun::measure(size_t bytes, const DataType& type, const Operation& operation, Row* row) {
-  row->count = bytes / type.bytes;
-  row->bytes = row->count * type.bytes;
+bool RankRun::measure(size_t bytes, const DataType& type, const Operation& operation, int root, Row* row) {
+  const CollectiveCase& c = *options_.collective;
+  const size_t blocks = c.many_blocks ? static_cast<size_t>(group_.ranks()) : 1;
+  row->count = bytes / type.bytes / blocks;
+  row->bytes = row->count * type.bytes * blocks;
   row->type = type.name;
-  row->operation = operation.name;
-  const size_t offset = options_.unalign * type.bytes;
-  char* send = static_cast<char*>(send_) + offset;
-  char* recv = static_cast<char*>(recv_) + offset;
-
-  trSelection_t selection = {};
-  if (!ok(trGetSelection(comm_, trCollAllReduce, send, recv, row->bytes, type.id, &selection), "trGetSelection")) return false;
-  row->algorithm = selection.algorithm;
-  row->protocol = selection.protocol;
-  row->channels = selection.channels;
-
-  const Call out_of_place = {&type, operation.id, row->count, send, recv};
-  const Call in_place = {&type, operation.id, row->count, recv, recv};
-  fill_input(send, row->count, type, operation.id, group_.rank(), group_.ranks(), options_.seed);
+  row->operation = c.reduces ? operation.name : "none";
+  row->root = root;
+  const Call out_of_place = make_call(row->count, type, operation, root, false);
+  const Call in_place = make_call(row->count, type, operation, root, true);
+  row->algorithm = "pair";
+  row->protocol = "lanes";
+  row->channels = 1;
+  const bool lanes = c.id == trCollForceInt || (c.variable && c.kind != Kind::kAllGather && c.kind != Kind::kReduceScatter);
+  if (!lanes) {
+    trSelection_t selection = {};
+    if (!ok(trGetSelection(comm_, c.id, out_of_place.input, out_of_place.output, row->bytes, type.id, &selection),
+            "trGetSelection")) {
+      return false;
+    }
+    row->algorithm = selection.algorithm;
+    row->protocol = selection.protocol;
+    row->channels = selection.channels;
+  }
+  fill_input(out_of_place.input, out_of_place.shape.input, type, operation.id, group_.rank(), group_.ranks(), options_.seed);
   if (options_.limit) {
-    row->copy_gbps = measure_copy_bandwidth(group_, send, recv, row->bytes);
+    row->copy_gbps = measure_copy_bandwidth(group_, out_of_place.input, out_of_place.output, row->bytes);
     row->limit_us = limit_us(row->bytes, group_.ranks(), row->copy_gbps);
   }
-  return time_calls(out_of_place, &row->out_of_place) && check(out_of_place, &row->out_of_place) &&
-         time_calls(in_place, &row->in_place) && check(in_place, &row->in_place);
+  if (!time_calls(out_of_place, &row->out_of_place) || !check(out_of_place, &row->out_of_place)) return false;
+  // What has no meaning in place is measured once more as it is.
+  const bool has_in_place = c.kind != Kind::kSendRecv && !(c.variable && c.kind == Kind::kAllToAll);
+  const Call& second = has_in_place ? in_place : out_of_place;
+  return time_calls(second, &row->in_place) && check(second, &row->in_place);
 }
 
 bool RankRun::explain(size_t bytes, const DataType& type, std::string* text) {
   size_t needed = 0;
-  if (!ok(trExplain(comm_, trCollAllReduce, bytes, type.id, nullptr, 0, &needed), "trExplain")) return false;
+  if (!ok(trExplain(comm_, options_.collective->id, bytes, type.id, nullptr, 0, &needed), "trExplain")) return false;
   text->resize(needed + 1);
-  if (!ok(trExplain(comm_, trCollAllReduce, bytes, type.id, text->data(), text->size(), &needed), "trExplain")) return false;
+  if (!ok(trExplain(comm_, options_.collective->id, bytes, type.id, text->data(), text->size(), &needed), "trExplain")) return false;
   text->resize(needed);
   return true;
 }

@@ -24,7 +24,7 @@ class RankRun {
 
   // Each returns false after printing what failed and on which rank.
   bool initialise();
-  bool measure(size_t bytes, const DataType& type, const Operation& operation, Row* row);
+  bool measure(size_t bytes, const DataType& type, const Operation& operation, int root, Row* row);
   bool explain(size_t bytes, const DataType& type, std::string* text);
   bool finish();
 
@@ -37,9 +37,13 @@ class RankRun {
     const DataType* type;
     trRedOp_t op;
     size_t count;
+    int root;
+    Shape shape;
     void* input;
     void* output;
   };
+  Call make_call(size_t count, const DataType& type, const Operation& operation, int root, bool in_place);
+  trResult_t call_library(const Call& call);
 
   bool ok(trResult_t result, const char* call) const;
   void* allocate();

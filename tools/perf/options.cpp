@@ -8,6 +8,7 @@ namespace {
 
 // The words as typed; turned into Options once CLI11 has seen them all.
 struct Words {
+  std::string collective = "allreduce";
   std::string min = "32M", max = "32M", step = "1M", operation = "sum", type = "float";
   size_t factor = 1;
   int blocking = 0, averaging = 1, gpus = 1, graph = 0, registration = 0, per_iteration = 0,
@@ -45,7 +46,7 @@ void add_nccl_options(CLI::App& app, Options& options, Words& words) {
       ->check(in_range(0, 1000000));
   app.add_option("-o,--op", words.operation, operation_names() + " or all [sum]");
   app.add_option("-d,--datatype", words.type, data_type_names() + " or all [float]");
-  app.add_option("-r,--root", options.root, "root rank, -1 = all; an allreduce has none [0]")
+  app.add_option("-r,--root", options.root, "root rank, -1 = all of them in turn [0]")
       ->check(in_range(-1, kMaxRanks - 1));
   app.add_option("-z,--blocking", words.blocking,
                  "after each call: 0 nothing, 1 a barrier, 2 wait for it [0]")
@@ -156,6 +157,9 @@ std::string finish(const Words& words, Options& options) {
   const auto first = [&](const std::string& next) {
     if (error.empty()) error = next;
   };
+  options.collective = find_case(words.collective);
+  if (options.collective == nullptr)
+    return "collective \"" + words.collective + "\" is not one of " + case_names();
   first(take_size("-b", words.min, &options.min_bytes));
   first(take_size("-e", words.max, &options.max_bytes));
   first(take_size("-i", words.step, &options.step_bytes));
@@ -168,6 +172,17 @@ std::string finish(const Words& words, Options& options) {
   options.averaging = static_cast<Averaging>(words.averaging);
   options.buffers = static_cast<Buffers>(words.registration);
   options.per_iteration = words.per_iteration != 0;
+  if (!options.collective->reduces) options.operations.resize(1);
+  if (options.collective->kind == Kind::kBarrier) {
+    options.min_bytes = options.max_bytes = 1;
+    options.types.resize(1);
+  }
+  if (options.limit && options.collective->kind != Kind::kAllReduce)
+    first("--limit: known for allreduce alone; leave it out");
+  bool any = !options.collective->reduces;
+  for (const DataType* type : options.types)
+    for (const Operation* operation : options.operations) any |= is_defined(*type, *operation);
+  if (!any) first("-o: value \"" + words.operation + "\" is not defined for -d " + words.type);
   first(check_sizes(options));
   first(check_ranks(options, words));
   return error;
@@ -177,8 +192,12 @@ std::string finish(const Words& words, Options& options) {
 
 int parse_options(int argc, char** argv, Options* options) {
   Words words;
-  CLI::App app("Times and verifies allreduce between processes and threads of this machine.",
-               "allreduce-perf");
+  const std::string program = std::string(argv[0]).substr(std::string(argv[0]).rfind('/') + 1);
+  const bool any_collective = program != "allreduce-perf";
+  CLI::App app("Times and verifies " + std::string(any_collective ? "a collective" : "allreduce") +
+                   " between processes and threads of this machine.",
+               program);
+  if (any_collective) app.add_option("collective", words.collective, case_names())->required();
   app.set_version_flag("--version", TREERING_VERSION_STRING);
   app.option_defaults()->always_capture_default(false);
   add_nccl_options(app, *options, words);
@@ -190,7 +209,7 @@ int parse_options(int argc, char** argv, Options* options) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    std::fprintf(stderr, "error: %s\n(allreduce-perf --help lists the options)\n", error.what());
+    std::fprintf(stderr, "error: %s\n(%s --help lists the options)\n", error.what(), program.c_str());
     return 2;
   }
   const std::string error = finish(words, *options);

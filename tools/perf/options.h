@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "collective.h"
 #include "datatypes.h"
 #include "formulas.h"
 
@@ -21,6 +22,7 @@ enum class Buffers { kMalloc = 0, kRegistered = 1, kMemAlloc = 2 };
 enum class Blocking { kNone = 0, kBarrier = 1, kComplete = 2 };
 
 struct Options {
+  const CollectiveCase* collective = find_case("allreduce");
   size_t min_bytes = size_t{32} << 20;
   size_t max_bytes = size_t{32} << 20;
   size_t step_bytes = size_t{1} << 20;
@@ -54,9 +56,20 @@ struct Options {
   std::vector<std::string> arguments;  // as typed, for the JSON file
 
   int ranks() const { return procs * threads; }
+  // Of one buffer of one rank: random counts are up to twice their mean.
+  size_t buffer_bytes() const { return collective->variable ? 2 * max_bytes + 64 : max_bytes; }
+  // The roots to measure: one, or with -r -1 all.
+  std::vector<int> roots() const {
+    if (!collective->rooted) return {-1};
+    if (root >= 0) return {root};
+    std::vector<int> all;
+    for (int rank = 0; rank < ranks(); ++rank) all.push_back(rank);
+    return all;
+  }
   std::vector<size_t> sizes() const { return size_sequence(min_bytes, max_bytes, step_bytes, step_factor); }
 };
 
+// The program's name is treering-perf, whose first argument names a collective, or allreduce-perf.
 // Fills `options`. Returns -1 to go on, else the exit status: 0 after --help or --version, 2 after an error,
 // which has then been printed and names the option, its value and what it may be.
 int parse_options(int argc, char** argv, Options* options);

@@ -75,7 +75,7 @@ std::string fit(double value, int width) {
 }
 
 void print_header(std::FILE* out, const Options& options, const RunResults& results) {
-  fprintf(out, "# allreduce-perf %s, library %d.%d.%d\n", TREERING_VERSION_STRING,
+  fprintf(out, "# %s by treering-perf %s, library %d.%d.%d\n", options.collective->name, TREERING_VERSION_STRING,
           results.library_version / 10000, results.library_version / 100 % 100,
           results.library_version % 100);
   const std::string step = options.step_factor > 1 ? std::to_string(options.step_factor) + "(factor)"
@@ -95,19 +95,19 @@ void print_header(std::FILE* out, const Options& options, const RunResults& resu
     fprintf(out, "#  Rank %2zu Pid %6d %s\n", rank, place.pid, core.c_str());
   }
   const int place_width = options.per_iteration ? 67 : 31;
-  fprintf(out, "#\n# %10s  %12s  %8s  %6s  %6s  %*s  %*s\n", "", "", "", "", "", place_width,
+  fprintf(out, "#\n# %10s  %12s  %10s  %6s  %6s  %*s  %*s\n", "", "", "", "", "", place_width,
           "out-of-place      ", place_width, "in-place        ");
-  fprintf(out, "# %10s  %12s  %8s  %6s  %6s", "size", "count", "type", "redop", "root");
+  fprintf(out, "# %10s  %12s  %10s  %6s  %6s", "size", "count", "type", "redop", "root");
   for (int i = 0; i < 2; ++i) print_place_titles(out, options, "time", "algbw", "busbw", "#wrong", true);
   fprintf(out, "  %-24s%s\n", "algorithm", options.limit ? "    limit  of limit" : "");
-  fprintf(out, "# %10s  %12s  %8s  %6s  %6s", "(B)", "(elements)", "", "", "");
+  fprintf(out, "# %10s  %12s  %10s  %6s  %6s", "(B)", "(elements)", "", "", "");
   for (int i = 0; i < 2; ++i) print_place_titles(out, options, "(us)", "(GB/s)", "(GB/s)", "", false);
   fprintf(out, "  %-24s%s\n", "", options.limit ? "     (us)          " : "");
   fflush(out);
 }
 
 void print_row(std::FILE* out, const Options& options, const Row& row) {
-  fprintf(out, "%12zu  %12zu  %8s  %6s  %6d", row.bytes, row.count, row.type.c_str(), row.operation.c_str(),
+  fprintf(out, "%12zu  %12zu  %10s  %6s  %6d", row.bytes, row.count, row.type.c_str(), row.operation.c_str(),
           row.root);
   print_place(out, options, row.out_of_place);
   print_place(out, options, row.in_place);

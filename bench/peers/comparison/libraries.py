@@ -75,12 +75,14 @@ def point_list(points):
 
 
 class Library:
+    collective = "allreduce"
+
     def __init__(self, driver_dir, in_place=False, deadline_s=120):
         self.driver_dir, self.in_place, self.deadline_s = driver_dir, in_place, deadline_s
 
     def arguments(self, points):
         place = ["--in-place"] if self.in_place else []
-        return ["--points", point_list(points), "--deadline", str(self.deadline_s)] + place
+        return ["--collective", self.collective, "--points", point_list(points), "--deadline", str(self.deadline_s)] + place
 
     def measure(self, ranks, points):
         return parse(run_all(self.commands(ranks, points), self.deadline_s), points)
@@ -124,6 +126,8 @@ class Gloo(Library):
     name = "gloo"
 
     def missing(self):
+        if self.collective != "allreduce":
+            return "measured for allreduce alone"
         return None if importlib.util.find_spec("torch") else "python3 has no torch module"
 
     def measure(self, ranks, points):

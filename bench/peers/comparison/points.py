@@ -17,6 +17,12 @@ RANGES = [
     (">= 16 MiB", 16 * MIB, 1 << 62, "shared", {2: 4.0, 4: 4.5}),
 ]
 
+# The same for every other collective.
+OTHER_RANGES = [
+    ("any size, least", 8, 1 << 62, "any", {4: 1.0}),
+    ("8 B - 64 MiB", 8, 64 * MIB, "any", {4: 1.5}),
+]
+
 
 def parse_size(text):
     """8, 64K, 1M, 2G: powers of 1024."""

@@ -55,13 +55,13 @@ def print_table(ranks, of_ranks, stream):
         print(f"{points.format_size(size):>10} " + " ".join(cells), file=stream)
 
 
-def summary(rounds):
+def summary(rounds, collective="allreduce"):
     """Rows {ranks, buffers, range, value, target, met} of the ratios over the ranges that have targets."""
     rows = []
     for ranks, of_ranks in rounds.items():
         for library in filter(is_ours, of_ranks):
             buffers = library.split("/")[1]
-            for name, least, most, kind, targets in points.RANGES:
+            for name, least, most, kind, targets in points.RANGES if collective == "allreduce" else points.OTHER_RANGES:
                 if kind not in BUFFER_KINDS[buffers]:
                     continue
                 by_size = ratios(of_ranks, library, "openmpi" if "openmpi" in name else None)

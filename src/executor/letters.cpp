@@ -1,0 +1,153 @@
+#include "executor/letters.h"
+
+#include <cstring>
+
+namespace treering {
+
+Letters::Letters(ExecutorContext* context) : context_(context) {
+  sends_.reserve(context->ranks);
+  receives_.reserve(context->ranks);
+  sources_.reserve(context->ranks);
+}
+
+void Letters::start_pairs(const Call* call) {
+  call_ = call;
+  reduces_ = same_for_all_ = false;
+  slot_ = StagingPool::kNone;
+  sends_.clear();
+  receives_.clear();
+  sources_.clear();
+  next_send_ = next_receive_ = 0;
+}
+
+void Letters::add_send(uint32_t peer, const void* data, size_t bytes) {
+  sends_.push_back({peer, static_cast<uint32_t>(bytes), lane_signature(call_->signature, bytes),
+                    static_cast<std::byte*>(const_cast<void*>(data))});
+}
+void Letters::add_receive(uint32_t peer, void* data, size_t bytes) {
+  receives_.push_back({peer, static_cast<uint32_t>(bytes), lane_signature(call_->signature, bytes),
+                       static_cast<std::byte*>(data)});
+}
+
+std::byte* Letters::input_of(uint32_t part) const {
+  return call_->input.base() + call_->layout.input_offset(part) * call_->type_size;
+}
+std::byte* Letters::output_of(uint32_t part) const {
+  return call_->output.base() + call_->layout.output_offset(part) * call_->type_size;
+}
+
+// The part that goes from one rank to another, or kNone. Of the blocks of ranks it is the sender's or the receiver's.
+uint32_t Letters::part_between(uint32_t source, uint32_t destination) const {
+  const CollectiveInfo& info = *call_->layout.collective;
+  const uint32_t ranks = context_->ranks, root = call_->layout.root;
+  if (info.parts == Parts::kPairs) return source * ranks + destination;
+  for (uint32_t part : {source, destination}) {
+    if (info.parts == Parts::kOne) part = 0;
+    if (info.contributes({source, part, ranks, root}) && info.stores({destination, part, ranks, root})) return part;
+  }
+  return kNone;
+}
+
+void Letters::start(const Call* call) {
+  start_pairs(call);
+  if (call->layout.count == 0) return;
+  const uint32_t rank = context_->rank, ranks = context_->ranks;
+  const auto bytes = static_cast<uint32_t>(call->layout.count * call->type_size);
+  const CollectiveInfo& info = *call->layout.collective;
+  reduces_ = info.reduces;
+  same_for_all_ = info.parts == Parts::kOne || !CollectiveInfo::holds_all(info.input_index);
+  if (info.parts == Parts::kPairs) same_for_all_ = false;
+  for (uint32_t i = 1; i < ranks; ++i) {
+    const uint32_t peer = rank + i < ranks ? rank + i : rank + i - ranks;
+    if (uint32_t part = part_between(rank, peer); part != kNone)
+      sends_.push_back({peer, bytes, call->signature, input_of(part)});
+  }
+  for (uint32_t peer = 0; peer < ranks; ++peer)
+    if (uint32_t part = part_between(peer, rank); part != kNone)
+      receives_.push_back({peer, bytes, call->signature, peer == rank ? input_of(part) : output_of(part)});
+}
+
+bool Letters::send(const Letter& letter) {
+  Connection* to = connection(letter.peer);
+  waiting_for_ = letter.peer;
+  if (!to->can_post()) return false;
+  Message message;
+  message.signature = letter.signature;
+  message.bytes = letter.bytes;
+  message.data = letter.data;
+  if (letter.bytes > kInlineBytes) {
+    StagingPool& pool = context_->pools[0];
+    if (slot_ == StagingPool::kNone || !same_for_all_) {
+      slot_ = pool.find_free();
+      if (slot_ == StagingPool::kNone) return false;
+      pool.use(slot_);
+      std::memcpy(pool.slot(slot_), letter.data, letter.bytes);
+    }
+    message.kind = PayloadKind::kStaging;
+    message.user.offset = pool.slot_offset(slot_);
+    to->post(message);
+    pool.add_reader(slot_, to);
+    return true;
+  }
+  to->post(message);
+  return true;
+}
+
+bool Letters::receive_all(bool* mismatch) {
+  for (; next_receive_ < receives_.size(); ++next_receive_) {
+    const Letter& letter = receives_[next_receive_];
+    if (letter.peer == context_->rank) {
+      // Every send has been copied: in place, nothing that is still needed is overwritten.
+      std::byte* own = reduces_ ? nullptr : output_of(part_between(letter.peer, letter.peer));
+      if (reduces_)
+        sources_.push_back(letter.data);
+      else if (own != letter.data)
+        std::memcpy(own, letter.data, letter.bytes);
+      continue;
+    }
+    const Message* message = connection(letter.peer)->front();
+    waiting_for_ = letter.peer;
+    if (message == nullptr) return false;
+    if (message->signature != letter.signature || message->bytes != letter.bytes || message->data == nullptr) {
+      *mismatch = message->signature != letter.signature || message->bytes != letter.bytes;
+      return false;
+    }
+    if (reduces_) {
+      sources_.push_back(message->data);  // stays where it is until it is combined
+      continue;
+    }
+    std::memcpy(letter.data, message->data, letter.bytes);
+    connection(letter.peer)->pop();
+  }
+  return true;
+}
+
+void Letters::combine() {
+  const uint32_t own = part_between(context_->rank, context_->rank);
+  void* output = output_of(own);
+  ReduceCall reduction;
+  reduction.type = call_->type;
+  reduction.op = call_->op;
+  reduction.user = call_->user;
+  reduction.user_context = call_->user_context;
+  reduction.divisor = call_->op == trAvg ? context_->ranks : 1;
+  reduction.sources = sources_.data();
+  reduction.source_count = sources_.size();
+  reduction.destinations = &output;
+  reduction.destination_count = 1;
+  reduction.count = call_->layout.count;
+  reduce(reduction);
+  for (const Letter& letter : receives_)
+    if (letter.peer != context_->rank) connection(letter.peer)->pop();
+}
+
+Letters::Progress Letters::advance() {
+  for (; next_send_ < sends_.size(); ++next_send_)
+    if (!send(sends_[next_send_])) return Progress::kBlocked;
+  bool mismatch = false;
+  if (!receive_all(&mismatch)) return mismatch ? Progress::kMismatch : Progress::kBlocked;
+  if (!sources_.empty()) combine();
+  return Progress::kDone;
+}
+
+}  // namespace treering

@@ -1,0 +1,64 @@
+// Letters: the fast path for blocks that are one small message each. It does what the schedules named "direct" and the
+// lanes do (a test compares them), without what larger messages need: no slices, no channels, no steps.
+//
+//   sends      | peer, bytes, where |  -> one message each: in the descriptor, or in a slot
+//   receives   | peer, bytes, where |  <- one message each, copied; or combined in the order of the ranks
+//
+// The messages are those of the schedule, so a rank that runs the schedule itself understands them.
+#pragma once
+
+#include <vector>
+
+#include "executor/execution.h"
+
+namespace treering {
+
+class Letters {
+ public:
+  enum class Progress { kBlocked, kDone, kMismatch };
+  static constexpr size_t kMostBytes = 4096;  // of a block
+
+  explicit Letters(ExecutorContext* context);
+
+  // For a collective with equal parts, of at most `most_bytes(context)` each. `call` outlives the operation.
+  void start(const Call* call);
+  // For sends and receives that the caller adds. At most one of each with a peer.
+  void start_pairs(const Call* call);
+  void add_send(uint32_t peer, const void* data, size_t bytes);
+  void add_receive(uint32_t peer, void* data, size_t bytes);
+
+  Progress advance();
+  // The peer that the last kBlocked waited for, or whose call differed.
+  uint32_t peer() const { return waiting_for_; }
+  static size_t most_bytes(const ExecutorContext& context) {
+    return std::min(kMostBytes, context.pools[0].slot_bytes());
+  }
+
+ private:
+  struct Letter {
+    uint32_t peer;
+    uint32_t bytes;
+    uint32_t signature;
+    std::byte* data;
+  };
+  static constexpr uint32_t kNone = UINT32_MAX;
+  uint32_t part_between(uint32_t source, uint32_t destination) const;
+  std::byte* input_of(uint32_t part) const;
+  std::byte* output_of(uint32_t part) const;
+  Connection* connection(uint32_t peer) const { return context_->connection(0, peer); }
+  bool send(const Letter& letter);
+  bool receive_all(bool* mismatch);
+  void combine();
+
+  ExecutorContext* context_;
+  const Call* call_ = nullptr;
+  bool reduces_ = false;
+  bool same_for_all_ = false;  // all sends have the same data: one slot serves them
+  int slot_ = StagingPool::kNone;
+  std::vector<Letter> sends_, receives_;
+  size_t next_send_ = 0, next_receive_ = 0;
+  uint32_t waiting_for_ = 0;
+  std::vector<const void*> sources_;  // of a reduction, in the order of the ranks
+};
+
+}  // namespace treering
