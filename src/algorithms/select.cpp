@@ -22,7 +22,6 @@ std::string obstacle(const Machine& machine, const SelectionInput& input, const 
     const CollectiveInfo& info = info_of(algorithm.collective);
     if (info.collective != Collective::kAllReduce && info.collective != Collective::kBarrier) {
       const uint64_t block = input.bytes / (info.parts == Parts::kOne ? 1 : input.ranks);
-      if (input.unequal) return "blocks differ in size";
       if (block > machine.letter_bytes)
         return fmt::format("blocks of {} bytes are more than one small message takes ({})", block, machine.letter_bytes);
       return "";

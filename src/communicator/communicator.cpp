@@ -198,11 +198,11 @@ Status Communicator::plan_schedules(const std::string& blob) {
   machine.cores = count_cores(cards_);
   const bool paced = config_.link_mbps > 0;
   machine.mailbox_bytes = links_->all_mapped() && !paced ? MailboxMemory::kMaxBytes : 0;
-  const bool letters = machine.mailbox_bytes > 0 && context_.ranks <= kMostLetterRanks;
-  letter_bytes_ = machine.letter_bytes = letters ? Letters::most_bytes(context_) : 0;
   if (paced) machine.exchange_gbps = std::min(machine.exchange_gbps, config_.link_mbps / 8000.0);
   prepare_executor();
   machine.slot_bytes = context_.pools[0].slot_bytes();
+  const bool letters = machine.mailbox_bytes > 0 && context_.ranks <= kMostLetterRanks;
+  letter_bytes_ = machine.letter_bytes = letters ? Letters::most_bytes(context_) : 0;
   context_.streaming_bytes = static_cast<size_t>(static_cast<double>(machine.llc_bytes) / (4.0 * context_.ranks));
   if (!config_.wire.empty()) {
     wire_ = std::make_shared<Compression>();

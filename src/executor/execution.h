@@ -137,6 +137,7 @@ class Execution {
     uint32_t link = 0;  // which of the connections to each peer
     const Lane* lane = nullptr;
     size_t item = 0;    // of the lane
+    uint64_t staged[2] = {0, 0};  // of a lane: numbers of its last two posts that lie in slots
     bool done = true;
   };
   // What one attempt at a step found out.

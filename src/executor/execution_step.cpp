@@ -1,5 +1,6 @@
 // One step: its operands, where its value goes, and the messages that tell of it.
 #include <algorithm>
+#include <utility>
 
 #include "executor/block_float8.h"
 #include "executor/execution.h"
@@ -10,7 +11,6 @@ namespace {
 // Smaller values are copied into a slot even where the peer could read them in place: a reference must be waited for
 // at the end of the call, and the copy is cheaper than that.
 constexpr size_t kMinReferencedBytes = 4096;
-constexpr uint64_t kLaneMessages = 2;
 
 }  // namespace
 
@@ -105,15 +105,14 @@ bool Execution::plan_sends(StepState* state) {
       if (!connection->health().ok()) fail(connection->health(), peer);
       return false;
     }
-    // Two slots for each peer: a lane whose peer is late leaves those of the other lanes.
-    if (state->item != nullptr && connection->posted() - connection->known_consumed() >= kLaneMessages &&
-        !connection->has_consumed(connection->posted() - kLaneMessages + 1)) {
-      waiting_for_ = peer;
-      return false;
-    }
     std::byte* delivered_to = nullptr;
     modes_[i] = choose_mode(*state, peer, connection, &delivered_to);
     staged |= modes_[i] == Mode::kStaged;
+    // Two slots for each lane: one whose peer is late leaves those of the others.
+    if (state->item != nullptr && modes_[i] == Mode::kStaged && !connection->has_consumed(state->channel->staged[0])) {
+      waiting_for_ = peer;
+      return false;
+    }
     if (delivered_to != nullptr) destinations_.push_back({delivered_to, Place::kMessage, false, streaming_});
   }
   if (step.send_count > 0 && state->wire_bytes <= kInlineBytes)
@@ -189,7 +188,10 @@ void Execution::post_sends(const StepState& state) {
       case Mode::kDelivered: message.kind = PayloadKind::kDelivered; break;
     }
     connection->post(message);
-    if (modes_[i] == Mode::kStaged) pool.add_reader(state.slot, connection);
+    if (modes_[i] == Mode::kStaged) {
+      pool.add_reader(state.slot, connection);
+      state.channel->staged[0] = std::exchange(state.channel->staged[1], connection->posted());
+    }
     // What the peer fetches from this process must be there until it has: the call ends after that.
     bool fetched = modes_[i] == Mode::kStaged && connection->peer_status() == nullptr;
     if (fetched || modes_[i] == Mode::kReferenced) note_reference(state.link, state.at->send_peer(i));

@@ -50,21 +50,23 @@ uint32_t Letters::part_between(uint32_t source, uint32_t destination) const {
 
 void Letters::start(const Call* call) {
   start_pairs(call);
-  if (call->layout.count == 0) return;
   const uint32_t rank = context_->rank, ranks = context_->ranks;
-  const auto bytes = static_cast<uint32_t>(call->layout.count * call->type_size);
+  const auto bytes_of = [&](uint32_t part) {
+    return part == kNone ? 0 : static_cast<uint32_t>(call->layout.part_count(part) * call->type_size);
+  };
   const CollectiveInfo& info = *call->layout.collective;
   reduces_ = info.reduces;
   same_for_all_ = info.parts == Parts::kOne || !CollectiveInfo::holds_all(info.input_index);
   if (info.parts == Parts::kPairs) same_for_all_ = false;
   for (uint32_t i = 1; i < ranks; ++i) {
     const uint32_t peer = rank + i < ranks ? rank + i : rank + i - ranks;
-    if (uint32_t part = part_between(rank, peer); part != kNone)
-      sends_.push_back({peer, bytes, call->signature, input_of(part)});
+    const uint32_t part = part_between(rank, peer), bytes = bytes_of(part);
+    if (bytes > 0) sends_.push_back({peer, bytes, call->signature, input_of(part)});
   }
-  for (uint32_t peer = 0; peer < ranks; ++peer)
-    if (uint32_t part = part_between(peer, rank); part != kNone)
-      receives_.push_back({peer, bytes, call->signature, peer == rank ? input_of(part) : output_of(part)});
+  for (uint32_t peer = 0; peer < ranks; ++peer) {
+    const uint32_t part = part_between(peer, rank), bytes = bytes_of(part);
+    if (bytes > 0) receives_.push_back({peer, bytes, call->signature, peer == rank ? input_of(part) : output_of(part)});
+  }
 }
 
 bool Letters::send(const Letter& letter) {
@@ -135,7 +137,7 @@ void Letters::combine() {
   reduction.source_count = sources_.size();
   reduction.destinations = &output;
   reduction.destination_count = 1;
-  reduction.count = call_->layout.count;
+  reduction.count = call_->layout.part_count(own);
   reduce(reduction);
   for (const Letter& letter : receives_)
     if (letter.peer != context_->rank) connection(letter.peer)->pop();

@@ -20,7 +20,7 @@ class Letters {
 
   explicit Letters(ExecutorContext* context);
 
-  // For a collective with equal parts, of at most `most_bytes(context)` each. `call` outlives the operation.
+  // For a collective whose parts have at most `most_bytes(context)` each. `call` outlives the operation.
   void start(const Call* call);
   // For sends and receives that the caller adds. At most one of each with a peer.
   void start_pairs(const Call* call);
