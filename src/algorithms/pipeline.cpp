@@ -106,7 +106,7 @@ Schedule build_scatter_gather(const Plan& plan, uint32_t rank, const Shape& shap
   for (uint32_t i = 0; i < n; ++i)
     if (i != rank) others.push_back(i);
   const uint32_t root[] = {shape.root}, after[] = {(rank + 1) % n};
-  ScheduleBuilder builder(rank, n, n, /*fifo_depth=*/2);
+  ScheduleBuilder builder(rank, n, n, /*fifo_depth=*/1);
   builder.repeat(n - 1, 1, 1, {{.flags = kInput | kSend, .chunk = after[0], .send_to = after}});
   StepSpec own = {.flags = kReceive | kReduce | kInput | kFinal,
                   .chunk = rank,

@@ -118,7 +118,7 @@ bool Letters::receive_all(bool* mismatch) {
       sources_.push_back(message->data);  // stays where it is until it is combined
       continue;
     }
-    std::memcpy(letter.data, message->data, letter.bytes);
+    if (letter.bytes > 0) std::memcpy(letter.data, message->data, letter.bytes);
     connection(letter.peer)->pop();
   }
   return true;

@@ -20,7 +20,7 @@ void write_line(MailboxLine* line, const unsigned char* data, size_t bytes, uint
     std::memcpy(line->data, data, 8);
   else if (bytes == 4)
     std::memcpy(line->data, data, 4);
-  else
+  else if (bytes != 0)  // a barrier has no data
     std::memcpy(line->data, data, bytes);
   line->flag.store(flag, std::memory_order_release);
 }

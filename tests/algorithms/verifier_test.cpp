@@ -29,16 +29,19 @@ TEST(Verifier, NamesTheRanksOfADeadlockAndWhatTheyWaitFor) {
 }
 
 TEST(Verifier, DepthThatAScheduleNamesIsTheLeast) {
-  for (const Algorithm* algorithm : algorithms_of(Collective::kAllReduce))
-    for (uint32_t n : {2u, 3u, 7u, 8u}) {
-      const auto schedules = build_all(*algorithm, make_plan(n), {.channels = 2, .pipeline_chunks = 9});
-      const uint32_t depth = schedules[0].fifo_depth;
-      for (uint32_t d = depth; d < depth + 3; ++d)
-        EXPECT_TRUE(verify(schedules, {.fifo_depth = d}).ok()) << algorithm->name << " depth " << d;
-      if (depth > 1) {
-        EXPECT_FALSE(verify(schedules, {.fifo_depth = depth - 1}).ok()) << algorithm->name;
+  for (const CollectiveInfo& info : collectives())
+    for (const Algorithm* algorithm : algorithms_of(info.collective))
+      for (uint32_t n : {2u, 3u, 7u, 8u}) {
+        const auto schedules = build_all(*algorithm, make_plan(n), {.channels = 2, .pipeline_chunks = 9});
+        const uint32_t depth = schedules[0].fifo_depth;
+        for (uint32_t d = depth; d < depth + 3; ++d)
+          EXPECT_TRUE(verify(schedules, {.collective = info.collective, .fifo_depth = d}).ok())
+              << algorithm->name << " depth " << d;
+        if (depth > 1 && n > 2) {
+          EXPECT_FALSE(verify(schedules, {.collective = info.collective, .fifo_depth = depth - 1}).ok())
+              << info.name << " " << algorithm->name;
+        }
       }
-    }
 }
 
 TEST(Verifier, TreeLagIsTheLargestThatFitsDepthOne) {
@@ -190,6 +193,51 @@ TEST(CheckStructure, NamesWhatIsMalformed) {
   has([](Schedule& s) { s.blocks.pop_back(); }, "blocks cover 1 of 2 steps");
   has([](Schedule& s) { s.max_span = 4; }, "the largest span is 1, not 4");
   has([](Schedule& s) { s.uses_scratch = true; }, "uses_scratch is true");
+}
+
+TEST(Verifier, PartsAreHeldAgainstTheCollective) {
+  auto schedules = build_all(kAllGatherDirect, make_plan(3));
+  EXPECT_TRUE(verify(schedules, {.collective = Collective::kAllGather}).ok());
+  expect_error(schedules, "has 3 parts; allreduce has 1");
+  schedules[1].steps[0].chunk = 2;  // rank 1 gives a block that is rank 2's
+  expect_error(schedules, "reads input chunk 2, which allgather does not give it",
+               {.collective = Collective::kAllGather});
+
+  schedules = build_all(kScatterDirect, make_plan(3));
+  expect_error(schedules, "reads input chunk 1, which scatter does not give it",
+               {.collective = Collective::kScatter, .root = 1});
+}
+
+TEST(Verifier, ListsOfChunksMustBeTheSameAtBothEnds) {
+  auto schedules = build_all(kAllGatherBruck, make_plan(5));
+  ASSERT_TRUE(verify(schedules, {.collective = Collective::kAllGather}).ok());
+  for (Schedule& s : schedules)
+    if (s.rank == 2) std::swap(s.chunk_lists[s.steps[2].chunk], s.chunk_lists[s.steps[2].chunk + 1]);
+  expect_error(schedules, "from rank 2, which sent", {.collective = Collective::kAllGather});
+  schedules[2].chunk_lists[0] = 5;
+  expect_error(schedules, "a list of chunks names chunk 5 of 5", {.collective = Collective::kAllGather});
+}
+
+// In place the block from a peer comes to lie on the block to it.
+TEST(Verifier, BlocksOfPairsAreSentBeforeTheyAreOverwritten) {
+  auto schedules = build_all(kAllToAllPairwise, make_plan(3));
+  ASSERT_TRUE(verify(schedules, {.collective = Collective::kAllToAll}).ok());
+  for (Schedule& s : schedules)
+    if (s.rank == 0) std::swap(s.steps[1], s.steps[2]);  // receives from its first partner before it sends
+  expect_error(schedules, "after its output was stored", {.collective = Collective::kAllToAll});
+}
+
+TEST(Verifier, TellsTheOrderOfTheRanksFromAnother) {
+  for (const auto& [algorithm, ordered] : {std::pair{&kTwoShot, true}, {&kRing, false}, {&kTree, false}})
+    EXPECT_EQ(verify(build_all(*algorithm, make_plan(5), {.pipeline_chunks = 2})).rank_ordered, ordered)
+        << algorithm->name;
+}
+
+TEST(Verifier, CompleteValuesMayBePassedOnButNotKeptAsFinal) {
+  auto schedules = build_all(kScatterBinomial, make_plan(5));
+  ASSERT_TRUE(verify(schedules, {.collective = Collective::kScatter}).ok());
+  schedules[0].steps[1].flags |= kFinal;  // to an inner rank, which only passes it on
+  expect_error(schedules, "does not store the final chunk", {.collective = Collective::kScatter});
 }
 
 }  // namespace

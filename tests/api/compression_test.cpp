@@ -60,7 +60,7 @@ TEST(Compression, SameBitsOnAllRanksWithinTheBound) {
                   << wire.name << " " << (algorithm ? algorithm : "chosen") << " n " << n << " element " << i << " of " << count;
             }
             for (const auto& buffer : result)
-              ASSERT_EQ(std::memcmp(buffer.data(), result[0].data(), count * sizeof(float)), 0)
+              ASSERT_TRUE(std::equal(buffer.begin(), buffer.end(), result[0].begin()))
                   << wire.name << " " << (algorithm ? algorithm : "chosen") << " n " << n << " count " << count;
           }
         EXPECT_EQ(trCompressionDestroy(compression), trSuccess);

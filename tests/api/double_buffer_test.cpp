@@ -57,7 +57,7 @@ TEST_P(DoubleBuffer, RandomProgramsDoWhatTheModelDoes) {
     ASSERT_EQ(ready, expected.has_value() ? 1 : 0) << "seed " << seed;
     if (!expected) return;
     for (size_t t = 0; t < expected->size(); ++t)
-      ASSERT_EQ(std::memcmp(tensors[t], (*expected)[t].data(), (*expected)[t].size() * sizeof(float)), 0)
+      ASSERT_TRUE(std::equal((*expected)[t].begin(), (*expected)[t].end(), static_cast<const float*>(tensors[t])))
           << "rank " << r << " tensor " << t << " seed " << seed;
   };
   for (int step = 0; step < 60; ++step) {

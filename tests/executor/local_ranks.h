@@ -105,6 +105,7 @@ class LocalRanks {
   }
 
   uint64_t steps(uint32_t rank) const { return executions_[rank]->steps(); }
+  ExecutorContext& context(uint32_t rank) { return *contexts_[rank]; }
   Execution& execution(uint32_t rank) { return *executions_[rank]; }
 
   // Rank `rank` enters an operation.
