@@ -19,8 +19,8 @@ inline void cpu_relax() {
 
 class Backoff {
  public:
-  // spins: empty polls before the first yield; 0 when there are more ranks than cores.
-  explicit Backoff(uint32_t spins = 0) : spins_(spins) {}
+  // spins: empty polls before the first yield; 0 when there are more ranks than cores. yields: before the first sleep.
+  explicit Backoff(uint32_t spins = 0, uint32_t yields = kYields) : spins_(spins), yields_(yields) {}
 
   void reset() { polls_ = 0; }
 
@@ -33,11 +33,11 @@ class Backoff {
       return false;
     }
     polls -= spins_;
-    if (polls <= kYields) {
+    if (polls <= yields_) {
       sched_yield();
       return polls % kYieldsPerLook == 0;
     }
-    uint32_t sleeps = polls - kYields;
+    uint32_t sleeps = polls - yields_;
     timespec time{0, sleeps < kShortSleeps ? 50'000 : 500'000};
     nanosleep(&time, nullptr);
     return true;
@@ -49,6 +49,7 @@ class Backoff {
   static constexpr uint32_t kShortSleeps = 200;
 
   uint32_t spins_;
+  uint32_t yields_;
   uint32_t polls_ = 0;
 };
 

@@ -106,6 +106,7 @@ class Engine {
   size_t tasks_ = 0;                   // in all streams
   uint64_t next_id_ = 1;
   pid_t thread_owner_ = 0;  // the process whose thread runs: a forked child has none yet
+  size_t forgetting_ = 0;            // threads in forget()
   Communicator* in_hand_ = nullptr;  // what the thread is advancing outside the mutex
 };
 
