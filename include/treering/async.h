@@ -1,6 +1,7 @@
 /**
  * @file async.h
- * Streams, events, callbacks, persistent operations and double buffering. Included by treering.h.
+ * Streams, events, callbacks, persistent operations and double buffering. Included by treering.h. Programs that
+ * call each function: docs/examples/{streams,double_buffer}.c.
  */
 #ifndef TREERING_ASYNC_H_
 #define TREERING_ASYNC_H_
@@ -14,8 +15,7 @@ extern "C" {
 
 /** @name Streams @{ */
 TR_API trResult_t trStreamCreate(trStream_t* stream);
-/** Waits until every operation given to the stream has ended; returns the first failure since the last call.
- */
+/** Waits until every operation given to the stream has ended; returns the first failure since the last call. */
 TR_API trResult_t trStreamSynchronize(trStream_t stream);
 /** ::trSuccess when everything has ended, ::trInProgress when not, else the first failure. */
 TR_API trResult_t trStreamQuery(trStream_t stream);
@@ -88,8 +88,7 @@ TR_API trResult_t trDoubleBufferCreate(trDoubleBuffer_t* buffer, trComm_t comm, 
  */
 TR_API trResult_t trDoubleBufferExchange(trDoubleBuffer_t buffer, int count, void** tensors,
                                          const size_t* counts, int* ready);
-/** Waits for the last mean and gives it as an exchange does, without handing in anything. Afterwards: as new.
- */
+/** Waits for the last mean and gives it as an exchange does, without handing in anything. Afterwards: as new. */
 TR_API trResult_t trDoubleBufferFlush(trDoubleBuffer_t buffer, int count, void** tensors, int* ready);
 /** Drops a pending mean. */
 TR_API trResult_t trDoubleBufferDestroy(trDoubleBuffer_t buffer);

@@ -8,6 +8,8 @@
  * their count is 0 or the rank does not take part in them. What a data type and an operation do not support
  * together is refused before anything moves. Where a rank's block of the larger buffer is also its own
  * smaller buffer, the call is in place and copies nothing; other overlap is an error.
+ *
+ * Programs that call each function: docs/examples/{collectives,variable_counts,point_to_point,operations,compression}.c.
  */
 #ifndef TREERING_COLLECTIVES_H_
 #define TREERING_COLLECTIVES_H_
@@ -99,13 +101,11 @@ TR_API trResult_t trReduceScatterV(const void* sendbuf, void* recvbuf, const siz
 TR_API trResult_t trAllToAllV(const void* sendbuf, const size_t* sendcounts, const size_t* sdispls,
                               void* recvbuf, const size_t* recvcounts, const size_t* rdispls,
                               trDataType_t datatype, trComm_t comm, trStream_t stream);
-/** trGather(); recvcounts and displs are used on the root alone; recvcounts[r] there == sendcount on rank r.
- */
+/** trGather(); recvcounts and displs are used on the root alone; recvcounts[r] there == sendcount on rank r. */
 TR_API trResult_t trGatherV(const void* sendbuf, size_t sendcount, void* recvbuf, const size_t* recvcounts,
                             const size_t* displs, trDataType_t datatype, int root, trComm_t comm,
                             trStream_t stream);
-/** trScatter(); sendcounts and displs are used on the root alone; sendcounts[r] there == recvcount on rank r.
- */
+/** trScatter(); sendcounts and displs are used on the root alone; sendcounts[r] there == recvcount on rank r. */
 TR_API trResult_t trScatterV(const void* sendbuf, const size_t* sendcounts, const size_t* displs,
                              void* recvbuf, size_t recvcount, trDataType_t datatype, int root, trComm_t comm,
                              trStream_t stream);
@@ -153,8 +153,8 @@ typedef void (*trReduceFunction)(const void* in, void* inout, size_t count, trDa
                                  void* context);
 /**
  * `*op`: `function`, on any data type. It must be associative. With `commutative` 0 operands are combined in
- * the order of the ranks. It is called on the thread that drives the call, with blocks of elements, and must
- * be the same on all ranks. It must not call this library.
+ * the order of the ranks. It is called on the thread that drives the call, with blocks of elements that begin at
+ * multiples of 64 bytes of the buffer, and must be the same on all ranks. It must not call this library.
  */
 TR_API trResult_t trRedOpCreateUser(trRedOp_t* op, trReduceFunction function, void* context, int commutative,
                                     trComm_t comm);

@@ -1,6 +1,7 @@
 /**
  * @file communicator.h
  * Communicators, memory, and what a communicator says about itself. Included by treering.h.
+ * Programs that call each function: docs/examples/{allreduce,communicators}.c.
  */
 #ifndef TREERING_COMMUNICATOR_H_
 #define TREERING_COMMUNICATOR_H_
@@ -53,14 +54,12 @@ TR_API trResult_t trCommRank(trComm_t comm, int* rank);
 
 /** Waits until every operation given to the communicator has ended. */
 TR_API trResult_t trCommFinalize(trComm_t comm);
-/** Releases the communicator. Purely local: waits for no other rank. Operations still under way are aborted.
- */
+/** Releases the communicator. Purely local: waits for no other rank. Operations still under way are aborted. */
 TR_API trResult_t trCommDestroy(trComm_t comm);
 /** Ends every operation on the communicator, on all ranks, with ::trRemoteError, and releases this rank's
  * handle. */
 TR_API trResult_t trCommAbort(trComm_t comm);
-/** Stores the communicator's first failure, ::trInProgress while an operation is under way, or ::trSuccess.
- */
+/** Stores the communicator's first failure, ::trInProgress while an operation is under way, or ::trSuccess. */
 TR_API trResult_t trCommGetAsyncError(trComm_t comm, trResult_t* result);
 /** @} */
 
@@ -99,8 +98,7 @@ typedef struct {
   double predicted_us; /**< by the cost model */
 } trSelection_t;
 
-/** The choice that trExplain() puts in words, for tools: sendbuf and recvbuf may be NULL (ordinary memory).
- */
+/** The choice that trExplain() puts in words, for tools: sendbuf and recvbuf may be NULL (ordinary memory). */
 TR_API trResult_t trGetSelection(trComm_t comm, trCollective_t collective, const void* sendbuf,
                                  const void* recvbuf, size_t bytes, trDataType_t datatype,
                                  trSelection_t* selection);

@@ -1,6 +1,7 @@
 /**
  * @file sparse.h
  * Exchange of index boxes of a distributed array, and allreduce of sparse rows. Included by treering.h.
+ * A program that calls each function: docs/examples/sparse.c.
  */
 #ifndef TREERING_SPARSE_H_
 #define TREERING_SPARSE_H_

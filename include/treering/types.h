@@ -85,8 +85,7 @@ typedef struct {
   char internal[TR_UNIQUE_ID_BYTES];
 } trUniqueId;
 
-/** A collective, for trExplain() and trGetSelection(). The v-variants count as the collective that they vary.
- */
+/** A collective, for trExplain() and trGetSelection(). The v-variants count as the collective that they vary. */
 typedef enum {
   trCollAllReduce = 0,
   trCollReduce = 1,
