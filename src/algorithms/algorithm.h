@@ -40,8 +40,20 @@ struct CostInput {
   uint32_t ranks = 1;
   double bytes = 0;
   uint32_t pipeline_chunks = 1;
-  bool direct = false;  // buffers of the peers are reachable
+  bool direct = false;   // buffers of the peers are reachable
+  bool fetched = false;  // ... by the kernel, one copy for each message
+
+  // How often a payload is copied on its way to one reader.
+  double copies() const { return direct || fetched ? 1 : 2; }
 };
+
+// Where the kernel can copy between ranks, large messages with one reader may be left in the sender's buffer: one copy by
+// the kernel instead of one into a slot and one out of it. Below this the system call and the pages' look-up cost more.
+inline constexpr uint64_t kMinFetchedBytes = 16 << 10;
+// When all read from one buffer at once, they wait for the lock of a page table (2 MiB of addresses) unless their blocks
+// lie under different ones.
+inline constexpr uint64_t kMinFetchedFromOne = 1 << 20;
+
 
 // The work of the busiest rank for `bytes` bytes run as one slice; cost.h turns it into time.
 struct Work {
@@ -69,6 +81,7 @@ struct Algorithm {
   bool rank_ordered;      // operands are combined one after another in ascending rank order
   bool computed_once;     // each result is computed by one rank, and forwarded where others need it
   bool equal_parts_only;  // cannot run when parts differ in size
+  uint64_t fetch_bytes;   // blocks from this size on are copied by the kernel where it can; 0: never, it does not pay
   bool mailbox;           // may run by the mailbox protocol: one-shot in mailboxes, direct in descriptors of FIFOs
   uint32_t min_ranks;
   uint32_t max_ranks;

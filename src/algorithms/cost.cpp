@@ -13,13 +13,19 @@ double at_rate(double bytes, double gbps) { return bytes / (1e3 * gbps); }
 
 }  // namespace
 
+bool is_fetched(const Algorithm& algorithm, uint64_t streaming_bytes, uint32_t ranks, uint64_t bytes) {
+  if (algorithm.fetch_bytes == 0 || bytes / ranks < algorithm.fetch_bytes) return false;
+  return bytes < streaming_bytes || info_of(algorithm.collective).rooted;
+}
+
 void predict(const Machine& machine, uint32_t ranks, uint64_t bytes, Candidate& candidate) {
   const Algorithm& algorithm = *candidate.algorithm;
   const bool direct = candidate.protocol == Protocol::kDirect;
-  const Work work = algorithm.work({.ranks = ranks,
-                                    .bytes = static_cast<double>(bytes),
-                                    .pipeline_chunks = candidate.pipeline_chunks,
-                                    .direct = direct});
+  CostInput input = {.ranks = ranks,
+                     .bytes = static_cast<double>(bytes),
+                     .pipeline_chunks = candidate.pipeline_chunks,
+                     .direct = direct};
+  Work work = algorithm.work(input);
   // Of the pairs' chunks each rank has its own row and column.
   const bool pairs = info_of(algorithm.collective).parts == Parts::kPairs;
   const uint64_t chunks = uint64_t{pairs ? ranks : work.chunks} * candidate.channels;
@@ -30,6 +36,11 @@ void predict(const Machine& machine, uint32_t ranks, uint64_t bytes, Candidate& 
   candidate.slice_bytes = slots ? std::min(bytes, largest) : bytes;
   candidate.slices = bytes == 0 ? 1 : divide_up(bytes, candidate.slice_bytes);
   candidate.chunk_bytes = divide_up(candidate.slice_bytes, chunks) * work.max_span;
+  if (candidate.protocol == Protocol::kStaged && machine.fetch_us > 0 &&
+      is_fetched(algorithm, machine.streaming_bytes, ranks, bytes)) {
+    input.fetched = true;
+    work = algorithm.work(input);
+  }
   candidate.rounds = work.rounds;
   candidate.messages = work.messages;
 
@@ -42,7 +53,8 @@ void predict(const Machine& machine, uint32_t ranks, uint64_t bytes, Candidate& 
   if (candidate.protocol == Protocol::kMailbox) {
     candidate.executor_us = work.messages * machine.line_us / share;
   } else {
-    candidate.executor_us = slices * work.messages * machine.per_step_us / share;
+    const double per_message = machine.per_step_us + (input.fetched ? machine.fetch_us / 2 : 0);  // of two ends, one
+    candidate.executor_us = slices * work.messages * per_message / share;
   }
   cpu += at_rate(work.exchanged_bytes, machine.exchange_gbps * share);
   // Input and output of every rank; a copy moves each of its bytes over the bus twice.

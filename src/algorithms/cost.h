@@ -29,6 +29,8 @@ struct Machine {
   double copy_gbps_memory = 40.0;    // by all cores together, streaming through memory
   double reduce_gbps = 60.0;         // bytes of operands reduced per second by one core, in cache
   uint64_t llc_bytes = 32u << 20;    // last-level cache
+  uint64_t streaming_bytes = 8u << 20;  // calls from this size on write results with non-temporal stores
+  double fetch_us = 0;               // the kernel's work for one copy between ranks; 0: it cannot
   uint32_t cores = 1;                // cores that the ranks may use
   uint64_t mailbox_bytes = 2048;     // largest buffer that the mailbox protocol takes; 0: there is none
   uint64_t letter_bytes = 4096;      // largest block that goes as one small message (letters.h); 0: not used
@@ -51,6 +53,10 @@ struct Candidate {
   double data_us = 0;
   double predicted_us = 0;  // the sum of the three
 };
+
+// Whether the messages of a call of `bytes` bytes are left to the kernel to copy, where it can. It writes into caches, so
+// when all ranks receive what does not fit there it is slower than two copies of the library's.
+bool is_fetched(const Algorithm& algorithm, uint64_t streaming_bytes, uint32_t ranks, uint64_t bytes);
 
 // Fills the sizes and times of a candidate whose algorithm, protocol, channels and pipeline_chunks are set.
 void predict(const Machine& machine, uint32_t ranks, uint64_t bytes, Candidate& candidate);

@@ -182,7 +182,7 @@ Work alltoall_work(const CostInput& in) {
   Work w;
   w.rounds = 1;
   w.messages = 2 * (n - 1);
-  w.exchanged_bytes = (in.direct ? 1 : 2) * (n - 1) / n * in.bytes;
+  w.exchanged_bytes = in.copies() * (n - 1) / n * in.bytes;
   w.memory_bytes = 2 * in.bytes;
   w.chunks = in.ranks * in.ranks;
   return w;
@@ -240,6 +240,9 @@ constexpr Algorithm row(Collective collective, const char* name, const char* des
   row.input_used_once = input_used_once;
   row.rank_ordered = true;
   row.computed_once = true;
+  row.fetch_bytes = collective == Collective::kAllToAll  ? kMinFetchedBytes
+                    : collective == Collective::kScatter ? kMinFetchedFromOne
+                                                         : 0;
   row.mailbox = std::string_view(name) == "direct";
   row.min_ranks = 1;
   row.max_ranks = 1024;

@@ -121,7 +121,7 @@ Work allgather_work(const CostInput& in) {
   Work w;
   w.rounds = n - 1;
   w.messages = 2 * (n - 1);
-  w.exchanged_bytes = (in.direct ? 1 : 2) * (n - 1) / n * in.bytes;
+  w.exchanged_bytes = in.copies() * (n - 1) / n * in.bytes;
   w.memory_bytes = in.bytes;
   w.chunks = in.ranks;
   return w;
@@ -150,6 +150,7 @@ const Algorithm kAllGatherRing = {.collective = Collective::kAllGather,
                                   .input_used_once = true,
                                   .rank_ordered = true,
                                   .computed_once = true,
+                                  .fetch_bytes = 4 * kMinFetchedBytes,
                                   .min_ranks = 1,
                                   .max_ranks = 65536,
                                   .channels = 1,

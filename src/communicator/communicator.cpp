@@ -28,6 +28,7 @@ constexpr uint32_t kDefaultChannels = 2;  // what the algorithms want at most
 constexpr size_t kMinSlot = 4 << 10;
 constexpr uint32_t kMostLetterRanks = 64;
 constexpr uint32_t kDefaultSpins = 20'000;
+constexpr double kFetchUs = 0.7;  // of a system call that copies between processes
 
 template <typename T>
 std::string as_blob(const T& value) {
@@ -198,12 +199,14 @@ Status Communicator::plan_schedules(const std::string& blob) {
   machine.cores = count_cores(cards_);
   const bool paced = config_.link_mbps > 0;
   machine.mailbox_bytes = links_->all_mapped() && !paced ? MailboxMemory::kMaxBytes : 0;
+  machine.fetch_us = links_->all_fetch() ? kFetchUs : 0;
   if (paced) machine.exchange_gbps = std::min(machine.exchange_gbps, config_.link_mbps / 8000.0);
   prepare_executor();
   machine.slot_bytes = context_.pools[0].slot_bytes();
   const bool letters = machine.mailbox_bytes > 0 && context_.ranks <= kMostLetterRanks;
   letter_bytes_ = machine.letter_bytes = letters ? Letters::most_bytes(context_) : 0;
-  context_.streaming_bytes = static_cast<size_t>(static_cast<double>(machine.llc_bytes) / (4.0 * context_.ranks));
+  machine.streaming_bytes = machine.llc_bytes / (4 * context_.ranks);
+  context_.streaming_bytes = machine.streaming_bytes;
   if (!config_.wire.empty()) {
     wire_ = std::make_shared<Compression>();
     wire_->wire = config_.wire == "fp16"       ? trFloat16

@@ -109,6 +109,9 @@ Status Links::connect(const std::vector<RankCard>& cards, const std::vector<std:
   for (uint32_t a = 0; a < ranks; ++a)
     for (uint32_t b = 0; b < ranks; ++b)
       if (a != b && (found[a][b] & found[b][a] & (kInProcessBit | kSharedMemoryBit)) == 0) all_mapped_ = false;
+  const auto reads = [&](uint32_t a, uint32_t b) { return (found[a][b] & found[b][a] & (kInProcessBit | kCmaBit)) != 0; };
+  for (uint32_t a = 0; a < ranks; ++a)
+    for (uint32_t b = 0; b < a; ++b) all_fetch_ &= reads(a, b);
   bool warned = false;
   AreaView own(own_area, &layout);
   for (uint32_t peer = 0; peer < ranks; ++peer) {
@@ -131,7 +134,8 @@ Status Links::connect(const std::vector<RankCard>& cards, const std::vector<std:
       auto& slot = connections_[size_t{channel} * ranks + peer];
       if (mapped) {
         AreaView view(segment->base() + layout.area_offset(peer), &layout);
-        MappedEndpoint endpoint{view.fifo(rank, channel), incoming, view.staging(), view.status(), regions_[peer].get()};
+        MappedEndpoint endpoint{view.fifo(rank, channel), incoming,        view.staging(), view.status(),
+                                regions_[peer].get(),     (both & kCmaBit) != 0 ? static_cast<int>(cards[peer].pid) : 0};
         slot = (both & kInProcessBit) != 0 ? connect_in_process(endpoint) : connect_shared_memory(endpoint);
       } else {
         uint64_t base = cards[peer].area_address;

@@ -57,11 +57,14 @@ class Links {
   std::string summary() const;
   // True when every pair of ranks shares memory: the mailbox and the common verdict can be used.
   bool all_mapped() const { return all_mapped_; }
+  // Whether every pair can leave payloads in the sender's plain memory, for threads or the kernel to copy.
+  bool all_fetch() const { return all_fetch_; }
 
  private:
   std::vector<std::unique_ptr<PeerRegions>> regions_;
   std::vector<std::unique_ptr<Connection>> connections_;
   bool all_mapped_ = true;
+  bool all_fetch_ = true;
 };
 
 }  // namespace treering

@@ -77,6 +77,7 @@ const Program& ScheduleCache::compile(const Choice& choice, uint32_t root) {
   auto& slot = programs_[Key(candidate.algorithm, candidate.channels, candidate.pipeline_chunks, root)];
   if (!slot) {
     auto program = std::make_unique<Program>();
+    program->algorithm = candidate.algorithm;
     program->input_used_once = candidate.algorithm->input_used_once;
     program->max_span =
         candidate.algorithm->work({.ranks = plan_.ranks, .bytes = 1, .pipeline_chunks = candidate.pipeline_chunks})

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "algorithms/cost.h"
 #include "core/types.h"
 #include "executor/block_float8.h"
 
@@ -75,7 +76,9 @@ void Execution::bind(const Program& program, const Call& call) {
   elides_ = first.parts > 1;
   const size_t elements = layout.largest_part();
   const size_t blocks = layout.collective->parts == Parts::kOne ? 1 : layout.ranks;
-  streaming_ = elements * call.memory_size() * blocks >= context_->streaming_bytes;
+  const size_t bytes = elements * call.memory_size() * blocks;
+  streaming_ = bytes >= context_->streaming_bytes;
+  fetches_ = is_fetched(*program.algorithm, context_->streaming_bytes, layout.ranks, bytes);
 
   // Slices of equal size, as many on every channel.
   const size_t largest = largest_chunk(program.max_span);

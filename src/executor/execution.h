@@ -19,8 +19,10 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "algorithms/algorithm.h"
 #include "algorithms/expand.h"
 #include "core/status.h"
 #include "executor/layout.h"
@@ -37,6 +39,7 @@ inline constexpr uint32_t kMaxChannels = 4;
 struct Program {
   std::vector<Schedule> channels;
   uint32_t max_span = 1;         // of all ranks' schedules: chunks must be of one size everywhere
+  const Algorithm* algorithm = nullptr;
   bool input_used_once = false;  // see properties.h; allows peers to work on the buffers of an in-place call
 };
 
@@ -70,6 +73,7 @@ struct Call {
   trReduceFunction user = nullptr;  // combines instead of `op`
   void* user_context = nullptr;
   size_t chunk_bytes = 0;  // largest message wanted, 0 = a slot; the same on every rank
+  size_t fetch_bytes = kMinFetchedBytes;  // of lanes: transfers from this size on are left to the kernel to copy
   Region input_region;     // id 0: ordinary memory
   Region output_region;
 
@@ -171,7 +175,8 @@ class Execution {
   void add_stores(StepState* state);
   bool plan_sends(StepState* state);
   Mode choose_mode(const StepState& state, uint32_t peer, Connection* connection, std::byte** delivered_to) const;
-  bool may_reference(const StepState& state, const Connection& connection) const;
+  std::optional<UserAddress> reference_for(const StepState& state, const Connection& connection) const;
+  bool is_fetched_straight(const StepState& state) const;
   bool move_data(const StepState& state);
   bool move_coded(const StepState& state);
   bool load_coded(const StepState& state, size_t source, uint32_t received, size_t done, size_t count, float* values);
@@ -208,6 +213,7 @@ class Execution {
   bool wide_messages_ = false;
   bool wide_scratch_ = false;
   bool input_may_be_referenced_ = false;
+  bool fetches_ = false;  // large messages are left to the kernel to copy, where it can
   std::vector<uint64_t> reference_targets_;  // by connection: posts that the peer must have read when the call ends
   std::vector<uint32_t> referenced_;         // the connections with a target
   std::vector<std::vector<std::byte>> scratch_;  // a channel's partial results

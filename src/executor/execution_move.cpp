@@ -39,11 +39,17 @@ bool Execution::move_data(const StepState& state) {
 // How many elements from piece.begin + done on lie in one piece in the buffers that the step uses.
 size_t Execution::run_length(const StepState& state, const Piece& piece, size_t done) const {
   size_t count = piece.count - done;
-  if (state.needs_fetch) count = std::min(count, kFetchElements);
+  if (state.needs_fetch && !is_fetched_straight(state)) count = std::min(count, kFetchElements);
   uint16_t flags = state.step->flags;
   if ((flags & kInput) != 0) count = input_run(state, piece, done, count).count;
   if ((flags & (kOutput | kStore)) != 0) count = output_run(state, piece, done, count).count;
   return count;
+}
+
+// A payload that is stored as it is, in one place, needs no memory in between.
+bool Execution::is_fetched_straight(const StepState& state) const {
+  return state.needs_fetch && sources_.size() == 1 && destinations_.size() == 1 && call_.is_plain() &&
+         sources_[0].wide == destinations_[0].wide;
 }
 
 View::Run Execution::input_run(const StepState& state, const Piece& piece, size_t done, size_t count) const {
@@ -80,6 +86,14 @@ bool Execution::move_run(const StepState& state, ReduceCall* call, const Piece& 
     if (call_.scale != nullptr && source.place == Place::kInput) call->scaled_sources |= uint64_t{1} << i;
   }
   call->scale = call_.scale;
+  if (is_fetched_straight(state)) {
+    Connection* connection = context_->connection(state.link, state.at->receive_peer(0));
+    const size_t element = sources_[0].wide ? sizeof(float) : call_.type_size;
+    auto* address = const_cast<void*>(address_of(state, destinations_[0], piece, done));
+    Status status = connection->fetch(*connection->front(), (piece.packed + done) * element, address, count * element);
+    if (!status.ok()) fail(status, state.at->receive_peer(0));
+    return status.ok();
+  }
   if (state.needs_fetch && !fetch_payloads(state, piece, done, count)) return false;
   const bool plain = sources_.size() == 1 && call->scaled_sources == 0 && call->divisor == 1 && !call->round_wide;
   size_t destinations = 0;

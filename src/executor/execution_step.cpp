@@ -147,15 +147,21 @@ Execution::Mode Execution::choose_mode(const StepState& state, uint32_t peer, Co
       return Mode::kDelivered;
     }
   }
-  return may_reference(state, *connection) ? Mode::kReferenced : Mode::kStaged;
+  return reference_for(state, *connection) ? Mode::kReferenced : Mode::kStaged;
 }
 
-bool Execution::may_reference(const StepState& state, const Connection& connection) const {
-  if (state.reference == nullptr || state.wire_bytes < kMinReferencedBytes) return false;
-  if (connection.reaches_plain_memory()) return true;
+// The value's place in user memory as the peer reaches it; nothing when it must go through a slot.
+std::optional<UserAddress> Execution::reference_for(const StepState& state, const Connection& connection) const {
+  if (state.reference == nullptr || state.wire_bytes < kMinReferencedBytes) return {};
+  const UserAddress plain{0, reinterpret_cast<uint64_t>(state.reference)};
+  if (connection.reaches_plain_memory()) return plain;
   const Region& region = *state.reference_region;
-  return region.id != 0 && connection.maps_regions() && state.reference >= region.base &&
-         state.reference + state.wire_bytes <= region.base + region.bytes;
+  if (region.id != 0 && connection.maps_regions() && state.reference >= region.base &&
+      state.reference + state.wire_bytes <= region.base + region.bytes)
+    return UserAddress{region.id, static_cast<uint64_t>(state.reference - region.base)};
+  const bool fetched = state.item != nullptr ? state.item->count >= call_.fetch_bytes : fetches_;
+  if (fetched && connection.fetches_plain_memory() && state.wire_bytes >= kMinFetchedBytes) return plain;
+  return {};
 }
 
 void Execution::post_sends(const StepState& state) {
@@ -180,10 +186,7 @@ void Execution::post_sends(const StepState& state) {
         break;
       case Mode::kReferenced:
         message.kind = PayloadKind::kUser;
-        if (connection->reaches_plain_memory())
-          message.user = {0, reinterpret_cast<uint64_t>(state.reference)};
-        else
-          message.user = {state.reference_region->id, static_cast<uint64_t>(state.reference - state.reference_region->base)};
+        message.user = *reference_for(state, *connection);
         break;
       case Mode::kDelivered: message.kind = PayloadKind::kDelivered; break;
     }

@@ -1,5 +1,6 @@
 #include "transport/mapped.h"
 
+#include "transport/cma.h"
 #include "transport/rank_status.h"
 
 namespace treering {
@@ -30,7 +31,9 @@ class MappedConnection : public Connection {
     has_front_ = false;
     receiver_.pop();
   }
-  Status fetch(const Message&, size_t, void*, size_t) final {
+  Status fetch(const Message& message, size_t offset, void* destination, size_t bytes) final {
+    if (message.user.region == 0 && endpoint_.fetch_pid > 0)
+      return cma_read(endpoint_.fetch_pid, message.user.offset + offset, destination, bytes);
     return {trSystemError, "the peer refers to a registered buffer that this process cannot map (is /proc mounted, and "
                            "may it open the peer's descriptors?); use ordinary buffers"};
   }
@@ -66,6 +69,7 @@ class SharedMemoryConnection final : public MappedConnection {
  public:
   using MappedConnection::MappedConnection;
   bool reaches_plain_memory() const override { return false; }
+  bool fetches_plain_memory() const override { return endpoint_.fetch_pid > 0; }
   bool maps_regions() const override { return endpoint_.peer_regions != nullptr; }
   void* map_peer(UserAddress address, size_t bytes) override {
     if (address.region == 0 || endpoint_.peer_regions == nullptr) return nullptr;

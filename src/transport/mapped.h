@@ -16,6 +16,7 @@ struct MappedEndpoint {
   const std::byte* peer_staging = nullptr;
   const RankStatus* peer_status = nullptr;
   PeerRegions* peer_regions = nullptr;  // nullptr: the peer's regions cannot be mapped; shared by all channels
+  int fetch_pid = 0;  // of the peer, where each side may read the other's memory through the kernel (cma.h); else 0
 };
 
 std::unique_ptr<Connection> connect_in_process(const MappedEndpoint& endpoint);

@@ -74,6 +74,8 @@ class Connection {
 
   // True when the peer can read the sender's plain memory (region 0) by its address.
   virtual bool reaches_plain_memory() const = 0;
+  // True when the peer cannot read that memory in place, but fetch() it.
+  virtual bool fetches_plain_memory() const { return false; }
   // True when registered regions of either side can be mapped by the other.
   virtual bool maps_regions() const = 0;
   // The peer's memory in this address space, or nullptr.

@@ -28,6 +28,7 @@ void run_direct(LocalRanks* ranks, Collective collective, uint32_t root, size_t 
   std::vector<Call> calls(ranks->ranks());
   std::vector<std::unique_ptr<Letters>> letters(ranks->ranks());
   for (uint32_t rank = 0; rank < ranks->ranks(); ++rank) {
+    programs[rank].algorithm = direct;
     programs[rank].channels.push_back(direct->build(plan, rank, {.root = root}));
     Call& call = calls[rank];
     call.signature = 77;

@@ -113,6 +113,7 @@ class LocalRanks {
              uint32_t rank, Program* program, uint32_t signature = 0) {
     for (uint32_t channel = 0; channel < channels_; ++channel)
       program->channels.push_back(algorithm.build(plan, rank, Shape{channel, channels_, pipeline_chunks}));
+    program->algorithm = &algorithm;
     program->input_used_once = algorithm.input_used_once;
     program->max_span = algorithm.work({.ranks = ranks_, .bytes = 1, .pipeline_chunks = pipeline_chunks}).max_span;
     Call call;

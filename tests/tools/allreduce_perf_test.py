@@ -83,6 +83,19 @@ class Tables(unittest.TestCase):
                     self.assertTrue(rows(done.stdout))
                     self.assertIn("# Out of bounds values : 0 OK", done.stdout)
 
+    # Blocks of 16 KiB to 3 MiB, from sizes at which the kernel copies them to those at which it no longer pays.
+    def test_large_blocks_with_and_without_copies_by_the_kernel(self):
+        for name in ("alltoall", "alltoallv", "allgather", "scatter", "scatterv", "gatherv", "sendrecv"):
+            for transports in ("in-process,shared-memory,cma", "^cma"):
+                with self.subTest(collective=name, transports=transports):
+                    done = subprocess.run([TREERING_PERF, name, "--procs", "3", "-n", "2", "-w", "1", "-b", "49200", "-e", "9M",
+                                           "-f", "13"],
+                                          env=os.environ | {"TREERING_TRANSPORTS": transports, "TREERING_ALGO": "allgather:ring"},
+                                          capture_output=True, text=True, timeout=120)
+                    self.assertEqual(done.returncode, 0, done.stderr)
+                    self.assertEqual(len(rows(done.stdout)), 3)
+                    self.assertIn("# Out of bounds values : 0 OK", done.stdout)
+
     def test_options_that_change_the_call(self):
         for words in (["-R", 1], ["-R", 2], ["-u", 1], ["-m", 4], ["-z", 1], ["--stream"], ["-T", 30], ["-c", 3],
                       ["-N", 2], ["--stream", "-z", 2]):

@@ -67,6 +67,7 @@ struct TransportRow {
   bool between_processes;  // else between threads of one process
   bool reaches_plain_memory;
   bool maps_regions;  // by region id, in another process
+  bool fetches_plain_memory;
   std::unique_ptr<Connection> (*connect)(TwoSides* sides, int own, uint32_t channel);
 };
 
@@ -77,15 +78,21 @@ inline MappedEndpoint mapped_endpoint(TwoSides* sides, int own, uint32_t channel
 
 inline const std::vector<TransportRow>& transports() {
   static const std::vector<TransportRow> rows = {
-      {"in-process", true, false, true, false,
+      {"in-process", true, false, true, false, false,
        [](TwoSides* sides, int own, uint32_t channel) {
          return connect_in_process(mapped_endpoint(sides, own, channel, nullptr));
        }},
-      {"shared-memory", true, true, false, true,
+      {"shared-memory", true, true, false, true, false,
        [](TwoSides* sides, int own, uint32_t channel) {
          return connect_shared_memory(mapped_endpoint(sides, own, channel, &sides->regions_of_peer(own)));
        }},
-      {"cma", false, true, true, false,
+      {"shared-memory-and-kernel", true, true, false, true, true,
+       [](TwoSides* sides, int own, uint32_t channel) {
+         MappedEndpoint endpoint = mapped_endpoint(sides, own, channel, &sides->regions_of_peer(own));
+         endpoint.fetch_pid = sides->pid(1 - own);
+         return connect_shared_memory(endpoint);
+       }},
+      {"cma", false, true, true, false, false,
        [](TwoSides* sides, int own, uint32_t channel) {
          Side& peer = sides->side(1 - own);
          CmaAddress address{sides->pid(1 - own), reinterpret_cast<uint64_t>(&peer.fifos[channel]),
