@@ -19,17 +19,12 @@ Extent extent_of(const Operation& operation, uint32_t rank, uint32_t ranks, bool
   auto index = output ? info.output_index : info.input_index;
   auto has = output ? info.stores : info.contributes;
   Extent extent;
-  uint32_t blocks = 0;
-  const uint32_t parts = info.parts == Parts::kPairs ? ranks : info.part_count(ranks);
-  for (uint32_t i = 0; i < parts; ++i) {
-    // Of the pairs those that this rank takes part in.
-    uint32_t part = info.parts != Parts::kPairs ? i : output ? i * ranks + rank : rank * ranks + i;
-    if (!has({rank, part, ranks, operation.root})) continue;
-    extent.used = true;
-    blocks = std::max(blocks, index({rank, part, ranks, operation.root}) + 1);
-  }
+  // Whoever has any part has its own.
+  const uint32_t own = info.parts == Parts::kOne ? 0 : info.parts == Parts::kRanks ? rank : rank * ranks + rank;
+  extent.used = has({rank, own, ranks, operation.root});
   if (!extent.used) return extent;
   const bool holds_all = info.parts == Parts::kRanks && CollectiveInfo::holds_all(index);
+  const size_t blocks = holds_all || info.parts == Parts::kPairs ? ranks : 1;
   if (operation.blocks == nullptr) {
     extent.elements = blocks * operation.count;
     if (holds_all) extent.own_offset = rank * operation.count;

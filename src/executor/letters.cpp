@@ -48,25 +48,38 @@ uint32_t Letters::part_between(uint32_t source, uint32_t destination) const {
   return kNone;
 }
 
+// To whom a part goes and from whom one comes, as they are for every call of a collective and root.
+void Letters::find_routes() {
+  const CollectiveInfo& info = *call_->layout.collective;
+  routed_ = &info;
+  routed_root_ = call_->layout.root;
+  send_routes_.clear();
+  receive_routes_.clear();
+  const uint32_t rank = context_->rank, ranks = context_->ranks;
+  for (uint32_t i = 1; i < ranks; ++i) {
+    const uint32_t peer = rank + i < ranks ? rank + i : rank + i - ranks, part = part_between(rank, peer);
+    if (part != kNone) send_routes_.push_back({peer, part});
+  }
+  for (uint32_t peer = 0; peer < ranks; ++peer)
+    if (const uint32_t part = part_between(peer, rank); part != kNone) receive_routes_.push_back({peer, part});
+  same_data_ = info.parts == Parts::kOne || (info.parts == Parts::kRanks && !CollectiveInfo::holds_all(info.input_index));
+}
+
 void Letters::start(const Call* call) {
   start_pairs(call);
-  const uint32_t rank = context_->rank, ranks = context_->ranks;
+  if (call->layout.collective != routed_ || call->layout.root != routed_root_) find_routes();
+  reduces_ = routed_->reduces;
+  same_for_all_ = same_data_;
   const auto bytes_of = [&](uint32_t part) {
-    return part == kNone ? 0 : static_cast<uint32_t>(call->layout.part_count(part) * call->type_size);
+    return static_cast<uint32_t>(call->layout.part_count(part) * call->type_size);
   };
-  const CollectiveInfo& info = *call->layout.collective;
-  reduces_ = info.reduces;
-  same_for_all_ = info.parts == Parts::kOne || !CollectiveInfo::holds_all(info.input_index);
-  if (info.parts == Parts::kPairs) same_for_all_ = false;
-  for (uint32_t i = 1; i < ranks; ++i) {
-    const uint32_t peer = rank + i < ranks ? rank + i : rank + i - ranks;
-    const uint32_t part = part_between(rank, peer), bytes = bytes_of(part);
-    if (bytes > 0) sends_.push_back({peer, bytes, call->signature, input_of(part)});
-  }
-  for (uint32_t peer = 0; peer < ranks; ++peer) {
-    const uint32_t part = part_between(peer, rank), bytes = bytes_of(part);
-    if (bytes > 0) receives_.push_back({peer, bytes, call->signature, peer == rank ? input_of(part) : output_of(part)});
-  }
+  for (const Route& route : send_routes_)
+    if (const uint32_t bytes = bytes_of(route.part); bytes > 0)
+      sends_.push_back({route.peer, bytes, call->signature, input_of(route.part)});
+  for (const Route& route : receive_routes_)
+    if (const uint32_t bytes = bytes_of(route.part); bytes > 0)
+      receives_.push_back({route.peer, bytes, call->signature,
+                           route.peer == context_->rank ? input_of(route.part) : output_of(route.part)});
 }
 
 bool Letters::send(const Letter& letter) {

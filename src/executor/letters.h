@@ -42,6 +42,11 @@ class Letters {
     std::byte* data;
   };
   static constexpr uint32_t kNone = UINT32_MAX;
+  struct Route {
+    uint32_t peer;
+    uint32_t part;
+  };
+  void find_routes();
   uint32_t part_between(uint32_t source, uint32_t destination) const;
   std::byte* input_of(uint32_t part) const;
   std::byte* output_of(uint32_t part) const;
@@ -52,6 +57,10 @@ class Letters {
 
   ExecutorContext* context_;
   const Call* call_ = nullptr;
+  const CollectiveInfo* routed_ = nullptr;  // what the routes are of
+  uint32_t routed_root_ = 0;
+  bool same_data_ = false;  // same_for_all_, of the routes
+  std::vector<Route> send_routes_, receive_routes_;
   bool reduces_ = false;
   bool same_for_all_ = false;  // all sends have the same data: one slot serves them
   int slot_ = StagingPool::kNone;
