@@ -61,8 +61,9 @@ class CmaConnection final : public Connection {
     return &front_;
   }
   void pop() override {
-    receiver_.pop();
+    receiver_.pop(true);
     ++popped_;
+    if (front_.kind == PayloadKind::kInline && popped_ % kTellEvery != 0) return;
     note(cma_write(peer_.pid, peer_.fifo + offsetof(Fifo, acknowledged), &popped_, sizeof popped_));
   }
 

@@ -89,11 +89,13 @@ class FifoReceiver {
     const FifoLine& line = fifo_->lines[popped_ % kFifoDepth];
     return line.turn.load(std::memory_order_acquire) == static_cast<uint32_t>(popped_ + 1) ? &line : nullptr;
   }
-  // The next message is often there already: its line is asked for while the call goes on with this one.
-  void pop() {
+  // The next message is often there already: its line is asked for while the call goes on with this one. The counter,
+  // a line that the sender reads, is written for every kTellEvery-th message, or when the sender waits for this one.
+  void pop(bool awaited) {
     ++popped_;
     __builtin_prefetch(&fifo_->lines[popped_ % kFifoDepth]);
-    fifo_->consumed.store(static_cast<uint32_t>(popped_), std::memory_order_release);
+    if (awaited || popped_ % kTellEvery == 0)
+      fifo_->consumed.store(static_cast<uint32_t>(popped_), std::memory_order_release);
   }
 
  private:

@@ -29,7 +29,7 @@ class MappedConnection : public Connection {
   }
   void pop() final {
     has_front_ = false;
-    receiver_.pop();
+    receiver_.pop(front_.kind != PayloadKind::kInline);
   }
   Status fetch(const Message& message, size_t offset, void* destination, size_t bytes) final {
     if (message.user.region == 0 && endpoint_.fetch_pid > 0)

@@ -9,8 +9,8 @@
 //     consumed()    <------------- counter of pops ------------------------'
 //
 // Invariants: messages arrive in the order of post(); a payload that is referred to stays unchanged until consumed()
-// reaches the number of posts made when it was posted; at least one message can be posted before the peer reads any;
-// no call blocks; nothing but connect-time code allocates or locks.
+// reaches the number of posts made when it was posted; consumed() may count inline messages late, by less than
+// kTellEvery; at least five messages can be posted before the peer reads any; no call blocks; nothing but connect-time code allocates or locks.
 //
 // Every transport passes the same conformance suite (tests/transport/conformance_test.cpp).
 #pragma once
@@ -27,6 +27,8 @@ namespace treering {
 
 inline constexpr size_t kInlineBytes = 32;
 inline constexpr uint32_t kFifoDepth = 8;
+// Pops of inline messages are told to the sender in groups of this many: it can post kFifoDepth - kTellEvery + 1 ahead.
+inline constexpr uint32_t kTellEvery = 4;
 
 enum class PayloadKind : uint8_t {
   kInline,     // in the descriptor

@@ -9,6 +9,15 @@
 namespace treering {
 namespace {
 
+// Its pop is told to the sender at once.
+Message awaited_message(uint32_t signature) {
+  Message message;
+  message.signature = signature;
+  message.kind = PayloadKind::kStaging;
+  message.bytes = 8;
+  return message;
+}
+
 // Both sides in one process.
 class Conformance : public ::testing::TestWithParam<TransportRow> {
  protected:
@@ -53,7 +62,7 @@ TEST_P(Conformance, FifoFillsAtItsDepthAndOpensByOneWithEachPop) {
   uint32_t next = 0, expected = 0;
   for (; next < kFifoDepth; ++next) {
     ASSERT_TRUE(sender_->can_post()) << "after " << next;
-    sender_->post(inline_message(next, &next, sizeof next));
+    sender_->post(awaited_message(next));
   }
   for (int round = 0; round < 30; ++round) {
     ASSERT_FALSE(sender_->can_post());
@@ -62,7 +71,7 @@ TEST_P(Conformance, FifoFillsAtItsDepthAndOpensByOneWithEachPop) {
     EXPECT_EQ(got->signature, expected++);
     receiver_->pop();
     ASSERT_TRUE(sender_->can_post());
-    sender_->post(inline_message(next, &next, sizeof next));
+    sender_->post(awaited_message(next));
     ++next;
   }
   while (receiver_->front() != nullptr) {
@@ -73,7 +82,7 @@ TEST_P(Conformance, FifoFillsAtItsDepthAndOpensByOneWithEachPop) {
 }
 
 TEST_P(Conformance, CountsWhatIsConsumed) {
-  for (uint32_t i = 0; i < 5; ++i) sender_->post(inline_message(i, &i, sizeof i));
+  for (uint32_t i = 0; i < 5; ++i) sender_->post(awaited_message(i));
   EXPECT_EQ(sender_->posted(), 5u);
   for (int i = 0; i < 3; ++i) {
     ASSERT_NE(receiver_->front(), nullptr);
@@ -89,6 +98,29 @@ TEST_P(Conformance, CountsWhatIsConsumed) {
   EXPECT_EQ(sender_->known_consumed(), 3u);
   EXPECT_TRUE(sender_->has_consumed(4));
   EXPECT_FALSE(sender_->has_consumed(5));
+}
+
+TEST_P(Conformance, InlineMessagesMayBeCountedLateButNeverBlock) {
+  uint64_t posted = 0, popped = 0;
+  for (int round = 0; round < 50; ++round) {
+    while (sender_->can_post()) {
+      const auto number = static_cast<uint32_t>(posted++);
+      sender_->post(inline_message(number, &number, sizeof number));
+    }
+    EXPECT_GE(posted - popped, kFifoDepth - kTellEvery + 1);
+    for (int i = 0; i <= round % 7 && receiver_->front() != nullptr; ++i, ++popped) {
+      EXPECT_EQ(receiver_->front()->signature, popped);
+      receiver_->pop();
+    }
+    EXPECT_LE(sender_->consumed(), popped);
+    EXPECT_GT(sender_->consumed() + kTellEvery, popped);
+  }
+  // One that is waited for tells of all before it.
+  while (receiver_->front() != nullptr) receiver_->pop(), ++popped;
+  sender_->post(awaited_message(0));
+  ASSERT_NE(receiver_->front(), nullptr);
+  receiver_->pop();
+  EXPECT_EQ(sender_->consumed(), popped + 1);
 }
 
 TEST_P(Conformance, StagedPayloadIsReadableUntilPopped) {
@@ -158,7 +190,12 @@ TEST_P(Conformance, ChannelsAndDirectionsAreIndependent) {
   EXPECT_EQ(receiver_->front()->signature, 0u);
   EXPECT_EQ(other_sender->consumed(), 0u);
   other_receiver->pop();
-  EXPECT_EQ(other_sender->consumed(), 1u);
+  for (uint32_t i = 1; i < kTellEvery; ++i) {
+    other_sender->post(inline_message(i, &i, sizeof i));
+    ASSERT_NE(other_receiver->front(), nullptr);
+    other_receiver->pop();
+  }
+  EXPECT_EQ(other_sender->consumed(), kTellEvery);
   EXPECT_EQ(sender_->consumed(), 0u);
 }
 

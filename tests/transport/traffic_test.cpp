@@ -175,7 +175,7 @@ TEST_P(LongTraffic, ArrivesIntactAtEveryDepth) {
   uint64_t seed = std::random_device()();
   RecordProperty("seed", std::to_string(seed));
   SCOPED_TRACE("seed " + std::to_string(seed));
-  for (uint32_t depth : {1u, 3u, kFifoDepth}) {
+  for (uint32_t depth : {kTellEvery, 6u, kFifoDepth}) {
     SCOPED_TRACE("depth " + std::to_string(depth));
     TwoSides sides(GetParam());
     Traffic traffic{seed + depth, 4000, depth};
