@@ -209,10 +209,12 @@ class RootService {
       all += peer->blob;
     }
     std::string frame = make_frame(FrameKind::kData, all);
-    for (auto& [rank, peer] : by_rank_) {
-      peer->has_blob = false;
-      send_frame(*peer, frame);
-    }
+    for (bool own : {false, true})  // in the order of fail(), for what the blobs say may end a rank as well
+      for (auto& [rank, peer] : by_rank_) {
+        if ((peer->hello.pid == static_cast<uint32_t>(getpid())) != own) continue;
+        peer->has_blob = false;
+        send_frame(*peer, frame);
+      }
     ++round_;
   }
 
