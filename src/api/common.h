@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <functional>
 #include <new>
 
 #include "api/group.h"
@@ -36,7 +37,11 @@ std::shared_ptr<Compression> compression_of(trCompression_t handle);
 // Checks one collective and runs it, gives it to its stream, or adds it to the open group.
 trResult_t submit(trComm_t comm, Operation operation, trStream_t stream);
 // The same for an operation whose lanes the communicator has to make; `prepare` fills transfers, or fails.
-trResult_t submit_transfers(trComm_t comm, Operation operation, trStream_t stream,
-                            const std::function<Status(Communicator&, std::vector<Transfer>*)>& prepare);
+using PrepareTransfers = std::function<Status(Communicator&, std::vector<Transfer>*)>;
+trResult_t submit_prepared(trComm_t comm, Operation operation, trStream_t stream, const PrepareTransfers& prepare);
+template <typename Prepare>
+trResult_t submit_transfers(trComm_t comm, Operation operation, trStream_t stream, const Prepare& prepare) {
+  return submit_prepared(comm, std::move(operation), stream, std::cref(prepare));  // a reference: nothing is allocated
+}
 
 }  // namespace treering

@@ -15,13 +15,17 @@ trResult_t submitted(CommunicatorLease& lease, Body body) {
   });
 }
 
+Status run(CommunicatorLease& lease, const Operation& operation) {
+  if (lease->queued.load(std::memory_order_relaxed) != 0) Engine::instance().wait_idle(lease.get());
+  return lease->run(operation);
+}
+
 Status start(CommunicatorLease& lease, Operation operation, StreamId stream) {
   if (stream != 0) {
     TR_RETURN_IF_ERROR(lease->failure());
     return Engine::instance().enqueue(stream, lease.get(), std::move(operation));
   }
-  if (lease->queued.load(std::memory_order_relaxed) != 0) Engine::instance().wait_idle(lease.get());
-  return lease->run(operation);
+  return run(lease, operation);
 }
 
 Status check_stream(trStream_t stream) {
@@ -43,24 +47,28 @@ trResult_t submit(trComm_t comm, Operation operation, trStream_t stream) {
   });
 }
 
-trResult_t submit_transfers(trComm_t comm, Operation operation, trStream_t stream,
-                            const std::function<Status(Communicator&, std::vector<Transfer>*)>& prepare) {
+trResult_t submit_prepared(trComm_t comm, Operation operation, trStream_t stream, const PrepareTransfers& prepare) {
   CommunicatorLease lease;
   return submitted(lease, [&]() -> Status {
     TR_RETURN_IF_ERROR(lease.acquire(comm));
     TR_RETURN_IF_ERROR(check_stream(stream));
-    std::vector<Transfer> transfers;
+    std::vector<Transfer> transfers = std::exchange(lease->spare_transfers, {});
+    transfers.clear();
     operation.pairs = true;
     TR_RETURN_IF_ERROR(prepare(*lease.get(), &transfers));
-    if (Group& group = Group::current(); group.open() && operation.point_to_point)
+    Group& group = Group::current();
+    if (group.open() && operation.point_to_point)
       return group.batch().add_transfers(comm, transfers, stream_id(stream)), Status();
-    if (lease->are_letters(transfers))
+    const bool letters = lease->are_letters(transfers);
+    if (letters)
       operation.letters = std::move(transfers);
     else
       TR_RETURN_IF_ERROR(lease->make_lanes(transfers, operation.function, &operation.lanes));
-    if (Group& group = Group::current(); group.open())
-      return group.batch().add(comm, std::move(operation), stream_id(stream)), Status();
-    return start(lease, std::move(operation), stream_id(stream));
+    if (group.open()) return group.batch().add(comm, std::move(operation), stream_id(stream)), Status();
+    if (stream != nullptr) return start(lease, std::move(operation), stream_id(stream));
+    const Status status = run(lease, operation);
+    lease->spare_transfers = std::move(letters ? operation.letters : transfers);
+    return status;
   });
 }
 

@@ -1,4 +1,6 @@
 // The C entry points of the collectives with a count for each rank, and of sends and receives.
+#include <array>
+#include <memory_resource>
 #include <numeric>
 
 #include "api/common.h"
@@ -18,13 +20,17 @@ constexpr size_t kMostElements = SIZE_MAX / 64;
 
 // Counts and displacements of the blocks of one buffer, in bytes; what is wrong with them, if anything.
 struct ByteBlocks {
-  std::vector<size_t> bytes, offsets;
+  std::array<std::byte, 1024> stack;  // enough for 64 ranks: small calls allocate nothing
+  std::pmr::monotonic_buffer_resource memory{stack.data(), stack.size()};
+  std::pmr::vector<size_t> bytes{&memory}, offsets{&memory};
   size_t total = 0;
 
   Status fill(const char* function, const Communicator& communicator, const char* name, const size_t* counts,
               const size_t* displs, const void* buffer, size_t size) {
     const uint32_t rank = communicator.rank(), ranks = communicator.ranks();
     if (counts == nullptr) return bad(function, rank, "{} is NULL", name);
+    bytes.reserve(ranks);
+    offsets.reserve(ranks);
     for (uint32_t r = 0; r < ranks; ++r) {
       if (counts[r] > kMostElements / ranks || (displs != nullptr && displs[r] > kMostElements / ranks))
         return bad(function, rank, "{}[{}] is {}: more than any memory holds", name, r, counts[r]);

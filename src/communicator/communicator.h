@@ -89,6 +89,7 @@ class Communicator {
   // Operations that wait in streams (engine.h).
   TaskQueue queue;
   std::atomic<uint32_t> queued{0};
+  std::vector<Transfer> spare_transfers;  // memory of the last call's, for the next
 
  private:
   Communicator() = default;
