@@ -1,6 +1,7 @@
 // Fifo: one direction of a Connection over memory that both sides map.
 //
-//   line 0 | turn signature bytes kind wide region offset | 32 inline bytes |     one cache line a message
+//   line 0 | turn signature bytes kind wide region offset | 32 inline bytes |     one cache line for most messages,
+//          | ... up to 256 inline bytes more                                |     up to five
 //   line 1 | ...                                                            |     kFifoDepth lines, used in turn
 //   ...
 //   consumed | number of messages popped |                                        a line of its own
@@ -30,7 +31,7 @@ struct alignas(64) FifoLine {
   uint64_t offset;
   unsigned char inline_data[kInlineBytes];
 };
-static_assert(sizeof(FifoLine) == 64);
+static_assert(sizeof(FifoLine) == 320);
 
 struct Fifo {
   FifoLine lines[kFifoDepth];
