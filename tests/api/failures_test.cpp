@@ -19,14 +19,21 @@ trConfig_t config_with_timeout(int timeout_ms) {
   return config;
 }
 
-// Runs allreduces of `count` floats until one fails; writes its text and returns its code + 10.
-int run_until_failure(int rank, int ranks, const trUniqueId& id, size_t count, int timeout_ms) {
+// One call on buffers with room for 3 x count floats.
+using Call = trResult_t (*)(const float* input, float* output, size_t count, trComm_t comm);
+
+trResult_t all_reduce(const float* input, float* output, size_t count, trComm_t comm) {
+  return trAllReduce(input, output, count, trFloat32, trSum, comm, nullptr);
+}
+
+// Repeats the call until it fails; writes its text and returns its code + 10.
+int run_until_failure(int rank, int ranks, const trUniqueId& id, Call call, size_t count, int timeout_ms) {
   trConfig_t config = config_with_timeout(timeout_ms);
   trComm_t comm = nullptr;
   TR_CHECK(trCommInitRankConfig(&comm, ranks, id, rank, &config));
-  std::vector<float> input(count, 1.0f), output(count);
+  std::vector<float> input(3 * count, 1.0f), output(3 * count);
   for (int i = 0;; ++i) {
-    trResult_t result = trAllReduce(input.data(), output.data(), count, trFloat32, trSum, comm, nullptr);
+    trResult_t result = call(input.data(), output.data(), count, comm);
     if (i == 20) reached();
     if (result == trSuccess) continue;
     say(trGetLastError(comm));
@@ -42,7 +49,7 @@ TEST_P(RankThatEnds, IsNamedByAllOthers) {
   int timeout_ms = signal_number == SIGSTOP ? 2000 : 60'000;
   size_t elements = count;
   RankProcesses processes(3, [=](int rank, const trUniqueId& id) {
-    return run_until_failure(rank, 3, id, elements, timeout_ms);
+    return run_until_failure(rank, 3, id, all_reduce, elements, timeout_ms);
   });
   for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
   kill(processes.pid(1), signal_number);
@@ -64,6 +71,61 @@ INSTANTIATE_TEST_SUITE_P(SignalsAndSizes, RankThatEnds,
                          ::testing::Values(std::pair{SIGKILL, size_t{2}}, std::pair{SIGKILL, size_t{20'000}},
                                            std::pair{SIGKILL, size_t{3'000'000}}, std::pair{SIGSTOP, size_t{2}},
                                            std::pair{SIGSTOP, size_t{20'000}}, std::pair{SIGSTOP, size_t{3'000'000}}));
+
+struct NamedCall {
+  const char* name;
+  Call call;
+};
+constexpr NamedCall kCalls[] = {
+    {"Reduce", [](const float* in, float* out, size_t n, trComm_t comm) {
+       return trReduce(in, out, n, trFloat32, trSum, 0, comm, nullptr);
+     }},
+    {"Broadcast", [](const float* in, float* out, size_t n, trComm_t comm) {
+       return trBroadcast(in, out, n, trFloat32, 2, comm, nullptr);
+     }},
+    {"AllGather", [](const float* in, float* out, size_t n, trComm_t comm) {
+       return trAllGather(in, out, n, trFloat32, comm, nullptr);
+     }},
+    {"ReduceScatter", [](const float* in, float* out, size_t n, trComm_t comm) {
+       return trReduceScatter(in, out, n, trFloat32, trSum, comm, nullptr);
+     }},
+    {"AllToAll", [](const float* in, float* out, size_t n, trComm_t comm) {
+       return trAllToAll(in, out, n, trFloat32, comm, nullptr);
+     }},
+    {"AllToAllV", [](const float* in, float* out, size_t n, trComm_t comm) {
+       const size_t counts[] = {n, n, n};
+       return trAllToAllV(in, counts, nullptr, out, counts, nullptr, trFloat32, comm, nullptr);
+     }},
+    {"Scatter", [](const float* in, float* out, size_t n, trComm_t comm) {
+       return trScatter(in, out, n, trFloat32, 0, comm, nullptr);
+     }},
+    {"Barrier", [](const float*, float*, size_t, trComm_t comm) { return trBarrier(comm, nullptr); }},
+};
+
+class RankThatDiesIn : public ::testing::TestWithParam<std::tuple<NamedCall, size_t>> {};
+
+TEST_P(RankThatDiesIn, IsNamedByAllOthers) {
+  auto [row, count] = GetParam();
+  Call call = row.call;
+  size_t elements = count;
+  RankProcesses processes(3, [=](int rank, const trUniqueId& id) {
+    return run_until_failure(rank, 3, id, call, elements, 60'000);
+  });
+  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
+  kill(processes.pid(1), SIGKILL);
+  for (int rank : {0, 2}) {
+    RankResult result = processes.wait(rank, std::chrono::seconds(30));
+    EXPECT_EQ(result.exit_code, 10 + trRemoteError) << result.output;
+    EXPECT_NE(result.output.find("rank 1 (pid " + std::to_string(processes.pid(1))), std::string::npos) << result.output;
+  }
+}
+
+// 400 KiB blocks are copied by the kernel where it can.
+INSTANTIATE_TEST_SUITE_P(CollectivesAndSizes, RankThatDiesIn,
+                         ::testing::Combine(::testing::ValuesIn(kCalls), ::testing::Values(size_t{10}, size_t{100'000})),
+                         [](const auto& row) {
+                           return std::get<0>(row.param).name + std::string(std::get<1>(row.param) > 10 ? "Large" : "Small");
+                         });
 
 TEST(Init, DeadRankIsNamedByTheOthers) {
   RankProcesses processes(3, [](int rank, const trUniqueId& id) {

@@ -1,4 +1,4 @@
-// A warm blocking trAllReduce of up to 4 KiB allocates nothing, takes no lock and makes no system call.
+// A warm blocking call of up to 4 KiB (allreduce; 32 bytes of the others) allocates nothing, takes no lock and, an allreduce, makes no system call.
 // Allocations and locks are counted by standing in for malloc and pthread_mutex_lock; system calls by a
 // seccomp filter that traps them.
 #include <dlfcn.h>
@@ -143,6 +143,88 @@ TEST_P(HotPath, AllocatesNothingAndLocksNothing) {
     std::free(memory);
     counts.on = false;
     if (counts.allocations < 2 || counts.locks != 1) return say("the counters do not count"), 2;
+    TR_CHECK(trCommDestroy(comm));
+    return 0;
+  });
+}
+
+// What a warm call allocates and locks on this thread.
+template <typename Call>
+int count_one(const char* name, Call call) {
+  trResult_t result = trSuccess;
+  for (int time = 0; time < 20 && result == trSuccess; ++time) result = call();
+  TR_CHECK(result);
+  counts.allocations = counts.locks = 0;
+  counts.on = true;
+  for (int time = 0; time < 200 && result == trSuccess; ++time) result = call();
+  counts.on = false;
+  TR_CHECK(result);
+  if (counts.allocations + counts.locks == 0) return 0;
+  say(std::string(name) + ": " + std::to_string(counts.allocations) + " allocations or frees, " +
+      std::to_string(counts.locks) + " locks in 200 calls");
+  return 1;
+}
+
+TEST_P(HotPath, SmallCallsOfEveryCollectiveAllocateNothing) {
+  expect_all_succeed(GetParam(), [this](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr;
+    if (int code = warm_up(rank, id, &comm); code != 0) return code;
+    const trDataType_t f = trFloat32;
+    const int n = GetParam();
+    const std::vector<size_t> eight(static_cast<size_t>(n), 8);
+    const size_t* v = eight.data();
+    int wrong = 0;
+    wrong += count_one("reduce", [&] { return trReduce(input_, output_, 8, f, trSum, 1, comm, nullptr); });
+    wrong += count_one("broadcast", [&] { return trBroadcast(input_, output_, 8, f, 1, comm, nullptr); });
+    wrong += count_one("allgather", [&] { return trAllGather(input_, output_, 8, f, comm, nullptr); });
+    wrong += count_one("reduce-scatter", [&] { return trReduceScatter(input_, output_, 8, f, trSum, comm, nullptr); });
+    wrong += count_one("alltoall", [&] { return trAllToAll(input_, output_, 100, f, comm, nullptr); });
+    wrong += count_one("gather", [&] { return trGather(input_, output_, 8, f, 0, comm, nullptr); });
+    wrong += count_one("scatter", [&] { return trScatter(input_, output_, 8, f, 0, comm, nullptr); });
+    wrong += count_one("barrier", [&] { return trBarrier(comm, nullptr); });
+    wrong += count_one("alltoallv", [&] { return trAllToAllV(input_, v, nullptr, output_, v, nullptr, f, comm, nullptr); });
+    wrong += count_one("gatherv", [&] { return trGatherV(input_, 8, output_, v, nullptr, f, 0, comm, nullptr); });
+    wrong += count_one("scatterv", [&] { return trScatterV(input_, v, nullptr, output_, 8, f, 0, comm, nullptr); });
+    const int next = (rank + 1) % n, previous = (rank + n - 1) % n;
+    wrong += count_one("sendrecv", [&] { return trSendRecv(input_, 8, next, output_, 8, previous, f, comm, nullptr); });
+    TR_CHECK(trCommDestroy(comm));
+    return wrong;
+  });
+}
+
+// A group of many calls, planned once: fused allreduces, a broadcast, transfers.
+TEST_P(HotPath, StartingAPersistentOperationAllocatesNothing) {
+  expect_all_succeed(GetParam(), [this](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr;
+    if (int code = warm_up(rank, id, &comm); code != 0) return code;
+    std::vector<float> large(100'000, 1.0f);
+    trStream_t stream = nullptr;
+    TR_CHECK(trStreamCreate(&stream));
+    for (trStream_t on : {static_cast<trStream_t>(nullptr), stream}) {
+      trPersistent_t planned = nullptr;
+      TR_CHECK(trPersistentBegin());
+      for (size_t i = 0; i < 8; ++i) TR_CHECK(trAllReduce(input_ + 8 * i, output_ + 8 * i, 8, trFloat32, trSum, comm, on));
+      TR_CHECK(trBroadcast(large.data(), large.data(), large.size(), trFloat32, 0, comm, on));
+      TR_CHECK(trSendRecv(input_, 8, rank, output_ + 512, 8, rank, trFloat32, comm, on));
+      TR_CHECK(trPersistentEnd(&planned));
+      for (int time = 0; time < 3; ++time) {
+        TR_CHECK(trPersistentStart(planned));
+        if (on != nullptr) TR_CHECK(trStreamSynchronize(on));
+      }
+      counts.allocations = 0;
+      trResult_t result = trSuccess;
+      for (int time = 0; time < 100 && result == trSuccess; ++time) {
+        counts.on = true;
+        result = trPersistentStart(planned);
+        counts.on = false;
+        if (on != nullptr && result == trSuccess) result = trStreamSynchronize(on);
+      }
+      TR_CHECK(result);
+      if (counts.allocations != 0)
+        return say(std::to_string(counts.allocations) + (on == nullptr ? " allocations, blocking" : " allocations, on a stream")), 1;
+      TR_CHECK(trPersistentDestroy(planned));
+    }
+    TR_CHECK(trStreamDestroy(stream));
     TR_CHECK(trCommDestroy(comm));
     return 0;
   });
