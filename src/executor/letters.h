@@ -16,7 +16,7 @@ namespace treering {
 class Letters {
  public:
   enum class Progress { kBlocked, kDone, kMismatch };
-  static constexpr size_t kMostBytes = 4096;  // of a block
+  static constexpr size_t kMostBytes = 16384;  // of a block
 
   explicit Letters(ExecutorContext* context);
 
