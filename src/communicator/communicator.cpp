@@ -277,7 +277,8 @@ Communicator::Progress Communicator::advance() {
     case Execution::Progress::kFailed: break;
   }
   bool differs = execution_->status().code() == trInvalidUsage;
-  (void)fail(differs ? watch_->mismatch(execution_->peer()) : watch_->fail(execution_->status()));
+  (void)fail(differs ? watch_->mismatch(execution_->peer())
+                       : watch_->link_failed(execution_->peer(), execution_->status()));
   return Progress::kFailed;
 }
 

@@ -88,6 +88,17 @@ Status Watch::fail(Status status) {
   return status;
 }
 
+// A peer that dies takes its memory away shortly before it counts as dead.
+Status Watch::link_failed(uint32_t peer, const Status& status) {
+  if (peer == context_->rank) return fail(status);
+  for (int i = 0; i < 50; ++i) {
+    if (is_dead(peer))
+      return fail({trRemoteError, fmt::format("{} has died in or before {}: {}", describe(peer), place(), status.message())});
+    usleep(1000);
+  }
+  return fail({status.code(), fmt::format("{}, {}: {}", describe(peer), place(), status.message())});
+}
+
 // The failure of a peer, where ranks do not share the verdict's memory.
 Status Watch::peer_verdict() {
   if (verdict_ != &context_->status->failure) return verdict();

@@ -35,6 +35,8 @@ class Watch {
   Status fail(Status status);
   // The verdict, if there is one, without looking at peers.
   Status verdict() const;
+  // The verdict when the link to `peer` failed with `status`.
+  Status link_failed(uint32_t peer, const Status& status);
   // The verdict of a call whose header differed from that of `peer`.
   Status mismatch(uint32_t peer);
 
