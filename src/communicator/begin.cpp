@@ -190,8 +190,9 @@ Status Communicator::begin(const Operation& operation) {
     if (operation.compression != nullptr) constraints |= kComputedOnce;
     const size_t bytes = operation.elements(context_.ranks) * call_.type_size;
     const Choice& choice = schedules_->choose(operation.collective, bytes, constraints);
-    const bool tiny = choice.mailbox && call_.scale == nullptr && operation.pieces == nullptr;
+    bool tiny = choice.mailbox && call_.scale == nullptr && operation.pieces == nullptr;
     in_letters_ = tiny && choice.candidate.algorithm->computed_once;
+    if (in_letters_ && call_.layout.largest_part() * call_.type_size > most_letter_bytes()) in_letters_ = tiny = false;
     in_mailbox_ = tiny && !in_letters_;
     if (!tiny) program = &schedules_->program(choice, operation.root);
   }
@@ -211,10 +212,11 @@ Status Communicator::begin(const Operation& operation) {
 }
 
 bool Communicator::are_letters(const std::vector<Transfer>& transfers) const {
-  if (letter_bytes_ == 0 || transfers.size() > 2 * size_t{ranks()}) return false;
+  const size_t most_bytes = most_letter_bytes();
+  if (most_bytes == 0 || transfers.size() > 2 * size_t{ranks()}) return false;
   for (size_t i = 0; i < transfers.size(); ++i) {
     const Transfer& t = transfers[i];
-    if (t.bytes > letter_bytes_ || !t.view.in_one_piece()) return false;
+    if (t.bytes > most_bytes || !t.view.in_one_piece()) return false;
     // To itself: what it sends, then where it is to lie.
     if (t.peer == rank() && !t.send && (i == 0 || transfers[i - 1].peer != rank() || transfers[i - 1].bytes != t.bytes))
       return false;

@@ -205,6 +205,9 @@ Status Communicator::plan_schedules(const std::string& blob) {
   machine.slot_bytes = context_.pools[0].slot_bytes();
   const bool letters = machine.mailbox_bytes > 0 && context_.ranks <= kMostLetterRanks;
   letter_bytes_ = machine.letter_bytes = letters ? Letters::most_bytes(context_) : 0;
+  mapped_letter_bytes_ = std::min(letter_bytes_, Letters::kMostMappedBytes);
+  for (const Connection* connection : context_.connections)  // threads of one process read everything in place
+    if (connection != nullptr && connection->reaches_plain_memory()) letter_bytes_ = mapped_letter_bytes_;
   machine.streaming_bytes = machine.llc_bytes / (4 * context_.ranks);
   context_.streaming_bytes = machine.streaming_bytes;
   if (!config_.wire.empty()) {
@@ -259,6 +262,9 @@ Communicator::Progress Communicator::advance() {
   if (in_letters_) {
     switch (letters_->advance()) {
       case Letters::Progress::kBlocked: return Progress::kBlocked;
+      case Letters::Progress::kFailed:
+        (void)fail(watch_->link_failed(letters_->peer(), letters_->status()));
+        return Progress::kFailed;
       case Letters::Progress::kMismatch: (void)fail(watch_->mismatch(letters_->peer())); return Progress::kFailed;
       case Letters::Progress::kDone: finish(); return Progress::kDone;
     }

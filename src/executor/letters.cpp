@@ -110,7 +110,23 @@ bool Letters::send(const Letter& letter) {
   return true;
 }
 
-bool Letters::receive_all(bool* mismatch) {
+// Copies the payload to its place, or notes where it lies until it is combined; false when it cannot be had.
+bool Letters::take(const Letter& letter, const Message& message) {
+  Connection* from = connection(letter.peer);
+  if (message.data == nullptr && letter.bytes > 0) {  // a sender that runs the schedule left it in its buffer
+    status_ = reduces_ ? from->fetch(message, 0, nullptr, 0) : from->fetch(message, 0, letter.data, letter.bytes);
+    if (status_.ok() && reduces_) status_ = {trInternalError, "an operand that cannot be read in place"};
+    if (!status_.ok()) return false;
+  } else if (reduces_) {
+    sources_.push_back(message.data);
+  } else if (letter.bytes > 0) {
+    std::memcpy(letter.data, message.data, letter.bytes);
+  }
+  if (!reduces_) from->pop();
+  return true;
+}
+
+Letters::Progress Letters::receive_all() {
   for (; next_receive_ < receives_.size(); ++next_receive_) {
     const Letter& letter = receives_[next_receive_];
     if (letter.peer == context_->rank) {
@@ -124,19 +140,11 @@ bool Letters::receive_all(bool* mismatch) {
     }
     const Message* message = connection(letter.peer)->front();
     waiting_for_ = letter.peer;
-    if (message == nullptr) return false;
-    if (message->signature != letter.signature || message->bytes != letter.bytes || message->data == nullptr) {
-      *mismatch = message->signature != letter.signature || message->bytes != letter.bytes;
-      return false;
-    }
-    if (reduces_) {
-      sources_.push_back(message->data);  // stays where it is until it is combined
-      continue;
-    }
-    if (letter.bytes > 0) std::memcpy(letter.data, message->data, letter.bytes);
-    connection(letter.peer)->pop();
+    if (message == nullptr) return Progress::kBlocked;
+    if (message->signature != letter.signature || message->bytes != letter.bytes) return Progress::kMismatch;
+    if (!take(letter, *message)) return Progress::kFailed;
   }
-  return true;
+  return Progress::kDone;
 }
 
 void Letters::combine() {
@@ -161,8 +169,7 @@ void Letters::combine() {
 Letters::Progress Letters::advance() {
   for (; next_send_ < sends_.size(); ++next_send_)
     if (!send(sends_[next_send_])) return Progress::kBlocked;
-  bool mismatch = false;
-  if (!receive_all(&mismatch)) return mismatch ? Progress::kMismatch : Progress::kBlocked;
+  if (const Progress progress = receive_all(); progress != Progress::kDone) return progress;
   if (!sources_.empty()) combine();
   return Progress::kDone;
 }

@@ -15,8 +15,9 @@ namespace treering {
 
 class Letters {
  public:
-  enum class Progress { kBlocked, kDone, kMismatch };
+  enum class Progress { kBlocked, kDone, kMismatch, kFailed };
   static constexpr size_t kMostBytes = 16384;  // of a block
+  static constexpr size_t kMostMappedBytes = 4096;  // ... where peers may read buffers in place, which letters do not
 
   explicit Letters(ExecutorContext* context);
 
@@ -28,8 +29,9 @@ class Letters {
   void add_receive(uint32_t peer, void* data, size_t bytes);
 
   Progress advance();
-  // The peer that the last kBlocked waited for, or whose call differed.
+  // The peer that the last kBlocked waited for, whose call differed, or whose payload could not be had.
   uint32_t peer() const { return waiting_for_; }
+  const Status& status() const { return status_; }  // kFailed: why
   static size_t most_bytes(const ExecutorContext& context) {
     return std::min(kMostBytes, context.pools[0].slot_bytes());
   }
@@ -52,7 +54,8 @@ class Letters {
   std::byte* output_of(uint32_t part) const;
   Connection* connection(uint32_t peer) const { return context_->connection(0, peer); }
   bool send(const Letter& letter);
-  bool receive_all(bool* mismatch);
+  Progress receive_all();
+  bool take(const Letter& letter, const Message& message);
   void combine();
 
   ExecutorContext* context_;
@@ -67,6 +70,7 @@ class Letters {
   std::vector<Letter> sends_, receives_;
   size_t next_send_ = 0, next_receive_ = 0;
   uint32_t waiting_for_ = 0;
+  Status status_;
   std::vector<const void*> sources_;  // of a reduction, in the order of the ranks
 };
 
