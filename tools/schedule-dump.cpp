@@ -38,8 +38,8 @@ int fail(const std::string& message) {
 void print_list() {
   for (const treering::CollectiveInfo& info : treering::collectives())
     for (const treering::Algorithm* row : treering::algorithms_of(info.collective))
-      fmt::print("{:<15}{:<18}{}\n{:<33}source: {}\n{:<33}rounds 16-bit floats {}; {} channel(s)\n", info.name, row->name,
-                 row->description, "", row->source, "", row->rounding, row->channels);
+      fmt::print("{:<15}{:<18}{}\n{:<33}source: {}\n{:<33}rounds 16-bit floats {}; {} channel(s)\n", info.name,
+                 row->name, row->description, "", row->source, "", row->rounding, row->channels);
 }
 
 treering::Plan make_plan(const Options& options) {
@@ -58,10 +58,9 @@ treering::Plan make_plan(const Options& options) {
 void print_schedule(const treering::Schedule& schedule, bool compact) {
   const treering::ScheduleProperties p = treering::properties_of(schedule);
   fmt::print("{}", compact ? treering::compact_text(schedule) : treering::program_text(schedule));
-  fmt::print(
-      "rank {}  in all: {} steps; sends {} messages of {} chunks, receives {} of {}; {} chunks in a slice\n",
-      schedule.rank, p.steps, p.messages_sent, p.chunks_sent, p.messages_received, p.chunks_received,
-      schedule.chunks);
+  fmt::print("rank {}  in all: {} steps; sends {} messages of {} chunks, receives {} of {}; {} chunks in a slice\n",
+             schedule.rank, p.steps, p.messages_sent, p.chunks_sent, p.messages_received, p.chunks_received,
+             schedule.chunks);
 }
 
 int verify_all(const Options& options, const treering::Algorithm& algorithm, const treering::Plan& plan,
@@ -74,9 +73,8 @@ int verify_all(const Options& options, const treering::Algorithm& algorithm, con
     fmt::print("verify: {}\n", report.error);
     return 1;
   }
-  fmt::print(
-      "verify: all {} ranks end with the result; {} steps, {} messages, no deadlock at FIFO depth {}\n",
-      plan.ranks, report.steps, report.messages, schedules[0].fifo_depth);
+  fmt::print("verify: all {} ranks end with the result; {} steps, {} messages, no deadlock at FIFO depth {}\n",
+             plan.ranks, report.steps, report.messages, schedules[0].fifo_depth);
   return 0;
 }
 
@@ -88,9 +86,9 @@ int run(const Options& options) {
   if (options.algorithm.empty()) return fail("--algorithm NAME is required (--list shows the names)");
   if (options.ranks == 0) return fail("--ranks N is required, 1 or more");
   const treering::CollectiveInfo* info = treering::find_collective(options.collective);
-  if (info == nullptr)
-    return fail(fmt::format("--collective '{}': --list shows the names", options.collective));
-  if (options.root >= options.ranks) return fail(fmt::format("--root {}: ranks are 0 to {}", options.root, options.ranks - 1));
+  if (info == nullptr) return fail(fmt::format("--collective '{}': --list shows the names", options.collective));
+  if (options.root >= options.ranks)
+    return fail(fmt::format("--root {}: ranks are 0 to {}", options.root, options.ranks - 1));
   const treering::Algorithm* algorithm = nullptr;
   if (auto status = treering::find_algorithm(info->collective, options.algorithm, &algorithm); !status.ok())
     return fail(status.message());
@@ -108,8 +106,7 @@ int run(const Options& options) {
                                  .root = options.root};
   if (auto status = check_build(*algorithm, plan, 0, shape); !status.ok()) return fail(status.message());
   for (uint32_t r = 0; r < plan.ranks; ++r)
-    if (options.rank < 0 || options.rank == r)
-      print_schedule(algorithm->build(plan, r, shape), options.compact);
+    if (options.rank < 0 || options.rank == r) print_schedule(algorithm->build(plan, r, shape), options.compact);
   return options.verify ? verify_all(options, *algorithm, plan, shape) : 0;
 }
 
@@ -122,8 +119,7 @@ int main(int argc, char** argv) {
   app.add_option("--root", options.root, "root of a rooted collective (default 0)");
   app.add_option("-a,--algorithm", options.algorithm, "name of the algorithm (--list shows them)");
   app.add_option("-n,--ranks", options.ranks, "number of ranks")->check(CLI::Range(1, 65536));
-  app.add_option("-r,--rank", options.rank, "only this rank; all when left out")
-      ->check(CLI::NonNegativeNumber);
+  app.add_option("-r,--rank", options.rank, "only this rank; all when left out")->check(CLI::NonNegativeNumber);
   app.add_option("-c,--channel", options.channel, "channel, 0 or 1 (default 0)");
   app.add_option("-p,--pipeline", options.pipeline, "chunks of a pipelined algorithm (default 4)");
   app.add_option("--shuffle", options.shuffle, "seed that shuffles the order of the ring (0: rank order)");

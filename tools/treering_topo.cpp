@@ -40,8 +40,7 @@ std::string describe(const TopologyNode& node) {
   if (node.memory_bytes != 0) text += ", " + format_bytes(node.memory_bytes);
   if (node.cache_bytes != 0) text += ", " + format_bytes(node.cache_bytes);
   if (!node.pci_bus_id.empty()) text += ", PCI " + node.pci_bus_id;
-  if (node.kind == NodeKind::kGpu || node.kind == NodeKind::kNic)
-    text = std::string(name_of(node.kind)) + " " + text;
+  if (node.kind == NodeKind::kGpu || node.kind == NodeKind::kNic) text = std::string(name_of(node.kind)) + " " + text;
   if (!node.cpus.empty()) text += " (cpu " + treering::format_cpus(node.cpus) + ")";
   return text;
 }
@@ -52,20 +51,17 @@ void print_tree(const Topology& topology, int32_t index, const std::string& inde
     if (topology.nodes[i].parent == index) children.push_back(static_cast<int32_t>(i));
   for (int32_t child : children) {
     const bool last = child == children.back();
-    fmt::print("{}{}{}\n", indent, last ? "`- " : "+- ",
-               describe(topology.nodes[static_cast<size_t>(child)]));
+    fmt::print("{}{}{}\n", indent, last ? "`- " : "+- ", describe(topology.nodes[static_cast<size_t>(child)]));
     print_tree(topology, child, indent + (last ? "   " : "|  "));
   }
 }
 
 std::string explain_cores(const Topology& topology) {
   const treering::CpuLimits& limits = topology.limits;
-  std::string why =
-      fmt::format("the affinity has {} of the machine's {} cores (cpu {})", limits.affinity_cores,
-                  limits.machine_cores, treering::format_cpus(limits.cpus));
+  std::string why = fmt::format("the affinity has {} of the machine's {} cores (cpu {})", limits.affinity_cores,
+                                limits.machine_cores, treering::format_cpus(limits.cpus));
   if (limits.quota_cpus > 0) {
-    why +=
-        fmt::format("; the cgroup grants {:.4g} cores of time ({})", limits.quota_cpus, limits.quota_source);
+    why += fmt::format("; the cgroup grants {:.4g} cores of time ({})", limits.quota_cpus, limits.quota_source);
   } else {
     why += topology.this_system ? "; no cgroup quota" : "; a description, so no cgroup quota";
   }
@@ -75,8 +71,8 @@ std::string explain_cores(const Topology& topology) {
 void print_links(const Topology& topology) {
   fmt::print("\nlinks\n");
   for (const TopologyLink& link : topology.links) {
-    std::string text = fmt::format("  {:<8} {} - {}", name_of(link.kind), topology.nodes[link.a].name,
-                                   topology.nodes[link.b].name);
+    std::string text =
+        fmt::format("  {:<8} {} - {}", name_of(link.kind), topology.nodes[link.a].name, topology.nodes[link.b].name);
     if (link.bandwidth_gbps > 0) text += fmt::format(", {:.3g} GB/s", link.bandwidth_gbps);
     if (link.latency_us > 0) text += fmt::format(", {:.3g} us", link.latency_us);
     fmt::print("{}\n", text);
@@ -127,9 +123,8 @@ Json to_json(const Topology& topology) {
 }
 
 Json to_json(const Plan& plan) {
-  return {{"ranks", plan.ranks},    {"ring", plan.ring}, {"leaders", plan.leaders},
-          {"host", plan.host},      {"core", plan.core}, {"numa_node", plan.numa_node},
-          {"package", plan.package}};
+  return {{"ranks", plan.ranks}, {"ring", plan.ring},           {"leaders", plan.leaders}, {"host", plan.host},
+          {"core", plan.core},   {"numa_node", plan.numa_node}, {"package", plan.package}};
 }
 
 // Ranks that are started without a binding: the layout that the library assumes for them.
@@ -143,8 +138,8 @@ int run(int argc, char** argv) {
   treering::DetectOptions options;
   uint32_t ranks = 0;
   bool json = false;
-  auto* synthetic = app.add_option("--synthetic", options.synthetic,
-                                   "a machine in hwloc's words: 'package:2 numa:1 core:4 pu:1'");
+  auto* synthetic =
+      app.add_option("--synthetic", options.synthetic, "a machine in hwloc's words: 'package:2 numa:1 core:4 pu:1'");
   app.add_option("--xml", options.xml_path, "a machine captured with lstopo")->excludes(synthetic);
   app.add_option("--ranks", ranks, "also lay out this many unbound ranks")->check(CLI::Range(1u, kMaxRanks));
   app.add_flag("--json", json, "machine-readable output");

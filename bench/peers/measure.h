@@ -23,12 +23,25 @@ enum { kMaxSizes = 128 };
 
 /* The collectives, in the order of kCollectiveNames. The v-variants are called with equal counts. */
 enum collective {
-  kAllReduce, kReduce, kBroadcast, kAllGather, kReduceScatter, kAllToAll, kGather, kScatter, kBarrier,
-  kAllGatherV, kReduceScatterV, kAllToAllV, kGatherV, kScatterV, kCollectives
+  kAllReduce,
+  kReduce,
+  kBroadcast,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kGather,
+  kScatter,
+  kBarrier,
+  kAllGatherV,
+  kReduceScatterV,
+  kAllToAllV,
+  kGatherV,
+  kScatterV,
+  kCollectives
 };
 static const char* const kCollectiveNames[] = {
-    "allreduce", "reduce", "broadcast", "allgather", "reduce-scatter", "alltoall", "gather", "scatter", "barrier",
-    "allgatherv", "reduce-scatterv", "alltoallv", "gatherv", "scatterv"};
+    "allreduce", "reduce",  "broadcast",  "allgather",       "reduce-scatter", "alltoall", "gather",
+    "scatter",   "barrier", "allgatherv", "reduce-scatterv", "alltoallv",      "gatherv",  "scatterv"};
 
 struct points {
   enum collective collective;
@@ -112,7 +125,8 @@ static inline struct points parse_arguments(int argc, char** argv) {
     } else if (!strcmp(argv[i - 1], "--deadline")) {
       deadline_s = (unsigned)atoi(value);
     } else {
-      usage_error("unknown option; known are --collective --points --in-place --buffers --ranks --deadline", argv[i - 1]);
+      usage_error("unknown option; known are --collective --points --in-place --buffers --ranks --deadline",
+                  argv[i - 1]);
     }
   }
   if (points.count == 0) usage_error("missing option", "--points");
@@ -144,18 +158,25 @@ static inline float expected_value(enum collective c, int rank, int ranks, size_
   const size_t own = (size_t)rank * count;
   float sum = 0;
   switch (c) {
-    case kBroadcast: return input_value(0, i);
+    case kBroadcast:
+      return input_value(0, i);
     case kScatter:
-    case kScatterV: return input_value(0, own + i);
+    case kScatterV:
+      return input_value(0, own + i);
     case kAllGather:
     case kAllGatherV:
     case kGather:
-    case kGatherV: return input_value((int)(i / count), i % count);
+    case kGatherV:
+      return input_value((int)(i / count), i % count);
     case kAllToAll:
-    case kAllToAllV: return input_value((int)(i / count), own + i % count);
+    case kAllToAllV:
+      return input_value((int)(i / count), own + i % count);
     case kReduceScatter:
-    case kReduceScatterV: i += own; break;
-    default: break;
+    case kReduceScatterV:
+      i += own;
+      break;
+    default:
+      break;
   }
   for (int r = 0; r < ranks; ++r) sum += input_value(r, i);
   return sum;
@@ -163,15 +184,20 @@ static inline float expected_value(enum collective c, int rank, int ranks, size_
 
 static inline size_t output_count(enum collective c, int rank, int ranks, size_t count) {
   switch (c) {
-    case kBarrier: return 0;
-    case kReduce: return rank == 0 ? count : 0;
+    case kBarrier:
+      return 0;
+    case kReduce:
+      return rank == 0 ? count : 0;
     case kGather:
-    case kGatherV: return rank == 0 ? count * (size_t)ranks : 0;
+    case kGatherV:
+      return rank == 0 ? count * (size_t)ranks : 0;
     case kAllGather:
     case kAllGatherV:
     case kAllToAll:
-    case kAllToAllV: return count * (size_t)ranks;
-    default: return count;
+    case kAllToAllV:
+      return count * (size_t)ranks;
+    default:
+      return count;
   }
 }
 

@@ -28,17 +28,33 @@ static void mpi_call(void* context, const float* send, float* recv, size_t eleme
   const int n = (int)elements;
   const void* input = send == recv ? MPI_IN_PLACE : (const void*)send;
   switch (g_collective) {
-    case kAllReduce: mpi_check(MPI_Allreduce(input, recv, n, f, MPI_SUM, world), "MPI_Allreduce"); break;
-    case kReduce: mpi_check(MPI_Reduce(send, recv, n, f, MPI_SUM, 0, world), "MPI_Reduce"); break;
-    case kBroadcast: mpi_check(MPI_Bcast(recv, n, f, 0, world), "MPI_Bcast"); break;
-    case kAllGather: mpi_check(MPI_Allgather(send, n, f, recv, n, f, world), "MPI_Allgather"); break;
+    case kAllReduce:
+      mpi_check(MPI_Allreduce(input, recv, n, f, MPI_SUM, world), "MPI_Allreduce");
+      break;
+    case kReduce:
+      mpi_check(MPI_Reduce(send, recv, n, f, MPI_SUM, 0, world), "MPI_Reduce");
+      break;
+    case kBroadcast:
+      mpi_check(MPI_Bcast(recv, n, f, 0, world), "MPI_Bcast");
+      break;
+    case kAllGather:
+      mpi_check(MPI_Allgather(send, n, f, recv, n, f, world), "MPI_Allgather");
+      break;
     case kReduceScatter:
       mpi_check(MPI_Reduce_scatter_block(send, recv, n, f, MPI_SUM, world), "MPI_Reduce_scatter_block");
       break;
-    case kAllToAll: mpi_check(MPI_Alltoall(send, n, f, recv, n, f, world), "MPI_Alltoall"); break;
-    case kGather: mpi_check(MPI_Gather(send, n, f, recv, n, f, 0, world), "MPI_Gather"); break;
-    case kScatter: mpi_check(MPI_Scatter(send, n, f, recv, n, f, 0, world), "MPI_Scatter"); break;
-    case kBarrier: mpi_check(MPI_Barrier(world), "MPI_Barrier"); break;
+    case kAllToAll:
+      mpi_check(MPI_Alltoall(send, n, f, recv, n, f, world), "MPI_Alltoall");
+      break;
+    case kGather:
+      mpi_check(MPI_Gather(send, n, f, recv, n, f, 0, world), "MPI_Gather");
+      break;
+    case kScatter:
+      mpi_check(MPI_Scatter(send, n, f, recv, n, f, 0, world), "MPI_Scatter");
+      break;
+    case kBarrier:
+      mpi_check(MPI_Barrier(world), "MPI_Barrier");
+      break;
     case kAllGatherV:
       set_blocks(elements);
       mpi_check(MPI_Allgatherv(send, n, f, recv, g_counts, g_offsets, f, world), "MPI_Allgatherv");
@@ -59,7 +75,8 @@ static void mpi_call(void* context, const float* send, float* recv, size_t eleme
       set_blocks(elements);
       mpi_check(MPI_Scatterv(send, g_counts, g_offsets, f, recv, n, f, 0, world), "MPI_Scatterv");
       break;
-    case kCollectives: break;
+    case kCollectives:
+      break;
   }
 }
 

@@ -45,15 +45,33 @@ static void tr_call(void* opaque, const float* send, float* recv, size_t count) 
   trResult_t result = trInternalError;
   const size_t* counts = context->counts;
   switch (context->collective) {
-    case kAllReduce: result = trAllReduce(send, recv, count, f, trSum, comm, NULL); break;
-    case kReduce: result = trReduce(send, recv, count, f, trSum, 0, comm, NULL); break;
-    case kBroadcast: result = trBroadcast(recv, recv, count, f, 0, comm, NULL); break;
-    case kAllGather: result = trAllGather(send, recv, count, f, comm, NULL); break;
-    case kReduceScatter: result = trReduceScatter(send, recv, count, f, trSum, comm, NULL); break;
-    case kAllToAll: result = trAllToAll(send, recv, count, f, comm, NULL); break;
-    case kGather: result = trGather(send, recv, count, f, 0, comm, NULL); break;
-    case kScatter: result = trScatter(send, recv, count, f, 0, comm, NULL); break;
-    case kBarrier: result = trBarrier(comm, NULL); break;
+    case kAllReduce:
+      result = trAllReduce(send, recv, count, f, trSum, comm, NULL);
+      break;
+    case kReduce:
+      result = trReduce(send, recv, count, f, trSum, 0, comm, NULL);
+      break;
+    case kBroadcast:
+      result = trBroadcast(recv, recv, count, f, 0, comm, NULL);
+      break;
+    case kAllGather:
+      result = trAllGather(send, recv, count, f, comm, NULL);
+      break;
+    case kReduceScatter:
+      result = trReduceScatter(send, recv, count, f, trSum, comm, NULL);
+      break;
+    case kAllToAll:
+      result = trAllToAll(send, recv, count, f, comm, NULL);
+      break;
+    case kGather:
+      result = trGather(send, recv, count, f, 0, comm, NULL);
+      break;
+    case kScatter:
+      result = trScatter(send, recv, count, f, 0, comm, NULL);
+      break;
+    case kBarrier:
+      result = trBarrier(comm, NULL);
+      break;
     case kAllGatherV:
       counts = equal_counts(context, count);
       result = trAllGatherV(send, count, recv, counts, NULL, f, comm, NULL);
@@ -74,7 +92,8 @@ static void tr_call(void* opaque, const float* send, float* recv, size_t count) 
       counts = equal_counts(context, count);
       result = trScatterV(send, counts, NULL, recv, count, f, 0, comm, NULL);
       break;
-    case kCollectives: break;
+    case kCollectives:
+      break;
   }
   if (result != trSuccess) tr_check(result, kCollectiveNames[context->collective], comm);
 }
@@ -131,7 +150,8 @@ static float* allocate(const struct points* points, struct context* context) {
   if (!strcmp(points->buffers, "registered")) {
     void* handle = NULL; /* ends with the communicator */
     memset(buffer, 0, buffer_bytes(points, points->ranks));
-    tr_check(trCommRegister(context->comm, buffer, buffer_bytes(points, points->ranks), &handle), "trCommRegister", context->comm);
+    tr_check(trCommRegister(context->comm, buffer, buffer_bytes(points, points->ranks), &handle), "trCommRegister",
+             context->comm);
   }
   return buffer;
 }
@@ -193,8 +213,7 @@ int main(int argc, char** argv) {
   if (points.ranks > 1024) usage_error("--ranks must be 1 to 1024", "--ranks");
   if (strcmp(points.buffers, "malloc") && strcmp(points.buffers, "mem_alloc") && strcmp(points.buffers, "registered"))
     usage_error("--buffers must be malloc, mem_alloc or registered", points.buffers);
-  struct shared* shared =
-      mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  struct shared* shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   int id_pipe[2];
   pid_t pids[1024];
   if (shared == MAP_FAILED || pipe(id_pipe) != 0) usage_error("no shared memory or pipe", strerror(errno));

@@ -42,8 +42,8 @@ void overlap(Rank& rank, const Options& options, bool double_buffer) {
   const double communication = rank.time({{[&] { all_reduce(), wait(); }}})[0];
   rank.print("%s, %d ranks, %zu bytes, link %s%d Mbit/s\n", double_buffer ? "double buffer" : "stream", rank.ranks,
              options.bytes, options.link_mbps ? "" : "not limited, ", options.link_mbps);
-  rank.print("%-12s %12s %12s %12s %22s %12s\n", "compute:comm", "compute us", "comm us", "both us", "both / larger of two",
-             "both / sum");
+  rank.print("%-12s %12s %12s %12s %22s %12s\n", "compute:comm", "compute us", "comm us", "both us",
+             "both / larger of two", "both / sum");
   for (double ratio : kRatios) {
     Compute compute(ratio * communication);
     trDoubleBuffer_t buffer = nullptr;
@@ -69,8 +69,11 @@ void overlap(Rank& rank, const Options& options, bool double_buffer) {
     const auto times = rank.time({{[&] { compute.run(); }}, {[&] { all_reduce(), wait(); }}, {both, finish}},
                                  kSteps * std::max(1.0, ratio) * communication);
     check(trDoubleBufferDestroy(buffer));
-    rank.print("%-12s %12.0f %12.0f %12.0f %22.2f %12.2f\n", ratio == 0.25 ? "1:4" : ratio == 1 ? "1:1" : "4:1", times[0],
-               times[1], times[2], times[2] / std::max(times[0], times[1]), times[2] / (times[0] + times[1]));
+    rank.print("%-12s %12.0f %12.0f %12.0f %22.2f %12.2f\n",
+               ratio == 0.25 ? "1:4"
+               : ratio == 1  ? "1:1"
+                             : "4:1",
+               times[0], times[1], times[2], times[2] / std::max(times[0], times[1]), times[2] / (times[0] + times[1]));
   }
   check(trStreamDestroy(stream));
   check(trCommDestroy(comm));
@@ -91,18 +94,20 @@ void fusion(Rank& rank, const Options& options, size_t largest) {
   check(trStreamCreate(&stream));
   const auto times = rank.time({{[&] { call(single, nullptr); }},
                                 {[&] {
-                                   check(trGroupStart());
-                                   for (auto& tensor : tensors) call(tensor, nullptr);
-                                   check(trGroupEnd());
-                                 }},
-                                {[&] { for (auto& tensor : tensors) call(tensor, nullptr); }},
+                                  check(trGroupStart());
+                                  for (auto& tensor : tensors) call(tensor, nullptr);
+                                  check(trGroupEnd());
+                                }},
                                 {[&] {
-                                   for (auto& tensor : tensors) call(tensor, stream);
-                                   check(trStreamSynchronize(stream));
-                                 }},
+                                  for (auto& tensor : tensors) call(tensor, nullptr);
+                                }},
                                 {[&] {
-                                   for (auto& tensor : tensors) call(tensor, stream), check(trStreamSynchronize(stream));
-                                 }}},
+                                  for (auto& tensor : tensors) call(tensor, stream);
+                                  check(trStreamSynchronize(stream));
+                                }},
+                                {[&] {
+                                  for (auto& tensor : tensors) call(tensor, stream), check(trStreamSynchronize(stream));
+                                }}},
                                300'000);
   rank.print("%zu gradients of ResNet-50, %zu bytes, %d ranks, link %s%d Mbit/s\n", sizes.size(), total * sizeof(float),
              rank.ranks, options.link_mbps ? "" : "not limited, ", options.link_mbps);
@@ -115,7 +120,8 @@ void fusion(Rank& rank, const Options& options, size_t largest) {
 }
 
 // The same call on several communicators with different settings.
-void settings(Rank& rank, const std::vector<std::pair<const char*, trConfig_t>>& rows, const std::vector<size_t>& sizes) {
+void settings(Rank& rank, const std::vector<std::pair<const char*, trConfig_t>>& rows,
+              const std::vector<size_t>& sizes) {
   std::vector<trComm_t> comms;
   for (const auto& row : rows) comms.push_back(rank.communicator(row.second));
   std::vector<float> in(sizes.back() / sizeof(float), 1), out(in.size(), 0.0f);
@@ -126,8 +132,8 @@ void settings(Rank& rank, const std::vector<std::pair<const char*, trConfig_t>>&
     std::vector<bench::Variant> variants;
     for (trComm_t comm : comms)
       variants.push_back({[&, comm] {
-                            check(trAllReduce(in.data(), out.data(), bytes / sizeof(float), trFloat32, trSum, comm, nullptr));
-                          }});
+        check(trAllReduce(in.data(), out.data(), bytes / sizeof(float), trFloat32, trSum, comm, nullptr));
+      }});
     const auto times = rank.time(variants);
     bench::expect(out[0] == static_cast<float>(rank.ranks), "the sum of ones");
     rank.print("%-12zu", bytes);
@@ -160,7 +166,9 @@ void persistent(Rank& rank) {
   rank.print("%-12s %12s %12s   us\n", "bytes", "call", "persistent");
   for (size_t bytes : {8, 1024, 16384, 262144}) {
     std::vector<float> data(bytes / sizeof(float), 0.0f);
-    const auto call = [&] { check(trAllReduce(data.data(), data.data(), data.size(), trFloat32, trSum, comm, nullptr)); };
+    const auto call = [&] {
+      check(trAllReduce(data.data(), data.data(), data.size(), trFloat32, trSum, comm, nullptr));
+    };
     trPersistent_t planned = nullptr;
     check(trPersistentBegin());
     call();
@@ -178,9 +186,14 @@ int main(int argc, char** argv) {
   CLI::App app("What training sees of the library: overlap, double buffering, fusion, the fixed order, wire types");
   Options options;
   app.add_option("--ranks", options.ranks, "ranks, as processes")->check(CLI::Range(1, 64))->capture_default_str();
-  app.add_option("--rounds", options.rounds, "rounds, of which medians are taken")->check(CLI::Range(1, 1000))->capture_default_str();
-  app.add_option("--link", options.link_mbps, "Mbit/s of each rank's link, 0: not limited")->check(CLI::Range(0, 1'000'000));
-  app.add_option("--bytes", options.bytes, "bytes of overlap and double-buffer")->transform(CLI::AsSizeValue(false))->check(CLI::Range(size_t{4}, size_t{1} << 32));
+  app.add_option("--rounds", options.rounds, "rounds, of which medians are taken")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--link", options.link_mbps, "Mbit/s of each rank's link, 0: not limited")
+      ->check(CLI::Range(0, 1'000'000));
+  app.add_option("--bytes", options.bytes, "bytes of overlap and double-buffer")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(size_t{4}, size_t{1} << 32));
   app.fallthrough()->require_subcommand(1);
   size_t largest = SIZE_MAX;
   const auto* stream = app.add_subcommand("overlap", "computation with an allreduce on a stream");

@@ -8,22 +8,22 @@
 #include <treering/treering.h>
 
 /* Ends the program with the library's own words when a call fails. */
-#define CHECK(call)                                                                                        \
-  do {                                                                                                     \
-    trResult_t result_ = (call);                                                                           \
-    if (result_ != trSuccess) {                                                                            \
-      fprintf(stderr, "%s: %s: %s\n", #call, trGetErrorString(result_), trGetLastError(NULL));             \
-      exit(1);                                                                                             \
-    }                                                                                                      \
+#define CHECK(call)                                                                            \
+  do {                                                                                         \
+    trResult_t result_ = (call);                                                               \
+    if (result_ != trSuccess) {                                                                \
+      fprintf(stderr, "%s: %s: %s\n", #call, trGetErrorString(result_), trGetLastError(NULL)); \
+      exit(1);                                                                                 \
+    }                                                                                          \
   } while (0)
 
 /* Ends the program when a result is not what the example says. */
-#define EXPECT(condition)                                                   \
-  do {                                                                      \
-    if (!(condition)) {                                                     \
+#define EXPECT(condition)                                                     \
+  do {                                                                        \
+    if (!(condition)) {                                                       \
       fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-      exit(1);                                                              \
-    }                                                                       \
+      exit(1);                                                                \
+    }                                                                         \
   } while (0)
 
 typedef void (*RankFunction)(trComm_t comm, int rank, int nranks);

@@ -74,8 +74,8 @@ typedef struct trDoubleBuffer* trDoubleBuffer_t;
 #define TR_DOUBLE_BUFFER_RESTART 2 /**< a changed set of tensors starts over, instead of being an error */
 
 /** `compression` may be NULL, and stays the caller's. */
-TR_API trResult_t trDoubleBufferCreate(trDoubleBuffer_t* buffer, trComm_t comm, trDataType_t datatype,
-                                       int flags, trCompression_t compression);
+TR_API trResult_t trDoubleBufferCreate(trDoubleBuffer_t* buffer, trComm_t comm, trDataType_t datatype, int flags,
+                                       trCompression_t compression);
 /**
  * Hands in the gradients of step k, `count` tensors of `counts[i]` elements at `tensors[i]`, starts their
  * mean over the ranks in the background, and gives the mean of step k-1. `*ready`: 1, or 0 when there is none
@@ -86,8 +86,8 @@ TR_API trResult_t trDoubleBufferCreate(trDoubleBuffer_t* buffer, trComm_t comm, 
  * exchange or flush; tensors[i] are replaced by the addresses given one step before, which hold the mean of
  * step k-1. So a caller alternates between two sets of its own. Nothing is replaced when *ready is 0.
  */
-TR_API trResult_t trDoubleBufferExchange(trDoubleBuffer_t buffer, int count, void** tensors,
-                                         const size_t* counts, int* ready);
+TR_API trResult_t trDoubleBufferExchange(trDoubleBuffer_t buffer, int count, void** tensors, const size_t* counts,
+                                         int* ready);
 /** Waits for the last mean and gives it as an exchange does, without handing in anything. Afterwards: as new. */
 TR_API trResult_t trDoubleBufferFlush(trDoubleBuffer_t buffer, int count, void** tensors, int* ready);
 /** Drops a pending mean. */

@@ -32,19 +32,19 @@ extern "C" {
  * partial sums ("ring", "halving-doubling", "tree") round once a hop, or once in all with
  * trConfig_t::wide_partials.
  */
-TR_API trResult_t trAllReduce(const void* sendbuf, void* recvbuf, size_t count, trDataType_t datatype,
-                              trRedOp_t op, trComm_t comm, trStream_t stream);
+TR_API trResult_t trAllReduce(const void* sendbuf, void* recvbuf, size_t count, trDataType_t datatype, trRedOp_t op,
+                              trComm_t comm, trStream_t stream);
 
 /** As trAllReduce(), with the result on rank `root` alone; `recvbuf` is not used elsewhere. */
-TR_API trResult_t trReduce(const void* sendbuf, void* recvbuf, size_t count, trDataType_t datatype,
-                           trRedOp_t op, int root, trComm_t comm, trStream_t stream);
+TR_API trResult_t trReduce(const void* sendbuf, void* recvbuf, size_t count, trDataType_t datatype, trRedOp_t op,
+                           int root, trComm_t comm, trStream_t stream);
 
 /**
  * recvbuf on every rank = sendbuf of rank `root`, `count` elements. `sendbuf` is used on the root alone,
  * where it may be equal to recvbuf.
  */
-TR_API trResult_t trBroadcast(const void* sendbuf, void* recvbuf, size_t count, trDataType_t datatype,
-                              int root, trComm_t comm, trStream_t stream);
+TR_API trResult_t trBroadcast(const void* sendbuf, void* recvbuf, size_t count, trDataType_t datatype, int root,
+                              trComm_t comm, trStream_t stream);
 
 /**
  * recvbuf on every rank = the sendbufs of all ranks, in rank order: nranks x `sendcount` elements. In place
@@ -64,8 +64,8 @@ TR_API trResult_t trReduceScatter(const void* sendbuf, void* recvbuf, size_t rec
  * Block s of recvbuf on rank d = block d of sendbuf on rank s; blocks of `count` elements, nranks in each
  * buffer. In place when sendbuf == recvbuf.
  */
-TR_API trResult_t trAllToAll(const void* sendbuf, void* recvbuf, size_t count, trDataType_t datatype,
-                             trComm_t comm, trStream_t stream);
+TR_API trResult_t trAllToAll(const void* sendbuf, void* recvbuf, size_t count, trDataType_t datatype, trComm_t comm,
+                             trStream_t stream);
 
 /**
  * recvbuf on rank `root` = the sendbufs of all ranks, in rank order; not used elsewhere. In place on the root
@@ -95,20 +95,18 @@ TR_API trResult_t trBarrier(trComm_t comm, trStream_t stream);
 TR_API trResult_t trAllGatherV(const void* sendbuf, size_t sendcount, void* recvbuf, const size_t* recvcounts,
                                const size_t* displs, trDataType_t datatype, trComm_t comm, trStream_t stream);
 /** trReduceScatter(); recvcounts is the same on all ranks; sendbuf has the blocks one after another. */
-TR_API trResult_t trReduceScatterV(const void* sendbuf, void* recvbuf, const size_t* recvcounts,
-                                   trDataType_t datatype, trRedOp_t op, trComm_t comm, trStream_t stream);
+TR_API trResult_t trReduceScatterV(const void* sendbuf, void* recvbuf, const size_t* recvcounts, trDataType_t datatype,
+                                   trRedOp_t op, trComm_t comm, trStream_t stream);
 /** trAllToAll(); sendcounts[d] on rank s == recvcounts[s] on rank d. Not in place. */
-TR_API trResult_t trAllToAllV(const void* sendbuf, const size_t* sendcounts, const size_t* sdispls,
-                              void* recvbuf, const size_t* recvcounts, const size_t* rdispls,
-                              trDataType_t datatype, trComm_t comm, trStream_t stream);
+TR_API trResult_t trAllToAllV(const void* sendbuf, const size_t* sendcounts, const size_t* sdispls, void* recvbuf,
+                              const size_t* recvcounts, const size_t* rdispls, trDataType_t datatype, trComm_t comm,
+                              trStream_t stream);
 /** trGather(); recvcounts and displs are used on the root alone; recvcounts[r] there == sendcount on rank r. */
 TR_API trResult_t trGatherV(const void* sendbuf, size_t sendcount, void* recvbuf, const size_t* recvcounts,
-                            const size_t* displs, trDataType_t datatype, int root, trComm_t comm,
-                            trStream_t stream);
+                            const size_t* displs, trDataType_t datatype, int root, trComm_t comm, trStream_t stream);
 /** trScatter(); sendcounts and displs are used on the root alone; sendcounts[r] there == recvcount on rank r. */
-TR_API trResult_t trScatterV(const void* sendbuf, const size_t* sendcounts, const size_t* displs,
-                             void* recvbuf, size_t recvcount, trDataType_t datatype, int root, trComm_t comm,
-                             trStream_t stream);
+TR_API trResult_t trScatterV(const void* sendbuf, const size_t* sendcounts, const size_t* displs, void* recvbuf,
+                             size_t recvcount, trDataType_t datatype, int root, trComm_t comm, trStream_t stream);
 /** @} */
 
 /** @name Point to point @{
@@ -145,12 +143,10 @@ TR_API trResult_t trGroupEnd(void);
  * host, read by the call; each rank may give its own. Usable with this datatype alone: floats, complex
  * numbers and integers.
  */
-TR_API trResult_t trRedOpCreatePreMulSum(trRedOp_t* op, const void* scalar, trDataType_t datatype,
-                                         trComm_t comm);
+TR_API trResult_t trRedOpCreatePreMulSum(trRedOp_t* op, const void* scalar, trDataType_t datatype, trComm_t comm);
 
 /** inout[i] = in[i] op inout[i] for `count` elements, where `in` is of lower ranks than `inout`. */
-typedef void (*trReduceFunction)(const void* in, void* inout, size_t count, trDataType_t datatype,
-                                 void* context);
+typedef void (*trReduceFunction)(const void* in, void* inout, size_t count, trDataType_t datatype, void* context);
 /**
  * `*op`: `function`, on any data type. It must be associative. With `commutative` 0 operands are combined in
  * the order of the ranks. It is called on the thread that drives the call, with blocks of elements that begin at

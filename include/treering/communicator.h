@@ -40,8 +40,7 @@ TR_API trResult_t trGetUniqueId(trUniqueId* id);
 TR_API trResult_t trCommInitRank(trComm_t* comm, int nranks, trUniqueId id, int rank);
 
 /** trCommInitRank() with settings; `config` may be NULL. */
-TR_API trResult_t trCommInitRankConfig(trComm_t* comm, int nranks, trUniqueId id, int rank,
-                                       const trConfig_t* config);
+TR_API trResult_t trCommInitRankConfig(trComm_t* comm, int nranks, trUniqueId id, int rank, const trConfig_t* config);
 
 /** Creates all `nranks` ranks of one communicator in the calling process: `comms` has room for nranks
  * handles. */
@@ -86,8 +85,8 @@ TR_API trResult_t trCommDup(trComm_t comm, trComm_t* newcomm);
  * receives the length of the whole text without its end. `text` may be NULL when `capacity` is 0. `bytes` are
  * those of the larger buffer: of an allgather of 1 MiB by each of 4 ranks they are 4 MiB.
  */
-TR_API trResult_t trExplain(trComm_t comm, trCollective_t collective, size_t bytes, trDataType_t datatype,
-                            char* text, size_t capacity, size_t* needed);
+TR_API trResult_t trExplain(trComm_t comm, trCollective_t collective, size_t bytes, trDataType_t datatype, char* text,
+                            size_t capacity, size_t* needed);
 
 /** What a collective of a given size does on a communicator (trGetSelection()). */
 typedef struct {
@@ -99,9 +98,8 @@ typedef struct {
 } trSelection_t;
 
 /** The choice that trExplain() puts in words, for tools: sendbuf and recvbuf may be NULL (ordinary memory). */
-TR_API trResult_t trGetSelection(trComm_t comm, trCollective_t collective, const void* sendbuf,
-                                 const void* recvbuf, size_t bytes, trDataType_t datatype,
-                                 trSelection_t* selection);
+TR_API trResult_t trGetSelection(trComm_t comm, trCollective_t collective, const void* sendbuf, const void* recvbuf,
+                                 size_t bytes, trDataType_t datatype, trSelection_t* selection);
 /** @} */
 
 /** @name Memory @{ */

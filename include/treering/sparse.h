@@ -28,15 +28,14 @@ typedef struct trExchange* trExchange_t;
  * it; of several holders the rank itself comes first, then the lowest. Collective over `comm`; blocks.
  * Executed any number of times.
  */
-TR_API trResult_t trExchangeCreate(trExchange_t* exchange, int dimensions, int held_count,
-                                   const trBox_t* held, int needed_count, const trBox_t* needed,
-                                   trDataType_t datatype, trComm_t comm);
+TR_API trResult_t trExchangeCreate(trExchange_t* exchange, int dimensions, int held_count, const trBox_t* held,
+                                   int needed_count, const trBox_t* needed, trDataType_t datatype, trComm_t comm);
 /**
  * Moves the data: held_data[i] and needed_data[j] are dense arrays of their boxes' shapes, the last dimension
  * contiguous. They must not overlap.
  */
-TR_API trResult_t trExchangeStart(trExchange_t exchange, const void* const* held_data,
-                                  void* const* needed_data, trStream_t stream);
+TR_API trResult_t trExchangeStart(trExchange_t exchange, const void* const* held_data, void* const* needed_data,
+                                  trStream_t stream);
 TR_API trResult_t trExchangeDestroy(trExchange_t exchange);
 /** @} */
 
@@ -49,10 +48,9 @@ TR_API trResult_t trExchangeDestroy(trExchange_t exchange);
  * most `capacity` (an error that names the number when there are more; nothing is written then). Blocks.
  * out_indices and out_values must not overlap the inputs. op: trSum or trAvg (over the number of ranks).
  */
-TR_API trResult_t trSparseAllReduce(const int64_t* indices, const void* values, size_t rows,
-                                    size_t row_elements, trDataType_t datatype, trRedOp_t op,
-                                    int64_t* out_indices, void* out_values, size_t capacity, size_t* out_rows,
-                                    trComm_t comm);
+TR_API trResult_t trSparseAllReduce(const int64_t* indices, const void* values, size_t rows, size_t row_elements,
+                                    trDataType_t datatype, trRedOp_t op, int64_t* out_indices, void* out_values,
+                                    size_t capacity, size_t* out_rows, trComm_t comm);
 /** @} */
 
 #ifdef __cplusplus

@@ -31,11 +31,10 @@ typedef enum {
   trSystemError = 2,     /**< a system call failed; the message has its name and errno */
   trInternalError = 3,   /**< a defect of the library */
   trInvalidArgument = 4, /**< an argument is wrong by itself; the message names it and its value */
-  trInvalidUsage =
-      5, /**< arguments that do not fit one another, the other ranks, or the state of the object */
-  trRemoteError = 6, /**< another rank died, was aborted or failed; the message names it */
-  trInProgress = 7,  /**< the operation has not ended yet (trStreamQuery(), trCommGetAsyncError()) */
-  trTimeout = 8, /**< the communicator's deadline passed; the message names the rank that was waited for */
+  trInvalidUsage = 5,    /**< arguments that do not fit one another, the other ranks, or the state of the object */
+  trRemoteError = 6,     /**< another rank died, was aborted or failed; the message names it */
+  trInProgress = 7,      /**< the operation has not ended yet (trStreamQuery(), trCommGetAsyncError()) */
+  trTimeout = 8,         /**< the communicator's deadline passed; the message names the rank that was waited for */
   trResultForceInt = 0x7fffffff /**< no result: makes every int a defined value of the type */
 } trResult_t;
 
@@ -50,9 +49,8 @@ typedef enum {
   trFloat16 = 6, /**< IEEE 754 binary16; accumulated in float32 */
   trFloat32 = 7,
   trFloat64 = 8,
-  trBfloat16 = 9, /**< upper half of a float32; accumulated in float32 */
-  trFloat8e4m3 =
-      10, /**< OCP 8-bit float, 4 exponent bits, no infinity (overflow gives NaN); accumulated in float32 */
+  trBfloat16 = 9,    /**< upper half of a float32; accumulated in float32 */
+  trFloat8e4m3 = 10, /**< OCP 8-bit float, 4 exponent bits, no infinity (overflow gives NaN); accumulated in float32 */
   trFloat8e5m2 = 11, /**< OCP 8-bit float, 5 exponent bits, with infinities; accumulated in float32 */
   trComplex64 = 12,  /**< two float32: real, imaginary; sum, prod and avg only */
   trComplex128 = 13, /**< two float64 */
@@ -113,33 +111,31 @@ typedef struct trStream* trStream_t;
  * setting and both values.
  */
 typedef struct {
-  size_t size;       /**< sizeof(trConfig_t) of the caller's header */
-  uint32_t magic;    /**< ::TR_CONFIG_MAGIC */
-  uint32_t version;  /**< ::TR_VERSION_CODE of the caller's header */
-  int timeout_ms;    /**< deadline of every wait, 0 = none (TREERING_TIMEOUT, in seconds; default 300 s) */
-  int wide_partials; /**< 1: partial sums of 16-bit floats travel as float32 (TREERING_WIDE_PARTIALS; 0) */
-  int channels;      /**< independent pipelines of a collective (TREERING_CHANNELS; 0 = chosen) */
-  int staging_bytes; /**< shared staging memory of each rank (TREERING_STAGING; 0 = chosen) */
-  const char*
-      algorithm; /**< force algorithms: "ring" or "broadcast:chain,ring" (TREERING_ALGO; NULL = chosen) */
-  const char*
-      transports;    /**< allowed transports, comma separated, `^` in front excludes (TREERING_TRANSPORTS) */
-  const char* name;  /**< name of the communicator in messages */
-  int deterministic; /**< 1: results depend on inputs and ranks alone, bit for bit (TREERING_DETERMINISTIC; 0)
+  size_t size;            /**< sizeof(trConfig_t) of the caller's header */
+  uint32_t magic;         /**< ::TR_CONFIG_MAGIC */
+  uint32_t version;       /**< ::TR_VERSION_CODE of the caller's header */
+  int timeout_ms;         /**< deadline of every wait, 0 = none (TREERING_TIMEOUT, in seconds; default 300 s) */
+  int wide_partials;      /**< 1: partial sums of 16-bit floats travel as float32 (TREERING_WIDE_PARTIALS; 0) */
+  int channels;           /**< independent pipelines of a collective (TREERING_CHANNELS; 0 = chosen) */
+  int staging_bytes;      /**< shared staging memory of each rank (TREERING_STAGING; 0 = chosen) */
+  const char* algorithm;  /**< force algorithms: "ring" or "broadcast:chain,ring" (TREERING_ALGO; NULL = chosen) */
+  const char* transports; /**< allowed transports, comma separated, `^` in front excludes (TREERING_TRANSPORTS) */
+  const char* name;       /**< name of the communicator in messages */
+  int deterministic;      /**< 1: results depend on inputs and ranks alone, bit for bit (TREERING_DETERMINISTIC; 0)
                       */
-  int fusion_bytes; /**< calls of a group are fused up to this many bytes (TREERING_FUSION; 0 = not at all) */
-  int fusion_alignment; /**< bytes to which each tensor of a fused call is aligned (TREERING_FUSION_ALIGNMENT)
+  int fusion_bytes;       /**< calls of a group are fused up to this many bytes (TREERING_FUSION; 0 = not at all) */
+  int fusion_alignment;   /**< bytes to which each tensor of a fused call is aligned (TREERING_FUSION_ALIGNMENT)
                          */
   const char*
       wire; /**< float32 allreduces travel as "fp16", "bf16", "fp8-e4m3", "fp8-e5m2" (TREERING_WIRE; NULL = as they are) */
   int link_mbps; /**< paces each rank's sends to so many Mbit/s, to try out slow links (TREERING_LINK_MBPS) */
 } trConfig_t;
 
-#define TR_CONFIG_INITIALIZER                                                                       \
-  {                                                                                                 \
-    sizeof(trConfig_t), TR_CONFIG_MAGIC, TR_VERSION_CODE, TR_CONFIG_UNDEF_INT, TR_CONFIG_UNDEF_INT, \
-        TR_CONFIG_UNDEF_INT, TR_CONFIG_UNDEF_INT, NULL, NULL, NULL, TR_CONFIG_UNDEF_INT,            \
-        TR_CONFIG_UNDEF_INT, TR_CONFIG_UNDEF_INT, NULL, TR_CONFIG_UNDEF_INT                         \
+#define TR_CONFIG_INITIALIZER                                                                                 \
+  {                                                                                                           \
+    sizeof(trConfig_t), TR_CONFIG_MAGIC, TR_VERSION_CODE, TR_CONFIG_UNDEF_INT, TR_CONFIG_UNDEF_INT,           \
+        TR_CONFIG_UNDEF_INT, TR_CONFIG_UNDEF_INT, NULL, NULL, NULL, TR_CONFIG_UNDEF_INT, TR_CONFIG_UNDEF_INT, \
+        TR_CONFIG_UNDEF_INT, NULL, TR_CONFIG_UNDEF_INT                                                        \
   }
 
 #ifdef __cplusplus

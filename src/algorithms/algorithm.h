@@ -20,11 +20,10 @@ namespace treering {
 
 // What a schedule depends on besides the plan and the rank.
 struct Shape {
-  uint32_t channel = 0;   // which of the channels the schedule is for
-  uint32_t channels = 1;  // independent pipelines; each works on its own part of the buffer
-  uint32_t pipeline_chunks =
-      1;  // chunks that a pipelined algorithm (tree) cuts a slice into; others ignore it
-  uint32_t root = 0;  // of a rooted collective
+  uint32_t channel = 0;          // which of the channels the schedule is for
+  uint32_t channels = 1;         // independent pipelines; each works on its own part of the buffer
+  uint32_t pipeline_chunks = 1;  // chunks that a pipelined algorithm (tree) cuts a slice into; others ignore it
+  uint32_t root = 0;             // of a rooted collective
 };
 
 // How the bytes of a message travel; the schedule is the same.
@@ -54,11 +53,10 @@ inline constexpr uint64_t kMinFetchedBytes = 16 << 10;
 // lie under different ones.
 inline constexpr uint64_t kMinFetchedFromOne = 1 << 20;
 
-
 // The work of the busiest rank for `bytes` bytes run as one slice; cost.h turns it into time.
 struct Work {
-  double rounds = 0;        // messages that depend on one another, first to last
-  double messages = 0;      // sends + receives of the rank, over all channels
+  double rounds = 0;    // messages that depend on one another, first to last
+  double messages = 0;  // sends + receives of the rank, over all channels
   // Bytes of lines that other ranks have in their caches: written where peers read before, read where peers
   // wrote. What a slot, a mailbox or a peer's buffer costs.
   double exchanged_bytes = 0;
@@ -108,7 +106,8 @@ Status check_build(const Algorithm& algorithm, const Plan& plan, uint32_t rank, 
 
 extern const Algorithm kRing, kTwoShot, kOneShot, kHalvingDoubling, kTree;
 extern const Algorithm kReduceDirect, kReduceScatterGather, kReduceTree;
-extern const Algorithm kBroadcastDirect, kBroadcastScatterAllgather, kBroadcastChain, kBroadcastBinomial, kBroadcastTree;
+extern const Algorithm kBroadcastDirect, kBroadcastScatterAllgather, kBroadcastChain, kBroadcastBinomial,
+    kBroadcastTree;
 extern const Algorithm kAllGatherDirect, kAllGatherRing, kAllGatherBruck;
 extern const Algorithm kReduceScatterDirect, kReduceScatterRing, kReduceScatterHalving;
 extern const Algorithm kAllToAllDirect, kAllToAllPairwise, kAllToAllBruck;

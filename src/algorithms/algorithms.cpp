@@ -11,8 +11,8 @@ namespace treering {
 std::span<const Algorithm* const> algorithms_of(Collective collective) {
   static constexpr const Algorithm* kAllReduceRows[] = {&kOneShot, &kTwoShot, &kRing, &kHalvingDoubling, &kTree};
   static constexpr const Algorithm* kReduceRows[] = {&kReduceDirect, &kReduceScatterGather, &kReduceTree};
-  static constexpr const Algorithm* kBroadcastRows[] = {&kBroadcastDirect, &kBroadcastScatterAllgather, &kBroadcastChain,
-                                                        &kBroadcastBinomial, &kBroadcastTree};
+  static constexpr const Algorithm* kBroadcastRows[] = {&kBroadcastDirect, &kBroadcastScatterAllgather,
+                                                        &kBroadcastChain, &kBroadcastBinomial, &kBroadcastTree};
   static constexpr const Algorithm* kAllGatherRows[] = {&kAllGatherDirect, &kAllGatherRing, &kAllGatherBruck};
   static constexpr const Algorithm* kReduceScatterRows[] = {&kReduceScatterDirect, &kReduceScatterRing,
                                                             &kReduceScatterHalving};
@@ -21,15 +21,24 @@ std::span<const Algorithm* const> algorithms_of(Collective collective) {
   static constexpr const Algorithm* kScatterRows[] = {&kScatterDirect, &kScatterBinomial};
   static constexpr const Algorithm* kBarrierRows[] = {&kBarrierOneShot, &kBarrierHalvingDoubling, &kBarrierTree};
   switch (collective) {
-    case Collective::kAllReduce: return kAllReduceRows;
-    case Collective::kReduce: return kReduceRows;
-    case Collective::kBroadcast: return kBroadcastRows;
-    case Collective::kAllGather: return kAllGatherRows;
-    case Collective::kReduceScatter: return kReduceScatterRows;
-    case Collective::kAllToAll: return kAllToAllRows;
-    case Collective::kGather: return kGatherRows;
-    case Collective::kScatter: return kScatterRows;
-    case Collective::kBarrier: return kBarrierRows;
+    case Collective::kAllReduce:
+      return kAllReduceRows;
+    case Collective::kReduce:
+      return kReduceRows;
+    case Collective::kBroadcast:
+      return kBroadcastRows;
+    case Collective::kAllGather:
+      return kAllGatherRows;
+    case Collective::kReduceScatter:
+      return kReduceScatterRows;
+    case Collective::kAllToAll:
+      return kAllToAllRows;
+    case Collective::kGather:
+      return kGatherRows;
+    case Collective::kScatter:
+      return kScatterRows;
+    case Collective::kBarrier:
+      return kBarrierRows;
   }
   return {};
 }
@@ -50,7 +59,8 @@ namespace {
 
 std::string names_of(Collective collective) {
   std::string known;
-  for (const Algorithm* row : algorithms_of(collective)) known += fmt::format("{}{}", known.empty() ? "" : ", ", row->name);
+  for (const Algorithm* row : algorithms_of(collective))
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", row->name);
   return known;
 }
 
@@ -102,8 +112,7 @@ Status check_forced_algorithms(std::string_view forced) {
       found |= row_named(row.collective, name) != nullptr;
       known += fmt::format("{}{}: {}", known.empty() ? "" : "; ", row.name, names_of(row.collective));
     }
-    if (!found)
-      return {trInvalidArgument, fmt::format("unknown algorithm '{}'; the known ones are: {}", name, known)};
+    if (!found) return {trInvalidArgument, fmt::format("unknown algorithm '{}'; the known ones are: {}", name, known)};
   }
   return {};
 }
@@ -126,8 +135,7 @@ Status check_build(const Algorithm& algorithm, const Plan& plan, uint32_t rank, 
   if (plan.ranks < algorithm.min_ranks || plan.ranks > algorithm.max_ranks)
     return bad(fmt::format("algorithm '{}' takes {} to {} ranks, not {}", algorithm.name, algorithm.min_ranks,
                            algorithm.max_ranks, plan.ranks));
-  if (rank >= plan.ranks)
-    return bad(fmt::format("rank {} does not exist: ranks are 0 to {}", rank, plan.ranks - 1));
+  if (rank >= plan.ranks) return bad(fmt::format("rank {} does not exist: ranks are 0 to {}", rank, plan.ranks - 1));
   if (plan.ring.size() != plan.ranks)
     return bad(fmt::format("the plan's ring names {} ranks, the plan has {}", plan.ring.size(), plan.ranks));
   std::vector<bool> seen(plan.ranks);
@@ -138,8 +146,7 @@ Status check_build(const Algorithm& algorithm, const Plan& plan, uint32_t rank, 
     seen[member] = true;
   }
   if (shape.channels == 0 || shape.channel >= shape.channels)
-    return bad(
-        fmt::format("channel {} does not exist: there are {} channels", shape.channel, shape.channels));
+    return bad(fmt::format("channel {} does not exist: there are {} channels", shape.channel, shape.channels));
   if (shape.pipeline_chunks == 0 || shape.pipeline_chunks > 65535)
     return bad(fmt::format("{} pipeline chunks: must be 1 to 65535", shape.pipeline_chunks));
   return {};

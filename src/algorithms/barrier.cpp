@@ -4,7 +4,9 @@
 namespace treering {
 namespace {
 
-Schedule build_one_shot(const Plan& plan, uint32_t rank, const Shape& shape) { return kOneShot.build(plan, rank, shape); }
+Schedule build_one_shot(const Plan& plan, uint32_t rank, const Shape& shape) {
+  return kOneShot.build(plan, rank, shape);
+}
 Schedule build_halving_doubling(const Plan& plan, uint32_t rank, const Shape& shape) {
   return kHalvingDoubling.build(plan, rank, shape);
 }
@@ -19,19 +21,20 @@ Work tree_work(const CostInput& in) {
 
 }  // namespace
 
-const Algorithm kBarrierOneShot = {.collective = Collective::kBarrier,
-                                   .name = "one-shot",
-                                   .description = "everyone tells everyone",
-                                   .source = "Thakur, Rabenseifner and Gropp, IJHPCA 2005 (recursive doubling, radix n)",
-                                   .rounding = "never",
-                                   .input_used_once = false,
-                                   .rank_ordered = true,
-                                   .mailbox = true,
-                                   .min_ranks = 1,
-                                   .max_ranks = 1024,
-                                   .channels = 1,
-                                   .build = build_one_shot,
-                                   .work = one_shot_work};
+const Algorithm kBarrierOneShot = {
+    .collective = Collective::kBarrier,
+    .name = "one-shot",
+    .description = "everyone tells everyone",
+    .source = "Thakur, Rabenseifner and Gropp, IJHPCA 2005 (recursive doubling, radix n)",
+    .rounding = "never",
+    .input_used_once = false,
+    .rank_ordered = true,
+    .mailbox = true,
+    .min_ranks = 1,
+    .max_ranks = 1024,
+    .channels = 1,
+    .build = build_one_shot,
+    .work = one_shot_work};
 const Algorithm kBarrierHalvingDoubling = {.collective = Collective::kBarrier,
                                            .name = "halving-doubling",
                                            .description = "pairs at growing distances, there and back",

@@ -34,8 +34,7 @@ class ScheduleBuilder {
   }
 
   // Appends a block that repeats `steps` `count` times; nothing when count is 0.
-  void repeat(uint32_t count, int32_t chunk_stride, int32_t peer_stride,
-              std::initializer_list<StepSpec> steps) {
+  void repeat(uint32_t count, int32_t chunk_stride, int32_t peer_stride, std::initializer_list<StepSpec> steps) {
     if (count == 0) return;
     Block block;
     block.first = static_cast<uint32_t>(schedule_.steps.size());

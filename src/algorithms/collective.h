@@ -32,10 +32,10 @@ enum class Parts : uint8_t { kOne, kRanks, kPairs };
 
 // What a part is asked about.
 struct PartOf {
-  uint32_t rank;   // the asking rank
+  uint32_t rank;  // the asking rank
   uint32_t part;
   uint32_t ranks;
-  uint32_t root;   // rooted collectives
+  uint32_t root;  // rooted collectives
 };
 
 struct CollectiveInfo {
@@ -43,7 +43,7 @@ struct CollectiveInfo {
   const char* name;  // "allreduce"
   Parts parts;
   bool rooted;
-  bool reduces;                      // combines with an operation; else the data moves unchanged
+  bool reduces;                        // combines with an operation; else the data moves unchanged
   bool (*contributes)(const PartOf&);  // precondition: the rank's input has the part
   bool (*stores)(const PartOf&);       // postcondition: the rank's output gets the part
   // Where the part lies in the rank's buffers when all parts have `count` elements: at index * count.
@@ -62,9 +62,7 @@ struct CollectiveInfo {
 };
 
 std::span<const CollectiveInfo> collectives();
-inline const CollectiveInfo& info_of(Collective collective) {
-  return collectives()[static_cast<size_t>(collective)];
-}
+inline const CollectiveInfo& info_of(Collective collective) { return collectives()[static_cast<size_t>(collective)]; }
 // nullptr for an unknown name.
 const CollectiveInfo* find_collective(std::string_view name);
 

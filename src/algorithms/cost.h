@@ -21,20 +21,20 @@ namespace treering {
 
 // What was measured on the machine. All ranks hold the identical copy, so all of them choose alike.
 struct Machine {
-  double alpha_us = 0.15;            // a cache line from one rank's store to another rank's load
-  double line_us = 0.02;             // the work for one mailbox line written or read
-  double switch_us = 3.0;            // until a waiting rank gets its turn, for each further rank on its core
-  double per_step_us = 0.15;         // the executor's work for one message sent or received
-  double exchange_gbps = 7.0;        // one core writing lines that others have read, or reading what they wrote
-  double copy_gbps_memory = 40.0;    // by all cores together, streaming through memory
-  double reduce_gbps = 60.0;         // bytes of operands reduced per second by one core, in cache
-  uint64_t llc_bytes = 32u << 20;    // last-level cache
+  double alpha_us = 0.15;               // a cache line from one rank's store to another rank's load
+  double line_us = 0.02;                // the work for one mailbox line written or read
+  double switch_us = 3.0;               // until a waiting rank gets its turn, for each further rank on its core
+  double per_step_us = 0.15;            // the executor's work for one message sent or received
+  double exchange_gbps = 7.0;           // one core writing lines that others have read, or reading what they wrote
+  double copy_gbps_memory = 40.0;       // by all cores together, streaming through memory
+  double reduce_gbps = 60.0;            // bytes of operands reduced per second by one core, in cache
+  uint64_t llc_bytes = 32u << 20;       // last-level cache
   uint64_t streaming_bytes = 8u << 20;  // calls from this size on write results with non-temporal stores
-  double fetch_us = 0;               // the kernel's work for one copy between ranks; 0: it cannot
-  uint32_t cores = 1;                // cores that the ranks may use
-  uint64_t mailbox_bytes = 2048;     // largest buffer that the mailbox protocol takes; 0: there is none
-  uint64_t letter_bytes = 4096;      // largest block that goes as one small message (letters.h); 0: not used
-  uint64_t slot_bytes = 128u << 10;  // largest message of the staged protocol
+  double fetch_us = 0;                  // the kernel's work for one copy between ranks; 0: it cannot
+  uint32_t cores = 1;                   // cores that the ranks may use
+  uint64_t mailbox_bytes = 2048;        // largest buffer that the mailbox protocol takes; 0: there is none
+  uint64_t letter_bytes = 4096;         // largest block that goes as one small message (letters.h); 0: not used
+  uint64_t slot_bytes = 128u << 10;     // largest message of the staged protocol
 };
 
 // One way to run a collective, and its predicted time.

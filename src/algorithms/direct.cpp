@@ -64,7 +64,8 @@ Schedule build_alltoall(const Plan& plan, uint32_t rank, const Shape&) {
   ScheduleBuilder builder(rank, n, n * n, /*fifo_depth=*/1, /*parts=*/n * n);
   const uint32_t after[] = {(rank + 1) % n}, first[] = {0};
   const uint32_t before[] = {(rank + n - 1) % n}, last[] = {n - 1};
-  builder.repeat(n - 1 - rank, 1, 1, {{.flags = kInput | kSend | kFinal, .chunk = rank * n + rank + 1, .send_to = after}});
+  builder.repeat(n - 1 - rank, 1, 1,
+                 {{.flags = kInput | kSend | kFinal, .chunk = rank * n + rank + 1, .send_to = after}});
   builder.repeat(rank, 1, 1, {{.flags = kInput | kSend | kFinal, .chunk = rank * n, .send_to = first}});
   builder.once({.flags = kInput | kStore | kFinal, .chunk = rank * n + rank});
   const auto stride = -static_cast<int32_t>(n);
@@ -229,8 +230,9 @@ Work rooted_blocks_work(const CostInput& in) {
   return w;
 }
 
-constexpr Algorithm row(Collective collective, const char* name, const char* description, const char* rounding, bool input_used_once,
-                        Schedule (*build)(const Plan&, uint32_t, const Shape&), Work (*work)(const CostInput&)) {
+constexpr Algorithm row(Collective collective, const char* name, const char* description, const char* rounding,
+                        bool input_used_once, Schedule (*build)(const Plan&, uint32_t, const Shape&),
+                        Work (*work)(const CostInput&)) {
   Algorithm row{};
   row.collective = collective;
   row.name = name;
@@ -254,14 +256,15 @@ constexpr Algorithm row(Collective collective, const char* name, const char* des
 
 }  // namespace
 
-const Algorithm kAllGatherDirect = row(Collective::kAllGather, "direct", "each rank sends its block to all", "never", true,
-                                       build_allgather, allgather_work);
-const Algorithm kReduceScatterDirect = row(Collective::kReduceScatter, "direct", "each rank reduces its block straight from all",
-                                           "once", true, build_reduce_scatter, reduce_scatter_work);
+const Algorithm kAllGatherDirect = row(Collective::kAllGather, "direct", "each rank sends its block to all", "never",
+                                       true, build_allgather, allgather_work);
+const Algorithm kReduceScatterDirect =
+    row(Collective::kReduceScatter, "direct", "each rank reduces its block straight from all", "once", true,
+        build_reduce_scatter, reduce_scatter_work);
 const Algorithm kAllToAllDirect =
     row(Collective::kAllToAll, "direct", "all sends, then all receives", "never", true, build_alltoall, alltoall_work);
-const Algorithm kAllToAllPairwise = row(Collective::kAllToAll, "pairwise", "one partner each way in every round", "never",
-                                        false, build_pairwise, pairwise_work);
+const Algorithm kAllToAllPairwise = row(Collective::kAllToAll, "pairwise", "one partner each way in every round",
+                                        "never", false, build_pairwise, pairwise_work);
 const Algorithm kBroadcastDirect = row(Collective::kBroadcast, "direct", "the root sends to all at once", "never", true,
                                        build_broadcast, broadcast_work);
 const Algorithm kReduceDirect =

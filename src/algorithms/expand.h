@@ -27,12 +27,11 @@ class Expansion {
  public:
   // The schedule must outlive the expansion and must not change.
   explicit Expansion(const Schedule& schedule)
-      : Expansion(schedule.steps.data(), schedule.blocks.data(),
-                  static_cast<uint32_t>(schedule.blocks.size()), schedule.peers.data(),
-                  schedule.chunk_lists.data(), schedule.chunks, schedule.ranks) {}
+      : Expansion(schedule.steps.data(), schedule.blocks.data(), static_cast<uint32_t>(schedule.blocks.size()),
+                  schedule.peers.data(), schedule.chunk_lists.data(), schedule.chunks, schedule.ranks) {}
 
-  TR_HOST_DEVICE Expansion(const Step* steps, const Block* blocks, uint32_t block_count,
-                           const uint32_t* peers, const uint32_t* chunk_lists, uint32_t chunks, uint32_t ranks)
+  TR_HOST_DEVICE Expansion(const Step* steps, const Block* blocks, uint32_t block_count, const uint32_t* peers,
+                           const uint32_t* chunk_lists, uint32_t chunks, uint32_t ranks)
       : steps_(steps),
         blocks_(blocks),
         peers_(peers),

@@ -11,8 +11,7 @@ namespace {
 std::string describe(const Machine& machine, const SelectionInput& input) {
   std::string text = fmt::format("{} ranks on {} cores, {} buffers{}", input.ranks, machine.cores,
                                  input.direct ? "shared" : "ordinary", input.in_place ? ", in place" : "");
-  if (input.ranks > machine.cores)
-    text += " (more ranks than cores: every wait costs the turns of other ranks)";
+  if (input.ranks > machine.cores) text += " (more ranks than cores: every wait costs the turns of other ranks)";
   return text;
 }
 
@@ -37,34 +36,33 @@ std::string format_bytes(uint64_t bytes) {
   size_t unit = 0;
   auto value = static_cast<double>(bytes);
   for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  return value == static_cast<double>(static_cast<uint64_t>(value))
-             ? fmt::format("{:.0f} {}", value, kUnits[unit])
-             : fmt::format("{:.1f} {}", value, kUnits[unit]);
+  return value == static_cast<double>(static_cast<uint64_t>(value)) ? fmt::format("{:.0f} {}", value, kUnits[unit])
+                                                                    : fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
 Status explain_text(const Machine& machine, const SelectionInput& input, std::string* text) {
   Selection selection;
   TR_RETURN_IF_ERROR(select(machine, input, &selection));
   const Candidate& best = selection.best;
-  *text = fmt::format("{} of {}: {}\n", info_of(input.collective).name, format_bytes(input.bytes), describe(machine, input));
-  *text += fmt::format("chosen: {} ({}), {} channel(s), {} slice(s) of {}, messages of up to {}{}\n",
-                       best.algorithm->name, protocol_name(best.protocol), best.channels, best.slices,
-                       format_bytes(best.slice_bytes), format_bytes(best.chunk_bytes),
-                       input.forced.empty() ? "" : "; the algorithm is forced");
+  *text = fmt::format("{} of {}: {}\n", info_of(input.collective).name, format_bytes(input.bytes),
+                      describe(machine, input));
+  *text +=
+      fmt::format("chosen: {} ({}), {} channel(s), {} slice(s) of {}, messages of up to {}{}\n", best.algorithm->name,
+                  protocol_name(best.protocol), best.channels, best.slices, format_bytes(best.slice_bytes),
+                  format_bytes(best.chunk_bytes), input.forced.empty() ? "" : "; the algorithm is forced");
   *text += fmt::format("  {}; {}; rounds {}\n\n", best.algorithm->description, best.algorithm->source,
                        best.algorithm->rounding);
-  *text += fmt::format("  {:<17}{:<9}{:>8}{:>9}{:>8}{:>7}{:>10}{:>12}{:>12}{:>12}{:>13}\n", "algorithm",
-                       "protocol", "channels", "pipeline", "slices", "rounds", "messages", "latency us",
-                       "steps us", "data us", "predicted us");
+  *text += fmt::format("  {:<17}{:<9}{:>8}{:>9}{:>8}{:>7}{:>10}{:>12}{:>12}{:>12}{:>13}\n", "algorithm", "protocol",
+                       "channels", "pipeline", "slices", "rounds", "messages", "latency us", "steps us", "data us",
+                       "predicted us");
   for (const Candidate& c : best_depths(selection.candidates)) {
     const bool chosen = c.algorithm == best.algorithm && c.protocol == best.protocol;
-    *text += fmt::format(
-        "{} {:<17}{:<9}{:>8}{:>9}{:>8}{:>7.0f}{:>10.0f}{:>12.2f}{:>12.2f}{:>12.2f}{:>13.2f}\n",
-        chosen ? '*' : ' ', c.algorithm->name, protocol_name(c.protocol), c.channels, c.pipeline_chunks,
-        c.slices, c.rounds, c.messages, c.latency_us, c.executor_us, c.data_us, c.predicted_us);
+    *text +=
+        fmt::format("{} {:<17}{:<9}{:>8}{:>9}{:>8}{:>7.0f}{:>10.0f}{:>12.2f}{:>12.2f}{:>12.2f}{:>13.2f}\n",
+                    chosen ? '*' : ' ', c.algorithm->name, protocol_name(c.protocol), c.channels, c.pipeline_chunks,
+                    c.slices, c.rounds, c.messages, c.latency_us, c.executor_us, c.data_us, c.predicted_us);
   }
-  *text +=
-      "\nrounds and messages of one slice; predicted = latency (rounds) + steps (messages) + data (bytes)\n";
+  *text += "\nrounds and messages of one slice; predicted = latency (rounds) + steps (messages) + data (bytes)\n";
   for (const std::string& reason : selection.left_out) *text += fmt::format("left out: {}\n", reason);
   return {};
 }
@@ -73,8 +71,8 @@ Status explain_ranges_text(const Machine& machine, const SelectionInput& input, 
   std::vector<SelectionRange> ranges;
   TR_RETURN_IF_ERROR(selection_ranges(machine, input, &ranges));
   *text = fmt::format("{}: {}\n", info_of(input.collective).name, describe(machine, input));
-  *text += fmt::format("  {:>12}   {:<12}{:<17}{:<9}{:>8}  {}\n", "from", "to", "algorithm", "protocol",
-                       "channels", "predicted us at its start");
+  *text += fmt::format("  {:>12}   {:<12}{:<17}{:<9}{:>8}  {}\n", "from", "to", "algorithm", "protocol", "channels",
+                       "predicted us at its start");
   for (const SelectionRange& range : ranges)
     *text += fmt::format("  {:>12} - {:<12}{:<17}{:<9}{:>8}  {:.2f}\n", format_bytes(range.first_bytes),
                          range.last_bytes == UINT64_MAX ? "any" : format_bytes(range.last_bytes),

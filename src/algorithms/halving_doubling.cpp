@@ -34,12 +34,10 @@ Schedule build_extra(uint32_t rank, uint32_t n, uint32_t chunks) {
   const uint32_t partner[] = {rank + 1};
   const uint32_t half = chunks / 2, v = (rank + 1) / 2;
   ScheduleBuilder builder(rank, n, chunks);
-  builder.repeat(2, static_cast<int32_t>(half), 0,
-                 {{.flags = kInput | kSend, .span = half, .send_to = partner}});
+  builder.repeat(2, static_cast<int32_t>(half), 0, {{.flags = kInput | kSend, .span = half, .send_to = partner}});
   const Range all = {0, chunks};
   for (Range part : {kept(all, v, 0), given(all, v, 0)})
-    builder.once(
-        {.flags = kReceive | kStore | kFinal, .chunk = part.first, .span = half, .receive_from = partner});
+    builder.once({.flags = kReceive | kStore | kFinal, .chunk = part.first, .span = half, .receive_from = partner});
   return builder.take();
 }
 
@@ -115,19 +113,19 @@ Work work(const CostInput& in) {
 }  // namespace
 
 const Algorithm kHalvingDoubling = {.collective = Collective::kAllReduce,
-    .name = "halving-doubling",
-    .description = "recursive halving, then doubling: few messages, all bandwidth",
-    .source = "Rabenseifner, ICCS 2004",
-    .rounding = "once per round (log2 n times), once in all with wide partials",
-    .forwards_partial_sums = true,
-    .input_used_once = true,
-    .rank_ordered = false,
-    .computed_once = true,
-    .min_ranks = 1,
-    .max_ranks = 65536,
-    .channels = 1,
-    .pipelined = false,
-    .build = build,
-    .work = work};
+                                    .name = "halving-doubling",
+                                    .description = "recursive halving, then doubling: few messages, all bandwidth",
+                                    .source = "Rabenseifner, ICCS 2004",
+                                    .rounding = "once per round (log2 n times), once in all with wide partials",
+                                    .forwards_partial_sums = true,
+                                    .input_used_once = true,
+                                    .rank_ordered = false,
+                                    .computed_once = true,
+                                    .min_ranks = 1,
+                                    .max_ranks = 65536,
+                                    .channels = 1,
+                                    .pipelined = false,
+                                    .build = build,
+                                    .work = work};
 
 }  // namespace treering

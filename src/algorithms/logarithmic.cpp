@@ -233,16 +233,17 @@ constexpr Algorithm row(Collective collective, const char* name, const char* des
 
 }  // namespace
 
-const Algorithm kAllGatherBruck = row(Collective::kAllGather, "bruck", "the blocks that a rank has double in every round",
-                                      "never", true, false, true, build_allgather, allgather_work);
+const Algorithm kAllGatherBruck =
+    row(Collective::kAllGather, "bruck", "the blocks that a rank has double in every round", "never", true, false, true,
+        build_allgather, allgather_work);
 const Algorithm kReduceScatterHalving =
     row(Collective::kReduceScatter, "halving", "partial sums of ever fewer blocks, in log2 n rounds",
         "once per round (log2 n times), once in all with wide partials", false, false, true, build_reduce_scatter,
         reduce_scatter_work);
 const Algorithm kAllToAllBruck = row(Collective::kAllToAll, "bruck", "blocks travel by the bits of their way", "never",
                                      true, true, true, build_alltoall, alltoall_work);
-const Algorithm kGatherBinomial = row(Collective::kGather, "binomial", "blocks are collected up a binomial tree", "never",
-                                      true, false, true, build_gather, rooted_work);
+const Algorithm kGatherBinomial = row(Collective::kGather, "binomial", "blocks are collected up a binomial tree",
+                                      "never", true, false, true, build_gather, rooted_work);
 const Algorithm kScatterBinomial = row(Collective::kScatter, "binomial", "blocks are dealt out down a binomial tree",
                                        "never", true, false, true, build_scatter, rooted_work);
 

@@ -23,9 +23,8 @@ Schedule build(const Plan& plan, uint32_t rank, const Shape&) {
 
   ScheduleBuilder builder(rank, n, 1);
   builder.once({.flags = kInput | kSend, .send_to = rotated});
-  builder.once({.flags = kReceive | kReduce | kInput | kStore | kFinal,
-                .receive_from = ascending,
-                .local_position = rank});
+  builder.once(
+      {.flags = kReceive | kReduce | kInput | kStore | kFinal, .receive_from = ascending, .local_position = rank});
   return builder.take();
 }
 
@@ -44,20 +43,20 @@ Work work(const CostInput& in) {
 }  // namespace
 
 const Algorithm kOneShot = {.collective = Collective::kAllReduce,
-    .name = "one-shot",
-    .description = "everyone sends everything to everyone; one message latency",
-    .source = "Thakur, Rabenseifner and Gropp, IJHPCA 2005 (recursive doubling, radix n)",
-    .rounding = "once",
-    .forwards_partial_sums = false,
-    .input_used_once = false,
-    .rank_ordered = true,
-    .computed_once = false,
-    .mailbox = true,
-    .min_ranks = 1,
-    .max_ranks = 1024,
-    .channels = 1,
-    .pipelined = false,
-    .build = build,
-    .work = work};
+                            .name = "one-shot",
+                            .description = "everyone sends everything to everyone; one message latency",
+                            .source = "Thakur, Rabenseifner and Gropp, IJHPCA 2005 (recursive doubling, radix n)",
+                            .rounding = "once",
+                            .forwards_partial_sums = false,
+                            .input_used_once = false,
+                            .rank_ordered = true,
+                            .computed_once = false,
+                            .mailbox = true,
+                            .min_ranks = 1,
+                            .max_ranks = 1024,
+                            .channels = 1,
+                            .pipelined = false,
+                            .build = build,
+                            .work = work};
 
 }  // namespace treering

@@ -81,8 +81,7 @@ Schedule build_scatter_allgather(const Plan& plan, uint32_t rank, const Shape& s
   ScheduleBuilder builder(rank, n, n);
   if (rank == shape.root) {
     const uint32_t after[] = {(rank + 1) % n};
-    builder.repeat(n - 1, 1, 1,
-                   {{.flags = kInput | kStore | kSend | kFinal, .chunk = after[0], .send_to = after}});
+    builder.repeat(n - 1, 1, 1, {{.flags = kInput | kStore | kSend | kFinal, .chunk = after[0], .send_to = after}});
     builder.once({.flags = kInput | kStore | kSend | kFinal, .chunk = rank, .send_to = others});
     return builder.take();
   }
@@ -108,10 +107,8 @@ Schedule build_scatter_gather(const Plan& plan, uint32_t rank, const Shape& shap
   const uint32_t root[] = {shape.root}, after[] = {(rank + 1) % n};
   ScheduleBuilder builder(rank, n, n, /*fifo_depth=*/1);
   builder.repeat(n - 1, 1, 1, {{.flags = kInput | kSend, .chunk = after[0], .send_to = after}});
-  StepSpec own = {.flags = kReceive | kReduce | kInput | kFinal,
-                  .chunk = rank,
-                  .receive_from = others,
-                  .local_position = rank};
+  StepSpec own = {
+      .flags = kReceive | kReduce | kInput | kFinal, .chunk = rank, .receive_from = others, .local_position = rank};
   if (rank == shape.root) {
     own.flags |= kStore;
   } else {

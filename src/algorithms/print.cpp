@@ -47,15 +47,13 @@ std::string sentence(const Expansion& at) {
     for (uint32_t i = 0; i < step.span; ++i) chunks += fmt::format("{}{}", i == 0 ? " " : ",", at.chunk(i));
   }
   std::vector<std::string> parts;
-  if (step.flags & kReceive)
-    parts.push_back(fmt::format("receive {} from {}", chunks, operand_order(step, at, false)));
+  if (step.flags & kReceive) parts.push_back(fmt::format("receive {} from {}", chunks, operand_order(step, at, false)));
   if ((step.flags & kReduce) && step.receive_count == 1 && local)
     parts.push_back(fmt::format("reduce with {}", local));
   else if (step.flags & kReduce)
     parts.push_back(fmt::format("reduce in the order {}", operand_order(step, at, true)));
   // Without a message the first verb names what it acts on.
-  std::string object =
-      (step.flags & kReceive) ? "" : fmt::format(" {} {}", local ? local : "nothing:", chunks);
+  std::string object = (step.flags & kReceive) ? "" : fmt::format(" {} {}", local ? local : "nothing:", chunks);
   const auto act = [&](const std::string& verb, const std::string& rest) {
     parts.push_back(verb + object + rest);
     object.clear();
@@ -86,22 +84,19 @@ std::string program_text(const Schedule& schedule) {
 }
 
 std::string compact_text(const Schedule& schedule) {
-  std::string text =
-      fmt::format("rank {} of {}: {} chunks, {} steps in {} blocks, FIFO depth {}{}\n", schedule.rank,
-                  schedule.ranks, schedule.chunks, schedule.steps.size(), schedule.blocks.size(),
-                  schedule.fifo_depth, schedule.uses_scratch ? ", scratch" : "");
+  std::string text = fmt::format("rank {} of {}: {} chunks, {} steps in {} blocks, FIFO depth {}{}\n", schedule.rank,
+                                 schedule.ranks, schedule.chunks, schedule.steps.size(), schedule.blocks.size(),
+                                 schedule.fifo_depth, schedule.uses_scratch ? ", scratch" : "");
   const auto peers = [&](uint32_t first, uint32_t count) {
-    return fmt::format(
-        "[{}]", fmt::join(schedule.peers.begin() + first, schedule.peers.begin() + first + count, " "));
+    return fmt::format("[{}]", fmt::join(schedule.peers.begin() + first, schedule.peers.begin() + first + count, " "));
   };
   for (const Block& block : schedule.blocks) {
-    text += fmt::format("  {} times, chunk {:+}, peer {:+}:\n", block.count, block.chunk_stride,
-                        block.peer_stride);
+    text += fmt::format("  {} times, chunk {:+}, peer {:+}:\n", block.count, block.chunk_stride, block.peer_stride);
     for (uint32_t i = block.first; i < block.first + block.length; ++i) {
       const Step& step = schedule.steps[i];
-      text += fmt::format("    {} {}", flag_names(step.flags),
-                          (step.flags & kChunkList) ? fmt::format("{} listed chunks", step.span)
-                                                    : name_chunks(step.chunk, step.span));
+      text += fmt::format(
+          "    {} {}", flag_names(step.flags),
+          (step.flags & kChunkList) ? fmt::format("{} listed chunks", step.span) : name_chunks(step.chunk, step.span));
       if (step.receive_count > 0) text += " from " + peers(step.receive_first, step.receive_count);
       if (step.send_count > 0) text += " to " + peers(step.send_first, step.send_count);
       if (local_name(step) && step.receive_count > 0)

@@ -13,8 +13,7 @@ struct ScheduleProperties {
   uint64_t steps = 0;          // executed steps
   uint64_t messages_sent = 0;  // one for each peer of each sending step
   uint64_t messages_received = 0;
-  uint64_t chunks_sent =
-      0;  // messages weighted with their span; bytes = chunks * slice bytes / chunks of a slice
+  uint64_t chunks_sent = 0;  // messages weighted with their span; bytes = chunks * slice bytes / chunks of a slice
   uint64_t chunks_received = 0;
   uint64_t chunks_reduced = 0;  // operands of reductions, in chunks
   // Every chunk of the input is used exactly once: in one send to a single peer, as one operand of one local

@@ -48,11 +48,9 @@ Schedule build(const Plan& plan, uint32_t rank, const Shape& shape) {
                 .send_to = to,
                 .local_position = 1});
   // Second turn.
-  builder.repeat(n - 2, -1, 0,
-                 {{.flags = kReceive | kStore | kSend | kFinal,
-                   .chunk = chunk(n),
-                   .receive_from = from,
-                   .send_to = to}});
+  builder.repeat(
+      n - 2, -1, 0,
+      {{.flags = kReceive | kStore | kSend | kFinal, .chunk = chunk(n), .receive_from = from, .send_to = to}});
   builder.once({.flags = kReceive | kStore | kFinal, .chunk = chunk(2 * n - 2), .receive_from = from});
   return builder.take();
 }
@@ -90,7 +88,8 @@ Schedule build_allgather(const Plan& plan, uint32_t rank, const Shape&) {
   ScheduleBuilder builder(rank, n, n, /*fifo_depth=*/2, /*parts=*/n);
   builder.once({.flags = kInput | kStore | kSend | kFinal, .chunk = rank, .send_to = to});
   for (uint32_t k = 1; k + 1 < n; ++k)
-    builder.once({.flags = kReceive | kStore | kSend | kFinal, .chunk = place.back(k), .receive_from = from, .send_to = to});
+    builder.once(
+        {.flags = kReceive | kStore | kSend | kFinal, .chunk = place.back(k), .receive_from = from, .send_to = to});
   builder.once({.flags = kReceive | kStore | kFinal, .chunk = place.back(n - 1), .receive_from = from});
   return builder.take();
 }
@@ -170,14 +169,14 @@ const Algorithm kReduceScatterRing = {.collective = Collective::kReduceScatter,
                                       .build = build_reduce_scatter,
                                       .work = reduce_scatter_work};
 const Algorithm kRing = {.collective = Collective::kAllReduce,
-    .name = "ring",
+                         .name = "ring",
                          .description = "partial sums, then results, travel around a ring; bandwidth-optimal",
                          .source = "Patarasuk and Yuan, JPDC 2009",
                          .rounding = "once per hop (n-1 times), once in all with wide partials",
                          .forwards_partial_sums = true,
                          .input_used_once = true,
-    .rank_ordered = false,
-    .computed_once = true,
+                         .rank_ordered = false,
+                         .computed_once = true,
                          .min_ranks = 1,
                          .max_ranks = 65536,
                          .channels = 1,

@@ -44,15 +44,16 @@ enum StepFlags : uint16_t {
   kFinal = 1 << 8,         // the value is the collective's result. With kReduce: a finishing operation (the division of
                            // avg) is applied here. With kSend: every receiver stores it unchanged at the same chunk of
                            // its output, so a transport may place it there directly.
-  kChunkList = 1 << 9,     // the step covers the `span` chunks Schedule::chunk_lists[chunk ...] instead of consecutive ones
+  kChunkList =
+      1 << 9,  // the step covers the `span` chunks Schedule::chunk_lists[chunk ...] instead of consecutive ones
 };
 
 struct Step {
   uint16_t flags = 0;
-  uint16_t span = 1;            // consecutive chunks that the step (and its message) covers
-  uint32_t chunk = 0;           // the first of them (kChunkList: index of the first in Schedule::chunk_lists)
-  uint16_t receive_count = 0;   // peers of the receive list, Schedule::peers[receive_first ...]
-  uint16_t send_count = 0;      // peers of the send list, Schedule::peers[send_first ...]
+  uint16_t span = 1;           // consecutive chunks that the step (and its message) covers
+  uint32_t chunk = 0;          // the first of them (kChunkList: index of the first in Schedule::chunk_lists)
+  uint16_t receive_count = 0;  // peers of the receive list, Schedule::peers[receive_first ...]
+  uint16_t send_count = 0;     // peers of the send list, Schedule::peers[send_first ...]
   uint32_t receive_first = 0;
   uint32_t send_first = 0;
   uint16_t local_position = 0;  // number of received operands that are combined before the local operand
@@ -74,14 +75,14 @@ struct Block {
 struct Schedule {
   uint32_t rank = 0;
   uint32_t ranks = 1;
-  uint32_t chunks = 1;       // chunks of one slice, a multiple of `parts`
-  uint32_t parts = 1;        // parts of the data, see collective.h
-  uint32_t max_span = 1;     // largest Step::span: the largest message is max_span chunks
-  uint32_t fifo_depth = 1;   // messages that every FIFO must be able to hold, else the schedule may deadlock
+  uint32_t chunks = 1;      // chunks of one slice, a multiple of `parts`
+  uint32_t parts = 1;       // parts of the data, see collective.h
+  uint32_t max_span = 1;    // largest Step::span: the largest message is max_span chunks
+  uint32_t fifo_depth = 1;  // messages that every FIFO must be able to hold, else the schedule may deadlock
   bool uses_scratch = false;
   std::vector<Step> steps;
   std::vector<Block> blocks;
-  std::vector<uint32_t> peers;  // the receive and send lists of all steps, as ranks
+  std::vector<uint32_t> peers;        // the receive and send lists of all steps, as ranks
   std::vector<uint32_t> chunk_lists;  // the chunks of steps with kChunkList
 };
 

@@ -23,7 +23,8 @@ std::string obstacle(const Machine& machine, const SelectionInput& input, const 
     if (info.collective != Collective::kAllReduce && info.collective != Collective::kBarrier) {
       const uint64_t block = input.bytes / (info.parts == Parts::kOne ? 1 : input.ranks);
       if (block > machine.letter_bytes)
-        return fmt::format("blocks of {} bytes are more than one small message takes ({})", block, machine.letter_bytes);
+        return fmt::format("blocks of {} bytes are more than one small message takes ({})", block,
+                           machine.letter_bytes);
       return "";
     }
     if (input.bytes > machine.mailbox_bytes)

@@ -21,10 +21,10 @@ struct SelectionInput {
   bool unequal = false;             // blocks of different sizes
   bool rank_ordered_only = false;   // the fixed-order mode, operations that do not commute
   bool computed_once_only = false;  // compression: a result is rounded by one rank
-  bool direct = false;    // the peers can reach the buffers (input and output)
-  bool in_place = false;  // input and output are the same buffer
-  uint32_t channels = 0;  // forced number of channels; 0: what the algorithm wants
-  std::string forced;     // see forced_algorithm(); empty: free choice
+  bool direct = false;              // the peers can reach the buffers (input and output)
+  bool in_place = false;            // input and output are the same buffer
+  uint32_t channels = 0;            // forced number of channels; 0: what the algorithm wants
+  std::string forced;               // see forced_algorithm(); empty: free choice
 };
 
 struct Selection {

@@ -11,15 +11,13 @@ namespace {
 
 template <typename... Args>
 Status bad(const Schedule& schedule, fmt::format_string<Args...> format, Args&&... args) {
-  return {trInternalError, fmt::format("schedule of rank {}: {}", schedule.rank,
-                                       fmt::format(format, std::forward<Args>(args)...))};
+  return {trInternalError,
+          fmt::format("schedule of rank {}: {}", schedule.rank, fmt::format(format, std::forward<Args>(args)...))};
 }
 
-Status check_list(const Schedule& schedule, uint32_t index, uint32_t first, uint32_t count,
-                  const char* name) {
+Status check_list(const Schedule& schedule, uint32_t index, uint32_t first, uint32_t count, const char* name) {
   if (static_cast<uint64_t>(first) + count > schedule.peers.size())
-    return bad(schedule, "step {}: its {} list lies outside of the {} peers", index, name,
-               schedule.peers.size());
+    return bad(schedule, "step {}: its {} list lies outside of the {} peers", index, name, schedule.peers.size());
   const uint32_t* list = schedule.peers.data() + first;
   for (uint32_t i = 0; i < count; ++i)
     if (list[i] >= schedule.ranks)
@@ -58,27 +56,23 @@ Status check_blocks(const Schedule& schedule) {
   uint64_t next = 0;
   for (const Block& block : schedule.blocks) {
     if (block.first != next || block.length == 0 || block.count == 0)
-      return bad(schedule, "block of {} steps from {}, {} times: expected one from step {}", block.length,
-                 block.first, block.count, next);
+      return bad(schedule, "block of {} steps from {}, {} times: expected one from step {}", block.length, block.first,
+                 block.count, next);
     next += block.length;
   }
-  if (next != schedule.steps.size())
-    return bad(schedule, "blocks cover {} of {} steps", next, schedule.steps.size());
+  if (next != schedule.steps.size()) return bad(schedule, "blocks cover {} of {} steps", next, schedule.steps.size());
   return {};
 }
 
 }  // namespace
 
 Status check_structure(const Schedule& schedule) {
-  if (schedule.ranks == 0 || schedule.rank >= schedule.ranks || schedule.chunks == 0 ||
-      schedule.fifo_depth == 0)
-    return bad(schedule, "{} ranks, {} chunks, FIFO depth {}", schedule.ranks, schedule.chunks,
-               schedule.fifo_depth);
+  if (schedule.ranks == 0 || schedule.rank >= schedule.ranks || schedule.chunks == 0 || schedule.fifo_depth == 0)
+    return bad(schedule, "{} ranks, {} chunks, FIFO depth {}", schedule.ranks, schedule.chunks, schedule.fifo_depth);
   if (schedule.parts == 0 || schedule.chunks % schedule.parts != 0)
     return bad(schedule, "{} chunks in {} parts", schedule.chunks, schedule.parts);
   for (uint32_t chunk : schedule.chunk_lists)
-    if (chunk >= schedule.chunks)
-      return bad(schedule, "a list of chunks names chunk {} of {}", chunk, schedule.chunks);
+    if (chunk >= schedule.chunks) return bad(schedule, "a list of chunks names chunk {} of {}", chunk, schedule.chunks);
   TR_RETURN_IF_ERROR(check_blocks(schedule));
   uint32_t max_span = 1;
   unsigned all_flags = 0;

@@ -36,8 +36,7 @@ Schedule build(const Plan& plan, uint32_t rank, const Shape&) {
                 .receive_from = ascending,
                 .send_to = rotated,
                 .local_position = rank});
-  builder.repeat(n - 1, -1, -1,
-                 {{.flags = kReceive | kStore | kFinal, .chunk = before[0], .receive_from = before}});
+  builder.repeat(n - 1, -1, -1, {{.flags = kReceive | kStore | kFinal, .chunk = before[0], .receive_from = before}});
   return builder.take();
 }
 
@@ -58,19 +57,19 @@ Work work(const CostInput& in) {
 }  // namespace
 
 const Algorithm kTwoShot = {.collective = Collective::kAllReduce,
-    .name = "two-shot",
-    .description = "each rank reduces its own part straight from all peers, then gathers",
-    .source = "Thakur, Rabenseifner and Gropp, IJHPCA 2005 (pairwise exchange)",
-    .rounding = "once",
-    .forwards_partial_sums = false,
-    .input_used_once = true,
-    .rank_ordered = true,
-    .computed_once = true,
-    .min_ranks = 1,
-    .max_ranks = 1024,
-    .channels = 2,
-    .pipelined = false,
-    .build = build,
-    .work = work};
+                            .name = "two-shot",
+                            .description = "each rank reduces its own part straight from all peers, then gathers",
+                            .source = "Thakur, Rabenseifner and Gropp, IJHPCA 2005 (pairwise exchange)",
+                            .rounding = "once",
+                            .forwards_partial_sums = false,
+                            .input_used_once = true,
+                            .rank_ordered = true,
+                            .computed_once = true,
+                            .min_ranks = 1,
+                            .max_ranks = 1024,
+                            .channels = 2,
+                            .pipelined = false,
+                            .build = build,
+                            .work = work};
 
 }  // namespace treering

@@ -164,8 +164,8 @@ class Simulation {
       return;
     }
     if (kExact && (value.ranks & operand.ranks))
-      fail(rank, fmt::format("counts the input of {} twice in chunk {}",
-                             name_ranks(value.ranks & operand.ranks), at_[rank].chunk(i)));
+      fail(rank, fmt::format("counts the input of {} twice in chunk {}", name_ranks(value.ranks & operand.ranks),
+                             at_[rank].chunk(i)));
     value.ranks = kExact ? value.ranks | operand.ranks : value.ranks + operand.ranks;
     value.order = order_of(value.order, operand.order);
   }
@@ -186,8 +186,7 @@ class Simulation {
         if (!(state & kStored)) fail(rank, fmt::format("reads output chunk {} before it was stored", chunk));
         operand = {complete(chunk).ranks, result_order_[chunk]};
       } else {
-        if (!(state & kScratchWritten))
-          fail(rank, fmt::format("reads scratch chunk {} before it was written", chunk));
+        if (!(state & kScratchWritten)) fail(rank, fmt::format("reads scratch chunk {} before it was written", chunk));
         state |= kScratchUsed;
         if (step.flags & kSend && !(step.flags & kReduce)) state |= kScratchSent;
         operand = scratch_[rank].get()[chunk];
@@ -208,11 +207,12 @@ class Simulation {
       std::vector<uint32_t> expected, sent;
       for (uint32_t i = 0; i < step.span; ++i) expected.push_back(at_[rank].chunk(i));
       for (uint32_t i = 0; i < span; ++i) sent.push_back(chunk_of(message, i));
-      return fail(rank, fmt::format("expects {} from rank {}, which sent {}", name_chunks(expected), peer,
-                                    name_chunks(sent)));
+      return fail(
+          rank, fmt::format("expects {} from rank {}, which sent {}", name_chunks(expected), peer, name_chunks(sent)));
     }
     if (message.final && ((step.flags & kReduce) || !(step.flags & kStore)))
-      return fail(rank, fmt::format("does not store the final chunk {} from rank {} unchanged", at_[rank].chunk(), peer));
+      return fail(rank,
+                  fmt::format("does not store the final chunk {} from rank {} unchanged", at_[rank].chunk(), peer));
     for (uint32_t i = 0; i < span; ++i) {
       combine(rank, i, message.at(i), first);
       if (message.input) state_of(peer, at_[rank].chunk(i)) &= static_cast<uint8_t>(~kInputInFlight);
@@ -255,8 +255,7 @@ class Simulation {
         fail(rank, fmt::format("stores output chunk {}, which {} does not give it", chunk, info_.name));
       if (result_order_[chunk] == 0) result_order_[chunk] = value_[i].order;
       if (result_order_[chunk] != value_[i].order)
-        fail(rank,
-             fmt::format("combines chunk {} in another order than other ranks: results may differ", chunk));
+        fail(rank, fmt::format("combines chunk {} in another order than other ranks: results may differ", chunk));
       report_.rank_ordered &= value_[i].order == complete(chunk).order;
       check_in_place(rank, rank, chunk);
       state |= kStored;
@@ -308,16 +307,16 @@ class Simulation {
                           blocked_[r].sending ? "room in its FIFO to" : "a message from", blocked_[r].peer);
     }
     if (stuck > 0)
-      report_.error = fmt::format("deadlock of {} ranks at FIFO depth {}:{}{}", stuck, depth_, text,
-                                  stuck > 8 ? "\n  ..." : "");
+      report_.error =
+          fmt::format("deadlock of {} ranks at FIFO depth {}:{}{}", stuck, depth_, text, stuck > 8 ? "\n  ..." : "");
   }
 
   void check_end() {
     for (uint32_t r = 0; r < ranks_; ++r) {
       for (uint64_t id = fifos_.begin(r); id < fifos_.begin(r + 1); ++id) {
         if (fifos_.count(id) == 0) continue;
-        report_.error = fmt::format("rank {} never reads {} message(s) from rank {}", r, fifos_.count(id),
-                                    fifos_.sender(id));
+        report_.error =
+            fmt::format("rank {} never reads {} message(s) from rank {}", r, fifos_.count(id), fifos_.sender(id));
         return;
       }
       for (uint32_t c = 0; c < chunks_; ++c) {
@@ -331,17 +330,14 @@ class Simulation {
     }
   }
 
-  uint8_t& state_of(uint32_t rank, uint32_t chunk) {
-    return state_[static_cast<size_t>(rank) * chunks_ + chunk];
-  }
+  uint8_t& state_of(uint32_t rank, uint32_t chunk) { return state_[static_cast<size_t>(rank) * chunks_ + chunk]; }
 
   void fail(uint32_t rank, const std::string& what) {
     if (report_.ok()) report_.error = fmt::format("rank {} at step {}: {}", rank, at_[rank].position(), what);
   }
 
   static std::string name_chunks(uint32_t chunk, uint32_t span) {
-    return span == 1 ? fmt::format("chunk {}", chunk)
-                     : fmt::format("chunks {} to {}", chunk, chunk + span - 1);
+    return span == 1 ? fmt::format("chunk {}", chunk) : fmt::format("chunks {} to {}", chunk, chunk + span - 1);
   }
   static std::string name_chunks(const std::vector<uint32_t>& chunks) {
     const auto count = static_cast<uint32_t>(chunks.size());
@@ -388,19 +384,18 @@ class Simulation {
 
 std::string check_shapes(std::span<const Schedule> schedules, const VerifyOptions& options) {
   if (schedules.empty()) return "no schedules";
-  if (schedules.size() > 65535)
-    return fmt::format("{} ranks: at most 65535 can be verified", schedules.size());
+  if (schedules.size() > 65535) return fmt::format("{} ranks: at most 65535 can be verified", schedules.size());
   if (options.exact && schedules.size() > 64)
     return fmt::format("{} ranks: at most 64 can be verified exactly", schedules.size());
   for (size_t r = 0; r < schedules.size(); ++r) {
     const Schedule& schedule = schedules[r];
     if (schedule.rank != r || schedule.ranks != schedules.size() || schedule.chunks != schedules[0].chunks)
       return fmt::format("schedule {} is of rank {} of {} with {} chunks; expected rank {} of {} with {}", r,
-                         schedule.rank, schedule.ranks, schedule.chunks, r, schedules.size(),
-                         schedules[0].chunks);
+                         schedule.rank, schedule.ranks, schedule.chunks, r, schedules.size(), schedules[0].chunks);
     const uint32_t parts = info_of(options.collective).part_count(schedule.ranks);
     if (schedule.parts != parts)
-      return fmt::format("schedule {} has {} parts; {} has {}", r, schedule.parts, info_of(options.collective).name, parts);
+      return fmt::format("schedule {} has {} parts; {} has {}", r, schedule.parts, info_of(options.collective).name,
+                         parts);
     if (Status status = check_structure(schedule); !status.ok()) return status.message();
   }
   return "";

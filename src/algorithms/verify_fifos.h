@@ -19,8 +19,7 @@ namespace treering {
 
 // The abstract content of one chunk (verify.h).
 struct Value {
-  uint64_t ranks =
-      0;  // whose inputs: a bit mask (exact) or a sum of hashes with the count in the low 16 bits
+  uint64_t ranks = 0;  // whose inputs: a bit mask (exact) or a sum of hashes with the count in the low 16 bits
   uint64_t order = 0;  // hash of the expression that made it: neither commutative nor associative
 };
 
@@ -28,7 +27,7 @@ struct Message {
   uint32_t chunk = 0;
   bool final = false;
   bool input = false;  // the sender's input itself
-  Value value;  // of a message of one chunk; longer ones use `more`, which spares the others an allocation
+  Value value;         // of a message of one chunk; longer ones use `more`, which spares the others an allocation
   std::vector<Value> more;
   std::vector<uint32_t> chunks;  // of a longer message, all of them
 
@@ -85,13 +84,9 @@ class FifoTable {
   };
 
   static void collect(const Schedule& schedule, uint32_t ranks, std::vector<uint64_t>& links) {
-    const auto add = [&](uint32_t receiver, uint32_t sender) {
-      links.push_back(uint64_t{receiver} << 32 | sender);
-    };
+    const auto add = [&](uint32_t receiver, uint32_t sender) { links.push_back(uint64_t{receiver} << 32 | sender); };
     const auto add_step = [&](const Step& step, uint64_t offset) {
-      const auto peer = [&](uint32_t i) {
-        return static_cast<uint32_t>((schedule.peers[i] + offset) % ranks);
-      };
+      const auto peer = [&](uint32_t i) { return static_cast<uint32_t>((schedule.peers[i] + offset) % ranks); };
       for (uint32_t i = 0; i < step.receive_count; ++i) add(schedule.rank, peer(step.receive_first + i));
       for (uint32_t i = 0; i < step.send_count; ++i) add(peer(step.send_first + i), schedule.rank);
     };
@@ -100,8 +95,7 @@ class FifoTable {
       const int64_t n = ranks;
       const auto stride = static_cast<uint64_t>(((block.peer_stride % n) + n) % n);
       for (uint64_t k = 0; k < (stride == 0 ? 1 : block.count); ++k)
-        for (uint32_t i = 0; i < block.length; ++i)
-          add_step(schedule.steps[block.first + i], k * stride % ranks);
+        for (uint32_t i = 0; i < block.length; ++i) add_step(schedule.steps[block.first + i], k * stride % ranks);
     }
   }
 

@@ -88,15 +88,24 @@ trResult_t trGetVersion(int* version) {
 
 const char* trGetErrorString(trResult_t result) {
   switch (result) {
-    case trSuccess: return "no error";
-    case trSystemError: return "a system call failed";
-    case trInternalError: return "internal error of the library";
-    case trInvalidArgument: return "invalid argument";
-    case trInvalidUsage: return "invalid usage";
-    case trRemoteError: return "another rank died, was aborted or failed";
-    case trInProgress: return "operation in progress";
-    case trTimeout: return "the deadline passed";
-    case trResultForceInt: break;
+    case trSuccess:
+      return "no error";
+    case trSystemError:
+      return "a system call failed";
+    case trInternalError:
+      return "internal error of the library";
+    case trInvalidArgument:
+      return "invalid argument";
+    case trInvalidUsage:
+      return "invalid usage";
+    case trRemoteError:
+      return "another rank died, was aborted or failed";
+    case trInProgress:
+      return "operation in progress";
+    case trTimeout:
+      return "the deadline passed";
+    case trResultForceInt:
+      break;
   }
   return "unknown result code";
 }
@@ -194,8 +203,9 @@ trResult_t trCommAbort(trComm_t comm) {
   return guarded(nullptr, [&]() -> Status {
     CommunicatorSlot* slot = find_slot(comm);
     // Not leased: another thread may be waiting inside a call, which is what the abort is to end.
-    if (slot != nullptr) slot->communicator->abort(
-        fmt::format("rank {} (pid {}) aborted the communicator", slot->communicator->rank(), getpid()));
+    if (slot != nullptr)
+      slot->communicator->abort(
+          fmt::format("rank {} (pid {}) aborted the communicator", slot->communicator->rank(), getpid()));
     return remove_communicator(comm);
   });
 }
@@ -238,7 +248,10 @@ trResult_t trGetSelection(trComm_t comm, trCollective_t collective, const void* 
     bool direct = sendbuf != nullptr && recvbuf != nullptr && lease->is_direct(sendbuf, recvbuf, bytes);
     *selection = {};
     copy_text(selection->algorithm, sizeof selection->algorithm, choice.candidate.algorithm->name);
-    copy_text(selection->protocol, sizeof selection->protocol, choice.mailbox ? "mailbox" : direct ? "direct" : "staged");
+    copy_text(selection->protocol, sizeof selection->protocol,
+              choice.mailbox ? "mailbox"
+              : direct       ? "direct"
+                             : "staged");
     selection->channels = static_cast<int>(choice.candidate.channels);
     selection->chunk_bytes = choice.candidate.chunk_bytes;
     selection->predicted_us = choice.candidate.predicted_us;

@@ -44,7 +44,7 @@ class Batch {
     std::vector<Transfer> transfers;
     std::vector<std::unique_ptr<Task>> tasks;  // with a stream
     CommunicatorLease lease;
-    size_t next = 0;    // of the operations
+    size_t next = 0;  // of the operations
     bool done = true;
   };
 

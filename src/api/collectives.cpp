@@ -48,7 +48,8 @@ trResult_t trBroadcast(const void* sendbuf, void* recvbuf, size_t count, trDataT
 
 trResult_t trAllGather(const void* sendbuf, void* recvbuf, size_t sendcount, trDataType_t datatype, trComm_t comm,
                        trStream_t stream) {
-  return submit(comm, operation_of("trAllGather", Collective::kAllGather, sendbuf, recvbuf, sendcount, datatype), stream);
+  return submit(comm, operation_of("trAllGather", Collective::kAllGather, sendbuf, recvbuf, sendcount, datatype),
+                stream);
 }
 
 trResult_t trReduceScatter(const void* sendbuf, void* recvbuf, size_t recvcount, trDataType_t datatype, trRedOp_t op,
@@ -97,8 +98,9 @@ trResult_t trRedOpCreatePreMulSum(trRedOp_t* op, const void* scalar, trDataType_
     if (scalar == nullptr) return null_argument("trRedOpCreatePreMulSum", "scalar");
     const DataTypeInfo* type = find_type(datatype);
     if (type == nullptr || datatype == trBool)
-      return {trInvalidArgument, fmt::format("trRedOpCreatePreMulSum: datatype is {}; give an integer, float or complex type",
-                                             static_cast<int>(datatype))};
+      return {trInvalidArgument,
+              fmt::format("trRedOpCreatePreMulSum: datatype is {}; give an integer, float or complex type",
+                          static_cast<int>(datatype))};
     auto reduction = std::make_shared<Reduction>();
     reduction->scale_type = datatype;
     std::memcpy(reduction->scale.data(), scalar, type->size);

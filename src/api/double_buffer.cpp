@@ -60,7 +60,8 @@ Status trDoubleBuffer::plan(TensorSet* set, void* const* tensors, int count, con
   const auto n = static_cast<size_t>(count);
   const bool owned = (flags & TR_DOUBLE_BUFFER_OWNED) != 0;
   const bool same_shape = set->counts.size() == n && std::equal(counts, counts + n, set->counts.begin());
-  if (set->batch != nullptr && same_shape && (owned || std::equal(tensors, tensors + n, set->tensors.begin()))) return {};
+  if (set->batch != nullptr && same_shape && (owned || std::equal(tensors, tensors + n, set->tensors.begin())))
+    return {};
   set->batch.reset();
   set->counts.assign(counts, counts + n);
   set->tensors.assign(tensors, tensors + n);
@@ -118,17 +119,18 @@ Status trDoubleBuffer::exchange(int count, void** tensors, const size_t* counts,
   const auto n = static_cast<size_t>(count);
   if (pending && (previous().counts.size() != n || !std::equal(counts, counts + n, previous().counts.begin()))) {
     if ((flags & TR_DOUBLE_BUFFER_RESTART) == 0)
-      return bad_usage(fmt::format("the set of tensors has changed ({} tensors, before {}); flush first, or create the "
-                                   "object with TR_DOUBLE_BUFFER_RESTART",
-                                   n, previous().counts.size()));
+      return bad_usage(
+          fmt::format("the set of tensors has changed ({} tensors, before {}); flush first, or create the "
+                      "object with TR_DOUBLE_BUFFER_RESTART",
+                      n, previous().counts.size()));
     TR_RETURN_IF_ERROR(finish());
   }
   const bool borrowed = (flags & TR_DOUBLE_BUFFER_OWNED) == 0;
   if (pending && borrowed)
     for (size_t i = 0; i < n; ++i)
       if (tensors[i] == previous().tensors[i] && counts[i] > 0)
-        return bad_usage(fmt::format("tensors[{}] still holds the gradients of the step before: alternate between two sets",
-                                     i));
+        return bad_usage(
+            fmt::format("tensors[{}] still holds the gradients of the step before: alternate between two sets", i));
   TensorSet& set = sets[current];
   TR_RETURN_IF_ERROR(plan(&set, tensors, count, counts));
   if (!borrowed)
@@ -152,8 +154,8 @@ Status trDoubleBuffer::flush(int count, void** tensors, int* ready) {
   if (!pending) return {};
   TR_RETURN_IF_ERROR(check(kName, count, tensors, nullptr));
   if (static_cast<size_t>(count) != previous().tensors.size())
-    return {trInvalidUsage, fmt::format("{}: count is {}; the pending mean has {} tensors", kName, count,
-                                        previous().tensors.size())};
+    return {trInvalidUsage,
+            fmt::format("{}: count is {}; the pending mean has {} tensors", kName, count, previous().tensors.size())};
   TR_RETURN_IF_ERROR(finish());
   hand_out(previous(), tensors);
   *ready = 1;
@@ -167,13 +169,14 @@ trResult_t trDoubleBufferCreate(trDoubleBuffer_t* buffer, trComm_t comm, trDataT
   return guarded(find_slot(comm), [&]() -> Status {
     if (buffer == nullptr) return null_argument("trDoubleBufferCreate", "buffer");
     if ((flags & ~(TR_DOUBLE_BUFFER_OWNED | TR_DOUBLE_BUFFER_RESTART)) != 0)
-      return {trInvalidArgument, fmt::format("trDoubleBufferCreate: flags is {:#x}; known are TR_DOUBLE_BUFFER_OWNED (1) and "
-                                             "TR_DOUBLE_BUFFER_RESTART (2)",
-                                             flags)};
+      return {trInvalidArgument,
+              fmt::format("trDoubleBufferCreate: flags is {:#x}; known are TR_DOUBLE_BUFFER_OWNED (1) and "
+                          "TR_DOUBLE_BUFFER_RESTART (2)",
+                          flags)};
     const DataTypeInfo* type = find_type(datatype);
     if (type == nullptr || datatype == trBool)
-      return {trInvalidArgument, fmt::format("trDoubleBufferCreate: datatype is {}; give one that has means",
-                                             static_cast<int>(datatype))};
+      return {trInvalidArgument,
+              fmt::format("trDoubleBufferCreate: datatype is {}; give one that has means", static_cast<int>(datatype))};
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(lease.acquire(comm));
     auto made = std::make_unique<trDoubleBuffer>();
@@ -183,15 +186,17 @@ trResult_t trDoubleBufferCreate(trDoubleBuffer_t* buffer, trComm_t comm, trDataT
     made->flags = flags;
     made->compression = compression_of(compression);
     if (made->compression != nullptr && (made->compression->error_feedback || datatype != trFloat32))
-      return {trInvalidArgument, "trDoubleBufferCreate: compression is for float32, and without error feedback, which is of "
-                                 "one tensor"};
+      return {trInvalidArgument,
+              "trDoubleBufferCreate: compression is for float32, and without error feedback, which is of "
+              "one tensor"};
     made->stream = Engine::instance().create_stream();
     *buffer = made.release();
     return {};
   });
 }
 
-trResult_t trDoubleBufferExchange(trDoubleBuffer_t buffer, int count, void** tensors, const size_t* counts, int* ready) {
+trResult_t trDoubleBufferExchange(trDoubleBuffer_t buffer, int count, void** tensors, const size_t* counts,
+                                  int* ready) {
   return guarded(nullptr, [&]() -> Status {
     if (buffer == nullptr) return null_argument("trDoubleBufferExchange", "buffer");
     return buffer->exchange(count, tensors, counts, ready);

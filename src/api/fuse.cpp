@@ -60,7 +60,8 @@ void fuse(std::vector<Operation>* operations, size_t bytes, size_t alignment) {
       size_t total = first.count * size;
       for (size_t k = i + 1; k < operations->size() && total < bytes; ++k) {
         const Operation& next = (*operations)[k];
-        if (taken[k] || !fusible(next) || !same_kind(first, next) || total + next.count * size + alignment > bytes) continue;
+        if (taken[k] || !fusible(next) || !same_kind(first, next) || total + next.count * size + alignment > bytes)
+          continue;
         taken[k] = true;
         total += next.count * size + alignment;
         members.push_back(&next);

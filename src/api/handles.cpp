@@ -88,8 +88,8 @@ Status remove_communicator(trComm_t handle) {
   if (!slot->generation.compare_exchange_strong(generation, generation + 1)) return bad_handle(handle);
   while (slot->in_call.exchange(true)) std::this_thread::sleep_for(std::chrono::microseconds(100));
   if (slot->communicator->queued.load() != 0) {
-    slot->communicator->abort(fmt::format("rank {} destroyed its communicator while operations were under way",
-                                          slot->communicator->rank()));
+    slot->communicator->abort(
+        fmt::format("rank {} destroyed its communicator while operations were under way", slot->communicator->rank()));
     Engine::instance().forget(slot->communicator.get());
   }
   slot->communicator.reset();

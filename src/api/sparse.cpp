@@ -32,8 +32,8 @@ Status check_boxes(int dimensions, const char* name, int count, const trBox_t* b
   for (int i = 0; i < count; ++i)
     for (int d = 0; d < dimensions; ++d)
       if (boxes[i].lo[d] > boxes[i].hi[d])
-        return {trInvalidArgument, fmt::format("{}: {}[{}] is {}: lo is above hi", kCreate, name, i,
-                                               box_text(boxes[i], dimensions))};
+        return {trInvalidArgument,
+                fmt::format("{}: {}[{}] is {}: lo is above hi", kCreate, name, i, box_text(boxes[i], dimensions))};
   return {};
 }
 
@@ -46,22 +46,23 @@ struct BoxCard {
 Status gather_boxes(Communicator& communicator, int dimensions, trDataType_t type, const RankBoxes& own,
                     std::vector<RankBoxes>* all) {
   std::vector<BoxCard> cards(communicator.ranks());
-  const BoxCard card{own.held.size(), own.needed.size(), static_cast<uint32_t>(dimensions), static_cast<uint32_t>(type)};
+  const BoxCard card{own.held.size(), own.needed.size(), static_cast<uint32_t>(dimensions),
+                     static_cast<uint32_t>(type)};
   TR_RETURN_IF_ERROR(communicator.allgather_bytes(&card, sizeof card, reinterpret_cast<std::byte*>(cards.data())));
   size_t most = 0;
   for (uint32_t rank = 0; rank < cards.size(); ++rank) {
     if (cards[rank].dimensions != card.dimensions || cards[rank].type != card.type)
-      return {trInvalidUsage, fmt::format("{}: rank {} has {} dimensions of type {}; rank {} has {} of type {}", kCreate,
-                                          communicator.rank(), card.dimensions, card.type, rank, cards[rank].dimensions,
-                                          cards[rank].type)};
+      return {trInvalidUsage, fmt::format("{}: rank {} has {} dimensions of type {}; rank {} has {} of type {}",
+                                          kCreate, communicator.rank(), card.dimensions, card.type, rank,
+                                          cards[rank].dimensions, cards[rank].type)};
     most = std::max(most, cards[rank].held + cards[rank].needed);
   }
   if (most == 0) return all->resize(cards.size()), Status();
   std::vector<trBox_t> mine = own.held, gathered(most * cards.size());
   mine.insert(mine.end(), own.needed.begin(), own.needed.end());
   mine.resize(most);
-  TR_RETURN_IF_ERROR(communicator.allgather_bytes(mine.data(), most * sizeof(trBox_t),
-                                                  reinterpret_cast<std::byte*>(gathered.data())));
+  TR_RETURN_IF_ERROR(
+      communicator.allgather_bytes(mine.data(), most * sizeof(trBox_t), reinterpret_cast<std::byte*>(gathered.data())));
   for (size_t rank = 0; rank < cards.size(); ++rank) {
     auto first = gathered.begin() + static_cast<std::ptrdiff_t>(rank * most);
     auto middle = first + static_cast<std::ptrdiff_t>(cards[rank].held);
@@ -117,8 +118,8 @@ Status start_exchange(trExchange* exchange, const void* const* held_data, void* 
   for (auto& rows : exchange->rows) {
     const void* data = rows->transfer.send ? held_data[rows->box] : needed_data[rows->box];
     if (data == nullptr)
-      return {trInvalidArgument, fmt::format("{}: {}_data[{}] is NULL", kName, rows->transfer.send ? "held" : "needed",
-                                             rows->box)};
+      return {trInvalidArgument,
+              fmt::format("{}: {}_data[{}] is NULL", kName, rows->transfer.send ? "held" : "needed", rows->box)};
     for (size_t i = 0; i < rows->pieces.size(); ++i)
       rows->pieces[i].base = static_cast<std::byte*>(const_cast<void*>(data)) + rows->offsets[i];
   }
@@ -141,14 +142,16 @@ Status start_exchange(trExchange* exchange, const void* const* held_data, void* 
 
 extern "C" {
 
-trResult_t trExchangeCreate(trExchange_t* exchange, int dimensions, int held_count, const trBox_t* held, int needed_count,
-                            const trBox_t* needed, trDataType_t datatype, trComm_t comm) {
+trResult_t trExchangeCreate(trExchange_t* exchange, int dimensions, int held_count, const trBox_t* held,
+                            int needed_count, const trBox_t* needed, trDataType_t datatype, trComm_t comm) {
   return guarded(find_slot(comm), [&]() -> Status {
     if (exchange == nullptr) return null_argument(kCreate, "exchange");
     if (dimensions < 1 || dimensions > TR_MAX_DIMENSIONS)
-      return {trInvalidArgument, fmt::format("{}: dimensions is {}; give 1 to {}", kCreate, dimensions, TR_MAX_DIMENSIONS)};
+      return {trInvalidArgument,
+              fmt::format("{}: dimensions is {}; give 1 to {}", kCreate, dimensions, TR_MAX_DIMENSIONS)};
     if (find_type(datatype) == nullptr)
-      return {trInvalidArgument, fmt::format("{}: datatype is {}; known are 0 to 14", kCreate, static_cast<int>(datatype))};
+      return {trInvalidArgument,
+              fmt::format("{}: datatype is {}; known are 0 to 14", kCreate, static_cast<int>(datatype))};
     TR_RETURN_IF_ERROR(check_boxes(dimensions, "held", held_count, held));
     TR_RETURN_IF_ERROR(check_boxes(dimensions, "needed", needed_count, needed));
     auto made = std::make_unique<trExchange>();
@@ -183,8 +186,8 @@ trResult_t trExchangeDestroy(trExchange_t exchange) {
 }
 
 trResult_t trSparseAllReduce(const int64_t* indices, const void* values, size_t rows, size_t row_elements,
-                             trDataType_t datatype, trRedOp_t op, int64_t* out_indices, void* out_values, size_t capacity,
-                             size_t* out_rows, trComm_t comm) {
+                             trDataType_t datatype, trRedOp_t op, int64_t* out_indices, void* out_values,
+                             size_t capacity, size_t* out_rows, trComm_t comm) {
   return guarded(find_slot(comm), [&]() -> Status {
     constexpr const char* kName = "trSparseAllReduce";
     if (out_rows == nullptr) return null_argument(kName, "out_rows");

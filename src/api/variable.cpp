@@ -117,8 +117,8 @@ extern "C" {
 
 trResult_t trAllGatherV(const void* sendbuf, size_t sendcount, void* recvbuf, const size_t* recvcounts,
                         const size_t* displs, trDataType_t datatype, trComm_t comm, trStream_t stream) {
-  return submit_blocks("trAllGatherV", Collective::kAllGather, sendbuf, recvbuf, &sendcount, recvcounts, displs, datatype,
-                       trSum, comm, stream);
+  return submit_blocks("trAllGatherV", Collective::kAllGather, sendbuf, recvbuf, &sendcount, recvcounts, displs,
+                       datatype, trSum, comm, stream);
 }
 
 trResult_t trReduceScatterV(const void* sendbuf, void* recvbuf, const size_t* recvcounts, trDataType_t datatype,
@@ -140,7 +140,8 @@ trResult_t trAllToAllV(const void* sendbuf, const size_t* sendcounts, const size
         ByteBlocks send, receive;
         TR_RETURN_IF_ERROR(send.fill(kName, communicator, "sendcounts", sendcounts, sdispls, sendbuf, size));
         TR_RETURN_IF_ERROR(receive.fill(kName, communicator, "recvcounts", recvcounts, rdispls, recvbuf, size));
-        if (sendbuf == recvbuf && send.total > 0) return bad(kName, rank, "sendbuf and recvbuf are the same: not in place");
+        if (sendbuf == recvbuf && send.total > 0)
+          return bad(kName, rank, "sendbuf and recvbuf are the same: not in place");
         if (sendcounts[rank] != recvcounts[rank])
           return bad(kName, rank, "sendcounts[{0}] is {1}, but recvcounts[{0}] is {2}", rank, sendcounts[rank],
                      recvcounts[rank]);
@@ -153,8 +154,8 @@ trResult_t trAllToAllV(const void* sendbuf, const size_t* sendcounts, const size
       });
 }
 
-trResult_t trGatherV(const void* sendbuf, size_t sendcount, void* recvbuf, const size_t* recvcounts, const size_t* displs,
-                     trDataType_t datatype, int root, trComm_t comm, trStream_t stream) {
+trResult_t trGatherV(const void* sendbuf, size_t sendcount, void* recvbuf, const size_t* recvcounts,
+                     const size_t* displs, trDataType_t datatype, int root, trComm_t comm, trStream_t stream) {
   constexpr const char* kName = "trGatherV";
   return submit_transfers(
       comm, lanes_of(kName, Collective::kGather, sendcount, datatype, root), stream,
@@ -206,34 +207,33 @@ trResult_t trScatterV(const void* sendbuf, const size_t* sendcounts, const size_
       });
 }
 
-trResult_t trSend(const void* sendbuf, size_t count, trDataType_t datatype, int peer, trComm_t comm, trStream_t stream) {
+trResult_t trSend(const void* sendbuf, size_t count, trDataType_t datatype, int peer, trComm_t comm,
+                  trStream_t stream) {
   Operation operation;
   operation.function = "trSend";
   operation.point_to_point = true;
-  return submit_transfers(comm, std::move(operation), stream,
-                          [&](Communicator& communicator, std::vector<Transfer>* transfers) -> Status {
-                            TR_RETURN_IF_ERROR(check_type("trSend", communicator.rank(), datatype));
-                            TR_RETURN_IF_ERROR(check_rank("trSend", communicator, "peer", peer));
-                            if (count > 0 && sendbuf == nullptr) return null_argument("trSend", "sendbuf");
-                            transfers->push_back({static_cast<uint32_t>(peer), true, View(sendbuf),
-                                                  count * find_type(datatype)->size});
-                            return {};
-                          });
+  return submit_transfers(
+      comm, std::move(operation), stream, [&](Communicator& communicator, std::vector<Transfer>* transfers) -> Status {
+        TR_RETURN_IF_ERROR(check_type("trSend", communicator.rank(), datatype));
+        TR_RETURN_IF_ERROR(check_rank("trSend", communicator, "peer", peer));
+        if (count > 0 && sendbuf == nullptr) return null_argument("trSend", "sendbuf");
+        transfers->push_back({static_cast<uint32_t>(peer), true, View(sendbuf), count * find_type(datatype)->size});
+        return {};
+      });
 }
 
 trResult_t trRecv(void* recvbuf, size_t count, trDataType_t datatype, int peer, trComm_t comm, trStream_t stream) {
   Operation operation;
   operation.function = "trRecv";
   operation.point_to_point = true;
-  return submit_transfers(comm, std::move(operation), stream,
-                          [&](Communicator& communicator, std::vector<Transfer>* transfers) -> Status {
-                            TR_RETURN_IF_ERROR(check_type("trRecv", communicator.rank(), datatype));
-                            TR_RETURN_IF_ERROR(check_rank("trRecv", communicator, "peer", peer));
-                            if (count > 0 && recvbuf == nullptr) return null_argument("trRecv", "recvbuf");
-                            transfers->push_back({static_cast<uint32_t>(peer), false, View(recvbuf),
-                                                  count * find_type(datatype)->size});
-                            return {};
-                          });
+  return submit_transfers(
+      comm, std::move(operation), stream, [&](Communicator& communicator, std::vector<Transfer>* transfers) -> Status {
+        TR_RETURN_IF_ERROR(check_type("trRecv", communicator.rank(), datatype));
+        TR_RETURN_IF_ERROR(check_rank("trRecv", communicator, "peer", peer));
+        if (count > 0 && recvbuf == nullptr) return null_argument("trRecv", "recvbuf");
+        transfers->push_back({static_cast<uint32_t>(peer), false, View(recvbuf), count * find_type(datatype)->size});
+        return {};
+      });
 }
 
 trResult_t trSendRecv(const void* sendbuf, size_t sendcount, int dest, void* recvbuf, size_t recvcount, int source,
@@ -242,8 +242,7 @@ trResult_t trSendRecv(const void* sendbuf, size_t sendcount, int dest, void* rec
   operation.function = "trSendRecv";
   operation.point_to_point = true;
   return submit_transfers(
-      comm, std::move(operation), stream,
-      [&](Communicator& communicator, std::vector<Transfer>* transfers) -> Status {
+      comm, std::move(operation), stream, [&](Communicator& communicator, std::vector<Transfer>* transfers) -> Status {
         TR_RETURN_IF_ERROR(check_type("trSendRecv", communicator.rank(), datatype));
         TR_RETURN_IF_ERROR(check_rank("trSendRecv", communicator, "dest", dest));
         TR_RETURN_IF_ERROR(check_rank("trSendRecv", communicator, "source", source));

@@ -15,11 +15,10 @@ constexpr uint32_t kPointToPointSignature = 0x70327032;
 // What all ranks of a collective must agree on, as 32 bits.
 uint32_t signature_of(const Operation& operation, uint64_t number) {
   // Numbers of operations that users made may differ between ranks.
-  const uint32_t op = operation.reduction == nullptr ? static_cast<uint32_t>(operation.op)
+  const uint32_t op = operation.reduction == nullptr             ? static_cast<uint32_t>(operation.op)
                       : operation.reduction->function == nullptr ? 254u
                                                                  : 255u;
-  uint64_t hash = number * 0x9E3779B97F4A7C15u +
-                  (operation.pairs || operation.blocks != nullptr ? 0 : operation.count);
+  uint64_t hash = number * 0x9E3779B97F4A7C15u + (operation.pairs || operation.blocks != nullptr ? 0 : operation.count);
   hash = (hash ^ hash >> 29) * 0xBF58476D1CE4E5B9u + (static_cast<uint64_t>(operation.type) << 8) + op +
          (static_cast<uint64_t>(operation.collective) << 16) + (static_cast<uint64_t>(operation.root) << 24) +
          (operation.pieces != nullptr ? 0x80000000u : 0);
@@ -60,8 +59,8 @@ trRedOp_t Communicator::add_reduction(std::shared_ptr<const Reduction> reduction
 Status Communicator::remove_reduction(trRedOp_t op) {
   const auto made = static_cast<size_t>(op) - trRedOpFirstCreated;
   if (op < trRedOpFirstCreated || made >= reductions_.size() || reductions_[made] == nullptr)
-    return {trInvalidArgument, fmt::format("op {} was not made on this communicator, or was destroyed",
-                                           static_cast<int>(op))};
+    return {trInvalidArgument,
+            fmt::format("op {} was not made on this communicator, or was destroyed", static_cast<int>(op))};
   reductions_[made] = nullptr;
   return {};
 }
@@ -131,7 +130,8 @@ void Communicator::find_regions(const Operation& operation) {
   if (operation.pieces != nullptr) return;
   // The larger buffer's size serves for both: the region that holds most of it is found.
   const size_t bytes = operation.elements(context_.ranks) * call_.memory_size();
-  const size_t block = (operation.blocks == nullptr ? operation.count : operation.blocks->parts.largest) * call_.memory_size();
+  const size_t block =
+      (operation.blocks == nullptr ? operation.count : operation.blocks->parts.largest) * call_.memory_size();
   const CollectiveInfo& info = *call_.layout.collective;
   const bool blocks = info.parts == Parts::kRanks;
   const bool whole_input = !blocks || CollectiveInfo::holds_all(info.input_index);
@@ -266,16 +266,18 @@ Status Communicator::make_lanes(const std::vector<Transfer>& transfers, const ch
       continue;
     }
     LaneItem item{transfer.send ? transfer.view : View(), transfer.send ? View() : transfer.view, transfer.bytes, {}};
-    items_of(transfer.send ? schedules_->send_lane(transfer.peer) : schedules_->receive_lane(transfer.peer)).push_back(item);
+    items_of(transfer.send ? schedules_->send_lane(transfer.peer) : schedules_->receive_lane(transfer.peer))
+        .push_back(item);
   }
   size_t k = 0;
   for (const Transfer& transfer : transfers) {
     if (transfer.peer != rank() || transfer.send) continue;
     auto& items = items_of(schedules_->copy_lane());
     if (k >= items.size() || items[k].count != transfer.bytes)
-      return {trInvalidUsage, fmt::format("{} on rank {}: its receive {} from itself ({} bytes) has no send to itself of "
-                                          "that size in the same group",
-                                          function, rank(), k, transfer.bytes)};
+      return {trInvalidUsage,
+              fmt::format("{} on rank {}: its receive {} from itself ({} bytes) has no send to itself of "
+                          "that size in the same group",
+                          function, rank(), k, transfer.bytes)};
     items[k++].output = transfer.view;
   }
   for (size_t i = 0; i < schedules.size(); ++i)

@@ -76,8 +76,9 @@ Status plan_transfers(const std::vector<RankBoxes>& ranks, int dimensions, std::
           take(&remaining, ranks[source].held[i], dimensions, {source, destination, i, j, {}}, transfers);
       }
       if (!remaining.empty())
-        return {trInvalidUsage, fmt::format("trExchangeCreate: nobody holds {} of the box {} that rank {} needs",
-                                            box_text(remaining[0], dimensions), box_text(needed, dimensions), destination)};
+        return {trInvalidUsage,
+                fmt::format("trExchangeCreate: nobody holds {} of the box {} that rank {} needs",
+                            box_text(remaining[0], dimensions), box_text(needed, dimensions), destination)};
     }
   return {};
 }

@@ -93,8 +93,8 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   std::string settings;
   for (const std::string& setting : agreed_settings(config)) settings += setting + "\n";
   settings += fmt::format("staging memory of a channel={}\n", made->layout_->staging_bytes);
-  TR_RETURN_IF_ERROR(bootstrap.meet(id, rank, ranks, config.timeout_ms, made->layout_->total_bytes, settings,
-                                    &descriptor));
+  TR_RETURN_IF_ERROR(
+      bootstrap.meet(id, rank, ranks, config.timeout_ms, made->layout_->total_bytes, settings, &descriptor));
   TR_RETURN_IF_ERROR(made->share_memory(descriptor, job_name(id), (allowed & ~kCmaBit) != 0));
   TR_RETURN_IF_ERROR(made->link(&bootstrap, allowed));
   *result = std::move(made);
@@ -109,8 +109,8 @@ Status Communicator::create_alone(const Config& config, std::unique_ptr<Communic
   made->cards_.resize(1);
   made->cards_[0].pid = static_cast<uint32_t>(getpid());
   made->links_ = std::make_unique<Links>();
-  TR_RETURN_IF_ERROR(made->links_->connect(made->cards_, {std::string(1, '\0')}, 0, *made->layout_, nullptr, made->area_,
-                                           {std::string()}));
+  TR_RETURN_IF_ERROR(made->links_->connect(made->cards_, {std::string(1, '\0')}, 0, *made->layout_, nullptr,
+                                           made->area_, {std::string()}));
   made->context_.connections = made->links_->connections();
   Machine machine;
   machine.llc_bytes = last_level_cache_bytes();
@@ -180,7 +180,8 @@ Status Communicator::link(Bootstrap* bootstrap, uint8_t allowed) {
   if (segment_) segment_->close_descriptor();  // every rank has opened it where it could
   std::vector<std::string> all_found;
   for (const std::string& other : blobs) {
-    if (other.size() < sizeof machine + context_.ranks) return {trInternalError, "a malformed report of a rank's links"};
+    if (other.size() < sizeof machine + context_.ranks)
+      return {trInternalError, "a malformed report of a rank's links"};
     all_found.push_back(other.substr(sizeof machine, context_.ranks));
   }
   links_ = std::make_unique<Links>();
@@ -221,10 +222,11 @@ Status Communicator::plan_schedules(const std::string& blob) {
                                                static_cast<uint32_t>(config_.channels));
   if (context_.rank == 0)
     log_line(LogLevel::kInfo,
-             fmt::format("communicator of {} ranks on {} cores: {}, {} KiB of staging memory a rank; a cache line takes {:.2f} "
-                         "us to another rank, data is exchanged at {:.1f} GB/s",
-                         context_.ranks, machine.cores, links_->summary(), layout_->staging_bytes * layout_->channels >> 10,
-                         machine.alpha_us, machine.exchange_gbps));
+             fmt::format(
+                 "communicator of {} ranks on {} cores: {}, {} KiB of staging memory a rank; a cache line takes {:.2f} "
+                 "us to another rank, data is exchanged at {:.1f} GB/s",
+                 context_.ranks, machine.cores, links_->summary(), layout_->staging_bytes * layout_->channels >> 10,
+                 machine.alpha_us, machine.exchange_gbps));
   // More ranks than cores: a spinning rank would keep the one from running that it waits for.
   spins_ = context_.ranks <= machine.cores ? kDefaultSpins : 0;
   return schedules_->check();
@@ -235,8 +237,8 @@ void Communicator::prepare_executor() {
   context_.wide_partials = config_.wide_partials;
   context_.status = own.status();
   for (uint32_t channel = 0; channel < layout_->channels; ++channel)
-    context_.pools[channel] = StagingPool(own.staging(), channel * layout_->staging_bytes, layout_->staging_bytes,
-                                          context_.ranks - 1);
+    context_.pools[channel] =
+        StagingPool(own.staging(), channel * layout_->staging_bytes, layout_->staging_bytes, context_.ranks - 1);
   exports_ = RegionExports(own.exports());
   execution_ = std::make_unique<Execution>(&context_);
   letters_ = std::make_unique<Letters>(&context_);
@@ -261,30 +263,45 @@ Communicator::~Communicator() {
 Communicator::Progress Communicator::advance() {
   if (in_letters_) {
     switch (letters_->advance()) {
-      case Letters::Progress::kBlocked: return Progress::kBlocked;
+      case Letters::Progress::kBlocked:
+        return Progress::kBlocked;
       case Letters::Progress::kFailed:
         (void)fail(watch_->link_failed(letters_->peer(), letters_->status()));
         return Progress::kFailed;
-      case Letters::Progress::kMismatch: (void)fail(watch_->mismatch(letters_->peer())); return Progress::kFailed;
-      case Letters::Progress::kDone: finish(); return Progress::kDone;
+      case Letters::Progress::kMismatch:
+        (void)fail(watch_->mismatch(letters_->peer()));
+        return Progress::kFailed;
+      case Letters::Progress::kDone:
+        finish();
+        return Progress::kDone;
     }
   }
   if (in_mailbox_) {
     switch (mailbox_.advance(call_)) {
-      case Mailbox::Progress::kBlocked: return Progress::kBlocked;
-      case Mailbox::Progress::kMismatch: (void)fail(watch_->mismatch(mailbox_.peer())); return Progress::kFailed;
-      case Mailbox::Progress::kDone: finish(); return Progress::kDone;
+      case Mailbox::Progress::kBlocked:
+        return Progress::kBlocked;
+      case Mailbox::Progress::kMismatch:
+        (void)fail(watch_->mismatch(mailbox_.peer()));
+        return Progress::kFailed;
+      case Mailbox::Progress::kDone:
+        finish();
+        return Progress::kDone;
     }
   }
   switch (execution_->advance()) {
-    case Execution::Progress::kBlocked: return Progress::kBlocked;
-    case Execution::Progress::kMoved: return Progress::kMoved;
-    case Execution::Progress::kDone: finish(); return Progress::kDone;
-    case Execution::Progress::kFailed: break;
+    case Execution::Progress::kBlocked:
+      return Progress::kBlocked;
+    case Execution::Progress::kMoved:
+      return Progress::kMoved;
+    case Execution::Progress::kDone:
+      finish();
+      return Progress::kDone;
+    case Execution::Progress::kFailed:
+      break;
   }
   bool differs = execution_->status().code() == trInvalidUsage;
   (void)fail(differs ? watch_->mismatch(execution_->peer())
-                       : watch_->link_failed(execution_->peer(), execution_->status()));
+                     : watch_->link_failed(execution_->peer(), execution_->status()));
   return Progress::kFailed;
 }
 
@@ -310,9 +327,13 @@ Status Communicator::run(const Operation& operation) {
   Backoff backoff(spins_);
   for (;;) {
     switch (advance()) {
-      case Progress::kDone: return {};
-      case Progress::kFailed: return failure_;
-      case Progress::kMoved: backoff.reset(); break;
+      case Progress::kDone:
+        return {};
+      case Progress::kFailed:
+        return failure_;
+      case Progress::kMoved:
+        backoff.reset();
+        break;
       case Progress::kBlocked:
         if (backoff.pause()) TR_RETURN_IF_ERROR(look_around());
     }

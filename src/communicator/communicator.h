@@ -102,9 +102,7 @@ class Communicator {
   void announce(const Operation& operation, const Program* program);
   void find_regions(const Operation& operation);
   void start_letters(const Operation& operation);
-  size_t most_letter_bytes() const {
-    return RegionTable::instance().empty() ? letter_bytes_ : mapped_letter_bytes_;
-  }
+  size_t most_letter_bytes() const { return RegionTable::instance().empty() ? letter_bytes_ : mapped_letter_bytes_; }
   void finish();
   Status fail(Status status);
 
@@ -121,11 +119,11 @@ class Communicator {
   std::unique_ptr<Execution> execution_;
   std::unique_ptr<Watch> watch_;
   std::unique_ptr<Letters> letters_;
-  size_t letter_bytes_ = 0;  // largest block for them
+  size_t letter_bytes_ = 0;         // largest block for them
   size_t mapped_letter_bytes_ = 0;  // ... when this process has memory that peers can read in place
   Mailbox mailbox_;
   Call call_;
-  std::shared_ptr<Compression> wire_;  // of all float32 sums, when the settings say so
+  std::shared_ptr<Compression> wire_;                         // of all float32 sums, when the settings say so
   std::vector<std::shared_ptr<const Reduction>> reductions_;  // by op - trRedOpFirstCreated
   bool in_mailbox_ = false;
   bool in_letters_ = false;

@@ -162,10 +162,17 @@ bool Engine::step(Task* task, Status* status, bool* moved) {
     if (*status = communicator.begin(task->operation); !status->ok()) return true;
   }
   switch (communicator.advance()) {
-    case Communicator::Progress::kDone: *moved = true; return true;
-    case Communicator::Progress::kFailed: *status = communicator.failure(); return true;
-    case Communicator::Progress::kMoved: *moved = true; return false;
-    case Communicator::Progress::kBlocked: break;
+    case Communicator::Progress::kDone:
+      *moved = true;
+      return true;
+    case Communicator::Progress::kFailed:
+      *status = communicator.failure();
+      return true;
+    case Communicator::Progress::kMoved:
+      *moved = true;
+      return false;
+    case Communicator::Progress::kBlocked:
+      break;
   }
   *status = communicator.look_around();
   return !status->ok();

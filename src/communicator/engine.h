@@ -27,14 +27,14 @@ using EventId = uint64_t;
 struct Task {
   enum class Kind : uint8_t { kOperation, kRecord, kWait, kCallback };
   Kind kind = Kind::kOperation;
-  bool owned = true;     // the engine deletes it when it has ended
+  bool owned = true;  // the engine deletes it when it has ended
   bool queued = false;
   bool started = false;
   StreamId stream = 0;
   Communicator* communicator = nullptr;  // kOperation
   Operation operation;
-  EventId event = 0;      // kRecord, kWait
-  uint64_t mark = 0;      // of the event
+  EventId event = 0;  // kRecord, kWait
+  uint64_t mark = 0;  // of the event
   trCallback callback = nullptr;
   void* context = nullptr;
   Backoff backoff;  // its count of polls only: says when to look around
@@ -105,7 +105,7 @@ class Engine {
   std::vector<Task*> batch_;           // first tasks of the active communicators, while the thread advances them
   size_t tasks_ = 0;                   // in all streams
   uint64_t next_id_ = 1;
-  pid_t thread_owner_ = 0;  // the process whose thread runs: a forked child has none yet
+  pid_t thread_owner_ = 0;           // the process whose thread runs: a forked child has none yet
   size_t forgetting_ = 0;            // threads in forget()
   Communicator* in_hand_ = nullptr;  // what the thread is advancing outside the mutex
 };

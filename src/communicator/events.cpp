@@ -20,7 +20,9 @@ void set_readable(int descriptor, bool readable) {
 
 }  // namespace
 
-Status Engine::unknown_event() const { return {trInvalidUsage, "event is not an event of trEventCreate, or was destroyed"}; }
+Status Engine::unknown_event() const {
+  return {trInvalidUsage, "event is not an event of trEventCreate, or was destroyed"};
+}
 
 EventId Engine::create_event() {
   std::lock_guard lock(mutex_);

@@ -53,10 +53,10 @@ uint8_t probe_peer(const RankCard& own, const RankCard& peer, const AreaLayout& 
   }
   if ((allowed & kCmaBit) != 0) {
     uint64_t nonce = 0;
-    Status status = own.pid_namespace != peer.pid_namespace
-                        ? Status(trSystemError, "the ranks are in different pid namespaces")
-                        : cma_read(static_cast<int>(peer.pid), peer.area_address + layout.nonce_offset, &nonce,
-                                   sizeof nonce);
+    Status status =
+        own.pid_namespace != peer.pid_namespace
+            ? Status(trSystemError, "the ranks are in different pid namespaces")
+            : cma_read(static_cast<int>(peer.pid), peer.area_address + layout.nonce_offset, &nonce, sizeof nonce);
     uint32_t nothing_yet = 0;  // what the counter holds anyway: the write itself is the proof
     uint64_t echo_address = peer.area_address + layout.fifo_offset_of(own.rank, 0) + offsetof(Fifo, acknowledged);
     if (status.ok()) status = cma_write(static_cast<int>(peer.pid), echo_address, &nothing_yet, sizeof nothing_yet);
@@ -95,8 +95,8 @@ std::string Links::probe(const std::vector<RankCard>& cards, uint32_t rank, cons
   reasons->assign(cards.size(), {});
   for (size_t peer = 0; peer < cards.size(); ++peer)
     if (peer != rank)
-      found[peer] = static_cast<char>(
-          probe_peer(cards[rank], cards[peer], layout, segment, allowed, &(*reasons)[peer]));
+      found[peer] =
+          static_cast<char>(probe_peer(cards[rank], cards[peer], layout, segment, allowed, &(*reasons)[peer]));
   return found;
 }
 
@@ -109,7 +109,9 @@ Status Links::connect(const std::vector<RankCard>& cards, const std::vector<std:
   for (uint32_t a = 0; a < ranks; ++a)
     for (uint32_t b = 0; b < ranks; ++b)
       if (a != b && (found[a][b] & found[b][a] & (kInProcessBit | kSharedMemoryBit)) == 0) all_mapped_ = false;
-  const auto reads = [&](uint32_t a, uint32_t b) { return (found[a][b] & found[b][a] & (kInProcessBit | kCmaBit)) != 0; };
+  const auto reads = [&](uint32_t a, uint32_t b) {
+    return (found[a][b] & found[b][a] & (kInProcessBit | kCmaBit)) != 0;
+  };
   for (uint32_t a = 0; a < ranks; ++a)
     for (uint32_t b = 0; b < a; ++b) all_fetch_ &= reads(a, b);
   bool warned = false;
@@ -123,8 +125,9 @@ Status Links::connect(const std::vector<RankCard>& cards, const std::vector<std:
     bool mapped = (both & (kInProcessBit | kSharedMemoryBit)) != 0;
     if (!warned && (!mapped || (both & (kInProcessBit | kRegionsBit)) == 0) && !reasons[peer].empty()) {
       warned = true;  // once: the other pairs say the same
-      log_line(LogLevel::kInfo, fmt::format("rank {} reaches rank {} by {}: {}", rank, peer,
-                                            mapped ? "shared memory without registered buffers" : "cma", reasons[peer]));
+      log_line(LogLevel::kInfo,
+               fmt::format("rank {} reaches rank {} by {}: {}", rank, peer,
+                           mapped ? "shared memory without registered buffers" : "cma", reasons[peer]));
     }
     if (mapped && (both & kInProcessBit) == 0 && (both & kRegionsBit) != 0)
       regions_[peer] = std::make_unique<PeerRegions>(
@@ -134,8 +137,10 @@ Status Links::connect(const std::vector<RankCard>& cards, const std::vector<std:
       auto& slot = connections_[size_t{channel} * ranks + peer];
       if (mapped) {
         AreaView view(segment->base() + layout.area_offset(peer), &layout);
-        MappedEndpoint endpoint{view.fifo(rank, channel), incoming,        view.staging(), view.status(),
-                                regions_[peer].get(),     (both & kCmaBit) != 0 ? static_cast<int>(cards[peer].pid) : 0};
+        MappedEndpoint endpoint{
+            view.fifo(rank, channel), incoming,
+            view.staging(),           view.status(),
+            regions_[peer].get(),     (both & kCmaBit) != 0 ? static_cast<int>(cards[peer].pid) : 0};
         slot = (both & kInProcessBit) != 0 ? connect_in_process(endpoint) : connect_shared_memory(endpoint);
       } else {
         uint64_t base = cards[peer].area_address;

@@ -25,12 +25,12 @@ struct RankCard {
   uint64_t pid_namespace;
   uint64_t process_token;  // differs between processes even where pids do not
   uint64_t nonce;
-  uint64_t area_address;   // of this rank's area in its own address space
+  uint64_t area_address;  // of this rank's area in its own address space
   int32_t segment_descriptor;
-  uint32_t in_segment;     // the area lies in the shared segment
+  uint32_t in_segment;  // the area lies in the shared segment
   uint64_t segment_inode;
-  cpu_set_t cores;         // that the calling thread may run on
-  uint32_t quota_cpus;     // of the rank's cgroup; 0 = no limit
+  cpu_set_t cores;      // that the calling thread may run on
+  uint32_t quota_cpus;  // of the rank's cgroup; 0 = no limit
   Location location;
 };
 

@@ -63,11 +63,12 @@ Status connect_local(const std::string& name, Clock::time_point deadline, int* r
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
       continue;
     }
-    Status status = errno == ECONNREFUSED
-                        ? Status(trRemoteError,
-                                 "nobody listens for this unique id on this machine: the process that made it has ended, "
-                                 "all its ranks have met already, or it was made on another machine")
-                        : system_error("connect");
+    Status status =
+        errno == ECONNREFUSED
+            ? Status(trRemoteError,
+                     "nobody listens for this unique id on this machine: the process that made it has ended, "
+                     "all its ranks have met already, or it was made on another machine")
+            : system_error("connect");
     close(fd);
     return status;
   }
@@ -129,8 +130,9 @@ Status receive_all(int socket, void* data, size_t bytes, Clock::time_point deadl
       next += got;
       bytes -= static_cast<size_t>(got);
     } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-      return {trRemoteError, "the meeting point of the communicator is gone: the process that made the unique id has "
-                             "ended"};
+      return {trRemoteError,
+              "the meeting point of the communicator is gone: the process that made the unique id has "
+              "ended"};
     } else if (!wait_for(socket, POLLIN, deadline)) {
       return {trTimeout, "the deadline passed while waiting for the other ranks to arrive"};
     }

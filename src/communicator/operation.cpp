@@ -61,7 +61,8 @@ Status check_reduction(const Operation& operation, uint32_t rank) {
                find_type(operation.reduction->scale_type)->name);
   }
   if (operation.compression != nullptr) {
-    if (operation.type != trFloat32) return bad(operation, rank, "datatype is {}; only float travels compressed", type.name);
+    if (operation.type != trFloat32)
+      return bad(operation, rank, "datatype is {}; only float travels compressed", type.name);
     if (operation.compression->error_feedback && operation.count > operation.compression->residual.size())
       return bad(operation, rank, "count is {}, but the compression keeps the residue of {} elements", operation.count,
                  operation.compression->residual.size());

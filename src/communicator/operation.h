@@ -21,9 +21,9 @@ class Communicator;
 
 // An operation that the user made.
 struct Reduction {
-  trDataType_t scale_type = trFloat32;     // pre-multiplied sum: the only type it takes
+  trDataType_t scale_type = trFloat32;  // pre-multiplied sum: the only type it takes
   alignas(16) std::array<std::byte, 16> scale{};
-  trReduceFunction function = nullptr;     // user-defined, unless nullptr
+  trReduceFunction function = nullptr;  // user-defined, unless nullptr
   void* context = nullptr;
   bool commutative = true;
 };

@@ -94,8 +94,8 @@ class RootService {
 
   void flush(Peer& peer) {
     while (!peer.out.empty()) {
-      ssize_t sent = send_with_descriptor(peer.fd, peer.out.data(), peer.out.size(),
-                                          peer.pass_descriptor ? segment_ : -1);
+      ssize_t sent =
+          send_with_descriptor(peer.fd, peer.out.data(), peer.out.size(), peer.pass_descriptor ? segment_ : -1);
       if (sent <= 0) return;  // full: poll says when; broken: the read side notices
       peer.pass_descriptor = false;
       peer.out.erase(0, static_cast<size_t>(sent));

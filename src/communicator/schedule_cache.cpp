@@ -59,12 +59,13 @@ const Choice& ScheduleCache::decide(Collective collective, uint32_t constraints,
   choice->mailbox = selection.best.protocol == Protocol::kMailbox;
   choice->by_root = std::vector<std::atomic<const Program*>>(info_of(collective).rooted ? plan_.ranks : 1);
   if (rank_ == 0 && log_enabled(LogLevel::kInfo))
-    log_line(LogLevel::kInfo,
-             fmt::format("{} of up to {}: {} ({}), {} channel(s), messages of up to {}, {:.2f} us predicted; trExplain() "
-                         "shows the alternatives",
-                         info_of(collective).name, format_bytes(bytes), choice->candidate.algorithm->name,
-                         protocol_name(choice->candidate.protocol), choice->candidate.channels,
-                         format_bytes(choice->candidate.chunk_bytes), choice->candidate.predicted_us));
+    log_line(
+        LogLevel::kInfo,
+        fmt::format("{} of up to {}: {} ({}), {} channel(s), messages of up to {}, {:.2f} us predicted; trExplain() "
+                    "shows the alternatives",
+                    info_of(collective).name, format_bytes(bytes), choice->candidate.algorithm->name,
+                    protocol_name(choice->candidate.protocol), choice->candidate.channels,
+                    format_bytes(choice->candidate.chunk_bytes), choice->candidate.predicted_us));
   choices_.push_back(std::move(choice));
   slot.store(choices_.back().get(), std::memory_order_release);
   return *choices_.back();
@@ -83,8 +84,8 @@ const Program& ScheduleCache::compile(const Choice& choice, uint32_t root) {
         candidate.algorithm->work({.ranks = plan_.ranks, .bytes = 1, .pipeline_chunks = candidate.pipeline_chunks})
             .max_span;
     for (uint32_t channel = 0; channel < candidate.channels; ++channel)
-      program->channels.push_back(
-          candidate.algorithm->build(plan_, rank_, Shape{channel, candidate.channels, candidate.pipeline_chunks, root}));
+      program->channels.push_back(candidate.algorithm->build(
+          plan_, rank_, Shape{channel, candidate.channels, candidate.pipeline_chunks, root}));
     slot = std::move(program);
   }
   const_cast<Choice&>(choice).by_root[root].store(slot.get(), std::memory_order_release);

@@ -44,7 +44,8 @@ class ScheduleCache {
   Status check();
   // The choice for a call whose larger buffer has `bytes` bytes; never fails after check().
   const Choice& choose(Collective collective, size_t bytes, uint32_t constraints) {
-    Table* table = tables_[static_cast<size_t>(collective) * kConstraintSets + constraints].load(std::memory_order_acquire);
+    Table* table =
+        tables_[static_cast<size_t>(collective) * kConstraintSets + constraints].load(std::memory_order_acquire);
     const Choice* choice = table == nullptr ? nullptr : table->bands[band_of(bytes)].load(std::memory_order_acquire);
     return choice != nullptr ? *choice : decide(collective, constraints, band_of(bytes));
   }
@@ -64,9 +65,7 @@ class ScheduleCache {
  private:
   static constexpr size_t kBands = 65;
   // Band b holds the sizes in (2^(b-1), 2^b].
-  static size_t band_of(size_t bytes) {
-    return bytes <= 1 ? 0 : 64 - static_cast<size_t>(__builtin_clzll(bytes - 1));
-  }
+  static size_t band_of(size_t bytes) { return bytes <= 1 ? 0 : 64 - static_cast<size_t>(__builtin_clzll(bytes - 1)); }
   struct Table {
     std::array<std::atomic<const Choice*>, kBands> bands{};
   };

@@ -20,8 +20,8 @@ struct SparseCard {
   uint32_t op;
 };
 
-Status gather_blocks(Communicator* communicator, const void* own, const std::vector<SparseCard>& cards, size_t row_bytes,
-                     std::byte* all) {
+Status gather_blocks(Communicator* communicator, const void* own, const std::vector<SparseCard>& cards,
+                     size_t row_bytes, std::byte* all) {
   auto blocks = std::make_shared<Blocks>();
   size_t at = 0;
   for (const SparseCard& card : cards) {
@@ -66,7 +66,8 @@ Status sparse_allreduce(Communicator* communicator, const SparseRows& own, int64
                         size_t capacity, size_t* out_rows) {
   const DataTypeInfo* type = find_type(own.type);
   if (type == nullptr || type->kind == TypeKind::kBool)
-    return {trInvalidArgument, fmt::format("{}: datatype is {}; give one that has sums", kName, static_cast<int>(own.type))};
+    return {trInvalidArgument,
+            fmt::format("{}: datatype is {}; give one that has sums", kName, static_cast<int>(own.type))};
   if (own.op != trSum && own.op != trAvg)
     return {trInvalidArgument, fmt::format("{}: op is {}; give trSum or trAvg", kName, static_cast<int>(own.op))};
   const size_t row_bytes = own.row_elements * type->size;
@@ -76,15 +77,15 @@ Status sparse_allreduce(Communicator* communicator, const SparseRows& own, int64
   size_t total = 0;
   for (uint32_t rank = 0; rank < cards.size(); ++rank) {
     if (cards[rank].row_elements != card.row_elements || cards[rank].type != card.type || cards[rank].op != card.op)
-      return {trInvalidUsage, fmt::format("{}: rank {} has rows of {} x {}, op {}; rank {} has rows of {} x {}, op {}", kName,
-                                          communicator->rank(), card.row_elements, card.type, card.op, rank,
+      return {trInvalidUsage, fmt::format("{}: rank {} has rows of {} x {}, op {}; rank {} has rows of {} x {}, op {}",
+                                          kName, communicator->rank(), card.row_elements, card.type, card.op, rank,
                                           cards[rank].row_elements, cards[rank].type, cards[rank].op)};
     total += cards[rank].rows;
   }
   std::vector<int64_t> indices(total);
   std::vector<std::byte> values(total * row_bytes);
-  TR_RETURN_IF_ERROR(gather_blocks(communicator, own.indices, cards, sizeof(int64_t),
-                                   reinterpret_cast<std::byte*>(indices.data())));
+  TR_RETURN_IF_ERROR(
+      gather_blocks(communicator, own.indices, cards, sizeof(int64_t), reinterpret_cast<std::byte*>(indices.data())));
   TR_RETURN_IF_ERROR(gather_blocks(communicator, own.values, cards, row_bytes, values.data()));
   // Gathered by rank and position: a stable sort keeps that order inside an index.
   std::vector<size_t> order(total);

@@ -13,8 +13,8 @@ inline constexpr size_t kSecretBytes = 32;  // crypto_auth_KEYBYTES
 struct UniqueId {
   char magic[8];  // "treering"
   uint32_t version;
-  uint32_t root_pid;                         // for messages
-  std::array<unsigned char, 16> job;         // names the meeting point
+  uint32_t root_pid;                  // for messages
+  std::array<unsigned char, 16> job;  // names the meeting point
   std::array<unsigned char, kSecretBytes> secret;
 };
 static_assert(sizeof(UniqueId) <= TR_UNIQUE_ID_BYTES);

@@ -93,7 +93,8 @@ Status Watch::link_failed(uint32_t peer, const Status& status) {
   if (peer == context_->rank) return fail(status);
   for (int i = 0; i < 50; ++i) {
     if (is_dead(peer))
-      return fail({trRemoteError, fmt::format("{} has died in or before {}: {}", describe(peer), place(), status.message())});
+      return fail(
+          {trRemoteError, fmt::format("{} has died in or before {}: {}", describe(peer), place(), status.message())});
     usleep(1000);
   }
   return fail({status.code(), fmt::format("{}, {}: {}", describe(peer), place(), status.message())});
@@ -162,14 +163,16 @@ Status Watch::mismatch(uint32_t peer) {
   RankStatusSnapshot other, own = snapshot_of(*context_->status);
   if (!read(peer, &other)) return fail({trRemoteError, fmt::format("{} is gone", describe(peer))});
   if (!counted_)
-    return fail({trInvalidUsage,
-                 fmt::format("rank {} receives from rank {} what that rank does not send: the k-th receive must have as "
-                             "many bytes as the k-th send, and collectives must stand between the same ones",
-                             context_->rank, peer)});
-  return fail({trInvalidUsage,
-               fmt::format("the ranks' calls differ at operation {}: rank {} called {}; rank {} called {} as its operation "
-                           "{}. All ranks must make the same calls in the same order",
-                           call_->operation, context_->rank, text_of(own), peer, text_of(other), other.operation)});
+    return fail(
+        {trInvalidUsage,
+         fmt::format("rank {} receives from rank {} what that rank does not send: the k-th receive must have as "
+                     "many bytes as the k-th send, and collectives must stand between the same ones",
+                     context_->rank, peer)});
+  return fail(
+      {trInvalidUsage,
+       fmt::format("the ranks' calls differ at operation {}: rank {} called {}; rank {} called {} as its operation "
+                   "{}. All ranks must make the same calls in the same order",
+                   call_->operation, context_->rank, text_of(own), peer, text_of(other), other.operation)});
 }
 
 void Watch::note_progress() {
@@ -197,12 +200,12 @@ Status Watch::check_alive(uint32_t waiting_for) {
     if (readable && counted_ && snapshot.completed >= call_->operation) continue;  // it has done its part
     if (!readable && peer != waiting_for) continue;
     if (readable && snapshot.left)
-      return fail({trRemoteError, fmt::format("{} destroyed its communicator before {} was complete", describe(peer),
-                                              place())});
+      return fail({trRemoteError,
+                   fmt::format("{} destroyed its communicator before {} was complete", describe(peer), place())});
     if (!readable || is_dead(peer))
-      return fail({trRemoteError, fmt::format("{} has died in or before {}; its last completed operation is {}",
-                                              describe(peer), place(),
-                                              readable ? std::to_string(snapshot.completed) : "unknown")});
+      return fail(
+          {trRemoteError, fmt::format("{} has died in or before {}; its last completed operation is {}", describe(peer),
+                                      place(), readable ? std::to_string(snapshot.completed) : "unknown")});
   }
   return {};
 }
@@ -244,10 +247,11 @@ Status Watch::deadline_verdict(uint32_t waiting_for) {
   if (not_entered.empty()) {
     RankStatusSnapshot snapshot;
     bool known = read(culprit, &snapshot);
-    not_entered = fmt::format(
-        "{} has shown no sign of life for {:.1f} s{}", describe(culprit),
-        std::chrono::duration<double>(Clock::now() - seen_[culprit].changed).count(),
-        known && snapshot.waiting_for != 0 ? fmt::format(" (it was waiting for rank {})", snapshot.waiting_for - 1) : "");
+    not_entered = fmt::format("{} has shown no sign of life for {:.1f} s{}", describe(culprit),
+                              std::chrono::duration<double>(Clock::now() - seen_[culprit].changed).count(),
+                              known && snapshot.waiting_for != 0
+                                  ? fmt::format(" (it was waiting for rank {})", snapshot.waiting_for - 1)
+                                  : "");
   }
   return {trTimeout, fmt::format("no progress within {} ms in {}: {}. Rank {} waited for rank {}", timeout_.count(),
                                  place(), not_entered, context_->rank, waiting_for)};

@@ -22,8 +22,7 @@ Status parse_integer(const std::string& text, const char* option, long low, long
 }
 
 Status parse_bool(const std::string& text, const char* option, bool* result) {
-  if (text != "0" && text != "1")
-    return {trInvalidArgument, fmt::format("{} is '{}'; give 0 or 1", option, text)};
+  if (text != "0" && text != "1") return {trInvalidArgument, fmt::format("{} is '{}'; give 0 or 1", option, text)};
   *result = text == "1";
   return {};
 }
@@ -107,16 +106,17 @@ const OptionRow kOptions[] = {
      },
      [](const Config& config) { return std::to_string(config.fusion_alignment); }},
     {"wire", "TREERING_WIRE", "fp16, bf16, fp8-e4m3 or fp8-e5m2", "none",
-     "Sums and averages of float32 by allreduce travel in this type and are accumulated in float32 (compression.md).", true,
+     "Sums and averages of float32 by allreduce travel in this type and are accumulated in float32 (compression.md).",
+     true,
      [](const std::string& text, Config* config) -> Status {
        for (const char* wire : kWires)
          if (text == wire) return config->wire = text, Status();
-       return {trInvalidArgument,
-               fmt::format("TREERING_WIRE is '{}'; give one of {}", text, fmt::join(kWires, ", "))};
+       return {trInvalidArgument, fmt::format("TREERING_WIRE is '{}'; give one of {}", text, fmt::join(kWires, ", "))};
      },
      [](const Config& config) { return config.wire.empty() ? std::string("none") : config.wire; }},
     {"link_mbps", "TREERING_LINK_MBPS", "Mbit/s, 0 to 1000000; 0 = not paced", "0",
-     "Paces what each rank sends, as a network link of that speed would. For trying out slow links on one machine.", true,
+     "Paces what each rank sends, as a network link of that speed would. For trying out slow links on one machine.",
+     true,
      [](const std::string& text, Config* config) {
        return parse_integer(text, "TREERING_LINK_MBPS", 0, kMaxLinkMbps, 1, &config->link_mbps);
      },
@@ -144,8 +144,8 @@ Status read_user_config(const trConfig_t* user, trConfig_t* full) {
                                            "TR_CONFIG_INITIALIZER",
                                            user->magic, TR_CONFIG_MAGIC)};
   if (user->size < offsetof(trConfig_t, timeout_ms))
-    return {trInvalidArgument, fmt::format("config->size is {}: initialise the struct with TR_CONFIG_INITIALIZER",
-                                           user->size)};
+    return {trInvalidArgument,
+            fmt::format("config->size is {}: initialise the struct with TR_CONFIG_INITIALIZER", user->size)};
   std::memcpy(full, user, std::min(user->size, sizeof(*full)));
   return {};
 }

@@ -23,10 +23,10 @@ struct Config {
   std::string transports;  // empty = all
   std::string name;
   bool deterministic = false;
-  int fusion_bytes = 64 << 20;   // 0 = calls of a group are not fused
-  int fusion_alignment = 64;     // bytes, a power of two
-  std::string wire;              // empty = float32 travels as it is
-  int link_mbps = 0;             // 0 = sends are not paced
+  int fusion_bytes = 64 << 20;  // 0 = calls of a group are not fused
+  int fusion_alignment = 64;    // bytes, a power of two
+  std::string wire;             // empty = float32 travels as it is
+  int link_mbps = 0;            // 0 = sends are not paced
 };
 
 struct OptionRow {

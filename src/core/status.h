@@ -25,8 +25,8 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-#define TR_RETURN_IF_ERROR(expression)                     \
-  do {                                                     \
+#define TR_RETURN_IF_ERROR(expression)                                            \
+  do {                                                                            \
     if (::treering::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)
 

@@ -72,7 +72,6 @@ constexpr const OpInfo* find_op(trRedOp_t op) {
   return nullptr;
 }
 
-
 // Whether an operation is defined for a type; both are known.
 constexpr bool supports(const DataTypeInfo& type, const OpInfo& op) {
   return (op.kinds >> static_cast<unsigned>(type.kind) & 1) != 0;

@@ -86,7 +86,8 @@ void Execution::bind(const Program& program, const Call& call) {
   chunks_of_part_ = first.chunks / first.parts;
   const auto channels = static_cast<uint32_t>(program.channels.size());
   size_t slices = elements <= largest ? 1 : std::max<size_t>(1, divide_up(elements, largest * chunks_of_part_));
-  if (slices > 1 || elements * blocks * call.type_size >= channels * kMinSliceBytes) slices = round_up(slices, channels);
+  if (slices > 1 || elements * blocks * call.type_size >= channels * kMinSliceBytes)
+    slices = round_up(slices, channels);
   const size_t chunks = slices * chunks_of_part_;
   chunk_elements_ = round_up(chunks == 1 ? elements : divide_up(elements, chunks), align);
   for (uint32_t c = 0; c < channels; ++c) {

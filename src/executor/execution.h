@@ -38,7 +38,7 @@ inline constexpr uint32_t kMaxChannels = 4;
 // The compiled programs of one rank, one a channel.
 struct Program {
   std::vector<Schedule> channels;
-  uint32_t max_span = 1;         // of all ranks' schedules: chunks must be of one size everywhere
+  uint32_t max_span = 1;  // of all ranks' schedules: chunks must be of one size everywhere
   const Algorithm* algorithm = nullptr;
   bool input_used_once = false;  // see properties.h; allows peers to work on the buffers of an in-place call
 };
@@ -62,19 +62,19 @@ struct Call {
   uint32_t signature = 0;
   Layout layout;
   View input, output;
-  std::span<const Lane> lanes;    // instead of layout, input and output
-  bool in_place = false;          // input and output share memory
-  trDataType_t type = trFloat32;  // of the elements of messages
-  size_t type_size = 0;           // of `type`
-  bool wide_memory = false;       // the buffers hold float32; `type` is what it travels as
+  std::span<const Lane> lanes;     // instead of layout, input and output
+  bool in_place = false;           // input and output share memory
+  trDataType_t type = trFloat32;   // of the elements of messages
+  size_t type_size = 0;            // of `type`
+  bool wide_memory = false;        // the buffers hold float32; `type` is what it travels as
   trDataType_t coded = trFloat32;  // float8: float32 travels in scaled blocks of it (block_float8.h)
   trRedOp_t op = trSum;
   const void* scale = nullptr;      // an element of `type` that every input is multiplied by
   trReduceFunction user = nullptr;  // combines instead of `op`
   void* user_context = nullptr;
-  size_t chunk_bytes = 0;  // largest message wanted, 0 = a slot; the same on every rank
+  size_t chunk_bytes = 0;                 // largest message wanted, 0 = a slot; the same on every rank
   size_t fetch_bytes = kMinFetchedBytes;  // of lanes: transfers from this size on are left to the kernel to copy
-  Region input_region;     // id 0: ordinary memory
+  Region input_region;                    // id 0: ordinary memory
   Region output_region;
 
   bool is_coded() const { return coded != trFloat32; }
@@ -140,7 +140,7 @@ class Execution {
     size_t stride = 1;  // from a slice to the next
     uint32_t link = 0;  // which of the connections to each peer
     const Lane* lane = nullptr;
-    size_t item = 0;    // of the lane
+    size_t item = 0;              // of the lane
     uint64_t staged[2] = {0, 0};  // of a lane: numbers of its last two posts that lie in slots
     bool done = true;
   };
@@ -148,16 +148,16 @@ class Execution {
   struct StepState {
     Channel* channel;
     uint32_t link;
-    const LaneItem* item;           // of a lane, else nullptr
+    const LaneItem* item;  // of a lane, else nullptr
     const Step* step;
     const Expansion* at;
-    size_t count;                   // elements of the step's chunks
-    bool wide_value;                // the value travels as float32
-    bool delivered;                 // the received value lies in the output already
-    bool needs_fetch;               // some received payload cannot be read in place
-    size_t wire_bytes;              // of the value
-    int slot;                       // staging slot, or StagingPool::kNone
-    std::byte* reference;           // user memory that holds the value after the step, or nullptr
+    size_t count;          // elements of the step's chunks
+    bool wide_value;       // the value travels as float32
+    bool delivered;        // the received value lies in the output already
+    bool needs_fetch;      // some received payload cannot be read in place
+    size_t wire_bytes;     // of the value
+    int slot;              // staging slot, or StagingPool::kNone
+    std::byte* reference;  // user memory that holds the value after the step, or nullptr
     const Region* reference_region;
   };
 
@@ -213,11 +213,11 @@ class Execution {
   bool wide_messages_ = false;
   bool wide_scratch_ = false;
   bool input_may_be_referenced_ = false;
-  bool fetches_ = false;  // large messages are left to the kernel to copy, where it can
-  std::vector<uint64_t> reference_targets_;  // by connection: posts that the peer must have read when the call ends
-  std::vector<uint32_t> referenced_;         // the connections with a target
+  bool fetches_ = false;                         // large messages are left to the kernel to copy, where it can
+  std::vector<uint64_t> reference_targets_;      // by connection: posts that the peer must have read when the call ends
+  std::vector<uint32_t> referenced_;             // the connections with a target
   std::vector<std::vector<std::byte>> scratch_;  // a channel's partial results
-  std::vector<std::byte> bounce_;  // parts of fetched payloads
+  std::vector<std::byte> bounce_;                // parts of fetched payloads
   // Of the step at hand; members, so that nothing is allocated.
   std::vector<Piece> pieces_;
   std::vector<Operand> sources_;

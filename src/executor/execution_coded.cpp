@@ -20,8 +20,8 @@ size_t bytes_at(size_t at, size_t count) { return encoded_bytes(count) - count +
 
 // Walks the runs of a local buffer that hold elements [done, done + count) of the piece.
 template <typename Visit>
-void Execution::visit_runs(const StepState& state, const Operand& operand, const Piece& piece, size_t done, size_t count,
-                           Visit visit) const {
+void Execution::visit_runs(const StepState& state, const Operand& operand, const Piece& piece, size_t done,
+                           size_t count, Visit visit) const {
   for (size_t at = 0; at < count;) {
     View::Run run{nullptr, count - at};
     if (operand.place == Place::kInput)
@@ -88,13 +88,13 @@ bool Execution::move_coded(const StepState& state) {
     if (result) decode_blocks(call_.coded, scales, bytes, count, value);
     for (const Operand& destination : destinations_) {
       if (destination.place == Place::kMessage) {
-        std::memcpy(destination.base + scales_at(done), scales, (count + kFloat8Block - 1) / kFloat8Block * sizeof(float));
+        std::memcpy(destination.base + scales_at(done), scales,
+                    (count + kFloat8Block - 1) / kFloat8Block * sizeof(float));
         std::memcpy(destination.base + bytes_at(done, state.count), bytes, count);
         continue;
       }
-      visit_runs(state, destination, pieces_[0], done, count, [&](float* data, size_t at, size_t length) {
-        std::memcpy(data, value + at, length * sizeof(float));
-      });
+      visit_runs(state, destination, pieces_[0], done, count,
+                 [&](float* data, size_t at, size_t length) { std::memcpy(data, value + at, length * sizeof(float)); });
     }
   }
   return true;

@@ -62,13 +62,18 @@ View::Run Execution::output_run(const StepState& state, const Piece& piece, size
   return call_.output.run(call_.layout.output_offset(piece.part) + piece.begin + done, count, call_.memory_size());
 }
 
-const void* Execution::address_of(const StepState& state, const Operand& operand, const Piece& piece, size_t done) const {
+const void* Execution::address_of(const StepState& state, const Operand& operand, const Piece& piece,
+                                  size_t done) const {
   size_t element = operand.wide ? sizeof(float) : call_.type_size;
   switch (operand.place) {
-    case Place::kMessage: return operand.base + (piece.packed + done) * element;
-    case Place::kScratch: return operand.base + (piece.scratch + done) * element;
-    case Place::kInput: return input_run(state, piece, done, 1).data;
-    case Place::kOutput: return output_run(state, piece, done, 1).data;
+    case Place::kMessage:
+      return operand.base + (piece.packed + done) * element;
+    case Place::kScratch:
+      return operand.base + (piece.scratch + done) * element;
+    case Place::kInput:
+      return input_run(state, piece, done, 1).data;
+    case Place::kOutput:
+      return output_run(state, piece, done, 1).data;
   }
   return nullptr;
 }
@@ -112,8 +117,8 @@ bool Execution::move_run(const StepState& state, ReduceCall* call, const Piece& 
   call->destinations = destination_addresses_.data();
   call->destination_count = destinations;
   if (plain && destinations == 1 && call->wide_sources == call->wide_destinations)
-    copy(destination_addresses_[0], source_addresses_[0], count * (call->wide_sources ? sizeof(float) : call_.type_size),
-         call->streaming != 0);
+    copy(destination_addresses_[0], source_addresses_[0],
+         count * (call->wide_sources ? sizeof(float) : call_.type_size), call->streaming != 0);
   else
     reduce(*call);
   return true;

@@ -68,8 +68,7 @@ void Execution::add_local_operand(const StepState& state) {
   uint16_t flags = state.step->flags;
   if ((flags & kInput) != 0) sources_.push_back({nullptr, Place::kInput, call_.wide_memory, false});
   if ((flags & kOutput) != 0) sources_.push_back({nullptr, Place::kOutput, call_.wide_memory, false});
-  if ((flags & kScratch) != 0)
-    sources_.push_back({scratch_[state.link].data(), Place::kScratch, wide_scratch_, false});
+  if ((flags & kScratch) != 0) sources_.push_back({scratch_[state.link].data(), Place::kScratch, wide_scratch_, false});
 }
 
 void Execution::add_stores(StepState* state) {
@@ -194,7 +193,9 @@ void Execution::post_sends(const StepState& state) {
         message.kind = PayloadKind::kUser;
         message.user = *reference_for(state, *connection);
         break;
-      case Mode::kDelivered: message.kind = PayloadKind::kDelivered; break;
+      case Mode::kDelivered:
+        message.kind = PayloadKind::kDelivered;
+        break;
     }
     connection->post(message);
     if (modes_[i] == Mode::kStaged) {

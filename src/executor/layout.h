@@ -94,7 +94,7 @@ struct Layout {
 struct LaneItem {
   View input, output;  // of the side that the lane has; both where a rank sends to itself
   size_t count = 0;
-  Region region;       // of the input
+  Region region;  // of the input
 };
 struct Lane {
   const struct Schedule* schedule = nullptr;

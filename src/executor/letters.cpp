@@ -25,8 +25,8 @@ void Letters::add_send(uint32_t peer, const void* data, size_t bytes) {
                     static_cast<std::byte*>(const_cast<void*>(data))});
 }
 void Letters::add_receive(uint32_t peer, void* data, size_t bytes) {
-  receives_.push_back({peer, static_cast<uint32_t>(bytes), lane_signature(call_->signature, bytes),
-                       static_cast<std::byte*>(data)});
+  receives_.push_back(
+      {peer, static_cast<uint32_t>(bytes), lane_signature(call_->signature, bytes), static_cast<std::byte*>(data)});
 }
 
 std::byte* Letters::input_of(uint32_t part) const {
@@ -62,7 +62,8 @@ void Letters::find_routes() {
   }
   for (uint32_t peer = 0; peer < ranks; ++peer)
     if (const uint32_t part = part_between(peer, rank); part != kNone) receive_routes_.push_back({peer, part});
-  same_data_ = info.parts == Parts::kOne || (info.parts == Parts::kRanks && !CollectiveInfo::holds_all(info.input_index));
+  same_data_ =
+      info.parts == Parts::kOne || (info.parts == Parts::kRanks && !CollectiveInfo::holds_all(info.input_index));
 }
 
 void Letters::start(const Call* call) {

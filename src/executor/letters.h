@@ -16,7 +16,7 @@ namespace treering {
 class Letters {
  public:
   enum class Progress { kBlocked, kDone, kMismatch, kFailed };
-  static constexpr size_t kMostBytes = 16384;  // of a block
+  static constexpr size_t kMostBytes = 16384;       // of a block
   static constexpr size_t kMostMappedBytes = 4096;  // ... where peers may read buffers in place, which letters do not
 
   explicit Letters(ExecutorContext* context);

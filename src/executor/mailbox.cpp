@@ -80,8 +80,9 @@ Mailbox::Progress Mailbox::advance(const Call& call) {
       ++line;
       done += kLine;
     } while (!shared && done < bytes_);
-    sources_[next_] = shared ? static_cast<const void*>(areas_[next_].shared_data(buffer))
-                             : bytes_ > kLine ? static_cast<const void*>(copy) : first->data;
+    sources_[next_] = shared           ? static_cast<const void*>(areas_[next_].shared_data(buffer))
+                      : bytes_ > kLine ? static_cast<const void*>(copy)
+                                       : first->data;
   }
   combine(call);
   return Progress::kDone;

@@ -11,8 +11,7 @@ namespace treering {
 namespace {
 
 inline constexpr size_t kMaskBits = 64;
-inline constexpr size_t kStreamingMinBytes =
-    1024;  // below, aligning the destination costs more than it saves
+inline constexpr size_t kStreamingMinBytes = 1024;  // below, aligning the destination costs more than it saves
 
 bool has_bit(uint64_t mask, size_t i) { return i < kMaskBits && ((mask >> i) & 1) != 0; }
 

@@ -20,10 +20,10 @@ inline constexpr size_t kMaxReduceDestinations = 16;  // likewise
 struct ReduceCall {
   trDataType_t type = trFloat32;
   trRedOp_t op = trSum;
-  uint32_t divisor = 1;             // applied once after the last source (avg on the step that completes it)
+  uint32_t divisor = 1;  // applied once after the last source (avg on the step that completes it)
   const void* const* sources = nullptr;
   size_t source_count = 0;
-  uint64_t wide_sources = 0;        // bit i: source i is float32 (narrow float types only; i < 64)
+  uint64_t wide_sources = 0;  // bit i: source i is float32 (narrow float types only; i < 64)
   void* const* destinations = nullptr;
   size_t destination_count = 0;
   uint64_t wide_destinations = 0;   // bit i: destination i is float32

@@ -58,8 +58,7 @@ CpuQuota read_cpu_quota(const std::string& root) {
     const size_t first = line.find(':');
     const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
     if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1),
-                      path = line.substr(second + 1);
+    const std::string controllers = line.substr(first + 1, second - first - 1), path = line.substr(second + 1);
     if (controllers.empty()) {
       for (const char* below : {"", "/unified"})
         for_each_level(mount + below, path, [&](const std::string& level) { read_version_2(best, level); });

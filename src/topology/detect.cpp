@@ -42,21 +42,18 @@ Status load(const DetectOptions& options, Hwloc& hwloc) {
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) return {trSystemError, "hwloc_topology_init failed"};
   hwloc.reset(raw);
-  for (const char* component :
-       kUnusedComponents)  // one that this hwloc does not have is refused, to no effect
+  for (const char* component : kUnusedComponents)  // one that this hwloc does not have is refused, to no effect
     (void)hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
   hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
   const char* from_environment = std::getenv("HWLOC_SYNTHETIC");
   std::string synthetic = options.synthetic;
-  if (synthetic.empty() && options.xml_path.empty() && from_environment != nullptr)
-    synthetic = from_environment;
+  if (synthetic.empty() && options.xml_path.empty() && from_environment != nullptr) synthetic = from_environment;
   if (!synthetic.empty() && hwloc_topology_set_synthetic(raw, synthetic.c_str()) != 0)
-    return {
-        trInvalidArgument,
-        fmt::format("the synthetic topology '{}' is not valid; write it like 'package:2 numa:1 core:4 pu:1'",
-                    synthetic)};
-  const std::string not_xml = fmt::format(
-      "'{}' is no readable hwloc XML file; make one with 'lstopo-no-graphics FILE.xml'", options.xml_path);
+    return {trInvalidArgument,
+            fmt::format("the synthetic topology '{}' is not valid; write it like 'package:2 numa:1 core:4 pu:1'",
+                        synthetic)};
+  const std::string not_xml =
+      fmt::format("'{}' is no readable hwloc XML file; make one with 'lstopo-no-graphics FILE.xml'", options.xml_path);
   if (!options.xml_path.empty() && hwloc_topology_set_xml(raw, options.xml_path.c_str()) != 0)
     return {trInvalidArgument, not_xml};
   if (hwloc_topology_load(raw) == 0) return {};
@@ -84,8 +81,7 @@ class Builder {
 
   std::vector<hwloc_obj_t> objects_of(hwloc_obj_type_t type) const {
     std::vector<hwloc_obj_t> objects;
-    for (hwloc_obj_t o = nullptr; (o = hwloc_get_next_obj_by_type(hwloc_, type, o)) != nullptr;)
-      objects.push_back(o);
+    for (hwloc_obj_t o = nullptr; (o = hwloc_get_next_obj_by_type(hwloc_, type, o)) != nullptr;) objects.push_back(o);
     return objects;
   }
 
@@ -125,8 +121,7 @@ class Builder {
       const hwloc_obj_t object = candidate.object;
       size_t parent = 0;
       for (size_t i = 1; i < sets.size() && !hwloc_bitmap_iszero(object->cpuset); ++i)
-        if (out_.nodes[i].kind != candidate.kind && hwloc_bitmap_isincluded(object->cpuset, sets[i]))
-          parent = i;
+        if (out_.nodes[i].kind != candidate.kind && hwloc_bitmap_isincluded(object->cpuset, sets[i])) parent = i;
       TopologyNode& node = out_.nodes[add(candidate.kind, "", static_cast<int32_t>(parent))];
       sets.push_back(object->cpuset);
       node.index = static_cast<int32_t>(object->logical_index);

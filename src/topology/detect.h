@@ -13,9 +13,8 @@
 namespace treering {
 
 struct DetectOptions {
-  std::string
-      synthetic;  // hwloc's words, such as "package:2 numa:1 core:4 pu:1"; else HWLOC_SYNTHETIC is taken
-  std::string xml_path;                       // a machine captured with lstopo
+  std::string synthetic;  // hwloc's words, such as "package:2 numa:1 core:4 pu:1"; else HWLOC_SYNTHETIC is taken
+  std::string xml_path;   // a machine captured with lstopo
   std::optional<std::vector<uint32_t>> cpus;  // in place of the inherited affinity, by OS index
   std::string root;                           // where /proc and /sys/fs/cgroup are looked for (tests)
 };

@@ -45,8 +45,7 @@ Location locate(const Topology& topology, std::span<const uint32_t> cpus, uint64
   const std::vector<CorePlace> places = core_places(topology, false);
   std::vector<const CorePlace*> usable;
   for (const CorePlace& place : places)
-    if (std::any_of(place.cpus.begin(), place.cpus.end(),
-                    [&](uint32_t cpu) { return allowed.count(cpu) != 0; }))
+    if (std::any_of(place.cpus.begin(), place.cpus.end(), [&](uint32_t cpu) { return allowed.count(cpu) != 0; }))
       usable.push_back(&place);
   Location location;
   location.host = host;

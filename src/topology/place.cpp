@@ -36,17 +36,15 @@ hwloc_topology_t machine() {
 Status bind_memory(void* memory, size_t bytes, int32_t numa_node) {
   if (numa_node < 0 || bytes == 0) return {};
   const hwloc_topology_t topology = machine();
-  if (topology == nullptr)
-    return {trSystemError, "memory cannot be bound: hwloc cannot read the machine's topology"};
+  if (topology == nullptr) return {trSystemError, "memory cannot be bound: hwloc cannot read the machine's topology"};
   if (hwloc_get_numanode_obj_by_os_index(topology, static_cast<unsigned>(numa_node)) == nullptr)
     return {trInvalidArgument,
             fmt::format("memory cannot be bound to NUMA node {}: this machine has no such node", numa_node)};
   const std::unique_ptr<hwloc_bitmap_s, FreeBitmap> nodes(hwloc_bitmap_alloc());
   hwloc_bitmap_only(nodes.get(), static_cast<unsigned>(numa_node));
-  if (hwloc_set_area_membind(topology, memory, bytes, nodes.get(), HWLOC_MEMBIND_BIND,
-                             HWLOC_MEMBIND_BYNODESET) != 0)
-    return {trSystemError, fmt::format("{} bytes cannot be bound to NUMA node {}: {}", bytes, numa_node,
-                                       std::strerror(errno))};
+  if (hwloc_set_area_membind(topology, memory, bytes, nodes.get(), HWLOC_MEMBIND_BIND, HWLOC_MEMBIND_BYNODESET) != 0)
+    return {trSystemError,
+            fmt::format("{} bytes cannot be bound to NUMA node {}: {}", bytes, numa_node, std::strerror(errno))};
   return {};
 }
 

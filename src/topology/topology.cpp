@@ -52,8 +52,7 @@ int32_t ancestor(const Topology& topology, int32_t index, NodeKind kind) {
 namespace {
 
 bool intersects(std::span<const uint32_t> a, std::span<const uint32_t> b) {
-  return std::any_of(a.begin(), a.end(),
-                     [&](uint32_t cpu) { return std::binary_search(b.begin(), b.end(), cpu); });
+  return std::any_of(a.begin(), a.end(), [&](uint32_t cpu) { return std::binary_search(b.begin(), b.end(), cpu); });
 }
 
 const TopologyNode* ancestor_node(const Topology& topology, size_t index, NodeKind kind) {
@@ -72,15 +71,12 @@ std::vector<CorePlace> core_places(const Topology& topology, bool allowed_only) 
     CorePlace place;
     place.core = node.index;
     place.cpus = node.cpus;
-    if (const TopologyNode* package = ancestor_node(topology, i, NodeKind::kPackage))
-      place.package = package->os_index;
-    if (const TopologyNode* numa = ancestor_node(topology, i, NodeKind::kNumaNode))
-      place.numa_node = numa->os_index;
+    if (const TopologyNode* package = ancestor_node(topology, i, NodeKind::kPackage)) place.package = package->os_index;
+    if (const TopologyNode* numa = ancestor_node(topology, i, NodeKind::kNumaNode)) place.numa_node = numa->os_index;
     if (const TopologyNode* cache = ancestor_node(topology, i, NodeKind::kCache)) place.cache = cache->index;
     places.push_back(std::move(place));
   }
-  std::sort(places.begin(), places.end(),
-            [](const CorePlace& a, const CorePlace& b) { return a.key() < b.key(); });
+  std::sort(places.begin(), places.end(), [](const CorePlace& a, const CorePlace& b) { return a.key() < b.key(); });
   return places;
 }
 

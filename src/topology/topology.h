@@ -30,10 +30,10 @@ const char* name_of(LinkKind kind);
 
 struct TopologyNode {
   NodeKind kind = NodeKind::kMachine;
-  std::string name;       // "package 0", "NVIDIA ...", "eth0"
-  int32_t parent = -1;    // index into Topology::nodes; -1 for the machine
-  int32_t index = -1;     // among the nodes of its kind, in hardware order
-  int32_t os_index = -1;  // the operating system's number (what binding calls take), -1 where it has none
+  std::string name;            // "package 0", "NVIDIA ...", "eth0"
+  int32_t parent = -1;         // index into Topology::nodes; -1 for the machine
+  int32_t index = -1;          // among the nodes of its kind, in hardware order
+  int32_t os_index = -1;       // the operating system's number (what binding calls take), -1 where it has none
   std::vector<uint32_t> cpus;  // the processing units inside, by OS index, ascending
   uint64_t memory_bytes = 0;   // of a NUMA node and of the machine
   uint64_t cache_bytes = 0;    // of a cache

@@ -47,20 +47,17 @@ bool overlaps_own_stack(uint64_t begin, uint64_t end) {
 
 Status refuse(const MapLine& line, const char* what) {
   return {trInvalidArgument,
-          fmt::format(
-              "the buffer lies in {} (mapping {:x}-{:x} {} {}), which cannot be registered; use memory from "
-              "malloc, new, a private anonymous mmap, or trMemAlloc",
-              what, line.begin, line.end, line.permissions, line.name)};
+          fmt::format("the buffer lies in {} (mapping {:x}-{:x} {} {}), which cannot be registered; use memory from "
+                      "malloc, new, a private anonymous mmap, or trMemAlloc",
+                      what, line.begin, line.end, line.permissions, line.name)};
 }
 
 Status check_line(const MapLine& line, bool guard_below) {
   if (std::strncmp(line.name, "[stack", 6) == 0) return refuse(line, "a stack");
   // Pages of an ended registration are ordinary memory of the user's that happens to be shareable.
   bool was_moved = std::strstr(line.name, kRegionFileName) != nullptr;
-  if (!was_moved && (line.inode != 0 || line.permissions[3] != 'p'))
-    return refuse(line, "a file or shared mapping");
-  if (std::strncmp(line.permissions, "rw", 2) != 0)
-    return refuse(line, "memory that is not readable and writable");
+  if (!was_moved && (line.inode != 0 || line.permissions[3] != 'p')) return refuse(line, "a file or shared mapping");
+  if (std::strncmp(line.permissions, "rw", 2) != 0) return refuse(line, "memory that is not readable and writable");
   // A thread's stack is an anonymous mapping with a guard page right below it.
   if (guard_below) return refuse(line, "what looks like a thread's stack (a guard page lies below it)");
   return {};
@@ -91,10 +88,9 @@ class OwnProcFile {
 Status check_plain_anonymous(const void* begin_pointer, size_t bytes) {
   uint64_t begin = reinterpret_cast<uint64_t>(begin_pointer), end = begin + bytes, covered = begin;
   if (overlaps_own_stack(begin, end))
-    return {trInvalidArgument,
-            fmt::format("the buffer {} lies in the calling thread's stack, which cannot be "
-                        "registered; use malloc or trMemAlloc",
-                        begin_pointer)};
+    return {trInvalidArgument, fmt::format("the buffer {} lies in the calling thread's stack, which cannot be "
+                                           "registered; use malloc or trMemAlloc",
+                                           begin_pointer)};
   std::unique_ptr<FILE, int (*)(FILE*)> maps(std::fopen("/proc/self/maps", "re"), &std::fclose);
   if (!maps) return {trSystemError, fmt::format("open /proc/self/maps: {}", std::strerror(errno))};
   char text[1024];
@@ -111,8 +107,8 @@ Status check_plain_anonymous(const void* begin_pointer, size_t bytes) {
     previous = line;
   }
   if (covered < end)
-    return {trInvalidArgument, fmt::format("the buffer {} of {} bytes is not mapped from {:x} on",
-                                           begin_pointer, bytes, covered)};
+    return {trInvalidArgument,
+            fmt::format("the buffer {} of {} bytes is not mapped from {:x} on", begin_pointer, bytes, covered)};
   return {};
 }
 
@@ -136,8 +132,7 @@ bool range_is_of_file(const void* begin_pointer, size_t bytes, uint64_t inode) {
   uint64_t first = begin / kPageBytes, last = (end - 1) / kPageBytes;
   for (uint64_t i = 0; i <= kSamples; ++i) {
     uint64_t entry = 0, page = first + (last - first) * i / kSamples;
-    if (pread(pagemap.descriptor(), &entry, sizeof entry, static_cast<off_t>(page * sizeof entry)) !=
-            sizeof entry ||
+    if (pread(pagemap.descriptor(), &entry, sizeof entry, static_cast<off_t>(page * sizeof entry)) != sizeof entry ||
         (entry >> 61 & 1) == 0)
       return false;
   }

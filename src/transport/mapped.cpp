@@ -34,8 +34,9 @@ class MappedConnection : public Connection {
   Status fetch(const Message& message, size_t offset, void* destination, size_t bytes) final {
     if (message.user.region == 0 && endpoint_.fetch_pid > 0)
       return cma_read(endpoint_.fetch_pid, message.user.offset + offset, destination, bytes);
-    return {trSystemError, "the peer refers to a registered buffer that this process cannot map (is /proc mounted, and "
-                           "may it open the peer's descriptors?); use ordinary buffers"};
+    return {trSystemError,
+            "the peer refers to a registered buffer that this process cannot map (is /proc mounted, and "
+            "may it open the peer's descriptors?); use ordinary buffers"};
   }
   const RankStatus* peer_status() const final { return endpoint_.peer_status; }
   bool read_status(RankStatusSnapshot* snapshot) final {

@@ -23,8 +23,7 @@ Status make_memfd(size_t bytes, int* descriptor, uint64_t* inode) {
   if (fd < 0) return {trSystemError, fmt::format("memfd_create: {}", std::strerror(errno))};
   struct stat info {};
   if (ftruncate(fd, static_cast<off_t>(bytes)) != 0 || fstat(fd, &info) != 0) {
-    Status status(trSystemError,
-                  fmt::format("ftruncate of a memfd to {} bytes: {}", bytes, std::strerror(errno)));
+    Status status(trSystemError, fmt::format("ftruncate of a memfd to {} bytes: {}", bytes, std::strerror(errno)));
     close(fd);
     return status;
   }
@@ -78,8 +77,7 @@ Status RegionTable::release(void* pointer) {
     Region& region = regions_[i];
     if (region.base != pointer || region.moved) continue;
     // A peer may hold its mapping until the communicator ends: give the pages back now.
-    (void)fallocate(region.descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
-                    static_cast<off_t>(region.bytes));
+    (void)fallocate(region.descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(region.bytes));
     munmap(region.base, region.bytes);
     drop(i);
     return {};
@@ -128,8 +126,7 @@ Status RegionTable::end_overlapped(std::byte* base, size_t bytes, bool* covered)
     const Region& region = regions_[i];
     if (base >= region.base + region.bytes || region.base >= base + bytes) continue;
     bool inside = base >= region.base && base + bytes <= region.base + region.bytes;
-    if (inside && (!region.moved || range_is_of_file(base, bytes, region.inode)))
-      return *covered = true, Status();
+    if (inside && (!region.moved || range_is_of_file(base, bytes, region.inode))) return *covered = true, Status();
     if (!region.moved)
       return {trInvalidArgument, fmt::format("the buffer {} of {} bytes lies partly in memory of trMemAlloc",
                                              static_cast<void*>(base), bytes)};
@@ -168,8 +165,7 @@ Region RegionTable::find(const void* buffer, size_t bytes) {
 
 bool RegionTable::is_live(uint32_t id) {
   std::lock_guard lock(mutex_);
-  return std::any_of(regions_.begin(), regions_.end(),
-                     [id](const Region& region) { return region.id == id; });
+  return std::any_of(regions_.begin(), regions_.end(), [id](const Region& region) { return region.id == id; });
 }
 
 bool RegionExports::publish(const Region& region) {

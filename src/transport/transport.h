@@ -48,9 +48,9 @@ struct Message {
   uint32_t signature = 0;  // of the operation: a receiver compares it with its own
   uint32_t bytes = 0;
   PayloadKind kind = PayloadKind::kInline;
-  bool wide = false;       // elements are float32 partial results of a 16-bit type
-  uint32_t due_us = 0;     // when a paced link (paced.h) has carried it; 0: no such link
-  UserAddress user;        // kUser: where; kStaging: offset is the offset in the staging memory
+  bool wide = false;           // elements are float32 partial results of a 16-bit type
+  uint32_t due_us = 0;         // when a paced link (paced.h) has carried it; 0: no such link
+  UserAddress user;            // kUser: where; kStaging: offset is the offset in the staging memory
   const void* data = nullptr;  // sender: kInline source. Receiver: the payload, or nullptr when only fetch() reaches it
 };
 

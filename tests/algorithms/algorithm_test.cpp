@@ -45,8 +45,7 @@ TEST(Expansion, EqualsTheDefinitionOfBlocks) {
           ASSERT_FALSE(at.done());
           ASSERT_EQ(at.position(), position++);
           ASSERT_EQ(at.step_index(), i);
-          ASSERT_EQ(at.chunk(), modulo(s.steps[i].chunk + k * block.chunk_stride, s.chunks))
-              << "seed " << seed;
+          ASSERT_EQ(at.chunk(), modulo(s.steps[i].chunk + k * block.chunk_stride, s.chunks)) << "seed " << seed;
           const uint32_t peer = modulo(s.peers[s.steps[i].send_first] + k * block.peer_stride, s.ranks);
           ASSERT_EQ(at.send_peer(0), peer) << "seed " << seed;
           ASSERT_EQ(at.receive_peer(0), peer) << "seed " << seed;
@@ -74,11 +73,9 @@ TEST(Algorithms, RefuseBadPlansAndShapes) {
     return check_build(algorithm, plan, rank, shape).message();
   };
   EXPECT_EQ(message(make_plan(4), 4, {}), "rank 4 does not exist: ranks are 0 to 3");
-  EXPECT_EQ(message(make_plan(4), 0, {.channel = 2, .channels = 2}),
-            "channel 2 does not exist: there are 2 channels");
+  EXPECT_EQ(message(make_plan(4), 0, {.channel = 2, .channels = 2}), "channel 2 does not exist: there are 2 channels");
   EXPECT_EQ(message(make_plan(4), 0, {.pipeline_chunks = 0}), "0 pipeline chunks: must be 1 to 65535");
-  EXPECT_EQ(message(make_plan(1025), 0, {}, kTwoShot),
-            "algorithm 'two-shot' takes 1 to 1024 ranks, not 1025");
+  EXPECT_EQ(message(make_plan(1025), 0, {}, kTwoShot), "algorithm 'two-shot' takes 1 to 1024 ranks, not 1025");
   Plan plan = make_plan(3);
   plan.ring[2] = 0;
   EXPECT_EQ(message(plan, 0, {}), "the plan's ring is no permutation of the ranks: rank 0 occurs twice");
@@ -89,8 +86,7 @@ TEST(Algorithms, RefuseBadPlansAndShapes) {
 TEST(Algorithms, ProgramsStaySmall) {
   for (const Algorithm* row : algorithms_of(Collective::kAllReduce))
     for (uint32_t n : {2u, 64u, 1000u}) {
-      const size_t steps =
-          row->build(make_plan(n), n / 2, {.channels = 2, .pipeline_chunks = 64}).steps.size();
+      const size_t steps = row->build(make_plan(n), n / 2, {.channels = 2, .pipeline_chunks = 64}).steps.size();
       EXPECT_LE(steps, row == &kHalvingDoubling ? 4 * std::log2(n) + 1 : 5) << row->name << " n " << n;
     }
 }
@@ -130,21 +126,19 @@ TEST(Algorithms, WorkAgreesWithTheSchedules) {
       for (uint32_t rank = 0; rank < n; ++rank) {
         double rank_messages = 0, rank_reduced = 0;
         for (uint32_t channel = 0; channel < channels_of_one_run(*row); ++channel) {
-          const Schedule s = row->build(
-              make_plan(n), rank,
-              {.channel = channel, .channels = channels_of_one_run(*row), .pipeline_chunks = pipeline});
+          const Schedule s =
+              row->build(make_plan(n), rank,
+                         {.channel = channel, .channels = channels_of_one_run(*row), .pipeline_chunks = pipeline});
           const ScheduleProperties p = properties_of(s);
           ASSERT_EQ(s.chunks, work.chunks) << row->name << " n " << n;
           ASSERT_LE(s.max_span, work.max_span) << row->name << " n " << n;
           rank_messages += static_cast<double>(p.messages_sent + p.messages_received);
-          rank_reduced +=
-              static_cast<double>(p.chunks_reduced) * n * 64 / s.chunks / channels_of_one_run(*row);
+          rank_reduced += static_cast<double>(p.chunks_reduced) * n * 64 / s.chunks / channels_of_one_run(*row);
         }
         messages = std::max(messages, rank_messages);
         reduced = std::max(reduced, rank_reduced);
       }
-      if (row ==
-          &kTree) {  // an odd n has a rank that is inner twice, the root of two ranks reduces two operands
+      if (row == &kTree) {  // an odd n has a rank that is inner twice, the root of two ranks reduces two operands
         EXPECT_LE(messages, 1.5 * work.messages) << n;
         EXPECT_GE(messages, 0.7 * work.messages) << n;
       } else {
@@ -165,9 +159,8 @@ std::string documented_row(const Algorithm& row, uint32_t n) {
     uint64_t rank_steps = 0, rank_messages = 0;
     double rank_bytes = 0;
     for (uint32_t channel = 0; channel < channels_of_one_run(row); ++channel) {
-      const Schedule s =
-          row.build(make_plan(n), rank,
-                    {.channel = channel, .channels = channels_of_one_run(row), .pipeline_chunks = pipeline});
+      const Schedule s = row.build(
+          make_plan(n), rank, {.channel = channel, .channels = channels_of_one_run(row), .pipeline_chunks = pipeline});
       const ScheduleProperties p = properties_of(s);
       rank_steps += p.steps;
       rank_messages += p.messages_sent;
@@ -181,8 +174,8 @@ std::string documented_row(const Algorithm& row, uint32_t n) {
     messages = std::max(messages, rank_messages);
     bytes = std::max(bytes, rank_bytes);
   }
-  return fmt::format("| {} | {} | {} | {} | {} | {} | {:.3f} B | {} |", info_of(row.collective).name,
-                     row.name, n, chunks, steps, messages, bytes, depth);
+  return fmt::format("| {} | {} | {} | {} | {} | {} | {:.3f} B | {} |", info_of(row.collective).name, row.name, n,
+                     chunks, steps, messages, bytes, depth);
 }
 
 TEST(Documentation, TableAgreesWithTheSchedules) {

@@ -21,8 +21,7 @@ inline Plan make_plan(uint32_t ranks, uint64_t shuffle_seed = 0) {
   return plan;
 }
 
-inline std::vector<Schedule> build_all(const Algorithm& algorithm, const Plan& plan,
-                                       const Shape& shape = {}) {
+inline std::vector<Schedule> build_all(const Algorithm& algorithm, const Plan& plan, const Shape& shape = {}) {
   std::vector<Schedule> schedules;
   for (uint32_t rank = 0; rank < plan.ranks; ++rank) schedules.push_back(algorithm.build(plan, rank, shape));
   return schedules;

@@ -61,8 +61,8 @@ class Mutants {
       : name_(std::move(name)), schedules_(std::move(schedules)), options_(options), rank_ordered_(rank_ordered) {}
 
   // Changes the schedule of one rank, verifies all, and puts the original back.
-  void change(const std::string& kind, uint32_t rank, size_t step,
-              const std::function<void(Schedule&)>& mutate, bool equivalent = false) {
+  void change(const std::string& kind, uint32_t rank, size_t step, const std::function<void(Schedule&)>& mutate,
+              bool equivalent = false) {
     const Schedule original = schedules_[rank];
     mutate(schedules_[rank]);
     for (bool exact : {false, true}) {
@@ -129,11 +129,9 @@ class Mutants {
     const auto ranks = static_cast<uint32_t>(schedules_.size());
     for (uint32_t shift : {1u, chunks - 1})
       if (chunks > 1 && (shift == 1 || chunks > 2))
-        change("wrong chunk", rank, i,
-               [&](Schedule& s) { s.steps[i].chunk = (s.steps[i].chunk + shift) % chunks; });
+        change("wrong chunk", rank, i, [&](Schedule& s) { s.steps[i].chunk = (s.steps[i].chunk + shift) % chunks; });
     for (uint32_t k = 0; k < uint32_t{step.receive_count} + step.send_count; ++k) {
-      const uint32_t at =
-          k < step.receive_count ? step.receive_first + k : step.send_first + k - step.receive_count;
+      const uint32_t at = k < step.receive_count ? step.receive_first + k : step.send_first + k - step.receive_count;
       for (uint32_t shift = 1; shift < ranks; ++shift)
         change(k < step.receive_count ? "wrong source" : "wrong target", rank, i,
                [&](Schedule& s) { s.peers[at] = (s.peers[at] + shift) % ranks; });
@@ -149,8 +147,7 @@ class Mutants {
       change(
           "wrong order", rank, i,
           [&](Schedule& s) {
-            s.steps[i].local_position =
-                static_cast<uint16_t>((step.local_position + 1) % (step.receive_count + 1));
+            s.steps[i].local_position = static_cast<uint16_t>((step.local_position + 1) % (step.receive_count + 1));
           },
           options_.collective != Collective::kAllReduce);
   }
@@ -166,8 +163,7 @@ class Mutants {
         if (bit == kSend) s.steps[i].send_count = 0;
         if (bit & (kInput | kOutput | kScratch)) s.steps[i].local_position = 0;
         // ... and so does kReduce with its second operand
-        const unsigned operands =
-            s.steps[i].receive_count + ((s.steps[i].flags & (kInput | kOutput | kScratch)) != 0);
+        const unsigned operands = s.steps[i].receive_count + ((s.steps[i].flags & (kInput | kOutput | kScratch)) != 0);
         if (operands == 1) s.steps[i].flags = static_cast<uint16_t>(s.steps[i].flags & ~kReduce);
         repair(s);
       });
@@ -214,15 +210,14 @@ TEST(VerifyMutants, EveryOneIsCaughtOrEquivalent) {
             for (Schedule& schedule : schedules) schedule = unrolled(schedule);
             const VerifyReport report = verify(schedules, options);
             ASSERT_TRUE(report.ok()) << algorithm->name << ", unrolled: " << report.error;
-            Mutants(fmt::format("{} {} n {} channel {} pipeline {}", info_of(collective).name, algorithm->name, n, channel,
-                                pipeline),
+            Mutants(fmt::format("{} {} n {} channel {} pipeline {}", info_of(collective).name, algorithm->name, n,
+                                channel, pipeline),
                     schedules, options, report.rank_ordered)
                 .all();
           }
   Mutants::print();
-  for (const char* kind :
-       {"drop step", "repeat step", "swap steps", "swap neighbours", "wrong chunk", "wrong source",
-        "wrong target", "wrong span", "wrong order", "dropped flag", "wrong operand"})
+  for (const char* kind : {"drop step", "repeat step", "swap steps", "swap neighbours", "wrong chunk", "wrong source",
+                           "wrong target", "wrong span", "wrong order", "dropped flag", "wrong operand"})
     EXPECT_GT(Mutants::caught(kind), 0u) << kind;
 }
 

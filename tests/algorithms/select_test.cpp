@@ -85,15 +85,15 @@ TEST(Select, ForcedAlgorithmAndChannelsAreHonoured) {
       const Selection s = choose(machine(4), {.ranks = 4, .bytes = bytes, .forced = algorithm->name});
       EXPECT_EQ(s.best.algorithm, algorithm);
     }
-  EXPECT_EQ(choose(machine(4), {.ranks = 4, .bytes = 1 << 20, .channels = 3, .forced = "ring"}).best.channels,
-            3u);
+  EXPECT_EQ(choose(machine(4), {.ranks = 4, .bytes = 1 << 20, .channels = 3, .forced = "ring"}).best.channels, 3u);
   Selection selection;
-  EXPECT_EQ(select(machine(4), {.ranks = 4, .forced = "rong"}, &selection).message(),
-            "unknown algorithm 'rong'; the known ones are: allreduce: one-shot, two-shot, ring, halving-doubling, tree; "
-            "reduce: direct, scatter-gather, tree; broadcast: direct, scatter-allgather, chain, binomial, tree; "
-            "allgather: direct, ring, bruck; reduce-scatter: direct, ring, halving; "
-            "alltoall: direct, pairwise, bruck; gather: direct, binomial; scatter: direct, binomial; "
-            "barrier: one-shot, halving-doubling, tree");
+  EXPECT_EQ(
+      select(machine(4), {.ranks = 4, .forced = "rong"}, &selection).message(),
+      "unknown algorithm 'rong'; the known ones are: allreduce: one-shot, two-shot, ring, halving-doubling, tree; "
+      "reduce: direct, scatter-gather, tree; broadcast: direct, scatter-allgather, chain, binomial, tree; "
+      "allgather: direct, ring, bruck; reduce-scatter: direct, ring, halving; "
+      "alltoall: direct, pairwise, bruck; gather: direct, binomial; scatter: direct, binomial; "
+      "barrier: one-shot, halving-doubling, tree");
   EXPECT_EQ(select(machine(4), {.ranks = 2000, .forced = "one-shot"}, &selection).message(),
             "no algorithm fits; one-shot: takes 1 to 1024 ranks, not 2000");
 }
@@ -101,8 +101,7 @@ TEST(Select, ForcedAlgorithmAndChannelsAreHonoured) {
 TEST(Select, InPlaceOneShotNeverReadsPeersDirectly) {
   for (bool in_place : {false, true}) {
     const Selection s =
-        choose(machine(4),
-               {.ranks = 4, .bytes = 1 << 16, .direct = true, .in_place = in_place, .forced = "one-shot"});
+        choose(machine(4), {.ranks = 4, .bytes = 1 << 16, .direct = true, .in_place = in_place, .forced = "one-shot"});
     bool direct = false;
     for (const Candidate& c : s.candidates) direct |= c.protocol == Protocol::kDirect;
     EXPECT_EQ(direct, !in_place);
@@ -134,16 +133,13 @@ TEST(Select, RangesCoverAllSizesAndAgreeWithSingleChoices) {
 TEST(Explain, TablesNameTheChoiceAndTheReasons) {
   std::string text;
   ASSERT_TRUE(explain_text(machine(2), {.ranks = 4, .bytes = 1 << 20, .in_place = true}, &text).ok());
-  EXPECT_EQ(
-      text.rfind("allreduce of 1 MiB: 4 ranks on 2 cores, ordinary buffers, in place (more ranks than cores",
-                 0),
-      0u)
+  EXPECT_EQ(text.rfind("allreduce of 1 MiB: 4 ranks on 2 cores, ordinary buffers, in place (more ranks than cores", 0),
+            0u)
       << text;
   for (const Algorithm* algorithm : algorithms_of(Collective::kAllReduce))
     EXPECT_NE(text.find(algorithm->name), std::string::npos) << text;
   EXPECT_NE(text.find("\n* "), std::string::npos) << text;
-  EXPECT_NE(text.find("left out: ring direct: the peers cannot reach the buffers"), std::string::npos)
-      << text;
+  EXPECT_NE(text.find("left out: ring direct: the peers cannot reach the buffers"), std::string::npos) << text;
   EXPECT_NE(text.find("left out: one-shot mailbox: 1048576 bytes are more than a mailbox takes (2048)"),
             std::string::npos)
       << text;

@@ -11,8 +11,7 @@ namespace {
 // Two ranks that exchange their inputs, each written down by hand: the base of most cases.
 std::vector<Schedule> exchange() { return build_all(kOneShot, make_plan(2)); }
 
-void expect_error(const std::vector<Schedule>& schedules, const std::string& part,
-                  VerifyOptions options = {}) {
+void expect_error(const std::vector<Schedule>& schedules, const std::string& part, VerifyOptions options = {}) {
   const VerifyReport report = verify(schedules, options);
   EXPECT_NE(report.error.find(part), std::string::npos) << "expected '" << part << "', got: " << report.error;
 }
@@ -70,8 +69,7 @@ TEST(Verifier, NamesMissingAndDoubledContributions) {
   auto schedules = build_all(kOneShot, make_plan(3));
   Step& reduce = schedules[1].steps[1];
   reduce.receive_count = 1;  // leaves out rank 2
-  expect_error(schedules, "rank 1 at step 1: chunk 0 is marked final but lacks the input of rank 2",
-               {.exact = true});
+  expect_error(schedules, "rank 1 at step 1: chunk 0 is marked final but lacks the input of rank 2", {.exact = true});
   expect_error(schedules, "chunk 0 is marked final but holds 2 inputs of 3");
 
   // 0 sends to 1 and 2, 1 sends the sum of both to 2, which adds what it got from 0 once more.
@@ -112,8 +110,7 @@ TEST(Verifier, FindsInPlaceHazards) {
   std::vector<Schedule> schedules;
   const uint32_t zero[] = {0}, one[] = {1};
   ScheduleBuilder first(0, 2, 1);
-  first.once(
-      {.flags = kReceive | kReduce | kInput | kStore | kFinal, .receive_from = one, .local_position = 0});
+  first.once({.flags = kReceive | kReduce | kInput | kStore | kFinal, .receive_from = one, .local_position = 0});
   first.once({.flags = kInput | kSend, .send_to = one});
   schedules.push_back(first.take());
   ScheduleBuilder second(1, 2, 1);
@@ -149,9 +146,9 @@ TEST(Verifier, FindsScratchHazards) {
       with_scratch.steps.push_back(step);
     }
     with_scratch.peers = schedules[0].peers;
-    expect_error({with_scratch, schedules[1]},
-                 i == 0 ? "rank 0 never uses scratch chunk 0"
-                        : "rank 0 at step 1: overwrites scratch chunk 0 before it was used");
+    expect_error({with_scratch, schedules[1]}, i == 0
+                                                   ? "rank 0 never uses scratch chunk 0"
+                                                   : "rank 0 at step 1: overwrites scratch chunk 0 before it was used");
   }
 }
 

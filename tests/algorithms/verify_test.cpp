@@ -14,9 +14,7 @@ namespace {
 
 class Stopwatch {
  public:
-  double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
 
  private:
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
@@ -137,10 +135,10 @@ TEST(Verify, ManyRanks) {
       const VerifyReport report =
           verify(build_all(*c.algorithm, plan, {.channel = 1, .channels = 2, .pipeline_chunks = 8, .root = n / 3}),
                  {.collective = c.algorithm->collective, .root = n / 3});
-      ASSERT_TRUE(report.ok()) << info_of(c.algorithm->collective).name << " " << c.algorithm->name << " n " << n << " shuffle seed " << n << ": "
-                               << report.error;
-      fmt::print("{:>16} {:>5} ranks {:>9} steps {:>9} messages {:.2f} s\n", c.algorithm->name, n,
-                 report.steps, report.messages, watch.seconds());
+      ASSERT_TRUE(report.ok()) << info_of(c.algorithm->collective).name << " " << c.algorithm->name << " n " << n
+                               << " shuffle seed " << n << ": " << report.error;
+      fmt::print("{:>16} {:>5} ranks {:>9} steps {:>9} messages {:.2f} s\n", c.algorithm->name, n, report.steps,
+                 report.messages, watch.seconds());
     }
 }
 

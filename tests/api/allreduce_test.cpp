@@ -16,7 +16,9 @@ namespace {
 constexpr size_t kSizes[] = {0, 1, 3, 17, 63, 64, 257, 1000, 4099, 65'537, 300'007};
 
 // Small integers: every sum is exact in float32, whatever its order.
-float input_value(int rank, size_t i, int round) { return static_cast<float>((i * 7 + static_cast<size_t>(rank * 3 + round)) % 23); }
+float input_value(int rank, size_t i, int round) {
+  return static_cast<float>((i * 7 + static_cast<size_t>(rank * 3 + round)) % 23);
+}
 
 float expected_sum(int ranks, size_t i, int round) {
   float sum = 0;
@@ -33,8 +35,8 @@ std::string check_sum(trComm_t comm, int rank, int ranks, float* input, float* o
   if (stream != nullptr && trStreamSynchronize(stream) != trSuccess) return trGetLastError(nullptr);
   for (size_t i = 0; i < count; ++i)
     if (output[i] != expected_sum(ranks, i, round))
-      return "rank " + std::to_string(rank) + ": element " + std::to_string(i) + " of " + std::to_string(count) + " is " +
-             std::to_string(output[i]) + ", not " + std::to_string(expected_sum(ranks, i, round));
+      return "rank " + std::to_string(rank) + ": element " + std::to_string(i) + " of " + std::to_string(count) +
+             " is " + std::to_string(output[i]) + ", not " + std::to_string(expected_sum(ranks, i, round));
   return {};
 }
 
@@ -67,8 +69,8 @@ TEST_P(Processes, SumInEverySize) {
     int round = 0;
     for (size_t count : kSizes)
       for (bool in_place : {false, true}) {
-        std::string error = check_sum(comm, rank, setting.ranks, input.data(), in_place ? input.data() : output.data(),
-                                      count, ++round);
+        std::string error =
+            check_sum(comm, rank, setting.ranks, input.data(), in_place ? input.data() : output.data(), count, ++round);
         if (!error.empty()) return say(error), 1;
       }
     TR_CHECK(trCommDestroy(comm));
@@ -155,15 +157,13 @@ TEST_P(ZeroCopy, SumInEverySize) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Memories, ZeroCopy,
-                         ::testing::Values(std::pair{Memory::kAllocated, "two-shot"}, std::pair{Memory::kAllocated, "ring"},
-                                           std::pair{Memory::kAllocated, "tree"},
-                                           std::pair{Memory::kAllocated, "halving-doubling"},
-                                           std::pair{Memory::kAllocated, "one-shot"},
-                                           std::pair{Memory::kRegistered, "two-shot"},
-                                           std::pair{Memory::kRegistered, "ring"},
-                                           std::pair{Memory::kRegisteredUnaligned, "two-shot"},
-                                           std::pair{Memory::kMixed, "two-shot"}, std::pair{Memory::kMixed, "ring"}));
+INSTANTIATE_TEST_SUITE_P(
+    Memories, ZeroCopy,
+    ::testing::Values(std::pair{Memory::kAllocated, "two-shot"}, std::pair{Memory::kAllocated, "ring"},
+                      std::pair{Memory::kAllocated, "tree"}, std::pair{Memory::kAllocated, "halving-doubling"},
+                      std::pair{Memory::kAllocated, "one-shot"}, std::pair{Memory::kRegistered, "two-shot"},
+                      std::pair{Memory::kRegistered, "ring"}, std::pair{Memory::kRegisteredUnaligned, "two-shot"},
+                      std::pair{Memory::kMixed, "two-shot"}, std::pair{Memory::kMixed, "ring"}));
 
 // Ranks of one process: every kind of driving them.
 class Threads : public ::testing::TestWithParam<const char*> {
@@ -211,8 +211,9 @@ TEST_P(Threads, OneThreadDrivesAllInAGroup) {
       auto index = static_cast<size_t>(rank);
       for (size_t i = 0; i < count; ++i) inputs[index][i] = input_value(rank, i, 1);
       for (auto* output : {&outputs, &seconds})
-        ASSERT_EQ(trAllReduce(inputs[index].data(), (*output)[index].data(), count, trFloat32, trSum, comms_[rank], nullptr),
-                  trSuccess);
+        ASSERT_EQ(
+            trAllReduce(inputs[index].data(), (*output)[index].data(), count, trFloat32, trSum, comms_[rank], nullptr),
+            trSuccess);
     }
     ASSERT_EQ(trGroupEnd(), trSuccess) << trGetLastError(nullptr);
     for (size_t rank = 0; rank < kRanks; ++rank)
@@ -253,7 +254,8 @@ TEST_P(Threads, BlockingCallWaitsForTheStream) {
       std::vector<float> buffer(50'000, 1.0f);
       if (rank == 0 && trAllReduce(buffer.data(), buffer.data(), buffer.size(), trFloat32, trSum, comms_[rank], stream))
         ++wrong;
-      if (rank != 0 && trAllReduce(buffer.data(), buffer.data(), buffer.size(), trFloat32, trSum, comms_[rank], nullptr))
+      if (rank != 0 &&
+          trAllReduce(buffer.data(), buffer.data(), buffer.size(), trFloat32, trSum, comms_[rank], nullptr))
         ++wrong;
       if (trAllReduce(buffer.data(), buffer.data(), buffer.size(), trFloat32, trSum, comms_[rank], nullptr)) ++wrong;
       for (float value : buffer) wrong += value != 16.0f;
@@ -274,20 +276,22 @@ INSTANTIATE_TEST_SUITE_P(Algorithms, Threads,
 
 // Every type and op, by threads of one process. Values are such that every result is exact.
 template <typename T>
-void check_type(trComm_t* comms, int ranks, trDataType_t type, trRedOp_t op, size_t count, double (*value)(int, size_t)) {
+void check_type(trComm_t* comms, int ranks, trDataType_t type, trRedOp_t op, size_t count,
+                double (*value)(int, size_t)) {
   std::vector<std::vector<T>> inputs(static_cast<size_t>(ranks), std::vector<T>(count)), outputs(inputs);
   ASSERT_EQ(trGroupStart(), trSuccess);
   for (int rank = 0; rank < ranks; ++rank) {
     auto index = static_cast<size_t>(rank);
     for (size_t i = 0; i < count; ++i) inputs[index][i] = static_cast<T>(value(rank, i));
-    ASSERT_EQ(trAllReduce(inputs[index].data(), outputs[index].data(), count, type, op, comms[rank], nullptr), trSuccess);
+    ASSERT_EQ(trAllReduce(inputs[index].data(), outputs[index].data(), count, type, op, comms[rank], nullptr),
+              trSuccess);
   }
   ASSERT_EQ(trGroupEnd(), trSuccess) << trGetLastError(nullptr);
   for (size_t i = 0; i < count; ++i) {
     double expected = value(0, i);
     for (int rank = 1; rank < ranks; ++rank) {
       double next = value(rank, i);
-      expected = op == trProd ? expected * next
+      expected = op == trProd  ? expected * next
                  : op == trMax ? std::max(expected, next)
                  : op == trMin ? std::min(expected, next)
                                : expected + next;
@@ -361,7 +365,8 @@ TEST(Rounding, OnceOrOnceAHopAsDocumented) {
       if (!forwards || wide) {
         EXPECT_EQ(rounded_more, 0u) << algorithm << " must round once";
       } else {
-        EXPECT_GT(rounded_more, 0u) << algorithm << " forwards rounded partial sums: the test would not notice a change";
+        EXPECT_GT(rounded_more, 0u) << algorithm
+                                    << " forwards rounded partial sums: the test would not notice a change";
       }
       for (trComm_t comm : comms) trCommDestroy(comm);
     }

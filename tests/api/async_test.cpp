@@ -25,8 +25,9 @@ struct Async : ::testing::Test {
   void sum_all(std::vector<std::vector<float>>* buffers, int first = 0, int last = kRanks) {
     for (int rank = first; rank < last; ++rank) {
       auto& buffer = (*buffers)[static_cast<size_t>(rank)];
-      ASSERT_EQ(trAllReduce(buffer.data(), buffer.data(), buffer.size(), trFloat32, trSum, ranks.comm(rank), streams[rank]),
-                trSuccess);
+      ASSERT_EQ(
+          trAllReduce(buffer.data(), buffer.data(), buffer.size(), trFloat32, trSum, ranks.comm(rank), streams[rank]),
+          trSuccess);
     }
   }
 };
@@ -115,9 +116,10 @@ TEST_F(Async, CallbackGetsTheFailure) {
   float value = 1;
   std::atomic<int> seen{-1};
   ASSERT_EQ(trAllReduce(&value, &value, 1, trFloat32, trSum, pair.comm(0), stream), trSuccess);
-  ASSERT_EQ(trStreamAddCallback(stream, [](trResult_t result, void* context) { *static_cast<std::atomic<int>*>(context) = result; },
-                                &seen),
-            trSuccess);
+  ASSERT_EQ(
+      trStreamAddCallback(
+          stream, [](trResult_t result, void* context) { *static_cast<std::atomic<int>*>(context) = result; }, &seen),
+      trSuccess);
   double other = 1;  // another type: the ranks' calls differ
   EXPECT_EQ(trAllReduce(&other, &other, 1, trFloat64, trSum, pair.comm(1), nullptr), trInvalidUsage);
   EXPECT_EQ(trStreamSynchronize(stream), trInvalidUsage);
@@ -134,7 +136,8 @@ TEST_F(Async, PersistentOperationsOnStreamsAndWithout) {
       const auto r = static_cast<size_t>(rank);
       gathered[rank].resize(9);
       trStream_t stream = streamed ? streams[rank] : nullptr;
-      ASSERT_EQ(trAllReduce(buffers[r].data(), buffers[r].data(), 5000, trFloat32, trSum, ranks.comm(rank), stream), trSuccess);
+      ASSERT_EQ(trAllReduce(buffers[r].data(), buffers[r].data(), 5000, trFloat32, trSum, ranks.comm(rank), stream),
+                trSuccess);
       ASSERT_EQ(trAllGather(small[r].data(), gathered[rank].data(), 3, trFloat32, ranks.comm(rank), stream), trSuccess);
     }
     trPersistent_t persistent = nullptr;

@@ -28,7 +28,7 @@ struct Case {
   const char* name;
   std::vector<const char*> algorithms;
   bool rooted;
-  int (*input_blocks)(int rank, int n, int root);   // 0: not used
+  int (*input_blocks)(int rank, int n, int root);  // 0: not used
   int (*output_blocks)(int rank, int n, int root);
   trResult_t (*call)(const void*, void*, size_t, int root, trComm_t);
   // Element i of block b of rank r's output, of blocks of `count` elements.
@@ -46,44 +46,78 @@ int root_one(int rank, int, int root) { return rank == root ? 1 : 0; }
 int root_all(int rank, int n, int root) { return rank == root ? n : 0; }
 
 const Case kCases[] = {
-    {"allreduce", {"one-shot", "two-shot", "ring", "halving-doubling", "tree"}, false, one, one,
+    {"allreduce",
+     {"one-shot", "two-shot", "ring", "halving-doubling", "tree"},
+     false,
+     one,
+     one,
      [](const void* in, void* out, size_t count, int, trComm_t comm) {
        return trAllReduce(in, out, count, trInt32, trSum, comm, nullptr);
      },
      [](int, int n, int, size_t, size_t i, size_t) { return sum_of(n, i); }},
-    {"reduce", {"direct", "scatter-gather", "tree"}, true, one, root_one,
+    {"reduce",
+     {"direct", "scatter-gather", "tree"},
+     true,
+     one,
+     root_one,
      [](const void* in, void* out, size_t count, int root, trComm_t comm) {
        return trReduce(in, out, count, trInt32, trSum, root, comm, nullptr);
      },
      [](int, int n, int, size_t, size_t i, size_t) { return sum_of(n, i); }},
-    {"broadcast", {"direct", "scatter-allgather", "chain", "binomial", "tree"}, true, root_one, one,
+    {"broadcast",
+     {"direct", "scatter-allgather", "chain", "binomial", "tree"},
+     true,
+     root_one,
+     one,
      [](const void* in, void* out, size_t count, int root, trComm_t comm) {
        return trBroadcast(in, out, count, trInt32, root, comm, nullptr);
      },
      [](int, int, int root, size_t, size_t i, size_t) { return value_of(root, i); }},
-    {"allgather", {"direct", "ring", "bruck"}, false, one, all,
+    {"allgather",
+     {"direct", "ring", "bruck"},
+     false,
+     one,
+     all,
      [](const void* in, void* out, size_t count, int, trComm_t comm) {
        return trAllGather(in, out, count, trInt32, comm, nullptr);
      },
      [](int, int, int, size_t block, size_t i, size_t) { return value_of(static_cast<int>(block), i); }},
-    {"reduce-scatter", {"direct", "ring", "halving"}, false, all, one,
+    {"reduce-scatter",
+     {"direct", "ring", "halving"},
+     false,
+     all,
+     one,
      [](const void* in, void* out, size_t count, int, trComm_t comm) {
        return trReduceScatter(in, out, count, trInt32, trSum, comm, nullptr);
      },
-     [](int rank, int n, int, size_t, size_t i, size_t count) { return sum_of(n, static_cast<size_t>(rank) * count + i); }},
-    {"alltoall", {"direct", "pairwise", "bruck"}, false, all, all,
+     [](int rank, int n, int, size_t, size_t i, size_t count) {
+       return sum_of(n, static_cast<size_t>(rank) * count + i);
+     }},
+    {"alltoall",
+     {"direct", "pairwise", "bruck"},
+     false,
+     all,
+     all,
      [](const void* in, void* out, size_t count, int, trComm_t comm) {
        return trAllToAll(in, out, count, trInt32, comm, nullptr);
      },
      [](int rank, int, int, size_t block, size_t i, size_t count) {
        return value_of(static_cast<int>(block), static_cast<size_t>(rank) * count + i);
      }},
-    {"gather", {"direct", "binomial"}, true, one, root_all,
+    {"gather",
+     {"direct", "binomial"},
+     true,
+     one,
+     root_all,
      [](const void* in, void* out, size_t count, int root, trComm_t comm) {
        return trGather(in, out, count, trInt32, root, comm, nullptr);
      },
      [](int, int, int, size_t block, size_t i, size_t) { return value_of(static_cast<int>(block), i); }},
-    {"scatter", {"direct", "binomial"}, true, root_all, one,
+    {"scatter",
+     {"direct", "binomial"},
+     true,
+     root_all,
+     one,
      [](const void* in, void* out, size_t count, int root, trComm_t comm) {
        return trScatter(in, out, count, trInt32, root, comm, nullptr);
      },
@@ -96,7 +130,8 @@ void check_once(RankGroup& ranks, const Case& c, size_t count, int root, bool in
   const int n = ranks.count();
   std::vector<Values> inputs, outputs;
   for (int rank = 0; rank < n; ++rank) {
-    const auto in = static_cast<size_t>(c.input_blocks(rank, n, root)), out = static_cast<size_t>(c.output_blocks(rank, n, root));
+    const auto in = static_cast<size_t>(c.input_blocks(rank, n, root)),
+               out = static_cast<size_t>(c.output_blocks(rank, n, root));
     inputs.emplace_back(in * count + 1);
     outputs.emplace_back(std::max(in, out) * count + 1, kUnwritten);
     for (size_t i = 0; i < in * count; ++i) inputs.back()[i] = value_of(rank, i);
@@ -104,7 +139,8 @@ void check_once(RankGroup& ranks, const Case& c, size_t count, int root, bool in
   std::vector<int32_t*> results(static_cast<size_t>(n));
   ranks.run([&](int rank, trComm_t comm) {
     const auto r = static_cast<size_t>(rank);
-    const auto in = static_cast<size_t>(c.input_blocks(rank, n, root)), out = static_cast<size_t>(c.output_blocks(rank, n, root));
+    const auto in = static_cast<size_t>(c.input_blocks(rank, n, root)),
+               out = static_cast<size_t>(c.output_blocks(rank, n, root));
     results[r] = outputs[r].data();
     if (!in_place || in == 0 || out == 0) return c.call(inputs[r].data(), results[r], count, root, comm);
     // One buffer; the smaller is this rank's block of the larger.
@@ -133,7 +169,7 @@ void check(const Case& c, const char* algorithm) {
   for (int n = 1; n <= 9; ++n) {
     RankGroup ranks(n, config_of(algorithm == nullptr ? nullptr : forced.c_str()));
     for (size_t count : {size_t{0}, size_t{1}, size_t{7}, size_t{509}, size_t{20'011}})
-      for (int root = 0; root < (c.rooted ? n : 1); root += n > 4 ? 3 : 1)
+      for (int root = 0; root<(c.rooted ? n : 1); root += n> 4 ? 3 : 1)
         for (bool in_place : {false, true}) {
           check_once(ranks, c, count, root, in_place, std::string(c.name) + " " + (algorithm ? algorithm : "chosen"));
           if (::testing::Test::HasFatalFailure()) return;

@@ -54,10 +54,12 @@ TEST(Compression, SameBitsOnAllRanksWithinTheBound) {
             const Buffers& result = in_place ? in : out;
             for (size_t i = 0; i < count; ++i) {
               double exact = 0, magnitudes = 0;
-              for (const auto& buffer : original) exact += static_cast<double>(buffer[i]), magnitudes += std::fabs(buffer[i]);
+              for (const auto& buffer : original)
+                exact += static_cast<double>(buffer[i]), magnitudes += std::fabs(buffer[i]);
               const double bound = n == 1 ? 0 : 1.01 * (n + 1) * static_cast<double>(wire.unit) * magnitudes + 1e-4;
               ASSERT_LE(std::fabs(static_cast<double>(result[0][i]) - exact), bound)
-                  << wire.name << " " << (algorithm ? algorithm : "chosen") << " n " << n << " element " << i << " of " << count;
+                  << wire.name << " " << (algorithm ? algorithm : "chosen") << " n " << n << " element " << i << " of "
+                  << count;
             }
             for (const auto& buffer : result)
               ASSERT_TRUE(std::equal(buffer.begin(), buffer.end(), result[0].begin()))
@@ -105,12 +107,14 @@ TEST(Compression, ErrorFeedbackCarriesTheResidue) {
       for (int step = 0; step < kSteps; ++step) {
         ranks.run([&](int rank, trComm_t comm) {
           auto r = static_cast<size_t>(rank);
-          return trAllReduceCompressed(gradients[r].data(), out[r].data(), kCount, trSum, compressions[r], comm, nullptr);
+          return trAllReduceCompressed(gradients[r].data(), out[r].data(), kCount, trSum, compressions[r], comm,
+                                       nullptr);
         });
         for (size_t i = 0; i < kCount; ++i) total[i] += static_cast<double>(out[0][i]);
       }
       for (size_t i = 0; i < kCount; ++i)
-        errors[feedback] += std::fabs(total[i] / kSteps - static_cast<double>(gradients[0][i] + gradients[1][i])) / kCount;
+        errors[feedback] +=
+            std::fabs(total[i] / kSteps - static_cast<double>(gradients[0][i] + gradients[1][i])) / kCount;
       for (auto& compression : compressions) EXPECT_EQ(trCompressionDestroy(compression), trSuccess);
     }
     // What the rounding of the result takes is not carried on; it is unbiased over the steps.
@@ -184,9 +188,11 @@ TEST(Fusion, EqualsOneCallForEach) {
           const auto r = static_cast<size_t>(rank);
           for (size_t t = 0; t < in.size(); ++t) {
             float* to = t % 2 == 0 ? out[t][r].data() : in[t][r].data();  // half of them in place
-            if (trResult_t result = trAllReduce(in[t][r].data(), to, counts[t], trFloat32, trMax, comm, nullptr)) return result;
+            if (trResult_t result = trAllReduce(in[t][r].data(), to, counts[t], trFloat32, trMax, comm, nullptr))
+              return result;
           }
-          return trAllReduce(&integers[r], &integers[r], 1, trInt32, trSum, comm, nullptr);  // does not fit with the others
+          return trAllReduce(&integers[r], &integers[r], 1, trInt32, trSum, comm,
+                             nullptr);  // does not fit with the others
         });
         for (size_t t = 0; t < in.size(); ++t) {
           const Buffers original = random_buffers(n, counts[t], static_cast<uint32_t>(counts[t]));

@@ -49,7 +49,8 @@ TEST_P(DoubleBuffer, RandomProgramsDoWhatTheModelDoes) {
   }
   std::vector<trDoubleBuffer_t> buffers(size);
   for (size_t r = 0; r < size; ++r)
-    ASSERT_EQ(trDoubleBufferCreate(&buffers[r], ranks.comm(static_cast<int>(r)), trFloat32, flags, compression), trSuccess);
+    ASSERT_EQ(trDoubleBufferCreate(&buffers[r], ranks.comm(static_cast<int>(r)), trFloat32, flags, compression),
+              trSuccess);
   Model model;
   std::vector<size_t> counts = {5, 0, 1000};
   // Two sets for each rank: those that are handed in take turns.
@@ -72,7 +73,8 @@ TEST_P(DoubleBuffer, RandomProgramsDoWhatTheModelDoes) {
         Tensors space;
         for (size_t count : counts) space.emplace_back(count + 1);
         for (auto& tensor : space) pointers[r].push_back(tensor.data());
-        ASSERT_EQ(trDoubleBufferFlush(buffers[r], static_cast<int>(counts.size()), pointers[r].data(), &ready), trSuccess)
+        ASSERT_EQ(trDoubleBufferFlush(buffers[r], static_cast<int>(counts.size()), pointers[r].data(), &ready),
+                  trSuccess)
             << trGetLastError(nullptr) << " seed " << seed;
         expect_out(r, ready, pointers[r].data(), expected);
       }
@@ -89,8 +91,9 @@ TEST_P(DoubleBuffer, RandomProgramsDoWhatTheModelDoes) {
         std::vector<void*> given;
         for (size_t count : other) space.emplace_back(count + 1);
         for (auto& tensor : space) given.push_back(tensor.data());
-        ASSERT_EQ(trDoubleBufferExchange(buffers[0], static_cast<int>(other.size()), given.data(), other.data(), &ready),
-                  trInvalidUsage);
+        ASSERT_EQ(
+            trDoubleBufferExchange(buffers[0], static_cast<int>(other.size()), given.data(), other.data(), &ready),
+            trInvalidUsage);
         continue;
       }
       counts = other;
@@ -112,7 +115,8 @@ TEST_P(DoubleBuffer, RandomProgramsDoWhatTheModelDoes) {
     const auto expected = model.exchange(means, changed);
     for (size_t r = 0; r < size; ++r) {
       int ready = -1;
-      ASSERT_EQ(trDoubleBufferExchange(buffers[r], static_cast<int>(counts.size()), pointers[r].data(), counts.data(), &ready),
+      ASSERT_EQ(trDoubleBufferExchange(buffers[r], static_cast<int>(counts.size()), pointers[r].data(), counts.data(),
+                                       &ready),
                 trSuccess)
           << trGetLastError(nullptr) << " seed " << seed;
       expect_out(r, ready, pointers[r].data(), expected);
@@ -141,7 +145,8 @@ TEST(DoubleBufferOverlap, HidesTheLinkBehindTheWork) {
   std::vector<std::vector<float>> sets(4, std::vector<float>(kCount, 1.0f));
   std::vector<trDoubleBuffer_t> buffers(2);
   for (int rank : {0, 1})
-    ASSERT_EQ(trDoubleBufferCreate(&buffers[static_cast<size_t>(rank)], ranks.comm(rank), trFloat32, 0, nullptr), trSuccess);
+    ASSERT_EQ(trDoubleBufferCreate(&buffers[static_cast<size_t>(rank)], ranks.comm(rank), trFloat32, 0, nullptr),
+              trSuccess);
   const auto begin = std::chrono::steady_clock::now();
   for (int step = 0; step < kSteps; ++step) {
     std::this_thread::sleep_for(std::chrono::milliseconds(84));
@@ -149,7 +154,8 @@ TEST(DoubleBufferOverlap, HidesTheLinkBehindTheWork) {
       void* tensors[] = {sets[2 * rank + static_cast<size_t>(step) % 2].data()};
       const size_t counts[] = {kCount};
       int ready = -1;
-      ASSERT_EQ(trDoubleBufferExchange(buffers[rank], 1, tensors, counts, &ready), trSuccess) << trGetLastError(nullptr);
+      ASSERT_EQ(trDoubleBufferExchange(buffers[rank], 1, tensors, counts, &ready), trSuccess)
+          << trGetLastError(nullptr);
       EXPECT_EQ(ready, step > 0);
     }
   }

@@ -84,7 +84,8 @@ TEST(Exchange, RandomBoxesMatchTheDenseArray) {
         if (random() % 2) mine.add(random_box(dimensions, &random), dimensions);
         mine.finish();
         for (size_t k = 0; k < mine.boxes.size(); ++k)
-          for_cells(mine.boxes[k], dimensions, [&](size_t i, const int64_t* at) { mine.data[k][i] = cell(at, dimensions); });
+          for_cells(mine.boxes[k], dimensions,
+                    [&](size_t i, const int64_t* at) { mine.data[k][i] = cell(at, dimensions); });
         auto& wanted = needed[static_cast<size_t>(r)];
         for (size_t k = random() % 4; k-- > 0;) wanted.add(random_box(dimensions, &random), dimensions);
         wanted.finish();
@@ -95,8 +96,9 @@ TEST(Exchange, RandomBoxesMatchTheDenseArray) {
       for (int rank = 0; rank < n; ++rank)
         threads.emplace_back([&, rank] {
           const auto r = static_cast<size_t>(rank);
-          EXPECT_EQ(trExchangeCreate(&plans[r], dimensions, static_cast<int>(held[r].boxes.size()), held[r].boxes.data(),
-                                     static_cast<int>(needed[r].boxes.size()), needed[r].boxes.data(), trInt32, ranks.comm(rank)),
+          EXPECT_EQ(trExchangeCreate(&plans[r], dimensions, static_cast<int>(held[r].boxes.size()),
+                                     held[r].boxes.data(), static_cast<int>(needed[r].boxes.size()),
+                                     needed[r].boxes.data(), trInt32, ranks.comm(rank)),
                     trSuccess)
               << trGetLastError(nullptr);
           for (int round = 0; round < 3; ++round) {
@@ -109,7 +111,8 @@ TEST(Exchange, RandomBoxesMatchTheDenseArray) {
       for (size_t r = 0; r < held.size(); ++r) {
         for (size_t k = 0; k < needed[r].boxes.size(); ++k) {
           for_cells(needed[r].boxes[k], dimensions, [&](size_t i, const int64_t* at) {
-            ASSERT_EQ(needed[r].data[k][i], cell(at, dimensions)) << dimensions << " dimensions, rank " << r << " seed " << seed;
+            ASSERT_EQ(needed[r].data[k][i], cell(at, dimensions))
+                << dimensions << " dimensions, rank " << r << " seed " << seed;
           });
           ASSERT_EQ(needed[r].data[k].back(), -1);
         }
@@ -158,7 +161,8 @@ TEST(SparseAllReduce, UnionWithSummedRows) {
             out_indices[r].resize(expected.size() + 1);
             out_values[r].resize((expected.size() + 1) * width);
             EXPECT_EQ(trSparseAllReduce(indices[r].data(), values[r].data(), indices[r].size(), width, trFloat64, op,
-                                        out_indices[r].data(), out_values[r].data(), expected.size() + 1, &rows[r], ranks.comm(rank)),
+                                        out_indices[r].data(), out_values[r].data(), expected.size() + 1, &rows[r],
+                                        ranks.comm(rank)),
                       trSuccess)
                 << trGetLastError(nullptr);
           });
@@ -168,7 +172,8 @@ TEST(SparseAllReduce, UnionWithSummedRows) {
           size_t at = 0;
           for (const auto& [index, row] : expected) {
             ASSERT_EQ(out_indices[r][at], index);
-            for (size_t e = 0; e < width; ++e) ASSERT_NEAR(out_values[r][at * width + e], row[e], 1e-9) << "seed " << seed;
+            for (size_t e = 0; e < width; ++e)
+              ASSERT_NEAR(out_values[r][at * width + e], row[e], 1e-9) << "seed " << seed;
             ++at;
           }
           ASSERT_EQ(out_values[r], out_values[0]);
@@ -180,7 +185,8 @@ TEST(SparseAllReduce, UnionWithSummedRows) {
   int64_t out_index[1];
   double out_value[1];
   size_t rows = 0;
-  EXPECT_EQ(trSparseAllReduce(index, value, 2, 1, trFloat64, trSum, out_index, out_value, 1, &rows, one.comm(0)), trInvalidArgument);
+  EXPECT_EQ(trSparseAllReduce(index, value, 2, 1, trFloat64, trSum, out_index, out_value, 1, &rows, one.comm(0)),
+            trInvalidArgument);
   EXPECT_EQ(rows, 2u);
 }
 
@@ -190,7 +196,8 @@ TEST(Split, ByColourAndKey) {
   trComm_t parts[kRanks];
   ASSERT_EQ(trGroupStart(), trSuccess);
   for (int rank = 0; rank < kRanks; ++rank)  // odd and even ranks, in reverse order; rank 5 stays out
-    ASSERT_EQ(trCommSplit(ranks.comm(rank), rank == 5 ? TR_SPLIT_NOCOLOR : rank % 2, -rank, &parts[rank], nullptr), trSuccess);
+    ASSERT_EQ(trCommSplit(ranks.comm(rank), rank == 5 ? TR_SPLIT_NOCOLOR : rank % 2, -rank, &parts[rank], nullptr),
+              trSuccess);
   ASSERT_EQ(trGroupEnd(), trSuccess) << trGetLastError(nullptr);
   EXPECT_EQ(parts[5], nullptr);
   const int expected_rank[] = {2, 1, 1, 0, 0}, expected_count[] = {3, 2, 3, 2, 3};

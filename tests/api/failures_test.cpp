@@ -59,7 +59,8 @@ TEST_P(RankThatEnds, IsNamedByAllOthers) {
   for (int rank : {0, 2}) {
     RankResult result = processes.wait(rank, std::chrono::seconds(30));
     EXPECT_EQ(result.exit_code, expected) << result.output;
-    EXPECT_NE(result.output.find("rank 1 (pid " + std::to_string(processes.pid(1))), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find("rank 1 (pid " + std::to_string(processes.pid(1))), std::string::npos)
+        << result.output;
     EXPECT_NE(result.output.find("operation "), std::string::npos) << result.output;
     texts[rank / 2] = result.output;
   }
@@ -77,28 +78,23 @@ struct NamedCall {
   Call call;
 };
 constexpr NamedCall kCalls[] = {
-    {"Reduce", [](const float* in, float* out, size_t n, trComm_t comm) {
-       return trReduce(in, out, n, trFloat32, trSum, 0, comm, nullptr);
-     }},
-    {"Broadcast", [](const float* in, float* out, size_t n, trComm_t comm) {
-       return trBroadcast(in, out, n, trFloat32, 2, comm, nullptr);
-     }},
-    {"AllGather", [](const float* in, float* out, size_t n, trComm_t comm) {
-       return trAllGather(in, out, n, trFloat32, comm, nullptr);
-     }},
-    {"ReduceScatter", [](const float* in, float* out, size_t n, trComm_t comm) {
-       return trReduceScatter(in, out, n, trFloat32, trSum, comm, nullptr);
-     }},
-    {"AllToAll", [](const float* in, float* out, size_t n, trComm_t comm) {
-       return trAllToAll(in, out, n, trFloat32, comm, nullptr);
-     }},
-    {"AllToAllV", [](const float* in, float* out, size_t n, trComm_t comm) {
+    {"Reduce", [](const float* in, float* out, size_t n,
+                  trComm_t comm) { return trReduce(in, out, n, trFloat32, trSum, 0, comm, nullptr); }},
+    {"Broadcast", [](const float* in, float* out, size_t n,
+                     trComm_t comm) { return trBroadcast(in, out, n, trFloat32, 2, comm, nullptr); }},
+    {"AllGather", [](const float* in, float* out, size_t n,
+                     trComm_t comm) { return trAllGather(in, out, n, trFloat32, comm, nullptr); }},
+    {"ReduceScatter", [](const float* in, float* out, size_t n,
+                         trComm_t comm) { return trReduceScatter(in, out, n, trFloat32, trSum, comm, nullptr); }},
+    {"AllToAll", [](const float* in, float* out, size_t n,
+                    trComm_t comm) { return trAllToAll(in, out, n, trFloat32, comm, nullptr); }},
+    {"AllToAllV",
+     [](const float* in, float* out, size_t n, trComm_t comm) {
        const size_t counts[] = {n, n, n};
        return trAllToAllV(in, counts, nullptr, out, counts, nullptr, trFloat32, comm, nullptr);
      }},
-    {"Scatter", [](const float* in, float* out, size_t n, trComm_t comm) {
-       return trScatter(in, out, n, trFloat32, 0, comm, nullptr);
-     }},
+    {"Scatter", [](const float* in, float* out, size_t n,
+                   trComm_t comm) { return trScatter(in, out, n, trFloat32, 0, comm, nullptr); }},
     {"Barrier", [](const float*, float*, size_t, trComm_t comm) { return trBarrier(comm, nullptr); }},
 };
 
@@ -108,23 +104,25 @@ TEST_P(RankThatDiesIn, IsNamedByAllOthers) {
   auto [row, count] = GetParam();
   Call call = row.call;
   size_t elements = count;
-  RankProcesses processes(3, [=](int rank, const trUniqueId& id) {
-    return run_until_failure(rank, 3, id, call, elements, 60'000);
-  });
+  RankProcesses processes(
+      3, [=](int rank, const trUniqueId& id) { return run_until_failure(rank, 3, id, call, elements, 60'000); });
   for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
   kill(processes.pid(1), SIGKILL);
   for (int rank : {0, 2}) {
     RankResult result = processes.wait(rank, std::chrono::seconds(30));
     EXPECT_EQ(result.exit_code, 10 + trRemoteError) << result.output;
-    EXPECT_NE(result.output.find("rank 1 (pid " + std::to_string(processes.pid(1))), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find("rank 1 (pid " + std::to_string(processes.pid(1))), std::string::npos)
+        << result.output;
   }
 }
 
 // 400 KiB blocks are copied by the kernel where it can.
 INSTANTIATE_TEST_SUITE_P(CollectivesAndSizes, RankThatDiesIn,
-                         ::testing::Combine(::testing::ValuesIn(kCalls), ::testing::Values(size_t{10}, size_t{100'000})),
+                         ::testing::Combine(::testing::ValuesIn(kCalls),
+                                            ::testing::Values(size_t{10}, size_t{100'000})),
                          [](const auto& row) {
-                           return std::get<0>(row.param).name + std::string(std::get<1>(row.param) > 10 ? "Large" : "Small");
+                           return std::get<0>(row.param).name +
+                                  std::string(std::get<1>(row.param) > 10 ? "Large" : "Small");
                          });
 
 TEST(Init, DeadRankIsNamedByTheOthers) {

@@ -37,8 +37,7 @@ int run_rank(int rank, int ranks, const trUniqueId& id) {
   trComm_t comm = nullptr;
   TR_CHECK(trCommInitRankConfig(&comm, ranks, id, rank, &config));
   std::vector<float> input(200'003), output(200'003);
-  if (int code = check_sums(comm, rank, ranks, input.data(), output.data(), input.size()); code != 0)
-    return code;
+  if (int code = check_sums(comm, rank, ranks, input.data(), output.data(), input.size()); code != 0) return code;
   TR_CHECK(trCommDestroy(comm));
   return 0;
 }
@@ -71,8 +70,7 @@ class Fallback : public ::testing::Test {
 void expect_success(RankProcesses* processes, int ranks) {
   for (int rank = 0; rank < ranks; ++rank) {
     RankResult result = processes->wait(rank);
-    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ", signal " << result.signal << ": "
-                                   << result.output;
+    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ", signal " << result.signal << ": " << result.output;
   }
 }
 
@@ -91,8 +89,7 @@ TEST_F(Fallback, WithoutMemfdCrossMemoryAttachIsUsedAndTheLogSaysWhyOnce) {
 
 TEST_F(Fallback, WithoutCrossMemoryAttachSharedMemoryIsUsed) {
   RankProcesses processes(3, [](int rank, const trUniqueId& id) {
-    if (!deny_system_calls({SYS_process_vm_readv, SYS_process_vm_writev}))
-      return say("no seccomp filter"), 51;
+    if (!deny_system_calls({SYS_process_vm_readv, SYS_process_vm_writev})) return say("no seccomp filter"), 51;
     return run_rank(rank, 3, id);
   });
   expect_success(&processes, 3);
@@ -111,18 +108,15 @@ TEST_F(Fallback, WithoutEitherTheErrorNamesBothRanksAndBothCauses) {
     RankResult result = processes.wait(rank, std::chrono::seconds(20));
     EXPECT_EQ(result.exit_code, 10 + trSystemError) << result.output;
     std::string pair = rank == 0 ? "ranks 0 and 1" : "ranks 1 and 0";
-    for (const std::string& word :
-         {pair, std::to_string(processes.pid(1 - rank)), std::string("memfd_create"),
-          std::string("process_vm_readv"), std::string("Operation not permitted")})
-      EXPECT_NE(result.output.find(word), std::string::npos)
-          << "\"" << word << "\" is not in: " << result.output;
+    for (const std::string& word : {pair, std::to_string(processes.pid(1 - rank)), std::string("memfd_create"),
+                                    std::string("process_vm_readv"), std::string("Operation not permitted")})
+      EXPECT_NE(result.output.find(word), std::string::npos) << "\"" << word << "\" is not in: " << result.output;
   }
 }
 
 TEST_F(Fallback, WhenOneRankAloneLacksCrossMemoryAttachThePairAgrees) {
   RankProcesses processes(2, [](int rank, const trUniqueId& id) {
-    if (rank == 1 && !deny_system_calls({SYS_process_vm_readv, SYS_process_vm_writev}))
-      return say("no filter"), 51;
+    if (rank == 1 && !deny_system_calls({SYS_process_vm_readv, SYS_process_vm_writev})) return say("no filter"), 51;
     trConfig_t config = TR_CONFIG_INITIALIZER;
     config.transports = "cma";
     config.timeout_ms = 20'000;

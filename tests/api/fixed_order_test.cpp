@@ -104,7 +104,8 @@ TEST(FixedOrder, SameBitsWhateverTheSizeAlgorithmChannelsAndChunks) {
                 auto& buffer = buffers[static_cast<size_t>(rank)];
                 return trAllReduce(buffer.data(), buffer.data(), count, type, trSum, comm, nullptr);
               });
-              std::vector<unsigned char> result(buffers[0].end() - static_cast<std::ptrdiff_t>(kWindow * size), buffers[0].end());
+              std::vector<unsigned char> result(buffers[0].end() - static_cast<std::ptrdiff_t>(kWindow * size),
+                                                buffers[0].end());
               if (reference.empty()) reference = result;
               plain_differs += result != reference;
               if (deterministic != 0) {

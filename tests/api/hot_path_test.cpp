@@ -100,8 +100,7 @@ class HotPath : public ::testing::TestWithParam<int> {
   void SetUp() override {
     int cpus = usable_cpus(&cpus_);
     if (cpus < GetParam())
-      GTEST_SKIP() << GetParam() << " ranks need a core each to wait by spinning alone; " << cpus
-                   << " are usable";
+      GTEST_SKIP() << GetParam() << " ranks need a core each to wait by spinning alone; " << cpus << " are usable";
   }
   // A communicator of pinned ranks that has run every size.
   int warm_up(int rank, const trUniqueId& id, trComm_t* comm) {
@@ -111,8 +110,7 @@ class HotPath : public ::testing::TestWithParam<int> {
     sched_setaffinity(0, sizeof set, &set);
     TR_CHECK(trCommInitRank(comm, GetParam(), id, rank));
     for (int time = 0; time < 3; ++time)
-      for (size_t count : kCounts)
-        TR_CHECK(trAllReduce(input_, output_, count, trFloat32, trSum, *comm, nullptr));
+      for (size_t count : kCounts) TR_CHECK(trAllReduce(input_, output_, count, trFloat32, trSum, *comm, nullptr));
     return 0;
   }
   std::vector<int> cpus_;
@@ -131,8 +129,7 @@ TEST_P(HotPath, AllocatesNothingAndLocksNothing) {
     TR_CHECK(result);
     unsigned long allocations = counts.allocations, locks = counts.locks;
     if (allocations + locks != 0)
-      return say(std::to_string(allocations) + " allocations or frees, " + std::to_string(locks) + " locks"),
-             1;
+      return say(std::to_string(allocations) + " allocations or frees, " + std::to_string(locks) + " locks"), 1;
     // The counters do count.
     counts.on = true;
     std::mutex mutex;
@@ -182,7 +179,8 @@ TEST_P(HotPath, SmallCallsOfEveryCollectiveAllocateNothing) {
     wrong += count_one("gather", [&] { return trGather(input_, output_, 8, f, 0, comm, nullptr); });
     wrong += count_one("scatter", [&] { return trScatter(input_, output_, 8, f, 0, comm, nullptr); });
     wrong += count_one("barrier", [&] { return trBarrier(comm, nullptr); });
-    wrong += count_one("alltoallv", [&] { return trAllToAllV(input_, v, nullptr, output_, v, nullptr, f, comm, nullptr); });
+    wrong +=
+        count_one("alltoallv", [&] { return trAllToAllV(input_, v, nullptr, output_, v, nullptr, f, comm, nullptr); });
     wrong += count_one("gatherv", [&] { return trGatherV(input_, 8, output_, v, nullptr, f, 0, comm, nullptr); });
     wrong += count_one("scatterv", [&] { return trScatterV(input_, v, nullptr, output_, 8, f, 0, comm, nullptr); });
     const int next = (rank + 1) % n, previous = (rank + n - 1) % n;
@@ -203,7 +201,8 @@ TEST_P(HotPath, StartingAPersistentOperationAllocatesNothing) {
     for (trStream_t on : {static_cast<trStream_t>(nullptr), stream}) {
       trPersistent_t planned = nullptr;
       TR_CHECK(trPersistentBegin());
-      for (size_t i = 0; i < 8; ++i) TR_CHECK(trAllReduce(input_ + 8 * i, output_ + 8 * i, 8, trFloat32, trSum, comm, on));
+      for (size_t i = 0; i < 8; ++i)
+        TR_CHECK(trAllReduce(input_ + 8 * i, output_ + 8 * i, 8, trFloat32, trSum, comm, on));
       TR_CHECK(trBroadcast(large.data(), large.data(), large.size(), trFloat32, 0, comm, on));
       TR_CHECK(trSendRecv(input_, 8, rank, output_ + 512, 8, rank, trFloat32, comm, on));
       TR_CHECK(trPersistentEnd(&planned));
@@ -221,7 +220,9 @@ TEST_P(HotPath, StartingAPersistentOperationAllocatesNothing) {
       }
       TR_CHECK(result);
       if (counts.allocations != 0)
-        return say(std::to_string(counts.allocations) + (on == nullptr ? " allocations, blocking" : " allocations, on a stream")), 1;
+        return say(std::to_string(counts.allocations) +
+                   (on == nullptr ? " allocations, blocking" : " allocations, on a stream")),
+               1;
       TR_CHECK(trPersistentDestroy(planned));
     }
     TR_CHECK(trStreamDestroy(stream));
@@ -260,22 +261,19 @@ TEST_P(HotPath, MakesNoSystemCall) {
     action.sa_sigaction = on_trap;
     action.sa_flags = SA_SIGINFO;
     sigaction(SIGSYS, &action, nullptr);
-    if (!filter_system_calls({SYS_write, SYS_exit_group, SYS_rt_sigreturn}, SECCOMP_RET_ALLOW,
-                             SECCOMP_RET_TRAP, false))
+    if (!filter_system_calls({SYS_write, SYS_exit_group, SYS_rt_sigreturn}, SECCOMP_RET_ALLOW, SECCOMP_RET_TRAP, false))
       return say("the kernel allows no seccomp filter"), 3;
     int clean = 0;
     for (int round = 0; round < kRounds; ++round) {
       yields = 0;
       other_calls = 0;
       for (int call = 0; call < kCallsPerRound; ++call)
-        if (trAllReduce(input_, output_, kCounts[call % 10], trFloat32, trSum, comm, nullptr) != trSuccess)
-          return 4;
+        if (trAllReduce(input_, output_, kCounts[call % 10], trFloat32, trSum, comm, nullptr) != trSuccess) return 4;
       if (other_calls != 0 && yields == 0)
         return say("system call " + std::to_string(last_other) + " without having waited"), 5;
       clean += yields == 0;
     }
-    if (clean < kRounds / 10)
-      return say("only " + std::to_string(clean) + " rounds without a system call"), 6;
+    if (clean < kRounds / 10) return say("only " + std::to_string(clean) + " rounds without a system call"), 6;
     // The filter does trap.
     other_calls = 0;
     (void)getppid();

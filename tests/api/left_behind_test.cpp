@@ -161,8 +161,7 @@ TEST(LeftBehind, DescriptorsAndThreadsDoNotGrowWithCommunicators) {
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0)
-      << "1: a call failed, 2: a socket, 3: descriptors, 4: threads, 5: mappings";
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "1: a call failed, 2: a socket, 3: descriptors, 4: threads, 5: mappings";
 }
 
 // The children of a process, by its threads.
@@ -191,14 +190,12 @@ TEST_P(LeftBehindAfterKill, Nothing) {
       std::vector<float> buffer(1'000'000, 0.0f);
       reached();
       for (;;)
-        if (trAllReduce(buffer.data(), buffer.data(), buffer.size(), trFloat32, trSum, comm, nullptr) !=
-            trSuccess)
+        if (trAllReduce(buffer.data(), buffer.data(), buffer.size(), trFloat32, trSum, comm, nullptr) != trSuccess)
           return 20;
     });
   });
   for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
-  for (int rank = 0; rank < 3; ++rank)
-    EXPECT_EQ(children_of(processes.pid(rank)), "") << "a rank starts no process";
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(children_of(processes.pid(rank)), "") << "a rank starts no process";
   kill(processes.pid(1), SIGKILL);
   std::vector<RankResult> results(3);
   if (during_init) {
@@ -211,8 +208,7 @@ TEST_P(LeftBehindAfterKill, Nothing) {
     bool killed = rank == 1;
     EXPECT_EQ(results[static_cast<size_t>(rank)].signal, killed ? SIGKILL : 0) << "rank " << rank;
     if (!killed) {
-      EXPECT_EQ(results[static_cast<size_t>(rank)].exit_code, 20)
-          << results[static_cast<size_t>(rank)].output;
+      EXPECT_EQ(results[static_cast<size_t>(rank)].exit_code, 20) << results[static_cast<size_t>(rank)].output;
     }
     EXPECT_NE(kill(processes.pid(rank), 0), 0) << "rank " << rank << " still runs";
   }

@@ -71,10 +71,9 @@ int run_program(int rank, int ranks, const trUniqueId& id, uint64_t seed, int ca
   if (allocate(&input, 0, comms[0]) || allocate(&output, 0, comms[0])) return 1;
   for (int call = 0; call < calls; ++call) {
     size_t magnitude = common() % 19;
-    Planned plan{
-        std::min<size_t>(kMaxCount, (size_t{1} << magnitude) + common() % ((size_t{1} << magnitude))),
-        common() % 3 == 0, static_cast<uint32_t>(common() % 1000), static_cast<int>(common() % 3),
-        common() % 8 == 0};
+    Planned plan{std::min<size_t>(kMaxCount, (size_t{1} << magnitude) + common() % ((size_t{1} << magnitude))),
+                 common() % 3 == 0, static_cast<uint32_t>(common() % 1000), static_cast<int>(common() % 3),
+                 common() % 8 == 0};
     trComm_t comm = comms[common() % 2];
     if (plan.renew) {
       if (release(&input, comms[0], own() % 2 == 0) || release(&output, comms[0], own() % 2 == 0)) return 2;
@@ -84,8 +83,7 @@ int run_program(int rank, int ranks, const trUniqueId& id, uint64_t seed, int ca
     for (size_t i = 0; i < plan.count; ++i) input.data[i] = value_of(rank, i, plan.salt);
     float* result = plan.in_place ? input.data : output.data;
     if (plan.mode == 2) TR_CHECK(trGroupStart());
-    TR_CHECK(trAllReduce(input.data, result, plan.count, trFloat32, trSum, comm,
-                         plan.mode == 1 ? stream : nullptr));
+    TR_CHECK(trAllReduce(input.data, result, plan.count, trFloat32, trSum, comm, plan.mode == 1 ? stream : nullptr));
     if (plan.mode == 2) TR_CHECK(trGroupEnd());
     if (plan.mode == 1) TR_CHECK(trStreamSynchronize(stream));
     for (size_t i = 0; i < plan.count; ++i) {

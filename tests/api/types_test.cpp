@@ -104,16 +104,35 @@ int expected(int n, size_t i, trRedOp_t op, trDataType_t type) {
   for (int rank = 1; rank < n; ++rank) {
     const int next = input(rank, i, op, type);
     switch (op) {
-      case trProd: result *= next; break;
-      case trMax: result = std::max(result, next); break;
-      case trMin: result = std::min(result, next); break;
-      case trBitAnd: result &= next; break;
-      case trBitOr: result |= next; break;
-      case trBitXor: result ^= next; break;
-      case trLogicalAnd: result = result != 0 && next != 0; break;
-      case trLogicalOr: result = result != 0 || next != 0; break;
-      case trLogicalXor: result = (result != 0) != (next != 0); break;
-      default: result += next;
+      case trProd:
+        result *= next;
+        break;
+      case trMax:
+        result = std::max(result, next);
+        break;
+      case trMin:
+        result = std::min(result, next);
+        break;
+      case trBitAnd:
+        result &= next;
+        break;
+      case trBitOr:
+        result |= next;
+        break;
+      case trBitXor:
+        result ^= next;
+        break;
+      case trLogicalAnd:
+        result = result != 0 && next != 0;
+        break;
+      case trLogicalOr:
+        result = result != 0 || next != 0;
+        break;
+      case trLogicalXor:
+        result = (result != 0) != (next != 0);
+        break;
+      default:
+        result += next;
     }
   }
   return result;
@@ -128,7 +147,8 @@ void check_reduction(RankGroup& ranks, Kind kind, const Type& type, trRedOp_t op
   for (int rank = 0; rank < n; ++rank) {
     inputs.emplace_back(input_count * type.size + 1);
     outputs.emplace_back(count * type.size + 1, 0xEE);
-    for (size_t i = 0; i < input_count; ++i) type.put(inputs.back().data() + i * type.size, input(rank, i, op, type.id));
+    for (size_t i = 0; i < input_count; ++i)
+      type.put(inputs.back().data() + i * type.size, input(rank, i, op, type.id));
   }
   auto result_of = [&](int rank) {
     const auto r = static_cast<size_t>(rank);
@@ -151,8 +171,8 @@ void check_reduction(RankGroup& ranks, Kind kind, const Type& type, trRedOp_t op
         if (is_integer(type.id) ? got == want / n : want % n != 0) continue;
         want /= n;
       }
-      ASSERT_EQ(got, want) << type.name << " op " << op << " kind " << static_cast<int>(kind) << " rank " << rank << " of "
-                           << n << " element " << i << " of " << count << (in_place ? " in place" : "");
+      ASSERT_EQ(got, want) << type.name << " op " << op << " kind " << static_cast<int>(kind) << " rank " << rank
+                           << " of " << n << " element " << i << " of " << count << (in_place ? " in place" : "");
     }
   }
 }
@@ -186,21 +206,35 @@ TEST(Types, EveryTypeMoves) {
         one.emplace_back(count * type.size);
       }
       const size_t block = count * type.size;
-      auto run = [&](auto call) { ranks.run([&](int r, trComm_t comm) { return call(static_cast<size_t>(r), comm); }); };
-      run([&](size_t r, trComm_t comm) { return trAllGather(in[r].data(), all[r].data(), count, type.id, comm, nullptr); });
+      auto run = [&](auto call) {
+        ranks.run([&](int r, trComm_t comm) { return call(static_cast<size_t>(r), comm); });
+      };
+      run([&](size_t r, trComm_t comm) {
+        return trAllGather(in[r].data(), all[r].data(), count, type.id, comm, nullptr);
+      });
       for (size_t r = 0; r < kRanks; ++r)
         for (size_t s = 0; s < kRanks; ++s)
           ASSERT_EQ(std::memcmp(all[r].data() + s * block, in[s].data(), block), 0) << type.name;
-      run([&](size_t r, trComm_t comm) { return trAllToAll(in[r].data(), all[r].data(), count, type.id, comm, nullptr); });
+      run([&](size_t r, trComm_t comm) {
+        return trAllToAll(in[r].data(), all[r].data(), count, type.id, comm, nullptr);
+      });
       for (size_t r = 0; r < kRanks; ++r)
         for (size_t s = 0; s < kRanks; ++s)
           ASSERT_EQ(std::memcmp(all[r].data() + s * block, in[s].data() + r * block, block), 0) << type.name;
-      run([&](size_t r, trComm_t comm) { return trScatter(in[r].data(), one[r].data(), count, type.id, 1, comm, nullptr); });
-      for (size_t r = 0; r < kRanks; ++r) ASSERT_EQ(std::memcmp(one[r].data(), in[1].data() + r * block, block), 0) << type.name;
-      run([&](size_t r, trComm_t comm) { return trBroadcast(in[r].data(), one[r].data(), count, type.id, 2, comm, nullptr); });
+      run([&](size_t r, trComm_t comm) {
+        return trScatter(in[r].data(), one[r].data(), count, type.id, 1, comm, nullptr);
+      });
+      for (size_t r = 0; r < kRanks; ++r)
+        ASSERT_EQ(std::memcmp(one[r].data(), in[1].data() + r * block, block), 0) << type.name;
+      run([&](size_t r, trComm_t comm) {
+        return trBroadcast(in[r].data(), one[r].data(), count, type.id, 2, comm, nullptr);
+      });
       for (size_t r = 0; r < kRanks; ++r) ASSERT_EQ(std::memcmp(one[r].data(), in[2].data(), block), 0) << type.name;
-      run([&](size_t r, trComm_t comm) { return trGather(in[r].data(), all[r].data(), count, type.id, 0, comm, nullptr); });
-      for (size_t s = 0; s < kRanks; ++s) ASSERT_EQ(std::memcmp(all[0].data() + s * block, in[s].data(), block), 0) << type.name;
+      run([&](size_t r, trComm_t comm) {
+        return trGather(in[r].data(), all[r].data(), count, type.id, 0, comm, nullptr);
+      });
+      for (size_t s = 0; s < kRanks; ++s)
+        ASSERT_EQ(std::memcmp(all[0].data() + s * block, in[s].data(), block), 0) << type.name;
     }
 }
 
@@ -210,10 +244,13 @@ TEST(Types, WhatIsNotDefinedIsRefused) {
   for (const Type& type : kTypes)
     for (int op = trSum; op <= trLogicalXor; ++op) {
       if (supported(type.id, static_cast<trRedOp_t>(op))) continue;
-      EXPECT_EQ(trAllReduce(buffer, buffer, 1, type.id, static_cast<trRedOp_t>(op), ranks.comm(0), nullptr), trInvalidArgument);
-      EXPECT_NE(std::strstr(trGetLastError(nullptr), "is not defined for datatype"), nullptr) << trGetLastError(nullptr);
+      EXPECT_EQ(trAllReduce(buffer, buffer, 1, type.id, static_cast<trRedOp_t>(op), ranks.comm(0), nullptr),
+                trInvalidArgument);
+      EXPECT_NE(std::strstr(trGetLastError(nullptr), "is not defined for datatype"), nullptr)
+          << trGetLastError(nullptr);
     }
-  EXPECT_EQ(trAllReduce(buffer, buffer, 1, trFloat32, static_cast<trRedOp_t>(64), ranks.comm(0), nullptr), trInvalidArgument);
+  EXPECT_EQ(trAllReduce(buffer, buffer, 1, trFloat32, static_cast<trRedOp_t>(64), ranks.comm(0), nullptr),
+            trInvalidArgument);
   EXPECT_EQ(trBroadcast(buffer, buffer, 1, trFloat32, 1, ranks.comm(0), nullptr), trInvalidArgument);
   EXPECT_NE(std::strstr(trGetLastError(nullptr), "root is 1"), nullptr) << trGetLastError(nullptr);
 }
@@ -224,13 +261,15 @@ TEST(UserOperations, PreMultipliedSum) {
     std::vector<trRedOp_t> ops(static_cast<size_t>(n));
     for (int rank = 0; rank < n; ++rank) {  // each rank its own scalar
       const float scalar = static_cast<float>(rank + 1) / 2;
-      ASSERT_EQ(trRedOpCreatePreMulSum(&ops[static_cast<size_t>(rank)], &scalar, trFloat32, ranks.comm(rank)), trSuccess);
+      ASSERT_EQ(trRedOpCreatePreMulSum(&ops[static_cast<size_t>(rank)], &scalar, trFloat32, ranks.comm(rank)),
+                trSuccess);
     }
     for (size_t count : {size_t{1}, size_t{100}, size_t{50'021}}) {
       std::vector<std::vector<float>> buffers(static_cast<size_t>(n), std::vector<float>(count, 4.0f));
       ranks.run([&](int rank, trComm_t comm) {
         auto& buffer = buffers[static_cast<size_t>(rank)];
-        return trAllReduce(buffer.data(), buffer.data(), count, trFloat32, ops[static_cast<size_t>(rank)], comm, nullptr);
+        return trAllReduce(buffer.data(), buffer.data(), count, trFloat32, ops[static_cast<size_t>(rank)], comm,
+                           nullptr);
       });
       for (const auto& buffer : buffers)
         for (float value : buffer) ASSERT_EQ(value, static_cast<float>(n * (n + 1))) << n << " ranks, " << count;
@@ -250,7 +289,8 @@ void multiply(const void* in, void* inout, size_t count, trDataType_t, void*) {
   const auto* left = static_cast<const int64_t*>(in);
   auto* right = static_cast<int64_t*>(inout);
   for (size_t i = 0; i + 3 < count; i += 4) {
-    const Matrix x{left[i], left[i + 1], left[i + 2], left[i + 3]}, y{right[i], right[i + 1], right[i + 2], right[i + 3]};
+    const Matrix x{left[i], left[i + 1], left[i + 2], left[i + 3]},
+        y{right[i], right[i + 1], right[i + 2], right[i + 3]};
     right[i] = x.a * y.a + x.b * y.c;
     right[i + 1] = x.a * y.b + x.b * y.d;
     right[i + 2] = x.c * y.a + x.d * y.c;
@@ -264,7 +304,8 @@ TEST(UserOperations, NonCommutativeFunctionKeepsTheOrderOfTheRanks) {
       RankGroup ranks(n);
       std::vector<trRedOp_t> ops(static_cast<size_t>(n));
       for (int rank = 0; rank < n; ++rank)
-        ASSERT_EQ(trRedOpCreateUser(&ops[static_cast<size_t>(rank)], multiply, nullptr, 0, ranks.comm(rank)), trSuccess);
+        ASSERT_EQ(trRedOpCreateUser(&ops[static_cast<size_t>(rank)], multiply, nullptr, 0, ranks.comm(rank)),
+                  trSuccess);
       std::vector<std::vector<int64_t>> buffers;
       Matrix expected{1, 0, 0, 1};
       for (int rank = 0; rank < n; ++rank) {
@@ -276,7 +317,8 @@ TEST(UserOperations, NonCommutativeFunctionKeepsTheOrderOfTheRanks) {
       }
       ranks.run([&](int rank, trComm_t comm) {
         auto& buffer = buffers[static_cast<size_t>(rank)];
-        return trAllReduce(buffer.data(), buffer.data(), buffer.size(), trInt64, ops[static_cast<size_t>(rank)], comm, nullptr);
+        return trAllReduce(buffer.data(), buffer.data(), buffer.size(), trInt64, ops[static_cast<size_t>(rank)], comm,
+                           nullptr);
       });
       for (const auto& buffer : buffers)
         for (size_t m = 0; m < matrices; ++m) {

@@ -48,7 +48,8 @@ TEST(Variable, AllToAllVWithRandomCounts) {
       std::vector<Blocks> send(size), receive(size);
       std::vector<Values> in, out;
       for (size_t r = 0; r < size; ++r) {
-        for (size_t k = 0; k < size; ++k) send[r].add(counts[r][k], random() % 3), receive[r].add(counts[k][r], random() % 3);
+        for (size_t k = 0; k < size; ++k)
+          send[r].add(counts[r][k], random() % 3), receive[r].add(counts[k][r], random() % 3);
         in.emplace_back(send[r].total + 1);
         out.emplace_back(receive[r].total + 1, -1);
         for (size_t d = 0; d < size; ++d)
@@ -72,7 +73,8 @@ TEST(Variable, AllGatherVReduceScatterVGatherVScatterV) {
   const uint32_t seed = std::random_device()();
   std::cout << "seed " << seed << "\n";
   std::mt19937 random(seed);
-  for (const char* algorithm : {static_cast<const char*>(nullptr), "direct", "ring", "allgather:bruck,reduce-scatter:halving"})
+  for (const char* algorithm :
+       {static_cast<const char*>(nullptr), "direct", "ring", "allgather:bruck,reduce-scatter:halving"})
     for (int n : {1, 2, 4, 5})
       for (int round = 0; round < 3; ++round) {
         trConfig_t config = RankGroup::default_config();
@@ -95,8 +97,8 @@ TEST(Variable, AllGatherVReduceScatterVGatherVScatterV) {
         for (size_t s = 0; s < size; ++s)
           for (size_t i = 0; i < own[s].size(); ++i) expected[gaps.displs[s] + i] = own[s][i];
         ranks.run([&](int rank, trComm_t comm) {
-          return trAllGatherV(at(own, rank), own[static_cast<size_t>(rank)].size(), at(gathered, rank), gaps.counts.data(),
-                              gaps.displs.data(), trInt32, comm, nullptr);
+          return trAllGatherV(at(own, rank), own[static_cast<size_t>(rank)].size(), at(gathered, rank),
+                              gaps.counts.data(), gaps.displs.data(), trInt32, comm, nullptr);
         });
         for (const Values& values : gathered) ASSERT_EQ(values, expected) << "allgatherv seed " << seed;
         ranks.run([&](int rank, trComm_t comm) {
@@ -110,16 +112,16 @@ TEST(Variable, AllGatherVReduceScatterVGatherVScatterV) {
         ranks.run([&](int rank, trComm_t comm) {
           const bool at_root = rank == root;
           return trGatherV(at(own, rank), own[static_cast<size_t>(rank)].size(), at_root ? at(gathered, rank) : nullptr,
-                           at_root ? gaps.counts.data() : nullptr, at_root ? gaps.displs.data() : nullptr, trInt32, root,
-                           comm, nullptr);
+                           at_root ? gaps.counts.data() : nullptr, at_root ? gaps.displs.data() : nullptr, trInt32,
+                           root, comm, nullptr);
         });
         ASSERT_EQ(gathered[static_cast<size_t>(root)], expected) << "gatherv seed " << seed;
         for (size_t r = 0; r < size; ++r) part[r].assign(gaps.counts[r], -2);
         ranks.run([&](int rank, trComm_t comm) {
           const bool at_root = rank == root;
           return trScatterV(at_root ? at(gathered, rank) : nullptr, at_root ? gaps.counts.data() : nullptr,
-                            at_root ? gaps.displs.data() : nullptr, at(part, rank), part[static_cast<size_t>(rank)].size(),
-                            trInt32, root, comm, nullptr);
+                            at_root ? gaps.displs.data() : nullptr, at(part, rank),
+                            part[static_cast<size_t>(rank)].size(), trInt32, root, comm, nullptr);
         });
         for (size_t r = 0; r < size; ++r) ASSERT_EQ(part[r], own[r]) << "scatterv seed " << seed;
       }
@@ -130,9 +132,12 @@ TEST(Variable, WrongCountsAreNamed) {
   int32_t buffer[4] = {};
   const size_t counts[] = {2}, other[] = {3};
   EXPECT_EQ(trAllGatherV(buffer, 1, buffer, counts, nullptr, trInt32, ranks.comm(0), nullptr), trInvalidArgument);
-  EXPECT_NE(std::strstr(trGetLastError(nullptr), "sendcount is 1, but recvcounts[0] is 2"), nullptr) << trGetLastError(nullptr);
-  EXPECT_EQ(trAllToAllV(buffer, counts, nullptr, buffer + 2, other, nullptr, trInt32, ranks.comm(0), nullptr), trInvalidArgument);
-  EXPECT_EQ(trAllToAllV(buffer, nullptr, nullptr, buffer + 2, other, nullptr, trInt32, ranks.comm(0), nullptr), trInvalidArgument);
+  EXPECT_NE(std::strstr(trGetLastError(nullptr), "sendcount is 1, but recvcounts[0] is 2"), nullptr)
+      << trGetLastError(nullptr);
+  EXPECT_EQ(trAllToAllV(buffer, counts, nullptr, buffer + 2, other, nullptr, trInt32, ranks.comm(0), nullptr),
+            trInvalidArgument);
+  EXPECT_EQ(trAllToAllV(buffer, nullptr, nullptr, buffer + 2, other, nullptr, trInt32, ranks.comm(0), nullptr),
+            trInvalidArgument);
   EXPECT_EQ(trSend(buffer, 1, trInt32, 1, ranks.comm(0), nullptr), trInvalidArgument);
   EXPECT_NE(std::strstr(trGetLastError(nullptr), "peer is 1"), nullptr) << trGetLastError(nullptr);
 }
@@ -172,12 +177,14 @@ TEST(PointToPoint, GroupsOfSendsAndReceivesInAnyOrder) {
           const size_t k = sent[call.peer]++;
           Values& buffer = in[r].emplace_back(messages[r][call.peer][k] + 1);
           for (size_t i = 0; i < buffer.size(); ++i) buffer[i] = value_of(r, call.peer, i + k * 17);
-          ASSERT_EQ(trSend(buffer.data(), buffer.size() - 1, trInt32, peer, ranks.comm(static_cast<int>(r)), nullptr), trSuccess);
+          ASSERT_EQ(trSend(buffer.data(), buffer.size() - 1, trInt32, peer, ranks.comm(static_cast<int>(r)), nullptr),
+                    trSuccess);
         } else {
           const size_t k = received[call.peer]++;
           Values& buffer = out[r][call.peer * 4 + k];
           buffer.assign(messages[call.peer][r][k] + 1, -1);
-          ASSERT_EQ(trRecv(buffer.data(), buffer.size() - 1, trInt32, peer, ranks.comm(static_cast<int>(r)), nullptr), trSuccess);
+          ASSERT_EQ(trRecv(buffer.data(), buffer.size() - 1, trInt32, peer, ranks.comm(static_cast<int>(r)), nullptr),
+                    trSuccess);
         }
       }
     }

@@ -78,8 +78,8 @@ TEST_P(EveryAlgorithm, SumsOddCountsThroughTinySlots) {
         for (uint32_t pipeline : {1u, 3u}) {
           if (pipeline > 1 && !algorithm->pipelined) continue;
           std::string what = "slot " + std::to_string(slot_bytes) + " count " + std::to_string(count) +
-                             (in_place ? " in place" : "") + " pipeline " + std::to_string(pipeline) +
-                             " seed " + std::to_string(seed_);
+                             (in_place ? " in place" : "") + " pipeline " + std::to_string(pipeline) + " seed " +
+                             std::to_string(seed_);
           JobBuffers buffers(ranks, trUint32, count, in_place, &random_);
           auto inputs = buffers.inputs;
           auto expected = expected_sum(inputs, count);
@@ -131,8 +131,7 @@ TEST_P(EveryAlgorithm, WidePartialsRoundOnce) {
       ASSERT_EQ(executor.run(*algorithm, job, 2, &random_), "") << "seed " << seed_;
       for (uint32_t rank = 0; rank < ranks; ++rank)
         ASSERT_EQ(std::memcmp(buffers.outputs[rank].data(), expected.data(), kCount * 2), 0)
-            << find_type(type)->name << " rank " << rank << (in_place ? " in place" : "") << " seed "
-            << seed_;
+            << find_type(type)->name << " rank " << rank << (in_place ? " in place" : "") << " seed " << seed_;
     }
   }
 }
@@ -171,12 +170,13 @@ TEST(Execution, OperationsFollowOneAnotherOnTheSameConnections) {
   std::mt19937_64 random(seed);
   LocalRanks executor(5, 2, 1024, false);
   for (int operation = 0; operation < 200; ++operation) {
-    const Algorithm& algorithm = *algorithms_of(Collective::kAllReduce)[random() % algorithms_of(Collective::kAllReduce).size()];
+    const Algorithm& algorithm =
+        *algorithms_of(Collective::kAllReduce)[random() % algorithms_of(Collective::kAllReduce).size()];
     size_t count = random() % 3000;
     JobBuffers buffers(5, trUint32, count, random() % 2 == 0, &random);
     auto expected = expected_sum(buffers.inputs, count);
-    std::string what = std::string(algorithm.name) + " operation " + std::to_string(operation) + " seed " +
-                       std::to_string(seed);
+    std::string what =
+        std::string(algorithm.name) + " operation " + std::to_string(operation) + " seed " + std::to_string(seed);
     ASSERT_EQ(executor.run(algorithm, buffers.job(count, trUint32, trSum), 1, &random), "") << what;
     ASSERT_NO_FATAL_FAILURE(expect_sums(buffers, expected, what));
   }
@@ -213,8 +213,7 @@ TEST(Execution, ADifferentSignatureIsAFailureThatNamesThePeer) {
     const Algorithm* algorithm = nullptr;
     ASSERT_TRUE(find_algorithm(Collective::kAllReduce, "two-shot", &algorithm).ok());
     Program programs[2];
-    for (uint32_t rank : {0u, 1u})
-      executor.begin(*algorithm, job, flat_plan(2), 1, rank, &programs[rank], 10 + rank);
+    for (uint32_t rank : {0u, 1u}) executor.begin(*algorithm, job, flat_plan(2), 1, rank, &programs[rank], 10 + rank);
     bool failed[2] = {};
     for (int turn = 0; turn < 100; ++turn)
       for (uint32_t rank : {0u, 1u})

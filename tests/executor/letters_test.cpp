@@ -19,8 +19,8 @@ struct Buffers {
 };
 
 // One collective on all ranks: each rank by letters or by the schedule, as `by_letters` says.
-void run_direct(LocalRanks* ranks, Collective collective, uint32_t root, size_t count, trRedOp_t op, uint64_t by_letters,
-                std::mt19937_64* random, Buffers* buffers) {
+void run_direct(LocalRanks* ranks, Collective collective, uint32_t root, size_t count, trRedOp_t op,
+                uint64_t by_letters, std::mt19937_64* random, Buffers* buffers) {
   const Algorithm* direct = nullptr;
   ASSERT_TRUE(find_algorithm(collective, "direct", &direct).ok());
   const Plan plan = flat_plan(ranks->ranks());
@@ -75,8 +75,9 @@ TEST(Letters, EqualTheDirectSchedulesAlsoWhereOnlySomeRanksUseThem) {
   std::mt19937_64 random(seed);
   for (uint32_t n : {1u, 2u, 3u, 5u}) {
     LocalRanks ranks(n, 1, 8 << 10, false);
-    for (Collective collective : {Collective::kReduce, Collective::kBroadcast, Collective::kAllGather,
-                                  Collective::kReduceScatter, Collective::kAllToAll, Collective::kGather, Collective::kScatter})
+    for (Collective collective :
+         {Collective::kReduce, Collective::kBroadcast, Collective::kAllGather, Collective::kReduceScatter,
+          Collective::kAllToAll, Collective::kGather, Collective::kScatter})
       for (size_t count : {size_t{0}, size_t{1}, size_t{8}, size_t{9}, size_t{500}})
         for (trRedOp_t op : {trSum, trAvg, trMax}) {
           const uint32_t root = static_cast<uint32_t>(random() % n);
@@ -90,7 +91,8 @@ TEST(Letters, EqualTheDirectSchedulesAlsoWhereOnlySomeRanksUseThem) {
           // Of nothing a schedule with one part still sends empty messages: then all ranks take the same path.
           run_direct(&ranks, collective, root, count, op, count == 0 ? ~uint64_t{0} : random(), &random, &mixed);
           if (HasFatalFailure()) return;
-          ASSERT_EQ(mixed.out, reference.out) << info_of(collective).name << " n " << n << " count " << count << " seed " << seed;
+          ASSERT_EQ(mixed.out, reference.out)
+              << info_of(collective).name << " n " << n << " count " << count << " seed " << seed;
         }
   }
 }
@@ -110,7 +112,8 @@ TEST(BlockFloat8, StaysWithinItsBoundAndEncodingAgainChangesNothing) {
         std::byte* bytes = message.data() + encoded_bytes(count) - count;
         encode_blocks(type, values.data(), count, scales, bytes);
         decode_blocks(type, scales, bytes, count, back.data());
-        const float relative = type == trFloat8e4m3 ? 0x1p-4f : 0x1p-3f, tiny = type == trFloat8e4m3 ? 0x1p-17f : 0x1p-31f;
+        const float relative = type == trFloat8e4m3 ? 0x1p-4f : 0x1p-3f,
+                    tiny = type == trFloat8e4m3 ? 0x1p-17f : 0x1p-31f;
         for (size_t begin = 0; begin < count; begin += kFloat8Block) {
           const size_t end = std::min(begin + kFloat8Block, count);
           float most = 0;

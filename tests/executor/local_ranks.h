@@ -70,8 +70,7 @@ class LocalRanks {
 
   // Runs one operation to its end on all ranks; what went wrong, or nothing. `signature_of` may make ranks
   // differ.
-  std::string run(const Algorithm& algorithm, const Job& job, uint32_t pipeline_chunks,
-                  std::mt19937_64* random) {
+  std::string run(const Algorithm& algorithm, const Job& job, uint32_t pipeline_chunks, std::mt19937_64* random) {
     Plan plan = flat_plan(ranks_);
     std::vector<Program> programs(ranks_);
     ++operation_;
@@ -109,8 +108,8 @@ class LocalRanks {
   Execution& execution(uint32_t rank) { return *executions_[rank]; }
 
   // Rank `rank` enters an operation.
-  void begin(const Algorithm& algorithm, const Job& job, const Plan& plan, uint32_t pipeline_chunks,
-             uint32_t rank, Program* program, uint32_t signature = 0) {
+  void begin(const Algorithm& algorithm, const Job& job, const Plan& plan, uint32_t pipeline_chunks, uint32_t rank,
+             Program* program, uint32_t signature = 0) {
     for (uint32_t channel = 0; channel < channels_; ++channel)
       program->channels.push_back(algorithm.build(plan, rank, Shape{channel, channels_, pipeline_chunks}));
     program->algorithm = &algorithm;
@@ -159,7 +158,9 @@ inline Bytes random_elements(trDataType_t type, size_t count, std::mt19937_64* r
   Bytes bytes(count * info.size + 1);  // never empty: an address of its own
   std::uniform_real_distribution<double> real(-8, 8);
   for (size_t i = 0; i < count; ++i) {
-    auto put = [&](auto value) { std::memcpy(bytes.data() + i * info.size, &value, std::min(info.size, sizeof value)); };
+    auto put = [&](auto value) {
+      std::memcpy(bytes.data() + i * info.size, &value, std::min(info.size, sizeof value));
+    };
     if (type == trComplex64)
       put(std::array{static_cast<float>(real(*random)), static_cast<float>(real(*random))});
     else if (type == trComplex128)

@@ -19,7 +19,6 @@ Call call_of(std::byte* output, size_t count, trDataType_t type, trRedOp_t op) {
   return call;
 }
 
-
 class Boxes {
  public:
   explicit Boxes(uint32_t ranks) {
@@ -37,9 +36,8 @@ class Boxes {
   std::vector<Mailbox> mailboxes_;
 };
 
-constexpr size_t kByteSizes[] = {0,   1,   4,   8,    16,   55,   56,    57,    64,   104,
-                                 111, 112, 113, 168,  169,  200,  216,   223,   224,  225,
-                                 232, 240, 256, 1000, 4096, 9999, 16376, 16383, 16384};
+constexpr size_t kByteSizes[] = {0,   1,   4,   8,   16,  55,  56,  57,  64,   104,  111,  112,   113,   168,  169,
+                                 200, 216, 223, 224, 225, 232, 240, 256, 1000, 4096, 9999, 16376, 16383, 16384};
 
 class MailboxRanks : public ::testing::TestWithParam<uint32_t> {
  protected:
@@ -59,8 +57,7 @@ void run_mailbox(Boxes* boxes, uint32_t ranks, std::vector<JobBuffers>* buffers,
     if (at[rank] == jobs.size()) continue;
     const Job& job = jobs[at[rank]];
     auto signature = static_cast<uint32_t>(at[rank] * 31 + 5);
-    if (!begun[rank])
-      (*boxes)[rank].start(signature, job.inputs[rank], job.count * find_type(job.type)->size);
+    if (!begun[rank]) (*boxes)[rank].start(signature, job.inputs[rank], job.count * find_type(job.type)->size);
     begun[rank] = true;
     Mailbox::Progress progress = (*boxes)[rank].advance(call_of(job.outputs[rank], job.count, job.type, job.op));
     ASSERT_NE(progress, Mailbox::Progress::kMismatch);

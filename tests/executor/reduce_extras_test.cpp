@@ -43,7 +43,8 @@ struct Arrays {
         if constexpr (std::is_convertible_v<int, T> && sizeof(T) <= 8 && !requires { typename T::value_type; })
           value = static_cast<T>(small(*random));
         else
-          value = T(static_cast<typename T::value_type>(small(*random)) / 4, static_cast<typename T::value_type>(small(*random)));
+          value = T(static_cast<typename T::value_type>(small(*random)) / 4,
+                    static_cast<typename T::value_type>(small(*random)));
       }
       from.push_back(sources.back().data());
     }

@@ -22,8 +22,7 @@ inline uint32_t encode_magnitude(double value, int fraction_bits, int min_expone
   std::frexp(value, &exponent);
   const int quantum = std::max(exponent - fraction_bits - 1, min_exponent);
   const double rounded = std::nearbyint(std::ldexp(value, -quantum));
-  const auto bits =
-      (static_cast<uint32_t>(quantum - min_exponent) << fraction_bits) + static_cast<uint32_t>(rounded);
+  const auto bits = (static_cast<uint32_t>(quantum - min_exponent) << fraction_bits) + static_cast<uint32_t>(rounded);
   return std::min(bits, infinity);
 }
 
@@ -103,13 +102,20 @@ T combine(trRedOp_t op, T a, T b) {
     return op == trProd ? a * b : a + b;
   } else {
     switch (op) {
-      case trBitAnd: return static_cast<T>(a & b);
-      case trBitOr: return static_cast<T>(a | b);
-      case trBitXor: return static_cast<T>(a ^ b);
-      case trLogicalAnd: return a != 0 && b != 0;
-      case trLogicalOr: return a != 0 || b != 0;
-      case trLogicalXor: return (a != 0) != (b != 0);
-      default: break;
+      case trBitAnd:
+        return static_cast<T>(a & b);
+      case trBitOr:
+        return static_cast<T>(a | b);
+      case trBitXor:
+        return static_cast<T>(a ^ b);
+      case trLogicalAnd:
+        return a != 0 && b != 0;
+      case trLogicalOr:
+        return a != 0 || b != 0;
+      case trLogicalXor:
+        return (a != 0) != (b != 0);
+      default:
+        break;
     }
     const auto wide_a = static_cast<uint64_t>(a), wide_b = static_cast<uint64_t>(b);
     return static_cast<T>(op == trProd ? wide_a * wide_b : wide_a + wide_b);

@@ -213,17 +213,17 @@ class Case {
       const uint8_t* got = destinations_[destination] + i * Stored::kBytes;
       if (std::memcmp(want, got, Stored::kBytes) == 0) continue;
       ASSERT_TRUE(Stored::is_nan(want) && Stored::is_nan(got))
-          << describe() << " destination " << destination << " element " << i << ": expected "
-          << +Stored::load(want) << ", got " << +Stored::load(got);
+          << describe() << " destination " << destination << " element " << i << ": expected " << +Stored::load(want)
+          << ", got " << +Stored::load(got);
     }
   }
 
   std::string describe() const {
     return std::string(reduce_target()) + " " + find_type(call_.type)->name + " " + find_op(call_.op)->name +
-           " sources " + std::to_string(sources_.size()) + " destinations " +
-           std::to_string(destinations_.size()) + " count " + std::to_string(call_.count) + " divisor " +
-           std::to_string(call_.divisor) + " wide " + std::to_string(call_.wide_sources) + "/" +
-           std::to_string(call_.wide_destinations) + " streaming " + std::to_string(call_.streaming);
+           " sources " + std::to_string(sources_.size()) + " destinations " + std::to_string(destinations_.size()) +
+           " count " + std::to_string(call_.count) + " divisor " + std::to_string(call_.divisor) + " wide " +
+           std::to_string(call_.wide_sources) + "/" + std::to_string(call_.wide_destinations) + " streaming " +
+           std::to_string(call_.streaming);
   }
 
   ReduceCall call_;

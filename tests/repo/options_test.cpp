@@ -12,12 +12,10 @@ namespace {
 
 TEST(Options, DocumentationEqualsTheTable) {
   std::ifstream file(TREERING_OPTIONS_MD);
-  ASSERT_TRUE(file) << TREERING_OPTIONS_MD
-                    << " is missing; write it with: options_test --write docs/options.md";
+  ASSERT_TRUE(file) << TREERING_OPTIONS_MD << " is missing; write it with: options_test --write docs/options.md";
   std::stringstream text;
   text << file.rdbuf();
-  EXPECT_EQ(text.str(), treering::options_markdown())
-      << "write it anew with: options_test --write docs/options.md";
+  EXPECT_EQ(text.str(), treering::options_markdown()) << "write it anew with: options_test --write docs/options.md";
 }
 
 TEST(Options, EveryFieldAndVariableIsDocumented) {

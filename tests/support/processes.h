@@ -41,7 +41,7 @@ class RankProcesses {
 
  private:
   std::vector<pid_t> pids_;
-  std::vector<int> outputs_;   // read ends
+  std::vector<int> outputs_;  // read ends
   std::vector<int> reached_;
   std::vector<bool> waited_;
 };
@@ -57,10 +57,11 @@ void expect_all_succeed(int ranks, const RankProcesses::Body& body,
 }  // namespace treering::testing
 
 // Inside a body: a failed call ends the rank with its text.
-#define TR_CHECK(call)                                                                       \
-  do {                                                                                       \
-    if (trResult_t result_ = (call); result_ != trSuccess) {                                 \
-      ::treering::testing::say(std::string(#call) + ": " + trGetErrorString(result_) + ": " + trGetLastError(nullptr)); \
-      return 100;                                                                            \
-    }                                                                                        \
+#define TR_CHECK(call)                                                                        \
+  do {                                                                                        \
+    if (trResult_t result_ = (call); result_ != trSuccess) {                                  \
+      ::treering::testing::say(std::string(#call) + ": " + trGetErrorString(result_) + ": " + \
+                               trGetLastError(nullptr));                                      \
+      return 100;                                                                             \
+    }                                                                                         \
   } while (false)

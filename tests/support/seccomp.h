@@ -28,8 +28,7 @@ inline bool filter_system_calls(const std::vector<long>& calls, uint32_t on_matc
   program.push_back(BPF_STMT(BPF_RET | BPF_K, otherwise));
   sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return false;
-  return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, all_threads ? SECCOMP_FILTER_FLAG_TSYNC : 0,
-                 &filter) == 0;
+  return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, all_threads ? SECCOMP_FILTER_FLAG_TSYNC : 0, &filter) == 0;
 }
 
 // The calls fail with EPERM from now on.

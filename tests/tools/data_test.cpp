@@ -46,8 +46,7 @@ void expect_exact(const DataType& type, trRedOp_t op, int ranks, size_t index) {
     up = combined(op, up, values[i]);
     down = combined(op, down, values[ranks - 1 - i]);
     ASSERT_TRUE(representable(type, up) && representable(type, down))
-        << type.name << " op " << op << " ranks " << ranks << " index " << index << ": " << up << ", "
-        << down;
+        << type.name << " op " << op << " ranks " << ranks << " index " << index << ": " << up << ", " << down;
   }
   for (size_t width = values.size(); width > 1; width = (width + 1) / 2) {
     for (size_t i = 0; i < width / 2; ++i) {
@@ -94,9 +93,8 @@ TEST(Data, SumsOfIntegerAveragesDoNotWrap) {
         for (int rank = 0; rank < ranks; ++rank) {
           const uint64_t bits = input_bits(type, trAvg, index, rank, ranks, kSeed);
           const int shift = 64 - 8 * static_cast<int>(type.bytes);
-          const double value = type.is_signed
-                                   ? static_cast<double>(static_cast<int64_t>(bits << shift) >> shift)
-                                   : static_cast<double>(bits);
+          const double value = type.is_signed ? static_cast<double>(static_cast<int64_t>(bits << shift) >> shift)
+                                              : static_cast<double>(bits);
           (value < 0 ? least_sum : most_sum) += value;
         }
         ASSERT_LE(most_sum, most) << type.name << " " << ranks;
@@ -109,7 +107,7 @@ TEST(Data, SumsOfIntegerAveragesDoNotWrap) {
 template <typename T>
 T truth(trRedOp_t op, T a, T b) {
   const bool x = a != 0, y = b != 0;
-  const std::array<T, 6> results = {static_cast<T>(a & b), static_cast<T>(a | b),  static_cast<T>(a ^ b),
+  const std::array<T, 6> results = {static_cast<T>(a & b),  static_cast<T>(a | b),  static_cast<T>(a ^ b),
                                     static_cast<T>(x && y), static_cast<T>(x || y), static_cast<T>(x != y)};
   return results[static_cast<size_t>(op - trBitAnd)];
 }

@@ -19,8 +19,7 @@ TEST(ParseSize, TakesPowersOf1024) {
 }
 
 TEST(ParseSize, RefusesWhatIsNoSize) {
-  for (const char* text :
-       {"", "K", "-8", "8X", "8KB", "1.3", "1e3", "0x10", "1..5K", " 8", "8 ", "99999999999G"}) {
+  for (const char* text : {"", "K", "-8", "8X", "8KB", "1.3", "1e3", "0x10", "1..5K", " 8", "8 ", "99999999999G"}) {
     EXPECT_EQ(parse_size(text), std::nullopt) << '"' << text << '"';
   }
 }

@@ -126,8 +126,7 @@ INSTANTIATE_TEST_SUITE_P(Machines, RingTest,
 
 TEST(Plan, UnknownRanksSpreadEvenlyInRankOrder) {
   const Topology topology = synthetic("package:2 numa:1 core:4 pu:1");
-  EXPECT_EQ(make_plan(std::vector<Location>(2, unknown()), topology).numa_node,
-            (std::vector<uint32_t>{0, 1}));
+  EXPECT_EQ(make_plan(std::vector<Location>(2, unknown()), topology).numa_node, (std::vector<uint32_t>{0, 1}));
   const Plan four = make_plan(std::vector<Location>(4, unknown()), topology);
   EXPECT_EQ(four.numa_node, (std::vector<uint32_t>{0, 0, 1, 1}));
   EXPECT_EQ(four.core, (std::vector<int32_t>{0, 2, 4, 6}));

@@ -27,16 +27,13 @@ Outcome topo(const std::string& arguments) {
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return outcome;
   std::array<char, 4096> buffer;
-  for (size_t n; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
-    outcome.output.append(buffer.data(), n);
+  for (size_t n; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) outcome.output.append(buffer.data(), n);
   const int status = pclose(pipe);
   if (WIFEXITED(status)) outcome.exit_code = WEXITSTATUS(status);
   return outcome;
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 TEST(TopoTool, PrintsThisMachine) {
   const Outcome outcome = topo("");
@@ -48,8 +45,8 @@ TEST(TopoTool, PrintsThisMachine) {
 TEST(TopoTool, PrintsADescribedMachineAndItsPlan) {
   const Outcome outcome = topo("--synthetic 'package:2 numa:1 core:2 pu:1' --ranks 4");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-  for (const char* part : {"package 1", "numa 1, 1 GiB", "cores available: 4",
-                           "socket   package 0 - package 1", "ring order: 0 1 2 3", "leaders: 0"})
+  for (const char* part : {"package 1", "numa 1, 1 GiB", "cores available: 4", "socket   package 0 - package 1",
+                           "ring order: 0 1 2 3", "leaders: 0"})
     EXPECT_TRUE(contains(outcome.output, part)) << part << " in\n" << outcome.output;
 }
 

@@ -166,8 +166,7 @@ TEST_P(Conformance, PlainUserMemoryIsReadWhereItIsReached) {
   } else {
     EXPECT_EQ(got->data, nullptr);
     std::byte target[16];
-    EXPECT_EQ(receiver_->fetch(*got, 0, target, sizeof target).code(), trSystemError)
-        << "an error, not a crash";
+    EXPECT_EQ(receiver_->fetch(*got, 0, target, sizeof target).code(), trSystemError) << "an error, not a crash";
   }
   receiver_->pop();
 }
@@ -265,8 +264,7 @@ TEST_P(Conformance, RegionsOfThePeerAreMappedWhereTheTransportDoes) {
     message.user = {region.id, 5000};
     receiver_->post(message);
     ASSERT_NE(sender_->front(), nullptr);
-    EXPECT_EQ(payload_of(sender_.get(), *sender_->front()),
-              std::vector<std::byte>(bytes + 5000, bytes + 5100));
+    EXPECT_EQ(payload_of(sender_.get(), *sender_->front()), std::vector<std::byte>(bytes + 5000, bytes + 5100));
     sender_->pop();
   }
   EXPECT_TRUE(table.release(allocated).ok());

@@ -31,8 +31,7 @@ size_t entries_of(const char* directory) {
 size_t open_descriptors() { return entries_of("/proc/self/fd"); }
 
 void* anonymous(size_t bytes, void* at = nullptr) {
-  void* memory =
-      mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (at ? MAP_FIXED : 0), -1, 0);
+  void* memory = mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (at ? MAP_FIXED : 0), -1, 0);
   if (memory == MAP_FAILED) throw std::runtime_error("mmap failed");
   return memory;
 }
@@ -232,8 +231,7 @@ TEST_F(Regions, AForkedChildLooksAtItsOwnMemory) {
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0)
-      << "the child took its fresh memory for the region";
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "the child took its fresh memory for the region";
   EXPECT_EQ(table_.find(memory, kBytes).id, id);
   ASSERT_TRUE(table_.end_registration(id).ok());
   munmap(memory, kBytes);

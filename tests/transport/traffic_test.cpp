@@ -37,14 +37,10 @@ struct Planned {
 };
 
 Planned planned(const TransportRow& row, const Traffic& traffic, int sender, uint32_t index) {
-  std::mt19937_64 random(traffic.seed ^
-                         (uint64_t{index} << 1 | static_cast<uint64_t>(sender)) * 0x9E3779B97F4A7C15u);
+  std::mt19937_64 random(traffic.seed ^ (uint64_t{index} << 1 | static_cast<uint64_t>(sender)) * 0x9E3779B97F4A7C15u);
   uint64_t dice = random() % 3;
-  PayloadKind kind = dice == 0   ? PayloadKind::kInline
-                     : dice == 1 ? PayloadKind::kStaging
-                                 : PayloadKind::kUser;
-  if (kind == PayloadKind::kUser && !row.reaches_plain_memory && !row.maps_regions)
-    kind = PayloadKind::kStaging;
+  PayloadKind kind = dice == 0 ? PayloadKind::kInline : dice == 1 ? PayloadKind::kStaging : PayloadKind::kUser;
+  if (kind == PayloadKind::kUser && !row.reaches_plain_memory && !row.maps_regions) kind = PayloadKind::kStaging;
   size_t most = kind == PayloadKind::kInline ? kInlineBytes : kSlotBytes;
   return {kind, static_cast<uint32_t>(random() % (most + 1))};
 }
@@ -52,8 +48,7 @@ Planned planned(const TransportRow& row, const Traffic& traffic, int sender, uin
 // Memory of the sender that the transport can refer to: `user` is its name.
 class UserMemory {
  public:
-  UserMemory(const TransportRow& row, Side* own)
-      : registered_(row.maps_regions), data_(kFifoDepth * kSlotBytes) {
+  UserMemory(const TransportRow& row, Side* own) : registered_(row.maps_regions), data_(kFifoDepth * kSlotBytes) {
     base_ = data_.data();
     address_ = {0, reinterpret_cast<uint64_t>(base_)};
     if (!registered_) return;
@@ -101,8 +96,7 @@ std::string run_traffic(TwoSides* sides, const TransportRow& row, const Traffic&
   UserMemory user(row, own);
   auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   uint32_t sent = 0, received = 0;
-  while (sent < traffic.messages || received < traffic.messages ||
-         !connection->has_consumed(traffic.messages)) {
+  while (sent < traffic.messages || received < traffic.messages || !connection->has_consumed(traffic.messages)) {
     bool moved = false;
     if (sent < traffic.messages && connection->can_post() && sent - connection->consumed() < traffic.depth) {
       send_next(connection.get(), row, traffic, own, side, sent++, user);
@@ -160,8 +154,7 @@ void run_both(TwoSides* sides, const TransportRow& row, Body body) {
   std::string own = body(0), other;
   close(ends[1]);
   char buffer[512];
-  for (ssize_t got; (got = read(ends[0], buffer, sizeof buffer)) > 0;)
-    other.append(buffer, static_cast<size_t>(got));
+  for (ssize_t got; (got = read(ends[0], buffer, sizeof buffer)) > 0;) other.append(buffer, static_cast<size_t>(got));
   EXPECT_EQ(write(go[1], "!", 1), 1);
   EXPECT_EQ(waitpid(child, nullptr, 0), child);
   for (int fd : {go[0], go[1], ends[0]}) close(fd);

@@ -49,8 +49,7 @@ class TwoSides {
   std::unique_ptr<Connection> connect(int own, uint32_t channel);
   // Registered memory of `own`, mapped by the other side where the transport does that.
   PeerRegions& regions_of_peer(int own) {
-    if (!regions_[own])
-      regions_[own] = std::make_unique<PeerRegions>(sides_[1 - own].exports, pids_[1 - own]);
+    if (!regions_[own]) regions_[own] = std::make_unique<PeerRegions>(sides_[1 - own].exports, pids_[1 - own]);
     return *regions_[own];
   }
 
@@ -96,8 +95,7 @@ inline const std::vector<TransportRow>& transports() {
        [](TwoSides* sides, int own, uint32_t channel) {
          Side& peer = sides->side(1 - own);
          CmaAddress address{sides->pid(1 - own), reinterpret_cast<uint64_t>(&peer.fifos[channel]),
-                            reinterpret_cast<uint64_t>(peer.staging),
-                            reinterpret_cast<uint64_t>(&peer.status)};
+                            reinterpret_cast<uint64_t>(peer.staging), reinterpret_cast<uint64_t>(&peer.status)};
          return connect_cma(address, &sides->side(own).fifos[channel]);
        }},
   };

@@ -88,8 +88,7 @@ Comparison compare(const Baseline& baseline, const RunResults& results, double t
       comparison.missing.push_back(name_of(row));
       continue;
     }
-    compare_time(row, "out-of-place", old->out_of_place_us, row.out_of_place.time_us, tolerance_percent,
-                 &comparison);
+    compare_time(row, "out-of-place", old->out_of_place_us, row.out_of_place.time_us, tolerance_percent, &comparison);
     compare_time(row, "in-place", old->in_place_us, row.in_place.time_us, tolerance_percent, &comparison);
   }
   return comparison;

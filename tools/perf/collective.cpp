@@ -62,13 +62,16 @@ std::string case_names() {
 double bus_factor(Kind kind, int ranks) {
   const double others = static_cast<double>(ranks - 1) / ranks;
   switch (kind) {
-    case Kind::kAllReduce: return 2 * others;
+    case Kind::kAllReduce:
+      return 2 * others;
     case Kind::kAllGather:
     case Kind::kReduceScatter:
     case Kind::kAllToAll:
     case Kind::kGather:
-    case Kind::kScatter: return others;
-    default: return 1;
+    case Kind::kScatter:
+      return others;
+    default:
+      return 1;
   }
 }
 
@@ -91,15 +94,32 @@ Shape shape_of(const CollectiveCase& c, int rank, int ranks, int root, size_t co
   if (c.many_blocks && c.kind != Kind::kAllToAll) shape.own = shape.offsets[r];
   switch (c.kind) {
     case Kind::kAllReduce:
-    case Kind::kSendRecv: shape.input = shape.output = count; break;
-    case Kind::kReduce: shape.input = count, shape.output = at_root ? count : 0; break;
-    case Kind::kBroadcast: shape.input = at_root ? count : 0, shape.output = count; break;
-    case Kind::kAllGather: shape.input = own, shape.output = all; break;
-    case Kind::kReduceScatter: shape.input = all, shape.output = own; break;
-    case Kind::kAllToAll: shape.input = shape.output = all; break;
-    case Kind::kGather: shape.input = own, shape.output = at_root ? all : 0; break;
-    case Kind::kScatter: shape.input = at_root ? all : 0, shape.output = own; break;
-    case Kind::kBarrier: break;
+    case Kind::kSendRecv:
+      shape.input = shape.output = count;
+      break;
+    case Kind::kReduce:
+      shape.input = count, shape.output = at_root ? count : 0;
+      break;
+    case Kind::kBroadcast:
+      shape.input = at_root ? count : 0, shape.output = count;
+      break;
+    case Kind::kAllGather:
+      shape.input = own, shape.output = all;
+      break;
+    case Kind::kReduceScatter:
+      shape.input = all, shape.output = own;
+      break;
+    case Kind::kAllToAll:
+      shape.input = shape.output = all;
+      break;
+    case Kind::kGather:
+      shape.input = own, shape.output = at_root ? all : 0;
+      break;
+    case Kind::kScatter:
+      shape.input = at_root ? all : 0, shape.output = own;
+      break;
+    case Kind::kBarrier:
+      break;
   }
   return shape;
 }
@@ -111,11 +131,16 @@ std::vector<ExpectedBlock> expected_blocks(const CollectiveCase& c, const Shape&
   if (shape.output == 0) return blocks;
   switch (c.kind) {
     case Kind::kAllReduce:
-    case Kind::kReduce: return {{-1, 0, 0, count}};
-    case Kind::kBroadcast: return {{root, 0, 0, count}};
-    case Kind::kSendRecv: return {{(rank + ranks - 1) % ranks, 0, 0, count}};
-    case Kind::kReduceScatter: return {{-1, shape.offsets[r], 0, shape.counts[r]}};
-    case Kind::kScatter: return {{root, shape.offsets[r], 0, shape.counts[r]}};
+    case Kind::kReduce:
+      return {{-1, 0, 0, count}};
+    case Kind::kBroadcast:
+      return {{root, 0, 0, count}};
+    case Kind::kSendRecv:
+      return {{(rank + ranks - 1) % ranks, 0, 0, count}};
+    case Kind::kReduceScatter:
+      return {{-1, shape.offsets[r], 0, shape.counts[r]}};
+    case Kind::kScatter:
+      return {{root, shape.offsets[r], 0, shape.counts[r]}};
     case Kind::kAllGather:
     case Kind::kGather:
       for (int s = 0; s < ranks; ++s)
@@ -132,7 +157,8 @@ std::vector<ExpectedBlock> expected_blocks(const CollectiveCase& c, const Shape&
         blocks.push_back({s, sender.offsets[r], shape.receive_offsets[from], shape.receive_counts[from]});
       }
       return blocks;
-    case Kind::kBarrier: break;
+    case Kind::kBarrier:
+      break;
   }
   return blocks;
 }
@@ -140,10 +166,14 @@ std::vector<ExpectedBlock> expected_blocks(const CollectiveCase& c, const Shape&
 trResult_t call(const CollectiveCase& c, const Shape& s, const CallArguments& a) {
   const bool v = c.variable;
   switch (c.kind) {
-    case Kind::kAllReduce: return trAllReduce(a.input, a.output, a.count, a.type, a.op, a.comm, a.stream);
-    case Kind::kReduce: return trReduce(a.input, a.output, a.count, a.type, a.op, a.root, a.comm, a.stream);
-    case Kind::kBroadcast: return trBroadcast(a.input, a.output, a.count, a.type, a.root, a.comm, a.stream);
-    case Kind::kBarrier: return trBarrier(a.comm, a.stream);
+    case Kind::kAllReduce:
+      return trAllReduce(a.input, a.output, a.count, a.type, a.op, a.comm, a.stream);
+    case Kind::kReduce:
+      return trReduce(a.input, a.output, a.count, a.type, a.op, a.root, a.comm, a.stream);
+    case Kind::kBroadcast:
+      return trBroadcast(a.input, a.output, a.count, a.type, a.root, a.comm, a.stream);
+    case Kind::kBarrier:
+      return trBarrier(a.comm, a.stream);
     case Kind::kSendRecv:
       return trSendRecv(a.input, a.count, (a.rank + 1) % a.ranks, a.output, a.count, (a.rank + a.ranks - 1) % a.ranks,
                         a.type, a.comm, a.stream);
@@ -154,8 +184,8 @@ trResult_t call(const CollectiveCase& c, const Shape& s, const CallArguments& a)
       return v ? trReduceScatterV(a.input, a.output, s.counts.data(), a.type, a.op, a.comm, a.stream)
                : trReduceScatter(a.input, a.output, a.count, a.type, a.op, a.comm, a.stream);
     case Kind::kAllToAll:
-      return v ? trAllToAllV(a.input, s.counts.data(), nullptr, a.output, s.receive_counts.data(), nullptr, a.type, a.comm,
-                             a.stream)
+      return v ? trAllToAllV(a.input, s.counts.data(), nullptr, a.output, s.receive_counts.data(), nullptr, a.type,
+                             a.comm, a.stream)
                : trAllToAll(a.input, a.output, a.count, a.type, a.comm, a.stream);
     case Kind::kGather:
       return v ? trGatherV(a.input, s.input, a.output, s.counts.data(), nullptr, a.type, a.root, a.comm, a.stream)

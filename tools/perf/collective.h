@@ -17,7 +17,16 @@
 namespace treering::perf {
 
 enum class Kind {
-  kAllReduce, kReduce, kBroadcast, kAllGather, kReduceScatter, kAllToAll, kGather, kScatter, kBarrier, kSendRecv,
+  kAllReduce,
+  kReduce,
+  kBroadcast,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kGather,
+  kScatter,
+  kBarrier,
+  kSendRecv,
 };
 
 struct CollectiveCase {
@@ -26,8 +35,8 @@ struct CollectiveCase {
   trCollective_t id;  // whose selection is shown
   bool rooted;
   bool reduces;
-  bool variable;      // random counts, mean as of the others
-  bool many_blocks;   // the larger buffer has a block for each rank
+  bool variable;     // random counts, mean as of the others
+  bool many_blocks;  // the larger buffer has a block for each rank
 };
 
 std::span<const CollectiveCase> collective_cases();
@@ -40,9 +49,9 @@ double bus_factor(Kind kind, int ranks);
 
 // One call of one rank: counts in elements, and where they lie.
 struct Shape {
-  size_t input = 0, output = 0;  // elements; 0: not used on this rank
-  size_t own = 0;                // of this rank's block in the larger buffer, where it is in place
-  std::vector<size_t> counts, offsets;                  // variable: blocks of all ranks, or those sent
+  size_t input = 0, output = 0;         // elements; 0: not used on this rank
+  size_t own = 0;                       // of this rank's block in the larger buffer, where it is in place
+  std::vector<size_t> counts, offsets;  // variable: blocks of all ranks, or those sent
   std::vector<size_t> receive_counts, receive_offsets;  // variable alltoall
 };
 // `count`: of a block. The same seed gives all ranks the same counts.

@@ -60,8 +60,7 @@ double exact_factor(int exact_bits, size_t index, int rank, int ranks, uint64_t 
 
 double value_in_range(const DataType& type, size_t index, int rank, uint64_t seed) {
   const int64_t span = int64_t{1} << type.exact_bits;
-  return static_cast<double>(
-      static_cast<int64_t>(hash_of(index, rank, seed) % static_cast<uint64_t>(2 * span)) - span);
+  return static_cast<double>(static_cast<int64_t>(hash_of(index, rank, seed) % static_cast<uint64_t>(2 * span)) - span);
 }
 
 uint64_t mask_of(const DataType& type) {
@@ -309,7 +308,9 @@ void for_runs(size_t count, size_t first, Visit visit) {
 }
 
 // As much of a period as the elements from `first` on touch.
-size_t period_of(size_t count, size_t first) { return first % kPeriod + count > kPeriod ? kPeriod : first % kPeriod + count; }
+size_t period_of(size_t count, size_t first) {
+  return first % kPeriod + count > kPeriod ? kPeriod : first % kPeriod + count;
+}
 
 size_t compare(const void* result, size_t count, const DataType& type, trRedOp_t op, const std::vector<char>& table,
                size_t first) {
@@ -323,7 +324,8 @@ size_t compare(const void* result, size_t count, const DataType& type, trRedOp_t
       bool different = false;
       for (int l = 0; l < type.lanes; ++l) {
         const size_t offset = i * type.bytes + static_cast<size_t>(l) * lane.bytes;
-        const bool same_number = type.lanes == 2 && ordered(lane, load(got + offset, lane)) == ordered(lane, load(want + offset, lane));
+        const bool same_number =
+            type.lanes == 2 && ordered(lane, load(got + offset, lane)) == ordered(lane, load(want + offset, lane));
         different |= !same_number && differs(lane, op, got + offset, want + offset);
       }
       wrong += different ? 1 : 0;
@@ -350,7 +352,8 @@ size_t count_wrong(const void* result, size_t count, const DataType& type, trRed
       make_table(type, period_of(count, first), [&](const DataType& lane, size_t i, size_t l) -> uint64_t {
         if (l == 1 && op == trProd) return 0;
         const size_t index = i + l * kPeriod;
-        return lane.is_float ? expected_float(lane, op, index, ranks, seed) : expected_integer(lane, op, index, ranks, seed);
+        return lane.is_float ? expected_float(lane, op, index, ranks, seed)
+                             : expected_integer(lane, op, index, ranks, seed);
       });
   return compare(result, count, type, op, table, first);
 }
@@ -358,7 +361,8 @@ size_t count_wrong(const void* result, size_t count, const DataType& type, trRed
 size_t count_different(const void* result, size_t count, const DataType& type, trRedOp_t op, int source, int ranks,
                        uint64_t seed, size_t first) {
   const trRedOp_t exact = op == trAvg ? trSum : op;  // a copy is exact: no tolerance
-  return compare(result, count, type, exact, input_table(type, op, source, ranks, seed, period_of(count, first)), first);
+  return compare(result, count, type, exact, input_table(type, op, source, ranks, seed, period_of(count, first)),
+                 first);
 }
 
 }  // namespace treering::perf

@@ -4,20 +4,20 @@ namespace treering::perf {
 namespace {
 
 constexpr DataType kDataTypes[] = {
-    {"int8", trInt8, 1, false, true, 1, 6},          {"uint8", trUint8, 1, false, false, 1, 7},
-    {"int32", trInt32, 4, false, true, 1, 30},       {"uint32", trUint32, 4, false, false, 1, 31},
-    {"int64", trInt64, 8, false, true, 1, 62},       {"uint64", trUint64, 8, false, false, 1, 63},
-    {"half", trFloat16, 2, true, true, 1, 11},       {"float", trFloat32, 4, true, true, 1, 24},
-    {"double", trFloat64, 8, true, true, 1, 53},     {"bfloat16", trBfloat16, 2, true, true, 1, 8},
-    {"f8e4m3", trFloat8e4m3, 1, true, true, 1, 4},   {"f8e5m2", trFloat8e5m2, 1, true, true, 1, 3},
+    {"int8", trInt8, 1, false, true, 1, 6},           {"uint8", trUint8, 1, false, false, 1, 7},
+    {"int32", trInt32, 4, false, true, 1, 30},        {"uint32", trUint32, 4, false, false, 1, 31},
+    {"int64", trInt64, 8, false, true, 1, 62},        {"uint64", trUint64, 8, false, false, 1, 63},
+    {"half", trFloat16, 2, true, true, 1, 11},        {"float", trFloat32, 4, true, true, 1, 24},
+    {"double", trFloat64, 8, true, true, 1, 53},      {"bfloat16", trBfloat16, 2, true, true, 1, 8},
+    {"f8e4m3", trFloat8e4m3, 1, true, true, 1, 4},    {"f8e5m2", trFloat8e5m2, 1, true, true, 1, 3},
     {"complex64", trComplex64, 8, true, true, 2, 24}, {"complex128", trComplex128, 16, true, true, 2, 53},
     {"bool", trBool, 1, false, false, 1, 1},
 };
 
-constexpr Operation kOperations[] = {
-    {"sum", trSum},       {"prod", trProd},     {"max", trMax},        {"min", trMin},       {"avg", trAvg},
-    {"bitand", trBitAnd}, {"bitor", trBitOr},   {"bitxor", trBitXor},  {"land", trLogicalAnd}, {"lor", trLogicalOr},
-    {"lxor", trLogicalXor}};
+constexpr Operation kOperations[] = {{"sum", trSum},       {"prod", trProd},      {"max", trMax},
+                                     {"min", trMin},       {"avg", trAvg},        {"bitand", trBitAnd},
+                                     {"bitor", trBitOr},   {"bitxor", trBitXor},  {"land", trLogicalAnd},
+                                     {"lor", trLogicalOr}, {"lxor", trLogicalXor}};
 
 // Names of this library's own API, beside those of nccl-tests.
 constexpr std::pair<const char*, const char*> kAliases[] = {

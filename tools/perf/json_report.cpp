@@ -33,14 +33,13 @@ Json config_of(const Options& options, const RunResults& results) {
   config["devices"] = Json::array();
   for (size_t rank = 0; rank < results.places.size(); ++rank) {
     const RankPlace& place = results.places[rank];
-    config["devices"].push_back(
-        {{"rank", rank},
-         {"group", 0},
-         {"pid", place.pid},
-         {"hostname", results.host},
-         {"device", place.core},
-         {"device_hex", ""},
-         {"device_info", place.core < 0 ? "host memory, not pinned" : "host memory"}});
+    config["devices"].push_back({{"rank", rank},
+                                 {"group", 0},
+                                 {"pid", place.pid},
+                                 {"hostname", results.host},
+                                 {"device", place.core},
+                                 {"device_hex", ""},
+                                 {"device_info", place.core < 0 ? "host memory, not pinned" : "host memory"}});
   }
   return config;
 }

@@ -54,8 +54,7 @@ bool Family::start(const std::function<int(int)>& process_main) {
   for (int process = 0; process < options_.procs; ++process) {
     const pid_t pid = fork();
     if (pid < 0) {
-      fprintf(stderr, "error: fork of process %d of %d failed: %s\n", process, options_.procs,
-              strerror(errno));
+      fprintf(stderr, "error: fork of process %d of %d failed: %s\n", process, options_.procs, strerror(errno));
       return false;
     }
     if (pid == 0) {

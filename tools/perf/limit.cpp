@@ -61,8 +61,7 @@ double best_time_us(RankGroup& group, Copy copy, const void* from, void* to, siz
 double measure_copy_bandwidth(RankGroup& group, const void* from, void* to, size_t bytes) {
   double best_us = best_time_us(group, copy_ordinary, from, to, bytes);
 #if defined(__SSE2__)
-  if (bytes >= size_t{256} << 10)
-    best_us = std::min(best_us, best_time_us(group, copy_non_temporal, from, to, bytes));
+  if (bytes >= size_t{256} << 10) best_us = std::min(best_us, best_time_us(group, copy_non_temporal, from, to, bytes));
 #endif
   return best_us > 0 ? 2.0 * group.ranks() * static_cast<double>(bytes) / 1e9 / (best_us * 1e-6) : 0;
 }

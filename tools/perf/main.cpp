@@ -42,8 +42,7 @@ bool prepare(Run& run) {
     return false;
   }
   const double wanted = 2.0 * options.ranks() * static_cast<double>(options.buffer_bytes());
-  const double present =
-      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+  const double present = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
   if (present > 0 && wanted > present) {
     fprintf(stderr, "error: -e %s: the buffers of %d ranks need %.1f GiB, this machine has %.1f GiB\n",
             format_size(options.max_bytes).c_str(), options.ranks(), wanted / (1 << 30), present / (1 << 30));
@@ -71,12 +70,10 @@ int conclude(const Run& run, const RunResults& results) {
   const Comparison comparison = compare(*run.baseline, results, run.options.tolerance_percent);
   for (const std::string& row : comparison.missing) printf("# not in the baseline: %s\n", row.c_str());
   for (const std::string& row : comparison.regressed) printf("# SLOWER than the baseline: %s\n", row.c_str());
-  printf("# Baseline %s: %d times compared, %zu slower by more than %g%%\n",
-         run.options.baseline_file.c_str(), comparison.compared, comparison.regressed.size(),
-         run.options.tolerance_percent);
+  printf("# Baseline %s: %d times compared, %zu slower by more than %g%%\n", run.options.baseline_file.c_str(),
+         comparison.compared, comparison.regressed.size(), run.options.tolerance_percent);
   if (comparison.compared == 0) {
-    fprintf(stderr, "error: --baseline %s: no row in common with this run\n",
-            run.options.baseline_file.c_str());
+    fprintf(stderr, "error: --baseline %s: no row in common with this run\n", run.options.baseline_file.c_str());
     return kFailed;
   }
   return status == kGood && !comparison.regressed.empty() ? kRegressed : status;

@@ -22,8 +22,7 @@ double now_us() {
 
 }  // namespace
 
-RankRun::RankRun(const Options& options, RankGroup group, int core)
-    : options_(options), group_(group), core_(core) {}
+RankRun::RankRun(const Options& options, RankGroup group, int core) : options_(options), group_(group), core_(core) {}
 
 RankRun::~RankRun() {
   if (comm_) trCommDestroy(comm_);
@@ -44,8 +43,7 @@ void* RankRun::allocate() {
   } else {
     buffer = std::malloc(allocated_bytes_);
     if (!buffer) {
-      fprintf(stderr, "error: rank %d: no memory for a buffer of %zu bytes\n", group_.rank(),
-              allocated_bytes_);
+      fprintf(stderr, "error: rank %d: no memory for a buffer of %zu bytes\n", group_.rank(), allocated_bytes_);
       return nullptr;
     }
   }
@@ -109,7 +107,8 @@ trResult_t RankRun::call_library(const Call& call) {
 }
 
 // In place the smaller buffer is this rank's block of the larger.
-RankRun::Call RankRun::make_call(size_t count, const DataType& type, const Operation& operation, int root, bool in_place) {
+RankRun::Call RankRun::make_call(size_t count, const DataType& type, const Operation& operation, int root,
+                                 bool in_place) {
   Call made{&type, operation.id, count, root, {}, nullptr, nullptr};
   made.shape = shape_of(*options_.collective, group_.rank(), group_.ranks(), root, count, options_.seed);
   const size_t offset = options_.unalign * type.bytes;
@@ -163,8 +162,7 @@ bool RankRun::time_calls(const Call& call, PlaceResult* place) {
   group_.barrier();
   group_.barrier();  // in the first a rank may have slept; out of the second all come within a spin
   const double begin_us = now_us();
-  if (!timed_loop(call, options_.iterations, options_.per_iteration ? group_.own_samples() : nullptr))
-    return false;
+  if (!timed_loop(call, options_.iterations, options_.per_iteration ? group_.own_samples() : nullptr)) return false;
   const double calls = static_cast<double>(options_.iterations) * options_.aggregated;
   const double own_us = (now_us() - begin_us) / calls;
   group_.barrier();
@@ -192,12 +190,12 @@ bool RankRun::check(const Call& call, PlaceResult* place) {
     if (!ok(call_library(call), c.name)) return false;
     if (stream_ && !ok(trStreamSynchronize(stream_), "trStreamSynchronize")) return false;
     size_t wrong = 0;
-    for (const ExpectedBlock& block : expected_blocks(c, call.shape, group_.rank(), group_.ranks(), call.root, call.count,
-                                                      options_.seed)) {
+    for (const ExpectedBlock& block :
+         expected_blocks(c, call.shape, group_.rank(), group_.ranks(), call.root, call.count, options_.seed)) {
       const char* at = static_cast<const char*>(call.output) + block.at * call.type->bytes;
-      wrong += block.source < 0
-                   ? count_wrong(at, block.count, *call.type, call.op, group_.ranks(), seed, block.first)
-                   : count_different(at, block.count, *call.type, call.op, block.source, group_.ranks(), seed, block.first);
+      wrong += block.source < 0 ? count_wrong(at, block.count, *call.type, call.op, group_.ranks(), seed, block.first)
+                                : count_different(at, block.count, *call.type, call.op, block.source, group_.ranks(),
+                                                  seed, block.first);
     }
     for (const double of_rank : group_.gather(static_cast<double>(wrong))) {
       place->wrong += static_cast<uint64_t>(of_rank);
@@ -219,7 +217,8 @@ bool RankRun::measure(size_t bytes, const DataType& type, const Operation& opera
   row->algorithm = "pair";
   row->protocol = "lanes";
   row->channels = 1;
-  const bool lanes = c.id == trCollForceInt || (c.variable && c.kind != Kind::kAllGather && c.kind != Kind::kReduceScatter);
+  const bool lanes =
+      c.id == trCollForceInt || (c.variable && c.kind != Kind::kAllGather && c.kind != Kind::kReduceScatter);
   if (!lanes) {
     trSelection_t selection = {};
     if (!ok(trGetSelection(comm_, c.id, out_of_place.input, out_of_place.output, row->bytes, type.id, &selection),
@@ -230,7 +229,8 @@ bool RankRun::measure(size_t bytes, const DataType& type, const Operation& opera
     row->protocol = selection.protocol;
     row->channels = selection.channels;
   }
-  fill_input(out_of_place.input, out_of_place.shape.input, type, operation.id, group_.rank(), group_.ranks(), options_.seed);
+  fill_input(out_of_place.input, out_of_place.shape.input, type, operation.id, group_.rank(), group_.ranks(),
+             options_.seed);
   if (options_.limit) {
     row->copy_gbps = measure_copy_bandwidth(group_, out_of_place.input, out_of_place.output, row->bytes);
     row->limit_us = limit_us(row->bytes, group_.ranks(), row->copy_gbps);
@@ -246,7 +246,8 @@ bool RankRun::explain(size_t bytes, const DataType& type, std::string* text) {
   size_t needed = 0;
   if (!ok(trExplain(comm_, options_.collective->id, bytes, type.id, nullptr, 0, &needed), "trExplain")) return false;
   text->resize(needed + 1);
-  if (!ok(trExplain(comm_, options_.collective->id, bytes, type.id, text->data(), text->size(), &needed), "trExplain")) return false;
+  if (!ok(trExplain(comm_, options_.collective->id, bytes, type.id, text->data(), text->size(), &needed), "trExplain"))
+    return false;
   text->resize(needed);
   return true;
 }

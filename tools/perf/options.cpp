@@ -11,8 +11,7 @@ struct Words {
   std::string collective = "allreduce";
   std::string min = "32M", max = "32M", step = "1M", operation = "sum", type = "float";
   size_t factor = 1;
-  int blocking = 0, averaging = 1, gpus = 1, graph = 0, registration = 0, per_iteration = 0,
-      parallel_init = 0;
+  int blocking = 0, averaging = 1, gpus = 1, graph = 0, registration = 0, per_iteration = 0, parallel_init = 0;
 };
 
 CLI::Validator in_range(int64_t least, int64_t most) {
@@ -32,14 +31,11 @@ void add_nccl_options(CLI::App& app, Options& options, Words& words) {
   app.add_option("-b,--minbytes", words.min, "least size (K, M, G: powers of 1024) [32M]");
   app.add_option("-e,--maxbytes", words.max, "largest size [32M]");
   app.add_option("-i,--stepbytes", words.step, "from a size to the next, when -f is 1 [1M]");
-  app.add_option("-f,--stepfactor", words.factor, "factor from a size to the next [1]")
-      ->check(in_range(1, 1 << 20));
-  app.add_option("-n,--iters", options.iterations, "timed calls of each size [20]")
-      ->check(in_range(1, 100000000));
+  app.add_option("-f,--stepfactor", words.factor, "factor from a size to the next [1]")->check(in_range(1, 1 << 20));
+  app.add_option("-n,--iters", options.iterations, "timed calls of each size [20]")->check(in_range(1, 100000000));
   app.add_option("-w,--warmup_iters", options.warm_up, "calls before the timed ones [1]")
       ->check(in_range(0, 100000000));
-  app.add_option("-m,--agg_iters", options.aggregated, "operations in one group [1]")
-      ->check(in_range(1, 65536));
+  app.add_option("-m,--agg_iters", options.aggregated, "operations in one group [1]")->check(in_range(1, 65536));
   app.add_option("-N,--run_cycles", options.cycles, "times the whole table is run, 0 = until interrupted [1]")
       ->check(in_range(0, 1000000000));
   app.add_option("-c,--check", options.checks, "verified calls of each size, 0 = none [1]")
@@ -48,8 +44,7 @@ void add_nccl_options(CLI::App& app, Options& options, Words& words) {
   app.add_option("-d,--datatype", words.type, data_type_names() + " or all [float]");
   app.add_option("-r,--root", options.root, "root rank, -1 = all of them in turn [0]")
       ->check(in_range(-1, kMaxRanks - 1));
-  app.add_option("-z,--blocking", words.blocking,
-                 "after each call: 0 nothing, 1 a barrier, 2 wait for it [0]")
+  app.add_option("-z,--blocking", words.blocking, "after each call: 0 nothing, 1 a barrier, 2 wait for it [0]")
       ->check(in_range(0, 2));
   app.add_option("-t,--nthreads", options.threads, "ranks as threads in each process [1]")
       ->check(in_range(1, kMaxRanks));
@@ -57,22 +52,18 @@ void add_nccl_options(CLI::App& app, Options& options, Words& words) {
   app.add_option("-a,--average", words.averaging, "time over ranks: 0 rank 0, 1 mean, 2 min, 3 max [1]")
       ->check(in_range(0, 3));
   app.add_option("-G,--cudagraph", words.graph, "CUDA graph launches; 0 [0]");
-  app.add_option("-T,--timeout", options.timeout_s,
-                 "deadline of every wait in seconds, 0 = none [the library's]")
+  app.add_option("-T,--timeout", options.timeout_s, "deadline of every wait in seconds, 0 = none [the library's]")
       ->check(in_range(0, 2000000));
   app.add_option("-R,--local_register", words.registration,
                  "buffers: 0 malloc, 1 registered (trCommRegister), 2 trMemAlloc [0]")
       ->check(in_range(0, 2));
-  app.add_option("-u,--unalign", options.unalign,
-                 "elements that the buffers start after an aligned address [0]")
+  app.add_option("-u,--unalign", options.unalign, "elements that the buffers start after an aligned address [0]")
       ->check(in_range(0, 4096));
-  app.add_option("-I,--per_iter", words.per_iteration,
-                 "statistics over the iterations: 0 or 1 [0]; -I alone is 1")
+  app.add_option("-I,--per_iter", words.per_iteration, "statistics over the iterations: 0 or 1 [0]; -I alone is 1")
       ->check(in_range(0, 1))
       ->expected(0, 1)
       ->default_str("1");
-  app.add_option("-p,--parallel_init", words.parallel_init,
-                 "accepted; every rank initialises in its own thread [0]")
+  app.add_option("-p,--parallel_init", words.parallel_init, "accepted; every rank initialises in its own thread [0]")
       ->check(in_range(0, 1));
   app.add_option("-J,--output_file", options.json_file, "write the results as JSON");
 }
@@ -81,13 +72,10 @@ void add_own_options(CLI::App& app, Options& options) {
   app.add_option("--procs", options.procs, "processes on this machine [1]")->check(in_range(1, kMaxRanks));
   app.add_flag("--allow-one-rank", options.allow_one_rank, "run with a single rank, which measures a copy");
   app.add_flag("--stream", options.stream, "give the calls to a host stream and wait at the end");
-  app.add_flag("--limit", options.limit,
-               "columns: the least time by memory traffic, and the part of it reached");
-  app.add_flag("--explain", options.explain,
-               "print what would be done for each size and why; nothing is timed");
+  app.add_flag("--limit", options.limit, "columns: the least time by memory traffic, and the part of it reached");
+  app.add_flag("--explain", options.explain, "print what would be done for each size and why; nothing is timed");
   app.add_option("--baseline", options.baseline_file, "earlier -J file: exit status 3 when a row got slower");
-  app.add_option("--tolerance", options.tolerance_percent,
-                 "percent that a row may be slower than the baseline [20]")
+  app.add_option("--tolerance", options.tolerance_percent, "percent that a row may be slower than the baseline [20]")
       ->check(CLI::Range(0.0, 1e6));
   app.add_option("--seed", options.seed, "of the verified data [1]");
 }
@@ -95,16 +83,15 @@ void add_own_options(CLI::App& app, Options& options) {
 std::string take_size(const char* name, const std::string& text, size_t* bytes) {
   const auto size = parse_size(text);
   if (!size) {
-    return std::string(name) + ": value \"" + text +
-           "\" is not a size: a number of bytes, with K, M or G if wanted";
+    return std::string(name) + ": value \"" + text + "\" is not a size: a number of bytes, with K, M or G if wanted";
   }
   *bytes = *size;
   return "";
 }
 
 template <typename Row, typename Rows>
-std::string take_rows(const char* name, const std::string& text, Rows all, const Row* found,
-                      const std::string& known, std::vector<const Row*>* rows) {
+std::string take_rows(const char* name, const std::string& text, Rows all, const Row* found, const std::string& known,
+                      std::vector<const Row*>* rows) {
   if (text == "all") {
     for (const Row& row : all) rows->push_back(&row);
   } else if (found) {
@@ -128,8 +115,7 @@ std::string check_sizes(const Options& options) {
 
 std::string check_ranks(const Options& options, const Words& words) {
   if (words.gpus != 1) {
-    return "-g: value \"" + std::to_string(words.gpus) +
-           "\": only 1 is possible on host memory; use --procs or -t";
+    return "-g: value \"" + std::to_string(words.gpus) + "\": only 1 is possible on host memory; use --procs or -t";
   }
   if (words.graph != 0) {
     return "-G: value \"" + std::to_string(words.graph) +
@@ -137,8 +123,8 @@ std::string check_ranks(const Options& options, const Words& words) {
            "leave it out";
   }
   if (static_cast<int64_t>(options.procs) * options.threads > kMaxRanks) {
-    return "--procs " + std::to_string(options.procs) + " x -t " + std::to_string(options.threads) +
-           ": more than " + std::to_string(kMaxRanks) + " ranks";
+    return "--procs " + std::to_string(options.procs) + " x -t " + std::to_string(options.threads) + ": more than " +
+           std::to_string(kMaxRanks) + " ranks";
   }
   if (options.ranks() == 1 && !options.allow_one_rank) {
     return "1 rank communicates with nobody and measures a copy; give --procs N (processes) or -t N "
@@ -158,15 +144,13 @@ std::string finish(const Words& words, Options& options) {
     if (error.empty()) error = next;
   };
   options.collective = find_case(words.collective);
-  if (options.collective == nullptr)
-    return "collective \"" + words.collective + "\" is not one of " + case_names();
+  if (options.collective == nullptr) return "collective \"" + words.collective + "\" is not one of " + case_names();
   first(take_size("-b", words.min, &options.min_bytes));
   first(take_size("-e", words.max, &options.max_bytes));
   first(take_size("-i", words.step, &options.step_bytes));
   first(take_rows("-o", words.operation, operations(), find_operation(words.operation), operation_names(),
                   &options.operations));
-  first(take_rows("-d", words.type, data_types(), find_data_type(words.type), data_type_names(),
-                  &options.types));
+  first(take_rows("-d", words.type, data_types(), find_data_type(words.type), data_type_names(), &options.types));
   options.step_factor = words.factor;
   options.blocking = static_cast<Blocking>(words.blocking);
   options.averaging = static_cast<Averaging>(words.averaging);
@@ -202,8 +186,7 @@ int parse_options(int argc, char** argv, Options* options) {
   app.option_defaults()->always_capture_default(false);
   add_nccl_options(app, *options, words);
   add_own_options(app, *options);
-  app.footer(
-      "Exit status: 0 good, 1 wrong values or a failed rank, 2 bad options, 3 slower than the baseline.");
+  app.footer("Exit status: 0 good, 1 wrong values or a failed rank, 2 bad options, 3 slower than the baseline.");
   options->arguments.assign(argv, argv + argc);
   try {
     app.parse(argc, argv);

@@ -11,8 +11,7 @@ namespace treering::perf {
 
 SharedState* create_shared_state(int ranks, uint64_t samples_per_rank) {
   const size_t bytes = sizeof(SharedState) + static_cast<size_t>(ranks) * samples_per_rank * sizeof(double);
-  void* memory =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   auto* shared = new (memory) SharedState;
   shared->arrived = 0;
@@ -22,8 +21,7 @@ SharedState* create_shared_state(int ranks, uint64_t samples_per_rank) {
   return shared;
 }
 
-RankGroup::RankGroup(SharedState* shared, int rank, int ranks)
-    : shared_(shared), rank_(rank), ranks_(ranks) {}
+RankGroup::RankGroup(SharedState* shared, int rank, int ranks) : shared_(shared), rank_(rank), ranks_(ranks) {}
 
 void RankGroup::barrier() {
   const uint32_t generation = shared_->generation.load(std::memory_order_acquire);

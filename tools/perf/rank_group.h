@@ -54,9 +54,7 @@ class RankGroup {
   std::vector<double> gather(double value);
   // For each iteration the longest time over the ranks; every rank has written its samples.
   std::vector<double> slowest_samples();
-  double* own_samples() {
-    return shared_->samples + static_cast<uint64_t>(rank_) * shared_->samples_per_rank;
-  }
+  double* own_samples() { return shared_->samples + static_cast<uint64_t>(rank_) * shared_->samples_per_rank; }
 
  private:
   SharedState* shared_;

@@ -8,9 +8,7 @@
 namespace treering::perf {
 namespace {
 
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 const char* buffers_name(Buffers buffers) {
   switch (buffers) {
@@ -76,8 +74,7 @@ std::string fit(double value, int width) {
 
 void print_header(std::FILE* out, const Options& options, const RunResults& results) {
   fprintf(out, "# %s by treering-perf %s, library %d.%d.%d\n", options.collective->name, TREERING_VERSION_STRING,
-          results.library_version / 10000, results.library_version / 100 % 100,
-          results.library_version % 100);
+          results.library_version / 10000, results.library_version / 100 % 100, results.library_version % 100);
   const std::string step = options.step_factor > 1 ? std::to_string(options.step_factor) + "(factor)"
                                                    : std::to_string(options.step_bytes) + "(bytes)";
   fprintf(out,
@@ -95,8 +92,8 @@ void print_header(std::FILE* out, const Options& options, const RunResults& resu
     fprintf(out, "#  Rank %2zu Pid %6d %s\n", rank, place.pid, core.c_str());
   }
   const int place_width = options.per_iteration ? 67 : 31;
-  fprintf(out, "#\n# %10s  %12s  %10s  %6s  %6s  %*s  %*s\n", "", "", "", "", "", place_width,
-          "out-of-place      ", place_width, "in-place        ");
+  fprintf(out, "#\n# %10s  %12s  %10s  %6s  %6s  %*s  %*s\n", "", "", "", "", "", place_width, "out-of-place      ",
+          place_width, "in-place        ");
   fprintf(out, "# %10s  %12s  %10s  %6s  %6s", "size", "count", "type", "redop", "root");
   for (int i = 0; i < 2; ++i) print_place_titles(out, options, "time", "algbw", "busbw", "#wrong", true);
   fprintf(out, "  %-24s%s\n", "algorithm", options.limit ? "    limit  of limit" : "");
@@ -107,8 +104,7 @@ void print_header(std::FILE* out, const Options& options, const RunResults& resu
 }
 
 void print_row(std::FILE* out, const Options& options, const Row& row) {
-  fprintf(out, "%12zu  %12zu  %10s  %6s  %6d", row.bytes, row.count, row.type.c_str(), row.operation.c_str(),
-          row.root);
+  fprintf(out, "%12zu  %12zu  %10s  %6s  %6d", row.bytes, row.count, row.type.c_str(), row.operation.c_str(), row.root);
   print_place(out, options, row.out_of_place);
   print_place(out, options, row.in_place);
   fprintf(out, "  %-24s", (row.algorithm + "/" + row.protocol + "/" + std::to_string(row.channels)).c_str());
@@ -132,8 +128,7 @@ Progress::Progress() : terminal_(isatty(STDERR_FILENO) == 1), begin_s_(now_s()) 
 void Progress::show(size_t done, size_t all, size_t bytes) {
   const double seconds = now_s() - begin_s_;
   if (!terminal_ || seconds < 2) return;
-  fprintf(stderr, "\r\033[K%zu of %zu rows done, now %s, %.0f s", done, all, format_size(bytes).c_str(),
-          seconds);
+  fprintf(stderr, "\r\033[K%zu of %zu rows done, now %s, %.0f s", done, all, format_size(bytes).c_str(), seconds);
   fflush(stderr);
   shown_ = true;
 }
