@@ -52,6 +52,9 @@ inline constexpr uint64_t kMinFetchedBytes = 16 << 10;
 // When all read from one buffer at once, they wait for the lock of a page table (2 MiB of addresses) unless their blocks
 // lie under different ones.
 inline constexpr uint64_t kMinFetchedFromOne = 1 << 20;
+// A root that takes all blocks itself is as fast as senders that each fill a slot while the blocks stay in caches.
+inline constexpr uint64_t kMinFetchedToOne = 64 << 10;
+inline constexpr uint64_t kMaxFetchedToOne = 128 << 10;
 
 // The work of the busiest rank for `bytes` bytes run as one slice; cost.h turns it into time.
 struct Work {
@@ -80,6 +83,7 @@ struct Algorithm {
   bool computed_once;     // each result is computed by one rank, and forwarded where others need it
   bool equal_parts_only;  // cannot run when parts differ in size
   uint64_t fetch_bytes;   // blocks from this size on are copied by the kernel where it can; 0: never, it does not pay
+  uint64_t fetch_most;    // ... up to this size; 0: all
   bool mailbox;           // may run by the mailbox protocol: one-shot in mailboxes, direct in descriptors of FIFOs
   uint32_t min_ranks;
   uint32_t max_ranks;

@@ -14,7 +14,9 @@ double at_rate(double bytes, double gbps) { return bytes / (1e3 * gbps); }
 }  // namespace
 
 bool is_fetched(const Algorithm& algorithm, uint64_t streaming_bytes, uint32_t ranks, uint64_t bytes) {
-  if (algorithm.fetch_bytes == 0 || bytes / ranks < algorithm.fetch_bytes) return false;
+  const uint64_t block = bytes / ranks;
+  if (algorithm.fetch_bytes == 0 || block < algorithm.fetch_bytes) return false;
+  if (algorithm.fetch_most != 0 && block > algorithm.fetch_most) return false;
   return bytes < streaming_bytes || info_of(algorithm.collective).rooted;
 }
 

@@ -244,7 +244,9 @@ constexpr Algorithm row(Collective collective, const char* name, const char* des
   row.computed_once = true;
   row.fetch_bytes = collective == Collective::kAllToAll  ? kMinFetchedBytes
                     : collective == Collective::kScatter ? kMinFetchedFromOne
+                    : collective == Collective::kGather  ? kMinFetchedToOne
                                                          : 0;
+  row.fetch_most = collective == Collective::kGather ? kMaxFetchedToOne : 0;
   row.mailbox = std::string_view(name) == "direct";
   row.min_ranks = 1;
   row.max_ranks = 1024;

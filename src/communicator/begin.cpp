@@ -29,11 +29,10 @@ uint32_t signature_of(const Operation& operation, uint64_t number) {
   return static_cast<uint32_t>(hash >> 32);
 }
 
-// Of transfers, from which size on it pays to let the kernel copy (algorithm.h): a root that takes all blocks itself is
-// slower than senders that each fill a slot.
-size_t fetch_bytes_of(Collective collective) {
-  if (collective == Collective::kGather) return SIZE_MAX;
-  return collective == Collective::kScatter ? kMinFetchedFromOne : kMinFetchedBytes;
+// Of transfers, the sizes at which it pays to let the kernel copy (algorithm.h).
+FetchRange fetch_range_of(Collective collective) {
+  if (collective == Collective::kGather) return {kMinFetchedToOne, kMaxFetchedToOne};
+  return {collective == Collective::kScatter ? kMinFetchedFromOne : kMinFetchedBytes, SIZE_MAX};
 }
 
 }  // namespace
@@ -74,7 +73,7 @@ void Communicator::fill_call(const Operation& operation) {
   call_.layout.root = operation.root;
   call_.layout.count = operation.count;
   call_.layout.unequal = operation.blocks == nullptr ? nullptr : &operation.blocks->parts;
-  call_.fetch_bytes = fetch_bytes_of(operation.collective);
+  call_.fetch_range = fetch_range_of(operation.collective);
   call_.lanes = operation.lanes == nullptr ? std::span<const Lane>() : operation.lanes->lanes;
   call_.input = operation.pieces == nullptr ? View(operation.input) : View(operation.pieces->input);
   call_.output = operation.pieces == nullptr ? View(operation.output) : View(operation.pieces->output);

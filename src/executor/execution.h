@@ -56,6 +56,11 @@ struct ExecutorContext {
   Connection* connection(uint32_t channel, uint32_t peer) const { return connections[channel * ranks + peer]; }
 };
 
+// Sizes of transfers that are left to the kernel to copy, where it can.
+struct FetchRange {
+  size_t least = kMinFetchedBytes, most = SIZE_MAX;
+};
+
 // One call, as the user made it.
 struct Call {
   uint64_t operation = 0;  // number on its communicator, from 1; 0: sends and receives, which are not counted
@@ -72,9 +77,9 @@ struct Call {
   const void* scale = nullptr;      // an element of `type` that every input is multiplied by
   trReduceFunction user = nullptr;  // combines instead of `op`
   void* user_context = nullptr;
-  size_t chunk_bytes = 0;                 // largest message wanted, 0 = a slot; the same on every rank
-  size_t fetch_bytes = kMinFetchedBytes;  // of lanes: transfers from this size on are left to the kernel to copy
-  Region input_region;                    // id 0: ordinary memory
+  size_t chunk_bytes = 0;  // largest message wanted, 0 = a slot; the same on every rank
+  FetchRange fetch_range;  // of lanes
+  Region input_region;     // id 0: ordinary memory
   Region output_region;
 
   bool is_coded() const { return coded != trFloat32; }

@@ -164,7 +164,9 @@ std::optional<UserAddress> Execution::reference_for(const StepState& state, cons
   if (region.id != 0 && connection.maps_regions() && state.reference >= region.base &&
       state.reference + state.wire_bytes <= region.base + region.bytes)
     return UserAddress{region.id, static_cast<uint64_t>(state.reference - region.base)};
-  const bool fetched = state.item != nullptr ? state.item->count >= call_.fetch_bytes : fetches_;
+  const bool fetched = state.item != nullptr ? (state.item->count >= call_.fetch_range.least &&
+                                                state.item->count <= call_.fetch_range.most)
+                                             : fetches_;
   if (fetched && connection.fetches_plain_memory() && state.wire_bytes >= kMinFetchedBytes) return plain;
   return {};
 }
