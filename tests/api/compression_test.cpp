@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <random>
 #include <vector>
 
 #include "support/ranks.h"
@@ -12,15 +11,6 @@ namespace treering::testing {
 namespace {
 
 using Buffers = std::vector<std::vector<float>>;
-
-Buffers random_buffers(int n, size_t count, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::uniform_real_distribution<float> real(-1, 1);
-  Buffers buffers(static_cast<size_t>(n), std::vector<float>(count));
-  for (auto& buffer : buffers)
-    for (float& value : buffer) value = real(random);
-  return buffers;
-}
 
 struct Wire {
   trDataType_t type;

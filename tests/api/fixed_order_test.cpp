@@ -1,7 +1,6 @@
 // Fixed-order mode: the bits depend on the inputs and their ranks alone.
 #include <cstdio>
 #include <cstring>
-#include <random>
 #include <vector>
 
 #include "support/processes.h"
@@ -11,15 +10,6 @@ namespace treering::testing {
 namespace {
 
 using Buffers = std::vector<std::vector<float>>;
-
-Buffers random_buffers(int n, size_t count, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::uniform_real_distribution<float> real(-1, 1);
-  Buffers buffers(static_cast<size_t>(n), std::vector<float>(count));
-  for (auto& buffer : buffers)
-    for (float& value : buffer) value = real(random);
-  return buffers;
-}
 
 std::string bits_of(const std::vector<float>& values) {
   std::string text;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <random>
 #include <vector>
 
 #include "treering/treering.h"
@@ -47,5 +48,15 @@ class RankGroup {
  private:
   std::vector<trComm_t> comms_;
 };
+
+// n buffers of random values in (-1, 1).
+inline std::vector<std::vector<float>> random_buffers(int n, size_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> real(-1, 1);
+  std::vector<std::vector<float>> buffers(static_cast<size_t>(n), std::vector<float>(count));
+  for (auto& buffer : buffers)
+    for (float& value : buffer) value = real(random);
+  return buffers;
+}
 
 }  // namespace treering::testing
