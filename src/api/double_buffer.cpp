@@ -110,6 +110,13 @@ void trDoubleBuffer::hand_out(TensorSet& set, void** tensors) {
   }
 }
 
+// What is different about the set of tensors, in words.
+static std::string change(const std::vector<size_t>& before, size_t n, const size_t* counts) {
+  if (before.size() != n) return fmt::format("the set of tensors has changed: {}, before {}", n, before.size());
+  const size_t i = static_cast<size_t>(std::mismatch(counts, counts + n, before.begin()).first - counts);
+  return fmt::format("tensor {} has {} elements, before {}", i, counts[i], before[i]);
+}
+
 Status trDoubleBuffer::exchange(int count, void** tensors, const size_t* counts, int* ready) {
   constexpr const char* kName = "trDoubleBufferExchange";
   if (ready == nullptr) return null_argument(kName, "ready");
@@ -119,10 +126,8 @@ Status trDoubleBuffer::exchange(int count, void** tensors, const size_t* counts,
   const auto n = static_cast<size_t>(count);
   if (pending && (previous().counts.size() != n || !std::equal(counts, counts + n, previous().counts.begin()))) {
     if ((flags & TR_DOUBLE_BUFFER_RESTART) == 0)
-      return bad_usage(
-          fmt::format("the set of tensors has changed ({} tensors, before {}); flush first, or create the "
-                      "object with TR_DOUBLE_BUFFER_RESTART",
-                      n, previous().counts.size()));
+      return bad_usage(fmt::format("{}; flush first, or create the object with TR_DOUBLE_BUFFER_RESTART",
+                                   change(previous().counts, n, counts)));
     TR_RETURN_IF_ERROR(finish());
   }
   const bool borrowed = (flags & TR_DOUBLE_BUFFER_OWNED) == 0;

@@ -187,6 +187,10 @@ TEST(DoubleBufferFailure, IsReturnedAndTheMeanIsNotReady) {
   EXPECT_EQ(ready, 0);
   EXPECT_EQ(trDoubleBufferExchange(buffer, 1, tensors, counts, &ready), trInvalidUsage) << "the same tensors again";
   tensors[0] = b;
+  const size_t fewer[] = {3};
+  EXPECT_EQ(trDoubleBufferExchange(buffer, 1, tensors, fewer, &ready), trInvalidUsage);
+  EXPECT_NE(std::strstr(trGetLastError(nullptr), "tensor 0 has 3 elements, before 4"), nullptr)
+      << trGetLastError(nullptr);
   EXPECT_EQ(trDoubleBufferExchange(buffer, 1, tensors, counts, &ready), trTimeout) << "rank 1 never came";
   EXPECT_EQ(ready, 0);
   EXPECT_EQ(tensors[0], static_cast<void*>(b));
