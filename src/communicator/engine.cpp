@@ -1,5 +1,6 @@
 #include "communicator/engine.h"
 
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -44,9 +45,11 @@ void prefer_promptness() {
     uint32_t priority;
     uint64_t runtime_ns, deadline_ns, period_ns;
   } attributes{};
-  attributes.size = sizeof attributes;
-  attributes.runtime_ns = 100'000;
-  (void)syscall(SYS_sched_setattr, 0, &attributes, 0);  // a wish: without it nothing is wrong
+  // A wish: without it nothing is wrong. Whoever chose another policy for the process keeps it.
+  if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) == 0 && attributes.policy == SCHED_OTHER) {
+    attributes.runtime_ns = 100'000;
+    (void)syscall(SYS_sched_setattr, 0, &attributes, 0);
+  }
   (void)prctl(PR_SET_TIMERSLACK, 1'000);
 }
 
