@@ -13,6 +13,8 @@
 #include <span>
 #include <string_view>
 
+#include "algorithms/host_device.h"
+
 namespace treering {
 
 enum class Collective : uint8_t {
@@ -29,6 +31,27 @@ enum class Collective : uint8_t {
 inline constexpr size_t kCollectiveCount = 9;
 
 enum class Parts : uint8_t { kOne, kRanks, kPairs };
+
+// Where the block of a part lies in a buffer of equal blocks.
+enum class BlockIndex : uint8_t {
+  kAlone,          // the buffer is one block
+  kByPart,         // a block for every part
+  kBySource,       // kPairs: a block for every rank that sends
+  kByDestination,  // ... or receives
+};
+TR_HOST_DEVICE inline uint32_t block_index(BlockIndex index, uint32_t part, uint32_t ranks) {
+  switch (index) {
+    case BlockIndex::kByPart:
+      return part;
+    case BlockIndex::kBySource:
+      return part / ranks;
+    case BlockIndex::kByDestination:
+      return part % ranks;
+    case BlockIndex::kAlone:
+      break;
+  }
+  return 0;
+}
 
 // What a part is asked about.
 struct PartOf {
@@ -47,14 +70,14 @@ struct CollectiveInfo {
   bool (*contributes)(const PartOf&);  // precondition: the rank's input has the part
   bool (*stores)(const PartOf&);       // postcondition: the rank's output gets the part
   // Where the part lies in the rank's buffers when all parts have `count` elements: at index * count.
-  uint32_t (*input_index)(const PartOf&);
-  uint32_t (*output_index)(const PartOf&);
+  BlockIndex input_index;
+  BlockIndex output_index;
 
   uint32_t part_count(uint32_t ranks) const {
     return parts == Parts::kOne ? 1 : parts == Parts::kRanks ? ranks : ranks * ranks;
   }
   // Whether the buffer with that index has a block for every part (kRanks), or one alone.
-  static bool holds_all(uint32_t (*index)(const PartOf&)) { return index({0, 1, 2, 0}) == 1; }
+  static bool holds_all(BlockIndex index) { return index == BlockIndex::kByPart; }
   // The part whose input lies where the output of `part` lies when a call is in place.
   uint32_t in_place_part(uint32_t part, uint32_t ranks) const {
     return parts == Parts::kPairs ? part % ranks * ranks + part / ranks : part;

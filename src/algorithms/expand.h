@@ -13,13 +13,8 @@
 //   for (Expansion at(schedule); !at.done(); at.advance()) run(at.step(), at.chunk());
 #pragma once
 
+#include "algorithms/host_device.h"
 #include "algorithms/schedule.h"
-
-#if defined(__CUDACC__)
-#define TR_HOST_DEVICE __host__ __device__
-#else
-#define TR_HOST_DEVICE
-#endif
 
 namespace treering {
 

@@ -14,7 +14,6 @@ constexpr size_t kChunkAlignment = 64;
 // Calls below this are one slice: channels only pay when there is work for each.
 constexpr size_t kMinSliceBytes = 64 << 10;
 
-size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 // Elements at whose multiples chunks begin. Blocks of float8 must be the same however often a value is passed on.
 size_t alignment(const Call& call) {
   return call.is_coded() ? kFloat8Block : std::max<size_t>(kChunkAlignment / call.type_size, 1);
@@ -80,26 +79,21 @@ void Execution::bind(const Program& program, const Call& call) {
   streaming_ = bytes >= context_->streaming_bytes;
   fetches_ = is_fetched(*program.algorithm, context_->streaming_bytes, layout.ranks, bytes);
 
-  // Slices of equal size, as many on every channel.
   const size_t largest = largest_chunk(program.max_span);
   const size_t align = std::min(alignment(call), largest);
-  chunks_of_part_ = first.chunks / first.parts;
   const auto channels = static_cast<uint32_t>(program.channels.size());
-  size_t slices = elements <= largest ? 1 : std::max<size_t>(1, divide_up(elements, largest * chunks_of_part_));
-  if (slices > 1 || elements * blocks * call.type_size >= channels * kMinSliceBytes)
-    slices = round_up(slices, channels);
-  const size_t chunks = slices * chunks_of_part_;
-  chunk_elements_ = round_up(chunks == 1 ? elements : divide_up(elements, chunks), align);
+  slicing_ = slice_data({elements, blocks, call.type_size, first.chunks, first.parts, channels}, largest, align,
+                        kMinSliceBytes);
   for (uint32_t c = 0; c < channels; ++c) {
     const Schedule& schedule = program.channels[c];
     Channel& channel = channels_.emplace_back();
     channel.schedule = &schedule;
     channel.at = Expansion(schedule);
     channel.slice = channel.link = c;
-    channel.slices = slices;
+    channel.slices = slicing_.slices;
     channel.stride = channels;
-    channel.done = c >= slices;
-    size_t bytes = chunk_elements_ * schedule.chunks * (wide_scratch_ ? sizeof(float) : call.type_size);
+    channel.done = c >= slicing_.slices;
+    size_t bytes = slicing_.chunk_elements * schedule.chunks * (wide_scratch_ ? sizeof(float) : call.type_size);
     if (schedule.uses_scratch && scratch_[c].size() < bytes) scratch_[c].resize(bytes);
   }
 }
@@ -109,14 +103,13 @@ void Execution::bind(const Call& call) {
   input_may_be_referenced_ = true;
   elides_ = false;
   streaming_ = false;
-  chunks_of_part_ = 1;
-  chunk_elements_ = largest_chunk(1);
+  slicing_ = {largest_chunk(1), 1, 1};
   for (const Lane& lane : call.lanes) {
     Channel& channel = channels_.emplace_back();
     channel.schedule = lane.schedule;
     channel.at = Expansion(*lane.schedule);
     channel.lane = &lane;
-    channel.slices = std::max<size_t>(1, divide_up(lane.items[0].count, chunk_elements_));
+    channel.slices = std::max<size_t>(1, divide_up(lane.items[0].count, slicing_.chunk_elements));
     channel.done = false;
   }
 }
@@ -166,32 +159,22 @@ void Execution::end_slice(Channel* channel) {
   channel->slice += channel->stride;
   if (channel->slice >= channel->slices && channel->lane != nullptr && ++channel->item < channel->lane->items.size()) {
     channel->slice = 0;
-    channel->slices = std::max<size_t>(1, divide_up(channel->lane->items[channel->item].count, chunk_elements_));
+    channel->slices =
+        std::max<size_t>(1, divide_up(channel->lane->items[channel->item].count, slicing_.chunk_elements));
   }
   channel->done = channel->slice >= channel->slices;
   if (!channel->done) channel->at = Expansion(*channel->schedule);
 }
 
-// The elements that the step's chunks have in this slice; consecutive chunks of one part are one piece.
 void Execution::find_pieces(StepState* state) {
   pieces_.clear();
-  state->count = 0;
   const Channel& channel = *state->channel;
-  uint32_t previous = 0;
-  for (uint32_t i = 0; i < state->step->span; ++i) {
-    uint32_t chunk = channel.at.chunk(i);
-    uint32_t part = chunks_of_part_ == 1 ? chunk : chunk / chunks_of_part_;
-    size_t begin = (channel.slice * chunks_of_part_ + (chunk - part * chunks_of_part_)) * chunk_elements_;
-    size_t part_count = state->item != nullptr ? state->item->count : call_.layout.part_count(part);
-    size_t count = std::min(chunk_elements_, part_count - std::min(begin, part_count));
-    if (i > 0 && chunk == previous + 1 && !pieces_.empty() && pieces_.back().part == part) {
-      pieces_.back().count += count;
-    } else if (count > 0) {
-      pieces_.push_back({part, begin, state->count, chunk * chunk_elements_, count});
-    }
-    previous = chunk;
-    state->count += count;
-  }
+  const auto part_count = [&](uint32_t part) {
+    return state->item != nullptr ? state->item->count : call_.layout.part_count(part);
+  };
+  PieceWalk walk(slicing_, channel.slice, channel.at, part_count);
+  for (Piece piece; walk.next(&piece);) pieces_.push_back(piece);
+  state->count = walk.packed();
 }
 
 void Execution::note_reference(uint32_t link, uint32_t peer) {

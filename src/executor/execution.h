@@ -27,6 +27,7 @@
 #include "core/status.h"
 #include "executor/layout.h"
 #include "executor/reduce.h"
+#include "executor/slicing.h"
 #include "executor/staging_pool.h"
 #include "transport/region.h"
 #include "transport/transport.h"
@@ -129,14 +130,6 @@ class Execution {
     bool wide;
     bool streaming;
   };
-  // A run of elements of one part that a step covers.
-  struct Piece {
-    uint32_t part;
-    size_t begin;    // in the part
-    size_t packed;   // in the message
-    size_t scratch;  // in the scratch
-    size_t count;
-  };
   struct Channel {
     const Schedule* schedule = nullptr;
     Expansion at{nullptr, nullptr, 0, nullptr, nullptr, 1, 1};
@@ -211,8 +204,7 @@ class Execution {
              wide == o.wide;
     }
   } largest_chunk_;  // of the last call
-  size_t chunk_elements_ = 0;
-  uint32_t chunks_of_part_ = 1;
+  Slicing slicing_;
   bool streaming_ = false;
   bool elides_ = false;  // empty steps are left out
   bool wide_messages_ = false;

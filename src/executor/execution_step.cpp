@@ -142,7 +142,7 @@ Execution::Mode Execution::choose_mode(const StepState& state, uint32_t peer, Co
       status->operation.load(std::memory_order_acquire) == call_.operation &&
       status->output_address.load(std::memory_order_relaxed) != 0) {
     const Piece& piece = pieces_[0];
-    size_t offset = (call_.layout.output_offset_on(peer, piece.part) + piece.begin) * call_.type_size;
+    size_t offset = (call_.layout.output_offset_on(piece.part) + piece.begin) * call_.type_size;
     UserAddress address{0, status->output_address.load(std::memory_order_relaxed) + offset};
     if (!connection->reaches_plain_memory())
       address = {status->output_region.load(std::memory_order_relaxed),

@@ -72,19 +72,18 @@ struct Layout {
   size_t count = 0;  // elements of every part, unless:
   const UnequalParts* unequal = nullptr;
 
-  PartOf ask(uint32_t part) const { return {rank, part, ranks, root}; }
   size_t part_count(uint32_t part) const { return unequal == nullptr ? count : unequal->counts[part]; }
   size_t input_offset(uint32_t part) const { return offset(part, collective->input_index); }
   size_t output_offset(uint32_t part) const { return offset(part, collective->output_index); }
-  // Where `peer` stores the part, if that follows from what all ranks know.
-  size_t output_offset_on(uint32_t peer, uint32_t part) const {
-    return collective->output_index({peer, part, ranks, root}) * count;
+  // Where a peer stores the part, if that follows from what all ranks know.
+  size_t output_offset_on(uint32_t part) const {
+    return block_index(collective->output_index, part, ranks) * count;
   }
   size_t largest_part() const { return unequal == nullptr ? count : unequal->largest; }
 
  private:
-  size_t offset(uint32_t part, uint32_t (*index)(const PartOf&)) const {
-    if (unequal == nullptr) return index(ask(part)) * count;
+  size_t offset(uint32_t part, BlockIndex index) const {
+    if (unequal == nullptr) return block_index(index, part, ranks) * count;
     return CollectiveInfo::holds_all(index) ? unequal->offsets[part] : 0;
   }
 };

@@ -1,0 +1,329 @@
+// Interpreter: one block runs one channel of a bound schedule, step by step, as the host's executor does
+// (executor/execution.h); the order of steps, the pieces and the meaning of the flags are shared with it.
+//
+//   each step:  a peer's thread waits for its message, or for room towards it
+//               barrier   all threads combine the pieces   barrier
+//               the same threads tell the peers: the flag of a slot, and what was consumed
+#pragma once
+
+#include "executor/cuda/low_latency.h"
+
+namespace treering::cuda {
+
+// A program that fits is copied here when a block starts: steps are read in order, and again for every slice.
+inline constexpr uint32_t kCachedBytes = 8 << 10;
+
+// What the threads of a block share.
+struct BlockShared {
+  Link links[kMaxDeviceRanks];
+  const std::byte* messages_in[kMaxDeviceRanks];
+  std::byte* messages_out[kMaxDeviceRanks];
+  uint64_t in_flags[kMaxDeviceRanks];
+  uint64_t out_flags[kMaxDeviceRanks];
+  uint32_t stopped;  // a wait was ended, or the calls differ
+  uint32_t chosen;   // the lane that moves next
+  uint64_t lane_done[kMaxLanesOfBlock];
+  alignas(16) std::byte program[kCachedBytes];
+};
+
+inline constexpr uint64_t kTurnMask = (uint64_t{1} << 40) - 1;
+// The flag word of a slot: number of the message, from 1, and the signature of the call.
+TR_DEVICE uint64_t slot_flag(uint64_t message, uint32_t signature) {
+  return ((message + 1) & kTurnMask) | uint64_t{signature} << 40;
+}
+
+template <class Number, DeviceProtocol kProtocol>
+class Interpreter {
+ public:
+  TR_DEVICE Interpreter(const DeviceCall& call, uint32_t block, BlockShared* shared, const Thread& thread)
+      : call_(call), shared_(*shared), thread_(thread), block_(block) {}
+
+  TR_DEVICE void run() {
+    start();
+    if (call_.lanes != nullptr)
+      run_lanes();
+    else
+      run_channel();
+    thread_.barrier();
+    for (uint32_t peer = thread_.index(); peer < call_.ranks; peer += thread_.count()) {
+      Link& link = call_.links[block_ * call_.ranks + peer];
+      link.posted = shared_.links[peer].posted;
+      link.received = shared_.links[peer].received;
+    }
+  }
+
+ private:
+  static constexpr bool kSimple = kProtocol == DeviceProtocol::kSimple;
+  using Storage = typename Number::Storage;
+
+  TR_DEVICE void start() {
+    for (uint32_t peer = thread_.index(); peer < call_.ranks; peer += thread_.count())
+      shared_.links[peer] = call_.links[block_ * call_.ranks + peer];
+    if (thread_.index() == 0) {
+      shared_.stopped = load_flag(&call_.status->abort);
+      shared_.chosen = 0;
+    }
+    how_.op = call_.op;
+    how_.divisor = 1;
+    how_.scaled = call_.scaled != 0;
+    Storage scale;
+    memcpy(&scale, call_.scale, sizeof scale);
+    how_.scale = Number::load(scale);
+  }
+
+  // ---- a channel of a schedule ----
+
+  TR_DEVICE void run_channel() {
+    program_ = call_.programs[block_];
+    cache_program();
+    thread_.barrier();
+    for (uint64_t slice = block_; slice < call_.slicing.slices; slice += call_.channels)
+      for (Expansion at(program_.steps, program_.blocks, program_.block_count, program_.peers, program_.chunk_lists,
+                        program_.chunks, call_.ranks);
+           !at.done(); at.advance())
+        if (!run_step(at, slice)) return;
+  }
+
+  template <class T>
+  TR_DEVICE void cache(const T** array, uint32_t count, uint32_t* used) {
+    const uint32_t bytes = count * static_cast<uint32_t>(sizeof(T));
+    if (*used + bytes > kCachedBytes) return;
+    auto* to = reinterpret_cast<T*>(shared_.program + *used);
+    for (uint32_t i = thread_.index(); i < count; i += thread_.count()) to[i] = (*array)[i];
+    *array = to;
+    *used += (bytes + 15) / 16 * 16;
+  }
+  TR_DEVICE void cache_program() {
+    uint32_t used = 0;
+    cache(&program_.steps, program_.step_count, &used);
+    cache(&program_.blocks, program_.block_count, &used);
+    cache(&program_.peers, program_.peer_count, &used);
+    cache(&program_.chunk_lists, program_.list_count, &used);
+  }
+
+  // False when the block has to end.
+  TR_DEVICE bool run_step(const Expansion& at, uint64_t slice) {
+    const Step& step = at.step();
+    if (call_.elides != 0) {
+      PieceWalk walk(call_.slicing, slice, at, call_.layout);
+      Piece piece;
+      if (!walk.next(&piece)) return true;
+    }
+    wait_for_peers(at, step);
+    thread_.barrier();
+    if (shared_.stopped != 0) return false;
+    if (!move_pieces(at, step, slice)) stop(DeviceFailure::kAborted, call_.rank);
+    thread_.lose_time();
+    thread_.barrier();
+    tell_peers(at, step);
+    return true;
+  }
+
+  // A peer's link is always in the hands of the same thread, which knows its counters without a barrier.
+  TR_DEVICE bool is_mine(uint32_t peer) const { return peer % thread_.count() == thread_.index(); }
+
+  TR_DEVICE void wait_for_peers(const Expansion& at, const Step& step) {
+    for (uint32_t i = 0; i < step.receive_count; ++i)
+      if (const uint32_t peer = at.receive_peer(i); is_mine(peer)) wait_message(peer, i);
+    for (uint32_t i = 0; i < step.send_count; ++i)
+      if (const uint32_t peer = at.send_peer(i); is_mine(peer)) wait_room(peer, i);
+  }
+
+  TR_DEVICE void wait_message(uint32_t peer, uint32_t i) {
+    const Link& link = shared_.links[peer];
+    const uint64_t slot = link.received % call_.depth;
+    shared_.in_flags[i] = link.received + 1;
+    if constexpr (kProtocol == DeviceProtocol::kLl) {
+      shared_.messages_in[i] = reinterpret_cast<const std::byte*>(link.in_ll) + slot * ll_bytes(kLlSlotBytes);
+    } else if constexpr (kProtocol == DeviceProtocol::kLl128) {
+      shared_.messages_in[i] = reinterpret_cast<const std::byte*>(link.in_ll128) + slot * ll128_bytes(kLl128SlotBytes);
+    } else {
+      shared_.messages_in[i] = link.in_slots + slot * call_.slot_bytes;
+      Patience patience(call_.status);
+      while (!has_message(link, peer))
+        if (!patience.wait()) return stop(DeviceFailure::kAborted, peer);
+    }
+  }
+
+  // Whether the next message is there; one of another call ends the block.
+  TR_DEVICE bool has_message(const Link& link, uint32_t peer) {
+    const uint64_t flag = load_acquire(link.in_flags + link.received % call_.depth);
+    if ((flag & kTurnMask) != ((link.received + 1) & kTurnMask)) return false;
+    if (flag != slot_flag(link.received, call_.signature)) stop(DeviceFailure::kCallsDiffer, peer);
+    return true;
+  }
+
+  // Without data between flags there is nothing to wait for: a receiver may have consumed a message that is yet to come.
+  TR_DEVICE bool has_room(const Link& link) const {
+    return link.posted < load_acquire(link.out_consumed) + call_.depth;
+  }
+
+  TR_DEVICE void wait_room(uint32_t peer, uint32_t i) {
+    const Link& link = shared_.links[peer];
+    const uint64_t slot = link.posted % call_.depth;
+    shared_.out_flags[i] = link.posted + 1;
+    if constexpr (kProtocol == DeviceProtocol::kLl) {
+      shared_.messages_out[i] = reinterpret_cast<std::byte*>(link.out_ll) + slot * ll_bytes(kLlSlotBytes);
+    } else if constexpr (kProtocol == DeviceProtocol::kLl128) {
+      shared_.messages_out[i] = reinterpret_cast<std::byte*>(link.out_ll128) + slot * ll128_bytes(kLl128SlotBytes);
+    } else {
+      shared_.messages_out[i] = link.out_slots + slot * call_.slot_bytes;
+    }
+    Patience patience(call_.status);
+    while (!has_room(link))
+      if (!patience.wait()) return stop(DeviceFailure::kAborted, peer);
+  }
+
+  TR_DEVICE bool move_pieces(const Expansion& at, const Step& step, uint64_t slice) {
+    const bool result = (step.flags & kFinal) != 0 && (step.flags & kReduce) != 0;
+    how_.divisor = result ? call_.divisor : 1;
+    PieceOperands operands;
+    operands.messages_in = shared_.messages_in;
+    operands.messages_out = shared_.messages_out;
+    operands.message_offset = 0;
+    operands.receives = step.receive_count;
+    operands.sends = step.send_count;
+    operands.local_position = step.local_position;
+    std::byte* const scratch = call_.scratch == nullptr ? nullptr : call_.scratch + block_ * call_.scratch_bytes;
+    size_t first_unit = 0;
+    PieceWalk walk(call_.slicing, slice, at, call_.layout);
+    for (Piece piece; walk.next(&piece);) {
+      const uint16_t flags = step.flags;
+      const size_t in_scratch = piece.scratch * sizeof(Storage);
+      const size_t in_output =
+          (call_.layout.offset(piece.part, call_.layout.output_index) + piece.begin) * sizeof(Storage);
+      operands.count = piece.count;
+      operands.local = nullptr;
+      if ((flags & kInput) != 0)
+        operands.local =
+            call_.input + (call_.layout.offset(piece.part, call_.layout.input_index) + piece.begin) * sizeof(Storage);
+      if ((flags & kOutput) != 0) operands.local = call_.output + in_output;
+      if ((flags & kScratch) != 0) operands.local = scratch + in_scratch;
+      operands.stores[0] = (flags & kStore) != 0 ? call_.output + in_output : nullptr;
+      operands.stores[1] = (flags & kStoreScratch) != 0 ? scratch + in_scratch : nullptr;
+      Arithmetic<Number> how = how_;
+      how.scaled = how_.scaled && (flags & kInput) != 0;
+      if constexpr (kSimple) {
+        move_piece<Number>(operands, how, thread_);
+        operands.message_offset += (piece.count * sizeof(Storage) + kUnit - 1) / kUnit * kUnit;
+      } else {
+        using Flagged = std::conditional_t<kProtocol == DeviceProtocol::kLl, Ll, Ll128>;
+        const FlaggedMessages flagged{shared_.in_flags, shared_.out_flags, call_.status};
+        if (!move_flagged<Number, Flagged>(operands, how, flagged, first_unit, thread_)) return false;
+        first_unit += (piece.count * sizeof(Storage) + Flagged::kUnitData - 1) / Flagged::kUnitData;
+      }
+    }
+    if constexpr (kProtocol == DeviceProtocol::kLl) refresh_slots(step, first_unit);
+    return true;
+  }
+
+  // See low_latency.h: now and then a message fills its slot, so that nothing in it gets too old.
+  TR_DEVICE void refresh_slots(const Step& step, size_t first_unit) {
+    constexpr size_t kUnits = kLlSlotBytes / Ll::kUnitData;
+    const uint64_t nothing[2] = {};
+    for (uint32_t d = 0; d < step.send_count; ++d) {
+      if ((shared_.out_flags[d] - 1) % kLlRefresh >= call_.depth) continue;
+      for (size_t unit = first_unit + thread_.index(); unit < kUnits; unit += thread_.count())
+        write_ll(reinterpret_cast<uint64_t*>(shared_.messages_out[d]) + unit * Ll::kUnitWords,
+                 static_cast<uint32_t>(shared_.out_flags[d]), nothing);
+    }
+  }
+
+  // Behind a barrier: all threads have read, and written.
+  TR_DEVICE void tell_peers(const Expansion& at, const Step& step) {
+    for (uint32_t i = 0; i < step.receive_count; ++i)
+      if (const uint32_t peer = at.receive_peer(i); is_mine(peer)) consumed(&shared_.links[peer]);
+    for (uint32_t i = 0; i < step.send_count; ++i)
+      if (const uint32_t peer = at.send_peer(i); is_mine(peer)) posted(&shared_.links[peer]);
+  }
+  TR_DEVICE void consumed(Link* link) { store_release(link->in_consumed, ++link->received); }
+  TR_DEVICE void posted(Link* link) {
+    if constexpr (kSimple)
+      store_release(link->out_flags + link->posted % call_.depth, slot_flag(link->posted, call_.signature));
+    ++link->posted;
+  }
+
+  TR_DEVICE void stop(DeviceFailure failure, uint32_t peer) {
+    store_shared(&shared_.stopped, 1);
+    store_flag(&call_.status->peer, peer);
+    store_flag(&call_.status->failure, static_cast<uint32_t>(failure));
+  }
+
+  // ---- lanes: bytes, by the Simple protocol ----
+
+  // Lanes advance in any order, whichever can: neither side of two ranks that send to each other waits for the other.
+  TR_DEVICE void run_lanes() {
+    const uint32_t lanes = call_.lane_count <= block_ ? 0 : (call_.lane_count - block_ - 1) / call_.channels + 1;
+    for (uint32_t l = thread_.index(); l < lanes; l += thread_.count()) shared_.lane_done[l] = 0;
+    thread_.barrier();
+    for (;;) {
+      if (thread_.index() == 0) shared_.chosen = choose_lane(lanes);
+      thread_.barrier();
+      if (shared_.stopped != 0 || shared_.chosen == lanes) return;
+      move_lane(call_.lanes[block_ + shared_.chosen * call_.channels]);
+      thread_.barrier();
+    }
+  }
+
+  // A lane that can move, or `lanes` when all are at their ends.
+  TR_DEVICE uint32_t choose_lane(uint32_t lanes) {
+    Patience patience(call_.status);
+    for (uint32_t at = shared_.chosen < lanes ? shared_.chosen : 0;;) {
+      bool all_done = true;
+      for (uint32_t i = 0; i < lanes; ++i) {
+        at = at + 1 < lanes ? at + 1 : 0;
+        const DeviceLane& lane = call_.lanes[block_ + at * call_.channels];
+        if (shared_.lane_done[at] > lane.bytes || (lane.bytes > 0 && shared_.lane_done[at] == lane.bytes)) continue;
+        all_done = false;
+        const Link& link = shared_.links[lane.peer];
+        const bool ready = lane.kind == kCopyLane   ? true
+                           : lane.kind == kSendLane ? has_room(link)
+                                                    : has_message(link, lane.peer);
+        if (ready || shared_.stopped != 0) return at;
+      }
+      if (all_done) return lanes;
+      if (!patience.wait()) {
+        stop(DeviceFailure::kAborted, call_.rank);
+        return lanes;
+      }
+    }
+  }
+
+  // The next message of a lane. One of 0 bytes is a message too: its end counts as done when lane_done is above 0.
+  TR_DEVICE void move_lane(const DeviceLane& lane) {
+    const uint64_t done = shared_.lane_done[shared_.chosen];
+    const uint64_t rest = lane.bytes - done;
+    Link& link = shared_.links[lane.peer];
+    PieceOperands operands{};
+    operands.messages_in = shared_.messages_in;
+    operands.messages_out = shared_.messages_out;
+    operands.count = rest < call_.slot_bytes ? rest : call_.slot_bytes;
+    if (thread_.index() == 0) {
+      shared_.messages_in[0] =
+          lane.kind == kReceiveLane ? link.in_slots + link.received % call_.depth * call_.slot_bytes : nullptr;
+      shared_.messages_out[0] =
+          lane.kind == kSendLane ? link.out_slots + link.posted % call_.depth * call_.slot_bytes : nullptr;
+    }
+    operands.receives = lane.kind == kReceiveLane;
+    operands.sends = lane.kind == kSendLane;
+    operands.local = lane.kind == kReceiveLane ? nullptr : lane.input + done;
+    operands.stores[0] = lane.kind == kSendLane ? nullptr : lane.output + done;
+    thread_.barrier();
+    move_piece<Plain<uint8_t>>(operands, {trSum, 1, false, 0}, thread_);
+    thread_.lose_time();
+    thread_.barrier();
+    if (thread_.index() != 0) return;
+    if (lane.kind == kReceiveLane) consumed(&link);
+    if (lane.kind == kSendLane) posted(&link);
+    shared_.lane_done[shared_.chosen] = lane.bytes == 0 ? 1 : done + operands.count;
+  }
+
+  const DeviceCall& call_;
+  BlockShared& shared_;
+  const Thread& thread_;
+  const uint32_t block_;
+  DeviceProgram program_{};
+  Arithmetic<Number> how_{};
+};
+
+}  // namespace treering::cuda
