@@ -28,6 +28,7 @@ extern "C" {
 /** Outcome of a call. */
 typedef enum {
   trSuccess = 0,
+  trDeviceError = 1,     /**< a call of the GPU's driver failed; the message has its name and error */
   trSystemError = 2,     /**< a system call failed; the message has its name and errno */
   trInternalError = 3,   /**< a defect of the library */
   trInvalidArgument = 4, /**< an argument is wrong by itself; the message names it and its value */

@@ -90,6 +90,8 @@ const char* trGetErrorString(trResult_t result) {
   switch (result) {
     case trSuccess:
       return "no error";
+    case trDeviceError:
+      return "a call of the GPU's driver failed";
     case trSystemError:
       return "a system call failed";
     case trInternalError:

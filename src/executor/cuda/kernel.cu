@@ -2,13 +2,15 @@
 // -DTREERING_KERNEL_NUMBER=<Number> -DTREERING_KERNEL_NAME=<name>.
 #include "executor/cuda/kernels.h"
 
+using namespace treering::cuda;
+
 // Blocks of up to this many threads; one block a multiprocessor is enough for a channel.
 #define TR_KERNEL(name, protocol, suffix)                                                                        \
   extern "C" __global__ void __launch_bounds__(512, 1)                                                           \
-      treering_##name##_##suffix(const __grid_constant__ treering::cuda::DeviceCall call) {                      \
-    __shared__ treering::cuda::BlockShared shared;                                                               \
-    treering::cuda::run_block<treering::cuda::TREERING_KERNEL_NUMBER, treering::cuda::DeviceProtocol::protocol>( \
-        call, blockIdx.x, &shared, treering::cuda::Thread());                                                    \
+      treering_##name##_##suffix(const __grid_constant__ DeviceCall call) {                      \
+    __shared__ BlockShared shared;                                                               \
+    run_block<TREERING_KERNEL_NUMBER, DeviceProtocol::protocol>( \
+        call, blockIdx.x, &shared, Thread());                                                    \
   }
 #define TR_KERNELS(name)         \
   TR_KERNEL(name, kLl, ll)       \

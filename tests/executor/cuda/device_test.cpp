@@ -297,7 +297,7 @@ TEST(DeviceProtocols, CountersWrap) {
         link.posted = link.received = start;
         *link.in_consumed = start;
         std::fill_n(link.out_ll, words, uint64_t{kOldFlag} << 32);
-        std::fill_n(link.out_flags, 3, 1);
+        std::fill_n(link.out_flags, 3, 12345);
       }
       for (int turn = 0; turn < 8; ++turn) {
         Buffers buffers(*algorithm, 2, 1 + random() % 500, 0, false, &random);
