@@ -3,7 +3,7 @@
  * Treering: collective communication for ranks that are processes or threads.
  *
  * A communicator joins `nranks` ranks. Every rank calls the same collectives in the same order on it. Buffers
- * are host memory. Every function returns a ::trResult_t; the message behind the last failure of the calling
+ * are memory of the host, or of the rank's GPU (device.h). Every function returns a ::trResult_t; the message behind the last failure of the calling
  * thread (or of a communicator) is had from trGetLastError(). Every wait has a deadline.
  *
  * @code
@@ -22,6 +22,7 @@
 #include "treering/async.h"
 #include "treering/collectives.h"
 #include "treering/communicator.h"
+#include "treering/device.h"
 #include "treering/sparse.h"
 #include "treering/types.h"
 

@@ -1,5 +1,6 @@
 // The C entry points of streams, events, callbacks and persistent operations.
 #include "api/common.h"
+#include "communicator/devices.h"
 
 using namespace treering;
 
@@ -18,7 +19,16 @@ trResult_t trStreamCreate(trStream_t* stream) {
 }
 
 trResult_t trStreamSynchronize(trStream_t stream) {
-  return guarded(nullptr, [&] { return Engine::instance().synchronize(stream_id(stream)); });
+  return guarded(nullptr, [&]() -> Status {
+    if (!is_device_stream(stream_id(stream))) return Engine::instance().synchronize(stream_id(stream));
+    int ordinal = 0;
+    DeviceStream cuda = nullptr;
+    if (!find_device_stream(stream_id(stream), &ordinal, &cuda))
+      return {trInvalidUsage, "stream is not one of trStreamFromCuda, or was destroyed"};
+    Device* device = nullptr;
+    TR_RETURN_IF_ERROR(open_device(ordinal, &device));
+    return device->synchronize(cuda);
+  });
 }
 
 trResult_t trStreamQuery(trStream_t stream) {
@@ -26,7 +36,10 @@ trResult_t trStreamQuery(trStream_t stream) {
 }
 
 trResult_t trStreamDestroy(trStream_t stream) {
-  return guarded(nullptr, [&] { return Engine::instance().destroy_stream(stream_id(stream)); });
+  return guarded(nullptr, [&] {
+    return is_device_stream(stream_id(stream)) ? drop_device_stream(stream_id(stream))
+                                               : Engine::instance().destroy_stream(stream_id(stream));
+  });
 }
 
 trResult_t trStreamAddCallback(trStream_t stream, trCallback callback, void* context) {

@@ -1,5 +1,7 @@
 #include "api/batch.h"
 
+#include "communicator/device_rank.h"
+
 #include <algorithm>
 
 namespace treering {
@@ -17,8 +19,10 @@ Status Batch::prepare(bool kept) {
   for (auto& entry : entries_) {
     TR_RETURN_IF_ERROR(entry->lease.acquire(entry->comm));
     Communicator& communicator = *entry->lease.get();
-    fuse(&entry->operations, static_cast<size_t>(communicator.config().fusion_bytes),
-         static_cast<size_t>(communicator.config().fusion_alignment));
+    const bool on_device = is_device_stream(entry->stream);
+    if (!on_device)
+      fuse(&entry->operations, static_cast<size_t>(communicator.config().fusion_bytes),
+           static_cast<size_t>(communicator.config().fusion_alignment));
     if (!entry->transfers.empty()) {
       Operation& all = entry->operations.emplace_back();
       all.function = "trGroupEnd";
@@ -27,7 +31,7 @@ Status Batch::prepare(bool kept) {
       if (!status.ok()) return status;
       entry->transfers.clear();
     }
-    if (entry->stream != 0)
+    if (entry->stream != 0 && !on_device)
       for (Operation& operation : entry->operations) {
         auto& task = entry->tasks.emplace_back(std::make_unique<Task>());
         task->owned = !kept;
@@ -66,7 +70,13 @@ bool Batch::take_turn(Entry& entry, bool look, bool* moved, Status* failure) {
 Status Batch::run() {
   for (auto& entry : entries_) {
     TR_RETURN_IF_ERROR(entry->lease.acquire(entry->comm));
-    if (entry->stream != 0) {
+    if (is_device_stream(entry->stream)) {
+      Status status;
+      for (const Operation& operation : entry->operations)
+        if (status.ok()) status = enqueue_on_device(*entry->lease.get(), operation, entry->stream);
+      entry->lease.release();
+      TR_RETURN_IF_ERROR(status);
+    } else if (entry->stream != 0) {
       Status status = entry->lease->failure();
       for (auto& task : entry->tasks) {
         if (status.ok()) status = Engine::instance().enqueue(task.get());
@@ -77,6 +87,12 @@ Status Batch::run() {
     }
   }
   Status failure = drive();
+  for (auto& entry : entries_) {
+    if (entry->stream != kOwnDeviceStream) continue;
+    TR_RETURN_IF_ERROR(entry->lease.acquire(entry->comm));
+    const Status status = entry->lease->device()->synchronize();
+    if (failure.ok()) failure = status;
+  }
   for (auto& entry : entries_) entry->lease.release();
   return failure;
 }
@@ -106,6 +122,20 @@ Status Batch::drive() {
     look = !moved && backoff.pause();
   }
   return failure;
+}
+
+Status enqueue_on_device(Communicator& communicator, Operation operation, StreamId stream) {
+  DeviceRank& device = *communicator.device();
+  int ordinal = 0;
+  DeviceStream cuda = device.own_stream();
+  if (stream != kOwnDeviceStream && !find_device_stream(stream, &ordinal, &cuda))
+    return {trInvalidUsage, "stream is not one of trStreamFromCuda, or was destroyed"};
+  return device.enqueue(std::move(operation), cuda);
+}
+
+Status start_on_device(Communicator& communicator, Operation operation, StreamId stream) {
+  TR_RETURN_IF_ERROR(enqueue_on_device(communicator, std::move(operation), stream));
+  return stream == kOwnDeviceStream ? communicator.device()->synchronize() : Status();
 }
 
 bool Batch::is_queued() const {

@@ -55,6 +55,10 @@ class Batch {
   std::vector<std::unique_ptr<Entry>> entries_;
 };
 
+// Gives an operation to a device's stream; with the communicator's own, waits for its end.
+Status start_on_device(Communicator& communicator, Operation operation, StreamId stream);
+Status enqueue_on_device(Communicator& communicator, Operation operation, StreamId stream);
+
 // Fuses allreduces of the same type and operation, at most `bytes` together, each tensor at a multiple of `alignment`.
 void fuse(std::vector<Operation>* operations, size_t bytes, size_t alignment);
 

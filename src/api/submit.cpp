@@ -1,4 +1,5 @@
 #include "api/common.h"
+#include "communicator/device_rank.h"
 
 namespace treering {
 namespace {
@@ -21,6 +22,7 @@ Status run(CommunicatorLease& lease, const Operation& operation) {
 }
 
 Status start(CommunicatorLease& lease, Operation operation, StreamId stream) {
+  if (is_device_stream(stream)) return start_on_device(*lease.get(), std::move(operation), stream);
   if (stream != 0) {
     TR_RETURN_IF_ERROR(lease->failure());
     return Engine::instance().enqueue(stream, lease.get(), std::move(operation));
@@ -28,8 +30,32 @@ Status start(CommunicatorLease& lease, Operation operation, StreamId stream) {
   return run(lease, operation);
 }
 
+// Where an operation goes: to the device if its stream is one of the device's, or, with a NULL stream, if a buffer is.
+Status choose_stream(CommunicatorLease& lease, const Operation& operation, trStream_t stream, StreamId* chosen) {
+  *chosen = stream_id(stream);
+  DeviceRank* device = lease->device();
+  if (is_device_stream(*chosen)) {
+    int ordinal = 0;
+    DeviceStream cuda = nullptr;
+    if (!find_device_stream(*chosen, &ordinal, &cuda))
+      return {trInvalidUsage, "stream is not one of trStreamFromCuda, or was destroyed"};
+    if (device == nullptr)
+      return {trInvalidUsage, "stream is a CUDA stream, but the communicator has no GPU: set trConfig_t::device"};
+    if (ordinal == device->device()->info().ordinal) return {};
+    return {trInvalidUsage, fmt::format("stream is of GPU {}, but the communicator's is {}", ordinal,
+                                        device->device()->info().ordinal)};
+  }
+  if (device == nullptr || !device->touches_device(operation)) return {};
+  if (stream != nullptr)
+    return {trInvalidUsage,
+            "a buffer is memory of a GPU, but stream is the host's: give a stream of trStreamFromCuda, or NULL"};
+  *chosen = kOwnDeviceStream;
+  return {};
+}
+
 Status check_stream(trStream_t stream) {
-  if (stream == nullptr || Engine::instance().knows(stream_id(stream))) return {};
+  if (stream == nullptr || is_device_stream(stream_id(stream)) || Engine::instance().knows(stream_id(stream)))
+    return {};
   return {trInvalidUsage, "stream is not a stream of trStreamCreate, or was destroyed"};
 }
 
@@ -41,9 +67,11 @@ trResult_t submit(trComm_t comm, Operation operation, trStream_t stream) {
     TR_RETURN_IF_ERROR(lease.acquire(comm));
     TR_RETURN_IF_ERROR(lease->check(&operation));
     TR_RETURN_IF_ERROR(check_stream(stream));
+    StreamId chosen = 0;
+    TR_RETURN_IF_ERROR(choose_stream(lease, operation, stream, &chosen));
     if (Group& group = Group::current(); group.open())
-      return group.batch().add(comm, std::move(operation), stream_id(stream)), Status();
-    return start(lease, std::move(operation), stream_id(stream));
+      return group.batch().add(comm, std::move(operation), chosen), Status();
+    return start(lease, std::move(operation), chosen);
   });
 }
 
@@ -57,15 +85,17 @@ trResult_t submit_prepared(trComm_t comm, Operation operation, trStream_t stream
     operation.pairs = true;
     TR_RETURN_IF_ERROR(prepare(*lease.get(), &transfers));
     Group& group = Group::current();
-    if (group.open() && operation.point_to_point)
-      return group.batch().add_transfers(comm, transfers, stream_id(stream)), Status();
-    const bool letters = lease->are_letters(transfers);
-    if (letters)
+    const bool collected = group.open() && operation.point_to_point;
+    const bool letters = !collected && lease->are_letters(transfers);
+    if (collected || letters)
       operation.letters = std::move(transfers);
     else
       TR_RETURN_IF_ERROR(lease->make_lanes(transfers, operation.function, &operation.lanes));
-    if (group.open()) return group.batch().add(comm, std::move(operation), stream_id(stream)), Status();
-    if (stream != nullptr) return start(lease, std::move(operation), stream_id(stream));
+    StreamId chosen = 0;
+    TR_RETURN_IF_ERROR(choose_stream(lease, operation, stream, &chosen));
+    if (collected) return group.batch().add_transfers(comm, operation.letters, chosen), Status();
+    if (group.open()) return group.batch().add(comm, std::move(operation), chosen), Status();
+    if (chosen != 0) return start(lease, std::move(operation), chosen);
     const Status status = run(lease, operation);
     lease->spare_transfers = std::move(letters ? operation.letters : transfers);
     return status;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "communicator/device_rank.h"
 #include "communicator/measure.h"
 #include "communicator/placement.h"
 #include "core/log.h"
@@ -97,6 +98,7 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
       bootstrap.meet(id, rank, ranks, config.timeout_ms, made->layout_->total_bytes, settings, &descriptor));
   TR_RETURN_IF_ERROR(made->share_memory(descriptor, job_name(id), (allowed & ~kCmaBit) != 0));
   TR_RETURN_IF_ERROR(made->link(&bootstrap, allowed));
+  TR_RETURN_IF_ERROR(made->attach_device());
   *result = std::move(made);
   return {};
 }
@@ -116,6 +118,7 @@ Status Communicator::create_alone(const Config& config, std::unique_ptr<Communic
   machine.llc_bytes = last_level_cache_bytes();
   Plan plan = flat_plan(1);
   TR_RETURN_IF_ERROR(made->plan_schedules(as_blob(machine) + '\0' + pack_plan(plan)));
+  TR_RETURN_IF_ERROR(made->attach_device());
   *result = std::move(made);
   return {};
 }
@@ -256,7 +259,12 @@ void Communicator::prepare_executor() {
   watch_ = std::make_unique<Watch>(&context_, verdict, std::move(identities), config_.timeout_ms, config_.name);
 }
 
+Status Communicator::attach_device() {
+  return config_.device < 0 ? Status() : DeviceRank::create(this, config_.device, &device_);
+}
+
 Communicator::~Communicator() {
+  device_.reset();
   if (area_ != nullptr) AreaView(area_, layout_.get()).status()->left.store(1, std::memory_order_release);
 }
 

@@ -27,6 +27,7 @@
 
 namespace treering {
 
+class DeviceRank;
 struct Task;
 struct TaskQueue {
   Task* first = nullptr;
@@ -86,6 +87,9 @@ class Communicator {
   bool is_direct(const void* input, const void* output, size_t bytes) const;
   uint32_t spins() const { return spins_; }
 
+  // This rank's GPU, or nullptr.
+  DeviceRank* device() const { return device_.get(); }
+
   // Operations that wait in streams (engine.h).
   TaskQueue queue;
   std::atomic<uint32_t> queued{0};
@@ -96,6 +100,7 @@ class Communicator {
   Status share_memory(int descriptor, const std::string& job, bool allowed);
   Status link(Bootstrap* bootstrap, uint8_t allowed);
   Status plan_schedules(const std::string& blob);
+  Status attach_device();
   void prepare_executor();
   void fill_call(const Operation& operation);
   void add_residual(const Operation& operation);
@@ -131,6 +136,7 @@ class Communicator {
   uint64_t operations_ = 0;
   uint32_t spins_ = 0;
   Status failure_;
+  std::unique_ptr<DeviceRank> device_;
 };
 
 }  // namespace treering

@@ -68,6 +68,8 @@ class Engine {
   Status synchronize_event(EventId event);
   Status event_descriptor(EventId event, int* descriptor);
   Status destroy_event(EventId event);
+  // Marks the event as recorded by something outside of streams, which ends with the event.
+  Status expect(EventId event);
 
   // Waits until no stream holds an operation of the communicator.
   void wait_idle(Communicator* communicator);

@@ -116,6 +116,14 @@ Status Engine::event_descriptor(EventId id, int* descriptor) {
   return {};
 }
 
+Status Engine::expect(EventId id) {
+  std::lock_guard lock(mutex_);
+  auto found = events_.find(id);
+  if (found == events_.end()) return unknown_event();
+  ++found->second.recorded;
+  return {};
+}
+
 // Marks that are still in streams find the event gone and are nothing then; waits for it end.
 Status Engine::destroy_event(EventId id) {
   std::lock_guard lock(mutex_);

@@ -74,6 +74,11 @@ Status check_reduction(const Operation& operation, uint32_t rank) {
 
 }  // namespace
 
+size_t buffer_elements(const Operation& operation, uint32_t rank, uint32_t ranks, bool output) {
+  const Extent extent = extent_of(operation, rank, ranks, output);
+  return extent.used ? extent.elements : 0;
+}
+
 Status check_operation(Operation* operation, uint32_t rank, uint32_t ranks) {
   if (operation->pairs) return {};  // checked where they are made
   const CollectiveInfo& info = info_of(operation->collective);

@@ -88,4 +88,7 @@ struct Operation {
 // Whether the operation makes sense by itself; fills in_place. `rank` calls it.
 Status check_operation(Operation* operation, uint32_t rank, uint32_t ranks);
 
+// Elements of the rank's input or output buffer, gaps included; 0 when it has none.
+size_t buffer_elements(const Operation& operation, uint32_t rank, uint32_t ranks, bool output);
+
 }  // namespace treering

@@ -33,6 +33,7 @@ constexpr int kMaxStaging = 256 << 20;
 constexpr int kMaxFusion = 1 << 30;
 constexpr int kMaxAlignment = 4096;
 constexpr int kMaxLinkMbps = 1'000'000;
+constexpr int kMaxDevice = 1023;
 constexpr const char* kWires[] = {"fp16", "bf16", "fp8-e4m3", "fp8-e5m2"};
 
 const OptionRow kOptions[] = {
@@ -121,6 +122,12 @@ const OptionRow kOptions[] = {
        return parse_integer(text, "TREERING_LINK_MBPS", 0, kMaxLinkMbps, 1, &config->link_mbps);
      },
      [](const Config& config) { return std::to_string(config.link_mbps); }},
+    {"device", "TREERING_DEVICE", "number of a GPU from 0, or -1 for none", "-1",
+     "The rank's GPU: memory of it may be passed as a buffer.", false,
+     [](const std::string& text, Config* config) {
+       return parse_integer(text, "TREERING_DEVICE", -1, kMaxDevice, 1, &config->device);
+     },
+     [](const Config& config) { return std::to_string(config.device); }},
     {"name", nullptr, "text", "none", "Name of the communicator in messages.", false,
      [](const std::string& text, Config* config) {
        config->name = text;
@@ -180,6 +187,7 @@ Status resolve_config(const trConfig_t* user, Config* config) {
   TR_RETURN_IF_ERROR(apply("fusion_bytes", full.fusion_bytes));
   TR_RETURN_IF_ERROR(apply("fusion_alignment", full.fusion_alignment));
   TR_RETURN_IF_ERROR(apply("link_mbps", full.link_mbps));
+  TR_RETURN_IF_ERROR(apply("device", full.device));
   if (full.wire != nullptr) TR_RETURN_IF_ERROR(row_named("wire").parse(full.wire, config));
   if (full.algorithm != nullptr) config->algorithm = full.algorithm;
   if (full.transports != nullptr) config->transports = full.transports;
@@ -204,7 +212,9 @@ std::string options_markdown() {
                         row.documentation);
   text +=
       "\nOf the whole process, read once: `TREERING_DEBUG` (`ERROR`, `WARN` (default), `INFO`, `TRACE`) sets what is "
-      "logged, `TREERING_DEBUG_FILE` where to (default: standard error; `%p` becomes the process id).\n";
+      "logged, `TREERING_DEBUG_FILE` where to (default: standard error; `%p` becomes the process id); "
+      "`TREERING_DEVICE_LIBRARY` is the shared object through which GPUs are used (default: libtreering-cuda.so.0 beside "
+      "the library).\n";
   return text;
 }
 

@@ -27,6 +27,7 @@ struct Config {
   int fusion_alignment = 64;    // bytes, a power of two
   std::string wire;             // empty = float32 travels as it is
   int link_mbps = 0;            // 0 = sends are not paced
+  int device = -1;              // the rank's GPU; -1 = none
 };
 
 struct OptionRow {

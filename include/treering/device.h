@@ -1,0 +1,39 @@
+/**
+ * @file device.h
+ * GPUs: buffers in their memory and CUDA streams. Included by treering.h. A program that calls each function:
+ * docs/examples/device.c.
+ *
+ * A rank whose trConfig_t::device names a GPU may pass memory of that GPU wherever a collective or a send or receive takes
+ * a buffer; with host memory in the same call, and with ranks that have no GPU in the same communicator. With a NULL
+ * stream such a call blocks; with a stream of trStreamFromCuda() it returns at once and runs in the order of the CUDA
+ * stream. trExchangeStart(), trSparseAllReduce() and double buffering take memory of the host alone.
+ */
+#ifndef TREERING_DEVICE_H_
+#define TREERING_DEVICE_H_
+
+#include "treering/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** @name GPUs @{ */
+
+/** Number of GPUs that this process can use; 0 where there is none, or the library has no CUDA support. */
+TR_API trResult_t trDeviceCount(int* count);
+/**
+ * A handle for the CUDA stream `cuda_stream` (a cudaStream_t; NULL: the default stream) of GPU `device`. The same
+ * stream gives the same handle. trStreamDestroy() releases the handle, and leaves the CUDA stream to its owner.
+ */
+TR_API trResult_t trStreamFromCuda(trStream_t* stream, int device, void* cuda_stream);
+/** Allocates `size` zeroed bytes on GPU `device` that other processes of this machine can open. */
+TR_API trResult_t trDeviceMemAlloc(void** ptr, size_t size, int device);
+/** Frees memory of trDeviceMemAlloc(). No operation may be using it. NULL is ignored. */
+TR_API trResult_t trDeviceMemFree(void* ptr);
+/** @} */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TREERING_DEVICE_H_ */

@@ -1,0 +1,28 @@
+// Devices: the GPUs of this process, and the CUDA streams that callers have named.
+//
+// The shared object behind executor/device.h is opened when a communicator first asks for a device: the path in
+// TREERING_DEVICE_LIBRARY, else libtreering-cuda.so.0 beside this library, else by that name.
+#pragma once
+
+#include <string>
+
+#include "communicator/engine.h"
+#include "executor/device.h"
+
+namespace treering {
+
+// nullptr where no device can be used; then `why_not` says why.
+DeviceBackend* device_backend(std::string* why_not);
+Status open_device(int ordinal, Device** device);
+
+// A stream of a device as a StreamId. Ids of device streams and of the engine's streams differ.
+StreamId name_device_stream(int ordinal, DeviceStream stream);  // the same id for the same stream
+bool is_device_stream(StreamId id);
+// False for an id that was never given out, or was dropped.
+bool find_device_stream(StreamId id, int* ordinal, DeviceStream* stream);
+Status drop_device_stream(StreamId id);
+
+// Stands for the communicator's own stream on its device: the call blocks.
+inline constexpr StreamId kOwnDeviceStream = ~StreamId{0};
+
+}  // namespace treering

@@ -1,0 +1,45 @@
+#include "communicator/staging_memory.h"
+
+#include <bit>
+
+namespace treering {
+
+StagingMemory::~StagingMemory() {
+  for (const auto& [bytes, address] : free_) (void)device_->free_host(address);  // at the end: nobody to tell
+}
+
+Status StagingMemory::lend(size_t bytes, Block* block) {
+  constexpr size_t kLeast = 4096;
+  block->bytes = std::bit_ceil(std::max(bytes, kLeast));
+  {
+    std::lock_guard lock(mutex_);
+    ++lent_;
+    if (auto found = free_.find(block->bytes); found != free_.end()) {
+      block->address = found->second;
+      free_.erase(found);
+      return {};
+    }
+  }
+  void* address = nullptr;
+  Status status = device_->allocate_host(block->bytes, &address);
+  block->address = static_cast<std::byte*>(address);
+  if (!status.ok()) {
+    std::lock_guard lock(mutex_);
+    --lent_;
+    block->address = nullptr;
+  }
+  return status;
+}
+
+void StagingMemory::take_back(const Block& block) {
+  std::lock_guard lock(mutex_);
+  free_.emplace(block.bytes, block.address);
+  if (--lent_ == 0) idle_.notify_all();
+}
+
+bool StagingMemory::wait_until_idle(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  return idle_.wait_for(lock, timeout, [this] { return lent_ == 0; });
+}
+
+}  // namespace treering

@@ -1,0 +1,361 @@
+// Buffers in the memory of devices, through the C API: the devices are the stand-ins of support/cpu_device.h.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "support/cpu_device.h"
+#include "treering/treering.h"
+
+namespace treering::testing {
+namespace {
+
+// Elements in memory of a device, or of the host for device -1.
+class Buffer {
+ public:
+  Buffer(int device, size_t count, int first = 0, int step = 0) : device_(device), count_(count) {
+    void* memory = nullptr;
+    if (device < 0)
+      memory = std::malloc(count * sizeof(int) + 1);
+    else
+      EXPECT_EQ(trDeviceMemAlloc(&memory, count * sizeof(int) + 1, device), trSuccess) << trGetLastError(nullptr);
+    data_ = static_cast<int*>(memory);
+    for (size_t i = 0; i < count; ++i) data_[i] = first + static_cast<int>(i) * step;
+  }
+  ~Buffer() {
+    if (device_ < 0) std::free(data_);
+    EXPECT_TRUE(device_ < 0 || trDeviceMemFree(data_) == trSuccess);
+  }
+  Buffer(Buffer&& other) : device_(other.device_), count_(other.count_), data_(std::exchange(other.data_, nullptr)) {}
+  int* data() const { return data_; }
+  size_t count() const { return count_; }
+  // The stand-in's memory can be read here; a test does so when the stream has passed.
+  bool all_equal(const std::function<int(size_t)>& value) const {
+    for (size_t i = 0; i < count_; ++i)
+      if (data_[i] != value(i)) return false;
+    return true;
+  }
+
+ private:
+  int device_;
+  size_t count_;
+  int* data_;
+};
+
+// Ranks of one process, rank r on device devices[r] or on none.
+class DeviceRanks {
+ public:
+  explicit DeviceRanks(std::vector<int> devices, int timeout_ms = 60'000) : devices_(std::move(devices)) {
+    trUniqueId id;
+    EXPECT_EQ(trGetUniqueId(&id), trSuccess);
+    comms_.resize(devices_.size());
+    EXPECT_EQ(trGroupStart(), trSuccess);
+    for (size_t rank = 0; rank < devices_.size(); ++rank) {
+      trConfig_t config = TR_CONFIG_INITIALIZER;
+      config.device = devices_[rank];
+      config.timeout_ms = timeout_ms;
+      EXPECT_EQ(trCommInitRankConfig(&comms_[rank], count(), id, static_cast<int>(rank), &config), trSuccess);
+    }
+    EXPECT_EQ(trGroupEnd(), trSuccess) << trGetLastError(nullptr);
+    for (int device : devices_) {
+      cuda_.push_back(device < 0 ? nullptr : create_cpu_stream(device));
+      streams_.emplace_back();
+      EXPECT_EQ(
+          device < 0 ? trStreamCreate(&streams_.back()) : trStreamFromCuda(&streams_.back(), device, cuda_.back()),
+          trSuccess);
+    }
+  }
+  ~DeviceRanks() {
+    for (trStream_t stream : streams_) EXPECT_EQ(trStreamDestroy(stream), trSuccess);
+    for (trComm_t comm : comms_) EXPECT_TRUE(comm == nullptr || trCommDestroy(comm) == trSuccess);
+    for (DeviceStream stream : cuda_)
+      if (stream != nullptr) destroy_cpu_stream(stream);
+  }
+  int count() const { return static_cast<int>(devices_.size()); }
+  int device(int rank) const { return devices_[static_cast<size_t>(rank)]; }
+  trComm_t& comm(int rank) { return comms_[static_cast<size_t>(rank)]; }
+  trStream_t stream(int rank) const { return streams_[static_cast<size_t>(rank)]; }
+  DeviceStream cuda(int rank) const { return cuda_[static_cast<size_t>(rank)]; }
+
+  // Calls body(rank, comm, stream) for all ranks, with their streams or, blocking in a group, without.
+  void run(bool blocking, const std::function<trResult_t(int, trComm_t, trStream_t)>& body) {
+    ASSERT_EQ(trGroupStart(), trSuccess);
+    for (int rank = 0; rank < count(); ++rank)
+      EXPECT_EQ(body(rank, comm(rank), blocking ? nullptr : stream(rank)), trSuccess) << trGetLastError(nullptr);
+    ASSERT_EQ(trGroupEnd(), trSuccess) << trGetLastError(nullptr);
+    if (!blocking) synchronize();
+  }
+  void synchronize() {
+    for (int rank = 0; rank < count(); ++rank) ASSERT_EQ(trStreamSynchronize(stream(rank)), trSuccess);
+    for (int rank = 0; rank < count(); ++rank) {
+      trResult_t result = trInternalError;
+      ASSERT_EQ(trCommGetAsyncError(comm(rank), &result), trSuccess);
+      ASSERT_TRUE(result == trSuccess || result == trInProgress) << trGetLastError(comm(rank));
+    }
+  }
+  std::vector<Buffer> buffers(size_t count, int step = 0, bool host = false) const {
+    std::vector<Buffer> made;
+    for (size_t rank = 0; rank < devices_.size(); ++rank)
+      made.emplace_back(host ? -1 : devices_[rank], count, static_cast<int>(rank) + 1, step);
+    return made;
+  }
+
+ private:
+  std::vector<int> devices_;
+  std::vector<trComm_t> comms_;
+  std::vector<DeviceStream> cuda_;
+  std::vector<trStream_t> streams_;
+};
+
+struct Place {
+  const char* name;
+  std::vector<int> devices;
+};
+// Every rank its own device; two on one device; ranks without.
+const Place kPlaces[] = {{"own", {0, 1, 2}}, {"shared", {0, 0, 1, 1}}, {"mixed", {0, -1, 2}}, {"one_rank", {3}}};
+
+class EveryPlace : public ::testing::TestWithParam<Place> {};
+
+TEST_P(EveryPlace, Collectives) {
+  DeviceRanks ranks(GetParam().devices);
+  const int n = ranks.count();
+  const auto un = static_cast<size_t>(n);
+  const int total = n * (n + 1) / 2;
+  for (size_t count : {size_t{0}, size_t{1}, size_t{1001}, size_t{300'007}})
+    for (bool blocking : {false, true}) {
+      SCOPED_TRACE("count " + std::to_string(count) + (blocking ? " blocking" : " on streams"));
+      const int i_step = 3;
+      auto in = ranks.buffers(count, i_step), out = ranks.buffers(count);
+      ranks.run(blocking, [&](int r, trComm_t comm, trStream_t stream) {
+        return trAllReduce(in[r].data(), out[r].data(), count, trInt32, trSum, comm, stream);
+      });
+      for (const Buffer& b : out)
+        ASSERT_TRUE(b.all_equal([&](size_t i) { return total + n * i_step * static_cast<int>(i); }));
+      ranks.run(blocking, [&](int r, trComm_t comm, trStream_t stream) {  // in place
+        return trAllReduce(in[r].data(), in[r].data(), count, trInt32, trMax, comm, stream);
+      });
+      for (const Buffer& b : in) ASSERT_TRUE(b.all_equal([&](size_t i) { return n + i_step * static_cast<int>(i); }));
+      ranks.run(blocking, [&](int r, trComm_t comm, trStream_t stream) {
+        return trBroadcast(in[r].data(), out[r].data(), count, trInt32, n - 1, comm, stream);
+      });
+      for (const Buffer& b : out) ASSERT_TRUE(b.all_equal([&](size_t i) { return n + i_step * static_cast<int>(i); }));
+      ranks.run(blocking, [&](int r, trComm_t comm, trStream_t stream) {
+        return trReduce(in[r].data(), out[r].data(), count, trInt32, trMin, 0, comm, stream);
+      });
+      ASSERT_TRUE(out[0].all_equal([&](size_t i) { return n + i_step * static_cast<int>(i); }));
+
+      auto own = ranks.buffers(count), all = ranks.buffers(count * un);
+      ranks.run(blocking, [&](int r, trComm_t comm, trStream_t stream) {
+        return trAllGather(own[r].data(), all[r].data(), count, trInt32, comm, stream);
+      });
+      for (const Buffer& b : all)
+        ASSERT_TRUE(b.all_equal([&](size_t i) { return static_cast<int>(i / std::max<size_t>(count, 1)) + 1; }));
+      ranks.run(blocking, [&](int r, trComm_t comm, trStream_t stream) {
+        return trReduceScatter(all[r].data(), own[r].data(), count, trInt32, trSum, comm, stream);
+      });
+      for (int r = 0; r < n; ++r) ASSERT_TRUE(own[r].all_equal([&](size_t) { return n * (r + 1); }));
+      auto other = ranks.buffers(count * un);
+      ranks.run(blocking, [&](int r, trComm_t comm, trStream_t stream) {
+        return trAllToAll(all[r].data(), other[r].data(), count, trInt32, comm, stream);
+      });
+      for (int r = 0; r < n; ++r) ASSERT_TRUE(other[r].all_equal([&](size_t) { return r + 1; }));
+      ranks.run(blocking, [&](int r, trComm_t comm, trStream_t stream) {
+        return trGather(own[r].data(), all[r].data(), count, trInt32, 0, comm, stream);
+      });
+      ASSERT_TRUE(
+          all[0].all_equal([&](size_t i) { return n * (static_cast<int>(i / std::max<size_t>(count, 1)) + 1); }));
+      ranks.run(blocking, [&](int r, trComm_t comm, trStream_t stream) {
+        return trScatter(all[r].data(), own[r].data(), count, trInt32, 0, comm, stream);
+      });
+      for (int r = 0; r < n; ++r) ASSERT_TRUE(own[r].all_equal([&](size_t) { return n * (r + 1); }));
+    }
+}
+
+TEST_P(EveryPlace, SendsReceivesAndVariableCounts) {
+  DeviceRanks ranks(GetParam().devices);
+  const int n = ranks.count();
+  for (size_t count : {size_t{5}, size_t{200'003}})
+    for (bool blocking : {false, true}) {
+      auto in = ranks.buffers(count), out = ranks.buffers(count);
+      ranks.run(blocking, [&](int r, trComm_t comm, trStream_t stream) {
+        return trSendRecv(in[r].data(), count, (r + 1) % n, out[r].data(), count, (r + n - 1) % n, trInt32, comm,
+                          stream);
+      });
+      for (int r = 0; r < n; ++r) ASSERT_TRUE(out[r].all_equal([&](size_t) { return (r + n - 1) % n + 1; }));
+      ranks.run(blocking, [&](int r, trComm_t comm, trStream_t stream) {  // collected by the group
+        const int peer = r ^ 1;
+        if (peer >= n) return trSuccess;
+        const trResult_t sent = trSend(in[r].data(), count, trInt32, peer, comm, stream);
+        return sent != trSuccess ? sent : trRecv(out[r].data(), count, trInt32, peer, comm, stream);
+      });
+      for (int r = 0; r < n; ++r) {
+        ASSERT_TRUE((r ^ 1) >= n || out[r].all_equal([&](size_t) { return (r ^ 1) + 1; }));
+      }
+    }
+}
+
+TEST_P(EveryPlace, GapsBetweenBlocksStay) {
+  DeviceRanks ranks(GetParam().devices);
+  const int n = ranks.count();
+  std::vector<size_t> counts, offsets;
+  for (int r = 0; r < n; ++r) {
+    counts.push_back(static_cast<size_t>(10 + r));
+    offsets.push_back(static_cast<size_t>(r) * 20);
+  }
+  auto in = ranks.buffers(40), out = ranks.buffers(20 * static_cast<size_t>(n));
+  ranks.run(false, [&](int r, trComm_t comm, trStream_t stream) {
+    return trAllGatherV(in[r].data(), counts[r], out[r].data(), counts.data(), offsets.data(), trInt32, comm, stream);
+  });
+  for (int r = 0; r < n; ++r)
+    ASSERT_TRUE(out[r].all_equal([&](size_t i) {
+      const int source = static_cast<int>(i / 20);
+      return i % 20 < counts[source] ? source + 1 : r + 1;  // the gap has what was there
+    }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Device, EveryPlace, ::testing::ValuesIn(kPlaces),
+                         [](const auto& info) { return info.param.name; });
+
+// A host buffer and a device buffer in one call, and host buffers alone, on a communicator with devices.
+TEST(DeviceBuffers, MixWithHostBuffers) {
+  DeviceRanks ranks({0, 1});
+  constexpr size_t kCount = 1000;
+  auto device = ranks.buffers(kCount), host = ranks.buffers(kCount, 0, true);
+  ranks.run(true, [&](int r, trComm_t comm, trStream_t stream) {
+    return trAllReduce(r == 0 ? host[r].data() : device[r].data(), r == 0 ? device[r].data() : host[r].data(), kCount,
+                       trInt32, trSum, comm, stream);
+  });
+  ASSERT_TRUE(device[0].all_equal([](size_t) { return 3; }));
+  ASSERT_TRUE(host[1].all_equal([](size_t) { return 3; }));
+  ranks.run(true, [&](int r, trComm_t comm, trStream_t stream) {
+    return trAllReduce(host[r].data(), host[r].data(), kCount, trInt32, trSum, comm, stream);
+  });
+  ASSERT_TRUE(host[0].all_equal([](size_t) { return 4; }));
+}
+
+// The call is ordered in the stream: behind what writes its input, before what reads its output.
+TEST(DeviceStreams, OrderOperationsAndKernels) {
+  DeviceRanks ranks({0, 1});
+  constexpr size_t kCount = 5000;
+  auto data = ranks.buffers(kCount);
+  const auto add_one = [](void* argument) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    auto* values = static_cast<int*>(argument);
+    for (size_t i = 0; i < kCount; ++i) ++values[i];
+  };
+  int expected[2] = {1, 2};
+  for (int step = 0; step < 10; ++step) {
+    for (int r : {0, 1}) {
+      run_in_cpu_stream(ranks.cuda(r), add_one, data[r].data());
+      ASSERT_EQ(trAllReduce(data[r].data(), data[r].data(), kCount, trInt32, trSum, ranks.comm(r), ranks.stream(r)),
+                trSuccess);
+    }
+    expected[0] = expected[1] = expected[0] + expected[1] + 2;
+  }
+  ranks.synchronize();
+  for (int r : {0, 1}) ASSERT_TRUE(data[r].all_equal([&](size_t) { return expected[r]; }));
+}
+
+TEST(DeviceStreams, GraphsAreReplayed) {
+  DeviceRanks ranks({0, 1});
+  constexpr size_t kCount = 3000;
+  auto data = ranks.buffers(kCount);
+  CpuGraph* graphs[2];
+  for (int r : {0, 1}) {
+    begin_cpu_capture(ranks.cuda(r));
+    ASSERT_EQ(trAllReduce(data[r].data(), data[r].data(), kCount, trInt32, trSum, ranks.comm(r), ranks.stream(r)),
+              trSuccess);
+    graphs[r] = end_cpu_capture(ranks.cuda(r));
+  }
+  ASSERT_TRUE(data[0].all_equal([](size_t) { return 1; })) << "captured, not run";
+  for (int turn = 0; turn < 5; ++turn)
+    for (int r : {0, 1}) launch_cpu_graph(graphs[r], ranks.cuda(r));
+  ranks.synchronize();
+  for (int r : {0, 1}) ASSERT_TRUE(data[r].all_equal([](size_t) { return 3 * 16; }));
+  for (CpuGraph* graph : graphs) destroy_cpu_graph(graph);
+}
+
+TEST(DeviceStreams, TwoCommunicatorsOnSeveralStreams) {
+  DeviceRanks first({0, 1}), second({1, 0});
+  constexpr size_t kCount = 100'000;
+  auto a = first.buffers(kCount), b = second.buffers(kCount);
+  for (int step = 0; step < 5; ++step) {
+    for (int r : {0, 1})
+      ASSERT_EQ(trAllReduce(a[r].data(), a[r].data(), kCount, trInt32, trMax, first.comm(r), first.stream(r)),
+                trSuccess);
+    for (int r : {1, 0})
+      ASSERT_EQ(trAllReduce(b[r].data(), b[r].data(), kCount, trInt32, trMin, second.comm(r), second.stream(r)),
+                trSuccess);
+  }
+  first.synchronize();
+  second.synchronize();
+  for (int r : {0, 1}) {
+    ASSERT_TRUE(a[r].all_equal([](size_t) { return 2; }));
+    ASSERT_TRUE(b[r].all_equal([](size_t) { return 1; }));
+  }
+}
+
+// The other rank never comes: the stream goes on when the communicator is aborted, and the error is told.
+TEST(DeviceFailures, AbortFreesTheStream) {
+  DeviceRanks ranks({0, 1});
+  Buffer data(0, 1000, 1);
+  ASSERT_EQ(trAllReduce(data.data(), data.data(), 1000, trInt32, trSum, ranks.comm(0), ranks.stream(0)), trSuccess);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(trCommAbort(ranks.comm(1)), trSuccess);
+  ranks.comm(1) = nullptr;
+  EXPECT_EQ(trStreamSynchronize(ranks.stream(0)), trSuccess);
+  trResult_t result = trSuccess;
+  EXPECT_EQ(trCommGetAsyncError(ranks.comm(0), &result), trSuccess);
+  EXPECT_EQ(result, trRemoteError);
+  EXPECT_NE(std::string(trGetLastError(ranks.comm(0))).find("aborted"), std::string::npos);
+}
+
+TEST(DeviceFailures, ADeadlineEndsTheWait) {
+  DeviceRanks ranks({0, 1}, 300);
+  Buffer data(0, 1000, 1);
+  ASSERT_EQ(trAllReduce(data.data(), data.data(), 1000, trInt32, trSum, ranks.comm(0), ranks.stream(0)), trSuccess);
+  EXPECT_EQ(trStreamSynchronize(ranks.stream(0)), trSuccess);
+  trResult_t result = trSuccess;
+  EXPECT_EQ(trCommGetAsyncError(ranks.comm(0), &result), trSuccess);
+  EXPECT_EQ(result, trTimeout) << trGetLastError(ranks.comm(0));
+}
+
+TEST(DeviceArguments, WrongOnesAreNamed) {
+  const auto error_of = [](trResult_t result) {
+    return result == trSuccess ? std::string("success") : std::string(trGetLastError(nullptr));
+  };
+  int count = 0;
+  ASSERT_EQ(trDeviceCount(&count), trSuccess);
+  EXPECT_EQ(count, kCpuDevices);
+  trStream_t stream = nullptr;
+  EXPECT_NE(error_of(trStreamFromCuda(&stream, 99, nullptr)).find("device is 99"), std::string::npos);
+  void* memory = nullptr;
+  EXPECT_NE(error_of(trDeviceMemAlloc(&memory, 0, 0)).find("size is 0"), std::string::npos);
+  EXPECT_NE(error_of(trDeviceMemFree(&count)).find("not memory of a GPU"), std::string::npos);
+  trConfig_t config = TR_CONFIG_INITIALIZER;
+  config.device = 99;
+  trUniqueId id;
+  ASSERT_EQ(trGetUniqueId(&id), trSuccess);
+  trComm_t comm = nullptr;
+  EXPECT_NE(error_of(trCommInitRankConfig(&comm, 1, id, 0, &config)).find("device is 99"), std::string::npos);
+
+  DeviceRanks ranks({0, -1});
+  Buffer data(0, 10);
+  trStream_t host = nullptr, wrong = nullptr;
+  ASSERT_EQ(trStreamCreate(&host), trSuccess);
+  ASSERT_EQ(trStreamFromCuda(&wrong, 1, nullptr), trSuccess);
+  const auto reduce = [&](int rank, trStream_t s) {
+    return error_of(trAllReduce(data.data(), data.data(), 10, trInt32, trSum, ranks.comm(rank), s));
+  };
+  EXPECT_NE(reduce(0, host).find("stream is the host's"), std::string::npos);
+  EXPECT_NE(reduce(0, wrong).find("stream is of GPU 1"), std::string::npos);
+  EXPECT_NE(reduce(1, wrong).find("the communicator has no GPU"), std::string::npos);
+  EXPECT_EQ(trStreamDestroy(wrong), trSuccess);
+  EXPECT_NE(reduce(0, wrong).find("was destroyed"), std::string::npos);
+  EXPECT_EQ(trStreamDestroy(host), trSuccess);
+}
+
+}  // namespace
+}  // namespace treering::testing

@@ -1,0 +1,283 @@
+#include "support/cpu_device.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "executor/cuda/cpu_kernels.h"
+
+#define TR_EXPORT __attribute__((visibility("default")))
+
+namespace treering::testing {
+
+using Work = std::function<void()>;
+
+struct TR_EXPORT CpuGraph {
+  std::vector<Work> work;
+};
+
+namespace {
+
+constexpr uint32_t kThreadsOfBlock = 2;
+
+// A queue of work and the thread that does it.
+class CpuStream {
+ public:
+  CpuStream() : thread_([this] { loop(); }) {}
+  ~CpuStream() {
+    {
+      std::lock_guard lock(mutex_);
+      ended_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  void give(Work work) {
+    std::lock_guard lock(mutex_);
+    if (captured_ != nullptr) return captured_->work.push_back(std::move(work));
+    queue_.push_back(std::move(work));
+    ++left_;
+    changed_.notify_all();
+  }
+  void synchronize() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return left_ == 0; });
+  }
+  void capture(CpuGraph* graph) {
+    std::lock_guard lock(mutex_);
+    captured_ = graph;
+  }
+  CpuGraph* captured() {
+    std::lock_guard lock(mutex_);
+    return captured_;
+  }
+
+ private:
+  void loop() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return ended_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      Work work = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      work();
+      work = nullptr;
+      lock.lock();
+      --left_;
+      changed_.notify_all();
+    }
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Work> queue_;
+  size_t left_ = 0;
+  bool ended_ = false;
+  CpuGraph* captured_ = nullptr;
+  std::thread thread_;
+};
+
+struct CpuEvent {
+  std::mutex mutex;
+  std::condition_variable changed;
+  uint64_t recorded = 0, completed = 0;
+};
+
+struct Mapping {
+  int ordinal = -1;  // -1: imported, or memory of the host
+  size_t bytes = 0;
+  int descriptor = -1;
+};
+std::mutex memory_mutex;
+std::map<uintptr_t, Mapping>& mappings() {
+  static auto* map = new std::map<uintptr_t, Mapping>;
+  return *map;
+}
+thread_local int current_device = 0;
+
+Status failed(const char* call) { return {trDeviceError, std::string(call) + ": " + std::strerror(errno)}; }
+
+Status map_memory(int descriptor, size_t bytes, int ordinal, void** address) {
+  void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, descriptor < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED,
+                      descriptor, 0);
+  if (mapped == MAP_FAILED) return failed("mmap");
+  std::lock_guard lock(memory_mutex);
+  mappings()[reinterpret_cast<uintptr_t>(mapped)] = {ordinal, bytes, descriptor};
+  *address = mapped;
+  return {};
+}
+Status unmap_memory(void* address) {
+  std::lock_guard lock(memory_mutex);
+  auto found = mappings().find(reinterpret_cast<uintptr_t>(address));
+  if (found == mappings().end()) return {trDeviceError, "not an allocation"};
+  munmap(address, found->second.bytes);
+  if (found->second.descriptor >= 0) close(found->second.descriptor);
+  mappings().erase(found);
+  return {};
+}
+
+struct Handle {
+  int pid, descriptor;
+  size_t bytes;
+};
+
+class CpuDevice : public Device {
+ public:
+  explicit CpuDevice(int ordinal) {
+    info_.ordinal = ordinal;
+    info_.uuid[0] = static_cast<uint8_t>(ordinal + 1);
+    info_.name = "CPU stand-in";
+    info_.multiprocessors = 16;
+    info_.compute_capability = 90;
+  }
+  const DeviceInfo& info() const override { return info_; }
+
+  Status allocate(size_t bytes, void** address) override {
+    const int descriptor = memfd_create("cpu-device", MFD_CLOEXEC);
+    if (descriptor < 0 || ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) return failed("memfd_create");
+    return map_memory(descriptor, bytes, info_.ordinal, address);
+  }
+  Status free(void* address) override { return unmap_memory(address); }
+  Status export_memory(void* address, DeviceHandle* handle) override {
+    std::lock_guard lock(memory_mutex);
+    auto found = mappings().find(reinterpret_cast<uintptr_t>(address));
+    if (found == mappings().end()) return {trDeviceError, "not an allocation"};
+    const Handle made{getpid(), found->second.descriptor, found->second.bytes};
+    std::memcpy(handle->bytes.data(), &made, sizeof made);
+    return {};
+  }
+  Status import_memory(const DeviceHandle& handle, void** address) override {
+    Handle from;
+    std::memcpy(&from, handle.bytes.data(), sizeof from);
+    const std::string path = "/proc/" + std::to_string(from.pid) + "/fd/" + std::to_string(from.descriptor);
+    const int descriptor = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    if (descriptor < 0) return failed("open");
+    return map_memory(descriptor, from.bytes, info_.ordinal, address);
+  }
+  Status close_memory(void* imported) override { return unmap_memory(imported); }
+  Status reach(Device*) override { return {}; }
+  Status allocate_host(size_t bytes, void** address) override { return map_memory(-1, bytes, -1, address); }
+  Status free_host(void* address) override { return unmap_memory(address); }
+
+  Status create_stream(DeviceStream* stream) override { return *stream = new CpuStream, Status(); }
+  Status destroy_stream(DeviceStream stream) override { return delete static_cast<CpuStream*>(stream), Status(); }
+  Status create_event(DeviceEvent* event) override { return *event = new CpuEvent, Status(); }
+  Status destroy_event(DeviceEvent event) override { return delete static_cast<CpuEvent*>(event), Status(); }
+  Status record(DeviceEvent handle, DeviceStream stream) override {
+    auto* event = static_cast<CpuEvent*>(handle);
+    std::lock_guard lock(event->mutex);
+    const uint64_t mark = ++event->recorded;
+    give(stream, [event, mark] {
+      std::lock_guard held(event->mutex);
+      event->completed = mark;
+      event->changed.notify_all();
+    });
+    return {};
+  }
+  Status wait(DeviceStream stream, DeviceEvent handle) override {
+    auto* event = static_cast<CpuEvent*>(handle);
+    std::lock_guard lock(event->mutex);
+    give(stream, [event, mark = event->recorded] {
+      std::unique_lock held(event->mutex);
+      event->changed.wait(held, [&] { return event->completed >= mark; });
+    });
+    return {};
+  }
+  Status synchronize(DeviceStream stream) override { return of(stream).synchronize(), Status(); }
+
+  Status copy(void* to, const void* from, size_t bytes, DeviceStream stream) override {
+    give(stream, [=] { std::memmove(to, from, bytes); });
+    return {};
+  }
+  Status launch(const cuda::DeviceCall& call, trDataType_t type, cuda::DeviceProtocol protocol, uint32_t,
+                DeviceStream stream) override {
+    give(stream, [=] { cuda::launch_on_cpu(call, type, protocol, kThreadsOfBlock, 0); });
+    return {};
+  }
+  Status call_host(void (*function)(void*), void* argument, DeviceStream stream) override {
+    give(stream, [=] { function(argument); });
+    return {};
+  }
+  Status wait_value(const uint32_t* at, uint32_t value, DeviceStream stream) override {
+    give(stream, [=] {
+      while (static_cast<int32_t>(__atomic_load_n(at, __ATOMIC_ACQUIRE) - value) < 0)
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+    });
+    return {};
+  }
+  bool is_capturing(DeviceStream stream) override { return of(stream).captured() != nullptr; }
+
+  CpuStream& of(DeviceStream stream) { return stream != nullptr ? *static_cast<CpuStream*>(stream) : default_stream(); }
+
+ private:
+  void give(DeviceStream stream, Work work) { of(stream).give(std::move(work)); }
+  CpuStream& default_stream() {
+    std::lock_guard lock(mutex_);
+    if (default_ == nullptr) default_ = std::make_unique<CpuStream>();
+    return *default_;
+  }
+  DeviceInfo info_;
+  std::mutex mutex_;
+  std::unique_ptr<CpuStream> default_;
+};
+
+class CpuBackend : public DeviceBackend {
+ public:
+  CpuBackend() {
+    for (int i = 0; i < kCpuDevices; ++i) devices_.push_back(std::make_unique<CpuDevice>(i));
+  }
+  int count() const override { return kCpuDevices; }
+  Status open(int ordinal, Device** device) override {
+    *device = devices_[static_cast<size_t>(ordinal)].get();
+    return {};
+  }
+  Status current(int* ordinal) override { return *ordinal = current_device, Status(); }
+  int device_of(const void* address) override {
+    std::lock_guard lock(memory_mutex);
+    const auto at = reinterpret_cast<uintptr_t>(address);
+    auto after = mappings().upper_bound(at);
+    if (after == mappings().begin()) return -1;
+    const auto& [base, mapping] = *--after;
+    return at < base + mapping.bytes ? mapping.ordinal : -1;
+  }
+
+ private:
+  std::vector<std::unique_ptr<CpuDevice>> devices_;
+};
+
+}  // namespace
+
+TR_EXPORT DeviceStream create_cpu_stream(int) { return new CpuStream; }
+TR_EXPORT void destroy_cpu_stream(DeviceStream stream) { delete static_cast<CpuStream*>(stream); }
+TR_EXPORT void synchronize_cpu_stream(DeviceStream stream) { static_cast<CpuStream*>(stream)->synchronize(); }
+TR_EXPORT void run_in_cpu_stream(DeviceStream stream, void (*function)(void*), void* argument) {
+  static_cast<CpuStream*>(stream)->give([=] { function(argument); });
+}
+TR_EXPORT void begin_cpu_capture(DeviceStream stream) { static_cast<CpuStream*>(stream)->capture(new CpuGraph); }
+TR_EXPORT CpuGraph* end_cpu_capture(DeviceStream stream) {
+  CpuGraph* graph = static_cast<CpuStream*>(stream)->captured();
+  static_cast<CpuStream*>(stream)->capture(nullptr);
+  return graph;
+}
+TR_EXPORT void launch_cpu_graph(CpuGraph* graph, DeviceStream stream) {
+  for (const Work& work : graph->work) static_cast<CpuStream*>(stream)->give(work);
+}
+TR_EXPORT void destroy_cpu_graph(CpuGraph* graph) { delete graph; }
+TR_EXPORT void set_cpu_device(int device) { current_device = device; }
+
+}  // namespace treering::testing
+
+extern "C" TR_EXPORT treering::DeviceBackend* treering_open_device_backend(uint32_t version, char*, size_t) {
+  static auto* backend = new treering::testing::CpuBackend;
+  return version == treering::kDeviceInterface ? backend : nullptr;
+}
