@@ -129,15 +129,16 @@ typedef struct {
                          */
   const char*
       wire; /**< float32 allreduces travel as "fp16", "bf16", "fp8-e4m3", "fp8-e5m2" (TREERING_WIRE; NULL = as they are) */
-  int link_mbps; /**< paces each rank's sends to so many Mbit/s, to try out slow links (TREERING_LINK_MBPS) */
-  int device;    /**< the rank's GPU, -1 for none: see device.h (TREERING_DEVICE; -1) */
+  int link_mbps;     /**< paces each rank's sends to so many Mbit/s, to try out slow links (TREERING_LINK_MBPS) */
+  int device;        /**< the rank's GPU, -1 for none: see device.h (TREERING_DEVICE; -1) */
+  int device_blocks; /**< multiprocessors of it that an operation may use, 0 = chosen (TREERING_DEVICE_BLOCKS; 0) */
 } trConfig_t;
 
 #define TR_CONFIG_INITIALIZER                                                                                 \
   {                                                                                                           \
     sizeof(trConfig_t), TR_CONFIG_MAGIC, TR_VERSION_CODE, TR_CONFIG_UNDEF_INT, TR_CONFIG_UNDEF_INT,           \
         TR_CONFIG_UNDEF_INT, TR_CONFIG_UNDEF_INT, NULL, NULL, NULL, TR_CONFIG_UNDEF_INT, TR_CONFIG_UNDEF_INT, \
-        TR_CONFIG_UNDEF_INT, NULL, TR_CONFIG_UNDEF_INT, TR_CONFIG_UNDEF_INT                                   \
+        TR_CONFIG_UNDEF_INT, NULL, TR_CONFIG_UNDEF_INT, TR_CONFIG_UNDEF_INT, TR_CONFIG_UNDEF_INT              \
   }
 
 #ifdef __cplusplus

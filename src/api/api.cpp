@@ -6,6 +6,7 @@
 #include <string>
 
 #include "api/common.h"
+#include "communicator/device_rank.h"
 #include "communicator/memory.h"
 #include "communicator/root_service.h"
 #include "core/config.h"
@@ -193,6 +194,7 @@ trResult_t trCommFinalize(trComm_t comm) {
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(lease.acquire(comm));
     Engine::instance().wait_idle(lease.get());
+    if (lease->device() != nullptr) lease->device()->wait_idle();
     return lease->failure();
   });
 }

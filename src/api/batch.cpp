@@ -27,8 +27,10 @@ Status Batch::prepare(bool kept) {
       Operation& all = entry->operations.emplace_back();
       all.function = "trGroupEnd";
       all.point_to_point = all.pairs = true;
-      Status status = communicator.make_lanes(entry->transfers, all.function, &all.lanes);
-      if (!status.ok()) return status;
+      if (on_device)
+        all.letters = entry->transfers;
+      else
+        TR_RETURN_IF_ERROR(communicator.make_lanes(entry->transfers, all.function, &all.lanes));
       entry->transfers.clear();
     }
     if (entry->stream != 0 && !on_device)

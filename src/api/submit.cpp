@@ -85,15 +85,16 @@ trResult_t submit_prepared(trComm_t comm, Operation operation, trStream_t stream
     operation.pairs = true;
     TR_RETURN_IF_ERROR(prepare(*lease.get(), &transfers));
     Group& group = Group::current();
-    const bool collected = group.open() && operation.point_to_point;
-    const bool letters = !collected && lease->are_letters(transfers);
-    if (collected || letters)
-      operation.letters = std::move(transfers);
-    else
-      TR_RETURN_IF_ERROR(lease->make_lanes(transfers, operation.function, &operation.lanes));
+    operation.letters = std::move(transfers);
     StreamId chosen = 0;
     TR_RETURN_IF_ERROR(choose_stream(lease, operation, stream, &chosen));
-    if (collected) return group.batch().add_transfers(comm, operation.letters, chosen), Status();
+    if (group.open() && operation.point_to_point)
+      return group.batch().add_transfers(comm, operation.letters, chosen), Status();
+    const bool letters = is_device_stream(chosen) || lease->are_letters(operation.letters);
+    if (!letters) {
+      transfers = std::exchange(operation.letters, {});
+      TR_RETURN_IF_ERROR(lease->make_lanes(transfers, operation.function, &operation.lanes));
+    }
     if (group.open()) return group.batch().add(comm, std::move(operation), chosen), Status();
     if (chosen != 0) return start(lease, std::move(operation), chosen);
     const Status status = run(lease, operation);

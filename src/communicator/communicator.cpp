@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <signal.h>
 #include <sodium.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -110,6 +111,7 @@ Status Communicator::create_alone(const Config& config, std::unique_ptr<Communic
   TR_RETURN_IF_ERROR(made->share_memory(-1, "", false));
   made->cards_.resize(1);
   made->cards_[0].pid = static_cast<uint32_t>(getpid());
+  made->cards_[0].device = config.device;
   made->links_ = std::make_unique<Links>();
   TR_RETURN_IF_ERROR(made->links_->connect(made->cards_, {std::string(1, '\0')}, 0, *made->layout_, nullptr,
                                            made->area_, {std::string()}));
@@ -153,6 +155,7 @@ Status Communicator::link(Bootstrap* bootstrap, uint8_t allowed) {
   card.segment_inode = segment_ ? segment_->inode() : 0;
   card.in_segment = segment_ != nullptr;
   if (sched_getaffinity(0, sizeof card.cores, &card.cores) != 0) CPU_ZERO(&card.cores);
+  card.device = config_.device;
   card.location = locate_rank(&card.quota_cpus);
   *own.nonce() = card.nonce;
   // Pages of the staging memory come from the rank's own NUMA node, whoever touches them.
@@ -260,12 +263,30 @@ void Communicator::prepare_executor() {
 }
 
 Status Communicator::attach_device() {
-  return config_.device < 0 ? Status() : DeviceRank::create(this, config_.device, &device_);
+  const bool any = std::any_of(cards_.begin(), cards_.end(), [](const RankCard& card) { return card.device >= 0; });
+  return any ? DeviceRank::create(this, config_.device, &device_) : Status();
+}
+
+std::function<bool()> Communicator::peers_left() const {
+  if (segment_ == nullptr) return [] { return false; };  // their memory cannot be seen later
+  std::vector<std::pair<const RankStatus*, uint32_t>> peers;
+  for (uint32_t peer = 0; peer < ranks(); ++peer)
+    if (peer != rank())
+      peers.emplace_back(AreaView(segment_->base() + layout_->area_offset(peer), layout_.get()).status(),
+                         cards_[peer].pid_namespace == cards_[rank()].pid_namespace ? cards_[peer].pid : 0);
+  return [segment = segment_, peers = std::move(peers)] {
+    return std::all_of(peers.begin(), peers.end(), [](const auto& peer) {
+      if (peer.first->left.load(std::memory_order_acquire) != 0) return true;
+      return peer.second != 0 && kill(static_cast<pid_t>(peer.second), 0) != 0 && errno == ESRCH;
+    });
+  };
 }
 
 Communicator::~Communicator() {
+  const bool had_device = device_ != nullptr;
   device_.reset();
   if (area_ != nullptr) AreaView(area_, layout_.get()).status()->left.store(1, std::memory_order_release);
+  if (had_device) DeviceLinks::free_retired();
 }
 
 Communicator::Progress Communicator::advance() {
@@ -350,7 +371,10 @@ Status Communicator::run(const Operation& operation) {
 
 Status Communicator::failure() const { return failure_.ok() ? watch_->verdict() : failure_; }
 
-void Communicator::abort(const std::string& reason) { (void)watch_->fail({trRemoteError, reason}); }
+void Communicator::abort(const std::string& reason) {
+  (void)watch_->fail({trRemoteError, reason});
+  if (device_ != nullptr) device_->abort();
+}
 
 bool Communicator::is_direct(const void* input, const void* output, size_t bytes) const {
   return RegionTable::instance().find(input, bytes).id != 0 && RegionTable::instance().find(output, bytes).id != 0;

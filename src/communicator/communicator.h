@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -86,6 +87,15 @@ class Communicator {
   // Whether a call on these buffers would be zero-copy.
   bool is_direct(const void* input, const void* output, size_t bytes) const;
   uint32_t spins() const { return spins_; }
+
+  // From any thread: the failure of all ranks; makes one; a rank whose process has ended.
+  Status verdict() const { return watch_->verdict(); }
+  void fail_everywhere(Status status) { (void)watch_->fail(std::move(status)); }
+  bool find_dead(uint32_t* peer) const { return watch_->find_dead(peer); }
+  // Asks whether all other ranks have destroyed their communicators, or died; for after this one's end.
+  std::function<bool()> peers_left() const;
+  const Plan& plan() const { return schedules_->plan(); }
+  uint64_t own_process() const { return cards_[context_.rank].process_token; }
 
   // This rank's GPU, or nullptr.
   DeviceRank* device() const { return device_.get(); }

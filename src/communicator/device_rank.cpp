@@ -44,10 +44,28 @@ struct DeviceRank::StagedCall {
 };
 
 Status DeviceRank::create(Communicator* communicator, int ordinal, std::unique_ptr<DeviceRank>* made) {
-  Device* device = nullptr;
-  TR_RETURN_IF_ERROR(open_device(ordinal, &device));
-  std::unique_ptr<DeviceRank> rank(new DeviceRank(communicator, device));
-  TR_RETURN_IF_ERROR(device->create_stream(&rank->own_stream_));
+  std::unique_ptr<DeviceRank> rank;
+  Status status;
+  if (ordinal >= 0) {
+    Device* device = nullptr;
+    status = open_device(ordinal, &device);
+    if (status.ok()) rank.reset(new DeviceRank(communicator, device));
+    if (status.ok()) status = device->create_stream(&rank->own_stream_);
+  }
+  std::string why_not;
+  if (communicator->ranks() > 1) {  // also where the device failed: the others wait for this rank
+    std::unique_ptr<DeviceLinks> links;
+    Device* usable = status.ok() && rank != nullptr ? rank->device_ : nullptr;
+    Status linked = DeviceLinks::create(communicator, usable, &links, &why_not);
+    if (status.ok()) status = linked;
+    if (status.ok() && links != nullptr)
+      status = DeviceKernels::create(communicator, usable, std::move(links), rank->memory_, &rank->kernels_);
+  }
+  TR_RETURN_IF_ERROR(status);
+  if (communicator->rank() == 0 && communicator->ranks() > 1 && rank != nullptr)
+    log_line(LogLevel::kInfo, rank->kernels_ != nullptr
+                                  ? fmt::format("GPUs exchange by kernels of {} blocks", rank->kernels_->channels())
+                                  : fmt::format("buffers of GPUs are staged in host memory: {}", why_not));
   *made = std::move(rank);
   return {};
 }
@@ -59,6 +77,7 @@ DeviceRank::DeviceRank(Communicator* communicator, Device* device)
       memory_(std::make_shared<StagingMemory>(device)) {}
 
 DeviceRank::~DeviceRank() {
+  kernels_.reset();
   captured_.clear();
   if (!memory_->wait_until_idle(kPatience))
     log_line(LogLevel::kWarn, fmt::format("a CUDA stream of GPU {} still holds operations of a destroyed communicator",
@@ -67,16 +86,24 @@ DeviceRank::~DeviceRank() {
   if (own_stream_ != nullptr) (void)device_->destroy_stream(own_stream_);
 }
 
-bool DeviceRank::touches_device(const Operation& operation) const {
-  DeviceBackend& backend = *device_backend(nullptr);
-  const auto there = [&](const void* address) { return address != nullptr && backend.device_of(address) >= 0; };
+namespace {
+
+template <typename Matches>
+bool any_buffer(const Operation& operation, Matches matches) {
   for (const Transfer& transfer : operation.letters)
-    if (there(transfer.view.base())) return true;
-  if (operation.lanes != nullptr)
-    for (const auto& items : operation.lanes->items)
-      for (const LaneItem& item : items)
-        if (there(item.input.base()) || there(item.output.base())) return true;
-  return there(operation.input) || there(operation.output);
+    if (transfer.bytes > 0 && matches(transfer.view.base())) return true;
+  return (operation.input != nullptr && matches(operation.input)) ||
+         (operation.output != nullptr && matches(operation.output));
+}
+
+}  // namespace
+
+bool DeviceRank::touches_device(const Operation& operation) const {
+  return any_buffer(operation, [](const void* address) { return device_backend(nullptr)->device_of(address) >= 0; });
+}
+
+bool DeviceRank::touches_host(const Operation& operation) const {
+  return any_buffer(operation, [](const void* address) { return device_backend(nullptr)->device_of(address) < 0; });
 }
 
 Status DeviceRank::stage(Operation operation, StagedCall* call) {
@@ -145,24 +172,25 @@ Status DeviceRank::stage_transfers(StagedCall* call) {
   for (Transfer& transfer : operation.letters)
     TR_RETURN_IF_ERROR(transfer.send ? stage_in(&transfer.view, transfer.bytes)
                                      : stage_out(&transfer.view, transfer.bytes));
-  if (operation.lanes == nullptr) return {};
-  // The lanes of a persistent operation are shared with later starts.
-  auto lanes = std::make_shared<LaneSet>(*operation.lanes);
-  for (size_t i = 0; i < lanes->lanes.size(); ++i) {
-    lanes->lanes[i].items = lanes->items[i];
-    for (LaneItem& item : lanes->items[i]) {
-      TR_RETURN_IF_ERROR(stage_in(&item.input, item.count));
-      TR_RETURN_IF_ERROR(stage_out(&item.output, item.count));
-    }
-  }
-  operation.lanes = std::move(lanes);
   return {};
 }
 
 Status DeviceRank::enqueue(Operation operation, DeviceStream stream) {
   TR_RETURN_IF_ERROR(communicator_->failure());
+  if (kernels_ == nullptr || !kernels_->takes(operation)) return enqueue_staged(std::move(operation), stream);
+  // Kernels read and write pinned memory of the host as well, but not ordinary memory: such buffers are staged around the
+  // kernel, in the same stream.
+  return enqueue_kernel(std::move(operation), stream);
+}
+
+Status DeviceRank::enqueue_staged(Operation operation, DeviceStream stream) {
   auto call = std::make_unique<StagedCall>();
   TR_RETURN_IF_ERROR(stage(std::move(operation), call.get()));
+  Operation& staged = call->operation;
+  if (staged.pairs && !communicator_->are_letters(staged.letters)) {
+    TR_RETURN_IF_ERROR(communicator_->make_lanes(staged.letters, staged.function, &staged.lanes));
+    staged.letters.clear();
+  }
   for (const StagedCall::Move& move : call->before)
     TR_RETURN_IF_ERROR(device_->copy(move.to, move.from, move.bytes, stream));
   const bool captured = device_->is_capturing(stream);
@@ -220,6 +248,33 @@ void DeviceRank::raise_flag(trResult_t, void* argument) {
 }
 
 void DeviceRank::give_back(void* argument) { delete static_cast<StagedCall*>(argument); }
+
+// Buffers of the host become copies in pinned memory before and after the kernel.
+Status DeviceRank::enqueue_kernel(Operation operation, DeviceStream stream) {
+  if (!touches_host(operation)) return kernels_->launch(operation, stream);
+  auto call = std::make_unique<StagedCall>();
+  TR_RETURN_IF_ERROR(stage(std::move(operation), call.get()));
+  for (const StagedCall::Move& move : call->before)
+    TR_RETURN_IF_ERROR(device_->copy(move.to, move.from, move.bytes, stream));
+  TR_RETURN_IF_ERROR(kernels_->launch(call->operation, stream));
+  StagedCall* held = call.release();
+  for (const StagedCall::Move& move : held->after)
+    TR_RETURN_IF_ERROR(device_->copy(move.to, move.from, move.bytes, stream));
+  if (!device_->is_capturing(stream)) return device_->call_host(give_back, held, stream);
+  captured_.emplace_back(held);
+  return {};
+}
+
+void DeviceRank::abort() {
+  if (kernels_ != nullptr) kernels_->abort();
+}
+
+void DeviceRank::wait_idle() {
+  const int timeout_ms = communicator_->config().timeout_ms;
+  // Every kernel ends by the deadline; one whose stream never gets to it is not waited for longer.
+  if (kernels_ != nullptr)
+    (void)kernels_->wait_until_idle(std::chrono::milliseconds(timeout_ms > 0 ? timeout_ms : 1 << 30));
+}
 
 Status DeviceRank::synchronize() {
   TR_RETURN_IF_ERROR(device_->synchronize(own_stream_));

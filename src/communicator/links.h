@@ -31,6 +31,7 @@ struct RankCard {
   uint64_t segment_inode;
   cpu_set_t cores;      // that the calling thread may run on
   uint32_t quota_cpus;  // of the rank's cgroup; 0 = no limit
+  int32_t device;       // the rank's GPU, or -1
   Location location;
 };
 

@@ -210,6 +210,12 @@ Status Watch::check_alive(uint32_t waiting_for) {
   return {};
 }
 
+bool Watch::find_dead(uint32_t* peer) const {
+  for (*peer = 0; *peer < context_->ranks; ++*peer)
+    if (is_dead(*peer)) return true;
+  return false;
+}
+
 bool Watch::is_dead(uint32_t peer) const {
   const PeerIdentity& identity = peers_[peer];
   if (identity.pid_namespace != peers_[context_->rank].pid_namespace) return false;  // its pid means nothing here

@@ -33,6 +33,8 @@ class Watch {
   Status check(uint32_t waiting_for, uint64_t steps);
   // Makes `status` the communicator's verdict unless there is one; returns the one that holds.
   Status fail(Status status);
+  // A peer of this machine whose process has ended.
+  bool find_dead(uint32_t* peer) const;
   // The verdict, if there is one, without looking at peers.
   Status verdict() const;
   // The verdict when the link to `peer` failed with `status`.

@@ -34,6 +34,7 @@ constexpr int kMaxFusion = 1 << 30;
 constexpr int kMaxAlignment = 4096;
 constexpr int kMaxLinkMbps = 1'000'000;
 constexpr int kMaxDevice = 1023;
+constexpr int kMaxDeviceBlocks = 32;
 constexpr const char* kWires[] = {"fp16", "bf16", "fp8-e4m3", "fp8-e5m2"};
 
 const OptionRow kOptions[] = {
@@ -128,6 +129,12 @@ const OptionRow kOptions[] = {
        return parse_integer(text, "TREERING_DEVICE", -1, kMaxDevice, 1, &config->device);
      },
      [](const Config& config) { return std::to_string(config.device); }},
+    {"device_blocks", "TREERING_DEVICE_BLOCKS", "0 to 32; 0 = chosen", "0",
+     "Multiprocessors of the GPU that an operation of this rank may use at most; the least of all ranks counts.", false,
+     [](const std::string& text, Config* config) {
+       return parse_integer(text, "TREERING_DEVICE_BLOCKS", 0, kMaxDeviceBlocks, 1, &config->device_blocks);
+     },
+     [](const Config& config) { return std::to_string(config.device_blocks); }},
     {"name", nullptr, "text", "none", "Name of the communicator in messages.", false,
      [](const std::string& text, Config* config) {
        config->name = text;
@@ -188,6 +195,7 @@ Status resolve_config(const trConfig_t* user, Config* config) {
   TR_RETURN_IF_ERROR(apply("fusion_alignment", full.fusion_alignment));
   TR_RETURN_IF_ERROR(apply("link_mbps", full.link_mbps));
   TR_RETURN_IF_ERROR(apply("device", full.device));
+  TR_RETURN_IF_ERROR(apply("device_blocks", full.device_blocks));
   if (full.wire != nullptr) TR_RETURN_IF_ERROR(row_named("wire").parse(full.wire, config));
   if (full.algorithm != nullptr) config->algorithm = full.algorithm;
   if (full.transports != nullptr) config->transports = full.transports;

@@ -28,6 +28,7 @@ struct Config {
   std::string wire;             // empty = float32 travels as it is
   int link_mbps = 0;            // 0 = sends are not paced
   int device = -1;              // the rank's GPU; -1 = none
+  int device_blocks = 0;        // blocks of a kernel at most; 0 = chosen
 };
 
 struct OptionRow {

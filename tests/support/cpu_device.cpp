@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -104,6 +105,7 @@ std::map<uintptr_t, Mapping>& mappings() {
   return *map;
 }
 thread_local int current_device = 0;
+std::atomic<uint64_t> launches{0};
 
 Status failed(const char* call) { return {trDeviceError, std::string(call) + ": " + std::strerror(errno)}; }
 
@@ -201,6 +203,7 @@ class CpuDevice : public Device {
   }
   Status launch(const cuda::DeviceCall& call, trDataType_t type, cuda::DeviceProtocol protocol, uint32_t,
                 DeviceStream stream) override {
+    launches.fetch_add(1);
     give(stream, [=] { cuda::launch_on_cpu(call, type, protocol, kThreadsOfBlock, 0); });
     return {};
   }
@@ -273,6 +276,7 @@ TR_EXPORT void launch_cpu_graph(CpuGraph* graph, DeviceStream stream) {
   for (const Work& work : graph->work) static_cast<CpuStream*>(stream)->give(work);
 }
 TR_EXPORT void destroy_cpu_graph(CpuGraph* graph) { delete graph; }
+TR_EXPORT uint64_t cpu_launches() { return launches.load(); }
 TR_EXPORT void set_cpu_device(int device) { current_device = device; }
 
 }  // namespace treering::testing

@@ -24,6 +24,9 @@ CpuGraph* end_cpu_capture(DeviceStream stream);
 void launch_cpu_graph(CpuGraph* graph, DeviceStream stream);
 void destroy_cpu_graph(CpuGraph* graph);
 
+// Kernels launched so far, by all devices.
+uint64_t cpu_launches();
+
 // The device that a new communicator or allocation of the calling thread is for.
 void set_cpu_device(int device);
 

@@ -50,6 +50,8 @@ class Interpreter {
       link.posted = shared_.links[peer].posted;
       link.received = shared_.links[peer].received;
     }
+    thread_.barrier();
+    if (thread_.index() == 0) store_flag(&call_.status->ended[block_], call_.number);
   }
 
  private:
@@ -62,6 +64,7 @@ class Interpreter {
     if (thread_.index() == 0) {
       shared_.stopped = load_flag(&call_.status->abort);
       shared_.chosen = 0;
+      if (block_ == 0) store_flag(&call_.status->begun, call_.number);
     }
     how_.op = call_.op;
     how_.divisor = 1;
@@ -273,8 +276,10 @@ class Interpreter {
       for (uint32_t i = 0; i < lanes; ++i) {
         at = at + 1 < lanes ? at + 1 : 0;
         const DeviceLane& lane = call_.lanes[block_ + at * call_.channels];
-        if (shared_.lane_done[at] > lane.bytes || (lane.bytes > 0 && shared_.lane_done[at] == lane.bytes)) continue;
+        if (has_ended(at, lane)) continue;
         all_done = false;
+        if (lane.after != kNoLane && !has_ended(lane.after, call_.lanes[block_ + lane.after * call_.channels]))
+          continue;
         const Link& link = shared_.links[lane.peer];
         const bool ready = lane.kind == kCopyLane   ? true
                            : lane.kind == kSendLane ? has_room(link)
@@ -287,6 +292,10 @@ class Interpreter {
         return lanes;
       }
     }
+  }
+
+  TR_DEVICE bool has_ended(uint32_t at, const DeviceLane& lane) const {
+    return lane.bytes == 0 ? shared_.lane_done[at] != 0 : shared_.lane_done[at] == lane.bytes;
   }
 
   // The next message of a lane. One of 0 bytes is a message too: its end counts as done when lane_done is above 0.

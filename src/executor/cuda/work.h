@@ -31,6 +31,7 @@ enum class DeviceProtocol : uint32_t {
 };
 inline constexpr uint32_t kProtocols = 3;
 
+inline constexpr uint32_t kMaxDeviceChannels = 32;
 inline constexpr uint32_t kMaxDeviceRanks = 72;  // of one communicator whose ranks exchange by device memory
 inline constexpr size_t kUnit = 16;              // every piece of a message begins at a multiple of this
 // Data bytes of a message, pieces padded to kUnit, that a slot of each protocol holds.
@@ -86,15 +87,18 @@ struct DeviceLayout {
 };
 
 // One direction between this rank and one peer (or itself), apart from all other lanes of a call.
+inline constexpr uint32_t kNoLane = ~uint32_t{0};
 struct DeviceLane {
   const std::byte* input;  // sends, and from a rank to itself
   std::byte* output;       // receives, and from a rank to itself
   uint64_t bytes;
   uint32_t peer;
-  uint32_t kind;  // LaneKind
+  uint32_t kind;   // LaneKind
+  uint32_t after;  // the block's lane that must have ended before: transfers of a pair keep their order
+  uint32_t reserved;
 };
 enum LaneKind : uint32_t { kSendLane, kReceiveLane, kCopyLane };
-inline constexpr uint32_t kMaxLanesOfBlock = 32;
+inline constexpr uint32_t kMaxLanesOfBlock = 256;
 
 // What a kernel tells the host, in memory that both see; the first block that fails claims it.
 enum class DeviceFailure : uint32_t { kNone, kAborted, kCallsDiffer };
@@ -102,7 +106,8 @@ struct DeviceStatus {
   uint32_t abort;  // by the host: every wait ends
   uint32_t failure;
   uint32_t peer;
-  uint32_t reserved;
+  uint32_t begun;                      // number of the last call that began
+  uint32_t ended[kMaxDeviceChannels];  // ... that ended on each channel
 };
 
 struct DeviceCall {
@@ -120,6 +125,7 @@ struct DeviceCall {
   uint64_t slot_bytes;  // of the Simple protocol
   uint32_t signature;   // of the call, 24 bits: both ends of a message must have the same
   uint32_t elides;      // steps without data are left out
+  uint32_t number;      // of the call, for the status
   trRedOp_t op;
   uint32_t divisor;                 // applied to results: avg
   uint32_t scaled;                  // the input is multiplied by `scale`

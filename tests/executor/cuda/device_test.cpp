@@ -337,16 +337,16 @@ TEST(DeviceLanes, SendsAndReceivesInAnyOrder) {
             for (uint32_t peer = 0; peer < ranks; ++peer) {
               if ((rank + peer) % channels != channel) continue;
               if (peer == rank) {
-                mine.push_back(
-                    {sent[rank][rank].data(), got[rank][rank].data(), sent[rank][rank].size(), rank, kCopyLane});
+                mine.push_back({sent[rank][rank].data(), got[rank][rank].data(), sent[rank][rank].size(), rank,
+                                kCopyLane, kNoLane});
                 continue;
               }
-              mine.push_back({sent[rank][peer].data(), nullptr, sent[rank][peer].size(), peer, kSendLane});
-              mine.push_back({nullptr, got[rank][peer].data(), sent[peer][rank].size(), peer, kReceiveLane});
+              mine.push_back({sent[rank][peer].data(), nullptr, sent[rank][peer].size(), peer, kSendLane, kNoLane});
+              mine.push_back({nullptr, got[rank][peer].data(), sent[peer][rank].size(), peer, kReceiveLane, kNoLane});
             }
             std::shuffle(mine.begin(), mine.end(), random);
             const size_t rows = 2 * ranks;
-            mine.resize(rows, {nullptr, nullptr, 0, rank, kCopyLane});
+            mine.resize(rows, {nullptr, nullptr, 0, rank, kCopyLane, kNoLane});
             lanes[rank].resize(rows * channels);
             for (size_t row = 0; row < rows; ++row) lanes[rank][row * channels + channel] = mine[row];
           }

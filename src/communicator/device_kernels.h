@@ -1,0 +1,78 @@
+// DeviceKernels: a communicator's operations as kernels of its rank's GPU, over DeviceLinks.
+//
+//   launch():  choose -> compiled programs in device memory (cached) -> bind -> kernel on the caller's stream
+//
+// One kernel at a time uses the links: a launch on another stream than the last one's waits for it. A kernel waits for its
+// peers as long as the host lets it: DeviceMonitor looks after all that are under way.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "communicator/device_links.h"
+#include "communicator/operation.h"
+#include "communicator/staging_memory.h"
+#include "executor/cuda/choose.h"
+#include "executor/execution.h"
+
+namespace treering {
+
+class DeviceKernels {
+ public:
+  static Status create(Communicator* communicator, Device* device, std::unique_ptr<DeviceLinks> links,
+                       std::shared_ptr<StagingMemory> memory, std::unique_ptr<DeviceKernels>* made);
+  // Ends what is under way.
+  ~DeviceKernels();
+  DeviceKernels(const DeviceKernels&) = delete;
+  DeviceKernels& operator=(const DeviceKernels&) = delete;
+
+  // Whether the operation runs as a kernel; the same on all ranks.
+  bool takes(const Operation& operation) const;
+  Status launch(const Operation& operation, DeviceStream stream);
+  // Ends every wait of every kernel, from any thread.
+  void abort();
+  // By the monitor, while something is under way: fails the communicator when there is a reason to. False when nothing is.
+  bool look();
+  bool wait_until_idle(std::chrono::milliseconds timeout) const;
+  uint32_t channels() const { return links_->channels(); }
+
+ private:
+  struct Compiled {
+    Program program;
+    void* image = nullptr;    // in device memory
+    void* scratch = nullptr;  // likewise
+    size_t scratch_bytes = 0;
+  };
+  using Key = std::tuple<const Algorithm*, cuda::DeviceProtocol, uint32_t, uint32_t, uint32_t>;
+
+  DeviceKernels(Communicator* communicator, Device* device, std::unique_ptr<DeviceLinks> links,
+                std::shared_ptr<StagingMemory> memory);
+  Status compile(const cuda::DeviceChoice& choice, uint32_t root, Compiled** compiled);
+  Status launch_collective(const Operation& operation, DeviceStream stream, cuda::DeviceCall* call);
+  Status launch_transfers(const Operation& operation, DeviceStream stream, cuda::DeviceCall* call);
+  Status start(const cuda::DeviceCall& call, trDataType_t type, cuda::DeviceProtocol protocol, uint32_t threads,
+               DeviceStream stream);
+  const cuda::DeviceChoice& choose(const Operation& operation, size_t bytes, size_t element_bytes);
+  bool is_idle() const;
+
+  Communicator* communicator_;
+  Device* device_;
+  std::unique_ptr<DeviceLinks> links_;
+  std::shared_ptr<StagingMemory> memory_;
+  cuda::DeviceStatus* status_ = nullptr;  // that kernels and host see
+  DeviceEvent last_ = nullptr;            // behind the last launch
+  DeviceStream last_stream_ = nullptr;
+  bool launched_any_ = false;
+  uint32_t number_ = 0;
+  std::array<std::atomic<uint32_t>, cuda::kMaxDeviceChannels> launched_{};  // number of the last on each channel
+  std::map<Key, std::unique_ptr<Compiled>> compiled_;
+  std::map<std::tuple<Collective, size_t, size_t>, cuda::DeviceChoice> choices_;
+  // Of the monitor:
+  uint32_t seen_begun_ = 0;
+  std::chrono::steady_clock::time_point since_;
+};
+
+}  // namespace treering

@@ -1,0 +1,66 @@
+// DeviceLinks: the FIFOs between the GPUs of a communicator (executor/cuda/work.h), proved at init.
+//
+// Every rank has one block of device memory, its area, which the peers map: by pointer in the same process, else opened
+// from a handle. A rank's area holds what arrives at it, and what peers tell it of its own sends:
+//
+//   | nonce | flags | consumed | LL lines | LL128 lines | slots |        each [channel][peer][slot of the FIFO]
+//
+// Kernels that wait for one another must run at the same time: where two processes share a GPU, which then runs them in
+// turn, and wherever a proof fails, there are no links, and operations are staged (device_rank.h).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "executor/device.h"
+
+namespace treering {
+
+class Communicator;
+
+class DeviceLinks {
+ public:
+  // Collective over the communicator: every rank calls it, with nullptr where it has no device. Afterwards either all
+  // ranks have links or none: `why_not` says why.
+  static Status create(Communicator* communicator, Device* device, std::unique_ptr<DeviceLinks>* made,
+                       std::string* why_not);
+  ~DeviceLinks();
+  DeviceLinks(const DeviceLinks&) = delete;
+  DeviceLinks& operator=(const DeviceLinks&) = delete;
+
+  static constexpr uint32_t kDepth = 4;
+  static constexpr size_t kSlotBytes = 128 << 10;
+
+  // Peers tell of what they consumed when this rank has ended already, so its area stays until all of them have left
+  // the communicator. Frees the areas for which that has come.
+  static void free_retired();
+
+  uint32_t channels() const { return channels_; }
+  // [channel * ranks + peer], in device memory.
+  cuda::Link* table() const { return table_; }
+
+ private:
+  DeviceLinks(Device* device, uint32_t rank, uint32_t ranks, uint32_t channels);
+  struct Card;
+  size_t entry(uint32_t channel, uint32_t peer) const { return size_t{channel} * ranks_ + peer; }
+  std::byte* flags(std::byte* area, uint32_t channel, uint32_t peer) const;
+  std::byte* consumed(std::byte* area, uint32_t channel, uint32_t peer) const;
+  std::byte* ll(std::byte* area, uint32_t channel, uint32_t peer) const;
+  std::byte* ll128(std::byte* area, uint32_t channel, uint32_t peer) const;
+  std::byte* slots(std::byte* area, uint32_t channel, uint32_t peer) const;
+  size_t area_bytes() const;
+  Status prove(const std::vector<Card>& cards);
+  Status fill_table();
+
+  Device* device_;
+  uint32_t rank_, ranks_, channels_;
+  std::byte* area_ = nullptr;
+  std::function<bool()> peers_left_;
+  std::vector<std::byte*> areas_;  // of all ranks, as this device sees them
+  std::vector<bool> imported_;
+  cuda::Link* table_ = nullptr;
+};
+
+}  // namespace treering
