@@ -95,7 +95,11 @@ Status Communicator::exchange_notices(const std::vector<uint32_t>& members, cons
   cards->resize(members.size());
   for (size_t i = 0; i < members.size();) {
     bool arrived = false;
-    TR_RETURN_IF_ERROR(read_notice(members[i], round, function, &(*cards)[i], &arrived));
+    if (Status status = read_notice(members[i], round, function, &(*cards)[i], &arrived); !status.ok()) {
+      // A member that has gone on may have seen another one's death before this rank did.
+      for (uint32_t member : members) TR_RETURN_IF_ERROR(watch_->check_peer(member, function));
+      return status;
+    }
     if (arrived) {
       ++i;
       backoff.reset();
