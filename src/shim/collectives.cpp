@@ -73,15 +73,12 @@ Status check(const Arguments& a, Call* call) {
 }
 
 ncclResult_t run(const Arguments& arguments) {
-  return entry([&]() -> Status {
+  return entry(arguments.comm, [&]() -> Status {
     Call call;
     Status status = check(arguments, &call);
-    if (!status.ok()) {
-      Group::current().add_failure(status);
-      if (call.comm != nullptr) call.comm->set_last_error(status.message());
-      return status;
-    }
-    return submit(std::move(call));
+    if (status.ok()) return submit(std::move(call));
+    Group::current().add_failure(status);
+    return status;
   });
 }
 
@@ -157,15 +154,7 @@ ncclResult_t pncclGroupStart(void) {
 }
 
 ncclResult_t pncclGroupEnd(void) {
-  return entry([]() -> Status {
-    Batch batch;
-    bool outermost = false;
-    Status status = Group::current().end("ncclGroupEnd", &batch, &outermost);
-    if (status.ok()) return outermost ? launch(std::move(batch)) : Status();
-    for (const Job& job : batch.jobs)
-      if (job.undo) job.undo();
-    return status;
-  });
+  return entry([] { return end_group("ncclGroupEnd"); });
 }
 
 ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t* info) {
@@ -176,9 +165,7 @@ ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t* info) {
     Status status = Group::current().end("ncclGroupSimulateEnd", &batch, &outermost);
     double microseconds = 0;
     if (status.ok()) status = predict(batch, &microseconds);
-    // Nothing of the group is run, so what it was to create does not come to be.
-    for (const Job& job : batch.jobs)
-      if (job.undo) job.undo();
+    undo(batch);
     if (status.ok() && outermost && info != nullptr) info->estimatedTime = static_cast<float>(microseconds);
     return status;
   });

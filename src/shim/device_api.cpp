@@ -11,7 +11,7 @@ namespace {
 // The team of all ranks; {0, 0, 0} and false for a bad communicator.
 bool world_of(const char* function, ncclComm_t handle, ncclTeam_t* team) {
   *team = {0, 0, 0};
-  return entry([&]() -> Status {
+  return entry(handle, [&]() -> Status {
            CommPtr comm;
            TR_RETURN_IF_ERROR(find_comm(function, handle, &comm));
            TR_RETURN_IF_ERROR(comm->expect_ready(function));

@@ -20,8 +20,8 @@ namespace treering::nccl {
 ncclResult_t result_of(trResult_t code);
 trResult_t code_of(ncclResult_t result);
 
-// Remembers the message, logs it, and gives the result.
-ncclResult_t report(const Status& status);
+// Remembers the message, also with the communicator if there is one, logs it, and gives the result.
+ncclResult_t report(const Status& status, ncclComm_t comm = nullptr);
 // Of the process; copied.
 std::string last_error();
 
@@ -30,16 +30,20 @@ inline Status status_of(trResult_t result) {
   return result == trSuccess ? Status() : Status(result, trGetLastError(nullptr));
 }
 
-// Runs `body`, which returns a Status.
+// Runs `body`, which returns a Status; `comm` is the handle that the caller gave.
+template <typename Body>
+ncclResult_t entry(ncclComm_t comm, Body body) {
+  try {
+    return report(body(), comm);
+  } catch (const std::bad_alloc&) {
+    return report({trSystemError, "out of memory"}, comm);
+  } catch (const std::exception& error) {
+    return report({trInternalError, error.what()}, comm);
+  }
+}
 template <typename Body>
 ncclResult_t entry(Body body) {
-  try {
-    return report(body());
-  } catch (const std::bad_alloc&) {
-    return report({trSystemError, "out of memory"});
-  } catch (const std::exception& error) {
-    return report({trInternalError, error.what()});
-  }
+  return entry(nullptr, body);
 }
 
 inline Status null_argument(const char* function, const char* name) {

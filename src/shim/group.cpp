@@ -128,8 +128,7 @@ Status launch(Batch batch) {
   if (!kind.ok() || blocking) {
     Status status = kind.ok() ? batch.run() : kind;
     if (status.ok()) return status;
-    for (const Job& job : batch.jobs)
-      if (job.undo) job.undo();
+    undo(batch);
     return status;
   }
   for (const CommPtr& comm : comms_of(batch)) comm->begin_background();
@@ -157,6 +156,20 @@ Status submit(Job job) {
   Batch batch;
   batch.jobs.push_back(std::move(job));
   return launch(std::move(batch));
+}
+
+void undo(const Batch& batch) {
+  for (const Job& job : batch.jobs)
+    if (job.undo) job.undo();
+}
+
+Status end_group(const char* function) {
+  Batch batch;
+  bool outermost = false;
+  Status status = Group::current().end(function, &batch, &outermost);
+  if (status.ok()) return outermost ? launch(std::move(batch)) : Status();
+  undo(batch);
+  return status;
 }
 
 Status predict(const Batch& batch, double* microseconds) {

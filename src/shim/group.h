@@ -86,6 +86,11 @@ Status launch(Batch batch);
 Status submit(Call call);
 Status submit(Job job);
 
+// Ends the calling thread's group: the outermost one is launched, or undone when a call in it was wrong.
+Status end_group(const char* function);
+// Nothing of the batch is run: what it was to create does not come to be.
+void undo(const Batch& batch);
+
 // Microseconds that the collectives of a batch would take.
 Status predict(const Batch& batch, double* microseconds);
 

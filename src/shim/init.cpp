@@ -42,8 +42,8 @@ Status create(const char* function, CommPtr comm, ncclComm_t* out, std::vector<C
 
 // A wrong call in a group fails the group.
 template <typename Body>
-ncclResult_t grouped_entry(Body body) {
-  return entry([&]() -> Status {
+ncclResult_t grouped_entry(ncclComm_t comm, Body body) {
+  return entry(comm, [&]() -> Status {
     Status status = body();
     if (!status.ok() && status.code() != trInProgress) Group::current().add_failure(status);
     return status;
@@ -109,17 +109,17 @@ ncclResult_t pncclGetUniqueId(ncclUniqueId* id) {
 
 ncclResult_t pncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
   return grouped_entry(
-      [&] { return init_rank("ncclCommInitRankConfig", comm, nranks, id, rank, current_device(), config); });
+      nullptr, [&] { return init_rank("ncclCommInitRankConfig", comm, nranks, id, rank, current_device(), config); });
 }
 
 ncclResult_t pncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId id, int rank) {
   return grouped_entry(
-      [&] { return init_rank("ncclCommInitRank", comm, nranks, id, rank, current_device(), nullptr); });
+      nullptr, [&] { return init_rank("ncclCommInitRank", comm, nranks, id, rank, current_device(), nullptr); });
 }
 
 ncclResult_t pncclCommInitRankScalable(ncclComm_t* comm, int nranks, int rank, int nid, ncclUniqueId* ids,
                                        ncclConfig_t* config) {
-  return grouped_entry([&]() -> Status {
+  return grouped_entry(nullptr, [&]() -> Status {
     constexpr const char* kName = "ncclCommInitRankScalable";
     if (ids == nullptr) return null_argument(kName, "commIds");
     if (nid < 1 || nid > nranks)
@@ -130,7 +130,7 @@ ncclResult_t pncclCommInitRankScalable(ncclComm_t* comm, int nranks, int rank, i
 }
 
 ncclResult_t pncclCommInitAll(ncclComm_t* comms, int ndev, const int* devices) {
-  return grouped_entry([&]() -> Status {
+  return grouped_entry(nullptr, [&]() -> Status {
     constexpr const char* kName = "ncclCommInitAll";
     if (comms == nullptr) return null_argument(kName, "comm");
     if (ndev < 1) return {trInvalidArgument, fmt::format("{}: ndev is {}; give 1 or more", kName, ndev)};
@@ -149,15 +149,12 @@ ncclResult_t pncclCommInitAll(ncclComm_t* comms, int ndev, const int* devices) {
       Status status = init_rank(kName, &comms[i], ndev, id, i, devices != nullptr ? devices[i] : i, &blocking);
       if (!status.ok()) group.add_failure(status);
     }
-    Batch batch;
-    bool outermost = false;
-    TR_RETURN_IF_ERROR(group.end(kName, &batch, &outermost));
-    return outermost ? launch(std::move(batch)) : Status();
+    return end_group(kName);
   });
 }
 
 ncclResult_t pncclCommSplit(ncclComm_t handle, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config) {
-  return grouped_entry([&]() -> Status {
+  return grouped_entry(handle, [&]() -> Status {
     constexpr const char* kName = "ncclCommSplit";
     Child child;
     TR_RETURN_IF_ERROR(child.prepare(kName, handle, newcomm, config));
@@ -181,7 +178,7 @@ ncclResult_t pncclCommSplit(ncclComm_t handle, int color, int key, ncclComm_t* n
 
 ncclResult_t pncclCommShrink(ncclComm_t handle, int* excluded, int count, ncclComm_t* newcomm, ncclConfig_t* config,
                              int flags) {
-  return grouped_entry([&]() -> Status {
+  return grouped_entry(handle, [&]() -> Status {
     constexpr const char* kName = "ncclCommShrink";
     Child child;
     TR_RETURN_IF_ERROR(child.prepare(kName, handle, newcomm, config));

@@ -34,15 +34,15 @@ ncclResult_t end(const char* function, ncclComm_t handle, bool abort) {
 extern "C" {
 
 ncclResult_t pncclCommCount(const ncclComm_t comm, int* count) {
-  return entry([&] { return ask("ncclCommCount", comm, "count", count, &Comm::ranks); });
+  return entry(comm, [&] { return ask("ncclCommCount", comm, "count", count, &Comm::ranks); });
 }
 
 ncclResult_t pncclCommUserRank(const ncclComm_t comm, int* rank) {
-  return entry([&] { return ask("ncclCommUserRank", comm, "rank", rank, &Comm::rank); });
+  return entry(comm, [&] { return ask("ncclCommUserRank", comm, "rank", rank, &Comm::rank); });
 }
 
 ncclResult_t pncclCommCuDevice(const ncclComm_t handle, int* device) {
-  return entry([&]() -> Status {
+  return entry(handle, [&]() -> Status {
     if (device == nullptr) return null_argument("ncclCommCuDevice", "device");
     CommPtr comm;
     TR_RETURN_IF_ERROR(find_comm("ncclCommCuDevice", handle, &comm));
@@ -53,7 +53,7 @@ ncclResult_t pncclCommCuDevice(const ncclComm_t handle, int* device) {
 }
 
 ncclResult_t pncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* result) {
-  return entry([&]() -> Status {
+  return entry(handle, [&]() -> Status {
     if (result == nullptr) return null_argument("ncclCommGetAsyncError", "asyncError");
     CommPtr comm;
     TR_RETURN_IF_ERROR(find_comm("ncclCommGetAsyncError", handle, &comm));
@@ -65,7 +65,7 @@ ncclResult_t pncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* result) {
 }
 
 ncclResult_t pncclCommFinalize(ncclComm_t handle) {
-  return entry([&]() -> Status {
+  return entry(handle, [&]() -> Status {
     CommPtr comm;
     TR_RETURN_IF_ERROR(find_comm("ncclCommFinalize", handle, &comm));
     TR_RETURN_IF_ERROR(comm->expect_ready("ncclCommFinalize"));
@@ -77,7 +77,7 @@ ncclResult_t pncclCommFinalize(ncclComm_t handle) {
 }
 
 ncclResult_t pncclCommRevoke(ncclComm_t handle, int flags) {
-  return entry([&]() -> Status {
+  return entry(handle, [&]() -> Status {
     CommPtr comm;
     TR_RETURN_IF_ERROR(find_comm("ncclCommRevoke", handle, &comm));
     if (flags != NCCL_REVOKE_DEFAULT)

@@ -73,18 +73,18 @@ ncclResult_t pncclMemFree(void* ptr) {
 }
 
 ncclResult_t pncclCommRegister(const ncclComm_t comm, void* buffer, size_t size, void** handle) {
-  return entry([&]() -> Status {
+  return entry(comm, [&]() -> Status {
     if (handle == nullptr) return null_argument("ncclCommRegister", "handle");
     return register_buffer("ncclCommRegister", comm, buffer, size, handle);
   });
 }
 
 ncclResult_t pncclCommDeregister(const ncclComm_t comm, void* handle) {
-  return entry([&] { return deregister("ncclCommDeregister", comm, handle); });
+  return entry(comm, [&] { return deregister("ncclCommDeregister", comm, handle); });
 }
 
 ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void* buffer, size_t size, ncclWindow_t* window, int flags) {
-  return entry([&]() -> Status {
+  return entry(comm, [&]() -> Status {
     constexpr const char* kName = "ncclCommWindowRegister";
     if (window == nullptr) return null_argument(kName, "win");
     if (flags != NCCL_WIN_DEFAULT && flags != NCCL_WIN_COLL_SYMMETRIC)
@@ -98,16 +98,16 @@ ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void* buffer, size_t size,
 }
 
 ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
-  return entry([&] { return deregister("ncclCommWindowDeregister", comm, window); });
+  return entry(comm, [&] { return deregister("ncclCommWindowDeregister", comm, window); });
 }
 
 ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t type,
                                        ncclScalarResidence_t residence, ncclComm_t comm) {
-  return entry([&] { return make_op(op, scalar, type, residence, comm); });
+  return entry(comm, [&] { return make_op(op, scalar, type, residence, comm); });
 }
 
 ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t handle) {
-  return entry([&]() -> Status {
+  return entry(handle, [&]() -> Status {
     CommPtr comm;
     TR_RETURN_IF_ERROR(find_comm("ncclRedOpDestroy", handle, &comm));
     return comm->remove_op(op);

@@ -40,12 +40,14 @@ ncclResult_t result_of(trResult_t code) {
   return ncclInternalError;
 }
 
-ncclResult_t report(const Status& status) {
+ncclResult_t report(const Status& status, ncclComm_t handle) {
   if (!status.ok() && status.code() != trInProgress) {
     {
       std::lock_guard lock(message_mutex);
       message() = status.message();
     }
+    CommPtr comm;
+    if (handle != nullptr && find_comm("", handle, &comm).ok()) comm->set_last_error(status.message());
     log_warn(status.message());
   }
   return result_of(status.code());

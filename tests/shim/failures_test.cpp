@@ -196,13 +196,17 @@ TEST(Arguments, AreNamed) {
     EXPECT_EQ(result, ncclInvalidArgument) << words;
     EXPECT_NE(std::string(ncclGetLastError(ranks[0])).find(words), std::string::npos) << ncclGetLastError(ranks[0]);
   };
-  ncclComm_t comm = ranks[0];
+  ncclComm_t comm = ranks[0], child = nullptr;
   expect(ncclAllReduce(nullptr, &value, 1, ncclInt32, ncclSum, comm, nullptr), "sendbuff is NULL");
   expect(ncclAllReduce(&value, nullptr, 1, ncclInt32, ncclSum, comm, nullptr), "recvbuff is NULL");
   expect(ncclAllReduce(&value, &value, 1, ncclNumTypes, ncclSum, comm, nullptr), "datatype is 12");
   expect(ncclAllReduce(&value, &value, 1, ncclInt32, ncclNumOps, comm, nullptr), "op is 5");
   expect(ncclBcast(&value, 1, ncclInt32, 2, comm, nullptr), "root is 2");
   expect(ncclSend(&value, 1, ncclInt32, -1, comm, nullptr), "peer is -1");
+  expect(ncclCommSplit(comm, -7, 0, &child, nullptr), "color is -7");
+  EXPECT_EQ(ncclCommSplit(ranks[1], -8, 0, &child, nullptr), ncclInvalidArgument);
+  EXPECT_NE(std::string(ncclGetLastError(nullptr)).find("color is -8"), std::string::npos) << "the process's last";
+  EXPECT_NE(std::string(ncclGetLastError(comm)).find("color is -7"), std::string::npos) << "the communicator's last";
   for (int result = 0; result <= ncclNumResults; ++result)
     EXPECT_STRNE(ncclGetErrorString(static_cast<ncclResult_t>(result)), "");
   int version = 0;

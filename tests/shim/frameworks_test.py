@@ -38,12 +38,13 @@ print("torch works")
 
 
 def is_there(module):
+    """Without this library: what fails with it is a failure, not a reason to skip."""
     return subprocess.run([PYTHON, "-c", f"import {module}"], capture_output=True, timeout=120).returncode == 0
 
 
 def main():
     skipped, failed = [], []
-    for module, program in (("cupy.cuda.nccl", CUPY), ("torch", TORCH)):
+    for module, program in (("cupy", CUPY), ("torch", TORCH)):
         if not is_there(module):
             skipped.append(module)
             continue

@@ -168,6 +168,8 @@ TEST(PreMulSumScalar, WrongUses) {
   EXPECT_NCCL(ncclRedOpDestroy(op, ranks[0]));
   EXPECT_EQ(ncclRedOpDestroy(op, ranks[0]), ncclInvalidArgument);
   EXPECT_EQ(ncclRedOpCreatePreMulSum(&op, nullptr, ncclFloat32, ncclScalarDevice, ranks[0]), ncclInvalidArgument);
+  EXPECT_EQ(ncclRedOpCreatePreMulSum(&op, &scalar, static_cast<ncclDataType_t>(99), ncclScalarDevice, ranks[0]),
+            ncclInvalidArgument);
   EXPECT_EQ(ncclRedOpCreatePreMulSum(&op, &scalar, ncclFloat32, static_cast<ncclScalarResidence_t>(2), ranks[0]),
             ncclInvalidArgument);
 }

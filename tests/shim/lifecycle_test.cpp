@@ -25,6 +25,10 @@ TEST(Init, AllRanksWithDevices) {
   for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommDestroy(comm));
   const int twice[2] = {1, 1};
   EXPECT_EQ(ncclCommInitAll(comms, 2, twice), ncclInvalidUsage);
+  setenv("NCCL_ALGO", "nothing", 1);
+  EXPECT_EQ(ncclCommInitAll(comms, 2, nullptr), ncclInvalidArgument);
+  unsetenv("NCCL_ALGO");
+  EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage) << "its group is over";
   EXPECT_EQ(ncclCommInitAll(comms, 0, nullptr), ncclInvalidArgument);
   EXPECT_EQ(ncclCommInitAll(nullptr, 1, nullptr), ncclInvalidArgument);
 }
@@ -199,6 +203,23 @@ TEST(NonBlocking, InitAndCallsGoOnInTheBackground) {
   for (ncclComm_t comm : children) EXPECT_EQ(wait_until_ready(comm), ncclSuccess);
   for (ncclComm_t comm : children) EXPECT_NCCL(ncclCommDestroy(comm));
   for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommDestroy(comm));
+}
+
+TEST(NonBlocking, InitInAGroup) {
+  ncclUniqueId id;
+  ASSERT_NCCL(ncclGetUniqueId(&id));
+  ncclConfig_t config = non_blocking();
+  ncclComm_t comms[2];
+  ASSERT_NCCL(ncclGroupStart());
+  for (int i = 0; i < 2; ++i) EXPECT_NCCL(ncclCommInitRankConfig(&comms[i], 2, id, i, &config));
+  EXPECT_EQ(ncclGroupEnd(), ncclInProgress);
+  for (ncclComm_t comm : comms) EXPECT_EQ(wait_until_ready(comm), ncclSuccess);
+  // A call that waits in the background is ended by an abort, and the other rank is told.
+  int value = 1;
+  EXPECT_EQ(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comms[0], nullptr), ncclInProgress);
+  EXPECT_NCCL(ncclCommAbort(comms[0]));
+  EXPECT_EQ(wait_until_ready(comms[1]), ncclRemoteError);
+  EXPECT_NCCL(ncclCommDestroy(comms[1]));
 }
 
 TEST(NonBlocking, FailureIsTheStateAndTheCallsAfterIt) {

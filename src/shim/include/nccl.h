@@ -31,6 +31,13 @@ typedef struct CUstream_st* cudaStream_t;
 #define NCCL_SHIM_API
 #endif
 
+/* In the library itself every int that a caller may pass is a defined value of the enumerations. */
+#if defined(__cplusplus) && defined(NCCL_SHIM_IMPLEMENTATION)
+#define NCCL_SHIM_INT : int
+#else
+#define NCCL_SHIM_INT
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -48,7 +55,7 @@ typedef struct {
 } ncclUniqueId;
 
 /** Outcome of a call. ncclGetLastError() has the reason. */
-typedef enum {
+typedef enum NCCL_SHIM_INT {
   ncclSuccess = 0,
   ncclUnhandledCudaError = 1,
   ncclSystemError = 2,
@@ -123,7 +130,7 @@ typedef struct ncclSimInfo_v22200 {
   { sizeof(ncclSimInfo_t), 0x74685283, NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH), NCCL_UNDEF_FLOAT }
 
 /** Type of the elements of a buffer. */
-typedef enum {
+typedef enum NCCL_SHIM_INT {
   ncclInt8 = 0,
   ncclChar = 0,
   ncclUint8 = 1,
@@ -145,8 +152,8 @@ typedef enum {
 } ncclDataType_t;
 
 /** How elements are combined. Values from ncclNumOps on are made by ncclRedOpCreatePreMulSum(). */
-typedef enum { ncclNumOps_dummy = 5 } ncclRedOp_dummy_t;
-typedef enum {
+typedef enum NCCL_SHIM_INT { ncclNumOps_dummy = 5 } ncclRedOp_dummy_t;
+typedef enum NCCL_SHIM_INT {
   ncclSum = 0,
   ncclProd = 1,
   ncclMax = 2,
@@ -157,7 +164,7 @@ typedef enum {
 } ncclRedOp_t;
 
 /** When the scalar of an operation is read. */
-typedef enum {
+typedef enum NCCL_SHIM_INT {
   ncclScalarDevice = 0,       /**< while a collective with the operation runs; it stays valid until then */
   ncclScalarHostImmediate = 1 /**< before the creating call returns */
 } ncclScalarResidence_t;
