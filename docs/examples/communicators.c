@@ -42,6 +42,24 @@ static void ranks(trComm_t comm, int rank, int nranks) {
   CHECK(trCommAbort(same)); /* ends what the others wait for, too */
 }
 
+/* The last rank is given up; the others go on without it, whatever the communicator was doing. */
+static void survivors(trComm_t comm, int rank, int nranks) {
+  int ring[8], parent, children[2];
+  CHECK(trCommGetRing(comm, ring));
+  CHECK(trCommGetTree(comm, 0, &parent, children));
+  printf("rank %d: parent %d, children %d %d in the first tree\n", rank, parent, children[0], children[1]);
+
+  const int lost = nranks - 1;
+  if (rank == lost) return;
+  CHECK(trCommRevoke(comm)); /* calls of the others end with trRemoteError */
+  trComm_t rest;
+  CHECK(trCommShrink(comm, &lost, 1, &rest, NULL, TR_SHRINK_ABORT));
+  int ranks = 1;
+  CHECK(trAllReduce(&ranks, &ranks, 1, trInt32, trSum, rest, NULL));
+  EXPECT(ranks == nranks - 1);
+  CHECK(trCommDestroy(rest));
+}
+
 int main(void) {
   /* One thread that drives two ranks: their calls are one group. */
   trComm_t both[2];
@@ -64,5 +82,6 @@ int main(void) {
   for (int i = 0; i < 2; ++i) CHECK(trCommDestroy(both[i]));
 
   run_ranks(4, ranks);
+  run_ranks(4, survivors);
   return 0;
 }

@@ -21,10 +21,15 @@ static void ranks(trComm_t host, int rank, int nranks) {
   CHECK(trCommInitRankConfig(&comm, nranks, id, rank, &config));
   void* gradients = NULL;
   CHECK(trDeviceMemAlloc(&gradients, kCount * sizeof(float), config.device));
+  int current = -1; /* of this thread, as cudaSetDevice() left it */
+  CHECK(trDeviceCurrent(&current));
   trStream_t stream; /* of the default stream; a program names a cudaStream_t of its own */
   CHECK(trStreamFromCuda(&stream, config.device, NULL));
   CHECK(trAllReduce(gradients, gradients, kCount, trFloat32, trAvg, comm, stream));
   CHECK(trStreamSynchronize(stream)); /* or cudaStreamSynchronize() */
+  float mean = -1;
+  CHECK(trDeviceMemCopy(&mean, gradients, sizeof mean, stream));
+  EXPECT(mean == 0); /* new memory is zero */
 
   CHECK(trStreamDestroy(stream));
   CHECK(trDeviceMemFree(gradients));

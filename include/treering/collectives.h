@@ -154,7 +154,7 @@ typedef void (*trReduceFunction)(const void* in, void* inout, size_t count, trDa
  */
 TR_API trResult_t trRedOpCreateUser(trRedOp_t* op, trReduceFunction function, void* context, int commutative,
                                     trComm_t comm);
-/** Releases an operation that was made. No call may be using it. */
+/** Releases an operation that was made. Calls that were given with it keep it until they have ended. */
 TR_API trResult_t trRedOpDestroy(trRedOp_t op, trComm_t comm);
 /** @} */
 

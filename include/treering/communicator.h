@@ -58,7 +58,16 @@ TR_API trResult_t trCommDestroy(trComm_t comm);
 /** Ends every operation on the communicator, on all ranks, with ::trRemoteError, and releases this rank's
  * handle. */
 TR_API trResult_t trCommAbort(trComm_t comm);
-/** Stores the communicator's first failure, ::trInProgress while an operation is under way, or ::trSuccess. */
+/**
+ * Ends every operation on the communicator, on all ranks, with ::trRemoteError, and keeps this rank's handle: it still
+ * takes trCommShrink(), trCommSplit() (when all ranks have revoked it), questions and trCommDestroy(). May be called
+ * while another thread is in a call on the communicator.
+ */
+TR_API trResult_t trCommRevoke(trComm_t comm);
+/**
+ * Stores the communicator's first failure, ::trInProgress while an operation is under way, or ::trSuccess. May be called
+ * while another thread is in a call on the communicator.
+ */
 TR_API trResult_t trCommGetAsyncError(trComm_t comm, trResult_t* result);
 /** @} */
 
@@ -75,6 +84,16 @@ TR_API trResult_t trCommGetAsyncError(trComm_t comm, trResult_t* result);
 TR_API trResult_t trCommSplit(trComm_t comm, int color, int key, trComm_t* newcomm, const trConfig_t* config);
 /** A new communicator of the same ranks: trCommSplit() with one colour and the ranks as keys. */
 TR_API trResult_t trCommDup(trComm_t comm, trComm_t* newcomm);
+
+/** Flag of trCommShrink(): ends what is under way on `comm` first, as trCommRevoke(). */
+#define TR_SHRINK_ABORT 1
+/**
+ * A new communicator of the ranks that are not among the `excluded` ones, in their order. Called by those ranks alone,
+ * with the same set; blocks. Excluded ranks may be dead and `comm` may have failed: neither is used. `config` may be
+ * NULL: the settings of `comm`. Inside a group it returns at once and `*newcomm` is valid after trGroupEnd().
+ */
+TR_API trResult_t trCommShrink(trComm_t comm, const int* excluded, int excluded_count, trComm_t* newcomm,
+                               const trConfig_t* config, int flags);
 /** @} */
 
 /** @name Explanations @{ */
@@ -100,6 +119,17 @@ typedef struct {
 /** The choice that trExplain() puts in words, for tools: sendbuf and recvbuf may be NULL (ordinary memory). */
 TR_API trResult_t trGetSelection(trComm_t comm, trCollective_t collective, const void* sendbuf, const void* recvbuf,
                                  size_t bytes, trDataType_t datatype, trSelection_t* selection);
+/** @} */
+
+/** @name Shapes @{ */
+
+/** Stores the ranks in the order of the ring, nranks of them: each sends to the next, the last to the first. */
+TR_API trResult_t trCommGetRing(trComm_t comm, int* ring);
+/**
+ * This rank's place in tree `tree` (0 or 1) of the double binary tree that allreduce uses: its parent and its two
+ * children, -1 where it has none.
+ */
+TR_API trResult_t trCommGetTree(trComm_t comm, int tree, int* parent, int* children);
 /** @} */
 
 /** @name Memory @{ */

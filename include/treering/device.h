@@ -21,6 +21,8 @@ extern "C" {
 
 /** Number of GPUs that this process can use; 0 where there is none, or the library has no CUDA support. */
 TR_API trResult_t trDeviceCount(int* count);
+/** The calling thread's current device, as CUDA has it; an error where there is no GPU. */
+TR_API trResult_t trDeviceCurrent(int* device);
 /**
  * A handle for the CUDA stream `cuda_stream` (a cudaStream_t; NULL: the default stream) of GPU `device`. The same
  * stream gives the same handle. trStreamDestroy() releases the handle, and leaves the CUDA stream to its owner.
@@ -30,6 +32,8 @@ TR_API trResult_t trStreamFromCuda(trStream_t* stream, int device, void* cuda_st
 TR_API trResult_t trDeviceMemAlloc(void** ptr, size_t size, int device);
 /** Frees memory of trDeviceMemAlloc(). No operation may be using it. NULL is ignored. */
 TR_API trResult_t trDeviceMemFree(void* ptr);
+/** Copies between memory of the host and of GPUs, and waits for the end; behind what the stream holds already. */
+TR_API trResult_t trDeviceMemCopy(void* to, const void* from, size_t size, trStream_t stream);
 /** @} */
 
 #ifdef __cplusplus

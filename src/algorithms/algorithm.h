@@ -108,6 +108,9 @@ const Algorithm* forced_algorithm(std::string_view forced, Collective collective
 // pipeline and the algorithm's limits. build() itself takes them for granted.
 Status check_build(const Algorithm& algorithm, const Plan& plan, uint32_t rank, const Shape& shape);
 
+// Neighbours of a rank in one of the trees of kTree, ranks, -1 for none; for reports.
+void tree_neighbours(const Plan& plan, uint32_t rank, bool second, int* parent, int children[2]);
+
 extern const Algorithm kRing, kTwoShot, kOneShot, kHalvingDoubling, kTree;
 extern const Algorithm kReduceDirect, kReduceScatterGather, kReduceTree;
 extern const Algorithm kBroadcastDirect, kBroadcastScatterAllgather, kBroadcastChain, kBroadcastBinomial,

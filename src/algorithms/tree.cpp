@@ -62,6 +62,22 @@ uint32_t position_of(uint32_t node, uint32_t n, bool second) {
   return n % 2 == 0 ? n - 1 - node : (node + 1) % n;
 }
 
+}  // namespace
+
+void tree_neighbours(const Plan& plan, uint32_t rank, bool second, int* parent, int children[2]) {
+  const uint32_t n = plan.ranks;
+  const auto position = static_cast<uint32_t>(std::find(plan.ring.begin(), plan.ring.end(), rank) - plan.ring.begin());
+  const BinaryTree tree{n};
+  const uint32_t node = node_of(position, n, second);
+  const auto rank_of = [&](uint32_t x) { return static_cast<int>(plan.ring[position_of(x, n, second)]); };
+  *parent = node == 0 ? -1 : rank_of(tree.parent(node));
+  children[0] = children[1] = -1;
+  size_t count = 0;
+  for (uint32_t child : tree.children(node)) children[count++] = rank_of(child);
+}
+
+namespace {
+
 // One direction alone, for reduce and broadcast: the root is node 0 of both trees, the second is the mirror image of the
 // first among the others.
 struct RootedNode {

@@ -40,27 +40,6 @@ Status init_rank(trComm_t* comm, int nranks, const trUniqueId& id, int rank, con
   return {};
 }
 
-Status split(trComm_t comm, int color, int key, trComm_t* newcomm, const trConfig_t* user_config) {
-  if (newcomm == nullptr) return null_argument("trCommSplit", "newcomm");
-  *newcomm = nullptr;
-  if (color < TR_SPLIT_NOCOLOR)
-    return {trInvalidArgument, fmt::format("trCommSplit: color is {}; give 0 or more, or TR_SPLIT_NOCOLOR", color)};
-  Config config;
-  if (user_config != nullptr) TR_RETURN_IF_ERROR(resolve_config(user_config, &config));
-  const bool inherit = user_config == nullptr;
-  auto create = [=]() -> Status {
-    CommunicatorLease lease;
-    TR_RETURN_IF_ERROR(lease.acquire(comm));
-    if (lease->queued.load() != 0) Engine::instance().wait_idle(lease.get());
-    std::unique_ptr<Communicator> made;
-    TR_RETURN_IF_ERROR(lease->split(color, key, inherit ? lease->config() : config, &made));
-    return made == nullptr ? Status() : add_communicator(std::move(made), newcomm);
-  };
-  if (!Group::current().open()) return create();
-  Group::current().add_job(create);
-  return {};
-}
-
 void copy_text(char* target, size_t capacity, const std::string& text) {
   size_t length = std::min(text.size(), capacity - 1);
   std::memcpy(target, text.data(), length);
@@ -179,16 +158,6 @@ trResult_t trCommRank(trComm_t comm, int* rank) {
   });
 }
 
-trResult_t trCommSplit(trComm_t comm, int color, int key, trComm_t* newcomm, const trConfig_t* config) {
-  return guarded(find_slot(comm), [&]() -> Status {
-    Status status = split(comm, color, key, newcomm, config);
-    if (!status.ok() && Group::current().open()) Group::current().add_failure(status);
-    return status;
-  });
-}
-
-trResult_t trCommDup(trComm_t comm, trComm_t* newcomm) { return trCommSplit(comm, 0, 0, newcomm, nullptr); }
-
 trResult_t trCommFinalize(trComm_t comm) {
   return guarded(find_slot(comm), [&]() -> Status {
     CommunicatorLease lease;
@@ -205,20 +174,36 @@ trResult_t trCommDestroy(trComm_t comm) {
 
 trResult_t trCommAbort(trComm_t comm) {
   return guarded(nullptr, [&]() -> Status {
-    CommunicatorSlot* slot = find_slot(comm);
-    // Not leased: another thread may be waiting inside a call, which is what the abort is to end.
-    if (slot != nullptr)
-      slot->communicator->abort(
-          fmt::format("rank {} (pid {}) aborted the communicator", slot->communicator->rank(), getpid()));
+    {
+      CommunicatorPin
+          pin;  // not leased: another thread may be waiting inside a call, which is what the abort is to end
+      TR_RETURN_IF_ERROR(pin.acquire(comm));
+      pin->abort(fmt::format("rank {} (pid {}) aborted the communicator", pin->rank(), getpid()));
+    }
     return remove_communicator(comm);
+  });
+}
+
+trResult_t trCommRevoke(trComm_t comm) {
+  return guarded(nullptr, [&]() -> Status {
+    CommunicatorPin pin;
+    TR_RETURN_IF_ERROR(pin.acquire(comm));
+    pin->abort(fmt::format("rank {} (pid {}) revoked the communicator", pin->rank(), getpid()));
+    return {};
   });
 }
 
 trResult_t trCommGetAsyncError(trComm_t comm, trResult_t* result) {
   return guarded(nullptr, [&]() -> Status {
     if (result == nullptr) return null_argument("trCommGetAsyncError", "result");
+    CommunicatorPin pin;
+    TR_RETURN_IF_ERROR(pin.acquire(comm));
     CommunicatorLease lease;
-    TR_RETURN_IF_ERROR(lease.acquire(comm));
+    if (!lease.acquire(comm).ok()) {  // another thread is inside a call
+      const Status verdict = pin->verdict();
+      *result = verdict.ok() ? trInProgress : verdict.code();
+      return {};
+    }
     Status failure = lease->failure();
     if (!failure.ok()) lease.slot().last_error = failure.message();
     *result = !failure.ok() ? failure.code() : lease->queued.load() != 0 ? trInProgress : trSuccess;

@@ -23,8 +23,7 @@ trResult_t trStreamSynchronize(trStream_t stream) {
     if (!is_device_stream(stream_id(stream))) return Engine::instance().synchronize(stream_id(stream));
     int ordinal = 0;
     DeviceStream cuda = nullptr;
-    if (!find_device_stream(stream_id(stream), &ordinal, &cuda))
-      return {trInvalidUsage, "stream is not one of trStreamFromCuda, or was destroyed"};
+    TR_RETURN_IF_ERROR(find_device_stream(stream_id(stream), &ordinal, &cuda));
     Device* device = nullptr;
     TR_RETURN_IF_ERROR(open_device(ordinal, &device));
     return device->synchronize(cuda);

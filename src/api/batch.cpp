@@ -130,8 +130,7 @@ Status enqueue_on_device(Communicator& communicator, Operation operation, Stream
   DeviceRank& device = *communicator.device();
   int ordinal = 0;
   DeviceStream cuda = device.own_stream();
-  if (stream != kOwnDeviceStream && !find_device_stream(stream, &ordinal, &cuda))
-    return {trInvalidUsage, "stream is not one of trStreamFromCuda, or was destroyed"};
+  if (stream != kOwnDeviceStream) TR_RETURN_IF_ERROR(find_device_stream(stream, &ordinal, &cuda));
   return device.enqueue(std::move(operation), cuda);
 }
 

@@ -15,6 +15,30 @@ trResult_t trDeviceCount(int* count) {
   });
 }
 
+trResult_t trDeviceCurrent(int* device) {
+  return guarded(nullptr, [&]() -> Status {
+    if (device == nullptr) return null_argument("trDeviceCurrent", "device");
+    std::string why_not;
+    DeviceBackend* backend = device_backend(&why_not);
+    if (backend == nullptr) return {trDeviceError, "no GPU can be used: " + why_not};
+    return backend->current(device);
+  });
+}
+
+trResult_t trDeviceMemCopy(void* to, const void* from, size_t size, trStream_t stream) {
+  return guarded(nullptr, [&]() -> Status {
+    if (size > 0 && to == nullptr) return null_argument("trDeviceMemCopy", "to");
+    if (size > 0 && from == nullptr) return null_argument("trDeviceMemCopy", "from");
+    int ordinal = 0;
+    DeviceStream cuda = nullptr;
+    Device* device = nullptr;
+    TR_RETURN_IF_ERROR(find_device_stream(stream_id(stream), &ordinal, &cuda));
+    TR_RETURN_IF_ERROR(open_device(ordinal, &device));
+    TR_RETURN_IF_ERROR(device->copy(to, from, size, cuda));
+    return device->synchronize(cuda);
+  });
+}
+
 trResult_t trStreamFromCuda(trStream_t* stream, int device, void* cuda_stream) {
   return guarded(nullptr, [&]() -> Status {
     if (stream == nullptr) return null_argument("trStreamFromCuda", "stream");

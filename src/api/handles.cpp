@@ -53,6 +53,21 @@ void CommunicatorLease::release() {
   slot_ = nullptr;
 }
 
+Status CommunicatorPin::acquire(trComm_t handle) {
+  CommunicatorSlot* slot = find_slot(handle);
+  if (slot == nullptr) return bad_handle(handle);
+  slot->pins.fetch_add(1);
+  slot_ = slot;
+  if (find_slot(handle) == slot) return {};  // whoever destroys it from here on waits for the pin
+  release();
+  return bad_handle(handle);
+}
+
+void CommunicatorPin::release() {
+  if (slot_ != nullptr) slot_->pins.fetch_sub(1);
+  slot_ = nullptr;
+}
+
 Status add_communicator(std::unique_ptr<Communicator> communicator, trComm_t* handle) {
   for (size_t i = 0; i < kSlots; ++i) {
     CommunicatorSlot& slot = slots()[i];
@@ -76,7 +91,7 @@ CommunicatorSlot* find_slot(trComm_t handle) {
   uint64_t generation = 0;
   if (!decode(handle, &index, &generation)) return nullptr;
   CommunicatorSlot& slot = slots()[index - 1];
-  return slot.generation.load(std::memory_order_acquire) == generation ? &slot : nullptr;
+  return slot.generation.load() == generation ? &slot : nullptr;
 }
 
 Status remove_communicator(trComm_t handle) {
@@ -87,6 +102,7 @@ Status remove_communicator(trComm_t handle) {
   decode(handle, &index, &generation);
   if (!slot->generation.compare_exchange_strong(generation, generation + 1)) return bad_handle(handle);
   while (slot->in_call.exchange(true)) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  while (slot->pins.load() != 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
   if (slot->communicator->queued.load() != 0) {
     slot->communicator->abort(
         fmt::format("rank {} destroyed its communicator while operations were under way", slot->communicator->rank()));

@@ -13,6 +13,7 @@ namespace treering {
 struct CommunicatorSlot {
   std::atomic<uint64_t> generation{0};  // odd while the slot holds a communicator
   std::atomic<bool> in_call{false};     // a thread is inside a call on it
+  std::atomic<uint32_t> pins{0};        // CommunicatorPins
   std::unique_ptr<Communicator> communicator;
   std::string last_error;
 };
@@ -31,6 +32,23 @@ class CommunicatorLease {
   explicit operator bool() const { return slot_ != nullptr; }
   Communicator* get() const { return slot_->communicator.get(); }
   CommunicatorSlot& slot() const { return *slot_; }
+
+ private:
+  CommunicatorSlot* slot_ = nullptr;
+};
+
+// A communicator that is not destroyed for the time of one call, although another thread may be in a call on it: for what
+// is allowed then, such as to abort it.
+class CommunicatorPin {
+ public:
+  CommunicatorPin() = default;
+  ~CommunicatorPin() { release(); }
+  CommunicatorPin(const CommunicatorPin&) = delete;
+  CommunicatorPin& operator=(const CommunicatorPin&) = delete;
+
+  Status acquire(trComm_t handle);
+  void release();
+  Communicator* operator->() const { return slot_->communicator.get(); }
 
  private:
   CommunicatorSlot* slot_ = nullptr;

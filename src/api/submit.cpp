@@ -37,8 +37,7 @@ Status choose_stream(CommunicatorLease& lease, const Operation& operation, trStr
   if (is_device_stream(*chosen)) {
     int ordinal = 0;
     DeviceStream cuda = nullptr;
-    if (!find_device_stream(*chosen, &ordinal, &cuda))
-      return {trInvalidUsage, "stream is not one of trStreamFromCuda, or was destroyed"};
+    TR_RETURN_IF_ERROR(find_device_stream(*chosen, &ordinal, &cuda));
     if (device == nullptr)
       return {trInvalidUsage, "stream is a CUDA stream, but the communicator has no GPU: set trConfig_t::device"};
     if (ordinal == device->device()->info().ordinal) return {};

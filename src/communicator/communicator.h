@@ -29,6 +29,7 @@
 namespace treering {
 
 class DeviceRank;
+struct SplitCard;
 struct Task;
 struct TaskQueue {
   Task* first = nullptr;
@@ -43,6 +44,9 @@ class Communicator {
   static Status create_alone(const Config& config, std::unique_ptr<Communicator>* communicator);
   // This rank's part of the ranks that pass the same colour, ordered by key and rank; nothing for a negative colour.
   Status split(int color, int key, const Config& config, std::unique_ptr<Communicator>* communicator);
+  // Of those ranks, in that order; called by them alone. Uses nothing but their status, so that it works after a failure.
+  Status shrink(const std::vector<uint32_t>& members, const Config& config,
+                std::unique_ptr<Communicator>* communicator);
   ~Communicator();
 
   uint32_t rank() const { return context_.rank; }
@@ -65,6 +69,8 @@ class Communicator {
 
   // The first failure of any rank, or ok.
   Status failure() const;
+  // The failure that all ranks share. Safe while another thread is inside a call.
+  Status verdict() const { return watch_->verdict(); }
   // Makes every rank's operations fail. Safe while another thread is inside a call.
   void abort(const std::string& reason);
 
@@ -87,14 +93,17 @@ class Communicator {
   // Whether a call on these buffers would be zero-copy.
   bool is_direct(const void* input, const void* output, size_t bytes) const;
   uint32_t spins() const { return spins_; }
+  const Plan& plan() const { return schedules_->plan(); }
+  // Ranks, -1 for none, in one of the trees of allreduce.
+  void tree_neighbours(bool second, int* parent, int* children) const {
+    treering::tree_neighbours(plan(), rank(), second, parent, children);
+  }
 
-  // From any thread: the failure of all ranks; makes one; a rank whose process has ended.
-  Status verdict() const { return watch_->verdict(); }
+  // From any thread: makes a failure of all ranks; a rank whose process has ended.
   void fail_everywhere(Status status) { (void)watch_->fail(std::move(status)); }
   bool find_dead(uint32_t* peer) const { return watch_->find_dead(peer); }
   // Asks whether all other ranks have destroyed their communicators, or died; for after this one's end.
   std::function<bool()> peers_left() const;
-  const Plan& plan() const { return schedules_->plan(); }
   uint64_t own_process() const { return cards_[context_.rank].process_token; }
 
   // This rank's GPU, or nullptr.
@@ -120,6 +129,9 @@ class Communicator {
   size_t most_letter_bytes() const { return RegionTable::instance().empty() ? letter_bytes_ : mapped_letter_bytes_; }
   void finish();
   Status fail(Status status);
+  Status exchange_notices(const std::vector<uint32_t>& members, const char* function, const SplitCard& own,
+                          std::vector<SplitCard>* cards);
+  Status read_notice(uint32_t peer, uint64_t round, const char* function, SplitCard* card, bool* arrived) const;
 
   Config config_;
   std::unique_ptr<AreaLayout> layout_;
@@ -144,6 +156,7 @@ class Communicator {
   bool in_letters_ = false;
   bool active_ = false;
   uint64_t operations_ = 0;
+  uint64_t meetings_ = 0;  // rounds of notices begun
   uint32_t spins_ = 0;
   Status failure_;
   std::unique_ptr<DeviceRank> device_;

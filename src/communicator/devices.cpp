@@ -60,6 +60,7 @@ std::mutex& names_mutex() {
   static std::mutex mutex;
   return mutex;
 }
+Status unknown_stream() { return {trInvalidUsage, "stream is not one of trStreamFromCuda, or was destroyed"}; }
 std::map<StreamId, NamedStream>& names() {
   static auto* map = new std::map<StreamId, NamedStream>;
   return *map;
@@ -96,19 +97,18 @@ StreamId name_device_stream(int ordinal, DeviceStream stream) {
 
 bool is_device_stream(StreamId id) { return (id & kDeviceStreamBit) != 0; }
 
-bool find_device_stream(StreamId id, int* ordinal, DeviceStream* stream) {
+Status find_device_stream(StreamId id, int* ordinal, DeviceStream* stream) {
   std::lock_guard lock(names_mutex());
   auto found = names().find(id);
-  if (found == names().end()) return false;
+  if (found == names().end()) return unknown_stream();
   *ordinal = found->second.ordinal;
   *stream = found->second.stream;
-  return true;
+  return {};
 }
 
 Status drop_device_stream(StreamId id) {
   std::lock_guard lock(names_mutex());
-  if (names().erase(id) == 0) return {trInvalidUsage, "stream is not one of trStreamFromCuda, or was destroyed"};
-  return {};
+  return names().erase(id) == 0 ? unknown_stream() : Status();
 }
 
 }  // namespace treering

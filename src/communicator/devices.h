@@ -18,8 +18,7 @@ Status open_device(int ordinal, Device** device);
 // A stream of a device as a StreamId. Ids of device streams and of the engine's streams differ.
 StreamId name_device_stream(int ordinal, DeviceStream stream);  // the same id for the same stream
 bool is_device_stream(StreamId id);
-// False for an id that was never given out, or was dropped.
-bool find_device_stream(StreamId id, int* ordinal, DeviceStream* stream);
+Status find_device_stream(StreamId id, int* ordinal, DeviceStream* stream);
 Status drop_device_stream(StreamId id);
 
 // Stands for the communicator's own stream on its device: the call blocks.

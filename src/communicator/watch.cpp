@@ -216,6 +216,16 @@ bool Watch::find_dead(uint32_t* peer) const {
   return false;
 }
 
+Status Watch::check_peer(uint32_t peer, const char* during) const {
+  RankStatusSnapshot snapshot;
+  const bool readable = read(peer, &snapshot);
+  if (peer != context_->rank && (!readable || is_dead(peer)))
+    return {trRemoteError, fmt::format("{} has died in or before {}", describe(peer), during)};
+  if (snapshot.left)
+    return {trRemoteError, fmt::format("{} destroyed its communicator in or before {}", describe(peer), during)};
+  return {};
+}
+
 bool Watch::is_dead(uint32_t peer) const {
   const PeerIdentity& identity = peers_[peer];
   if (identity.pid_namespace != peers_[context_->rank].pid_namespace) return false;  // its pid means nothing here

@@ -37,10 +37,14 @@ class Watch {
   bool find_dead(uint32_t* peer) const;
   // The verdict, if there is one, without looking at peers.
   Status verdict() const;
+  // Whether `peer` lives and has not left; `during` is for the message. Makes no verdict.
+  Status check_peer(uint32_t peer, const char* during) const;
   // The verdict when the link to `peer` failed with `status`.
   Status link_failed(uint32_t peer, const Status& status);
   // The verdict of a call whose header differed from that of `peer`.
   Status mismatch(uint32_t peer);
+  // A copy of a rank's status; false when the peer is gone.
+  bool read(uint32_t peer, RankStatusSnapshot* snapshot) const;
 
  private:
   Status peer_verdict();
@@ -48,7 +52,6 @@ class Watch {
   Status check_alive(uint32_t waiting_for);
   Status deadline_verdict(uint32_t waiting_for);
   bool is_dead(uint32_t peer) const;
-  bool read(uint32_t peer, RankStatusSnapshot* snapshot) const;
   void note_progress();
   std::string describe(uint32_t peer) const;
   std::string place() const;

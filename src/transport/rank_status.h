@@ -6,6 +6,7 @@
 // checks `operation == k` first: the owner cannot leave operation k while a peer still has to send it something.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -21,6 +22,14 @@ struct FailureRecord {
   std::atomic<uint32_t> state;
   std::atomic<uint32_t> code;
   char text[kFailureTextBytes];
+};
+
+// What a rank tells the others outside of any operation, readable also after a failure. Rounds are numbered by the
+// communicator; two notices take turns, so that a round's words stay until every rank has entered the next one.
+inline constexpr size_t kNoticeWords = 18;
+struct Notice {
+  std::atomic<uint64_t> round;  // 0: none; stored after the words
+  std::atomic<uint64_t> words[kNoticeWords];
 };
 
 struct alignas(64) RankStatus {
@@ -43,6 +52,7 @@ struct alignas(64) RankStatus {
   std::atomic<uint32_t> waiting_for;  // rank + 1; 0 = not waiting
 
   alignas(64) FailureRecord failure;
+  alignas(64) Notice notices[2];
 };
 
 // The operation's number (its low half) and the signature of the rank's call.
@@ -65,6 +75,10 @@ struct RankStatusSnapshot {
   bool failed = false;
   uint32_t failure_code = 0;
   std::string failure_text;
+  struct {
+    uint64_t round = 0;
+    std::array<uint64_t, kNoticeWords> words{};
+  } notices[2];
 };
 
 inline RankStatusSnapshot snapshot_of(const RankStatus& status) {
@@ -85,6 +99,11 @@ inline RankStatusSnapshot snapshot_of(const RankStatus& status) {
   if (s.failed) {
     s.failure_code = status.failure.code.load(std::memory_order_relaxed);
     s.failure_text = status.failure.text;
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    s.notices[i].round = status.notices[i].round.load(std::memory_order_acquire);
+    for (size_t word = 0; word < kNoticeWords; ++word)
+      s.notices[i].words[word] = status.notices[i].words[word].load(std::memory_order_relaxed);
   }
   return s;
 }

@@ -82,6 +82,25 @@ class Installed(unittest.TestCase):
         run("cc", "-Wall", "-Wextra", "-Werror", "-o", program, HERE / "consumer.c", *flags)
         self.expect_consumer_works(program)
 
+    def test_nccl(self):
+        home = self.library.parent / "treering" / "nccl"
+        self.assertEqual(sorted(p.name for p in (home / "include").iterdir()), ["nccl.h", "nccl_device.h"])
+        self.assertEqual(sorted(p.name for p in (home / "lib").iterdir())[:2], ["libnccl.so", "libnccl.so.2"])
+        elsewhere = [p for p in self.prefix.rglob("*nccl*") if home not in (p, *p.parents)]
+        self.assertEqual(elsewhere, [], "it must not stand in for a real NCCL by accident")
+        dynamic = run("readelf", "-d", home / "lib" / "libnccl.so")
+        self.assertIn("[libnccl.so.2]", dynamic)
+        self.assertIn("(RUNPATH)", dynamic)
+        self.assertIn("[$ORIGIN/../../..]", dynamic)
+        for compiler, language in (("cc", "c"), ("c++", "c++")):
+            run(compiler, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-x", language, "-fsyntax-only",
+                f"-I{home}/include", "-include", "nccl.h", home / "include/nccl_device.h")
+        program = self.work / "by-nccl"
+        run("cc", "-Wall", "-Wextra", "-Werror", "-o", program, HERE / "nccl_consumer.c", f"-I{home}/include",
+            f"-L{home}/lib", "-lnccl", f"-Wl,-rpath,{home}/lib", f"-Wl,-rpath-link,{self.library.parent}")
+        environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
+        self.assertEqual(run(program, env=environment), "ok\n", "the library finds libtreering.so.0 by itself")
+
     def test_cmake(self):
         self.assertIsNotNone(shutil.which("cmake"), "cmake is needed by this test: tools/install-packages test")
         tree = self.work / "by-cmake"

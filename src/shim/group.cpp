@@ -1,0 +1,193 @@
+#include "shim/group.h"
+
+#include <fmt/format.h>
+
+#include <thread>
+
+#include "core/types.h"
+#include "shim/entry.h"
+#include "shim/report.h"
+
+namespace treering::nccl {
+namespace {
+
+trResult_t issue(const Call& call, trRedOp_t op) {
+  const trComm_t comm = call.comm->get();
+  const trStream_t stream = call.stream.stream;
+  switch (call.function) {
+    case Function::kAllReduce:
+      return trAllReduce(call.send, call.recv, call.count, call.type, op, comm, stream);
+    case Function::kReduce:
+      return trReduce(call.send, call.recv, call.count, call.type, op, call.root, comm, stream);
+    case Function::kBroadcast:
+      return trBroadcast(call.send, call.recv, call.count, call.type, call.root, comm, stream);
+    case Function::kAllGather:
+      return trAllGather(call.send, call.recv, call.count, call.type, comm, stream);
+    case Function::kReduceScatter:
+      return trReduceScatter(call.send, call.recv, call.count, call.type, op, comm, stream);
+    case Function::kAlltoAll:
+      return trAllToAll(call.send, call.recv, call.count, call.type, comm, stream);
+    case Function::kGather:
+      return trGather(call.send, call.recv, call.count, call.type, call.root, comm, stream);
+    case Function::kScatter:
+      return trScatter(call.send, call.recv, call.count, call.type, call.root, comm, stream);
+    case Function::kSend:
+      return trSend(call.send, call.count, call.type, call.root, comm, stream);
+    case Function::kRecv:
+      return trRecv(call.recv, call.count, call.type, call.root, comm, stream);
+  }
+  return trInternalError;
+}
+
+Status run_call(const Call& call) {
+  Status status;
+  if (call.made == nullptr) {
+    status = status_of(issue(call, call.op));
+  } else if (call.made->device_scalar == nullptr) {
+    status = status_of(issue(call, call.made->op));
+  } else {
+    // The scalar counts as it is now. The C API keeps an operation that a call was given with.
+    trRedOp_t op = trSum;
+    alignas(16) std::byte scalar[16];
+    const size_t bytes = find_type(call.made->type)->size;
+    TR_RETURN_IF_ERROR(read_memory(scalar, call.made->device_scalar, bytes, call.stream));
+    status = status_of(trRedOpCreatePreMulSum(&op, scalar, call.made->type, call.comm->get()));
+    if (!status.ok()) return status;
+    status = status_of(issue(call, op));
+    (void)trRedOpDestroy(op, call.comm->get());
+  }
+  if (status.ok()) return status;
+  Status named(status.code(), fmt::format("{}: {}", call.name, status.message()));
+  call.comm->set_last_error(named.message());
+  return named;
+}
+
+Status run_calls(const std::vector<Call>& calls) {
+  if (calls.empty()) return {};
+  if (calls.size() == 1) return run_call(calls[0]);
+  (void)trGroupStart();
+  Status failure;
+  for (const Call& call : calls)
+    if (failure.ok()) failure = run_call(call);
+  // A wrong call has made the group of the C API fail, too: it starts nothing.
+  Status ended = status_of(trGroupEnd());
+  if (failure.ok() && !ended.ok()) {
+    failure = ended;
+    for (const Call& call : calls) call.comm->set_last_error(ended.message());
+  }
+  return failure;
+}
+
+Status run_jobs(const std::vector<Job>& jobs) {
+  std::vector<Status> results(jobs.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 1; i < jobs.size(); ++i) threads.emplace_back([&, i] { results[i] = jobs[i].work(); });
+  if (!jobs.empty()) results[0] = jobs[0].work();
+  for (auto& thread : threads) thread.join();
+  for (const Status& status : results)
+    if (!status.ok()) return status;
+  return {};
+}
+
+std::vector<CommPtr> comms_of(const Batch& batch) {
+  std::vector<CommPtr> comms;
+  for (const Job& job : batch.jobs) comms.insert(comms.end(), job.comms.begin(), job.comms.end());
+  for (const Call& call : batch.calls) comms.push_back(call.comm);
+  return comms;
+}
+
+}  // namespace
+
+Group& Group::current() {
+  thread_local Group group;
+  return group;
+}
+
+Status Group::end(const char* function, Batch* batch, bool* outermost) {
+  *outermost = false;
+  if (depth_ == 0) return {trInvalidUsage, fmt::format("{} without ncclGroupStart", function)};
+  if (--depth_ > 0) return {};
+  *outermost = true;
+  *batch = std::exchange(batch_, Batch());
+  return std::exchange(failure_, Status());
+}
+
+Status Batch::find_kind(bool* blocking) const {
+  const auto comms = comms_of(*this);
+  *blocking = comms.empty() || comms[0]->blocking;
+  for (const CommPtr& comm : comms)
+    if (comm->blocking != *blocking)
+      return {trInvalidArgument, "a group has blocking and non-blocking communicators; use a group for each kind"};
+  return {};
+}
+
+Status Batch::run() {
+  Status status = run_jobs(jobs);
+  return status.ok() ? run_calls(calls) : status;
+}
+
+Status launch(Batch batch) {
+  bool blocking = true;
+  Status kind = batch.find_kind(&blocking);
+  if (!kind.ok() || blocking) {
+    Status status = kind.ok() ? batch.run() : kind;
+    if (status.ok()) return status;
+    undo(batch);
+    return status;
+  }
+  for (const CommPtr& comm : comms_of(batch)) comm->begin_background();
+  std::thread([batch = std::move(batch)]() mutable {
+    const Status status = batch.run();
+    auto comms = comms_of(batch);
+    if (!status.ok()) (void)report(status);
+    batch = Batch();  // what the calls hold is released before the communicators count as ready
+    for (const CommPtr& comm : comms) comm->end_background(status);
+  }).detach();
+  return {trInProgress, ""};
+}
+
+Status submit(Call call) {
+  report_call(call);
+  if (Group::current().open()) return Group::current().batch().calls.push_back(std::move(call)), Status();
+  if (call.comm->blocking) return run_call(call);
+  Batch batch;
+  batch.calls.push_back(std::move(call));
+  return launch(std::move(batch));
+}
+
+Status submit(Job job) {
+  if (Group::current().open()) return Group::current().batch().jobs.push_back(std::move(job)), Status();
+  Batch batch;
+  batch.jobs.push_back(std::move(job));
+  return launch(std::move(batch));
+}
+
+void undo(const Batch& batch) {
+  for (const Job& job : batch.jobs)
+    if (job.undo) job.undo();
+}
+
+Status end_group(const char* function) {
+  Batch batch;
+  bool outermost = false;
+  Status status = Group::current().end(function, &batch, &outermost);
+  if (status.ok()) return outermost ? launch(std::move(batch)) : Status();
+  undo(batch);
+  return status;
+}
+
+Status predict(const Batch& batch, double* microseconds) {
+  *microseconds = 0;
+  for (const Call& call : batch.calls) {
+    trSelection_t selection;
+    trCollective_t collective;
+    if (!collective_of(call.function, &collective)) continue;
+    TR_RETURN_IF_ERROR(call.comm->expect_usable(call.name));
+    TR_RETURN_IF_ERROR(status_of(
+        trGetSelection(call.comm->get(), collective, call.send, call.recv, bytes_of(call), call.type, &selection)));
+    *microseconds += selection.predicted_us;
+  }
+  return {};
+}
+
+}  // namespace treering::nccl

@@ -1,0 +1,212 @@
+// How communicators come to be: ids, ranks, splits, shrinks.
+#include <cstring>
+#include <set>
+#include <vector>
+
+#include "shim/entry.h"
+#include "shim/group.h"
+#include "shim/log.h"
+#include "shim/meeting.h"
+#include "shim/report.h"
+#include "shim/settings.h"
+#include "shim/stream.h"
+
+using treering::Status;
+using namespace treering::nccl;
+
+namespace {
+
+// A handle for a communicator that `make` makes, in the open group or now. `parents` are not ready meanwhile.
+using Make = std::function<Status(trComm_t* made)>;
+Status create(const char* function, CommPtr comm, ncclComm_t* out, std::vector<CommPtr> parents, const Make& make) {
+  ncclComm_t handle = add_comm(comm);
+  *out = handle;
+  Job job;
+  job.comms = std::move(parents);
+  job.comms.push_back(comm);
+  job.work = [comm, make, function]() -> Status {
+    trComm_t made = nullptr;
+    TR_RETURN_IF_ERROR(make(&made));
+    comm->attach(made);
+    if (comm->get() != nullptr) report_comm(*comm, function);
+    return {};
+  };
+  if (comm->blocking)
+    job.undo = [handle, out, function] {
+      CommPtr ended;
+      (void)remove_comm(function, handle, &ended);
+      if (ended != nullptr) (void)ended->release(/*abort=*/false);
+      *out = nullptr;
+    };
+  return submit(std::move(job));
+}
+
+// A wrong call in a group fails the group.
+template <typename Body>
+ncclResult_t grouped_entry(ncclComm_t comm, Body body) {
+  return entry(comm, [&]() -> Status {
+    Status status = body();
+    if (!status.ok() && status.code() != trInProgress) Group::current().add_failure(status);
+    return status;
+  });
+}
+
+Status check_rank(const char* function, ncclComm_t* comm, int nranks, int rank) {
+  if (comm == nullptr) return null_argument(function, "comm");
+  *comm = nullptr;
+  if (nranks < 1) return {trInvalidArgument, fmt::format("{}: nranks is {}; give 1 or more", function, nranks)};
+  if (rank < 0 || rank >= nranks)
+    return {trInvalidArgument, fmt::format("{}: rank is {}; give 0 to {}", function, rank, nranks - 1)};
+  return {};
+}
+
+Status init_rank(const char* function, ncclComm_t* out, int nranks, const ncclUniqueId& id, int rank, int device,
+                 const ncclConfig_t* config) {
+  log_version();
+  TR_RETURN_IF_ERROR(check_rank(function, out, nranks, rank));
+  Settings settings;
+  TR_RETURN_IF_ERROR(resolve_settings(function, config, &settings));
+  if (has_devices()) settings.device = device;
+  auto comm = std::make_shared<Comm>(rank, nranks, device, settings.blocking, settings.name);
+  return create(function, comm, out, {}, [=](trComm_t* made) -> Status {
+    trUniqueId meeting;
+    TR_RETURN_IF_ERROR(resolve_id(id, nranks, rank, &meeting));
+    const trConfig_t tr_config = settings.config();
+    return status_of(trCommInitRankConfig(made, nranks, meeting, rank, &tr_config));
+  });
+}
+
+// What split and shrink share: the parent, and settings that are its own unless there are others.
+struct Child {
+  CommPtr parent;
+  bool inherits = true;
+  Settings settings;
+
+  Status prepare(const char* function, ncclComm_t handle, ncclComm_t* out, const ncclConfig_t* config) {
+    if (out == nullptr) return null_argument(function, "newcomm");
+    *out = nullptr;
+    TR_RETURN_IF_ERROR(find_comm(function, handle, &parent));
+    inherits = config == nullptr;
+    if (!inherits) TR_RETURN_IF_ERROR(resolve_settings(function, config, &settings));
+    if (has_devices()) settings.device = parent->device;
+    return {};
+  }
+  // Rank and size become known when it is attached.
+  CommPtr comm() const {
+    return std::make_shared<Comm>(0, 0, parent->device, inherits ? parent->blocking : settings.blocking,
+                                  inherits ? parent->name : settings.name);
+  }
+};
+
+}  // namespace
+
+extern "C" {
+
+ncclResult_t pncclGetUniqueId(ncclUniqueId* id) {
+  return entry([&]() -> Status {
+    log_version();
+    if (id == nullptr) return null_argument("ncclGetUniqueId", "uniqueId");
+    return make_id(id);
+  });
+}
+
+ncclResult_t pncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  return grouped_entry(
+      nullptr, [&] { return init_rank("ncclCommInitRankConfig", comm, nranks, id, rank, current_device(), config); });
+}
+
+ncclResult_t pncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId id, int rank) {
+  return grouped_entry(
+      nullptr, [&] { return init_rank("ncclCommInitRank", comm, nranks, id, rank, current_device(), nullptr); });
+}
+
+ncclResult_t pncclCommInitRankScalable(ncclComm_t* comm, int nranks, int rank, int nid, ncclUniqueId* ids,
+                                       ncclConfig_t* config) {
+  return grouped_entry(nullptr, [&]() -> Status {
+    constexpr const char* kName = "ncclCommInitRankScalable";
+    if (ids == nullptr) return null_argument(kName, "commIds");
+    if (nid < 1 || nid > nranks)
+      return {trInvalidArgument, fmt::format("{}: nId is {}; give 1 to {}, the number of ranks", kName, nid, nranks)};
+    // All meet at the first: on one machine a second meeting point saves nothing.
+    return init_rank(kName, comm, nranks, ids[0], rank, current_device(), config);
+  });
+}
+
+ncclResult_t pncclCommInitAll(ncclComm_t* comms, int ndev, const int* devices) {
+  return grouped_entry(nullptr, [&]() -> Status {
+    constexpr const char* kName = "ncclCommInitAll";
+    if (comms == nullptr) return null_argument(kName, "comm");
+    if (ndev < 1) return {trInvalidArgument, fmt::format("{}: ndev is {}; give 1 or more", kName, ndev)};
+    std::set<int> seen;
+    for (int i = 0; devices != nullptr && i < ndev; ++i)
+      if (devices[i] < 0 || !seen.insert(devices[i]).second)
+        return {trInvalidUsage,
+                fmt::format("{}: devlist[{}] is {}, which is negative or occurs twice", kName, i, devices[i])};
+    ncclUniqueId id;
+    TR_RETURN_IF_ERROR(make_id(&id));
+    Group& group = Group::current();
+    ncclConfig_t blocking = NCCL_CONFIG_INITIALIZER;
+    blocking.blocking = 1;
+    group.start();
+    for (int i = 0; i < ndev; ++i) {
+      Status status = init_rank(kName, &comms[i], ndev, id, i, devices != nullptr ? devices[i] : i, &blocking);
+      if (!status.ok()) group.add_failure(status);
+    }
+    return end_group(kName);
+  });
+}
+
+ncclResult_t pncclCommSplit(ncclComm_t handle, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config) {
+  return grouped_entry(handle, [&]() -> Status {
+    constexpr const char* kName = "ncclCommSplit";
+    Child child;
+    TR_RETURN_IF_ERROR(child.prepare(kName, handle, newcomm, config));
+    TR_RETURN_IF_ERROR(child.parent->expect_ready(kName));
+    if (color < NCCL_SPLIT_NOCOLOR)
+      return {trInvalidArgument, fmt::format("{}: color is {}; give 0 or more, or NCCL_SPLIT_NOCOLOR", kName, color)};
+    Make make = [child, color, key](trComm_t* made) {
+      const trConfig_t settings = child.settings.config();
+      return status_of(trCommSplit(child.parent->get(), color, key, made, child.inherits ? nullptr : &settings));
+    };
+    if (color != NCCL_SPLIT_NOCOLOR) return create(kName, child.comm(), newcomm, {child.parent}, make);
+    Job job;
+    job.comms = {child.parent};
+    job.work = [make]() -> Status {
+      trComm_t none = nullptr;
+      return make(&none);
+    };
+    return submit(std::move(job));
+  });
+}
+
+ncclResult_t pncclCommShrink(ncclComm_t handle, int* excluded, int count, ncclComm_t* newcomm, ncclConfig_t* config,
+                             int flags) {
+  return grouped_entry(handle, [&]() -> Status {
+    constexpr const char* kName = "ncclCommShrink";
+    Child child;
+    TR_RETURN_IF_ERROR(child.prepare(kName, handle, newcomm, config));
+    if (excluded == nullptr) return null_argument(kName, "excludeRanksList");
+    if (count < 1) return {trInvalidArgument, fmt::format("{}: excludeRanksCount is {}; give 1 or more", kName, count)};
+    if (flags != NCCL_SHRINK_DEFAULT && flags != NCCL_SHRINK_ABORT)
+      return {trInvalidArgument, fmt::format("{}: shrinkFlags is {}; give 0 or NCCL_SHRINK_ABORT", kName, flags)};
+    // What is under way on the parent, in the background too, is ended by the shrink itself.
+    if (flags != NCCL_SHRINK_ABORT) TR_RETURN_IF_ERROR(child.parent->expect_ready(kName));
+    const std::vector<int> ranks(excluded, excluded + count);
+    return create(kName, child.comm(), newcomm, {child.parent}, [child, ranks, flags](trComm_t* made) {
+      const trConfig_t settings = child.settings.config();
+      return status_of(trCommShrink(child.parent->get(), ranks.data(), static_cast<int>(ranks.size()), made,
+                                    child.inherits ? nullptr : &settings,
+                                    flags == NCCL_SHRINK_ABORT ? TR_SHRINK_ABORT : 0));
+    });
+  });
+}
+
+}  // extern "C"
+
+NCCL_SHIM_EXPORT(GetUniqueId);
+NCCL_SHIM_EXPORT(CommInitRank);
+NCCL_SHIM_EXPORT(CommInitRankConfig);
+NCCL_SHIM_EXPORT(CommInitRankScalable);
+NCCL_SHIM_EXPORT(CommInitAll);
+NCCL_SHIM_EXPORT(CommSplit);
+NCCL_SHIM_EXPORT(CommShrink);

@@ -1,0 +1,153 @@
+#include "shim/meeting.h"
+
+#include <fmt/format.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <set>
+#include <thread>
+
+#include "shim/entry.h"
+#include "shim/log.h"
+#include "shim/variables.h"
+
+namespace treering::nccl {
+namespace {
+
+static_assert(sizeof(ncclUniqueId) == sizeof(trUniqueId));
+
+constexpr char kAddressMagic[8] = {'n', 'c', 'c', 'l', 'a', 'd', 'd', 'r'};
+constexpr size_t kAddressBytes = NCCL_UNIQUE_ID_BYTES - sizeof kAddressMagic;
+constexpr auto kRetry = std::chrono::milliseconds(50);
+constexpr int kHelloPatienceMs = 5000;
+
+// What a rank says to rank 0.
+struct Hello {
+  char magic[8];
+  int32_t ranks, rank;
+};
+
+struct Socket {
+  int fd = -1;
+  ~Socket() {
+    if (fd >= 0) close(fd);
+  }
+};
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+// "1.2.3.4:5", "[::1]:5", "host:5"
+Status look_up(const std::string& text, AddressList* list) {
+  const size_t colon = text.rfind(':');
+  std::string host = text.substr(0, colon == std::string::npos ? 0 : colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error =
+      host.empty() ? EAI_NONAME : getaddrinfo(host.c_str(), text.substr(colon + 1).c_str(), &hints, &found);
+  if (error != 0)
+    return {trInvalidArgument, fmt::format("NCCL_COMM_ID is '{}': {}; give host:port, ipv4:port or [ipv6]:port", text,
+                                           gai_strerror(error))};
+  list->reset(found);
+  return {};
+}
+
+Status failed(const char* what, const std::string& address) {
+  return {trSystemError, fmt::format("NCCL_COMM_ID={}: {}: {}", address, what, std::strerror(errno))};
+}
+
+bool send_whole(int fd, const void* data, size_t bytes) {
+  return send(fd, data, bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes);  // less than any socket's buffer
+}
+
+bool receive_whole(int fd, void* data, size_t bytes) {
+  for (size_t at = 0; at < bytes;) {
+    pollfd entry{fd, POLLIN, 0};
+    if (poll(&entry, 1, kHelloPatienceMs) <= 0) return false;
+    const ssize_t got = recv(fd, static_cast<char*>(data) + at, bytes - at, 0);
+    if (got <= 0) return false;
+    at += static_cast<size_t>(got);
+  }
+  return true;
+}
+
+// Rank 0: hands the id to every other rank that calls.
+Status serve(const std::string& address, const addrinfo& where, int ranks, const trUniqueId& id) {
+  Socket listener{socket(where.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  const int yes = 1;
+  if (listener.fd < 0) return failed("socket", address);
+  setsockopt(listener.fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  if (bind(listener.fd, where.ai_addr, where.ai_addrlen) != 0) return failed("bind", address);
+  if (listen(listener.fd, SOMAXCONN) != 0) return failed("listen", address);
+  std::set<int32_t> met;
+  while (met.size() + 1 < static_cast<size_t>(ranks)) {
+    Socket peer{accept4(listener.fd, nullptr, nullptr, SOCK_CLOEXEC)};
+    Hello hello{};
+    if (peer.fd < 0 && errno != EINTR && errno != ECONNABORTED) return failed("accept", address);
+    if (peer.fd < 0 || !receive_whole(peer.fd, &hello, sizeof hello)) continue;
+    if (std::memcmp(hello.magic, kAddressMagic, sizeof hello.magic) != 0) continue;
+    if (hello.ranks != ranks)
+      return {trInvalidUsage, fmt::format("NCCL_COMM_ID={}: nranks differs: rank 0 gave {}, rank {} gave {}", address,
+                                          ranks, hello.rank, hello.ranks)};
+    if (send_whole(peer.fd, &id, sizeof id)) met.insert(hello.rank);
+  }
+  return {};
+}
+
+// The other ranks: rank 0 may come later.
+Status call_on(const addrinfo& where, int ranks, int rank, trUniqueId* id) {
+  Hello hello{};
+  std::memcpy(hello.magic, kAddressMagic, sizeof hello.magic);
+  hello.ranks = ranks;
+  hello.rank = rank;
+  for (;; std::this_thread::sleep_for(kRetry)) {
+    Socket link{socket(where.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    if (link.fd < 0 || connect(link.fd, where.ai_addr, where.ai_addrlen) != 0) continue;
+    if (send_whole(link.fd, &hello, sizeof hello) && receive_whole(link.fd, id, sizeof *id)) return {};
+  }
+}
+
+}  // namespace
+
+Status make_id(ncclUniqueId* id) {
+  *id = ncclUniqueId{};
+  const std::string address = variable("NCCL_COMM_ID");
+  if (!address.empty()) {
+    AddressList list(nullptr, &freeaddrinfo);
+    TR_RETURN_IF_ERROR(look_up(address, &list));
+    if (address.size() >= kAddressBytes)
+      return {trInvalidArgument,
+              fmt::format("NCCL_COMM_ID has {} characters; at most {}", address.size(), kAddressBytes - 1)};
+    std::memcpy(id->internal, kAddressMagic, sizeof kAddressMagic);
+    std::memcpy(id->internal + sizeof kAddressMagic, address.c_str(), address.size());
+    return {};
+  }
+  trUniqueId made;
+  TR_RETURN_IF_ERROR(status_of(trGetUniqueId(&made)));
+  std::memcpy(id, &made, sizeof made);
+  return {};
+}
+
+Status resolve_id(const ncclUniqueId& id, int ranks, int rank, trUniqueId* resolved) {
+  if (std::memcmp(id.internal, kAddressMagic, sizeof kAddressMagic) != 0) {
+    std::memcpy(resolved, &id, sizeof id);
+    return {};
+  }
+  const std::string address(id.internal + sizeof kAddressMagic,
+                            strnlen(id.internal + sizeof kAddressMagic, kAddressBytes));
+  AddressList list(nullptr, &freeaddrinfo);
+  TR_RETURN_IF_ERROR(look_up(address, &list));
+  if (rank != 0) return call_on(*list, ranks, rank, resolved);
+  TR_RETURN_IF_ERROR(status_of(trGetUniqueId(resolved)));
+  return serve(address, *list, ranks, *resolved);
+}
+
+}  // namespace treering::nccl

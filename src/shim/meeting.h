@@ -1,0 +1,14 @@
+// Meeting: unique ids. Without NCCL_COMM_ID an id is the C API's own. With it, every rank may make the id by itself: it
+// holds the address alone, where rank 0 waits for the others and hands them the id proper.
+#pragma once
+
+#include "core/status.h"
+#include "shim/include/nccl.h"
+
+namespace treering::nccl {
+
+Status make_id(ncclUniqueId* id);
+// The C API's id behind `id`. Of an address: blocks until rank 0 has been met, and on rank 0 until all have come.
+Status resolve_id(const ncclUniqueId& id, int ranks, int rank, trUniqueId* resolved);
+
+}  // namespace treering::nccl

@@ -1,0 +1,46 @@
+// NCCL_COMM_ID: every rank makes the id by itself. A program of its own, because it forks before it has threads.
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "shim/helpers.h"
+
+namespace treering::testing {
+namespace {
+
+// A port of this machine that nobody listens on.
+std::string free_address() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  close(fd);
+  return "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+}
+
+TEST(Init, IdOfAnAddress) {
+  const std::string address = free_address();
+  expect_all_succeed(3, [&](int rank, const trUniqueId&) {
+    setenv("NCCL_COMM_ID", address.c_str(), 1);
+    for (int round = 0; round < 2; ++round) {
+      ncclUniqueId id;
+      ncclComm_t comm;
+      NCCL_CHECK(ncclGetUniqueId(&id));
+      NCCL_CHECK(ncclCommInitRank(&comm, 3, id, rank));
+      int sum = 0;
+      NCCL_CHECK(count_by_sum(comm, &sum));
+      RANK_EXPECT(sum == 3);
+      NCCL_CHECK(ncclCommDestroy(comm));
+    }
+    setenv("NCCL_COMM_ID", "nowhere", 1);
+    ncclUniqueId id;
+    RANK_EXPECT(ncclGetUniqueId(&id) == ncclInvalidArgument);
+    return 0;
+  });
+}
+
+}  // namespace
+}  // namespace treering::testing

@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""NCCL_* variables and what the log shows of a communicator.
+
+usage: environment_test.py CLIENT
+"""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+CLIENT = sys.argv[1]
+LINE = re.compile(r"^[\w.-]+:\d+:\d+ (?:\[\d+\] )?NCCL (?:INFO|WARN) ", re.MULTILINE)
+
+
+def run(*arguments, **variables):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("NCCL_", "TREERING_"))}
+    with tempfile.TemporaryDirectory() as home:
+        return subprocess.run([CLIENT, *map(str, arguments)], capture_output=True, text=True, timeout=120,
+                              env={**clean, "HOME": home, **variables})
+
+
+class Log(unittest.TestCase):
+    def test_silent_by_default(self):
+        self.assertEqual(run(3, 10).stdout, "sum 3 3\n")
+
+    def test_version(self):
+        lines = run(2, 10, NCCL_DEBUG="VERSION").stdout.splitlines()
+        self.assertRegex(lines[0], r"^NCCL version 2\.28\.9\+treering\d+\.\d+\.\d+$")
+        self.assertEqual(lines[1:], ["sum 2 2"])
+
+    def test_info_shows_rings_trees_and_choices(self):
+        lines = run(4, 10, NCCL_DEBUG="INFO").stdout.splitlines()
+        text = "\n".join(lines)
+        for line in lines:
+            self.assertTrue(LINE.match(line) or line.startswith(("NCCL version", "sum ")), line)
+        self.assertRegex(text, r"\[0\] NCCL INFO Channel 00/0\d : [0-3]( [0-3]){3}\n")
+        trees = dict(re.findall(r"\[(\d)\] NCCL INFO Trees \[0\] (\S+) \[1\]", text))
+        self.assertEqual(sorted(trees), ["0", "1", "2", "3"])
+        self.check_tree(trees)
+        for name in ("AllReduce", "ReduceScatter", "AlltoAll", "Broadcast"):
+            self.assertRegex(text, rf"NCCL INFO {name}: (up to \d+ bytes [\w-]+/\w+ x\d, )*(above )?[\w-]+/\w+ x\d\n")
+        self.assertRegex(text, r"comm 0x\w+ rank 2 nranks 4 cudaDev 2 - Init COMPLETE")
+        self.assertRegex(text, r"comm 0x\w+ rank 2 nranks 4 cudaDev 2 - Destroy COMPLETE")
+
+    def check_tree(self, trees):
+        """children/children/children->rank->parent: every rank but one has a parent that has it as a child."""
+        roots = 0
+        for rank, shape in trees.items():
+            below, own, above = shape.split("->")
+            self.assertEqual(own, rank)
+            self.assertEqual(len(below.split("/")), 3)
+            if above == "-1":
+                roots += 1
+            else:
+                self.assertIn(rank, trees[above].split("->")[0].split("/"))
+        self.assertEqual(roots, 1)
+
+    def test_subsystems(self):
+        text = run(2, 10, NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="COLL,TUNING").stdout
+        self.assertRegex(text, r"AllReduce: opCount 0 sendbuff 0x\w+ recvbuff 0x\w+ count 10 datatype 7 op 2 root 0 comm 0x\w+ "
+                               r"\[nranks=2\] stream ")
+        self.assertRegex(text, r"AllReduce: 40 Bytes -> Algo [\w-]+ proto \w+ channel\{Lo\.\.Hi\}=\{0\.\.\d\}")
+        self.assertNotIn("Channel 00", text)
+        text = run(2, 10, NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="^INIT").stdout
+        self.assertIn("opCount", text)
+        self.assertNotIn("Init COMPLETE", text)
+
+    def test_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ran = run(2, 10, NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=f"{folder}/log.%h.%p.%%")
+            self.assertEqual(ran.stdout, "sum 2 2\n")
+            [file] = Path(folder).iterdir()
+            self.assertRegex(file.name, rf"^log\.{re.escape(socket.gethostname().split('.')[0])}\.\d+\.%$")
+            self.assertIn("Init COMPLETE", file.read_text())
+        ran = run(2, 10, NCCL_DEBUG="VERSION", NCCL_DEBUG_FILE=f"{CLIENT}/log")  # a file is no folder
+        self.assertIn(f"NCCL_DEBUG_FILE={CLIENT}/log", ran.stderr)
+        self.assertIn("NCCL version", ran.stdout)
+
+    def test_unknown_level(self):
+        self.assertIn("NCCL_DEBUG is 'LOUD'", run(2, 10, NCCL_DEBUG="LOUD").stdout)
+
+
+class Variables(unittest.TestCase):
+    def choice(self, **variables):
+        text = run(4, 1 << 18, NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="TUNING", **variables).stdout
+        self.assertIn("sum 4 4", text)
+        return set(re.findall(r"Algo (\S+) proto \S+ channel\{Lo\.\.Hi\}=\{0\.\.(\d)\}", text))
+
+    def test_algorithms(self):
+        self.assertEqual({a for a, _ in self.choice(NCCL_ALGO="Ring")}, {"ring"})
+        self.assertEqual({a for a, _ in self.choice(NCCL_ALGO="allreduce:tree")}, {"tree"})
+        self.assertEqual({a for a, _ in self.choice(NCCL_ALGO="ring", TREERING_ALGO="two-shot")}, {"two-shot"})
+        self.assertEqual(self.choice(NCCL_ALGO="NVLS,Tree"), self.choice())
+
+    def test_one_rank_with_an_algorithm(self):
+        self.assertEqual(run(1, 10, NCCL_ALGO="Ring").stdout, "sum 1 1\n")
+
+    def test_unknown_words_are_errors(self):
+        for variable in ("NCCL_ALGO", "NCCL_PROTO"):
+            ran = run(2, 10, **{variable: "Square"})
+            self.assertEqual(ran.returncode, 1)
+            self.assertRegex(ran.stdout, rf"^error 4 {variable} is 'Square': 'square' is unknown; known are ")
+        self.assertEqual(run(2, 10, NCCL_PROTO="^LL128").returncode, 0)
+
+    def test_channels(self):
+        self.assertEqual({c for _, c in self.choice(NCCL_ALGO="Ring", NCCL_MAX_NCHANNELS="1")}, {"0"})
+        self.assertEqual({c for _, c in self.choice(NCCL_ALGO="Tree", NCCL_MIN_CTAS="2")}, {"1"})
+
+    def test_paths(self):
+        for variables in ({"NCCL_P2P_DISABLE": "1"}, {"NCCL_SHM_DISABLE": "1"}, {"NCCL_P2P_LEVEL": "LOC"},
+                          {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}, {"NCCL_BUFFSIZE": "1"}):
+            self.assertEqual(run(2, 5000, **variables).stdout, "sum 2 2\n", variables)
+        logged = run(2, 10, NCCL_P2P_DISABLE="1", TREERING_DEBUG="INFO").stderr
+        self.assertRegex(logged, r"communicator of 2 ranks on .*: 1 x shared-memory")
+        logged = run(2, 10, NCCL_SHM_DISABLE="1", TREERING_DEBUG="INFO").stderr
+        self.assertRegex(logged, r"communicator of 2 ranks on .*: 1 x in-process")
+
+    def test_bad_numbers_are_named_and_ignored(self):
+        ran = run(2, 10, NCCL_DEBUG="WARN", NCCL_BUFFSIZE="4M")
+        self.assertIn("NCCL WARN NCCL_BUFFSIZE is '4M'", ran.stdout)
+        self.assertIn("sum 2 2", ran.stdout)
+
+    def test_accepted(self):
+        text = run(2, 10, NCCL_DEBUG="INFO", NCCL_IB_HCA="mlx5", NCCL_WITHOUT_MEANING="1").stdout
+        self.assertIn("NCCL INFO NCCL_IB_HCA set by environment to mlx5; accepted without effect\n", text)
+        self.assertIn("NCCL INFO NCCL_WITHOUT_MEANING set by environment to 1, which this library does not know\n", text)
+        self.assertIn("sum 2 2", text)
+
+    def test_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "settings"
+            file.write_text("# a comment\nNCCL_DEBUG = VERSION\nNCCL_ALGO=Nothing # wrong on purpose\n")
+            ran = run(2, 10, NCCL_CONF_FILE=str(file))
+            self.assertIn("NCCL version", ran.stdout)
+            self.assertIn("error 4 NCCL_ALGO is 'Nothing'", ran.stdout)
+            self.assertEqual(run(2, 10, NCCL_CONF_FILE=str(file), NCCL_ALGO="Ring", NCCL_DEBUG="NONE").stdout, "sum 2 2\n",
+                             "a file does not override the environment")
+            (Path(folder) / ".nccl.conf").write_text("NCCL_PROTO=Nothing\n")
+            self.assertIn("error 4 NCCL_PROTO is 'Nothing'", run(2, 10, HOME=folder).stdout)
+            self.assertIn("NCCL_ALGO", run(2, 10, HOME=folder, NCCL_CONF_FILE=str(file)).stdout, "one or the other")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

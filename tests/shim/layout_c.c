@@ -1,0 +1,3 @@
+#include "layout_checks.h"
+
+int main(void) { return check_initialisers(); }

@@ -1,0 +1,181 @@
+// What settings become: structs of older headers, NCCL_ALGO, and the table of variables against its page.
+// `shim_settings_test --write PATH` writes docs/nccl-variables.md anew.
+#include "shim/settings.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+#include "shim/algorithms.h"
+#include "shim/variables.h"
+
+namespace treering::nccl {
+namespace {
+
+// A caller's struct as its release has it: its size, and bytes of padding that are not what a newer header expects.
+struct Caller {
+  unsigned version;
+  size_t bytes;   // of its struct
+  size_t fields;  // of those, up to here they are set
+};
+const Caller kCallers[] = {{NCCL_VERSION(2, 14, 3), 24, 20}, {NCCL_VERSION(2, 17, 1), 40, 40},
+                           {NCCL_VERSION(2, 18, 1), 48, 44}, {NCCL_VERSION(2, 25, 1), 48, 48},
+                           {NCCL_VERSION(2, 27, 3), 72, 72}, {NCCL_VERSION(2, 28, 9), 80, 80}};
+
+class OlderCallers : public ::testing::TestWithParam<Caller> {};
+
+TEST_P(OlderCallers, PaddingIsNotAField) {
+  const Caller caller = GetParam();
+  ncclConfig_t whole = NCCL_CONFIG_INITIALIZER;
+  whole.version = caller.version;
+  whole.size = caller.bytes;
+  whole.blocking = 0;
+  whole.maxCTAs = 3;
+  whole.netName = "net";
+  whole.trafficClass = 9;
+  whole.commName = "name";
+  whole.shrinkShare = 1;
+  whole.nvlsCTAs = 2;
+  whole.nChannelsPerNetPeer = 7;
+  // Exactly as many bytes as the caller has: reading further is for AddressSanitizer to find.
+  auto* memory = static_cast<unsigned char*>(std::malloc(caller.bytes));
+  std::memset(memory, 0x77, caller.bytes);
+  std::memcpy(memory, &whole, caller.fields);
+  ncclConfig_t full;
+  const Status status = read_config("test", reinterpret_cast<ncclConfig_t*>(memory), &full);
+  std::free(memory);
+  ASSERT_TRUE(status.ok()) << status.message();
+  const bool v17 = caller.version >= NCCL_VERSION(2, 17, 0), v25 = caller.version >= NCCL_VERSION(2, 25, 0);
+  const bool v27 = caller.version >= NCCL_VERSION(2, 27, 0), v28 = caller.version >= NCCL_VERSION(2, 28, 0);
+  EXPECT_EQ(full.blocking, 0);
+  EXPECT_EQ(full.cgaClusterSize, NCCL_CONFIG_UNDEF_INT);
+  EXPECT_EQ(full.maxCTAs, v17 ? 3 : NCCL_CONFIG_UNDEF_INT);
+  EXPECT_EQ(full.netName != nullptr, v17);
+  EXPECT_EQ(full.trafficClass, v25 ? 9 : NCCL_CONFIG_UNDEF_INT);
+  EXPECT_EQ(full.commName != nullptr, v27);
+  EXPECT_EQ(full.shrinkShare, v27 ? 1 : NCCL_CONFIG_UNDEF_INT);
+  EXPECT_EQ(full.nvlsCTAs, v27 ? 2 : NCCL_CONFIG_UNDEF_INT);
+  EXPECT_EQ(full.nChannelsPerNetPeer, v28 ? 7 : NCCL_CONFIG_UNDEF_INT);
+}
+
+INSTANTIATE_TEST_SUITE_P(Releases, OlderCallers, ::testing::ValuesIn(kCallers));
+
+TEST(Settings, NewerCallersMayHaveMore) {
+  struct {
+    ncclConfig_t known = NCCL_CONFIG_INITIALIZER;
+    int unknown[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+  } newer;
+  newer.known.size = sizeof newer;
+  newer.known.version = NCCL_VERSION(2, 31, 0);
+  newer.known.minCTAs = 1;
+  ncclConfig_t full;
+  ASSERT_TRUE(read_config("test", &newer.known, &full).ok());
+  EXPECT_EQ(full.minCTAs, 1);
+}
+
+TEST(Settings, WrongStructsAreRefused) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER, full;
+  config.magic = 0xcafebeee;
+  EXPECT_EQ(read_config("test", &config, &full).code(), trInvalidArgument);
+  config = NCCL_CONFIG_INITIALIZER;
+  config.size = 8;
+  EXPECT_EQ(read_config("test", &config, &full).code(), trInvalidArgument);
+  auto refused = [&](int ncclConfig_t::*field, int value) {
+    ncclConfig_t wrong = NCCL_CONFIG_INITIALIZER;
+    wrong.*field = value;
+    return read_config("test", &wrong, &full).code() == trInvalidArgument;
+  };
+  EXPECT_TRUE(refused(&ncclConfig_t::blocking, 2));
+  EXPECT_TRUE(refused(&ncclConfig_t::blocking, -1));
+  EXPECT_TRUE(refused(&ncclConfig_t::minCTAs, 0));
+  EXPECT_TRUE(refused(&ncclConfig_t::splitShare, 2));
+  EXPECT_TRUE(refused(&ncclConfig_t::CTAPolicy, 4));
+  EXPECT_FALSE(refused(&ncclConfig_t::trafficClass, -5));
+  config = NCCL_CONFIG_INITIALIZER;
+  config.minCTAs = 4;
+  config.maxCTAs = 2;
+  EXPECT_EQ(read_config("test", &config, &full).code(), trInvalidArgument);
+}
+
+TEST(Settings, ChannelsAndName) {
+  auto channels = [](int least, int most) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.minCTAs = least;
+    config.maxCTAs = most;
+    config.commName = "gradients";
+    Settings settings;
+    EXPECT_TRUE(resolve_settings("test", &config, &settings).ok());
+    EXPECT_STREQ(settings.config().name, "gradients");
+    EXPECT_EQ(settings.config().timeout_ms, 0) << "as with NCCL: no deadline";
+    return settings.config().channels;
+  };
+  const int undefined = NCCL_CONFIG_UNDEF_INT;
+  EXPECT_EQ(channels(undefined, undefined), TR_CONFIG_UNDEF_INT);
+  EXPECT_EQ(channels(3, undefined), 3);
+  EXPECT_EQ(channels(16, 32), 4);
+  EXPECT_EQ(channels(undefined, 1), 1);
+  EXPECT_EQ(channels(1, 32), TR_CONFIG_UNDEF_INT);
+}
+
+TEST(Algorithms, AreTranslated) {
+  auto translated = [](const char* text) {
+    std::string list;
+    const Status status = translate_algorithms("NCCL_ALGO", text, &list);
+    return status.ok() ? list : "error: " + status.message();
+  };
+  EXPECT_EQ(translated("Ring"), "allreduce:ring,broadcast:chain,allgather:ring,reduce-scatter:ring");
+  EXPECT_EQ(translated("TREE"), "allreduce:tree,broadcast:tree,reduce:tree");
+  EXPECT_EQ(translated("allreduce:tree;broadcast:ring"), "allreduce:tree,broadcast:chain");
+  EXPECT_EQ(translated("Ring,Tree"), "");
+  EXPECT_EQ(translated("^Tree"), "");
+  EXPECT_EQ(translated("NVLS,NVLSTree,CollnetDirect,CollnetChain,PAT"), "");
+  EXPECT_EQ(translated("allgather:tree"), "");
+  EXPECT_NE(translated("Rings").find("known are tree, ring"), std::string::npos);
+  EXPECT_NE(translated("allreduce:ring;reduces:tree").find("'reduces' is not a function"), std::string::npos);
+  EXPECT_TRUE(check_protocols("NCCL_PROTO", "^LL128").ok());
+  EXPECT_TRUE(check_protocols("NCCL_PROTO", "allreduce:LL,Simple;broadcast:Simple").ok());
+  EXPECT_FALSE(check_protocols("NCCL_PROTO", "LL256").ok());
+}
+
+TEST(Variables, PageEqualsTheTable) {
+  std::ifstream file(NCCL_VARIABLES_MD);
+  ASSERT_TRUE(file) << NCCL_VARIABLES_MD;
+  std::stringstream text;
+  text << file.rdbuf();
+  EXPECT_EQ(text.str(), variables_markdown())
+      << "write it anew with: shim_settings_test --write docs/nccl-variables.md";
+}
+
+// Those that users are known to set; each must be in the table.
+TEST(Variables, AllAreKnown) {
+  std::string known = " ";
+  for (const VariableRow& row : variable_table()) known += std::string(row.name) + " ";
+  for (
+      const std::string& name : split_list(
+          "DEBUG DEBUG_FILE DEBUG_SUBSYS SOCKET_IFNAME SOCKET_FAMILY SOCKET_NTHREADS NSOCKS_PERTHREAD IB_HCA IB_DISABLE "
+          "IB_GID_INDEX IB_TIMEOUT IB_RETRY_CNT IB_SL IB_TC IB_QPS_PER_CONNECTION NET CROSS_NIC NET_GDR_LEVEL ALGO PROTO "
+          "MIN_NCHANNELS MAX_NCHANNELS MIN_CTAS MAX_CTAS MIN_NRINGS MAX_NRINGS BUFFSIZE NTHREADS P2P_DISABLE P2P_LEVEL "
+          "SHM_DISABLE COMM_ID TOPO_FILE TOPO_DUMP_FILE GRAPH_FILE GRAPH_DUMP_FILE RINGS COMM_BLOCKING LAUNCH_MODE HOSTID "
+          "IGNORE_CPU_AFFINITY TUNER_PLUGIN RAS_ENABLE CONF_FILE",
+          ' '))
+    EXPECT_NE(known.find(" " + name + " "), std::string::npos) << name;
+}
+
+}  // namespace
+}  // namespace treering::nccl
+
+int main(int argc, char** argv) {
+  if (argc == 3 && std::strcmp(argv[1], "--write") == 0) {
+    std::ofstream file(argv[2]);
+    file << treering::nccl::variables_markdown();
+    if (file.flush()) return 0;
+    std::cerr << "error: cannot write \"" << argv[2] << "\"\n";
+    return 1;
+  }
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
