@@ -22,6 +22,8 @@ ncclResult_t result_of(trResult_t code) {
   switch (code) {
     case trSuccess:
       return ncclSuccess;
+    case trDeviceError:
+      return ncclUnhandledCudaError;
     case trSystemError:
       return ncclSystemError;
     case trInvalidArgument:

@@ -226,12 +226,17 @@ class CpuDevice : public Device {
   void give(DeviceStream stream, Work work) { of(stream).give(std::move(work)); }
   CpuStream& default_stream() {
     std::lock_guard lock(mutex_);
-    if (default_ == nullptr) default_ = std::make_unique<CpuStream>();
+    if (owner_ != getpid()) {
+      (void)default_.release();  // a forked child has the object, but not its thread
+      default_ = std::make_unique<CpuStream>();
+      owner_ = getpid();
+    }
     return *default_;
   }
   DeviceInfo info_;
   std::mutex mutex_;
   std::unique_ptr<CpuStream> default_;
+  pid_t owner_ = 0;
 };
 
 class CpuBackend : public DeviceBackend {

@@ -1,0 +1,198 @@
+// NCCL's interface on GPUs: the devices are the stand-ins of support/cpu_device.h.
+#include <atomic>
+
+#include "shim/helpers.h"
+#include "support/cpu_device.h"
+
+namespace treering::testing {
+namespace {
+
+constexpr int kRanks = 3;
+
+cudaStream_t as_cuda(DeviceStream stream) { return static_cast<cudaStream_t>(stream); }
+
+// One communicator over devices 0 to 2, a stream and two buffers of 1000 int32 on each.
+class ShimOnDevices : public ::testing::Test {
+ protected:
+  static constexpr size_t kCount = 1000;
+  ShimOnDevices() {
+    const int devices[kRanks] = {2, 0, 1};
+    EXPECT_NCCL(ncclCommInitAll(comms_, kRanks, devices));
+    for (int r = 0; r < kRanks; ++r) {
+      set_cpu_device(devices[r]);
+      streams_[r] = create_cpu_stream(devices[r]);
+      for (int** buffer : {&in_[r], &out_[r]}) {
+        void* memory = nullptr;
+        EXPECT_NCCL(ncclMemAlloc(&memory, kCount * kRanks * sizeof(int)));
+        *buffer = static_cast<int*>(memory);
+      }
+      for (size_t i = 0; i < kCount * kRanks; ++i) in_[r][i] = r + 1;
+    }
+  }
+  ~ShimOnDevices() override {
+    for (int r = 0; r < kRanks; ++r) {
+      EXPECT_TRUE(comms_[r] == nullptr || ncclCommDestroy(comms_[r]) == ncclSuccess);
+      destroy_cpu_stream(streams_[r]);
+      EXPECT_NCCL(ncclMemFree(in_[r]));
+      EXPECT_NCCL(ncclMemFree(out_[r]));
+    }
+  }
+  cudaStream_t stream(int r) const { return as_cuda(streams_[r]); }
+  void synchronize() {
+    for (DeviceStream stream : streams_) synchronize_cpu_stream(stream);
+  }
+  void expect(int r, size_t count, const std::function<int(size_t)>& value) const {
+    for (size_t i = 0; i < count; ++i) ASSERT_EQ(out_[r][i], value(i)) << "rank " << r << " element " << i;
+  }
+
+  ncclComm_t comms_[kRanks] = {};
+  DeviceStream streams_[kRanks] = {};
+  int *in_[kRanks] = {}, *out_[kRanks] = {};
+};
+
+TEST_F(ShimOnDevices, TellsTheDevice) {
+  for (int r = 0; r < kRanks; ++r) {
+    int device = -1;
+    ASSERT_NCCL(ncclCommCuDevice(comms_[r], &device));
+    EXPECT_EQ(device, (r + 2) % kRanks);
+  }
+}
+
+// Without a group, in one thread: a call returns before its peers have called.
+TEST_F(ShimOnDevices, CallsReturnAtOnceAndRunInStreamOrder) {
+  const auto add_one = [](void* argument) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    for (size_t i = 0; i < kCount; ++i) ++static_cast<int*>(argument)[i];
+  };
+  const uint64_t launched = cpu_launches();
+  for (int r = 0; r < kRanks; ++r) {
+    run_in_cpu_stream(streams_[r], add_one, in_[r]);
+    ASSERT_NCCL(ncclAllReduce(in_[r], out_[r], kCount, ncclInt32, ncclSum, comms_[r], stream(r)));
+    ASSERT_NCCL(ncclAllReduce(out_[r], out_[r], kCount, ncclInt32, ncclMax, comms_[r], stream(r)));
+  }
+  synchronize();
+  for (int r = 0; r < kRanks; ++r) expect(r, kCount, [](size_t) { return 9; });
+  EXPECT_EQ(cpu_launches() - launched, 2u * kRanks) << "by kernels";
+}
+
+TEST_F(ShimOnDevices, Collectives) {
+  const auto all = [&](const std::function<ncclResult_t(int, ncclComm_t, cudaStream_t)>& call) {
+    for (int r = 0; r < kRanks; ++r) ASSERT_NCCL(call(r, comms_[r], stream(r)));
+    synchronize();
+  };
+  all([&](int r, ncclComm_t c, cudaStream_t s) { return ncclAllGather(in_[r], out_[r], kCount, ncclInt32, c, s); });
+  for (int r = 0; r < kRanks; ++r)
+    expect(r, kCount * kRanks, [](size_t i) { return static_cast<int>(i / kCount) + 1; });
+  all([&](int r, ncclComm_t c, cudaStream_t s) {
+    return ncclReduceScatter(in_[r], out_[r], kCount, ncclInt32, ncclSum, c, s);
+  });
+  for (int r = 0; r < kRanks; ++r) expect(r, kCount, [](size_t) { return 6; });
+  all([&](int r, ncclComm_t c, cudaStream_t s) { return ncclBroadcast(in_[r], out_[r], kCount, ncclInt32, 1, c, s); });
+  for (int r = 0; r < kRanks; ++r) expect(r, kCount, [](size_t) { return 2; });
+  all([&](int r, ncclComm_t c, cudaStream_t s) {
+    return ncclReduce(in_[r], out_[r], kCount, ncclInt32, ncclProd, 2, c, s);
+  });
+  expect(2, kCount, [](size_t) { return 6; });
+  all([&](int r, ncclComm_t c, cudaStream_t s) { return ncclAlltoAll(in_[r], out_[r], kCount, ncclInt32, c, s); });
+  for (int r = 0; r < kRanks; ++r)
+    expect(r, kCount * kRanks, [](size_t i) { return static_cast<int>(i / kCount) + 1; });
+  all([&](int r, ncclComm_t c, cudaStream_t s) { return ncclGather(in_[r], out_[r], kCount, ncclInt32, 0, c, s); });
+  expect(0, kCount * kRanks, [](size_t i) { return static_cast<int>(i / kCount) + 1; });
+  all([&](int r, ncclComm_t c, cudaStream_t s) { return ncclScatter(in_[r], out_[r], kCount, ncclInt32, 1, c, s); });
+  for (int r = 0; r < kRanks; ++r) expect(r, kCount, [](size_t) { return 2; });
+}
+
+TEST_F(ShimOnDevices, GroupsOfSendsAndReceives) {
+  ASSERT_NCCL(ncclGroupStart());
+  for (int r = 0; r < kRanks; ++r)
+    for (int peer = 0; peer < kRanks; ++peer) {
+      ASSERT_NCCL(ncclSend(in_[r], kCount, ncclInt32, peer, comms_[r], stream(r)));
+      ASSERT_NCCL(
+          ncclRecv(out_[r] + static_cast<size_t>(peer) * kCount, kCount, ncclInt32, peer, comms_[r], stream(r)));
+    }
+  ASSERT_NCCL(ncclGroupEnd());
+  synchronize();
+  for (int r = 0; r < kRanks; ++r)
+    expect(r, kCount * kRanks, [](size_t i) { return static_cast<int>(i / kCount) + 1; });
+}
+
+// The scalar lies on the device and is written by the stream before the call.
+TEST_F(ShimOnDevices, PreMultipliedSumReadsItsScalarInStreamOrder) {
+  ncclRedOp_t ops[kRanks];
+  for (int r = 0; r < kRanks; ++r) {
+    run_in_cpu_stream(
+        streams_[r],
+        [](void* scalar) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(2));
+          *static_cast<int*>(scalar) = 10;
+        },
+        out_[r]);
+    ASSERT_NCCL(ncclRedOpCreatePreMulSum(&ops[r], out_[r], ncclInt32, ncclScalarDevice, comms_[r]));
+    ASSERT_NCCL(ncclAllReduce(in_[r], out_[r] + 1, kCount, ncclInt32, ops[r], comms_[r], stream(r)));
+    ASSERT_NCCL(ncclRedOpDestroy(ops[r], comms_[r]));
+  }
+  synchronize();
+  for (int r = 0; r < kRanks; ++r) expect(r, kCount, [](size_t i) { return i == 0 ? 10 : 60; });
+}
+
+TEST_F(ShimOnDevices, AbortEndsAKernelThatWaits) {
+  ASSERT_NCCL(ncclAllReduce(in_[0], out_[0], kCount, ncclInt32, ncclSum, comms_[0], stream(0)));
+  ASSERT_NCCL(ncclCommAbort(comms_[0]));
+  comms_[0] = nullptr;
+  synchronize_cpu_stream(streams_[0]);
+  ncclResult_t state = ncclSuccess;
+  ASSERT_NCCL(ncclCommGetAsyncError(comms_[1], &state));
+  EXPECT_EQ(state, ncclRemoteError);
+}
+
+TEST_F(ShimOnDevices, SplitsKeepTheDevice) {
+  ncclComm_t halves[kRanks] = {};
+  ASSERT_NCCL(ncclGroupStart());
+  for (int r = 0; r < kRanks; ++r) ASSERT_NCCL(ncclCommSplit(comms_[r], r == 0 ? 0 : 1, r, &halves[r], nullptr));
+  ASSERT_NCCL(ncclGroupEnd());
+  for (int r = 0; r < kRanks; ++r)
+    ASSERT_NCCL(ncclAllReduce(in_[r], out_[r], kCount, ncclInt32, ncclSum, halves[r], stream(r)));
+  synchronize();
+  expect(0, kCount, [](size_t) { return 1; });
+  for (int r : {1, 2}) expect(r, kCount, [](size_t) { return 5; });
+  for (ncclComm_t half : halves) EXPECT_NCCL(ncclCommDestroy(half));
+}
+
+// Ranks are processes, memory is opened by handles; then one of them is killed while the others' kernels wait for it.
+TEST(ShimOnDevicesOfProcesses, ExchangeAndNoticeADeath) {
+  constexpr size_t kMany = 300'000;
+  RankProcesses ranks(kRanks, [](int rank, const trUniqueId& id) -> int {
+    set_cpu_device(rank);
+    ncclComm_t comm = nullptr;
+    NCCL_CHECK(ncclCommInitRank(&comm, kRanks, as_nccl(id), rank));
+    DeviceStream stream = create_cpu_stream(rank);
+    void* memory = nullptr;
+    NCCL_CHECK(ncclMemAlloc(&memory, kMany * sizeof(int)));
+    auto* data = static_cast<int*>(memory);
+    for (size_t i = 0; i < kMany; ++i) data[i] = rank + static_cast<int>(i);
+    const uint64_t launched = cpu_launches();
+    NCCL_CHECK(ncclAllReduce(data, data, kMany, ncclInt32, ncclSum, comm, as_cuda(stream)));
+    synchronize_cpu_stream(stream);
+    RANK_EXPECT(cpu_launches() == launched + 1);
+    for (size_t i = 0; i < kMany; ++i) RANK_EXPECT(data[i] == 3 + 3 * static_cast<int>(i));
+    reached();
+    if (rank == 2) std::this_thread::sleep_for(std::chrono::seconds(100));
+    NCCL_CHECK(ncclAllReduce(data, data, kMany, ncclInt32, ncclSum, comm, as_cuda(stream)));
+    synchronize_cpu_stream(stream);
+    ncclResult_t state = ncclSuccess;
+    NCCL_CHECK(ncclCommGetAsyncError(comm, &state));
+    RANK_EXPECT(state == ncclRemoteError);
+    RANK_EXPECT(std::string(ncclGetLastError(comm)).find("rank 2") != std::string::npos);
+    NCCL_CHECK(ncclCommAbort(comm));
+    return 0;
+  });
+  for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(ranks.wait_until_reached(rank));
+  ASSERT_EQ(kill(ranks.pid(2), SIGKILL), 0);
+  for (int rank : {0, 1}) {
+    const RankResult result = ranks.wait(rank);
+    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ": " << result.output;
+  }
+}
+
+}  // namespace
+}  // namespace treering::testing
