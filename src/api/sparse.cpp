@@ -2,6 +2,7 @@
 #include "communicator/sparse.h"
 
 #include "api/common.h"
+#include "communicator/device_rank.h"
 #include "communicator/boxes.h"
 #include "core/types.h"
 
@@ -125,6 +126,11 @@ Status start_exchange(trExchange* exchange, const void* const* held_data, void* 
   }
   CommunicatorLease lease;
   TR_RETURN_IF_ERROR(lease.acquire(exchange->comm));
+  if (lease->device() != nullptr)
+    for (const auto& rows : exchange->rows)
+      if (!rows->pieces.empty() && DeviceRank::is_memory_of_device(rows->pieces[0].base))
+        return {trInvalidArgument, fmt::format("{}: {}_data[{}] is memory of a GPU; boxes take memory of the host",
+                                               kName, rows->transfer.send ? "held" : "needed", rows->box)};
   if (stream == 0) {
     if (lease->queued.load() != 0) Engine::instance().wait_idle(lease.get());
     return lease->run(exchange->operation);
@@ -197,6 +203,10 @@ trResult_t trSparseAllReduce(const int64_t* indices, const void* values, size_t 
       return null_argument(kName, out_indices == nullptr ? "out_indices" : "out_values");
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(lease.acquire(comm));
+    for (const void* buffer : {static_cast<const void*>(indices), values, static_cast<const void*>(out_indices),
+                               static_cast<const void*>(out_values)})
+      if (lease->device() != nullptr && DeviceRank::is_memory_of_device(buffer))
+        return {trInvalidArgument, fmt::format("{}: {} is memory of a GPU; give memory of the host", kName, buffer)};
     if (lease->queued.load() != 0) Engine::instance().wait_idle(lease.get());
     return sparse_allreduce(lease.get(), {indices, values, rows, row_elements, datatype, op}, out_indices, out_values,
                             capacity, out_rows);

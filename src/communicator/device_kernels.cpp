@@ -43,8 +43,10 @@ uint32_t threads_for(size_t bytes_of_block) {
 }  // namespace
 
 Status DeviceKernels::create(Communicator* communicator, Device* device, std::unique_ptr<DeviceLinks> links,
-                             std::shared_ptr<StagingMemory> memory, std::unique_ptr<DeviceKernels>* made) {
+                             std::shared_ptr<StagingMemory> memory, DeviceStream own_stream,
+                             std::unique_ptr<DeviceKernels>* made) {
   std::unique_ptr<DeviceKernels> kernels(new DeviceKernels(communicator, device, std::move(links), std::move(memory)));
+  kernels->own_stream_ = own_stream;
   void* status = nullptr;
   TR_RETURN_IF_ERROR(device->allocate_host(sizeof(cuda::DeviceStatus), &status));
   kernels->status_ = static_cast<cuda::DeviceStatus*>(status);
@@ -78,7 +80,7 @@ DeviceKernels::~DeviceKernels() {
 }
 
 bool DeviceKernels::takes(const Operation& operation) const {
-  if (operation.pairs) return operation.point_to_point || operation.collective == Collective::kAllToAll;
+  if (operation.pairs) return true;
   const bool user = operation.reduction != nullptr && operation.reduction->function != nullptr;
   const bool wide = communicator_->config().wide_partials && find_type(operation.type)->narrow_float;
   return !user && !wide && operation.blocks == nullptr && operation.pieces == nullptr &&
@@ -94,7 +96,8 @@ Status DeviceKernels::launch(const Operation& operation, DeviceStream stream) {
   call.depth = DeviceLinks::kDepth;
   call.slot_bytes = DeviceLinks::kSlotBytes;
   call.divisor = 1;
-  call.number = ++number_;
+  ++number_;
+  call.number = device_->is_capturing(stream) ? 0 : number_;
   if (operation.pairs) return launch_transfers(operation, stream, &call);
   return launch_collective(operation, stream, &call);
 }
@@ -129,8 +132,8 @@ Status DeviceKernels::compile(const cuda::DeviceChoice& choice, uint32_t root, C
   const size_t bytes = cuda::program_image(program, 0).size();
   TR_RETURN_IF_ERROR(device_->allocate(bytes, &made->image));
   const std::vector<std::byte> image = cuda::program_image(program, reinterpret_cast<uint64_t>(made->image));
-  Status status = device_->copy(made->image, image.data(), bytes, nullptr);
-  if (status.ok()) status = device_->synchronize(nullptr);
+  Status status = device_->copy(made->image, image.data(), bytes, own_stream_);
+  if (status.ok()) status = device_->synchronize(own_stream_);
   // As much scratch as the largest call needs: nothing is allocated later, when a stream may be captured.
   bool scratch = false;
   for (const Schedule& schedule : program.channels) scratch |= schedule.uses_scratch;
@@ -253,7 +256,11 @@ Status DeviceKernels::start(const cuda::DeviceCall& call, trDataType_t type, cud
   const bool captured = device_->is_capturing(stream);
   if (launched_any_ && stream != last_stream_ && !captured) TR_RETURN_IF_ERROR(device_->wait(stream, last_));
   TR_RETURN_IF_ERROR(device_->launch(call, type, protocol, threads, stream));
-  if (captured) return {};  // it runs when its graph does
+  if (captured) {  // it runs when its graph does: from now on there is always something to look after
+    captured_any_.store(true, std::memory_order_relaxed);
+    DeviceMonitor::instance().watch(this);
+    return {};
+  }
   for (uint32_t channel = 0; channel < call.channels; ++channel)
     launched_[channel].store(call.number, std::memory_order_relaxed);
   DeviceMonitor::instance().watch(this);
@@ -264,12 +271,25 @@ Status DeviceKernels::start(const cuda::DeviceCall& call, trDataType_t type, cud
 
 void DeviceKernels::abort() { __atomic_store_n(&status_->abort, 1u, __ATOMIC_RELEASE); }
 
+bool DeviceKernels::is_running(uint32_t* begun) const {
+  bool running = false;
+  *begun = 0;
+  for (uint32_t channel = 0; channel < links_->channels(); ++channel) {
+    const uint32_t ended = __atomic_load_n(&status_->turn_ended[channel], __ATOMIC_ACQUIRE);
+    const uint32_t turn = __atomic_load_n(&status_->turn_begun[channel], __ATOMIC_ACQUIRE);
+    running |= turn != ended;
+    *begun += turn;
+  }
+  return running;
+}
+
 bool DeviceKernels::is_idle() const {
-  for (uint32_t channel = 0; channel < cuda::kMaxDeviceChannels; ++channel) {
+  for (uint32_t channel = 0; channel < links_->channels(); ++channel) {
     const uint32_t launched = launched_[channel].load(std::memory_order_relaxed);
     if (static_cast<int32_t>(launched - __atomic_load_n(&status_->ended[channel], __ATOMIC_ACQUIRE)) > 0) return false;
   }
-  return true;
+  uint32_t begun = 0;
+  return !is_running(&begun);
 }
 
 bool DeviceKernels::wait_until_idle(std::chrono::milliseconds timeout) const {
@@ -283,11 +303,10 @@ bool DeviceKernels::wait_until_idle(std::chrono::milliseconds timeout) const {
 
 bool DeviceKernels::look() {
   const auto now = std::chrono::steady_clock::now();
-  const uint32_t begun = __atomic_load_n(&status_->begun, __ATOMIC_ACQUIRE);
-  if (is_idle()) return false;
+  if (is_idle()) return captured_any_.load(std::memory_order_relaxed);
   // A kernel that has not begun waits for its stream, which is nobody's fault.
-  const bool runs = static_cast<int32_t>(begun - __atomic_load_n(&status_->ended[0], __ATOMIC_ACQUIRE)) > 0;
-  if (begun != seen_begun_ || !runs) {
+  uint32_t begun = 0;
+  if (!is_running(&begun) || begun != seen_begun_) {
     seen_begun_ = begun;
     since_ = now;
   }

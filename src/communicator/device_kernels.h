@@ -23,7 +23,8 @@ namespace treering {
 class DeviceKernels {
  public:
   static Status create(Communicator* communicator, Device* device, std::unique_ptr<DeviceLinks> links,
-                       std::shared_ptr<StagingMemory> memory, std::unique_ptr<DeviceKernels>* made);
+                       std::shared_ptr<StagingMemory> memory, DeviceStream own_stream,
+                       std::unique_ptr<DeviceKernels>* made);
   // Ends what is under way.
   ~DeviceKernels();
   DeviceKernels(const DeviceKernels&) = delete;
@@ -57,15 +58,19 @@ class DeviceKernels {
                DeviceStream stream);
   const cuda::DeviceChoice& choose(const Operation& operation, size_t bytes, size_t element_bytes);
   bool is_idle() const;
+  // Sum over all channels: `begun` of launches that began; false when none of them runs.
+  bool is_running(uint32_t* begun) const;
 
   Communicator* communicator_;
   Device* device_;
   std::unique_ptr<DeviceLinks> links_;
   std::shared_ptr<StagingMemory> memory_;
   cuda::DeviceStatus* status_ = nullptr;  // that kernels and host see
+  DeviceStream own_stream_ = nullptr;     // for copies of the library's own
   DeviceEvent last_ = nullptr;            // behind the last launch
   DeviceStream last_stream_ = nullptr;
   bool launched_any_ = false;
+  std::atomic<bool> captured_any_{false};  // graphs launch kernels without a word
   uint32_t number_ = 0;
   std::array<std::atomic<uint32_t>, cuda::kMaxDeviceChannels> launched_{};  // number of the last on each channel
   std::map<Key, std::unique_ptr<Compiled>> compiled_;

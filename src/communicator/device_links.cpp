@@ -49,8 +49,14 @@ struct DeviceLinks::Card {
   DeviceHandle handle;
 };
 
-DeviceLinks::DeviceLinks(Device* device, uint32_t rank, uint32_t ranks, uint32_t channels)
-    : device_(device), rank_(rank), ranks_(ranks), channels_(channels), areas_(ranks), imported_(ranks) {}
+DeviceLinks::DeviceLinks(Device* device, DeviceStream stream, uint32_t rank, uint32_t ranks, uint32_t channels)
+    : device_(device),
+      stream_(stream),
+      rank_(rank),
+      ranks_(ranks),
+      channels_(channels),
+      areas_(ranks),
+      imported_(ranks) {}
 
 DeviceLinks::~DeviceLinks() {
   for (uint32_t peer = 0; peer < ranks_; ++peer)
@@ -91,8 +97,8 @@ size_t DeviceLinks::area_bytes() const {
   return reinterpret_cast<uintptr_t>(slots(start, channels_, 0));
 }
 
-Status DeviceLinks::create(Communicator* communicator, Device* device, std::unique_ptr<DeviceLinks>* made,
-                           std::string* why_not) {
+Status DeviceLinks::create(Communicator* communicator, Device* device, DeviceStream stream,
+                           std::unique_ptr<DeviceLinks>* made, std::string* why_not) {
   const uint32_t rank = communicator->rank(), ranks = communicator->ranks();
   const auto blocks = static_cast<uint32_t>(communicator->config().device_blocks);
   Card own{};
@@ -126,15 +132,15 @@ Status DeviceLinks::create(Communicator* communicator, Device* device, std::uniq
   }
   if (!why_not->empty()) return {};  // all ranks see the same cards
 
-  std::unique_ptr<DeviceLinks> links(new DeviceLinks(device, rank, ranks, channels));
+  std::unique_ptr<DeviceLinks> links(new DeviceLinks(device, stream, rank, ranks, channels));
   void* area = nullptr;
   Status status = device->allocate(links->area_bytes(), &area);
   links->area_ = static_cast<std::byte*>(area);
   links->peers_left_ = communicator->peers_left();
   randombytes_buf(&own.nonce, sizeof own.nonce);
   own.address = reinterpret_cast<uint64_t>(area);
-  if (status.ok()) status = device->copy(area, &own.nonce, sizeof own.nonce, nullptr);
-  if (status.ok()) status = device->synchronize(nullptr);
+  if (status.ok()) status = device->copy(area, &own.nonce, sizeof own.nonce, stream);
+  if (status.ok()) status = device->synchronize(stream);
   if (status.ok()) status = device->export_memory(area, &own.handle);
   if (!status.ok()) own.ordinal = -1;
   TR_RETURN_IF_ERROR(exchange());
@@ -173,8 +179,8 @@ Status DeviceLinks::prove(const std::vector<Card>& cards) {
       imported_[peer] = true;
     }
     uint64_t nonce = 0;
-    TR_RETURN_IF_ERROR(device_->copy(&nonce, areas_[peer], sizeof nonce, nullptr));
-    TR_RETURN_IF_ERROR(device_->synchronize(nullptr));
+    TR_RETURN_IF_ERROR(device_->copy(&nonce, areas_[peer], sizeof nonce, stream_));
+    TR_RETURN_IF_ERROR(device_->synchronize(stream_));
     if (nonce != card.nonce)
       return {trDeviceError, fmt::format("the memory of rank {}'s GPU reads {:#x}, not its nonce", peer, nonce)};
   }
@@ -202,8 +208,8 @@ Status DeviceLinks::fill_table() {
   void* table = nullptr;
   TR_RETURN_IF_ERROR(device_->allocate(links.size() * sizeof(cuda::Link), &table));
   table_ = static_cast<cuda::Link*>(table);
-  TR_RETURN_IF_ERROR(device_->copy(table_, links.data(), links.size() * sizeof(cuda::Link), nullptr));
-  return device_->synchronize(nullptr);
+  TR_RETURN_IF_ERROR(device_->copy(table_, links.data(), links.size() * sizeof(cuda::Link), stream_));
+  return device_->synchronize(stream_);
 }
 
 }  // namespace treering

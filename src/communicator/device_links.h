@@ -22,10 +22,10 @@ class Communicator;
 
 class DeviceLinks {
  public:
-  // Collective over the communicator: every rank calls it, with nullptr where it has no device. Afterwards either all
+  // Collective over the communicator: every rank calls it, with nullptr where it has no device. `stream` is the library's own. Afterwards either all
   // ranks have links or none: `why_not` says why.
-  static Status create(Communicator* communicator, Device* device, std::unique_ptr<DeviceLinks>* made,
-                       std::string* why_not);
+  static Status create(Communicator* communicator, Device* device, DeviceStream stream,
+                       std::unique_ptr<DeviceLinks>* made, std::string* why_not);
   ~DeviceLinks();
   DeviceLinks(const DeviceLinks&) = delete;
   DeviceLinks& operator=(const DeviceLinks&) = delete;
@@ -42,7 +42,7 @@ class DeviceLinks {
   cuda::Link* table() const { return table_; }
 
  private:
-  DeviceLinks(Device* device, uint32_t rank, uint32_t ranks, uint32_t channels);
+  DeviceLinks(Device* device, DeviceStream stream, uint32_t rank, uint32_t ranks, uint32_t channels);
   struct Card;
   size_t entry(uint32_t channel, uint32_t peer) const { return size_t{channel} * ranks_ + peer; }
   std::byte* flags(std::byte* area, uint32_t channel, uint32_t peer) const;
@@ -55,6 +55,7 @@ class DeviceLinks {
   Status fill_table();
 
   Device* device_;
+  DeviceStream stream_;  // for copies of its own
   uint32_t rank_, ranks_, channels_;
   std::byte* area_ = nullptr;
   std::function<bool()> peers_left_;

@@ -56,10 +56,12 @@ Status DeviceRank::create(Communicator* communicator, int ordinal, std::unique_p
   if (communicator->ranks() > 1) {  // also where the device failed: the others wait for this rank
     std::unique_ptr<DeviceLinks> links;
     Device* usable = status.ok() && rank != nullptr ? rank->device_ : nullptr;
-    Status linked = DeviceLinks::create(communicator, usable, &links, &why_not);
+    Status linked =
+        DeviceLinks::create(communicator, usable, usable == nullptr ? nullptr : rank->own_stream_, &links, &why_not);
     if (status.ok()) status = linked;
     if (status.ok() && links != nullptr)
-      status = DeviceKernels::create(communicator, usable, std::move(links), rank->memory_, &rank->kernels_);
+      status = DeviceKernels::create(communicator, usable, std::move(links), rank->memory_, rank->own_stream_,
+                                     &rank->kernels_);
   }
   TR_RETURN_IF_ERROR(status);
   if (communicator->rank() == 0 && communicator->ranks() > 1 && rank != nullptr)
@@ -97,6 +99,11 @@ bool any_buffer(const Operation& operation, Matches matches) {
 }
 
 }  // namespace
+
+bool DeviceRank::is_memory_of_device(const void* address) {
+  DeviceBackend* backend = device_backend(nullptr);
+  return address != nullptr && backend != nullptr && backend->device_of(address) >= 0;
+}
 
 bool DeviceRank::touches_device(const Operation& operation) const {
   return any_buffer(operation, [](const void* address) { return device_backend(nullptr)->device_of(address) >= 0; });

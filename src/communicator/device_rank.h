@@ -32,6 +32,7 @@ class DeviceRank {
   ~DeviceRank();
 
   Device* device() const { return device_; }
+  static bool is_memory_of_device(const void* address);
   // Whether a buffer of the operation is memory of a device.
   bool touches_device(const Operation& operation) const;
   bool touches_host(const Operation& operation) const;

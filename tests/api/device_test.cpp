@@ -365,6 +365,11 @@ TEST(DeviceArguments, WrongOnesAreNamed) {
 
   DeviceRanks ranks({0, -1});
   Buffer data(0, 10);
+  size_t rows = 0;
+  EXPECT_NE(error_of(trSparseAllReduce(reinterpret_cast<int64_t*>(data.data()), data.data(), 1, 1, trInt32, trSum,
+                                       nullptr, nullptr, 0, &rows, ranks.comm(0)))
+                .find("memory of a GPU"),
+            std::string::npos);
   trStream_t host = nullptr, wrong = nullptr;
   ASSERT_EQ(trStreamCreate(&host), trSuccess);
   ASSERT_EQ(trStreamFromCuda(&wrong, 1, nullptr), trSuccess);

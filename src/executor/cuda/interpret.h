@@ -51,20 +51,26 @@ class Interpreter {
       link.received = shared_.links[peer].received;
     }
     thread_.barrier();
-    if (thread_.index() == 0) store_flag(&call_.status->ended[block_], call_.number);
+    if (thread_.index() != 0) return;
+    store_flag(&call_.status->turn_ended[block_], turn(shared_.links[call_.rank].posted));
+    if (call_.number != 0) store_flag(&call_.status->ended[block_], call_.number);
   }
 
  private:
   static constexpr bool kSimple = kProtocol == DeviceProtocol::kSimple;
   using Storage = typename Number::Storage;
 
+  static TR_DEVICE uint32_t turn(uint64_t launches) { return static_cast<uint32_t>(launches); }
+
   TR_DEVICE void start() {
-    for (uint32_t peer = thread_.index(); peer < call_.ranks; peer += thread_.count())
+    for (uint32_t peer = thread_.index(); peer < call_.ranks; peer += thread_.count()) {
       shared_.links[peer] = call_.links[block_ * call_.ranks + peer];
+      // The link to itself carries nothing: it counts the launches.
+      if (peer == call_.rank) store_flag(&call_.status->turn_begun[block_], turn(++shared_.links[peer].posted));
+    }
     if (thread_.index() == 0) {
       shared_.stopped = load_flag(&call_.status->abort);
       shared_.chosen = 0;
-      if (block_ == 0) store_flag(&call_.status->begun, call_.number);
     }
     how_.op = call_.op;
     how_.divisor = 1;

@@ -106,8 +106,10 @@ struct DeviceStatus {
   uint32_t abort;  // by the host: every wait ends
   uint32_t failure;
   uint32_t peer;
-  uint32_t begun;                      // number of the last call that began
-  uint32_t ended[kMaxDeviceChannels];  // ... that ended on each channel
+  uint32_t reserved;
+  uint32_t ended[kMaxDeviceChannels];       // number of the last call that ended on each channel
+  uint32_t turn_begun[kMaxDeviceChannels];  // launches that began on each channel, those of graphs included
+  uint32_t turn_ended[kMaxDeviceChannels];
 };
 
 struct DeviceCall {
@@ -125,7 +127,7 @@ struct DeviceCall {
   uint64_t slot_bytes;  // of the Simple protocol
   uint32_t signature;   // of the call, 24 bits: both ends of a message must have the same
   uint32_t elides;      // steps without data are left out
-  uint32_t number;      // of the call, for the status
+  uint32_t number;      // of the call, for the status; 0: captured in a graph, which may run it often
   trRedOp_t op;
   uint32_t divisor;                 // applied to results: avg
   uint32_t scaled;                  // the input is multiplied by `scale`
