@@ -77,7 +77,7 @@ Status CudaDevice::open(const Driver& driver, int ordinal, CudaDevice** device) 
   TR_RETURN_IF_ERROR(
       driver.status(driver.cuDeviceGet(&handle, ordinal), fmt::format("cuDeviceGet of GPU {}", ordinal)));
   TR_RETURN_IF_ERROR(describe(driver, handle, &info));
-  // Never released: the device lives as long as the process. So retained last, where nothing else can fail but memory.
+  // From here on it stays: the device lives as long as the process.
   CUcontext context = nullptr;
   TR_RETURN_IF_ERROR(driver.status(driver.cuDevicePrimaryCtxRetain(&context, handle),
                                    fmt::format("cuDevicePrimaryCtxRetain of GPU {}", ordinal)));
@@ -85,6 +85,7 @@ Status CudaDevice::open(const Driver& driver, int ordinal, CudaDevice** device) 
   DeviceStream clearing = nullptr;
   if (Status status = made->create_stream(&clearing); !status.ok()) {
     delete made;
+    driver.cuDevicePrimaryCtxRelease(handle);
     return status;
   }
   made->clearing_ = stream_of(clearing);

@@ -1,0 +1,23 @@
+// The CUDA backend on the fake driver (fake_driver/fake_cuda.h).
+#pragma once
+
+#include <string>
+
+#include "executor/cuda/fake_driver/fake_cuda.h"
+#include "executor/device.h"
+
+namespace treering::cuda {
+
+// Opens libtreering-cuda of this build and asks it for its backend; `why_not`: what it said.
+DeviceBackend* open_cuda_backend(std::string* why_not, uint32_t version = kDeviceInterface);
+
+// Of this process. Before the first open_cuda_backend(): makes it the driver that is found.
+FakeCuda& fake_cuda();
+
+// Device `ordinal` of the backend on the fake driver; ends the process where there is none.
+Device* fake_device(int ordinal = 0);
+
+// A function of the fake driver itself.
+void* fake_function(const char* name);
+
+}  // namespace treering::cuda
