@@ -1,11 +1,7 @@
 #include "executor/cuda/fake_backend.h"
 
-#include <dlfcn.h>
-
 #include <cstdio>
 #include <cstdlib>
-
-#include "executor/cuda/fake_driver/fake_cuda.h"
 
 namespace treering::cuda {
 namespace {
@@ -15,32 +11,11 @@ namespace {
   std::abort();
 }
 
-void* open_library(const char* path) {
-  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) give_up(dlerror());
-  return library;
-}
-
-void* find(void* library, const char* name) {
-  void* found = dlsym(library, name);
-  if (found == nullptr) give_up(std::string("no function ") + name);
-  return found;
-}
-
 }  // namespace
-
-DeviceBackend* open_cuda_backend(std::string* why_not, uint32_t version) {
-  static void* library = open_library(TREERING_CUDA_LIBRARY);
-  char reason[512] = "unset";
-  const auto open = reinterpret_cast<OpenDeviceBackend>(find(library, kOpenDeviceBackend));
-  DeviceBackend* backend = open(version, reason, sizeof reason);
-  *why_not = reason;
-  return backend;
-}
 
 void* fake_function(const char* name) {
   static void* library = open_library(TREERING_FAKE_DRIVER);
-  return find(library, name);
+  return find_function(library, name);
 }
 
 FakeCuda& fake_cuda() {

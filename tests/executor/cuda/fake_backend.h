@@ -4,12 +4,9 @@
 #include <string>
 
 #include "executor/cuda/fake_driver/fake_cuda.h"
-#include "executor/device.h"
+#include "executor/cuda/open_backend.h"
 
 namespace treering::cuda {
-
-// Opens libtreering-cuda of this build and asks it for its backend; `why_not`: what it said.
-DeviceBackend* open_cuda_backend(std::string* why_not, uint32_t version = kDeviceInterface);
 
 // Of this process. Before the first open_cuda_backend(): makes it the driver that is found.
 FakeCuda& fake_cuda();

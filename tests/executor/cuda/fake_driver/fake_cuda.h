@@ -23,7 +23,7 @@ struct FakeCuda {
   bool unified_addresses = true;       // host memory has the same address on devices
   bool pointers_need_context = false;  // cuPointerGetAttributes without a context fails
   int kernel_threads = 512;            // CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK
-  size_t memory_bytes = size_t{768} << 20;
+  size_t memory_bytes = size_t{400} << 20;
   const void* managed = nullptr;  // an address that counts as managed memory of device 0
 
   void fail_next(const std::string& function, CUresult result) {
