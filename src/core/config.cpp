@@ -204,7 +204,8 @@ std::string options_markdown() {
                         row.documentation);
   text +=
       "\nOf the whole process, read once: `TREERING_DEBUG` (`ERROR`, `WARN` (default), `INFO`, `TRACE`) sets what is "
-      "logged, `TREERING_DEBUG_FILE` where to (default: standard error; `%p` becomes the process id).\n";
+      "logged, `TREERING_DEBUG_FILE` where to (default: standard error; `%p` becomes the process id). "
+      "`TREERING_CUDA_DRIVER` is the shared object that the CUDA driver is taken from (default: `libcuda.so.1`).\n";
   return text;
 }
 
