@@ -222,7 +222,7 @@ std::string options_markdown() {
       "\nOf the whole process, read once: `TREERING_DEBUG` (`ERROR`, `WARN` (default), `INFO`, `TRACE`) sets what is "
       "logged, `TREERING_DEBUG_FILE` where to (default: standard error; `%p` becomes the process id); "
       "`TREERING_DEVICE_LIBRARY` is the shared object through which GPUs are used (default: libtreering-cuda.so.0 beside "
-      "the library).\n";
+      "the library), `TREERING_CUDA_DRIVER` the one that the CUDA driver is taken from (default: `libcuda.so.1`).\n";
   return text;
 }
 

@@ -49,6 +49,11 @@ class Installed(unittest.TestCase):
             self.assertIn(name, names)
         self.assertFalse([n for n in names if n.endswith(".a") or n.endswith("_test")], "internals are installed")
 
+    def test_cuda_backend_lies_beside_the_library(self):
+        if not (BUILD / "src/libtreering-cuda.so").exists():
+            self.skipTest("built without CUDA")
+        self.assertTrue((self.library.parent / "libtreering-cuda.so.0").exists())
+
     def test_symbols(self):
         lines = run("nm", "-D", "--defined-only", self.library).splitlines()
         names = [line.split()[-1].split("@")[0] for line in lines]

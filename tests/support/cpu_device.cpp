@@ -173,10 +173,15 @@ class CpuDevice : public Device {
 
   Status create_stream(DeviceStream* stream) override { return *stream = new CpuStream, Status(); }
   Status destroy_stream(DeviceStream stream) override { return delete static_cast<CpuStream*>(stream), Status(); }
-  Status create_event(DeviceEvent* event) override { return *event = new CpuEvent, Status(); }
-  Status destroy_event(DeviceEvent event) override { return delete static_cast<CpuEvent*>(event), Status(); }
+  // A stream may still be on its way to the event when it is destroyed.
+  using EventHandle = std::shared_ptr<CpuEvent>;
+  Status create_event(DeviceEvent* event) override {
+    *event = new EventHandle(std::make_shared<CpuEvent>());
+    return {};
+  }
+  Status destroy_event(DeviceEvent event) override { return delete static_cast<EventHandle*>(event), Status(); }
   Status record(DeviceEvent handle, DeviceStream stream) override {
-    auto* event = static_cast<CpuEvent*>(handle);
+    const EventHandle event = *static_cast<EventHandle*>(handle);
     std::lock_guard lock(event->mutex);
     const uint64_t mark = ++event->recorded;
     give(stream, [event, mark] {
@@ -187,7 +192,7 @@ class CpuDevice : public Device {
     return {};
   }
   Status wait(DeviceStream stream, DeviceEvent handle) override {
-    auto* event = static_cast<CpuEvent*>(handle);
+    const EventHandle event = *static_cast<EventHandle*>(handle);
     std::lock_guard lock(event->mutex);
     give(stream, [event, mark = event->recorded] {
       std::unique_lock held(event->mutex);

@@ -20,7 +20,10 @@ struct BlockShared {
   std::byte* messages_out[kMaxDeviceRanks];
   uint64_t in_flags[kMaxDeviceRanks];
   uint64_t out_flags[kMaxDeviceRanks];
-  uint32_t stopped;  // a wait was ended, or the calls differ
+  // A wait was ended, or the calls differ: `stopped` is set before the first barrier of a step and read behind it, `failed`
+  // between the two and read behind the second, so that all threads see the same and leave together.
+  uint32_t stopped;
+  uint32_t failed;
   uint32_t chosen;   // the lane that moves next
   uint64_t lane_done[kMaxLanesOfBlock];
   alignas(16) std::byte program[kCachedBytes];
@@ -70,6 +73,7 @@ class Interpreter {
     }
     if (thread_.index() == 0) {
       shared_.stopped = load_flag(&call_.status->abort);
+      shared_.failed = 0;
       shared_.chosen = 0;
     }
     how_.op = call_.op;
@@ -121,9 +125,13 @@ class Interpreter {
     wait_for_peers(at, step);
     thread_.barrier();
     if (shared_.stopped != 0) return false;
-    if (!move_pieces(at, step, slice)) stop(DeviceFailure::kAborted, call_.rank);
+    if (!move_pieces(at, step, slice)) {
+      store_shared(&shared_.failed, 1);
+      report(DeviceFailure::kAborted, call_.rank);
+    }
     thread_.lose_time();
     thread_.barrier();
+    if (shared_.failed != 0) return false;
     tell_peers(at, step);
     return true;
   }
@@ -254,6 +262,9 @@ class Interpreter {
 
   TR_DEVICE void stop(DeviceFailure failure, uint32_t peer) {
     store_shared(&shared_.stopped, 1);
+    report(failure, peer);
+  }
+  TR_DEVICE void report(DeviceFailure failure, uint32_t peer) {
     store_flag(&call_.status->peer, peer);
     store_flag(&call_.status->failure, static_cast<uint32_t>(failure));
   }

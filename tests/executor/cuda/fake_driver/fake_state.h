@@ -1,0 +1,59 @@
+// What the files of the fake driver share.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "executor/cuda/fake_driver/fake_cuda.h"
+
+struct CUctx_st {
+  int device;
+};
+
+// Work in the order in which it was given, done by a thread.
+struct CUstream_st {
+  explicit CUstream_st(int device);
+  ~CUstream_st();  // when everything is done
+  void put(std::function<void()> work);
+  void drain();
+
+  const int device;
+  bool capturing = false;
+  std::vector<std::function<void()>> captured;
+
+ private:
+  void serve();
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> work_;
+  bool busy_ = false, ending_ = false;
+  std::thread thread_;
+};
+
+namespace treering::cuda {
+
+FakeCuda& fake();
+// Counts the call; the error that a test wants of it, if any.
+CUresult enter(const char* function);
+// The device of the calling thread's context, -1: it has none.
+int current_device();
+// Whether the bytes are memory that kernels and copies of the current device may use.
+bool is_usable(CUdeviceptr at, size_t bytes);
+// The stream, or the default stream of the current device; nullptr: a stream of another device.
+CUstream find_stream(CUstream stream);
+
+}  // namespace treering::cuda
+
+#define TR_ENTER(name) \
+  if (const CUresult entered = treering::cuda::enter(#name); entered != CUDA_SUCCESS) return entered
+#define TR_ENTER_CONTEXT(name) \
+  TR_ENTER(name);              \
+  if (treering::cuda::current_device() < 0) return CUDA_ERROR_INVALID_CONTEXT
+#define TR_ENTER_STREAM(name, stream) \
+  TR_ENTER_CONTEXT(name);             \
+  if ((stream = treering::cuda::find_stream(stream)) == nullptr) return CUDA_ERROR_INVALID_HANDLE

@@ -1,0 +1,276 @@
+// The fake driver's streams, events, modules, launches and graphs.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <memory>
+
+#include "executor/cuda/cpu_kernels.h"
+#include "executor/cuda/fake_driver/fake_state.h"
+#include "executor/cuda/kernels.h"
+
+using namespace treering::cuda;
+
+struct CUevent_st {
+  std::mutex mutex;
+  std::condition_variable changed;
+  uint64_t recorded = 0, reached = 0;
+};
+struct CUmod_st {
+  int device;
+};
+struct CUfunc_st {
+  int device;
+  trDataType_t type;
+  DeviceProtocol protocol;
+};
+struct CUgraph_st {
+  std::vector<std::function<void()>> work;
+};
+struct CUgraphExec_st {
+  std::vector<std::function<void()>> work;
+};
+
+CUstream_st::CUstream_st(int of) : device(of), thread_([this] { serve(); }) {}
+
+CUstream_st::~CUstream_st() {
+  {
+    std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void CUstream_st::put(std::function<void()> work) {
+  if (capturing) return captured.push_back(std::move(work));
+  {
+    std::lock_guard lock(mutex_);
+    work_.push_back(std::move(work));
+  }
+  changed_.notify_all();
+}
+
+void CUstream_st::drain() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return work_.empty() && !busy_; });
+}
+
+void CUstream_st::serve() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return !work_.empty() || ending_; });
+    if (work_.empty()) return;
+    const auto work = std::move(work_.front());
+    work_.pop_front();
+    busy_ = true;
+    lock.unlock();
+    work();
+    lock.lock();
+    busy_ = false;
+    changed_.notify_all();
+  }
+}
+
+namespace {
+
+constexpr uint32_t kThreadsOfBlock = 2;  // instead of what a launch says
+constexpr uint32_t kFatbinMagic = 0xba55ed50;
+
+// "treering_<name>_<protocol>"
+bool parse_kernel(const std::string& name, CUfunc_st* function) {
+  const std::string prefix = "treering_";
+  const size_t last = name.rfind('_');
+  if (name.rfind(prefix, 0) != 0 || last <= prefix.size()) return false;
+  const std::string type = name.substr(prefix.size(), last - prefix.size()), protocol = name.substr(last + 1);
+  if (protocol == "ll")
+    function->protocol = DeviceProtocol::kLl;
+  else if (protocol == "ll128")
+    function->protocol = DeviceProtocol::kLl128;
+  else if (protocol == "simple")
+    function->protocol = DeviceProtocol::kSimple;
+  else
+    return false;
+#define TR_ROW(code, row, ...) \
+  if (type == #row) return function->type = code, true;
+  TR_DEVICE_TYPES(TR_ROW)
+#undef TR_ROW
+  return false;
+}
+
+}  // namespace
+
+namespace treering::cuda {
+
+CUstream find_stream(CUstream stream) {
+  static std::mutex mutex;
+  static std::map<int, CUstream> defaults;
+  const int device = current_device();
+  if (stream != nullptr) return stream->device == device ? stream : nullptr;
+  std::lock_guard lock(mutex);
+  CUstream& made = defaults[device];
+  if (made == nullptr) made = new CUstream_st(device);
+  return made;
+}
+
+}  // namespace treering::cuda
+
+extern "C" {
+
+CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
+  TR_ENTER_CONTEXT(cuStreamCreate);
+  if (flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
+  *stream = new CUstream_st(current_device());
+  ++fake().streams;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamDestroy(CUstream stream) {
+  TR_ENTER_STREAM(cuStreamDestroy, stream);
+  delete stream;
+  --fake().streams;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamSynchronize(CUstream stream) {
+  TR_ENTER_STREAM(cuStreamSynchronize, stream);
+  stream->drain();
+  return CUDA_SUCCESS;
+}
+CUresult cuEventCreate(CUevent* event, unsigned flags) {
+  TR_ENTER_CONTEXT(cuEventCreate);
+  if (flags != CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_INVALID_VALUE;
+  *event = new CUevent_st();
+  ++fake().events;
+  return CUDA_SUCCESS;
+}
+CUresult cuEventDestroy(CUevent event) {
+  TR_ENTER(cuEventDestroy);
+  delete event;
+  --fake().events;
+  return CUDA_SUCCESS;
+}
+CUresult cuEventRecord(CUevent event, CUstream stream) {
+  TR_ENTER_STREAM(cuEventRecord, stream);
+  std::lock_guard lock(event->mutex);
+  const uint64_t turn = ++event->recorded;
+  stream->put([event, turn] {
+    std::lock_guard reached(event->mutex);
+    event->reached = std::max(event->reached, turn);
+    event->changed.notify_all();
+  });
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
+  TR_ENTER_STREAM(cuStreamWaitEvent, stream);
+  std::lock_guard lock(event->mutex);
+  stream->put([event, turn = event->recorded] {
+    std::unique_lock waiting(event->mutex);
+    event->changed.wait(waiting, [&] { return event->reached >= turn; });
+  });
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
+  TR_ENTER_STREAM(cuStreamWaitValue32, stream);
+  if (flags != CU_STREAM_WAIT_VALUE_GEQ) return CUDA_ERROR_NOT_SUPPORTED;
+  stream->put([at = reinterpret_cast<const uint32_t*>(address), value] {
+    while (static_cast<int32_t>(__atomic_load_n(at, __ATOMIC_ACQUIRE) - value) < 0)
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+  });
+  return CUDA_SUCCESS;
+}
+CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t bytes, CUstream stream) {
+  TR_ENTER_STREAM(cuMemsetD8Async, stream);
+  if (!is_usable(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  stream->put([=] { std::memset(reinterpret_cast<void*>(address), value, bytes); });
+  return CUDA_SUCCESS;
+}
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  TR_ENTER_STREAM(cuMemcpyAsync, stream);
+  if (!is_usable(to, bytes) || !is_usable(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  stream->put([=] { std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); });
+  return CUDA_SUCCESS;
+}
+CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) {
+  TR_ENTER_STREAM(cuLaunchHostFunc, stream);
+  stream->put([=] { function(argument); });
+  return CUDA_SUCCESS;
+}
+
+CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+  TR_ENTER_CONTEXT(cuModuleLoadData);
+  if (*static_cast<const uint32_t*>(image) != kFatbinMagic) return CUDA_ERROR_INVALID_IMAGE;
+  *module = new CUmod_st{current_device()};
+  ++fake().modules;
+  return CUDA_SUCCESS;
+}
+CUresult cuModuleUnload(CUmodule module) {
+  TR_ENTER_CONTEXT(cuModuleUnload);
+  delete module;
+  --fake().modules;
+  return CUDA_SUCCESS;
+}
+CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
+  TR_ENTER_CONTEXT(cuModuleGetFunction);
+  auto made = std::make_unique<CUfunc_st>();
+  made->device = module->device;
+  if (!parse_kernel(name, made.get())) return CUDA_ERROR_NOT_FOUND;
+  *function = made.release();
+  return CUDA_SUCCESS;
+}
+CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction) {
+  TR_ENTER_CONTEXT(cuFuncGetAttribute);
+  if (attribute != CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK) return CUDA_ERROR_INVALID_VALUE;
+  *value = fake().kernel_threads;
+  return CUDA_SUCCESS;
+}
+CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned y, unsigned z, unsigned threads, unsigned ty,
+                        unsigned tz, unsigned shared_bytes, CUstream stream, void** parameters, void** extra) {
+  TR_ENTER_STREAM(cuLaunchKernel, stream);
+  DeviceCall call;
+  std::memcpy(&call, parameters[0], sizeof call);
+  if (function->device != current_device()) return CUDA_ERROR_INVALID_HANDLE;
+  if (blocks == 0 || blocks != call.channels || threads > 512 || y * z * ty * tz != 1 || shared_bytes != 0 ||
+      extra != nullptr)
+    return CUDA_ERROR_INVALID_VALUE;
+  stream->put([call, f = *function] { launch_on_cpu(call, f.type, f.protocol, kThreadsOfBlock, 0); });
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+  TR_ENTER_STREAM(cuStreamIsCapturing, stream);
+  *status = stream->capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) {
+  TR_ENTER_STREAM(cuStreamBeginCapture, stream);
+  stream->capturing = true;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  TR_ENTER_STREAM(cuStreamEndCapture, stream);
+  *graph = new CUgraph_st{std::move(stream->captured)};
+  stream->captured.clear();
+  stream->capturing = false;
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphInstantiate(CUgraphExec* made, CUgraph graph, unsigned long long) {
+  TR_ENTER_CONTEXT(cuGraphInstantiate);
+  *made = new CUgraphExec_st{graph->work};
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
+  TR_ENTER_STREAM(cuGraphLaunch, stream);
+  for (const auto& work : graph->work) stream->put(work);
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphDestroy(CUgraph graph) {
+  TR_ENTER(cuGraphDestroy);
+  delete graph;
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphExecDestroy(CUgraphExec graph) {
+  TR_ENTER(cuGraphExecDestroy);
+  delete graph;
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

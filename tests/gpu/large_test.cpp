@@ -1,0 +1,187 @@
+// Allreduce of 1 B to 1 GiB against a reference in float64, as far as the memory goes; and launches in graphs.
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include <cuda.h>
+
+#include "executor/cuda/open_backend.h"
+#include "gpu/gpu_test.h"
+
+namespace treering::cuda {
+namespace {
+
+constexpr uint32_t kRanks = 2;
+constexpr uint32_t kChannels = 8;
+
+GpuSettings settings() {
+  return {.ranks = kRanks,
+          .channels = kChannels,
+          .depth = 4,
+          .threads = 512,
+          .slot_bytes = 128 << 10,
+          .min_slice_bytes = 16 << 10};
+}
+
+// In [-1, 1), and different for every rank and element.
+float value_of(uint32_t rank, size_t i) {
+  auto bits = static_cast<uint32_t>(i * 2654435761u + rank * 0x9e3779b9u);
+  bits ^= bits >> 15;
+  bits *= 0x2c1b3c6du;
+  return static_cast<float>(static_cast<int32_t>(bits)) * 0x1p-31f;
+}
+
+const Algorithm* algorithm(const char* name) {
+  const Algorithm* found = nullptr;
+  EXPECT_TRUE(find_algorithm(Collective::kAllReduce, name, &found).ok());
+  return found;
+}
+
+void check_floats(DeviceProtocol protocol, size_t count) {
+  const size_t bytes = count * sizeof(float);
+  Gpus gpus(gpu(), settings());
+  GpuJob job{.algorithm = algorithm("two-shot"), .protocol = protocol, .count = count, .type = trFloat32};
+  std::vector<Allocation> memory;
+  std::vector<float> host(count);
+  for (uint32_t rank = 0; rank < kRanks; ++rank) {
+    for (size_t i = 0; i < count; ++i) host[i] = value_of(rank, i);
+    job.inputs.push_back(memory.emplace_back(gpu(), bytes).data());
+    gpu()->copy(memory.back().data(), host.data(), bytes);
+    job.outputs.push_back(memory.emplace_back(gpu(), bytes).data());
+  }
+  ASSERT_EQ(gpus.run(job), "") << name_of(protocol) << " " << bytes << " bytes";
+  for (uint32_t rank = 0; rank < kRanks; ++rank) {
+    gpu()->copy(host.data(), job.outputs[rank], bytes);
+    for (size_t i = 0; i < count; ++i) {
+      double sum = 0, magnitudes = 0;
+      for (uint32_t r = 0; r < kRanks; ++r) {
+        sum += value_of(r, i);
+        magnitudes += std::abs(value_of(r, i));
+      }
+      ASSERT_LE(std::abs(host[i] - sum), magnitudes * kRanks * 0x1p-24)
+          << name_of(protocol) << " " << bytes << " bytes, rank " << rank << " element " << i;
+    }
+  }
+}
+
+TEST(GpuSizes, OneByte) {
+  Gpus gpus(gpu(), settings());
+  for (DeviceProtocol protocol : kAllProtocols) {
+    uint8_t inputs[kRanks] = {200, 57}, outputs[kRanks] = {};
+    GpuJob job{.algorithm = algorithm("two-shot"), .protocol = protocol, .count = 1, .type = trUint8};
+    job.input_bytes = job.output_bytes = 1;
+    for (uint32_t rank = 0; rank < kRanks; ++rank) {
+      job.inputs.push_back(reinterpret_cast<const std::byte*>(&inputs[rank]));
+      job.outputs.push_back(reinterpret_cast<std::byte*>(&outputs[rank]));
+    }
+    ASSERT_EQ(gpus.run(job), "");
+    for (uint8_t output : outputs) EXPECT_EQ(output, 1) << name_of(protocol);
+  }
+}
+
+TEST(GpuSizes, FourBytesToOneGibibyte) {
+  size_t largest = 0;
+  for (size_t bytes : {size_t{4}, size_t{20}, size_t{1000}, size_t{4096}, size_t{65540}, size_t{1} << 20,
+                       (size_t{16} << 20) + 12, size_t{64} << 20, size_t{256} << 20, size_t{1} << 30}) {
+    for (DeviceProtocol protocol : kAllProtocols) {
+      // Protocols for small messages, where they are used and well beyond.
+      if (protocol == DeviceProtocol::kLl && bytes > 1 << 20) continue;
+      if (protocol == DeviceProtocol::kLl128 && bytes > 64 << 20) continue;
+      try {
+        ASSERT_NO_FATAL_FAILURE(check_floats(protocol, bytes / 4));
+        largest = bytes;
+      } catch (const std::bad_alloc&) {
+        std::printf("the memory goes up to %zu bytes\n", largest);
+        EXPECT_GE(largest, size_t{1} << 20);
+        return;
+      }
+    }
+  }
+}
+
+#define TR_NAME_OF(name) #name
+#define TR_SYMBOL(name) TR_NAME_OF(name)
+#define TR_CALL(name) reinterpret_cast<decltype(&name)>(find_function(library_, TR_SYMBOL(name)))
+
+// The functions of the driver for graphs, which are no part of executor/device.h: capturing is the caller's.
+class Graphs {
+ public:
+  Graphs() {
+    const char* chosen = std::getenv("TREERING_CUDA_DRIVER");
+    library_ = open_library(chosen != nullptr ? chosen : "libcuda.so.1");
+    CUdevice device = 0;
+    EXPECT_EQ(TR_CALL(cuDeviceGet)(&device, 0), CUDA_SUCCESS);
+    EXPECT_EQ(TR_CALL(cuDevicePrimaryCtxRetain)(&context_, device), CUDA_SUCCESS);
+    EXPECT_EQ(TR_CALL(cuCtxPushCurrent)(context_), CUDA_SUCCESS);
+  }
+  ~Graphs() { TR_CALL(cuCtxPopCurrent)(&context_); }
+
+  void begin(DeviceStream stream) {
+    ASSERT_EQ(TR_CALL(cuStreamBeginCapture)(static_cast<CUstream>(stream), CU_STREAM_CAPTURE_MODE_GLOBAL),
+              CUDA_SUCCESS);
+  }
+  CUgraphExec end(DeviceStream stream) {
+    CUgraph graph = nullptr;
+    CUgraphExec made = nullptr;
+    EXPECT_EQ(TR_CALL(cuStreamEndCapture)(static_cast<CUstream>(stream), &graph), CUDA_SUCCESS);
+    EXPECT_EQ(TR_CALL(cuGraphInstantiate)(&made, graph, 0), CUDA_SUCCESS);
+    EXPECT_EQ(TR_CALL(cuGraphDestroy)(graph), CUDA_SUCCESS);
+    return made;
+  }
+  void launch(CUgraphExec graph, DeviceStream stream) {
+    ASSERT_EQ(TR_CALL(cuGraphLaunch)(graph, static_cast<CUstream>(stream)), CUDA_SUCCESS);
+  }
+  void destroy(CUgraphExec graph) { EXPECT_EQ(TR_CALL(cuGraphExecDestroy)(graph), CUDA_SUCCESS); }
+
+ private:
+  void* library_ = nullptr;
+  CUcontext context_ = nullptr;
+};
+
+// The counters of the FIFOs lie in memory of the GPU: a launch is repeated as it was captured.
+TEST(GpuGraphs, CapturedLaunchesAreReplayed) {
+  constexpr size_t kCount = 5000;
+  for (DeviceProtocol protocol : kAllProtocols) {
+    Gpus gpus(gpu(), settings());
+    GpuJob job{.algorithm = algorithm("two-shot"), .protocol = protocol, .count = kCount};
+    std::vector<Allocation> memory;
+    for (uint32_t rank = 0; rank < kRanks; ++rank) {
+      job.inputs.push_back(memory.emplace_back(gpu(), kCount * 4).data());
+      job.outputs.push_back(memory.emplace_back(gpu(), kCount * 4).data());
+    }
+    Prepared prepared;
+    ASSERT_EQ(gpus.prepare(job, &prepared), "");
+    // Once without a graph: kernels are loaded before something captures.
+    ASSERT_EQ(gpus.launch(prepared), "");
+    Graphs graphs;
+    std::vector<CUgraphExec> captured;
+    for (uint32_t rank = 0; rank < kRanks; ++rank) {
+      DeviceStream stream = gpu()->stream(rank);
+      EXPECT_FALSE(gpu()->device().is_capturing(stream));
+      ASSERT_NO_FATAL_FAILURE(graphs.begin(stream));
+      EXPECT_TRUE(gpu()->device().is_capturing(stream));
+      EXPECT_TRUE(
+          gpu()->device().launch(prepared.calls[rank], prepared.type, protocol, gpus.settings().threads, stream).ok());
+      captured.push_back(graphs.end(stream));
+    }
+    std::vector<int32_t> host(kCount);
+    for (int replay = 0; replay < 10; ++replay) {
+      for (uint32_t rank = 0; rank < kRanks; ++rank) {
+        for (size_t i = 0; i < kCount; ++i) host[i] = static_cast<int32_t>(i * (rank + 1)) + replay;
+        gpu()->copy(const_cast<std::byte*>(job.inputs[rank]), host.data(), kCount * 4);
+      }
+      for (uint32_t rank = 0; rank < kRanks; ++rank) graphs.launch(captured[rank], gpu()->stream(rank));
+      ASSERT_EQ(gpu()->finish(prepared.calls), "") << name_of(protocol) << " replay " << replay;
+      for (uint32_t rank = 0; rank < kRanks; ++rank) {
+        gpu()->copy(host.data(), job.outputs[rank], kCount * 4);
+        for (size_t i = 0; i < kCount; ++i)
+          ASSERT_EQ(host[i], static_cast<int32_t>(3 * i) + 2 * replay)
+              << name_of(protocol) << " replay " << replay << " rank " << rank << " element " << i;
+      }
+    }
+    for (CUgraphExec graph : captured) graphs.destroy(graph);
+  }
+}
+
+}  // namespace
+}  // namespace treering::cuda
