@@ -41,6 +41,9 @@ Status Batch::prepare(bool kept) {
         task->communicator = &communicator;
         task->operation = std::move(operation);
       }
+    if (on_device)
+      for (const Operation& operation : entry->operations)
+        TR_RETURN_IF_ERROR(communicator.device()->prepare(operation));
     entry->lease.release();
   }
   return {};

@@ -108,6 +108,7 @@ const cuda::DeviceChoice& DeviceKernels::choose(const Operation& operation, size
   if (choice.algorithm != nullptr) return choice;
   cuda::DeviceQuestion question{operation.collective, communicator_->ranks(),  band,
                                 element_bytes,        DeviceLinks::kSlotBytes, links_->channels()};
+  question.keeps_lines = links_->keep_lines();
   question.rank_ordered = communicator_->config().deterministic;
   question.forced = forced_algorithm(communicator_->config().algorithm, operation.collective);
   choice = cuda::choose_for_device(question);
@@ -151,28 +152,47 @@ Status DeviceKernels::compile(const cuda::DeviceChoice& choice, uint32_t root, C
   return {};
 }
 
-Status DeviceKernels::launch_collective(const Operation& operation, DeviceStream stream, cuda::DeviceCall* call) {
+Status DeviceKernels::resolve(const Operation& operation, Resolved* resolved) {
   const CollectiveInfo& info = info_of(operation.collective);
   const size_t size = find_type(operation.type)->size;
   // What only moves are bytes.
-  const size_t element_bytes = info.reduces ? size : 1;
+  resolved->element_bytes = info.reduces ? size : 1;
+  resolved->type = !info.reduces || operation.type == trBool ? trUint8 : operation.type;
+  const uint32_t ranks = communicator_->ranks();
+  resolved->choice = &choose(operation, operation.elements(ranks) * size, resolved->element_bytes);
+  if (resolved->choice->algorithm == nullptr)
+    return {trInternalError, fmt::format("no algorithm of {} fits {} GPUs", info.name, ranks)};
+  return compile(*resolved->choice, info.rooted ? operation.root : 0, &resolved->compiled);
+}
+
+// Loading a kernel and allocating may wait for kernels that run, which may wait for this rank.
+Status DeviceKernels::prepare(const Operation& operation) {
+  Resolved resolved{};
+  cuda::DeviceCall nothing{};
+  if (operation.pairs)
+    return device_->launch(nothing, trUint8, cuda::DeviceProtocol::kSimple, kMostThreads, own_stream_);
+  TR_RETURN_IF_ERROR(resolve(operation, &resolved));
+  return device_->launch(nothing, resolved.type, resolved.choice->protocol, kMostThreads, own_stream_);
+}
+
+Status DeviceKernels::launch_collective(const Operation& operation, DeviceStream stream, cuda::DeviceCall* call) {
+  const CollectiveInfo& info = info_of(operation.collective);
+  Resolved resolved{};
+  TR_RETURN_IF_ERROR(resolve(operation, &resolved));
+  const size_t element_bytes = resolved.element_bytes;
+  const Compiled& compiled = *resolved.compiled;
   Layout layout;
   layout.collective = &info;
   layout.rank = call->rank;
   layout.ranks = call->ranks;
   layout.root = operation.root;
-  layout.count = info.reduces ? operation.count : operation.count * size;
-  const cuda::DeviceChoice& choice = choose(operation, operation.elements(call->ranks) * size, element_bytes);
-  if (choice.algorithm == nullptr)
-    return {trInternalError, fmt::format("no algorithm of {} fits {} GPUs", info.name, call->ranks)};
-  Compiled* compiled = nullptr;
-  TR_RETURN_IF_ERROR(compile(choice, info.rooted ? operation.root : 0, &compiled));
-  if (!cuda::bind_device_call(compiled->program, layout, element_bytes, choice.protocol, DeviceLinks::kSlotBytes,
-                              kMinSliceBytes, call))
-    return {trInternalError, fmt::format("messages of {} do not fit the slots", choice.algorithm->name)};
-  call->programs = static_cast<const cuda::DeviceProgram*>(compiled->image);
-  call->scratch = static_cast<std::byte*>(compiled->scratch);
-  call->scratch_bytes = compiled->scratch_bytes;
+  layout.count = info.reduces ? operation.count : operation.count * find_type(operation.type)->size;
+  if (!cuda::bind_device_call(compiled.program, layout, element_bytes, resolved.choice->protocol,
+                              DeviceLinks::kSlotBytes, kMinSliceBytes, call))
+    return {trInternalError, fmt::format("messages of {} do not fit the slots", resolved.choice->algorithm->name)};
+  call->programs = static_cast<const cuda::DeviceProgram*>(compiled.image);
+  call->scratch = static_cast<std::byte*>(compiled.scratch);
+  call->scratch_bytes = compiled.scratch_bytes;
   call->input = static_cast<const std::byte*>(operation.input);
   call->output = static_cast<std::byte*>(operation.output);
   call->signature = signature_of(operation, number_);
@@ -183,9 +203,8 @@ Status DeviceKernels::launch_collective(const Operation& operation, DeviceStream
     call->scaled = 1;
     std::memcpy(call->scale, operation.reduction->scale.data(), sizeof call->scale);
   }
-  const trDataType_t type = !info.reduces || operation.type == trBool ? trUint8 : operation.type;
-  const size_t message = call->slicing.chunk_elements * element_bytes * compiled->program.max_span;
-  return start(*call, type, choice.protocol, threads_for(message), stream);
+  const size_t message = call->slicing.chunk_elements * element_bytes * compiled.program.max_span;
+  return start(*call, resolved.type, resolved.choice->protocol, threads_for(message), stream);
 }
 
 // Lanes of a pair are on the same channel on both sides; block b has lanes b, b + channels, ...

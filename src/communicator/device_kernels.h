@@ -32,6 +32,8 @@ class DeviceKernels {
 
   // Whether the operation runs as a kernel; the same on all ranks.
   bool takes(const Operation& operation) const;
+  // Everything that a launch needs and that may wait for the device: before kernels run that wait for this rank.
+  Status prepare(const Operation& operation);
   Status launch(const Operation& operation, DeviceStream stream);
   // Ends every wait of every kernel, from any thread.
   void abort();
@@ -51,6 +53,13 @@ class DeviceKernels {
 
   DeviceKernels(Communicator* communicator, Device* device, std::unique_ptr<DeviceLinks> links,
                 std::shared_ptr<StagingMemory> memory);
+  struct Resolved {
+    const cuda::DeviceChoice* choice;
+    Compiled* compiled;
+    trDataType_t type;  // of the kernel
+    size_t element_bytes;
+  };
+  Status resolve(const Operation& operation, Resolved* resolved);
   Status compile(const cuda::DeviceChoice& choice, uint32_t root, Compiled** compiled);
   Status launch_collective(const Operation& operation, DeviceStream stream, cuda::DeviceCall* call);
   Status launch_transfers(const Operation& operation, DeviceStream stream, cuda::DeviceCall* call);

@@ -149,12 +149,15 @@ Status DeviceLinks::create(Communicator* communicator, Device* device, DeviceStr
   // Whether it worked for all.
   struct Outcome {
     uint32_t failed;
-    char text[252];
-  } outcome{!status.ok(), {}};
+    uint32_t keeps_lines;
+    char text[248];
+  } outcome{!status.ok(), 1, {}};
+  for (const Card& card : cards) outcome.keeps_lines &= device->keeps_lines(card.uuid) ? 1 : 0;
   std::strncpy(outcome.text, status.message().c_str(), sizeof outcome.text - 1);
   std::vector<Outcome> outcomes(ranks);
   TR_RETURN_IF_ERROR(
       communicator->allgather_bytes(&outcome, sizeof outcome, reinterpret_cast<std::byte*>(outcomes.data())));
+  for (const Outcome& other : outcomes) links->keep_lines_ &= other.keeps_lines != 0;
   for (const Outcome& other : outcomes)
     if (other.failed != 0 && why_not->empty())
       *why_not = fmt::format("rank {}: {}", &other - outcomes.data(), other.text);

@@ -38,6 +38,8 @@ class DeviceLinks {
   static void free_retired();
 
   uint32_t channels() const { return channels_; }
+  // Whether lines arrive whole between all ranks (Device::keeps_lines).
+  bool keep_lines() const { return keep_lines_; }
   // [channel * ranks + peer], in device memory.
   cuda::Link* table() const { return table_; }
 
@@ -57,6 +59,7 @@ class DeviceLinks {
   Device* device_;
   DeviceStream stream_;  // for copies of its own
   uint32_t rank_, ranks_, channels_;
+  bool keep_lines_ = true;
   std::byte* area_ = nullptr;
   std::function<bool()> peers_left_;
   std::vector<std::byte*> areas_;  // of all ranks, as this device sees them

@@ -182,6 +182,10 @@ Status DeviceRank::stage_transfers(StagedCall* call) {
   return {};
 }
 
+Status DeviceRank::prepare(const Operation& operation) {
+  return kernels_ != nullptr && kernels_->takes(operation) ? kernels_->prepare(operation) : Status();
+}
+
 Status DeviceRank::enqueue(Operation operation, DeviceStream stream) {
   TR_RETURN_IF_ERROR(communicator_->failure());
   if (kernels_ == nullptr || !kernels_->takes(operation)) return enqueue_staged(std::move(operation), stream);

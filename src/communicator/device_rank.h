@@ -37,6 +37,8 @@ class DeviceRank {
   bool touches_device(const Operation& operation) const;
   bool touches_host(const Operation& operation) const;
 
+  // To be called for all operations that start together, of all ranks of a thread, before the first is enqueued.
+  Status prepare(const Operation& operation);
   // Gives the operation to the stream and returns.
   Status enqueue(Operation operation, DeviceStream stream);
   DeviceStream own_stream() const { return own_stream_; }

@@ -51,6 +51,9 @@ class Device {
   virtual Status close_memory(void* imported) = 0;
   // Makes the memory of another device of this process usable by kernels of this one; an error where the machine cannot.
   virtual Status reach(Device* peer) = 0;
+  // Whether a line of 128 bytes that a warp stores into that GPU's memory arrives whole, as the LL128 protocol needs it:
+  // so over NVLink and on one GPU, not over PCIe.
+  virtual bool keeps_lines(const std::array<uint8_t, 16>& peer_uuid) = 0;
   // Memory of the host that kernels use at the same address, zeroed.
   virtual Status allocate_host(size_t bytes, void** address) = 0;
   virtual Status free_host(void* address) = 0;
@@ -66,7 +69,7 @@ class Device {
 
   // Between any two places, of devices or of the host.
   virtual Status copy(void* to, const void* from, size_t bytes, DeviceStream stream) = 0;
-  // Runs call.channels blocks of `threads` threads (a multiple of 32, up to 512).
+  // Runs call.channels blocks of `threads` threads (a multiple of 32, up to 512); with none, only loads the kernel.
   virtual Status launch(const cuda::DeviceCall& call, trDataType_t type, cuda::DeviceProtocol protocol,
                         uint32_t threads, DeviceStream stream) = 0;
   // `function` is called on some thread, and must not call the device.

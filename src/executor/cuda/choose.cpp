@@ -34,7 +34,8 @@ DeviceChoice choose_for_device(const DeviceQuestion& question) {
       if (depth > 1 && !algorithm->pipelined) break;
       const Work work = algorithm->work(
           {.ranks = question.ranks, .bytes = static_cast<double>(question.bytes), .pipeline_chunks = depth});
-      for (const ProtocolCost& cost : kCosts)
+      for (const ProtocolCost& cost : kCosts) {
+        if (cost.protocol == DeviceProtocol::kLl128 && !question.keeps_lines) continue;
         for (uint32_t channels = 1; channels <= question.most_channels; channels *= 2) {
           const size_t chunk =
               largest_device_chunk(cost.protocol, question.slot_bytes, work.max_span, question.element_bytes);
@@ -46,6 +47,7 @@ DeviceChoice choose_for_device(const DeviceQuestion& question) {
           if (best.algorithm != nullptr && time * kTie >= best.predicted_us) continue;
           best = {algorithm, cost.protocol, channels, depth, time};
         }
+      }
     }
   }
   return best;

@@ -28,6 +28,7 @@ struct DeviceQuestion {
   size_t element_bytes = 1;
   size_t slot_bytes = 0;
   uint32_t most_channels = 1;
+  bool keeps_lines = true;            // LL128 may be used
   bool rank_ordered = false;          // fixed order of the operands
   const Algorithm* forced = nullptr;  // nullptr: free choice
 };

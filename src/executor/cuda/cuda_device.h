@@ -25,6 +25,7 @@ class CudaDevice final : public Device {
   Status import_memory(const DeviceHandle& handle, void** address) override;
   Status close_memory(void* imported) override;
   Status reach(Device* peer) override;
+  bool keeps_lines(const std::array<uint8_t, 16>& peer_uuid) override;
   Status allocate_host(size_t bytes, void** address) override;
   Status free_host(void* address) override;
 

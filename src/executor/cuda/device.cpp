@@ -171,6 +171,25 @@ Status CudaDevice::reach(Device* peer) {
       [&] { return fmt::format("cuCtxEnablePeerAccess to {}", other->name_); });
 }
 
+// Links with atomic operations of their own are NVLink; what cannot be asked counts as PCIe.
+bool CudaDevice::keeps_lines(const std::array<uint8_t, 16>& peer_uuid) {
+  if (peer_uuid == info_.uuid) return true;
+  int count = 0;
+  if (driver_.cuDeviceGetCount(&count) != CUDA_SUCCESS) return false;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    CUdevice peer = 0;
+    CUuuid uuid;
+    if (driver_.cuDeviceGet(&peer, ordinal) != CUDA_SUCCESS || driver_.cuDeviceGetUuid(&uuid, peer) != CUDA_SUCCESS)
+      continue;
+    if (std::memcmp(uuid.bytes, peer_uuid.data(), peer_uuid.size()) != 0) continue;
+    int atomics = 0;
+    return driver_.cuDeviceGetP2PAttribute(&atomics, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, handle_, peer) ==
+               CUDA_SUCCESS &&
+           atomics != 0;
+  }
+  return false;
+}
+
 Status CudaDevice::allocate_host(size_t bytes, void** address) {
   void* at = nullptr;
   TR_RETURN_IF_ERROR(in_context(

@@ -91,6 +91,9 @@ TEST(Memory, ReachIsAskedForOnceOrRefusedWithAReason) {
   Device *first = fake_device(0), *second = fake_device(1);
   FakeCuda& fake = fake_cuda();
   EXPECT_TRUE(first->reach(first).ok());
+  EXPECT_TRUE(first->keeps_lines(first->info().uuid));
+  EXPECT_FALSE(first->keeps_lines(second->info().uuid));  // cannot even be accessed
+  EXPECT_FALSE(first->keeps_lines({}));
   fake.peer_access = false;
   EXPECT_EQ(first->reach(second).message(),
             "GPU 0 (0000:01:00.0) cannot access the memory of GPU 1 (0000:02:00.0): the machine has no path for it");

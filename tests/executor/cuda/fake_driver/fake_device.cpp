@@ -129,6 +129,13 @@ CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
   *can = fake().peer_access;
   return is_device(device) && is_device(peer) && device != peer ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+// NVLink wherever peers can be accessed.
+CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CUdevice device, CUdevice peer) {
+  TR_ENTER(cuDeviceGetP2PAttribute);
+  if (attribute != CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED) return CUDA_ERROR_INVALID_VALUE;
+  *value = fake().peer_access;
+  return is_device(device) && is_device(peer) && device != peer ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   TR_ENTER(cuDevicePrimaryCtxRetain);
   if (!is_device(device)) return CUDA_ERROR_INVALID_VALUE;

@@ -1,0 +1,52 @@
+// NCCL's interface on GPUs of several processes, apart from other tests: it forks before it has threads. The devices are the
+// stand-ins of support/cpu_device.h.
+#include <signal.h>
+
+#include "shim/helpers.h"
+#include "support/cpu_device.h"
+
+namespace treering::testing {
+namespace {
+
+constexpr int kRanks = 3;
+
+cudaStream_t as_cuda(DeviceStream stream) { return static_cast<cudaStream_t>(stream); }
+
+// Ranks are processes, memory is opened by handles; then one of them is killed while the others' kernels wait for it.
+TEST(ShimOnDevicesOfProcesses, ExchangeAndNoticeADeath) {
+  constexpr size_t kMany = 300'000;
+  RankProcesses ranks(kRanks, [](int rank, const trUniqueId& id) -> int {
+    set_cpu_device(rank);
+    ncclComm_t comm = nullptr;
+    NCCL_CHECK(ncclCommInitRank(&comm, kRanks, as_nccl(id), rank));
+    DeviceStream stream = create_cpu_stream(rank);
+    void* memory = nullptr;
+    NCCL_CHECK(ncclMemAlloc(&memory, kMany * sizeof(int)));
+    auto* data = static_cast<int*>(memory);
+    for (size_t i = 0; i < kMany; ++i) data[i] = rank + static_cast<int>(i);
+    const uint64_t launched = cpu_launches();
+    NCCL_CHECK(ncclAllReduce(data, data, kMany, ncclInt32, ncclSum, comm, as_cuda(stream)));
+    synchronize_cpu_stream(stream);
+    RANK_EXPECT(cpu_launches() == launched + 1);
+    for (size_t i = 0; i < kMany; ++i) RANK_EXPECT(data[i] == 3 + 3 * static_cast<int>(i));
+    reached();
+    if (rank == 2) std::this_thread::sleep_for(std::chrono::seconds(100));
+    NCCL_CHECK(ncclAllReduce(data, data, kMany, ncclInt32, ncclSum, comm, as_cuda(stream)));
+    synchronize_cpu_stream(stream);
+    ncclResult_t state = ncclSuccess;
+    NCCL_CHECK(ncclCommGetAsyncError(comm, &state));
+    RANK_EXPECT(state == ncclRemoteError);
+    RANK_EXPECT(std::string(ncclGetLastError(comm)).find("rank 2") != std::string::npos);
+    NCCL_CHECK(ncclCommAbort(comm));
+    return 0;
+  });
+  for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(ranks.wait_until_reached(rank));
+  ASSERT_EQ(kill(ranks.pid(2), SIGKILL), 0);
+  for (int rank : {0, 1}) {
+    const RankResult result = ranks.wait(rank);
+    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ": " << result.output;
+  }
+}
+
+}  // namespace
+}  // namespace treering::testing
