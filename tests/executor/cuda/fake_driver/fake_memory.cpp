@@ -89,6 +89,7 @@ CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
 }
 CUresult cuMemFree(CUdeviceptr address) {
   TR_ENTER_CONTEXT(cuMemFree);
+  drain_streams(current_device());
   return remove(address, Kind::kDevice, &fake().allocations);
 }
 CUresult cuMemGetAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {

@@ -46,6 +46,8 @@ int current_device();
 bool is_usable(CUdeviceptr at, size_t bytes);
 // The stream, or the default stream of the current device; nullptr: a stream of another device.
 CUstream find_stream(CUstream stream);
+// Waits for all streams of the device, as a driver does before it frees memory.
+void drain_streams(int device);
 
 }  // namespace treering::cuda
 

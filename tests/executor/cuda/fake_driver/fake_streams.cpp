@@ -31,9 +31,32 @@ struct CUgraphExec_st {
   std::vector<std::function<void()>> work;
 };
 
-CUstream_st::CUstream_st(int of) : device(of), thread_([this] { serve(); }) {}
+namespace {
+
+std::mutex all_mutex;
+std::vector<CUstream_st*>& all_streams() {
+  static auto* all = new std::vector<CUstream_st*>;
+  return *all;
+}
+
+}  // namespace
+
+void treering::cuda::drain_streams(int device) {
+  std::lock_guard lock(all_mutex);
+  for (CUstream_st* stream : all_streams())
+    if (stream->device == device) stream->drain();
+}
+
+CUstream_st::CUstream_st(int of) : device(of), thread_([this] { serve(); }) {
+  std::lock_guard lock(all_mutex);
+  all_streams().push_back(this);
+}
 
 CUstream_st::~CUstream_st() {
+  {
+    std::lock_guard lock(all_mutex);
+    std::erase(all_streams(), this);
+  }
   {
     std::lock_guard lock(mutex_);
     ending_ = true;
