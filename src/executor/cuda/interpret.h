@@ -20,7 +20,10 @@ struct BlockShared {
   std::byte* messages_out[kMaxDeviceRanks];
   uint64_t in_flags[kMaxDeviceRanks];
   uint64_t out_flags[kMaxDeviceRanks];
-  uint32_t stopped;  // a wait was ended, or the calls differ
+  // Why the block has to end. Each is written on one side of a barrier and read on the other, so that all threads of the
+  // block see the same and leave together: a thread that left alone would be missing at the next barrier.
+  uint32_t stopped;  // a wait for a peer was ended, or the calls differ: written before a step moves, read then
+  uint32_t broken;   // a wait within a message was ended: written while a step moves, read afterwards
   uint32_t chosen;   // the lane that moves next
   uint64_t lane_done[kMaxLanesOfBlock];
   alignas(16) std::byte program[kCachedBytes];
@@ -61,6 +64,7 @@ class Interpreter {
       shared_.links[peer] = call_.links[block_ * call_.ranks + peer];
     if (thread_.index() == 0) {
       shared_.stopped = load_flag(&call_.status->abort);
+      shared_.broken = 0;
       shared_.chosen = 0;
     }
     how_.op = call_.op;
@@ -112,9 +116,13 @@ class Interpreter {
     wait_for_peers(at, step);
     thread_.barrier();
     if (shared_.stopped != 0) return false;
-    if (!move_pieces(at, step, slice)) stop(DeviceFailure::kAborted, call_.rank);
+    if (!move_pieces(at, step, slice)) {
+      store_shared(&shared_.broken, 1);
+      report(DeviceFailure::kAborted, call_.rank);
+    }
     thread_.lose_time();
     thread_.barrier();
+    if (shared_.broken != 0) return false;
     tell_peers(at, step);
     return true;
   }
@@ -245,6 +253,9 @@ class Interpreter {
 
   TR_DEVICE void stop(DeviceFailure failure, uint32_t peer) {
     store_shared(&shared_.stopped, 1);
+    report(failure, peer);
+  }
+  TR_DEVICE void report(DeviceFailure failure, uint32_t peer) {
     store_flag(&call_.status->peer, peer);
     store_flag(&call_.status->failure, static_cast<uint32_t>(failure));
   }
