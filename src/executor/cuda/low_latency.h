@@ -75,7 +75,7 @@ struct Ll128 {
                              const DeviceStatus* status) {
     Patience patience(status);
     while (!try_read_line(unit, lane, flag, words))
-      if (!patience.wait()) return false;
+      if (!true_for_line(patience.wait())) return false;
     return true;
   }
   static TR_DEVICE void write(uint64_t* unit, uint32_t lane, uint64_t flag, const uint64_t* words) {

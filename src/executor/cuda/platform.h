@@ -6,7 +6,7 @@
 //   load_acquire   of a counter that another GPU writes; what was written before it is visible afterwards
 //   store_release  the other side of it
 //   load_pair      8 bytes that are read, or written, at once: data and flag of the LL protocol
-//   lanes_of_line, try_read_line, write_line: a line of 128 bytes whose last 8 are a flag; a line is seen whole when its
+//   kLanesOfLine, try_read_line, write_line, true_for_line: a line of 128 bytes whose last 8 are a flag; a line is seen whole when its
 //                  flag is seen (LL128)
 //   relax          while waiting
 //

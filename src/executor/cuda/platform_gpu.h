@@ -51,13 +51,14 @@ TR_DEVICE void store_pair(uint64_t* at, uint64_t value) {
 // itself keep whole.
 inline constexpr uint32_t kLanesOfLine = 8;
 inline constexpr uint32_t kWordsOfLane = 2;
+// Whether it is true for all threads that share the line, which have to go on, or to give up, together.
+TR_DEVICE bool true_for_line(bool value) { return __all_sync(0xffu << (threadIdx.x & 24u), value) != 0; }
 TR_DEVICE bool try_read_line(const uint64_t* line, uint32_t lane, uint64_t flag, uint64_t* words) {
   asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
                : "=l"(words[0]), "=l"(words[1])
                : "l"(line + 2 * lane)
                : "memory");
-  const unsigned group = 0xffu << (threadIdx.x & 24u);
-  return __all_sync(group, lane != 7 || words[1] == flag) != 0;
+  return true_for_line(lane != 7 || words[1] == flag);
 }
 TR_DEVICE void write_line(uint64_t* line, uint32_t lane, uint64_t flag, const uint64_t* words) {
   const uint64_t second = lane == 7 ? flag : words[1];
