@@ -25,6 +25,7 @@ class Scripts(unittest.TestCase):
         self.assertEqual(done.returncode, 2)
         self.assertIn('"--bogus"', done.stderr)
         self.assertIn("--tsan", done.stderr)
+        self.assertIn("--gpu", done.stderr)
         done = run("tools/install-packages", "bogus")
         self.assertEqual(done.returncode, 2)
         self.assertIn('"bogus"', done.stderr)

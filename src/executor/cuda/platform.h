@@ -6,8 +6,8 @@
 //   load_acquire   of a counter that another GPU writes; what was written before it is visible afterwards
 //   store_release  the other side of it
 //   load_pair      8 bytes that are read, or written, at once: data and flag of the LL protocol
-//   kLanesOfLine, try_read_line, write_line, true_for_line: a line of 128 bytes whose last 8 are a flag; a line is seen whole when its
-//                  flag is seen (LL128)
+//   kLanesOfLine   threads that share a line of 128 bytes whose last 8 are a flag (LL128): try_read_line, write_line; it is
+//                  seen whole when its flag is seen. true_for_line: a decision that they make together
 //   relax          while waiting
 //
 // Memory order: data are written by all threads of a block, then barrier(), then one thread's store_release(). The
