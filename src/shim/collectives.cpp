@@ -90,6 +90,20 @@ Status check_simulation(const ncclSimInfo_t* info) {
                                          info->magic, kMagic)};
 }
 
+// Fails its group, too: the other calls of a group may need what it was to bring.
+ncclResult_t refuse_one_sided(const char* function, ncclComm_t handle) {
+  return entry(handle, [&]() -> Status {
+    CommPtr comm;
+    Status status = find_comm(function, handle, &comm);
+    if (status.ok())
+      status = {trInvalidUsage, fmt::format("{}: there are no one-sided calls in this library (hostRmaSupport of "
+                                            "ncclCommQueryProperties is false); use ncclSend and ncclRecv",
+                                            function)};
+    Group::current().add_failure(status);
+    return status;
+  });
+}
+
 }  // namespace
 
 extern "C" {
@@ -148,6 +162,17 @@ ncclResult_t pncclRecv(void* recv, size_t count, ncclDataType_t type, int peer, 
   return run({Function::kRecv, "ncclRecv", nullptr, recv, count, type, ncclSum, peer, comm, stream});
 }
 
+ncclResult_t pncclPutSignal(const void*, size_t, ncclDataType_t, int, ncclWindow_t, size_t, int, int, unsigned int,
+                            ncclComm_t comm, cudaStream_t) {
+  return refuse_one_sided("ncclPutSignal", comm);
+}
+ncclResult_t pncclSignal(int, int, int, unsigned int, ncclComm_t comm, cudaStream_t) {
+  return refuse_one_sided("ncclSignal", comm);
+}
+ncclResult_t pncclWaitSignal(int, ncclWaitSignalDesc_t*, ncclComm_t comm, cudaStream_t) {
+  return refuse_one_sided("ncclWaitSignal", comm);
+}
+
 ncclResult_t pncclGroupStart(void) {
   Group::current().start();
   return ncclSuccess;
@@ -184,6 +209,9 @@ NCCL_SHIM_EXPORT(Gather);
 NCCL_SHIM_EXPORT(Scatter);
 NCCL_SHIM_EXPORT(Send);
 NCCL_SHIM_EXPORT(Recv);
+NCCL_SHIM_EXPORT(PutSignal);
+NCCL_SHIM_EXPORT(Signal);
+NCCL_SHIM_EXPORT(WaitSignal);
 NCCL_SHIM_EXPORT(GroupStart);
 NCCL_SHIM_EXPORT(GroupEnd);
 NCCL_SHIM_EXPORT(GroupSimulateEnd);

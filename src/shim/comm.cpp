@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <unordered_map>
 
 #include "shim/entry.h"
@@ -70,8 +71,15 @@ Status Comm::expect_ready(const char* function) const {
   return {trInvalidUsage, fmt::format("{}: the communicator is created by the ncclGroupEnd that is to come", function)};
 }
 
-Status Comm::expect_usable(const char* function) const {
+Status Comm::expect_awake(const char* function) const {
   TR_RETURN_IF_ERROR(expect_ready(function));
+  if (suspended_)
+    return {trInvalidUsage, fmt::format("{}: the communicator is suspended; call ncclCommResume first", function)};
+  return {};
+}
+
+Status Comm::expect_usable(const char* function) const {
+  TR_RETURN_IF_ERROR(expect_awake(function));
   if (finalized_) return {trInvalidUsage, fmt::format("{}: the communicator was finalized", function)};
   if (revoked_) return {trInvalidUsage, fmt::format("{}: the communicator was revoked", function)};
   return {};
@@ -105,6 +113,33 @@ Status Comm::revoke() {
   return {};
 }
 
+Status Comm::resume() {
+  if (suspended_.exchange(false)) return {};
+  return {trInvalidUsage, "ncclCommResume: the communicator is not suspended"};
+}
+
+Status Comm::make_grow_id(ncclUniqueId* id) {
+  std::lock_guard lock(mutex_);
+  if (grow_id_.has_value())
+    return {trInvalidUsage,
+            "ncclCommGetUniqueId: the id given before was not used yet; call ncclCommGrow with it first"};
+  trUniqueId made;
+  TR_RETURN_IF_ERROR(status_of(trGetUniqueId(&made)));
+  grow_id_ = made;
+  std::memcpy(id, &made, sizeof made);
+  return {};
+}
+
+bool Comm::is_grow_id(const ncclUniqueId& id) const {
+  std::lock_guard lock(mutex_);
+  return grow_id_.has_value() && std::memcmp(&*grow_id_, &id, sizeof id) == 0;
+}
+
+void Comm::end_grow_id() {
+  std::lock_guard lock(mutex_);
+  grow_id_.reset();
+}
+
 Status Comm::release(bool abort) {
   trComm_t comm = nullptr;
   {
@@ -114,6 +149,7 @@ Status Comm::release(bool abort) {
     // A creation under way is not waited for, because the other ranks may never come; attach() releases what it makes.
     if (get() != nullptr && !abort) ended_.wait(lock, [this] { return background_ == 0; });
     ops_.clear();
+    windows_.clear();
     comm = comm_.exchange(nullptr);
   }
   if (comm == nullptr) return {};
@@ -144,6 +180,30 @@ Status Comm::remove_op(ncclRedOp_t op) {
   std::lock_guard lock(mutex_);
   ops_.erase(static_cast<int>(op));
   return {};
+}
+
+ncclWindow_t Comm::add_window(const Window& window) {
+  // Never used twice, so that the handle of a window that is gone is an error.
+  static std::atomic<uintptr_t> last{0};
+  auto handle = reinterpret_cast<ncclWindow_t>(last += 64);
+  std::lock_guard lock(mutex_);
+  windows_[handle] = window;
+  return handle;
+}
+
+Status Comm::find_window(const char* function, ncclWindow_t handle, Window* window) const {
+  std::lock_guard lock(mutex_);
+  auto found = windows_.find(handle);
+  if (found == windows_.end())
+    return {trInvalidArgument, fmt::format("{}: win {} is not a window of this communicator, or was deregistered",
+                                           function, static_cast<void*>(handle))};
+  *window = found->second;
+  return {};
+}
+
+void Comm::remove_window(ncclWindow_t handle) {
+  std::lock_guard lock(mutex_);
+  windows_.erase(handle);
 }
 
 void Comm::set_last_error(const std::string& text) {

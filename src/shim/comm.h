@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "core/status.h"
@@ -25,6 +26,12 @@ struct MadeOp {
   trRedOp_t op = trSum;                 // of an immediate scalar
   const void* device_scalar = nullptr;  // else: read when a call begins
   ~MadeOp();
+};
+
+// A buffer given to ncclCommWindowRegister().
+struct Window {
+  void* buffer = nullptr;
+  void* registration = nullptr;  // NULL: the buffer is used as it is
 };
 
 class Comm {
@@ -53,6 +60,8 @@ class Comm {
 
   // Whether the next call may begin; `function` is for the message.
   Status expect_ready(const char* function) const;
+  // ... one that ncclCommSuspend() forbids.
+  Status expect_awake(const char* function) const;
   // ... one that moves data.
   Status expect_usable(const char* function) const;
 
@@ -60,12 +69,26 @@ class Comm {
   Status async_state();
   Status finalize();
   Status revoke();
+  // Calls are refused in between. No memory is released.
+  void suspend() { suspended_ = true; }
+  Status resume();
+  bool suspended() const { return suspended_; }
+
+  // The id of the next ncclCommGrow(): one at a time, for one grow.
+  Status make_grow_id(ncclUniqueId* id);
+  bool is_grow_id(const ncclUniqueId& id) const;
+  void end_grow_id();
+
   // Releases the communicator. With `abort`, what is under way ends on all ranks.
   Status release(bool abort);
 
   ncclRedOp_t add_op(std::shared_ptr<const MadeOp> made);
   Status find_op(const char* function, ncclRedOp_t op, std::shared_ptr<const MadeOp>* made) const;
   Status remove_op(ncclRedOp_t op);
+
+  ncclWindow_t add_window(const Window& window);
+  Status find_window(const char* function, ncclWindow_t handle, Window* window) const;
+  void remove_window(ncclWindow_t handle);
 
   void set_last_error(const std::string& text);
   std::string last_error() const;
@@ -75,6 +98,7 @@ class Comm {
   std::atomic<int> background_{0};
   std::atomic<bool> finalized_{false};
   std::atomic<bool> revoked_{false};
+  std::atomic<bool> suspended_{false};
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable ended_;
   bool released_ = false;
@@ -82,6 +106,8 @@ class Comm {
   std::string last_error_;
   std::map<int, std::shared_ptr<const MadeOp>> ops_;
   int next_op_ = ncclNumOps;
+  std::map<ncclWindow_t, Window> windows_;
+  std::optional<trUniqueId> grow_id_;
 };
 
 using CommPtr = std::shared_ptr<Comm>;

@@ -1,5 +1,6 @@
-// How communicators come to be: ids, ranks, splits, shrinks.
+// How communicators come to be: ids, ranks, splits, shrinks, grows.
 #include <cstring>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -98,6 +99,61 @@ struct Child {
   }
 };
 
+// Gives every rank of the parent the id that one of them, the root, has. The others know neither it nor the root: every
+// rank but the root adds zeros.
+Status share_id(const Comm& parent, const std::optional<trUniqueId>& own, trUniqueId* id) {
+  struct {
+    trUniqueId id;
+    uint8_t roots;
+  } sum{};
+  static_assert(sizeof sum == sizeof(trUniqueId) + 1);
+  if (own.has_value()) sum = {*own, 1};
+  TR_RETURN_IF_ERROR(status_of(trAllReduce(&sum, &sum, sizeof sum, trUint8, trSum, parent.get(), nullptr)));
+  if (sum.roots != 1)
+    return {trInvalidUsage, fmt::format("ncclCommGrow: {} ranks of the communicator gave an id; one does, the one that "
+                                        "called ncclCommGetUniqueId",
+                                        sum.roots)};
+  *id = sum.id;
+  return {};
+}
+
+// A rank of the communicator that grows.
+Status grow(CommPtr parent, int nranks, const ncclUniqueId* id, int rank, ncclComm_t* out, const ncclConfig_t* config) {
+  constexpr const char* kName = "ncclCommGrow";
+  TR_RETURN_IF_ERROR(parent->expect_usable(kName));
+  if (rank != -1)
+    return {trInvalidArgument,
+            fmt::format("{}: rank is {}; give -1: a rank of the communicator keeps its rank", kName, rank)};
+  if (nranks <= parent->ranks)
+    return {trInvalidArgument,
+            fmt::format("{}: nRanks is {}; give more than the communicator's {}", kName, nranks, parent->ranks)};
+  std::optional<trUniqueId> own;
+  if (id != nullptr) {
+    if (!parent->is_grow_id(*id))
+      return {trInvalidArgument, fmt::format("{}: uniqueId is not what ncclCommGetUniqueId gave for this communicator, "
+                                             "or was used already",
+                                             kName)};
+    std::memcpy(&own.emplace(), id, sizeof *id);
+  }
+  Settings settings;
+  TR_RETURN_IF_ERROR(resolve_settings(kName, config, &settings));
+  if (config == nullptr) {
+    settings.blocking = parent->blocking;
+    settings.name = parent->name;
+  }
+  if (has_devices()) settings.device = parent->device;
+  auto comm = std::make_shared<Comm>(parent->rank, nranks, parent->device, settings.blocking, settings.name);
+  return create(kName, comm, out, {parent}, [=](trComm_t* made) -> Status {
+    trUniqueId meeting;
+    Status status = share_id(*parent, own, &meeting);
+    const trConfig_t tr_config = settings.config();
+    if (status.ok()) status = status_of(trCommInitRankConfig(made, nranks, meeting, parent->rank, &tr_config));
+    // After a failure, too: ranks may have met there already, so that only a new id can be tried.
+    if (own.has_value()) parent->end_grow_id();
+    return status;
+  });
+}
+
 }  // namespace
 
 extern "C" {
@@ -161,7 +217,7 @@ ncclResult_t pncclCommSplit(ncclComm_t handle, int color, int key, ncclComm_t* n
     constexpr const char* kName = "ncclCommSplit";
     Child child;
     TR_RETURN_IF_ERROR(child.prepare(kName, handle, newcomm, config));
-    TR_RETURN_IF_ERROR(child.parent->expect_ready(kName));
+    TR_RETURN_IF_ERROR(child.parent->expect_awake(kName));
     if (color < NCCL_SPLIT_NOCOLOR)
       return {trInvalidArgument, fmt::format("{}: color is {}; give 0 or more, or NCCL_SPLIT_NOCOLOR", kName, color)};
     Make make = [child, color, key](trComm_t* made) {
@@ -190,7 +246,7 @@ ncclResult_t pncclCommShrink(ncclComm_t handle, int* excluded, int count, ncclCo
     if (flags != NCCL_SHRINK_DEFAULT && flags != NCCL_SHRINK_ABORT)
       return {trInvalidArgument, fmt::format("{}: shrinkFlags is {}; give 0 or NCCL_SHRINK_ABORT", kName, flags)};
     // What is under way on the parent, in the background too, is ended by the shrink itself.
-    if (flags != NCCL_SHRINK_ABORT) TR_RETURN_IF_ERROR(child.parent->expect_ready(kName));
+    if (flags != NCCL_SHRINK_ABORT) TR_RETURN_IF_ERROR(child.parent->expect_awake(kName));
     const std::vector<int> ranks(excluded, excluded + count);
     return create(kName, child.comm(), newcomm, {child.parent}, [child, ranks, flags](trComm_t* made) {
       const trConfig_t settings = child.settings.config();
@@ -198,6 +254,34 @@ ncclResult_t pncclCommShrink(ncclComm_t handle, int* excluded, int count, ncclCo
                                     child.inherits ? nullptr : &settings,
                                     flags == NCCL_SHRINK_ABORT ? TR_SHRINK_ABORT : 0));
     });
+  });
+}
+
+ncclResult_t pncclCommGetUniqueId(ncclComm_t handle, ncclUniqueId* id) {
+  return entry(handle, [&]() -> Status {
+    constexpr const char* kName = "ncclCommGetUniqueId";
+    if (id == nullptr) return null_argument(kName, "uniqueId");
+    CommPtr comm;
+    TR_RETURN_IF_ERROR(find_comm(kName, handle, &comm));
+    TR_RETURN_IF_ERROR(comm->expect_usable(kName));
+    return comm->make_grow_id(id);
+  });
+}
+
+ncclResult_t pncclCommGrow(ncclComm_t handle, int nranks, const ncclUniqueId* id, int rank, ncclComm_t* newcomm,
+                           ncclConfig_t* config) {
+  return grouped_entry(handle, [&]() -> Status {
+    constexpr const char* kName = "ncclCommGrow";
+    if (newcomm == nullptr) return null_argument(kName, "newcomm");
+    *newcomm = nullptr;
+    if (handle == nullptr && id == nullptr)
+      return {trInvalidArgument, fmt::format("{}: comm and uniqueId are NULL; a new rank gives the id, a rank of the "
+                                             "communicator the communicator",
+                                             kName)};
+    if (handle == nullptr) return init_rank(kName, newcomm, nranks, *id, rank, current_device(), config);
+    CommPtr parent;
+    TR_RETURN_IF_ERROR(find_comm(kName, handle, &parent));
+    return grow(parent, nranks, id, rank, newcomm, config);
   });
 }
 
@@ -210,3 +294,5 @@ NCCL_SHIM_EXPORT(CommInitRankScalable);
 NCCL_SHIM_EXPORT(CommInitAll);
 NCCL_SHIM_EXPORT(CommSplit);
 NCCL_SHIM_EXPORT(CommShrink);
+NCCL_SHIM_EXPORT(CommGetUniqueId);
+NCCL_SHIM_EXPORT(CommGrow);

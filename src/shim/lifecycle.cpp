@@ -2,6 +2,7 @@
 #include "shim/entry.h"
 #include "shim/group.h"
 #include "shim/log.h"
+#include "shim/stream.h"
 
 using treering::Status;
 using namespace treering::nccl;
@@ -91,6 +92,54 @@ ncclResult_t pncclCommRevoke(ncclComm_t handle, int flags) {
 ncclResult_t pncclCommDestroy(ncclComm_t comm) { return end("ncclCommDestroy", comm, /*abort=*/false); }
 ncclResult_t pncclCommAbort(ncclComm_t comm) { return end("ncclCommAbort", comm, /*abort=*/true); }
 
+ncclResult_t pncclCommSuspend(ncclComm_t handle, int flags) {
+  return entry(handle, [&]() -> Status {
+    constexpr const char* kName = "ncclCommSuspend";
+    CommPtr comm;
+    TR_RETURN_IF_ERROR(find_comm(kName, handle, &comm));
+    if (flags != NCCL_SUSPEND_MEM)
+      return {trInvalidArgument, fmt::format("{}: flags is {}; give NCCL_SUSPEND_MEM", kName, flags)};
+    TR_RETURN_IF_ERROR(comm->expect_usable(kName));
+    comm->suspend();
+    log_info(kInit, comm->device, fmt::format("{}: comm {}: no memory is released", kName, static_cast<void*>(handle)));
+    return {};
+  });
+}
+
+ncclResult_t pncclCommResume(ncclComm_t handle) {
+  return entry(handle, [&]() -> Status {
+    CommPtr comm;
+    TR_RETURN_IF_ERROR(find_comm("ncclCommResume", handle, &comm));
+    TR_RETURN_IF_ERROR(comm->expect_ready("ncclCommResume"));
+    return comm->resume();
+  });
+}
+
+ncclResult_t pncclCommMemStats(ncclComm_t handle, ncclCommMemStat_t stat, uint64_t* value) {
+  return entry(handle, [&]() -> Status {
+    constexpr const char* kName = "ncclCommMemStats";
+    if (value == nullptr) return null_argument(kName, "value");
+    *value = 0;
+    CommPtr comm;
+    TR_RETURN_IF_ERROR(find_comm(kName, handle, &comm));
+    TR_RETURN_IF_ERROR(comm->expect_ready(kName));
+    switch (stat) {
+      case ncclStatGpuMemSuspended:
+        *value = comm->suspended() ? 1 : 0;
+        return {};
+      case ncclStatGpuMemSuspend:  // none can be released by a suspension
+        return {};
+      case ncclStatGpuMemPersist:
+      case ncclStatGpuMemTotal:
+        if (!has_devices()) return {};
+        // 0 would be wrong there, and the C API does not tell what a communicator's kernels have taken.
+        return {trInvalidUsage, fmt::format("{}: the memory of a communicator on a GPU is not counted", kName)};
+    }
+    return {trInvalidArgument, fmt::format("{}: stat is {}; known are 0 to {}", kName, static_cast<int>(stat),
+                                           static_cast<int>(ncclStatGpuMemTotal))};
+  });
+}
+
 }  // extern "C"
 
 NCCL_SHIM_EXPORT(CommCount);
@@ -99,5 +148,8 @@ NCCL_SHIM_EXPORT(CommCuDevice);
 NCCL_SHIM_EXPORT(CommGetAsyncError);
 NCCL_SHIM_EXPORT(CommFinalize);
 NCCL_SHIM_EXPORT(CommRevoke);
+NCCL_SHIM_EXPORT(CommSuspend);
+NCCL_SHIM_EXPORT(CommResume);
+NCCL_SHIM_EXPORT(CommMemStats);
 NCCL_SHIM_EXPORT(CommDestroy);
 NCCL_SHIM_EXPORT(CommAbort);

@@ -12,7 +12,7 @@ namespace {
 Status register_buffer(const char* function, ncclComm_t handle, void* buffer, size_t bytes, void** registration) {
   CommPtr comm;
   TR_RETURN_IF_ERROR(find_comm(function, handle, &comm));
-  TR_RETURN_IF_ERROR(comm->expect_ready(function));
+  TR_RETURN_IF_ERROR(comm->expect_awake(function));
   if (buffer == nullptr) return null_argument(function, "buff");
   if (bytes == 0) return {trInvalidArgument, fmt::format("{}: size is 0", function)};
   *registration = nullptr;
@@ -88,18 +88,47 @@ ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void* buffer, size_t size,
   return entry(comm, [&]() -> Status {
     constexpr const char* kName = "ncclCommWindowRegister";
     if (window == nullptr) return null_argument(kName, "win");
-    if (flags != NCCL_WIN_DEFAULT && flags != NCCL_WIN_COLL_SYMMETRIC)
-      return {trInvalidArgument,
-              fmt::format("{}: winFlags is {}; give NCCL_WIN_DEFAULT or NCCL_WIN_COLL_SYMMETRIC", kName, flags)};
-    void* registration = nullptr;
-    TR_RETURN_IF_ERROR(register_buffer(kName, comm, buffer, size, &registration));
-    *window = static_cast<ncclWindow_t>(registration);
+    *window = nullptr;
+    // The order of one-sided calls concerns nothing here: there are none.
+    if ((flags & ~(NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING)) != 0)
+      return {trInvalidArgument, fmt::format("{}: winFlags is {}; give NCCL_WIN_DEFAULT, or NCCL_WIN_COLL_SYMMETRIC "
+                                             "and NCCL_WIN_STRICT_ORDERING",
+                                             kName, flags)};
+    Window made{buffer, nullptr};
+    TR_RETURN_IF_ERROR(register_buffer(kName, comm, buffer, size, &made.registration));
+    CommPtr owner;
+    TR_RETURN_IF_ERROR(find_comm(kName, comm, &owner));
+    *window = owner->add_window(made);
     return {};
   });
 }
 
 ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
-  return entry(comm, [&] { return deregister("ncclCommWindowDeregister", comm, window); });
+  return entry(comm, [&]() -> Status {
+    constexpr const char* kName = "ncclCommWindowDeregister";
+    CommPtr owner;
+    TR_RETURN_IF_ERROR(find_comm(kName, comm, &owner));
+    if (window == nullptr) return {};
+    Window found;
+    TR_RETURN_IF_ERROR(owner->find_window(kName, window, &found));
+    TR_RETURN_IF_ERROR(deregister(kName, comm, found.registration));
+    owner->remove_window(window);
+    return {};
+  });
+}
+
+ncclResult_t pncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t window, void** pointer) {
+  return entry(comm, [&]() -> Status {
+    constexpr const char* kName = "ncclWinGetUserPtr";
+    if (pointer == nullptr) return null_argument(kName, "outUserPtr");
+    *pointer = nullptr;
+    CommPtr owner;
+    TR_RETURN_IF_ERROR(find_comm(kName, comm, &owner));
+    Window found;
+    TR_RETURN_IF_ERROR(owner->find_window(kName, window, &found));
+    *pointer = found.buffer;
+    return {};
+  });
 }
 
 ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t type,
@@ -123,5 +152,6 @@ NCCL_SHIM_EXPORT(CommRegister);
 NCCL_SHIM_EXPORT(CommDeregister);
 NCCL_SHIM_EXPORT(CommWindowRegister);
 NCCL_SHIM_EXPORT(CommWindowDeregister);
+NCCL_SHIM_EXPORT(WinGetUserPtr);
 NCCL_SHIM_EXPORT(RedOpCreatePreMulSum);
 NCCL_SHIM_EXPORT(RedOpDestroy);

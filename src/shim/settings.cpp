@@ -88,6 +88,10 @@ Status read_config(const char* function, const ncclConfig_t* user, ncclConfig_t*
   if (user->size < offsetof(ncclConfig_t, blocking))
     return {trInvalidArgument, fmt::format("{}: config->size is {}: initialise the struct with NCCL_CONFIG_INITIALIZER",
                                            function, user->size)};
+  if (user->size > sizeof *full)
+    log_info(kInit, -1,
+             fmt::format("{}: the last {} bytes of config are of a newer header ({}); they have no effect", function,
+                         user->size - sizeof *full, user->version));
   std::memcpy(full, user, std::min(user->size, sizeof *full));
   if (full->version < NCCL_VERSION(2, 17, 0)) full->netName = nullptr;
   if (full->version < NCCL_VERSION(2, 27, 0)) full->commName = nullptr;

@@ -32,7 +32,13 @@ print("cupy works")
 """
 TORCH = """
 import torch
-assert torch.cuda.nccl.version()[:3] == (2, 28, 9), torch.cuda.nccl.version()
+import ctypes
+# torch.cuda.nccl.version() is the header's that PyTorch was compiled with, whatever library is there: it is shown only.
+print("compiled with NCCL", torch.cuda.nccl.version())
+version = ctypes.c_int()
+assert ctypes.CDLL(None).ncclGetVersion(ctypes.byref(version)) == 0 and version.value == 22809, version.value
+# A call of PyTorch's own: the log names the library that it reached.
+assert len(torch.cuda.nccl.unique_id()) == 128
 print("torch works")
 """
 
@@ -49,9 +55,9 @@ def main():
             skipped.append(module)
             continue
         ran = subprocess.run([PYTHON, "-c", program], capture_output=True, text=True, timeout=300,
-                             env={**os.environ, "LD_PRELOAD": LIBRARY})
+                             env={**os.environ, "LD_PRELOAD": LIBRARY, "NCCL_DEBUG": "VERSION"})
         print(module, ran.stdout, ran.stderr)
-        if ran.returncode != 0:
+        if ran.returncode != 0 or "NCCL version 2.28.9+treering" not in ran.stdout:
             failed.append(module)
     print(f"skipped, because they cannot be imported: {', '.join(skipped) or 'none'}")
     return 1 if failed else 77 if len(skipped) == 2 else 0

@@ -1,4 +1,4 @@
-/* Sizes, offsets and values of NCCL 2.28.9's interface, checked by the compiler: included by a C11 and by a C++ file. */
+/* Sizes, offsets and values of NCCL 2.28.9's interface and of what 2.30 has added, checked by the compiler: included by a C11 and by a C++ file. */
 #include <stddef.h>
 
 #include "nccl.h"
@@ -52,6 +52,30 @@ CHECK_AT_COMPILE_TIME(ncclSum == 0 && ncclProd == 1 && ncclMax == 2 && ncclMin =
 CHECK_AT_COMPILE_TIME(ncclNumOps == 5 && ncclMaxRedOp == 0x7fffffff);
 CHECK_AT_COMPILE_TIME(ncclScalarDevice == 0 && ncclScalarHostImmediate == 1);
 
+CHECK_AT_COMPILE_TIME(ncclStatGpuMemSuspend == 0 && ncclStatGpuMemSuspended == 1);
+CHECK_AT_COMPILE_TIME(ncclStatGpuMemPersist == 2 && ncclStatGpuMemTotal == 3 && sizeof(ncclCommMemStat_t) == 4);
+CHECK_AT_COMPILE_TIME(NCCL_SUSPEND_MEM == 1 && NCCL_WIN_STRICT_ORDERING == 2);
+CHECK_AT_COMPILE_TIME(sizeof(ncclWaitSignalDesc_t) == 16 && offsetof(ncclWaitSignalDesc_t, ctx) == 12);
+CHECK_AT_COMPILE_TIME(offsetof(ncclWaitSignalDesc_t, peer) == 4 && offsetof(ncclWaitSignalDesc_t, sigIdx) == 8);
+CHECK_AT_COMPILE_TIME(sizeof(ncclMultimemHandle_t) == sizeof(void*));
+
+#define CHECK_PROPERTY(field, offset) CHECK_AT_COMPILE_TIME(offsetof(ncclCommProperties_t, field) == (offset))
+CHECK_AT_COMPILE_TIME(sizeof(ncclCommProperties_t) == 56);
+CHECK_PROPERTY(magic, 8);
+CHECK_PROPERTY(version, 12);
+CHECK_PROPERTY(rank, 16);
+CHECK_PROPERTY(nRanks, 20);
+CHECK_PROPERTY(cudaDev, 24);
+CHECK_PROPERTY(nvmlDev, 28);
+CHECK_PROPERTY(deviceApiSupport, 32);
+CHECK_PROPERTY(multimemSupport, 33);
+CHECK_PROPERTY(ginType, 36);
+CHECK_PROPERTY(nLsaTeams, 40);
+CHECK_PROPERTY(hostRmaSupport, 44);
+CHECK_PROPERTY(railedGinType, 48);
+CHECK_AT_COMPILE_TIME(NCCL_GIN_TYPE_NONE == 0 && NCCL_GIN_TYPE_PROXY == 2);
+CHECK_AT_COMPILE_TIME(NCCL_GIN_TYPE_GDAKI == 3 && NCCL_GIN_TYPE_GPI == 4);
+
 /* The initialisers, which only run shows. Returns the number of wrong fields. */
 static int check_initialisers(void) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -60,9 +84,11 @@ static int check_initialisers(void) {
                           config.maxCTAs,   config.splitShare,          config.trafficClass,
                           config.CTAPolicy, config.collnetEnable,       config.shrinkShare,
                           config.nvlsCTAs,  config.nChannelsPerNetPeer, config.nvlinkCentricSched};
+  ncclCommProperties_t properties = NCCL_COMM_PROPERTIES_INITIALIZER;
   int wrong = config.size != 80 || config.magic != 0xcafebeef || config.version != 22809 || config.netName != NULL ||
               config.commName != NULL;
   for (size_t i = 0; i < sizeof integers / sizeof integers[0]; i++) wrong += integers[i] != INT_MIN;
   wrong += info.size != 24 || info.magic != 0x74685283 || info.version != 22809 || info.estimatedTime != -1.0f;
+  wrong += properties.size != 56 || properties.magic != 0xcafebeef || properties.version != 22809;
   return wrong;
 }

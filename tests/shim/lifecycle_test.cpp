@@ -259,7 +259,7 @@ TEST(Memory, RegistrationsAndWindows) {
     EXPECT_EQ(handle, nullptr);
     EXPECT_EQ(ncclCommRegister(comm, nullptr, 8, &handle), ncclInvalidArgument);
     EXPECT_EQ(ncclCommRegister(comm, &local, 8, nullptr), ncclInvalidArgument);
-    EXPECT_EQ(ncclCommWindowRegister(comm, buffer.data(), 4096, &window, 2), ncclInvalidArgument);
+    EXPECT_EQ(ncclCommWindowRegister(comm, buffer.data(), 4096, &window, 4), ncclInvalidArgument);
   });
 }
 

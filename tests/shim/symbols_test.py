@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The exported names of libnccl.so.2: NCCL 2.28.9's 52 functions, weak, and a strong p-alias of each; nothing else.
+"""The exported names of libnccl.so.2: NCCL 2.28.9's 52 functions and the 16 host functions of 2.29 and 2.30, weak, and a
+strong p-alias of each; nothing else.
 
 usage: symbols_test.py LIBRARY INCLUDE_FOLDER
 """
@@ -21,6 +22,12 @@ RedOpCreatePreMulSum RedOpDestroy GroupStart GroupEnd GroupSimulateEnd GetErrorS
 DevCommCreate DevCommDestroy TeamWorld TeamLsa TeamRail TeamRankToWorld TeamRankToLsa
 LsaBarrierCreateRequirement GinBarrierCreateRequirement LLA2ACreateRequirement LLA2ACalcSlots
 """.split()
+NEWER = """
+CommGetUniqueId CommGrow CommSuspend CommResume CommMemStats CommQueryProperties WinGetUserPtr PutSignal Signal WaitSignal
+GetLsaDevicePointer GetPeerDevicePointer GetLsaMultimemDevicePointer GetMultimemDevicePointer
+GinInboxA2ACreateRequirement GinOutboxCreateRequirement
+""".split()
+FUNCTIONS += NEWER
 
 
 def run(*command):
@@ -34,7 +41,7 @@ class Symbols(unittest.TestCase):
         self.addresses = {line.split()[-1]: line.split()[0] for line in lines}
 
     def test_names(self):
-        self.assertEqual(len(FUNCTIONS), 52)
+        self.assertEqual(len(FUNCTIONS), 52 + 16)
         expected = {"nccl" + f for f in FUNCTIONS} | {"pnccl" + f for f in FUNCTIONS}
         self.assertEqual(set(self.kinds), expected, "a version would show as name@VERSION")
 

@@ -2,7 +2,7 @@
  * @file nccl.h
  * The interface of NCCL 2.28.9 as Treering's libnccl.so.2 offers it: the same names, values, layouts and calling
  * conventions, so that programs compiled against either header run with either library. What differs in behaviour is in
- * docs/nccl-shim.md.
+ * docs/nccl-shim.md. The host functions that 2.29 and 2.30 have added are there as well.
  *
  * Needs no CUDA header. Buffers are host memory, and a stream is NULL, 1 (legacy) or 2 (per thread): calls block until
  * they have ended.
@@ -12,6 +12,7 @@
 
 #include <limits.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* As cuda_runtime.h declares it: the two may be included together, in any order. */
 struct CUstream_st;
@@ -74,6 +75,7 @@ typedef enum NCCL_SHIM_INT {
 
 #define NCCL_WIN_DEFAULT 0x00
 #define NCCL_WIN_COLL_SYMMETRIC 0x01
+#define NCCL_WIN_STRICT_ORDERING 0x02 /**< of one-sided calls; no effect */
 #define NCCL_WIN_REQUIRED_ALIGNMENT 4096
 
 #define NCCL_CTA_POLICY_DEFAULT 0x00
@@ -84,6 +86,8 @@ typedef enum NCCL_SHIM_INT {
 #define NCCL_SHRINK_ABORT 0x01 /**< end what the parent has under way first */
 
 #define NCCL_REVOKE_DEFAULT 0x00
+
+#define NCCL_SUSPEND_MEM 0x01
 
 /**
  * Settings of a communicator. Fields that this library has no use for are checked and otherwise ignored.
@@ -163,6 +167,22 @@ typedef enum NCCL_SHIM_INT {
   ncclMaxRedOp = 0x7fffffff
 } ncclRedOp_t;
 
+/** What ncclCommMemStats() is asked for. */
+typedef enum NCCL_SHIM_INT {
+  ncclStatGpuMemSuspend = 0,   /**< bytes that a suspension would release: 0 */
+  ncclStatGpuMemSuspended = 1, /**< 1 between ncclCommSuspend() and ncclCommResume() */
+  ncclStatGpuMemPersist = 2,   /**< bytes that stay: 0 without a GPU, else not known */
+  ncclStatGpuMemTotal = 3      /**< bytes in all: 0 without a GPU, else not known */
+} ncclCommMemStat_t;
+
+/** Signals that ncclWaitSignal() waits for. */
+typedef struct {
+  int opCnt;
+  int peer;
+  int sigIdx;
+  int ctx;
+} ncclWaitSignalDesc_t;
+
 /** When the scalar of an operation is read. */
 typedef enum NCCL_SHIM_INT {
   ncclScalarDevice = 0,       /**< while a collective with the operation runs; it stays valid until then */
@@ -223,6 +243,18 @@ NCCL_SHIM_FUNCTION(ncclResult_t, CommSplit,
 NCCL_SHIM_FUNCTION(ncclResult_t, CommShrink,
                    (ncclComm_t comm, int* excludeRanksList, int excludeRanksCount, ncclComm_t* newcomm,
                     ncclConfig_t* config, int shrinkFlags));
+/** Makes the id of one ncclCommGrow(); the rank that calls it is that grow's root and hands the id to the new ranks. */
+NCCL_SHIM_FUNCTION(ncclResult_t, CommGetUniqueId, (ncclComm_t comm, ncclUniqueId* uniqueId));
+/** A new communicator of `comm`'s ranks, which keep their ranks, and new ones. The root gives `comm`, the id and rank -1;
+ * the other ranks of `comm` the same with uniqueId NULL; a new rank comm NULL, the id and its rank. */
+NCCL_SHIM_FUNCTION(ncclResult_t, CommGrow,
+                   (ncclComm_t comm, int nRanks, const ncclUniqueId* uniqueId, int rank, ncclComm_t* newcomm,
+                    ncclConfig_t* config));
+/** Refuses calls until ncclCommResume(); releases no memory. Flags: NCCL_SUSPEND_MEM. */
+NCCL_SHIM_FUNCTION(ncclResult_t, CommSuspend, (ncclComm_t comm, int flags));
+NCCL_SHIM_FUNCTION(ncclResult_t, CommResume, (ncclComm_t comm));
+/** ncclInvalidUsage for what is not known. */
+NCCL_SHIM_FUNCTION(ncclResult_t, CommMemStats, (ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value));
 /** ncclInProgress while a call goes on in the background, else the first failure, else ncclSuccess. */
 NCCL_SHIM_FUNCTION(ncclResult_t, CommGetAsyncError, (ncclComm_t comm, ncclResult_t* asyncError));
 NCCL_SHIM_FUNCTION(ncclResult_t, CommCount, (const ncclComm_t comm, int* count));
@@ -238,10 +270,12 @@ NCCL_SHIM_FUNCTION(ncclResult_t, MemFree, (void* ptr));
 /** Makes a buffer as fast as ncclMemAlloc() memory. *handle may become NULL, where nothing is gained. */
 NCCL_SHIM_FUNCTION(ncclResult_t, CommRegister, (const ncclComm_t comm, void* buff, size_t size, void** handle));
 NCCL_SHIM_FUNCTION(ncclResult_t, CommDeregister, (const ncclComm_t comm, void* handle));
-/** The same for a buffer that every rank has. *win may become NULL, where nothing is gained. */
+/** The same for a buffer that every rank has. *win is never NULL. */
 NCCL_SHIM_FUNCTION(ncclResult_t, CommWindowRegister,
                    (ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win, int winFlags));
 NCCL_SHIM_FUNCTION(ncclResult_t, CommWindowDeregister, (ncclComm_t comm, ncclWindow_t win));
+/** The buffer that the window was registered with. */
+NCCL_SHIM_FUNCTION(ncclResult_t, WinGetUserPtr, (ncclComm_t comm, ncclWindow_t win, void** outUserPtr));
 /** @} */
 
 /** @name Operations made by the user @{ */
@@ -302,6 +336,19 @@ NCCL_SHIM_FUNCTION(ncclResult_t, Send,
 NCCL_SHIM_FUNCTION(ncclResult_t, Recv,
                    (void* recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
                     cudaStream_t stream));
+/** @} */
+
+/** @name One-sided calls @{
+ * Refused with ncclInvalidUsage.
+ */
+NCCL_SHIM_FUNCTION(ncclResult_t, PutSignal,
+                   (const void* localbuff, size_t count, ncclDataType_t datatype, int peer, ncclWindow_t peerWin,
+                    size_t peerWinOffset, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm,
+                    cudaStream_t stream));
+NCCL_SHIM_FUNCTION(ncclResult_t, Signal,
+                   (int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream));
+NCCL_SHIM_FUNCTION(ncclResult_t, WaitSignal,
+                   (int nDesc, ncclWaitSignalDesc_t* signalDescs, ncclComm_t comm, cudaStream_t stream));
 /** @} */
 
 /** @name Groups @{

@@ -6,6 +6,8 @@
 #ifndef NCCL_DEVICE_H_
 #define NCCL_DEVICE_H_
 
+#include <stdbool.h>
+
 #include "nccl.h"
 
 #ifdef __cplusplus
@@ -24,6 +26,47 @@ typedef struct ncclDevResourceRequirements ncclDevResourceRequirements_t;
 typedef struct ncclLsaBarrierHandle ncclLsaBarrierHandle_t;
 typedef struct ncclGinBarrierHandle ncclGinBarrierHandle_t;
 typedef struct ncclLLA2AHandle ncclLLA2AHandle_t;
+
+struct ncclGinInboxA2AHandle;
+struct ncclGinOutboxHandle;
+
+/** Where a set of GPUs' memory is written at once. */
+struct ncclMultimemHandle {
+  void* mcBasePtr;
+};
+typedef struct ncclMultimemHandle ncclMultimemHandle_t;
+
+typedef enum NCCL_SHIM_INT {
+  NCCL_GIN_TYPE_NONE = 0,
+  NCCL_GIN_TYPE_PROXY = 2,
+  NCCL_GIN_TYPE_GDAKI = 3,
+  NCCL_GIN_TYPE_GPI = 4
+} ncclGinType_t;
+
+/** What a communicator has. Initialise with NCCL_COMM_PROPERTIES_INITIALIZER. */
+typedef struct ncclCommProperties {
+  size_t size;
+  unsigned int magic; /**< 0xcafebeef */
+  unsigned int version;
+  int rank;
+  int nRanks;
+  int cudaDev;                 /**< as ncclCommCuDevice() */
+  int nvmlDev;                 /**< -1: not known */
+  bool deviceApiSupport;       /**< false */
+  bool multimemSupport;        /**< false */
+  ncclGinType_t ginType;       /**< NCCL_GIN_TYPE_NONE */
+  int nLsaTeams;               /**< 1 */
+  bool hostRmaSupport;         /**< false */
+  ncclGinType_t railedGinType; /**< NCCL_GIN_TYPE_NONE */
+} ncclCommProperties_t;
+
+#define NCCL_COMM_PROPERTIES_INITIALIZER                                                                          \
+  {                                                                                                               \
+    sizeof(ncclCommProperties_t), 0xcafebeef, NCCL_VERSION_CODE, 0, 0, 0, 0, false, false, NCCL_GIN_TYPE_NONE, 0, \
+        false, NCCL_GIN_TYPE_NONE                                                                                 \
+  }
+
+NCCL_SHIM_FUNCTION(ncclResult_t, CommQueryProperties, (ncclComm_t comm, ncclCommProperties_t* props));
 
 /** All ranks. Of a bad communicator every team is {0, 0, 0}. */
 NCCL_SHIM_FUNCTION(ncclTeam_t, TeamWorld, (ncclComm_t comm));
@@ -49,6 +92,19 @@ NCCL_SHIM_FUNCTION(ncclResult_t, GinBarrierCreateRequirement,
                     ncclDevResourceRequirements_t* outReq));
 NCCL_SHIM_FUNCTION(ncclResult_t, LLA2ACreateRequirement,
                    (int nBlocks, int nSlots, ncclLLA2AHandle_t* outHandle, ncclDevResourceRequirements_t* outReq));
+NCCL_SHIM_FUNCTION(ncclResult_t, GinInboxA2ACreateRequirement,
+                   (ncclTeam_t peers, int nBlocks, int size_log2, struct ncclGinInboxA2AHandle* outHandle,
+                    ncclDevResourceRequirements_t* outReq));
+NCCL_SHIM_FUNCTION(ncclResult_t, GinOutboxCreateRequirement,
+                   (int nBlocks, int size_log2, struct ncclGinOutboxHandle* outHandle,
+                    ncclDevResourceRequirements_t* outReq));
+
+/* Refused with ncclInvalidUsage; *outPtr becomes NULL. */
+NCCL_SHIM_FUNCTION(ncclResult_t, GetLsaDevicePointer, (ncclWindow_t window, size_t offset, int lsaRank, void** outPtr));
+NCCL_SHIM_FUNCTION(ncclResult_t, GetPeerDevicePointer, (ncclWindow_t window, size_t offset, int peer, void** outPtr));
+NCCL_SHIM_FUNCTION(ncclResult_t, GetLsaMultimemDevicePointer, (ncclWindow_t window, size_t offset, void** outPtr));
+NCCL_SHIM_FUNCTION(ncclResult_t, GetMultimemDevicePointer,
+                   (ncclWindow_t window, size_t offset, ncclMultimemHandle_t multimem, void** outPtr));
 
 #ifdef __cplusplus
 }
