@@ -1,4 +1,5 @@
 // NCCL's interface on GPUs: the devices are the stand-ins of support/cpu_device.h.
+#include <algorithm>
 #include <atomic>
 
 #include "shim/helpers.h"
@@ -56,6 +57,46 @@ TEST_F(ShimOnDevices, TellsTheDevice) {
     ASSERT_NCCL(ncclCommCuDevice(comms_[r], &device));
     EXPECT_EQ(device, (r + 2) % kRanks);
   }
+}
+
+TEST_F(ShimOnDevices, GrowsByARankOfTheCurrentDevice) {
+  constexpr int kNew = kRanks, kDevice = 1;
+  ncclUniqueId id;
+  ncclComm_t grown[kRanks + 1];
+  ASSERT_NCCL(ncclCommGetUniqueId(comms_[1], &id));
+  set_cpu_device(kDevice);
+  ASSERT_NCCL(ncclGroupStart());
+  for (int r = 0; r < kRanks; ++r)
+    EXPECT_NCCL(ncclCommGrow(comms_[r], kRanks + 1, r == 1 ? &id : nullptr, -1, &grown[r], nullptr));
+  EXPECT_NCCL(ncclCommGrow(nullptr, kRanks + 1, &id, kNew, &grown[kNew], nullptr));
+  ASSERT_NCCL(ncclGroupEnd());
+  for (int r = 0; r <= kRanks; ++r) {
+    int device = -1;
+    EXPECT_NCCL(ncclCommCuDevice(grown[r], &device));
+    EXPECT_EQ(device, r == kNew ? kDevice : (r + 2) % kRanks);
+  }
+  const DeviceStream added = create_cpu_stream(kDevice);
+  void* memory = nullptr;
+  ASSERT_NCCL(ncclMemAlloc(&memory, kCount * sizeof(int)));
+  std::fill_n(static_cast<int*>(memory), kCount, 100);
+  for (int r = 0; r < kRanks; ++r)
+    EXPECT_NCCL(ncclAllReduce(in_[r], out_[r], kCount, ncclInt32, ncclSum, grown[r], stream(r)));
+  EXPECT_NCCL(ncclAllReduce(memory, memory, kCount, ncclInt32, ncclSum, grown[kNew], as_cuda(added)));
+  synchronize();
+  synchronize_cpu_stream(added);
+  for (int r = 0; r < kRanks; ++r) expect(r, kCount, [](size_t) { return 106; });
+  for (ncclComm_t comm : grown) EXPECT_NCCL(ncclCommDestroy(comm));
+  destroy_cpu_stream(added);
+  EXPECT_NCCL(ncclMemFree(memory));
+}
+
+// What kernels have taken is not known, and 0 would be wrong.
+TEST_F(ShimOnDevices, MemoryIsNotCounted) {
+  uint64_t value = 9;
+  EXPECT_NCCL(ncclCommMemStats(comms_[0], ncclStatGpuMemSuspend, &value));
+  EXPECT_EQ(value, 0u);
+  EXPECT_EQ(ncclCommMemStats(comms_[0], ncclStatGpuMemPersist, &value), ncclInvalidUsage);
+  EXPECT_EQ(ncclCommMemStats(comms_[0], ncclStatGpuMemTotal, &value), ncclInvalidUsage);
 }
 
 // Without a group, in one thread: a call returns before its peers have called.

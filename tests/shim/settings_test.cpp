@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "shim/algorithms.h"
+#include "shim/log.h"
 #include "shim/variables.h"
 
 namespace treering::nccl {
@@ -73,8 +74,18 @@ TEST(Settings, NewerCallersMayHaveMore) {
   newer.known.version = NCCL_VERSION(2, 31, 0);
   newer.known.minCTAs = 1;
   ncclConfig_t full;
-  ASSERT_TRUE(read_config("test", &newer.known, &full).ok());
+  setenv("NCCL_DEBUG", "INFO", 1);
+  reset_log();
+  ::testing::internal::CaptureStdout();
+  const Status status = read_config("test", &newer.known, &full);
+  const std::string logged = ::testing::internal::GetCapturedStdout();
+  unsetenv("NCCL_DEBUG");
+  reset_log();
+  ASSERT_TRUE(status.ok());
   EXPECT_EQ(full.minCTAs, 1);
+  EXPECT_NE(logged.find("the last 32 bytes of config are of a newer header (23100); they have no effect"),
+            std::string::npos)
+      << logged;
 }
 
 TEST(Settings, WrongStructsAreRefused) {
