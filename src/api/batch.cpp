@@ -84,8 +84,9 @@ Status Batch::run() {
     } else if (entry->stream != 0) {
       Status status = entry->lease->failure();
       for (auto& task : entry->tasks) {
+        const bool owned = task->owned;  // the engine may have deleted it when enqueue() returns
         if (status.ok()) status = Engine::instance().enqueue(task.get());
-        if (status.ok() && task->owned) (void)task.release();  // the engine's now
+        if (status.ok() && owned) (void)task.release();
       }
       entry->lease.release();
       TR_RETURN_IF_ERROR(status);
