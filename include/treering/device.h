@@ -7,6 +7,9 @@
  * a buffer; with host memory in the same call, and with ranks that have no GPU in the same communicator. With a NULL
  * stream such a call blocks; with a stream of trStreamFromCuda() it returns at once and runs in the order of the CUDA
  * stream. trExchangeStart(), trSparseAllReduce() and double buffering take memory of the host alone.
+ *
+ * Calls may be captured into a CUDA graph after one call of the same kind and size has run; a graph is not launched after its
+ * communicator was destroyed.
  */
 #ifndef TREERING_DEVICE_H_
 #define TREERING_DEVICE_H_

@@ -61,6 +61,7 @@ DeviceKernels::DeviceKernels(Communicator* communicator, Device* device, std::un
 
 DeviceKernels::~DeviceKernels() {
   DeviceMonitor::instance().forget(this);
+  for (const StagingMemory::Block& block : captured_lanes_) memory_->take_back(block);
   if (status_ != nullptr && !is_idle()) {
     abort();
     if (!wait_until_idle(kPatience)) {
@@ -255,8 +256,14 @@ Status DeviceKernels::launch_transfers(const Operation& operation, DeviceStream 
   call->channels = channels;
   call->signature = kTransferSignature;
   Status status = start(*call, trUint8, cuda::DeviceProtocol::kSimple, kMostThreads, stream);
-  // A graph may run the kernel again: it keeps its lanes as long as the communicator.
-  if (!status.ok() || device_->is_capturing(stream)) return status;
+  if (!status.ok()) {
+    memory_->take_back(memory);
+    return status;
+  }
+  if (call->number == 0) {  // captured
+    captured_lanes_.push_back(memory);
+    return {};
+  }
   struct Lent {
     std::shared_ptr<StagingMemory> from;
     StagingMemory::Block block;

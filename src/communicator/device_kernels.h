@@ -79,7 +79,8 @@ class DeviceKernels {
   DeviceEvent last_ = nullptr;            // behind the last launch
   DeviceStream last_stream_ = nullptr;
   bool launched_any_ = false;
-  std::atomic<bool> captured_any_{false};  // graphs launch kernels without a word
+  std::vector<StagingMemory::Block> captured_lanes_;  // of kernels in graphs, which may run until the end
+  std::atomic<bool> captured_any_{false};             // graphs launch kernels without a word
   uint32_t number_ = 0;
   std::array<std::atomic<uint32_t>, cuda::kMaxDeviceChannels> launched_{};  // number of the last on each channel
   std::map<Key, std::unique_ptr<Compiled>> compiled_;

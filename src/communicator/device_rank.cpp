@@ -81,9 +81,12 @@ DeviceRank::DeviceRank(Communicator* communicator, Device* device)
 DeviceRank::~DeviceRank() {
   kernels_.reset();
   captured_.clear();
-  if (!memory_->wait_until_idle(kPatience))
+  if (!memory_->wait_until_idle(kPatience)) {
+    // What the streams still hold refers to the memory, which they keep, and to the engine's stream, which therefore stays.
     log_line(LogLevel::kWarn, fmt::format("a CUDA stream of GPU {} still holds operations of a destroyed communicator",
                                           device_->info().ordinal));
+    return;
+  }
   (void)Engine::instance().destroy_stream(host_stream_);  // its failures were the communicator's
   if (own_stream_ != nullptr) (void)device_->destroy_stream(own_stream_);
 }
@@ -234,8 +237,10 @@ Status DeviceRank::queue_on_engine(StagedCall* call) {
   call->gate = engine.create_event();
   TR_RETURN_IF_ERROR(engine.expect(call->gate));
   TR_RETURN_IF_ERROR(engine.wait_event(host_stream_, call->gate));
-  TR_RETURN_IF_ERROR(engine.enqueue(host_stream_, communicator_, call->operation));
-  return engine.add_callback(host_stream_, raise_flag, call);
+  Status status = engine.enqueue(host_stream_, communicator_, call->operation);
+  if (status.ok()) status = engine.add_callback(host_stream_, raise_flag, call);
+  if (!status.ok()) (void)engine.destroy_event(call->gate);  // the stream must not wait for it
+  return status;
 }
 
 void DeviceRank::open_gate(void* argument) {

@@ -299,6 +299,34 @@ TEST(DeviceStreams, GraphsAreReplayed) {
   for (CpuGraph* graph : graphs) destroy_cpu_graph(graph);
 }
 
+// What a graph keeps of sends and receives is given back with the communicator, without a wait.
+TEST(DeviceStreams, GraphsOfSendsAndReceivesAreReplayed) {
+  const auto begun = std::chrono::steady_clock::now();
+  {
+    DeviceRanks ranks({0, 1});
+    constexpr size_t kCount = 50'000;
+    auto in = ranks.buffers(kCount), out = ranks.buffers(kCount);
+    CpuGraph* graphs[2];
+    for (int r : {0, 1}) {
+      begin_cpu_capture(ranks.cuda(r));
+      ASSERT_EQ(trSendRecv(in[r].data(), kCount, 1 - r, out[r].data(), kCount, 1 - r, trInt32, ranks.comm(r),
+                           ranks.stream(r)),
+                trSuccess);
+      graphs[r] = end_cpu_capture(ranks.cuda(r));
+    }
+    for (int turn = 0; turn < 3; ++turn) {
+      for (int r : {0, 1}) launch_cpu_graph(graphs[r], ranks.cuda(r));
+      ranks.synchronize();
+      for (int r : {0, 1}) {
+        ASSERT_TRUE(out[r].all_equal([&](size_t) { return 2 - r; }));
+        std::fill_n(out[r].data(), kCount, 0);
+      }
+    }
+    for (CpuGraph* graph : graphs) destroy_cpu_graph(graph);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(8)) << "the end waited for memory";
+}
+
 TEST(DeviceStreams, TwoCommunicatorsOnSeveralStreams) {
   DeviceRanks first({0, 1}), second({1, 0});
   constexpr size_t kCount = 100'000;

@@ -3,9 +3,8 @@
 //   T = S R a(protocol) + X / (rate(protocol) * blocks)
 //
 // with the rounds R and the exchanged bytes X of the algorithm's formula (algorithms/algorithm.h) and S slices of what
-// fits a slot. The constants are those of NVLink generations 3 and 4 as published for NCCL (an LL hop about 1 us, LL128 1.5
-// us, Simple 4 us; LL half of the bandwidth, LL128 120/128 of it): nothing is measured at init yet. All ranks compute the
-// same.
+// fits a slot. The constants are assumptions of the right order for NVLink, which no measurement of this project supports yet;
+// that LL moves half of the bytes and LL128 120 of 128 follows from the protocols. All ranks compute the same.
 #pragma once
 
 #include "algorithms/algorithm.h"
