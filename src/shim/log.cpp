@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string_view>
+#include <vector>
 
 #include "shim/include/nccl.h"
 #include "shim/variables.h"
@@ -113,9 +114,10 @@ Log& log() {
   if (Log* made = current.load(std::memory_order_acquire)) return *made;
   std::lock_guard lock(making);
   if (Log* made = current.load()) return *made;
-  auto* made = new Log(variable("NCCL_DEBUG"));
-  current.store(made, std::memory_order_release);
-  return *made;
+  static auto* all = new std::vector<Log*>;
+  all->push_back(new Log(variable("NCCL_DEBUG")));
+  current.store(all->back(), std::memory_order_release);
+  return *all->back();
 }
 
 }  // namespace
