@@ -37,11 +37,14 @@ const char* protocol_name(Protocol protocol);
 // What a cost formula may depend on. Units: bytes of the whole buffer.
 struct CostInput {
   uint32_t ranks = 1;
+  uint32_t hosts = 1;
+  uint32_t host_ranks = 0;  // of the largest host; 0: all ranks are on one
   double bytes = 0;
   uint32_t pipeline_chunks = 1;
   bool direct = false;   // buffers of the peers are reachable
   bool fetched = false;  // ... by the kernel, one copy for each message
 
+  uint32_t largest_host() const { return host_ranks == 0 ? ranks : host_ranks; }
   // How often a payload is copied on its way to one reader.
   double copies() const { return direct || fetched ? 1 : 2; }
 };
@@ -67,6 +70,11 @@ struct Work {
   double memory_bytes = 0;  // bytes of user buffers that cross the memory bus when nothing stays in cache
   uint32_t chunks = 1;      // Schedule::chunks
   uint32_t max_span = 1;    // Schedule::max_span
+  double sent_bytes = 0;    // that the busiest rank sends, once for each receiver
+  // Between hosts: bytes that the busiest host sends, and those of the rounds that wait for a message of another host.
+  // Negative: as follows from sent_bytes and rounds when every rank sends to all others alike.
+  double network_bytes = -1;
+  double network_rounds = -1;
 };
 
 struct Algorithm {
@@ -87,8 +95,9 @@ struct Algorithm {
   bool mailbox;           // may run by the mailbox protocol: one-shot in mailboxes, direct in descriptors of FIFOs
   uint32_t min_ranks;
   uint32_t max_ranks;
-  uint32_t channels;  // channels it wants
-  bool pipelined;     // uses Shape::pipeline_chunks
+  uint32_t min_hosts;  // 0: makes no difference between hosts
+  uint32_t channels;   // channels it wants
+  bool pipelined;      // uses Shape::pipeline_chunks
   Schedule (*build)(const Plan& plan, uint32_t rank, const Shape& shape);
   Work (*work)(const CostInput& input);
 };
@@ -112,6 +121,7 @@ Status check_build(const Algorithm& algorithm, const Plan& plan, uint32_t rank, 
 void tree_neighbours(const Plan& plan, uint32_t rank, bool second, int* parent, int children[2]);
 
 extern const Algorithm kRing, kTwoShot, kOneShot, kHalvingDoubling, kTree;
+extern const Algorithm kHybrid, kHybridRing, kHierarchical, kRing2d;
 extern const Algorithm kReduceDirect, kReduceScatterGather, kReduceTree;
 extern const Algorithm kBroadcastDirect, kBroadcastScatterAllgather, kBroadcastChain, kBroadcastBinomial,
     kBroadcastTree;

@@ -9,7 +9,8 @@
 namespace treering {
 
 std::span<const Algorithm* const> algorithms_of(Collective collective) {
-  static constexpr const Algorithm* kAllReduceRows[] = {&kOneShot, &kTwoShot, &kRing, &kHalvingDoubling, &kTree};
+  static constexpr const Algorithm* kAllReduceRows[] = {&kOneShot,      &kTwoShot, &kRing,   &kHalvingDoubling, &kTree,
+                                                        &kHierarchical, &kHybrid,  &kRing2d, &kHybridRing};
   static constexpr const Algorithm* kReduceRows[] = {&kReduceDirect, &kReduceScatterGather, &kReduceTree};
   static constexpr const Algorithm* kBroadcastRows[] = {&kBroadcastDirect, &kBroadcastScatterAllgather,
                                                         &kBroadcastChain, &kBroadcastBinomial, &kBroadcastTree};

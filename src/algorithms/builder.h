@@ -33,9 +33,9 @@ class ScheduleBuilder {
     schedule_.fifo_depth = fifo_depth;
   }
 
-  // Appends a block that repeats `steps` `count` times; nothing when count is 0.
-  void repeat(uint32_t count, int32_t chunk_stride, int32_t peer_stride, std::initializer_list<StepSpec> steps) {
-    if (count == 0) return;
+  // Appends a block that repeats `steps` `count` times; nothing when there is nothing to do.
+  void repeat(uint32_t count, int32_t chunk_stride, int32_t peer_stride, std::span<const StepSpec> steps) {
+    if (count == 0 || steps.empty()) return;
     Block block;
     block.first = static_cast<uint32_t>(schedule_.steps.size());
     block.length = static_cast<uint32_t>(steps.size());
@@ -44,6 +44,9 @@ class ScheduleBuilder {
     block.peer_stride = peer_stride;
     schedule_.blocks.push_back(block);
     for (const StepSpec& spec : steps) append(spec);
+  }
+  void repeat(uint32_t count, int32_t chunk_stride, int32_t peer_stride, std::initializer_list<StepSpec> steps) {
+    repeat(count, chunk_stride, peer_stride, std::span(steps.begin(), steps.size()));
   }
 
   void once(const StepSpec& step) { repeat(1, 0, 0, {step}); }

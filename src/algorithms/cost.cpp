@@ -11,6 +11,20 @@ uint64_t divide_up(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 // Microseconds for `bytes` at `gbps` (1 GB/s is 1000 bytes per microsecond).
 double at_rate(double bytes, double gbps) { return bytes / (1e3 * gbps); }
 
+struct Network {
+  double bytes = 0;   // sent by the busiest host to others
+  double rounds = 0;  // that wait for a message between hosts
+};
+
+// Where an algorithm says nothing of its own, a rank sends to all others alike: of a host's g ranks' traffic the part
+// (n - g) / (n - 1) leaves the host, and every round waits for some message between hosts.
+Network network_of(const Machine& machine, uint32_t ranks, const Work& work) {
+  if (machine.hosts <= 1) return {};
+  const double g = machine.host_ranks, n = ranks;
+  return {work.network_bytes >= 0 ? work.network_bytes : g * work.sent_bytes * (n - g) / (n - 1),
+          work.network_rounds >= 0 ? std::min(work.network_rounds, work.rounds) : work.rounds};
+}
+
 }  // namespace
 
 bool is_fetched(const Algorithm& algorithm, uint64_t streaming_bytes, uint32_t ranks, uint64_t bytes) {
@@ -23,7 +37,10 @@ bool is_fetched(const Algorithm& algorithm, uint64_t streaming_bytes, uint32_t r
 void predict(const Machine& machine, uint32_t ranks, uint64_t bytes, Candidate& candidate) {
   const Algorithm& algorithm = *candidate.algorithm;
   const bool direct = candidate.protocol == Protocol::kDirect;
+  const uint32_t host_ranks = machine.host_ranks == 0 ? ranks : machine.host_ranks;
   CostInput input = {.ranks = ranks,
+                     .hosts = machine.hosts,
+                     .host_ranks = host_ranks,
                      .bytes = static_cast<double>(bytes),
                      .pipeline_chunks = candidate.pipeline_chunks,
                      .direct = direct};
@@ -47,11 +64,14 @@ void predict(const Machine& machine, uint32_t ranks, uint64_t bytes, Candidate& 
   candidate.messages = work.messages;
 
   const double cores = std::max(machine.cores, 1u);
-  const double share = std::min(1.0, cores / ranks);  // of a core, for each rank
-  const double alpha = machine.alpha_us + (std::ceil(ranks / cores) - 1) * machine.switch_us;
+  const double share = std::min(1.0, cores / host_ranks);  // of a core, for each rank
+  const double alpha = machine.alpha_us + (std::ceil(host_ranks / cores) - 1) * machine.switch_us;
   const auto slices = static_cast<double>(candidate.slices);
   double cpu = at_rate(work.reduce_bytes, machine.reduce_gbps * share);
-  candidate.latency_us = slices * work.rounds * alpha;
+  const Network network = network_of(machine, ranks, work);
+  // Slices of different channels wait at the same time.
+  const double turns = std::max(1.0, slices / candidate.channels);
+  candidate.latency_us = slices * (work.rounds - network.rounds) * alpha + turns * network.rounds * machine.network_us;
   if (candidate.protocol == Protocol::kMailbox) {
     candidate.executor_us = work.messages * machine.line_us / share;
   } else {
@@ -60,9 +80,10 @@ void predict(const Machine& machine, uint32_t ranks, uint64_t bytes, Candidate& 
   }
   cpu += at_rate(work.exchanged_bytes, machine.exchange_gbps * share);
   // Input and output of every rank; a copy moves each of its bytes over the bus twice.
-  const bool resident = 2.0 * ranks * static_cast<double>(bytes) <= static_cast<double>(machine.llc_bytes);
-  const double bus = at_rate(work.memory_bytes * ranks / 2, machine.copy_gbps_memory);
+  const bool resident = 2.0 * host_ranks * static_cast<double>(bytes) <= static_cast<double>(machine.llc_bytes);
+  const double bus = at_rate(work.memory_bytes * host_ranks / 2, machine.copy_gbps_memory);
   candidate.data_us = resident ? cpu : std::max(cpu, bus);
+  if (machine.hosts > 1) candidate.data_us = std::max(candidate.data_us, at_rate(network.bytes, machine.network_gbps));
   candidate.predicted_us = candidate.latency_us + candidate.executor_us + candidate.data_us;
 }
 

@@ -4,6 +4,8 @@
 //
 //   a, s     one message between two ranks; the executor's work for one message
 //   R, M     dependent rounds and messages of one slice; S slices
+//   ranks on several hosts: T = ... + R2 a2 + max(the data terms above, N / link), R2 and N those rounds and bytes of the
+//   busiest host that cross between hosts, a2 and `link` the latency and rate of a host's network
 //   X        bytes exchanged through lines that other cores hold, at the rate at which one core moves those
 //   O        bytes of operands reduced, at the rate of one core whose data is in cache
 //
@@ -31,10 +33,15 @@ struct Machine {
   uint64_t llc_bytes = 32u << 20;       // last-level cache
   uint64_t streaming_bytes = 8u << 20;  // calls from this size on write results with non-temporal stores
   double fetch_us = 0;                  // the kernel's work for one copy between ranks; 0: it cannot
-  uint32_t cores = 1;                   // cores that the ranks may use
-  uint64_t mailbox_bytes = 2048;        // largest buffer that the mailbox protocol takes; 0: there is none
-  uint64_t letter_bytes = 4096;         // largest block that goes as one small message (letters.h); 0: not used
-  uint64_t slot_bytes = 128u << 10;     // largest message of the staged protocol
+  uint32_t cores = 1;                   // cores of a host that its ranks may use
+  uint32_t channels = 4;                // at most
+  uint32_t hosts = 1;
+  uint32_t host_ranks = 0;           // of the largest host; 0: all ranks
+  double network_us = 30;            // a small message from a rank to a rank of another host
+  double network_gbps = 1;           // of a host's links together, one way
+  uint64_t mailbox_bytes = 2048;     // largest buffer that the mailbox protocol takes; 0: there is none
+  uint64_t letter_bytes = 4096;      // largest block that goes as one small message (letters.h); 0: not used
+  uint64_t slot_bytes = 128u << 10;  // largest message of the staged protocol
 };
 
 // One way to run a collective, and its predicted time.

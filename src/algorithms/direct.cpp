@@ -161,6 +161,7 @@ Work allgather_work(const CostInput& in) {
   w.exchanged_bytes = (in.direct ? n - 1 : n) * block;
   w.memory_bytes = in.bytes + block;
   w.chunks = in.ranks;
+  w.sent_bytes = (n - 1) * block;
   return w;
 }
 
@@ -173,6 +174,7 @@ Work reduce_scatter_work(const CostInput& in) {
   w.exchanged_bytes = (in.direct ? 1 : 2) * (n - 1) * block;
   w.reduce_bytes = in.bytes;
   w.memory_bytes = in.bytes + block;
+  w.sent_bytes = (n - 1) * block;
   w.chunks = in.ranks;
   return w;
 }
@@ -186,6 +188,7 @@ Work alltoall_work(const CostInput& in) {
   w.exchanged_bytes = in.copies() * (n - 1) / n * in.bytes;
   w.memory_bytes = 2 * in.bytes;
   w.chunks = in.ranks * in.ranks;
+  w.sent_bytes = (n - 1) / n * in.bytes;
   return w;
 }
 
@@ -196,6 +199,11 @@ Work pairwise_work(const CostInput& in) {
   return w;
 }
 
+// What crosses the link of the root's host when it alone exchanges `bytes` with all others.
+double from_root(const CostInput& in, double bytes) {
+  return in.ranks == 1 ? 0 : bytes * (in.ranks - in.largest_host()) / (in.ranks - 1);
+}
+
 // T = a + B: the root fills one slot that all read.
 Work broadcast_work(const CostInput& in) {
   Work w;
@@ -203,6 +211,8 @@ Work broadcast_work(const CostInput& in) {
   w.messages = in.ranks - 1;
   w.exchanged_bytes = (in.direct ? 1 : 2) * in.bytes;
   w.memory_bytes = in.bytes;
+  w.sent_bytes = (in.ranks - 1) * in.bytes;
+  w.network_bytes = from_root(in, w.sent_bytes);
   return w;
 }
 
@@ -215,6 +225,8 @@ Work reduce_work(const CostInput& in) {
   w.exchanged_bytes = (n - 1 + (in.direct ? 0 : 1)) * in.bytes;
   w.reduce_bytes = n * in.bytes;
   w.memory_bytes = in.bytes;
+  w.sent_bytes = in.bytes;
+  w.network_bytes = from_root(in, (n - 1) * in.bytes);  // that the root's host receives
   return w;
 }
 
@@ -227,6 +239,8 @@ Work rooted_blocks_work(const CostInput& in) {
   w.exchanged_bytes = (n - 1) / n * in.bytes;
   w.memory_bytes = in.bytes;
   w.chunks = in.ranks;
+  w.sent_bytes = (n - 1) / n * in.bytes;
+  w.network_bytes = from_root(in, w.sent_bytes);
   return w;
 }
 

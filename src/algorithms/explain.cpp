@@ -11,7 +11,11 @@ namespace {
 std::string describe(const Machine& machine, const SelectionInput& input) {
   std::string text = fmt::format("{} ranks on {} cores, {} buffers{}", input.ranks, machine.cores,
                                  input.direct ? "shared" : "ordinary", input.in_place ? ", in place" : "");
-  if (input.ranks > machine.cores) text += " (more ranks than cores: every wait costs the turns of other ranks)";
+  const uint32_t host_ranks = machine.host_ranks == 0 ? input.ranks : machine.host_ranks;
+  if (machine.hosts > 1)
+    text += fmt::format(", {} hosts of up to {} ranks, {:.2f} Gbit/s and {:.1f} us between hosts", machine.hosts,
+                        host_ranks, machine.network_gbps * 8, machine.network_us);
+  if (host_ranks > machine.cores) text += " (more ranks than cores: every wait costs the turns of other ranks)";
   return text;
 }
 

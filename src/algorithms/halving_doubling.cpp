@@ -30,10 +30,10 @@ Range kept(Range range, uint32_t v, uint32_t i) {
 }
 Range given(Range range, uint32_t v, uint32_t i) { return kept(range, v ^ (1u << i), i); }
 
-Schedule build_extra(uint32_t rank, uint32_t n, uint32_t chunks) {
-  const uint32_t partner[] = {rank + 1};
-  const uint32_t half = chunks / 2, v = (rank + 1) / 2;
-  ScheduleBuilder builder(rank, n, chunks);
+Schedule build_extra(const Plan& plan, uint32_t position, uint32_t chunks) {
+  const uint32_t partner[] = {plan.ring[position + 1]};
+  const uint32_t half = chunks / 2, v = (position + 1) / 2;
+  ScheduleBuilder builder(plan.ring[position], plan.ranks, chunks);
   builder.repeat(2, static_cast<int32_t>(half), 0, {{.flags = kInput | kSend, .span = half, .send_to = partner}});
   const Range all = {0, chunks};
   for (Range part : {kept(all, v, 0), given(all, v, 0)})
@@ -46,13 +46,15 @@ Schedule build(const Plan& plan, uint32_t rank, const Shape&) {
   if (n == 1) return single_rank_schedule();
   const uint32_t core = std::bit_floor(n), extra = n - core;
   const auto rounds = static_cast<uint32_t>(std::countr_zero(core));
-  if (rank < 2 * extra && rank % 2 == 0) return build_extra(rank, n, core);
+  uint32_t position = 0;  // in the ring, so that most bytes stay near: the first partners are neighbours
+  while (plan.ring[position] != rank) ++position;
+  if (position < 2 * extra && position % 2 == 0) return build_extra(plan, position, core);
 
-  const bool folds = rank < 2 * extra;
-  const uint32_t v = folds ? rank / 2 : rank - extra;
-  const auto real = [&](uint32_t w) { return w < extra ? 2 * w + 1 : w + extra; };
+  const bool folds = position < 2 * extra;
+  const uint32_t v = folds ? position / 2 : position - extra;
+  const auto position_of = [&](uint32_t w) { return w < extra ? 2 * w + 1 : w + extra; };
   ScheduleBuilder builder(rank, n, core);
-  const uint32_t folded[] = {rank - 1};
+  const uint32_t folded[] = {folds ? plan.ring[position - 1] : 0};
   if (folds)
     builder.repeat(2, static_cast<int32_t>(core / 2), 0,
                    {{.flags = kReceive | kReduce | kInput | kStoreScratch,
@@ -64,20 +66,20 @@ Schedule build(const Plan& plan, uint32_t rank, const Shape&) {
   for (uint32_t i = 0; i < rounds; ++i) {
     const unsigned local = i == 0 && !folds ? kInput : kScratch;
     const unsigned result = i + 1 == rounds ? kStore | kFinal : kStoreScratch;
-    const uint32_t partner[] = {real(v ^ (1u << i))};
+    const uint32_t other = position_of(v ^ (1u << i)), partner[] = {plan.ring[other]};
     const Range give = given(ranges[i], v, i), keep = kept(ranges[i], v, i);
     builder.once({.flags = local | kSend, .chunk = give.first, .span = give.length, .send_to = partner});
     builder.once({.flags = kReceive | kReduce | local | result,
                   .chunk = keep.first,
                   .span = keep.length,
                   .receive_from = partner,
-                  .local_position = partner[0] < rank});
+                  .local_position = other < position});
     ranges.push_back(keep);
   }
   for (uint32_t i = rounds; i-- > 0;) {
     const Range own = ranges[i + 1], other = given(ranges[i], v, i);
     const bool forward = folds && i == 0;  // to the extra rank as well
-    const uint32_t partner[] = {real(v ^ (1u << i))};
+    const uint32_t partner[] = {plan.ring[position_of(v ^ (1u << i))]};
     const uint32_t both[] = {partner[0], folded[0]};
     builder.once({.flags = kOutput | kSend | kFinal,
                   .chunk = own.first,
@@ -106,6 +108,9 @@ Work work(const CostInput& in) {
   w.reduce_bytes = 2 * most + (folds ? 2 * in.bytes : 0);
   w.memory_bytes = 2 * in.bytes;
   w.chunks = core;
+  w.sent_bytes = 2 * most + (folds ? in.bytes : 0);
+  // The last halvings, of the least bytes, are the ones between hosts: together as much as a ring of hosts.
+  if (!folds && std::has_single_bit(in.largest_host())) w.network_bytes = 2.0 * (in.hosts - 1) / in.hosts * in.bytes;
   w.max_span = core > 1 ? core / 2 : 1;
   return w;
 }

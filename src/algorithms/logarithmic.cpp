@@ -164,6 +164,7 @@ Work allgather_work(const CostInput& in) {
   w.rounds = rounds_of(in.ranks);
   w.messages = 2 * w.rounds;
   w.exchanged_bytes = (in.direct ? 1 : 2) * (n - 1) / n * in.bytes;
+  w.sent_bytes = (n - 1) / n * in.bytes;
   w.memory_bytes = in.bytes;
   w.chunks = in.ranks;
   w.max_span = in.ranks == 1 ? 1 : std::max(std::bit_floor(in.ranks - 1), 1u);
@@ -177,6 +178,7 @@ Work reduce_scatter_work(const CostInput& in) {
   w.rounds = rounds_of(in.ranks);
   w.messages = 2 * w.rounds;
   w.exchanged_bytes = 2 * most + in.bytes;
+  w.sent_bytes = most;
   w.reduce_bytes = 2 * most;
   w.memory_bytes = 2 * in.bytes;
   w.chunks = in.ranks;
@@ -190,6 +192,7 @@ Work alltoall_work(const CostInput& in) {
   w.rounds = rounds_of(in.ranks);
   w.messages = 4 * w.rounds;
   w.exchanged_bytes = w.rounds * in.bytes;
+  w.sent_bytes = w.rounds * in.bytes / 2;
   w.memory_bytes = (2 + w.rounds) * in.bytes;
   w.chunks = in.ranks * in.ranks;
   w.max_span = std::max(in.ranks - 1, 1u);
@@ -203,6 +206,8 @@ Work rooted_work(const CostInput& in) {
   w.rounds = rounds_of(in.ranks);
   w.messages = w.rounds;
   w.exchanged_bytes = 1.5 * (n - 1) / n * in.bytes;
+  w.sent_bytes = (n - 1) / n * in.bytes;
+  w.network_bytes = in.hosts > 1 ? w.sent_bytes : 0;
   w.memory_bytes = in.bytes;
   w.chunks = in.ranks;
   w.max_span = in.ranks == 1 ? 1 : std::max(std::bit_ceil(in.ranks) / 2, 1u);

@@ -37,6 +37,7 @@ Work work(const CostInput& in) {
   w.exchanged_bytes = (in.direct ? n - 1 : n) * in.bytes;
   w.reduce_bytes = n * in.bytes;
   w.memory_bytes = (in.direct ? n + 1 : 2) * in.bytes;
+  w.sent_bytes = (n - 1) * in.bytes;
   return w;
 }
 

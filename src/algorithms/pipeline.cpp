@@ -130,6 +130,9 @@ Work chain_work(const CostInput& in) {
   w.exchanged_bytes = fill * (in.direct ? 1 : 2) * in.bytes;
   w.memory_bytes = in.bytes;
   w.chunks = in.pipeline_chunks;
+  w.sent_bytes = in.bytes;
+  w.network_bytes = in.hosts > 1 ? (in.hosts - 2 + chunks) / chunks * in.bytes : 0;  // one rank of a host sends
+  w.network_rounds = in.hosts > 1 ? in.hosts - 2 + chunks : 0;
   return w;
 }
 
@@ -140,6 +143,8 @@ Work binomial_work(const CostInput& in) {
   w.rounds = rounds;
   w.messages = rounds;
   w.exchanged_bytes = rounds * (in.direct ? 1 : 2) * in.bytes;
+  w.sent_bytes = rounds * in.bytes;
+  w.network_bytes = in.hosts > 1 ? w.sent_bytes : 0;
   w.memory_bytes = in.bytes;
   return w;
 }
@@ -151,6 +156,7 @@ Work scatter_allgather_work(const CostInput& in) {
   w.rounds = 2;
   w.messages = std::max(n - 1 + n - 2, n - 1 + n - 2);
   w.exchanged_bytes = (in.direct ? 1.0 : 1.0 + 2 / n) * in.bytes;
+  w.sent_bytes = 2 * (n - 1) / n * in.bytes;
   w.memory_bytes = in.bytes;
   w.chunks = in.ranks;
   return w;
@@ -163,6 +169,7 @@ Work scatter_gather_work(const CostInput& in) {
   w.rounds = 2;
   w.messages = 3 * (n - 1);
   w.exchanged_bytes = (in.direct ? 1 : 3) * others;
+  w.sent_bytes = in.bytes;
   w.reduce_bytes = in.bytes;
   w.memory_bytes = 1.5 * in.bytes;
   w.chunks = in.ranks;

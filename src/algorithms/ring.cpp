@@ -67,6 +67,9 @@ Work work(const CostInput& in) {
   w.reduce_bytes = 2 * chunk * (n - 1);
   w.memory_bytes = 2 * in.bytes;
   w.chunks = in.ranks;
+  w.sent_bytes = 2 * chunk * (n - 1);
+  w.network_bytes = w.sent_bytes;  // one rank of a host sends to another host
+  w.network_rounds = in.hosts > 1 ? w.rounds * in.hosts / n : 0;
   return w;
 }
 
@@ -123,6 +126,9 @@ Work allgather_work(const CostInput& in) {
   w.exchanged_bytes = in.copies() * (n - 1) / n * in.bytes;
   w.memory_bytes = in.bytes;
   w.chunks = in.ranks;
+  w.sent_bytes = (n - 1) / n * in.bytes;
+  w.network_bytes = w.sent_bytes;
+  w.network_rounds = in.hosts > 1 ? w.rounds * in.hosts / n : 0;
   return w;
 }
 
@@ -136,6 +142,9 @@ Work reduce_scatter_work(const CostInput& in) {
   w.reduce_bytes = 2 * most;
   w.memory_bytes = in.bytes;
   w.chunks = in.ranks;
+  w.sent_bytes = most;
+  w.network_bytes = w.sent_bytes;
+  w.network_rounds = in.hosts > 1 ? w.rounds * in.hosts / n : 0;
   return w;
 }
 

@@ -54,7 +54,9 @@ void add_candidates(const Machine& machine, const SelectionInput& input, const A
       candidate.protocol = protocol;
       candidate.pipeline_chunks = depth;
       const bool one = protocol == Protocol::kMailbox || input.ranks == 1;
-      candidate.channels = one ? 1 : input.channels != 0 ? input.channels : algorithm.channels;
+      candidate.channels = one                   ? 1
+                           : input.channels != 0 ? input.channels
+                                                 : std::min(algorithm.channels, machine.channels);
       predict(machine, input.ranks, input.bytes, candidate);
       selection.candidates.push_back(candidate);
     }
@@ -62,9 +64,11 @@ void add_candidates(const Machine& machine, const SelectionInput& input, const A
 }
 
 // Why the algorithm cannot do what is asked for, or "".
-std::string unfit(const SelectionInput& input, const Algorithm& algorithm) {
+std::string unfit(const Machine& machine, const SelectionInput& input, const Algorithm& algorithm) {
   if (input.ranks < algorithm.min_ranks || input.ranks > algorithm.max_ranks)
     return fmt::format("takes {} to {} ranks, not {}", algorithm.min_ranks, algorithm.max_ranks, input.ranks);
+  if (machine.hosts < algorithm.min_hosts && input.forced.empty())  // on one host they work, for those who try them out
+    return fmt::format("is for ranks on {} hosts or more, these are on {}", algorithm.min_hosts, machine.hosts);
   if (input.unequal && algorithm.equal_parts_only) return "needs blocks of equal size";
   if (input.rank_ordered_only && !algorithm.rank_ordered) return "does not combine in the order of the ranks";
   if (input.computed_once_only && !algorithm.computed_once) return "computes results on several ranks";
@@ -79,7 +83,7 @@ Status select(const Machine& machine, const SelectionInput& input, Selection* se
   TR_RETURN_IF_ERROR(check_forced_algorithms(input.forced));
   const Algorithm* forced = forced_algorithm(input.forced, input.collective);
   if (forced != nullptr)
-    if (const std::string reason = unfit(input, *forced); !reason.empty()) {
+    if (const std::string reason = unfit(machine, input, *forced); !reason.empty()) {
       // Too many ranks is what the user can mend; the rest depends on the single call.
       if (input.ranks < forced->min_ranks || input.ranks > forced->max_ranks)
         return {trInvalidArgument, fmt::format("no algorithm fits; {}: {}", forced->name, reason)};
@@ -88,7 +92,7 @@ Status select(const Machine& machine, const SelectionInput& input, Selection* se
     }
   for (const Algorithm* algorithm : algorithms_of(input.collective)) {
     if (forced != nullptr && forced != algorithm) continue;
-    const std::string reason = unfit(input, *algorithm);
+    const std::string reason = unfit(machine, input, *algorithm);
     if (reason.empty())
       add_candidates(machine, input, *algorithm, *selection);
     else

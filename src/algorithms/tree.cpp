@@ -20,37 +20,11 @@
 #include <vector>
 
 #include "algorithms/algorithm.h"
+#include "algorithms/binary_tree.h"
 #include "algorithms/builder.h"
 
 namespace treering {
 namespace {
-
-// One tree over the positions 0 .. n-1, in-order numbered; 0 is the root.
-struct BinaryTree {
-  uint32_t n;
-
-  uint32_t parent(uint32_t x) const {
-    const uint32_t low = x & (~x + 1);
-    const uint32_t up = (x ^ low) | (low << 1);
-    return up < n ? up : x ^ low;
-  }
-  uint32_t depth(uint32_t x) const {
-    uint32_t d = 0;
-    for (; x != 0; x = parent(x)) ++d;
-    return d;
-  }
-  // Children in ascending order.
-  std::vector<uint32_t> children(uint32_t x) const {
-    if (x == 0) return n > 1 ? std::vector<uint32_t>{std::bit_floor(n - 1)} : std::vector<uint32_t>{};
-    std::vector<uint32_t> result;
-    uint32_t half = (x & (~x + 1)) / 2;
-    if (half == 0) return result;
-    result.push_back(x - half);
-    while (half != 0 && x + half >= n) half /= 2;
-    if (half != 0) result.push_back(x + half);
-    return result;
-  }
-};
 
 // Position in the plan's ring <-> node of the tree of this channel.
 uint32_t node_of(uint32_t position, uint32_t n, bool second) {
@@ -186,6 +160,14 @@ Schedule build(const Plan& plan, uint32_t rank, const Shape& shape) {
   return builder.take();
 }
 
+// Neighbours in the tree are near in the ring: of D levels the upper log2 h lie between hosts, and a host has few edges
+// to others, as a rank has in a tree of ranks.
+void set_network(const CostInput& in, double chunks, double ways, Work* w) {
+  const double fill = (w->rounds) / (ways * chunks);
+  w->network_bytes = in.hosts > 1 ? w->sent_bytes * std::max(1.0, fill) : 0;
+  w->network_rounds = in.hosts > 1 ? ways * std::bit_width(in.hosts - 1) + chunks - 1 : 0;
+}
+
 // T = (2 D + K - 1) (a + work of one chunk on both trees), D = ceil(log2 n), K chunks. A rank is an inner
 // node of one tree and a leaf of the other, each with half of the bytes: it reduces 3 operands of B/2, and
 // writes B/2 to its own output and 2 children on one tree and B/2 to its output on the other; staged adds the
@@ -201,6 +183,8 @@ Work work(const CostInput& in) {
   w.reduce_bytes = fill * 1.5 * in.bytes;
   w.memory_bytes = 2 * in.bytes;
   w.chunks = in.pipeline_chunks;
+  w.sent_bytes = (in.ranks == 2 ? 1 : 2) * in.bytes;
+  set_network(in, chunks, 2, &w);
   return w;
 }
 
@@ -215,6 +199,8 @@ Work one_way_work(const CostInput& in, bool reduces) {
   w.reduce_bytes = reduces ? fill * 1.5 * in.bytes : 0;
   w.memory_bytes = in.bytes;
   w.chunks = in.pipeline_chunks;
+  w.sent_bytes = (in.ranks == 2 || reduces ? 1 : 2) * in.bytes;
+  set_network(in, chunks, 1, &w);
   return w;
 }
 Work broadcast_work(const CostInput& in) { return one_way_work(in, false); }

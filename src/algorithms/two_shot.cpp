@@ -51,6 +51,7 @@ Work work(const CostInput& in) {
   w.reduce_bytes = in.bytes;
   w.memory_bytes = 2 * in.bytes;
   w.chunks = in.ranks;
+  w.sent_bytes = 2 * others;
   return w;
 }
 

@@ -204,6 +204,7 @@ Status Communicator::plan_schedules(const std::string& blob) {
   std::memcpy(&machine, blob.data(), sizeof machine);
   TR_RETURN_IF_ERROR(unpack_plan(blob.substr(sizeof machine + context_.ranks), context_.ranks, &plan));
   machine.cores = count_cores(cards_);
+  machine.channels = layout_->channels;
   const bool paced = config_.link_mbps > 0;
   machine.mailbox_bytes = links_->all_mapped() && !paced ? MailboxMemory::kMaxBytes : 0;
   machine.fetch_us = links_->all_fetch() ? kFetchUs : 0;

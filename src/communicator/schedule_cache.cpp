@@ -55,7 +55,6 @@ const Choice& ScheduleCache::decide(Collective collective, uint32_t constraints,
   }
   auto choice = std::make_unique<Choice>();
   choice->candidate = selection.best;
-  choice->candidate.channels = std::min(choice->candidate.channels, kMaxChannels);
   choice->mailbox = selection.best.protocol == Protocol::kMailbox;
   choice->by_root = std::vector<std::atomic<const Program*>>(info_of(collective).rooted ? plan_.ranks : 1);
   if (rank_ == 0 && log_enabled(LogLevel::kInfo))

@@ -65,7 +65,7 @@ TEST(Algorithms, AreFoundByNameAndAnUnknownNameListsThem) {
   EXPECT_EQ(status.code(), trInvalidArgument);
   EXPECT_EQ(status.message(),
             "unknown algorithm 'rong' of allreduce; the known ones are: one-shot, two-shot, ring, "
-            "halving-doubling, tree");
+            "halving-doubling, tree, hierarchical, hybrid, ring-2d, hybrid-ring");
 }
 
 TEST(Algorithms, RefuseBadPlansAndShapes) {
@@ -86,6 +86,7 @@ TEST(Algorithms, RefuseBadPlansAndShapes) {
 TEST(Algorithms, ProgramsStaySmall) {
   for (const Algorithm* row : algorithms_of(Collective::kAllReduce))
     for (uint32_t n : {2u, 64u, 1000u}) {
+      if (row->min_hosts > 1) continue;  // see hosts_test.cpp
       const size_t steps = row->build(make_plan(n), n / 2, {.channels = 2, .pipeline_chunks = 64}).steps.size();
       EXPECT_LE(steps, row == &kHalvingDoubling ? 4 * std::log2(n) + 1 : 5) << row->name << " n " << n;
     }
@@ -155,12 +156,16 @@ std::string documented_row(const Algorithm& row, uint32_t n) {
   uint64_t steps = 0, messages = 0;
   double bytes = 0;
   uint32_t chunks = 0, depth = 0;
+  // Algorithms between hosts: on hosts of two ranks.
+  std::vector<uint32_t> pairs(n / 2, 2);
+  if (n % 2 == 1) pairs.push_back(1);
+  const Plan plan = row.min_hosts > 1 ? make_host_plan(pairs, 0) : make_plan(n);
   for (uint32_t rank = 0; rank < n; ++rank) {
     uint64_t rank_steps = 0, rank_messages = 0;
     double rank_bytes = 0;
     for (uint32_t channel = 0; channel < channels_of_one_run(row); ++channel) {
       const Schedule s = row.build(
-          make_plan(n), rank, {.channel = channel, .channels = channels_of_one_run(row), .pipeline_chunks = pipeline});
+          plan, rank, {.channel = channel, .channels = channels_of_one_run(row), .pipeline_chunks = pipeline});
       const ScheduleProperties p = properties_of(s);
       rank_steps += p.steps;
       rank_messages += p.messages_sent;

@@ -89,7 +89,8 @@ TEST(Select, ForcedAlgorithmAndChannelsAreHonoured) {
   Selection selection;
   EXPECT_EQ(
       select(machine(4), {.ranks = 4, .forced = "rong"}, &selection).message(),
-      "unknown algorithm 'rong'; the known ones are: allreduce: one-shot, two-shot, ring, halving-doubling, tree; "
+      "unknown algorithm 'rong'; the known ones are: allreduce: one-shot, two-shot, ring, halving-doubling, tree, "
+      "hierarchical, hybrid, ring-2d, hybrid-ring; "
       "reduce: direct, scatter-gather, tree; broadcast: direct, scatter-allgather, chain, binomial, tree; "
       "allgather: direct, ring, bruck; reduce-scatter: direct, ring, halving; "
       "alltoall: direct, pairwise, bruck; gather: direct, binomial; scatter: direct, binomial; "
