@@ -44,7 +44,7 @@ static void* rank_thread(void* argument) {
 }
 
 /* Runs `function` on the ranks of a new communicator, one thread each (8 at most). */
-static void run_ranks(int nranks, RankFunction function) {
+static inline void run_ranks(int nranks, RankFunction function) {
   pthread_t threads[8];
   Rank ranks[8];
   trUniqueId id;

@@ -42,6 +42,15 @@ TR_API trResult_t trCommInitRank(trComm_t* comm, int nranks, trUniqueId id, int 
 /** trCommInitRank() with settings; `config` may be NULL. */
 TR_API trResult_t trCommInitRankConfig(trComm_t* comm, int nranks, trUniqueId id, int rank, const trConfig_t* config);
 
+/**
+ * trCommInitRankConfig() for a process that a launcher has started: rank, number of ranks and id come from mpirun of Open
+ * MPI or MPICH, srun (--mpi=pmi2 or --mpi=pmix), torchrun, or from TREERING_RANK, TREERING_RANKS and TREERING_ID.
+ * trCommRank() and trCommCount() tell what they are. One rank a process; once in a process where PMI-1 carries the id
+ * (MPICH, srun --mpi=pmi2), and before MPI_Init there. trInvalidUsage when nothing of all this is found: the message names
+ * what was looked for.
+ */
+TR_API trResult_t trCommInitFromEnvironment(trComm_t* comm, const trConfig_t* config);
+
 /** Creates all `nranks` ranks of one communicator in the calling process: `comms` has room for nranks
  * handles. */
 TR_API trResult_t trCommInitAll(trComm_t* comms, int nranks);

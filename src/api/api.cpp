@@ -8,6 +8,7 @@
 #include "api/common.h"
 #include "communicator/device_rank.h"
 #include "communicator/memory.h"
+#include "communicator/launch.h"
 #include "communicator/root_service.h"
 #include "core/config.h"
 #include "core/types.h"
@@ -37,6 +38,14 @@ Status init_rank(trComm_t* comm, int nranks, const trUniqueId& id, int rank, con
   if (!Group::current().open()) return create();
   *comm = nullptr;
   Group::current().add_job(create);
+  return {};
+}
+
+Status start_meeting(trUniqueId* id) {
+  UniqueId made;
+  TR_RETURN_IF_ERROR(make_unique_id(&made));
+  TR_RETURN_IF_ERROR(start_root_service(made));
+  *id = pack(made);
   return {};
 }
 
@@ -102,11 +111,7 @@ const char* trGetLastError(trComm_t comm) {
 trResult_t trGetUniqueId(trUniqueId* id) {
   return guarded(nullptr, [&]() -> Status {
     if (id == nullptr) return null_argument("trGetUniqueId", "id");
-    UniqueId made;
-    TR_RETURN_IF_ERROR(make_unique_id(&made));
-    TR_RETURN_IF_ERROR(start_root_service(made));
-    *id = pack(made);
-    return {};
+    return start_meeting(id);
   });
 }
 
@@ -119,6 +124,18 @@ trResult_t trCommInitRankConfig(trComm_t* comm, int nranks, trUniqueId id, int r
     Status status = init_rank(comm, nranks, id, rank, config);
     if (!status.ok() && Group::current().open()) Group::current().add_failure(status);
     return status;
+  });
+}
+
+trResult_t trCommInitFromEnvironment(trComm_t* comm, const trConfig_t* user_config) {
+  return guarded(nullptr, [&]() -> Status {
+    if (comm == nullptr) return null_argument("trCommInitFromEnvironment", "comm");
+    Config config;
+    TR_RETURN_IF_ERROR(resolve_config(user_config, &config));
+    Launch launch;
+    trUniqueId id;
+    TR_RETURN_IF_ERROR(meet_through_launcher(start_meeting, config.timeout_ms, &launch, &id));
+    return init_rank(comm, static_cast<int>(launch.ranks), id, static_cast<int>(launch.rank), user_config);
   });
 }
 

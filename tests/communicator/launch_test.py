@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""trCommInitFromEnvironment() under real launchers, and what it says when there is none.
+
+usage: launch_test.py PROGRAM LIBRARY     PROGRAM: docs/examples/from_environment
+
+Open MPI, MPICH and Slurm are started where they are installed (tools/install-packages launchers); Slurm as a private
+controller and daemon on loopback, in a temporary directory. What is not there is named and left out.
+"""
+import ctypes
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+PROGRAM, LIBRARY = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+RANKS = 3
+DEADLINE = 120
+LAUNCHERS = ("TREERING_", "PMI", "OMPI", "SLURM", "RANK", "WORLD_SIZE", "MASTER_", "LOCAL_")
+
+
+def clean_environment(**more):
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(LAUNCHERS)}
+    return {**kept, "TREERING_TIMEOUT": "60", **more}
+
+
+def run(command, **variables):
+    return subprocess.run(command, env=clean_environment(**variables), capture_output=True, text=True,
+                          timeout=DEADLINE, stdin=subprocess.DEVNULL)
+
+
+def needs(*programs):
+    missing = [program for program in programs if shutil.which(program) is None]
+    return unittest.skipIf(missing, f"not installed: {', '.join(missing)}")
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+class Launchers(unittest.TestCase):
+    def expect_all_ranks(self, done):
+        self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
+        lines = sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
+        self.assertEqual(lines, [f"rank {rank} of {RANKS}: ok" for rank in range(RANKS)], done.stdout)
+
+    @needs("mpirun.openmpi")
+    def test_open_mpi(self):
+        self.expect_all_ranks(run(["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", str(RANKS), PROGRAM]))
+
+    @needs("mpiexec.hydra")
+    def test_mpich(self):
+        self.expect_all_ranks(run(["mpiexec.hydra", "-n", str(RANKS), PROGRAM]))
+
+    @needs("slurmctld", "slurmd", "srun")
+    @unittest.skipIf(os.geteuid() != 0, "slurmd wants to be root")
+    def test_slurm(self):
+        with Slurm() as slurm:
+            for plugin in ("pmi2", "pmix"):
+                with self.subTest(plugin):
+                    done = slurm.srun(f"--mpi={plugin}")
+                    if "Couldn't find the specified plugin" in done.stderr:
+                        print(f"srun --mpi={plugin}: not installed")
+                        continue
+                    self.expect_all_ranks(done)
+            none = slurm.srun("--mpi=none")
+            self.assertNotEqual(none.returncode, 0)
+            self.assertIn("start them with srun --mpi=pmi2 or --mpi=pmix", none.stderr)
+
+
+class Slurm:
+    """A controller and one daemon of our own."""
+
+    def __enter__(self):
+        self.directory = tempfile.mkdtemp(prefix="treering-slurm-")
+        name = socket.gethostname().split(".")[0]
+        controller, daemon = free_ports(2)
+        self.configuration = os.path.join(self.directory, "slurm.conf")
+        with open(self.configuration, "w", encoding="ascii") as file:
+            file.write(f"""ClusterName=treering
+SlurmctldHost={name}(127.0.0.1)
+AuthType=auth/none
+CredType=cred/none
+SlurmUser=root
+SlurmctldPort={controller}
+SlurmdPort={daemon}
+StateSaveLocation={self.directory}/state
+SlurmdSpoolDir={self.directory}/spool
+SlurmctldPidFile={self.directory}/slurmctld.pid
+SlurmdPidFile={self.directory}/slurmd.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+ReturnToService=2
+NodeName={name} NodeAddr=127.0.0.1 CPUs={os.cpu_count()} State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES State=UP
+""")
+        for folder in ("state", "spool"):
+            os.mkdir(os.path.join(self.directory, folder))
+        self.processes = []
+        for program in ("slurmctld", "slurmd"):
+            with open(os.path.join(self.directory, program + ".out"), "w", encoding="utf-8") as out:
+                self.processes.append(subprocess.Popen([program, "-D", "-f", self.configuration], stdout=out,
+                                                       stderr=out, env=clean_environment()))
+        until = time.monotonic() + 60
+        while "idle" not in run(["sinfo", "-h", "-o", "%t"], SLURM_CONF=self.configuration).stdout:
+            if time.monotonic() > until:
+                self.__exit__()
+                raise AssertionError("the private Slurm did not come up within 60 s")
+            time.sleep(0.3)
+        return self
+
+    def srun(self, plugin):
+        return run(["srun", plugin, "-s", "-O", "-n", str(RANKS), PROGRAM], SLURM_CONF=self.configuration)
+
+    def __exit__(self, *_):
+        for process in reversed(self.processes):
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class OwnVariables(unittest.TestCase):
+    """The id is made here and given to the processes by hand, as a script would."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.library = ctypes.CDLL(LIBRARY)
+
+    def make_id(self):
+        made = (ctypes.c_char * 128)()
+        self.assertEqual(self.library.trGetUniqueId(made), 0)
+        return bytes(made).hex()
+
+    def start(self, rank, given, text=None):
+        return subprocess.Popen([PROGRAM], text=True, stdin=subprocess.PIPE if text is not None else subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                env=clean_environment(TREERING_RANK=str(rank), TREERING_RANKS="2", TREERING_ID=given))
+
+    def test_by_variable_and_by_standard_input(self):
+        made = self.make_id()
+        first, second = self.start(0, made), self.start(1, "-", text="")
+        out, error = second.communicate(made + "\n", timeout=DEADLINE)
+        self.assertEqual(out, "rank 1 of 2: ok\n", error)
+        out, error = first.communicate(timeout=DEADLINE)
+        self.assertEqual(out, "rank 0 of 2: ok\n", error)
+
+    def test_wrong_values_are_named(self):
+        cases = [({}, "nothing in the environment says which rank this process is"),
+                 ({"TREERING_RANK": "0"}, "TREERING_RANKS is not set; give a number from 1"),
+                 ({"TREERING_RANK": "2", "TREERING_RANKS": "2"}, "TREERING_RANK is '2'; give a number from 0 to 1"),
+                 ({"TREERING_RANK": "x", "TREERING_RANKS": "2"}, "TREERING_RANK is 'x'; give a number from 0 to 1"),
+                 ({"TREERING_RANK": "0", "TREERING_RANKS": "2"}, "TREERING_ID is not: give it the id in hex"),
+                 ({"TREERING_RANK": "0", "TREERING_RANKS": "2", "TREERING_ID": "-"}, "standard input ended before"),
+                 ({"TREERING_RANK": "0", "TREERING_RANKS": "2", "TREERING_ID": "12ab"},
+                  "TREERING_ID: not a unique id: 4 characters, not 256 hexadecimal digits"),
+                 ({"PMI_FD": "99", "PMI_RANK": "0", "PMI_SIZE": "2"}, "the process manager behind PMI_FD: Bad file"),
+                 ({"PMI_FD": "x", "PMI_RANK": "0", "PMI_SIZE": "2"}, "PMI_FD is 'x'; give a number")]
+        for variables, words in cases:
+            done = run([PROGRAM], **variables)
+            self.assertEqual(done.returncode, 1, variables)
+            self.assertIn(words, done.stderr, variables)
+
+
+class BadProcessManager(unittest.TestCase):
+    """What stands behind PMI_FD may answer anything."""
+
+    def outcome(self, answer):
+        ours, theirs = socket.socketpair()
+
+        def serve():
+            ours.settimeout(DEADLINE)
+            if ours.recv(4096) and answer is not None:
+                ours.sendall(answer)
+            ours.close()
+        thread = threading.Thread(target=serve)
+        thread.start()
+        done = subprocess.run([PROGRAM], capture_output=True, text=True, timeout=DEADLINE, pass_fds=[theirs.fileno()],
+                              env=clean_environment(PMI_FD=str(theirs.fileno()), PMI_RANK="1", PMI_SIZE="2"))
+        theirs.close()
+        thread.join()
+        self.assertEqual(done.returncode, 1)
+        return done.stderr
+
+    def test_each_failure_is_told(self):
+        self.assertIn("it closed the connection", self.outcome(None))
+        self.assertIn("it closed the connection", self.outcome(b"cmd=response_to_init rc=0"))
+        self.assertIn("it refused 'init", self.outcome(b"cmd=response_to_init pmi_version=2 rc=-1\n"))
+        self.assertIn("it answered 'hello' to", self.outcome(b"hello\n"))
+        self.assertIn("it sent a line without an end", self.outcome(b"x" * 10000))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)
