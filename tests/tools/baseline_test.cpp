@@ -13,7 +13,6 @@ namespace {
 RunResults results_of(int ranks, std::vector<std::pair<size_t, double>> times) {
   RunResults results;
   results.places.resize(static_cast<size_t>(ranks));
-  results.host = "host";
   results.start_time = "2024-02-29 12:00:00";
   for (const auto& [bytes, time_us] : times) {
     Row row;

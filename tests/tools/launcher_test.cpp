@@ -29,7 +29,7 @@ TEST(Launcher, RanksMeetAndTheRunHasRankZerosStatus) {
   SharedState* shared = create_shared_state(3, 4);
   ASSERT_NE(shared, nullptr);
   const int status = launch(with_processes(3), shared, [&](int process) {
-    RankGroup group(shared, process, 3);
+    SharedGroup group(shared, process, 3);
     shared->places[process].pid = getpid();
     for (int round = 0; round < 1000; ++round) {
       const auto all = group.gather(process * 1000 + round);
@@ -58,7 +58,7 @@ TEST(Launcher, DeadProcessEndsTheRunAndIsNamed) {
       while (shared->places[0].pid == 0) usleep(1000);
       raise(SIGKILL);
     }
-    RankGroup(shared, process, 2).barrier();  // for ever, were it not for the launcher
+    SharedGroup(shared, process, 2).barrier();  // for ever, were it not for the launcher
     return 0;
   });
   const std::string error = testing::internal::GetCapturedStderr();
@@ -73,7 +73,7 @@ TEST(Launcher, FailedProcessEndsTheRun) {
   testing::internal::CaptureStderr();
   const int status = launch(with_processes(2), shared, [&](int process) {
     if (process == 0) return 1;
-    RankGroup(shared, process, 2).barrier();
+    SharedGroup(shared, process, 2).barrier();
     return 0;
   });
   const std::string error = testing::internal::GetCapturedStderr();
@@ -88,7 +88,7 @@ TEST(Launcher, SignalEndsAllProcesses) {
     _exit(launch(with_processes(2), shared, [&](int process) {
       signal(SIGTERM, SIG_IGN);  // the worst case: it takes SIGKILL
       shared->places[process].pid = getpid();
-      RankGroup(shared, process, 3).barrier();
+      SharedGroup(shared, process, 3).barrier();
       return 0;
     }));
   }
@@ -106,7 +106,7 @@ TEST(Launcher, ProcessesDieWithTheLauncher) {
   if (launcher == 0) {
     _exit(launch(with_processes(2), shared, [&](int process) {
       shared->places[process].pid = getpid();
-      RankGroup(shared, process, 3).barrier();
+      SharedGroup(shared, process, 3).barrier();
       return 0;
     }));
   }

@@ -36,7 +36,7 @@ Json config_of(const Options& options, const RunResults& results) {
     config["devices"].push_back({{"rank", rank},
                                  {"group", 0},
                                  {"pid", place.pid},
-                                 {"hostname", results.host},
+                                 {"hostname", place.host},
                                  {"device", place.core},
                                  {"device_hex", ""},
                                  {"device_info", place.core < 0 ? "host memory, not pinned" : "host memory"}});

@@ -1,4 +1,5 @@
-// treering-perf and allreduce-perf: time and verify collectives between processes and threads of this machine.
+// treering-perf and allreduce-perf: time and verify collectives between processes and threads of this machine, or of
+// several hosts.
 #include <unistd.h>
 
 #include <cstdio>
@@ -7,6 +8,7 @@
 #include <thread>
 
 #include "baseline.h"
+#include "hosts.h"
 #include "json_report.h"
 #include "launcher.h"
 #include "measure.h"
@@ -26,7 +28,7 @@ struct Run {
 };
 
 // What can be known to fail is said before any process is started.
-bool prepare(Run& run) {
+bool prepare_files(Run& run) {
   Options& options = run.options;
   if (!options.baseline_file.empty()) {
     std::string error;
@@ -41,6 +43,12 @@ bool prepare(Run& run) {
     fprintf(stderr, "error: -J %s: cannot be written: %s\n", options.json_file.c_str(), strerror(errno));
     return false;
   }
+  return true;
+}
+
+bool prepare(Run& run) {
+  Options& options = run.options;
+  if (!prepare_files(run)) return false;
   const double wanted = 2.0 * options.ranks() * static_cast<double>(options.buffer_bytes());
   const double present = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
   if (present > 0 && wanted > present) {
@@ -79,14 +87,11 @@ int conclude(const Run& run, const RunResults& results) {
   return status == kGood && !comparison.regressed.empty() ? kRegressed : status;
 }
 
-RunResults begin_results(const Run& run, const RankRun& rank_run) {
+RunResults begin_results(const Run& run, RankRun& rank_run, int core) {
   RunResults results;
   results.start_time = time_text();
   results.library_version = rank_run.library_version();
-  results.places.assign(run.shared->places, run.shared->places + run.options.ranks());
-  char host[256] = "";
-  gethostname(host, sizeof(host) - 1);
-  results.host = host;
+  results.places = rank_run.group().gather_places(place_here(core));
   return results;
 }
 
@@ -129,11 +134,12 @@ bool run_cycle(const Run& run, RankRun& rank_run, RunResults* results) {
 }
 
 // The whole life of one rank, in its thread. Returns an exit status.
-int rank_main(const Run& run, int rank) {
-  RankRun rank_run(run.options, RankGroup(run.shared, rank, run.options.ranks()), run.cores[rank]);
+int rank_main(const Run& run, RankGroup& group) {
+  const int rank = group.rank(), core = run.cores[rank];
+  RankRun rank_run(run.options, group, core);
   if (!rank_run.initialise()) return kFailed;
-  rank_run.group().barrier();
-  RunResults results = begin_results(run, rank_run);
+  group.barrier();
+  RunResults results = begin_results(run, rank_run, core);
   if (run.options.explain) return explain_all(run, rank_run) && rank_run.finish() ? kGood : kFailed;
   if (rank == 0) print_header(stdout, run.options, results);
   for (int cycle = 0; run.options.cycles == 0 || cycle < run.options.cycles; ++cycle) {
@@ -142,7 +148,7 @@ int rank_main(const Run& run, int rank) {
     if (!run_cycle(run, rank_run, &results)) return kFailed;
   }
   if (!rank_run.finish()) return kFailed;
-  if (rank == 0) run.shared->exit_status = conclude(run, results);
+  if (rank == 0) group.conclude(conclude(run, results));
   return kGood;
 }
 
@@ -151,7 +157,8 @@ int process_main(const Run& run, int process) {
   std::vector<std::thread> threads;
   const int first = process * run.options.threads;
   const auto guarded = [&](int thread) {
-    statuses[thread] = rank_main(run, first + thread);
+    SharedGroup group(run.shared, first + thread, run.options.ranks());
+    statuses[thread] = rank_main(run, group);
     // The others of this process wait for a rank that has given up; the launcher ends the rest of the run.
     if (statuses[thread] != kGood) {
       fflush(nullptr);
@@ -164,10 +171,34 @@ int process_main(const Run& run, int process) {
   return kGood;
 }
 
+// One process of a run that mpirun, srun or --hosts has started.
+int launched_main(Run& run) {
+  const trConfig_t config = config_of(run.options);
+  trComm_t comm = nullptr;
+  int rank = 0, ranks = 0;
+  if (trCommInitFromEnvironment(&comm, &config) != trSuccess || trCommRank(comm, &rank) != trSuccess ||
+      trCommCount(comm, &ranks) != trSuccess) {
+    fprintf(stderr, "error: %s\n%s\n", trGetLastError(nullptr), one_rank_advice());
+    return kUsage;
+  }
+  run.options.procs = ranks;
+  if (const std::string error = check_known_ranks(run.options); !error.empty()) {
+    if (rank == 0) fprintf(stderr, "error: %s\n", error.c_str());
+    trCommDestroy(comm);
+    return kUsage;
+  }
+  run.cores.assign(static_cast<size_t>(ranks), -1);  // the launcher binds
+  LaunchedGroup group(comm, rank, ranks, run.options.per_iteration ? run.options.iterations : 0);
+  const int status = rank_main(run, group);
+  return status != kGood ? status : group.status();
+}
+
 int main_of(int argc, char** argv) {
   Run run;
   const int parsed = parse_options(argc, argv, &run.options);
   if (parsed >= 0) return parsed;
+  if (!run.options.hosts.empty()) return run_on_hosts(run.options);
+  if (run.options.launched) return prepare_files(run) ? launched_main(run) : kUsage;
   if (!prepare(run)) return kUsage;
   return launch(run.options, run.shared, [&](int process) { return process_main(run, process); });
 }

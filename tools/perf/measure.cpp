@@ -22,7 +22,14 @@ double now_us() {
 
 }  // namespace
 
-RankRun::RankRun(const Options& options, RankGroup group, int core) : options_(options), group_(group), core_(core) {}
+trConfig_t config_of(const Options& options) {
+  trConfig_t config = TR_CONFIG_INITIALIZER;
+  config.name = "perf";
+  if (options.timeout_s >= 0) config.timeout_ms = options.timeout_s * 1000;
+  return config;
+}
+
+RankRun::RankRun(const Options& options, RankGroup& group, int core) : options_(options), group_(group), core_(core) {}
 
 RankRun::~RankRun() {
   if (comm_) trCommDestroy(comm_);
@@ -54,19 +61,8 @@ void* RankRun::allocate() {
 
 bool RankRun::initialise() {
   pin_to_core(core_);
-  group_.shared().places[group_.rank()] = {static_cast<int32_t>(getpid()), core_};
   if (!ok(trGetVersion(&library_version_), "trGetVersion")) return false;
-  // Rank 0's process is the one that listens for the others.
-  if (group_.rank() == 0 && !ok(trGetUniqueId(&group_.shared().id), "trGetUniqueId")) return false;
-  group_.barrier();
-
-  trConfig_t config = TR_CONFIG_INITIALIZER;
-  config.name = "perf";
-  if (options_.timeout_s >= 0) config.timeout_ms = options_.timeout_s * 1000;
-  const trUniqueId id = group_.shared().id;
-  if (!ok(trCommInitRankConfig(&comm_, group_.ranks(), id, group_.rank(), &config), "trCommInitRankConfig")) {
-    return false;
-  }
+  if (!ok(group_.create(config_of(options_), &comm_), "creating the communicator")) return false;
   if (options_.stream && !ok(trStreamCreate(&stream_), "trStreamCreate")) return false;
 
   allocated_bytes_ = options_.buffer_bytes() + options_.unalign * 16 + 16;

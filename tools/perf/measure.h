@@ -15,9 +15,11 @@
 
 namespace treering::perf {
 
+trConfig_t config_of(const Options& options);
+
 class RankRun {
  public:
-  RankRun(const Options& options, RankGroup group, int core);
+  RankRun(const Options& options, RankGroup& group, int core);
   ~RankRun();
   RankRun(const RankRun&) = delete;
   RankRun& operator=(const RankRun&) = delete;
@@ -53,7 +55,7 @@ class RankRun {
   bool check(const Call& call, PlaceResult* place);
 
   const Options& options_;
-  RankGroup group_;
+  RankGroup& group_;
   int core_;
   trComm_t comm_ = nullptr;
   trStream_t stream_ = nullptr;

@@ -1,6 +1,7 @@
 #include "options.h"
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <cstdio>
 
 namespace treering::perf {
@@ -8,6 +9,7 @@ namespace {
 
 // The words as typed; turned into Options once CLI11 has seen them all.
 struct Words {
+  std::string hosts;
   std::string collective = "allreduce";
   std::string min = "32M", max = "32M", step = "1M", operation = "sum", type = "float";
   size_t factor = 1;
@@ -68,8 +70,11 @@ void add_nccl_options(CLI::App& app, Options& options, Words& words) {
   app.add_option("-J,--output_file", options.json_file, "write the results as JSON");
 }
 
-void add_own_options(CLI::App& app, Options& options) {
+void add_own_options(CLI::App& app, Options& options, Words& words) {
   app.add_option("--procs", options.procs, "processes on this machine [1]")->check(in_range(1, kMaxRanks));
+  app.add_option("--hosts", words.hosts, "hosts and their numbers of processes: a:4,b:4; started through --launcher");
+  app.add_option("--launcher", options.launcher,
+                 "command that runs {command} on {host}; without {command}, sh -c COMMAND is appended [ssh]");
   app.add_flag("--allow-one-rank", options.allow_one_rank, "run with a single rank, which measures a copy");
   app.add_flag("--stream", options.stream, "give the calls to a host stream and wait at the end");
   app.add_flag("--limit", options.limit, "columns: the least time by memory traffic, and the part of it reached");
@@ -113,7 +118,7 @@ std::string check_sizes(const Options& options) {
   return "";
 }
 
-std::string check_ranks(const Options& options, const Words& words) {
+std::string check_ranks(Options& options, const Words& words) {
   if (words.gpus != 1) {
     return "-g: value \"" + std::to_string(words.gpus) + "\": only 1 is possible on host memory; use --procs or -t";
   }
@@ -126,14 +131,28 @@ std::string check_ranks(const Options& options, const Words& words) {
     return "--procs " + std::to_string(options.procs) + " x -t " + std::to_string(options.threads) + ": more than " +
            std::to_string(kMaxRanks) + " ranks";
   }
-  if (options.ranks() == 1 && !options.allow_one_rank) {
-    return "1 rank communicates with nobody and measures a copy; give --procs N (processes) or -t N "
-           "(threads), or "
-           "--allow-one-rank if that is what you want";
-  }
-  if (options.root >= options.ranks()) {
-    return "-r: value \"" + std::to_string(options.root) + "\" is not from -1 to " +
-           std::to_string(options.ranks() - 1);
+  if (options.launcher.find("{host}") == std::string::npos)
+    return "--launcher: value \"" + options.launcher + "\" lacks {host}";
+  if (!options.hosts.empty() && options.ranks() != 1)
+    return "--hosts tells the processes of each host; leave out --procs and -t";
+  // Nobody else to talk to here: a launcher may have started others.
+  options.launched = options.ranks() == 1 && !options.allow_one_rank;
+  return options.launched ? "" : check_known_ranks(options);
+}
+
+// a:4,b:4
+std::string take_hosts(const std::string& text, std::vector<HostRanks>* hosts) {
+  for (size_t at = 0; at < text.size();) {
+    const std::string item = text.substr(at, text.find(',', at) - at);
+    at += item.size() + 1;
+    const size_t colon = item.rfind(':');
+    HostRanks host{item.substr(0, colon), 1};
+    const std::string count = colon == std::string::npos ? "1" : item.substr(colon + 1);
+    const auto [end, error] = std::from_chars(count.data(), count.data() + count.size(), host.procs);
+    if (host.host.empty() || error != std::errc() || end != count.data() + count.size() || host.procs < 1 ||
+        host.procs > kMaxRanks)
+      return "--hosts: \"" + item + "\" is not HOST:PROCESSES, as in a:4,b:4";
+    hosts->push_back(host);
   }
   return "";
 }
@@ -167,6 +186,7 @@ std::string finish(const Words& words, Options& options) {
   for (const DataType* type : options.types)
     for (const Operation* operation : options.operations) any |= is_defined(*type, *operation);
   if (!any) first("-o: value \"" + words.operation + "\" is not defined for -d " + words.type);
+  first(take_hosts(words.hosts, &options.hosts));
   first(check_sizes(options));
   first(check_ranks(options, words));
   return error;
@@ -174,18 +194,31 @@ std::string finish(const Words& words, Options& options) {
 
 }  // namespace
 
+const char* one_rank_advice() {
+  return "1 rank communicates with nobody and measures a copy; give --procs N (processes), -t N (threads) or "
+         "--hosts a:4,b:4, start with mpirun or srun, or give --allow-one-rank if that is what you want";
+}
+
+std::string check_known_ranks(const Options& options) {
+  if (options.root >= options.ranks()) {
+    return "-r: value \"" + std::to_string(options.root) + "\" is not from -1 to " +
+           std::to_string(options.ranks() - 1);
+  }
+  return "";
+}
+
 int parse_options(int argc, char** argv, Options* options) {
   Words words;
   const std::string program = std::string(argv[0]).substr(std::string(argv[0]).rfind('/') + 1);
   const bool any_collective = program != "allreduce-perf";
   CLI::App app("Times and verifies " + std::string(any_collective ? "a collective" : "allreduce") +
-                   " between processes and threads of this machine.",
+                   " between processes and threads of this machine, or of several hosts.",
                program);
   if (any_collective) app.add_option("collective", words.collective, case_names())->required();
   app.set_version_flag("--version", TREERING_VERSION_STRING);
   app.option_defaults()->always_capture_default(false);
   add_nccl_options(app, *options, words);
-  add_own_options(app, *options);
+  add_own_options(app, *options, words);
   app.footer("Exit status: 0 good, 1 wrong values or a failed rank, 2 bad options, 3 slower than the baseline.");
   options->arguments.assign(argv, argv + argc);
   try {

@@ -21,6 +21,12 @@ enum class Buffers { kMalloc = 0, kRegistered = 1, kMemAlloc = 2 };
 // What follows each call (-z): nothing, a barrier, or (on a stream) only its completion.
 enum class Blocking { kNone = 0, kBarrier = 1, kComplete = 2 };
 
+// Processes on one host.
+struct HostRanks {
+  std::string host;
+  int procs;
+};
+
 struct Options {
   const CollectiveCase* collective = find_case("allreduce");
   size_t min_bytes = size_t{32} << 20;
@@ -43,6 +49,9 @@ struct Options {
   bool per_iteration = false;
   std::string json_file;
 
+  std::vector<HostRanks> hosts;  // empty: this machine
+  std::string launcher = "ssh -o BatchMode=yes {host} {command}";
+  bool launched = false;  // ranks come from what started this process
   int procs = 1;
   int threads = 1;
   bool allow_one_rank = false;
@@ -73,5 +82,10 @@ struct Options {
 // Fills `options`. Returns -1 to go on, else the exit status: 0 after --help or --version, 2 after an error,
 // which has then been printed and names the option, its value and what it may be.
 int parse_options(int argc, char** argv, Options* options);
+
+// What is wrong with options that depend on the number of ranks, or "".
+std::string check_known_ranks(const Options& options);
+// What to do about a run of a single rank.
+const char* one_rank_advice();
 
 }  // namespace treering::perf

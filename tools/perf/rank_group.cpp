@@ -3,8 +3,10 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <new>
 
 namespace treering::perf {
@@ -21,9 +23,25 @@ SharedState* create_shared_state(int ranks, uint64_t samples_per_rank) {
   return shared;
 }
 
-RankGroup::RankGroup(SharedState* shared, int rank, int ranks) : shared_(shared), rank_(rank), ranks_(ranks) {}
+RankPlace place_here(int core) {
+  RankPlace place;
+  place.pid = static_cast<int32_t>(getpid());
+  place.core = core;
+  gethostname(place.host, sizeof(place.host) - 1);
+  return place;
+}
 
-void RankGroup::barrier() {
+// Rank 0's process is the one that listens for the others.
+trResult_t SharedGroup::create(const trConfig_t& config, trComm_t* comm) {
+  trResult_t made = trSuccess;
+  if (rank_ == 0) made = trGetUniqueId(&shared_->id);
+  if (made != trSuccess) return made;
+  barrier();
+  const trUniqueId id = shared_->id;
+  return trCommInitRankConfig(comm, ranks_, id, rank_, &config);
+}
+
+void SharedGroup::barrier() {
   const uint32_t generation = shared_->generation.load(std::memory_order_acquire);
   if (shared_->arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<uint32_t>(ranks_)) {
     shared_->arrived.store(0, std::memory_order_relaxed);
@@ -41,7 +59,7 @@ void RankGroup::barrier() {
   }
 }
 
-std::vector<double> RankGroup::gather(double value) {
+std::vector<double> SharedGroup::gather(double value) {
   shared_->values[rank_].store(value, std::memory_order_relaxed);
   barrier();
   std::vector<double> all;
@@ -50,13 +68,52 @@ std::vector<double> RankGroup::gather(double value) {
   return all;
 }
 
-std::vector<double> RankGroup::slowest_samples() {
+std::vector<RankPlace> SharedGroup::gather_places(const RankPlace& own) {
+  shared_->places[rank_] = own;
+  barrier();
+  return {shared_->places, shared_->places + ranks_};
+}
+
+std::vector<double> SharedGroup::slowest_samples() {
   const uint64_t count = shared_->samples_per_rank;
   std::vector<double> slowest(count, 0.0);
   for (int rank = 0; rank < ranks_; ++rank) {
     const double* samples = shared_->samples + static_cast<uint64_t>(rank) * count;
     for (uint64_t i = 0; i < count; ++i) slowest[i] = std::max(slowest[i], samples[i]);
   }
+  return slowest;
+}
+
+trResult_t LaunchedGroup::create(const trConfig_t&, trComm_t* comm) {
+  *comm = comm_;
+  return trSuccess;
+}
+
+void LaunchedGroup::expect(trResult_t result, const char* call) {
+  if (result == trSuccess) return;
+  fprintf(stderr, "error: rank %d: %s: %s: %s\n", rank_, call, trGetErrorString(result), trGetLastError(comm_));
+  fflush(nullptr);
+  _exit(1);
+}
+
+void LaunchedGroup::barrier() { expect(trBarrier(comm_, nullptr), "trBarrier"); }
+
+std::vector<double> LaunchedGroup::gather(double value) {
+  std::vector<double> all(static_cast<size_t>(ranks_));
+  expect(trAllGather(&value, all.data(), 1, trFloat64, comm_, nullptr), "trAllGather");
+  return all;
+}
+
+std::vector<RankPlace> LaunchedGroup::gather_places(const RankPlace& own) {
+  std::vector<RankPlace> all(static_cast<size_t>(ranks_));
+  expect(trAllGather(&own, all.data(), sizeof own, trUint8, comm_, nullptr), "trAllGather");
+  return all;
+}
+
+std::vector<double> LaunchedGroup::slowest_samples() {
+  std::vector<double> slowest(samples_.size());
+  expect(trAllReduce(samples_.data(), slowest.data(), samples_.size(), trFloat64, trMax, comm_, nullptr),
+         "trAllReduce");
   return slowest;
 }
 

@@ -1,10 +1,13 @@
-// RankGroup: how the ranks of one run meet, apart from the library under test.
+// RankGroup: how the ranks of one run meet and tell one another what they measured.
 //
-// One block of anonymous shared memory, mapped before the processes are forked, holds a barrier, one slot for
-// each rank and what the ranks tell one another. Nothing is left behind: it goes with the last process.
+// SharedGroup, for processes that this program forks, is apart from the library under test: one block of anonymous
+// shared memory, mapped before the fork, holds a barrier, one slot for each rank and what the ranks tell one another.
+// Nothing is left behind: it goes with the last process.
 //
 //   launcher -- fork --> process 0: ranks 0 .. t-1    |
 //            -- fork --> process 1: ranks t .. 2t-1   |  all map the same SharedState
+//
+// LaunchedGroup, for processes that mpirun, srun or --hosts has started, perhaps on several hosts, uses the communicator.
 //
 // Invariant: every rank passes the same barriers in the same order. A rank that dies leaves the others
 // waiting; the launcher, which sees it die, ends them.
@@ -14,6 +17,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "options.h"
@@ -23,7 +27,10 @@ namespace treering::perf {
 struct RankPlace {
   int32_t pid = 0;
   int32_t core = -1;  // -1: not pinned
+  char host[64] = {};
 };
+// Of the calling process.
+RankPlace place_here(int core);
 
 struct SharedState {
   std::atomic<uint32_t> arrived;
@@ -43,23 +50,66 @@ SharedState* create_shared_state(int ranks, uint64_t samples_per_rank);
 
 class RankGroup {
  public:
-  RankGroup(SharedState* shared, int rank, int ranks);
-
+  virtual ~RankGroup() = default;
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
-  SharedState& shared() { return *shared_; }
 
-  void barrier();
+  // Creates this rank's communicator.
+  virtual trResult_t create(const trConfig_t& config, trComm_t* comm) = 0;
+  virtual void barrier() = 0;
   // What every rank gave, in the order of the ranks; the same on all.
-  std::vector<double> gather(double value);
+  virtual std::vector<double> gather(double value) = 0;
+  virtual std::vector<RankPlace> gather_places(const RankPlace& own) = 0;
   // For each iteration the longest time over the ranks; every rank has written its samples.
-  std::vector<double> slowest_samples();
-  double* own_samples() { return shared_->samples + static_cast<uint64_t>(rank_) * shared_->samples_per_rank; }
+  virtual std::vector<double> slowest_samples() = 0;
+  virtual double* own_samples() = 0;
+  // The run's exit status, from rank 0.
+  virtual void conclude(int status) = 0;
+
+ protected:
+  RankGroup(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
+  int rank_;
+  int ranks_;
+};
+
+class SharedGroup : public RankGroup {
+ public:
+  SharedGroup(SharedState* shared, int rank, int ranks) : RankGroup(rank, ranks), shared_(shared) {}
+
+  trResult_t create(const trConfig_t& config, trComm_t* comm) override;
+  void barrier() override;
+  std::vector<double> gather(double value) override;
+  std::vector<RankPlace> gather_places(const RankPlace& own) override;
+  std::vector<double> slowest_samples() override;
+  double* own_samples() override { return shared_->samples + static_cast<uint64_t>(rank_) * shared_->samples_per_rank; }
+  void conclude(int status) override { shared_->exit_status = status; }
 
  private:
   SharedState* shared_;
-  int rank_;
-  int ranks_;
+};
+
+class LaunchedGroup : public RankGroup {
+ public:
+  // Takes the communicator that trCommInitFromEnvironment() made.
+  LaunchedGroup(trComm_t comm, int rank, int ranks, uint64_t samples_per_rank)
+      : RankGroup(rank, ranks), comm_(comm), samples_(samples_per_rank) {}
+
+  trResult_t create(const trConfig_t& config, trComm_t* comm) override;
+  void barrier() override;
+  std::vector<double> gather(double value) override;
+  std::vector<RankPlace> gather_places(const RankPlace& own) override;
+  std::vector<double> slowest_samples() override;
+  double* own_samples() override { return samples_.data(); }
+  void conclude(int status) override { status_ = status; }
+  int status() const { return status_; }
+
+ private:
+  // Ends the process when a call failed: without the library the ranks cannot meet.
+  void expect(trResult_t result, const char* call);
+
+  trComm_t comm_;
+  std::vector<double> samples_;
+  int status_ = 0;
 };
 
 }  // namespace treering::perf

@@ -85,11 +85,11 @@ void print_header(std::FILE* out, const Options& options, const RunResults& resu
           options.warm_up, options.iterations, options.aggregated, options.checks, options.unalign);
   fprintf(out, "# buffers: %s, time: %s, seed: %" PRIu64 "%s\n", buffers_name(options.buffers),
           averaging_name(options.averaging), options.seed, options.stream ? ", on a stream" : "");
-  fprintf(out, "#\n# Ranks on %s\n", results.host.c_str());
+  fprintf(out, "#\n# Ranks\n");
   for (size_t rank = 0; rank < results.places.size(); ++rank) {
     const RankPlace& place = results.places[rank];
     const std::string core = place.core < 0 ? "not pinned" : "core " + std::to_string(place.core);
-    fprintf(out, "#  Rank %2zu Pid %6d %s\n", rank, place.pid, core.c_str());
+    fprintf(out, "#  Rank %2zu Pid %6d on %s %s\n", rank, place.pid, place.host, core.c_str());
   }
   const int place_width = options.per_iteration ? 67 : 31;
   fprintf(out, "#\n# %10s  %12s  %10s  %6s  %6s  %*s  %*s\n", "", "", "", "", "", place_width, "out-of-place      ",

@@ -37,7 +37,6 @@ struct Row {
 struct RunResults {
   std::vector<Row> rows;
   std::vector<RankPlace> places;
-  std::string host;
   std::string start_time;
   int library_version = 0;
 

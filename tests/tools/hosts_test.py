@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""allreduce-perf on several hosts, and under mpirun: what starts the ranks, and what is said when they do not start.
+
+usage: hosts_test.py ALLREDUCE_PERF
+"""
+import os
+import shutil
+import subprocess
+import sys
+import unittest
+
+PERF = os.path.abspath(sys.argv[1])
+SMALL = ["-b", "8", "-e", "64K", "-f", "16", "-n", "3", "-w", "1"]
+# Runs the command here, on a "host" that exists in the environment alone.
+HERE = "env TEST_HOST={host}"
+
+
+def run(*command, **variables):
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PMI", "OMPI", "SLURM"))}
+    return subprocess.run(command, env={**environment, "TREERING_TIMEOUT": "30", **variables}, capture_output=True,
+                          text=True, timeout=120, stdin=subprocess.DEVNULL)
+
+
+class Hosts(unittest.TestCase):
+    def expect_table(self, done, ranks):
+        self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
+        self.assertEqual(done.stdout.count("#  Rank"), ranks, done.stdout)
+        rows = [line.split() for line in done.stdout.splitlines() if line and not line.startswith("#")]
+        self.assertEqual([row[0] for row in rows], ["8", "128", "2048", "32768"])
+        for row in rows:  # the columns of wrong values
+            self.assertEqual((row[8], row[12]), ("0", "0"), row)
+
+    def test_each_process_is_started_through_the_launcher(self):
+        self.expect_table(run(PERF, "--hosts", "a:2,b:1", "--launcher", HERE, *SMALL), 3)
+        # One argument for a remote shell, as ssh wants it.
+        self.expect_table(run(PERF, "--hosts=a:1,b", "--launcher", "sh -c {command} {host}", *SMALL), 2)
+        self.assertEqual(run(PERF, "--hosts=a:2", "--launcher", HERE, *SMALL, "-I").returncode, 0)
+
+    def test_the_environment_arrives(self):
+        done = run(PERF, "--hosts", "a:2", "--launcher", HERE, *SMALL, TREERING_ALGO="it's")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("unknown algorithm 'it's'", done.stderr)
+
+    def test_failures_are_told(self):
+        done = run(PERF, "--hosts", "a:1,b:1", "--launcher", "no-such-launcher {host}", *SMALL)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("no-such-launcher: No such file", done.stderr)
+        for arguments, words in ((["--hosts", "a:x"], '"a:x" is not HOST:PROCESSES'),
+                                 (["--hosts", "a:2", "--procs", "2"], "leave out --procs and -t"),
+                                 (["--hosts", "a:2", "--launcher", "ssh"], "lacks {host}"),
+                                 ([], "1 rank communicates with nobody")):
+            done = run(PERF, *arguments)
+            self.assertEqual(done.returncode, 2, arguments)
+            self.assertIn(words, done.stderr)
+
+    @unittest.skipIf(shutil.which("mpirun.openmpi") is None, "Open MPI is not installed")
+    def test_open_mpi(self):
+        self.expect_table(run("mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "3", PERF, *SMALL), 3)
+
+    @unittest.skipIf(shutil.which("mpiexec.hydra") is None, "MPICH is not installed")
+    def test_mpich(self):
+        self.expect_table(run("mpiexec.hydra", "-n", "3", PERF, *SMALL), 3)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)
