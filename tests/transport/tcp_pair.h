@@ -66,6 +66,8 @@ class TcpPair {
       half.link->deliver_incoming(i, std::exchange(sides_[1 - own].sockets[i].second, -1));
     return half.link;
   }
+  // The side leaves, once its connections are gone too.
+  void drop_link(int side) { sides_[side].link.reset(); }
   // A socket that the test uses itself, or replaces.
   int& sending_socket(int side, uint32_t index) { return sides_[side].sockets[index].first; }
   int& receiving_socket(int side, uint32_t index) { return sides_[1 - side].sockets[index].second; }
