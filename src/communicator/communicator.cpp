@@ -115,7 +115,7 @@ Status Communicator::create_alone(const Config& config, std::unique_ptr<Communic
   made->links_ = std::make_unique<Links>();
   TR_RETURN_IF_ERROR(made->links_->connect(made->cards_, {std::string(1, '\0')}, 0, *made->layout_, nullptr,
                                            made->area_, {std::string()}));
-  made->context_.connections = made->links_->connections();
+  made->context_.set_connections(made->links_->connections());
   Machine machine;
   machine.llc_bytes = last_level_cache_bytes();
   Plan plan = flat_plan(1);
@@ -193,7 +193,7 @@ Status Communicator::link(Bootstrap* bootstrap, uint8_t allowed) {
   links_ = std::make_unique<Links>();
   TR_RETURN_IF_ERROR(links_->connect(cards_, all_found, context_.rank, *layout_, segment_.get(), area_, reasons));
   if (config_.link_mbps > 0) links_->pace(config_.link_mbps);
-  context_.connections = links_->connections();
+  context_.set_connections(links_->connections());
   return plan_schedules(blobs[0]);
 }
 

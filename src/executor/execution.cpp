@@ -22,6 +22,23 @@ size_t divide_up(size_t value, size_t unit) { return (value + unit - 1) / unit; 
 
 }  // namespace
 
+void ExecutorContext::set_connections(std::vector<Connection*> all) {
+  connections = std::move(all);
+  buffering.clear();
+  for (uint32_t i = 0; i < connections.size(); ++i)
+    if (connections[i] != nullptr && connections[i]->buffers()) buffering.push_back(i);
+}
+
+bool ExecutorContext::flush_buffering(uint32_t* peer) const {
+  bool flushed = true;
+  for (uint32_t index : buffering) {
+    if (connections[index]->flushed()) continue;
+    *peer = index % ranks;
+    flushed = false;
+  }
+  return flushed;
+}
+
 Execution::Execution(ExecutorContext* context) : context_(context) {
   scratch_.resize(kMaxChannels);
   size_t peers = context->ranks + 2;
@@ -114,7 +131,18 @@ void Execution::bind(const Call& call) {
   }
 }
 
+// Whatever the channels wait for, what they have posted leaves; the call ends when it has left.
 Execution::Progress Execution::advance() {
+  const Progress progress = advance_channels();
+  if (context_->buffering.empty() || progress == Progress::kFailed) return progress;
+  if (progress == Progress::kDone)
+    return is_flushed() ? progress : status_.ok() ? Progress::kBlocked : Progress::kFailed;
+  uint32_t unflushed = 0;
+  (void)context_->flush(&unflushed);
+  return progress;
+}
+
+Execution::Progress Execution::advance_channels() {
   bool moved = false, all_done = true;
   for (Channel& channel : channels_) {
     if (channel.done) continue;
@@ -124,7 +152,8 @@ Execution::Progress Execution::advance() {
     all_done &= channel.done;
   }
   if (!all_done) return moved ? Progress::kMoved : Progress::kBlocked;
-  return references_consumed() ? Progress::kDone : moved ? Progress::kMoved : Progress::kBlocked;
+  if (references_consumed()) return Progress::kDone;
+  return !status_.ok() ? Progress::kFailed : moved ? Progress::kMoved : Progress::kBlocked;
 }
 
 // Executes steps of one channel until one is blocked, at most those of one slice.
@@ -187,14 +216,26 @@ void Execution::note_reference(uint32_t link, uint32_t peer) {
 bool Execution::references_consumed() {
   while (!referenced_.empty()) {
     uint32_t index = referenced_.back();
-    if (!context_->connections[index]->has_consumed(reference_targets_[index])) {
+    Connection* connection = context_->connections[index];
+    if (!connection->has_consumed(reference_targets_[index])) {
       waiting_for_ = index % context_->ranks;
+      if (Status health = connection->health(); !health.ok()) fail(std::move(health), waiting_for_);
       return false;
     }
     reference_targets_[index] = 0;
     referenced_.pop_back();
   }
   return true;
+}
+
+bool Execution::is_flushed() {
+  uint32_t peer = 0;
+  if (context_->flush(&peer)) return true;
+  waiting_for_ = peer;
+  for (uint32_t index : context_->buffering)
+    if (Status health = context_->connections[index]->health(); index % context_->ranks == peer && !health.ok())
+      fail(std::move(health), peer);
+  return false;
 }
 
 void Execution::fail(Status status, uint32_t peer) {

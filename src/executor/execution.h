@@ -52,9 +52,17 @@ struct ExecutorContext {
   size_t streaming_bytes = 0;  // calls of at least this size write results with non-temporal stores
   RankStatus* status = nullptr;
   std::vector<Connection*> connections;  // [channel * ranks + peer]; nullptr for the rank itself
+  std::vector<uint32_t> buffering;  // indices of the connections that buffers() says true of; empty with mapped ones
   std::array<StagingPool, kMaxChannels> pools;
 
   Connection* connection(uint32_t channel, uint32_t peer) const { return connections[channel * ranks + peer]; }
+  void set_connections(std::vector<Connection*> all);
+  // Sends what waits in this process; a rank that waits for one peer must still serve the others. True when nothing
+  // waits any more, else `*peer` is one whose messages do.
+  bool flush(uint32_t* peer) const { return buffering.empty() || flush_buffering(peer); }
+
+ private:
+  bool flush_buffering(uint32_t* peer) const;
 };
 
 // Sizes of transfers that are left to the kernel to copy, where it can.
@@ -187,7 +195,9 @@ class Execution {
   const void* address_of(const StepState& state, const Operand& operand, const Piece& piece, size_t done) const;
   size_t run_length(const StepState& state, const Piece& piece, size_t done) const;
   void post_sends(const StepState& state);
+  Progress advance_channels();
   bool references_consumed();
+  bool is_flushed();
   void note_reference(uint32_t link, uint32_t peer);
   void fail(Status status, uint32_t peer);
 

@@ -141,7 +141,7 @@ Letters::Progress Letters::receive_all() {
     }
     const Message* message = connection(letter.peer)->front();
     waiting_for_ = letter.peer;
-    if (message == nullptr) return Progress::kBlocked;
+    if (message == nullptr) return blocked();
     if (message->signature != letter.signature || message->bytes != letter.bytes) return Progress::kMismatch;
     if (!take(letter, *message)) return Progress::kFailed;
   }
@@ -165,11 +165,27 @@ void Letters::combine() {
   reduce(reduction);
   for (const Letter& letter : receives_)
     if (letter.peer != context_->rank) connection(letter.peer)->pop();
+  sources_.clear();
 }
 
 Letters::Progress Letters::advance() {
+  const Progress progress = advance_messages();
+  uint32_t unflushed = 0;
+  if (context_->flush(&unflushed) || progress != Progress::kDone) return progress;
+  waiting_for_ = unflushed;
+  return blocked();
+}
+
+// Blocked, unless the link to the peer has failed; mapped ones have nothing that could.
+Letters::Progress Letters::blocked() {
+  if (context_->buffering.empty()) return Progress::kBlocked;
+  status_ = connection(waiting_for_)->health();
+  return status_.ok() ? Progress::kBlocked : Progress::kFailed;
+}
+
+Letters::Progress Letters::advance_messages() {
   for (; next_send_ < sends_.size(); ++next_send_)
-    if (!send(sends_[next_send_])) return Progress::kBlocked;
+    if (!send(sends_[next_send_])) return blocked();
   if (const Progress progress = receive_all(); progress != Progress::kDone) return progress;
   if (!sources_.empty()) combine();
   return Progress::kDone;

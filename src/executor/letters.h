@@ -53,6 +53,8 @@ class Letters {
   std::byte* input_of(uint32_t part) const;
   std::byte* output_of(uint32_t part) const;
   Connection* connection(uint32_t peer) const { return context_->connection(0, peer); }
+  Progress advance_messages();
+  Progress blocked();
   bool send(const Letter& letter);
   Progress receive_all();
   bool take(const Letter& letter, const Message& message);

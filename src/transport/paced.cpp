@@ -34,6 +34,8 @@ class PacedConnection final : public Connection {
   }
 
   bool reaches_plain_memory() const override { return inner_->reaches_plain_memory(); }
+  bool buffers() const override { return inner_->buffers(); }
+  bool flushed() override { return inner_->flushed(); }
   bool fetches_plain_memory() const override { return inner_->fetches_plain_memory(); }
   bool maps_regions() const override { return inner_->maps_regions(); }
   void* map_peer(UserAddress address, size_t bytes) override { return inner_->map_peer(address, bytes); }

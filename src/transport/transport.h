@@ -8,9 +8,13 @@
 //     post(message) -> | descriptor | descriptor | -> front() ... read payload ... pop()
 //     consumed()    <------------- counter of pops ------------------------'
 //
+// A transport that copies payloads (buffers()) sends them from the sender's memory and counts them as consumed once they
+// have left it; what it could not send yet it sends in later calls of any connection to that peer.
+//
 // Invariants: messages arrive in the order of post(); a payload that is referred to stays unchanged until consumed()
 // reaches the number of posts made when it was posted; consumed() may count inline messages late, by less than
-// kTellEvery; at least five messages can be posted before the peer reads any; no call blocks; nothing but connect-time code allocates or locks.
+// kTellEvery; at least five messages can be posted before the peer reads any; no call blocks; nothing but connect-time
+// code allocates or locks.
 //
 // Every transport passes the same conformance suite (tests/transport/conformance_test.cpp).
 #pragma once
@@ -62,7 +66,7 @@ class Connection {
   // Only when can_post(). Everything written before is visible to the receiver when it sees the message.
   virtual void post(const Message& message) = 0;
   uint64_t posted() const { return posted_; }
-  // How many of the posted messages the receiver has popped; asks the other side.
+  // How many of the posted messages need their payload no longer: the receiver has popped them, or they were copied.
   virtual uint64_t consumed() = 0;
   // The same as of the last time that it was asked: never too high, and free.
   uint64_t known_consumed() const { return consumed_; }
@@ -75,8 +79,13 @@ class Connection {
   // Copies a part of front()'s payload; for messages whose `data` is nullptr.
   virtual Status fetch(const Message& message, size_t offset, void* destination, size_t bytes) = 0;
 
-  // True when the peer can read the sender's plain memory (region 0) by its address.
+  // True when messages may refer to the sender's plain memory (region 0) by its address.
   virtual bool reaches_plain_memory() const = 0;
+  // True when posted messages may wait in this process: somebody has to call flushed() until it is true. Of the
+  // connections that share what waits, one says so.
+  virtual bool buffers() const { return false; }
+  // Sends what can be sent; true when nothing waits.
+  virtual bool flushed() { return true; }
   // True when the peer cannot read that memory in place, but fetch() it.
   virtual bool fetches_plain_memory() const { return false; }
   // True when registered regions of either side can be mapped by the other.

@@ -14,6 +14,7 @@ struct Setting {
   const Algorithm* algorithm;
   uint32_t ranks;
   uint32_t channels;
+  uint32_t tcp_streams;  // 0: connections within the process
 };
 
 // One thread drives everything: ThreadSanitizer has nothing to find and is slow, so it runs a few.
@@ -27,13 +28,18 @@ std::vector<Setting> settings() {
   std::vector<Setting> all;
   for (const Algorithm* algorithm : algorithms_of(Collective::kAllReduce))
     for (uint32_t ranks : kRankCounts)
-      for (uint32_t channels : kChannelCounts) all.push_back({algorithm, ranks, channels});
+      for (uint32_t channels : kChannelCounts) all.push_back({algorithm, ranks, channels, 0});
+  for (const Algorithm* algorithm : algorithms_of(Collective::kAllReduce)) {
+    all.push_back({algorithm, 3, 2, 1});
+    all.push_back({algorithm, 5, 2, 3});
+  }
   return all;
 }
 
 std::string setting_name(const ::testing::TestParamInfo<Setting>& info) {
   std::string name = std::string(info.param.algorithm->name) + "_ranks" + std::to_string(info.param.ranks) +
                      "_channels" + std::to_string(info.param.channels);
+  if (info.param.tcp_streams > 0) name += "_tcp" + std::to_string(info.param.tcp_streams);
   for (char& c : name)
     if (c == '-') c = '_';
   return name;
@@ -70,9 +76,9 @@ void expect_sums(const JobBuffers& buffers, const std::vector<uint32_t>& expecte
 }
 
 TEST_P(EveryAlgorithm, SumsOddCountsThroughTinySlots) {
-  auto [algorithm, ranks, channels] = GetParam();
+  auto [algorithm, ranks, channels, streams] = GetParam();
   for (size_t slot_bytes : {size_t{1024}, size_t{16384}}) {
-    LocalRanks executor(ranks, channels, slot_bytes, false);
+    LocalRanks executor(ranks, channels, slot_bytes, false, streams);
     for (size_t count : {size_t{0}, size_t{1}, size_t{7}, size_t{1023}, size_t{20'011}, size_t{60'001}})
       for (bool in_place : {false, true})
         for (uint32_t pipeline : {1u, 3u}) {
@@ -98,9 +104,9 @@ TEST_P(EveryAlgorithm, SumsOddCountsThroughTinySlots) {
 // Integers that 16-bit floats hold exactly, whose sums they do not: with wide partials the sum is rounded
 // once.
 TEST_P(EveryAlgorithm, WidePartialsRoundOnce) {
-  auto [algorithm, ranks, channels] = GetParam();
+  auto [algorithm, ranks, channels, streams] = GetParam();
   constexpr size_t kCount = 3001;
-  LocalRanks executor(ranks, channels, 4096, true);
+  LocalRanks executor(ranks, channels, 4096, true, streams);
   for (trDataType_t type : {trFloat16, trBfloat16}) {
     auto convert = [type = type](const std::vector<float>& values) {
       Bytes narrow(values.size() * 2 + 1);
@@ -138,9 +144,9 @@ TEST_P(EveryAlgorithm, WidePartialsRoundOnce) {
 
 // Floats of any fraction: whatever the rounding, it is the same on every rank, and avg is near the true mean.
 TEST_P(EveryAlgorithm, RanksAgreeBitForBit) {
-  auto [algorithm, ranks, channels] = GetParam();
+  auto [algorithm, ranks, channels, streams] = GetParam();
   constexpr size_t kCount = 9001;
-  LocalRanks executor(ranks, channels, 2048, false);
+  LocalRanks executor(ranks, channels, 2048, false, streams);
   for (trDataType_t type : {trFloat32, trFloat64, trBfloat16})
     for (trRedOp_t op : {trSum, trAvg, trMax, trProd}) {
       JobBuffers buffers(ranks, type, kCount, random_() % 2 == 0, &random_);

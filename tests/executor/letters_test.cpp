@@ -73,8 +73,8 @@ TEST(Letters, EqualTheDirectSchedulesAlsoWhereOnlySomeRanksUseThem) {
   const uint64_t seed = std::random_device()();
   std::cout << "seed " << seed << "\n";
   std::mt19937_64 random(seed);
-  for (uint32_t n : {1u, 2u, 3u, 5u}) {
-    LocalRanks ranks(n, 1, 8 << 10, false);
+  for (auto [n, streams] : {std::pair{1u, 0u}, {2u, 0u}, {3u, 0u}, {5u, 0u}, {3u, 1u}, {5u, 2u}}) {
+    LocalRanks ranks(n, 1, 8 << 10, false, streams);
     for (Collective collective :
          {Collective::kReduce, Collective::kBroadcast, Collective::kAllGather, Collective::kReduceScatter,
           Collective::kAllToAll, Collective::kGather, Collective::kScatter})
@@ -91,8 +91,8 @@ TEST(Letters, EqualTheDirectSchedulesAlsoWhereOnlySomeRanksUseThem) {
           // Of nothing a schedule with one part still sends empty messages: then all ranks take the same path.
           run_direct(&ranks, collective, root, count, op, count == 0 ? ~uint64_t{0} : random(), &random, &mixed);
           if (HasFatalFailure()) return;
-          ASSERT_EQ(mixed.out, reference.out)
-              << info_of(collective).name << " n " << n << " count " << count << " seed " << seed;
+          ASSERT_EQ(mixed.out, reference.out) << info_of(collective).name << " n " << n << " streams " << streams
+                                              << " count " << count << " seed " << seed;
         }
   }
 }

@@ -1,4 +1,4 @@
-// All ranks of a communicator driven by one thread over in-process connections, for the tests of
+// All ranks of a communicator driven by one thread over in-process connections or TCP, for the tests of
 // src/executor: the order in which ranks advance is random (seeded), so that early, late and blocked ranks
 // occur.
 #pragma once
@@ -7,16 +7,19 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <memory>
 #include <numeric>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "algorithms/algorithm.h"
 #include "core/types.h"
 #include "executor/execution.h"
 #include "transport/mapped.h"
+#include "transport/tcp_pair.h"
 
 namespace treering {
 
@@ -34,12 +37,15 @@ struct Job {
 
 class LocalRanks {
  public:
-  // slot_bytes: of each staging slot; tiny ones make many slices.
-  LocalRanks(uint32_t ranks, uint32_t channels, size_t slot_bytes, bool wide_partials)
+  // slot_bytes: of each staging slot; tiny ones make many slices. tcp_streams: of each pair of ranks, 0: within the
+  // process.
+  LocalRanks(uint32_t ranks, uint32_t channels, size_t slot_bytes, bool wide_partials, uint32_t tcp_streams = 0)
       : ranks_(ranks), channels_(channels), statuses_(ranks), fifos_(size_t{ranks} * ranks * channels) {
     uint32_t peers = ranks - 1;
     size_t pool_bytes = std::max<size_t>(4, 2 * peers) * slot_bytes;
     for (uint32_t rank = 0; rank < ranks; ++rank) staging_.emplace_back(pool_bytes * channels + 64);
+    for (uint32_t pair = 0; tcp_streams > 0 && pair < ranks * ranks; ++pair)
+      tcp_.push_back(pair / ranks < pair % ranks ? std::make_unique<TcpPair>(tcp_streams) : nullptr);
     for (uint32_t rank = 0; rank < ranks; ++rank) {
       auto context = std::make_unique<ExecutorContext>();
       context->rank = rank;
@@ -47,17 +53,16 @@ class LocalRanks {
       context->wide_partials = wide_partials;
       context->streaming_bytes = SIZE_MAX;
       context->status = &statuses_[rank];
-      context->connections.resize(size_t{channels} * ranks);
+      std::vector<Connection*> all(size_t{channels} * ranks);
       for (uint32_t channel = 0; channel < channels; ++channel) {
         context->pools[channel] = StagingPool(staging_of(rank), channel * pool_bytes, pool_bytes, peers);
         for (uint32_t peer = 0; peer < ranks; ++peer) {
           if (peer == rank) continue;
-          MappedEndpoint endpoint{fifo(rank, peer, channel), fifo(peer, rank, channel), staging_of(peer),
-                                  &statuses_[peer], nullptr};
-          connections_.push_back(connect_in_process(endpoint));
-          context->connections[size_t{channel} * ranks + peer] = connections_.back().get();
+          connections_.push_back(tcp_.empty() ? connect_mapped(rank, peer, channel) : connect_tcp(rank, peer, channel));
+          all[size_t{channel} * ranks + peer] = connections_.back().get();
         }
       }
+      context->set_connections(std::move(all));
       contexts_.push_back(std::move(context));
       executions_.push_back(std::make_unique<Execution>(contexts_.back().get()));
     }
@@ -95,6 +100,8 @@ class LocalRanks {
           idle = 0;
           break;
         case Execution::Progress::kBlocked:
+          // The kernel's part of a connection is not moved by turns of this thread alone.
+          if (!tcp_.empty() && idle % 1000 == 999) std::this_thread::sleep_for(std::chrono::milliseconds(1));
           if (++idle > 10'000 * ranks_)
             return "deadlock: rank " + std::to_string(rank) + " waits for rank " +
                    std::to_string(executions_[rank]->peer());
@@ -134,6 +141,20 @@ class LocalRanks {
   }
 
  private:
+  std::unique_ptr<Connection> connect_mapped(uint32_t rank, uint32_t peer, uint32_t channel) {
+    return connect_in_process(
+        {fifo(rank, peer, channel), fifo(peer, rank, channel), staging_of(peer), &statuses_[peer], nullptr});
+  }
+  std::unique_ptr<Connection> connect_tcp(uint32_t rank, uint32_t peer, uint32_t channel) {
+    TcpOptions options;
+    options.peer = peer;
+    options.peer_name = "rank " + std::to_string(peer);
+    options.channels = channels_;
+    options.piece_bytes = 700;  // messages are several
+    options.staging = staging_of(rank);
+    TcpPair& pair = *tcp_[std::min(rank, peer) * ranks_ + std::max(rank, peer)];
+    return pair.link(rank < peer ? 0 : 1, options)->connection(channel);
+  }
   Fifo* fifo(uint32_t sender, uint32_t receiver, uint32_t channel) {
     return &fifos_[(size_t{sender} * ranks_ + receiver) * channels_ + channel];
   }
@@ -147,6 +168,7 @@ class LocalRanks {
   std::vector<RankStatus> statuses_;
   std::vector<Fifo> fifos_;
   std::vector<Bytes> staging_;
+  std::vector<std::unique_ptr<TcpPair>> tcp_;  // [lower rank * ranks + higher rank]
   std::vector<std::unique_ptr<Connection>> connections_;
   std::vector<std::unique_ptr<ExecutorContext>> contexts_;
   std::vector<std::unique_ptr<Execution>> executions_;

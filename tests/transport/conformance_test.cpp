@@ -27,6 +27,12 @@ class Conformance : public ::testing::TestWithParam<TransportRow> {
   std::unique_ptr<Connection> receiver_ = sides_.connect(1, 0);
 };
 
+// The message at the head once it is there.
+const Message* arrived(Connection* connection) {
+  return eventually([&] { return connection->front() != nullptr; }) ? connection->front() : nullptr;
+}
+const Message* arrived(const std::unique_ptr<Connection>& connection) { return arrived(connection.get()); }
+
 TEST_P(Conformance, SaysWhatItIs) {
   EXPECT_EQ(std::string(row().name).rfind(sender_->transport_name(), 0), 0u) << sender_->transport_name();
   EXPECT_EQ(sender_->reaches_plain_memory(), row().reaches_plain_memory);
@@ -42,11 +48,11 @@ TEST_P(Conformance, InlineMessagesArriveInOrderOverManyLaps) {
   for (uint32_t i = 0; i < 100 * kFifoDepth; ++i) {
     uint32_t bytes = i % (kInlineBytes + 1);
     auto data = pattern(i, bytes);
-    ASSERT_TRUE(sender_->can_post());
+    ASSERT_TRUE(eventually([&] { return sender_->can_post(); }));
     Message message = inline_message(i ^ 0xABCD, data.data(), bytes);
     message.wide = i % 2 != 0;
     sender_->post(message);
-    const Message* got = receiver_->front();
+    const Message* got = arrived(receiver_);
     ASSERT_NE(got, nullptr) << "message " << i;
     EXPECT_EQ(got->signature, i ^ 0xABCD);
     EXPECT_EQ(got->bytes, bytes);
@@ -66,26 +72,29 @@ TEST_P(Conformance, FifoFillsAtItsDepthAndOpensByOneWithEachPop) {
   }
   for (int round = 0; round < 30; ++round) {
     ASSERT_FALSE(sender_->can_post());
-    const Message* got = receiver_->front();
+    const Message* got = arrived(receiver_);
     ASSERT_NE(got, nullptr);
     EXPECT_EQ(got->signature, expected++);
     receiver_->pop();
-    ASSERT_TRUE(sender_->can_post());
+    ASSERT_TRUE(eventually([&] { return sender_->can_post(); }));
     sender_->post(awaited_message(next));
     ++next;
   }
-  while (receiver_->front() != nullptr) {
+  while (expected < next) {
+    ASSERT_NE(arrived(receiver_), nullptr);
     EXPECT_EQ(receiver_->front()->signature, expected++);
     receiver_->pop();
   }
+  EXPECT_EQ(receiver_->front(), nullptr);
   EXPECT_EQ(expected, next);
 }
 
 TEST_P(Conformance, CountsWhatIsConsumed) {
+  if (row().copies()) GTEST_SKIP() << "a message that the kernel has taken is consumed: tcp_test.cpp";
   for (uint32_t i = 0; i < 5; ++i) sender_->post(awaited_message(i));
   EXPECT_EQ(sender_->posted(), 5u);
   for (int i = 0; i < 3; ++i) {
-    ASSERT_NE(receiver_->front(), nullptr);
+    ASSERT_NE(arrived(receiver_), nullptr);
     receiver_->pop();
   }
   EXPECT_EQ(sender_->known_consumed(), 0u) << "what is known for free is not asked for";
@@ -93,7 +102,7 @@ TEST_P(Conformance, CountsWhatIsConsumed) {
   EXPECT_EQ(sender_->known_consumed(), 3u);
   EXPECT_TRUE(sender_->has_consumed(3));
   EXPECT_EQ(sender_->consumed(), 3u);
-  ASSERT_NE(receiver_->front(), nullptr);
+  ASSERT_NE(arrived(receiver_), nullptr);
   receiver_->pop();
   EXPECT_EQ(sender_->known_consumed(), 3u);
   EXPECT_TRUE(sender_->has_consumed(4));
@@ -103,22 +112,33 @@ TEST_P(Conformance, CountsWhatIsConsumed) {
 TEST_P(Conformance, InlineMessagesMayBeCountedLateButNeverBlock) {
   uint64_t posted = 0, popped = 0;
   for (int round = 0; round < 50; ++round) {
+    // Credits may be under way: what is certain is that so many more can be posted.
+    ASSERT_TRUE(eventually([&] { return posted - popped > kFifoDepth - kTellEvery || sender_->can_post(); }));
     while (sender_->can_post()) {
       const auto number = static_cast<uint32_t>(posted++);
       sender_->post(inline_message(number, &number, sizeof number));
     }
-    EXPECT_GE(posted - popped, kFifoDepth - kTellEvery + 1);
-    for (int i = 0; i <= round % 7 && receiver_->front() != nullptr; ++i, ++popped) {
+    if (!row().copies()) {
+      EXPECT_GE(posted - popped, kFifoDepth - kTellEvery + 1);
+    }
+    for (int i = 0; i <= round % 7 && popped < posted; ++i, ++popped) {
+      ASSERT_NE(arrived(receiver_), nullptr);
       EXPECT_EQ(receiver_->front()->signature, popped);
       receiver_->pop();
     }
-    EXPECT_LE(sender_->consumed(), popped);
+    if (!row().copies()) {
+      EXPECT_LE(sender_->consumed(), popped);
+    }
     EXPECT_GT(sender_->consumed() + kTellEvery, popped);
   }
   // One that is waited for tells of all before it.
-  while (receiver_->front() != nullptr) receiver_->pop(), ++popped;
+  for (; popped < posted; ++popped) {
+    ASSERT_NE(arrived(receiver_), nullptr);
+    receiver_->pop();
+  }
+  ASSERT_TRUE(eventually([&] { return sender_->can_post(); }));
   sender_->post(awaited_message(0));
-  ASSERT_NE(receiver_->front(), nullptr);
+  ASSERT_NE(arrived(receiver_), nullptr);
   receiver_->pop();
   EXPECT_EQ(sender_->consumed(), popped + 1);
 }
@@ -132,10 +152,15 @@ TEST_P(Conformance, StagedPayloadIsReadableUntilPopped) {
   message.user.offset = kSlotBytes;
   sender_->post(message);
   for (int time = 0; time < 3; ++time) {
-    const Message* got = receiver_->front();
+    const Message* got = arrived(receiver_);
     ASSERT_NE(got, nullptr);
     EXPECT_EQ(payload_of(receiver_.get(), *got), data);
-    EXPECT_FALSE(sender_->has_consumed(1));
+    if (row().copies()) {  // the sender may use the slot again
+      EXPECT_TRUE(sender_->has_consumed(1));
+      std::memset(sides_.side(0).staging, 0, sizeof sides_.side(0).staging);
+    } else {
+      EXPECT_FALSE(sender_->has_consumed(1));
+    }
   }
   receiver_->pop();
   EXPECT_TRUE(sender_->has_consumed(1));
@@ -146,7 +171,7 @@ TEST_P(Conformance, DeliveredMessagesCarryNoPayload) {
   message.kind = PayloadKind::kDelivered;
   message.bytes = 1 << 20;
   sender_->post(message);
-  ASSERT_NE(receiver_->front(), nullptr);
+  ASSERT_NE(arrived(receiver_), nullptr);
   EXPECT_EQ(receiver_->front()->kind, PayloadKind::kDelivered);
   EXPECT_EQ(receiver_->front()->bytes, 1u << 20);
   receiver_->pop();
@@ -159,7 +184,7 @@ TEST_P(Conformance, PlainUserMemoryIsReadWhereItIsReached) {
   message.bytes = static_cast<uint32_t>(data.size());
   message.user = {0, reinterpret_cast<uint64_t>(data.data())};
   sender_->post(message);
-  const Message* got = receiver_->front();
+  const Message* got = arrived(receiver_);
   ASSERT_NE(got, nullptr);
   if (row().reaches_plain_memory || row().fetches_plain_memory) {
     EXPECT_EQ(payload_of(receiver_.get(), *got), data);
@@ -182,20 +207,26 @@ TEST_P(Conformance, ChannelsAndDirectionsAreIndependent) {
   uint32_t mark = 77;
   other_sender->post(inline_message(mark, &mark, sizeof mark));
   receiver_->post(inline_message(mark + 1, &mark, sizeof mark));
-  ASSERT_NE(other_receiver->front(), nullptr);
+  ASSERT_NE(arrived(other_receiver), nullptr);
   EXPECT_EQ(other_receiver->front()->signature, 77u);
-  ASSERT_NE(sender_->front(), nullptr);
+  ASSERT_NE(arrived(sender_), nullptr);
   EXPECT_EQ(sender_->front()->signature, 78u);
+  ASSERT_NE(arrived(receiver_), nullptr);
   EXPECT_EQ(receiver_->front()->signature, 0u);
-  EXPECT_EQ(other_sender->consumed(), 0u);
+  if (!row().copies()) {
+    EXPECT_EQ(other_sender->consumed(), 0u);
+  }
   other_receiver->pop();
   for (uint32_t i = 1; i < kTellEvery; ++i) {
     other_sender->post(inline_message(i, &i, sizeof i));
-    ASSERT_NE(other_receiver->front(), nullptr);
+    ASSERT_NE(arrived(other_receiver), nullptr);
     other_receiver->pop();
   }
   EXPECT_EQ(other_sender->consumed(), kTellEvery);
-  EXPECT_EQ(sender_->consumed(), 0u);
+  if (!row().copies()) {
+    EXPECT_EQ(sender_->consumed(), 0u);
+  }
+  EXPECT_FALSE(sender_->can_post());
 }
 
 TEST_P(Conformance, PeerStatusIsRead) {
@@ -263,7 +294,7 @@ TEST_P(Conformance, RegionsOfThePeerAreMappedWhereTheTransportDoes) {
     message.bytes = 100;
     message.user = {region.id, 5000};
     receiver_->post(message);
-    ASSERT_NE(sender_->front(), nullptr);
+    ASSERT_NE(arrived(sender_), nullptr);
     EXPECT_EQ(payload_of(sender_.get(), *sender_->front()), std::vector<std::byte>(bytes + 5000, bytes + 5100));
     sender_->pop();
   }

@@ -12,14 +12,17 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "transport/cma.h"
 #include "transport/mapped.h"
+#include "transport/tcp_pair.h"
 
 namespace treering {
 
@@ -47,6 +50,7 @@ class TwoSides {
   void set_pid(int index, int pid) { pids_[index] = pid; }
   // The connection of side `own` to the other one.
   std::unique_ptr<Connection> connect(int own, uint32_t channel);
+  TcpPair* tcp() { return tcp_.get(); }
   // Registered memory of `own`, mapped by the other side where the transport does that.
   PeerRegions& regions_of_peer(int own) {
     if (!regions_[own]) regions_[own] = std::make_unique<PeerRegions>(sides_[1 - own].exports, pids_[1 - own]);
@@ -58,6 +62,7 @@ class TwoSides {
   Side* sides_;
   int pids_[2] = {getpid(), getpid()};
   std::unique_ptr<PeerRegions> regions_[2];
+  std::unique_ptr<TcpPair> tcp_;
 };
 
 struct TransportRow {
@@ -67,8 +72,25 @@ struct TransportRow {
   bool reaches_plain_memory;
   bool maps_regions;  // by region id, in another process
   bool fetches_plain_memory;
+  uint32_t tcp_streams;  // 0: not TCP, which copies: what it has handed to the kernel counts as consumed
   std::unique_ptr<Connection> (*connect)(TwoSides* sides, int own, uint32_t channel);
+
+  bool copies() const { return tcp_streams > 0; }
 };
+
+inline std::unique_ptr<Connection> connect_tcp(TwoSides* sides, int own, uint32_t channel) {
+  TcpOptions options;
+  options.channels = kChannels;
+  options.peer_name = "process " + std::to_string(sides->pid(1 - own));
+  options.staging = sides->side(own).staging;
+  options.read_status = [sides, own](RankStatusSnapshot* snapshot) {
+    *snapshot = snapshot_of(sides->side(1 - own).status);
+    return true;
+  };
+  // A child has copies of the parent's sockets, which would keep them open.
+  const bool alone = sides->pid(0) != sides->pid(1);
+  return sides->tcp()->link(own, options, alone)->connection(channel);
+}
 
 inline MappedEndpoint mapped_endpoint(TwoSides* sides, int own, uint32_t channel, PeerRegions* regions) {
   Side &mine = sides->side(own), &peer = sides->side(1 - own);
@@ -77,27 +99,29 @@ inline MappedEndpoint mapped_endpoint(TwoSides* sides, int own, uint32_t channel
 
 inline const std::vector<TransportRow>& transports() {
   static const std::vector<TransportRow> rows = {
-      {"in-process", true, false, true, false, false,
+      {"in-process", true, false, true, false, false, 0,
        [](TwoSides* sides, int own, uint32_t channel) {
          return connect_in_process(mapped_endpoint(sides, own, channel, nullptr));
        }},
-      {"shared-memory", true, true, false, true, false,
+      {"shared-memory", true, true, false, true, false, 0,
        [](TwoSides* sides, int own, uint32_t channel) {
          return connect_shared_memory(mapped_endpoint(sides, own, channel, &sides->regions_of_peer(own)));
        }},
-      {"shared-memory-and-kernel", true, true, false, true, true,
+      {"shared-memory-and-kernel", true, true, false, true, true, 0,
        [](TwoSides* sides, int own, uint32_t channel) {
          MappedEndpoint endpoint = mapped_endpoint(sides, own, channel, &sides->regions_of_peer(own));
          endpoint.fetch_pid = sides->pid(1 - own);
          return connect_shared_memory(endpoint);
        }},
-      {"cma", false, true, true, false, false,
+      {"cma", false, true, true, false, false, 0,
        [](TwoSides* sides, int own, uint32_t channel) {
          Side& peer = sides->side(1 - own);
          CmaAddress address{sides->pid(1 - own), reinterpret_cast<uint64_t>(&peer.fifos[channel]),
                             reinterpret_cast<uint64_t>(peer.staging), reinterpret_cast<uint64_t>(&peer.status)};
          return connect_cma(address, &sides->side(own).fifos[channel]);
        }},
+      {"tcp", false, true, true, false, false, 1, connect_tcp},
+      {"tcp-4-streams", false, true, true, false, false, 4, connect_tcp},
   };
   return rows;
 }
@@ -107,6 +131,18 @@ inline TwoSides::TwoSides(const TransportRow& row) : row_(row) {
   void* base = mmap(nullptr, 2 * sizeof(Side), PROT_READ | PROT_WRITE, sharing | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) throw std::runtime_error("mmap failed");
   sides_ = static_cast<Side*>(base);
+  if (row.copies()) tcp_ = std::make_unique<TcpPair>(row.tcp_streams);
+}
+
+// What the kernel still carries arrives within moments.
+template <typename Condition>
+bool eventually(Condition condition) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::yield();
+  }
+  return true;
 }
 
 inline std::unique_ptr<Connection> TwoSides::connect(int own, uint32_t channel) {

@@ -1,0 +1,220 @@
+#include "transport/tcp.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+#include "transport/tcp_receive.h"
+#include "transport/tcp_send.h"
+
+namespace treering {
+namespace {
+
+// Every so many polls for room without success a link looks whether its peer is still there.
+constexpr uint32_t kProbePeriod = 256;
+
+class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
+ public:
+  Link(TcpOptions options, StreamSource* source)
+      : options_(std::move(options)),
+        source_(source),
+        sender_(options_.channels, options_.streams, options_.piece_bytes),
+        receiver_(options_.channels, options_.max_message_bytes) {}
+  ~Link() override {
+    for (const Delivery& delivery : inbox_)
+      if (delivery.fd >= 0) close(delivery.fd);
+  }
+
+  void deliver_outgoing(uint32_t index, Status status, int fd) override {
+    deliver({true, index, std::move(status), fd});
+  }
+  void deliver_incoming(uint32_t index, int fd) override { deliver({false, index, {}, fd}); }
+  std::unique_ptr<Connection> connection(uint32_t channel) override;
+  size_t receive_memory() const override { return receiver_.memory(); }
+
+  const Status& health() const { return health_; }
+  bool read_status(RankStatusSnapshot* snapshot) { return options_.read_status && options_.read_status(snapshot); }
+
+  bool can_post(uint32_t channel) {
+    if (!health_.ok()) return false;
+    if (sender_.has_room(channel)) return true;
+    poll();
+    if (sender_.has_room(channel)) return health_.ok();
+    look_for_end();
+    if (health_.ok() && ++vain_polls_ % kProbePeriod == 0) note(sender_.probe());
+    return false;
+  }
+
+  void post(uint32_t channel, const Message& message) {
+    if (!health_.ok()) return;
+    const void* payload = message.data;
+    if (message.kind == PayloadKind::kStaging) payload = options_.staging + message.user.offset;
+    if (message.kind == PayloadKind::kUser) payload = reinterpret_cast<const void*>(message.user.offset);
+    if (message.kind == PayloadKind::kUser && message.user.region != 0)
+      return fail({trInternalError, "a message refers to a registered region by its number, which TCP does not know"});
+    if (tcp_payload(message.kind, message.bytes) > options_.max_message_bytes)
+      return fail({trInternalError, fmt::format("a message of {} bytes; at most {} were agreed on", message.bytes,
+                                                options_.max_message_bytes)});
+    sender_.post(channel, message, payload);
+    flush();
+  }
+
+  // The peer's count of messages has 32 bits; `posted` is at most kFifoDepth ahead.
+  uint64_t consumed(uint32_t channel, uint64_t posted, uint64_t known) {
+    if (sender_.pending()) flush();
+    if (!health_.ok()) return known;
+    return posted - (static_cast<uint32_t>(posted) - sender_.handed_over(channel));
+  }
+
+  const Message* front(uint32_t channel) {
+    if (const Message* message = receiver_.front(channel); message != nullptr) return message;
+    if (!health_.ok()) return nullptr;
+    poll();
+    const Message* message = receiver_.front(channel);
+    if (message == nullptr) look_for_end();
+    return message;
+  }
+
+  void pop(uint32_t channel) {
+    const bool awaited = receiver_.front(channel)->kind != PayloadKind::kInline;
+    receiver_.pop(channel);
+    const uint32_t popped = receiver_.popped(channel);
+    const bool now = awaited || popped - sender_.told(channel) >= kTellEvery;
+    sender_.set_popped(channel, popped, now);
+    if (now && health_.ok()) flush();
+  }
+
+  bool flushed() {
+    if (!sender_.pending()) return true;
+    if (health_.ok()) flush();
+    return !sender_.pending();
+  }
+
+ private:
+  struct Delivery {
+    bool outgoing;
+    uint32_t index;
+    Status status;
+    int fd;
+  };
+
+  void deliver(Delivery delivery) {
+    std::lock_guard lock(mutex_);
+    inbox_.push_back(std::move(delivery));
+    has_mail_.store(true, std::memory_order_release);
+  }
+
+  void fail(const Status& status) {
+    if (health_.ok()) health_ = {status.code(), fmt::format("TCP with {}: {}", options_.peer_name, status.message())};
+  }
+  void note(const Status& status) {
+    if (!status.ok()) fail(status);
+  }
+
+  void take_mail() {
+    std::lock_guard lock(mutex_);
+    has_mail_.store(false, std::memory_order_relaxed);
+    for (Delivery& delivery : inbox_) {
+      const uint32_t most = delivery.outgoing ? options_.streams : kMostTcpStreams;
+      uint32_t* seen = delivery.outgoing ? &outgoing_seen_ : &incoming_seen_;
+      if (!delivery.status.ok()) {
+        if (open_failure_.ok()) open_failure_ = std::move(delivery.status);
+      } else if (delivery.index >= most || (*seen >> delivery.index & 1) != 0) {
+        fail({trSystemError, fmt::format("stream {} was opened twice, or there is no such stream", delivery.index)});
+        close(delivery.fd);
+      } else {
+        *seen |= 1u << delivery.index;
+        (void)fcntl(delivery.fd, F_SETFL, fcntl(delivery.fd, F_GETFL) | O_NONBLOCK);
+        if (delivery.outgoing)
+          sender_.add_stream(delivery.index, delivery.fd);
+        else
+          receiver_.add_stream(delivery.index, delivery.fd);
+      }
+    }
+    inbox_.clear();
+  }
+
+  void flush() {
+    const uint32_t wanted = sender_.wants_all() ? options_.streams : 1;
+    for (; asked_ < wanted; ++asked_) source_->open_stream(options_.peer, asked_);
+    if (has_mail_.load(std::memory_order_relaxed)) take_mail();
+    if (!open_failure_.ok()) {
+      // A peer that has left needs no credits, and what it sent before is still to be read.
+      if (sender_.has_messages()) return fail(open_failure_);
+      sender_.forget_credits();
+    }
+    note(sender_.flush());
+  }
+
+  void poll() {
+    if (has_mail_.load(std::memory_order_relaxed)) take_mail();
+    note(receiver_.read([this](uint32_t channel, uint32_t popped) { return sender_.acknowledge(channel, popped); }));
+    if (sender_.pending() && health_.ok()) flush();
+  }
+
+  // The caller waits for the peer in vain: is it still there? Only its own streams tell whoever waits for messages: those
+  // towards it may be closed while what it sent before is still under way.
+  void look_for_end() {
+    if (receiver_.ended()) fail({trRemoteError, "it has closed its streams: it has left or ended"});
+  }
+
+  TcpOptions options_;
+  StreamSource* source_;
+  TcpSender sender_;
+  TcpReceiver receiver_;
+  Status health_, open_failure_;
+  uint32_t asked_ = 0;  // streams
+  uint32_t outgoing_seen_ = 0, incoming_seen_ = 0;
+  uint32_t vain_polls_ = 0;
+
+  std::atomic<bool> has_mail_{false};
+  std::mutex mutex_;
+  std::vector<Delivery> inbox_;
+};
+
+class TcpConnection final : public Connection {
+ public:
+  TcpConnection(std::shared_ptr<Link> link, uint32_t channel) : link_(std::move(link)), channel_(channel) {}
+
+  bool can_post() override { return link_->can_post(channel_); }
+  void post(const Message& message) override {
+    ++posted_;
+    link_->post(channel_, message);
+  }
+  uint64_t consumed() override { return consumed_ = link_->consumed(channel_, posted_, consumed_); }
+
+  const Message* front() override { return link_->front(channel_); }
+  void pop() override { link_->pop(channel_); }
+  Status fetch(const Message&, size_t, void*, size_t) override {
+    return {trInternalError, "payloads that came by TCP are not fetched"};
+  }
+
+  bool reaches_plain_memory() const override { return true; }
+  bool buffers() const override { return channel_ == 0; }
+  bool flushed() override { return link_->flushed(); }
+  bool maps_regions() const override { return false; }
+  void* map_peer(UserAddress, size_t) override { return nullptr; }
+  bool read_status(RankStatusSnapshot* snapshot) override { return link_->read_status(snapshot); }
+  Status health() const override { return link_->health(); }
+  const char* transport_name() const override { return "tcp"; }
+
+ private:
+  std::shared_ptr<Link> link_;
+  uint32_t channel_;
+};
+
+std::unique_ptr<Connection> Link::connection(uint32_t channel) {
+  return std::make_unique<TcpConnection>(shared_from_this(), channel);
+}
+
+}  // namespace
+
+std::shared_ptr<TcpLink> TcpLink::make(TcpOptions options, StreamSource* source) {
+  return std::make_shared<Link>(std::move(options), source);
+}
+
+}  // namespace treering

@@ -1,0 +1,66 @@
+// TCP transport: connections between ranks that share no memory.
+//
+// A TcpLink joins this rank and one peer of one communicator. The connections of all its channels share a few streams
+// (sockets), which carry frames (tcp_wire.h):
+//
+//   this rank                                                        peer
+//   channel 0 --.                        .--- stream 0 --->.                            .--> channel 0
+//   channel 1 ---+-> queue of messages --+--- stream 1 --->+-- messages put together ---+--> channel 1
+//                    cut into pieces     '--- ...      --->'
+//                <------------------ the same on streams that the peer opened ------------------
+//
+// Invariants: a stream carries frames one way only, from the rank that opened it, so that whoever leaves closes its
+// sockets and the kernel still delivers everything; a piece goes to a stream that has room now, so a slow stream holds
+// back no more than it was given; consumed() counts messages whose bytes the kernel has taken; at most kFifoDepth
+// messages of a channel are unread, which bounds the receiver's memory; nothing has a thread: every call moves what can
+// be moved. Used by one thread at a time, but for deliver_outgoing() and deliver_incoming().
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "transport/transport.h"
+
+namespace treering {
+
+// Opens authenticated, connected, non-blocking TCP sockets to other ranks; implemented by the rendezvous.
+class StreamSource {
+ public:
+  virtual ~StreamSource() = default;
+  // Asks for stream number `index` (0 .. streams - 1) to `peer`; returns at once. The socket arrives at the link, from
+  // any thread: TcpLink::deliver_outgoing(). Asked once for each (peer, index).
+  virtual void open_stream(uint32_t peer, uint32_t index) = 0;
+};
+
+struct TcpOptions {
+  uint32_t peer = 0;      // rank
+  std::string peer_name;  // as error texts call it: "rank 3 (host b, pid 17)"
+  uint32_t channels = 1;  // at most 256
+  uint32_t streams = 1;   // that this rank opens; the peer may open another number, kMostTcpStreams at most
+  uint32_t piece_bytes = 128 << 10;
+  uint32_t max_message_bytes = 64 << 20;  // larger ones of the peer are an error
+  const std::byte* staging = nullptr;     // of this rank
+  std::function<bool(RankStatusSnapshot*)> read_status;
+};
+
+inline constexpr uint32_t kMostTcpStreams = 32;
+
+class TcpLink {
+ public:
+  virtual ~TcpLink() = default;
+
+  // The source outlives the link; a delivery that may come late is made through a weak pointer.
+  static std::shared_ptr<TcpLink> make(TcpOptions options, StreamSource* source);
+
+  // Any thread; the link owns the socket. One that could not be opened is the links' failure.
+  virtual void deliver_outgoing(uint32_t index, Status status, int fd) = 0;
+  virtual void deliver_incoming(uint32_t index, int fd) = 0;
+
+  // The connection of a channel; keeps the link alive.
+  virtual std::unique_ptr<Connection> connection(uint32_t channel) = 0;
+  // Bytes of memory held for messages under way to this rank.
+  virtual size_t receive_memory() const = 0;
+};
+
+}  // namespace treering

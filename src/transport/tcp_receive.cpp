@@ -1,0 +1,181 @@
+#include "transport/tcp_receive.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+namespace treering {
+namespace {
+constexpr std::align_val_t kAlignment{64};
+}  // namespace
+
+TcpBuffers::~TcpBuffers() {
+  for (auto& free : free_)
+    for (std::byte* memory : free) operator delete[](memory, kAlignment);
+}
+
+std::byte* TcpBuffers::take(uint32_t size_class) {
+  auto& free = free_[size_class];
+  if (free.empty()) {
+    allocated_ += size_t{1} << size_class;
+    return static_cast<std::byte*>(operator new[](size_t{1} << size_class, kAlignment));
+  }
+  std::byte* memory = free.back();
+  free.pop_back();
+  return memory;
+}
+
+TcpReceiver::TcpReceiver(uint32_t channels, uint32_t max_message_bytes)
+    : max_message_bytes_(max_message_bytes), channels_(channels), buffers_(size_t{channels} * kFifoDepth) {}
+
+TcpReceiver::~TcpReceiver() {
+  for (auto& stream : streams_)
+    if (!stream->ended) close(stream->fd);
+  for (Channel& channel : channels_)
+    for (Arrival& arrival : channel.arrivals)
+      if (arrival.data != nullptr && arrival.data != arrival.small)
+        buffers_.give_back(TcpBuffers::size_class(arrival.payload), arrival.data);
+}
+
+void TcpReceiver::add_stream(uint32_t index, int fd) {
+  auto stream = std::make_unique<Stream>();
+  stream->index = index;
+  stream->fd = fd;
+  // In the order of the numbers: small messages are looked for on the first.
+  auto place = std::find_if(streams_.begin(), streams_.end(), [&](const auto& other) { return other->index > index; });
+  streams_.insert(place, std::move(stream));
+}
+
+void TcpReceiver::end_stream(Stream* stream) {
+  close(stream->fd);
+  stream->ended = true;
+  ++ended_;
+}
+
+Status TcpReceiver::receive(Stream* stream, size_t* got, bool* drained) {
+  if (stream->begin == stream->end) stream->begin = stream->end = 0;
+  if (stream->begin > 0) {
+    std::memmove(stream->buffer, stream->buffer + stream->begin, stream->end - stream->begin);
+    stream->end -= stream->begin;
+    stream->begin = 0;
+  }
+  const size_t room = kBufferBytes - stream->end;
+  const size_t wanted = stream->left + room;
+  iovec parts[2] = {{stream->at, stream->left}, {stream->buffer + stream->end, room}};
+  msghdr header{};
+  header.msg_iov = stream->left > 0 ? parts : parts + 1;
+  header.msg_iovlen = stream->left > 0 ? 2 : 1;
+  const ssize_t received = recvmsg(stream->fd, &header, MSG_DONTWAIT);
+  *drained = received < static_cast<ssize_t>(wanted);
+  if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return {};
+  const bool in_frame = stream->left > 0 || stream->end > 0;
+  if (received < 0 || (received == 0 && in_frame)) {
+    const int error = errno;
+    const std::string why = received < 0 ? std::strerror(error) : "the stream ends in the middle of a message";
+    const uint32_t index = stream->index;
+    end_stream(stream);
+    return {trRemoteError, fmt::format("receiving on stream {}: {} (errno {})", index, why, received < 0 ? error : 0)};
+  }
+  if (received == 0) {
+    end_stream(stream);
+    return {};
+  }
+  *got = static_cast<size_t>(received);
+  const size_t direct = std::min(*got, stream->left);
+  if (direct > 0) {
+    stream->at += direct;
+    stream->left -= direct;
+    stream->arrival->received += static_cast<uint32_t>(direct);
+  }
+  stream->end += *got - direct;
+  return {};
+}
+
+void TcpReceiver::take_payload(Stream* stream) {
+  const size_t bytes = std::min(stream->left, stream->end - stream->begin);
+  if (bytes == 0) return;
+  std::memcpy(stream->at, stream->buffer + stream->begin, bytes);
+  stream->begin += bytes;
+  stream->at += bytes;
+  stream->left -= bytes;
+  stream->arrival->received += static_cast<uint32_t>(bytes);
+}
+
+const TcpFrame* TcpReceiver::next_header(Stream* stream, TcpFrame* copy) {
+  if (stream->end - stream->begin < sizeof *copy) return nullptr;
+  std::memcpy(copy, stream->buffer + stream->begin, sizeof *copy);
+  stream->begin += sizeof *copy;
+  return copy;
+}
+
+Status TcpReceiver::check(const TcpFrame& frame) const {
+  const auto bad = [](const std::string& what) {
+    return Status(trSystemError, what + "; do all ranks run the same version?");
+  };
+  if (frame.mark != kTcpMark)
+    return bad(fmt::format("it sent {:#010x} where a frame begins, not {:#010x}", frame.mark, kTcpMark));
+  if (frame.channel >= channels_.size() || frame.reserved != 0)
+    return bad(fmt::format("it sent a frame of channel {}; there are {}", frame.channel, channels_.size()));
+  if (frame.type == TcpFrameType::kCredit) return {};
+  const uint32_t most = frame.kind == static_cast<uint8_t>(PayloadKind::kInline) ? kInlineBytes : max_message_bytes_;
+  if (frame.type != TcpFrameType::kPiece || frame.kind > static_cast<uint8_t>(PayloadKind::kDelivered) ||
+      frame.wide > 1)
+    return bad(fmt::format("it sent a frame of type {} and kind {}", static_cast<int>(frame.type), frame.kind));
+  const uint32_t payload = tcp_payload(static_cast<PayloadKind>(frame.kind), frame.bytes);
+  if (payload > most) return bad(fmt::format("it sent a message of {} bytes; at most {} are allowed", payload, most));
+  if (frame.offset > payload || frame.length > payload - frame.offset || (frame.length == 0) != (payload == 0))
+    return bad(fmt::format("it sent bytes {} + {} of a message of {}", frame.offset, frame.length, payload));
+  if (frame.message - channels_[frame.channel].popped >= kFifoDepth)
+    return bad(fmt::format("it sent message {} of channel {}, of which {} are read", frame.message, frame.channel,
+                           channels_[frame.channel].popped));
+  return {};
+}
+
+Status TcpReceiver::begin_piece(Stream* stream, const TcpFrame& frame) {
+  Arrival& arrival = channels_[frame.channel].arrivals[frame.message % kFifoDepth];
+  const auto kind = static_cast<PayloadKind>(frame.kind);
+  if (!arrival.begun) {
+    arrival.begun = true;
+    arrival.message = {};
+    arrival.message.signature = frame.signature;
+    arrival.message.bytes = frame.bytes;
+    arrival.message.kind = kind;
+    arrival.message.wide = frame.wide != 0;
+    arrival.message.due_us = frame.due_us;
+    arrival.payload = tcp_payload(kind, frame.bytes);
+    arrival.announced = arrival.received = 0;
+    arrival.data =
+        arrival.payload <= kInlineBytes ? arrival.small : buffers_.take(TcpBuffers::size_class(arrival.payload));
+    arrival.message.data = kind == PayloadKind::kDelivered ? nullptr : arrival.data;
+  } else if (arrival.message.signature != frame.signature || arrival.message.bytes != frame.bytes ||
+             arrival.message.kind != kind || arrival.payload - arrival.announced < frame.length || frame.length == 0) {
+    return {trSystemError, fmt::format("it sent pieces of message {} that do not belong together", frame.message)};
+  }
+  arrival.announced += frame.length;
+  stream->arrival = &arrival;
+  stream->at = arrival.data + frame.offset;
+  stream->left = frame.length;
+  return {};
+}
+
+const Message* TcpReceiver::front(uint32_t channel) const {
+  const Channel& from = channels_[channel];
+  const Arrival& arrival = from.arrivals[from.popped % kFifoDepth];
+  return arrival.begun && arrival.received == arrival.payload ? &arrival.message : nullptr;
+}
+
+void TcpReceiver::pop(uint32_t channel) {
+  Channel& from = channels_[channel];
+  Arrival& arrival = from.arrivals[from.popped % kFifoDepth];
+  if (arrival.data != arrival.small) buffers_.give_back(TcpBuffers::size_class(arrival.payload), arrival.data);
+  arrival.data = nullptr;
+  arrival.begun = false;
+  ++from.popped;
+}
+
+}  // namespace treering

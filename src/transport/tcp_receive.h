@@ -1,0 +1,123 @@
+// The receiving half of a TCP link: reads the streams that the peer opened and puts messages together.
+//
+//   stream 0:  | header | piece | header | piece ...     a header is read with what follows it, into the stream's buffer;
+//   stream 1:  | header | piece ...                      the rest of a piece straight into its message's memory
+//
+//   channel:   | message 7 | message 8: 3 of 5 pieces | - | ...    kFifoDepth places, used in turn
+//
+// Invariant: no field of a frame is used before it was checked; what is wrong becomes the link's failure.
+#pragma once
+
+#include <vector>
+
+#include "transport/tcp_wire.h"
+
+namespace treering {
+
+// Memory of messages, in sizes of powers of two; what was given back is given out again.
+class TcpBuffers {
+ public:
+  explicit TcpBuffers(size_t most) {
+    for (auto& free : free_) free.reserve(most);
+  }
+  ~TcpBuffers();
+  TcpBuffers(const TcpBuffers&) = delete;
+  TcpBuffers& operator=(const TcpBuffers&) = delete;
+
+  static uint32_t size_class(uint32_t bytes) { return static_cast<uint32_t>(std::bit_width(bytes - 1)); }
+  std::byte* take(uint32_t size_class);
+  void give_back(uint32_t size_class, std::byte* memory) { free_[size_class].push_back(memory); }
+  size_t allocated() const { return allocated_; }
+
+ private:
+  std::vector<std::byte*> free_[33];
+  size_t allocated_ = 0;
+};
+
+class TcpReceiver {
+ public:
+  TcpReceiver(uint32_t channels, uint32_t max_message_bytes);
+  ~TcpReceiver();
+
+  void add_stream(uint32_t index, int fd);
+  // Takes what has arrived, in reasonable portions. Credits of the peer are told to `on_credit`, which returns false
+  // when they cannot be.
+  template <typename OnCredit>
+  Status read(OnCredit on_credit);
+  // The peer has closed all its streams, between frames.
+  bool ended() const { return !streams_.empty() && ended_ == streams_.size(); }
+
+  const Message* front(uint32_t channel) const;
+  void pop(uint32_t channel);
+  uint32_t popped(uint32_t channel) const { return channels_[channel].popped; }
+  size_t memory() const { return buffers_.allocated(); }
+
+ private:
+  static constexpr size_t kBufferBytes = 8192;
+  static constexpr int kMostReads = 16;  // of one stream in one portion
+
+  struct Arrival {
+    bool begun = false;
+    Message message;
+    uint32_t payload = 0, announced = 0, received = 0;  // bytes
+    std::byte* data = nullptr;
+    alignas(64) std::byte small[kInlineBytes];
+  };
+  struct Channel {
+    uint32_t popped = 0;
+    Arrival arrivals[kFifoDepth];
+  };
+  struct Stream {
+    uint32_t index;
+    int fd;
+    bool ended = false;
+    size_t begin = 0, end = 0;  // of what is in the buffer
+    Arrival* arrival = nullptr;
+    std::byte* at = nullptr;  // where the rest of the piece goes
+    size_t left = 0;
+    std::byte buffer[kBufferBytes];
+  };
+
+  // Bytes received; 0: nothing for now, or the end.
+  Status receive(Stream* stream, size_t* got, bool* drained);
+  void take_payload(Stream* stream);
+  // The next whole header in the buffer, or nullptr.
+  const TcpFrame* next_header(Stream* stream, TcpFrame* copy);
+  Status begin_piece(Stream* stream, const TcpFrame& frame);
+  Status check(const TcpFrame& frame) const;
+  void end_stream(Stream* stream);
+
+  uint32_t max_message_bytes_;
+  std::vector<Channel> channels_;
+  std::vector<std::unique_ptr<Stream>> streams_;
+  size_t ended_ = 0;
+  size_t next_ = 0;  // of the streams but the first, the one to be read next
+  TcpBuffers buffers_;
+};
+
+template <typename OnCredit>
+Status TcpReceiver::read(OnCredit on_credit) {
+  // Small messages come on the first stream; of the others one is looked at in each turn.
+  const size_t others = streams_.size() - (streams_.empty() ? 0 : 1);
+  if (others > 0) next_ = next_ + 1 >= others ? 0 : next_ + 1;
+  for (size_t turn = 0; turn < streams_.size() && turn < 2; ++turn) {
+    Stream* stream = streams_[turn == 0 ? 0 : 1 + next_].get();
+    bool drained = stream->ended;
+    for (int i = 0; i < kMostReads && !drained; ++i) {
+      size_t got = 0;
+      TR_RETURN_IF_ERROR(receive(stream, &got, &drained));
+      take_payload(stream);
+      TcpFrame frame;
+      while (stream->left == 0 && next_header(stream, &frame) != nullptr) {
+        TR_RETURN_IF_ERROR(check(frame));
+        if (!on_credit(frame.channel, frame.popped))
+          return {trSystemError, "it acknowledges messages that were never sent"};
+        if (frame.type == TcpFrameType::kPiece) TR_RETURN_IF_ERROR(begin_piece(stream, frame));
+        take_payload(stream);
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace treering

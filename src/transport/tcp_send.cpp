@@ -1,0 +1,245 @@
+#include "transport/tcp_send.h"
+
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace treering {
+
+TcpSender::TcpSender(uint32_t channels, uint32_t streams, uint32_t piece_bytes)
+    : piece_bytes_(piece_bytes), channels_(channels), queue_(size_t{channels} * kFifoDepth) {
+  streams_.reserve(streams);
+}
+
+TcpSender::~TcpSender() {
+  for (auto& stream : streams_)
+    if (!stream->closed) close(stream->fd);
+}
+
+void TcpSender::add_stream(uint32_t index, int fd) {
+  const int on = 1;
+  const auto most_unsent = static_cast<int>(piece_bytes_);
+  // Both are improvements; a stream without them works.
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &most_unsent, sizeof most_unsent);
+  auto stream = std::make_unique<Stream>();
+  stream->index = index;
+  stream->fd = fd;
+  auto place = std::find_if(streams_.begin(), streams_.end(), [&](const auto& other) { return other->index > index; });
+  streams_.insert(place, std::move(stream));
+}
+
+void TcpSender::post(uint32_t channel, const Message& message, const void* payload) {
+  Channel& to = channels_[channel];
+  Outgoing& outgoing = to.messages[to.posted % kFifoDepth];
+  outgoing.frame = {};
+  outgoing.frame.kind = static_cast<uint8_t>(message.kind);
+  outgoing.frame.wide = message.wide;
+  outgoing.frame.channel = static_cast<uint8_t>(channel);
+  outgoing.frame.message = to.posted++;
+  outgoing.frame.signature = message.signature;
+  outgoing.frame.bytes = message.bytes;
+  outgoing.frame.due_us = message.due_us;
+  outgoing.bytes = tcp_payload(message.kind, message.bytes);
+  outgoing.payload = static_cast<const std::byte*>(payload);
+  if (message.kind == PayloadKind::kInline && outgoing.bytes > 0) {
+    std::memcpy(outgoing.small, payload, outgoing.bytes);
+    outgoing.payload = outgoing.small;
+  }
+  outgoing.given = outgoing.under_way = 0;
+  outgoing.all_given = false;
+  queue_[queue_end_++ % queue_.size()] = static_cast<uint8_t>(channel);
+  wants_all_ |= outgoing.bytes > piece_bytes_;
+  pending_ = true;
+}
+
+bool TcpSender::acknowledge(uint32_t channel, uint32_t popped) {
+  Channel& to = channels_[channel];
+  const uint32_t more = popped - to.acknowledged;
+  if (more > UINT32_MAX / 2) return true;  // overtaken by a later one on another stream
+  if (more > to.handed_over - to.acknowledged) return false;
+  to.acknowledged = popped;
+  return true;
+}
+
+void TcpSender::set_popped(uint32_t channel, uint32_t popped, bool now) {
+  Channel& from = channels_[channel];
+  from.popped = popped;
+  if (!now || from.owes_credit || !gives_credit_) return;
+  from.owes_credit = true;
+  ++owed_;
+  pending_ = true;
+}
+
+void TcpSender::forget_credits() {
+  for (Channel& channel : channels_) channel.owes_credit = false;
+  owed_ = 0;
+  gives_credit_ = false;
+  update_pending();
+}
+
+void TcpSender::load_credit(Stream* stream, uint32_t channel) {
+  TcpFrame frame;
+  frame.type = TcpFrameType::kCredit;
+  frame.channel = static_cast<uint8_t>(channel);
+  frame.popped = channels_[channel].popped;
+  std::memcpy(stream->head, &frame, sizeof frame);
+  stream->head_bytes = sizeof frame;
+  stream->message = nullptr;
+  stream->payload = nullptr;
+  stream->bytes = 0;
+}
+
+void TcpSender::load_piece(Stream* stream) {
+  const uint32_t channel = queue_[queue_begin_ % queue_.size()];
+  Channel& to = channels_[channel];
+  // The first of the channel that streams have not got the whole of.
+  uint32_t number = to.handed_over;
+  while (to.messages[number % kFifoDepth].all_given) ++number;
+  Outgoing& outgoing = to.messages[number % kFifoDepth];
+  const uint32_t length = std::min(piece_bytes_, outgoing.bytes - outgoing.given);
+  TcpFrame frame = outgoing.frame;
+  frame.offset = outgoing.given;
+  frame.length = length;
+  frame.popped = to.popped;
+  std::memcpy(stream->head, &frame, sizeof frame);
+  stream->head_bytes = sizeof frame;
+  stream->payload = outgoing.payload + outgoing.given;
+  stream->bytes = length;
+  if (length > 0 && length <= kInlineBytes) {
+    std::memcpy(stream->head + sizeof frame, stream->payload, length);
+    stream->head_bytes += length;
+    stream->bytes = 0;
+  }
+  stream->message = &outgoing;
+  stream->channel = channel;
+  outgoing.given += length;
+  ++outgoing.under_way;
+  if (outgoing.given == outgoing.bytes) {
+    outgoing.all_given = true;
+    ++queue_begin_;
+  }
+  to.told = to.popped;
+  if (to.owes_credit) {
+    to.owes_credit = false;
+    --owed_;
+  }
+}
+
+// Gives the stream its next frame; false when there is none.
+bool TcpSender::load(Stream* stream) {
+  if (stream->closed) return false;
+  stream->done = 0;
+  if (owed_ > 0 && stream == streams_.front().get()) {
+    for (uint32_t channel = 0; channel < channels_.size(); ++channel) {
+      if (!channels_[channel].owes_credit) continue;
+      load_credit(stream, channel);
+      channels_[channel].told = channels_[channel].popped;
+      channels_[channel].owes_credit = false;
+      --owed_;
+      return stream->busy = true;
+    }
+  }
+  if (queue_begin_ == queue_end_) return false;
+  load_piece(stream);
+  return stream->busy = true;
+}
+
+void TcpSender::finish_frame(Stream* stream) {
+  stream->busy = false;
+  if (stream->message == nullptr) return;
+  --stream->message->under_way;
+  Channel& to = channels_[stream->channel];
+  for (; to.handed_over != to.posted; ++to.handed_over) {
+    Outgoing& next = to.messages[to.handed_over % kFifoDepth];
+    if (!next.all_given || next.under_way > 0) break;
+    next.all_given = false;
+  }
+}
+
+Status TcpSender::write_failed(Stream* stream, int error) {
+  const bool credit = stream->message == nullptr;
+  close(stream->fd);
+  stream->closed = true;
+  stream->busy = false;
+  // A peer that has left needs no credits; that it has is noticed where something is expected of it.
+  if (credit) forget_credits();
+  if (credit && !has_messages()) return {};
+  return {trRemoteError,
+          fmt::format("sending on stream {}: {} (errno {})", stream->index, std::strerror(error), error)};
+}
+
+Status TcpSender::write(Stream* stream, bool* whole) {
+  *whole = false;
+  const size_t total = stream->head_bytes + stream->bytes;
+  iovec parts[2];
+  msghdr message{};
+  message.msg_iov = parts;
+  if (stream->done < stream->head_bytes)
+    parts[message.msg_iovlen++] = {stream->head + stream->done, stream->head_bytes - stream->done};
+  const size_t done = std::max(stream->done, stream->head_bytes) - stream->head_bytes;
+  if (done < stream->bytes)
+    parts[message.msg_iovlen++] = {const_cast<std::byte*>(stream->payload) + done, stream->bytes - done};
+  const ssize_t sent = sendmsg(stream->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent < 0) {
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ENOBUFS) return {};
+    return write_failed(stream, errno);
+  }
+  stream->done += static_cast<size_t>(sent);
+  if (stream->done == total) {
+    *whole = true;
+    finish_frame(stream);
+  }
+  return {};
+}
+
+void TcpSender::update_pending() {
+  pending_ = queue_begin_ != queue_end_ || owed_ > 0;
+  for (const auto& stream : streams_) pending_ |= stream->busy;
+}
+
+bool TcpSender::has_messages() const {
+  return std::any_of(channels_.begin(), channels_.end(),
+                     [](const Channel& channel) { return channel.handed_over != channel.posted; });
+}
+
+// The streams take a piece each in turn, until none takes more.
+Status TcpSender::flush() {
+  if (queue_begin_ != queue_end_ && !streams_.empty() &&
+      std::all_of(streams_.begin(), streams_.end(), [](const auto& stream) { return stream->closed; }))
+    return {trRemoteError, "sending: it has closed the streams"};
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (auto& stream : streams_) {
+      if (!stream->busy && !load(stream.get())) continue;
+      bool whole = false;
+      TR_RETURN_IF_ERROR(write(stream.get(), &whole));
+      moved |= whole;
+    }
+  }
+  update_pending();
+  return {};
+}
+
+Status TcpSender::probe() {
+  for (auto& stream : streams_) {
+    if (stream->closed) continue;
+    char byte;
+    const ssize_t got = recv(stream->fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+    if (got > 0) return {trSystemError, fmt::format("it sent something on stream {}, which goes to it", stream->index)};
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) continue;
+    const std::string why = got == 0 ? "it has closed the stream" : std::strerror(errno);
+    return {trRemoteError,
+            fmt::format("waiting on stream {}: {} (errno {})", stream->index, why, got == 0 ? 0 : errno)};
+  }
+  return {};
+}
+
+}  // namespace treering

@@ -1,0 +1,48 @@
+// What travels on a TCP stream: frames, each a header and, for a piece of a message, its bytes. All integers are
+// little-endian.
+//
+//   0     4    5    6    7       8       12        16    20     24     28     32     36       40
+//   | mark|type|kind|wide|channel|message|signature|bytes|offset|length|popped|due_us|reserved| `length` bytes ...
+//
+//   piece    bytes [offset, offset + length) of message number `message` (from 0, modulo 2^32) of the channel
+//   credit   nothing but `popped`: how many of the peer's messages on that channel the sender of the frame has popped;
+//            a piece says it too
+//
+// A message of several pieces may come on several streams, in any order. The mark names the version: a change of the
+// format changes its last character.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "transport/transport.h"
+
+namespace treering {
+
+static_assert(std::endian::native == std::endian::little, "frames are written as they lie in memory");
+
+inline constexpr uint32_t kTcpMark = 'T' | 'R' << 8 | 'T' << 16 | '1' << 24;
+
+enum class TcpFrameType : uint8_t { kPiece = 1, kCredit = 2 };
+
+struct TcpFrame {
+  uint32_t mark = kTcpMark;
+  TcpFrameType type = TcpFrameType::kPiece;
+  uint8_t kind = 0;
+  uint8_t wide = 0;
+  uint8_t channel = 0;
+  uint32_t message = 0;
+  uint32_t signature = 0;
+  uint32_t bytes = 0;  // of the message
+  uint32_t offset = 0;
+  uint32_t length = 0;
+  uint32_t popped = 0;
+  uint32_t due_us = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(TcpFrame) == 40);
+
+// Bytes that travel for a message: a delivered one is a notice alone.
+inline uint32_t tcp_payload(PayloadKind kind, uint32_t bytes) { return kind == PayloadKind::kDelivered ? 0 : bytes; }
+
+}  // namespace treering
