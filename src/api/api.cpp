@@ -8,7 +8,7 @@
 #include "api/common.h"
 #include "communicator/device_rank.h"
 #include "communicator/memory.h"
-#include "communicator/root_service.h"
+#include "communicator/membership.h"
 #include "core/config.h"
 #include "core/types.h"
 
@@ -103,8 +103,7 @@ trResult_t trGetUniqueId(trUniqueId* id) {
   return guarded(nullptr, [&]() -> Status {
     if (id == nullptr) return null_argument("trGetUniqueId", "id");
     UniqueId made;
-    TR_RETURN_IF_ERROR(make_unique_id(&made));
-    TR_RETURN_IF_ERROR(start_root_service(made));
+    TR_RETURN_IF_ERROR(Membership::make_meeting_point(&made));
     *id = pack(made);
     return {};
   });
