@@ -9,7 +9,7 @@
 #include "communicator/device_rank.h"
 #include "communicator/memory.h"
 #include "communicator/launch.h"
-#include "communicator/root_service.h"
+#include "communicator/membership.h"
 #include "core/config.h"
 #include "core/types.h"
 
@@ -43,8 +43,7 @@ Status init_rank(trComm_t* comm, int nranks, const trUniqueId& id, int rank, con
 
 Status start_meeting(trUniqueId* id) {
   UniqueId made;
-  TR_RETURN_IF_ERROR(make_unique_id(&made));
-  TR_RETURN_IF_ERROR(start_root_service(made));
+  TR_RETURN_IF_ERROR(Membership::make_meeting_point(&made));
   *id = pack(made);
   return {};
 }

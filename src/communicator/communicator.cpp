@@ -90,15 +90,12 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   size_t staging = config.staging_bytes > 0 ? static_cast<size_t>(config.staging_bytes) : default_staging(ranks);
   made->layout_ = std::make_unique<AreaLayout>(ranks, channels, std::max(staging / channels, slots * kMinSlot));
 
-  Bootstrap bootstrap;
-  int descriptor = -1;
-  std::string settings;
-  for (const std::string& setting : agreed_settings(config)) settings += setting + "\n";
-  settings += fmt::format("staging memory of a channel={}\n", made->layout_->staging_bytes);
-  TR_RETURN_IF_ERROR(
-      bootstrap.meet(id, rank, ranks, config.timeout_ms, made->layout_->total_bytes, settings, &descriptor));
-  TR_RETURN_IF_ERROR(made->share_memory(descriptor, job_name(id), (allowed & ~kCmaBit) != 0));
-  TR_RETURN_IF_ERROR(made->link(&bootstrap, allowed));
+  JoinRequest request{rank, ranks, config.timeout_ms, made->layout_->total_bytes, {}};
+  for (const std::string& setting : agreed_settings(config)) request.settings += setting + "\n";
+  request.settings += fmt::format("staging memory of a channel={}\n", made->layout_->staging_bytes);
+  TR_RETURN_IF_ERROR(Membership::join(id, request, &made->membership_));
+  TR_RETURN_IF_ERROR(made->share_memory(made->membership_->take_segment(), job_name(id), (allowed & ~kCmaBit) != 0));
+  TR_RETURN_IF_ERROR(made->link(allowed));
   TR_RETURN_IF_ERROR(made->attach_device());
   *result = std::move(made);
   return {};
@@ -142,7 +139,7 @@ Status Communicator::share_memory(int descriptor, const std::string& job, bool a
   return {};
 }
 
-Status Communicator::link(Bootstrap* bootstrap, uint8_t allowed) {
+Status Communicator::link(uint8_t allowed) {
   AreaView own(area_, layout_.get());
   RankCard card{};
   card.pid = static_cast<uint32_t>(getpid());
@@ -162,7 +159,7 @@ Status Communicator::link(Bootstrap* bootstrap, uint8_t allowed) {
   if (Status status = place_memory(area_, layout_->area_bytes, card.location.numa_node); !status.ok())
     log_line(LogLevel::kInfo, status.message());
   std::vector<std::string> blobs;
-  TR_RETURN_IF_ERROR(bootstrap->allgather(as_blob(card), &blobs));
+  TR_RETURN_IF_ERROR(membership_->allgather(as_blob(card), &blobs));
   cards_.resize(context_.ranks);
   for (uint32_t peer = 0; peer < context_.ranks; ++peer) {
     if (blobs[peer].size() != sizeof(RankCard))
@@ -182,7 +179,7 @@ Status Communicator::link(Bootstrap* bootstrap, uint8_t allowed) {
     for (const RankCard& other : cards_) locations.push_back(other.location);
     blob += pack_plan(plan_for(locations));
   }
-  TR_RETURN_IF_ERROR(bootstrap->allgather(blob, &blobs));
+  TR_RETURN_IF_ERROR(membership_->allgather(blob, &blobs));
   if (segment_) segment_->close_descriptor();  // every rank has opened it where it could
   std::vector<std::string> all_found;
   for (const std::string& other : blobs) {

@@ -1,7 +1,7 @@
 // Communicator: one rank's view of a group of ranks: how it reaches the others, what it does for each size, and the
 // operation that it is in.
 //
-//   create():  meet (bootstrap) -> share memory (area) -> prove links -> measure -> plan and schedules
+//   create():  meet (membership) -> share memory (area) -> prove links -> measure -> plan and schedules
 //   a call:    check -> begin() -> advance() until done, with watch() while nothing moves
 //
 // Invariants: operations are numbered from 1 in the order in which they begin; at most one is active; after a failure
@@ -16,8 +16,8 @@
 
 #include "communicator/area.h"
 #include "communicator/backoff.h"
-#include "communicator/bootstrap.h"
 #include "communicator/links.h"
+#include "communicator/membership.h"
 #include "communicator/operation.h"
 #include "communicator/schedule_cache.h"
 #include "communicator/watch.h"
@@ -117,7 +117,7 @@ class Communicator {
  private:
   Communicator() = default;
   Status share_memory(int descriptor, const std::string& job, bool allowed);
-  Status link(Bootstrap* bootstrap, uint8_t allowed);
+  Status link(uint8_t allowed);
   Status plan_schedules(const std::string& blob);
   Status attach_device();
   void prepare_executor();
@@ -134,6 +134,7 @@ class Communicator {
   Status read_notice(uint32_t peer, uint64_t round, const char* function, SplitCard* card, bool* arrived) const;
 
   Config config_;
+  std::unique_ptr<Membership> membership_;  // not of a communicator of one rank
   std::unique_ptr<AreaLayout> layout_;
   std::shared_ptr<Segment> segment_;       // shared, when the root could make one
   std::shared_ptr<Segment> private_area_;  // else

@@ -15,7 +15,7 @@
 #include <tuple>
 
 #include "communicator/communicator.h"
-#include "communicator/root_service.h"
+#include "communicator/membership.h"
 #include "communicator/unique_id.h"
 
 namespace treering {
@@ -36,8 +36,7 @@ constexpr uint64_t kRoundsOfMeeting = 2;
 
 Status make_meeting_point(SplitCard* card) {
   UniqueId id;
-  Status made = make_unique_id(&id);
-  if (made.ok()) made = start_root_service(id);
+  const Status made = Membership::make_meeting_point(&id);
   if (made.ok()) card->id = pack(id);
   card->has_id = made.ok();
   return made;

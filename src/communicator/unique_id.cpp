@@ -41,6 +41,4 @@ std::string job_name(const UniqueId& id) {
   return text;
 }
 
-std::string socket_name(const UniqueId& id) { return "treering-" + job_name(id); }
-
 }  // namespace treering

@@ -9,23 +9,28 @@
 namespace treering {
 
 inline constexpr size_t kSecretBytes = 32;  // crypto_auth_KEYBYTES
+using JobName = std::array<unsigned char, 16>;
+using Secret = std::array<unsigned char, kSecretBytes>;
 
 struct UniqueId {
   char magic[8];  // "treering"
   uint32_t version;
-  uint32_t root_pid;                  // for messages
-  std::array<unsigned char, 16> job;  // names the meeting point
-  std::array<unsigned char, kSecretBytes> secret;
+  uint32_t root_pid;      // for messages
+  uint64_t root_local;    // names the Unix socket of the process where the ranks meet (local_socket_name)
+  uint64_t root_network;  // its network namespace (host.h)
+  JobName job;
+  Secret secret;
+  uint16_t port;
+  unsigned char addresses[46];  // pack_addresses()
 };
-static_assert(sizeof(UniqueId) <= TR_UNIQUE_ID_BYTES);
+static_assert(sizeof(UniqueId) == TR_UNIQUE_ID_BYTES);
 
+// Makes the job and its secret; whoever listens adds where.
 Status make_unique_id(UniqueId* id);
 trUniqueId pack(const UniqueId& id);
 Status unpack(const trUniqueId& packed, UniqueId* id);
 
 // Hexadecimal text of the job's id.
 std::string job_name(const UniqueId& id);
-// Name of the meeting point: a Unix socket in the abstract namespace, so that no file is ever left behind.
-std::string socket_name(const UniqueId& id);
 
 }  // namespace treering

@@ -27,6 +27,25 @@ Status parse_bool(const std::string& text, const char* option, bool* result) {
   return {};
 }
 
+Status parse_ports(const std::string& text, Config* config) {
+  const char* end = text.data() + text.size();
+  int first = 0;
+  auto [next, error] = std::from_chars(text.data(), end, first);
+  int last = first;
+  bool good = error == std::errc();
+  if (good && next != end && *next == '-') {
+    auto [stop, second_error] = std::from_chars(next + 1, end, last);
+    good = second_error == std::errc();
+    next = stop;
+  }
+  if (!good || next != end || first < 1 || last < first || last > 65535)
+    return {trInvalidArgument,
+            fmt::format("TREERING_PORT is '{}'; give a port from 1 to 65535 or a range as 20000-20099", text)};
+  config->first_port = first;
+  config->last_port = last;
+  return {};
+}
+
 constexpr int kMaxChannels = 4;
 constexpr int kMinStaging = 64 << 10;
 constexpr int kMaxStaging = 256 << 20;
@@ -135,6 +154,33 @@ const OptionRow kOptions[] = {
        return parse_integer(text, "TREERING_DEVICE_BLOCKS", 0, kMaxDeviceBlocks, 1, &config->device_blocks);
      },
      [](const Config& config) { return std::to_string(config.device_blocks); }},
+    {"host_id", "TREERING_HOSTID", "text", "the boot of the machine",
+     "Ranks with the same text count as on one host and try to share memory; others never do.", false,
+     [](const std::string& text, Config* config) {
+       config->host_id = text;
+       return Status();
+     },
+     [](const Config& config) { return config.host_id; }},
+    {"socket_ifname", "TREERING_SOCKET_IFNAME",
+     "prefixes of interface names, `=name` exactly, networks as 10.1.0.0/16; `^` in front of all excludes",
+     "all but loopback and containers' bridges", "Network interfaces through which processes offer to be reached.",
+     false,
+     [](const std::string& text, Config* config) {
+       config->socket_ifname = text;
+       return Status();
+     },
+     [](const Config& config) { return config.socket_ifname; }},
+    {"socket_family", "TREERING_SOCKET_FAMILY", "any, ipv4 or ipv6", "any", "Addresses that processes offer.", false,
+     [](const std::string& text, Config* config) -> Status {
+       if (text != "any" && text != "ipv4" && text != "ipv6")
+         return {trInvalidArgument, fmt::format("TREERING_SOCKET_FAMILY is '{}'; give any, ipv4 or ipv6", text)};
+       config->socket_family = text == "any" ? "" : text;
+       return {};
+     },
+     [](const Config& config) { return config.socket_family.empty() ? std::string("any") : config.socket_family; }},
+    {"port", "TREERING_PORT", "a port or a range a-b; one for each process of a machine", "chosen by the kernel",
+     "TCP port on which a process listens while it has communicators.", false, parse_ports,
+     [](const Config& config) { return fmt::format("{}-{}", config.first_port, config.last_port); }},
     {"name", nullptr, "text", "none", "Name of the communicator in messages.", false,
      [](const std::string& text, Config* config) {
        config->name = text;

@@ -29,6 +29,11 @@ struct Config {
   int link_mbps = 0;            // 0 = sends are not paced
   int device = -1;              // the rank's GPU; -1 = none
   int device_blocks = 0;        // blocks of a kernel at most; 0 = chosen
+  std::string host_id;          // empty = found out
+  std::string socket_ifname;    // empty = all that lead to other machines
+  std::string socket_family;    // ipv4, ipv6; empty = any
+  int first_port = 0;           // to listen on; 0 = chosen by the kernel
+  int last_port = 0;
 };
 
 struct OptionRow {

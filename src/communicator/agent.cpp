@@ -1,0 +1,327 @@
+#include "communicator/agent.h"
+
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sodium.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <thread>
+
+#include "communicator/job.h"
+#include "core/log.h"
+
+namespace treering {
+namespace {
+
+constexpr size_t kStackBytes = 256 << 10;
+constexpr size_t kMaxStrangers = 128;  // connections that have not said what they want
+constexpr auto kStrangerPatience = std::chrono::seconds(5);
+constexpr int kAcceptAtOnce = 32;
+constexpr auto kAcceptPause = std::chrono::milliseconds(20);
+constexpr int kBacklog = 4096;
+
+std::atomic<Agent*> current{nullptr};
+
+}  // namespace
+
+Agent& Agent::instance() {
+  Agent* found = current.load(std::memory_order_acquire);
+  while (found == nullptr || !found->of_this_process()) {
+    auto* made = new Agent;  // never destroyed: its thread runs until the process ends
+    if (current.compare_exchange_strong(found, made)) {
+      made->start();
+      return *made;
+    }
+    delete made;
+  }
+  while (!found->started_.load(std::memory_order_acquire)) std::this_thread::yield();
+  return *found;
+}
+
+Agent::~Agent() {
+  ::close(epoll_);
+  ::close(wake_);
+}
+
+Agent::Agent() : process_(getpid()) {
+  epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+}
+
+bool Agent::of_this_process() const { return process_ == getpid(); }
+
+void Agent::start() {
+  watch(wake_, EPOLLIN, [this](uint32_t) { run_posted(); });
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, kStackBytes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  const int error = pthread_create(
+      &thread_, &attributes, [](void* agent) -> void* { return static_cast<Agent*>(agent)->loop(), nullptr; }, this);
+  pthread_attr_destroy(&attributes);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  running_ = error == 0;
+  started_.store(true, std::memory_order_release);
+}
+
+void Agent::post(Task task) {
+  {
+    std::lock_guard lock(mutex_);
+    posted_.push_back(std::move(task));
+    if (posted_.size() > 1) return;  // it is awake
+  }
+  const uint64_t one = 1;
+  (void)!write(wake_, &one, sizeof one);
+}
+
+Status Agent::call(const Task& task) {
+  if (!running_) return {trSystemError, "the thread of the library's control connections could not be made"};
+  if (pthread_equal(pthread_self(), thread_) != 0) return task(), Status();
+  std::mutex mutex;
+  std::condition_variable done;
+  bool is_done = false;
+  post([&] {
+    task();
+    std::lock_guard lock(mutex);
+    is_done = true;
+    done.notify_one();
+  });
+  std::unique_lock lock(mutex);
+  done.wait(lock, [&] { return is_done; });
+  return {};
+}
+
+void Agent::run_posted() {
+  uint64_t count = 0;
+  (void)!read(wake_, &count, sizeof count);
+  std::vector<Task> tasks;
+  {
+    std::lock_guard lock(mutex_);
+    tasks.swap(posted_);
+  }
+  for (Task& task : tasks) task();
+}
+
+uint64_t Agent::watch(int fd, uint32_t events, std::function<void(uint32_t)> ready) {
+  const uint64_t id = next_id_++;
+  watched_[id] = std::make_shared<Watched>(Watched{std::move(ready)});
+  epoll_event event{events, {}};
+  event.data.u64 = id;
+  epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event);
+  return id;
+}
+
+void Agent::rewatch(uint64_t watch, int fd, uint32_t events) {
+  epoll_event event{events, {}};
+  event.data.u64 = watch;
+  epoll_ctl(epoll_, EPOLL_CTL_MOD, fd, &event);
+}
+
+void Agent::unwatch(uint64_t watch, int fd) {
+  watched_.erase(watch);
+  epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);
+}
+
+uint64_t Agent::after(Clock::duration delay, Task task) {
+  const uint64_t id = next_id_++;
+  const auto when = Clock::now() + delay;
+  timers_[{when, id}] = std::move(task);
+  timer_times_[id] = when;
+  return id;
+}
+
+void Agent::cancel(uint64_t timer) {
+  auto found = timer_times_.find(timer);
+  if (found == timer_times_.end()) return;
+  timers_.erase({found->second, timer});
+  timer_times_.erase(found);
+}
+
+int Agent::run_timers() {
+  while (!timers_.empty()) {
+    const auto left = timers_.begin()->first.first - Clock::now();
+    if (left > Clock::duration::zero())
+      return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(left).count()) + 1;
+    Task task = std::move(timers_.begin()->second);
+    timer_times_.erase(timers_.begin()->first.second);
+    timers_.erase(timers_.begin());
+    task();
+  }
+  return -1;
+}
+
+void Agent::loop() {
+  pthread_setname_np(pthread_self(), "treering-agent");
+  for (;;) {
+    epoll_event events[64];
+    const int count = epoll_wait(epoll_, events, 64, run_timers());
+    for (int i = 0; i < count; ++i) {
+      auto found = watched_.find(events[i].data.u64);
+      if (found == watched_.end()) continue;  // unwatched by an earlier event of this round
+      auto watched = found->second;
+      watched->ready(events[i].events);
+    }
+  }
+}
+
+Status Agent::open(const Config& config, Place* own) {
+  if (sodium_init() < 0) return {trSystemError, "libsodium could not be initialised (no source of random numbers?)"};
+  if (local_ < 0 && tcp_ < 0) {
+    identity_ = identify_host(config.host_id);
+    TR_RETURN_IF_ERROR(list_addresses(&interfaces_));
+    place_ = Place();
+    TR_RETURN_IF_ERROR(choose_addresses(interfaces_, config.socket_ifname, config.socket_family, &place_.addresses));
+    if (!place_.addresses.empty())
+      TR_RETURN_IF_ERROR(listen_tcp(config.socket_family, config.first_port, config.last_port));
+    place_.pid = static_cast<uint32_t>(process_);
+    place_.network = identity_.network;
+    place_.host_name = identity_.name;
+    randombytes_buf(&place_.local, sizeof place_.local);
+    if (Status status = listen_local(local_socket_name(place_.local), &local_); !status.ok()) {
+      if (tcp_ < 0) return status;
+      log_line(LogLevel::kInfo, status.message() + "; TCP is used within the machine, too");
+    } else {
+      local_watch_ = watch(local_, EPOLLIN, [this](uint32_t) { accept_some(local_, true); });
+    }
+  }
+  *own = place_;
+  return {};
+}
+
+Status Agent::listen_tcp(const std::string& family, int first_port, int last_port) {
+  const bool six = family != "ipv4";
+  for (int domain : {six ? AF_INET6 : AF_INET, family == "ipv6" ? AF_INET6 : AF_INET}) {
+    tcp_ = socket(domain, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (tcp_ < 0) continue;  // a kernel without IPv6
+    const int off = family == "ipv6", yes = 1;
+    if (domain == AF_INET6) setsockopt(tcp_, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    setsockopt(tcp_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    int error = EADDRINUSE;
+    for (int port = first_port; port <= last_port && error == EADDRINUSE; ++port) {
+      sockaddr_storage address{};
+      Address any;
+      any.version = domain == AF_INET6 ? 6 : 4;
+      const socklen_t length = to_sockaddr(any, static_cast<uint16_t>(port), 0, &address);
+      error = bind(tcp_, reinterpret_cast<sockaddr*>(&address), length) != 0 || listen(tcp_, kBacklog) != 0 ? errno : 0;
+    }
+    if (error == 0) break;
+    ::close(tcp_);
+    tcp_ = -1;
+    if (error == EADDRINUSE && first_port > 0)
+      return {trSystemError, fmt::format("no port of {} to {} is free (TREERING_PORT); give more, one for each process "
+                                         "of this machine",
+                                         first_port, last_port)};
+    log_line(LogLevel::kInfo,
+             fmt::format("cannot listen on TCP (IPv{}): {}", domain == AF_INET6 ? 6 : 4, std::strerror(error)));
+  }
+  if (tcp_ < 0) return place_.addresses.clear(), Status();  // the processes of this machine can still meet
+  sockaddr_storage bound{};
+  socklen_t length = sizeof bound;
+  getsockname(tcp_, reinterpret_cast<sockaddr*>(&bound), &length);
+  place_.port = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
+                                                  : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
+  if (bound.ss_family == AF_INET) std::erase_if(place_.addresses, [](const Address& a) { return a.version == 6; });
+  tcp_watch_ = watch(tcp_, EPOLLIN, [this](uint32_t) { accept_some(tcp_, false); });
+  return {};
+}
+
+void Agent::close_listeners() {
+  if (tcp_ >= 0) {
+    unwatch(tcp_watch_, tcp_);
+    ::close(std::exchange(tcp_, -1));
+  }
+  if (local_ >= 0) {
+    unwatch(local_watch_, local_);
+    ::close(std::exchange(local_, -1));
+  }
+  while (!strangers_.empty()) drop_stranger(strangers_.begin());
+}
+
+void Agent::accept_some(int listener, bool local) {
+  for (int i = 0; i < kAcceptAtOnce; ++i) {
+    const int fd = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd >= 0) {
+      add_stranger(fd, local);
+    } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      if (!strangers_.empty()) drop_stranger(strangers_.begin());
+      return pause_accepting();
+    } else if (errno != EINTR && errno != ECONNABORTED) {
+      return;
+    }
+  }
+}
+
+// Without descriptors: level-triggered epoll would spin.
+void Agent::pause_accepting() {
+  for (auto [fd, id] : {std::pair{tcp_, tcp_watch_}, {local_, local_watch_}})
+    if (fd >= 0) rewatch(id, fd, 0);
+  after(kAcceptPause, [this] {
+    for (auto [fd, id] : {std::pair{tcp_, tcp_watch_}, {local_, local_watch_}})
+      if (fd >= 0) rewatch(id, fd, EPOLLIN);
+  });
+}
+
+void Agent::add_stranger(int fd, bool local) {
+  // The oldest goes: a process of a job needs a millisecond.
+  if (strangers_.size() >= kMaxStrangers) drop_stranger(strangers_.begin());
+  const int yes = 1;
+  if (!local) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  auto channel = Channel::create(this, fd, local, Handshake([this](const JobName& name) -> const Secret* {
+                                   auto job = find_job(name);
+                                   return job ? &job->id().secret : nullptr;
+                                 }));
+  auto at = strangers_.insert(strangers_.end(), {channel, 0});
+  at->timer = after(kStrangerPatience, [this, at] {
+    at->timer = 0;
+    drop_stranger(at);
+  });
+  Channel::Events events;
+  events.frame = [this, at](const std::string& bytes, int received) {
+    if (received >= 0) ::close(received);
+    auto known = at->channel;
+    if (auto job = find_job(known->job())) {
+      known->set_events({});
+      at->channel = nullptr;
+      job->greet(known, bytes);
+    }
+    drop_stranger(at);
+  };
+  events.closed = [this, at](const std::string& reason) {
+    log_line(LogLevel::kInfo, "a connection was refused or given up: " + reason);
+    drop_stranger(at);
+  };
+  channel->start(std::move(events));
+}
+
+void Agent::drop_stranger(std::list<Stranger>::iterator stranger) {
+  if (stranger->timer != 0) cancel(stranger->timer);
+  if (stranger->channel) stranger->channel->close();
+  strangers_.erase(stranger);
+}
+
+std::shared_ptr<Job> Agent::find_job(const JobName& name) const {
+  auto found = jobs_.find(name);
+  return found == jobs_.end() ? nullptr : found->second;
+}
+
+void Agent::add_job(const JobName& name, std::shared_ptr<Job> job) { jobs_[name] = std::move(job); }
+
+void Agent::remove_job(const JobName& name) {
+  jobs_.erase(name);
+  if (jobs_.empty()) close_listeners();
+}
+
+}  // namespace treering

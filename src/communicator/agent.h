@@ -1,0 +1,105 @@
+// Agent: the one background thread of a process that keeps its control connections, for all its ranks and
+// communicators. An epoll loop with timers; asleep when nothing happens.
+//
+//   listeners (TCP, abstract Unix) --accept--> strangers --handshake, first message--> a job (job.h)
+//   other threads --post()--> the loop
+//
+// It listens while the process has a job, and not longer. Strangers are limited in number, size and time, so whoever
+// calls without the secret costs nobody anything. Everything but instance(), post() and call() is for the agent's
+// thread alone. A forked child gets an agent of its own.
+#pragma once
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "communicator/channel.h"
+#include "communicator/frames.h"
+#include "communicator/host.h"
+#include "core/config.h"
+
+namespace treering {
+
+class Job;
+
+class Agent {
+ public:
+  using Task = std::function<void()>;
+
+  static Agent& instance();
+  bool of_this_process() const;
+  void post(Task task);
+  // Runs the task on the agent's thread and waits for it. An error: there is no such thread.
+  Status call(const Task& task);
+
+  // Calls `ready` with the events of epoll(7) until unwatch(). The result names the watch.
+  uint64_t watch(int fd, uint32_t events, std::function<void(uint32_t)> ready);
+  void rewatch(uint64_t watch, int fd, uint32_t events);
+  void unwatch(uint64_t watch, int fd);
+
+  uint64_t after(Clock::duration delay, Task task);
+  void cancel(uint64_t timer);
+
+  // Listens (if it does not) and says how this process is reached.
+  Status open(const Config& config, Place* own);
+  const HostIdentity& identity() const { return identity_; }
+  const std::vector<Address>& interfaces() const { return interfaces_; }  // all, also those not offered
+
+  std::shared_ptr<Job> find_job(const JobName& name) const;
+  void add_job(const JobName& name, std::shared_ptr<Job> job);
+  void remove_job(const JobName& name);
+
+ private:
+  struct Stranger {
+    std::shared_ptr<Channel> channel;
+    uint64_t timer = 0;
+  };
+  struct Watched {
+    std::function<void(uint32_t)> ready;
+  };
+
+  Agent();
+  ~Agent();
+  void start();
+  void loop();
+  void run_posted();
+  int run_timers();  // milliseconds until the next one
+  Status listen_tcp(const std::string& family, int first_port, int last_port);
+  void close_listeners();
+  void accept_some(int listener, bool local);
+  void pause_accepting();
+  void add_stranger(int fd, bool local);
+  void drop_stranger(std::list<Stranger>::iterator stranger);
+
+  const pid_t process_;
+  std::atomic<bool> started_{false};
+  bool running_ = false;
+  pthread_t thread_{};
+  int epoll_ = -1;
+  int wake_ = -1;
+  std::mutex mutex_;
+  std::vector<Task> posted_;
+
+  uint64_t next_id_ = 1;
+  std::unordered_map<uint64_t, std::shared_ptr<Watched>> watched_;
+  std::map<std::pair<Clock::time_point, uint64_t>, Task> timers_;
+  std::unordered_map<uint64_t, Clock::time_point> timer_times_;
+
+  int tcp_ = -1, local_ = -1;
+  uint64_t tcp_watch_ = 0, local_watch_ = 0;
+  Place place_;
+  HostIdentity identity_;
+  std::vector<Address> interfaces_;
+  std::list<Stranger> strangers_;
+  std::map<JobName, std::shared_ptr<Job>> jobs_;
+};
+
+}  // namespace treering

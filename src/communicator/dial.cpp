@@ -1,0 +1,181 @@
+#include "communicator/dial.h"
+
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sodium.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "communicator/agent.h"
+
+namespace treering {
+namespace {
+
+constexpr auto kStagger = std::chrono::milliseconds(100);
+constexpr size_t kMaxScopes = 4;
+
+// A moment that differs between processes: a full listener is not asked by all at the same time.
+Clock::duration jitter() { return std::chrono::milliseconds(2 + randombytes_uniform(20)); }
+
+int open_socket(const Candidate& candidate, int* error) {
+  int fd = -1;
+  if (!candidate.local_name.empty()) {
+    (void)connect_local(candidate.local_name, &fd, error);
+    return fd;
+  }
+  fd = socket(candidate.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int yes = 1;
+  if (fd >= 0) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  const bool bound =
+      fd >= 0 && (candidate.source_length == 0 ||
+                  bind(fd, reinterpret_cast<const sockaddr*>(&candidate.source), candidate.source_length) == 0);
+  if (bound && (connect(fd, reinterpret_cast<const sockaddr*>(&candidate.address), candidate.length) == 0 ||
+                errno == EINPROGRESS))
+    return fd;
+  *error = errno;
+  if (fd >= 0) close(fd);
+  return -1;
+}
+
+}  // namespace
+
+std::vector<Candidate> find_candidates(const Place& own, const std::vector<Address>& interfaces, const Place& target,
+                                       bool tcp_only, uint32_t index) {
+  std::vector<Candidate> direct, others;
+  const bool near = own.network == target.network;
+  auto add = [&](const Address& address, uint32_t scope, const Address* source) {
+    Candidate candidate;
+    candidate.text = fmt::format("{}{} port {}", to_text(address),
+                                 source != nullptr ? fmt::format(" from {}", to_text(*source)) : "", target.port);
+    candidate.length = to_sockaddr(address, target.port, scope, &candidate.address);
+    if (source != nullptr) candidate.source_length = to_sockaddr(*source, 0, source->scope, &candidate.source);
+    (source != nullptr ? direct : others).push_back(std::move(candidate));
+  };
+  for (const Address& address : target.addresses) {
+    if (target.port == 0 || (address.loopback() && !near)) continue;
+    auto shared = std::find_if(own.addresses.begin(), own.addresses.end(), [&](const Address& mine) {
+      return !mine.link_local() && !address.link_local() && same_network(mine, address);
+    });
+    if (tcp_only && shared != own.addresses.end()) add(address, 0, &*shared);
+    if (!address.link_local()) {
+      add(address, 0, nullptr);
+      continue;
+    }
+    std::vector<uint32_t> scopes;
+    for (const Address& mine : interfaces)
+      if (mine.link_local() && scopes.size() < kMaxScopes) scopes.push_back(mine.scope);
+    for (uint32_t scope : scopes) add(address, scope, nullptr);
+  }
+  // The index-th network first.
+  if (!direct.empty()) std::rotate(direct.begin(), direct.begin() + index % direct.size(), direct.end());
+  if (direct.empty() && !others.empty() && tcp_only)
+    std::rotate(others.begin(), others.begin() + index % others.size(), others.end());
+  direct.insert(direct.end(), others.begin(), others.end());
+  if (near && !tcp_only) {
+    Candidate local;
+    local.local_name = local_socket_name(target.local);
+    local.text = "Unix socket " + local.local_name;
+    direct.insert(direct.begin(), std::move(local));
+  }
+  return direct;
+}
+
+std::shared_ptr<Dial> Dial::start(Agent* agent, std::vector<Candidate> candidates, const JobName& job,
+                                  const Secret& secret, Clock::time_point deadline, Done done) {
+  std::shared_ptr<Dial> dial(new Dial(agent, job, secret, deadline, std::move(done)));
+  for (Candidate& candidate : candidates) dial->attempts_.push_back({std::move(candidate), nullptr, false, 0});
+  // Never from inside this call.
+  dial->stagger_ = agent->after({}, [dial] { dial->start_next(); });
+  if (deadline != Clock::time_point::max())
+    dial->limit_ = agent->after(deadline - Clock::now(), [dial] {
+      dial->limit_ = 0;
+      for (const Attempt& attempt : dial->attempts_)
+        if (!attempt.failed)
+          dial->reasons_ += fmt::format("{}{}: no answer", dial->reasons_.empty() ? "" : "; ", attempt.candidate.text);
+      dial->all_refused_ = false;
+      dial->finish({trTimeout, dial->reasons_}, nullptr);
+    });
+  return dial;
+}
+
+void Dial::start_next() {
+  stagger_ = 0;
+  if (finished_) return;
+  if (attempts_.empty()) {
+    all_refused_ = false;
+    return finish({trRemoteError, "it has no address that could be reached from here"}, nullptr);
+  }
+  if (next_ == attempts_.size()) return;
+  const size_t number = next_++;
+  if (next_ < attempts_.size()) stagger_ = agent_->after(kStagger, [self = shared_from_this()] { self->start_next(); });
+  try_one(number);
+}
+
+void Dial::try_one(size_t number) {
+  Attempt& attempt = attempts_[number];
+  attempt.retry = 0;
+  const bool local = !attempt.candidate.local_name.empty();
+  int error = 0;
+  const int fd = open_socket(attempt.candidate, &error);
+  if (fd < 0 && error == EAGAIN) {  // the listener's queue is full
+    attempt.retry = agent_->after(jitter(), [self = shared_from_this(), number] { self->try_one(number); });
+    return;
+  }
+  if (fd < 0) return failed(number, std::strerror(error), error == ECONNREFUSED);
+  attempt.channel = Channel::create(agent_, fd, local, Handshake(job_, secret_));
+  Channel::Events events;
+  std::weak_ptr<Dial> weak = shared_from_this();
+  events.ready = [weak, number] {
+    if (auto self = weak.lock()) self->finish({}, std::exchange(self->attempts_[number].channel, nullptr));
+  };
+  events.closed = [weak, number](const std::string& reason) {
+    if (auto self = weak.lock()) self->failed(number, reason, reason == std::strerror(ECONNREFUSED));
+  };
+  attempt.channel->start(std::move(events));
+}
+
+void Dial::failed(size_t number, const std::string& why, bool refused) {
+  if (finished_) return;
+  Attempt& attempt = attempts_[number];
+  attempt.failed = true;
+  attempt.channel = nullptr;
+  all_refused_ &= refused;
+  reasons_ += fmt::format("{}{}: {}", reasons_.empty() ? "" : "; ", attempt.candidate.text, why);
+  if (next_ < attempts_.size()) {
+    if (stagger_ != 0) agent_->cancel(stagger_);
+    return start_next();
+  }
+  if (std::all_of(attempts_.begin(), attempts_.end(), [](const Attempt& each) { return each.failed; }))
+    finish({trRemoteError, reasons_}, nullptr);
+}
+
+void Dial::finish(const Status& status, std::shared_ptr<Channel> channel) {
+  if (finished_) return;
+  auto self = shared_from_this();
+  stop();
+  if (channel) channel->set_events({});
+  Done done = std::move(done_);
+  done(status, all_refused_, std::move(channel));
+}
+
+void Dial::stop() {
+  finished_ = true;
+  if (stagger_ != 0) agent_->cancel(stagger_);
+  if (limit_ != 0) agent_->cancel(limit_);
+  for (Attempt& attempt : attempts_) {
+    if (attempt.retry != 0) agent_->cancel(attempt.retry);
+    if (attempt.channel) attempt.channel->close();
+  }
+}
+
+void Dial::cancel() {
+  if (finished_) return;
+  stop();
+  done_ = nullptr;
+}
+
+}  // namespace treering

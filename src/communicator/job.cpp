@@ -1,0 +1,341 @@
+#include "communicator/job.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sodium.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "core/log.h"
+
+namespace treering {
+namespace {
+
+// The root's deadline is the earlier one, because its message names who is missing.
+constexpr auto kLateArrivals = std::chrono::seconds(5);  // are told why the meeting failed
+constexpr auto kGonePatience = std::chrono::seconds(5);  // with a root on another machine that refuses connections
+constexpr auto kSendingPatience = std::chrono::seconds(2);
+constexpr auto kRetry = std::chrono::milliseconds(50);
+
+Clock::time_point deadline_of(const JoinRequest& request) {
+  return request.timeout_ms == 0 ? Clock::time_point::max()
+                                 : Clock::now() + std::chrono::milliseconds(request.timeout_ms);
+}
+
+double milliseconds(Clock::duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
+
+}  // namespace
+
+Job::~Job() {
+  if (segment_ >= 0) close(segment_);
+}
+
+void Job::serve(const Place& own) {
+  root_ = std::make_unique<MeetingRoot>(own, agent_->identity().host);
+  JoinMessage self;
+  self.host = agent_->identity().host;
+  self.place = own;
+  own_ = root_->place(self).own;
+  top_ = true;
+  found_ = placed_ = attached_ = began_;
+}
+
+void Job::add_member(const Place& own, std::shared_ptr<Member> member) {
+  if (state_ != State::kMeeting) {
+    const Status late = !failure_.ok() ? failure_
+                                       : Status(trInvalidUsage, fmt::format("rank {}: all ranks of this unique id have "
+                                                                            "met already; make a new one",
+                                                                            member->request.rank));
+    return member->change([&] { member->failure = late; });
+  }
+  members_.emplace(member->request.rank, member);
+  had_members_ = true;
+  if (own_.process != kNobody) return say_hello(*member);
+  if (finding_) return;
+  finding_ = true;
+  own_ = own;
+  began_ = Clock::now();
+  find_root();
+}
+
+void Job::find_root() {
+  Place root;
+  root.pid = id_.root_pid;
+  root.local = id_.root_local;
+  root.network = id_.root_network;
+  root.port = id_.port;
+  root.addresses = unpack_addresses(id_.addresses, sizeof id_.addresses);
+  const auto deadline = deadline_of(members_.begin()->second->request);
+  auto self = shared_from_this();
+  dial_ =
+      Dial::start(agent_, find_candidates(own_, agent_->interfaces(), root, false, 0), id_.job, id_.secret, deadline,
+                  [self](const Status& status, bool gone, std::shared_ptr<Channel> channel) {
+                    self->dial_ = nullptr;
+                    if (status.ok()) return self->root_reached(std::move(channel));
+                    const bool near = self->own_.network == self->id_.root_network;
+                    const bool late = Clock::now() - self->began_ > kGonePatience;
+                    if (status.code() != trTimeout && !late && !(gone && near)) {
+                      self->agent_->after(kRetry + std::chrono::milliseconds(randombytes_uniform(100)), [self] {
+                        if (!self->closed_ && self->state_ == State::kMeeting) self->find_root();
+                      });
+                      return;
+                    }
+                    self->fail({status.code(),
+                                fmt::format("the process that made the unique id (pid {}) cannot be reached: it has "
+                                            "ended, or all its ranks have met already, or no network leads to it: {}",
+                                            self->id_.root_pid, status.message())});
+                  });
+}
+
+void Job::root_reached(std::shared_ptr<Channel> channel) {
+  found_ = Clock::now();
+  auto self = shared_from_this();
+  Channel::Events events;
+  events.frame = [self, channel](const std::string& bytes, int fd) {
+    if (fd >= 0) ::close(fd);
+    self->placed(channel, bytes);
+  };
+  events.closed = [self](const std::string& reason) {
+    if (self->own_.process != kNobody || self->closed_) return;
+    self->agent_->after(kRetry, [self] {  // a moment of too many arrivals; find_root() knows when to give up
+      if (!self->closed_ && self->state_ == State::kMeeting) self->find_root();
+    });
+  };
+  channel->set_events(std::move(events));
+  JoinMessage join;
+  join.host = agent_->identity().host;
+  join.place = own_;
+  channel->send(encode(join));
+}
+
+void Job::placed(std::shared_ptr<Channel> channel, const std::string& bytes) {
+  PlacedMessage message;
+  FailedMessage failed;
+  if (decode(bytes, &failed)) {
+    channel->close();
+    return fail({static_cast<trResult_t>(failed.code), failed.text});
+  }
+  if (!decode(bytes, &message) || message.ancestors.empty()) {
+    channel->close();
+    return fail({trInternalError, "the meeting point of the communicator sent something unexpected"});
+  }
+  placed_ = Clock::now();
+  own_ = message.own;
+  ancestors_ = message.ancestors;
+  for (const auto& [rank, member] : members_) say_hello(*member);
+  if (ancestors_.front().process == 0) return ask_to_attach(std::move(channel), ancestors_.front(), {}, "");
+  channel->close();
+  attach();
+}
+
+void Job::greet(std::shared_ptr<Channel> channel, const std::string& bytes) {
+  const auto kind = kind_of(bytes);
+  JoinMessage join;
+  AttachMessage attach;
+  if (kind == Kind::kStream) return take_stream(channel, bytes);
+  if (root_ && decode(bytes, &join)) {
+    if (state_ == State::kMeeting) {
+      channel->send(encode(root_->place(join)));
+    } else {
+      const Status why =
+          failure_.ok() ? Status(trInvalidUsage, "all ranks of this unique id have met already") : failure_;
+      channel->send(encode(FailedMessage{static_cast<uint32_t>(why.code()), why.message()}));
+    }
+    // It may ask to be attached on the same connection.
+    auto self = shared_from_this();
+    Channel::Events events;
+    events.frame = [self, channel](const std::string& next, int fd) {
+      if (fd >= 0) ::close(fd);
+      AttachMessage message;
+      if (decode(next, &message)) return self->accept_child(channel, message.process);
+      channel->close();
+    };
+    return channel->set_events(std::move(events));
+  }
+  if (decode(bytes, &attach)) return accept_child(std::move(channel), attach.process);
+  channel->close();
+}
+
+void Job::say_hello(const Member& member) {
+  const JoinRequest& request = member.request;
+  HelloMessage hello;
+  hello.process = own_.process;
+  hello.rank = request.rank;
+  hello.ranks = request.ranks;
+  hello.timeout_ms = request.timeout_ms;
+  hello.segment_bytes = request.segment_bytes;
+  hello.pid = own_.pid;
+  randombytes_buf(&hello.nonce, sizeof hello.nonce);
+  hello.settings = request.settings;
+  up(Kind::kHello, encode(hello));
+}
+
+// What flows up has arrived.
+void Job::at_top(Kind kind, const std::string& bytes) {
+  HelloMessage hello;
+  BlobMessage blob;
+  SpreadMessage verdict;
+  if (kind == Kind::kHello && decode(bytes, &hello)) {
+    take_hello(hello);
+  } else if (kind == Kind::kBlob && decode(bytes, &blob)) {
+    take_blob(blob);
+  } else if (kind == Kind::kSpread && decode(bytes, &verdict) && !has_verdict_) {
+    NoticeMessage notice;
+    notice.type = NoticeType::kVerdict;
+    notice.code = verdict.code;
+    notice.text = verdict.text;
+    notify(std::move(notice));
+  }
+}
+
+void Job::take_hello(const HelloMessage& hello) {
+  if (state_ != State::kMeeting || !root_) return;
+  bool complete = false;
+  if (Status status = root_->hello(hello, &complete); !status.ok()) return fail(status);
+  watch_deadline(root_->deadline());
+  if (complete) take_roster(root_->roster(), -1);
+}
+
+void Job::watch_deadline(Clock::time_point deadline) {
+  if (deadline_timer_ != 0) agent_->cancel(std::exchange(deadline_timer_, 0));
+  if (deadline == Clock::time_point::max()) return;
+  auto self = shared_from_this();
+  deadline_timer_ = agent_->after(deadline - Clock::now(), [self] {
+    self->deadline_timer_ = 0;
+    if (self->root_)
+      self->fail(self->root_->deadline_passed(self->state_ == State::kRunning ? &self->blobs_ : nullptr));
+  });
+}
+
+// This host's memory: made by its first process, received by the others.
+int Job::host_segment(const RosterMessage& roster, int received) const {
+  auto first = std::find_if(roster.places.begin(), roster.places.end(),
+                            [this](const Place& place) { return place.host == own_.host; });
+  if (first == roster.places.end() || first->process != own_.process) return received;
+  if (received >= 0) close(received);
+  const int fd = memfd_create("treering-segment", MFD_CLOEXEC);
+  if (fd >= 0 && ftruncate(fd, static_cast<off_t>(roster.segment_bytes)) == 0) return fd;
+  if (fd >= 0) close(fd);
+  return -1;
+}
+
+void Job::take_roster(RosterMessage roster, int received) {
+  auto known = [&](uint32_t process) { return process < roster.places.size(); };
+  if (state_ != State::kMeeting || !known(own_.process) ||
+      !std::all_of(roster.process_of_rank.begin(), roster.process_of_rank.end(), known)) {
+    if (received >= 0) close(received);
+    return;
+  }
+  watch_deadline(Clock::time_point::max());
+  state_ = State::kRunning;
+  answered(Kind::kHello);
+  roster_ = std::move(roster);
+  for (const Place& place : roster_.places) parent_of_.push_back(place.parent);
+  segment_ = host_segment(roster_, received);
+  for (auto& [process, link] : children_) {
+    const bool with_segment = segment_ >= 0 && link.channel->local() && roster_.places[process].host == own_.host;
+    roster_.has_segment = with_segment;
+    link.channel->send(encode(roster_), with_segment ? fcntl(segment_, F_DUPFD_CLOEXEC, 3) : -1);
+  }
+  std::vector<PeerPlace> peers;
+  for (uint32_t process : roster_.process_of_rank) {
+    const Place& place = roster_.places[process];
+    peers.push_back({place.pid, process, place.host, place.host_name});
+  }
+  for (auto& [rank, member] : members_)
+    member->change([&, &member = member] {
+      member->joined = true;
+      member->peers = peers;
+      if (segment_ >= 0) member->segment = fcntl(segment_, F_DUPFD_CLOEXEC, 3);
+    });
+  if (segment_ >= 0) close(std::exchange(segment_, -1));
+  log_phases();
+  start_ticking();
+  maybe_finish();
+}
+
+void Job::log_phases() const {
+  if (!log_enabled(LogLevel::kInfo)) return;
+  log_line(
+      LogLevel::kInfo,
+      fmt::format("rendezvous of process {} ({} ranks of {} here, parent {}, host {} '{}', port {}): root found and "
+                  "authenticated after {:.1f} ms, placed {:.1f} ms, attached {:.1f} ms, all arrived {:.1f} ms",
+                  own_.process, members_.size(), roster_.process_of_rank.size(),
+                  top_ ? "none" : std::to_string(parent_.process), own_.host, own_.host_name, own_.port,
+                  milliseconds(found_ - began_), milliseconds(placed_ - began_), milliseconds(attached_ - began_),
+                  milliseconds(Clock::now() - began_)));
+}
+
+void Job::give_blob(uint32_t rank, uint64_t round, std::string blob) {
+  up(Kind::kBlob, encode(BlobMessage{rank, round, std::move(blob)}));
+}
+
+void Job::take_blob(const BlobMessage& blob) {
+  if (state_ != State::kRunning || blob.round != round_ + 1 || blob.rank >= roster_.process_of_rank.size()) return;
+  if (blobs_.empty() && root_ && root_->timeout_ms() > 0)
+    watch_deadline(Clock::now() + std::chrono::milliseconds(root_->timeout_ms()));
+  blobs_[blob.rank] = blob.bytes;
+  for (uint32_t rank : left_)
+    if (root_ && blobs_.count(rank) == 0) return fail(root_->lost_rank(rank));
+  if (blobs_.size() < roster_.process_of_rank.size()) return;
+  watch_deadline(Clock::time_point::max());
+  BlobsMessage message;
+  message.round = blob.round;
+  for (auto& [rank, bytes] : blobs_) message.blobs.push_back(std::move(bytes));
+  take_blobs(encode(message));
+}
+
+void Job::take_blobs(const std::string& bytes) {
+  BlobsMessage message;
+  if (!decode(bytes, &message) || message.blobs.size() != roster_.process_of_rank.size()) return;
+  answered(Kind::kBlob);
+  blobs_.clear();
+  round_ = message.round;
+  down(bytes);
+  auto self = shared_from_this();
+  // Afterwards, for what the blobs say may end this process.
+  after_sending(Clock::now() + kSendingPatience, [self, message = std::move(message)] {
+    for (auto& [rank, member] : self->members_)
+      member->change([&, &member = member] {
+        member->answered = message.round;
+        member->answer = message.blobs;
+      });
+  });
+}
+
+// Once the children's connections have taken everything.
+void Job::after_sending(Clock::time_point limit, std::function<void()> task) {
+  const bool sending = std::any_of(children_.begin(), children_.end(),
+                                   [](const auto& child) { return child.second.channel->sending(); });
+  if (!sending || Clock::now() > limit) return task();
+  auto self = shared_from_this();
+  agent_->after(std::chrono::milliseconds(1), [self, limit, task] { self->after_sending(limit, task); });
+}
+
+void Job::fail_members(const Status& status) {
+  for (auto& [rank, member] : members_)
+    member->change([&, &member = member] {
+      if (member->failure.ok()) member->failure = status;
+    });
+}
+
+// The ranks cannot meet, or an exchange cannot be completed. Those of this process are told last: when they fail, the
+// process may end and this thread with it.
+void Job::fail(const Status& status) {
+  if (state_ == State::kFailed) return;
+  state_ = State::kFailed;
+  failure_ = status;
+  watch_deadline(Clock::time_point::max());
+  if (dial_) std::exchange(dial_, nullptr)->cancel();
+  down(encode(FailedMessage{static_cast<uint32_t>(status.code()), status.message()}));
+  auto self = shared_from_this();
+  after_sending(Clock::now() + kSendingPatience, [self, status] {
+    self->fail_members(status);
+    self->maybe_finish();
+  });
+  agent_->after(kLateArrivals, [self] { self->finish(); });
+}
+
+}  // namespace treering

@@ -1,0 +1,155 @@
+// Job: a process's part in one job (communicator): its place in the tree of processes, and what flows there.
+//
+//   process 0 (made the id)
+//    |-- 1, 2, 3, 4   first processes of other hosts, and others of its own host (meeting_root.h)
+//         |-- ...
+//
+// While the ranks meet, hellos and blobs flow up, the roster and all blobs down. The tree stays for the job's life:
+// notices flood it; each process knows every other's parent. A process whose parent is gone attaches to another one:
+// its ancestors, then the processes in the order of their numbers; if none is left below it, it is the top. One that
+// has left stays a relay while it has children and lives. On the agent's thread alone.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+
+#include "communicator/agent.h"
+#include "communicator/dial.h"
+#include "communicator/member.h"
+#include "communicator/meeting_root.h"
+
+namespace treering {
+
+class Job : public std::enable_shared_from_this<Job> {
+ public:
+  Job(Agent* agent, const UniqueId& id) : agent_(agent), id_(id) {}
+  ~Job();
+
+  const UniqueId& id() const { return id_; }
+  // This process is the meeting point.
+  void serve(const Place& own);
+  void add_member(const Place& own, std::shared_ptr<Member> member);
+  // The first message of a connection that has proved itself.
+  void greet(std::shared_ptr<Channel> channel, const std::string& bytes);
+
+  // For the members:
+  void leave(uint32_t rank);
+  void give_blob(uint32_t rank, uint64_t round, std::string blob);
+  void spread(uint32_t code, const std::string& text);
+  void ask(uint32_t asking, uint32_t rank);
+  void open_stream(uint32_t source, uint32_t peer, uint32_t index);
+
+ private:
+  enum class State { kMeeting, kRunning, kFailed };
+  struct Link {
+    std::shared_ptr<Channel> channel;
+    uint32_t process = kNobody;
+    bool silent = false;
+  };
+  struct Pending {  // what the top has not answered
+    Kind kind;
+    std::string bytes;
+  };
+
+  // The meeting (job.cpp)
+  void find_root();
+  void root_reached(std::shared_ptr<Channel> channel);
+  void placed(std::shared_ptr<Channel> channel, const std::string& bytes);
+  void say_hello(const Member& member);
+  void at_top(Kind kind, const std::string& bytes);
+  void take_hello(const HelloMessage& hello);
+  void take_roster(RosterMessage roster, int segment);
+  void take_blob(const BlobMessage& blob);
+  void take_blobs(const std::string& bytes);
+  void watch_deadline(Clock::time_point deadline);
+  void fail(const Status& status);
+  void fail_members(const Status& status);
+  int host_segment(const RosterMessage& roster, int received) const;
+  void after_sending(Clock::time_point limit, std::function<void()> task);
+  void log_phases() const;
+
+  // The tree (job_tree.cpp)
+  void up(Kind kind, std::string bytes);
+  void answered(Kind kind);
+  void down(const std::string& bytes);
+  void attach();
+  void try_parents(std::vector<Place> candidates, std::string reasons);
+  void ask_to_attach(std::shared_ptr<Channel> channel, const Place& parent, std::vector<Place> others,
+                     std::string reasons);
+  void attached(std::shared_ptr<Channel> channel, uint32_t parent);
+  void no_parent(const std::string& reasons);
+  void accept_child(std::shared_ptr<Channel> channel, uint32_t process);
+  void listen_to(const Link& link);
+  void on_message(uint32_t from, const std::string& bytes, int fd);
+  void on_moving(uint32_t from, const MovingMessage& message);
+  void on_closed(uint32_t process, const std::string& reason);
+  void end_link(uint32_t process);
+  Link* link_of(uint32_t process);
+  std::vector<Place> possible_parents(bool without_current) const;
+  void route(uint32_t process, const std::string& bytes, uint32_t from);
+  void maybe_finish();
+  void finish();
+
+  // Notices and liveness (job_notices.cpp)
+  void notify(NoticeMessage notice);
+  void take_notice(const NoticeMessage& notice, uint32_t from);
+  void apply(const NoticeMessage& notice);
+  void apply_loss(const NoticeMessage& notice);
+  void report_loss(uint32_t process, const std::string& reason);
+  void report_heard(uint32_t process);
+  void start_ticking();
+  void tick();
+  void look_for_cut_off();
+  bool has_left(uint32_t process) const;
+  std::vector<uint32_t> ranks_of(uint32_t process) const;
+  std::string describe(uint32_t process) const;
+  void publish_silence();
+
+  // Questions and streams (job_streams.cpp)
+  void take_question(const std::string& bytes, uint32_t from);
+  void take_answer(const std::string& bytes, uint32_t from);
+  void take_stream(const std::shared_ptr<Channel>& channel, const std::string& bytes);
+
+  Agent* agent_;
+  UniqueId id_;
+  State state_ = State::kMeeting;
+  Status failure_;
+  Place own_;
+  bool finding_ = false;
+  bool closed_ = false;
+  std::unique_ptr<MeetingRoot> root_;
+  std::multimap<uint32_t, std::shared_ptr<Member>> members_;  // by rank; twice is an error that the root finds
+  std::set<uint32_t> members_left_;
+  bool had_members_ = false;
+
+  bool top_ = false;
+  Link parent_;
+  std::map<uint32_t, Link> children_;
+  std::vector<Place> ancestors_;
+  std::shared_ptr<Dial> dial_;
+  std::vector<Pending> pending_;
+
+  RosterMessage roster_;
+  std::vector<uint32_t> parent_of_;
+  int segment_ = -1;  // to pass on, while taking the roster
+  uint64_t round_ = 0;
+  std::map<uint32_t, std::string> blobs_;  // of the round, at the top
+  uint64_t deadline_timer_ = 0;
+
+  uint64_t notices_ = 0;                        // made here
+  std::vector<NoticeMessage> log_;              // all that are known, for those who attach
+  std::map<uint32_t, uint64_t> seen_;           // last number of each origin
+  std::set<uint32_t> left_;                     // ranks
+  std::map<uint32_t, Clock::time_point> lost_;  // processes
+  std::map<uint32_t, SilentRanks> silent_;      // processes
+  std::map<uint32_t, std::string> broken_;      // connections that ended a moment ago
+  bool has_verdict_ = false;
+  uint64_t tick_timer_ = 0;
+  Clock::time_point last_tick_, last_beat_;
+
+  std::set<std::shared_ptr<Dial>> streams_;
+  Clock::time_point began_ = Clock::now(), found_, placed_, attached_;
+};
+
+}  // namespace treering

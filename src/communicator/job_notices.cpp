@@ -1,0 +1,238 @@
+// Notices that reach every process of a job, and the liveness of the neighbours in the tree.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "communicator/job.h"
+#include "core/log.h"
+
+namespace treering {
+namespace {
+
+constexpr auto kTick = std::chrono::milliseconds(500);
+constexpr auto kBeatPeriod = std::chrono::milliseconds(1000);
+constexpr auto kSilence = std::chrono::milliseconds(2600);
+constexpr auto kOwnPause = std::chrono::milliseconds(1500);     // this process itself did not run
+constexpr auto kCutOffAfter = std::chrono::milliseconds(4500);  // of a loss or silence on the way
+constexpr size_t kMostNotices = 4096;
+
+double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+}  // namespace
+
+void Job::notify(NoticeMessage notice) {
+  notice.origin = own_.process;
+  notice.number = ++notices_;
+  take_notice(notice, own_.process);
+}
+
+void Job::take_notice(const NoticeMessage& notice, uint32_t from) {
+  uint64_t& last = seen_[notice.origin];
+  if (notice.number <= last) return;
+  last = notice.number;
+  if (log_.size() < kMostNotices) log_.push_back(notice);
+  const std::string bytes = encode(notice);
+  if (parent_.channel && parent_.process != from) parent_.channel->send(bytes);
+  for (auto& [process, link] : children_)
+    if (process != from) link.channel->send(bytes);
+  apply(notice);
+}
+
+void Job::apply(const NoticeMessage& notice) {
+  switch (notice.type) {
+    case NoticeType::kVerdict:
+      if (has_verdict_) return;
+      has_verdict_ = true;
+      answered(Kind::kSpread);
+      for (auto& [rank, member] : members_)
+        member->tell([code = notice.code, text = notice.text](const MemberEvents& events) {
+          if (events.on_verdict) events.on_verdict(code, text);
+        });
+      return;
+    case NoticeType::kLost:
+      return apply_loss(notice);
+    case NoticeType::kSilent: {
+      if (notice.process == own_.process || lost_.count(notice.process) != 0) return;
+      auto [entry, is_new] = silent_.try_emplace(notice.process);
+      if (!is_new) return;
+      entry->second = {ranks_of(notice.process), notice.text, Clock::now() - kSilence};
+      return publish_silence();
+    }
+    case NoticeType::kHeard:
+      if (silent_.erase(notice.process) != 0) publish_silence();
+      return;
+    case NoticeType::kMoved:
+      if (notice.process < parent_of_.size()) parent_of_[notice.process] = notice.other;
+      if (silent_.erase(notice.process) != 0) publish_silence();
+      return;
+    case NoticeType::kRankLeft:
+      left_.insert(notice.other);
+      if (top_ && root_ && (state_ == State::kMeeting || (!blobs_.empty() && blobs_.count(notice.other) == 0)))
+        if (Status status = root_->lost_rank(notice.other); !status.ok()) fail(status);
+      return;
+    case NoticeType::kLeft:
+      return;
+  }
+}
+
+void Job::apply_loss(const NoticeMessage& notice) {
+  if (notice.process == own_.process || !lost_.try_emplace(notice.process, Clock::now()).second) return;
+  if (silent_.erase(notice.process) != 0) publish_silence();
+  if (top_ && root_ && (state_ == State::kMeeting || !blobs_.empty())) {
+    if (Status status = root_->lost_process(notice.process); !status.ok()) return fail(status);
+  } else if (state_ == State::kRunning && !pending_.empty() && pending_.back().kind == Kind::kBlob) {
+    return fail_members({trRemoteError, notice.text});
+  }
+  if (state_ != State::kRunning || has_left(notice.process)) return;
+  std::vector<uint32_t> ranks;
+  for (uint32_t rank : ranks_of(notice.process))
+    if (left_.count(rank) == 0) ranks.push_back(rank);
+  if (ranks.empty()) return;
+  for (auto& [rank, member] : members_)
+    member->tell([ranks, text = notice.text](const MemberEvents& events) {
+      if (events.on_lost) events.on_lost(ranks, text);
+    });
+}
+
+void Job::report_loss(uint32_t process, const std::string& reason) {
+  if (lost_.count(process) != 0 || has_left(process)) return;
+  NoticeMessage notice;
+  notice.type = NoticeType::kLost;
+  notice.process = process;
+  notice.text = fmt::format("{}: its process has ended without leaving ({})", describe(process), reason);
+  notify(std::move(notice));
+}
+
+void Job::report_heard(uint32_t process) {
+  if (silent_.count(process) == 0) return;
+  NoticeMessage notice;
+  notice.type = NoticeType::kHeard;
+  notice.process = process;
+  notify(std::move(notice));
+}
+
+void Job::start_ticking() {
+  if (tick_timer_ != 0 || closed_) return;
+  last_tick_ = Clock::now();
+  auto self = shared_from_this();
+  tick_timer_ = agent_->after(kTick, [self] {
+    self->tick_timer_ = 0;
+    self->tick();
+  });
+}
+
+void Job::tick() {
+  if (closed_ || (!parent_.channel && children_.empty())) return;
+  const auto now = Clock::now();
+  const bool was_asleep = now - last_tick_ > kOwnPause;
+  const bool beat = now - last_beat_ >= kBeatPeriod;
+  if (beat) last_beat_ = now;
+  std::vector<uint32_t> neighbours;
+  if (parent_.channel) neighbours.push_back(parent_.process);
+  for (const auto& [process, link] : children_) neighbours.push_back(process);
+  for (uint32_t process : neighbours) {
+    Link* link = link_of(process);
+    if (link == nullptr) continue;
+    if (beat) link->channel->send(encode(BeatMessage{}));
+    if (was_asleep) link->channel->forgive_silence();
+    const auto silence = now - link->channel->heard();
+    if (silence < kSilence) {
+      if (std::exchange(link->silent, false)) report_heard(process);
+      continue;
+    }
+    if (!link->silent && state_ == State::kRunning && !has_left(process)) {
+      link->silent = true;
+      NoticeMessage notice;
+      notice.type = NoticeType::kSilent;
+      notice.process = process;
+      notice.text = fmt::format("{}: its process has not answered for {:.1f} s", describe(process), seconds(silence));
+      if (silent_.count(process) == 0) notify(std::move(notice));
+      if (link == &parent_ && !dial_) attach();
+    }
+  }
+  look_for_cut_off();
+  start_ticking();
+}
+
+// The top says of whom nothing can be known, because those on the way to them are gone or silent.
+void Job::look_for_cut_off() {
+  if (!top_ || state_ != State::kRunning || (lost_.empty() && silent_.empty())) return;
+  const auto now = Clock::now();
+  for (uint32_t process = 0; process < parent_of_.size(); ++process) {
+    if (process == own_.process || lost_.count(process) != 0 || silent_.count(process) != 0 || has_left(process))
+      continue;
+    uint32_t above = parent_of_[process];
+    for (size_t i = 0; i < parent_of_.size() && above != kNobody; ++i, above = parent_of_[above]) {
+      auto dead = lost_.find(above);
+      auto mute = silent_.find(above);
+      const bool is_dead = dead != lost_.end() && now - dead->second > kCutOffAfter;
+      if (!is_dead && (mute == silent_.end() || now - mute->second.since < kCutOffAfter)) continue;
+      NoticeMessage notice;
+      notice.type = is_dead ? NoticeType::kLost : NoticeType::kSilent;
+      notice.process = process;
+      notice.text = fmt::format("{}: cut off behind process {} (pid {} on {}), which {}; whether it lives is not known",
+                                describe(process), above, roster_.places[above].pid, roster_.places[above].host_name,
+                                is_dead ? "has ended" : "does not answer");
+      notify(std::move(notice));
+      break;
+    }
+  }
+}
+
+bool Job::has_left(uint32_t process) const {
+  if (roster_.places.empty()) return false;
+  const std::vector<uint32_t> ranks = ranks_of(process);
+  return std::all_of(ranks.begin(), ranks.end(), [this](uint32_t rank) { return left_.count(rank) != 0; });
+}
+
+std::vector<uint32_t> Job::ranks_of(uint32_t process) const {
+  std::vector<uint32_t> ranks;
+  for (uint32_t rank = 0; rank < roster_.process_of_rank.size(); ++rank)
+    if (roster_.process_of_rank[rank] == process) ranks.push_back(rank);
+  return ranks;
+}
+
+std::string Job::describe(uint32_t process) const {
+  if (process >= roster_.places.size()) return fmt::format("process {}", process);
+  const std::vector<uint32_t> ranks = ranks_of(process);
+  const Place& place = roster_.places[process];
+  const std::string who = ranks.empty()       ? fmt::format("process {}", process)
+                          : ranks.size() == 1 ? fmt::format("rank {}", ranks[0])
+                                              : fmt::format("ranks {}", fmt::join(ranks, ", "));
+  return fmt::format("{} (pid {} on {})", who, place.pid, place.host_name);
+}
+
+void Job::publish_silence() {
+  std::vector<SilentRanks> all;
+  for (const auto& [process, entry] : silent_)
+    if (!entry.ranks.empty()) all.push_back(entry);
+  for (auto& [rank, member] : members_) member->change([&, &member = member] { member->silent = all; });
+}
+
+void Job::spread(uint32_t code, const std::string& text) {
+  if (!has_verdict_) up(Kind::kSpread, encode(SpreadMessage{code, text}));
+}
+
+void Job::leave(uint32_t rank) {
+  if (!members_left_.insert(rank).second) return;
+  for (auto [at, end] = members_.equal_range(rank); at != end; ++at) {
+    at->second->events = {};
+    at->second->has_events = true;  // what came and comes is dropped
+    for (auto& event : std::exchange(at->second->waiting, {})) event(at->second->events);
+  }
+  if (closed_) return;
+  if (state_ != State::kFailed && own_.process != kNobody) {
+    NoticeMessage notice;
+    notice.type = NoticeType::kRankLeft;
+    notice.process = own_.process;
+    notice.other = rank;
+    notify(std::move(notice));
+  }
+  const bool all_left = std::all_of(members_.begin(), members_.end(),
+                                    [this](const auto& member) { return members_left_.count(member.first) != 0; });
+  if (state_ == State::kMeeting && all_left && !root_) return finish();
+  maybe_finish();
+}
+
+}  // namespace treering

@@ -1,0 +1,302 @@
+// The tree of a job's processes: attaching to a parent, children, what passes through.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "communicator/job.h"
+#include "core/log.h"
+
+namespace treering {
+namespace {
+
+constexpr auto kAttachPatience = std::chrono::seconds(5);  // with one possible parent
+constexpr auto kReattachPatience = std::chrono::seconds(2);
+constexpr size_t kMostCandidates = 8;
+constexpr auto kReturnPatience = std::chrono::milliseconds(400);  // with a TCP connection that broke
+
+}  // namespace
+
+// Keeps it until it is answered, for a parent may end with it.
+void Job::up(Kind kind, std::string bytes) {
+  if (top_) return at_top(kind, bytes);
+  if (parent_.channel) parent_.channel->send(bytes);
+  pending_.push_back({kind, std::move(bytes)});
+}
+
+void Job::answered(Kind kind) {
+  std::erase_if(pending_, [kind](const Pending& pending) { return pending.kind == kind; });
+}
+
+void Job::down(const std::string& bytes) {
+  for (auto& [process, link] : children_) link.channel->send(bytes);
+}
+
+Job::Link* Job::link_of(uint32_t process) {
+  if (parent_.channel && parent_.process == process) return &parent_;
+  auto found = children_.find(process);
+  return found == children_.end() ? nullptr : &found->second;
+}
+
+std::vector<Place> Job::possible_parents(bool without_current) const {
+  std::vector<Place> places;
+  // Those that have left may still be relays, but will not be for long.
+  auto add = [&](const Place& place, bool left) {
+    const uint32_t process = place.process;
+    const bool known = std::any_of(places.begin(), places.end(), [&](const Place& p) { return p.process == process; });
+    if (known || process == own_.process || lost_.count(process) != 0 || silent_.count(process) != 0) return;
+    if (children_.count(process) != 0 || has_left(process) != left) return;
+    if (without_current && process == parent_.process) return;
+    if (places.size() < kMostCandidates) places.push_back(place);
+  };
+  for (bool left : {false, true}) {
+    for (const Place& place : ancestors_) add(place, left);
+    for (uint32_t process = 0; process < own_.process && process < roster_.places.size(); ++process)
+      add(roster_.places[process], left);
+  }
+  return places;
+}
+
+void Job::attach() { try_parents(possible_parents(parent_.channel != nullptr), ""); }
+
+void Job::try_parents(std::vector<Place> candidates, std::string reasons) {
+  if (closed_) return;
+  if (candidates.empty()) return no_parent(reasons);
+  const Place next = candidates.front();
+  candidates.erase(candidates.begin());
+  auto self = shared_from_this();
+  const auto patience = state_ == State::kMeeting ? kAttachPatience : kReattachPatience;
+  dial_ = Dial::start(
+      agent_, find_candidates(own_, agent_->interfaces(), next, false, 0), id_.job, id_.secret, Clock::now() + patience,
+      [self, next, candidates, reasons](const Status& status, bool, std::shared_ptr<Channel> channel) {
+        self->dial_ = nullptr;
+        if (status.ok()) return self->ask_to_attach(std::move(channel), next, candidates, reasons);
+        if (self->has_left(next.process)) return self->try_parents(candidates, reasons);
+        const std::string more = fmt::format("{}process {} (pid {} on {}): {}", reasons.empty() ? "" : "; ",
+                                             next.process, next.pid, next.host_name, status.message());
+        log_line(LogLevel::kInfo, "cannot attach to " + more);
+        self->try_parents(candidates, reasons + more);
+      });
+}
+
+void Job::ask_to_attach(std::shared_ptr<Channel> channel, const Place& parent, std::vector<Place> others,
+                        std::string reasons) {
+  auto self = shared_from_this();
+  Channel::Events events;
+  events.frame = [self, channel, parent](const std::string& bytes, int fd) {
+    if (fd >= 0) ::close(fd);
+    AttachedMessage message;
+    if (decode(bytes, &message)) self->attached(channel, parent.process);
+  };
+  events.closed = [self, others, reasons, parent](const std::string& reason) {
+    if (self->has_left(parent.process)) return self->try_parents(others, reasons);
+    self->try_parents(others, fmt::format("{}{}process {} (pid {} on {}): {}", reasons, reasons.empty() ? "" : "; ",
+                                          parent.process, parent.pid, parent.host_name, reason));
+  };
+  channel->set_events(std::move(events));
+  channel->send(encode(AttachMessage{own_.process}));
+}
+
+void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent) {
+  if (closed_) return channel->close();
+  if (attached_ == Clock::time_point()) attached_ = Clock::now();
+  if (parent_.channel) {
+    parent_.channel->send(encode(MovingMessage{parent}));
+    parent_.channel->set_events({});
+    parent_.channel->close_after_sending();
+  }
+  top_ = false;
+  broken_.erase(parent);
+  parent_ = {std::move(channel), parent, false};
+  listen_to(parent_);
+  for (const NoticeMessage& notice : log_) parent_.channel->send(encode(notice));
+  for (const Pending& pending : pending_) parent_.channel->send(pending.bytes);
+  if (state_ == State::kRunning && parent_of_[own_.process] != parent) {
+    NoticeMessage moved;
+    moved.type = NoticeType::kMoved;
+    moved.process = own_.process;
+    moved.other = parent;
+    notify(std::move(moved));
+  }
+  start_ticking();
+}
+
+// Nobody above is left.
+void Job::no_parent(const std::string& reasons) {
+  if (state_ == State::kFailed) return maybe_finish();
+  if (state_ == State::kMeeting)
+    return fail(
+        {trRemoteError, fmt::format("the process that made the unique id (pid {}) ended while the communicator was "
+                                    "being created{}{}",
+                                    id_.root_pid, reasons.empty() ? "" : ": ", reasons)});
+  if (parent_.channel && !reasons.empty()) return;  // silent, but the only one there is
+  if (!reasons.empty()) log_line(LogLevel::kWarn, "no process above this one can be reached: " + reasons);
+  const Link old = std::exchange(parent_, {});
+  top_ = true;
+  if (old.channel) {
+    old.channel->send(encode(MovingMessage{own_.process}));
+    old.channel->set_events({});
+    old.channel->close_after_sending();
+  }
+  NoticeMessage moved;
+  moved.type = NoticeType::kMoved;
+  moved.process = own_.process;
+  moved.other = kNobody;
+  notify(std::move(moved));
+  for (Pending& pending : std::exchange(pending_, {})) at_top(pending.kind, pending.bytes);
+  maybe_finish();
+}
+
+void Job::accept_child(std::shared_ptr<Channel> channel, uint32_t process) {
+  if (closed_ || process == own_.process || (!roster_.places.empty() && process >= roster_.places.size()))
+    return channel->close();
+  if (parent_.channel && parent_.process == process) return channel->close();
+  channel->send(encode(AttachedMessage{own_.process}));
+  if (auto old = children_.find(process); old != children_.end()) {
+    old->second.channel->set_events({});
+    old->second.channel->close();
+  }
+  broken_.erase(process);
+  Link& link = children_[process] = {std::move(channel), process, false};
+  listen_to(link);
+  for (const NoticeMessage& notice : log_) link.channel->send(encode(notice));
+  if (state_ == State::kFailed)
+    link.channel->send(encode(FailedMessage{static_cast<uint32_t>(failure_.code()), failure_.message()}));
+  report_heard(process);
+  start_ticking();
+}
+
+void Job::listen_to(const Link& link) {
+  auto self = shared_from_this();
+  Channel::Events events;
+  const uint32_t process = link.process;
+  events.frame = [self, process](const std::string& bytes, int fd) { self->on_message(process, bytes, fd); };
+  events.closed = [self, process](const std::string& reason) { self->on_closed(process, reason); };
+  link.channel->set_events(std::move(events));
+}
+
+void Job::on_message(uint32_t from, const std::string& bytes, int fd) {
+  const auto kind = kind_of(bytes);
+  const bool from_parent = parent_.channel && parent_.process == from;
+  RosterMessage roster;
+  if (from_parent && decode(bytes, &roster)) return take_roster(std::move(roster), fd);
+  if (fd >= 0) ::close(fd);
+  if (!kind) return;
+  NoticeMessage notice;
+  FailedMessage failed;
+  MovingMessage moving;
+  switch (*kind) {
+    case Kind::kHello:
+    case Kind::kBlob:
+    case Kind::kSpread:
+      if (!from_parent) up(*kind, bytes);
+      break;
+    case Kind::kBlobs:
+      if (from_parent) take_blobs(bytes);
+      break;
+    case Kind::kFailed:
+      if (from_parent && decode(bytes, &failed)) fail({static_cast<trResult_t>(failed.code), failed.text});
+      break;
+    case Kind::kNotice:
+      if (decode(bytes, &notice)) take_notice(notice, from);
+      break;
+    case Kind::kMoving:
+      if (decode(bytes, &moving)) on_moving(from, moving);
+      break;
+    case Kind::kQuestion:
+      take_question(bytes, from);
+      break;
+    case Kind::kAnswer:
+      take_answer(bytes, from);
+      break;
+    default:  // kBeat: that it was heard is all
+      break;
+  }
+}
+
+void Job::end_link(uint32_t process) {
+  Link* link = link_of(process);
+  if (link == nullptr) return;
+  link->channel->set_events({});
+  link->channel->close();
+  if (link == &parent_)
+    parent_ = {};
+  else
+    children_.erase(process);
+}
+
+// A child has another parent, or has left. It may have had to, because this process did not answer for a while.
+void Job::on_moving(uint32_t from, const MovingMessage& message) {
+  end_link(from);
+  const bool deserted = top_ && state_ == State::kRunning && message.new_top != kNobody &&
+                        message.new_top != own_.process && message.new_top < roster_.places.size() && !dial_;
+  if (deserted) return try_parents({roster_.places[message.new_top]}, "");
+  maybe_finish();
+}
+
+void Job::on_closed(uint32_t process, const std::string& reason) {
+  Link* link = link_of(process);
+  if (link == nullptr || closed_) return;
+  const bool local = link->channel->local(), was_parent = link == &parent_;
+  end_link(process);
+  if (!has_left(process) && state_ != State::kFailed) {
+    if (local) {
+      report_loss(process, reason);
+    } else {  // a connection may break though both ends live
+      broken_[process] = reason;
+      auto self = shared_from_this();
+      agent_->after(kReturnPatience, [self, process] {
+        if (self->closed_ || self->broken_.count(process) == 0) return;
+        const std::string why = self->broken_[process];
+        self->broken_.erase(process);
+        self->report_loss(process, why);
+      });
+    }
+  }
+  if (closed_) return;
+  if (was_parent && !dial_ && state_ != State::kFailed) attach();
+  maybe_finish();
+}
+
+// Towards a process, by what is known of everybody's parents.
+void Job::route(uint32_t process, const std::string& bytes, uint32_t from) {
+  uint32_t hop = process;
+  for (size_t i = 0; i < parent_of_.size() && hop != kNobody && hop < parent_of_.size(); ++i) {
+    if (auto child = children_.find(hop); child != children_.end() && hop != from)
+      return child->second.channel->send(bytes);
+    hop = parent_of_[hop];
+  }
+  if (parent_.channel && parent_.process != from) parent_.channel->send(bytes);
+}
+
+void Job::maybe_finish() {
+  if (closed_ || !children_.empty() || state_ == State::kMeeting) return;
+  const bool all_left = std::all_of(members_.begin(), members_.end(),
+                                    [this](const auto& member) { return members_left_.count(member.first) != 0; });
+  if (!all_left || (root_ && state_ == State::kFailed)) return;
+  finish();
+}
+
+void Job::finish() {
+  if (closed_) return;
+  closed_ = true;
+  auto self = shared_from_this();
+  watch_deadline(Clock::time_point::max());
+  if (tick_timer_ != 0) agent_->cancel(tick_timer_);
+  if (dial_) std::exchange(dial_, nullptr)->cancel();
+  for (const auto& stream : std::exchange(streams_, {})) stream->cancel();
+  if (parent_.channel) {
+    parent_.channel->send(encode(MovingMessage{}));
+    parent_.channel->set_events({});
+    parent_.channel->close_after_sending();
+  }
+  for (auto& [process, link] : children_) {
+    link.channel->set_events({});
+    link.channel->close_after_sending();
+  }
+  children_.clear();
+  parent_ = {};
+  agent_->remove_job(id_.job);
+}
+
+}  // namespace treering

@@ -1,0 +1,49 @@
+// MeetingRoot: what the process that made the unique id decides about the meeting: places in the tree, whether the ranks
+// agree, when all are here, who is missing. No I/O.
+//
+//   hosts' first processes      0 -- 1, 2, 3, 4;  1 -- 5 ...      each process has at most kFanOut children of either
+//   processes of one host       the same, below its first         kind, and a parent that arrived before it
+#pragma once
+
+#include <map>
+
+#include "communicator/frames.h"
+#include "communicator/local_socket.h"
+
+namespace treering {
+
+class MeetingRoot {
+ public:
+  static constexpr uint32_t kFanOut = 4;
+
+  MeetingRoot(const Place& own, const std::string& host);
+
+  // The same process gets the same place again.
+  PlacedMessage place(const JoinMessage& join);
+  // *complete: it was the last one.
+  Status hello(const HelloMessage& hello, bool* complete);
+  RosterMessage roster() const;
+  // The failure when that process ends, or a rank of it gives up; ok when none of its ranks has arrived.
+  Status lost_process(uint32_t process) const;
+  Status lost_rank(uint32_t rank) const;
+  // Names the ranks that are missing; of those that `answered` (when not nullptr) lacks.
+  Status deadline_passed(const std::map<uint32_t, std::string>* answered) const;
+
+  uint32_t ranks() const { return ranks_; }
+  Clock::time_point deadline() const { return deadline_; }
+  int timeout_ms() const { return timeout_ms_; }
+
+ private:
+  std::vector<Place> places_;
+  std::map<uint64_t, uint32_t> process_of_;  // by Place::local
+  std::map<std::string, uint32_t> host_numbers_;
+  std::vector<std::vector<uint32_t>> hosts_;  // processes of each
+  std::map<uint32_t, HelloMessage> hellos_;   // by rank
+  uint32_t ranks_ = 0;
+  uint32_t first_rank_ = 0;
+  std::string settings_;
+  int timeout_ms_ = 0;
+  Clock::time_point deadline_ = Clock::time_point::max();
+};
+
+}  // namespace treering

@@ -1,0 +1,140 @@
+#include "communicator/membership.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "communicator/agent.h"
+#include "communicator/job.h"
+#include "communicator/member.h"
+
+namespace treering {
+namespace {
+
+// The meeting point's deadline is the earlier one, because its message names who is missing.
+constexpr auto kGrace = std::chrono::seconds(1);
+
+}  // namespace
+
+Status Membership::make_meeting_point(UniqueId* id) {
+  TR_RETURN_IF_ERROR(make_unique_id(id));
+  Config config;
+  TR_RETURN_IF_ERROR(resolve_config(nullptr, &config));
+  Agent& agent = Agent::instance();
+  Status status;
+  TR_RETURN_IF_ERROR(agent.call([&] {
+    Place own;
+    status = agent.open(config, &own);
+    if (!status.ok()) return;
+    id->root_local = own.local;
+    id->root_network = own.network;
+    id->port = own.port;
+    pack_addresses(own.addresses, id->addresses, sizeof id->addresses);
+    auto job = std::make_shared<Job>(&agent, *id);
+    job->serve(own);
+    agent.add_job(id->job, job);
+  }));
+  return status;
+}
+
+Status Membership::join(const UniqueId& id, const JoinRequest& request, std::unique_ptr<Membership>* result) {
+  Agent& agent = Agent::instance();
+  auto member = std::make_shared<Member>();
+  member->request = request;
+  Config config;
+  TR_RETURN_IF_ERROR(resolve_config(nullptr, &config));
+  std::shared_ptr<Job> job;
+  Status status;
+  TR_RETURN_IF_ERROR(agent.call([&] {
+    Place own;
+    status = agent.open(config, &own);
+    if (!status.ok()) return;
+    job = agent.find_job(id.job);
+    if (!job) {
+      job = std::make_shared<Job>(&agent, id);
+      agent.add_job(id.job, job);
+    }
+    job->add_member(own, member);
+  }));
+  TR_RETURN_IF_ERROR(status);
+  std::unique_ptr<Membership> made(new Membership(&agent, std::move(job), std::move(member)));
+  TR_RETURN_IF_ERROR(made->wait_for([&] { return made->member_->joined; }, "for the other ranks to arrive"));
+  *result = std::move(made);
+  return {};
+}
+
+Membership::Membership(Agent* agent, std::shared_ptr<Job> job, std::shared_ptr<Member> member)
+    : agent_(agent), job_(std::move(job)), member_(std::move(member)) {}
+
+Membership::~Membership() {
+  if (!agent_->of_this_process()) return;  // in a forked child: the rank is the parent's
+  (void)agent_->call([this] {
+    job_->leave(member_->request.rank);
+    job_.reset();
+  });
+  if (member_->segment >= 0) close(member_->segment);
+}
+
+Status Membership::wait_for(const std::function<bool()>& condition, const char* what) {
+  std::unique_lock lock(member_->mutex);
+  auto done = [&] { return condition() || !member_->failure.ok(); };
+  if (member_->request.timeout_ms == 0)
+    member_->changed.wait(lock, done);
+  else if (!member_->changed.wait_for(lock, std::chrono::milliseconds(member_->request.timeout_ms) + kGrace, done))
+    return {trTimeout, fmt::format("the deadline passed while waiting {}", what)};
+  return condition() ? Status() : member_->failure;
+}
+
+Status Membership::allgather(const std::string& blob, std::vector<std::string>* all) {
+  const uint64_t round = ++round_;
+  agent_->post([job = job_, rank = member_->request.rank, round, blob] { job->give_blob(rank, round, blob); });
+  TR_RETURN_IF_ERROR(wait_for([&] { return member_->answered >= round; }, "for the other ranks' part of an exchange"));
+  std::lock_guard lock(member_->mutex);
+  *all = member_->answer;
+  return {};
+}
+
+int Membership::take_segment() {
+  std::lock_guard lock(member_->mutex);
+  return std::exchange(member_->segment, -1);
+}
+
+const std::vector<PeerPlace>& Membership::peers() const { return member_->peers; }
+
+void Membership::set_events(MemberEvents events) {
+  (void)agent_->call([this, &events] {
+    member_->events = std::move(events);
+    member_->has_events = true;
+    for (auto& event : std::exchange(member_->waiting, {})) event(member_->events);
+  });
+}
+
+void Membership::spread(uint32_t code, const std::string& text) {
+  agent_->post([job = job_, code, text] { job->spread(code, text); });
+}
+
+std::vector<SilentRanks> Membership::silent() const {
+  std::lock_guard lock(member_->mutex);
+  return member_->silent;
+}
+
+void Membership::request_status(uint32_t rank) {
+  agent_->post([job = job_, asking = member_->request.rank, rank] { job->ask(asking, rank); });
+}
+
+bool Membership::latest_status(uint32_t rank, std::string* bytes, Clock::time_point* when) const {
+  std::lock_guard lock(member_->mutex);
+  auto found = member_->statuses.find(rank);
+  if (found == member_->statuses.end()) return false;
+  *bytes = found->second.first;
+  *when = found->second.second;
+  return true;
+}
+
+void Membership::open_stream(uint32_t peer, uint32_t index) {
+  agent_->post([job = job_, own = member_->request.rank, peer, index] { job->open_stream(own, peer, index); });
+}
+
+}  // namespace treering

@@ -1,0 +1,95 @@
+// Membership: one rank's part in one job, from the meeting to its end. What the rest of the communicator uses of the
+// rendezvous; behind it are the process's Agent and its Job (job.h).
+//
+//   join        blocks until all ranks are here; errors are the same on all ranks
+//   allgather   blocks; any number of rounds, in the same order on all ranks
+//   then        verdicts, losses, questions to other ranks, data streams: asynchronous, over the same tree
+//
+// Safe for several threads; allgather by one at a time.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "communicator/local_socket.h"
+#include "communicator/unique_id.h"
+
+namespace treering {
+
+class Agent;
+class Job;
+struct Member;
+
+struct JoinRequest {
+  uint32_t rank = 0, ranks = 0;
+  int timeout_ms = 0;          // 0: none
+  uint64_t segment_bytes = 0;  // of each host's shared segment
+  std::string settings;        // must be the same on all ranks; one name=value a line
+};
+
+// Called on the agent's thread: must not block. None is called after the Membership's end.
+struct MemberEvents {
+  // The job's verdict, once; the first of all that were spread, the same on every rank (also on the one that spread it).
+  std::function<void(uint32_t code, const std::string& text)> on_verdict;
+  // The process that held these ranks ended without leaving, or cannot be reached any more.
+  std::function<void(const std::vector<uint32_t>& ranks, const std::string& reason)> on_lost;
+  // This rank's answer to request_status().
+  std::function<std::string()> status;
+  // Authenticated, connected, non-blocking TCP sockets, from here on plain. The callee closes them.
+  std::function<void(uint32_t source, uint32_t index, int fd)> on_incoming;
+  std::function<void(uint32_t peer, uint32_t index, const Status& status, int fd)> on_outgoing;
+};
+
+// Where a rank runs.
+struct PeerPlace {
+  uint32_t pid = 0;
+  uint32_t process = 0;  // number; ranks of one process have the same
+  uint32_t host = 0;     // number; ranks of one host have the same
+  std::string host_name;
+};
+
+// Ranks of a process that does not answer, though its connection stands.
+struct SilentRanks {
+  std::vector<uint32_t> ranks;
+  std::string reason;
+  Clock::time_point since;
+};
+
+class Membership {
+ public:
+  // Makes an id; the ranks meet in this process, which must live until they have.
+  static Status make_meeting_point(UniqueId* id);
+  static Status join(const UniqueId& id, const JoinRequest& request, std::unique_ptr<Membership>* membership);
+  // Leaves; waits for nobody.
+  ~Membership();
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
+
+  // Gives this rank's blob and receives every rank's, in rank order.
+  Status allgather(const std::string& blob, std::vector<std::string>* all);
+  // A descriptor of this host's segment, once; -1: there is none.
+  int take_segment();
+  const std::vector<PeerPlace>& peers() const;
+
+  void set_events(MemberEvents events);
+  void spread(uint32_t code, const std::string& text);
+  std::vector<SilentRanks> silent() const;
+  // Asks `rank`; the answer is there later, if it comes.
+  void request_status(uint32_t rank);
+  bool latest_status(uint32_t rank, std::string* bytes, Clock::time_point* when) const;
+  // Connects to `peer`; on_outgoing says how it went.
+  void open_stream(uint32_t peer, uint32_t index);
+
+ private:
+  Membership(Agent* agent, std::shared_ptr<Job> job, std::shared_ptr<Member> member);
+  Status wait_for(const std::function<bool()>& condition, const char* what);
+
+  Agent* agent_;
+  std::shared_ptr<Job> job_;
+  std::shared_ptr<Member> member_;
+  uint64_t round_ = 0;
+};
+
+}  // namespace treering
