@@ -16,6 +16,9 @@ namespace {
 
 // Every so many polls for room without success a link looks whether its peer is still there.
 constexpr uint32_t kProbePeriod = 256;
+// Of larger messages every pop is told by a frame of its own, which costs little beside them; of smaller ones it is the
+// kTellEvery-th, and a message that goes the other way tells it for nothing.
+constexpr uint32_t kToldAtOnceBytes = 64 << 10;
 
 class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
  public:
@@ -80,10 +83,10 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   }
 
   void pop(uint32_t channel) {
-    const bool awaited = receiver_.front(channel)->kind != PayloadKind::kInline;
+    const bool large = receiver_.front(channel)->bytes >= kToldAtOnceBytes;
     receiver_.pop(channel);
     const uint32_t popped = receiver_.popped(channel);
-    const bool now = awaited || popped - sender_.told(channel) >= kTellEvery;
+    const bool now = large || popped - sender_.told(channel) >= kTellEvery;
     sender_.set_popped(channel, popped, now);
     if (now && health_.ok()) flush();
   }

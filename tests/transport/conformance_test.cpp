@@ -70,15 +70,21 @@ TEST_P(Conformance, FifoFillsAtItsDepthAndOpensByOneWithEachPop) {
     ASSERT_TRUE(sender_->can_post()) << "after " << next;
     sender_->post(awaited_message(next));
   }
+  // Nobody waits for a pop's news where payloads are copied: they come in groups.
+  const uint32_t group = row().copies() ? kTellEvery : 1;
   for (int round = 0; round < 30; ++round) {
     ASSERT_FALSE(sender_->can_post());
-    const Message* got = arrived(receiver_);
-    ASSERT_NE(got, nullptr);
-    EXPECT_EQ(got->signature, expected++);
-    receiver_->pop();
-    ASSERT_TRUE(eventually([&] { return sender_->can_post(); }));
-    sender_->post(awaited_message(next));
-    ++next;
+    for (uint32_t i = 0; i < group; ++i) {
+      const Message* got = arrived(receiver_);
+      ASSERT_NE(got, nullptr);
+      EXPECT_EQ(got->signature, expected++);
+      receiver_->pop();
+    }
+    for (uint32_t i = 0; i < group; ++i) {
+      ASSERT_TRUE(eventually([&] { return sender_->can_post(); }));
+      sender_->post(awaited_message(next));
+      ++next;
+    }
   }
   while (expected < next) {
     ASSERT_NE(arrived(receiver_), nullptr);
@@ -86,7 +92,6 @@ TEST_P(Conformance, FifoFillsAtItsDepthAndOpensByOneWithEachPop) {
     receiver_->pop();
   }
   EXPECT_EQ(receiver_->front(), nullptr);
-  EXPECT_EQ(expected, next);
 }
 
 TEST_P(Conformance, CountsWhatIsConsumed) {

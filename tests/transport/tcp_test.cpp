@@ -410,7 +410,7 @@ TEST(Tcp, AReceiverWhoseCreditsCannotGoStillReceives) {
   auto connection = link->connection(0);
   const auto [sender, receiver] = tcp_sockets();
   link->deliver_incoming(0, receiver);
-  for (uint32_t i = 0; i < 3; ++i) {
+  for (uint32_t i = 0; i < 2 * kTellEvery; ++i) {
     TcpFrame frame;
     frame.kind = static_cast<uint8_t>(PayloadKind::kStaging);
     frame.message = i;
@@ -419,7 +419,7 @@ TEST(Tcp, AReceiverWhoseCreditsCannotGoStillReceives) {
     ASSERT_EQ(write(sender, "abcd", 4), 4);
     ASSERT_TRUE(eventually([&] { return connection->front() != nullptr; })) << connection->health().message();
     connection->pop();
-    if (i == 0) {
+    if (i + 1 == kTellEvery) {
       EXPECT_FALSE(connection->flushed()) << "a credit waits for its stream";
       link->deliver_outgoing(0, {trRemoteError, "refused"}, -1);
     }

@@ -1,0 +1,172 @@
+// The TCP transport beside bare sockets, over 127.0.0.1: ping-pong of small messages and one-way streams. Rounds of both
+// take turns, so that both meet the same noise; the rounds are short, and the best tenth of them is what is printed, so
+// that other work on the machine counts little.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netinet/tcp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <thread>
+
+#include "transport/tcp_pair.h"
+
+namespace treering {
+namespace {
+
+constexpr int kRounds = 80;
+constexpr uint32_t kPings = 200, kMessages = 40;
+
+double us_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// Microseconds of `own` while another thread runs `other`.
+double timed(const std::function<void()>& own, const std::function<void()>& other) {
+  std::atomic<bool> ready{false};
+  std::thread thread([&] {
+    ready = true;
+    other();
+  });
+  while (!ready) {
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  own();
+  const double us = us_since(begin);
+  thread.join();
+  return us;
+}
+
+void send_whole(int fd, const std::byte* data, size_t bytes) {
+  for (size_t done = 0; done < bytes;)
+    if (const ssize_t sent = send(fd, data + done, bytes - done, MSG_DONTWAIT | MSG_NOSIGNAL); sent > 0)
+      done += static_cast<size_t>(sent);
+}
+void receive_whole(int fd, std::byte* data, size_t bytes) {
+  for (size_t done = 0; done < bytes;)
+    if (const ssize_t got = recv(fd, data + done, bytes - done, MSG_DONTWAIT); got > 0)
+      done += static_cast<size_t>(got);
+}
+
+struct Bare {
+  std::pair<int, int> there = tcp_sockets(), back = tcp_sockets();
+  std::vector<std::byte> out = std::vector<std::byte>(1 << 20), in = out;
+  Bare() {
+    const int on = 1;
+    for (int fd : {there.first, back.first}) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  }
+  double ping(uint32_t bytes) {
+    return timed(
+               [&] {
+                 for (uint32_t i = 0; i < kPings; ++i)
+                   send_whole(there.first, out.data(), bytes), receive_whole(back.second, in.data(), bytes);
+               },
+               [&] {
+                 std::vector<std::byte> data(bytes);
+                 for (uint32_t i = 0; i < kPings; ++i)
+                   receive_whole(there.second, data.data(), bytes), send_whole(back.first, data.data(), bytes);
+               }) /
+           kPings / 2;
+  }
+  double stream(uint32_t bytes) {
+    return timed(
+        [&] {
+          for (uint32_t i = 0; i < kMessages; ++i) receive_whole(there.second, in.data(), bytes);
+        },
+        [&] {
+          for (uint32_t i = 0; i < kMessages; ++i) send_whole(there.first, out.data(), bytes);
+        });
+  }
+};
+
+struct Linked {
+  TcpPair pair;
+  std::unique_ptr<Connection> side[2];
+  std::vector<std::byte> out = std::vector<std::byte>(1 << 20);
+
+  explicit Linked(uint32_t streams, uint32_t piece_bytes) : pair(streams) {
+    for (int i = 0; i < 2; ++i) {
+      TcpOptions options;
+      options.peer_name = "peer";
+      options.piece_bytes = piece_bytes;
+      side[i] = pair.link(i, options)->connection(0);
+    }
+  }
+  void post(int from, uint32_t bytes) {
+    Message message;
+    message.bytes = bytes;
+    message.kind = bytes <= kInlineBytes ? PayloadKind::kInline : PayloadKind::kUser;
+    message.data = out.data();
+    message.user = {0, reinterpret_cast<uint64_t>(out.data())};
+    while (!side[from]->can_post()) {
+    }
+    side[from]->post(message);
+  }
+  void take(int at) {
+    while (side[at]->front() == nullptr) {
+    }
+    side[at]->pop();
+  }
+  double ping(uint32_t bytes) {
+    return timed(
+               [&] {
+                 for (uint32_t i = 0; i < kPings; ++i) post(0, bytes), take(0);
+               },
+               [&] {
+                 for (uint32_t i = 0; i < kPings; ++i) take(1), post(1, bytes);
+               }) /
+           kPings / 2;
+  }
+  double stream(uint32_t bytes) {
+    return timed(
+        [&] {
+          for (uint32_t i = 0; i < kMessages; ++i) take(1);
+        },
+        [&] {
+          for (uint32_t i = 0; i < kMessages; ++i) post(0, bytes);
+          while (!side[0]->flushed()) {
+          }
+        });
+  }
+};
+
+void compare(const std::string& what, const char* unit, bool more_is_better, const std::function<double()>& bare,
+             const std::function<double()>& linked) {
+  std::vector<double> ours, theirs;
+  for (int round = 0; round < kRounds; ++round) theirs.push_back(bare()), ours.push_back(linked());
+  const auto best = [&](std::vector<double>* values) {
+    std::sort(values->begin(), values->end());
+    return (*values)[more_is_better ? kRounds - 1 - kRounds / 10 : kRounds / 10];
+  };
+  const double theirs_best = best(&theirs), ours_best = best(&ours);
+  fmt::print("{:<34} bare {:8.2f} {}   treering {:8.2f} {}   {:.2f}\n", what, theirs_best, unit, ours_best, unit,
+             ours_best / theirs_best);
+}
+
+}  // namespace
+}  // namespace treering
+
+int main() {
+  using namespace treering;
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  for (uint32_t streams : {1u, 4u})
+    for (uint32_t bytes : {8u, 256u, 4096u}) {
+      Bare bare;
+      Linked linked(streams, TcpOptions().piece_bytes);
+      compare(
+          fmt::format("ping {} B, {} streams", bytes, streams), "us", false, [&] { return bare.ping(bytes); },
+          [&] { return linked.ping(bytes); });
+    }
+  for (auto [streams, piece] : {std::pair{1u, 128u}, {1u, 64u}, {1u, 256u}, {2u, 128u}, {4u, 128u}}) {
+    const uint32_t bytes = 512 << 10;
+    Bare bare;
+    Linked linked(streams, piece << 10);
+    const double total = double{kMessages} * bytes / 1000;
+    compare(
+        fmt::format("512 KiB, {} streams, {} K pieces", streams, piece), "GB/s", true,
+        [&] { return total / bare.stream(bytes); }, [&] { return total / linked.stream(bytes); });
+  }
+}
