@@ -36,7 +36,7 @@ std::atomic<Agent*> current{nullptr};
 
 Agent& Agent::instance() {
   Agent* found = current.load(std::memory_order_acquire);
-  while (found == nullptr || !found->of_this_process()) {
+  while (found == nullptr || !found->usable()) {
     auto* made = new Agent;  // never destroyed: its thread runs until the process ends
     if (current.compare_exchange_strong(found, made)) {
       made->start();
@@ -58,9 +58,12 @@ Agent::Agent() : process_(getpid()) {
   wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 }
 
+// One that could not be started is replaced: descriptors may be free by now.
+bool Agent::usable() const { return of_this_process() && (!started_.load(std::memory_order_acquire) || running_); }
 bool Agent::of_this_process() const { return process_ == getpid(); }
 
 void Agent::start() {
+  if (epoll_ < 0 || wake_ < 0) return started_.store(true, std::memory_order_release);
   watch(wake_, EPOLLIN, [this](uint32_t) { run_posted(); });
   sigset_t all, before;
   sigfillset(&all);
@@ -88,7 +91,10 @@ void Agent::post(Task task) {
 }
 
 Status Agent::call(const Task& task) {
-  if (!running_) return {trSystemError, "the thread of the library's control connections could not be made"};
+  if (!running_)
+    return {
+        trSystemError,
+        "the thread of the control connections could not be started (too many threads or open files? see ulimit -n)"};
   if (pthread_equal(pthread_self(), thread_) != 0) return task(), Status();
   std::mutex mutex;
   std::condition_variable done;

@@ -66,6 +66,7 @@ class Agent {
     std::function<void(uint32_t)> ready;
   };
 
+  bool usable() const;
   Agent();
   ~Agent();
   void start();

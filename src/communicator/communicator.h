@@ -20,6 +20,7 @@
 #include "communicator/membership.h"
 #include "communicator/operation.h"
 #include "communicator/schedule_cache.h"
+#include "communicator/tcp_streams.h"
 #include "communicator/watch.h"
 #include "core/config.h"
 #include "executor/execution.h"
@@ -36,7 +37,7 @@ struct TaskQueue {
   Task* last = nullptr;
 };
 
-class Communicator {
+class Communicator : private TcpLinkMaker {
  public:
   static Status create(uint32_t ranks, const trUniqueId& id, uint32_t rank, const Config& config,
                        std::unique_ptr<Communicator>* communicator);
@@ -51,6 +52,7 @@ class Communicator {
 
   uint32_t rank() const { return context_.rank; }
   uint32_t ranks() const { return context_.ranks; }
+  uint32_t hosts() const { return schedules_->machine().hosts; }
   const Config& config() const { return config_; }
 
   // Whether the operation makes sense by itself; begin() takes it for granted. Completes it (in_place, reduction).
@@ -117,8 +119,13 @@ class Communicator {
  private:
   Communicator() = default;
   Status share_memory(int descriptor, const std::string& job, bool allowed);
+  RankCard make_card();
+  Status exchange_cards();
   Status link(uint8_t allowed);
-  Status plan_schedules(const std::string& blob);
+  std::shared_ptr<TcpLink> make_tcp_link(uint32_t peer, const std::string& name) override;
+  void watch_events();
+  Status agree_on_network(const Plan& plan, Machine* machine);
+  Status plan_schedules(Machine machine, Plan plan);
   Status attach_device();
   void prepare_executor();
   void fill_call(const Operation& operation);
@@ -134,7 +141,6 @@ class Communicator {
   Status read_notice(uint32_t peer, uint64_t round, const char* function, SplitCard* card, bool* arrived) const;
 
   Config config_;
-  std::unique_ptr<Membership> membership_;  // not of a communicator of one rank
   std::unique_ptr<AreaLayout> layout_;
   std::shared_ptr<Segment> segment_;       // shared, when the root could make one
   std::shared_ptr<Segment> private_area_;  // else
@@ -161,6 +167,9 @@ class Communicator {
   uint32_t spins_ = 0;
   Status failure_;
   std::unique_ptr<DeviceRank> device_;
+  std::unique_ptr<TcpStreams> streams_;
+  // Only while not all ranks share memory. The last member: its events use the others.
+  std::unique_ptr<Membership> membership_;
 };
 
 }  // namespace treering

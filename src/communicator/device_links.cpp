@@ -116,6 +116,7 @@ Status DeviceLinks::create(Communicator* communicator, Device* device, DeviceStr
   };
   TR_RETURN_IF_ERROR(exchange());
   uint32_t channels = kWantedChannels;
+  if (communicator->hosts() > 1) *why_not = "the ranks are on several hosts";
   if (ranks > cuda::kMaxDeviceRanks) *why_not = fmt::format("there are more than {} ranks", cuda::kMaxDeviceRanks);
   for (const Card& card : cards) {
     if (card.ordinal < 0) {

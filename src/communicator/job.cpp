@@ -15,6 +15,7 @@ namespace {
 
 // The root's deadline is the earlier one, because its message names who is missing.
 constexpr auto kLateArrivals = std::chrono::seconds(5);  // are told why the meeting failed
+constexpr auto kNearPatience = std::chrono::seconds(1);  // with a root of this machine that does not take this process
 constexpr auto kGonePatience = std::chrono::seconds(5);  // with a root on another machine that refuses connections
 constexpr auto kSendingPatience = std::chrono::seconds(2);
 constexpr auto kRetry = std::chrono::milliseconds(50);
@@ -57,6 +58,7 @@ void Job::add_member(const Place& own, std::shared_ptr<Member> member) {
   finding_ = true;
   own_ = own;
   began_ = Clock::now();
+  join_deadline_ = deadline_of(member->request);
   find_root();
 }
 
@@ -67,26 +69,26 @@ void Job::find_root() {
   root.network = id_.root_network;
   root.port = id_.port;
   root.addresses = unpack_addresses(id_.addresses, sizeof id_.addresses);
-  const auto deadline = deadline_of(members_.begin()->second->request);
   auto self = shared_from_this();
-  dial_ =
-      Dial::start(agent_, find_candidates(own_, agent_->interfaces(), root, false, 0), id_.job, id_.secret, deadline,
-                  [self](const Status& status, bool gone, std::shared_ptr<Channel> channel) {
-                    self->dial_ = nullptr;
-                    if (status.ok()) return self->root_reached(std::move(channel));
-                    const bool near = self->own_.network == self->id_.root_network;
-                    const bool late = Clock::now() - self->began_ > kGonePatience;
-                    if (status.code() != trTimeout && !late && !(gone && near)) {
-                      self->agent_->after(kRetry + std::chrono::milliseconds(randombytes_uniform(100)), [self] {
-                        if (!self->closed_ && self->state_ == State::kMeeting) self->find_root();
-                      });
-                      return;
-                    }
-                    self->fail({status.code(),
-                                fmt::format("the process that made the unique id (pid {}) cannot be reached: it has "
-                                            "ended, or all its ranks have met already, or no network leads to it: {}",
-                                            self->id_.root_pid, status.message())});
-                  });
+  dial_ = Dial::start(
+      agent_, find_candidates(own_, agent_->interfaces(), root, false, 0), id_.job, id_.secret, join_deadline_,
+      [self](const Status& status, bool gone, std::shared_ptr<Channel> channel) {
+        self->dial_ = nullptr;
+        if (status.ok()) return self->root_reached(std::move(channel));
+        const bool near = self->own_.network == self->id_.root_network;
+        const auto patience = near ? Clock::duration(kNearPatience) : kGonePatience;
+        const bool late = Clock::now() - self->began_ > patience || self->join_deadline_ - Clock::now() < 4 * kRetry;
+        if (status.code() != trTimeout && !late && !(gone && near)) {
+          self->agent_->after(kRetry + std::chrono::milliseconds(randombytes_uniform(100)), [self] {
+            if (!self->closed_ && self->state_ == State::kMeeting) self->find_root();
+          });
+          return;
+        }
+        self->fail(
+            {status.code(), fmt::format("the process that made the unique id (pid {}) cannot be reached: it has "
+                                        "ended, or all its ranks have met already, or no network leads to it: {}",
+                                        self->id_.root_pid, status.message())});
+      });
 }
 
 void Job::root_reached(std::shared_ptr<Channel> channel) {

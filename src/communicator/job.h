@@ -136,6 +136,7 @@ class Job : public std::enable_shared_from_this<Job> {
   uint64_t round_ = 0;
   std::map<uint32_t, std::string> blobs_;  // of the round, at the top
   uint64_t deadline_timer_ = 0;
+  Clock::time_point join_deadline_;  // for reaching the root
 
   uint64_t notices_ = 0;                        // made here
   std::vector<NoticeMessage> log_;              // all that are known, for those who attach

@@ -130,7 +130,7 @@ void Job::no_parent(const std::string& reasons) {
                                     "being created{}{}",
                                     id_.root_pid, reasons.empty() ? "" : ": ", reasons)});
   if (parent_.channel && !reasons.empty()) return;  // silent, but the only one there is
-  if (!reasons.empty()) log_line(LogLevel::kWarn, "no process above this one can be reached: " + reasons);
+  if (!reasons.empty()) log_line(LogLevel::kInfo, "no process above this one can be reached: " + reasons);
   const Link old = std::exchange(parent_, {});
   top_ = true;
   if (old.channel) {

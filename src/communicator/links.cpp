@@ -22,13 +22,17 @@ struct NamedBit {
   TransportBit bit;
 };
 constexpr NamedBit kTransports[] = {
-    {"in-process", kInProcessBit}, {"shared-memory", kSharedMemoryBit}, {"cma", kCmaBit}};
-constexpr uint8_t kAllTransports = kInProcessBit | kSharedMemoryBit | kCmaBit;
+    {"in-process", kInProcessBit}, {"shared-memory", kSharedMemoryBit}, {"cma", kCmaBit}, {"tcp", kTcpBit}};
+constexpr uint8_t kAllTransports = kInProcessBit | kSharedMemoryBit | kCmaBit | kTcpBit;
 
 // Bits that work towards one peer; `reason` says why shared memory or CMA does not.
 uint8_t probe_peer(const RankCard& own, const RankCard& peer, const AreaLayout& layout, const Segment* segment,
                    uint8_t allowed, std::string* reason) {
-  uint8_t bits = 0;
+  uint8_t bits = allowed & kTcpBit;
+  if (own.location.host != peer.location.host) {
+    *reason += "they are on different hosts, and tcp is excluded; ";
+    return bits;
+  }
   bool same_process = own.process_token == peer.process_token;
   bool shares = segment != nullptr && peer.in_segment != 0 && own.in_segment != 0;
   if (shares) {
@@ -81,7 +85,8 @@ Status parse_transports(const std::string& text, uint8_t* allowed) {
                               [&](const NamedBit& row) { return word == row.name; });
     if (found == std::end(kTransports))
       return {trInvalidArgument,
-              fmt::format("transports is '{}': '{}' is unknown; known are in-process, shared-memory, cma", text, word)};
+              fmt::format("transports is '{}': '{}' is unknown; known are in-process, shared-memory, cma, tcp", text,
+                          word)};
     named |= found->bit;
   }
   *allowed = exclude ? kAllTransports & ~named : named;
@@ -102,13 +107,17 @@ std::string Links::probe(const std::vector<RankCard>& cards, uint32_t rank, cons
 
 Status Links::connect(const std::vector<RankCard>& cards, const std::vector<std::string>& found, uint32_t rank,
                       const AreaLayout& layout, const Segment* segment, std::byte* own_area,
-                      const std::vector<std::string>& reasons) {
+                      const std::vector<std::string>& reasons, TcpLinkMaker* tcp) {
   auto ranks = static_cast<uint32_t>(cards.size());
   regions_.resize(ranks);
   connections_.resize(size_t{layout.channels} * ranks);
   for (uint32_t a = 0; a < ranks; ++a)
     for (uint32_t b = 0; b < ranks; ++b)
-      if (a != b && (found[a][b] & found[b][a] & (kInProcessBit | kSharedMemoryBit)) == 0) all_mapped_ = false;
+      if (a != b && (found[a][b] & found[b][a] & (kInProcessBit | kSharedMemoryBit)) == 0) {
+        all_mapped_ = false;
+        if (cards[a].location.host == cards[rank].location.host && cards[b].location.host == cards[rank].location.host)
+          host_mapped_ = false;
+      }
   const auto reads = [&](uint32_t a, uint32_t b) {
     return (found[a][b] & found[b][a] & (kInProcessBit | kCmaBit)) != 0;
   };
@@ -123,15 +132,21 @@ Status Links::connect(const std::vector<RankCard>& cards, const std::vector<std:
       return {trSystemError, fmt::format("ranks {} and {} (pid {}) share no transport: {}", rank, peer, cards[peer].pid,
                                          reasons[peer])};
     bool mapped = (both & (kInProcessBit | kSharedMemoryBit)) != 0;
-    if (!warned && (!mapped || (both & (kInProcessBit | kRegionsBit)) == 0) && !reasons[peer].empty()) {
+    const bool by_tcp = !mapped && (both & kCmaBit) == 0,
+               same_host = cards[peer].location.host == cards[rank].location.host;
+    if (!warned && same_host && (!mapped || (both & (kInProcessBit | kRegionsBit)) == 0) && !reasons[peer].empty()) {
       warned = true;  // once: the other pairs say the same
-      log_line(LogLevel::kInfo,
-               fmt::format("rank {} reaches rank {} by {}: {}", rank, peer,
-                           mapped ? "shared memory without registered buffers" : "cma", reasons[peer]));
+      log_line(LogLevel::kInfo, fmt::format("rank {} reaches rank {} by {}: {}", rank, peer,
+                                            mapped   ? "shared memory without registered buffers"
+                                            : by_tcp ? "tcp"
+                                                     : "cma",
+                                            reasons[peer]));
     }
     if (mapped && (both & kInProcessBit) == 0 && (both & kRegionsBit) != 0)
       regions_[peer] = std::make_unique<PeerRegions>(
           AreaView(segment->base() + layout.area_offset(peer), &layout).exports(), static_cast<int>(cards[peer].pid));
+    const std::shared_ptr<TcpLink> tcp_link =
+        by_tcp ? tcp->make_tcp_link(peer, fmt::format("rank {} (pid {})", peer, cards[peer].pid)) : nullptr;
     for (uint32_t channel = 0; channel < layout.channels; ++channel) {
       Fifo* incoming = own.fifo(peer, channel);
       auto& slot = connections_[size_t{channel} * ranks + peer];
@@ -142,6 +157,8 @@ Status Links::connect(const std::vector<RankCard>& cards, const std::vector<std:
             view.staging(),           view.status(),
             regions_[peer].get(),     (both & kCmaBit) != 0 ? static_cast<int>(cards[peer].pid) : 0};
         slot = (both & kInProcessBit) != 0 ? connect_in_process(endpoint) : connect_shared_memory(endpoint);
+      } else if (by_tcp) {
+        slot = tcp_link->connection(channel);
       } else {
         uint64_t base = cards[peer].area_address;
         slot = connect_cma({static_cast<int>(cards[peer].pid), base + layout.fifo_offset_of(rank, channel),

@@ -17,4 +17,13 @@ Machine measure_core();
 // when the partner does not answer within some milliseconds.
 void measure_pair(bool first, const AreaView& rank0, const AreaView& rank1, Machine* machine);
 
+// What the network between hosts does, as one rank of each measures it; 0: unknown.
+struct NetworkMeasurement {
+  double latency_us = 0;  // a small message, one way; on the rank that starts
+  double gbps = 0;        // 10^9 bytes a second that arrive from the host before this one
+};
+// Called at the same time by one rank of each of `hosts` hosts, which form a ring; one of them starts. Takes some tens of
+// milliseconds and never more than some seconds.
+NetworkMeasurement measure_network(Connection* next, Connection* previous, bool starts, uint32_t hosts);
+
 }  // namespace treering

@@ -18,6 +18,8 @@ namespace {
 
 constexpr auto kCallsPeriod = std::chrono::milliseconds(1);
 constexpr auto kAlivePeriod = std::chrono::milliseconds(20);
+constexpr auto kGraceOfLost = std::chrono::milliseconds(150);
+constexpr auto kVerdictPatience = std::chrono::seconds(3);
 
 // "stopped" and the like, from /proc; empty when nothing is remarkable.
 std::string process_state(uint32_t pid) {
@@ -56,13 +58,14 @@ std::string text_of(const RankStatusSnapshot& status) {
 }  // namespace
 
 Watch::Watch(ExecutorContext* context, FailureRecord* verdict, std::vector<PeerIdentity> peers, int timeout_ms,
-             std::string communicator_name)
+             std::string communicator_name, Membership* job)
     : context_(context),
       verdict_(verdict),
       peers_(std::move(peers)),
       seen_(peers_.size()),
       timeout_(timeout_ms),
-      name_(std::move(communicator_name)) {}
+      name_(std::move(communicator_name)),
+      job_(job) {}
 
 void Watch::start(const Call* call) {
   call_ = call;
@@ -78,6 +81,11 @@ Status Watch::verdict() const {
 Status Watch::fail(Status status) {
   if (Status other = peer_verdict(); !other.ok()) status = other;
   std::string text = name_.empty() ? status.message() : fmt::format("communicator '{}': {}", name_, status.message());
+  // The first verdict that is spread comes back, on every rank the same.
+  if (job_ != nullptr && verdict().ok()) {
+    job_->spread(status.code(), text);
+    for (const auto until = Clock::now() + kVerdictPatience; Clock::now() < until && verdict().ok();) usleep(200);
+  }
   claim_failure(verdict_, status.code(), text);
   claim_failure(&context_->status->failure, status.code(), text);
   // Another rank may be writing its verdict at this moment.
@@ -88,10 +96,31 @@ Status Watch::fail(Status status) {
   return status;
 }
 
-// A peer that dies takes its memory away shortly before it counts as dead.
+void Watch::take_verdict(trResult_t code, const std::string& text) {
+  claim_failure(verdict_, code, text);
+  claim_failure(&context_->status->failure, code, text);
+}
+
+void Watch::note_lost(const std::vector<uint32_t>& ranks, const std::string& reason) {
+  std::lock_guard lock(lost_mutex_);
+  for (uint32_t rank : ranks) lost_.try_emplace(rank, Loss{reason, Clock::now()});
+}
+
+bool Watch::find_lost(uint32_t peer, std::string* reason) const {
+  std::lock_guard lock(lost_mutex_);
+  const auto found = lost_.find(peer);
+  if (found == lost_.end()) return false;
+  *reason = found->second.reason;
+  return true;
+}
+
+// A peer that dies takes its memory away shortly before it counts as dead; the news of it takes its way, too.
 Status Watch::link_failed(uint32_t peer, const Status& status) {
   if (peer == context_->rank) return fail(status);
-  for (int i = 0; i < 50; ++i) {
+  for (int i = 0; i < (peers_[peer].same_host ? 50 : 1000); ++i) {
+    if (Status known = verdict(); !known.ok()) return known;
+    if (std::string reason; find_lost(peer, &reason))
+      return fail({trRemoteError, fmt::format("{} was lost in or before {}: {}", describe(peer), place(), reason)});
     if (is_dead(peer))
       return fail(
           {trRemoteError, fmt::format("{} has died in or before {}: {}", describe(peer), place(), status.message())});
@@ -102,7 +131,7 @@ Status Watch::link_failed(uint32_t peer, const Status& status) {
 
 // The failure of a peer, where ranks do not share the verdict's memory.
 Status Watch::peer_verdict() {
-  if (verdict_ != &context_->status->failure) return verdict();
+  if (job_ != nullptr || verdict_ != &context_->status->failure) return verdict();
   RankStatusSnapshot snapshot;
   for (uint32_t peer = 0; peer < context_->ranks; ++peer)
     if (read(peer, &snapshot) && snapshot.failed)
@@ -142,6 +171,7 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
     next_alive_check_ = now + kAlivePeriod;
     if (Status status = peer_verdict(); !status.ok()) return fail(status);
     note_progress();
+    TR_RETURN_IF_ERROR(check_lost(waiting_for));
     TR_RETURN_IF_ERROR(check_alive(waiting_for));
   }
   if (timeout_.count() > 0 && now - started_ >= timeout_) return fail(deadline_verdict(waiting_for));
@@ -192,11 +222,42 @@ std::string Watch::place() const {
   return fmt::format("operation {} ({})", call_->operation, text_of(snapshot_of(*context_->status)));
 }
 
+// Messages of a lost rank may still be on their way: it counts after a while, and when it has not done its part.
+Status Watch::check_lost(uint32_t waiting_for) {
+  if (job_ == nullptr) return {};
+  std::map<uint32_t, Loss> lost;
+  {
+    std::lock_guard lock(lost_mutex_);
+    lost = lost_;
+  }
+  for (const auto& [peer, loss] : lost) {
+    if ((!counted_ && peer != waiting_for) || Clock::now() - loss.when < kGraceOfLost) continue;
+    RankStatusSnapshot snapshot;
+    const bool known = read(peer, &snapshot);
+    if (counted_ && known && snapshot.completed >= call_->operation) continue;
+    return fail(
+        {trRemoteError,
+         fmt::format("{} was lost in or before {}: {}; its last completed operation is {}. Rank {} waited for rank {}",
+                     describe(peer), place(), loss.reason, known ? std::to_string(snapshot.completed) : "unknown",
+                     context_->rank, waiting_for)});
+  }
+  return {};
+}
+
+// Who does not answer, in words; empty when all do.
+std::string Watch::silence() const {
+  if (job_ == nullptr) return {};
+  std::string text;
+  for (const SilentRanks& silent : job_->silent()) text += (text.empty() ? "" : "; ") + silent.reason;
+  return text;
+}
+
 Status Watch::check_alive(uint32_t waiting_for) {
   RankStatusSnapshot snapshot;
   for (uint32_t peer = 0; peer < context_->ranks; ++peer) {
     if (peer == context_->rank || (!counted_ && peer != waiting_for)) continue;
     bool readable = read(peer, &snapshot);
+    if (!readable && !knows_by_reading(peer)) continue;
     if (readable && counted_ && snapshot.completed >= call_->operation) continue;  // it has done its part
     if (!readable && peer != waiting_for) continue;
     if (readable && snapshot.left)
@@ -210,6 +271,11 @@ Status Watch::check_alive(uint32_t waiting_for) {
   return {};
 }
 
+// Whether a status that cannot be read means that the peer is gone; over a network it means that no answer is here yet.
+bool Watch::knows_by_reading(uint32_t peer) const {
+  return job_ == nullptr || context_->connection(0, peer)->reads_status();
+}
+
 bool Watch::find_dead(uint32_t* peer) const {
   for (*peer = 0; *peer < context_->ranks; ++*peer)
     if (is_dead(*peer)) return true;
@@ -219,7 +285,9 @@ bool Watch::find_dead(uint32_t* peer) const {
 Status Watch::check_peer(uint32_t peer, const char* during) const {
   RankStatusSnapshot snapshot;
   const bool readable = read(peer, &snapshot);
-  if (peer != context_->rank && (!readable || is_dead(peer)))
+  if (std::string reason; find_lost(peer, &reason))
+    return {trRemoteError, fmt::format("{} was lost in or before {}: {}", describe(peer), during, reason)};
+  if (peer != context_->rank && ((!readable && knows_by_reading(peer)) || is_dead(peer)))
     return {trRemoteError, fmt::format("{} has died in or before {}", describe(peer), during)};
   if (snapshot.left)
     return {trRemoteError, fmt::format("{} destroyed its communicator in or before {}", describe(peer), during)};
@@ -228,6 +296,7 @@ Status Watch::check_peer(uint32_t peer, const char* during) const {
 
 bool Watch::is_dead(uint32_t peer) const {
   const PeerIdentity& identity = peers_[peer];
+  if (!identity.same_host) return false;
   if (identity.pid_namespace != peers_[context_->rank].pid_namespace) return false;  // its pid means nothing here
   if (identity.pid == static_cast<uint32_t>(getpid())) return false;
   int fd = static_cast<int>(syscall(SYS_pidfd_open, identity.pid, 0));
@@ -239,7 +308,9 @@ bool Watch::is_dead(uint32_t peer) const {
 }
 
 std::string Watch::describe(uint32_t peer) const {
-  return fmt::format("rank {} (pid {}{})", peer, peers_[peer].pid, process_state(peers_[peer].pid));
+  const PeerIdentity& identity = peers_[peer];
+  if (!identity.same_host) return fmt::format("rank {} (pid {} on {})", peer, identity.pid, identity.host_name);
+  return fmt::format("rank {} (pid {}{})", peer, identity.pid, process_state(identity.pid));
 }
 
 // Follows who waits for whom to a rank that waits for nobody, or that has shown no sign of life for the longest time.
@@ -260,6 +331,7 @@ Status Watch::deadline_verdict(uint32_t waiting_for) {
       culprit = peer;
     }
   }
+  if (const std::string silent = silence(); !silent.empty()) not_entered = silent;
   if (not_entered.empty()) {
     RankStatusSnapshot snapshot;
     bool known = read(culprit, &snapshot);

@@ -7,10 +7,13 @@
 #pragma once
 
 #include <chrono>
+#include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "communicator/local_socket.h"
+#include "communicator/membership.h"
 #include "core/status.h"
 #include "executor/execution.h"
 
@@ -20,12 +23,15 @@ namespace treering {
 struct PeerIdentity {
   uint32_t pid = 0;
   uint64_t pid_namespace = 0;
+  bool same_host = true;  // as this rank
+  std::string host_name;
 };
 
 class Watch {
  public:
+  // `job` where not all ranks share memory: it carries verdicts and tells of lost ranks.
   Watch(ExecutorContext* context, FailureRecord* verdict, std::vector<PeerIdentity> peers, int timeout_ms,
-        std::string communicator_name);
+        std::string communicator_name, Membership* job);
 
   // Starts the clock of one operation.
   void start(const Call* call);
@@ -35,6 +41,9 @@ class Watch {
   Status fail(Status status);
   // A peer of this machine whose process has ended.
   bool find_dead(uint32_t* peer) const;
+  // What the job tells; from another thread.
+  void take_verdict(trResult_t code, const std::string& text);
+  void note_lost(const std::vector<uint32_t>& ranks, const std::string& reason);
   // The verdict, if there is one, without looking at peers.
   Status verdict() const;
   // Whether `peer` lives and has not left; `during` is for the message. Makes no verdict.
@@ -50,6 +59,10 @@ class Watch {
   Status peer_verdict();
   Status check_calls();
   Status check_alive(uint32_t waiting_for);
+  Status check_lost(uint32_t waiting_for);
+  bool find_lost(uint32_t peer, std::string* reason) const;
+  std::string silence() const;
+  bool knows_by_reading(uint32_t peer) const;
   Status deadline_verdict(uint32_t waiting_for);
   bool is_dead(uint32_t peer) const;
   void note_progress();
@@ -64,11 +77,18 @@ class Watch {
   };
 
   ExecutorContext* context_;
-  FailureRecord* verdict_;  // shared by all ranks where they share memory, else this rank's own
+  FailureRecord* verdict_;  // shared by the ranks of the host where they share memory, else this rank's own
   std::vector<PeerIdentity> peers_;
   std::vector<Seen> seen_;
   std::chrono::milliseconds timeout_;
   std::string name_;
+  Membership* job_;
+  struct Loss {
+    std::string reason;
+    Clock::time_point when;
+  };
+  mutable std::mutex lost_mutex_;
+  std::map<uint32_t, Loss> lost_;
   const Call* call_ = nullptr;
   Clock::time_point started_;  // of the wait
   uint64_t steps_ = 0;

@@ -52,6 +52,7 @@ constexpr int kMaxStaging = 256 << 20;
 constexpr int kMaxFusion = 1 << 30;
 constexpr int kMaxAlignment = 4096;
 constexpr int kMaxLinkMbps = 1'000'000;
+constexpr int kMostTcpStreams = 32;
 constexpr int kMaxDevice = 1023;
 constexpr int kMaxDeviceBlocks = 32;
 constexpr const char* kWires[] = {"fp16", "bf16", "fp8-e4m3", "fp8-e5m2"};
@@ -95,7 +96,7 @@ const OptionRow kOptions[] = {
        return parse_bool(text, "TREERING_WIDE_PARTIALS", &config->wide_partials);
      },
      [](const Config& config) { return std::string(config.wide_partials ? "1" : "0"); }},
-    {"transports", "TREERING_TRANSPORTS", "list of in-process, shared-memory, cma; `^` in front excludes", "all",
+    {"transports", "TREERING_TRANSPORTS", "list of in-process, shared-memory, cma, tcp; `^` in front excludes", "all",
      "Transports that a pair of ranks may use; the first that is proved to work at init is used.", true,
      [](const std::string& text, Config* config) {
        config->transports = text;
@@ -178,6 +179,12 @@ const OptionRow kOptions[] = {
        return {};
      },
      [](const Config& config) { return config.socket_family.empty() ? std::string("any") : config.socket_family; }},
+    {"tcp_streams", "TREERING_TCP_STREAMS", "1 to 32", "2",
+     "Sockets that a rank opens to a peer that it reaches by TCP; large messages are spread over them.", false,
+     [](const std::string& text, Config* config) {
+       return parse_integer(text, "TREERING_TCP_STREAMS", 1, kMostTcpStreams, 1, &config->tcp_streams);
+     },
+     [](const Config& config) { return std::to_string(config.tcp_streams); }},
     {"port", "TREERING_PORT", "a port or a range a-b; one for each process of a machine", "chosen by the kernel",
      "TCP port on which a process listens while it has communicators.", false, parse_ports,
      [](const Config& config) { return fmt::format("{}-{}", config.first_port, config.last_port); }},

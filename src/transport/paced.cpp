@@ -35,6 +35,7 @@ class PacedConnection final : public Connection {
 
   bool reaches_plain_memory() const override { return inner_->reaches_plain_memory(); }
   bool buffers() const override { return inner_->buffers(); }
+  bool reads_status() const override { return inner_->reads_status(); }
   bool flushed() override { return inner_->flushed(); }
   bool fetches_plain_memory() const override { return inner_->fetches_plain_memory(); }
   bool maps_regions() const override { return inner_->maps_regions(); }

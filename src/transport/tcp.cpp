@@ -201,6 +201,7 @@ class TcpConnection final : public Connection {
   bool flushed() override { return link_->flushed(); }
   bool maps_regions() const override { return false; }
   void* map_peer(UserAddress, size_t) override { return nullptr; }
+  bool reads_status() const override { return false; }
   bool read_status(RankStatusSnapshot* snapshot) override { return link_->read_status(snapshot); }
   Status health() const override { return link_->health(); }
   const char* transport_name() const override { return "tcp"; }

@@ -95,8 +95,10 @@ class Connection {
 
   // The peer's status block where it can be read in place, else nullptr.
   virtual const RankStatus* peer_status() const { return nullptr; }
-  // A copy of the peer's status block; false when it cannot be read (the peer is gone).
+  // A copy of the peer's status block; false when it cannot be read (the peer is gone, or has not answered yet).
   virtual bool read_status(RankStatusSnapshot* snapshot) = 0;
+  // True when it reads the peer's memory; else it asks, and answers take time.
+  virtual bool reads_status() const { return true; }
 
   // The first failure of the link itself; sticky.
   virtual Status health() const { return {}; }

@@ -26,7 +26,7 @@ namespace treering {
 using Bytes = std::vector<std::byte>;
 
 // What a run is about; inputs[r] and outputs[r] are rank r's buffers (the same address for in place).
-struct Job {
+struct LocalJob {
   size_t count = 0;
   trDataType_t type = trFloat32;
   trRedOp_t op = trSum;
@@ -75,7 +75,7 @@ class LocalRanks {
 
   // Runs one operation to its end on all ranks; what went wrong, or nothing. `signature_of` may make ranks
   // differ.
-  std::string run(const Algorithm& algorithm, const Job& job, uint32_t pipeline_chunks, std::mt19937_64* random) {
+  std::string run(const Algorithm& algorithm, const LocalJob& job, uint32_t pipeline_chunks, std::mt19937_64* random) {
     Plan plan = flat_plan(ranks_);
     std::vector<Program> programs(ranks_);
     ++operation_;
@@ -115,7 +115,7 @@ class LocalRanks {
   Execution& execution(uint32_t rank) { return *executions_[rank]; }
 
   // Rank `rank` enters an operation.
-  void begin(const Algorithm& algorithm, const Job& job, const Plan& plan, uint32_t pipeline_chunks, uint32_t rank,
+  void begin(const Algorithm& algorithm, const LocalJob& job, const Plan& plan, uint32_t pipeline_chunks, uint32_t rank,
              Program* program, uint32_t signature = 0) {
     for (uint32_t channel = 0; channel < channels_; ++channel)
       program->channels.push_back(algorithm.build(plan, rank, Shape{channel, channels_, pipeline_chunks}));
@@ -220,8 +220,8 @@ struct JobBuffers {
     for (uint32_t rank = 0; rank < ranks; ++rank) inputs.push_back(random_elements(type, count, random));
     outputs = in_place ? inputs : std::vector<Bytes>(ranks, Bytes(inputs[0].size(), std::byte{0xEE}));
   }
-  Job job(size_t count, trDataType_t type, trRedOp_t op) {
-    Job made;
+  LocalJob job(size_t count, trDataType_t type, trRedOp_t op) {
+    LocalJob made;
     made.count = count;
     made.type = type;
     made.op = op;

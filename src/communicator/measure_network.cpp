@@ -1,0 +1,108 @@
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "communicator/local_socket.h"
+#include "communicator/measure.h"
+
+namespace treering {
+namespace {
+
+constexpr int kWarmLaps = 2, kLaps = 8;
+constexpr size_t kMessageBytes = 64 << 10;
+constexpr uint64_t kMostBytes = 4 << 20;
+constexpr uint64_t kSkippedBytes = 1 << 20;          // what queues and token buckets let through at once
+constexpr auto kPatience = std::chrono::seconds(5);  // the first message opens connections
+constexpr auto kSendFor = std::chrono::milliseconds(100);
+constexpr uint32_t kEnd = 1;  // signature of the last message
+
+double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+class Ring {
+ public:
+  Ring(Connection* next, Connection* previous)
+      : next_(next), previous_(previous), deadline_(Clock::now() + kPatience) {}
+
+  bool is_late() const { return Clock::now() > deadline_ || !next_->health().ok() || !previous_->health().ok(); }
+  bool send(uint32_t signature, const void* data, uint32_t bytes, PayloadKind kind) {
+    while (!next_->can_post())
+      if (is_late()) return false;
+    Message message;
+    message.signature = signature;
+    message.bytes = bytes;
+    message.kind = kind;
+    message.data = data;
+    message.user.offset = reinterpret_cast<uint64_t>(data);
+    next_->post(message);
+    return true;
+  }
+  bool receive() {
+    while (previous_->front() == nullptr)
+      if (is_late()) return false;
+    previous_->pop();
+    return true;
+  }
+  bool flush() {
+    while (!next_->flushed() || !next_->has_consumed(next_->posted()))
+      if (is_late()) return false;
+    return true;
+  }
+  Connection* next() { return next_; }
+  Connection* previous() { return previous_; }
+
+ private:
+  Connection *next_, *previous_;
+  Clock::time_point deadline_;
+};
+
+bool lap(Ring* ring, bool starts) {
+  uint64_t token = 0;
+  if (starts) return ring->send(0, &token, sizeof token, PayloadKind::kInline) && ring->receive();
+  return ring->receive() && ring->send(0, &token, sizeof token, PayloadKind::kInline);
+}
+
+// Sends and receives at the same time, as the ranks of a ring do.
+double measure_rate(Ring* ring) {
+  std::vector<std::byte> data(kMessageBytes);
+  const auto begin = Clock::now();
+  Clock::time_point counted_from{}, last{};
+  uint64_t sent = 0, received = 0;
+  for (bool all_sent = false, all_here = false; !all_sent || !all_here;) {
+    if (ring->is_late()) return 0;
+    if (!all_sent && ring->next()->can_post()) {
+      const bool end = sent >= kMostBytes || Clock::now() - begin > kSendFor;
+      if (!ring->send(end ? kEnd : 0, data.data(), kMessageBytes, PayloadKind::kUser)) return 0;
+      sent += kMessageBytes;
+      all_sent = end;
+    }
+    if (const Message* message = all_here ? nullptr : ring->previous()->front(); message != nullptr) {
+      all_here = message->signature == kEnd;
+      received += message->bytes;
+      ring->previous()->pop();
+      last = Clock::now();
+      if (received <= kSkippedBytes) counted_from = last;
+    }
+  }
+  if (!ring->flush() || received <= kSkippedBytes) return 0;
+  return static_cast<double>(received - kSkippedBytes) / std::max(seconds(last - counted_from), 1e-6) / 1e9;
+}
+
+}  // namespace
+
+NetworkMeasurement measure_network(Connection* next, Connection* previous, bool starts, uint32_t hosts) {
+  NetworkMeasurement result;
+  Ring ring(next, previous);
+  double best = 0;
+  for (int i = 0; i < kWarmLaps + kLaps; ++i) {
+    const auto begin = Clock::now();
+    if (!lap(&ring, starts)) return result;
+    const double taken = seconds(Clock::now() - begin);
+    if (i >= kWarmLaps && (best == 0 || taken < best)) best = taken;
+  }
+  if (starts) result.latency_us = best / hosts * 1e6;
+  result.gbps = measure_rate(&ring);
+  return result;
+}
+
+}  // namespace treering

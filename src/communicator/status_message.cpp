@@ -1,0 +1,71 @@
+#include "communicator/status_message.h"
+
+#include <cstring>
+
+namespace treering {
+namespace {
+
+// Ranks of one communicator run the same build: it is compared when they meet.
+struct Fixed {
+  uint64_t operation, completed, count, tag, heartbeat, steps;
+  uint32_t root, waiting_for, failure_code;
+  uint16_t type, op, collective;
+  uint8_t left, failed;
+  struct {
+    uint64_t round;
+    std::array<uint64_t, kNoticeWords> words;
+  } notices[2];
+};
+
+}  // namespace
+
+std::string pack_status(const RankStatus& status) {
+  const RankStatusSnapshot s = snapshot_of(status);
+  Fixed fixed{};
+  fixed.operation = s.operation;
+  fixed.completed = s.completed;
+  fixed.count = s.count;
+  fixed.tag = s.tag;
+  fixed.heartbeat = s.heartbeat;
+  fixed.steps = s.steps;
+  fixed.root = s.root;
+  fixed.waiting_for = s.waiting_for;
+  fixed.failure_code = s.failure_code;
+  fixed.type = s.type;
+  fixed.op = s.op;
+  fixed.collective = s.collective;
+  fixed.left = s.left;
+  fixed.failed = s.failed;
+  for (size_t i = 0; i < 2; ++i) fixed.notices[i] = {s.notices[i].round, s.notices[i].words};
+  return std::string(reinterpret_cast<const char*>(&fixed), sizeof fixed) + s.failure_text;
+}
+
+bool unpack_status(const std::string& bytes, RankStatusSnapshot* snapshot) {
+  Fixed fixed;
+  if (bytes.size() < sizeof fixed) return false;
+  std::memcpy(&fixed, bytes.data(), sizeof fixed);
+  RankStatusSnapshot s;
+  s.operation = fixed.operation;
+  s.completed = fixed.completed;
+  s.count = fixed.count;
+  s.tag = fixed.tag;
+  s.heartbeat = fixed.heartbeat;
+  s.steps = fixed.steps;
+  s.root = fixed.root;
+  s.waiting_for = fixed.waiting_for;
+  s.failure_code = fixed.failure_code;
+  s.type = fixed.type;
+  s.op = fixed.op;
+  s.collective = fixed.collective;
+  s.left = fixed.left != 0;
+  s.failed = fixed.failed != 0;
+  s.failure_text = bytes.substr(sizeof fixed);
+  for (size_t i = 0; i < 2; ++i) {
+    s.notices[i].round = fixed.notices[i].round;
+    s.notices[i].words = fixed.notices[i].words;
+  }
+  *snapshot = std::move(s);
+  return true;
+}
+
+}  // namespace treering

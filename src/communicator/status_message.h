@@ -1,0 +1,14 @@
+// A rank's status (transport/rank_status.h) as it travels to a rank that cannot read it in memory.
+#pragma once
+
+#include <string>
+
+#include "transport/rank_status.h"
+
+namespace treering {
+
+std::string pack_status(const RankStatus& status);
+// False when the bytes are none.
+bool unpack_status(const std::string& bytes, RankStatusSnapshot* snapshot);
+
+}  // namespace treering

@@ -1,0 +1,38 @@
+// TcpStreams: the TCP links of one rank, fed with sockets by its membership.
+//
+//   link --open_stream(peer, index)--> membership --agent connects, authenticates--> on_outgoing --> link
+//                                      peer's agent accepts, authenticates         --> on_incoming --> peer's link
+//
+// Invariant: the links outlive the membership's events, which come on the agent's thread.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "communicator/membership.h"
+#include "transport/tcp.h"
+
+namespace treering {
+
+class TcpStreams final : public StreamSource {
+ public:
+  explicit TcpStreams(Membership* membership) : membership_(membership) {}
+
+  void open_stream(uint32_t peer, uint32_t index) override { membership_->open_stream(peer, index); }
+
+  // One for each peer, made while the communicator is created; before the events are set.
+  std::shared_ptr<TcpLink> add_link(TcpOptions options);
+
+  // Events of the membership.
+  void incoming(uint32_t source, uint32_t index, int fd);
+  void outgoing(uint32_t peer, uint32_t index, const Status& status, int fd);
+
+ private:
+  TcpLink* find(uint32_t peer) const;
+
+  Membership* membership_;
+  std::map<uint32_t, std::shared_ptr<TcpLink>> links_;
+};
+
+}  // namespace treering

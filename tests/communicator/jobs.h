@@ -1,0 +1,67 @@
+// Ranks of a job as processes or threads, for tests of the rendezvous.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "communicator/membership.h"
+#include "support/processes.h"
+
+namespace treering::testing {
+
+inline JoinRequest request_of(uint32_t rank, uint32_t ranks, int timeout_ms = 30'000) {
+  return {rank, ranks, timeout_ms, 1 << 16, "timeout=x\n"};
+}
+
+inline UniqueId unpacked(const trUniqueId& id) {
+  UniqueId result;
+  EXPECT_TRUE(unpack(id, &result).ok());
+  return result;
+}
+
+// Inside a body of RankProcesses: a failed call ends the rank with its text.
+#define JOB_CHECK(call)                                                        \
+  do {                                                                         \
+    if (::treering::Status status_ = (call); !status_.ok()) {                  \
+      ::treering::testing::say(std::string(#call) + ": " + status_.message()); \
+      return 100;                                                              \
+    }                                                                          \
+  } while (false)
+#define JOB_EXPECT(condition)                                                                           \
+  do {                                                                                                  \
+    if (!(condition)) {                                                                                 \
+      ::treering::testing::say(std::string(__FILE__ ":") + std::to_string(__LINE__) + ": " #condition); \
+      return 101;                                                                                       \
+    }                                                                                                   \
+  } while (false)
+
+// Polls for up to `patience`.
+inline bool soon(const std::function<bool()>& condition,
+                 std::chrono::milliseconds patience = std::chrono::seconds(20)) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+
+// A round in which rank r gives "r:" and filler; whether every rank's arrived.
+inline Status check_round(Membership* membership, uint32_t rank, uint32_t ranks, size_t filler) {
+  auto blob_of = [=](uint32_t r) {
+    return std::to_string(r) + ":" + std::string(filler + r % 7, static_cast<char>('a' + r % 26));
+  };
+  std::vector<std::string> all;
+  TR_RETURN_IF_ERROR(membership->allgather(blob_of(rank), &all));
+  if (all.size() != ranks) return {trInternalError, "blobs are missing"};
+  for (uint32_t r = 0; r < ranks; ++r)
+    if (all[r] != blob_of(r)) return {trInternalError, "the blob of rank " + std::to_string(r) + " is wrong"};
+  return {};
+}
+
+}  // namespace treering::testing

@@ -1,0 +1,300 @@
+// The tree after the meeting: verdicts, losses, silence, questions, streams, clean ends.
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <sys/socket.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <cstdlib>
+#include <map>
+#include <set>
+
+#include "communicator/jobs.h"
+
+namespace treering::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+struct Seen {
+  std::mutex mutex;
+  std::vector<std::string> verdicts;
+  std::map<uint32_t, std::string> lost;  // by rank
+  std::map<std::pair<uint32_t, uint32_t>, int> incoming, outgoing;
+  std::string stream_error;
+
+  MemberEvents events(const std::string& answer) {
+    MemberEvents events;
+    events.on_verdict = [this](uint32_t code, const std::string& text) {
+      std::lock_guard lock(mutex);
+      verdicts.push_back(std::to_string(code) + " " + text);
+    };
+    events.on_lost = [this](const std::vector<uint32_t>& ranks, const std::string& reason) {
+      std::lock_guard lock(mutex);
+      for (uint32_t rank : ranks) lost[rank] += reason;
+    };
+    events.status = [answer] { return answer; };
+    events.on_incoming = [this](uint32_t source, uint32_t index, int fd) {
+      std::lock_guard lock(mutex);
+      incoming[{source, index}] = fd;
+    };
+    events.on_outgoing = [this](uint32_t peer, uint32_t index, const Status& status, int fd) {
+      std::lock_guard lock(mutex);
+      if (!status.ok()) stream_error = status.message();
+      outgoing[{peer, index}] = fd;
+    };
+    return events;
+  }
+  template <typename T>
+  T get(const T Seen::*field) {
+    std::lock_guard lock(mutex);
+    return this->*field;
+  }
+};
+
+void pretend_hosts(int process, int hosts) {
+  if (hosts > 1) setenv("TREERING_HOSTID", ("h" + std::to_string(process % hosts)).c_str(), 1);
+}
+
+// Joins, sets the events, and lets all ranks come this far.
+struct Rank {
+  Seen seen;
+  std::unique_ptr<Membership> membership;
+  Status start(int rank, int ranks, const trUniqueId& packed, int hosts = 1) {
+    pretend_hosts(rank, hosts);
+    TR_RETURN_IF_ERROR(Membership::join(
+        unpacked(packed), request_of(static_cast<uint32_t>(rank), static_cast<uint32_t>(ranks)), &membership));
+    membership->set_events(seen.events("answer of " + std::to_string(rank)));
+    return check_round(membership.get(), static_cast<uint32_t>(rank), static_cast<uint32_t>(ranks), 1);
+  }
+};
+
+class Hosts : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Tree, Hosts, ::testing::Values(1, 3));
+
+TEST_P(Hosts, OneVerdictReachesAllOnce) {
+  const int hosts = GetParam();
+  RankProcesses processes(20, [hosts](int rank, const trUniqueId& id) {
+    Rank self;
+    JOB_CHECK(self.start(rank, 20, id, hosts));
+    if (rank % 3 == 1) self.membership->spread(7, "verdict of " + std::to_string(rank));
+    JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::verdicts).empty(); }));
+    std::this_thread::sleep_for(milliseconds(200));
+    JOB_EXPECT(self.seen.get(&Seen::verdicts).size() == 1);
+    say(self.seen.get(&Seen::verdicts)[0]);
+    return 0;
+  });
+  std::set<std::string> verdicts;
+  for (const RankResult& result : processes.wait_all()) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    verdicts.insert(result.output);
+  }
+  EXPECT_EQ(verdicts.size(), 1u) << "the first of several is everybody's";
+}
+
+struct Victim {
+  int rank, hosts;
+};
+class Death : public ::testing::TestWithParam<Victim> {};
+INSTANTIATE_TEST_SUITE_P(Victims, Death,
+                         ::testing::Values(Victim{0, 1}, Victim{1, 1}, Victim{13, 1}, Victim{0, 3}, Victim{1, 3},
+                                           Victim{4, 3}),
+                         [](const auto& info) {
+                           return "Rank" + std::to_string(info.param.rank) + "Of" + std::to_string(info.param.hosts) +
+                                  "Hosts";
+                         });
+
+// Also the tree heals: a verdict spread afterwards reaches all.
+TEST_P(Death, IsReportedByAllWithinASecond) {
+  const auto [victim, hosts] = GetParam();
+  RankProcesses processes(14, [victim = victim, hosts = hosts](int rank, const trUniqueId& id) {
+    Rank self;
+    JOB_CHECK(self.start(rank, 14, id, hosts));
+    reached();
+    JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::lost).empty(); }));
+    say("at " + std::to_string(std::chrono::steady_clock::now().time_since_epoch() / milliseconds(1)) + " ");
+    const auto lost = self.seen.get(&Seen::lost);
+    JOB_EXPECT(lost.size() == 1 && lost.begin()->first == static_cast<uint32_t>(victim));
+    say(lost.begin()->second);
+    if (rank == 13 - victim) {
+      std::this_thread::sleep_for(seconds(1));
+      self.membership->spread(1, "after the death");
+    }
+    JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::verdicts).empty(); }));
+    JOB_EXPECT(self.seen.get(&Seen::lost).size() == 1);
+    return 0;
+  });
+  for (int rank = 0; rank < 14; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
+  const auto killed = std::chrono::steady_clock::now().time_since_epoch() / milliseconds(1);
+  kill(processes.pid(victim), SIGKILL);
+  for (int rank = 0; rank < 14; ++rank) {
+    if (rank == victim) continue;
+    const RankResult result = processes.wait(rank);
+    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ": " << result.output;
+    ASSERT_GT(result.output.size(), 3u);
+    EXPECT_LT(std::stoll(result.output.substr(3)) - killed, 1000) << "rank " << rank;
+    const std::string who =
+        "rank " + std::to_string(victim) + " (pid " + std::to_string(processes.pid(victim)) + " on ";
+    EXPECT_NE(result.output.find(who), std::string::npos) << result.output;
+  }
+}
+
+class Stop : public ::testing::TestWithParam<Victim> {};
+INSTANTIATE_TEST_SUITE_P(Victims, Stop, ::testing::Values(Victim{0, 1}, Victim{1, 1}, Victim{7, 2}, Victim{0, 2}),
+                         [](const auto& info) {
+                           return "Rank" + std::to_string(info.param.rank) + "Of" + std::to_string(info.param.hosts) +
+                                  "Hosts";
+                         });
+
+TEST_P(Stop, IsReportedAndWithdrawn) {
+  const auto [victim, hosts] = GetParam();
+  RankProcesses processes(8, [victim = victim, hosts = hosts](int rank, const trUniqueId& id) {
+    Rank self;
+    JOB_CHECK(self.start(rank, 8, id, hosts));
+    reached();
+    auto silent = [&] { return self.membership->silent(); };
+    if (rank != victim) {
+      JOB_EXPECT(soon([&] { return !silent().empty(); }, seconds(8)));
+      const auto all = silent();
+      JOB_EXPECT(all.size() == 1 && all[0].ranks == std::vector<uint32_t>{static_cast<uint32_t>(victim)});
+      say(all[0].reason);
+      reached();
+      JOB_EXPECT(soon([&] { return silent().empty(); }, seconds(15)));
+      JOB_EXPECT(self.seen.get(&Seen::lost).empty());
+      reached();
+      if (rank == 3) self.membership->spread(1, "all are there");
+    }
+    JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::verdicts).empty(); }, seconds(15)));
+    return 0;
+  });
+  for (int rank = 0; rank < 8; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
+  kill(processes.pid(victim), SIGSTOP);
+  for (int mark = 0; mark < 2; ++mark) {
+    for (int rank = 0; rank < 8; ++rank)
+      if (rank != victim) {
+        EXPECT_TRUE(processes.wait_until_reached(rank, seconds(15))) << "rank " << rank;
+      }
+    if (mark == 0) {
+      std::this_thread::sleep_for(seconds(3));  // its children have found other parents
+      kill(processes.pid(victim), SIGCONT);
+    }
+  }
+  for (int rank = 0; rank < 8; ++rank) {
+    const RankResult result = processes.wait(rank);
+    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ": " << result.output;
+  }
+}
+
+TEST_P(Hosts, QuestionsAreAnswered) {
+  const int hosts = GetParam();
+  expect_all_succeed(12, [hosts](int rank, const trUniqueId& id) {
+    Rank self;
+    JOB_CHECK(self.start(rank, 12, id, hosts));
+    for (uint32_t peer = 0; peer < 12; ++peer) self.membership->request_status(peer);
+    for (uint32_t peer = 0; peer < 12; ++peer) {
+      std::string bytes;
+      Clock::time_point when;
+      JOB_EXPECT(soon([&] { return self.membership->latest_status(peer, &bytes, &when); }));
+      JOB_EXPECT(bytes == "answer of " + std::to_string(peer));
+    }
+    JOB_CHECK(check_round(self.membership.get(), static_cast<uint32_t>(rank), 12, 1));
+    return 0;
+  });
+}
+
+TEST_P(Hosts, StreamsConnectEveryPair) {
+  const int hosts = GetParam();
+  expect_all_succeed(4, [hosts](int rank, const trUniqueId& id) {
+    Rank self;
+    JOB_CHECK(self.start(rank, 4, id, hosts));
+    for (uint32_t peer = 0; peer < 4; ++peer)
+      for (uint32_t index = 0; index < 3; ++index) self.membership->open_stream(peer, index);
+    JOB_EXPECT(soon(
+        [&] { return self.seen.get(&Seen::outgoing).size() == 12 && self.seen.get(&Seen::incoming).size() == 12; }));
+    JOB_EXPECT(self.seen.get(&Seen::stream_error).empty());
+    // The acceptor speaks first: nothing of it may be lost to the handshake.
+    for (auto [key, fd] : self.seen.get(&Seen::incoming)) {
+      const std::string text =
+          std::to_string(key.first) + ">" + std::to_string(rank) + "#" + std::to_string(key.second);
+      JOB_EXPECT(send(fd, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()));
+      int no_delay = 0;
+      socklen_t length = sizeof no_delay;
+      JOB_EXPECT(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &no_delay, &length) == 0 && no_delay != 0);
+      JOB_EXPECT((fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
+    }
+    for (auto [key, fd] : self.seen.get(&Seen::outgoing)) {
+      pollfd entry{fd, POLLIN, 0};
+      JOB_EXPECT(poll(&entry, 1, 10'000) == 1);
+      char text[32] = {};
+      JOB_EXPECT(recv(fd, text, sizeof text - 1, 0) > 0);
+      JOB_EXPECT(text == std::to_string(rank) + ">" + std::to_string(key.first) + "#" + std::to_string(key.second));
+      int no_delay = 0;
+      socklen_t length = sizeof no_delay;
+      JOB_EXPECT(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &no_delay, &length) == 0 && no_delay != 0);
+      JOB_EXPECT((fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
+    }
+    JOB_CHECK(check_round(self.membership.get(), static_cast<uint32_t>(rank), 4, 1));
+    for (const auto& fds : {self.seen.get(&Seen::incoming), self.seen.get(&Seen::outgoing)})
+      for (auto [key, fd] : fds) close(fd);
+    return 0;
+  });
+}
+
+TEST(Stream, FailureNamesEveryAddress) {
+  expect_all_succeed(2, [](int rank, const trUniqueId& id) {
+    Rank self;
+    JOB_CHECK(self.start(rank, 2, id));
+    if (rank == 1) {
+      say("gone");
+      self.membership.reset();
+      _exit(0);
+    }
+    std::this_thread::sleep_for(milliseconds(500));
+    self.membership->open_stream(1, 0);
+    JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::stream_error).empty(); }));
+    const std::string text = self.seen.get(&Seen::stream_error);
+    say(text);
+    JOB_EXPECT(text.find("no connection to rank 1 (pid ") == 0);
+    JOB_EXPECT(text.find(" port ") != std::string::npos && text.find("Connection refused") != std::string::npos);
+    return 0;
+  });
+}
+
+// Ranks leave in any order and their processes end at once: nobody is reported as lost.
+TEST_P(Hosts, CleanEndsAreNoLosses) {
+  const int hosts = GetParam();
+  expect_all_succeed(12, [hosts](int rank, const trUniqueId& id) {
+    Rank self;
+    JOB_CHECK(self.start(rank, 12, id, hosts));
+    if (rank != 11) std::this_thread::sleep_for(milliseconds(rank * 37 % 12 * 30));
+    if (rank == 11) std::this_thread::sleep_for(milliseconds(1200));
+    JOB_EXPECT(self.seen.get(&Seen::lost).empty());
+    JOB_EXPECT(self.membership->silent().empty());
+    return 0;
+  });
+}
+
+TEST(Fork, AChildIsNoMember) {
+  expect_all_succeed(2, [](int rank, const trUniqueId& id) {
+    Rank self;
+    JOB_CHECK(self.start(rank, 2, id));
+    const pid_t child = fork();
+    if (child == 0) {
+      self.membership.reset();  // does nothing to the parent's
+      UniqueId other;
+      _exit(Membership::make_meeting_point(&other).ok() ? 0 : 1);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    JOB_EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    JOB_CHECK(check_round(self.membership.get(), static_cast<uint32_t>(rank), 2, 1));
+    JOB_EXPECT(self.seen.get(&Seen::lost).empty());
+    return 0;
+  });
+}
+
+}  // namespace
+}  // namespace treering::testing
