@@ -96,8 +96,18 @@ TEST_F(Fallback, WithoutCrossMemoryAttachSharedMemoryIsUsed) {
   for (int rank = 0; rank < 3; ++rank) EXPECT_TRUE(logged(processes.pid(rank), "by cma").empty());
 }
 
-TEST_F(Fallback, WithoutEitherTheErrorNamesBothRanksAndBothCauses) {
+TEST_F(Fallback, WithoutEitherTcpIsUsed) {
+  RankProcesses processes(3, [](int rank, const trUniqueId& id) {
+    if (!deny_system_calls({SYS_memfd_create, SYS_process_vm_readv})) return say("no seccomp filter"), 51;
+    return run_rank(rank, 3, id);
+  });
+  expect_success(&processes, 3);
+  for (int rank = 0; rank < 3; ++rank) EXPECT_FALSE(logged(processes.pid(rank), "by tcp").empty());
+}
+
+TEST_F(Fallback, WithoutAnyTheErrorNamesBothRanksAndTheCauses) {
   RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    setenv("TREERING_TRANSPORTS", "^tcp", 1);
     if (!deny_system_calls({SYS_memfd_create, SYS_process_vm_readv})) return say("no seccomp filter"), 51;
     trComm_t comm = nullptr;
     trResult_t result = trCommInitRank(&comm, 2, id, rank);

@@ -89,7 +89,7 @@ TEST_P(EveryAlgorithm, SumsOddCountsThroughTinySlots) {
           JobBuffers buffers(ranks, trUint32, count, in_place, &random_);
           auto inputs = buffers.inputs;
           auto expected = expected_sum(inputs, count);
-          Job job = buffers.job(count, trUint32, trSum);
+          LocalJob job = buffers.job(count, trUint32, trSum);
           job.chunk_bytes = random_() % 3 == 0 ? 512 : 0;
           executor.stream_from(random_() % 2 == 0 ? 4096 : SIZE_MAX);
           ASSERT_EQ(executor.run(*algorithm, job, pipeline, &random_), "") << what;
@@ -133,7 +133,7 @@ TEST_P(EveryAlgorithm, WidePartialsRoundOnce) {
         (in_place ? buffers.outputs : buffers.inputs)[rank] = convert(values);
       }
       Bytes expected = convert(sums);
-      Job job = buffers.job(kCount, type, trSum);
+      LocalJob job = buffers.job(kCount, type, trSum);
       ASSERT_EQ(executor.run(*algorithm, job, 2, &random_), "") << "seed " << seed_;
       for (uint32_t rank = 0; rank < ranks; ++rank)
         ASSERT_EQ(std::memcmp(buffers.outputs[rank].data(), expected.data(), kCount * 2), 0)
@@ -200,7 +200,7 @@ TEST(Execution, LongSpansFitSmallSlots) {
       constexpr size_t kCount = 9001;
       JobBuffers buffers(64, type, kCount, false, &random);
       JobBuffers again = buffers;
-      Job job = buffers.job(kCount, type, trMax), same = again.job(kCount, type, trMax);
+      LocalJob job = buffers.job(kCount, type, trMax), same = again.job(kCount, type, trMax);
       const Algorithm* two_shot = nullptr;
       ASSERT_TRUE(find_algorithm(Collective::kAllReduce, "two-shot", &two_shot).ok());
       ASSERT_EQ(executor.run(*algorithm, job, 1, &random), "") << "seed " << seed;
@@ -215,7 +215,7 @@ TEST(Execution, ADifferentSignatureIsAFailureThatNamesThePeer) {
   for (size_t count : {size_t{4}, size_t{5000}}) {
     LocalRanks executor(2, 1, 4096, false);
     JobBuffers buffers(2, trUint32, count, false, &random);
-    Job job = buffers.job(count, trUint32, trSum);
+    LocalJob job = buffers.job(count, trUint32, trSum);
     const Algorithm* algorithm = nullptr;
     ASSERT_TRUE(find_algorithm(Collective::kAllReduce, "two-shot", &algorithm).ok());
     Program programs[2];
@@ -236,7 +236,7 @@ TEST(Execution, ABlockedRankNamesWhomItWaitsFor) {
   std::mt19937_64 random(1);
   LocalRanks executor(4, 1, 4096, false);
   JobBuffers buffers(4, trUint32, 100, false, &random);
-  Job job = buffers.job(100, trUint32, trSum);
+  LocalJob job = buffers.job(100, trUint32, trSum);
   const Algorithm* ring = nullptr;
   ASSERT_TRUE(find_algorithm(Collective::kAllReduce, "ring", &ring).ok());
   Program program;

@@ -47,7 +47,7 @@ class MailboxRanks : public ::testing::TestWithParam<uint32_t> {
 };
 
 // One message after the other on all ranks; a rank may be one message ahead of the others, as in life.
-void run_mailbox(Boxes* boxes, uint32_t ranks, std::vector<JobBuffers>* buffers, const std::vector<Job>& jobs,
+void run_mailbox(Boxes* boxes, uint32_t ranks, std::vector<JobBuffers>* buffers, const std::vector<LocalJob>& jobs,
                  std::mt19937_64* random) {
   std::vector<size_t> at(ranks, 0);
   std::vector<bool> begun(ranks, false);
@@ -55,7 +55,7 @@ void run_mailbox(Boxes* boxes, uint32_t ranks, std::vector<JobBuffers>* buffers,
   while (finished < ranks) {
     auto rank = static_cast<uint32_t>((*random)() % ranks);
     if (at[rank] == jobs.size()) continue;
-    const Job& job = jobs[at[rank]];
+    const LocalJob& job = jobs[at[rank]];
     auto signature = static_cast<uint32_t>(at[rank] * 31 + 5);
     if (!begun[rank]) (*boxes)[rank].start(signature, job.inputs[rank], job.count * find_type(job.type)->size);
     begun[rank] = true;
@@ -79,7 +79,7 @@ TEST_P(MailboxRanks, EqualsOneShotForEveryTypeOpAndSize) {
   Boxes boxes(ranks);
   for (const DataTypeInfo& type : kDataTypes) {
     std::vector<JobBuffers> by_mailbox, by_executor;
-    std::vector<Job> jobs;
+    std::vector<LocalJob> jobs;
     for (const OpInfo& op : kOps)
       for (size_t bytes : kByteSizes) {
         if (!supports(type, op)) continue;
@@ -89,7 +89,7 @@ TEST_P(MailboxRanks, EqualsOneShotForEveryTypeOpAndSize) {
         jobs.push_back({count, type.type, op.op, {}, {}, 0});
       }
     for (size_t i = 0; i < jobs.size(); ++i) {
-      Job job = by_executor[i].job(jobs[i].count, jobs[i].type, jobs[i].op);
+      LocalJob job = by_executor[i].job(jobs[i].count, jobs[i].type, jobs[i].op);
       ASSERT_EQ(executor.run(*one_shot, job, 1, &random_), "") << type.name << " seed " << seed_;
       jobs[i] = by_mailbox[i].job(jobs[i].count, jobs[i].type, jobs[i].op);
     }
