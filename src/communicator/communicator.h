@@ -108,6 +108,8 @@ class Communicator {
 
   // This rank's GPU, or nullptr.
   DeviceRank* device() const { return device_.get(); }
+  // Whether any rank has one.
+  bool any_device() const { return any_device_; }
 
   // Operations that wait in streams (engine.h).
   TaskQueue queue;
@@ -160,6 +162,7 @@ class Communicator {
   uint32_t spins_ = 0;
   Status failure_;
   std::unique_ptr<DeviceRank> device_;
+  bool any_device_ = false;
 };
 
 }  // namespace treering

@@ -8,6 +8,7 @@
 
 #include "communicator/communicator.h"
 #include "communicator/device_monitor.h"
+#include "core/device_protocols.h"
 #include "core/log.h"
 #include "core/types.h"
 #include "executor/cuda/bind.h"
@@ -39,6 +40,11 @@ uint32_t threads_for(size_t bytes_of_block) {
   const auto units = static_cast<uint32_t>(std::min<size_t>(bytes_of_block / 16 + 1, kMostThreads));
   return std::clamp((units + 31) / 32 * 32, 64u, kMostThreads);
 }
+
+// Options name protocols by bits in the order of the enumeration.
+constexpr uint32_t bit(cuda::DeviceProtocol protocol) { return 1u << static_cast<uint32_t>(protocol); }
+static_assert(bit(cuda::DeviceProtocol::kLl) == kAllowLl && bit(cuda::DeviceProtocol::kLl128) == kAllowLl128 &&
+              bit(cuda::DeviceProtocol::kSimple) == kAllowSimple);
 
 }  // namespace
 
@@ -112,10 +118,21 @@ const cuda::DeviceChoice& DeviceKernels::choose(const Operation& operation, size
   question.keeps_lines = links_->keep_lines();
   question.rank_ordered = communicator_->config().deterministic;
   question.forced = forced_algorithm(communicator_->config().algorithm, operation.collective);
-  choice = cuda::choose_for_device(question);
-  if (choice.algorithm != nullptr) return choice;
-  question.forced = nullptr;  // what was forced cannot do it: as on the host, the choice is free then
-  return choice = cuda::choose_for_device(question);
+  const uint32_t allowed =
+      allowed_protocols(communicator_->config().device_protocol, info_of(operation.collective).name);
+  // What was forced may not be able to do it: as on the host, the choice is free then.
+  for (const Algorithm* forced : {question.forced, static_cast<const Algorithm*>(nullptr)})
+    for (uint32_t protocols : {allowed, uint32_t{kAllowSimple}}) {
+      if (choice.algorithm != nullptr) break;
+      question.forced = forced;
+      question.protocols = protocols;
+      choice = cuda::choose_for_device(question);
+    }
+  if (communicator_->rank() == 0 && choice.algorithm != nullptr && log_enabled(LogLevel::kInfo))
+    log_line(LogLevel::kInfo, fmt::format("GPUs: {} of up to {} bytes: {} ({}), {} block(s), {:.2f} us predicted",
+                                          info_of(operation.collective).name, band, choice.algorithm->name,
+                                          cuda::protocol_name(choice.protocol), choice.channels, choice.predicted_us));
+  return choice;
 }
 
 Status DeviceKernels::compile(const cuda::DeviceChoice& choice, uint32_t root, Compiled** result) {

@@ -29,6 +29,8 @@ struct Config {
   int link_mbps = 0;            // 0 = sends are not paced
   int device = -1;              // the rank's GPU; -1 = none
   int device_blocks = 0;        // blocks of a kernel at most; 0 = chosen
+  int device_piece_bytes = 4 << 20;
+  std::string device_protocol;  // empty = all
 };
 
 struct OptionRow {

@@ -27,6 +27,18 @@ void destroy_cpu_graph(CpuGraph* graph);
 // Kernels launched so far, by all devices.
 uint64_t cpu_launches();
 
+// Pinned memory at the moment, and the most since the last call of reset_cpu_pinned_peak().
+size_t cpu_pinned_bytes();
+size_t cpu_pinned_peak();
+void reset_cpu_pinned_peak();
+
+// What the link between devices is like, as copies from one to another see it.
+struct CpuLink {
+  double gbps = 0;     // 0: as fast as memory
+  bool drops = false;  // nothing that is written arrives
+};
+void set_cpu_link(const CpuLink& link);
+
 // The device that a new communicator or allocation of the calling thread is for.
 void set_cpu_device(int device);
 

@@ -26,6 +26,10 @@ bool fits(const DeviceQuestion& question, const Algorithm& algorithm) {
 
 }  // namespace
 
+const char* protocol_name(DeviceProtocol protocol) {
+  return protocol == DeviceProtocol::kLl ? "ll" : protocol == DeviceProtocol::kLl128 ? "ll128" : "simple";
+}
+
 DeviceChoice choose_for_device(const DeviceQuestion& question) {
   DeviceChoice best;
   for (const Algorithm* algorithm : algorithms_of(question.collective)) {
@@ -36,6 +40,7 @@ DeviceChoice choose_for_device(const DeviceQuestion& question) {
           {.ranks = question.ranks, .bytes = static_cast<double>(question.bytes), .pipeline_chunks = depth});
       for (const ProtocolCost& cost : kCosts) {
         if (cost.protocol == DeviceProtocol::kLl128 && !question.keeps_lines) continue;
+        if ((question.protocols >> static_cast<uint32_t>(cost.protocol) & 1) == 0) continue;
         for (uint32_t channels = 1; channels <= question.most_channels; channels *= 2) {
           const size_t chunk =
               largest_device_chunk(cost.protocol, question.slot_bytes, work.max_span, question.element_bytes);

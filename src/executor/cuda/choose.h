@@ -28,9 +28,13 @@ struct DeviceQuestion {
   size_t slot_bytes = 0;
   uint32_t most_channels = 1;
   bool keeps_lines = true;            // LL128 may be used
+  uint32_t protocols = ~0u;           // a bit for each DeviceProtocol that may be used
   bool rank_ordered = false;          // fixed order of the operands
   const Algorithm* forced = nullptr;  // nullptr: free choice
 };
+
+// "ll", "ll128", "simple".
+const char* protocol_name(DeviceProtocol protocol);
 
 // `algorithm` is nullptr when none fits.
 DeviceChoice choose_for_device(const DeviceQuestion& question);
