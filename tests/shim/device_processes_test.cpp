@@ -50,5 +50,31 @@ TEST(ShimOnDevicesOfProcesses, ExchangeAndNoticeADeath) {
   }
 }
 
+// Where handles of memory do not work, as in containers: it is shared by descriptors, and kernels run as before.
+TEST(ShimOnDevicesOfProcesses, ShareByDescriptors) {
+  RankProcesses ranks(kRanks, [](int rank, const trUniqueId& id) -> int {
+    set_cpu_link({.without_handles = true});
+    set_cpu_device(rank);
+    ncclComm_t comm = nullptr;
+    NCCL_CHECK(ncclCommInitRank(&comm, kRanks, as_nccl(id), rank));
+    RANK_EXPECT(cpu_shareable_allocations() == 1);
+    DeviceStream stream = create_cpu_stream(rank);
+    void* memory = nullptr;
+    NCCL_CHECK(ncclMemAlloc(&memory, 1000 * sizeof(int)));
+    auto* data = static_cast<int*>(memory);
+    for (int i = 0; i < 1000; ++i) data[i] = rank + i;
+    NCCL_CHECK(ncclAllReduce(data, data, 1000, ncclInt32, ncclSum, comm, as_cuda(stream)));
+    synchronize_cpu_stream(stream);
+    RANK_EXPECT(cpu_launches() == 1);
+    for (int i = 0; i < 1000; ++i) RANK_EXPECT(data[i] == 3 + 3 * i);
+    NCCL_CHECK(ncclCommDestroy(comm));
+    return 0;
+  });
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const RankResult result = ranks.wait(rank);
+    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ": " << result.output;
+  }
+}
+
 }  // namespace
 }  // namespace treering::testing
