@@ -80,6 +80,11 @@ class Communicator {
   const Choice& choose(Collective collective, size_t bytes) {
     return schedules_->choose(collective, bytes, config_.deterministic ? kRankOrdered : 0u);
   }
+  // A message from one rank to another.
+  double predict_transfer(size_t bytes) const {
+    const Machine& machine = schedules_->machine();
+    return machine.alpha_us + static_cast<double>(bytes) / (1e3 * machine.exchange_gbps);
+  }
   // For what the library itself must know of all ranks; blocks.
   Status allgather_bytes(const void* own, size_t bytes, std::byte* all);
   // The lanes of transfers that are to run at once. A rank's transfers with itself must match.

@@ -86,12 +86,24 @@ DeviceKernels::~DeviceKernels() {
   if (status_ != nullptr) (void)device_->free_host(status_);
 }
 
-bool DeviceKernels::takes(const Operation& operation) const {
+bool DeviceKernels::takes(const Operation& operation) {
   if (operation.pairs) return true;
   const bool user = operation.reduction != nullptr && operation.reduction->function != nullptr;
   const bool wide = communicator_->config().wide_partials && find_type(operation.type)->narrow_float;
-  return !user && !wide && operation.blocks == nullptr && operation.pieces == nullptr &&
-         operation.compression == nullptr && operation.collective != Collective::kBarrier;
+  if (user || wide || operation.blocks != nullptr || operation.pieces != nullptr || operation.compression != nullptr ||
+      operation.collective == Collective::kBarrier)
+    return false;
+  const size_t size = find_type(operation.type)->size;
+  return !choose(operation.collective, operation.elements(communicator_->ranks()) * size,
+                 info_of(operation.collective).reduces ? size : 1)
+              .staged;
+}
+
+bool DeviceKernels::predict(Collective collective, size_t bytes, size_t element_bytes, cuda::DeviceChoice* choice) {
+  if (collective == Collective::kBarrier) return false;
+  const Chosen& chosen = choose(collective, bytes, info_of(collective).reduces ? element_bytes : 1);
+  *choice = chosen.choice;
+  return !chosen.staged && choice->algorithm != nullptr;
 }
 
 Status DeviceKernels::launch(const Operation& operation, DeviceStream stream) {
@@ -109,30 +121,44 @@ Status DeviceKernels::launch(const Operation& operation, DeviceStream stream) {
   return launch_collective(operation, stream, &call);
 }
 
-const cuda::DeviceChoice& DeviceKernels::choose(const Operation& operation, size_t bytes, size_t element_bytes) {
+const DeviceKernels::Chosen& DeviceKernels::choose(Collective collective, size_t bytes, size_t element_bytes) {
   const size_t band = std::bit_ceil(std::max<size_t>(bytes, 1));
-  cuda::DeviceChoice& choice = choices_[{operation.collective, band, element_bytes}];
-  if (choice.algorithm != nullptr) return choice;
-  cuda::DeviceQuestion question{operation.collective, communicator_->ranks(),  band,
-                                element_bytes,        DeviceLinks::kSlotBytes, links_->channels()};
+  Chosen& chosen = choices_[{collective, band, element_bytes}];
+  cuda::DeviceChoice& choice = chosen.choice;
+  if (choice.algorithm != nullptr) return chosen;
+  const Config& config = communicator_->config();
+  const char* name = info_of(collective).name;
+  cuda::DeviceQuestion question{collective,    communicator_->ranks(),  band,
+                                element_bytes, DeviceLinks::kSlotBytes, links_->channels()};
   question.keeps_lines = links_->keep_lines();
-  question.rank_ordered = communicator_->config().deterministic;
-  question.forced = forced_algorithm(communicator_->config().algorithm, operation.collective);
-  const uint32_t allowed =
-      allowed_protocols(communicator_->config().device_protocol, info_of(operation.collective).name);
+  question.rank_ordered = config.deterministic;
+  question.link = links_->link();
   // What was forced may not be able to do it: as on the host, the choice is free then.
-  for (const Algorithm* forced : {question.forced, static_cast<const Algorithm*>(nullptr)})
-    for (uint32_t protocols : {allowed, uint32_t{kAllowSimple}}) {
+  for (const Algorithm* forced :
+       {forced_algorithm(config.algorithm, collective), static_cast<const Algorithm*>(nullptr)})
+    for (uint32_t protocols : {allowed_protocols(config.device_protocol, name), uint32_t{kAllowSimple}}) {
       if (choice.algorithm != nullptr) break;
       question.forced = forced;
       question.protocols = protocols;
       choice = cuda::choose_for_device(question);
     }
-  if (communicator_->rank() == 0 && choice.algorithm != nullptr && log_enabled(LogLevel::kInfo))
-    log_line(LogLevel::kInfo, fmt::format("GPUs: {} of up to {} bytes: {} ({}), {} block(s), {:.2f} us predicted",
-                                          info_of(operation.collective).name, band, choice.algorithm->name,
-                                          cuda::protocol_name(choice.protocol), choice.channels, choice.predicted_us));
-  return choice;
+  if (choice.algorithm == nullptr) return chosen;
+  chosen.staged = is_staged_better(collective, band, choice.predicted_us);
+  if (communicator_->rank() == 0 && log_enabled(LogLevel::kInfo))
+    log_line(LogLevel::kInfo,
+             fmt::format("GPUs: {} of up to {} bytes: {} ({}), {} block(s), {:.2f} us predicted{}", name, band,
+                         choice.algorithm->name, cuda::protocol_name(choice.protocol), choice.channels,
+                         choice.predicted_us, chosen.staged ? "; staged in host memory, which takes less" : ""));
+  return chosen;
+}
+
+bool DeviceKernels::is_staged_better(Collective collective, size_t bytes, double kernel_us) const {
+  const Config& config = communicator_->config();
+  if (!config.algorithm.empty() || !config.device_protocol.empty()) return false;  // somebody knows what they want
+  const double host_us = communicator_->choose(collective, bytes).candidate.predicted_us;
+  const cuda::StagedQuestion staged{bytes, static_cast<size_t>(config.device_piece_bytes), links_->host_gbps(),
+                                    host_us};
+  return cuda::is_staged_better(links_->link(), kernel_us, cuda::staged_us(staged));
 }
 
 Status DeviceKernels::compile(const cuda::DeviceChoice& choice, uint32_t root, Compiled** result) {
@@ -177,7 +203,7 @@ Status DeviceKernels::resolve(const Operation& operation, Resolved* resolved) {
   resolved->element_bytes = info.reduces ? size : 1;
   resolved->type = !info.reduces || operation.type == trBool ? trUint8 : operation.type;
   const uint32_t ranks = communicator_->ranks();
-  resolved->choice = &choose(operation, operation.elements(ranks) * size, resolved->element_bytes);
+  resolved->choice = &choose(operation.collective, operation.elements(ranks) * size, resolved->element_bytes).choice;
   if (resolved->choice->algorithm == nullptr)
     return {trInternalError, fmt::format("no algorithm of {} fits {} GPUs", info.name, ranks)};
   return compile(*resolved->choice, info.rooted ? operation.root : 0, &resolved->compiled);

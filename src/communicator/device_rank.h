@@ -29,6 +29,8 @@ class DeviceRank {
 
   // Whether the operation runs as a kernel; the same on all ranks.
   bool runs_kernel(const Operation& operation) const;
+  // nullptr where everything is staged.
+  DeviceKernels* kernels() const { return kernels_.get(); }
 
   // To be called for all operations that start together, of all ranks of a thread, before the first is enqueued.
   Status prepare(const Operation& operation);

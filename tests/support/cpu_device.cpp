@@ -98,7 +98,7 @@ struct Mapping {
   int ordinal = -1;  // -1: imported, or memory of the host
   size_t bytes = 0;
   int descriptor = -1;
-  bool imported = false;
+  bool imported = false, shareable = false;
 };
 std::mutex memory_mutex;
 std::map<uintptr_t, Mapping>& mappings() {
@@ -110,7 +110,8 @@ std::atomic<uint64_t> launches{0};
 
 std::atomic<size_t> pinned{0}, pinned_peak{0};
 std::atomic<double> link_gbps{0};
-std::atomic<bool> link_drops{false};
+std::atomic<bool> link_drops{false}, link_without_handles{false};
+std::atomic<int> shareable{0};
 
 Status failed(const char* call) { return {trDeviceError, std::string(call) + ": " + std::strerror(errno)}; }
 
@@ -119,7 +120,7 @@ Status map_memory(int descriptor, size_t bytes, int ordinal, void** address) {
                       descriptor, 0);
   if (mapped == MAP_FAILED) return failed("mmap");
   std::lock_guard lock(memory_mutex);
-  mappings()[reinterpret_cast<uintptr_t>(mapped)] = {ordinal, bytes, descriptor, false};
+  mappings()[reinterpret_cast<uintptr_t>(mapped)] = {ordinal, bytes, descriptor};
   *address = mapped;
   return {};
 }
@@ -154,11 +155,19 @@ class CpuDevice : public Device {
     if (descriptor < 0 || ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) return failed("memfd_create");
     return map_memory(descriptor, bytes, info_.ordinal, address);
   }
+  Status allocate_shareable(size_t bytes, void** address) override {
+    TR_RETURN_IF_ERROR(allocate(bytes, address));
+    std::lock_guard lock(memory_mutex);
+    mappings()[reinterpret_cast<uintptr_t>(*address)].shareable = true;
+    ++shareable;
+    return {};
+  }
   Status free(void* address) override { return unmap_memory(address); }
   Status export_memory(void* address, DeviceHandle* handle) override {
     std::lock_guard lock(memory_mutex);
     auto found = mappings().find(reinterpret_cast<uintptr_t>(address));
     if (found == mappings().end()) return {trDeviceError, "not an allocation"};
+    if (link_without_handles && !found->second.shareable) return {trDeviceError, "handles are not supported"};
     const Handle made{getpid(), found->second.descriptor, found->second.bytes};
     std::memcpy(handle->bytes.data(), &made, sizeof made);
     return {};
@@ -226,7 +235,8 @@ class CpuDevice : public Device {
   Status copy(void* to, const void* from, size_t bytes, DeviceStream stream) override {
     const bool to_other = is_of_other_device(to), over_link = to_other || is_of_other_device(from);
     give(stream, [=] {
-      if (over_link && link_gbps > 0)
+      // Sleeps take 50 us and more: what is faster is not slowed down.
+      if (over_link && link_gbps > 0 && bytes / link_gbps > 1e5)
         std::this_thread::sleep_for(std::chrono::nanoseconds(static_cast<int64_t>(bytes / link_gbps)));
       if (!to_other || !link_drops) std::memmove(to, from, bytes);
     });
@@ -328,7 +338,9 @@ TR_EXPORT void reset_cpu_pinned_peak() { pinned_peak.store(pinned.load()); }
 TR_EXPORT void set_cpu_link(const CpuLink& link) {
   link_gbps = link.gbps;
   link_drops = link.drops;
+  link_without_handles = link.without_handles;
 }
+TR_EXPORT int cpu_shareable_allocations() { return shareable.load(); }
 TR_EXPORT void set_cpu_device(int device) { current_device = device; }
 
 }  // namespace treering::testing
