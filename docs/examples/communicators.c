@@ -11,6 +11,8 @@ static void explain(trComm_t comm) {
   free(text);
   trSelection_t selection;
   CHECK(trGetSelection(comm, trCollBroadcast, NULL, NULL, 1 << 20, trFloat32, &selection));
+  double microseconds = 0;
+  CHECK(trPredictTransfer(comm, 1 << 20, &microseconds));
   printf("broadcast of 1 MiB: %s, %d channels\n", selection.algorithm, selection.channels);
 }
 

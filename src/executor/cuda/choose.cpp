@@ -21,7 +21,7 @@ constexpr ProtocolCost kCosts[] = {{DeviceProtocol::kLl, 0.7, 1, 10, 0.5},
 // Where nothing was measured: a link like NVLink, which blocks do not fill.
 constexpr LinkFigures kAssumedLink{false, 0.3, 1e6};
 constexpr double kStagedOverheadUs = 30;  // an assumption: host functions, waits for values, the engine's thread
-constexpr double kMargin = 2;
+constexpr double kMargin = 3;
 
 double hop_us(const ProtocolCost& cost, const LinkFigures& link) { return cost.gpu_us + cost.trips * link.latency_us; }
 double gbps(const ProtocolCost& cost, const LinkFigures& link, uint32_t channels) {

@@ -47,8 +47,8 @@ TEST(ChooseForDevice, TheHostIsBetterOnlyByFarAndWhereMeasured) {
   EXPECT_GT(staged, 5000);
   EXPECT_LT(staged, 5000 + 2 * 64 * 1048.576 / 20) << "the steps of pieces overlap";
   EXPECT_FALSE(is_staged_better({}, 1e6, staged));
-  EXPECT_FALSE(is_staged_better({true, 1, 1}, staged * 1.5, staged));
-  EXPECT_TRUE(is_staged_better({true, 1, 1}, staged * 2.5, staged));
+  EXPECT_FALSE(is_staged_better({true, 1, 1}, staged * 2.5, staged));
+  EXPECT_TRUE(is_staged_better({true, 1, 1}, staged * 3.5, staged));
 }
 
 TEST(ChooseForDevice, TransfersTakeTheLinksTime) {
