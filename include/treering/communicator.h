@@ -119,15 +119,24 @@ TR_API trResult_t trExplain(trComm_t comm, trCollective_t collective, size_t byt
 /** What a collective of a given size does on a communicator (trGetSelection()). */
 typedef struct {
   char algorithm[32];  /**< "ring", "two-shot", ... */
-  char protocol[32];   /**< "mailbox", "staged", "direct" */
-  int channels;        /**< independent pipelines */
+  char protocol[32];   /**< "mailbox", "staged", "direct"; of kernels "ll", "ll128", "simple" */
+  int channels;        /**< independent pipelines; of kernels blocks */
   size_t chunk_bytes;  /**< largest message */
   double predicted_us; /**< by the cost model */
 } trSelection_t;
 
-/** The choice that trExplain() puts in words, for tools: sendbuf and recvbuf may be NULL (ordinary memory). */
+/**
+ * The choice that trExplain() puts in words, for tools: sendbuf and recvbuf may be NULL (ordinary memory). Where GPUs run
+ * the collective by kernels, and sendbuf is not memory of the host, it is theirs.
+ */
 TR_API trResult_t trGetSelection(trComm_t comm, trCollective_t collective, const void* sendbuf, const void* recvbuf,
                                  size_t bytes, trDataType_t datatype, trSelection_t* selection);
+
+/**
+ * The time, by the cost model, of a transfer of `bytes` from one rank to another (trSend(), trRecv()), by kernels where the
+ * GPUs of the communicator exchange by them.
+ */
+TR_API trResult_t trPredictTransfer(trComm_t comm, size_t bytes, double* microseconds);
 /** @} */
 
 /** @name Shapes @{ */

@@ -64,6 +64,23 @@ Status check_question(const char* function, trCollective_t collective, trDataTyp
   return {};
 }
 
+// What kernels do, where they would run this; else false.
+bool select_of_kernels(const Communicator& communicator, Collective collective, const void* buffer, size_t bytes,
+                       trDataType_t type, trSelection_t* selection) {
+  DeviceRank* device = communicator.device();
+  if (device == nullptr || device->kernels() == nullptr) return false;
+  if (buffer != nullptr && !DeviceRank::is_memory_of_device(buffer)) return false;
+  cuda::DeviceChoice choice;
+  if (!device->kernels()->predict(collective, bytes, find_type(type)->size, &choice)) return false;
+  *selection = {};
+  copy_text(selection->algorithm, sizeof selection->algorithm, choice.algorithm->name);
+  copy_text(selection->protocol, sizeof selection->protocol, cuda::protocol_name(choice.protocol));
+  selection->channels = static_cast<int>(choice.channels);
+  selection->chunk_bytes = DeviceLinks::kSlotBytes;
+  selection->predicted_us = choice.predicted_us;
+  return true;
+}
+
 }  // namespace
 
 extern "C" {
@@ -249,6 +266,8 @@ trResult_t trGetSelection(trComm_t comm, trCollective_t collective, const void* 
     TR_RETURN_IF_ERROR(check_question("trGetSelection", collective, datatype));
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(lease.acquire(comm));
+    if (select_of_kernels(*lease.get(), static_cast<Collective>(collective), sendbuf, bytes, datatype, selection))
+      return {};
     const Choice& choice = lease->choose(static_cast<Collective>(collective), bytes);
     bool direct = sendbuf != nullptr && recvbuf != nullptr && lease->is_direct(sendbuf, recvbuf, bytes);
     *selection = {};
@@ -260,6 +279,17 @@ trResult_t trGetSelection(trComm_t comm, trCollective_t collective, const void* 
     selection->channels = static_cast<int>(choice.candidate.channels);
     selection->chunk_bytes = choice.candidate.chunk_bytes;
     selection->predicted_us = choice.candidate.predicted_us;
+    return {};
+  });
+}
+
+trResult_t trPredictTransfer(trComm_t comm, size_t bytes, double* microseconds) {
+  return guarded(find_slot(comm), [&]() -> Status {
+    if (microseconds == nullptr) return null_argument("trPredictTransfer", "microseconds");
+    CommunicatorLease lease;
+    TR_RETURN_IF_ERROR(lease.acquire(comm));
+    const bool kernels = lease->device() != nullptr && lease->device()->kernels() != nullptr;
+    *microseconds = kernels ? lease->device()->kernels()->predict_transfer(bytes) : lease->predict_transfer(bytes);
     return {};
   });
 }

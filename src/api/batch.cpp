@@ -1,10 +1,26 @@
 #include "api/batch.h"
 
-#include "communicator/device_rank.h"
-
 #include <algorithm>
 
+#include "communicator/device_rank.h"
+#include "communicator/pieces.h"
+
 namespace treering {
+
+namespace {
+
+Status split(const Communicator& communicator, std::vector<Operation>* operations) {
+  std::vector<Operation> pieces;
+  for (const Operation& operation : *operations)
+    TR_RETURN_IF_ERROR(for_each_piece(communicator, operation, [&](const Operation& piece) {
+      pieces.push_back(piece);
+      return Status();
+    }));
+  *operations = std::move(pieces);
+  return {};
+}
+
+}  // namespace
 
 Batch::Entry& Batch::entry(trComm_t comm, StreamId stream) {
   for (auto& entry : entries_)
@@ -20,7 +36,10 @@ Status Batch::prepare(bool kept) {
     TR_RETURN_IF_ERROR(entry->lease.acquire(entry->comm));
     Communicator& communicator = *entry->lease.get();
     const bool on_device = is_device_stream(entry->stream);
-    if (!on_device)
+    // With GPUs among the ranks: what other ranks stage is not fused there.
+    if (!on_device && communicator.any_device())
+      TR_RETURN_IF_ERROR(split(communicator, &entry->operations));
+    else if (!on_device)
       fuse(&entry->operations, static_cast<size_t>(communicator.config().fusion_bytes),
            static_cast<size_t>(communicator.config().fusion_alignment));
     if (!entry->transfers.empty()) {

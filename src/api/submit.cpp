@@ -1,5 +1,6 @@
 #include "api/common.h"
 #include "communicator/device_rank.h"
+#include "communicator/pieces.h"
 
 namespace treering {
 namespace {
@@ -18,14 +19,16 @@ trResult_t submitted(CommunicatorLease& lease, Body body) {
 
 Status run(CommunicatorLease& lease, const Operation& operation) {
   if (lease->queued.load(std::memory_order_relaxed) != 0) Engine::instance().wait_idle(lease.get());
-  return lease->run(operation);
+  return for_each_piece(*lease.get(), operation, [&](const Operation& piece) { return lease->run(piece); });
 }
 
 Status start(CommunicatorLease& lease, Operation operation, StreamId stream) {
   if (is_device_stream(stream)) return start_on_device(*lease.get(), std::move(operation), stream);
   if (stream != 0) {
     TR_RETURN_IF_ERROR(lease->failure());
-    return Engine::instance().enqueue(stream, lease.get(), std::move(operation));
+    return for_each_piece(*lease.get(), operation, [&](const Operation& piece) {
+      return Engine::instance().enqueue(stream, lease.get(), piece);
+    });
   }
   return run(lease, operation);
 }

@@ -21,7 +21,7 @@ uint32_t signature_of(const Operation& operation, uint64_t number) {
   uint64_t hash = number * 0x9E3779B97F4A7C15u + (operation.pairs || operation.blocks != nullptr ? 0 : operation.count);
   hash = (hash ^ hash >> 29) * 0xBF58476D1CE4E5B9u + (static_cast<uint64_t>(operation.type) << 8) + op +
          (static_cast<uint64_t>(operation.collective) << 16) + (static_cast<uint64_t>(operation.root) << 24) +
-         (operation.pieces != nullptr ? 0x80000000u : 0);
+         (operation.is_piece ? 0x40000000u : operation.pieces != nullptr ? 0x80000000u : 0);
   if (operation.blocks != nullptr)
     for (size_t count : operation.blocks->counts) hash = (hash ^ hash >> 31) * 0x94D049BB133111EBu + count;
   if (operation.compression != nullptr) hash += uint64_t{operation.compression->wire} << 40;
@@ -189,7 +189,8 @@ Status Communicator::begin(const Operation& operation) {
     if (operation.compression != nullptr) constraints |= kComputedOnce;
     const size_t bytes = operation.elements(context_.ranks) * call_.type_size;
     const Choice& choice = schedules_->choose(operation.collective, bytes, constraints);
-    bool tiny = choice.mailbox && call_.scale == nullptr && operation.pieces == nullptr;
+    // Of a piece's ranks some have their buffers in one piece, others not.
+    bool tiny = choice.mailbox && call_.scale == nullptr && operation.pieces == nullptr && !operation.is_piece;
     in_letters_ = tiny && choice.candidate.algorithm->computed_once;
     if (in_letters_ && call_.layout.largest_part() * call_.type_size > most_letter_bytes()) in_letters_ = tiny = false;
     in_mailbox_ = tiny && !in_letters_;

@@ -12,6 +12,7 @@ namespace treering {
 
 Status Communicator::attach_device() {
   const bool any = std::any_of(cards_.begin(), cards_.end(), [](const RankCard& card) { return card.device >= 0; });
+  any_device_ = any;
   return any ? DeviceRank::create(this, config_.device, &device_) : Status();
 }
 

@@ -82,6 +82,11 @@ class Communicator : private TcpLinkMaker {
   const Choice& choose(Collective collective, size_t bytes) {
     return schedules_->choose(collective, bytes, config_.deterministic ? kRankOrdered : 0u);
   }
+  // A message from one rank to another.
+  double predict_transfer(size_t bytes) const {
+    const Machine& machine = schedules_->machine();
+    return machine.alpha_us + static_cast<double>(bytes) / (1e3 * machine.exchange_gbps);
+  }
   // For what the library itself must know of all ranks; blocks.
   Status allgather_bytes(const void* own, size_t bytes, std::byte* all);
   // The lanes of transfers that are to run at once. A rank's transfers with itself must match.
@@ -110,6 +115,8 @@ class Communicator : private TcpLinkMaker {
 
   // This rank's GPU, or nullptr.
   DeviceRank* device() const { return device_.get(); }
+  // Whether any rank has one.
+  bool any_device() const { return any_device_; }
 
   // Operations that wait in streams (engine.h).
   TaskQueue queue;
@@ -167,6 +174,7 @@ class Communicator : private TcpLinkMaker {
   uint32_t spins_ = 0;
   Status failure_;
   std::unique_ptr<DeviceRank> device_;
+  bool any_device_ = false;
   std::unique_ptr<TcpStreams> streams_;
   // Only while not all ranks share memory. The last member: its events use the others.
   std::unique_ptr<Membership> membership_;

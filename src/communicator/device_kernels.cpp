@@ -16,7 +16,7 @@ namespace treering {
 namespace {
 
 constexpr std::chrono::seconds kPatience{10};
-constexpr size_t kMinSliceBytes = 32 << 10;  // of a channel: below it a call is one slice
+constexpr size_t kMinSliceBytes = 32 << 10;    // of a channel: below it a call is one slice
 constexpr uint32_t kMostThreads = 512;
 constexpr uint32_t kTransferSignature = 0x703270;
 constexpr uint32_t kSignatureMask = 0xffffff;
@@ -80,14 +80,6 @@ DeviceKernels::~DeviceKernels() {
   if (status_ != nullptr) (void)device_->free_host(status_);
 }
 
-bool DeviceKernels::takes(const Operation& operation) const {
-  if (operation.pairs) return true;
-  const bool user = operation.reduction != nullptr && operation.reduction->function != nullptr;
-  const bool wide = communicator_->config().wide_partials && find_type(operation.type)->narrow_float;
-  return !user && !wide && operation.blocks == nullptr && operation.pieces == nullptr &&
-         operation.compression == nullptr && operation.collective != Collective::kBarrier;
-}
-
 Status DeviceKernels::launch(const Operation& operation, DeviceStream stream) {
   cuda::DeviceCall call{};
   call.links = links_->table();
@@ -101,21 +93,6 @@ Status DeviceKernels::launch(const Operation& operation, DeviceStream stream) {
   call.number = device_->is_capturing(stream) ? 0 : number_;
   if (operation.pairs) return launch_transfers(operation, stream, &call);
   return launch_collective(operation, stream, &call);
-}
-
-const cuda::DeviceChoice& DeviceKernels::choose(const Operation& operation, size_t bytes, size_t element_bytes) {
-  const size_t band = std::bit_ceil(std::max<size_t>(bytes, 1));
-  cuda::DeviceChoice& choice = choices_[{operation.collective, band, element_bytes}];
-  if (choice.algorithm != nullptr) return choice;
-  cuda::DeviceQuestion question{operation.collective, communicator_->ranks(),  band,
-                                element_bytes,        DeviceLinks::kSlotBytes, links_->channels()};
-  question.keeps_lines = links_->keep_lines();
-  question.rank_ordered = communicator_->config().deterministic;
-  question.forced = forced_algorithm(communicator_->config().algorithm, operation.collective);
-  choice = cuda::choose_for_device(question);
-  if (choice.algorithm != nullptr) return choice;
-  question.forced = nullptr;  // what was forced cannot do it: as on the host, the choice is free then
-  return choice = cuda::choose_for_device(question);
 }
 
 Status DeviceKernels::compile(const cuda::DeviceChoice& choice, uint32_t root, Compiled** result) {
@@ -160,7 +137,7 @@ Status DeviceKernels::resolve(const Operation& operation, Resolved* resolved) {
   resolved->element_bytes = info.reduces ? size : 1;
   resolved->type = !info.reduces || operation.type == trBool ? trUint8 : operation.type;
   const uint32_t ranks = communicator_->ranks();
-  resolved->choice = &choose(operation, operation.elements(ranks) * size, resolved->element_bytes);
+  resolved->choice = &choose(operation.collective, operation.elements(ranks) * size, resolved->element_bytes).choice;
   if (resolved->choice->algorithm == nullptr)
     return {trInternalError, fmt::format("no algorithm of {} fits {} GPUs", info.name, ranks)};
   return compile(*resolved->choice, info.rooted ? operation.root : 0, &resolved->compiled);

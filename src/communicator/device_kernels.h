@@ -30,8 +30,12 @@ class DeviceKernels {
   DeviceKernels(const DeviceKernels&) = delete;
   DeviceKernels& operator=(const DeviceKernels&) = delete;
 
-  // Whether the operation runs as a kernel; the same on all ranks.
-  bool takes(const Operation& operation) const;
+  // Whether the operation runs as a kernel; the same on all ranks. Sends and receives always do: their sizes are known to
+  // two ranks alone.
+  bool takes(const Operation& operation);
+  // What a collective without further ado does; false where it is staged.
+  bool predict(Collective collective, size_t bytes, size_t element_bytes, cuda::DeviceChoice* choice);
+  double predict_transfer(size_t bytes) const { return cuda::transfer_us(links_->link(), bytes, links_->channels()); }
   // Everything that a launch needs and that may wait for the device: before kernels run that wait for this rank.
   Status prepare(const Operation& operation);
   Status launch(const Operation& operation, DeviceStream stream);
@@ -65,7 +69,12 @@ class DeviceKernels {
   Status launch_transfers(const Operation& operation, DeviceStream stream, cuda::DeviceCall* call);
   Status start(const cuda::DeviceCall& call, trDataType_t type, cuda::DeviceProtocol protocol, uint32_t threads,
                DeviceStream stream);
-  const cuda::DeviceChoice& choose(const Operation& operation, size_t bytes, size_t element_bytes);
+  struct Chosen {
+    cuda::DeviceChoice choice;
+    bool staged = false;  // through the host it takes less time
+  };
+  const Chosen& choose(Collective collective, size_t bytes, size_t element_bytes);
+  bool is_staged_better(Collective collective, size_t bytes, double kernel_us) const;
   bool is_idle() const;
   // Sum over all channels: `begun` of launches that began; false when none of them runs.
   bool is_running(uint32_t* begun) const;
@@ -84,7 +93,7 @@ class DeviceKernels {
   uint32_t number_ = 0;
   std::array<std::atomic<uint32_t>, cuda::kMaxDeviceChannels> launched_{};  // number of the last on each channel
   std::map<Key, std::unique_ptr<Compiled>> compiled_;
-  std::map<std::tuple<Collective, size_t, size_t>, cuda::DeviceChoice> choices_;
+  std::map<std::tuple<Collective, size_t, size_t>, Chosen> choices_;
   // Of the monitor:
   uint32_t seen_begun_ = 0;
   std::chrono::steady_clock::time_point since_;

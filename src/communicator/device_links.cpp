@@ -10,13 +10,15 @@
 
 #include "communicator/communicator.h"
 #include "communicator/devices.h"
+#include "core/log.h"
 
 namespace treering {
 namespace {
 
 // Blocks of a rank: enough to fill a link of a GPU to its peers, few enough to leave the GPU to the computation.
 constexpr uint32_t kWantedChannels = 8;
-constexpr size_t kHeaderBytes = 256;
+// The own nonce, then a word for each peer to write to.
+constexpr size_t kNonceBytes = 64;
 
 struct RetiredArea {
   Device* device;
@@ -77,7 +79,7 @@ void DeviceLinks::free_retired() {
 }
 
 std::byte* DeviceLinks::flags(std::byte* area, uint32_t channel, uint32_t peer) const {
-  return area + kHeaderBytes + entry(channel, peer) * kDepth * sizeof(uint64_t);
+  return area + round_up(kNonceBytes + ranks_ * sizeof(uint64_t)) + entry(channel, peer) * kDepth * sizeof(uint64_t);
 }
 std::byte* DeviceLinks::consumed(std::byte* area, uint32_t channel, uint32_t peer) const {
   return flags(area, channels_, 0) + entry(channel, peer) * sizeof(uint64_t);
@@ -133,62 +135,126 @@ Status DeviceLinks::create(Communicator* communicator, Device* device, DeviceStr
   }
   if (!why_not->empty()) return {};  // all ranks see the same cards
 
-  std::unique_ptr<DeviceLinks> links(new DeviceLinks(device, stream, rank, ranks, channels));
-  void* area = nullptr;
-  Status status = device->allocate(links->area_bytes(), &area);
-  links->area_ = static_cast<std::byte*>(area);
-  links->peers_left_ = communicator->peers_left();
-  randombytes_buf(&own.nonce, sizeof own.nonce);
-  own.address = reinterpret_cast<uint64_t>(area);
-  if (status.ok()) status = device->copy(area, &own.nonce, sizeof own.nonce, stream);
-  if (status.ok()) status = device->synchronize(stream);
-  if (status.ok()) status = device->export_memory(area, &own.handle);
-  if (!status.ok()) own.ordinal = -1;
-  TR_RETURN_IF_ERROR(exchange());
-  if (status.ok()) status = links->prove(cards);
-  if (status.ok()) status = links->fill_table();
-  // Whether it worked for all.
-  struct Outcome {
-    uint32_t failed;
-    uint32_t keeps_lines;
-    char text[248];
-  } outcome{!status.ok(), 1, {}};
-  for (const Card& card : cards) outcome.keeps_lines &= device->keeps_lines(card.uuid) ? 1 : 0;
-  std::strncpy(outcome.text, status.message().c_str(), sizeof outcome.text - 1);
-  std::vector<Outcome> outcomes(ranks);
-  TR_RETURN_IF_ERROR(
-      communicator->allgather_bytes(&outcome, sizeof outcome, reinterpret_cast<std::byte*>(outcomes.data())));
-  for (const Outcome& other : outcomes) links->keep_lines_ &= other.keeps_lines != 0;
-  for (const Outcome& other : outcomes)
-    if (other.failed != 0 && why_not->empty())
-      *why_not = fmt::format("rank {}: {}", &other - outcomes.data(), other.text);
-  if (why_not->empty()) *made = std::move(links);
+  // One after the other on all ranks: what fails for one is of no use to the others.
+  const bool alone = std::all_of(cards.begin(), cards.end(), [&](const Card& c) { return c.process == own.process; });
+  for (Memory memory : {Memory::kPlain, Memory::kByDescriptor}) {
+    std::string reason;
+    std::unique_ptr<DeviceLinks> links(new DeviceLinks(device, stream, rank, ranks, channels));
+    links->alone_ = alone;
+    TR_RETURN_IF_ERROR(links->attempt(communicator, memory, own, &reason));
+    if (reason.empty()) {
+      if (memory == Memory::kByDescriptor && rank == 0)
+        log_line(LogLevel::kInfo,
+                 fmt::format("memory of GPUs is shared by file descriptors, because otherwise {}", *why_not));
+      why_not->clear();
+      *made = std::move(links);
+      return {};
+    }
+    *why_not += (why_not->empty() ? "" : "; by file descriptors: ") + reason;
+    if (alone) break;  // nothing is exported
+  }
   return {};
 }
 
-// Each rank reads the nonce of every other from its memory.
+// What each rank found.
+struct DeviceLinks::Outcome {
+  uint32_t failed;
+  uint32_t keeps_lines;
+  double latency_us, gbps, host_gbps;
+  char text[224];
+};
+
+Status DeviceLinks::attempt(Communicator* communicator, Memory memory, Card own, std::string* why_not) {
+  std::vector<Card> cards(ranks_);
+  Status status = share(memory, &own);
+  if (!status.ok()) own.ordinal = -1;
+  peers_left_ = communicator->peers_left();
+  TR_RETURN_IF_ERROR(communicator->allgather_bytes(&own, sizeof own, reinterpret_cast<std::byte*>(cards.data())));
+  if (status.ok()) status = prove(cards);
+  if (status.ok()) status = fill_table();
+  Outcome outcome{!status.ok(), 1, link_.latency_us, link_.gbps, host_gbps_, {}};
+  for (const Card& card : cards) outcome.keeps_lines &= device_->keeps_lines(card.uuid) ? 1 : 0;
+  std::strncpy(outcome.text, status.message().c_str(), sizeof outcome.text - 1);
+  std::vector<Outcome> outcomes(ranks_);
+  TR_RETURN_IF_ERROR(
+      communicator->allgather_bytes(&outcome, sizeof outcome, reinterpret_cast<std::byte*>(outcomes.data())));
+  // All ranks go by the worst figures of any.
+  for (const Outcome& other : outcomes) {
+    keep_lines_ &= other.keeps_lines != 0;
+    link_.latency_us = std::max(link_.latency_us, other.latency_us);
+    link_.gbps = std::min(link_.gbps, other.gbps);
+    host_gbps_ = std::min(host_gbps_, other.host_gbps);
+    if (other.failed != 0 && why_not->empty())
+      *why_not = fmt::format("rank {}: {}", &other - outcomes.data(), other.text);
+  }
+  return {};
+}
+
+// The area, with a nonce, for the others to open.
+Status DeviceLinks::share(Memory memory, Card* own) {
+  void* area = nullptr;
+  TR_RETURN_IF_ERROR(memory == Memory::kPlain ? device_->allocate(area_bytes(), &area)
+                                              : device_->allocate_shareable(area_bytes(), &area));
+  area_ = static_cast<std::byte*>(area);
+  own->address = reinterpret_cast<uint64_t>(area);
+  randombytes_buf(&own->nonce, sizeof own->nonce);
+  TR_RETURN_IF_ERROR(device_->copy(area, &own->nonce, sizeof own->nonce, stream_));
+  TR_RETURN_IF_ERROR(device_->synchronize(stream_));
+  return alone_ ? Status() : device_->export_memory(area, &own->handle);
+}
+
+Status DeviceLinks::map(const Card& card, uint32_t peer, uint64_t own_process) {
+  if (peer == rank_ || card.process == own_process) {
+    Device* other = nullptr;
+    TR_RETURN_IF_ERROR(open_device(card.ordinal, &other));
+    if (other != device_) TR_RETURN_IF_ERROR(device_->reach(other));
+    areas_[peer] = reinterpret_cast<std::byte*>(static_cast<uintptr_t>(card.address));
+    return {};
+  }
+  void* mapped = nullptr;
+  TR_RETURN_IF_ERROR(device_->import_memory(card.handle, &mapped));
+  areas_[peer] = static_cast<std::byte*>(mapped);
+  imported_[peer] = true;
+  return {};
+}
+
+// Each rank reads the nonce of every other from its memory, writes one of its own there, and measures: all at the same time,
+// each beginning with another peer.
 Status DeviceLinks::prove(const std::vector<Card>& cards) {
-  for (uint32_t peer = 0; peer < ranks_; ++peer) {
-    const Card& card = cards[peer];
-    if (card.ordinal < 0) return {trDeviceError, fmt::format("rank {} could not share its memory", peer)};
-    if (peer == rank_ || card.process == cards[rank_].process) {
-      Device* other = nullptr;
-      TR_RETURN_IF_ERROR(open_device(card.ordinal, &other));
-      if (other != device_) TR_RETURN_IF_ERROR(device_->reach(other));
-      areas_[peer] = reinterpret_cast<std::byte*>(static_cast<uintptr_t>(card.address));
-    } else {
-      void* mapped = nullptr;
-      TR_RETURN_IF_ERROR(device_->import_memory(card.handle, &mapped));
-      areas_[peer] = static_cast<std::byte*>(mapped);
-      imported_[peer] = true;
-    }
+  for (uint32_t peer = 0; peer < ranks_; ++peer)
+    if (cards[peer].ordinal < 0) return {trDeviceError, fmt::format("rank {} could not share its memory", peer)};
+  std::unique_ptr<DeviceProbe> probe;
+  TR_RETURN_IF_ERROR(DeviceProbe::create(device_, stream_, kDepth * kSlotBytes, &probe));
+  host_gbps_ = probe->host_gbps();
+  std::string text;
+  for (uint32_t distance = 0; distance < ranks_; ++distance) {
+    const uint32_t peer = (rank_ + distance) % ranks_;
+    TR_RETURN_IF_ERROR(map(cards[peer], peer, cards[rank_].process));
     uint64_t nonce = 0;
     TR_RETURN_IF_ERROR(device_->copy(&nonce, areas_[peer], sizeof nonce, stream_));
     TR_RETURN_IF_ERROR(device_->synchronize(stream_));
-    if (nonce != card.nonce)
+    if (nonce != cards[peer].nonce)
       return {trDeviceError, fmt::format("the memory of rank {}'s GPU reads {:#x}, not its nonce", peer, nonce)};
+    if (peer == rank_) continue;
+    cuda::LinkFigures figures;
+    TR_RETURN_IF_ERROR(measure(probe.get(), peer, &figures));
+    text += fmt::format("{} rank {} {:.2f} us {:.1f} GB/s", text.empty() ? "" : ",", peer, figures.latency_us,
+                        figures.gbps);
+    link_.latency_us = std::max(link_.latency_us, figures.latency_us);
+    link_.gbps = link_.measured ? std::min(link_.gbps, figures.gbps) : figures.gbps;
+    link_.measured = true;
   }
+  log_line(LogLevel::kInfo, fmt::format("GPU {} of rank {} reaches by copies:{}; the host {:.1f} GB/s",
+                                        device_->info().ordinal, rank_, text, host_gbps_));
   return {};
+}
+
+Status DeviceLinks::measure(DeviceProbe* probe, uint32_t peer, cuda::LinkFigures* figures) {
+  std::vector<std::byte*> chunks;  // what only this rank writes
+  for (uint32_t channel = 0; channel < channels_; ++channel) chunks.push_back(slots(areas_[peer], channel, rank_));
+  Status status = probe->measure(areas_[peer] + kNonceBytes + rank_ * sizeof(uint64_t), chunks, figures);
+  if (status.ok() || status.code() != trDeviceError) return status;
+  return {status.code(), fmt::format("in the memory of rank {}'s GPU, {}", peer, status.message())};
 }
 
 Status DeviceLinks::fill_table() {

@@ -3,7 +3,7 @@
 // Every rank has one block of device memory, its area, which the peers map: by pointer in the same process, else opened
 // from a handle. A rank's area holds what arrives at it, and what peers tell it of its own sends:
 //
-//   | nonce | flags | consumed | LL lines | LL128 lines | slots |        each [channel][peer][slot of the FIFO]
+//   | nonces | flags | consumed | LL lines | LL128 lines | slots |        each [channel][peer][slot of the FIFO]
 //
 // Kernels that wait for one another must run at the same time: where two processes share a GPU, which then runs them in
 // turn, and wherever a proof fails, there are no links, and operations are staged (device_rank.h).
@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "communicator/device_probe.h"
 #include "executor/device.h"
 
 namespace treering {
@@ -40,6 +41,9 @@ class DeviceLinks {
   uint32_t channels() const { return channels_; }
   // Whether lines arrive whole between all ranks (Device::keeps_lines).
   bool keep_lines() const { return keep_lines_; }
+  // The slowest link between any two ranks, and the slowest path between a GPU and the host; the same on all ranks.
+  const cuda::LinkFigures& link() const { return link_; }
+  double host_gbps() const { return host_gbps_; }
   // [channel * ranks + peer], in device memory.
   cuda::Link* table() const { return table_; }
 
@@ -53,13 +57,24 @@ class DeviceLinks {
   std::byte* ll128(std::byte* area, uint32_t channel, uint32_t peer) const;
   std::byte* slots(std::byte* area, uint32_t channel, uint32_t peer) const;
   size_t area_bytes() const;
+  // How an area is shared between processes: by the driver's own handles, or, where those do not work, by descriptors.
+  enum class Memory { kPlain, kByDescriptor };
+  struct Outcome;
+  // Collective; `why_not` stays empty where it worked for all ranks.
+  Status attempt(Communicator* communicator, Memory memory, Card own, std::string* why_not);
+  Status share(Memory memory, Card* own);
+  Status map(const Card& card, uint32_t peer, uint64_t own_process);
   Status prove(const std::vector<Card>& cards);
+  Status measure(DeviceProbe* probe, uint32_t peer, cuda::LinkFigures* figures);
   Status fill_table();
 
   Device* device_;
   DeviceStream stream_;  // for copies of its own
   uint32_t rank_, ranks_, channels_;
+  bool alone_ = false;  // all ranks are of this process: nothing is exported
   bool keep_lines_ = true;
+  cuda::LinkFigures link_;
+  double host_gbps_ = 0;
   std::byte* area_ = nullptr;
   std::function<bool()> peers_left_;
   std::vector<std::byte*> areas_;  // of all ranks, as this device sees them

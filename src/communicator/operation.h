@@ -66,6 +66,7 @@ struct Operation {
   bool point_to_point = false;  // not counted: only the ranks concerned call it
   bool pairs = false;           // transfers between pairs: lanes or letters, perhaps none
   bool in_place = false;
+  bool is_piece = false;  // of a larger one that all ranks split alike (pieces.h)
   const void* input = nullptr;
   void* output = nullptr;
   size_t count = 0;  // of each part; for messages where parts differ

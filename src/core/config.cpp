@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "core/device_protocols.h"
+
 namespace treering {
 namespace {
 
@@ -55,6 +57,8 @@ constexpr int kMaxLinkMbps = 1'000'000;
 constexpr int kMostTcpStreams = 32;
 constexpr int kMaxDevice = 1023;
 constexpr int kMaxDeviceBlocks = 32;
+constexpr int kMinPiece = 64 << 10;
+constexpr int kMaxPiece = 1 << 30;
 constexpr const char* kWires[] = {"fp16", "bf16", "fp8-e4m3", "fp8-e5m2"};
 
 const OptionRow kOptions[] = {
@@ -188,6 +192,25 @@ const OptionRow kOptions[] = {
     {"port", "TREERING_PORT", "a port or a range a-b; one for each process of a machine", "chosen by the kernel",
      "TCP port on which a process listens while it has communicators.", false, parse_ports,
      [](const Config& config) { return fmt::format("{}-{}", config.first_port, config.last_port); }},
+    {"device_piece_bytes", "TREERING_DEVICE_PIECE", "bytes, 65536 to 1073741824", "4194304",
+     "Buffers of GPUs that go through memory of the host do so in pieces of at most this size; a rank pins six of them.",
+     true,
+     [](const std::string& text, Config* config) {
+       return parse_integer(text, "TREERING_DEVICE_PIECE", kMinPiece, kMaxPiece, 1, &config->device_piece_bytes);
+     },
+     [](const Config& config) { return std::to_string(config.device_piece_bytes); }},
+    {"device_protocol", "TREERING_DEVICE_PROTOCOL",
+     "list of ll, ll128, simple, `^` in front excludes; or `collective:list` parts, with `;` between", "all",
+     "Protocols that kernels of collectives may use (cuda.md); of several parts for a collective the last counts. Where "
+     "none of them fits, simple is used.",
+     true,
+     [](const std::string& text, Config* config) -> Status {
+       std::vector<ProtocolPart> parts;
+       TR_RETURN_IF_ERROR(parse_protocols(text, &parts));
+       config->device_protocol = text;
+       return {};
+     },
+     [](const Config& config) { return config.device_protocol.empty() ? std::string("all") : config.device_protocol; }},
     {"name", nullptr, "text", "none", "Name of the communicator in messages.", false,
      [](const std::string& text, Config* config) {
        config->name = text;
@@ -249,6 +272,9 @@ Status resolve_config(const trConfig_t* user, Config* config) {
   TR_RETURN_IF_ERROR(apply("link_mbps", full.link_mbps));
   TR_RETURN_IF_ERROR(apply("device", full.device));
   TR_RETURN_IF_ERROR(apply("device_blocks", full.device_blocks));
+  TR_RETURN_IF_ERROR(apply("device_piece_bytes", full.device_piece_bytes));
+  if (full.device_protocol != nullptr)
+    TR_RETURN_IF_ERROR(row_named("device_protocol").parse(full.device_protocol, config));
   if (full.wire != nullptr) TR_RETURN_IF_ERROR(row_named("wire").parse(full.wire, config));
   if (full.algorithm != nullptr) config->algorithm = full.algorithm;
   if (full.transports != nullptr) config->transports = full.transports;

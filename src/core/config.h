@@ -35,6 +35,8 @@ struct Config {
   int tcp_streams = 2;          // sockets to each peer on another host
   int first_port = 0;           // to listen on; 0 = chosen by the kernel
   int last_port = 0;
+  int device_piece_bytes = 4 << 20;
+  std::string device_protocol;  // empty = all
 };
 
 struct OptionRow {

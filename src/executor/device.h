@@ -45,7 +45,9 @@ class Device {
 
   // Memory of the device, zeroed, that other processes can open. May wait for the device.
   virtual Status allocate(size_t bytes, void** address) = 0;
-  virtual Status free(void* address) = 0;
+  // The same, of the kind that others open through a file descriptor: where the usual one cannot be exported or imported.
+  virtual Status allocate_shareable(size_t bytes, void** address) = 0;
+  virtual Status free(void* address) = 0;  // of either kind
   virtual Status export_memory(void* address, DeviceHandle* handle) = 0;
   virtual Status import_memory(const DeviceHandle& handle, void** address) = 0;
   virtual Status close_memory(void* imported) = 0;
@@ -94,7 +96,7 @@ class DeviceBackend {
 
 // The one function of such a shared object: nullptr where there is no usable device, with the reason in `why_not`
 // (terminated, at most `capacity` bytes). `version` is kDeviceInterface, for both to be of one build.
-inline constexpr uint32_t kDeviceInterface = 1;
+inline constexpr uint32_t kDeviceInterface = 2;
 using OpenDeviceBackend = DeviceBackend* (*)(uint32_t version, char* why_not, size_t capacity);
 inline constexpr const char* kOpenDeviceBackend = "treering_open_device_backend";
 

@@ -90,10 +90,24 @@ Status translate_algorithms(const std::string& variable, const std::string& text
   return {};
 }
 
-Status check_protocols(const std::string& variable, const std::string& text) {
+Status translate_protocols(const std::string& variable, const std::string& text, std::string* list) {
   std::vector<Part> parts;
   TR_RETURN_IF_ERROR(parse(variable, text, kProtocols, &parts));
-  log_info(kEnv, -1, fmt::format("{}: protocols are chosen by the sender of each message", variable));
+  list->clear();
+  for (const Part& part : parts) {
+    if (part.words.empty()) continue;
+    if (part.function == "sendrecv") {
+      log_info(kEnv, -1, fmt::format("{}: sends and receives always use simple", variable));
+      continue;
+    }
+    // The names are this library's, but for one.
+    const std::string function = part.function == "reducescatter" ? "reduce-scatter" : part.function;
+    *list += fmt::format("{}{}{}{}{}", list->empty() ? "" : ";", function, function.empty() ? "" : ":",
+                         part.excludes ? "^" : "", fmt::join(part.words, ","));
+  }
+  log_info(kEnv, -1,
+           fmt::format("{}: kernels of collectives use {}; on the host the sender of a message chooses", variable,
+                       list->empty() ? "what the cost model chooses" : *list));
   return {};
 }
 

@@ -9,7 +9,7 @@ namespace treering::nccl {
 
 // *list: what TREERING_ALGO would have to be; empty when the cost model is to choose. Errors name the known words.
 Status translate_algorithms(const std::string& variable, const std::string& text, std::string* list);
-// Whether every word is known.
-Status check_protocols(const std::string& variable, const std::string& text);
+// NCCL_PROTO as TREERING_DEVICE_PROTOCOL has it.
+Status translate_protocols(const std::string& variable, const std::string& text, std::string* list);
 
 }  // namespace treering::nccl

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
 #include <thread>
 
 #include "core/types.h"
@@ -178,14 +180,27 @@ Status end_group(const char* function) {
 
 Status predict(const Batch& batch, double* microseconds) {
   *microseconds = 0;
+  struct Transfers {
+    size_t sent = 0, received = 0;
+  };
+  std::map<Comm*, Transfers> transfers;  // of a communicator all run at once
   for (const Call& call : batch.calls) {
+    TR_RETURN_IF_ERROR(call.comm->expect_usable(call.name));
     trSelection_t selection;
     trCollective_t collective;
-    if (!collective_of(call.function, &collective)) continue;
-    TR_RETURN_IF_ERROR(call.comm->expect_usable(call.name));
+    if (!collective_of(call.function, &collective)) {
+      Transfers& all = transfers[call.comm.get()];
+      if (call.root != call.comm->rank) (call.function == Function::kSend ? all.sent : all.received) += bytes_of(call);
+      continue;
+    }
     TR_RETURN_IF_ERROR(status_of(
         trGetSelection(call.comm->get(), collective, call.send, call.recv, bytes_of(call), call.type, &selection)));
     *microseconds += selection.predicted_us;
+  }
+  for (const auto& [comm, all] : transfers) {
+    double time = 0;  // both directions at once
+    TR_RETURN_IF_ERROR(status_of(trPredictTransfer(comm->get(), std::max(all.sent, all.received), &time)));
+    *microseconds += time;
   }
   return {};
 }

@@ -91,7 +91,7 @@ Status end_group(const char* function);
 // Nothing of the batch is run: what it was to create does not come to be.
 void undo(const Batch& batch);
 
-// Microseconds that the collectives of a batch would take.
+// Microseconds that the calls of a batch would take.
 Status predict(const Batch& batch, double* microseconds);
 
 }  // namespace treering::nccl

@@ -73,6 +73,7 @@ trConfig_t Settings::config() const {
   config.device = device;
   config.device_blocks = device_blocks;
   if (!algorithm.empty()) config.algorithm = algorithm.c_str();
+  if (!device_protocol.empty()) config.device_protocol = device_protocol.c_str();
   if (!transports.empty()) config.transports = transports.c_str();
   if (!name.empty()) config.name = name.c_str();
   return config;
@@ -120,6 +121,7 @@ Status resolve_settings(const char* function, const ncclConfig_t* user, Settings
   settings->blocking = request.blocking != 0;
   if (config.commName != nullptr) settings->name = config.commName;
   if (!has_own("TREERING_ALGO")) settings->algorithm = request.algorithm;
+  if (!has_own("TREERING_DEVICE_PROTOCOL")) settings->device_protocol = request.protocol;
   if (!has_own("TREERING_TRANSPORTS")) settings->transports = transports_of(request);
   if (!has_own("TREERING_CHANNELS")) settings->channels = channels_of(request);
   if (!has_own("TREERING_DEVICE_BLOCKS") && request.max_channels != INT_MIN)

@@ -11,6 +11,7 @@ namespace treering::nccl {
 struct Settings {
   bool blocking = true;
   std::string name;
+  std::string device_protocol;
   std::string algorithm;
   std::string transports;
   int channels = TR_CONFIG_UNDEF_INT;

@@ -84,8 +84,8 @@ Status apply_algorithms(const std::string& name, const std::string& value, Reque
   return translate_algorithms(name, value, &request->algorithm);
 }
 
-Status apply_protocols(const std::string& name, const std::string& value, Request*) {
-  return check_protocols(name, value);
+Status apply_protocols(const std::string& name, const std::string& value, Request* request) {
+  return translate_protocols(name, value, &request->protocol);
 }
 
 constexpr const char* kNet = "of networks, which this library does not use yet";
@@ -104,7 +104,9 @@ const VariableRow kVariables[] = {
      "to the cost model. An unknown word is an error.",
      apply_algorithms},
     {"PROTO", "as ALGO, of LL, LL128, Simple",
-     "Checked only: each message's sender chooses. An unknown word is an error.", apply_protocols},
+     "Protocols that kernels of collectives may use; on the host the sender of a message chooses. An unknown word is an "
+     "error.",
+     apply_protocols},
     {"MIN_NCHANNELS", "number", "Least number of channels, cut to 4.", apply_number<&Request::min_channels>},
     {"MAX_NCHANNELS", "number", "Largest number of channels.", apply_number<&Request::max_channels>},
     {"MIN_CTAS", "number", "As MIN_NCHANNELS.", apply_number<&Request::min_channels>},

@@ -24,6 +24,7 @@ struct Request {
   bool without_p2p = false;
   bool without_shm = false;
   std::string algorithm;  // as TREERING_ALGO has it; empty: chosen
+  std::string protocol;   // as TREERING_DEVICE_PROTOCOL has it
 };
 
 struct VariableRow {

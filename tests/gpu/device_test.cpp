@@ -6,7 +6,7 @@ namespace treering::cuda {
 namespace {
 
 std::vector<uint32_t> rank_counts() {
-  if (is_fake(gpu())) return {2, 4};
+  if (is_short(gpu())) return {2, 4};
   return {2, 4, 8};
 }
 

@@ -126,4 +126,6 @@ GpuMachine* gpu_machine(std::string* why_not) {
 
 bool is_fake(GpuMachine* machine) { return machine->device().info().name.rfind("Fake", 0) == 0; }
 
+bool is_short(GpuMachine* machine) { return is_fake(machine) || std::getenv("TREERING_GPU_SHORT") != nullptr; }
+
 }  // namespace treering::cuda

@@ -48,5 +48,7 @@ GpuMachine* gpu_machine(std::string* why_not);
 
 // Whether the machine is the tests' driver without a GPU: slow, so less is done.
 bool is_fake(GpuMachine* machine);
+// Whether less is to be done: there, and under tools that make a GPU slow (TREERING_GPU_SHORT).
+bool is_short(GpuMachine* machine);
 
 }  // namespace treering::cuda

@@ -101,6 +101,26 @@ TEST(Simulation, AddsUpAndRunsNothing) {
   EXPECT_EQ(simulate(small, 0), 0);
 }
 
+TEST(Simulation, SendsAndReceivesTakeTime) {
+  AllRanks ranks(2);
+  std::vector<float> buffer(1 << 20);
+  auto simulate = [&](size_t count, int peer, bool both) {
+    ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+    EXPECT_NCCL(ncclGroupStart());
+    EXPECT_NCCL(ncclSend(buffer.data(), count, ncclFloat32, peer, ranks[0], nullptr));
+    if (both) {
+      EXPECT_NCCL(ncclRecv(buffer.data(), count, ncclFloat32, peer, ranks[0], nullptr));
+    }
+    EXPECT_NCCL(ncclGroupSimulateEnd(&info));
+    return info.estimatedTime;
+  };
+  const float small = simulate(1, 1, false), large = simulate(1 << 20, 1, false);
+  EXPECT_GT(small, 0);
+  EXPECT_GT(large, 10 * small);
+  EXPECT_EQ(simulate(1 << 20, 1, true), large) << "both directions at once";
+  EXPECT_LE(simulate(1 << 20, 0, true), small) << "a copy within the rank passes no link";
+}
+
 TEST(Simulation, ArgumentsAndNothingCreated) {
   AllRanks ranks(2);
   ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;

@@ -147,9 +147,29 @@ TEST(Algorithms, AreTranslated) {
   EXPECT_EQ(translated("allgather:tree"), "");
   EXPECT_NE(translated("Rings").find("known are tree, ring"), std::string::npos);
   EXPECT_NE(translated("allreduce:ring;reduces:tree").find("'reduces' is not a function"), std::string::npos);
-  EXPECT_TRUE(check_protocols("NCCL_PROTO", "^LL128").ok());
-  EXPECT_TRUE(check_protocols("NCCL_PROTO", "allreduce:LL,Simple;broadcast:Simple").ok());
-  EXPECT_FALSE(check_protocols("NCCL_PROTO", "LL256").ok());
+}
+
+TEST(Protocols, AreTranslated) {
+  auto translated = [](const char* text) {
+    std::string list;
+    const Status status = translate_protocols("NCCL_PROTO", text, &list);
+    return status.ok() ? list : "error: " + status.message();
+  };
+  EXPECT_EQ(translated("^LL128"), "^ll128");
+  EXPECT_EQ(translated("Simple"), "simple");
+  EXPECT_EQ(translated("allreduce:LL,Simple;ReduceScatter:Simple;sendrecv:LL"),
+            "allreduce:ll,simple;reduce-scatter:simple");
+  EXPECT_EQ(translated("LL;allreduce:^ll"), "ll;allreduce:^ll");
+  EXPECT_NE(translated("LL256").find("'ll256' is unknown"), std::string::npos);
+  setenv("NCCL_PROTO", "allreduce:Simple", 1);
+  Settings settings;
+  EXPECT_TRUE(resolve_settings("test", nullptr, &settings).ok());
+  EXPECT_STREQ(settings.config().device_protocol, "allreduce:simple");
+  setenv("TREERING_DEVICE_PROTOCOL", "ll", 1);
+  EXPECT_TRUE(resolve_settings("test", nullptr, &settings).ok());
+  EXPECT_EQ(settings.config().device_protocol, nullptr) << "the own variable wins";
+  unsetenv("TREERING_DEVICE_PROTOCOL");
+  unsetenv("NCCL_PROTO");
 }
 
 TEST(Variables, PageEqualsTheTable) {

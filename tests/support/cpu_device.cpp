@@ -98,6 +98,7 @@ struct Mapping {
   int ordinal = -1;  // -1: imported, or memory of the host
   size_t bytes = 0;
   int descriptor = -1;
+  bool imported = false, shareable = false;
 };
 std::mutex memory_mutex;
 std::map<uintptr_t, Mapping>& mappings() {
@@ -106,6 +107,11 @@ std::map<uintptr_t, Mapping>& mappings() {
 }
 thread_local int current_device = 0;
 std::atomic<uint64_t> launches{0};
+
+std::atomic<size_t> pinned{0}, pinned_peak{0};
+std::atomic<double> link_gbps{0};
+std::atomic<bool> link_drops{false}, link_without_handles{false};
+std::atomic<int> shareable{0};
 
 Status failed(const char* call) { return {trDeviceError, std::string(call) + ": " + std::strerror(errno)}; }
 
@@ -149,11 +155,19 @@ class CpuDevice : public Device {
     if (descriptor < 0 || ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) return failed("memfd_create");
     return map_memory(descriptor, bytes, info_.ordinal, address);
   }
+  Status allocate_shareable(size_t bytes, void** address) override {
+    TR_RETURN_IF_ERROR(allocate(bytes, address));
+    std::lock_guard lock(memory_mutex);
+    mappings()[reinterpret_cast<uintptr_t>(*address)].shareable = true;
+    ++shareable;
+    return {};
+  }
   Status free(void* address) override { return unmap_memory(address); }
   Status export_memory(void* address, DeviceHandle* handle) override {
     std::lock_guard lock(memory_mutex);
     auto found = mappings().find(reinterpret_cast<uintptr_t>(address));
     if (found == mappings().end()) return {trDeviceError, "not an allocation"};
+    if (link_without_handles && !found->second.shareable) return {trDeviceError, "handles are not supported"};
     const Handle made{getpid(), found->second.descriptor, found->second.bytes};
     std::memcpy(handle->bytes.data(), &made, sizeof made);
     return {};
@@ -164,13 +178,28 @@ class CpuDevice : public Device {
     const std::string path = "/proc/" + std::to_string(from.pid) + "/fd/" + std::to_string(from.descriptor);
     const int descriptor = open(path.c_str(), O_RDWR | O_CLOEXEC);
     if (descriptor < 0) return failed("open");
-    return map_memory(descriptor, from.bytes, info_.ordinal, address);
+    TR_RETURN_IF_ERROR(map_memory(descriptor, from.bytes, info_.ordinal, address));
+    std::lock_guard lock(memory_mutex);
+    mappings()[reinterpret_cast<uintptr_t>(*address)].imported = true;
+    return {};
   }
   Status close_memory(void* imported) override { return unmap_memory(imported); }
   Status reach(Device*) override { return {}; }
   bool keeps_lines(const std::array<uint8_t, 16>&) override { return true; }
-  Status allocate_host(size_t bytes, void** address) override { return map_memory(-1, bytes, -1, address); }
-  Status free_host(void* address) override { return unmap_memory(address); }
+  Status allocate_host(size_t bytes, void** address) override {
+    const size_t now = pinned.fetch_add(bytes) + bytes;
+    for (size_t peak = pinned_peak; peak < now && !pinned_peak.compare_exchange_weak(peak, now);) {
+    }
+    return map_memory(-1, bytes, -1, address);
+  }
+  Status free_host(void* address) override {
+    {
+      std::lock_guard lock(memory_mutex);
+      auto found = mappings().find(reinterpret_cast<uintptr_t>(address));
+      if (found != mappings().end()) pinned.fetch_sub(found->second.bytes);
+    }
+    return unmap_memory(address);
+  }
 
   Status create_stream(DeviceStream* stream) override { return *stream = new CpuStream, Status(); }
   Status destroy_stream(DeviceStream stream) override { return delete static_cast<CpuStream*>(stream), Status(); }
@@ -204,7 +233,13 @@ class CpuDevice : public Device {
   Status synchronize(DeviceStream stream) override { return of(stream).synchronize(), Status(); }
 
   Status copy(void* to, const void* from, size_t bytes, DeviceStream stream) override {
-    give(stream, [=] { std::memmove(to, from, bytes); });
+    const bool to_other = is_of_other_device(to), over_link = to_other || is_of_other_device(from);
+    give(stream, [=] {
+      // Sleeps take 50 us and more: what is faster is not slowed down.
+      if (over_link && link_gbps > 0 && bytes / link_gbps > 1e5)
+        std::this_thread::sleep_for(std::chrono::nanoseconds(static_cast<int64_t>(bytes / link_gbps)));
+      if (!to_other || !link_drops) std::memmove(to, from, bytes);
+    });
     return {};
   }
   Status launch(const cuda::DeviceCall& call, trDataType_t type, cuda::DeviceProtocol protocol, uint32_t,
@@ -230,6 +265,14 @@ class CpuDevice : public Device {
   CpuStream& of(DeviceStream stream) { return stream != nullptr ? *static_cast<CpuStream*>(stream) : default_stream(); }
 
  private:
+  bool is_of_other_device(const void* address) {
+    std::lock_guard lock(memory_mutex);
+    auto after = mappings().upper_bound(reinterpret_cast<uintptr_t>(address));
+    if (after == mappings().begin()) return false;
+    const auto& [base, mapping] = *--after;
+    return reinterpret_cast<uintptr_t>(address) < base + mapping.bytes && mapping.ordinal >= 0 &&
+           (mapping.ordinal != info_.ordinal || mapping.imported);
+  }
   void give(DeviceStream stream, Work work) { of(stream).give(std::move(work)); }
   CpuStream& default_stream() {
     std::lock_guard lock(mutex_);
@@ -289,6 +332,15 @@ TR_EXPORT void launch_cpu_graph(CpuGraph* graph, DeviceStream stream) {
 }
 TR_EXPORT void destroy_cpu_graph(CpuGraph* graph) { delete graph; }
 TR_EXPORT uint64_t cpu_launches() { return launches.load(); }
+TR_EXPORT size_t cpu_pinned_bytes() { return pinned.load(); }
+TR_EXPORT size_t cpu_pinned_peak() { return pinned_peak.load(); }
+TR_EXPORT void reset_cpu_pinned_peak() { pinned_peak.store(pinned.load()); }
+TR_EXPORT void set_cpu_link(const CpuLink& link) {
+  link_gbps = link.gbps;
+  link_drops = link.drops;
+  link_without_handles = link.without_handles;
+}
+TR_EXPORT int cpu_shareable_allocations() { return shareable.load(); }
 TR_EXPORT void set_cpu_device(int device) { current_device = device; }
 
 }  // namespace treering::testing

@@ -27,6 +27,21 @@ void destroy_cpu_graph(CpuGraph* graph);
 // Kernels launched so far, by all devices.
 uint64_t cpu_launches();
 
+// Pinned memory at the moment, and the most since the last call of reset_cpu_pinned_peak().
+size_t cpu_pinned_bytes();
+size_t cpu_pinned_peak();
+void reset_cpu_pinned_peak();
+
+// What the link between devices is like, as copies from one to another see it.
+struct CpuLink {
+  double gbps = 0;               // 0: as fast as memory
+  bool drops = false;            // nothing that is written arrives
+  bool without_handles = false;  // memory that is not "shareable" cannot be exported
+};
+void set_cpu_link(const CpuLink& link);
+// Made so far in this process.
+int cpu_shareable_allocations();
+
 // The device that a new communicator or allocation of the calling thread is for.
 void set_cpu_device(int device);
 

@@ -1,16 +1,24 @@
 // Choose: algorithm, protocol and number of blocks of an operation on devices, from a model of the time.
 //
-//   T = S R a(protocol) + X / (rate(protocol) * blocks)
+//   T = S R (gpu(protocol) + trips(protocol) * latency) + X / min(rate(protocol) * blocks, 2 link * share(protocol))
 //
 // with the rounds R and the exchanged bytes X of the algorithm's formula (algorithms/algorithm.h) and S slices of what
-// fits a slot. The constants are assumptions of the right order for NVLink, which no measurement of this project supports yet;
-// that LL moves half of the bytes and LL128 120 of 128 follows from the protocols. All ranks compute the same.
+// fits a slot. Latency and rate of the link are measured when a communicator is created; what happens on a GPU is an assumption of
+// the right order, which no measurement of this project supports yet. That LL moves half of the bytes and LL128 120 of 128
+// follows from the protocols. All ranks compute the same.
 #pragma once
 
 #include "algorithms/algorithm.h"
 #include "executor/cuda/work.h"
 
 namespace treering::cuda {
+
+// Of the slowest link between two devices.
+struct LinkFigures {
+  bool measured = false;
+  double latency_us = 0;  // one way, more than in a device's own memory
+  double gbps = 0;
+};
 
 struct DeviceChoice {
   const Algorithm* algorithm = nullptr;
@@ -27,12 +35,31 @@ struct DeviceQuestion {
   size_t element_bytes = 1;
   size_t slot_bytes = 0;
   uint32_t most_channels = 1;
-  bool keeps_lines = true;            // LL128 may be used
-  bool rank_ordered = false;          // fixed order of the operands
+  bool keeps_lines = true;    // LL128 may be used
+  uint32_t protocols = ~0u;   // a bit for each DeviceProtocol that may be used
+  bool rank_ordered = false;  // fixed order of the operands
+  LinkFigures link;
   const Algorithm* forced = nullptr;  // nullptr: free choice
 };
 
+// "ll", "ll128", "simple".
+const char* protocol_name(DeviceProtocol protocol);
+
 // `algorithm` is nullptr when none fits.
 DeviceChoice choose_for_device(const DeviceQuestion& question);
+
+// A send or receive of so many bytes.
+double transfer_us(const LinkFigures& link, size_t bytes, uint32_t channels);
+
+// The same operation through memory of the host (communicator/staged_path.h), where it takes `host_us`.
+struct StagedQuestion {
+  size_t bytes = 0;  // of the larger buffer
+  size_t piece_bytes = 1;
+  double host_gbps = 1;  // of copies, each way
+  double host_us = 0;
+};
+double staged_us(const StagedQuestion& question);
+// Whether kernels are so slow, by what was measured, that the host is the better way. In doubt they are not.
+bool is_staged_better(const LinkFigures& link, double kernel_us, double staged_us);
 
 }  // namespace treering::cuda

@@ -7,6 +7,7 @@
 #include "executor/cuda/context.h"
 #include "executor/cuda/imports.h"
 #include "executor/cuda/kernel_cache.h"
+#include "executor/cuda/shareable.h"
 #include "executor/device.h"
 
 namespace treering::cuda {
@@ -20,6 +21,7 @@ class CudaDevice final : public Device {
   CUcontext context() const { return context_; }
 
   Status allocate(size_t bytes, void** address) override;
+  Status allocate_shareable(size_t bytes, void** address) override;
   Status free(void* address) override;
   Status export_memory(void* address, DeviceHandle* handle) override;
   Status import_memory(const DeviceHandle& handle, void** address) override;
@@ -51,6 +53,9 @@ class CudaDevice final : public Device {
   template <class Call, class What>
   Status in_context(const Call& call, const What& what) const;
   Status clear(void* address, size_t bytes);
+  // The same for a call that gives a Status. `what` is the function that stands for it.
+  template <class Call>
+  Status with_context(const Call& call, const char* what) const;
 
   const Driver& driver_;
   const DeviceInfo info_;
@@ -59,6 +64,7 @@ class CudaDevice final : public Device {
   const CUcontext context_;
   CUstream clearing_ = nullptr;  // allocations are zeroed in it
   Imports imports_;
+  Shareable shareable_;
   KernelCache kernels_;
 };
 

@@ -68,6 +68,7 @@ CudaDevice::CudaDevice(const Driver& driver, const DeviceInfo& info, CUdevice ha
       handle_(handle),
       context_(context),
       imports_(driver, name_),
+      shareable_(driver, name_, handle),
       kernels_(driver) {}
 
 Status CudaDevice::open(const Driver& driver, int ordinal, CudaDevice** device) {
@@ -114,43 +115,53 @@ Status CudaDevice::clear(void* address, size_t bytes) {
                     [&] { return fmt::format("cuStreamSynchronize after a memset of {} bytes", bytes); });
 }
 
+Status CudaDevice::allocate_shareable(size_t bytes, void** address) {
+  TR_RETURN_IF_ERROR(with_context([&] { return shareable_.allocate(bytes, address); }, "cuMemCreate"));
+  Status status = clear(*address, bytes);
+  if (status.ok()) return {};
+  (void)free(*address);  // the first failure is the one to tell
+  *address = nullptr;
+  return status;
+}
+
 Status CudaDevice::free(void* address) {
   if (address == nullptr) return {};
+  if (shareable_.has(address)) return with_context([&] { return shareable_.release(address); }, "cuMemUnmap");
   return in_context([&] { return driver_.cuMemFree(pointer(address)); },
                     [&] { return fmt::format("cuMemFree of {}", address); });
 }
 
-Status CudaDevice::export_memory(void* address, DeviceHandle* handle) {
+template <class Call>
+Status CudaDevice::with_context(const Call& call, const char* what) const {
   Status status;
   TR_RETURN_IF_ERROR(in_context(
       [&] {
-        status = imports_.export_memory(address, handle);
+        status = call();
         return CUDA_SUCCESS;
       },
-      [] { return std::string("cuIpcGetMemHandle"); }));
+      [&] { return std::string(what); }));
   return status;
+}
+
+Status CudaDevice::export_memory(void* address, DeviceHandle* handle) {
+  return with_context(
+      [&] {
+        return shareable_.has(address) ? shareable_.export_memory(address, handle)
+                                       : imports_.export_memory(address, handle);
+      },
+      "cuIpcGetMemHandle");
 }
 
 Status CudaDevice::import_memory(const DeviceHandle& handle, void** address) {
-  Status status;
-  TR_RETURN_IF_ERROR(in_context(
-      [&] {
-        status = imports_.open(handle, address);
-        return CUDA_SUCCESS;
-      },
-      [] { return std::string("cuIpcOpenMemHandle"); }));
-  return status;
+  return with_context(
+      [&] { return Shareable::is_handle(handle) ? shareable_.open(handle, address) : imports_.open(handle, address); },
+      "cuIpcOpenMemHandle");
 }
 
 Status CudaDevice::close_memory(void* imported) {
-  Status status;
-  TR_RETURN_IF_ERROR(in_context(
-      [&] {
-        status = imports_.close(imported);
-        return CUDA_SUCCESS;
-      },
-      [] { return std::string("cuIpcCloseMemHandle"); }));
-  return status;
+  return with_context(
+      [&] { return shareable_.has(imported) ? shareable_.release(imported) : imports_.close(imported); },
+      "cuIpcCloseMemHandle");
 }
 
 Status CudaDevice::reach(Device* peer) {

@@ -22,7 +22,12 @@
                                   f(cuStreamWaitEvent) f(cuStreamWaitValue32) f(cuStreamIsCapturing) f(cuEventCreate) \
                                       f(cuEventDestroy) f(cuEventRecord) f(cuLaunchHostFunc) f(cuLaunchKernel)        \
                                           f(cuModuleLoadData) f(cuModuleUnload) f(cuModuleGetFunction)                \
-                                              f(cuFuncGetAttribute)
+                                              f(cuFuncGetAttribute) f(cuMemCreate) f(cuMemRelease)                    \
+                                                  f(cuMemAddressReserve) f(cuMemAddressFree) f(cuMemMap)              \
+                                                      f(cuMemUnmap) f(cuMemSetAccess)                                 \
+                                                          f(cuMemGetAllocationGranularity)                            \
+                                                              f(cuMemExportToShareableHandle)                         \
+                                                                  f(cuMemImportFromShareableHandle)
 
 static_assert(CUDA_VERSION >= 12000, "CUDA 12 or later is needed: earlier ones wait for values in another way");
 

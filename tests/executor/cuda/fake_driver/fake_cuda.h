@@ -40,6 +40,7 @@ struct FakeCuda {
   std::map<std::string, int> calls;
   // What there is at the moment.
   int allocations = 0, host_allocations = 0, opened_handles = 0, modules = 0, streams = 0, events = 0, contexts = 0;
+  int shareable = 0, reservations = 0, mappings = 0;  // of cuMemCreate and its kind
 };
 
 using GetFakeCuda = FakeCuda* (*)();

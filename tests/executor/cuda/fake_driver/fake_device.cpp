@@ -41,6 +41,8 @@ CUresult enter(const char* function_and_version) {
   return result;
 }
 
+bool is_device_handle(CUdevice device) { return is_device(device); }
+
 int current_device() {
   return context_stack.empty() || context_stack.back() == nullptr ? -1 : context_stack.back()->device;
 }

@@ -13,7 +13,7 @@ using namespace treering::cuda;
 
 namespace {
 
-enum class Kind { kDevice, kHost, kOpened };
+enum class Kind { kDevice, kHost, kOpened, kMapped };
 struct Range {
   Kind kind;
   size_t bytes;
@@ -64,6 +64,14 @@ bool is_usable(CUdeviceptr at, size_t bytes) {
   // Memory that is no device's is the host's; a copy takes any of that.
   if (range == ranges.end()) return true;
   return at + bytes <= range->first + range->second.bytes;
+}
+
+void set_mapped_range(CUdeviceptr at, size_t bytes, int device) {
+  std::lock_guard lock(mutex);
+  if (device < 0)
+    ranges.erase(at);
+  else
+    ranges[at] = {Kind::kMapped, bytes, device, -1};
 }
 
 }  // namespace treering::cuda

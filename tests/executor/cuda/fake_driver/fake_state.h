@@ -44,6 +44,9 @@ CUresult enter(const char* function);
 int current_device();
 // Whether the bytes are memory that kernels and copies of the current device may use.
 bool is_usable(CUdeviceptr at, size_t bytes);
+// Memory of a device that cuMemMap made; device -1: it is gone.
+void set_mapped_range(CUdeviceptr at, size_t bytes, int device);
+bool is_device_handle(CUdevice device);
 // The stream, or the default stream of the current device; nullptr: a stream of another device.
 CUstream find_stream(CUstream stream);
 // Waits for all streams of the device, as a driver does before it frees memory.
