@@ -71,17 +71,17 @@ std::vector<Candidate> find_candidates(const Place& own, const std::vector<Addre
     for (uint32_t scope : scopes) add(address, scope, nullptr);
   }
   // The index-th network first.
-  if (!direct.empty()) std::rotate(direct.begin(), direct.begin() + index % direct.size(), direct.end());
-  if (direct.empty() && !others.empty() && tcp_only)
-    std::rotate(others.begin(), others.begin() + index % others.size(), others.end());
-  direct.insert(direct.end(), others.begin(), others.end());
+  std::vector<Candidate> ordered;
   if (near && !tcp_only) {
     Candidate local;
     local.local_name = local_socket_name(target.local);
     local.text = "Unix socket " + local.local_name;
-    direct.insert(direct.begin(), std::move(local));
+    ordered.push_back(std::move(local));
   }
-  return direct;
+  for (size_t i = 0; i < direct.size(); ++i) ordered.push_back(direct[(i + index) % direct.size()]);
+  const size_t first = direct.empty() && tcp_only ? index : 0;
+  for (size_t i = 0; i < others.size(); ++i) ordered.push_back(others[(i + first) % others.size()]);
+  return ordered;
 }
 
 std::shared_ptr<Dial> Dial::start(Agent* agent, std::vector<Candidate> candidates, const JobName& job,
