@@ -21,7 +21,7 @@ constexpr size_t kMaxScopes = 4;
 // A moment that differs between processes: a full listener is not asked by all at the same time.
 Clock::duration jitter() { return std::chrono::milliseconds(2 + randombytes_uniform(20)); }
 
-int open_socket(const Candidate& candidate, int* error) {
+int open_socket(const DialTarget& candidate, int* error) {
   int fd = -1;
   if (!candidate.local_name.empty()) {
     (void)connect_local(candidate.local_name, &fd, error);
@@ -43,12 +43,12 @@ int open_socket(const Candidate& candidate, int* error) {
 
 }  // namespace
 
-std::vector<Candidate> find_candidates(const Place& own, const std::vector<Address>& interfaces, const Place& target,
-                                       bool tcp_only, uint32_t index) {
-  std::vector<Candidate> direct, others;
+std::vector<DialTarget> find_candidates(const Place& own, const std::vector<Address>& interfaces, const Place& target,
+                                        bool tcp_only, uint32_t index) {
+  std::vector<DialTarget> direct, others;
   const bool near = own.network == target.network;
   auto add = [&](const Address& address, uint32_t scope, const Address* source) {
-    Candidate candidate;
+    DialTarget candidate;
     candidate.text = fmt::format("{}{} port {}", to_text(address),
                                  source != nullptr ? fmt::format(" from {}", to_text(*source)) : "", target.port);
     candidate.length = to_sockaddr(address, target.port, scope, &candidate.address);
@@ -71,23 +71,23 @@ std::vector<Candidate> find_candidates(const Place& own, const std::vector<Addre
     for (uint32_t scope : scopes) add(address, scope, nullptr);
   }
   // The index-th network first.
-  if (!direct.empty()) std::rotate(direct.begin(), direct.begin() + index % direct.size(), direct.end());
-  if (direct.empty() && !others.empty() && tcp_only)
-    std::rotate(others.begin(), others.begin() + index % others.size(), others.end());
-  direct.insert(direct.end(), others.begin(), others.end());
+  std::vector<DialTarget> ordered;
   if (near && !tcp_only) {
-    Candidate local;
+    DialTarget local;
     local.local_name = local_socket_name(target.local);
     local.text = "Unix socket " + local.local_name;
-    direct.insert(direct.begin(), std::move(local));
+    ordered.push_back(std::move(local));
   }
-  return direct;
+  for (size_t i = 0; i < direct.size(); ++i) ordered.push_back(direct[(i + index) % direct.size()]);
+  const size_t first = direct.empty() && tcp_only ? index : 0;
+  for (size_t i = 0; i < others.size(); ++i) ordered.push_back(others[(i + first) % others.size()]);
+  return ordered;
 }
 
-std::shared_ptr<Dial> Dial::start(Agent* agent, std::vector<Candidate> candidates, const JobName& job,
+std::shared_ptr<Dial> Dial::start(Agent* agent, std::vector<DialTarget> candidates, const JobName& job,
                                   const Secret& secret, Clock::time_point deadline, Done done) {
   std::shared_ptr<Dial> dial(new Dial(agent, job, secret, deadline, std::move(done)));
-  for (Candidate& candidate : candidates) dial->attempts_.push_back({std::move(candidate), nullptr, false, 0});
+  for (DialTarget& candidate : candidates) dial->attempts_.push_back({std::move(candidate), nullptr, false, 0});
   // Never from inside this call.
   dial->stagger_ = agent->after({}, [dial] { dial->start_next(); });
   if (deadline != Clock::time_point::max())

@@ -9,7 +9,8 @@
 
 namespace treering {
 
-struct Candidate {
+// One way to reach a process.
+struct DialTarget {
   std::string text;
   std::string local_name;  // of a Unix socket; else:
   sockaddr_storage address{};
@@ -21,21 +22,21 @@ struct Candidate {
 // The ways from `own` to `target`, best first: the Unix socket within a network namespace (unless `tcp_only`), then the
 // target's addresses, loopback only within the namespace. Of several networks that both are in, connection number
 // `index` prefers the index-th.
-std::vector<Candidate> find_candidates(const Place& own, const std::vector<Address>& interfaces, const Place& target,
-                                       bool tcp_only, uint32_t index);
+std::vector<DialTarget> find_candidates(const Place& own, const std::vector<Address>& interfaces, const Place& target,
+                                        bool tcp_only, uint32_t index);
 
 class Dial : public std::enable_shared_from_this<Dial> {
  public:
   // `gone`: all candidates said that nobody is there.
   using Done = std::function<void(const Status& status, bool gone, std::shared_ptr<Channel> channel)>;
 
-  static std::shared_ptr<Dial> start(Agent* agent, std::vector<Candidate> candidates, const JobName& job,
+  static std::shared_ptr<Dial> start(Agent* agent, std::vector<DialTarget> candidates, const JobName& job,
                                      const Secret& secret, Clock::time_point deadline, Done done);
   void cancel();
 
  private:
   struct Attempt {
-    Candidate candidate;
+    DialTarget candidate;
     std::shared_ptr<Channel> channel;
     bool failed = false;
     uint64_t retry = 0;
