@@ -12,9 +12,17 @@
 #include <cstring>
 
 namespace treering {
+namespace {
+// The kernel may keep so many pieces unsent: with less it runs dry between two looks of this process (docs/tcp.md). A single
+// stream gets as much in one piece, as there is nobody to share with.
+constexpr uint32_t kUnsentPieces = 4;
+}  // namespace
 
 TcpSender::TcpSender(uint32_t channels, uint32_t streams, uint32_t piece_bytes)
-    : piece_bytes_(piece_bytes), channels_(channels), queue_(size_t{channels} * kFifoDepth) {
+    : piece_bytes_(streams == 1 ? kUnsentPieces * piece_bytes : piece_bytes),
+      unsent_bytes_(kUnsentPieces * piece_bytes),
+      channels_(channels),
+      queue_(size_t{channels} * kFifoDepth) {
   streams_.reserve(streams);
 }
 
@@ -25,7 +33,7 @@ TcpSender::~TcpSender() {
 
 void TcpSender::add_stream(uint32_t index, int fd) {
   const int on = 1;
-  const auto most_unsent = static_cast<int>(piece_bytes_);
+  const auto most_unsent = static_cast<int>(unsent_bytes_);
   // Both are improvements; a stream without them works.
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &most_unsent, sizeof most_unsent);

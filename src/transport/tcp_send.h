@@ -84,7 +84,7 @@ class TcpSender {
   Status write_failed(Stream* stream, int error);
   void update_pending();
 
-  uint32_t piece_bytes_;
+  uint32_t piece_bytes_, unsent_bytes_;
   std::vector<Channel> channels_;
   std::vector<std::unique_ptr<Stream>> streams_;
   std::vector<uint8_t> queue_;  // channels, a ring

@@ -67,7 +67,10 @@ class TcpPair {
     return half.link;
   }
   // The side leaves, once its connections are gone too.
-  void drop_link(int side) { sides_[side].link.reset(); }
+  void drop_link(int side) {
+    sides_[side].link.reset();
+    close_outgoing(side);  // streams that were not asked for
+  }
   // A socket that the test uses itself, or replaces.
   int& sending_socket(int side, uint32_t index) { return sides_[side].sockets[index].first; }
   int& receiving_socket(int side, uint32_t index) { return sides_[1 - side].sockets[index].second; }
