@@ -297,8 +297,11 @@ Status Communicator::agree_on_network(const Plan& plan, Machine* machine) {
   NetworkMeasurement own;
   if (const auto at = std::find(leaders.begin(), leaders.end(), context_.rank); at != leaders.end()) {
     const size_t i = static_cast<size_t>(at - leaders.begin()), h = leaders.size();
-    own = measure_network(context_.connection(0, leaders[(i + 1) % h]),
-                          context_.connection(0, leaders[(i + h - 1) % h]), i == 0, static_cast<uint32_t>(h));
+    const auto patience =
+        config_.timeout_ms > 0 ? std::chrono::milliseconds(config_.timeout_ms) : std::chrono::hours(1);
+    TR_RETURN_IF_ERROR(measure_network(context_.connection(0, leaders[(i + 1) % h]),
+                                       context_.connection(0, leaders[(i + h - 1) % h]), i == 0,
+                                       static_cast<uint32_t>(h), Clock::now() + patience, &own));
   }
   std::vector<std::string> blobs;
   TR_RETURN_IF_ERROR(membership_->allgather(as_blob(own), &blobs));

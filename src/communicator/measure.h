@@ -3,6 +3,7 @@
 
 #include "algorithms/cost.h"
 #include "communicator/area.h"
+#include "communicator/local_socket.h"
 
 namespace treering {
 
@@ -23,7 +24,8 @@ struct NetworkMeasurement {
   double gbps = 0;        // 10^9 bytes a second that arrive from the host before this one
 };
 // Called at the same time by one rank of each of `hosts` hosts, which form a ring; one of them starts. Takes some tens of
-// milliseconds and never more than some seconds.
-NetworkMeasurement measure_network(Connection* next, Connection* previous, bool starts, uint32_t hosts);
+// milliseconds. An error when the links do not work: messages may be under way then, so they are not fit for use.
+Status measure_network(Connection* next, Connection* previous, bool starts, uint32_t hosts, Clock::time_point deadline,
+                       NetworkMeasurement* measured);
 
 }  // namespace treering

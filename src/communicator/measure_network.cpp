@@ -1,3 +1,5 @@
+#include <sched.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -12,8 +14,7 @@ namespace {
 constexpr int kWarmLaps = 2, kLaps = 8;
 constexpr size_t kMessageBytes = 64 << 10;
 constexpr uint64_t kMostBytes = 4 << 20;
-constexpr uint64_t kSkippedBytes = 1 << 20;          // what queues and token buckets let through at once
-constexpr auto kPatience = std::chrono::seconds(5);  // the first message opens connections
+constexpr uint64_t kSkippedBytes = 1 << 20;  // what queues and token buckets let through at once
 constexpr auto kSendFor = std::chrono::milliseconds(100);
 constexpr uint32_t kEnd = 1;  // signature of the last message
 
@@ -21,13 +22,21 @@ double seconds(Clock::duration time) { return std::chrono::duration<double>(time
 
 class Ring {
  public:
-  Ring(Connection* next, Connection* previous)
-      : next_(next), previous_(previous), deadline_(Clock::now() + kPatience) {}
+  Ring(Connection* next, Connection* previous, Clock::time_point deadline)
+      : next_(next), previous_(previous), deadline_(deadline) {}
 
-  bool is_late() const { return Clock::now() > deadline_ || !next_->health().ok() || !previous_->health().ok(); }
+  bool is_late() const { return !failure().ok(); }
+  Status failure() const {
+    TR_RETURN_IF_ERROR(next_->health());
+    TR_RETURN_IF_ERROR(previous_->health());
+    if (Clock::now() > deadline_) return {trTimeout, "the deadline passed while the network was measured"};
+    return {};
+  }
   bool send(uint32_t signature, const void* data, uint32_t bytes, PayloadKind kind) {
-    while (!next_->can_post())
+    while (!next_->can_post()) {
       if (is_late()) return false;
+      sched_yield();
+    }
     Message message;
     message.signature = signature;
     message.bytes = bytes;
@@ -38,8 +47,11 @@ class Ring {
     return true;
   }
   bool receive() {
-    while (previous_->front() == nullptr)
+    while (previous_->front() == nullptr) {
       if (is_late()) return false;
+      (void)next_->flushed();
+      sched_yield();
+    }
     previous_->pop();
     return true;
   }
@@ -90,19 +102,19 @@ double measure_rate(Ring* ring) {
 
 }  // namespace
 
-NetworkMeasurement measure_network(Connection* next, Connection* previous, bool starts, uint32_t hosts) {
-  NetworkMeasurement result;
-  Ring ring(next, previous);
+Status measure_network(Connection* next, Connection* previous, bool starts, uint32_t hosts, Clock::time_point deadline,
+                       NetworkMeasurement* measured) {
+  Ring ring(next, previous, deadline);
   double best = 0;
   for (int i = 0; i < kWarmLaps + kLaps; ++i) {
     const auto begin = Clock::now();
-    if (!lap(&ring, starts)) return result;
+    if (!lap(&ring, starts)) return ring.failure();
     const double taken = seconds(Clock::now() - begin);
     if (i >= kWarmLaps && (best == 0 || taken < best)) best = taken;
   }
-  if (starts) result.latency_us = best / hosts * 1e6;
-  result.gbps = measure_rate(&ring);
-  return result;
+  if (starts) measured->latency_us = best / hosts * 1e6;
+  measured->gbps = measure_rate(&ring);
+  return ring.failure();
 }
 
 }  // namespace treering
