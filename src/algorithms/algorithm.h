@@ -75,6 +75,7 @@ struct Work {
   // Negative: as follows from sent_bytes and rounds when every rank sends to all others alike.
   double network_bytes = -1;
   double network_rounds = -1;
+  double network_sources = 2;  // other hosts whose traffic a host receives at the same time; 1 is smoother than more
 };
 
 struct Algorithm {

@@ -83,7 +83,10 @@ void predict(const Machine& machine, uint32_t ranks, uint64_t bytes, Candidate& 
   const bool resident = 2.0 * host_ranks * static_cast<double>(bytes) <= static_cast<double>(machine.llc_bytes);
   const double bus = at_rate(work.memory_bytes * host_ranks / 2, machine.copy_gbps_memory);
   candidate.data_us = resident ? cpu : std::max(cpu, bus);
-  if (machine.hosts > 1) candidate.data_us = std::max(candidate.data_us, at_rate(network.bytes, machine.network_gbps));
+  if (machine.hosts > 1)
+    candidate.data_us = std::max(
+        candidate.data_us,
+        at_rate(network.bytes, machine.network_gbps * (work.network_sources > 1 ? machine.shared_link_share : 1)));
   candidate.predicted_us = candidate.latency_us + candidate.executor_us + candidate.data_us;
 }
 

@@ -6,7 +6,8 @@
 //
 // The piece that a rank needs next is what its host's ranks send it next, and the sum over the host, the sum with what
 // comes from the host before and the send to the host behind are one step. So a piece passes through memory once on its
-// way, and the phases overlap piece by piece. Between hosts each link carries 2 (h-1)/h B, the least possible.
+// way, and the phases overlap piece by piece. Between hosts each link carries 2 (h-1)/h B, the least possible, and all
+// channels turn the same way: a host receives from one other host, so that no two flows meet in the queue before its link.
 //
 // Direct exchange inside: Cho et al., "BlueConnect", MLSys 2019; rings both ways: Mikami et al., "Massively distributed
 // SGD", 2018 (2D torus).
@@ -20,10 +21,7 @@ namespace {
 
 class RingOfHosts {
  public:
-  RingOfHosts(const Plan& plan, uint32_t rank, const Shape& shape, LocalPhase local)
-      : grid_(plan, rank, local), reversed_(shape.channel % 2 == 1) {
-    position_ = reversed_ ? grid_.hosts() - 1 - grid_.host() : grid_.host();
-  }
+  RingOfHosts(const Plan& plan, uint32_t rank, LocalPhase local) : grid_(plan, rank, local) {}
   const HostGrid& grid() const { return grid_; }
 
   // One round: the piece that started `back` hosts before this one. `first`: it starts here; `last`: this host's sum
@@ -33,7 +31,7 @@ class RingOfHosts {
     bool first, last, results, forwards;
   };
   GridSteps steps_of(const Round& round) const {
-    const uint32_t h = grid_.hosts(), first_chunk = (position_ + 2 * h - round.back) % h * grid_.shards();
+    const uint32_t h = grid_.hosts(), first_chunk = (grid_.host() + 2 * h - round.back) % h * grid_.shards();
     GridSteps steps;
     for (uint32_t turn = 0; turn < grid_.turns(); ++turn) {
       const bool sums = !round.results;
@@ -51,9 +49,10 @@ class RingOfHosts {
       step.flags |= kInput;
       step.from = grid_.combined();
     }
-    if (!round.first) step.from.push_back(grid_.owner(neighbour(-1), shard));
+    const uint32_t h = grid_.hosts(), before = (grid_.host() + h - 1) % h, behind = (grid_.host() + 1) % h;
+    if (!round.first) step.from.push_back(grid_.owner(before, shard));
     if (!step.from.empty()) step.flags |= round.results ? unsigned{kReceive} : kReceive | kReduce;
-    if (round.forwards) step.to.push_back(grid_.owner(neighbour(1), shard));
+    if (round.forwards) step.to.push_back(grid_.owner(behind, shard));
     if (round.last || round.results) {
       step.flags |= kStore | kFinal;
       step.to.insert(step.to.end(), grid_.handed().begin(), grid_.handed().end());
@@ -61,19 +60,12 @@ class RingOfHosts {
     if (!step.to.empty()) step.flags |= kSend;
     return step;
   }
-  uint32_t neighbour(int direction) const {
-    const uint32_t h = grid_.hosts();
-    return (grid_.host() + ((direction > 0) != reversed_ ? 1 : h - 1)) % h;
-  }
-
   HostGrid grid_;
-  bool reversed_;      // odd channels turn the other way round
-  uint32_t position_;  // of this host on the ring as it turns
 };
 
-Schedule build_grid(const Plan& plan, uint32_t rank, const Shape& shape, LocalPhase local) {
+Schedule build_grid(const Plan& plan, uint32_t rank, LocalPhase local) {
   if (plan.ranks == 1) return single_rank_schedule();
-  const RingOfHosts ring(plan, rank, shape, local);
+  const RingOfHosts ring(plan, rank, local);
   const uint32_t h = ring.grid().hosts(), shards = ring.grid().shards();
   const auto back = -static_cast<int32_t>(shards);
   ScheduleBuilder builder(rank, plan.ranks, h * shards, ring.grid().fifo_depth());
@@ -92,12 +84,8 @@ Schedule build_grid(const Plan& plan, uint32_t rank, const Shape& shape, LocalPh
   return builder.take();
 }
 
-Schedule build(const Plan& plan, uint32_t rank, const Shape& shape) {
-  return build_grid(plan, rank, shape, LocalPhase::kDirect);
-}
-Schedule build_ring(const Plan& plan, uint32_t rank, const Shape& shape) {
-  return build_grid(plan, rank, shape, LocalPhase::kRing);
-}
+Schedule build(const Plan& plan, uint32_t rank, const Shape&) { return build_grid(plan, rank, LocalPhase::kDirect); }
+Schedule build_ring(const Plan& plan, uint32_t rank, const Shape&) { return build_grid(plan, rank, LocalPhase::kRing); }
 
 // With h hosts of g ranks: T = 2 (h-1) a2 + 2 (h-1)/h B b2 between hosts (b2 for a host's link), with the phases inside
 // (2 (g-1)/g B) hidden behind it.
@@ -110,6 +98,7 @@ Work grid_work(const CostInput& in, bool ring) {
   w.messages = 4 * (g - 1) * h + 4 * (h - 1);
   w.sent_bytes = 2 * inner + 2 * outer / g;
   w.network_bytes = 2 * outer;
+  w.network_sources = 1;
   w.exchanged_bytes = (ring ? 4 : 3) * inner + in.bytes / g + 4 * outer / g;
   w.reduce_bytes = ring ? 2 * inner + outer / g : (g > 1 ? in.bytes + outer / g : 2 * outer);
   w.memory_bytes = 2 * in.bytes;

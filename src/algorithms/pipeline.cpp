@@ -133,6 +133,7 @@ Work chain_work(const CostInput& in) {
   w.sent_bytes = in.bytes;
   w.network_bytes = in.hosts > 1 ? (in.hosts - 2 + chunks) / chunks * in.bytes : 0;  // one rank of a host sends
   w.network_rounds = in.hosts > 1 ? in.hosts - 2 + chunks : 0;
+  w.network_sources = 1;
   return w;
 }
 

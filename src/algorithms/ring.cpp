@@ -68,6 +68,7 @@ Work work(const CostInput& in) {
   w.memory_bytes = 2 * in.bytes;
   w.chunks = in.ranks;
   w.sent_bytes = 2 * chunk * (n - 1);
+  w.network_sources = 1;
   w.network_bytes = w.sent_bytes;  // one rank of a host sends to another host
   w.network_rounds = in.hosts > 1 ? w.rounds * in.hosts / n : 0;
   return w;
@@ -127,6 +128,7 @@ Work allgather_work(const CostInput& in) {
   w.memory_bytes = in.bytes;
   w.chunks = in.ranks;
   w.sent_bytes = (n - 1) / n * in.bytes;
+  w.network_sources = 1;
   w.network_bytes = w.sent_bytes;
   w.network_rounds = in.hosts > 1 ? w.rounds * in.hosts / n : 0;
   return w;
@@ -143,6 +145,7 @@ Work reduce_scatter_work(const CostInput& in) {
   w.memory_bytes = in.bytes;
   w.chunks = in.ranks;
   w.sent_bytes = most;
+  w.network_sources = 1;
   w.network_bytes = w.sent_bytes;
   w.network_rounds = in.hosts > 1 ? w.rounds * in.hosts / n : 0;
   return w;
