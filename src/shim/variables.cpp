@@ -122,10 +122,10 @@ const VariableRow kVariables[] = {
      apply_flag<&Request::without_shm>},
     {"NTHREADS", "64 to 512", "of GPU kernels", nullptr},
     {"LAUNCH_MODE", "PARALLEL or GROUP", "of GPU kernels", nullptr},
-    {"SOCKET_IFNAME", "list of prefixes, `^` or `=` in front", kNet, nullptr},
-    {"SOCKET_FAMILY", "AF_INET or AF_INET6", kNet, nullptr},
-    {"SOCKET_NTHREADS", "number", kNet, nullptr},
-    {"NSOCKS_PERTHREAD", "number", kNet, nullptr},
+    {"SOCKET_IFNAME", "list of prefixes, `^` or `=` in front", "Becomes TREERING_SOCKET_IFNAME.", nullptr, true},
+    {"SOCKET_FAMILY", "AF_INET or AF_INET6", "Becomes TREERING_SOCKET_FAMILY.", nullptr, true},
+    {"SOCKET_NTHREADS", "number", "Times NSOCKS_PERTHREAD becomes TREERING_TCP_STREAMS.", nullptr, true},
+    {"NSOCKS_PERTHREAD", "number", "Times SOCKET_NTHREADS becomes TREERING_TCP_STREAMS.", nullptr, true},
     {"IB_HCA", "list of prefixes with `:port`", kNet, nullptr},
     {"IB_DISABLE", "0 or 1", kNet, nullptr},
     {"IB_GID_INDEX", "number", kNet, nullptr},
@@ -142,7 +142,7 @@ const VariableRow kVariables[] = {
     {"GRAPH_FILE", "path", "of PCIe and NVLink", nullptr},
     {"GRAPH_DUMP_FILE", "path", "of PCIe and NVLink", nullptr},
     {"RINGS", "`0 1 2 3|3 2 1 0`", "the ring follows the machine's topology", nullptr},
-    {"HOSTID", "text", "of several machines", nullptr},
+    {"HOSTID", "text", "Becomes TREERING_HOSTID.", nullptr, true},
     {"IGNORE_CPU_AFFINITY", "0 or 1", "threads keep their affinity", nullptr},
     {"TUNER_PLUGIN", "name", "of plugins", nullptr},
     {"RAS_ENABLE", "0 or 1", "of the RAS service", nullptr},
@@ -191,6 +191,7 @@ std::string variable(const std::string& name) {
 }
 
 Status apply_variables(Request* request) {
+  hand_on_network_variables();
   for (const auto& [name, value] : set_variables()) {
     if (value.empty()) continue;
     say_once(name, value);

@@ -1,0 +1,43 @@
+#include <algorithm>
+#include <cstdlib>
+
+#include "shim/log.h"
+#include "shim/variables.h"
+
+namespace treering::nccl {
+namespace {
+
+constexpr long kMostStreams = 32;
+
+void hand_on(const char* name, const std::string& value) {
+  if (!value.empty()) setenv(name, value.c_str(), 0);
+}
+
+// `=a,b` makes every name exact; here each has its own `=`.
+std::string interfaces(const std::string& value) {
+  const size_t exact = value.find_first_of('=');
+  if (exact > 1 || (exact == 1 && value[0] != '^')) return value;
+  std::string text = value.substr(0, exact);
+  for (const std::string& name : split_list(value.substr(exact + 1), ','))
+    text += (text.empty() || text == "^" ? "=" : ",=") + name;
+  return text;
+}
+
+std::string family(const std::string& value) { return value == "AF_INET" ? "ipv4" : value == "AF_INET6" ? "ipv6" : ""; }
+
+std::string streams(const std::string& threads, const std::string& sockets) {
+  if (threads.empty() && sockets.empty()) return "";
+  const auto number = [](const std::string& text) { return std::max(1l, std::strtol(text.c_str(), nullptr, 10)); };
+  return std::to_string(std::min(kMostStreams, number(threads) * number(sockets)));
+}
+
+}  // namespace
+
+void hand_on_network_variables() {
+  hand_on("TREERING_SOCKET_IFNAME", interfaces(variable("NCCL_SOCKET_IFNAME")));
+  hand_on("TREERING_SOCKET_FAMILY", family(variable("NCCL_SOCKET_FAMILY")));
+  hand_on("TREERING_HOSTID", variable("NCCL_HOSTID"));
+  hand_on("TREERING_TCP_STREAMS", streams(variable("NCCL_SOCKET_NTHREADS"), variable("NCCL_NSOCKS_PERTHREAD")));
+}
+
+}  // namespace treering::nccl
