@@ -106,11 +106,11 @@ class Failures(lab_case.LabCase):
             self.expect_clean_end(rank, met)
         return texts.pop()
 
-    def expect_clean_end(self, rank, met=True):
+    def expect_clean_end(self, rank, met=True, threads_of_library=1):
         sockets, threads = map(int, rank.wait_for("left", 10)[1].split())
         if met or rank.rank != 0:  # the meeting point goes on to tell those who come late
             self.assertEqual(sockets, 0, rank.text())
-        self.assertLessEqual(threads, 2, "but this one and the agent\n" + rank.text())
+        self.assertLessEqual(threads, 1 + threads_of_library, rank.text())
         self.assertEqual(rank.process.wait(timeout=10), 0, rank.text())
 
     def expect_names(self, text, rank, operation=True):
@@ -220,6 +220,22 @@ class Failures(lab_case.LabCase):
         self.assertIn("destroyed its communicator", text)
         self.expect_clean_end(ranks[1])
 
+    def test_rank_that_leaves_at_once(self):
+        for leaver in (1, 0):
+            with self.subTest(leaver=leaver):
+                ranks = self.start(argument=2, modes={leaver: "leave-at-once"})
+                others = [rank for rank in ranks.values() if rank.rank != leaver]
+                text = self.expect_one_verdict(others, ranks[leaver].wait_for("leaves")[0], 2, REMOTE_ERROR)
+                self.assertIn(f"rank {leaver} (pid {ranks[leaver].pid}", text)
+                self.assertIn("destroyed its communicator", text)
+
+    def test_calls_that_differ(self):
+        ranks = self.start(argument=1000, modes={2: "other-call"})
+        text = self.expect_one_verdict(list(ranks.values()), time.monotonic(), 5, 5)
+        self.assertIn("rank 2 called", text)
+        self.assertIn("allreduce of 1000 x float, sum", text)
+        self.assertIn("allreduce of 1001 x float, sum", text)
+
     def test_others_go_on_without_the_dead(self):
         for victim in (2, 0):
             with self.subTest(victim=victim):
@@ -236,7 +252,7 @@ class Failures(lab_case.LabCase):
             with self.subTest(hosts=hosts):
                 for rank in self.start("everything", hosts=hosts).values():
                     rank.wait_for("ok", 60)
-                    self.expect_clean_end(rank)
+                    self.expect_clean_end(rank, threads_of_library=2)  # the agent and the streams' engine
 
 
 if __name__ == "__main__":

@@ -208,8 +208,8 @@ void everything(trComm_t comm) {
 }
 
 // Leaves after a few operations that the others go on with.
-void leave(trComm_t comm, size_t count) {
-  for (int i = 0; i < 20; ++i) CHECK_OF(comm, sum_ones(comm, ranks, count));
+void leave(trComm_t comm, int operations, size_t count) {
+  for (int i = 0; i < operations; ++i) CHECK_OF(comm, sum_ones(comm, ranks, count));
   std::printf("leaves\n");
   CHECK(trCommDestroy(comm));
   say_what_is_left();
@@ -238,6 +238,8 @@ int main(int argc, char** argv) {
   if (mode == "loop") loop(comm, static_cast<size_t>(argument));
   if (mode == "shrink") shrink(comm, argument);
   if (mode == "everything") everything(comm);
-  if (mode == "leave") leave(comm, static_cast<size_t>(argument));
+  if (mode == "leave") leave(comm, 20, static_cast<size_t>(argument));
+  if (mode == "leave-at-once") leave(comm, 0, 0);
+  if (mode == "other-call") loop(comm, static_cast<size_t>(argument) + 1);
   return 0;
 }
