@@ -150,7 +150,7 @@ trResult_t trCommInitFromEnvironment(trComm_t* comm, const trConfig_t* user_conf
     TR_RETURN_IF_ERROR(resolve_config(user_config, &config));
     Launch launch;
     trUniqueId id;
-    TR_RETURN_IF_ERROR(meet_through_launcher(start_meeting, config.timeout_ms, &launch, &id));
+    TR_RETURN_IF_ERROR(meet_through_launcher(config.timeout_ms, &launch, &id));
     return init_rank(comm, static_cast<int>(launch.ranks), id, static_cast<int>(launch.rank), user_config);
   });
 }

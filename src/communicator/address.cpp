@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <netdb.h>
 #include <netinet/in.h>
 
 #include <algorithm>
@@ -178,6 +179,28 @@ Status choose_addresses(const std::vector<Address>& all, const std::string& filt
     std::erase_if(*chosen, [&](const Address& address) { return grade(address) > most; });
   }
   return {};
+}
+
+Status resolve_host(const std::string& host, Address* address) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  if (const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found); error != 0)
+    return {trInvalidArgument, fmt::format("'{}' is no host that can be found: {}", host, gai_strerror(error))};
+  *address = Address();
+  for (const addrinfo* one = found; one != nullptr && address->version == 0; one = one->ai_next) {
+    if (one->ai_family == AF_INET) {
+      address->version = 4;
+      address->prefix = 32;
+      std::memcpy(address->bytes.data(), &reinterpret_cast<const sockaddr_in*>(one->ai_addr)->sin_addr, 4);
+    } else if (one->ai_family == AF_INET6) {
+      address->version = 6;
+      address->prefix = 128;
+      std::memcpy(address->bytes.data(), &reinterpret_cast<const sockaddr_in6*>(one->ai_addr)->sin6_addr, 16);
+    }
+  }
+  freeaddrinfo(found);
+  if (address->version != 0) return {};
+  return {trInvalidArgument, fmt::format("'{}' has neither an IPv4 nor an IPv6 address", host)};
 }
 
 void pack_addresses(const std::vector<Address>& addresses, unsigned char* to, size_t bytes) {

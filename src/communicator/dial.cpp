@@ -72,7 +72,7 @@ std::vector<DialTarget> find_candidates(const Place& own, const std::vector<Addr
   }
   // The index-th network first.
   std::vector<DialTarget> ordered;
-  if (near && !tcp_only) {
+  if (near && !tcp_only && target.local != 0) {
     DialTarget local;
     local.local_name = local_socket_name(target.local);
     local.text = "Unix socket " + local.local_name;

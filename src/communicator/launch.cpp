@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 #include <sodium.h>
 
+#include <atomic>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+
+#include "communicator/membership.h"
 
 namespace treering {
 namespace {
@@ -31,6 +34,34 @@ Status from_own_variables(Launch* launch, trUniqueId* id) {
   if (text == "-" && !std::getline(std::cin, text))
     return {trInvalidUsage, "TREERING_ID is \"-\", but standard input ended before a line with the id came"};
   if (Status status = parse_id_text(text, id); !status.ok()) return {status.code(), "TREERING_ID: " + status.message()};
+  return {};
+}
+
+// PyTorch's own store listens on MASTER_PORT; the ranks of the k-th communicator agree on k by counting.
+Status from_torchrun(Launch* launch, trUniqueId* id) {
+  static std::atomic<uint32_t> made{0};
+  launch->launcher = "torchrun";
+  uint32_t port = 0;
+  TR_RETURN_IF_ERROR(environment_number("WORLD_SIZE", 1, kMostRanks, &launch->ranks));
+  TR_RETURN_IF_ERROR(environment_number("RANK", 0, launch->ranks - 1, &launch->rank));
+  TR_RETURN_IF_ERROR(environment_number("MASTER_PORT", 1, UINT16_MAX - 1, &port));
+  const char* address = variable("MASTER_ADDR");
+  if (address == nullptr)
+    return {trInvalidUsage, "RANK and WORLD_SIZE are set, but MASTER_ADDR is not: start with torchrun, or set it, too"};
+  const char *given = variable("TREERING_SECRET"), *run = variable("TORCHELASTIC_RUN_ID");
+  const std::string secret = given != nullptr ? given : run != nullptr ? run : "";
+  UniqueId point;
+  Status status =
+      Membership::meeting_point_at(address, static_cast<uint16_t>(port + 1), secret, made++, launch->rank == 0, &point);
+  if (!status.ok()) return {status.code(), "MASTER_ADDR and the port after MASTER_PORT: " + status.message()};
+  *id = pack(point);
+  return {};
+}
+
+Status make_fresh(trUniqueId* id) {
+  UniqueId made;
+  TR_RETURN_IF_ERROR(Membership::make_meeting_point(&made));
+  *id = pack(made);
   return {};
 }
 
@@ -65,16 +96,17 @@ Status parse_id_text(const std::string& text, trUniqueId* id) {
   return {};
 }
 
-Status meet_through_launcher(const MakeId& fresh, int timeout_ms, Launch* launch, trUniqueId* id) {
+Status meet_through_launcher(int timeout_ms, Launch* launch, trUniqueId* id) {
   if (variable("TREERING_RANK") != nullptr) return from_own_variables(launch, id);
-  if (variable("PMIX_RANK") != nullptr) return exchange_through_pmix(launch, fresh, timeout_ms, id);
-  if (variable("PMI_FD") != nullptr) return exchange_through_pmi(launch, fresh, timeout_ms, id);
+  if (variable("PMIX_RANK") != nullptr) return exchange_through_pmix(launch, make_fresh, timeout_ms, id);
+  if (variable("PMI_FD") != nullptr) return exchange_through_pmi(launch, make_fresh, timeout_ms, id);
+  if (variable("RANK") != nullptr && variable("WORLD_SIZE") != nullptr) return from_torchrun(launch, id);
   if (variable("SLURM_PROCID") != nullptr && variable("SLURM_STEP_NUM_TASKS") != nullptr)
     return {trInvalidUsage, "srun gave the processes no way to meet: start them with srun --mpi=pmi2 or --mpi=pmix"};
   return {
       trInvalidUsage,
       "nothing in the environment says which rank this process is: looked for TREERING_RANK (treering-perf --hosts), "
-      "PMIX_RANK (mpirun of Open MPI, srun --mpi=pmix), PMI_FD (mpirun of MPICH, srun --mpi=pmi2)"};
+      "PMIX_RANK (mpirun of Open MPI, srun --mpi=pmix), PMI_FD (mpirun of MPICH, srun --mpi=pmi2), RANK and WORLD_SIZE (torchrun)"};
 }
 
 }  // namespace treering

@@ -5,6 +5,8 @@
 //                                                                          standard input
 //   PMIX_RANK                        mpirun (Open MPI), srun --mpi=pmix    through PMIx, put by rank 0
 //   PMI_FD                           mpirun (MPICH), srun --mpi=pmi2       through PMI-1, put by rank 0
+//   RANK, WORLD_SIZE, MASTER_ADDR    torchrun                              not at all: it follows from MASTER_ADDR, the
+//                                                                          port after MASTER_PORT and TREERING_SECRET
 //
 // Invariant: every way either gives all ranks the same id or fails with words that name the variable and what to do.
 #pragma once
@@ -23,9 +25,9 @@ struct Launch {
   uint32_t ranks = 1;
 };
 
-// `fresh` makes a unique id in this process; called on rank 0 alone.
+// Makes a unique id in this process; called on rank 0 alone.
 using MakeId = std::function<Status(trUniqueId* id)>;
-Status meet_through_launcher(const MakeId& fresh, int timeout_ms, Launch* launch, trUniqueId* id);
+Status meet_through_launcher(int timeout_ms, Launch* launch, trUniqueId* id);
 
 std::string id_text(const trUniqueId& id);
 Status parse_id_text(const std::string& text, trUniqueId* id);

@@ -1,6 +1,7 @@
 #include "communicator/membership.h"
 
 #include <fmt/format.h>
+#include <sodium.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,27 +17,67 @@ namespace {
 // The meeting point's deadline is the earlier one, because its message names who is missing.
 constexpr auto kGrace = std::chrono::seconds(1);
 
-}  // namespace
-
-Status Membership::make_meeting_point(UniqueId* id) {
-  TR_RETURN_IF_ERROR(make_unique_id(id));
-  Config config;
-  TR_RETURN_IF_ERROR(resolve_config(nullptr, &config));
+// Starts a job whose ranks meet in this process; `complete` makes its id from where the process listens.
+Status serve(const Config& config, const std::function<UniqueId(const Place& own)>& complete) {
   Agent& agent = Agent::instance();
   Status status;
   TR_RETURN_IF_ERROR(agent.call([&] {
     Place own;
     status = agent.open(config, &own);
     if (!status.ok()) return;
+    const UniqueId id = complete(own);
+    auto job = std::make_shared<Job>(&agent, id);
+    job->serve(own);
+    agent.add_job(id.job, job);
+  }));
+  return status;
+}
+
+}  // namespace
+
+Status Membership::make_meeting_point(UniqueId* id) {
+  TR_RETURN_IF_ERROR(make_unique_id(id));
+  Config config;
+  TR_RETURN_IF_ERROR(resolve_config(nullptr, &config));
+  return serve(config, [id](const Place& own) {
     id->root_local = own.local;
     id->root_network = own.network;
     id->port = own.port;
     pack_addresses(own.addresses, id->addresses, sizeof id->addresses);
-    auto job = std::make_shared<Job>(&agent, *id);
-    job->serve(own);
-    agent.add_job(id->job, job);
+    return *id;
+  });
+}
+
+Status Membership::meeting_point_at(const std::string& host, uint16_t port, const std::string& secret, uint32_t number,
+                                    bool root, UniqueId* id) {
+  TR_RETURN_IF_ERROR(make_unique_id(id));
+  Address address;
+  TR_RETURN_IF_ERROR(resolve_host(host, &address));
+  const auto derive = [&](const char* purpose, unsigned char* bytes, size_t count) {
+    const std::string text = fmt::format("{}\n{}\n{}\n{}\n{}", purpose, to_text(address), port, number, secret);
+    crypto_generichash(bytes, count, reinterpret_cast<const unsigned char*>(text.data()), text.size(), nullptr, 0);
+  };
+  derive("treering job", id->job.data(), id->job.size());
+  derive("treering secret", id->secret.data(), id->secret.size());
+  id->root_pid = 0;
+  id->port = port;
+  pack_addresses({address}, id->addresses, sizeof id->addresses);
+  Config config;
+  TR_RETURN_IF_ERROR(resolve_config(nullptr, &config));
+  // A loopback address means this machine.
+  if (address.loopback()) id->root_network = identify_host(config.host_id).network;
+  if (!root) return {};
+  config.first_port = config.last_port = port;
+  uint16_t listens_on = 0;
+  TR_RETURN_IF_ERROR(serve(config, [&](const Place& own) {
+    listens_on = own.port;
+    return *id;
   }));
-  return status;
+  if (listens_on == port) return {};
+  return {trInvalidUsage,
+          fmt::format("the ranks meet on port {}, but this process listens on port {} already, for another "
+                      "communicator: create the one from the environment first",
+                      port, listens_on)};
 }
 
 Status Membership::join(const UniqueId& id, const JoinRequest& request, std::unique_ptr<Membership>* result) {

@@ -63,6 +63,10 @@ class Membership {
  public:
   // Makes an id; the ranks meet in this process, which must live until they have.
   static Status make_meeting_point(UniqueId* id);
+  // The id of the `number`-th job whose ranks meet at a known address without having met before: it follows from the
+  // arguments alone. With `root` this process is the one that listens there. `secret`: known to the job's ranks alone.
+  static Status meeting_point_at(const std::string& host, uint16_t port, const std::string& secret, uint32_t number,
+                                 bool root, UniqueId* id);
   static Status join(const UniqueId& id, const JoinRequest& request, std::unique_ptr<Membership>* membership);
   // Leaves; waits for nobody.
   ~Membership();

@@ -78,6 +78,41 @@ class Launchers(unittest.TestCase):
             self.assertIn("start them with srun --mpi=pmi2 or --mpi=pmix", none.stderr)
 
 
+class TorchRun(unittest.TestCase):
+    """The variables that torchrun sets; PyTorch's own store is not needed."""
+
+    def start(self, rank, port, address="127.0.0.1", ranks=RANKS, **more):
+        variables = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": address, "MASTER_PORT": str(port),
+                     "TORCHELASTIC_RUN_ID": "a run"}
+        return subprocess.Popen([PROGRAM], env=clean_environment(**variables, **more), stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True)
+
+    def test_ranks_meet_at_the_port_after_the_masters(self):
+        port = free_ports(1)[0]
+        for rounds in range(2):
+            # Rank 0 comes last: the others wait for it.
+            processes = [self.start(rank, port, "localhost" if rounds else "127.0.0.1") for rank in (2, 1)]
+            time.sleep(0.5)
+            processes.append(self.start(0, port, "localhost" if rounds else "127.0.0.1"))
+            for rank, process in zip((2, 1, 0), processes):
+                out, error = process.communicate(timeout=DEADLINE)
+                self.assertEqual(out, f"rank {rank} of {RANKS}: ok\n", error)
+
+    def test_who_knows_another_secret_is_kept_out(self):
+        port = free_ports(1)[0]
+        one = self.start(0, port, ranks=2, TREERING_SECRET="one", TREERING_TIMEOUT="4")
+        other = self.start(1, port, ranks=2, TREERING_SECRET="other", TREERING_TIMEOUT="4")
+        for process in (one, other):
+            _, error = process.communicate(timeout=DEADLINE)
+            self.assertEqual(process.returncode, 1, error)
+
+    def test_wrong_values_are_named(self):
+        _, error = self.start(0, 70000).communicate(timeout=DEADLINE)
+        self.assertIn("MASTER_PORT is '70000'; give a number from 1 to 65534", error)
+        _, error = self.start(0, 5000, "no.such.host.invalid").communicate(timeout=DEADLINE)
+        self.assertIn("'no.such.host.invalid' is no host that can be found", error)
+
+
 class Slurm:
     """A controller and one daemon of our own."""
 
