@@ -346,7 +346,8 @@ Status Watch::deadline_verdict(uint32_t waiting_for) {
     const bool known = read(peer, &snapshot);
     if (!known && knows_by_reading(peer)) continue;
     if (counted_ && known && snapshot.completed >= call_->operation) continue;
-    if (known && snapshot.operation < call_->operation)
+    // One that waits in an earlier operation is not at fault itself.
+    if (known && snapshot.operation < call_->operation && snapshot.completed >= snapshot.operation)
       not_entered += fmt::format("{}{} has not entered it (its last is operation {})", not_entered.empty() ? "" : "; ",
                                  describe(peer), snapshot.operation);
     if (seen_[peer].changed < oldest) {
