@@ -278,6 +278,10 @@ void Communicator::watch_events() {
   events.on_lost = [watch = watch_.get()](const std::vector<uint32_t>& ranks, const std::string& reason) {
     watch->note_lost(ranks, reason);
   };
+  events.on_left = [watch = watch_.get(), streams = streams_.get()](uint32_t rank) {
+    watch->note_left(rank);
+    streams->departed(rank);
+  };
   events.status = [status = context_.status] { return pack_status(*status); };
   events.on_incoming = [streams = streams_.get()](uint32_t source, uint32_t index, int fd) {
     streams->incoming(source, index, fd);
@@ -321,11 +325,11 @@ Status Communicator::plan_schedules(Machine machine, Plan plan) {
   machine.cores = count_cores(cards_, machine.host_ranks);
   machine.channels = layout_->channels;
   const bool paced = config_.link_mbps > 0;
-  machine.mailbox_bytes = links_->all_mapped() && !paced ? MailboxMemory::kMaxBytes : 0;
+  machine.mailbox_bytes = links_->all_mapped() && segment_ && !paced ? MailboxMemory::kMaxBytes : 0;
   machine.fetch_us = links_->all_fetch() ? kFetchUs : 0;
   if (paced) machine.exchange_gbps = std::min(machine.exchange_gbps, config_.link_mbps / 8000.0);
   machine.slot_bytes = context_.pools[0].slot_bytes();
-  const bool letters = machine.mailbox_bytes > 0 && context_.ranks <= kMostLetterRanks;
+  const bool letters = links_->all_mapped() && !paced && context_.ranks <= kMostLetterRanks;
   letter_bytes_ = machine.letter_bytes = letters ? Letters::most_bytes(context_) : 0;
   mapped_letter_bytes_ = std::min(letter_bytes_, Letters::kMostMappedBytes);
   for (const Connection* connection : context_.connections)  // threads of one process read everything in place

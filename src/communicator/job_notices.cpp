@@ -70,6 +70,10 @@ void Job::apply(const NoticeMessage& notice) {
       left_.insert(notice.other);
       if (top_ && root_ && (state_ == State::kMeeting || (!blobs_.empty() && blobs_.count(notice.other) == 0)))
         if (Status status = root_->lost_rank(notice.other); !status.ok()) fail(status);
+      for (auto& [rank, member] : members_)
+        member->tell([left = notice.other](const MemberEvents& events) {
+          if (events.on_left) events.on_left(left);
+        });
       return;
     case NoticeType::kLeft:
       return;
@@ -141,8 +145,9 @@ void Job::tick() {
       if (std::exchange(link->silent, false)) report_heard(process);
       continue;
     }
-    if (!link->silent && state_ == State::kRunning && !has_left(process)) {
+    if (!link->silent && state_ == State::kRunning) {
       link->silent = true;
+      if (has_left(process)) continue;
       NoticeMessage notice;
       notice.type = NoticeType::kSilent;
       notice.process = process;
@@ -152,6 +157,7 @@ void Job::tick() {
     }
   }
   look_for_cut_off();
+  maybe_finish();
   start_ticking();
 }
 

@@ -270,7 +270,10 @@ void Job::route(uint32_t process, const std::string& bytes, uint32_t from) {
 }
 
 void Job::maybe_finish() {
-  if (closed_ || !children_.empty() || state_ == State::kMeeting) return;
+  if (closed_ || state_ == State::kMeeting) return;
+  // A child that does not answer finds another parent when it can: it would hold this process for ever.
+  const auto is_silent = [](const auto& child) { return child.second.silent; };
+  if (!std::all_of(children_.begin(), children_.end(), is_silent)) return;
   const bool all_left = std::all_of(members_.begin(), members_.end(),
                                     [this](const auto& member) { return members_left_.count(member.first) != 0; });
   if (!all_left || (root_ && state_ == State::kFailed)) return;

@@ -17,12 +17,12 @@ std::string difference(const std::string& a, const std::string& b) {
   return fmt::format("'{}' and '{}'", text(a), text(b));
 }
 
-Status gave_up(const HelloMessage& hello) {
-  return {trRemoteError, fmt::format("rank {} (pid {}) ended or gave up while the communicator was being created",
-                                     hello.rank, hello.pid)};
-}
-
 }  // namespace
+
+Status MeetingRoot::gave_up(const HelloMessage& hello) const {
+  return {trRemoteError, fmt::format("rank {} (pid {} on {}) ended or gave up while the communicator was being created",
+                                     hello.rank, hello.pid, places_[hello.process].host_name)};
+}
 
 MeetingRoot::MeetingRoot(const Place& own, const std::string& host) {
   JoinMessage join;
@@ -109,7 +109,9 @@ Status MeetingRoot::deadline_passed(const std::map<uint32_t, std::string>* answe
     const bool arrived = found != hellos_.end();
     if (arrived && (answered == nullptr || answered->count(rank) != 0)) continue;
     missing += fmt::format("{}rank {}", missing.empty() ? "" : ", ", rank);
-    if (arrived) missing += fmt::format(" (pid {}, stopped answering)", found->second.pid);
+    if (arrived)
+      missing += fmt::format(" (pid {} on {}, stopped answering)", found->second.pid,
+                             places_[found->second.process].host_name);
     if (missing.size() > 300) {
       missing += ", ...";
       break;

@@ -34,6 +34,8 @@ class MeetingRoot {
   int timeout_ms() const { return timeout_ms_; }
 
  private:
+  Status gave_up(const HelloMessage& hello) const;
+
   std::vector<Place> places_;
   std::map<uint64_t, uint32_t> process_of_;  // by Place::local
   std::map<std::string, uint32_t> host_numbers_;

@@ -35,6 +35,8 @@ struct MemberEvents {
   std::function<void(uint32_t code, const std::string& text)> on_verdict;
   // The process that held these ranks ended without leaving, or cannot be reached any more.
   std::function<void(const std::vector<uint32_t>& ranks, const std::string& reason)> on_lost;
+  // The rank has left in good order.
+  std::function<void(uint32_t rank)> on_left;
   // This rank's answer to request_status().
   std::function<std::string()> status;
   // Authenticated, connected, non-blocking TCP sockets, from here on plain. The callee closes them.

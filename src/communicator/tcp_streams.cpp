@@ -28,4 +28,8 @@ void TcpStreams::outgoing(uint32_t peer, uint32_t index, const Status& status, i
   if (fd >= 0) close(fd);
 }
 
+void TcpStreams::departed(uint32_t peer) {
+  if (TcpLink* link = find(peer)) link->deliver_departure();
+}
+
 }  // namespace treering

@@ -27,6 +27,7 @@ class TcpStreams final : public StreamSource {
   // Events of the membership.
   void incoming(uint32_t source, uint32_t index, int fd);
   void outgoing(uint32_t peer, uint32_t index, const Status& status, int fd);
+  void departed(uint32_t peer);
 
  private:
   TcpLink* find(uint32_t peer) const;

@@ -20,6 +20,7 @@ constexpr auto kCallsPeriod = std::chrono::milliseconds(1);
 constexpr auto kAlivePeriod = std::chrono::milliseconds(20);
 constexpr auto kGraceOfLost = std::chrono::milliseconds(150);
 constexpr auto kVerdictPatience = std::chrono::seconds(3);
+constexpr auto kAnswerPatience = std::chrono::seconds(1);
 
 // "stopped" and the like, from /proc; empty when nothing is remarkable.
 std::string process_state(uint32_t pid) {
@@ -106,12 +107,18 @@ void Watch::note_lost(const std::vector<uint32_t>& ranks, const std::string& rea
   for (uint32_t rank : ranks) lost_.try_emplace(rank, Loss{reason, Clock::now()});
 }
 
-bool Watch::find_lost(uint32_t peer, std::string* reason) const {
+void Watch::note_left(uint32_t rank) {
+  std::lock_guard lock(lost_mutex_);
+  lost_.try_emplace(rank, Loss{"", Clock::now(), true});
+}
+
+Status Watch::find_lost(uint32_t peer, const std::string& during) const {
   std::lock_guard lock(lost_mutex_);
   const auto found = lost_.find(peer);
-  if (found == lost_.end()) return false;
-  *reason = found->second.reason;
-  return true;
+  if (found == lost_.end()) return {};
+  if (found->second.left)
+    return {trRemoteError, fmt::format("{} destroyed its communicator in or before {}", describe(peer), during)};
+  return {trRemoteError, fmt::format("{} was lost in or before {}: {}", describe(peer), during, found->second.reason)};
 }
 
 // A peer that dies takes its memory away shortly before it counts as dead; the news of it takes its way, too.
@@ -119,8 +126,7 @@ Status Watch::link_failed(uint32_t peer, const Status& status) {
   if (peer == context_->rank) return fail(status);
   for (int i = 0; i < (peers_[peer].same_host ? 50 : 1000); ++i) {
     if (Status known = verdict(); !known.ok()) return known;
-    if (std::string reason; find_lost(peer, &reason))
-      return fail({trRemoteError, fmt::format("{} was lost in or before {}: {}", describe(peer), place(), reason)});
+    if (Status lost = find_lost(peer, place()); !lost.ok()) return fail(lost);
     if (is_dead(peer))
       return fail(
           {trRemoteError, fmt::format("{} has died in or before {}: {}", describe(peer), place(), status.message())});
@@ -190,19 +196,34 @@ Status Watch::check_calls() {
 }
 
 Status Watch::mismatch(uint32_t peer) {
-  RankStatusSnapshot other, own = snapshot_of(*context_->status);
-  if (!read(peer, &other)) return fail({trRemoteError, fmt::format("{} is gone", describe(peer))});
   if (!counted_)
     return fail(
         {trInvalidUsage,
          fmt::format("rank {} receives from rank {} what that rank does not send: the k-th receive must have as "
                      "many bytes as the k-th send, and collectives must stand between the same ones",
                      context_->rank, peer)});
+  RankStatusSnapshot other, own = snapshot_of(*context_->status);
+  if (!read_of_this_operation(peer, &other)) {
+    if (knows_by_reading(peer)) return fail({trRemoteError, fmt::format("{} is gone", describe(peer))});
+    return fail(
+        {trInvalidUsage, fmt::format("the ranks' calls differ at operation {}: rank {} called {}; {}, which called "
+                                     "something else, does not answer any more. All ranks must make the same "
+                                     "calls in the same order",
+                                     call_->operation, context_->rank, text_of(own), describe(peer))});
+  }
   return fail(
       {trInvalidUsage,
        fmt::format("the ranks' calls differ at operation {}: rank {} called {}; rank {} called {} as its operation "
                    "{}. All ranks must make the same calls in the same order",
                    call_->operation, context_->rank, text_of(own), peer, text_of(other), other.operation)});
+}
+
+// Over a network the peer is asked, and what it answered before may be of an earlier operation.
+bool Watch::read_of_this_operation(uint32_t peer, RankStatusSnapshot* snapshot) const {
+  if (knows_by_reading(peer)) return read(peer, snapshot);
+  for (const auto until = Clock::now() + kAnswerPatience; Clock::now() < until && verdict().ok(); usleep(500))
+    if (read(peer, snapshot) && snapshot->operation >= call_->operation) return true;
+  return false;
 }
 
 void Watch::note_progress() {
@@ -231,6 +252,7 @@ Status Watch::check_lost(uint32_t waiting_for) {
     lost = lost_;
   }
   for (const auto& [peer, loss] : lost) {
+    if (loss.left) continue;  // its link tells when a message of it is missing
     if ((!counted_ && peer != waiting_for) || Clock::now() - loss.when < kGraceOfLost) continue;
     RankStatusSnapshot snapshot;
     const bool known = read(peer, &snapshot);
@@ -285,8 +307,7 @@ bool Watch::find_dead(uint32_t* peer) const {
 Status Watch::check_peer(uint32_t peer, const char* during) const {
   RankStatusSnapshot snapshot;
   const bool readable = read(peer, &snapshot);
-  if (std::string reason; find_lost(peer, &reason))
-    return {trRemoteError, fmt::format("{} was lost in or before {}: {}", describe(peer), during, reason)};
+  if (Status lost = find_lost(peer, during); !lost.ok()) return lost;
   if (peer != context_->rank && ((!readable && knows_by_reading(peer)) || is_dead(peer)))
     return {trRemoteError, fmt::format("{} has died in or before {}", describe(peer), during)};
   if (snapshot.left)
@@ -321,9 +342,12 @@ Status Watch::deadline_verdict(uint32_t waiting_for) {
   std::string not_entered;
   for (uint32_t peer = 0; peer < context_->ranks; ++peer) {
     RankStatusSnapshot snapshot;
-    if (peer == context_->rank || (!counted_ && peer != waiting_for) || !read(peer, &snapshot)) continue;
-    if (counted_ && snapshot.completed >= call_->operation) continue;
-    if (snapshot.operation < call_->operation)
+    if (peer == context_->rank || (!counted_ && peer != waiting_for)) continue;
+    const bool known = read(peer, &snapshot);
+    if (!known && knows_by_reading(peer)) continue;
+    if (counted_ && known && snapshot.completed >= call_->operation) continue;
+    // One that waits in an earlier operation is not at fault itself.
+    if (known && snapshot.operation < call_->operation && snapshot.completed >= snapshot.operation)
       not_entered += fmt::format("{}{} has not entered it (its last is operation {})", not_entered.empty() ? "" : "; ",
                                  describe(peer), snapshot.operation);
     if (seen_[peer].changed < oldest) {

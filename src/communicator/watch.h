@@ -44,6 +44,7 @@ class Watch {
   // What the job tells; from another thread.
   void take_verdict(trResult_t code, const std::string& text);
   void note_lost(const std::vector<uint32_t>& ranks, const std::string& reason);
+  void note_left(uint32_t rank);
   // The verdict, if there is one, without looking at peers.
   Status verdict() const;
   // Whether `peer` lives and has not left; `during` is for the message. Makes no verdict.
@@ -60,9 +61,11 @@ class Watch {
   Status check_calls();
   Status check_alive(uint32_t waiting_for);
   Status check_lost(uint32_t waiting_for);
-  bool find_lost(uint32_t peer, std::string* reason) const;
+  // What is known of a peer that is lost or has left, as a verdict; Ok when nothing is.
+  Status find_lost(uint32_t peer, const std::string& during) const;
   std::string silence() const;
   bool knows_by_reading(uint32_t peer) const;
+  bool read_of_this_operation(uint32_t peer, RankStatusSnapshot* snapshot) const;
   Status deadline_verdict(uint32_t waiting_for);
   bool is_dead(uint32_t peer) const;
   void note_progress();
@@ -86,6 +89,7 @@ class Watch {
   struct Loss {
     std::string reason;
     Clock::time_point when;
+    bool left = false;  // in good order: what it sent before is still to be used
   };
   mutable std::mutex lost_mutex_;
   std::map<uint32_t, Loss> lost_;

@@ -36,6 +36,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     deliver({true, index, std::move(status), fd});
   }
   void deliver_incoming(uint32_t index, int fd) override { deliver({false, index, {}, fd}); }
+  void deliver_departure() override { departed_.store(true, std::memory_order_release); }
   std::unique_ptr<Connection> connection(uint32_t channel) override;
   size_t receive_memory() const override { return receiver_.memory(); }
 
@@ -162,7 +163,11 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   // The caller waits for the peer in vain: is it still there? Only its own streams tell whoever waits for messages: those
   // towards it may be closed while what it sent before is still under way.
   void look_for_end() {
-    if (receiver_.ended()) fail({trRemoteError, "it has closed its streams: it has left or ended"});
+    if (receiver_.ended()) return fail({trRemoteError, "it has closed its streams: it has left or ended"});
+    if (receiver_.has_streams() || !departed_.load(std::memory_order_acquire)) return;
+    // What it opened was delivered before the news that it left.
+    if (has_mail_.load(std::memory_order_relaxed)) take_mail();
+    if (!receiver_.has_streams()) fail({trRemoteError, "it has left without opening a stream"});
   }
 
   TcpOptions options_;
@@ -174,6 +179,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   uint32_t outgoing_seen_ = 0, incoming_seen_ = 0;
   uint32_t vain_polls_ = 0;
 
+  std::atomic<bool> departed_{false};
   std::atomic<bool> has_mail_{false};
   std::mutex mutex_;
   std::vector<Delivery> inbox_;

@@ -56,6 +56,8 @@ class TcpLink {
   // Any thread; the link owns the socket. One that could not be opened is the links' failure.
   virtual void deliver_outgoing(uint32_t index, Status status, int fd) = 0;
   virtual void deliver_incoming(uint32_t index, int fd) = 0;
+  // The peer has left. It tells so by closing its streams, but where it never opened one.
+  virtual void deliver_departure() = 0;
 
   // The connection of a channel; keeps the link alive.
   virtual std::unique_ptr<Connection> connection(uint32_t channel) = 0;

@@ -44,6 +44,7 @@ class TcpReceiver {
   // when they cannot be.
   template <typename OnCredit>
   Status read(OnCredit on_credit);
+  bool has_streams() const { return !streams_.empty(); }
   // The peer has closed all its streams, between frames.
   bool ended() const { return !streams_.empty() && ended_ == streams_.size(); }
 

@@ -1,0 +1,245 @@
+// One rank as a process of its own, for the tests of several hosts: rank RANK RANKS ID MODE [ARGUMENT].
+// ID "make": this process makes it and prints it. What happens is printed as lines of a word and its values:
+//   id HEX / ready PID / running / leaves / error CODE SECONDS TEXT / left SOCKETS THREADS / ok
+#include <dirent.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "treering/treering.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+int rank, ranks;
+
+[[noreturn]] void stop(const char* what, trComm_t comm) {
+  std::printf("failed %s: %s\n", what, trGetLastError(comm));
+  std::exit(1);
+}
+
+void check(trResult_t result, const char* what, trComm_t comm = nullptr) {
+  if (result != trSuccess) stop(what, comm);
+}
+
+void expect(bool holds, const char* what) {
+  if (holds) return;
+  std::printf("wrong %s\n", what);
+  std::exit(1);
+}
+
+#define CHECK(call) check(call, #call)
+#define CHECK_OF(comm, call) check(call, #call, comm)
+#define EXPECT(condition) expect(condition, #condition)
+
+std::string in_hex(const trUniqueId& id) {
+  std::string text;
+  char digits[3];
+  for (char byte : id.internal) {
+    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(byte));
+    text += digits;
+  }
+  return text;
+}
+
+trUniqueId take_id(const std::string& text) {
+  trUniqueId id{};
+  if (text == "make") {
+    CHECK(trGetUniqueId(&id));
+    std::printf("id %s\n", in_hex(id).c_str());
+    return id;
+  }
+  for (size_t i = 0; i < sizeof id.internal && 2 * i + 1 < text.size(); ++i)
+    id.internal[i] = static_cast<char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+  return id;
+}
+
+int count_entries(const char* directory, const char* target_prefix) {
+  int count = 0;
+  DIR* entries = opendir(directory);
+  for (const dirent* entry; (entry = readdir(entries)) != nullptr;) {
+    if (entry->d_name[0] == '.') continue;
+    char target[256] = "";
+    const ssize_t length = readlink((std::string(directory) + "/" + entry->d_name).c_str(), target, sizeof target - 1);
+    count += std::strncmp(target, target_prefix, std::strlen(target_prefix)) == 0 && (length > 0 || !*target_prefix);
+  }
+  closedir(entries);
+  return count;
+}
+
+// Connections end in the background: they get two seconds.
+void say_what_is_left() {
+  int sockets = 0;
+  for (int i = 0; i < 200; ++i, usleep(10'000))
+    if ((sockets = count_entries("/proc/self/fd", "socket:")) == 0) break;
+  std::printf("left %d %d\n", sockets, count_entries("/proc/self/task", ""));
+}
+
+trResult_t sum_ones(trComm_t comm, int of, size_t count) {
+  std::vector<float> values(count, 1.0f);
+  const trResult_t result = trAllReduce(values.data(), values.data(), count, trFloat32, trSum, comm, nullptr);
+  if (result == trSuccess)
+    for (float value : values) EXPECT(value == static_cast<float>(of));
+  return result;
+}
+
+// Allreduces until one fails.
+trResult_t run_until_failure(trComm_t comm, size_t count) {
+  for (int i = 0;; ++i) {
+    const auto begin = Clock::now();
+    const trResult_t result = sum_ones(comm, ranks, count);
+    if (i == 5) std::printf("running\n");
+    if (result == trSuccess) continue;
+    const double taken = std::chrono::duration<double>(Clock::now() - begin).count();
+    std::printf("error %d %.3f %s\n", result, taken, trGetLastError(comm));
+    return result;
+  }
+}
+
+void loop(trComm_t comm, size_t count) {
+  run_until_failure(comm, count);
+  EXPECT(sum_ones(comm, ranks, 1) != trSuccess);  // it stays failed
+  CHECK(trCommDestroy(comm));
+  say_what_is_left();
+}
+
+// The ranks but `excluded`, which has died, go on.
+void shrink(trComm_t comm, int excluded) {
+  run_until_failure(comm, 10'000);
+  trComm_t rest = nullptr;
+  CHECK(trCommShrink(comm, &excluded, 1, &rest, nullptr, TR_SHRINK_ABORT));
+  for (size_t count : {1, 1001, 100'000}) CHECK_OF(rest, sum_ones(rest, ranks - 1, count));
+  CHECK(trCommDestroy(comm));
+  CHECK(trCommDestroy(rest));
+  say_what_is_left();
+}
+
+void subsets(trComm_t comm) {
+  trComm_t parity = nullptr, backwards = nullptr, same = nullptr;
+  CHECK_OF(comm, trCommSplit(comm, rank % 2, 0, &parity, nullptr));
+  CHECK_OF(comm, trCommSplit(comm, 0, -rank, &backwards, nullptr));
+  CHECK_OF(comm, trCommDup(comm, &same));
+  CHECK_OF(parity, sum_ones(parity, (ranks + 1 - rank % 2) / 2, 5001));
+  int first = rank;
+  CHECK_OF(backwards, trBroadcast(&first, &first, 1, trInt32, 0, backwards, nullptr));
+  EXPECT(first == ranks - 1);
+  CHECK_OF(same, sum_ones(same, ranks, 70'001));
+  for (trComm_t made : {parity, backwards, same}) CHECK(trCommDestroy(made));
+}
+
+void sends(trComm_t comm) {
+  const int next = (rank + 1) % ranks, previous = (rank + ranks - 1) % ranks;
+  for (size_t count : {size_t{1}, size_t{999}, size_t{200'001}}) {
+    std::vector<int> out(count, rank), in(count, -1);
+    CHECK_OF(comm, trSendRecv(out.data(), count, next, in.data(), count, previous, trInt32, comm, nullptr));
+    EXPECT(in.front() == previous && in.back() == previous);
+    std::vector<int> from_all(count * static_cast<size_t>(ranks), -1);
+    CHECK(trGroupStart());
+    for (int peer = 0; peer < ranks; ++peer) {
+      CHECK(trSend(out.data(), count, trInt32, peer, comm, nullptr));
+      CHECK(trRecv(&from_all[count * static_cast<size_t>(peer)], count, trInt32, peer, comm, nullptr));
+    }
+    CHECK(trGroupEnd());
+    for (int peer = 0; peer < ranks; ++peer) EXPECT(from_all[count * static_cast<size_t>(peer + 1) - 1] == peer);
+  }
+}
+
+void streams(trComm_t comm) {
+  trStream_t stream = nullptr;
+  CHECK(trStreamCreate(&stream));
+  std::vector<double> a(50'001), b(3, rank);
+  for (int round = 0; round < 5; ++round) {
+    a.assign(a.size(), rank + round);
+    CHECK_OF(comm, trAllReduce(a.data(), a.data(), a.size(), trFloat64, trMax, comm, stream));
+    CHECK_OF(comm, trBroadcast(b.data(), b.data(), b.size(), trFloat64, ranks - 1, comm, stream));
+    CHECK(trStreamSynchronize(stream));
+    EXPECT(a.back() == ranks - 1 + round && b[2] == ranks - 1);
+  }
+  CHECK(trStreamDestroy(stream));
+}
+
+void persistent(trComm_t comm) {
+  double value = rank;
+  std::vector<float> many(30'000, 1.0f);
+  trPersistent_t step = nullptr;
+  CHECK(trPersistentBegin());
+  CHECK(trAllReduce(&value, &value, 1, trFloat64, trMax, comm, nullptr));
+  CHECK(trAllReduce(many.data(), many.data(), many.size(), trFloat32, trAvg, comm, nullptr));
+  CHECK(trPersistentEnd(&step));
+  for (int i = 0; i < 10; ++i, value += 1) CHECK(trPersistentStart(step));
+  EXPECT(value == ranks - 1 + 10 && many.back() == 1.0f);
+  CHECK(trPersistentDestroy(step));
+}
+
+void double_buffer(trComm_t comm) {
+  std::vector<float> sets[2] = {std::vector<float>(20'000), std::vector<float>(20'000)};
+  const size_t counts[] = {20'000};
+  const float mean_of_ranks = static_cast<float>(ranks - 1) / 2;
+  trDoubleBuffer_t buffer = nullptr;
+  int is_ready = 0;
+  CHECK(trDoubleBufferCreate(&buffer, comm, trFloat32, 0, nullptr));
+  for (int step = 0; step < 6; ++step) {
+    std::vector<float>& gradients = sets[step % 2];
+    gradients.assign(gradients.size(), static_cast<float>(2 * step + rank));
+    void* tensors[] = {gradients.data()};
+    CHECK(trDoubleBufferExchange(buffer, 1, tensors, counts, &is_ready));
+    EXPECT((is_ready != 0) == (step > 0));
+    if (is_ready) EXPECT(static_cast<float*>(tensors[0])[19'999] == static_cast<float>(2 * (step - 1)) + mean_of_ranks);
+  }
+  CHECK(trDoubleBufferDestroy(buffer));
+}
+
+void everything(trComm_t comm) {
+  subsets(comm);
+  sends(comm);
+  streams(comm);
+  persistent(comm);
+  double_buffer(comm);
+  CHECK(trCommDestroy(comm));
+  say_what_is_left();
+  std::printf("ok\n");
+}
+
+// Leaves after a few operations that the others go on with.
+void leave(trComm_t comm, int operations, size_t count) {
+  for (int i = 0; i < operations; ++i) CHECK_OF(comm, sum_ones(comm, ranks, count));
+  std::printf("leaves\n");
+  CHECK(trCommDestroy(comm));
+  say_what_is_left();
+  std::this_thread::sleep_for(std::chrono::seconds(4));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 5) return 2;
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  rank = std::atoi(argv[1]);
+  ranks = std::atoi(argv[2]);
+  const std::string mode = argv[4];
+  const int argument = argc > 5 ? std::atoi(argv[5]) : 0;
+  const trUniqueId id = take_id(argv[3]);
+  std::printf("ready %d\n", getpid());
+  trComm_t comm = nullptr;
+  const auto begin = Clock::now();
+  if (const trResult_t result = trCommInitRank(&comm, ranks, id, rank); result != trSuccess) {
+    const double taken = std::chrono::duration<double>(Clock::now() - begin).count();
+    std::printf("error %d %.3f %s\n", result, taken, trGetLastError(nullptr));
+    say_what_is_left();
+    return 0;
+  }
+  if (mode == "loop") loop(comm, static_cast<size_t>(argument));
+  if (mode == "shrink") shrink(comm, argument);
+  if (mode == "everything") everything(comm);
+  if (mode == "leave") leave(comm, 20, static_cast<size_t>(argument));
+  if (mode == "leave-at-once") leave(comm, 0, 0);
+  if (mode == "other-call") loop(comm, static_cast<size_t>(argument) + 1);
+  return 0;
+}
