@@ -7,6 +7,7 @@
 #include "shim/entry.h"
 #include "shim/group.h"
 #include "shim/log.h"
+#include "shim/variables.h"
 #include "shim/meeting.h"
 #include "shim/report.h"
 #include "shim/settings.h"
