@@ -75,6 +75,7 @@ TEST(Candidates, LoopbackOnlyWithinANetworkAndStreamsAlternate) {
   own.network = 1;
   peer.network = 2;
   peer.port = 5;
+  peer.local = 3;
   peer.addresses = {make("x", "127.0.0.1", 8)};
   EXPECT_TRUE(find_candidates(own, {}, peer, true, 0).empty());
   peer.network = 1;

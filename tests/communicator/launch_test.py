@@ -8,6 +8,7 @@ controller and daemon on loopback, in a temporary directory. What is not there i
 """
 import ctypes
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -38,14 +39,17 @@ def needs(*programs):
     return unittest.skipIf(missing, f"not installed: {', '.join(missing)}")
 
 
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+def free_ports():
+    """Two neighbouring ports that are free, below those that the kernel gives to others meanwhile."""
+    while True:
+        first = random.randrange(15000, 32000)
+        with socket.socket() as one, socket.socket() as two:
+            try:
+                one.bind(("0.0.0.0", first))
+                two.bind(("0.0.0.0", first + 1))
+                return first, first + 1
+            except OSError:
+                continue
 
 
 class Launchers(unittest.TestCase):
@@ -88,7 +92,7 @@ class TorchRun(unittest.TestCase):
                                 stderr=subprocess.PIPE, text=True)
 
     def test_ranks_meet_at_the_port_after_the_masters(self):
-        port = free_ports(1)[0]
+        port, _ = free_ports()
         for rounds in range(2):
             # Rank 0 comes last: the others wait for it.
             processes = [self.start(rank, port, "localhost" if rounds else "127.0.0.1") for rank in (2, 1)]
@@ -99,7 +103,7 @@ class TorchRun(unittest.TestCase):
                 self.assertEqual(out, f"rank {rank} of {RANKS}: ok\n", error)
 
     def test_who_knows_another_secret_is_kept_out(self):
-        port = free_ports(1)[0]
+        port, _ = free_ports()
         one = self.start(0, port, ranks=2, TREERING_SECRET="one", TREERING_TIMEOUT="4")
         other = self.start(1, port, ranks=2, TREERING_SECRET="other", TREERING_TIMEOUT="4")
         for process in (one, other):
@@ -119,7 +123,7 @@ class Slurm:
     def __enter__(self):
         self.directory = tempfile.mkdtemp(prefix="treering-slurm-")
         name = socket.gethostname().split(".")[0]
-        controller, daemon = free_ports(2)
+        controller, daemon = free_ports()
         self.configuration = os.path.join(self.directory, "slurm.conf")
         with open(self.configuration, "w", encoding="ascii") as file:
             file.write(f"""ClusterName=treering
