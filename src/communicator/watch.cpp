@@ -330,8 +330,9 @@ bool Watch::is_dead(uint32_t peer) const {
 
 std::string Watch::describe(uint32_t peer) const {
   const PeerIdentity& identity = peers_[peer];
-  if (!identity.same_host) return fmt::format("rank {} (pid {} on {})", peer, identity.pid, identity.host_name);
-  return fmt::format("rank {} (pid {}{})", peer, identity.pid, process_state(identity.pid));
+  const std::string host = job_ != nullptr && !identity.host_name.empty() ? " on " + identity.host_name : "";
+  return fmt::format("rank {} (pid {}{}{})", peer, identity.pid, host,
+                     identity.same_host ? process_state(identity.pid) : "");
 }
 
 // Follows who waits for whom to a rank that waits for nobody, or that has shown no sign of life for the longest time.
