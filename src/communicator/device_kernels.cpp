@@ -16,7 +16,7 @@ namespace treering {
 namespace {
 
 constexpr std::chrono::seconds kPatience{10};
-constexpr size_t kMinSliceBytes = 32 << 10;    // of a channel: below it a call is one slice
+constexpr size_t kMinSliceBytes = 32 << 10;  // of a channel: below it a call is one slice
 constexpr uint32_t kMostThreads = 512;
 constexpr uint32_t kTransferSignature = 0x703270;
 constexpr uint32_t kSignatureMask = 0xffffff;
@@ -304,24 +304,32 @@ bool DeviceKernels::wait_until_idle(std::chrono::milliseconds timeout) const {
   return true;
 }
 
+void DeviceKernels::find_failure() {
+  const uint32_t failure = __atomic_load_n(&status_->failure, __ATOMIC_ACQUIRE);
+  if (failure != static_cast<uint32_t>(cuda::DeviceFailure::kCallsDiffer) || !communicator_->verdict().ok()) return;
+  uint32_t begun = 0;
+  (void)is_running(&begun);
+  communicator_->fail_everywhere(
+      {trInvalidUsage,
+       fmt::format("rank {}'s call on its GPU differs from that of rank {} (operation {}). All ranks must "
+                   "make the same calls in the same order",
+                   communicator_->rank(), __atomic_load_n(&status_->peer, __ATOMIC_RELAXED), begun)});
+  abort();
+}
+
 bool DeviceKernels::look() {
   const auto now = std::chrono::steady_clock::now();
-  if (is_idle()) return captured_any_.load(std::memory_order_relaxed);
+  const bool idle = is_idle();
+  find_failure();  // of a kernel that has ended, too
+  if (idle) return captured_any_.load(std::memory_order_relaxed);
   // A kernel that has not begun waits for its stream, which is nobody's fault.
   uint32_t begun = 0;
   if (!is_running(&begun) || begun != seen_begun_) {
     seen_begun_ = begun;
     since_ = now;
   }
-  const uint32_t failure = __atomic_load_n(&status_->failure, __ATOMIC_ACQUIRE);
   const int timeout_ms = communicator_->config().timeout_ms;
-  if (failure == static_cast<uint32_t>(cuda::DeviceFailure::kCallsDiffer)) {
-    communicator_->fail_everywhere(
-        {trInvalidUsage,
-         fmt::format("rank {}'s call on its GPU differs from that of rank {} (operation {}). All ranks must "
-                     "make the same calls in the same order",
-                     communicator_->rank(), __atomic_load_n(&status_->peer, __ATOMIC_RELAXED), begun)});
-  } else if (uint32_t peer = 0; communicator_->verdict().ok() && communicator_->find_dead(&peer)) {
+  if (uint32_t peer = 0; communicator_->verdict().ok() && communicator_->find_dead(&peer)) {
     communicator_->fail_everywhere(
         {trRemoteError,
          fmt::format("rank {} has died; the GPU of rank {} was in operation {}", peer, communicator_->rank(), begun)});

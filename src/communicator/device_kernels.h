@@ -43,6 +43,9 @@ class DeviceKernels {
   void abort();
   // By the monitor, while something is under way: fails the communicator when there is a reason to. False when nothing is.
   bool look();
+  // Makes what a kernel has found a failure of the communicator; from any thread.
+  void find_failure();
+  bool is_idle() const;
   bool wait_until_idle(std::chrono::milliseconds timeout) const;
   uint32_t channels() const { return links_->channels(); }
 
@@ -75,7 +78,6 @@ class DeviceKernels {
   };
   const Chosen& choose(Collective collective, size_t bytes, size_t element_bytes);
   bool is_staged_better(Collective collective, size_t bytes, double kernel_us) const;
-  bool is_idle() const;
   // Sum over all channels: `begun` of launches that began; false when none of them runs.
   bool is_running(uint32_t* begun) const;
 

@@ -101,6 +101,10 @@ void DeviceRank::abort() {
   if (kernels_ != nullptr) kernels_->abort();
 }
 
+void DeviceRank::find_failure() {
+  if (kernels_ != nullptr) kernels_->find_failure();
+}
+
 void DeviceRank::wait_idle() {
   const int timeout_ms = communicator_->config().timeout_ms;
   // Every kernel ends by the deadline; one whose stream never gets to it is not waited for longer.

@@ -41,6 +41,8 @@ class DeviceRank {
   Status synchronize();
   // Ends what is under way, from any thread.
   void abort();
+  // Makes what a kernel has found a failure of the communicator.
+  void find_failure();
   // Waits until no kernel is under way.
   void wait_idle();
 

@@ -24,7 +24,7 @@ struct BlockShared {
   // between the two and read behind the second, so that all threads see the same and leave together.
   uint32_t stopped;
   uint32_t failed;
-  uint32_t chosen;   // the lane that moves next
+  uint32_t chosen;  // the lane that moves next
   uint64_t lane_done[kMaxLanesOfBlock];
   alignas(16) std::byte program[kCachedBytes];
 };
@@ -72,7 +72,8 @@ class Interpreter {
       if (peer == call_.rank) store_flag(&call_.status->turn_begun[block_], turn(++shared_.links[peer].posted));
     }
     if (thread_.index() == 0) {
-      shared_.stopped = load_flag(&call_.status->abort);
+      // Behind a call that failed nothing moves: the counters of its links are anywhere.
+      shared_.stopped = load_flag(&call_.status->abort) | load_flag(&call_.status->failure);
       shared_.failed = 0;
       shared_.chosen = 0;
     }
@@ -264,7 +265,9 @@ class Interpreter {
     store_shared(&shared_.stopped, 1);
     report(failure, peer);
   }
+  // An end by the host is no news where a failure was found, which may be why the host made it.
   TR_DEVICE void report(DeviceFailure failure, uint32_t peer) {
+    if (failure == DeviceFailure::kAborted && load_flag(&call_.status->failure) != 0) return;
     store_flag(&call_.status->peer, peer);
     store_flag(&call_.status->failure, static_cast<uint32_t>(failure));
   }
