@@ -45,6 +45,9 @@ class DeviceRank {
   void find_failure();
   // Waits until no kernel is under way.
   void wait_idle();
+  // Before the communicator is destroyed: waits until what was given to streams has ended, as long as nothing has failed
+  // and the deadline allows.
+  void finish();
 
  private:
   DeviceRank(Communicator* communicator, Device* device);

@@ -248,6 +248,28 @@ TEST(DeviceStreams, TwoCommunicatorsOnSeveralStreams) {
   }
 }
 
+// What was given to streams before the end of the communicators is done, by kernels and staged.
+TEST(DeviceStreams, OperationsEndBeforeTheirCommunicator) {
+  for (const std::vector<int>& devices : {std::vector<int>{0, 1}, std::vector<int>{0, -1}})
+    for (int turn = 0; turn < 5; ++turn) {
+      DeviceRanks ranks(devices);
+      constexpr size_t kCount = 3'000'000;
+      auto data = ranks.buffers(kCount, 1);
+      for (int r : {0, 1})
+        ASSERT_EQ(trAllReduce(data[r].data(), data[r].data(), kCount, trInt32, trSum, ranks.comm(r), ranks.stream(r)),
+                  trSuccess);
+      for (int r : {0, 1}) {
+        if (devices[r] < 0) {
+          ASSERT_EQ(trStreamSynchronize(ranks.stream(r)), trSuccess);
+        }
+        ASSERT_EQ(trCommDestroy(std::exchange(ranks.comm(r), nullptr)), trSuccess);
+      }
+      for (int r : {0, 1}) ASSERT_EQ(trStreamSynchronize(ranks.stream(r)), trSuccess);
+      for (int r : {0, 1})
+        ASSERT_TRUE(data[r].all_equal([](size_t i) { return 3 + 2 * static_cast<int>(i); })) << "turn " << turn;
+    }
+}
+
 // The other rank never comes: the stream goes on when the communicator is aborted, and the error is told.
 TEST(DeviceFailures, AbortFreesTheStream) {
   DeviceRanks ranks({0, 1});
