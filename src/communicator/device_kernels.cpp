@@ -51,6 +51,7 @@ Status DeviceKernels::create(Communicator* communicator, Device* device, std::un
   TR_RETURN_IF_ERROR(device->allocate_host(sizeof(cuda::DeviceStatus), &status));
   kernels->status_ = static_cast<cuda::DeviceStatus*>(status);
   TR_RETURN_IF_ERROR(device->create_event(&kernels->last_));
+  TR_RETURN_IF_ERROR(device->create_event(&kernels->last_of_capture_));
   *made = std::move(kernels);
   return {};
 }
@@ -76,7 +77,8 @@ DeviceKernels::~DeviceKernels() {
     (void)device_->free(compiled->image);  // at the end: nobody to tell
     if (compiled->scratch != nullptr) (void)device_->free(compiled->scratch);
   }
-  if (last_ != nullptr) (void)device_->destroy_event(last_);
+  for (DeviceEvent event : {last_, last_of_capture_})
+    if (event != nullptr) (void)device_->destroy_event(event);
   if (status_ != nullptr) (void)device_->free_host(status_);
 }
 
@@ -256,20 +258,29 @@ Status DeviceKernels::launch_transfers(const Operation& operation, DeviceStream 
 
 Status DeviceKernels::start(const cuda::DeviceCall& call, trDataType_t type, cuda::DeviceProtocol protocol,
                             uint32_t threads, DeviceStream stream) {
-  const bool captured = device_->is_capturing(stream);
-  if (launched_any_ && stream != last_stream_ && !captured) TR_RETURN_IF_ERROR(device_->wait(stream, last_));
+  const uint64_t capture = device_->capture_of(stream);
+  if (capture != 0) return start_captured(call, type, protocol, threads, stream, capture);
+  // Always: handles of streams are used again, and stand for another stream in every thread.
+  TR_RETURN_IF_ERROR(device_->wait(stream, last_));
   TR_RETURN_IF_ERROR(device_->launch(call, type, protocol, threads, stream));
-  if (captured) {  // it runs when its graph does: from now on there is always something to look after
-    captured_any_.store(true, std::memory_order_relaxed);
-    DeviceMonitor::instance().watch(this);
-    return {};
-  }
   for (uint32_t channel = 0; channel < call.channels; ++channel)
     launched_[channel].store(call.number, std::memory_order_relaxed);
   DeviceMonitor::instance().watch(this);
-  last_stream_ = stream;
-  launched_any_ = true;
   return device_->record(last_, stream);
+}
+
+// Launches of the graph are in order with all others by nodes for `last_`; kernels of one capture, whose streams may have
+// forked, by an edge.
+Status DeviceKernels::start_captured(const cuda::DeviceCall& call, trDataType_t type, cuda::DeviceProtocol protocol,
+                                     uint32_t threads, DeviceStream stream, uint64_t capture) {
+  TR_RETURN_IF_ERROR(capture == capture_ ? device_->wait(stream, last_of_capture_)
+                                         : device_->wait_external(stream, last_));
+  TR_RETURN_IF_ERROR(device_->launch(call, type, protocol, threads, stream));
+  captured_any_.store(true, std::memory_order_relaxed);  // from now on there is always something to look after
+  DeviceMonitor::instance().watch(this);
+  TR_RETURN_IF_ERROR(device_->record(last_of_capture_, stream));
+  capture_ = capture;
+  return device_->record_external(last_, stream);
 }
 
 void DeviceKernels::abort() { __atomic_store_n(&status_->abort, 1u, __ATOMIC_RELEASE); }

@@ -200,6 +200,45 @@ TEST(DeviceStreams, GraphsAreReplayed) {
   for (CpuGraph* graph : graphs) destroy_cpu_graph(graph);
 }
 
+// Launches of a graph and calls on another stream, which nothing but the communicator brings in order.
+TEST(DeviceStreams, GraphsAndCallsOnOtherStreamsAreInOrder) {
+  DeviceRanks ranks({0, 1});
+  constexpr size_t kCount = 50'000;
+  auto first = ranks.buffers(kCount), second = ranks.buffers(kCount), out = ranks.buffers(kCount),
+       other = ranks.buffers(kCount, 1);
+  CpuGraph* graphs[2];
+  DeviceStream cuda[2];
+  trStream_t streams[2];
+  for (int r : {0, 1}) {
+    cuda[r] = create_cpu_stream(r);
+    ASSERT_EQ(trStreamFromCuda(&streams[r], r, cuda[r]), trSuccess);
+    begin_cpu_capture(ranks.cuda(r));
+    for (const auto* data : {&first, &second})
+      ASSERT_EQ(trAllReduce((*data)[r].data(), out[r].data(), kCount, trInt32, trSum, ranks.comm(r), ranks.stream(r)),
+                trSuccess);
+    graphs[r] = end_cpu_capture(ranks.cuda(r));
+  }
+  for (int turn = 0; turn < 20; ++turn) {
+    for (int r : {0, 1}) {
+      launch_cpu_graph(graphs[r], ranks.cuda(r));
+      ASSERT_EQ(trAllReduce(other[r].data(), other[r].data(), kCount, trInt32, trMax, ranks.comm(r), streams[r]),
+                trSuccess);
+    }
+    ranks.synchronize();
+    for (int r : {0, 1}) {
+      ASSERT_EQ(trStreamSynchronize(streams[r]), trSuccess);
+      ASSERT_TRUE(out[r].all_equal([](size_t) { return 3; })) << "turn " << turn;
+      ASSERT_TRUE(other[r].all_equal([](size_t i) { return 2 + static_cast<int>(i); })) << "turn " << turn;
+      std::fill_n(out[r].data(), kCount, 0);
+    }
+  }
+  for (int r : {0, 1}) {
+    destroy_cpu_graph(graphs[r]);
+    ASSERT_EQ(trStreamDestroy(streams[r]), trSuccess);
+    destroy_cpu_stream(cuda[r]);
+  }
+}
+
 // What a graph keeps of sends and receives is given back with the communicator, without a wait.
 TEST(DeviceStreams, GraphsOfSendsAndReceivesAreReplayed) {
   const auto begun = std::chrono::steady_clock::now();

@@ -72,6 +72,8 @@ TEST(Streams, FailuresNameTheCall) {
       {"cuEventDestroy", [&] { return device->destroy_event(event); }},
       {"cuEventRecord", [&] { return device->record(event, stream.stream); }},
       {"cuStreamWaitEvent", [&] { return device->wait(stream.stream, event); }},
+      {"cuStreamWaitEvent", [&] { return device->wait_external(stream.stream, event); }},
+      {"cuEventRecordWithFlags", [&] { return device->record_external(event, stream.stream); }},
       {"cuStreamSynchronize", [&] { return device->synchronize(stream.stream); }},
       {"cuLaunchHostFunc", [&] { return device->call_host([](void*) {}, nullptr, stream.stream); }},
       {"cuStreamWaitValue32", [&] { return device->wait_value(&word, 1, stream.stream); }},
@@ -103,7 +105,7 @@ TEST(Streams, CaptureIsSeen) {
         reinterpret_cast<Begin>(fake_function("cuStreamBeginCapture_v2"))(captured, CU_STREAM_CAPTURE_MODE_GLOBAL),
         CUDA_SUCCESS);
     EXPECT_TRUE(device->is_capturing(stream.stream));
-    fake_cuda().fail_next("cuStreamIsCapturing", CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    fake_cuda().fail_next("cuStreamGetCaptureInfo", CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     EXPECT_FALSE(device->is_capturing(stream.stream));
     CUgraph graph = nullptr;
     EXPECT_EQ(reinterpret_cast<End>(fake_function("cuStreamEndCapture"))(captured, &graph), CUDA_SUCCESS);
