@@ -74,8 +74,9 @@ struct Ll128 {
   static TR_DEVICE bool read(const uint64_t* unit, uint32_t lane, uint64_t flag, uint64_t* words,
                              const DeviceStatus* status) {
     Patience patience(status);
-    while (!try_read_line(unit, lane, flag, words))
-      if (!true_for_line(patience.wait())) return false;
+    bool seen = false;
+    while (!try_read_line(unit, lane, flag, words, &seen))
+      if (!seen && !true_for_line(patience.wait())) return false;
     return true;
   }
   static TR_DEVICE void write(uint64_t* unit, uint32_t lane, uint64_t flag, const uint64_t* words) {

@@ -52,21 +52,24 @@ TR_DEVICE void store_pair(uint64_t* at, uint64_t value) {
 inline constexpr uint32_t kLanesOfLine = 8;
 inline constexpr uint32_t kWordsOfLane = 2;
 // Whether it is true for all threads that share the line, which have to go on, or to give up, together.
-TR_DEVICE uint32_t mask_of_line() { return 0xffu << (threadIdx.x & 24u); }
+// Computed anew each time: a register that held it through everything in between is one too many.
+TR_DEVICE uint32_t mask_of_line() {
+  uint32_t thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return 0xffu << (thread & 24u);
+}
 TR_DEVICE bool true_for_line(bool value) { return __all_sync(mask_of_line(), value) != 0; }
-TR_DEVICE void read_line(const uint64_t* line, uint32_t lane, uint64_t* words) {
+// To be called until true. What a thread loaded may be older than the flag that another saw: once all know that the flag is
+// there (`seen`), they load again.
+TR_DEVICE bool try_read_line(const uint64_t* line, uint32_t lane, uint64_t flag, uint64_t* words, bool* seen) {
   __syncwarp(mask_of_line());
   asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
                : "=l"(words[0]), "=l"(words[1])
                : "l"(line + 2 * lane)
                : "memory");
-}
-TR_DEVICE bool try_read_line(const uint64_t* line, uint32_t lane, uint64_t flag, uint64_t* words) {
-  read_line(line, lane, words);
-  if (!true_for_line(lane != 7 || words[1] == flag)) return false;
-  // What other threads loaded may be older than the flag, if they did so earlier: now all load behind it.
-  read_line(line, lane, words);
-  return true;
+  if (*seen) return true;
+  *seen = true_for_line(lane != 7 || words[1] == flag);
+  return false;
 }
 TR_DEVICE void write_line(uint64_t* line, uint32_t lane, uint64_t flag, const uint64_t* words) {
   const uint64_t second = lane == 7 ? flag : words[1];
