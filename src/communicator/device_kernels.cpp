@@ -220,8 +220,11 @@ Status DeviceKernels::launch_transfers(const Operation& operation, DeviceStream 
   size_t rows = 1;
   for (const auto& lanes : blocks) rows = std::max(rows, lanes.size());
   if (rows > cuda::kMaxLanesOfBlock)
-    return {trInvalidUsage, fmt::format("{}: more than {} sends and receives in one group", operation.function,
-                                        cuda::kMaxLanesOfBlock * channels)};
+    return {
+        trInvalidUsage,
+        fmt::format("{}: {} sends and receives of one group go through one block of rank {}'s kernel, which moves at "
+                    "most {} (of ranks whose numbers differ by a multiple of {}); split the group",
+                    operation.function, rows, call->rank, cuda::kMaxLanesOfBlock, channels)};
   StagingMemory::Block memory;
   TR_RETURN_IF_ERROR(memory_->lend(rows * channels * sizeof(cuda::DeviceLane), &memory));
   auto* table = reinterpret_cast<cuda::DeviceLane*>(memory.address);
