@@ -282,6 +282,8 @@ Status CudaDevice::launch(const DeviceCall& call, trDataType_t type, DeviceProto
   if (threads == 0 || threads % 32 != 0 || threads > kMaxKernelThreads)
     return {trInvalidArgument,
             fmt::format("{} threads a block; give a multiple of 32 up to {}", threads, kMaxKernelThreads)};
+  if (call.channels > kMaxDeviceChannels)
+    return {trInvalidArgument, fmt::format("{} channels; a kernel has at most {}", call.channels, kMaxDeviceChannels)};
   Status found;
   TR_RETURN_IF_ERROR(in_context(
       [&] {

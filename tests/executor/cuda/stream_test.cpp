@@ -107,9 +107,20 @@ TEST(Streams, CaptureIsSeen) {
     EXPECT_TRUE(device->is_capturing(stream.stream));
     fake_cuda().fail_next("cuStreamGetCaptureInfo", CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     EXPECT_FALSE(device->is_capturing(stream.stream));
+    DeviceEvent event = nullptr;
+    EXPECT_TRUE(device->create_event(&event).ok());
+    // What was recorded elsewhere is waited for by a node, not by an edge.
+    EXPECT_NE(device->wait(stream.stream, event).message().find("CAPTURE_ISOLATION"), std::string::npos);
+    EXPECT_TRUE(device->wait_external(stream.stream, event).ok());
+    EXPECT_TRUE(device->record_external(event, stream.stream).ok());
+    EXPECT_TRUE(device->record(event, stream.stream).ok());
+    EXPECT_TRUE(device->wait(stream.stream, event).ok());
     CUgraph graph = nullptr;
     EXPECT_EQ(reinterpret_cast<End>(fake_function("cuStreamEndCapture"))(captured, &graph), CUDA_SUCCESS);
     EXPECT_FALSE(device->is_capturing(stream.stream));
+    EXPECT_FALSE(device->record_external(event, stream.stream).ok());
+    EXPECT_FALSE(device->wait_external(stream.stream, event).ok());
+    EXPECT_TRUE(device->destroy_event(event).ok());
   }).join();
 }
 
