@@ -7,6 +7,7 @@
 //
 // A byte copied is a byte read and a byte written. "of least" is the time of the least traffic, at the speed of the
 // driver's copy, divided by the time that was taken.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -28,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   size_t bytes = size_t{256} << 20;
   uint32_t repeats = 20;
-  uint32_t channels = 0;  // of each rank; 0: the multiprocessors, shared by the ranks
+  uint32_t channels = 0;  // of each rank; 0: the multiprocessors, shared by the ranks, up to kMaxDeviceChannels
 };
 
 void check(const std::string& failure) {
@@ -70,7 +71,7 @@ double time_copy(GpuMachine* machine, const Options& options) {
 
 uint32_t channels_of(GpuMachine* machine, const Options& options, uint32_t ranks) {
   if (options.channels > 0) return options.channels;
-  return std::max(machine->device().info().multiprocessors / ranks, 1u);
+  return std::clamp(machine->device().info().multiprocessors / ranks, 1u, kMaxDeviceChannels);
 }
 
 double time_copy_kernel(GpuMachine* machine, const Options& options) {
@@ -145,7 +146,7 @@ constexpr const char* kUsage =
     "usage: gpu_bench [--bytes N] [--repeats N] [--channels N]\n"
     "  --bytes     of each rank; default 268435456\n"
     "  --repeats   launches that are timed together; default 20\n"
-    "  --channels  blocks of each rank; default: the multiprocessors, shared by the ranks\n";
+    "  --channels  blocks of each rank; default: the multiprocessors, shared by the ranks; 32 at most\n";
 
 bool parse(int argc, char** argv, Options* options) {
   for (int i = 1; i < argc; i += 2) {

@@ -4,6 +4,7 @@
 
 #include <thread>
 
+#include "communicator/device_rank.h"
 #include "communicator/engine.h"
 
 namespace treering {
@@ -103,6 +104,7 @@ Status remove_communicator(trComm_t handle) {
   if (!slot->generation.compare_exchange_strong(generation, generation + 1)) return bad_handle(handle);
   while (slot->in_call.exchange(true)) std::this_thread::sleep_for(std::chrono::microseconds(100));
   while (slot->pins.load() != 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  if (DeviceRank* device = slot->communicator->device(); device != nullptr) device->finish();
   if (slot->communicator->queued.load() != 0) {
     slot->communicator->abort(
         fmt::format("rank {} destroyed its communicator while operations were under way", slot->communicator->rank()));

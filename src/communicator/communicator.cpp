@@ -118,7 +118,10 @@ Status Communicator::run(const Operation& operation) {
   }
 }
 
-Status Communicator::failure() const { return failure_.ok() ? watch_->verdict() : failure_; }
+Status Communicator::failure() const {
+  if (device_ != nullptr) device_->find_failure();
+  return failure_.ok() ? watch_->verdict() : failure_;
+}
 
 void Communicator::abort(const std::string& reason) {
   (void)watch_->fail({trRemoteError, reason});

@@ -16,7 +16,7 @@ namespace treering {
 namespace {
 
 constexpr std::chrono::seconds kPatience{10};
-constexpr size_t kMinSliceBytes = 32 << 10;    // of a channel: below it a call is one slice
+constexpr size_t kMinSliceBytes = 32 << 10;  // of a channel: below it a call is one slice
 constexpr uint32_t kMostThreads = 512;
 constexpr uint32_t kTransferSignature = 0x703270;
 constexpr uint32_t kSignatureMask = 0xffffff;
@@ -51,6 +51,7 @@ Status DeviceKernels::create(Communicator* communicator, Device* device, std::un
   TR_RETURN_IF_ERROR(device->allocate_host(sizeof(cuda::DeviceStatus), &status));
   kernels->status_ = static_cast<cuda::DeviceStatus*>(status);
   TR_RETURN_IF_ERROR(device->create_event(&kernels->last_));
+  TR_RETURN_IF_ERROR(device->create_event(&kernels->last_of_capture_));
   *made = std::move(kernels);
   return {};
 }
@@ -76,7 +77,8 @@ DeviceKernels::~DeviceKernels() {
     (void)device_->free(compiled->image);  // at the end: nobody to tell
     if (compiled->scratch != nullptr) (void)device_->free(compiled->scratch);
   }
-  if (last_ != nullptr) (void)device_->destroy_event(last_);
+  for (DeviceEvent event : {last_, last_of_capture_})
+    if (event != nullptr) (void)device_->destroy_event(event);
   if (status_ != nullptr) (void)device_->free_host(status_);
 }
 
@@ -218,8 +220,11 @@ Status DeviceKernels::launch_transfers(const Operation& operation, DeviceStream 
   size_t rows = 1;
   for (const auto& lanes : blocks) rows = std::max(rows, lanes.size());
   if (rows > cuda::kMaxLanesOfBlock)
-    return {trInvalidUsage, fmt::format("{}: more than {} sends and receives in one group", operation.function,
-                                        cuda::kMaxLanesOfBlock * channels)};
+    return {
+        trInvalidUsage,
+        fmt::format("{}: {} sends and receives of one group go through one block of rank {}'s kernel, which moves at "
+                    "most {} (of ranks whose numbers differ by a multiple of {}); split the group",
+                    operation.function, rows, call->rank, cuda::kMaxLanesOfBlock, channels)};
   StagingMemory::Block memory;
   TR_RETURN_IF_ERROR(memory_->lend(rows * channels * sizeof(cuda::DeviceLane), &memory));
   auto* table = reinterpret_cast<cuda::DeviceLane*>(memory.address);
@@ -256,20 +261,29 @@ Status DeviceKernels::launch_transfers(const Operation& operation, DeviceStream 
 
 Status DeviceKernels::start(const cuda::DeviceCall& call, trDataType_t type, cuda::DeviceProtocol protocol,
                             uint32_t threads, DeviceStream stream) {
-  const bool captured = device_->is_capturing(stream);
-  if (launched_any_ && stream != last_stream_ && !captured) TR_RETURN_IF_ERROR(device_->wait(stream, last_));
+  const uint64_t capture = device_->capture_of(stream);
+  if (capture != 0) return start_captured(call, type, protocol, threads, stream, capture);
+  // Always: handles of streams are used again, and stand for another stream in every thread.
+  TR_RETURN_IF_ERROR(device_->wait(stream, last_));
   TR_RETURN_IF_ERROR(device_->launch(call, type, protocol, threads, stream));
-  if (captured) {  // it runs when its graph does: from now on there is always something to look after
-    captured_any_.store(true, std::memory_order_relaxed);
-    DeviceMonitor::instance().watch(this);
-    return {};
-  }
   for (uint32_t channel = 0; channel < call.channels; ++channel)
     launched_[channel].store(call.number, std::memory_order_relaxed);
   DeviceMonitor::instance().watch(this);
-  last_stream_ = stream;
-  launched_any_ = true;
   return device_->record(last_, stream);
+}
+
+// Launches of the graph are in order with all others by nodes for `last_`; kernels of one capture, whose streams may have
+// forked, by an edge.
+Status DeviceKernels::start_captured(const cuda::DeviceCall& call, trDataType_t type, cuda::DeviceProtocol protocol,
+                                     uint32_t threads, DeviceStream stream, uint64_t capture) {
+  TR_RETURN_IF_ERROR(capture == capture_ ? device_->wait(stream, last_of_capture_)
+                                         : device_->wait_external(stream, last_));
+  TR_RETURN_IF_ERROR(device_->launch(call, type, protocol, threads, stream));
+  captured_any_.store(true, std::memory_order_relaxed);  // from now on there is always something to look after
+  DeviceMonitor::instance().watch(this);
+  TR_RETURN_IF_ERROR(device_->record(last_of_capture_, stream));
+  capture_ = capture;
+  return device_->record_external(last_, stream);
 }
 
 void DeviceKernels::abort() { __atomic_store_n(&status_->abort, 1u, __ATOMIC_RELEASE); }
@@ -304,24 +318,32 @@ bool DeviceKernels::wait_until_idle(std::chrono::milliseconds timeout) const {
   return true;
 }
 
+void DeviceKernels::find_failure() {
+  const uint32_t failure = __atomic_load_n(&status_->failure, __ATOMIC_ACQUIRE);
+  if (failure != static_cast<uint32_t>(cuda::DeviceFailure::kCallsDiffer) || !communicator_->verdict().ok()) return;
+  uint32_t begun = 0;
+  (void)is_running(&begun);
+  communicator_->fail_everywhere(
+      {trInvalidUsage,
+       fmt::format("rank {}'s call on its GPU differs from that of rank {} (operation {}). All ranks must "
+                   "make the same calls in the same order",
+                   communicator_->rank(), __atomic_load_n(&status_->peer, __ATOMIC_RELAXED), begun)});
+  abort();
+}
+
 bool DeviceKernels::look() {
   const auto now = std::chrono::steady_clock::now();
-  if (is_idle()) return captured_any_.load(std::memory_order_relaxed);
+  const bool idle = is_idle();
+  find_failure();  // of a kernel that has ended, too
+  if (idle) return captured_any_.load(std::memory_order_relaxed);
   // A kernel that has not begun waits for its stream, which is nobody's fault.
   uint32_t begun = 0;
   if (!is_running(&begun) || begun != seen_begun_) {
     seen_begun_ = begun;
     since_ = now;
   }
-  const uint32_t failure = __atomic_load_n(&status_->failure, __ATOMIC_ACQUIRE);
   const int timeout_ms = communicator_->config().timeout_ms;
-  if (failure == static_cast<uint32_t>(cuda::DeviceFailure::kCallsDiffer)) {
-    communicator_->fail_everywhere(
-        {trInvalidUsage,
-         fmt::format("rank {}'s call on its GPU differs from that of rank {} (operation {}). All ranks must "
-                     "make the same calls in the same order",
-                     communicator_->rank(), __atomic_load_n(&status_->peer, __ATOMIC_RELAXED), begun)});
-  } else if (uint32_t peer = 0; communicator_->verdict().ok() && communicator_->find_dead(&peer)) {
+  if (uint32_t peer = 0; communicator_->verdict().ok() && communicator_->find_dead(&peer)) {
     communicator_->fail_everywhere(
         {trRemoteError,
          fmt::format("rank {} has died; the GPU of rank {} was in operation {}", peer, communicator_->rank(), begun)});

@@ -2,8 +2,8 @@
 //
 //   launch():  choose -> compiled programs in device memory (cached) -> bind -> kernel on the caller's stream
 //
-// One kernel at a time uses the links: a launch on another stream than the last one's waits for it. A kernel waits for its
-// peers as long as the host lets it: DeviceMonitor looks after all that are under way.
+// One kernel at a time uses the links: a launch waits for the last one, on whatever stream, and so do the launches of graphs,
+// by nodes for events. A kernel waits for its peers as long as the host lets it: DeviceMonitor looks after all that are under way.
 #pragma once
 
 #include <atomic>
@@ -43,6 +43,9 @@ class DeviceKernels {
   void abort();
   // By the monitor, while something is under way: fails the communicator when there is a reason to. False when nothing is.
   bool look();
+  // Makes what a kernel has found a failure of the communicator; from any thread.
+  void find_failure();
+  bool is_idle() const;
   bool wait_until_idle(std::chrono::milliseconds timeout) const;
   uint32_t channels() const { return links_->channels(); }
 
@@ -69,13 +72,14 @@ class DeviceKernels {
   Status launch_transfers(const Operation& operation, DeviceStream stream, cuda::DeviceCall* call);
   Status start(const cuda::DeviceCall& call, trDataType_t type, cuda::DeviceProtocol protocol, uint32_t threads,
                DeviceStream stream);
+  Status start_captured(const cuda::DeviceCall& call, trDataType_t type, cuda::DeviceProtocol protocol,
+                        uint32_t threads, DeviceStream stream, uint64_t capture);
   struct Chosen {
     cuda::DeviceChoice choice;
     bool staged = false;  // through the host it takes less time
   };
   const Chosen& choose(Collective collective, size_t bytes, size_t element_bytes);
   bool is_staged_better(Collective collective, size_t bytes, double kernel_us) const;
-  bool is_idle() const;
   // Sum over all channels: `begun` of launches that began; false when none of them runs.
   bool is_running(uint32_t* begun) const;
 
@@ -83,11 +87,11 @@ class DeviceKernels {
   Device* device_;
   std::unique_ptr<DeviceLinks> links_;
   std::shared_ptr<StagingMemory> memory_;
-  cuda::DeviceStatus* status_ = nullptr;  // that kernels and host see
-  DeviceStream own_stream_ = nullptr;     // for copies of the library's own
-  DeviceEvent last_ = nullptr;            // behind the last launch
-  DeviceStream last_stream_ = nullptr;
-  bool launched_any_ = false;
+  cuda::DeviceStatus* status_ = nullptr;   // that kernels and host see
+  DeviceStream own_stream_ = nullptr;      // for copies of the library's own
+  DeviceEvent last_ = nullptr;             // behind the last launch
+  DeviceEvent last_of_capture_ = nullptr;  // behind the last kernel of the capture with that number
+  uint64_t capture_ = 0;
   std::vector<StagingMemory::Block> captured_lanes_;  // of kernels in graphs, which may run until the end
   std::atomic<bool> captured_any_{false};             // graphs launch kernels without a word
   uint32_t number_ = 0;

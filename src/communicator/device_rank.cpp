@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+#include <thread>
+
 #include "communicator/communicator.h"
 #include "core/device_protocols.h"
 #include "core/log.h"
@@ -101,11 +104,28 @@ void DeviceRank::abort() {
   if (kernels_ != nullptr) kernels_->abort();
 }
 
+void DeviceRank::find_failure() {
+  if (kernels_ != nullptr) kernels_->find_failure();
+}
+
 void DeviceRank::wait_idle() {
   const int timeout_ms = communicator_->config().timeout_ms;
   // Every kernel ends by the deadline; one whose stream never gets to it is not waited for longer.
   if (kernels_ != nullptr)
     (void)kernels_->wait_until_idle(std::chrono::milliseconds(timeout_ms > 0 ? timeout_ms : 1 << 30));
+}
+
+void DeviceRank::finish() {
+  const int timeout_ms = communicator_->config().timeout_ms;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  const auto is_busy = [&] {
+    return communicator_->queued.load() != 0 || (kernels_ != nullptr && !kernels_->is_idle());
+  };
+  while (is_busy() && communicator_->verdict().ok()) {
+    if (timeout_ms > 0 && std::chrono::steady_clock::now() > end) return;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  find_failure();
 }
 
 Status DeviceRank::synchronize() {

@@ -41,8 +41,13 @@ class DeviceRank {
   Status synchronize();
   // Ends what is under way, from any thread.
   void abort();
+  // Makes what a kernel has found a failure of the communicator.
+  void find_failure();
   // Waits until no kernel is under way.
   void wait_idle();
+  // Before the communicator is destroyed: waits until what was given to streams has ended, as long as nothing has failed
+  // and the deadline allows.
+  void finish();
 
  private:
   DeviceRank(Communicator* communicator, Device* device);

@@ -253,11 +253,13 @@ Status StagedPath::enqueue(Operation operation, DeviceStream stream) {
   Status status =
       give(call.get(), captured, pipelined ? copies_in_ : stream, pipelined ? copies_out_ : stream, &queued);
   if (status.ok() && pipelined) status = join(stream);
+  if (!status.ok() && queued) {  // the engine still uses what the stream may have passed: it stays
+    (void)call.release();
+    return status;
+  }
   // What the engine holds ends by the communicator's deadline; the call is given back by the stream alone.
-  StagedCall* held = call.get();
-  if (queued) (void)call.release();
-  if (captured && status.ok()) captured_.push_back(std::move(call));
-  return !status.ok() || captured ? status : device_->call_host(give_back, held, stream);
+  const Status given_back = give_back_in(status.ok() || !pipelined ? stream : copies_in_, std::move(call));
+  return status.ok() ? given_back : status;
 }
 
 // In the order of one stream: a slot is filled again when it has been emptied.
@@ -301,13 +303,23 @@ Status StagedPath::enqueue_around(Operation operation, DeviceStream stream,
   TR_RETURN_IF_ERROR(prepare(std::move(operation), &call));
   TR_RETURN_IF_ERROR(stage(call.get()));
   const Piece& piece = call->pieces.front();
-  TR_RETURN_IF_ERROR(copy_all(piece.before, stream));
-  TR_RETURN_IF_ERROR(launch(piece.operation));
-  StagedCall* held = call.release();
-  TR_RETURN_IF_ERROR(copy_all(held->pieces.front().after, stream));
-  if (!device_->is_capturing(stream)) return device_->call_host(give_back, held, stream);
-  captured_.emplace_back(held);
-  return {};
+  Status status = copy_all(piece.before, stream);
+  if (status.ok()) status = launch(piece.operation);
+  if (status.ok()) status = copy_all(piece.after, stream);
+  const Status given_back = give_back_in(stream, std::move(call));
+  return status.ok() ? given_back : status;
+}
+
+// Behind everything that the stream was given of the call, as it uses the call's memory: after a failure, too.
+Status StagedPath::give_back_in(DeviceStream stream, std::unique_ptr<StagedCall> call) {
+  if (device_->is_capturing(stream)) {
+    captured_.push_back(std::move(call));
+    return {};
+  }
+  StagedCall* const held = call.release();
+  const Status status = device_->call_host(give_back, held, stream);
+  if (!status.ok() && device_->synchronize(stream).ok()) give_back(held);  // else nobody knows who uses it: it stays
+  return status;
 }
 
 // ---- the engine's side ----

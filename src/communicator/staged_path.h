@@ -75,6 +75,7 @@ class StagedPath {
   static void start_captured(void* piece);
   static void raise_flag(trResult_t result, void* piece);
   static void give_back(void* call);
+  Status give_back_in(DeviceStream stream, std::unique_ptr<StagedCall> call);
 
   Communicator* communicator_;
   Device* device_;

@@ -78,8 +78,13 @@ class Device {
   virtual Status call_host(void (*function)(void* argument), void* argument, DeviceStream stream) = 0;
   // What follows in the stream begins when *at >= value (as signed difference); `at` is of allocate_host().
   virtual Status wait_value(const uint32_t* at, uint32_t value, DeviceStream stream) = 0;
-  // Whether the stream is being captured into a graph: what is given to it runs later, perhaps often.
-  virtual bool is_capturing(DeviceStream stream) = 0;
+  // The number of the capture into a graph that the stream is in, 0: none. What is given to it runs later, perhaps often.
+  virtual uint64_t capture_of(DeviceStream stream) = 0;
+  bool is_capturing(DeviceStream stream) { return capture_of(stream) != 0; }
+  // In a stream that is captured: every launch of the graph records the event anew, or waits for what it was recorded
+  // behind when the graph was launched.
+  virtual Status record_external(DeviceEvent event, DeviceStream stream) = 0;
+  virtual Status wait_external(DeviceStream stream, DeviceEvent event) = 0;
 };
 
 class DeviceBackend {
@@ -96,7 +101,7 @@ class DeviceBackend {
 
 // The one function of such a shared object: nullptr where there is no usable device, with the reason in `why_not`
 // (terminated, at most `capacity` bytes). `version` is kDeviceInterface, for both to be of one build.
-inline constexpr uint32_t kDeviceInterface = 2;
+inline constexpr uint32_t kDeviceInterface = 3;
 using OpenDeviceBackend = DeviceBackend* (*)(uint32_t version, char* why_not, size_t capacity);
 inline constexpr const char* kOpenDeviceBackend = "treering_open_device_backend";
 

@@ -200,6 +200,45 @@ TEST(DeviceStreams, GraphsAreReplayed) {
   for (CpuGraph* graph : graphs) destroy_cpu_graph(graph);
 }
 
+// Launches of a graph and calls on another stream, which nothing but the communicator brings in order.
+TEST(DeviceStreams, GraphsAndCallsOnOtherStreamsAreInOrder) {
+  DeviceRanks ranks({0, 1});
+  constexpr size_t kCount = 50'000;
+  auto first = ranks.buffers(kCount), second = ranks.buffers(kCount), out = ranks.buffers(kCount),
+       other = ranks.buffers(kCount, 1);
+  CpuGraph* graphs[2];
+  DeviceStream cuda[2];
+  trStream_t streams[2];
+  for (int r : {0, 1}) {
+    cuda[r] = create_cpu_stream(r);
+    ASSERT_EQ(trStreamFromCuda(&streams[r], r, cuda[r]), trSuccess);
+    begin_cpu_capture(ranks.cuda(r));
+    for (const auto* data : {&first, &second})
+      ASSERT_EQ(trAllReduce((*data)[r].data(), out[r].data(), kCount, trInt32, trSum, ranks.comm(r), ranks.stream(r)),
+                trSuccess);
+    graphs[r] = end_cpu_capture(ranks.cuda(r));
+  }
+  for (int turn = 0; turn < 20; ++turn) {
+    for (int r : {0, 1}) {
+      launch_cpu_graph(graphs[r], ranks.cuda(r));
+      ASSERT_EQ(trAllReduce(other[r].data(), other[r].data(), kCount, trInt32, trMax, ranks.comm(r), streams[r]),
+                trSuccess);
+    }
+    ranks.synchronize();
+    for (int r : {0, 1}) {
+      ASSERT_EQ(trStreamSynchronize(streams[r]), trSuccess);
+      ASSERT_TRUE(out[r].all_equal([](size_t) { return 3; })) << "turn " << turn;
+      ASSERT_TRUE(other[r].all_equal([](size_t i) { return 2 + static_cast<int>(i); })) << "turn " << turn;
+      std::fill_n(out[r].data(), kCount, 0);
+    }
+  }
+  for (int r : {0, 1}) {
+    destroy_cpu_graph(graphs[r]);
+    ASSERT_EQ(trStreamDestroy(streams[r]), trSuccess);
+    destroy_cpu_stream(cuda[r]);
+  }
+}
+
 // What a graph keeps of sends and receives is given back with the communicator, without a wait.
 TEST(DeviceStreams, GraphsOfSendsAndReceivesAreReplayed) {
   const auto begun = std::chrono::steady_clock::now();
@@ -248,6 +287,28 @@ TEST(DeviceStreams, TwoCommunicatorsOnSeveralStreams) {
   }
 }
 
+// What was given to streams before the end of the communicators is done, by kernels and staged.
+TEST(DeviceStreams, OperationsEndBeforeTheirCommunicator) {
+  for (const std::vector<int>& devices : {std::vector<int>{0, 1}, std::vector<int>{0, -1}})
+    for (int turn = 0; turn < 5; ++turn) {
+      DeviceRanks ranks(devices);
+      constexpr size_t kCount = 3'000'000;
+      auto data = ranks.buffers(kCount, 1);
+      for (int r : {0, 1})
+        ASSERT_EQ(trAllReduce(data[r].data(), data[r].data(), kCount, trInt32, trSum, ranks.comm(r), ranks.stream(r)),
+                  trSuccess);
+      for (int r : {0, 1}) {
+        if (devices[r] < 0) {
+          ASSERT_EQ(trStreamSynchronize(ranks.stream(r)), trSuccess);
+        }
+        ASSERT_EQ(trCommDestroy(std::exchange(ranks.comm(r), nullptr)), trSuccess);
+      }
+      for (int r : {0, 1}) ASSERT_EQ(trStreamSynchronize(ranks.stream(r)), trSuccess);
+      for (int r : {0, 1})
+        ASSERT_TRUE(data[r].all_equal([](size_t i) { return 3 + 2 * static_cast<int>(i); })) << "turn " << turn;
+    }
+}
+
 // The other rank never comes: the stream goes on when the communicator is aborted, and the error is told.
 TEST(DeviceFailures, AbortFreesTheStream) {
   DeviceRanks ranks({0, 1});
@@ -261,6 +322,28 @@ TEST(DeviceFailures, AbortFreesTheStream) {
   EXPECT_EQ(trCommGetAsyncError(ranks.comm(0), &result), trSuccess);
   EXPECT_EQ(result, trRemoteError);
   EXPECT_NE(std::string(trGetLastError(ranks.comm(0))).find("aborted"), std::string::npos);
+}
+
+// Found by a kernel, which ends: the failure is told by whoever asks next, and by later calls.
+TEST(DeviceFailures, CallsThatDifferAreAnErrorOnAllRanks) {
+  for (int turn = 0; turn < 20; ++turn) {
+    const size_t count = turn % 2 == 0 ? 200'000 : 100;
+    DeviceRanks ranks({0, 1});
+    auto data = ranks.buffers(count);
+    for (int r : {0, 1})
+      ASSERT_EQ(trAllReduce(data[r].data(), data[r].data(), count, trInt32, r == 0 ? trSum : trMax, ranks.comm(r),
+                            ranks.stream(r)),
+                trSuccess);
+    for (int r : {0, 1}) ASSERT_EQ(trStreamSynchronize(ranks.stream(r)), trSuccess);
+    for (int r : {0, 1}) {
+      trResult_t result = trSuccess;
+      ASSERT_EQ(trCommGetAsyncError(ranks.comm(r), &result), trSuccess);
+      EXPECT_EQ(result, trInvalidUsage) << "turn " << turn << " rank " << r;
+      EXPECT_NE(std::string(trGetLastError(ranks.comm(r))).find("differs from that of rank"), std::string::npos);
+      EXPECT_EQ(trAllReduce(data[r].data(), data[r].data(), count, trInt32, trSum, ranks.comm(r), ranks.stream(r)),
+                trInvalidUsage);
+    }
+  }
 }
 
 TEST(DeviceFailures, ADeadlineEndsTheWait) {

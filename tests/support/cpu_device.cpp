@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
@@ -23,8 +24,10 @@ namespace treering::testing {
 
 using Work = std::function<void()>;
 
+// What a graph does is made anew by each of its launches.
 struct TR_EXPORT CpuGraph {
-  std::vector<Work> work;
+  uint64_t number = 0;
+  std::vector<std::function<Work()>> work;
 };
 
 namespace {
@@ -45,10 +48,14 @@ class CpuStream {
   }
   void give(Work work) {
     std::lock_guard lock(mutex_);
-    if (captured_ != nullptr) return captured_->work.push_back(std::move(work));
+    if (captured_ != nullptr) return captured_->work.push_back([work = std::move(work)] { return work; });
     queue_.push_back(std::move(work));
     ++left_;
     changed_.notify_all();
+  }
+  void give_at_launch(std::function<Work()> make) {
+    std::lock_guard lock(mutex_);
+    captured_->work.push_back(std::move(make));
   }
   void synchronize() {
     std::unique_lock lock(mutex_);
@@ -210,24 +217,20 @@ class CpuDevice : public Device {
     return {};
   }
   Status destroy_event(DeviceEvent event) override { return delete static_cast<EventHandle*>(event), Status(); }
-  Status record(DeviceEvent handle, DeviceStream stream) override {
-    const EventHandle event = *static_cast<EventHandle*>(handle);
-    std::lock_guard lock(event->mutex);
-    const uint64_t mark = ++event->recorded;
-    give(stream, [event, mark] {
-      std::lock_guard held(event->mutex);
-      event->completed = mark;
-      event->changed.notify_all();
-    });
+  Status record(DeviceEvent event, DeviceStream stream) override {
+    give(stream, recorded(*static_cast<EventHandle*>(event)));
     return {};
   }
-  Status wait(DeviceStream stream, DeviceEvent handle) override {
-    const EventHandle event = *static_cast<EventHandle*>(handle);
-    std::lock_guard lock(event->mutex);
-    give(stream, [event, mark = event->recorded] {
-      std::unique_lock held(event->mutex);
-      event->changed.wait(held, [&] { return event->completed >= mark; });
-    });
+  Status wait(DeviceStream stream, DeviceEvent event) override {
+    give(stream, waited(*static_cast<EventHandle*>(event)));
+    return {};
+  }
+  Status record_external(DeviceEvent event, DeviceStream stream) override {
+    of(stream).give_at_launch([e = *static_cast<EventHandle*>(event)] { return recorded(e); });
+    return {};
+  }
+  Status wait_external(DeviceStream stream, DeviceEvent event) override {
+    of(stream).give_at_launch([e = *static_cast<EventHandle*>(event)] { return waited(e); });
     return {};
   }
   Status synchronize(DeviceStream stream) override { return of(stream).synchronize(), Status(); }
@@ -260,11 +263,29 @@ class CpuDevice : public Device {
     });
     return {};
   }
-  bool is_capturing(DeviceStream stream) override { return of(stream).captured() != nullptr; }
+  uint64_t capture_of(DeviceStream stream) override {
+    const CpuGraph* graph = of(stream).captured();
+    return graph == nullptr ? 0 : graph->number;
+  }
 
   CpuStream& of(DeviceStream stream) { return stream != nullptr ? *static_cast<CpuStream*>(stream) : default_stream(); }
 
  private:
+  static Work recorded(const EventHandle& event) {
+    std::lock_guard lock(event->mutex);
+    return [event, mark = ++event->recorded] {
+      std::lock_guard held(event->mutex);
+      event->completed = std::max(event->completed, mark);
+      event->changed.notify_all();
+    };
+  }
+  static Work waited(const EventHandle& event) {
+    std::lock_guard lock(event->mutex);
+    return [event, mark = event->recorded] {
+      std::unique_lock held(event->mutex);
+      event->changed.wait(held, [&] { return event->completed >= mark; });
+    };
+  }
   bool is_of_other_device(const void* address) {
     std::lock_guard lock(memory_mutex);
     auto after = mappings().upper_bound(reinterpret_cast<uintptr_t>(address));
@@ -313,6 +334,11 @@ class CpuBackend : public DeviceBackend {
   std::vector<std::unique_ptr<CpuDevice>> devices_;
 };
 
+void begin_cpu_capture_of(CpuStream* stream) {
+  static std::atomic<uint64_t> number{0};
+  stream->capture(new CpuGraph{++number, {}});
+}
+
 }  // namespace
 
 TR_EXPORT DeviceStream create_cpu_stream(int) { return new CpuStream; }
@@ -321,14 +347,14 @@ TR_EXPORT void synchronize_cpu_stream(DeviceStream stream) { static_cast<CpuStre
 TR_EXPORT void run_in_cpu_stream(DeviceStream stream, void (*function)(void*), void* argument) {
   static_cast<CpuStream*>(stream)->give([=] { function(argument); });
 }
-TR_EXPORT void begin_cpu_capture(DeviceStream stream) { static_cast<CpuStream*>(stream)->capture(new CpuGraph); }
+TR_EXPORT void begin_cpu_capture(DeviceStream stream) { begin_cpu_capture_of(static_cast<CpuStream*>(stream)); }
 TR_EXPORT CpuGraph* end_cpu_capture(DeviceStream stream) {
   CpuGraph* graph = static_cast<CpuStream*>(stream)->captured();
   static_cast<CpuStream*>(stream)->capture(nullptr);
   return graph;
 }
 TR_EXPORT void launch_cpu_graph(CpuGraph* graph, DeviceStream stream) {
-  for (const Work& work : graph->work) static_cast<CpuStream*>(stream)->give(work);
+  for (const auto& make : graph->work) static_cast<CpuStream*>(stream)->give(make());
 }
 TR_EXPORT void destroy_cpu_graph(CpuGraph* graph) { delete graph; }
 TR_EXPORT uint64_t cpu_launches() { return launches.load(); }

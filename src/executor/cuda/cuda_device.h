@@ -44,7 +44,9 @@ class CudaDevice final : public Device {
                 DeviceStream stream) override;
   Status call_host(void (*function)(void* argument), void* argument, DeviceStream stream) override;
   Status wait_value(const uint32_t* at, uint32_t value, DeviceStream stream) override;
-  bool is_capturing(DeviceStream stream) override;
+  uint64_t capture_of(DeviceStream stream) override;
+  Status record_external(DeviceEvent event, DeviceStream stream) override;
+  Status wait_external(DeviceStream stream, DeviceEvent event) override;
 
  private:
   CudaDevice(const Driver& driver, const DeviceInfo& info, CUdevice handle, CUcontext context);

@@ -282,6 +282,8 @@ Status CudaDevice::launch(const DeviceCall& call, trDataType_t type, DeviceProto
   if (threads == 0 || threads % 32 != 0 || threads > kMaxKernelThreads)
     return {trInvalidArgument,
             fmt::format("{} threads a block; give a multiple of 32 up to {}", threads, kMaxKernelThreads)};
+  if (call.channels > kMaxDeviceChannels)
+    return {trInvalidArgument, fmt::format("{} channels; a kernel has at most {}", call.channels, kMaxDeviceChannels)};
   Status found;
   TR_RETURN_IF_ERROR(in_context(
       [&] {
@@ -310,12 +312,32 @@ Status CudaDevice::wait_value(const uint32_t* at, uint32_t value, DeviceStream s
       [] { return std::string("cuStreamWaitValue32"); });
 }
 
-bool CudaDevice::is_capturing(DeviceStream stream) {
+uint64_t CudaDevice::capture_of(DeviceStream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  cuuint64_t number = 0;
   // Asking the default stream fails while another stream captures; what is given to it would not be captured.
-  const Status asked = in_context([&] { return driver_.cuStreamIsCapturing(stream_of(stream), &status); },
-                                  [] { return std::string("cuStreamIsCapturing"); });
-  return asked.ok() && status != CU_STREAM_CAPTURE_STATUS_NONE;
+  const Status asked = in_context(
+      [&] {
+#if CUDA_VERSION >= 13000
+        return driver_.cuStreamGetCaptureInfo(stream_of(stream), &status, &number, nullptr, nullptr, nullptr, nullptr);
+#else
+        return driver_.cuStreamGetCaptureInfo(stream_of(stream), &status, &number, nullptr, nullptr, nullptr);
+#endif
+      },
+      [] { return std::string("cuStreamGetCaptureInfo"); });
+  return asked.ok() && status != CU_STREAM_CAPTURE_STATUS_NONE ? number : 0;
+}
+
+Status CudaDevice::record_external(DeviceEvent event, DeviceStream stream) {
+  return in_context(
+      [&] { return driver_.cuEventRecordWithFlags(event_of(event), stream_of(stream), CU_EVENT_RECORD_EXTERNAL); },
+      [] { return std::string("cuEventRecordWithFlags"); });
+}
+
+Status CudaDevice::wait_external(DeviceStream stream, DeviceEvent event) {
+  return in_context(
+      [&] { return driver_.cuStreamWaitEvent(stream_of(stream), event_of(event), CU_EVENT_WAIT_EXTERNAL); },
+      [] { return std::string("cuStreamWaitEvent"); });
 }
 
 }  // namespace treering::cuda

@@ -19,12 +19,12 @@
                       f(cuMemGetAddressRange) f(cuMemHostAlloc) f(cuMemFreeHost) f(cuMemHostGetDevicePointer)         \
                           f(cuMemsetD8Async) f(cuMemcpyAsync) f(cuIpcGetMemHandle) f(cuIpcOpenMemHandle)              \
                               f(cuIpcCloseMemHandle) f(cuStreamCreate) f(cuStreamDestroy) f(cuStreamSynchronize)      \
-                                  f(cuStreamWaitEvent) f(cuStreamWaitValue32) f(cuStreamIsCapturing) f(cuEventCreate) \
-                                      f(cuEventDestroy) f(cuEventRecord) f(cuLaunchHostFunc) f(cuLaunchKernel)        \
-                                          f(cuModuleLoadData) f(cuModuleUnload) f(cuModuleGetFunction)                \
-                                              f(cuFuncGetAttribute) f(cuMemCreate) f(cuMemRelease)                    \
-                                                  f(cuMemAddressReserve) f(cuMemAddressFree) f(cuMemMap)              \
-                                                      f(cuMemUnmap) f(cuMemSetAccess)                                 \
+                                  f(cuStreamWaitEvent) f(cuStreamWaitValue32) f(cuStreamGetCaptureInfo)               \
+                                      f(cuEventCreate) f(cuEventDestroy) f(cuEventRecord) f(cuEventRecordWithFlags)   \
+                                          f(cuLaunchHostFunc) f(cuLaunchKernel) f(cuModuleLoadData) f(cuModuleUnload) \
+                                              f(cuModuleGetFunction) f(cuFuncGetAttribute) f(cuMemCreate)             \
+                                                  f(cuMemRelease) f(cuMemAddressReserve) f(cuMemAddressFree)          \
+                                                      f(cuMemMap) f(cuMemUnmap) f(cuMemSetAccess)                     \
                                                           f(cuMemGetAllocationGranularity)                            \
                                                               f(cuMemExportToShareableHandle)                         \
                                                                   f(cuMemImportFromShareableHandle)

@@ -20,11 +20,12 @@ struct BlockShared {
   std::byte* messages_out[kMaxDeviceRanks];
   uint64_t in_flags[kMaxDeviceRanks];
   uint64_t out_flags[kMaxDeviceRanks];
+  uint64_t first_in[kMaxDeviceRanks], first_out[kMaxDeviceRanks];  // of the call: messages that tell its signature
   // A wait was ended, or the calls differ: `stopped` is set before the first barrier of a step and read behind it, `failed`
   // between the two and read behind the second, so that all threads see the same and leave together.
   uint32_t stopped;
   uint32_t failed;
-  uint32_t chosen;   // the lane that moves next
+  uint32_t chosen;  // the lane that moves next
   uint64_t lane_done[kMaxLanesOfBlock];
   alignas(16) std::byte program[kCachedBytes];
 };
@@ -69,10 +70,13 @@ class Interpreter {
     for (uint32_t peer = thread_.index(); peer < call_.ranks; peer += thread_.count()) {
       shared_.links[peer] = call_.links[block_ * call_.ranks + peer];
       // The link to itself carries nothing: it counts the launches.
+      shared_.first_in[peer] = shared_.links[peer].received;
+      shared_.first_out[peer] = shared_.links[peer].posted;
       if (peer == call_.rank) store_flag(&call_.status->turn_begun[block_], turn(++shared_.links[peer].posted));
     }
     if (thread_.index() == 0) {
-      shared_.stopped = load_flag(&call_.status->abort);
+      // Behind a call that failed nothing moves: the counters of its links are anywhere.
+      shared_.stopped = load_flag(&call_.status->abort) | load_flag(&call_.status->failure);
       shared_.failed = 0;
       shared_.chosen = 0;
     }
@@ -189,6 +193,19 @@ class Interpreter {
     Patience patience(call_.status);
     while (!has_room(link))
       if (!patience.wait()) return stop(DeviceFailure::kAborted, peer);
+    if constexpr (!kSimple)
+      if (link.posted == shared_.first_out[peer])
+        store_pair(link.out_flags + slot, slot_flag(link.posted, call_.signature));  // nothing is ordered by it
+  }
+
+  // LL and LL128 wait for no flag of a slot. Behind the first message of a call its sender's signature is looked at: it was
+  // sent before the data.
+  TR_DEVICE void check_signature(uint32_t peer) {
+    const Link& link = shared_.links[peer];
+    if (link.received != shared_.first_in[peer]) return;
+    Patience patience(call_.status);
+    while (!has_message(link, peer))
+      if (!patience.wait()) return stop(DeviceFailure::kAborted, peer);
   }
 
   TR_DEVICE bool move_pieces(const Expansion& at, const Step& step, uint64_t slice) {
@@ -230,26 +247,29 @@ class Interpreter {
         first_unit += (piece.count * sizeof(Storage) + Flagged::kUnitData - 1) / Flagged::kUnitData;
       }
     }
-    if constexpr (kProtocol == DeviceProtocol::kLl) refresh_slots(step, first_unit);
+    for (uint32_t d = 0; d < step.send_count; ++d)
+      refresh_slot(shared_.links[at.send_peer(d)], kProtocol == DeviceProtocol::kLl ? first_unit : 0);
     return true;
   }
 
-  // See low_latency.h: now and then a message fills its slot, so that nothing in it gets too old.
-  TR_DEVICE void refresh_slots(const Step& step, size_t first_unit) {
+  // See low_latency.h: now and then a message, of whatever protocol, fills its slot of LL, so that nothing there gets too
+  // old. The slot is free as the message's own is.
+  TR_DEVICE void refresh_slot(const Link& link, size_t first_unit) {
+    if (link.posted % kLlRefresh >= call_.depth) return;
     constexpr size_t kUnits = kLlSlotBytes / Ll::kUnitData;
     const uint64_t nothing[2] = {};
-    for (uint32_t d = 0; d < step.send_count; ++d) {
-      if ((shared_.out_flags[d] - 1) % kLlRefresh >= call_.depth) continue;
-      for (size_t unit = first_unit + thread_.index(); unit < kUnits; unit += thread_.count())
-        write_ll(reinterpret_cast<uint64_t*>(shared_.messages_out[d]) + unit * Ll::kUnitWords,
-                 static_cast<uint32_t>(shared_.out_flags[d]), nothing);
-    }
+    uint64_t* const slot = link.out_ll + link.posted % call_.depth * (ll_bytes(kLlSlotBytes) / sizeof(uint64_t));
+    for (size_t unit = first_unit + thread_.index(); unit < kUnits; unit += thread_.count())
+      write_ll(slot + unit * Ll::kUnitWords, static_cast<uint32_t>(link.posted + 1), nothing);
   }
 
   // Behind a barrier: all threads have read, and written.
   TR_DEVICE void tell_peers(const Expansion& at, const Step& step) {
     for (uint32_t i = 0; i < step.receive_count; ++i)
-      if (const uint32_t peer = at.receive_peer(i); is_mine(peer)) consumed(&shared_.links[peer]);
+      if (const uint32_t peer = at.receive_peer(i); is_mine(peer)) {
+        if constexpr (!kSimple) check_signature(peer);
+        consumed(&shared_.links[peer]);
+      }
     for (uint32_t i = 0; i < step.send_count; ++i)
       if (const uint32_t peer = at.send_peer(i); is_mine(peer)) posted(&shared_.links[peer]);
   }
@@ -264,7 +284,9 @@ class Interpreter {
     store_shared(&shared_.stopped, 1);
     report(failure, peer);
   }
+  // An end by the host is no news where a failure was found, which may be why the host made it.
   TR_DEVICE void report(DeviceFailure failure, uint32_t peer) {
+    if (failure == DeviceFailure::kAborted && load_flag(&call_.status->failure) != 0) return;
     store_flag(&call_.status->peer, peer);
     store_flag(&call_.status->failure, static_cast<uint32_t>(failure));
   }
@@ -336,6 +358,7 @@ class Interpreter {
     operands.stores[0] = lane.kind == kSendLane ? nullptr : lane.output + done;
     thread_.barrier();
     move_piece<Plain<uint8_t>>(operands, {trSum, 1, false, 0}, thread_);
+    if (lane.kind == kSendLane) refresh_slot(link, 0);
     thread_.lose_time();
     thread_.barrier();
     if (thread_.index() != 0) return;

@@ -5,8 +5,8 @@
 //   LL128   | data 120 ......................... | flag 8 |  a line of 128 bytes arrives at once
 //
 // The flag of message k is k + 1, by its low 32 bits for LL. What a slot holds from earlier messages has smaller
-// flags. Old words of LL could look new again after 2^32 messages: the first messages of every 2^31 fill their whole slot,
-// so none gets that old.
+// flags. Old words of LL could look new again after 2^32 messages: the first messages of every 2^31, of whatever protocol,
+// fill the whole slot of LL that is theirs, so none gets that old.
 #pragma once
 
 #include "executor/cuda/move.h"
@@ -74,8 +74,9 @@ struct Ll128 {
   static TR_DEVICE bool read(const uint64_t* unit, uint32_t lane, uint64_t flag, uint64_t* words,
                              const DeviceStatus* status) {
     Patience patience(status);
-    while (!try_read_line(unit, lane, flag, words))
-      if (!true_for_line(patience.wait())) return false;
+    bool seen = false;
+    while (!try_read_line(unit, lane, flag, words, &seen))
+      if (!seen && !true_for_line(patience.wait())) return false;
     return true;
   }
   static TR_DEVICE void write(uint64_t* unit, uint32_t lane, uint64_t flag, const uint64_t* words) {

@@ -56,7 +56,7 @@ inline void store_pair(uint64_t* at, uint64_t value) { __atomic_store_n(at, valu
 inline constexpr uint32_t kLanesOfLine = 1;
 inline constexpr uint32_t kWordsOfLane = 16;
 inline bool true_for_line(bool value) { return value; }
-inline bool try_read_line(const uint64_t* line, uint32_t, uint64_t flag, uint64_t* words) {
+inline bool try_read_line(const uint64_t* line, uint32_t, uint64_t flag, uint64_t* words, bool*) {
   if (__atomic_load_n(line + 15, __ATOMIC_ACQUIRE) != flag) return false;
   for (uint32_t w = 0; w < 15; ++w) words[w] = __atomic_load_n(line + w, __ATOMIC_RELAXED);
   return true;

@@ -48,20 +48,32 @@ TR_DEVICE void store_pair(uint64_t* at, uint64_t value) {
 }
 
 // Eight neighbouring threads have a line, 16 bytes each: one access of the warp, which NVLink and the memory of the GPU
-// itself keep whole.
+// itself keep whole. They are brought together before each access, because threads of a warp may run apart.
 inline constexpr uint32_t kLanesOfLine = 8;
 inline constexpr uint32_t kWordsOfLane = 2;
 // Whether it is true for all threads that share the line, which have to go on, or to give up, together.
-TR_DEVICE bool true_for_line(bool value) { return __all_sync(0xffu << (threadIdx.x & 24u), value) != 0; }
-TR_DEVICE bool try_read_line(const uint64_t* line, uint32_t lane, uint64_t flag, uint64_t* words) {
+// Computed anew each time: a register that held it through everything in between is one too many.
+TR_DEVICE uint32_t mask_of_line() {
+  uint32_t thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return 0xffu << (thread & 24u);
+}
+TR_DEVICE bool true_for_line(bool value) { return __all_sync(mask_of_line(), value) != 0; }
+// To be called until true. What a thread loaded may be older than the flag that another saw: once all know that the flag is
+// there (`seen`), they load again.
+TR_DEVICE bool try_read_line(const uint64_t* line, uint32_t lane, uint64_t flag, uint64_t* words, bool* seen) {
+  __syncwarp(mask_of_line());
   asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
                : "=l"(words[0]), "=l"(words[1])
                : "l"(line + 2 * lane)
                : "memory");
-  return true_for_line(lane != 7 || words[1] == flag);
+  if (*seen) return true;
+  *seen = true_for_line(lane != 7 || words[1] == flag);
+  return false;
 }
 TR_DEVICE void write_line(uint64_t* line, uint32_t lane, uint64_t flag, const uint64_t* words) {
   const uint64_t second = lane == 7 ? flag : words[1];
+  __syncwarp(mask_of_line());
   asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(line + 2 * lane), "l"(words[0]), "l"(second)
                : "memory");
 }

@@ -192,6 +192,9 @@ TEST(Kernels, BadLaunchesAreRefused) {
   EXPECT_EQ(device->launch(call, static_cast<trDataType_t>(-1), DeviceProtocol::kLl, 32, nullptr).code(),
             trInvalidArgument);
   EXPECT_EQ(device->launch(call, trInt32, static_cast<DeviceProtocol>(7), 32, nullptr).code(), trInvalidArgument);
+  call.channels = kMaxDeviceChannels + 1;
+  EXPECT_EQ(device->launch(call, trInt32, DeviceProtocol::kLl, 64, nullptr).message(),
+            "33 channels; a kernel has at most 32");
   call.channels = 3;
   fake_cuda().fail_next("cuLaunchKernel", CUDA_ERROR_LAUNCH_FAILED);
   EXPECT_EQ(device->launch(call, trInt32, DeviceProtocol::kLl, 64, nullptr).message(),

@@ -254,13 +254,16 @@ void check_other_call_is_named(Machine* machine) {
   std::mt19937 random(random_seed());
   const Algorithm* algorithm = nullptr;
   ASSERT_TRUE(find_algorithm(Collective::kAllReduce, "ring", &algorithm).ok());
-  Gpus gpus(machine, {.ranks = 2, .threads = machine->threads(64)});
-  gpus.signatures = {1, 2};
-  Buffers buffers(*algorithm, 2, 100, 0, false, &random);
-  EXPECT_NE(gpus.run(buffers.job), "");
-  for (uint32_t rank : {0u, 1u}) {
-    EXPECT_EQ(gpus.status(rank).failure, static_cast<uint32_t>(DeviceFailure::kCallsDiffer));
-    EXPECT_EQ(gpus.status(rank).peer, 1 - rank);
+  for (DeviceProtocol protocol : kAllProtocols) {
+    Gpus gpus(machine, {.ranks = 2, .threads = machine->threads(64)});
+    gpus.signatures = {1, 2};
+    Buffers buffers(*algorithm, 2, 100, 0, false, &random);
+    buffers.job.protocol = protocol;
+    EXPECT_NE(gpus.run(buffers.job), "") << name_of(protocol);
+    for (uint32_t rank : {0u, 1u}) {
+      EXPECT_EQ(gpus.status(rank).failure, static_cast<uint32_t>(DeviceFailure::kCallsDiffer)) << name_of(protocol);
+      EXPECT_EQ(gpus.status(rank).peer, 1 - rank) << name_of(protocol);
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,9 @@ class Gpus {
  public:
   Gpus(Machine* machine, const GpuSettings& settings)
       : machine_(*machine), s_(settings), links_(size_t{s_.ranks} * s_.channels * s_.ranks) {
+    if (s_.channels > kMaxDeviceChannels)
+      throw std::invalid_argument(std::to_string(s_.channels) + " channels; a kernel has at most " +
+                                  std::to_string(kMaxDeviceChannels));
     const size_t fifos = size_t{s_.ranks} * s_.ranks * s_.channels;
     s_.slot_bytes = (s_.slot_bytes + 127) / 128 * 128;
     slots_ = Allocation(machine, fifos * s_.depth * s_.slot_bytes);

@@ -72,6 +72,8 @@ TEST(Streams, FailuresNameTheCall) {
       {"cuEventDestroy", [&] { return device->destroy_event(event); }},
       {"cuEventRecord", [&] { return device->record(event, stream.stream); }},
       {"cuStreamWaitEvent", [&] { return device->wait(stream.stream, event); }},
+      {"cuStreamWaitEvent", [&] { return device->wait_external(stream.stream, event); }},
+      {"cuEventRecordWithFlags", [&] { return device->record_external(event, stream.stream); }},
       {"cuStreamSynchronize", [&] { return device->synchronize(stream.stream); }},
       {"cuLaunchHostFunc", [&] { return device->call_host([](void*) {}, nullptr, stream.stream); }},
       {"cuStreamWaitValue32", [&] { return device->wait_value(&word, 1, stream.stream); }},
@@ -103,11 +105,22 @@ TEST(Streams, CaptureIsSeen) {
         reinterpret_cast<Begin>(fake_function("cuStreamBeginCapture_v2"))(captured, CU_STREAM_CAPTURE_MODE_GLOBAL),
         CUDA_SUCCESS);
     EXPECT_TRUE(device->is_capturing(stream.stream));
-    fake_cuda().fail_next("cuStreamIsCapturing", CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    fake_cuda().fail_next("cuStreamGetCaptureInfo", CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     EXPECT_FALSE(device->is_capturing(stream.stream));
+    DeviceEvent event = nullptr;
+    EXPECT_TRUE(device->create_event(&event).ok());
+    // What was recorded elsewhere is waited for by a node, not by an edge.
+    EXPECT_NE(device->wait(stream.stream, event).message().find("CAPTURE_ISOLATION"), std::string::npos);
+    EXPECT_TRUE(device->wait_external(stream.stream, event).ok());
+    EXPECT_TRUE(device->record_external(event, stream.stream).ok());
+    EXPECT_TRUE(device->record(event, stream.stream).ok());
+    EXPECT_TRUE(device->wait(stream.stream, event).ok());
     CUgraph graph = nullptr;
     EXPECT_EQ(reinterpret_cast<End>(fake_function("cuStreamEndCapture"))(captured, &graph), CUDA_SUCCESS);
     EXPECT_FALSE(device->is_capturing(stream.stream));
+    EXPECT_FALSE(device->record_external(event, stream.stream).ok());
+    EXPECT_FALSE(device->wait_external(stream.stream, event).ok());
+    EXPECT_TRUE(device->destroy_event(event).ok());
   }).join();
 }
 

@@ -15,16 +15,21 @@ struct CUctx_st {
   int device;
 };
 
+// What a graph does is made anew by each of its launches.
+using Maker = std::function<std::function<void()>()>;
+
 // Work in the order in which it was given, done by a thread.
 struct CUstream_st {
   explicit CUstream_st(int device);
   ~CUstream_st();  // when everything is done
   void put(std::function<void()> work);
+  void put_at_launch(Maker make) { captured.push_back(std::move(make)); }
   void drain();
 
   const int device;
   bool capturing = false;
-  std::vector<std::function<void()>> captured;
+  uint64_t capture = 0;  // its number
+  std::vector<Maker> captured;
 
  private:
   void serve();

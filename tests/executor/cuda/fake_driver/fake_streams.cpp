@@ -15,6 +15,7 @@ struct CUevent_st {
   std::mutex mutex;
   std::condition_variable changed;
   uint64_t recorded = 0, reached = 0;
+  uint64_t capture = 0;  // the one that it was recorded in
 };
 struct CUmod_st {
   int device;
@@ -25,10 +26,10 @@ struct CUfunc_st {
   DeviceProtocol protocol;
 };
 struct CUgraph_st {
-  std::vector<std::function<void()>> work;
+  std::vector<Maker> work;
 };
 struct CUgraphExec_st {
-  std::vector<std::function<void()>> work;
+  std::vector<Maker> work;
 };
 
 namespace {
@@ -66,7 +67,7 @@ CUstream_st::~CUstream_st() {
 }
 
 void CUstream_st::put(std::function<void()> work) {
-  if (capturing) return captured.push_back(std::move(work));
+  if (capturing) return captured.push_back([work = std::move(work)] { return work; });
   {
     std::lock_guard lock(mutex_);
     work_.push_back(std::move(work));
@@ -121,6 +122,22 @@ bool parse_kernel(const std::string& name, CUfunc_st* function) {
   return false;
 }
 
+std::function<void()> recorded(CUevent event) {
+  std::lock_guard lock(event->mutex);
+  return [event, turn = ++event->recorded] {
+    std::lock_guard reached(event->mutex);
+    event->reached = std::max(event->reached, turn);
+    event->changed.notify_all();
+  };
+}
+std::function<void()> waited(CUevent event) {
+  std::lock_guard lock(event->mutex);
+  return [event, turn = event->recorded] {
+    std::unique_lock waiting(event->mutex);
+    event->changed.wait(waiting, [&] { return event->reached >= turn; });
+  };
+}
+
 }  // namespace
 
 namespace treering::cuda {
@@ -173,22 +190,25 @@ CUresult cuEventDestroy(CUevent event) {
 }
 CUresult cuEventRecord(CUevent event, CUstream stream) {
   TR_ENTER_STREAM(cuEventRecord, stream);
-  std::lock_guard lock(event->mutex);
-  const uint64_t turn = ++event->recorded;
-  stream->put([event, turn] {
-    std::lock_guard reached(event->mutex);
-    event->reached = std::max(event->reached, turn);
-    event->changed.notify_all();
-  });
+  event->capture = stream->capture;
+  stream->put(recorded(event));
   return CUDA_SUCCESS;
 }
-CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
+  TR_ENTER_STREAM(cuEventRecordWithFlags, stream);
+  if (flags != CU_EVENT_RECORD_EXTERNAL || !stream->capturing) return CUDA_ERROR_INVALID_VALUE;
+  stream->put_at_launch([event] { return recorded(event); });
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
   TR_ENTER_STREAM(cuStreamWaitEvent, stream);
-  std::lock_guard lock(event->mutex);
-  stream->put([event, turn = event->recorded] {
-    std::unique_lock waiting(event->mutex);
-    event->changed.wait(waiting, [&] { return event->reached >= turn; });
-  });
+  if (flags == CU_EVENT_WAIT_EXTERNAL) {
+    if (!stream->capturing) return CUDA_ERROR_INVALID_VALUE;
+    stream->put_at_launch([event] { return waited(event); });
+    return CUDA_SUCCESS;
+  }
+  if (event->capture != stream->capture) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  stream->put(waited(event));
   return CUDA_SUCCESS;
 }
 CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
@@ -258,14 +278,23 @@ CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned y, unsign
   return CUDA_SUCCESS;
 }
 
-CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
-  TR_ENTER_STREAM(cuStreamIsCapturing, stream);
+#if CUDA_VERSION >= 13000
+CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* number, CUgraph*,
+                                const CUgraphNode**, const CUgraphEdgeData**, size_t*) {
+#else
+CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* number, CUgraph*,
+                                const CUgraphNode**, size_t*) {
+#endif
+  TR_ENTER_STREAM(cuStreamGetCaptureInfo, stream);
   *status = stream->capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+  *number = stream->capture;
   return CUDA_SUCCESS;
 }
 CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) {
   TR_ENTER_STREAM(cuStreamBeginCapture, stream);
+  static std::atomic<uint64_t> captures{0};
   stream->capturing = true;
+  stream->capture = ++captures;
   return CUDA_SUCCESS;
 }
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
@@ -273,6 +302,7 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   *graph = new CUgraph_st{std::move(stream->captured)};
   stream->captured.clear();
   stream->capturing = false;
+  stream->capture = 0;
   return CUDA_SUCCESS;
 }
 CUresult cuGraphInstantiate(CUgraphExec* made, CUgraph graph, unsigned long long) {
@@ -282,7 +312,7 @@ CUresult cuGraphInstantiate(CUgraphExec* made, CUgraph graph, unsigned long long
 }
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
   TR_ENTER_STREAM(cuGraphLaunch, stream);
-  for (const auto& work : graph->work) stream->put(work);
+  for (const auto& make : graph->work) stream->put(make());
   return CUDA_SUCCESS;
 }
 CUresult cuGraphDestroy(CUgraph graph) {
