@@ -39,8 +39,8 @@ struct Machine {
   uint32_t host_ranks = 0;  // of the largest host; 0: all ranks
   double network_us = 30;   // a small message from a rank to a rank of another host
   double network_gbps = 1;  // of a host's links together, one way
-  // What is left of that rate when several hosts send to one: their packets meet in a queue. Measured on links of 1 Gbit/s
-  // with 4 hosts: two-shot and trees reach 0.6 to 0.75 of what a ring does.
+  // What is left of that rate when several hosts send to one: their packets meet in a queue. An assumption between what
+  // two-shot and trees reached of a ring's rate (0.6 to 0.75) in one run of 4 hosts on 1 Gbit/s, on a busy machine.
   double shared_link_share = 0.7;
   uint64_t mailbox_bytes = 2048;     // largest buffer that the mailbox protocol takes; 0: there is none
   uint64_t letter_bytes = 4096;      // largest block that goes as one small message (letters.h); 0: not used

@@ -40,13 +40,6 @@ inline UniqueId unpacked(const trUniqueId& id) {
     }                                                                                                   \
   } while (false)
 
-// ThreadSanitizer ends a process that was forked from one with threads and starts one itself.
-#ifdef __SANITIZE_THREAD__
-#define SKIP_FORK_OF_THREADS() GTEST_SKIP() << "not under ThreadSanitizer"
-#else
-#define SKIP_FORK_OF_THREADS() static_cast<void>(0)
-#endif
-
 // Polls for up to `patience`.
 inline bool soon(const std::function<bool()>& condition,
                  std::chrono::milliseconds patience = std::chrono::seconds(20)) {

@@ -96,7 +96,6 @@ TEST_F(Strangers, GarbageIsRefusedAndTheMeetingGoesOn) {
 }
 
 TEST_F(Strangers, SilentOnesDoNotKeepOthersOut) {
-  SKIP_FORK_OF_THREADS();
   for (int i = 0; i < 400; ++i) (void)dial(i % 2 == 0);  // more than are kept
   const pid_t child = fork();
   if (child == 0) {  // over a socket, as any other process
@@ -122,7 +121,6 @@ TEST_F(Strangers, HalfOpenAndSlowOnesAreGivenUp) {
 }
 
 TEST_F(Strangers, WrongSecretIsSaid) {
-  SKIP_FORK_OF_THREADS();
   UniqueId wrong = id_;
   wrong.secret[5] ^= 1;
   const pid_t child = fork();

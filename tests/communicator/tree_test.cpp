@@ -278,7 +278,6 @@ TEST_P(Hosts, CleanEndsAreNoLosses) {
 }
 
 TEST(Fork, AChildIsNoMember) {
-  SKIP_FORK_OF_THREADS();
   expect_all_succeed(2, [](int rank, const trUniqueId& id) {
     Rank self;
     JOB_CHECK(self.start(rank, 2, id));
