@@ -124,18 +124,19 @@ Status Batch::run() {
 
 Status Batch::drive() {
   size_t left = 0;
-  uint32_t spins = 0;
+  Backoff backoff;
   for (auto& entry : entries_) {
     entry->done = entry->stream != 0;
     entry->next = 0;
     if (entry->done) continue;
+    backoff = entry->lease->backoff();
+    // Of several communicators nobody knows whose streams will bring something.
+    if (&entry != &entries_.front()) backoff.sleep_on(nullptr, false);
     ++left;
-    spins = entry->lease->spins();
     // What streams hold of a communicator was issued before and goes first.
     if (entry->lease->queued.load() != 0) Engine::instance().wait_idle(entry->lease.get());
   }
   Status failure;
-  Backoff backoff(spins);
   for (bool look = false; left > 0;) {
     bool moved = false;
     for (auto& entry : entries_)

@@ -100,9 +100,15 @@ Status Communicator::look_around() {
   return status.ok() ? status : fail(std::move(status));
 }
 
+Backoff Communicator::backoff() const {
+  Backoff backoff(spins_);
+  backoff.sleep_on(streams().get(), host_ranks_ == 1);
+  return backoff;
+}
+
 Status Communicator::run(const Operation& operation) {
   TR_RETURN_IF_ERROR(begin(operation));
-  Backoff backoff(spins_);
+  Backoff backoff = this->backoff();
   for (;;) {
     switch (advance()) {
       case Progress::kDone:

@@ -99,7 +99,10 @@ class Communicator : private TcpLinkMaker {
   Status remove_reduction(trRedOp_t op);
   // Whether a call on these buffers would be zero-copy.
   bool is_direct(const void* input, const void* output, size_t bytes) const;
-  uint32_t spins() const { return spins_; }
+  // How a thread waits for this rank's operations.
+  Backoff backoff() const;
+  // Those to other hosts, or nullptr.
+  std::shared_ptr<TcpWaitSet> streams() const { return streams_ == nullptr ? nullptr : streams_->waits(); }
   const Plan& plan() const { return schedules_->plan(); }
   // Ranks, -1 for none, in one of the trees of allreduce.
   void tree_neighbours(bool second, int* parent, int* children) const {
@@ -172,6 +175,7 @@ class Communicator : private TcpLinkMaker {
   uint64_t operations_ = 0;
   uint64_t meetings_ = 0;  // rounds of notices begun
   uint32_t spins_ = 0;
+  uint32_t host_ranks_ = 0;  // of the host that has most
   Status failure_;
   std::unique_ptr<DeviceRank> device_;
   bool any_device_ = false;

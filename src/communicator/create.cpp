@@ -358,6 +358,7 @@ Status Communicator::plan_schedules(Machine machine, Plan plan) {
             machine.cores, links_->summary(), layout_->staging_bytes * layout_->channels >> 10, machine.alpha_us,
             machine.exchange_gbps));
   // More ranks than cores: a spinning rank would keep the one from running that it waits for.
+  host_ranks_ = machine.host_ranks;
   spins_ = machine.host_ranks <= machine.cores ? kDefaultSpins : 0;
   return schedules_->check();
 }

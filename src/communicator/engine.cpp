@@ -237,6 +237,7 @@ void Engine::loop() {
     work_.wait(lock, [this] { return tasks_ != 0; });
     bool moved = run_marks(&lock);
     batch_.clear();
+    std::shared_ptr<TcpWaitSet> streams;
     for (Communicator* communicator : active_)
       if (Task* task = communicator->queue.first; streams_[task->stream].first == task) batch_.push_back(task);
     for (Task* task : batch_) {
@@ -245,6 +246,7 @@ void Engine::loop() {
                                      [&](Communicator* communicator) { return communicator->queue.first == task; });
       if (!there) continue;
       in_hand_ = task->communicator;
+      if (batch_.size() == 1) streams = task->communicator->streams();
       lock.unlock();
       Status status;
       bool ended = step(task, &status, &moved);
@@ -256,6 +258,8 @@ void Engine::loop() {
         done_.notify_all();
     }
     lock.unlock();
+    // Not for long: a new task wakes nobody who sleeps on streams.
+    backoff.sleep_on(streams.get(), false);
     if (moved)
       backoff.reset();
     else

@@ -9,6 +9,7 @@ namespace treering {
 
 std::shared_ptr<TcpLink> TcpStreams::add_link(TcpOptions options) {
   const uint32_t peer = options.peer;
+  options.waits = waits_;
   return links_[peer] = TcpLink::make(std::move(options), this);
 }
 

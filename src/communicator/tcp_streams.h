@@ -24,6 +24,9 @@ class TcpStreams final : public StreamSource {
   // One for each peer, made while the communicator is created; before the events are set.
   std::shared_ptr<TcpLink> add_link(TcpOptions options);
 
+  // On which a rank that waits can sleep.
+  const std::shared_ptr<TcpWaitSet>& waits() const { return waits_; }
+
   // Events of the membership.
   void incoming(uint32_t source, uint32_t index, int fd);
   void outgoing(uint32_t peer, uint32_t index, const Status& status, int fd);
@@ -33,6 +36,7 @@ class TcpStreams final : public StreamSource {
   TcpLink* find(uint32_t peer) const;
 
   Membership* membership_;
+  std::shared_ptr<TcpWaitSet> waits_ = std::make_shared<TcpWaitSet>();
   std::map<uint32_t, std::shared_ptr<TcpLink>> links_;
 };
 

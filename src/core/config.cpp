@@ -183,7 +183,7 @@ const OptionRow kOptions[] = {
        return {};
      },
      [](const Config& config) { return config.socket_family.empty() ? std::string("any") : config.socket_family; }},
-    {"tcp_streams", "TREERING_TCP_STREAMS", "1 to 32", "2",
+    {"tcp_streams", "TREERING_TCP_STREAMS", "1 to 32", "1",
      "Sockets that a rank opens to a peer that it reaches by TCP; large messages are spread over them.", false,
      [](const std::string& text, Config* config) {
        return parse_integer(text, "TREERING_TCP_STREAMS", 1, kMostTcpStreams, 1, &config->tcp_streams);

@@ -32,7 +32,7 @@ struct Config {
   std::string host_id;          // empty = found out
   std::string socket_ifname;    // empty = all that lead to other machines
   std::string socket_family;    // ipv4, ipv6; empty = any
-  int tcp_streams = 2;          // sockets to each peer on another host
+  int tcp_streams = 1;          // sockets to each peer on another host
   int first_port = 0;           // to listen on; 0 = chosen by the kernel
   int last_port = 0;
   int device_piece_bytes = 4 << 20;

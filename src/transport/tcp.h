@@ -20,6 +20,7 @@
 #include <memory>
 #include <string>
 
+#include "transport/tcp_wait.h"
 #include "transport/transport.h"
 
 namespace treering {
@@ -42,6 +43,7 @@ struct TcpOptions {
   uint32_t max_message_bytes = 64 << 20;  // larger ones of the peer are an error
   const std::byte* staging = nullptr;     // of this rank
   std::function<bool(RankStatusSnapshot*)> read_status;
+  std::shared_ptr<TcpWaitSet> waits;  // to which the streams are added; may be shared by links, and missing
 };
 
 inline constexpr uint32_t kMostTcpStreams = 32;

@@ -30,12 +30,15 @@ std::byte* TcpBuffers::take(uint32_t size_class) {
   return memory;
 }
 
-TcpReceiver::TcpReceiver(uint32_t channels, uint32_t max_message_bytes)
-    : max_message_bytes_(max_message_bytes), channels_(channels), buffers_(size_t{channels} * kFifoDepth) {}
+TcpReceiver::TcpReceiver(uint32_t channels, uint32_t max_message_bytes, TcpWaitSet* waits)
+    : waits_(waits),
+      max_message_bytes_(max_message_bytes),
+      channels_(channels),
+      buffers_(size_t{channels} * kFifoDepth) {}
 
 TcpReceiver::~TcpReceiver() {
   for (auto& stream : streams_)
-    if (!stream->ended) close(stream->fd);
+    if (!stream->ended) end_stream(stream.get());
   for (Channel& channel : channels_)
     for (Arrival& arrival : channel.arrivals)
       if (arrival.data != nullptr && arrival.data != arrival.small)
@@ -43,6 +46,7 @@ TcpReceiver::~TcpReceiver() {
 }
 
 void TcpReceiver::add_stream(uint32_t index, int fd) {
+  if (waits_ != nullptr) waits_->add(fd, TcpWaitSet::For::kInput);
   auto stream = std::make_unique<Stream>();
   stream->index = index;
   stream->fd = fd;
@@ -52,6 +56,7 @@ void TcpReceiver::add_stream(uint32_t index, int fd) {
 }
 
 void TcpReceiver::end_stream(Stream* stream) {
+  if (waits_ != nullptr) waits_->forget(stream->fd);
   close(stream->fd);
   stream->ended = true;
   ++ended_;

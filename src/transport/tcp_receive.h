@@ -10,6 +10,7 @@
 
 #include <vector>
 
+#include "transport/tcp_wait.h"
 #include "transport/tcp_wire.h"
 
 namespace treering {
@@ -36,7 +37,7 @@ class TcpBuffers {
 
 class TcpReceiver {
  public:
-  TcpReceiver(uint32_t channels, uint32_t max_message_bytes);
+  TcpReceiver(uint32_t channels, uint32_t max_message_bytes, TcpWaitSet* waits);
   ~TcpReceiver();
 
   void add_stream(uint32_t index, int fd);
@@ -88,6 +89,7 @@ class TcpReceiver {
   Status check(const TcpFrame& frame) const;
   void end_stream(Stream* stream);
 
+  TcpWaitSet* waits_;  // or nullptr
   uint32_t max_message_bytes_;
   std::vector<Channel> channels_;
   std::vector<std::unique_ptr<Stream>> streams_;

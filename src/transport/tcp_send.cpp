@@ -18,8 +18,9 @@ namespace {
 constexpr uint32_t kUnsentPieces = 4;
 }  // namespace
 
-TcpSender::TcpSender(uint32_t channels, uint32_t streams, uint32_t piece_bytes)
-    : piece_bytes_(streams == 1 ? kUnsentPieces * piece_bytes : piece_bytes),
+TcpSender::TcpSender(uint32_t channels, uint32_t streams, uint32_t piece_bytes, TcpWaitSet* waits)
+    : waits_(waits),
+      piece_bytes_(streams == 1 ? kUnsentPieces * piece_bytes : piece_bytes),
       unsent_bytes_(kUnsentPieces * piece_bytes),
       channels_(channels),
       queue_(size_t{channels} * kFifoDepth) {
@@ -28,7 +29,13 @@ TcpSender::TcpSender(uint32_t channels, uint32_t streams, uint32_t piece_bytes)
 
 TcpSender::~TcpSender() {
   for (auto& stream : streams_)
-    if (!stream->closed) close(stream->fd);
+    if (!stream->closed) end_stream(stream.get());
+}
+
+void TcpSender::end_stream(Stream* stream) {
+  if (waits_ != nullptr) waits_->forget(stream->fd);
+  close(stream->fd);
+  stream->closed = true;
 }
 
 void TcpSender::add_stream(uint32_t index, int fd) {
@@ -37,6 +44,7 @@ void TcpSender::add_stream(uint32_t index, int fd) {
   // Both are improvements; a stream without them works.
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &most_unsent, sizeof most_unsent);
+  if (waits_ != nullptr) waits_->add(fd, TcpWaitSet::For::kRoom);
   auto stream = std::make_unique<Stream>();
   stream->index = index;
   stream->fd = fd;
@@ -174,8 +182,7 @@ void TcpSender::finish_frame(Stream* stream) {
 
 Status TcpSender::write_failed(Stream* stream, int error) {
   const bool credit = stream->message == nullptr;
-  close(stream->fd);
-  stream->closed = true;
+  end_stream(stream);
   stream->busy = false;
   // A peer that has left needs no credits; that it has is noticed where something is expected of it.
   if (credit) forget_credits();

@@ -10,13 +10,14 @@
 
 #include <vector>
 
+#include "transport/tcp_wait.h"
 #include "transport/tcp_wire.h"
 
 namespace treering {
 
 class TcpSender {
  public:
-  TcpSender(uint32_t channels, uint32_t streams, uint32_t piece_bytes);
+  TcpSender(uint32_t channels, uint32_t streams, uint32_t piece_bytes, TcpWaitSet* waits);
   ~TcpSender();
 
   void add_stream(uint32_t index, int fd);
@@ -81,9 +82,11 @@ class TcpSender {
   // Whether the frame at hand was taken whole.
   Status write(Stream* stream, bool* whole);
   void finish_frame(Stream* stream);
+  void end_stream(Stream* stream);
   Status write_failed(Stream* stream, int error);
   void update_pending();
 
+  TcpWaitSet* waits_;  // or nullptr
   uint32_t piece_bytes_, unsent_bytes_;
   std::vector<Channel> channels_;
   std::vector<std::unique_ptr<Stream>> streams_;
