@@ -71,10 +71,11 @@ struct Work {
   uint32_t chunks = 1;      // Schedule::chunks
   uint32_t max_span = 1;    // Schedule::max_span
   double sent_bytes = 0;    // that the busiest rank sends, once for each receiver
-  // Between hosts: bytes that the busiest host sends, and those of the rounds that wait for a message of another host.
-  // Negative: as follows from sent_bytes and rounds when every rank sends to all others alike.
+  // Between hosts: bytes that the busiest host sends, those of the rounds that wait for a message of another host, and
+  // messages of a rank. Negative: as follows from sent_bytes, rounds and messages when every rank sends to all others alike.
   double network_bytes = -1;
   double network_rounds = -1;
+  double network_messages = -1;
   double network_sources = 2;  // other hosts whose traffic a host receives at the same time; 1 is smoother than more
 };
 
@@ -121,7 +122,7 @@ Status check_build(const Algorithm& algorithm, const Plan& plan, uint32_t rank, 
 // Neighbours of a rank in one of the trees of kTree, ranks, -1 for none; for reports.
 void tree_neighbours(const Plan& plan, uint32_t rank, bool second, int* parent, int children[2]);
 
-extern const Algorithm kRing, kTwoShot, kOneShot, kHalvingDoubling, kTree;
+extern const Algorithm kRing, kTwoShot, kOneShot, kRecursiveDoubling, kHalvingDoubling, kTree;
 extern const Algorithm kHybrid, kHybridRing, kHierarchical, kRing2d;
 extern const Algorithm kReduceDirect, kReduceScatterGather, kReduceTree;
 extern const Algorithm kBroadcastDirect, kBroadcastScatterAllgather, kBroadcastChain, kBroadcastBinomial,
@@ -130,6 +131,6 @@ extern const Algorithm kAllGatherDirect, kAllGatherRing, kAllGatherBruck;
 extern const Algorithm kReduceScatterDirect, kReduceScatterRing, kReduceScatterHalving;
 extern const Algorithm kAllToAllDirect, kAllToAllPairwise, kAllToAllBruck;
 extern const Algorithm kGatherDirect, kGatherBinomial, kScatterDirect, kScatterBinomial;
-extern const Algorithm kBarrierOneShot, kBarrierHalvingDoubling, kBarrierTree;
+extern const Algorithm kBarrierOneShot, kBarrierRecursiveDoubling, kBarrierTree;
 
 }  // namespace treering

@@ -9,8 +9,9 @@
 namespace treering {
 
 std::span<const Algorithm* const> algorithms_of(Collective collective) {
-  static constexpr const Algorithm* kAllReduceRows[] = {&kOneShot,      &kTwoShot, &kRing,   &kHalvingDoubling, &kTree,
-                                                        &kHierarchical, &kHybrid,  &kRing2d, &kHybridRing};
+  static constexpr const Algorithm* kAllReduceRows[] = {
+      &kOneShot, &kRecursiveDoubling, &kTwoShot, &kRing,   &kHalvingDoubling,
+      &kTree,    &kHierarchical,      &kHybrid,  &kRing2d, &kHybridRing};
   static constexpr const Algorithm* kReduceRows[] = {&kReduceDirect, &kReduceScatterGather, &kReduceTree};
   static constexpr const Algorithm* kBroadcastRows[] = {&kBroadcastDirect, &kBroadcastScatterAllgather,
                                                         &kBroadcastChain, &kBroadcastBinomial, &kBroadcastTree};
@@ -20,7 +21,7 @@ std::span<const Algorithm* const> algorithms_of(Collective collective) {
   static constexpr const Algorithm* kAllToAllRows[] = {&kAllToAllDirect, &kAllToAllPairwise, &kAllToAllBruck};
   static constexpr const Algorithm* kGatherRows[] = {&kGatherDirect, &kGatherBinomial};
   static constexpr const Algorithm* kScatterRows[] = {&kScatterDirect, &kScatterBinomial};
-  static constexpr const Algorithm* kBarrierRows[] = {&kBarrierOneShot, &kBarrierHalvingDoubling, &kBarrierTree};
+  static constexpr const Algorithm* kBarrierRows[] = {&kBarrierOneShot, &kBarrierRecursiveDoubling, &kBarrierTree};
   switch (collective) {
     case Collective::kAllReduce:
       return kAllReduceRows;

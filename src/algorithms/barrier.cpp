@@ -7,12 +7,8 @@ namespace {
 Schedule build_one_shot(const Plan& plan, uint32_t rank, const Shape& shape) {
   return kOneShot.build(plan, rank, shape);
 }
-Schedule build_halving_doubling(const Plan& plan, uint32_t rank, const Shape& shape) {
-  return kHalvingDoubling.build(plan, rank, shape);
-}
 Schedule build_tree(const Plan& plan, uint32_t rank, const Shape& shape) { return kTree.build(plan, rank, shape); }
 Work one_shot_work(const CostInput& in) { return kOneShot.work(in); }
-Work halving_doubling_work(const CostInput& in) { return kHalvingDoubling.work(in); }
 Work tree_work(const CostInput& in) {
   Work w = kTree.work(in);
   w.messages /= 2;  // one tree
@@ -35,18 +31,6 @@ const Algorithm kBarrierOneShot = {
     .channels = 1,
     .build = build_one_shot,
     .work = one_shot_work};
-const Algorithm kBarrierHalvingDoubling = {.collective = Collective::kBarrier,
-                                           .name = "halving-doubling",
-                                           .description = "pairs at growing distances, there and back",
-                                           .source = "Rabenseifner, ICCS 2004",
-                                           .rounding = "never",
-                                           .input_used_once = true,
-                                           .computed_once = true,
-                                           .min_ranks = 1,
-                                           .max_ranks = 65536,
-                                           .channels = 1,
-                                           .build = build_halving_doubling,
-                                           .work = halving_doubling_work};
 const Algorithm kBarrierTree = {.collective = Collective::kBarrier,
                                 .name = "tree",
                                 .description = "up a binary tree and down again",

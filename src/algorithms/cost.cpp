@@ -12,8 +12,9 @@ uint64_t divide_up(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 double at_rate(double bytes, double gbps) { return bytes / (1e3 * gbps); }
 
 struct Network {
-  double bytes = 0;   // sent by the busiest host to others
-  double rounds = 0;  // that wait for a message between hosts
+  double bytes = 0;     // sent by the busiest host to others
+  double rounds = 0;    // that wait for a message between hosts
+  double messages = 0;  // of a rank, between hosts, besides those rounds
 };
 
 // Where an algorithm says nothing of its own, a rank sends to all others alike: of a host's g ranks' traffic the part
@@ -21,8 +22,12 @@ struct Network {
 Network network_of(const Machine& machine, uint32_t ranks, const Work& work) {
   if (machine.hosts <= 1) return {};
   const double g = machine.host_ranks, n = ranks;
-  return {work.network_bytes >= 0 ? work.network_bytes : g * work.sent_bytes * (n - g) / (n - 1),
-          work.network_rounds >= 0 ? std::min(work.network_rounds, work.rounds) : work.rounds};
+  Network network;
+  network.bytes = work.network_bytes >= 0 ? work.network_bytes : g * work.sent_bytes * (n - g) / (n - 1);
+  network.rounds = work.network_rounds >= 0 ? std::min(work.network_rounds, work.rounds) : work.rounds;
+  const double messages = work.network_messages >= 0 ? work.network_messages : work.messages * (n - g) / (n - 1);
+  network.messages = std::max(0.0, messages - 2 * network.rounds);
+  return network;
 }
 
 }  // namespace
@@ -78,6 +83,7 @@ void predict(const Machine& machine, uint32_t ranks, uint64_t bytes, Candidate& 
     const double per_message = machine.per_step_us + (input.fetched ? machine.fetch_us / 2 : 0);  // of two ends, one
     candidate.executor_us = slices * work.messages * per_message / share;
   }
+  candidate.executor_us += slices * network.messages * machine.network_message_us / share;
   cpu += at_rate(work.exchanged_bytes, machine.exchange_gbps * share);
   // Input and output of every rank; a copy moves each of its bytes over the bus twice.
   const bool resident = 2.0 * host_ranks * static_cast<double>(bytes) <= static_cast<double>(machine.llc_bytes);

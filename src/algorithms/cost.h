@@ -4,8 +4,9 @@
 //
 //   a, s     one message between two ranks; the executor's work for one message
 //   R, M     dependent rounds and messages of one slice; S slices
-//   ranks on several hosts: T = ... + R2 a2 + max(the data terms above, N / link), R2 and N those rounds and bytes of the
-//   busiest host that cross between hosts, a2 and `link` the latency and rate of a host's network
+//   ranks on several hosts: T = ... + R2 a2 + M2 s2 + max(the data terms above, N / link), R2 and N those rounds and bytes
+//   of the busiest host that cross between hosts, a2 and `link` the latency and rate of a host's network, M2 a rank's other
+//   messages between hosts and s2 the kernel's work for one
 //   X        bytes exchanged through lines that other cores hold, at the rate at which one core moves those
 //   O        bytes of operands reduced, at the rate of one core whose data is in cache
 //
@@ -39,9 +40,12 @@ struct Machine {
   uint32_t host_ranks = 0;  // of the largest host; 0: all ranks
   double network_us = 30;   // a small message from a rank to a rank of another host
   double network_gbps = 1;  // of a host's links together, one way
-  // What is left of that rate when several hosts send to one: their packets meet in a queue. An assumption between what
-  // two-shot and trees reached of a ring's rate (0.6 to 0.75) in one run of 4 hosts on 1 Gbit/s, on a busy machine.
-  double shared_link_share = 0.7;
+  // The kernel's work for one message to another host, sent or received: each further peer of a one-shot of 8 bytes among
+  // 4 hosts takes 5 us (veth, docs/tcp.md).
+  double network_message_us = 2.5;
+  // What is left of that rate when several hosts send to one: their packets meet in a queue. Hybrid and two-shot reached
+  // 0.87 to 0.99 of a ring's rate between 4 hosts on 1 and 2 Gbit/s (docs/performance.md).
+  double shared_link_share = 0.9;
   uint64_t mailbox_bytes = 2048;     // largest buffer that the mailbox protocol takes; 0: there is none
   uint64_t letter_bytes = 4096;      // largest block that goes as one small message (letters.h); 0: not used
   uint64_t slot_bytes = 128u << 10;  // largest message of the staged protocol

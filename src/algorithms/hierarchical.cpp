@@ -97,6 +97,7 @@ Work grid_work(const CostInput& in, bool ring) {
   w.rounds = w.network_rounds + (ring ? 2 * (g - 1) : 2);
   w.messages = 4 * (g - 1) * h + 4 * (h - 1);
   w.sent_bytes = 2 * inner + 2 * outer / g;
+  w.network_messages = 4 * (h - 1);
   w.network_bytes = 2 * outer;
   w.network_sources = 1;
   w.exchanged_bytes = (ring ? 4 : 3) * inner + in.bytes / g + 4 * outer / g;

@@ -163,6 +163,7 @@ Work grid_work(const CostInput& in, bool ring) {
   // Each rank sends and receives g-1 messages before and after; a host has (h-1)/h edges up and as many down.
   w.messages = kTrees * chunks * (4 * (g - 1) + 2 * edges);
   w.sent_bytes = 2 * inner + edges * shard;
+  w.network_messages = kTrees * chunks * 2 * edges;
   w.network_bytes = busiest_link(in.hosts) * in.bytes * std::max(1.0, fill / 2);
   w.exchanged_bytes = (ring ? 4 : 3) * inner + shard + 2 * edges * shard;
   w.reduce_bytes = (ring ? 2 * inner : in.bytes) + edges * shard;

@@ -71,6 +71,7 @@ Work work(const CostInput& in) {
   w.network_sources = 1;
   w.network_bytes = w.sent_bytes;  // one rank of a host sends to another host
   w.network_rounds = in.hosts > 1 ? w.rounds * in.hosts / n : 0;
+  w.network_messages = w.messages / 2;  // it sends to another host or receives from one
   return w;
 }
 
@@ -131,6 +132,7 @@ Work allgather_work(const CostInput& in) {
   w.network_sources = 1;
   w.network_bytes = w.sent_bytes;
   w.network_rounds = in.hosts > 1 ? w.rounds * in.hosts / n : 0;
+  w.network_messages = w.messages / 2;  // it sends to another host or receives from one
   return w;
 }
 
@@ -148,6 +150,7 @@ Work reduce_scatter_work(const CostInput& in) {
   w.network_sources = 1;
   w.network_bytes = w.sent_bytes;
   w.network_rounds = in.hosts > 1 ? w.rounds * in.hosts / n : 0;
+  w.network_messages = w.messages / 2;  // it sends to another host or receives from one
   return w;
 }
 

@@ -124,16 +124,18 @@ Status selection_ranges(const Machine& machine, SelectionInput input, std::vecto
     for (uint64_t bytes = power; bytes < 2 * power; below = bytes, bytes += power / 4) {
       Candidate next;
       TR_RETURN_IF_ERROR(choice(bytes, &next));
-      if (same_choice(next, ranges->back().at_first)) continue;
-      uint64_t low = below, high = bytes;  // low: the old choice; high: another
-      while (high - low > 1) {
-        const uint64_t middle = low + (high - low) / 2;
-        TR_RETURN_IF_ERROR(choice(middle, &current));
-        (same_choice(current, ranges->back().at_first) ? low : high) = middle;
+      // More than one change may lie between two looks.
+      for (uint64_t low = below; !same_choice(next, ranges->back().at_first); low = ranges->back().first_bytes) {
+        uint64_t high = bytes;  // low: the old choice; high: another
+        while (high - low > 1) {
+          const uint64_t middle = low + (high - low) / 2;
+          TR_RETURN_IF_ERROR(choice(middle, &current));
+          (same_choice(current, ranges->back().at_first) ? low : high) = middle;
+        }
+        TR_RETURN_IF_ERROR(choice(high, &current));
+        ranges->back().last_bytes = low;
+        ranges->push_back({high, high, current});
       }
-      TR_RETURN_IF_ERROR(choice(high, &current));
-      ranges->back().last_bytes = low;
-      ranges->push_back({high, high, current});
     }
   }
   ranges->back().last_bytes = UINT64_MAX;

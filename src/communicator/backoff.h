@@ -58,10 +58,7 @@ class Backoff {
   bool pause_on_streams() {
     const uint32_t awake = streams_are_all_ ? kPollsOfStreams : kPollsBesideMemory;
     if (polls_ <= awake) {
-      if (spins_ > 0)
-        cpu_relax();
-      else
-        sched_yield();
+      sched_yield();  // a poll is a system call anyway
       return false;
     }
     const bool woken = streams_->wait(streams_are_all_ ? kLongSleep : kSleepBesideMemory);

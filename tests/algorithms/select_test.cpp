@@ -87,14 +87,13 @@ TEST(Select, ForcedAlgorithmAndChannelsAreHonoured) {
     }
   EXPECT_EQ(choose(machine(4), {.ranks = 4, .bytes = 1 << 20, .channels = 3, .forced = "ring"}).best.channels, 3u);
   Selection selection;
-  EXPECT_EQ(
-      select(machine(4), {.ranks = 4, .forced = "rong"}, &selection).message(),
-      "unknown algorithm 'rong'; the known ones are: allreduce: one-shot, two-shot, ring, halving-doubling, tree, "
-      "hierarchical, hybrid, ring-2d, hybrid-ring; "
-      "reduce: direct, scatter-gather, tree; broadcast: direct, scatter-allgather, chain, binomial, tree; "
-      "allgather: direct, ring, bruck; reduce-scatter: direct, ring, halving; "
-      "alltoall: direct, pairwise, bruck; gather: direct, binomial; scatter: direct, binomial; "
-      "barrier: one-shot, halving-doubling, tree");
+  EXPECT_EQ(select(machine(4), {.ranks = 4, .forced = "rong"}, &selection).message(),
+            "unknown algorithm 'rong'; the known ones are: allreduce: one-shot, recursive-doubling, two-shot, ring, "
+            "halving-doubling, tree, hierarchical, hybrid, ring-2d, hybrid-ring; "
+            "reduce: direct, scatter-gather, tree; broadcast: direct, scatter-allgather, chain, binomial, tree; "
+            "allgather: direct, ring, bruck; reduce-scatter: direct, ring, halving; "
+            "alltoall: direct, pairwise, bruck; gather: direct, binomial; scatter: direct, binomial; "
+            "barrier: one-shot, recursive-doubling, tree");
   EXPECT_EQ(select(machine(4), {.ranks = 2000, .forced = "one-shot"}, &selection).message(),
             "no algorithm fits; one-shot: takes 1 to 1024 ranks, not 2000");
 }

@@ -82,12 +82,14 @@ TEST_P(EveryAlgorithm, ForOneToSixtyFourRanksExactlyAndByHash) {
             steps += report.steps;
           }
           const Work work = algorithm->work({.ranks = n, .bytes = 1, .pipeline_chunks = shape.pipeline_chunks});
+          bool used_once = true;  // by every rank
           for (const Schedule& schedule : schedules) {
             ASSERT_LE(schedule.max_span, work.max_span) << info.name << " " << algorithm->name << " n " << n;
-            if (info.reduces) {
-              ASSERT_EQ(properties_of(schedule).input_used_once, algorithm->input_used_once || n == 1)
-                  << info.name << " " << algorithm->name << " n " << n;
-            }
+            used_once &= properties_of(schedule).input_used_once;
+          }
+          if (info.reduces) {
+            ASSERT_EQ(used_once, algorithm->input_used_once || n == 1)
+                << info.name << " " << algorithm->name << " n " << n;
           }
         }
   fmt::print("{} cases, {} steps, {:.2f} s\n", cases, steps, watch.seconds());
@@ -110,6 +112,7 @@ TEST(Verify, ManyRanks) {
   };
   const Case cases[] = {{&kRing, {100, 513, 1000, 4096}},
                         {&kTree, {100, 513, 1000, 2047, 4095, 4096}},
+                        {&kRecursiveDoubling, {100, 513, 1000, 4095, 4096}},
                         {&kHalvingDoubling, {100, 513, 1000, 4095, 4096}},
                         {&kOneShot, {100, 511, 512}},
                         {&kTwoShot, {100, 511, 512}},

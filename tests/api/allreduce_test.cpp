@@ -266,7 +266,8 @@ TEST_P(Threads, BlockingCallWaitsForTheStream) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Algorithms, Threads,
-                         ::testing::Values(nullptr, "ring", "two-shot", "one-shot", "halving-doubling", "tree"),
+                         ::testing::Values(nullptr, "ring", "two-shot", "one-shot", "recursive-doubling",
+                                           "halving-doubling", "tree"),
                          [](const auto& info) {
                            std::string name = info.param ? info.param : "chosen";
                            for (char& c : name)
@@ -335,7 +336,7 @@ TEST(Rounding, OnceOrOnceAHopAsDocumented) {
   constexpr int kRanks = 8;
   constexpr size_t kCount = 30'000;
   const uint16_t one = 0x3F80, small = 0x3B00;  // 1 and 2^-9
-  for (const char* algorithm : {"one-shot", "two-shot", "ring", "halving-doubling", "tree"})
+  for (const char* algorithm : {"one-shot", "recursive-doubling", "two-shot", "ring", "halving-doubling", "tree"})
     for (int wide : {0, 1}) {
       trUniqueId id;
       ASSERT_EQ(trGetUniqueId(&id), trSuccess);

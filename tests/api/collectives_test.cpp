@@ -47,7 +47,7 @@ int root_all(int rank, int n, int root) { return rank == root ? n : 0; }
 
 const Case kCases[] = {
     {"allreduce",
-     {"one-shot", "two-shot", "ring", "halving-doubling", "tree"},
+     {"one-shot", "recursive-doubling", "two-shot", "ring", "halving-doubling", "tree"},
      false,
      one,
      one,

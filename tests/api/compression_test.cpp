@@ -25,7 +25,8 @@ constexpr Wire kWires[] = {{trFloat16, "fp16", 0x1p-11f},
 // docs/compression.md: each operand is rounded once, partial sums once a hop, the result once.
 TEST(Compression, SameBitsOnAllRanksWithinTheBound) {
   for (const Wire& wire : kWires)
-    for (const char* algorithm : {static_cast<const char*>(nullptr), "two-shot", "ring", "halving-doubling", "tree"})
+    for (const char* algorithm :
+         {static_cast<const char*>(nullptr), "two-shot", "ring", "halving-doubling", "recursive-doubling", "tree"})
       for (int n : {1, 2, 3, 4, 7}) {
         trConfig_t config = RankGroup::default_config();
         config.algorithm = algorithm;

@@ -74,7 +74,7 @@ TEST(FixedOrder, SameBitsWhateverTheSizeAlgorithmChannelsAndChunks) {
     std::vector<unsigned char> reference;
     size_t plain_differs = 0;
     for (int deterministic : {1, 0})
-      for (const char* algorithm : {"one-shot", "two-shot", "ring", "tree", "halving-doubling"})
+      for (const char* algorithm : {"one-shot", "recursive-doubling", "two-shot", "ring", "tree", "halving-doubling"})
         for (int channels : {1, 2, 4})
           for (size_t count : {kWindow, size_t{20'000}})
             for (int staging : {65536, 1 << 20}) {

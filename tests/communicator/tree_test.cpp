@@ -124,6 +124,8 @@ TEST_P(Death, IsReportedByAllWithinASecond) {
       self.membership->spread(1, "after the death");
     }
     JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::verdicts).empty(); }));
+    for (const auto& [other, reason] : self.seen.get(&Seen::lost))
+      if (other != static_cast<uint32_t>(victim)) say("; wrongly " + reason);
     JOB_EXPECT(self.seen.get(&Seen::lost).size() == 1);
     return 0;
   });

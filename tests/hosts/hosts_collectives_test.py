@@ -12,7 +12,7 @@ import lab_case
 PERF = os.path.abspath(sys.argv[1])
 COLLECTIVES = ["allreduce", "reduce", "broadcast", "allgather", "reduce-scatter", "alltoall", "gather", "scatter",
                "barrier", "sendrecv", "allgatherv", "reduce-scatterv", "alltoallv", "gatherv", "scatterv"]
-ALGORITHMS = ["ring", "tree", "two-shot", "halving-doubling", "hierarchical", "hybrid", "ring-2d", "hybrid-ring"]
+ALGORITHMS = ["ring", "tree", "two-shot", "recursive-doubling", "halving-doubling", "hierarchical", "hybrid", "ring-2d", "hybrid-ring"]
 ONCE = ["-n", "1", "-w", "0", "-c", "1"]
 SHARED_OUT = COLLECTIVES[3:8] + COLLECTIVES[10:]  # a size is divided among the ranks
 
