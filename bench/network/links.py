@@ -15,14 +15,15 @@ def missing():
 def iperf3(lab, source, target, seconds=2, nic=0):
     """Mbit/s that one TCP connection carries from host `source` to host `target`, after its first second."""
     address = lab.address(target, nic)
-    server = lab.popen(target, ["iperf3", "--server", "--one-off", "--bind", address], stdout=subprocess.DEVNULL,
+    server = lab.popen(target, ["iperf3", "--server", "--bind", address], stdout=subprocess.DEVNULL,
                        stderr=subprocess.DEVNULL)
     try:
         for _ in range(20):
             client = lab.run_all([(source, ["iperf3", "--client", address, "--time", str(seconds), "--omit", "1", "--json"])],
                                  timeout=seconds + 20)[0]
-            if client.status == 0:
-                return json.loads(client.output)["end"]["sum_received"]["bits_per_second"] / 1e6
+            received = json.loads(client.output or "{}").get("end", {}).get("sum_received")
+            if client.status == 0 and received:
+                return received["bits_per_second"] / 1e6
             time.sleep(0.1)  # the server does not listen yet
     finally:
         end(server)

@@ -3,6 +3,7 @@ import csv
 import json
 import statistics
 import sys
+import time
 
 from comparison import points, report
 
@@ -13,7 +14,7 @@ class Record:
     def __init__(self, settings):
         self.settings = settings
         self.tables, self.units, self.rows, self.links, self.failures = {}, {}, [], {}, []
-        self.wrong = {}
+        self.wrong, self.other_work, self.printed = {}, {}, set()
 
     def new_table(self, title, unit="bytes"):
         self.units[title] = unit
@@ -25,6 +26,15 @@ class Record:
         if result is not None:
             column.append(result[0])
             self.wrong[library] = self.wrong.get(library, 0) + result[1]
+
+    def note_other_work(self, title):
+        """What the cores do while every library sleeps is somebody else's, and disturbs the figures. Waits for its end, for
+        as long as the user's patience lasts."""
+        until = time.monotonic() + self.settings.patience
+        part = busy(0.3)
+        while part > 0.1 and time.monotonic() < until:
+            part = busy(1)
+        self.other_work.setdefault(title, []).append(part)
 
     def expect(self, where, what, value, target, least=True, note=""):
         met = value >= target if least else value <= target
@@ -38,13 +48,23 @@ class Record:
     def print_table(self, title, extra=None):
         """`extra`: {column title: {x: text}}."""
         table = self.tables[title]
+        self.printed.add(title)
         bytes_on_x = self.units[title] == "bytes"
         report.print_table(title, table, sys.stdout, title="size" if bytes_on_x else self.units[title],
                            format_point=points.format_size if bytes_on_x else str)
         for name, column in (extra or {}).items():
             print(f"{name:>10}: " + ", ".join(f"{points.format_size(x) if bytes_on_x else x} {text}"
                                              for x, text in column.items()))
+        work = self.other_work.get(title)
+        if work:
+            print(f"other work on the machine before each round: {', '.join(f'{100 * part:.0f} %' for part in work)}")
         sys.stdout.flush()
+
+    def print_unfinished(self):
+        """After an interruption."""
+        for title, table in self.tables.items():
+            if title not in self.printed and table:
+                self.print_table(title)
 
     def print_rows(self):
         if self.rows:
@@ -71,7 +91,7 @@ class Record:
             shown = {key: value for key, value in vars(settings).items() if isinstance(value, (str, int, float, list))}
             with open(settings.json, "w") as file:
                 json.dump({"settings": shown, "targets": self.rows, "links_mbit": self.links, "rounds_us": self.tables,
-                           "wrong": self.wrong, "failures": self.failures}, file, indent=1)
+                           "wrong": self.wrong, "other_work": self.other_work, "failures": self.failures}, file, indent=1)
                 file.write("\n")
         if settings.chart:
             self._write_charts(settings.chart)
@@ -86,6 +106,19 @@ class Record:
             problem = report.write_chart(name, tables, **shape)
             if problem:
                 print(problem, file=sys.stderr)
+
+
+def busy(seconds):
+    """The part of all cores' time that went into processes of ordinary priority and into the kernel."""
+    def read():
+        with open("/proc/stat") as file:
+            user, nice, system, idle, wait, *others = (int(word) for word in file.readline().split()[1:])
+        return user + nice + system + idle + wait + sum(others[:3]), nice + idle + wait
+
+    total, free = read()
+    time.sleep(seconds)
+    after_total, after_free = read()
+    return 1 - (after_free - free) / max(1, after_total - total)
 
 
 def median(table, library, x):
