@@ -1,7 +1,6 @@
 """The scenarios that measure allreduce over sizes: links, hosts, shuffled, latency, compression."""
 import math
 import statistics
-import sys
 
 from comparison import points
 from netlab import Lab
@@ -31,11 +30,12 @@ def of_link(hosts, size, rate_mbit, time_us):
     return 2 * (hosts - 1) / hosts * size * 8 / rate_mbit / time_us
 
 
-def measure(record, title, lab, places, sizes, more=(), mbit=0, each_round=lambda: None):
+def measure(record, title, lab, places, sizes, more=(), mbit=0, each_round=lambda: None, prepare=lambda sessions: None):
     """Rounds in which each library has its turn at every size."""
     settings = record.settings
     table = record.new_table(title)
     with Sessions(lab, places, settings, more) as sessions:
+        prepare(sessions)
         for turn in range(settings.rounds):
             record.note_other_work(title)
             each_round()
@@ -52,16 +52,21 @@ def measure(record, title, lab, places, sizes, more=(), mbit=0, each_round=lambd
     return table
 
 
-def on_link(record, title, hosts, per_host, mbit, shuffled=False, **lab_options):
+def on_link(record, title, hosts, per_host, mbit, shuffled=False):
     """(table, what iperf3 measured in the same rounds, bus rates of Treering as parts of that)."""
-    settings = record.settings
     rates = []
-    with Lab(hosts, mbit=mbit, **lab_options) as lab:
+    with Lab(hosts, mbit=mbit) as lab:
         def measure_link():
             rates.append(links.iperf3(lab, 0, 1))
 
-        table = measure(record, title, lab, placement(hosts, per_host, shuffled), settings.sizes, mbit=mbit,
-                        each_round=measure_link)
+        table = measure(record, title, lab, placement(hosts, per_host, shuffled), record.settings.sizes,
+                        mbit=mbit, each_round=measure_link)
+    return table, print_parts(record, title, table, hosts, rates).get(OURS, {})
+
+
+def print_parts(record, title, table, hosts, rates):
+    """The table; {library: {size: part of what the links allow}}, where they carry the median of `rates`."""
+    settings = record.settings
     rate = record.links[title] = statistics.median(rates)
     parts = {}
     for library in table:
@@ -70,7 +75,7 @@ def on_link(record, title, hosts, per_host, mbit, shuffled=False, **lab_options)
     record.print_table(title, {f"{library}, part of what the links allow": {size: f"{part:.3f}" for size, part in column.items()}
                                for library, column in parts.items()})
     print(f"link as measured by iperf3: {rate:.0f} Mbit/s (rounds: {', '.join(f'{own:.0f}' for own in rates)})")
-    return table, parts.get(OURS, {})
+    return parts
 
 
 def expect_rate(record, title, parts, target):
