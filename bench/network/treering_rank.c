@@ -69,7 +69,10 @@ static void exchange_double(struct context* context, struct gradients* gradients
 
 static void exchange_gradients(void* opaque, struct gradients* gradients) {
   struct context* context = opaque;
-  if (context->variant == 'd') return exchange_double(context, gradients);
+  if (context->variant == 'd') {
+    exchange_double(context, gradients);
+    return;
+  }
   if (context->variant == 'f') check(trGroupStart(), "trGroupStart", NULL);
   for (int i = 0; i < gradients->count; ++i)
     all_reduce(context, gradients->tensors[i], gradients->tensors[i], gradients->counts[i]);

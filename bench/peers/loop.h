@@ -121,9 +121,12 @@ static inline void all_reduce_buckets(const struct library* library, struct grad
 
 static inline void exchange(const struct library* library, const struct trainer* trainer, const struct loop* loop,
                             struct gradients* gradients) {
-  if (trainer) return trainer->exchange(library->context, gradients);
-  if (!strcmp(loop->variant, "plain")) return all_reduce_each(library, gradients);
-  all_reduce_buckets(library, gradients);
+  if (trainer)
+    trainer->exchange(library->context, gradients);
+  else if (!strcmp(loop->variant, "plain"))
+    all_reduce_each(library, gradients);
+  else
+    all_reduce_buckets(library, gradients);
 }
 
 static inline size_t wrong_gradients(const struct library* library, struct gradients* gradients) {
