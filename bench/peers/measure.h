@@ -50,8 +50,10 @@ struct points {
   int count;
   size_t max_bytes;
   int in_place;
-  const char* buffers; /* how the driver allocates: "malloc" for all, more for Treering */
-  int ranks;           /* for drivers that start their ranks themselves */
+  const char* buffers;  /* how the driver allocates: "malloc" for all, more for Treering */
+  int ranks;            /* for drivers that start their ranks themselves */
+  const char* commands; /* folder of named pipes through which the points come instead (serve.h) */
+  unsigned deadline_s;
 };
 
 /* What a library gives to the measurement. Every function returns 0, or ends the process with its own message. */
@@ -105,8 +107,7 @@ static inline enum collective parse_collective(const char* name) {
 
 /* Also arms an alarm: a driver that hangs in its library ends itself, whoever started it. */
 static inline struct points parse_arguments(int argc, char** argv) {
-  struct points points = {.buffers = "malloc", .ranks = 1};
-  unsigned deadline_s = 300;
+  struct points points = {.buffers = "malloc", .ranks = 1, .deadline_s = 300};
   for (int i = 1; i < argc; ++i) {
     const char* value = i + 1 < argc ? argv[i + 1] : "";
     if (!strcmp(argv[i], "--in-place")) {
@@ -123,15 +124,18 @@ static inline struct points parse_arguments(int argc, char** argv) {
     } else if (!strcmp(argv[i - 1], "--ranks")) {
       points.ranks = atoi(value);
     } else if (!strcmp(argv[i - 1], "--deadline")) {
-      deadline_s = (unsigned)atoi(value);
+      points.deadline_s = (unsigned)atoi(value);
+    } else if (!strcmp(argv[i - 1], "--commands")) {
+      points.commands = value;
     } else {
-      usage_error("unknown option; known are --collective --points --in-place --buffers --ranks --deadline",
+      usage_error("unknown option; known are --collective --points --commands --in-place --buffers --ranks --deadline",
                   argv[i - 1]);
     }
   }
-  if (points.count == 0) usage_error("missing option", "--points");
+  if (points.count == 0 && !points.commands) usage_error("missing option", "--points");
+  if (points.in_place && points.collective != kAllReduce) usage_error("--in-place is for allreduce", "--in-place");
   if (points.ranks < 1) usage_error("--ranks must be 1 or more", "--ranks");
-  alarm(deadline_s);
+  alarm(points.deadline_s);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   return points;
 }
@@ -246,7 +250,6 @@ static inline size_t buffer_bytes(const struct points* points, int ranks) {
 
 static inline void measure_all(const struct library* library, const struct points* points, float* send, float* recv) {
   const size_t bytes = buffer_bytes(points, library->ranks);
-  if (points->in_place && points->collective != kAllReduce) usage_error("--in-place is for allreduce", "--in-place");
   fill_input(send, bytes / sizeof(float), library->rank);
   memset(recv, 0xff, bytes);
   for (int point = 0; point < points->count; ++point) measure_point(library, points, point, send, recv);

@@ -2,6 +2,7 @@
 #include <mpi.h>
 
 #include "measure.h"
+#include "serve.h"
 
 static void mpi_check(int code, const char* call) {
   if (code == MPI_SUCCESS) return;
@@ -102,6 +103,11 @@ int main(int argc, char** argv) {
   g_ranks = library.ranks;
   g_counts = calloc((size_t)g_ranks, sizeof(int));
   g_offsets = calloc((size_t)g_ranks, sizeof(int));
+  if (points.commands) {
+    serve(&library, &points, NULL);
+    MPI_Finalize();
+    return 0;
+  }
   const size_t bytes = buffer_bytes(&points, library.ranks);
   float* send = malloc(bytes);
   float* recv = malloc(bytes);

@@ -1,6 +1,7 @@
 """Tables, ratios against the targets, CSV, JSON and the gnuplot chart of a comparison.
 
-`rounds` is {ranks: {library: {bytes: [time in us of each round]}}}; a point's time is the median of its rounds.
+`rounds` is {ranks: {library: {bytes: [time in us of each round]}}}; a point's time is the median of its rounds. Where
+something else than the number of ranks tells tables apart, a text stands in its place.
 """
 import csv
 import json
@@ -40,19 +41,23 @@ def ratios(of_ranks, library, peer=None):
     return {size: best[size][0] / ours[size] for size in sorted(ours) if size in best}
 
 
-def print_table(ranks, of_ranks, stream):
+def title_of(ranks):
+    return ranks if isinstance(ranks, str) else f"{ranks} ranks"
+
+
+def print_table(ranks, of_ranks, stream, title="size", format_point=points.format_size):
     libraries = list(of_ranks)
     ours = [library for library in libraries if is_ours(library)]
     columns = [(library, medians(of_ranks[library])) for library in libraries]
     ratio_columns = [(library, ratios(of_ranks, library)) for library in ours]
-    print(f"\n{ranks} ranks: time per call in us (largest over ranks, median of rounds); x = best peer / ours",
+    print(f"\n{title_of(ranks)}: time per call in us (largest over ranks, median of rounds); x = best peer / ours",
           file=stream)
     titles = libraries + ["x " + library.split("/")[1] for library in ours]
-    print(f"{'size':>10} " + " ".join(f"{title:>20}" for title in titles), file=stream)
+    print(f"{title:>10} " + " ".join(f"{name:>20}" for name in titles), file=stream)
     for size in sorted({size for _, times in columns for size in times}):
         cells = [f"{times[size]:20.2f}" if size in times else f"{'-':>20}" for _, times in columns]
         cells += [f"{values[size]:20.2f}" if size in values else f"{'-':>20}" for _, values in ratio_columns]
-        print(f"{points.format_size(size):>10} " + " ".join(cells), file=stream)
+        print(f"{format_point(size):>10} " + " ".join(cells), file=stream)
 
 
 def summary(rounds, collective="allreduce"):
@@ -103,7 +108,7 @@ def write_json(path, rounds, settings):
         file.write("\n")
 
 
-def chart_script(path, rounds):
+def chart_script(path, rounds, title="allreduce, float32 sum", unit="bytes", format_x="%.0b%B"):
     """Two panels for each number of ranks: time per call, and time of each library over the best peer's."""
     blocks, panels = [], []
     for ranks, of_ranks in rounds.items():
@@ -119,18 +124,18 @@ def chart_script(path, rounds):
             style = f"with linespoints lw 2 title '{library}'"
             curves.append(f"{name} using 1:2 {style}")
             relative.append(f"{name} using 1:3 {style}")
-        panels.append(f"set logscale y\nset title '{ranks} ranks'\nset ylabel 'time per call (us)'\nplot " +
+        panels.append(f"set logscale y\nset title '{title_of(ranks)}'\nset ylabel 'time per call (us)'\nplot " +
                       ", \\\n  ".join(curves))
-        panels.append(f"unset logscale y\nset title '{ranks} ranks'\nset ylabel 'best peer time / time'\nplot " +
+        panels.append(f"unset logscale y\nset title '{title_of(ranks)}'\nset ylabel 'best peer time / time'\nplot " +
                       ", \\\n  ".join(relative))
     head = [f"set terminal svg size 1200,{450 * len(rounds)} font 'sans,11' noenhanced background '#ffffff'", f"set output '{path}'",
-            "set logscale x 2", "set format x '%.0b%B'", "set xlabel 'bytes'", "set grid", "set key top left",
-            f"set multiplot layout {len(rounds)},2 title 'allreduce, float32 sum'"]
+            "set logscale x 2", f"set format x '{format_x}'", f"set xlabel '{unit}'", "set grid", "set key top left",
+            f"set multiplot layout {len(rounds)},2 title '{title}'"]
     return "\n".join(blocks + head + panels + ["unset multiplot"]) + "\n"
 
 
-def write_chart(path, rounds):
+def write_chart(path, rounds, **labels):
     if not shutil.which("gnuplot"):
         return "gnuplot is not installed: no chart"
-    done = subprocess.run(["gnuplot"], input=chart_script(path, rounds), text=True, capture_output=True)
+    done = subprocess.run(["gnuplot"], input=chart_script(path, rounds, **labels), text=True, capture_output=True)
     return None if done.returncode == 0 else "gnuplot: " + done.stderr.strip()
