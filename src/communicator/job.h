@@ -39,6 +39,8 @@ class Job : public std::enable_shared_from_this<Job> {
   void spread(uint32_t code, const std::string& text);
   void ask(uint32_t asking, uint32_t rank);
   void open_stream(uint32_t source, uint32_t peer, uint32_t index);
+  // Whether this process is between two places in the tree.
+  bool seeks_parent() const { return state_ == State::kRunning && !closed_ && !top_ && !parent_.channel; }
 
  private:
   enum class State { kMeeting, kRunning, kFailed };

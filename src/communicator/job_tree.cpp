@@ -119,6 +119,7 @@ void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent) {
     notify(std::move(moved));
   }
   start_ticking();
+  maybe_finish();
 }
 
 // Nobody above is left.
@@ -270,7 +271,8 @@ void Job::route(uint32_t process, const std::string& bytes, uint32_t from) {
 }
 
 void Job::maybe_finish() {
-  if (closed_ || state_ == State::kMeeting) return;
+  // A new parent that has not been told that this process leaves would take its end for a death.
+  if (closed_ || state_ == State::kMeeting || seeks_parent()) return;
   // A child that does not answer finds another parent when it can: it would hold this process for ever.
   const auto is_silent = [](const auto& child) { return child.second.silent; };
   if (!std::all_of(children_.begin(), children_.end(), is_silent)) return;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 #include "communicator/agent.h"
 #include "communicator/job.h"
@@ -16,6 +17,8 @@ namespace {
 
 // The meeting point's deadline is the earlier one, because its message names who is missing.
 constexpr auto kGrace = std::chrono::seconds(1);
+// How long a rank that leaves waits for a new place in the tree, where the old one has just ended.
+constexpr auto kSeeking = std::chrono::milliseconds(200);
 
 // Starts a job whose ranks meet in this process; `complete` makes its id from where the process listens.
 Status serve(const Config& config, const std::function<UniqueId(const Place& own)>& complete) {
@@ -111,10 +114,15 @@ Membership::Membership(Agent* agent, std::shared_ptr<Job> job, std::shared_ptr<M
 
 Membership::~Membership() {
   if (!agent_->of_this_process()) return;  // in a forked child: the rank is the parent's
-  (void)agent_->call([this] {
-    job_->leave(member_->request.rank);
-    job_.reset();
-  });
+  (void)agent_->call([this] { job_->leave(member_->request.rank); });
+  // The process may end right after this.
+  const auto deadline = Clock::now() + kSeeking;
+  for (bool seeks = true; seeks && Clock::now() < deadline;) {
+    seeks = false;
+    (void)agent_->call([this, &seeks] { seeks = job_->seeks_parent(); });
+    if (seeks) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  (void)agent_->call([this] { job_.reset(); });
   if (member_->segment >= 0) close(member_->segment);
 }
 
