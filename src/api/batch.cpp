@@ -124,18 +124,18 @@ Status Batch::run() {
 
 Status Batch::drive() {
   size_t left = 0;
-  uint32_t spins = 0;
+  Patience patience;
   for (auto& entry : entries_) {
     entry->done = entry->stream != 0;
     entry->next = 0;
     if (entry->done) continue;
     ++left;
-    spins = entry->lease->spins();
+    patience = entry->lease->patience();
     // What streams hold of a communicator was issued before and goes first.
     if (entry->lease->queued.load() != 0) Engine::instance().wait_idle(entry->lease.get());
   }
   Status failure;
-  Backoff backoff(spins);
+  Backoff backoff(patience);
   for (bool look = false; left > 0;) {
     bool moved = false;
     for (auto& entry : entries_)

@@ -231,7 +231,7 @@ bool Engine::run_callback(std::unique_lock<std::mutex>* lock, Task* task) {
 
 void Engine::loop() {
   prefer_promptness();
-  Backoff backoff(0, kYieldsBesideComputation);
+  Backoff backoff({.yields = kYieldsBesideComputation});
   std::unique_lock lock(mutex_);
   for (;;) {
     work_.wait(lock, [this] { return tasks_ != 0; });

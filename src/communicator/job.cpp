@@ -244,10 +244,11 @@ void Job::take_roster(RosterMessage roster, int received) {
     roster_.has_segment = with_segment;
     link.channel->send(encode(roster_), with_segment ? fcntl(segment_, F_DUPFD_CLOEXEC, 3) : -1);
   }
-  std::vector<PeerPlace> peers;
+  auto peers = std::make_shared<std::vector<PeerPlace>>();
+  peers->reserve(roster_.process_of_rank.size());
   for (uint32_t process : roster_.process_of_rank) {
     const Place& place = roster_.places[process];
-    peers.push_back({place.pid, process, place.host, place.host_name});
+    peers->push_back({place.pid, process, place.host, place.host_name});
   }
   for (auto& [rank, member] : members_)
     member->change([&, &member = member] {
@@ -300,12 +301,13 @@ void Job::take_blobs(const std::string& bytes) {
   round_ = message.round;
   down(bytes);
   auto self = shared_from_this();
+  auto blobs = std::make_shared<const std::vector<std::string>>(std::move(message.blobs));
   // Afterwards, for what the blobs say may end this process.
-  after_sending(Clock::now() + kSendingPatience, [self, message = std::move(message)] {
+  after_sending(Clock::now() + kSendingPatience, [self, blobs, round = message.round] {
     for (auto& [rank, member] : self->members_)
       member->change([&, &member = member] {
-        member->answered = message.round;
-        member->answer = message.blobs;
+        member->answered = round;
+        member->answer = blobs;
       });
   });
 }

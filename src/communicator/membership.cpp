@@ -128,12 +128,12 @@ Status Membership::wait_for(const std::function<bool()>& condition, const char* 
   return condition() ? Status() : member_->failure;
 }
 
-Status Membership::allgather(const std::string& blob, std::vector<std::string>* all) {
+Status Membership::allgather(const std::string& blob, Blobs* all) {
   const uint64_t round = ++round_;
   agent_->post([job = job_, rank = member_->request.rank, round, blob] { job->give_blob(rank, round, blob); });
   TR_RETURN_IF_ERROR(wait_for([&] { return member_->answered >= round; }, "for the other ranks' part of an exchange"));
   std::lock_guard lock(member_->mutex);
-  *all = member_->answer;
+  *all = std::move(member_->answer);
   return {};
 }
 
@@ -142,7 +142,8 @@ int Membership::take_segment() {
   return std::exchange(member_->segment, -1);
 }
 
-const std::vector<PeerPlace>& Membership::peers() const { return member_->peers; }
+const std::vector<PeerPlace>& Membership::peers() const { return *member_->peers; }
+std::shared_ptr<const std::vector<PeerPlace>> Membership::share_peers() const { return member_->peers; }
 
 void Membership::set_events(MemberEvents events) {
   (void)agent_->call([this, &events] {

@@ -73,11 +73,13 @@ class Membership {
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
-  // Gives this rank's blob and receives every rank's, in rank order.
-  Status allgather(const std::string& blob, std::vector<std::string>* all);
+  // Gives this rank's blob and receives every rank's, in rank order; the ranks of a process share what they receive.
+  using Blobs = std::shared_ptr<const std::vector<std::string>>;
+  Status allgather(const std::string& blob, Blobs* all);
   // A descriptor of this host's segment, once; -1: there is none.
   int take_segment();
   const std::vector<PeerPlace>& peers() const;
+  std::shared_ptr<const std::vector<PeerPlace>> share_peers() const;
 
   void set_events(MemberEvents events);
   void spread(uint32_t code, const std::string& text);
