@@ -27,10 +27,10 @@ struct Patience {
 };
 
 // For `ranks` ranks that share `cores` cores. With a few ranks to a core each yields, which is a switch to the next. With
-// many, yielding ranks would only switch among themselves: they sleep soon, the longer the more they are, so that all
+// dozens, yielding ranks would only switch among themselves: they sleep soon, the longer the more they are, so that all
 // of them together wake some 80'000 times a second on each core, and the one with something to do finds it free.
 inline Patience patience_of(uint32_t ranks, uint32_t cores) {
-  constexpr uint32_t kFew = 4, kManyYields = 16, kMostSleepUs = 4'000;
+  constexpr uint32_t kFew = 16, kManyYields = 16, kMostSleepUs = 4'000;
   const uint32_t share = (ranks + cores - 1) / cores;
   Patience patience;
   if (share <= 1) patience.spins = 20'000;

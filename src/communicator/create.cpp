@@ -157,6 +157,7 @@ Status Communicator::exchange_cards(const std::string& job) {
 // Pages come from the rank's own NUMA node, whoever touches them. Of few ranks each will use all of its area, and has its
 // pages from the beginning.
 Status Communicator::bind_area(int32_t numa_node) {
+  if (!has_numa_nodes()) numa_node = -1;
   const bool all = context_.ranks <= kMostPlaced;
   return all ? place_memory(area_.body(), layout_->body_bytes, numa_node)
              : bind_memory(area_.body(), layout_->body_bytes, numa_node);
