@@ -126,9 +126,9 @@ class Communicator : private TcpLinkMaker {
  private:
   Communicator() = default;
   Status share_memory(int descriptor, const std::string& job, bool allowed);
-  Status exchange_cards(const std::string& job);
+  Status exchange_cards(const std::string& job, Membership::Blobs* blobs);
   Status bind_area(int32_t numa_node);
-  Machine measure_machine();
+  Machine measure_machine(const std::vector<std::string>& blobs);
   Status link(const std::string& job, uint8_t allowed);
   std::shared_ptr<TcpLink> make_tcp_link(uint32_t peer, const std::string& name) override;
   bool read_tcp_status(uint32_t peer, RankStatusSnapshot* snapshot) override;

@@ -114,7 +114,6 @@ Status Communicator::create_alone(const Config& config, std::unique_ptr<Communic
   machine.host_ranks = 1;
   Plan plan = flat_plan(1);
   made->prepare_executor("");
-  machine.cores = count_cores(*made->cards_, 1);
   TR_RETURN_IF_ERROR(made->plan_schedules(machine, std::move(plan)));
   TR_RETURN_IF_ERROR(made->attach_device());
   *result = std::move(made);
@@ -138,8 +137,9 @@ Status Communicator::share_memory(int descriptor, const std::string& job, bool a
   return {};
 }
 
-Status Communicator::exchange_cards(const std::string& job) {
-  RankCard own = make_card(context_.rank);
+Status Communicator::exchange_cards(const std::string& job, Membership::Blobs* blobs) {
+  RankCores cores;
+  RankCard own = make_card(context_.rank, &cores);
   own.head_address = reinterpret_cast<uint64_t>(area_.head());
   own.body_address = reinterpret_cast<uint64_t>(area_.body());
   own.segment_descriptor = segment_ ? segment_->descriptor() : -1;
@@ -149,9 +149,8 @@ Status Communicator::exchange_cards(const std::string& job) {
   own.location.host = membership_->peers()[context_.rank].host;
   *area_.nonce() = own.nonce;
   if (Status status = bind_area(own.location.numa_node); !status.ok()) log_line(LogLevel::kInfo, status.message());
-  Membership::Blobs blobs;
-  TR_RETURN_IF_ERROR(membership_->allgather(as_blob(own), &blobs));
-  return unpack_cards(job, *blobs, &cards_);
+  TR_RETURN_IF_ERROR(membership_->allgather(pack_card(own, cores), blobs));
+  return unpack_cards(job, **blobs, &cards_);
 }
 
 // Pages come from the rank's own NUMA node, whoever touches them. Of few ranks each will use all of its area, and has its
@@ -163,8 +162,8 @@ Status Communicator::bind_area(int32_t numa_node) {
              : bind_memory(area_.body(), layout_->body_bytes, numa_node);
 }
 
-// Ranks 0 and 1 measure together; rank 0 has the result.
-Machine Communicator::measure_machine() {
+// Ranks 0 and 1 measure together; rank 0 has the result. blobs: see unpack_cards().
+Machine Communicator::measure_machine(const std::vector<std::string>& blobs) {
   Machine machine;
   if (context_.rank == 0) machine = measure_core();
   const bool pair_shares = segment_ && context_.ranks > 1 && card(0).in_segment && card(1).in_segment &&
@@ -173,16 +172,17 @@ Machine Communicator::measure_machine() {
     measure_pair(context_.rank == 0, layout_->view(segment_->base(), 0), layout_->view(segment_->base(), 1), &machine);
   if (context_.rank != 0) return machine;
   std::tie(machine.hosts, machine.host_ranks) = count_hosts(*cards_);
-  machine.cores = count_cores(*cards_, machine.host_ranks);
+  machine.cores = count_cores(blobs, machine.host_ranks);
   return machine;
 }
 
 Status Communicator::link(const std::string& job, uint8_t allowed) {
-  TR_RETURN_IF_ERROR(exchange_cards(job));
+  Membership::Blobs blobs;
+  TR_RETURN_IF_ERROR(exchange_cards(job, &blobs));
   std::map<uint32_t, std::string> reasons;
   LinkMessage own;
   own.report = prove_links(*cards_, context_.rank, *layout_, segment_.get(), allowed, &reasons);
-  Machine machine = measure_machine();
+  Machine machine = measure_machine(*blobs);
   if (context_.rank == 0) {
     std::vector<Location> locations;
     for (const RankCard& other : *cards_) locations.push_back(other.location);
@@ -191,7 +191,6 @@ Status Communicator::link(const std::string& job, uint8_t allowed) {
   }
   Writer writer;
   writer(own);
-  Membership::Blobs blobs;
   TR_RETURN_IF_ERROR(membership_->allgather(writer.take(), &blobs));
   if (segment_) segment_->close_descriptor();  // every rank has opened it where it could
   Plan plan;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <malloc.h>
 #include <sodium.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -18,6 +19,7 @@ constexpr auto kLateArrivals = std::chrono::seconds(5);  // are told why the mee
 constexpr auto kNearPatience = std::chrono::seconds(1);  // with a root of this machine that does not take this process
 constexpr auto kGonePatience = std::chrono::seconds(5);  // with a root on another machine that refuses connections
 constexpr auto kSendingPatience = std::chrono::seconds(2);
+[[maybe_unused]] constexpr size_t kManyRanks = 64;
 constexpr auto kRetry = std::chrono::milliseconds(50);
 
 Clock::time_point deadline_of(const JoinRequest& request) {
@@ -30,6 +32,13 @@ double milliseconds(Clock::duration time) { return std::chrono::duration<double,
 }  // namespace
 
 Job::~Job() {
+#ifdef __GLIBC__
+  // Of many ranks the exchanges took as much memory as all that is kept; the allocator would hold it for good.
+  if (roster_.process_of_rank.size() > kManyRanks) {
+    roster_ = {};
+    malloc_trim(0);
+  }
+#endif
   if (segment_ >= 0) close(segment_);
 }
 

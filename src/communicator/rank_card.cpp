@@ -36,22 +36,28 @@ uint64_t process_token() {
 
 }  // namespace
 
-RankCard make_card(uint32_t rank) {
+RankCard make_card(uint32_t rank, RankCores* cores) {
   RankCard card{};
   card.pid = static_cast<uint32_t>(getpid());
   card.rank = rank;
   card.pid_namespace = pid_namespace();
   card.process_token = process_token();
   randombytes_buf(&card.nonce, sizeof card.nonce);
-  if (sched_getaffinity(0, sizeof card.cores, &card.cores) != 0) CPU_ZERO(&card.cores);
-  card.location = locate_rank(&card.quota_cpus);
+  *cores = {};
+  if (sched_getaffinity(0, sizeof cores->all, &cores->all) != 0) CPU_ZERO(&cores->all);
+  card.location = locate_rank(&cores->quota_cpus);
   card.machine = card.location.host;
   return card;
 }
 
+std::string pack_card(const RankCard& card, const RankCores& cores) {
+  return std::string(reinterpret_cast<const char*>(&card), sizeof card) +
+         std::string(reinterpret_cast<const char*>(&cores), sizeof cores);
+}
+
 Status unpack_cards(const std::string& job, const std::vector<std::string>& blobs, RankCards* cards) {
   for (size_t rank = 0; rank < blobs.size(); ++rank)
-    if (blobs[rank].size() != sizeof(RankCard))
+    if (blobs[rank].size() != sizeof(RankCard) + sizeof(RankCores))
       return {trInvalidUsage, fmt::format("rank {} runs another build of the library", rank)};
   *cards = JobShared<std::vector<RankCard>>::get(job, [&] {
     std::vector<RankCard> all(blobs.size());
@@ -68,18 +74,22 @@ std::pair<uint32_t, uint32_t> count_hosts(const std::vector<RankCard>& cards) {
   return {static_cast<uint32_t>(ranks.size()), most};
 }
 
-uint32_t count_cores(const std::vector<RankCard>& cards, uint32_t host_ranks) {
+uint32_t count_cores(const std::vector<std::string>& blobs, uint32_t host_ranks) {
   struct Cores {
     cpu_set_t all;
     uint32_t quota = UINT32_MAX;
     uint32_t ranks = 0;
   };
   std::map<uint64_t, Cores> machines;
-  for (const RankCard& card : cards) {
+  for (const std::string& blob : blobs) {
+    RankCard card;
+    RankCores own;
+    std::memcpy(&card, blob.data(), sizeof card);
+    std::memcpy(&own, blob.data() + sizeof card, sizeof own);
     Cores& cores = machines[card.machine];
     if (cores.ranks++ == 0) CPU_ZERO(&cores.all);
-    CPU_OR(&cores.all, &cores.all, &card.cores);
-    if (card.quota_cpus != 0) cores.quota = std::min(cores.quota, card.quota_cpus);
+    CPU_OR(&cores.all, &cores.all, &own.all);
+    if (own.quota_cpus != 0) cores.quota = std::min(cores.quota, own.quota_cpus);
   }
   uint32_t least = UINT32_MAX;
   for (const auto& [machine, cores] : machines) {

@@ -24,18 +24,24 @@ struct RankCard {
   uint32_t in_segment;  // the area lies in the shared segment
   uint64_t segment_inode;
   uint64_t machine;     // the same for all ranks that one kernel runs, whatever counts as a host
-  cpu_set_t cores;      // that the calling thread may run on
-  uint32_t quota_cpus;  // of the rank's cgroup; 0 = no limit
   int32_t device;       // the rank's GPU, or -1
   Location location;
+};
+
+// What a rank tells beside its card, for count_cores(); it is not kept.
+struct RankCores {
+  cpu_set_t all;        // that the calling thread may run on
+  uint32_t quota_cpus;  // of the rank's cgroup; 0 = no limit
 };
 
 // All ranks' cards. The ranks of a process share them.
 using RankCards = std::shared_ptr<const std::vector<RankCard>>;
 
 // A card of this process and thread, with a new nonce; what concerns the rank's area is left open.
-RankCard make_card(uint32_t rank);
+RankCard make_card(uint32_t rank, RankCores* cores);
 
+// How a rank gives its card to the others.
+std::string pack_card(const RankCard& card, const RankCores& cores);
 // The cards of all ranks as they came from an exchange. `job` names the communicator.
 Status unpack_cards(const std::string& job, const std::vector<std::string>& blobs, RankCards* cards);
 
@@ -44,6 +50,6 @@ std::pair<uint32_t, uint32_t> count_hosts(const std::vector<RankCard>& cards);
 
 // How many cores a host's ranks may use together, of the host that has the fewest for its ranks. "Hosts" of one machine
 // (containers, network namespaces) share its cores.
-uint32_t count_cores(const std::vector<RankCard>& cards, uint32_t host_ranks);
+uint32_t count_cores(const std::vector<std::string>& blobs, uint32_t host_ranks);
 
 }  // namespace treering

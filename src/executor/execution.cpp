@@ -49,7 +49,7 @@ Execution::Execution(ExecutorContext* context) : context_(context) {
   pieces_.reserve(16);
   channels_.reserve(kMaxChannels);
   modes_.resize(peers);
-  reference_targets_.resize(kMaxChannels * context->ranks);
+  reference_targets_.resize(context->connections.size());
   referenced_.reserve(reference_targets_.size());
 }
 
