@@ -49,7 +49,7 @@ class Result:
 
     def __init__(self):
         self.start_s = self.init_s = self.small_s = self.large_s = self.destroy_s = 0.0
-        self.memory_bytes = 0       # of all processes, shared pages counted once
+        self.memory_bytes = 0       # of all processes, shared pages counted once, with their page tables
         self.most_descriptors = 0   # of a process, besides data connections
         self.most_connections = 0   # of a rank: sockets that carry its data, both directions
         self.most_threads = 0       # of a process
@@ -167,6 +167,9 @@ class Run:
         for pid in self._pids:
             for line in read_lines(f"/proc/{pid}/smaps_rollup"):
                 if line.startswith("Pss:"):
+                    result.memory_bytes += int(line.split()[1]) * 1024
+            for line in read_lines(f"/proc/{pid}/status"):
+                if line.startswith("VmPTE:"):
                     result.memory_bytes += int(line.split()[1]) * 1024
             result.most_threads = max(result.most_threads, len(os.listdir(f"/proc/{pid}/task")))
         data = data_sockets("self")
