@@ -34,11 +34,11 @@ struct AreaLayout {
 
   uint32_t ranks;
   uint32_t channels;
-  size_t staging_bytes;  // of one channel
-  size_t nonce_offset, head_bytes;                                    // in the head
-  size_t mailbox_offset, fifo_offset, staging_offset;                 // in the body, which begins with the exports
-  size_t body_bytes, private_bytes;                                   // multiples of the page size
-  size_t bodies_offset, total_bytes;                                  // of the segment
+  size_t staging_bytes;                                // of one channel
+  size_t nonce_offset, head_bytes;                     // in the head
+  size_t mailbox_offset, fifo_offset, staging_offset;  // in the body, which begins with the exports
+  size_t body_bytes, private_bytes;                    // multiples of the page size
+  size_t bodies_offset, total_bytes;                   // of the segment
 
   // A rank's area in the segment that begins at `base`.
   AreaView view(std::byte* base, uint32_t rank) const;

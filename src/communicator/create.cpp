@@ -214,10 +214,12 @@ Status Communicator::link(const std::string& job, uint8_t allowed) {
   TR_RETURN_IF_ERROR(links_->settle(Findings(*cards_, std::move(reports)), reasons));
   if (config_.link_mbps > 0) links_->pace(config_.link_mbps);
   prepare_executor(job);
-  if (links_->all_mapped())
-    membership_.reset();  // what follows goes through memory
-  else
+  if (links_->all_mapped()) {  // what follows goes through memory
+    membership_->dissolve();
+    membership_.reset();
+  } else {
     watch_events();
+  }
   if (machine.hosts > 1) TR_RETURN_IF_ERROR(agree_on_network(plan, &machine));
   return plan_schedules(machine, std::move(plan));
 }
@@ -359,8 +361,8 @@ void Communicator::prepare_executor(const std::string& job) {
   };
   auto peers = job.empty() ? std::make_shared<const std::vector<PeerIdentity>>(identities())
                            : JobShared<std::vector<PeerIdentity>>::get(job, identities);
-  watch_ = std::make_unique<Watch>(&context_, links_.get(), verdict, std::move(peers), config_.timeout_ms,
-                                   config_.name, links_->all_mapped() ? nullptr : membership_.get());
+  watch_ = std::make_unique<Watch>(&context_, links_.get(), verdict, std::move(peers), config_.timeout_ms, config_.name,
+                                   links_->all_mapped() ? nullptr : membership_.get());
 }
 
 }  // namespace treering

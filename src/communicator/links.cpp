@@ -89,7 +89,7 @@ Status Links::settle(const Findings& findings, const std::map<uint32_t, std::str
     if ((bits & kAllTransports) == 0)
       return {trSystemError,
               fmt::format("ranks {} and {} (pid {}) share no transport: {}", rank, peer, cards_[peer].pid, why)};
-    kind_[peer] = (bits & kInProcessBit) != 0       ? Kind::kInProcess
+    kind_[peer] = (bits & kInProcessBit) != 0      ? Kind::kInProcess
                   : (bits & kSharedMemoryBit) != 0 ? Kind::kSharedMemory
                   : (bits & kCmaBit) != 0          ? Kind::kCma
                                                    : Kind::kTcp;

@@ -112,7 +112,7 @@ Membership::Membership(Agent* agent, std::shared_ptr<Job> job, std::shared_ptr<M
 Membership::~Membership() {
   if (!agent_->of_this_process()) return;  // in a forked child: the rank is the parent's
   (void)agent_->call([this] {
-    job_->leave(member_->request.rank);
+    job_->leave(member_->request.rank, dissolved_);
     job_.reset();
   });
   if (member_->segment >= 0) close(member_->segment);

@@ -70,6 +70,8 @@ class Membership {
   static Status join(const UniqueId& id, const JoinRequest& request, std::unique_ptr<Membership>* membership);
   // Leaves; waits for nobody.
   ~Membership();
+  // Every rank leaves now, as all of them know: nobody needs to be told.
+  void dissolve() { dissolved_ = true; }
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
@@ -98,6 +100,7 @@ class Membership {
   std::shared_ptr<Job> job_;
   std::shared_ptr<Member> member_;
   uint64_t round_ = 0;
+  bool dissolved_ = false;
 };
 
 }  // namespace treering

@@ -68,7 +68,8 @@ Location locate_rank(uint32_t* quota_cpus) {
 
 bool has_numa_nodes() {
   const auto& nodes = machine_view().topology.nodes;
-  return std::count_if(nodes.begin(), nodes.end(), [](const auto& node) { return node.kind == NodeKind::kNumaNode; }) > 1;
+  return std::count_if(nodes.begin(), nodes.end(), [](const auto& node) { return node.kind == NodeKind::kNumaNode; }) >
+         1;
 }
 
 Plan plan_for(const std::vector<Location>& locations) {

@@ -23,8 +23,8 @@ struct RankCard {
   int32_t segment_descriptor;
   uint32_t in_segment;  // the area lies in the shared segment
   uint64_t segment_inode;
-  uint64_t machine;     // the same for all ranks that one kernel runs, whatever counts as a host
-  int32_t device;       // the rank's GPU, or -1
+  uint64_t machine;  // the same for all ranks that one kernel runs, whatever counts as a host
+  int32_t device;    // the rank's GPU, or -1
   Location location;
 };
 

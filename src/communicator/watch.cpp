@@ -188,8 +188,8 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
       return Status();
     }));
     TR_RETURN_IF_ERROR(check_lost(waiting_for));
-    TR_RETURN_IF_ERROR(look_at_some(first, &next_alive_, waiting_for,
-                                    [&](uint32_t peer) { return check_alive(peer, waiting_for); }));
+    TR_RETURN_IF_ERROR(
+        look_at_some(first, &next_alive_, waiting_for, [&](uint32_t peer) { return check_alive(peer, waiting_for); }));
   }
   if (timeout_.count() > 0 && now - started_ >= timeout_) return fail(deadline_verdict(waiting_for));
   return {};
@@ -307,8 +307,8 @@ Status Watch::check_alive(uint32_t peer, uint32_t waiting_for) {
   if (readable && counted_ && snapshot.completed >= call_->operation) return {};  // it has done its part
   if (!readable && peer != waiting_for) return {};
   if (readable && snapshot.left)
-    return fail({trRemoteError,
-                 fmt::format("{} destroyed its communicator before {} was complete", describe(peer), place())});
+    return fail(
+        {trRemoteError, fmt::format("{} destroyed its communicator before {} was complete", describe(peer), place())});
   if (!readable || is_dead(peer))
     return fail(
         {trRemoteError, fmt::format("{} has died in or before {}; its last completed operation is {}", describe(peer),
@@ -317,9 +317,7 @@ Status Watch::check_alive(uint32_t peer, uint32_t waiting_for) {
 }
 
 // Whether a status that cannot be read means that the peer is gone; over a network it means that no answer is here yet.
-bool Watch::knows_by_reading(uint32_t peer) const {
-  return job_ == nullptr || statuses_->reads_status(peer);
-}
+bool Watch::knows_by_reading(uint32_t peer) const { return job_ == nullptr || statuses_->reads_status(peer); }
 
 bool Watch::find_dead(uint32_t* peer) const {
   for (*peer = 0; *peer < context_->ranks; ++*peer)

@@ -108,7 +108,7 @@ class Watch {
   FailureRecord* verdict_;  // shared by the ranks of the host where they share memory, else this rank's own
   std::shared_ptr<const std::vector<PeerIdentity>> peers_;
   std::vector<Seen> seen_;
-  int crowd_;               // looks at all of them
+  int crowd_;  // looks at all of them
   std::chrono::milliseconds timeout_;
   std::string name_;
   Membership* job_;

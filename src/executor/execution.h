@@ -62,7 +62,7 @@ struct ExecutorContext {
   size_t streaming_bytes = 0;  // calls of at least this size write results with non-temporal stores
   RankStatus* status = nullptr;
   std::vector<Connection*> connections;  // [channel * ranks + peer]; nullptr: the rank itself, or not used yet
-  std::vector<uint32_t> buffering;  // indices of the connections that buffers() says true of; empty with mapped ones
+  std::vector<uint32_t> buffering;   // indices of the connections that buffers() says true of; empty with mapped ones
   ConnectionMaker* maker = nullptr;  // of those that are not there; outlives the context's use
   std::array<StagingPool, kMaxChannels> pools;
 

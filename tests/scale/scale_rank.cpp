@@ -82,8 +82,7 @@ void sum_large(int rank, trComm_t comm) {
     check(trAllReduce(values.data(), values.data(), kLargeCount, trFloat32, trSum, comm, nullptr),
           "trAllReduce of 1 MiB", comm);
     for (size_t i = 0; i < kLargeCount; ++i)
-      if (values[i] != all + static_cast<float>(i % 2 * static_cast<size_t>(ranks)))
-        stop("a wrong sum of 1 MiB", comm);
+      if (values[i] != all + static_cast<float>(i % 2 * static_cast<size_t>(ranks))) stop("a wrong sum of 1 MiB", comm);
   }
 }
 
