@@ -2,7 +2,6 @@
 """A thousand ranks on one machine with the limits of a shell: they meet, sum and part, and need few descriptors.
 
 usage: scale_test.py SCALE_RANK
-The largest sets of processes run with TREERING_LONG_TESTS=1.
 """
 import math
 import os
@@ -12,7 +11,6 @@ import unittest
 import scale
 
 PROGRAM = os.path.abspath(sys.argv[1])
-LONG = "TREERING_LONG_TESTS" in os.environ
 MOST_DESCRIPTORS = 64    # of a process, besides data connections
 # Sockets of a rank that carry data, for each of log2 n: a tree has three neighbours on each channel, and a pair of ranks
 # two sockets each way.
@@ -41,12 +39,10 @@ class Scale(unittest.TestCase):
     def test_hosts(self):
         self.check(16, 16, 256, hosts=16)
 
-    @unittest.skipUnless(LONG, "set TREERING_LONG_TESTS=1")
     def test_1024_processes(self):
         for stack_kib in (8192, 256):
             self.check(1024, 1, stack_kib)
 
-    @unittest.skipUnless(LONG, "set TREERING_LONG_TESTS=1")
     def test_64_hosts(self):
         self.check(64, 16, 256, hosts=64)
 
