@@ -79,6 +79,10 @@ struct Work {
   double network_sources = 2;  // other hosts whose traffic a host receives at the same time; 1 is smoother than more
 };
 
+// Among more ranks, algorithms that give some rank messages with all others are chosen only where no other one fits: n
+// connections to a rank, and n^2 messages, are what does not scale.
+inline constexpr uint32_t kMostAllPeers = 64;
+
 struct Algorithm {
   Collective collective;
   const char* name;         // unique among those of the collective
@@ -94,6 +98,8 @@ struct Algorithm {
   bool equal_parts_only;  // cannot run when parts differ in size
   uint64_t fetch_bytes;   // blocks from this size on are copied by the kernel where it can; 0: never, it does not pay
   uint64_t fetch_most;    // ... up to this size; 0: all
+  bool all_peers;         // some rank has messages with all others, which other algorithms of the collective avoid
+  bool all_local_peers;   // ... with all of its host
   bool mailbox;           // may run by the mailbox protocol: one-shot in mailboxes, direct in descriptors of FIFOs
   uint32_t min_ranks;
   uint32_t max_ranks;

@@ -25,6 +25,7 @@ const Algorithm kBarrierOneShot = {
     .rounding = "never",
     .input_used_once = false,
     .rank_ordered = true,
+    .all_peers = true,
     .mailbox = true,
     .min_ranks = 1,
     .max_ranks = 1024,

@@ -261,6 +261,7 @@ constexpr Algorithm row(Collective collective, const char* name, const char* des
                     : collective == Collective::kGather  ? kMinFetchedToOne
                                                          : 0;
   row.fetch_most = collective == Collective::kGather ? kMaxFetchedToOne : 0;
+  row.all_peers = collective != Collective::kAllToAll;
   row.mailbox = std::string_view(name) == "direct";
   row.min_ranks = 1;
   row.max_ranks = 1024;

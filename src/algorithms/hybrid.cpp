@@ -184,6 +184,7 @@ constexpr Algorithm row(const char* name, const char* description,
   row.forwards_partial_sums = true;
   row.input_used_once = true;
   row.computed_once = true;
+  row.all_local_peers = std::string_view(name) == "hybrid";
   row.min_ranks = 1;
   row.max_ranks = 65536;
   row.min_hosts = 2;

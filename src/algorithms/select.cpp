@@ -75,6 +75,14 @@ std::string unfit(const Machine& machine, const SelectionInput& input, const Alg
   return "";
 }
 
+// Why it is only for few ranks, or "".
+std::string crowd(const Machine& machine, const SelectionInput& input, const Algorithm& algorithm) {
+  const uint32_t host_ranks = machine.host_ranks == 0 ? input.ranks : machine.host_ranks;
+  const uint32_t group = algorithm.all_peers ? input.ranks : algorithm.all_local_peers ? host_ranks : 0;
+  if (group <= kMostAllPeers) return "";
+  return fmt::format("has messages between all pairs of {} ranks, which is for up to {}", group, kMostAllPeers);
+}
+
 }  // namespace
 
 Status select(const Machine& machine, const SelectionInput& input, Selection* selection) {
@@ -90,14 +98,19 @@ Status select(const Machine& machine, const SelectionInput& input, Selection* se
       selection->left_out.push_back(fmt::format("{}: {}", forced->name, reason));
       forced = nullptr;
     }
+  std::vector<const Algorithm*> crowded;  // better than none
   for (const Algorithm* algorithm : algorithms_of(input.collective)) {
     if (forced != nullptr && forced != algorithm) continue;
-    const std::string reason = unfit(machine, input, *algorithm);
+    std::string reason = unfit(machine, input, *algorithm);
+    if (reason.empty() && forced == nullptr && !(reason = crowd(machine, input, *algorithm)).empty())
+      crowded.push_back(algorithm);
     if (reason.empty())
       add_candidates(machine, input, *algorithm, *selection);
     else
       selection->left_out.push_back(fmt::format("{}: {}", algorithm->name, reason));
   }
+  if (selection->candidates.empty())
+    for (const Algorithm* algorithm : crowded) add_candidates(machine, input, *algorithm, *selection);
   if (selection->candidates.empty())
     return {trInvalidArgument, fmt::format("no algorithm fits; {}", fmt::join(selection->left_out, "; "))};
   double least = selection->candidates.front().predicted_us;

@@ -28,18 +28,24 @@ std::map<std::string, std::weak_ptr<Segment>>& registry() {
 
 AreaLayout::AreaLayout(uint32_t ranks_, uint32_t channels_, size_t staging_bytes_)
     : ranks(ranks_), channels(channels_), staging_bytes(round_up(staging_bytes_, kPage)) {
-  exports_offset = round_up(sizeof(RankStatus), kLine);
-  nonce_offset = round_up(exports_offset + kMaxExports * sizeof(RegionExport), kLine);
-  mailbox_offset = nonce_offset + kLine;
-  fifo_offset = round_up(mailbox_offset + MailboxMemory::bytes(ranks), kPage);
+  nonce_offset = round_up(sizeof(RankStatus), kLine);
+  head_bytes = nonce_offset + kLine;
+  mailbox_offset = round_up(kMaxExports * sizeof(RegionExport), kLine);
+  const size_t mailbox = ranks <= kMostMailboxRanks ? MailboxMemory::bytes(ranks) : 0;
+  fifo_offset = round_up(mailbox_offset + mailbox, kPage);
   staging_offset = round_up(fifo_offset + size_t{ranks} * channels * sizeof(Fifo), kPage);
-  area_bytes = staging_offset + channels * staging_bytes;
-  total_bytes = area_offset(ranks);
+  body_bytes = staging_offset + channels * staging_bytes;
+  private_bytes = round_up(head_bytes, kPage) + body_bytes;
+  bodies_offset = round_up(round_up(sizeof(SegmentHeader), kPage) + ranks * head_bytes, kPage);
+  total_bytes = bodies_offset + ranks * body_bytes;
 }
 
-size_t AreaLayout::area_offset(uint32_t rank) const {
-  return round_up(sizeof(SegmentHeader), kPage) + rank * area_bytes;
+AreaView AreaLayout::view(std::byte* base, uint32_t rank) const {
+  return {base + round_up(sizeof(SegmentHeader), kPage) + rank * head_bytes, base + bodies_offset + rank * body_bytes,
+          this};
 }
+
+AreaView AreaLayout::private_view(std::byte* base) const { return {base, base + round_up(head_bytes, kPage), this}; }
 
 Segment::~Segment() {
   close_descriptor();

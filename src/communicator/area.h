@@ -1,11 +1,18 @@
-// Area: the memory of one rank of one communicator that its peers look into.
+// Area: the memory of one rank of one communicator that its peers look into. It has a head, which anybody may read at any
+// time, and a body for those who exchange messages with it.
 //
-//   | RankStatus | region exports | mailbox | FIFOs, one for each sending peer and channel | staging |
+//   head   | RankStatus | nonce |
+//   body   | region exports | mailbox | FIFOs, one for each sending peer and channel | staging |
 //
 // All ranks' areas have the same layout, so a peer's part is found at the same offset in the peer's area. The areas of
-// the ranks that share memory are the consecutive parts of one segment (a memfd that every rank maps; each rank
-// places its own area on its NUMA node). A rank that cannot map the segment keeps
-// its area in private memory, where peers reach it by cross-memory attach.
+// the ranks that share memory lie in one segment (a memfd that every rank maps; each rank places its own body on its NUMA
+// node):
+//
+//   | SegmentHeader | head 0 | head 1 | ... | body 0 | body 1 | ... |
+//
+// The heads are side by side, so that looking at a thousand ranks maps a few hundred pages. Memory that is not touched
+// costs nothing, and of a body with room for every peer only what is used is touched. A rank that cannot map the segment
+// keeps its area in private memory, where peers reach it by cross-memory attach.
 #pragma once
 
 #include <atomic>
@@ -20,17 +27,23 @@
 
 namespace treering {
 
+class AreaView;
+
 struct AreaLayout {
   AreaLayout(uint32_t ranks, uint32_t channels, size_t staging_bytes);
 
   uint32_t ranks;
   uint32_t channels;
-  size_t staging_bytes;  // of one channel
-  size_t exports_offset, mailbox_offset, nonce_offset, fifo_offset, staging_offset;
-  size_t area_bytes;   // a multiple of the page size
-  size_t total_bytes;  // of the segment: a header page and the areas
+  size_t staging_bytes;                                // of one channel
+  size_t nonce_offset, head_bytes;                     // in the head
+  size_t mailbox_offset, fifo_offset, staging_offset;  // in the body, which begins with the exports
+  size_t body_bytes, private_bytes;                    // multiples of the page size
+  size_t bodies_offset, total_bytes;                   // of the segment
 
-  size_t area_offset(uint32_t rank) const;
+  // A rank's area in the segment that begins at `base`.
+  AreaView view(std::byte* base, uint32_t rank) const;
+  // The area in private memory at `base`.
+  AreaView private_view(std::byte* base) const;
   size_t fifo_offset_of(uint32_t sender, uint32_t channel) const {
     return fifo_offset + (size_t{sender} * channels + channel) * sizeof(Fifo);
   }
@@ -44,20 +57,24 @@ struct SegmentHeader {
 // One rank's area as seen from this process.
 class AreaView {
  public:
-  AreaView(std::byte* base, const AreaLayout* layout) : base_(base), layout_(layout) {}
-  std::byte* base() const { return base_; }
-  RankStatus* status() const { return reinterpret_cast<RankStatus*>(base_); }
-  RegionExport* exports() const { return reinterpret_cast<RegionExport*>(base_ + layout_->exports_offset); }
-  MailboxMemory mailbox() const { return MailboxMemory(base_ + layout_->mailbox_offset, layout_->ranks); }
-  uint64_t* nonce() const { return reinterpret_cast<uint64_t*>(base_ + layout_->nonce_offset); }
+  AreaView() = default;
+  AreaView(std::byte* head, std::byte* body, const AreaLayout* layout) : head_(head), body_(body), layout_(layout) {}
+  explicit operator bool() const { return head_ != nullptr; }
+  std::byte* head() const { return head_; }
+  std::byte* body() const { return body_; }
+  RankStatus* status() const { return reinterpret_cast<RankStatus*>(head_); }
+  uint64_t* nonce() const { return reinterpret_cast<uint64_t*>(head_ + layout_->nonce_offset); }
+  RegionExport* exports() const { return reinterpret_cast<RegionExport*>(body_); }
+  MailboxMemory mailbox() const { return MailboxMemory(body_ + layout_->mailbox_offset, layout_->ranks); }
   Fifo* fifo(uint32_t sender, uint32_t channel) const {
-    return reinterpret_cast<Fifo*>(base_ + layout_->fifo_offset_of(sender, channel));
+    return reinterpret_cast<Fifo*>(body_ + layout_->fifo_offset_of(sender, channel));
   }
-  std::byte* staging() const { return base_ + layout_->staging_offset; }
+  std::byte* staging() const { return body_ + layout_->staging_offset; }
 
  private:
-  std::byte* base_;
-  const AreaLayout* layout_;
+  std::byte* head_ = nullptr;
+  std::byte* body_ = nullptr;
+  const AreaLayout* layout_ = nullptr;
 };
 
 // A mapping of `bytes` bytes: of a segment's memfd (shared by all of this process's ranks of the job, so that every

@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "transport/tcp_wait.h"
@@ -20,10 +21,32 @@ inline void cpu_relax() {
 #endif
 }
 
+// Empty polls before the first yield, yields before the first sleep, and how long the sleeps are.
+struct Patience {
+  uint32_t spins = 0;
+  uint32_t yields = 20'000;  // some 10 ms
+  uint32_t short_sleep_us = 50;
+  uint32_t long_sleep_us = 500;
+};
+
+// For `ranks` ranks that share `cores` cores. With a few ranks to a core each yields, which is a switch to the next. With
+// dozens, yielding ranks would only switch among themselves: they sleep soon, the longer the more they are, so that all
+// of them together wake some 80'000 times a second on each core, and the one with something to do finds it free.
+inline Patience patience_of(uint32_t ranks, uint32_t cores) {
+  constexpr uint32_t kFew = 16, kManyYields = 16, kMostSleepUs = 4'000;
+  const uint32_t share = (ranks + cores - 1) / cores;
+  Patience patience;
+  if (share <= 1) patience.spins = 20'000;
+  if (share <= kFew) return patience;
+  patience.yields = kManyYields;
+  patience.short_sleep_us = std::clamp(share * 25 / 2, patience.short_sleep_us, kMostSleepUs);
+  patience.long_sleep_us = std::max(patience.long_sleep_us, patience.short_sleep_us);
+  return patience;
+}
+
 class Backoff {
  public:
-  // spins: empty polls before the first yield; 0 when there are more ranks than cores. yields: before the first sleep.
-  explicit Backoff(uint32_t spins = 0, uint32_t yields = kYields) : spins_(spins), yields_(yields) {}
+  explicit Backoff(const Patience& patience = {}) : patience_(patience) {}
 
   // Sleeps on them instead; `all`: the rank waits for nothing else, so a sleep may last. nullptr or an empty set: as
   // without. For polls that look at streams, of which each is a system call.
@@ -39,31 +62,33 @@ class Backoff {
   bool pause() {
     uint32_t polls = ++polls_;
     if (streams_ != nullptr && !streams_->empty()) return pause_on_streams();
-    if (polls <= spins_) {
+    if (polls <= patience_.spins) {
       cpu_relax();
       return false;
     }
-    polls -= spins_;
-    if (polls <= yields_) {
+    polls -= patience_.spins;
+    if (polls <= patience_.yields) {
       sched_yield();
       return polls % kYieldsPerLook == 0;
     }
-    uint32_t sleeps = polls - yields_;
-    timespec time{0, sleeps < kShortSleeps ? 50'000 : 500'000};
+    const uint32_t sleeps = polls - patience_.yields;
+    const uint32_t us = sleeps < kShortSleeps ? patience_.short_sleep_us : patience_.long_sleep_us;
+    timespec time{0, static_cast<long>(us) * 1'000};
     nanosleep(&time, nullptr);
     return true;
   }
 
  private:
   bool pause_on_streams() {
-    const uint32_t awake = streams_are_all_ ? kPollsOfStreams : kPollsBesideMemory;
+    const uint32_t polls = streams_are_all_ ? kPollsOfStreams : kPollsBesideMemory;
+    const uint32_t awake = std::min(polls, patience_.spins + patience_.yields);
     if (polls_ <= awake) {
       sched_yield();  // a poll is a system call anyway
       return false;
     }
-    const bool woken = streams_->wait(streams_are_all_ ? kLongSleep : kSleepBesideMemory);
+    const bool woken = streams_->wait(streams_are_all_ ? kLongSleep : patience_.short_sleep_us);
     // The event may belong to a stream that the next few polls do not reach.
-    if (woken) polls_ = awake - kPollsWhenWoken;
+    if (woken) polls_ = awake - std::min(awake, kPollsWhenWoken);
     return !woken || ++wakes_ % kYieldsPerLook == 0;
   }
 
@@ -71,14 +96,11 @@ class Backoff {
   static constexpr uint32_t kPollsBesideMemory = 400;  // what memory brings ends no sleep
   static constexpr uint32_t kPollsWhenWoken = 40;
   static constexpr uint32_t kLongSleep = 1000;  // us
-  static constexpr uint32_t kSleepBesideMemory = 50;
 
-  static constexpr uint32_t kYields = 20'000;  // some 10 ms
   static constexpr uint32_t kYieldsPerLook = 64;
   static constexpr uint32_t kShortSleeps = 200;
 
-  uint32_t spins_;
-  uint32_t yields_;
+  Patience patience_;
   uint32_t polls_ = 0;
   uint32_t wakes_ = 0;
   TcpWaitSet* streams_ = nullptr;

@@ -11,7 +11,7 @@
 namespace treering {
 
 Status Communicator::attach_device() {
-  const bool any = std::any_of(cards_.begin(), cards_.end(), [](const RankCard& card) { return card.device >= 0; });
+  const bool any = std::any_of(cards_->begin(), cards_->end(), [](const RankCard& card) { return card.device >= 0; });
   any_device_ = any;
   return any ? DeviceRank::create(this, config_.device, &device_) : Status();
 }
@@ -21,8 +21,8 @@ std::function<bool()> Communicator::peers_left() const {
   std::vector<std::pair<const RankStatus*, uint32_t>> peers;
   for (uint32_t peer = 0; peer < ranks(); ++peer)
     if (peer != rank())
-      peers.emplace_back(AreaView(segment_->base() + layout_->area_offset(peer), layout_.get()).status(),
-                         cards_[peer].pid_namespace == cards_[rank()].pid_namespace ? cards_[peer].pid : 0);
+      peers.emplace_back(layout_->view(segment_->base(), peer).status(),
+                         card(peer).pid_namespace == card(rank()).pid_namespace ? card(peer).pid : 0);
   return [segment = segment_, peers = std::move(peers)] {
     return std::all_of(peers.begin(), peers.end(), [](const auto& peer) {
       if (peer.first->left.load(std::memory_order_acquire) != 0) return true;
@@ -34,7 +34,7 @@ std::function<bool()> Communicator::peers_left() const {
 Communicator::~Communicator() {
   const bool had_device = device_ != nullptr;
   device_.reset();
-  if (area_ != nullptr) AreaView(area_, layout_.get()).status()->left.store(1, std::memory_order_release);
+  if (area_) area_.status()->left.store(1, std::memory_order_release);
   if (had_device) DeviceLinks::free_retired();
 }
 
@@ -101,7 +101,7 @@ Status Communicator::look_around() {
 }
 
 Backoff Communicator::backoff() const {
-  Backoff backoff(spins_);
+  Backoff backoff(patience_);
   backoff.sleep_on(streams().get(), host_ranks_ == 1);
   return backoff;
 }

@@ -114,7 +114,7 @@ class Communicator : private TcpLinkMaker {
   bool find_dead(uint32_t* peer) const { return watch_->find_dead(peer); }
   // Asks whether all other ranks have destroyed their communicators, or died; for after this one's end.
   std::function<bool()> peers_left() const;
-  uint64_t own_process() const { return cards_[context_.rank].process_token; }
+  uint64_t own_process() const { return card(context_.rank).process_token; }
 
   // This rank's GPU, or nullptr.
   DeviceRank* device() const { return device_.get(); }
@@ -129,15 +129,18 @@ class Communicator : private TcpLinkMaker {
  private:
   Communicator() = default;
   Status share_memory(int descriptor, const std::string& job, bool allowed);
-  RankCard make_card();
-  Status exchange_cards();
-  Status link(uint8_t allowed);
+  Status exchange_cards(const std::string& job, Membership::Blobs* blobs);
+  Status bind_area(int32_t numa_node);
+  Machine measure_machine(const std::vector<std::string>& blobs);
+  Status link(const std::string& job, uint8_t allowed);
   std::shared_ptr<TcpLink> make_tcp_link(uint32_t peer, const std::string& name) override;
+  bool read_tcp_status(uint32_t peer, RankStatusSnapshot* snapshot) override;
   void watch_events();
   Status agree_on_network(const Plan& plan, Machine* machine);
   Status plan_schedules(Machine machine, Plan plan);
   Status attach_device();
-  void prepare_executor();
+  void prepare_executor(const std::string& job);
+  const RankCard& card(uint32_t rank) const { return (*cards_)[rank]; }
   void fill_call(const Operation& operation);
   void add_residual(const Operation& operation);
   void announce(const Operation& operation, const Program* program);
@@ -154,9 +157,9 @@ class Communicator : private TcpLinkMaker {
   std::unique_ptr<AreaLayout> layout_;
   std::shared_ptr<Segment> segment_;       // shared, when the root could make one
   std::shared_ptr<Segment> private_area_;  // else
-  std::byte* area_ = nullptr;              // this rank's
+  AreaView area_;                          // this rank's
+  RankCards cards_;
   std::unique_ptr<Links> links_;
-  std::vector<RankCard> cards_;
   RegionExports exports_;
   ExecutorContext context_;
   std::unique_ptr<ScheduleCache> schedules_;
@@ -174,7 +177,7 @@ class Communicator : private TcpLinkMaker {
   bool active_ = false;
   uint64_t operations_ = 0;
   uint64_t meetings_ = 0;  // rounds of notices begun
-  uint32_t spins_ = 0;
+  Patience patience_;
   uint32_t host_ranks_ = 0;  // of the host that has most
   Status failure_;
   std::unique_ptr<DeviceRank> device_;

@@ -1,18 +1,16 @@
 // How a communicator comes to be: ranks meet, share what memory they can, prove their links, measure, plan.
 #include <fmt/format.h>
-#include <sched.h>
-#include <sodium.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <set>
 
+#include "communicator/bytes.h"
 #include "communicator/communicator.h"
 #include "communicator/device_rank.h"
+#include "communicator/job_shared.h"
 #include "communicator/measure.h"
 #include "communicator/placement.h"
 #include "communicator/status_message.h"
@@ -32,8 +30,12 @@ constexpr size_t kMostStaging = 8 << 20;
 constexpr uint32_t kChannelsOfOneHost = 2;
 constexpr uint32_t kChannelsOfHosts = 4;
 constexpr size_t kMinSlot = 4 << 10;
+// Of many ranks: few of their slots are ever used, so that their size costs addresses and no memory, and fewer, larger
+// messages mean fewer turns on a shared core.
+constexpr size_t kMinSlotOfMany = 16 << 10;
+constexpr uint32_t kMany = 64;
 constexpr uint32_t kMostLetterRanks = 64;
-constexpr uint32_t kDefaultSpins = 20'000;
+constexpr uint32_t kMostPlaced = 32;  // ranks
 constexpr auto kStatusAge = std::chrono::milliseconds(50);
 constexpr double kFetchUs = 0.7;  // of a system call that copies between processes
 
@@ -42,53 +44,16 @@ std::string as_blob(const T& value) {
   return std::string(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-uint64_t pid_namespace() {
-  struct stat info {};
-  return stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
-}
-
-// Names this process among all of the job, also where pids repeat (pid namespaces). A forked child gets a new one.
-uint64_t process_token() {
-  static std::mutex mutex;
-  static pid_t owner = 0;
-  static uint64_t token = 0;
-  std::lock_guard lock(mutex);
-  if (owner != getpid()) {
-    owner = getpid();
-    randombytes_buf(&token, sizeof token);
-  }
-  return token;
-}
-
-// How many cores a host's ranks may use together, of the host that has the fewest for its ranks. "Hosts" of one machine
-// (containers, network namespaces) share its cores.
-uint32_t count_cores(const std::vector<RankCard>& cards, uint32_t host_ranks) {
-  struct Cores {
-    cpu_set_t all;
-    uint32_t quota = UINT32_MAX;
-    uint32_t ranks = 0;
-  };
-  std::map<uint64_t, Cores> machines;
-  for (const RankCard& card : cards) {
-    Cores& cores = machines[card.machine];
-    if (cores.ranks++ == 0) CPU_ZERO(&cores.all);
-    CPU_OR(&cores.all, &cores.all, &card.cores);
-    if (card.quota_cpus != 0) cores.quota = std::min(cores.quota, card.quota_cpus);
-  }
-  uint32_t least = UINT32_MAX;
-  for (const auto& [machine, cores] : machines) {
-    const auto count = std::min(cores.quota, static_cast<uint32_t>(CPU_COUNT(&cores.all)));
-    least = std::min(least, count * host_ranks / std::max(cores.ranks, host_ranks));
-  }
-  return std::max(1u, least);
-}
-
-// Hosts, and the ranks of the largest.
-std::pair<uint32_t, uint32_t> count_hosts(const std::vector<RankCard>& cards) {
-  std::map<uint64_t, uint32_t> ranks;
-  uint32_t most = 0;
-  for (const RankCard& card : cards) most = std::max(most, ++ranks[card.location.host]);
-  return {static_cast<uint32_t>(ranks.size()), most};
+// The second round of the exchange. Rank 0's measurements and plan are everybody's.
+struct LinkMessage {
+  LinkReport report;
+  std::string machine, plan;  // of rank 0, else empty
+};
+template <typename V>
+void visit(V& v, LinkMessage& m) {
+  v(m.report);
+  v(m.machine);
+  v(m.plan);
 }
 
 // The ranks must have the same: it is compared with the other settings.
@@ -113,7 +78,8 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   const size_t staging = config.staging_bytes > 0 ? static_cast<size_t>(config.staging_bytes) : default_staging(ranks);
   const auto layout = [&](uint32_t wanted) {
     const uint32_t channels = config.channels > 0 ? static_cast<uint32_t>(config.channels) : wanted;
-    return std::make_unique<AreaLayout>(ranks, channels, std::max(staging / channels, slots * kMinSlot));
+    const size_t least = slots * (ranks > kMany ? kMinSlotOfMany : kMinSlot);
+    return std::make_unique<AreaLayout>(ranks, channels, std::max(staging / channels, least));
   };
   made->layout_ = layout(kChannelsOfHosts);
   const auto one_host = layout(kChannelsOfOneHost);
@@ -126,7 +92,7 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
     made->layout_ = layout(kChannelsOfOneHost);
   const bool shares = (allowed & (kInProcessBit | kSharedMemoryBit)) != 0;
   TR_RETURN_IF_ERROR(made->share_memory(made->membership_->take_segment(), job_name(id), shares));
-  TR_RETURN_IF_ERROR(made->link(allowed));
+  TR_RETURN_IF_ERROR(made->link(job_name(id), allowed));
   TR_RETURN_IF_ERROR(made->attach_device());
   *result = std::move(made);
   return {};
@@ -137,18 +103,17 @@ Status Communicator::create_alone(const Config& config, std::unique_ptr<Communic
   made->config_ = config;
   made->layout_ = std::make_unique<AreaLayout>(1, 1, 4 * kMinSlot);
   TR_RETURN_IF_ERROR(made->share_memory(-1, "", false));
-  made->cards_.resize(1);
-  made->cards_[0].pid = static_cast<uint32_t>(getpid());
-  made->cards_[0].device = config.device;
-  made->links_ = std::make_unique<Links>();
-  TR_RETURN_IF_ERROR(made->links_->connect(made->cards_, {std::string(1, '\0')}, 0, *made->layout_, nullptr,
-                                           made->area_, {std::string()}, nullptr));
-  made->context_.set_connections(made->links_->connections());
+  std::vector<RankCard> cards(1);
+  cards[0].pid = static_cast<uint32_t>(getpid());
+  cards[0].device = config.device;
+  made->cards_ = std::make_shared<const std::vector<RankCard>>(cards);
+  made->links_ = std::make_unique<Links>(&made->context_, *made->cards_, *made->layout_, nullptr, made->area_, nullptr);
+  TR_RETURN_IF_ERROR(made->links_->settle(Findings(*made->cards_, {LinkReport()}), {}));
   Machine machine;
   machine.llc_bytes = last_level_cache_bytes();
   machine.host_ranks = 1;
   Plan plan = flat_plan(1);
-  made->prepare_executor();
+  made->prepare_executor("");
   TR_RETURN_IF_ERROR(made->plan_schedules(machine, std::move(plan)));
   TR_RETURN_IF_ERROR(made->attach_device());
   *result = std::move(made);
@@ -164,89 +129,97 @@ Status Communicator::share_memory(int descriptor, const std::string& job, bool a
     if (Status status = Segment::map_shared(job, descriptor, layout_->total_bytes, &segment_); !status.ok())
       log_line(LogLevel::kWarn, "shared memory cannot be used: " + status.message());
   if (segment_) {
-    area_ = segment_->base() + layout_->area_offset(context_.rank);
+    area_ = layout_->view(segment_->base(), context_.rank);
   } else {
-    TR_RETURN_IF_ERROR(Segment::map_private(layout_->area_bytes, &private_area_));
-    area_ = private_area_->base();
+    TR_RETURN_IF_ERROR(Segment::map_private(layout_->private_bytes, &private_area_));
+    area_ = layout_->private_view(private_area_->base());
   }
   return {};
 }
 
-RankCard Communicator::make_card() {
-  RankCard card{};
-  card.pid = static_cast<uint32_t>(getpid());
-  card.rank = context_.rank;
-  card.pid_namespace = pid_namespace();
-  card.process_token = process_token();
-  randombytes_buf(&card.nonce, sizeof card.nonce);
-  card.area_address = reinterpret_cast<uint64_t>(area_);
-  card.segment_descriptor = segment_ ? segment_->descriptor() : -1;
-  card.segment_inode = segment_ ? segment_->inode() : 0;
-  card.in_segment = segment_ != nullptr;
-  if (sched_getaffinity(0, sizeof card.cores, &card.cores) != 0) CPU_ZERO(&card.cores);
-  card.device = config_.device;
-  card.location = locate_rank(&card.quota_cpus);
-  card.machine = card.location.host;
-  card.location.host = membership_->peers()[context_.rank].host;
-  return card;
+Status Communicator::exchange_cards(const std::string& job, Membership::Blobs* blobs) {
+  RankCores cores;
+  RankCard own = make_card(context_.rank, &cores);
+  own.head_address = reinterpret_cast<uint64_t>(area_.head());
+  own.body_address = reinterpret_cast<uint64_t>(area_.body());
+  own.segment_descriptor = segment_ ? segment_->descriptor() : -1;
+  own.segment_inode = segment_ ? segment_->inode() : 0;
+  own.in_segment = segment_ != nullptr;
+  own.device = config_.device;
+  own.location.host = membership_->peers()[context_.rank].host;
+  *area_.nonce() = own.nonce;
+  if (Status status = bind_area(own.location.numa_node); !status.ok()) log_line(LogLevel::kInfo, status.message());
+  TR_RETURN_IF_ERROR(membership_->allgather(pack_card(own, cores), blobs));
+  return unpack_cards(job, **blobs, &cards_);
 }
 
-Status Communicator::exchange_cards() {
-  const RankCard card = make_card();
-  *AreaView(area_, layout_.get()).nonce() = card.nonce;
-  // Pages of the staging memory come from the rank's own NUMA node, whoever touches them.
-  if (Status status = place_memory(area_, layout_->area_bytes, card.location.numa_node); !status.ok())
-    log_line(LogLevel::kInfo, status.message());
-  std::vector<std::string> blobs;
-  TR_RETURN_IF_ERROR(membership_->allgather(as_blob(card), &blobs));
-  cards_.resize(context_.ranks);
-  for (uint32_t peer = 0; peer < context_.ranks; ++peer) {
-    if (blobs[peer].size() != sizeof(RankCard))
-      return {trInvalidUsage, fmt::format("rank {} runs another build of the library", peer)};
-    std::memcpy(&cards_[peer], blobs[peer].data(), sizeof(RankCard));
-  }
-  return {};
+// Pages come from the rank's own NUMA node, whoever touches them. Of few ranks each will use all of its area, and has its
+// pages from the beginning.
+Status Communicator::bind_area(int32_t numa_node) {
+  if (!has_numa_nodes()) numa_node = -1;
+  const bool all = context_.ranks <= kMostPlaced;
+  return all ? place_memory(area_.body(), layout_->body_bytes, numa_node)
+             : bind_memory(area_.body(), layout_->body_bytes, numa_node);
 }
 
-Status Communicator::link(uint8_t allowed) {
-  TR_RETURN_IF_ERROR(exchange_cards());
-  std::vector<std::string> reasons, blobs;
-  std::string found = Links::probe(cards_, context_.rank, *layout_, segment_.get(), allowed, &reasons);
-  Machine machine = measure_core();
-  bool pair_shares = segment_ && context_.ranks > 1 && cards_[0].in_segment && cards_[1].in_segment &&
-                     cards_[0].location.host == cards_[1].location.host;
+// Ranks 0 and 1 measure together; rank 0 has the result. blobs: see unpack_cards().
+Machine Communicator::measure_machine(const std::vector<std::string>& blobs) {
+  Machine machine;
+  if (context_.rank == 0) machine = measure_core();
+  const bool pair_shares = segment_ && context_.ranks > 1 && card(0).in_segment && card(1).in_segment &&
+                           card(0).location.host == card(1).location.host;
   if (context_.rank < 2 && pair_shares)
-    measure_pair(context_.rank == 0, AreaView(segment_->base() + layout_->area_offset(0), layout_.get()),
-                 AreaView(segment_->base() + layout_->area_offset(1), layout_.get()), &machine);
-  std::string blob = as_blob(machine) + found;
+    measure_pair(context_.rank == 0, layout_->view(segment_->base(), 0), layout_->view(segment_->base(), 1), &machine);
+  if (context_.rank != 0) return machine;
+  std::tie(machine.hosts, machine.host_ranks) = count_hosts(*cards_);
+  machine.cores = count_cores(blobs, machine.host_ranks);
+  return machine;
+}
+
+Status Communicator::link(const std::string& job, uint8_t allowed) {
+  Membership::Blobs blobs;
+  TR_RETURN_IF_ERROR(exchange_cards(job, &blobs));
+  std::map<uint32_t, std::string> reasons;
+  LinkMessage own;
+  own.report = prove_links(*cards_, context_.rank, *layout_, segment_.get(), allowed, &reasons);
+  Machine machine = measure_machine(*blobs);
   if (context_.rank == 0) {
     std::vector<Location> locations;
-    for (const RankCard& other : cards_) locations.push_back(other.location);
-    blob += pack_plan(plan_for(locations));
+    for (const RankCard& other : *cards_) locations.push_back(other.location);
+    own.machine = as_blob(machine);
+    own.plan = pack_plan(plan_for(locations));
   }
-  TR_RETURN_IF_ERROR(membership_->allgather(blob, &blobs));
+  Writer writer;
+  writer(own);
+  TR_RETURN_IF_ERROR(membership_->allgather(writer.take(), &blobs));
   if (segment_) segment_->close_descriptor();  // every rank has opened it where it could
-  std::vector<std::string> all_found;
-  for (const std::string& other : blobs) {
-    if (other.size() < sizeof machine + context_.ranks)
-      return {trInternalError, "a malformed report of a rank's links"};
-    all_found.push_back(other.substr(sizeof machine, context_.ranks));
-  }
-  links_ = std::make_unique<Links>();
-  streams_ = std::make_unique<TcpStreams>(membership_.get());
-  TR_RETURN_IF_ERROR(links_->connect(cards_, all_found, context_.rank, *layout_, segment_.get(), area_, reasons, this));
-  if (config_.link_mbps > 0) links_->pace(config_.link_mbps);
-  context_.set_connections(links_->connections());
-  // Every rank takes rank 0's measurements and plan, so that all decide alike.
   Plan plan;
-  std::memcpy(&machine, blobs[0].data(), sizeof machine);
-  TR_RETURN_IF_ERROR(unpack_plan(blobs[0].substr(sizeof machine + context_.ranks), context_.ranks, &plan));
-  prepare_executor();
-  if (links_->all_mapped())
-    membership_.reset();  // what follows goes through memory
-  else
+  std::vector<LinkReport> reports;
+  for (const std::string& blob : *blobs) {
+    LinkMessage message;
+    Reader reader(blob);
+    reader(message);
+    if (!reader.complete() || (reports.empty() && message.machine.size() != sizeof machine))
+      return {trInternalError, "a malformed report of a rank's links"};
+    if (reports.empty()) {
+      std::memcpy(&machine, message.machine.data(), sizeof machine);
+      TR_RETURN_IF_ERROR(unpack_plan(message.plan, context_.ranks, &plan));
+    }
+    reports.push_back(std::move(message.report));
+  }
+  blobs.reset();
+  TcpLinkMaker* const maker = this;
+  links_ = std::make_unique<Links>(&context_, *cards_, *layout_, segment_.get(), area_, maker);
+  streams_ = std::make_unique<TcpStreams>(membership_.get());
+  TR_RETURN_IF_ERROR(links_->settle(Findings(*cards_, std::move(reports)), reasons));
+  if (config_.link_mbps > 0) links_->pace(config_.link_mbps);
+  prepare_executor(job);
+  if (links_->all_mapped()) {  // what follows goes through memory
+    membership_->dissolve();
+    membership_.reset();
+  } else {
     watch_events();
-  std::tie(machine.hosts, machine.host_ranks) = count_hosts(cards_);
+  }
   if (machine.hosts > 1) TR_RETURN_IF_ERROR(agree_on_network(plan, &machine));
   return plan_schedules(machine, std::move(plan));
 }
@@ -257,16 +230,18 @@ std::shared_ptr<TcpLink> Communicator::make_tcp_link(uint32_t peer, const std::s
   options.peer_name = name;
   options.channels = layout_->channels;
   options.streams = static_cast<uint32_t>(config_.tcp_streams);
-  options.staging = AreaView(area_, layout_.get()).staging();
-  // Asks again each time; what is known is at most as old as the peer took to answer.
-  options.read_status = [membership = membership_.get(), peer](RankStatusSnapshot* snapshot) {
-    std::string bytes;
-    Clock::time_point when;
-    const bool known = membership->latest_status(peer, &bytes, &when);
-    if (!known || Clock::now() - when > kStatusAge) membership->request_status(peer);
-    return known && unpack_status(bytes, snapshot);
-  };
+  options.staging = area_.staging();
+  options.read_status = [this, peer](RankStatusSnapshot* snapshot) { return read_tcp_status(peer, snapshot); };
   return streams_->add_link(std::move(options));
+}
+
+// Asks again each time; what is known is at most as old as the peer took to answer.
+bool Communicator::read_tcp_status(uint32_t peer, RankStatusSnapshot* snapshot) {
+  std::string bytes;
+  Clock::time_point when;
+  const bool known = membership_->latest_status(peer, &bytes, &when);
+  if (!known || Clock::now() - when > kStatusAge) membership_->request_status(peer);
+  return known && unpack_status(bytes, snapshot);
 }
 
 // From here on the agent's thread may call.
@@ -297,7 +272,7 @@ Status Communicator::agree_on_network(const Plan& plan, Machine* machine) {
   std::vector<uint32_t> leaders;
   std::set<uint64_t> seen;
   for (uint32_t rank : plan.ring)
-    if (seen.insert(cards_[rank].location.host).second) leaders.push_back(rank);
+    if (seen.insert(card(rank).location.host).second) leaders.push_back(rank);
   NetworkMeasurement own;
   if (const auto at = std::find(leaders.begin(), leaders.end(), context_.rank); at != leaders.end()) {
     const size_t i = static_cast<size_t>(at - leaders.begin()), h = leaders.size();
@@ -307,10 +282,10 @@ Status Communicator::agree_on_network(const Plan& plan, Machine* machine) {
                                        context_.connection(0, leaders[(i + h - 1) % h]), i == 0,
                                        static_cast<uint32_t>(h), Clock::now() + patience, &own));
   }
-  std::vector<std::string> blobs;
+  Membership::Blobs blobs;
   TR_RETURN_IF_ERROR(membership_->allgather(as_blob(own), &blobs));
   double gbps = 0;
-  for (const std::string& blob : blobs) {
+  for (const std::string& blob : *blobs) {
     NetworkMeasurement of_rank;
     if (blob.size() != sizeof of_rank) return {trInternalError, "a malformed measurement of the network"};
     std::memcpy(&of_rank, blob.data(), sizeof of_rank);
@@ -322,18 +297,16 @@ Status Communicator::agree_on_network(const Plan& plan, Machine* machine) {
 }
 
 Status Communicator::plan_schedules(Machine machine, Plan plan) {
-  machine.cores = count_cores(cards_, machine.host_ranks);
   machine.channels = layout_->channels;
   const bool paced = config_.link_mbps > 0;
-  machine.mailbox_bytes = links_->all_mapped() && segment_ && !paced ? MailboxMemory::kMaxBytes : 0;
+  machine.mailbox_bytes = mailbox_.ranks() > 0 && !paced ? MailboxMemory::kMaxBytes : 0;
   machine.fetch_us = links_->all_fetch() ? kFetchUs : 0;
   if (paced) machine.exchange_gbps = std::min(machine.exchange_gbps, config_.link_mbps / 8000.0);
   machine.slot_bytes = context_.pools[0].slot_bytes();
   const bool letters = links_->all_mapped() && !paced && context_.ranks <= kMostLetterRanks;
   letter_bytes_ = machine.letter_bytes = letters ? Letters::most_bytes(context_) : 0;
   mapped_letter_bytes_ = std::min(letter_bytes_, Letters::kMostMappedBytes);
-  for (const Connection* connection : context_.connections)  // threads of one process read everything in place
-    if (connection != nullptr && connection->reaches_plain_memory()) letter_bytes_ = mapped_letter_bytes_;
+  if (links_->any_in_process()) letter_bytes_ = mapped_letter_bytes_;  // such peers read everything in place
   machine.streaming_bytes = machine.llc_bytes / (4 * machine.host_ranks);
   context_.streaming_bytes = machine.streaming_bytes;
   if (!config_.wire.empty()) {
@@ -357,36 +330,39 @@ Status Communicator::plan_schedules(Machine machine, Plan plan) {
                                              machine.network_us, 8 * machine.network_gbps),
             machine.cores, links_->summary(), layout_->staging_bytes * layout_->channels >> 10, machine.alpha_us,
             machine.exchange_gbps));
-  // More ranks than cores: a spinning rank would keep the one from running that it waits for.
   host_ranks_ = machine.host_ranks;
-  spins_ = machine.host_ranks <= machine.cores ? kDefaultSpins : 0;
+  patience_ = patience_of(machine.host_ranks, machine.cores);
   return schedules_->check();
 }
 
-void Communicator::prepare_executor() {
-  AreaView own(area_, layout_.get());
+void Communicator::prepare_executor(const std::string& job) {
   context_.wide_partials = config_.wide_partials;
-  context_.status = own.status();
+  context_.status = area_.status();
   for (uint32_t channel = 0; channel < layout_->channels; ++channel)
     context_.pools[channel] =
-        StagingPool(own.staging(), channel * layout_->staging_bytes, layout_->staging_bytes, context_.ranks - 1);
-  exports_ = RegionExports(own.exports());
+        StagingPool(area_.staging(), channel * layout_->staging_bytes, layout_->staging_bytes, context_.ranks - 1);
+  exports_ = RegionExports(area_.exports());
   execution_ = std::make_unique<Execution>(&context_);
   letters_ = std::make_unique<Letters>(&context_);
-  if (links_->all_mapped() && segment_) {
+  if (links_->all_mapped() && segment_ && context_.ranks <= kMostMailboxRanks) {
     std::vector<MailboxMemory> boxes;
     for (uint32_t peer = 0; peer < context_.ranks; ++peer)
-      boxes.push_back(AreaView(segment_->base() + layout_->area_offset(peer), layout_.get()).mailbox());
+      boxes.push_back(layout_->view(segment_->base(), peer).mailbox());
     mailbox_ = Mailbox(context_.rank, std::move(boxes));
   }
   FailureRecord* verdict = segment_ && links_->host_mapped()
                                ? &reinterpret_cast<SegmentHeader*>(segment_->base())->failure
-                               : &own.status()->failure;
-  std::vector<PeerIdentity> identities;
-  for (const RankCard& card : cards_)
-    identities.push_back({card.pid, card.pid_namespace, card.location.host == cards_[context_.rank].location.host,
-                          membership_ ? membership_->peers()[card.rank].host_name : std::string()});
-  watch_ = std::make_unique<Watch>(&context_, verdict, std::move(identities), config_.timeout_ms, config_.name,
+                               : &context_.status->failure;
+  const auto identities = [this] {
+    std::vector<PeerIdentity> all;
+    for (const RankCard& other : *cards_)
+      all.push_back({other.pid, other.pid_namespace, other.location.host,
+                     membership_ ? membership_->peers()[other.rank].host_name : std::string()});
+    return all;
+  };
+  auto peers = job.empty() ? std::make_shared<const std::vector<PeerIdentity>>(identities())
+                           : JobShared<std::vector<PeerIdentity>>::get(job, identities);
+  watch_ = std::make_unique<Watch>(&context_, links_.get(), verdict, std::move(peers), config_.timeout_ms, config_.name,
                                    links_->all_mapped() ? nullptr : membership_.get());
 }
 

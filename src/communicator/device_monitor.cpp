@@ -6,12 +6,14 @@
 #include <chrono>
 #include <thread>
 
+#include "communicator/background_thread.h"
 #include "communicator/device_kernels.h"
 
 namespace treering {
 namespace {
 
 constexpr std::chrono::milliseconds kPeriod{5};
+constexpr size_t kStackBytes = 256 << 10;
 
 }  // namespace
 
@@ -25,8 +27,7 @@ void DeviceMonitor::watch(DeviceKernels* kernels) {
   if (std::find(watched_.begin(), watched_.end(), kernels) != watched_.end()) return;
   watched_.push_back(kernels);
   if (thread_owner_ != getpid()) {
-    thread_owner_ = getpid();
-    std::thread([this] { loop(); }).detach();
+    if (start_background_thread("treering-device", kStackBytes, [this] { loop(); })) thread_owner_ = getpid();
   }
   work_.notify_one();
 }

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "communicator/background_thread.h"
+
 namespace treering {
 
 Engine& Engine::instance() {
@@ -32,6 +34,7 @@ bool Engine::knows(StreamId stream) {
 
 namespace {
 
+constexpr size_t kStackBytes = 2 << 20;  // callbacks and reductions of the user run on it
 // While it waits the thread leaves its core to the computation that it runs beside: it yields some 50 us and then sleeps.
 constexpr uint32_t kYieldsBesideComputation = 100;
 
@@ -55,10 +58,12 @@ void prefer_promptness() {
 
 }  // namespace
 
-void Engine::ensure_thread() {
-  if (thread_owner_ == getpid()) return;
+Status Engine::ensure_thread() {
+  if (thread_owner_ == getpid()) return {};
+  if (!start_background_thread("treering-engine", kStackBytes, [this] { loop(); }))
+    return {trSystemError, "the thread of the streams could not be started (too many threads? see ulimit -u)"};
   thread_owner_ = getpid();
-  std::thread([this] { loop(); }).detach();
+  return {};
 }
 
 Status Engine::enqueue(StreamId stream, Communicator* communicator, Operation operation) {
@@ -75,7 +80,7 @@ Status Engine::enqueue(Task* task) {
   std::lock_guard lock(mutex_);
   auto found = streams_.find(task->stream);
   if (found == streams_.end()) return unknown_stream();
-  ensure_thread();
+  TR_RETURN_IF_ERROR(ensure_thread());
   task->queued = true;
   task->started = false;
   task->backoff.reset();
@@ -231,7 +236,7 @@ bool Engine::run_callback(std::unique_lock<std::mutex>* lock, Task* task) {
 
 void Engine::loop() {
   prefer_promptness();
-  Backoff backoff(0, kYieldsBesideComputation);
+  Backoff backoff({.yields = kYieldsBesideComputation});
   std::unique_lock lock(mutex_);
   for (;;) {
     work_.wait(lock, [this] { return tasks_ != 0; });

@@ -88,7 +88,7 @@ class Engine {
     int descriptor = -1;     // eventfd, made when asked for
   };
 
-  void ensure_thread();
+  Status ensure_thread();
   void loop();
   bool run_marks(std::unique_lock<std::mutex>* lock);
   bool run_callback(std::unique_lock<std::mutex>* lock, Task* task);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <malloc.h>
 #include <sodium.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -18,6 +19,7 @@ constexpr auto kLateArrivals = std::chrono::seconds(5);  // are told why the mee
 constexpr auto kNearPatience = std::chrono::seconds(1);  // with a root of this machine that does not take this process
 constexpr auto kGonePatience = std::chrono::seconds(5);  // with a root on another machine that refuses connections
 constexpr auto kSendingPatience = std::chrono::seconds(2);
+[[maybe_unused]] constexpr size_t kManyRanks = 64;
 constexpr auto kRetry = std::chrono::milliseconds(50);
 
 Clock::time_point deadline_of(const JoinRequest& request) {
@@ -30,6 +32,13 @@ double milliseconds(Clock::duration time) { return std::chrono::duration<double,
 }  // namespace
 
 Job::~Job() {
+#ifdef __GLIBC__
+  // Of many ranks the exchanges took as much memory as all that is kept; the allocator would hold it for good.
+  if (roster_.process_of_rank.size() > kManyRanks) {
+    roster_ = {};
+    malloc_trim(0);
+  }
+#endif
   if (segment_ >= 0) close(segment_);
 }
 
@@ -244,10 +253,11 @@ void Job::take_roster(RosterMessage roster, int received) {
     roster_.has_segment = with_segment;
     link.channel->send(encode(roster_), with_segment ? fcntl(segment_, F_DUPFD_CLOEXEC, 3) : -1);
   }
-  std::vector<PeerPlace> peers;
+  auto peers = std::make_shared<std::vector<PeerPlace>>();
+  peers->reserve(roster_.process_of_rank.size());
   for (uint32_t process : roster_.process_of_rank) {
     const Place& place = roster_.places[process];
-    peers.push_back({place.pid, process, place.host, place.host_name});
+    peers->push_back({place.pid, process, place.host, place.host_name});
   }
   for (auto& [rank, member] : members_)
     member->change([&, &member = member] {
@@ -300,12 +310,13 @@ void Job::take_blobs(const std::string& bytes) {
   round_ = message.round;
   down(bytes);
   auto self = shared_from_this();
+  auto blobs = std::make_shared<const std::vector<std::string>>(std::move(message.blobs));
   // Afterwards, for what the blobs say may end this process.
-  after_sending(Clock::now() + kSendingPatience, [self, message = std::move(message)] {
+  after_sending(Clock::now() + kSendingPatience, [self, blobs, round = message.round] {
     for (auto& [rank, member] : self->members_)
       member->change([&, &member = member] {
-        member->answered = message.round;
-        member->answer = message.blobs;
+        member->answered = round;
+        member->answer = blobs;
       });
   });
 }

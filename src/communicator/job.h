@@ -34,7 +34,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void greet(std::shared_ptr<Channel> channel, const std::string& bytes);
 
   // For the members:
-  void leave(uint32_t rank);
+  void leave(uint32_t rank, bool dissolved);
   void give_blob(uint32_t rank, uint64_t round, std::string blob);
   void spread(uint32_t code, const std::string& text);
   void ask(uint32_t asking, uint32_t rank);
@@ -95,6 +95,7 @@ class Job : public std::enable_shared_from_this<Job> {
 
   // Notices and liveness (job_notices.cpp)
   void notify(NoticeMessage notice);
+  void tell_neighbours_of_end();
   void take_notice(const NoticeMessage& notice, uint32_t from);
   void apply(const NoticeMessage& notice);
   void apply_loss(const NoticeMessage& notice);

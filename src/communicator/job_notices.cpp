@@ -27,7 +27,21 @@ void Job::notify(NoticeMessage notice) {
   take_notice(notice, own_.process);
 }
 
+// That this process has left in good order, for those who will see its connections end.
+void Job::tell_neighbours_of_end() {
+  NoticeMessage notice;
+  notice.type = NoticeType::kDissolved;
+  notice.origin = notice.process = own_.process;
+  const std::string bytes = encode(notice);
+  if (parent_.channel) parent_.channel->send(bytes);
+  down(bytes);
+}
+
 void Job::take_notice(const NoticeMessage& notice, uint32_t from) {
+  if (notice.type == NoticeType::kDissolved) {
+    for (uint32_t rank : ranks_of(notice.process)) left_.insert(rank);
+    return;
+  }
   uint64_t& last = seen_[notice.origin];
   if (notice.number <= last) return;
   last = notice.number;
@@ -76,6 +90,7 @@ void Job::apply(const NoticeMessage& notice) {
         });
       return;
     case NoticeType::kLeft:
+    case NoticeType::kDissolved:
       return;
   }
 }
@@ -220,7 +235,7 @@ void Job::spread(uint32_t code, const std::string& text) {
   if (!has_verdict_) up(Kind::kSpread, encode(SpreadMessage{code, text}));
 }
 
-void Job::leave(uint32_t rank) {
+void Job::leave(uint32_t rank, bool dissolved) {
   if (!members_left_.insert(rank).second) return;
   for (auto [at, end] = members_.equal_range(rank); at != end; ++at) {
     at->second->events = {};
@@ -228,15 +243,18 @@ void Job::leave(uint32_t rank) {
     for (auto& event : std::exchange(at->second->waiting, {})) event(at->second->events);
   }
   if (closed_) return;
-  if (state_ != State::kFailed && own_.process != kNobody) {
+  const bool all_left = std::all_of(members_.begin(), members_.end(),
+                                    [this](const auto& member) { return members_left_.count(member.first) != 0; });
+  if (dissolved && state_ == State::kRunning) {
+    left_.insert(rank);
+    if (all_left) tell_neighbours_of_end();
+  } else if (state_ != State::kFailed && own_.process != kNobody) {
     NoticeMessage notice;
     notice.type = NoticeType::kRankLeft;
     notice.process = own_.process;
     notice.other = rank;
     notify(std::move(notice));
   }
-  const bool all_left = std::all_of(members_.begin(), members_.end(),
-                                    [this](const auto& member) { return members_left_.count(member.first) != 0; });
   if (state_ == State::kMeeting && all_left && !root_) return finish();
   maybe_finish();
 }

@@ -1,18 +1,13 @@
 #include "communicator/links.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <map>
 #include <sstream>
 
 #include "core/log.h"
 #include "transport/cma.h"
 #include "transport/mapped.h"
-#include "transport/paced.h"
 
 namespace treering {
 namespace {
@@ -24,53 +19,6 @@ struct NamedBit {
 constexpr NamedBit kTransports[] = {
     {"in-process", kInProcessBit}, {"shared-memory", kSharedMemoryBit}, {"cma", kCmaBit}, {"tcp", kTcpBit}};
 constexpr uint8_t kAllTransports = kInProcessBit | kSharedMemoryBit | kCmaBit | kTcpBit;
-
-// Bits that work towards one peer; `reason` says why shared memory or CMA does not.
-uint8_t probe_peer(const RankCard& own, const RankCard& peer, const AreaLayout& layout, const Segment* segment,
-                   uint8_t allowed, std::string* reason) {
-  uint8_t bits = allowed & kTcpBit;
-  if (own.location.host != peer.location.host) {
-    *reason += "they are on different hosts, and tcp is excluded; ";
-    return bits;
-  }
-  bool same_process = own.process_token == peer.process_token;
-  bool shares = segment != nullptr && peer.in_segment != 0 && own.in_segment != 0;
-  if (shares) {
-    AreaView view(segment->base() + layout.area_offset(peer.rank), &layout);
-    shares = *static_cast<volatile uint64_t*>(view.nonce()) == peer.nonce;
-    if (!shares) *reason += "shared memory: the peer's nonce is not in the mapped segment; ";
-  } else {
-    *reason += "shared memory: no segment (memfd_create or mmap failed, or it is excluded); ";
-  }
-  if (shares && same_process && (allowed & kInProcessBit) != 0) bits |= kInProcessBit;
-  if (shares && (allowed & kSharedMemoryBit) != 0) {
-    bits |= kSharedMemoryBit;
-    int fd = own.pid_namespace == peer.pid_namespace
-                 ? open_peer_descriptor(static_cast<int>(peer.pid), peer.segment_descriptor, peer.segment_inode)
-                 : -1;
-    if (fd >= 0) {
-      bits |= kRegionsBit;
-      close(fd);
-    } else {
-      *reason += "registered buffers: the peer's descriptors cannot be opened through /proc; ";
-    }
-  }
-  if ((allowed & kCmaBit) != 0) {
-    uint64_t nonce = 0;
-    Status status =
-        own.pid_namespace != peer.pid_namespace
-            ? Status(trSystemError, "the ranks are in different pid namespaces")
-            : cma_read(static_cast<int>(peer.pid), peer.area_address + layout.nonce_offset, &nonce, sizeof nonce);
-    uint32_t nothing_yet = 0;  // what the counter holds anyway: the write itself is the proof
-    uint64_t echo_address = peer.area_address + layout.fifo_offset_of(own.rank, 0) + offsetof(Fifo, acknowledged);
-    if (status.ok()) status = cma_write(static_cast<int>(peer.pid), echo_address, &nothing_yet, sizeof nothing_yet);
-    if (status.ok() && nonce == peer.nonce)
-      bits |= kCmaBit;
-    else
-      *reason += "cma: " + (status.ok() ? std::string("the nonce differs") : status.message()) + "; ";
-  }
-  return bits;
-}
 
 }  // namespace
 
@@ -94,101 +42,136 @@ Status parse_transports(const std::string& text, uint8_t* allowed) {
   return {};
 }
 
-std::string Links::probe(const std::vector<RankCard>& cards, uint32_t rank, const AreaLayout& layout,
-                         const Segment* segment, uint8_t allowed, std::vector<std::string>* reasons) {
-  std::string found(cards.size(), '\0');
-  reasons->assign(cards.size(), {});
-  for (size_t peer = 0; peer < cards.size(); ++peer)
-    if (peer != rank)
-      found[peer] =
-          static_cast<char>(probe_peer(cards[rank], cards[peer], layout, segment, allowed, &(*reasons)[peer]));
-  return found;
+Links::Links(ExecutorContext* context, const std::vector<RankCard>& cards, const AreaLayout& layout,
+             const Segment* segment, AreaView own, TcpLinkMaker* tcp)
+    : context_(context),
+      cards_(cards),
+      layout_(layout),
+      segment_(segment),
+      own_(own),
+      tcp_(tcp),
+      kind_(cards.size(), Kind::kSelf),
+      bits_(cards.size(), 0) {
+  context_->connections.resize(size_t{layout.channels} * cards.size());
+  context_->maker = this;
 }
 
-Status Links::connect(const std::vector<RankCard>& cards, const std::vector<std::string>& found, uint32_t rank,
-                      const AreaLayout& layout, const Segment* segment, std::byte* own_area,
-                      const std::vector<std::string>& reasons, TcpLinkMaker* tcp) {
-  auto ranks = static_cast<uint32_t>(cards.size());
-  regions_.resize(ranks);
-  connections_.resize(size_t{layout.channels} * ranks);
-  for (uint32_t a = 0; a < ranks; ++a)
-    for (uint32_t b = 0; b < ranks; ++b)
-      if (a != b && (found[a][b] & found[b][a] & (kInProcessBit | kSharedMemoryBit)) == 0) {
-        all_mapped_ = false;
-        if (cards[a].location.host == cards[rank].location.host && cards[b].location.host == cards[rank].location.host)
-          host_mapped_ = false;
-      }
-  const auto reads = [&](uint32_t a, uint32_t b) {
-    return (found[a][b] & found[b][a] & (kInProcessBit | kCmaBit)) != 0;
-  };
-  for (uint32_t a = 0; a < ranks; ++a)
-    for (uint32_t b = 0; b < a; ++b) all_fetch_ &= reads(a, b);
-  bool warned = false;
-  AreaView own(own_area, &layout);
-  for (uint32_t peer = 0; peer < ranks; ++peer) {
+const char* Links::name_of(Kind kind) {
+  switch (kind) {
+    case Kind::kSelf:
+      return "none";
+    case Kind::kInProcess:
+      return "in-process";
+    case Kind::kSharedMemory:
+      return "shared-memory";
+    case Kind::kCma:
+      return "cma";
+    case Kind::kTcp:
+      return "tcp";
+  }
+  return "?";
+}
+
+Status Links::settle(const Findings& findings, const std::map<uint32_t, std::string>& reasons) {
+  const uint32_t rank = context_->rank;
+  all_mapped_ = findings.all_mapped();
+  all_fetch_ = findings.all_fetch();
+  host_mapped_ = findings.host_mapped(rank);
+  bool explained = false;
+  for (uint32_t peer = 0; peer < cards_.size(); ++peer) {
     if (peer == rank) continue;
-    auto both = static_cast<uint8_t>(found[rank][peer] & found[peer][rank]);
-    if ((both & kAllTransports) == 0)
-      return {trSystemError, fmt::format("ranks {} and {} (pid {}) share no transport: {}", rank, peer, cards[peer].pid,
-                                         reasons[peer])};
-    bool mapped = (both & (kInProcessBit | kSharedMemoryBit)) != 0;
-    const bool by_tcp = !mapped && (both & kCmaBit) == 0,
-               same_host = cards[peer].location.host == cards[rank].location.host;
-    if (!warned && same_host && (!mapped || (both & (kInProcessBit | kRegionsBit)) == 0) && !reasons[peer].empty()) {
-      warned = true;  // once: the other pairs say the same
-      log_line(LogLevel::kInfo, fmt::format("rank {} reaches rank {} by {}: {}", rank, peer,
-                                            mapped   ? "shared memory without registered buffers"
-                                            : by_tcp ? "tcp"
-                                                     : "cma",
-                                            reasons[peer]));
-    }
-    if (mapped && (both & kInProcessBit) == 0 && (both & kRegionsBit) != 0)
-      regions_[peer] = std::make_unique<PeerRegions>(
-          AreaView(segment->base() + layout.area_offset(peer), &layout).exports(), static_cast<int>(cards[peer].pid));
-    const std::shared_ptr<TcpLink> tcp_link =
-        by_tcp ? tcp->make_tcp_link(peer, fmt::format("rank {} (pid {})", peer, cards[peer].pid)) : nullptr;
-    for (uint32_t channel = 0; channel < layout.channels; ++channel) {
-      Fifo* incoming = own.fifo(peer, channel);
-      auto& slot = connections_[size_t{channel} * ranks + peer];
-      if (mapped) {
-        AreaView view(segment->base() + layout.area_offset(peer), &layout);
-        MappedEndpoint endpoint{
-            view.fifo(rank, channel), incoming,
-            view.staging(),           view.status(),
-            regions_[peer].get(),     (both & kCmaBit) != 0 ? static_cast<int>(cards[peer].pid) : 0};
-        slot = (both & kInProcessBit) != 0 ? connect_in_process(endpoint) : connect_shared_memory(endpoint);
-      } else if (by_tcp) {
-        slot = tcp_link->connection(channel);
-      } else {
-        uint64_t base = cards[peer].area_address;
-        slot = connect_cma({static_cast<int>(cards[peer].pid), base + layout.fifo_offset_of(rank, channel),
-                            base + layout.staging_offset, base},
-                           incoming);
-      }
+    const uint8_t bits = bits_[peer] = findings.between(rank, peer);
+    const bool same_host = cards_[peer].location.host == cards_[rank].location.host;
+    const auto reason = reasons.find(peer);
+    const std::string why = reason != reasons.end() ? reason->second
+                            : same_host             ? "the other rank's side could not"
+                                                    : "they are on different hosts, and tcp is excluded";
+    if ((bits & kAllTransports) == 0)
+      return {trSystemError,
+              fmt::format("ranks {} and {} (pid {}) share no transport: {}", rank, peer, cards_[peer].pid, why)};
+    kind_[peer] = (bits & kInProcessBit) != 0      ? Kind::kInProcess
+                  : (bits & kSharedMemoryBit) != 0 ? Kind::kSharedMemory
+                  : (bits & kCmaBit) != 0          ? Kind::kCma
+                                                   : Kind::kTcp;
+    const bool best = (bits & kInProcessBit) != 0 || (bits & (kSharedMemoryBit | kRegionsBit)) > kRegionsBit;
+    if (!explained && same_host && !best && reason != reasons.end()) {
+      explained = true;  // once: the other pairs say the same
+      explain_once(peer, why);
     }
   }
   return {};
 }
 
-void Links::pace(int link_mbps) {
-  auto link = std::make_shared<PacedLink>(link_mbps);
-  for (auto& connection : connections_)
-    if (connection) connection = pace_connection(std::move(connection), link);
+void Links::explain_once(uint32_t peer, const std::string& reason) const {
+  log_line(LogLevel::kInfo, fmt::format("rank {} reaches rank {} by {}: {}", context_->rank, peer,
+                                        kind_[peer] == Kind::kSharedMemory ? "shared memory without registered buffers"
+                                                                           : name_of(kind_[peer]),
+                                        reason));
+}
+
+void Links::add(uint32_t channel, uint32_t peer, std::unique_ptr<Connection> connection) {
+  if (paced_) connection = pace_connection(std::move(connection), paced_);
+  context_->add_connection(channel, peer, connection.get());
+  connections_.push_back(std::move(connection));
+}
+
+std::unique_ptr<Connection> Links::connect_mapped(uint32_t channel, uint32_t peer) {
+  const AreaView theirs = layout_.view(segment_->base(), peer);
+  const auto pid = static_cast<int>(cards_[peer].pid);
+  if (kind_[peer] == Kind::kSharedMemory && (bits_[peer] & kRegionsBit) != 0 && regions_.count(peer) == 0)
+    regions_[peer] = std::make_unique<PeerRegions>(theirs.exports(), pid);
+  const auto regions = regions_.find(peer);
+  const MappedEndpoint endpoint{theirs.fifo(context_->rank, channel),
+                                own_.fifo(peer, channel),
+                                theirs.staging(),
+                                theirs.status(),
+                                regions == regions_.end() ? nullptr : regions->second.get(),
+                                (bits_[peer] & kCmaBit) != 0 ? pid : 0};
+  return kind_[peer] == Kind::kInProcess ? connect_in_process(endpoint) : connect_shared_memory(endpoint);
+}
+
+void Links::connect(uint32_t peer) {
+  const RankCard& card = cards_[peer];
+  std::shared_ptr<TcpLink> tcp;
+  if (kind_[peer] == Kind::kTcp) tcp = tcp_->make_tcp_link(peer, fmt::format("rank {} (pid {})", peer, card.pid));
+  for (uint32_t channel = 0; channel < layout_.channels; ++channel) {
+    if (tcp) {
+      add(channel, peer, tcp->connection(channel));
+    } else if (kind_[peer] == Kind::kCma) {
+      add(channel, peer,
+          connect_cma({static_cast<int>(card.pid), card.body_address + layout_.fifo_offset_of(context_->rank, channel),
+                       card.body_address + layout_.staging_offset, card.head_address},
+                      own_.fifo(peer, channel)));
+    } else {
+      add(channel, peer, connect_mapped(channel, peer));
+    }
+  }
+}
+
+const RankStatus* Links::mapped_status(uint32_t peer) const {
+  const bool mapped = kind_[peer] == Kind::kInProcess || kind_[peer] == Kind::kSharedMemory;
+  return mapped ? layout_.view(segment_->base(), peer).status() : nullptr;
+}
+
+bool Links::read_status(uint32_t peer, RankStatusSnapshot* snapshot) const {
+  if (kind_[peer] == Kind::kTcp) return tcp_->read_tcp_status(peer, snapshot);
+  if (kind_[peer] == Kind::kCma)
+    return read_status_by_cma(static_cast<int>(cards_[peer].pid), cards_[peer].head_address, snapshot);
+  *snapshot = snapshot_of(*mapped_status(peer));
+  return true;
 }
 
 std::string Links::summary() const {
   std::map<std::string, size_t> counts;
-  for (size_t peer = 0; peer < regions_.size(); ++peer)
-    if (connections_[peer]) ++counts[connections_[peer]->transport_name()];
+  for (const Kind kind : kind_)
+    if (kind != Kind::kSelf) ++counts[name_of(kind)];
   std::string text;
   for (const auto& [name, count] : counts) text += fmt::format("{}{} x {}", text.empty() ? "" : ", ", count, name);
   return text.empty() ? "no peers" : text;
 }
 
-std::vector<Connection*> Links::connections() const {
-  std::vector<Connection*> pointers;
-  for (const auto& connection : connections_) pointers.push_back(connection.get());
-  return pointers;
+bool Links::any_in_process() const {
+  return std::any_of(kind_.begin(), kind_.end(), [](Kind kind) { return kind == Kind::kInProcess; });
 }
 
 }  // namespace treering

@@ -17,10 +17,10 @@ struct Member {
   // Under the mutex:
   bool joined = false;
   Status failure;
-  std::vector<PeerPlace> peers;  // not changed any more once joined
+  std::shared_ptr<const std::vector<PeerPlace>> peers;  // there once joined
   int segment = -1;
   uint64_t answered = 0;  // rounds
-  std::vector<std::string> answer;
+  std::shared_ptr<const std::vector<std::string>> answer;
   std::map<uint32_t, std::pair<std::string, Clock::time_point>> statuses;
   std::vector<SilentRanks> silent;
 

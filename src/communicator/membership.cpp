@@ -114,7 +114,7 @@ Membership::Membership(Agent* agent, std::shared_ptr<Job> job, std::shared_ptr<M
 
 Membership::~Membership() {
   if (!agent_->of_this_process()) return;  // in a forked child: the rank is the parent's
-  (void)agent_->call([this] { job_->leave(member_->request.rank); });
+  (void)agent_->call([this] { job_->leave(member_->request.rank, dissolved_); });
   // The process may end right after this.
   const auto deadline = Clock::now() + kSeeking;
   for (bool seeks = true; seeks && Clock::now() < deadline;) {
@@ -136,12 +136,12 @@ Status Membership::wait_for(const std::function<bool()>& condition, const char* 
   return condition() ? Status() : member_->failure;
 }
 
-Status Membership::allgather(const std::string& blob, std::vector<std::string>* all) {
+Status Membership::allgather(const std::string& blob, Blobs* all) {
   const uint64_t round = ++round_;
   agent_->post([job = job_, rank = member_->request.rank, round, blob] { job->give_blob(rank, round, blob); });
   TR_RETURN_IF_ERROR(wait_for([&] { return member_->answered >= round; }, "for the other ranks' part of an exchange"));
   std::lock_guard lock(member_->mutex);
-  *all = member_->answer;
+  *all = std::move(member_->answer);
   return {};
 }
 
@@ -150,7 +150,8 @@ int Membership::take_segment() {
   return std::exchange(member_->segment, -1);
 }
 
-const std::vector<PeerPlace>& Membership::peers() const { return member_->peers; }
+const std::vector<PeerPlace>& Membership::peers() const { return *member_->peers; }
+std::shared_ptr<const std::vector<PeerPlace>> Membership::share_peers() const { return member_->peers; }
 
 void Membership::set_events(MemberEvents events) {
   (void)agent_->call([this, &events] {

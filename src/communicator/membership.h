@@ -70,14 +70,18 @@ class Membership {
   static Status join(const UniqueId& id, const JoinRequest& request, std::unique_ptr<Membership>* membership);
   // Leaves; waits for nobody.
   ~Membership();
+  // Every rank leaves now, as all of them know: nobody needs to be told.
+  void dissolve() { dissolved_ = true; }
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
-  // Gives this rank's blob and receives every rank's, in rank order.
-  Status allgather(const std::string& blob, std::vector<std::string>* all);
+  // Gives this rank's blob and receives every rank's, in rank order; the ranks of a process share what they receive.
+  using Blobs = std::shared_ptr<const std::vector<std::string>>;
+  Status allgather(const std::string& blob, Blobs* all);
   // A descriptor of this host's segment, once; -1: there is none.
   int take_segment();
   const std::vector<PeerPlace>& peers() const;
+  std::shared_ptr<const std::vector<PeerPlace>> share_peers() const;
 
   void set_events(MemberEvents events);
   void spread(uint32_t code, const std::string& text);
@@ -96,6 +100,7 @@ class Membership {
   std::shared_ptr<Job> job_;
   std::shared_ptr<Member> member_;
   uint64_t round_ = 0;
+  bool dissolved_ = false;
 };
 
 }  // namespace treering

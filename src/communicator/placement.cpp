@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -11,7 +12,7 @@
 namespace treering {
 namespace {
 
-// Read once a process: it takes milliseconds, and the machine does not change.
+// Read once a process: it takes milliseconds, and the machine does not change. Devices have no part in plans.
 struct View {
   Topology topology;
   bool valid = false;
@@ -20,7 +21,9 @@ struct View {
 const View& machine_view() {
   static const View* view = [] {
     auto* made = new View;
-    Status status = detect_topology(DetectOptions(), &made->topology);
+    DetectOptions options;
+    options.devices = false;
+    Status status = detect_topology(options, &made->topology);
     made->valid = status.ok();
     if (!status.ok()) log_line(LogLevel::kWarn, "the machine's topology is unknown: " + status.message());
     return made;
@@ -61,6 +64,12 @@ Location locate_rank(uint32_t* quota_cpus) {
   if (Status status = locate_this_thread(view.topology, &location); !status.ok())
     log_line(LogLevel::kInfo, "the rank's place on the machine is unknown: " + status.message());
   return location;
+}
+
+bool has_numa_nodes() {
+  const auto& nodes = machine_view().topology.nodes;
+  return std::count_if(nodes.begin(), nodes.end(), [](const auto& node) { return node.kind == NodeKind::kNumaNode; }) >
+         1;
 }
 
 Plan plan_for(const std::vector<Location>& locations) {

@@ -12,6 +12,9 @@ namespace treering {
 // the cgroup's quota grants, 0 = no limit.
 Location locate_rank(uint32_t* quota_cpus);
 
+// Whether it makes a difference on which NUMA node memory lies.
+bool has_numa_nodes();
+
 // The plan for ranks at these locations, by the calling process's view of the machine.
 Plan plan_for(const std::vector<Location>& locations);
 

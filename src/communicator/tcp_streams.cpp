@@ -7,30 +7,45 @@
 
 namespace treering {
 
+TcpStreams::~TcpStreams() {
+  for (const auto& [peer, early] : early_)
+    for (const auto& [index, fd] : early.sockets) close(fd);
+}
+
 std::shared_ptr<TcpLink> TcpStreams::add_link(TcpOptions options) {
   const uint32_t peer = options.peer;
   options.waits = waits_;
-  return links_[peer] = TcpLink::make(std::move(options), this);
-}
-
-TcpLink* TcpStreams::find(uint32_t peer) const {
-  const auto found = links_.find(peer);
-  return found == links_.end() ? nullptr : found->second.get();
+  auto link = TcpLink::make(std::move(options), this);
+  std::lock_guard lock(mutex_);
+  links_[peer] = link;
+  if (const auto found = early_.find(peer); found != early_.end()) {
+    for (const auto& [index, fd] : found->second.sockets) link->deliver_incoming(index, fd);
+    if (found->second.departed) link->deliver_departure();
+    early_.erase(found);
+  }
+  return link;
 }
 
 void TcpStreams::incoming(uint32_t source, uint32_t index, int fd) {
-  if (TcpLink* link = find(source)) return link->deliver_incoming(index, fd);
-  log_line(LogLevel::kWarn, fmt::format("rank {} opened a TCP stream, but is reached otherwise: closed", source));
+  std::lock_guard lock(mutex_);
+  if (const auto found = links_.find(source); found != links_.end()) return found->second->deliver_incoming(index, fd);
+  auto& sockets = early_[source].sockets;
+  if (sockets.size() < kMostTcpStreams) return sockets.emplace_back(index, fd), void();
+  log_line(LogLevel::kWarn, fmt::format("rank {} opened more than {} TCP streams: closed", source, kMostTcpStreams));
   close(fd);
 }
 
 void TcpStreams::outgoing(uint32_t peer, uint32_t index, const Status& status, int fd) {
-  if (TcpLink* link = find(peer)) return link->deliver_outgoing(index, status, fd);
+  std::lock_guard lock(mutex_);
+  if (const auto found = links_.find(peer); found != links_.end())
+    return found->second->deliver_outgoing(index, status, fd);
   if (fd >= 0) close(fd);
 }
 
 void TcpStreams::departed(uint32_t peer) {
-  if (TcpLink* link = find(peer)) link->deliver_departure();
+  std::lock_guard lock(mutex_);
+  if (const auto found = links_.find(peer); found != links_.end()) return found->second->deliver_departure();
+  early_[peer].departed = true;
 }
 
 }  // namespace treering

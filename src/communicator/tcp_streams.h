@@ -3,6 +3,9 @@
 //   link --open_stream(peer, index)--> membership --agent connects, authenticates--> on_outgoing --> link
 //                                      peer's agent accepts, authenticates         --> on_incoming --> peer's link
 //
+// A link is made when the rank first has to do with the peer. What comes for it before is kept: sockets that the peer has
+// opened, and that it has left.
+//
 // Invariant: the links outlive the membership's events, which come on the agent's thread.
 #pragma once
 
@@ -18,10 +21,11 @@ namespace treering {
 class TcpStreams final : public StreamSource {
  public:
   explicit TcpStreams(Membership* membership) : membership_(membership) {}
+  ~TcpStreams() override;
 
   void open_stream(uint32_t peer, uint32_t index) override { membership_->open_stream(peer, index); }
 
-  // One for each peer, made while the communicator is created; before the events are set.
+  // One for a peer, from the thread that uses it.
   std::shared_ptr<TcpLink> add_link(TcpOptions options);
 
   // On which a rank that waits can sleep.
@@ -33,11 +37,16 @@ class TcpStreams final : public StreamSource {
   void departed(uint32_t peer);
 
  private:
-  TcpLink* find(uint32_t peer) const;
+  struct Early {
+    std::vector<std::pair<uint32_t, int>> sockets;  // index, descriptor
+    bool departed = false;
+  };
 
   Membership* membership_;
   std::shared_ptr<TcpWaitSet> waits_ = std::make_shared<TcpWaitSet>();
+  std::mutex mutex_;
   std::map<uint32_t, std::shared_ptr<TcpLink>> links_;
+  std::map<uint32_t, Early> early_;  // of peers without a link
 };
 
 }  // namespace treering

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <utility>
 
 #include "algorithms/collective.h"
 #include "core/types.h"
@@ -18,6 +19,8 @@ namespace {
 
 constexpr auto kCallsPeriod = std::chrono::milliseconds(1);
 constexpr auto kAlivePeriod = std::chrono::milliseconds(20);
+// Peers at which one look is aimed. With more, the periods above are for each so many.
+constexpr uint32_t kLookedAt = 64;
 constexpr auto kGraceOfLost = std::chrono::milliseconds(150);
 constexpr auto kVerdictPatience = std::chrono::seconds(3);
 constexpr auto kAnswerPatience = std::chrono::seconds(1);
@@ -58,12 +61,15 @@ std::string text_of(const RankStatusSnapshot& status) {
 
 }  // namespace
 
-Watch::Watch(ExecutorContext* context, FailureRecord* verdict, std::vector<PeerIdentity> peers, int timeout_ms,
-             std::string communicator_name, Membership* job)
+Watch::Watch(ExecutorContext* context, const StatusReader* statuses, FailureRecord* verdict,
+             std::shared_ptr<const std::vector<PeerIdentity>> peers, int timeout_ms, std::string communicator_name,
+             Membership* job)
     : context_(context),
+      statuses_(statuses),
       verdict_(verdict),
       peers_(std::move(peers)),
-      seen_(peers_.size()),
+      seen_(peers_->size()),
+      crowd_(static_cast<int>((peers_->size() + kLookedAt - 1) / kLookedAt)),
       timeout_(timeout_ms),
       name_(std::move(communicator_name)),
       job_(job) {}
@@ -124,7 +130,7 @@ Status Watch::find_lost(uint32_t peer, const std::string& during) const {
 // A peer that dies takes its memory away shortly before it counts as dead; the news of it takes its way, too.
 Status Watch::link_failed(uint32_t peer, const Status& status) {
   if (peer == context_->rank) return fail(status);
-  for (int i = 0; i < (peers_[peer].same_host ? 50 : 1000); ++i) {
+  for (int i = 0; i < (same_host(peer) ? 50 : 1000); ++i) {
     if (Status known = verdict(); !known.ok()) return known;
     if (Status lost = find_lost(peer, place()); !lost.ok()) return fail(lost);
     if (is_dead(peer))
@@ -147,7 +153,7 @@ Status Watch::peer_verdict() {
 
 bool Watch::read(uint32_t peer, RankStatusSnapshot* snapshot) const {
   if (peer == context_->rank) return *snapshot = snapshot_of(*context_->status), true;
-  return context_->connection(0, peer)->read_status(snapshot);
+  return statuses_->read_status(peer, snapshot);
 }
 
 Status Watch::check(uint32_t waiting_for, uint64_t steps) {
@@ -157,8 +163,8 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
     clock_runs_ = true;
     started_ = now;
     steps_ = steps;
-    next_calls_check_ = now + kCallsPeriod;
-    next_alive_check_ = now + kAlivePeriod;
+    next_calls_check_ = now + crowd_ * kCallsPeriod;
+    next_alive_check_ = now + crowd_ * kAlivePeriod;
     for (Seen& seen : seen_) seen = {0, 0, now};
     return {};
   }
@@ -167,32 +173,54 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
     steps_ = steps;
     started_ = now;  // the deadline is for a wait, not for a long operation that moves
   }
-  next_calls_check_ = now + kCallsPeriod;
+  next_calls_check_ = now + crowd_ * kCallsPeriod;
   RankStatus& own = *context_->status;
   own.heartbeat.fetch_add(1, std::memory_order_relaxed);
   own.steps.store(steps, std::memory_order_relaxed);
   own.waiting_for.store(waiting_for == context_->rank ? 0 : waiting_for + 1, std::memory_order_relaxed);
-  if (counted_) TR_RETURN_IF_ERROR(check_calls());
+  if (counted_) TR_RETURN_IF_ERROR(check_calls(waiting_for));
   if (now >= next_alive_check_) {
-    next_alive_check_ = now + kAlivePeriod;
+    next_alive_check_ = now + crowd_ * kAlivePeriod;
     if (Status status = peer_verdict(); !status.ok()) return fail(status);
-    note_progress();
+    const uint32_t first = next_alive_;
+    TR_RETURN_IF_ERROR(look_at_some(first, &next_alive_, waiting_for, [this](uint32_t peer) {
+      note_progress(peer);
+      return Status();
+    }));
     TR_RETURN_IF_ERROR(check_lost(waiting_for));
-    TR_RETURN_IF_ERROR(check_alive(waiting_for));
+    TR_RETURN_IF_ERROR(
+        look_at_some(first, &next_alive_, waiting_for, [&](uint32_t peer) { return check_alive(peer, waiting_for); }));
   }
   if (timeout_.count() > 0 && now - started_ >= timeout_) return fail(deadline_verdict(waiting_for));
   return {};
 }
 
-Status Watch::check_calls() {
-  for (uint32_t peer = 0; peer < context_->ranks; ++peer) {
-    if (peer == context_->rank) continue;
-    const RankStatus* status = context_->connection(0, peer)->peer_status();
-    if (status == nullptr) continue;  // reading it costs a system call: such pairs rely on the messages' headers
-    uint64_t theirs = status->tag.load(std::memory_order_acquire), ours = call_tag(call_->operation, call_->signature);
-    if (theirs >> 32 == ours >> 32 && theirs != ours) return mismatch(peer);
+// The rank that is waited for, and those whose turn it is. Of those that have to be asked one: an answer costs messages.
+template <typename Look>
+Status Watch::look_at_some(uint32_t first, uint32_t* next, uint32_t waiting_for, const Look& look) const {
+  const uint32_t ranks = context_->ranks;
+  if (ranks > kLookedAt && waiting_for != context_->rank) TR_RETURN_IF_ERROR(look(waiting_for));
+  const uint32_t count = std::min(ranks, kLookedAt);
+  bool asked = false;
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t peer = (first + i) % ranks;
+    if (ranks > kLookedAt && !knows_by_reading(peer) && std::exchange(asked, true)) continue;
+    TR_RETURN_IF_ERROR(look(peer));
   }
+  *next = (first + count) % ranks;
   return {};
+}
+
+Status Watch::check_calls(uint32_t waiting_for) {
+  return look_at_some(next_call_, &next_call_, waiting_for, [this](uint32_t peer) { return check_call(peer); });
+}
+
+Status Watch::check_call(uint32_t peer) {
+  if (peer == context_->rank) return {};
+  const RankStatus* status = statuses_->mapped_status(peer);
+  if (status == nullptr) return {};  // reading it costs a system call: such pairs rely on the messages' headers
+  uint64_t theirs = status->tag.load(std::memory_order_acquire), ours = call_tag(call_->operation, call_->signature);
+  return theirs >> 32 == ours >> 32 && theirs != ours ? mismatch(peer) : Status();
 }
 
 Status Watch::mismatch(uint32_t peer) {
@@ -226,15 +254,12 @@ bool Watch::read_of_this_operation(uint32_t peer, RankStatusSnapshot* snapshot) 
   return false;
 }
 
-void Watch::note_progress() {
+void Watch::note_progress(uint32_t peer) {
   RankStatusSnapshot snapshot;
-  auto now = Clock::now();
-  for (uint32_t peer = 0; peer < context_->ranks; ++peer) {
-    if (!read(peer, &snapshot)) continue;
-    Seen& seen = seen_[peer];
-    if (snapshot.heartbeat != seen.heartbeat || snapshot.operation != seen.operation)
-      seen = {snapshot.heartbeat, snapshot.operation, now};
-  }
+  if (!read(peer, &snapshot)) return;
+  Seen& seen = seen_[peer];
+  if (snapshot.heartbeat != seen.heartbeat || snapshot.operation != seen.operation)
+    seen = {snapshot.heartbeat, snapshot.operation, Clock::now()};
 }
 
 // Where the rank is, for messages.
@@ -274,29 +299,25 @@ std::string Watch::silence() const {
   return text;
 }
 
-Status Watch::check_alive(uint32_t waiting_for) {
+Status Watch::check_alive(uint32_t peer, uint32_t waiting_for) {
   RankStatusSnapshot snapshot;
-  for (uint32_t peer = 0; peer < context_->ranks; ++peer) {
-    if (peer == context_->rank || (!counted_ && peer != waiting_for)) continue;
-    bool readable = read(peer, &snapshot);
-    if (!readable && !knows_by_reading(peer)) continue;
-    if (readable && counted_ && snapshot.completed >= call_->operation) continue;  // it has done its part
-    if (!readable && peer != waiting_for) continue;
-    if (readable && snapshot.left)
-      return fail({trRemoteError,
-                   fmt::format("{} destroyed its communicator before {} was complete", describe(peer), place())});
-    if (!readable || is_dead(peer))
-      return fail(
-          {trRemoteError, fmt::format("{} has died in or before {}; its last completed operation is {}", describe(peer),
-                                      place(), readable ? std::to_string(snapshot.completed) : "unknown")});
-  }
+  if (peer == context_->rank || (!counted_ && peer != waiting_for)) return {};
+  const bool readable = read(peer, &snapshot);
+  if (!readable && !knows_by_reading(peer)) return {};
+  if (readable && counted_ && snapshot.completed >= call_->operation) return {};  // it has done its part
+  if (!readable && peer != waiting_for) return {};
+  if (readable && snapshot.left)
+    return fail(
+        {trRemoteError, fmt::format("{} destroyed its communicator before {} was complete", describe(peer), place())});
+  if (!readable || is_dead(peer))
+    return fail(
+        {trRemoteError, fmt::format("{} has died in or before {}; its last completed operation is {}", describe(peer),
+                                    place(), readable ? std::to_string(snapshot.completed) : "unknown")});
   return {};
 }
 
 // Whether a status that cannot be read means that the peer is gone; over a network it means that no answer is here yet.
-bool Watch::knows_by_reading(uint32_t peer) const {
-  return job_ == nullptr || context_->connection(0, peer)->reads_status();
-}
+bool Watch::knows_by_reading(uint32_t peer) const { return job_ == nullptr || statuses_->reads_status(peer); }
 
 bool Watch::find_dead(uint32_t* peer) const {
   for (*peer = 0; *peer < context_->ranks; ++*peer)
@@ -316,11 +337,11 @@ Status Watch::check_peer(uint32_t peer, const char* during) const {
 }
 
 bool Watch::is_dead(uint32_t peer) const {
-  const PeerIdentity& identity = peers_[peer];
-  if (!identity.same_host) return false;
-  if (identity.pid_namespace != peers_[context_->rank].pid_namespace) return false;  // its pid means nothing here
-  if (identity.pid == static_cast<uint32_t>(getpid())) return false;
-  int fd = static_cast<int>(syscall(SYS_pidfd_open, identity.pid, 0));
+  const PeerIdentity& who = identity(peer);
+  if (!same_host(peer)) return false;
+  if (who.pid_namespace != identity(context_->rank).pid_namespace) return false;  // its pid means nothing here
+  if (who.pid == static_cast<uint32_t>(getpid())) return false;
+  int fd = static_cast<int>(syscall(SYS_pidfd_open, who.pid, 0));
   if (fd < 0) return errno == ESRCH;
   pollfd entry{fd, POLLIN, 0};
   bool dead = poll(&entry, 1, 0) > 0;  // readable: it has ended, even when its parent has not waited for it
@@ -329,15 +350,14 @@ bool Watch::is_dead(uint32_t peer) const {
 }
 
 std::string Watch::describe(uint32_t peer) const {
-  const PeerIdentity& identity = peers_[peer];
-  const std::string host = job_ != nullptr && !identity.host_name.empty() ? " on " + identity.host_name : "";
-  return fmt::format("rank {} (pid {}{}{})", peer, identity.pid, host,
-                     identity.same_host ? process_state(identity.pid) : "");
+  const PeerIdentity& who = identity(peer);
+  const std::string host = job_ != nullptr && !who.host_name.empty() ? " on " + who.host_name : "";
+  return fmt::format("rank {} (pid {}{}{})", peer, who.pid, host, same_host(peer) ? process_state(who.pid) : "");
 }
 
 // Follows who waits for whom to a rank that waits for nobody, or that has shown no sign of life for the longest time.
 Status Watch::deadline_verdict(uint32_t waiting_for) {
-  note_progress();
+  for (uint32_t peer = 0; peer < context_->ranks; ++peer) note_progress(peer);
   uint32_t culprit = waiting_for;
   Clock::time_point oldest = Clock::time_point::max();
   std::string not_entered;

@@ -3,11 +3,14 @@
 // the same words on every rank.
 //
 // Nothing of this is touched while messages arrive in time; check() is called only by a rank that has found nothing to
-// do for a while.
+// do for a while. Among many ranks it looks at some of them each time, in turn, and always at the one that it waits for:
+// the cost of waiting does not grow with n. Whoever waits for a rank that fails finds it at once, and the verdict is
+// everybody's.
 #pragma once
 
 #include <chrono>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -23,15 +26,31 @@ namespace treering {
 struct PeerIdentity {
   uint32_t pid = 0;
   uint64_t pid_namespace = 0;
-  bool same_host = true;  // as this rank
+  uint64_t host = 0;
   std::string host_name;
+};
+
+// What peers show of themselves.
+class StatusReader {
+ public:
+  // Where it can be read in place, else nullptr.
+  virtual const RankStatus* mapped_status(uint32_t peer) const = 0;
+  // A copy; false when it cannot be read (the peer is gone, or has not answered yet).
+  virtual bool read_status(uint32_t peer, RankStatusSnapshot* snapshot) const = 0;
+  // True when it reads the peer's memory; else it asks, and answers take time.
+  virtual bool reads_status(uint32_t peer) const = 0;
+
+ protected:
+  ~StatusReader() = default;
 };
 
 class Watch {
  public:
   // `job` where not all ranks share memory: it carries verdicts and tells of lost ranks.
-  Watch(ExecutorContext* context, FailureRecord* verdict, std::vector<PeerIdentity> peers, int timeout_ms,
-        std::string communicator_name, Membership* job);
+  // The ranks of a process share `peers`.
+  Watch(ExecutorContext* context, const StatusReader* statuses, FailureRecord* verdict,
+        std::shared_ptr<const std::vector<PeerIdentity>> peers, int timeout_ms, std::string communicator_name,
+        Membership* job);
 
   // Starts the clock of one operation.
   void start(const Call* call);
@@ -58,17 +77,22 @@ class Watch {
 
  private:
   Status peer_verdict();
-  Status check_calls();
-  Status check_alive(uint32_t waiting_for);
+  template <typename Look>
+  Status look_at_some(uint32_t first, uint32_t* next, uint32_t waiting_for, const Look& look) const;
+  Status check_calls(uint32_t waiting_for);
+  Status check_call(uint32_t peer);
+  Status check_alive(uint32_t peer, uint32_t waiting_for);
   Status check_lost(uint32_t waiting_for);
   // What is known of a peer that is lost or has left, as a verdict; Ok when nothing is.
   Status find_lost(uint32_t peer, const std::string& during) const;
   std::string silence() const;
   bool knows_by_reading(uint32_t peer) const;
+  bool same_host(uint32_t peer) const { return identity(peer).host == identity(context_->rank).host; }
+  const PeerIdentity& identity(uint32_t peer) const { return (*peers_)[peer]; }
   bool read_of_this_operation(uint32_t peer, RankStatusSnapshot* snapshot) const;
   Status deadline_verdict(uint32_t waiting_for);
   bool is_dead(uint32_t peer) const;
-  void note_progress();
+  void note_progress(uint32_t peer);
   std::string describe(uint32_t peer) const;
   std::string place() const;
 
@@ -80,9 +104,11 @@ class Watch {
   };
 
   ExecutorContext* context_;
+  const StatusReader* statuses_;
   FailureRecord* verdict_;  // shared by the ranks of the host where they share memory, else this rank's own
-  std::vector<PeerIdentity> peers_;
+  std::shared_ptr<const std::vector<PeerIdentity>> peers_;
   std::vector<Seen> seen_;
+  int crowd_;  // looks at all of them
   std::chrono::milliseconds timeout_;
   std::string name_;
   Membership* job_;
@@ -98,6 +124,7 @@ class Watch {
   uint64_t steps_ = 0;
   Clock::time_point next_calls_check_;
   Clock::time_point next_alive_check_;
+  uint32_t next_call_ = 0, next_alive_ = 0;  // the ranks whose turn it is
   bool clock_runs_ = false;
   bool counted_ = true;  // a collective, not sends and receives
 };

@@ -22,11 +22,11 @@ size_t divide_up(size_t value, size_t unit) { return (value + unit - 1) / unit; 
 
 }  // namespace
 
-void ExecutorContext::set_connections(std::vector<Connection*> all) {
-  connections = std::move(all);
-  buffering.clear();
-  for (uint32_t i = 0; i < connections.size(); ++i)
-    if (connections[i] != nullptr && connections[i]->buffers()) buffering.push_back(i);
+void ExecutorContext::add_connection(uint32_t channel, uint32_t peer, Connection* connection) {
+  const uint32_t index = channel * ranks + peer;
+  if (index >= connections.size()) connections.resize(size_t{channel + 1} * ranks);
+  connections[index] = connection;
+  if (connection->buffers()) buffering.push_back(index);
 }
 
 bool ExecutorContext::flush_buffering(uint32_t* peer) const {
@@ -49,7 +49,7 @@ Execution::Execution(ExecutorContext* context) : context_(context) {
   pieces_.reserve(16);
   channels_.reserve(kMaxChannels);
   modes_.resize(peers);
-  reference_targets_.resize(kMaxChannels * context->ranks);
+  reference_targets_.resize(context->connections.size());
   referenced_.reserve(reference_targets_.size());
 }
 

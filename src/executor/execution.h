@@ -44,6 +44,16 @@ struct Program {
   bool input_used_once = false;  // see properties.h; allows peers to work on the buffers of an in-place call
 };
 
+// Makes the connections to a peer when the first of them is used: of many ranks each exchanges messages with few.
+class ConnectionMaker {
+ public:
+  // Adds the peer's connections to the context, of all channels.
+  virtual void connect(uint32_t peer) = 0;
+
+ protected:
+  ~ConnectionMaker() = default;
+};
+
 // What an execution works with; made once for each rank of a communicator.
 struct ExecutorContext {
   uint32_t rank = 0;
@@ -51,12 +61,19 @@ struct ExecutorContext {
   bool wide_partials = false;
   size_t streaming_bytes = 0;  // calls of at least this size write results with non-temporal stores
   RankStatus* status = nullptr;
-  std::vector<Connection*> connections;  // [channel * ranks + peer]; nullptr for the rank itself
-  std::vector<uint32_t> buffering;  // indices of the connections that buffers() says true of; empty with mapped ones
+  std::vector<Connection*> connections;  // [channel * ranks + peer]; nullptr: the rank itself, or not used yet
+  std::vector<uint32_t> buffering;   // indices of the connections that buffers() says true of; empty with mapped ones
+  ConnectionMaker* maker = nullptr;  // of those that are not there; outlives the context's use
   std::array<StagingPool, kMaxChannels> pools;
 
-  Connection* connection(uint32_t channel, uint32_t peer) const { return connections[channel * ranks + peer]; }
-  void set_connections(std::vector<Connection*> all);
+  Connection* connection(uint32_t channel, uint32_t peer) {
+    Connection* found = connections[channel * ranks + peer];
+    if (found != nullptr) [[likely]]
+      return found;
+    maker->connect(peer);
+    return connections[channel * ranks + peer];
+  }
+  void add_connection(uint32_t channel, uint32_t peer, Connection* connection);
   // Sends what waits in this process; a rank that waits for one peer must still serve the others. True when nothing
   // waits any more, else `*peer` is one whose messages do.
   bool flush(uint32_t* peer) const { return buffering.empty() || flush_buffering(peer); }

@@ -19,6 +19,8 @@
 
 namespace treering {
 
+inline constexpr uint32_t kMostMailboxRanks = 64;  // everyone writes to everyone
+
 struct alignas(64) MailboxLine {
   unsigned char data[56];
   std::atomic<uint64_t> flag;  // turn in the low half, signature in the high half
@@ -63,6 +65,8 @@ class Mailbox {
   Mailbox() = default;
   // areas[r]: the mailbox memory of rank r.
   Mailbox(uint32_t rank, std::vector<MailboxMemory> areas);
+
+  uint32_t ranks() const { return static_cast<uint32_t>(areas_.size()); }  // 0: there is none
 
   // Publishes this rank's input.
   void start(uint32_t signature, const void* input, size_t bytes);

@@ -6,13 +6,24 @@ namespace treering {
 namespace {
 constexpr uint32_t kMinSlots = 4;
 constexpr size_t kSlotAlignment = 64;
+// Up to so many slots are all open from the beginning; of more, only some.
+constexpr uint32_t kAllOpen = 64;
+constexpr uint32_t kOpenAtOnce = 16;
+// Readers of a slot for which there is room at once: of many ranks each sends a value to few.
+constexpr uint32_t kUsualReaders = 64;
+constexpr uint32_t kFewReaders = 8;
 }  // namespace
 
 StagingPool::StagingPool(std::byte* memory, size_t offset, size_t bytes, uint32_t peers)
-    : memory_(memory + offset), offset_(offset), slots_(std::max(kMinSlots, 2 * peers)) {
+    : memory_(memory + offset), offset_(offset), slots_(std::max(kMinSlots, 2 * peers)), peers_(peers) {
   slot_bytes_ = bytes / slots_ / kSlotAlignment * kSlotAlignment;
-  readers_.resize(slots_);
-  for (auto& readers : readers_) readers.reserve(peers);
+  open(slots_ <= kAllOpen ? slots_ : kOpenAtOnce);
+}
+
+void StagingPool::open(uint32_t slots) {
+  const size_t before = readers_.size();
+  readers_.resize(slots);
+  for (size_t i = before; i < readers_.size(); ++i) readers_[i].reserve(peers_ <= kUsualReaders ? peers_ : kFewReaders);
 }
 
 bool StagingPool::is_free(uint32_t index) {
@@ -25,9 +36,12 @@ bool StagingPool::is_free(uint32_t index) {
 }
 
 int StagingPool::find_free() {
-  for (uint32_t i = 0, at = next_; i < slots_; ++i, at = at + 1 == slots_ ? 0 : at + 1)
+  const uint32_t opened = open_slots();
+  for (uint32_t i = 0, at = next_; i < opened; ++i, at = at + 1 == opened ? 0 : at + 1)
     if (is_free(at)) return static_cast<int>(at);
-  return kNone;
+  if (opened == slots_) return kNone;
+  open(std::min(slots_, opened + kOpenAtOnce));
+  return static_cast<int>(opened);
 }
 
 }  // namespace treering

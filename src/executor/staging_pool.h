@@ -1,11 +1,12 @@
 // StagingPool: the slots of one channel's staging memory, through which values that lie in no peer-readable buffer
 // travel. One slot may be read by several peers.
 //
-//   | slot 0 | slot 1 | ... |      at least two slots for each peer: an empty FIFO always finds a free slot, so the pool
-//                                  never blocks where FIFO depth 1 would not
+//   | slot 0 | slot 1 | ... | not opened yet ... |      room for two slots for each peer: an empty FIFO always finds a
+//                                                     free slot, so the pool never blocks where FIFO depth 1 would not
 //
 // A slot is free when every message that refers to it has been consumed; the pool asks the connections, newest
-// knowledge first, and nobody has to give a slot back.
+// knowledge first, and nobody has to give a slot back. Of many slots only some are open, which are used in turn; when
+// none of them is free, more are opened. So a rank with a thousand peers, of which it uses ten, touches little memory.
 #pragma once
 
 #include <cstddef>
@@ -27,13 +28,14 @@ class StagingPool {
   std::byte* slot(int index) const { return memory_ + static_cast<size_t>(index) * slot_bytes_; }
   // Offset of a slot in the rank's staging memory, as messages name it.
   uint64_t slot_offset(int index) const { return offset_ + static_cast<size_t>(index) * slot_bytes_; }
+  uint32_t open_slots() const { return static_cast<uint32_t>(readers_.size()); }
 
   // A free slot, or kNone.
   int find_free();
   // Marks the slot as used from now on, without readers yet.
   void use(int index) {
     readers_[static_cast<size_t>(index)].clear();
-    next_ = static_cast<uint32_t>(index) + 1 == slots_ ? 0 : static_cast<uint32_t>(index) + 1;
+    next_ = static_cast<uint32_t>(index) + 1 == open_slots() ? 0 : static_cast<uint32_t>(index) + 1;
   }
   // The message posted last on `connection` refers to the slot.
   void add_reader(int index, Connection* connection) {
@@ -46,13 +48,15 @@ class StagingPool {
     uint64_t target;
   };
   bool is_free(uint32_t index);
+  void open(uint32_t slots);
 
   std::byte* memory_ = nullptr;
   uint64_t offset_ = 0;
   size_t slot_bytes_ = 0;
-  uint32_t slots_ = 0;
+  uint32_t slots_ = 0;  // at most
+  uint32_t peers_ = 0;
   uint32_t next_ = 0;
-  std::vector<std::vector<Reader>> readers_;  // capacity reserved: no allocation later
+  std::vector<std::vector<Reader>> readers_;  // of the open slots; capacity reserved, no allocation later
 };
 
 }  // namespace treering

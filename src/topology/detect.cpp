@@ -44,7 +44,7 @@ Status load(const DetectOptions& options, Hwloc& hwloc) {
   hwloc.reset(raw);
   for (const char* component : kUnusedComponents)  // one that this hwloc does not have is refused, to no effect
     (void)hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
-  hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+  if (options.devices) hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
   const char* from_environment = std::getenv("HWLOC_SYNTHETIC");
   std::string synthetic = options.synthetic;
   if (synthetic.empty() && options.xml_path.empty() && from_environment != nullptr) synthetic = from_environment;

@@ -16,6 +16,7 @@ struct DetectOptions {
   std::string synthetic;  // hwloc's words, such as "package:2 numa:1 core:4 pu:1"; else HWLOC_SYNTHETIC is taken
   std::string xml_path;   // a machine captured with lstopo
   std::optional<std::vector<uint32_t>> cpus;  // in place of the inherited affinity, by OS index
+  bool devices = true;                        // whether PCI devices are read, which takes milliseconds and a lock
   std::string root;                           // where /proc and /sys/fs/cgroup are looked for (tests)
 };
 

@@ -21,6 +21,9 @@ struct CmaAddress {
 
 std::unique_ptr<Connection> connect_cma(const CmaAddress& peer, Fifo* incoming);
 
+// A copy of the RankStatus at `address` of another process; false when it cannot be read.
+bool read_status_by_cma(int pid, uint64_t address, RankStatusSnapshot* snapshot);
+
 // Reads or writes memory of another process; the message of a failure has the errno and what usually causes it.
 Status cma_read(int pid, uint64_t address, void* destination, size_t bytes);
 Status cma_write(int pid, uint64_t address, const void* source, size_t bytes);

@@ -56,8 +56,9 @@ inline Status check_round(Membership* membership, uint32_t rank, uint32_t ranks,
   auto blob_of = [=](uint32_t r) {
     return std::to_string(r) + ":" + std::string(filler + r % 7, static_cast<char>('a' + r % 26));
   };
-  std::vector<std::string> all;
-  TR_RETURN_IF_ERROR(membership->allgather(blob_of(rank), &all));
+  Membership::Blobs blobs;
+  TR_RETURN_IF_ERROR(membership->allgather(blob_of(rank), &blobs));
+  const std::vector<std::string>& all = *blobs;
   if (all.size() != ranks) return {trInternalError, "blobs are missing"};
   for (uint32_t r = 0; r < ranks; ++r)
     if (all[r] != blob_of(r)) return {trInternalError, "the blob of rank " + std::to_string(r) + " is wrong"};

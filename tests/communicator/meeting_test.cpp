@@ -100,8 +100,9 @@ TEST(Meeting, ASegmentForEachHost) {
     JOB_EXPECT(fd >= 0 && membership->take_segment() == -1);
     struct stat info {};
     JOB_EXPECT(fstat(fd, &info) == 0 && info.st_size == 1 << 16);
-    std::vector<std::string> inodes;
-    JOB_CHECK(membership->allgather(std::to_string(info.st_ino), &inodes));
+    Membership::Blobs blobs;
+    JOB_CHECK(membership->allgather(std::to_string(info.st_ino), &blobs));
+    const std::vector<std::string>& inodes = *blobs;
     for (size_t peer = 0; peer < 5; ++peer) {
       const bool together = host_of(peer) == host_of(own);
       JOB_EXPECT((inodes[peer] == inodes[own]) == together);
@@ -197,7 +198,7 @@ TEST(MeetingErrors, RankThatStopsInARoundIsNamed) {
     JOB_CHECK(Membership::join(unpacked(packed), request_of(static_cast<uint32_t>(rank), 2, 2000), &membership));
     reached();
     if (rank == 1) pause();
-    std::vector<std::string> all;
+    Membership::Blobs all;
     say(membership->allgather("x", &all).message());
     return 0;
   });

@@ -53,16 +53,15 @@ class LocalRanks {
       context->wide_partials = wide_partials;
       context->streaming_bytes = SIZE_MAX;
       context->status = &statuses_[rank];
-      std::vector<Connection*> all(size_t{channels} * ranks);
+      context->connections.resize(size_t{channels} * ranks);
       for (uint32_t channel = 0; channel < channels; ++channel) {
         context->pools[channel] = StagingPool(staging_of(rank), channel * pool_bytes, pool_bytes, peers);
         for (uint32_t peer = 0; peer < ranks; ++peer) {
           if (peer == rank) continue;
           connections_.push_back(tcp_.empty() ? connect_mapped(rank, peer, channel) : connect_tcp(rank, peer, channel));
-          all[size_t{channel} * ranks + peer] = connections_.back().get();
+          context->add_connection(channel, peer, connections_.back().get());
         }
       }
-      context->set_connections(std::move(all));
       contexts_.push_back(std::move(context));
       executions_.push_back(std::make_unique<Execution>(contexts_.back().get()));
     }

@@ -1,0 +1,42 @@
+#include "communicator/background_thread.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <memory>
+
+namespace treering {
+namespace {
+
+struct Start {
+  const char* name;
+  std::function<void()> work;
+};
+
+void* run(void* argument) {
+  const std::unique_ptr<Start> start(static_cast<Start*>(argument));
+  pthread_setname_np(pthread_self(), start->name);
+  start->work();
+  return nullptr;
+}
+
+}  // namespace
+
+bool start_background_thread(const char* name, size_t stack_bytes, std::function<void()> work) {
+  auto start = std::make_unique<Start>(Start{name, std::move(work)});
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, stack_bytes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_t thread;
+  const bool started = pthread_create(&thread, &attributes, &run, start.get()) == 0;
+  if (started) (void)start.release();
+  pthread_attr_destroy(&attributes);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return started;
+}
+
+}  // namespace treering
