@@ -91,6 +91,7 @@ class Job : public std::enable_shared_from_this<Job> {
   std::vector<Place> possible_parents(bool without_current) const;
   void route(uint32_t process, const std::string& bytes, uint32_t from);
   void maybe_finish();
+  Clock::time_point time_of_last_loss() const;
   void finish();
 
   // Notices and liveness (job_notices.cpp)

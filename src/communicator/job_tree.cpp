@@ -10,7 +10,8 @@
 namespace treering {
 namespace {
 
-constexpr auto kAttachPatience = std::chrono::seconds(5);  // with one possible parent
+constexpr auto kOrphansPatience = std::chrono::milliseconds(500);  // until a lost process's children have a new parent
+constexpr auto kAttachPatience = std::chrono::seconds(5);          // with one possible parent
 constexpr auto kReattachPatience = std::chrono::seconds(2);
 constexpr size_t kMostCandidates = 8;
 constexpr auto kReturnPatience = std::chrono::milliseconds(400);  // with a TCP connection that broke
@@ -270,6 +271,12 @@ void Job::route(uint32_t process, const std::string& bytes, uint32_t from) {
   if (parent_.channel && parent_.process != from) parent_.channel->send(bytes);
 }
 
+Clock::time_point Job::time_of_last_loss() const {
+  Clock::time_point last;
+  for (const auto& [process, when] : lost_) last = std::max(last, when);
+  return last;
+}
+
 void Job::maybe_finish() {
   // A new parent that has not been told that this process leaves would take its end for a death.
   if (closed_ || state_ == State::kMeeting || seeks_parent()) return;
@@ -279,6 +286,14 @@ void Job::maybe_finish() {
   const bool all_left = std::all_of(members_.begin(), members_.end(),
                                     [this](const auto& member) { return members_left_.count(member.first) != 0; });
   if (!all_left || (root_ && state_ == State::kFailed)) return;
+  // The children of a lost process are on their way to a new parent, and have yet to hear of the verdict.
+  const auto wait = has_verdict_ && top_ ? time_of_last_loss() + kOrphansPatience - Clock::now() : Clock::duration(0);
+  if (wait > Clock::duration(0)) {
+    auto self = shared_from_this();
+    agent_->after(std::chrono::duration_cast<std::chrono::milliseconds>(wait) + std::chrono::milliseconds(1),
+                  [self] { self->maybe_finish(); });
+    return;
+  }
   finish();
 }
 
