@@ -211,7 +211,7 @@ TEST(MeetingErrors, RankThatStopsInARoundIsNamed) {
 TEST(MeetingErrors, MeetingPointThatHasEnded) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
-  const pid_t child = fork();
+  const pid_t child = fork_when_quiet();
   if (child == 0) {
     UniqueId id;
     const bool made = Membership::make_meeting_point(&id).ok();

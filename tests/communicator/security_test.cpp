@@ -97,7 +97,7 @@ TEST_F(Strangers, GarbageIsRefusedAndTheMeetingGoesOn) {
 
 TEST_F(Strangers, SilentOnesDoNotKeepOthersOut) {
   for (int i = 0; i < 400; ++i) (void)dial(i % 2 == 0);  // more than are kept
-  const pid_t child = fork();
+  const pid_t child = fork_when_quiet();
   if (child == 0) {  // over a socket, as any other process
     std::unique_ptr<Membership> membership;
     _exit(Membership::join(id_, request_of(1, 2), &membership).ok() ? 0 : 1);
@@ -123,7 +123,7 @@ TEST_F(Strangers, HalfOpenAndSlowOnesAreGivenUp) {
 TEST_F(Strangers, WrongSecretIsSaid) {
   UniqueId wrong = id_;
   wrong.secret[5] ^= 1;
-  const pid_t child = fork();
+  const pid_t child = fork_when_quiet();
   if (child == 0) {
     std::unique_ptr<Membership> membership;
     const Status status = Membership::join(wrong, request_of(0, 2, 2000), &membership);
