@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
+#include <set>
 
 #include "communicator/agent.h"
 
@@ -41,11 +43,20 @@ int open_socket(const DialTarget& candidate, int* error) {
   return -1;
 }
 
+// This process's address in the network of another's, or nullptr.
+const Address* own_address_beside(const Place& own, const Address& address) {
+  const auto shared = std::find_if(own.addresses.begin(), own.addresses.end(), [&](const Address& mine) {
+    return !mine.link_local() && !address.link_local() && same_network(mine, address);
+  });
+  return shared == own.addresses.end() ? nullptr : &*shared;
+}
+
 }  // namespace
 
 std::vector<DialTarget> find_candidates(const Place& own, const std::vector<Address>& interfaces, const Place& target,
                                         bool tcp_only, uint32_t index) {
-  std::vector<DialTarget> direct, others;
+  std::vector<DialTarget> direct, again, others;  // again: by an interface that is among `direct`
+  std::set<uint32_t> interfaces_used;
   const bool near = own.network == target.network;
   auto add = [&](const Address& address, uint32_t scope, const Address* source) {
     DialTarget candidate;
@@ -53,14 +64,13 @@ std::vector<DialTarget> find_candidates(const Place& own, const std::vector<Addr
                                  source != nullptr ? fmt::format(" from {}", to_text(*source)) : "", target.port);
     candidate.length = to_sockaddr(address, target.port, scope, &candidate.address);
     if (source != nullptr) candidate.source_length = to_sockaddr(*source, 0, source->scope, &candidate.source);
-    (source != nullptr ? direct : others).push_back(std::move(candidate));
+    const bool first = source != nullptr && interfaces_used.insert(source->scope).second;
+    (first ? direct : source != nullptr ? again : others).push_back(std::move(candidate));
   };
   for (const Address& address : target.addresses) {
     if (target.port == 0 || (address.loopback() && !near)) continue;
-    auto shared = std::find_if(own.addresses.begin(), own.addresses.end(), [&](const Address& mine) {
-      return !mine.link_local() && !address.link_local() && same_network(mine, address);
-    });
-    if (tcp_only && shared != own.addresses.end()) add(address, 0, &*shared);
+    const Address* shared = own_address_beside(own, address);
+    if (tcp_only && shared != nullptr) add(address, 0, shared);
     if (!address.link_local()) {
       add(address, 0, nullptr);
       continue;
@@ -70,7 +80,7 @@ std::vector<DialTarget> find_candidates(const Place& own, const std::vector<Addr
       if (mine.link_local() && scopes.size() < kMaxScopes) scopes.push_back(mine.scope);
     for (uint32_t scope : scopes) add(address, scope, nullptr);
   }
-  // The index-th network first.
+  // The index-th interface first.
   std::vector<DialTarget> ordered;
   if (near && !tcp_only && target.local != 0) {
     DialTarget local;
@@ -79,6 +89,7 @@ std::vector<DialTarget> find_candidates(const Place& own, const std::vector<Addr
     ordered.push_back(std::move(local));
   }
   for (size_t i = 0; i < direct.size(); ++i) ordered.push_back(direct[(i + index) % direct.size()]);
+  std::move(again.begin(), again.end(), std::back_inserter(ordered));
   const size_t first = direct.empty() && tcp_only ? index : 0;
   for (size_t i = 0; i < others.size(); ++i) ordered.push_back(others[(i + first) % others.size()]);
   return ordered;

@@ -137,6 +137,10 @@ void Job::placed(std::shared_ptr<Channel> channel, const std::string& bytes) {
   }
   placed_ = Clock::now();
   own_ = message.own;
+  // The numbers of interfaces do not travel.
+  for (Address& address : own_.addresses)
+    for (const Address& mine : agent_->interfaces())
+      if (mine.same_bytes(address)) address.scope = mine.scope;
   ancestors_ = message.ancestors;
   for (const auto& [rank, member] : members_) say_hello(*member);
   if (ancestors_.front().process == 0) return ask_to_attach(std::move(channel), ancestors_.front(), {}, "");

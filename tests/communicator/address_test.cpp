@@ -81,11 +81,15 @@ TEST(Candidates, LoopbackOnlyWithinANetworkAndStreamsAlternate) {
   peer.network = 1;
   EXPECT_EQ(find_candidates(own, {}, peer, true, 0).size(), 1u);
   EXPECT_EQ(find_candidates(own, {}, peer, false, 0).front().text.rfind("Unix socket", 0), 0u);
-  own.addresses = {make("a", "10.1.0.1"), make("b", "10.2.0.1")};
-  peer.addresses = {make("x", "10.1.0.9"), make("y", "10.2.0.9"), make("z", "10.3.0.9")};
+  own.addresses = {make("a", "10.1.0.1"), make("a", "10.4.0.1"), make("b", "10.2.0.1")};
+  own.addresses[0].scope = own.addresses[1].scope = 2;
+  own.addresses[2].scope = 3;
+  peer.addresses = {make("x", "10.1.0.9"), make("x", "10.4.0.9"), make("y", "10.2.0.9"), make("z", "10.3.0.9")};
   EXPECT_EQ(find_candidates(own, {}, peer, true, 0).front().text, "10.1.0.9 from 10.1.0.1 port 5");
   EXPECT_EQ(find_candidates(own, {}, peer, true, 1).front().text, "10.2.0.9 from 10.2.0.1 port 5");
-  EXPECT_EQ(find_candidates(own, {}, peer, true, 2).front().text, "10.1.0.9 from 10.1.0.1 port 5");
+  EXPECT_EQ(find_candidates(own, {}, peer, true, 2).front().text, "10.1.0.9 from 10.1.0.1 port 5")
+      << "two addresses of one interface count once";
+  EXPECT_EQ(find_candidates(own, {}, peer, true, 0).size(), 7u) << "every way is there";
 }
 
 TEST(Ports, AreParsed) {
