@@ -116,6 +116,17 @@ class Networks(lab_case.LabCase):
         self.allreduce(TREERING_TCP_STREAMS="4")
         self.allreduce(TREERING_TCP_STREAMS="1")
 
+    def sent_by(self, interface):
+        return int(self.lab.run_all([(0, ["awk", "-v", f"name={interface}:", "$1 == name { print $10 }",
+                                          "/proc/self/net/dev"])], timeout=20)[0].output)
+
+    def test_streams_are_spread_over_the_interfaces(self):
+        before = [self.sent_by(interface) for interface in ("eth0", "eth1")]
+        self.perf(PERF, self.placement, "allreduce", "-b", "8M", "-e", "8M", *ONCE, TREERING_TCP_STREAMS="2",
+                  TREERING_ALGO="ring")
+        sent = [self.sent_by(interface) - earlier for interface, earlier in zip(("eth0", "eth1"), before)]
+        self.assertGreater(min(sent), max(sent) / 4, sent)
+
 
 if __name__ == "__main__":
     lab_case.main()
