@@ -22,6 +22,7 @@ struct Member {
   uint64_t answered = 0;  // rounds
   std::shared_ptr<const std::vector<std::string>> answer;
   std::map<uint32_t, std::pair<std::string, Clock::time_point>> statuses;
+  std::map<uint32_t, Clock::time_point> asked;  // the last question to each rank
   std::vector<SilentRanks> silent;
 
   // Of the agent's thread:

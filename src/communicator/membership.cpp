@@ -17,6 +17,8 @@ namespace {
 
 // The meeting point's deadline is the earlier one, because its message names who is missing.
 constexpr auto kGrace = std::chrono::seconds(1);
+// Between two questions to the same rank.
+constexpr auto kAskAgain = std::chrono::milliseconds(10);
 // How long a rank that leaves waits for a new place in the tree, where the old one has just ended.
 constexpr auto kSeeking = std::chrono::milliseconds(200);
 
@@ -170,7 +172,15 @@ std::vector<SilentRanks> Membership::silent() const {
   return member_->silent;
 }
 
+// Whoever waits for an answer asks thousands of times in a millisecond; the questions would queue up before all else.
 void Membership::request_status(uint32_t rank) {
+  {
+    std::lock_guard lock(member_->mutex);
+    const auto now = Clock::now();
+    auto [asked, is_first] = member_->asked.try_emplace(rank, now);
+    if (!is_first && now - asked->second < kAskAgain) return;
+    asked->second = now;
+  }
   agent_->post([job = job_, asking = member_->request.rank, rank] { job->ask(asking, rank); });
 }
 

@@ -243,9 +243,13 @@ class Failures(lab_case.LabCase):
                 for rank in ranks.values():
                     rank.wait_for("running")
                 ranks[victim].process.kill()
-                for rank in ranks.values():
-                    if rank.rank != victim:
-                        self.expect_clean_end(rank)
+                try:
+                    for rank in ranks.values():
+                        if rank.rank != victim:
+                            self.expect_clean_end(rank)
+                except AssertionError as failure:  # the one that is at fault is often another
+                    texts = [f"rank {rank.rank}: {rank.text()}" for rank in ranks.values()]
+                    raise AssertionError("\n".join([str(failure), *texts])) from None
 
     def test_everything_else_works_over_hosts(self):
         for hosts in ((0, 1, 2), (0, 1, 0, 1)):
