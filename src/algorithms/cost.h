@@ -41,10 +41,10 @@ struct Machine {
   double network_us = 30;   // a small message from a rank to a rank of another host
   double network_gbps = 1;  // of a host's links together, one way
   // The kernel's work for one message to another host, sent or received: each further peer of a one-shot of 8 bytes among
-  // 4 hosts takes 5 us (veth, docs/tcp.md).
+  // 4 hosts takes 5 us (veth, 2026-11-21).
   double network_message_us = 2.5;
   // What is left of that rate when several hosts send to one: their packets meet in a queue. Hybrid and two-shot reached
-  // 0.87 to 0.99 of a ring's rate between 4 hosts on 1 and 2 Gbit/s (docs/performance.md).
+  // 0.87 to 0.99 of a ring's rate between 4 hosts on 1 and 2 Gbit/s (netlab, 2026-11-21).
   double shared_link_share = 0.9;
   uint64_t mailbox_bytes = 2048;     // largest buffer that the mailbox protocol takes; 0: there is none
   uint64_t letter_bytes = 4096;      // largest block that goes as one small message (letters.h); 0: not used
