@@ -4,7 +4,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sodium.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -17,6 +16,7 @@
 #include <cstring>
 #include <thread>
 
+#include "communicator/background_thread.h"
 #include "communicator/job.h"
 #include "core/log.h"
 
@@ -65,18 +65,8 @@ bool Agent::of_this_process() const { return process_ == getpid(); }
 void Agent::start() {
   if (epoll_ < 0 || wake_ < 0) return started_.store(true, std::memory_order_release);
   watch(wake_, EPOLLIN, [this](uint32_t) { run_posted(); });
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, kStackBytes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  const int error = pthread_create(
-      &thread_, &attributes, [](void* agent) -> void* { return static_cast<Agent*>(agent)->loop(), nullptr; }, this);
-  pthread_attr_destroy(&attributes);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  running_ = error == 0;
+  running_ = start_background_thread(
+      "treering-agent", kStackBytes, [this] { loop(); }, &thread_);
   started_.store(true, std::memory_order_release);
 }
 
@@ -170,7 +160,6 @@ int Agent::run_timers() {
 }
 
 void Agent::loop() {
-  pthread_setname_np(pthread_self(), "treering-agent");
   for (;;) {
     epoll_event events[64];
     const int count = epoll_wait(epoll_, events, 64, run_timers());

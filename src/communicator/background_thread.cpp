@@ -22,7 +22,7 @@ void* run(void* argument) {
 
 }  // namespace
 
-bool start_background_thread(const char* name, size_t stack_bytes, std::function<void()> work) {
+bool start_background_thread(const char* name, size_t stack_bytes, std::function<void()> work, pthread_t* id) {
   auto start = std::make_unique<Start>(Start{name, std::move(work)});
   sigset_t all, before;
   sigfillset(&all);
@@ -34,6 +34,7 @@ bool start_background_thread(const char* name, size_t stack_bytes, std::function
   pthread_t thread;
   const bool started = pthread_create(&thread, &attributes, &run, start.get()) == 0;
   if (started) (void)start.release();
+  if (started && id != nullptr) *id = thread;
   pthread_attr_destroy(&attributes);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return started;

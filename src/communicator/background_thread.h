@@ -1,13 +1,15 @@
 // Threads of the library that run until the process ends.
 #pragma once
 
+#include <pthread.h>
+
 #include <cstddef>
 #include <functional>
 
 namespace treering {
 
 // Starts a detached thread with a stack of its own size: what `ulimit -s` says is about the user's threads, and may be
-// far more than is needed, or less. Whether it could be started.
-bool start_background_thread(const char* name, size_t stack_bytes, std::function<void()> work);
+// far more than is needed, or less. Whether it could be started; `id` then names it.
+bool start_background_thread(const char* name, size_t stack_bytes, std::function<void()> work, pthread_t* id = nullptr);
 
 }  // namespace treering
