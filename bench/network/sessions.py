@@ -110,7 +110,8 @@ class Treering(Session):
 
     def launch(self):
         program = os.path.join(self.settings.build, *self.program)
-        env = {"TREERING_RANKS": str(len(self.places)), "TREERING_TIMEOUT": str(self.settings.deadline), **self.wire}
+        env = {"TREERING_RANKS": str(len(self.places)), "TREERING_TIMEOUT": str(self.settings.deadline), **self.wire,
+               **self.settings.variables}
         for rank, host in enumerate(self.places):
             own = ["--make-id"] if rank == 0 else []
             arguments = ["--commands", self.folder, "--deadline", str(self.settings.deadline)]

@@ -8,6 +8,7 @@ from . import links
 from .sizes import LARGE, OURS, expect_faster, expect_rate, measure, placement, print_parts
 
 SLOWER = 4  # times
+STREAMS = 4  # of Treering, where one is slow
 
 
 def slow_scenario(record):
@@ -55,9 +56,10 @@ def slow_nic(record, mbit):
 def slow_stream(record, mbit):
     """One of Treering's TCP streams from host 0 to the next gets a part of the link; the others may use all that is left. gloo
     and Open MPI have one stream a pair: for them that is a slow link."""
-    title = f"4 hosts x 1 rank, {mbit} Mbit/s, one stream limited to {mbit // SLOWER}"
+    title = f"4 hosts x 1 rank, {mbit} Mbit/s, one of {STREAMS} streams limited to {mbit // SLOWER}"
     settings, rates = record.settings, []
     chosen, settings.libraries = settings.libraries, ["treering"]
+    settings.variables = {"TREERING_TCP_STREAMS": str(STREAMS)}
     try:
         with Lab(4, mbit=mbit) as lab:
             def limit(sessions):
@@ -69,7 +71,7 @@ def slow_stream(record, mbit):
             table = measure(record, title, lab, placement(4, 1), large(record), mbit=mbit, prepare=limit,
                             each_round=lambda: rates.append(links.rate_of_link(lab, 0, 1, mbit)))
     finally:
-        settings.libraries = chosen
+        settings.libraries, settings.variables = chosen, {}
     judge(record, title, table, rates)
 
 

@@ -58,7 +58,10 @@ typedef struct trPersistent* trPersistent_t;
 TR_API trResult_t trPersistentBegin(void);
 TR_API trResult_t trPersistentEnd(trPersistent_t* persistent);
 TR_API trResult_t trPersistentStart(trPersistent_t persistent);
-/** Waits for what was started. */
+/**
+ * Waits for what was started. A trPersistent_t is a pointer: using it afterwards, or destroying it twice, is undefined. NULL
+ * is ignored.
+ */
 TR_API trResult_t trPersistentDestroy(trPersistent_t persistent);
 /** @} */
 
@@ -90,7 +93,10 @@ TR_API trResult_t trDoubleBufferExchange(trDoubleBuffer_t buffer, int count, voi
                                          int* ready);
 /** Waits for the last mean and gives it as an exchange does, without handing in anything. Afterwards: as new. */
 TR_API trResult_t trDoubleBufferFlush(trDoubleBuffer_t buffer, int count, void** tensors, int* ready);
-/** Drops a pending mean. */
+/**
+ * Drops a pending mean. A trDoubleBuffer_t is a pointer: using it afterwards, or destroying it twice, is undefined. NULL is
+ * ignored.
+ */
 TR_API trResult_t trDoubleBufferDestroy(trDoubleBuffer_t buffer);
 /** @} */
 

@@ -2,7 +2,9 @@
  * @file collectives.h
  * Collectives, point-to-point operations, groups and operations made by the user. Included by treering.h.
  *
- * Common to all: every rank of the communicator makes the same calls in the same order. With a NULL stream a
+ * Common to all: every rank of the communicator makes the same calls in the same order. Calls that differ are an error on
+ * every rank; where no message shows it (small broadcasts from another root on each rank end everywhere), the next
+ * collective in which the ranks hear of one another is. With a NULL stream a
  * call blocks; with a stream it returns at once and runs in stream order, and its buffers stay untouched
  * until it has ended. Counts are numbers of elements; 0 is allowed everywhere. Buffers may be NULL where
  * their count is 0 or the rank does not take part in them. What a data type and an operation do not support
@@ -29,8 +31,8 @@ extern "C" {
  * datatype and op.
  *
  * 16-bit floats accumulate in float32. Algorithms "one-shot" and "two-shot" round once; those that forward
- * partial sums ("ring", "halving-doubling", "tree") round once a hop, or once in all with
- * trConfig_t::wide_partials.
+ * partial sums ("ring", "halving-doubling", "recursive-doubling", "tree", and those between hosts) round once
+ * a hop, or once in all with trConfig_t::wide_partials.
  */
 TR_API trResult_t trAllReduce(const void* sendbuf, void* recvbuf, size_t count, trDataType_t datatype, trRedOp_t op,
                               trComm_t comm, trStream_t stream);
@@ -97,7 +99,10 @@ TR_API trResult_t trAllGatherV(const void* sendbuf, size_t sendcount, void* recv
 /** trReduceScatter(); recvcounts is the same on all ranks; sendbuf has the blocks one after another. */
 TR_API trResult_t trReduceScatterV(const void* sendbuf, void* recvbuf, const size_t* recvcounts, trDataType_t datatype,
                                    trRedOp_t op, trComm_t comm, trStream_t stream);
-/** trAllToAll(); sendcounts[d] on rank s == recvcounts[s] on rank d. Not in place. */
+/**
+ * trAllToAll(); sendcounts[d] on rank s == recvcounts[s] on rank d. Not in place; the blocks of both buffers may lie in one
+ * array, each apart from the others.
+ */
 TR_API trResult_t trAllToAllV(const void* sendbuf, const size_t* sendcounts, const size_t* sdispls, void* recvbuf,
                               const size_t* recvcounts, const size_t* rdispls, trDataType_t datatype, trComm_t comm,
                               trStream_t stream);
@@ -118,7 +123,7 @@ TR_API trResult_t trSend(const void* sendbuf, size_t count, trDataType_t datatyp
                          trStream_t stream);
 TR_API trResult_t trRecv(void* recvbuf, size_t count, trDataType_t datatype, int peer, trComm_t comm,
                          trStream_t stream);
-/** A send to `dest` and a receive from `source` at once: neither waits for the other. */
+/** A send to `dest` and a receive from `source` at once: neither waits for the other. The buffers must not overlap. */
 TR_API trResult_t trSendRecv(const void* sendbuf, size_t sendcount, int dest, void* recvbuf, size_t recvcount,
                              int source, trDataType_t datatype, trComm_t comm, trStream_t stream);
 /** @} */
@@ -129,14 +134,21 @@ TR_API trResult_t trSendRecv(const void* sendbuf, size_t sendcount, int dest, vo
  * returns the first failure, and no operation of the group starts when one of its calls was wrong.
  *
  * Allreduces of a group with the same communicator, stream, data type and operation are fused into one, up to
- * trConfig_t::fusion_bytes each; every rank must then make the same calls in the group. Sends and receives of
+ * trConfig_t::fusion_bytes each; every rank must then make the same calls in the group. Those with a function of
+ * the user or with error feedback stay single. Sends and receives of
  * a group run at once, in any order, without deadlock.
+ *
+ * Of one communicator and stream the collectives go first, in the order of their calls, and then the sends and receives,
+ * whatever their places in the group: a rank that issues the same calls without a group gives the collectives first, too.
+ * Of one communicator with several streams, and none (NULL), those of the stream that the group names first go first.
  */
 TR_API trResult_t trGroupStart(void);
 TR_API trResult_t trGroupEnd(void);
 /** @} */
 
-/** @name Operations made by the user @{ */
+/** @name Operations made by the user @{
+ * An operation is of the communicator that it was made on; elsewhere, and after its end, it is an error.
+ */
 
 /**
  * `*op`: the sum over all ranks of scalar x sendbuf. `scalar` points to one element of `datatype` on the
@@ -171,6 +183,7 @@ typedef struct trCompression* trCompression_t;
  */
 TR_API trResult_t trCompressionCreate(trCompression_t* compression, trDataType_t wire, int error_feedback,
                                       size_t count);
+/** A pointer: using it afterwards, or destroying it twice, is undefined. NULL is ignored. */
 TR_API trResult_t trCompressionDestroy(trCompression_t compression);
 /** trAllReduce() of float32 that travels compressed. Ranks must agree on the wire type. */
 TR_API trResult_t trAllReduceCompressed(const void* sendbuf, void* recvbuf, size_t count, trRedOp_t op,

@@ -32,10 +32,11 @@ TR_API trResult_t trExchangeCreate(trExchange_t* exchange, int dimensions, int h
                                    int needed_count, const trBox_t* needed, trDataType_t datatype, trComm_t comm);
 /**
  * Moves the data: held_data[i] and needed_data[j] are dense arrays of their boxes' shapes, the last dimension
- * contiguous. They must not overlap.
+ * contiguous. A needed array overlaps no other array.
  */
 TR_API trResult_t trExchangeStart(trExchange_t exchange, const void* const* held_data, void* const* needed_data,
                                   trStream_t stream);
+/** Waits for what was started. A pointer: using it afterwards, or destroying it twice, is undefined. NULL is ignored. */
 TR_API trResult_t trExchangeDestroy(trExchange_t exchange);
 /** @} */
 

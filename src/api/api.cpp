@@ -37,7 +37,7 @@ Status init_rank(trComm_t* comm, int nranks, const trUniqueId& id, int rank, con
   };
   if (!Group::current().open()) return create();
   *comm = nullptr;
-  Group::current().add_job(create);
+  Group::current().add_job(nullptr, create);
   return {};
 }
 
@@ -252,7 +252,8 @@ trResult_t trExplain(trComm_t comm, trCollective_t collective, size_t bytes, trD
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(lease.acquire(comm));
     std::string whole;
-    TR_RETURN_IF_ERROR(lease->explain(static_cast<Collective>(collective), bytes, &whole));
+    TR_RETURN_IF_ERROR(
+        lease->explain(lease->question_of(static_cast<Collective>(collective), bytes, datatype), &whole));
     if (needed != nullptr) *needed = whole.size();
     if (capacity > 0) copy_text(text, capacity, whole);
     return {};
@@ -268,8 +269,10 @@ trResult_t trGetSelection(trComm_t comm, trCollective_t collective, const void* 
     TR_RETURN_IF_ERROR(lease.acquire(comm));
     if (select_of_kernels(*lease.get(), static_cast<Collective>(collective), sendbuf, bytes, datatype, selection))
       return {};
-    const Choice& choice = lease->choose(static_cast<Collective>(collective), bytes);
-    bool direct = sendbuf != nullptr && recvbuf != nullptr && lease->is_direct(sendbuf, recvbuf, bytes);
+    const auto question = lease->question_of(static_cast<Collective>(collective), bytes, datatype);
+    const Choice& choice = lease->choose(question);
+    bool direct =
+        !question.compressed() && sendbuf != nullptr && recvbuf != nullptr && lease->is_direct(sendbuf, recvbuf, bytes);
     *selection = {};
     copy_text(selection->algorithm, sizeof selection->algorithm, choice.candidate.algorithm->name);
     copy_text(selection->protocol, sizeof selection->protocol,

@@ -23,127 +23,153 @@ Status split(const Communicator& communicator, std::vector<Operation>* operation
 }  // namespace
 
 Batch::Entry& Batch::entry(trComm_t comm, StreamId stream) {
-  for (auto& entry : entries_)
-    if (entry->comm == comm && entry->stream == stream) return *entry;
-  entries_.push_back(std::make_unique<Entry>());
-  entries_.back()->comm = comm;
-  entries_.back()->stream = stream;
-  return *entries_.back();
+  auto line = std::find_if(lines_.begin(), lines_.end(), [&](const auto& each) { return each->comm == comm; });
+  if (line == lines_.end()) {
+    line = lines_.insert(line, std::make_unique<Line>());
+    (*line)->comm = comm;
+  }
+  for (auto& entry : (*line)->entries)
+    if (entry->stream == stream) return *entry;
+  (*line)->entries.push_back(std::make_unique<Entry>());
+  (*line)->entries.back()->stream = stream;
+  return *(*line)->entries.back();
 }
 
 Status Batch::prepare(bool kept) {
-  for (auto& entry : entries_) {
-    TR_RETURN_IF_ERROR(entry->lease.acquire(entry->comm));
-    Communicator& communicator = *entry->lease.get();
-    const bool on_device = is_device_stream(entry->stream);
-    // With GPUs among the ranks: what other ranks stage is not fused there.
-    if (!on_device && communicator.any_device())
-      TR_RETURN_IF_ERROR(split(communicator, &entry->operations));
-    else if (!on_device)
-      fuse(&entry->operations, static_cast<size_t>(communicator.config().fusion_bytes),
-           static_cast<size_t>(communicator.config().fusion_alignment));
-    if (!entry->transfers.empty()) {
-      Operation& all = entry->operations.emplace_back();
-      all.function = "trGroupEnd";
-      all.point_to_point = all.pairs = true;
-      if (on_device)
-        all.letters = entry->transfers;
-      else
-        TR_RETURN_IF_ERROR(communicator.make_lanes(entry->transfers, all.function, &all.lanes));
-      entry->transfers.clear();
-    }
-    if (entry->stream != 0 && !on_device)
-      for (Operation& operation : entry->operations) {
-        auto& task = entry->tasks.emplace_back(std::make_unique<Task>());
-        task->owned = !kept;
-        task->stream = entry->stream;
-        task->communicator = &communicator;
-        task->operation = std::move(operation);
-      }
-    if (on_device)
-      for (const Operation& operation : entry->operations)
-        TR_RETURN_IF_ERROR(communicator.device()->prepare(operation));
-    entry->lease.release();
+  for (auto& line : lines_) {
+    CommunicatorLease lease;
+    TR_RETURN_IF_ERROR(lease.acquire(line->comm));
+    for (auto& entry : line->entries) TR_RETURN_IF_ERROR(prepare(*lease.get(), entry.get(), kept));
   }
   return {};
 }
 
-// One turn; true when the communicator has nothing left to do.
-bool Batch::take_turn(Entry& entry, bool look, bool* moved, Status* failure) {
-  Communicator& communicator = *entry.lease.get();
-  Status status;
+Status Batch::prepare(Communicator& communicator, Entry* entry, bool kept) {
+  const bool on_device = is_device_stream(entry->stream);
+  // With GPUs among the ranks: what other ranks stage is not fused there.
+  if (!on_device && communicator.any_device())
+    TR_RETURN_IF_ERROR(split(communicator, &entry->operations));
+  else if (!on_device)
+    fuse(&entry->operations, static_cast<size_t>(communicator.config().fusion_bytes),
+         static_cast<size_t>(communicator.config().fusion_alignment));
+  if (!entry->transfers.empty()) {
+    Operation& all = entry->operations.emplace_back();
+    all.function = "trGroupEnd";
+    all.point_to_point = all.pairs = true;
+    if (on_device)
+      all.letters = entry->transfers;
+    else
+      TR_RETURN_IF_ERROR(communicator.make_lanes(entry->transfers, all.function, &all.lanes));
+    entry->transfers.clear();
+  }
+  if (entry->stream != 0 && !on_device)
+    for (Operation& operation : entry->operations) {
+      auto& task = entry->tasks.emplace_back(std::make_unique<Task>());
+      task->owned = !kept;
+      task->stream = entry->stream;
+      task->communicator = &communicator;
+      task->operation = std::move(operation);
+    }
+  if (on_device)
+    for (const Operation& operation : entry->operations) TR_RETURN_IF_ERROR(communicator.device()->prepare(operation));
+  return {};
+}
+
+// Gives an entry to its stream.
+Status Batch::enqueue(Communicator& communicator, Entry* entry) {
+  if (is_device_stream(entry->stream)) {
+    for (const Operation& operation : entry->operations)
+      TR_RETURN_IF_ERROR(enqueue_on_device(communicator, operation, entry->stream));
+    return {};
+  }
+  TR_RETURN_IF_ERROR(communicator.failure());
+  for (auto& task : entry->tasks) {
+    const bool owned = task->owned;  // the engine may have deleted it when enqueue() returns
+    TR_RETURN_IF_ERROR(Engine::instance().enqueue(task.get()));
+    if (owned) (void)task.release();
+  }
+  return {};
+}
+
+// One step of what is driven here.
+Status Batch::advance(Line* line, bool look, bool* moved) {
+  Communicator& communicator = *line->lease.get();
+  // What streams hold of the communicator was issued before and goes first.
+  if (communicator.queued.load() != 0) return {};
   if (!communicator.active()) {
-    if (entry.next == entry.operations.size()) return true;
-    status = communicator.begin(entry.operations[entry.next++]);
+    Entry& entry = *line->entries[line->next_entry];
+    *moved = true;
+    if (line->next_operation == entry.operations.size()) {
+      ++line->next_entry;
+      line->next_operation = 0;
+      return {};
+    }
+    TR_RETURN_IF_ERROR(communicator.begin(entry.operations[line->next_operation++]));
+  }
+  const auto progress = communicator.advance();
+  *moved |= progress != Communicator::Progress::kBlocked;
+  if (progress == Communicator::Progress::kFailed) return communicator.failure();
+  return progress == Communicator::Progress::kBlocked && look ? communicator.look_around() : Status();
+}
+
+// One turn; true when the line has nothing left to do.
+bool Batch::take_turn(Line* line, bool look, bool* moved, Status* failure) {
+  Status status;
+  while (status.ok() && line->next_entry < line->entries.size()) {
+    Entry& entry = *line->entries[line->next_entry];
+    if (entry.stream == 0) {
+      status = advance(line, look, moved);
+      break;
+    }
+    status = enqueue(*line->lease.get(), &entry);
+    ++line->next_entry;
+    line->awaits_device |= entry.stream == kOwnDeviceStream;
     *moved = true;
   }
-  if (status.ok()) {
-    auto progress = communicator.advance();
-    *moved |= progress != Communicator::Progress::kBlocked;
-    if (progress == Communicator::Progress::kFailed)
-      status = communicator.failure();
-    else if (progress == Communicator::Progress::kBlocked && look)
-      status = communicator.look_around();
-  }
-  if (status.ok()) return false;
-  entry.lease.slot().last_error = status.message();
+  if (!status.ok()) line->lease.slot().last_error = status.message();
   if (failure->ok()) *failure = status;
-  return true;
+  return !status.ok() || line->next_entry == line->entries.size();
 }
 
 Status Batch::run() {
-  for (auto& entry : entries_) {
-    TR_RETURN_IF_ERROR(entry->lease.acquire(entry->comm));
-    if (is_device_stream(entry->stream)) {
-      Status status;
-      for (const Operation& operation : entry->operations)
-        if (status.ok()) status = enqueue_on_device(*entry->lease.get(), operation, entry->stream);
-      entry->lease.release();
-      TR_RETURN_IF_ERROR(status);
-    } else if (entry->stream != 0) {
-      Status status = entry->lease->failure();
-      for (auto& task : entry->tasks) {
-        const bool owned = task->owned;  // the engine may have deleted it when enqueue() returns
-        if (status.ok()) status = Engine::instance().enqueue(task.get());
-        if (status.ok() && owned) (void)task.release();
-      }
-      entry->lease.release();
-      TR_RETURN_IF_ERROR(status);
+  // However this ends, the communicators are free again.
+  struct Leases {
+    Batch* batch;
+    ~Leases() {
+      for (auto& line : batch->lines_) line->lease.release();
     }
-  }
+  } leases{this};
+  for (auto& line : lines_) TR_RETURN_IF_ERROR(line->lease.acquire(line->comm));
   Status failure = drive();
-  for (auto& entry : entries_) {
-    if (entry->stream != kOwnDeviceStream) continue;
-    TR_RETURN_IF_ERROR(entry->lease.acquire(entry->comm));
-    const Status status = entry->lease->device()->synchronize();
+  for (auto& line : lines_) {
+    if (!line->awaits_device) continue;
+    const Status status = line->lease->device()->synchronize();
     if (failure.ok()) failure = status;
   }
-  for (auto& entry : entries_) entry->lease.release();
   return failure;
 }
 
 Status Batch::drive() {
-  size_t left = 0;
   Backoff backoff;
-  for (auto& entry : entries_) {
-    entry->done = entry->stream != 0;
-    entry->next = 0;
-    if (entry->done) continue;
-    backoff = entry->lease->backoff();
-    // Of several communicators nobody knows whose streams will bring something.
-    if (&entry != &entries_.front()) backoff.sleep_on(nullptr, false);
-    ++left;
-    // What streams hold of a communicator was issued before and goes first.
-    if (entry->lease->queued.load() != 0) Engine::instance().wait_idle(entry->lease.get());
+  for (auto& line : lines_) {
+    line->next_entry = line->next_operation = 0;
+    line->done = line->awaits_device = false;
+    backoff = line->lease->backoff();
   }
+  // Of several communicators, or of streams, nobody knows what brings something next.
+  const bool streams = lines_.size() == 1 && (lines_[0]->entries.size() > 1 || lines_[0]->lease->queued.load() != 0);
+  if (lines_.size() > 1 || streams) backoff.sleep_on(nullptr, false);
   Status failure;
+  size_t left = lines_.size();
   for (bool look = false; left > 0;) {
     bool moved = false;
-    for (auto& entry : entries_)
-      if (!entry->done && take_turn(*entry, look, &moved, &failure)) {
-        entry->done = true;
-        --left;
-      }
+    for (auto& line : lines_) {
+      if (line->done || !take_turn(line.get(), look, &moved, &failure)) continue;
+      line->done = true;
+      if (!line->awaits_device) line->lease.release();
+      --left;
+    }
+    if (left == 0) break;
     if (moved) backoff.reset();
     look = !moved && backoff.pause();
   }
@@ -164,15 +190,17 @@ Status start_on_device(Communicator& communicator, Operation operation, StreamId
 }
 
 bool Batch::is_queued() const {
-  for (const auto& entry : entries_)
-    for (const auto& task : entry->tasks)
-      if (Engine::instance().is_queued(*task)) return true;
+  for (const auto& line : lines_)
+    for (const auto& entry : line->entries)
+      for (const auto& task : entry->tasks)
+        if (Engine::instance().is_queued(*task)) return true;
   return false;
 }
 
 void Batch::wait() const {
-  for (const auto& entry : entries_)
-    for (const auto& task : entry->tasks) Engine::instance().wait(*task);
+  for (const auto& line : lines_)
+    for (const auto& entry : line->entries)
+      for (const auto& task : entry->tasks) Engine::instance().wait(*task);
 }
 
 }  // namespace treering

@@ -4,6 +4,8 @@
 //   allreduce a, b   -> one fused allreduce                    -> streams: given to the engine
 //   send, receive    -> one operation of lanes, at the end     -> no stream: driven here, all communicators in turn
 //
+// Invariant: outside of run() no communicator is leased.
+//
 // Calls of a batch are independent of one another, so fusing and reordering them is allowed as long as all ranks do the
 // same.
 #pragma once
@@ -25,7 +27,7 @@ class Batch {
     auto& all = entry(comm, stream).transfers;
     all.insert(all.end(), transfers.begin(), transfers.end());
   }
-  bool empty() const { return entries_.empty(); }
+  bool empty() const { return lines_.empty(); }
 
   // kept: it runs many times; else once.
   Status prepare(bool kept);
@@ -38,21 +40,31 @@ class Batch {
  private:
   // The operations of one communicator on one stream, in order.
   struct Entry {
-    trComm_t comm;
     StreamId stream;  // 0 = none
     std::vector<Operation> operations;
     std::vector<Transfer> transfers;
     std::vector<std::unique_ptr<Task>> tasks;  // with a stream
-    CommunicatorLease lease;
-    size_t next = 0;  // of the operations
+  };
+  // All of one communicator. Its entries go one after another, as all ranks issue its operations in the same order: what is
+  // driven here ends before what comes after it is given to a stream.
+  struct Line {
+    trComm_t comm;
+    std::vector<std::unique_ptr<Entry>> entries;
+    CommunicatorLease lease;  // held from the start until the line is done
+    size_t next_entry = 0;
+    size_t next_operation = 0;  // of an entry that is driven here
     bool done = true;
+    bool awaits_device = false;  // of the device's own stream
   };
 
   Entry& entry(trComm_t comm, StreamId stream);
-  static bool take_turn(Entry& entry, bool look, bool* moved, Status* failure);
+  static Status prepare(Communicator& communicator, Entry* entry, bool kept);
+  static Status enqueue(Communicator& communicator, Entry* entry);
+  static Status advance(Line* line, bool look, bool* moved);
+  static bool take_turn(Line* line, bool look, bool* moved, Status* failure);
   Status drive();
 
-  std::vector<std::unique_ptr<Entry>> entries_;
+  std::vector<std::unique_ptr<Line>> lines_;
 };
 
 // Gives an operation to a device's stream; with the communicator's own, waits for its end.

@@ -28,6 +28,12 @@ inline Status null_argument(const char* call, const char* name) {
   return {trInvalidArgument, fmt::format("{}: {} is NULL", call, name)};
 }
 
+// Of calls that block on other ranks and cannot be collected.
+inline Status refuse_in_group(const char* call) {
+  if (!Group::current().open()) return {};
+  return {trInvalidUsage, fmt::format("{} inside a group or a persistent operation; call it outside", call)};
+}
+
 inline StreamId stream_id(trStream_t stream) { return reinterpret_cast<StreamId>(stream); }
 inline EventId event_id(trEvent_t event) { return reinterpret_cast<EventId>(event); }
 

@@ -103,10 +103,10 @@ Status trDoubleBuffer::finish() {
 
 void trDoubleBuffer::hand_out(TensorSet& set, void** tensors) {
   for (size_t i = 0; i < set.tensors.size(); ++i) {
-    if ((flags & TR_DOUBLE_BUFFER_OWNED) != 0)
-      std::memcpy(tensors[i], set.tensors[i], set.counts[i] * type_size);
-    else
+    if ((flags & TR_DOUBLE_BUFFER_OWNED) == 0)
       tensors[i] = set.tensors[i];
+    else if (set.counts[i] > 0)
+      std::memcpy(tensors[i], set.tensors[i], set.counts[i] * type_size);
   }
 }
 
@@ -121,6 +121,7 @@ Status trDoubleBuffer::exchange(int count, void** tensors, const size_t* counts,
   constexpr const char* kName = "trDoubleBufferExchange";
   if (ready == nullptr) return null_argument(kName, "ready");
   if (counts == nullptr) return null_argument(kName, "counts");
+  TR_RETURN_IF_ERROR(refuse_in_group(kName));
   TR_RETURN_IF_ERROR(check(kName, count, tensors, counts));
   *ready = 0;
   const auto n = static_cast<size_t>(count);
@@ -139,7 +140,8 @@ Status trDoubleBuffer::exchange(int count, void** tensors, const size_t* counts,
   TensorSet& set = sets[current];
   TR_RETURN_IF_ERROR(plan(&set, tensors, count, counts));
   if (!borrowed)
-    for (size_t i = 0; i < n; ++i) std::memcpy(set.tensors[i], tensors[i], counts[i] * type_size);
+    for (size_t i = 0; i < n; ++i)
+      if (counts[i] > 0) std::memcpy(set.tensors[i], tensors[i], counts[i] * type_size);
   TR_RETURN_IF_ERROR(set.batch->run());
   Status failure;
   if (pending) {
@@ -157,10 +159,11 @@ Status trDoubleBuffer::flush(int count, void** tensors, int* ready) {
   if (ready == nullptr) return null_argument(kName, "ready");
   *ready = 0;
   if (!pending) return {};
-  TR_RETURN_IF_ERROR(check(kName, count, tensors, nullptr));
-  if (static_cast<size_t>(count) != previous().tensors.size())
+  if (count < 0 || static_cast<size_t>(count) != previous().tensors.size())
     return {trInvalidUsage,
             fmt::format("{}: count is {}; the pending mean has {} tensors", kName, count, previous().tensors.size())};
+  const bool owned = (flags & TR_DOUBLE_BUFFER_OWNED) != 0;  // it is copied to where they are; else they are replaced
+  TR_RETURN_IF_ERROR(check(kName, count, tensors, owned ? previous().counts.data() : nullptr));
   TR_RETURN_IF_ERROR(finish());
   hand_out(previous(), tensors);
   *ready = 1;

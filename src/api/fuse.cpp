@@ -3,13 +3,17 @@
 //
 //   tensors   | a a a | b | c c c c c |            pad: up to the next tensor's alignment; its zeros are summed and
 //   fused     | a a a 0 | b 0 0 0 | c c c c c |    fall into a sink
+#include <algorithm>
+
 #include "api/batch.h"
 #include "core/types.h"
 
 namespace treering {
 namespace {
 
+// A user's function would also be given the padding, which are no elements of anybody.
 bool fusible(const Operation& operation) {
+  if (operation.reduction != nullptr && operation.reduction->function != nullptr) return false;
   return operation.collective == Collective::kAllReduce && !operation.pairs && operation.count > 0 &&
          (operation.compression == nullptr || !operation.compression->error_feedback);
 }
@@ -18,6 +22,11 @@ bool same_kind(const Operation& a, const Operation& b) {
   const bool wires = (a.compression == nullptr) == (b.compression == nullptr) &&
                      (a.compression == nullptr || a.compression->wire == b.compression->wire);
   return a.type == b.type && a.op == b.op && a.reduction == b.reduction && wires;
+}
+
+// What has one scale holds values of one tensor.
+size_t alignment_of(const Operation& operation, size_t alignment) {
+  return operation.compression == nullptr ? alignment : std::max(alignment, operation.compression->block_bytes());
 }
 
 Operation fused(const std::vector<const Operation*>& members, size_t alignment) {
@@ -56,18 +65,17 @@ void fuse(std::vector<Operation>* operations, size_t bytes, size_t alignment) {
     const Operation& first = (*operations)[i];
     std::vector<const Operation*> members = {&first};
     if (fusible(first)) {
-      const size_t size = find_type(first.type)->size;
+      const size_t size = find_type(first.type)->size, unit = alignment_of(first, alignment);
       size_t total = first.count * size;
       for (size_t k = i + 1; k < operations->size() && total < bytes; ++k) {
         const Operation& next = (*operations)[k];
-        if (taken[k] || !fusible(next) || !same_kind(first, next) || total + next.count * size + alignment > bytes)
-          continue;
+        if (taken[k] || !fusible(next) || !same_kind(first, next) || total + next.count * size + unit > bytes) continue;
         taken[k] = true;
-        total += next.count * size + alignment;
+        total += next.count * size + unit;
         members.push_back(&next);
       }
     }
-    result.push_back(members.size() == 1 ? first : fused(members, alignment));
+    result.push_back(members.size() == 1 ? first : fused(members, alignment_of(first, alignment)));
   }
   *operations = std::move(result);
 }

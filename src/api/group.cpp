@@ -1,6 +1,8 @@
 #include "api/group.h"
 
-#include <thread>
+#include <map>
+
+#include "core/job_chains.h"
 
 namespace treering {
 
@@ -35,14 +37,16 @@ Status Group::end_kept(std::unique_ptr<Batch>* batch) {
   return {};
 }
 
-Status Group::run_jobs(std::vector<std::function<Status()>> jobs) {
-  std::vector<Status> results(jobs.size());
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < jobs.size(); ++i) threads.emplace_back([&, i] { results[i] = jobs[i](); });
-  for (auto& thread : threads) thread.join();
-  for (const Status& status : results)
-    if (!status.ok()) return status;
-  return {};
+Status Group::run_jobs(std::vector<Job> jobs) {
+  std::vector<JobChain> chains;
+  std::map<trComm_t, size_t> chain_of;
+  for (Job& job : jobs) {
+    const size_t at =
+        job.parent == nullptr ? chains.size() : chain_of.try_emplace(job.parent, chains.size()).first->second;
+    if (at == chains.size()) chains.emplace_back();
+    chains[at].push_back(std::move(job.work));
+  }
+  return run_chains(chains);
 }
 
 }  // namespace treering

@@ -27,20 +27,24 @@ class Group {
   }
 
   Batch& batch() { return *batch_; }
-  // `job` runs in a thread of its own at the end.
-  void add_job(std::function<Status()> job) { jobs_.push_back(std::move(job)); }
+  // Jobs run at the end, side by side; those that use the same communicator `parent`, if any, one after another.
+  void add_job(trComm_t parent, std::function<Status()> job) { jobs_.push_back({parent, std::move(job)}); }
   // A wrong call: the group will start nothing and return this.
   void add_failure(const Status& status) {
     if (failure_.ok()) failure_ = status;
   }
 
  private:
-  Status run_jobs(std::vector<std::function<Status()>> jobs);
+  struct Job {
+    trComm_t parent;
+    std::function<Status()> work;
+  };
+  static Status run_jobs(std::vector<Job> jobs);
 
   int depth_ = 0;
   bool keeping_ = false;
   std::unique_ptr<Batch> batch_ = std::make_unique<Batch>();
-  std::vector<std::function<Status()>> jobs_;
+  std::vector<Job> jobs_;
   Status failure_;
 };
 

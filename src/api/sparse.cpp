@@ -2,6 +2,7 @@
 #include "communicator/sparse.h"
 
 #include "api/common.h"
+#include "api/overlap.h"
 #include "communicator/device_rank.h"
 #include "communicator/boxes.h"
 #include "core/types.h"
@@ -17,7 +18,8 @@ struct trExchange {
     std::vector<BufferPiece> pieces;  // what the transfer's view sees
   };
   trComm_t comm = nullptr;
-  size_t held_count = 0, needed_count = 0;
+  std::vector<size_t> held_bytes, needed_bytes;  // of the boxes' arrays
+  std::vector<Range> read, written;              // memory for the check of each start
   std::vector<std::unique_ptr<Rows>> rows;
   Operation operation;
   std::unique_ptr<Task> task = std::make_unique<Task>();
@@ -36,6 +38,13 @@ Status check_boxes(int dimensions, const char* name, int count, const trBox_t* b
         return {trInvalidArgument,
                 fmt::format("{}: {}[{}] is {}: lo is above hi", kCreate, name, i, box_text(boxes[i], dimensions))};
   return {};
+}
+
+std::vector<size_t> sizes_of(int dimensions, int count, const trBox_t* boxes, size_t size) {
+  std::vector<size_t> sizes(static_cast<size_t>(count), size);
+  for (size_t i = 0; i < sizes.size(); ++i)
+    for (int d = 0; d < dimensions; ++d) sizes[i] *= static_cast<size_t>(boxes[i].hi[d] - boxes[i].lo[d]);
+  return sizes;
 }
 
 struct BoxCard {
@@ -109,13 +118,27 @@ Status plan_exchange(trExchange* exchange, Communicator& communicator, int dimen
   return communicator.make_lanes(lanes, kCreate, &exchange->operation.lanes);
 }
 
+Status check_arrays(trExchange* exchange, const void* const* held_data, void* const* needed_data) {
+  exchange->read.clear();
+  exchange->written.clear();
+  for (size_t i = 0; i < exchange->held_bytes.size(); ++i)
+    if (held_data[i] != nullptr) exchange->read.emplace_back(held_data[i], exchange->held_bytes[i]);
+  for (size_t i = 0; i < exchange->needed_bytes.size(); ++i)
+    if (needed_data[i] != nullptr) exchange->written.emplace_back(needed_data[i], exchange->needed_bytes[i]);
+  Range one, other;
+  if (!find_overlap(exchange->read, exchange->written, &one, &other)) return {};
+  return {trInvalidArgument, fmt::format("trExchangeStart: the arrays {:#x} ({} bytes) and {:#x} ({} bytes) overlap",
+                                         one.begin, one.end - one.begin, other.begin, other.end - other.begin)};
+}
+
 Status start_exchange(trExchange* exchange, const void* const* held_data, void* const* needed_data, StreamId stream) {
   constexpr const char* kName = "trExchangeStart";
-  if (Group::current().open()) return {trInvalidUsage, "trExchangeStart inside a group; call it outside"};
-  if (exchange->held_count > 0 && held_data == nullptr) return null_argument(kName, "held_data");
-  if (exchange->needed_count > 0 && needed_data == nullptr) return null_argument(kName, "needed_data");
+  TR_RETURN_IF_ERROR(refuse_in_group(kName));
+  if (!exchange->held_bytes.empty() && held_data == nullptr) return null_argument(kName, "held_data");
+  if (!exchange->needed_bytes.empty() && needed_data == nullptr) return null_argument(kName, "needed_data");
   if (Engine::instance().is_queued(*exchange->task))
     return {trInvalidUsage, "trExchangeStart: the last start has not ended; synchronize its stream first"};
+  TR_RETURN_IF_ERROR(check_arrays(exchange, held_data, needed_data));
   for (auto& rows : exchange->rows) {
     const void* data = rows->transfer.send ? held_data[rows->box] : needed_data[rows->box];
     if (data == nullptr)
@@ -152,6 +175,7 @@ trResult_t trExchangeCreate(trExchange_t* exchange, int dimensions, int held_cou
                             int needed_count, const trBox_t* needed, trDataType_t datatype, trComm_t comm) {
   return guarded(find_slot(comm), [&]() -> Status {
     if (exchange == nullptr) return null_argument(kCreate, "exchange");
+    TR_RETURN_IF_ERROR(refuse_in_group(kCreate));
     if (dimensions < 1 || dimensions > TR_MAX_DIMENSIONS)
       return {trInvalidArgument,
               fmt::format("{}: dimensions is {}; give 1 to {}", kCreate, dimensions, TR_MAX_DIMENSIONS)};
@@ -162,8 +186,10 @@ trResult_t trExchangeCreate(trExchange_t* exchange, int dimensions, int held_cou
     TR_RETURN_IF_ERROR(check_boxes(dimensions, "needed", needed_count, needed));
     auto made = std::make_unique<trExchange>();
     made->comm = comm;
-    made->held_count = static_cast<size_t>(held_count);
-    made->needed_count = static_cast<size_t>(needed_count);
+    made->held_bytes = sizes_of(dimensions, held_count, held, find_type(datatype)->size);
+    made->needed_bytes = sizes_of(dimensions, needed_count, needed, find_type(datatype)->size);
+    made->read.reserve(made->held_bytes.size());
+    made->written.reserve(made->needed_bytes.size());
     const RankBoxes own{{held, held + held_count}, {needed, needed + needed_count}};
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(lease.acquire(comm));
@@ -197,6 +223,7 @@ trResult_t trSparseAllReduce(const int64_t* indices, const void* values, size_t 
   return guarded(find_slot(comm), [&]() -> Status {
     constexpr const char* kName = "trSparseAllReduce";
     if (out_rows == nullptr) return null_argument(kName, "out_rows");
+    TR_RETURN_IF_ERROR(refuse_in_group(kName));
     if (rows > 0 && (indices == nullptr || (values == nullptr && row_elements > 0)))
       return null_argument(kName, indices == nullptr ? "indices" : "values");
     if (capacity > 0 && (out_indices == nullptr || (out_values == nullptr && row_elements > 0)))

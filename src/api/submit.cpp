@@ -18,7 +18,8 @@ trResult_t submitted(CommunicatorLease& lease, Body body) {
 }
 
 Status run(CommunicatorLease& lease, const Operation& operation) {
-  if (lease->queued.load(std::memory_order_relaxed) != 0) Engine::instance().wait_idle(lease.get());
+  // Acquired: what the engine did to the communicator in the last of them is seen here.
+  if (lease->queued.load(std::memory_order_acquire) != 0) Engine::instance().wait_idle(lease.get());
   return for_each_piece(*lease.get(), operation, [&](const Operation& piece) { return lease->run(piece); });
 }
 

@@ -25,7 +25,7 @@ Status split(trComm_t comm, int color, int key, trComm_t* newcomm, const trConfi
     return made == nullptr ? Status() : add_communicator(std::move(made), newcomm);
   };
   if (!Group::current().open()) return create();
-  Group::current().add_job(create);
+  Group::current().add_job(comm, create);
   return {};
 }
 
@@ -89,7 +89,7 @@ Status shrink(trComm_t comm, const int* excluded, int count, trComm_t* newcomm, 
     return add_communicator(std::move(made), newcomm);
   };
   if (!Group::current().open()) return create();
-  Group::current().add_job(create);
+  Group::current().add_job(comm, create);
   return {};
 }
 

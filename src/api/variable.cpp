@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "api/common.h"
+#include "api/overlap.h"
 #include "core/types.h"
 
 using namespace treering;
@@ -24,6 +25,8 @@ struct ByteBlocks {
   std::pmr::monotonic_buffer_resource memory{stack.data(), stack.size()};
   std::pmr::vector<size_t> bytes{&memory}, offsets{&memory};
   size_t total = 0;
+  Range extent;          // from the first byte of any block to the last
+  bool in_order = true;  // each block begins behind those before it: none meets another
 
   Status fill(const char* function, const Communicator& communicator, const char* name, const size_t* counts,
               const size_t* displs, const void* buffer, size_t size) {
@@ -37,6 +40,11 @@ struct ByteBlocks {
       bytes.push_back(counts[r] * size);
       offsets.push_back(displs != nullptr ? displs[r] * size : total);
       total += bytes.back();
+      if (bytes.back() == 0) continue;
+      const Range block(at(buffer, r), bytes.back());
+      in_order &= extent.end <= block.begin;
+      extent.begin = extent.empty() ? block.begin : std::min(extent.begin, block.begin);
+      extent.end = std::max(extent.end, block.end);
     }
     if (total > 0 && buffer == nullptr) return bad(function, rank, "the buffer of {} is NULL", name);
     return {};
@@ -58,6 +66,36 @@ Status check_rank(const char* function, const Communicator& communicator, const 
 
 void add(std::vector<Transfer>* transfers, uint32_t peer, bool send, const void* buffer, size_t bytes) {
   if (bytes > 0) transfers->push_back({peer, send, View(buffer), bytes});
+}
+
+Status overlapping(const char* function, uint32_t rank, const Range& one, const Range& other) {
+  return bad(function, rank, "{:#x} ({} bytes) and {:#x} ({} bytes) overlap, but not so that the call is in place",
+             one.begin, one.end - one.begin, other.begin, other.end - other.begin);
+}
+
+// Nothing that is received may lie in what is sent, or in something else that is received. A block that a rank sends to
+// itself may stay where it is.
+Status check_apart(const char* function, uint32_t rank, const std::vector<Transfer>& transfers) {
+  std::vector<Range> read, written;
+  const std::byte* own = nullptr;
+  for (const Transfer& transfer : transfers)
+    if (transfer.peer == rank && !transfer.send) own = transfer.view.base();
+  for (const Transfer& transfer : transfers)
+    if (!transfer.send)
+      written.emplace_back(transfer.view.base(), transfer.bytes);
+    else if (transfer.peer != rank || transfer.view.base() != own)
+      read.emplace_back(transfer.view.base(), transfer.bytes);
+  Range one, other;
+  return find_overlap(read, written, &one, &other) ? overlapping(function, rank, one, other) : Status();
+}
+
+// The blocks that an allgatherv stores.
+Status check_blocks(const char* function, uint32_t rank, const Blocks& blocks, const void* output, size_t size) {
+  std::vector<Range> written;
+  for (size_t r = 0; r < blocks.counts.size(); ++r)
+    written.emplace_back(static_cast<const std::byte*>(output) + blocks.offsets[r] * size, blocks.counts[r] * size);
+  Range one, other;
+  return find_overlap({}, written, &one, &other) ? overlapping(function, rank, one, other) : Status();
 }
 
 // Allgatherv and reduce-scatterv: all ranks know all counts.
@@ -84,6 +122,8 @@ trResult_t submit_blocks(const char* function, Collective collective, const void
     }
     blocks->parts.counts = blocks->counts.data();
     blocks->parts.offsets = blocks->offsets.data();
+    if (displs != nullptr && find_type(type) != nullptr)
+      TR_RETURN_IF_ERROR(check_blocks(function, rank, *blocks, output, find_type(type)->size));
     operation.count = counts[rank];
     return {};
   }();
@@ -150,7 +190,7 @@ trResult_t trAllToAllV(const void* sendbuf, const size_t* sendcounts, const size
           add(transfers, to, true, send.at(sendbuf, to), send.bytes[to]);
           add(transfers, from, false, receive.at(recvbuf, from), receive.bytes[from]);
         }
-        return {};
+        return receive.in_order && !receive.extent.meets(send.extent) ? Status() : check_apart(kName, rank, *transfers);
       });
 }
 
@@ -176,7 +216,9 @@ trResult_t trGatherV(const void* sendbuf, size_t sendcount, void* recvbuf, const
           const uint32_t from = (rank + i) % ranks;
           add(transfers, from, false, receive.at(recvbuf, from), receive.bytes[from]);
         }
-        return {};
+        const bool in_place = sendbuf == receive.at(recvbuf, rank);
+        if (receive.in_order && (in_place || !receive.extent.meets({sendbuf, sendcount * size}))) return {};
+        return check_apart(kName, rank, *transfers);
       });
 }
 
@@ -191,6 +233,7 @@ trResult_t trScatterV(const void* sendbuf, const size_t* sendcounts, const size_
         TR_RETURN_IF_ERROR(check_rank(kName, communicator, "root", root));
         if (recvcount > 0 && recvbuf == nullptr) return bad(kName, rank, "recvbuf is NULL");
         const size_t size = find_type(datatype)->size;
+        Range sent;
         if (rank == static_cast<uint32_t>(root)) {
           ByteBlocks send;
           TR_RETURN_IF_ERROR(send.fill(kName, communicator, "sendcounts", sendcounts, displs, sendbuf, size));
@@ -201,9 +244,11 @@ trResult_t trScatterV(const void* sendbuf, const size_t* sendcounts, const size_
             const uint32_t to = (rank + i) % ranks;
             add(transfers, to, true, send.at(sendbuf, to), send.bytes[to]);
           }
+          sent = send.extent;
         }
         add(transfers, static_cast<uint32_t>(root), false, recvbuf, recvcount * size);
-        return {};
+        const bool apart = rank != static_cast<uint32_t>(root) || !sent.meets({recvbuf, recvcount * size});
+        return apart ? Status() : check_apart(kName, rank, *transfers);
       });
 }
 
@@ -251,7 +296,8 @@ trResult_t trSendRecv(const void* sendbuf, size_t sendcount, int dest, void* rec
         const size_t size = find_type(datatype)->size;
         transfers->push_back({static_cast<uint32_t>(dest), true, View(sendbuf), sendcount * size});
         transfers->push_back({static_cast<uint32_t>(source), false, View(recvbuf), recvcount * size});
-        return {};
+        const bool apart = !Range(sendbuf, sendcount * size).meets({recvbuf, recvcount * size});
+        return apart ? Status() : check_apart("trSendRecv", communicator.rank(), *transfers);
       });
 }
 

@@ -32,6 +32,26 @@ constexpr int kBacklog = 4096;
 
 std::atomic<Agent*> current{nullptr};
 
+// A kernel without it, or with it switched off.
+bool lacks_family(int error) { return error == EAFNOSUPPORT || error == EADDRNOTAVAIL; }
+
+// A listening socket, or -1 and why. With SO_REUSEADDR two processes may both bind to a port; only one can listen, and
+// the other's socket keeps its port, so each try needs a new one.
+int open_listener(int domain, bool ipv6_only, uint16_t port, int* error) {
+  const int fd = socket(domain, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int only = ipv6_only, yes = 1;
+  sockaddr_storage address{};
+  Address any;
+  any.version = domain == AF_INET6 ? 6 : 4;
+  const socklen_t length = to_sockaddr(any, port, 0, &address);
+  if (fd >= 0 && domain == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof only);
+  if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  if (fd >= 0 && bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0 && listen(fd, kBacklog) == 0) return fd;
+  *error = errno;
+  if (fd >= 0) ::close(fd);
+  return -1;
+}
+
 }  // namespace
 
 Agent& Agent::instance() {
@@ -197,31 +217,22 @@ Status Agent::open(const Config& config, Place* own) {
 }
 
 Status Agent::listen_tcp(const std::string& family, int first_port, int last_port) {
-  const bool six = family != "ipv4";
-  for (int domain : {six ? AF_INET6 : AF_INET, family == "ipv6" ? AF_INET6 : AF_INET}) {
-    tcp_ = socket(domain, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (tcp_ < 0) continue;  // a kernel without IPv6
-    const int off = family == "ipv6", yes = 1;
-    if (domain == AF_INET6) setsockopt(tcp_, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-    setsockopt(tcp_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    int error = EADDRINUSE;
-    for (int port = first_port; port <= last_port && error == EADDRINUSE; ++port) {
-      sockaddr_storage address{};
-      Address any;
-      any.version = domain == AF_INET6 ? 6 : 4;
-      const socklen_t length = to_sockaddr(any, static_cast<uint16_t>(port), 0, &address);
-      error = bind(tcp_, reinterpret_cast<sockaddr*>(&address), length) != 0 || listen(tcp_, kBacklog) != 0 ? errno : 0;
+  const bool asked = first_port > 0;
+  int error = 0;
+  for (int domain : {family != "ipv4" ? AF_INET6 : AF_INET, family == "ipv6" ? AF_INET6 : AF_INET}) {
+    for (int port = first_port; port <= last_port && tcp_ < 0; ++port) {
+      tcp_ = open_listener(domain, family == "ipv6", static_cast<uint16_t>(port), &error);
+      if (tcp_ < 0 && lacks_family(error)) break;
     }
-    if (error == 0) break;
-    ::close(tcp_);
-    tcp_ = -1;
-    if (error == EADDRINUSE && first_port > 0)
-      return {trSystemError, fmt::format("no port of {} to {} is free (TREERING_PORT); give more, one for each process "
-                                         "of this machine",
-                                         first_port, last_port)};
+    if (tcp_ >= 0) break;
     log_line(LogLevel::kInfo,
              fmt::format("cannot listen on TCP (IPv{}): {}", domain == AF_INET6 ? 6 : 4, std::strerror(error)));
+    if (asked && !lacks_family(error)) break;
   }
+  if (tcp_ < 0 && asked)
+    return {trSystemError, fmt::format("no port of {} to {} can be listened on: {}. TREERING_PORT says which "
+                                       "to use, one for each process of this machine",
+                                       first_port, last_port, std::strerror(error))};
   if (tcp_ < 0) return place_.addresses.clear(), Status();  // the processes of this machine can still meet
   sockaddr_storage bound{};
   socklen_t length = sizeof bound;

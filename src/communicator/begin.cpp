@@ -1,6 +1,8 @@
 // How an operation becomes a call that the executor runs.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "communicator/communicator.h"
@@ -21,12 +23,19 @@ uint32_t signature_of(const Operation& operation, uint64_t number) {
   uint64_t hash = number * 0x9E3779B97F4A7C15u + (operation.pairs || operation.blocks != nullptr ? 0 : operation.count);
   hash = (hash ^ hash >> 29) * 0xBF58476D1CE4E5B9u + (static_cast<uint64_t>(operation.type) << 8) + op +
          (static_cast<uint64_t>(operation.collective) << 16) + (static_cast<uint64_t>(operation.root) << 24) +
-         (operation.is_piece ? 0x40000000u : operation.pieces != nullptr ? 0x80000000u : 0);
+         (operation.is_piece            ? 0x40000000u
+          : operation.pieces != nullptr ? 0x80000000u
+                                        : 0);
   if (operation.blocks != nullptr)
     for (size_t count : operation.blocks->counts) hash = (hash ^ hash >> 31) * 0x94D049BB133111EBu + count;
   if (operation.compression != nullptr) hash += uint64_t{operation.compression->wire} << 40;
   hash = (hash ^ hash >> 32) * 0x94D049BB133111EBu;
   return static_cast<uint32_t>(hash >> 32);
+}
+
+Status not_made(trRedOp_t op) {
+  return {trInvalidArgument,
+          fmt::format("op {} was not made on this communicator, or was destroyed", static_cast<int>(op))};
 }
 
 // Of transfers, the sizes at which it pays to let the kernel copy (algorithm.h).
@@ -37,36 +46,70 @@ FetchRange fetch_range_of(Collective collective) {
 
 }  // namespace
 
+// Whether the wire type of the communicator's settings is for it.
+bool Communicator::takes_wire(const Operation& operation) const {
+  return wire_ != nullptr && operation.collective == Collective::kAllReduce && operation.compression == nullptr &&
+         operation.type == trFloat32 && (operation.op == trSum || operation.op == trAvg);
+}
+
+uint32_t Communicator::constraints_of(const Operation& operation) const {
+  uint32_t constraints = 0;
+  if (operation.blocks != nullptr) constraints |= kUnequalParts;
+  const bool ordered = operation.reduction != nullptr && !operation.reduction->commutative;
+  if (ordered || (config_.deterministic && info_of(operation.collective).reduces)) constraints |= kRankOrdered;
+  if (operation.compression != nullptr) constraints |= kComputedOnce;
+  return constraints;
+}
+
+Communicator::Question Communicator::question_of(Collective collective, size_t bytes, trDataType_t type) const {
+  Operation operation;
+  operation.collective = collective;
+  operation.type = type;
+  if (takes_wire(operation)) operation.compression = wire_;
+  const bool halved = operation.compression != nullptr && ranks() > 1 && find_type(wire_->wire)->size == 2;
+  return {collective, halved ? bytes / 2 : bytes, constraints_of(operation)};
+}
+
+Status Communicator::explain(const Question& question, std::string* text) const {
+  TR_RETURN_IF_ERROR(schedules_->explain(question.collective, question.bytes, question.constraints, text));
+  if (question.compressed())
+    *text = fmt::format("float that travels as {}, chosen as {} would be\n{}", find_type(wire_->wire)->name,
+                        format_bytes(question.bytes), *text);
+  return {};
+}
+
 Status Communicator::check(Operation* operation) {
-  const bool sums = operation->op == trSum || operation->op == trAvg;
-  if (wire_ != nullptr && operation->collective == Collective::kAllReduce && operation->compression == nullptr &&
-      operation->type == trFloat32 && sums)
-    operation->compression = wire_;
-  const auto made = static_cast<size_t>(operation->op) - trRedOpFirstCreated;
-  if (operation->op >= trRedOpFirstCreated && made < reductions_.size()) operation->reduction = reductions_[made];
+  if (takes_wire(*operation)) operation->compression = wire_;
+  if (operation->op >= trRedOpFirstCreated && info_of(operation->collective).reduces) {
+    const auto found = reductions_.find(operation->op);
+    if (found == reductions_.end())
+      return {trInvalidArgument,
+              fmt::format("{} on rank {}: {}", operation->function, rank(), not_made(operation->op).message())};
+    operation->reduction = found->second;
+  }
   return check_operation(operation, rank(), ranks());
 }
 
 trRedOp_t Communicator::add_reduction(std::shared_ptr<const Reduction> reduction) {
-  size_t slot = 0;
-  while (slot < reductions_.size() && reductions_[slot] != nullptr) ++slot;
-  if (slot == reductions_.size()) reductions_.emplace_back();
-  reductions_[slot] = std::move(reduction);
-  return static_cast<trRedOp_t>(trRedOpFirstCreated + slot);
+  constexpr uint32_t kValues = trRedOpForceInt - trRedOpFirstCreated;
+  static std::atomic<uint32_t> made{0};  // of all communicators; begins anew after 2^31
+  for (;;) {
+    const auto op = static_cast<trRedOp_t>(trRedOpFirstCreated + made.fetch_add(1) % kValues);
+    if (reductions_.try_emplace(op, std::move(reduction)).second) return op;
+  }
 }
 
-Status Communicator::remove_reduction(trRedOp_t op) {
-  const auto made = static_cast<size_t>(op) - trRedOpFirstCreated;
-  if (op < trRedOpFirstCreated || made >= reductions_.size() || reductions_[made] == nullptr)
-    return {trInvalidArgument,
-            fmt::format("op {} was not made on this communicator, or was destroyed", static_cast<int>(op))};
-  reductions_[made] = nullptr;
-  return {};
-}
+Status Communicator::remove_reduction(trRedOp_t op) { return reductions_.erase(op) != 0 ? Status() : not_made(op); }
 
 void Communicator::fill_call(const Operation& operation) {
   call_.operation = operation.point_to_point ? 0 : ++operations_;
-  call_.signature = operation.point_to_point ? kPointToPointSignature : signature_of(operation, call_.operation);
+  call_.signature = kPointToPointSignature;
+  if (!operation.point_to_point) {
+    // It stands for all calls so far: ranks whose calls differed without a message between them, such as small broadcasts from
+    // different roots, learn it from the next message that they exchange.
+    history_ = (history_ + signature_of(operation, call_.operation)) * 0x9E3779B97F4A7C15u;
+    call_.signature = static_cast<uint32_t>(history_ >> 32);
+  }
   call_.layout.collective = &info_of(operation.collective);
   call_.layout.rank = context_.rank;
   call_.layout.ranks = context_.ranks;
@@ -96,10 +139,11 @@ void Communicator::fill_call(const Operation& operation) {
     call_.user_context = operation.reduction->context;
     if (call_.user == nullptr) call_.scale = operation.reduction->scale.data();
   }
+  call_.rounds_input = false;
   call_.coded = trFloat32;
   if (operation.compression == nullptr || context_.ranks == 1) return;
   const trDataType_t wire = operation.compression->wire;
-  if (wire == trFloat8e4m3 || wire == trFloat8e5m2) {
+  if (is_block_scaled(wire)) {
     call_.coded = wire;
   } else {
     call_.type = wire;
@@ -146,7 +190,8 @@ void Communicator::announce(const Operation& operation, const Program* program) 
   RankStatus& status = *context_.status;
   status.count.store(operation.count, std::memory_order_relaxed);
   status.type.store(static_cast<uint16_t>(operation.type), std::memory_order_relaxed);
-  status.op.store(static_cast<uint16_t>(operation.op), std::memory_order_relaxed);
+  const trRedOp_t op = std::min(operation.op, trRedOpFirstCreated);  // the values of made ones differ between ranks
+  status.op.store(static_cast<uint16_t>(op), std::memory_order_relaxed);
   status.collective.store(static_cast<uint16_t>(operation.collective), std::memory_order_relaxed);
   status.root.store(operation.root, std::memory_order_relaxed);
   status.tag.store(call_tag(call_.operation, call_.signature), std::memory_order_relaxed);
@@ -178,15 +223,14 @@ Status Communicator::begin(const Operation& operation) {
   fill_call(operation);
   const Program* program = nullptr;
   in_mailbox_ = in_letters_ = false;
-  if (operation.compression != nullptr && operation.compression->error_feedback) add_residual(operation);
+  const bool compressed = operation.compression != nullptr && context_.ranks > 1;  // one rank alone rounds nothing
+  if (compressed && operation.compression->error_feedback) add_residual(operation);
   if (operation.pairs) {
     in_letters_ = operation.lanes == nullptr;
   } else {
-    uint32_t constraints = 0;
-    if (operation.blocks != nullptr) constraints |= kUnequalParts;
-    const bool ordered = operation.reduction != nullptr && !operation.reduction->commutative;
-    if (ordered || (config_.deterministic && call_.layout.collective->reduces)) constraints |= kRankOrdered;
-    if (operation.compression != nullptr) constraints |= kComputedOnce;
+    const uint32_t constraints = constraints_of(operation);
+    // Which rank computes an element is a matter of the size: in the fixed order its own operand is to count as the others'.
+    call_.rounds_input = (constraints & kRankOrdered) != 0;
     const size_t bytes = operation.elements(context_.ranks) * call_.type_size;
     const Choice& choice = schedules_->choose(operation.collective, bytes, constraints);
     // Of a piece's ranks some have their buffers in one piece, others not.

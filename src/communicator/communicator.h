@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <unordered_map>
 
 #include "communicator/area.h"
 #include "communicator/backoff.h"
@@ -76,11 +77,17 @@ class Communicator : private TcpLinkMaker {
   // Makes every rank's operations fail. Safe while another thread is inside a call.
   void abort(const std::string& reason);
 
-  Status explain(Collective collective, size_t bytes, std::string* text) const {
-    return schedules_->explain(collective, bytes, text);
-  }
-  const Choice& choose(Collective collective, size_t bytes) {
-    return schedules_->choose(collective, bytes, config_.deterministic ? kRankOrdered : 0u);
+  // How a call with nothing special about it, of buffers of `bytes`, is chosen under the communicator's settings.
+  struct Question {
+    Collective collective;
+    size_t bytes;  // that travel
+    uint32_t constraints;
+    bool compressed() const { return (constraints & kComputedOnce) != 0; }
+  };
+  Question question_of(Collective collective, size_t bytes, trDataType_t type) const;
+  Status explain(const Question& question, std::string* text) const;
+  const Choice& choose(const Question& question) {
+    return schedules_->choose(question.collective, question.bytes, question.constraints);
   }
   // A message from one rank to another.
   double predict_transfer(size_t bytes) const {
@@ -94,7 +101,8 @@ class Communicator : private TcpLinkMaker {
   // Whether transfers can go as letters, which need no lanes.
   bool are_letters(const std::vector<Transfer>& transfers) const;
 
-  // Operations made by the user; any number of them.
+  // Operations made by the user; any number of them. No other communicator of the process has the same value, nor has a
+  // later operation that of one which was removed.
   trRedOp_t add_reduction(std::shared_ptr<const Reduction> reduction);
   Status remove_reduction(trRedOp_t op);
   // Whether a call on these buffers would be zero-copy.
@@ -141,6 +149,8 @@ class Communicator : private TcpLinkMaker {
   Status attach_device();
   void prepare_executor(const std::string& job);
   const RankCard& card(uint32_t rank) const { return (*cards_)[rank]; }
+  bool takes_wire(const Operation& operation) const;
+  uint32_t constraints_of(const Operation& operation) const;
   void fill_call(const Operation& operation);
   void add_residual(const Operation& operation);
   void announce(const Operation& operation, const Program* program);
@@ -170,12 +180,13 @@ class Communicator : private TcpLinkMaker {
   size_t mapped_letter_bytes_ = 0;  // ... when this process has memory that peers can read in place
   Mailbox mailbox_;
   Call call_;
-  std::shared_ptr<Compression> wire_;                         // of all float32 sums, when the settings say so
-  std::vector<std::shared_ptr<const Reduction>> reductions_;  // by op - trRedOpFirstCreated
+  std::shared_ptr<Compression> wire_;  // of all float32 sums, when the settings say so
+  std::unordered_map<trRedOp_t, std::shared_ptr<const Reduction>> reductions_;
   bool in_mailbox_ = false;
   bool in_letters_ = false;
   bool active_ = false;
   uint64_t operations_ = 0;
+  uint64_t history_ = 0;  // hash of all operations that were counted
   uint64_t meetings_ = 0;  // rounds of notices begun
   Patience patience_;
   uint32_t host_ranks_ = 0;  // of the host that has most

@@ -230,6 +230,7 @@ std::shared_ptr<TcpLink> Communicator::make_tcp_link(uint32_t peer, const std::s
   options.peer_name = name;
   options.channels = layout_->channels;
   options.streams = static_cast<uint32_t>(config_.tcp_streams);
+  options.keeps_shared = context_.rank < peer;
   options.staging = area_.staging();
   options.read_status = [this, peer](RankStatusSnapshot* snapshot) { return read_tcp_status(peer, snapshot); };
   return streams_->add_link(std::move(options));
@@ -278,9 +279,14 @@ Status Communicator::agree_on_network(const Plan& plan, Machine* machine) {
     const size_t i = static_cast<size_t>(at - leaders.begin()), h = leaders.size();
     const auto patience =
         config_.timeout_ms > 0 ? std::chrono::milliseconds(config_.timeout_ms) : std::chrono::hours(1);
-    TR_RETURN_IF_ERROR(measure_network(context_.connection(0, leaders[(i + 1) % h]),
-                                       context_.connection(0, leaders[(i + h - 1) % h]), i == 0,
-                                       static_cast<uint32_t>(h), Clock::now() + patience, &own));
+    const uint32_t next = leaders[(i + 1) % h], previous = leaders[(i + h - 1) % h];
+    Connection *const to_next = context_.connection(0, next), *failed = nullptr;
+    const Status status = measure_network(
+        to_next, context_.connection(0, previous), i == 0, static_cast<uint32_t>(h), Clock::now() + patience,
+        [this] { return watch_->verdict(); }, &own, &failed);
+    if (!status.ok() && failed == nullptr) return status;
+    if (status.code() == trTimeout) return watch_->no_progress(failed == to_next ? next : previous, leaders);
+    if (!status.ok()) return watch_->link_failed(failed == to_next ? next : previous, status);
   }
   Membership::Blobs blobs;
   TR_RETURN_IF_ERROR(membership_->allgather(as_blob(own), &blobs));

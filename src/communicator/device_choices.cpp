@@ -26,8 +26,9 @@ bool DeviceKernels::takes(const Operation& operation) {
   if (operation.pairs) return true;
   const bool user = operation.reduction != nullptr && operation.reduction->function != nullptr;
   const bool wide = communicator_->config().wide_partials && find_type(operation.type)->narrow_float;
-  if (user || wide || operation.blocks != nullptr || operation.pieces != nullptr || operation.compression != nullptr ||
-      operation.collective == Collective::kBarrier)
+  const bool truth = communicator_->ranks() == 1 && gives_truth(operation.type, operation.op);  // more than a copy
+  if (user || wide || truth || operation.blocks != nullptr || operation.pieces != nullptr ||
+      operation.compression != nullptr || operation.collective == Collective::kBarrier)
     return false;
   const size_t size = find_type(operation.type)->size;
   return !choose(operation.collective, operation.elements(communicator_->ranks()) * size,
@@ -77,7 +78,8 @@ bool DeviceKernels::is_staged_better(Collective collective, size_t bytes, double
   const Config& config = communicator_->config();
   if (bytes < kLeastStagedBytes) return false;
   if (!config.algorithm.empty() || !config.device_protocol.empty()) return false;  // somebody knows what they want
-  const double host_us = communicator_->choose(collective, bytes).candidate.predicted_us;
+  const auto question = communicator_->question_of(collective, bytes, trUint8);    // kernels compress nothing
+  const double host_us = communicator_->choose(question).candidate.predicted_us;
   const cuda::StagedQuestion staged{bytes, static_cast<size_t>(config.device_piece_bytes), links_->host_gbps(),
                                     host_us};
   return cuda::is_staged_better(links_->link(), kernel_us, cuda::staged_us(staged));

@@ -18,7 +18,7 @@ namespace treering {
 namespace {
 
 constexpr auto kStagger = std::chrono::milliseconds(100);
-constexpr size_t kMaxScopes = 4;
+constexpr size_t kMostInterfaces = 16;  // that a link-local address is tried through
 
 // A moment that differs between processes: a full listener is not asked by all at the same time.
 Clock::duration jitter() { return std::chrono::milliseconds(2 + randombytes_uniform(20)); }
@@ -51,6 +51,18 @@ const Address* own_address_beside(const Place& own, const Address& address) {
   return shared == own.addresses.end() ? nullptr : &*shared;
 }
 
+// The interfaces to reach a link-local address through: those that this process uses itself, then all others.
+std::vector<uint32_t> link_local_scopes(const Place& own, const std::vector<Address>& interfaces) {
+  std::vector<uint32_t> scopes;
+  for (const auto* addresses : {&own.addresses, &interfaces})
+    for (const Address& mine : *addresses) {
+      const bool known = std::find(scopes.begin(), scopes.end(), mine.scope) != scopes.end();
+      if (mine.link_local() && mine.scope != 0 && !known && scopes.size() < kMostInterfaces)
+        scopes.push_back(mine.scope);
+    }
+  return scopes;
+}
+
 }  // namespace
 
 std::vector<DialTarget> find_candidates(const Place& own, const std::vector<Address>& interfaces, const Place& target,
@@ -75,10 +87,7 @@ std::vector<DialTarget> find_candidates(const Place& own, const std::vector<Addr
       add(address, 0, nullptr);
       continue;
     }
-    std::vector<uint32_t> scopes;
-    for (const Address& mine : interfaces)
-      if (mine.link_local() && scopes.size() < kMaxScopes) scopes.push_back(mine.scope);
-    for (uint32_t scope : scopes) add(address, scope, nullptr);
+    for (uint32_t scope : link_local_scopes(own, interfaces)) add(address, scope, nullptr);
   }
   // The index-th interface first.
   std::vector<DialTarget> ordered;

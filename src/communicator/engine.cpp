@@ -234,6 +234,13 @@ bool Engine::run_callback(std::unique_lock<std::mutex>* lock, Task* task) {
   return true;
 }
 
+// The operation of an active communicator that may advance: the first of its communicator and of its stream. Else nullptr.
+Task* Engine::startable(Communicator* communicator) {
+  if (std::find(active_.begin(), active_.end(), communicator) == active_.end()) return nullptr;
+  Task* task = communicator->queue.first;
+  return streams_[task->stream].first == task ? task : nullptr;
+}
+
 void Engine::loop() {
   prefer_promptness();
   Backoff backoff({.yields = kYieldsBesideComputation});
@@ -244,14 +251,14 @@ void Engine::loop() {
     batch_.clear();
     std::shared_ptr<TcpWaitSet> streams;
     for (Communicator* communicator : active_)
-      if (Task* task = communicator->queue.first; streams_[task->stream].first == task) batch_.push_back(task);
-    for (Task* task : batch_) {
-      // An operation that was forgotten meanwhile is no longer the first of a communicator.
-      const bool there = std::any_of(active_.begin(), active_.end(),
-                                     [&](Communicator* communicator) { return communicator->queue.first == task; });
-      if (!there) continue;
-      in_hand_ = task->communicator;
-      if (batch_.size() == 1) streams = task->communicator->streams();
+      if (startable(communicator) != nullptr) batch_.push_back(communicator);
+    for (Communicator* communicator : batch_) {
+      // While another one advanced, this one's operation may have been forgotten and others given to streams: what counts is
+      // what the queues hold now. Addresses tell nothing, they are used again.
+      Task* task = startable(communicator);
+      if (task == nullptr) continue;
+      in_hand_ = communicator;
+      if (batch_.size() == 1) streams = communicator->streams();
       lock.unlock();
       Status status;
       bool ended = step(task, &status, &moved);

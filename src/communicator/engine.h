@@ -92,6 +92,7 @@ class Engine {
   void loop();
   bool run_marks(std::unique_lock<std::mutex>* lock);
   bool run_callback(std::unique_lock<std::mutex>* lock, Task* task);
+  Task* startable(Communicator* communicator);
   bool step(Task* task, Status* status, bool* moved);
   void retire(Task* task, Status status);
   void complete(EventId event, uint64_t mark);
@@ -104,7 +105,7 @@ class Engine {
   std::map<StreamId, Stream> streams_;
   std::map<EventId, Event> events_;
   std::vector<Communicator*> active_;  // with tasks
-  std::vector<Task*> batch_;           // first tasks of the active communicators, while the thread advances them
+  std::vector<Communicator*> batch_;   // those whose turn it is, while the thread advances them
   size_t tasks_ = 0;                   // in all streams
   uint64_t next_id_ = 1;
   pid_t thread_owner_ = 0;           // the process whose thread runs: a forked child has none yet

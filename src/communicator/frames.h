@@ -64,6 +64,8 @@ struct PlacedMessage {
 struct AttachMessage {
   static constexpr Kind kKind = Kind::kAttach;
   uint32_t process = 0;
+  bool has_roster = false;
+  uint64_t round = 0;  // the last whose blobs it has
 };
 struct AttachedMessage {
   static constexpr Kind kKind = Kind::kAttached;
@@ -117,9 +119,12 @@ struct NoticeMessage {
 struct BeatMessage {
   static constexpr Kind kKind = Kind::kBeat;
 };
-struct MovingMessage {  // a child ends this connection in good order
+// A child ends this connection in good order. One that is the top from now on (new_top is itself) has lost touch with this
+// part of the tree: the message goes on to this part's top, which attaches to it.
+struct MovingMessage {
   static constexpr Kind kKind = Kind::kMoving;
-  uint32_t new_top = kNobody;
+  uint32_t process = kNobody;  // the child
+  uint32_t new_top = kNobody;  // or another parent
 };
 struct SpreadMessage {
   static constexpr Kind kKind = Kind::kSpread;
@@ -149,7 +154,7 @@ template <typename V> void visit(V& v, Place& m) {
 }
 template <typename V> void visit(V& v, JoinMessage& m) { v(m.host); v(m.place); }
 template <typename V> void visit(V& v, PlacedMessage& m) { v(m.own); v(m.ancestors); }
-template <typename V> void visit(V& v, AttachMessage& m) { v(m.process); }
+template <typename V> void visit(V& v, AttachMessage& m) { v(m.process); v(m.has_roster); v(m.round); }
 template <typename V> void visit(V& v, AttachedMessage& m) { v(m.process); }
 template <typename V> void visit(V& v, HelloMessage& m) {
   v(m.process); v(m.rank); v(m.ranks); v(m.timeout_ms); v(m.segment_bytes); v(m.pid); v(m.nonce); v(m.settings);
@@ -164,7 +169,7 @@ template <typename V> void visit(V& v, NoticeMessage& m) {
   v(m.origin); v(m.number); v(m.type); v(m.process); v(m.other); v(m.code); v(m.text);
 }
 template <typename V> void visit(V&, BeatMessage&) {}
-template <typename V> void visit(V& v, MovingMessage& m) { v(m.new_top); }
+template <typename V> void visit(V& v, MovingMessage& m) { v(m.process); v(m.new_top); }
 template <typename V> void visit(V& v, SpreadMessage& m) { v(m.code); v(m.text); }
 template <typename V> void visit(V& v, QuestionMessage& m) { v(m.rank); v(m.asking_process); v(m.asking_rank); }
 template <typename V> void visit(V& v, AnswerMessage& m) {

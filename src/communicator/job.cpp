@@ -167,12 +167,12 @@ void Job::greet(std::shared_ptr<Channel> channel, const std::string& bytes) {
     events.frame = [self, channel](const std::string& next, int fd) {
       if (fd >= 0) ::close(fd);
       AttachMessage message;
-      if (decode(next, &message)) return self->accept_child(channel, message.process);
+      if (decode(next, &message)) return self->accept_child(channel, message);
       channel->close();
     };
     return channel->set_events(std::move(events));
   }
-  if (decode(bytes, &attach)) return accept_child(std::move(channel), attach.process);
+  if (decode(bytes, &attach)) return accept_child(std::move(channel), attach);
   channel->close();
 }
 
@@ -252,11 +252,7 @@ void Job::take_roster(RosterMessage roster, int received) {
   roster_ = std::move(roster);
   for (const Place& place : roster_.places) parent_of_.push_back(place.parent);
   segment_ = host_segment(roster_, received);
-  for (auto& [process, link] : children_) {
-    const bool with_segment = segment_ >= 0 && link.channel->local() && roster_.places[process].host == own_.host;
-    roster_.has_segment = with_segment;
-    link.channel->send(encode(roster_), with_segment ? fcntl(segment_, F_DUPFD_CLOEXEC, 3) : -1);
-  }
+  for (const auto& [process, link] : children_) send_roster(link);
   auto peers = std::make_shared<std::vector<PeerPlace>>();
   peers->reserve(roster_.process_of_rank.size());
   for (uint32_t process : roster_.process_of_rank) {
@@ -269,25 +265,33 @@ void Job::take_roster(RosterMessage roster, int received) {
       member->peers = peers;
       if (segment_ >= 0) member->segment = fcntl(segment_, F_DUPFD_CLOEXEC, 3);
     });
-  if (segment_ >= 0) close(std::exchange(segment_, -1));
   log_phases();
   start_ticking();
   maybe_finish();
 }
 
+void Job::send_roster(const Link& child) {
+  roster_.has_segment = segment_ >= 0 && child.channel->local() && roster_.places[child.process].host == own_.host;
+  child.channel->send(encode(roster_), roster_.has_segment ? fcntl(segment_, F_DUPFD_CLOEXEC, 3) : -1);
+}
+
 void Job::log_phases() const {
   if (!log_enabled(LogLevel::kInfo)) return;
+  std::string addresses;
+  for (const Address& address : own_.addresses) addresses += " " + to_text(address);
   log_line(
       LogLevel::kInfo,
-      fmt::format("rendezvous of process {} ({} ranks of {} here, parent {}, host {} '{}', port {}): root found and "
-                  "authenticated after {:.1f} ms, placed {:.1f} ms, attached {:.1f} ms, all arrived {:.1f} ms",
-                  own_.process, members_.size(), roster_.process_of_rank.size(),
-                  top_ ? "none" : std::to_string(parent_.process), own_.host, own_.host_name, own_.port,
-                  milliseconds(found_ - began_), milliseconds(placed_ - began_), milliseconds(attached_ - began_),
-                  milliseconds(Clock::now() - began_)));
+      fmt::format(
+          "rendezvous of process {} ({} ranks of {} here, parent {}, host {} '{}', offers{} port {}): root found and "
+          "authenticated after {:.1f} ms, placed {:.1f} ms, attached {:.1f} ms, all arrived {:.1f} ms",
+          own_.process, members_.size(), roster_.process_of_rank.size(),
+          top_ ? "none" : std::to_string(parent_.process), own_.host, own_.host_name, addresses, own_.port,
+          milliseconds(found_ - began_), milliseconds(placed_ - began_), milliseconds(attached_ - began_),
+          milliseconds(Clock::now() - began_)));
 }
 
 void Job::give_blob(uint32_t rank, uint64_t round, std::string blob) {
+  if (has_verdict_) return fail_exchange();
   up(Kind::kBlob, encode(BlobMessage{rank, round, std::move(blob)}));
 }
 
@@ -297,7 +301,7 @@ void Job::take_blob(const BlobMessage& blob) {
     watch_deadline(Clock::now() + std::chrono::milliseconds(root_->timeout_ms()));
   blobs_[blob.rank] = blob.bytes;
   for (uint32_t rank : left_)
-    if (root_ && blobs_.count(rank) == 0) return fail(root_->lost_rank(rank));
+    if (root_ && !has_verdict_ && blobs_.count(rank) == 0) return fail(root_->lost_rank(rank));
   if (blobs_.size() < roster_.process_of_rank.size()) return;
   watch_deadline(Clock::time_point::max());
   BlobsMessage message;
@@ -309,9 +313,12 @@ void Job::take_blob(const BlobMessage& blob) {
 void Job::take_blobs(const std::string& bytes) {
   BlobsMessage message;
   if (!decode(bytes, &message) || message.blobs.size() != roster_.process_of_rank.size()) return;
+  if (message.round <= round_) return;                    // again, from another parent
+  if (segment_ >= 0) close(std::exchange(segment_, -1));  // all have the roster
   answered(Kind::kBlob);
   blobs_.clear();
   round_ = message.round;
+  last_blobs_ = bytes;
   down(bytes);
   auto self = shared_from_this();
   auto blobs = std::make_shared<const std::vector<std::string>>(std::move(message.blobs));
@@ -332,6 +339,12 @@ void Job::after_sending(Clock::time_point limit, std::function<void()> task) {
   if (!sending || Clock::now() > limit) return task();
   auto self = shared_from_this();
   agent_->after(std::chrono::milliseconds(1), [self, limit, task] { self->after_sending(limit, task); });
+}
+
+// No rank gives its part of an exchange after a verdict.
+void Job::fail_exchange() {
+  for (const NoticeMessage& notice : log_)
+    if (notice.type == NoticeType::kVerdict) fail_members({static_cast<trResult_t>(notice.code), notice.text});
 }
 
 void Job::fail_members(const Status& status) {

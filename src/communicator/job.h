@@ -6,7 +6,7 @@
 //
 // While the ranks meet, hellos and blobs flow up, the roster and all blobs down. The tree stays for the job's life:
 // notices flood it; each process knows every other's parent. A process whose parent is gone attaches to another one:
-// its ancestors, then the processes in the order of their numbers; if none is left below it, it is the top. One that
+// its ancestors, then the processes in the order of their numbers; if none of them answers, it is the top. One that
 // has left stays a relay while it has children and lives. On the agent's thread alone.
 #pragma once
 
@@ -67,6 +67,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void watch_deadline(Clock::time_point deadline);
   void fail(const Status& status);
   void fail_members(const Status& status);
+  void fail_exchange();
   int host_segment(const RosterMessage& roster, int received) const;
   void after_sending(Clock::time_point limit, std::function<void()> task);
   void log_phases() const;
@@ -74,14 +75,20 @@ class Job : public std::enable_shared_from_this<Job> {
   // The tree (job_tree.cpp)
   void up(Kind kind, std::string bytes);
   void answered(Kind kind);
+  bool is_pending(Kind kind) const;
   void down(const std::string& bytes);
   void attach();
   void try_parents(std::vector<Place> candidates, std::string reasons);
   void ask_to_attach(std::shared_ptr<Channel> channel, const Place& parent, std::vector<Place> others,
                      std::string reasons);
   void attached(std::shared_ptr<Channel> channel, uint32_t parent);
+  Clock::duration patience_with(const Place& parent) const;
+  void stop_asking();
+  void part_from(std::shared_ptr<Channel> channel, uint32_t new_top);
+  bool is_dialing() const { return dial_ || asked_; }
   void no_parent(const std::string& reasons);
-  void accept_child(std::shared_ptr<Channel> channel, uint32_t process);
+  void accept_child(std::shared_ptr<Channel> channel, const AttachMessage& attach);
+  void send_roster(const Link& child);
   void listen_to(const Link& link);
   void on_message(uint32_t from, const std::string& bytes, int fd);
   void on_moving(uint32_t from, const MovingMessage& message);
@@ -113,6 +120,8 @@ class Job : public std::enable_shared_from_this<Job> {
   // Questions and streams (job_streams.cpp)
   void take_question(const std::string& bytes, uint32_t from);
   void take_answer(const std::string& bytes, uint32_t from);
+  void await_stream(const std::shared_ptr<Channel>& channel, const StreamMessage& stream, Clock::time_point deadline,
+                    const std::function<void(const Status& status, int fd)>& report);
   void take_stream(const std::shared_ptr<Channel>& channel, const std::string& bytes);
 
   Agent* agent_;
@@ -132,18 +141,23 @@ class Job : public std::enable_shared_from_this<Job> {
   std::map<uint32_t, Link> children_;
   std::vector<Place> ancestors_;
   std::shared_ptr<Dial> dial_;
+  std::shared_ptr<Channel> asked_;  // whether it will be the parent
+  uint64_t asked_timer_ = 0;
+  std::set<std::shared_ptr<Channel>> former_;  // parents' connections, until these close them
   std::vector<Pending> pending_;
+  std::set<uint32_t> mute_hosts_;  // a process there has not answered in this search for a parent
 
   RosterMessage roster_;
   std::vector<uint32_t> parent_of_;
-  int segment_ = -1;  // to pass on, while taking the roster
+  int segment_ = -1;  // to pass on, until all have met
   uint64_t round_ = 0;
+  std::string last_blobs_;                 // of that round, for a child that did not get them from its last parent
   std::map<uint32_t, std::string> blobs_;  // of the round, at the top
   uint64_t deadline_timer_ = 0;
   Clock::time_point join_deadline_;  // for reaching the root
 
   uint64_t notices_ = 0;                        // made here
-  std::vector<NoticeMessage> log_;              // all that are known, for those who attach
+  std::vector<NoticeMessage> log_;              // what is known, for those who attach
   std::map<uint32_t, uint64_t> seen_;           // last number of each origin
   std::set<uint32_t> left_;                     // ranks
   std::map<uint32_t, Clock::time_point> lost_;  // processes
@@ -154,6 +168,7 @@ class Job : public std::enable_shared_from_this<Job> {
   Clock::time_point last_tick_, last_beat_;
 
   std::set<std::shared_ptr<Dial>> streams_;
+  std::set<std::shared_ptr<Channel>> opening_;  // streams whose rank has not answered yet
   Clock::time_point began_ = Clock::now(), found_, placed_, attached_;
 };
 

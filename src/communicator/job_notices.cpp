@@ -15,7 +15,14 @@ constexpr auto kBeatPeriod = std::chrono::milliseconds(1000);
 constexpr auto kSilence = std::chrono::milliseconds(2600);
 constexpr auto kOwnPause = std::chrono::milliseconds(1500);     // this process itself did not run
 constexpr auto kCutOffAfter = std::chrono::milliseconds(4500);  // of a loss or silence on the way
-constexpr size_t kMostNotices = 4096;
+
+// A later notice of a process says all that an earlier one said. So those that are kept are at most some for each process.
+bool replaces(const NoticeMessage& later, const NoticeMessage& earlier) {
+  const auto of_silence = [](NoticeType type) { return type == NoticeType::kSilent || type == NoticeType::kHeard; };
+  return later.process == earlier.process &&
+         ((later.type == NoticeType::kMoved && earlier.type == NoticeType::kMoved) ||
+          (of_silence(later.type) && of_silence(earlier.type)));
+}
 
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
@@ -45,7 +52,9 @@ void Job::take_notice(const NoticeMessage& notice, uint32_t from) {
   uint64_t& last = seen_[notice.origin];
   if (notice.number <= last) return;
   last = notice.number;
-  if (log_.size() < kMostNotices) log_.push_back(notice);
+  if (notice.type != NoticeType::kRankLeft)  // the most frequent one replaces nothing
+    std::erase_if(log_, [&](const NoticeMessage& earlier) { return replaces(notice, earlier); });
+  log_.push_back(notice);
   const std::string bytes = encode(notice);
   if (parent_.channel && parent_.process != from) parent_.channel->send(bytes);
   for (auto& [process, link] : children_)
@@ -59,6 +68,7 @@ void Job::apply(const NoticeMessage& notice) {
       if (has_verdict_) return;
       has_verdict_ = true;
       answered(Kind::kSpread);
+      if (!blobs_.empty() || is_pending(Kind::kBlob)) fail_exchange();
       for (auto& [rank, member] : members_)
         member->tell([code = notice.code, text = notice.text](const MemberEvents& events) {
           if (events.on_verdict) events.on_verdict(code, text);
@@ -67,7 +77,8 @@ void Job::apply(const NoticeMessage& notice) {
     case NoticeType::kLost:
       return apply_loss(notice);
     case NoticeType::kSilent: {
-      if (notice.process == own_.process || lost_.count(notice.process) != 0) return;
+      if (notice.process == own_.process) return report_heard(own_.process);
+      if (lost_.count(notice.process) != 0) return;
       auto [entry, is_new] = silent_.try_emplace(notice.process);
       if (!is_new) return;
       entry->second = {ranks_of(notice.process), notice.text, Clock::now() - kSilence};
@@ -82,7 +93,8 @@ void Job::apply(const NoticeMessage& notice) {
       return;
     case NoticeType::kRankLeft:
       left_.insert(notice.other);
-      if (top_ && root_ && (state_ == State::kMeeting || (!blobs_.empty() && blobs_.count(notice.other) == 0)))
+      if (top_ && root_ && !has_verdict_ &&
+          (state_ == State::kMeeting || (!blobs_.empty() && blobs_.count(notice.other) == 0)))
         if (Status status = root_->lost_rank(notice.other); !status.ok()) fail(status);
       for (auto& [rank, member] : members_)
         member->tell([left = notice.other](const MemberEvents& events) {
@@ -100,7 +112,7 @@ void Job::apply_loss(const NoticeMessage& notice) {
   if (silent_.erase(notice.process) != 0) publish_silence();
   if (top_ && root_ && (state_ == State::kMeeting || !blobs_.empty())) {
     if (Status status = root_->lost_process(notice.process); !status.ok()) return fail(status);
-  } else if (state_ == State::kRunning && !pending_.empty() && pending_.back().kind == Kind::kBlob) {
+  } else if (state_ == State::kRunning && is_pending(Kind::kBlob)) {
     return fail_members({trRemoteError, notice.text});
   }
   if (state_ != State::kRunning || has_left(notice.process)) return;
@@ -114,6 +126,14 @@ void Job::apply_loss(const NoticeMessage& notice) {
     });
 }
 
+// When the children of the last one have noticed it, too.
+Clock::time_point Job::time_of_last_loss() const {
+  Clock::time_point last;
+  for (const auto& [process, when] : lost_) last = std::max(last, when);
+  for (const auto& [process, entry] : silent_) last = std::max(last, entry.since + kSilence + kTick);
+  return last;
+}
+
 void Job::report_loss(uint32_t process, const std::string& reason) {
   if (lost_.count(process) != 0 || has_left(process)) return;
   NoticeMessage notice;
@@ -123,8 +143,9 @@ void Job::report_loss(uint32_t process, const std::string& reason) {
   notify(std::move(notice));
 }
 
+// Of this process: it has been told that it is silent, so it can be heard again, if by another way.
 void Job::report_heard(uint32_t process) {
-  if (silent_.count(process) == 0) return;
+  if (silent_.count(process) == 0 && process != own_.process) return;
   NoticeMessage notice;
   notice.type = NoticeType::kHeard;
   notice.process = process;
@@ -168,7 +189,7 @@ void Job::tick() {
       notice.process = process;
       notice.text = fmt::format("{}: its process has not answered for {:.1f} s", describe(process), seconds(silence));
       if (silent_.count(process) == 0) notify(std::move(notice));
-      if (link == &parent_ && !dial_) attach();
+      if (link == &parent_ && !is_dialing()) attach();
     }
   }
   look_for_cut_off();

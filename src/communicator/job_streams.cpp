@@ -33,7 +33,11 @@ void Job::take_answer(const std::string& bytes, uint32_t from) {
 void Job::open_stream(uint32_t source, uint32_t peer, uint32_t index) {
   auto member = members_.find(source);
   if (member == members_.end() || state_ == State::kMeeting) return;
-  auto report = [member = member->second, peer, index](const Status& status, int fd) {
+  const std::string whom = peer >= roster_.process_of_rank.size()
+                               ? ""
+                               : "no connection to " + describe(roster_.process_of_rank[peer]) + ": ";
+  auto report = [member = member->second, whom, peer, index](const Status& error, int fd) {
+    const Status status = error.ok() ? error : Status(error.code(), whom + error.message());
     member->tell([=](const MemberEvents& events) {
       if (events.on_outgoing)
         events.on_outgoing(peer, index, status, fd);
@@ -44,33 +48,56 @@ void Job::open_stream(uint32_t source, uint32_t peer, uint32_t index) {
   if (peer >= roster_.process_of_rank.size() || closed_)
     return report({trInvalidArgument, "a stream to a rank that does not exist"}, -1);
   const Place& target = roster_.places[roster_.process_of_rank[peer]];
-  const std::string whom = "no connection to " + describe(target.process) + ": ";
   const auto timeout = member->second->request.timeout_ms;
   const auto deadline = timeout == 0 ? Clock::time_point::max() : Clock::now() + std::chrono::milliseconds(timeout);
+  const uint32_t interface = index == 0 ? 0 : index - 1;  // the shared one goes with the first of the others
   auto self = shared_from_this();
   auto slot = std::make_shared<std::shared_ptr<Dial>>();
-  auto done = [self, slot, report, whom, source, peer, index](const Status& status, bool,
-                                                              std::shared_ptr<Channel> channel) {
+  auto done = [self, slot, report, deadline, source, peer, index](const Status& status, bool,
+                                                                  std::shared_ptr<Channel> channel) {
     self->streams_.erase(*slot);
-    if (!status.ok()) return report({status.code(), whom + status.message()}, -1);
-    Channel::Events events;
-    events.frame = [channel, report, whom](const std::string& bytes, int fd) {
-      if (fd >= 0) close(fd);
-      StreamReadyMessage ready;
-      FailedMessage failed;
-      auto kept = channel;  // the events hold it until here
-      if (decode(bytes, &ready)) return report({}, kept->release());
-      const bool said = decode(bytes, &failed);
-      kept->close();
-      report({trRemoteError, whom + (said ? failed.text : "it sent something unexpected")}, -1);
-    };
-    events.closed = [report, whom](const std::string& reason) { report({trRemoteError, whom + reason}, -1); };
-    channel->set_events(std::move(events));
-    channel->send(encode(StreamMessage{source, peer, index}));
+    if (!status.ok()) return report(status, -1);
+    self->await_stream(channel, {source, peer, index}, deadline, report);
   };
-  *slot = Dial::start(agent_, find_candidates(own_, agent_->interfaces(), target, true, index), id_.job, id_.secret,
+  *slot = Dial::start(agent_, find_candidates(own_, agent_->interfaces(), target, true, interface), id_.job, id_.secret,
                       deadline, std::move(done));
   streams_.insert(*slot);
+}
+
+void Job::await_stream(const std::shared_ptr<Channel>& channel, const StreamMessage& stream, Clock::time_point deadline,
+                       const std::function<void(const Status& status, int fd)>& report) {
+  auto self = shared_from_this();
+  auto timer = std::make_shared<uint64_t>(0);
+  std::weak_ptr<Channel> weak = channel;
+  auto end = [self, weak, timer] {
+    if (*timer != 0) self->agent_->cancel(*timer);
+    auto ended = weak.lock();
+    self->opening_.erase(ended);
+    return ended;
+  };
+  Channel::Events events;
+  events.frame = [end, report](const std::string& bytes, int fd) {
+    if (fd >= 0) close(fd);
+    StreamReadyMessage ready;
+    FailedMessage failed;
+    const auto ended = end();
+    if (decode(bytes, &ready)) return report({}, ended->release());
+    const bool said = decode(bytes, &failed);
+    ended->close();
+    report({trRemoteError, said ? failed.text : "it sent something unexpected"}, -1);
+  };
+  events.closed = [end, report](const std::string& reason) {
+    end();
+    report({trRemoteError, reason}, -1);
+  };
+  if (deadline != Clock::time_point::max())
+    *timer = agent_->after(deadline - Clock::now(), [end, report] {
+      end()->close();
+      report({trTimeout, "it accepted the connection and did not answer"}, -1);
+    });
+  opening_.insert(channel);
+  channel->set_events(std::move(events));
+  channel->send(encode(stream));
 }
 
 void Job::take_stream(const std::shared_ptr<Channel>& channel, const std::string& bytes) {

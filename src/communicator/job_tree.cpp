@@ -13,7 +13,8 @@ namespace {
 constexpr auto kOrphansPatience = std::chrono::milliseconds(500);  // until a lost process's children have a new parent
 constexpr auto kAttachPatience = std::chrono::seconds(5);          // with one possible parent
 constexpr auto kReattachPatience = std::chrono::seconds(2);
-constexpr size_t kMostCandidates = 8;
+constexpr auto kMuteHostPatience = std::chrono::milliseconds(250);  // where another process has just not answered
+constexpr size_t kMostCandidates = 24, kMostOfHost = 6;
 constexpr auto kReturnPatience = std::chrono::milliseconds(400);  // with a TCP connection that broke
 
 }  // namespace
@@ -29,6 +30,10 @@ void Job::answered(Kind kind) {
   std::erase_if(pending_, [kind](const Pending& pending) { return pending.kind == kind; });
 }
 
+bool Job::is_pending(Kind kind) const {
+  return std::any_of(pending_.begin(), pending_.end(), [kind](const Pending& pending) { return pending.kind == kind; });
+}
+
 void Job::down(const std::string& bytes) {
   for (auto& [process, link] : children_) link.channel->send(bytes);
 }
@@ -41,6 +46,7 @@ Job::Link* Job::link_of(uint32_t process) {
 
 std::vector<Place> Job::possible_parents(bool without_current) const {
   std::vector<Place> places;
+  std::map<uint32_t, size_t> of_host;
   // Those that have left may still be relays, but will not be for long.
   auto add = [&](const Place& place, bool left) {
     const uint32_t process = place.process;
@@ -48,7 +54,7 @@ std::vector<Place> Job::possible_parents(bool without_current) const {
     if (known || process == own_.process || lost_.count(process) != 0 || silent_.count(process) != 0) return;
     if (children_.count(process) != 0 || has_left(process) != left) return;
     if (without_current && process == parent_.process) return;
-    if (places.size() < kMostCandidates) places.push_back(place);
+    if (places.size() < kMostCandidates && ++of_host[place.host] <= kMostOfHost) places.push_back(place);
   };
   for (bool left : {false, true}) {
     for (const Place& place : ancestors_) add(place, left);
@@ -58,7 +64,16 @@ std::vector<Place> Job::possible_parents(bool without_current) const {
   return places;
 }
 
-void Job::attach() { try_parents(possible_parents(parent_.channel != nullptr), ""); }
+void Job::attach() {
+  mute_hosts_.clear();
+  try_parents(possible_parents(parent_.channel != nullptr), "");
+}
+
+Clock::duration Job::patience_with(const Place& parent) const {
+  if (state_ == State::kMeeting) return kAttachPatience;
+  if (mute_hosts_.count(parent.host) != 0) return kMuteHostPatience;
+  return kReattachPatience;
+}
 
 void Job::try_parents(std::vector<Place> candidates, std::string reasons) {
   if (closed_) return;
@@ -66,48 +81,80 @@ void Job::try_parents(std::vector<Place> candidates, std::string reasons) {
   const Place next = candidates.front();
   candidates.erase(candidates.begin());
   auto self = shared_from_this();
-  const auto patience = state_ == State::kMeeting ? kAttachPatience : kReattachPatience;
-  dial_ = Dial::start(
-      agent_, find_candidates(own_, agent_->interfaces(), next, false, 0), id_.job, id_.secret, Clock::now() + patience,
-      [self, next, candidates, reasons](const Status& status, bool, std::shared_ptr<Channel> channel) {
-        self->dial_ = nullptr;
-        if (status.ok()) return self->ask_to_attach(std::move(channel), next, candidates, reasons);
-        if (self->has_left(next.process)) return self->try_parents(candidates, reasons);
-        const std::string more = fmt::format("{}process {} (pid {} on {}): {}", reasons.empty() ? "" : "; ",
-                                             next.process, next.pid, next.host_name, status.message());
-        log_line(LogLevel::kInfo, "cannot attach to " + more);
-        self->try_parents(candidates, reasons + more);
-      });
+  dial_ = Dial::start(agent_, find_candidates(own_, agent_->interfaces(), next, false, 0), id_.job, id_.secret,
+                      Clock::now() + patience_with(next),
+                      [self, next, candidates, reasons](const Status& status, bool, std::shared_ptr<Channel> channel) {
+                        self->dial_ = nullptr;
+                        if (status.code() == trTimeout) self->mute_hosts_.insert(next.host);
+                        if (status.ok()) return self->ask_to_attach(std::move(channel), next, candidates, reasons);
+                        if (self->has_left(next.process)) return self->try_parents(candidates, reasons);
+                        const std::string more =
+                            fmt::format("{}process {} (pid {} on {}): {}", reasons.empty() ? "" : "; ", next.process,
+                                        next.pid, next.host_name, status.message());
+                        log_line(LogLevel::kInfo, "cannot attach to " + more);
+                        self->try_parents(candidates, reasons + more);
+                      });
 }
 
 void Job::ask_to_attach(std::shared_ptr<Channel> channel, const Place& parent, std::vector<Place> others,
                         std::string reasons) {
   auto self = shared_from_this();
   Channel::Events events;
-  events.frame = [self, channel, parent](const std::string& bytes, int fd) {
+  events.frame = [self, parent](const std::string& bytes, int fd) {
     if (fd >= 0) ::close(fd);
     AttachedMessage message;
-    if (decode(bytes, &message)) self->attached(channel, parent.process);
+    if (!decode(bytes, &message)) return;
+    self->agent_->cancel(self->asked_timer_);
+    self->attached(std::exchange(self->asked_, nullptr), parent.process);
   };
   events.closed = [self, others, reasons, parent](const std::string& reason) {
+    self->agent_->cancel(self->asked_timer_);
+    self->asked_ = nullptr;
     if (self->has_left(parent.process)) return self->try_parents(others, reasons);
     self->try_parents(others, fmt::format("{}{}process {} (pid {} on {}): {}", reasons, reasons.empty() ? "" : "; ",
                                           parent.process, parent.pid, parent.host_name, reason));
   };
+  asked_timer_ = agent_->after(patience_with(parent), [self, parent, late = events.closed] {
+    self->mute_hosts_.insert(parent.host);
+    self->stop_asking();
+    late("no answer");
+  });
+  asked_ = channel;
   channel->set_events(std::move(events));
-  channel->send(encode(AttachMessage{own_.process}));
+  channel->send(encode(AttachMessage{own_.process, state_ == State::kRunning, round_}));
+}
+
+// It may have taken this process for a child already, or will when it runs again.
+void Job::stop_asking() {
+  if (!asked_) return;
+  agent_->cancel(asked_timer_);
+  part_from(std::exchange(asked_, nullptr), kNobody);
+}
+
+// The other side closes the connection, when it has read why: if this one did, what the other has sent meanwhile would
+// reset the connection when the network heals, which looks like a death.
+void Job::part_from(std::shared_ptr<Channel> channel, uint32_t new_top) {
+  Channel::Events events;
+  events.closed = [self = shared_from_this(), raw = channel.get()](const std::string&) {
+    std::erase_if(self->former_, [raw](const auto& former) { return former.get() == raw; });
+  };
+  channel->set_events(std::move(events));
+  channel->send(encode(MovingMessage{own_.process, new_top}));
+  former_.insert(std::move(channel));
 }
 
 void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent) {
   if (closed_) return channel->close();
   if (attached_ == Clock::time_point()) attached_ = Clock::now();
-  if (parent_.channel) {
-    parent_.channel->send(encode(MovingMessage{parent}));
-    parent_.channel->set_events({});
-    parent_.channel->close_after_sending();
-  }
+  if (parent_.channel) part_from(std::exchange(parent_.channel, nullptr), parent);
   top_ = false;
   broken_.erase(parent);
+  if (auto old = children_.find(parent);
+      old != children_.end()) {  // its message that it has moved may yet be on its way
+    old->second.channel->set_events({});
+    old->second.channel->close();
+    children_.erase(old);
+  }
   parent_ = {std::move(channel), parent, false};
   listen_to(parent_);
   for (const NoticeMessage& notice : log_) parent_.channel->send(encode(notice));
@@ -123,7 +170,7 @@ void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent) {
   maybe_finish();
 }
 
-// Nobody above is left.
+// Nobody above is left, or answers: a silent parent cannot bring a verdict to anybody.
 void Job::no_parent(const std::string& reasons) {
   if (state_ == State::kFailed) return maybe_finish();
   if (state_ == State::kMeeting)
@@ -131,15 +178,10 @@ void Job::no_parent(const std::string& reasons) {
         {trRemoteError, fmt::format("the process that made the unique id (pid {}) ended while the communicator was "
                                     "being created{}{}",
                                     id_.root_pid, reasons.empty() ? "" : ": ", reasons)});
-  if (parent_.channel && !reasons.empty()) return;  // silent, but the only one there is
   if (!reasons.empty()) log_line(LogLevel::kInfo, "no process above this one can be reached: " + reasons);
-  const Link old = std::exchange(parent_, {});
+  Link old = std::exchange(parent_, {});
   top_ = true;
-  if (old.channel) {
-    old.channel->send(encode(MovingMessage{own_.process}));
-    old.channel->set_events({});
-    old.channel->close_after_sending();
-  }
+  if (old.channel) part_from(std::move(old.channel), own_.process);
   NoticeMessage moved;
   moved.type = NoticeType::kMoved;
   moved.process = own_.process;
@@ -149,7 +191,8 @@ void Job::no_parent(const std::string& reasons) {
   maybe_finish();
 }
 
-void Job::accept_child(std::shared_ptr<Channel> channel, uint32_t process) {
+void Job::accept_child(std::shared_ptr<Channel> channel, const AttachMessage& attach) {
+  const uint32_t process = attach.process;
   if (closed_ || process == own_.process || (!roster_.places.empty() && process >= roster_.places.size()))
     return channel->close();
   if (parent_.channel && parent_.process == process) return channel->close();
@@ -161,6 +204,8 @@ void Job::accept_child(std::shared_ptr<Channel> channel, uint32_t process) {
   broken_.erase(process);
   Link& link = children_[process] = {std::move(channel), process, false};
   listen_to(link);
+  if (state_ == State::kRunning && !attach.has_roster) send_roster(link);
+  if (state_ == State::kRunning && attach.round < round_) link.channel->send(last_blobs_);
   for (const NoticeMessage& notice : log_) link.channel->send(encode(notice));
   if (state_ == State::kFailed)
     link.channel->send(encode(FailedMessage{static_cast<uint32_t>(failure_.code()), failure_.message()}));
@@ -229,10 +274,12 @@ void Job::end_link(uint32_t process) {
 
 // A child has another parent, or has left. It may have had to, because this process did not answer for a while.
 void Job::on_moving(uint32_t from, const MovingMessage& message) {
-  end_link(from);
-  const bool deserted = top_ && state_ == State::kRunning && message.new_top != kNobody &&
-                        message.new_top != own_.process && message.new_top < roster_.places.size() && !dial_;
-  if (deserted) return try_parents({roster_.places[message.new_top]}, "");
+  if (message.process == from) end_link(from);
+  const bool deserted =
+      state_ == State::kRunning && message.new_top != own_.process && message.new_top < roster_.places.size();
+  if (deserted && top_ && !is_dialing()) return try_parents({roster_.places[message.new_top]}, "");
+  if (deserted && message.new_top == message.process && parent_.channel && parent_.process != from)
+    parent_.channel->send(encode(message));
   maybe_finish();
 }
 
@@ -256,7 +303,7 @@ void Job::on_closed(uint32_t process, const std::string& reason) {
     }
   }
   if (closed_) return;
-  if (was_parent && !dial_ && state_ != State::kFailed) attach();
+  if (was_parent && !is_dialing() && state_ != State::kFailed) attach();
   maybe_finish();
 }
 
@@ -271,12 +318,6 @@ void Job::route(uint32_t process, const std::string& bytes, uint32_t from) {
   if (parent_.channel && parent_.process != from) parent_.channel->send(bytes);
 }
 
-Clock::time_point Job::time_of_last_loss() const {
-  Clock::time_point last;
-  for (const auto& [process, when] : lost_) last = std::max(last, when);
-  return last;
-}
-
 void Job::maybe_finish() {
   // A new parent that has not been told that this process leaves would take its end for a death.
   if (closed_ || state_ == State::kMeeting || seeks_parent()) return;
@@ -286,7 +327,7 @@ void Job::maybe_finish() {
   const bool all_left = std::all_of(members_.begin(), members_.end(),
                                     [this](const auto& member) { return members_left_.count(member.first) != 0; });
   if (!all_left || (root_ && state_ == State::kFailed)) return;
-  // The children of a lost process are on their way to a new parent, and have yet to hear of the verdict.
+  // The children of a lost or silent process are on their way to a new parent, and have yet to hear of the verdict.
   const auto wait = has_verdict_ && top_ ? time_of_last_loss() + kOrphansPatience - Clock::now() : Clock::duration(0);
   if (wait > Clock::duration(0)) {
     auto self = shared_from_this();
@@ -304,9 +345,12 @@ void Job::finish() {
   watch_deadline(Clock::time_point::max());
   if (tick_timer_ != 0) agent_->cancel(tick_timer_);
   if (dial_) std::exchange(dial_, nullptr)->cancel();
+  stop_asking();
+  for (const auto& channel : std::exchange(former_, {})) channel->close();
   for (const auto& stream : std::exchange(streams_, {})) stream->cancel();
+  for (const auto& channel : std::exchange(opening_, {})) channel->close();
   if (parent_.channel) {
-    parent_.channel->send(encode(MovingMessage{}));
+    parent_.channel->send(encode(MovingMessage{own_.process, kNobody}));
     parent_.channel->set_events({});
     parent_.channel->close_after_sending();
   }

@@ -37,7 +37,8 @@ Status from_own_variables(Launch* launch, trUniqueId* id) {
   return {};
 }
 
-// PyTorch's own store listens on MASTER_PORT; the ranks of the k-th communicator agree on k by counting.
+// PyTorch's own store listens on MASTER_PORT; the ranks of the k-th communicator agree on k by counting. A call that fails
+// before it can meet anybody does not count: it may be made again, while the others wait.
 Status from_torchrun(Launch* launch, trUniqueId* id) {
   static std::atomic<uint32_t> made{0};
   launch->launcher = "torchrun";
@@ -51,9 +52,11 @@ Status from_torchrun(Launch* launch, trUniqueId* id) {
   const char *given = variable("TREERING_SECRET"), *run = variable("TORCHELASTIC_RUN_ID");
   const std::string secret = given != nullptr ? given : run != nullptr ? run : "";
   UniqueId point;
+  const uint32_t number = made;
   Status status =
-      Membership::meeting_point_at(address, static_cast<uint16_t>(port + 1), secret, made++, launch->rank == 0, &point);
+      Membership::meeting_point_at(address, static_cast<uint16_t>(port + 1), secret, number, launch->rank == 0, &point);
   if (!status.ok()) return {status.code(), "MASTER_ADDR and the port after MASTER_PORT: " + status.message()};
+  made = number + 1;
   *id = pack(point);
   return {};
 }

@@ -1,6 +1,8 @@
 // What the cost model needs to know of the machine, measured in a few milliseconds while a communicator is created.
 #pragma once
 
+#include <functional>
+
 #include "algorithms/cost.h"
 #include "communicator/area.h"
 #include "communicator/local_socket.h"
@@ -25,7 +27,8 @@ struct NetworkMeasurement {
 };
 // Called at the same time by one rank of each of `hosts` hosts, which form a ring; one of them starts. Takes some tens of
 // milliseconds. An error when the links do not work: messages may be under way then, so they are not fit for use.
+// *failed: the one that is broken or was waited for; nullptr when the error is `verdict`'s, which is asked all the time.
 Status measure_network(Connection* next, Connection* previous, bool starts, uint32_t hosts, Clock::time_point deadline,
-                       NetworkMeasurement* measured);
+                       const std::function<Status()>& verdict, NetworkMeasurement* measured, Connection** failed);
 
 }  // namespace treering

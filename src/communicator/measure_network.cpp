@@ -22,19 +22,20 @@ double seconds(Clock::duration time) { return std::chrono::duration<double>(time
 
 class Ring {
  public:
-  Ring(Connection* next, Connection* previous, Clock::time_point deadline)
-      : next_(next), previous_(previous), deadline_(deadline) {}
+  Ring(Connection* next, Connection* previous, Clock::time_point deadline, const std::function<Status()>& verdict)
+      : next_(next), previous_(previous), waiting_for_(next), deadline_(deadline), verdict_(verdict) {}
 
-  bool is_late() const { return !failure().ok(); }
-  Status failure() const {
-    TR_RETURN_IF_ERROR(next_->health());
-    TR_RETURN_IF_ERROR(previous_->health());
-    if (Clock::now() > deadline_) return {trTimeout, "the deadline passed while the network was measured"};
-    return {};
+  bool has_failed() { return !failure().ok(); }
+  // The first; it stays.
+  Status failure() {
+    if (failure_.ok()) failure_ = find_failure();
+    return failure_;
   }
+  Connection* failed() const { return failed_; }
   bool send(uint32_t signature, const void* data, uint32_t bytes, PayloadKind kind) {
+    waiting_for_ = next_;
     while (!next_->can_post()) {
-      if (is_late()) return false;
+      if (has_failed()) return false;
       sched_yield();
     }
     Message message;
@@ -47,8 +48,9 @@ class Ring {
     return true;
   }
   bool receive() {
+    waiting_for_ = previous_;
     while (previous_->front() == nullptr) {
-      if (is_late()) return false;
+      if (has_failed()) return false;
       (void)next_->flushed();
       sched_yield();
     }
@@ -56,16 +58,32 @@ class Ring {
     return true;
   }
   bool flush() {
+    waiting_for_ = next_;
     while (!next_->flushed() || !next_->has_consumed(next_->posted()))
-      if (is_late()) return false;
+      if (has_failed()) return false;
     return true;
   }
   Connection* next() { return next_; }
   Connection* previous() { return previous_; }
 
  private:
-  Connection *next_, *previous_;
+  Status find_failure() {
+    TR_RETURN_IF_ERROR(verdict_());
+    for (Connection* connection : {next_, previous_}) {
+      failed_ = connection;
+      TR_RETURN_IF_ERROR(connection->health());
+    }
+    failed_ = waiting_for_;
+    if (Clock::now() > deadline_) return {trTimeout, "the deadline passed while the network was measured"};
+    failed_ = nullptr;
+    return {};
+  }
+
+  Connection *next_, *previous_, *waiting_for_;
+  Connection* failed_ = nullptr;
   Clock::time_point deadline_;
+  const std::function<Status()>& verdict_;
+  Status failure_;
 };
 
 bool lap(Ring* ring, bool starts) {
@@ -81,7 +99,7 @@ double measure_rate(Ring* ring) {
   Clock::time_point counted_from{}, last{};
   uint64_t sent = 0, received = 0;
   for (bool all_sent = false, all_here = false; !all_sent || !all_here;) {
-    if (ring->is_late()) return 0;
+    if (ring->has_failed()) return 0;
     if (!all_sent && ring->next()->can_post()) {
       const bool end = sent >= kMostBytes || Clock::now() - begin > kSendFor;
       if (!ring->send(end ? kEnd : 0, data.data(), kMessageBytes, PayloadKind::kUser)) return 0;
@@ -103,18 +121,20 @@ double measure_rate(Ring* ring) {
 }  // namespace
 
 Status measure_network(Connection* next, Connection* previous, bool starts, uint32_t hosts, Clock::time_point deadline,
-                       NetworkMeasurement* measured) {
-  Ring ring(next, previous, deadline);
+                       const std::function<Status()>& verdict, NetworkMeasurement* measured, Connection** failed) {
+  Ring ring(next, previous, deadline, verdict);
   double best = 0;
   for (int i = 0; i < kWarmLaps + kLaps; ++i) {
     const auto begin = Clock::now();
-    if (!lap(&ring, starts)) return ring.failure();
+    if (!lap(&ring, starts)) return *failed = ring.failed(), ring.failure();
     const double taken = seconds(Clock::now() - begin);
     if (i >= kWarmLaps && (best == 0 || taken < best)) best = taken;
   }
   if (starts) measured->latency_us = best / hosts * 1e6;
   measured->gbps = measure_rate(&ring);
-  return ring.failure();
+  const Status status = ring.failure();
+  *failed = ring.failed();
+  return status;
 }
 
 }  // namespace treering

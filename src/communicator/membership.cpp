@@ -58,8 +58,9 @@ Status Membership::meeting_point_at(const std::string& host, uint16_t port, cons
   TR_RETURN_IF_ERROR(make_unique_id(id));
   Address address;
   TR_RETURN_IF_ERROR(resolve_host(host, &address));
+  // Of the text, for a name is not the same address everywhere: Debian gives a host's own name 127.0.1.1.
   const auto derive = [&](const char* purpose, unsigned char* bytes, size_t count) {
-    const std::string text = fmt::format("{}\n{}\n{}\n{}\n{}", purpose, to_text(address), port, number, secret);
+    const std::string text = fmt::format("{}\n{}\n{}\n{}\n{}", purpose, host, port, number, secret);
     crypto_generichash(bytes, count, reinterpret_cast<const unsigned char*>(text.data()), text.size(), nullptr, 0);
   };
   derive("treering job", id->job.data(), id->job.size());
@@ -79,6 +80,7 @@ Status Membership::meeting_point_at(const std::string& host, uint16_t port, cons
     return *id;
   }));
   if (listens_on == port) return {};
+  TR_RETURN_IF_ERROR(Agent::instance().call([&] { Agent::instance().remove_job(id->job); }));
   return {trInvalidUsage,
           fmt::format("the ranks meet on port {}, but this process listens on port {} already, for another "
                       "communicator: create the one from the environment first",
@@ -134,8 +136,20 @@ Status Membership::wait_for(const std::function<bool()>& condition, const char* 
   if (member_->request.timeout_ms == 0)
     member_->changed.wait(lock, done);
   else if (!member_->changed.wait_for(lock, std::chrono::milliseconds(member_->request.timeout_ms) + kGrace, done))
-    return {trTimeout, fmt::format("the deadline passed while waiting {}", what)};
+    return {trTimeout, fmt::format("the deadline passed while waiting {}: {}", what, who_is_silent())};
   return condition() ? Status() : member_->failure;
+}
+
+// Of the meeting point, which would have named others a while ago. Under the member's mutex.
+std::string Membership::who_is_silent() const {
+  std::string text;
+  for (const SilentRanks& silent : member_->silent) text += (text.empty() ? "" : "; ") + silent.reason;
+  if (!text.empty()) return text;
+  const auto& peers = member_->peers;
+  for (size_t rank = 0; peers && rank < peers->size(); ++rank)
+    if (const PeerPlace& peer = (*peers)[rank]; peer.process == 0)
+      return fmt::format("rank {} (pid {} on {}) does not answer", rank, peer.pid, peer.host_name);
+  return fmt::format("the process that made the unique id (pid {}) does not answer", job_->id().root_pid);
 }
 
 Status Membership::allgather(const std::string& blob, Blobs* all) {

@@ -64,7 +64,8 @@ class Membership {
   // Makes an id; the ranks meet in this process, which must live until they have.
   static Status make_meeting_point(UniqueId* id);
   // The id of the `number`-th job whose ranks meet at a known address without having met before: it follows from the
-  // arguments alone. With `root` this process is the one that listens there. `secret`: known to the job's ranks alone.
+  // arguments alone; `host` must be the same text on all ranks, but may be another address. With `root` this process is
+  // the one that listens there. `secret`: known to the job's ranks alone.
   static Status meeting_point_at(const std::string& host, uint16_t port, const std::string& secret, uint32_t number,
                                  bool root, UniqueId* id);
   static Status join(const UniqueId& id, const JoinRequest& request, std::unique_ptr<Membership>* membership);
@@ -94,6 +95,7 @@ class Membership {
 
  private:
   Membership(Agent* agent, std::shared_ptr<Job> job, std::shared_ptr<Member> member);
+  std::string who_is_silent() const;
   Status wait_for(const std::function<bool()>& condition, const char* what);
 
   Agent* agent_;

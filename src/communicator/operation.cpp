@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/types.h"
+#include "executor/block_float8.h"
 
 namespace treering {
 namespace {
@@ -73,6 +74,8 @@ Status check_reduction(const Operation& operation, uint32_t rank) {
 }
 
 }  // namespace
+
+size_t Compression::block_bytes() const { return (is_block_scaled(wire) ? kFloat8Block : 1) * sizeof(float); }
 
 size_t buffer_elements(const Operation& operation, uint32_t rank, uint32_t ranks, bool output) {
   const Extent extent = extent_of(operation, rank, ranks, output);

@@ -34,6 +34,9 @@ struct Compression {
   bool error_feedback = false;
   std::vector<float> residual;
   std::vector<float> adjusted;  // the input with the residual, while a call is under way
+
+  // Of the tensor: what is rounded together.
+  size_t block_bytes() const;
 };
 
 // Counts and offsets of the blocks of all ranks.

@@ -101,10 +101,10 @@ const Schedule* ScheduleCache::lane(uint32_t direction, uint32_t peer) {
   return slot.get();
 }
 
-Status ScheduleCache::explain(Collective collective, size_t bytes, std::string* text) const {
+Status ScheduleCache::explain(Collective collective, size_t bytes, uint32_t constraints, std::string* text) const {
   std::string ranges;
-  TR_RETURN_IF_ERROR(explain_text(machine_, input(collective, bytes, 0), text));
-  TR_RETURN_IF_ERROR(explain_ranges_text(machine_, input(collective, bytes, 0), &ranges));
+  TR_RETURN_IF_ERROR(explain_text(machine_, input(collective, bytes, constraints), text));
+  TR_RETURN_IF_ERROR(explain_ranges_text(machine_, input(collective, bytes, constraints), &ranges));
   *text += "\n" + ranges;
   return {};
 }

@@ -58,7 +58,7 @@ class ScheduleCache {
   const Schedule* receive_lane(uint32_t peer) { return lane(1, peer); }
   const Schedule* copy_lane() { return lane(2, rank_); }
 
-  Status explain(Collective collective, size_t bytes, std::string* text) const;
+  Status explain(Collective collective, size_t bytes, uint32_t constraints, std::string* text) const;
   const Plan& plan() const { return plan_; }
   const Machine& machine() const { return machine_; }
 

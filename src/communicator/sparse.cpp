@@ -12,6 +12,8 @@ namespace {
 
 constexpr const char* kName = "trSparseAllReduce";
 
+constexpr size_t kMostBytes = SIZE_MAX / 64;  // more than any memory holds
+
 // What ranks must agree on, and how many rows each has.
 struct SparseCard {
   uint64_t rows;
@@ -60,6 +62,28 @@ void sum_rows(const SparseRows& own, uint32_t ranks, std::span<const size_t> ord
   reduce(call);
 }
 
+// All ranks compare the same cards, so that each returns an error where one does.
+Status check_cards(uint32_t own_rank, const std::vector<SparseCard>& cards, size_t type_size, size_t* total) {
+  const SparseCard& own = cards[own_rank];
+  for (uint32_t rank = 0; rank < cards.size(); ++rank)
+    if (cards[rank].row_elements != own.row_elements || cards[rank].type != own.type || cards[rank].op != own.op)
+      return {trInvalidUsage, fmt::format("{}: rank {} has rows of {} x {}, op {}; rank {} has rows of {} x {}, op {}",
+                                          kName, own_rank, own.row_elements, own.type, own.op, rank,
+                                          cards[rank].row_elements, cards[rank].type, cards[rank].op)};
+  if (own.row_elements > kMostBytes / type_size)
+    return {trInvalidArgument,
+            fmt::format("{}: row_elements is {}: more than any memory holds", kName, own.row_elements)};
+  const size_t most_rows = kMostBytes / std::max(own.row_elements * type_size, sizeof(int64_t));
+  *total = 0;
+  for (uint32_t rank = 0; rank < cards.size(); ++rank) {
+    if (cards[rank].rows > most_rows - *total)
+      return {trInvalidArgument, fmt::format("{}: rank {} has {} rows of {} elements: more than any memory holds",
+                                             kName, rank, cards[rank].rows, own.row_elements)};
+    *total += cards[rank].rows;
+  }
+  return {};
+}
+
 }  // namespace
 
 Status sparse_allreduce(Communicator* communicator, const SparseRows& own, int64_t* out_indices, void* out_values,
@@ -70,18 +94,12 @@ Status sparse_allreduce(Communicator* communicator, const SparseRows& own, int64
             fmt::format("{}: datatype is {}; give one that has sums", kName, static_cast<int>(own.type))};
   if (own.op != trSum && own.op != trAvg)
     return {trInvalidArgument, fmt::format("{}: op is {}; give trSum or trAvg", kName, static_cast<int>(own.op))};
-  const size_t row_bytes = own.row_elements * type->size;
   std::vector<SparseCard> cards(communicator->ranks());
   const SparseCard card{own.rows, own.row_elements, static_cast<uint32_t>(own.type), static_cast<uint32_t>(own.op)};
   TR_RETURN_IF_ERROR(communicator->allgather_bytes(&card, sizeof card, reinterpret_cast<std::byte*>(cards.data())));
   size_t total = 0;
-  for (uint32_t rank = 0; rank < cards.size(); ++rank) {
-    if (cards[rank].row_elements != card.row_elements || cards[rank].type != card.type || cards[rank].op != card.op)
-      return {trInvalidUsage, fmt::format("{}: rank {} has rows of {} x {}, op {}; rank {} has rows of {} x {}, op {}",
-                                          kName, communicator->rank(), card.row_elements, card.type, card.op, rank,
-                                          cards[rank].row_elements, cards[rank].type, cards[rank].op)};
-    total += cards[rank].rows;
-  }
+  TR_RETURN_IF_ERROR(check_cards(communicator->rank(), cards, type->size, &total));
+  const size_t row_bytes = own.row_elements * type->size;
   std::vector<int64_t> indices(total);
   std::vector<std::byte> values(total * row_bytes);
   TR_RETURN_IF_ERROR(

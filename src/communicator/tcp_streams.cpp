@@ -8,6 +8,7 @@
 namespace treering {
 
 TcpStreams::~TcpStreams() {
+  for (const auto& [peer, link] : links_) link->finish();
   for (const auto& [peer, early] : early_)
     for (const auto& [index, fd] : early.sockets) close(fd);
 }
@@ -30,7 +31,7 @@ void TcpStreams::incoming(uint32_t source, uint32_t index, int fd) {
   std::lock_guard lock(mutex_);
   if (const auto found = links_.find(source); found != links_.end()) return found->second->deliver_incoming(index, fd);
   auto& sockets = early_[source].sockets;
-  if (sockets.size() < kMostTcpStreams) return sockets.emplace_back(index, fd), void();
+  if (sockets.size() <= kMostTcpStreams) return sockets.emplace_back(index, fd), void();
   log_line(LogLevel::kWarn, fmt::format("rank {} opened more than {} TCP streams: closed", source, kMostTcpStreams));
   close(fd);
 }

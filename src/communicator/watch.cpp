@@ -8,11 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <utility>
-
-#include "algorithms/collective.h"
-#include "core/types.h"
 
 namespace treering {
 namespace {
@@ -22,42 +18,7 @@ constexpr auto kAlivePeriod = std::chrono::milliseconds(20);
 // Peers at which one look is aimed. With more, the periods above are for each so many.
 constexpr uint32_t kLookedAt = 64;
 constexpr auto kGraceOfLost = std::chrono::milliseconds(150);
-constexpr auto kVerdictPatience = std::chrono::seconds(3);
-constexpr auto kAnswerPatience = std::chrono::seconds(1);
-
-// "stopped" and the like, from /proc; empty when nothing is remarkable.
-std::string process_state(uint32_t pid) {
-  char text[256] = {}, state = '?';
-  FILE* file = std::fopen(fmt::format("/proc/{}/stat", pid).c_str(), "re");
-  if (file == nullptr) return {};
-  if (std::fgets(text, sizeof text, file) != nullptr)
-    if (std::string line = text; line.rfind(')') != std::string::npos && line.rfind(')') + 2 < line.size())
-      state = line[line.rfind(')') + 2];
-  std::fclose(file);
-  if (state == 'T' || state == 't') return ", stopped by a signal or a debugger";
-  if (state == 'D') return ", in an uninterruptible wait of the kernel";
-  return {};
-}
-
-}  // namespace
-
-std::string call_text(uint32_t collective, uint64_t count, uint32_t type, uint32_t op, uint32_t root) {
-  if (collective >= kCollectiveCount) return "?";
-  const CollectiveInfo& info = info_of(static_cast<Collective>(collective));
-  if (info.collective == Collective::kBarrier) return info.name;
-  const DataTypeInfo* type_row = find_type(static_cast<trDataType_t>(type));
-  const OpInfo* op_row = find_op(static_cast<trRedOp_t>(op));
-  std::string text = fmt::format("{} of {} x {}", info.name, count, type_row ? type_row->name : "?");
-  if (info.reduces) text += fmt::format(", {}", op_row ? op_row->name : "an operation of the user");
-  if (info.rooted) text += fmt::format(", root {}", root);
-  return text;
-}
-
-namespace {
-
-std::string text_of(const RankStatusSnapshot& status) {
-  return call_text(status.collective, status.count, status.type, status.op, status.root);
-}
+constexpr auto kVerdictPatience = std::chrono::seconds(6);  // a silent parent in the tree is replaced meanwhile
 
 }  // namespace
 
@@ -223,49 +184,12 @@ Status Watch::check_call(uint32_t peer) {
   return theirs >> 32 == ours >> 32 && theirs != ours ? mismatch(peer) : Status();
 }
 
-Status Watch::mismatch(uint32_t peer) {
-  if (!counted_)
-    return fail(
-        {trInvalidUsage,
-         fmt::format("rank {} receives from rank {} what that rank does not send: the k-th receive must have as "
-                     "many bytes as the k-th send, and collectives must stand between the same ones",
-                     context_->rank, peer)});
-  RankStatusSnapshot other, own = snapshot_of(*context_->status);
-  if (!read_of_this_operation(peer, &other)) {
-    if (knows_by_reading(peer)) return fail({trRemoteError, fmt::format("{} is gone", describe(peer))});
-    return fail(
-        {trInvalidUsage, fmt::format("the ranks' calls differ at operation {}: rank {} called {}; {}, which called "
-                                     "something else, does not answer any more. All ranks must make the same "
-                                     "calls in the same order",
-                                     call_->operation, context_->rank, text_of(own), describe(peer))});
-  }
-  return fail(
-      {trInvalidUsage,
-       fmt::format("the ranks' calls differ at operation {}: rank {} called {}; rank {} called {} as its operation "
-                   "{}. All ranks must make the same calls in the same order",
-                   call_->operation, context_->rank, text_of(own), peer, text_of(other), other.operation)});
-}
-
-// Over a network the peer is asked, and what it answered before may be of an earlier operation.
-bool Watch::read_of_this_operation(uint32_t peer, RankStatusSnapshot* snapshot) const {
-  if (knows_by_reading(peer)) return read(peer, snapshot);
-  for (const auto until = Clock::now() + kAnswerPatience; Clock::now() < until && verdict().ok(); usleep(500))
-    if (read(peer, snapshot) && snapshot->operation >= call_->operation) return true;
-  return false;
-}
-
 void Watch::note_progress(uint32_t peer) {
   RankStatusSnapshot snapshot;
   if (!read(peer, &snapshot)) return;
   Seen& seen = seen_[peer];
   if (snapshot.heartbeat != seen.heartbeat || snapshot.operation != seen.operation)
     seen = {snapshot.heartbeat, snapshot.operation, Clock::now()};
-}
-
-// Where the rank is, for messages.
-std::string Watch::place() const {
-  if (!counted_) return "a send or receive";
-  return fmt::format("operation {} ({})", call_->operation, text_of(snapshot_of(*context_->status)));
 }
 
 // Messages of a lost rank may still be on their way: it counts after a while, and when it has not done its part.
@@ -289,14 +213,6 @@ Status Watch::check_lost(uint32_t waiting_for) {
                      context_->rank, waiting_for)});
   }
   return {};
-}
-
-// Who does not answer, in words; empty when all do.
-std::string Watch::silence() const {
-  if (job_ == nullptr) return {};
-  std::string text;
-  for (const SilentRanks& silent : job_->silent()) text += (text.empty() ? "" : "; ") + silent.reason;
-  return text;
 }
 
 Status Watch::check_alive(uint32_t peer, uint32_t waiting_for) {
@@ -347,47 +263,6 @@ bool Watch::is_dead(uint32_t peer) const {
   bool dead = poll(&entry, 1, 0) > 0;  // readable: it has ended, even when its parent has not waited for it
   close(fd);
   return dead;
-}
-
-std::string Watch::describe(uint32_t peer) const {
-  const PeerIdentity& who = identity(peer);
-  const std::string host = job_ != nullptr && !who.host_name.empty() ? " on " + who.host_name : "";
-  return fmt::format("rank {} (pid {}{}{})", peer, who.pid, host, same_host(peer) ? process_state(who.pid) : "");
-}
-
-// Follows who waits for whom to a rank that waits for nobody, or that has shown no sign of life for the longest time.
-Status Watch::deadline_verdict(uint32_t waiting_for) {
-  for (uint32_t peer = 0; peer < context_->ranks; ++peer) note_progress(peer);
-  uint32_t culprit = waiting_for;
-  Clock::time_point oldest = Clock::time_point::max();
-  std::string not_entered;
-  for (uint32_t peer = 0; peer < context_->ranks; ++peer) {
-    RankStatusSnapshot snapshot;
-    if (peer == context_->rank || (!counted_ && peer != waiting_for)) continue;
-    const bool known = read(peer, &snapshot);
-    if (!known && knows_by_reading(peer)) continue;
-    if (counted_ && known && snapshot.completed >= call_->operation) continue;
-    // One that waits in an earlier operation is not at fault itself.
-    if (known && snapshot.operation < call_->operation && snapshot.completed >= snapshot.operation)
-      not_entered += fmt::format("{}{} has not entered it (its last is operation {})", not_entered.empty() ? "" : "; ",
-                                 describe(peer), snapshot.operation);
-    if (seen_[peer].changed < oldest) {
-      oldest = seen_[peer].changed;
-      culprit = peer;
-    }
-  }
-  if (const std::string silent = silence(); !silent.empty()) not_entered = silent;
-  if (not_entered.empty()) {
-    RankStatusSnapshot snapshot;
-    bool known = read(culprit, &snapshot);
-    not_entered = fmt::format("{} has shown no sign of life for {:.1f} s{}", describe(culprit),
-                              std::chrono::duration<double>(Clock::now() - seen_[culprit].changed).count(),
-                              known && snapshot.waiting_for != 0
-                                  ? fmt::format(" (it was waiting for rank {})", snapshot.waiting_for - 1)
-                                  : "");
-  }
-  return {trTimeout, fmt::format("no progress within {} ms in {}: {}. Rank {} waited for rank {}", timeout_.count(),
-                                 place(), not_entered, context_->rank, waiting_for)};
 }
 
 }  // namespace treering

@@ -70,6 +70,9 @@ class Watch {
   Status check_peer(uint32_t peer, const char* during) const;
   // The verdict when the link to `peer` failed with `status`.
   Status link_failed(uint32_t peer, const Status& status);
+  // The verdict when the deadline passed while this rank waited for `peer` and no operation was under way. Of `ranks`
+  // those are named that do not answer; if all do, `peer`.
+  Status no_progress(uint32_t peer, const std::vector<uint32_t>& ranks);
   // The verdict of a call whose header differed from that of `peer`.
   Status mismatch(uint32_t peer);
   // A copy of a rank's status; false when the peer is gone.

@@ -77,4 +77,9 @@ constexpr bool supports(const DataTypeInfo& type, const OpInfo& op) {
   return (op.kinds >> static_cast<unsigned>(type.kind) & 1) != 0;
 }
 
+// Whether results are truth values, 0 or 1: of bool the bits do not count.
+constexpr bool gives_truth(trDataType_t type, trRedOp_t op) {
+  return (op >= trLogicalAnd && op <= trLogicalXor) || (type == trBool && op >= trBitAnd && op <= trBitXor);
+}
+
 }  // namespace treering

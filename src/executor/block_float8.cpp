@@ -13,11 +13,12 @@ constexpr size_t kPiece = 2048;  // elements that are scaled at a time
 
 // The conversions of the reduction kernels: one source, one destination.
 void convert(trDataType_t type, const void* from, bool wide_from, void* to, bool wide_to, size_t count, bool round) {
+  const uint8_t flags = wide_from ? kWideSource : 0;
   ReduceCall call;
   call.type = type;
   call.sources = &from;
   call.source_count = 1;
-  call.wide_sources = wide_from;
+  call.source_flags = &flags;
   call.destinations = &to;
   call.destination_count = 1;
   call.wide_destinations = wide_to;
@@ -64,7 +65,7 @@ void decode_blocks(trDataType_t type, const float* scales, const std::byte* byte
 }
 
 void round_with_feedback(trDataType_t wire, const float* values, size_t count, float* residual, float* adjusted) {
-  const bool blocks = wire == trFloat8e4m3 || wire == trFloat8e5m2;
+  const bool blocks = is_block_scaled(wire);
   float exact[kPiece], scales[kPiece / kFloat8Block];
   std::byte bytes[kPiece];
   for (size_t done = 0; done < count; done += kPiece) {

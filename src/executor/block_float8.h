@@ -17,6 +17,8 @@ namespace treering {
 
 inline constexpr size_t kFloat8Block = 128;
 
+constexpr bool is_block_scaled(trDataType_t wire) { return wire == trFloat8e4m3 || wire == trFloat8e5m2; }
+
 constexpr size_t encoded_bytes(size_t count) {
   return (count + kFloat8Block - 1) / kFloat8Block * sizeof(float) + count;
 }

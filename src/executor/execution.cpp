@@ -45,6 +45,7 @@ Execution::Execution(ExecutorContext* context) : context_(context) {
   sources_.reserve(peers);
   destinations_.reserve(peers);
   source_addresses_.resize(peers);
+  source_flags_.resize(peers);
   destination_addresses_.resize(peers);
   pieces_.reserve(16);
   channels_.reserve(kMaxChannels);

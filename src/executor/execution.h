@@ -98,6 +98,7 @@ struct Call {
   trDataType_t type = trFloat32;   // of the elements of messages
   size_t type_size = 0;            // of `type`
   bool wide_memory = false;        // the buffers hold float32; `type` is what it travels as
+  bool rounds_input = false;       // of what travels narrow: the rank's own operand is rounded as the others' are
   trDataType_t coded = trFloat32;  // float8: float32 travels in scaled blocks of it (block_float8.h)
   trRedOp_t op = trSum;
   const void* scale = nullptr;      // an element of `type` that every input is multiplied by
@@ -207,6 +208,7 @@ class Execution {
   void visit_runs(const StepState& state, const Operand& operand, const Piece& piece, size_t done, size_t count,
                   Visit visit) const;
   size_t wire_size(size_t count, bool wide) const;
+  uint8_t flags_of(const Operand& operand) const;
   bool move_run(const StepState& state, ReduceCall* call, const Piece& piece, size_t done, size_t count);
   bool fetch_payloads(const StepState& state, const Piece& piece, size_t done, size_t count);
   const void* address_of(const StepState& state, const Operand& operand, const Piece& piece, size_t done) const;
@@ -247,6 +249,7 @@ class Execution {
   std::vector<Operand> sources_;
   std::vector<Operand> destinations_;
   std::vector<const void*> source_addresses_;
+  std::vector<uint8_t> source_flags_;
   std::vector<void*> destination_addresses_;
   std::vector<Mode> modes_;  // of the step's sends
   std::array<std::byte, kInlineBytes> inline_value_;

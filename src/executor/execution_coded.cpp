@@ -39,13 +39,17 @@ bool Execution::load_coded(const StepState& state, size_t source, uint32_t recei
                            float* values) {
   const Operand& operand = sources_[source];
   const Piece& piece = pieces_[0];
+  alignas(64) std::byte fetched[kUnit];
+  alignas(64) float scales[kUnit / kFloat8Block];
   if (operand.place != Place::kMessage) {
     visit_runs(state, operand, piece, done, count,
                [&](float* data, size_t at, size_t length) { std::memcpy(values + at, data, length * sizeof(float)); });
+    if (call_.rounds_input && operand.place == Place::kInput) {
+      encode_blocks(call_.coded, values, count, scales, fetched);
+      decode_blocks(call_.coded, scales, fetched, count, values);
+    }
     return true;
   }
-  alignas(64) std::byte fetched[kUnit];
-  alignas(64) float scales[kUnit / kFloat8Block];
   const size_t scale_bytes = (count + kFloat8Block - 1) / kFloat8Block * sizeof(float);
   if (operand.base != nullptr) {
     std::memcpy(scales, operand.base + scales_at(done), scale_bytes);  // they may be misaligned in the message

@@ -1,6 +1,7 @@
 // The data of one step: all operands combined into all destinations, in one pass over memory.
 #include <algorithm>
 
+#include "core/types.h"
 #include "executor/execution.h"
 
 namespace treering {
@@ -78,19 +79,25 @@ const void* Execution::address_of(const StepState& state, const Operand& operand
   return nullptr;
 }
 
+uint8_t Execution::flags_of(const Operand& operand) const {
+  const bool input = operand.place == Place::kInput;
+  return static_cast<uint8_t>((operand.wide ? kWideSource : 0) | (input && call_.scale != nullptr ? kScaledSource : 0) |
+                              (input && call_.rounds_input && call_.wide_memory ? kRoundedSource : 0));
+}
+
 bool Execution::move_run(const StepState& state, ReduceCall* call, const Piece& piece, size_t done, size_t count) {
   call->count = count;
   call->source_count = sources_.size();
-  call->wide_sources = call->wide_destinations = call->streaming = call->scaled_sources = 0;
+  call->wide_destinations = call->streaming = 0;
+  uint8_t all_flags = 0;
   for (size_t i = 0; i < sources_.size(); ++i) {
     const Operand& source = sources_[i];
     if (source.place != Place::kMessage || source.base != nullptr)
       source_addresses_[i] = address_of(state, source, piece, done);
-    if (i >= 64) continue;
-    if (source.wide) call->wide_sources |= uint64_t{1} << i;
-    if (call_.scale != nullptr && source.place == Place::kInput) call->scaled_sources |= uint64_t{1} << i;
+    all_flags |= source_flags_[i] = flags_of(source);
   }
-  call->scale = call_.scale;
+  call->source_flags = all_flags == 0 ? nullptr : source_flags_.data();
+  call->scale = (all_flags & kScaledSource) == 0 ? nullptr : call_.scale;
   if (is_fetched_straight(state)) {
     Connection* connection = context_->connection(state.link, state.at->receive_peer(0));
     const size_t element = sources_[0].wide ? sizeof(float) : call_.type_size;
@@ -100,7 +107,9 @@ bool Execution::move_run(const StepState& state, ReduceCall* call, const Piece& 
     return status.ok();
   }
   if (state.needs_fetch && !fetch_payloads(state, piece, done, count)) return false;
-  const bool plain = sources_.size() == 1 && call->scaled_sources == 0 && call->divisor == 1 && !call->round_wide;
+  const bool copies = sources_.size() == 1 && (all_flags & (kScaledSource | kRoundedSource)) == 0 &&
+                      (context_->ranks > 1 || !gives_truth(call_.type, call_.op));  // one rank's result is 0 or 1 too
+  const bool plain = copies && call->divisor == 1 && !call->round_wide;
   size_t destinations = 0;
   for (const Operand& destination : destinations_) {
     auto* address = const_cast<void*>(address_of(state, destination, piece, done));
@@ -116,9 +125,9 @@ bool Execution::move_run(const StepState& state, ReduceCall* call, const Piece& 
   call->sources = source_addresses_.data();
   call->destinations = destination_addresses_.data();
   call->destination_count = destinations;
-  if (plain && destinations == 1 && call->wide_sources == call->wide_destinations)
-    copy(destination_addresses_[0], source_addresses_[0],
-         count * (call->wide_sources ? sizeof(float) : call_.type_size), call->streaming != 0);
+  if (plain && destinations == 1 && sources_[0].wide == (call->wide_destinations != 0))
+    copy(destination_addresses_[0], source_addresses_[0], count * (sources_[0].wide ? sizeof(float) : call_.type_size),
+         call->streaming != 0);
   else
     reduce(*call);
   return true;

@@ -58,8 +58,8 @@ HWY_NOINLINE void divide_integers(T* values, size_t count, uint32_t divisor) {
 struct Walk {
   const ReduceCall& call;
   Finish finish = Finish::kNone;
-  double factor = 1;       // of kMultiply and kDivide
-  double scale = 1;        // of the scaled sources; integers: integer_scale
+  double factor = 1;  // of kMultiply and kDivide
+  double scale = 1;   // of scaled sources; integers: integer_scale
   uint64_t integer_scale = 1;
   uint64_t streaming = 0;  // destinations that are written with non-temporal stores and are aligned for it
 };
@@ -67,13 +67,13 @@ struct Walk {
 HWY_INLINE bool has_bit(uint64_t mask, size_t i) { return i < kMaskBits && ((mask >> i) & 1) != 0; }
 
 template <class Type>
-HWY_INLINE size_t element_bytes(uint64_t wide, size_t i) {
-  return Type::kNarrow && has_bit(wide, i) ? sizeof(float) : Type::kBytes;
+HWY_INLINE size_t element_bytes(bool wide) {
+  return Type::kNarrow && wide ? sizeof(float) : Type::kBytes;
 }
 
 template <class D, size_t kVectors>
-HWY_INLINE void scale_source(D d, const Walk& walk, size_t source, hn::Vec<D> (&values)[kVectors]) {
-  if (HWY_LIKELY(!has_bit(walk.call.scaled_sources, source))) return;
+HWY_INLINE void scale_source(D d, const Walk& walk, uint8_t flags, hn::Vec<D> (&values)[kVectors]) {
+  if (HWY_LIKELY((flags & kScaledSource) == 0)) return;
   using T = Lane<D>;
   const auto factor = hn::Set(d, hwy::IsFloat<T>() ? static_cast<T>(walk.scale) : static_cast<T>(walk.integer_scale));
   for (size_t j = 0; j < kVectors; ++j) values[j] = Prod::combine(values[j], factor);
@@ -84,22 +84,27 @@ HWY_INLINE void load_source(D d, const Walk& walk, size_t source, size_t element
                             hn::Vec<D> (&out)[kVectors]) {
   const size_t lanes = hn::Lanes(d);
   const auto* base = static_cast<const uint8_t*>(walk.call.sources[source]);
+  const uint8_t flags = walk.call.flags_of(source);
   if constexpr (Type::kNarrow) {
-    if (!has_bit(walk.call.wide_sources, source)) {
-      const hn::Rebind<typename Type::Storage, D> narrow;
+    const hn::Rebind<typename Type::Storage, D> narrow;
+    if (!Type::kFlagged || (flags & kWideSource) == 0) {
       for (size_t j = 0; j < kVectors; ++j)
         out[j] = Type::widen(d, load_any(narrow, base + (element + j * lanes) * Type::kBytes, part));
-      return scale_source(d, walk, source, out);
+    } else {
+      for (size_t j = 0; j < kVectors; ++j) out[j] = load_any(d, base + (element + j * lanes) * sizeof(float), part);
     }
+    if (!Type::kFlagged || HWY_LIKELY((flags & (kScaledSource | kRoundedSource)) == 0)) return;
+    scale_source(d, walk, flags, out);
+    for (size_t j = 0; j < kVectors; ++j) out[j] = Type::widen(d, Type::narrow(d, out[j]));
+  } else {
+    for (size_t j = 0; j < kVectors; ++j)
+      out[j] = load_any(d, base + (element + j * lanes) * sizeof(Lane<D>), part);
+    scale_source(d, walk, flags, out);
   }
-  for (size_t j = 0; j < kVectors; ++j)
-    out[j] = load_any(d, base + (element + j * lanes) * sizeof(Lane<D>), part);
-  scale_source(d, walk, source, out);
 }
 
 template <class Part, class D, size_t kVectors>
-HWY_INLINE void store_vectors(D d, const hn::Vec<D> (&v)[kVectors], uint8_t* address, bool streaming,
-                              Part part) {
+HWY_INLINE void store_vectors(D d, const hn::Vec<D> (&v)[kVectors], uint8_t* address, bool streaming, Part part) {
   const size_t bytes = hn::Lanes(d) * sizeof(Lane<D>);
   if (kVectors == kUnroll && streaming) {
     for (size_t j = 0; j < kVectors; ++j) stream_aligned(v[j], d, address + j * bytes);
@@ -197,7 +202,7 @@ HWY_INLINE size_t align_streaming(Walk& walk, size_t chunk) {
   size_t head = SIZE_MAX;
   for (size_t k = 0; k < call.destination_count; ++k) {
     if (!has_bit(call.streaming, k)) continue;
-    const size_t bytes = element_bytes<Type>(call.wide_destinations, k);
+    const size_t bytes = element_bytes<Type>(has_bit(call.wide_destinations, k));
     const size_t gap = (0 - reinterpret_cast<uintptr_t>(call.destinations[k])) % kLineBytes;
     if (head == SIZE_MAX && gap % bytes == 0) head = gap / bytes;
     if (head == SIZE_MAX) continue;
@@ -213,7 +218,7 @@ HWY_INLINE size_t align_streaming(Walk& walk, size_t chunk) {
 template <class Type>
 HWY_INLINE void prefetch_chunk(const Walk& walk, size_t element, size_t chunk) {
   for (size_t s = 0; s < walk.call.source_count; ++s) {
-    const size_t bytes = element_bytes<Type>(walk.call.wide_sources, s);
+    const size_t bytes = element_bytes<Type>((walk.call.flags_of(s) & kWideSource) != 0);
     const uintptr_t start = reinterpret_cast<uintptr_t>(walk.call.sources[s]) + element * bytes;
     for (uintptr_t line = start; line < start + chunk * bytes; line += kLineBytes)
       hwy::Prefetch(reinterpret_cast<const uint8_t*>(line));
@@ -253,8 +258,7 @@ HWY_INLINE void reduce_all(Walk walk) {
     const size_t arrays = walk.call.source_count + walk.call.destination_count;
     if (walk.streaming != 0 && arrays <= kPagesMaxArrays) element = reduce_pages<Type, Op>(walk, element);
   }
-  for (; count - element >= chunk; element += chunk)
-    reduce_chunk<Type, Op, kUnroll>(d, walk, element, Whole());
+  for (; count - element >= chunk; element += chunk) reduce_chunk<Type, Op, kUnroll>(d, walk, element, Whole());
   if (element != count) reduce_rest<Type, Op>(walk, element, count);
 }
 

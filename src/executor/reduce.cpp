@@ -19,7 +19,7 @@ void run_kernel(const ReduceCall& call) {
   if (call.op >= trBitAnd) {
     ReduceCall truth = call;
     // Of truth values the bits do not count.
-    if (call.type == trBool && call.op <= trBitXor)
+    if (gives_truth(call.type, call.op) && call.op <= trBitXor)
       truth.op = static_cast<trRedOp_t>(call.op + (trLogicalAnd - trBitAnd));
     return reduce_logical(truth);
   }
@@ -44,12 +44,25 @@ void copy_to_all(const ReduceCall& call, size_t bytes) {
   reduce_integer(as_bytes);
 }
 
+// The truth of one source, which no kernel combines with another: x or x.
+void reduce_to_truth(const ReduceCall& call) {
+  const void* const twice[] = {call.sources[0], call.sources[0]};
+  const uint8_t flags[] = {call.flags_of(0), call.flags_of(0)};
+  ReduceCall both = call;
+  both.source_flags = flags;
+  both.op = trLogicalOr;
+  both.sources = twice;
+  both.source_count = 2;
+  reduce_logical(both);
+}
+
 // One source and nothing to divide by: a copy, and a conversion for destinations of another width.
 void reduce_one_source(const ReduceCall& call) {
+  if (call.user == nullptr && gives_truth(call.type, call.op)) return reduce_to_truth(call);
   const DataTypeInfo* type = find_type(call.type);
   if (!type->narrow_float) return copy_to_all(call, call.count * type->size);
 
-  const bool wide_source = has_bit(call.wide_sources, 0);
+  const bool wide_source = (call.flags_of(0) & kWideSource) != 0;
   for (size_t k = 0; k < call.destination_count; ++k) {
     ReduceCall one = call;
     one.destinations = call.destinations + k;
@@ -71,7 +84,8 @@ void reduce(const ReduceCall& call) {
   if (call.count == 0 || call.source_count == 0 || call.destination_count == 0) return;
   const bool divides = call.op == trAvg && call.divisor > 1;
   if (call.user != nullptr && call.source_count > 1) return reduce_user(call);
-  if (call.source_count == 1 && !divides && call.scaled_sources == 0) return reduce_one_source(call);
+  if (call.source_count == 1 && !divides && (call.flags_of(0) & (kScaledSource | kRoundedSource)) == 0)
+    return reduce_one_source(call);
   if (call.op == trAvg && !divides) {
     ReduceCall sum = call;
     sum.op = trSum;

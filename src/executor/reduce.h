@@ -14,8 +14,13 @@
 
 namespace treering {
 
-inline constexpr size_t kMaxReduceSources = 16;       // per pass; reduce() makes several passes for more
-inline constexpr size_t kMaxReduceDestinations = 16;  // likewise
+// How a source is read; bits.
+enum SourceFlag : uint8_t {
+  kWideSource = 1,     // it is float32 (narrow float types only)
+  kScaledSource = 2,   // it is multiplied by `scale` first; of a narrow float type the product is rounded to it, as one
+                       // that was sent is
+  kRoundedSource = 4,  // it is float32 that is rounded to the narrow type, as one that was sent is
+};
 
 struct ReduceCall {
   trDataType_t type = trFloat32;
@@ -23,21 +28,22 @@ struct ReduceCall {
   uint32_t divisor = 1;  // applied once after the last source (avg on the step that completes it)
   const void* const* sources = nullptr;
   size_t source_count = 0;
-  uint64_t wide_sources = 0;  // bit i: source i is float32 (narrow float types only; i < 64)
+  const uint8_t* source_flags = nullptr;  // SourceFlags of each source; nullptr: none has any
   void* const* destinations = nullptr;
   size_t destination_count = 0;
   uint64_t wide_destinations = 0;   // bit i: destination i is float32
   uint64_t streaming = 0;           // bit i: destination i is written with non-temporal stores; the caller issues
                                     // streaming_fence() before it tells anybody about the data
   size_t count = 0;                 // elements
-  uint64_t scaled_sources = 0;      // bit i: source i is multiplied by `scale` first (i < 64)
-  const void* scale = nullptr;      // one element of `type`
+  const void* scale = nullptr;      // one element of `type`, where some source is scaled
   bool round_wide = false;          // float32 destinations of a narrow type get the value rounded to that type
   trReduceFunction user = nullptr;  // combines instead of `op`: see collectives.h
   void* user_context = nullptr;
+
+  uint8_t flags_of(size_t source) const { return source_flags == nullptr ? 0 : source_flags[source]; }
 };
 
-// Runs one call. With one source this is a copy (and a conversion where width differs).
+// Runs one call. With one source this is a copy (and a conversion where width differs; logical operations give 0 or 1).
 void reduce(const ReduceCall& call);
 
 // Copies bytes with non-temporal stores (streaming) or ordinary ones.

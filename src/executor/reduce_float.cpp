@@ -29,19 +29,29 @@ double scale_of(const void* scale) {
   }
 }
 
+template <class Type, class Op>
+void float_reduce(const Walk& walk) {
+  if constexpr (Type::kNarrow) {
+    uint8_t flags = 0;
+    for (size_t s = 0; s < walk.call.source_count; ++s) flags |= walk.call.flags_of(s);
+    if (flags != 0) return reduce_all<Flagged<Type>, Op>(walk);
+  }
+  reduce_all<Type, Op>(walk);
+}
+
 template <class Type>
 void float_by_op(const ReduceCall& call) {
   Walk walk{call};
-  if (call.scaled_sources != 0) walk.scale = scale_of<Type>(call.scale);
+  if (call.scale != nullptr) walk.scale = scale_of<Type>(call.scale);
   switch (call.op) {
     case trSum:
-      return reduce_all<Type, Sum>(walk);
+      return float_reduce<Type, Sum>(walk);
     case trProd:
-      return reduce_all<Type, Prod>(walk);
+      return float_reduce<Type, Prod>(walk);
     case trMax:
-      return reduce_all<Type, Max>(walk);
+      return float_reduce<Type, Max>(walk);
     case trMin:
-      return reduce_all<Type, Min>(walk);
+      return float_reduce<Type, Min>(walk);
     default:  // trAvg
       break;
   }
@@ -50,7 +60,7 @@ void float_by_op(const ReduceCall& call) {
   const bool power_of_two = (call.divisor & (call.divisor - 1)) == 0;
   walk.finish = power_of_two ? Finish::kMultiply : Finish::kDivide;
   walk.factor = power_of_two ? 1.0 / call.divisor : call.divisor;
-  reduce_all<Type, Sum>(walk);
+  float_reduce<Type, Sum>(walk);
 }
 
 void float_kernel(const ReduceCall& call) {

@@ -20,7 +20,7 @@ template <class T>
 void integer_by_op(const ReduceCall& call) {
   using Wrapping = Plain<std::make_unsigned_t<T>>;
   Walk walk{call};
-  if (call.scaled_sources != 0) {
+  if (call.scale != nullptr) {
     T scale;
     std::memcpy(&scale, call.scale, sizeof scale);
     walk.integer_scale = static_cast<uint64_t>(scale);

@@ -54,7 +54,7 @@ void reduce_complex_pieces(const ReduceCall& call) {
     const size_t now = std::min(piece, call.count - done), bytes = now * size;
     const auto load = [&](T* to, size_t s) {
       std::memcpy(to, source_at(call, s, done * size), bytes);
-      if (s < 64 && (call.scaled_sources >> s & 1) != 0) multiply(to, static_cast<const T*>(call.scale), now, 0);
+      if ((call.flags_of(s) & kScaledSource) != 0) multiply(to, static_cast<const T*>(call.scale), now, 0);
     };
     load(left, 0);
     for (size_t s = 1; s < call.source_count; ++s) {
@@ -75,7 +75,7 @@ void reduce_complex_pieces(const ReduceCall& call) {
 
 void reduce_complex(const ReduceCall& call) {
   // Without products the parts are as many floats.
-  if (call.op != trProd && call.scaled_sources == 0) {
+  if (call.op != trProd && call.scale == nullptr) {
     ReduceCall parts = call;
     parts.type = call.type == trComplex64 ? trFloat32 : trFloat64;
     parts.count = 2 * call.count;

@@ -91,7 +91,7 @@ struct Plain {
 struct Bfloat16 {
   using Compute = float;
   using Storage = uint16_t;
-  static constexpr bool kNarrow = true;
+  static constexpr bool kNarrow = true, kFlagged = false;
   static constexpr size_t kBytes = 2;
 
   template <class D>
@@ -119,7 +119,7 @@ struct Bfloat16 {
 struct Float16 {
   using Compute = float;
   using Storage = uint16_t;
-  static constexpr bool kNarrow = true;
+  static constexpr bool kNarrow = true, kFlagged = false;
   static constexpr size_t kBytes = 2;
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
@@ -182,7 +182,7 @@ template <uint32_t kMantissaBits, uint32_t kBias, bool kInfinities>
 struct Float8 {
   using Compute = float;
   using Storage = uint8_t;
-  static constexpr bool kNarrow = true;
+  static constexpr bool kNarrow = true, kFlagged = false;
   static constexpr size_t kBytes = 1;
   static constexpr int kShift = 23 - static_cast<int>(kMantissaBits);
   static constexpr uint32_t kLeastSpecial = kInfinities ? 0x7c : 0x7f;
@@ -225,6 +225,13 @@ struct Float8 {
 };
 using Float8e4m3 = Float8<3, 7, false>;
 using Float8e5m2 = Float8<2, 15, true>;
+
+// A narrow type in calls some of whose sources have flags (SourceFlag): kernels of their own, so that plain calls, the most
+// of all, have no branch for each source.
+template <class Narrow>
+struct Flagged : Narrow {
+  static constexpr bool kFlagged = true;
+};
 
 // ---- Operations ----
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <thread>
 
+#include "core/job_chains.h"
 #include "core/types.h"
 #include "shim/entry.h"
 #include "shim/report.h"
@@ -80,15 +81,16 @@ Status run_calls(const std::vector<Call>& calls) {
   return failure;
 }
 
+// Those that use the same communicator (of a new one: the parent comes first) run one after another.
 Status run_jobs(const std::vector<Job>& jobs) {
-  std::vector<Status> results(jobs.size());
-  std::vector<std::thread> threads;
-  for (size_t i = 1; i < jobs.size(); ++i) threads.emplace_back([&, i] { results[i] = jobs[i].work(); });
-  if (!jobs.empty()) results[0] = jobs[0].work();
-  for (auto& thread : threads) thread.join();
-  for (const Status& status : results)
-    if (!status.ok()) return status;
-  return {};
+  std::vector<JobChain> chains;
+  std::map<Comm*, size_t> chain_of;
+  for (const Job& job : jobs) {
+    const size_t at = chain_of.try_emplace(job.comms.front().get(), chains.size()).first->second;
+    if (at == chains.size()) chains.emplace_back();
+    chains[at].push_back(job.work);
+  }
+  return run_chains(chains);
 }
 
 std::vector<CommPtr> comms_of(const Batch& batch) {
@@ -137,14 +139,23 @@ Status launch(Batch batch) {
     undo(batch);
     return status;
   }
-  for (const CommPtr& comm : comms_of(batch)) comm->begin_background();
-  std::thread([batch = std::move(batch)]() mutable {
-    const Status status = batch.run();
-    auto comms = comms_of(batch);
+  const auto comms = comms_of(batch);
+  for (const CommPtr& comm : comms) comm->begin_background();
+  auto run = [comms, batch = std::move(batch)]() mutable {
+    const Status status = run_job([&] { return batch.run(); });
     if (!status.ok()) (void)report(status);
     batch = Batch();  // what the calls hold is released before the communicators count as ready
     for (const CommPtr& comm : comms) comm->end_background(status);
-  }).detach();
+  };
+  try {
+    std::thread(std::move(run)).detach();
+  } catch (const std::exception& error) {
+    const Status failed(
+        trSystemError, fmt::format("the thread of a non-blocking communicator could not be started: {} (see ulimit -u)",
+                                   error.what()));
+    for (const CommPtr& comm : comms) comm->end_background(failed);
+    return failed;
+  }
   return {trInProgress, ""};
 }
 

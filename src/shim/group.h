@@ -1,7 +1,7 @@
 // Group: the calls that a thread has collected between ncclGroupStart() and ncclGroupEnd(). A call outside of a group is
 // a batch of one.
 //
-//   jobs (create, split, shrink, finalize)   one thread each, first
+//   jobs (create, split, shrink, finalize)   side by side, first; those of one communicator in order
 //   calls (collectives, sends, receives)     one group of the C API, then
 //
 // A batch on non-blocking communicators runs in a thread of its own, and the call that started it returns
@@ -46,7 +46,7 @@ struct Call {
 
 // A call that makes or ends a communicator.
 struct Job {
-  std::vector<CommPtr> comms;  // that are not ready meanwhile
+  std::vector<CommPtr> comms;  // that are not ready meanwhile; one that exists already comes first
   std::function<Status()> work;
   std::function<void()> undo;  // when it, or another job of the batch, failed; not for non-blocking communicators
 };

@@ -5,7 +5,11 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "transport/tcp_receive.h"
@@ -14,11 +18,18 @@
 namespace treering {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 // Every so many polls for room without success a link looks whether its peer is still there.
 constexpr uint32_t kProbePeriod = 256;
 // Of larger messages every pop is told by a frame of its own, which costs little beside them; of smaller ones it is the
 // kTellEvery-th, and a message that goes the other way tells it for nothing.
 constexpr uint32_t kToldAtOnceBytes = 64 << 10;
+// A kernel acknowledges within 40 ms and a round trip. One that does not in this time is gone, or cut off.
+constexpr auto kAcknowledgedWithin = std::chrono::milliseconds(200);
+// The news that the peer has left, or a stream that it opened, may still be on its way from the thread that accepts: so
+// long the end of a stream, or a credit that cannot go, is no failure.
+constexpr auto kLateNews = std::chrono::seconds(2);
 
 class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
  public:
@@ -28,6 +39,9 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
         sender_(options_.channels, options_.streams, options_.piece_bytes, options_.waits.get()),
         receiver_(options_.channels, options_.max_message_bytes, options_.waits.get()) {}
   ~Link() override {
+    finish();
+    while (health_.ok() && !sender_.delivered() && Clock::now() - finished_ < kAcknowledgedWithin)
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
     for (const Delivery& delivery : inbox_)
       if (delivery.fd >= 0) close(delivery.fd);
   }
@@ -37,6 +51,11 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   }
   void deliver_incoming(uint32_t index, int fd) override { deliver({false, index, {}, fd}); }
   void deliver_departure() override { departed_.store(true, std::memory_order_release); }
+  void finish() override {
+    if (finished_ != Clock::time_point()) return;
+    finished_ = Clock::now();
+    sender_.finish();
+  }
   std::unique_ptr<Connection> connection(uint32_t channel) override;
   size_t receive_memory() const override { return receiver_.memory(); }
 
@@ -124,16 +143,18 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     has_mail_.store(false, std::memory_order_relaxed);
     for (Delivery& delivery : inbox_) {
       const uint32_t most = delivery.outgoing ? options_.streams : kMostTcpStreams;
-      uint32_t* seen = delivery.outgoing ? &outgoing_seen_ : &incoming_seen_;
+      uint64_t* seen = delivery.outgoing ? &outgoing_seen_ : &incoming_seen_;
       if (!delivery.status.ok()) {
         if (open_failure_.ok()) open_failure_ = std::move(delivery.status);
-      } else if (delivery.index >= most || (*seen >> delivery.index & 1) != 0) {
+      } else if (delivery.index > most || (*seen >> delivery.index & 1) != 0) {
         fail({trSystemError, fmt::format("stream {} was opened twice, or there is no such stream", delivery.index)});
         close(delivery.fd);
       } else {
-        *seen |= 1u << delivery.index;
+        *seen |= uint64_t{1} << delivery.index;
         (void)fcntl(delivery.fd, F_SETFL, fcntl(delivery.fd, F_GETFL) | O_NONBLOCK);
-        if (delivery.outgoing)
+        if (delivery.index == 0)
+          take_shared(delivery.outgoing, delivery.fd);
+        else if (delivery.outgoing)
           sender_.add_stream(delivery.index, delivery.fd);
         else
           receiver_.add_stream(delivery.index, delivery.fd);
@@ -142,16 +163,42 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     inbox_.clear();
   }
 
-  void flush() {
-    const uint32_t wanted = sender_.wants_all() ? options_.streams : 1;
-    for (; asked_ < wanted; ++asked_) source_->open_stream(options_.peer, asked_);
-    if (has_mail_.load(std::memory_order_relaxed)) take_mail();
-    if (!open_failure_.ok()) {
-      // A peer that has left needs no credits, and what it sent before is still to be read.
-      if (sender_.has_messages()) return fail(open_failure_);
-      sender_.forget_credits();
+  // Both ranks read all of stream 0 that there are, and send on one: the first, then that of `keeps_shared`.
+  void take_shared(bool outgoing, int fd) {
+    const bool other = ((outgoing ? incoming_seen_ : outgoing_seen_) & 1) != 0;
+    if (outgoing && other && !options_.keeps_shared) {  // the peer's is in use
+      close(fd);
+      return;
     }
+    const bool sends = outgoing || !has_shared_ || !options_.keeps_shared;
+    if (!outgoing && other && sends) receiver_.drop_shared();  // its own: the peer sends on this one
+    receiver_.add_stream(0, fd);
+    if (!sends) return;
+    has_shared_ = true;
+    const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (copy < 0) return fail({trSystemError, fmt::format("a descriptor for stream 0: {}", std::strerror(errno))});
+    sender_.add_stream(0, copy);
+  }
+
+  void flush() {
+    if (has_mail_.load(std::memory_order_relaxed)) take_mail();
+    if (sender_.wants_shared() && !has_shared_) {
+      has_shared_ = asked_shared_ = true;
+      source_->open_stream(options_.peer, 0);
+    }
+    while (asked_ < sender_.wanted_streams()) source_->open_stream(options_.peer, ++asked_);
+    if (has_mail_.load(std::memory_order_relaxed)) take_mail();
+    if (!open_failure_.ok() || !sender_.credit_failure().ok()) judge_lost_stream();
     note(sender_.flush());
+  }
+
+  // A peer that has left needs no credits, and what it sent before is still to be read; one that is there waits for them.
+  void judge_lost_stream() {
+    const Status& reason = open_failure_.ok() ? sender_.credit_failure() : open_failure_;
+    if (sender_.has_messages()) return fail(reason);
+    if (departed_.load(std::memory_order_acquire)) return sender_.forget_credits();
+    if (lost_ == Clock::time_point()) lost_ = Clock::now();
+    if (Clock::now() - lost_ > kLateNews) fail(reason);
   }
 
   void poll() {
@@ -163,11 +210,21 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   // The caller waits for the peer in vain: is it still there? Only its own streams tell whoever waits for messages: those
   // towards it may be closed while what it sent before is still under way.
   void look_for_end() {
-    if (receiver_.ended()) return fail({trRemoteError, "it has closed its streams: it has left or ended"});
+    const bool shared_comes = asked_shared_ && (outgoing_seen_ & 1) == 0 && open_failure_.ok();
+    if (receiver_.ended() && !shared_comes) return look_for_late_streams();
     if (receiver_.has_streams() || !departed_.load(std::memory_order_acquire)) return;
     // What it opened was delivered before the news that it left.
     if (has_mail_.load(std::memory_order_relaxed)) take_mail();
     if (!receiver_.has_streams()) fail({trRemoteError, "it has left without opening a stream"});
+  }
+
+  void look_for_late_streams() {
+    const bool departed = departed_.load(std::memory_order_acquire);
+    if (ended_ == Clock::time_point()) ended_ = Clock::now();
+    if (!departed && Clock::now() - ended_ < kLateNews) return;
+    if (has_mail_.load(std::memory_order_relaxed)) take_mail();
+    if (receiver_.ended()) fail({trRemoteError, "it has closed its streams: it has left or ended"});
+    ended_ = {};
   }
 
   TcpOptions options_;
@@ -175,8 +232,10 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   TcpSender sender_;
   TcpReceiver receiver_;
   Status health_, open_failure_;
-  uint32_t asked_ = 0;  // streams
-  uint32_t outgoing_seen_ = 0, incoming_seen_ = 0;
+  uint32_t asked_ = 0;                              // streams of large messages
+  bool has_shared_ = false, asked_shared_ = false;  // has: asked for, or come
+  uint64_t outgoing_seen_ = 0, incoming_seen_ = 0;
+  Clock::time_point ended_{}, lost_{}, finished_{};  // since when
   uint32_t vain_polls_ = 0;
 
   std::atomic<bool> departed_{false};

@@ -4,13 +4,16 @@
 // (sockets), which carry frames (tcp_wire.h):
 //
 //   this rank                                                        peer
-//   channel 0 --.                        .--- stream 0 --->.                            .--> channel 0
+//   channel 0 --.   small ones, credits  <--- stream 0 --->                             .--> channel 0
 //   channel 1 ---+-> queue of messages --+--- stream 1 --->+-- messages put together ---+--> channel 1
 //                    cut into pieces     '--- ...      --->'
 //                <------------------ the same on streams that the peer opened ------------------
 //
-// Invariants: a stream carries frames one way only, from the rank that opened it, so that whoever leaves closes its
-// sockets and the kernel still delivers everything; a piece goes to a stream that has room now, so a slow stream holds
+// Stream 0 is opened by whoever sends first and shared by both, so that acknowledgements travel with answers; a rank that
+// leaves waits until the peer's kernel has what it sent there. Where both opened one, that of `keeps_shared` stays.
+//
+// Invariants: any other stream carries frames one way only, from the rank that opened it, so that whoever leaves closes
+// its sockets and the kernel still delivers everything; a piece goes to a stream that has room now, so a slow stream holds
 // back no more than it was given; consumed() counts messages whose bytes the kernel has taken; at most kFifoDepth
 // messages of a channel are unread, which bounds the receiver's memory; nothing has a thread: every call moves what can
 // be moved. Used by one thread at a time, but for deliver_outgoing() and deliver_incoming().
@@ -29,16 +32,17 @@ namespace treering {
 class StreamSource {
  public:
   virtual ~StreamSource() = default;
-  // Asks for stream number `index` (0 .. streams - 1) to `peer`; returns at once. The socket arrives at the link, from
+  // Asks for stream number `index` (0: the shared one; 1 .. streams) to `peer`; returns at once. The socket arrives at the link, from
   // any thread: TcpLink::deliver_outgoing(). Asked once for each (peer, index).
   virtual void open_stream(uint32_t peer, uint32_t index) = 0;
 };
 
 struct TcpOptions {
-  uint32_t peer = 0;      // rank
-  std::string peer_name;  // as error texts call it: "rank 3 (host b, pid 17)"
-  uint32_t channels = 1;  // at most 256
-  uint32_t streams = 1;   // that this rank opens; the peer may open another number, kMostTcpStreams at most
+  uint32_t peer = 0;          // rank
+  std::string peer_name;      // as error texts call it: "rank 3 (host b, pid 17)"
+  uint32_t channels = 1;      // at most 256
+  uint32_t streams = 1;       // of large messages; the peer may open another number, kMostTcpStreams at most
+  bool keeps_shared = false;  // true for one of the two ranks
   uint32_t piece_bytes = 128 << 10;
   uint32_t max_message_bytes = 64 << 20;  // larger ones of the peer are an error
   const std::byte* staging = nullptr;     // of this rank
@@ -60,6 +64,10 @@ class TcpLink {
   virtual void deliver_incoming(uint32_t index, int fd) = 0;
   // The peer has left. It tells so by closing its streams, but where it never opened one.
   virtual void deliver_departure() = 0;
+
+  // Nothing will be posted or read any more. Destruction says it too, and waits a moment for the peer's kernel: whoever
+  // ends several links tells all first.
+  virtual void finish() = 0;
 
   // The connection of a channel; keeps the link alive.
   virtual std::unique_ptr<Connection> connection(uint32_t channel) = 0;

@@ -50,16 +50,31 @@ void TcpReceiver::add_stream(uint32_t index, int fd) {
   auto stream = std::make_unique<Stream>();
   stream->index = index;
   stream->fd = fd;
+  patience_ = kPatience;
   // In the order of the numbers: small messages are looked for on the first.
   auto place = std::find_if(streams_.begin(), streams_.end(), [&](const auto& other) { return other->index > index; });
   streams_.insert(place, std::move(stream));
 }
 
+void TcpReceiver::drop_shared() {
+  if (streams_.empty() || streams_.front()->index != 0) return;
+  const bool any = ended_;
+  end_stream(streams_.front().get());
+  remove_ended();
+  ended_ = any;  // this rank has ended it, not the peer
+}
+
 void TcpReceiver::end_stream(Stream* stream) {
   if (waits_ != nullptr) waits_->forget(stream->fd);
   close(stream->fd);
-  stream->ended = true;
-  ++ended_;
+  stream->ended = ended_ = true;
+  ++ends_;
+}
+
+void TcpReceiver::remove_ended() {
+  std::erase_if(streams_, [](const auto& stream) { return stream->ended; });
+  next_ = 0;
+  ends_ = 0;
 }
 
 Status TcpReceiver::receive(Stream* stream, size_t* got, bool* drained) {
@@ -79,6 +94,11 @@ Status TcpReceiver::receive(Stream* stream, size_t* got, bool* drained) {
   *drained = received < static_cast<ssize_t>(wanted);
   if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return {};
   const bool in_frame = stream->left > 0 || stream->end > 0;
+  // Whoever leaves closes the shared stream, on which this rank's credits may still be under way: a reset is its end.
+  if (received < 0 && errno == ECONNRESET && stream->index == 0 && !in_frame) {
+    end_stream(stream);
+    return {};
+  }
   if (received < 0 || (received == 0 && in_frame)) {
     const int error = errno;
     const std::string why = received < 0 ? std::strerror(error) : "the stream ends in the middle of a message";

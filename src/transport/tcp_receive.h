@@ -1,4 +1,4 @@
-// The receiving half of a TCP link: reads the streams that the peer opened and puts messages together.
+// The receiving half of a TCP link: reads the streams that the peer sends on and puts messages together.
 //
 //   stream 0:  | header | piece | header | piece ...     a header is read with what follows it, into the stream's buffer;
 //   stream 1:  | header | piece ...                      the rest of a piece straight into its message's memory
@@ -40,14 +40,17 @@ class TcpReceiver {
   TcpReceiver(uint32_t channels, uint32_t max_message_bytes, TcpWaitSet* waits);
   ~TcpReceiver();
 
+  // Of stream 0 there may be two, if both ranks opened it.
   void add_stream(uint32_t index, int fd);
+  // Drops stream 0, on which nothing has come.
+  void drop_shared();
   // Takes what has arrived, in reasonable portions. Credits of the peer are told to `on_credit`, which returns false
   // when they cannot be.
   template <typename OnCredit>
   Status read(OnCredit on_credit);
-  bool has_streams() const { return !streams_.empty(); }
-  // The peer has closed all its streams, between frames.
-  bool ended() const { return !streams_.empty() && ended_ == streams_.size(); }
+  bool has_streams() const { return !streams_.empty() || ended_; }
+  // The peer has ended all streams, between frames.
+  bool ended() const { return streams_.empty() && ended_; }
 
   const Message* front(uint32_t channel) const;
   void pop(uint32_t channel);
@@ -57,6 +60,8 @@ class TcpReceiver {
  private:
   static constexpr size_t kBufferBytes = 8192;
   static constexpr int kMostReads = 16;  // of one stream in one portion
+  // After so many looks at the streams of large messages without any, only every fourth turn looks at one.
+  static constexpr uint32_t kPatience = 64, kSeldom = 4;
 
   struct Arrival {
     bool begun = false;
@@ -88,13 +93,16 @@ class TcpReceiver {
   Status begin_piece(Stream* stream, const TcpFrame& frame);
   Status check(const TcpFrame& frame) const;
   void end_stream(Stream* stream);
+  void remove_ended();
 
   TcpWaitSet* waits_;  // or nullptr
   uint32_t max_message_bytes_;
   std::vector<Channel> channels_;
   std::vector<std::unique_ptr<Stream>> streams_;
-  size_t ended_ = 0;
-  size_t next_ = 0;  // of the streams but the first, the one to be read next
+  bool ended_ = false;  // at least one
+  int ends_ = 0;        // to be removed
+  size_t next_ = 0;     // of the streams but the first, the one to be read next
+  uint32_t turns_ = 0, patience_ = 0;
   TcpBuffers buffers_;
 };
 
@@ -102,13 +110,16 @@ template <typename OnCredit>
 Status TcpReceiver::read(OnCredit on_credit) {
   // Small messages come on the first stream; of the others one is looked at in each turn.
   const size_t others = streams_.size() - (streams_.empty() ? 0 : 1);
-  if (others > 0) next_ = next_ + 1 >= others ? 0 : next_ + 1;
-  for (size_t turn = 0; turn < streams_.size() && turn < 2; ++turn) {
+  const bool look_at_others = others > 0 && (patience_ > 0 || ++turns_ % kSeldom == 0);
+  if (look_at_others) next_ = next_ + 1 >= others ? 0 : next_ + 1;
+  if (patience_ > 0) --patience_;
+  for (size_t turn = 0; turn < streams_.size() && turn < (look_at_others ? 2 : 1); ++turn) {
     Stream* stream = streams_[turn == 0 ? 0 : 1 + next_].get();
-    bool drained = stream->ended;
-    for (int i = 0; i < kMostReads && !drained; ++i) {
+    bool drained = false;
+    for (int i = 0; i < kMostReads && !drained && !stream->ended; ++i) {
       size_t got = 0;
       TR_RETURN_IF_ERROR(receive(stream, &got, &drained));
+      if (got > 0 && turn > 0) patience_ = kPatience;
       take_payload(stream);
       TcpFrame frame;
       while (stream->left == 0 && next_header(stream, &frame) != nullptr) {
@@ -120,6 +131,7 @@ Status TcpReceiver::read(OnCredit on_credit) {
       }
     }
   }
+  if (ends_ > 0) remove_ended();
   return {};
 }
 

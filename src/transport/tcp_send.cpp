@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <linux/sockios.h>
+#include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -20,11 +23,12 @@ constexpr uint32_t kUnsentPieces = 4;
 
 TcpSender::TcpSender(uint32_t channels, uint32_t streams, uint32_t piece_bytes, TcpWaitSet* waits)
     : waits_(waits),
+      most_streams_(streams),
       piece_bytes_(streams == 1 ? kUnsentPieces * piece_bytes : piece_bytes),
       unsent_bytes_(kUnsentPieces * piece_bytes),
-      channels_(channels),
-      queue_(size_t{channels} * kFifoDepth) {
-  streams_.reserve(streams);
+      channels_(channels) {
+  for (Queue* queue : {&small_, &large_}) queue->channels.resize(size_t{channels} * kFifoDepth);
+  streams_.reserve(streams + 2);
 }
 
 TcpSender::~TcpSender() {
@@ -41,14 +45,20 @@ void TcpSender::end_stream(Stream* stream) {
 void TcpSender::add_stream(uint32_t index, int fd) {
   const int on = 1;
   const auto most_unsent = static_cast<int>(unsent_bytes_);
-  // Both are improvements; a stream without them works.
+  // Improvements; a stream without them works.
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &most_unsent, sizeof most_unsent);
+  // One that paces may take what small messages need for the rate of the path, and hold them back (docs/tcp.md).
+  if (index == 0) (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
   if (waits_ != nullptr) waits_->add(fd, TcpWaitSet::For::kRoom);
+  if (index == 0 && !streams_.empty() && streams_.front()->shared()) {
+    streams_.front()->replaced = true;
+    if (!streams_.front()->busy && !streams_.front()->closed) end_stream(streams_.front().get());
+  }
   auto stream = std::make_unique<Stream>();
   stream->index = index;
   stream->fd = fd;
-  auto place = std::find_if(streams_.begin(), streams_.end(), [&](const auto& other) { return other->index > index; });
+  auto place = std::find_if(streams_.begin(), streams_.end(), [&](const auto& other) { return other->index >= index; });
   streams_.insert(place, std::move(stream));
 }
 
@@ -66,13 +76,14 @@ void TcpSender::post(uint32_t channel, const Message& message, const void* paylo
   outgoing.bytes = tcp_payload(message.kind, message.bytes);
   outgoing.payload = static_cast<const std::byte*>(payload);
   if (message.kind == PayloadKind::kInline && outgoing.bytes > 0) {
-    std::memcpy(outgoing.small, payload, outgoing.bytes);
-    outgoing.payload = outgoing.small;
+    std::memcpy(outgoing.copy, payload, outgoing.bytes);
+    outgoing.payload = outgoing.copy;
   }
   outgoing.given = outgoing.under_way = 0;
   outgoing.all_given = false;
-  queue_[queue_end_++ % queue_.size()] = static_cast<uint8_t>(channel);
-  wants_all_ |= outgoing.bytes > piece_bytes_;
+  outgoing.small = outgoing.bytes <= kSharedStreamBytes;
+  (outgoing.small ? small_ : large_).push(static_cast<uint8_t>(channel));
+  if (!outgoing.small) wanted_streams_ = std::max(wanted_streams_, outgoing.bytes > piece_bytes_ ? most_streams_ : 1u);
   pending_ = true;
 }
 
@@ -113,12 +124,13 @@ void TcpSender::load_credit(Stream* stream, uint32_t channel) {
   stream->bytes = 0;
 }
 
-void TcpSender::load_piece(Stream* stream) {
-  const uint32_t channel = queue_[queue_begin_ % queue_.size()];
+void TcpSender::load_piece(Stream* stream, Queue* queue) {
+  const uint32_t channel = queue->channels[queue->begin % queue->channels.size()];
   Channel& to = channels_[channel];
-  // The first of the channel that streams have not got the whole of.
+  // The first of the channel, among those of this queue, that streams have not got the whole of.
   uint32_t number = to.handed_over;
-  while (to.messages[number % kFifoDepth].all_given) ++number;
+  while (to.messages[number % kFifoDepth].all_given || to.messages[number % kFifoDepth].small != stream->shared())
+    ++number;
   Outgoing& outgoing = to.messages[number % kFifoDepth];
   const uint32_t length = std::min(piece_bytes_, outgoing.bytes - outgoing.given);
   TcpFrame frame = outgoing.frame;
@@ -140,7 +152,7 @@ void TcpSender::load_piece(Stream* stream) {
   ++outgoing.under_way;
   if (outgoing.given == outgoing.bytes) {
     outgoing.all_given = true;
-    ++queue_begin_;
+    ++queue->begin;
   }
   to.told = to.popped;
   if (to.owes_credit) {
@@ -151,9 +163,9 @@ void TcpSender::load_piece(Stream* stream) {
 
 // Gives the stream its next frame; false when there is none.
 bool TcpSender::load(Stream* stream) {
-  if (stream->closed) return false;
+  if (stream->closed || stream->replaced) return false;
   stream->done = 0;
-  if (owed_ > 0 && stream == streams_.front().get()) {
+  if (owed_ > 0 && stream->shared()) {
     for (uint32_t channel = 0; channel < channels_.size(); ++channel) {
       if (!channels_[channel].owes_credit) continue;
       load_credit(stream, channel);
@@ -163,13 +175,15 @@ bool TcpSender::load(Stream* stream) {
       return stream->busy = true;
     }
   }
-  if (queue_begin_ == queue_end_) return false;
-  load_piece(stream);
+  Queue& queue = stream->shared() ? small_ : large_;
+  if (queue.empty()) return false;
+  load_piece(stream, &queue);
   return stream->busy = true;
 }
 
 void TcpSender::finish_frame(Stream* stream) {
   stream->busy = false;
+  if (stream->replaced) end_stream(stream);
   if (stream->message == nullptr) return;
   --stream->message->under_way;
   Channel& to = channels_[stream->channel];
@@ -181,14 +195,15 @@ void TcpSender::finish_frame(Stream* stream) {
 }
 
 Status TcpSender::write_failed(Stream* stream, int error) {
-  const bool credit = stream->message == nullptr;
+  const Status failure(trRemoteError,
+                       fmt::format("sending on stream {}: {} (errno {})", stream->index, std::strerror(error), error));
   end_stream(stream);
   stream->busy = false;
-  // A peer that has left needs no credits; that it has is noticed where something is expected of it.
-  if (credit) forget_credits();
-  if (credit && !has_messages()) return {};
-  return {trRemoteError,
-          fmt::format("sending on stream {}: {} (errno {})", stream->index, std::strerror(error), error)};
+  const bool credit = stream->message == nullptr;
+  if (!credit || has_messages()) return failure;
+  // A peer that has left needs no credits: the link decides.
+  credit_failure_ = failure;
+  return {};
 }
 
 Status TcpSender::write(Stream* stream, bool* whole) {
@@ -216,7 +231,7 @@ Status TcpSender::write(Stream* stream, bool* whole) {
 }
 
 void TcpSender::update_pending() {
-  pending_ = queue_begin_ != queue_end_ || owed_ > 0;
+  pending_ = !small_.empty() || !large_.empty() || owed_ > 0;
   for (const auto& stream : streams_) pending_ |= stream->busy;
 }
 
@@ -225,11 +240,21 @@ bool TcpSender::has_messages() const {
                      [](const Channel& channel) { return channel.handed_over != channel.posted; });
 }
 
+// What waits has a stream that is open, or one that is still to come.
+Status TcpSender::check_streams() const {
+  for (const bool shared : {true, false}) {
+    if ((shared ? small_ : large_).empty()) continue;
+    size_t all = 0, closed = 0;
+    for (const auto& stream : streams_)
+      if (stream->shared() == shared && !stream->replaced) ++all, closed += stream->closed;
+    if (all > 0 && closed == all) return {trRemoteError, "sending: it has closed the streams"};
+  }
+  return {};
+}
+
 // The streams take a piece each in turn, until none takes more.
 Status TcpSender::flush() {
-  if (queue_begin_ != queue_end_ && !streams_.empty() &&
-      std::all_of(streams_.begin(), streams_.end(), [](const auto& stream) { return stream->closed; }))
-    return {trRemoteError, "sending: it has closed the streams"};
+  TR_RETURN_IF_ERROR(check_streams());
   for (bool moved = true; moved;) {
     moved = false;
     for (auto& stream : streams_) {
@@ -248,6 +273,7 @@ Status TcpSender::probe() {
     if (stream->closed) continue;
     char byte;
     const ssize_t got = recv(stream->fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+    if (got > 0 && stream->shared()) continue;
     if (got > 0) return {trSystemError, fmt::format("it sent something on stream {}, which goes to it", stream->index)};
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) continue;
     const std::string why = got == 0 ? "it has closed the stream" : std::strerror(errno);
@@ -255,6 +281,23 @@ Status TcpSender::probe() {
             fmt::format("waiting on stream {}: {} (errno {})", stream->index, why, got == 0 ? 0 : errno)};
   }
   return {};
+}
+
+void TcpSender::finish() {
+  for (const auto& stream : streams_)
+    if (stream->shared() && !stream->closed) (void)shutdown(stream->fd, SHUT_WR);
+}
+
+bool TcpSender::delivered() const {
+  for (const auto& stream : streams_) {
+    if (!stream->shared() || stream->closed) continue;
+    // What the peer's kernel has not acknowledged: nothing, or the end that finish() sent; a peer that has ended the
+    // stream too reads no more.
+    int bytes = 0;
+    pollfd end{stream->fd, 0, 0};
+    if (ioctl(stream->fd, SIOCOUTQ, &bytes) == 0 && bytes > 1 && poll(&end, 1, 0) == 0) return false;
+  }
+  return true;
 }
 
 }  // namespace treering

@@ -1,11 +1,11 @@
 // The sending half of a TCP link: a queue of messages, cut into pieces, and the streams that take them.
 //
-//   post -> | m7 of channel 0 | m3 of channel 1 | ...     in the order of the posts
-//              '-> piece 0 -> stream 0    '-> ...         a stream has one piece at hand; it gets the next when the kernel
-//              '-> piece 1 -> stream 1                    has taken that one
+//   post -> | m3 of channel 1 | ...                      small ones and credits, on the shared stream
+//        -> | m7 of channel 0 | m4 of channel 1 | ...     large ones, in the order of the posts
+//              '-> piece 0 -> stream 1    '-> ...         a stream has one piece at hand; it gets the next when the kernel
+//              '-> piece 1 -> stream 2                    has taken that one
 //
-// A message is handed over when the kernel has taken all its pieces; its payload is not looked at afterwards. Credits for
-// the peer travel before the next piece of the first stream.
+// A message is handed over when the kernel has taken all its pieces; its payload is not looked at afterwards.
 #pragma once
 
 #include <vector>
@@ -20,9 +20,12 @@ class TcpSender {
   TcpSender(uint32_t channels, uint32_t streams, uint32_t piece_bytes, TcpWaitSet* waits);
   ~TcpSender();
 
+  // A second stream 0 takes the place of the first, which is closed when its frame at hand is through.
   void add_stream(uint32_t index, int fd);
-  // A message of several pieces has been posted: more than one stream has something to do.
-  bool wants_all() const { return wants_all_; }
+  // Something waits for the shared stream.
+  bool wants_shared() const { return !small_.empty() || owed_ > 0; }
+  // Own streams that have had something to do: all from the first message of several pieces on.
+  uint32_t wanted_streams() const { return wanted_streams_; }
 
   bool has_room(uint32_t channel) const {
     const Channel& to = channels_[channel];
@@ -38,8 +41,10 @@ class TcpSender {
   void set_popped(uint32_t channel, uint32_t popped, bool now);
   uint32_t told(uint32_t channel) const { return channels_[channel].told; }
 
-  // The peer cannot be told any more.
+  // The peer cannot be told any more, and need not be.
   void forget_credits();
+  // Why credits could not be sent.
+  const Status& credit_failure() const { return credit_failure_; }
 
   // Something waits for the kernel to take it: messages or credits.
   bool pending() const { return pending_; }
@@ -49,6 +54,11 @@ class TcpSender {
   // Looks whether the peer is still there.
   Status probe();
 
+  // Nothing more will be sent on the shared stream.
+  void finish();
+  // The peer's kernel has all that was sent on it: closing it loses nothing.
+  bool delivered() const;
+
  private:
   struct Outgoing {
     TcpFrame frame;
@@ -57,7 +67,14 @@ class TcpSender {
     uint32_t given = 0;      // to streams
     uint32_t under_way = 0;  // pieces that streams have at hand
     bool all_given = false;
-    std::byte small[kInlineBytes];
+    bool small = false;  // for the shared stream
+    std::byte copy[kInlineBytes];
+  };
+  struct Queue {  // of channels, a ring
+    std::vector<uint8_t> channels;
+    uint32_t begin = 0, end = 0;
+    bool empty() const { return begin == end; }
+    void push(uint8_t channel) { channels[end++ % channels.size()] = channel; }
   };
   struct Channel {
     uint32_t posted = 0, handed_over = 0, acknowledged = 0;
@@ -69,6 +86,8 @@ class TcpSender {
     uint32_t index;
     int fd;
     bool busy = false, closed = false;
+    bool replaced = false;  // it gets no more frames
+    bool shared() const { return index == 0; }
     Outgoing* message = nullptr;  // nullptr: a credit
     uint32_t channel = 0;
     const std::byte* payload = nullptr;
@@ -77,7 +96,7 @@ class TcpSender {
   };
 
   bool load(Stream* stream);
-  void load_piece(Stream* stream);
+  void load_piece(Stream* stream, Queue* queue);
   void load_credit(Stream* stream, uint32_t channel);
   // Whether the frame at hand was taken whole.
   Status write(Stream* stream, bool* whole);
@@ -85,15 +104,17 @@ class TcpSender {
   void end_stream(Stream* stream);
   Status write_failed(Stream* stream, int error);
   void update_pending();
+  Status check_streams() const;
 
   TcpWaitSet* waits_;  // or nullptr
-  uint32_t piece_bytes_, unsent_bytes_;
+  uint32_t most_streams_, piece_bytes_, unsent_bytes_;
   std::vector<Channel> channels_;
   std::vector<std::unique_ptr<Stream>> streams_;
-  std::vector<uint8_t> queue_;  // channels, a ring
-  uint32_t queue_begin_ = 0, queue_end_ = 0;
+  Queue small_, large_;
+  uint32_t wanted_streams_ = 0;
   uint32_t owed_ = 0;  // channels that owe a credit
-  bool pending_ = false, wants_all_ = false, gives_credit_ = true;
+  bool pending_ = false, gives_credit_ = true;
+  Status credit_failure_;
 };
 
 }  // namespace treering

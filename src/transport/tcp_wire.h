@@ -9,7 +9,7 @@
 //            a piece says it too
 //
 // A message of several pieces may come on several streams, in any order. The mark names the version: a change of the
-// format changes its last character.
+// format, or of what a stream's number means, changes its last character.
 #pragma once
 
 #include <bit>
@@ -21,7 +21,7 @@ namespace treering {
 
 static_assert(std::endian::native == std::endian::little, "frames are written as they lie in memory");
 
-inline constexpr uint32_t kTcpMark = 'T' | 'R' << 8 | 'T' << 16 | '1' << 24;
+inline constexpr uint32_t kTcpMark = 'T' | 'R' << 8 | 'T' << 16 | '2' << 24;
 
 enum class TcpFrameType : uint8_t { kPiece = 1, kCredit = 2 };
 
@@ -41,6 +41,10 @@ struct TcpFrame {
   uint32_t reserved = 0;
 };
 static_assert(sizeof(TcpFrame) == 40);
+
+// Stream 0 is shared: both ranks send on it, messages up to this size and credits. Larger ones go on streams of the rank that
+// sends them.
+inline constexpr uint32_t kSharedStreamBytes = 4096;
 
 // Bytes that travel for a message: a delivered one is a notice alone.
 inline uint32_t tcp_payload(PayloadKind kind, uint32_t bytes) { return kind == PayloadKind::kDelivered ? 0 : bytes; }

@@ -184,20 +184,32 @@ std::string documented_row(const Algorithm& row, uint32_t n) {
                      chunks, steps, messages, bytes, depth);
 }
 
-TEST(Documentation, TableAgreesWithTheSchedules) {
-  std::ifstream file(TREERING_SCHEDULES_MD);
-  ASSERT_TRUE(file) << TREERING_SCHEDULES_MD;
+std::string text_of(const char* path) {
+  std::ifstream file(path);
+  EXPECT_TRUE(file) << path;
   std::stringstream text;
   text << file.rdbuf();
+  return text.str();
+}
+
+TEST(Documentation, TableAgreesWithTheSchedules) {
+  const std::string text = text_of(TREERING_SCHEDULES_MD);
   for (const CollectiveInfo& info : collectives())
     for (const Algorithm* row : algorithms_of(info.collective)) {
       for (uint32_t n : {2u, 4u, 7u, 8u, 64u})
-        EXPECT_NE(text.str().find(documented_row(*row, n) + "\n"), std::string::npos)
+        EXPECT_NE(text.find(documented_row(*row, n) + "\n"), std::string::npos)
             << "docs/schedules.md lacks this line:\n"
             << documented_row(*row, n);
-      EXPECT_NE(text.str().find(row->rounding), std::string::npos) << row->rounding;
-      EXPECT_NE(text.str().find(row->source), std::string::npos) << row->source;
+      EXPECT_NE(text.find(row->rounding), std::string::npos) << row->rounding;
+      EXPECT_NE(text.find(row->source), std::string::npos) << row->source;
     }
+}
+
+// Compressed calls use what computes each result once.
+TEST(Documentation, ErrorsOfCompressionAreThoseOfItsAlgorithms) {
+  const std::string text = text_of(TREERING_COMPRESSION_MD);
+  for (const Algorithm* row : algorithms_of(Collective::kAllReduce))
+    EXPECT_EQ(text.find(fmt::format("\n| {} | ", row->name)) != std::string::npos, row->computed_once) << row->name;
 }
 
 }  // namespace

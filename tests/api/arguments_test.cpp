@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "support/processes.h"
+#include "support/ranks.h"
 
 namespace treering::testing {
 namespace {
@@ -159,6 +160,37 @@ TEST(InitArguments, ConfigIsChecked) {
   config.channels = 99;
   EXPECT_EQ(trCommInitRankConfig(&comm, 1, id, 0, &config), trSuccess) << trGetLastError(nullptr);
   trCommDestroy(comm);
+}
+
+// Two ranks that one thread drives: a call that blocked would wait for the other rank until the deadline.
+TEST(Groups, RefuseCallsThatCannotBeCollected) {
+  RankGroup ranks(2);
+  const trComm_t comm = ranks.comm(0);
+  const trBox_t box{{0}, {1}};
+  trExchange_t exchange = nullptr;
+  trDoubleBuffer_t buffer = nullptr;
+  ASSERT_EQ(trDoubleBufferCreate(&buffer, comm, trFloat32, 0, nullptr), trSuccess);
+  int64_t index = 0;
+  float value = 1, sum = 0;
+  void* tensor = &value;
+  size_t count = 1, rows = 0;
+  int ready = 0;
+  for (bool persistent : {false, true}) {
+    ASSERT_EQ(persistent ? trPersistentBegin() : trGroupStart(), trSuccess);
+    auto refused = [](trResult_t result, const char* call) {
+      EXPECT_EQ(result, trInvalidUsage);
+      EXPECT_EQ(std::string(trGetLastError(nullptr)).find(std::string(call) + " inside a group"), 0u)
+          << trGetLastError(nullptr);
+    };
+    refused(trExchangeCreate(&exchange, 1, 1, &box, 1, &box, trFloat32, comm), "trExchangeCreate");
+    refused(trSparseAllReduce(&index, &value, 1, 1, trFloat32, trSum, &index, &sum, 1, &rows, comm),
+            "trSparseAllReduce");
+    refused(trDoubleBufferExchange(buffer, 1, &tensor, &count, &ready), "trDoubleBufferExchange");
+    trPersistent_t kept = nullptr;
+    EXPECT_EQ(persistent ? trPersistentEnd(&kept) : trGroupEnd(), trSuccess);
+    EXPECT_EQ(trPersistentDestroy(kept), trSuccess);
+  }
+  EXPECT_EQ(trDoubleBufferDestroy(buffer), trSuccess);
 }
 
 TEST(Groups, EndWithoutStartAndFailuresInside) {

@@ -175,6 +175,55 @@ TEST_F(Async, OneStartAtATime) {
   EXPECT_EQ(trPersistentDestroy(persistent), trSuccess);
 }
 
+// One of the communicators is gone: the start fails, and the others are not kept busy.
+TEST(Persistent, AStartThatFailsLeavesTheOtherCommunicatorsFree) {
+  RankGroup pair(2), kept(1);
+  trComm_t gone = nullptr;
+  ASSERT_EQ(trCommInitAll(&gone, 1), trSuccess);
+  float value = 1, sum[2] = {1, 1};
+  trPersistent_t persistent = nullptr;
+  ASSERT_EQ(trPersistentBegin(), trSuccess);
+  for (trComm_t comm : {kept.comm(0), gone})
+    ASSERT_EQ(trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr), trSuccess);
+  for (int rank = 0; rank < 2; ++rank)
+    ASSERT_EQ(trAllReduce(&sum[rank], &sum[rank], 1, trFloat32, trSum, pair.comm(rank), nullptr), trSuccess);
+  ASSERT_EQ(trPersistentEnd(&persistent), trSuccess);
+  ASSERT_EQ(trPersistentStart(persistent), trSuccess) << trGetLastError(nullptr);
+  ASSERT_EQ(trCommDestroy(gone), trSuccess);
+  EXPECT_EQ(trPersistentStart(persistent), trInvalidUsage);
+  EXPECT_EQ(sum[0], 2) << "nothing of a start that fails has begun";
+  EXPECT_EQ(trAllReduce(&value, &value, 1, trFloat32, trSum, kept.comm(0), nullptr), trSuccess)
+      << trGetLastError(nullptr);
+  EXPECT_EQ(trPersistentDestroy(persistent), trSuccess);
+}
+
+// A group with calls on a stream and without, in both orders: one of the ranks gives the same calls one by one.
+TEST_F(Async, GroupsMixStreamsAndNone) {
+  for (bool stream_first : {true, false}) {
+    float one[kRanks] = {1, 1, 1}, other[kRanks] = {2, 2, 2};
+    auto calls = [&](int rank) {
+      trResult_t failure = trSuccess;
+      for (bool streamed : {stream_first, !stream_first}) {
+        float* at = streamed ? &one[rank] : &other[rank];
+        const trResult_t result = trAllReduce(at, at, 1, trFloat32, streamed ? trMax : trSum, ranks.comm(rank),
+                                              streamed ? streams[rank] : nullptr);
+        if (failure == trSuccess) failure = result;
+      }
+      return failure;
+    };
+    std::thread by_one([&] { EXPECT_EQ(calls(0), trSuccess) << trGetLastError(nullptr); });
+    ASSERT_EQ(trGroupStart(), trSuccess);
+    for (int rank = 1; rank < kRanks; ++rank) EXPECT_EQ(calls(rank), trSuccess);
+    EXPECT_EQ(trGroupEnd(), trSuccess) << trGetLastError(nullptr);
+    by_one.join();
+    for (int rank = 0; rank < kRanks; ++rank) {
+      EXPECT_EQ(trStreamSynchronize(streams[rank]), trSuccess);
+      EXPECT_EQ(one[rank], 1);
+      EXPECT_EQ(other[rank], 6);
+    }
+  }
+}
+
 // Two threads use two communicators in opposite orders: each makes progress by itself.
 TEST(Independence, CommunicatorsInDifferentOrdersOnDifferentThreads) {
   RankGroup x(2), y(2);

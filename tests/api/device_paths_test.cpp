@@ -58,6 +58,18 @@ TEST(DeviceLinks, ThatAreSlowerThanTheHostAreLeftToSmallMessages) {
   EXPECT_LT(of_fast, of_slow / 2);
 }
 
+// More than the copy that one rank's other operations are.
+TEST(OneRank, LogicalOperationsGiveTruth) {
+  DeviceRanks ranks({0});
+  for (trRedOp_t op : {trLogicalAnd, trLogicalOr, trLogicalXor}) {
+    Buffer data(0, 1000, 5);
+    ranks.run(false, [&](int, trComm_t comm, trStream_t stream) {
+      return trAllReduce(data.data(), data.data(), 1000, trInt32, op, comm, stream);
+    });
+    EXPECT_TRUE(data.all_equal([](size_t) { return 1; })) << "op " << op;
+  }
+}
+
 TEST(DeviceLinks, OfOneProcessNeedNoHandles) {
   const Link link({.without_handles = true});
   DeviceRanks ranks({0, 1});

@@ -173,6 +173,29 @@ TEST(DoubleBufferOverlap, HidesTheLinkBehindTheWork) {
   EXPECT_LT(ms, kSteps * 168 * 0.85);
 }
 
+TEST(DoubleBufferFailure, NullTensorsAreNamed) {
+  for (int flags : {0, TR_DOUBLE_BUFFER_OWNED}) {
+    RankGroup alone(1);
+    trDoubleBuffer_t buffer = nullptr;
+    ASSERT_EQ(trDoubleBufferCreate(&buffer, alone.comm(0), trFloat32, flags, nullptr), trSuccess);
+    float values[4] = {1, 2, 3, 4};
+    void *tensors[2] = {values, nullptr}, *nothing[2] = {nullptr, nullptr};
+    const size_t counts[2] = {4, 0};
+    int ready = -1;
+    EXPECT_EQ(trDoubleBufferExchange(buffer, 2, nothing, counts, &ready), trInvalidArgument);
+    ASSERT_EQ(trDoubleBufferExchange(buffer, 2, tensors, counts, &ready), trSuccess);
+    const bool owned = flags == TR_DOUBLE_BUFFER_OWNED;
+    EXPECT_EQ(trDoubleBufferFlush(buffer, 2, nothing, &ready), owned ? trInvalidArgument : trSuccess);
+    EXPECT_EQ(ready, owned ? 0 : 1);
+    if (owned) {
+      EXPECT_NE(std::strstr(trGetLastError(nullptr), "tensors[0] is NULL"), nullptr) << trGetLastError(nullptr);
+      EXPECT_EQ(trDoubleBufferFlush(buffer, 2, tensors, &ready), trSuccess) << "the mean is still there";
+      EXPECT_EQ(ready, 1);
+    }
+    EXPECT_EQ(trDoubleBufferDestroy(buffer), trSuccess);
+  }
+}
+
 TEST(DoubleBufferFailure, IsReturnedAndTheMeanIsNotReady) {
   trConfig_t config = RankGroup::default_config();
   config.timeout_ms = 300;

@@ -1,10 +1,12 @@
 // Box exchange against a dense reference, sparse allreduce, subsets of communicators.
 #include <dirent.h>
 
+#include <complex>
 #include <cstring>
 #include <iostream>
 #include <map>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -121,6 +123,44 @@ TEST(Exchange, RandomBoxesMatchTheDenseArray) {
     }
 }
 
+// Rows become columns, of elements of every size; the bytes of a cell are told by its place.
+TEST(Exchange, ElementsOfEverySize) {
+  constexpr int64_t kSide = 7;
+  struct Sized {
+    trDataType_t type;
+    size_t size;
+  };
+  for (const Sized& element : {Sized{trUint8, 1}, Sized{trBfloat16, 2}, Sized{trFloat32, 4}, Sized{trFloat64, 8},
+                               Sized{trComplex128, 16}, Sized{trBool, 1}}) {
+    RankGroup ranks(2);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 2; ++rank)
+      threads.emplace_back([&, rank] {
+        const int64_t begin = rank == 0 ? 0 : 3, end = rank == 0 ? 3 : kSide;
+        const trBox_t held{{begin, 0}, {end, kSide}}, needed{{0, begin}, {kSide, end}};
+        const auto byte = [&](const int64_t* at, size_t b) {
+          return static_cast<unsigned char>(static_cast<size_t>(at[0] * kSide + at[1]) * element.size + b);
+        };
+        std::vector<unsigned char> rows(volume(held, 2) * element.size), columns(volume(needed, 2) * element.size);
+        for_cells(held, 2, [&](size_t i, const int64_t* at) {
+          for (size_t b = 0; b < element.size; ++b) rows[i * element.size + b] = byte(at, b);
+        });
+        trExchange_t plan = nullptr;
+        EXPECT_EQ(trExchangeCreate(&plan, 2, 1, &held, 1, &needed, element.type, ranks.comm(rank)), trSuccess)
+            << trGetLastError(nullptr);
+        const void* from[] = {rows.data()};
+        void* to[] = {columns.data()};
+        EXPECT_EQ(trExchangeStart(plan, from, to, nullptr), trSuccess) << trGetLastError(nullptr);
+        for_cells(needed, 2, [&](size_t i, const int64_t* at) {
+          for (size_t b = 0; b < element.size; ++b)
+            EXPECT_EQ(columns[i * element.size + b], byte(at, b)) << "type " << element.type << " cell " << i;
+        });
+        EXPECT_EQ(trExchangeDestroy(plan), trSuccess);
+      });
+    for (auto& thread : threads) thread.join();
+  }
+}
+
 TEST(Exchange, WhatNobodyHoldsIsNamed) {
   RankGroup ranks(1);
   const trBox_t held{{0, 0}, {4, 4}}, needed{{2, 2}, {6, 3}}, wrong{{3, 0}, {2, 1}};
@@ -129,6 +169,61 @@ TEST(Exchange, WhatNobodyHoldsIsNamed) {
   EXPECT_NE(std::strstr(trGetLastError(nullptr), "nobody holds [4, 6) x [2, 3)"), nullptr) << trGetLastError(nullptr);
   EXPECT_EQ(trExchangeCreate(&exchange, 2, 1, &wrong, 0, nullptr, trInt32, ranks.comm(0)), trInvalidArgument);
   EXPECT_EQ(trExchangeCreate(&exchange, 6, 1, &held, 0, nullptr, trInt32, ranks.comm(0)), trInvalidArgument);
+}
+
+TEST(Exchange, OnAStreamOneStartAtATime) {
+  RankGroup ranks(2);
+  trExchange_t exchanges[2];
+  trStream_t streams[2];
+  auto create = [&](int rank) {
+    const trBox_t held{{rank * 10}, {rank * 10 + 10}}, needed{{0}, {20}};
+    EXPECT_EQ(trExchangeCreate(&exchanges[rank], 1, 1, &held, 1, &needed, trInt32, ranks.comm(rank)), trSuccess);
+    EXPECT_EQ(trStreamCreate(&streams[rank]), trSuccess);
+  };
+  std::thread other(create, 1);
+  create(0);
+  other.join();
+  for (int32_t round = 0; round < 3; ++round) {
+    std::vector<int32_t> held[2], needed[2] = {std::vector<int32_t>(20, -1), std::vector<int32_t>(20, -1)};
+    auto start = [&](int rank) {
+      const void* from[1] = {held[rank].data()};
+      void* to[1] = {needed[rank].data()};
+      return trExchangeStart(exchanges[rank], from, to, streams[rank]);
+    };
+    for (int rank = 0; rank < 2; ++rank) {
+      for (int32_t i = 0; i < 10; ++i) held[rank].push_back(rank * 10 + i + 100 * round);
+      ASSERT_EQ(start(rank), trSuccess) << trGetLastError(nullptr);
+      if (rank == 0) {
+        EXPECT_EQ(start(rank), trInvalidUsage) << "it cannot have ended: the other rank has not begun";
+      }
+    }
+    for (trStream_t stream : streams) ASSERT_EQ(trStreamSynchronize(stream), trSuccess) << trGetLastError(nullptr);
+    for (const auto& values : needed)
+      for (int32_t i = 0; i < 20; ++i) ASSERT_EQ(values[static_cast<size_t>(i)], i + 100 * round);
+  }
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(trExchangeDestroy(exchanges[rank]), trSuccess);
+    EXPECT_EQ(trStreamDestroy(streams[rank]), trSuccess);
+  }
+}
+
+TEST(Exchange, ArraysThatOverlapAreRefused) {
+  RankGroup alone(1);
+  const trBox_t held{{0}, {8}}, needed[2] = {{{0}, {4}}, {{4}, {8}}};
+  trExchange_t exchange = nullptr;
+  ASSERT_EQ(trExchangeCreate(&exchange, 1, 1, &held, 2, needed, trInt32, alone.comm(0)), trSuccess);
+  int32_t data[24] = {0, 1, 2, 3, 4, 5, 6, 7};
+  const void* from[1] = {data};
+  for (auto [first, second] : {std::pair{7, 12}, std::pair{8, 11}, std::pair{12, 12}, std::pair{12, 0}}) {
+    void* to[2] = {data + first, data + second};
+    EXPECT_EQ(trExchangeStart(exchange, from, to, nullptr), trInvalidArgument) << first << ", " << second;
+    EXPECT_NE(std::strstr(trGetLastError(nullptr), "overlap"), nullptr) << trGetLastError(nullptr);
+  }
+  void* to[2] = {data + 12, data + 8};
+  EXPECT_EQ(trExchangeStart(exchange, from, to, nullptr), trSuccess) << trGetLastError(nullptr);
+  EXPECT_EQ(data[8], 4);
+  EXPECT_EQ(data[12], 0);
+  EXPECT_EQ(trExchangeDestroy(exchange), trSuccess);
 }
 
 TEST(SparseAllReduce, UnionWithSummedRows) {
@@ -188,6 +283,97 @@ TEST(SparseAllReduce, UnionWithSummedRows) {
   EXPECT_EQ(trSparseAllReduce(index, value, 2, 1, trFloat64, trSum, out_index, out_value, 1, &rows, one.comm(0)),
             trInvalidArgument);
   EXPECT_EQ(rows, 2u);
+}
+
+// Rank r gives index 3 the row (r + 1, 2 r + 2) and an index of its own the row (7, 8).
+template <typename T>
+void check_sparse(trDataType_t type, T (*element)(int)) {
+  constexpr int kRanks = 3;
+  RankGroup ranks(kRanks);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank)
+    threads.emplace_back([&, rank] {
+      const int64_t indices[] = {10 + rank, 3};
+      const T values[] = {element(7), element(8), element(rank + 1), element(2 * rank + 2)};
+      int64_t out_indices[4];
+      T out[8];
+      size_t rows = 0;
+      EXPECT_EQ(trSparseAllReduce(indices, values, 2, 2, type, trSum, out_indices, out, 4, &rows, ranks.comm(rank)),
+                trSuccess)
+          << trGetLastError(nullptr);
+      ASSERT_EQ(rows, 4u);
+      EXPECT_TRUE(out[0] == element(6) && out[1] == element(12)) << "type " << type;
+      for (size_t row = 0; row < 4; ++row) {
+        EXPECT_EQ(out_indices[row], row == 0 ? 3 : 9 + static_cast<int64_t>(row));
+        EXPECT_TRUE(row == 0 || (out[2 * row] == element(7) && out[2 * row + 1] == element(8))) << "type " << type;
+      }
+    });
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(SparseAllReduce, OtherTypes) {
+  check_sparse<int8_t>(trInt8, [](int value) { return static_cast<int8_t>(value); });
+  check_sparse<uint64_t>(trUint64, [](int value) { return static_cast<uint64_t>(value); });
+  check_sparse<float>(trFloat32, [](int value) { return static_cast<float>(value); });
+  check_sparse<uint16_t>(trBfloat16, [](int value) {  // small integers are the upper half of a float
+    const auto wide = static_cast<float>(value);
+    uint32_t bits;
+    std::memcpy(&bits, &wide, sizeof bits);
+    return static_cast<uint16_t>(bits >> 16);
+  });
+  check_sparse<std::complex<float>>(trComplex64, [](int value) {
+    return std::complex<float>(static_cast<float>(value), static_cast<float>(-value));
+  });
+}
+
+TEST(SparseAllReduce, RanksWhoseShapesDifferAllFail) {
+  struct Shape {
+    size_t elements;
+    trDataType_t type;
+    trRedOp_t op;
+  };
+  for (const Shape& other : {Shape{3, trFloat32, trSum}, Shape{2, trInt32, trSum}, Shape{2, trFloat32, trAvg}}) {
+    RankGroup ranks(3);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 3; ++rank)
+      threads.emplace_back([&, rank] {
+        const Shape shape = rank == 1 ? other : Shape{2, trFloat32, trSum};
+        const int64_t index = 1;
+        const float values[3] = {1, 2, 3};
+        int64_t out_indices[3];
+        float out[9];
+        size_t rows = 0;
+        EXPECT_EQ(trSparseAllReduce(&index, values, 1, shape.elements, shape.type, shape.op, out_indices, out, 3, &rows,
+                                    ranks.comm(rank)),
+                  trInvalidUsage);
+        const std::string text = trGetLastError(nullptr);
+        EXPECT_NE(text.find("rank 1 has rows of " + std::to_string(other.elements)), std::string::npos) << text;
+      });
+    for (auto& thread : threads) thread.join();
+  }
+}
+
+TEST(SparseAllReduce, SizesBeyondAnyMemoryAreRefusedOnEveryRank) {
+  struct Case {
+    size_t rows, row_elements;  // of rank 1; rank 0 has one row
+  };
+  for (const Case& wrong :
+       {Case{1, size_t{1} << 62}, Case{size_t{1} << 61, 1}, Case{size_t{1} << 32, size_t{1} << 32}}) {
+    RankGroup ranks(2);
+    auto call = [&](int rank) {
+      int64_t index = 1, out_index[4] = {};
+      float value[4] = {1}, out_value[4] = {};
+      size_t out_rows = 0;
+      EXPECT_EQ(trSparseAllReduce(&index, value, rank == 0 ? 1 : wrong.rows, wrong.row_elements, trFloat32, trSum,
+                                  out_index, out_value, 4, &out_rows, ranks.comm(rank)),
+                trInvalidArgument);
+      EXPECT_NE(std::strstr(trGetLastError(nullptr), "more than any memory holds"), nullptr) << trGetLastError(nullptr);
+      EXPECT_EQ(trBarrier(ranks.comm(rank), nullptr), trSuccess) << trGetLastError(nullptr);
+    };
+    std::thread other(call, 1);
+    call(0);
+    other.join();
+  }
 }
 
 TEST(Split, ByColourAndKey) {

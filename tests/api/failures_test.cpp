@@ -198,6 +198,26 @@ INSTANTIATE_TEST_SUITE_P(
                       Difference{"Ops", {50'000, 50'000}, {trFloat64, trFloat64}, {trSum, trMax}}),
     [](const auto& row) { return row.param.name; });
 
+// Both ranks send their few bytes and wait for nothing: only what comes after it can tell.
+TEST(CallsThatDifferLater, InTheRootAloneAreFoundByTheNextCollective) {
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr;
+    trConfig_t config = config_with_timeout(30'000);
+    TR_CHECK(trCommInitRankConfig(&comm, 2, id, rank, &config));
+    int value = rank;
+    for (int i = 0; i < 3; ++i) TR_CHECK(trBroadcast(&value, &value, 1, trInt32, 1, comm, nullptr));
+    trResult_t result = trBroadcast(&value, &value, 1, trInt32, rank, comm, nullptr);
+    if (result == trSuccess) result = trBarrier(comm, nullptr);
+    say(trGetLastError(comm));
+    return 10 + result;
+  });
+  for (int rank : {0, 1}) {
+    RankResult result = processes.wait(rank, std::chrono::seconds(25));
+    EXPECT_EQ(result.exit_code, 10 + trInvalidUsage) << result.output;
+    EXPECT_NE(result.output.find("the ranks' calls differ at"), std::string::npos) << result.output;
+  }
+}
+
 TEST(Abort, EndsTheWaitOfAnotherThreadAndOfOtherRanks) {
   RankProcesses processes(2, [](int rank, const trUniqueId& id) {
     trComm_t comm = nullptr;

@@ -2,6 +2,7 @@
 // away, and namespaces take away what one process sees of another.
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <cstdlib>
@@ -141,6 +142,36 @@ TEST_F(Fallback, WhenOneRankAloneLacksCrossMemoryAttachThePairAgrees) {
     EXPECT_NE(result.output.find("share no transport"), std::string::npos) << result.output;
   }
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which need address space without end
+// A limit that some of the threads of a group fit into, but not all.
+TEST(ThreadsOfAGroup, WhenSomeCannotBeStartedTheErrorSaysSo) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    trComm_t first[2];
+    if (trCommInitAll(first, 2) != trSuccess) _exit(2);
+    std::ifstream statm("/proc/self/statm");
+    rlim_t pages = 0;
+    statm >> pages;
+    const rlim_t most = pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + (96u << 20);
+    const rlimit limit{most, most};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(3);
+    trComm_t comms[64];
+    if (trCommInitAll(comms, 64) != trSystemError) _exit(4);
+    if (std::string(trGetLastError(nullptr)).find("of the 63 threads") == std::string::npos) _exit(5);
+    float values[2] = {1, 2};
+    trGroupStart();
+    for (int rank = 0; rank < 2; ++rank)
+      trAllReduce(&values[rank], &values[rank], 1, trFloat32, trSum, first[rank], nullptr);
+    _exit(trGroupEnd() == trSuccess && values[0] == 3 ? 0 : 6);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "4: another result, 5: another message, 6: the process is harmed";
+}
+#endif
 
 // Runs `body` in a child that is the first process of a pid namespace of its own.
 int in_pid_namespace(const std::function<int()>& body) {

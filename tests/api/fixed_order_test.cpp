@@ -1,6 +1,8 @@
 // Fixed-order mode: the bits depend on the inputs and their ranks alone.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "support/processes.h"
@@ -104,6 +106,104 @@ TEST(FixedOrder, SameBitsWhateverTheSizeAlgorithmChannelsAndChunks) {
             }
     EXPECT_GT(plain_differs, 0u) << "without the mode nothing differs either: the test would not notice";
   }
+}
+
+// What rounds operands: wire types, and factors that narrow floats do not hold the products of.
+struct Rounding {
+  trDataType_t type;
+  const char* wire;
+  trRedOp_t op;  // trRedOpFirstCreated: a pre-multiplied sum
+};
+constexpr Rounding kRoundings[] = {
+    {trFloat32, "fp16", trSum},
+    {trFloat32, "bf16", trAvg},
+    {trFloat32, "fp8-e4m3", trSum},
+    {trFloat32, "fp8-e5m2", trAvg},
+    {trBfloat16, nullptr, trAvg},
+    {trBfloat16, nullptr, trRedOpFirstCreated},
+    {trFloat32, nullptr, trRedOpFirstCreated},
+};
+
+using Bytes = std::vector<unsigned char>;
+
+// The first elements of a call's results on one rank: of allreduce (kind 0), reduce (1), reduce-scatter (2).
+Bytes first_results(RankGroup& ranks, const Rounding& rounding, int kind, const Buffers& window, size_t count) {
+  const size_t size = rounding.type == trFloat32 ? 4 : 2, n = window.size(), blocks = kind == 2 ? n : 1;
+  const auto write = [&](float value, void* to) {
+    std::memcpy(to, reinterpret_cast<const unsigned char*>(&value) + 4 - size, size);
+  };
+  std::vector<Bytes> in(n, Bytes(blocks * count * size)), out(n, Bytes(count * size));
+  std::vector<trRedOp_t> ops(n, rounding.op);
+  for (size_t r = 0; r < n; ++r) {
+    for (size_t b = 0; b < blocks; ++b)
+      for (size_t i = 0; i < window[r].size(); ++i) write(window[r][i], in[r].data() + (b * count + i) * size);
+    float factor = 0.3f + 0.17f * static_cast<float>(r);
+    write(factor, &factor);
+    if (rounding.op == trRedOpFirstCreated) {
+      EXPECT_EQ(trRedOpCreatePreMulSum(&ops[r], &factor, rounding.type, ranks.comm(static_cast<int>(r))), trSuccess);
+    }
+  }
+  ranks.run([&](int rank, trComm_t comm) {
+    const auto r = static_cast<size_t>(rank);
+    if (kind == 0) return trAllReduce(in[r].data(), out[r].data(), count, rounding.type, ops[r], comm, nullptr);
+    if (kind == 1) return trReduce(in[r].data(), out[r].data(), count, rounding.type, ops[r], 2, comm, nullptr);
+    return trReduceScatter(in[r].data(), out[r].data(), count, rounding.type, ops[r], comm, nullptr);
+  });
+  for (size_t r = 0; r < n && kind != 1; ++r)
+    EXPECT_TRUE(std::equal(out[r].begin(), out[r].begin() + static_cast<std::ptrdiff_t>(256 * size), out[0].begin()))
+        << "rank " << r << " differs";
+  out[2].resize(window[0].size() * size);
+  return out[2];
+}
+
+TEST(FixedOrder, SameBitsWhateverRankComputesWhatIsRounded) {
+  const Buffers window = random_buffers(5, 256, 17);  // two blocks of float8
+  for (const Rounding& rounding : kRoundings) {
+    Bytes reference;
+    for (const char* algorithm : {"one-shot", "two-shot", "ring"})
+      for (int channels : {1, 3})
+        for (size_t count : {size_t{256}, size_t{20'000}})
+          for (int kind = 0; kind < (rounding.wire == nullptr ? 3 : 1); ++kind) {
+            trConfig_t config = RankGroup::default_config();
+            config.deterministic = 1;
+            config.algorithm = algorithm;
+            config.channels = channels;
+            config.wire = rounding.wire;
+            RankGroup ranks(5, config);
+            const Bytes result = first_results(ranks, rounding, kind, window, count);
+            if (reference.empty()) reference = result;
+            ASSERT_EQ(result, reference) << "type " << rounding.type << " wire "
+                                         << (rounding.wire != nullptr ? rounding.wire : "none") << " op " << rounding.op
+                                         << " kind " << kind << " " << algorithm << " channels " << channels
+                                         << " count " << count;
+          }
+  }
+}
+
+// trExplain() and trGetSelection() tell what this mode and wire types leave, not what was forced.
+TEST(Explain, NamesTheAlgorithmThatRuns) {
+  for (const char* algorithm : {static_cast<const char*>(nullptr), "ring", "one-shot", "recursive-doubling"})
+    for (const char* wire : {static_cast<const char*>(nullptr), "fp16", "fp8-e4m3"})
+      for (int deterministic : {0, 1}) {
+        trConfig_t config = RankGroup::default_config();
+        config.algorithm = algorithm;
+        config.wire = wire;
+        config.deterministic = deterministic;
+        RankGroup ranks(4, config);
+        for (size_t bytes = 64; bytes <= 64 << 20; bytes *= 16) {
+          std::vector<char> text(20'000);
+          trSelection_t selection;
+          ASSERT_EQ(trExplain(ranks.comm(0), trCollAllReduce, bytes, trFloat32, text.data(), text.size(), nullptr),
+                    trSuccess);
+          ASSERT_EQ(trGetSelection(ranks.comm(0), trCollAllReduce, nullptr, nullptr, bytes, trFloat32, &selection),
+                    trSuccess);
+          const std::string chosen = std::string("chosen: ") + selection.algorithm + " (";
+          EXPECT_NE(std::strstr(text.data(), chosen.c_str()), nullptr) << chosen << "\n" << text.data();
+          const std::string name = selection.algorithm;
+          EXPECT_TRUE(deterministic == 0 || name == "one-shot" || name == "two-shot") << name;
+          EXPECT_TRUE(wire == nullptr || (name != "one-shot" && name != "recursive-doubling")) << name;
+        }
+      }
 }
 
 }  // namespace

@@ -87,6 +87,28 @@ TEST(Shrink, WaitsNoLongerThanTheDeadline) {
   EXPECT_NE(std::string(trGetLastError(nullptr)).find("rank 1 has not called it"), std::string::npos);
 }
 
+// Made one after another, in the order of the calls, although they are of one communicator.
+TEST(Groups, MakeSeveralCommunicatorsOfOne) {
+  RankGroup ranks(3);
+  trComm_t copies[3], halves[3], later[3];
+  ASSERT_EQ(trGroupStart(), trSuccess);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(trCommDup(ranks.comm(rank), &copies[rank]), trSuccess);
+    EXPECT_EQ(trCommSplit(ranks.comm(rank), rank % 2, -rank, &halves[rank], nullptr), trSuccess);
+    EXPECT_EQ(trCommDup(ranks.comm(rank), &later[rank]), trSuccess);
+  }
+  ASSERT_EQ(trGroupEnd(), trSuccess) << trGetLastError(nullptr);
+  for (int rank = 0; rank < 3; ++rank) {
+    int own = -1, count = 0;
+    EXPECT_EQ(trCommRank(copies[rank], &own), trSuccess);
+    EXPECT_EQ(own, rank);
+    EXPECT_EQ(trCommCount(halves[rank], &count), trSuccess);
+    EXPECT_EQ(count, rank == 1 ? 1 : 2);
+  }
+  for (auto* made : {&copies, &halves, &later})
+    for (trComm_t comm : *made) EXPECT_EQ(trCommDestroy(comm), trSuccess);
+}
+
 TEST(Revoke, EndsAWaitingCallAndLeavesSplits) {
   RankGroup ranks(2);
   std::atomic<bool> waiting{false};

@@ -1,5 +1,6 @@
 // Every (collective that reduces, type, op) against a plain reference, in place and not, 1 to 9 ranks; every type through
 // the collectives that only move data; operations made by the user; what is refused.
+#include <atomic>
 #include <complex>
 #include <cstring>
 #include <functional>
@@ -95,14 +96,18 @@ int input(int rank, size_t i, trRedOp_t op, trDataType_t type) {
   const auto k = static_cast<int>((i * 5 + static_cast<size_t>(rank) * 3) % 7);
   if (op == trProd) return (rank + static_cast<int>(i)) % 5 == 0 ? 2 : 1;
   if (op == trSum || op == trAvg) return rank % 3 == static_cast<int>(i % 3) ? 1 : 0;
-  if (type == trBool) return k % 2;
+  if (type == trBool) return k % 2 == 0 ? 0 : rank % 2 == 0 ? 4 : 7;  // every value but 0 is true
   return k % 3;
 }
 
 int expected(int n, size_t i, trRedOp_t op, trDataType_t type) {
-  int result = input(0, i, op, type);
+  const auto operand = [&](int rank) {
+    const int value = input(rank, i, op, type);
+    return type == trBool || op >= trLogicalAnd ? value != 0 : value;
+  };
+  int result = operand(0);
   for (int rank = 1; rank < n; ++rank) {
-    const int next = input(rank, i, op, type);
+    const int next = operand(rank);
     switch (op) {
       case trProd:
         result *= next;
@@ -281,6 +286,57 @@ TEST(UserOperations, PreMultipliedSum) {
   }
 }
 
+// Functions are given what users gave and nothing else, in groups as well: what pads fused calls is 0.
+TEST(UserOperations, FunctionsSeeElementsOfUsersAlone) {
+  RankGroup ranks(3);
+  std::atomic<int> zeros{0};
+  const auto sum = [](const void* in, void* inout, size_t count, trDataType_t, void* context) {
+    const auto* left = static_cast<const int32_t*>(in);
+    auto* right = static_cast<int32_t*>(inout);
+    for (size_t i = 0; i < count; ++i) {
+      if (left[i] == 0 || right[i] == 0) ++*static_cast<std::atomic<int>*>(context);
+      right[i] += left[i];
+    }
+  };
+  trRedOp_t ops[3];
+  for (int rank = 0; rank < 3; ++rank)
+    ASSERT_EQ(trRedOpCreateUser(&ops[rank], sum, &zeros, 1, ranks.comm(rank)), trSuccess);
+  std::vector<std::vector<int32_t>> few(3, std::vector<int32_t>(3, 2)), more(3, std::vector<int32_t>(5, 4));
+  ranks.run([&](int rank, trComm_t comm) {
+    const auto r = static_cast<size_t>(rank);
+    if (trResult_t result = trAllReduce(few[r].data(), few[r].data(), 3, trInt32, ops[rank], comm, nullptr))
+      return result;
+    return trAllReduce(more[r].data(), more[r].data(), 5, trInt32, ops[rank], comm, nullptr);
+  });
+  for (size_t r = 0; r < 3; ++r) {
+    EXPECT_EQ(few[r], std::vector<int32_t>(3, 6));
+    EXPECT_EQ(more[r], std::vector<int32_t>(5, 12));
+  }
+  EXPECT_EQ(zeros, 0) << "elements that no user gave";
+}
+
+TEST(UserOperations, AreOfTheirCommunicatorAndTimeAlone) {
+  RankGroup one(1), other(1);
+  const float twice = 2, thrice = 3;
+  trRedOp_t op = trSum, foreign = trSum, later = trSum;
+  ASSERT_EQ(trRedOpCreatePreMulSum(&op, &twice, trFloat32, one.comm(0)), trSuccess);
+  ASSERT_EQ(trRedOpCreatePreMulSum(&foreign, &thrice, trFloat32, other.comm(0)), trSuccess);
+  float value = 1, result = 0;
+  auto sum = [&](trRedOp_t with) { return trAllReduce(&value, &result, 1, trFloat32, with, one.comm(0), nullptr); };
+  auto refused = [&](trRedOp_t with) {
+    EXPECT_EQ(sum(with), trInvalidArgument);
+    EXPECT_NE(std::strstr(trGetLastError(nullptr), "was not made on this communicator"), nullptr)
+        << trGetLastError(nullptr);
+  };
+  refused(foreign);
+  EXPECT_EQ(trRedOpDestroy(foreign, one.comm(0)), trInvalidArgument);
+  ASSERT_EQ(trRedOpDestroy(op, one.comm(0)), trSuccess);
+  ASSERT_EQ(trRedOpCreatePreMulSum(&later, &thrice, trFloat32, one.comm(0)), trSuccess);
+  refused(op);
+  EXPECT_EQ(sum(later), trSuccess);
+  EXPECT_EQ(result, 3);
+}
+
 // The product of 2x2 matrices: associative, not commutative.
 struct Matrix {
   int64_t a, b, c, d;
@@ -302,30 +358,40 @@ TEST(UserOperations, NonCommutativeFunctionKeepsTheOrderOfTheRanks) {
   for (int n : {1, 2, 3, 7})
     for (size_t matrices : {size_t{1}, size_t{5000}}) {
       RankGroup ranks(n);
-      std::vector<trRedOp_t> ops(static_cast<size_t>(n));
-      for (int rank = 0; rank < n; ++rank)
-        ASSERT_EQ(trRedOpCreateUser(&ops[static_cast<size_t>(rank)], multiply, nullptr, 0, ranks.comm(rank)),
-                  trSuccess);
-      std::vector<std::vector<int64_t>> buffers;
+      const auto size = static_cast<size_t>(n);
+      std::vector<trRedOp_t> ops(size);
       Matrix expected{1, 0, 0, 1};
+      std::vector<std::vector<int64_t>> inputs(size), outputs(size);
       for (int rank = 0; rank < n; ++rank) {
+        const auto r = static_cast<size_t>(rank);
+        ASSERT_EQ(trRedOpCreateUser(&ops[r], multiply, nullptr, 0, ranks.comm(rank)), trSuccess);
         const Matrix own{rank + 1, 1, rank % 2, 1};
-        buffers.emplace_back();
-        for (size_t m = 0; m < matrices; ++m) buffers.back().insert(buffers.back().end(), {own.a, own.b, own.c, own.d});
+        for (size_t m = 0; m < size * matrices; ++m) inputs[r].insert(inputs[r].end(), {own.a, own.b, own.c, own.d});
+        outputs[r].resize(4 * matrices);
         expected = {expected.a * own.a + expected.b * own.c, expected.a * own.b + expected.b * own.d,
                     expected.c * own.a + expected.d * own.c, expected.c * own.b + expected.d * own.d};
       }
-      ranks.run([&](int rank, trComm_t comm) {
-        auto& buffer = buffers[static_cast<size_t>(rank)];
-        return trAllReduce(buffer.data(), buffer.data(), buffer.size(), trInt64, ops[static_cast<size_t>(rank)], comm,
-                           nullptr);
-      });
-      for (const auto& buffer : buffers)
-        for (size_t m = 0; m < matrices; ++m) {
-          const int64_t* got = buffer.data() + 4 * m;
-          ASSERT_TRUE(got[0] == expected.a && got[1] == expected.b && got[2] == expected.c && got[3] == expected.d)
-              << n << " ranks, matrix " << m << " of " << matrices;
+      for (Kind kind : {Kind::kAllReduce, Kind::kReduce, Kind::kReduceScatter}) {
+        const int root = n / 2;
+        ranks.run([&](int rank, trComm_t comm) {
+          const auto r = static_cast<size_t>(rank);
+          const void* in = inputs[r].data();
+          void* out = outputs[r].data();
+          if (kind == Kind::kAllReduce) return trAllReduce(in, out, 4 * matrices, trInt64, ops[r], comm, nullptr);
+          if (kind == Kind::kReduce) return trReduce(in, out, 4 * matrices, trInt64, ops[r], root, comm, nullptr);
+          return trReduceScatter(in, out, 4 * matrices, trInt64, ops[r], comm, nullptr);
+        });
+        for (int rank = 0; rank < n; ++rank) {
+          if (kind == Kind::kReduce && rank != root) continue;
+          auto& output = outputs[static_cast<size_t>(rank)];
+          for (size_t m = 0; m < matrices; ++m) {
+            const int64_t* got = output.data() + 4 * m;
+            ASSERT_TRUE(got[0] == expected.a && got[1] == expected.b && got[2] == expected.c && got[3] == expected.d)
+                << "kind " << static_cast<int>(kind) << ", " << n << " ranks, matrix " << m << " of " << matrices;
+          }
+          std::fill(output.begin(), output.end(), -1);
         }
+      }
     }
 }
 

@@ -143,6 +143,47 @@ TEST(Variable, WrongCountsAreNamed) {
 }
 
 // Every pair of ranks exchanges several messages of random sizes; each rank calls in a random order.
+TEST(Variable, OverlapIsRefused) {
+  RankGroup alone(1), ranks(2);
+  const trComm_t comm = ranks.comm(0);
+  int32_t b[16] = {0, 1, 2, 3, 4, 5, 6, 7};
+  const size_t two[2] = {2, 2}, shifted[2] = {0, 1}, turned[2] = {2, 0};
+  auto refused = [](trResult_t result, int line) {
+    EXPECT_EQ(result, trInvalidArgument) << "line " << line;
+    EXPECT_NE(std::strstr(trGetLastError(nullptr), "overlap"), nullptr) << line << ": " << trGetLastError(nullptr);
+  };
+  refused(trAllToAllV(b, two, nullptr, b + 1, two, nullptr, trInt32, comm, nullptr), __LINE__);
+  refused(trAllToAllV(b, two, nullptr, b + 8, two, shifted, trInt32, comm, nullptr), __LINE__);
+  refused(trAllGatherV(b + 8, 2, b, two, shifted, trInt32, comm, nullptr), __LINE__);
+  refused(trGatherV(b + 1, 2, b, two, nullptr, trInt32, 0, comm, nullptr), __LINE__);
+  refused(trGatherV(b + 8, 2, b, two, shifted, trInt32, 0, comm, nullptr), __LINE__);
+  refused(trScatterV(b, two, nullptr, b + 1, 2, trInt32, 0, comm, nullptr), __LINE__);
+  refused(trSendRecv(b, 4, 1, b + 3, 4, 1, trInt32, comm, nullptr), __LINE__);
+  refused(trSendRecv(b, 4, 1, b, 4, 1, trInt32, comm, nullptr), __LINE__);
+  refused(trSendRecv(b, 4, 0, b + 1, 4, 0, trInt32, alone.comm(0), nullptr), __LINE__);
+  for (int32_t i = 0; i < 8; ++i) EXPECT_EQ(b[i], i) << "nothing moves";
+  EXPECT_EQ(trSendRecv(b, 4, 0, b, 4, 0, trInt32, alone.comm(0), nullptr), trSuccess) << "it stays where it is";
+  // What only looks like it: blocks in any order, blocks of both kinds in turn in one array, in place.
+  int32_t one[2][8] = {{0, 1, -1, -1, 2, 3, -1, -1}, {10, 11, -1, -1, 12, 13, -1, -1}}, all[2][4] = {};
+  const size_t apart[2] = {0, 4};
+  ranks.run([&](int rank, trComm_t each) {
+    return trAllToAllV(one[rank], two, apart, one[rank] + 2, two, apart, trInt32, each, nullptr);
+  });
+  EXPECT_EQ(one[0][2], 0);
+  EXPECT_EQ(one[0][7], 11);
+  EXPECT_EQ(one[1][3], 3);
+  ranks.run([&](int rank, trComm_t each) {
+    all[rank][2 - 2 * rank] = rank + 1;
+    return trAllGatherV(&all[rank][2 - 2 * rank], 2, all[rank], two, turned, trInt32, each, nullptr);
+  });
+  EXPECT_EQ(all[0][0], 2);
+  EXPECT_EQ(all[1][2], 1);
+  ranks.run([&](int rank, trComm_t each) {
+    return trGatherV(&all[rank][2 * rank], 2, all[rank], two, nullptr, trInt32, 0, each, nullptr);
+  });
+  EXPECT_EQ(all[0][2], 1);
+}
+
 TEST(PointToPoint, GroupsOfSendsAndReceivesInAnyOrder) {
   const uint32_t seed = std::random_device()();
   std::cout << "seed " << seed << "\n";
@@ -199,6 +240,67 @@ TEST(PointToPoint, GroupsOfSendsAndReceivesInAnyOrder) {
 
 // Rank 2 takes rank 0's message only after it has heard of rank 1, which waits for rank 0's other message: a group whose
 // sends waited for one another would stand still.
+// Calls of ranks that one thread drives: directly in a group, on streams, and kept and started several times.
+TEST(Variable, OnStreamsAndPersistentTheResultsAreTheSame) {
+  constexpr size_t kRanks = 3, kResults = 6;
+  RankGroup ranks(kRanks);
+  trStream_t streams[kRanks];
+  for (trStream_t& stream : streams) ASSERT_EQ(trStreamCreate(&stream), trSuccess);
+  for (size_t n : {size_t{0}, size_t{1}, size_t{50}, size_t{5000}, size_t{60'000}}) {
+    const size_t counts[kRanks] = {n, n / 2, n / 3};
+    std::vector<Values> in(kRanks, Values(3 * n + 1));
+    for (size_t r = 0; r < kRanks; ++r)
+      for (size_t i = 0; i <= 3 * n; ++i) in[r][i] = value_of(r, 0, i);
+    using Results = std::vector<Values>;
+    auto empty = [&] { return std::vector<Results>(kRanks, Results(kResults, Values(3 * n + 1, -1))); };
+    auto call_all = [&](std::vector<Results>* out, bool streamed) {
+      for (size_t r = 0; r < kRanks; ++r) {
+        const int rank = static_cast<int>(r);
+        const trComm_t comm = ranks.comm(rank);
+        const trStream_t stream = streamed ? streams[r] : nullptr;
+        const int32_t* from = in[r].data();
+        auto to = [&](size_t i) { return (*out)[r][i].data(); };
+        const size_t own[kRanks] = {counts[r], counts[r], counts[r]};
+        EXPECT_EQ(trAllToAllV(from, counts, nullptr, to(0), own, nullptr, trInt32, comm, stream), trSuccess);
+        EXPECT_EQ(trAllGatherV(from, counts[r], to(1), counts, nullptr, trInt32, comm, stream), trSuccess);
+        EXPECT_EQ(trGatherV(from, counts[r], to(2), counts, nullptr, trInt32, 1, comm, stream), trSuccess);
+        EXPECT_EQ(trScatterV(from, counts, nullptr, to(3), counts[r], trInt32, 2, comm, stream), trSuccess);
+        EXPECT_EQ(trReduceScatterV(from, to(4), counts, trInt32, trMax, comm, stream), trSuccess);
+        EXPECT_EQ(trSendRecv(from, n, (rank + 1) % 3, to(5), n, (rank + 2) % 3, trInt32, comm, stream), trSuccess);
+      }
+    };
+    auto synchronize = [&] {
+      for (trStream_t stream : streams) ASSERT_EQ(trStreamSynchronize(stream), trSuccess) << trGetLastError(nullptr);
+    };
+    std::vector<Results> direct = empty(), streamed = empty(), kept = empty();
+    ASSERT_EQ(trGroupStart(), trSuccess);
+    call_all(&direct, false);
+    ASSERT_EQ(trGroupEnd(), trSuccess) << trGetLastError(nullptr);
+    for (size_t r = 0; r < kRanks && n > 0; ++r) {
+      EXPECT_EQ(direct[r][0][counts[r]], counts[r] > 0 ? in[1][r == 0 ? 0 : r == 1 ? n : n + n / 2] : -1);
+      EXPECT_EQ(direct[r][5][n - 1], in[(r + 2) % 3][n - 1]);
+    }
+    call_all(&streamed, true);
+    synchronize();
+    EXPECT_EQ(streamed, direct) << n;
+    for (bool on_streams : {true, false}) {
+      trPersistent_t persistent = nullptr;
+      ASSERT_EQ(trPersistentBegin(), trSuccess);
+      call_all(&kept, on_streams);
+      ASSERT_EQ(trPersistentEnd(&persistent), trSuccess) << trGetLastError(nullptr);
+      for (int start = 0; start < 3; ++start) {
+        for (Results& results : kept)
+          for (Values& values : results) std::fill(values.begin(), values.end(), -1);
+        ASSERT_EQ(trPersistentStart(persistent), trSuccess) << trGetLastError(nullptr);
+        synchronize();
+        EXPECT_EQ(kept, direct) << n << ", start " << start;
+      }
+      EXPECT_EQ(trPersistentDestroy(persistent), trSuccess);
+    }
+  }
+  for (trStream_t stream : streams) EXPECT_EQ(trStreamDestroy(stream), trSuccess);
+}
+
 TEST(PointToPoint, ALatePeerHoldsUpNobodyElse) {
   expect_all_succeed(3, [](int rank, const trUniqueId& id) {
     trComm_t comm = nullptr;

@@ -92,6 +92,23 @@ TEST(Candidates, LoopbackOnlyWithinANetworkAndStreamsAlternate) {
   EXPECT_EQ(find_candidates(own, {}, peer, true, 0).size(), 7u) << "every way is there";
 }
 
+TEST(Candidates, LinkLocalThroughTheOwnInterfacesFirst) {
+  Place own, peer;
+  peer.network = 1;
+  peer.port = 5;
+  peer.addresses = {make("x", "fe80::9", 64)};
+  std::vector<Address> interfaces;
+  for (uint32_t scope = 1; scope <= 40; ++scope) {
+    interfaces.push_back(make("v", "fe80::1", 64));
+    interfaces.back().scope = scope;
+  }
+  own.addresses = {interfaces[30]};
+  const auto ways = find_candidates(own, interfaces, peer, false, 0);
+  ASSERT_EQ(ways.size(), 16u);
+  for (size_t i = 0; i < ways.size(); ++i)
+    EXPECT_EQ(reinterpret_cast<const sockaddr_in6&>(ways[i].address).sin6_scope_id, i == 0 ? 31 : i);
+}
+
 TEST(Ports, AreParsed) {
   auto parse = [](const char* text, Config* config) {
     setenv("TREERING_PORT", text, 1);

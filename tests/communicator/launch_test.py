@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """trCommInitFromEnvironment() under real launchers, and what it says when there is none.
 
-usage: launch_test.py PROGRAM LIBRARY     PROGRAM: docs/examples/from_environment
+usage: launch_test.py PROGRAM LIBRARY [open_mpi|mpich|slurm]     PROGRAM: docs/examples/from_environment
 
-Open MPI, MPICH and Slurm are started where they are installed (tools/install-packages launchers); Slurm as a private
-controller and daemon on loopback, in a temporary directory. What is not there is named and left out.
+With a launcher, it is started; exit status 77 where it is not installed (tools/install-packages launchers). Slurm runs as a
+private controller and daemon on loopback, in a temporary directory. Without, all that needs no launcher.
 """
 import ctypes
 import os
@@ -20,6 +20,7 @@ import unittest
 
 PROGRAM, LIBRARY = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 RANKS = 3
+SKIP = 77
 DEADLINE = 120
 LAUNCHERS = ("TREERING_", "PMI", "OMPI", "SLURM", "RANK", "WORLD_SIZE", "MASTER_", "LOCAL_")
 
@@ -82,6 +83,25 @@ class Launchers(unittest.TestCase):
             self.assertIn("start them with srun --mpi=pmi2 or --mpi=pmix", none.stderr)
 
 
+CALL_TWICE = """
+import ctypes, os, sys
+library, comm = ctypes.CDLL(sys.argv[1]), ctypes.c_void_p()
+library.trGetLastError.restype = ctypes.c_void_p
+for address in (os.environ["MASTER_ADDR"], "127.0.0.1"):
+    os.environ["MASTER_ADDR"] = address
+    print(library.trCommInitFromEnvironment(ctypes.byref(comm), None) == 0)
+    print(ctypes.string_at(library.trGetLastError(None)), file=sys.stderr)
+"""
+
+
+def has_name(name):
+    """A bare system may have no /etc/hosts."""
+    try:
+        return bool(socket.getaddrinfo(name, None))
+    except OSError:
+        return False
+
+
 class TorchRun(unittest.TestCase):
     """The variables that torchrun sets; PyTorch's own store is not needed."""
 
@@ -93,11 +113,11 @@ class TorchRun(unittest.TestCase):
 
     def test_ranks_meet_at_the_port_after_the_masters(self):
         port, _ = free_ports()
-        for rounds in range(2):
+        for address in ["127.0.0.1"] + ["localhost"] * has_name("localhost"):
             # Rank 0 comes last: the others wait for it.
-            processes = [self.start(rank, port, "localhost" if rounds else "127.0.0.1") for rank in (2, 1)]
+            processes = [self.start(rank, port, address) for rank in (2, 1)]
             time.sleep(0.5)
-            processes.append(self.start(0, port, "localhost" if rounds else "127.0.0.1"))
+            processes.append(self.start(0, port, address))
             for rank, process in zip((2, 1, 0), processes):
                 out, error = process.communicate(timeout=DEADLINE)
                 self.assertEqual(out, f"rank {rank} of {RANKS}: ok\n", error)
@@ -109,6 +129,15 @@ class TorchRun(unittest.TestCase):
         for process in (one, other):
             _, error = process.communicate(timeout=DEADLINE)
             self.assertEqual(process.returncode, 1, error)
+
+    def test_a_call_that_fails_does_not_count(self):
+        """One rank is mended and calls again, while the others wait in their first call."""
+        port, _ = free_ports()
+        first = self.start(0, port, ranks=2)
+        done = run([sys.executable, "-c", CALL_TWICE, LIBRARY], RANK="1", WORLD_SIZE="2", MASTER_PORT=str(port),
+                   TORCHELASTIC_RUN_ID="a run", MASTER_ADDR="no.such.host.invalid")
+        self.assertEqual(done.stdout.split(), ["False", "True"], done.stderr)
+        first.communicate(timeout=DEADLINE)  # rank 1 has left before the allreduce
 
     def test_wrong_values_are_named(self):
         _, error = self.start(0, 70000).communicate(timeout=DEADLINE)
@@ -243,4 +272,7 @@ class BadProcessManager(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1], verbosity=2)
+    names = [f"Launchers.test_{sys.argv[3]}"] if len(sys.argv) > 3 else ["TorchRun", "OwnVariables", "BadProcessManager"]
+    outcome = unittest.TextTestRunner(verbosity=2).run(
+        unittest.defaultTestLoader.loadTestsFromNames(names, sys.modules["__main__"]))
+    sys.exit(1 if not outcome.wasSuccessful() else SKIP if outcome.skipped else 0)

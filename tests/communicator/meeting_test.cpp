@@ -1,15 +1,18 @@
 // The meeting of many processes and threads, and its errors.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <cstdlib>
 #include <fstream>
+#include <random>
 
 #include "communicator/jobs.h"
 #include "communicator/meeting_root.h"
+#include "support/seccomp.h"
 
 namespace treering::testing {
 namespace {
@@ -206,6 +209,45 @@ TEST(MeetingErrors, RankThatStopsInARoundIsNamed) {
   EXPECT_NE(result.output.find("rank 1 (pid " + std::to_string(processes.pid(1)) + " on "), std::string::npos)
       << result.output;
   EXPECT_NE(result.output.find(", stopped answering)"), std::string::npos) << result.output;
+}
+
+// Two processes may bind to a port before one of them listens there: the other goes on to the next port.
+TEST(Ports, ProcessesThatStartTogetherShareARange) {
+  constexpr int kProcesses = 8;
+  const auto seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  for (int round = 0; round < 12; ++round) {
+    const auto first = static_cast<int>(15'000 + random() % 15'000);
+    auto* const ready = static_cast<std::atomic<int>*>(
+        mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    expect_all_succeed(kProcesses + 1, [=](int rank, const trUniqueId&) {
+      if (rank == 0) return 0;  // it has listened before the variables were set
+      setenv("TREERING_PORT", (std::to_string(first) + "-" + std::to_string(first + 100)).c_str(), 1);
+      setenv("TREERING_SOCKET_FAMILY", "ipv6", 1);
+      setenv("TREERING_SOCKET_IFNAME", "lo", 1);
+      for (++*ready; *ready < kProcesses;) continue;
+      UniqueId id;
+      JOB_CHECK(Membership::make_meeting_point(&id));
+      JOB_EXPECT(id.port >= first && !unpack_addresses(id.addresses, sizeof id.addresses).empty());
+      for (++*ready; *ready < 2 * kProcesses;) usleep(100);
+      return 0;
+    });
+    munmap(ready, sizeof *ready);
+  }
+}
+
+TEST(Ports, WhyThePortThatWasAskedForIsNotUsedIsSaid) {
+  expect_all_succeed(2, [](int rank, const trUniqueId&) {
+    if (rank == 0) return 0;
+    setenv("TREERING_PORT", "23456", 1);
+    if (!deny_system_calls({SYS_listen})) return 0;
+    UniqueId id;
+    const std::string text = Membership::make_meeting_point(&id).message();
+    say(text);
+    JOB_EXPECT(text.find("23456") != std::string::npos && text.find("Operation not permitted") != std::string::npos);
+    return 0;
+  });
 }
 
 TEST(MeetingErrors, MeetingPointThatHasEnded) {

@@ -56,7 +56,9 @@ struct Seen {
 };
 
 void pretend_hosts(int process, int hosts) {
-  if (hosts > 1) setenv("TREERING_HOSTID", ("h" + std::to_string(process % hosts)).c_str(), 1);
+  std::string host = "h";
+  host += std::to_string(process % hosts);
+  if (hosts > 1) setenv("TREERING_HOSTID", host.c_str(), 1);
 }
 
 // Joins, sets the events, and lets all ranks come this far.
@@ -185,6 +187,35 @@ TEST_P(Stop, IsReportedAndWithdrawn) {
     }
   }
   for (int rank = 0; rank < 8; ++rank) {
+    const RankResult result = processes.wait(rank);
+    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ": " << result.output;
+  }
+}
+
+// The answer of an exchange goes to a parent that does not run: its children have it from their next one.
+TEST(Exchange, ReachesThoseWhoseParentPauses) {
+  constexpr int kRanks = 7, kPaused = 1, kLast = 2;
+  RankProcesses processes(kRanks, [](int rank, const trUniqueId& id) {
+    pretend_hosts(rank, kRanks);
+    std::this_thread::sleep_for(milliseconds(100 * rank));  // ranks 5 and 6 arrive as children of rank 1
+    std::unique_ptr<Membership> membership;
+    JOB_CHECK(Membership::join(unpacked(id), request_of(static_cast<uint32_t>(rank), kRanks), &membership));
+    reached();
+    if (rank == kLast) std::this_thread::sleep_for(seconds(2));
+    JOB_CHECK(check_round(membership.get(), static_cast<uint32_t>(rank), kRanks, 1));
+    reached();
+    JOB_CHECK(check_round(membership.get(), static_cast<uint32_t>(rank), kRanks, 9));
+    return 0;
+  });
+  for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
+  std::this_thread::sleep_for(milliseconds(500));  // the other parts are at the root
+  kill(processes.pid(kPaused), SIGSTOP);
+  for (int rank = 0; rank < kRanks; ++rank)
+    if (rank != kPaused) {
+      EXPECT_TRUE(processes.wait_until_reached(rank, seconds(15))) << "rank " << rank;
+    }
+  kill(processes.pid(kPaused), SIGCONT);
+  for (int rank = 0; rank < kRanks; ++rank) {
     const RankResult result = processes.wait(rank);
     EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ": " << result.output;
   }

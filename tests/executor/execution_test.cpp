@@ -108,6 +108,7 @@ TEST_P(EveryAlgorithm, WidePartialsRoundOnce) {
   constexpr size_t kCount = 3001;
   LocalRanks executor(ranks, channels, 4096, true, streams);
   for (trDataType_t type : {trFloat16, trBfloat16}) {
+    static constexpr uint8_t kWide = kWideSource;
     auto convert = [type = type](const std::vector<float>& values) {
       Bytes narrow(values.size() * 2 + 1);
       const void* source = values.data();
@@ -116,7 +117,7 @@ TEST_P(EveryAlgorithm, WidePartialsRoundOnce) {
       call.type = type;
       call.sources = &source;
       call.source_count = 1;
-      call.wide_sources = 1;
+      call.source_flags = &kWide;
       call.destinations = &destination;
       call.destination_count = 1;
       call.count = values.size();
@@ -169,6 +170,27 @@ TEST_P(EveryAlgorithm, RanksAgreeBitForBit) {
     }
 }
 
+// Also where each multiplies its operand by a factor that makes products which the type does not hold.
+TEST_P(EveryAlgorithm, RanksAgreeOnScaledOperands) {
+  auto [algorithm, ranks, channels, streams] = GetParam();
+  constexpr size_t kCount = 3001;
+  for (bool wide_partials : {false, true}) {
+    LocalRanks executor(ranks, channels, 2048, wide_partials, streams);
+    for (trDataType_t type : {trFloat32, trFloat16, trBfloat16, trFloat8e4m3}) {
+      JobBuffers buffers(ranks, type, kCount, random_() % 2 == 0, &random_);
+      LocalJob job = buffers.job(kCount, type, trSum);
+      std::vector<Bytes> factors;
+      for (uint32_t rank = 0; rank < ranks; ++rank) factors.push_back(random_elements(type, 1, &random_));
+      for (const Bytes& factor : factors) job.scales.push_back(factor.data());
+      ASSERT_EQ(executor.run(*algorithm, job, 1, &random_), "") << "seed " << seed_;
+      for (uint32_t rank = 1; rank < ranks; ++rank)
+        ASSERT_EQ(std::memcmp(buffers.outputs[0].data(), buffers.outputs[rank].data(), kCount * find_type(type)->size),
+                  0)
+            << find_type(type)->name << (wide_partials ? " wide" : "") << " rank " << rank << " seed " << seed_;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Settings, EveryAlgorithm, ::testing::ValuesIn(settings()), setting_name);
 
 TEST(Execution, OperationsFollowOneAnotherOnTheSameConnections) {
@@ -208,6 +230,34 @@ TEST(Execution, LongSpansFitSmallSlots) {
       EXPECT_EQ(buffers.outputs, again.outputs) << find_type(type)->name << (wide ? " wide" : "") << " seed " << seed;
     }
   }
+}
+
+// A rank's own operand is read as what it is wherever it stands among many: scaled, or wider than the messages.
+TEST(Execution, TheLocalOperandOfManyRanks) {
+  uint64_t seed = std::random_device()();
+  std::mt19937_64 random(seed);
+  constexpr uint32_t kRanks = 70;
+  constexpr size_t kCount = 1000;
+  const float two = 2;
+  LocalRanks executor(kRanks, 1, 4096, false);
+  for (const char* name : {"one-shot", "two-shot"})
+    for (bool scaled : {false, true}) {
+      const Algorithm* algorithm = nullptr;
+      ASSERT_TRUE(find_algorithm(Collective::kAllReduce, name, &algorithm).ok());
+      JobBuffers buffers(kRanks, trFloat32, kCount, false, &random);
+      const std::vector<float> ones(kCount, 1.0f);
+      for (Bytes& input : buffers.inputs) std::memcpy(input.data(), ones.data(), kCount * sizeof(float));
+      LocalJob job = buffers.job(kCount, trFloat32, trSum);
+      if (scaled)
+        job.scales.assign(kRanks, &two);
+      else
+        job.wire = trFloat16;
+      ASSERT_EQ(executor.run(*algorithm, job, 1, &random), "") << "seed " << seed;
+      const std::vector<float> expected(kCount, scaled ? 2.0f * kRanks : kRanks);
+      for (uint32_t rank = 0; rank < kRanks; ++rank)
+        ASSERT_EQ(std::memcmp(buffers.outputs[rank].data(), expected.data(), kCount * sizeof(float)), 0)
+            << name << (scaled ? " scaled" : " fp16") << " rank " << rank << " seed " << seed;
+    }
 }
 
 TEST(Execution, ADifferentSignatureIsAFailureThatNamesThePeer) {

@@ -33,6 +33,8 @@ struct LocalJob {
   std::vector<const std::byte*> inputs;
   std::vector<std::byte*> outputs;
   size_t chunk_bytes = 0;
+  std::vector<const void*> scales;  // of each rank's input; empty: none
+  trDataType_t wire = trFloat32;    // 16-bit: what buffers of float32 travel as
 };
 
 class LocalRanks {
@@ -134,6 +136,12 @@ class LocalRanks {
     call.type_size = find_type(job.type)->size;
     call.op = job.op;
     call.chunk_bytes = job.chunk_bytes;
+    if (!job.scales.empty()) call.scale = job.scales[rank];
+    if (job.wire != trFloat32) {
+      call.type = job.wire;
+      call.type_size = find_type(job.wire)->size;
+      call.wide_memory = true;
+    }
     statuses_[rank].output_address = output_is_open(*program, call) ? reinterpret_cast<uint64_t>(job.outputs[rank]) : 0;
     statuses_[rank].operation = operation_;
     executions_[rank]->bind(*program, call);
@@ -198,7 +206,8 @@ inline Bytes random_elements(trDataType_t type, size_t count, std::mt19937_64* r
       call.type = type;
       call.sources = &source;
       call.source_count = 1;
-      call.wide_sources = 1;
+      const uint8_t wide = kWideSource;
+      call.source_flags = &wide;
       call.destinations = &destination;
       call.destination_count = 1;
       call.count = 1;

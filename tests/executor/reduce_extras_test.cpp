@@ -78,7 +78,8 @@ void check_complex(trDataType_t type, std::mt19937_64* random) {
         ReduceCall call = a.call(type, op);
         if (op == trAvg) call.divisor = 4;
         const T scale(3, -2);
-        if (scaled) call.scaled_sources = 5, call.scale = &scale;  // the first and the third
+        constexpr uint8_t kFirstAndThird[] = {kScaledSource, 0, kScaledSource, 0};
+        if (scaled) call.source_flags = kFirstAndThird, call.scale = &scale;
         reduce(call);
         for (size_t i = 0; i < count; ++i) {
           T expected = 0;
@@ -106,7 +107,8 @@ void check_scaled(trDataType_t type, T scale, std::mt19937_64* random) {
     for (size_t count : kCounts) {
       Arrays<T> a(sources, count, random);
       ReduceCall call = a.call(type, trSum);
-      call.scaled_sources = 1;
+      constexpr uint8_t kFirst[] = {kScaledSource, 0, 0};
+      call.source_flags = kFirst;
       call.scale = &scale;
       reduce(call);
       for (size_t i = 0; i < count; ++i) {
@@ -142,7 +144,8 @@ TEST_P(ReduceExtras, RoundedFloat32) {
       call.type = type;
       call.sources = from;
       call.source_count = sources;
-      call.wide_sources = 3;
+      constexpr uint8_t kBoth[] = {kWideSource, kWideSource};
+      call.source_flags = kBoth;
       call.destinations = to;
       call.destination_count = 2;
       call.wide_destinations = 1;
@@ -164,6 +167,43 @@ TEST_P(ReduceExtras, RoundedFloat32) {
       size_t changed = 0;
       for (size_t i = 0; i < a.size(); ++i) changed += wide[i] != (sources == 1 ? a[i] : a[i] + b[i]);
       EXPECT_GT(changed, 900u) << "nothing was rounded: the test would not notice";
+    }
+}
+
+// A source that is rounded, and a scaled one, count as what a reader of the narrow message would add.
+TEST_P(ReduceExtras, RoundedSources) {
+  for (trDataType_t type : {trFloat16, trBfloat16, trFloat8e4m3, trFloat8e5m2})
+    for (bool scaled : {false, true}) {
+      std::mt19937_64 random(10);
+      std::uniform_real_distribution<float> real(-3, 3);
+      std::vector<float> own(1003), other(1003), sums(1003), expected(1003);
+      for (size_t i = 0; i < own.size(); ++i) own[i] = real(random), other[i] = real(random);
+      std::vector<uint16_t> sent(1003), factor(1);
+      const auto run = [&](const void* a, uint8_t flags, const void* b, void* to, bool wide, size_t count) {
+        const void* from[] = {a, b};
+        const uint8_t all[] = {flags, kWideSource};
+        ReduceCall call;
+        call.type = type;
+        call.sources = from;
+        call.source_count = b == nullptr ? 1 : 2;
+        call.source_flags = all;
+        call.scale = (flags & kScaledSource) != 0 ? factor.data() : nullptr;
+        call.destinations = &to;
+        call.destination_count = 1;
+        call.wide_destinations = wide;
+        call.count = count;
+        reduce(call);
+      };
+      const float third = 1 / 3.0f;
+      run(&third, kWideSource, nullptr, factor.data(), false, 1);
+      const uint8_t flags = kWideSource | (scaled ? kScaledSource : kRoundedSource);
+      run(own.data(), flags, other.data(), sums.data(), true, own.size());
+      run(own.data(), flags, nullptr, sent.data(), false, own.size());
+      run(sent.data(), 0, other.data(), expected.data(), true, own.size());
+      EXPECT_EQ(sums, expected) << find_type(type)->name << (scaled ? " scaled" : "");
+      run(own.data(), flags, nullptr, sums.data(), true, own.size());
+      run(sent.data(), 0, nullptr, expected.data(), true, own.size());
+      EXPECT_EQ(sums, expected) << find_type(type)->name << (scaled ? " scaled" : "") << " alone";
     }
 }
 

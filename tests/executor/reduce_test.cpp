@@ -117,11 +117,14 @@ class Case {
     if (shape.op == trAvg) call_.divisor = divisors[below(random, std::size(divisors))];
     call_.streaming = below(random, 2) ? random() : 0;
     if (Format::kNarrow) {
-      call_.wide_sources = below(random, 2) ? random() : 0;
       call_.wide_destinations = below(random, 2) ? random() : 0;
     }
     const size_t unit = shape.byte_unaligned ? 1 : 0;
-    for (size_t s = 0; s < shape.sources; ++s) add_source(wide(call_.wide_sources, s), unit, random);
+    flags_.resize(shape.sources);
+    if (Format::kNarrow && below(random, 2) != 0)
+      for (uint8_t& flags : flags_) flags = below(random, 2) ? kWideSource : 0;
+    call_.source_flags = flags_.data();
+    for (uint8_t flags : flags_) add_source(flags != 0, unit, random);
     for (size_t k = 0; k < shape.destinations; ++k) add_destination(k, unit, random);
   }
 
@@ -174,7 +177,7 @@ class Case {
   void add_destination(size_t k, size_t unit, Random& random) {
     const bool is_wide = wide(call_.wide_destinations, k);
     const size_t source = below(random, sources_.size());
-    if (k == 0 && below(random, 3) == 0 && wide(call_.wide_sources, source) == is_wide) {
+    if (k == 0 && below(random, 3) == 0 && (flags_[source] != 0) == is_wide) {
       destinations_.push_back(sources_[source]);
       return;
     }
@@ -186,7 +189,7 @@ class Case {
     for (size_t s = 0; s < sources_.size(); ++s) {
       for (size_t i = 0; i < call_.count; ++i) {
         Compute value;
-        if (wide(call_.wide_sources, s)) {
+        if (flags_[s] != 0) {
           value = static_cast<Compute>(PlainFormat<float>::load(sources_[s] + i * sizeof(float)));
         } else {
           value = Format::load(sources_[s] + i * Format::kBytes);
@@ -194,6 +197,8 @@ class Case {
         result[i] = s == 0 ? value : reference::combine(operation(), result[i], value);
       }
     }
+    if (sources_.size() == 1 && gives_truth(call_.type, call_.op))
+      for (Compute& value : result) value = value != 0;
     if (call_.op == trAvg)
       for (Compute& value : result) value = reference::divide(value, call_.divisor);
     return result;
@@ -222,11 +227,12 @@ class Case {
     return std::string(reduce_target()) + " " + find_type(call_.type)->name + " " + find_op(call_.op)->name +
            " sources " + std::to_string(sources_.size()) + " destinations " + std::to_string(destinations_.size()) +
            " count " + std::to_string(call_.count) + " divisor " + std::to_string(call_.divisor) + " wide " +
-           std::to_string(call_.wide_sources) + "/" + std::to_string(call_.wide_destinations) + " streaming " +
-           std::to_string(call_.streaming);
+           std::to_string(std::count(flags_.begin(), flags_.end(), kWideSource)) + "/" +
+           std::to_string(call_.wide_destinations) + " streaming " + std::to_string(call_.streaming);
   }
 
   ReduceCall call_;
+  std::vector<uint8_t> flags_;
   std::vector<Buffer> buffers_;
   std::vector<uint8_t*> sources_;
   std::vector<uint8_t*> destinations_;
@@ -304,7 +310,7 @@ TEST_P(ReduceTest, LargeAndManySources) {
     for (const OpInfo& op : kOps) {
       if (!tested(type, op)) continue;
       run_case(type.type, {op.op, 3, 2, 50021}, random_);
-      run_case(type.type, {op.op, 70, 2, 601}, random_);  // more sources than the width masks have bits
+      run_case(type.type, {op.op, 70, 2, 601}, random_);  // more sources than a machine word has bits
       if (HasFatalFailure()) return;
     }
 }
@@ -350,7 +356,8 @@ void check_conversions(trDataType_t type) {
   std::vector<Storage> rounded(boundaries.size());
   source = boundaries.data();
   destination = rounded.data();
-  call.wide_sources = 1;
+  constexpr uint8_t kWide = kWideSource;
+  call.source_flags = &kWide;
   call.wide_destinations = 0;
   call.count = boundaries.size();
   reduce(call);

@@ -5,118 +5,16 @@ usage: hosts_failures_test.py HOSTS_RANK
 """
 import os
 import signal
-import subprocess
-import sys
-import threading
 import time
 
 import lab_case
+from rank_case import REMOTE_ERROR, TIMED_OUT, TIMEOUT, RankCase
 
-RANK = os.path.abspath(sys.argv[1])
-TIMEOUT = 8
-REMOTE_ERROR, TIMED_OUT = 6, 8
 SIZES = {"tiny": 2, "middle": 20_000, "large": 1_000_000}
 
 
-class Rank:
-    """A process of hosts_rank and the lines that it has printed."""
-
-    def __init__(self, lab, host, rank, ranks, id_text, mode, argument=0, **variables):
-        self.rank, self.host, self.lines, self.ended = rank, host, [], None
-        self._changed = threading.Condition()
-        self.process = lab.popen(host, [RANK, str(rank), str(ranks), id_text, mode, str(argument)],
-                                 {"TREERING_TIMEOUT": str(TIMEOUT), **variables},
-                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self):
-        for line in self.process.stdout:
-            with self._changed:
-                self.lines.append((time.monotonic(), line.rstrip("\n")))
-                self._changed.notify_all()
-        with self._changed:
-            self.ended = time.monotonic()
-            self._changed.notify_all()
-
-    def find(self, word):
-        """(when, rest of the line) of the first line that begins with the word."""
-        for when, line in self.lines:
-            if line.split(" ", 1)[0] == word:
-                return when, line.partition(" ")[2]
-        return None
-
-    def wait_for(self, word, patience=30):
-        with self._changed:
-            self._changed.wait_for(lambda: self.find(word) or self.ended, patience)
-            found = self.find(word)
-        if found is None:
-            raise AssertionError(f"rank {self.rank} has not said \"{word}\" within {patience} s: {self.text()}")
-        return found
-
-    def error(self, patience):
-        """(when, code, text)"""
-        when, rest = self.wait_for("error", patience)
-        code, _, text = rest.split(" ", 2)
-        return when, int(code), text
-
-    def text(self):
-        return "\n".join(line for _, line in self.lines)
-
-    @property
-    def pid(self):
-        return self.process.pid
-
-
-class Failures(lab_case.LabCase):
+class Failures(RankCase):
     lab_options = {"hosts": 3}
-
-    def start(self, mode="loop", argument=0, hosts=(0, 1, 2), left_out=(), modes=None, **variables):
-        ranks = {}
-        id_text = "make"
-        for rank, host in enumerate(hosts):
-            if rank in left_out:
-                continue
-            ranks[rank] = Rank(self.lab, host, rank, len(hosts), id_text, (modes or {}).get(rank, mode), argument,
-                               **variables)
-            self.addCleanup(self.end, ranks[rank])
-            if id_text == "make":
-                id_text = ranks[rank].wait_for("id")[1]
-        return ranks
-
-    @staticmethod
-    def end(rank):
-        if rank.process.poll() is None:
-            rank.process.kill()
-        rank.process.wait()
-
-    def expect_one_verdict(self, ranks, since, limit, code=None, afterwards=None, met=True):
-        """Every one of them returns an error within `limit` seconds, with the same text, which is returned; and ends."""
-        texts = set()
-        for rank in ranks:
-            when, got, text = rank.error(limit + 15)
-            self.assertLess(when - since, limit, f"rank {rank.rank}: {text}")
-            if code is not None:
-                self.assertEqual(got, code, text)
-            texts.add(text)
-        self.assertEqual(len(texts), 1, texts)
-        if afterwards:
-            afterwards()
-        for rank in ranks:
-            self.expect_clean_end(rank, met)
-        return texts.pop()
-
-    def expect_clean_end(self, rank, met=True, threads_of_library=1):
-        sockets, threads = map(int, rank.wait_for("left", 10)[1].split())
-        if met or rank.rank != 0:  # the meeting point goes on to tell those who come late
-            self.assertEqual(sockets, 0, rank.text())
-        self.assertLessEqual(threads, threads_of_library, rank.text())
-        self.assertEqual(rank.process.wait(timeout=10), 0, rank.text())
-
-    def expect_names(self, text, rank, operation=True):
-        self.assertIn(f"rank {rank.rank} (pid {rank.pid} on {self.lab.names[rank.host]}", text)
-        if operation:
-            self.assertRegex(text, r"operation \d+ \(allreduce of \d+ x float")
 
     def test_killed_rank(self):
         for name, count in SIZES.items():
@@ -173,6 +71,40 @@ class Failures(lab_case.LabCase):
                     self.expect_clean_end(ranks[victim])
                 finally:
                     self.lab.heal(ranks[victim].host)
+
+    def test_link_of_two_ranks_that_is_cut(self):
+        """Who looks for a new place in the tree finds that the next process is silent, too."""
+        for mode in ("cut", "stop"):
+            with self.subTest(mode):
+                ranks = self.start(argument=SIZES["middle"], hosts=(0, 0, 1, 2))
+                for rank in ranks.values():
+                    rank.wait_for("running")
+                since = time.monotonic()
+                if mode == "cut":
+                    self.lab.cut(0)
+                else:
+                    for victim in (0, 1):
+                        os.kill(ranks[victim].pid, signal.SIGSTOP)
+                text = self.expect_one_verdict([ranks[2], ranks[3]], since, TIMEOUT + 2)
+                for victim in (0, 1):
+                    self.expect_names(text, ranks[victim])
+                    ranks[victim].process.kill()
+                self.lab.heal(0)
+
+    def test_link_that_is_cut_until_the_tree_has_parted(self):
+        """Both parts are one tree again afterwards: a verdict reaches all."""
+        ranks = self.start(argument=SIZES["middle"], hosts=(0, 0, 1, 2), TREERING_TIMEOUT="40")
+        for rank in ranks.values():
+            rank.wait_for("running")
+        self.lab.cut(0)
+        time.sleep(5.5)
+        self.lab.heal(0)
+        time.sleep(9)  # TCP tries again at ever longer intervals
+        for rank in ranks.values():
+            self.assertIsNone(rank.find("error"), rank.text())
+        since = time.monotonic()
+        ranks[3].process.kill()
+        self.expect_names(self.expect_one_verdict([ranks[0], ranks[1], ranks[2]], since, 2, REMOTE_ERROR), ranks[3])
 
     def test_link_that_is_cut_for_a_second(self):
         ranks = self.start(argument=SIZES["middle"])
@@ -257,6 +189,28 @@ class Failures(lab_case.LabCase):
                 for rank in self.start("everything", hosts=hosts).values():
                     rank.wait_for("ok", 60)
                     self.expect_clean_end(rank, threads_of_library=2)  # the agent and the streams' engine
+
+
+class SlowNetwork(RankCase):
+    """While a communicator is created, one rank of each host measures the network, which takes long here."""
+    lab_options = {"hosts": 4, "mbit": 1}
+
+    def test_rank_that_fails_while_the_network_is_measured(self):
+        for how, code in ((signal.SIGKILL, REMOTE_ERROR), (signal.SIGSTOP, TIMED_OUT)):
+            for victim in (0, 2):
+                with self.subTest(how.name, victim=victim):
+                    ranks = self.start(hosts=(0, 1, 2, 3), TREERING_DEBUG="INFO", TREERING_TIMEOUT="5")
+                    for rank in ranks.values():
+                        rank.wait_for_text("rendezvous of process")
+                    time.sleep(1.5)
+                    since = time.monotonic()
+                    os.kill(ranks[victim].pid, how)
+                    others = [rank for rank in ranks.values() if rank.rank != victim]
+                    text = self.expect_one_verdict(others, since, 2 if how == signal.SIGKILL else 10, code)
+                    self.expect_names(text, ranks[victim], operation=False)
+                    for other in others:
+                        self.assertNotRegex(text, rf"rank {other.rank} \(pid {other.pid} on \S+\)[^;.]*(answer|lost|ended)")
+                    ranks[victim].process.kill()
 
 
 if __name__ == "__main__":

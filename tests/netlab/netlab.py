@@ -25,6 +25,7 @@ with commas), NETLAB_HOST (its host's number), NETLAB_RANK, NETLAB_RANKS, and TR
 
 import argparse
 import collections
+import contextlib
 import os
 import shutil
 import signal
@@ -152,7 +153,8 @@ class Lab:
         for holder in [*self._holders, self._switch]:
             if holder is None:
                 continue
-            holder.stdin.close()  # it ends what is left in its namespaces, and then itself
+            with contextlib.suppress(BrokenPipeError):  # it has ended: the kernel forbids namespaces
+                holder.stdin.close()  # it ends what is left in its namespaces, and then itself
             try:
                 holder.wait(timeout=10)
             except subprocess.TimeoutExpired:

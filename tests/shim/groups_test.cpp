@@ -65,6 +65,26 @@ TEST(Groups, SendToItself) {
   EXPECT_EQ(to, 5);
 }
 
+TEST(Groups, SplitsOfOneCommunicatorAreMadeInOrder) {
+  AllRanks ranks(2);
+  ncclComm_t first[2], second[2];
+  ASSERT_NCCL(ncclGroupStart());
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_NCCL(ncclCommSplit(ranks[rank], 0, rank, &first[rank], nullptr));
+    EXPECT_NCCL(ncclCommSplit(ranks[rank], rank, 0, &second[rank], nullptr));
+  }
+  ASSERT_NCCL(ncclGroupEnd()) << ncclGetLastError(nullptr);
+  for (int rank = 0; rank < 2; ++rank) {
+    int count = 0;
+    EXPECT_NCCL(ncclCommCount(first[rank], &count));
+    EXPECT_EQ(count, 2);
+    EXPECT_NCCL(ncclCommCount(second[rank], &count));
+    EXPECT_EQ(count, 1);
+    EXPECT_NCCL(ncclCommDestroy(first[rank]));
+    EXPECT_NCCL(ncclCommDestroy(second[rank]));
+  }
+}
+
 TEST(Groups, MemoryInsideOfAGroup) {
   AllRanks ranks(2);
   void* memory[2];

@@ -81,6 +81,8 @@ class Tables(unittest.TestCase):
                                           capture_output=True, text=True, timeout=120)
                     self.assertEqual(done.returncode, 0, done.stderr)
                     self.assertTrue(rows(done.stdout))
+                    places = {tuple(value == "n/a" for value in row[5:13]) for row in rows(done.stdout)}
+                    self.assertEqual(places, {(False,) * 4 + (name in ("alltoallv", "sendrecv"),) * 4})
                     self.assertIn("# Out of bounds values : 0 OK", done.stdout)
 
     # Blocks of 16 KiB to 3 MiB, from sizes at which the kernel copies them to those at which it no longer pays.

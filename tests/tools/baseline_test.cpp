@@ -20,7 +20,7 @@ RunResults results_of(int ranks, std::vector<std::pair<size_t, double>> times) {
     row.count = bytes / 4;
     row.type = "float";
     row.operation = "sum";
-    for (PlaceResult* place : {&row.out_of_place, &row.in_place}) {
+    for (PlaceResult* place : {&row.out_of_place, &row.in_place.emplace()}) {
       place->time_us = time_us;
       place->algorithm_gbps = algorithm_bandwidth(bytes, time_us);
       place->bus_gbps = place->algorithm_gbps * bus_factor(Kind::kAllReduce, ranks);
@@ -86,9 +86,26 @@ TEST(JsonReport, HasTheKeysOfSchema3) {
 
 TEST(JsonReport, UncheckedRowsHaveNoNumberOfWrongValues) {
   RunResults results = results_of(2, {{8, 1.0}});
-  results.rows[0].in_place.checked = false;
+  results.rows[0].in_place->checked = false;
   const auto json = nlohmann::json::parse(json_report(options_of(2), results));
   EXPECT_TRUE(json["results"][0]["in_place"]["nwrong"].is_null());
+}
+
+TEST(JsonReport, WhatHasNoInPlaceFormClaimsNoTimeForIt) {
+  Options options = options_of(2);
+  options.per_iteration = true;
+  RunResults results = results_of(2, {{8, 1.0}, {16, 1.0}});
+  results.rows[0].out_of_place.bus_gbps = 5;
+  results.rows[1].out_of_place.bus_gbps = results.rows[1].in_place->bus_gbps = 2;
+  results.rows[0].in_place.reset();
+  const auto json = nlohmann::json::parse(json_report(options, results));
+  EXPECT_FALSE(json["results"][0].contains("in_place") || json["results"][0].contains("in_place_per_iter"));
+  EXPECT_TRUE(json["results"][1].contains("in_place"));
+  EXPECT_DOUBLE_EQ(results.average_bus_gbps(), 3);
+  EXPECT_EQ(results.wrong(), 0u);
+  const Comparison comparison = compare(baseline_of(options, results), results, 20);
+  EXPECT_EQ(comparison.compared, 3);
+  EXPECT_TRUE(comparison.regressed.empty());
 }
 
 TEST(Baseline, FindsRowsBeyondTheTolerance) {

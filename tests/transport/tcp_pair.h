@@ -1,6 +1,8 @@
 // Two TCP links joined by sockets over 127.0.0.1, made before they are asked for so that fork() may part the sides.
 //
 //   side 0, outgoing stream i ---- socket pair ----> incoming stream i, side 1        and the same the other way
+//
+// The shared stream, number 0, is one that side 0 has opened.
 #pragma once
 
 #include <arpa/inet.h>
@@ -45,7 +47,8 @@ class TcpPair {
  public:
   explicit TcpPair(uint32_t streams, int buffer_bytes = 0) : streams_(streams) {
     for (auto& side : sides_)
-      for (uint32_t i = 0; i < streams; ++i) side.sockets.push_back(tcp_sockets(buffer_bytes));
+      for (uint32_t i = 0; i <= streams; ++i)
+        side.sockets.push_back(i > 0 || &side == sides_ ? tcp_sockets(buffer_bytes) : std::pair(-1, -1));
   }
   ~TcpPair() {
     for (int side = 0; side < 2; ++side) close_outgoing(side), close_incoming(side);
@@ -59,11 +62,13 @@ class TcpPair {
     if (half.link) return half.link;
     if (alone) close_outgoing(1 - own), close_incoming(own);
     options.streams = streams_;
+    options.keeps_shared = own == 0;
     half.source.pair = this;
     half.source.own = own;
     half.link = TcpLink::make(std::move(options), &half.source);
-    for (uint32_t i = 0; i < streams_; ++i)
+    for (uint32_t i = own == 0 ? 1 : 0; i <= streams_; ++i)
       half.link->deliver_incoming(i, std::exchange(sides_[1 - own].sockets[i].second, -1));
+    if (own == 0) half.link->deliver_outgoing(0, {}, std::exchange(half.sockets[0].first, -1));
     return half.link;
   }
   // The side leaves, once its connections are gone too.

@@ -1,5 +1,5 @@
 // What is particular to TCP: streams with tiny buffers, slow and dying streams, frames that are no frames, bounded
-// memory, leaving, and no allocation once warm.
+// memory, and no allocation once warm.
 #include "transport/tcp.h"
 
 #include <gtest/gtest.h>
@@ -11,8 +11,7 @@
 #include <new>
 #include <random>
 
-#include "transport/tcp_wire.h"
-#include "transport/two_sides.h"
+#include "transport/tcp_testing.h"
 
 namespace {
 thread_local unsigned long allocations = 0;
@@ -36,25 +35,6 @@ thread_local unsigned long allocations = 0;
 namespace treering {
 namespace {
 
-constexpr uint32_t kManyChannels = 4;
-
-TcpOptions options_to(uint32_t peer) {
-  TcpOptions options;
-  options.peer = peer;
-  options.peer_name = "rank " + std::to_string(peer);
-  options.channels = kManyChannels;
-  return options;
-}
-
-Message user_message(uint32_t signature, const std::vector<std::byte>& data) {
-  Message message;
-  message.signature = signature;
-  message.kind = PayloadKind::kUser;
-  message.bytes = static_cast<uint32_t>(data.size());
-  message.user = {0, reinterpret_cast<uint64_t>(data.data())};
-  return message;
-}
-
 // A link whose peer is played by the test, which writes and reads the sockets itself.
 struct RawPeer {
   TcpPair pair{1};
@@ -62,10 +42,13 @@ struct RawPeer {
   std::unique_ptr<Connection> connection = link->connection(0);
 
   void send(const void* data, size_t bytes) {
-    ASSERT_EQ(write(pair.sending_socket(1, 0), data, bytes), static_cast<ssize_t>(bytes));
+    ASSERT_EQ(write(pair.sending_socket(1, 1), data, bytes), static_cast<ssize_t>(bytes));
   }
   void send(const TcpFrame& frame) { send(&frame, sizeof frame); }
-  void leave() { close(std::exchange(pair.sending_socket(1, 0), -1)); }
+  void leave() {
+    for (int* fd : {&pair.sending_socket(1, 1), &pair.receiving_socket(1, 0)}) close(std::exchange(*fd, -1));
+    link->deliver_departure();
+  }
   Status wait_for_failure() {
     EXPECT_TRUE(eventually([&] { return connection->front() == nullptr && !connection->health().ok(); }));
     return connection->health();
@@ -241,36 +224,6 @@ TEST(Tcp, FiveMessagesCanAlwaysBePostedAndTheCallerMayReuseInlineMemory) {
   }
 }
 
-// The kernel delivers what a rank that has left had handed over, though the peer's credits meet closed sockets.
-TEST(Tcp, WhatWasPostedArrivesAfterTheSenderHasLeft) {
-  for (uint32_t streams : {1u, 4u}) {
-    TcpPair pair(streams);
-    auto to = pair.link(1, options_to(0))->connection(0);
-    auto data = pattern(5, 20'000);  // the kernel takes as many as are under way without a reader
-    std::thread sender([&pair, &data] {
-      TcpPair* half = &pair;
-      auto connection = half->link(0, options_to(1))->connection(0);
-      for (uint32_t i = 0; i < 3 * kFifoDepth; ++i) {
-        if (!eventually([&] { return connection->can_post(); })) return;
-        connection->post(user_message(i, data));
-      }
-      (void)eventually([&] { return connection->flushed(); });
-      connection.reset();
-      half->drop_link(0);
-    });
-    for (uint32_t i = 0; i < 3 * kFifoDepth; ++i) {
-      ASSERT_TRUE(eventually([&] { return to->front() != nullptr; })) << i << ": " << to->health().message();
-      EXPECT_EQ(to->front()->signature, i);
-      EXPECT_EQ(payload_of(to.get(), *to->front()), data);
-      to->pop();
-      if (i == 2 * kFifoDepth) sender.join();  // everything from here on comes from a rank that has gone
-    }
-    EXPECT_TRUE(to->flushed());
-    EXPECT_TRUE(eventually([&] { return to->front() == nullptr && !to->health().ok(); })) << "now it is waited for";
-    EXPECT_EQ(to->health().code(), trRemoteError);
-  }
-}
-
 TEST(Tcp, APeerThatDiesInTheMiddleOfAMessageIsNamed) {
   RawPeer peer;
   TcpFrame frame;
@@ -372,16 +325,12 @@ TEST(Tcp, AnythingAtAllEndsInAnErrorAndNotInACrash) {
 
 TEST(Tcp, SomethingThatComesBackOnAStreamIsAnError) {
   RawPeer peer;
-  for (uint32_t i = 0; peer.connection->can_post(); ++i) peer.connection->post(inline_message(i, &i, sizeof i));
-  ASSERT_EQ(write(peer.pair.receiving_socket(1, 0), "?", 1), 1);
+  const auto data = pattern(1, kSharedStreamBytes + 1);
+  for (uint32_t i = 0; peer.connection->can_post(); ++i) peer.connection->post(user_message(i, data));
+  ASSERT_EQ(write(peer.pair.receiving_socket(1, 1), "?", 1), 1);
   EXPECT_TRUE(eventually([&] { return !peer.connection->can_post() && !peer.connection->health().ok(); }));
   EXPECT_EQ(peer.connection->health().code(), trSystemError);
 }
-
-struct NoStreams final : StreamSource {
-  std::vector<std::pair<uint32_t, uint32_t>> asked;
-  void open_stream(uint32_t peer, uint32_t index) override { asked.emplace_back(peer, index); }
-};
 
 TEST(Tcp, AStreamThatCannotBeOpenedIsAnErrorOfWhoeverSends) {
   NoStreams source;
@@ -401,32 +350,6 @@ TEST(Tcp, AStreamThatCannotBeOpenedIsAnErrorOfWhoeverSends) {
   EXPECT_EQ(connection->health().code(), trRemoteError);
   EXPECT_NE(connection->health().message().find("10.0.0.7:1: no route"), std::string::npos);
   EXPECT_EQ(source.asked.size(), 1u) << "asked once";
-}
-
-// A rank that only receives needs a stream for its credits alone: without one it still gets what was sent.
-TEST(Tcp, AReceiverWhoseCreditsCannotGoStillReceives) {
-  NoStreams source;
-  auto link = TcpLink::make(options_to(7), &source);
-  auto connection = link->connection(0);
-  const auto [sender, receiver] = tcp_sockets();
-  link->deliver_incoming(0, receiver);
-  for (uint32_t i = 0; i < 2 * kTellEvery; ++i) {
-    TcpFrame frame;
-    frame.kind = static_cast<uint8_t>(PayloadKind::kStaging);
-    frame.message = i;
-    frame.bytes = frame.length = 4;
-    ASSERT_EQ(write(sender, &frame, sizeof frame), static_cast<ssize_t>(sizeof frame));
-    ASSERT_EQ(write(sender, "abcd", 4), 4);
-    ASSERT_TRUE(eventually([&] { return connection->front() != nullptr; })) << connection->health().message();
-    connection->pop();
-    if (i + 1 == kTellEvery) {
-      EXPECT_FALSE(connection->flushed()) << "a credit waits for its stream";
-      link->deliver_outgoing(0, {trRemoteError, "refused"}, -1);
-    }
-    EXPECT_TRUE(connection->flushed()) << "it is known not to come";
-    EXPECT_TRUE(connection->health().ok());
-  }
-  close(sender);
 }
 
 TEST(Tcp, SteadyTrafficAllocatesNothing) {

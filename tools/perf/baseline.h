@@ -18,7 +18,7 @@ struct BaselineRow {
   std::string type;
   std::string operation;
   double out_of_place_us = 0;
-  double in_place_us = 0;
+  double in_place_us = 0;  // 0: the row has none
 };
 
 struct Baseline {

@@ -65,8 +65,10 @@ Json row_of(const Options& options, const Row& row) {
                {"root", std::to_string(row.root)},
                {"out_of_place", place_of(row.out_of_place)}};
   if (options.per_iteration) json["out_of_place_per_iter"] = iterations_of(row.out_of_place);
-  json["in_place"] = place_of(row.in_place);
-  if (options.per_iteration) json["in_place_per_iter"] = iterations_of(row.in_place);
+  if (row.in_place) {
+    json["in_place"] = place_of(*row.in_place);
+    if (options.per_iteration) json["in_place_per_iter"] = iterations_of(*row.in_place);
+  }
   json["actual_iterations"] = options.iterations;
   json["experiment_name"] = "allreduce-perf";
   json["algorithm"] = row.algorithm;

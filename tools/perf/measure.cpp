@@ -209,7 +209,6 @@ bool RankRun::measure(size_t bytes, const DataType& type, const Operation& opera
   row->operation = c.reduces ? operation.name : "none";
   row->root = root;
   const Call out_of_place = make_call(row->count, type, operation, root, false);
-  const Call in_place = make_call(row->count, type, operation, root, true);
   row->algorithm = "pair";
   row->protocol = "lanes";
   row->channels = 1;
@@ -232,10 +231,10 @@ bool RankRun::measure(size_t bytes, const DataType& type, const Operation& opera
     row->limit_us = limit_us(row->bytes, group_.ranks(), row->copy_gbps);
   }
   if (!time_calls(out_of_place, &row->out_of_place) || !check(out_of_place, &row->out_of_place)) return false;
-  // What has no meaning in place is measured once more as it is.
-  const bool has_in_place = c.kind != Kind::kSendRecv && !(c.variable && c.kind == Kind::kAllToAll);
-  const Call& second = has_in_place ? in_place : out_of_place;
-  return time_calls(second, &row->in_place) && check(second, &row->in_place);
+  if (c.kind == Kind::kSendRecv || (c.variable && c.kind == Kind::kAllToAll)) return true;  // in place it means nothing
+  PlaceResult& place = row->in_place.emplace();
+  const Call in_place = make_call(row->count, type, operation, root, true);
+  return time_calls(in_place, &place) && check(in_place, &place);
 }
 
 bool RankRun::explain(size_t bytes, const DataType& type, std::string* text) {

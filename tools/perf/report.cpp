@@ -60,6 +60,11 @@ void print_place(std::FILE* out, const Options& options, const PlaceResult& plac
           fit(place.stats.p99, 7).c_str(), fit(place.stats.cv_percent, 7).c_str());
 }
 
+void print_no_place(std::FILE* out, const Options& options) {
+  fprintf(out, "  %7s  %6s  %6s  %6s", "n/a", "n/a", "n/a", "n/a");
+  if (options.per_iteration) fprintf(out, "  %7s  %7s  %7s  %7s", "n/a", "n/a", "n/a", "n/a");
+}
+
 }  // namespace
 
 std::string fit(double value, int width) {
@@ -106,7 +111,10 @@ void print_header(std::FILE* out, const Options& options, const RunResults& resu
 void print_row(std::FILE* out, const Options& options, const Row& row) {
   fprintf(out, "%12zu  %12zu  %10s  %6s  %6d", row.bytes, row.count, row.type.c_str(), row.operation.c_str(), row.root);
   print_place(out, options, row.out_of_place);
-  print_place(out, options, row.in_place);
+  if (row.in_place)
+    print_place(out, options, *row.in_place);
+  else
+    print_no_place(out, options);
   fprintf(out, "  %-24s", (row.algorithm + "/" + row.protocol + "/" + std::to_string(row.channels)).c_str());
   if (options.limit) {
     fprintf(out, "  %7s  %8.3f", fit(row.limit_us, 7).c_str(),

@@ -1,6 +1,7 @@
 // The results of a run: what measure.h fills and report.h, json_report.h and baseline.h read. Plain data.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,7 @@ struct Row {
   std::string operation;
   int root = -1;
   PlaceResult out_of_place;
-  PlaceResult in_place;
+  std::optional<PlaceResult> in_place;  // nothing for collectives that have no such form
   std::string algorithm;
   std::string protocol;
   int channels = 0;
@@ -42,13 +43,17 @@ struct RunResults {
 
   uint64_t wrong() const {
     uint64_t all = 0;
-    for (const Row& row : rows) all += row.out_of_place.wrong + row.in_place.wrong;
+    for (const Row& row : rows) all += row.out_of_place.wrong + (row.in_place ? row.in_place->wrong : 0);
     return all;
   }
   double average_bus_gbps() const {
     double sum = 0;
-    for (const Row& row : rows) sum += row.out_of_place.bus_gbps + row.in_place.bus_gbps;
-    return rows.empty() ? 0 : sum / (2.0 * static_cast<double>(rows.size()));
+    size_t places = 0;
+    for (const Row& row : rows) {
+      sum += row.out_of_place.bus_gbps + (row.in_place ? row.in_place->bus_gbps : 0);
+      places += row.in_place ? 2 : 1;
+    }
+    return places == 0 ? 0 : sum / static_cast<double>(places);
   }
 };
 

@@ -42,7 +42,7 @@ struct Batch {
   }
   TR_DEVICE void scale(const Arithmetic<Number>& how) {
     TR_UNROLL
-    for (uint32_t e = 0; e < kElements; ++e) values[e] = combine_two(trProd, values[e], how.scale);
+    for (uint32_t e = 0; e < kElements; ++e) values[e] = scaled<Number>(values[e], how.scale);
   }
   TR_DEVICE void combine(const Arithmetic<Number>& how, const Batch& right) {
     // Sums first: the op is the same for all, and most are sums.
@@ -199,7 +199,7 @@ TR_DEVICE void move_element(const PieceOperands& o, const Arithmetic<Number>& ho
   using Storage = typename Number::Storage;
   const auto load = [&](uint32_t source) {
     const auto value = Number::load(reinterpret_cast<const Storage*>(o.source(source))[element]);
-    return how.scaled && o.is_local(source) ? combine_two(trProd, value, how.scale) : value;
+    return how.scaled && o.is_local(source) ? scaled<Number>(value, how.scale) : value;
   };
   auto value = load(0);
   const uint32_t sources = o.sources();

@@ -187,6 +187,12 @@ TR_DEVICE T combine_two(trRedOp_t op, T a, T b) {
   }
 }
 
+// An operand of a pre-multiplied sum: rounded to its type, as it is when it is sent.
+template <class Number>
+TR_DEVICE typename Number::Compute scaled(typename Number::Compute value, typename Number::Compute scale) {
+  return Number::load(Number::store(combine_two(trProd, value, scale)));
+}
+
 template <class T>
 TR_DEVICE T divide_by(T sum, uint32_t divisor) {
   if constexpr (IsComplex<T>::value) {

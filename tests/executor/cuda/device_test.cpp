@@ -36,6 +36,7 @@ TEST(DeviceArithmetic, EqualsTheHosts) {
       for (size_t sources : {1u, 2u, 5u})
         for (bool scaled : {false, true}) {
           if (scaled && op.op != trSum) continue;
+          if (sources == 1 && gives_truth(type.type, op.op)) continue;  // only sent: a rank alone leaves it to the host
           std::vector<Bytes> operands;
           std::vector<const std::byte*> addresses;
           std::vector<const void*> host_addresses;
@@ -58,7 +59,9 @@ TEST(DeviceArithmetic, EqualsTheHosts) {
           call.destinations = &destination;
           call.destination_count = 1;
           call.count = kCount;
-          call.scaled_sources = scaled ? uint64_t{1} << (sources - 1) : 0;
+          std::vector<uint8_t> flags(sources);
+          flags.back() = scaled ? kScaledSource : 0;
+          call.source_flags = flags.data();
           call.scale = scaled ? scale.data() : nullptr;
           reduce(call);
           for (size_t i = 0; i < kCount; ++i)

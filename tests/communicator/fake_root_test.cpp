@@ -1,0 +1,201 @@
+// Processes that prove to know the secret and then do what a test wants, such as nothing, as one that is stopped at that
+// moment: nobody waits for it without end.
+#include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "communicator/agent.h"
+#include "communicator/dial.h"
+#include "communicator/frames.h"
+#include "communicator/jobs.h"
+
+namespace treering::testing {
+namespace {
+
+using std::chrono::seconds;
+
+// A meeting point on the agent of this process. It answers what it is told to answer and nothing else.
+class FakeRoot {
+ public:
+  explicit FakeRoot(bool attaches) : attaches_(attaches) {
+    EXPECT_TRUE(make_unique_id(&id_).ok());
+    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), length), 0);
+    EXPECT_EQ(listen(listener_, 16), 0);
+    EXPECT_EQ(getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length), 0);
+    place_.process = 0;
+    place_.pid = static_cast<uint32_t>(getpid());
+    place_.port = id_.port = ntohs(address.sin_port);
+    place_.network = id_.root_network = identify_host("").network;
+    Address loopback;
+    EXPECT_TRUE(resolve_host("127.0.0.1", &loopback).ok());
+    place_.addresses = {loopback};
+    pack_addresses(place_.addresses, id_.addresses, sizeof id_.addresses);
+    id_.root_pid = place_.pid;
+    Agent& agent = Agent::instance();
+    EXPECT_TRUE(agent.call([&] { watch_ = agent.watch(listener_, EPOLLIN, [this](uint32_t) { accept_one(); }); }).ok());
+  }
+  ~FakeRoot() {
+    Agent& agent = Agent::instance();
+    (void)agent.call([&] {
+      agent.unwatch(watch_, listener_);
+      for (auto& channel : channels_) channel->close();
+      channels_.clear();
+    });
+    close(listener_);
+  }
+  const UniqueId& id() const { return id_; }
+  const Place& place() const { return place_; }
+  const Place& member() const { return member_; }
+  void send(const std::string& bytes) {
+    EXPECT_TRUE(Agent::instance().call([&] { parent_of_member_->send(bytes); }).ok());
+  }
+
+ private:
+  void accept_one() {
+    const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) return;
+    auto channel = Channel::create(&Agent::instance(), fd, false,
+                                   Handshake([this](const JobName&) -> const Secret* { return &id_.secret; }));
+    Channel::Events events;
+    events.frame = [this, raw = channel.get()](const std::string& bytes, int) { answer(raw, bytes); };
+    channel->start(std::move(events));
+    channels_.push_back(std::move(channel));
+  }
+  void answer(Channel* channel, const std::string& bytes) {
+    JoinMessage join;
+    AttachMessage attach;
+    HelloMessage hello;
+    if (decode(bytes, &join)) {
+      PlacedMessage placed;
+      placed.own = join.place;
+      placed.own.process = 1;
+      placed.own.parent = 0;
+      placed.ancestors = {place_};
+      member_ = placed.own;
+      channel->send(encode(placed));
+    } else if (attaches_ && decode(bytes, &attach)) {
+      parent_of_member_ = channel;
+      channel->send(encode(AttachedMessage{0}));
+    } else if (attaches_ && decode(bytes, &hello)) {
+      Place other = member_;  // another process, below the member
+      other.process = 2;
+      other.parent = 1;
+      RosterMessage roster;
+      roster.segment_bytes = hello.segment_bytes;
+      roster.places = {place_, member_, other};
+      roster.process_of_rank = {0, 1, 2};
+      channel->send(encode(roster));
+    }
+  }
+
+  const bool attaches_;
+  int listener_ = -1;
+  uint64_t watch_ = 0;
+  UniqueId id_;
+  Place place_, member_;
+  Channel* parent_of_member_ = nullptr;
+  std::vector<std::shared_ptr<Channel>> channels_;
+};
+
+TEST(Mute, AParentThatDoesNotAnswerIsGivenUp) {
+  FakeRoot root(false);
+  std::unique_ptr<Membership> membership;
+  const auto begin = std::chrono::steady_clock::now();
+  const Status status = Membership::join(root.id(), request_of(1, 2, 20'000), &membership);
+  EXPECT_EQ(status.code(), trRemoteError);
+  EXPECT_NE(status.message().find("no answer"), std::string::npos) << status.message();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(10));
+}
+
+TEST(Mute, AStreamThatIsNotAnsweredFailsInTime) {
+  FakeRoot root(true);
+  std::unique_ptr<Membership> membership;
+  const Status joined = Membership::join(root.id(), request_of(1, 3, 2'000), &membership);
+  ASSERT_TRUE(joined.ok()) << joined.message();
+  std::mutex mutex;
+  Status outcome;
+  MemberEvents events;
+  events.on_outgoing = [&](uint32_t, uint32_t, const Status& status, int) {
+    std::lock_guard lock(mutex);
+    outcome = status;
+  };
+  membership->set_events(std::move(events));
+  membership->open_stream(0, 0);
+  EXPECT_TRUE(soon(
+      [&] {
+        std::lock_guard lock(mutex);
+        return !outcome.ok();
+      },
+      seconds(10)));
+  EXPECT_EQ(outcome.code(), trTimeout);
+  EXPECT_NE(outcome.message().find("no connection to rank 0 (pid "), std::string::npos) << outcome.message();
+  membership.reset();
+}
+
+NoticeMessage notice_of(NoticeType type, uint64_t number, uint32_t process) {
+  NoticeMessage notice;
+  notice.origin = 0;
+  notice.number = number;
+  notice.type = type;
+  notice.process = process;
+  notice.text = "text " + std::to_string(number);
+  return notice;
+}
+
+// What a process has heard of, however much it was, is there for a child that attaches later.
+TEST(Notices, TheVerdictReachesWhoAttachesAfterManyOthers) {
+  constexpr uint64_t kPairs = 6000;
+  FakeRoot root(true);
+  std::unique_ptr<Membership> membership;
+  const Status joined = Membership::join(root.id(), request_of(1, 3), &membership);
+  ASSERT_TRUE(joined.ok()) << joined.message();
+  std::atomic<bool> told{false};
+  MemberEvents events;
+  events.on_verdict = [&](uint32_t, const std::string&) { told = true; };
+  membership->set_events(std::move(events));
+  uint64_t number = 0;
+  for (uint64_t i = 0; i < kPairs; ++i) {
+    root.send(encode(notice_of(NoticeType::kSilent, ++number, 2)));
+    root.send(encode(notice_of(NoticeType::kHeard, ++number, 2)));
+  }
+  root.send(encode(notice_of(NoticeType::kVerdict, ++number, 0)));
+  ASSERT_TRUE(soon([&] { return told.load(); }));
+
+  std::mutex mutex;
+  std::vector<NoticeMessage> got;
+  Agent& agent = Agent::instance();
+  std::shared_ptr<Dial> dial;
+  std::shared_ptr<Channel> child;
+  EXPECT_TRUE(agent
+                  .call([&] {
+                    dial = Dial::start(&agent, find_candidates(root.place(), {}, root.member(), false, 0),
+                                       root.id().job, root.id().secret, Clock::now() + seconds(10),
+                                       [&](const Status& status, bool, std::shared_ptr<Channel> channel) {
+                                         if (!status.ok()) return;
+                                         child = std::move(channel);
+                                         Channel::Events from_parent;
+                                         from_parent.frame = [&](const std::string& bytes, int) {
+                                           NoticeMessage notice;
+                                           std::lock_guard lock(mutex);
+                                           if (decode(bytes, &notice)) got.push_back(notice);
+                                         };
+                                         child->set_events(std::move(from_parent));
+                                         child->send(encode(AttachMessage{2, true, 0}));
+                                       });
+                  })
+                  .ok());
+  EXPECT_TRUE(soon([&] {
+    std::lock_guard lock(mutex);
+    return !got.empty() && got.back().type == NoticeType::kVerdict && got.back().number == number;
+  }));
+  EXPECT_TRUE(agent.call([&] { child->close(), child.reset(), dial.reset(); }).ok());
+  EXPECT_LT(got.size(), 10u) << "of each process, the last of a kind";
+}
+
+}  // namespace
+}  // namespace treering::testing

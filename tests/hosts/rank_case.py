@@ -1,0 +1,119 @@
+"""What the tests of failures between hosts share: ranks as processes of hosts_rank, and what is expected of them.
+
+The program is the first argument of the test.
+"""
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import lab_case
+
+RANK = os.path.abspath(sys.argv[1])
+TIMEOUT = 8
+REMOTE_ERROR, TIMED_OUT = 6, 8
+
+
+class Rank:
+    """A process of hosts_rank and the lines that it has printed."""
+
+    def __init__(self, lab, host, rank, ranks, id_text, mode, argument=0, **variables):
+        self.rank, self.host, self.lines, self.ended = rank, host, [], None
+        self._changed = threading.Condition()
+        self.process = lab.popen(host, [RANK, str(rank), str(ranks), id_text, mode, str(argument)],
+                                 {"TREERING_TIMEOUT": str(TIMEOUT), **variables},
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            with self._changed:
+                self.lines.append((time.monotonic(), line.rstrip("\n")))
+                self._changed.notify_all()
+        with self._changed:
+            self.ended = time.monotonic()
+            self._changed.notify_all()
+
+    def find(self, word):
+        """(when, rest of the line) of the first line that begins with the word."""
+        for when, line in self.lines:
+            if line.split(" ", 1)[0] == word:
+                return when, line.partition(" ")[2]
+        return None
+
+    def wait_for(self, word, patience=30):
+        with self._changed:
+            self._changed.wait_for(lambda: self.find(word) or self.ended, patience)
+            found = self.find(word)
+        if found is None:
+            raise AssertionError(f"rank {self.rank} has not said \"{word}\" within {patience} s: {self.text()}")
+        return found
+
+    def wait_for_text(self, words, patience=30):
+        with self._changed:
+            if not self._changed.wait_for(lambda: words in self.text() or self.ended, patience) or words not in self.text():
+                raise AssertionError(f"rank {self.rank} has not said \"{words}\" within {patience} s: {self.text()}")
+
+    def error(self, patience):
+        """(when, code, text)"""
+        when, rest = self.wait_for("error", patience)
+        code, _, text = rest.split(" ", 2)
+        return when, int(code), text
+
+    def text(self):
+        return "\n".join(line for _, line in self.lines)
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+
+class RankCase(lab_case.LabCase):
+    def start(self, mode="loop", argument=0, hosts=(0, 1, 2), left_out=(), modes=None, **variables):
+        ranks = {}
+        id_text = "make"
+        for rank, host in enumerate(hosts):
+            if rank in left_out:
+                continue
+            ranks[rank] = Rank(self.lab, host, rank, len(hosts), id_text, (modes or {}).get(rank, mode), argument,
+                               **variables)
+            self.addCleanup(self.end, ranks[rank])
+            if id_text == "make":
+                id_text = ranks[rank].wait_for("id")[1]
+        return ranks
+
+    @staticmethod
+    def end(rank):
+        if rank.process.poll() is None:
+            rank.process.kill()
+        rank.process.wait()
+
+    def expect_one_verdict(self, ranks, since, limit, code=None, afterwards=None, met=True):
+        """Every one of them returns an error within `limit` seconds, with the same text, which is returned; and ends."""
+        texts = set()
+        for rank in ranks:
+            when, got, text = rank.error(limit + 15)
+            self.assertLess(when - since, limit, f"rank {rank.rank}: {text}")
+            if code is not None:
+                self.assertEqual(got, code, text)
+            texts.add(text)
+        self.assertEqual(len(texts), 1, texts)
+        if afterwards:
+            afterwards()
+        for rank in ranks:
+            self.expect_clean_end(rank, met)
+        return texts.pop()
+
+    def expect_clean_end(self, rank, met=True, threads_of_library=1):
+        sockets, threads = map(int, rank.wait_for("left", 10)[1].split())
+        if met or rank.rank != 0:  # the meeting point goes on to tell those who come late
+            self.assertEqual(sockets, 0, rank.text())
+        self.assertLessEqual(threads, threads_of_library, rank.text())
+        self.assertEqual(rank.process.wait(timeout=10), 0, rank.text())
+
+    def expect_names(self, text, rank, operation=True):
+        self.assertIn(f"rank {rank.rank} (pid {rank.pid} on {self.lab.names[rank.host]}", text)
+        if operation:
+            self.assertRegex(text, r"operation \d+ \(allreduce of \d+ x float")
