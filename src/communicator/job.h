@@ -86,12 +86,15 @@ class Job : public std::enable_shared_from_this<Job> {
   void stop_asking();
   void part_from(std::shared_ptr<Channel> channel, uint32_t new_top);
   bool is_dialing() const { return dial_ || asked_; }
+  void hand_over();
   void no_parent(const std::string& reasons);
   void accept_child(std::shared_ptr<Channel> channel, const AttachMessage& attach);
   void send_roster(const Link& child);
   void listen_to(const Link& link);
   void on_message(uint32_t from, const std::string& bytes, int fd);
   void on_moving(uint32_t from, const MovingMessage& message);
+  void follow(const MovingMessage& deserter, uint32_t from);
+  void follow_deserters();
   void on_closed(uint32_t process, const std::string& reason);
   void end_link(uint32_t process);
   Link* link_of(uint32_t process);
@@ -145,6 +148,7 @@ class Job : public std::enable_shared_from_this<Job> {
   uint64_t asked_timer_ = 0;
   std::set<std::shared_ptr<Channel>> former_;  // parents' connections, until these close them
   std::vector<Pending> pending_;
+  std::vector<std::pair<MovingMessage, uint32_t>> deserters_;  // and who told of them, while this process seeks a parent
   std::set<uint32_t> mute_hosts_;  // a process there has not answered in this search for a parent
 
   RosterMessage roster_;

@@ -112,7 +112,7 @@ void Job::apply_loss(const NoticeMessage& notice) {
   if (silent_.erase(notice.process) != 0) publish_silence();
   if (top_ && root_ && (state_ == State::kMeeting || !blobs_.empty())) {
     if (Status status = root_->lost_process(notice.process); !status.ok()) return fail(status);
-  } else if (state_ == State::kRunning && is_pending(Kind::kBlob)) {
+  } else if (state_ == State::kRunning && (is_pending(Kind::kBlob) || !blobs_.empty())) {
     return fail_members({trRemoteError, notice.text});
   }
   if (state_ != State::kRunning || has_left(notice.process)) return;

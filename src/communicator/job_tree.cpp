@@ -147,7 +147,7 @@ void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent) {
   if (closed_) return channel->close();
   if (attached_ == Clock::time_point()) attached_ = Clock::now();
   if (parent_.channel) part_from(std::exchange(parent_.channel, nullptr), parent);
-  top_ = false;
+  if (std::exchange(top_, false)) hand_over();
   broken_.erase(parent);
   if (auto old = children_.find(parent);
       old != children_.end()) {  // its message that it has moved may yet be on its way
@@ -167,7 +167,15 @@ void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent) {
     notify(std::move(moved));
   }
   start_ticking();
+  follow_deserters();
   maybe_finish();
+}
+
+// What an exchange has brought to this top is for the one above it now.
+void Job::hand_over() {
+  watch_deadline(Clock::time_point::max());
+  for (auto& [rank, bytes] : std::exchange(blobs_, {}))
+    pending_.push_back({Kind::kBlob, encode(BlobMessage{rank, round_ + 1, std::move(bytes)})});
 }
 
 // Nobody above is left, or answers: a silent parent cannot bring a verdict to anybody.
@@ -188,6 +196,7 @@ void Job::no_parent(const std::string& reasons) {
   moved.other = kNobody;
   notify(std::move(moved));
   for (Pending& pending : std::exchange(pending_, {})) at_top(pending.kind, pending.bytes);
+  follow_deserters();
   maybe_finish();
 }
 
@@ -275,12 +284,25 @@ void Job::end_link(uint32_t process) {
 // A child has another parent, or has left. It may have had to, because this process did not answer for a while.
 void Job::on_moving(uint32_t from, const MovingMessage& message) {
   if (message.process == from) end_link(from);
-  const bool deserted =
-      state_ == State::kRunning && message.new_top != own_.process && message.new_top < roster_.places.size();
-  if (deserted && top_ && !is_dialing()) return try_parents({roster_.places[message.new_top]}, "");
-  if (deserted && message.new_top == message.process && parent_.channel && parent_.process != from)
-    parent_.channel->send(encode(message));
+  if (state_ == State::kRunning && message.new_top != own_.process && message.new_top < roster_.places.size())
+    follow(message, from);
   maybe_finish();
+}
+
+// Several may desert at once, each to another top: the parts become one when each of these is told of the next.
+void Job::follow(const MovingMessage& deserter, uint32_t from) {
+  if (is_dialing()) {
+    deserters_.emplace_back(deserter, from);
+  } else if (top_) {
+    try_parents({roster_.places[deserter.new_top]}, "");
+  } else if (deserter.new_top == deserter.process && parent_.channel && parent_.process != from &&
+             parent_.process != deserter.process) {
+    parent_.channel->send(encode(deserter));
+  }
+}
+
+void Job::follow_deserters() {
+  for (const auto& [deserter, from] : std::exchange(deserters_, {})) follow(deserter, from);
 }
 
 void Job::on_closed(uint32_t process, const std::string& reason) {

@@ -221,6 +221,31 @@ TEST(Exchange, ReachesThoseWhoseParentPauses) {
   }
 }
 
+// The others make another rank the top meanwhile, and their parts of the exchange come to it; the root has some, too.
+TEST_P(Hosts, AnExchangeIsCompletedThoughTheRootPauses) {
+  constexpr int kRanks = 7, kLast = 3;
+  const int hosts = GetParam();
+  RankProcesses processes(kRanks, [hosts](int rank, const trUniqueId& id) {
+    pretend_hosts(rank, hosts);
+    std::unique_ptr<Membership> membership;
+    JOB_CHECK(Membership::join(unpacked(id), request_of(static_cast<uint32_t>(rank), kRanks), &membership));
+    reached();
+    if (rank == kLast) std::this_thread::sleep_for(seconds(9));  // until after the pause
+    JOB_CHECK(check_round(membership.get(), static_cast<uint32_t>(rank), kRanks, 1));
+    JOB_CHECK(check_round(membership.get(), static_cast<uint32_t>(rank), kRanks, 9));
+    return 0;
+  });
+  for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
+  std::this_thread::sleep_for(milliseconds(500));  // the other parts are at the root
+  kill(processes.pid(0), SIGSTOP);
+  std::this_thread::sleep_for(seconds(6));  // silence is noticed after 2.6 s, and another parent sought for up to 2 s
+  kill(processes.pid(0), SIGCONT);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const RankResult result = processes.wait(rank);
+    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ": " << result.output;
+  }
+}
+
 TEST_P(Hosts, QuestionsAreAnswered) {
   const int hosts = GetParam();
   expect_all_succeed(12, [hosts](int rank, const trUniqueId& id) {
