@@ -73,7 +73,7 @@ std::string send_all(TcpPair* pair, const Stream& stream) {
     payloads[c].resize(kFifoDepth);
   }
   std::mt19937_64 random(stream.seed);
-  uint32_t sent[kManyChannels] = {};
+  uint32_t sent[kManyChannels] = {}, total = 0;
   const auto next = [&](uint32_t c) {
     auto& payload = payloads[c][sent[c] % kFifoDepth];
     payload = pattern(stream.seed + c * 1000003 + sent[c], random() % stream.most_bytes);
@@ -82,20 +82,20 @@ std::string send_all(TcpPair* pair, const Stream& stream) {
     if (is_inline) message = inline_message(sent[c], payload.data(), static_cast<uint32_t>(payload.size()));
     connections[c]->post(message);
     ++sent[c];
+    ++total;
   };
-  const bool all = eventually([&] {
+  const auto done = [&] {
     const auto c = static_cast<uint32_t>(random() % kManyChannels);
     // The payload of message m is changed for message m + kFifoDepth.
     if (sent[c] < stream.messages && connections[c]->can_post() &&
         (sent[c] < kFifoDepth || connections[c]->has_consumed(sent[c] - kFifoDepth + 1)))
       next(c);
-    uint32_t total = 0;
-    for (uint32_t i = 0; i < kManyChannels; ++i) total += sent[i];
     return !link->connection(0)->health().ok() ||
            (total == kManyChannels * stream.messages && connections[0]->flushed());
-  });
+  };
+  const bool all = eventually(done, &total);
   if (!connections[0]->health().ok()) return connections[0]->health().message();
-  return all ? "" : "the sender is stuck";
+  return all ? "" : "the sender is stuck after " + std::to_string(total);
 }
 
 std::string receive_all(TcpPair* pair, const Stream& stream) {
@@ -106,7 +106,7 @@ std::string receive_all(TcpPair* pair, const Stream& stream) {
   std::mt19937_64 random(stream.seed + 1);
   uint32_t received[kManyChannels] = {}, total = 0;
   std::string wrong;
-  const bool all = eventually([&] {
+  const auto done = [&] {
     const auto c = static_cast<uint32_t>(random() % kManyChannels);
     if (!connections[c]->health().ok()) wrong = connections[c]->health().message();
     const Message* message = connections[c]->front();
@@ -119,7 +119,8 @@ std::string receive_all(TcpPair* pair, const Stream& stream) {
       ++total;
     }
     return !wrong.empty() || total == kManyChannels * stream.messages;
-  });
+  };
+  const bool all = eventually(done, &total);
   return !wrong.empty() ? wrong : all ? "" : "the receiver is stuck after " + std::to_string(total);
 }
 

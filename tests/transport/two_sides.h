@@ -18,6 +18,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "transport/cma.h"
@@ -134,13 +135,19 @@ inline TwoSides::TwoSides(const TransportRow& row) : row_(row) {
   if (row.copies()) tcp_ = std::make_unique<TcpPair>(row.tcp_streams);
 }
 
-// What the kernel still carries arrives within moments.
+// What the kernel still carries arrives within moments; on a machine that is busy with other programs, moments after
+// `progress` was last changed. One that yields its core there gives away a whole slice of time; one that sleeps has it
+// back when it wakes up.
 template <typename Condition>
-bool eventually(Condition condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::yield();
+bool eventually(Condition condition, const uint32_t* progress = nullptr) {
+  constexpr auto kPatience = std::chrono::seconds(20);
+  auto deadline = std::chrono::steady_clock::now() + kPatience;
+  uint32_t known = progress != nullptr ? *progress : 0;
+  for (uint32_t tries = 1; !condition(); ++tries) {
+    const auto now = std::chrono::steady_clock::now();
+    if (progress != nullptr && std::exchange(known, *progress) != *progress) deadline = now + kPatience;
+    if (now > deadline) return false;
+    if (tries % 64 == 0) std::this_thread::sleep_for(std::chrono::microseconds(10));
   }
   return true;
 }
