@@ -56,13 +56,13 @@ Status explain_text(const Machine& machine, const SelectionInput& input, std::st
                   format_bytes(best.chunk_bytes), input.forced.empty() ? "" : "; the algorithm is forced");
   *text += fmt::format("  {}; {}; rounds {}\n\n", best.algorithm->description, best.algorithm->source,
                        best.algorithm->rounding);
-  *text += fmt::format("  {:<17}{:<9}{:>8}{:>9}{:>8}{:>7}{:>10}{:>12}{:>12}{:>12}{:>13}\n", "algorithm", "protocol",
+  *text += fmt::format("  {:<19}{:<9}{:>8}{:>9}{:>8}{:>7}{:>10}{:>12}{:>12}{:>12}{:>13}\n", "algorithm", "protocol",
                        "channels", "pipeline", "slices", "rounds", "messages", "latency us", "steps us", "data us",
                        "predicted us");
   for (const Candidate& c : best_depths(selection.candidates)) {
     const bool chosen = c.algorithm == best.algorithm && c.protocol == best.protocol;
     *text +=
-        fmt::format("{} {:<17}{:<9}{:>8}{:>9}{:>8}{:>7.0f}{:>10.0f}{:>12.2f}{:>12.2f}{:>12.2f}{:>13.2f}\n",
+        fmt::format("{} {:<19}{:<9}{:>8}{:>9}{:>8}{:>7.0f}{:>10.0f}{:>12.2f}{:>12.2f}{:>12.2f}{:>13.2f}\n",
                     chosen ? '*' : ' ', c.algorithm->name, protocol_name(c.protocol), c.channels, c.pipeline_chunks,
                     c.slices, c.rounds, c.messages, c.latency_us, c.executor_us, c.data_us, c.predicted_us);
   }

@@ -12,6 +12,7 @@
 #include "communicator/membership.h"
 #include "core/config.h"
 #include "core/types.h"
+#include "core/variables.h"
 
 using namespace treering;
 
@@ -27,6 +28,7 @@ Status init_rank(trComm_t* comm, int nranks, const trUniqueId& id, int rank, con
             fmt::format("trCommInitRank: nranks is {}; this version takes at most {}", nranks, kMaxRanks)};
   if (rank < 0 || rank >= nranks)
     return {trInvalidArgument, fmt::format("trCommInitRank: rank is {}; give 0 to {}", rank, nranks - 1)};
+  warn_of_misspelt_variables();
   Config config;
   TR_RETURN_IF_ERROR(resolve_config(user_config, &config));
   auto create = [=]() -> Status {
@@ -202,7 +204,11 @@ trResult_t trCommFinalize(trComm_t comm) {
 }
 
 trResult_t trCommDestroy(trComm_t comm) {
-  return guarded(nullptr, [&] { return remove_communicator(comm); });
+  return guarded(nullptr, [&]() -> Status {
+    if (Group::current().open() && Group::current().batch().has(comm))
+      return {trInvalidUsage, "trCommDestroy: the open group holds calls of this communicator; call trGroupEnd first"};
+    return remove_communicator(comm);
+  });
 }
 
 trResult_t trCommAbort(trComm_t comm) {

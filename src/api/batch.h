@@ -10,6 +10,7 @@
 // same.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -28,6 +29,10 @@ class Batch {
     all.insert(all.end(), transfers.begin(), transfers.end());
   }
   bool empty() const { return lines_.empty(); }
+  // Whether calls of it were added.
+  bool has(trComm_t comm) const {
+    return std::any_of(lines_.begin(), lines_.end(), [comm](const auto& line) { return line->comm == comm; });
+  }
 
   // kept: it runs many times; else once.
   Status prepare(bool kept);

@@ -1,6 +1,7 @@
 #include "api/handles.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include <thread>
 
@@ -20,9 +21,14 @@ CommunicatorSlot* slots() {
 
 thread_local std::string last_error;
 
-Status bad_handle(trComm_t handle) {
-  if (handle == nullptr) return {trInvalidArgument, "comm is NULL"};
-  return {trInvalidUsage, fmt::format("comm {} is not a communicator, or was destroyed", static_cast<void*>(handle))};
+// In a process that was forked: communicators stay the parent's. Their handles end here, and what they hold is left as
+// it is, because to release it would tell the other ranks that this one has left.
+void disown_communicators() {
+  for (size_t i = 0; i < kSlots; ++i)
+    if (CommunicatorSlot& slot = slots()[i]; slot.generation.load() % 2 != 0) {
+      slot.generation.fetch_add(2);
+      slot.inherited.store(true);
+    }
 }
 
 bool decode(trComm_t handle, size_t* slot, uint64_t* generation) {
@@ -30,6 +36,18 @@ bool decode(trComm_t handle, size_t* slot, uint64_t* generation) {
   *slot = bits & ((uint64_t{1} << kSlotBits) - 1);
   *generation = bits >> kSlotBits;
   return *slot >= 1 && *slot <= kSlots && *generation % 2 == 1;
+}
+
+Status bad_handle(trComm_t handle) {
+  if (handle == nullptr) return {trInvalidArgument, "comm is NULL"};
+  size_t index = 0;
+  uint64_t generation = 0;
+  if (decode(handle, &index, &generation) && slots()[index - 1].inherited.load() &&
+      slots()[index - 1].generation.load() == generation + 2)
+    return {trInvalidUsage, fmt::format("comm {} belongs to the process that this one was forked from; make one after "
+                                        "the fork",
+                                        static_cast<void*>(handle))};
+  return {trInvalidUsage, fmt::format("comm {} is not a communicator, or was destroyed", static_cast<void*>(handle))};
 }
 
 }  // namespace
@@ -70,6 +88,7 @@ void CommunicatorPin::release() {
 }
 
 Status add_communicator(std::unique_ptr<Communicator> communicator, trComm_t* handle) {
+  [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, disown_communicators);
   for (size_t i = 0; i < kSlots; ++i) {
     CommunicatorSlot& slot = slots()[i];
     uint64_t generation = slot.generation.load();

@@ -88,7 +88,8 @@ Status Links::settle(const Findings& findings, const std::map<uint32_t, std::str
                                                     : "they are on different hosts, and tcp is excluded";
     if ((bits & kAllTransports) == 0)
       return {trSystemError,
-              fmt::format("ranks {} and {} (pid {}) share no transport: {}", rank, peer, cards_[peer].pid, why)};
+              fmt::format("ranks {} and {} (pid {}) share no transport of those that TREERING_TRANSPORTS allows: {}",
+                          rank, peer, cards_[peer].pid, why)};
     kind_[peer] = (bits & kInProcessBit) != 0      ? Kind::kInProcess
                   : (bits & kSharedMemoryBit) != 0 ? Kind::kSharedMemory
                   : (bits & kCmaBit) != 0          ? Kind::kCma

@@ -193,6 +193,20 @@ TEST(Groups, RefuseCallsThatCannotBeCollected) {
   EXPECT_EQ(trDoubleBufferDestroy(buffer), trSuccess);
 }
 
+TEST(Groups, ACommunicatorWithCallsInTheOpenGroupIsNotDestroyed) {
+  trComm_t comms[2];
+  ASSERT_EQ(trCommInitAll(comms, 2), trSuccess);
+  float values[2] = {1, 2};
+  ASSERT_EQ(trGroupStart(), trSuccess);
+  EXPECT_EQ(trAllReduce(&values[0], &values[0], 1, trFloat32, trSum, comms[0], nullptr), trSuccess);
+  EXPECT_EQ(trCommDestroy(comms[0]), trInvalidUsage);
+  EXPECT_NE(std::strstr(trGetLastError(nullptr), "call trGroupEnd first"), nullptr) << trGetLastError(nullptr);
+  EXPECT_EQ(trAllReduce(&values[1], &values[1], 1, trFloat32, trSum, comms[1], nullptr), trSuccess);
+  EXPECT_EQ(trGroupEnd(), trSuccess);
+  EXPECT_EQ(values[0], 3);
+  for (trComm_t comm : comms) EXPECT_EQ(trCommDestroy(comm), trSuccess);
+}
+
 TEST(Groups, EndWithoutStartAndFailuresInside) {
   EXPECT_EQ(trGroupEnd(), trInvalidUsage);
   trComm_t comms[2];

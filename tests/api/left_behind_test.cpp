@@ -164,6 +164,32 @@ TEST(LeftBehind, DescriptorsAndThreadsDoNotGrowWithCommunicators) {
   EXPECT_EQ(WEXITSTATUS(status), 0) << "1: a call failed, 2: a socket, 3: descriptors, 4: threads, 5: mappings";
 }
 
+// The child's calls are errors, and do not end what the parent and the other rank go on using.
+TEST(LeftBehind, CommunicatorsStayWithTheProcessThatForks) {
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    trComm_t comm;
+    TR_CHECK(trCommInitRank(&comm, 2, id, rank));
+    float value = 1;
+    TR_CHECK(trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr));
+    const pid_t child = fork();
+    if (child == 0) {
+      const bool told = trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr) == trInvalidUsage &&
+                        std::string(trGetLastError(nullptr)).find("was forked from") != std::string::npos &&
+                        trCommDestroy(comm) == trInvalidUsage;
+      trComm_t own[2] = {};
+      const bool makes = trCommInitAll(own, 2) == trSuccess && trCommDestroy(own[0]) == trSuccess &&
+                         trCommDestroy(own[1]) == trSuccess;
+      _exit(!told ? 1 : !makes ? 2 : 0);
+    }
+    int status = 0;
+    if (waitpid(child, &status, 0) != child || status != 0) return say("wait status " + std::to_string(status)), 3;
+    TR_CHECK(trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr));
+    TR_CHECK(trCommDestroy(comm));
+    return value == 4 ? 0 : 4;
+  });
+  for (const RankResult& result : processes.wait_all()) EXPECT_EQ(result.exit_code, 0) << result.output;
+}
+
 // The children of a process, by its threads.
 std::string children_of(pid_t pid) {
   std::string all;

@@ -45,9 +45,14 @@ class Hosts(unittest.TestCase):
         done = run(PERF, "--hosts", "a:1,b:1", "--launcher", "no-such-launcher {host}", *SMALL)
         self.assertEqual(done.returncode, 1)
         self.assertIn("no-such-launcher: No such file", done.stderr)
+        done = run(PERF, "--hosts", "a:1,b:1", "--launcher", "true {host}", *SMALL)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("started no rank: 'true' 'a' 'sh' '-c'", done.stderr)
         for arguments, words in ((["--hosts", "a:x"], '"a:x" is not HOST:PROCESSES'),
                                  (["--hosts", "a:2", "--procs", "2"], "leave out --procs and -t"),
                                  (["--hosts", "a:2", "--launcher", "ssh"], "lacks {host}"),
+                                 (["--procs", "1025"], "whole number from 1 to 1024"),
+                                 (["--procs", "600", "-t", "2"], "more than 1024 ranks"),
                                  ([], "1 rank communicates with nobody")):
             done = run(PERF, *arguments)
             self.assertEqual(done.returncode, 2, arguments)

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <treering/treering.h>
 #include <unistd.h>
 
@@ -137,7 +138,15 @@ int run_on_hosts(const Options& options) {
   processes.procs = ranks;
   SharedState* shared = create_shared_state(1, 0);
   if (!shared) return 1;
-  return launch(processes, shared, [&](int process) -> int { become(commands[process], inputs[process]); });
+  const int status = launch(processes, shared, [&](int process) -> int { become(commands[process], inputs[process]); });
+  for (size_t rank = 0; status == 0 && rank < inputs.size(); ++rank)
+    if (int unread = 0; ioctl(inputs[rank], FIONREAD, &unread) == 0 && unread > 0) {
+      fprintf(stderr, "error: --launcher: the command for rank %zu ended well, but started no rank:", rank);
+      for (const std::string& word : commands[rank]) fprintf(stderr, " %s", quoted(word).c_str());
+      fputc('\n', stderr);
+      return 1;
+    }
+  return status;
 }
 
 }  // namespace treering::perf

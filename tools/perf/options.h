@@ -14,7 +14,7 @@
 
 namespace treering::perf {
 
-inline constexpr int kMaxRanks = 4096;
+inline constexpr int kMaxRanks = 1024;  // of the library
 
 enum class Buffers { kMalloc = 0, kRegistered = 1, kMemAlloc = 2 };
 

@@ -1,0 +1,73 @@
+#include "core/variables.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+#include <numeric>
+#include <string_view>
+
+#include "core/config.h"
+#include "core/log.h"
+
+namespace treering {
+namespace {
+
+constexpr std::string_view kPrefix = "TREERING_";
+constexpr size_t kMostEdits = 2;
+
+// Those that are no options of a communicator.
+constexpr std::string_view kOfTheProcess[] = {"TREERING_DEBUG",       "TREERING_DEBUG_FILE", "TREERING_DEVICE_LIBRARY",
+                                              "TREERING_CUDA_DRIVER", "TREERING_RANK",       "TREERING_RANKS",
+                                              "TREERING_ID",          "TREERING_SECRET"};
+
+// Levenshtein's distance.
+size_t edits(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+std::vector<std::string_view> known_variables() {
+  std::vector<std::string_view> names(std::begin(kOfTheProcess), std::end(kOfTheProcess));
+  for (const OptionRow& row : option_table())
+    if (row.environment != nullptr) names.emplace_back(row.environment);
+  return names;
+}
+
+}  // namespace
+
+std::vector<std::string> misspelt_variables(const char* const* environment) {
+  const std::vector<std::string_view> known = known_variables();
+  std::vector<std::string> lines;
+  for (; environment != nullptr && *environment != nullptr; ++environment) {
+    std::string_view name(*environment);
+    name = name.substr(0, name.find('='));
+    if (name.substr(0, kPrefix.size()) != kPrefix || std::find(known.begin(), known.end(), name) != known.end())
+      continue;
+    const auto nearest = std::min_element(known.begin(), known.end(), [name](std::string_view a, std::string_view b) {
+      return edits(name, a) < edits(name, b);
+    });
+    if (edits(name, *nearest) <= kMostEdits)
+      lines.push_back(fmt::format("{} is not known and has no effect; did you mean {}?", name, *nearest));
+  }
+  return lines;
+}
+
+void warn_of_misspelt_variables() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    for (const std::string& line : misspelt_variables(environ)) log_line(LogLevel::kWarn, line);
+  });
+}
+
+}  // namespace treering

@@ -1,0 +1,27 @@
+#include "core/variables.h"
+
+#include <gtest/gtest.h>
+
+namespace treering {
+namespace {
+
+TEST(Variables, MisspeltOnesAreNamedWithWhatWasMeant) {
+  const char* const environment[] = {"PATH=/bin",
+                                     "TREERING_TIMEOT=5",
+                                     "TREERING_TIMEOUT=5",
+                                     "TREERING_CHANELS=2",
+                                     "TREERING_DEBUG=INFO",
+                                     "TREERING_RANKS=2",
+                                     "TREERING_HOME=/opt/treering",
+                                     "OTHER_TREERING_ALGOS=ring",
+                                     "TREERING_ALGOS",
+                                     nullptr};
+  const std::vector<std::string> lines = misspelt_variables(environment);
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0], "TREERING_TIMEOT is not known and has no effect; did you mean TREERING_TIMEOUT?");
+  EXPECT_EQ(lines[1], "TREERING_CHANELS is not known and has no effect; did you mean TREERING_CHANNELS?");
+  EXPECT_EQ(lines[2], "TREERING_ALGOS is not known and has no effect; did you mean TREERING_ALGO?");
+}
+
+}  // namespace
+}  // namespace treering
