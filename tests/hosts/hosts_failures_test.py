@@ -10,6 +10,8 @@ import time
 import lab_case
 from rank_case import REMOTE_ERROR, TIMED_OUT, TIMEOUT, RankCase
 
+# Silence is noticed as another error: this is for a machine that runs much else besides. A death is told in some ms.
+AT_ONCE = 8
 SIZES = {"tiny": 2, "middle": 20_000, "large": 1_000_000}
 
 
@@ -26,7 +28,7 @@ class Failures(RankCase):
                     since = time.monotonic()
                     ranks[victim].process.kill()
                     others = [rank for rank in ranks.values() if rank.rank != victim]
-                    self.expect_names(self.expect_one_verdict(others, since, 2, REMOTE_ERROR), ranks[victim])
+                    self.expect_names(self.expect_one_verdict(others, since, AT_ONCE, REMOTE_ERROR), ranks[victim])
 
     def test_killed_rank_beside_others_of_its_host(self):
         for victim in (1, 3):
@@ -37,7 +39,7 @@ class Failures(RankCase):
                 since = time.monotonic()
                 ranks[victim].process.kill()
                 others = [rank for rank in ranks.values() if rank.rank != victim]
-                text = self.expect_one_verdict(others, since, 2, REMOTE_ERROR)
+                text = self.expect_one_verdict(others, since, AT_ONCE, REMOTE_ERROR)
                 self.assertIn(f"rank {victim} (pid {ranks[victim].pid}", text)
                 self.assertIn(self.lab.names[ranks[victim].host], text)
 
@@ -104,7 +106,7 @@ class Failures(RankCase):
             self.assertIsNone(rank.find("error"), rank.text())
         since = time.monotonic()
         ranks[3].process.kill()
-        self.expect_names(self.expect_one_verdict([ranks[0], ranks[1], ranks[2]], since, 2, REMOTE_ERROR), ranks[3])
+        self.expect_names(self.expect_one_verdict([ranks[0], ranks[1], ranks[2]], since, AT_ONCE, REMOTE_ERROR), ranks[3])
 
     def test_link_that_is_cut_for_a_second(self):
         ranks = self.start(argument=SIZES["middle"])
@@ -118,7 +120,7 @@ class Failures(RankCase):
             self.assertIsNone(rank.find("error"), rank.text())
         since = time.monotonic()
         ranks[2].process.kill()
-        self.expect_names(self.expect_one_verdict([ranks[0], ranks[1]], since, 2, REMOTE_ERROR), ranks[2])
+        self.expect_names(self.expect_one_verdict([ranks[0], ranks[1]], since, AT_ONCE, REMOTE_ERROR), ranks[2])
 
     def test_rank_that_never_comes(self):
         ranks = self.start(left_out=(2,), TREERING_TIMEOUT="3")
@@ -147,7 +149,7 @@ class Failures(RankCase):
 
     def test_rank_that_leaves_early(self):
         ranks = self.start(argument=SIZES["middle"], modes={1: "leave"})
-        text = self.expect_one_verdict([ranks[0], ranks[2]], ranks[1].wait_for("leaves")[0], 2, REMOTE_ERROR)
+        text = self.expect_one_verdict([ranks[0], ranks[2]], ranks[1].wait_for("leaves")[0], AT_ONCE, REMOTE_ERROR)
         self.expect_names(text, ranks[1])
         self.assertIn("destroyed its communicator", text)
         self.expect_clean_end(ranks[1])
@@ -157,7 +159,7 @@ class Failures(RankCase):
             with self.subTest(leaver=leaver):
                 ranks = self.start(argument=2, modes={leaver: "leave-at-once"})
                 others = [rank for rank in ranks.values() if rank.rank != leaver]
-                text = self.expect_one_verdict(others, ranks[leaver].wait_for("leaves")[0], 2, REMOTE_ERROR)
+                text = self.expect_one_verdict(others, ranks[leaver].wait_for("leaves")[0], AT_ONCE, REMOTE_ERROR)
                 self.assertIn(f"rank {leaver} (pid {ranks[leaver].pid}", text)
                 self.assertIn("destroyed its communicator", text)
 
@@ -206,7 +208,7 @@ class SlowNetwork(RankCase):
                     since = time.monotonic()
                     os.kill(ranks[victim].pid, how)
                     others = [rank for rank in ranks.values() if rank.rank != victim]
-                    text = self.expect_one_verdict(others, since, 2 if how == signal.SIGKILL else 10, code)
+                    text = self.expect_one_verdict(others, since, AT_ONCE if how == signal.SIGKILL else 10, code)
                     self.expect_names(text, ranks[victim], operation=False)
                     for other in others:
                         self.assertNotRegex(text, rf"rank {other.rank} \(pid {other.pid} on \S+\)[^;.]*(answer|lost|ended)")

@@ -171,7 +171,7 @@ class Refusals(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_more_memory_than_there_is(self):
-        done = run("--procs", 4096, "-b", 8, "-e", "64G")
+        done = run("--procs", 1024, "-b", 8, "-e", "64G")
         self.assertEqual(done.returncode, 2)
         self.assertIn("GiB", done.stderr)
 

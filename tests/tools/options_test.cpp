@@ -93,8 +93,8 @@ TEST(Options, BadValuesAreNamed) {
       {{"-g", "8", "--procs", "2"}, "\"8\"", "--procs"},
       {{"-G", "1", "--procs", "2"}, "\"1\"", "GPU"},
       {{"-r", "2", "--procs", "2"}, "\"2\"", "from -1 to 1"},
-      {{"--procs", "0"}, "\"0\"", "from 1 to 4096"},
-      {{"--procs", "4096", "-t", "2"}, "4096", "more than"},
+      {{"--procs", "0"}, "\"0\"", "from 1 to 1024"},
+      {{"--procs", "1024", "-t", "2"}, "1024", "more than"},
       {{"--tolerance", "-1", "--procs", "2"}, "-1", "0"},
       {{"--bogus", "--procs", "2"}, "--bogus", "--help"},
   };
