@@ -157,7 +157,7 @@ double overlapped_ms(const RankGroup& ranks, int steps, size_t elements) {
     void* tensors[1] = {nullptr};
     int ready = 0;
     EXPECT_EQ(trDoubleBufferFlush(buffers[rank], 1, tensors, &ready), trSuccess);
-    if (tensors[0] != nullptr) EXPECT_EQ(static_cast<float*>(tensors[0])[elements - 1], 1.0f);
+    EXPECT_TRUE(tensors[0] != nullptr && static_cast<float*>(tensors[0])[elements - 1] == 1.0f);
     EXPECT_EQ(trDoubleBufferDestroy(buffers[rank]), trSuccess);
   }
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
