@@ -79,20 +79,37 @@ void overlap(Rank& rank, const Options& options, bool double_buffer) {
   check(trCommDestroy(comm));
 }
 
-void fusion(Rank& rank, const Options& options, size_t largest) {
+// Zeros, in memory that the peers of `comm` can reach (trCommRegister) or cannot.
+struct Tensor {
+  Tensor(size_t elements, trComm_t comm, bool registered) : values(elements, 0.0f), comm(comm) {
+    if (registered) check(trCommRegister(comm, values.data(), elements * sizeof(float), &handle));
+  }
+  Tensor(Tensor&& other) noexcept
+      : values(std::move(other.values)), comm(other.comm), handle(std::exchange(other.handle, nullptr)) {}
+  ~Tensor() {
+    if (handle != nullptr) check(trCommDeregister(comm, handle));
+  }
+  std::vector<float> values;
+  trComm_t comm;
+  void* handle = nullptr;
+};
+
+void fusion(Rank& rank, const Options& options, size_t largest, bool registered) {
   trComm_t comm = rank.communicator(config_of(options));
   std::vector<size_t> sizes = bench::resnet50_gradients();
   std::erase_if(sizes, [&](size_t size) { return size > largest; });
-  std::vector<std::vector<float>> tensors;
-  for (size_t size : sizes) tensors.emplace_back(size, 0.0f);
+  std::vector<Tensor> tensors;
+  for (size_t size : sizes) tensors.emplace_back(size, comm, registered);
   const size_t total = std::accumulate(sizes.begin(), sizes.end(), size_t{0});
-  std::vector<float> single(total, 0.0f);
-  const auto call = [&](std::vector<float>& tensor, trStream_t stream) {
-    check(trAllReduce(tensor.data(), tensor.data(), tensor.size(), trFloat32, trAvg, comm, stream));
+  std::vector<Tensor> all;
+  all.emplace_back(total, comm, registered);
+  const auto call = [&](Tensor& tensor, trStream_t stream) {
+    std::vector<float>& values = tensor.values;
+    check(trAllReduce(values.data(), values.data(), values.size(), trFloat32, trAvg, comm, stream));
   };
   trStream_t stream = nullptr;
   check(trStreamCreate(&stream));
-  const auto times = rank.time({{[&] { call(single, nullptr); }},
+  const auto times = rank.time({{[&] { call(all[0], nullptr); }},
                                 {[&] {
                                   check(trGroupStart());
                                   for (auto& tensor : tensors) call(tensor, nullptr);
@@ -109,13 +126,15 @@ void fusion(Rank& rank, const Options& options, size_t largest) {
                                   for (auto& tensor : tensors) call(tensor, stream), check(trStreamSynchronize(stream));
                                 }}},
                                300'000);
-  rank.print("%zu gradients of ResNet-50, %zu bytes, %d ranks, link %s%d Mbit/s\n", sizes.size(), total * sizeof(float),
-             rank.ranks, options.link_mbps ? "" : "not limited, ", options.link_mbps);
+  rank.print("%zu gradients of ResNet-50, %zu bytes%s, %d ranks, link %s%d Mbit/s\n", sizes.size(),
+             total * sizeof(float), registered ? " (registered)" : "", rank.ranks,
+             options.link_mbps ? "" : "not limited, ", options.link_mbps);
   const char* names[] = {"one buffer of the total", "a group", "a blocking call each", "a call each on a stream",
                          "a call each on a stream, waited for"};
   for (size_t i = 0; i < times.size(); ++i)
     rank.print("%-36s %10.0f us  %6.2f x the group\n", names[i], times[i], times[i] / times[1]);
   check(trStreamDestroy(stream));
+  tensors.clear(), all.clear();
   check(trCommDestroy(comm));
 }
 
@@ -196,10 +215,12 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(size_t{4}, size_t{1} << 32));
   app.fallthrough()->require_subcommand(1);
   size_t largest = SIZE_MAX;
+  bool registered = false;
   const auto* stream = app.add_subcommand("overlap", "computation with an allreduce on a stream");
   const auto* double_buffer = app.add_subcommand("double-buffer", "computation with trDoubleBufferExchange()");
   auto* fused = app.add_subcommand("fusion", "the gradients of ResNet-50: one buffer, a group, a call each");
   fused->add_option("--largest", largest, "leave out gradients of more elements");
+  fused->add_flag("--registered", registered, "in memory that the peers can reach");
   const auto* order = app.add_subcommand("fixed-order", "what the fixed-order mode costs");
   const auto* types = app.add_subcommand("wire", "float32 travelling as it is, and compressed");
   const auto* planned = app.add_subcommand("persistent", "a blocking call against a persistent operation");
@@ -207,7 +228,7 @@ int main(int argc, char** argv) {
   return bench::run_ranks(options.ranks, options.rounds, [&](Rank& rank) {
     if (*stream) overlap(rank, options, false);
     if (*double_buffer) overlap(rank, options, true);
-    if (*fused) fusion(rank, options, largest);
+    if (*fused) fusion(rank, options, largest, registered);
     if (*order) fixed_order(rank);
     if (*types) wire(rank, options);
     if (*planned) persistent(rank);

@@ -75,6 +75,9 @@ void fuse(std::vector<Operation>* operations, size_t bytes, size_t alignment) {
         members.push_back(&next);
       }
     }
+    // The large ones side by side: few messages then hold parts of several, which peers cannot be shown in place.
+    std::stable_sort(members.begin(), members.end(),
+                     [](const Operation* a, const Operation* b) { return a->count > b->count; });
     result.push_back(members.size() == 1 ? first : fused(members, alignment_of(first, alignment)));
   }
   *operations = std::move(result);

@@ -121,6 +121,7 @@ void Communicator::fill_call(const Operation& operation) {
   call_.input = operation.pieces == nullptr ? View(operation.input) : View(operation.pieces->input);
   call_.output = operation.pieces == nullptr ? View(operation.output) : View(operation.pieces->output);
   call_.in_place = operation.in_place;
+  call_.pieces_in_place = false;
   call_.type = operation.type;
   call_.type_size = find_type(operation.type)->size;
   call_.wide_memory = false;
@@ -152,6 +153,24 @@ void Communicator::fill_call(const Operation& operation) {
   }
 }
 
+// Of fused tensors. Small ones are copied anyway.
+template <typename Find>
+void Communicator::find_regions_of_pieces(const Operation& operation, const Find& find) {
+  constexpr size_t kLeastBytes = 4096;
+  auto &inputs = operation.pieces->input, &outputs = operation.pieces->output;
+  call_.pieces_in_place = true;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    BufferPiece &input = inputs[i], &output = outputs[i];
+    const size_t end = i + 1 < inputs.size() ? inputs[i + 1].first : operation.count;
+    const size_t bytes = (end - input.first) * call_.type_size;
+    input.region = output.region = {};
+    if (bytes < kLeastBytes) continue;
+    input.region = find(input.base, bytes);
+    output.region = output.base == input.base ? input.region : find(output.base, bytes);
+    call_.pieces_in_place &= output.base == input.base;
+  }
+}
+
 void Communicator::find_regions(const Operation& operation) {
   RegionTable& table = RegionTable::instance();
   if (table.empty()) {
@@ -170,7 +189,10 @@ void Communicator::find_regions(const Operation& operation) {
       for (LaneItem& item : items) item.region = published(item.input.base(), item.count);
     return;
   }
-  if (operation.pieces != nullptr) return;
+  if (operation.pieces != nullptr) {
+    if (call_.is_plain()) find_regions_of_pieces(operation, published);
+    return;
+  }
   // The larger buffer's size serves for both: the region that holds most of it is found.
   const size_t bytes = operation.elements(context_.ranks) * call_.memory_size();
   const size_t block =
@@ -194,6 +216,7 @@ void Communicator::announce(const Operation& operation, const Program* program) 
   status.op.store(static_cast<uint16_t>(op), std::memory_order_relaxed);
   status.collective.store(static_cast<uint16_t>(operation.collective), std::memory_order_relaxed);
   status.root.store(operation.root, std::memory_order_relaxed);
+  status.open_input.store(program != nullptr && input_is_open(*program, call_) ? 1 : 0, std::memory_order_relaxed);
   status.tag.store(call_tag(call_.operation, call_.signature), std::memory_order_relaxed);
   if (program != nullptr) {
     const bool open = output_is_open(*program, call_);

@@ -155,6 +155,8 @@ class Communicator : private TcpLinkMaker {
   void add_residual(const Operation& operation);
   void announce(const Operation& operation, const Program* program);
   void find_regions(const Operation& operation);
+  template <typename Find>
+  void find_regions_of_pieces(const Operation& operation, const Find& find);
   void start_letters(const Operation& operation);
   size_t most_letter_bytes() const { return RegionTable::instance().empty() ? letter_bytes_ : mapped_letter_bytes_; }
   void finish();

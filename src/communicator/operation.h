@@ -79,7 +79,7 @@ struct Operation {
   std::shared_ptr<const Blocks> blocks;
   std::shared_ptr<LaneSet> lanes;
   std::vector<Transfer> letters;  // instead of lanes: small transfers, see Communicator::are_letters()
-  std::shared_ptr<const Pieces> pieces;
+  std::shared_ptr<Pieces> pieces;
   std::shared_ptr<const Reduction> reduction;
   std::shared_ptr<Compression> compression;
 

@@ -95,6 +95,7 @@ struct Call {
   View input, output;
   std::span<const Lane> lanes;     // instead of layout, input and output
   bool in_place = false;           // input and output share memory
+  bool pieces_in_place = false;    // they are in several pieces, and each large one of the input is one of the output
   trDataType_t type = trFloat32;   // of the elements of messages
   size_t type_size = 0;            // of `type`
   bool wide_memory = false;        // the buffers hold float32; `type` is what it travels as
@@ -125,6 +126,11 @@ inline uint32_t lane_signature(uint32_t signature, size_t count) {
 inline bool output_is_open(const Program& program, const Call& call) {
   if (!call.output.in_one_piece() || !call.is_plain()) return false;
   return !call.in_place || (program.input_used_once && call.layout.collective->parts != Parts::kPairs);
+}
+
+// The same for a buffer in pieces, each in place: a peer knows where the operand lies that it was shown.
+inline bool input_is_open(const Program& program, const Call& call) {
+  return call.pieces_in_place && call.is_plain() && program.input_used_once;
 }
 
 class Execution {
@@ -199,6 +205,7 @@ class Execution {
   void add_stores(StepState* state);
   bool plan_sends(StepState* state);
   Mode choose_mode(const StepState& state, uint32_t peer, Connection* connection, std::byte** delivered_to) const;
+  std::byte* operand_of(const StepState& state, uint32_t peer) const;
   std::optional<UserAddress> reference_for(const StepState& state, const Connection& connection) const;
   bool is_fetched_straight(const StepState& state) const;
   bool move_data(const StepState& state);

@@ -83,10 +83,12 @@ void Execution::add_stores(StepState* state) {
   View::Run run{nullptr, 0};
   if ((flags & kStore) != 0 && (flags & kFinal) != 0) {
     run = output_run(*state, piece, 0, piece.count);
-    state->reference_region = &call_.output_region;
+    state->reference_region = run.region != nullptr ? run.region : &call_.output_region;
   } else if (state->step->receive_count == 0 && (flags & kInput) != 0 && input_may_be_referenced_) {
     run = input_run(*state, piece, 0, piece.count);
-    state->reference_region = state->item != nullptr ? &state->item->region : &call_.input_region;
+    state->reference_region = state->item != nullptr  ? &state->item->region
+                              : run.region != nullptr ? run.region
+                                                      : &call_.input_region;
   }
   if (run.count == state->count) state->reference = run.data;
 }
@@ -152,7 +154,25 @@ Execution::Mode Execution::choose_mode(const StepState& state, uint32_t peer, Co
       return Mode::kDelivered;
     }
   }
+  if (status != nullptr && status->open_input.load(std::memory_order_relaxed) != 0 &&
+      (*delivered_to = operand_of(state, peer)) != nullptr)
+    return Mode::kDelivered;
   return reference_for(state, *connection) ? Mode::kReferenced : Mode::kStaged;
+}
+
+// Where the peer showed its operand of this step's result, mapped here; nullptr when it did not. (A message of this call
+// has come from it, so its status is of this call.)
+std::byte* Execution::operand_of(const StepState& state, uint32_t peer) const {
+  constexpr uint16_t kSum = kFinal | kReduce;
+  if ((state.step->flags & kSum) != kSum || state.item != nullptr || !call_.is_plain() || pieces_.size() != 1)
+    return nullptr;
+  for (uint32_t i = 0; i < state.step->receive_count; ++i) {
+    if (state.at->receive_peer(i) != peer) continue;
+    const Message& message = *context_->connection(state.link, peer)->front();
+    if (message.kind == PayloadKind::kUser && message.bytes == state.wire_bytes)
+      return static_cast<std::byte*>(const_cast<void*>(message.data));
+  }
+  return nullptr;
 }
 
 // The value's place in user memory as the peer reaches it; nothing when it must go through a slot.

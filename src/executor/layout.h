@@ -22,13 +22,15 @@ namespace treering {
 struct BufferPiece {
   std::byte* base;
   size_t first;
+  Region region{};  // id 0: ordinary memory
 };
 
 class View {
  public:
   struct Run {
     std::byte* data;
-    size_t count;  // elements that follow one another at `data`
+    size_t count;                    // elements that follow one another at `data`
+    const Region* region = nullptr;  // of the piece; nullptr: the buffer is in one piece
   };
 
   View() = default;
@@ -45,7 +47,8 @@ class View {
                                  [](size_t e, const BufferPiece& s) { return e < s.first; });
     const BufferPiece& segment = *(next - 1);
     size_t end = next == segments_.end() ? element + count : next->first;
-    return {at(segment.base, (element - segment.first) * element_bytes), std::min(count, end - element)};
+    return {at(segment.base, (element - segment.first) * element_bytes), std::min(count, end - element),
+            &segment.region};
   }
 
  private:
@@ -76,9 +79,7 @@ struct Layout {
   size_t input_offset(uint32_t part) const { return offset(part, collective->input_index); }
   size_t output_offset(uint32_t part) const { return offset(part, collective->output_index); }
   // Where a peer stores the part, if that follows from what all ranks know.
-  size_t output_offset_on(uint32_t part) const {
-    return block_index(collective->output_index, part, ranks) * count;
-  }
+  size_t output_offset_on(uint32_t part) const { return block_index(collective->output_index, part, ranks) * count; }
   size_t largest_part() const { return unequal == nullptr ? count : unequal->largest; }
 
  private:

@@ -40,6 +40,8 @@ struct alignas(64) RankStatus {
   std::atomic<uint16_t> type;
   std::atomic<uint16_t> op;
   std::atomic<uint16_t> collective;
+  std::atomic<uint16_t>
+      open_input;  // 1: peers may store results where they found this rank's operands (fused, in place)
   std::atomic<uint32_t> root;
   std::atomic<uint64_t> output_address;  // of the receive buffer; 0: peers may not store results there
   std::atomic<uint64_t> output_offset;   // of the receive buffer in output_region, for ranks that map it
