@@ -25,13 +25,17 @@ TR_API trResult_t trStreamDestroy(trStream_t stream);
 /** Called on the library's thread when everything given to the stream before has ended, with the first
  * failure. */
 typedef void (*trCallback)(trResult_t result, void* context);
-/** The callback must not wait for this library; what comes after it in the stream waits for its return. */
+/**
+ * The callback must not wait for this library. It runs on the one thread that advances all streams of the process: until it
+ * returns nothing else moves in any of them. Hand longer work to a thread of your own.
+ */
 TR_API trResult_t trStreamAddCallback(trStream_t stream, trCallback callback, void* context);
 /** @} */
 
 /** @name Events @{
  * A mark in a stream: complete when everything given to the stream before trEventRecord() has ended. One that
- * was never recorded is complete. Recording again moves the mark.
+ * was never recorded is complete. Recording again, on any stream, moves the event to a new mark; what waits for the last one
+ * goes on waiting for that, also when the event is destroyed.
  */
 typedef struct trEvent* trEvent_t;
 TR_API trResult_t trEventCreate(trEvent_t* event);
@@ -52,7 +56,7 @@ TR_API trResult_t trEventDestroy(trEvent_t event);
 /** @name Persistent operations @{
  * Calls between trPersistentBegin() and trPersistentEnd() of a thread are checked, planned and kept, not run.
  * Starting them allocates nothing and looks nothing up. They run as the calls of one group, on the streams
- * that they name; with NULL streams trPersistentStart() blocks. One start at a time.
+ * that they name; with NULL streams trPersistentStart() blocks. One start at a time. Events and callbacks cannot be kept.
  */
 typedef struct trPersistent* trPersistent_t;
 TR_API trResult_t trPersistentBegin(void);

@@ -8,6 +8,18 @@ struct trPersistent {
   std::unique_ptr<Batch> batch;
 };
 
+namespace {
+
+// What acts at once would not be part of the persistent operation.
+Status refuse_when_kept(const char* call) {
+  if (!Group::current().keeping()) return {};
+  Status status(trInvalidUsage, fmt::format("{} between trPersistentBegin and trPersistentEnd; call it outside", call));
+  Group::current().add_failure(status);
+  return status;
+}
+
+}  // namespace
+
 extern "C" {
 
 trResult_t trStreamCreate(trStream_t* stream) {
@@ -44,6 +56,7 @@ trResult_t trStreamDestroy(trStream_t stream) {
 trResult_t trStreamAddCallback(trStream_t stream, trCallback callback, void* context) {
   return guarded(nullptr, [&]() -> Status {
     if (callback == nullptr) return null_argument("trStreamAddCallback", "callback");
+    TR_RETURN_IF_ERROR(refuse_when_kept("trStreamAddCallback"));
     return Engine::instance().add_callback(stream_id(stream), callback, context);
   });
 }
@@ -57,11 +70,17 @@ trResult_t trEventCreate(trEvent_t* event) {
 }
 
 trResult_t trEventRecord(trEvent_t event, trStream_t stream) {
-  return guarded(nullptr, [&] { return Engine::instance().record(event_id(event), stream_id(stream)); });
+  return guarded(nullptr, [&]() -> Status {
+    TR_RETURN_IF_ERROR(refuse_when_kept("trEventRecord"));
+    return Engine::instance().record(event_id(event), stream_id(stream));
+  });
 }
 
 trResult_t trStreamWaitEvent(trStream_t stream, trEvent_t event) {
-  return guarded(nullptr, [&] { return Engine::instance().wait_event(stream_id(stream), event_id(event)); });
+  return guarded(nullptr, [&]() -> Status {
+    TR_RETURN_IF_ERROR(refuse_when_kept("trStreamWaitEvent"));
+    return Engine::instance().wait_event(stream_id(stream), event_id(event));
+  });
 }
 
 trResult_t trEventQuery(trEvent_t event) {

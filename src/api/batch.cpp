@@ -22,23 +22,47 @@ Status split(const Communicator& communicator, std::vector<Operation>* operation
 
 }  // namespace
 
+Batch::Line& Batch::line(trComm_t comm) {
+  for (auto& line : lines_)
+    if (line->comm == comm) return *line;
+  lines_.push_back(std::make_unique<Line>());
+  lines_.back()->comm = comm;
+  return *lines_.back();
+}
+
 Batch::Entry& Batch::entry(trComm_t comm, StreamId stream) {
-  auto line = std::find_if(lines_.begin(), lines_.end(), [&](const auto& each) { return each->comm == comm; });
-  if (line == lines_.end()) {
-    line = lines_.insert(line, std::make_unique<Line>());
-    (*line)->comm = comm;
-  }
-  for (auto& entry : (*line)->entries)
+  Line& all = line(comm);
+  for (auto& entry : all.entries)
     if (entry->stream == stream) return *entry;
-  (*line)->entries.push_back(std::make_unique<Entry>());
-  (*line)->entries.back()->stream = stream;
-  return *(*line)->entries.back();
+  all.entries.push_back(std::make_unique<Entry>());
+  all.entries.back()->stream = stream;
+  return *all.entries.back();
+}
+
+// The transfers of a communicator run at once, or two ranks could wait for what the other one has on its next stream: those
+// of all streams run on the first, and the others take part by waiting for it.
+void Batch::distribute(Line* line) {
+  Entry* first = nullptr;
+  for (const auto& [stream, transfer] : line->transfers) {
+    Entry* entry = nullptr;
+    for (auto& each : line->entries)
+      if (each->stream == stream) entry = each.get();
+    if (stream != 0 && !is_device_stream(stream)) {
+      if (first == nullptr) first = entry;
+      if (entry != first && std::find(first->joined.begin(), first->joined.end(), stream) == first->joined.end())
+        first->joined.push_back(stream);
+      entry = first;
+    }
+    entry->transfers.push_back(transfer);
+  }
+  line->transfers.clear();
 }
 
 Status Batch::prepare(bool kept) {
   for (auto& line : lines_) {
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(lease.acquire(line->comm));
+    distribute(line.get());
     for (auto& entry : line->entries) TR_RETURN_IF_ERROR(prepare(*lease.get(), entry.get(), kept));
   }
   return {};
@@ -84,10 +108,13 @@ Status Batch::enqueue(Communicator& communicator, Entry* entry) {
   }
   TR_RETURN_IF_ERROR(communicator.failure());
   for (auto& task : entry->tasks) {
+    if (&task == &entry->tasks.back())
+      for (const StreamId other : entry->joined) TR_RETURN_IF_ERROR(Engine::instance().order(other, entry->stream));
     const bool owned = task->owned;  // the engine may have deleted it when enqueue() returns
     TR_RETURN_IF_ERROR(Engine::instance().enqueue(task.get()));
     if (owned) (void)task.release();
   }
+  for (const StreamId other : entry->joined) TR_RETURN_IF_ERROR(Engine::instance().order(entry->stream, other));
   return {};
 }
 

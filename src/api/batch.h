@@ -25,8 +25,8 @@ class Batch {
     entry(comm, stream).operations.push_back(std::move(operation));
   }
   void add_transfers(trComm_t comm, const std::vector<Transfer>& transfers, StreamId stream) {
-    auto& all = entry(comm, stream).transfers;
-    all.insert(all.end(), transfers.begin(), transfers.end());
+    (void)entry(comm, stream);
+    for (const Transfer& transfer : transfers) line(comm).transfers.emplace_back(stream, transfer);
   }
   bool empty() const { return lines_.empty(); }
   // Whether calls of it were added.
@@ -49,20 +49,24 @@ class Batch {
     std::vector<Operation> operations;
     std::vector<Transfer> transfers;
     std::vector<std::unique_ptr<Task>> tasks;  // with a stream
+    std::vector<StreamId> joined;              // streams of whose transfers the last task is, too
   };
   // All of one communicator. Its entries go one after another, as all ranks issue its operations in the same order: what is
   // driven here ends before what comes after it is given to a stream.
   struct Line {
     trComm_t comm;
     std::vector<std::unique_ptr<Entry>> entries;
-    CommunicatorLease lease;  // held from the start until the line is done
+    std::vector<std::pair<StreamId, Transfer>> transfers;  // in the order of the calls, until they are prepared
+    CommunicatorLease lease;                               // held from the start until the line is done
     size_t next_entry = 0;
     size_t next_operation = 0;  // of an entry that is driven here
     bool done = true;
     bool awaits_device = false;  // of the device's own stream
   };
 
+  Line& line(trComm_t comm);
   Entry& entry(trComm_t comm, StreamId stream);
+  static void distribute(Line* line);
   static Status prepare(Communicator& communicator, Entry* entry, bool kept);
   static Status enqueue(Communicator& communicator, Entry* entry);
   static Status advance(Line* line, bool look, bool* moved);

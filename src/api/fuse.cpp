@@ -29,12 +29,17 @@ size_t alignment_of(const Operation& operation, size_t alignment) {
   return operation.compression == nullptr ? alignment : std::max(alignment, operation.compression->block_bytes());
 }
 
-Operation fused(const std::vector<const Operation*>& members, size_t alignment) {
+Operation fused(std::vector<const Operation*> members, size_t alignment) {
   const size_t size = find_type(members[0]->type)->size;
   const size_t unit = std::max<size_t>(alignment / size, 1);
   auto pieces = std::make_shared<Pieces>();
   pieces->zeros.resize(alignment);
   pieces->sink.resize(alignment);
+  for (const Operation* member : members)
+    pieces->calls = (pieces->calls ^ pieces->calls >> 29) * 0xBF58476D1CE4E5B9u + member->count;
+  // The large ones side by side: few messages then hold parts of several, which peers cannot be shown in place.
+  std::stable_sort(members.begin(), members.end(),
+                   [](const Operation* a, const Operation* b) { return a->count > b->count; });
   Operation result = *members[0];
   size_t at = 0;
   for (const Operation* member : members) {
@@ -54,10 +59,35 @@ Operation fused(const std::vector<const Operation*>& members, size_t alignment) 
   return result;
 }
 
+struct Range {
+  const std::byte *begin, *end;
+  size_t operation;
+  bool written;
+};
+
+// Whether one operation writes what another one uses: then their order counts.
+bool depend(const std::vector<Operation>& operations) {
+  std::vector<Range> ranges;
+  for (size_t i = 0; i < operations.size(); ++i) {
+    const Operation& operation = operations[i];
+    const size_t bytes = operation.count * find_type(operation.type)->size;
+    if (operation.collective != Collective::kAllReduce || bytes == 0) continue;
+    const auto *input = static_cast<const std::byte*>(operation.input),
+               *output = static_cast<const std::byte*>(operation.output);
+    if (input != output) ranges.push_back({input, input + bytes, i, false});
+    ranges.push_back({output, output + bytes, i, true});
+  }
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  for (size_t i = 0; i < ranges.size(); ++i)
+    for (size_t k = i + 1; k < ranges.size() && ranges[k].begin < ranges[i].end; ++k)
+      if (ranges[i].operation != ranges[k].operation && (ranges[i].written || ranges[k].written)) return true;
+  return false;
+}
+
 }  // namespace
 
 void fuse(std::vector<Operation>* operations, size_t bytes, size_t alignment) {
-  if (bytes == 0 || operations->size() < 2) return;
+  if (bytes == 0 || operations->size() < 2 || depend(*operations)) return;
   std::vector<Operation> result;
   std::vector<bool> taken(operations->size());
   for (size_t i = 0; i < operations->size(); ++i) {
@@ -75,9 +105,6 @@ void fuse(std::vector<Operation>* operations, size_t bytes, size_t alignment) {
         members.push_back(&next);
       }
     }
-    // The large ones side by side: few messages then hold parts of several, which peers cannot be shown in place.
-    std::stable_sort(members.begin(), members.end(),
-                     [](const Operation* a, const Operation* b) { return a->count > b->count; });
     result.push_back(members.size() == 1 ? first : fused(members, alignment_of(first, alignment)));
   }
   *operations = std::move(result);

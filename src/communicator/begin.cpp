@@ -28,6 +28,7 @@ uint32_t signature_of(const Operation& operation, uint64_t number) {
                                         : 0);
   if (operation.blocks != nullptr)
     for (size_t count : operation.blocks->counts) hash = (hash ^ hash >> 31) * 0x94D049BB133111EBu + count;
+  if (operation.pieces != nullptr) hash = (hash ^ hash >> 31) * 0x94D049BB133111EBu + operation.pieces->calls;
   if (operation.compression != nullptr) hash += uint64_t{operation.compression->wire} << 40;
   hash = (hash ^ hash >> 32) * 0x94D049BB133111EBu;
   return static_cast<uint32_t>(hash >> 32);
@@ -241,8 +242,8 @@ void Communicator::add_residual(const Operation& operation) {
 }
 
 Status Communicator::begin(const Operation& operation) {
-  if (!failure_.ok()) return failure_;
-  if (Status verdict = watch_->verdict(); !verdict.ok()) return failure_ = verdict;
+  if (has_failed_.load(std::memory_order_relaxed)) return failure_;
+  if (Status verdict = watch_->verdict(); !verdict.ok()) return fail(std::move(verdict));
   fill_call(operation);
   const Program* program = nullptr;
   in_mailbox_ = in_letters_ = false;

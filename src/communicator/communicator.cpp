@@ -90,7 +90,10 @@ void Communicator::finish() {
 
 Status Communicator::fail(Status status) {
   active_ = false;
-  if (failure_.ok()) failure_ = std::move(status);
+  if (!has_failed_.load(std::memory_order_relaxed)) {
+    failure_ = std::move(status);
+    has_failed_.store(true, std::memory_order_release);
+  }
   return failure_;
 }
 
@@ -126,7 +129,7 @@ Status Communicator::run(const Operation& operation) {
 
 Status Communicator::failure() const {
   if (device_ != nullptr) device_->find_failure();
-  return failure_.ok() ? watch_->verdict() : failure_;
+  return has_failed_.load(std::memory_order_acquire) ? failure_ : watch_->verdict();
 }
 
 void Communicator::abort(const std::string& reason) {

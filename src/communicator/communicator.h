@@ -5,8 +5,8 @@
 //   a call:    check -> begin() -> advance() until done, with watch() while nothing moves
 //
 // Invariants: operations are numbered from 1 in the order in which they begin; at most one is active; after a failure
-// every later call returns the same verdict. Used by one thread at a time; the streams' engine takes turns with the
-// caller through `queue_mutex`.
+// every later call returns the same verdict. Used by one thread at a time: the streams' engine while `queued` is not 0,
+// else the caller. failure() may be asked meanwhile.
 #pragma once
 
 #include <atomic>
@@ -188,10 +188,11 @@ class Communicator : private TcpLinkMaker {
   bool in_letters_ = false;
   bool active_ = false;
   uint64_t operations_ = 0;
-  uint64_t history_ = 0;  // hash of all operations that were counted
+  uint64_t history_ = 0;   // hash of all operations that were counted
   uint64_t meetings_ = 0;  // rounds of notices begun
   Patience patience_;
-  uint32_t host_ranks_ = 0;  // of the host that has most
+  uint32_t host_ranks_ = 0;              // of the host that has most
+  std::atomic<bool> has_failed_{false};  // set once failure_ is, which then stays
   Status failure_;
   std::unique_ptr<DeviceRank> device_;
   bool any_device_ = false;

@@ -1,20 +1,48 @@
 #include "communicator/engine.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 
 #include "communicator/background_thread.h"
 
 namespace treering {
 
+namespace {
+
+std::atomic<Engine*> current{nullptr};  // never destroyed: its thread runs until the process ends
+
+}  // namespace
+
+Engine* Engine::make_first() {
+  current = new Engine;
+  pthread_atfork(begin_fork, end_fork_in_parent, end_fork_in_child);
+  return current;
+}
+
 Engine& Engine::instance() {
-  static auto* engine = new Engine;  // never destroyed: its thread runs until the process ends
-  return *engine;
+  [[maybe_unused]] static Engine* const first = make_first();
+  return *current.load(std::memory_order_acquire);
+}
+
+void Engine::begin_fork() { current.load()->mutex_.lock(); }
+
+void Engine::end_fork_in_parent() { current.load()->mutex_.unlock(); }
+
+// The parent's thread, which waits on the condition variables, is not here, and what the streams hold is the parent's.
+void Engine::end_fork_in_child() {
+  const Engine& parent = *current.load();
+  auto* own = new Engine;
+  for (const auto& [id, stream] : parent.streams_) own->streams_[id];
+  for (const auto& [id, event] : parent.events_) own->events_[id];
+  own->next_id_ = parent.next_id_;
+  current = own;
 }
 
 Status Engine::unknown_stream() const {
@@ -53,16 +81,16 @@ void prefer_promptness() {
     attributes.runtime_ns = 100'000;
     (void)syscall(SYS_sched_setattr, 0, &attributes, 0);
   }
-  (void)prctl(PR_SET_TIMERSLACK, 1'000);
+  (void)prctl(PR_SET_TIMERSLACK, 1'000UL, 0UL, 0UL, 0UL);
 }
 
 }  // namespace
 
 Status Engine::ensure_thread() {
-  if (thread_owner_ == getpid()) return {};
+  if (has_thread_) return {};
   if (!start_background_thread("treering-engine", kStackBytes, [this] { loop(); }))
     return {trSystemError, "the thread of the streams could not be started (too many threads? see ulimit -u)"};
-  thread_owner_ = getpid();
+  has_thread_ = true;
   return {};
 }
 
@@ -215,8 +243,7 @@ bool Engine::run_marks(std::unique_lock<std::mutex>* lock) {
     while (stream.first != nullptr && stream.first->kind != Task::Kind::kOperation) {
       Task* task = stream.first;
       if (task->kind == Task::Kind::kCallback) return run_callback(lock, task);
-      auto event = events_.find(task->event);
-      if (task->kind == Task::Kind::kWait && event != events_.end() && event->second.completed < task->mark) break;
+      if (task->kind == Task::Kind::kWait && !task->mark->complete) break;
       if (task->kind == Task::Kind::kRecord) complete(task->event, task->mark);
       retire(task, {});
       moved = true;

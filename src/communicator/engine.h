@@ -9,8 +9,6 @@
 // operations advance or callbacks run.
 #pragma once
 
-#include <sys/types.h>
-
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -24,6 +22,11 @@ namespace treering {
 using StreamId = uint64_t;  // 0: none
 using EventId = uint64_t;
 
+// A moment in a stream. Guarded by the engine's mutex.
+struct Mark {
+  bool complete = false;
+};
+
 struct Task {
   enum class Kind : uint8_t { kOperation, kRecord, kWait, kCallback };
   Kind kind = Kind::kOperation;
@@ -33,8 +36,8 @@ struct Task {
   StreamId stream = 0;
   Communicator* communicator = nullptr;  // kOperation
   Operation operation;
-  EventId event = 0;  // kRecord, kWait
-  uint64_t mark = 0;  // of the event
+  EventId event = 0;           // kRecord: 0 = of no event
+  std::shared_ptr<Mark> mark;  // kRecord, kWait
   trCallback callback = nullptr;
   void* context = nullptr;
   Backoff backoff;  // its count of polls only: says when to look around
@@ -44,6 +47,7 @@ struct Task {
 
 class Engine {
  public:
+  // A forked child has its own, with the parent's streams and events and nothing in them.
   static Engine& instance();
 
   StreamId create_stream();
@@ -68,8 +72,11 @@ class Engine {
   Status synchronize_event(EventId event);
   Status event_descriptor(EventId event, int* descriptor);
   Status destroy_event(EventId event);
-  // Marks the event as recorded by something outside of streams, which ends with the event.
-  Status expect(EventId event);
+  // An event whose mark is something outside of streams, until open_gate() ends the wait and the event.
+  EventId create_gate();
+  void open_gate(EventId gate);
+  // What is given to `later` from now on begins after all that `earlier` holds now.
+  Status order(StreamId earlier, StreamId later);
 
   // Waits until no stream holds an operation of the communicator.
   void wait_idle(Communicator* communicator);
@@ -83,11 +90,16 @@ class Engine {
     Status failure;
   };
   struct Event {
-    uint64_t recorded = 0;   // marks made
-    uint64_t completed = 0;  // the last mark that is complete
-    int descriptor = -1;     // eventfd, made when asked for
+    std::shared_ptr<Mark> last;  // nullptr: never recorded
+    int descriptor = -1;         // eventfd, made when asked for
+    bool complete() const { return last == nullptr || last->complete; }
   };
 
+  Engine() = default;
+  static Engine* make_first();
+  static void begin_fork();
+  static void end_fork_in_parent();
+  static void end_fork_in_child();
   Status ensure_thread();
   void loop();
   bool run_marks(std::unique_lock<std::mutex>* lock);
@@ -95,7 +107,8 @@ class Engine {
   Task* startable(Communicator* communicator);
   bool step(Task* task, Status* status, bool* moved);
   void retire(Task* task, Status status);
-  void complete(EventId event, uint64_t mark);
+  void complete(EventId event, const std::shared_ptr<Mark>& mark);
+  Status enqueue_mark(Task::Kind kind, StreamId stream, EventId event, std::shared_ptr<Mark> mark);
   Status unknown_stream() const;
   Status unknown_event() const;
 
@@ -108,7 +121,7 @@ class Engine {
   std::vector<Communicator*> batch_;   // those whose turn it is, while the thread advances them
   size_t tasks_ = 0;                   // in all streams
   uint64_t next_id_ = 1;
-  pid_t thread_owner_ = 0;           // the process whose thread runs: a forked child has none yet
+  bool has_thread_ = false;
   size_t forgetting_ = 0;            // threads in forget()
   Communicator* in_hand_ = nullptr;  // what the thread is advancing outside the mutex
 };

@@ -30,63 +30,68 @@ EventId Engine::create_event() {
   return next_id_++;
 }
 
-void Engine::complete(EventId id, uint64_t mark) {
-  auto found = events_.find(id);
-  if (found == events_.end()) return;
-  Event& event = found->second;
-  event.completed = std::max(event.completed, mark);
-  if (event.completed == event.recorded) set_readable(event.descriptor, true);
+void Engine::complete(EventId id, const std::shared_ptr<Mark>& mark) {
+  mark->complete = true;
+  if (auto found = events_.find(id); found != events_.end() && found->second.last == mark)
+    set_readable(found->second.descriptor, true);
   done_.notify_all();
 }
 
-Status Engine::record(EventId id, StreamId stream) {
+Status Engine::enqueue_mark(Task::Kind kind, StreamId stream, EventId event, std::shared_ptr<Mark> mark) {
   auto task = std::make_unique<Task>();
+  task->kind = kind;
+  task->stream = stream;
+  task->event = event;
+  task->mark = std::move(mark);
+  TR_RETURN_IF_ERROR(enqueue(task.get()));
+  (void)task.release();
+  return {};
+}
+
+Status Engine::record(EventId id, StreamId stream) {
+  auto mark = std::make_shared<Mark>();
   {
     std::lock_guard lock(mutex_);
     auto found = events_.find(id);
     if (found == events_.end()) return unknown_event();
     if (stream != 0 && streams_.count(stream) == 0) return unknown_stream();
     Event& event = found->second;
-    if (event.completed == event.recorded) set_readable(event.descriptor, false);
-    task->mark = ++event.recorded;
+    if (event.complete()) set_readable(event.descriptor, false);
+    event.last = mark;
     // Calls without a stream have ended when they return.
     if (stream == 0 || streams_[stream].first == nullptr) {
-      complete(id, task->mark);
+      complete(id, mark);
       return {};
     }
   }
-  task->kind = Task::Kind::kRecord;
-  task->stream = stream;
-  task->event = id;
-  TR_RETURN_IF_ERROR(enqueue(task.get()));
-  (void)task.release();
-  return {};
+  return enqueue_mark(Task::Kind::kRecord, stream, id, std::move(mark));
 }
 
 Status Engine::wait_event(StreamId stream, EventId id) {
   if (stream == 0) return synchronize_event(id);
-  auto task = std::make_unique<Task>();
+  std::shared_ptr<Mark> mark;
   {
     std::lock_guard lock(mutex_);
     auto found = events_.find(id);
     if (found == events_.end()) return unknown_event();
     if (streams_.count(stream) == 0) return unknown_stream();
-    if (found->second.completed == found->second.recorded) return {};
-    task->mark = found->second.recorded;
+    if (found->second.complete()) return {};
+    mark = found->second.last;
   }
-  task->kind = Task::Kind::kWait;
-  task->stream = stream;
-  task->event = id;
-  TR_RETURN_IF_ERROR(enqueue(task.get()));
-  (void)task.release();
-  return {};
+  return enqueue_mark(Task::Kind::kWait, stream, 0, std::move(mark));
+}
+
+Status Engine::order(StreamId earlier, StreamId later) {
+  auto mark = std::make_shared<Mark>();
+  TR_RETURN_IF_ERROR(enqueue_mark(Task::Kind::kRecord, earlier, 0, mark));
+  return enqueue_mark(Task::Kind::kWait, later, 0, std::move(mark));
 }
 
 Status Engine::query_event(EventId id) {
   std::lock_guard lock(mutex_);
   auto found = events_.find(id);
   if (found == events_.end()) return unknown_event();
-  if (found->second.completed == found->second.recorded) return {};
+  if (found->second.complete()) return {};
   return {trInProgress, "the event's mark is not complete"};
 }
 
@@ -94,12 +99,9 @@ Status Engine::synchronize_event(EventId id) {
   std::unique_lock lock(mutex_);
   auto found = events_.find(id);
   if (found == events_.end()) return unknown_event();
-  const uint64_t mark = found->second.recorded;
+  const std::shared_ptr<Mark> mark = found->second.last;
   // Ends: every operation before the mark ends by its communicator's deadline.
-  done_.wait(lock, [&] {
-    found = events_.find(id);
-    return found == events_.end() || found->second.completed >= mark;
-  });
+  done_.wait(lock, [&] { return mark == nullptr || mark->complete; });
   return {};
 }
 
@@ -109,30 +111,35 @@ Status Engine::event_descriptor(EventId id, int* descriptor) {
   if (found == events_.end()) return unknown_event();
   Event& event = found->second;
   if (event.descriptor < 0) {
-    event.descriptor = eventfd(event.completed == event.recorded, EFD_CLOEXEC | EFD_NONBLOCK);
+    event.descriptor = eventfd(event.complete(), EFD_CLOEXEC | EFD_NONBLOCK);
     if (event.descriptor < 0) return {trSystemError, std::string("eventfd: ") + std::strerror(errno)};
   }
   *descriptor = event.descriptor;
   return {};
 }
 
-Status Engine::expect(EventId id) {
+EventId Engine::create_gate() {
   std::lock_guard lock(mutex_);
-  auto found = events_.find(id);
-  if (found == events_.end()) return unknown_event();
-  ++found->second.recorded;
-  return {};
+  events_[next_id_].last = std::make_shared<Mark>();
+  return next_id_++;
 }
 
-// Marks that are still in streams find the event gone and are nothing then; waits for it end.
+void Engine::open_gate(EventId gate) {
+  std::lock_guard lock(mutex_);
+  auto found = events_.find(gate);
+  if (found == events_.end()) return;
+  complete(gate, found->second.last);
+  events_.erase(found);
+  work_.notify_one();
+}
+
+// Its marks stay in their streams, and what waits for them goes on waiting.
 Status Engine::destroy_event(EventId id) {
   std::lock_guard lock(mutex_);
   auto found = events_.find(id);
   if (found == events_.end()) return unknown_event();
   if (found->second.descriptor >= 0) close(found->second.descriptor);
   events_.erase(found);
-  done_.notify_all();
-  work_.notify_one();
   return {};
 }
 

@@ -61,6 +61,7 @@ struct LaneSet {
 struct Pieces {
   std::vector<BufferPiece> input, output;
   std::vector<std::byte> zeros, sink;  // between tensors
+  uint64_t calls = 0;                  // hash of the tensors' counts in the order of the calls
 };
 
 struct Operation {

@@ -326,18 +326,17 @@ Status StagedPath::give_back_in(DeviceStream stream, std::unique_ptr<StagedCall>
 
 Status StagedPath::queue_on_engine(Piece* piece) {
   Engine& engine = Engine::instance();
-  piece->gate = engine.create_event();
-  TR_RETURN_IF_ERROR(engine.expect(piece->gate));
+  piece->gate = engine.create_gate();
   TR_RETURN_IF_ERROR(engine.wait_event(host_stream_, piece->gate));
   Status status = engine.enqueue(host_stream_, communicator_, piece->operation);
   if (status.ok()) status = engine.add_callback(host_stream_, raise_flag, piece);
-  if (!status.ok()) (void)engine.destroy_event(piece->gate);  // the stream must not wait for it
+  if (!status.ok()) engine.open_gate(piece->gate);  // the stream must not wait for it
   return status;
 }
 
 void StagedPath::open_gate(void* argument) {
   auto* piece = static_cast<Piece*>(argument);
-  (void)Engine::instance().destroy_event(piece->gate);  // what waits for an event that is gone goes on
+  Engine::instance().open_gate(piece->gate);
 }
 
 // A graph is replayed: every time the operation is queued anew.
