@@ -184,6 +184,45 @@ TEST(Variable, OverlapIsRefused) {
   EXPECT_EQ(all[0][2], 1);
 }
 
+// Only blocks count as overlap: what is sent may lie in a gap of what is received, and an empty block is nowhere.
+TEST(Variable, GapsAndEmptyBlocksAreNoOverlap) {
+  RankGroup ranks(2);
+  const size_t two[2] = {2, 2}, apart[2] = {0, 6}, first[2] = {2, 0}, far[2] = {0, 1'000'000};
+  int32_t data[2][8];
+  auto reset = [&] {
+    for (int rank = 0; rank < 2; ++rank)
+      for (int i = 0; i < 8; ++i) data[rank][i] = 10 * rank + i;
+  };
+  auto expect = [&](int rank, std::vector<int32_t> expected, const char* call) {
+    EXPECT_EQ(std::vector<int32_t>(data[rank], data[rank] + 8), expected) << call << " rank " << rank;
+  };
+  reset();
+  ranks.run([&](int rank, trComm_t comm) {
+    return trAllGatherV(data[rank] + 3, 2, data[rank], two, apart, trInt32, comm, nullptr);
+  });
+  expect(0, {3, 4, 2, 3, 4, 5, 13, 14}, "allgatherv");
+  expect(1, {3, 4, 12, 13, 14, 15, 13, 14}, "allgatherv");
+  reset();
+  ranks.run([&](int rank, trComm_t comm) {
+    return trAllGatherV(data[rank] + 3, first[rank], data[rank], first, far, trInt32, comm, nullptr);
+  });
+  expect(1, {3, 4, 12, 13, 14, 15, 16, 17}, "allgatherv with an empty block");
+  reset();
+  ranks.run([&](int rank, trComm_t comm) {
+    return trGatherV(data[rank] + 3, 2, data[rank], two, apart, trInt32, 0, comm, nullptr);
+  });
+  expect(0, {3, 4, 2, 3, 4, 5, 13, 14}, "gatherv");
+  reset();
+  ranks.run([&](int rank, trComm_t comm) {
+    return trScatterV(data[rank], two, apart, data[rank] + 3, 2, trInt32, 0, comm, nullptr);
+  });
+  expect(0, {0, 1, 2, 0, 1, 5, 6, 7}, "scatterv");
+  expect(1, {10, 11, 12, 6, 7, 15, 16, 17}, "scatterv");
+  // Behind the gap is a block again.
+  EXPECT_EQ(trAllGatherV(data[0] + 5, 2, data[0], two, apart, trInt32, ranks.comm(0), nullptr), trInvalidArgument);
+  EXPECT_NE(std::strstr(trGetLastError(nullptr), "overlap"), nullptr) << trGetLastError(nullptr);
+}
+
 TEST(PointToPoint, GroupsOfSendsAndReceivesInAnyOrder) {
   const uint32_t seed = std::random_device()();
   std::cout << "seed " << seed << "\n";
