@@ -39,7 +39,7 @@ Extent extent_of(const Operation& operation, uint32_t rank, uint32_t ranks, bool
   }
   extent.own_offset = unequal.offsets[rank];
   extent.blocks = &unequal;
-  for (uint32_t i = 0; i < ranks; ++i)  // an empty block is nowhere, whatever its offset
+  for (uint32_t i = 0; i < ranks; ++i)  // an empty block is nowhere
     if (unequal.counts[i] > 0) extent.elements = std::max(extent.elements, unequal.offsets[i] + unequal.counts[i]);
   return extent;
 }

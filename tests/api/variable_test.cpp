@@ -138,6 +138,17 @@ TEST(Variable, WrongCountsAreNamed) {
             trInvalidArgument);
   EXPECT_EQ(trAllToAllV(buffer, nullptr, nullptr, buffer + 2, other, nullptr, trInt32, ranks.comm(0), nullptr),
             trInvalidArgument);
+  const size_t beyond[] = {SIZE_MAX / 4};
+  auto named = [](trResult_t result, const char* text) {
+    EXPECT_EQ(result, trInvalidArgument);
+    EXPECT_NE(std::strstr(trGetLastError(nullptr), text), nullptr) << trGetLastError(nullptr);
+  };
+  const std::string value = std::to_string(beyond[0]);
+  const std::string count_text = "recvcounts[0] is " + value, displ_text = "displacement of " + count_text;
+  const trComm_t comm = ranks.comm(0);
+  named(trAllGatherV(buffer, beyond[0], buffer, beyond, nullptr, trInt32, comm, nullptr), count_text.c_str());
+  named(trAllGatherV(buffer, 2, buffer, counts, beyond, trInt32, comm, nullptr), displ_text.c_str());
+  named(trGatherV(buffer, 2, buffer, counts, beyond, trInt32, 0, comm, nullptr), displ_text.c_str());
   EXPECT_EQ(trSend(buffer, 1, trInt32, 1, ranks.comm(0), nullptr), trInvalidArgument);
   EXPECT_NE(std::strstr(trGetLastError(nullptr), "peer is 1"), nullptr) << trGetLastError(nullptr);
 }
@@ -187,7 +198,7 @@ TEST(Variable, OverlapIsRefused) {
 // Only blocks count as overlap: what is sent may lie in a gap of what is received, and an empty block is nowhere.
 TEST(Variable, GapsAndEmptyBlocksAreNoOverlap) {
   RankGroup ranks(2);
-  const size_t two[2] = {2, 2}, apart[2] = {0, 6}, first[2] = {2, 0}, far[2] = {0, 1'000'000};
+  const size_t two[2] = {2, 2}, apart[2] = {0, 6}, first[2] = {2, 0}, far[2] = {0, SIZE_MAX};
   int32_t data[2][8];
   auto reset = [&] {
     for (int rank = 0; rank < 2; ++rank)
@@ -207,6 +218,11 @@ TEST(Variable, GapsAndEmptyBlocksAreNoOverlap) {
     return trAllGatherV(data[rank] + 3, first[rank], data[rank], first, far, trInt32, comm, nullptr);
   });
   expect(1, {3, 4, 12, 13, 14, 15, 16, 17}, "allgatherv with an empty block");
+  reset();
+  ranks.run([&](int rank, trComm_t comm) {
+    return trGatherV(data[rank] + 3, first[rank], data[rank], first, far, trInt32, 0, comm, nullptr);
+  });
+  expect(0, {3, 4, 2, 3, 4, 5, 6, 7}, "gatherv with an empty block");
   reset();
   ranks.run([&](int rank, trComm_t comm) {
     return trGatherV(data[rank] + 3, 2, data[rank], two, apart, trInt32, 0, comm, nullptr);
