@@ -306,8 +306,10 @@ trResult_t trSendRecv(const void* sendbuf, size_t sendcount, int dest, void* rec
         const size_t size = find_type(datatype)->size;
         transfers->push_back({static_cast<uint32_t>(dest), true, View(sendbuf), sendcount * size});
         transfers->push_back({static_cast<uint32_t>(source), false, View(recvbuf), recvcount * size});
-        const bool apart = !Range(sendbuf, sendcount * size).meets({recvbuf, recvcount * size});
-        return apart ? Status() : check_apart("trSendRecv", communicator.rank(), *transfers);
+        const Range sent(sendbuf, sendcount * size), received(recvbuf, recvcount * size);
+        if (!sent.meets(received)) return {};
+        return bad("trSendRecv", communicator.rank(), "sendbuf {} ({} bytes) and recvbuf {} ({} bytes) overlap",
+                   sendbuf, sendcount * size, recvbuf, recvcount * size);
       });
 }
 
