@@ -22,6 +22,8 @@ trResult_t trCompressionCreate(trCompression_t* compression, trDataType_t wire, 
       return {trInvalidArgument, fmt::format("trCompressionCreate: wire is {}; give float16, bfloat16, float8e4m3 or "
                                              "float8e5m2",
                                              static_cast<int>(wire))};
+    if (error_feedback != 0 && count > SIZE_MAX / 64)
+      return {trInvalidArgument, fmt::format("trCompressionCreate: count is {}: more than any memory holds", count)};
     auto settings = std::make_shared<Compression>();
     settings->wire = wire;
     settings->error_feedback = error_feedback != 0;
