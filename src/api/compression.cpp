@@ -43,7 +43,7 @@ trResult_t trCompressionDestroy(trCompression_t compression) {
 
 trResult_t trAllReduceCompressed(const void* sendbuf, void* recvbuf, size_t count, trRedOp_t op,
                                  trCompression_t compression, trComm_t comm, trStream_t stream) {
-  if (compression == nullptr) return report(null_argument("trAllReduceCompressed", "compression"));
+  if (compression == nullptr) return report(fail_group(null_argument("trAllReduceCompressed", "compression")));
   Operation operation;
   operation.function = "trAllReduceCompressed";
   operation.input = sendbuf;

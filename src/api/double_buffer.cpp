@@ -147,7 +147,6 @@ Status trDoubleBuffer::exchange(int count, void** tensors, const size_t* counts,
   constexpr const char* kName = "trDoubleBufferExchange";
   if (ready == nullptr) return null_argument(kName, "ready");
   if (counts == nullptr) return null_argument(kName, "counts");
-  TR_RETURN_IF_ERROR(refuse_in_group(kName));
   TR_RETURN_IF_ERROR(check(kName, count, tensors, counts));
   *ready = 0;
   const auto n = static_cast<size_t>(count);
@@ -229,6 +228,7 @@ trResult_t trDoubleBufferCreate(trDoubleBuffer_t* buffer, trComm_t comm, trDataT
 trResult_t trDoubleBufferExchange(trDoubleBuffer_t buffer, int count, void** tensors, const size_t* counts,
                                   int* ready) {
   return guarded(nullptr, [&]() -> Status {
+    TR_RETURN_IF_ERROR(refuse_in_group("trDoubleBufferExchange"));
     if (buffer == nullptr) return null_argument("trDoubleBufferExchange", "buffer");
     return buffer->exchange(count, tensors, counts, ready);
   });

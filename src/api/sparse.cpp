@@ -151,7 +151,6 @@ Status check_arrays(trExchange* exchange, const void* const* held_data, void* co
 
 Status start_exchange(trExchange* exchange, const void* const* held_data, void* const* needed_data, StreamId stream) {
   constexpr const char* kName = "trExchangeStart";
-  TR_RETURN_IF_ERROR(refuse_in_group(kName));
   if (!exchange->held_bytes.empty() && held_data == nullptr) return null_argument(kName, "held_data");
   if (!exchange->needed_bytes.empty() && needed_data == nullptr) return null_argument(kName, "needed_data");
   if (Engine::instance().is_queued(*exchange->task))
@@ -192,8 +191,8 @@ extern "C" {
 trResult_t trExchangeCreate(trExchange_t* exchange, int dimensions, int held_count, const trBox_t* held,
                             int needed_count, const trBox_t* needed, trDataType_t datatype, trComm_t comm) {
   return guarded(find_slot(comm), [&]() -> Status {
-    if (exchange == nullptr) return null_argument(kCreate, "exchange");
     TR_RETURN_IF_ERROR(refuse_in_group(kCreate));
+    if (exchange == nullptr) return null_argument(kCreate, "exchange");
     if (dimensions < 1 || dimensions > TR_MAX_DIMENSIONS)
       return {trInvalidArgument,
               fmt::format("{}: dimensions is {}; give 1 to {}", kCreate, dimensions, TR_MAX_DIMENSIONS)};
@@ -220,6 +219,7 @@ trResult_t trExchangeCreate(trExchange_t* exchange, int dimensions, int held_cou
 trResult_t trExchangeStart(trExchange_t exchange, const void* const* held_data, void* const* needed_data,
                            trStream_t stream) {
   return guarded(nullptr, [&]() -> Status {
+    TR_RETURN_IF_ERROR(refuse_in_group("trExchangeStart"));
     if (exchange == nullptr) return null_argument("trExchangeStart", "exchange");
     return start_exchange(exchange, held_data, needed_data, stream_id(stream));
   });
@@ -239,8 +239,8 @@ trResult_t trSparseAllReduce(const int64_t* indices, const void* values, size_t 
                              size_t capacity, size_t* out_rows, trComm_t comm) {
   return guarded(find_slot(comm), [&]() -> Status {
     constexpr const char* kName = "trSparseAllReduce";
-    if (out_rows == nullptr) return null_argument(kName, "out_rows");
     TR_RETURN_IF_ERROR(refuse_in_group(kName));
+    if (out_rows == nullptr) return null_argument(kName, "out_rows");
     if (rows > 0 && (indices == nullptr || (values == nullptr && row_elements > 0)))
       return null_argument(kName, indices == nullptr ? "indices" : "values");
     if (capacity > 0 && (out_indices == nullptr || (out_values == nullptr && row_elements > 0)))

@@ -137,10 +137,7 @@ trResult_t submit_blocks(const char* function, Collective collective, const void
     operation.count = counts[rank];
     return {};
   }();
-  if (!status.ok()) {
-    if (Group::current().open()) Group::current().add_failure(status);
-    return report(status, find_slot(comm));
-  }
+  if (!status.ok()) return report(fail_group(status), find_slot(comm));
   operation.function = function;
   operation.collective = collective;
   operation.input = input;
