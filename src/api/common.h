@@ -28,10 +28,17 @@ inline Status null_argument(const char* call, const char* name) {
   return {trInvalidArgument, fmt::format("{}: {} is NULL", call, name)};
 }
 
+// A failed call that belongs to the open group, if any: without it the others would run with ranks that lack one.
+inline Status fail_group(Status status) {
+  if (Group::current().open()) Group::current().add_failure(status);
+  return status;
+}
+
 // Of calls that block on other ranks and cannot be collected.
 inline Status refuse_in_group(const char* call) {
   if (!Group::current().open()) return {};
-  return {trInvalidUsage, fmt::format("{} inside a group or a persistent operation; call it outside", call)};
+  return fail_group(
+      {trInvalidUsage, fmt::format("{} inside a group or a persistent operation; call it outside", call)});
 }
 
 inline StreamId stream_id(trStream_t stream) { return reinterpret_cast<StreamId>(stream); }

@@ -22,6 +22,8 @@ trResult_t trCompressionCreate(trCompression_t* compression, trDataType_t wire, 
       return {trInvalidArgument, fmt::format("trCompressionCreate: wire is {}; give float16, bfloat16, float8e4m3 or "
                                              "float8e5m2",
                                              static_cast<int>(wire))};
+    if (error_feedback != 0 && count > SIZE_MAX / 64)
+      return {trInvalidArgument, fmt::format("trCompressionCreate: count is {}: more than any memory holds", count)};
     auto settings = std::make_shared<Compression>();
     settings->wire = wire;
     settings->error_feedback = error_feedback != 0;
@@ -41,7 +43,7 @@ trResult_t trCompressionDestroy(trCompression_t compression) {
 
 trResult_t trAllReduceCompressed(const void* sendbuf, void* recvbuf, size_t count, trRedOp_t op,
                                  trCompression_t compression, trComm_t comm, trStream_t stream) {
-  if (compression == nullptr) return report(null_argument("trAllReduceCompressed", "compression"));
+  if (compression == nullptr) return report(fail_group(null_argument("trAllReduceCompressed", "compression")));
   Operation operation;
   operation.function = "trAllReduceCompressed";
   operation.input = sendbuf;

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "api/common.h"
+#include "api/overlap.h"
 #include "core/types.h"
 
 using namespace treering;
@@ -37,8 +38,11 @@ struct trDoubleBuffer {
   int current = 0;       // the set that the next exchange fills
   bool pending = false;  // the other set's mean is under way
 
+  std::vector<Range> in_flight, given;  // memory for the check of each exchange
+
   TensorSet& previous() { return sets[1 - current]; }
   Status check(const char* function, int count, void** tensors, const size_t* counts) const;
+  Status check_apart(bool pending_stays, size_t n, void* const* tensors, const size_t* counts);
   Status plan(TensorSet* set, void* const* tensors, int count, const size_t* counts);
   Status finish();
   void hand_out(TensorSet& set, void** tensors);
@@ -49,10 +53,32 @@ struct trDoubleBuffer {
 Status trDoubleBuffer::check(const char* function, int count, void** tensors, const size_t* counts) const {
   if (count < 1) return {trInvalidArgument, fmt::format("{}: count is {}; give 1 or more tensors", function, count)};
   if (tensors == nullptr) return null_argument(function, "tensors");
-  for (int i = 0; i < count && counts != nullptr; ++i)
+  for (int i = 0; i < count && counts != nullptr; ++i) {
+    if (counts[i] > SIZE_MAX / 64)
+      return {trInvalidArgument,
+              fmt::format("{}: counts[{}] is {}: more than any memory holds", function, i, counts[i])};
     if (tensors[i] == nullptr && counts[i] > 0)
       return {trInvalidArgument, fmt::format("{}: tensors[{}] is NULL", function, i)};
+  }
   return {};
+}
+
+// Of borrowed tensors: each is reduced where it is, so none may lie in another, nor in one whose mean is under way.
+Status trDoubleBuffer::check_apart(bool pending_stays, size_t n, void* const* tensors, const size_t* counts) {
+  in_flight.clear();
+  given.clear();
+  for (size_t i = 0; i < n; ++i) given.emplace_back(tensors[i], counts[i] * type_size);
+  if (pending_stays)
+    for (size_t i = 0; i < previous().tensors.size(); ++i)
+      in_flight.emplace_back(previous().tensors[i], previous().counts[i] * type_size);
+  Range one, other;
+  const bool twice = find_overlap({}, given, &one, &other);
+  if (!twice && !find_overlap(in_flight, given, &one, &other)) return {};
+  size_t i = 0;
+  while (counts[i] == 0 || reinterpret_cast<uintptr_t>(tensors[i]) != other.begin) ++i;
+  if (twice) return bad_usage(fmt::format("tensors[{}] overlaps another of the same exchange", i));
+  return bad_usage(
+      fmt::format("tensors[{}] still holds the gradients of the step before: alternate between two sets", i));
 }
 
 // Prepares the calls for a set of tensors, unless they are the ones of before.
@@ -121,24 +147,20 @@ Status trDoubleBuffer::exchange(int count, void** tensors, const size_t* counts,
   constexpr const char* kName = "trDoubleBufferExchange";
   if (ready == nullptr) return null_argument(kName, "ready");
   if (counts == nullptr) return null_argument(kName, "counts");
-  TR_RETURN_IF_ERROR(refuse_in_group(kName));
   TR_RETURN_IF_ERROR(check(kName, count, tensors, counts));
   *ready = 0;
   const auto n = static_cast<size_t>(count);
-  if (pending && (previous().counts.size() != n || !std::equal(counts, counts + n, previous().counts.begin()))) {
-    if ((flags & TR_DOUBLE_BUFFER_RESTART) == 0)
-      return bad_usage(fmt::format("{}; flush first, or create the object with TR_DOUBLE_BUFFER_RESTART",
-                                   change(previous().counts, n, counts)));
-    TR_RETURN_IF_ERROR(finish());
-  }
+  const bool changed =
+      pending && (previous().counts.size() != n || !std::equal(counts, counts + n, previous().counts.begin()));
+  if (changed && (flags & TR_DOUBLE_BUFFER_RESTART) == 0)
+    return bad_usage(fmt::format("{}; flush first, or create the object with TR_DOUBLE_BUFFER_RESTART",
+                                 change(previous().counts, n, counts)));
   const bool borrowed = (flags & TR_DOUBLE_BUFFER_OWNED) == 0;
-  if (pending && borrowed)
-    for (size_t i = 0; i < n; ++i)
-      if (tensors[i] == previous().tensors[i] && counts[i] > 0)
-        return bad_usage(
-            fmt::format("tensors[{}] still holds the gradients of the step before: alternate between two sets", i));
+  if (borrowed) TR_RETURN_IF_ERROR(check_apart(pending && !changed, n, tensors, counts));
   TensorSet& set = sets[current];
   TR_RETURN_IF_ERROR(plan(&set, tensors, count, counts));
+  // Only now: a call that is refused must not cost the pending mean.
+  if (changed) TR_RETURN_IF_ERROR(finish());
   if (!borrowed)
     for (size_t i = 0; i < n; ++i)
       if (counts[i] > 0) std::memcpy(set.tensors[i], tensors[i], counts[i] * type_size);
@@ -206,6 +228,7 @@ trResult_t trDoubleBufferCreate(trDoubleBuffer_t* buffer, trComm_t comm, trDataT
 trResult_t trDoubleBufferExchange(trDoubleBuffer_t buffer, int count, void** tensors, const size_t* counts,
                                   int* ready) {
   return guarded(nullptr, [&]() -> Status {
+    TR_RETURN_IF_ERROR(refuse_in_group("trDoubleBufferExchange"));
     if (buffer == nullptr) return null_argument("trDoubleBufferExchange", "buffer");
     return buffer->exchange(count, tensors, counts, ready);
   });

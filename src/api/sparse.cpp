@@ -29,22 +29,39 @@ namespace {
 
 constexpr const char* kCreate = "trExchangeCreate";
 
-Status check_boxes(int dimensions, const char* name, int count, const trBox_t* boxes) {
+constexpr size_t kMostBytes = SIZE_MAX / 64;   // of one box's array
+constexpr size_t kMostRows = size_t{1} << 30;  // of one side of a transfer: each costs some tens of bytes
+
+// Stores the bytes of each box's array.
+Status check_boxes(int dimensions, const char* name, int count, const trBox_t* boxes, size_t size,
+                   std::vector<size_t>* bytes) {
   if (count < 0) return {trInvalidArgument, fmt::format("{}: {}_count is {}", kCreate, name, count)};
   if (count > 0 && boxes == nullptr) return null_argument(kCreate, name);
-  for (int i = 0; i < count; ++i)
+  for (int i = 0; i < count; ++i) {
     for (int d = 0; d < dimensions; ++d)
       if (boxes[i].lo[d] > boxes[i].hi[d])
         return {trInvalidArgument,
                 fmt::format("{}: {}[{}] is {}: lo is above hi", kCreate, name, i, box_text(boxes[i], dimensions))};
+    size_t elements = 0;
+    if (!volume_of(boxes[i], dimensions, &elements) || elements > kMostBytes / size)
+      return {trInvalidArgument, fmt::format("{}: {}[{}] is {}: more elements than any memory holds", kCreate, name, i,
+                                             box_text(boxes[i], dimensions))};
+    bytes->push_back(elements * size);
+  }
   return {};
 }
 
-std::vector<size_t> sizes_of(int dimensions, int count, const trBox_t* boxes, size_t size) {
-  std::vector<size_t> sizes(static_cast<size_t>(count), size);
-  for (size_t i = 0; i < sizes.size(); ++i)
-    for (int d = 0; d < dimensions; ++d) sizes[i] *= static_cast<size_t>(boxes[i].hi[d] - boxes[i].lo[d]);
-  return sizes;
+// All ranks check all transfers, so all refuse.
+Status check_rows(const BoxTransfer& transfer, const std::vector<RankBoxes>& all, int dimensions) {
+  const trBox_t& held = all[transfer.source].held[transfer.held];
+  const trBox_t& needed = all[transfer.destination].needed[transfer.needed];
+  for (const trBox_t* box : {&held, &needed})
+    if (const size_t rows = row_count(transfer.box, *box, dimensions); rows > kMostRows)
+      return {trInvalidArgument, fmt::format("{}: {} in {} that rank {} {} is {} separate rows; at most {} are planned",
+                                             kCreate, box_text(transfer.box, dimensions), box_text(*box, dimensions),
+                                             box == &held ? transfer.source : transfer.destination,
+                                             box == &held ? "holds" : "needs", rows, kMostRows)};
+  return {};
 }
 
 struct BoxCard {
@@ -102,6 +119,7 @@ Status plan_exchange(trExchange* exchange, Communicator& communicator, int dimen
   std::vector<BoxTransfer> transfers;
   TR_RETURN_IF_ERROR(gather_boxes(communicator, dimensions, type, own, &all));
   TR_RETURN_IF_ERROR(plan_transfers(all, dimensions, &transfers));
+  for (const BoxTransfer& transfer : transfers) TR_RETURN_IF_ERROR(check_rows(transfer, all, dimensions));
   const size_t size = find_type(type)->size;
   for (const BoxTransfer& transfer : transfers) {
     if (transfer.source == communicator.rank())
@@ -133,7 +151,6 @@ Status check_arrays(trExchange* exchange, const void* const* held_data, void* co
 
 Status start_exchange(trExchange* exchange, const void* const* held_data, void* const* needed_data, StreamId stream) {
   constexpr const char* kName = "trExchangeStart";
-  TR_RETURN_IF_ERROR(refuse_in_group(kName));
   if (!exchange->held_bytes.empty() && held_data == nullptr) return null_argument(kName, "held_data");
   if (!exchange->needed_bytes.empty() && needed_data == nullptr) return null_argument(kName, "needed_data");
   if (Engine::instance().is_queued(*exchange->task))
@@ -174,20 +191,19 @@ extern "C" {
 trResult_t trExchangeCreate(trExchange_t* exchange, int dimensions, int held_count, const trBox_t* held,
                             int needed_count, const trBox_t* needed, trDataType_t datatype, trComm_t comm) {
   return guarded(find_slot(comm), [&]() -> Status {
-    if (exchange == nullptr) return null_argument(kCreate, "exchange");
     TR_RETURN_IF_ERROR(refuse_in_group(kCreate));
+    if (exchange == nullptr) return null_argument(kCreate, "exchange");
     if (dimensions < 1 || dimensions > TR_MAX_DIMENSIONS)
       return {trInvalidArgument,
               fmt::format("{}: dimensions is {}; give 1 to {}", kCreate, dimensions, TR_MAX_DIMENSIONS)};
     if (find_type(datatype) == nullptr)
       return {trInvalidArgument,
               fmt::format("{}: datatype is {}; known are 0 to 14", kCreate, static_cast<int>(datatype))};
-    TR_RETURN_IF_ERROR(check_boxes(dimensions, "held", held_count, held));
-    TR_RETURN_IF_ERROR(check_boxes(dimensions, "needed", needed_count, needed));
     auto made = std::make_unique<trExchange>();
     made->comm = comm;
-    made->held_bytes = sizes_of(dimensions, held_count, held, find_type(datatype)->size);
-    made->needed_bytes = sizes_of(dimensions, needed_count, needed, find_type(datatype)->size);
+    const size_t size = find_type(datatype)->size;
+    TR_RETURN_IF_ERROR(check_boxes(dimensions, "held", held_count, held, size, &made->held_bytes));
+    TR_RETURN_IF_ERROR(check_boxes(dimensions, "needed", needed_count, needed, size, &made->needed_bytes));
     made->read.reserve(made->held_bytes.size());
     made->written.reserve(made->needed_bytes.size());
     const RankBoxes own{{held, held + held_count}, {needed, needed + needed_count}};
@@ -203,6 +219,7 @@ trResult_t trExchangeCreate(trExchange_t* exchange, int dimensions, int held_cou
 trResult_t trExchangeStart(trExchange_t exchange, const void* const* held_data, void* const* needed_data,
                            trStream_t stream) {
   return guarded(nullptr, [&]() -> Status {
+    TR_RETURN_IF_ERROR(refuse_in_group("trExchangeStart"));
     if (exchange == nullptr) return null_argument("trExchangeStart", "exchange");
     return start_exchange(exchange, held_data, needed_data, stream_id(stream));
   });
@@ -222,8 +239,8 @@ trResult_t trSparseAllReduce(const int64_t* indices, const void* values, size_t 
                              size_t capacity, size_t* out_rows, trComm_t comm) {
   return guarded(find_slot(comm), [&]() -> Status {
     constexpr const char* kName = "trSparseAllReduce";
-    if (out_rows == nullptr) return null_argument(kName, "out_rows");
     TR_RETURN_IF_ERROR(refuse_in_group(kName));
+    if (out_rows == nullptr) return null_argument(kName, "out_rows");
     if (rows > 0 && (indices == nullptr || (values == nullptr && row_elements > 0)))
       return null_argument(kName, indices == nullptr ? "indices" : "values");
     if (capacity > 0 && (out_indices == nullptr || (out_values == nullptr && row_elements > 0)))

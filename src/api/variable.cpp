@@ -19,6 +19,18 @@ Status bad(const char* function, uint32_t rank, fmt::format_string<Args...> form
 
 constexpr size_t kMostElements = SIZE_MAX / 64;
 
+// The count and the displacement of block r; that of an empty block is not used.
+Status check_block(const char* function, const Communicator& communicator, const char* name, const size_t* counts,
+                   const size_t* displs, uint32_t r) {
+  const size_t most = kMostElements / communicator.ranks();
+  if (counts[r] > most)
+    return bad(function, communicator.rank(), "{}[{}] is {}: more than any memory holds", name, r, counts[r]);
+  if (displs != nullptr && counts[r] > 0 && displs[r] > most)
+    return bad(function, communicator.rank(), "the displacement of {}[{}] is {}: more than any memory holds", name, r,
+               displs[r]);
+  return {};
+}
+
 // Counts and displacements of the blocks of one buffer, in bytes; what is wrong with them, if anything.
 struct ByteBlocks {
   std::array<std::byte, 1024> stack;  // enough for 64 ranks: small calls allocate nothing
@@ -35,10 +47,9 @@ struct ByteBlocks {
     bytes.reserve(ranks);
     offsets.reserve(ranks);
     for (uint32_t r = 0; r < ranks; ++r) {
-      if (counts[r] > kMostElements / ranks || (displs != nullptr && displs[r] > kMostElements / ranks))
-        return bad(function, rank, "{}[{}] is {}: more than any memory holds", name, r, counts[r]);
+      TR_RETURN_IF_ERROR(check_block(function, communicator, name, counts, displs, r));
       bytes.push_back(counts[r] * size);
-      offsets.push_back(displs != nullptr ? displs[r] * size : total);
+      offsets.push_back(displs == nullptr ? total : counts[r] > 0 ? displs[r] * size : 0);
       total += bytes.back();
       if (bytes.back() == 0) continue;
       const Range block(at(buffer, r), bytes.back());
@@ -113,10 +124,9 @@ trResult_t submit_blocks(const char* function, Collective collective, const void
       return bad(function, rank, "sendcount is {}, but recvcounts[{}] is {}", *own_count, rank, counts[rank]);
     size_t at = 0;
     for (uint32_t r = 0; r < ranks; ++r) {
-      if (counts[r] > kMostElements / ranks || (displs != nullptr && displs[r] > kMostElements / ranks))
-        return bad(function, rank, "recvcounts[{}] is {}: more than any memory holds", r, counts[r]);
+      TR_RETURN_IF_ERROR(check_block(function, *lease.get(), "recvcounts", counts, displs, r));
       blocks->counts.push_back(counts[r]);
-      blocks->offsets.push_back(displs != nullptr ? displs[r] : at);
+      blocks->offsets.push_back(displs == nullptr ? at : counts[r] > 0 ? displs[r] : 0);
       at += counts[r];
       blocks->parts.largest = std::max(blocks->parts.largest, counts[r]);
     }
@@ -127,10 +137,7 @@ trResult_t submit_blocks(const char* function, Collective collective, const void
     operation.count = counts[rank];
     return {};
   }();
-  if (!status.ok()) {
-    if (Group::current().open()) Group::current().add_failure(status);
-    return report(status, find_slot(comm));
-  }
+  if (!status.ok()) return report(fail_group(status), find_slot(comm));
   operation.function = function;
   operation.collective = collective;
   operation.input = input;
@@ -296,8 +303,10 @@ trResult_t trSendRecv(const void* sendbuf, size_t sendcount, int dest, void* rec
         const size_t size = find_type(datatype)->size;
         transfers->push_back({static_cast<uint32_t>(dest), true, View(sendbuf), sendcount * size});
         transfers->push_back({static_cast<uint32_t>(source), false, View(recvbuf), recvcount * size});
-        const bool apart = !Range(sendbuf, sendcount * size).meets({recvbuf, recvcount * size});
-        return apart ? Status() : check_apart("trSendRecv", communicator.rank(), *transfers);
+        const Range sent(sendbuf, sendcount * size), received(recvbuf, recvcount * size);
+        if (!sent.meets(received)) return {};
+        return bad("trSendRecv", communicator.rank(), "sendbuf {} ({} bytes) and recvbuf {} ({} bytes) overlap",
+                   sendbuf, sendcount * size, recvbuf, recvcount * size);
       });
 }
 

@@ -48,6 +48,16 @@ void take(std::vector<trBox_t>* remaining, const trBox_t& held, int dimensions, 
   *remaining = std::move(rest);
 }
 
+// Unsigned: from INT64_MIN to INT64_MAX is more than an int64_t holds.
+size_t extent(const trBox_t& box, int d) { return static_cast<size_t>(box.hi[d]) - static_cast<size_t>(box.lo[d]); }
+
+// The dimension in which rows lie: behind it `box` is as wide as `outer`, so what it has there is in one piece.
+int row_dimension(const trBox_t& box, const trBox_t& outer, int dimensions) {
+  int d = dimensions - 1;
+  while (d > 0 && extent(box, d) == extent(outer, d)) --d;
+  return d;
+}
+
 }  // namespace
 
 bool is_empty(const trBox_t& box, int dimensions) {
@@ -83,25 +93,37 @@ Status plan_transfers(const std::vector<RankBoxes>& ranks, int dimensions, std::
   return {};
 }
 
+bool volume_of(const trBox_t& box, int dimensions, size_t* elements) {
+  *elements = is_empty(box, dimensions) ? 0 : 1;
+  for (int d = 0; d<dimensions&& * elements> 0; ++d)
+    if (__builtin_mul_overflow(*elements, extent(box, d), elements)) return false;
+  return true;
+}
+
+size_t row_count(const trBox_t& box, const trBox_t& outer, int dimensions) {
+  size_t rows = 1;
+  for (int d = row_dimension(box, outer, dimensions); d-- > 0;) rows *= extent(box, d);
+  return rows;
+}
+
 std::vector<Row> rows_of(const trBox_t& box, const trBox_t& outer, int dimensions) {
   size_t strides[TR_MAX_DIMENSIONS] = {};
   size_t stride = 1;
   for (int d = dimensions; d-- > 0;) {
     strides[d] = stride;
-    stride *= static_cast<size_t>(outer.hi[d] - outer.lo[d]);
+    stride *= extent(outer, d);
   }
-  const auto length = static_cast<size_t>(box.hi[dimensions - 1] - box.lo[dimensions - 1]);
+  const int along = row_dimension(box, outer, dimensions);
+  const size_t length = extent(box, along) * strides[along];
   int64_t at[TR_MAX_DIMENSIONS];
   std::copy(box.lo, box.lo + dimensions, at);
   std::vector<Row> rows;
+  rows.reserve(row_count(box, outer, dimensions));
   for (;;) {
     size_t offset = 0;
     for (int d = 0; d < dimensions; ++d) offset += static_cast<size_t>(at[d] - outer.lo[d]) * strides[d];
-    if (!rows.empty() && rows.back().offset + rows.back().length == offset)
-      rows.back().length += length;
-    else
-      rows.push_back({offset, length});
-    int d = dimensions - 2;
+    rows.push_back({offset, length});
+    int d = along - 1;
     while (d >= 0 && ++at[d] == box.hi[d]) at[d] = box.lo[d], --d;
     if (d < 0) return rows;
   }

@@ -36,6 +36,11 @@ struct Row {
   size_t offset, length;
 };
 std::vector<Row> rows_of(const trBox_t& box, const trBox_t& outer, int dimensions);
+// How many there are.
+size_t row_count(const trBox_t& box, const trBox_t& outer, int dimensions);
+
+// Elements of a box whose lo are not above its hi; false when size_t does not count them.
+bool volume_of(const trBox_t& box, int dimensions, size_t* elements);
 
 bool is_empty(const trBox_t& box, int dimensions);
 std::string box_text(const trBox_t& box, int dimensions);

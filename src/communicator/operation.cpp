@@ -13,6 +13,7 @@ struct Extent {
   size_t elements = 0;
   size_t own_offset = 0;  // of this rank's block (rooted: of the root's)
   bool used = false;
+  const Blocks* blocks = nullptr;  // between which are gaps, perhaps
 };
 
 Extent extent_of(const Operation& operation, uint32_t rank, uint32_t ranks, bool output) {
@@ -37,9 +38,22 @@ Extent extent_of(const Operation& operation, uint32_t rank, uint32_t ranks, bool
     return extent;
   }
   extent.own_offset = unequal.offsets[rank];
-  for (uint32_t i = 0; i < ranks; ++i)
-    extent.elements = std::max(extent.elements, unequal.offsets[i] + unequal.counts[i]);
+  extent.blocks = &unequal;
+  for (uint32_t i = 0; i < ranks; ++i)  // an empty block is nowhere
+    if (unequal.counts[i] > 0) extent.elements = std::max(extent.elements, unequal.offsets[i] + unequal.counts[i]);
   return extent;
+}
+
+// Whether what a buffer holds, gaps left out, meets `bytes` at `begin`.
+bool meets(const Extent& extent, uintptr_t buffer, size_t size, uintptr_t begin, size_t bytes) {
+  const auto overlaps = [&](size_t offset, size_t count) {
+    return count > 0 && begin < buffer + (offset + count) * size && buffer + offset * size < begin + bytes;
+  };
+  if (!overlaps(0, extent.elements)) return false;
+  if (extent.blocks == nullptr) return true;
+  for (size_t i = 0; i < extent.blocks->counts.size(); ++i)
+    if (overlaps(extent.blocks->offsets[i], extent.blocks->counts[i])) return true;
+  return false;
 }
 
 template <typename... Args>
@@ -101,7 +115,10 @@ Status check_operation(Operation* operation, uint32_t rank, uint32_t ranks) {
   if (in.elements == 0 || out.elements == 0) return {};
   auto input = reinterpret_cast<uintptr_t>(operation->input), output = reinterpret_cast<uintptr_t>(operation->output);
   const size_t input_bytes = in.elements * type->size, output_bytes = out.elements * type->size;
-  if (input >= output + output_bytes || output >= input + input_bytes) return {};
+  // At most one of them has gaps.
+  if (out.blocks != nullptr ? !meets(out, output, type->size, input, input_bytes)
+                            : !meets(in, input, type->size, output, output_bytes))
+    return {};
   operation->in_place = input + in.own_offset * type->size == output + out.own_offset * type->size;
   if (operation->in_place) return {};
   return bad(*operation, rank,

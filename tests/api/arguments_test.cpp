@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -175,21 +176,37 @@ TEST(Groups, RefuseCallsThatCannotBeCollected) {
   void* tensor = &value;
   size_t count = 1, rows = 0;
   int ready = 0;
-  for (bool persistent : {false, true}) {
-    ASSERT_EQ(persistent ? trPersistentBegin() : trGroupStart(), trSuccess);
-    auto refused = [](trResult_t result, const char* call) {
-      EXPECT_EQ(result, trInvalidUsage);
-      EXPECT_EQ(std::string(trGetLastError(nullptr)).find(std::string(call) + " inside a group"), 0u)
-          << trGetLastError(nullptr);
-    };
-    refused(trExchangeCreate(&exchange, 1, 1, &box, 1, &box, trFloat32, comm), "trExchangeCreate");
-    refused(trSparseAllReduce(&index, &value, 1, 1, trFloat32, trSum, &index, &sum, 1, &rows, comm),
-            "trSparseAllReduce");
-    refused(trDoubleBufferExchange(buffer, 1, &tensor, &count, &ready), "trDoubleBufferExchange");
-    trPersistent_t kept = nullptr;
-    EXPECT_EQ(persistent ? trPersistentEnd(&kept) : trGroupEnd(), trSuccess);
-    EXPECT_EQ(trPersistentDestroy(kept), trSuccess);
-  }
+  struct Refused {
+    trResult_t result;
+    const char* text;
+    std::function<trResult_t()> call;
+  };
+  const Refused calls[] = {
+      {trInvalidUsage, "trExchangeCreate inside a group",
+       [&] { return trExchangeCreate(&exchange, 1, 1, &box, 1, &box, trFloat32, comm); }},
+      {trInvalidUsage, "trExchangeStart inside a group",
+       [&] { return trExchangeStart(exchange, nullptr, nullptr, {}); }},
+      {trInvalidUsage, "trSparseAllReduce inside a group",
+       [&] { return trSparseAllReduce(&index, &value, 1, 1, trFloat32, trSum, &index, &sum, 1, &rows, comm); }},
+      {trInvalidUsage, "trDoubleBufferExchange inside a group",
+       [&] { return trDoubleBufferExchange(buffer, 1, &tensor, &count, &ready); }},
+      {trInvalidArgument, "trAllReduceCompressed: compression is NULL",
+       [&] { return trAllReduceCompressed(&value, &sum, 1, trSum, nullptr, comm, nullptr); }}};
+  for (bool persistent : {false, true})
+    for (const Refused& each : calls) {
+      float sums[2] = {1, 2};
+      ASSERT_EQ(persistent ? trPersistentBegin() : trGroupStart(), trSuccess);
+      for (int rank = 0; rank < 2; ++rank)
+        EXPECT_EQ(trAllReduce(&sums[rank], &sums[rank], 1, trFloat32, trSum, ranks.comm(rank), nullptr), trSuccess);
+      for (int end = 0; end < 2; ++end) {  // the call itself, and the group that it belongs to
+        trPersistent_t kept = nullptr;
+        const trResult_t result = end == 0 ? each.call() : persistent ? trPersistentEnd(&kept) : trGroupEnd();
+        EXPECT_EQ(result, each.result) << each.text;
+        EXPECT_EQ(std::string(trGetLastError(nullptr)).find(each.text), 0u) << trGetLastError(nullptr);
+        EXPECT_EQ(kept, nullptr);
+      }
+      EXPECT_EQ(sums[0], 1) << each.text << ": nothing of the group runs";
+    }
   EXPECT_EQ(trDoubleBufferDestroy(buffer), trSuccess);
 }
 

@@ -144,6 +144,8 @@ TEST(Compression, WhatDoesNotFitIsRefused) {
   RankGroup ranks(1);
   trCompression_t compression = nullptr;
   EXPECT_EQ(trCompressionCreate(&compression, trInt8, 0, 0), trInvalidArgument);
+  EXPECT_EQ(trCompressionCreate(&compression, trFloat16, 1, SIZE_MAX / 2), trInvalidArgument);
+  EXPECT_NE(std::strstr(trGetLastError(nullptr), "count is 9223372036854775807"), nullptr) << trGetLastError(nullptr);
   ASSERT_EQ(trCompressionCreate(&compression, trFloat16, 1, 4), trSuccess);
   float buffer[8] = {};
   EXPECT_EQ(trAllReduceCompressed(buffer, buffer, 8, trSum, compression, ranks.comm(0), nullptr), trInvalidArgument);

@@ -204,6 +204,57 @@ TEST(DoubleBufferFailure, NullTensorsAreNamed) {
   }
 }
 
+TEST(DoubleBufferFailure, ARefusedRestartKeepsThePendingMean) {
+  for (int flags : {TR_DOUBLE_BUFFER_RESTART, TR_DOUBLE_BUFFER_RESTART | TR_DOUBLE_BUFFER_OWNED}) {
+    RankGroup alone(1);
+    trDoubleBuffer_t buffer = nullptr;
+    ASSERT_EQ(trDoubleBufferCreate(&buffer, alone.comm(0), trFloat32, flags, nullptr), trSuccess);
+    float a[4] = {1, 2, 3, 4}, b[4] = {};
+    void *first[] = {a}, *second[] = {b};
+    const size_t four[] = {4};
+    int ready = -1;
+    ASSERT_EQ(trDoubleBufferExchange(buffer, 1, first, four, &ready), trSuccess);
+    for (size_t count : {size_t{1} << 62, SIZE_MAX}) {
+      EXPECT_EQ(trDoubleBufferExchange(buffer, 1, second, &count, &ready), trInvalidArgument);
+      EXPECT_NE(std::strstr(trGetLastError(nullptr), ("counts[0] is " + std::to_string(count)).c_str()), nullptr)
+          << trGetLastError(nullptr);
+    }
+    EXPECT_EQ(ready, 0);
+    EXPECT_EQ(trDoubleBufferFlush(buffer, 1, second, &ready), trSuccess) << trGetLastError(nullptr);
+    EXPECT_EQ(ready, 1);
+    EXPECT_EQ(static_cast<float*>(second[0])[3], 4);
+    EXPECT_EQ(trDoubleBufferDestroy(buffer), trSuccess);
+  }
+}
+
+TEST(DoubleBufferFailure, BorrowedTensorsThatOverlapAreRefused) {
+  RankGroup alone(1);
+  trDoubleBuffer_t buffer = nullptr;
+  ASSERT_EQ(trDoubleBufferCreate(&buffer, alone.comm(0), trFloat32, TR_DOUBLE_BUFFER_RESTART, nullptr), trSuccess);
+  float a[8] = {1, 2, 3, 4, 5, 6, 7, 8}, b[8] = {};
+  const size_t two[] = {2, 2}, one[] = {2};
+  int ready = -1;
+  auto refused = [&](void* first, void* second, const char* text) {
+    void* tensors[] = {first, second};
+    EXPECT_EQ(trDoubleBufferExchange(buffer, 2, tensors, two, &ready), trInvalidUsage);
+    EXPECT_NE(std::strstr(trGetLastError(nullptr), text), nullptr) << trGetLastError(nullptr);
+  };
+  refused(a, a, "overlaps another");
+  refused(a + 1, a, "tensors[0] overlaps another");
+  void *first[] = {a, a + 2}, *second[] = {b, b + 2}, *only[] = {a};
+  ASSERT_EQ(trDoubleBufferExchange(buffer, 2, first, two, &ready), trSuccess) << trGetLastError(nullptr);
+  refused(a + 2, b, "tensors[0] still holds");  // at another place
+  refused(b, a + 3, "tensors[1] still holds");  // a part of it
+  EXPECT_EQ(trDoubleBufferExchange(buffer, 2, second, two, &ready), trSuccess) << trGetLastError(nullptr);
+  EXPECT_EQ(ready, 1);
+  EXPECT_EQ(second[1], static_cast<void*>(a + 2));
+  // A restart drops the pending mean: nothing is under way any more.
+  EXPECT_EQ(trDoubleBufferExchange(buffer, 1, only, one, &ready), trSuccess) << trGetLastError(nullptr);
+  only[0] = b;
+  EXPECT_EQ(trDoubleBufferExchange(buffer, 1, only, one, &ready), trSuccess) << trGetLastError(nullptr);
+  EXPECT_EQ(trDoubleBufferDestroy(buffer), trSuccess);
+}
+
 TEST(DoubleBufferFailure, IsReturnedAndTheMeanIsNotReady) {
   trConfig_t config = RankGroup::default_config();
   config.timeout_ms = 300;

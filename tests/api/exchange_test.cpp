@@ -171,6 +171,30 @@ TEST(Exchange, WhatNobodyHoldsIsNamed) {
   EXPECT_EQ(trExchangeCreate(&exchange, 6, 1, &held, 0, nullptr, trInt32, ranks.comm(0)), trInvalidArgument);
 }
 
+TEST(Exchange, BoxesBeyondAnyMemoryAreNamed) {
+  RankGroup ranks(1);
+  constexpr int64_t kHuge = int64_t{1} << 40;
+  const trBox_t endless{{INT64_MIN}, {INT64_MAX}}, square{{0, 0}, {kHuge, kHuge}}, fits{{0, 0}, {kHuge, 2}};
+  const trBox_t column{{0, 0}, {kHuge, 1}}, empty{{INT64_MIN, 5}, {INT64_MAX, 5}};
+  trExchange_t exchange = nullptr;
+  auto refused = [&](int dimensions, const trBox_t& held, const trBox_t& needed, const char* text) {
+    EXPECT_EQ(trExchangeCreate(&exchange, dimensions, 1, &held, 1, &needed, trInt32, ranks.comm(0)), trInvalidArgument);
+    EXPECT_NE(std::strstr(trGetLastError(nullptr), text), nullptr) << trGetLastError(nullptr);
+  };
+  refused(1, endless, endless, "held[0] is [-9223372036854775808, 9223372036854775807): more elements than");
+  refused(2, square, column, "held[0] is [0, 1099511627776) x [0, 1099511627776): more elements than");
+  refused(2, column, square, "needed[0] is [0, 1099511627776) x [0, 1099511627776): more elements than");
+  refused(
+      2, fits, column,
+      "[0, 1099511627776) x [0, 1) in [0, 1099511627776) x [0, 2) that rank 0 holds is 1099511627776 separate rows");
+  // One row, however many elements: nothing is walked. An empty box has no elements, however wide.
+  for (const trBox_t* box : {&fits, &column, &empty}) {
+    EXPECT_EQ(trExchangeCreate(&exchange, 2, 1, box, 1, box, trInt8, ranks.comm(0)), trSuccess)
+        << trGetLastError(nullptr);
+    EXPECT_EQ(trExchangeDestroy(exchange), trSuccess);
+  }
+}
+
 TEST(Exchange, OnAStreamOneStartAtATime) {
   RankGroup ranks(2);
   trExchange_t exchanges[2];

@@ -138,6 +138,17 @@ TEST(Variable, WrongCountsAreNamed) {
             trInvalidArgument);
   EXPECT_EQ(trAllToAllV(buffer, nullptr, nullptr, buffer + 2, other, nullptr, trInt32, ranks.comm(0), nullptr),
             trInvalidArgument);
+  const size_t beyond[] = {SIZE_MAX / 4};
+  auto named = [](trResult_t result, const char* text) {
+    EXPECT_EQ(result, trInvalidArgument);
+    EXPECT_NE(std::strstr(trGetLastError(nullptr), text), nullptr) << trGetLastError(nullptr);
+  };
+  const std::string value = std::to_string(beyond[0]);
+  const std::string count_text = "recvcounts[0] is " + value, displ_text = "displacement of " + count_text;
+  const trComm_t comm = ranks.comm(0);
+  named(trAllGatherV(buffer, beyond[0], buffer, beyond, nullptr, trInt32, comm, nullptr), count_text.c_str());
+  named(trAllGatherV(buffer, 2, buffer, counts, beyond, trInt32, comm, nullptr), displ_text.c_str());
+  named(trGatherV(buffer, 2, buffer, counts, beyond, trInt32, 0, comm, nullptr), displ_text.c_str());
   EXPECT_EQ(trSend(buffer, 1, trInt32, 1, ranks.comm(0), nullptr), trInvalidArgument);
   EXPECT_NE(std::strstr(trGetLastError(nullptr), "peer is 1"), nullptr) << trGetLastError(nullptr);
 }
@@ -161,8 +172,8 @@ TEST(Variable, OverlapIsRefused) {
   refused(trSendRecv(b, 4, 1, b + 3, 4, 1, trInt32, comm, nullptr), __LINE__);
   refused(trSendRecv(b, 4, 1, b, 4, 1, trInt32, comm, nullptr), __LINE__);
   refused(trSendRecv(b, 4, 0, b + 1, 4, 0, trInt32, alone.comm(0), nullptr), __LINE__);
+  refused(trSendRecv(b, 4, 0, b, 4, 0, trInt32, alone.comm(0), nullptr), __LINE__);
   for (int32_t i = 0; i < 8; ++i) EXPECT_EQ(b[i], i) << "nothing moves";
-  EXPECT_EQ(trSendRecv(b, 4, 0, b, 4, 0, trInt32, alone.comm(0), nullptr), trSuccess) << "it stays where it is";
   // What only looks like it: blocks in any order, blocks of both kinds in turn in one array, in place.
   int32_t one[2][8] = {{0, 1, -1, -1, 2, 3, -1, -1}, {10, 11, -1, -1, 12, 13, -1, -1}}, all[2][4] = {};
   const size_t apart[2] = {0, 4};
@@ -182,6 +193,50 @@ TEST(Variable, OverlapIsRefused) {
     return trGatherV(&all[rank][2 * rank], 2, all[rank], two, nullptr, trInt32, 0, each, nullptr);
   });
   EXPECT_EQ(all[0][2], 1);
+}
+
+// Only blocks count as overlap: what is sent may lie in a gap of what is received, and an empty block is nowhere.
+TEST(Variable, GapsAndEmptyBlocksAreNoOverlap) {
+  RankGroup ranks(2);
+  const size_t two[2] = {2, 2}, apart[2] = {0, 6}, first[2] = {2, 0}, far[2] = {0, SIZE_MAX};
+  int32_t data[2][8];
+  auto reset = [&] {
+    for (int rank = 0; rank < 2; ++rank)
+      for (int i = 0; i < 8; ++i) data[rank][i] = 10 * rank + i;
+  };
+  auto expect = [&](int rank, std::vector<int32_t> expected, const char* call) {
+    EXPECT_EQ(std::vector<int32_t>(data[rank], data[rank] + 8), expected) << call << " rank " << rank;
+  };
+  reset();
+  ranks.run([&](int rank, trComm_t comm) {
+    return trAllGatherV(data[rank] + 3, 2, data[rank], two, apart, trInt32, comm, nullptr);
+  });
+  expect(0, {3, 4, 2, 3, 4, 5, 13, 14}, "allgatherv");
+  expect(1, {3, 4, 12, 13, 14, 15, 13, 14}, "allgatherv");
+  reset();
+  ranks.run([&](int rank, trComm_t comm) {
+    return trAllGatherV(data[rank] + 3, first[rank], data[rank], first, far, trInt32, comm, nullptr);
+  });
+  expect(1, {3, 4, 12, 13, 14, 15, 16, 17}, "allgatherv with an empty block");
+  reset();
+  ranks.run([&](int rank, trComm_t comm) {
+    return trGatherV(data[rank] + 3, first[rank], data[rank], first, far, trInt32, 0, comm, nullptr);
+  });
+  expect(0, {3, 4, 2, 3, 4, 5, 6, 7}, "gatherv with an empty block");
+  reset();
+  ranks.run([&](int rank, trComm_t comm) {
+    return trGatherV(data[rank] + 3, 2, data[rank], two, apart, trInt32, 0, comm, nullptr);
+  });
+  expect(0, {3, 4, 2, 3, 4, 5, 13, 14}, "gatherv");
+  reset();
+  ranks.run([&](int rank, trComm_t comm) {
+    return trScatterV(data[rank], two, apart, data[rank] + 3, 2, trInt32, 0, comm, nullptr);
+  });
+  expect(0, {0, 1, 2, 0, 1, 5, 6, 7}, "scatterv");
+  expect(1, {10, 11, 12, 6, 7, 15, 16, 17}, "scatterv");
+  // Behind the gap is a block again.
+  EXPECT_EQ(trAllGatherV(data[0] + 5, 2, data[0], two, apart, trInt32, ranks.comm(0), nullptr), trInvalidArgument);
+  EXPECT_NE(std::strstr(trGetLastError(nullptr), "overlap"), nullptr) << trGetLastError(nullptr);
 }
 
 TEST(PointToPoint, GroupsOfSendsAndReceivesInAnyOrder) {
