@@ -161,9 +161,9 @@ trResult_t trCommInitAll(trComm_t* comms, int nranks) {
   if (comms == nullptr) return report(null_argument("trCommInitAll", "comms"));
   if (nranks < 1)
     return report({trInvalidArgument, fmt::format("trCommInitAll: nranks is {}; give 1 or more", nranks)});
+  std::fill_n(comms, nranks, nullptr);
   trUniqueId id;
   if (trResult_t result = trGetUniqueId(&id); result != trSuccess) return result;
-  std::fill_n(comms, nranks, nullptr);
   trGroupStart();
   for (int rank = 0; rank < nranks; ++rank) (void)trCommInitRank(&comms[rank], nranks, id, rank);
   trResult_t result = trGroupEnd();

@@ -136,6 +136,17 @@ TEST(InitArguments, AreNamed) {
   EXPECT_EQ(trGetVersion(nullptr), trInvalidArgument);
 }
 
+TEST(InitArguments, WhatFailsLeavesOtherCommunicatorsAlone) {
+  trComm_t live[2], comms[2];
+  ASSERT_EQ(trCommInitAll(live, 2), trSuccess);
+  std::copy(live, live + 2, comms);  // as a program has it that did not clear them
+  setenv("TREERING_CHANNELS", "99", 1);
+  EXPECT_EQ(trCommInitAll(comms, 2), trInvalidArgument);
+  unsetenv("TREERING_CHANNELS");
+  for (trComm_t comm : comms) EXPECT_EQ(comm, nullptr);
+  for (trComm_t comm : live) EXPECT_EQ(trCommDestroy(comm), trSuccess);
+}
+
 TEST(InitArguments, ConfigIsChecked) {
   trUniqueId id;
   ASSERT_EQ(trGetUniqueId(&id), trSuccess);

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -107,6 +108,89 @@ TEST_F(Async, RecordingAgainMovesTheMark) {
   EXPECT_EQ(trEventRecord(event, nullptr), trSuccess) << "calls without a stream have ended already";
   EXPECT_EQ(trEventQuery(event), trSuccess);
   EXPECT_EQ(trEventDestroy(event), trSuccess);
+}
+
+// Neither a later mark of the event, on an idle stream, nor its end lets go what waits for the earlier mark.
+TEST_F(Async, AWaitHoldsThoughTheEventIsRecordedElsewhereOrDestroyed) {
+  for (bool destroy : {false, true}) {
+    SCOPED_TRACE(destroy ? "destroyed" : "recorded elsewhere");
+    std::vector<std::vector<float>> buffers(kRanks, std::vector<float>(1000, 1.0f));
+    trEvent_t event = nullptr;
+    trStream_t waiting = nullptr, idle = nullptr;
+    ASSERT_EQ(trEventCreate(&event), trSuccess);
+    ASSERT_EQ(trStreamCreate(&waiting), trSuccess);
+    ASSERT_EQ(trStreamCreate(&idle), trSuccess);
+    sum_all(&buffers, 0, 1);
+    ASSERT_EQ(trEventRecord(event, streams[0]), trSuccess);
+    ASSERT_EQ(trStreamWaitEvent(waiting, event), trSuccess);
+    if (destroy)
+      ASSERT_EQ(trEventDestroy(event), trSuccess);
+    else
+      ASSERT_EQ(trEventRecord(event, idle), trSuccess);
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    EXPECT_EQ(trStreamQuery(waiting), trInProgress);
+    if (!destroy) {
+      EXPECT_EQ(trEventQuery(event), trSuccess) << "its last mark is on the idle stream";
+    }
+    sum_all(&buffers, 1, kRanks);
+    EXPECT_EQ(trStreamSynchronize(waiting), trSuccess);
+    EXPECT_EQ(buffers[0][999], 3.0f);
+    for (trStream_t stream : streams) EXPECT_EQ(trStreamSynchronize(stream), trSuccess);
+    EXPECT_EQ(trStreamDestroy(waiting), trSuccess);
+    EXPECT_EQ(trStreamDestroy(idle), trSuccess);
+    if (!destroy) {
+      EXPECT_EQ(trEventDestroy(event), trSuccess);
+    }
+  }
+}
+
+TEST_F(Async, WhatActsAtOnceIsNotKept) {
+  trEvent_t event = nullptr;
+  ASSERT_EQ(trEventCreate(&event), trSuccess);
+  const auto callback = [](trResult_t, void*) {};
+  const std::function<trResult_t()> calls[] = {[&] { return trEventRecord(event, streams[0]); },
+                                               [&] { return trStreamWaitEvent(streams[0], event); },
+                                               [&] { return trStreamAddCallback(streams[0], callback, nullptr); }};
+  for (const auto& call : calls) {
+    trPersistent_t kept = nullptr;
+    ASSERT_EQ(trPersistentBegin(), trSuccess);
+    EXPECT_EQ(call(), trInvalidUsage);
+    EXPECT_EQ(trPersistentEnd(&kept), trInvalidUsage);
+  }
+  EXPECT_EQ(trEventDestroy(event), trSuccess);
+}
+
+// Rank 0 sends on one stream and receives on another; rank 1 the other way round. The second group is matched in the order
+// of the calls, whatever their streams.
+TEST_F(Async, TransfersOfAGroupRunAtOnceOnWhateverStreams) {
+  constexpr size_t kCount = 1 << 20;  // more than is under way without the receiver
+  std::vector<std::vector<float>> out(2, std::vector<float>(kCount)), in(2, std::vector<float>(kCount, 0.0f));
+  trStream_t other[2] = {};
+  for (int rank : {0, 1}) {
+    ASSERT_EQ(trStreamCreate(&other[rank]), trSuccess);
+    std::fill(out[static_cast<size_t>(rank)].begin(), out[static_cast<size_t>(rank)].end(),
+              static_cast<float>(rank + 1));
+  }
+  for (size_t rank : {0u, 1u}) {
+    const int self = static_cast<int>(rank), peer = 1 - self;
+    ASSERT_EQ(trGroupStart(), trSuccess);
+    ASSERT_EQ(trSend(out[rank].data(), kCount, trFloat32, peer, ranks.comm(self), streams[rank]), trSuccess);
+    ASSERT_EQ(trRecv(in[rank].data(), kCount, trFloat32, peer, ranks.comm(self), other[rank]), trSuccess);
+    ASSERT_EQ(trGroupEnd(), trSuccess);
+  }
+  for (size_t rank : {0u, 1u}) {  // both streams wait for both
+    EXPECT_EQ(trStreamSynchronize(other[rank]), trSuccess) << trGetLastError(nullptr);
+    EXPECT_EQ(in[rank][kCount - 1], static_cast<float>(2 - rank));
+  }
+  float sent[] = {1, 2, 3}, got[] = {0, 0, 0};
+  ASSERT_EQ(trGroupStart(), trSuccess);
+  for (int i : {0, 1, 2})
+    ASSERT_EQ(trSend(&sent[i], 1, trFloat32, 1, ranks.comm(0), i == 1 ? other[0] : streams[0]), trSuccess);
+  ASSERT_EQ(trGroupEnd(), trSuccess);
+  for (int i : {0, 1, 2}) ASSERT_EQ(trRecv(&got[i], 1, trFloat32, 0, ranks.comm(1), streams[1]), trSuccess);
+  EXPECT_EQ(trStreamSynchronize(streams[1]), trSuccess);
+  for (int i : {0, 1, 2}) EXPECT_EQ(got[i], sent[i]);
+  for (trStream_t stream : other) EXPECT_EQ(trStreamDestroy(stream), trSuccess);
 }
 
 TEST_F(Async, CallbackGetsTheFailure) {

@@ -171,21 +171,31 @@ TEST(LeftBehind, CommunicatorsStayWithTheProcessThatForks) {
     TR_CHECK(trCommInitRank(&comm, 2, id, rank));
     float value = 1;
     TR_CHECK(trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr));
+    trStream_t stream = nullptr;
+    TR_CHECK(trStreamCreate(&stream));  // its thread is not in the child
+    TR_CHECK(trAllReduce(&value, &value, 1, trFloat32, trSum, comm, stream));
+    TR_CHECK(trStreamSynchronize(stream));
     const pid_t child = fork();
     if (child == 0) {
       const bool told = trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr) == trInvalidUsage &&
                         std::string(trGetLastError(nullptr)).find("was forked from") != std::string::npos &&
                         trCommDestroy(comm) == trInvalidUsage;
       trComm_t own[2] = {};
-      const bool makes = trCommInitAll(own, 2) == trSuccess && trCommDestroy(own[0]) == trSuccess &&
-                         trCommDestroy(own[1]) == trSuccess;
+      bool makes = trCommInitAll(own, 2) == trSuccess;
+      for (int turn = 0; turn < 3 && makes; ++turn) {
+        float mine[] = {1, 2};
+        trGroupStart();
+        for (int r : {0, 1}) trAllReduce(&mine[r], &mine[r], 1, trFloat32, trSum, own[r], r == 0 ? stream : nullptr);
+        makes = trGroupEnd() == trSuccess && trStreamSynchronize(stream) == trSuccess && mine[0] == 3 && mine[1] == 3;
+      }
+      makes = makes && trCommDestroy(own[0]) == trSuccess && trCommDestroy(own[1]) == trSuccess;
       _exit(!told ? 1 : !makes ? 2 : 0);
     }
     int status = 0;
     if (waitpid(child, &status, 0) != child || status != 0) return say("wait status " + std::to_string(status)), 3;
     TR_CHECK(trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr));
     TR_CHECK(trCommDestroy(comm));
-    return value == 4 ? 0 : 4;
+    return value == 8 ? 0 : 4;
   });
   for (const RankResult& result : processes.wait_all()) EXPECT_EQ(result.exit_code, 0) << result.output;
 }
