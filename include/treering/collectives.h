@@ -164,7 +164,9 @@ typedef void (*trReduceFunction)(const void* in, void* inout, size_t count, trDa
 /**
  * `*op`: `function`, on any data type. It must be associative. With `commutative` 0 operands are combined in
  * the order of the ranks. It is called on the thread that drives the call, with blocks of elements that begin at
- * multiples of 64 bytes of the buffer, and must be the same on all ranks. It must not call this library.
+ * multiples of 64 bytes of the buffer, and must be the same on all ranks. With trReduceScatter() and trReduceScatterV()
+ * these are multiples from the beginning of a rank's block, which is itself where the counts put it: blocks of elements
+ * that belong together need counts that keep them so. It must not call this library.
  */
 TR_API trResult_t trRedOpCreateUser(trRedOp_t* op, trReduceFunction function, void* context, int commutative,
                                     trComm_t comm);

@@ -27,29 +27,39 @@ void convert(trDataType_t type, const void* from, bool wide_from, void* to, bool
   reduce(call);
 }
 
-float largest_of(trDataType_t type) { return type == trFloat8e4m3 ? 448.0f : 57344.0f; }
+struct Limits {
+  float largest;
+  // The scale of the largest blocks, and the largest value whose product with it is finite: above it rounding up would
+  // leave the range of float32.
+  float top_scale, top;
+};
+constexpr Limits kE4m3{448, 0x1p120f, 240}, kE5m2{57344, 0x1p113f, 28672};
 
-float scale_of(trDataType_t type, const float* values, size_t count) {
+float scale_of(const Limits& limits, const float* values, size_t count) {
   float most = 0;
   for (size_t i = 0; i < count; ++i) most = std::max(most, std::fabs(values[i]));  // NaN compares false: left out
   if (most == 0 || !std::isfinite(most)) return 1;
-  int exponent = 0;
-  const float fraction = std::frexp(most / largest_of(type), &exponent);  // in [0.5, 1)
-  if (fraction == 0.5f) --exponent;
-  return std::ldexp(1.0f, std::clamp(exponent, -126, 127));
+  // Apart from each other: of tiny values the quotient would be 0.
+  int exponent = 0, largest_exponent = 0;
+  const float fraction = std::frexp(most, &exponent), largest = std::frexp(limits.largest, &largest_exponent);
+  exponent -= largest_exponent - (fraction > largest ? 1 : 0);
+  return std::ldexp(1.0f, std::max(exponent, -126));  // its inverse is finite, too
 }
 
 }  // namespace
 
 void encode_blocks(trDataType_t type, const float* values, size_t count, float* scales, std::byte* bytes) {
+  const Limits& limits = type == trFloat8e4m3 ? kE4m3 : kE5m2;
   float scaled[kPiece];
   for (size_t done = 0; done < count; done += kPiece) {
     const size_t piece = std::min(kPiece, count - done);
     for (size_t begin = 0; begin < piece; begin += kFloat8Block) {
       const size_t end = std::min(begin + kFloat8Block, piece);
-      const float scale = scale_of(type, values + done + begin, end - begin), inverse = 1 / scale;
+      const float scale = scale_of(limits, values + done + begin, end - begin), inverse = 1 / scale;
       scales[(done + begin) / kFloat8Block] = scale;
       for (size_t i = begin; i < end; ++i) scaled[i] = values[done + i] * inverse;
+      if (scale == limits.top_scale)
+        for (size_t i = begin; i < end; ++i) scaled[i] = std::clamp(scaled[i], -limits.top, limits.top);
     }
     convert(type, scaled, true, bytes + done, false, piece, false);
   }

@@ -5,6 +5,9 @@
 // The scale of a block is the least power of two that brings its largest magnitude into the type's range (e4m3: 448,
 // e5m2: 57344), so scaling itself is exact. Error bound: every element is off by at most 2^-4 (e4m3) or 2^-3 (e5m2) of
 // itself, or, if it is tiny within its block, by 2^-17 (e4m3) or 2^-31 (e5m2) of the block's largest magnitude.
+// Blocks whose largest magnitude is below 448 x 2^-126 (e4m3) or 57344 x 2^-126 (e5m2) have the scale 2^-126: what is
+// tiny there is off by at most 2^-136 or 2^-143. No finite value becomes infinite: next to the end of float32's range
+// values are rounded down.
 // Encoding a decoded block again changes nothing. NaN stays NaN; a block with an infinity has scale 1, where e4m3, which
 // has no infinity, makes it NaN.
 #pragma once

@@ -148,6 +148,29 @@ TEST(BlockFloat8, SpecialValues) {
   }
 }
 
+TEST(BlockFloat8, TheEndsOfTheRange) {
+  constexpr float kMost = std::numeric_limits<float>::max(), kLeast = std::numeric_limits<float>::denorm_min();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (trDataType_t type : {trFloat8e4m3, trFloat8e5m2}) {
+    const bool e4m3 = type == trFloat8e4m3;
+    const float relative = e4m3 ? 0x1p-4f : 0x1p-3f, absolute = e4m3 ? 0x1p-136f : 0x1p-143f;
+    for (float value : {kMost, 0x1.fp127f, 0x1.ep127f, 0x1.cp127f, 0x1.bp127f, 0x1p127f, 0x1p-117f, 0x1p-126f, 1e-39f,
+                        8e-41f, 1e-42f, 3 * kLeast, kLeast}) {
+      const float values[] = {value, -value, nan};
+      float scales[1], back[3], again[3];
+      std::byte bytes[3];
+      encode_blocks(type, values, 3, scales, bytes);
+      decode_blocks(type, scales, bytes, 3, back);
+      EXPECT_LE(std::fabs(back[0] - value), std::max(relative * value, absolute)) << value << " becomes " << back[0];
+      EXPECT_EQ(back[1], -back[0]);
+      EXPECT_TRUE(std::isnan(back[2]));
+      encode_blocks(type, back, 3, scales, bytes);
+      decode_blocks(type, scales, bytes, 3, again);
+      EXPECT_EQ(again[0], back[0]) << value;
+    }
+  }
+}
+
 TEST(BlockFloat8, FeedbackKeepsWhatRoundingTook) {
   std::mt19937_64 random(5);
   std::uniform_real_distribution<float> real(-1, 1);
