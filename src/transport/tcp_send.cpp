@@ -247,7 +247,7 @@ Status TcpSender::write_failed(Stream* stream, int error) {
 
 // Whether what is left of the payload is large enough, and the kernel can leave it where it is.
 bool TcpSender::goes_uncopied(const Stream& stream) const {
-  if (!zero_copy_.on() || !stream.zero_copy || stream.refused || stream.sends.full()) return false;
+  if (!zero_copy_.wants() || !stream.zero_copy || stream.refused || stream.sends.full()) return false;
   return stream.head_bytes + stream.bytes - std::max(stream.done, stream.head_bytes) >= kZeroCopyBytes;
 }
 

@@ -70,10 +70,15 @@ bool take_zero_copy_notice(int fd, ZeroCopyNotice* notice);
 class ZeroCopyUse {
  public:
   // So many sends that were copied all the same, or were refused without one that went through, are enough.
-  static constexpr uint32_t kTrials = 8;
+  static constexpr uint32_t kTrials = 4;
 
   explicit ZeroCopyUse(TcpZeroCopy wish) : wish_(wish), on_(wish != TcpZeroCopy::kNever) {}
   bool on() const { return on_; }
+  // Whether the next send shall: until it is known what the kernel does with the first, no others follow them.
+  bool wants() const {
+    const uint64_t done = copied_ + in_place_;
+    return on_ && (wish_ == TcpZeroCopy::kAlways || done >= kTrials || sends_ - done < kTrials);
+  }
   uint64_t sends() const { return sends_; }
   // Prepares a socket; false when its kernel cannot.
   bool enable(int fd) const;
