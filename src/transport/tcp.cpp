@@ -36,7 +36,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   Link(TcpOptions options, StreamSource* source)
       : options_(std::move(options)),
         source_(source),
-        sender_(options_.channels, options_.streams, options_.piece_bytes, options_.waits.get()),
+        sender_(options_.channels, options_.streams, options_.piece_bytes, options_.zero_copy, options_.waits.get()),
         receiver_(options_.channels, options_.max_message_bytes, options_.waits.get()) {}
   ~Link() override {
     finish();
@@ -58,6 +58,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   }
   std::unique_ptr<Connection> connection(uint32_t channel) override;
   size_t receive_memory() const override { return receiver_.memory(); }
+  uint64_t zero_copy_sends() const override { return sender_.zero_copy_sends(); }
 
   const Status& health() const { return health_; }
   bool read_status(RankStatusSnapshot* snapshot) { return options_.read_status && options_.read_status(snapshot); }
@@ -113,7 +114,12 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
 
   bool flushed() {
     if (!sender_.pending()) return true;
-    if (health_.ok()) flush();
+    if (!health_.ok()) return false;
+    // What the peer's kernel has no room for stays in this rank's memory: two ranks that wait for that must both read.
+    if (sender_.sends_in_place())
+      poll();
+    else
+      flush();
     return !sender_.pending();
   }
 

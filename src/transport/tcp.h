@@ -14,9 +14,10 @@
 //
 // Invariants: any other stream carries frames one way only, from the rank that opened it, so that whoever leaves closes
 // its sockets and the kernel still delivers everything; a piece goes to a stream that has room now, so a slow stream holds
-// back no more than it was given; consumed() counts messages whose bytes the kernel has taken; at most kFifoDepth
-// messages of a channel are unread, which bounds the receiver's memory; nothing has a thread: every call moves what can
-// be moved. Used by one thread at a time, but for deliver_outgoing() and deliver_incoming().
+// back no more than it was given; consumed() counts messages whose bytes the kernel has taken and whose memory it
+// needs no longer; at most kFifoDepth messages of a channel are unread, which bounds the receiver's memory; nothing has a
+// thread: every call moves what can be moved. Used by one thread at a time, but for deliver_outgoing() and
+// deliver_incoming().
 #pragma once
 
 #include <functional>
@@ -24,6 +25,7 @@
 #include <string>
 
 #include "transport/tcp_wait.h"
+#include "transport/tcp_zero_copy.h"
 #include "transport/transport.h"
 
 namespace treering {
@@ -47,6 +49,7 @@ struct TcpOptions {
   uint32_t max_message_bytes = 64 << 20;  // larger ones of the peer are an error
   const std::byte* staging = nullptr;     // of this rank
   std::function<bool(RankStatusSnapshot*)> read_status;
+  TcpZeroCopy zero_copy = TcpZeroCopy::kWhereItPays;
   std::shared_ptr<TcpWaitSet> waits;  // to which the streams are added; may be shared by links, and missing
 };
 
@@ -73,6 +76,8 @@ class TcpLink {
   virtual std::unique_ptr<Connection> connection(uint32_t channel) = 0;
   // Bytes of memory held for messages under way to this rank.
   virtual size_t receive_memory() const = 0;
+  // Sends that the kernel was asked not to copy.
+  virtual uint64_t zero_copy_sends() const = 0;
 };
 
 }  // namespace treering

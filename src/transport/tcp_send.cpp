@@ -21,23 +21,31 @@ namespace {
 constexpr uint32_t kUnsentPieces = 4;
 }  // namespace
 
-TcpSender::TcpSender(uint32_t channels, uint32_t streams, uint32_t piece_bytes, TcpWaitSet* waits)
+TcpSender::TcpSender(uint32_t channels, uint32_t streams, uint32_t piece_bytes, TcpZeroCopy zero_copy,
+                     TcpWaitSet* waits)
     : waits_(waits),
       most_streams_(streams),
       piece_bytes_(streams == 1 ? kUnsentPieces * piece_bytes : piece_bytes),
       unsent_bytes_(kUnsentPieces * piece_bytes),
-      channels_(channels) {
+      channels_(channels),
+      zero_copy_(zero_copy) {
   for (Queue* queue : {&small_, &large_}) queue->channels.resize(size_t{channels} * kFifoDepth);
   streams_.reserve(streams + 2);
 }
 
 TcpSender::~TcpSender() {
+  (void)take_notices();
   for (auto& stream : streams_)
     if (!stream->closed) end_stream(stream.get());
 }
 
 void TcpSender::end_stream(Stream* stream) {
   if (waits_ != nullptr) waits_->forget(stream->fd);
+  if (!stream->sends.empty()) {
+    // Nobody keeps the memory from here on: rather a reset than bytes that are no longer those of the message.
+    const linger reset{1, 0};
+    (void)setsockopt(stream->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+  }
   close(stream->fd);
   stream->closed = true;
 }
@@ -58,6 +66,7 @@ void TcpSender::add_stream(uint32_t index, int fd) {
   auto stream = std::make_unique<Stream>();
   stream->index = index;
   stream->fd = fd;
+  stream->zero_copy = index > 0 && zero_copy_.enable(fd);
   auto place = std::find_if(streams_.begin(), streams_.end(), [&](const auto& other) { return other->index >= index; });
   streams_.insert(place, std::move(stream));
 }
@@ -79,7 +88,7 @@ void TcpSender::post(uint32_t channel, const Message& message, const void* paylo
     std::memcpy(outgoing.copy, payload, outgoing.bytes);
     outgoing.payload = outgoing.copy;
   }
-  outgoing.given = outgoing.under_way = 0;
+  outgoing.given = outgoing.under_way = outgoing.held = 0;
   outgoing.all_given = false;
   outgoing.small = outgoing.bytes <= kSharedStreamBytes;
   (outgoing.small ? small_ : large_).push(static_cast<uint8_t>(channel));
@@ -91,7 +100,7 @@ bool TcpSender::acknowledge(uint32_t channel, uint32_t popped) {
   Channel& to = channels_[channel];
   const uint32_t more = popped - to.acknowledged;
   if (more > UINT32_MAX / 2) return true;  // overtaken by a later one on another stream
-  if (more > to.handed_over - to.acknowledged) return false;
+  if (more > to.written - to.acknowledged) return false;
   to.acknowledged = popped;
   return true;
 }
@@ -165,6 +174,7 @@ void TcpSender::load_piece(Stream* stream, Queue* queue) {
 bool TcpSender::load(Stream* stream) {
   if (stream->closed || stream->replaced) return false;
   stream->done = 0;
+  stream->refused = false;
   if (owed_ > 0 && stream->shared()) {
     for (uint32_t channel = 0; channel < channels_.size(); ++channel) {
       if (!channels_[channel].owes_credit) continue;
@@ -187,11 +197,40 @@ void TcpSender::finish_frame(Stream* stream) {
   if (stream->message == nullptr) return;
   --stream->message->under_way;
   Channel& to = channels_[stream->channel];
-  for (; to.handed_over != to.posted; ++to.handed_over) {
-    Outgoing& next = to.messages[to.handed_over % kFifoDepth];
+  for (; to.written != to.posted; ++to.written) {
+    const Outgoing& next = to.messages[to.written % kFifoDepth];
     if (!next.all_given || next.under_way > 0) break;
+  }
+  hand_over(&to);
+}
+
+void TcpSender::hand_over(Channel* to) {
+  for (; to->handed_over != to->written; ++to->handed_over) {
+    Outgoing& next = to->messages[to->handed_over % kFifoDepth];
+    if (next.held > 0) break;
     next.all_given = false;
   }
+}
+
+// What the kernel needs no longer.
+Status TcpSender::take_notices() {
+  if (unnoticed_ == 0) return {};
+  for (auto& stream : streams_) {
+    ZeroCopyNotice notice;
+    while (!stream->closed && !stream->sends.empty() && take_zero_copy_notice(stream->fd, &notice)) {
+      zero_copy_.completed(notice.last - notice.first + 1, notice.copied);
+      const bool known = stream->sends.complete(notice.first, notice.last, [this](uint32_t place) {
+        Channel& to = channels_[place / kFifoDepth];
+        --to.messages[place % kFifoDepth].held;
+        --unnoticed_;
+        hand_over(&to);
+      });
+      if (!known)
+        return {trInternalError, fmt::format("the kernel has done sends {} to {} of stream {}, which it was not given",
+                                             notice.first, notice.last, stream->index)};
+    }
+  }
+  return {};
 }
 
 Status TcpSender::write_failed(Stream* stream, int error) {
@@ -206,24 +245,52 @@ Status TcpSender::write_failed(Stream* stream, int error) {
   return {};
 }
 
-Status TcpSender::write(Stream* stream, bool* whole) {
-  *whole = false;
-  const size_t total = stream->head_bytes + stream->bytes;
+// Whether what is left of the payload is large enough, and the kernel can leave it where it is.
+bool TcpSender::goes_uncopied(const Stream& stream) const {
+  if (!zero_copy_.wants() || !stream.zero_copy || stream.refused || stream.sends.full()) return false;
+  return stream.head_bytes + stream.bytes - std::max(stream.done, stream.head_bytes) >= kZeroCopyBytes;
+}
+
+ssize_t TcpSender::give(Stream* stream, bool uncopied) {
   iovec parts[2];
   msghdr message{};
   message.msg_iov = parts;
-  if (stream->done < stream->head_bytes)
-    parts[message.msg_iovlen++] = {stream->head + stream->done, stream->head_bytes - stream->done};
+  int flags = MSG_DONTWAIT | MSG_NOSIGNAL;
+  const bool head = stream->done < stream->head_bytes;
+  if (head) parts[message.msg_iovlen++] = {stream->head + stream->done, stream->head_bytes - stream->done};
   const size_t done = std::max(stream->done, stream->head_bytes) - stream->head_bytes;
-  if (done < stream->bytes)
+  if (done < stream->bytes && !(head && uncopied))
     parts[message.msg_iovlen++] = {const_cast<std::byte*>(stream->payload) + done, stream->bytes - done};
-  const ssize_t sent = sendmsg(stream->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (sent < 0) {
-    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ENOBUFS) return {};
-    return write_failed(stream, errno);
+  // The next frame's header takes the place of this one, which is therefore copied, by a call of its own.
+  if (uncopied) flags |= head ? MSG_MORE : MSG_ZEROCOPY;
+  const ssize_t sent = sendmsg(stream->fd, &message, flags);
+  if (sent > 0 && uncopied && !head) {
+    stream->sends.add(stream->channel * kFifoDepth + stream->message->frame.message % kFifoDepth);
+    ++stream->message->held;
+    ++unnoticed_;
+    zero_copy_.sent();
   }
-  stream->done += static_cast<size_t>(sent);
-  if (stream->done == total) {
+  return sent;
+}
+
+Status TcpSender::write(Stream* stream, bool* whole) {
+  *whole = false;
+  for (bool again = true; again;) {
+    const bool uncopied = goes_uncopied(*stream), head = stream->done < stream->head_bytes;
+    const ssize_t sent = give(stream, uncopied);
+    if (sent < 0 && uncopied && !head && ZeroCopyUse::is_refusal(errno)) {
+      zero_copy_.refused();
+      stream->refused = true;
+      continue;
+    }
+    if (sent < 0) {
+      if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ENOBUFS) return {};
+      return write_failed(stream, errno);
+    }
+    stream->done += static_cast<size_t>(sent);
+    again = uncopied && head && stream->done == stream->head_bytes;  // the payload follows a header that left alone
+  }
+  if (stream->done == stream->head_bytes + stream->bytes) {
     *whole = true;
     finish_frame(stream);
   }
@@ -231,13 +298,13 @@ Status TcpSender::write(Stream* stream, bool* whole) {
 }
 
 void TcpSender::update_pending() {
-  pending_ = !small_.empty() || !large_.empty() || owed_ > 0;
+  pending_ = !small_.empty() || !large_.empty() || owed_ > 0 || unnoticed_ > 0;
   for (const auto& stream : streams_) pending_ |= stream->busy;
 }
 
 bool TcpSender::has_messages() const {
   return std::any_of(channels_.begin(), channels_.end(),
-                     [](const Channel& channel) { return channel.handed_over != channel.posted; });
+                     [](const Channel& channel) { return channel.written != channel.posted; });
 }
 
 // What waits has a stream that is open, or one that is still to come.
@@ -255,6 +322,7 @@ Status TcpSender::check_streams() const {
 // The streams take a piece each in turn, until none takes more.
 Status TcpSender::flush() {
   TR_RETURN_IF_ERROR(check_streams());
+  TR_RETURN_IF_ERROR(take_notices());
   for (bool moved = true; moved;) {
     moved = false;
     for (auto& stream : streams_) {
@@ -288,7 +356,8 @@ void TcpSender::finish() {
     if (stream->shared() && !stream->closed) (void)shutdown(stream->fd, SHUT_WR);
 }
 
-bool TcpSender::delivered() const {
+bool TcpSender::delivered() {
+  if (!take_notices().ok() || unnoticed_ > 0) return false;
   for (const auto& stream : streams_) {
     if (!stream->shared() || stream->closed) continue;
     // What the peer's kernel has not acknowledged: nothing, or the end that finish() sent; a peer that has ended the

@@ -5,19 +5,21 @@
 //              '-> piece 0 -> stream 1    '-> ...         a stream has one piece at hand; it gets the next when the kernel
 //              '-> piece 1 -> stream 2                    has taken that one
 //
-// A message is handed over when the kernel has taken all its pieces; its payload is not looked at afterwards.
+// A message is written when the kernel has taken all its pieces, and handed over when it needs their memory no longer: at
+// once, but where it was asked not to copy a large piece (tcp_zero_copy.h). Its payload is not looked at afterwards.
 #pragma once
 
 #include <vector>
 
 #include "transport/tcp_wait.h"
 #include "transport/tcp_wire.h"
+#include "transport/tcp_zero_copy.h"
 
 namespace treering {
 
 class TcpSender {
  public:
-  TcpSender(uint32_t channels, uint32_t streams, uint32_t piece_bytes, TcpWaitSet* waits);
+  TcpSender(uint32_t channels, uint32_t streams, uint32_t piece_bytes, TcpZeroCopy zero_copy, TcpWaitSet* waits);
   ~TcpSender();
 
   // A second stream 0 takes the place of the first, which is closed when its frame at hand is through.
@@ -29,7 +31,8 @@ class TcpSender {
 
   bool has_room(uint32_t channel) const {
     const Channel& to = channels_[channel];
-    return to.posted - to.acknowledged < kFifoDepth;
+    // The peer may have popped what the kernel has not told about yet.
+    return to.posted - to.acknowledged < kFifoDepth && to.posted - to.handed_over < kFifoDepth;
   }
   // `payload` stays unchanged until the message is handed over, unless it is inline: that is copied.
   void post(uint32_t channel, const Message& message, const void* payload);
@@ -46,8 +49,12 @@ class TcpSender {
   // Why credits could not be sent.
   const Status& credit_failure() const { return credit_failure_; }
 
-  // Something waits for the kernel to take it: messages or credits.
+  // Something waits for the kernel to take it, or to be done with it: messages or credits.
   bool pending() const { return pending_; }
+  // The kernel reads from the messages' own memory, as far as it is known: what it sends is not out of the way at once.
+  bool sends_in_place() const { return unnoticed_ > 0 || (zero_copy_.on() && zero_copy_.sends() > 0); }
+  uint64_t zero_copy_sends() const { return zero_copy_.sends(); }
+  // Messages that wait for the kernel to take them.
   bool has_messages() const;
   // Gives the kernel what it takes.
   Status flush();
@@ -56,8 +63,8 @@ class TcpSender {
 
   // Nothing more will be sent on the shared stream.
   void finish();
-  // The peer's kernel has all that was sent on it: closing it loses nothing.
-  bool delivered() const;
+  // The peer's kernel has all that was sent on it, and no other stream needs this rank's memory: closing loses nothing.
+  bool delivered();
 
  private:
   struct Outgoing {
@@ -66,6 +73,7 @@ class TcpSender {
     uint32_t bytes = 0;      // of the payload
     uint32_t given = 0;      // to streams
     uint32_t under_way = 0;  // pieces that streams have at hand
+    uint32_t held = 0;       // sends for which the kernel may still read the payload
     bool all_given = false;
     bool small = false;  // for the shared stream
     std::byte copy[kInlineBytes];
@@ -77,7 +85,7 @@ class TcpSender {
     void push(uint8_t channel) { channels[end++ % channels.size()] = channel; }
   };
   struct Channel {
-    uint32_t posted = 0, handed_over = 0, acknowledged = 0;
+    uint32_t posted = 0, written = 0, handed_over = 0, acknowledged = 0;
     uint32_t popped = 0, told = 0;
     bool owes_credit = false;
     Outgoing messages[kFifoDepth];
@@ -86,21 +94,29 @@ class TcpSender {
     uint32_t index;
     int fd;
     bool busy = false, closed = false;
-    bool replaced = false;  // it gets no more frames
+    bool replaced = false;   // it gets no more frames
+    bool zero_copy = false;  // the kernel can
+    bool refused = false;    // ... but not of the frame at hand
     bool shared() const { return index == 0; }
     Outgoing* message = nullptr;  // nullptr: a credit
     uint32_t channel = 0;
     const std::byte* payload = nullptr;
     size_t head_bytes = 0, bytes = 0, done = 0;  // of the head, of the payload after it, of both what is written
     std::byte head[sizeof(TcpFrame) + kInlineBytes];
+    ZeroCopySends sends;  // of places: channel * kFifoDepth + message % kFifoDepth
   };
 
   bool load(Stream* stream);
   void load_piece(Stream* stream, Queue* queue);
   void load_credit(Stream* stream, uint32_t channel);
+  bool goes_uncopied(const Stream& stream) const;
+  // Bytes of the frame at hand that the kernel took, or -1.
+  ssize_t give(Stream* stream, bool uncopied);
   // Whether the frame at hand was taken whole.
   Status write(Stream* stream, bool* whole);
   void finish_frame(Stream* stream);
+  void hand_over(Channel* to);
+  Status take_notices();
   void end_stream(Stream* stream);
   Status write_failed(Stream* stream, int error);
   void update_pending();
@@ -114,6 +130,8 @@ class TcpSender {
   uint32_t wanted_streams_ = 0;
   uint32_t owed_ = 0;  // channels that owe a credit
   bool pending_ = false, gives_credit_ = true;
+  ZeroCopyUse zero_copy_;
+  uint32_t unnoticed_ = 0;  // sends of all streams for which the kernel may still read
   Status credit_failure_;
 };
 
