@@ -34,18 +34,12 @@ TcpSender::TcpSender(uint32_t channels, uint32_t streams, uint32_t piece_bytes, 
 }
 
 TcpSender::~TcpSender() {
-  (void)take_notices();
   for (auto& stream : streams_)
     if (!stream->closed) end_stream(stream.get());
 }
 
 void TcpSender::end_stream(Stream* stream) {
   if (waits_ != nullptr) waits_->forget(stream->fd);
-  if (!stream->sends.empty()) {
-    // Nobody keeps the memory from here on: rather a reset than bytes that are no longer those of the message.
-    const linger reset{1, 0};
-    (void)setsockopt(stream->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
-  }
   close(stream->fd);
   stream->closed = true;
 }
@@ -356,8 +350,7 @@ void TcpSender::finish() {
     if (stream->shared() && !stream->closed) (void)shutdown(stream->fd, SHUT_WR);
 }
 
-bool TcpSender::delivered() {
-  if (!take_notices().ok() || unnoticed_ > 0) return false;
+bool TcpSender::delivered() const {
   for (const auto& stream : streams_) {
     if (!stream->shared() || stream->closed) continue;
     // What the peer's kernel has not acknowledged: nothing, or the end that finish() sent; a peer that has ended the

@@ -63,8 +63,9 @@ class TcpSender {
 
   // Nothing more will be sent on the shared stream.
   void finish();
-  // The peer's kernel has all that was sent on it, and no other stream needs this rank's memory: closing loses nothing.
-  bool delivered();
+  // The peer's kernel has all that was sent on it: closing it loses nothing. The other streams' sends that are under way
+  // go on without the process, from pages that the kernel holds.
+  bool delivered() const;
 
  private:
   struct Outgoing {
