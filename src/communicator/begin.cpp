@@ -28,7 +28,8 @@ uint32_t signature_of(const Operation& operation, uint64_t number) {
                                         : 0);
   if (operation.blocks != nullptr)
     for (size_t count : operation.blocks->counts) hash = (hash ^ hash >> 31) * 0x94D049BB133111EBu + count;
-  if (operation.pieces != nullptr) hash = (hash ^ hash >> 31) * 0x94D049BB133111EBu + operation.pieces->calls;
+  if (operation.pieces != nullptr && !operation.is_piece)
+    hash = (hash ^ hash >> 31) * 0x94D049BB133111EBu + operation.pieces->calls;
   if (operation.compression != nullptr) hash += uint64_t{operation.compression->wire} << 40;
   hash = (hash ^ hash >> 32) * 0x94D049BB133111EBu;
   return static_cast<uint32_t>(hash >> 32);
