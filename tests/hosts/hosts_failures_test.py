@@ -208,7 +208,9 @@ class SlowNetwork(RankCase):
                     since = time.monotonic()
                     os.kill(ranks[victim].pid, how)
                     others = [rank for rank in ranks.values() if rank.rank != victim]
-                    text = self.expect_one_verdict(others, since, AT_ONCE if how == signal.SIGKILL else 10, code)
+                    limit = AT_ONCE if how == signal.SIGKILL else 10
+                    # On a busy machine they may still be meeting.
+                    text = self.expect_one_verdict(others, since, limit, code, met=False)
                     self.expect_names(text, ranks[victim], operation=False)
                     for other in others:
                         self.assertNotRegex(text, rf"rank {other.rank} \(pid {other.pid} on \S+\)[^;.]*(answer|lost|ended)")
