@@ -91,13 +91,14 @@ Status Watch::find_lost(uint32_t peer, const std::string& during) const {
 // A peer that dies takes its memory away shortly before it counts as dead; the news of it takes its way, too.
 Status Watch::link_failed(uint32_t peer, const Status& status) {
   if (peer == context_->rank) return fail(status);
-  for (int i = 0; i < (same_host(peer) ? 50 : 1000); ++i) {
+  // Its link may have ended because of a verdict, which comes by the control tree: over slow links later than the end did.
+  const auto until = Clock::now() + std::chrono::milliseconds(same_host(peer) ? 50 : 3000);
+  for (; Clock::now() < until; usleep(1000)) {
     if (Status known = verdict(); !known.ok()) return known;
     if (Status lost = find_lost(peer, place()); !lost.ok()) return fail(lost);
     if (is_dead(peer))
       return fail(
           {trRemoteError, fmt::format("{} has died in or before {}: {}", describe(peer), place(), status.message())});
-    usleep(1000);
   }
   return fail({status.code(), fmt::format("{}, {}: {}", describe(peer), place(), status.message())});
 }
