@@ -26,7 +26,7 @@ TR_API trResult_t trStreamDestroy(trStream_t stream);
  * failure. */
 typedef void (*trCallback)(trResult_t result, void* context);
 /**
- * The callback must not wait for this library. It runs on the one thread that advances all streams of the process: until it
+ * The callback must not wait for this library, and must not return in a child that it forks. It runs on the one thread that advances all streams of the process: until it
  * returns nothing else moves in any of them. Hand longer work to a thread of your own.
  */
 TR_API trResult_t trStreamAddCallback(trStream_t stream, trCallback callback, void* context);

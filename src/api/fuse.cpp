@@ -4,6 +4,7 @@
 //   tensors   | a a a | b | c c c c c |            pad: up to the next tensor's alignment; its zeros are summed and
 //   fused     | a a a 0 | b 0 0 0 | c c c c c |    fall into a sink
 #include <algorithm>
+#include <span>
 
 #include "api/batch.h"
 #include "core/types.h"
@@ -61,51 +62,71 @@ Operation fused(std::vector<const Operation*> members, size_t alignment) {
 
 struct Range {
   const std::byte *begin, *end;
-  size_t operation;
   bool written;
 };
 
-// Whether one operation writes what another one uses: then their order counts.
-bool depend(const std::vector<Operation>& operations) {
+// Whether one of these allreduces writes what another one uses: then their order counts.
+bool depend(std::span<const Operation> operations) {
   std::vector<Range> ranges;
-  for (size_t i = 0; i < operations.size(); ++i) {
-    const Operation& operation = operations[i];
+  for (const Operation& operation : operations) {
     const size_t bytes = operation.count * find_type(operation.type)->size;
-    if (operation.collective != Collective::kAllReduce || bytes == 0) continue;
-    const auto *input = static_cast<const std::byte*>(operation.input),
-               *output = static_cast<const std::byte*>(operation.output);
-    if (input != output) ranges.push_back({input, input + bytes, i, false});
-    ranges.push_back({output, output + bytes, i, true});
+    if (bytes == 0) continue;
+    const auto* input = static_cast<const std::byte*>(operation.input);
+    const auto* output = static_cast<const std::byte*>(operation.output);
+    if (input != output) ranges.push_back({input, input + bytes, false});  // they do not overlap in part
+    ranges.push_back({output, output + bytes, true});
   }
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
-  for (size_t i = 0; i < ranges.size(); ++i)
-    for (size_t k = i + 1; k < ranges.size() && ranges[k].begin < ranges[i].end; ++k)
-      if (ranges[i].operation != ranges[k].operation && (ranges[i].written || ranges[k].written)) return true;
+  const std::byte *used_to = nullptr, *written_to = nullptr;
+  for (const Range& range : ranges) {
+    if (range.begin < (range.written ? used_to : written_to)) return true;
+    used_to = std::max(used_to, range.end);
+    if (range.written) written_to = std::max(written_to, range.end);
+  }
   return false;
 }
 
-}  // namespace
-
-void fuse(std::vector<Operation>* operations, size_t bytes, size_t alignment) {
-  if (bytes == 0 || operations->size() < 2 || depend(*operations)) return;
-  std::vector<Operation> result;
-  std::vector<bool> taken(operations->size());
-  for (size_t i = 0; i < operations->size(); ++i) {
+// Appends to `result` what becomes of allreduces that follow one another.
+void fuse_allreduces(std::span<const Operation> operations, size_t bytes, size_t alignment,
+                     std::vector<Operation>* result) {
+  if (operations.size() < 2 || depend(operations)) {
+    result->insert(result->end(), operations.begin(), operations.end());
+    return;
+  }
+  std::vector<bool> taken(operations.size());
+  for (size_t i = 0; i < operations.size(); ++i) {
     if (taken[i]) continue;
-    const Operation& first = (*operations)[i];
+    const Operation& first = operations[i];
     std::vector<const Operation*> members = {&first};
     if (fusible(first)) {
       const size_t size = find_type(first.type)->size, unit = alignment_of(first, alignment);
       size_t total = first.count * size;
-      for (size_t k = i + 1; k < operations->size() && total < bytes; ++k) {
-        const Operation& next = (*operations)[k];
+      for (size_t k = i + 1; k < operations.size() && total < bytes; ++k) {
+        const Operation& next = operations[k];
         if (taken[k] || !fusible(next) || !same_kind(first, next) || total + next.count * size + unit > bytes) continue;
         taken[k] = true;
         total += next.count * size + unit;
         members.push_back(&next);
       }
     }
-    result.push_back(members.size() == 1 ? first : fused(members, alignment_of(first, alignment)));
+    result->push_back(members.size() == 1 ? first : fused(members, alignment_of(first, alignment)));
+  }
+}
+
+}  // namespace
+
+// Other collectives keep their places among the allreduces: they may use the same memory.
+void fuse(std::vector<Operation>* operations, size_t bytes, size_t alignment) {
+  if (bytes == 0 || operations->size() < 2) return;
+  const auto is_allreduce = [](const Operation& each) {
+    return each.collective == Collective::kAllReduce && !each.pairs;
+  };
+  std::vector<Operation> result;
+  for (auto next = operations->begin(); next != operations->end();) {
+    auto end = std::find_if_not(next, operations->end(), is_allreduce);
+    fuse_allreduces({next, end}, bytes, alignment, &result);
+    if (end != operations->end()) result.push_back(*end++);
+    next = end;
   }
   *operations = std::move(result);
 }

@@ -155,10 +155,10 @@ void Communicator::fill_call(const Operation& operation) {
   }
 }
 
-// Of fused tensors. Small ones are copied anyway.
+// Of fused tensors. To look for small ones costs more than to copy them.
 template <typename Find>
 void Communicator::find_regions_of_pieces(const Operation& operation, const Find& find) {
-  constexpr size_t kLeastBytes = 4096;
+  constexpr size_t kLeastBytes = 64 << 10;
   auto &inputs = operation.pieces->input, &outputs = operation.pieces->output;
   call_.pieces_in_place = true;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -179,6 +179,9 @@ void Communicator::find_regions(const Operation& operation) {
     if (operation.lanes != nullptr)
       for (auto& items : operation.lanes->items)
         for (LaneItem& item : items) item.region = {};
+    if (operation.pieces != nullptr)
+      for (auto* pieces : {&operation.pieces->input, &operation.pieces->output})
+        for (BufferPiece& piece : *pieces) piece.region = {};  // of the last start
     return;
   }
   auto published = [&](const void* buffer, size_t bytes) {

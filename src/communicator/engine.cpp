@@ -109,6 +109,7 @@ Status Engine::enqueue(Task* task) {
   auto found = streams_.find(task->stream);
   if (found == streams_.end()) return unknown_stream();
   TR_RETURN_IF_ERROR(ensure_thread());
+  task->engine = this;
   task->queued = true;
   task->started = false;
   task->backoff.reset();
@@ -165,12 +166,12 @@ Status Engine::add_callback(StreamId stream, trCallback callback, void* context)
 
 void Engine::wait(const Task& task) {
   std::unique_lock lock(mutex_);
-  done_.wait(lock, [&] { return !task.queued; });
+  done_.wait(lock, [&] { return task.engine != this || !task.queued; });
 }
 
 bool Engine::is_queued(const Task& task) {
   std::lock_guard lock(mutex_);
-  return task.queued;
+  return task.engine == this && task.queued;
 }
 
 void Engine::wait_idle(Communicator* communicator) {

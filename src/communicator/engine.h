@@ -30,7 +30,8 @@ struct Mark {
 struct Task {
   enum class Kind : uint8_t { kOperation, kRecord, kWait, kCallback };
   Kind kind = Kind::kOperation;
-  bool owned = true;  // the engine deletes it when it has ended
+  bool owned = true;                     // the engine deletes it when it has ended
+  const class Engine* engine = nullptr;  // that it was given to last: a forked child's is another one
   bool queued = false;
   bool started = false;
   StreamId stream = 0;

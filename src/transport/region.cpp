@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -35,7 +36,14 @@ Status make_memfd(size_t bytes, int* descriptor, uint64_t* inode) {
 }  // namespace
 
 RegionTable& RegionTable::instance() {
-  static auto* table = new RegionTable;  // never destroyed: threads may still use it while the process ends
+  // Never destroyed: threads may still use it while the process ends.
+  static RegionTable* const table = [] {
+    auto* made = new RegionTable;
+    // Another thread that is inside at a fork is not in the child, which would wait for it.
+    pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
+                   [] { instance().mutex_.unlock(); });
+    return made;
+  }();
   return *table;
 }
 

@@ -1,6 +1,13 @@
 // Fused groups: order, tensors that differ, tensors that peers can reach.
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
 #include <vector>
 
+#include "support/processes.h"
 #include "support/ranks.h"
 
 namespace treering::testing {
@@ -18,6 +25,22 @@ TEST(Fusion, ChainedCallsOfAGroupRunInOrder) {
   ASSERT_EQ(trGroupEnd(), trSuccess) << trGetLastError(nullptr);
   EXPECT_EQ(d[0], 4.0f);
   EXPECT_EQ(d[1], 4.0f);
+}
+
+// An allreduce is not moved past another collective, which may use the same memory.
+TEST(Fusion, OtherCollectivesKeepTheirPlaces) {
+  RankGroup ranks(2);
+  std::vector<float> a(2, 1.0f), b = {5.0f, 9.0f};
+  ASSERT_EQ(trGroupStart(), trSuccess);
+  for (size_t rank : {0u, 1u}) {
+    const trComm_t comm = ranks.comm(static_cast<int>(rank));
+    ASSERT_EQ(trAllReduce(&a[rank], &a[rank], 1, trFloat32, trSum, comm, nullptr), trSuccess);
+    ASSERT_EQ(trBroadcast(&b[rank], &b[rank], 1, trFloat32, 0, comm, nullptr), trSuccess);
+    ASSERT_EQ(trAllReduce(&b[rank], &b[rank], 1, trFloat32, trSum, comm, nullptr), trSuccess);
+  }
+  ASSERT_EQ(trGroupEnd(), trSuccess) << trGetLastError(nullptr);
+  EXPECT_EQ(a, std::vector<float>({2.0f, 2.0f}));
+  EXPECT_EQ(b, std::vector<float>({10.0f, 10.0f}));
 }
 
 // The same total, but other tensors.
@@ -76,6 +99,92 @@ TEST(Fusion, RegisteredTensorsAreSummed) {
       }
     for (const auto& [comm, handle] : handles) EXPECT_EQ(trCommDeregister(comm, handle), trSuccess);
   }
+}
+
+// Memory of its own pages, so that it can be given back and had again at the same address.
+struct Pages {
+  static constexpr size_t kBytes = 1 << 20, kCount = kBytes / sizeof(float);
+  void* at = nullptr;
+  void* handle = nullptr;
+  bool map() {
+    const int fixed = at == nullptr ? 0 : MAP_FIXED;
+    void* const got = mmap(at, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | fixed, -1, 0);
+    if (got != MAP_FAILED) at = got;
+    return got != MAP_FAILED;
+  }
+  float* values() const { return static_cast<float*>(at); }
+  void fill(float value) { std::fill_n(values(), kCount, value); }
+  bool holds(float value) const {
+    return std::all_of(values(), values() + kCount, [value](float v) { return v == value; });
+  }
+};
+
+// A kept group of tensors that other processes map; then the registrations end, and other memory has their addresses.
+int kept_group(int rank, const trUniqueId& id, bool in_place) {
+  trComm_t comm = nullptr;
+  TR_CHECK(trCommInitRank(&comm, 3, id, rank));
+  std::vector<Pages> in(4), out(4);
+  trPersistent_t kept = nullptr;
+  for (auto* set : {&in, &out})
+    for (Pages& pages : *set) {
+      if (!pages.map()) return say("mmap"), 2;
+      TR_CHECK(trCommRegister(comm, pages.at, Pages::kBytes, &pages.handle));
+    }
+  TR_CHECK(trPersistentBegin());
+  for (size_t t = 0; t < in.size(); ++t)
+    TR_CHECK(trAllReduce(in[t].at, in_place ? in[t].at : out[t].at, Pages::kCount, trFloat32, trSum, comm, nullptr));
+  TR_CHECK(trPersistentEnd(&kept));
+  for (int start = 0; start < 5; ++start) {
+    if (start == 2)
+      for (auto* set : {&in, &out})
+        for (Pages& pages : *set) {
+          TR_CHECK(trCommDeregister(comm, pages.handle));
+          if (munmap(pages.at, Pages::kBytes) != 0 || !pages.map()) return say("mmap"), 2;
+        }
+    for (size_t t = 0; t < in.size(); ++t) in[t].fill(static_cast<float>(10 * start + static_cast<int>(t) + rank));
+    TR_CHECK(trPersistentStart(kept));
+    for (size_t t = 0; t < in.size(); ++t)
+      if (const float sum = static_cast<float>(3 * (10 * start + static_cast<int>(t)) + 3);
+          !(in_place ? in[t] : out[t]).holds(sum))
+        return say("start " + std::to_string(start) + ", tensor " + std::to_string(t)), 3;
+  }
+  TR_CHECK(trPersistentDestroy(kept));
+  TR_CHECK(trCommDestroy(comm));
+  return 0;
+}
+
+TEST(Fusion, KeptGroupsOfProcessesFollowRegistrations) {
+  for (bool in_place : {true, false}) {
+    SCOPED_TRACE(in_place ? "in place" : "not in place");
+    RankProcesses processes(3, [in_place](int rank, const trUniqueId& id) { return kept_group(rank, id, in_place); });
+    for (const RankResult& result : processes.wait_all()) EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+}
+
+// What was given to a stream before a fork is the parent's: the child's copy of the kept operation ends at once.
+TEST(Fork, AKeptOperationThatIsUnderWayEndsInTheChildToo) {
+  RankGroup ranks(2);
+  trStream_t stream = nullptr;
+  trPersistent_t kept = nullptr;
+  float values[] = {1, 2};
+  ASSERT_EQ(trStreamCreate(&stream), trSuccess);
+  ASSERT_EQ(trPersistentBegin(), trSuccess);
+  ASSERT_EQ(trAllReduce(&values[0], &values[0], 1, trFloat32, trSum, ranks.comm(0), stream), trSuccess);
+  ASSERT_EQ(trPersistentEnd(&kept), trSuccess);
+  ASSERT_EQ(trPersistentStart(kept), trSuccess);  // waits for rank 1
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    _exit(trPersistentDestroy(kept) == trSuccess ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  ASSERT_EQ(trAllReduce(&values[1], &values[1], 1, trFloat32, trSum, ranks.comm(1), nullptr), trSuccess);
+  EXPECT_EQ(trStreamSynchronize(stream), trSuccess);
+  EXPECT_EQ(values[0], 3.0f);
+  EXPECT_EQ(trPersistentDestroy(kept), trSuccess);
+  EXPECT_EQ(trStreamDestroy(stream), trSuccess);
 }
 
 }  // namespace
