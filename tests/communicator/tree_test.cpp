@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(Victims, Death,
                          });
 
 // Also the tree heals: a verdict spread afterwards reaches all.
-TEST_P(Death, IsReportedByAllAtOnce) {
+TEST_P(Death, IsReportedByAllWithinASecond) {
   const auto [victim, hosts] = GetParam();
   RankProcesses processes(14, [victim = victim, hosts = hosts](int rank, const trUniqueId& id) {
     Rank self;
@@ -139,7 +139,7 @@ TEST_P(Death, IsReportedByAllAtOnce) {
     const RankResult result = processes.wait(rank);
     EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ": " << result.output;
     ASSERT_GT(result.output.size(), 3u);
-    EXPECT_LT(std::stoll(result.output.substr(3)) - killed, 2500) << "rank " << rank << ": that would be silence";
+    EXPECT_LT(std::stoll(result.output.substr(3)) - killed, 1000) << "rank " << rank;
     const std::string who =
         "rank " + std::to_string(victim) + " (pid " + std::to_string(processes.pid(victim)) + " on ";
     EXPECT_NE(result.output.find(who), std::string::npos) << result.output;

@@ -6,13 +6,11 @@ usage: hosts_failures_test.py HOSTS_RANK
 import os
 import signal
 import time
-import unittest
 
 import lab_case
 from rank_case import REMOTE_ERROR, TIMED_OUT, TIMEOUT, RankCase
 
-# Silence is noticed as another error: this is for a machine that runs much else besides. A death is told in some ms.
-AT_ONCE = 8
+AT_ONCE = 2  # seconds
 SIZES = {"tiny": 2, "middle": 20_000, "large": 1_000_000}
 
 
@@ -198,13 +196,14 @@ class SlowNetwork(RankCase):
     """While a communicator is created, one rank of each host measures the network, which takes long here."""
     lab_options = {"hosts": 4, "mbit": 1}
 
-    # ThreadSanitizer makes handshakes so slow that those who lost the root do not reach another process in the time for
-    # which it waits for them, and give a verdict of their own.
-    @unittest.skipIf(os.environ.get("TSAN_OPTIONS"), "too slow under ThreadSanitizer on links of 1 Mbit/s")
     def test_rank_that_fails_while_the_network_is_measured(self):
         for how, code in ((signal.SIGKILL, REMOTE_ERROR), (signal.SIGSTOP, TIMED_OUT)):
             for victim in (0, 2):
                 with self.subTest(how.name, victim=victim):
+                    # A defect: who lost the root reaches no other process in the 500 ms for which those wait, and gives
+                    # a verdict of its own.
+                    if how == signal.SIGKILL and victim == 0 and os.environ.get("TSAN_OPTIONS"):
+                        self.skipTest("handshakes on links of 1 Mbit/s are too slow under ThreadSanitizer")
                     # A death is to be told before the deadline, a stop by it.
                     ranks = self.start(hosts=(0, 1, 2, 3), TREERING_DEBUG="INFO",
                                        TREERING_TIMEOUT="30" if how == signal.SIGKILL else "5")
@@ -214,7 +213,7 @@ class SlowNetwork(RankCase):
                     since = time.monotonic()
                     os.kill(ranks[victim].pid, how)
                     others = [rank for rank in ranks.values() if rank.rank != victim]
-                    limit = 2 * AT_ONCE if how == signal.SIGKILL else 10
+                    limit = 8 if how == signal.SIGKILL else 10
                     # On a busy machine they may still be meeting.
                     text = self.expect_one_verdict(others, since, limit, code, met=False)
                     self.expect_names(text, ranks[victim], operation=False)
