@@ -41,6 +41,8 @@ class Job : public std::enable_shared_from_this<Job> {
   void open_stream(uint32_t source, uint32_t peer, uint32_t index);
   // Whether this process is between two places in the tree.
   bool seeks_parent() const { return state_ == State::kRunning && !closed_ && !top_ && !parent_.channel; }
+  // Whether others seek one, who would not hear of the verdict without this process.
+  bool awaits_orphans() const;
 
  private:
   enum class State { kMeeting, kRunning, kFailed };
@@ -148,7 +150,7 @@ class Job : public std::enable_shared_from_this<Job> {
   uint64_t asked_timer_ = 0;
   std::set<std::shared_ptr<Channel>> former_;  // parents' connections, until these close them
   std::vector<Pending> pending_;
-  std::vector<std::pair<MovingMessage, uint32_t>> deserters_;  // and who told of them, while this process seeks a parent
+  std::vector<std::pair<MovingMessage, uint32_t>> deserters_;  // and who told of them, until this process has a parent
   std::set<uint32_t> mute_hosts_;  // a process there has not answered in this search for a parent
 
   RosterMessage roster_;

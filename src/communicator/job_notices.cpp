@@ -129,6 +129,7 @@ void Job::apply_loss(const NoticeMessage& notice) {
 // When the children of the last one have noticed it, too.
 Clock::time_point Job::time_of_last_loss() const {
   Clock::time_point last;
+  if (!broken_.empty()) last = Clock::now();  // a loss in a moment, or none
   for (const auto& [process, when] : lost_) last = std::max(last, when);
   for (const auto& [process, entry] : silent_) last = std::max(last, entry.since + kSilence + kTick);
   return last;

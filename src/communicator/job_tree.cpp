@@ -10,8 +10,8 @@
 namespace treering {
 namespace {
 
-constexpr auto kOrphansPatience = std::chrono::milliseconds(500);  // until a lost process's children have a new parent
-constexpr auto kAttachPatience = std::chrono::seconds(5);          // with one possible parent
+constexpr auto kOrphansPatience = std::chrono::seconds(3);  // until a lost process's children have a new parent
+constexpr auto kAttachPatience = std::chrono::seconds(5);   // with one possible parent
 constexpr auto kReattachPatience = std::chrono::seconds(2);
 constexpr auto kMuteHostPatience = std::chrono::milliseconds(250);  // where another process has just not answered
 constexpr size_t kMostCandidates = 24, kMostOfHost = 6;
@@ -340,6 +340,18 @@ void Job::route(uint32_t process, const std::string& bytes, uint32_t from) {
   if (parent_.channel && parent_.process != from) parent_.channel->send(bytes);
 }
 
+// The children of a lost or silent process are on their way to a new parent, and have yet to hear of the verdict. A
+// slow network takes its time for it; one that was lost as well never comes.
+bool Job::awaits_orphans() const {
+  if (closed_ || !has_verdict_ || !top_ || Clock::now() >= time_of_last_loss() + kOrphansPatience) return false;
+  const auto is_gone = [this](uint32_t process) {
+    return lost_.count(process) != 0 || silent_.count(process) != 0 || broken_.count(process) != 0;
+  };
+  for (uint32_t process = 0; process < parent_of_.size(); ++process)
+    if (process != own_.process && is_gone(parent_of_[process]) && !is_gone(process) && !has_left(process)) return true;
+  return false;
+}
+
 void Job::maybe_finish() {
   // A new parent that has not been told that this process leaves would take its end for a death.
   if (closed_ || state_ == State::kMeeting || seeks_parent()) return;
@@ -349,12 +361,9 @@ void Job::maybe_finish() {
   const bool all_left = std::all_of(members_.begin(), members_.end(),
                                     [this](const auto& member) { return members_left_.count(member.first) != 0; });
   if (!all_left || (root_ && state_ == State::kFailed)) return;
-  // The children of a lost or silent process are on their way to a new parent, and have yet to hear of the verdict.
-  const auto wait = has_verdict_ && top_ ? time_of_last_loss() + kOrphansPatience - Clock::now() : Clock::duration(0);
-  if (wait > Clock::duration(0)) {
+  if (awaits_orphans()) {
     auto self = shared_from_this();
-    agent_->after(std::chrono::duration_cast<std::chrono::milliseconds>(wait) + std::chrono::milliseconds(1),
-                  [self] { self->maybe_finish(); });
+    agent_->after(kOrphansPatience, [self] { self->maybe_finish(); });
     return;
   }
   finish();
