@@ -13,7 +13,11 @@
 extern "C" {
 #endif
 
-/** @name Streams @{ */
+/** @name Streams @{
+ * What an open group (trGroupStart()) holds for a stream is given to it at the group's end; until then calls that wait for
+ * or mark what the stream has (this section's but trStreamCreate(), trEventRecord(), trStreamWaitEvent()) are
+ * ::trInvalidUsage.
+ */
 TR_API trResult_t trStreamCreate(trStream_t* stream);
 /** Waits until every operation given to the stream has ended; returns the first failure since the last call. */
 TR_API trResult_t trStreamSynchronize(trStream_t stream);
@@ -26,8 +30,9 @@ TR_API trResult_t trStreamDestroy(trStream_t stream);
  * failure. */
 typedef void (*trCallback)(trResult_t result, void* context);
 /**
- * The callback must not wait for this library, and must not return in a child that it forks. It runs on the one thread that advances all streams of the process: until it
- * returns nothing else moves in any of them. Hand longer work to a thread of your own.
+ * The callback must not wait for this library, and must not return in a child that it forks. It runs on the one thread that
+ * advances all streams of the process: until it returns nothing else moves in any of them. Hand longer work to a thread of
+ * your own.
  */
 TR_API trResult_t trStreamAddCallback(trStream_t stream, trCallback callback, void* context);
 /** @} */

@@ -135,8 +135,9 @@ TR_API trResult_t trSendRecv(const void* sendbuf, size_t sendcount, int dest, vo
  *
  * Allreduces of a group with the same communicator, stream, data type and operation are fused into one, up to
  * trConfig_t::fusion_bytes each; every rank must then make the same calls in the group. Those with a function of
- * the user or with error feedback stay single, and so do all that follow one another in a group when one writes what another one uses (on all ranks, or on none). Sends and
- * receives of a communicator in a group run at once, in any order, without deadlock; of those on several streams each stream
+ * the user or with error feedback stay single, and so do all that follow one another in a group when one writes
+ * what another one uses (on all ranks, or on none). Sends and receives of a communicator in a group run at once,
+ * in any order, without deadlock; of those on several streams each stream
  * waits for all. NULL and streams mixed run one after another, as do several communicators, or several ranks of one, on the
  * same stream: all ranks then name them in the same order, and a rank has a stream of its own.
  *

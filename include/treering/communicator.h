@@ -60,7 +60,7 @@ TR_API trResult_t trCommCount(trComm_t comm, int* count);
 /** Rank of this handle. */
 TR_API trResult_t trCommRank(trComm_t comm, int* rank);
 
-/** Waits until every operation given to the communicator has ended. */
+/** Waits until every operation given to the communicator has ended; ::trInvalidUsage while an open group holds some. */
 TR_API trResult_t trCommFinalize(trComm_t comm);
 /** Releases the communicator. Purely local: waits for no other rank. Operations still under way are aborted. */
 TR_API trResult_t trCommDestroy(trComm_t comm);

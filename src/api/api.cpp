@@ -196,6 +196,7 @@ trResult_t trCommRank(trComm_t comm, int* rank) {
 
 trResult_t trCommFinalize(trComm_t comm) {
   return guarded(find_slot(comm), [&]() -> Status {
+    TR_RETURN_IF_ERROR(Group::current().refuse_held("trCommFinalize", comm));
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(lease.acquire(comm));
     Engine::instance().wait_idle(lease.get());
@@ -206,8 +207,7 @@ trResult_t trCommFinalize(trComm_t comm) {
 
 trResult_t trCommDestroy(trComm_t comm) {
   return guarded(nullptr, [&]() -> Status {
-    if (Group::current().open() && Group::current().batch().has(comm))
-      return {trInvalidUsage, "trCommDestroy: the open group holds calls of this communicator; call trGroupEnd first"};
+    TR_RETURN_IF_ERROR(Group::current().refuse_held("trCommDestroy", comm));
     return remove_communicator(comm);
   });
 }

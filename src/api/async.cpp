@@ -10,12 +10,12 @@ struct trPersistent {
 
 namespace {
 
-// What acts at once would not be part of the persistent operation.
-Status refuse_when_kept(const char* call) {
-  if (!Group::current().keeping()) return {};
-  Status status(trInvalidUsage, fmt::format("{} between trPersistentBegin and trPersistentEnd; call it outside", call));
-  Group::current().add_failure(status);
-  return status;
+// What acts at once would not be part of the persistent operation, and would come before what a group holds.
+Status refuse_to_order(const char* call, trStream_t stream) {
+  const Group& group = Group::current();
+  if (!group.keeping()) return fail_group(group.refuse_held(call, stream_id(stream)));
+  return fail_group(
+      {trInvalidUsage, fmt::format("{} between trPersistentBegin and trPersistentEnd; call it outside", call)});
 }
 
 }  // namespace
@@ -32,6 +32,7 @@ trResult_t trStreamCreate(trStream_t* stream) {
 
 trResult_t trStreamSynchronize(trStream_t stream) {
   return guarded(nullptr, [&]() -> Status {
+    TR_RETURN_IF_ERROR(Group::current().refuse_held("trStreamSynchronize", stream_id(stream)));
     if (!is_device_stream(stream_id(stream))) return Engine::instance().synchronize(stream_id(stream));
     int ordinal = 0;
     DeviceStream cuda = nullptr;
@@ -43,11 +44,15 @@ trResult_t trStreamSynchronize(trStream_t stream) {
 }
 
 trResult_t trStreamQuery(trStream_t stream) {
-  return guarded(nullptr, [&] { return Engine::instance().query(stream_id(stream)); });
+  return guarded(nullptr, [&]() -> Status {
+    TR_RETURN_IF_ERROR(Group::current().refuse_held("trStreamQuery", stream_id(stream)));
+    return Engine::instance().query(stream_id(stream));
+  });
 }
 
 trResult_t trStreamDestroy(trStream_t stream) {
-  return guarded(nullptr, [&] {
+  return guarded(nullptr, [&]() -> Status {
+    TR_RETURN_IF_ERROR(Group::current().refuse_held("trStreamDestroy", stream_id(stream)));
     return is_device_stream(stream_id(stream)) ? drop_device_stream(stream_id(stream))
                                                : Engine::instance().destroy_stream(stream_id(stream));
   });
@@ -56,7 +61,7 @@ trResult_t trStreamDestroy(trStream_t stream) {
 trResult_t trStreamAddCallback(trStream_t stream, trCallback callback, void* context) {
   return guarded(nullptr, [&]() -> Status {
     if (callback == nullptr) return null_argument("trStreamAddCallback", "callback");
-    TR_RETURN_IF_ERROR(refuse_when_kept("trStreamAddCallback"));
+    TR_RETURN_IF_ERROR(refuse_to_order("trStreamAddCallback", stream));
     return Engine::instance().add_callback(stream_id(stream), callback, context);
   });
 }
@@ -71,14 +76,14 @@ trResult_t trEventCreate(trEvent_t* event) {
 
 trResult_t trEventRecord(trEvent_t event, trStream_t stream) {
   return guarded(nullptr, [&]() -> Status {
-    TR_RETURN_IF_ERROR(refuse_when_kept("trEventRecord"));
+    TR_RETURN_IF_ERROR(refuse_to_order("trEventRecord", stream));
     return Engine::instance().record(event_id(event), stream_id(stream));
   });
 }
 
 trResult_t trStreamWaitEvent(trStream_t stream, trEvent_t event) {
   return guarded(nullptr, [&]() -> Status {
-    TR_RETURN_IF_ERROR(refuse_when_kept("trStreamWaitEvent"));
+    TR_RETURN_IF_ERROR(refuse_to_order("trStreamWaitEvent", stream));
     return Engine::instance().wait_event(stream_id(stream), event_id(event));
   });
 }

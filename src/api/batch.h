@@ -29,9 +29,15 @@ class Batch {
     for (const Transfer& transfer : transfers) line(comm).transfers.emplace_back(stream, transfer);
   }
   bool empty() const { return lines_.empty(); }
-  // Whether calls of it were added.
+  // Whether calls of it, or on it, were added.
   bool has(trComm_t comm) const {
     return std::any_of(lines_.begin(), lines_.end(), [comm](const auto& line) { return line->comm == comm; });
+  }
+  bool has(StreamId stream) const {
+    const auto is_on = [stream](const auto& entry) { return entry->stream == stream; };
+    return std::any_of(lines_.begin(), lines_.end(), [&](const auto& line) {
+      return std::any_of(line->entries.begin(), line->entries.end(), is_on);
+    });
   }
 
   // kept: it runs many times; else once.

@@ -30,7 +30,7 @@ inline Status null_argument(const char* call, const char* name) {
 
 // A failed call that belongs to the open group, if any: without it the others would run with ranks that lack one.
 inline Status fail_group(Status status) {
-  if (Group::current().open()) Group::current().add_failure(status);
+  if (!status.ok() && Group::current().open()) Group::current().add_failure(status);
   return status;
 }
 

@@ -1,5 +1,8 @@
 #include "api/group.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <map>
 
 #include "core/job_chains.h"
@@ -35,6 +38,21 @@ Status Group::end_kept(std::unique_ptr<Batch>* batch) {
   TR_RETURN_IF_ERROR(made->prepare(/*kept=*/true));
   *batch = std::move(made);
   return {};
+}
+
+Status Group::refuse(const char* call, const char* what) const {
+  return {trInvalidUsage,
+          fmt::format("{}: the open group holds calls of this {}, which begin at its end; call {} first", call, what,
+                      keeping_ ? "trPersistentEnd" : "trGroupEnd")};
+}
+
+Status Group::refuse_held(const char* call, trComm_t comm) const {
+  const bool makes = std::any_of(jobs_.begin(), jobs_.end(), [comm](const Job& job) { return job.parent == comm; });
+  return open() && comm != nullptr && (makes || batch_->has(comm)) ? refuse(call, "communicator") : Status();
+}
+
+Status Group::refuse_held(const char* call, StreamId stream) const {
+  return open() && stream != 0 && batch_->has(stream) ? refuse(call, "stream") : Status();
 }
 
 Status Group::run_jobs(std::vector<Job> jobs) {

@@ -29,6 +29,9 @@ class Group {
   Batch& batch() { return *batch_; }
   // Jobs run at the end, side by side; those that use the same communicator `parent`, if any, one after another.
   void add_job(trComm_t parent, std::function<Status()> job) { jobs_.push_back({parent, std::move(job)}); }
+  // Of a call on `comm` or `stream` that would overlook what this open group holds of it and starts later.
+  Status refuse_held(const char* call, trComm_t comm) const;
+  Status refuse_held(const char* call, StreamId stream) const;
   // A wrong call: the group will start nothing and return this.
   void add_failure(const Status& status) {
     if (failure_.ok()) failure_ = status;
@@ -39,6 +42,7 @@ class Group {
     trComm_t parent;
     std::function<Status()> work;
   };
+  Status refuse(const char* call, const char* what) const;
   static Status run_jobs(std::vector<Job> jobs);
 
   int depth_ = 0;

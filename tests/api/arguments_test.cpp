@@ -235,6 +235,52 @@ TEST(Groups, ACommunicatorWithCallsInTheOpenGroupIsNotDestroyed) {
   for (trComm_t comm : comms) EXPECT_EQ(trCommDestroy(comm), trSuccess);
 }
 
+// They would come before what the group holds, and look as if they came after it.
+TEST(Groups, NothingWaitsForOrMarksWhatTheOpenGroupHolds) {
+  trComm_t comm = nullptr, half = nullptr;
+  ASSERT_EQ(trCommInitAll(&comm, 1), trSuccess);
+  trStream_t stream = nullptr, other = nullptr;
+  trEvent_t event = nullptr;
+  ASSERT_EQ(trStreamCreate(&stream), trSuccess);
+  ASSERT_EQ(trStreamCreate(&other), trSuccess);
+  ASSERT_EQ(trEventCreate(&event), trSuccess);
+  float value = 1;
+  int called = 0;
+  const trCallback count = [](trResult_t, void* calls) { ++*static_cast<int*>(calls); };
+  struct {
+    const char* name;
+    std::function<trResult_t()> call;
+    bool fails_group;  // it was to have a place in the order of the group's calls
+  } calls[] = {{"trStreamSynchronize", [&] { return trStreamSynchronize(stream); }, false},
+               {"trStreamQuery", [&] { return trStreamQuery(stream); }, false},
+               {"trStreamDestroy", [&] { return trStreamDestroy(stream); }, false},
+               {"trCommFinalize", [&] { return trCommFinalize(comm); }, false},
+               {"trCommDestroy", [&] { return trCommDestroy(comm); }, false},
+               {"trStreamAddCallback", [&] { return trStreamAddCallback(stream, count, &called); }, true},
+               {"trEventRecord", [&] { return trEventRecord(event, stream); }, true},
+               {"trStreamWaitEvent", [&] { return trStreamWaitEvent(stream, event); }, true}};
+  for (const auto& each : calls) {
+    ASSERT_EQ(trGroupStart(), trSuccess);
+    EXPECT_EQ(trStreamWaitEvent(stream, event), trSuccess) << "the group holds nothing of it yet";
+    EXPECT_EQ(trAllReduce(&value, &value, 1, trFloat32, trSum, comm, stream), trSuccess);
+    EXPECT_EQ(each.call(), trInvalidUsage) << each.name;
+    const std::string text = trGetLastError(nullptr);
+    EXPECT_NE(text.find(each.name), std::string::npos) << text;
+    EXPECT_NE(text.find("call trGroupEnd first"), std::string::npos) << text;
+    EXPECT_EQ(trEventRecord(event, other), trSuccess) << "another stream";
+    EXPECT_EQ(trGroupEnd(), each.fails_group ? trInvalidUsage : trSuccess) << each.name;
+    EXPECT_EQ(trStreamSynchronize(stream), trSuccess);
+  }
+  EXPECT_EQ(called, 0);
+  ASSERT_EQ(trGroupStart(), trSuccess);
+  EXPECT_EQ(trCommSplit(comm, 0, 0, &half, nullptr), trSuccess);
+  EXPECT_EQ(trCommDestroy(comm), trInvalidUsage) << "it is to be split";
+  EXPECT_EQ(trGroupEnd(), trSuccess);
+  for (trComm_t each : {half, comm}) EXPECT_EQ(trCommDestroy(each), trSuccess);
+  for (trStream_t each : {stream, other}) EXPECT_EQ(trStreamDestroy(each), trSuccess);
+  EXPECT_EQ(trEventDestroy(event), trSuccess);
+}
+
 TEST(Groups, EndWithoutStartAndFailuresInside) {
   EXPECT_EQ(trGroupEnd(), trInvalidUsage);
   trComm_t comms[2];
