@@ -14,6 +14,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr size_t kBytes = 256 << 10;  // in the second-level cache together with its copy
 constexpr int kRepeats = 5;
+constexpr double kMostAlphaUs = 3;  // a line from another package comes in less than 1 us, another thread's turn later
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -105,8 +106,13 @@ void measure_pair(bool first, const AreaView& rank0, const AreaView& rank1, Mach
     best_transfer = std::min(best_transfer, seconds_since(begin));
   }
   if (!first) return;  // only rank 0's measurements are used
-  machine->alpha_us = best_ping * 1e6 / 2;
-  machine->exchange_gbps = 2.0 * static_cast<double>(kTransferBytes) / std::max(best_transfer - best_ping, 1e-9) / 1e9;
+  const double alpha_us = best_ping * 1e6 / 2;
+  const double exchange_s = best_transfer - best_ping;
+  // On cores that other threads use, it was their turns that were measured, and of two such figures the difference means
+  // nothing: not even lines in a core's own cache are moved faster than it reduces them.
+  if (alpha_us > kMostAlphaUs || exchange_s * machine->reduce_gbps * 1e9 < 2.0 * kTransferBytes) return;
+  machine->alpha_us = alpha_us;
+  machine->exchange_gbps = 2.0 * static_cast<double>(kTransferBytes) / exchange_s / 1e9;
 }
 
 }  // namespace treering

@@ -16,8 +16,9 @@ size_t last_level_cache_bytes();
 Machine measure_core();
 
 // What passes between ranks 0 and 1, which call it at the same time on rank 0's and rank 1's area: the time of a cache
-// line there and back, halved, and the rate at which bytes written by one are read by the other. Keeps the defaults
-// when the partner does not answer within some milliseconds.
+// line there and back, halved, and the rate at which bytes written by one are read by the other. Keeps what *machine has
+// (its reduce_gbps is measured already) when the partner does not answer within some milliseconds, or other threads have
+// visibly taken part.
 void measure_pair(bool first, const AreaView& rank0, const AreaView& rank1, Machine* machine);
 
 // What the network between hosts does, as one rank of each measures it; 0: unknown.
