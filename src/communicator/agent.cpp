@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "communicator/background_thread.h"
+#include "communicator/forked_sockets.h"
 #include "communicator/job.h"
 #include "core/log.h"
 
@@ -38,7 +39,7 @@ bool lacks_family(int error) { return error == EAFNOSUPPORT || error == EADDRNOT
 // A listening socket, or -1 and why. With SO_REUSEADDR two processes may both bind to a port; only one can listen, and
 // the other's socket keeps its port, so each try needs a new one.
 int open_listener(int domain, bool ipv6_only, uint16_t port, int* error) {
-  const int fd = socket(domain, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int fd = close_in_children(socket(domain, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int only = ipv6_only, yes = 1;
   sockaddr_storage address{};
   Address any;
@@ -258,7 +259,7 @@ void Agent::close_listeners() {
 
 void Agent::accept_some(int listener, bool local) {
   for (int i = 0; i < kAcceptAtOnce; ++i) {
-    const int fd = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    const int fd = close_in_children(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd >= 0) {
       add_stranger(fd, local);
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {

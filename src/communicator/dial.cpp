@@ -13,6 +13,7 @@
 #include <set>
 
 #include "communicator/agent.h"
+#include "communicator/forked_sockets.h"
 
 namespace treering {
 namespace {
@@ -29,7 +30,7 @@ int open_socket(const DialTarget& candidate, int* error) {
     (void)connect_local(candidate.local_name, &fd, error);
     return fd;
   }
-  fd = socket(candidate.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  fd = close_in_children(socket(candidate.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int yes = 1;
   if (fd >= 0) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
   const bool bound =

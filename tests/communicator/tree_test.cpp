@@ -383,5 +383,35 @@ TEST(Fork, AChildIsNoMember) {
   });
 }
 
+// As a data loader's worker does, whose trainer is killed.
+TEST_P(Hosts, AChildThatOutlivesItsRankDoesNotHideItsDeath) {
+  constexpr int kRanks = 3;
+  const int hosts = GetParam();
+  for (const int victim : {0, 2}) {
+    int until_closed[2];
+    ASSERT_EQ(pipe2(until_closed, O_CLOEXEC), 0);
+    RankProcesses processes(kRanks, [=](int rank, const trUniqueId& id) {
+      close(until_closed[1]);
+      Rank self;
+      JOB_CHECK(self.start(rank, kRanks, id, hosts));
+      if (rank == victim && fork_when_quiet() == 0) {
+        char byte;
+        _exit(static_cast<int>(read(until_closed[0], &byte, 1)));
+      }
+      reached();
+      JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::lost).empty(); }));
+      return 0;
+    });
+    for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
+    kill(processes.pid(victim), SIGKILL);
+    for (int rank = 0; rank < kRanks; ++rank)
+      if (rank != victim) {
+        const RankResult result = processes.wait(rank);
+        EXPECT_EQ(result.exit_code, 0) << "victim " << victim << ", rank " << rank << ": " << result.output;
+      }
+    for (int end : until_closed) close(end);
+  }
+}
+
 }  // namespace
 }  // namespace treering::testing
