@@ -85,6 +85,8 @@ class Job : public std::enable_shared_from_this<Job> {
                      std::string reasons);
   void attached(std::shared_ptr<Channel> channel, uint32_t parent);
   Clock::duration patience_with(const Place& parent) const;
+  void note_mute(const Place& place);
+  bool may_be_late() const;
   void stop_asking();
   void part_from(std::shared_ptr<Channel> channel, uint32_t new_top);
   bool is_dialing() const { return dial_ || asked_; }
@@ -118,6 +120,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void tick();
   void look_for_cut_off();
   bool has_left(uint32_t process) const;
+  bool has_ended(uint32_t process) const { return lost_.count(process) != 0 || broken_.count(process) != 0; }
   std::vector<uint32_t> ranks_of(uint32_t process) const;
   std::string describe(uint32_t process) const;
   void publish_silence();
@@ -151,7 +154,8 @@ class Job : public std::enable_shared_from_this<Job> {
   std::set<std::shared_ptr<Channel>> former_;  // parents' connections, until these close them
   std::vector<Pending> pending_;
   std::vector<std::pair<MovingMessage, uint32_t>> deserters_;  // and who told of them, until this process has a parent
-  std::set<uint32_t> mute_hosts_;  // a process there has not answered in this search for a parent
+  Clock::time_point seeking_since_;
+  std::set<uint32_t> mute_, mute_hosts_;  // processes that have not answered in this search, and theirs
 
   RosterMessage roster_;
   std::vector<uint32_t> parent_of_;

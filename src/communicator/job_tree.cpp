@@ -13,6 +13,8 @@ namespace {
 constexpr auto kOrphansPatience = std::chrono::seconds(3);  // until a lost process's children have a new parent
 constexpr auto kAttachPatience = std::chrono::seconds(5);   // with one possible parent
 constexpr auto kReattachPatience = std::chrono::seconds(2);
+constexpr auto kLateParentPatience = std::chrono::milliseconds(4500);  // with one that has lost its own, too
+constexpr auto kSeekAgain = std::chrono::milliseconds(50);
 constexpr auto kMuteHostPatience = std::chrono::milliseconds(250);  // where another process has just not answered
 constexpr size_t kMostCandidates = 24, kMostOfHost = 6;
 constexpr auto kReturnPatience = std::chrono::milliseconds(400);  // with a TCP connection that broke
@@ -65,8 +67,23 @@ std::vector<Place> Job::possible_parents(bool without_current) const {
 }
 
 void Job::attach() {
+  mute_.clear();
   mute_hosts_.clear();
+  if (seeking_since_ == Clock::time_point()) seeking_since_ = Clock::now();
   try_parents(possible_parents(parent_.channel != nullptr), "");
+}
+
+void Job::note_mute(const Place& place) {
+  mute_.insert(place.process);
+  mute_hosts_.insert(place.host);
+}
+
+// Whether one has not answered that may just be late, as it seeks a parent itself: it would be another top.
+bool Job::may_be_late() const {
+  if (state_ != State::kRunning || Clock::now() >= seeking_since_ + kLateParentPatience) return false;
+  return std::any_of(mute_.begin(), mute_.end(), [this](uint32_t process) {
+    return lost_.count(process) == 0 && process < parent_of_.size() && has_ended(parent_of_[process]);
+  });
 }
 
 Clock::duration Job::patience_with(const Place& parent) const {
@@ -85,7 +102,7 @@ void Job::try_parents(std::vector<Place> candidates, std::string reasons) {
                       Clock::now() + patience_with(next),
                       [self, next, candidates, reasons](const Status& status, bool, std::shared_ptr<Channel> channel) {
                         self->dial_ = nullptr;
-                        if (status.code() == trTimeout) self->mute_hosts_.insert(next.host);
+                        if (status.code() == trTimeout) self->note_mute(next);
                         if (status.ok()) return self->ask_to_attach(std::move(channel), next, candidates, reasons);
                         if (self->has_left(next.process)) return self->try_parents(candidates, reasons);
                         const std::string more =
@@ -115,7 +132,7 @@ void Job::ask_to_attach(std::shared_ptr<Channel> channel, const Place& parent, s
                                           parent.process, parent.pid, parent.host_name, reason));
   };
   asked_timer_ = agent_->after(patience_with(parent), [self, parent, late = events.closed] {
-    self->mute_hosts_.insert(parent.host);
+    self->note_mute(parent);
     self->stop_asking();
     late("no answer");
   });
@@ -146,6 +163,7 @@ void Job::part_from(std::shared_ptr<Channel> channel, uint32_t new_top) {
 void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent) {
   if (closed_) return channel->close();
   if (attached_ == Clock::time_point()) attached_ = Clock::now();
+  seeking_since_ = {};
   if (parent_.channel) part_from(std::exchange(parent_.channel, nullptr), parent);
   if (std::exchange(top_, false)) hand_over();
   broken_.erase(parent);
@@ -186,7 +204,14 @@ void Job::no_parent(const std::string& reasons) {
         {trRemoteError, fmt::format("the process that made the unique id (pid {}) ended while the communicator was "
                                     "being created{}{}",
                                     id_.root_pid, reasons.empty() ? "" : ": ", reasons)});
+  if (!top_ && !parent_.channel && may_be_late()) {
+    agent_->after(kSeekAgain, [self = shared_from_this()] {
+      if (self->seeks_parent() && !self->is_dialing()) self->attach();
+    });
+    return;
+  }
   if (!reasons.empty()) log_line(LogLevel::kInfo, "no process above this one can be reached: " + reasons);
+  seeking_since_ = {};
   Link old = std::exchange(parent_, {});
   top_ = true;
   if (old.channel) part_from(std::move(old.channel), own_.process);
@@ -344,9 +369,7 @@ void Job::route(uint32_t process, const std::string& bytes, uint32_t from) {
 // slow network takes its time for it; one that was lost as well never comes.
 bool Job::awaits_orphans() const {
   if (closed_ || !has_verdict_ || !top_ || Clock::now() >= time_of_last_loss() + kOrphansPatience) return false;
-  const auto is_gone = [this](uint32_t process) {
-    return lost_.count(process) != 0 || silent_.count(process) != 0 || broken_.count(process) != 0;
-  };
+  const auto is_gone = [this](uint32_t process) { return has_ended(process) || silent_.count(process) != 0; };
   for (uint32_t process = 0; process < parent_of_.size(); ++process)
     if (process != own_.process && is_gone(parent_of_[process]) && !is_gone(process) && !has_left(process)) return true;
   return false;
