@@ -13,6 +13,8 @@
 
 namespace treering {
 
+inline constexpr int kMaxRanks = 1024;  // of a communicator: what the slots of the staging memory are laid out for
+
 // The effective settings of one communicator.
 struct Config {
   int timeout_ms = 300'000;  // 0 = none
