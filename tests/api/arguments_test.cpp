@@ -157,7 +157,8 @@ TEST(InitArguments, ConfigIsChecked) {
   config = TR_CONFIG_INITIALIZER;
   config.algorithm = "quantum";
   EXPECT_EQ(trCommInitRankConfig(&comm, 1, id, 0, &config), trInvalidArgument);
-  for (const char* known : {"quantum", "ring", "two-shot", "one-shot", "halving-doubling", "tree"})
+  for (const char* known :
+       {"TREERING_ALGO or config->algorithm is 'quantum'", "ring", "two-shot", "one-shot", "halving-doubling", "tree"})
     EXPECT_NE(std::strstr(trGetLastError(nullptr), known), nullptr) << trGetLastError(nullptr);
   config = TR_CONFIG_INITIALIZER;
   config.channels = 99;
@@ -166,7 +167,12 @@ TEST(InitArguments, ConfigIsChecked) {
   config = TR_CONFIG_INITIALIZER;
   config.transports = "carrier-pigeon";
   EXPECT_EQ(trCommInitRankConfig(&comm, 1, id, 0, &config), trInvalidArgument);
-  EXPECT_NE(std::strstr(trGetLastError(nullptr), "carrier-pigeon"), nullptr);
+  for (const char* part : {"TREERING_TRANSPORTS or config->transports is 'carrier-pigeon'",
+                           "'carrier-pigeon' is unknown", "in-process, shared-memory, cma, tcp", "for example ^cma"})
+    EXPECT_NE(std::strstr(trGetLastError(nullptr), part), nullptr) << trGetLastError(nullptr);
+  config.transports = "^in-process,shared-memory,cma,tcp";
+  EXPECT_EQ(trCommInitRankConfig(&comm, 1, id, 0, &config), trInvalidArgument);
+  EXPECT_NE(std::strstr(trGetLastError(nullptr), "nothing is left to use; give"), nullptr) << trGetLastError(nullptr);
   config = TR_CONFIG_INITIALIZER;
   config.size = offsetof(trConfig_t, channels);  // a caller with an older, shorter struct
   config.channels = 99;
