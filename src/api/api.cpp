@@ -60,7 +60,7 @@ Status check_question(const char* function, trCollective_t collective, trDataTyp
                                            static_cast<int>(collective), kCollectiveCount - 1)};
   if (find_type(datatype) == nullptr)
     return {trInvalidArgument,
-            fmt::format("{}: datatype is {}; known are 0 to 14", function, static_cast<int>(datatype))};
+            fmt::format("{}: datatype is {}; known are 0 (int8) to 14 (bool)", function, static_cast<int>(datatype))};
   return {};
 }
 
