@@ -96,37 +96,33 @@ RunResults begin_results(const Run& run, RankRun& rank_run, int core) {
 }
 
 bool explain_all(const Run& run, RankRun& rank_run) {
-  for (const DataType* type : run.options.types) {
-    for (const size_t bytes : run.options.sizes()) {
-      std::string text;
-      if (!rank_run.explain(bytes, *type, &text)) return false;
-      if (rank_run.group().rank() != 0) continue;
-      printf("# %s %s\n%s%s", format_size(bytes).c_str(), type->name, text.c_str(),
-             text.empty() || text.back() != '\n' ? "\n" : "");
-    }
+  for (const Point& point : run.options.points()) {
+    std::string text;
+    if (!rank_run.explain(point.bytes, *point.type, &text)) return false;
+    if (rank_run.group().rank() != 0) continue;
+    printf("# %s %s\n%s%s", format_size(point.bytes).c_str(), point.type->name, text.c_str(),
+           text.empty() || text.back() != '\n' ? "\n" : "");
   }
   return true;
 }
 
 bool run_cycle(const Run& run, RankRun& rank_run, RunResults* results) {
   const bool speaks = rank_run.group().rank() == 0;
-  const std::vector<size_t> sizes = run.options.sizes();
-  const size_t all = sizes.size() * run.options.types.size() * run.options.operations.size();
+  const std::vector<Point> points = run.options.points();
+  const size_t all = points.size() * run.options.operations.size();
   Progress progress;
-  for (const size_t bytes : sizes) {
-    for (const DataType* type : run.options.types) {
-      for (const Operation* operation : run.options.operations) {
-        if (run.options.collective->reduces && !is_defined(*type, *operation)) continue;
-        for (const int root : run.options.roots()) {
-          if (speaks) progress.show(results->rows.size() % all, all, bytes);
-          Row row;
-          if (!rank_run.measure(bytes, *type, *operation, root, &row)) return false;
-          if (speaks) {
-            progress.clear();
-            print_row(stdout, run.options, row);
-          }
-          results->rows.push_back(std::move(row));
+  for (const Point& point : points) {
+    for (const Operation* operation : run.options.operations) {
+      if (run.options.collective->reduces && !is_defined(*point.type, *operation)) continue;
+      for (const int root : run.options.roots()) {
+        if (speaks) progress.show(results->rows.size() % all, all, point.bytes);
+        Row row;
+        if (!rank_run.measure(point.bytes, *point.type, *operation, root, &row)) return false;
+        if (speaks) {
+          progress.clear();
+          print_row(stdout, run.options, row);
         }
+        results->rows.push_back(std::move(row));
       }
     }
   }
