@@ -171,6 +171,15 @@ class Files(unittest.TestCase):
             other = run("--procs", 3, "-b", 8, "-e", 8, "--baseline", path)
             self.assertEqual(other.returncode, 2)
             self.assertIn("2 ranks, this run has 3", other.stderr)
+            for program, words, named in (
+                    ([TREERING_PERF, "alltoall"], [], "made with the collective allreduce, this run is of alltoall"),
+                    ([PERF], ["-o", "max"], "has float; sum; 64 KiB to 256 KiB, this run float; max; 64 KiB to 256 KiB"),
+                    ([PERF], ["-d", "half"], "this run half; sum; 64 KiB to 256 KiB; give -d, -o, -b")):
+                other = subprocess.run([*program, *map(str, common), "--baseline", path, *words], capture_output=True,
+                                       text=True, timeout=120)
+                self.assertEqual((other.returncode, other.stdout), (2, ""), other.stderr)
+                self.assertIn(f"error: --baseline {path}: ", other.stderr)
+                self.assertIn(named, other.stderr)
 
     def test_files_that_cannot_be(self):
         self.assertEqual(run("--procs", 2, "--baseline", "/nonexistent").returncode, 2)

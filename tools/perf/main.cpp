@@ -33,8 +33,7 @@ bool prepare_files(Run& run) {
   if (!options.baseline_file.empty()) {
     std::string error;
     run.baseline = read_baseline(options.baseline_file, &error);
-    if (run.baseline) error = why_not_comparable(*run.baseline, options);
-    if (!error.empty()) {
+    if (!run.baseline) {
       fprintf(stderr, "error: --baseline %s: %s\n", options.baseline_file.c_str(), error.c_str());
       return false;
     }
@@ -46,9 +45,19 @@ bool prepare_files(Run& run) {
   return true;
 }
 
+// Once the number of ranks is known.
+std::string why_no_comparison(const Run& run) {
+  const std::string why = run.baseline ? why_not_comparable(*run.baseline, run.options) : "";
+  return why.empty() ? "" : "--baseline " + run.options.baseline_file + ": " + why;
+}
+
 bool prepare(Run& run) {
   Options& options = run.options;
   if (!prepare_files(run)) return false;
+  if (const std::string error = why_no_comparison(run); !error.empty()) {
+    fprintf(stderr, "error: %s\n", error.c_str());
+    return false;
+  }
   const double wanted = 2.0 * options.ranks() * static_cast<double>(options.buffer_bytes());
   const double present = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
   if (present > 0 && wanted > present) {
@@ -178,7 +187,9 @@ int launched_main(Run& run) {
     return kUsage;
   }
   run.options.procs = ranks;
-  if (const std::string error = check_known_ranks(run.options); !error.empty()) {
+  std::string error = check_known_ranks(run.options);
+  if (error.empty()) error = why_no_comparison(run);
+  if (!error.empty()) {
     if (rank == 0) fprintf(stderr, "error: %s\n", error.c_str());
     trCommDestroy(comm);
     return kUsage;
