@@ -58,6 +58,7 @@ TEST_F(OneRank, TypesAndOpsAreNamed) {
   EXPECT_EQ(trCompressionDestroy(compression), trSuccess);
   trRedOp_t op = trSum;
   expect_error(trRedOpCreatePreMulSum(&op, a_, trBool, comm_), trInvalidArgument, "datatype is bool; give an integer");
+  expect_error(trRedOpDestroy(trSum, comm_), trInvalidArgument, "op sum was not made");
   trDoubleBuffer_t buffer = nullptr;
   expect_error(trDoubleBufferCreate(&buffer, comm_, trBool, 0, nullptr), trInvalidArgument, "datatype is bool; give");
   int64_t index = 0;
