@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/config.h"
 #include "topology/detect.h"
 #include "topology/location.h"
 #include "topology/topology.h"
@@ -25,7 +26,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kBadInput = 2;
 constexpr int kFailure = 1;
-constexpr uint32_t kMaxRanks = 1u << 20;
 
 std::string format_bytes(uint64_t bytes) {
   const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
@@ -133,6 +133,17 @@ Plan plan_of_unbound(const Topology& topology, uint32_t ranks) {
   return treering::make_plan(locations, topology);
 }
 
+CLI::Validator a_number_of_ranks() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        uint32_t ranks = 0;
+        if (CLI::detail::lexical_cast(text, ranks) && ranks >= 1 && ranks <= treering::kMaxRanks) return std::string();
+        return fmt::format("'{}' is not a number of ranks; give 1 to {}, the most that a communicator has", text,
+                           treering::kMaxRanks);
+      },
+      "");
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Prints the topology of this machine, or of a described one, as treering sees it."};
   treering::DetectOptions options;
@@ -141,7 +152,7 @@ int run(int argc, char** argv) {
   auto* synthetic =
       app.add_option("--synthetic", options.synthetic, "a machine in hwloc's words: 'package:2 numa:1 core:4 pu:1'");
   app.add_option("--xml", options.xml_path, "a machine captured with lstopo")->excludes(synthetic);
-  app.add_option("--ranks", ranks, "also lay out this many unbound ranks")->check(CLI::Range(1u, kMaxRanks));
+  app.add_option("--ranks", ranks, "also lay out this many unbound ranks")->check(a_number_of_ranks());
   app.add_flag("--json", json, "machine-readable output");
   try {
     app.parse(argc, argv);

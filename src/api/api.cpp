@@ -18,8 +18,6 @@ using namespace treering;
 
 namespace {
 
-constexpr int kMaxRanks = 1024;  // what the slots of the staging memory are laid out for
-
 Status init_rank(trComm_t* comm, int nranks, const trUniqueId& id, int rank, const trConfig_t* user_config) {
   if (comm == nullptr) return null_argument("trCommInitRank", "comm");
   if (nranks < 1) return {trInvalidArgument, fmt::format("trCommInitRank: nranks is {}; give 1 or more", nranks)};
@@ -62,7 +60,7 @@ Status check_question(const char* function, trCollective_t collective, trDataTyp
                                            static_cast<int>(collective), kCollectiveCount - 1)};
   if (find_type(datatype) == nullptr)
     return {trInvalidArgument,
-            fmt::format("{}: datatype is {}; known are 0 to 14", function, static_cast<int>(datatype))};
+            fmt::format("{}: datatype is {}; known are 0 (int8) to 14 (bool)", function, static_cast<int>(datatype))};
   return {};
 }
 

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "api/common.h"
+#include "core/names.h"
 #include "core/types.h"
 
 using namespace treering;
@@ -100,7 +101,7 @@ trResult_t trRedOpCreatePreMulSum(trRedOp_t* op, const void* scalar, trDataType_
     if (type == nullptr || datatype == trBool)
       return {trInvalidArgument,
               fmt::format("trRedOpCreatePreMulSum: datatype is {}; give an integer, float or complex type",
-                          static_cast<int>(datatype))};
+                          name_of(datatype))};
     auto reduction = std::make_shared<Reduction>();
     reduction->scale_type = datatype;
     std::memcpy(reduction->scale.data(), scalar, type->size);

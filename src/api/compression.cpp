@@ -1,5 +1,6 @@
 // The C entry points of compression on the wire.
 #include "api/common.h"
+#include "core/names.h"
 
 using namespace treering;
 
@@ -19,9 +20,9 @@ trResult_t trCompressionCreate(trCompression_t* compression, trDataType_t wire, 
   return guarded(nullptr, [&]() -> Status {
     if (compression == nullptr) return null_argument("trCompressionCreate", "compression");
     if (wire != trFloat16 && wire != trBfloat16 && wire != trFloat8e4m3 && wire != trFloat8e5m2)
-      return {trInvalidArgument, fmt::format("trCompressionCreate: wire is {}; give float16, bfloat16, float8e4m3 or "
-                                             "float8e5m2",
-                                             static_cast<int>(wire))};
+      return {trInvalidArgument, fmt::format("trCompressionCreate: wire is {}; give trFloat16, trBfloat16, "
+                                             "trFloat8e4m3 or trFloat8e5m2",
+                                             name_of(wire))};
     if (error_feedback != 0 && count > SIZE_MAX / 64)
       return {trInvalidArgument, fmt::format("trCompressionCreate: count is {}: more than any memory holds", count)};
     auto settings = std::make_shared<Compression>();

@@ -10,6 +10,7 @@
 
 #include "api/common.h"
 #include "api/overlap.h"
+#include "core/names.h"
 #include "core/types.h"
 
 using namespace treering;
@@ -206,7 +207,7 @@ trResult_t trDoubleBufferCreate(trDoubleBuffer_t* buffer, trComm_t comm, trDataT
     const DataTypeInfo* type = find_type(datatype);
     if (type == nullptr || datatype == trBool)
       return {trInvalidArgument,
-              fmt::format("trDoubleBufferCreate: datatype is {}; give one that has means", static_cast<int>(datatype))};
+              fmt::format("trDoubleBufferCreate: datatype is {}; give one that has means", name_of(datatype))};
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(lease.acquire(comm));
     auto made = std::make_unique<trDoubleBuffer>();

@@ -5,6 +5,7 @@
 #include "api/overlap.h"
 #include "communicator/device_rank.h"
 #include "communicator/boxes.h"
+#include "core/names.h"
 #include "core/types.h"
 
 using namespace treering;
@@ -79,9 +80,10 @@ Status gather_boxes(Communicator& communicator, int dimensions, trDataType_t typ
   size_t most = 0;
   for (uint32_t rank = 0; rank < cards.size(); ++rank) {
     if (cards[rank].dimensions != card.dimensions || cards[rank].type != card.type)
-      return {trInvalidUsage, fmt::format("{}: rank {} has {} dimensions of type {}; rank {} has {} of type {}",
-                                          kCreate, communicator.rank(), card.dimensions, card.type, rank,
-                                          cards[rank].dimensions, cards[rank].type)};
+      return {trInvalidUsage,
+              fmt::format("{}: rank {} has {} dimensions of type {}; rank {} has {} of type {}", kCreate,
+                          communicator.rank(), card.dimensions, name_of(static_cast<trDataType_t>(card.type)), rank,
+                          cards[rank].dimensions, name_of(static_cast<trDataType_t>(cards[rank].type)))};
     most = std::max(most, cards[rank].held + cards[rank].needed);
   }
   if (most == 0) return all->resize(cards.size()), Status();
@@ -198,7 +200,7 @@ trResult_t trExchangeCreate(trExchange_t* exchange, int dimensions, int held_cou
               fmt::format("{}: dimensions is {}; give 1 to {}", kCreate, dimensions, TR_MAX_DIMENSIONS)};
     if (find_type(datatype) == nullptr)
       return {trInvalidArgument,
-              fmt::format("{}: datatype is {}; known are 0 to 14", kCreate, static_cast<int>(datatype))};
+              fmt::format("{}: datatype is {}; known are 0 (int8) to 14 (bool)", kCreate, static_cast<int>(datatype))};
     auto made = std::make_unique<trExchange>();
     made->comm = comm;
     const size_t size = find_type(datatype)->size;

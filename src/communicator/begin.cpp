@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "communicator/communicator.h"
+#include "core/names.h"
 #include "core/types.h"
 #include "executor/block_float8.h"
 
@@ -36,8 +37,7 @@ uint32_t signature_of(const Operation& operation, uint64_t number) {
 }
 
 Status not_made(trRedOp_t op) {
-  return {trInvalidArgument,
-          fmt::format("op {} was not made on this communicator, or was destroyed", static_cast<int>(op))};
+  return {trInvalidArgument, fmt::format("op {} was not made on this communicator, or was destroyed", name_of(op))};
 }
 
 // Of transfers, the sizes at which it pays to let the kernel copy (algorithm.h).

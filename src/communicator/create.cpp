@@ -69,7 +69,9 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   TR_RETURN_IF_ERROR(unpack(packed, &id));
   uint8_t allowed = 0;
   TR_RETURN_IF_ERROR(parse_transports(config.transports, &allowed));
-  TR_RETURN_IF_ERROR(check_forced_algorithms(config.algorithm));
+  if (Status known = check_forced_algorithms(config.algorithm); !known.ok())
+    return {known.code(),
+            fmt::format("TREERING_ALGO or config->algorithm is '{}': {}", config.algorithm, known.message())};
   std::unique_ptr<Communicator> made(new Communicator);
   made->config_ = config;
   made->context_.rank = rank;

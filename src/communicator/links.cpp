@@ -19,6 +19,9 @@ struct NamedBit {
 constexpr NamedBit kTransports[] = {
     {"in-process", kInProcessBit}, {"shared-memory", kSharedMemoryBit}, {"cma", kCmaBit}, {"tcp", kTcpBit}};
 constexpr uint8_t kAllTransports = kInProcessBit | kSharedMemoryBit | kCmaBit | kTcpBit;
+constexpr const char* kAdvice =
+    "give a list of in-process, shared-memory, cma, tcp, or with one ^ in front those to leave out (for example ^cma or "
+    "^cma,tcp)";
 
 }  // namespace
 
@@ -32,13 +35,15 @@ Status parse_transports(const std::string& text, uint8_t* allowed) {
     auto found = std::find_if(std::begin(kTransports), std::end(kTransports),
                               [&](const NamedBit& row) { return word == row.name; });
     if (found == std::end(kTransports))
-      return {trInvalidArgument,
-              fmt::format("transports is '{}': '{}' is unknown; known are in-process, shared-memory, cma, tcp", text,
-                          word)};
+      return {trInvalidArgument, fmt::format("TREERING_TRANSPORTS or config->transports is '{}': '{}' is unknown; {}",
+                                             text, word, kAdvice)};
     named |= found->bit;
   }
   *allowed = exclude ? kAllTransports & ~named : named;
-  if (*allowed == 0) return {trInvalidArgument, fmt::format("transports is '{}': nothing is left to use", text)};
+  if (*allowed == 0)
+    return {
+        trInvalidArgument,
+        fmt::format("TREERING_TRANSPORTS or config->transports is '{}': nothing is left to use; {}", text, kAdvice)};
   return {};
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/names.h"
 #include "core/types.h"
 #include "executor/block_float8.h"
 
@@ -82,7 +83,7 @@ Status check_reduction(const Operation& operation, uint32_t rank) {
       return bad(operation, rank, "count is {}, but the compression keeps the residue of {} elements", operation.count,
                  operation.compression->residual.size());
     if (operation.op != trSum && operation.op != trAvg)
-      return bad(operation, rank, "op is {}; only sum and avg travel compressed", static_cast<int>(operation.op));
+      return bad(operation, rank, "op is {}; only sum and avg travel compressed", name_of(operation.op));
   }
   return {};
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/names.h"
 #include "core/types.h"
 
 namespace treering {
@@ -62,14 +63,17 @@ void sum_rows(const SparseRows& own, uint32_t ranks, std::span<const size_t> ord
   reduce(call);
 }
 
+std::string type_of(const SparseCard& card) { return name_of(static_cast<trDataType_t>(card.type)); }
+std::string op_of(const SparseCard& card) { return name_of(static_cast<trRedOp_t>(card.op)); }
+
 // All ranks compare the same cards, so that each returns an error where one does.
 Status check_cards(uint32_t own_rank, const std::vector<SparseCard>& cards, size_t type_size, size_t* total) {
   const SparseCard& own = cards[own_rank];
   for (uint32_t rank = 0; rank < cards.size(); ++rank)
     if (cards[rank].row_elements != own.row_elements || cards[rank].type != own.type || cards[rank].op != own.op)
       return {trInvalidUsage, fmt::format("{}: rank {} has rows of {} x {}, op {}; rank {} has rows of {} x {}, op {}",
-                                          kName, own_rank, own.row_elements, own.type, own.op, rank,
-                                          cards[rank].row_elements, cards[rank].type, cards[rank].op)};
+                                          kName, own_rank, own.row_elements, type_of(own), op_of(own), rank,
+                                          cards[rank].row_elements, type_of(cards[rank]), op_of(cards[rank]))};
   if (own.row_elements > kMostBytes / type_size)
     return {trInvalidArgument,
             fmt::format("{}: row_elements is {}: more than any memory holds", kName, own.row_elements)};
@@ -90,10 +94,9 @@ Status sparse_allreduce(Communicator* communicator, const SparseRows& own, int64
                         size_t capacity, size_t* out_rows) {
   const DataTypeInfo* type = find_type(own.type);
   if (type == nullptr || type->kind == TypeKind::kBool)
-    return {trInvalidArgument,
-            fmt::format("{}: datatype is {}; give one that has sums", kName, static_cast<int>(own.type))};
+    return {trInvalidArgument, fmt::format("{}: datatype is {}; give one that has sums", kName, name_of(own.type))};
   if (own.op != trSum && own.op != trAvg)
-    return {trInvalidArgument, fmt::format("{}: op is {}; give trSum or trAvg", kName, static_cast<int>(own.op))};
+    return {trInvalidArgument, fmt::format("{}: op is {}; give trSum or trAvg", kName, name_of(own.op))};
   std::vector<SparseCard> cards(communicator->ranks());
   const SparseCard card{own.rows, own.row_elements, static_cast<uint32_t>(own.type), static_cast<uint32_t>(own.op)};
   TR_RETURN_IF_ERROR(communicator->allgather_bytes(&card, sizeof card, reinterpret_cast<std::byte*>(cards.data())));

@@ -1,9 +1,9 @@
 #include "core/config.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 
@@ -12,19 +12,22 @@
 namespace treering {
 namespace {
 
-// Parses a number of `unit`s in [low, high] and multiplies it by `scale`.
-Status parse_integer(const std::string& text, const char* option, long low, long high, double scale, int* result) {
+// The error of a value that a variable does not take: what it takes, and an example.
+Status refused(const char* variable, const std::string& text);
+
+// Parses a number in [low, high] and multiplies it by `scale`; what is not scaled is a whole number.
+Status parse_integer(const std::string& text, const char* option, long low, long high, int scale, int* result) {
   double value = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || !(value >= static_cast<double>(low)) ||
-      !(value <= static_cast<double>(high)))
-    return {trInvalidArgument, fmt::format("{} is '{}'; give a number from {} to {}", option, text, low, high)};
+      !(value <= static_cast<double>(high)) || (scale == 1 && value != std::floor(value)))
+    return refused(option, text);
   *result = static_cast<int>(value * scale);
   return {};
 }
 
 Status parse_bool(const std::string& text, const char* option, bool* result) {
-  if (text != "0" && text != "1") return {trInvalidArgument, fmt::format("{} is '{}'; give 0 or 1", option, text)};
+  if (text != "0" && text != "1") return refused(option, text);
   *result = text == "1";
   return {};
 }
@@ -40,9 +43,7 @@ Status parse_ports(const std::string& text, Config* config) {
     good = second_error == std::errc();
     next = stop;
   }
-  if (!good || next != end || first < 1 || last < first || last > 65535)
-    return {trInvalidArgument,
-            fmt::format("TREERING_PORT is '{}'; give a port from 1 to 65535 or a range as 20000-20099", text)};
+  if (!good || next != end || first < 1 || last < first || last > 65535) return refused("TREERING_PORT", text);
   config->first_port = first;
   config->last_port = last;
   return {};
@@ -62,7 +63,7 @@ constexpr int kMaxPiece = 1 << 30;
 constexpr const char* kWires[] = {"fp16", "bf16", "fp8-e4m3", "fp8-e5m2"};
 
 const OptionRow kOptions[] = {
-    {"timeout_ms", "TREERING_TIMEOUT", "seconds, 0 to 2000000; 0 = none", "300",
+    {"timeout_ms", "TREERING_TIMEOUT", "seconds, 0 to 2000000; 0 = none", "60", "300",
      "Deadline of every wait of a communicator. When it passes, every rank returns an error that names the rank that "
      "was waited for. In trConfig_t the unit is milliseconds.",
      true,
@@ -70,7 +71,8 @@ const OptionRow kOptions[] = {
        return parse_integer(text, "TREERING_TIMEOUT", 0, 2'000'000, 1000, &config->timeout_ms);
      },
      [](const Config& config) { return fmt::format("{} s", config.timeout_ms / 1000.0); }},
-    {"algorithm", "TREERING_ALGO", "a list of `name` or `collective:name`", "chosen by the cost model",
+    {"algorithm", "TREERING_ALGO", "a list of `name` or `collective:name`", "allreduce:ring",
+     "chosen by the cost model",
      "Forces algorithms for every size; a plain name counts for every collective that has it. An unknown name is an error "
      "that lists the known ones.",
      true,
@@ -79,13 +81,13 @@ const OptionRow kOptions[] = {
        return Status();
      },
      [](const Config& config) { return config.algorithm.empty() ? std::string("chosen") : config.algorithm; }},
-    {"channels", "TREERING_CHANNELS", "0 to 4; 0 = chosen", "0",
+    {"channels", "TREERING_CHANNELS", "0 to 4; 0 = chosen", "2", "0",
      "Independent pipelines of a collective. While one waits for a peer, another moves data.", true,
      [](const std::string& text, Config* config) {
        return parse_integer(text, "TREERING_CHANNELS", 0, kMaxChannels, 1, &config->channels);
      },
      [](const Config& config) { return std::to_string(config.channels); }},
-    {"staging_bytes", "TREERING_STAGING", "bytes, 0 or 65536 to 268435456; 0 = chosen", "0",
+    {"staging_bytes", "TREERING_STAGING", "bytes, 0 or 65536 to 268435456; 0 = chosen", "1048576", "0",
      "Shared memory of each rank through which ordinary (not registered) buffers are exchanged. It should stay in "
      "cache.",
      true,
@@ -94,20 +96,20 @@ const OptionRow kOptions[] = {
        return parse_integer(text, "TREERING_STAGING", kMinStaging, kMaxStaging, 1, &config->staging_bytes);
      },
      [](const Config& config) { return std::to_string(config.staging_bytes); }},
-    {"wide_partials", "TREERING_WIDE_PARTIALS", "0 or 1", "0",
+    {"wide_partials", "TREERING_WIDE_PARTIALS", "0 or 1", "1", "0",
      "1: partial sums of 16-bit floats travel as float32, so that every algorithm rounds once.", true,
      [](const std::string& text, Config* config) {
        return parse_bool(text, "TREERING_WIDE_PARTIALS", &config->wide_partials);
      },
      [](const Config& config) { return std::string(config.wide_partials ? "1" : "0"); }},
-    {"transports", "TREERING_TRANSPORTS", "list of in-process, shared-memory, cma, tcp; `^` in front excludes", "all",
-     "Transports that a pair of ranks may use; the first that is proved to work at init is used.", true,
+    {"transports", "TREERING_TRANSPORTS", "list of in-process, shared-memory, cma, tcp; `^` in front excludes", "^cma",
+     "all", "Transports that a pair of ranks may use; the first that is proved to work at init is used.", true,
      [](const std::string& text, Config* config) {
        config->transports = text;
        return Status();
      },
      [](const Config& config) { return config.transports.empty() ? std::string("all") : config.transports; }},
-    {"deterministic", "TREERING_DETERMINISTIC", "0 or 1", "0",
+    {"deterministic", "TREERING_DETERMINISTIC", "0 or 1", "1", "0",
      "1: every result depends on the inputs and their ranks alone, bit for bit: operands are combined in the order of the "
      "ranks, whatever the size, algorithm, number of channels or placement.",
      true,
@@ -115,51 +117,50 @@ const OptionRow kOptions[] = {
        return parse_bool(text, "TREERING_DETERMINISTIC", &config->deterministic);
      },
      [](const Config& config) { return std::string(config.deterministic ? "1" : "0"); }},
-    {"fusion_bytes", "TREERING_FUSION", "bytes, 0 to 1073741824; 0 = not at all", "67108864",
+    {"fusion_bytes", "TREERING_FUSION", "bytes, 0 to 1073741824; 0 = not at all", "67108864", "67108864",
      "Allreduces of a group with the same type and operation run as one, up to this many bytes each.", true,
      [](const std::string& text, Config* config) {
        return parse_integer(text, "TREERING_FUSION", 0, kMaxFusion, 1, &config->fusion_bytes);
      },
      [](const Config& config) { return std::to_string(config.fusion_bytes); }},
-    {"fusion_alignment", "TREERING_FUSION_ALIGNMENT", "bytes, a power of two from 16 to 4096", "64",
+    {"fusion_alignment", "TREERING_FUSION_ALIGNMENT", "bytes, a power of two from 16 to 4096", "64", "64",
      "Where each tensor of a fused call may begin in the messages.", true,
      [](const std::string& text, Config* config) -> Status {
        TR_RETURN_IF_ERROR(
            parse_integer(text, "TREERING_FUSION_ALIGNMENT", 16, kMaxAlignment, 1, &config->fusion_alignment));
        if ((config->fusion_alignment & (config->fusion_alignment - 1)) == 0) return {};
-       return {trInvalidArgument,
-               fmt::format("TREERING_FUSION_ALIGNMENT is '{}'; give a power of two from 16 to 4096", text)};
+       return refused("TREERING_FUSION_ALIGNMENT", text);
      },
      [](const Config& config) { return std::to_string(config.fusion_alignment); }},
-    {"wire", "TREERING_WIRE", "fp16, bf16, fp8-e4m3 or fp8-e5m2", "none",
+    {"wire", "TREERING_WIRE", "fp16, bf16, fp8-e4m3 or fp8-e5m2", "bf16", "none",
      "Sums and averages of float32 by allreduce travel in this type and are accumulated in float32 (compression.md).",
      true,
      [](const std::string& text, Config* config) -> Status {
        for (const char* wire : kWires)
          if (text == wire) return config->wire = text, Status();
-       return {trInvalidArgument, fmt::format("TREERING_WIRE is '{}'; give one of {}", text, fmt::join(kWires, ", "))};
+       return refused("TREERING_WIRE", text);
      },
      [](const Config& config) { return config.wire.empty() ? std::string("none") : config.wire; }},
-    {"link_mbps", "TREERING_LINK_MBPS", "Mbit/s, 0 to 1000000; 0 = not paced", "0",
+    {"link_mbps", "TREERING_LINK_MBPS", "Mbit/s, 0 to 1000000; 0 = not paced", "1000", "0",
      "Paces what each rank sends, as a network link of that speed would. For trying out slow links on one machine.",
      true,
      [](const std::string& text, Config* config) {
        return parse_integer(text, "TREERING_LINK_MBPS", 0, kMaxLinkMbps, 1, &config->link_mbps);
      },
      [](const Config& config) { return std::to_string(config.link_mbps); }},
-    {"device", "TREERING_DEVICE", "number of a GPU from 0, or -1 for none", "-1",
+    {"device", "TREERING_DEVICE", "number of a GPU from 0, or -1 for none", "0", "-1",
      "The rank's GPU: memory of it may be passed as a buffer.", false,
      [](const std::string& text, Config* config) {
        return parse_integer(text, "TREERING_DEVICE", -1, kMaxDevice, 1, &config->device);
      },
      [](const Config& config) { return std::to_string(config.device); }},
-    {"device_blocks", "TREERING_DEVICE_BLOCKS", "0 to 32; 0 = chosen", "0",
+    {"device_blocks", "TREERING_DEVICE_BLOCKS", "0 to 32; 0 = chosen", "16", "0",
      "Multiprocessors of the GPU that an operation of this rank may use at most; the least of all ranks counts.", false,
      [](const std::string& text, Config* config) {
        return parse_integer(text, "TREERING_DEVICE_BLOCKS", 0, kMaxDeviceBlocks, 1, &config->device_blocks);
      },
      [](const Config& config) { return std::to_string(config.device_blocks); }},
-    {"host_id", "TREERING_HOSTID", "text", "the boot of the machine",
+    {"host_id", "TREERING_HOSTID", "text", "rack1", "the boot of the machine",
      "Ranks with the same text count as on one host and try to share memory; others never do.", false,
      [](const std::string& text, Config* config) {
        config->host_id = text;
@@ -167,7 +168,7 @@ const OptionRow kOptions[] = {
      },
      [](const Config& config) { return config.host_id; }},
     {"socket_ifname", "TREERING_SOCKET_IFNAME",
-     "prefixes of interface names, `=name` exactly, networks as 10.1.0.0/16; `^` in front of all excludes",
+     "prefixes of interface names, `=name` exactly, networks as 10.1.0.0/16; `^` in front of all excludes", "eth",
      "all but loopback and containers' bridges", "Network interfaces through which processes offer to be reached.",
      false,
      [](const std::string& text, Config* config) {
@@ -175,24 +176,24 @@ const OptionRow kOptions[] = {
        return Status();
      },
      [](const Config& config) { return config.socket_ifname; }},
-    {"socket_family", "TREERING_SOCKET_FAMILY", "any, ipv4 or ipv6", "any", "Addresses that processes offer.", false,
+    {"socket_family", "TREERING_SOCKET_FAMILY", "any, ipv4 or ipv6", "ipv4", "any", "Addresses that processes offer.",
+     false,
      [](const std::string& text, Config* config) -> Status {
-       if (text != "any" && text != "ipv4" && text != "ipv6")
-         return {trInvalidArgument, fmt::format("TREERING_SOCKET_FAMILY is '{}'; give any, ipv4 or ipv6", text)};
+       if (text != "any" && text != "ipv4" && text != "ipv6") return refused("TREERING_SOCKET_FAMILY", text);
        config->socket_family = text == "any" ? "" : text;
        return {};
      },
      [](const Config& config) { return config.socket_family.empty() ? std::string("any") : config.socket_family; }},
-    {"tcp_streams", "TREERING_TCP_STREAMS", "1 to 32", "1",
+    {"tcp_streams", "TREERING_TCP_STREAMS", "1 to 32", "4", "1",
      "Sockets that a rank opens to a peer that it reaches by TCP; large messages are spread over them.", false,
      [](const std::string& text, Config* config) {
        return parse_integer(text, "TREERING_TCP_STREAMS", 1, kMostTcpStreams, 1, &config->tcp_streams);
      },
      [](const Config& config) { return std::to_string(config.tcp_streams); }},
-    {"port", "TREERING_PORT", "a port or a range a-b; one for each process of a machine", "chosen by the kernel",
-     "TCP port on which a process listens while it has communicators.", false, parse_ports,
+    {"port", "TREERING_PORT", "a port from 1 to 65535 or a range a-b; one for each process of a machine", "20000-20099",
+     "chosen by the kernel", "TCP port on which a process listens while it has communicators.", false, parse_ports,
      [](const Config& config) { return fmt::format("{}-{}", config.first_port, config.last_port); }},
-    {"device_piece_bytes", "TREERING_DEVICE_PIECE", "bytes, 65536 to 1073741824", "4194304",
+    {"device_piece_bytes", "TREERING_DEVICE_PIECE", "bytes, 65536 to 1073741824", "4194304", "4194304",
      "Buffers of GPUs that go through memory of the host do so in pieces of at most this size; a rank pins six of them.",
      true,
      [](const std::string& text, Config* config) {
@@ -200,7 +201,7 @@ const OptionRow kOptions[] = {
      },
      [](const Config& config) { return std::to_string(config.device_piece_bytes); }},
     {"device_protocol", "TREERING_DEVICE_PROTOCOL",
-     "list of ll, ll128, simple, `^` in front excludes; or `collective:list` parts, with `;` between", "all",
+     "list of ll, ll128, simple, `^` in front excludes; or `collective:list` parts, with `;` between", "^ll128", "all",
      "Protocols that kernels of collectives may use (cuda.md); of several parts for a collective the last counts. Where "
      "none of them fits, simple is used.",
      true,
@@ -211,7 +212,7 @@ const OptionRow kOptions[] = {
        return {};
      },
      [](const Config& config) { return config.device_protocol.empty() ? std::string("all") : config.device_protocol; }},
-    {"name", nullptr, "text", "none", "Name of the communicator in messages.", false,
+    {"name", nullptr, "text", "gradients", "none", "Name of the communicator in messages.", false,
      [](const std::string& text, Config* config) {
        config->name = text;
        return Status();
@@ -222,6 +223,14 @@ const OptionRow kOptions[] = {
 const OptionRow& row_named(const char* name) {
   for (const OptionRow& row : kOptions)
     if (std::strcmp(row.name, name) == 0) return row;
+  std::abort();
+}
+
+Status refused(const char* variable, const std::string& text) {
+  for (const OptionRow& row : kOptions)
+    if (row.environment != nullptr && std::strcmp(row.environment, variable) == 0)
+      return {trInvalidArgument, fmt::format("{} is '{}'; give {} (for example {}={})", variable, text, row.values,
+                                             variable, row.example)};
   std::abort();
 }
 
@@ -254,14 +263,15 @@ Status resolve_config(const trConfig_t* user, Config* config) {
   TR_RETURN_IF_ERROR(read_user_config(user, &full));
   if (full.timeout_ms != TR_CONFIG_UNDEF_INT) {
     if (full.timeout_ms < 0)
-      return {trInvalidArgument, fmt::format("config->timeout_ms is {}; give 0 (none) or more", full.timeout_ms)};
+      return {trInvalidArgument,
+              fmt::format("config->timeout_ms is {}; give milliseconds, 0 (none) or more", full.timeout_ms)};
     config->timeout_ms = full.timeout_ms;
   }
   auto apply = [&](const char* name, int value) -> Status {
     if (value == TR_CONFIG_UNDEF_INT) return {};
-    Status status = row_named(name).parse(std::to_string(value), config);
-    if (status.ok()) return {};
-    return {status.code(), fmt::format("config->{} (or {})", name, status.message())};
+    const OptionRow& row = row_named(name);
+    if (row.parse(std::to_string(value), config).ok()) return {};
+    return {trInvalidArgument, fmt::format("config->{} is {}; give {}", name, value, row.values)};
   };
   TR_RETURN_IF_ERROR(apply("wide_partials", full.wide_partials));
   TR_RETURN_IF_ERROR(apply("channels", full.channels));
@@ -275,7 +285,8 @@ Status resolve_config(const trConfig_t* user, Config* config) {
   TR_RETURN_IF_ERROR(apply("device_piece_bytes", full.device_piece_bytes));
   if (full.device_protocol != nullptr)
     TR_RETURN_IF_ERROR(row_named("device_protocol").parse(full.device_protocol, config));
-  if (full.wire != nullptr) TR_RETURN_IF_ERROR(row_named("wire").parse(full.wire, config));
+  if (full.wire != nullptr && !row_named("wire").parse(full.wire, config).ok())
+    return {trInvalidArgument, fmt::format("config->wire is '{}'; give {}", full.wire, row_named("wire").values)};
   if (full.algorithm != nullptr) config->algorithm = full.algorithm;
   if (full.transports != nullptr) config->transports = full.transports;
   if (full.name != nullptr) config->name = full.name;
@@ -298,8 +309,9 @@ std::string options_markdown() {
                         row.environment ? fmt::format("`{}`", row.environment) : "", row.values, row.default_text,
                         row.documentation);
   text +=
-      "\nOf the whole process, read once: `TREERING_DEBUG` (`ERROR`, `WARN` (default), `INFO`, `TRACE`) sets what is "
-      "logged, `TREERING_DEBUG_FILE` where to (default: standard error; `%p` becomes the process id); "
+      "\nOf the whole process, read once: `TREERING_DEBUG` (`ERROR`, `WARN` (default), `INFO`, `TRACE`, in upper or lower "
+      "case) sets what is logged, `TREERING_DEBUG_FILE` where to (default: standard error; `%p` becomes the process id; the "
+      "directory must exist); "
       "`TREERING_DEVICE_LIBRARY` is the shared object through which GPUs are used (default: libtreering-cuda.so.0 beside "
       "the library), `TREERING_CUDA_DRIVER` the one that the CUDA driver is taken from (default: `libcuda.so.1`).\n";
   return text;

@@ -13,6 +13,8 @@
 
 namespace treering {
 
+inline constexpr int kMaxRanks = 1024;  // of a communicator: what the slots of the staging memory are laid out for
+
 // The effective settings of one communicator.
 struct Config {
   int timeout_ms = 300'000;  // 0 = none
@@ -42,7 +44,8 @@ struct Config {
 struct OptionRow {
   const char* name;         // as in trConfig_t
   const char* environment;  // nullptr: has no variable
-  const char* values;       // what is accepted, for the documentation and for errors
+  const char* values;       // what is accepted, with its unit, for the documentation and for errors
+  const char* example;      // a value that is accepted, for errors
   const char* default_text;
   const char* documentation;
   bool must_agree;  // the ranks of a communicator must have the same value

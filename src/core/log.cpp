@@ -4,10 +4,11 @@
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include <cstdlib>
-#include <string_view>
+#include <filesystem>
 
 namespace treering {
 namespace {
@@ -28,12 +29,12 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
 
 LogLevel level_from_environment(bool* unknown) {
   const char* text = std::getenv("TREERING_DEBUG");
-  std::string_view word = text ? text : "";
+  const auto is = [word = text ? text : ""](const char* level) { return strcasecmp(word, level) == 0; };
   *unknown = false;
-  if (word == "ERROR") return LogLevel::kError;
-  if (word == "INFO") return LogLevel::kInfo;
-  if (word == "TRACE") return LogLevel::kTrace;
-  *unknown = !(word.empty() || word == "WARN");
+  if (is("ERROR")) return LogLevel::kError;
+  if (is("INFO")) return LogLevel::kInfo;
+  if (is("TRACE")) return LogLevel::kTrace;
+  *unknown = !is("") && !is("WARN");
   return LogLevel::kWarn;
 }
 
@@ -42,12 +43,18 @@ spdlog::sink_ptr make_sink() {
   if (file == nullptr || *file == '\0') return std::make_shared<spdlog::sinks::stderr_sink_mt>();
   std::string name = file;
   if (size_t at = name.find("%p"); at != std::string::npos) name.replace(at, 2, std::to_string(getpid()));
+  std::string why;
   try {
-    return std::make_shared<spdlog::sinks::basic_file_sink_mt>(name);
-  } catch (const spdlog::spdlog_ex& error) {
-    fmt::print(stderr, "treering: TREERING_DEBUG_FILE={}: {}; logging to standard error\n", file, error.what());
-    return std::make_shared<spdlog::sinks::stderr_sink_mt>();
+    // The sink would make missing directories: a misspelt path would hide the log.
+    const std::filesystem::path directory = std::filesystem::path(name).parent_path();
+    if (directory.empty() || std::filesystem::is_directory(directory))
+      return std::make_shared<spdlog::sinks::basic_file_sink_mt>(name);
+    why = fmt::format("'{}' is not a directory; make it, or name a file in one that exists", directory.string());
+  } catch (const std::exception& error) {
+    why = fmt::format("{}; name a file that this process may write", error.what());
   }
+  fmt::print(stderr, "treering: TREERING_DEBUG_FILE is '{}': {}; logging to standard error\n", file, why);
+  return std::make_shared<spdlog::sinks::stderr_sink_mt>();
 }
 
 spdlog::logger* logger() {
@@ -59,7 +66,9 @@ spdlog::logger* logger() {
     made->set_level(to_spdlog(level_from_environment(&unknown)));
     made->flush_on(spdlog::level::trace);
     if (unknown)
-      made->warn("TREERING_DEBUG is '{}'; known are ERROR, WARN, INFO, TRACE", std::getenv("TREERING_DEBUG"));
+      made->warn(
+          "TREERING_DEBUG is '{}'; give ERROR, WARN, INFO or TRACE (for example TREERING_DEBUG=INFO); WARN is used",
+          std::getenv("TREERING_DEBUG"));
     return made;
   }();
   return instance;

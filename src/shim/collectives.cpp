@@ -1,4 +1,5 @@
 // Collectives, sends, receives, and groups of them.
+#include "core/names.h"
 #include "shim/entry.h"
 #include "shim/group.h"
 #include "shim/report.h"
@@ -69,7 +70,7 @@ Status check(const Arguments& a, Call* call) {
   TR_RETURN_IF_ERROR(comm.find_op(a.name, a.op, &call->made));
   if (call->made->type == call->type) return {};
   return {trInvalidArgument, fmt::format("{}: op {} was made for datatype {}, not {}", a.name, static_cast<int>(a.op),
-                                         static_cast<int>(call->made->type), static_cast<int>(a.type))};
+                                         treering::name_of(call->made->type), treering::name_of(call->type))};
 }
 
 ncclResult_t run(const Arguments& arguments) {

@@ -45,6 +45,58 @@ TEST_F(OneRank, UnknownTypeAndOp) {
   EXPECT_EQ(b_[0], 0) << "the receive buffer is untouched";
 }
 
+// What is known, but not possible there, is named as the tools name it; of what is not known there is a number alone.
+TEST_F(OneRank, TypesAndOpsAreNamed) {
+  trCompression_t compression = nullptr;
+  expect_error(trCompressionCreate(&compression, trFloat32, 0, 0), trInvalidArgument,
+               "wire is float; give trFloat16, trBfloat16, trFloat8e4m3 or trFloat8e5m2");
+  expect_error(trCompressionCreate(&compression, static_cast<trDataType_t>(42), 0, 0), trInvalidArgument,
+               "wire is 42; give");
+  ASSERT_EQ(trCompressionCreate(&compression, trFloat16, 0, 0), trSuccess);
+  expect_error(trAllReduceCompressed(a_, b_, 8, trMax, compression, comm_, nullptr), trInvalidArgument,
+               "op is max; only sum and avg");
+  EXPECT_EQ(trCompressionDestroy(compression), trSuccess);
+  trRedOp_t op = trSum;
+  expect_error(trRedOpCreatePreMulSum(&op, a_, trBool, comm_), trInvalidArgument, "datatype is bool; give an integer");
+  expect_error(trRedOpDestroy(trSum, comm_), trInvalidArgument, "op sum was not made");
+  trDoubleBuffer_t buffer = nullptr;
+  expect_error(trDoubleBufferCreate(&buffer, comm_, trBool, 0, nullptr), trInvalidArgument, "datatype is bool; give");
+  int64_t index = 0;
+  size_t rows = 0;
+  expect_error(trSparseAllReduce(&index, a_, 1, 1, trBool, trSum, &index, b_, 1, &rows, comm_), trInvalidArgument,
+               "datatype is bool; give one that has sums");
+  expect_error(trSparseAllReduce(&index, a_, 1, 1, trFloat32, trMax, &index, b_, 1, &rows, comm_), trInvalidArgument,
+               "op is max; give trSum or trAvg");
+}
+
+// Two ranks of one thread each, as calls that compare what all ranks gave block.
+TEST(TwoRanks, TypesThatDifferAreNamed) {
+  RankGroup ranks(2);
+  const trBox_t box{{0}, {1}};
+  std::string errors[2], sparse[2];
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      trExchange_t exchange = nullptr;
+      EXPECT_EQ(trExchangeCreate(&exchange, 1, 1, &box, 1, &box, rank == 0 ? trFloat32 : trInt64, ranks.comm(rank)),
+                trInvalidUsage);
+      errors[rank] = trGetLastError(nullptr);
+      int64_t index = 0;
+      float value = 1, sum = 0;
+      size_t rows = 0;
+      EXPECT_EQ(trSparseAllReduce(&index, &value, 1, 1, trFloat32, rank == 0 ? trSum : trAvg, &index, &sum, 1, &rows,
+                                  ranks.comm(rank)),
+                trInvalidUsage);
+      sparse[rank] = trGetLastError(nullptr);
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_NE(sparse[0].find("rank 0 has rows of 1 x float, op sum; rank 1 has rows of 1 x float, op avg"),
+            std::string::npos)
+      << sparse[0];
+  EXPECT_NE(errors[0].find("dimensions of type float; rank 1 has 1 of type int64"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[1].find("dimensions of type int64; rank 0 has 1 of type float"), std::string::npos) << errors[1];
+}
+
 TEST_F(OneRank, OverlappingBuffers) {
   expect_error(trAllReduce(a_, a_ + 2, 4, trFloat32, trSum, comm_, nullptr), trInvalidArgument, "overlap");
   EXPECT_EQ(a_[2], 3);
@@ -157,7 +209,8 @@ TEST(InitArguments, ConfigIsChecked) {
   config = TR_CONFIG_INITIALIZER;
   config.algorithm = "quantum";
   EXPECT_EQ(trCommInitRankConfig(&comm, 1, id, 0, &config), trInvalidArgument);
-  for (const char* known : {"quantum", "ring", "two-shot", "one-shot", "halving-doubling", "tree"})
+  for (const char* known :
+       {"TREERING_ALGO or config->algorithm is 'quantum'", "ring", "two-shot", "one-shot", "halving-doubling", "tree"})
     EXPECT_NE(std::strstr(trGetLastError(nullptr), known), nullptr) << trGetLastError(nullptr);
   config = TR_CONFIG_INITIALIZER;
   config.channels = 99;
@@ -166,7 +219,12 @@ TEST(InitArguments, ConfigIsChecked) {
   config = TR_CONFIG_INITIALIZER;
   config.transports = "carrier-pigeon";
   EXPECT_EQ(trCommInitRankConfig(&comm, 1, id, 0, &config), trInvalidArgument);
-  EXPECT_NE(std::strstr(trGetLastError(nullptr), "carrier-pigeon"), nullptr);
+  for (const char* part : {"TREERING_TRANSPORTS or config->transports is 'carrier-pigeon'",
+                           "'carrier-pigeon' is unknown", "in-process, shared-memory, cma, tcp", "for example ^cma"})
+    EXPECT_NE(std::strstr(trGetLastError(nullptr), part), nullptr) << trGetLastError(nullptr);
+  config.transports = "^in-process,shared-memory,cma,tcp";
+  EXPECT_EQ(trCommInitRankConfig(&comm, 1, id, 0, &config), trInvalidArgument);
+  EXPECT_NE(std::strstr(trGetLastError(nullptr), "nothing is left to use; give"), nullptr) << trGetLastError(nullptr);
   config = TR_CONFIG_INITIALIZER;
   config.size = offsetof(trConfig_t, channels);  // a caller with an older, shorter struct
   config.channels = 99;

@@ -87,6 +87,11 @@ class Installed(unittest.TestCase):
         run("cc", "-Wall", "-Wextra", "-Werror", "-o", program, HERE / "consumer.c", *flags)
         self.expect_consumer_works(program)
 
+    def test_tools_find_their_library(self):
+        environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
+        for name in ("treering-perf", "allreduce-perf"):
+            self.assertIn("0.", run(self.prefix / "bin" / name, "--version", env=environment))
+
     def test_nccl(self):
         home = self.library.parent / "treering" / "nccl"
         self.assertEqual(sorted(p.name for p in (home / "include").iterdir()), ["nccl.h", "nccl_device.h"])

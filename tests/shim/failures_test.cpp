@@ -201,6 +201,10 @@ TEST(Arguments, AreNamed) {
   expect(ncclAllReduce(&value, nullptr, 1, ncclInt32, ncclSum, comm, nullptr), "recvbuff is NULL");
   expect(ncclAllReduce(&value, &value, 1, ncclNumTypes, ncclSum, comm, nullptr), "datatype is 12");
   expect(ncclAllReduce(&value, &value, 1, ncclInt32, ncclNumOps, comm, nullptr), "op is 5");
+  ncclRedOp_t made = ncclSum;
+  ASSERT_EQ(ncclRedOpCreatePreMulSum(&made, &value, ncclInt32, ncclScalarHostImmediate, comm), ncclSuccess);
+  expect(ncclAllReduce(&value, &value, 1, ncclFloat32, made, comm, nullptr), "was made for datatype int32, not float");
+  EXPECT_EQ(ncclRedOpDestroy(made, comm), ncclSuccess);
   expect(ncclBcast(&value, 1, ncclInt32, 2, comm, nullptr), "root is 2");
   expect(ncclSend(&value, 1, ncclInt32, -1, comm, nullptr), "peer is -1");
   expect(ncclCommSplit(comm, -7, 0, &child, nullptr), "color is -7");

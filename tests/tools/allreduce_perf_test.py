@@ -85,6 +85,21 @@ class Tables(unittest.TestCase):
                     self.assertEqual(places, {(False,) * 4 + (name in ("alltoallv", "sendrecv"),) * 4})
                     self.assertIn("# Out of bounds values : 0 OK", done.stdout)
 
+    def test_no_row_is_empty_or_there_twice(self):
+        for name in ("allgather", "reduce-scatter", "alltoall", "gather", "scatter", "alltoallv"):
+            with self.subTest(collective=name):
+                done = subprocess.run([TREERING_PERF, name, "--procs", "4", "-b", "8", "-e", "64", "-f", "2", "-n", "2",
+                                       "-d", "double"], capture_output=True, text=True, timeout=120)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual([row[:2] for row in rows(done.stdout)], [["32", "1"], ["64", "2"]])
+                self.assertIn("# Out of bounds values : 0 OK", done.stdout)
+        # Past -e, for which the buffers have room.
+        done = subprocess.run([TREERING_PERF, "alltoall", "--procs", "4", "-b", "1", "-e", "1", "-n", "2", "-d", "all"],
+                              capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual({row[1] for row in rows(done.stdout)}, {"1"})
+        self.assertIn("# Out of bounds values : 0 OK", done.stdout)
+
     # Blocks of 16 KiB to 3 MiB, from sizes at which the kernel copies them to those at which it no longer pays.
     def test_large_blocks_with_and_without_copies_by_the_kernel(self):
         for name in ("alltoall", "alltoallv", "allgather", "scatter", "scatterv", "gatherv", "sendrecv"):
@@ -156,6 +171,15 @@ class Files(unittest.TestCase):
             other = run("--procs", 3, "-b", 8, "-e", 8, "--baseline", path)
             self.assertEqual(other.returncode, 2)
             self.assertIn("2 ranks, this run has 3", other.stderr)
+            for program, words, named in (
+                    ([TREERING_PERF, "alltoall"], [], "made with the collective allreduce, this run is of alltoall"),
+                    ([PERF], ["-o", "max"], "has float; sum; 64 KiB to 256 KiB, this run float; max; 64 KiB to 256 KiB"),
+                    ([PERF], ["-d", "half"], "this run half; sum; 64 KiB to 256 KiB; give -d, -o, -b")):
+                other = subprocess.run([*program, *map(str, common), "--baseline", path, *words], capture_output=True,
+                                       text=True, timeout=120)
+                self.assertEqual((other.returncode, other.stdout), (2, ""), other.stderr)
+                self.assertIn(f"error: --baseline {path}: ", other.stderr)
+                self.assertIn(named, other.stderr)
 
     def test_files_that_cannot_be(self):
         self.assertEqual(run("--procs", 2, "--baseline", "/nonexistent").returncode, 2)

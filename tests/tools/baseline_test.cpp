@@ -38,6 +38,9 @@ RunResults results_of(int ranks, std::vector<std::pair<size_t, double>> times) {
 Options options_of(int ranks) {
   Options options;
   options.procs = ranks;
+  options.min_bytes = options.max_bytes = 8;
+  options.types = {find_data_type("float")};
+  options.operations = {find_operation("sum")};
   options.arguments = {"allreduce-perf", "--procs", "\xff"};
   return options;
 }
@@ -128,6 +131,34 @@ TEST(Baseline, RefusesOtherRanksAndBuffers) {
   EXPECT_NE(why_not_comparable(baseline, options_of(2)).find("4 ranks, this run has 2"), std::string::npos);
   options.buffers = Buffers::kMemAlloc;
   EXPECT_NE(why_not_comparable(baseline, options).find("-R 0"), std::string::npos);
+}
+
+TEST(Baseline, RefusesAnotherCollective) {
+  Options options = options_of(4);
+  const Baseline baseline = baseline_of(options, results_of(4, {{8, 1.0}}));
+  options.collective = find_case("alltoall");
+  EXPECT_EQ(why_not_comparable(baseline, options),
+            "it was made with the collective allreduce, this run is of alltoall; run allreduce, or give a file that -J "
+            "wrote for alltoall");
+}
+
+TEST(Baseline, RefusesRunsWithoutARowInCommon) {
+  Options options = options_of(4);
+  const Baseline baseline = baseline_of(options, results_of(4, {{8, 1.0}, {1024, 1.0}}));
+  EXPECT_EQ(why_not_comparable(baseline, options), "");
+  options.types = {find_data_type("half"), find_data_type("float")};
+  EXPECT_EQ(why_not_comparable(baseline, options), "") << "float is in both";
+  options.types = {find_data_type("half")};
+  EXPECT_EQ(why_not_comparable(baseline, options),
+            "it has no row in common with this run: it has float; sum; 8 B to 1 KiB, this run half; sum; 8 B; give -d, "
+            "-o, -b, -e, -i and -f as then, or another file");
+  options = options_of(4);
+  options.operations = {find_operation("max")};
+  EXPECT_NE(why_not_comparable(baseline, options).find("float; sum; 8 B to 1 KiB, this run float; max; 8 B"),
+            std::string::npos);
+  options = options_of(4);
+  options.min_bytes = options.max_bytes = 64;
+  EXPECT_NE(why_not_comparable(baseline, options).find("this run float; sum; 64 B"), std::string::npos);
 }
 
 TEST(Baseline, RefusesWhatIsNoResultFile) {

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 
 PERF = os.path.abspath(sys.argv[1])
@@ -35,6 +36,18 @@ class Hosts(unittest.TestCase):
         # One argument for a remote shell, as ssh wants it.
         self.expect_table(run(PERF, "--hosts=a:1,b", "--launcher", "sh -c {command} {host}", *SMALL), 2)
         self.assertEqual(run(PERF, "--hosts=a:2", "--launcher", HERE, *SMALL, "-I").returncode, 0)
+
+    def test_a_baseline_is_compared_once_the_number_of_ranks_is_known(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "run.json")
+            self.assertEqual(run(PERF, "--procs", "2", *SMALL, "-J", path).returncode, 0)
+            launched = [PERF, "--launcher", HERE, *SMALL, "--baseline", path, "--tolerance", "1000000", "--hosts"]
+            done = run(*launched, "a:1,b:1")
+            self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
+            self.assertIn("8 times compared, 0 slower", done.stdout)
+            done = run(*launched, "a:2,b:1")
+            self.assertNotEqual(done.returncode, 0)
+            self.assertEqual(done.stderr.count("it was made with 2 ranks, this run has 3"), 1, done.stderr)
 
     def test_the_environment_arrives(self):
         done = run(PERF, "--hosts", "a:2", "--launcher", HERE, *SMALL, TREERING_ALGO="it's")

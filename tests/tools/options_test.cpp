@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace treering::perf {
 namespace {
 
@@ -11,8 +13,9 @@ struct Parsed {
   std::string error;
 };
 
-Parsed parse(std::vector<std::string> words) {
-  words.insert(words.begin(), "allreduce-perf");
+Parsed parse(std::vector<std::string> words, const char* collective = nullptr) {
+  if (collective != nullptr) words.insert(words.begin(), collective);
+  words.insert(words.begin(), collective != nullptr ? "treering-perf" : "allreduce-perf");
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   Parsed parsed;
@@ -20,6 +23,12 @@ Parsed parse(std::vector<std::string> words) {
   parsed.status = parse_options(static_cast<int>(argv.size()), argv.data(), &parsed.options);
   parsed.error = testing::internal::GetCapturedStderr();
   return parsed;
+}
+
+std::vector<size_t> sizes_of(const Options& options) {
+  std::vector<size_t> sizes;
+  for (const Point& point : options.points()) sizes.push_back(point.bytes);
+  return sizes;
 }
 
 TEST(Options, DefaultsAreThoseOfNcclTests) {
@@ -52,7 +61,7 @@ TEST(Options, TakesTheLettersOfNcclTests) {
              "-a", "3", "-G", "0",   "-T", "9",        "-R", "2",  "-u", "1", "-I", "1", "-J", "x.json"});
   ASSERT_EQ(parsed.status, -1) << parsed.error;
   const Options& options = parsed.options;
-  EXPECT_EQ(options.sizes(), (std::vector<size_t>{8, 16, 32, 64, 128, 256, 512, 1024}));
+  EXPECT_EQ(sizes_of(options), (std::vector<size_t>{8, 16, 32, 64, 128, 256, 512, 1024}));
   EXPECT_EQ(options.iterations, 5);
   EXPECT_EQ(options.operations.size(), operations().size());
   EXPECT_STREQ(options.types[0]->name, "bfloat16");
@@ -63,6 +72,38 @@ TEST(Options, TakesTheLettersOfNcclTests) {
   EXPECT_EQ(options.blocking, Blocking::kBarrier);
   EXPECT_TRUE(options.per_iteration);
   EXPECT_EQ(options.json_file, "x.json");
+}
+
+TEST(Options, TheLargestSizeFollowsTheLeastWhereItIsNotGiven) {
+  const Parsed parsed = parse({"-b", "64M", "--procs", "2"});
+  ASSERT_EQ(parsed.status, -1) << parsed.error;
+  EXPECT_EQ(sizes_of(parsed.options), (std::vector<size_t>{size_t{64} << 20}));
+  EXPECT_EQ(parse({"-b", "1M", "--procs", "2"}).options.max_bytes, size_t{32} << 20);
+}
+
+// Blocks of 4 ranks: no size is left without an element for each, and none is there twice.
+TEST(Options, SizesAreOfWholeElementsForEveryRank) {
+  const std::vector<std::string> words = {"-b", "8", "-e", "64", "-f", "2", "--procs", "4"};
+  for (const char* blocks : {"allgather", "reduce-scatter", "alltoall", "gather", "scatter", "allgatherv", "alltoallv"})
+    EXPECT_EQ(sizes_of(parse(words, blocks).options), (std::vector<size_t>{16, 32, 64})) << blocks;
+  for (const char* whole : {"allreduce", "reduce", "broadcast", "sendrecv"})
+    EXPECT_EQ(sizes_of(parse(words, whole).options), (std::vector<size_t>{8, 16, 32, 64})) << whole;
+  EXPECT_EQ(sizes_of(parse({"-b", "1", "-e", "9", "-i", "1", "--procs", "4"}, "reduce").options),
+            (std::vector<size_t>{4, 8}));
+  EXPECT_EQ(sizes_of(parse({"--procs", "4"}, "barrier").options), (std::vector<size_t>{0}));
+}
+
+TEST(Options, BuffersHoldTheLeastSizeOfEveryType) {
+  const Parsed parsed = parse({"-b", "1", "-e", "8", "-f", "8", "-d", "all", "--procs", "4"}, "gather");
+  ASSERT_EQ(parsed.status, -1) << parsed.error;
+  size_t most = 0;
+  for (const Point& point : parsed.options.points()) {
+    EXPECT_GT(point.bytes, 0u);
+    EXPECT_EQ(point.bytes % (4 * point.type->bytes), 0u) << point.type->name;
+    most = std::max(most, point.bytes);
+  }
+  EXPECT_EQ(most, 64u) << "one complex128 for each rank";
+  EXPECT_GE(parsed.options.buffer_bytes(), most);
 }
 
 TEST(Options, PerIterationNeedsNoValue) {
@@ -80,7 +121,8 @@ TEST(Options, BadValuesAreNamed) {
     const char* advice;
   } cases[] = {
       {{"-b", "8X", "--procs", "2"}, "8X", "K, M or G"},
-      {{"-b", "64M", "--procs", "2"}, "67108864", "-e"},
+      {{"-b", "64M", "-e", "33M", "--procs", "2"}, "-b 64M is above -e 33M", "-b 33M or less, or a larger -e"},
+      {{"-e", "8M", "--procs", "2"}, "-b 32M (the default) is above -e 8M", "-b 8M or less"},
       {{"-b", "0", "--procs", "2"}, "\"0\"", "1 or more"},
       {{"-b", "1", "-e", "2", "-i", "0", "--procs", "2"}, "-i", "-f 2"},
       {{"-n", "0", "--procs", "2"}, "\"0\"", "from 1 to"},

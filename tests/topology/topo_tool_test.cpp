@@ -67,7 +67,8 @@ TEST(TopoTool, BadInputNamesTheValueAndExitsWith2) {
   const std::pair<const char*, const char*> cases[] = {
       {"--synthetic nonsense", "nonsense"},
       {"--xml /no/such.xml", "/no/such.xml"},
-      {"--ranks 0", "0"},
+      {"--ranks 0", "'0' is not a number of ranks; give 1 to 1024"},
+      {"--ranks 1025", "'1025' is not a number of ranks; give 1 to 1024, the most that a communicator has"},
       {"--ranks many", "many"},
       {"--no-such-option", "no-such-option"},
   };
@@ -77,6 +78,7 @@ TEST(TopoTool, BadInputNamesTheValueAndExitsWith2) {
     EXPECT_TRUE(contains(outcome.output, named)) << arguments << "\n" << outcome.output;
   }
   EXPECT_EQ(topo("--help").exit_code, 0);
+  EXPECT_EQ(topo("--ranks 1024").exit_code, 0);
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 #include "baseline.h"
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 namespace treering::perf {
@@ -39,6 +41,40 @@ void compare_time(const Row& row, const char* place, double old_us, double new_u
   comparison->regressed.push_back(name_of(row) + text);
 }
 
+// The rows that a run would have.
+std::vector<RowKey> keys_of(const Options& options) {
+  std::vector<RowKey> keys;
+  for (const Point& point : options.points()) {
+    for (const Operation* operation : options.operations) {
+      if (!options.collective->reduces) {
+        keys.push_back({point.bytes, point.type->name, "none"});
+      } else if (is_defined(*point.type, *operation)) {
+        keys.push_back({point.bytes, point.type->name, operation->name});
+      }
+    }
+  }
+  return keys;
+}
+
+// "float, half; sum; 8 B to 1 MiB"
+std::string summary(const std::vector<RowKey>& keys) {
+  std::set<std::string> types, operations;
+  size_t least = SIZE_MAX, most = 0;
+  for (const RowKey& key : keys) {
+    types.insert(key.type);
+    operations.insert(key.operation);
+    least = std::min(least, key.bytes);
+    most = std::max(most, key.bytes);
+  }
+  const auto joined = [](const std::set<std::string>& words) {
+    std::string text;
+    for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+    return text;
+  };
+  return joined(types) + "; " + joined(operations) + "; " + format_size(least) +
+         (most > least ? " to " + format_size(most) : "");
+}
+
 }  // namespace
 
 std::optional<Baseline> parse_baseline(const std::string& text, std::string* error) {
@@ -46,6 +82,7 @@ std::optional<Baseline> parse_baseline(const std::string& text, std::string* err
     const Json document = Json::parse(text);
     Baseline baseline;
     const Json& config = document.at("config");
+    baseline.collective = config.value("collective", "");
     baseline.ranks = static_cast<int>(config.at("devices").size());
     baseline.buffers = config.value("buffers", -1);
     for (const Json& row : document.at("results")) baseline.rows.push_back(row_of(row));
@@ -69,15 +106,25 @@ std::optional<Baseline> read_baseline(const std::string& path, std::string* erro
 }
 
 std::string why_not_comparable(const Baseline& baseline, const Options& options) {
+  if (!baseline.collective.empty() && baseline.collective != options.collective->name) {
+    return "it was made with the collective " + baseline.collective + ", this run is of " + options.collective->name +
+           "; run " + baseline.collective + ", or give a file that -J wrote for " + options.collective->name;
+  }
   if (baseline.ranks != options.ranks()) {
     return "it was made with " + std::to_string(baseline.ranks) + " ranks, this run has " +
+           std::to_string(options.ranks()) + "; start as many, or give a file that -J wrote for " +
            std::to_string(options.ranks());
   }
   if (baseline.buffers >= 0 && baseline.buffers != static_cast<int>(options.buffers)) {
     return "it was made with -R " + std::to_string(baseline.buffers) + ", this run has -R " +
-           std::to_string(static_cast<int>(options.buffers));
+           std::to_string(static_cast<int>(options.buffers)) + "; give the same -R, or another file";
   }
-  return "";
+  const std::vector<RowKey> own = keys_of(options), old(baseline.rows.begin(), baseline.rows.end());
+  for (const RowKey& key : own) {
+    if (std::find(old.begin(), old.end(), key) != old.end()) return "";
+  }
+  return "it has no row in common with this run: it has " + summary(old) + ", this run " + summary(own) +
+         "; give -d, -o, -b, -e, -i and -f as then, or another file";
 }
 
 Comparison compare(const Baseline& baseline, const RunResults& results, double tolerance_percent) {

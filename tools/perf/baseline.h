@@ -1,7 +1,8 @@
 // Comparison of a run with an earlier one, from its JSON file.
 //
-// Rows are matched by size, type and operation; both places are compared. Runs of different numbers of ranks,
-// or on other buffers, are refused: their difference would say nothing.
+// Rows are matched by size, type and operation; both places are compared. Runs of other collectives, of different
+// numbers of ranks or on other buffers are refused, and those without a row in common: their difference would say
+// nothing.
 #pragma once
 
 #include <optional>
@@ -13,15 +14,21 @@
 
 namespace treering::perf {
 
-struct BaselineRow {
+// What tells a row from the others.
+struct RowKey {
   size_t bytes = 0;
   std::string type;
   std::string operation;
+  bool operator==(const RowKey&) const = default;
+};
+
+struct BaselineRow : RowKey {
   double out_of_place_us = 0;
   double in_place_us = 0;  // 0: the row has none
 };
 
 struct Baseline {
+  std::string collective;  // empty: the file does not say
   int ranks = 0;
   int buffers = -1;  // -1: the file does not say
   std::vector<BaselineRow> rows;

@@ -11,7 +11,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json config_of(const Options& options, const RunResults& results) {
-  Json config = {{"nthreads", options.threads},
+  Json config = {{"collective", options.collective->name},
+                 {"nthreads", options.threads},
                  {"ngpus", 1},
                  {"nprocs", options.procs},
                  {"minimum_bytes", options.min_bytes},
@@ -70,7 +71,7 @@ Json row_of(const Options& options, const Row& row) {
     if (options.per_iteration) json["in_place_per_iter"] = iterations_of(*row.in_place);
   }
   json["actual_iterations"] = options.iterations;
-  json["experiment_name"] = "allreduce-perf";
+  json["experiment_name"] = std::string(options.collective->name) + "-perf";
   json["algorithm"] = row.algorithm;
   json["protocol"] = row.protocol;
   json["channels"] = row.channels;

@@ -33,8 +33,7 @@ bool prepare_files(Run& run) {
   if (!options.baseline_file.empty()) {
     std::string error;
     run.baseline = read_baseline(options.baseline_file, &error);
-    if (run.baseline) error = why_not_comparable(*run.baseline, options);
-    if (!error.empty()) {
+    if (!run.baseline) {
       fprintf(stderr, "error: --baseline %s: %s\n", options.baseline_file.c_str(), error.c_str());
       return false;
     }
@@ -46,9 +45,19 @@ bool prepare_files(Run& run) {
   return true;
 }
 
+// Once the number of ranks is known.
+std::string why_no_comparison(const Run& run) {
+  const std::string why = run.baseline ? why_not_comparable(*run.baseline, run.options) : "";
+  return why.empty() ? "" : "--baseline " + run.options.baseline_file + ": " + why;
+}
+
 bool prepare(Run& run) {
   Options& options = run.options;
   if (!prepare_files(run)) return false;
+  if (const std::string error = why_no_comparison(run); !error.empty()) {
+    fprintf(stderr, "error: %s\n", error.c_str());
+    return false;
+  }
   const double wanted = 2.0 * options.ranks() * static_cast<double>(options.buffer_bytes());
   const double present = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
   if (present > 0 && wanted > present) {
@@ -96,37 +105,33 @@ RunResults begin_results(const Run& run, RankRun& rank_run, int core) {
 }
 
 bool explain_all(const Run& run, RankRun& rank_run) {
-  for (const DataType* type : run.options.types) {
-    for (const size_t bytes : run.options.sizes()) {
-      std::string text;
-      if (!rank_run.explain(bytes, *type, &text)) return false;
-      if (rank_run.group().rank() != 0) continue;
-      printf("# %s %s\n%s%s", format_size(bytes).c_str(), type->name, text.c_str(),
-             text.empty() || text.back() != '\n' ? "\n" : "");
-    }
+  for (const Point& point : run.options.points()) {
+    std::string text;
+    if (!rank_run.explain(point.bytes, *point.type, &text)) return false;
+    if (rank_run.group().rank() != 0) continue;
+    printf("# %s %s\n%s%s", format_size(point.bytes).c_str(), point.type->name, text.c_str(),
+           text.empty() || text.back() != '\n' ? "\n" : "");
   }
   return true;
 }
 
 bool run_cycle(const Run& run, RankRun& rank_run, RunResults* results) {
   const bool speaks = rank_run.group().rank() == 0;
-  const std::vector<size_t> sizes = run.options.sizes();
-  const size_t all = sizes.size() * run.options.types.size() * run.options.operations.size();
+  const std::vector<Point> points = run.options.points();
+  const size_t all = points.size() * run.options.operations.size();
   Progress progress;
-  for (const size_t bytes : sizes) {
-    for (const DataType* type : run.options.types) {
-      for (const Operation* operation : run.options.operations) {
-        if (run.options.collective->reduces && !is_defined(*type, *operation)) continue;
-        for (const int root : run.options.roots()) {
-          if (speaks) progress.show(results->rows.size() % all, all, bytes);
-          Row row;
-          if (!rank_run.measure(bytes, *type, *operation, root, &row)) return false;
-          if (speaks) {
-            progress.clear();
-            print_row(stdout, run.options, row);
-          }
-          results->rows.push_back(std::move(row));
+  for (const Point& point : points) {
+    for (const Operation* operation : run.options.operations) {
+      if (run.options.collective->reduces && !is_defined(*point.type, *operation)) continue;
+      for (const int root : run.options.roots()) {
+        if (speaks) progress.show(results->rows.size() % all, all, point.bytes);
+        Row row;
+        if (!rank_run.measure(point.bytes, *point.type, *operation, root, &row)) return false;
+        if (speaks) {
+          progress.clear();
+          print_row(stdout, run.options, row);
         }
+        results->rows.push_back(std::move(row));
       }
     }
   }
@@ -182,7 +187,9 @@ int launched_main(Run& run) {
     return kUsage;
   }
   run.options.procs = ranks;
-  if (const std::string error = check_known_ranks(run.options); !error.empty()) {
+  std::string error = check_known_ranks(run.options);
+  if (error.empty()) error = why_no_comparison(run);
+  if (!error.empty()) {
     if (rank == 0) fprintf(stderr, "error: %s\n", error.c_str());
     trCommDestroy(comm);
     return kUsage;

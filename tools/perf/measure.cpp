@@ -204,7 +204,7 @@ bool RankRun::measure(size_t bytes, const DataType& type, const Operation& opera
   const CollectiveCase& c = *options_.collective;
   const size_t blocks = c.many_blocks ? static_cast<size_t>(group_.ranks()) : 1;
   row->count = bytes / type.bytes / blocks;
-  row->bytes = row->count * type.bytes * blocks;
+  row->bytes = bytes;
   row->type = type.name;
   row->operation = c.reduces ? operation.name : "none";
   row->root = root;

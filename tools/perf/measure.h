@@ -26,6 +26,7 @@ class RankRun {
 
   // Each returns false after printing what failed and on which rank.
   bool initialise();
+  // `bytes` are usable_bytes() of the type.
   bool measure(size_t bytes, const DataType& type, const Operation& operation, int root, Row* row);
   bool explain(size_t bytes, const DataType& type, std::string* text);
   bool finish();

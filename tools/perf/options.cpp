@@ -2,16 +2,21 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <algorithm>
 #include <cstdio>
+#include <optional>
 
 namespace treering::perf {
 namespace {
+
+constexpr const char* kDefaultSize = "32M";
 
 // The words as typed; turned into Options once CLI11 has seen them all.
 struct Words {
   std::string hosts;
   std::string collective = "allreduce";
-  std::string min = "32M", max = "32M", step = "1M", operation = "sum", type = "float";
+  std::optional<std::string> min, max;  // nothing: not given
+  std::string step = "1M", operation = "sum", type = "float";
   size_t factor = 1;
   int blocking = 0, averaging = 1, gpus = 1, graph = 0, registration = 0, per_iteration = 0, parallel_init = 0;
 };
@@ -30,8 +35,9 @@ CLI::Validator in_range(int64_t least, int64_t most) {
 }
 
 void add_nccl_options(CLI::App& app, Options& options, Words& words) {
-  app.add_option("-b,--minbytes", words.min, "least size (K, M, G: powers of 1024) [32M]");
-  app.add_option("-e,--maxbytes", words.max, "largest size [32M]");
+  app.add_option("-b,--minbytes", words.min,
+                 "least size (K, M, G: powers of 1024); one element for each rank at least [32M]");
+  app.add_option("-e,--maxbytes", words.max, "largest size [32M, or -b where that is more]");
   app.add_option("-i,--stepbytes", words.step, "from a size to the next, when -f is 1 [1M]");
   app.add_option("-f,--stepfactor", words.factor, "factor from a size to the next [1]")->check(in_range(1, 1 << 20));
   app.add_option("-n,--iters", options.iterations, "timed calls of each size [20]")->check(in_range(1, 100000000));
@@ -107,9 +113,18 @@ std::string take_rows(const char* name, const std::string& text, Rows all, const
   return "";
 }
 
-std::string check_sizes(const Options& options) {
+std::string take_sizes(const Words& words, Options* options) {
+  std::string error = take_size("-b", words.min.value_or(kDefaultSize), &options->min_bytes);
+  if (error.empty()) error = take_size("-e", words.max.value_or(kDefaultSize), &options->max_bytes);
+  if (!words.max) options->max_bytes = std::max(options->max_bytes, options->min_bytes);
+  return error.empty() ? take_size("-i", words.step, &options->step_bytes) : error;
+}
+
+std::string check_sizes(const Words& words, const Options& options) {
   if (options.min_bytes > options.max_bytes) {
-    return "-b: " + std::to_string(options.min_bytes) + " is above -e: " + std::to_string(options.max_bytes);
+    const std::string most = words.max.value_or(kDefaultSize);
+    return "-b " + words.min.value_or(kDefaultSize + std::string(" (the default)")) + " is above -e " + most +
+           ": give -b " + most + " or less, or a larger -e";
   }
   if (options.min_bytes == 0) return "-b: value \"0\": must be 1 or more";
   if (options.step_factor == 1 && options.step_bytes == 0 && options.min_bytes != options.max_bytes) {
@@ -164,9 +179,7 @@ std::string finish(const Words& words, Options& options) {
   };
   options.collective = find_case(words.collective);
   if (options.collective == nullptr) return "collective \"" + words.collective + "\" is not one of " + case_names();
-  first(take_size("-b", words.min, &options.min_bytes));
-  first(take_size("-e", words.max, &options.max_bytes));
-  first(take_size("-i", words.step, &options.step_bytes));
+  first(take_sizes(words, &options));
   first(take_rows("-o", words.operation, operations(), find_operation(words.operation), operation_names(),
                   &options.operations));
   first(take_rows("-d", words.type, data_types(), find_data_type(words.type), data_type_names(), &options.types));
@@ -187,12 +200,37 @@ std::string finish(const Words& words, Options& options) {
     for (const Operation* operation : options.operations) any |= is_defined(*type, *operation);
   if (!any) first("-o: value \"" + words.operation + "\" is not defined for -d " + words.type);
   first(take_hosts(words.hosts, &options.hosts));
-  first(check_sizes(options));
+  first(check_sizes(words, options));
   first(check_ranks(options, words));
   return error;
 }
 
 }  // namespace
+
+size_t Options::usable_bytes(size_t bytes, const DataType& type) const {
+  if (collective->kind == Kind::kBarrier) return 0;
+  const size_t unit = type.bytes * (collective->many_blocks ? static_cast<size_t>(ranks()) : 1);
+  return std::max<size_t>(bytes / unit, 1) * unit;
+}
+
+size_t Options::buffer_bytes() const {
+  size_t most = max_bytes;
+  for (const DataType* type : types) most = std::max(most, usable_bytes(max_bytes, *type));
+  return collective->variable ? 2 * most + 64 : most;
+}
+
+std::vector<Point> Options::points() const {
+  std::vector<Point> points;
+  std::vector<size_t> last(types.size(), SIZE_MAX);
+  for (const size_t size : size_sequence(min_bytes, max_bytes, step_bytes, step_factor)) {
+    for (size_t i = 0; i < types.size(); ++i) {
+      const size_t bytes = usable_bytes(size, *types[i]);
+      if (bytes != last[i]) points.push_back({bytes, types[i]});
+      last[i] = bytes;
+    }
+  }
+  return points;
+}
 
 const char* one_rank_advice() {
   return "1 rank communicates with nobody and measures a copy; give --procs N (processes), -t N (threads) or "

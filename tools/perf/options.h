@@ -27,6 +27,12 @@ struct HostRanks {
   int procs;
 };
 
+// What a row of the table is of, but for the operation and the root.
+struct Point {
+  size_t bytes;
+  const DataType* type;
+};
+
 struct Options {
   const CollectiveCase* collective = find_case("allreduce");
   size_t min_bytes = size_t{32} << 20;
@@ -65,8 +71,10 @@ struct Options {
   std::vector<std::string> arguments;  // as typed, for the JSON file
 
   int ranks() const { return procs * threads; }
+  // What a size becomes: whole elements, as many for each rank where a message is of blocks, one at least. Of a barrier 0.
+  size_t usable_bytes(size_t bytes, const DataType& type) const;
   // Of one buffer of one rank: random counts are up to twice their mean.
-  size_t buffer_bytes() const { return collective->variable ? 2 * max_bytes + 64 : max_bytes; }
+  size_t buffer_bytes() const;
   // The roots to measure: one, or with -r -1 all.
   std::vector<int> roots() const {
     if (!collective->rooted) return {-1};
@@ -75,7 +83,8 @@ struct Options {
     for (int rank = 0; rank < ranks(); ++rank) all.push_back(rank);
     return all;
   }
-  std::vector<size_t> sizes() const { return size_sequence(min_bytes, max_bytes, step_bytes, step_factor); }
+  // The sizes and types to measure, in their order. Sizes that become the same are one.
+  std::vector<Point> points() const;
 };
 
 // The program's name is treering-perf, whose first argument names a collective, or allreduce-perf.
