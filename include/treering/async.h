@@ -13,7 +13,10 @@
 extern "C" {
 #endif
 
-/** @name Streams @{ */
+/** @name Streams @{
+ * A process that was forked has none of its parent's streams and events, whatever they held: their handles are an error there
+ * (::trInvalidUsage) that says so. It makes its own.
+ */
 TR_API trResult_t trStreamCreate(trStream_t* stream);
 /** Waits until every operation given to the stream has ended; returns the first failure since the last call. */
 TR_API trResult_t trStreamSynchronize(trStream_t stream);
