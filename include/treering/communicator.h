@@ -157,7 +157,10 @@ TR_API trResult_t trCommGetTree(trComm_t comm, int tree, int* parent, int* child
  * on it copy nothing. Freed with trMemFree() alone.
  */
 TR_API trResult_t trMemAlloc(void** ptr, size_t size);
-/** Frees memory of trMemAlloc(). No operation may be using it. NULL is ignored. */
+/**
+ * Frees memory of trMemAlloc(). No operation may be using it. NULL is ignored. In a process that was forked after the
+ * allocation it unmaps the memory there alone: it stays that of the parent and of the other ranks.
+ */
 TR_API trResult_t trMemFree(void* ptr);
 
 /**

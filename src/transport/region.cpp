@@ -41,7 +41,10 @@ RegionTable& RegionTable::instance() {
     auto* made = new RegionTable;
     // Another thread that is inside at a fork is not in the child, which would wait for it.
     pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
-                   [] { instance().mutex_.unlock(); });
+                   [] {
+                     instance().inherit_all();
+                     instance().mutex_.unlock();
+                   });
     return made;
   }();
   return *table;
@@ -49,6 +52,11 @@ RegionTable& RegionTable::instance() {
 
 void RegionTable::add(Region region) {
   region.id = next_id_++;
+// In a process that was forked, with the mutex.
+void RegionTable::inherit_all() {
+  for (Region& region : regions_) region.inherited = true;
+}
+
   regions_.push_back(region);
   live_.store(regions_.size(), std::memory_order_release);
   generation_.fetch_add(1, std::memory_order_release);
@@ -84,8 +92,11 @@ Status RegionTable::release(void* pointer) {
   for (size_t i = 0; i < regions_.size(); ++i) {
     Region& region = regions_[i];
     if (region.base != pointer || region.moved) continue;
-    // A peer may hold its mapping until the communicator ends: give the pages back now.
-    (void)fallocate(region.descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(region.bytes));
+    // A peer may hold its mapping until the communicator ends: give the pages back now. Those of a process that forked this
+    // one are still in use there.
+    if (!region.inherited)
+      (void)fallocate(region.descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                      static_cast<off_t>(region.bytes));
     munmap(region.base, region.bytes);
     drop(i);
     return {};

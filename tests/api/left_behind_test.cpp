@@ -270,6 +270,43 @@ TEST(LeftBehind, StreamsAndEventsStayWithTheProcessThatForks) {
   for (const RankResult& result : processes.wait_all()) EXPECT_EQ(result.exit_code, 0) << result.output;
 }
 
+// A child may free what it inherited, as its destructors do: the parent and its peers keep theirs.
+TEST(LeftBehind, MemoryStaysWithTheProcessThatForks) {
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    constexpr size_t kCount = 100'000;
+    trComm_t comm;
+    TR_CHECK(trCommInitRank(&comm, 2, id, rank));
+    void* memory = nullptr;
+    TR_CHECK(trMemAlloc(&memory, kCount * sizeof(float)));
+    auto* values = static_cast<float*>(memory);
+    const auto all = [values](float value) {
+      return std::all_of(values, values + kCount, [value](float v) { return v == value; });
+    };
+    std::fill_n(values, kCount, 1.0f);
+    TR_CHECK(trAllReduce(values, values, kCount, trFloat32, trSum, comm, nullptr));
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);
+      const size_t mapped = mappings_with("memfd:treering-region").size();  // the other rank's, too
+      if (!all(2) || trMemFree(memory) != trSuccess) _exit(1);
+      if (mappings_with("memfd:treering-region").size() != mapped - 1) _exit(2);
+      if (trMemFree(memory) != trInvalidArgument) _exit(3);
+      // Its own is given back when it is freed.
+      void* own = nullptr;
+      _exit(trMemAlloc(&own, 4096) == trSuccess && trMemFree(own) == trSuccess ? 0 : 4);
+    }
+    int status = 0;
+    if (waitpid(child, &status, 0) != child || status != 0) return say("wait status " + std::to_string(status)), 3;
+    if (!all(2)) return say("the child's free reached the parent: " + std::to_string(values[0])), 4;
+    TR_CHECK(trAllReduce(values, values, kCount, trFloat32, trSum, comm, nullptr));
+    if (!all(4)) return say("sum " + std::to_string(values[0])), 5;
+    TR_CHECK(trMemFree(memory));
+    TR_CHECK(trCommDestroy(comm));
+    return 0;
+  });
+  for (const RankResult& result : processes.wait_all()) EXPECT_EQ(result.exit_code, 0) << result.output;
+}
+
 // The children of a process, by its threads.
 std::string children_of(pid_t pid) {
   std::string all;
