@@ -16,6 +16,8 @@
 namespace treering {
 namespace {
 
+constexpr size_t kMostBytes = SIZE_MAX / 64;
+
 uint64_t round_up(uint64_t value) { return (value + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
 // A memfd of `bytes` bytes, never executable, closed on exec.
@@ -50,13 +52,13 @@ RegionTable& RegionTable::instance() {
   return *table;
 }
 
-void RegionTable::add(Region region) {
-  region.id = next_id_++;
 // In a process that was forked, with the mutex.
 void RegionTable::inherit_all() {
   for (Region& region : regions_) region.inherited = true;
 }
 
+void RegionTable::add(Region region) {
+  region.id = next_id_++;
   regions_.push_back(region);
   live_.store(regions_.size(), std::memory_order_release);
   generation_.fetch_add(1, std::memory_order_release);
@@ -71,8 +73,8 @@ void RegionTable::drop(size_t index) {
 
 Status RegionTable::allocate(size_t bytes, void** pointer) {
   Region region;
+  if (bytes > kMostBytes) return {trInvalidArgument, fmt::format("size is {}: more than any memory holds", bytes)};
   region.bytes = round_up(std::max<size_t>(bytes, 1));
-  if (region.bytes < bytes) return {trInvalidArgument, fmt::format("size is {}: too large", bytes)};
   TR_RETURN_IF_ERROR(make_memfd(region.bytes, &region.descriptor, &region.inode));
   void* base = mmap(nullptr, region.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, region.descriptor, 0);
   if (base == MAP_FAILED) {
@@ -106,8 +108,13 @@ Status RegionTable::release(void* pointer) {
 
 Status RegionTable::move_in_place(void* buffer, size_t bytes, uint32_t* id) {
   *id = 0;
-  uint64_t begin = round_up(reinterpret_cast<uint64_t>(buffer));
-  uint64_t end = (reinterpret_cast<uint64_t>(buffer) + bytes) / kPageBytes * kPageBytes;
+  const auto address = reinterpret_cast<uint64_t>(buffer);
+  if (bytes > kMostBytes || address > UINT64_MAX - kPageBytes - bytes)
+    return {trInvalidArgument,
+            fmt::format("the buffer {} of {} bytes ends behind the end of any memory; give its size in bytes", buffer,
+                        bytes)};
+  const uint64_t begin = round_up(address);
+  const uint64_t end = (address + bytes) / kPageBytes * kPageBytes;
   if (end <= begin) return {};  // no whole page: nothing to gain, and messages this small are copied anyway
   auto* base = reinterpret_cast<std::byte*>(begin);
   std::lock_guard lock(mutex_);

@@ -56,6 +56,48 @@ TEST_F(OneRank, CountBeyondAnyMemory) {
   expect_error(trAllReduce(a_, b_, SIZE_MAX / 2, trFloat64, trSum, comm_, nullptr), trInvalidArgument, "count is");
 }
 
+// Their product with the element's size has 4 bytes in 64 bits.
+TEST_F(OneRank, CountsWhoseBytesOverflowAreNamedWithTheirType) {
+  constexpr size_t kBeyond = SIZE_MAX / 4 + 2;
+  const size_t counts[] = {kBeyond};
+  const std::string beyond = std::to_string(kBeyond), value = " is " + beyond + " x ";
+  const auto refused = [&](trResult_t result, const std::string& text) {
+    expect_error(result, trInvalidArgument, (text + ": more than any memory holds").c_str());
+  };
+  int32_t in[4] = {1, 2, 3, 4}, out[4] = {};
+  refused(trSend(in, kBeyond, trInt32, 0, comm_, nullptr), "count" + value + "int32");
+  refused(trRecv(out, kBeyond, trInt32, 0, comm_, nullptr), "count" + value + "int32");
+  refused(trSendRecv(in, kBeyond, 0, out, kBeyond, 0, trInt32, comm_, nullptr), "sendcount" + value + "int32");
+  refused(trSendRecv(in, 1, 0, out, kBeyond, 0, trInt32, comm_, nullptr), "recvcount" + value + "int32");
+  refused(trGatherV(in, kBeyond, out, counts, nullptr, trInt32, 0, comm_, nullptr), "sendcount" + value + "int32");
+  refused(trScatterV(in, counts, nullptr, out, kBeyond, trInt32, 0, comm_, nullptr), "recvcount" + value + "int32");
+  refused(trAllToAllV(in, counts, nullptr, out, counts, nullptr, trInt32, comm_, nullptr),
+          "sendcounts[0]" + value + "int32");
+  refused(trAllReduce(in, out, kBeyond, trInt32, trSum, comm_, nullptr), "count" + value + "int32");
+  refused(trBroadcast(in, out, kBeyond, trFloat32, 0, comm_, nullptr), "count" + value + "float");
+  trDoubleBuffer_t buffer = nullptr;
+  ASSERT_EQ(trDoubleBufferCreate(&buffer, comm_, trFloat32, 0, nullptr), trSuccess);
+  void* tensor = a_;
+  int ready = 0;
+  refused(trDoubleBufferExchange(buffer, 1, &tensor, counts, &ready), "counts[0]" + value + "float");
+  EXPECT_EQ(trDoubleBufferDestroy(buffer), trSuccess);
+  EXPECT_EQ(out[0], 0) << "nothing moved";
+}
+
+TEST_F(OneRank, SizesBeyondAnyMemoryAreNamed) {
+  void* memory = nullptr;
+  for (const size_t size : {SIZE_MAX, SIZE_MAX / 2, SIZE_MAX / 64 + 1})
+    expect_error(trMemAlloc(&memory, size), trInvalidArgument, ("size is " + std::to_string(size)).c_str());
+  for (const size_t size : {SIZE_MAX, SIZE_MAX - 4096}) {
+    void* handle = this;
+    expect_error(trCommRegister(comm_, a_, size, &handle), trInvalidArgument,
+                 (std::to_string(size) + " bytes ends behind the end of any memory").c_str());
+  }
+  void* handle = nullptr;
+  auto* last = reinterpret_cast<void*>(UINTPTR_MAX - 100);
+  expect_error(trCommRegister(comm_, last, 50, &handle), trInvalidArgument, "behind the end of any memory");
+}
+
 TEST_F(OneRank, HandlesThatAreNone) {
   expect_error(trAllReduce(a_, b_, 8, trFloat32, trSum, nullptr, nullptr), trInvalidArgument, "comm is NULL");
   auto wild = reinterpret_cast<trComm_t>(uintptr_t{0x1234567});
