@@ -154,6 +154,33 @@ TEST_F(OneRank, Registration) {
   expect_error(trCommRegister(comm_, nullptr, 1 << 16, &handle), trInvalidArgument, "buffer is NULL");
 }
 
+// As the header says: nothing is looked at where there is nothing to move.
+TEST_F(OneRank, RegistrationWithoutAWholePageHasNoEffect) {
+  for (const size_t size : {size_t{0}, sizeof a_}) {
+    void* handle = this;
+    EXPECT_EQ(trCommRegister(comm_, a_, size, &handle), trSuccess) << trGetLastError(nullptr);
+    EXPECT_EQ(handle, nullptr);
+    EXPECT_EQ(trCommDeregister(comm_, handle), trSuccess);
+  }
+}
+
+TEST_F(OneRank, RegistrationsThatMeetEndTheEarlierOne) {
+  constexpr size_t kPage = 4096;
+  auto* memory =
+      static_cast<char*>(mmap(nullptr, 6 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  for (size_t page = 0; page < 6; ++page) memory[page * kPage] = static_cast<char>(page + 1);
+  void *first = nullptr, *inside = this, *second = nullptr;
+  EXPECT_EQ(trCommRegister(comm_, memory, 4 * kPage, &first), trSuccess);
+  EXPECT_NE(first, nullptr);
+  EXPECT_EQ(trCommRegister(comm_, memory + kPage, kPage, &inside), trSuccess);
+  EXPECT_EQ(inside, nullptr);
+  EXPECT_EQ(trCommRegister(comm_, memory + 2 * kPage, 4 * kPage, &second), trSuccess) << trGetLastError(nullptr);
+  EXPECT_NE(second, nullptr);
+  for (size_t page = 0; page < 6; ++page) EXPECT_EQ(memory[page * kPage], static_cast<char>(page + 1));
+  for (void* handle : {first, second}) EXPECT_EQ(trCommDeregister(comm_, handle), trSuccess);
+  munmap(memory, 6 * kPage);
+}
+
 TEST_F(OneRank, StackOfAnotherThreadIsRefused) {
   std::thread([this] {
     alignas(4096) char on_stack[32768];
