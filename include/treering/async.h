@@ -22,7 +22,7 @@ TR_API trResult_t trStreamCreate(trStream_t* stream);
 TR_API trResult_t trStreamSynchronize(trStream_t stream);
 /** ::trSuccess when everything has ended, ::trInProgress when not, else the first failure. */
 TR_API trResult_t trStreamQuery(trStream_t stream);
-/** Waits as trStreamSynchronize() and releases the stream. */
+/** Waits as trStreamSynchronize() and releases the stream; not while the open group has calls on it. */
 TR_API trResult_t trStreamDestroy(trStream_t stream);
 
 /** Called on the library's thread when everything given to the stream before has ended, with the first

@@ -207,7 +207,9 @@ trResult_t trCommFinalize(trComm_t comm) {
 trResult_t trCommDestroy(trComm_t comm) {
   return guarded(nullptr, [&]() -> Status {
     if (Group::current().open() && Group::current().batch().has(comm))
-      return {trInvalidUsage, "trCommDestroy: the open group holds calls of this communicator; call trGroupEnd first"};
+      return {trInvalidUsage,
+              fmt::format("trCommDestroy: comm {} has calls in the open {}; call {} first", static_cast<void*>(comm),
+                          Group::current().kind(), Group::current().closing_call())};
     return remove_communicator(comm);
   });
 }

@@ -47,7 +47,11 @@ trResult_t trStreamQuery(trStream_t stream) {
 }
 
 trResult_t trStreamDestroy(trStream_t stream) {
-  return guarded(nullptr, [&] {
+  return guarded(nullptr, [&]() -> Status {
+    if (stream != nullptr && Group::current().open() && Group::current().batch().has(stream_id(stream)))
+      return {trInvalidUsage,
+              fmt::format("trStreamDestroy: stream {} has calls in the open {}; call {} first",
+                          static_cast<void*>(stream), Group::current().kind(), Group::current().closing_call())};
     return is_device_stream(stream_id(stream)) ? drop_device_stream(stream_id(stream))
                                                : Engine::instance().destroy_stream(stream_id(stream));
   });
@@ -104,7 +108,9 @@ trResult_t trEventDestroy(trEvent_t event) {
 
 trResult_t trPersistentBegin(void) {
   return guarded(nullptr, []() -> Status {
-    if (Group::current().open()) return {trInvalidUsage, "trPersistentBegin inside a group or a persistent operation"};
+    if (Group::current().open())
+      return {trInvalidUsage, fmt::format("trPersistentBegin inside a group or a persistent operation; call {} first",
+                                          Group::current().closing_call())};
     Group::current().start_kept();
     return {};
   });

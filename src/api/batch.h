@@ -33,6 +33,12 @@ class Batch {
   bool has(trComm_t comm) const {
     return std::any_of(lines_.begin(), lines_.end(), [comm](const auto& line) { return line->comm == comm; });
   }
+  bool has(StreamId stream) const {
+    return std::any_of(lines_.begin(), lines_.end(), [stream](const auto& line) {
+      return std::any_of(line->entries.begin(), line->entries.end(),
+                         [stream](const auto& entry) { return entry->stream == stream; });
+    });
+  }
 
   // kept: it runs many times; else once.
   Status prepare(bool kept);

@@ -21,6 +21,9 @@ class Group {
   // Ends the outermost group by handing out its calls, prepared, instead of starting them.
   Status end_kept(std::unique_ptr<Batch>* batch);
   bool keeping() const { return keeping_; }
+  const char* kind() const { return keeping_ ? "persistent operation" : "group"; }
+  // The call that ends the outermost group.
+  const char* closing_call() const { return keeping_ ? "trPersistentEnd" : "trGroupEnd"; }
   void start_kept() {
     keeping_ = true;
     start();

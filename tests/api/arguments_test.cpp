@@ -282,7 +282,11 @@ TEST(Groups, RefuseCallsThatCannotBeCollected) {
         trPersistent_t kept = nullptr;
         const trResult_t result = end == 0 ? each.call() : persistent ? trPersistentEnd(&kept) : trGroupEnd();
         EXPECT_EQ(result, each.result) << each.text;
-        EXPECT_EQ(std::string(trGetLastError(nullptr)).find(each.text), 0u) << trGetLastError(nullptr);
+        const std::string text = trGetLastError(nullptr);
+        EXPECT_EQ(text.find(each.text), 0u) << text;
+        if (each.result == trInvalidUsage) {
+          EXPECT_NE(text.find(persistent ? "after trPersistentEnd" : "after trGroupEnd"), std::string::npos) << text;
+        }
         EXPECT_EQ(kept, nullptr);
       }
       EXPECT_EQ(sums[0], 1) << each.text << ": nothing of the group runs";
@@ -290,18 +294,42 @@ TEST(Groups, RefuseCallsThatCannotBeCollected) {
   EXPECT_EQ(trDoubleBufferDestroy(buffer), trSuccess);
 }
 
-TEST(Groups, ACommunicatorWithCallsInTheOpenGroupIsNotDestroyed) {
-  trComm_t comms[2];
-  ASSERT_EQ(trCommInitAll(comms, 2), trSuccess);
-  float values[2] = {1, 2};
+// What the open group has calls of; its name, and the call that the user is to make first.
+TEST(Groups, WhatHasCallsInTheOpenGroupIsNotDestroyed) {
+  RankGroup ranks(2);
+  trStream_t stream = nullptr;
+  trPersistent_t kept = nullptr;
+  ASSERT_EQ(trStreamCreate(&stream), trSuccess);
+  const auto named = [](trResult_t result, const char* call, const void* handle, const std::string& end) {
+    char text[200];
+    std::snprintf(text, sizeof text, "%s %p has calls in the open %s first", call, handle, end.c_str());
+    EXPECT_EQ(result, trInvalidUsage);
+    EXPECT_STREQ(trGetLastError(nullptr), text);
+  };
+  for (bool persistent : {false, true}) {
+    const std::string end = persistent ? "persistent operation; call trPersistentEnd" : "group; call trGroupEnd";
+    float values[2] = {1, 2};
+    ASSERT_EQ(persistent ? trPersistentBegin() : trGroupStart(), trSuccess);
+    EXPECT_EQ(trAllReduce(&values[0], &values[0], 1, trFloat32, trSum, ranks.comm(0), stream), trSuccess);
+    named(trCommDestroy(ranks.comm(0)), "trCommDestroy: comm", ranks.comm(0), end);
+    named(trStreamDestroy(stream), "trStreamDestroy: stream", stream, end);
+    EXPECT_EQ(trPersistentBegin(), trInvalidUsage);
+    EXPECT_NE(std::strstr(trGetLastError(nullptr), persistent ? "call trPersistentEnd first" : "call trGroupEnd first"),
+              nullptr)
+        << trGetLastError(nullptr);
+    EXPECT_EQ(trAllReduce(&values[1], &values[1], 1, trFloat32, trSum, ranks.comm(1), nullptr), trSuccess);
+    EXPECT_EQ(persistent ? trPersistentEnd(&kept) : trGroupEnd(), trSuccess);
+    if (persistent) {
+      ASSERT_EQ(trPersistentStart(kept), trSuccess) << trGetLastError(nullptr);
+    }
+    EXPECT_EQ(trStreamSynchronize(stream), trSuccess);
+    EXPECT_EQ(values[0], 3);
+  }
+  // Of a kept operation the group holds nothing: it may end there.
   ASSERT_EQ(trGroupStart(), trSuccess);
-  EXPECT_EQ(trAllReduce(&values[0], &values[0], 1, trFloat32, trSum, comms[0], nullptr), trSuccess);
-  EXPECT_EQ(trCommDestroy(comms[0]), trInvalidUsage);
-  EXPECT_NE(std::strstr(trGetLastError(nullptr), "call trGroupEnd first"), nullptr) << trGetLastError(nullptr);
-  EXPECT_EQ(trAllReduce(&values[1], &values[1], 1, trFloat32, trSum, comms[1], nullptr), trSuccess);
+  EXPECT_EQ(trPersistentDestroy(kept), trSuccess) << trGetLastError(nullptr);
   EXPECT_EQ(trGroupEnd(), trSuccess);
-  EXPECT_EQ(values[0], 3);
-  for (trComm_t comm : comms) EXPECT_EQ(trCommDestroy(comm), trSuccess);
+  EXPECT_EQ(trStreamDestroy(stream), trSuccess);
 }
 
 TEST(Groups, EndWithoutStartAndFailuresInside) {
