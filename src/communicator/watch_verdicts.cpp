@@ -29,7 +29,9 @@ std::string process_state(uint32_t pid) {
 }
 
 std::string text_of(const RankStatusSnapshot& status) {
-  return call_text(status.collective, status.count, status.type, status.op, status.root);
+  std::string text = call_text(status.collective, status.count, status.type, status.op, status.root);
+  if (status.fused != 0) text += fmt::format(" (the sum of {} calls of a group, which are fused)", status.fused);
+  return text;
 }
 
 }  // namespace
@@ -90,7 +92,8 @@ Status Watch::mismatch(uint32_t peer) {
          fmt::format("the ranks' calls differ at or before operation {}: ranks {} and {} both called {}, but with "
                      "other counts of the ranks or another compression, or an earlier call of theirs differed, as in "
                      "its root. All ranks must make the same calls in the same order",
-                     call_->operation, context_->rank, peer, text_of(own))});
+                     call_->operation, context_->rank, peer, text_of(own),
+                     own.fused != 0 ? "the single calls" : "the ranks")});
   return fail(
       {trInvalidUsage,
        fmt::format("the ranks' calls differ at operation {}: rank {} called {}; rank {} called {} as its operation "
