@@ -23,7 +23,8 @@ trResult_t trCompressionCreate(trCompression_t* compression, trDataType_t wire, 
                                              "float8e5m2",
                                              static_cast<int>(wire))};
     if (error_feedback != 0 && count > SIZE_MAX / 64)
-      return {trInvalidArgument, fmt::format("trCompressionCreate: count is {}: more than any memory holds", count)};
+      return {trInvalidArgument,
+              fmt::format("trCompressionCreate: count is {} x float: more than any memory holds", count)};
     auto settings = std::make_shared<Compression>();
     settings->wire = wire;
     settings->error_feedback = error_feedback != 0;

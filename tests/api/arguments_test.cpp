@@ -81,6 +81,8 @@ TEST_F(OneRank, CountsWhoseBytesOverflowAreNamedWithTheirType) {
   int ready = 0;
   refused(trDoubleBufferExchange(buffer, 1, &tensor, counts, &ready), "counts[0]" + value + "float");
   EXPECT_EQ(trDoubleBufferDestroy(buffer), trSuccess);
+  trCompression_t compression = nullptr;
+  refused(trCompressionCreate(&compression, trFloat16, 1, kBeyond), "count" + value + "float");
   EXPECT_EQ(out[0], 0) << "nothing moved";
 }
 
