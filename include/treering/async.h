@@ -17,13 +17,15 @@ extern "C" {
  * What an open group (trGroupStart()) holds for a stream is given to it at the group's end; until then calls that wait for
  * or mark what the stream has (this section's but trStreamCreate(), trEventRecord(), trStreamWaitEvent()) are
  * ::trInvalidUsage.
+ * A process that was forked has none of its parent's streams and events, whatever they held: their handles are an error there
+ * (::trInvalidUsage) that says so. It makes its own.
  */
 TR_API trResult_t trStreamCreate(trStream_t* stream);
 /** Waits until every operation given to the stream has ended; returns the first failure since the last call. */
 TR_API trResult_t trStreamSynchronize(trStream_t stream);
 /** ::trSuccess when everything has ended, ::trInProgress when not, else the first failure. */
 TR_API trResult_t trStreamQuery(trStream_t stream);
-/** Waits as trStreamSynchronize() and releases the stream. */
+/** Waits as trStreamSynchronize() and releases the stream; not while the open group has calls on it. */
 TR_API trResult_t trStreamDestroy(trStream_t stream);
 
 /** Called on the library's thread when everything given to the stream before has ended, with the first

@@ -116,8 +116,8 @@ TR_API trResult_t trScatterV(const void* sendbuf, const size_t* sendcounts, cons
 
 /** @name Point to point @{
  * The k-th send of rank s to rank d on a communicator meets the k-th receive on d from s; a difference in
- * bytes is an error on both. A send may end before its receive begins, and must not be relied on to. A rank
- * may send to itself inside a group or with trSendRecv().
+ * bytes is an error on both; a sender whose send has ended already gets it from a later call. A send may end before its
+ * receive begins, and must not be relied on to. A rank may send to itself inside a group or with trSendRecv().
  */
 TR_API trResult_t trSend(const void* sendbuf, size_t count, trDataType_t datatype, int peer, trComm_t comm,
                          trStream_t stream);

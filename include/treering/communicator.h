@@ -157,7 +157,10 @@ TR_API trResult_t trCommGetTree(trComm_t comm, int tree, int* parent, int* child
  * on it copy nothing. Freed with trMemFree() alone.
  */
 TR_API trResult_t trMemAlloc(void** ptr, size_t size);
-/** Frees memory of trMemAlloc(). No operation may be using it. NULL is ignored. */
+/**
+ * Frees memory of trMemAlloc(). No operation may be using it. NULL is ignored. In a process that was forked after the
+ * allocation it unmaps the memory there alone: it stays that of the parent and of the other ranks.
+ */
 TR_API trResult_t trMemFree(void* ptr);
 
 /**
@@ -165,7 +168,11 @@ TR_API trResult_t trMemFree(void* ptr);
  * whole pages are moved, in place and with their contents, into shareable memory. No other thread may write
  * the buffer during the call. Refused with an error, and without effect, for stacks, file mappings and memory
  * that is not mapped readable and writable. After fork() the pages are shared between parent and child.
- * `*handle` may be NULL (memory that needs no registration, such as that of trMemAlloc()).
+ *
+ * `*handle` becomes NULL where nothing is to be moved: memory that lies in a registration or in memory of trMemAlloc()
+ * already, and a range of any memory that holds no whole page (4096 bytes, at a multiple of 4096), which is accepted without
+ * effect and not looked at. A range that reaches beyond an earlier registration that it meets ends that one, whose handle
+ * trCommDeregister() still takes. An address and a size beyond any memory are an error.
  */
 TR_API trResult_t trCommRegister(trComm_t comm, void* buffer, size_t size, void** handle);
 /** Ends a registration. The memory stays usable; freeing it before or after is safe. A NULL handle is

@@ -194,7 +194,7 @@ trResult_t trCommRank(trComm_t comm, int* rank) {
 
 trResult_t trCommFinalize(trComm_t comm) {
   return guarded(find_slot(comm), [&]() -> Status {
-    TR_RETURN_IF_ERROR(Group::current().refuse_held("trCommFinalize", comm));
+    TR_RETURN_IF_ERROR(Group::current().refuse_to_overlook("trCommFinalize", comm));
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(lease.acquire(comm));
     Engine::instance().wait_idle(lease.get());

@@ -13,7 +13,7 @@ namespace {
 // What acts at once would not be part of the persistent operation, and would come before what a group holds.
 Status refuse_to_order(const char* call, trStream_t stream) {
   const Group& group = Group::current();
-  if (!group.keeping()) return fail_group(group.refuse_held(call, stream_id(stream)));
+  if (!group.keeping()) return fail_group(group.refuse_held(call, stream));
   return fail_group(
       {trInvalidUsage, fmt::format("{} between trPersistentBegin and trPersistentEnd; call it outside", call)});
 }
@@ -32,7 +32,7 @@ trResult_t trStreamCreate(trStream_t* stream) {
 
 trResult_t trStreamSynchronize(trStream_t stream) {
   return guarded(nullptr, [&]() -> Status {
-    TR_RETURN_IF_ERROR(Group::current().refuse_held("trStreamSynchronize", stream_id(stream)));
+    TR_RETURN_IF_ERROR(Group::current().refuse_to_overlook("trStreamSynchronize", stream));
     if (!is_device_stream(stream_id(stream))) return Engine::instance().synchronize(stream_id(stream));
     int ordinal = 0;
     DeviceStream cuda = nullptr;
@@ -45,14 +45,14 @@ trResult_t trStreamSynchronize(trStream_t stream) {
 
 trResult_t trStreamQuery(trStream_t stream) {
   return guarded(nullptr, [&]() -> Status {
-    TR_RETURN_IF_ERROR(Group::current().refuse_held("trStreamQuery", stream_id(stream)));
+    TR_RETURN_IF_ERROR(Group::current().refuse_to_overlook("trStreamQuery", stream));
     return Engine::instance().query(stream_id(stream));
   });
 }
 
 trResult_t trStreamDestroy(trStream_t stream) {
   return guarded(nullptr, [&]() -> Status {
-    TR_RETURN_IF_ERROR(Group::current().refuse_held("trStreamDestroy", stream_id(stream)));
+    TR_RETURN_IF_ERROR(Group::current().refuse_held("trStreamDestroy", stream));
     return is_device_stream(stream_id(stream)) ? drop_device_stream(stream_id(stream))
                                                : Engine::instance().destroy_stream(stream_id(stream));
   });
@@ -109,7 +109,9 @@ trResult_t trEventDestroy(trEvent_t event) {
 
 trResult_t trPersistentBegin(void) {
   return guarded(nullptr, []() -> Status {
-    if (Group::current().open()) return {trInvalidUsage, "trPersistentBegin inside a group or a persistent operation"};
+    if (Group::current().open())
+      return {trInvalidUsage, fmt::format("trPersistentBegin inside a group or a persistent operation; call {} first",
+                                          Group::current().closing_call())};
     Group::current().start_kept();
     return {};
   });

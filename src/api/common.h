@@ -37,8 +37,8 @@ inline Status fail_group(Status status) {
 // Of calls that block on other ranks and cannot be collected.
 inline Status refuse_in_group(const char* call) {
   if (!Group::current().open()) return {};
-  return fail_group(
-      {trInvalidUsage, fmt::format("{} inside a group or a persistent operation; call it outside", call)});
+  return fail_group({trInvalidUsage, fmt::format("{} inside a group or a persistent operation; call it after {}", call,
+                                                 Group::current().closing_call())});
 }
 
 inline StreamId stream_id(trStream_t stream) { return reinterpret_cast<StreamId>(stream); }

@@ -24,7 +24,8 @@ trResult_t trCompressionCreate(trCompression_t* compression, trDataType_t wire, 
                                              "trFloat8e4m3 or trFloat8e5m2",
                                              name_of(wire))};
     if (error_feedback != 0 && count > SIZE_MAX / 64)
-      return {trInvalidArgument, fmt::format("trCompressionCreate: count is {}: more than any memory holds", count)};
+      return {trInvalidArgument,
+              fmt::format("trCompressionCreate: count is {} x float: more than any memory holds", count)};
     auto settings = std::make_shared<Compression>();
     settings->wire = wire;
     settings->error_feedback = error_feedback != 0;

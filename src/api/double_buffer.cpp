@@ -56,8 +56,8 @@ Status trDoubleBuffer::check(const char* function, int count, void** tensors, co
   if (tensors == nullptr) return null_argument(function, "tensors");
   for (int i = 0; i < count && counts != nullptr; ++i) {
     if (counts[i] > SIZE_MAX / 64)
-      return {trInvalidArgument,
-              fmt::format("{}: counts[{}] is {}: more than any memory holds", function, i, counts[i])};
+      return {trInvalidArgument, fmt::format("{}: counts[{}] is {} x {}: more than any memory holds", function, i,
+                                             counts[i], find_type(type)->name)};
     if (tensors[i] == nullptr && counts[i] > 0)
       return {trInvalidArgument, fmt::format("{}: tensors[{}] is NULL", function, i)};
   }

@@ -36,8 +36,11 @@ Operation fused(std::vector<const Operation*> members, size_t alignment) {
   auto pieces = std::make_shared<Pieces>();
   pieces->zeros.resize(alignment);
   pieces->sink.resize(alignment);
-  for (const Operation* member : members)
+  pieces->members = static_cast<uint32_t>(members.size());
+  for (const Operation* member : members) {
     pieces->calls = (pieces->calls ^ pieces->calls >> 29) * 0xBF58476D1CE4E5B9u + member->count;
+    pieces->elements += member->count;
+  }
   // The large ones side by side: few messages then hold parts of several, which peers cannot be shown in place.
   std::stable_sort(members.begin(), members.end(),
                    [](const Operation* a, const Operation* b) { return a->count > b->count; });

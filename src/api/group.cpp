@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "api/common.h"
 #include "core/job_chains.h"
 
 namespace treering {
@@ -40,19 +41,18 @@ Status Group::end_kept(std::unique_ptr<Batch>* batch) {
   return {};
 }
 
-Status Group::refuse(const char* call, const char* what) const {
+Status Group::refuse(const char* call, const char* what, const void* handle) const {
   return {trInvalidUsage,
-          fmt::format("{}: the open group holds calls of this {}, which begin at its end; call {} first", call, what,
-                      keeping_ ? "trPersistentEnd" : "trGroupEnd")};
+          fmt::format("{}: {} {} has calls in the open {}; call {} first", call, what, handle, kind(), closing_call())};
 }
 
 Status Group::refuse_held(const char* call, trComm_t comm) const {
   const bool makes = std::any_of(jobs_.begin(), jobs_.end(), [comm](const Job& job) { return job.parent == comm; });
-  return open() && comm != nullptr && (makes || batch_->has(comm)) ? refuse(call, "communicator") : Status();
+  return open() && comm != nullptr && (makes || batch_->has(comm)) ? refuse(call, "comm", comm) : Status();
 }
 
-Status Group::refuse_held(const char* call, StreamId stream) const {
-  return open() && stream != 0 && batch_->has(stream) ? refuse(call, "stream") : Status();
+Status Group::refuse_held(const char* call, trStream_t stream) const {
+  return open() && stream != nullptr && batch_->has(stream_id(stream)) ? refuse(call, "stream", stream) : Status();
 }
 
 Status Group::run_jobs(std::vector<Job> jobs) {

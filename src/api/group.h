@@ -21,6 +21,9 @@ class Group {
   // Ends the outermost group by handing out its calls, prepared, instead of starting them.
   Status end_kept(std::unique_ptr<Batch>* batch);
   bool keeping() const { return keeping_; }
+  const char* kind() const { return keeping_ ? "persistent operation" : "group"; }
+  // The call that ends the outermost group.
+  const char* closing_call() const { return keeping_ ? "trPersistentEnd" : "trGroupEnd"; }
   void start_kept() {
     keeping_ = true;
     start();
@@ -29,9 +32,14 @@ class Group {
   Batch& batch() { return *batch_; }
   // Jobs run at the end, side by side; those that use the same communicator `parent`, if any, one after another.
   void add_job(trComm_t parent, std::function<Status()> job) { jobs_.push_back({parent, std::move(job)}); }
-  // Of a call on `comm` or `stream` that would overlook what this open group holds of it and starts later.
+  // Of a call that would end what this open group holds calls of.
   Status refuse_held(const char* call, trComm_t comm) const;
-  Status refuse_held(const char* call, StreamId stream) const;
+  Status refuse_held(const char* call, trStream_t stream) const;
+  // Of a call that waits for what was given to it before: the calls held here would seem to be among that.
+  template <typename Handle>
+  Status refuse_to_overlook(const char* call, Handle handle) const {
+    return keeping_ ? Status() : refuse_held(call, handle);
+  }
   // A wrong call: the group will start nothing and return this.
   void add_failure(const Status& status) {
     if (failure_.ok()) failure_ = status;
@@ -42,7 +50,7 @@ class Group {
     trComm_t parent;
     std::function<Status()> work;
   };
-  Status refuse(const char* call, const char* what) const;
+  Status refuse(const char* call, const char* what, const void* handle) const;
   static Status run_jobs(std::vector<Job> jobs);
 
   int depth_ = 0;

@@ -26,8 +26,8 @@ thread_local std::string last_error;
 void disown_communicators() {
   for (size_t i = 0; i < kSlots; ++i)
     if (CommunicatorSlot& slot = slots()[i]; slot.generation.load() % 2 != 0) {
-      slot.generation.fetch_add(2);
-      slot.inherited.store(true);
+      const uint64_t generation = slot.generation.fetch_add(2);
+      if (slot.inherited.load() == 0) slot.inherited.store(generation);  // else it was that process's already
     }
 }
 
@@ -42,8 +42,7 @@ Status bad_handle(trComm_t handle) {
   if (handle == nullptr) return {trInvalidArgument, "comm is NULL"};
   size_t index = 0;
   uint64_t generation = 0;
-  if (decode(handle, &index, &generation) && slots()[index - 1].inherited.load() &&
-      slots()[index - 1].generation.load() == generation + 2)
+  if (decode(handle, &index, &generation) && slots()[index - 1].inherited.load() == generation)
     return {trInvalidUsage, fmt::format("comm {} belongs to the process that this one was forked from; make one after "
                                         "the fork",
                                         static_cast<void*>(handle))};

@@ -14,7 +14,7 @@ struct CommunicatorSlot {
   std::atomic<uint64_t> generation{0};  // odd while the slot holds a communicator
   std::atomic<bool> in_call{false};     // a thread is inside a call on it
   std::atomic<uint32_t> pins{0};        // CommunicatorPins
-  std::atomic<bool> inherited{false};   // it is the communicator of the process that forked this one
+  std::atomic<uint64_t> inherited{0};   // the generation of a communicator of the process that forked this one; 0: none
   std::unique_ptr<Communicator> communicator;
   std::string last_error;
 };

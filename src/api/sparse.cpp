@@ -34,7 +34,7 @@ constexpr size_t kMostBytes = SIZE_MAX / 64;   // of one box's array
 constexpr size_t kMostRows = size_t{1} << 30;  // of one side of a transfer: each costs some tens of bytes
 
 // Stores the bytes of each box's array.
-Status check_boxes(int dimensions, const char* name, int count, const trBox_t* boxes, size_t size,
+Status check_boxes(int dimensions, const char* name, int count, const trBox_t* boxes, const DataTypeInfo& type,
                    std::vector<size_t>* bytes) {
   if (count < 0) return {trInvalidArgument, fmt::format("{}: {}_count is {}", kCreate, name, count)};
   if (count > 0 && boxes == nullptr) return null_argument(kCreate, name);
@@ -44,10 +44,10 @@ Status check_boxes(int dimensions, const char* name, int count, const trBox_t* b
         return {trInvalidArgument,
                 fmt::format("{}: {}[{}] is {}: lo is above hi", kCreate, name, i, box_text(boxes[i], dimensions))};
     size_t elements = 0;
-    if (!volume_of(boxes[i], dimensions, &elements) || elements > kMostBytes / size)
-      return {trInvalidArgument, fmt::format("{}: {}[{}] is {}: more elements than any memory holds", kCreate, name, i,
-                                             box_text(boxes[i], dimensions))};
-    bytes->push_back(elements * size);
+    if (!volume_of(boxes[i], dimensions, &elements) || elements > kMostBytes / type.size)
+      return {trInvalidArgument, fmt::format("{}: {}[{}] is {} of {}: more elements than any memory holds", kCreate,
+                                             name, i, box_text(boxes[i], dimensions), type.name)};
+    bytes->push_back(elements * type.size);
   }
   return {};
 }
@@ -203,9 +203,9 @@ trResult_t trExchangeCreate(trExchange_t* exchange, int dimensions, int held_cou
               fmt::format("{}: datatype is {}; known are 0 (int8) to 14 (bool)", kCreate, static_cast<int>(datatype))};
     auto made = std::make_unique<trExchange>();
     made->comm = comm;
-    const size_t size = find_type(datatype)->size;
-    TR_RETURN_IF_ERROR(check_boxes(dimensions, "held", held_count, held, size, &made->held_bytes));
-    TR_RETURN_IF_ERROR(check_boxes(dimensions, "needed", needed_count, needed, size, &made->needed_bytes));
+    const DataTypeInfo& type = *find_type(datatype);
+    TR_RETURN_IF_ERROR(check_boxes(dimensions, "held", held_count, held, type, &made->held_bytes));
+    TR_RETURN_IF_ERROR(check_boxes(dimensions, "needed", needed_count, needed, type, &made->needed_bytes));
     made->read.reserve(made->held_bytes.size());
     made->written.reserve(made->needed_bytes.size());
     const RankBoxes own{{held, held + held_count}, {needed, needed + needed_count}};

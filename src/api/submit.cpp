@@ -57,9 +57,8 @@ Status choose_stream(CommunicatorLease& lease, const Operation& operation, trStr
 }
 
 Status check_stream(trStream_t stream) {
-  if (stream == nullptr || is_device_stream(stream_id(stream)) || Engine::instance().knows(stream_id(stream)))
-    return {};
-  return {trInvalidUsage, "stream is not a stream of trStreamCreate, or was destroyed"};
+  if (stream == nullptr || is_device_stream(stream_id(stream))) return {};
+  return Engine::instance().check_stream(stream_id(stream));
 }
 
 }  // namespace

@@ -19,15 +19,22 @@ Status bad(const char* function, uint32_t rank, fmt::format_string<Args...> form
 
 constexpr size_t kMostElements = SIZE_MAX / 64;
 
+// The count of one buffer.
+Status check_count(const char* function, uint32_t rank, const char* name, size_t count, trDataType_t type) {
+  if (count <= kMostElements) return {};
+  return bad(function, rank, "{} is {} x {}: more than any memory holds", name, count, find_type(type)->name);
+}
+
 // The count and the displacement of block r; that of an empty block is not used.
 Status check_block(const char* function, const Communicator& communicator, const char* name, const size_t* counts,
-                   const size_t* displs, uint32_t r) {
+                   const size_t* displs, uint32_t r, const char* type) {
   const size_t most = kMostElements / communicator.ranks();
   if (counts[r] > most)
-    return bad(function, communicator.rank(), "{}[{}] is {}: more than any memory holds", name, r, counts[r]);
+    return bad(function, communicator.rank(), "{}[{}] is {} x {}: more than any memory holds", name, r, counts[r],
+               type);
   if (displs != nullptr && counts[r] > 0 && displs[r] > most)
-    return bad(function, communicator.rank(), "the displacement of {}[{}] is {}: more than any memory holds", name, r,
-               displs[r]);
+    return bad(function, communicator.rank(), "the displacement of {}[{}] is {} x {}: more than any memory holds", name,
+               r, displs[r], type);
   return {};
 }
 
@@ -41,15 +48,15 @@ struct ByteBlocks {
   bool in_order = true;  // each block begins behind those before it: none meets another
 
   Status fill(const char* function, const Communicator& communicator, const char* name, const size_t* counts,
-              const size_t* displs, const void* buffer, size_t size) {
+              const size_t* displs, const void* buffer, const DataTypeInfo& type) {
     const uint32_t rank = communicator.rank(), ranks = communicator.ranks();
     if (counts == nullptr) return bad(function, rank, "{} is NULL", name);
     bytes.reserve(ranks);
     offsets.reserve(ranks);
     for (uint32_t r = 0; r < ranks; ++r) {
-      TR_RETURN_IF_ERROR(check_block(function, communicator, name, counts, displs, r));
-      bytes.push_back(counts[r] * size);
-      offsets.push_back(displs == nullptr ? total : counts[r] > 0 ? displs[r] * size : 0);
+      TR_RETURN_IF_ERROR(check_block(function, communicator, name, counts, displs, r, type.name));
+      bytes.push_back(counts[r] * type.size);
+      offsets.push_back(displs == nullptr ? total : counts[r] > 0 ? displs[r] * type.size : 0);
       total += bytes.back();
       if (bytes.back() == 0) continue;
       const Range block(at(buffer, r), bytes.back());
@@ -119,12 +126,14 @@ trResult_t submit_blocks(const char* function, Collective collective, const void
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(lease.acquire(comm));
     const uint32_t rank = lease->rank(), ranks = lease->ranks();
+    TR_RETURN_IF_ERROR(check_type(function, rank, type));
+    const DataTypeInfo* row = find_type(type);
     if (counts == nullptr) return bad(function, rank, "recvcounts is NULL");
     if (own_count != nullptr && *own_count != counts[rank])
       return bad(function, rank, "sendcount is {}, but recvcounts[{}] is {}", *own_count, rank, counts[rank]);
     size_t at = 0;
     for (uint32_t r = 0; r < ranks; ++r) {
-      TR_RETURN_IF_ERROR(check_block(function, *lease.get(), "recvcounts", counts, displs, r));
+      TR_RETURN_IF_ERROR(check_block(function, *lease.get(), "recvcounts", counts, displs, r, row->name));
       blocks->counts.push_back(counts[r]);
       blocks->offsets.push_back(displs == nullptr ? at : counts[r] > 0 ? displs[r] : 0);
       at += counts[r];
@@ -132,8 +141,7 @@ trResult_t submit_blocks(const char* function, Collective collective, const void
     }
     blocks->parts.counts = blocks->counts.data();
     blocks->parts.offsets = blocks->offsets.data();
-    if (displs != nullptr && find_type(type) != nullptr)
-      TR_RETURN_IF_ERROR(check_blocks(function, rank, *blocks, output, find_type(type)->size));
+    if (displs != nullptr) TR_RETURN_IF_ERROR(check_blocks(function, rank, *blocks, output, row->size));
     operation.count = counts[rank];
     return {};
   }();
@@ -183,10 +191,11 @@ trResult_t trAllToAllV(const void* sendbuf, const size_t* sendcounts, const size
       [&](Communicator& communicator, std::vector<Transfer>* transfers) -> Status {
         const uint32_t rank = communicator.rank(), ranks = communicator.ranks();
         TR_RETURN_IF_ERROR(check_type(kName, rank, datatype));
-        const size_t size = find_type(datatype)->size;
         ByteBlocks send, receive;
-        TR_RETURN_IF_ERROR(send.fill(kName, communicator, "sendcounts", sendcounts, sdispls, sendbuf, size));
-        TR_RETURN_IF_ERROR(receive.fill(kName, communicator, "recvcounts", recvcounts, rdispls, recvbuf, size));
+        TR_RETURN_IF_ERROR(
+            send.fill(kName, communicator, "sendcounts", sendcounts, sdispls, sendbuf, *find_type(datatype)));
+        TR_RETURN_IF_ERROR(
+            receive.fill(kName, communicator, "recvcounts", recvcounts, rdispls, recvbuf, *find_type(datatype)));
         if (sendbuf == recvbuf && send.total > 0)
           return bad(kName, rank, "sendbuf and recvbuf are the same: not in place");
         if (sendcounts[rank] != recvcounts[rank])
@@ -210,12 +219,14 @@ trResult_t trGatherV(const void* sendbuf, size_t sendcount, void* recvbuf, const
         const uint32_t rank = communicator.rank(), ranks = communicator.ranks();
         TR_RETURN_IF_ERROR(check_type(kName, rank, datatype));
         TR_RETURN_IF_ERROR(check_rank(kName, communicator, "root", root));
+        TR_RETURN_IF_ERROR(check_count(kName, rank, "sendcount", sendcount, datatype));
         if (sendcount > 0 && sendbuf == nullptr) return bad(kName, rank, "sendbuf is NULL");
         const size_t size = find_type(datatype)->size;
         add(transfers, static_cast<uint32_t>(root), true, sendbuf, sendcount * size);
         if (rank != static_cast<uint32_t>(root)) return {};
         ByteBlocks receive;
-        TR_RETURN_IF_ERROR(receive.fill(kName, communicator, "recvcounts", recvcounts, displs, recvbuf, size));
+        TR_RETURN_IF_ERROR(
+            receive.fill(kName, communicator, "recvcounts", recvcounts, displs, recvbuf, *find_type(datatype)));
         if (recvcounts[rank] != sendcount)
           return bad(kName, rank, "sendcount is {}, but recvcounts[{}] is {}", sendcount, rank, recvcounts[rank]);
         // Its own block first, beside the send.
@@ -238,12 +249,14 @@ trResult_t trScatterV(const void* sendbuf, const size_t* sendcounts, const size_
         const uint32_t rank = communicator.rank(), ranks = communicator.ranks();
         TR_RETURN_IF_ERROR(check_type(kName, rank, datatype));
         TR_RETURN_IF_ERROR(check_rank(kName, communicator, "root", root));
+        TR_RETURN_IF_ERROR(check_count(kName, rank, "recvcount", recvcount, datatype));
         if (recvcount > 0 && recvbuf == nullptr) return bad(kName, rank, "recvbuf is NULL");
         const size_t size = find_type(datatype)->size;
         Range sent;
         if (rank == static_cast<uint32_t>(root)) {
           ByteBlocks send;
-          TR_RETURN_IF_ERROR(send.fill(kName, communicator, "sendcounts", sendcounts, displs, sendbuf, size));
+          TR_RETURN_IF_ERROR(
+              send.fill(kName, communicator, "sendcounts", sendcounts, displs, sendbuf, *find_type(datatype)));
           if (sendcounts[rank] != recvcount)
             return bad(kName, rank, "recvcount is {}, but sendcounts[{}] is {}", recvcount, rank, sendcounts[rank]);
           // Its own block last, beside the receive.
@@ -268,6 +281,7 @@ trResult_t trSend(const void* sendbuf, size_t count, trDataType_t datatype, int 
       comm, std::move(operation), stream, [&](Communicator& communicator, std::vector<Transfer>* transfers) -> Status {
         TR_RETURN_IF_ERROR(check_type("trSend", communicator.rank(), datatype));
         TR_RETURN_IF_ERROR(check_rank("trSend", communicator, "peer", peer));
+        TR_RETURN_IF_ERROR(check_count("trSend", communicator.rank(), "count", count, datatype));
         if (count > 0 && sendbuf == nullptr) return null_argument("trSend", "sendbuf");
         transfers->push_back({static_cast<uint32_t>(peer), true, View(sendbuf), count * find_type(datatype)->size});
         return {};
@@ -282,6 +296,7 @@ trResult_t trRecv(void* recvbuf, size_t count, trDataType_t datatype, int peer, 
       comm, std::move(operation), stream, [&](Communicator& communicator, std::vector<Transfer>* transfers) -> Status {
         TR_RETURN_IF_ERROR(check_type("trRecv", communicator.rank(), datatype));
         TR_RETURN_IF_ERROR(check_rank("trRecv", communicator, "peer", peer));
+        TR_RETURN_IF_ERROR(check_count("trRecv", communicator.rank(), "count", count, datatype));
         if (count > 0 && recvbuf == nullptr) return null_argument("trRecv", "recvbuf");
         transfers->push_back({static_cast<uint32_t>(peer), false, View(recvbuf), count * find_type(datatype)->size});
         return {};
@@ -298,6 +313,8 @@ trResult_t trSendRecv(const void* sendbuf, size_t sendcount, int dest, void* rec
         TR_RETURN_IF_ERROR(check_type("trSendRecv", communicator.rank(), datatype));
         TR_RETURN_IF_ERROR(check_rank("trSendRecv", communicator, "dest", dest));
         TR_RETURN_IF_ERROR(check_rank("trSendRecv", communicator, "source", source));
+        TR_RETURN_IF_ERROR(check_count("trSendRecv", communicator.rank(), "sendcount", sendcount, datatype));
+        TR_RETURN_IF_ERROR(check_count("trSendRecv", communicator.rank(), "recvcount", recvcount, datatype));
         if (sendcount > 0 && sendbuf == nullptr) return null_argument("trSendRecv", "sendbuf");
         if (recvcount > 0 && recvbuf == nullptr) return null_argument("trSendRecv", "recvbuf");
         const size_t size = find_type(datatype)->size;

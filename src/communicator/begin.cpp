@@ -215,7 +215,10 @@ void Communicator::find_regions(const Operation& operation) {
 // Tells the other ranks what this one calls and where its output lies.
 void Communicator::announce(const Operation& operation, const Program* program) {
   RankStatus& status = *context_.status;
-  status.count.store(operation.count, std::memory_order_relaxed);
+  // What the user called, not what became of it.
+  const uint32_t fused = operation.pieces == nullptr ? 0 : operation.pieces->members;
+  status.count.store(fused != 0 ? operation.pieces->elements : operation.count, std::memory_order_relaxed);
+  status.fused.store(fused, std::memory_order_relaxed);
   status.type.store(static_cast<uint16_t>(operation.type), std::memory_order_relaxed);
   const trRedOp_t op = std::min(operation.op, trRedOpFirstCreated);  // the values of made ones differ between ranks
   status.op.store(static_cast<uint16_t>(op), std::memory_order_relaxed);

@@ -47,7 +47,7 @@ Communicator::Progress Communicator::advance() {
         (void)fail(watch_->link_failed(letters_->peer(), letters_->status()));
         return Progress::kFailed;
       case Letters::Progress::kMismatch:
-        (void)fail(watch_->mismatch(letters_->peer()));
+        (void)fail(watch_->mismatch(letters_->peer(), letters_->sizes()));
         return Progress::kFailed;
       case Letters::Progress::kDone:
         finish();
@@ -78,7 +78,7 @@ Communicator::Progress Communicator::advance() {
       break;
   }
   bool differs = execution_->status().code() == trInvalidUsage;
-  (void)fail(differs ? watch_->mismatch(execution_->peer())
+  (void)fail(differs ? watch_->mismatch(execution_->peer(), execution_->sizes())
                      : watch_->link_failed(execution_->peer(), execution_->status()));
   return Progress::kFailed;
 }

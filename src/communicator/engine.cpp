@@ -1,5 +1,6 @@
 #include "communicator/engine.h"
 
+#include <fmt/format.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -39,13 +40,22 @@ void Engine::end_fork_in_parent() { current.load()->mutex_.unlock(); }
 void Engine::end_fork_in_child() {
   const Engine& parent = *current.load();
   auto* own = new Engine;
-  for (const auto& [id, stream] : parent.streams_) own->streams_[id];
-  for (const auto& [id, event] : parent.events_) own->events_[id];
+  own->inherited_ = parent.inherited_;
+  for (const auto& [id, stream] : parent.streams_) own->inherited_.insert(id);
+  for (const auto& [id, event] : parent.events_) own->inherited_.insert(id);
   own->next_id_ = parent.next_id_;
   current = own;
 }
 
-Status Engine::unknown_stream() const {
+Status Engine::inherited(const char* what, uint64_t id) const {
+  return {trInvalidUsage,
+          fmt::format("{} {:#x} belongs to the process that this one was forked from; make one after the "
+                      "fork",
+                      what, id)};
+}
+
+Status Engine::unknown_stream(StreamId stream) const {
+  if (inherited_.count(stream) != 0) return inherited("stream", stream);
   return {trInvalidUsage, "stream is not a stream of trStreamCreate, or was destroyed"};
 }
 
@@ -55,9 +65,9 @@ StreamId Engine::create_stream() {
   return next_id_++;
 }
 
-bool Engine::knows(StreamId stream) {
+Status Engine::check_stream(StreamId stream) {
   std::lock_guard lock(mutex_);
-  return streams_.count(stream) != 0;
+  return streams_.count(stream) != 0 ? Status() : unknown_stream(stream);
 }
 
 namespace {
@@ -107,7 +117,7 @@ Status Engine::enqueue(StreamId stream, Communicator* communicator, Operation op
 Status Engine::enqueue(Task* task) {
   std::lock_guard lock(mutex_);
   auto found = streams_.find(task->stream);
-  if (found == streams_.end()) return unknown_stream();
+  if (found == streams_.end()) return unknown_stream(task->stream);
   TR_RETURN_IF_ERROR(ensure_thread());
   task->engine = this;
   task->queued = true;
@@ -132,7 +142,7 @@ Status Engine::enqueue(Task* task) {
 Status Engine::synchronize(StreamId stream) {
   std::unique_lock lock(mutex_);
   auto found = streams_.find(stream);
-  if (found == streams_.end()) return unknown_stream();
+  if (found == streams_.end()) return unknown_stream(stream);
   // Every operation ends by its communicator's deadline at the latest.
   done_.wait(lock, [&] { return found->second.first == nullptr; });
   return std::exchange(found->second.failure, Status());
@@ -141,7 +151,7 @@ Status Engine::synchronize(StreamId stream) {
 Status Engine::query(StreamId stream) {
   std::lock_guard lock(mutex_);
   auto found = streams_.find(stream);
-  if (found == streams_.end()) return unknown_stream();
+  if (found == streams_.end()) return unknown_stream(stream);
   if (found->second.first != nullptr) return {trInProgress, "the stream has operations under way"};
   return std::exchange(found->second.failure, Status());
 }

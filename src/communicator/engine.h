@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "communicator/communicator.h"
@@ -48,11 +49,13 @@ struct Task {
 
 class Engine {
  public:
-  // A forked child has its own, with the parent's streams and events and nothing in them.
+  // A forked child has its own, without streams and events: what the parent's hold is the parent's, so a child that was told
+  // that they are idle would take what is under way for done.
   static Engine& instance();
 
   StreamId create_stream();
-  bool knows(StreamId stream);
+  // Ok, or why it is no stream of this process.
+  Status check_stream(StreamId stream);
   // Gives the task to its stream. Invalid ids give an error that says so.
   Status enqueue(Task* task);
   Status enqueue(StreamId stream, Communicator* communicator, Operation operation);
@@ -110,8 +113,9 @@ class Engine {
   void retire(Task* task, Status status);
   void complete(EventId event, const std::shared_ptr<Mark>& mark);
   Status enqueue_mark(Task::Kind kind, StreamId stream, EventId event, std::shared_ptr<Mark> mark);
-  Status unknown_stream() const;
-  Status unknown_event() const;
+  Status unknown_stream(StreamId stream) const;
+  Status unknown_event(EventId event) const;
+  Status inherited(const char* what, uint64_t id) const;
 
   std::mutex mutex_;
   std::condition_variable work_;
@@ -122,6 +126,7 @@ class Engine {
   std::vector<Communicator*> batch_;   // those whose turn it is, while the thread advances them
   size_t tasks_ = 0;                   // in all streams
   uint64_t next_id_ = 1;
+  std::set<uint64_t> inherited_;  // streams and events of the process that forked this one
   bool has_thread_ = false;
   size_t forgetting_ = 0;            // threads in forget()
   Communicator* in_hand_ = nullptr;  // what the thread is advancing outside the mutex

@@ -20,7 +20,8 @@ void set_readable(int descriptor, bool readable) {
 
 }  // namespace
 
-Status Engine::unknown_event() const {
+Status Engine::unknown_event(EventId event) const {
+  if (inherited_.count(event) != 0) return inherited("event", event);
   return {trInvalidUsage, "event is not an event of trEventCreate, or was destroyed"};
 }
 
@@ -53,8 +54,8 @@ Status Engine::record(EventId id, StreamId stream) {
   {
     std::lock_guard lock(mutex_);
     auto found = events_.find(id);
-    if (found == events_.end()) return unknown_event();
-    if (stream != 0 && streams_.count(stream) == 0) return unknown_stream();
+    if (found == events_.end()) return unknown_event(id);
+    if (stream != 0 && streams_.count(stream) == 0) return unknown_stream(stream);
     Event& event = found->second;
     if (event.complete()) set_readable(event.descriptor, false);
     event.last = mark;
@@ -73,8 +74,8 @@ Status Engine::wait_event(StreamId stream, EventId id) {
   {
     std::lock_guard lock(mutex_);
     auto found = events_.find(id);
-    if (found == events_.end()) return unknown_event();
-    if (streams_.count(stream) == 0) return unknown_stream();
+    if (found == events_.end()) return unknown_event(id);
+    if (streams_.count(stream) == 0) return unknown_stream(stream);
     if (found->second.complete()) return {};
     mark = found->second.last;
   }
@@ -90,7 +91,7 @@ Status Engine::order(StreamId earlier, StreamId later) {
 Status Engine::query_event(EventId id) {
   std::lock_guard lock(mutex_);
   auto found = events_.find(id);
-  if (found == events_.end()) return unknown_event();
+  if (found == events_.end()) return unknown_event(id);
   if (found->second.complete()) return {};
   return {trInProgress, "the event's mark is not complete"};
 }
@@ -98,7 +99,7 @@ Status Engine::query_event(EventId id) {
 Status Engine::synchronize_event(EventId id) {
   std::unique_lock lock(mutex_);
   auto found = events_.find(id);
-  if (found == events_.end()) return unknown_event();
+  if (found == events_.end()) return unknown_event(id);
   const std::shared_ptr<Mark> mark = found->second.last;
   // Ends: every operation before the mark ends by its communicator's deadline.
   done_.wait(lock, [&] { return mark == nullptr || mark->complete; });
@@ -108,7 +109,7 @@ Status Engine::synchronize_event(EventId id) {
 Status Engine::event_descriptor(EventId id, int* descriptor) {
   std::lock_guard lock(mutex_);
   auto found = events_.find(id);
-  if (found == events_.end()) return unknown_event();
+  if (found == events_.end()) return unknown_event(id);
   Event& event = found->second;
   if (event.descriptor < 0) {
     event.descriptor = eventfd(event.complete(), EFD_CLOEXEC | EFD_NONBLOCK);
@@ -137,7 +138,7 @@ void Engine::open_gate(EventId gate) {
 Status Engine::destroy_event(EventId id) {
   std::lock_guard lock(mutex_);
   auto found = events_.find(id);
-  if (found == events_.end()) return unknown_event();
+  if (found == events_.end()) return unknown_event(id);
   if (found->second.descriptor >= 0) close(found->second.descriptor);
   events_.erase(found);
   return {};

@@ -107,7 +107,7 @@ Status check_operation(Operation* operation, uint32_t rank, uint32_t ranks) {
   if (info.rooted && operation->root >= ranks)
     return bad(*operation, rank, "root is {}; give 0 to {}", static_cast<int>(operation->root), ranks - 1);
   if (operation->count > SIZE_MAX / 32 / ranks)
-    return bad(*operation, rank, "count is {}: more than any memory holds", operation->count);
+    return bad(*operation, rank, "count is {} x {}: more than any memory holds", operation->count, type->name);
   const Extent in = extent_of(*operation, rank, ranks, false), out = extent_of(*operation, rank, ranks, true);
   if (in.used && in.elements > 0 && operation->input == nullptr) return bad(*operation, rank, "sendbuf is NULL");
   if (out.used && out.elements > 0 && operation->output == nullptr) return bad(*operation, rank, "recvbuf is NULL");

@@ -62,6 +62,8 @@ struct Pieces {
   std::vector<BufferPiece> input, output;
   std::vector<std::byte> zeros, sink;  // between tensors
   uint64_t calls = 0;                  // hash of the tensors' counts in the order of the calls
+  uint32_t members = 0;                // the calls
+  size_t elements = 0;                 // of all tensors, without what lies between them
 };
 
 struct Operation {

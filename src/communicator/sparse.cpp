@@ -67,22 +67,22 @@ std::string type_of(const SparseCard& card) { return name_of(static_cast<trDataT
 std::string op_of(const SparseCard& card) { return name_of(static_cast<trRedOp_t>(card.op)); }
 
 // All ranks compare the same cards, so that each returns an error where one does.
-Status check_cards(uint32_t own_rank, const std::vector<SparseCard>& cards, size_t type_size, size_t* total) {
+Status check_cards(uint32_t own_rank, const std::vector<SparseCard>& cards, const DataTypeInfo& type, size_t* total) {
   const SparseCard& own = cards[own_rank];
   for (uint32_t rank = 0; rank < cards.size(); ++rank)
     if (cards[rank].row_elements != own.row_elements || cards[rank].type != own.type || cards[rank].op != own.op)
       return {trInvalidUsage, fmt::format("{}: rank {} has rows of {} x {}, op {}; rank {} has rows of {} x {}, op {}",
                                           kName, own_rank, own.row_elements, type_of(own), op_of(own), rank,
                                           cards[rank].row_elements, type_of(cards[rank]), op_of(cards[rank]))};
-  if (own.row_elements > kMostBytes / type_size)
+  if (own.row_elements > kMostBytes / type.size)
     return {trInvalidArgument,
-            fmt::format("{}: row_elements is {}: more than any memory holds", kName, own.row_elements)};
-  const size_t most_rows = kMostBytes / std::max(own.row_elements * type_size, sizeof(int64_t));
+            fmt::format("{}: row_elements is {} x {}: more than any memory holds", kName, own.row_elements, type.name)};
+  const size_t most_rows = kMostBytes / std::max(own.row_elements * type.size, sizeof(int64_t));
   *total = 0;
   for (uint32_t rank = 0; rank < cards.size(); ++rank) {
     if (cards[rank].rows > most_rows - *total)
-      return {trInvalidArgument, fmt::format("{}: rank {} has {} rows of {} elements: more than any memory holds",
-                                             kName, rank, cards[rank].rows, own.row_elements)};
+      return {trInvalidArgument, fmt::format("{}: rank {} has {} rows of {} x {}: more than any memory holds", kName,
+                                             rank, cards[rank].rows, own.row_elements, type.name)};
     *total += cards[rank].rows;
   }
   return {};
@@ -101,7 +101,7 @@ Status sparse_allreduce(Communicator* communicator, const SparseRows& own, int64
   const SparseCard card{own.rows, own.row_elements, static_cast<uint32_t>(own.type), static_cast<uint32_t>(own.op)};
   TR_RETURN_IF_ERROR(communicator->allgather_bytes(&card, sizeof card, reinterpret_cast<std::byte*>(cards.data())));
   size_t total = 0;
-  TR_RETURN_IF_ERROR(check_cards(communicator->rank(), cards, type->size, &total));
+  TR_RETURN_IF_ERROR(check_cards(communicator->rank(), cards, *type, &total));
   const size_t row_bytes = own.row_elements * type->size;
   std::vector<int64_t> indices(total);
   std::vector<std::byte> values(total * row_bytes);

@@ -8,7 +8,7 @@ namespace {
 // Ranks of one communicator run the same build: it is compared when they meet.
 struct Fixed {
   uint64_t operation, completed, count, tag, heartbeat, steps;
-  uint32_t root, waiting_for, failure_code;
+  uint32_t root, fused, waiting_for, failure_code;
   uint16_t type, op, collective;
   uint8_t left, failed;
   struct {
@@ -29,6 +29,7 @@ std::string pack_status(const RankStatus& status) {
   fixed.heartbeat = s.heartbeat;
   fixed.steps = s.steps;
   fixed.root = s.root;
+  fixed.fused = s.fused;
   fixed.waiting_for = s.waiting_for;
   fixed.failure_code = s.failure_code;
   fixed.type = s.type;
@@ -52,6 +53,7 @@ bool unpack_status(const std::string& bytes, RankStatusSnapshot* snapshot) {
   s.heartbeat = fixed.heartbeat;
   s.steps = fixed.steps;
   s.root = fixed.root;
+  s.fused = fixed.fused;
   s.waiting_for = fixed.waiting_for;
   s.failure_code = fixed.failure_code;
   s.type = fixed.type;

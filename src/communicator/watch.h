@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -73,8 +74,8 @@ class Watch {
   // The verdict when the deadline passed while this rank waited for `peer` and no operation was under way. Of `ranks`
   // those are named that do not answer; if all do, `peer`.
   Status no_progress(uint32_t peer, const std::vector<uint32_t>& ranks);
-  // The verdict of a call whose header differed from that of `peer`.
-  Status mismatch(uint32_t peer);
+  // The verdict of a call whose header differed from that of `peer`; `sizes` of a transfer from it.
+  Status mismatch(uint32_t peer, const std::optional<TransferSizes>& sizes = {});
   // A copy of a rank's status; false when the peer is gone.
   bool read(uint32_t peer, RankStatusSnapshot* snapshot) const;
 
@@ -92,6 +93,7 @@ class Watch {
   bool knows_by_reading(uint32_t peer) const;
   bool same_host(uint32_t peer) const { return identity(peer).host == identity(context_->rank).host; }
   const PeerIdentity& identity(uint32_t peer) const { return (*peers_)[peer]; }
+  Status transfers_differ(uint32_t peer, const TransferSizes& sizes);
   bool read_of_this_operation(uint32_t peer, RankStatusSnapshot* snapshot) const;
   Status deadline_verdict(uint32_t waiting_for);
   bool is_dead(uint32_t peer) const;

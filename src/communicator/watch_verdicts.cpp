@@ -29,7 +29,9 @@ std::string process_state(uint32_t pid) {
 }
 
 std::string text_of(const RankStatusSnapshot& status) {
-  return call_text(status.collective, status.count, status.type, status.op, status.root);
+  std::string text = call_text(status.collective, status.count, status.type, status.op, status.root);
+  if (status.fused != 0) text += fmt::format(" (the sum of {} calls of a group, which are fused)", status.fused);
+  return text;
 }
 
 }  // namespace
@@ -68,13 +70,27 @@ Status Watch::no_progress(uint32_t peer, const std::vector<uint32_t>& ranks) {
                               who.empty() ? "all ranks answer" : who, context_->rank, describe(peer))});
 }
 
-Status Watch::mismatch(uint32_t peer) {
-  if (!counted_)
+// A size that is told is of a transfer of the same call: nothing else differs.
+Status Watch::transfers_differ(uint32_t peer, const TransferSizes& sizes) {
+  if (counted_)
     return fail(
-        {trInvalidUsage,
-         fmt::format("rank {} receives from rank {} what that rank does not send: the k-th receive must have as "
-                     "many bytes as the k-th send, and collectives must stand between the same ones",
-                     context_->rank, peer)});
+        {trInvalidUsage, fmt::format("the ranks' calls differ in {}: rank {} receives from rank {} {} bytes, but "
+                                     "rank {} sends it {} bytes. Their counts for one another must be equal",
+                                     place(), context_->rank, peer, sizes.expected, peer, *sizes.sent)});
+  if (sizes.sent)
+    return fail(
+        {trInvalidUsage, fmt::format("rank {} receives from rank {} {} bytes, but rank {} sends it {} bytes: the "
+                                     "k-th receive must have as many bytes as the k-th send",
+                                     context_->rank, peer, sizes.expected, peer, *sizes.sent)});
+  return fail(
+      {trInvalidUsage,
+       fmt::format("rank {} receives from rank {} {} bytes that rank {} does not send: the k-th receive must have "
+                   "as many bytes as the k-th send, and collectives must stand between the same ones",
+                   context_->rank, peer, sizes.expected, peer)});
+}
+
+Status Watch::mismatch(uint32_t peer, const std::optional<TransferSizes>& sizes) {
+  if (sizes && (sizes->sent || !counted_)) return transfers_differ(peer, *sizes);
   RankStatusSnapshot other, own = snapshot_of(*context_->status);
   if (!read_of_this_operation(peer, &other)) {
     if (knows_by_reading(peer)) return fail({trRemoteError, fmt::format("{} is gone", describe(peer))});
@@ -88,9 +104,10 @@ Status Watch::mismatch(uint32_t peer) {
     return fail(
         {trInvalidUsage,
          fmt::format("the ranks' calls differ at or before operation {}: ranks {} and {} both called {}, but with "
-                     "other counts of the ranks or another compression, or an earlier call of theirs differed, as in "
+                     "other counts of {} or another compression, or an earlier call of theirs differed, as in "
                      "its root. All ranks must make the same calls in the same order",
-                     call_->operation, context_->rank, peer, text_of(own))});
+                     call_->operation, context_->rank, peer, text_of(own),
+                     own.fused != 0 ? "the single calls" : "the ranks")});
   return fail(
       {trInvalidUsage,
        fmt::format("the ranks' calls differ at operation {}: rank {} called {}; rank {} called {} as its operation "

@@ -57,6 +57,7 @@ Execution::Execution(ExecutorContext* context) : context_(context) {
 void Execution::start(const Call& call) {
   call_ = call;
   status_ = {};
+  sizes_.reset();
   steps_ = 0;
   for (uint32_t index : referenced_) reference_targets_[index] = 0;
   referenced_.clear();

@@ -121,6 +121,20 @@ inline uint32_t lane_signature(uint32_t signature, size_t count) {
   return signature ^ static_cast<uint32_t>((count + 1) * 0x9E3779B97F4A7C15u >> 32);
 }
 
+// Of a transfer whose two ends mean different sizes, in bytes.
+struct TransferSizes {
+  uint64_t expected = 0;         // by the receiver
+  std::optional<uint64_t> sent;  // where the message tells it
+};
+
+// Of a transfer in a call of this signature, by a message that was not expected. What the message says is the transfer's size
+// only if it has that transfer's signature: it may be of another call.
+inline TransferSizes sizes_of(const Message& message, uint32_t signature, uint64_t expected) {
+  for (const uint64_t bytes : {message.whole, uint64_t{message.bytes}})
+    if (bytes != expected && lane_signature(signature, bytes) == message.signature) return {expected, bytes};
+  return {expected, {}};
+}
+
 // Whether peers may store results into the output while the call is under way: then no input that somebody has yet to
 // read lies there.
 inline bool output_is_open(const Program& program, const Call& call) {
@@ -148,6 +162,8 @@ class Execution {
   const Call& call() const { return call_; }
   // kFailed: why. A message with another signature gives trInvalidUsage; `peer()` is who sent it.
   const Status& status() const { return status_; }
+  // Of a call of lanes that failed so.
+  const std::optional<TransferSizes>& sizes() const { return sizes_; }
   // The peer that the last kBlocked waited for, or the rank itself when it was for nobody in particular.
   uint32_t peer() const { return waiting_for_; }
   uint64_t steps() const { return steps_; }
@@ -261,6 +277,7 @@ class Execution {
   std::vector<Mode> modes_;  // of the step's sends
   std::array<std::byte, kInlineBytes> inline_value_;
   Status status_;
+  std::optional<TransferSizes> sizes_;
   uint32_t waiting_for_ = 0;
   uint64_t steps_ = 0;
 };

@@ -44,6 +44,7 @@ bool Execution::gather_operands(StepState* state) {
     const Message& message = *context_->connection(state->link, peer)->front();
     size_t expected = wire_size(state->count, message.wide);
     if (message.signature != signature || message.bytes != expected) {
+      if (state->item != nullptr) sizes_ = sizes_of(message, call_.signature, state->item->count);
       fail({trInvalidUsage, "the ranks' calls differ"}, peer);
       return false;
     }
@@ -202,6 +203,7 @@ void Execution::post_sends(const StepState& state) {
     message.signature = signature_of(state);
     message.bytes = static_cast<uint32_t>(state.wire_bytes);
     message.wide = state.wide_value;
+    if (state.item != nullptr) message.whole = state.item->count;  // of bytes
     switch (modes_[i]) {
       case Mode::kInline:
         message.kind = PayloadKind::kInline;

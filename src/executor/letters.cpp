@@ -13,6 +13,8 @@ Letters::Letters(ExecutorContext* context) : context_(context) {
 void Letters::start_pairs(const Call* call) {
   call_ = call;
   reduces_ = same_for_all_ = false;
+  pairs_ = true;
+  sizes_.reset();
   slot_ = StagingPool::kNone;
   sends_.clear();
   receives_.clear();
@@ -68,6 +70,7 @@ void Letters::find_routes() {
 
 void Letters::start(const Call* call) {
   start_pairs(call);
+  pairs_ = false;
   if (call->layout.collective != routed_ || call->layout.root != routed_root_) find_routes();
   reduces_ = routed_->reduces;
   same_for_all_ = same_data_;
@@ -142,7 +145,10 @@ Letters::Progress Letters::receive_all() {
     const Message* message = connection(letter.peer)->front();
     waiting_for_ = letter.peer;
     if (message == nullptr) return blocked();
-    if (message->signature != letter.signature || message->bytes != letter.bytes) return Progress::kMismatch;
+    if (message->signature != letter.signature || message->bytes != letter.bytes) {
+      if (pairs_) sizes_ = sizes_of(*message, call_->signature, letter.bytes);
+      return Progress::kMismatch;
+    }
     if (!take(letter, *message)) return Progress::kFailed;
   }
   return Progress::kDone;

@@ -31,7 +31,8 @@ class Letters {
   Progress advance();
   // The peer that the last kBlocked waited for, whose call differed, or whose payload could not be had.
   uint32_t peer() const { return waiting_for_; }
-  const Status& status() const { return status_; }  // kFailed: why
+  const Status& status() const { return status_; }                      // kFailed: why
+  const std::optional<TransferSizes>& sizes() const { return sizes_; }  // kMismatch, of start_pairs()
   static size_t most_bytes(const ExecutorContext& context) {
     return std::min(kMostBytes, context.pools[0].slot_bytes());
   }
@@ -73,6 +74,8 @@ class Letters {
   size_t next_send_ = 0, next_receive_ = 0;
   uint32_t waiting_for_ = 0;
   Status status_;
+  std::optional<TransferSizes> sizes_;
+  bool pairs_ = false;
   std::vector<const void*> sources_;  // of a reduction, in the order of the ranks
 };
 

@@ -2,6 +2,7 @@
 //
 //   line 0 | turn signature bytes kind wide region offset | 32 inline bytes |     one cache line for most messages,
 //          | ... up to 256 inline bytes more                                |     up to five
+//          | if not inline: whole                                           |
 //   line 1 | ...                                                            |     kFifoDepth lines, used in turn
 //   ...
 //   consumed | number of messages popped |                                        a line of its own
@@ -47,7 +48,9 @@ inline void fill_line(FifoLine* line, const Message& message) {
   line->region = message.user.region;
   line->due_us = message.due_us;
   line->offset = message.user.offset;
-  if (message.kind == PayloadKind::kInline && message.bytes > 0)
+  if (message.kind != PayloadKind::kInline)
+    std::memcpy(line->inline_data, &message.whole, sizeof message.whole);
+  else if (message.bytes > 0)
     std::memcpy(line->inline_data, message.data, message.bytes);
 }
 
@@ -60,6 +63,7 @@ inline Message read_line(const FifoLine& line) {
   message.due_us = line.due_us;
   message.user = {line.region, line.offset};
   message.data = line.kind == PayloadKind::kInline ? line.inline_data : nullptr;
+  if (line.kind != PayloadKind::kInline) std::memcpy(&message.whole, line.inline_data, sizeof message.whole);
   return message;
 }
 

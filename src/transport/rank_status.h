@@ -43,6 +43,7 @@ struct alignas(64) RankStatus {
   std::atomic<uint16_t>
       open_input;  // 1: peers may store results where they found this rank's operands (fused, in place)
   std::atomic<uint32_t> root;
+  std::atomic<uint32_t> fused;  // calls of a group that the operation is; `count` is the sum of theirs. 0: one call
   std::atomic<uint64_t> output_address;  // of the receive buffer; 0: peers may not store results there
   std::atomic<uint64_t> output_offset;   // of the receive buffer in output_region, for ranks that map it
   std::atomic<uint32_t> output_region;   // 0: in none
@@ -70,6 +71,7 @@ struct RankStatusSnapshot {
   uint16_t op = 0;
   uint16_t collective = 0;
   uint32_t root = 0;
+  uint32_t fused = 0;
   bool left = false;
   uint64_t heartbeat = 0;
   uint64_t steps = 0;
@@ -93,6 +95,7 @@ inline RankStatusSnapshot snapshot_of(const RankStatus& status) {
   s.op = status.op.load(std::memory_order_relaxed);
   s.collective = status.collective.load(std::memory_order_relaxed);
   s.root = status.root.load(std::memory_order_relaxed);
+  s.fused = status.fused.load(std::memory_order_relaxed);
   s.left = status.left.load(std::memory_order_relaxed) != 0;
   s.heartbeat = status.heartbeat.load(std::memory_order_relaxed);
   s.steps = status.steps.load(std::memory_order_relaxed);

@@ -16,6 +16,8 @@
 namespace treering {
 namespace {
 
+constexpr size_t kMostBytes = SIZE_MAX / 64;
+
 uint64_t round_up(uint64_t value) { return (value + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
 // A memfd of `bytes` bytes, never executable, closed on exec.
@@ -41,10 +43,18 @@ RegionTable& RegionTable::instance() {
     auto* made = new RegionTable;
     // Another thread that is inside at a fork is not in the child, which would wait for it.
     pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
-                   [] { instance().mutex_.unlock(); });
+                   [] {
+                     instance().inherit_all();
+                     instance().mutex_.unlock();
+                   });
     return made;
   }();
   return *table;
+}
+
+// In a process that was forked, with the mutex.
+void RegionTable::inherit_all() {
+  for (Region& region : regions_) region.inherited = true;
 }
 
 void RegionTable::add(Region region) {
@@ -63,8 +73,8 @@ void RegionTable::drop(size_t index) {
 
 Status RegionTable::allocate(size_t bytes, void** pointer) {
   Region region;
+  if (bytes > kMostBytes) return {trInvalidArgument, fmt::format("size is {}: more than any memory holds", bytes)};
   region.bytes = round_up(std::max<size_t>(bytes, 1));
-  if (region.bytes < bytes) return {trInvalidArgument, fmt::format("size is {}: too large", bytes)};
   TR_RETURN_IF_ERROR(make_memfd(region.bytes, &region.descriptor, &region.inode));
   void* base = mmap(nullptr, region.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, region.descriptor, 0);
   if (base == MAP_FAILED) {
@@ -84,8 +94,11 @@ Status RegionTable::release(void* pointer) {
   for (size_t i = 0; i < regions_.size(); ++i) {
     Region& region = regions_[i];
     if (region.base != pointer || region.moved) continue;
-    // A peer may hold its mapping until the communicator ends: give the pages back now.
-    (void)fallocate(region.descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(region.bytes));
+    // A peer may hold its mapping until the communicator ends: give the pages back now. Those of a process that forked this
+    // one are still in use there.
+    if (!region.inherited)
+      (void)fallocate(region.descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                      static_cast<off_t>(region.bytes));
     munmap(region.base, region.bytes);
     drop(i);
     return {};
@@ -95,8 +108,13 @@ Status RegionTable::release(void* pointer) {
 
 Status RegionTable::move_in_place(void* buffer, size_t bytes, uint32_t* id) {
   *id = 0;
-  uint64_t begin = round_up(reinterpret_cast<uint64_t>(buffer));
-  uint64_t end = (reinterpret_cast<uint64_t>(buffer) + bytes) / kPageBytes * kPageBytes;
+  const auto address = reinterpret_cast<uint64_t>(buffer);
+  if (bytes > kMostBytes || address > UINT64_MAX - kPageBytes - bytes)
+    return {trInvalidArgument,
+            fmt::format("the buffer {} of {} bytes ends behind the end of any memory; give its size in bytes", buffer,
+                        bytes)};
+  const uint64_t begin = round_up(address);
+  const uint64_t end = (address + bytes) / kPageBytes * kPageBytes;
   if (end <= begin) return {};  // no whole page: nothing to gain, and messages this small are copied anyway
   auto* base = reinterpret_cast<std::byte*>(begin);
   std::lock_guard lock(mutex_);

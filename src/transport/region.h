@@ -28,7 +28,8 @@ struct Region {
   size_t bytes = 0;
   int descriptor = -1;
   uint64_t inode = 0;
-  bool moved = false;  // the user's own memory, moved in place: the user may unmap it at any time
+  bool moved = false;      // the user's own memory, moved in place: the user may unmap it at any time
+  bool inherited = false;  // made by the process that forked this one: its pages are that one's and its peers'
 };
 
 class RegionTable {
@@ -36,6 +37,7 @@ class RegionTable {
   static RegionTable& instance();
 
   Status allocate(size_t bytes, void** pointer);
+  // Of an inherited region it drops this process's mapping alone.
   Status release(void* pointer);
   // Moves the whole pages inside [buffer, buffer + bytes); `*id` is 0 when the memory is in a region already.
   Status move_in_place(void* buffer, size_t bytes, uint32_t* id);
@@ -54,6 +56,7 @@ class RegionTable {
   Status end_overlapped(std::byte* base, size_t bytes, bool* covered);
   void add(Region region);
   void drop(size_t index);
+  void inherit_all();
 
   std::mutex mutex_;
   std::vector<Region> regions_;

@@ -144,9 +144,10 @@ Status TcpReceiver::check(const TcpFrame& frame) const {
   };
   if (frame.mark != kTcpMark)
     return bad(fmt::format("it sent {:#010x} where a frame begins, not {:#010x}", frame.mark, kTcpMark));
-  if (frame.channel >= channels_.size() || frame.reserved != 0)
+  if (frame.channel >= channels_.size())
     return bad(fmt::format("it sent a frame of channel {}; there are {}", frame.channel, channels_.size()));
-  if (frame.type == TcpFrameType::kCredit) return {};
+  if (frame.type == TcpFrameType::kCredit)
+    return frame.whole == 0 ? Status() : bad(fmt::format("it sent a credit of a transfer of {} bytes", frame.whole));
   const uint32_t most = frame.kind == static_cast<uint8_t>(PayloadKind::kInline) ? kInlineBytes : max_message_bytes_;
   if (frame.type != TcpFrameType::kPiece || frame.kind > static_cast<uint8_t>(PayloadKind::kDelivered) ||
       frame.wide > 1)
@@ -172,6 +173,7 @@ Status TcpReceiver::begin_piece(Stream* stream, const TcpFrame& frame) {
     arrival.message.kind = kind;
     arrival.message.wide = frame.wide != 0;
     arrival.message.due_us = frame.due_us;
+    arrival.message.whole = frame.whole;
     arrival.payload = tcp_payload(kind, frame.bytes);
     arrival.announced = arrival.received = 0;
     arrival.data =

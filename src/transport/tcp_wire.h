@@ -1,8 +1,8 @@
 // What travels on a TCP stream: frames, each a header and, for a piece of a message, its bytes. All integers are
 // little-endian.
 //
-//   0     4    5    6    7       8       12        16    20     24     28     32     36       40
-//   | mark|type|kind|wide|channel|message|signature|bytes|offset|length|popped|due_us|reserved| `length` bytes ...
+//   0     4    5    6    7       8       12        16    20     24     28     32     36    40
+//   | mark|type|kind|wide|channel|message|signature|bytes|offset|length|popped|due_us|whole| `length` bytes ...
 //
 //   piece    bytes [offset, offset + length) of message number `message` (from 0, modulo 2^32) of the channel
 //   credit   nothing but `popped`: how many of the peer's messages on that channel the sender of the frame has popped;
@@ -21,7 +21,7 @@ namespace treering {
 
 static_assert(std::endian::native == std::endian::little, "frames are written as they lie in memory");
 
-inline constexpr uint32_t kTcpMark = 'T' | 'R' << 8 | 'T' << 16 | '2' << 24;
+inline constexpr uint32_t kTcpMark = 'T' | 'R' << 8 | 'T' << 16 | '3' << 24;
 
 enum class TcpFrameType : uint8_t { kPiece = 1, kCredit = 2 };
 
@@ -38,7 +38,7 @@ struct TcpFrame {
   uint32_t length = 0;
   uint32_t popped = 0;
   uint32_t due_us = 0;
-  uint32_t reserved = 0;
+  uint32_t whole = 0;  // of a piece: Message::whole; 0 also where it is 4 GiB or more
 };
 static_assert(sizeof(TcpFrame) == 40);
 

@@ -51,6 +51,9 @@ struct UserAddress {
 struct Message {
   uint32_t signature = 0;  // of the operation: a receiver compares it with its own
   uint32_t bytes = 0;
+  // Bytes of the transfer that it is a part of, for what users are told when both ends differ; 0: not known. Payloads in
+  // the descriptor may be without it.
+  uint64_t whole = 0;
   PayloadKind kind = PayloadKind::kInline;
   bool wide = false;           // elements are float32 partial results of a 16-bit type
   uint32_t due_us = 0;         // when a paced link (paced.h) has carried it; 0: no such link

@@ -108,6 +108,50 @@ TEST_F(OneRank, CountBeyondAnyMemory) {
   expect_error(trAllReduce(a_, b_, SIZE_MAX / 2, trFloat64, trSum, comm_, nullptr), trInvalidArgument, "count is");
 }
 
+// Their product with the element's size has 4 bytes in 64 bits.
+TEST_F(OneRank, CountsWhoseBytesOverflowAreNamedWithTheirType) {
+  constexpr size_t kBeyond = SIZE_MAX / 4 + 2;
+  const size_t counts[] = {kBeyond};
+  const std::string beyond = std::to_string(kBeyond), value = " is " + beyond + " x ";
+  const auto refused = [&](trResult_t result, const std::string& text) {
+    expect_error(result, trInvalidArgument, (text + ": more than any memory holds").c_str());
+  };
+  int32_t in[4] = {1, 2, 3, 4}, out[4] = {};
+  refused(trSend(in, kBeyond, trInt32, 0, comm_, nullptr), "count" + value + "int32");
+  refused(trRecv(out, kBeyond, trInt32, 0, comm_, nullptr), "count" + value + "int32");
+  refused(trSendRecv(in, kBeyond, 0, out, kBeyond, 0, trInt32, comm_, nullptr), "sendcount" + value + "int32");
+  refused(trSendRecv(in, 1, 0, out, kBeyond, 0, trInt32, comm_, nullptr), "recvcount" + value + "int32");
+  refused(trGatherV(in, kBeyond, out, counts, nullptr, trInt32, 0, comm_, nullptr), "sendcount" + value + "int32");
+  refused(trScatterV(in, counts, nullptr, out, kBeyond, trInt32, 0, comm_, nullptr), "recvcount" + value + "int32");
+  refused(trAllToAllV(in, counts, nullptr, out, counts, nullptr, trInt32, comm_, nullptr),
+          "sendcounts[0]" + value + "int32");
+  refused(trAllReduce(in, out, kBeyond, trInt32, trSum, comm_, nullptr), "count" + value + "int32");
+  refused(trBroadcast(in, out, kBeyond, trFloat32, 0, comm_, nullptr), "count" + value + "float");
+  trDoubleBuffer_t buffer = nullptr;
+  ASSERT_EQ(trDoubleBufferCreate(&buffer, comm_, trFloat32, 0, nullptr), trSuccess);
+  void* tensor = a_;
+  int ready = 0;
+  refused(trDoubleBufferExchange(buffer, 1, &tensor, counts, &ready), "counts[0]" + value + "float");
+  EXPECT_EQ(trDoubleBufferDestroy(buffer), trSuccess);
+  trCompression_t compression = nullptr;
+  refused(trCompressionCreate(&compression, trFloat16, 1, kBeyond), "count" + value + "float");
+  EXPECT_EQ(out[0], 0) << "nothing moved";
+}
+
+TEST_F(OneRank, SizesBeyondAnyMemoryAreNamed) {
+  void* memory = nullptr;
+  for (const size_t size : {SIZE_MAX, SIZE_MAX / 2, SIZE_MAX / 64 + 1})
+    expect_error(trMemAlloc(&memory, size), trInvalidArgument, ("size is " + std::to_string(size)).c_str());
+  for (const size_t size : {SIZE_MAX, SIZE_MAX - 4096}) {
+    void* handle = this;
+    expect_error(trCommRegister(comm_, a_, size, &handle), trInvalidArgument,
+                 (std::to_string(size) + " bytes ends behind the end of any memory").c_str());
+  }
+  void* handle = nullptr;
+  auto* last = reinterpret_cast<void*>(UINTPTR_MAX - 100);
+  expect_error(trCommRegister(comm_, last, 50, &handle), trInvalidArgument, "behind the end of any memory");
+}
+
 TEST_F(OneRank, HandlesThatAreNone) {
   expect_error(trAllReduce(a_, b_, 8, trFloat32, trSum, nullptr, nullptr), trInvalidArgument, "comm is NULL");
   auto wild = reinterpret_cast<trComm_t>(uintptr_t{0x1234567});
@@ -162,6 +206,33 @@ TEST_F(OneRank, Registration) {
   munmap(read_only, 1 << 16);
   expect_error(trCommRegister(comm_, read_only, 1 << 16, &handle), trInvalidArgument, "not mapped");
   expect_error(trCommRegister(comm_, nullptr, 1 << 16, &handle), trInvalidArgument, "buffer is NULL");
+}
+
+// As the header says: nothing is looked at where there is nothing to move.
+TEST_F(OneRank, RegistrationWithoutAWholePageHasNoEffect) {
+  for (const size_t size : {size_t{0}, sizeof a_}) {
+    void* handle = this;
+    EXPECT_EQ(trCommRegister(comm_, a_, size, &handle), trSuccess) << trGetLastError(nullptr);
+    EXPECT_EQ(handle, nullptr);
+    EXPECT_EQ(trCommDeregister(comm_, handle), trSuccess);
+  }
+}
+
+TEST_F(OneRank, RegistrationsThatMeetEndTheEarlierOne) {
+  constexpr size_t kPage = 4096;
+  auto* memory =
+      static_cast<char*>(mmap(nullptr, 6 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  for (size_t page = 0; page < 6; ++page) memory[page * kPage] = static_cast<char>(page + 1);
+  void *first = nullptr, *inside = this, *second = nullptr;
+  EXPECT_EQ(trCommRegister(comm_, memory, 4 * kPage, &first), trSuccess);
+  EXPECT_NE(first, nullptr);
+  EXPECT_EQ(trCommRegister(comm_, memory + kPage, kPage, &inside), trSuccess);
+  EXPECT_EQ(inside, nullptr);
+  EXPECT_EQ(trCommRegister(comm_, memory + 2 * kPage, 4 * kPage, &second), trSuccess) << trGetLastError(nullptr);
+  EXPECT_NE(second, nullptr);
+  for (size_t page = 0; page < 6; ++page) EXPECT_EQ(memory[page * kPage], static_cast<char>(page + 1));
+  for (void* handle : {first, second}) EXPECT_EQ(trCommDeregister(comm_, handle), trSuccess);
+  munmap(memory, 6 * kPage);
 }
 
 TEST_F(OneRank, StackOfAnotherThreadIsRefused) {
@@ -233,124 +304,5 @@ TEST(InitArguments, ConfigIsChecked) {
 }
 
 // Two ranks that one thread drives: a call that blocked would wait for the other rank until the deadline.
-TEST(Groups, RefuseCallsThatCannotBeCollected) {
-  RankGroup ranks(2);
-  const trComm_t comm = ranks.comm(0);
-  const trBox_t box{{0}, {1}};
-  trExchange_t exchange = nullptr;
-  trDoubleBuffer_t buffer = nullptr;
-  ASSERT_EQ(trDoubleBufferCreate(&buffer, comm, trFloat32, 0, nullptr), trSuccess);
-  int64_t index = 0;
-  float value = 1, sum = 0;
-  void* tensor = &value;
-  size_t count = 1, rows = 0;
-  int ready = 0;
-  struct Refused {
-    trResult_t result;
-    const char* text;
-    std::function<trResult_t()> call;
-  };
-  const Refused calls[] = {
-      {trInvalidUsage, "trExchangeCreate inside a group",
-       [&] { return trExchangeCreate(&exchange, 1, 1, &box, 1, &box, trFloat32, comm); }},
-      {trInvalidUsage, "trExchangeStart inside a group",
-       [&] { return trExchangeStart(exchange, nullptr, nullptr, {}); }},
-      {trInvalidUsage, "trSparseAllReduce inside a group",
-       [&] { return trSparseAllReduce(&index, &value, 1, 1, trFloat32, trSum, &index, &sum, 1, &rows, comm); }},
-      {trInvalidUsage, "trDoubleBufferExchange inside a group",
-       [&] { return trDoubleBufferExchange(buffer, 1, &tensor, &count, &ready); }},
-      {trInvalidArgument, "trAllReduceCompressed: compression is NULL",
-       [&] { return trAllReduceCompressed(&value, &sum, 1, trSum, nullptr, comm, nullptr); }}};
-  for (bool persistent : {false, true})
-    for (const Refused& each : calls) {
-      float sums[2] = {1, 2};
-      ASSERT_EQ(persistent ? trPersistentBegin() : trGroupStart(), trSuccess);
-      for (int rank = 0; rank < 2; ++rank)
-        EXPECT_EQ(trAllReduce(&sums[rank], &sums[rank], 1, trFloat32, trSum, ranks.comm(rank), nullptr), trSuccess);
-      for (int end = 0; end < 2; ++end) {  // the call itself, and the group that it belongs to
-        trPersistent_t kept = nullptr;
-        const trResult_t result = end == 0 ? each.call() : persistent ? trPersistentEnd(&kept) : trGroupEnd();
-        EXPECT_EQ(result, each.result) << each.text;
-        EXPECT_EQ(std::string(trGetLastError(nullptr)).find(each.text), 0u) << trGetLastError(nullptr);
-        EXPECT_EQ(kept, nullptr);
-      }
-      EXPECT_EQ(sums[0], 1) << each.text << ": nothing of the group runs";
-    }
-  EXPECT_EQ(trDoubleBufferDestroy(buffer), trSuccess);
-}
-
-TEST(Groups, ACommunicatorWithCallsInTheOpenGroupIsNotDestroyed) {
-  trComm_t comms[2];
-  ASSERT_EQ(trCommInitAll(comms, 2), trSuccess);
-  float values[2] = {1, 2};
-  ASSERT_EQ(trGroupStart(), trSuccess);
-  EXPECT_EQ(trAllReduce(&values[0], &values[0], 1, trFloat32, trSum, comms[0], nullptr), trSuccess);
-  EXPECT_EQ(trCommDestroy(comms[0]), trInvalidUsage);
-  EXPECT_NE(std::strstr(trGetLastError(nullptr), "call trGroupEnd first"), nullptr) << trGetLastError(nullptr);
-  EXPECT_EQ(trAllReduce(&values[1], &values[1], 1, trFloat32, trSum, comms[1], nullptr), trSuccess);
-  EXPECT_EQ(trGroupEnd(), trSuccess);
-  EXPECT_EQ(values[0], 3);
-  for (trComm_t comm : comms) EXPECT_EQ(trCommDestroy(comm), trSuccess);
-}
-
-// They would come before what the group holds, and look as if they came after it.
-TEST(Groups, NothingWaitsForOrMarksWhatTheOpenGroupHolds) {
-  trComm_t comm = nullptr, half = nullptr;
-  ASSERT_EQ(trCommInitAll(&comm, 1), trSuccess);
-  trStream_t stream = nullptr, other = nullptr;
-  trEvent_t event = nullptr;
-  ASSERT_EQ(trStreamCreate(&stream), trSuccess);
-  ASSERT_EQ(trStreamCreate(&other), trSuccess);
-  ASSERT_EQ(trEventCreate(&event), trSuccess);
-  float value = 1;
-  int called = 0;
-  const trCallback count = [](trResult_t, void* calls) { ++*static_cast<int*>(calls); };
-  struct {
-    const char* name;
-    std::function<trResult_t()> call;
-    bool fails_group;  // it was to have a place in the order of the group's calls
-  } calls[] = {{"trStreamSynchronize", [&] { return trStreamSynchronize(stream); }, false},
-               {"trStreamQuery", [&] { return trStreamQuery(stream); }, false},
-               {"trStreamDestroy", [&] { return trStreamDestroy(stream); }, false},
-               {"trCommFinalize", [&] { return trCommFinalize(comm); }, false},
-               {"trCommDestroy", [&] { return trCommDestroy(comm); }, false},
-               {"trStreamAddCallback", [&] { return trStreamAddCallback(stream, count, &called); }, true},
-               {"trEventRecord", [&] { return trEventRecord(event, stream); }, true},
-               {"trStreamWaitEvent", [&] { return trStreamWaitEvent(stream, event); }, true}};
-  for (const auto& each : calls) {
-    ASSERT_EQ(trGroupStart(), trSuccess);
-    EXPECT_EQ(trStreamWaitEvent(stream, event), trSuccess) << "the group holds nothing of it yet";
-    EXPECT_EQ(trAllReduce(&value, &value, 1, trFloat32, trSum, comm, stream), trSuccess);
-    EXPECT_EQ(each.call(), trInvalidUsage) << each.name;
-    const std::string text = trGetLastError(nullptr);
-    EXPECT_NE(text.find(each.name), std::string::npos) << text;
-    EXPECT_NE(text.find("call trGroupEnd first"), std::string::npos) << text;
-    EXPECT_EQ(trEventRecord(event, other), trSuccess) << "another stream";
-    EXPECT_EQ(trGroupEnd(), each.fails_group ? trInvalidUsage : trSuccess) << each.name;
-    EXPECT_EQ(trStreamSynchronize(stream), trSuccess);
-  }
-  EXPECT_EQ(called, 0);
-  ASSERT_EQ(trGroupStart(), trSuccess);
-  EXPECT_EQ(trCommSplit(comm, 0, 0, &half, nullptr), trSuccess);
-  EXPECT_EQ(trCommDestroy(comm), trInvalidUsage) << "it is to be split";
-  EXPECT_EQ(trGroupEnd(), trSuccess);
-  for (trComm_t each : {half, comm}) EXPECT_EQ(trCommDestroy(each), trSuccess);
-  for (trStream_t each : {stream, other}) EXPECT_EQ(trStreamDestroy(each), trSuccess);
-  EXPECT_EQ(trEventDestroy(event), trSuccess);
-}
-
-TEST(Groups, EndWithoutStartAndFailuresInside) {
-  EXPECT_EQ(trGroupEnd(), trInvalidUsage);
-  trComm_t comms[2];
-  ASSERT_EQ(trCommInitAll(comms, 2), trSuccess);
-  float a = 1, b = 2;
-  ASSERT_EQ(trGroupStart(), trSuccess);
-  EXPECT_EQ(trAllReduce(&a, &a, 1, trFloat32, trSum, comms[0], nullptr), trSuccess);
-  EXPECT_EQ(trAllReduce(nullptr, &b, 1, trFloat32, trSum, comms[1], nullptr), trInvalidArgument);
-  EXPECT_EQ(trGroupEnd(), trInvalidArgument);
-  EXPECT_EQ(a, 1) << "nothing of a group with a wrong call starts";
-  for (trComm_t comm : comms) EXPECT_EQ(trCommDestroy(comm), trSuccess);
-}
-
 }  // namespace
 }  // namespace treering::testing

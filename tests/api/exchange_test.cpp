@@ -181,9 +181,9 @@ TEST(Exchange, BoxesBeyondAnyMemoryAreNamed) {
     EXPECT_EQ(trExchangeCreate(&exchange, dimensions, 1, &held, 1, &needed, trInt32, ranks.comm(0)), trInvalidArgument);
     EXPECT_NE(std::strstr(trGetLastError(nullptr), text), nullptr) << trGetLastError(nullptr);
   };
-  refused(1, endless, endless, "held[0] is [-9223372036854775808, 9223372036854775807): more elements than");
-  refused(2, square, column, "held[0] is [0, 1099511627776) x [0, 1099511627776): more elements than");
-  refused(2, column, square, "needed[0] is [0, 1099511627776) x [0, 1099511627776): more elements than");
+  refused(1, endless, endless, "held[0] is [-9223372036854775808, 9223372036854775807) of int32: more elements than");
+  refused(2, square, column, "held[0] is [0, 1099511627776) x [0, 1099511627776) of int32: more elements than");
+  refused(2, column, square, "needed[0] is [0, 1099511627776) x [0, 1099511627776) of int32: more elements than");
   refused(
       2, fits, column,
       "[0, 1099511627776) x [0, 1) in [0, 1099511627776) x [0, 2) that rank 0 holds is 1099511627776 separate rows");
@@ -391,7 +391,8 @@ TEST(SparseAllReduce, SizesBeyondAnyMemoryAreRefusedOnEveryRank) {
       EXPECT_EQ(trSparseAllReduce(&index, value, rank == 0 ? 1 : wrong.rows, wrong.row_elements, trFloat32, trSum,
                                   out_index, out_value, 4, &out_rows, ranks.comm(rank)),
                 trInvalidArgument);
-      EXPECT_NE(std::strstr(trGetLastError(nullptr), "more than any memory holds"), nullptr) << trGetLastError(nullptr);
+      EXPECT_NE(std::strstr(trGetLastError(nullptr), " x float: more than any memory holds"), nullptr)
+          << trGetLastError(nullptr);
       EXPECT_EQ(trBarrier(ranks.comm(rank), nullptr), trSuccess) << trGetLastError(nullptr);
     };
     std::thread other(call, 1);

@@ -59,6 +59,28 @@ TEST(Fusion, TensorsThatDifferBetweenRanksAreAnError) {
     ASSERT_EQ(trAllReduce(data + first, data + first, 48 - first, trFloat32, trSum, comm, nullptr), trSuccess);
   }
   EXPECT_EQ(trGroupEnd(), trInvalidUsage);
+  const std::string text = trGetLastError(nullptr);
+  EXPECT_NE(text.find("of 48 x float, sum (the sum of 2 calls"), std::string::npos) << text;
+  EXPECT_NE(text.find("other counts of the single calls"), std::string::npos) << text;
+}
+
+// Users know the calls that they made, not what became of them: here 3 + 1 elements, and what lies between them.
+TEST(Fusion, ErrorsSayThatCountsAreSums) {
+  trConfig_t config = RankGroup::default_config();
+  config.timeout_ms = 20'000;
+  RankGroup ranks(2, config);
+  std::vector<float> values(16, 1.0f);
+  ASSERT_EQ(trGroupStart(), trSuccess);
+  ASSERT_EQ(trAllReduce(&values[0], &values[0], 3, trFloat32, trSum, ranks.comm(0), nullptr), trSuccess);
+  ASSERT_EQ(trAllReduce(&values[4], &values[4], 1, trFloat32, trSum, ranks.comm(0), nullptr), trSuccess);
+  ASSERT_EQ(trAllReduce(&values[8], &values[8], 3, trFloat32, trSum, ranks.comm(1), nullptr), trSuccess);
+  EXPECT_EQ(trGroupEnd(), trInvalidUsage);
+  const std::string text = trGetLastError(nullptr);
+  EXPECT_NE(text.find("rank 0 called allreduce of 4 x float, sum (the sum of 2 calls of a group, which are fused)"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("allreduce of 3 x float, sum"), std::string::npos) << text;
+  EXPECT_EQ(text.find("of 3 x float, sum (the"), std::string::npos) << "one call is not fused: " << text;
 }
 
 // Memory that peers can reach. (Not registered memory of the heap: it stays shared with processes that are forked later.)

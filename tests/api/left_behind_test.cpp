@@ -164,6 +164,14 @@ TEST(LeftBehind, DescriptorsAndThreadsDoNotGrowWithCommunicators) {
   EXPECT_EQ(WEXITSTATUS(status), 0) << "1: a call failed, 2: a socket, 3: descriptors, 4: threads, 5: mappings";
 }
 
+// A call in a forked child on what is the parent's.
+bool refused(trResult_t result) {
+  const bool told = result == trInvalidUsage &&
+                    std::string(trGetLastError(nullptr)).find("was forked from; make one after") != std::string::npos;
+  if (!told) say(std::to_string(result) + ": " + trGetLastError(nullptr) + "\n");
+  return told;
+}
+
 // The child's calls are errors, and do not end what the parent and the other rank go on using.
 TEST(LeftBehind, CommunicatorsStayWithTheProcessThatForks) {
   RankProcesses processes(2, [](int rank, const trUniqueId& id) {
@@ -177,11 +185,10 @@ TEST(LeftBehind, CommunicatorsStayWithTheProcessThatForks) {
     TR_CHECK(trStreamSynchronize(stream));
     const pid_t child = fork();
     if (child == 0) {
-      const bool told = trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr) == trInvalidUsage &&
-                        std::string(trGetLastError(nullptr)).find("was forked from") != std::string::npos &&
+      const bool told = refused(trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr)) &&
                         trCommDestroy(comm) == trInvalidUsage;
       trComm_t own[2] = {};
-      bool makes = trCommInitAll(own, 2) == trSuccess;
+      bool makes = trCommInitAll(own, 2) == trSuccess && trStreamCreate(&stream) == trSuccess;
       for (int turn = 0; turn < 3 && makes; ++turn) {
         float mine[] = {1, 2};
         trGroupStart();
@@ -196,6 +203,106 @@ TEST(LeftBehind, CommunicatorsStayWithTheProcessThatForks) {
     TR_CHECK(trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr));
     TR_CHECK(trCommDestroy(comm));
     return value == 8 ? 0 : 4;
+  });
+  for (const RankResult& result : processes.wait_all()) EXPECT_EQ(result.exit_code, 0) << result.output;
+}
+
+int streams_in_a_child(trStream_t stream, trEvent_t event, trComm_t comm) {
+  int number = 0, fd = -1;
+  float value = 1;
+  trStream_t own = nullptr;
+  trEvent_t mark = nullptr;
+  const auto callback = [](trResult_t, void*) {};
+  const auto all = [&number](std::initializer_list<bool> checks) {
+    return std::all_of(checks.begin(), checks.end(), [&number](bool good) { return ++number, good; });
+  };
+  if (!all({refused(trStreamSynchronize(stream)), refused(trStreamQuery(stream)),
+            refused(trStreamAddCallback(stream, callback, nullptr)), refused(trEventRecord(event, nullptr)),
+            refused(trEventQuery(event)), refused(trEventSynchronize(event)), refused(trEventGetFd(event, &fd)),
+            refused(trStreamWaitEvent(stream, event)), refused(trStreamDestroy(stream)), refused(trEventDestroy(event)),
+            refused(trAllReduce(&value, &value, 1, trFloat32, trSum, comm, stream))}))
+    return number;
+  // Its own, beside the parent's.
+  number = 100;
+  if (!all({trStreamCreate(&own) == trSuccess, trEventCreate(&mark) == trSuccess, own != stream && mark != event,
+            refused(trEventRecord(mark, stream)), refused(trStreamWaitEvent(own, event)),
+            trEventRecord(mark, own) == trSuccess, trEventSynchronize(mark) == trSuccess,
+            trStreamSynchronize(own) == trSuccess, trStreamDestroy(own) == trSuccess,
+            trStreamSynchronize(own) == trInvalidUsage &&
+                std::string(trGetLastError(nullptr)).find("was destroyed") != std::string::npos}))
+    return number;
+  return 0;
+}
+
+// What they hold at the fork is under way in the parent alone: a child to which it was done would use buffers that are not
+// filled.
+TEST(LeftBehind, StreamsAndEventsStayWithTheProcessThatForks) {
+  RankProcesses processes(1, [](int, const trUniqueId&) {
+    trComm_t comms[2];
+    TR_CHECK(trCommInitAll(comms, 2));
+    trStream_t stream = nullptr;
+    trEvent_t event = nullptr;
+    TR_CHECK(trStreamCreate(&stream));
+    TR_CHECK(trEventCreate(&event));
+    float values[] = {1, 2};
+    TR_CHECK(trAllReduce(&values[0], &values[0], 1, trFloat32, trSum, comms[0], stream));  // waits for rank 1
+    TR_CHECK(trEventRecord(event, stream));
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);
+      const pid_t grandchild = fork();  // the same for whoever the child forks
+      if (grandchild == 0) _exit(streams_in_a_child(stream, event, comms[0]));
+      int status = 0;
+      if (waitpid(grandchild, &status, 0) != grandchild || status != 0) _exit(200);
+      _exit(streams_in_a_child(stream, event, comms[0]));
+    }
+    int status = 0;
+    if (waitpid(child, &status, 0) != child || status != 0)
+      return say("check " + std::to_string(WEXITSTATUS(status)) + " of the child"), 3;
+    if (trEventQuery(event) != trInProgress) return say("the parent's event changed"), 4;
+    TR_CHECK(trAllReduce(&values[1], &values[1], 1, trFloat32, trSum, comms[1], nullptr));
+    TR_CHECK(trEventSynchronize(event));
+    TR_CHECK(trStreamDestroy(stream));
+    TR_CHECK(trEventDestroy(event));
+    for (trComm_t comm : comms) TR_CHECK(trCommDestroy(comm));
+    return values[0] == 3 && values[1] == 3 ? 0 : 5;
+  });
+  for (const RankResult& result : processes.wait_all()) EXPECT_EQ(result.exit_code, 0) << result.output;
+}
+
+// A child may free what it inherited, as its destructors do: the parent and its peers keep theirs.
+TEST(LeftBehind, MemoryStaysWithTheProcessThatForks) {
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    constexpr size_t kCount = 100'000;
+    trComm_t comm;
+    TR_CHECK(trCommInitRank(&comm, 2, id, rank));
+    void* memory = nullptr;
+    TR_CHECK(trMemAlloc(&memory, kCount * sizeof(float)));
+    auto* values = static_cast<float*>(memory);
+    const auto all = [values](float value) {
+      return std::all_of(values, values + kCount, [value](float v) { return v == value; });
+    };
+    std::fill_n(values, kCount, 1.0f);
+    TR_CHECK(trAllReduce(values, values, kCount, trFloat32, trSum, comm, nullptr));
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);
+      const size_t mapped = mappings_with("memfd:treering-region").size();  // the other rank's, too
+      if (!all(2) || trMemFree(memory) != trSuccess) _exit(1);
+      if (mappings_with("memfd:treering-region").size() != mapped - 1) _exit(2);
+      if (trMemFree(memory) != trInvalidArgument) _exit(3);
+      // Its own is given back when it is freed.
+      void* own = nullptr;
+      _exit(trMemAlloc(&own, 4096) == trSuccess && trMemFree(own) == trSuccess ? 0 : 4);
+    }
+    int status = 0;
+    if (waitpid(child, &status, 0) != child || status != 0) return say("wait status " + std::to_string(status)), 3;
+    if (!all(2)) return say("the child's free reached the parent: " + std::to_string(values[0])), 4;
+    TR_CHECK(trAllReduce(values, values, kCount, trFloat32, trSum, comm, nullptr));
+    if (!all(4)) return say("sum " + std::to_string(values[0])), 5;
+    TR_CHECK(trMemFree(memory));
+    TR_CHECK(trCommDestroy(comm));
+    return 0;
   });
   for (const RankResult& result : processes.wait_all()) EXPECT_EQ(result.exit_code, 0) << result.output;
 }

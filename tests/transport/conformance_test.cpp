@@ -154,11 +154,13 @@ TEST_P(Conformance, StagedPayloadIsReadableUntilPopped) {
   Message message;
   message.kind = PayloadKind::kStaging;
   message.bytes = kSlotBytes;
+  message.whole = 4'000'000'001;
   message.user.offset = kSlotBytes;
   sender_->post(message);
   for (int time = 0; time < 3; ++time) {
     const Message* got = arrived(receiver_);
     ASSERT_NE(got, nullptr);
+    EXPECT_EQ(got->whole, message.whole);
     EXPECT_EQ(payload_of(receiver_.get(), *got), data);
     if (row().copies()) {  // the sender may use the slot again
       EXPECT_TRUE(sender_->has_consumed(1));
@@ -175,10 +177,12 @@ TEST_P(Conformance, DeliveredMessagesCarryNoPayload) {
   Message message;
   message.kind = PayloadKind::kDelivered;
   message.bytes = 1 << 20;
+  message.whole = 4'000'000'001;
   sender_->post(message);
   ASSERT_NE(arrived(receiver_), nullptr);
   EXPECT_EQ(receiver_->front()->kind, PayloadKind::kDelivered);
   EXPECT_EQ(receiver_->front()->bytes, 1u << 20);
+  EXPECT_EQ(receiver_->front()->whole, message.whole);
   receiver_->pop();
 }
 
@@ -187,10 +191,12 @@ TEST_P(Conformance, PlainUserMemoryIsReadWhereItIsReached) {
   Message message;
   message.kind = PayloadKind::kUser;
   message.bytes = static_cast<uint32_t>(data.size());
+  message.whole = 4'000'000'001;
   message.user = {0, reinterpret_cast<uint64_t>(data.data())};
   sender_->post(message);
   const Message* got = arrived(receiver_);
   ASSERT_NE(got, nullptr);
+  EXPECT_EQ(got->whole, message.whole);
   if (row().reaches_plain_memory || row().fetches_plain_memory) {
     EXPECT_EQ(payload_of(receiver_.get(), *got), data);
   } else {

@@ -99,7 +99,8 @@ TEST_F(Regions, SizesAtTheEdges) {
   EXPECT_NE(memory, nullptr);
   ASSERT_TRUE(table_.release(memory).ok());
   EXPECT_EQ(table_.allocate(SIZE_MAX, &memory).code(), trInvalidArgument);
-  EXPECT_EQ(table_.allocate(SIZE_MAX / 2, &memory).code(), trSystemError);
+  EXPECT_EQ(table_.allocate(SIZE_MAX / 2, &memory).code(), trInvalidArgument);
+  EXPECT_EQ(table_.allocate(SIZE_MAX / 64, &memory).code(), trSystemError);
 }
 
 TEST_F(Regions, MoveInPlaceKeepsContentsAndTakesWholePages) {

@@ -264,7 +264,10 @@ TEST(Tcp, FramesThatAreNoneAreErrors) {
   add("size", [](TcpFrame* f) { f->bytes = f->length = UINT32_MAX; });
   add("inline size", [](TcpFrame* f) { f->kind = 0; });
   add("credit for nothing", [](TcpFrame* f) { f->popped = 1; });
-  add("reserved", [](TcpFrame* f) { f->reserved = 1; });
+  add("credit of a transfer", [](TcpFrame* f) {
+    f->type = TcpFrameType::kCredit;
+    f->whole = 1;
+  });
   for (const auto& [what, frame] : wrong) {
     SCOPED_TRACE(what);
     RawPeer peer;
