@@ -278,5 +278,25 @@ TEST(Destroy, OfAPeerBeforeTheOperationIsAnErrorNotAHang) {
   EXPECT_NE(result.output.find("destroyed"), std::string::npos) << result.output;
 }
 
+// What the others know of it may be older than its part, and its process has ended by then.
+TEST(Destroy, AndTheEndOfAProcessThatDidItsPartAreNoFailure) {
+  RankProcesses processes(3, [](int rank, const trUniqueId& id) {
+    const auto late = [rank] { std::this_thread::sleep_for(std::chrono::milliseconds(rank == 2 ? 400 : 0)); };
+    trComm_t comm = nullptr;
+    TR_CHECK(trCommInitRank(&comm, 3, id, rank));
+    float value = 1;
+    late();  // the others ask one another meanwhile
+    TR_CHECK(trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr));
+    late();
+    TR_CHECK(trReduce(&value, &value, 1, trFloat32, trSum, 1, comm, nullptr));
+    TR_CHECK(trCommDestroy(comm));
+    return rank == 1 && value != 9 ? 30 : 0;
+  });
+  for (int rank : {0, 1, 2}) {
+    const RankResult result = processes.wait(rank);
+    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ": " << result.output;
+  }
+}
+
 }  // namespace
 }  // namespace treering::testing
