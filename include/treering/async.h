@@ -63,7 +63,8 @@ TR_API trResult_t trEventDestroy(trEvent_t event);
 /** @name Persistent operations @{
  * Calls between trPersistentBegin() and trPersistentEnd() of a thread are checked, planned and kept, not run.
  * Starting them allocates nothing and looks nothing up. They run as the calls of one group, on the streams
- * that they name; with NULL streams trPersistentStart() blocks. One start at a time. Events and callbacks cannot be kept.
+ * that they name; with NULL streams trPersistentStart() blocks. One start at a time, and none inside an open group
+ * (::trInvalidUsage). Events and callbacks cannot be kept.
  */
 typedef struct trPersistent* trPersistent_t;
 TR_API trResult_t trPersistentBegin(void);

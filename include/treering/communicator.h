@@ -62,7 +62,10 @@ TR_API trResult_t trCommRank(trComm_t comm, int* rank);
 
 /** Waits until every operation given to the communicator has ended; ::trInvalidUsage while an open group holds some. */
 TR_API trResult_t trCommFinalize(trComm_t comm);
-/** Releases the communicator. Purely local: waits for no other rank. Operations still under way are aborted. */
+/**
+ * Releases the communicator. Purely local: waits for no other rank. Operations still under way are aborted. A process that
+ * ends after a failure may wait up to 3 s in exit() for ranks that have yet to hear of it.
+ */
 TR_API trResult_t trCommDestroy(trComm_t comm);
 /** Ends every operation on the communicator, on all ranks, with ::trRemoteError, and releases this rank's
  * handle. */

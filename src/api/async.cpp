@@ -52,7 +52,7 @@ trResult_t trStreamQuery(trStream_t stream) {
 
 trResult_t trStreamDestroy(trStream_t stream) {
   return guarded(nullptr, [&]() -> Status {
-    TR_RETURN_IF_ERROR(Group::current().refuse_held("trStreamDestroy", stream));
+    if (stream != nullptr) TR_RETURN_IF_ERROR(Group::current().refuse_held("trStreamDestroy", stream));
     return is_device_stream(stream_id(stream)) ? drop_device_stream(stream_id(stream))
                                                : Engine::instance().destroy_stream(stream_id(stream));
   });
@@ -130,6 +130,7 @@ trResult_t trPersistentEnd(trPersistent_t* persistent) {
 trResult_t trPersistentStart(trPersistent_t persistent) {
   return guarded(nullptr, [&]() -> Status {
     if (persistent == nullptr) return null_argument("trPersistentStart", "persistent");
+    TR_RETURN_IF_ERROR(refuse_in_group("trPersistentStart"));  // it would overtake what the group holds
     if (persistent->batch->is_queued())
       return {trInvalidUsage, "trPersistentStart: the last start has not ended; synchronize its streams first"};
     return persistent->batch->run();

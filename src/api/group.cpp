@@ -52,7 +52,7 @@ Status Group::refuse_held(const char* call, trComm_t comm) const {
 }
 
 Status Group::refuse_held(const char* call, trStream_t stream) const {
-  return open() && stream != nullptr && batch_->has(stream_id(stream)) ? refuse(call, "stream", stream) : Status();
+  return open() && batch_->has(stream_id(stream)) ? refuse(call, "stream", stream) : Status();
 }
 
 Status Group::run_jobs(std::vector<Job> jobs) {

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
@@ -30,6 +31,7 @@ constexpr auto kStrangerPatience = std::chrono::seconds(5);
 constexpr int kAcceptAtOnce = 32;
 constexpr auto kAcceptPause = std::chrono::milliseconds(20);
 constexpr int kBacklog = 4096;
+constexpr auto kLongestLinger = std::chrono::seconds(8);
 
 std::atomic<Agent*> current{nullptr};
 
@@ -39,7 +41,7 @@ bool lacks_family(int error) { return error == EAFNOSUPPORT || error == EADDRNOT
 // A listening socket, or -1 and why. With SO_REUSEADDR two processes may both bind to a port; only one can listen, and
 // the other's socket keeps its port, so each try needs a new one.
 int open_listener(int domain, bool ipv6_only, uint16_t port, int* error) {
-  const int fd = close_in_children(socket(domain, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int fd = closed_in_children([&] { return socket(domain, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
   const int only = ipv6_only, yes = 1;
   sockaddr_storage address{};
   Address any;
@@ -55,7 +57,22 @@ int open_listener(int domain, bool ipv6_only, uint16_t port, int* error) {
 
 }  // namespace
 
+// At the end of the process: others may be on their way to it, for a verdict that nobody else can tell them.
+void Agent::linger() {
+  Agent* agent = current.load(std::memory_order_acquire);
+  if (agent == nullptr || !agent->usable() || !agent->running_) return;
+  const auto until = Clock::now() + kLongestLinger;
+  for (bool waits = true; waits && Clock::now() < until; std::this_thread::sleep_for(std::chrono::milliseconds(2))) {
+    waits = false;
+    const auto look = [&] {
+      for (const auto& [name, job] : agent->jobs_) waits |= job->awaits_orphans();
+    };
+    if (!agent->call(look).ok() || !waits) return;
+  }
+}
+
 Agent& Agent::instance() {
+  [[maybe_unused]] static const int registered = std::atexit(linger);
   Agent* found = current.load(std::memory_order_acquire);
   while (found == nullptr || !found->usable()) {
     auto* made = new Agent;  // never destroyed: its thread runs until the process ends
@@ -259,7 +276,8 @@ void Agent::close_listeners() {
 
 void Agent::accept_some(int listener, bool local) {
   for (int i = 0; i < kAcceptAtOnce; ++i) {
-    const int fd = close_in_children(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    const int fd =
+        closed_in_children([&] { return accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); });
     if (fd >= 0) {
       add_stranger(fd, local);
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {

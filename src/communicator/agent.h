@@ -67,6 +67,7 @@ class Agent {
   };
 
   bool usable() const;
+  static void linger();
   Agent();
   ~Agent();
   void start();

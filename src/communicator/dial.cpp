@@ -30,7 +30,8 @@ int open_socket(const DialTarget& candidate, int* error) {
     (void)connect_local(candidate.local_name, &fd, error);
     return fd;
   }
-  fd = close_in_children(socket(candidate.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  fd = closed_in_children(
+      [&] { return socket(candidate.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
   const int yes = 1;
   if (fd >= 0) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
   const bool bound =

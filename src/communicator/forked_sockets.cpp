@@ -4,39 +4,53 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <cstddef>
+#include <cerrno>
+#include <mutex>
+#include <unordered_map>
 
 namespace treering {
 namespace {
 
-// Inode by descriptor: what was closed, and whose number serves another file by now, is known by that. Untouched pages
-// cost nothing.
-constexpr size_t kMost = 1 << 16;
-std::atomic<ino_t> inodes[kMost];
-std::atomic<size_t> end_of_inodes{0};
-
-// The forking thread may have been anywhere, so no lock is taken and nothing allocated.
-void close_all() {
-  for (size_t fd = 0; fd < end_of_inodes.load(); ++fd) {
-    struct stat file {};
-    const ino_t inode = inodes[fd].exchange(0);
-    if (inode != 0 && fstat(static_cast<int>(fd), &file) == 0 && S_ISSOCK(file.st_mode) && file.st_ino == inode)
-      close(static_cast<int>(fd));
+class ForkedSockets {
+ public:
+  // Never destroyed: a process may fork while it ends.
+  static ForkedSockets& instance() {
+    static auto* all = new ForkedSockets;
+    return *all;
   }
-}
+
+  int make(const std::function<int()>& make) {
+    std::lock_guard lock(mutex_);  // no fork between the two
+    const int fd = make();
+    const int error = errno;
+    if (struct stat file{}; fd >= 0 && fstat(fd, &file) == 0) inodes_[fd] = file.st_ino;
+    errno = error;
+    return fd;
+  }
+
+ private:
+  ForkedSockets() {
+    pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
+                   [] {
+                     instance().close_all();
+                     instance().mutex_.unlock();
+                   });
+  }
+
+  void close_all() {
+    struct stat file {};
+    for (const auto& [fd, inode] : inodes_)
+      if (fstat(fd, &file) == 0 && S_ISSOCK(file.st_mode) && file.st_ino == inode) close(fd);
+    inodes_.clear();
+  }
+
+  std::mutex mutex_;
+  // By descriptor. One that was closed since, and whose number serves another file, has another inode.
+  std::unordered_map<int, ino_t> inodes_;
+};
 
 }  // namespace
 
-int close_in_children(int fd) {
-  [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, close_all);
-  struct stat file {};
-  const auto at = static_cast<size_t>(fd);
-  if (fd < 0 || at >= kMost || fstat(fd, &file) != 0) return fd;
-  inodes[at].store(file.st_ino);
-  for (size_t end = end_of_inodes.load(); end <= at && !end_of_inodes.compare_exchange_weak(end, at + 1);) {
-  }
-  return fd;
-}
+int closed_in_children(const std::function<int()>& make) { return ForkedSockets::instance().make(make); }
 
 }  // namespace treering

@@ -2,9 +2,11 @@
 // end with the parent. So they are closed in the child.
 #pragma once
 
+#include <functional>
+
 namespace treering {
 
-// Of a socket that was just made, or -1; returns it. Close it as ever.
-int close_in_children(int fd);
+// What `make` returns, a new socket or -1 with errno. Close it as ever.
+int closed_in_children(const std::function<int()>& make);
 
 }  // namespace treering

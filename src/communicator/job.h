@@ -74,24 +74,30 @@ class Job : public std::enable_shared_from_this<Job> {
   void after_sending(Clock::time_point limit, std::function<void()> task);
   void log_phases() const;
 
+  // The search for a parent (job_search.cpp)
+  std::vector<Place> possible_parents(bool without_current) const;
+  bool is_below(uint32_t process) const;
+  void attach();
+  void try_parents(std::vector<Place> candidates, std::string reasons);
+  void ask_to_attach(std::shared_ptr<Channel> channel, const Place& parent, std::vector<Place> others,
+                     std::string reasons);
+  Clock::duration patience_with(const Place& parent) const;
+  void note_mute(const Place& place);
+  bool may_be_late() const;
+  void stop_dialing();
+  void stop_asking();
+  bool is_dialing() const { return dial_ || asked_; }
+  void no_parent(const std::string& reasons);
+  void seek_late();
+
   // The tree (job_tree.cpp)
   void up(Kind kind, std::string bytes);
   void answered(Kind kind);
   bool is_pending(Kind kind) const;
   void down(const std::string& bytes);
-  void attach();
-  void try_parents(std::vector<Place> candidates, std::string reasons);
-  void ask_to_attach(std::shared_ptr<Channel> channel, const Place& parent, std::vector<Place> others,
-                     std::string reasons);
   void attached(std::shared_ptr<Channel> channel, uint32_t parent);
-  Clock::duration patience_with(const Place& parent) const;
-  void note_mute(const Place& place);
-  bool may_be_late() const;
-  void stop_asking();
   void part_from(std::shared_ptr<Channel> channel, uint32_t new_top);
-  bool is_dialing() const { return dial_ || asked_; }
   void hand_over();
-  void no_parent(const std::string& reasons);
   void accept_child(std::shared_ptr<Channel> channel, const AttachMessage& attach);
   void send_roster(const Link& child);
   void listen_to(const Link& link);
@@ -102,10 +108,9 @@ class Job : public std::enable_shared_from_this<Job> {
   void on_closed(uint32_t process, const std::string& reason);
   void end_link(uint32_t process);
   Link* link_of(uint32_t process);
-  std::vector<Place> possible_parents(bool without_current) const;
   void route(uint32_t process, const std::string& bytes, uint32_t from);
   void maybe_finish();
-  Clock::time_point time_of_last_loss() const;
+  Clock::time_point orphans_since() const;
   void finish();
 
   // Notices and liveness (job_notices.cpp)
@@ -151,6 +156,7 @@ class Job : public std::enable_shared_from_this<Job> {
   std::shared_ptr<Dial> dial_;
   std::shared_ptr<Channel> asked_;  // whether it will be the parent
   uint64_t asked_timer_ = 0;
+  uint32_t asking_ = kNobody;                  // while it is dialing
   std::set<std::shared_ptr<Channel>> former_;  // parents' connections, until these close them
   std::vector<Pending> pending_;
   std::vector<std::pair<MovingMessage, uint32_t>> deserters_;  // and who told of them, until this process has a parent
@@ -174,6 +180,8 @@ class Job : public std::enable_shared_from_this<Job> {
   std::map<uint32_t, SilentRanks> silent_;      // processes
   std::map<uint32_t, std::string> broken_;      // connections that ended a moment ago
   bool has_verdict_ = false;
+  Clock::time_point verdict_at_, top_since_;
+  uint64_t orphans_timer_ = 0;
   uint64_t tick_timer_ = 0;
   Clock::time_point last_tick_, last_beat_;
 

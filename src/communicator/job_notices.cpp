@@ -67,6 +67,7 @@ void Job::apply(const NoticeMessage& notice) {
     case NoticeType::kVerdict:
       if (has_verdict_) return;
       has_verdict_ = true;
+      verdict_at_ = Clock::now();
       answered(Kind::kSpread);
       if (!blobs_.empty() || is_pending(Kind::kBlob)) fail_exchange();
       for (auto& [rank, member] : members_)
@@ -126,9 +127,9 @@ void Job::apply_loss(const NoticeMessage& notice) {
     });
 }
 
-// When the children of the last one have noticed it, too.
-Clock::time_point Job::time_of_last_loss() const {
-  Clock::time_point last;
+// When all that can have made orphans, or told them nothing, had happened.
+Clock::time_point Job::orphans_since() const {
+  Clock::time_point last = std::max(verdict_at_, top_since_);
   if (!broken_.empty()) last = Clock::now();  // a loss in a moment, or none
   for (const auto& [process, when] : lost_) last = std::max(last, when);
   for (const auto& [process, entry] : silent_) last = std::max(last, entry.since + kSilence + kTick);

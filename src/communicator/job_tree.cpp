@@ -11,12 +11,7 @@ namespace treering {
 namespace {
 
 constexpr auto kOrphansPatience = std::chrono::seconds(3);  // until a lost process's children have a new parent
-constexpr auto kAttachPatience = std::chrono::seconds(5);   // with one possible parent
-constexpr auto kReattachPatience = std::chrono::seconds(2);
-constexpr auto kLateParentPatience = std::chrono::milliseconds(4500);  // with one that has lost its own, too
-constexpr auto kSeekAgain = std::chrono::milliseconds(50);
-constexpr auto kMuteHostPatience = std::chrono::milliseconds(250);  // where another process has just not answered
-constexpr size_t kMostCandidates = 24, kMostOfHost = 6;
+constexpr auto kLookForOrphans = std::chrono::milliseconds(100);
 constexpr auto kReturnPatience = std::chrono::milliseconds(400);  // with a TCP connection that broke
 
 }  // namespace
@@ -44,108 +39,6 @@ Job::Link* Job::link_of(uint32_t process) {
   if (parent_.channel && parent_.process == process) return &parent_;
   auto found = children_.find(process);
   return found == children_.end() ? nullptr : &found->second;
-}
-
-std::vector<Place> Job::possible_parents(bool without_current) const {
-  std::vector<Place> places;
-  std::map<uint32_t, size_t> of_host;
-  // Those that have left may still be relays, but will not be for long.
-  auto add = [&](const Place& place, bool left) {
-    const uint32_t process = place.process;
-    const bool known = std::any_of(places.begin(), places.end(), [&](const Place& p) { return p.process == process; });
-    if (known || process == own_.process || lost_.count(process) != 0 || silent_.count(process) != 0) return;
-    if (children_.count(process) != 0 || has_left(process) != left) return;
-    if (without_current && process == parent_.process) return;
-    if (places.size() < kMostCandidates && ++of_host[place.host] <= kMostOfHost) places.push_back(place);
-  };
-  for (bool left : {false, true}) {
-    for (const Place& place : ancestors_) add(place, left);
-    for (uint32_t process = 0; process < own_.process && process < roster_.places.size(); ++process)
-      add(roster_.places[process], left);
-  }
-  return places;
-}
-
-void Job::attach() {
-  mute_.clear();
-  mute_hosts_.clear();
-  if (seeking_since_ == Clock::time_point()) seeking_since_ = Clock::now();
-  try_parents(possible_parents(parent_.channel != nullptr), "");
-}
-
-void Job::note_mute(const Place& place) {
-  mute_.insert(place.process);
-  mute_hosts_.insert(place.host);
-}
-
-// Whether one has not answered that may just be late, as it seeks a parent itself: it would be another top.
-bool Job::may_be_late() const {
-  if (state_ != State::kRunning || Clock::now() >= seeking_since_ + kLateParentPatience) return false;
-  return std::any_of(mute_.begin(), mute_.end(), [this](uint32_t process) {
-    return lost_.count(process) == 0 && process < parent_of_.size() && has_ended(parent_of_[process]);
-  });
-}
-
-Clock::duration Job::patience_with(const Place& parent) const {
-  if (state_ == State::kMeeting) return kAttachPatience;
-  if (mute_hosts_.count(parent.host) != 0) return kMuteHostPatience;
-  return kReattachPatience;
-}
-
-void Job::try_parents(std::vector<Place> candidates, std::string reasons) {
-  if (closed_) return;
-  if (candidates.empty()) return no_parent(reasons);
-  const Place next = candidates.front();
-  candidates.erase(candidates.begin());
-  auto self = shared_from_this();
-  dial_ = Dial::start(agent_, find_candidates(own_, agent_->interfaces(), next, false, 0), id_.job, id_.secret,
-                      Clock::now() + patience_with(next),
-                      [self, next, candidates, reasons](const Status& status, bool, std::shared_ptr<Channel> channel) {
-                        self->dial_ = nullptr;
-                        if (status.code() == trTimeout) self->note_mute(next);
-                        if (status.ok()) return self->ask_to_attach(std::move(channel), next, candidates, reasons);
-                        if (self->has_left(next.process)) return self->try_parents(candidates, reasons);
-                        const std::string more =
-                            fmt::format("{}process {} (pid {} on {}): {}", reasons.empty() ? "" : "; ", next.process,
-                                        next.pid, next.host_name, status.message());
-                        log_line(LogLevel::kInfo, "cannot attach to " + more);
-                        self->try_parents(candidates, reasons + more);
-                      });
-}
-
-void Job::ask_to_attach(std::shared_ptr<Channel> channel, const Place& parent, std::vector<Place> others,
-                        std::string reasons) {
-  auto self = shared_from_this();
-  Channel::Events events;
-  events.frame = [self, parent](const std::string& bytes, int fd) {
-    if (fd >= 0) ::close(fd);
-    AttachedMessage message;
-    if (!decode(bytes, &message)) return;
-    self->agent_->cancel(self->asked_timer_);
-    self->attached(std::exchange(self->asked_, nullptr), parent.process);
-  };
-  events.closed = [self, others, reasons, parent](const std::string& reason) {
-    self->agent_->cancel(self->asked_timer_);
-    self->asked_ = nullptr;
-    if (self->has_left(parent.process)) return self->try_parents(others, reasons);
-    self->try_parents(others, fmt::format("{}{}process {} (pid {} on {}): {}", reasons, reasons.empty() ? "" : "; ",
-                                          parent.process, parent.pid, parent.host_name, reason));
-  };
-  asked_timer_ = agent_->after(patience_with(parent), [self, parent, late = events.closed] {
-    self->note_mute(parent);
-    self->stop_asking();
-    late("no answer");
-  });
-  asked_ = channel;
-  channel->set_events(std::move(events));
-  channel->send(encode(AttachMessage{own_.process, state_ == State::kRunning, round_}));
-}
-
-// It may have taken this process for a child already, or will when it runs again.
-void Job::stop_asking() {
-  if (!asked_) return;
-  agent_->cancel(asked_timer_);
-  part_from(std::exchange(asked_, nullptr), kNobody);
 }
 
 // The other side closes the connection, when it has read why: if this one did, what the other has sent meanwhile would
@@ -196,40 +89,15 @@ void Job::hand_over() {
     pending_.push_back({Kind::kBlob, encode(BlobMessage{rank, round_ + 1, std::move(bytes)})});
 }
 
-// Nobody above is left, or answers: a silent parent cannot bring a verdict to anybody.
-void Job::no_parent(const std::string& reasons) {
-  if (state_ == State::kFailed) return maybe_finish();
-  if (state_ == State::kMeeting)
-    return fail(
-        {trRemoteError, fmt::format("the process that made the unique id (pid {}) ended while the communicator was "
-                                    "being created{}{}",
-                                    id_.root_pid, reasons.empty() ? "" : ": ", reasons)});
-  if (!top_ && !parent_.channel && may_be_late()) {
-    agent_->after(kSeekAgain, [self = shared_from_this()] {
-      if (self->seeks_parent() && !self->is_dialing()) self->attach();
-    });
-    return;
-  }
-  if (!reasons.empty()) log_line(LogLevel::kInfo, "no process above this one can be reached: " + reasons);
-  seeking_since_ = {};
-  Link old = std::exchange(parent_, {});
-  top_ = true;
-  if (old.channel) part_from(std::move(old.channel), own_.process);
-  NoticeMessage moved;
-  moved.type = NoticeType::kMoved;
-  moved.process = own_.process;
-  moved.other = kNobody;
-  notify(std::move(moved));
-  for (Pending& pending : std::exchange(pending_, {})) at_top(pending.kind, pending.bytes);
-  follow_deserters();
-  maybe_finish();
-}
-
 void Job::accept_child(std::shared_ptr<Channel> channel, const AttachMessage& attach) {
   const uint32_t process = attach.process;
   if (closed_ || process == own_.process || (!roster_.places.empty() && process >= roster_.places.size()))
     return channel->close();
   if (parent_.channel && parent_.process == process) return channel->close();
+  if (is_dialing() && asking_ == process) {  // both ask each other: the lower process is the parent
+    if (own_.process > process) return channel->close();
+    stop_dialing();
+  }
   channel->send(encode(AttachedMessage{own_.process}));
   if (auto old = children_.find(process); old != children_.end()) {
     old->second.channel->set_events({});
@@ -316,7 +184,7 @@ void Job::on_moving(uint32_t from, const MovingMessage& message) {
 
 // Several may desert at once, each to another top: the parts become one when each of these is told of the next.
 void Job::follow(const MovingMessage& deserter, uint32_t from) {
-  if (is_dialing()) {
+  if (is_dialing() || seeks_parent()) {
     deserters_.emplace_back(deserter, from);
   } else if (top_) {
     try_parents({roster_.places[deserter.new_top]}, "");
@@ -365,13 +233,21 @@ void Job::route(uint32_t process, const std::string& bytes, uint32_t from) {
   if (parent_.channel && parent_.process != from) parent_.channel->send(bytes);
 }
 
-// The children of a lost or silent process are on their way to a new parent, and have yet to hear of the verdict. A
-// slow network takes its time for it; one that was lost as well never comes.
+// The children of a process that is gone, or does not answer, are on their way to a new parent, and have yet to hear of
+// the verdict. A slow network takes its time for it; one that was lost as well never comes.
 bool Job::awaits_orphans() const {
-  if (closed_ || !has_verdict_ || !top_ || Clock::now() >= time_of_last_loss() + kOrphansPatience) return false;
-  const auto is_gone = [this](uint32_t process) { return has_ended(process) || silent_.count(process) != 0; };
-  for (uint32_t process = 0; process < parent_of_.size(); ++process)
-    if (process != own_.process && is_gone(parent_of_[process]) && !is_gone(process) && !has_left(process)) return true;
+  if (closed_ || !has_verdict_ || !top_ || Clock::now() >= orphans_since() + kOrphansPatience) return false;
+  // Who has left is a relay while it lives: below this process, or nowhere.
+  const bool has_relays =
+      std::any_of(children_.begin(), children_.end(), [](const auto& c) { return !c.second.silent; });
+  const auto is_gone = [this](uint32_t process) {
+    return has_ended(process) || silent_.count(process) != 0 || mute_.count(process) != 0;
+  };
+  for (uint32_t process = 0; process < parent_of_.size(); ++process) {
+    if (process == own_.process || is_gone(process) || has_left(process) || children_.count(process) != 0) continue;
+    const uint32_t parent = parent_of_[process];
+    if (is_gone(parent) || (!has_relays && parent != kNobody && has_left(parent))) return true;
+  }
   return false;
 }
 
@@ -385,8 +261,11 @@ void Job::maybe_finish() {
                                     [this](const auto& member) { return members_left_.count(member.first) != 0; });
   if (!all_left || (root_ && state_ == State::kFailed)) return;
   if (awaits_orphans()) {
-    auto self = shared_from_this();
-    agent_->after(kOrphansPatience, [self] { self->maybe_finish(); });
+    if (orphans_timer_ == 0)
+      orphans_timer_ = agent_->after(kLookForOrphans, [self = shared_from_this()] {
+        self->orphans_timer_ = 0;
+        self->maybe_finish();
+      });
     return;
   }
   finish();
@@ -398,8 +277,8 @@ void Job::finish() {
   auto self = shared_from_this();
   watch_deadline(Clock::time_point::max());
   if (tick_timer_ != 0) agent_->cancel(tick_timer_);
-  if (dial_) std::exchange(dial_, nullptr)->cancel();
-  stop_asking();
+  if (orphans_timer_ != 0) agent_->cancel(orphans_timer_);
+  stop_dialing();
   for (const auto& channel : std::exchange(former_, {})) channel->close();
   for (const auto& stream : std::exchange(streams_, {})) stream->cancel();
   for (const auto& channel : std::exchange(opening_, {})) channel->close();

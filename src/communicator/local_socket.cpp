@@ -28,7 +28,7 @@ Status system_error(const char* call) {
 }  // namespace
 
 Status listen_local(const std::string& name, int* listener) {
-  int fd = close_in_children(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  int fd = closed_in_children([] { return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
   if (fd < 0) return system_error("socket");
   sockaddr_un address;
   socklen_t length = fill_address(name, &address);
@@ -44,7 +44,7 @@ Status listen_local(const std::string& name, int* listener) {
 std::string local_socket_name(uint64_t number) { return fmt::format("treering-{:016x}", number); }
 
 bool connect_local(const std::string& name, int* result, int* error) {
-  int fd = close_in_children(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  int fd = closed_in_children([] { return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
   sockaddr_un address;
   socklen_t length = fill_address(name, &address);
   if (fd >= 0 && connect(fd, reinterpret_cast<sockaddr*>(&address), length) == 0) return *result = fd, true;

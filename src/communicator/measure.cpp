@@ -15,6 +15,7 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kBytes = 256 << 10;  // in the second-level cache together with its copy
 constexpr int kRepeats = 5;
 constexpr double kMostAlphaUs = 3;  // a line from another package comes in less than 1 us, another thread's turn later
+constexpr double kMostExchangeGbps = 256;  // a 64-byte line in each cycle of 4 GHz
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -106,13 +107,15 @@ void measure_pair(bool first, const AreaView& rank0, const AreaView& rank1, Mach
     best_transfer = std::min(best_transfer, seconds_since(begin));
   }
   if (!first) return;  // only rank 0's measurements are used
-  const double alpha_us = best_ping * 1e6 / 2;
-  const double exchange_s = best_transfer - best_ping;
-  // On cores that other threads use, it was their turns that were measured, and of two such figures the difference means
-  // nothing: not even lines in a core's own cache are moved faster than it reduces them.
-  if (alpha_us > kMostAlphaUs || exchange_s * machine->reduce_gbps * 1e9 < 2.0 * kTransferBytes) return;
+  take_pair_times(best_ping, best_transfer, kTransferBytes, machine);
+}
+
+void take_pair_times(double ping_s, double transfer_s, size_t bytes, Machine* machine) {
+  const double alpha_us = ping_s * 1e6 / 2;
+  if (alpha_us > kMostAlphaUs) return;  // another thread's turn was measured, and with the transfers, too
   machine->alpha_us = alpha_us;
-  machine->exchange_gbps = 2.0 * static_cast<double>(kTransferBytes) / exchange_s / 1e9;
+  const double gbps = 2.0 * static_cast<double>(bytes) / (transfer_s - ping_s) / 1e9;
+  if (transfer_s > ping_s && gbps <= kMostExchangeGbps) machine->exchange_gbps = gbps;
 }
 
 }  // namespace treering

@@ -16,10 +16,11 @@ size_t last_level_cache_bytes();
 Machine measure_core();
 
 // What passes between ranks 0 and 1, which call it at the same time on rank 0's and rank 1's area: the time of a cache
-// line there and back, halved, and the rate at which bytes written by one are read by the other. Keeps what *machine has
-// (its reduce_gbps is measured already) when the partner does not answer within some milliseconds, or other threads have
-// visibly taken part.
+// line there and back, halved, and the rate at which bytes written by one are read by the other. Keeps the defaults
+// when the partner does not answer within some milliseconds, and of figures that no cache can have made.
 void measure_pair(bool first, const AreaView& rank0, const AreaView& rank1, Machine* machine);
+// The same from the times themselves: a line there and back; that and `bytes` written there and read here.
+void take_pair_times(double ping_s, double transfer_s, size_t bytes, Machine* machine);
 
 // What the network between hosts does, as one rank of each measures it; 0: unknown.
 struct NetworkMeasurement {

@@ -121,10 +121,10 @@ Membership::~Membership() {
   (void)agent_->call([this] { job_->leave(member_->request.rank, dissolved_); });
   // The process may end right after this.
   const auto deadline = Clock::now() + kSeeking;
-  for (bool waits = true; waits;) {
-    waits = false;
-    (void)agent_->call([&] { waits = (job_->seeks_parent() && Clock::now() < deadline) || job_->awaits_orphans(); });
-    if (waits) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (bool seeks = true; seeks && Clock::now() < deadline;) {
+    seeks = false;
+    (void)agent_->call([this, &seeks] { seeks = job_->seeks_parent(); });
+    if (seeks) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   (void)agent_->call([this] { job_.reset(); });
   if (member_->segment >= 0) close(member_->segment);

@@ -22,6 +22,9 @@ class Agent;
 class Job;
 struct Member;
 
+// How long a process that has lost its place in the tree seeks another before it takes itself for the top.
+constexpr auto kSearchPatience = std::chrono::milliseconds(4500);
+
 struct JoinRequest {
   uint32_t rank = 0, ranks = 0;
   int timeout_ms = 0;          // 0: none

@@ -18,7 +18,8 @@ constexpr auto kAlivePeriod = std::chrono::milliseconds(20);
 // Peers at which one look is aimed. With more, the periods above are for each so many.
 constexpr uint32_t kLookedAt = 64;
 constexpr auto kGraceOfLost = std::chrono::milliseconds(150);
-constexpr auto kVerdictPatience = std::chrono::seconds(6);  // a silent parent in the tree is replaced meanwhile
+// A parent in the tree that is silent, or gone, is replaced meanwhile.
+constexpr auto kVerdictPatience = kSearchPatience + std::chrono::seconds(3);
 
 }  // namespace
 

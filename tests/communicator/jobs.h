@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -64,5 +67,61 @@ inline Status check_round(Membership* membership, uint32_t rank, uint32_t ranks,
     if (all[r] != blob_of(r)) return {trInternalError, "the blob of rank " + std::to_string(r) + " is wrong"};
   return {};
 }
+
+// What a rank's events told.
+struct Seen {
+  std::mutex mutex;
+  std::vector<std::string> verdicts;
+  std::map<uint32_t, std::string> lost;  // by rank
+  std::map<std::pair<uint32_t, uint32_t>, int> incoming, outgoing;
+  std::string stream_error;
+
+  MemberEvents events(const std::string& answer) {
+    MemberEvents events;
+    events.on_verdict = [this](uint32_t code, const std::string& text) {
+      std::lock_guard lock(mutex);
+      verdicts.push_back(std::to_string(code) + " " + text);
+    };
+    events.on_lost = [this](const std::vector<uint32_t>& ranks, const std::string& reason) {
+      std::lock_guard lock(mutex);
+      for (uint32_t rank : ranks) lost[rank] += reason;
+    };
+    events.status = [answer] { return answer; };
+    events.on_incoming = [this](uint32_t source, uint32_t index, int fd) {
+      std::lock_guard lock(mutex);
+      incoming[{source, index}] = fd;
+    };
+    events.on_outgoing = [this](uint32_t peer, uint32_t index, const Status& status, int fd) {
+      std::lock_guard lock(mutex);
+      if (!status.ok()) stream_error = status.message();
+      outgoing[{peer, index}] = fd;
+    };
+    return events;
+  }
+  template <typename T>
+  T get(const T Seen::*field) {
+    std::lock_guard lock(mutex);
+    return this->*field;
+  }
+};
+
+inline void pretend_hosts(int process, int hosts) {
+  std::string host = "h";
+  host += std::to_string(process % hosts);
+  if (hosts > 1) setenv("TREERING_HOSTID", host.c_str(), 1);
+}
+
+// Joins, sets the events, and lets all ranks come this far.
+struct Rank {
+  Seen seen;
+  std::unique_ptr<Membership> membership;
+  Status start(int rank, int ranks, const trUniqueId& packed, int hosts = 1) {
+    pretend_hosts(rank, hosts);
+    TR_RETURN_IF_ERROR(Membership::join(
+        unpacked(packed), request_of(static_cast<uint32_t>(rank), static_cast<uint32_t>(ranks)), &membership));
+    membership->set_events(seen.events("answer of " + std::to_string(rank)));
+    return check_round(membership.get(), static_cast<uint32_t>(rank), static_cast<uint32_t>(ranks), 1);
+  }
+};
 
 }  // namespace treering::testing

@@ -30,13 +30,35 @@ struct Pair {
   }
 };
 
-TEST(MeasurePair, FindsWhatACacheCanDo) {
-  Pair pair;
-  pair.measure();
-  EXPECT_GT(pair.machine.alpha_us, 0);
-  EXPECT_LE(pair.machine.alpha_us, 3);
-  EXPECT_GT(pair.machine.exchange_gbps, 0);
-  EXPECT_LE(pair.machine.exchange_gbps, std::max(pair.machine.reduce_gbps, Machine().exchange_gbps));
+TEST(MeasurePair, TakesTheTimesOfCaches) {
+  Machine machine;
+  take_pair_times(0.4e-6, 2.4e-6, 16384, &machine);
+  EXPECT_NEAR(machine.alpha_us, 0.2, 1e-9);
+  EXPECT_NEAR(machine.exchange_gbps, 2 * 16384 / 2e-6 / 1e9, 1e-9);
+}
+
+TEST(MeasurePair, LeavesWhatWasDisturbed) {
+  const Machine defaults;
+  Machine machine;
+  take_pair_times(52e-6, 60e-6, 16384, &machine);  // the turns of threads
+  EXPECT_EQ(machine.alpha_us, defaults.alpha_us);
+  EXPECT_EQ(machine.exchange_gbps, defaults.exchange_gbps);
+  for (const double transfer : {0.3e-6, 0.4e-6, 0.401e-6}) {  // no slower than the line alone
+    take_pair_times(0.4e-6, transfer, 16384, &machine);
+    EXPECT_NEAR(machine.alpha_us, 0.2, 1e-9);
+    EXPECT_EQ(machine.exchange_gbps, defaults.exchange_gbps);
+  }
+}
+
+// On a busy machine not every time.
+TEST(MeasurePair, MeasuresWhatTwoThreadsDo) {
+  bool measured = false;
+  for (int round = 0; round < 200 && !measured; ++round) {
+    Pair pair;
+    pair.measure();
+    measured = pair.machine.alpha_us != Machine().alpha_us && pair.machine.exchange_gbps != Machine().exchange_gbps;
+  }
+  EXPECT_TRUE(measured);
 }
 
 TEST(MeasurePair, KeepsTheDefaultsWhenBothShareACore) {

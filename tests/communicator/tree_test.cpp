@@ -19,61 +19,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-struct Seen {
-  std::mutex mutex;
-  std::vector<std::string> verdicts;
-  std::map<uint32_t, std::string> lost;  // by rank
-  std::map<std::pair<uint32_t, uint32_t>, int> incoming, outgoing;
-  std::string stream_error;
-
-  MemberEvents events(const std::string& answer) {
-    MemberEvents events;
-    events.on_verdict = [this](uint32_t code, const std::string& text) {
-      std::lock_guard lock(mutex);
-      verdicts.push_back(std::to_string(code) + " " + text);
-    };
-    events.on_lost = [this](const std::vector<uint32_t>& ranks, const std::string& reason) {
-      std::lock_guard lock(mutex);
-      for (uint32_t rank : ranks) lost[rank] += reason;
-    };
-    events.status = [answer] { return answer; };
-    events.on_incoming = [this](uint32_t source, uint32_t index, int fd) {
-      std::lock_guard lock(mutex);
-      incoming[{source, index}] = fd;
-    };
-    events.on_outgoing = [this](uint32_t peer, uint32_t index, const Status& status, int fd) {
-      std::lock_guard lock(mutex);
-      if (!status.ok()) stream_error = status.message();
-      outgoing[{peer, index}] = fd;
-    };
-    return events;
-  }
-  template <typename T>
-  T get(const T Seen::*field) {
-    std::lock_guard lock(mutex);
-    return this->*field;
-  }
-};
-
-void pretend_hosts(int process, int hosts) {
-  std::string host = "h";
-  host += std::to_string(process % hosts);
-  if (hosts > 1) setenv("TREERING_HOSTID", host.c_str(), 1);
-}
-
-// Joins, sets the events, and lets all ranks come this far.
-struct Rank {
-  Seen seen;
-  std::unique_ptr<Membership> membership;
-  Status start(int rank, int ranks, const trUniqueId& packed, int hosts = 1) {
-    pretend_hosts(rank, hosts);
-    TR_RETURN_IF_ERROR(Membership::join(
-        unpacked(packed), request_of(static_cast<uint32_t>(rank), static_cast<uint32_t>(ranks)), &membership));
-    membership->set_events(seen.events("answer of " + std::to_string(rank)));
-    return check_round(membership.get(), static_cast<uint32_t>(rank), static_cast<uint32_t>(ranks), 1);
-  }
-};
-
 class Hosts : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Tree, Hosts, ::testing::Values(1, 3));
 
@@ -143,34 +88,6 @@ TEST_P(Death, IsReportedByAllWithinASecond) {
     const std::string who =
         "rank " + std::to_string(victim) + " (pid " + std::to_string(processes.pid(victim)) + " on ";
     EXPECT_NE(result.output.find(who), std::string::npos) << result.output;
-  }
-}
-
-// A slow network, or a busy machine, makes the other one late: the verdict waits for it, though its giver leaves at once.
-TEST_P(Hosts, AnOrphanThatIsLateHearsTheVerdict) {
-  constexpr int kRanks = 3, kRoot = 0;
-  const int hosts = GetParam();
-  for (const int late : {2, 1}) {
-    RankProcesses processes(kRanks, [=](int rank, const trUniqueId& id) {
-      std::this_thread::sleep_for(milliseconds(200 * rank));  // the first to come is the parent after the root
-      Rank self;
-      JOB_CHECK(self.start(rank, kRanks, id, hosts));
-      reached();
-      JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::lost).empty(); }));
-      if (rank != late) self.membership->spread(1, "the verdict");
-      JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::verdicts).empty(); }, seconds(6)));
-      JOB_EXPECT(self.seen.get(&Seen::verdicts)[0] == "1 the verdict");
-      return 0;
-    });
-    for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
-    kill(processes.pid(late), SIGSTOP);
-    kill(processes.pid(kRoot), SIGKILL);
-    std::this_thread::sleep_for(milliseconds(2100));  // it is silent after 2.6 s
-    kill(processes.pid(late), SIGCONT);
-    for (int rank : {1, 2}) {
-      const RankResult result = processes.wait(rank);
-      EXPECT_EQ(result.exit_code, 0) << "late: " << late << ", rank " << rank << ": " << result.output;
-    }
   }
 }
 
