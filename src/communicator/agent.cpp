@@ -31,7 +31,7 @@ constexpr auto kStrangerPatience = std::chrono::seconds(5);
 constexpr int kAcceptAtOnce = 32;
 constexpr auto kAcceptPause = std::chrono::milliseconds(20);
 constexpr int kBacklog = 4096;
-constexpr auto kLongestLinger = std::chrono::seconds(8);
+constexpr auto kLongestLinger = std::chrono::seconds(3);
 
 std::atomic<Agent*> current{nullptr};
 
@@ -60,7 +60,7 @@ int open_listener(int domain, bool ipv6_only, uint16_t port, int* error) {
 // At the end of the process: others may be on their way to it, for a verdict that nobody else can tell them.
 void Agent::linger() {
   Agent* agent = current.load(std::memory_order_acquire);
-  if (agent == nullptr || !agent->usable() || !agent->running_) return;
+  if (agent == nullptr || !agent->started_.load(std::memory_order_acquire) || !agent->usable()) return;
   const auto until = Clock::now() + kLongestLinger;
   for (bool waits = true; waits && Clock::now() < until; std::this_thread::sleep_for(std::chrono::milliseconds(2))) {
     waits = false;

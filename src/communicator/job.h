@@ -76,7 +76,6 @@ class Job : public std::enable_shared_from_this<Job> {
 
   // The search for a parent (job_search.cpp)
   std::vector<Place> possible_parents(bool without_current) const;
-  bool is_below(uint32_t process) const;
   void attach();
   void try_parents(std::vector<Place> candidates, std::string reasons);
   void ask_to_attach(std::shared_ptr<Channel> channel, const Place& parent, std::vector<Place> others,
@@ -88,7 +87,6 @@ class Job : public std::enable_shared_from_this<Job> {
   void stop_asking();
   bool is_dialing() const { return dial_ || asked_; }
   void no_parent(const std::string& reasons);
-  void seek_late();
 
   // The tree (job_tree.cpp)
   void up(Kind kind, std::string bytes);
@@ -110,7 +108,7 @@ class Job : public std::enable_shared_from_this<Job> {
   Link* link_of(uint32_t process);
   void route(uint32_t process, const std::string& bytes, uint32_t from);
   void maybe_finish();
-  Clock::time_point orphans_since() const;
+  Clock::time_point gone_since(uint32_t process) const;
   void finish();
 
   // Notices and liveness (job_notices.cpp)
@@ -156,7 +154,6 @@ class Job : public std::enable_shared_from_this<Job> {
   std::shared_ptr<Dial> dial_;
   std::shared_ptr<Channel> asked_;  // whether it will be the parent
   uint64_t asked_timer_ = 0;
-  uint32_t asking_ = kNobody;                  // while it is dialing
   std::set<std::shared_ptr<Channel>> former_;  // parents' connections, until these close them
   std::vector<Pending> pending_;
   std::vector<std::pair<MovingMessage, uint32_t>> deserters_;  // and who told of them, until this process has a parent

@@ -127,15 +127,6 @@ void Job::apply_loss(const NoticeMessage& notice) {
     });
 }
 
-// When all that can have made orphans, or told them nothing, had happened.
-Clock::time_point Job::orphans_since() const {
-  Clock::time_point last = std::max(verdict_at_, top_since_);
-  if (!broken_.empty()) last = Clock::now();  // a loss in a moment, or none
-  for (const auto& [process, when] : lost_) last = std::max(last, when);
-  for (const auto& [process, entry] : silent_) last = std::max(last, entry.since + kSilence + kTick);
-  return last;
-}
-
 void Job::report_loss(uint32_t process, const std::string& reason) {
   if (lost_.count(process) != 0 || has_left(process)) return;
   NoticeMessage notice;

@@ -12,10 +12,8 @@ namespace {
 
 constexpr auto kAttachPatience = std::chrono::seconds(5);  // with one possible parent
 constexpr auto kReattachPatience = std::chrono::seconds(2);
-constexpr auto kMuteHostPatience = std::chrono::milliseconds(250);  // where another process has just not answered
 constexpr auto kSeekAgain = std::chrono::milliseconds(50);
-constexpr auto kSeekLate = std::chrono::milliseconds(500);
-constexpr size_t kMostCandidates = 24, kMostOfHost = 6;
+constexpr size_t kMostOfHost = 6;
 
 }  // namespace
 
@@ -29,7 +27,7 @@ std::vector<Place> Job::possible_parents(bool without_current) const {
     if (known || process == own_.process || lost_.count(process) != 0 || silent_.count(process) != 0) return;
     if (children_.count(process) != 0 || has_left(process) != left) return;
     if (without_current && process == parent_.process) return;
-    if (places.size() < kMostCandidates && ++of_host[place.host] <= kMostOfHost) places.push_back(place);
+    if (places.size() < kMostParents && ++of_host[place.host] <= kMostOfHost) places.push_back(place);
   };
   for (bool left : {false, true}) {
     for (const Place& place : ancestors_) add(place, left);
@@ -37,13 +35,6 @@ std::vector<Place> Job::possible_parents(bool without_current) const {
       add(roster_.places[process], left);
   }
   return places;
-}
-
-// Whether it is known to hang from this one.
-bool Job::is_below(uint32_t process) const {
-  for (size_t i = 0; i < parent_of_.size() && process < parent_of_.size(); ++i, process = parent_of_[process])
-    if (process == own_.process || children_.count(process) != 0) return true;
-  return false;
 }
 
 void Job::attach() {
@@ -80,7 +71,6 @@ void Job::try_parents(std::vector<Place> candidates, std::string reasons) {
   if (candidates.empty()) return no_parent(reasons);
   const Place next = candidates.front();
   candidates.erase(candidates.begin());
-  asking_ = next.process;
   auto self = shared_from_this();
   dial_ = Dial::start(agent_, find_candidates(own_, agent_->interfaces(), next, false, 0), id_.job, id_.secret,
                       Clock::now() + patience_with(next),
@@ -165,24 +155,7 @@ void Job::no_parent(const std::string& reasons) {
   notify(std::move(moved));
   for (Pending& pending : std::exchange(pending_, {})) at_top(pending.kind, pending.bytes);
   follow_deserters();
-  if (!mute_.empty()) agent_->after(kSeekLate, [self = shared_from_this()] { self->seek_late(); });
   maybe_finish();
-}
-
-// Lower processes that did not answer may be tops by now: the parts become one.
-void Job::seek_late() {
-  if (closed_ || !top_) return;
-  std::erase_if(mute_, [this](uint32_t process) {
-    return has_ended(process) || silent_.count(process) != 0 || has_left(process) || is_below(process);
-  });
-  if (mute_.empty()) return;
-  if (!is_dialing()) {
-    std::vector<Place> places;
-    for (uint32_t process : mute_) places.push_back(roster_.places[process]);
-    mute_hosts_.clear();
-    try_parents(places, "");
-  }
-  agent_->after(kSeekLate, [self = shared_from_this()] { self->seek_late(); });
 }
 
 }  // namespace treering

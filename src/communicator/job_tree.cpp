@@ -11,6 +11,8 @@ namespace treering {
 namespace {
 
 constexpr auto kOrphansPatience = std::chrono::seconds(3);  // until a lost process's children have a new parent
+// Of a silent process's children: when they have noticed it, too (job_notices.cpp).
+constexpr auto kNoticesSilence = std::chrono::milliseconds(3100);
 constexpr auto kLookForOrphans = std::chrono::milliseconds(100);
 constexpr auto kReturnPatience = std::chrono::milliseconds(400);  // with a TCP connection that broke
 
@@ -94,10 +96,6 @@ void Job::accept_child(std::shared_ptr<Channel> channel, const AttachMessage& at
   if (closed_ || process == own_.process || (!roster_.places.empty() && process >= roster_.places.size()))
     return channel->close();
   if (parent_.channel && parent_.process == process) return channel->close();
-  if (is_dialing() && asking_ == process) {  // both ask each other: the lower process is the parent
-    if (own_.process > process) return channel->close();
-    stop_dialing();
-  }
   channel->send(encode(AttachedMessage{own_.process}));
   if (auto old = children_.find(process); old != children_.end()) {
     old->second.channel->set_events({});
@@ -233,20 +231,27 @@ void Job::route(uint32_t process, const std::string& bytes, uint32_t from) {
   if (parent_.channel && parent_.process != from) parent_.channel->send(bytes);
 }
 
-// The children of a process that is gone, or does not answer, are on their way to a new parent, and have yet to hear of
-// the verdict. A slow network takes its time for it; one that was lost as well never comes.
-bool Job::awaits_orphans() const {
-  if (closed_ || !has_verdict_ || !top_ || Clock::now() >= orphans_since() + kOrphansPatience) return false;
+// Since when its children are on their way to another parent; the least time: they are not.
+Clock::time_point Job::gone_since(uint32_t process) const {
+  if (auto found = lost_.find(process); found != lost_.end()) return found->second;
+  if (auto found = silent_.find(process); found != silent_.end()) return found->second.since + kNoticesSilence;
+  if (broken_.count(process) != 0) return Clock::now();
+  if (mute_.count(process) != 0) return top_since_;
   // Who has left is a relay while it lives: below this process, or nowhere.
   const bool has_relays =
       std::any_of(children_.begin(), children_.end(), [](const auto& c) { return !c.second.silent; });
-  const auto is_gone = [this](uint32_t process) {
-    return has_ended(process) || silent_.count(process) != 0 || mute_.count(process) != 0;
-  };
+  return !has_relays && process < parent_of_.size() && has_left(process) ? verdict_at_ : Clock::time_point();
+}
+
+// The children of a process that is gone, or does not answer, are on their way to a new parent, and have yet to hear of
+// the verdict. A slow network takes its time for it; one that was lost as well never comes.
+bool Job::awaits_orphans() const {
+  if (closed_ || !has_verdict_ || !top_) return false;
+  const auto is_gone = [this](uint32_t p) { return has_ended(p) || silent_.count(p) != 0 || mute_.count(p) != 0; };
   for (uint32_t process = 0; process < parent_of_.size(); ++process) {
     if (process == own_.process || is_gone(process) || has_left(process) || children_.count(process) != 0) continue;
-    const uint32_t parent = parent_of_[process];
-    if (is_gone(parent) || (!has_relays && parent != kNobody && has_left(parent))) return true;
+    const Clock::time_point since = gone_since(parent_of_[process]);
+    if (since != Clock::time_point() && Clock::now() < since + kOrphansPatience) return true;
   }
   return false;
 }

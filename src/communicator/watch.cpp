@@ -19,7 +19,7 @@ constexpr auto kAlivePeriod = std::chrono::milliseconds(20);
 constexpr uint32_t kLookedAt = 64;
 constexpr auto kGraceOfLost = std::chrono::milliseconds(150);
 // A parent in the tree that is silent, or gone, is replaced meanwhile.
-constexpr auto kVerdictPatience = kSearchPatience + std::chrono::seconds(3);
+constexpr auto kVerdictPatience = kLongestSearch + std::chrono::seconds(3);
 
 }  // namespace
 

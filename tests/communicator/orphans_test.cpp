@@ -120,35 +120,5 @@ TEST(Orphans, OfStoppedProcessesHearTheSameVerdict) {
   }
 }
 
-// Each has taken itself for the top while the other did not answer. (Of a root that was killed this would be a loss.)
-TEST(Orphans, AreOneTreeAgainWhenTheLateOneComesVeryLate) {
-  constexpr int kRanks = 4, kLate = 1, kVictim = 3;
-  Gate gate;
-  RankProcesses processes(kRanks, [&](int rank, const trUniqueId& id) {
-    gate.inherit();
-    std::this_thread::sleep_for(milliseconds(200 * rank));
-    Rank self;
-    JOB_CHECK(self.start(rank, kRanks, id, kRanks));
-    reached();
-    if (rank == 0) {
-      gate.wait();
-      return 0;
-    }
-    JOB_EXPECT(soon([&] { return self.seen.get(&Seen::lost).count(kVictim) != 0; }, seconds(30)));
-    return 0;
-  });
-  for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
-  kill(processes.pid(kLate), SIGSTOP);
-  gate.open();
-  std::this_thread::sleep_for(seconds(6));
-  kill(processes.pid(kLate), SIGCONT);
-  std::this_thread::sleep_for(seconds(2));
-  kill(processes.pid(kVictim), SIGKILL);
-  for (int rank : {1, 2}) {
-    const RankResult result = processes.wait(rank);
-    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ": " << result.output;
-  }
-}
-
 }  // namespace
 }  // namespace treering::testing
