@@ -14,16 +14,16 @@ extern "C" {
 #endif
 
 /** @name Streams @{
- * What an open group (trGroupStart()) holds for a stream is given to it at the group's end; until then calls that wait for
- * or mark what the stream has (this section's but trStreamCreate(), trEventRecord(), trStreamWaitEvent()) are
- * ::trInvalidUsage.
+ * What an open group (trGroupStart()) holds for a stream is given to it at the group's end. Until then calls that wait for or
+ * mark what that stream has are ::trInvalidUsage; trStreamAddCallback(), trEventRecord() and trStreamWaitEvent() fail the group,
+ * too, for its order would be another.
  * A process that was forked has none of its parent's streams and events, whatever they held: their handles are an error there
  * (::trInvalidUsage) that says so. It makes its own.
  */
 TR_API trResult_t trStreamCreate(trStream_t* stream);
 /** Waits until every operation given to the stream has ended; returns the first failure since the last call. */
 TR_API trResult_t trStreamSynchronize(trStream_t stream);
-/** ::trSuccess when everything has ended, ::trInProgress when not, else the first failure. */
+/** ::trSuccess when everything has ended, ::trInProgress when not, else the first failure, told once as there. */
 TR_API trResult_t trStreamQuery(trStream_t stream);
 /** Waits as trStreamSynchronize() and releases the stream; not while the open group has calls on it. */
 TR_API trResult_t trStreamDestroy(trStream_t stream);
@@ -42,7 +42,8 @@ TR_API trResult_t trStreamAddCallback(trStream_t stream, trCallback callback, vo
 /** @name Events @{
  * A mark in a stream: complete when everything given to the stream before trEventRecord() has ended. One that
  * was never recorded is complete. Recording again, on any stream, moves the event to a new mark; what waits for the last one
- * goes on waiting for that, also when the event is destroyed.
+ * goes on waiting for that, also when the event is destroyed. An event says that the calls have ended, not that they
+ * succeeded: that is the stream's to tell.
  */
 typedef struct trEvent* trEvent_t;
 TR_API trResult_t trEventCreate(trEvent_t* event);

@@ -118,10 +118,14 @@ const char* trGetErrorString(trResult_t result) {
 }
 
 const char* trGetLastError(trComm_t comm) {
-  thread_local std::string text;
+  thread_local std::string of_thread, of_communicator;  // both may be in one printf()
   CommunicatorSlot* slot = comm != nullptr ? find_slot(comm) : nullptr;
-  text = slot != nullptr ? slot->last_error : thread_error();
-  return text.c_str();
+  if (slot == nullptr) return (of_thread = thread_error()).c_str();
+  of_communicator = slot->last_error;
+  CommunicatorPin pin;
+  if (of_communicator.empty() && pin.acquire(comm).ok())  // what failed on a stream has been told to no call yet
+    if (const Status verdict = pin->verdict(); !verdict.ok()) of_communicator = verdict.message();
+  return of_communicator.c_str();
 }
 
 trResult_t trGetUniqueId(trUniqueId* id) {

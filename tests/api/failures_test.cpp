@@ -298,5 +298,28 @@ TEST(Destroy, AndTheEndOfAProcessThatDidItsPartAreNoFailure) {
   }
 }
 
+TEST(LastError, OfACommunicatorTellsWhatFailedOnAStream) {
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr;
+    TR_CHECK(trCommInitRank(&comm, 2, id, rank));
+    if (rank == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // rank 0 may not have ended its call yet
+      return 0;
+    }
+    trStream_t stream = nullptr;
+    TR_CHECK(trStreamCreate(&stream));
+    const std::string before = trGetLastError(comm);
+    float value = 1;
+    TR_CHECK(trAllReduce(&value, &value, 1, trFloat32, trSum, comm, stream));
+    const trResult_t result = trStreamSynchronize(stream);
+    const char *of_thread = trGetLastError(nullptr), *of_communicator = trGetLastError(comm);
+    say(of_communicator);
+    return before.empty() && std::strstr(of_thread, of_communicator) != nullptr ? 10 + result : 30;
+  });
+  const RankResult result = processes.wait(0);
+  EXPECT_EQ(result.exit_code, 10 + trRemoteError) << result.output;
+  EXPECT_NE(result.output.find("rank 1 (pid"), std::string::npos) << result.output;
+}
+
 }  // namespace
 }  // namespace treering::testing
