@@ -18,29 +18,29 @@
 
 namespace treering {
 
-class Expansion {
+// What an expansion reads of a schedule.
+struct ScheduleArrays {
+  const Step* steps;
+  const Block* blocks;
+  const uint32_t* peers;
+  const uint32_t* chunk_lists;
+  uint32_t block_count;
+  uint32_t chunks;
+  uint32_t ranks;
+
+  TR_HOST_DEVICE const ScheduleArrays* operator->() const { return this; }
+};
+
+// `Arrays`: ScheduleArrays, or a pointer to them where registers are few.
+template <class Arrays>
+class BasicExpansion {
  public:
-  // The schedule must outlive the expansion and must not change.
-  explicit Expansion(const Schedule& schedule)
-      : Expansion(schedule.steps.data(), schedule.blocks.data(), static_cast<uint32_t>(schedule.blocks.size()),
-                  schedule.peers.data(), schedule.chunk_lists.data(), schedule.chunks, schedule.ranks) {}
+  TR_HOST_DEVICE explicit BasicExpansion(const Arrays& arrays) : arrays_(arrays) { enter_block(); }
 
-  TR_HOST_DEVICE Expansion(const Step* steps, const Block* blocks, uint32_t block_count, const uint32_t* peers,
-                           const uint32_t* chunk_lists, uint32_t chunks, uint32_t ranks)
-      : steps_(steps),
-        blocks_(blocks),
-        peers_(peers),
-        chunk_lists_(chunk_lists),
-        block_count_(block_count),
-        chunks_(chunks),
-        ranks_(ranks) {
-    enter_block();
-  }
-
-  TR_HOST_DEVICE bool done() const { return block_ == block_count_; }
+  TR_HOST_DEVICE bool done() const { return block_ == arrays_->block_count; }
 
   // The step as it stands in the schedule: its flags, span and counts. Its chunk and peers lack the strides.
-  TR_HOST_DEVICE const Step& step() const { return steps_[step_]; }
+  TR_HOST_DEVICE const Step& step() const { return arrays_->steps[step_]; }
   // Number of the step among Schedule::steps.
   TR_HOST_DEVICE uint32_t step_index() const { return step_; }
   // Number of executed steps before this one.
@@ -48,8 +48,8 @@ class Expansion {
 
   // The i-th of the step's `span` chunks.
   TR_HOST_DEVICE uint32_t chunk(uint32_t i = 0) const {
-    if (step().flags & kChunkList) return wrap(chunk_lists_[step().chunk + i] + chunk_offset_, chunks_);
-    return wrap(step().chunk + chunk_offset_, chunks_) + i;
+    if (step().flags & kChunkList) return wrap(arrays_->chunk_lists[step().chunk + i] + chunk_offset_, arrays_->chunks);
+    return wrap(step().chunk + chunk_offset_, arrays_->chunks) + i;
   }
   TR_HOST_DEVICE uint32_t receive_peer(uint32_t i) const { return peer(step().receive_first + i); }
   TR_HOST_DEVICE uint32_t send_peer(uint32_t i) const { return peer(step().send_first + i); }
@@ -57,10 +57,10 @@ class Expansion {
   TR_HOST_DEVICE void advance() {
     ++position_;
     if (++step_ < block_end_) return;
-    if (++repetition_ < blocks_[block_].count) {
-      step_ = blocks_[block_].first;
-      chunk_offset_ = wrap(chunk_offset_ + chunk_stride_, chunks_);
-      peer_offset_ = wrap(peer_offset_ + peer_stride_, ranks_);
+    if (++repetition_ < arrays_->blocks[block_].count) {
+      step_ = arrays_->blocks[block_].first;
+      chunk_offset_ = wrap(chunk_offset_ + chunk_stride_, arrays_->chunks);
+      peer_offset_ = wrap(peer_offset_ + peer_stride_, arrays_->ranks);
       return;
     }
     ++block_;
@@ -74,28 +74,23 @@ class Expansion {
     int64_t rest = static_cast<int64_t>(stride) % static_cast<int64_t>(n);
     return static_cast<uint32_t>(rest < 0 ? rest + n : rest);
   }
-  TR_HOST_DEVICE uint32_t peer(uint32_t i) const { return wrap(peers_[i] + peer_offset_, ranks_); }
+  TR_HOST_DEVICE uint32_t peer(uint32_t i) const { return wrap(arrays_->peers[i] + peer_offset_, arrays_->ranks); }
 
   TR_HOST_DEVICE void enter_block() {
-    while (block_ < block_count_ && (blocks_[block_].count == 0 || blocks_[block_].length == 0)) ++block_;
-    if (block_ == block_count_) return;
-    const Block& block = blocks_[block_];
+    while (block_ < arrays_->block_count && (arrays_->blocks[block_].count == 0 || arrays_->blocks[block_].length == 0))
+      ++block_;
+    if (block_ == arrays_->block_count) return;
+    const Block& block = arrays_->blocks[block_];
     step_ = block.first;
     block_end_ = block.first + block.length;
     repetition_ = 0;
     chunk_offset_ = 0;
     peer_offset_ = 0;
-    chunk_stride_ = block.chunk_stride == 0 ? 0 : normalised(block.chunk_stride, chunks_);
-    peer_stride_ = block.peer_stride == 0 ? 0 : normalised(block.peer_stride, ranks_);
+    chunk_stride_ = block.chunk_stride == 0 ? 0 : normalised(block.chunk_stride, arrays_->chunks);
+    peer_stride_ = block.peer_stride == 0 ? 0 : normalised(block.peer_stride, arrays_->ranks);
   }
 
-  const Step* steps_;
-  const Block* blocks_;
-  const uint32_t* peers_;
-  const uint32_t* chunk_lists_;
-  uint32_t block_count_;
-  uint32_t chunks_;
-  uint32_t ranks_;
+  Arrays arrays_;
   uint32_t block_ = 0;
   uint32_t step_ = 0;
   uint32_t block_end_ = 0;
@@ -105,6 +100,17 @@ class Expansion {
   uint32_t peer_offset_ = 0;
   uint32_t peer_stride_ = 0;
   uint64_t position_ = 0;
+};
+
+class Expansion : public BasicExpansion<ScheduleArrays> {
+ public:
+  // The schedule must outlive the expansion and must not change.
+  explicit Expansion(const Schedule& schedule)
+      : BasicExpansion({schedule.steps.data(), schedule.blocks.data(), schedule.peers.data(),
+                        schedule.chunk_lists.data(), static_cast<uint32_t>(schedule.blocks.size()), schedule.chunks,
+                        schedule.ranks}) {}
+  // Of nothing: done.
+  Expansion() : BasicExpansion({nullptr, nullptr, nullptr, nullptr, 0, 1, 1}) {}
 };
 
 }  // namespace treering

@@ -101,11 +101,7 @@ Status Batch::prepare(Communicator& communicator, Entry* entry, bool kept) {
 
 // Gives an entry to its stream.
 Status Batch::enqueue(Communicator& communicator, Entry* entry) {
-  if (is_device_stream(entry->stream)) {
-    for (const Operation& operation : entry->operations)
-      TR_RETURN_IF_ERROR(enqueue_on_device(communicator, operation, entry->stream));
-    return {};
-  }
+  if (is_device_stream(entry->stream)) return enqueue_on_device(communicator, entry->operations, entry->stream);
   TR_RETURN_IF_ERROR(communicator.failure());
   for (auto& task : entry->tasks) {
     if (&task == &entry->tasks.back())
@@ -203,16 +199,16 @@ Status Batch::drive() {
   return failure;
 }
 
-Status enqueue_on_device(Communicator& communicator, Operation operation, StreamId stream) {
+Status enqueue_on_device(Communicator& communicator, std::span<const Operation> operations, StreamId stream) {
   DeviceRank& device = *communicator.device();
   int ordinal = 0;
   DeviceStream cuda = device.own_stream();
   if (stream != kOwnDeviceStream) TR_RETURN_IF_ERROR(find_device_stream(stream, &ordinal, &cuda));
-  return device.enqueue(std::move(operation), cuda);
+  return device.enqueue(operations, cuda);
 }
 
-Status start_on_device(Communicator& communicator, Operation operation, StreamId stream) {
-  TR_RETURN_IF_ERROR(enqueue_on_device(communicator, std::move(operation), stream));
+Status start_on_device(Communicator& communicator, const Operation& operation, StreamId stream) {
+  TR_RETURN_IF_ERROR(enqueue_on_device(communicator, {&operation, 1}, stream));
   return stream == kOwnDeviceStream ? communicator.device()->synchronize() : Status();
 }
 

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "api/handles.h"
@@ -83,8 +84,8 @@ class Batch {
 };
 
 // Gives an operation to a device's stream; with the communicator's own, waits for its end.
-Status start_on_device(Communicator& communicator, Operation operation, StreamId stream);
-Status enqueue_on_device(Communicator& communicator, Operation operation, StreamId stream);
+Status start_on_device(Communicator& communicator, const Operation& operation, StreamId stream);
+Status enqueue_on_device(Communicator& communicator, std::span<const Operation> operations, StreamId stream);
 
 // Fuses allreduces of the same type and operation, at most `bytes` together, each tensor at a multiple of `alignment`.
 void fuse(std::vector<Operation>* operations, size_t bytes, size_t alignment);

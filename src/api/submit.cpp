@@ -24,7 +24,7 @@ Status run(CommunicatorLease& lease, const Operation& operation) {
 }
 
 Status start(CommunicatorLease& lease, Operation operation, StreamId stream) {
-  if (is_device_stream(stream)) return start_on_device(*lease.get(), std::move(operation), stream);
+  if (is_device_stream(stream)) return start_on_device(*lease.get(), operation, stream);
   if (stream != 0) {
     TR_RETURN_IF_ERROR(lease->failure());
     return for_each_piece(*lease.get(), operation, [&](const Operation& piece) {

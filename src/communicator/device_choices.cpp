@@ -27,25 +27,26 @@ bool DeviceKernels::takes(const Operation& operation) {
   const bool user = operation.reduction != nullptr && operation.reduction->function != nullptr;
   const bool wide = communicator_->config().wide_partials && find_type(operation.type)->narrow_float;
   const bool truth = communicator_->ranks() == 1 && gives_truth(operation.type, operation.op);  // more than a copy
-  if (user || wide || truth || operation.blocks != nullptr || operation.pieces != nullptr ||
-      operation.compression != nullptr || operation.collective == Collective::kBarrier)
+  if (user || wide || truth || operation.pieces != nullptr || operation.compression != nullptr ||
+      operation.collective == Collective::kBarrier)
     return false;
   const size_t size = find_type(operation.type)->size;
   return !choose(operation.collective, operation.elements(communicator_->ranks()) * size,
-                 info_of(operation.collective).reduces ? size : 1)
+                 info_of(operation.collective).reduces ? size : 1, operation.blocks != nullptr)
               .staged;
 }
 
 bool DeviceKernels::predict(Collective collective, size_t bytes, size_t element_bytes, cuda::DeviceChoice* choice) {
   if (collective == Collective::kBarrier) return false;
-  const Chosen& chosen = choose(collective, bytes, info_of(collective).reduces ? element_bytes : 1);
+  const Chosen& chosen = choose(collective, bytes, info_of(collective).reduces ? element_bytes : 1, false);
   *choice = chosen.choice;
   return !chosen.staged && choice->algorithm != nullptr;
 }
 
-const DeviceKernels::Chosen& DeviceKernels::choose(Collective collective, size_t bytes, size_t element_bytes) {
+const DeviceKernels::Chosen& DeviceKernels::choose(Collective collective, size_t bytes, size_t element_bytes,
+                                                   bool unequal) {
   const size_t band = std::bit_ceil(std::max<size_t>(bytes, 1));
-  Chosen& chosen = choices_[{collective, band, element_bytes}];
+  Chosen& chosen = choices_[{collective, band, element_bytes, unequal}];
   cuda::DeviceChoice& choice = chosen.choice;
   if (choice.algorithm != nullptr) return chosen;
   const Config& config = communicator_->config();
@@ -54,6 +55,7 @@ const DeviceKernels::Chosen& DeviceKernels::choose(Collective collective, size_t
                                 element_bytes, DeviceLinks::kSlotBytes, links_->channels()};
   question.keeps_lines = links_->keep_lines();
   question.rank_ordered = config.deterministic;
+  question.unequal = unequal;
   question.link = links_->link();
   // What was forced may not be able to do it: as on the host, the choice is free then.
   for (const Algorithm* forced :

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "communicator/communicator.h"
+#include "communicator/device_lanes.h"
 #include "communicator/device_monitor.h"
 #include "core/log.h"
 #include "core/types.h"
@@ -21,13 +22,17 @@ constexpr uint32_t kMostThreads = 512;
 constexpr uint32_t kTransferSignature = 0x703270;
 constexpr uint32_t kSignatureMask = 0xffffff;
 
-uint32_t signature_of(const Operation& operation, uint32_t number) {
-  uint64_t hash = number * 0x9E3779B97F4A7C15u + operation.count;
+uint64_t signature_of(const Operation& operation) {
+  uint64_t hash = (operation.blocks != nullptr ? 0 : operation.count) * 0x9E3779B97F4A7C15u;
   hash = (hash ^ hash >> 29) * 0xBF58476D1CE4E5B9u + (static_cast<uint64_t>(operation.type) << 8) +
          (operation.reduction != nullptr ? 254 : static_cast<uint64_t>(operation.op)) +
          (static_cast<uint64_t>(operation.collective) << 16) + (static_cast<uint64_t>(operation.root) << 24);
-  return static_cast<uint32_t>((hash ^ hash >> 32) * 0x94D049BB133111EBu >> 40) & kSignatureMask;
+  if (operation.blocks != nullptr)
+    for (size_t count : operation.blocks->counts) hash = (hash ^ hash >> 31) * 0x94D049BB133111EBu + count;
+  return (hash ^ hash >> 32) * 0x94D049BB133111EBu;
 }
+
+size_t table_bytes(const Blocks& blocks) { return (blocks.counts.size() + blocks.offsets.size()) * sizeof(size_t); }
 
 // Results of bool are 0 or 1: what the logical operations of bytes give.
 trRedOp_t logical(trRedOp_t op) {
@@ -62,7 +67,6 @@ DeviceKernels::DeviceKernels(Communicator* communicator, Device* device, std::un
 
 DeviceKernels::~DeviceKernels() {
   DeviceMonitor::instance().forget(this);
-  for (const StagingMemory::Block& block : captured_lanes_) memory_->take_back(block);
   if (status_ != nullptr && !is_idle()) {
     abort();
     if (!wait_until_idle(kPatience)) {
@@ -73,6 +77,9 @@ DeviceKernels::~DeviceKernels() {
       return;
     }
   }
+  if (status_ != nullptr) reclaim();
+  for (const StagingMemory::Block& block : ready_) memory_->take_back(block);
+  for (const StagingMemory::Block& block : captured_) memory_->take_back(block);
   for (const auto& [key, compiled] : compiled_) {
     (void)device_->free(compiled->image);  // at the end: nobody to tell
     if (compiled->scratch != nullptr) (void)device_->free(compiled->scratch);
@@ -82,7 +89,78 @@ DeviceKernels::~DeviceKernels() {
   if (status_ != nullptr) (void)device_->free_host(status_);
 }
 
-Status DeviceKernels::launch(const Operation& operation, DeviceStream stream) {
+// What becomes one kernel.
+struct DeviceKernels::Plan {
+  cuda::DeviceLaunch launch{};
+  trDataType_t type = trUint8;
+  cuda::DeviceProtocol protocol = cuda::DeviceProtocol::kSimple;
+  uint32_t threads = 0;
+  struct Range {
+    const std::byte *begin, *end;
+    bool written;
+  };
+  std::vector<Range> ranges;
+  std::vector<Lent> memory;  // that the calls read
+
+  explicit Plan(DeviceKernels* kernels) : kernels_(kernels) {}
+  // Of calls that were not launched.
+  ~Plan() { keep_memory(); }
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  bool fits(const Plan& next) const {
+    if (launch.calls == 0) return true;
+    return launch.calls < cuda::kMaxCallsOfLaunch && next.type == type && next.protocol == protocol && !depends(next);
+  }
+  bool depends(const Plan& next) const {
+    for (const Range& a : ranges)
+      for (const Range& b : next.ranges)
+        if ((a.written || b.written) && a.begin < b.end && b.begin < a.end) return true;
+    return false;
+  }
+  // Takes the one call of `next`.
+  void add(Plan* next) {
+    cuda::add_call(next->launch.call[0], &launch);
+    type = next->type;
+    protocol = next->protocol;
+    threads = std::max(threads, next->threads);
+    ranges.insert(ranges.end(), next->ranges.begin(), next->ranges.end());
+    memory.insert(memory.end(), next->memory.begin(), next->memory.end());
+    next->memory.clear();
+  }
+  void clear() {
+    keep_memory();
+    launch = {};
+    threads = 0;
+    ranges.clear();
+  }
+
+ private:
+  void keep_memory() {
+    for (const Lent& lent : memory) kernels_->ready_.push_back(lent.block);
+    memory.clear();
+  }
+  DeviceKernels* kernels_;
+};
+
+Status DeviceKernels::launch(std::span<const Operation> operations, DeviceStream stream) {
+  reclaim();
+  Plan plan(this);
+  for (const Operation& operation : operations) {
+    if (operation.pairs) {
+      TR_RETURN_IF_ERROR(start(&plan, stream));
+      TR_RETURN_IF_ERROR(launch_transfers(operation, stream));
+      continue;
+    }
+    Plan one(this);
+    TR_RETURN_IF_ERROR(bind(operation, &one));
+    if (!plan.fits(one)) TR_RETURN_IF_ERROR(start(&plan, stream));
+    plan.add(&one);
+  }
+  return start(&plan, stream);
+}
+
+cuda::DeviceCall DeviceKernels::new_call() {
   cuda::DeviceCall call{};
   call.links = links_->table();
   call.status = status_;
@@ -91,10 +169,8 @@ Status DeviceKernels::launch(const Operation& operation, DeviceStream stream) {
   call.depth = DeviceLinks::kDepth;
   call.slot_bytes = DeviceLinks::kSlotBytes;
   call.divisor = 1;
-  ++number_;
-  call.number = device_->is_capturing(stream) ? 0 : number_;
-  if (operation.pairs) return launch_transfers(operation, stream, &call);
-  return launch_collective(operation, stream, &call);
+  call.number = ++number_;
+  return call;
 }
 
 Status DeviceKernels::compile(const cuda::DeviceChoice& choice, uint32_t root, Compiled** result) {
@@ -121,7 +197,7 @@ Status DeviceKernels::compile(const cuda::DeviceChoice& choice, uint32_t root, C
   if (scratch) {
     const size_t chunk = cuda::largest_device_chunk(choice.protocol, DeviceLinks::kSlotBytes, program.max_span, 1);
     made->scratch_bytes = (chunk * program.channels[0].chunks + 255) / 256 * 256;
-    if (status.ok()) status = device_->allocate(made->scratch_bytes * choice.channels, &made->scratch);
+    if (status.ok()) status = device_->allocate(made->scratch_bytes * links_->channels(), &made->scratch);
   }
   if (!status.ok()) {
     (void)device_->free(made->image);
@@ -139,7 +215,9 @@ Status DeviceKernels::resolve(const Operation& operation, Resolved* resolved) {
   resolved->element_bytes = info.reduces ? size : 1;
   resolved->type = !info.reduces || operation.type == trBool ? trUint8 : operation.type;
   const uint32_t ranks = communicator_->ranks();
-  resolved->choice = &choose(operation.collective, operation.elements(ranks) * size, resolved->element_bytes).choice;
+  resolved->choice = &choose(operation.collective, operation.elements(ranks) * size, resolved->element_bytes,
+                             operation.blocks != nullptr)
+                          .choice;
   if (resolved->choice->algorithm == nullptr)
     return {trInternalError, fmt::format("no algorithm of {} fits {} GPUs", info.name, ranks)};
   return compile(*resolved->choice, info.rooted ? operation.root : 0, &resolved->compiled);
@@ -147,214 +225,177 @@ Status DeviceKernels::resolve(const Operation& operation, Resolved* resolved) {
 
 // Loading a kernel and allocating may wait for kernels that run, which may wait for this rank.
 Status DeviceKernels::prepare(const Operation& operation) {
-  Resolved resolved{};
-  cuda::DeviceCall nothing{};
-  if (operation.pairs)
+  const cuda::DeviceLaunch nothing{};
+  StagingMemory::Block block;
+  if (operation.pairs) {
+    DeviceLanes lanes;
+    TR_RETURN_IF_ERROR(
+        DeviceLanes::plan(operation, communicator_->rank(), communicator_->ranks(), links_->channels(), &lanes));
+    TR_RETURN_IF_ERROR(memory_->lend(lanes.bytes(), &block));
+    ready_.push_back(block);
     return device_->launch(nothing, trUint8, cuda::DeviceProtocol::kSimple, kMostThreads, own_stream_);
+  }
+  Resolved resolved{};
   TR_RETURN_IF_ERROR(resolve(operation, &resolved));
+  if (operation.blocks != nullptr) {
+    TR_RETURN_IF_ERROR(memory_->lend(table_bytes(*operation.blocks), &block));
+    ready_.push_back(block);
+  }
   return device_->launch(nothing, resolved.type, resolved.choice->protocol, kMostThreads, own_stream_);
 }
 
-Status DeviceKernels::launch_collective(const Operation& operation, DeviceStream stream, cuda::DeviceCall* call) {
+Status DeviceKernels::bind(const Operation& operation, Plan* one) {
   const CollectiveInfo& info = info_of(operation.collective);
   Resolved resolved{};
   TR_RETURN_IF_ERROR(resolve(operation, &resolved));
-  const size_t element_bytes = resolved.element_bytes;
+  const size_t element_bytes = resolved.element_bytes, size = find_type(operation.type)->size;
   const Compiled& compiled = *resolved.compiled;
+  cuda::DeviceCall call = new_call();
   Layout layout;
   layout.collective = &info;
-  layout.rank = call->rank;
-  layout.ranks = call->ranks;
+  layout.rank = call.rank;
+  layout.ranks = call.ranks;
   layout.root = operation.root;
-  layout.count = info.reduces ? operation.count : operation.count * find_type(operation.type)->size;
+  layout.count = info.reduces ? operation.count : operation.count * size;
+  UnequalParts unequal;
+  layout.unequal = operation.blocks == nullptr ? nullptr : &unequal;
+  if (operation.blocks != nullptr)
+    TR_RETURN_IF_ERROR(bind_blocks(*operation.blocks, info.reduces ? 1 : size, &unequal, one));
   if (!cuda::bind_device_call(compiled.program, layout, element_bytes, resolved.choice->protocol,
-                              DeviceLinks::kSlotBytes, kMinSliceBytes, call))
+                              DeviceLinks::kSlotBytes, kMinSliceBytes, &call))
     return {trInternalError, fmt::format("messages of {} do not fit the slots", resolved.choice->algorithm->name)};
-  call->programs = static_cast<const cuda::DeviceProgram*>(compiled.image);
-  call->scratch = static_cast<std::byte*>(compiled.scratch);
-  call->scratch_bytes = compiled.scratch_bytes;
-  call->input = static_cast<const std::byte*>(operation.input);
-  call->output = static_cast<std::byte*>(operation.output);
-  call->signature = signature_of(operation, number_);
-  call->op = operation.type == trBool ? logical(operation.op) : operation.op;
-  if (operation.op == trAvg) call->divisor = call->ranks;
+  call.first_channel = next_channel_ + call.channels <= links_->channels() ? next_channel_ : 0;
+  next_channel_ = (call.first_channel + call.channels) % links_->channels();
+  call.programs = static_cast<const cuda::DeviceProgram*>(compiled.image);
+  call.scratch = static_cast<std::byte*>(compiled.scratch);
+  call.scratch_bytes = compiled.scratch_bytes;
+  call.input = static_cast<const std::byte*>(operation.input);
+  call.output = static_cast<std::byte*>(operation.output);
+  // It stands for all collectives so far, as on the host (begin.cpp).
+  history_ = (history_ + signature_of(operation)) * 0x9E3779B97F4A7C15u;
+  call.signature = static_cast<uint32_t>(history_ >> 32) & kSignatureMask;
+  call.op = operation.type == trBool ? logical(operation.op) : operation.op;
+  if (operation.op == trAvg) call.divisor = call.ranks;
   if (operation.reduction != nullptr) {
-    call->op = trSum;
-    call->scaled = 1;
-    std::memcpy(call->scale, operation.reduction->scale.data(), sizeof call->scale);
+    call.op = trSum;
+    call.scaled = 1;
+    std::memcpy(call.scale, operation.reduction->scale.data(), sizeof call.scale);
   }
-  const size_t message = call->slicing.chunk_elements * element_bytes * compiled.program.max_span;
-  return start(*call, resolved.type, resolved.choice->protocol, threads_for(message), stream);
-}
-
-// Lanes of a pair are on the same channel on both sides; block b has lanes b, b + channels, ...
-Status DeviceKernels::launch_transfers(const Operation& operation, DeviceStream stream, cuda::DeviceCall* call) {
-  const uint32_t channels = links_->channels();
-  std::vector<std::vector<cuda::DeviceLane>> blocks(channels);
-  std::vector<const Transfer*> own;  // sends of this rank to itself, in order
-  for (const Transfer& transfer : operation.letters)
-    if (transfer.peer == call->rank && transfer.send) own.push_back(&transfer);
-  size_t next_own = 0;
-  for (const Transfer& transfer : operation.letters) {
-    const bool to_itself = transfer.peer == call->rank;
-    if (to_itself && transfer.send) continue;
-    if (to_itself && (next_own >= own.size() || own[next_own]->bytes != transfer.bytes))
-      return {trInvalidUsage, fmt::format("{}: rank {} receives {} bytes from itself that it does not send",
-                                          operation.function, call->rank, transfer.bytes)};
-    auto& lanes = blocks[(call->rank + transfer.peer) % channels];
-    cuda::DeviceLane lane{};
-    lane.peer = transfer.peer;
-    lane.bytes = transfer.bytes;
-    lane.kind = to_itself ? cuda::kCopyLane : transfer.send ? cuda::kSendLane : cuda::kReceiveLane;
-    if (to_itself) lane.input = own[next_own++]->view.base();
-    if (transfer.send) lane.input = transfer.view.base();
-    if (!transfer.send) lane.output = transfer.view.base();
-    lane.after = cuda::kNoLane;
-    for (uint32_t i = 0; i < lanes.size(); ++i)
-      if (lanes[i].peer == lane.peer && lanes[i].kind == lane.kind) lane.after = i;
-    lanes.push_back(lane);
-  }
-  if (next_own != own.size())
-    return {trInvalidUsage,
-            fmt::format("{}: rank {} sends to itself what it does not receive", operation.function, call->rank)};
-  size_t rows = 1;
-  for (const auto& lanes : blocks) rows = std::max(rows, lanes.size());
-  if (rows > cuda::kMaxLanesOfBlock)
-    return {
-        trInvalidUsage,
-        fmt::format("{}: {} sends and receives of one group go through one block of rank {}'s kernel, which moves at "
-                    "most {} (of ranks whose numbers differ by a multiple of {}); split the group",
-                    operation.function, rows, call->rank, cuda::kMaxLanesOfBlock, channels)};
-  StagingMemory::Block memory;
-  TR_RETURN_IF_ERROR(memory_->lend(rows * channels * sizeof(cuda::DeviceLane), &memory));
-  auto* table = reinterpret_cast<cuda::DeviceLane*>(memory.address);
-  // Nothing at all, in rows that a block does not have: such a lane is over at once.
-  const cuda::DeviceLane nothing{nullptr, nullptr, 0, call->rank, cuda::kCopyLane, cuda::kNoLane, 0};
-  for (size_t row = 0; row < rows; ++row)
-    for (uint32_t channel = 0; channel < channels; ++channel)
-      table[row * channels + channel] = row < blocks[channel].size() ? blocks[channel][row] : nothing;
-  call->lanes = table;
-  call->lane_count = static_cast<uint32_t>(rows * channels);
-  call->channels = channels;
-  call->signature = kTransferSignature;
-  Status status = start(*call, trUint8, cuda::DeviceProtocol::kSimple, kMostThreads, stream);
-  if (!status.ok()) {
-    memory_->take_back(memory);
-    return status;
-  }
-  if (call->number == 0) {  // captured
-    captured_lanes_.push_back(memory);
-    return {};
-  }
-  struct Lent {
-    std::shared_ptr<StagingMemory> from;
-    StagingMemory::Block block;
+  one->type = resolved.type;
+  one->protocol = resolved.choice->protocol;
+  one->threads = threads_for(call.slicing.chunk_elements * element_bytes * compiled.program.max_span);
+  const auto add_range = [&](const void* buffer, bool output) {
+    if (buffer == nullptr) return;
+    const auto* begin = static_cast<const std::byte*>(buffer);
+    one->ranges.push_back({begin, begin + buffer_elements(operation, call.rank, call.ranks, output) * size, output});
   };
-  auto* lent = new Lent{memory_, memory};
-  return device_->call_host(
-      [](void* argument) {
-        std::unique_ptr<Lent> held(static_cast<Lent*>(argument));
-        held->from->take_back(held->block);
-      },
-      lent, stream);
+  add_range(operation.input, false);
+  add_range(operation.output, true);
+  for (Lent& lent : one->memory) lent = {lent.block, call.number, call.first_channel, call.channels};
+  cuda::add_call(call, &one->launch);
+  return {};
 }
 
-Status DeviceKernels::start(const cuda::DeviceCall& call, trDataType_t type, cuda::DeviceProtocol protocol,
-                            uint32_t threads, DeviceStream stream) {
+// Counts and offsets of blocks that differ, in elements of the kernel, `unit` for each of the call's.
+Status DeviceKernels::bind_blocks(const Blocks& blocks, size_t unit, UnequalParts* parts, Plan* one) {
+  StagingMemory::Block memory;
+  TR_RETURN_IF_ERROR(lend(table_bytes(blocks), &memory));
+  one->memory.push_back({memory});
+  auto* const counts = reinterpret_cast<size_t*>(memory.address);
+  size_t* const offsets = counts + blocks.counts.size();
+  for (size_t part = 0; part < blocks.counts.size(); ++part) {
+    counts[part] = blocks.counts[part] * unit;
+    offsets[part] = blocks.offsets[part] * unit;
+  }
+  *parts = {counts, offsets, blocks.parts.largest * unit};
+  return {};
+}
+
+Status DeviceKernels::launch_transfers(const Operation& operation, DeviceStream stream) {
+  const uint32_t channels = links_->channels();
+  DeviceLanes lanes;
+  TR_RETURN_IF_ERROR(DeviceLanes::plan(operation, communicator_->rank(), communicator_->ranks(), channels, &lanes));
+  if (lanes.rounds.empty()) return {};
+  StagingMemory::Block memory;
+  TR_RETURN_IF_ERROR(lend(lanes.bytes(), &memory));
+  std::byte* table = memory.address;
+  Plan plan(this);
+  for (const DeviceLanes::Round& round : lanes.rounds) {
+    // Rounds may be of one launch: a block runs them in order.
+    if (plan.launch.calls == cuda::kMaxCallsOfLaunch)
+      if (Status status = start(&plan, stream); !status.ok()) {
+        captured_.push_back(memory);  // kernels of earlier rounds may still read it
+        return status;
+      }
+    cuda::DeviceCall call = new_call();
+    call.lanes = reinterpret_cast<cuda::DeviceLane*>(table);
+    call.lane_count = static_cast<uint32_t>(DeviceLanes::rows(round) * channels);
+    call.channels = channels;
+    call.signature = kTransferSignature;
+    DeviceLanes::write_table(round, call.rank, reinterpret_cast<cuda::DeviceLane*>(table));
+    table += DeviceLanes::table_bytes(round);
+    cuda::add_call(call, &plan.launch);
+    plan.threads = kMostThreads;
+  }
+  plan.memory.push_back({memory, number_, 0, channels});
+  return start(&plan, stream);
+}
+
+Status DeviceKernels::start(Plan* plan, DeviceStream stream) {
+  if (plan->launch.calls == 0) return {};
   const uint64_t capture = device_->capture_of(stream);
-  if (capture != 0) return start_captured(call, type, protocol, threads, stream, capture);
-  // Always: handles of streams are used again, and stand for another stream in every thread.
-  TR_RETURN_IF_ERROR(device_->wait(stream, last_));
-  TR_RETURN_IF_ERROR(device_->launch(call, type, protocol, threads, stream));
-  for (uint32_t channel = 0; channel < call.channels; ++channel)
-    launched_[channel].store(call.number, std::memory_order_relaxed);
-  DeviceMonitor::instance().watch(this);
-  return device_->record(last_, stream);
+  if (capture != 0) {
+    TR_RETURN_IF_ERROR(start_captured(plan, stream, capture));
+  } else {
+    // Always: handles of streams are used again, and stand for another stream in every thread.
+    TR_RETURN_IF_ERROR(device_->wait(stream, last_));
+    TR_RETURN_IF_ERROR(device_->launch(plan->launch, plan->type, plan->protocol, plan->threads, stream));
+    for (uint32_t i = 0; i < plan->launch.calls; ++i) {
+      const cuda::DeviceCall& call = plan->launch.call[i];
+      for (uint32_t channel = call.first_channel; channel < call.first_channel + call.channels; ++channel)
+        launched_[channel].store(call.number, std::memory_order_relaxed);
+    }
+    lent_.insert(lent_.end(), plan->memory.begin(), plan->memory.end());
+    plan->memory.clear();
+    DeviceMonitor::instance().watch(this);
+    TR_RETURN_IF_ERROR(device_->record(last_, stream));
+  }
+  plan->clear();
+  return {};
 }
 
 // Launches of the graph are in order with all others by nodes for `last_`; kernels of one capture, whose streams may have
 // forked, by an edge.
-Status DeviceKernels::start_captured(const cuda::DeviceCall& call, trDataType_t type, cuda::DeviceProtocol protocol,
-                                     uint32_t threads, DeviceStream stream, uint64_t capture) {
+Status DeviceKernels::start_captured(Plan* plan, DeviceStream stream, uint64_t capture) {
+  for (uint32_t i = 0; i < plan->launch.calls; ++i) plan->launch.call[i].captured = 1;
   TR_RETURN_IF_ERROR(capture == capture_ ? device_->wait(stream, last_of_capture_)
                                          : device_->wait_external(stream, last_));
-  TR_RETURN_IF_ERROR(device_->launch(call, type, protocol, threads, stream));
+  TR_RETURN_IF_ERROR(device_->launch(plan->launch, plan->type, plan->protocol, plan->threads, stream));
   captured_any_.store(true, std::memory_order_relaxed);  // from now on there is always something to look after
+  for (const Lent& lent : plan->memory) captured_.push_back(lent.block);
+  plan->memory.clear();
   DeviceMonitor::instance().watch(this);
   TR_RETURN_IF_ERROR(device_->record(last_of_capture_, stream));
   capture_ = capture;
   return device_->record_external(last_, stream);
 }
 
-void DeviceKernels::abort() { __atomic_store_n(&status_->abort, 1u, __ATOMIC_RELEASE); }
-
-bool DeviceKernels::is_running(uint32_t* begun) const {
-  bool running = false;
-  *begun = 0;
-  for (uint32_t channel = 0; channel < links_->channels(); ++channel) {
-    const uint32_t ended = __atomic_load_n(&status_->turn_ended[channel], __ATOMIC_ACQUIRE);
-    const uint32_t turn = __atomic_load_n(&status_->turn_begun[channel], __ATOMIC_ACQUIRE);
-    running |= turn != ended;
-    *begun += turn;
-  }
-  return running;
+Status DeviceKernels::lend(size_t bytes, StagingMemory::Block* block) {
+  const auto found = std::find_if(ready_.begin(), ready_.end(), [&](const auto& b) { return b.bytes >= bytes; });
+  if (found == ready_.end()) return memory_->lend(bytes, block);
+  *block = *found;
+  ready_.erase(found);
+  return {};
 }
 
-bool DeviceKernels::is_idle() const {
-  for (uint32_t channel = 0; channel < links_->channels(); ++channel) {
-    const uint32_t launched = launched_[channel].load(std::memory_order_relaxed);
-    if (static_cast<int32_t>(launched - __atomic_load_n(&status_->ended[channel], __ATOMIC_ACQUIRE)) > 0) return false;
-  }
-  uint32_t begun = 0;
-  return !is_running(&begun);
-}
-
-bool DeviceKernels::wait_until_idle(std::chrono::milliseconds timeout) const {
-  const auto end = std::chrono::steady_clock::now() + timeout;
-  while (!is_idle()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
-  }
-  return true;
-}
-
-void DeviceKernels::find_failure() {
-  const uint32_t failure = __atomic_load_n(&status_->failure, __ATOMIC_ACQUIRE);
-  if (failure != static_cast<uint32_t>(cuda::DeviceFailure::kCallsDiffer) || !communicator_->verdict().ok()) return;
-  uint32_t begun = 0;
-  (void)is_running(&begun);
-  communicator_->fail_everywhere(
-      {trInvalidUsage,
-       fmt::format("rank {}'s call on its GPU differs from that of rank {} (operation {}). All ranks must "
-                   "make the same calls in the same order",
-                   communicator_->rank(), __atomic_load_n(&status_->peer, __ATOMIC_RELAXED), begun)});
-  abort();
-}
-
-bool DeviceKernels::look() {
-  const auto now = std::chrono::steady_clock::now();
-  const bool idle = is_idle();
-  find_failure();  // of a kernel that has ended, too
-  if (idle) return captured_any_.load(std::memory_order_relaxed);
-  // A kernel that has not begun waits for its stream, which is nobody's fault.
-  uint32_t begun = 0;
-  if (!is_running(&begun) || begun != seen_begun_) {
-    seen_begun_ = begun;
-    since_ = now;
-  }
-  const int timeout_ms = communicator_->config().timeout_ms;
-  if (uint32_t peer = 0; communicator_->verdict().ok() && communicator_->find_dead(&peer)) {
-    communicator_->fail_everywhere(
-        {trRemoteError,
-         fmt::format("rank {} has died; the GPU of rank {} was in operation {}", peer, communicator_->rank(), begun)});
-  } else if (timeout_ms > 0 && now - since_ >= std::chrono::milliseconds(timeout_ms)) {
-    communicator_->fail_everywhere(
-        {trTimeout, fmt::format("no progress within {} ms: the GPU of rank {} is in operation "
-                                "{} and waits for a peer",
-                                timeout_ms, communicator_->rank(), begun)});
-  }
-  if (!communicator_->verdict().ok()) abort();
-  return true;
+void DeviceKernels::reclaim() {
+  std::erase_if(lent_, [this](const Lent& lent) {
+    for (uint32_t channel = lent.first_channel; channel < lent.first_channel + lent.channels; ++channel)
+      if (static_cast<int32_t>(lent.number - __atomic_load_n(&status_->ended[channel], __ATOMIC_ACQUIRE)) > 0)
+        return false;
+    memory_->take_back(lent.block);
+    return true;
+  });
 }
 
 }  // namespace treering

@@ -4,12 +4,18 @@
 //
 // One kernel at a time uses the links: a launch waits for the last one, on whatever stream, and so do the launches of graphs,
 // by nodes for events. A kernel waits for its peers as long as the host lets it: DeviceMonitor looks after all that are under way.
+//
+// Calls of a group that follow one another become one kernel, where the same one does them and none uses what another writes.
+// Each takes the channels behind those of the call before, so that small ones run side by side. What a rank makes one kernel
+// of is its own affair: channels follow from the calls alone, and each channel has them in order.
 #pragma once
 
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <map>
 #include <memory>
+#include <span>
 #include <tuple>
 
 #include "communicator/device_links.h"
@@ -38,7 +44,8 @@ class DeviceKernels {
   double predict_transfer(size_t bytes) const { return cuda::transfer_us(links_->link(), bytes, links_->channels()); }
   // Everything that a launch needs and that may wait for the device: before kernels run that wait for this rank.
   Status prepare(const Operation& operation);
-  Status launch(const Operation& operation, DeviceStream stream);
+  // The calls of a group, or one.
+  Status launch(std::span<const Operation> operations, DeviceStream stream);
   // Ends every wait of every kernel, from any thread.
   void abort();
   // By the monitor, while something is under way: fails the communicator when there is a reason to. False when nothing is.
@@ -68,20 +75,26 @@ class DeviceKernels {
   };
   Status resolve(const Operation& operation, Resolved* resolved);
   Status compile(const cuda::DeviceChoice& choice, uint32_t root, Compiled** compiled);
-  Status launch_collective(const Operation& operation, DeviceStream stream, cuda::DeviceCall* call);
-  Status launch_transfers(const Operation& operation, DeviceStream stream, cuda::DeviceCall* call);
-  Status start(const cuda::DeviceCall& call, trDataType_t type, cuda::DeviceProtocol protocol, uint32_t threads,
-               DeviceStream stream);
-  Status start_captured(const cuda::DeviceCall& call, trDataType_t type, cuda::DeviceProtocol protocol,
-                        uint32_t threads, DeviceStream stream, uint64_t capture);
+  struct Plan;
+  cuda::DeviceCall new_call();
+  Status bind(const Operation& operation, Plan* one);
+  Status bind_blocks(const Blocks& blocks, size_t unit, UnequalParts* parts, Plan* one);
+  Status launch_transfers(const Operation& operation, DeviceStream stream);
+  // Launches what is planned, if anything, and empties the plan.
+  Status start(Plan* plan, DeviceStream stream);
+  Status start_captured(Plan* plan, DeviceStream stream, uint64_t capture);
+  // Memory of the host that a kernel reads; until reclaim() finds that it has ended.
+  Status lend(size_t bytes, StagingMemory::Block* block);
+  void reclaim();
   struct Chosen {
     cuda::DeviceChoice choice;
     bool staged = false;  // through the host it takes less time
   };
-  const Chosen& choose(Collective collective, size_t bytes, size_t element_bytes);
+  const Chosen& choose(Collective collective, size_t bytes, size_t element_bytes, bool unequal);
   bool is_staged_better(Collective collective, size_t bytes, double kernel_us) const;
-  // Sum over all channels: `begun` of launches that began; false when none of them runs.
-  bool is_running(uint32_t* begun) const;
+  // Sum over all channels: `begun` of calls that began; false when none of them runs. `call`: the number of the first of
+  // those that do.
+  bool is_running(uint32_t* begun, uint32_t* call) const;
 
   Communicator* communicator_;
   Device* device_;
@@ -92,12 +105,21 @@ class DeviceKernels {
   DeviceEvent last_ = nullptr;             // behind the last launch
   DeviceEvent last_of_capture_ = nullptr;  // behind the last kernel of the capture with that number
   uint64_t capture_ = 0;
-  std::vector<StagingMemory::Block> captured_lanes_;  // of kernels in graphs, which may run until the end
-  std::atomic<bool> captured_any_{false};             // graphs launch kernels without a word
-  uint32_t number_ = 0;
+  struct Lent {
+    StagingMemory::Block block;
+    uint32_t number;  // of the last call that reads it
+    uint32_t first_channel, channels;
+  };
+  std::deque<Lent> lent_;
+  std::vector<StagingMemory::Block> ready_;     // lent by prepare(), for the next launches
+  std::vector<StagingMemory::Block> captured_;  // of kernels in graphs, which may run until the end
+  std::atomic<bool> captured_any_{false};       // graphs launch kernels without a word
+  uint32_t number_ = 0;                         // of calls, sends and receives included: of this rank alone
+  uint64_t history_ = 0;                        // of all collectives so far: the same on all ranks
+  uint32_t next_channel_ = 0;                   // likewise
   std::array<std::atomic<uint32_t>, cuda::kMaxDeviceChannels> launched_{};  // number of the last on each channel
   std::map<Key, std::unique_ptr<Compiled>> compiled_;
-  std::map<std::tuple<Collective, size_t, size_t>, Chosen> choices_;
+  std::map<std::tuple<Collective, size_t, size_t, bool>, Chosen> choices_;
   // Of the monitor:
   uint32_t seen_begun_ = 0;
   std::chrono::steady_clock::time_point since_;

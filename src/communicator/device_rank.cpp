@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -90,14 +91,25 @@ Status DeviceRank::prepare(const Operation& operation) {
   return runs_kernel(operation) ? kernels_->prepare(operation) : Status();
 }
 
-Status DeviceRank::enqueue(Operation operation, DeviceStream stream) {
+Status DeviceRank::enqueue(std::span<const Operation> operations, DeviceStream stream) {
   TR_RETURN_IF_ERROR(communicator_->failure());
-  if (!runs_kernel(operation)) return staged_.enqueue(std::move(operation), stream);
-  if (!touches_host(operation)) return kernels_->launch(operation, stream);
+  const auto is_staged = [&](const Operation& each) { return !runs_kernel(each) || touches_host(each); };
+  while (!operations.empty()) {
+    const auto end = std::find_if(operations.begin(), operations.end(), is_staged);
+    const auto kernels = static_cast<size_t>(end - operations.begin());
+    if (kernels > 0) TR_RETURN_IF_ERROR(kernels_->launch(operations.first(kernels), stream));
+    if (end != operations.end()) TR_RETURN_IF_ERROR(stage(*end, stream));
+    operations = operations.subspan(std::min(kernels + 1, operations.size()));
+  }
+  return {};
+}
+
+Status DeviceRank::stage(const Operation& operation, DeviceStream stream) {
+  if (!runs_kernel(operation)) return staged_.enqueue(operation, stream);
   // Kernels read and write pinned memory of the host as well, but not ordinary memory: such buffers are copied before and
   // after the kernel, in the same stream.
-  return staged_.enqueue_around(std::move(operation), stream,
-                                [&](const Operation& pinned) { return kernels_->launch(pinned, stream); });
+  return staged_.enqueue_around(operation, stream,
+                                [&](const Operation& pinned) { return kernels_->launch({&pinned, 1}, stream); });
 }
 
 void DeviceRank::abort() {

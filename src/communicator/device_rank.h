@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "communicator/device_kernels.h"
 #include "communicator/devices.h"
@@ -34,8 +35,8 @@ class DeviceRank {
 
   // To be called for all operations that start together, of all ranks of a thread, before the first is enqueued.
   Status prepare(const Operation& operation);
-  // Gives the operation to the stream and returns.
-  Status enqueue(Operation operation, DeviceStream stream);
+  // Gives the operations, those of a group or one, to the stream in their order, and returns.
+  Status enqueue(std::span<const Operation> operations, DeviceStream stream);
   DeviceStream own_stream() const { return own_stream_; }
   // Waits for the own stream; the communicator's failure, if there is one.
   Status synchronize();
@@ -51,6 +52,7 @@ class DeviceRank {
 
  private:
   DeviceRank(Communicator* communicator, Device* device);
+  Status stage(const Operation& operation, DeviceStream stream);
 
   Communicator* communicator_;
   Device* device_;

@@ -71,8 +71,8 @@ class Device {
 
   // Between any two places, of devices or of the host.
   virtual Status copy(void* to, const void* from, size_t bytes, DeviceStream stream) = 0;
-  // Runs call.channels blocks of `threads` threads (a multiple of 32, up to 512); with none, only loads the kernel.
-  virtual Status launch(const cuda::DeviceCall& call, trDataType_t type, cuda::DeviceProtocol protocol,
+  // Runs launch.channels blocks of `threads` threads (a multiple of 32, up to 512); with none, only loads the kernel.
+  virtual Status launch(const cuda::DeviceLaunch& launch, trDataType_t type, cuda::DeviceProtocol protocol,
                         uint32_t threads, DeviceStream stream) = 0;
   // `function` is called on some thread, and must not call the device.
   virtual Status call_host(void (*function)(void* argument), void* argument, DeviceStream stream) = 0;
@@ -101,7 +101,7 @@ class DeviceBackend {
 
 // The one function of such a shared object: nullptr where there is no usable device, with the reason in `why_not`
 // (terminated, at most `capacity` bytes). `version` is kDeviceInterface, for both to be of one build.
-inline constexpr uint32_t kDeviceInterface = 3;
+inline constexpr uint32_t kDeviceInterface = 4;
 using OpenDeviceBackend = DeviceBackend* (*)(uint32_t version, char* why_not, size_t capacity);
 inline constexpr const char* kOpenDeviceBackend = "treering_open_device_backend";
 

@@ -180,7 +180,7 @@ class Execution {
   };
   struct Channel {
     const Schedule* schedule = nullptr;
-    Expansion at{nullptr, nullptr, 0, nullptr, nullptr, 1, 1};
+    Expansion at;
     size_t slice = 0;   // the next, or the one at hand
     size_t slices = 0;  // run while slice < slices
     size_t stride = 1;  // from a slice to the next

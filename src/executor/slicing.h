@@ -58,11 +58,11 @@ struct Piece {
 };
 
 // The elements that a step's chunks have in a slice; consecutive chunks of one part are one piece.
-// `part_count(part)`: elements of a part.
-template <class PartCount>
+// `Steps`: an Expansion; `part_count(part)`: elements of a part.
+template <class Steps, class PartCount>
 class PieceWalk {
  public:
-  TR_HOST_DEVICE PieceWalk(const Slicing& slicing, size_t slice, const Expansion& at, const PartCount& part_count)
+  TR_HOST_DEVICE PieceWalk(const Slicing& slicing, size_t slice, const Steps& at, const PartCount& part_count)
       : slicing_(slicing), at_(at), part_count_(part_count), slice_(slice) {}
 
   TR_HOST_DEVICE bool next(Piece* piece) {
@@ -92,7 +92,7 @@ class PieceWalk {
 
  private:
   const Slicing& slicing_;
-  const Expansion& at_;
+  const Steps& at_;
   const PartCount& part_count_;
   size_t slice_;
   uint32_t i_ = 0;

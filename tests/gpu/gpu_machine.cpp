@@ -66,11 +66,11 @@ std::string GpuMachine::launch(const std::vector<DeviceCall>& calls, trDataType_
 std::string GpuMachine::start(const std::vector<DeviceCall>& calls, trDataType_t type, DeviceProtocol protocol,
                               uint32_t threads, uint32_t times) {
   // A kernel that were loaded while another spins could wait for it, and the other for this one.
-  if (const Status status = device_.launch(DeviceCall{}, type, protocol, threads, copies_); !status.ok())
+  if (const Status status = device_.launch(DeviceLaunch{}, type, protocol, threads, copies_); !status.ok())
     return status.message();
   for (uint32_t t = 0; t < times; ++t)
     for (size_t i = 0; i < calls.size(); ++i)
-      if (const Status status = device_.launch(calls[i], type, protocol, threads, stream(i)); !status.ok())
+      if (const Status status = device_.launch(launch_of(calls[i]), type, protocol, threads, stream(i)); !status.ok())
         return status.message();
   return {};
 }

@@ -160,8 +160,10 @@ TEST(GpuGraphs, CapturedLaunchesAreReplayed) {
       EXPECT_FALSE(gpu()->device().is_capturing(stream));
       ASSERT_NO_FATAL_FAILURE(graphs.begin(stream));
       EXPECT_TRUE(gpu()->device().is_capturing(stream));
-      EXPECT_TRUE(
-          gpu()->device().launch(prepared.calls[rank], prepared.type, protocol, gpus.settings().threads, stream).ok());
+      EXPECT_TRUE(gpu()
+                      ->device()
+                      .launch(launch_of(prepared.calls[rank]), prepared.type, protocol, gpus.settings().threads, stream)
+                      .ok());
       captured.push_back(graphs.end(stream));
     }
     std::vector<int32_t> host(kCount);

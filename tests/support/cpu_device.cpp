@@ -245,11 +245,11 @@ class CpuDevice : public Device {
     });
     return {};
   }
-  Status launch(const cuda::DeviceCall& call, trDataType_t type, cuda::DeviceProtocol protocol, uint32_t,
+  Status launch(const cuda::DeviceLaunch& launch, trDataType_t type, cuda::DeviceProtocol protocol, uint32_t,
                 DeviceStream stream) override {
-    if (call.channels == 0) return {};
+    if (launch.channels == 0) return {};
     launches.fetch_add(1);
-    give(stream, [=] { cuda::launch_on_cpu(call, type, protocol, kThreadsOfBlock, 0); });
+    give(stream, [=] { cuda::launch_on_cpu(launch, type, protocol, kThreadsOfBlock, 0); });
     return {};
   }
   Status call_host(void (*function)(void*), void* argument, DeviceStream stream) override {

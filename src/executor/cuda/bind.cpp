@@ -56,7 +56,13 @@ bool bind_device_call(const Program& program, const Layout& layout, size_t eleme
                         element_bytes,         first.chunks,
                         first.parts,           channels};
   call->slicing = slice_data(data, largest / alignment * alignment, alignment, min_slice_bytes);
-  call->layout = {info.input_index, info.output_index, layout.ranks, layout.count, nullptr, nullptr};
+  const UnequalParts* unequal = layout.unequal;
+  call->layout = {info.input_index,
+                  info.output_index,
+                  layout.ranks,
+                  layout.count,
+                  unequal == nullptr ? nullptr : unequal->counts,
+                  unequal == nullptr ? nullptr : unequal->offsets};
   call->rank = layout.rank;
   call->ranks = layout.ranks;
   call->channels = channels;

@@ -39,7 +39,7 @@ constexpr double kTie = 1.02;
 bool fits(const DeviceQuestion& question, const Algorithm& algorithm) {
   if (question.forced != nullptr && question.forced != &algorithm) return false;
   return question.ranks >= algorithm.min_ranks && question.ranks <= algorithm.max_ranks &&
-         (!question.rank_ordered || algorithm.rank_ordered);
+         (!question.rank_ordered || algorithm.rank_ordered) && !(question.unequal && algorithm.equal_parts_only);
 }
 
 }  // namespace

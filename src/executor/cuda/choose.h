@@ -38,6 +38,7 @@ struct DeviceQuestion {
   bool keeps_lines = true;    // LL128 may be used
   uint32_t protocols = ~0u;   // a bit for each DeviceProtocol that may be used
   bool rank_ordered = false;  // fixed order of the operands
+  bool unequal = false;       // blocks of different sizes
   LinkFigures link;
   const Algorithm* forced = nullptr;  // nullptr: free choice
 };

@@ -40,7 +40,7 @@ class CudaDevice final : public Device {
   Status synchronize(DeviceStream stream) override;
 
   Status copy(void* to, const void* from, size_t bytes, DeviceStream stream) override;
-  Status launch(const DeviceCall& call, trDataType_t type, DeviceProtocol protocol, uint32_t threads,
+  Status launch(const DeviceLaunch& launch, trDataType_t type, DeviceProtocol protocol, uint32_t threads,
                 DeviceStream stream) override;
   Status call_host(void (*function)(void* argument), void* argument, DeviceStream stream) override;
   Status wait_value(const uint32_t* at, uint32_t value, DeviceStream stream) override;

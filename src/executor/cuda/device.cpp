@@ -7,9 +7,9 @@
 namespace treering::cuda {
 namespace {
 
-// Kernels take the call by value; without a large parameter space that is at most this much on every GPU.
+// Kernels take their calls by value; without a large parameter space that is at most this much on every GPU.
 constexpr size_t kMaxParameterBytes = 4096;
-static_assert(sizeof(DeviceCall) <= kMaxParameterBytes);
+static_assert(sizeof(DeviceLaunch) <= kMaxParameterBytes);
 
 constexpr uint32_t kLeastCapability = 75;
 
@@ -277,25 +277,26 @@ Status CudaDevice::copy(void* to, const void* from, size_t bytes, DeviceStream s
                     [&] { return fmt::format("cuMemcpyAsync of {} bytes", bytes); });
 }
 
-Status CudaDevice::launch(const DeviceCall& call, trDataType_t type, DeviceProtocol protocol, uint32_t threads,
+Status CudaDevice::launch(const DeviceLaunch& launch, trDataType_t type, DeviceProtocol protocol, uint32_t threads,
                           DeviceStream stream) {
   if (threads == 0 || threads % 32 != 0 || threads > kMaxKernelThreads)
     return {trInvalidArgument,
             fmt::format("{} threads a block; give a multiple of 32 up to {}", threads, kMaxKernelThreads)};
-  if (call.channels > kMaxDeviceChannels)
-    return {trInvalidArgument, fmt::format("{} channels; a kernel has at most {}", call.channels, kMaxDeviceChannels)};
+  if (launch.channels > kMaxDeviceChannels)
+    return {trInvalidArgument,
+            fmt::format("{} channels; a kernel has at most {}", launch.channels, kMaxDeviceChannels)};
   Status found;
   TR_RETURN_IF_ERROR(in_context(
       [&] {
         CUfunction kernel = nullptr;
         found = kernels_.find(type, protocol, &kernel);
         // Without blocks the kernel is only made ready.
-        if (!found.ok() || call.channels == 0) return CUDA_SUCCESS;
-        void* parameters[] = {const_cast<DeviceCall*>(&call)};
-        return driver_.cuLaunchKernel(kernel, call.channels, 1, 1, threads, 1, 1, 0, stream_of(stream), parameters,
+        if (!found.ok() || launch.channels == 0) return CUDA_SUCCESS;
+        void* parameters[] = {const_cast<DeviceLaunch*>(&launch)};
+        return driver_.cuLaunchKernel(kernel, launch.channels, 1, 1, threads, 1, 1, 0, stream_of(stream), parameters,
                                       nullptr);
       },
-      [&] { return fmt::format("cuLaunchKernel of {} blocks of {} threads", call.channels, threads); }));
+      [&] { return fmt::format("cuLaunchKernel of {} blocks of {} threads", launch.channels, threads); }));
   if (found.ok()) return {};
   return {found.code(), fmt::format("{}: {}", name_, found.message())};
 }

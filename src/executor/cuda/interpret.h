@@ -10,11 +10,14 @@
 
 namespace treering::cuda {
 
-// A program that fits is copied here when a block starts: steps are read in order, and again for every slice.
+// A program that fits is copied here when a block starts: steps are read in order, and again for every slice. Of a call
+// with lanes those are here, which lie in memory of the host and are looked at again and again.
 inline constexpr uint32_t kCachedBytes = 8 << 10;
+static_assert(kMaxLanesOfBlock * sizeof(DeviceLane) <= kCachedBytes);
 
 // What the threads of a block share.
 struct BlockShared {
+  DeviceCall call;  // that is run
   Link links[kMaxDeviceRanks];
   const std::byte* messages_in[kMaxDeviceRanks];
   std::byte* messages_out[kMaxDeviceRanks];
@@ -27,6 +30,8 @@ struct BlockShared {
   uint32_t failed;
   uint32_t chosen;  // the lane that moves next
   uint64_t lane_done[kMaxLanesOfBlock];
+  ScheduleArrays arrays;
+  DeviceLayout layout;
   alignas(16) std::byte program[kCachedBytes];
 };
 
@@ -39,8 +44,13 @@ TR_DEVICE uint64_t slot_flag(uint64_t message, uint32_t signature) {
 template <class Number, DeviceProtocol kProtocol>
 class Interpreter {
  public:
-  TR_DEVICE Interpreter(const DeviceCall& call, uint32_t block, BlockShared* shared, const Thread& thread)
-      : call_(call), shared_(*shared), thread_(thread), block_(block) {}
+  // Runs a channel of those that the call uses, which is in `shared`.
+  TR_DEVICE Interpreter(uint32_t channel, BlockShared* shared, const Thread& thread)
+      : call_(shared->call),
+        shared_(*shared),
+        thread_(thread),
+        channel_(channel),
+        share_(channel - shared->call.first_channel) {}
 
   TR_DEVICE void run() {
     start();
@@ -50,29 +60,32 @@ class Interpreter {
       run_channel();
     thread_.barrier();
     for (uint32_t peer = thread_.index(); peer < call_.ranks; peer += thread_.count()) {
-      Link& link = call_.links[block_ * call_.ranks + peer];
+      Link& link = call_.links[channel_ * call_.ranks + peer];
       link.posted = shared_.links[peer].posted;
       link.received = shared_.links[peer].received;
     }
     thread_.barrier();
     if (thread_.index() != 0) return;
-    store_flag(&call_.status->turn_ended[block_], turn(shared_.links[call_.rank].posted));
-    if (call_.number != 0) store_flag(&call_.status->ended[block_], call_.number);
+    store_flag(&call_.status->turn_ended[channel_], turn(shared_.links[call_.rank].posted));
+    if (call_.captured == 0) store_flag(&call_.status->ended[channel_], call_.number);
   }
 
  private:
   static constexpr bool kSimple = kProtocol == DeviceProtocol::kSimple;
   using Storage = typename Number::Storage;
+  using Steps = BasicExpansion<const ScheduleArrays*>;
 
   static TR_DEVICE uint32_t turn(uint64_t launches) { return static_cast<uint32_t>(launches); }
 
   TR_DEVICE void start() {
     for (uint32_t peer = thread_.index(); peer < call_.ranks; peer += thread_.count()) {
-      shared_.links[peer] = call_.links[block_ * call_.ranks + peer];
+      shared_.links[peer] = call_.links[channel_ * call_.ranks + peer];
       // The link to itself carries nothing: it counts the launches.
       shared_.first_in[peer] = shared_.links[peer].received;
       shared_.first_out[peer] = shared_.links[peer].posted;
-      if (peer == call_.rank) store_flag(&call_.status->turn_begun[block_], turn(++shared_.links[peer].posted));
+      if (peer != call_.rank) continue;
+      store_flag(&call_.status->call[channel_], call_.number);
+      store_flag(&call_.status->turn_begun[channel_], turn(++shared_.links[peer].posted));
     }
     if (thread_.index() == 0) {
       // Behind a call that failed nothing moves: the counters of its links are anywhere.
@@ -80,24 +93,15 @@ class Interpreter {
       shared_.failed = 0;
       shared_.chosen = 0;
     }
-    how_.op = call_.op;
-    how_.divisor = 1;
-    how_.scaled = call_.scaled != 0;
-    Storage scale;
-    memcpy(&scale, call_.scale, sizeof scale);
-    how_.scale = Number::load(scale);
   }
 
   // ---- a channel of a schedule ----
 
   TR_DEVICE void run_channel() {
-    program_ = call_.programs[block_];
     cache_program();
     thread_.barrier();
-    for (uint64_t slice = block_; slice < call_.slicing.slices; slice += call_.channels)
-      for (Expansion at(program_.steps, program_.blocks, program_.block_count, program_.peers, program_.chunk_lists,
-                        program_.chunks, call_.ranks);
-           !at.done(); at.advance())
+    for (uint64_t slice = share_; slice < call_.slicing.slices; slice += call_.channels)
+      for (Steps at(&shared_.arrays); !at.done(); at.advance())
         if (!run_step(at, slice)) return;
   }
 
@@ -112,17 +116,27 @@ class Interpreter {
   }
   TR_DEVICE void cache_program() {
     uint32_t used = 0;
-    cache(&program_.steps, program_.step_count, &used);
-    cache(&program_.blocks, program_.block_count, &used);
-    cache(&program_.peers, program_.peer_count, &used);
-    cache(&program_.chunk_lists, program_.list_count, &used);
+    DeviceLayout layout = call_.layout;
+    if (layout.counts != nullptr) {
+      cache(&layout.counts, layout.ranks, &used);
+      cache(&layout.offsets, layout.ranks, &used);
+    }
+    DeviceProgram program = call_.programs[share_];
+    cache(&program.steps, program.step_count, &used);
+    cache(&program.blocks, program.block_count, &used);
+    cache(&program.peers, program.peer_count, &used);
+    cache(&program.chunk_lists, program.list_count, &used);
+    if (thread_.index() != 0) return;
+    shared_.layout = layout;
+    shared_.arrays = {program.steps,       program.blocks, program.peers, program.chunk_lists,
+                      program.block_count, program.chunks, call_.ranks};
   }
 
   // False when the block has to end.
-  TR_DEVICE bool run_step(const Expansion& at, uint64_t slice) {
+  TR_DEVICE bool run_step(const Steps& at, uint64_t slice) {
     const Step& step = at.step();
     if (call_.elides != 0) {
-      PieceWalk walk(call_.slicing, slice, at, call_.layout);
+      PieceWalk walk(call_.slicing, slice, at, shared_.layout);
       Piece piece;
       if (!walk.next(&piece)) return true;
     }
@@ -143,7 +157,7 @@ class Interpreter {
   // A peer's link is always in the hands of the same thread, which knows its counters without a barrier.
   TR_DEVICE bool is_mine(uint32_t peer) const { return peer % thread_.count() == thread_.index(); }
 
-  TR_DEVICE void wait_for_peers(const Expansion& at, const Step& step) {
+  TR_DEVICE void wait_for_peers(const Steps& at, const Step& step) {
     for (uint32_t i = 0; i < step.receive_count; ++i)
       if (const uint32_t peer = at.receive_peer(i); is_mine(peer)) wait_message(peer, i);
     for (uint32_t i = 0; i < step.send_count; ++i)
@@ -208,9 +222,15 @@ class Interpreter {
       if (!patience.wait()) return stop(DeviceFailure::kAborted, peer);
   }
 
-  TR_DEVICE bool move_pieces(const Expansion& at, const Step& step, uint64_t slice) {
+  TR_DEVICE Arithmetic<Number> arithmetic_of(const Step& step) const {
     const bool result = (step.flags & kFinal) != 0 && (step.flags & kReduce) != 0;
-    how_.divisor = result ? call_.divisor : 1;
+    Storage scale;
+    memcpy(&scale, call_.scale, sizeof scale);
+    return {call_.op, result ? call_.divisor : 1, call_.scaled != 0 && (step.flags & kInput) != 0, Number::load(scale)};
+  }
+
+  TR_DEVICE bool move_pieces(const Steps& at, const Step& step, uint64_t slice) {
+    const Arithmetic<Number> how = arithmetic_of(step);
     PieceOperands operands;
     operands.messages_in = shared_.messages_in;
     operands.messages_out = shared_.messages_out;
@@ -218,25 +238,22 @@ class Interpreter {
     operands.receives = step.receive_count;
     operands.sends = step.send_count;
     operands.local_position = step.local_position;
-    std::byte* const scratch = call_.scratch == nullptr ? nullptr : call_.scratch + block_ * call_.scratch_bytes;
+    std::byte* const scratch = call_.scratch == nullptr ? nullptr : call_.scratch + channel_ * call_.scratch_bytes;
     size_t first_unit = 0;
-    PieceWalk walk(call_.slicing, slice, at, call_.layout);
+    const DeviceLayout& layout = shared_.layout;
+    PieceWalk walk(call_.slicing, slice, at, layout);
     for (Piece piece; walk.next(&piece);) {
       const uint16_t flags = step.flags;
       const size_t in_scratch = piece.scratch * sizeof(Storage);
-      const size_t in_output =
-          (call_.layout.offset(piece.part, call_.layout.output_index) + piece.begin) * sizeof(Storage);
+      const size_t in_output = (layout.offset(piece.part, layout.output_index) + piece.begin) * sizeof(Storage);
       operands.count = piece.count;
       operands.local = nullptr;
       if ((flags & kInput) != 0)
-        operands.local =
-            call_.input + (call_.layout.offset(piece.part, call_.layout.input_index) + piece.begin) * sizeof(Storage);
+        operands.local = call_.input + (layout.offset(piece.part, layout.input_index) + piece.begin) * sizeof(Storage);
       if ((flags & kOutput) != 0) operands.local = call_.output + in_output;
       if ((flags & kScratch) != 0) operands.local = scratch + in_scratch;
       operands.stores[0] = (flags & kStore) != 0 ? call_.output + in_output : nullptr;
       operands.stores[1] = (flags & kStoreScratch) != 0 ? scratch + in_scratch : nullptr;
-      Arithmetic<Number> how = how_;
-      how.scaled = how_.scaled && (flags & kInput) != 0;
       if constexpr (kSimple) {
         move_piece<Number>(operands, how, thread_);
         operands.message_offset += (piece.count * sizeof(Storage) + kUnit - 1) / kUnit * kUnit;
@@ -264,7 +281,7 @@ class Interpreter {
   }
 
   // Behind a barrier: all threads have read, and written.
-  TR_DEVICE void tell_peers(const Expansion& at, const Step& step) {
+  TR_DEVICE void tell_peers(const Steps& at, const Step& step) {
     for (uint32_t i = 0; i < step.receive_count; ++i)
       if (const uint32_t peer = at.receive_peer(i); is_mine(peer)) {
         if constexpr (!kSimple) check_signature(peer);
@@ -288,6 +305,7 @@ class Interpreter {
   TR_DEVICE void report(DeviceFailure failure, uint32_t peer) {
     if (failure == DeviceFailure::kAborted && load_flag(&call_.status->failure) != 0) return;
     store_flag(&call_.status->peer, peer);
+    store_flag(&call_.status->failed_call, call_.number);
     store_flag(&call_.status->failure, static_cast<uint32_t>(failure));
   }
 
@@ -295,16 +313,24 @@ class Interpreter {
 
   // Lanes advance in any order, whichever can: neither side of two ranks that send to each other waits for the other.
   TR_DEVICE void run_lanes() {
-    const uint32_t lanes = call_.lane_count <= block_ ? 0 : (call_.lane_count - block_ - 1) / call_.channels + 1;
-    for (uint32_t l = thread_.index(); l < lanes; l += thread_.count()) shared_.lane_done[l] = 0;
+    const uint32_t lanes = call_.lane_count <= share_ ? 0 : (call_.lane_count - share_ - 1) / call_.channels + 1;
+    auto* const cached = reinterpret_cast<DeviceLane*>(shared_.program);
+    for (uint32_t l = thread_.index(); l < lanes; l += thread_.count()) {
+      cached[l] = call_.lanes[share_ + l * call_.channels];
+      shared_.lane_done[l] = 0;
+    }
     thread_.barrier();
     for (;;) {
       if (thread_.index() == 0) shared_.chosen = choose_lane(lanes);
       thread_.barrier();
       if (shared_.stopped != 0 || shared_.chosen == lanes) return;
-      move_lane(call_.lanes[block_ + shared_.chosen * call_.channels]);
+      move_lane(lane(shared_.chosen));
       thread_.barrier();
     }
+  }
+
+  TR_DEVICE const DeviceLane& lane(uint32_t at) const {
+    return reinterpret_cast<const DeviceLane*>(shared_.program)[at];
   }
 
   // A lane that can move, or `lanes` when all are at their ends.
@@ -314,15 +340,14 @@ class Interpreter {
       bool all_done = true;
       for (uint32_t i = 0; i < lanes; ++i) {
         at = at + 1 < lanes ? at + 1 : 0;
-        const DeviceLane& lane = call_.lanes[block_ + at * call_.channels];
-        if (has_ended(at, lane)) continue;
+        if (has_ended(at)) continue;
         all_done = false;
-        if (lane.after != kNoLane && !has_ended(lane.after, call_.lanes[block_ + lane.after * call_.channels]))
-          continue;
-        const Link& link = shared_.links[lane.peer];
-        const bool ready = lane.kind == kCopyLane   ? true
-                           : lane.kind == kSendLane ? has_room(link)
-                                                    : has_message(link, lane.peer);
+        const DeviceLane& next = lane(at);
+        if (next.after != kNoLane && !has_ended(next.after)) continue;
+        const Link& link = shared_.links[next.peer];
+        const bool ready = next.kind == kCopyLane   ? true
+                           : next.kind == kSendLane ? has_room(link)
+                                                    : has_message(link, next.peer);
         if (ready || shared_.stopped != 0) return at;
       }
       if (all_done) return lanes;
@@ -333,8 +358,9 @@ class Interpreter {
     }
   }
 
-  TR_DEVICE bool has_ended(uint32_t at, const DeviceLane& lane) const {
-    return lane.bytes == 0 ? shared_.lane_done[at] != 0 : shared_.lane_done[at] == lane.bytes;
+  TR_DEVICE bool has_ended(uint32_t at) const {
+    const uint64_t bytes = lane(at).bytes;
+    return bytes == 0 ? shared_.lane_done[at] != 0 : shared_.lane_done[at] == bytes;
   }
 
   // The next message of a lane. One of 0 bytes is a message too: its end counts as done when lane_done is above 0.
@@ -370,9 +396,7 @@ class Interpreter {
   const DeviceCall& call_;
   BlockShared& shared_;
   const Thread& thread_;
-  const uint32_t block_;
-  DeviceProgram program_{};
-  Arithmetic<Number> how_{};
+  const uint32_t channel_, share_;
 };
 
 }  // namespace treering::cuda

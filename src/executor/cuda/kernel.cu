@@ -11,11 +11,11 @@ TR_DEVICE_TYPES(TR_NUMBER)
 }  // namespace number_of
 
 // Blocks of up to this many threads; one block a multiprocessor is enough for a channel.
-#define TR_KERNEL(name, protocol, suffix)                                                      \
-  extern "C" __global__ void __launch_bounds__(512, 1)                                         \
-      treering_##name##_##suffix(const __grid_constant__ DeviceCall call) {                    \
-    __shared__ BlockShared shared;                                                             \
-    run_block<number_of::name, DeviceProtocol::protocol>(call, blockIdx.x, &shared, Thread()); \
+#define TR_KERNEL(name, protocol, suffix)                                                        \
+  extern "C" __global__ void __launch_bounds__(512, 1)                                           \
+      treering_##name##_##suffix(const __grid_constant__ DeviceLaunch launch) {                  \
+    __shared__ BlockShared shared;                                                               \
+    run_block<number_of::name, DeviceProtocol::protocol>(launch, blockIdx.x, &shared, Thread()); \
   }
 #define TR_KERNELS(name)         \
   TR_KERNEL(name, kLl, ll)       \

@@ -18,11 +18,29 @@
 
 namespace treering::cuda {
 
+TR_DEVICE void copy_call(const DeviceCall& from, DeviceCall* to, const Thread& thread) {
+  constexpr uint32_t kWords = sizeof(DeviceCall) / sizeof(uint64_t);
+  static_assert(sizeof(DeviceCall) % sizeof(uint64_t) == 0);
+  for (uint32_t i = thread.index(); i < kWords; i += thread.count())
+    memcpy(reinterpret_cast<std::byte*>(to) + i * sizeof(uint64_t),
+           reinterpret_cast<const std::byte*>(&from) + i * sizeof(uint64_t), sizeof(uint64_t));
+}
+
 template <class Number, DeviceProtocol kProtocol>
-TR_DEVICE void run_block(const DeviceCall& call, uint32_t block, BlockShared* shared, const Thread& thread) {
+TR_DEVICE void run_block(const DeviceLaunch& launch, uint32_t block, BlockShared* shared, const Thread& thread) {
   // An element that does not fit between the flags of a line is never sent by that protocol (bind.h).
-  if constexpr (kProtocol != DeviceProtocol::kLl128 || sizeof(typename Number::Storage) <= 8)
-    Interpreter<Number, kProtocol>(call, block, shared, thread).run();
+  if constexpr (kProtocol != DeviceProtocol::kLl128 || sizeof(typename Number::Storage) <= 8) {
+    const uint32_t channel = launch.first_channel + block;
+    TR_ROLLED
+    for (uint32_t i = 0; i < launch.calls; ++i) {
+      const DeviceCall& call = launch.call[i];
+      if (channel - call.first_channel >= call.channels) continue;  // as unsigned: below it, too
+      copy_call(call, &shared->call, thread);
+      thread.barrier();
+      Interpreter<Number, kProtocol>(channel, shared, thread).run();
+      thread.barrier();  // the next call may have the shared memory
+    }
+  }
 }
 
 }  // namespace treering::cuda

@@ -110,27 +110,24 @@ TR_DEVICE bool move_flagged(const PieceOperands& o, const Arithmetic<Number>& ho
     const uint64_t end = o.count < limit ? o.count : limit;
     const uint64_t count = end > element ? end - element : 0;
     const size_t at = (first_unit + unit) * Protocol::kUnitWords;
-    Batch<Number, kWords> values, right;
+    Batch<Number, kWords> values;
     uint64_t words[kWords];
-    const auto load = [&](uint32_t source, Batch<Number, kWords>* to) {
+    const auto load = [&](uint32_t source) {
       if (o.is_local(source)) {
         load_local<Number, kWords>(words, o.local + element * sizeof(Storage), count);
-        to->load(words);
-        if (how.scaled) to->scale(how);
+        if (how.scaled) scale_words<Number, kWords>(how, words);
         return true;
       }
       const uint32_t message = o.local != nullptr && source > o.local_position ? source - 1 : source;
-      if (!Protocol::read(reinterpret_cast<const uint64_t*>(o.messages_in[message]) + at, lane, flags.in_flags[message],
-                          words, flags.status))
-        return false;
-      to->load(words);
-      return true;
+      return Protocol::read(reinterpret_cast<const uint64_t*>(o.messages_in[message]) + at, lane,
+                            flags.in_flags[message], words, flags.status);
     };
-    if (!load(0, &values)) return false;
+    if (!load(0)) return false;
+    values.load(words);
     TR_ROLLED
     for (uint32_t s = 1; s < sources; ++s) {
-      if (!load(s, &right)) return false;
-      values.combine(how, right);
+      if (!load(s)) return false;
+      values.combine(how, words);
     }
     values.finish(how);
     values.store(words);

@@ -40,18 +40,17 @@ struct Batch {
     for (uint32_t e = 0; e < kElements; ++e) stored[e] = Number::store(values[e]);
     memcpy(words, stored, sizeof stored);
   }
-  TR_DEVICE void scale(const Arithmetic<Number>& how) {
-    TR_UNROLL
-    for (uint32_t e = 0; e < kElements; ++e) values[e] = scaled<Number>(values[e], how.scale);
-  }
-  TR_DEVICE void combine(const Arithmetic<Number>& how, const Batch& right) {
+  // The right operand stays packed until it is used: as numbers, bytes take four times the registers.
+  TR_DEVICE void combine(const Arithmetic<Number>& how, const uint64_t* words) {
+    Storage right[kElements];
+    memcpy(right, words, sizeof right);
     // Sums first: the op is the same for all, and most are sums.
     if (how.op == trSum || how.op == trAvg) {
       TR_UNROLL
-      for (uint32_t e = 0; e < kElements; ++e) values[e] = combine_two(trSum, values[e], right.values[e]);
+      for (uint32_t e = 0; e < kElements; ++e) values[e] = combine_two(trSum, values[e], Number::load(right[e]));
     } else {
       TR_UNROLL
-      for (uint32_t e = 0; e < kElements; ++e) values[e] = combine_two(how.op, values[e], right.values[e]);
+      for (uint32_t e = 0; e < kElements; ++e) values[e] = combine_two(how.op, values[e], Number::load(right[e]));
     }
   }
   TR_DEVICE void finish(const Arithmetic<Number>& how) {
@@ -60,6 +59,16 @@ struct Batch {
     for (uint32_t e = 0; e < kElements; ++e) values[e] = divide_by(values[e], how.divisor);
   }
 };
+
+// Operands of a pre-multiplied sum, in place.
+template <class Number, uint32_t kWords>
+TR_DEVICE void scale_words(const Arithmetic<Number>& how, uint64_t* words) {
+  typename Number::Storage stored[kWords * 8 / sizeof(typename Number::Storage)];
+  memcpy(stored, words, sizeof stored);
+  TR_UNROLL
+  for (auto& each : stored) each = Number::store(combine_two(trProd, Number::load(each), how.scale));
+  memcpy(words, stored, sizeof stored);
+}
 
 // Words at a place in local memory that may begin anywhere and may end after `count` elements.
 template <class Number, uint32_t kWords>
@@ -150,32 +159,31 @@ TR_DEVICE void store_packs(const PieceOperands& o, size_t first, size_t stride, 
 
 template <class Number, uint32_t kPacks>
 TR_DEVICE void load_packs(const PieceOperands& o, const Arithmetic<Number>& how, uint32_t source, size_t first,
-                          size_t stride, Batch<Number, 2> (&values)[kPacks]) {
-  uint64_t words[kPacks][2];
+                          size_t stride, uint64_t (&words)[kPacks][2]) {
   const std::byte* from = o.source(source) + first;
   TR_UNROLL
   for (uint32_t u = 0; u < kPacks; ++u) load_words<16>(words[u], from + u * stride);
-  TR_UNROLL
-  for (uint32_t u = 0; u < kPacks; ++u) values[u].load(words[u]);
   if (!how.scaled || !o.is_local(source)) return;
   TR_UNROLL
-  for (uint32_t u = 0; u < kPacks; ++u) values[u].scale(how);
+  for (uint32_t u = 0; u < kPacks; ++u) scale_words<Number, 2>(how, words[u]);
 }
 
 // Groups of kPacks x 16 bytes for each thread: `first` is the byte at which the thread's first lies, `stride` leads to
 // its next.
 template <class Number, uint32_t kPacks>
 TR_DEVICE void move_packs(const PieceOperands& o, const Arithmetic<Number>& how, size_t first, size_t stride) {
-  Batch<Number, 2> values[kPacks], right[kPacks];
-  load_packs<Number, kPacks>(o, how, 0, first, stride, values);
+  Batch<Number, 2> values[kPacks];
+  uint64_t words[kPacks][2];
+  load_packs<Number, kPacks>(o, how, 0, first, stride, words);
+  TR_UNROLL
+  for (uint32_t u = 0; u < kPacks; ++u) values[u].load(words[u]);
   const uint32_t sources = o.sources();
   TR_ROLLED
   for (uint32_t s = 1; s < sources; ++s) {
-    load_packs<Number, kPacks>(o, how, s, first, stride, right);
+    load_packs<Number, kPacks>(o, how, s, first, stride, words);
     TR_UNROLL
-    for (uint32_t u = 0; u < kPacks; ++u) values[u].combine(how, right[u]);
+    for (uint32_t u = 0; u < kPacks; ++u) values[u].combine(how, words[u]);
   }
-  uint64_t words[kPacks][2];
   TR_UNROLL
   for (uint32_t u = 0; u < kPacks; ++u) {
     values[u].finish(how);

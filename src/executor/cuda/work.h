@@ -1,7 +1,7 @@
 // Work: what a launch of the kernel is given: plain structs of integers and device pointers.
 //
-//   DeviceCall -> DeviceProgram   the compiled schedule of each channel (one block runs one channel)
-//              -> Link            for each (channel, peer): the FIFOs to and from it; in this GPU's memory
+//   DeviceLaunch -> DeviceCall -> DeviceProgram   the compiled schedule of each channel (one block runs one channel)
+//                              -> Link            for each (channel, peer): the FIFOs to and from it; in this GPU's memory
 //
 // A FIFO has `depth` slots in the receiver's memory and, in the same memory, a flag word for each slot; the sender's
 // memory has the number of messages that the receiver has consumed. Message k (from 0) lies in slot k % depth:
@@ -98,7 +98,8 @@ struct DeviceLane {
   uint32_t reserved;
 };
 enum LaneKind : uint32_t { kSendLane, kReceiveLane, kCopyLane };
-inline constexpr uint32_t kMaxLanesOfBlock = 256;
+// Of one launch; a rank that exchanges with kMaxDeviceRanks by one channel has two for each.
+inline constexpr uint32_t kMaxLanesOfBlock = 160;
 
 // What a kernel tells the host, in memory that both see; the first block that fails claims it.
 enum class DeviceFailure : uint32_t { kNone, kAborted, kCallsDiffer };
@@ -106,28 +107,31 @@ struct DeviceStatus {
   uint32_t abort;  // by the host: every wait ends
   uint32_t failure;
   uint32_t peer;
-  uint32_t reserved;
-  uint32_t ended[kMaxDeviceChannels];       // number of the last call that ended on each channel
+  uint32_t failed_call;                     // its number
+  uint32_t ended[kMaxDeviceChannels];       // number of the last call that ended on each channel, but those of graphs
+  uint32_t call[kMaxDeviceChannels];        // number of the last call that began, those of graphs included
   uint32_t turn_begun[kMaxDeviceChannels];  // launches that began on each channel, those of graphs included
   uint32_t turn_ended[kMaxDeviceChannels];
 };
 
 struct DeviceCall {
   const DeviceProgram* programs;  // one a channel
-  Link* links;                    // [channel * ranks + peer]
+  Link* links;                    // [channel * ranks + peer], of all channels
   DeviceStatus* status;
   const std::byte* input;
   std::byte* output;
-  std::byte* scratch;      // of all channels
+  std::byte* scratch;      // of all channels, also those that it does not use
   uint64_t scratch_bytes;  // of each
   DeviceLayout layout;
   Slicing slicing;
-  uint32_t rank, ranks, channels;
-  uint32_t depth;       // slots of a FIFO
-  uint64_t slot_bytes;  // of the Simple protocol
-  uint32_t signature;   // of the call, 24 bits: both ends of a message must have the same
-  uint32_t elides;      // steps without data are left out
-  uint32_t number;      // of the call, for the status; 0: captured in a graph, which may run it often
+  uint32_t rank, ranks;
+  uint32_t first_channel, channels;  // those that it uses; `programs` and Slicing count from the first
+  uint32_t depth;                    // slots of a FIFO
+  uint64_t slot_bytes;               // of the Simple protocol
+  uint32_t signature;                // of the call, 24 bits: both ends of a message must have the same
+  uint32_t elides;                   // steps without data are left out
+  uint32_t number;                   // of the call on this rank, for the status
+  uint32_t captured;                 // in a graph, which may run it often
   trRedOp_t op;
   uint32_t divisor;                 // applied to results: avg
   uint32_t scaled;                  // the input is multiplied by `scale`
@@ -136,5 +140,28 @@ struct DeviceCall {
   const DeviceLane* lanes;
   uint32_t lane_count;
 };
+
+// Calls whose kernels are the same, and of which none uses what another one writes: each block runs those that use its
+// channel, in order.
+inline constexpr uint32_t kMaxCallsOfLaunch = 8;
+struct DeviceLaunch {
+  uint32_t calls;
+  uint32_t first_channel, channels;  // of all calls; block b runs channel first_channel + b
+  uint32_t reserved;
+  DeviceCall call[kMaxCallsOfLaunch];
+};
+inline void add_call(const DeviceCall& call, DeviceLaunch* launch) {
+  const uint32_t end = call.first_channel + call.channels, end_so_far = launch->first_channel + launch->channels;
+  const bool first = launch->calls == 0;
+  if (first || call.first_channel < launch->first_channel) launch->first_channel = call.first_channel;
+  launch->channels = (first || end > end_so_far ? end : end_so_far) - launch->first_channel;
+  launch->call[launch->calls++] = call;
+}
+// With `channels` 0 for a call of no channels: nothing runs.
+inline DeviceLaunch launch_of(const DeviceCall& call) {
+  DeviceLaunch launch{};
+  add_call(call, &launch);
+  return launch;
+}
 
 }  // namespace treering::cuda

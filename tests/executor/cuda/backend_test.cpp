@@ -130,7 +130,7 @@ TEST(Backend, EveryCallLeavesTheContextAsItWas) {
 TEST(Kernels, AModuleIsLoadedOnceForEachDeviceAndType) {
   FakeCuda& fake = fake_cuda();
   Device *first = fake_device(0), *second = fake_device(1);
-  const DeviceCall nothing{};  // no blocks: the kernel is made ready
+  const DeviceLaunch nothing{};  // no blocks: the kernel is made ready
   const int loads = fake.calls_of("cuModuleLoadData"), launches = fake.calls_of("cuLaunchKernel");
   std::vector<std::thread> threads;
   for (int t = 0; t < 8; ++t)
@@ -152,7 +152,7 @@ TEST(Kernels, AModuleIsLoadedOnceForEachDeviceAndType) {
 TEST(Kernels, EveryTypeIsThere) {
   for (int type = trInt8; type <= trBool; ++type)
     for (uint32_t protocol = 0; protocol < kProtocols; ++protocol) {
-      const Status status = fake_device()->launch(DeviceCall{}, static_cast<trDataType_t>(type),
+      const Status status = fake_device()->launch(DeviceLaunch{}, static_cast<trDataType_t>(type),
                                                   static_cast<DeviceProtocol>(protocol), 64, nullptr);
       EXPECT_TRUE(status.ok()) << status.message();
     }
@@ -162,7 +162,7 @@ TEST(Kernels, AFailedLoadLeavesNothingAndIsTriedAgain) {
   FakeCuda& fake = fake_cuda();
   Device* device = fake_device(1);
   const int modules = fake.modules;
-  const auto launch = [&] { return device->launch(DeviceCall{}, trInt64, DeviceProtocol::kLl, 64, nullptr); };
+  const auto launch = [&] { return device->launch(DeviceLaunch{}, trInt64, DeviceProtocol::kLl, 64, nullptr); };
   fake.fail_next("cuModuleLoadData", CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(launch().message(),
             "GPU 1: cuModuleLoadData of the kernels of int64: CUDA_ERROR_OUT_OF_MEMORY (out of memory)");
@@ -181,7 +181,7 @@ TEST(Kernels, AFailedLoadLeavesNothingAndIsTriedAgain) {
 
 TEST(Kernels, BadLaunchesAreRefused) {
   Device* device = fake_device();
-  DeviceCall call{};
+  DeviceLaunch call{};
   for (uint32_t threads : {0u, 31u, 33u, 544u}) {
     const Status status = device->launch(call, trInt32, DeviceProtocol::kLl, threads, nullptr);
     EXPECT_EQ(status.code(), trInvalidArgument) << threads;

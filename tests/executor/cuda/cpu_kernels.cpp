@@ -8,7 +8,7 @@
 namespace treering::cuda {
 namespace {
 
-using RunBlock = void (*)(const DeviceCall& call, uint32_t block, BlockShared* shared, const Thread& thread);
+using RunBlock = void (*)(const DeviceLaunch& launch, uint32_t block, BlockShared* shared, const Thread& thread);
 
 template <DeviceProtocol kProtocol>
 RunBlock find(trDataType_t type) {
@@ -54,7 +54,7 @@ void combine_on_cpu(trDataType_t type, trRedOp_t op, const std::vector<const std
   }
 }
 
-void launch_on_cpu(const DeviceCall& call, trDataType_t type, DeviceProtocol protocol, uint32_t threads,
+void launch_on_cpu(const DeviceLaunch& launch, trDataType_t type, DeviceProtocol protocol, uint32_t threads,
                    uint32_t seed) {
   const RunBlock run = protocol == DeviceProtocol::kLl      ? find<DeviceProtocol::kLl>(type)
                        : protocol == DeviceProtocol::kLl128 ? find<DeviceProtocol::kLl128>(type)
@@ -66,14 +66,14 @@ void launch_on_cpu(const DeviceCall& call, trDataType_t type, DeviceProtocol pro
   };
   std::vector<std::unique_ptr<CpuBlock>> blocks;
   std::vector<std::thread> all;
-  for (uint32_t block = 0; block < call.channels; ++block) blocks.push_back(std::make_unique<CpuBlock>(threads));
-  for (uint32_t block = 0; block < call.channels; ++block)
+  for (uint32_t block = 0; block < launch.channels; ++block) blocks.push_back(std::make_unique<CpuBlock>(threads));
+  for (uint32_t block = 0; block < launch.channels; ++block)
     for (uint32_t index = 0; index < threads; ++index)
       all.emplace_back([&, block, index] {
-        std::mt19937 delays(seed + (block * 131 + index) * 7919 + call.rank);
+        std::mt19937 delays(seed + (block * 131 + index) * 7919 + launch.call[0].rank);
         CpuBlock& mine = *blocks[block];
         const Thread thread(index, threads, &mine.barrier, seed == 0 ? nullptr : &delays);
-        run(call, block, mine.shared.get(), thread);
+        run(launch, block, mine.shared.get(), thread);
       });
   for (std::thread& thread : all) thread.join();
 }

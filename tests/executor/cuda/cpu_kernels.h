@@ -7,9 +7,10 @@
 
 namespace treering::cuda {
 
-// Runs all blocks of the call with `threads` threads each, and returns when they have ended. With a seed above 0,
+// Runs all blocks of the launch with `threads` threads each, and returns when they have ended. With a seed above 0,
 // threads lose their processor at random moments.
-void launch_on_cpu(const DeviceCall& call, trDataType_t type, DeviceProtocol protocol, uint32_t threads, uint32_t seed);
+void launch_on_cpu(const DeviceLaunch& launch, trDataType_t type, DeviceProtocol protocol, uint32_t threads,
+                   uint32_t seed);
 
 // Combines the sources, element by element, as a block of one thread does with a step's operands. `scale`: of the last
 // source, or nullptr.

@@ -56,7 +56,7 @@ class CpuMachine final : public Machine {
                      uint32_t delays, const std::function<void()>& meanwhile) override {
     std::vector<std::thread> gpus;
     for (const DeviceCall& call : calls)
-      gpus.emplace_back([&, delays] { launch_on_cpu(call, type, protocol, threads, delays); });
+      gpus.emplace_back([&, delays] { launch_on_cpu(launch_of(call), type, protocol, threads, delays); });
     if (meanwhile) meanwhile();
     for (std::thread& gpu : gpus) gpu.join();
     return {};

@@ -268,13 +268,13 @@ CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfuncti
 CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned y, unsigned z, unsigned threads, unsigned ty,
                         unsigned tz, unsigned shared_bytes, CUstream stream, void** parameters, void** extra) {
   TR_ENTER_STREAM(cuLaunchKernel, stream);
-  DeviceCall call;
-  std::memcpy(&call, parameters[0], sizeof call);
+  DeviceLaunch launch;
+  std::memcpy(&launch, parameters[0], sizeof launch);
   if (function->device != current_device()) return CUDA_ERROR_INVALID_HANDLE;
-  if (blocks == 0 || blocks != call.channels || threads > 512 || y * z * ty * tz != 1 || shared_bytes != 0 ||
+  if (blocks == 0 || blocks != launch.channels || threads > 512 || y * z * ty * tz != 1 || shared_bytes != 0 ||
       extra != nullptr)
     return CUDA_ERROR_INVALID_VALUE;
-  stream->put([call, f = *function] { launch_on_cpu(call, f.type, f.protocol, kThreadsOfBlock, 0); });
+  stream->put([launch, f = *function] { launch_on_cpu(launch, f.type, f.protocol, kThreadsOfBlock, 0); });
   return CUDA_SUCCESS;
 }
 
