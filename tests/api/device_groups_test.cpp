@@ -65,7 +65,7 @@ TEST(DeviceTransfers, AnyNumberOfAPairInOneGroup) {
 TEST(DeviceTransfers, RoundsOfRanksDiffer) {
   DeviceRanks ranks({0, 1, 2});
   constexpr size_t kMany = 400;
-  auto in = ranks.buffers(kMany, 1), out = ranks.buffers(kMany);
+  auto in = ranks.buffers(kMany, 1), out = ranks.buffers(kMany), other = ranks.buffers(kMany);
   const auto transfers = [](int r, int peer) { return r + peer == 1 ? kMany : r + peer == 3 ? size_t{90} : size_t{0}; };
   for (int round = 0; round < 2; ++round)
     ranks.run(false, [&](int r, trComm_t comm, trStream_t stream) {
@@ -75,12 +75,13 @@ TEST(DeviceTransfers, RoundsOfRanksDiffer) {
           if (result == trSuccess && (r != 1 || peer == 0))
             result = trRecv(out[r].data() + i, 1, trInt32, peer, comm, stream);
           else if (result == trSuccess)
-            result = trRecv(in[r].data() + i, 1, trInt32, peer, comm, stream);
+            result = trRecv(other[r].data() + i, 1, trInt32, peer, comm, stream);
           if (result != trSuccess) return result;
         }
       return trSuccess;
     });
-  for (size_t i = 90; i < kMany; ++i) ASSERT_EQ(out[0].data()[i], 2 + static_cast<int>(i));
+  for (size_t i = 0; i < kMany; ++i) ASSERT_EQ(out[0].data()[i], 2 + static_cast<int>(i));
+  for (size_t i = 0; i < 90; ++i) ASSERT_EQ(other[1].data()[i], 3 + static_cast<int>(i));
 }
 
 // Allreduces of a group are one kernel, also several times as many as fit one.
