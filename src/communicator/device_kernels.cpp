@@ -182,6 +182,7 @@ Status DeviceKernels::launch_collective(const Operation& operation, DeviceStream
     call->op = trSum;
     call->scaled = 1;
     std::memcpy(call->scale, operation.reduction->scale.data(), sizeof call->scale);
+    call->scale_at = static_cast<const std::byte*>(operation.scale_at());
   }
   const size_t message = call->slicing.chunk_elements * element_bytes * compiled.program.max_span;
   return start(*call, resolved.type, resolved.choice->protocol, threads_for(message), stream);

@@ -75,11 +75,17 @@ bool DeviceRank::is_memory_of_device(const void* address) {
 }
 
 bool DeviceRank::touches_device(const Operation& operation) const {
-  return any_buffer(operation, [](const void* address) { return device_backend(nullptr)->device_of(address) >= 0; });
+  return is_memory_of_device(operation.scale_at()) ||
+         any_buffer(operation, [](const void* address) { return device_backend(nullptr)->device_of(address) >= 0; });
 }
 
 bool DeviceRank::touches_host(const Operation& operation) const {
   return any_buffer(operation, [](const void* address) { return device_backend(nullptr)->device_of(address) < 0; });
+}
+
+bool DeviceRank::reads_scale_of(const Operation& operation) const {
+  const void* const scale = operation.scale_at();
+  return scale == nullptr || device_backend(nullptr)->device_of(scale) == device_->info().ordinal;
 }
 
 bool DeviceRank::runs_kernel(const Operation& operation) const {
@@ -93,10 +99,11 @@ Status DeviceRank::prepare(const Operation& operation) {
 Status DeviceRank::enqueue(Operation operation, DeviceStream stream) {
   TR_RETURN_IF_ERROR(communicator_->failure());
   if (!runs_kernel(operation)) return staged_.enqueue(std::move(operation), stream);
-  if (!touches_host(operation)) return kernels_->launch(operation, stream);
+  const bool host_buffers = touches_host(operation);
+  if (!host_buffers && reads_scale_of(operation)) return kernels_->launch(operation, stream);
   // Kernels read and write pinned memory of the host as well, but not ordinary memory: such buffers are copied before and
   // after the kernel, in the same stream.
-  return staged_.enqueue_around(std::move(operation), stream,
+  return staged_.enqueue_around(std::move(operation), host_buffers, stream,
                                 [&](const Operation& pinned) { return kernels_->launch(pinned, stream); });
 }
 

@@ -101,7 +101,7 @@ class DeviceBackend {
 
 // The one function of such a shared object: nullptr where there is no usable device, with the reason in `why_not`
 // (terminated, at most `capacity` bytes). `version` is kDeviceInterface, for both to be of one build.
-inline constexpr uint32_t kDeviceInterface = 3;
+inline constexpr uint32_t kDeviceInterface = 4;
 using OpenDeviceBackend = DeviceBackend* (*)(uint32_t version, char* why_not, size_t capacity);
 inline constexpr const char* kOpenDeviceBackend = "treering_open_device_backend";
 

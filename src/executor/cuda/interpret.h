@@ -27,6 +27,7 @@ struct BlockShared {
   uint32_t failed;
   uint32_t chosen;  // the lane that moves next
   uint64_t lane_done[kMaxLanesOfBlock];
+  alignas(16) std::byte scale[16];  // an element
   alignas(16) std::byte program[kCachedBytes];
 };
 
@@ -79,13 +80,14 @@ class Interpreter {
       shared_.stopped = load_flag(&call_.status->abort) | load_flag(&call_.status->failure);
       shared_.failed = 0;
       shared_.chosen = 0;
+      if (call_.scaled != 0)
+        for (uint32_t i = 0; i < sizeof(Storage); ++i)
+          shared_.scale[i] = call_.scale_at != nullptr ? call_.scale_at[i] : call_.scale[i];
     }
     how_.op = call_.op;
     how_.divisor = 1;
     how_.scaled = call_.scaled != 0;
-    Storage scale;
-    memcpy(&scale, call_.scale, sizeof scale);
-    how_.scale = Number::load(scale);
+    how_.scale = reinterpret_cast<const Storage*>(shared_.scale);
   }
 
   // ---- a channel of a schedule ----

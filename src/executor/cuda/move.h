@@ -16,8 +16,11 @@ struct Arithmetic {
   using Compute = typename Number::Compute;
   trRedOp_t op;
   uint32_t divisor;  // 1: none
-  bool scaled;       // the local operand is multiplied by `scale`
-  Compute scale;
+  bool scaled;       // the local operand is multiplied by `*scale`
+  // Of the block's shared memory: it is read when it is used, because registers are few.
+  const typename Number::Storage* scale;
+
+  TR_DEVICE Compute factor() const { return Number::load(*scale); }
 };
 
 // kWords words of 8 bytes as elements in registers.
@@ -41,8 +44,9 @@ struct Batch {
     memcpy(words, stored, sizeof stored);
   }
   TR_DEVICE void scale(const Arithmetic<Number>& how) {
+    const Compute factor = how.factor();
     TR_UNROLL
-    for (uint32_t e = 0; e < kElements; ++e) values[e] = scaled<Number>(values[e], how.scale);
+    for (uint32_t e = 0; e < kElements; ++e) values[e] = scaled<Number>(values[e], factor);
   }
   TR_DEVICE void combine(const Arithmetic<Number>& how, const Batch& right) {
     // Sums first: the op is the same for all, and most are sums.
@@ -199,7 +203,7 @@ TR_DEVICE void move_element(const PieceOperands& o, const Arithmetic<Number>& ho
   using Storage = typename Number::Storage;
   const auto load = [&](uint32_t source) {
     const auto value = Number::load(reinterpret_cast<const Storage*>(o.source(source))[element]);
-    return how.scaled && o.is_local(source) ? scaled<Number>(value, how.scale) : value;
+    return how.scaled && o.is_local(source) ? scaled<Number>(value, how.factor()) : value;
   };
   auto value = load(0);
   const uint32_t sources = o.sources();
