@@ -31,6 +31,21 @@ static void ranks(trComm_t host, int rank, int nranks) {
   CHECK(trDeviceMemCopy(&mean, gradients, sizeof mean, stream));
   EXPECT(mean == 0); /* new memory is zero */
 
+  /* A sum of each rank's gradients times a weight that the GPU itself computes, behind whatever the stream holds. */
+  trRedOp_t weighted;
+  void* weight = NULL;
+  CHECK(trDeviceMemAlloc(&weight, sizeof(float), config.device));
+  CHECK(trRedOpCreatePreMulSumDevice(&weighted, weight, trFloat32, comm));
+  const float one = 1, half = 0.5f; /* in place of kernels that would write both */
+  CHECK(trDeviceMemCopy(gradients, &one, sizeof one, stream));
+  CHECK(trDeviceMemCopy(weight, &half, sizeof half, stream));
+  CHECK(trAllReduce(gradients, gradients, kCount, trFloat32, weighted, comm, stream));
+  float sum = -1;
+  CHECK(trDeviceMemCopy(&sum, gradients, sizeof sum, stream));
+  EXPECT(sum == nranks * half);
+  CHECK(trRedOpDestroy(weighted, comm));
+  CHECK(trDeviceMemFree(weight));
+
   CHECK(trStreamDestroy(stream));
   CHECK(trDeviceMemFree(gradients));
   CHECK(trCommDestroy(comm));

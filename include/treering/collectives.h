@@ -155,8 +155,8 @@ TR_API trResult_t trGroupEnd(void);
 
 /**
  * `*op`: the sum over all ranks of scalar x sendbuf. `scalar` points to one element of `datatype` on the
- * host, read by the call; each rank may give its own. Usable with this datatype alone: floats, complex
- * numbers and integers.
+ * host, read by the call (trRedOpCreatePreMulSumDevice(): when operations run); each rank may give its own. Usable with this
+ * datatype alone: floats, complex numbers and integers.
  */
 TR_API trResult_t trRedOpCreatePreMulSum(trRedOp_t* op, const void* scalar, trDataType_t datatype, trComm_t comm);
 

@@ -37,6 +37,15 @@ TR_API trResult_t trDeviceMemAlloc(void** ptr, size_t size, int device);
 TR_API trResult_t trDeviceMemFree(void* ptr);
 /** Copies between memory of the host and of GPUs, and waits for the end; behind what the stream holds already. */
 TR_API trResult_t trDeviceMemCopy(void* to, const void* from, size_t size, trStream_t stream);
+/**
+ * trRedOpCreatePreMulSum() with a scalar that is read where it lies, by each operation when it begins to run, in the order of
+ * its stream; nothing waits for it before. Every launch of a graph reads it anew. `scalar` is in memory of the
+ * communicator's GPU, or of the host: on a CUDA stream pinned or managed, because other memory may be read by the
+ * call already. From then on until the operation has ended it must stay and not change; so it does not lie in recvbuf.
+ * Ranks may differ in where theirs lie; but in calls with a NULL stream on buffers of the host alone it is in memory of a GPU on
+ * all ranks of a communicator of GPUs, or on none.
+ */
+TR_API trResult_t trRedOpCreatePreMulSumDevice(trRedOp_t* op, const void* scalar, trDataType_t datatype, trComm_t comm);
 /** @} */
 
 #ifdef __cplusplus

@@ -72,7 +72,7 @@ typedef enum {
   trLogicalAnd = 8,  /**< integers and trBool: 1 where all operands are not zero, else 0 */
   trLogicalOr = 9,   /**< integers and trBool */
   trLogicalXor = 10, /**< integers and trBool: 1 where an odd number of operands is not zero */
-  /* Values from here on are made by trRedOpCreatePreMulSum() and trRedOpCreateUser(). */
+  /* Values from here on are made by trRedOpCreate...(). */
   trRedOpFirstCreated = 64,
   trRedOpForceInt = 0x7fffffff /**< no operation: makes every int a defined value */
 } trRedOp_t;

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "api/common.h"
+#include "communicator/device_rank.h"
 #include "core/names.h"
 #include "core/types.h"
 
@@ -19,6 +20,32 @@ Operation operation_of(const char* function, Collective collective, const void* 
   operation.count = count;
   operation.type = type;
   return operation;
+}
+
+// `read_later`: the scalar is read where it lies, when operations run.
+Status create_pre_mul_sum(const char* function, bool read_later, trRedOp_t* op, const void* scalar,
+                          trDataType_t datatype, trComm_t comm) {
+  if (op == nullptr) return null_argument(function, "op");
+  if (scalar == nullptr) return null_argument(function, "scalar");
+  const DataTypeInfo* type = find_type(datatype);
+  if (type == nullptr || datatype == trBool)
+    return {trInvalidArgument,
+            fmt::format("{}: datatype is {}; give an integer, float or complex type", function, name_of(datatype))};
+  CommunicatorLease lease;
+  TR_RETURN_IF_ERROR(lease.acquire(comm));
+  auto reduction = std::make_shared<Reduction>();
+  reduction->scale_type = datatype;
+  if (!read_later) {
+    std::memcpy(reduction->scale.data(), scalar, type->size);
+  } else if (lease->device() == nullptr && DeviceRank::is_memory_of_device(scalar)) {
+    return {trInvalidUsage, fmt::format("{}: scalar is memory of a GPU, but the communicator has no GPU: set "
+                                        "trConfig_t::device",
+                                        function)};
+  } else {
+    reduction->scale_at = scalar;
+  }
+  *op = lease->add_reduction(std::move(reduction));
+  return {};
 }
 
 }  // namespace
@@ -94,22 +121,13 @@ trResult_t trGroupEnd(void) {
 }
 
 trResult_t trRedOpCreatePreMulSum(trRedOp_t* op, const void* scalar, trDataType_t datatype, trComm_t comm) {
-  return guarded(find_slot(comm), [&]() -> Status {
-    if (op == nullptr) return null_argument("trRedOpCreatePreMulSum", "op");
-    if (scalar == nullptr) return null_argument("trRedOpCreatePreMulSum", "scalar");
-    const DataTypeInfo* type = find_type(datatype);
-    if (type == nullptr || datatype == trBool)
-      return {trInvalidArgument,
-              fmt::format("trRedOpCreatePreMulSum: datatype is {}; give an integer, float or complex type",
-                          name_of(datatype))};
-    auto reduction = std::make_shared<Reduction>();
-    reduction->scale_type = datatype;
-    std::memcpy(reduction->scale.data(), scalar, type->size);
-    CommunicatorLease lease;
-    TR_RETURN_IF_ERROR(lease.acquire(comm));
-    *op = lease->add_reduction(std::move(reduction));
-    return {};
-  });
+  return guarded(find_slot(comm),
+                 [&] { return create_pre_mul_sum("trRedOpCreatePreMulSum", false, op, scalar, datatype, comm); });
+}
+
+trResult_t trRedOpCreatePreMulSumDevice(trRedOp_t* op, const void* scalar, trDataType_t datatype, trComm_t comm) {
+  return guarded(find_slot(comm),
+                 [&] { return create_pre_mul_sum("trRedOpCreatePreMulSumDevice", true, op, scalar, datatype, comm); });
 }
 
 trResult_t trRedOpCreateUser(trRedOp_t* op, trReduceFunction function, void* context, int commutative, trComm_t comm) {

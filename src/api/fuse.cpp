@@ -78,6 +78,8 @@ bool depend(std::span<const Operation> operations) {
     const auto* output = static_cast<const std::byte*>(operation.output);
     if (input != output) ranges.push_back({input, input + bytes, false});  // they do not overlap in part
     ranges.push_back({output, output + bytes, true});
+    if (const auto* scale = static_cast<const std::byte*>(operation.scale_at()); scale != nullptr)
+      ranges.push_back({scale, scale + find_type(operation.type)->size, false});
   }
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
   const std::byte *used_to = nullptr, *written_to = nullptr;

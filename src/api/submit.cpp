@@ -51,7 +51,8 @@ Status choose_stream(CommunicatorLease& lease, const Operation& operation, trStr
   if (device == nullptr || !device->touches_device(operation)) return {};
   if (stream != nullptr)
     return {trInvalidUsage,
-            "a buffer is memory of a GPU, but stream is the host's: give a stream of trStreamFromCuda, or NULL"};
+            "a buffer, or the operation's scalar, is memory of a GPU, but stream is the host's: give a stream of "
+            "trStreamFromCuda, or NULL"};
   *chosen = kOwnDeviceStream;
   return {};
 }

@@ -141,6 +141,10 @@ void Communicator::fill_call(const Operation& operation) {
     call_.user = operation.reduction->function;
     call_.user_context = operation.reduction->context;
     if (call_.user == nullptr) call_.scale = operation.reduction->scale.data();
+    if (operation.scale_at() != nullptr) {
+      std::memcpy(scale_.data(), operation.scale_at(), call_.type_size);
+      call_.scale = scale_.data();
+    }
   }
   call_.rounds_input = false;
   call_.coded = trFloat32;

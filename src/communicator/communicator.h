@@ -9,6 +9,7 @@
 // else the caller. failure() may be asked meanwhile.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -182,7 +183,8 @@ class Communicator : private TcpLinkMaker {
   size_t mapped_letter_bytes_ = 0;  // ... when this process has memory that peers can read in place
   Mailbox mailbox_;
   Call call_;
-  std::shared_ptr<Compression> wire_;  // of all float32 sums, when the settings say so
+  alignas(16) std::array<std::byte, 16> scale_{};  // of the call, where it lay in memory of the user
+  std::shared_ptr<Compression> wire_;              // of all float32 sums, when the settings say so
   std::unordered_map<trRedOp_t, std::shared_ptr<const Reduction>> reductions_;
   bool in_mailbox_ = false;
   bool in_letters_ = false;

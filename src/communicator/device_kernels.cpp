@@ -280,6 +280,7 @@ Status DeviceKernels::bind(const Operation& operation, Plan* one) {
     call.op = trSum;
     call.scaled = 1;
     std::memcpy(call.scale, operation.reduction->scale.data(), sizeof call.scale);
+    call.scale_at = static_cast<const std::byte*>(operation.scale_at());
   }
   one->type = resolved.type;
   one->protocol = resolved.choice->protocol;
@@ -291,6 +292,7 @@ Status DeviceKernels::bind(const Operation& operation, Plan* one) {
   };
   add_range(operation.input, false);
   add_range(operation.output, true);
+  if (call.scale_at != nullptr) one->ranges.push_back({call.scale_at, call.scale_at + size, false});
   for (Lent& lent : one->memory) lent = {lent.block, call.number, call.first_channel, call.channels};
   cuda::add_call(call, &one->launch);
   return {};

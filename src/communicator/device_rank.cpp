@@ -76,11 +76,17 @@ bool DeviceRank::is_memory_of_device(const void* address) {
 }
 
 bool DeviceRank::touches_device(const Operation& operation) const {
-  return any_buffer(operation, [](const void* address) { return device_backend(nullptr)->device_of(address) >= 0; });
+  return is_memory_of_device(operation.scale_at()) ||
+         any_buffer(operation, [](const void* address) { return device_backend(nullptr)->device_of(address) >= 0; });
 }
 
 bool DeviceRank::touches_host(const Operation& operation) const {
   return any_buffer(operation, [](const void* address) { return device_backend(nullptr)->device_of(address) < 0; });
+}
+
+bool DeviceRank::reads_scale_of(const Operation& operation) const {
+  const void* const scale = operation.scale_at();
+  return scale == nullptr || device_backend(nullptr)->device_of(scale) == device_->info().ordinal;
 }
 
 bool DeviceRank::runs_kernel(const Operation& operation) const {
@@ -93,7 +99,9 @@ Status DeviceRank::prepare(const Operation& operation) {
 
 Status DeviceRank::enqueue(std::span<const Operation> operations, DeviceStream stream) {
   TR_RETURN_IF_ERROR(communicator_->failure());
-  const auto is_staged = [&](const Operation& each) { return !runs_kernel(each) || touches_host(each); };
+  const auto is_staged = [&](const Operation& each) {
+    return !runs_kernel(each) || touches_host(each) || !reads_scale_of(each);
+  };
   while (!operations.empty()) {
     const auto end = std::find_if(operations.begin(), operations.end(), is_staged);
     const auto kernels = static_cast<size_t>(end - operations.begin());
@@ -108,8 +116,9 @@ Status DeviceRank::stage(const Operation& operation, DeviceStream stream) {
   if (!runs_kernel(operation)) return staged_.enqueue(operation, stream);
   // Kernels read and write pinned memory of the host as well, but not ordinary memory: such buffers are copied before and
   // after the kernel, in the same stream.
-  return staged_.enqueue_around(operation, stream,
-                                [&](const Operation& pinned) { return kernels_->launch({&pinned, 1}, stream); });
+  return staged_.enqueue_around(operation, touches_host(operation), stream, [&](const Operation& pinned) {
+    return kernels_->launch({&pinned, 1}, stream);
+  });
 }
 
 void DeviceRank::abort() {

@@ -24,8 +24,9 @@ class DeviceRank {
 
   Device* device() const { return device_; }
   static bool is_memory_of_device(const void* address);
-  // Whether a buffer of the operation is memory of a device.
+  // Whether a buffer of the operation, or its scalar, is memory of a device.
   bool touches_device(const Operation& operation) const;
+  // Whether a buffer is memory of the host.
   bool touches_host(const Operation& operation) const;
 
   // Whether the operation runs as a kernel; the same on all ranks.
@@ -53,6 +54,8 @@ class DeviceRank {
  private:
   DeviceRank(Communicator* communicator, Device* device);
   Status stage(const Operation& operation, DeviceStream stream);
+  // Whether kernels can read the operation's scalar where it lies.
+  bool reads_scale_of(const Operation& operation) const;
 
   Communicator* communicator_;
   Device* device_;

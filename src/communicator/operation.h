@@ -23,6 +23,7 @@ class Communicator;
 struct Reduction {
   trDataType_t scale_type = trFloat32;  // pre-multiplied sum: the only type it takes
   alignas(16) std::array<std::byte, 16> scale{};
+  const void* scale_at = nullptr;       // where it lies instead, read when an operation begins to run; or nullptr
   trReduceFunction function = nullptr;  // user-defined, unless nullptr
   void* context = nullptr;
   bool commutative = true;
@@ -86,6 +87,7 @@ struct Operation {
   std::shared_ptr<const Reduction> reduction;
   std::shared_ptr<Compression> compression;
 
+  const void* scale_at() const { return reduction == nullptr ? nullptr : reduction->scale_at; }
   // Of the larger buffer, all blocks.
   size_t elements(uint32_t ranks) const {
     return (info_of(collective).parts == Parts::kOne ? 1 : ranks) * (blocks != nullptr ? blocks->parts.largest : count);

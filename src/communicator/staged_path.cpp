@@ -39,7 +39,8 @@ struct StagedPath::StagedCall {
   StreamId host_stream = 0;
   std::deque<Piece> pieces;
   std::vector<StagingMemory::Block> blocks;
-  Operation whole;  // as the user made it
+  Operation whole;  // as the user made it, but for its scalar, which is pinned
+  StagedMove scale{nullptr, nullptr, 0};
 
   ~StagedCall() {
     for (const StagingMemory::Block& block : blocks) memory->take_back(block);
@@ -60,6 +61,8 @@ struct StagedPath::StagedCall {
       piece.flag = reinterpret_cast<std::atomic<uint32_t>*>(flags) + i;
       piece.flag->store(0);
     }
+    // Before the first piece in the stream, for all of them.
+    if (scale.bytes > 0) pieces.front().before.push_back(scale);
     return {};
   }
 };
@@ -102,15 +105,30 @@ Status StagedPath::prepare(Operation operation, std::unique_ptr<StagedCall>* mad
   call->memory = memory_;
   call->host_stream = host_stream_;
   call->whole = std::move(operation);
+  TR_RETURN_IF_ERROR(stage_scale(call.get()));
   *made = std::move(call);
   return {};
 }
 
-// In one piece, on memory of its own.
-Status StagedPath::stage(StagedCall* call) const {
+Status StagedPath::stage_scale(StagedCall* call) const {
+  const void* const scale_at = call->whole.scale_at();
+  if (scale_at == nullptr) return {};
+  std::byte* staged = nullptr;
+  const size_t bytes = find_type(call->whole.type)->size;
+  TR_RETURN_IF_ERROR(call->lend(bytes, &staged));
+  call->scale = {staged, scale_at, bytes};
+  auto reduction = std::make_shared<Reduction>(*call->whole.reduction);
+  reduction->scale_at = staged;
+  call->whole.reduction = std::move(reduction);
+  return {};
+}
+
+// In one piece; with `buffers` on memory of its own.
+Status StagedPath::stage(StagedCall* call, bool buffers) const {
   TR_RETURN_IF_ERROR(call->add_pieces(1));
   Piece& piece = call->pieces.front();
   piece.operation = call->whole;
+  if (!buffers) return {};
   return piece.operation.pairs ? stage_transfers(call, &piece) : stage_buffers(call, &piece);
 }
 
@@ -232,7 +250,7 @@ Status StagedPath::enqueue(Operation operation, DeviceStream stream) {
   TR_RETURN_IF_ERROR(prepare(std::move(operation), &call));
   std::array<Slot, kDepth> of_graph;
   if (plan.pieces == 1) {
-    TR_RETURN_IF_ERROR(stage(call.get()));
+    TR_RETURN_IF_ERROR(stage(call.get(), true));
   } else if (captured) {
     TR_RETURN_IF_ERROR(lend_slots(call.get(), of_graph.data()));
     TR_RETURN_IF_ERROR(stage_pieces(plan, of_graph.data(), 0, call.get()));
@@ -297,11 +315,11 @@ Status StagedPath::give_out(Piece* piece, DeviceStream stream) {
   return device_->record(piece->slot->free, stream);
 }
 
-Status StagedPath::enqueue_around(Operation operation, DeviceStream stream,
+Status StagedPath::enqueue_around(Operation operation, bool buffers, DeviceStream stream,
                                   const std::function<Status(const Operation&)>& launch) {
   std::unique_ptr<StagedCall> call;
   TR_RETURN_IF_ERROR(prepare(std::move(operation), &call));
-  TR_RETURN_IF_ERROR(stage(call.get()));
+  TR_RETURN_IF_ERROR(stage(call.get(), buffers));
   const Piece& piece = call->pieces.front();
   Status status = copy_all(piece.before, stream);
   if (status.ok()) status = launch(piece.operation);

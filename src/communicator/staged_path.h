@@ -41,8 +41,8 @@ class StagedPath {
 
   const std::shared_ptr<StagingMemory>& memory() const { return memory_; }
   Status enqueue(Operation operation, DeviceStream stream);
-  // Gives `launch` to the stream, on pinned copies of the operation's buffers.
-  Status enqueue_around(Operation operation, DeviceStream stream,
+  // Gives `launch` to the stream, on pinned copies of the operation's scalar and, with `buffers`, of its buffers.
+  Status enqueue_around(Operation operation, bool buffers, DeviceStream stream,
                         const std::function<Status(const Operation&)>& launch);
   // Waits until the streams have given all memory back. False where one is late: what it holds then stays.
   bool close();
@@ -58,7 +58,8 @@ class StagedPath {
   };
 
   Status prepare(Operation operation, std::unique_ptr<StagedCall>* call) const;
-  Status stage(StagedCall* call) const;
+  Status stage_scale(StagedCall* call) const;
+  Status stage(StagedCall* call, bool buffers) const;
   Status stage_buffers(StagedCall* call, Piece* piece) const;
   Status stage_transfers(StagedCall* call, Piece* piece) const;
   Status stage_pieces(const PiecePlan& plan, Slot* slots, size_t first_slot, StagedCall* call) const;

@@ -29,9 +29,7 @@ Status bad_handle(const char* function, ncclComm_t handle) {
 
 }  // namespace
 
-MadeOp::~MadeOp() {
-  if (device_scalar == nullptr) (void)trRedOpDestroy(op, comm);
-}
+MadeOp::~MadeOp() { (void)trRedOpDestroy(op, comm); }
 
 Comm::~Comm() { (void)release(/*abort=*/false); }
 

@@ -23,8 +23,7 @@ namespace treering::nccl {
 struct MadeOp {
   trComm_t comm = nullptr;
   trDataType_t type = trFloat32;
-  trRedOp_t op = trSum;                 // of an immediate scalar
-  const void* device_scalar = nullptr;  // else: read when a call begins
+  trRedOp_t op = trSum;
   ~MadeOp();
 };
 

@@ -62,7 +62,7 @@ Status query_properties(ncclComm_t handle, ncclCommProperties_t* properties) {
   all.cudaDev = comm->device;
   all.nvmlDev = -1;  // NVML is not asked
   all.ginType = all.railedGinType = NCCL_GIN_TYPE_NONE;
-  all.nLsaTeams = 1;  // all ranks are on one machine
+  all.nLsaTeams = 1;  // as ncclTeamLsa() says
   std::memcpy(properties, &all, std::min(properties->size, sizeof all));
   return {};
 }
@@ -77,7 +77,7 @@ ncclTeam_t pncclTeamWorld(ncclComm_t comm) {
   return team;
 }
 
-// All ranks are on one machine.
+// All ranks, as if they were on one machine: the C API does not tell which are.
 ncclTeam_t pncclTeamLsa(ncclComm_t comm) {
   ncclTeam_t team;
   (void)world_of("ncclTeamLsa", comm, &team);

@@ -7,15 +7,15 @@
 #include <thread>
 
 #include "core/job_chains.h"
-#include "core/types.h"
 #include "shim/entry.h"
 #include "shim/report.h"
 
 namespace treering::nccl {
 namespace {
 
-trResult_t issue(const Call& call, trRedOp_t op) {
+trResult_t issue(const Call& call) {
   const trComm_t comm = call.comm->get();
+  const trRedOp_t op = call.made == nullptr ? call.op : call.made->op;
   const trStream_t stream = call.stream.stream;
   switch (call.function) {
     case Function::kAllReduce:
@@ -43,22 +43,7 @@ trResult_t issue(const Call& call, trRedOp_t op) {
 }
 
 Status run_call(const Call& call) {
-  Status status;
-  if (call.made == nullptr) {
-    status = status_of(issue(call, call.op));
-  } else if (call.made->device_scalar == nullptr) {
-    status = status_of(issue(call, call.made->op));
-  } else {
-    // The scalar counts as it is now. The C API keeps an operation that a call was given with.
-    trRedOp_t op = trSum;
-    alignas(16) std::byte scalar[16];
-    const size_t bytes = find_type(call.made->type)->size;
-    TR_RETURN_IF_ERROR(read_memory(scalar, call.made->device_scalar, bytes, call.stream));
-    status = status_of(trRedOpCreatePreMulSum(&op, scalar, call.made->type, call.comm->get()));
-    if (!status.ok()) return status;
-    status = status_of(issue(call, op));
-    (void)trRedOpDestroy(op, call.comm->get());
-  }
+  const Status status = status_of(issue(call));
   if (status.ok()) return status;
   Status named(status.code(), fmt::format("{}: {}", call.name, status.message()));
   call.comm->set_last_error(named.message());

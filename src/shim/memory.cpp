@@ -44,15 +44,14 @@ Status make_op(ncclRedOp_t* op, void* scalar, ncclDataType_t type, ncclScalarRes
   CommPtr comm;
   TR_RETURN_IF_ERROR(find_comm(kName, handle, &comm));
   TR_RETURN_IF_ERROR(comm->expect_usable(kName));
+  const auto create = residence == ncclScalarDevice ? trRedOpCreatePreMulSumDevice : trRedOpCreatePreMulSum;
   const auto tr_type = static_cast<trDataType_t>(type);
   trRedOp_t made_op = trSum;
-  if (residence == ncclScalarHostImmediate)
-    TR_RETURN_IF_ERROR(status_of(trRedOpCreatePreMulSum(&made_op, scalar, tr_type, comm->get())));
+  TR_RETURN_IF_ERROR(status_of(create(&made_op, scalar, tr_type, comm->get())));
   auto made = std::make_shared<MadeOp>();
   made->comm = comm->get();
   made->type = tr_type;
   made->op = made_op;
-  if (residence == ncclScalarDevice) made->device_scalar = scalar;
   *op = comm->add_op(std::move(made));
   return {};
 }

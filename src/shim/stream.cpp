@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
-
 #include "shim/entry.h"
 
 namespace treering::nccl {
@@ -36,11 +34,5 @@ Status allocate(size_t bytes, void** memory) {
 }
 
 Status release(void* memory) { return status_of(has_devices() ? trDeviceMemFree(memory) : trMemFree(memory)); }
-
-Status read_memory(void* to, const void* from, size_t bytes, const Stream& stream) {
-  if (stream.stream != nullptr) return status_of(trDeviceMemCopy(to, from, bytes, stream.stream));
-  std::memcpy(to, from, bytes);
-  return {};
-}
 
 }  // namespace treering::nccl

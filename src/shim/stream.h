@@ -24,7 +24,5 @@ int current_device();
 // Memory of the current device, or of the host where there is none.
 Status allocate(size_t bytes, void** memory);
 Status release(void* memory);
-// Copies what may be memory of a device to the host, behind what the stream holds.
-Status read_memory(void* to, const void* from, size_t bytes, const Stream& stream);
 
 }  // namespace treering::nccl

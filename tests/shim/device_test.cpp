@@ -176,6 +176,56 @@ TEST_F(ShimOnDevices, PreMultipliedSumReadsItsScalarInStreamOrder) {
   for (int r = 0; r < kRanks; ++r) expect(r, kCount, [](size_t i) { return i == 0 ? 10 : 60; });
 }
 
+// One thread drives all ranks: each scalar is written behind a collective whose other ranks are yet to call.
+TEST_F(ShimOnDevices, PreMultipliedSumWaitsForNothing) {
+  ncclRedOp_t ops[kRanks];
+  int* const scalars[kRanks] = {in_[0] + kCount, in_[1] + kCount, in_[2] + kCount};
+  const auto add_nine = [](void* scalar) { *static_cast<int*>(scalar) += 9; };
+  for (int r = 0; r < kRanks; ++r) {
+    *scalars[r] = 1;
+    ASSERT_NCCL(ncclRedOpCreatePreMulSum(&ops[r], scalars[r], ncclInt32, ncclScalarDevice, comms_[r]));
+    ASSERT_NCCL(ncclAllReduce(in_[r], out_[r], kCount, ncclInt32, ncclMax, comms_[r], stream(r)));
+    run_in_cpu_stream(streams_[r], add_nine, scalars[r]);
+    ASSERT_NCCL(ncclAllReduce(out_[r], out_[r], kCount, ncclInt32, ops[r], comms_[r], stream(r)));
+  }
+  synchronize();
+  for (int r = 0; r < kRanks; ++r) expect(r, kCount, [](size_t) { return 3 * 3 * 10; });
+  ASSERT_NCCL(ncclGroupStart());
+  for (int r = 0; r < kRanks; ++r) {
+    run_in_cpu_stream(streams_[r], add_nine, scalars[r]);
+    ASSERT_NCCL(ncclAllReduce(in_[r], out_[r], kCount, ncclInt32, ops[r], comms_[r], stream(r)));
+    ASSERT_NCCL(ncclRedOpDestroy(ops[r], comms_[r]));
+  }
+  ASSERT_NCCL(ncclGroupEnd());
+  synchronize();
+  for (int r = 0; r < kRanks; ++r) expect(r, kCount, [](size_t) { return (1 + 2 + 3) * 19; });
+}
+
+TEST_F(ShimOnDevices, PreMultipliedSumInAGraphReadsItsScalarAnew) {
+  ncclRedOp_t ops[kRanks];
+  CpuGraph* graphs[kRanks];
+  for (int r = 0; r < kRanks; ++r) {
+    ASSERT_NCCL(ncclRedOpCreatePreMulSum(&ops[r], in_[r] + kCount, ncclInt32, ncclScalarDevice, comms_[r]));
+    begin_cpu_capture(streams_[r]);
+    EXPECT_NCCL(ncclAllReduce(in_[r], in_[r], kCount, ncclInt32, ops[r], comms_[r], stream(r)));
+    graphs[r] = end_cpu_capture(streams_[r]);
+    std::fill_n(in_[r], kCount, 1);
+    in_[r][kCount] = 0;
+  }
+  for (int turn = 1; turn <= 3; ++turn)
+    for (int r = 0; r < kRanks; ++r) {
+      run_in_cpu_stream(
+          streams_[r], [](void* scalar) { ++*static_cast<int*>(scalar); }, in_[r] + kCount);
+      launch_cpu_graph(graphs[r], streams_[r]);
+    }
+  synchronize();
+  for (int r = 0; r < kRanks; ++r) {
+    for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(in_[r][i], 3 * 6 * 9) << "rank " << r << " element " << i;
+    destroy_cpu_graph(graphs[r]);
+    EXPECT_NCCL(ncclRedOpDestroy(ops[r], comms_[r]));
+  }
+}
+
 TEST_F(ShimOnDevices, AbortEndsAKernelThatWaits) {
   ASSERT_NCCL(ncclAllReduce(in_[0], out_[0], kCount, ncclInt32, ncclSum, comms_[0], stream(0)));
   ASSERT_NCCL(ncclCommAbort(comms_[0]));

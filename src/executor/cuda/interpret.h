@@ -92,6 +92,8 @@ class Interpreter {
       shared_.stopped = load_flag(&call_.status->abort) | load_flag(&call_.status->failure);
       shared_.failed = 0;
       shared_.chosen = 0;
+      if (call_.scaled != 0 && call_.scale_at != nullptr)
+        for (uint32_t i = 0; i < sizeof(Storage); ++i) shared_.call.scale[i] = call_.scale_at[i];
     }
   }
 
@@ -224,9 +226,8 @@ class Interpreter {
 
   TR_DEVICE Arithmetic<Number> arithmetic_of(const Step& step) const {
     const bool result = (step.flags & kFinal) != 0 && (step.flags & kReduce) != 0;
-    Storage scale;
-    memcpy(&scale, call_.scale, sizeof scale);
-    return {call_.op, result ? call_.divisor : 1, call_.scaled != 0 && (step.flags & kInput) != 0, Number::load(scale)};
+    return {call_.op, result ? call_.divisor : 1, call_.scaled != 0 && (step.flags & kInput) != 0,
+            reinterpret_cast<const Storage*>(call_.scale)};
   }
 
   TR_DEVICE bool move_pieces(const Steps& at, const Step& step, uint64_t slice) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/names.h"
 #include "executor/cuda/fatbins.h"
 
 namespace treering::cuda {
@@ -11,13 +12,19 @@ namespace {
 
 constexpr const char* kSuffixes[kProtocols] = {"ll", "ll128", "simple"};
 
+std::string name_of(DeviceProtocol protocol) {
+  const auto index = static_cast<uint32_t>(protocol);
+  return index < kProtocols ? kSuffixes[index] : std::to_string(index);
+}
+
 }  // namespace
 
 Status KernelCache::find(trDataType_t type, DeviceProtocol protocol, CUfunction* kernel) {
   if (type == trBool) type = trUint8;
   const auto row = static_cast<size_t>(type), column = static_cast<size_t>(protocol);
   if (row >= kTypes || column >= kProtocols)
-    return {trInvalidArgument, fmt::format("no kernel of data type {} and protocol {}", row, column)};
+    return {trInvalidArgument,
+            fmt::format("no kernel of data type {} and protocol {}", treering::name_of(type), name_of(protocol))};
   *kernel = kernels_[row][column].load(std::memory_order_acquire);
   if (*kernel != nullptr) return {};
   std::lock_guard lock(mutex_);
@@ -30,7 +37,7 @@ Status KernelCache::load(trDataType_t type, Kernels* kernels) {
   const auto all = fatbins();
   const auto fatbin = std::find_if(all.begin(), all.end(), [&](const Fatbin& f) { return f.type == type; });
   if (fatbin == all.end())
-    return {trInvalidArgument, fmt::format("no kernels of data type {}", static_cast<int>(type))};
+    return {trInvalidArgument, fmt::format("no kernels of data type {}", treering::name_of(type))};
   CUmodule module = nullptr;
   TR_RETURN_IF_ERROR(driver_.status(driver_.cuModuleLoadData(&module, fatbin->image),
                                     fmt::format("cuModuleLoadData of the kernels of {}", fatbin->name)));

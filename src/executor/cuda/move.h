@@ -16,8 +16,11 @@ struct Arithmetic {
   using Compute = typename Number::Compute;
   trRedOp_t op;
   uint32_t divisor;  // 1: none
-  bool scaled;       // the local operand is multiplied by `scale`
-  Compute scale;
+  bool scaled;       // the local operand is multiplied by `*scale`
+  // Of the block's shared memory: it is read when it is used, because registers are few.
+  const typename Number::Storage* scale;
+
+  TR_DEVICE Compute factor() const { return Number::load(*scale); }
 };
 
 // kWords words of 8 bytes as elements in registers.
@@ -63,10 +66,11 @@ struct Batch {
 // Operands of a pre-multiplied sum, in place.
 template <class Number, uint32_t kWords>
 TR_DEVICE void scale_words(const Arithmetic<Number>& how, uint64_t* words) {
+  const typename Number::Compute factor = how.factor();
   typename Number::Storage stored[kWords * 8 / sizeof(typename Number::Storage)];
   memcpy(stored, words, sizeof stored);
   TR_UNROLL
-  for (auto& each : stored) each = Number::store(combine_two(trProd, Number::load(each), how.scale));
+  for (auto& each : stored) each = Number::store(combine_two(trProd, Number::load(each), factor));
   memcpy(words, stored, sizeof stored);
 }
 
@@ -207,7 +211,7 @@ TR_DEVICE void move_element(const PieceOperands& o, const Arithmetic<Number>& ho
   using Storage = typename Number::Storage;
   const auto load = [&](uint32_t source) {
     const auto value = Number::load(reinterpret_cast<const Storage*>(o.source(source))[element]);
-    return how.scaled && o.is_local(source) ? scaled<Number>(value, how.scale) : value;
+    return how.scaled && o.is_local(source) ? scaled<Number>(value, how.factor()) : value;
   };
   auto value = load(0);
   const uint32_t sources = o.sources();

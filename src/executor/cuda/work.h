@@ -136,6 +136,7 @@ struct DeviceCall {
   uint32_t divisor;                 // applied to results: avg
   uint32_t scaled;                  // the input is multiplied by `scale`
   alignas(16) std::byte scale[16];  // an element
+  const std::byte* scale_at;        // where the element lies instead, read by the kernel; or nullptr
   // Instead of programs, layout, input and output:
   const DeviceLane* lanes;
   uint32_t lane_count;

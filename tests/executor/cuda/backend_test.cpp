@@ -187,11 +187,14 @@ TEST(Kernels, BadLaunchesAreRefused) {
     EXPECT_EQ(status.code(), trInvalidArgument) << threads;
     EXPECT_NE(status.message().find(std::to_string(threads)), std::string::npos) << status.message();
   }
-  EXPECT_EQ(device->launch(call, static_cast<trDataType_t>(20), DeviceProtocol::kLl, 32, nullptr).code(),
-            trInvalidArgument);
-  EXPECT_EQ(device->launch(call, static_cast<trDataType_t>(-1), DeviceProtocol::kLl, 32, nullptr).code(),
-            trInvalidArgument);
-  EXPECT_EQ(device->launch(call, trInt32, static_cast<DeviceProtocol>(7), 32, nullptr).code(), trInvalidArgument);
+  const auto refused = [&](trDataType_t type, DeviceProtocol protocol, const std::string& message) {
+    const Status status = device->launch(call, type, protocol, 32, nullptr);
+    EXPECT_EQ(status.code(), trInvalidArgument);
+    EXPECT_EQ(status.message(), "GPU 0: " + message);
+  };
+  refused(static_cast<trDataType_t>(20), DeviceProtocol::kLl, "no kernels of data type 20");
+  refused(static_cast<trDataType_t>(-1), DeviceProtocol::kLl, "no kernel of data type -1 and protocol ll");
+  refused(trInt32, static_cast<DeviceProtocol>(7), "no kernel of data type int32 and protocol 7");
   call.channels = kMaxDeviceChannels + 1;
   EXPECT_EQ(device->launch(call, trInt32, DeviceProtocol::kLl, 64, nullptr).message(),
             "33 channels; a kernel has at most 32");

@@ -28,7 +28,7 @@ void combine(trRedOp_t op, const std::vector<const std::byte*>& sources, uint64_
              const void* scale, std::byte* result) {
   typename Number::Storage factor{};
   if (scale != nullptr) std::memcpy(&factor, scale, sizeof factor);
-  const Arithmetic<Number> how{op, divisor, scale != nullptr, Number::load(factor)};
+  const Arithmetic<Number> how{op, divisor, scale != nullptr, &factor};
   PieceOperands operands{};
   operands.messages_in = sources.data();
   operands.receives = static_cast<uint32_t>(sources.size()) - 1;

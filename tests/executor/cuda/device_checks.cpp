@@ -130,59 +130,81 @@ bool same_element(trDataType_t type, const std::byte* a, const std::byte* b) {
   return std::isnan(x[0]) && std::isnan(y[0]);
 }
 
-// Every type and operation through every protocol: the ranks agree, and agree with the host's kernels in ring order of a
-// two-shot allreduce, where each element is the combination of all inputs in the order of the ranks.
+namespace {
+
+enum class Scale { kNone, kInCall, kInMemory };
+
+// An allreduce of one type and operation: the ranks agree, and agree with the host's kernels in ring order of a two-shot
+// allreduce, where each element is the combination of all inputs in the order of the ranks.
+void check_type(Machine* machine, Gpus* gpus, const Algorithm* algorithm, const DataTypeInfo& type, const OpInfo& op,
+                DeviceProtocol protocol, Scale scaled, std::mt19937* random) {
+  constexpr size_t kCount = 333;
+  const uint32_t ranks = gpus->settings().ranks;
+  std::vector<Bytes> inputs, outputs;
+  GpuJob job{.algorithm = algorithm,
+             .protocol = protocol,
+             .count = kCount,
+             .type = type.type,
+             .op = op.op,
+             .input_bytes = kCount * type.size,
+             .output_bytes = kCount * type.size};
+  std::vector<const void*> sources;
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    inputs.push_back(random_bits(kCount * type.size, type.type, random));
+    outputs.emplace_back(kCount * type.size);
+  }
+  for (uint32_t rank = 0; rank < ranks; ++rank) {
+    job.inputs.push_back(inputs[rank].data());
+    job.outputs.push_back(outputs[rank].data());
+    sources.push_back(inputs[rank].data());
+  }
+  const Bytes scale = random_bits(type.size, type.type, random);
+  Allocation memory(machine, type.size);
+  machine->copy(memory.data(), scale.data(), type.size);
+  if (scaled == Scale::kInCall) job.scale = scale;
+  if (scaled == Scale::kInMemory) job.scale_at = memory.data();
+  const char* const how = scaled == Scale::kNone ? "" : scaled == Scale::kInCall ? " scaled" : " scaled from memory";
+  const std::string what =
+      std::string(type.name) + " " + op.name + how + " " + name_of(protocol) + " seed " + std::to_string(random_seed());
+  ASSERT_EQ(gpus->run(job), "") << what;
+  Bytes expected(kCount * type.size);
+  void* destination = expected.data();
+  const std::vector<uint8_t> flags(ranks, scaled == Scale::kNone ? 0 : kScaledSource);
+  ReduceCall call;
+  call.type = type.type;
+  call.op = op.op;
+  call.divisor = op.op == trAvg ? ranks : 1;
+  call.sources = sources.data();
+  call.source_count = ranks;
+  call.source_flags = flags.data();
+  call.scale = scaled == Scale::kNone ? nullptr : scale.data();
+  call.destinations = &destination;
+  call.destination_count = 1;
+  call.count = kCount;
+  reduce(call);
+  for (uint32_t rank = 0; rank < ranks; ++rank)
+    for (size_t i = 0; i < kCount; ++i)
+      ASSERT_TRUE(same_element(type.type, outputs[rank].data() + i * type.size, expected.data() + i * type.size))
+          << what << " rank " << rank << " element " << i;
+}
+
+}  // namespace
+
 void check_types(Machine* machine) {
   std::mt19937 random(random_seed());
   const Algorithm* algorithm = nullptr;
   ASSERT_TRUE(find_algorithm(Collective::kAllReduce, "two-shot", &algorithm).ok());
-  constexpr uint32_t kRanks = 3;
-  constexpr size_t kCount = 333;
-  Gpus gpus(
-      machine,
-      {.ranks = kRanks, .channels = 2, .depth = 2, .threads = some_threads(*machine, &random), .slot_bytes = 1024});
+  Gpus gpus(machine,
+            {.ranks = 3, .channels = 2, .depth = 2, .threads = some_threads(*machine, &random), .slot_bytes = 1024});
   for (const DataTypeInfo& type : kDataTypes)
     for (const OpInfo& op : kOps) {
       if (!supports(type, op) || type.type == trBool) continue;
       for (DeviceProtocol protocol : kAllProtocols) {
         if (protocol == DeviceProtocol::kLl128 && type.size > 8) continue;
-        std::vector<Bytes> inputs, outputs;
-        GpuJob job{.algorithm = algorithm,
-                   .protocol = protocol,
-                   .count = kCount,
-                   .type = type.type,
-                   .op = op.op,
-                   .input_bytes = kCount * type.size,
-                   .output_bytes = kCount * type.size};
-        std::vector<const void*> sources;
-        for (uint32_t rank = 0; rank < kRanks; ++rank) {
-          inputs.push_back(random_bits(kCount * type.size, type.type, &random));
-          outputs.emplace_back(kCount * type.size);
-        }
-        for (uint32_t rank = 0; rank < kRanks; ++rank) {
-          job.inputs.push_back(inputs[rank].data());
-          job.outputs.push_back(outputs[rank].data());
-          sources.push_back(inputs[rank].data());
-        }
-        const std::string what =
-            std::string(type.name) + " " + op.name + " " + name_of(protocol) + " seed " + std::to_string(random_seed());
-        ASSERT_EQ(gpus.run(job), "") << what;
-        Bytes expected(kCount * type.size);
-        void* destination = expected.data();
-        ReduceCall call;
-        call.type = type.type;
-        call.op = op.op;
-        call.divisor = op.op == trAvg ? kRanks : 1;
-        call.sources = sources.data();
-        call.source_count = kRanks;
-        call.destinations = &destination;
-        call.destination_count = 1;
-        call.count = kCount;
-        reduce(call);
-        for (uint32_t rank = 0; rank < kRanks; ++rank)
-          for (size_t i = 0; i < kCount; ++i)
-            ASSERT_TRUE(same_element(type.type, outputs[rank].data() + i * type.size, expected.data() + i * type.size))
-                << what << " rank " << rank << " element " << i;
+        ASSERT_NO_FATAL_FAILURE(check_type(machine, &gpus, algorithm, type, op, protocol, Scale::kNone, &random));
+        if (op.op != trSum) continue;
+        for (Scale scaled : {Scale::kInCall, Scale::kInMemory})
+          ASSERT_NO_FATAL_FAILURE(check_type(machine, &gpus, algorithm, type, op, protocol, scaled, &random));
       }
     }
 }

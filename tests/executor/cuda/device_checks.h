@@ -89,6 +89,7 @@ bool same_element(trDataType_t type, const std::byte* a, const std::byte* b);
 
 // Each of these fails the test that runs.
 void check_algorithm(Machine* machine, const Algorithm& algorithm, const std::vector<uint32_t>& rank_counts);
+// Every type and operation through every protocol; sums also with a scalar, in the call or in memory.
 void check_types(Machine* machine);
 void check_lanes(Machine* machine, const std::vector<uint32_t>& rank_counts);
 void check_other_call_is_named(Machine* machine);

@@ -33,7 +33,8 @@ struct GpuJob {
   size_t count = 0;
   trDataType_t type = trInt32;
   trRedOp_t op = trSum;
-  Bytes scale;  // an element, or nothing
+  Bytes scale;                          // an element, or nothing
+  const std::byte* scale_at = nullptr;  // ... in memory of the machine
   std::vector<const std::byte*> inputs;
   std::vector<std::byte*> outputs;
   // Of each input and output, which are memory of this process; 0: they are memory of the machine.
@@ -205,7 +206,8 @@ class Gpus {
     call->signature = signatures.empty() ? 0x1234 : signatures[rank];
     call->op = job.op;
     call->divisor = job.op == trAvg ? s_.ranks : 1;
-    call->scaled = !job.scale.empty();
+    call->scaled = !job.scale.empty() || job.scale_at != nullptr;
+    call->scale_at = job.scale_at;
     std::copy(job.scale.begin(), job.scale.end(), call->scale);
   }
   // Copies of the buffers in memory of the machine, where kernels do not use that of this process; aligned alike.
