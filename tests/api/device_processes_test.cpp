@@ -2,9 +2,11 @@
 // gpu_communicator_processes on GPUs. Apart from other tests, because it forks before the process has used a GPU.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <set>
 #include <string>
 #include <thread>
@@ -31,20 +33,28 @@ const std::vector<Place> kPlaces = {{"two_on_one", {0, 0}}, {"four_on_one", {0, 
 
 class Processes : public ::testing::TestWithParam<Place> {
  protected:
-  using Check = std::function<void(DeviceRanks& ranks)>;
-  static void run(const Check& check, trConfig_t config = TR_CONFIG_INITIALIZER) {
+  // Each rank makes the check; all processes live until the last has done so, because one that ends while kernels of others run
+  // is taken for dead.
+  static void run(const std::function<void(DeviceRanks& ranks)>& check, trConfig_t config = TR_CONFIG_INITIALIZER) {
     const std::vector<int> devices = GetParam().devices;
-    expect_all_succeed(
-        static_cast<int>(devices.size()),
-        [&](int rank, const trUniqueId& id) -> int {
-          {
-            DeviceRanks ranks(devices, id, rank, config);
-            check(ranks);
-          }
-          if (::testing::Test::HasFailure()) say("see above");
-          return ::testing::Test::HasFailure() ? 1 : 0;
-        },
-        std::chrono::seconds(200));
+    int end[2];
+    ASSERT_EQ(pipe(end), 0);
+    RankProcesses processes(static_cast<int>(devices.size()), [&](int rank, const trUniqueId& id) -> int {
+      close(end[1]);
+      {
+        DeviceRanks ranks(devices, id, rank, config);
+        check(ranks);
+      }
+      reached();
+      char nothing = 0;
+      return read(end[0], &nothing, 1) != 0 || ::testing::Test::HasFailure() ? 1 : 0;
+    });
+    for (size_t rank = 0; rank < devices.size(); ++rank)
+      EXPECT_TRUE(processes.wait_until_reached(static_cast<int>(rank), std::chrono::seconds(200))) << "rank " << rank;
+    close(end[0]);
+    close(end[1]);
+    for (const RankResult& result : processes.wait_all())
+      EXPECT_EQ(result.exit_code, 0) << "signal " << result.signal << ", " << result.output << "; errors are above";
   }
 };
 INSTANTIATE_TEST_SUITE_P(Device, Processes, ::testing::ValuesIn(possible(kPlaces, gpus())),
