@@ -166,6 +166,8 @@ void check_graphs_beside_calls(DeviceRanks& ranks, size_t count, Ordered ordered
     ranks.enqueue([&](int r, trComm_t comm, trStream_t) {
       return trAllReduce(other[r].data(), other[r].data(), count, trInt32, trMax, comm, streams.of(r));
     });
+    if (ordered == Ordered::kByProgram) streams.synchronize();
+    twice.launch();
     ranks.synchronize();
     streams.synchronize();
     for (int r : ranks.local()) {
