@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "support/device_rank_checks.h"
 #include "support/processes.h"
@@ -31,30 +32,62 @@ const std::vector<Place> kPlaces = {{"two_on_one", {0, 0}}, {"four_on_one", {0, 
                                     {"mixed", {0, -1}},     {"two_of_three", {0, 0, -1}},
                                     {"own", {0, 1}},        {"four_own", {0, 1, 2, 3}}};
 
+// All ranks' processes come together, and go on when the parent has seen each.
+class Meeting {
+ public:
+  Meeting() { EXPECT_EQ(pipe(ends_), 0); }
+  ~Meeting() {
+    close(ends_[0]);
+    if (ends_[1] >= 0) close(ends_[1]);
+  }
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+
+  // In a rank, at first; then when it comes.
+  void leave_to_parent() { close(std::exchange(ends_[1], -1)); }
+  void come() const {
+    reached();
+    char nothing = 0;
+    EXPECT_EQ(read(ends_[0], &nothing, 1), 0);
+  }
+  // In the parent.
+  void hold(RankProcesses* processes, int ranks) {
+    for (int rank = 0; rank < ranks; ++rank)
+      EXPECT_TRUE(processes->wait_until_reached(rank, std::chrono::seconds(200))) << "rank " << rank;
+    leave_to_parent();
+  }
+
+ private:
+  int ends_[2];
+};
+
 class Processes : public ::testing::TestWithParam<Place> {
  protected:
-  // Each rank makes the check; all processes live until the last has done so, because one that ends while kernels of others run
-  // is taken for dead.
-  static void run(const std::function<void(DeviceRanks& ranks)>& check, trConfig_t config = TR_CONFIG_INITIALIZER) {
+  using Meet = std::function<void()>;
+  // Each rank makes the check, which calls `meet` once if it `meets`. All processes live until the last has made it, because one
+  // that ends while kernels of others run is taken for dead.
+  static void run(const std::function<void(DeviceRanks& ranks, const Meet& meet)>& check, bool meets,
+                  trConfig_t config = TR_CONFIG_INITIALIZER) {
     const std::vector<int> devices = GetParam().devices;
-    int end[2];
-    ASSERT_EQ(pipe(end), 0);
-    RankProcesses processes(static_cast<int>(devices.size()), [&](int rank, const trUniqueId& id) -> int {
-      close(end[1]);
+    const int n = static_cast<int>(devices.size());
+    Meeting within, end;
+    RankProcesses processes(n, [&](int rank, const trUniqueId& id) -> int {
+      within.leave_to_parent();
+      end.leave_to_parent();
       {
         DeviceRanks ranks(devices, id, rank, config);
-        check(ranks);
+        check(ranks, [&] { within.come(); });
       }
-      reached();
-      char nothing = 0;
-      return read(end[0], &nothing, 1) != 0 || ::testing::Test::HasFailure() ? 1 : 0;
+      end.come();
+      return ::testing::Test::HasFailure() ? 1 : 0;
     });
-    for (size_t rank = 0; rank < devices.size(); ++rank)
-      EXPECT_TRUE(processes.wait_until_reached(static_cast<int>(rank), std::chrono::seconds(200))) << "rank " << rank;
-    close(end[0]);
-    close(end[1]);
+    if (meets) within.hold(&processes, n);
+    end.hold(&processes, n);
     for (const RankResult& result : processes.wait_all())
       EXPECT_EQ(result.exit_code, 0) << "signal " << result.signal << ", " << result.output << "; errors are above";
+  }
+  static void run(const std::function<void(DeviceRanks& ranks)>& check, trConfig_t config = TR_CONFIG_INITIALIZER) {
+    run([&](DeviceRanks& ranks, const Meet&) { check(ranks); }, false, config);
   }
 };
 INSTANTIATE_TEST_SUITE_P(Device, Processes, ::testing::ValuesIn(possible(kPlaces, gpus())),
@@ -94,7 +127,7 @@ TEST_P(Processes, StreamsAndGraphs) {
 }
 
 TEST_P(Processes, AbortFreesTheStreams) {
-  run([](DeviceRanks& ranks) { check_abort(ranks, 100'000); });
+  run([](DeviceRanks& ranks, const Meet& meet) { check_abort(ranks, 100'000, meet); }, true);
 }
 
 // The last rank is killed while the streams of the others wait for it.

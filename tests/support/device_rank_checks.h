@@ -48,8 +48,8 @@ void check_graphs_beside_calls(DeviceRanks& ranks, size_t count, Ordered ordered
 void check_two_communicators(DeviceRanks& ranks, size_t count);
 // What streams hold is done before the communicators end.
 void check_end(DeviceRanks& ranks, size_t count);
-// The last rank never comes, and aborts.
-void check_abort(DeviceRanks& ranks, size_t count);
+// The last rank never comes, and aborts. `meet` returns when all processes have come to it; empty: there are no others.
+void check_abort(DeviceRanks& ranks, size_t count, const std::function<void()>& meet = {});
 // The last rank never comes; of communicators with a short deadline.
 void check_deadline(DeviceRanks& ranks);
 

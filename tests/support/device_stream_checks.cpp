@@ -218,7 +218,7 @@ void check_end(DeviceRanks& ranks, size_t count) {
     ASSERT_TRUE(data[r].all_equal([&](size_t i) { return sum_of_ranks(n) + n * static_cast<int>(i); })) << "rank " << r;
 }
 
-void check_abort(DeviceRanks& ranks, size_t count) {
+void check_abort(DeviceRanks& ranks, size_t count, const std::function<void()>& meet) {
   const int last = ranks.count() - 1;
   auto data = ranks.buffers(count);
   const auto begun = std::chrono::steady_clock::now();
@@ -226,6 +226,7 @@ void check_abort(DeviceRanks& ranks, size_t count) {
     if (r == last) return trSuccess;
     return trAllReduce(data[r].data(), data[r].data(), count, trInt32, trSum, comm, stream);
   });
+  if (meet) meet();
   std::this_thread::sleep_for(std::chrono::milliseconds(20));  // kernels that run are no more to be seen than others
   if (ranks.is_local(last)) {
     EXPECT_EQ(trCommAbort(std::exchange(ranks.comm(last), nullptr)), trSuccess);
