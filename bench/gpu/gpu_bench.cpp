@@ -4,6 +4,7 @@
 //   reduce    2 ranks, two-shot, Simple
 //   allreduce 4 ranks; at the least, every rank's bytes are read and written once: 2 x ranks x bytes
 //   latency   of launches one behind the other, LL
+//   C API     the same through communicators, by what the library chooses
 //
 // A byte copied is a byte read and a byte written. "of least" is the time of the least traffic, at the speed of the
 // driver's copy, divided by the time that was taken.
@@ -16,6 +17,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "communicator_rows.h"
 #include "executor/cuda/gpus.h"
 #include "gpu/gpu_machine.h"
 
@@ -139,6 +141,14 @@ void run(GpuMachine* machine, const Options& options) {
   for (uint32_t ranks : {2u, 4u}) {
     const std::string what = "allreduce, " + std::to_string(ranks) + " ranks, LL";
     print(what.c_str(), 8, time_allreduce(machine, options, ranks, DeviceProtocol::kLl, 8, 50 * options.repeats), 0);
+  }
+  constexpr uint32_t kRanks = 4;
+  for (size_t bytes : {size_t{8}, size_t{1} << 20, options.bytes}) {
+    const double least =
+        bytes == 8 ? 0 : kRanks * copy * static_cast<double>(bytes) / static_cast<double>(options.bytes);
+    const uint32_t repeats = bytes == 8 ? 50 * options.repeats : options.repeats;
+    print("allreduce, 4 ranks, C API", bytes, time_communicator(machine, kRanks, bytes, repeats, options.channels),
+          least);
   }
 }
 

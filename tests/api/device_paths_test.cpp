@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "support/cpu_device.h"
 #include "support/device_ranks.h"
 
 namespace treering::testing {
@@ -56,6 +57,28 @@ TEST(DeviceLinks, ThatAreSlowerThanTheHostAreLeftToSmallMessages) {
   EXPECT_EQ(trPredictTransfer(slow.comm(0), 1 << 20, &of_slow), trSuccess);
   EXPECT_GT(of_slow, 200'000) << "1 MiB at 0.002 GB/s";
   EXPECT_LT(of_fast, of_slow / 2);
+}
+
+// By kernels where all ranks have devices; otherwise, and for what a kernel does not do, staged.
+TEST(DevicePaths, AreChosenForAllRanks) {
+  std::vector<trRedOp_t> ops(3, trSum);
+  const auto launched = [&ops](DeviceRanks& ranks) {
+    const uint64_t before = cpu_launches();
+    auto data = ranks.buffers(100);
+    ranks.run(false, [&](int r, trComm_t comm, trStream_t stream) {
+      return trAllReduce(data[r].data(), data[r].data(), 100, trInt32, ops[r], comm, stream);
+    });
+    return cpu_launches() - before;
+  };
+  DeviceRanks own({0, 1, 2}), shared({0, 0, 0}), mixed({0, -1, 2});
+  EXPECT_EQ(launched(own), 3u);
+  EXPECT_EQ(launched(shared), 3u);
+  EXPECT_EQ(launched(mixed), 0u);
+  const auto add = [](const void* in, void* inout, size_t count, trDataType_t, void*) {
+    for (size_t i = 0; i < count; ++i) static_cast<int*>(inout)[i] += static_cast<const int*>(in)[i];
+  };
+  for (int r = 0; r < 3; ++r) ASSERT_EQ(trRedOpCreateUser(&ops[r], add, nullptr, 1, own.comm(r)), trSuccess);
+  EXPECT_EQ(launched(own), 0u) << "a function of the user runs on the host";
 }
 
 // More than the copy that one rank's other operations are.

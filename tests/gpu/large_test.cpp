@@ -1,15 +1,14 @@
 // Allreduce of 1 B to 1 GiB against a reference in float64, as far as the memory goes; and launches in graphs.
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 
-#include <cuda.h>
-
-#include "executor/cuda/open_backend.h"
 #include "gpu/gpu_test.h"
+#include "support/gpu_program.h"
 
 namespace treering::cuda {
 namespace {
+
+using namespace treering::testing;
 
 constexpr uint32_t kRanks = 2;
 constexpr uint32_t kChannels = 8;
@@ -99,45 +98,6 @@ TEST(GpuSizes, FourBytesToOneGibibyte) {
   }
 }
 
-#define TR_NAME_OF(name) #name
-#define TR_SYMBOL(name) TR_NAME_OF(name)
-#define TR_CALL(name) reinterpret_cast<decltype(&name)>(find_function(library_, TR_SYMBOL(name)))
-
-// The functions of the driver for graphs, which are no part of executor/device.h: capturing is the caller's.
-class Graphs {
- public:
-  Graphs() {
-    const char* chosen = std::getenv("TREERING_CUDA_DRIVER");
-    library_ = open_library(chosen != nullptr ? chosen : "libcuda.so.1");
-    CUdevice device = 0;
-    EXPECT_EQ(TR_CALL(cuDeviceGet)(&device, 0), CUDA_SUCCESS);
-    EXPECT_EQ(TR_CALL(cuDevicePrimaryCtxRetain)(&context_, device), CUDA_SUCCESS);
-    EXPECT_EQ(TR_CALL(cuCtxPushCurrent)(context_), CUDA_SUCCESS);
-  }
-  ~Graphs() { TR_CALL(cuCtxPopCurrent)(&context_); }
-
-  void begin(DeviceStream stream) {
-    ASSERT_EQ(TR_CALL(cuStreamBeginCapture)(static_cast<CUstream>(stream), CU_STREAM_CAPTURE_MODE_GLOBAL),
-              CUDA_SUCCESS);
-  }
-  CUgraphExec end(DeviceStream stream) {
-    CUgraph graph = nullptr;
-    CUgraphExec made = nullptr;
-    EXPECT_EQ(TR_CALL(cuStreamEndCapture)(static_cast<CUstream>(stream), &graph), CUDA_SUCCESS);
-    EXPECT_EQ(TR_CALL(cuGraphInstantiate)(&made, graph, 0), CUDA_SUCCESS);
-    EXPECT_EQ(TR_CALL(cuGraphDestroy)(graph), CUDA_SUCCESS);
-    return made;
-  }
-  void launch(CUgraphExec graph, DeviceStream stream) {
-    ASSERT_EQ(TR_CALL(cuGraphLaunch)(graph, static_cast<CUstream>(stream)), CUDA_SUCCESS);
-  }
-  void destroy(CUgraphExec graph) { EXPECT_EQ(TR_CALL(cuGraphExecDestroy)(graph), CUDA_SUCCESS); }
-
- private:
-  void* library_ = nullptr;
-  CUcontext context_ = nullptr;
-};
-
 // The counters of the FIFOs lie in memory of the GPU: a launch is repeated as it was captured.
 TEST(GpuGraphs, CapturedLaunchesAreReplayed) {
   constexpr size_t kCount = 5000;
@@ -153,18 +113,15 @@ TEST(GpuGraphs, CapturedLaunchesAreReplayed) {
     ASSERT_EQ(gpus.prepare(job, &prepared), "");
     // Once without a graph: kernels are loaded before something captures.
     ASSERT_EQ(gpus.launch(prepared), "");
-    Graphs graphs;
-    std::vector<CUgraphExec> captured;
+    std::vector<ProgramGraph*> captured;
     for (uint32_t rank = 0; rank < kRanks; ++rank) {
       DeviceStream stream = gpu()->stream(rank);
       EXPECT_FALSE(gpu()->device().is_capturing(stream));
-      ASSERT_NO_FATAL_FAILURE(graphs.begin(stream));
+      begin_capture(stream);
       EXPECT_TRUE(gpu()->device().is_capturing(stream));
-      EXPECT_TRUE(gpu()
-                      ->device()
-                      .launch(launch_of(prepared.calls[rank]), prepared.type, protocol, gpus.settings().threads, stream)
-                      .ok());
-      captured.push_back(graphs.end(stream));
+      const DeviceLaunch launch = launch_of(prepared.calls[rank]);
+      EXPECT_TRUE(gpu()->device().launch(launch, prepared.type, protocol, gpus.settings().threads, stream).ok());
+      captured.push_back(end_capture(stream));
     }
     std::vector<int32_t> host(kCount);
     for (int replay = 0; replay < 10; ++replay) {
@@ -172,7 +129,7 @@ TEST(GpuGraphs, CapturedLaunchesAreReplayed) {
         for (size_t i = 0; i < kCount; ++i) host[i] = static_cast<int32_t>(i * (rank + 1)) + replay;
         gpu()->copy(const_cast<std::byte*>(job.inputs[rank]), host.data(), kCount * 4);
       }
-      for (uint32_t rank = 0; rank < kRanks; ++rank) graphs.launch(captured[rank], gpu()->stream(rank));
+      for (uint32_t rank = 0; rank < kRanks; ++rank) launch_graph(captured[rank], gpu()->stream(rank));
       ASSERT_EQ(gpu()->finish(prepared.calls), "") << name_of(protocol) << " replay " << replay;
       for (uint32_t rank = 0; rank < kRanks; ++rank) {
         gpu()->copy(host.data(), job.outputs[rank], kCount * 4);
@@ -181,7 +138,7 @@ TEST(GpuGraphs, CapturedLaunchesAreReplayed) {
               << name_of(protocol) << " replay " << replay << " rank " << rank << " element " << i;
       }
     }
-    for (CUgraphExec graph : captured) graphs.destroy(graph);
+    for (ProgramGraph* graph : captured) destroy_graph(graph);
   }
 }
 

@@ -23,14 +23,14 @@ TEST(ShimOnDevicesOfProcesses, ExchangeAndNoticeADeath) {
     set_cpu_device(rank);
     ncclComm_t comm = nullptr;
     NCCL_CHECK(ncclCommInitRank(&comm, kRanks, as_nccl(id), rank));
-    DeviceStream stream = create_cpu_stream(rank);
+    DeviceStream stream = create_stream_of(rank);
     void* memory = nullptr;
     NCCL_CHECK(ncclMemAlloc(&memory, kMany * sizeof(int)));
     auto* data = static_cast<int*>(memory);
     for (size_t i = 0; i < kMany; ++i) data[i] = rank + static_cast<int>(i);
     const uint64_t launched = cpu_launches();
     NCCL_CHECK(ncclAllReduce(data, data, kMany, ncclInt32, ncclSum, comm, as_cuda(stream)));
-    synchronize_cpu_stream(stream);
+    synchronize_stream(stream);
     RANK_EXPECT(cpu_launches() == launched + 1);
     for (size_t i = 0; i < kMany; ++i) RANK_EXPECT(data[i] == 3 + 3 * static_cast<int>(i));
     reached();
@@ -38,7 +38,7 @@ TEST(ShimOnDevicesOfProcesses, ExchangeAndNoticeADeath) {
     // Given while the death is not known yet, or refused because it is.
     const ncclResult_t given = ncclAllReduce(data, data, kMany, ncclInt32, ncclSum, comm, as_cuda(stream));
     RANK_EXPECT(given == ncclSuccess || given == ncclRemoteError);
-    synchronize_cpu_stream(stream);
+    synchronize_stream(stream);
     ncclResult_t state = ncclSuccess;
     NCCL_CHECK(ncclCommGetAsyncError(comm, &state));
     RANK_EXPECT(state == ncclRemoteError);
@@ -62,13 +62,13 @@ TEST(ShimOnDevicesOfProcesses, ShareByDescriptors) {
     ncclComm_t comm = nullptr;
     NCCL_CHECK(ncclCommInitRank(&comm, kRanks, as_nccl(id), rank));
     RANK_EXPECT(cpu_shareable_allocations() == 1);
-    DeviceStream stream = create_cpu_stream(rank);
+    DeviceStream stream = create_stream_of(rank);
     void* memory = nullptr;
     NCCL_CHECK(ncclMemAlloc(&memory, 1000 * sizeof(int)));
     auto* data = static_cast<int*>(memory);
     for (int i = 0; i < 1000; ++i) data[i] = rank + i;
     NCCL_CHECK(ncclAllReduce(data, data, 1000, ncclInt32, ncclSum, comm, as_cuda(stream)));
-    synchronize_cpu_stream(stream);
+    synchronize_stream(stream);
     RANK_EXPECT(cpu_launches() == 1);
     for (int i = 0; i < 1000; ++i) RANK_EXPECT(data[i] == 3 + 3 * i);
     NCCL_CHECK(ncclCommDestroy(comm));

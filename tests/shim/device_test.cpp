@@ -21,7 +21,7 @@ class ShimOnDevices : public ::testing::Test {
     EXPECT_NCCL(ncclCommInitAll(comms_, kRanks, devices));
     for (int r = 0; r < kRanks; ++r) {
       set_cpu_device(devices[r]);
-      streams_[r] = create_cpu_stream(devices[r]);
+      streams_[r] = create_stream_of(devices[r]);
       for (int** buffer : {&in_[r], &out_[r]}) {
         void* memory = nullptr;
         EXPECT_NCCL(ncclMemAlloc(&memory, kCount * kRanks * sizeof(int)));
@@ -33,14 +33,14 @@ class ShimOnDevices : public ::testing::Test {
   ~ShimOnDevices() override {
     for (int r = 0; r < kRanks; ++r) {
       EXPECT_TRUE(comms_[r] == nullptr || ncclCommDestroy(comms_[r]) == ncclSuccess);
-      destroy_cpu_stream(streams_[r]);
+      destroy_stream(streams_[r]);
       EXPECT_NCCL(ncclMemFree(in_[r]));
       EXPECT_NCCL(ncclMemFree(out_[r]));
     }
   }
   cudaStream_t stream(int r) const { return as_cuda(streams_[r]); }
   void synchronize() {
-    for (DeviceStream stream : streams_) synchronize_cpu_stream(stream);
+    for (DeviceStream stream : streams_) synchronize_stream(stream);
   }
   void expect(int r, size_t count, const std::function<int(size_t)>& value) const {
     for (size_t i = 0; i < count; ++i) ASSERT_EQ(out_[r][i], value(i)) << "rank " << r << " element " << i;
@@ -75,7 +75,7 @@ TEST_F(ShimOnDevices, GrowsByARankOfTheCurrentDevice) {
     EXPECT_NCCL(ncclCommCuDevice(grown[r], &device));
     EXPECT_EQ(device, r == kNew ? kDevice : (r + 2) % kRanks);
   }
-  const DeviceStream added = create_cpu_stream(kDevice);
+  const DeviceStream added = create_stream_of(kDevice);
   void* memory = nullptr;
   ASSERT_NCCL(ncclMemAlloc(&memory, kCount * sizeof(int)));
   std::fill_n(static_cast<int*>(memory), kCount, 100);
@@ -83,10 +83,10 @@ TEST_F(ShimOnDevices, GrowsByARankOfTheCurrentDevice) {
     EXPECT_NCCL(ncclAllReduce(in_[r], out_[r], kCount, ncclInt32, ncclSum, grown[r], stream(r)));
   EXPECT_NCCL(ncclAllReduce(memory, memory, kCount, ncclInt32, ncclSum, grown[kNew], as_cuda(added)));
   synchronize();
-  synchronize_cpu_stream(added);
+  synchronize_stream(added);
   for (int r = 0; r < kRanks; ++r) expect(r, kCount, [](size_t) { return 106; });
   for (ncclComm_t comm : grown) EXPECT_NCCL(ncclCommDestroy(comm));
-  destroy_cpu_stream(added);
+  destroy_stream(added);
   EXPECT_NCCL(ncclMemFree(memory));
 }
 
@@ -230,7 +230,7 @@ TEST_F(ShimOnDevices, AbortEndsAKernelThatWaits) {
   ASSERT_NCCL(ncclAllReduce(in_[0], out_[0], kCount, ncclInt32, ncclSum, comms_[0], stream(0)));
   ASSERT_NCCL(ncclCommAbort(comms_[0]));
   comms_[0] = nullptr;
-  synchronize_cpu_stream(streams_[0]);
+  synchronize_stream(streams_[0]);
   ncclResult_t state = ncclSuccess;
   ASSERT_NCCL(ncclCommGetAsyncError(comms_[1], &state));
   EXPECT_EQ(state, ncclRemoteError);

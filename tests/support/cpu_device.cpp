@@ -25,7 +25,7 @@ namespace treering::testing {
 using Work = std::function<void()>;
 
 // What a graph does is made anew by each of its launches.
-struct TR_EXPORT CpuGraph {
+struct TR_EXPORT ProgramGraph {
   uint64_t number = 0;
   std::vector<std::function<Work()>> work;
 };
@@ -61,11 +61,11 @@ class CpuStream {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return left_ == 0; });
   }
-  void capture(CpuGraph* graph) {
+  void capture(ProgramGraph* graph) {
     std::lock_guard lock(mutex_);
     captured_ = graph;
   }
-  CpuGraph* captured() {
+  ProgramGraph* captured() {
     std::lock_guard lock(mutex_);
     return captured_;
   }
@@ -91,7 +91,7 @@ class CpuStream {
   std::deque<Work> queue_;
   size_t left_ = 0;
   bool ended_ = false;
-  CpuGraph* captured_ = nullptr;
+  ProgramGraph* captured_ = nullptr;
   std::thread thread_;
 };
 
@@ -264,7 +264,7 @@ class CpuDevice : public Device {
     return {};
   }
   uint64_t capture_of(DeviceStream stream) override {
-    const CpuGraph* graph = of(stream).captured();
+    const ProgramGraph* graph = of(stream).captured();
     return graph == nullptr ? 0 : graph->number;
   }
 
@@ -334,29 +334,31 @@ class CpuBackend : public DeviceBackend {
   std::vector<std::unique_ptr<CpuDevice>> devices_;
 };
 
-void begin_cpu_capture_of(CpuStream* stream) {
-  static std::atomic<uint64_t> number{0};
-  stream->capture(new CpuGraph{++number, {}});
-}
-
 }  // namespace
 
-TR_EXPORT DeviceStream create_cpu_stream(int) { return new CpuStream; }
-TR_EXPORT void destroy_cpu_stream(DeviceStream stream) { delete static_cast<CpuStream*>(stream); }
-TR_EXPORT void synchronize_cpu_stream(DeviceStream stream) { static_cast<CpuStream*>(stream)->synchronize(); }
+TR_EXPORT DeviceStream create_stream_of(int) { return new CpuStream; }
+TR_EXPORT void destroy_stream(DeviceStream stream) { delete static_cast<CpuStream*>(stream); }
+TR_EXPORT void synchronize_stream(DeviceStream stream) { static_cast<CpuStream*>(stream)->synchronize(); }
 TR_EXPORT void run_in_cpu_stream(DeviceStream stream, void (*function)(void*), void* argument) {
   static_cast<CpuStream*>(stream)->give([=] { function(argument); });
 }
-TR_EXPORT void begin_cpu_capture(DeviceStream stream) { begin_cpu_capture_of(static_cast<CpuStream*>(stream)); }
-TR_EXPORT CpuGraph* end_cpu_capture(DeviceStream stream) {
-  CpuGraph* graph = static_cast<CpuStream*>(stream)->captured();
+TR_EXPORT void change_in_stream(DeviceStream stream, int* data, size_t count, void (*change)(int*, size_t)) {
+  static_cast<CpuStream*>(stream)->give([=] { change(data, count); });
+}
+TR_EXPORT void begin_capture(DeviceStream stream) {
+  static std::atomic<uint64_t> number{0};
+  static_cast<CpuStream*>(stream)->capture(new ProgramGraph{++number, {}});
+}
+TR_EXPORT ProgramGraph* end_capture(DeviceStream stream) {
+  ProgramGraph* graph = static_cast<CpuStream*>(stream)->captured();
   static_cast<CpuStream*>(stream)->capture(nullptr);
   return graph;
 }
-TR_EXPORT void launch_cpu_graph(CpuGraph* graph, DeviceStream stream) {
+TR_EXPORT void launch_graph(ProgramGraph* graph, DeviceStream stream) {
   for (const auto& make : graph->work) static_cast<CpuStream*>(stream)->give(make());
 }
-TR_EXPORT void destroy_cpu_graph(CpuGraph* graph) { delete graph; }
+TR_EXPORT void destroy_graph(ProgramGraph* graph) { delete graph; }
+TR_EXPORT bool gpus_are_slow() { return true; }
 TR_EXPORT uint64_t cpu_launches() { return launches.load(); }
 TR_EXPORT size_t cpu_pinned_bytes() { return pinned.load(); }
 TR_EXPORT size_t cpu_pinned_peak() { return pinned_peak.load(); }

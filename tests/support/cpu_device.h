@@ -1,28 +1,17 @@
 // A stand-in for GPUs: the shared object that the library opens in place of libtreering-cuda.so when
 // TREERING_DEVICE_LIBRARY names it. "Device memory" is memory of the host that other processes can map, streams are
-// threads, kernels are the CUDA executor's device code on threads. What a CUDA program does itself is done by these
-// functions.
+// threads, kernels are the CUDA executor's device code on threads. It has the functions of gpu_program.h, and these, which
+// no GPU has.
 #pragma once
 
-#include "executor/device.h"
+#include "support/gpu_program.h"
 
 namespace treering::testing {
 
 inline constexpr int kCpuDevices = 4;
 
-DeviceStream create_cpu_stream(int device);
-// Waits for its end.
-void destroy_cpu_stream(DeviceStream stream);
-void synchronize_cpu_stream(DeviceStream stream);
 // As a kernel of the program: runs in the order of the stream.
 void run_in_cpu_stream(DeviceStream stream, void (*function)(void*), void* argument);
-
-// Between the two, what is given to the stream goes into a graph, which can be launched any number of times.
-struct CpuGraph;
-void begin_cpu_capture(DeviceStream stream);
-CpuGraph* end_cpu_capture(DeviceStream stream);
-void launch_cpu_graph(CpuGraph* graph, DeviceStream stream);
-void destroy_cpu_graph(CpuGraph* graph);
 
 // Kernels launched so far, by all devices.
 uint64_t cpu_launches();

@@ -21,8 +21,10 @@ void* find_function(void* library, const char* name) {
   std::abort();
 }
 
+const char* cuda_library() { return TREERING_CUDA_LIBRARY; }
+
 DeviceBackend* open_cuda_backend(std::string* why_not, uint32_t version) {
-  static void* library = open_library(TREERING_CUDA_LIBRARY);
+  static void* library = open_library(cuda_library());
   char reason[512] = "unset";
   const auto open = reinterpret_cast<OpenDeviceBackend>(find_function(library, kOpenDeviceBackend));
   DeviceBackend* backend = open(version, reason, sizeof reason);

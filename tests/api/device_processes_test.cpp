@@ -1,0 +1,170 @@
+// Communicators with GPUs, each rank in a process of its own: on the stand-in (support/cpu_device.h), and as
+// gpu_communicator_processes on GPUs. Apart from other tests, because it forks before the process has used a GPU.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "support/device_rank_checks.h"
+#include "support/processes.h"
+
+namespace treering::testing {
+namespace {
+
+int gpus() {
+  static const int count = [] {
+    std::string why_not;
+    return count_gpus_elsewhere(&why_not);
+  }();
+  return count;
+}
+
+// Processes that share a GPU take turns on it, so that kernels which wait for one another would not end: buffers are staged.
+// With a GPU each they exchange by kernels.
+const std::vector<Place> kPlaces = {{"two_on_one", {0, 0}}, {"four_on_one", {0, 0, 0, 0}},
+                                    {"mixed", {0, -1}},     {"two_of_three", {0, 0, -1}},
+                                    {"own", {0, 1}},        {"four_own", {0, 1, 2, 3}}};
+
+// All ranks' processes come together, and go on when the parent has seen each.
+class Meeting {
+ public:
+  Meeting() { EXPECT_EQ(pipe(ends_), 0); }
+  ~Meeting() {
+    close(ends_[0]);
+    if (ends_[1] >= 0) close(ends_[1]);
+  }
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+
+  // In a rank, at first; then when it comes.
+  void leave_to_parent() { close(std::exchange(ends_[1], -1)); }
+  void come() const {
+    reached();
+    char nothing = 0;
+    EXPECT_EQ(read(ends_[0], &nothing, 1), 0);
+  }
+  // In the parent.
+  void hold(RankProcesses* processes, int ranks) {
+    for (int rank = 0; rank < ranks; ++rank)
+      EXPECT_TRUE(processes->wait_until_reached(rank, std::chrono::seconds(200))) << "rank " << rank;
+    leave_to_parent();
+  }
+
+ private:
+  int ends_[2];
+};
+
+class Processes : public ::testing::TestWithParam<Place> {
+ protected:
+  using Meet = std::function<void()>;
+  // Each rank makes the check, which calls `meet` once if it `meets`. All processes live until the last has made it, because one
+  // that ends while kernels of others run is taken for dead.
+  static void run(const std::function<void(DeviceRanks& ranks, const Meet& meet)>& check, bool meets,
+                  trConfig_t config = TR_CONFIG_INITIALIZER) {
+    const std::vector<int> devices = GetParam().devices;
+    const int n = static_cast<int>(devices.size());
+    Meeting within, end;
+    RankProcesses processes(n, [&](int rank, const trUniqueId& id) -> int {
+      within.leave_to_parent();
+      end.leave_to_parent();
+      {
+        DeviceRanks ranks(devices, id, rank, config);
+        check(ranks, [&] { within.come(); });
+      }
+      end.come();
+      return ::testing::Test::HasFailure() ? 1 : 0;
+    });
+    if (meets) within.hold(&processes, n);
+    end.hold(&processes, n);
+    for (const RankResult& result : processes.wait_all())
+      EXPECT_EQ(result.exit_code, 0) << "signal " << result.signal << ", " << result.output << "; errors are above";
+  }
+  static void run(const std::function<void(DeviceRanks& ranks)>& check, trConfig_t config = TR_CONFIG_INITIALIZER) {
+    run([&](DeviceRanks& ranks, const Meet&) { check(ranks); }, false, config);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Device, Processes, ::testing::ValuesIn(possible(kPlaces, gpus())),
+                         [](const auto& info) { return name_of(info.param); });
+
+TEST_P(Processes, Calls) {
+  run([](DeviceRanks& ranks) {
+    ASSERT_NO_FATAL_FAILURE(check_collectives(ranks, {0, 1, 1001, 70'007}));
+    ASSERT_NO_FATAL_FAILURE(check_in_place(ranks, 30'011));
+    ASSERT_NO_FATAL_FAILURE(check_transfers(ranks, {5, 50'003}));
+    ASSERT_NO_FATAL_FAILURE(check_variable_counts(ranks, 5003));
+    ASSERT_NO_FATAL_FAILURE(check_groups(ranks));
+    ASSERT_NO_FATAL_FAILURE(check_host_buffers(ranks, 1000));
+  });
+}
+
+TEST_P(Processes, CallsInPieces) {
+  run([](DeviceRanks& ranks) { check_collectives(ranks, {kSmallPiece / 4 + 1, 100'003}); }, with_small_pieces());
+}
+
+TEST_P(Processes, Sizes) {
+  run([](DeviceRanks& ranks) { check_sizes(ranks, gpus_are_slow() ? size_t{5} << 20 : size_t{256} << 20); });
+}
+
+TEST_P(Processes, StreamsAndGraphs) {
+  const std::vector<int> devices = GetParam().devices;
+  const bool kernels = std::set<int>(devices.begin(), devices.end()).size() == devices.size() &&
+                       std::count(devices.begin(), devices.end(), -1) == 0;
+  run([=](DeviceRanks& ranks) {
+    ASSERT_NO_FATAL_FAILURE(check_order(ranks, 5000));
+    ASSERT_NO_FATAL_FAILURE(check_graphs(ranks, 30'000));
+    ASSERT_NO_FATAL_FAILURE(check_graphs_of_transfers(ranks, 30'000));
+    ASSERT_NO_FATAL_FAILURE(
+        check_graphs_beside_calls(ranks, 30'000, kernels ? Ordered::kByCommunicator : Ordered::kByProgram));
+    ASSERT_NO_FATAL_FAILURE(check_two_communicators(ranks, 30'000));
+  });
+}
+
+TEST_P(Processes, AbortFreesTheStreams) {
+  run([](DeviceRanks& ranks, const Meet& meet) { check_abort(ranks, 100'000, meet); }, true);
+}
+
+// The last rank is killed while the streams of the others wait for it.
+TEST_P(Processes, DeathIsNoticed) {
+  const std::vector<int> devices = GetParam().devices;
+  const int n = static_cast<int>(devices.size()), last = n - 1;
+  RankProcesses ranks(n, [&](int rank, const trUniqueId& id) -> int {
+    DeviceRanks own(devices, id, rank);
+    constexpr size_t kMany = 200'000;
+    auto data = own.buffers(kMany);
+    const auto reduce = [&](int r, trComm_t comm, trStream_t stream) {
+      return trAllReduce(data[r].data(), data[r].data(), kMany, trInt32, trSum, comm, stream);
+    };
+    own.run(false, reduce);
+    if (::testing::Test::HasFailure()) return 1;
+    reached();
+    if (rank == last) std::this_thread::sleep_for(std::chrono::seconds(100));
+    // Given while the death is not known yet, or refused because it is.
+    const trResult_t given = reduce(rank, own.comm(rank), own.stream(rank));
+    EXPECT_TRUE(given == trSuccess || given == trRemoteError);
+    const trResult_t passed = trStreamSynchronize(own.stream(rank));
+    EXPECT_TRUE(passed == trSuccess || devices[static_cast<size_t>(rank)] < 0);
+    trResult_t state = trSuccess;
+    EXPECT_EQ(trCommGetAsyncError(own.comm(rank), &state), trSuccess);
+    EXPECT_EQ(state, trRemoteError);
+    const std::string text = trGetLastError(own.comm(rank));
+    EXPECT_NE(text.find("rank " + std::to_string(last)), std::string::npos) << text;
+    EXPECT_EQ(trCommAbort(std::exchange(own.comm(rank), nullptr)), trSuccess);
+    return ::testing::Test::HasFailure() ? 1 : 0;
+  });
+  for (int rank = 0; rank < n; ++rank) ASSERT_TRUE(ranks.wait_until_reached(rank, std::chrono::seconds(100)));
+  ASSERT_EQ(kill(ranks.pid(last), SIGKILL), 0);
+  for (int rank = 0; rank < last; ++rank) {
+    const RankResult result = ranks.wait(rank);
+    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ": " << result.output;
+  }
+}
+
+}  // namespace
+}  // namespace treering::testing
