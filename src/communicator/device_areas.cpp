@@ -78,12 +78,10 @@ void DeviceAreas::close() {
 Status DeviceAreas::exchange(size_t bytes, DeviceCopies* copies, Status* own) {
   bytes_ = bytes;
   Card card{};
-  if (copies != nullptr) copies->restart();
   if (own->ok()) *own = share(copies, &card);
   card.ordinal = own->ok() ? device_->info().ordinal : -1;
   card.process = communicator_->own_process();
   TR_RETURN_IF_ERROR(communicator_->allgather_bytes(&card, sizeof card, reinterpret_cast<std::byte*>(cards_.data())));
-  if (copies != nullptr) copies->restart();  // the others may have taken longer
   for (const Card& other : cards_)
     if (own->ok() && other.ordinal < 0)
       *own = {trDeviceError, fmt::format("rank {} could not share its memory", &other - cards_.data())};

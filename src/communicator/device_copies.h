@@ -26,11 +26,8 @@ class DeviceCopies {
   std::byte* pinned() const { return pinned_; }    // of the host
   size_t bytes() const { return bytes_; }
 
-  // From now on finish() waits for patience() in all.
-  void restart() { deadline_ = std::chrono::steady_clock::now() + patience_; }
-  std::chrono::milliseconds patience() const { return patience_; }
   Status copy(void* to, const void* from, size_t bytes) { return device_->copy(to, from, bytes, stream_); }
-  // Waits for all copies; an error after the deadline, or when the communicator fails.
+  // Waits for all copies; an error when that takes too long, or when the communicator fails.
   Status finish();
   // Some copy has not ended: nothing that it uses may be freed.
   bool is_stuck() const { return is_stuck_; }
@@ -44,7 +41,6 @@ class DeviceCopies {
   Device* device_;
   size_t bytes_;
   std::chrono::milliseconds patience_;
-  std::chrono::steady_clock::time_point deadline_;
   DeviceStream stream_ = nullptr;
   std::byte *scratch_ = nullptr, *pinned_ = nullptr;
   bool is_stuck_ = false, is_kept_ = false;
