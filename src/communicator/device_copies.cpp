@@ -26,12 +26,12 @@ std::chrono::milliseconds patience_of(const Config& config) {
 
 }  // namespace
 
-DeviceCopies::DeviceCopies(Communicator* communicator, Device* device, size_t bytes)
-    : communicator_(communicator), device_(device), bytes_(bytes), patience_(patience_of(communicator->config())) {}
+DeviceCopies::DeviceCopies(Communicator* communicator, Device* device)
+    : communicator_(communicator), device_(device), patience_(patience_of(communicator->config())) {}
 
 Status DeviceCopies::create(Communicator* communicator, Device* device, size_t bytes,
                             std::unique_ptr<DeviceCopies>* made) {
-  std::unique_ptr<DeviceCopies> copies(new DeviceCopies(communicator, device, bytes));
+  std::unique_ptr<DeviceCopies> copies(new DeviceCopies(communicator, device));
   void *scratch = nullptr, *pinned = nullptr;
   TR_RETURN_IF_ERROR(device->create_stream(&copies->stream_));
   TR_RETURN_IF_ERROR(device->allocate(bytes, &scratch));

@@ -24,7 +24,6 @@ class DeviceCopies {
 
   std::byte* scratch() const { return scratch_; }  // of the device
   std::byte* pinned() const { return pinned_; }    // of the host
-  size_t bytes() const { return bytes_; }
 
   Status copy(void* to, const void* from, size_t bytes) { return device_->copy(to, from, bytes, stream_); }
   // Waits for all copies; an error when that takes too long, or when the communicator fails.
@@ -35,11 +34,10 @@ class DeviceCopies {
   void keep() { is_kept_ = true; }
 
  private:
-  DeviceCopies(Communicator* communicator, Device* device, size_t bytes);
+  DeviceCopies(Communicator* communicator, Device* device);
 
   Communicator* communicator_;
   Device* device_;
-  size_t bytes_;
   std::chrono::milliseconds patience_;
   DeviceStream stream_ = nullptr;
   std::byte *scratch_ = nullptr, *pinned_ = nullptr;

@@ -61,10 +61,7 @@ class CpuStream {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return left_ == 0; });
   }
-  bool is_done() {
-    std::lock_guard lock(mutex_);
-    return left_ == 0;
-  }
+  bool is_done() const { return left_.load(std::memory_order_acquire) == 0; }  // asked all the time: takes no lock
   void capture(CpuGraph* graph) {
     std::lock_guard lock(mutex_);
     captured_ = graph;
@@ -93,7 +90,7 @@ class CpuStream {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Work> queue_;
-  size_t left_ = 0;
+  std::atomic<size_t> left_{0};
   bool ended_ = false;
   CpuGraph* captured_ = nullptr;
   std::thread thread_;
