@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "communicator/device_links.h"
+#include "communicator/device_areas.h"
 #include "communicator/device_rank.h"
 
 namespace treering {
@@ -35,7 +35,7 @@ Communicator::~Communicator() {
   const bool had_device = device_ != nullptr;
   device_.reset();
   if (area_) area_.status()->left.store(1, std::memory_order_release);
-  if (had_device) DeviceLinks::free_retired();
+  if (had_device) DeviceAreas::free_retired();
 }
 
 Communicator::Progress Communicator::advance() {

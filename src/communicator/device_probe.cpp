@@ -38,47 +38,50 @@ Status best_of(int turns, double* best, const Turn& turn) {
 
 }  // namespace
 
-Status DeviceProbe::create(Device* device, DeviceStream stream, size_t chunk, std::unique_ptr<DeviceProbe>* made) {
-  std::unique_ptr<DeviceProbe> probe(new DeviceProbe(device, stream, chunk));
-  void *scratch = nullptr, *pinned = nullptr;
-  TR_RETURN_IF_ERROR(device->allocate(chunk + 3 * sizeof(uint64_t), &scratch));
-  probe->scratch_ = static_cast<std::byte*>(scratch);
-  TR_RETURN_IF_ERROR(device->allocate_host(chunk, &pinned));
-  probe->pinned_ = static_cast<std::byte*>(pinned);
+Status DeviceProbe::create(DeviceCopies* copies, std::unique_ptr<DeviceProbe>* made) {
+  std::unique_ptr<DeviceProbe> probe(new DeviceProbe(copies));
   TR_RETURN_IF_ERROR(best_of(kWordTurns, &probe->own_seconds_, [&](double* seconds) {
-    return probe->exchange_word(probe->scratch_ + chunk + 2 * sizeof(uint64_t), seconds);
+    return probe->exchange_word(word_of(copies->scratch(), 2), seconds);
   }));
   TR_RETURN_IF_ERROR(probe->measure_host());
   *made = std::move(probe);
   return {};
 }
 
-DeviceProbe::~DeviceProbe() {
-  (void)device_->free_host(pinned_);  // at the end: nobody to tell
-  (void)device_->free(scratch_);
+Status DeviceProbe::write_word(void* to, uint64_t word) {
+  std::byte* const from = word_of(copies_->pinned(), 0);
+  std::memcpy(from, &word, sizeof word);
+  TR_RETURN_IF_ERROR(copies_->copy(to, from, sizeof word));
+  return copies_->finish();
+}
+
+Status DeviceProbe::read_word(const void* from, uint64_t* word) {
+  std::byte* const to = word_of(copies_->pinned(), 1);
+  TR_RETURN_IF_ERROR(copies_->copy(to, from, sizeof *word));
+  TR_RETURN_IF_ERROR(copies_->finish());
+  std::memcpy(word, to, sizeof *word);
+  return {};
 }
 
 Status DeviceProbe::exchange_word(void* word, double* seconds) {
-  std::byte *const sent = scratch_ + chunk_, *const returned = sent + sizeof(uint64_t);
+  std::byte *const sent = word_of(copies_->scratch(), 0), *const returned = word_of(copies_->scratch(), 1);
   uint64_t nonce = 0, read = 0;
   randombytes_buf(&nonce, sizeof nonce);
-  TR_RETURN_IF_ERROR(copy(sent, &nonce, sizeof nonce));
-  TR_RETURN_IF_ERROR(device_->synchronize(stream_));
+  TR_RETURN_IF_ERROR(write_word(sent, nonce));
   const auto begin = Clock::now();
-  TR_RETURN_IF_ERROR(copy(word, sent, sizeof nonce));
-  TR_RETURN_IF_ERROR(copy(returned, word, sizeof nonce));
-  TR_RETURN_IF_ERROR(device_->synchronize(stream_));
+  TR_RETURN_IF_ERROR(copies_->copy(word, sent, sizeof nonce));
+  TR_RETURN_IF_ERROR(copies_->copy(returned, word, sizeof nonce));
+  TR_RETURN_IF_ERROR(copies_->finish());
   *seconds = seconds_since(begin);
-  TR_RETURN_IF_ERROR(copy(&read, returned, sizeof read));
-  TR_RETURN_IF_ERROR(device_->synchronize(stream_));
+  TR_RETURN_IF_ERROR(read_word(returned, &read));
   if (read == nonce) return {};
   return {trDeviceError, fmt::format("{:#x} was written and {:#x} read back", nonce, read)};
 }
 
 Status DeviceProbe::write_chunks(const std::vector<std::byte*>& chunks, double* seconds) {
   const auto begin = Clock::now();
-  for (std::byte* chunk : chunks) TR_RETURN_IF_ERROR(copy(chunk, scratch_, chunk_));
-  TR_RETURN_IF_ERROR(device_->synchronize(stream_));
+  for (std::byte* chunk : chunks) TR_RETURN_IF_ERROR(copies_->copy(chunk, copies_->scratch(), kChunkBytes));
+  TR_RETURN_IF_ERROR(copies_->finish());
   *seconds = seconds_since(begin);
   return {};
 }
@@ -90,7 +93,7 @@ Status DeviceProbe::measure(void* word, const std::vector<std::byte*>& chunks, c
   figures->latency_us = std::max(word_seconds - own_seconds_, 0.0) / 2 * 1e6;
   uint64_t nonce = 0, read = 0;
   randombytes_buf(&nonce, sizeof nonce);
-  TR_RETURN_IF_ERROR(copy(scratch_ + chunk_ - sizeof nonce, &nonce, sizeof nonce));
+  TR_RETURN_IF_ERROR(write_word(copies_->scratch() + kChunkBytes - sizeof nonce, nonce));
   // A link that seems slow may have been busy for a moment.
   const auto begin = Clock::now();
   do {
@@ -98,11 +101,10 @@ Status DeviceProbe::measure(void* word, const std::vector<std::byte*>& chunks, c
     TR_RETURN_IF_ERROR(measure_rate(chunks, &rate));
     figures->gbps = std::max(figures->gbps, rate);
   } while (figures->gbps * kSuspicious < host_gbps_ && seconds_since(begin) < kMostSeconds);
-  TR_RETURN_IF_ERROR(copy(&read, chunks.back() + chunk_ - sizeof read, sizeof read));
-  TR_RETURN_IF_ERROR(device_->synchronize(stream_));
+  TR_RETURN_IF_ERROR(read_word(chunks.back() + kChunkBytes - sizeof read, &read));
   if (read != nonce)
     return {trDeviceError,
-            fmt::format("of {} bytes the last are {:#x} instead of {:#x}", chunk_ * chunks.size(), read, nonce)};
+            fmt::format("of {} bytes the last are {:#x} instead of {:#x}", kChunkBytes * chunks.size(), read, nonce)};
   figures->measured = true;
   return {};
 }
@@ -113,10 +115,10 @@ Status DeviceProbe::measure_rate(const std::vector<std::byte*>& chunks, double* 
     return static_cast<double>(bytes) / std::max(seconds - own_seconds_ / 2, seconds / 4) / 1e9;
   };
   TR_RETURN_IF_ERROR(best_of(kChunkTurns, &one, [&](double* s) { return write_chunks({chunks.back()}, s); }));
-  *gbps = rate(chunk_, one);
+  *gbps = rate(kChunkBytes, one);
   if (one > kSlowChunkSeconds) return {};
   TR_RETURN_IF_ERROR(best_of(kLeastTurns, &all, [&](double* s) { return write_chunks(chunks, s); }));
-  *gbps = std::max(*gbps, rate(chunk_ * chunks.size(), all));
+  *gbps = std::max(*gbps, rate(kChunkBytes * chunks.size(), all));
   return {};
 }
 
@@ -125,16 +127,16 @@ Status DeviceProbe::measure_host() {
   const auto timed = [&](void* to, const void* from) {
     return [this, to, from](double* seconds) -> Status {
       const auto begin = Clock::now();
-      TR_RETURN_IF_ERROR(copy(to, from, chunk_));
-      TR_RETURN_IF_ERROR(device_->synchronize(stream_));
+      TR_RETURN_IF_ERROR(copies_->copy(to, from, kChunkBytes));
+      TR_RETURN_IF_ERROR(copies_->finish());
       *seconds = seconds_since(begin);
       return {};
     };
   };
-  TR_RETURN_IF_ERROR(best_of(kChunkTurns, &in, timed(pinned_, scratch_)));
-  TR_RETURN_IF_ERROR(best_of(kChunkTurns, &out, timed(scratch_, pinned_)));
+  TR_RETURN_IF_ERROR(best_of(kChunkTurns, &in, timed(copies_->pinned(), copies_->scratch())));
+  TR_RETURN_IF_ERROR(best_of(kChunkTurns, &out, timed(copies_->scratch(), copies_->pinned())));
   const double seconds = std::max(in, out);
-  host_gbps_ = static_cast<double>(chunk_) / std::max(seconds - own_seconds_ / 2, seconds / 4) / 1e9;
+  host_gbps_ = static_cast<double>(kChunkBytes) / std::max(seconds - own_seconds_ / 2, seconds / 4) / 1e9;
   return {};
 }
 

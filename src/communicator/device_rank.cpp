@@ -34,8 +34,7 @@ Status DeviceRank::create(Communicator* communicator, int ordinal, std::unique_p
   if (communicator->ranks() > 1) {  // also where the device failed: the others wait for this rank
     std::unique_ptr<DeviceLinks> links;
     Device* usable = status.ok() && rank != nullptr ? rank->device_ : nullptr;
-    Status linked =
-        DeviceLinks::create(communicator, usable, usable == nullptr ? nullptr : rank->own_stream_, &links, &why_not);
+    Status linked = DeviceLinks::create(communicator, usable, &links, &why_not);
     if (status.ok()) status = linked;
     if (status.ok() && links != nullptr)
       status = DeviceKernels::create(communicator, usable, std::move(links), rank->staged_.memory(), rank->own_stream_,

@@ -155,7 +155,9 @@ const OptionRow kOptions[] = {
      },
      [](const Config& config) { return std::to_string(config.device); }},
     {"device_blocks", "TREERING_DEVICE_BLOCKS", "0 to 32; 0 = chosen", "16", "0",
-     "Multiprocessors of the GPU that an operation of this rank may use at most; the least of all ranks counts.", false,
+     "Multiprocessors of the GPU that an operation of this rank may use at most; the least of all ranks counts. If none says "
+     "so: as many as the links between the GPUs, as measured at init, can feed, 8 or more.",
+     false,
      [](const std::string& text, Config* config) {
        return parse_integer(text, "TREERING_DEVICE_BLOCKS", 0, kMaxDeviceBlocks, 1, &config->device_blocks);
      },

@@ -66,7 +66,9 @@ class Device {
   virtual Status destroy_event(DeviceEvent event) = 0;
   virtual Status record(DeviceEvent event, DeviceStream stream) = 0;
   virtual Status wait(DeviceStream stream, DeviceEvent event) = 0;
-  // Waits until the stream has done everything.
+  // Whether the stream has done everything.
+  virtual Status query(DeviceStream stream, bool* done) = 0;
+  // Waits until it has.
   virtual Status synchronize(DeviceStream stream) = 0;
 
   // Between any two places, of devices or of the host.
@@ -101,7 +103,7 @@ class DeviceBackend {
 
 // The one function of such a shared object: nullptr where there is no usable device, with the reason in `why_not`
 // (terminated, at most `capacity` bytes). `version` is kDeviceInterface, for both to be of one build.
-inline constexpr uint32_t kDeviceInterface = 4;
+inline constexpr uint32_t kDeviceInterface = 5;
 using OpenDeviceBackend = DeviceBackend* (*)(uint32_t version, char* why_not, size_t capacity);
 inline constexpr const char* kOpenDeviceBackend = "treering_open_device_backend";
 

@@ -1,7 +1,11 @@
 // Which way an operation on memory of devices takes: by what was proved and measured at init, and by the settings.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
+#include <memory>
 #include <string>
+#include <thread>
 
 #include "support/cpu_device.h"
 #include "support/device_ranks.h"
@@ -42,6 +46,37 @@ TEST(DeviceLinks, ThatLoseWhatIsWrittenAreNotUsed) {
   EXPECT_EQ(launched(ranks, 1000), 0u);
   const std::string protocol = protocol_of(ranks, trCollAllReduce, 4000);
   EXPECT_TRUE(protocol != "ll" && protocol != "simple") << protocol;
+}
+
+std::chrono::milliseconds since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
+}
+
+TEST(DeviceLinks, ThatHangAreGivenUpAndWhatTheyUseIsKept) {
+  constexpr std::chrono::milliseconds kTimeout{4000};
+  {
+    const Link link({.hanging = 1});
+    ::testing::internal::CaptureStderr();
+    const auto begin = std::chrono::steady_clock::now();
+    DeviceRanks ranks({0, 1, 2}, static_cast<int>(kTimeout.count()));
+    const auto taken = since(begin);
+    const std::string log = ::testing::internal::GetCapturedStderr();
+    EXPECT_LT(taken, kTimeout) << "half of it is for the link, and the others do not wait longer";
+    EXPECT_NE(log.find("rank 1: on the link to rank 2's GPU, copies have not ended within 2 s; GPU 1 keeps "),
+              std::string::npos)
+        << log;
+    EXPECT_NE(log.find("rank 0: copies of another rank have not ended in time; GPU 0 keeps "), std::string::npos)
+        << log;
+    EXPECT_EQ(launched(ranks, 1000), 0u);
+    EXPECT_EQ(launched(ranks, 2 << 20), 0u);
+    EXPECT_GT(cpu_hanging_copies(), 0);
+  }
+  // Now they write, though their communicator is no more.
+  const auto begin = std::chrono::steady_clock::now();
+  while (cpu_hanging_copies() > 0 && since(begin) < kTimeout) std::this_thread::yield();
+  EXPECT_EQ(cpu_hanging_copies(), 0);
+  DeviceRanks ranks({0, 1, 2});
+  EXPECT_EQ(launched(ranks, 1000), 3u);
 }
 
 TEST(DeviceLinks, ThatAreSlowerThanTheHostAreLeftToSmallMessages) {
@@ -125,6 +160,62 @@ TEST(DeviceProtocols, AreThoseThatAreAllowed) {
   EXPECT_EQ(protocol_of(ranks, trCollBroadcast, 64 << 20), "ll");
   EXPECT_EQ(launched(ranks, 10), 3u);
   EXPECT_EQ(launched(ranks, 200'000), 3u);
+}
+
+trConfig_t with_blocks(int blocks) {
+  trConfig_t config = TR_CONFIG_INITIALIZER;
+  config.device_blocks = blocks;
+  return config;
+}
+
+// All ranks exchange with all others: which block a pair has follows from the sum of its ranks. Gives the blocks of a kernel.
+int blocks_of_an_exchange(DeviceRanks& ranks, size_t count) {
+  const int n = ranks.count();
+  auto in = ranks.buffers(count), out = ranks.buffers(count * static_cast<size_t>(n));
+  ranks.run(false, [&](int r, trComm_t comm, trStream_t stream) {
+    for (int peer = 0; peer < n; ++peer) {
+      if (const trResult_t sent = trSend(in[r].data(), count, trInt32, peer, comm, stream); sent != trSuccess)
+        return sent;
+      int* const to = out[r].data() + static_cast<size_t>(peer) * count;
+      if (const trResult_t got = trRecv(to, count, trInt32, peer, comm, stream); got != trSuccess) return got;
+    }
+    return trSuccess;
+  });
+  for (const Buffer& b : out) EXPECT_TRUE(b.all_equal([&](size_t i) { return static_cast<int>(i / count) + 1; }));
+  return static_cast<int>(cpu_launched_blocks());
+}
+
+// The stand-in's GPUs have 16 multiprocessors. The FIFOs of blocks above 8 are in memory of their own.
+TEST(DeviceBlocks, AreAsManyAsIsSaid) {
+  for (int blocks : {1, 3, 8, 9, 10, 16, 32}) {
+    DeviceRanks ranks({0, 1, 2, 3, 4, 5}, 60'000, with_blocks(blocks));
+    EXPECT_EQ(blocks_of_an_exchange(ranks, 100'000), std::min(blocks, 16));
+    EXPECT_EQ(launched(ranks, 1000), 6u);
+  }
+  DeviceRanks chosen({0, 1});
+  EXPECT_GE(blocks_of_an_exchange(chosen, 10), 8);
+}
+
+TEST(DeviceBlocks, OfSharedGpusLeaveRoomForOtherCommunicators) {
+  std::vector<std::unique_ptr<DeviceRanks>> all;
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 4; ++i) all.push_back(std::make_unique<DeviceRanks>(std::vector<int>{0, 0, 1}));
+  EXPECT_EQ(blocks_of_an_exchange(*all[0], 10), 2);
+  EXPECT_EQ(launched(*all[3], 100'000), 3u);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << "four fit, and GPU 1 is not shared";
+  all.pop_back();
+  all.push_back(std::make_unique<DeviceRanks>(std::vector<int>{0, 0, 1}));
+  ::testing::internal::CaptureStderr();
+  DeviceRanks fifth({1, 0, 0, 0});
+  DeviceRanks not_shared({0, 1});
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  const std::string text =
+      "GPU 0 is shared by 3 ranks of a new communicator, with 1 block(s) each; the kernels of 5 communicator(s) of this "
+      "process now have 19 blocks there together, on 16 multiprocessors";
+  const size_t at = log.find(text);
+  EXPECT_NE(at, std::string::npos) << log;
+  EXPECT_EQ(log.find("is shared by", at + text.size()), std::string::npos) << log;
+  EXPECT_NE(log.find("TREERING_DEVICE_BLOCKS"), std::string::npos) << log;
 }
 
 TEST(DeviceProtocols, WrongOnesAreNamed) {

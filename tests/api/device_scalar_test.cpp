@@ -84,7 +84,7 @@ TEST_P(EveryPlace, IsReadByEveryLaunchOfAGraph) {
     auto data = ranks_.buffers(count);
     for (Buffer& buffer : data) std::fill_n(buffer.data(), count, 1);
     for (Buffer& scalar : scalars_) *scalar.data() = 0;
-    std::vector<CpuGraph*> graphs(static_cast<size_t>(n));
+    std::vector<ProgramGraph*> graphs(static_cast<size_t>(n));
     const auto call = [&](int r) {
       return trAllReduce(data[r].data(), data[r].data(), count, trInt32, ops_[r], ranks_.comm(r), ranks_.stream(r));
     };
@@ -93,16 +93,16 @@ TEST_P(EveryPlace, IsReadByEveryLaunchOfAGraph) {
         *scalars_[r].data() = 1;
         continue;
       }
-      begin_cpu_capture(ranks_.cuda(r));
+      begin_capture(ranks_.cuda(r));
       ASSERT_EQ(call(r), trSuccess) << trGetLastError(nullptr);
-      graphs[r] = end_cpu_capture(ranks_.cuda(r));
+      graphs[r] = end_capture(ranks_.cuda(r));
     }
     int expected = 1;
     for (int turn = 1; turn <= kTurns; ++turn) {
       for (int r = 0; r < n; ++r) {
         if (on_gpu(r)) {
           run_in_cpu_stream(ranks_.cuda(r), increment, scalars_[r].data());
-          launch_cpu_graph(graphs[r], ranks_.cuda(r));
+          launch_graph(graphs[r], ranks_.cuda(r));
         } else {
           ASSERT_EQ(call(r), trSuccess);
         }
@@ -112,8 +112,8 @@ TEST_P(EveryPlace, IsReadByEveryLaunchOfAGraph) {
     ranks_.synchronize();
     for (const Buffer& buffer : data)
       ASSERT_TRUE(buffer.all_equal([&](size_t) { return expected; })) << "count " << count;
-    for (CpuGraph* graph : graphs)
-      if (graph != nullptr) destroy_cpu_graph(graph);
+    for (ProgramGraph* graph : graphs)
+      if (graph != nullptr) destroy_graph(graph);
   }
 }
 

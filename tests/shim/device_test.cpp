@@ -203,12 +203,12 @@ TEST_F(ShimOnDevices, PreMultipliedSumWaitsForNothing) {
 
 TEST_F(ShimOnDevices, PreMultipliedSumInAGraphReadsItsScalarAnew) {
   ncclRedOp_t ops[kRanks];
-  CpuGraph* graphs[kRanks];
+  ProgramGraph* graphs[kRanks];
   for (int r = 0; r < kRanks; ++r) {
     ASSERT_NCCL(ncclRedOpCreatePreMulSum(&ops[r], in_[r] + kCount, ncclInt32, ncclScalarDevice, comms_[r]));
-    begin_cpu_capture(streams_[r]);
+    begin_capture(streams_[r]);
     EXPECT_NCCL(ncclAllReduce(in_[r], in_[r], kCount, ncclInt32, ops[r], comms_[r], stream(r)));
-    graphs[r] = end_cpu_capture(streams_[r]);
+    graphs[r] = end_capture(streams_[r]);
     std::fill_n(in_[r], kCount, 1);
     in_[r][kCount] = 0;
   }
@@ -216,12 +216,12 @@ TEST_F(ShimOnDevices, PreMultipliedSumInAGraphReadsItsScalarAnew) {
     for (int r = 0; r < kRanks; ++r) {
       run_in_cpu_stream(
           streams_[r], [](void* scalar) { ++*static_cast<int*>(scalar); }, in_[r] + kCount);
-      launch_cpu_graph(graphs[r], streams_[r]);
+      launch_graph(graphs[r], streams_[r]);
     }
   synchronize();
   for (int r = 0; r < kRanks; ++r) {
     for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(in_[r][i], 3 * 6 * 9) << "rank " << r << " element " << i;
-    destroy_cpu_graph(graphs[r]);
+    destroy_graph(graphs[r]);
     EXPECT_NCCL(ncclRedOpDestroy(ops[r], comms_[r]));
   }
 }

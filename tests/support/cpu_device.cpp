@@ -61,6 +61,7 @@ class CpuStream {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return left_ == 0; });
   }
+  bool is_done() const { return left_.load(std::memory_order_acquire) == 0; }  // asked all the time: takes no lock
   void capture(ProgramGraph* graph) {
     std::lock_guard lock(mutex_);
     captured_ = graph;
@@ -89,7 +90,7 @@ class CpuStream {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Work> queue_;
-  size_t left_ = 0;
+  std::atomic<size_t> left_{0};
   bool ended_ = false;
   ProgramGraph* captured_ = nullptr;
   std::thread thread_;
@@ -114,11 +115,38 @@ std::map<uintptr_t, Mapping>& mappings() {
 }
 thread_local int current_device = 0;
 std::atomic<uint64_t> launches{0};
+std::atomic<uint32_t> launched_blocks{0};
 
 std::atomic<size_t> pinned{0}, pinned_peak{0};
 std::atomic<double> link_gbps{0};
 std::atomic<bool> link_drops{false}, link_without_handles{false};
 std::atomic<int> shareable{0};
+
+// The device whose copies hang, and how many do.
+struct Hanging {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int device = -1, copies = 0;
+  void set(int of) {
+    std::lock_guard lock(mutex);
+    device = of;
+    changed.notify_all();
+  }
+  void pass(int of, const Work& copy) {
+    std::unique_lock lock(mutex);
+    const bool hangs = device == of;
+    copies += hangs;
+    changed.wait(lock, [&] { return device != of; });
+    lock.unlock();
+    copy();
+    lock.lock();
+    copies -= hangs;
+  }
+};
+Hanging& hanging() {
+  static auto* state = new Hanging;  // streams of the library may outlive the test
+  return *state;
+}
 
 Status failed(const char* call) { return {trDeviceError, std::string(call) + ": " + std::strerror(errno)}; }
 
@@ -233,22 +261,25 @@ class CpuDevice : public Device {
     of(stream).give_at_launch([e = *static_cast<EventHandle*>(event)] { return waited(e); });
     return {};
   }
+  Status query(DeviceStream stream, bool* done) override { return *done = of(stream).is_done(), Status(); }
   Status synchronize(DeviceStream stream) override { return of(stream).synchronize(), Status(); }
 
   Status copy(void* to, const void* from, size_t bytes, DeviceStream stream) override {
     const bool to_other = is_of_other_device(to), over_link = to_other || is_of_other_device(from);
-    give(stream, [=] {
+    const auto move = [=] {
       // Sleeps take 50 us and more: what is faster is not slowed down.
       if (over_link && link_gbps > 0 && bytes / link_gbps > 1e5)
         std::this_thread::sleep_for(std::chrono::nanoseconds(static_cast<int64_t>(bytes / link_gbps)));
       if (!to_other || !link_drops) std::memmove(to, from, bytes);
-    });
+    };
+    give(stream, [=, device = info_.ordinal] { over_link ? hanging().pass(device, move) : move(); });
     return {};
   }
   Status launch(const cuda::DeviceLaunch& launch, trDataType_t type, cuda::DeviceProtocol protocol, uint32_t,
                 DeviceStream stream) override {
     if (launch.channels == 0) return {};
     launches.fetch_add(1);
+    launched_blocks = launch.channels;
     give(stream, [=] { cuda::launch_on_cpu(launch, type, protocol, kThreadsOfBlock, 0); });
     return {};
   }
@@ -360,6 +391,7 @@ TR_EXPORT void launch_graph(ProgramGraph* graph, DeviceStream stream) {
 TR_EXPORT void destroy_graph(ProgramGraph* graph) { delete graph; }
 TR_EXPORT bool gpus_are_slow() { return true; }
 TR_EXPORT uint64_t cpu_launches() { return launches.load(); }
+TR_EXPORT uint32_t cpu_launched_blocks() { return launched_blocks.load(); }
 TR_EXPORT size_t cpu_pinned_bytes() { return pinned.load(); }
 TR_EXPORT size_t cpu_pinned_peak() { return pinned_peak.load(); }
 TR_EXPORT void reset_cpu_pinned_peak() { pinned_peak.store(pinned.load()); }
@@ -367,6 +399,11 @@ TR_EXPORT void set_cpu_link(const CpuLink& link) {
   link_gbps = link.gbps;
   link_drops = link.drops;
   link_without_handles = link.without_handles;
+  hanging().set(link.hanging);
+}
+TR_EXPORT int cpu_hanging_copies() {
+  std::lock_guard lock(hanging().mutex);
+  return hanging().copies;
 }
 TR_EXPORT int cpu_shareable_allocations() { return shareable.load(); }
 TR_EXPORT void set_cpu_device(int device) { current_device = device; }

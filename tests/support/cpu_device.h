@@ -8,13 +8,14 @@
 
 namespace treering::testing {
 
-inline constexpr int kCpuDevices = 4;
+inline constexpr int kCpuDevices = 6;
 
 // As a kernel of the program: runs in the order of the stream.
 void run_in_cpu_stream(DeviceStream stream, void (*function)(void*), void* argument);
 
-// Kernels launched so far, by all devices.
+// Kernels launched so far, by all devices, and the blocks of the last.
 uint64_t cpu_launches();
+uint32_t cpu_launched_blocks();
 
 // Pinned memory at the moment, and the most since the last call of reset_cpu_pinned_peak().
 size_t cpu_pinned_bytes();
@@ -26,8 +27,11 @@ struct CpuLink {
   double gbps = 0;               // 0: as fast as memory
   bool drops = false;            // nothing that is written arrives
   bool without_handles = false;  // memory that is not "shareable" cannot be exported
+  int hanging = -1;              // copies of this device do not end before set_cpu_link() says otherwise
 };
 void set_cpu_link(const CpuLink& link);
+// Those that do not end.
+int cpu_hanging_copies();
 // Made so far in this process.
 int cpu_shareable_allocations();
 

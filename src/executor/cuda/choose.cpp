@@ -22,6 +22,7 @@ constexpr ProtocolCost kCosts[] = {{DeviceProtocol::kLl, 0.7, 1, 10, 0.5},
 constexpr LinkFigures kAssumedLink{false, 0.3, 1e6};
 constexpr double kStagedOverheadUs = 30;  // an assumption: host functions, waits for values, the engine's thread
 constexpr double kMargin = 3;
+constexpr uint32_t kLeastChannels = 8;
 
 double hop_us(const ProtocolCost& cost, const LinkFigures& link) { return cost.gpu_us + cost.trips * link.latency_us; }
 double gbps(const ProtocolCost& cost, const LinkFigures& link, uint32_t channels) {
@@ -48,6 +49,11 @@ const char* protocol_name(DeviceProtocol protocol) {
   return protocol == DeviceProtocol::kLl ? "ll" : protocol == DeviceProtocol::kLl128 ? "ll128" : "simple";
 }
 
+uint32_t channels_to_fill(const LinkFigures& link) {
+  const double blocks = std::ceil(2 * known(link).gbps / kCosts[2].block_gbps);
+  return static_cast<uint32_t>(std::clamp<double>(blocks, kLeastChannels, kMaxDeviceChannels));
+}
+
 DeviceChoice choose_for_device(const DeviceQuestion& question) {
   DeviceChoice best;
   const LinkFigures& link = known(question.link);
@@ -60,7 +66,9 @@ DeviceChoice choose_for_device(const DeviceQuestion& question) {
       for (const ProtocolCost& cost : kCosts) {
         if (cost.protocol == DeviceProtocol::kLl128 && !question.keeps_lines) continue;
         if ((question.protocols >> static_cast<uint32_t>(cost.protocol) & 1) == 0) continue;
-        for (uint32_t channels = 1; channels <= question.most_channels; channels *= 2) {
+        // Powers of two, and the most.
+        for (uint32_t next = 1, channels = 0; channels < question.most_channels; next *= 2) {
+          channels = std::min(next, question.most_channels);
           const size_t chunk =
               largest_device_chunk(cost.protocol, question.slot_bytes, work.max_span, question.element_bytes);
           if (chunk == 0) continue;

@@ -46,6 +46,9 @@ struct DeviceQuestion {
 // "ll", "ll128", "simple".
 const char* protocol_name(DeviceProtocol protocol);
 
+// Blocks that fill the link both ways, at least 8: what a block does was never measured. At most kMaxDeviceChannels.
+uint32_t channels_to_fill(const LinkFigures& link);
+
 // `algorithm` is nullptr when none fits.
 DeviceChoice choose_for_device(const DeviceQuestion& question);
 

@@ -37,6 +37,7 @@ class CudaDevice final : public Device {
   Status destroy_event(DeviceEvent event) override;
   Status record(DeviceEvent event, DeviceStream stream) override;
   Status wait(DeviceStream stream, DeviceEvent event) override;
+  Status query(DeviceStream stream, bool* done) override;
   Status synchronize(DeviceStream stream) override;
 
   Status copy(void* to, const void* from, size_t bytes, DeviceStream stream) override;

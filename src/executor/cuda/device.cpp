@@ -264,6 +264,17 @@ Status CudaDevice::wait(DeviceStream stream, DeviceEvent event) {
                     [] { return std::string("cuStreamWaitEvent"); });
 }
 
+Status CudaDevice::query(DeviceStream stream, bool* done) {
+  *done = false;
+  return in_context(
+      [&] {
+        const CUresult result = driver_.cuStreamQuery(stream_of(stream));
+        *done = result == CUDA_SUCCESS;
+        return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result;
+      },
+      [] { return std::string("cuStreamQuery"); });
+}
+
 Status CudaDevice::synchronize(DeviceStream stream) {
   return in_context([&] { return driver_.cuStreamSynchronize(stream_of(stream)); },
                     [] { return std::string("cuStreamSynchronize"); });

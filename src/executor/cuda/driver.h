@@ -10,24 +10,25 @@
 
 #include "core/status.h"
 
-#define TR_DRIVER_FUNCTIONS(f)                                                                                        \
-  f(cuInit) f(cuDriverGetVersion) f(cuGetErrorName) f(cuGetErrorString) f(cuDeviceGetCount) f(cuDeviceGet)            \
-      f(cuDeviceGetName) f(cuDeviceGetUuid) f(cuDeviceGetPCIBusId) f(cuDeviceGetAttribute) f(cuDeviceCanAccessPeer)   \
-          f(cuDeviceGetP2PAttribute) f(cuDevicePrimaryCtxRetain) f(cuDevicePrimaryCtxRelease) f(cuCtxGetCurrent)      \
-              f(cuCtxGetDevice) f(cuCtxPushCurrent) f(cuCtxPopCurrent) f(cuCtxEnablePeerAccess)                       \
-                  f(cuThreadExchangeStreamCaptureMode) f(cuPointerGetAttributes) f(cuMemAlloc) f(cuMemFree)           \
-                      f(cuMemGetAddressRange) f(cuMemHostAlloc) f(cuMemFreeHost) f(cuMemHostGetDevicePointer)         \
-                          f(cuMemsetD8Async) f(cuMemcpyAsync) f(cuIpcGetMemHandle) f(cuIpcOpenMemHandle)              \
-                              f(cuIpcCloseMemHandle) f(cuStreamCreate) f(cuStreamDestroy) f(cuStreamSynchronize)      \
-                                  f(cuStreamWaitEvent) f(cuStreamWaitValue32) f(cuStreamGetCaptureInfo)               \
-                                      f(cuEventCreate) f(cuEventDestroy) f(cuEventRecord) f(cuEventRecordWithFlags)   \
-                                          f(cuLaunchHostFunc) f(cuLaunchKernel) f(cuModuleLoadData) f(cuModuleUnload) \
-                                              f(cuModuleGetFunction) f(cuFuncGetAttribute) f(cuMemCreate)             \
-                                                  f(cuMemRelease) f(cuMemAddressReserve) f(cuMemAddressFree)          \
-                                                      f(cuMemMap) f(cuMemUnmap) f(cuMemSetAccess)                     \
-                                                          f(cuMemGetAllocationGranularity)                            \
-                                                              f(cuMemExportToShareableHandle)                         \
-                                                                  f(cuMemImportFromShareableHandle)
+#define TR_DRIVER_FUNCTIONS(f)                                                                                      \
+  f(cuInit) f(cuDriverGetVersion) f(cuGetErrorName) f(cuGetErrorString) f(cuDeviceGetCount) f(cuDeviceGet)          \
+      f(cuDeviceGetName) f(cuDeviceGetUuid) f(cuDeviceGetPCIBusId) f(cuDeviceGetAttribute) f(cuDeviceCanAccessPeer) \
+          f(cuDeviceGetP2PAttribute) f(cuDevicePrimaryCtxRetain) f(cuDevicePrimaryCtxRelease) f(cuCtxGetCurrent)    \
+              f(cuCtxGetDevice) f(cuCtxPushCurrent) f(cuCtxPopCurrent) f(cuCtxEnablePeerAccess)                     \
+                  f(cuThreadExchangeStreamCaptureMode) f(cuPointerGetAttributes) f(cuMemAlloc) f(cuMemFree)         \
+                      f(cuMemGetAddressRange) f(cuMemHostAlloc) f(cuMemFreeHost) f(cuMemHostGetDevicePointer)       \
+                          f(cuMemsetD8Async) f(cuMemcpyAsync) f(cuIpcGetMemHandle) f(cuIpcOpenMemHandle)            \
+                              f(cuIpcCloseMemHandle) f(cuStreamCreate) f(cuStreamDestroy) f(cuStreamSynchronize)    \
+                                  f(cuStreamQuery) f(cuStreamWaitEvent) f(cuStreamWaitValue32)                      \
+                                      f(cuStreamGetCaptureInfo) f(cuEventCreate) f(cuEventDestroy) f(cuEventRecord) \
+                                          f(cuEventRecordWithFlags) f(cuLaunchHostFunc) f(cuLaunchKernel)           \
+                                              f(cuModuleLoadData) f(cuModuleUnload) f(cuModuleGetFunction)          \
+                                                  f(cuFuncGetAttribute) f(cuMemCreate) f(cuMemRelease)              \
+                                                      f(cuMemAddressReserve) f(cuMemAddressFree) f(cuMemMap)        \
+                                                          f(cuMemUnmap) f(cuMemSetAccess)                           \
+                                                              f(cuMemGetAllocationGranularity)                      \
+                                                                  f(cuMemExportToShareableHandle)                   \
+                                                                      f(cuMemImportFromShareableHandle)
 
 static_assert(CUDA_VERSION >= 12000, "CUDA 12 or later is needed: earlier ones wait for values in another way");
 

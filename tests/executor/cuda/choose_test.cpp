@@ -19,6 +19,22 @@ TEST(ChooseForDevice, SmallMessagesTakeLowLatencyAndLargeOnesFullBandwidth) {
   EXPECT_EQ(large.channels, 8u);
 }
 
+TEST(ChooseForDevice, AllChannelsThereAreMayBeUsed) {
+  for (uint32_t most : {1u, 6u, 12u, 32u}) {
+    DeviceQuestion asked = question(256 << 20);
+    asked.most_channels = most;
+    EXPECT_EQ(choose_for_device(asked).channels, most);
+  }
+}
+
+TEST(ChooseForDevice, ChannelsFillTheLinkBothWays) {
+  EXPECT_EQ(channels_to_fill({true, 1, 0.1}), 8u);
+  EXPECT_EQ(channels_to_fill({true, 1, 25}), 8u);
+  EXPECT_EQ(channels_to_fill({true, 1, 145}), 15u) << "blocks of 20 GB/s";
+  EXPECT_EQ(channels_to_fill({true, 1, 450}), kMaxDeviceChannels);
+  EXPECT_EQ(channels_to_fill({}), kMaxDeviceChannels) << "a link that blocks do not fill is assumed";
+}
+
 TEST(ChooseForDevice, MeasuredLinksReplaceTheAssumedOne) {
   const LinkFigures slow{true, 20, 1}, fast{true, 0.3, 1e6};
   for (size_t bytes : {size_t{8}, size_t{64} << 20}) {

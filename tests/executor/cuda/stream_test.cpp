@@ -50,6 +50,25 @@ TEST(Streams, WorkIsDoneInOrderAndEventsOrderStreams) {
   EXPECT_TRUE(device->free_host(host).ok());
 }
 
+TEST(Streams, AreAskedWithoutWaiting) {
+  Device* device = fake_device();
+  Stream stream(device);
+  bool done = false;
+  EXPECT_TRUE(device->query(stream.stream, &done).ok());
+  EXPECT_TRUE(done);
+  void* host = nullptr;
+  ASSERT_TRUE(device->allocate_host(64, &host).ok());
+  auto* word = static_cast<uint32_t*>(host);
+  ASSERT_TRUE(device->wait_value(word, 1, stream.stream).ok());
+  EXPECT_TRUE(device->query(stream.stream, &done).ok());
+  EXPECT_FALSE(done);
+  __atomic_store_n(word, 1, __ATOMIC_RELEASE);
+  ASSERT_TRUE(device->synchronize(stream.stream).ok());
+  EXPECT_TRUE(device->query(stream.stream, &done).ok());
+  EXPECT_TRUE(done);
+  EXPECT_TRUE(device->free_host(host).ok());
+}
+
 TEST(Streams, TheDefaultStreamAndThoseOfOtherDevices) {
   Device *first = fake_device(0), *second = fake_device(1);
   EXPECT_TRUE(first->synchronize(nullptr).ok());
@@ -65,6 +84,7 @@ TEST(Streams, FailuresNameTheCall) {
   DeviceStream made = nullptr;
   ASSERT_TRUE(device->create_event(&event).ok());
   const uint32_t word = 1;
+  bool done = false;
   const std::pair<const char*, std::function<Status()>> calls[] = {
       {"cuStreamCreate", [&] { return device->create_stream(&made); }},
       {"cuStreamDestroy", [&] { return device->destroy_stream(stream.stream); }},
@@ -75,6 +95,7 @@ TEST(Streams, FailuresNameTheCall) {
       {"cuStreamWaitEvent", [&] { return device->wait_external(stream.stream, event); }},
       {"cuEventRecordWithFlags", [&] { return device->record_external(event, stream.stream); }},
       {"cuStreamSynchronize", [&] { return device->synchronize(stream.stream); }},
+      {"cuStreamQuery", [&] { return device->query(stream.stream, &done); }},
       {"cuLaunchHostFunc", [&] { return device->call_host([](void*) {}, nullptr, stream.stream); }},
       {"cuStreamWaitValue32", [&] { return device->wait_value(&word, 1, stream.stream); }},
   };

@@ -25,6 +25,7 @@ struct CUstream_st {
   void put(std::function<void()> work);
   void put_at_launch(Maker make) { captured.push_back(std::move(make)); }
   void drain();
+  bool is_drained();
 
   const int device;
   bool capturing = false;

@@ -80,6 +80,11 @@ void CUstream_st::drain() {
   changed_.wait(lock, [this] { return work_.empty() && !busy_; });
 }
 
+bool CUstream_st::is_drained() {
+  std::lock_guard lock(mutex_);
+  return work_.empty() && !busy_;
+}
+
 void CUstream_st::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -174,6 +179,10 @@ CUresult cuStreamSynchronize(CUstream stream) {
   TR_ENTER_STREAM(cuStreamSynchronize, stream);
   stream->drain();
   return CUDA_SUCCESS;
+}
+CUresult cuStreamQuery(CUstream stream) {
+  TR_ENTER_STREAM(cuStreamQuery, stream);
+  return stream->is_drained() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 CUresult cuEventCreate(CUevent* event, unsigned flags) {
   TR_ENTER_CONTEXT(cuEventCreate);
