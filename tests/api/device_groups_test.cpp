@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/cpu_device.h"
 #include "support/device_ranks.h"
 #include "treering/treering.h"
 

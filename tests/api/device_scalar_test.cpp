@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/cpu_device.h"
 #include "support/device_ranks.h"
 
 namespace treering::testing {
