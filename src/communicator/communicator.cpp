@@ -17,7 +17,7 @@ Status Communicator::attach_device() {
 }
 
 std::function<bool()> Communicator::peers_left() const {
-  if (segment_ == nullptr) return [] { return false; };  // their memory cannot be seen later
+  if (segment_ == nullptr) return {};  // their memory cannot be seen later
   std::vector<std::pair<const RankStatus*, uint32_t>> peers;
   for (uint32_t peer = 0; peer < ranks(); ++peer)
     if (peer != rank())

@@ -121,6 +121,7 @@ class Communicator : private TcpLinkMaker {
   // From any thread: makes a failure of all ranks; a rank whose process has ended.
   void fail_everywhere(Status status) { (void)watch_->fail(std::move(status)); }
   bool find_dead(uint32_t* peer) const { return watch_->find_dead(peer); }
+  bool has_left(uint32_t peer) const { return watch_->has_left(peer); }
   // Asks whether all other ranks have destroyed their communicators, or died; for after this one's end.
   std::function<bool()> peers_left() const;
   uint64_t own_process() const { return card(context_.rank).process_token; }

@@ -3,8 +3,14 @@
 #include <fmt/format.h>
 #include <sodium.h>
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <thread>
 
 #include "communicator/communicator.h"
 #include "communicator/devices.h"
@@ -12,10 +18,14 @@
 namespace treering {
 namespace {
 
+// How long the end of the process may wait for other processes' kernels.
+constexpr std::chrono::seconds kLongestLinger{3};
+
 struct RetiredArea {
   Device* device;
   void* address;
-  std::function<bool()> peers_left;
+  std::function<bool()> peers_left;  // empty: nobody knows
+  pid_t process;                     // whose peers are in other processes; else 0
 };
 std::mutex& retired_mutex() {
   static std::mutex mutex;
@@ -24,6 +34,17 @@ std::mutex& retired_mutex() {
 std::vector<RetiredArea>& retired() {
   static auto* areas = new std::vector<RetiredArea>;
   return *areas;
+}
+
+// At the end of the process, which takes its memory along: kernels of others may still tell it what they consumed.
+void linger() {
+  const auto until = std::chrono::steady_clock::now() + kLongestLinger;
+  const auto is_used = [](const RetiredArea& area) {
+    return area.process == getpid() && area.peers_left && !area.peers_left();
+  };
+  std::lock_guard lock(retired_mutex());
+  while (std::any_of(retired().begin(), retired().end(), is_used) && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 }  // namespace
@@ -51,14 +72,15 @@ DeviceAreas::~DeviceAreas() {
   if (is_kept_) return;
   close();
   if (own_ == nullptr) return;
+  [[maybe_unused]] static const int registered = std::atexit(linger);
   std::lock_guard lock(retired_mutex());
-  retired().push_back({device_, own_, communicator_->peers_left()});
+  retired().push_back({device_, own_, communicator_->peers_left(), alone_ ? 0 : getpid()});
 }
 
 void DeviceAreas::free_retired() {
   std::lock_guard lock(retired_mutex());
   std::erase_if(retired(), [](const RetiredArea& area) {
-    if (!area.peers_left()) return false;
+    if (!area.peers_left || !area.peers_left()) return false;
     (void)area.device->free(area.address);
     return true;
   });

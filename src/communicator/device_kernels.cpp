@@ -55,15 +55,18 @@ Status DeviceKernels::create(Communicator* communicator, Device* device, std::un
   void* status = nullptr;
   TR_RETURN_IF_ERROR(device->allocate_host(sizeof(cuda::DeviceStatus), &status));
   kernels->status_ = static_cast<cuda::DeviceStatus*>(status);
-  TR_RETURN_IF_ERROR(device->create_event(&kernels->last_));
-  TR_RETURN_IF_ERROR(device->create_event(&kernels->last_of_capture_));
+  TR_RETURN_IF_ERROR(kernels->order_.create());
   *made = std::move(kernels);
   return {};
 }
 
 DeviceKernels::DeviceKernels(Communicator* communicator, Device* device, std::unique_ptr<DeviceLinks> links,
                              std::shared_ptr<StagingMemory> memory)
-    : communicator_(communicator), device_(device), links_(std::move(links)), memory_(std::move(memory)) {}
+    : communicator_(communicator),
+      device_(device),
+      links_(std::move(links)),
+      memory_(std::move(memory)),
+      order_(device) {}
 
 DeviceKernels::~DeviceKernels() {
   DeviceMonitor::instance().forget(this);
@@ -84,8 +87,6 @@ DeviceKernels::~DeviceKernels() {
     (void)device_->free(compiled->image);  // at the end: nobody to tell
     if (compiled->scratch != nullptr) (void)device_->free(compiled->scratch);
   }
-  for (DeviceEvent event : {last_, last_of_capture_})
-    if (event != nullptr) (void)device_->destroy_event(event);
   if (status_ != nullptr) (void)device_->free_host(status_);
 }
 
@@ -344,42 +345,27 @@ Status DeviceKernels::launch_transfers(const Operation& operation, DeviceStream 
 }
 
 Status DeviceKernels::start(Plan* plan, DeviceStream stream) {
-  if (plan->launch.calls == 0) return {};
-  const uint64_t capture = device_->capture_of(stream);
-  if (capture != 0) {
-    TR_RETURN_IF_ERROR(start_captured(plan, stream, capture));
+  cuda::DeviceLaunch& launch = plan->launch;
+  if (launch.calls == 0) return {};
+  const bool captured = device_->is_capturing(stream);
+  for (uint32_t i = 0; i < launch.calls; ++i) launch.call[i].captured = captured;
+  TR_RETURN_IF_ERROR(order_.enter(stream));
+  TR_RETURN_IF_ERROR(device_->launch(launch, plan->type, plan->protocol, plan->threads, stream));
+  if (captured) {
+    captured_any_.store(true, std::memory_order_relaxed);  // from now on there is always something to look after
+    for (const Lent& lent : plan->memory) captured_.push_back(lent.block);
   } else {
-    // Always: handles of streams are used again, and stand for another stream in every thread.
-    TR_RETURN_IF_ERROR(device_->wait(stream, last_));
-    TR_RETURN_IF_ERROR(device_->launch(plan->launch, plan->type, plan->protocol, plan->threads, stream));
-    for (uint32_t i = 0; i < plan->launch.calls; ++i) {
-      const cuda::DeviceCall& call = plan->launch.call[i];
+    for (uint32_t i = 0; i < launch.calls; ++i) {
+      const cuda::DeviceCall& call = launch.call[i];
       for (uint32_t channel = call.first_channel; channel < call.first_channel + call.channels; ++channel)
         launched_[channel].store(call.number, std::memory_order_relaxed);
     }
     lent_.insert(lent_.end(), plan->memory.begin(), plan->memory.end());
-    plan->memory.clear();
-    DeviceMonitor::instance().watch(this);
-    TR_RETURN_IF_ERROR(device_->record(last_, stream));
   }
-  plan->clear();
-  return {};
-}
-
-// Launches of the graph are in order with all others by nodes for `last_`; kernels of one capture, whose streams may have
-// forked, by an edge.
-Status DeviceKernels::start_captured(Plan* plan, DeviceStream stream, uint64_t capture) {
-  for (uint32_t i = 0; i < plan->launch.calls; ++i) plan->launch.call[i].captured = 1;
-  TR_RETURN_IF_ERROR(capture == capture_ ? device_->wait(stream, last_of_capture_)
-                                         : device_->wait_external(stream, last_));
-  TR_RETURN_IF_ERROR(device_->launch(plan->launch, plan->type, plan->protocol, plan->threads, stream));
-  captured_any_.store(true, std::memory_order_relaxed);  // from now on there is always something to look after
-  for (const Lent& lent : plan->memory) captured_.push_back(lent.block);
   plan->memory.clear();
+  plan->clear();
   DeviceMonitor::instance().watch(this);
-  TR_RETURN_IF_ERROR(device_->record(last_of_capture_, stream));
-  capture_ = capture;
-  return device_->record_external(last_, stream);
+  return order_.leave(stream);
 }
 
 Status DeviceKernels::lend(size_t bytes, StagingMemory::Block* block) {

@@ -21,6 +21,7 @@
 #include "communicator/device_links.h"
 #include "communicator/operation.h"
 #include "communicator/staging_memory.h"
+#include "communicator/stream_order.h"
 #include "executor/cuda/choose.h"
 #include "executor/execution.h"
 
@@ -82,7 +83,6 @@ class DeviceKernels {
   Status launch_transfers(const Operation& operation, DeviceStream stream);
   // Launches what is planned, if anything, and empties the plan.
   Status start(Plan* plan, DeviceStream stream);
-  Status start_captured(Plan* plan, DeviceStream stream, uint64_t capture);
   // Memory of the host that a kernel reads; until reclaim() finds that it has ended.
   Status lend(size_t bytes, StagingMemory::Block* block);
   void reclaim();
@@ -102,9 +102,7 @@ class DeviceKernels {
   std::shared_ptr<StagingMemory> memory_;
   cuda::DeviceStatus* status_ = nullptr;   // that kernels and host see
   DeviceStream own_stream_ = nullptr;      // for copies of the library's own
-  DeviceEvent last_ = nullptr;             // behind the last launch
-  DeviceEvent last_of_capture_ = nullptr;  // behind the last kernel of the capture with that number
-  uint64_t capture_ = 0;
+  StreamOrder order_;
   struct Lent {
     StagingMemory::Block block;
     uint32_t number;  // of the last call that reads it

@@ -71,9 +71,12 @@ bool DeviceKernels::look() {
         {trRemoteError,
          fmt::format("rank {} has died; the GPU of rank {} was in its call {}", peer, communicator_->rank(), call)});
   } else if (timeout_ms > 0 && now - since_ >= std::chrono::milliseconds(timeout_ms)) {
+    std::string left;  // perhaps without having made the call
+    for (uint32_t rank = 0; rank < communicator_->ranks(); ++rank)
+      if (communicator_->has_left(rank)) left += fmt::format("; rank {} has destroyed its communicator", rank);
     communicator_->fail_everywhere(
-        {trTimeout, fmt::format("no progress within {} ms: the GPU of rank {} is in its call {} and waits for a peer",
-                                timeout_ms, communicator_->rank(), call)});
+        {trTimeout, fmt::format("no progress within {} ms: the GPU of rank {} is in its call {} and waits for a peer{}",
+                                timeout_ms, communicator_->rank(), call, left)});
   }
   if (!communicator_->verdict().ok()) abort();
   return true;

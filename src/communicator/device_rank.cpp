@@ -93,7 +93,10 @@ bool DeviceRank::runs_kernel(const Operation& operation) const {
 }
 
 Status DeviceRank::prepare(const Operation& operation) {
-  return runs_kernel(operation) ? kernels_->prepare(operation) : Status();
+  if (!runs_kernel(operation)) return staged_.reserve(operation, true);
+  const bool host_buffers = touches_host(operation);
+  if (host_buffers || !reads_scale_of(operation)) TR_RETURN_IF_ERROR(staged_.reserve(operation, host_buffers));
+  return kernels_->prepare(operation);
 }
 
 Status DeviceRank::enqueue(std::span<const Operation> operations, DeviceStream stream) {
@@ -139,7 +142,7 @@ void DeviceRank::finish() {
   const int timeout_ms = communicator_->config().timeout_ms;
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
   const auto is_busy = [&] {
-    return communicator_->queued.load() != 0 || (kernels_ != nullptr && !kernels_->is_idle());
+    return communicator_->queued.load() != 0 || staged_.has_pending() || (kernels_ != nullptr && !kernels_->is_idle());
   };
   while (is_busy() && communicator_->verdict().ok()) {
     if (timeout_ms > 0 && std::chrono::steady_clock::now() > end) return;

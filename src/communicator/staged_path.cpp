@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <deque>
+#include <mutex>
 
 #include "core/log.h"
 #include "core/types.h"
@@ -24,6 +25,12 @@ struct StagedMove {
   size_t bytes;
 };
 
+struct StagedPath::Pending {
+  std::mutex mutex;
+  uint32_t count = 0;
+  bool closed = false;
+};
+
 struct StagedPath::Piece {
   StagedCall* call = nullptr;
   Operation operation;  // on pinned memory
@@ -37,6 +44,7 @@ struct StagedPath::StagedCall {
   Communicator* communicator = nullptr;
   std::shared_ptr<StagingMemory> memory;  // outlives the communicator where a stream is late
   StreamId host_stream = 0;
+  std::shared_ptr<Pending> pending;
   std::deque<Piece> pieces;
   std::vector<StagingMemory::Block> blocks;
   Operation whole;  // as the user made it, but for its scalar, which is pinned
@@ -71,12 +79,29 @@ StagedPath::StagedPath(Communicator* communicator, Device* device)
     : communicator_(communicator),
       device_(device),
       host_stream_(Engine::instance().create_stream()),
-      memory_(std::make_shared<StagingMemory>(device)) {}
+      memory_(std::make_shared<StagingMemory>(device)),
+      order_(device),
+      pending_(std::make_shared<Pending>()) {}
 
 StagedPath::~StagedPath() = default;
 
+bool StagedPath::has_pending() const {
+  std::lock_guard lock(pending_->mutex);
+  return pending_->count != 0;
+}
+
+void StagedPath::count_pending(int change) {
+  std::lock_guard lock(pending_->mutex);
+  pending_->count += static_cast<uint32_t>(change);
+}
+
 bool StagedPath::close() {
+  {
+    std::lock_guard lock(pending_->mutex);
+    pending_->closed = true;
+  }
   captured_.clear();
+  reserved_.clear();
   for (const Slot& slot : slots_)
     for (const StagingMemory::Block& block : {slot.input, slot.output})
       if (block.address != nullptr) memory_->take_back(block);  // not lent again: no call is made any more
@@ -99,11 +124,12 @@ bool StagedPath::close() {
 
 // ---- where everything lies ----
 
-Status StagedPath::prepare(Operation operation, std::unique_ptr<StagedCall>* made) const {
+Status StagedPath::prepare(Operation operation, std::unique_ptr<StagedCall>* made) {
   auto call = std::make_unique<StagedCall>();
   call->communicator = communicator_;
   call->memory = memory_;
   call->host_stream = host_stream_;
+  call->pending = pending_;
   call->whole = std::move(operation);
   TR_RETURN_IF_ERROR(stage_scale(call.get()));
   *made = std::move(call);
@@ -248,6 +274,7 @@ Status StagedPath::enqueue(Operation operation, DeviceStream stream) {
   const bool pipelined = plan.pieces > 1 && !captured;
   std::unique_ptr<StagedCall> call;
   TR_RETURN_IF_ERROR(prepare(std::move(operation), &call));
+  reserved_.clear();
   std::array<Slot, kDepth> of_graph;
   if (plan.pieces == 1) {
     TR_RETURN_IF_ERROR(stage(call.get(), true));
@@ -266,10 +293,12 @@ Status StagedPath::enqueue(Operation operation, DeviceStream stream) {
     TR_RETURN_IF_ERROR(communicator_->make_lanes(first.letters, first.function, &first.lanes));
     first.letters.clear();
   }
+  if (captured) ordered_ = true;
+  if (ordered_) TR_RETURN_IF_ERROR(order_.create());
+  const Queued when = captured ? Queued::kByGraph : ordered_ ? Queued::kByStream : Queued::kNow;
   if (pipelined) TR_RETURN_IF_ERROR(fork(stream));
   bool queued = false;
-  Status status =
-      give(call.get(), captured, pipelined ? copies_in_ : stream, pipelined ? copies_out_ : stream, &queued);
+  Status status = give(call.get(), when, pipelined ? copies_in_ : stream, pipelined ? copies_out_ : stream, &queued);
   if (status.ok() && pipelined) status = join(stream);
   if (!status.ok() && queued) {  // the engine still uses what the stream may have passed: it stays
     (void)call.release();
@@ -280,12 +309,25 @@ Status StagedPath::enqueue(Operation operation, DeviceStream stream) {
   return status.ok() ? given_back : status;
 }
 
+Status StagedPath::reserve(const Operation& operation, bool buffers) {
+  if (buffers && plan_pieces(*communicator_, operation).pieces > 1) {
+    TR_RETURN_IF_ERROR(open_pipeline());
+    return lend_slots(nullptr, slots_.data());
+  }
+  std::unique_ptr<StagedCall> call;
+  TR_RETURN_IF_ERROR(prepare(operation, &call));
+  TR_RETURN_IF_ERROR(stage(call.get(), buffers));
+  reserved_.push_back(std::move(call));
+  return {};
+}
+
 // In the order of one stream: a slot is filled again when it has been emptied.
-Status StagedPath::give(StagedCall* call, bool captured, DeviceStream copies_in, DeviceStream copies_out,
-                        bool* queued) {
+Status StagedPath::give(StagedCall* call, Queued when, DeviceStream copies_in, DeviceStream copies_out, bool* queued) {
   const size_t pieces = call->pieces.size();
+  if (when != Queued::kNow) TR_RETURN_IF_ERROR(order_.enter(copies_in));
   for (size_t turn = 0; turn < pieces + kDepth - 1; ++turn) {
-    if (turn < pieces) TR_RETURN_IF_ERROR(give_in(&call->pieces[turn], captured, copies_in, queued));
+    if (turn < pieces) TR_RETURN_IF_ERROR(give_in(&call->pieces[turn], when, copies_in, queued));
+    if (turn + 1 == pieces && when != Queued::kNow) TR_RETURN_IF_ERROR(order_.leave(copies_in));
     if (turn >= kDepth - 1) TR_RETURN_IF_ERROR(give_out(&call->pieces[turn - (kDepth - 1)], copies_out));
   }
   return {};
@@ -296,10 +338,17 @@ Status StagedPath::copy_all(const std::vector<StagedMove>& moves, DeviceStream s
   return {};
 }
 
-Status StagedPath::give_in(Piece* piece, bool captured, DeviceStream stream, bool* queued) {
+Status StagedPath::give_in(Piece* piece, Queued when, DeviceStream stream, bool* queued) {
   if (piece->slot != nullptr && piece->slot->used) TR_RETURN_IF_ERROR(device_->wait(stream, piece->slot->free));
   TR_RETURN_IF_ERROR(copy_all(piece->before, stream));
-  if (captured) return device_->call_host(start_captured, piece, stream);
+  if (when == Queued::kByGraph) return device_->call_host(queue_by_graph, piece, stream);
+  if (when == Queued::kByStream) {
+    count_pending(1);
+    const Status status = device_->call_host(queue_by_stream, piece, stream);
+    *queued |= status.ok();
+    if (!status.ok()) count_pending(-1);
+    return status;
+  }
   TR_RETURN_IF_ERROR(queue_on_engine(piece));
   *queued = true;
   const Status status = device_->call_host(open_gate, piece, stream);
@@ -317,6 +366,7 @@ Status StagedPath::give_out(Piece* piece, DeviceStream stream) {
 
 Status StagedPath::enqueue_around(Operation operation, bool buffers, DeviceStream stream,
                                   const std::function<Status(const Operation&)>& launch) {
+  reserved_.clear();
   std::unique_ptr<StagedCall> call;
   TR_RETURN_IF_ERROR(prepare(std::move(operation), &call));
   TR_RETURN_IF_ERROR(stage(call.get(), buffers));
@@ -357,8 +407,18 @@ void StagedPath::open_gate(void* argument) {
   Engine::instance().open_gate(piece->gate);
 }
 
+void StagedPath::queue_by_stream(void* argument) {
+  const std::shared_ptr<Pending> pending = static_cast<Piece*>(argument)->call->pending;
+  std::lock_guard lock(pending->mutex);
+  if (pending->closed)
+    raise_flag(trInvalidUsage, argument);
+  else
+    queue_by_graph(argument);  // the stream may give the call back from now on
+  --pending->count;
+}
+
 // A graph is replayed: every time the operation is queued anew.
-void StagedPath::start_captured(void* argument) {
+void StagedPath::queue_by_graph(void* argument) {
   auto* piece = static_cast<Piece*>(argument);
   piece->flag->store(0);
   Engine& engine = Engine::instance();

@@ -17,7 +17,8 @@
 // the streams in an order that would be right in one stream: in a captured graph it is one, on memory of the graph's own.
 //
 // The engine's side is queued when the call is made, so that all ranks run their operations in the same order whatever
-// the order in which their streams get there.
+// the order in which their streams get there. A graph's is queued when its launch gets there; from the first capture on, that of a
+// call as well, and StreamOrder keeps the order of calls and launches.
 #pragma once
 
 #include <array>
@@ -28,6 +29,7 @@
 #include "communicator/engine.h"
 #include "communicator/pieces.h"
 #include "communicator/staging_memory.h"
+#include "communicator/stream_order.h"
 #include "executor/device.h"
 
 namespace treering {
@@ -44,6 +46,10 @@ class StagedPath {
   // Gives `launch` to the stream, on pinned copies of the operation's scalar and, with `buffers`, of its buffers.
   Status enqueue_around(Operation operation, bool buffers, DeviceStream stream,
                         const std::function<Status(const Operation&)>& launch);
+  // Memory and streams for the operation are made, so that enqueue() does not wait for the device.
+  Status reserve(const Operation& operation, bool buffers);
+  // Whether something given to streams has yet to be queued on the engine.
+  bool has_pending() const;
   // Waits until the streams have given all memory back. False where one is late: what it holds then stays.
   bool close();
 
@@ -57,23 +63,27 @@ class StagedPath {
     bool used = false;
   };
 
-  Status prepare(Operation operation, std::unique_ptr<StagedCall>* call) const;
+  Status prepare(Operation operation, std::unique_ptr<StagedCall>* call);
   Status stage_scale(StagedCall* call) const;
   Status stage(StagedCall* call, bool buffers) const;
   Status stage_buffers(StagedCall* call, Piece* piece) const;
   Status stage_transfers(StagedCall* call, Piece* piece) const;
   Status stage_pieces(const PiecePlan& plan, Slot* slots, size_t first_slot, StagedCall* call) const;
   Status copy_all(const std::vector<struct StagedMove>& moves, DeviceStream stream) const;
-  Status give(StagedCall* call, bool captured, DeviceStream copies_in, DeviceStream copies_out, bool* queued);
-  Status give_in(Piece* piece, bool captured, DeviceStream stream, bool* queued);
+  // When the engine's side is queued.
+  enum class Queued { kNow, kByStream, kByGraph };
+  Status give(StagedCall* call, Queued when, DeviceStream copies_in, DeviceStream copies_out, bool* queued);
+  Status give_in(Piece* piece, Queued when, DeviceStream stream, bool* queued);
   Status give_out(Piece* piece, DeviceStream stream);
   Status open_pipeline();
   Status lend_slots(StagedCall* call, Slot* slots) const;
   Status fork(DeviceStream stream);
   Status join(DeviceStream stream);
   Status queue_on_engine(Piece* piece);
+  void count_pending(int change);
   static void open_gate(void* piece);
-  static void start_captured(void* piece);
+  static void queue_by_stream(void* piece);
+  static void queue_by_graph(void* piece);
   static void raise_flag(trResult_t result, void* piece);
   static void give_back(void* call);
   Status give_back_in(DeviceStream stream, std::unique_ptr<StagedCall> call);
@@ -83,6 +93,12 @@ class StagedPath {
   StreamId host_stream_;
   std::shared_ptr<StagingMemory> memory_;
   std::vector<std::unique_ptr<StagedCall>> captured_;  // in graphs, which may be replayed until the end
+  std::vector<std::unique_ptr<StagedCall>> reserved_;  // whose memory the next calls take
+  StreamOrder order_;
+  bool ordered_ = false;  // something was captured
+  // Of what streams have yet to queue; they may be later than the communicator's end.
+  struct Pending;
+  std::shared_ptr<Pending> pending_;
   // Made by the first call in pieces:
   std::array<Slot, kDepth> slots_;
   size_t next_slot_ = 0;

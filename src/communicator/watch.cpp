@@ -240,8 +240,13 @@ bool Watch::knows_by_reading(uint32_t peer) const { return job_ == nullptr || st
 
 bool Watch::find_dead(uint32_t* peer) const {
   for (*peer = 0; *peer < context_->ranks; ++*peer)
-    if (is_dead(*peer)) return true;
+    if (!has_left(*peer) && is_dead(*peer)) return true;
   return false;
+}
+
+bool Watch::has_left(uint32_t peer) const {
+  RankStatusSnapshot snapshot;
+  return read(peer, &snapshot) && snapshot.left;
 }
 
 Status Watch::check_peer(uint32_t peer, const char* during) const {

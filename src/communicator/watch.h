@@ -59,8 +59,10 @@ class Watch {
   Status check(uint32_t waiting_for, uint64_t steps);
   // Makes `status` the communicator's verdict unless there is one; returns the one that holds.
   Status fail(Status status);
-  // A peer of this machine whose process has ended.
+  // A peer of this machine whose process has ended before it destroyed its communicator.
   bool find_dead(uint32_t* peer) const;
+  // Whether it has destroyed its communicator.
+  bool has_left(uint32_t peer) const;
   // What the job tells; from another thread.
   void take_verdict(trResult_t code, const std::string& text);
   void note_lost(const std::vector<uint32_t>& ranks, const std::string& reason);

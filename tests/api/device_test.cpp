@@ -85,7 +85,7 @@ TEST_P(Kernels, Graphs) {
   auto ranks = std::make_unique<DeviceRanks>(GetParam().devices);
   for (size_t count : {3, 50'000}) {
     ASSERT_NO_FATAL_FAILURE(check_graphs(*ranks, count));
-    ASSERT_NO_FATAL_FAILURE(check_graphs_beside_calls(*ranks, count, Ordered::kByCommunicator));
+    ASSERT_NO_FATAL_FAILURE(check_graphs_beside_calls(*ranks, count));
     ASSERT_NO_FATAL_FAILURE(check_graphs_of_transfers(*ranks, count));
   }
   const auto begun = std::chrono::steady_clock::now();
@@ -146,7 +146,7 @@ TEST_P(Staged, Graphs) {
   for (const trConfig_t& config : {trConfig_t(TR_CONFIG_INITIALIZER), with_small_pieces()}) {
     DeviceRanks ranks(GetParam().devices, 60'000, config);
     ASSERT_NO_FATAL_FAILURE(check_graphs(ranks, 150'001));
-    ASSERT_NO_FATAL_FAILURE(check_graphs_beside_calls(ranks, 50'000, Ordered::kByProgram));
+    ASSERT_NO_FATAL_FAILURE(check_graphs_beside_calls(ranks, 50'000));
     ASSERT_NO_FATAL_FAILURE(check_graphs_of_transfers(ranks, 50'000));
   }
 }

@@ -41,10 +41,8 @@ void check_sizes(DeviceRanks& ranks, size_t most);
 void check_order(DeviceRanks& ranks, size_t count);
 void check_graphs(DeviceRanks& ranks, size_t count);
 void check_graphs_of_transfers(DeviceRanks& ranks, size_t count);
-// Launches of a graph and calls on another stream. Kernels are in order of themselves; where operations are staged, the program
-// waits for the graph before it makes a call.
-enum class Ordered { kByCommunicator, kByProgram };
-void check_graphs_beside_calls(DeviceRanks& ranks, size_t count, Ordered ordered);
+// Launches of a graph and calls, on the same stream and on another.
+void check_graphs_beside_calls(DeviceRanks& ranks, size_t count);
 void check_two_communicators(DeviceRanks& ranks, size_t count);
 // What streams hold is done before the communicators end.
 void check_end(DeviceRanks& ranks, size_t count);

@@ -146,7 +146,7 @@ void check_graphs_of_transfers(DeviceRanks& ranks, size_t count) {
   }
 }
 
-void check_graphs_beside_calls(DeviceRanks& ranks, size_t count, Ordered ordered) {
+void check_graphs_beside_calls(DeviceRanks& ranks, size_t count) {
   const int n = ranks.count();
   const OtherStreams streams(ranks);
   auto first = ranks.buffers(count), second = ranks.buffers(count), out = ranks.buffers(count),
@@ -162,11 +162,10 @@ void check_graphs_beside_calls(DeviceRanks& ranks, size_t count, Ordered ordered
   for (int turn = 0; turn < 10; ++turn) {
     for (int r : ranks.local()) out[r].fill([](size_t) { return 0; });
     twice.launch();
-    if (ordered == Ordered::kByProgram) ranks.synchronize();
-    ranks.enqueue([&](int r, trComm_t comm, trStream_t) {
-      return trAllReduce(other[r].data(), other[r].data(), count, trInt32, trMax, comm, streams.of(r));
+    ranks.enqueue([&](int r, trComm_t comm, trStream_t own) {
+      trStream_t const stream = turn % 2 == 0 ? streams.of(r) : own;
+      return trAllReduce(other[r].data(), other[r].data(), count, trInt32, trMax, comm, stream);
     });
-    if (ordered == Ordered::kByProgram) streams.synchronize();
     twice.launch();
     ranks.synchronize();
     streams.synchronize();
