@@ -103,6 +103,11 @@ CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
   std::snprintf(name, static_cast<size_t>(length), "Fake GPU %d", device - kFirstHandle);
   return CUDA_SUCCESS;
 }
+CUresult cuDeviceTotalMem(size_t* bytes, CUdevice device) {
+  TR_ENTER(cuDeviceTotalMem);
+  *bytes = fake().memory_bytes;
+  return is_device(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
 CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
   TR_ENTER(cuDeviceGetUuid);
   std::memset(uuid->bytes, device, sizeof uuid->bytes);
