@@ -90,7 +90,7 @@ std::string check_gpu_memory(const Options& options, int local_ranks, const std:
     const double wanted = 2.0 * sharing * static_cast<double>(options.buffer_bytes());
     if (wanted <= static_cast<double>(gpus[i].memory_bytes)) continue;
     char text[256];
-    snprintf(text, sizeof text, "-e %s: the buffers of %d ranks on GPU %zu need %.1f GiB, it has %.1f GiB",
+    snprintf(text, sizeof text, "-e %s: the buffers of %d rank(s) on GPU %zu need %.1f GiB, it has %.1f GiB",
              format_size(options.max_bytes).c_str(), sharing, i, wanted / (1 << 30),
              static_cast<double>(gpus[i].memory_bytes) / (1 << 30));
     return text;

@@ -221,6 +221,8 @@ std::string finish(const Words& words, Options& options) {
   }
   if (options.limit && options.collective->kind != Kind::kAllReduce)
     first("--limit: known for allreduce alone; leave it out");
+  if (options.explain && options.collective->id == trCollForceInt)
+    first("--explain: sends and receives have no algorithms to choose from; leave it out");
   bool any = !options.collective->reduces;
   for (const DataType* type : options.types)
     for (const Operation* operation : options.operations) any |= is_defined(*type, *operation);

@@ -1,5 +1,6 @@
 // The fake driver's devices, contexts and errors.
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <set>
 
@@ -23,7 +24,11 @@ bool is_device(CUdevice device) { return device >= kFirstHandle && device < kFir
 namespace treering::cuda {
 
 FakeCuda& fake() {
-  static auto* made = new FakeCuda();
+  static auto* made = [] {
+    auto* first = new FakeCuda();
+    if (const char* devices = std::getenv("FAKE_CUDA_DEVICES")) first->devices = std::atoi(devices);
+    return first;
+  }();
   return *made;
 }
 
