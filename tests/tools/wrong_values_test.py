@@ -1,4 +1,4 @@
-"""Wrong results of an allreduce are counted by allreduce-perf, and are its exit status.
+"""Wrong results of an allreduce are counted by allreduce-perf, and are its exit status; so are calls that fail.
 
 usage: wrong_values_test.py ALLREDUCE_PERF SHORT_ALLREDUCE     (on GPU memory too where FAKE_CUDA_DRIVER is set)
 """
@@ -11,8 +11,8 @@ PERF, SHORT = sys.argv[1:]
 DRIVER = os.environ.get("FAKE_CUDA_DRIVER")
 
 
-def run(*words, wrong):
-    environment = os.environ | ({"LD_PRELOAD": SHORT} if wrong else {})
+def run(*words, wrong, **variables):
+    environment = os.environ | ({"LD_PRELOAD": SHORT} if wrong else {}) | variables
     if DRIVER:
         environment |= {"TREERING_CUDA_DRIVER": DRIVER, "TREERING_DEVICE_BLOCKS": "2"}
     done = subprocess.run([PERF, "-b", "64", "-e", "64K", "-f", "1024", "-n", "2", *words], env=environment,
@@ -42,6 +42,14 @@ class WrongValues(unittest.TestCase):
             with self.subTest(words=words):
                 self.expect_counted("--memory", "gpu", *words)
         self.expect_counted("--memory", "gpu", "-g", "2", "-G", "2", "-c", "3", checks=3)
+
+    # Its kernel ends by itself, and what follows in the stream runs.
+    @unittest.skipIf(DRIVER is None, "this build has no CUDA support")
+    def test_a_call_that_fails_in_the_stream_is_no_time(self):
+        for words in ([], ["-G", "1"]):
+            done, rows = run("--memory", "gpu", "-g", "2", "-T", "1", *words, wrong=True, LOST_BY_RANK="1")
+            self.assertEqual((done.returncode, rows), (1, []), done.stderr)
+            self.assertIn("error: rank 0: allreduce: ", done.stderr)
 
 
 if __name__ == "__main__":
