@@ -1,7 +1,9 @@
 #include "gpus.h"
 
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <treering/treering.h>
 #include <unistd.h>
@@ -65,6 +67,7 @@ std::vector<Gpu> list_gpus_elsewhere(std::string* why_not) {
   }
   auto* answer = static_cast<Answer*>(memory);
   if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     alarm(kLookForS);
     std::string reason;
     const std::vector<Gpu> found = list_gpus(&reason);

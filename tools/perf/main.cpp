@@ -249,9 +249,10 @@ int launched_main(Run& run) {
   LaunchedGroup group(comm, rank, ranks, static_cast<uint64_t>(run.options.samples()));
   std::string error = check_known_ranks(run.options);
   if (error.empty()) error = why_no_comparison(run);
+  const bool of_all = !error.empty();
   if (error.empty()) error = seat_launched(run, group);
   if (!error.empty()) {
-    if (rank == 0 || run.options.memory == MemoryKind::kGpu) fprintf(stderr, "error: %s\n", error.c_str());
+    if (rank == 0 || !of_all) fprintf(stderr, "error: %s\n", error.c_str());
     return kUsage;
   }
   const int status = rank_main(run, group);

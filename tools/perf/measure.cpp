@@ -107,7 +107,7 @@ bool RankRun::wait() {
 
 // A step is so many calls. With `samples` each is timed by itself too.
 template <typename Step>
-bool RankRun::timed_loop(Step step, int turns, int calls, double* samples) {
+bool RankRun::timed_loop(Step step, int turns, double calls, double* samples) {
   double begin_us = samples ? now_us() : 0;
   for (int i = 0; i < turns; ++i) {
     if (!step()) return false;
@@ -122,11 +122,19 @@ bool RankRun::timed_loop(Step step, int turns, int calls, double* samples) {
   return wait();
 }
 
-bool RankRun::capture(const Call& call, int iterations) {
+bool RankRun::capture(const Call& call) {
   if (!ok(memory_->begin_capture())) return false;
-  for (int i = 0; i < iterations; ++i)
+  for (int i = 0; i < options_.iterations; ++i)
     if (!issue(call)) return false;
   return ok(memory_->end_capture());
+}
+
+// What is timed as a graph is verified as one, of one call; which must have run by itself before, and not in a group alone.
+bool RankRun::capture_one(const Call& call) {
+  const char* name = options_.collective->name;
+  if (options_.aggregated > 1 && (!ok(call_library(call), name) || !wait())) return false;
+  group_.barrier();
+  return ok(memory_->begin_capture()) && ok(call_library(call), name) && ok(memory_->end_capture());
 }
 
 bool RankRun::time_calls(const Call& call, PlaceResult* place) {
@@ -140,15 +148,15 @@ bool RankRun::time_calls(const Call& call, PlaceResult* place) {
   const int warm_up = graph ? std::max(options_.warm_up, 1) : options_.warm_up;
   if (!timed_loop(plain, warm_up, options_.aggregated, nullptr)) return false;
   group_.barrier();
-  if (graph && !capture(call, options_.iterations)) return false;
+  if (graph && !capture(call)) return false;
   group_.barrier();  // in the first a rank may have slept; out of the second all come within a spin
-  const int calls_of_graph = options_.iterations * options_.aggregated;
+  const double calls = static_cast<double>(options_.iterations) * options_.aggregated;
   double* samples = options_.per_iteration ? group_.own_samples() : nullptr;
   const double begin_us = now_us();
-  const bool done = graph ? timed_loop(launch, options_.graph_launches, calls_of_graph, samples)
+  const bool done = graph ? timed_loop(launch, options_.graph_launches, calls, samples)
                           : timed_loop(plain, options_.iterations, options_.aggregated, samples);
   if (!done) return false;
-  const double own_us = (now_us() - begin_us) / calls_of_graph / (graph ? options_.graph_launches : 1);
+  const double own_us = (now_us() - begin_us) / calls / (graph ? options_.graph_launches : 1);
   group_.barrier();
   const size_t blocks = options_.collective->many_blocks ? static_cast<size_t>(group_.ranks()) : 1;
   const size_t bytes = call.count * call.type->bytes * blocks;
@@ -187,20 +195,16 @@ bool RankRun::count_wrong_values(const Call& call, uint64_t seed, size_t* wrong)
 }
 
 bool RankRun::check(const Call& call, PlaceResult* place) {
+  const bool graph = options_.graph_launches > 0;
   place->checked = options_.checks > 0;
+  if (graph && place->checked && !capture_one(call)) return false;
   for (int i = 0; i < options_.checks; ++i) {
     const uint64_t seed = options_.seed + 0x9e3779b97f4a7c15u * ++checks_done_;
     if (!ok(memory_->set(memory_->recv(), kPoison, memory_->bytes())) || !fill(call, seed)) return false;
-    // What is timed as a graph is verified as one.
-    const bool graph = options_.graph_launches > 0;
-    const auto once = [&] { return graph ? ok(memory_->launch()) : ok(call_library(call), options_.collective->name); };
-    if (graph && i == 0 &&
-        !(ok(memory_->begin_capture()) && ok(call_library(call), options_.collective->name) &&
-          ok(memory_->end_capture())))
-      return false;
     group_.barrier();
     size_t wrong = 0;
-    if (!once() || !wait() || !count_wrong_values(call, seed, &wrong)) return false;
+    const bool started = graph ? ok(memory_->launch()) : ok(call_library(call), options_.collective->name);
+    if (!started || !wait() || !count_wrong_values(call, seed, &wrong)) return false;
     for (const double of_rank : group_.gather(static_cast<double>(wrong))) {
       place->wrong += static_cast<uint64_t>(of_rank);
     }

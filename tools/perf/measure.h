@@ -64,8 +64,9 @@ class RankRun {
   bool wait();
   bool time_calls(const Call& call, PlaceResult* place);
   template <typename Step>
-  bool timed_loop(Step step, int turns, int calls, double* samples);
-  bool capture(const Call& call, int iterations);
+  bool timed_loop(Step step, int turns, double calls, double* samples);
+  bool capture(const Call& call);
+  bool capture_one(const Call& call);
   bool check(const Call& call, PlaceResult* place);
   bool fill(const Call& call, uint64_t seed);
   bool count_wrong_values(const Call& call, uint64_t seed, size_t* wrong);
