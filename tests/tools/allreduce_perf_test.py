@@ -199,6 +199,12 @@ class Refusals(unittest.TestCase):
         self.assertEqual(done.returncode, 2)
         self.assertIn("GiB", done.stderr)
 
+    # In a build without CUDA too.
+    def test_gpu_memory_without_a_gpu(self):
+        done = run("--procs", 2, "--memory", "gpu", env={"TREERING_CUDA_DRIVER": "/nonexistent/driver.so"})
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("--memory gpu: no GPU can be used: no CUDA driver: /nonexistent/driver.so", done.stderr)
+
     def test_unknown_algorithm_is_named(self):
         done = run("--procs", 2, "-b", 8, "-e", 8, env={"TREERING_ALGO": "bogus"})
         self.assertEqual(done.returncode, 1)

@@ -133,6 +133,53 @@ TEST(Baseline, RefusesOtherRanksAndBuffers) {
   EXPECT_NE(why_not_comparable(baseline, options).find("-R 0"), std::string::npos);
 }
 
+TEST(Baseline, RefusesOtherMemoryAndGraphs) {
+  const RunResults results = results_of(4, {{8, 1.0}});
+  const Options host = options_of(4);
+  Options gpu = host;
+  gpu.memory = MemoryKind::kGpu;
+  EXPECT_NE(why_not_comparable(baseline_of(host, results), gpu).find("--memory host, this run has --memory gpu"),
+            std::string::npos);
+  EXPECT_NE(why_not_comparable(baseline_of(gpu, results), host).find("--memory gpu, this run has --memory host"),
+            std::string::npos);
+  Options graphs = gpu;
+  graphs.graph_launches = 3;
+  EXPECT_NE(why_not_comparable(baseline_of(graphs, results), gpu).find("-G 3, this run has -G 0"), std::string::npos);
+  EXPECT_NE(why_not_comparable(baseline_of(gpu, results), graphs).find("-G 0, this run has -G 3"), std::string::npos);
+  EXPECT_EQ(why_not_comparable(baseline_of(graphs, results), graphs), "");
+  // Files from before there was GPU memory; those of nccl-tests, which are of GPUs, do not say.
+  auto json = nlohmann::json::parse(json_report(host, results));
+  std::string error;
+  json["config"].erase("memory");
+  EXPECT_EQ(why_not_comparable(*parse_baseline(json.dump(), &error), host), "");
+  EXPECT_NE(why_not_comparable(*parse_baseline(json.dump(), &error), gpu), "");
+  json["config"].erase("buffers");
+  EXPECT_EQ(why_not_comparable(*parse_baseline(json.dump(), &error), gpu), "");
+}
+
+TEST(JsonReport, NamesTheGpuOfEachRank) {
+  Options options = options_of(1);
+  options.memory = MemoryKind::kGpu;
+  options.procs = 1;
+  options.gpus = 2;
+  options.graph_launches = 4;
+  RunResults results = results_of(2, {{8, 1.0}});
+  for (int rank = 0; rank < 2; ++rank) {
+    RankPlace& place = results.places[static_cast<size_t>(rank)];
+    place.gpu = 1 - rank;
+    snprintf(place.gpu_name, sizeof place.gpu_name, "Model %d", rank);
+    snprintf(place.gpu_bus, sizeof place.gpu_bus, "0000:0%d:00.0", rank);
+  }
+  const auto config = nlohmann::json::parse(json_report(options, results))["config"];
+  EXPECT_EQ(config["memory"], "gpu");
+  EXPECT_EQ(config["ngpus"], 2);
+  EXPECT_EQ(config["graph"], 4);
+  EXPECT_EQ(config["devices"][0]["device"], 1);
+  EXPECT_EQ(config["devices"][1]["device"], 0);
+  EXPECT_EQ(config["devices"][1]["device_hex"], "0000:01:00.0");
+  EXPECT_EQ(config["devices"][1]["device_info"], "Model 1");
+}
+
 TEST(Baseline, RefusesAnotherCollective) {
   Options options = options_of(4);
   const Baseline baseline = baseline_of(options, results_of(4, {{8, 1.0}}));

@@ -185,7 +185,7 @@ TEST(CountWrong, SeesPoisonOtherSeedsAndShiftedChunks) {
   EXPECT_GT(count_wrong(result.data(), count, type, trSum, 4, kSeed + 1), count / 2);
   std::swap_ranges(result.begin(), result.begin() + 16384, result.begin() + 65536);
   EXPECT_GT(count_wrong(result.data(), count, type, trSum, 4, kSeed), 20000u);
-  poison(result.data(), count * sizeof(float));
+  std::memset(result.data(), kPoison, count * sizeof(float));
   EXPECT_EQ(count_wrong(result.data(), count, type, trSum, 4, kSeed), count);
 }
 

@@ -62,7 +62,7 @@ class Hosts(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("started no rank: 'true' 'a' 'sh' '-c'", done.stderr)
         for arguments, words in ((["--hosts", "a:x"], '"a:x" is not HOST:PROCESSES'),
-                                 (["--hosts", "a:2", "--procs", "2"], "leave out --procs and -t"),
+                                 (["--hosts", "a:2", "--procs", "2"], "leave out --procs, -t and -g"),
                                  (["--hosts", "a:2", "--launcher", "ssh"], "lacks {host}"),
                                  (["--procs", "1025"], "whole number from 1 to 1024"),
                                  (["--procs", "600", "-t", "2"], "more than 1024 ranks"),

@@ -132,8 +132,16 @@ TEST(Options, BadValuesAreNamed) {
       {{"-z", "3", "--procs", "2"}, "\"3\"", "from 0 to 2"},
       {{"-a", "4", "--procs", "2"}, "\"4\"", "from 0 to 3"},
       {{"-R", "5", "--procs", "2"}, "\"5\"", "from 0 to 2"},
-      {{"-g", "8", "--procs", "2"}, "\"8\"", "--procs"},
-      {{"-G", "1", "--procs", "2"}, "\"1\"", "GPU"},
+      {{"-g", "8", "--procs", "2"}, "\"8\"", "--memory gpu"},
+      {{"-G", "1", "--procs", "2"}, "\"1\"", "--memory gpu"},
+      {{"-g", "0", "--memory", "gpu"}, "\"0\"", "from 1 to 1024"},
+      {{"-G", "-1", "--memory", "gpu", "-g", "2"}, "\"-1\"", "from 0 to"},
+      {{"--memory", "disk", "--procs", "2"}, "\"disk\"", "host, gpu"},
+      {{"--memory", "gpu", "-R", "1", "-g", "2"}, "\"1\"", "trDeviceMemAlloc"},
+      {{"--memory", "gpu", "-R", "2", "-g", "2"}, "\"2\"", "trDeviceMemAlloc"},
+      {{"--memory", "gpu", "--limit", "-g", "2"}, "--limit", "leave it out"},
+      {{"--memory", "gpu", "--procs", "32", "-t", "8", "-g", "8"}, "--procs 32 x -t 8 x -g 8", "more than 1024"},
+      {{"--memory", "gpu", "--hosts", "a:2", "-g", "2"}, "--hosts", "leave out --procs, -t and -g"},
       {{"-r", "2", "--procs", "2"}, "\"2\"", "from -1 to 1"},
       {{"--procs", "0"}, "\"0\"", "from 1 to 1024"},
       {{"--procs", "1024", "-t", "2"}, "1024", "more than"},
@@ -146,6 +154,33 @@ TEST(Options, BadValuesAreNamed) {
     EXPECT_NE(parsed.error.find(one.value), std::string::npos) << parsed.error;
     EXPECT_NE(parsed.error.find(one.advice), std::string::npos) << parsed.error;
   }
+}
+
+TEST(Options, RanksOnGpusAreProcessesTimesThreadsTimesGpus) {
+  const Parsed parsed =
+      parse({"--memory", "gpu", "--procs", "2", "-t", "3", "-g", "4", "-G", "5", "-r", "23"}, "reduce");
+  ASSERT_EQ(parsed.status, -1) << parsed.error;
+  EXPECT_EQ(parsed.options.ranks(), 24);
+  EXPECT_EQ(parsed.options.ranks_per_process(), 12);
+  EXPECT_EQ(parsed.options.memory, MemoryKind::kGpu);
+  EXPECT_TRUE(parsed.options.stream);
+  EXPECT_EQ(parsed.options.graph_launches, 5);
+  EXPECT_FALSE(parsed.options.launched);
+  EXPECT_TRUE(parse({"--memory", "gpu"}).options.launched);
+}
+
+// Of -I: a graph's calls are not told apart.
+TEST(Options, TimesAreOfCallsOrOfLaunches) {
+  EXPECT_EQ(parse({"--memory", "gpu", "-g", "2", "-n", "7"}).options.samples(), 0);
+  EXPECT_EQ(parse({"--memory", "gpu", "-g", "2", "-n", "7", "-I"}).options.samples(), 7);
+  EXPECT_EQ(parse({"--memory", "gpu", "-g", "2", "-n", "7", "-I", "-G", "3"}).options.samples(), 3);
+}
+
+TEST(Options, WhatHasNoAlgorithmsIsNotExplained) {
+  const Parsed parsed = parse({"--procs", "2", "--explain"}, "sendrecv");
+  EXPECT_EQ(parsed.status, 2);
+  EXPECT_NE(parsed.error.find("--explain"), std::string::npos) << parsed.error;
+  EXPECT_EQ(parse({"--procs", "2", "--explain"}, "alltoall").status, -1);
 }
 
 // It may be one of many that a launcher has started.

@@ -85,6 +85,9 @@ std::optional<Baseline> parse_baseline(const std::string& text, std::string* err
     baseline.collective = config.value("collective", "");
     baseline.ranks = static_cast<int>(config.at("devices").size());
     baseline.buffers = config.value("buffers", -1);
+    // Files of earlier versions, which have buffers, are of host memory; those of nccl-tests have neither.
+    baseline.memory = config.value("memory", baseline.buffers >= 0 ? memory_name(MemoryKind::kHost) : "");
+    baseline.graph_launches = config.value("graph", 0);
     for (const Json& row : document.at("results")) baseline.rows.push_back(row_of(row));
     if (!baseline.rows.empty()) return baseline;
     *error = "it has no results";
@@ -114,6 +117,14 @@ std::string why_not_comparable(const Baseline& baseline, const Options& options)
     return "it was made with " + std::to_string(baseline.ranks) + " ranks, this run has " +
            std::to_string(options.ranks()) + "; start as many, or give a file that -J wrote for " +
            std::to_string(options.ranks());
+  }
+  if (!baseline.memory.empty() && baseline.memory != memory_name(options.memory)) {
+    return "it was made with --memory " + baseline.memory + ", this run has --memory " + memory_name(options.memory) +
+           "; give the same, or another file";
+  }
+  if ((baseline.graph_launches > 0) != (options.graph_launches > 0)) {
+    return "it was made with -G " + std::to_string(baseline.graph_launches) + ", this run has -G " +
+           std::to_string(options.graph_launches) + "; give the same -G, or another file";
   }
   if (baseline.buffers >= 0 && baseline.buffers != static_cast<int>(options.buffers)) {
     return "it was made with -R " + std::to_string(baseline.buffers) + ", this run has -R " +

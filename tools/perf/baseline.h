@@ -1,7 +1,7 @@
 // Comparison of a run with an earlier one, from its JSON file.
 //
 // Rows are matched by size, type and operation; both places are compared. Runs of other collectives, of different
-// numbers of ranks or on other buffers are refused, and those without a row in common: their difference would say
+// numbers of ranks, on other memory or buffers or by graphs instead of calls are refused, and those without a row in common: their difference would say
 // nothing.
 #pragma once
 
@@ -30,7 +30,9 @@ struct BaselineRow : RowKey {
 struct Baseline {
   std::string collective;  // empty: the file does not say
   int ranks = 0;
-  int buffers = -1;  // -1: the file does not say
+  int buffers = -1;    // -1: the file does not say
+  std::string memory;  // empty: the file does not say
+  int graph_launches = 0;
   std::vector<BaselineRow> rows;
 };
 

@@ -344,8 +344,6 @@ void fill_input(void* buffer, size_t count, const DataType& type, trRedOp_t op, 
   });
 }
 
-void poison(void* buffer, size_t bytes) { std::memset(buffer, 0xa5, bytes); }
-
 size_t count_wrong(const void* result, size_t count, const DataType& type, trRedOp_t op, int ranks, uint64_t seed,
                    size_t first) {
   const std::vector<char> table =

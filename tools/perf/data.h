@@ -30,8 +30,8 @@ inline constexpr size_t kPeriod = 65521;
 void fill_input(void* buffer, size_t count, const DataType& type, trRedOp_t op, int rank, int ranks, uint64_t seed,
                 size_t first = 0);
 
-// Overwrites a buffer, so that a result that was never written is seen.
-void poison(void* buffer, size_t bytes);
+// What overwrites a buffer, so that a result that was never written is seen.
+inline constexpr unsigned char kPoison = 0xa5;
 
 // Number of elements of `result` that differ from the combination of all inputs from index `first` on: bit for bit, but
 // for the average of floats, which may be 2 units in the last place off, and the sign of a complex number's zeros.

@@ -13,7 +13,7 @@ using Json = nlohmann::ordered_json;
 Json config_of(const Options& options, const RunResults& results) {
   Json config = {{"collective", options.collective->name},
                  {"nthreads", options.threads},
-                 {"ngpus", 1},
+                 {"ngpus", options.gpus},
                  {"nprocs", options.procs},
                  {"minimum_bytes", options.min_bytes},
                  {"maximum_bytes", options.max_bytes}};
@@ -26,10 +26,11 @@ Json config_of(const Options& options, const RunResults& results) {
   config["iterations"] = options.iterations;
   config["aggregated_iterations"] = options.aggregated;
   config["validation"] = options.checks;
-  config["graph"] = 0;
+  config["graph"] = options.graph_launches;
   config["blocking_collectives"] = options.blocking != Blocking::kNone;
   config["per_iter_timing"] = options.per_iteration;
   config["parallel_init"] = true;
+  config["memory"] = memory_name(options.memory);
   config["buffers"] = static_cast<int>(options.buffers);
   config["devices"] = Json::array();
   for (size_t rank = 0; rank < results.places.size(); ++rank) {
@@ -38,9 +39,11 @@ Json config_of(const Options& options, const RunResults& results) {
                                  {"group", 0},
                                  {"pid", place.pid},
                                  {"hostname", place.host},
-                                 {"device", place.core},
-                                 {"device_hex", ""},
-                                 {"device_info", place.core < 0 ? "host memory, not pinned" : "host memory"}});
+                                 {"device", place.gpu < 0 ? place.core : place.gpu},
+                                 {"device_hex", place.gpu_bus},
+                                 {"device_info", place.gpu >= 0   ? place.gpu_name
+                                                 : place.core < 0 ? "host memory, not pinned"
+                                                                  : "host memory"}});
   }
   return config;
 }

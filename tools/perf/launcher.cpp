@@ -88,12 +88,12 @@ void Family::report_end(size_t process, int status) {
   // What comes after the first failure is its consequence.
   if (failed_) return;
   failed_ = true;
-  const int first = static_cast<int>(process) * options_.threads;
+  const int count = options_.ranks_per_process(), first = static_cast<int>(process) * count;
   char ranks[64];
-  if (options_.threads == 1) {
+  if (count == 1) {
     snprintf(ranks, sizeof(ranks), "rank %d", first);
   } else {
-    snprintf(ranks, sizeof(ranks), "ranks %d to %d", first, first + options_.threads - 1);
+    snprintf(ranks, sizeof(ranks), "ranks %d to %d", first, first + count - 1);
   }
   if (WIFSIGNALED(status)) {
     fprintf(stderr, "error: the process of %s (pid %d) was ended by signal %d (%s); the run is over\n", ranks,

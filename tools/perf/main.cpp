@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "baseline.h"
+#include "gpus.h"
 #include "hosts.h"
 #include "json_report.h"
 #include "launcher.h"
@@ -24,7 +25,8 @@ struct Run {
   Options options;
   std::optional<Baseline> baseline;
   SharedState* shared = nullptr;
-  std::vector<int> cores;
+  std::vector<Seat> seats;
+  std::vector<Gpu> gpus;  // of this machine
 };
 
 // What can be known to fail is said before any process is started.
@@ -51,13 +53,8 @@ std::string why_no_comparison(const Run& run) {
   return why.empty() ? "" : "--baseline " + run.options.baseline_file + ": " + why;
 }
 
-bool prepare(Run& run) {
-  Options& options = run.options;
-  if (!prepare_files(run)) return false;
-  if (const std::string error = why_no_comparison(run); !error.empty()) {
-    fprintf(stderr, "error: %s\n", error.c_str());
-    return false;
-  }
+bool seat_on_cores(Run& run) {
+  const Options& options = run.options;
   const double wanted = 2.0 * options.ranks() * static_cast<double>(options.buffer_bytes());
   const double present = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
   if (present > 0 && wanted > present) {
@@ -65,8 +62,33 @@ bool prepare(Run& run) {
             format_size(options.max_bytes).c_str(), options.ranks(), wanted / (1 << 30), present / (1 << 30));
     return false;
   }
-  run.cores = assign_cores(options.ranks());
-  run.shared = create_shared_state(options.ranks(), options.per_iteration ? options.iterations : 0);
+  for (const int core : assign_cores(options.ranks())) run.seats.push_back({.core = core});
+  return true;
+}
+
+// Ranks are not pinned: threads of the driver and of the library would inherit it.
+bool seat_on_gpus(Run& run) {
+  std::string error;
+  run.gpus = list_gpus_elsewhere(&error);
+  if (run.gpus.empty())
+    error = "--memory gpu: no GPU can be used: " + error;
+  else
+    error = check_gpu_memory(run.options, run.options.ranks(), run.gpus);
+  if (!error.empty()) fprintf(stderr, "error: %s\n", error.c_str());
+  for (int rank = 0; rank < run.options.ranks() && error.empty(); ++rank)
+    run.seats.push_back({.gpu = gpu_of(rank, run.gpus.size())});
+  return error.empty();
+}
+
+bool prepare(Run& run) {
+  Options& options = run.options;
+  if (!prepare_files(run)) return false;
+  if (const std::string error = why_no_comparison(run); !error.empty()) {
+    fprintf(stderr, "error: %s\n", error.c_str());
+    return false;
+  }
+  if (options.memory == MemoryKind::kGpu ? !seat_on_gpus(run) : !seat_on_cores(run)) return false;
+  run.shared = create_shared_state(options.ranks(), static_cast<uint64_t>(options.samples()));
   if (!run.shared) fprintf(stderr, "error: no shared memory for the ranks: %s\n", strerror(errno));
   return run.shared != nullptr;
 }
@@ -96,11 +118,21 @@ int conclude(const Run& run, const RunResults& results) {
   return status == kGood && !comparison.regressed.empty() ? kRegressed : status;
 }
 
-RunResults begin_results(const Run& run, RankRun& rank_run, int core) {
+RankPlace place_of(const Run& run, Seat seat) {
+  RankPlace place = place_here(seat.core);
+  place.gpu = seat.gpu;
+  if (seat.gpu < 0) return place;
+  const Gpu& gpu = run.gpus[static_cast<size_t>(seat.gpu)];
+  memcpy(place.gpu_name, gpu.name, sizeof place.gpu_name);
+  memcpy(place.gpu_bus, gpu.bus, sizeof place.gpu_bus);
+  return place;
+}
+
+RunResults begin_results(const Run& run, RankRun& rank_run, Seat seat) {
   RunResults results;
   results.start_time = time_text();
   results.library_version = rank_run.library_version();
-  results.places = rank_run.group().gather_places(place_here(core));
+  results.places = rank_run.group().gather_places(place_of(run, seat));
   return results;
 }
 
@@ -140,11 +172,12 @@ bool run_cycle(const Run& run, RankRun& rank_run, RunResults* results) {
 
 // The whole life of one rank, in its thread. Returns an exit status.
 int rank_main(const Run& run, RankGroup& group) {
-  const int rank = group.rank(), core = run.cores[rank];
-  RankRun rank_run(run.options, group, core);
+  const int rank = group.rank();
+  const Seat seat = run.seats[static_cast<size_t>(rank)];
+  RankRun rank_run(run.options, group, seat);
   if (!rank_run.initialise()) return kFailed;
   group.barrier();
-  RunResults results = begin_results(run, rank_run, core);
+  RunResults results = begin_results(run, rank_run, seat);
   if (run.options.explain) return explain_all(run, rank_run) && rank_run.finish() ? kGood : kFailed;
   if (rank == 0) print_header(stdout, run.options, results);
   for (int cycle = 0; run.options.cycles == 0 || cycle < run.options.cycles; ++cycle) {
@@ -158,9 +191,11 @@ int rank_main(const Run& run, RankGroup& group) {
 }
 
 int process_main(const Run& run, int process) {
-  std::vector<int> statuses(static_cast<size_t>(run.options.threads), kGood);
+  const int ranks = run.options.ranks_per_process(), first = process * ranks;
+  std::vector<int> statuses(static_cast<size_t>(ranks), kGood);
   std::vector<std::thread> threads;
-  const int first = process * run.options.threads;
+  // As many queues as there are streams whose kernels may wait for one another.
+  if (static_cast<size_t>(ranks) > run.gpus.size()) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   const auto guarded = [&](int thread) {
     SharedGroup group(run.shared, first + thread, run.options.ranks());
     statuses[thread] = rank_main(run, group);
@@ -170,14 +205,38 @@ int process_main(const Run& run, int process) {
       _exit(statuses[thread]);
     }
   };
-  for (int thread = 1; thread < run.options.threads; ++thread) threads.emplace_back(guarded, thread);
+  for (int thread = 1; thread < ranks; ++thread) threads.emplace_back(guarded, thread);
   guarded(0);
   for (std::thread& thread : threads) thread.join();
   return kGood;
 }
 
+// Ranks of a host take its GPUs in turn.
+std::string seat_launched(Run& run, RankGroup& group) {
+  run.seats.assign(static_cast<size_t>(group.ranks()), Seat{});  // the launcher binds
+  if (run.options.memory == MemoryKind::kHost) return "";
+  const std::vector<RankPlace> places = group.gather_places(place_here(-1));
+  int before = 0, all = 0;
+  for (int rank = 0; rank < group.ranks(); ++rank) {
+    const bool here =
+        strcmp(places[static_cast<size_t>(rank)].host, places[static_cast<size_t>(group.rank())].host) == 0;
+    all += here ? 1 : 0;
+    before += here && rank < group.rank() ? 1 : 0;
+  }
+  run.seats[static_cast<size_t>(group.rank())].gpu = gpu_of(before, run.gpus.size());
+  return check_gpu_memory(run.options, all, run.gpus);
+}
+
 // One process of a run that mpirun, srun or --hosts has started.
 int launched_main(Run& run) {
+  if (run.options.memory == MemoryKind::kGpu) {
+    std::string why_not;
+    run.gpus = list_gpus(&why_not);
+    if (run.gpus.empty()) {
+      fprintf(stderr, "error: --memory gpu: no GPU can be used: %s\n", why_not.c_str());
+      return kUsage;
+    }
+  }
   const trConfig_t config = config_of(run.options);
   trComm_t comm = nullptr;
   int rank = 0, ranks = 0;
@@ -187,15 +246,15 @@ int launched_main(Run& run) {
     return kUsage;
   }
   run.options.procs = ranks;
+  LaunchedGroup group(comm, rank, ranks, static_cast<uint64_t>(run.options.samples()));
   std::string error = check_known_ranks(run.options);
   if (error.empty()) error = why_no_comparison(run);
+  const bool of_all = !error.empty();
+  if (error.empty()) error = seat_launched(run, group);
   if (!error.empty()) {
-    if (rank == 0) fprintf(stderr, "error: %s\n", error.c_str());
-    trCommDestroy(comm);
+    if (rank == 0 || !of_all) fprintf(stderr, "error: %s\n", error.c_str());
     return kUsage;
   }
-  run.cores.assign(static_cast<size_t>(ranks), -1);  // the launcher binds
-  LaunchedGroup group(comm, rank, ranks, run.options.per_iteration ? run.options.iterations : 0);
   const int status = rank_main(run, group);
   return status != kGood ? status : group.status();
 }

@@ -1,12 +1,8 @@
 #include "measure.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 
 #include "data.h"
 #include "launcher.h"
@@ -29,87 +25,53 @@ trConfig_t config_of(const Options& options) {
   return config;
 }
 
-RankRun::RankRun(const Options& options, RankGroup& group, int core) : options_(options), group_(group), core_(core) {}
+RankRun::RankRun(const Options& options, RankGroup& group, Seat seat)
+    : options_(options), group_(group), seat_(seat), memory_(make_memory(options, seat.gpu)) {}
 
 RankRun::~RankRun() {
   if (comm_) trCommDestroy(comm_);
 }
 
-bool RankRun::ok(trResult_t result, const char* call) const {
-  if (result == trSuccess) return true;
-  const char* message = trGetLastError(comm_);
-  if (!*message) message = trGetLastError(nullptr);
-  fprintf(stderr, "error: rank %d: %s: %s: %s\n", group_.rank(), call, trGetErrorString(result), message);
-  return false;
+bool RankRun::ok(const std::string& error) const {
+  if (!error.empty()) fprintf(stderr, "error: rank %d: %s\n", group_.rank(), error.c_str());
+  return error.empty();
 }
 
-void* RankRun::allocate() {
-  void* buffer = nullptr;
-  if (options_.buffers == Buffers::kMemAlloc) {
-    if (!ok(trMemAlloc(&buffer, allocated_bytes_), "trMemAlloc")) return nullptr;
-  } else {
-    buffer = std::malloc(allocated_bytes_);
-    if (!buffer) {
-      fprintf(stderr, "error: rank %d: no memory for a buffer of %zu bytes\n", group_.rank(), allocated_bytes_);
-      return nullptr;
-    }
-  }
-  std::memset(buffer, 0,
-              allocated_bytes_);  // the pages are there, on this core's side, before anything is timed
-  return buffer;
+bool RankRun::ok(trResult_t result, const char* call) const {
+  return result == trSuccess || ok(error_of(result, call, comm_));
 }
 
 bool RankRun::initialise() {
-  pin_to_core(core_);
+  pin_to_core(seat_.core);
   if (!ok(trGetVersion(&library_version_), "trGetVersion")) return false;
-  if (!ok(group_.create(config_of(options_), &comm_), "creating the communicator")) return false;
-  if (options_.stream && !ok(trStreamCreate(&stream_), "trStreamCreate")) return false;
-
-  allocated_bytes_ = options_.buffer_bytes() + options_.unalign * 16 + 16;
-  send_ = allocate();
-  recv_ = allocate();
-  if (!send_ || !recv_) return false;
-  if (options_.buffers != Buffers::kRegistered) return true;
-  return ok(trCommRegister(comm_, send_, allocated_bytes_, &handles_[0]), "trCommRegister") &&
-         ok(trCommRegister(comm_, recv_, allocated_bytes_, &handles_[1]), "trCommRegister");
+  trConfig_t config = config_of(options_);
+  if (seat_.gpu >= 0) config.device = seat_.gpu;
+  if (!ok(group_.create(config, &comm_), "creating the communicator")) return false;
+  return ok(memory_->open(options_.buffer_bytes() + options_.unalign * 16 + 16, comm_));
 }
 
 bool RankRun::finish() {
-  for (void*& handle : handles_) {
-    if (handle && !ok(trCommDeregister(comm_, handle), "trCommDeregister")) return false;
-    handle = nullptr;
-  }
-  if (stream_ && !ok(trStreamDestroy(stream_), "trStreamDestroy")) return false;
-  stream_ = nullptr;
-  if (!ok(trCommFinalize(comm_), "trCommFinalize")) return false;
+  if (!ok(memory_->leave(comm_)) || !ok(trCommFinalize(comm_), "trCommFinalize")) return false;
   group_.barrier();
   const trComm_t comm = comm_;
   comm_ = nullptr;
-  if (!ok(trCommDestroy(comm), "trCommDestroy")) return false;
-  for (void* buffer : {send_, recv_}) {
-    if (options_.buffers != Buffers::kMemAlloc) {
-      std::free(buffer);
-    } else if (!ok(trMemFree(buffer), "trMemFree")) {
-      return false;
-    }
-  }
-  return true;
+  return ok(trCommDestroy(comm), "trCommDestroy") && ok(memory_->close());
 }
 
 trResult_t RankRun::call_library(const Call& call) {
   return perf::call(*options_.collective, call.shape,
                     {call.input, call.output, call.count, call.type->id, call.op, std::max(call.root, 0), group_.rank(),
-                     group_.ranks(), comm_, stream_});
+                     group_.ranks(), comm_, memory_->stream()});
 }
 
 // In place the smaller buffer is this rank's block of the larger.
 RankRun::Call RankRun::make_call(size_t count, const DataType& type, const Operation& operation, int root,
                                  bool in_place) {
-  Call made{&type, operation.id, count, root, {}, nullptr, nullptr};
+  Call made{&type, operation.id, count, root, in_place, {}, nullptr, nullptr};
   made.shape = shape_of(*options_.collective, group_.rank(), group_.ranks(), root, count, options_.seed);
   const size_t offset = options_.unalign * type.bytes;
-  char* send = static_cast<char*>(send_) + offset;
-  char* recv = static_cast<char*>(recv_) + offset;
+  char* send = memory_->send() + offset;
+  char* recv = memory_->recv() + offset;
   made.input = send;
   made.output = recv;
   if (!in_place) return made;
@@ -133,34 +95,68 @@ bool RankRun::issue(const Call& call) {
   return !grouped || ok(trGroupEnd(), "trGroupEnd");
 }
 
-// With `samples` each iteration is timed by itself too.
-bool RankRun::timed_loop(const Call& call, int iterations, double* samples) {
+// A failure of kernels leaves the stream empty and the communicator failed.
+bool RankRun::wait() {
+  if (memory_->stream() == nullptr) return true;
+  if (!ok(trStreamSynchronize(memory_->stream()), "trStreamSynchronize")) return false;
+  if (options_.memory == MemoryKind::kHost) return true;
+  trResult_t state = trSuccess;
+  if (!ok(trCommGetAsyncError(comm_, &state), "trCommGetAsyncError")) return false;
+  return state == trInProgress || ok(state, options_.collective->name);
+}
+
+// A step is so many calls. With `samples` each is timed by itself too.
+template <typename Step>
+bool RankRun::timed_loop(Step step, int turns, double calls, double* samples) {
   double begin_us = samples ? now_us() : 0;
-  for (int i = 0; i < iterations; ++i) {
-    if (!issue(call)) return false;
-    const bool wait = options_.blocking != Blocking::kNone || samples;
-    if (stream_ && wait && !ok(trStreamSynchronize(stream_), "trStreamSynchronize")) return false;
+  for (int i = 0; i < turns; ++i) {
+    if (!step()) return false;
+    if ((options_.blocking != Blocking::kNone || samples) && !wait()) return false;
     if (samples) {
       const double end_us = now_us();
-      samples[i] = (end_us - begin_us) / options_.aggregated;
+      samples[i] = (end_us - begin_us) / calls;
       begin_us = end_us;
     }
     if (options_.blocking == Blocking::kBarrier) group_.barrier();
   }
-  return !stream_ || ok(trStreamSynchronize(stream_), "trStreamSynchronize");
+  return wait();
+}
+
+bool RankRun::capture(const Call& call) {
+  if (!ok(memory_->begin_capture())) return false;
+  for (int i = 0; i < options_.iterations; ++i)
+    if (!issue(call)) return false;
+  return ok(memory_->end_capture());
+}
+
+// What is timed as a graph is verified as one, of one call; which must have run by itself before, and not in a group alone.
+bool RankRun::capture_one(const Call& call) {
+  const char* name = options_.collective->name;
+  if (options_.aggregated > 1 && (!ok(call_library(call), name) || !wait())) return false;
+  group_.barrier();
+  return ok(memory_->begin_capture()) && ok(call_library(call), name) && ok(memory_->end_capture());
 }
 
 bool RankRun::time_calls(const Call& call, PlaceResult* place) {
+  const bool graph = options_.graph_launches > 0;
+  const auto plain = [&] { return issue(call); };
+  const auto launch = [&] { return ok(memory_->launch()); };
   // In place each call's result is the next one's input: zeros stay what they are, and no denormals come up.
-  if (call.input != send_) std::memset(recv_, 0, allocated_bytes_);
+  if (call.in_place && !ok(memory_->set(memory_->recv(), 0, memory_->bytes()))) return false;
   group_.barrier();
-  if (!timed_loop(call, options_.warm_up, nullptr)) return false;
+  // Before it is captured, a call of the kind and size must have run.
+  const int warm_up = graph ? std::max(options_.warm_up, 1) : options_.warm_up;
+  if (!timed_loop(plain, warm_up, options_.aggregated, nullptr)) return false;
   group_.barrier();
+  if (graph && !capture(call)) return false;
   group_.barrier();  // in the first a rank may have slept; out of the second all come within a spin
-  const double begin_us = now_us();
-  if (!timed_loop(call, options_.iterations, options_.per_iteration ? group_.own_samples() : nullptr)) return false;
   const double calls = static_cast<double>(options_.iterations) * options_.aggregated;
-  const double own_us = (now_us() - begin_us) / calls;
+  double* samples = options_.per_iteration ? group_.own_samples() : nullptr;
+  const double begin_us = now_us();
+  const bool done = graph ? timed_loop(launch, options_.graph_launches, calls, samples)
+                          : timed_loop(plain, options_.iterations, options_.aggregated, samples);
+  if (!done) return false;
+  const double own_us = (now_us() - begin_us) / calls / (graph ? options_.graph_launches : 1);
   group_.barrier();
   const size_t blocks = options_.collective->many_blocks ? static_cast<size_t>(group_.ranks()) : 1;
   const size_t bytes = call.count * call.type->bytes * blocks;
@@ -175,28 +171,63 @@ bool RankRun::time_calls(const Call& call, PlaceResult* place) {
   return true;
 }
 
+bool RankRun::fill(const Call& call, uint64_t seed) {
+  const DataType& type = *call.type;
+  return ok(memory_->write(call.input, call.shape.input * type.bytes, [&](char* piece, size_t offset, size_t bytes) {
+    fill_input(piece, bytes / type.bytes, type, call.op, group_.rank(), group_.ranks(), seed, offset / type.bytes);
+  }));
+}
+
+bool RankRun::count_wrong_values(const Call& call, uint64_t seed, size_t* wrong) {
+  const DataType& type = *call.type;
+  const int ranks = group_.ranks();
+  for (const ExpectedBlock& block :
+       expected_blocks(*options_.collective, call.shape, group_.rank(), ranks, call.root, call.count, options_.seed)) {
+    const auto look = [&](const char* piece, size_t offset, size_t bytes) {
+      const size_t count = bytes / type.bytes, first = block.first + offset / type.bytes;
+      *wrong += block.source < 0 ? count_wrong(piece, count, type, call.op, ranks, seed, first)
+                                 : count_different(piece, count, type, call.op, block.source, ranks, seed, first);
+    };
+    const char* at = static_cast<const char*>(call.output) + block.at * type.bytes;
+    if (!ok(memory_->read(at, block.count * type.bytes, look))) return false;
+  }
+  return true;
+}
+
 bool RankRun::check(const Call& call, PlaceResult* place) {
+  const bool graph = options_.graph_launches > 0;
   place->checked = options_.checks > 0;
+  if (graph && place->checked && !capture_one(call)) return false;
   for (int i = 0; i < options_.checks; ++i) {
     const uint64_t seed = options_.seed + 0x9e3779b97f4a7c15u * ++checks_done_;
-    const CollectiveCase& c = *options_.collective;
-    poison(recv_, allocated_bytes_);
-    fill_input(call.input, call.shape.input, *call.type, call.op, group_.rank(), group_.ranks(), seed);
+    if (!ok(memory_->set(memory_->recv(), kPoison, memory_->bytes())) || !fill(call, seed)) return false;
     group_.barrier();
-    if (!ok(call_library(call), c.name)) return false;
-    if (stream_ && !ok(trStreamSynchronize(stream_), "trStreamSynchronize")) return false;
     size_t wrong = 0;
-    for (const ExpectedBlock& block :
-         expected_blocks(c, call.shape, group_.rank(), group_.ranks(), call.root, call.count, options_.seed)) {
-      const char* at = static_cast<const char*>(call.output) + block.at * call.type->bytes;
-      wrong += block.source < 0 ? count_wrong(at, block.count, *call.type, call.op, group_.ranks(), seed, block.first)
-                                : count_different(at, block.count, *call.type, call.op, block.source, group_.ranks(),
-                                                  seed, block.first);
-    }
+    const bool started = graph ? ok(memory_->launch()) : ok(call_library(call), options_.collective->name);
+    if (!started || !wait() || !count_wrong_values(call, seed, &wrong)) return false;
     for (const double of_rank : group_.gather(static_cast<double>(wrong))) {
       place->wrong += static_cast<uint64_t>(of_rank);
     }
   }
+  return true;
+}
+
+// The library tells the selection of collectives alone; others are pairs, and how those move on GPUs it does not tell.
+bool RankRun::select(const Call& call, Row* row) {
+  const CollectiveCase& c = *options_.collective;
+  row->algorithm = "pair";
+  row->protocol = options_.memory == MemoryKind::kGpu ? "-" : "lanes";
+  row->channels = options_.memory == MemoryKind::kGpu ? 0 : 1;
+  if (c.id == trCollForceInt || (c.variable && c.kind != Kind::kAllGather && c.kind != Kind::kReduceScatter))
+    return true;
+  trSelection_t selection = {};
+  if (!ok(trGetSelection(comm_, c.id, call.input, call.output, row->bytes, call.type->id, &selection),
+          "trGetSelection")) {
+    return false;
+  }
+  row->algorithm = selection.algorithm;
+  row->protocol = selection.protocol;
+  row->channels = selection.channels;
   return true;
 }
 
@@ -209,23 +240,7 @@ bool RankRun::measure(size_t bytes, const DataType& type, const Operation& opera
   row->operation = c.reduces ? operation.name : "none";
   row->root = root;
   const Call out_of_place = make_call(row->count, type, operation, root, false);
-  row->algorithm = "pair";
-  row->protocol = "lanes";
-  row->channels = 1;
-  const bool lanes =
-      c.id == trCollForceInt || (c.variable && c.kind != Kind::kAllGather && c.kind != Kind::kReduceScatter);
-  if (!lanes) {
-    trSelection_t selection = {};
-    if (!ok(trGetSelection(comm_, c.id, out_of_place.input, out_of_place.output, row->bytes, type.id, &selection),
-            "trGetSelection")) {
-      return false;
-    }
-    row->algorithm = selection.algorithm;
-    row->protocol = selection.protocol;
-    row->channels = selection.channels;
-  }
-  fill_input(out_of_place.input, out_of_place.shape.input, type, operation.id, group_.rank(), group_.ranks(),
-             options_.seed);
+  if (!select(out_of_place, row) || !fill(out_of_place, options_.seed)) return false;
   if (options_.limit) {
     row->copy_gbps = measure_copy_bandwidth(group_, out_of_place.input, out_of_place.output, row->bytes);
     row->limit_us = limit_us(row->bytes, group_.ranks(), row->copy_gbps);
@@ -237,13 +252,28 @@ bool RankRun::measure(size_t bytes, const DataType& type, const Operation& opera
   return time_calls(in_place, &place) && check(in_place, &place);
 }
 
+// trExplain() is of what goes by the host; kernels have their selection alone.
 bool RankRun::explain(size_t bytes, const DataType& type, std::string* text) {
+  const trCollective_t id = options_.collective->id;
+  if (options_.memory == MemoryKind::kGpu) {
+    trSelection_t selection = {};
+    if (!ok(trGetSelection(comm_, id, memory_->send(), memory_->recv(), bytes, type.id, &selection), "trGetSelection"))
+      return false;
+    const std::string protocol = selection.protocol;
+    if (protocol == "ll" || protocol == "ll128" || protocol == "simple") {
+      char line[160];
+      snprintf(line, sizeof line, "chosen: %s (%s), a kernel of %d block(s) on each GPU, predicted %.2f us\n",
+               selection.algorithm, selection.protocol, selection.channels, selection.predicted_us);
+      *text = line;
+      return true;
+    }
+    *text = "no kernel: through memory of the host, by\n";
+  }
   size_t needed = 0;
-  if (!ok(trExplain(comm_, options_.collective->id, bytes, type.id, nullptr, 0, &needed), "trExplain")) return false;
-  text->resize(needed + 1);
-  if (!ok(trExplain(comm_, options_.collective->id, bytes, type.id, text->data(), text->size(), &needed), "trExplain"))
-    return false;
-  text->resize(needed);
+  if (!ok(trExplain(comm_, id, bytes, type.id, nullptr, 0, &needed), "trExplain")) return false;
+  std::string whole(needed + 1, '\0');
+  if (!ok(trExplain(comm_, id, bytes, type.id, whole.data(), whole.size(), &needed), "trExplain")) return false;
+  *text += whole.substr(0, needed);
   return true;
 }
 

@@ -8,8 +8,10 @@
 // them.
 #pragma once
 
+#include <memory>
 #include <string>
 
+#include "memory.h"
 #include "rank_group.h"
 #include "results.h"
 
@@ -17,9 +19,15 @@ namespace treering::perf {
 
 trConfig_t config_of(const Options& options);
 
+// Of a rank: -1 for none.
+struct Seat {
+  int core = -1;
+  int gpu = -1;
+};
+
 class RankRun {
  public:
-  RankRun(const Options& options, RankGroup& group, int core);
+  RankRun(const Options& options, RankGroup& group, Seat seat);
   ~RankRun();
   RankRun(const RankRun&) = delete;
   RankRun& operator=(const RankRun&) = delete;
@@ -41,6 +49,7 @@ class RankRun {
     trRedOp_t op;
     size_t count;
     int root;
+    bool in_place;
     Shape shape;
     void* input;
     void* output;
@@ -48,22 +57,25 @@ class RankRun {
   Call make_call(size_t count, const DataType& type, const Operation& operation, int root, bool in_place);
   trResult_t call_library(const Call& call);
 
+  bool ok(const std::string& error) const;
   bool ok(trResult_t result, const char* call) const;
-  void* allocate();
+  bool select(const Call& call, Row* row);
   bool issue(const Call& call);
+  bool wait();
   bool time_calls(const Call& call, PlaceResult* place);
-  bool timed_loop(const Call& call, int iterations, double* samples);
+  template <typename Step>
+  bool timed_loop(Step step, int turns, double calls, double* samples);
+  bool capture(const Call& call);
+  bool capture_one(const Call& call);
   bool check(const Call& call, PlaceResult* place);
+  bool fill(const Call& call, uint64_t seed);
+  bool count_wrong_values(const Call& call, uint64_t seed, size_t* wrong);
 
   const Options& options_;
   RankGroup& group_;
-  int core_;
+  Seat seat_;
   trComm_t comm_ = nullptr;
-  trStream_t stream_ = nullptr;
-  void* send_ = nullptr;
-  void* recv_ = nullptr;
-  void* handles_[2] = {nullptr, nullptr};
-  size_t allocated_bytes_ = 0;
+  std::unique_ptr<Memory> memory_;
   uint64_t checks_done_ = 0;
   int library_version_ = 0;
 };

@@ -16,9 +16,9 @@ struct Words {
   std::string hosts;
   std::string collective = "allreduce";
   std::optional<std::string> min, max;  // nothing: not given
-  std::string step = "1M", operation = "sum", type = "float";
+  std::string step = "1M", operation = "sum", type = "float", memory = "host";
   size_t factor = 1;
-  int blocking = 0, averaging = 1, gpus = 1, graph = 0, registration = 0, per_iteration = 0, parallel_init = 0;
+  int blocking = 0, averaging = 1, registration = 0, per_iteration = 0, parallel_init = 0;
 };
 
 CLI::Validator in_range(int64_t least, int64_t most) {
@@ -52,18 +52,23 @@ void add_nccl_options(CLI::App& app, Options& options, Words& words) {
   app.add_option("-d,--datatype", words.type, data_type_names() + " or all [float]");
   app.add_option("-r,--root", options.root, "root rank, -1 = all of them in turn [0]")
       ->check(in_range(-1, kMaxRanks - 1));
-  app.add_option("-z,--blocking", words.blocking, "after each call: 0 nothing, 1 a barrier, 2 wait for it [0]")
+  app.add_option("-z,--blocking", words.blocking,
+                 "after each call, or graph launch: 0 nothing, 1 a barrier, 2 wait for it [0]")
       ->check(in_range(0, 2));
   app.add_option("-t,--nthreads", options.threads, "ranks as threads in each process [1]")
       ->check(in_range(1, kMaxRanks));
-  app.add_option("-g,--ngpus", words.gpus, "ranks of one thread; 1 [1]");
+  app.add_option("-g,--ngpus", options.gpus,
+                 "with --memory gpu: ranks for each of -t, each a thread here: ranks = procs x -t x -g [1]")
+      ->check(in_range(1, kMaxRanks));
   app.add_option("-a,--average", words.averaging, "time over ranks: 0 rank 0, 1 mean, 2 min, 3 max [1]")
       ->check(in_range(0, 3));
-  app.add_option("-G,--cudagraph", words.graph, "CUDA graph launches; 0 [0]");
+  app.add_option("-G,--cudagraph", options.graph_launches,
+                 "with --memory gpu: capture the -n calls into a CUDA graph and launch it so many times [0]")
+      ->check(in_range(0, 1000000));
   app.add_option("-T,--timeout", options.timeout_s, "deadline of every wait in seconds, 0 = none [the library's]")
       ->check(in_range(0, 2000000));
   app.add_option("-R,--local_register", words.registration,
-                 "buffers: 0 malloc, 1 registered (trCommRegister), 2 trMemAlloc [0]")
+                 "buffers on the host: 0 malloc, 1 registered (trCommRegister), 2 trMemAlloc [0]")
       ->check(in_range(0, 2));
   app.add_option("-u,--unalign", options.unalign, "elements that the buffers start after an aligned address [0]")
       ->check(in_range(0, 4096));
@@ -77,12 +82,16 @@ void add_nccl_options(CLI::App& app, Options& options, Words& words) {
 }
 
 void add_own_options(CLI::App& app, Options& options, Words& words) {
+  app.add_option(
+      "--memory", words.memory,
+      "of the buffers: host, or gpu: the ranks of a machine take its GPUs in turn; calls on a CUDA stream [host]");
   app.add_option("--procs", options.procs, "processes on this machine [1]")->check(in_range(1, kMaxRanks));
   app.add_option("--hosts", words.hosts, "hosts and their numbers of processes: a:4,b:4; started through --launcher");
   app.add_option("--launcher", options.launcher,
                  "command that runs {command} on {host}; without {command}, sh -c COMMAND is appended [ssh]");
   app.add_flag("--allow-one-rank", options.allow_one_rank, "run with a single rank, which measures a copy");
-  app.add_flag("--stream", options.stream, "give the calls to a host stream and wait at the end");
+  app.add_flag("--stream", options.stream,
+               "give the calls to a host stream and wait at the end (GPU memory: always a CUDA stream)");
   app.add_flag("--limit", options.limit, "columns: the least time by memory traffic, and the part of it reached");
   app.add_flag("--explain", options.explain, "print what would be done for each size and why; nothing is timed");
   app.add_option("--baseline", options.baseline_file, "earlier -J file: exit status 3 when a row got slower");
@@ -133,23 +142,40 @@ std::string check_sizes(const Words& words, const Options& options) {
   return "";
 }
 
-std::string check_ranks(Options& options, const Words& words) {
-  if (words.gpus != 1) {
-    return "-g: value \"" + std::to_string(words.gpus) + "\": only 1 is possible on host memory; use --procs or -t";
+// What goes with one kind of memory alone.
+std::string take_memory(const Words& words, Options& options) {
+  if (words.memory != "host" && words.memory != "gpu") {
+    return "--memory: value \"" + words.memory + "\" is not one of host, gpu";
   }
-  if (words.graph != 0) {
-    return "-G: value \"" + std::to_string(words.graph) +
-           "\": CUDA graphs need a GPU, this tool measures host memory; "
-           "leave it out";
+  if (words.memory == "host") {
+    if (options.gpus != 1)
+      return "-g: value \"" + std::to_string(options.gpus) +
+             "\": host memory has no GPUs; use --procs or -t, or --memory gpu";
+    if (options.graph_launches != 0)
+      return "-G: value \"" + std::to_string(options.graph_launches) +
+             "\": CUDA graphs need --memory gpu; leave it out";
+    return "";
   }
-  if (static_cast<int64_t>(options.procs) * options.threads > kMaxRanks) {
-    return "--procs " + std::to_string(options.procs) + " x -t " + std::to_string(options.threads) + ": more than " +
-           std::to_string(kMaxRanks) + " ranks";
+  options.memory = MemoryKind::kGpu;
+  options.stream = true;
+  if (options.buffers != Buffers::kMalloc) {
+    return "-R: value \"" + std::to_string(words.registration) +
+           "\": registration and trMemAlloc are of host memory; buffers of --memory gpu are trDeviceMemAlloc's; leave it out";
+  }
+  if (options.limit) return "--limit: compares with copies in host memory; leave it out with --memory gpu";
+  return "";
+}
+
+std::string check_ranks(Options& options) {
+  if (int64_t{options.procs} * options.threads * options.gpus > kMaxRanks) {
+    const std::string gpus = options.gpus > 1 ? " x -g " + std::to_string(options.gpus) : "";
+    return "--procs " + std::to_string(options.procs) + " x -t " + std::to_string(options.threads) + gpus +
+           ": more than " + std::to_string(kMaxRanks) + " ranks";
   }
   if (options.launcher.find("{host}") == std::string::npos)
     return "--launcher: value \"" + options.launcher + "\" lacks {host}";
   if (!options.hosts.empty() && options.ranks() != 1)
-    return "--hosts tells the processes of each host; leave out --procs and -t";
+    return "--hosts tells the processes of each host; leave out --procs, -t and -g";
   // Nobody else to talk to here: a launcher may have started others.
   options.launched = options.ranks() == 1 && !options.allow_one_rank;
   return options.launched ? "" : check_known_ranks(options);
@@ -195,13 +221,16 @@ std::string finish(const Words& words, Options& options) {
   }
   if (options.limit && options.collective->kind != Kind::kAllReduce)
     first("--limit: known for allreduce alone; leave it out");
+  if (options.explain && options.collective->id == trCollForceInt)
+    first("--explain: sends and receives have no algorithms to choose from; leave it out");
   bool any = !options.collective->reduces;
   for (const DataType* type : options.types)
     for (const Operation* operation : options.operations) any |= is_defined(*type, *operation);
   if (!any) first("-o: value \"" + words.operation + "\" is not defined for -d " + words.type);
+  first(take_memory(words, options));
   first(take_hosts(words.hosts, &options.hosts));
   first(check_sizes(words, options));
-  first(check_ranks(options, words));
+  first(check_ranks(options));
   return error;
 }
 
@@ -232,8 +261,10 @@ std::vector<Point> Options::points() const {
   return points;
 }
 
+const char* memory_name(MemoryKind memory) { return memory == MemoryKind::kGpu ? "gpu" : "host"; }
+
 const char* one_rank_advice() {
-  return "1 rank communicates with nobody and measures a copy; give --procs N (processes), -t N (threads) or "
+  return "1 rank communicates with nobody and measures a copy; give --procs N (processes), -t N (threads), -g N (GPUs) or "
          "--hosts a:4,b:4, start with mpirun or srun, or give --allow-one-rank if that is what you want";
 }
 

@@ -16,6 +16,10 @@ namespace treering::perf {
 
 inline constexpr int kMaxRanks = 1024;  // of the library
 
+// Where the buffers lie: of GPUs each rank has one, and its calls go to a CUDA stream.
+enum class MemoryKind { kHost, kGpu };
+const char* memory_name(MemoryKind memory);
+
 enum class Buffers { kMalloc = 0, kRegistered = 1, kMemAlloc = 2 };
 
 // What follows each call (-z): nothing, a barrier, or (on a stream) only its completion.
@@ -50,6 +54,8 @@ struct Options {
   Blocking blocking = Blocking::kNone;
   Averaging averaging = Averaging::kMean;
   int timeout_s = -1;  // below 0: the library's own
+  MemoryKind memory = MemoryKind::kHost;
+  int graph_launches = 0;  // of the graph into which the calls are captured; 0: none
   Buffers buffers = Buffers::kMalloc;
   size_t unalign = 0;  // elements by which the buffers are moved off their alignment
   bool per_iteration = false;
@@ -60,6 +66,7 @@ struct Options {
   bool launched = false;  // ranks come from what started this process
   int procs = 1;
   int threads = 1;
+  int gpus = 1;  // ranks of each of these threads; a thread of its own for each
   bool allow_one_rank = false;
   bool stream = false;
   bool limit = false;
@@ -70,7 +77,10 @@ struct Options {
 
   std::vector<std::string> arguments;  // as typed, for the JSON file
 
-  int ranks() const { return procs * threads; }
+  int ranks() const { return procs * ranks_per_process(); }
+  int ranks_per_process() const { return threads * gpus; }
+  // Times that a rank takes in a row of -I: of its calls, or of the launches of a graph of them.
+  int samples() const { return !per_iteration ? 0 : graph_launches > 0 ? graph_launches : iterations; }
   // What a size becomes: whole elements, as many for each rank where a message is of blocks, one at least. Of a barrier 0.
   size_t usable_bytes(size_t bytes, const DataType& type) const;
   // Of one buffer of one rank: random counts are up to twice their mean.

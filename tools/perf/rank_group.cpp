@@ -87,9 +87,20 @@ std::vector<double> SharedGroup::slowest_samples() {
   return slowest;
 }
 
-trResult_t LaunchedGroup::create(const trConfig_t&, trComm_t* comm) {
-  *comm = comm_;
-  return trSuccess;
+LaunchedGroup::~LaunchedGroup() {
+  if (!given_away_) trCommDestroy(comm_);
+}
+
+trResult_t LaunchedGroup::create(const trConfig_t& config, trComm_t* comm) {
+  if (config.device == TR_CONFIG_UNDEF_INT) {
+    given_away_ = true;
+    *comm = comm_;
+    return trSuccess;
+  }
+  trUniqueId id = {};
+  if (rank_ == 0) expect(trGetUniqueId(&id), "trGetUniqueId");
+  expect(trBroadcast(&id, &id, sizeof id, trUint8, 0, comm_, nullptr), "trBroadcast");
+  return trCommInitRankConfig(comm, ranks_, id, rank_, &config);
 }
 
 void LaunchedGroup::expect(trResult_t result, const char* call) {

@@ -7,7 +7,8 @@
 //   launcher -- fork --> process 0: ranks 0 .. t-1    |
 //            -- fork --> process 1: ranks t .. 2t-1   |  all map the same SharedState
 //
-// LaunchedGroup, for processes that mpirun, srun or --hosts has started, perhaps on several hosts, uses the communicator.
+// LaunchedGroup, for processes that mpirun, srun or --hosts has started, perhaps on several hosts, uses a communicator: that
+// under test, or with GPUs, which must not run what the ranks tell one another, one of its own.
 //
 // Invariant: every rank passes the same barriers in the same order. A rank that dies leaves the others
 // waiting; the launcher, which sees it die, ends them.
@@ -28,6 +29,9 @@ struct RankPlace {
   int32_t pid = 0;
   int32_t core = -1;  // -1: not pinned
   char host[64] = {};
+  int32_t gpu = -1;  // its number on that host; -1: buffers on the host
+  char gpu_name[64] = {};
+  char gpu_bus[20] = {};
 };
 // Of the calling process.
 RankPlace place_here(int core);
@@ -90,10 +94,12 @@ class SharedGroup : public RankGroup {
 
 class LaunchedGroup : public RankGroup {
  public:
-  // Takes the communicator that trCommInitFromEnvironment() made.
+  // Takes the communicator that trCommInitFromEnvironment() made, without a GPU. create() gives it away, or for a
+  // configuration with a GPU makes another.
   LaunchedGroup(trComm_t comm, int rank, int ranks, uint64_t samples_per_rank)
       : RankGroup(rank, ranks), comm_(comm), samples_(samples_per_rank) {}
 
+  ~LaunchedGroup() override;
   trResult_t create(const trConfig_t& config, trComm_t* comm) override;
   void barrier() override;
   std::vector<double> gather(double value) override;
@@ -109,6 +115,7 @@ class LaunchedGroup : public RankGroup {
 
   trComm_t comm_;
   std::vector<double> samples_;
+  bool given_away_ = false;
   int status_ = 0;
 };
 

@@ -10,8 +10,9 @@ namespace {
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-const char* buffers_name(Buffers buffers) {
-  switch (buffers) {
+const char* buffers_name(const Options& options) {
+  if (options.memory == MemoryKind::kGpu) return "GPU memory (trDeviceMemAlloc)";
+  switch (options.buffers) {
     case Buffers::kRegistered:
       return "registered";
     case Buffers::kMemAlloc:
@@ -83,16 +84,25 @@ void print_header(std::FILE* out, const Options& options, const RunResults& resu
   const std::string step = options.step_factor > 1 ? std::to_string(options.step_factor) + "(factor)"
                                                    : std::to_string(options.step_bytes) + "(bytes)";
   fprintf(out,
-          "# %d ranks: nProc %d nThread %d minBytes %zu maxBytes %zu step: %s warmup iters: %d iters: %d agg "
+          "# %d ranks: nProc %d nThread %d nGpus %d minBytes %zu maxBytes %zu step: %s warmup iters: %d iters: %d agg "
           "iters: %d "
-          "validation: %d unalign: %zu\n",
-          options.ranks(), options.procs, options.threads, options.min_bytes, options.max_bytes, step.c_str(),
-          options.warm_up, options.iterations, options.aggregated, options.checks, options.unalign);
-  fprintf(out, "# buffers: %s, time: %s, seed: %" PRIu64 "%s\n", buffers_name(options.buffers),
-          averaging_name(options.averaging), options.seed, options.stream ? ", on a stream" : "");
+          "validation: %d graph: %d unalign: %zu\n",
+          options.ranks(), options.procs, options.threads, options.gpus, options.min_bytes, options.max_bytes,
+          step.c_str(), options.warm_up, options.iterations, options.aggregated, options.checks, options.graph_launches,
+          options.unalign);
+  fprintf(out, "# buffers: %s, time: %s, seed: %" PRIu64 "%s\n", buffers_name(options),
+          averaging_name(options.averaging), options.seed,
+          options.memory == MemoryKind::kGpu ? ", on a CUDA stream"
+          : options.stream                   ? ", on a stream"
+                                             : "");
   fprintf(out, "#\n# Ranks\n");
   for (size_t rank = 0; rank < results.places.size(); ++rank) {
     const RankPlace& place = results.places[rank];
+    if (place.gpu >= 0) {
+      fprintf(out, "#  Rank %2zu Pid %6d on %s device %2d [%s] %s\n", rank, place.pid, place.host, place.gpu,
+              place.gpu_bus, place.gpu_name);
+      continue;
+    }
     const std::string core = place.core < 0 ? "not pinned" : "core " + std::to_string(place.core);
     fprintf(out, "#  Rank %2zu Pid %6d on %s %s\n", rank, place.pid, place.host, core.c_str());
   }

@@ -16,7 +16,7 @@ namespace treering::cuda {
 
 struct FakeCuda {
   // What it is like.
-  int devices = 2;
+  int devices = 2;  // or FAKE_CUDA_DEVICES, for programs that do not see this
   int driver_version = CUDA_VERSION;
   int capability = 90;
   bool peer_access = true;

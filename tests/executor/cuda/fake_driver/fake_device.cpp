@@ -1,5 +1,6 @@
 // The fake driver's devices, contexts and errors.
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <set>
 
@@ -23,7 +24,11 @@ bool is_device(CUdevice device) { return device >= kFirstHandle && device < kFir
 namespace treering::cuda {
 
 FakeCuda& fake() {
-  static auto* made = new FakeCuda();
+  static auto* made = [] {
+    auto* first = new FakeCuda();
+    if (const char* devices = std::getenv("FAKE_CUDA_DEVICES")) first->devices = std::atoi(devices);
+    return first;
+  }();
   return *made;
 }
 
@@ -102,6 +107,11 @@ CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
   TR_ENTER(cuDeviceGetName);
   std::snprintf(name, static_cast<size_t>(length), "Fake GPU %d", device - kFirstHandle);
   return CUDA_SUCCESS;
+}
+CUresult cuDeviceTotalMem(size_t* bytes, CUdevice device) {
+  TR_ENTER(cuDeviceTotalMem);
+  *bytes = fake().memory_bytes;
+  return is_device(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
   TR_ENTER(cuDeviceGetUuid);
