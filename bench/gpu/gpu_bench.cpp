@@ -85,7 +85,7 @@ double time_copy_kernel(GpuMachine* machine, const Options& options) {
   for (uint32_t channel = 0; channel < channels; ++channel) {
     const size_t begin = channel * share;
     const size_t bytes = channel + 1 == channels ? options.bytes - begin : share;
-    lanes[0].push_back({from.data() + begin, to.data() + begin, bytes, 0, kCopyLane, kNoLane});
+    lanes[0].push_back({from.data() + begin, to.data() + begin, bytes, 0, kCopyLane});
   }
   return time_launches(machine, &gpus, gpus.prepare_lanes(lanes), options.repeats);
 }

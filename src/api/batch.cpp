@@ -94,8 +94,15 @@ Status Batch::prepare(Communicator& communicator, Entry* entry, bool kept) {
       task->communicator = &communicator;
       task->operation = std::move(operation);
     }
-  if (on_device)
-    for (const Operation& operation : entry->operations) TR_RETURN_IF_ERROR(communicator.device()->prepare(operation));
+  return {};
+}
+
+// What kernels need is there before the first of them runs, which may wait for a rank of this thread.
+Status Batch::prepare_devices() {
+  for (auto& line : lines_)
+    for (auto& entry : line->entries)
+      for (const Operation& operation : entry->operations)
+        if (is_device_stream(entry->stream)) TR_RETURN_IF_ERROR(line->lease->device()->prepare(operation));
   return {};
 }
 
@@ -163,6 +170,7 @@ Status Batch::run() {
     }
   } leases{this};
   for (auto& line : lines_) TR_RETURN_IF_ERROR(line->lease.acquire(line->comm));
+  TR_RETURN_IF_ERROR(prepare_devices());
   Status failure = drive();
   for (auto& line : lines_) {
     if (!line->awaits_device) continue;

@@ -16,11 +16,11 @@ Status Communicator::attach_device() {
   return any ? DeviceRank::create(this, config_.device, &device_) : Status();
 }
 
-std::function<bool()> Communicator::peers_left() const {
+std::function<bool()> Communicator::peers_left(Whose whose) const {
   if (segment_ == nullptr) return {};  // their memory cannot be seen later
   std::vector<std::pair<const RankStatus*, uint32_t>> peers;
   for (uint32_t peer = 0; peer < ranks(); ++peer)
-    if (peer != rank())
+    if (peer != rank() && (whose == Whose::kAll || card(peer).process_token != own_process()))
       peers.emplace_back(layout_->view(segment_->base(), peer).status(),
                          card(peer).pid_namespace == card(rank()).pid_namespace ? card(peer).pid : 0);
   return [segment = segment_, peers = std::move(peers)] {

@@ -122,8 +122,10 @@ class Communicator : private TcpLinkMaker {
   void fail_everywhere(Status status) { (void)watch_->fail(std::move(status)); }
   bool find_dead(uint32_t* peer) const { return watch_->find_dead(peer); }
   bool has_left(uint32_t peer) const { return watch_->has_left(peer); }
-  // Asks whether all other ranks have destroyed their communicators, or died; for after this one's end.
-  std::function<bool()> peers_left() const;
+  // Asks whether all other ranks, or those of other processes, have destroyed their communicators, or died; for after this
+  // one's end. Empty where that is not seen.
+  enum class Whose { kAll, kOtherProcesses };
+  std::function<bool()> peers_left(Whose whose) const;
   uint64_t own_process() const { return card(context_.rank).process_token; }
 
   // This rank's GPU, or nullptr.

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -24,8 +25,8 @@ constexpr std::chrono::seconds kLongestLinger{3};
 struct RetiredArea {
   Device* device;
   void* address;
-  std::function<bool()> peers_left;  // empty: nobody knows
-  pid_t process;                     // whose peers are in other processes; else 0
+  std::function<bool()> peers_left;   // empty: nobody knows
+  std::function<bool()> others_left;  // of other processes
 };
 std::mutex& retired_mutex() {
   static std::mutex mutex;
@@ -36,12 +37,13 @@ std::vector<RetiredArea>& retired() {
   return *areas;
 }
 
+std::atomic<pid_t> owner{0};  // the process that has retired areas; a forked child has not
+
 // At the end of the process, which takes its memory along: kernels of others may still tell it what they consumed.
 void linger() {
+  if (owner.load() != getpid()) return;
   const auto until = std::chrono::steady_clock::now() + kLongestLinger;
-  const auto is_used = [](const RetiredArea& area) {
-    return area.process == getpid() && area.peers_left && !area.peers_left();
-  };
+  const auto is_used = [](const RetiredArea& area) { return area.others_left && !area.others_left(); };
   std::lock_guard lock(retired_mutex());
   while (std::any_of(retired().begin(), retired().end(), is_used) && std::chrono::steady_clock::now() < until)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -74,7 +76,9 @@ DeviceAreas::~DeviceAreas() {
   if (own_ == nullptr) return;
   [[maybe_unused]] static const int registered = std::atexit(linger);
   std::lock_guard lock(retired_mutex());
-  retired().push_back({device_, own_, communicator_->peers_left(), alone_ ? 0 : getpid()});
+  owner = getpid();
+  retired().push_back({device_, own_, communicator_->peers_left(Communicator::Whose::kAll),
+                       communicator_->peers_left(Communicator::Whose::kOtherProcesses)});
 }
 
 void DeviceAreas::free_retired() {

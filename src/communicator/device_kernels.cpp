@@ -77,6 +77,7 @@ DeviceKernels::~DeviceKernels() {
                fmt::format("GPU {} still holds kernels of a destroyed communicator: its memory is kept",
                            device_->info().ordinal));
       (void)links_.release();
+      memory_->write_off(lent_.size() + ready_.size() + captured_.size());
       return;
     }
   }
@@ -138,7 +139,7 @@ struct DeviceKernels::Plan {
 
  private:
   void keep_memory() {
-    for (const Lent& lent : memory) kernels_->ready_.push_back(lent.block);
+    for (const Lent& lent : memory) kernels_->memory_->take_back(lent.block);
     memory.clear();
   }
   DeviceKernels* kernels_;
@@ -146,6 +147,8 @@ struct DeviceKernels::Plan {
 
 Status DeviceKernels::launch(std::span<const Operation> operations, DeviceStream stream) {
   reclaim();
+  for (const StagingMemory::Block& block : ready_) memory_->take_back(block);  // for the next lines to lend
+  ready_.clear();
   Plan plan(this);
   for (const Operation& operation : operations) {
     if (operation.pairs) {
@@ -164,6 +167,7 @@ Status DeviceKernels::launch(std::span<const Operation> operations, DeviceStream
 cuda::DeviceCall DeviceKernels::new_call() {
   cuda::DeviceCall call{};
   call.links = links_->table();
+  call.all_channels = links_->channels();
   call.status = status_;
   call.rank = communicator_->rank();
   call.ranks = communicator_->ranks();
@@ -232,7 +236,8 @@ Status DeviceKernels::prepare(const Operation& operation) {
     DeviceLanes lanes;
     TR_RETURN_IF_ERROR(
         DeviceLanes::plan(operation, communicator_->rank(), communicator_->ranks(), links_->channels(), &lanes));
-    TR_RETURN_IF_ERROR(memory_->lend(lanes.bytes(), &block));
+    if (lanes.empty()) return {};
+    TR_RETURN_IF_ERROR(memory_->lend(lanes.table_bytes(), &block));
     ready_.push_back(block);
     return device_->launch(nothing, trUint8, cuda::DeviceProtocol::kSimple, kMostThreads, own_stream_);
   }
@@ -265,8 +270,9 @@ Status DeviceKernels::bind(const Operation& operation, Plan* one) {
   if (!cuda::bind_device_call(compiled.program, layout, element_bytes, resolved.choice->protocol,
                               DeviceLinks::kSlotBytes, kMinSliceBytes, &call))
     return {trInternalError, fmt::format("messages of {} do not fit the slots", resolved.choice->algorithm->name)};
-  call.first_channel = next_channel_ + call.channels <= links_->channels() ? next_channel_ : 0;
-  next_channel_ = (call.first_channel + call.channels) % links_->channels();
+  call.first_channel = next_channel_;
+  // Calls without data have no message that would tell ranks which do not make them.
+  if (operation.elements(call.ranks) > 0) next_channel_ = (next_channel_ + call.channels) % links_->channels();
   call.programs = static_cast<const cuda::DeviceProgram*>(compiled.image);
   call.scratch = static_cast<std::byte*>(compiled.scratch);
   call.scratch_bytes = compiled.scratch_bytes;
@@ -302,7 +308,7 @@ Status DeviceKernels::bind(const Operation& operation, Plan* one) {
 // Counts and offsets of blocks that differ, in elements of the kernel, `unit` for each of the call's.
 Status DeviceKernels::bind_blocks(const Blocks& blocks, size_t unit, UnequalParts* parts, Plan* one) {
   StagingMemory::Block memory;
-  TR_RETURN_IF_ERROR(lend(table_bytes(blocks), &memory));
+  TR_RETURN_IF_ERROR(memory_->lend(table_bytes(blocks), &memory));
   one->memory.push_back({memory});
   auto* const counts = reinterpret_cast<size_t*>(memory.address);
   size_t* const offsets = counts + blocks.counts.size();
@@ -318,29 +324,18 @@ Status DeviceKernels::launch_transfers(const Operation& operation, DeviceStream 
   const uint32_t channels = links_->channels();
   DeviceLanes lanes;
   TR_RETURN_IF_ERROR(DeviceLanes::plan(operation, communicator_->rank(), communicator_->ranks(), channels, &lanes));
-  if (lanes.rounds.empty()) return {};
-  StagingMemory::Block memory;
-  TR_RETURN_IF_ERROR(lend(lanes.bytes(), &memory));
-  std::byte* table = memory.address;
+  if (lanes.empty()) return {};
   Plan plan(this);
-  for (const DeviceLanes::Round& round : lanes.rounds) {
-    // Rounds may be of one launch: a block runs them in order.
-    if (plan.launch.calls == cuda::kMaxCallsOfLaunch)
-      if (Status status = start(&plan, stream); !status.ok()) {
-        captured_.push_back(memory);  // kernels of earlier rounds may still read it
-        return status;
-      }
-    cuda::DeviceCall call = new_call();
-    call.lanes = reinterpret_cast<cuda::DeviceLane*>(table);
-    call.lane_count = static_cast<uint32_t>(DeviceLanes::rows(round) * channels);
-    call.channels = channels;
-    call.signature = kTransferSignature;
-    DeviceLanes::write_table(round, call.rank, reinterpret_cast<cuda::DeviceLane*>(table));
-    table += DeviceLanes::table_bytes(round);
-    cuda::add_call(call, &plan.launch);
-    plan.threads = kMostThreads;
-  }
-  plan.memory.push_back({memory, number_, 0, channels});
+  StagingMemory::Block memory;
+  TR_RETURN_IF_ERROR(memory_->lend(lanes.table_bytes(), &memory));
+  cuda::DeviceCall call = new_call();
+  plan.memory.push_back({memory, call.number, 0, channels});
+  call.rows = lanes.write_table(memory.address);
+  call.rows_of_channel = lanes.rows_of_channel();
+  call.channels = channels;
+  call.signature = kTransferSignature;
+  cuda::add_call(call, &plan.launch);
+  plan.threads = kMostThreads;
   return start(&plan, stream);
 }
 
@@ -357,8 +352,8 @@ Status DeviceKernels::start(Plan* plan, DeviceStream stream) {
   } else {
     for (uint32_t i = 0; i < launch.calls; ++i) {
       const cuda::DeviceCall& call = launch.call[i];
-      for (uint32_t channel = call.first_channel; channel < call.first_channel + call.channels; ++channel)
-        launched_[channel].store(call.number, std::memory_order_relaxed);
+      for (uint32_t share = 0; share < call.channels; ++share)
+        launched_[(call.first_channel + share) % call.all_channels].store(call.number, std::memory_order_relaxed);
     }
     lent_.insert(lent_.end(), plan->memory.begin(), plan->memory.end());
   }
@@ -368,19 +363,13 @@ Status DeviceKernels::start(Plan* plan, DeviceStream stream) {
   return order_.leave(stream);
 }
 
-Status DeviceKernels::lend(size_t bytes, StagingMemory::Block* block) {
-  const auto found = std::find_if(ready_.begin(), ready_.end(), [&](const auto& b) { return b.bytes >= bytes; });
-  if (found == ready_.end()) return memory_->lend(bytes, block);
-  *block = *found;
-  ready_.erase(found);
-  return {};
-}
-
 void DeviceKernels::reclaim() {
   std::erase_if(lent_, [this](const Lent& lent) {
-    for (uint32_t channel = lent.first_channel; channel < lent.first_channel + lent.channels; ++channel)
+    for (uint32_t share = 0; share < lent.channels; ++share) {
+      const uint32_t channel = (lent.first_channel + share) % links_->channels();
       if (static_cast<int32_t>(lent.number - __atomic_load_n(&status_->ended[channel], __ATOMIC_ACQUIRE)) > 0)
         return false;
+    }
     memory_->take_back(lent.block);
     return true;
   });

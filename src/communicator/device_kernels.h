@@ -83,8 +83,7 @@ class DeviceKernels {
   Status launch_transfers(const Operation& operation, DeviceStream stream);
   // Launches what is planned, if anything, and empties the plan.
   Status start(Plan* plan, DeviceStream stream);
-  // Memory of the host that a kernel reads; until reclaim() finds that it has ended.
-  Status lend(size_t bytes, StagingMemory::Block* block);
+  // Takes back memory that kernels read which have ended.
   void reclaim();
   struct Chosen {
     cuda::DeviceChoice choice;
@@ -100,8 +99,8 @@ class DeviceKernels {
   Device* device_;
   std::unique_ptr<DeviceLinks> links_;
   std::shared_ptr<StagingMemory> memory_;
-  cuda::DeviceStatus* status_ = nullptr;   // that kernels and host see
-  DeviceStream own_stream_ = nullptr;      // for copies of the library's own
+  cuda::DeviceStatus* status_ = nullptr;  // that kernels and host see
+  DeviceStream own_stream_ = nullptr;     // for copies of the library's own
   StreamOrder order_;
   struct Lent {
     StagingMemory::Block block;
@@ -109,7 +108,7 @@ class DeviceKernels {
     uint32_t first_channel, channels;
   };
   std::deque<Lent> lent_;
-  std::vector<StagingMemory::Block> ready_;     // lent by prepare(), for the next launches
+  std::vector<StagingMemory::Block> ready_;     // lent by prepare(), for the next launch to lend again
   std::vector<StagingMemory::Block> captured_;  // of kernels in graphs, which may run until the end
   std::atomic<bool> captured_any_{false};       // graphs launch kernels without a word
   uint32_t number_ = 0;                         // of calls, sends and receives included: of this rank alone

@@ -5,32 +5,17 @@
 #include <algorithm>
 
 namespace treering {
-namespace {
-
-// Transfers of a pair one way in a round: of the ranks that share a channel, each may have as many both ways.
-uint32_t each_of_round(uint32_t ranks, uint32_t channels) {
-  const uint32_t sharing = (ranks + channels - 1) / channels;
-  return std::max(cuda::kMaxLanesOfBlock / (2 * sharing), 1u);
-}
-static_assert(cuda::kMaxLanesOfBlock >= 2 * cuda::kMaxDeviceRanks);
-
-// The transfers so far between this rank and a peer, one way.
-struct Row {
-  uint32_t transfers = 0;
-  uint32_t last = cuda::kNoLane;  // lane of the last one, in the round of that
-};
-
-}  // namespace
 
 Status DeviceLanes::plan(const Operation& operation, uint32_t rank, uint32_t ranks, uint32_t channels,
                          DeviceLanes* made) {
   std::vector<const Transfer*> own;  // sends of this rank to itself, in order
   for (const Transfer& transfer : operation.letters)
     if (transfer.peer == rank && transfer.send) own.push_back(&transfer);
-  const uint32_t each = each_of_round(ranks, channels);
-  std::vector<Row> rows(size_t{2} * ranks);
+  made->channels_.assign(channels, {});
+  made->lanes_ = made->rows_of_channel_ = 0;
+  constexpr size_t kNone = SIZE_MAX;
+  std::vector<size_t> row_of(size_t{2} * ranks, kNone);  // in its channel
   size_t next_own = 0;
-  made->rounds.clear();
   for (const Transfer& transfer : operation.letters) {
     const bool to_itself = transfer.peer == rank;
     if (to_itself && transfer.send) continue;
@@ -44,14 +29,15 @@ Status DeviceLanes::plan(const Operation& operation, uint32_t rank, uint32_t ran
     if (to_itself) lane.input = own[next_own++]->view.base();
     if (transfer.send) lane.input = transfer.view.base();
     if (!transfer.send) lane.output = transfer.view.base();
-    Row& row = rows[2 * size_t{transfer.peer} + (transfer.send ? 1 : 0)];
-    const uint32_t round = row.transfers / each;
-    lane.after = row.transfers % each == 0 ? cuda::kNoLane : row.last;
-    if (round == made->rounds.size()) made->rounds.emplace_back(channels);
-    auto& lanes = made->rounds[round][(rank + transfer.peer) % channels];
-    row.last = static_cast<uint32_t>(lanes.size());
-    ++row.transfers;
-    lanes.push_back(lane);
+    std::vector<Row>& rows = made->channels_[(rank + transfer.peer) % channels];
+    size_t& row = row_of[2 * size_t{transfer.peer} + (transfer.send ? 1 : 0)];
+    if (row == kNone) {
+      row = rows.size();
+      rows.emplace_back();
+      made->rows_of_channel_ = std::max(made->rows_of_channel_, static_cast<uint32_t>(rows.size()));
+    }
+    rows[row].push_back(lane);
+    ++made->lanes_;
   }
   if (next_own != own.size())
     return {trInvalidUsage,
@@ -59,26 +45,20 @@ Status DeviceLanes::plan(const Operation& operation, uint32_t rank, uint32_t ran
   return {};
 }
 
-size_t DeviceLanes::rows(const Round& round) {
-  size_t most = 0;
-  for (const auto& lanes : round) most = std::max(most, lanes.size());
-  return most;
+size_t DeviceLanes::table_bytes() const {
+  return rows_of_channel_ * channels_.size() * sizeof(cuda::DeviceRow) + lanes_ * sizeof(cuda::DeviceLane);
 }
 
-size_t DeviceLanes::table_bytes(const Round& round) { return rows(round) * round.size() * sizeof(cuda::DeviceLane); }
-
-size_t DeviceLanes::bytes() const {
-  size_t all = 0;
-  for (const Round& round : rounds) all += table_bytes(round);
-  return all;
-}
-
-void DeviceLanes::write_table(const Round& round, uint32_t rank, cuda::DeviceLane* table) {
-  const size_t channels = round.size();
-  const cuda::DeviceLane nothing{nullptr, nullptr, 0, rank, cuda::kCopyLane, cuda::kNoLane, 0};
-  for (size_t row = 0; row < rows(round); ++row)
-    for (size_t channel = 0; channel < channels; ++channel)
-      table[row * channels + channel] = row < round[channel].size() ? round[channel][row] : nothing;
+const cuda::DeviceRow* DeviceLanes::write_table(std::byte* table) const {
+  auto* const rows = reinterpret_cast<cuda::DeviceRow*>(table);
+  auto* next = reinterpret_cast<cuda::DeviceLane*>(rows + rows_of_channel_ * channels_.size());
+  for (size_t channel = 0; channel < channels_.size(); ++channel)
+    for (size_t row = 0; row < rows_of_channel_; ++row) {
+      cuda::DeviceRow& entry = rows[row * channels_.size() + channel];
+      entry = {next, row < channels_[channel].size() ? channels_[channel][row].size() : 0};
+      if (entry.count > 0) next = std::copy_n(channels_[channel][row].begin(), entry.count, next);
+    }
+  return rows;
 }
 
 }  // namespace treering

@@ -1,8 +1,10 @@
-// DeviceLanes: the sends and receives of a group as rows of lanes for kernels (executor/cuda/work.h).
+// DeviceLanes: the sends and receives of a group as rows of lanes for a kernel (executor/cuda/work.h).
 //
-// Lanes of a pair are on the same channel on both sides. A block moves kMaxLanesOfBlock at most, so a pair's transfers go
-// in rounds, `each` of them one way in a round, a launch a round. Both ends count the same transfers and take the same
-// number for a round, so that what a rank waits for in a round, the other side sends in the round of that number.
+//   channel 0   to rank 2:    | lane | lane | lane |        a row has the transfers of a pair one way, in their order; the block
+//               from rank 2:  | lane | lane |               of the channel moves whichever row can
+//   channel 1   to rank 1:    | lane |
+//
+// Rows of a pair are on the same channel on both sides.
 #pragma once
 
 #include <vector>
@@ -12,20 +14,22 @@
 
 namespace treering {
 
-struct DeviceLanes {
-  // A list of lanes for each channel; those of a channel are run by one block.
-  using Round = std::vector<std::vector<cuda::DeviceLane>>;
-  std::vector<Round> rounds;
-
+class DeviceLanes {
+ public:
   // What is not sent to itself alike is an error.
   static Status plan(const Operation& operation, uint32_t rank, uint32_t ranks, uint32_t channels, DeviceLanes* made);
 
-  static size_t rows(const Round& round);
-  static size_t table_bytes(const Round& round);
-  // Of all rounds.
-  size_t bytes() const;
-  // Writes rows x channels lanes; rows that a channel does not have do nothing.
-  static void write_table(const Round& round, uint32_t rank, cuda::DeviceLane* table);
+  bool empty() const { return lanes_ == 0; }
+  uint32_t rows_of_channel() const { return rows_of_channel_; }
+  // Of the table: rows_of_channel() x channels rows, behind them the lanes. It is used where it is written.
+  size_t table_bytes() const;
+  const cuda::DeviceRow* write_table(std::byte* table) const;
+
+ private:
+  using Row = std::vector<cuda::DeviceLane>;
+  std::vector<std::vector<Row>> channels_;
+  uint32_t rows_of_channel_ = 0;
+  size_t lanes_ = 0;
 };
 
 }  // namespace treering

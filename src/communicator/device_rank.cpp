@@ -142,7 +142,7 @@ void DeviceRank::finish() {
   const int timeout_ms = communicator_->config().timeout_ms;
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
   const auto is_busy = [&] {
-    return communicator_->queued.load() != 0 || staged_.has_pending() || (kernels_ != nullptr && !kernels_->is_idle());
+    return communicator_->queued.load() != 0 || (kernels_ != nullptr && !kernels_->is_idle());
   };
   while (is_busy() && communicator_->verdict().ok()) {
     if (timeout_ms > 0 && std::chrono::steady_clock::now() > end) return;

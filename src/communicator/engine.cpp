@@ -131,11 +131,27 @@ Status Engine::enqueue(Task* task) {
   if (task->kind == Task::Kind::kOperation) {
     TaskQueue& queue = task->communicator->queue;
     if (queue.first == nullptr) active_.push_back(task->communicator);
-    (queue.first == nullptr ? queue.first : queue.last->next_on_communicator) = task;
-    queue.last = task;
+    Task* before = task->passes ? queue.first : nullptr;
+    Task* previous = before == nullptr ? queue.last : nullptr;
+    while (before != nullptr && (before->mark == nullptr || before->mark->complete))
+      previous = std::exchange(before, before->next_on_communicator);
+    task->next_on_communicator = before;
+    (previous == nullptr || queue.first == nullptr ? queue.first : previous->next_on_communicator) = task;
+    if (before == nullptr) queue.last = task;
     task->communicator->queued.fetch_add(1);
   }
   work_.notify_one();
+  return {};
+}
+
+Status Engine::enqueue_passing(StreamId stream, Communicator* communicator, Operation operation) {
+  auto task = std::make_unique<Task>();
+  task->stream = stream;
+  task->communicator = communicator;
+  task->operation = std::move(operation);
+  task->passes = true;
+  TR_RETURN_IF_ERROR(enqueue(task.get()));
+  (void)task.release();
   return {};
 }
 

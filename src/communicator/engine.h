@@ -39,7 +39,8 @@ struct Task {
   Communicator* communicator = nullptr;  // kOperation
   Operation operation;
   EventId event = 0;           // kRecord: 0 = of no event
-  std::shared_ptr<Mark> mark;  // kRecord, kWait
+  std::shared_ptr<Mark> mark;  // kRecord, kWait; of a kOperation: until it is complete, passing ones go before it
+  bool passes = false;         // a kOperation
   trCallback callback = nullptr;
   void* context = nullptr;
   Backoff backoff;  // its count of polls only: says when to look around
@@ -78,6 +79,9 @@ class Engine {
   Status destroy_event(EventId event);
   // An event whose mark is something outside of streams, until open_gate() ends the wait and the event.
   EventId create_gate();
+  // An operation behind the gate in its stream; until that is open, those of enqueue_passing() go before it.
+  Status enqueue_passable(StreamId stream, Communicator* communicator, Operation operation, EventId gate);
+  Status enqueue_passing(StreamId stream, Communicator* communicator, Operation operation);
   void open_gate(EventId gate);
   // What is given to `later` from now on begins after all that `earlier` holds now.
   Status order(StreamId earlier, StreamId later);

@@ -125,6 +125,20 @@ EventId Engine::create_gate() {
   return next_id_++;
 }
 
+Status Engine::enqueue_passable(StreamId stream, Communicator* communicator, Operation operation, EventId gate) {
+  auto task = std::make_unique<Task>();
+  task->stream = stream;
+  task->communicator = communicator;
+  task->operation = std::move(operation);
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto found = events_.find(gate); found != events_.end()) task->mark = found->second.last;
+  }
+  TR_RETURN_IF_ERROR(enqueue(task.get()));
+  (void)task.release();
+  return {};
+}
+
 void Engine::open_gate(EventId gate) {
   std::lock_guard lock(mutex_);
   auto found = events_.find(gate);

@@ -25,12 +25,6 @@ struct StagedMove {
   size_t bytes;
 };
 
-struct StagedPath::Pending {
-  std::mutex mutex;
-  uint32_t count = 0;
-  bool closed = false;
-};
-
 struct StagedPath::Piece {
   StagedCall* call = nullptr;
   Operation operation;  // on pinned memory
@@ -43,8 +37,7 @@ struct StagedPath::Piece {
 struct StagedPath::StagedCall {
   Communicator* communicator = nullptr;
   std::shared_ptr<StagingMemory> memory;  // outlives the communicator where a stream is late
-  StreamId host_stream = 0;
-  std::shared_ptr<Pending> pending;
+  StreamId graph_stream = 0;
   std::deque<Piece> pieces;
   std::vector<StagingMemory::Block> blocks;
   Operation whole;  // as the user made it, but for its scalar, which is pinned
@@ -79,27 +72,13 @@ StagedPath::StagedPath(Communicator* communicator, Device* device)
     : communicator_(communicator),
       device_(device),
       host_stream_(Engine::instance().create_stream()),
+      graph_stream_(Engine::instance().create_stream()),
       memory_(std::make_shared<StagingMemory>(device)),
-      order_(device),
-      pending_(std::make_shared<Pending>()) {}
+      order_(device) {}
 
 StagedPath::~StagedPath() = default;
 
-bool StagedPath::has_pending() const {
-  std::lock_guard lock(pending_->mutex);
-  return pending_->count != 0;
-}
-
-void StagedPath::count_pending(int change) {
-  std::lock_guard lock(pending_->mutex);
-  pending_->count += static_cast<uint32_t>(change);
-}
-
 bool StagedPath::close() {
-  {
-    std::lock_guard lock(pending_->mutex);
-    pending_->closed = true;
-  }
   captured_.clear();
   reserved_.clear();
   for (const Slot& slot : slots_)
@@ -109,9 +88,15 @@ bool StagedPath::close() {
     // What the streams still hold refers to the memory, which they keep, and to the engine's stream, which therefore stays.
     log_line(LogLevel::kWarn, fmt::format("a CUDA stream of GPU {} still holds operations of a destroyed communicator",
                                           device_->info().ordinal));
+    // Whoever is late gives it back on a thread that must not free memory of the driver.
+    static auto* kept = new std::vector<std::shared_ptr<StagingMemory>>;
+    static std::mutex mutex;
+    std::lock_guard lock(mutex);
+    kept->push_back(memory_);
     return false;
   }
-  (void)Engine::instance().destroy_stream(host_stream_);  // its failures were the communicator's
+  for (StreamId stream : {host_stream_, graph_stream_})
+    (void)Engine::instance().destroy_stream(stream);  // its failures were the communicator's
   // At the end: nobody to tell.
   for (const Slot& slot : slots_)
     if (slot.free != nullptr) (void)device_->destroy_event(slot.free);
@@ -128,8 +113,7 @@ Status StagedPath::prepare(Operation operation, std::unique_ptr<StagedCall>* mad
   auto call = std::make_unique<StagedCall>();
   call->communicator = communicator_;
   call->memory = memory_;
-  call->host_stream = host_stream_;
-  call->pending = pending_;
+  call->graph_stream = graph_stream_;
   call->whole = std::move(operation);
   TR_RETURN_IF_ERROR(stage_scale(call.get()));
   *made = std::move(call);
@@ -295,10 +279,10 @@ Status StagedPath::enqueue(Operation operation, DeviceStream stream) {
   }
   if (captured) ordered_ = true;
   if (ordered_) TR_RETURN_IF_ERROR(order_.create());
-  const Queued when = captured ? Queued::kByGraph : ordered_ ? Queued::kByStream : Queued::kNow;
   if (pipelined) TR_RETURN_IF_ERROR(fork(stream));
   bool queued = false;
-  Status status = give(call.get(), when, pipelined ? copies_in_ : stream, pipelined ? copies_out_ : stream, &queued);
+  Status status =
+      give(call.get(), captured, pipelined ? copies_in_ : stream, pipelined ? copies_out_ : stream, &queued);
   if (status.ok() && pipelined) status = join(stream);
   if (!status.ok() && queued) {  // the engine still uses what the stream may have passed: it stays
     (void)call.release();
@@ -322,12 +306,13 @@ Status StagedPath::reserve(const Operation& operation, bool buffers) {
 }
 
 // In the order of one stream: a slot is filled again when it has been emptied.
-Status StagedPath::give(StagedCall* call, Queued when, DeviceStream copies_in, DeviceStream copies_out, bool* queued) {
+Status StagedPath::give(StagedCall* call, bool captured, DeviceStream copies_in, DeviceStream copies_out,
+                        bool* queued) {
   const size_t pieces = call->pieces.size();
-  if (when != Queued::kNow) TR_RETURN_IF_ERROR(order_.enter(copies_in));
+  if (ordered_) TR_RETURN_IF_ERROR(order_.enter(copies_in));
   for (size_t turn = 0; turn < pieces + kDepth - 1; ++turn) {
-    if (turn < pieces) TR_RETURN_IF_ERROR(give_in(&call->pieces[turn], when, copies_in, queued));
-    if (turn + 1 == pieces && when != Queued::kNow) TR_RETURN_IF_ERROR(order_.leave(copies_in));
+    if (turn < pieces) TR_RETURN_IF_ERROR(give_in(&call->pieces[turn], captured, copies_in, queued));
+    if (turn + 1 == pieces && ordered_) TR_RETURN_IF_ERROR(order_.leave(copies_in));
     if (turn >= kDepth - 1) TR_RETURN_IF_ERROR(give_out(&call->pieces[turn - (kDepth - 1)], copies_out));
   }
   return {};
@@ -338,17 +323,10 @@ Status StagedPath::copy_all(const std::vector<StagedMove>& moves, DeviceStream s
   return {};
 }
 
-Status StagedPath::give_in(Piece* piece, Queued when, DeviceStream stream, bool* queued) {
+Status StagedPath::give_in(Piece* piece, bool captured, DeviceStream stream, bool* queued) {
   if (piece->slot != nullptr && piece->slot->used) TR_RETURN_IF_ERROR(device_->wait(stream, piece->slot->free));
   TR_RETURN_IF_ERROR(copy_all(piece->before, stream));
-  if (when == Queued::kByGraph) return device_->call_host(queue_by_graph, piece, stream);
-  if (when == Queued::kByStream) {
-    count_pending(1);
-    const Status status = device_->call_host(queue_by_stream, piece, stream);
-    *queued |= status.ok();
-    if (!status.ok()) count_pending(-1);
-    return status;
-  }
+  if (captured) return device_->call_host(start_captured, piece, stream);
   TR_RETURN_IF_ERROR(queue_on_engine(piece));
   *queued = true;
   const Status status = device_->call_host(open_gate, piece, stream);
@@ -396,7 +374,9 @@ Status StagedPath::queue_on_engine(Piece* piece) {
   Engine& engine = Engine::instance();
   piece->gate = engine.create_gate();
   TR_RETURN_IF_ERROR(engine.wait_event(host_stream_, piece->gate));
-  Status status = engine.enqueue(host_stream_, communicator_, piece->operation);
+  // A launch before the first capture there is none: what was called before that is before all launches.
+  Status status = ordered_ ? engine.enqueue_passable(host_stream_, communicator_, piece->operation, piece->gate)
+                           : engine.enqueue(host_stream_, communicator_, piece->operation);
   if (status.ok()) status = engine.add_callback(host_stream_, raise_flag, piece);
   if (!status.ok()) engine.open_gate(piece->gate);  // the stream must not wait for it
   return status;
@@ -407,23 +387,13 @@ void StagedPath::open_gate(void* argument) {
   Engine::instance().open_gate(piece->gate);
 }
 
-void StagedPath::queue_by_stream(void* argument) {
-  const std::shared_ptr<Pending> pending = static_cast<Piece*>(argument)->call->pending;
-  std::lock_guard lock(pending->mutex);
-  if (pending->closed)
-    raise_flag(trInvalidUsage, argument);
-  else
-    queue_by_graph(argument);  // the stream may give the call back from now on
-  --pending->count;
-}
-
-// A graph is replayed: every time the operation is queued anew.
-void StagedPath::queue_by_graph(void* argument) {
+// A graph is replayed: every time the operation is queued anew, before those of calls whose streams wait for this one.
+void StagedPath::start_captured(void* argument) {
   auto* piece = static_cast<Piece*>(argument);
   piece->flag->store(0);
   Engine& engine = Engine::instance();
-  const StreamId stream = piece->call->host_stream;
-  if (!engine.enqueue(stream, piece->call->communicator, piece->operation).ok() ||
+  const StreamId stream = piece->call->graph_stream;
+  if (!engine.enqueue_passing(stream, piece->call->communicator, piece->operation).ok() ||
       !engine.add_callback(stream, raise_flag, piece).ok())
     raise_flag(trInternalError, piece);
 }

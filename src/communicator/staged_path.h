@@ -17,8 +17,8 @@
 // the streams in an order that would be right in one stream: in a captured graph it is one, on memory of the graph's own.
 //
 // The engine's side is queued when the call is made, so that all ranks run their operations in the same order whatever
-// the order in which their streams get there. A graph's is queued when its launch gets there; from the first capture on, that of a
-// call as well, and StreamOrder keeps the order of calls and launches.
+// the order in which their streams get there. A graph's is queued when its launch gets there, in front of calls whose gates are
+// closed: from the first capture on, StreamOrder brings gates and launches into the order of calls and launches.
 #pragma once
 
 #include <array>
@@ -48,8 +48,6 @@ class StagedPath {
                         const std::function<Status(const Operation&)>& launch);
   // Memory and streams for the operation are made, so that enqueue() does not wait for the device.
   Status reserve(const Operation& operation, bool buffers);
-  // Whether something given to streams has yet to be queued on the engine.
-  bool has_pending() const;
   // Waits until the streams have given all memory back. False where one is late: what it holds then stays.
   bool close();
 
@@ -70,35 +68,29 @@ class StagedPath {
   Status stage_transfers(StagedCall* call, Piece* piece) const;
   Status stage_pieces(const PiecePlan& plan, Slot* slots, size_t first_slot, StagedCall* call) const;
   Status copy_all(const std::vector<struct StagedMove>& moves, DeviceStream stream) const;
-  // When the engine's side is queued.
-  enum class Queued { kNow, kByStream, kByGraph };
-  Status give(StagedCall* call, Queued when, DeviceStream copies_in, DeviceStream copies_out, bool* queued);
-  Status give_in(Piece* piece, Queued when, DeviceStream stream, bool* queued);
+  Status give(StagedCall* call, bool captured, DeviceStream copies_in, DeviceStream copies_out, bool* queued);
+  Status give_in(Piece* piece, bool captured, DeviceStream stream, bool* queued);
   Status give_out(Piece* piece, DeviceStream stream);
   Status open_pipeline();
   Status lend_slots(StagedCall* call, Slot* slots) const;
   Status fork(DeviceStream stream);
   Status join(DeviceStream stream);
   Status queue_on_engine(Piece* piece);
-  void count_pending(int change);
   static void open_gate(void* piece);
-  static void queue_by_stream(void* piece);
-  static void queue_by_graph(void* piece);
+  static void start_captured(void* piece);
   static void raise_flag(trResult_t result, void* piece);
   static void give_back(void* call);
   Status give_back_in(DeviceStream stream, std::unique_ptr<StagedCall> call);
 
   Communicator* communicator_;
   Device* device_;
-  StreamId host_stream_;
+  StreamId host_stream_;   // of calls
+  StreamId graph_stream_;  // of launches of graphs
   std::shared_ptr<StagingMemory> memory_;
   std::vector<std::unique_ptr<StagedCall>> captured_;  // in graphs, which may be replayed until the end
   std::vector<std::unique_ptr<StagedCall>> reserved_;  // whose memory the next calls take
   StreamOrder order_;
   bool ordered_ = false;  // something was captured
-  // Of what streams have yet to queue; they may be later than the communicator's end.
-  struct Pending;
-  std::shared_ptr<Pending> pending_;
   // Made by the first call in pieces:
   std::array<Slot, kDepth> slots_;
   size_t next_slot_ = 0;

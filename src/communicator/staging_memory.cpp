@@ -37,6 +37,11 @@ void StagingMemory::take_back(const Block& block) {
   if (--lent_ == 0) idle_.notify_all();
 }
 
+void StagingMemory::write_off(size_t blocks) {
+  std::lock_guard lock(mutex_);
+  if ((lent_ -= blocks) == 0) idle_.notify_all();
+}
+
 bool StagingMemory::wait_until_idle(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   return idle_.wait_for(lock, timeout, [this] { return lent_ == 0; });

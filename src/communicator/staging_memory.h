@@ -26,6 +26,8 @@ class StagingMemory {
   };
   Status lend(size_t bytes, Block* block);
   void take_back(const Block& block);
+  // What nobody can take back, because a kernel may use it for ever: it stays.
+  void write_off(size_t blocks);
   // Waits until nothing is lent; false when that takes longer.
   bool wait_until_idle(std::chrono::milliseconds timeout);
 

@@ -22,9 +22,9 @@ Status StreamOrder::enter(DeviceStream stream) {
 Status StreamOrder::leave(DeviceStream stream) {
   const uint64_t capture = device_->capture_of(stream);
   if (capture == 0) return device_->record(last_, stream);
-  TR_RETURN_IF_ERROR(device_->record(last_of_capture_, stream));
+  TR_RETURN_IF_ERROR(device_->record_external(last_, stream));
   capture_ = capture;
-  return device_->record_external(last_, stream);
+  return device_->record(last_of_capture_, stream);  // behind the node: the next one's comes after it
 }
 
 }  // namespace treering

@@ -239,14 +239,28 @@ Status Watch::check_alive(uint32_t peer, uint32_t waiting_for) {
 bool Watch::knows_by_reading(uint32_t peer) const { return job_ == nullptr || statuses_->reads_status(peer); }
 
 bool Watch::find_dead(uint32_t* peer) const {
-  for (*peer = 0; *peer < context_->ranks; ++*peer)
-    if (!has_left(*peer) && is_dead(*peer)) return true;
+  for (*peer = 0; *peer < context_->ranks; ++*peer) {
+    if (!is_dead(*peer)) continue;
+    // It has ended: what memory says of it stays. Where that went with it, the job tells which ended out of order.
+    RankStatusSnapshot snapshot;
+    if (knows_by_reading(*peer) && read(*peer, &snapshot)) {
+      if (!snapshot.left) return true;
+    } else if (job_ == nullptr) {
+      return true;
+    } else {
+      std::lock_guard lock(lost_mutex_);
+      if (const auto found = lost_.find(*peer); found != lost_.end() && !found->second.left) return true;
+    }
+  }
   return false;
 }
 
 bool Watch::has_left(uint32_t peer) const {
   RankStatusSnapshot snapshot;
-  return read(peer, &snapshot) && snapshot.left;
+  if (read(peer, &snapshot) && snapshot.left) return true;
+  std::lock_guard lock(lost_mutex_);
+  const auto found = lost_.find(peer);
+  return found != lost_.end() && found->second.left;
 }
 
 Status Watch::check_peer(uint32_t peer, const char* during) const {

@@ -31,7 +31,7 @@ TEST(DeviceTransfers, OfSomeRanksAloneLeaveCollectivesInStep) {
   }
 }
 
-// More transfers of a pair than a kernel's block has lanes for: they go in rounds, in order.
+// Any number, in order.
 TEST(DeviceTransfers, AnyNumberOfAPairInOneGroup) {
   for (const std::vector<int>& devices : {std::vector<int>{0, 1}, {0, 0, 1, 1, 2}}) {
     DeviceRanks ranks(devices);
@@ -62,8 +62,8 @@ TEST(DeviceTransfers, AnyNumberOfAPairInOneGroup) {
   }
 }
 
-// Ranks that have as many transfers with some peers and few with others take part in the rounds that concern them.
-TEST(DeviceTransfers, RoundsOfRanksDiffer) {
+// Ranks that have many transfers with some peers and few with others.
+TEST(DeviceTransfers, NumbersOfPairsDiffer) {
   DeviceRanks ranks({0, 1, 2});
   constexpr size_t kMany = 400;
   auto in = ranks.buffers(kMany, 1), out = ranks.buffers(kMany), other = ranks.buffers(kMany);
@@ -83,6 +83,52 @@ TEST(DeviceTransfers, RoundsOfRanksDiffer) {
     });
   for (size_t i = 0; i < kMany; ++i) ASSERT_EQ(out[0].data()[i], 2 + static_cast<int>(i));
   for (size_t i = 0; i < 90; ++i) ASSERT_EQ(other[1].data()[i], 3 + static_cast<int>(i));
+}
+
+// One rank sends and receives in one group, the other in two.
+TEST(DeviceTransfers, GroupsOfRanksDiffer) {
+  constexpr size_t kTransfers = 300;
+  DeviceRanks ranks({0, 1});
+  auto in = ranks.buffers(kTransfers, 1), out = ranks.buffers(kTransfers);
+  const auto send = [&](size_t r, size_t i) {
+    return trSend(in[r].data() + i, 1, trInt32, 1 - static_cast<int>(r), ranks.comm(static_cast<int>(r)),
+                  ranks.stream(static_cast<int>(r)));
+  };
+  const auto receive = [&](size_t r, size_t i) {
+    return trRecv(out[r].data() + i, 1, trInt32, 1 - static_cast<int>(r), ranks.comm(static_cast<int>(r)),
+                  ranks.stream(static_cast<int>(r)));
+  };
+  std::thread other([&] {
+    for (const bool sends : {false, true}) {
+      EXPECT_EQ(trGroupStart(), trSuccess);
+      for (size_t i = 0; i < kTransfers; ++i) EXPECT_EQ(sends ? send(1, i) : receive(1, i), trSuccess);
+      EXPECT_EQ(trGroupEnd(), trSuccess) << trGetLastError(nullptr);
+    }
+  });
+  EXPECT_EQ(trGroupStart(), trSuccess);
+  for (size_t i = 0; i < kTransfers; ++i) {
+    EXPECT_EQ(send(0, i), trSuccess);
+    EXPECT_EQ(receive(0, i), trSuccess);
+  }
+  EXPECT_EQ(trGroupEnd(), trSuccess) << trGetLastError(nullptr);
+  other.join();
+  ranks.synchronize();
+  for (int r : {0, 1}) ASSERT_TRUE(out[r].all_equal([&](size_t i) { return 2 - r + static_cast<int>(i); }));
+}
+
+// Groups that move nothing keep no memory.
+TEST(DeviceTransfers, OfNothingKeepNoMemory) {
+  DeviceRanks ranks({0, 1});
+  auto in = ranks.buffers(10), out = ranks.buffers(10);
+  const size_t nothing[2] = {0, 0};
+  size_t before = 0;
+  for (int turn = 0; turn < 20; ++turn) {
+    ranks.run(false, [&](int r, trComm_t comm, trStream_t stream) {
+      return trAllToAllV(in[r].data(), nothing, nothing, out[r].data(), nothing, nothing, trInt32, comm, stream);
+    });
+    if (turn == 0) before = cpu_pinned_bytes();
+  }
+  EXPECT_EQ(cpu_pinned_bytes(), before);
 }
 
 // Allreduces of a group are one kernel, also several times as many as fit one.
@@ -206,18 +252,24 @@ TEST(DeviceVariableCounts, RunAsKernels) {
     }
 }
 
-// Calls without any message are compared as well: the next message tells that they differed.
-TEST(DeviceFailures, CallsThatDifferedBeforeAreFound) {
-  DeviceRanks ranks({0, 1});
+// Calls without any message are compared as well: the next message tells that they differed, or that a rank made none.
+class CallsWithoutMessages : public ::testing::TestWithParam<bool> {};
+TEST_P(CallsWithoutMessages, AreComparedByTheNextMessage) {
+  const bool one_rank_alone = GetParam();
+  DeviceRanks ranks({0, 1}, 20'000);
   auto in = ranks.buffers(100), out = ranks.buffers(100);
-  ASSERT_EQ(trGroupStart(), trSuccess);
-  for (int r : {0, 1})  // nothing moves
-    ASSERT_EQ(trBroadcast(in[r].data(), out[r].data(), 0, trInt32, r, ranks.comm(r), ranks.stream(r)), trSuccess);
-  ASSERT_EQ(trGroupEnd(), trSuccess);
-  ASSERT_EQ(trGroupStart(), trSuccess);
-  for (int r : {0, 1})
-    ASSERT_EQ(trAllReduce(in[r].data(), out[r].data(), 100, trInt32, trSum, ranks.comm(r), ranks.stream(r)), trSuccess);
-  ASSERT_EQ(trGroupEnd(), trSuccess);
+  const size_t nothing[2] = {0, 0};
+  for (int r : {0, 1}) {
+    if (!one_rank_alone) {
+      ASSERT_EQ(trBroadcast(in[r].data(), out[r].data(), 0, trInt32, r, ranks.comm(r), ranks.stream(r)), trSuccess);
+    } else if (r == 1) {
+      ASSERT_EQ(trAllGatherV(in[r].data(), 0, out[r].data(), nothing, nothing, trInt32, ranks.comm(r), ranks.stream(r)),
+                trSuccess);
+    }
+  }
+  ranks.enqueue([&](int r, trComm_t comm, trStream_t stream) {
+    return trAllReduce(in[r].data(), out[r].data(), 100, trInt32, trSum, comm, stream);
+  });
   for (int r : {0, 1}) {
     EXPECT_EQ(trStreamSynchronize(ranks.stream(r)), trSuccess);
     trResult_t result = trSuccess;
@@ -226,6 +278,36 @@ TEST(DeviceFailures, CallsThatDifferedBeforeAreFound) {
     EXPECT_NE(std::string(trGetLastError(ranks.comm(r))).find("differs from that of rank"), std::string::npos)
         << trGetLastError(ranks.comm(r));
   }
+}
+INSTANTIATE_TEST_SUITE_P(Device, CallsWithoutMessages, ::testing::Bool());
+
+// A captured call that is never launched: calls on the host come behind calls in streams as before.
+TEST(DeviceOrder, CallsOnTheHostComeBehindThoseInStreams) {
+  DeviceRanks ranks({0, -1});
+  constexpr size_t kCount = 100;
+  auto data = ranks.buffers(kCount), captured = ranks.buffers(kCount);
+  std::vector<std::vector<int>> host = {std::vector<int>(kCount, 1000), std::vector<int>(kCount, 2000)};
+  begin_capture(ranks.cuda(0));
+  EXPECT_EQ(trAllReduce(captured[0].data(), captured[0].data(), kCount, trInt32, trMax, ranks.comm(0), ranks.stream(0)),
+            trSuccess);
+  ProgramGraph* graph = end_capture(ranks.cuda(0));
+  run_in_cpu_stream(
+      ranks.cuda(0), [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(100)); }, nullptr);
+  const auto calls = [&](int r) {
+    auto& own = host[static_cast<size_t>(r)];
+    EXPECT_EQ(trAllReduce(data[r].data(), data[r].data(), kCount, trInt32, trSum, ranks.comm(r), ranks.stream(r)),
+              trSuccess);
+    EXPECT_EQ(trAllReduce(own.data(), own.data(), kCount, trInt32, trSum, ranks.comm(r), nullptr), trSuccess);
+  };
+  std::thread other([&] { calls(1); });
+  calls(0);
+  other.join();
+  for (int r : {0, 1}) {
+    ASSERT_EQ(trStreamSynchronize(ranks.stream(r)), trSuccess);
+    EXPECT_TRUE(data[r].all_equal([](size_t) { return 3; })) << "rank " << r;
+    EXPECT_EQ(host[static_cast<size_t>(r)], std::vector<int>(kCount, 3000)) << "rank " << r;
+  }
+  destroy_graph(graph);
 }
 
 }  // namespace

@@ -11,9 +11,14 @@
 namespace treering::cuda {
 
 // A program that fits is copied here when a block starts: steps are read in order, and again for every slice. Of a call
-// with lanes those are here, which lie in memory of the host and are looked at again and again.
+// with rows of lanes those are here, and of each row the lane that is next: they lie in memory of the host.
 inline constexpr uint32_t kCachedBytes = 8 << 10;
-static_assert(kMaxLanesOfBlock * sizeof(DeviceLane) <= kCachedBytes);
+struct CurrentLane {
+  DeviceRow rest;  // that lane and those behind it
+  DeviceLane lane;
+  uint64_t done;  // bytes
+};
+static_assert(kMaxRowsOfBlock * sizeof(CurrentLane) <= kCachedBytes);
 
 // What the threads of a block share.
 struct BlockShared {
@@ -28,8 +33,7 @@ struct BlockShared {
   // between the two and read behind the second, so that all threads see the same and leave together.
   uint32_t stopped;
   uint32_t failed;
-  uint32_t chosen;  // the lane that moves next
-  uint64_t lane_done[kMaxLanesOfBlock];
+  uint32_t chosen;  // the row that moves next
   ScheduleArrays arrays;
   DeviceLayout layout;
   alignas(16) std::byte program[kCachedBytes];
@@ -50,11 +54,11 @@ class Interpreter {
         shared_(*shared),
         thread_(thread),
         channel_(channel),
-        share_(channel - shared->call.first_channel) {}
+        share_(share_of(shared->call, channel)) {}
 
   TR_DEVICE void run() {
     start();
-    if (call_.lanes != nullptr)
+    if (call_.rows != nullptr)
       run_lanes();
     else
       run_channel();
@@ -312,61 +316,56 @@ class Interpreter {
 
   // ---- lanes: bytes, by the Simple protocol ----
 
-  // Lanes advance in any order, whichever can: neither side of two ranks that send to each other waits for the other.
+  // Rows advance in any order, whichever can: neither side of two ranks that send to each other waits for the other.
   TR_DEVICE void run_lanes() {
-    const uint32_t lanes = call_.lane_count <= share_ ? 0 : (call_.lane_count - share_ - 1) / call_.channels + 1;
-    auto* const cached = reinterpret_cast<DeviceLane*>(shared_.program);
-    for (uint32_t l = thread_.index(); l < lanes; l += thread_.count()) {
-      cached[l] = call_.lanes[share_ + l * call_.channels];
-      shared_.lane_done[l] = 0;
-    }
+    for (uint32_t r = thread_.index(); r < call_.rows_of_channel; r += thread_.count())
+      begin_lane(call_.rows[share_ + r * call_.channels], &row(r));
     thread_.barrier();
     for (;;) {
-      if (thread_.index() == 0) shared_.chosen = choose_lane(lanes);
+      if (thread_.index() == 0) shared_.chosen = choose_row();
       thread_.barrier();
-      if (shared_.stopped != 0 || shared_.chosen == lanes) return;
-      move_lane(lane(shared_.chosen));
+      if (shared_.stopped != 0 || shared_.chosen == call_.rows_of_channel) return;
+      move_lane(&row(shared_.chosen));
       thread_.barrier();
     }
   }
 
-  TR_DEVICE const DeviceLane& lane(uint32_t at) const {
-    return reinterpret_cast<const DeviceLane*>(shared_.program)[at];
+  TR_DEVICE CurrentLane& row(uint32_t at) const { return reinterpret_cast<CurrentLane*>(shared_.program)[at]; }
+  static TR_DEVICE void begin_lane(const DeviceRow& rest, CurrentLane* current) {
+    current->rest = rest;
+    current->done = 0;
+    if (rest.count != 0) current->lane = *rest.lanes;
   }
 
-  // A lane that can move, or `lanes` when all are at their ends.
-  TR_DEVICE uint32_t choose_lane(uint32_t lanes) {
+  // A row that can move, or the number of rows when all are at their ends.
+  TR_DEVICE uint32_t choose_row() {
+    const uint32_t rows = call_.rows_of_channel;
     Patience patience(call_.status);
-    for (uint32_t at = shared_.chosen < lanes ? shared_.chosen : 0;;) {
+    for (uint32_t at = shared_.chosen < rows ? shared_.chosen : 0;;) {
       bool all_done = true;
-      for (uint32_t i = 0; i < lanes; ++i) {
-        at = at + 1 < lanes ? at + 1 : 0;
-        if (has_ended(at)) continue;
+      for (uint32_t i = 0; i < rows; ++i) {
+        at = at + 1 < rows ? at + 1 : 0;
+        if (row(at).rest.count == 0) continue;
         all_done = false;
-        const DeviceLane& next = lane(at);
-        if (next.after != kNoLane && !has_ended(next.after)) continue;
-        const Link& link = shared_.links[next.peer];
-        const bool ready = next.kind == kCopyLane   ? true
-                           : next.kind == kSendLane ? has_room(link)
-                                                    : has_message(link, next.peer);
+        const DeviceLane& lane = row(at).lane;
+        const Link& link = shared_.links[lane.peer];
+        const bool ready = lane.kind == kCopyLane   ? true
+                           : lane.kind == kSendLane ? has_room(link)
+                                                    : has_message(link, lane.peer);
         if (ready || shared_.stopped != 0) return at;
       }
-      if (all_done) return lanes;
+      if (all_done) return rows;
       if (!patience.wait()) {
         stop(DeviceFailure::kAborted, call_.rank);
-        return lanes;
+        return rows;
       }
     }
   }
 
-  TR_DEVICE bool has_ended(uint32_t at) const {
-    const uint64_t bytes = lane(at).bytes;
-    return bytes == 0 ? shared_.lane_done[at] != 0 : shared_.lane_done[at] == bytes;
-  }
-
-  // The next message of a lane. One of 0 bytes is a message too: its end counts as done when lane_done is above 0.
-  TR_DEVICE void move_lane(const DeviceLane& lane) {
-    const uint64_t done = shared_.lane_done[shared_.chosen];
+  // The next message of a lane. One of 0 bytes is a message too.
+  TR_DEVICE void move_lane(CurrentLane* current) {
+    const DeviceLane& lane = current->lane;
+    const uint64_t done = current->done;
     const uint64_t rest = lane.bytes - done;
     Link& link = shared_.links[lane.peer];
     PieceOperands operands{};
@@ -384,14 +383,15 @@ class Interpreter {
     operands.local = lane.kind == kReceiveLane ? nullptr : lane.input + done;
     operands.stores[0] = lane.kind == kSendLane ? nullptr : lane.output + done;
     thread_.barrier();
-    move_piece<Plain<uint8_t>>(operands, {trSum, 1, false, 0}, thread_);
+    move_piece<Plain<uint8_t>>(operands, {trSum, 1, false, nullptr}, thread_);
     if (lane.kind == kSendLane) refresh_slot(link, 0);
     thread_.lose_time();
     thread_.barrier();
     if (thread_.index() != 0) return;
     if (lane.kind == kReceiveLane) consumed(&link);
     if (lane.kind == kSendLane) posted(&link);
-    shared_.lane_done[shared_.chosen] = lane.bytes == 0 ? 1 : done + operands.count;
+    current->done = done + operands.count;
+    if (current->done == lane.bytes) begin_lane({current->rest.lanes + 1, current->rest.count - 1}, current);
   }
 
   const DeviceCall& call_;

@@ -34,7 +34,7 @@ TR_DEVICE void run_block(const DeviceLaunch& launch, uint32_t block, BlockShared
     TR_ROLLED
     for (uint32_t i = 0; i < launch.calls; ++i) {
       const DeviceCall& call = launch.call[i];
-      if (channel - call.first_channel >= call.channels) continue;  // as unsigned: below it, too
+      if (share_of(call, channel) >= call.channels) continue;
       copy_call(call, &shared->call, thread);
       thread.barrier();
       Interpreter<Number, kProtocol>(channel, shared, thread).run();

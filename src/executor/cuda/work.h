@@ -86,20 +86,22 @@ struct DeviceLayout {
   }
 };
 
-// One direction between this rank and one peer (or itself), apart from all other lanes of a call.
-inline constexpr uint32_t kNoLane = ~uint32_t{0};
+// A message between this rank and one peer (or itself), one way.
 struct DeviceLane {
   const std::byte* input;  // sends, and from a rank to itself
   std::byte* output;       // receives, and from a rank to itself
   uint64_t bytes;
   uint32_t peer;
-  uint32_t kind;   // LaneKind
-  uint32_t after;  // the block's lane that must have ended before: transfers of a pair keep their order
-  uint32_t reserved;
+  uint32_t kind;  // LaneKind
 };
 enum LaneKind : uint32_t { kSendLane, kReceiveLane, kCopyLane };
-// Of one launch; a rank that exchanges with kMaxDeviceRanks by one channel has two for each.
-inline constexpr uint32_t kMaxLanesOfBlock = 160;
+// Those of a pair, one way, one after another; apart from all other rows of a call.
+struct DeviceRow {
+  const DeviceLane* lanes;
+  uint64_t count;
+};
+// A rank that exchanges with kMaxDeviceRanks by one channel has two for each.
+inline constexpr uint32_t kMaxRowsOfBlock = 2 * kMaxDeviceRanks;
 
 // What a kernel tells the host, in memory that both see; the first block that fails claims it.
 enum class DeviceFailure : uint32_t { kNone, kAborted, kCallsDiffer };
@@ -138,8 +140,9 @@ struct DeviceCall {
   alignas(16) std::byte scale[16];  // an element
   const std::byte* scale_at;        // where the element lies instead, read by the kernel; or nullptr
   // Instead of programs, layout, input and output:
-  const DeviceLane* lanes;
-  uint32_t lane_count;
+  const DeviceRow* rows;  // [row * channels + channel]
+  uint32_t rows_of_channel;
+  uint32_t all_channels;  // of the links; a call that begins near the end goes on at the first
 };
 
 // Calls whose kernels are the same, and of which none uses what another one writes: each block runs those that use its
@@ -151,11 +154,21 @@ struct DeviceLaunch {
   uint32_t reserved;
   DeviceCall call[kMaxCallsOfLaunch];
 };
+// The call's share of the work that a channel has: its channels count 0, 1, ...
+TR_HOST_DEVICE inline uint32_t share_of(const DeviceCall& call, uint32_t channel) {
+  return channel >= call.first_channel ? channel - call.first_channel
+                                       : channel + call.all_channels - call.first_channel;
+}
 inline void add_call(const DeviceCall& call, DeviceLaunch* launch) {
-  const uint32_t end = call.first_channel + call.channels, end_so_far = launch->first_channel + launch->channels;
-  const bool first = launch->calls == 0;
-  if (first || call.first_channel < launch->first_channel) launch->first_channel = call.first_channel;
-  launch->channels = (first || end > end_so_far ? end : end_so_far) - launch->first_channel;
+  uint32_t begin = call.first_channel, end = call.first_channel + call.channels;
+  if (end > call.all_channels) begin = 0, end = call.all_channels;
+  if (launch->calls > 0) {
+    const uint32_t end_so_far = launch->first_channel + launch->channels;
+    begin = begin < launch->first_channel ? begin : launch->first_channel;
+    end = end > end_so_far ? end : end_so_far;
+  }
+  launch->first_channel = begin;
+  launch->channels = end - begin;
   launch->call[launch->calls++] = call;
 }
 // With `channels` 0 for a call of no channels: nothing runs.

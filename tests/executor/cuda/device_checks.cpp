@@ -248,15 +248,15 @@ void check_lanes(Machine* machine, const std::vector<uint32_t>& rank_counts) {
             for (uint32_t peer = 0; peer < ranks; ++peer) {
               if ((rank + peer) % channels != channel) continue;
               if (peer == rank) {
-                mine.push_back({from[rank][rank], into[rank][rank], sent[rank][rank].size(), rank, kCopyLane, kNoLane});
+                mine.push_back({from[rank][rank], into[rank][rank], sent[rank][rank].size(), rank, kCopyLane});
                 continue;
               }
-              mine.push_back({from[rank][peer], nullptr, sent[rank][peer].size(), peer, kSendLane, kNoLane});
-              mine.push_back({nullptr, into[rank][peer], sent[peer][rank].size(), peer, kReceiveLane, kNoLane});
+              mine.push_back({from[rank][peer], nullptr, sent[rank][peer].size(), peer, kSendLane});
+              mine.push_back({nullptr, into[rank][peer], sent[peer][rank].size(), peer, kReceiveLane});
             }
             std::shuffle(mine.begin(), mine.end(), random);
             const size_t rows = 2 * ranks;
-            mine.resize(rows, {nullptr, nullptr, 0, rank, kCopyLane, kNoLane});
+            mine.resize(rows, {nullptr, nullptr, 0, rank, kCopyLane});
             lanes[rank].resize(rows * channels);
             for (size_t row = 0; row < rows; ++row) lanes[rank][row * channels + channel] = mine[row];
           }

@@ -139,21 +139,24 @@ class Gpus {
   void upload_links() { machine_.copy(kernel_links_.data(), links_.data(), links_.size() * sizeof(Link)); }
   void download_links() { machine_.copy(links_.data(), kernel_links_.data(), links_.size() * sizeof(Link)); }
 
-  // What the lanes point to is memory of the machine.
+  // What the lanes point to is memory of the machine. Every lane is a row, those of the channels interleaved.
   Prepared prepare_lanes(const std::vector<std::vector<DeviceLane>>& lanes) {
     Prepared prepared;
     prepared.type = trUint8;
     for (uint32_t rank = 0; rank < s_.ranks; ++rank) {
-      const size_t bytes = lanes[rank].size() * sizeof(DeviceLane);
-      Allocation list(&machine_, bytes);
+      const size_t count = lanes[rank].size(), bytes = count * sizeof(DeviceLane);
+      Allocation list(&machine_, bytes + count * sizeof(DeviceRow));
       machine_.copy(list.data(), lanes[rank].data(), bytes);
+      std::vector<DeviceRow> rows;
+      for (size_t i = 0; i < count; ++i) rows.push_back({reinterpret_cast<const DeviceLane*>(list.data()) + i, 1});
+      machine_.copy(list.data() + bytes, rows.data(), count * sizeof(DeviceRow));
       DeviceCall& call = prepared.calls.emplace_back();
       call.rank = rank;
       call.ranks = s_.ranks;
       call.channels = s_.channels;
       fill({}, rank, &call);
-      call.lanes = reinterpret_cast<const DeviceLane*>(list.data());
-      call.lane_count = static_cast<uint32_t>(lanes[rank].size());
+      call.rows = reinterpret_cast<const DeviceRow*>(list.data() + bytes);
+      call.rows_of_channel = static_cast<uint32_t>(count / s_.channels);
       prepared.memory.push_back(std::move(list));
     }
     return prepared;
@@ -201,6 +204,7 @@ class Gpus {
     call->status = &status(rank);
     call->input = job.inputs.empty() ? nullptr : job.inputs[rank];
     call->output = job.outputs.empty() ? nullptr : job.outputs[rank];
+    call->all_channels = s_.channels;
     call->depth = s_.depth;
     call->slot_bytes = s_.slot_bytes;
     call->signature = signatures.empty() ? 0x1234 : signatures[rank];
