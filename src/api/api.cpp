@@ -260,9 +260,12 @@ trResult_t trExplain(trComm_t comm, trCollective_t collective, size_t bytes, trD
     TR_RETURN_IF_ERROR(check_question("trExplain", collective, datatype));
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(lease.acquire(comm));
-    std::string whole;
+    std::string whole, of_host;
+    if (DeviceRank* device = lease->device(); device != nullptr && device->kernels() != nullptr)
+      whole = device->kernels()->explain(static_cast<Collective>(collective), bytes, find_type(datatype)->size);
     TR_RETURN_IF_ERROR(
-        lease->explain(lease->question_of(static_cast<Collective>(collective), bytes, datatype), &whole));
+        lease->explain(lease->question_of(static_cast<Collective>(collective), bytes, datatype), &of_host));
+    whole += (whole.empty() ? "" : "\nthrough memory of the host:\n") + of_host;
     if (needed != nullptr) *needed = whole.size();
     if (capacity > 0) copy_text(text, capacity, whole);
     return {};

@@ -51,12 +51,8 @@ const DeviceKernels::Chosen& DeviceKernels::choose(Collective collective, size_t
   if (choice.algorithm != nullptr) return chosen;
   const Config& config = communicator_->config();
   const char* name = info_of(collective).name;
-  cuda::DeviceQuestion question{collective,    communicator_->ranks(),  band,
-                                element_bytes, DeviceLinks::kSlotBytes, links_->channels()};
-  question.keeps_lines = links_->keep_lines();
-  question.rank_ordered = config.deterministic;
+  cuda::DeviceQuestion question = question_of(collective, band, element_bytes);
   question.unequal = unequal;
-  question.link = links_->link();
   // What was forced may not be able to do it: as on the host, the choice is free then.
   for (const Algorithm* forced :
        {forced_algorithm(config.algorithm, collective), static_cast<const Algorithm*>(nullptr)})
@@ -74,6 +70,49 @@ const DeviceKernels::Chosen& DeviceKernels::choose(Collective collective, size_t
                          choice.algorithm->name, cuda::protocol_name(choice.protocol), choice.channels,
                          choice.predicted_us, chosen.staged ? "; staged in host memory, which takes less" : ""));
   return chosen;
+}
+
+cuda::DeviceQuestion DeviceKernels::question_of(Collective collective, size_t bytes, size_t element_bytes) const {
+  cuda::DeviceQuestion question{collective,    communicator_->ranks(),  bytes,
+                                element_bytes, DeviceLinks::kSlotBytes, links_->channels()};
+  question.keeps_lines = links_->keep_lines();
+  question.rank_ordered = communicator_->config().deterministic;
+  question.link = links_->link();
+  return question;
+}
+
+std::string DeviceKernels::explain(Collective collective, size_t bytes, size_t element_bytes) {
+  if (collective == Collective::kBarrier) return {};
+  const CollectiveInfo& info = info_of(collective);
+  if (!info.reduces) element_bytes = 1;
+  const Chosen& chosen = choose(collective, bytes, element_bytes, false);
+  const cuda::LinkFigures& link = links_->link();
+  std::string text =
+      fmt::format("{} of up to {} in memory of GPUs: {} ranks, up to {} blocks each; ", info.name,
+                  format_bytes(std::bit_ceil(std::max<size_t>(bytes, 1))), communicator_->ranks(), links_->channels());
+  text += link.measured ? fmt::format("links of {:.2f} us and {:.1f} GB/s, copies to the host {:.1f} GB/s, measured\n",
+                                      link.latency_us, link.gbps, links_->host_gbps())
+                        : "links were not measured\n";
+  if (chosen.choice.algorithm == nullptr) return text + "no kernel does it: staged in memory of the host\n";
+  text += chosen.staged ? "chosen: staged in memory of the host, because kernels take more than three times as long\n"
+                        : fmt::format("chosen: {} ({}), {} block(s)\n", chosen.choice.algorithm->name,
+                                      cuda::protocol_name(chosen.choice.protocol), chosen.choice.channels);
+  text += fmt::format("\n  {:<18} {:<8} {:>6} {:>8} {:>12}\n", "algorithm", "protocol", "blocks", "pipeline",
+                      "predicted us");
+  for (const Algorithm* algorithm : algorithms_of(collective))
+    for (uint32_t protocol = 0; protocol < cuda::kProtocols; ++protocol) {
+      cuda::DeviceQuestion question = question_of(collective, std::bit_ceil(std::max<size_t>(bytes, 1)), element_bytes);
+      question.forced = algorithm;
+      question.protocols = 1u << protocol;
+      const cuda::DeviceChoice choice = cuda::choose_for_device(question);
+      if (choice.algorithm == nullptr) continue;
+      const bool is_chosen =
+          !chosen.staged && choice.algorithm == chosen.choice.algorithm && choice.protocol == chosen.choice.protocol;
+      text += fmt::format("{} {:<18} {:<8} {:>6} {:>8} {:>12.2f}\n", is_chosen ? '*' : ' ', algorithm->name,
+                          cuda::protocol_name(choice.protocol), choice.channels, choice.pipeline_chunks,
+                          choice.predicted_us);
+    }
+  return text;
 }
 
 bool DeviceKernels::is_staged_better(Collective collective, size_t bytes, double kernel_us) const {

@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <tuple>
 
 #include "communicator/device_links.h"
@@ -42,6 +43,8 @@ class DeviceKernels {
   bool takes(const Operation& operation);
   // What a collective without further ado does; false where it is staged.
   bool predict(Collective collective, size_t bytes, size_t element_bytes, cuda::DeviceChoice* choice);
+  // Every algorithm and protocol that could, with its predicted time, and what is chosen.
+  std::string explain(Collective collective, size_t bytes, size_t element_bytes);
   double predict_transfer(size_t bytes) const { return cuda::transfer_us(links_->link(), bytes, links_->channels()); }
   // Everything that a launch needs and that may wait for the device: before kernels run that wait for this rank.
   Status prepare(const Operation& operation);
@@ -89,6 +92,7 @@ class DeviceKernels {
     cuda::DeviceChoice choice;
     bool staged = false;  // through the host it takes less time
   };
+  cuda::DeviceQuestion question_of(Collective collective, size_t bytes, size_t element_bytes) const;
   const Chosen& choose(Collective collective, size_t bytes, size_t element_bytes, bool unequal);
   bool is_staged_better(Collective collective, size_t bytes, double kernel_us) const;
   // Sum over all channels: `begun` of calls that began; false when none of them runs. `call`: the number of the first of

@@ -4,6 +4,7 @@ usage: perf_on_gpus_test.py ALLREDUCE_PERF FAKE_CUDA_DRIVER
 """
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -113,9 +114,11 @@ class Calls(Case):
     def test_explain_names_the_kernel_or_what_the_host_does(self):
         done = perf("-g", 2, *SMALL, "--explain")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(done.stdout.count("a kernel of"), 4, done.stdout)
+        self.assertEqual(len(re.findall(r"in memory of GPUs: 2 ranks", done.stdout)), 4, done.stdout)
+        self.assertRegex(done.stdout, r"(?m)^\* one-shot +ll +1 +1 +\d+\.\d\d$")
         done = perf("--procs", 2, *SMALL, "--explain", gpus=1)
-        self.assertEqual(done.stdout.count("no kernel: through memory of the host"), 4, done.stdout)
+        self.assertNotIn("in memory of GPUs", done.stdout)
+        self.assertEqual(done.stdout.count("chosen: "), 4, done.stdout)
 
 
 class Files(Case):

@@ -252,28 +252,13 @@ bool RankRun::measure(size_t bytes, const DataType& type, const Operation& opera
   return time_calls(in_place, &place) && check(in_place, &place);
 }
 
-// trExplain() is of what goes by the host; kernels have their selection alone.
 bool RankRun::explain(size_t bytes, const DataType& type, std::string* text) {
   const trCollective_t id = options_.collective->id;
-  if (options_.memory == MemoryKind::kGpu) {
-    trSelection_t selection = {};
-    if (!ok(trGetSelection(comm_, id, memory_->send(), memory_->recv(), bytes, type.id, &selection), "trGetSelection"))
-      return false;
-    const std::string protocol = selection.protocol;
-    if (protocol == "ll" || protocol == "ll128" || protocol == "simple") {
-      char line[160];
-      snprintf(line, sizeof line, "chosen: %s (%s), a kernel of %d block(s) on each GPU, predicted %.2f us\n",
-               selection.algorithm, selection.protocol, selection.channels, selection.predicted_us);
-      *text = line;
-      return true;
-    }
-    *text = "no kernel: through memory of the host, by\n";
-  }
   size_t needed = 0;
   if (!ok(trExplain(comm_, id, bytes, type.id, nullptr, 0, &needed), "trExplain")) return false;
   std::string whole(needed + 1, '\0');
   if (!ok(trExplain(comm_, id, bytes, type.id, whole.data(), whole.size(), &needed), "trExplain")) return false;
-  *text += whole.substr(0, needed);
+  *text = whole.substr(0, needed);
   return true;
 }
 
