@@ -43,7 +43,7 @@ class Batch {
 
   // kept: it runs many times; else once.
   Status prepare(bool kept);
-  // Blocks until what has no stream has ended; the first failure. Allocates nothing.
+  // Blocks until what has no stream has ended; the first failure. Allocates nothing on the host's way.
   Status run();
   // Whether streams still hold something of the last run.
   bool is_queued() const;

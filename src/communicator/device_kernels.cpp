@@ -230,6 +230,7 @@ Status DeviceKernels::resolve(const Operation& operation, Resolved* resolved) {
 
 // Loading a kernel and allocating may wait for kernels that run, which may wait for this rank.
 Status DeviceKernels::prepare(const Operation& operation) {
+  reclaim();
   const cuda::DeviceLaunch nothing{};
   StagingMemory::Block block;
   if (operation.pairs) {

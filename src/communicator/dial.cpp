@@ -19,6 +19,8 @@ namespace treering {
 namespace {
 
 constexpr auto kStagger = std::chrono::milliseconds(100);
+// A listener that has too many strangers drops the oldest, which may be of a job whose processes come all at the same time.
+constexpr uint32_t kMostResets = 8;
 constexpr size_t kMostInterfaces = 16;  // that a link-local address is tried through
 
 // A moment that differs between processes: a full listener is not asked by all at the same time.
@@ -155,7 +157,13 @@ void Dial::try_one(size_t number) {
     if (auto self = weak.lock()) self->finish({}, std::exchange(self->attempts_[number].channel, nullptr));
   };
   events.closed = [weak, number](const std::string& reason) {
-    if (auto self = weak.lock()) self->failed(number, reason, reason == std::strerror(ECONNREFUSED));
+    auto self = weak.lock();
+    if (!self || self->finished_) return;
+    Attempt& closed = self->attempts_[number];
+    if (reason != std::strerror(ECONNRESET) || ++closed.resets > kMostResets)
+      return self->failed(number, reason, reason == std::strerror(ECONNREFUSED));
+    closed.channel = nullptr;
+    closed.retry = self->agent_->after(jitter(), [self, number] { self->try_one(number); });
   };
   attempt.channel->start(std::move(events));
 }

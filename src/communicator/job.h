@@ -131,8 +131,11 @@ class Job : public std::enable_shared_from_this<Job> {
   // Questions and streams (job_streams.cpp)
   void take_question(const std::string& bytes, uint32_t from);
   void take_answer(const std::string& bytes, uint32_t from);
+  using StreamReport = std::function<void(const Status& status, int fd)>;
+  void dial_stream(const StreamMessage& stream, Clock::time_point deadline, const StreamReport& report,
+                   uint32_t attempts);
   void await_stream(const std::shared_ptr<Channel>& channel, const StreamMessage& stream, Clock::time_point deadline,
-                    const std::function<void(const Status& status, int fd)>& report);
+                    const StreamReport& report, const std::function<void(const std::string& reason)>& dropped);
   void take_stream(const std::shared_ptr<Channel>& channel, const std::string& bytes);
 
   Agent* agent_;

@@ -1,9 +1,17 @@
 // Questions to other ranks, and data streams.
 #include <unistd.h>
 
+#include <chrono>
+
 #include "communicator/job.h"
 
 namespace treering {
+namespace {
+
+constexpr uint32_t kStreamAttempts = 8;
+constexpr auto kStreamPause = std::chrono::milliseconds(20);
+
+}  // namespace
 
 void Job::ask(uint32_t asking, uint32_t rank) {
   if (state_ != State::kRunning || rank >= roster_.process_of_rank.size()) return;
@@ -47,17 +55,30 @@ void Job::open_stream(uint32_t source, uint32_t peer, uint32_t index) {
   };
   if (peer >= roster_.process_of_rank.size() || closed_)
     return report({trInvalidArgument, "a stream to a rank that does not exist"}, -1);
-  const Place& target = roster_.places[roster_.process_of_rank[peer]];
   const auto timeout = member->second->request.timeout_ms;
   const auto deadline = timeout == 0 ? Clock::time_point::max() : Clock::now() + std::chrono::milliseconds(timeout);
-  const uint32_t interface = index == 0 ? 0 : index - 1;  // the shared one goes with the first of the others
+  dial_stream({source, peer, index}, deadline, report, kStreamAttempts);
+}
+
+// A process that has too many connections at once drops some, before it has heard what they want.
+void Job::dial_stream(const StreamMessage& stream, Clock::time_point deadline, const StreamReport& report,
+                      uint32_t attempts) {
+  const Place& target = roster_.places[roster_.process_of_rank[stream.destination]];
+  const uint32_t interface =
+      stream.index == 0 ? 0 : stream.index - 1;  // the shared one goes with the first of the others
   auto self = shared_from_this();
   auto slot = std::make_shared<std::shared_ptr<Dial>>();
-  auto done = [self, slot, report, deadline, source, peer, index](const Status& status, bool,
-                                                                  std::shared_ptr<Channel> channel) {
+  auto dropped = [=](const std::string& reason) {
+    if (attempts <= 1 || self->closed_) return report({trRemoteError, reason}, -1);
+    self->agent_->after(kStreamPause, [=] {
+      if (self->closed_) return report({trRemoteError, reason}, -1);
+      self->dial_stream(stream, deadline, report, attempts - 1);
+    });
+  };
+  auto done = [=](const Status& status, bool, std::shared_ptr<Channel> channel) {
     self->streams_.erase(*slot);
     if (!status.ok()) return report(status, -1);
-    self->await_stream(channel, {source, peer, index}, deadline, report);
+    self->await_stream(channel, stream, deadline, report, dropped);
   };
   *slot = Dial::start(agent_, find_candidates(own_, agent_->interfaces(), target, true, interface), id_.job, id_.secret,
                       deadline, std::move(done));
@@ -65,7 +86,7 @@ void Job::open_stream(uint32_t source, uint32_t peer, uint32_t index) {
 }
 
 void Job::await_stream(const std::shared_ptr<Channel>& channel, const StreamMessage& stream, Clock::time_point deadline,
-                       const std::function<void(const Status& status, int fd)>& report) {
+                       const StreamReport& report, const std::function<void(const std::string& reason)>& dropped) {
   auto self = shared_from_this();
   auto timer = std::make_shared<uint64_t>(0);
   std::weak_ptr<Channel> weak = channel;
@@ -86,9 +107,9 @@ void Job::await_stream(const std::shared_ptr<Channel>& channel, const StreamMess
     ended->close();
     report({trRemoteError, said ? failed.text : "it sent something unexpected"}, -1);
   };
-  events.closed = [end, report](const std::string& reason) {
+  events.closed = [end, dropped](const std::string& reason) {
     end();
-    report({trRemoteError, reason}, -1);
+    dropped(reason);
   };
   if (deadline != Clock::time_point::max())
     *timer = agent_->after(deadline - Clock::now(), [end, report] {

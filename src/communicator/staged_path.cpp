@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <deque>
-#include <mutex>
 
 #include "core/log.h"
 #include "core/types.h"
@@ -79,6 +78,7 @@ StagedPath::StagedPath(Communicator* communicator, Device* device)
 StagedPath::~StagedPath() = default;
 
 bool StagedPath::close() {
+  (void)Engine::instance().synchronize(graph_stream_);  // whose callbacks refer to the captured calls
   captured_.clear();
   reserved_.clear();
   for (const Slot& slot : slots_)
@@ -88,13 +88,9 @@ bool StagedPath::close() {
     // What the streams still hold refers to the memory, which they keep, and to the engine's stream, which therefore stays.
     log_line(LogLevel::kWarn, fmt::format("a CUDA stream of GPU {} still holds operations of a destroyed communicator",
                                           device_->info().ordinal));
-    // Whoever is late gives it back on a thread that must not free memory of the driver.
-    static auto* kept = new std::vector<std::shared_ptr<StagingMemory>>;
-    static std::mutex mutex;
-    std::lock_guard lock(mutex);
-    kept->push_back(memory_);
     return false;
   }
+  memory_->free_all();
   for (StreamId stream : {host_stream_, graph_stream_})
     (void)Engine::instance().destroy_stream(stream);  // its failures were the communicator's
   // At the end: nobody to tell.

@@ -4,8 +4,11 @@
 
 namespace treering {
 
-StagingMemory::~StagingMemory() {
+void StagingMemory::free_all() {
+  std::lock_guard lock(mutex_);
+  if (stays_) return;
   for (const auto& [bytes, address] : free_) (void)device_->free_host(address);  // at the end: nobody to tell
+  free_.clear();
 }
 
 Status StagingMemory::lend(size_t bytes, Block* block) {
@@ -39,6 +42,7 @@ void StagingMemory::take_back(const Block& block) {
 
 void StagingMemory::write_off(size_t blocks) {
   std::lock_guard lock(mutex_);
+  stays_ = true;
   if ((lent_ -= blocks) == 0) idle_.notify_all();
 }
 

@@ -16,7 +16,8 @@ namespace treering {
 class StagingMemory {
  public:
   explicit StagingMemory(Device* device) : device_(device) {}
-  ~StagingMemory();
+  // Frees nothing: the last to know of it may be a thread that must not call the driver. See free_all().
+  ~StagingMemory() = default;
   StagingMemory(const StagingMemory&) = delete;
   StagingMemory& operator=(const StagingMemory&) = delete;
 
@@ -26,8 +27,10 @@ class StagingMemory {
   };
   Status lend(size_t bytes, Block* block);
   void take_back(const Block& block);
-  // What nobody can take back, because a kernel may use it for ever: it stays.
+  // What nobody can take back, because a kernel may use it for ever: all stays, because freeing would wait for the kernel.
   void write_off(size_t blocks);
+  // At the end, when nothing is lent.
+  void free_all();
   // Waits until nothing is lent; false when that takes longer.
   bool wait_until_idle(std::chrono::milliseconds timeout);
 
@@ -37,6 +40,7 @@ class StagingMemory {
   std::condition_variable idle_;
   std::multimap<size_t, std::byte*> free_;
   size_t lent_ = 0;
+  bool stays_ = false;
 };
 
 }  // namespace treering

@@ -228,7 +228,11 @@ Status Watch::check_alive(uint32_t peer, uint32_t waiting_for) {
     return fail(
         {trRemoteError, fmt::format("{} destroyed its communicator before {} was complete", describe(peer), place())});
   // What was asked may be old: one that has ended since may have done its part, and left. The control tree tells of losses.
-  if (!readable || (knows_by_reading(peer) && is_dead(peer)))
+  bool dead = !readable || (knows_by_reading(peer) && is_dead(peer));
+  // It may have done its part, left and ended after it was asked: what memory says of it now is its last.
+  if (readable && dead && read(peer, &snapshot))
+    dead = !snapshot.left && !(counted_ && snapshot.completed >= call_->operation);
+  if (dead)
     return fail(
         {trRemoteError, fmt::format("{} has died in or before {}; its last completed operation is {}", describe(peer),
                                     place(), readable ? std::to_string(snapshot.completed) : "unknown")});

@@ -168,7 +168,7 @@ TEST(JsonReport, NamesTheGpuOfEachRank) {
     RankPlace& place = results.places[static_cast<size_t>(rank)];
     place.gpu = 1 - rank;
     snprintf(place.gpu_name, sizeof place.gpu_name, "Model %d", rank);
-    snprintf(place.gpu_bus, sizeof place.gpu_bus, "0000:0%d:00.0", rank);
+    snprintf(place.gpu_bus, sizeof place.gpu_bus, "%s", rank == 0 ? "0000:00:00.0" : "0000:01:00.0");
   }
   const auto config = nlohmann::json::parse(json_report(options, results))["config"];
   EXPECT_EQ(config["memory"], "gpu");

@@ -86,19 +86,14 @@ std::vector<Gpu> list_gpus_elsewhere(std::string* why_not) {
   return gpus;
 }
 
-std::string check_gpu_memory(const Options& options, int local_ranks, const std::vector<Gpu>& gpus) {
-  for (size_t i = 0; i < gpus.size(); ++i) {
-    int sharing = 0;
-    for (int rank = 0; rank < local_ranks; ++rank) sharing += gpu_of(rank, gpus.size()) == static_cast<int>(i) ? 1 : 0;
-    const double wanted = 2.0 * sharing * static_cast<double>(options.buffer_bytes());
-    if (wanted <= static_cast<double>(gpus[i].memory_bytes)) continue;
-    char text[256];
-    snprintf(text, sizeof text, "-e %s: the buffers of %d rank(s) on GPU %zu need %.1f GiB, it has %.1f GiB",
-             format_size(options.max_bytes).c_str(), sharing, i, wanted / (1 << 30),
-             static_cast<double>(gpus[i].memory_bytes) / (1 << 30));
-    return text;
-  }
-  return "";
+std::string check_gpu_memory(const Options& options, int sharing, int number, const Gpu& gpu) {
+  const double wanted = 2.0 * sharing * static_cast<double>(options.buffer_bytes());
+  if (wanted <= static_cast<double>(gpu.memory_bytes)) return "";
+  char text[256];
+  snprintf(text, sizeof text, "-e %s: the buffers of %d rank(s) on GPU %d need %.1f GiB, it has %.1f GiB",
+           format_size(options.max_bytes).c_str(), sharing, number, wanted / (1 << 30),
+           static_cast<double>(gpu.memory_bytes) / (1 << 30));
+  return text;
 }
 
 }  // namespace treering::perf

@@ -23,7 +23,7 @@ std::vector<Gpu> list_gpus_elsewhere(std::string* why_not);
 // Ranks of a machine take its GPUs in turn.
 inline int gpu_of(int local_rank, size_t gpus) { return local_rank % static_cast<int>(gpus); }
 
-// What is wrong with buffers of `local_ranks` ranks on these GPUs, or "".
-std::string check_gpu_memory(const Options& options, int local_ranks, const std::vector<Gpu>& gpus);
+// What is wrong with buffers of `sharing` ranks on the GPU of that number, or "".
+std::string check_gpu_memory(const Options& options, int sharing, int number, const Gpu& gpu);
 
 }  // namespace treering::perf

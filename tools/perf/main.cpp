@@ -70,13 +70,14 @@ bool seat_on_cores(Run& run) {
 bool seat_on_gpus(Run& run) {
   std::string error;
   run.gpus = list_gpus_elsewhere(&error);
-  if (run.gpus.empty())
-    error = "--memory gpu: no GPU can be used: " + error;
-  else
-    error = check_gpu_memory(run.options, run.options.ranks(), run.gpus);
+  if (run.gpus.empty()) error = "--memory gpu: no GPU can be used: " + error;
+  const int gpus = static_cast<int>(run.gpus.size()), ranks = run.options.ranks();
+  for (int rank = 0; rank < ranks && error.empty(); ++rank) run.seats.push_back({.gpu = gpu_of(rank, run.gpus.size())});
+  for (int gpu = 0; gpu < gpus && error.empty(); ++gpu) {
+    const int sharing = ranks / gpus + (gpu < ranks % gpus ? 1 : 0);
+    error = check_gpu_memory(run.options, sharing, gpu, run.gpus[static_cast<size_t>(gpu)]);
+  }
   if (!error.empty()) fprintf(stderr, "error: %s\n", error.c_str());
-  for (int rank = 0; rank < run.options.ranks() && error.empty(); ++rank)
-    run.seats.push_back({.gpu = gpu_of(rank, run.gpus.size())});
   return error.empty();
 }
 
@@ -215,16 +216,21 @@ int process_main(const Run& run, int process) {
 std::string seat_launched(Run& run, RankGroup& group) {
   run.seats.assign(static_cast<size_t>(group.ranks()), Seat{});  // the launcher binds
   if (run.options.memory == MemoryKind::kHost) return "";
-  const std::vector<RankPlace> places = group.gather_places(place_here(-1));
-  int before = 0, all = 0;
-  for (int rank = 0; rank < group.ranks(); ++rank) {
-    const bool here =
-        strcmp(places[static_cast<size_t>(rank)].host, places[static_cast<size_t>(group.rank())].host) == 0;
-    all += here ? 1 : 0;
-    before += here && rank < group.rank() ? 1 : 0;
-  }
-  run.seats[static_cast<size_t>(group.rank())].gpu = gpu_of(before, run.gpus.size());
-  return check_gpu_memory(run.options, all, run.gpus);
+  const auto rank = static_cast<size_t>(group.rank());
+  const auto count = [&](const std::vector<RankPlace>& places, size_t end) {  // of those like this one
+    int alike = 0;
+    for (size_t other = 0; other < end; ++other)
+      alike += strcmp(places[other].host, places[rank].host) == 0 &&
+               strcmp(places[other].gpu_bus, places[rank].gpu_bus) == 0;
+    return alike;
+  };
+  RankPlace own = place_here(-1);
+  const int local_rank = count(group.gather_places(own), rank);
+  const int gpu = run.seats[rank].gpu = gpu_of(local_rank, run.gpus.size());
+  // Processes may see GPUs of their own: which share one, its address tells.
+  memcpy(own.gpu_bus, run.gpus[static_cast<size_t>(gpu)].bus, sizeof own.gpu_bus);
+  const std::vector<RankPlace> seated = group.gather_places(own);
+  return check_gpu_memory(run.options, count(seated, seated.size()), gpu, run.gpus[static_cast<size_t>(gpu)]);
 }
 
 // One process of a run that mpirun, srun or --hosts has started.
