@@ -60,7 +60,7 @@ std::mutex& names_mutex() {
   static std::mutex mutex;
   return mutex;
 }
-Status unknown_stream() { return {trInvalidUsage, "stream is not one of trStreamFromCuda, or was destroyed"}; }
+Status unknown_stream() { return {trInvalidUsage, "stream is NULL, not one of trStreamFromCuda, or was destroyed"}; }
 std::map<StreamId, NamedStream>& names() {
   static auto* map = new std::map<StreamId, NamedStream>;
   return *map;

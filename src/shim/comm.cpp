@@ -155,10 +155,13 @@ Status Comm::release(bool abort) {
 }
 
 ncclRedOp_t Comm::add_op(std::shared_ptr<const MadeOp> made) {
+  // Of all communicators: one of another is unknown here.
+  static std::atomic<uint32_t> numbers{0};
   std::lock_guard lock(mutex_);
-  const int number = next_op_++;
-  ops_[number] = std::move(made);
-  return static_cast<ncclRedOp_t>(number);
+  for (;;) {
+    const int number = ncclNumOps + static_cast<int>(numbers.fetch_add(1) % (ncclMaxRedOp - ncclNumOps));
+    if (ops_.try_emplace(number, made).second) return static_cast<ncclRedOp_t>(number);
+  }
 }
 
 Status Comm::find_op(const char* function, ncclRedOp_t op, std::shared_ptr<const MadeOp>* made) const {

@@ -104,7 +104,6 @@ class Comm {
   Status failure_;  // of a background call
   std::string last_error_;
   std::map<int, std::shared_ptr<const MadeOp>> ops_;
-  int next_op_ = ncclNumOps;
   std::map<ncclWindow_t, Window> windows_;
   std::optional<trUniqueId> grow_id_;
 };

@@ -176,27 +176,31 @@ Status end_group(const char* function) {
 
 Status predict(const Batch& batch, double* microseconds) {
   *microseconds = 0;
-  struct Transfers {
+  struct Line {
+    double collectives_us = 0;
+    bool transfers = false;  // all run at once
     size_t sent = 0, received = 0;
   };
-  std::map<Comm*, Transfers> transfers;  // of a communicator all run at once
+  std::map<Comm*, Line> lines;  // communicators, ranks of one in several as well, run at the same time
   for (const Call& call : batch.calls) {
     TR_RETURN_IF_ERROR(call.comm->expect_usable(call.name));
     trSelection_t selection;
     trCollective_t collective;
     if (!collective_of(call.function, &collective)) {
-      Transfers& all = transfers[call.comm.get()];
+      Line& all = lines[call.comm.get()];
+      all.transfers = true;
       if (call.root != call.comm->rank) (call.function == Function::kSend ? all.sent : all.received) += bytes_of(call);
       continue;
     }
     TR_RETURN_IF_ERROR(status_of(
         trGetSelection(call.comm->get(), collective, call.send, call.recv, bytes_of(call), call.type, &selection)));
-    *microseconds += selection.predicted_us;
+    lines[call.comm.get()].collectives_us += selection.predicted_us;
   }
-  for (const auto& [comm, all] : transfers) {
+  for (const auto& [comm, line] : lines) {
     double time = 0;  // both directions at once
-    TR_RETURN_IF_ERROR(status_of(trPredictTransfer(comm->get(), std::max(all.sent, all.received), &time)));
-    *microseconds += time;
+    if (line.transfers)
+      TR_RETURN_IF_ERROR(status_of(trPredictTransfer(comm->get(), std::max(line.sent, line.received), &time)));
+    *microseconds = std::max(*microseconds, line.collectives_us + time);
   }
   return {};
 }

@@ -121,6 +121,33 @@ TEST(Simulation, AddsUpAndRunsNothing) {
   EXPECT_EQ(simulate(small, 0), 0);
 }
 
+// Ranks of one thread run at the same time.
+TEST(Simulation, TellsTheTimeOfTheSlowestCommunicator) {
+  AllRanks ranks(2);
+  std::vector<float> buffer(1000);
+  auto simulate = [&](int count) {
+    ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+    EXPECT_NCCL(ncclGroupStart());
+    for (int r = 0; r < count; ++r)
+      EXPECT_NCCL(ncclAllReduce(buffer.data(), buffer.data(), buffer.size(), ncclFloat32, ncclSum, ranks[r], nullptr));
+    EXPECT_NCCL(ncclGroupSimulateEnd(&info));
+    return info.estimatedTime;
+  };
+  const float one = simulate(1);
+  EXPECT_GT(one, 0);
+  EXPECT_NEAR(simulate(2), one, 0.01 * one);
+}
+
+TEST(Operations, OfAnotherCommunicatorAreRefused) {
+  AllRanks ranks(2);
+  float factor = 2, value = 1;
+  ncclRedOp_t ops[2];
+  for (int r = 0; r < 2; ++r)
+    ASSERT_NCCL(ncclRedOpCreatePreMulSum(&ops[r], &factor, ncclFloat32, ncclScalarHostImmediate, ranks[r]));
+  EXPECT_EQ(ncclAllReduce(&value, &value, 1, ncclFloat32, ops[1], ranks[0], nullptr), ncclInvalidArgument);
+  for (int r = 0; r < 2; ++r) EXPECT_NCCL(ncclRedOpDestroy(ops[r], ranks[r]));
+}
+
 TEST(Simulation, SendsAndReceivesTakeTime) {
   AllRanks ranks(2);
   std::vector<float> buffer(1 << 20);

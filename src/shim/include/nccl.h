@@ -101,7 +101,7 @@ typedef struct ncclConfig_v22800 {
   int cgaClusterSize;      /**< 0 to 8; no effect */
   int minCTAs;             /**< least number of channels */
   int maxCTAs;             /**< largest number of channels */
-  const char* netName;     /**< no effect: all ranks are on one machine */
+  const char* netName;     /**< no effect */
   int splitShare;          /**< 0 or 1; no effect */
   int trafficClass;        /**< no effect */
   const char* commName;    /**< in messages */
@@ -357,7 +357,7 @@ NCCL_SHIM_FUNCTION(ncclResult_t, WaitSignal,
  */
 NCCL_SHIM_FUNCTION(ncclResult_t, GroupStart, (void));
 NCCL_SHIM_FUNCTION(ncclResult_t, GroupEnd, (void));
-/** Ends the group without running it, and tells how long its collectives would take (sends and receives count 0). */
+/** Ends the group without running it, and tells how long its calls would take, of the communicator that takes longest. */
 NCCL_SHIM_FUNCTION(ncclResult_t, GroupSimulateEnd, (ncclSimInfo_t * simInfo));
 /** @} */
 
