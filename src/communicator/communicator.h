@@ -32,6 +32,7 @@
 namespace treering {
 
 class DeviceRank;
+class PhaseTimes;
 struct SplitCard;
 struct Task;
 struct TaskQueue {
@@ -144,7 +145,7 @@ class Communicator : private TcpLinkMaker {
   Status exchange_cards(const std::string& job, Membership::Blobs* blobs);
   Status bind_area(int32_t numa_node);
   Machine measure_machine(const std::vector<std::string>& blobs);
-  Status link(const std::string& job, uint8_t allowed);
+  Status link(const std::string& job, uint8_t allowed, PhaseTimes* times);
   std::shared_ptr<TcpLink> make_tcp_link(uint32_t peer, const std::string& name) override;
   bool read_tcp_status(uint32_t peer, RankStatusSnapshot* snapshot) override;
   void watch_events();

@@ -12,6 +12,7 @@
 #include "communicator/device_rank.h"
 #include "communicator/job_shared.h"
 #include "communicator/measure.h"
+#include "communicator/phase_times.h"
 #include "communicator/placement.h"
 #include "communicator/status_message.h"
 #include "core/log.h"
@@ -88,14 +89,21 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   JoinRequest request{rank, ranks, config.timeout_ms, std::max(made->layout_->total_bytes, one_host->total_bytes), {}};
   for (const std::string& setting : agreed_settings(config)) request.settings += setting + "\n";
   request.settings += fmt::format("staging memory={}\n", staging);
+  PhaseTimes times;
   TR_RETURN_IF_ERROR(Membership::join(id, request, &made->membership_));
+  times.done("rendezvous");
   const auto& peers = made->membership_->peers();
+  const bool first_of_process = std::none_of(
+      peers.begin(), peers.begin() + rank, [&](const PeerPlace& peer) { return peer.process == peers[rank].process; });
   if (std::all_of(peers.begin(), peers.end(), [&](const PeerPlace& peer) { return peer.host == peers[0].host; }))
     made->layout_ = layout(kChannelsOfOneHost);
   const bool shares = (allowed & (kInProcessBit | kSharedMemoryBit)) != 0;
   TR_RETURN_IF_ERROR(made->share_memory(made->membership_->take_segment(), job_name(id), shares));
-  TR_RETURN_IF_ERROR(made->link(job_name(id), allowed));
+  times.done("shared memory");
+  TR_RETURN_IF_ERROR(made->link(job_name(id), allowed, &times));
   TR_RETURN_IF_ERROR(made->attach_device());
+  times.done("device");
+  if (first_of_process) log_line(LogLevel::kInfo, fmt::format("rank {} is ready: {}", rank, times.text()));
   *result = std::move(made);
   return {};
 }
@@ -148,7 +156,10 @@ Status Communicator::exchange_cards(const std::string& job, Membership::Blobs* b
   own.segment_inode = segment_ ? segment_->inode() : 0;
   own.in_segment = segment_ != nullptr;
   own.device = config_.device;
-  own.location.host = membership_->peers()[context_.rank].host;
+  const PeerPlace& place = membership_->peers()[context_.rank];
+  own.location.host = place.host;
+  own.location.switches =
+      switch_path(config_.switches.empty() ? switches_from_slurm(place.host_name) : config_.switches);
   *area_.nonce() = own.nonce;
   if (Status status = bind_area(own.location.numa_node); !status.ok()) log_line(LogLevel::kInfo, status.message());
   TR_RETURN_IF_ERROR(membership_->allgather(pack_card(own, cores), blobs));
@@ -178,13 +189,16 @@ Machine Communicator::measure_machine(const std::vector<std::string>& blobs) {
   return machine;
 }
 
-Status Communicator::link(const std::string& job, uint8_t allowed) {
+Status Communicator::link(const std::string& job, uint8_t allowed, PhaseTimes* times) {
   Membership::Blobs blobs;
   TR_RETURN_IF_ERROR(exchange_cards(job, &blobs));
+  times->done("cards of all ranks");
   std::map<uint32_t, std::string> reasons;
   LinkMessage own;
   own.report = prove_links(*cards_, context_.rank, *layout_, segment_.get(), allowed, &reasons);
+  times->done("proofs of links");
   Machine machine = measure_machine(*blobs);
+  times->done("measurement of the machine");
   if (context_.rank == 0) {
     std::vector<Location> locations;
     for (const RankCard& other : *cards_) locations.push_back(other.location);
@@ -194,6 +208,7 @@ Status Communicator::link(const std::string& job, uint8_t allowed) {
   Writer writer;
   writer(own);
   TR_RETURN_IF_ERROR(membership_->allgather(writer.take(), &blobs));
+  times->done("reports of all ranks");
   if (segment_) segment_->close_descriptor();  // every rank has opened it where it could
   Plan plan;
   std::vector<LinkReport> reports;
@@ -222,8 +237,14 @@ Status Communicator::link(const std::string& job, uint8_t allowed) {
   } else {
     watch_events();
   }
-  if (machine.hosts > 1) TR_RETURN_IF_ERROR(agree_on_network(plan, &machine));
-  return plan_schedules(machine, std::move(plan));
+  times->done("connections");
+  if (machine.hosts > 1) {
+    TR_RETURN_IF_ERROR(agree_on_network(plan, &machine));
+    times->done("measurement of the network");
+  }
+  TR_RETURN_IF_ERROR(plan_schedules(machine, std::move(plan)));
+  times->done("schedules");
+  return {};
 }
 
 std::shared_ptr<TcpLink> Communicator::make_tcp_link(uint32_t peer, const std::string& name) {

@@ -74,7 +74,7 @@ bool has_numa_nodes() {
 
 Plan plan_for(const std::vector<Location>& locations) {
   const View& view = machine_view();
-  return view.valid ? make_plan(locations, view.topology) : flat_plan(static_cast<uint32_t>(locations.size()));
+  return make_plan(locations, view.valid ? view.topology : Topology{});
 }
 
 std::string pack_plan(const Plan& plan) {

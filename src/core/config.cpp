@@ -169,6 +169,17 @@ const OptionRow kOptions[] = {
        return Status();
      },
      [](const Config& config) { return config.host_id; }},
+    {"switches", "TREERING_SWITCHES", "names with dots between, the outermost switch first", "spine1.leaf3",
+     "what Slurm says",
+     "The switches that the rank's host hangs on. Rings and trees go through the hosts behind one before they go on to the next.",
+     false,
+     [](const std::string& text, Config* config) -> Status {
+       if (text.starts_with('.') || text.ends_with('.') || text.find("..") != std::string::npos)
+         return refused("TREERING_SWITCHES", text);
+       config->switches = text;
+       return {};
+     },
+     [](const Config& config) { return config.switches; }},
     {"socket_ifname", "TREERING_SOCKET_IFNAME",
      "prefixes of interface names, `=name` exactly, networks as 10.1.0.0/16; `^` in front of all excludes", "eth",
      "all but loopback and containers' bridges", "Network interfaces through which processes offer to be reached.",

@@ -32,6 +32,7 @@ struct Config {
   int device = -1;              // the rank's GPU; -1 = none
   int device_blocks = 0;        // blocks of a kernel at most; 0 = chosen
   std::string host_id;          // empty = found out
+  std::string switches;         // that the host hangs on; empty = found out
   std::string socket_ifname;    // empty = all that lead to other machines
   std::string socket_family;    // ipv4, ipv6; empty = any
   int tcp_streams = 1;          // sockets to each peer on another host

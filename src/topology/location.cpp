@@ -28,6 +28,12 @@ int32_t common_value(const std::vector<const CorePlace*>& places, int32_t CorePl
 
 }  // namespace
 
+uint64_t identity_of(std::string_view name) {
+  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  for (char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash;
+}
+
 uint64_t host_identity() {
   std::string text;
   std::ifstream boot_id("/proc/sys/kernel/random/boot_id");
@@ -35,9 +41,7 @@ uint64_t host_identity() {
     char name[256] = {};
     if (gethostname(name, sizeof(name) - 1) == 0) text = name;
   }
-  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-  for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return hash;
+  return identity_of(text);
 }
 
 Location locate(const Topology& topology, std::span<const uint32_t> cpus, uint64_t host, int32_t pid) {

@@ -7,10 +7,12 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <type_traits>
 
 #include "core/status.h"
 #include "topology/plan.h"
+#include "topology/switches.h"
 #include "topology/topology.h"
 
 namespace treering {
@@ -23,8 +25,12 @@ struct Location {
   int32_t cache = -1;      // index of the last-level cache
   int32_t core = -1;       // index of the core
   uint32_t cpu_count = 0;  // processing units that the rank may run on
+  SwitchPath switches{};
 };
 static_assert(std::is_trivially_copyable_v<Location>);
+
+// A number that stands for a name.
+uint64_t identity_of(std::string_view name);
 
 // A number that is the same for all processes of a running machine, and for no other machine.
 uint64_t host_identity();
@@ -35,7 +41,7 @@ Location locate(const Topology& topology, std::span<const uint32_t> cpus, uint64
 // The location of the calling thread, by its current binding.
 Status locate_this_thread(const Topology& topology, Location* location);
 
-// Lays out the ranks (rank = position in `locations`) by host, package, NUMA node, cache and core. Because
+// Lays out the ranks (rank = position in `locations`) by switch, host, package, NUMA node, cache and core. Because
 // each of these is one contiguous run of the ring, the ring enters and leaves every one of them exactly once.
 // What a location does not know is filled in as if the host's ranks were spread evenly, in rank order, over
 // the usable cores of `topology`, which stands for every host. Depends on its arguments alone.

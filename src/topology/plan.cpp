@@ -1,6 +1,7 @@
 #include "topology/plan.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
 #include <tuple>
@@ -45,6 +46,24 @@ Location fill_in(Location location, const std::vector<CorePlace>& cores, size_t 
   return location;
 }
 
+// Leaders by the lowest rank behind each of their switches, from the outermost on: the hosts behind one follow one another.
+// What is not known is a switch of the host's own.
+void order_by_switches(std::span<const Location> locations, std::vector<uint32_t>* leaders) {
+  using Key = std::array<uint32_t, kSwitchLevels + 1>;
+  std::map<uint64_t, uint32_t> lowest;
+  std::vector<Key> keys;
+  for (uint32_t leader : *leaders) {  // ascending
+    Key key;
+    key.fill(leader);
+    for (size_t level = 0; level < kSwitchLevels; ++level)
+      if (const uint64_t at = locations[leader].switches[level]; at != 0)
+        key[level] = lowest.try_emplace(at, leader).first->second;
+    keys.push_back(key);
+  }
+  std::sort(keys.begin(), keys.end());
+  std::transform(keys.begin(), keys.end(), leaders->begin(), [](const Key& key) { return key.back(); });
+}
+
 }  // namespace
 
 Plan make_plan(std::span<const Location> locations, const Topology& topology) {
@@ -52,12 +71,12 @@ Plan make_plan(std::span<const Location> locations, const Topology& topology) {
   Plan plan = flat_plan(ranks);
   plan.leaders.clear();
 
-  std::map<uint64_t, uint32_t> host_number;  // hosts are numbered by their lowest rank, which is their leader
-  for (uint32_t rank = 0; rank < ranks; ++rank) {
-    const auto [entry, is_new] = host_number.try_emplace(locations[rank].host, plan.leaders.size());
-    if (is_new) plan.leaders.push_back(rank);
-    plan.host[rank] = entry->second;
-  }
+  std::map<uint64_t, uint32_t> host_number;  // hosts are numbered in the order of their leaders, their lowest ranks
+  for (uint32_t rank = 0; rank < ranks; ++rank)
+    if (host_number.try_emplace(locations[rank].host, 0).second) plan.leaders.push_back(rank);
+  order_by_switches(locations, &plan.leaders);
+  for (uint32_t host = 0; host < plan.leaders.size(); ++host) host_number[locations[plan.leaders[host]].host] = host;
+  for (uint32_t rank = 0; rank < ranks; ++rank) plan.host[rank] = host_number[locations[rank].host];
 
   // Ranks with the same binding share its cores.
   std::map<std::tuple<uint64_t, int32_t, int32_t, int32_t, int32_t>, size_t> sharers;

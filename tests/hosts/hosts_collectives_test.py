@@ -4,6 +4,7 @@
 usage: hosts_collectives_test.py TREERING_PERF
 """
 import os
+import re
 import sys
 import unittest
 
@@ -124,6 +125,20 @@ class Networks(lab_case.LabCase):
 
     def test_ipv4_only(self):
         self.expect_offers(["10.77.0.", "10.77.1."], ["fd77:", "fe80:"], TREERING_SOCKET_FAMILY="ipv4")
+
+    def test_link_local_alone(self):
+        self.expect_offers(["fe80:"], ["fd77:", "10.77."], TREERING_SOCKET_IFNAME="fe80::/10")
+
+    def test_times_of_the_phases(self):
+        lines = [line for line in self.allreduce().splitlines() if " is ready: rendezvous " in line]
+        self.assertEqual(len(lines), len(self.placement), lines)
+        for line in lines:
+            for phase in ("shared memory", "cards of all ranks", "proofs of links", "reports of all ranks", "measurement of the network",
+                          "schedules"):
+                self.assertRegex(line, rf", {phase} \d+\.\d")
+            times = [float(time) for time in re.findall(r" (\d+\.\d)(?:,| \(ms\))", line)]
+            total = float(re.search(r", (\d+\.\d) in all", line).group(1))
+            self.assertAlmostEqual(sum(times), total, delta=0.1 * len(times))
 
     def test_one_interface(self):
         self.expect_offers(["10.77.1.", "fd77:2:"], ["10.77.0.", "fd77:1:"], TREERING_SOCKET_IFNAME="eth1")

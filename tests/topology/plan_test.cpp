@@ -124,6 +124,78 @@ INSTANTIATE_TEST_SUITE_P(Machines, RingTest,
                                            "package:8 numa:1 core:3 pu:2", "package:4 numa:2 core:2 pu:1",
                                            "numa:2 core:4 pu:1(indexes=0,2,4,6,1,3,5,7)", "core:5 pu:1"));
 
+// Hosts behind random switches of three levels, ranks in any order: each switch is entered and left once.
+TEST(Plan, VisitsEverySwitchOnce) {
+  std::mt19937_64 random(test_seed());
+  for (int repetition = 0; repetition < 50; ++repetition) {
+    std::vector<std::string> names;
+    for (int host = 0; host < 24; ++host) {
+      names.push_back("core" + std::to_string(random() % 2));
+      for (const char* level : {".pod", ".leaf"}) names.back() += level + std::to_string(random() % 3);
+    }
+    std::vector<Location> locations;
+    std::vector<std::string> host_of, leaf_of, pod_of, core_of;
+    for (int rank = 0; rank < 60; ++rank) {
+      const size_t host = random() % names.size();
+      locations.push_back(unknown(1000 - host));
+      locations.back().switches = switch_path(names[host]);
+      host_of.push_back(std::to_string(host));
+      leaf_of.push_back(names[host]);
+      pod_of.push_back(names[host].substr(0, names[host].rfind('.')));
+      core_of.push_back(names[host].substr(0, names[host].find('.')));
+    }
+    const Plan plan = make_plan(locations, synthetic("core:4 pu:1"));
+    expect_permutation(plan);
+    for (const auto* domain : {&host_of, &leaf_of, &pod_of, &core_of}) expect_one_visit(plan, *domain);
+    EXPECT_EQ(plan.leaders[0], 0u);
+    EXPECT_EQ(plan.ring[0], 0u);
+  }
+}
+
+TEST(Plan, HostsWhoseSwitchIsNotKnownStandAlone) {
+  const std::vector<std::string> names{"a", "", "a", "b.x", "a.y", "b.x"};
+  std::vector<Location> locations;
+  for (const std::string& name : names) {
+    locations.push_back(unknown(locations.size()));
+    locations.back().switches = switch_path(name);
+  }
+  EXPECT_EQ(make_plan(locations, Topology{}).ring, (std::vector<uint32_t>{0, 2, 4, 1, 3, 5}));
+}
+
+TEST(Switches, AreNamesAndThoseBefore) {
+  EXPECT_EQ(switch_path(""), SwitchPath{});
+  const SwitchPath one = switch_path("s1.leaf"), other = switch_path("s2.leaf");
+  EXPECT_NE(one[0], other[0]);
+  EXPECT_NE(one[1], other[1]) << "leaf of another spine";
+  EXPECT_EQ(one[2], 0u);
+  EXPECT_EQ(switch_path("s1")[0], one[0]);
+  const SwitchPath deep = switch_path("a.b.c.d.e");
+  EXPECT_EQ(deep[0], switch_path("a.b")[1]) << "the innermost four";
+  EXPECT_NE(deep[3], 0u);
+}
+
+class Slurm : public ::testing::Test {
+ protected:
+  void set(const char* address, const char* pattern) {
+    setenv("SLURM_TOPOLOGY_ADDR", address, 1);
+    setenv("SLURM_TOPOLOGY_ADDR_PATTERN", pattern, 1);
+  }
+  void TearDown() override {
+    unsetenv("SLURM_TOPOLOGY_ADDR");
+    unsetenv("SLURM_TOPOLOGY_ADDR_PATTERN");
+  }
+};
+
+TEST_F(Slurm, TellsTheSwitchesOfItsOwnNode) {
+  EXPECT_EQ(switches_from_slurm("n1"), "");
+  set("s[0-1].s5.n1", "switch.switch.node");
+  EXPECT_EQ(switches_from_slurm("n1"), "s[0-1].s5");
+  EXPECT_EQ(switches_from_slurm("n1.cluster"), "s[0-1].s5");
+  EXPECT_EQ(switches_from_slurm("n2"), "") << "handed on from another node";
+  set("n1", "node");
+  EXPECT_EQ(switches_from_slurm("n1"), "") << "it knows none";
+}
+
 TEST(Plan, UnknownRanksSpreadEvenlyInRankOrder) {
   const Topology topology = synthetic("package:2 numa:1 core:4 pu:1");
   EXPECT_EQ(make_plan(std::vector<Location>(2, unknown()), topology).numa_node, (std::vector<uint32_t>{0, 1}));
