@@ -1,12 +1,10 @@
 #include "communicator/communicator.h"
 
-#include <signal.h>
-
 #include <algorithm>
-#include <cerrno>
 
 #include "communicator/device_areas.h"
 #include "communicator/device_rank.h"
+#include "core/process.h"
 
 namespace treering {
 
@@ -26,7 +24,7 @@ std::function<bool()> Communicator::peers_left(Whose whose) const {
   return [segment = segment_, peers = std::move(peers)] {
     return std::all_of(peers.begin(), peers.end(), [](const auto& peer) {
       if (peer.first->left.load(std::memory_order_acquire) != 0) return true;
-      return peer.second != 0 && kill(static_cast<pid_t>(peer.second), 0) != 0 && errno == ESRCH;
+      return peer.second != 0 && process_has_ended(static_cast<pid_t>(peer.second));
     });
   };
 }

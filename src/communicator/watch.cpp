@@ -1,14 +1,12 @@
 #include "communicator/watch.h"
 
 #include <fmt/format.h>
-#include <poll.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
+
+#include "core/process.h"
 
 namespace treering {
 namespace {
@@ -283,12 +281,7 @@ bool Watch::is_dead(uint32_t peer) const {
   if (!same_host(peer)) return false;
   if (who.pid_namespace != identity(context_->rank).pid_namespace) return false;  // its pid means nothing here
   if (who.pid == static_cast<uint32_t>(getpid())) return false;
-  int fd = static_cast<int>(syscall(SYS_pidfd_open, who.pid, 0));
-  if (fd < 0) return errno == ESRCH;
-  pollfd entry{fd, POLLIN, 0};
-  bool dead = poll(&entry, 1, 0) > 0;  // readable: it has ended, even when its parent has not waited for it
-  close(fd);
-  return dead;
+  return process_has_ended(static_cast<pid_t>(who.pid));
 }
 
 }  // namespace treering
