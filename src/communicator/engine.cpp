@@ -105,10 +105,21 @@ Status Engine::ensure_thread() {
 }
 
 Status Engine::enqueue(StreamId stream, Communicator* communicator, Operation operation) {
+  return enqueue_operation(stream, communicator, std::move(operation), nullptr, false);
+}
+
+Status Engine::enqueue_passing(StreamId stream, Communicator* communicator, Operation operation) {
+  return enqueue_operation(stream, communicator, std::move(operation), nullptr, true);
+}
+
+Status Engine::enqueue_operation(StreamId stream, Communicator* communicator, Operation operation,
+                                 std::shared_ptr<Mark> gate, bool passes) {
   auto task = std::make_unique<Task>();
   task->stream = stream;
   task->communicator = communicator;
   task->operation = std::move(operation);
+  task->mark = std::move(gate);
+  task->passes = passes;
   TR_RETURN_IF_ERROR(enqueue(task.get()));
   (void)task.release();
   return {};
@@ -141,17 +152,6 @@ Status Engine::enqueue(Task* task) {
     task->communicator->queued.fetch_add(1);
   }
   work_.notify_one();
-  return {};
-}
-
-Status Engine::enqueue_passing(StreamId stream, Communicator* communicator, Operation operation) {
-  auto task = std::make_unique<Task>();
-  task->stream = stream;
-  task->communicator = communicator;
-  task->operation = std::move(operation);
-  task->passes = true;
-  TR_RETURN_IF_ERROR(enqueue(task.get()));
-  (void)task.release();
   return {};
 }
 

@@ -116,6 +116,8 @@ class Engine {
   bool step(Task* task, Status* status, bool* moved);
   void retire(Task* task, Status status);
   void complete(EventId event, const std::shared_ptr<Mark>& mark);
+  Status enqueue_operation(StreamId stream, Communicator* communicator, Operation operation, std::shared_ptr<Mark> gate,
+                           bool passes);
   Status enqueue_mark(Task::Kind kind, StreamId stream, EventId event, std::shared_ptr<Mark> mark);
   Status unknown_stream(StreamId stream) const;
   Status unknown_event(EventId event) const;

@@ -126,17 +126,12 @@ EventId Engine::create_gate() {
 }
 
 Status Engine::enqueue_passable(StreamId stream, Communicator* communicator, Operation operation, EventId gate) {
-  auto task = std::make_unique<Task>();
-  task->stream = stream;
-  task->communicator = communicator;
-  task->operation = std::move(operation);
+  std::shared_ptr<Mark> mark;
   {
     std::lock_guard lock(mutex_);
-    if (const auto found = events_.find(gate); found != events_.end()) task->mark = found->second.last;
+    if (const auto found = events_.find(gate); found != events_.end()) mark = found->second.last;
   }
-  TR_RETURN_IF_ERROR(enqueue(task.get()));
-  (void)task.release();
-  return {};
+  return enqueue_operation(stream, communicator, std::move(operation), std::move(mark), false);
 }
 
 void Engine::open_gate(EventId gate) {
