@@ -30,6 +30,12 @@ def of_link(hosts, size, rate_mbit, time_us):
     return 2 * (hosts - 1) / hosts * size * 8 / rate_mbit / time_us
 
 
+def rotated(libraries, by):
+    """Another one first each time: it finds the links and cores as the break before left them."""
+    by %= max(1, len(libraries))
+    return libraries[by:] + libraries[:by]
+
+
 def measure(record, title, lab, places, sizes, more=(), mbit=0, each_round=lambda: None, prepare=lambda sessions: None):
     """Rounds in which each library has its turn at every size."""
     settings = record.settings
@@ -40,9 +46,9 @@ def measure(record, title, lab, places, sizes, more=(), mbit=0, each_round=lambd
             record.note_other_work(title)
             each_round()
             last_us = {}
-            for size in sizes:
+            for number, size in enumerate(sizes):
                 settings.progress(f"{title}, round {turn + 1}/{settings.rounds}, {points.format_size(size)}")
-                for session in sessions.sessions:
+                for session in rotated(sessions.sessions, turn + number):
                     known_us = median(table, session.name, size) or last_us.get(session.name, 1)
                     count = calls(size, len(places), mbit, settings.quick, known_us)
                     result = sessions.ask(session, f"point {size} {count}")

@@ -51,6 +51,15 @@ class FakeRoot {
   const UniqueId& id() const { return id_; }
   const Place& place() const { return place_; }
   const Place& member() const { return member_; }
+  // The next connections are reset at once, as by a process that has too many.
+  void reset_next(uint32_t connections) { resets_ = connections; }
+  uint32_t resets_left() const { return resets_; }
+  // Streams are answered from now on, but for the next ones, whose connections end instead.
+  void answer_streams_but(uint32_t first) {
+    dropped_streams_ = first;
+    answers_streams_ = true;
+  }
+  uint32_t dropped_streams_left() const { return dropped_streams_; }
   void send(const std::string& bytes) {
     EXPECT_TRUE(Agent::instance().call([&] { parent_of_member_->send(bytes); }).ok());
   }
@@ -59,6 +68,13 @@ class FakeRoot {
   void accept_one() {
     const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) return;
+    if (resets_ > 0) {
+      --resets_;
+      const linger at_once{1, 0};
+      setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+      close(fd);
+      return;
+    }
     auto channel = Channel::create(&Agent::instance(), fd, false,
                                    Handshake([this](const JobName&) -> const Secret* { return &id_.secret; }));
     Channel::Events events;
@@ -70,7 +86,12 @@ class FakeRoot {
     JoinMessage join;
     AttachMessage attach;
     HelloMessage hello;
-    if (decode(bytes, &join)) {
+    StreamMessage stream;
+    if (answers_streams_ && decode(bytes, &stream)) {
+      if (dropped_streams_ == 0) return channel->send(encode(StreamReadyMessage{}));
+      --dropped_streams_;
+      channel->close();
+    } else if (decode(bytes, &join)) {
       PlacedMessage placed;
       placed.own = join.place;
       placed.own.process = 1;
@@ -94,6 +115,8 @@ class FakeRoot {
   }
 
   const bool attaches_;
+  std::atomic<bool> answers_streams_{false};
+  std::atomic<uint32_t> resets_{0}, dropped_streams_{0};
   int listener_ = -1;
   uint64_t watch_ = 0;
   UniqueId id_;
@@ -112,29 +135,76 @@ TEST(Mute, AParentThatDoesNotAnswerIsGivenUp) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(10));
 }
 
-TEST(Mute, AStreamThatIsNotAnsweredFailsInTime) {
-  FakeRoot root(true);
-  std::unique_ptr<Membership> membership;
-  const Status joined = Membership::join(root.id(), request_of(1, 3, 2'000), &membership);
-  ASSERT_TRUE(joined.ok()) << joined.message();
+// What becomes of a stream to the root.
+Status open_stream(Membership* membership) {
   std::mutex mutex;
-  Status outcome;
+  std::optional<Status> outcome;
   MemberEvents events;
-  events.on_outgoing = [&](uint32_t, uint32_t, const Status& status, int) {
+  events.on_outgoing = [&](uint32_t, uint32_t, const Status& status, int fd) {
     std::lock_guard lock(mutex);
     outcome = status;
+    EXPECT_EQ(fd >= 0, status.ok());
+    if (fd >= 0) close(fd);
   };
   membership->set_events(std::move(events));
   membership->open_stream(0, 0);
   EXPECT_TRUE(soon(
       [&] {
         std::lock_guard lock(mutex);
-        return !outcome.ok();
+        return outcome.has_value();
       },
       seconds(10)));
+  membership->set_events({});
+  std::lock_guard lock(mutex);
+  return outcome.value_or(Status(trInternalError, "nothing was heard of it"));
+}
+
+TEST(Mute, AStreamThatIsNotAnsweredFailsInTime) {
+  FakeRoot root(true);
+  std::unique_ptr<Membership> membership;
+  const Status joined = Membership::join(root.id(), request_of(1, 3, 2'000), &membership);
+  ASSERT_TRUE(joined.ok()) << joined.message();
+  const Status outcome = open_stream(membership.get());
   EXPECT_EQ(outcome.code(), trTimeout);
   EXPECT_NE(outcome.message().find("no connection to rank 0 (pid "), std::string::npos) << outcome.message();
-  membership.reset();
+}
+
+// A process that has more connections than it keeps drops the oldest, whoever they are from.
+TEST(Dropped, ConnectionsToTheRootAreDialledAgain) {
+  FakeRoot root(true);
+  root.reset_next(5);
+  std::unique_ptr<Membership> membership;
+  const Status joined = Membership::join(root.id(), request_of(1, 3), &membership);
+  EXPECT_TRUE(joined.ok()) << joined.message();
+  EXPECT_EQ(root.resets_left(), 0u);
+}
+
+TEST(Dropped, ARootThatResetsForEverIsGivenUp) {
+  FakeRoot root(true);
+  root.reset_next(UINT32_MAX);
+  std::unique_ptr<Membership> membership;
+  const auto begin = std::chrono::steady_clock::now();
+  const Status status = Membership::join(root.id(), request_of(1, 3, 20'000), &membership);
+  EXPECT_EQ(status.code(), trRemoteError);
+  EXPECT_NE(status.message().find("Connection reset by peer"), std::string::npos) << status.message();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(10));
+}
+
+TEST(Dropped, StreamsAreDialledAgain) {
+  FakeRoot root(true);
+  std::unique_ptr<Membership> membership;
+  const Status joined = Membership::join(root.id(), request_of(1, 3, 20'000), &membership);
+  ASSERT_TRUE(joined.ok()) << joined.message();
+  root.reset_next(3);
+  root.answer_streams_but(4);
+  const Status outcome = open_stream(membership.get());
+  EXPECT_TRUE(outcome.ok()) << outcome.message();
+  EXPECT_EQ(root.resets_left(), 0u);
+  EXPECT_EQ(root.dropped_streams_left(), 0u);
+  root.answer_streams_but(UINT32_MAX);
+  const Status never = open_stream(membership.get());
+  EXPECT_EQ(never.code(), trRemoteError);
+  EXPECT_NE(never.message().find("no connection to rank 0 (pid "), std::string::npos) << never.message();
 }
 
 NoticeMessage notice_of(NoticeType type, uint64_t number, uint32_t process) {

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """trCommInitFromEnvironment() under real launchers, and what it says when there is none.
 
-usage: launch_test.py PROGRAM LIBRARY [open_mpi|mpich|slurm]     PROGRAM: docs/examples/from_environment
+usage: launch_test.py PROGRAM LIBRARY [open_mpi|mpich|slurm|torchrun]     PROGRAM: docs/examples/from_environment
 
-With a launcher, it is started; exit status 77 where it is not installed (tools/install-packages launchers). Slurm runs as a
-private controller and daemon on loopback, in a temporary directory. Without, all that needs no launcher.
+With a launcher, it is started; exit status 77 where it is not installed (tools/install-packages launchers; PyTorch: where
+$TREERING_TEST_PYTHON, or this interpreter, has it). Slurm runs as a private controller and daemon on loopback, in a temporary
+directory. Without, all that needs no launcher.
 """
 import ctypes
 import os
@@ -21,8 +22,9 @@ import unittest
 PROGRAM, LIBRARY = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 RANKS = 3
 SKIP = 77
+TORCH_PYTHON = os.environ.get("TREERING_TEST_PYTHON", sys.executable)
 DEADLINE = 120
-LAUNCHERS = ("TREERING_", "PMI", "OMPI", "SLURM", "RANK", "WORLD_SIZE", "MASTER_", "LOCAL_")
+LAUNCHERS = ("TREERING_", "PMI", "OMPI", "SLURM", "RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "TORCHELASTIC_")
 
 
 def clean_environment(**more):
@@ -81,6 +83,26 @@ class Launchers(unittest.TestCase):
             none = slurm.srun("--mpi=none")
             self.assertNotEqual(none.returncode, 0)
             self.assertIn("start them with srun --mpi=pmi2 or --mpi=pmix", none.stderr)
+
+    def test_torchrun(self):
+        """The agents of two nodes, which keep PyTorch's own store at the master's port."""
+        if run([TORCH_PYTHON, "-c", "import torch.distributed"]).returncode != 0:
+            self.skipTest(f"{TORCH_PYTHON} cannot import torch")
+        port, _ = free_ports()
+        agents = [subprocess.Popen([TORCH_PYTHON, "-m", "torch.distributed.run", "--no-python", "--nnodes", "2", "--node-rank", str(node),
+                                    "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(port), PROGRAM],
+                                   env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   stdin=subprocess.DEVNULL) for node in range(2)]
+        lines = []
+        try:
+            for agent in agents:
+                out, error = agent.communicate(timeout=DEADLINE)
+                self.assertEqual(agent.returncode, 0, error)
+                lines += [line for line in out.splitlines() if line.startswith("rank ")]
+        finally:
+            for agent in agents:
+                agent.terminate()
+        self.assertEqual(sorted(lines), [f"rank {rank} of 4: ok" for rank in range(4)])
 
 
 CALL_TWICE = """
