@@ -27,6 +27,9 @@ namespace {
 
 constexpr size_t kStackBytes = 256 << 10;
 constexpr size_t kMaxStrangers = 128;  // connections that have not said what they want
+// So long none gives way to another, which waits in the listener's queue: a process of a job needs a millisecond, and more
+// where all come at once to a busy one.
+constexpr auto kYoung = std::chrono::milliseconds(250);
 constexpr auto kStrangerPatience = std::chrono::seconds(5);
 constexpr int kAcceptAtOnce = 32;
 constexpr auto kAcceptPause = std::chrono::milliseconds(20);
@@ -276,6 +279,8 @@ void Agent::close_listeners() {
 
 void Agent::accept_some(int listener, bool local) {
   for (int i = 0; i < kAcceptAtOnce; ++i) {
+    if (strangers_.size() >= kMaxStrangers && Clock::now() - strangers_.front().since < kYoung)
+      return pause_accepting();
     const int fd =
         closed_in_children([&] { return accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); });
     if (fd >= 0) {
@@ -289,7 +294,7 @@ void Agent::accept_some(int listener, bool local) {
   }
 }
 
-// Without descriptors: level-triggered epoll would spin.
+// Level-triggered epoll would spin.
 void Agent::pause_accepting() {
   for (auto [fd, id] : {std::pair{tcp_, tcp_watch_}, {local_, local_watch_}})
     if (fd >= 0) rewatch(id, fd, 0);
@@ -300,7 +305,7 @@ void Agent::pause_accepting() {
 }
 
 void Agent::add_stranger(int fd, bool local) {
-  // The oldest goes: a process of a job needs a millisecond.
+  // The oldest goes.
   if (strangers_.size() >= kMaxStrangers) drop_stranger(strangers_.begin());
   const int yes = 1;
   if (!local) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
@@ -308,7 +313,7 @@ void Agent::add_stranger(int fd, bool local) {
                                    auto job = find_job(name);
                                    return job ? &job->id().secret : nullptr;
                                  }));
-  auto at = strangers_.insert(strangers_.end(), {channel, 0});
+  auto at = strangers_.insert(strangers_.end(), {channel, 0, Clock::now()});
   at->timer = after(kStrangerPatience, [this, at] {
     at->timer = 0;
     drop_stranger(at);

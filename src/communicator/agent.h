@@ -61,6 +61,7 @@ class Agent {
   struct Stranger {
     std::shared_ptr<Channel> channel;
     uint64_t timer = 0;
+    Clock::time_point since;
   };
   struct Watched {
     std::function<void(uint32_t)> ready;

@@ -29,9 +29,15 @@ AeadNonce nonce_of(uint64_t number) {
   return nonce;
 }
 
+constexpr const char* kClosed = "the other side closed the connection";
+
 const unsigned char* as_bytes(const char* text) { return reinterpret_cast<const unsigned char*>(text); }
 
 }  // namespace
+
+bool Channel::was_dropped(const std::string& reason) {
+  return reason == kClosed || reason == std::strerror(ECONNRESET) || reason == std::strerror(EPIPE);
+}
 
 std::shared_ptr<Channel> Channel::create(Agent* agent, int fd, bool local, Handshake handshake) {
   return std::shared_ptr<Channel>(new Channel(agent, fd, local, std::move(handshake)));
@@ -136,7 +142,7 @@ bool Channel::receive_some() {
   const ssize_t got = recvmsg(fd_, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   if (got <= 0) {
-    fail(got == 0 ? "the other side closed the connection" : std::strerror(errno));
+    fail(got == 0 ? kClosed : std::strerror(errno));
     return false;
   }
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {

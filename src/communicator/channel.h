@@ -32,6 +32,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   // Takes the socket, non-blocking, connected or connecting.
   static std::shared_ptr<Channel> create(Agent* agent, int fd, bool local, Handshake handshake);
   ~Channel();
+  // Whether `closed` told that the other side gave the connection up without a word.
+  static bool was_dropped(const std::string& reason);
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 

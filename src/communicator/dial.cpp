@@ -20,11 +20,16 @@ namespace {
 
 constexpr auto kStagger = std::chrono::milliseconds(100);
 // A listener that has too many strangers drops the oldest, which may be of a job whose processes come all at the same time.
-constexpr uint32_t kMostResets = 8;
+// Dialled again after 10 ms, 20 ms, ... half a second: some 5 s in all, as another program may have the port by now.
+constexpr uint32_t kMostDrops = 14;
+constexpr uint32_t kMostDoublings = 6;
 constexpr size_t kMostInterfaces = 16;  // that a link-local address is tried through
 
 // A moment that differs between processes: a full listener is not asked by all at the same time.
-Clock::duration jitter() { return std::chrono::milliseconds(2 + randombytes_uniform(20)); }
+Clock::duration jitter(uint32_t times = 0) {
+  const uint32_t most = 10u << std::min(times, kMostDoublings);
+  return std::chrono::milliseconds(most / 2 + randombytes_uniform(most));
+}
 
 int open_socket(const DialTarget& candidate, int* error) {
   int fd = -1;
@@ -160,10 +165,10 @@ void Dial::try_one(size_t number) {
     auto self = weak.lock();
     if (!self || self->finished_) return;
     Attempt& closed = self->attempts_[number];
-    if (reason != std::strerror(ECONNRESET) || ++closed.resets > kMostResets)
+    if (!Channel::was_dropped(reason) || ++closed.drops > kMostDrops)
       return self->failed(number, reason, reason == std::strerror(ECONNREFUSED));
     closed.channel = nullptr;
-    closed.retry = self->agent_->after(jitter(), [self, number] { self->try_one(number); });
+    closed.retry = self->agent_->after(jitter(closed.drops), [self, number] { self->try_one(number); });
   };
   attempt.channel->start(std::move(events));
 }

@@ -40,7 +40,7 @@ class Dial : public std::enable_shared_from_this<Dial> {
     std::shared_ptr<Channel> channel;
     bool failed = false;
     uint64_t retry = 0;
-    uint32_t resets = 0;
+    uint32_t drops = 0;  // by the listener, before it has heard what is wanted
   };
   Dial(Agent* agent, const JobName& job, const Secret& secret, Clock::time_point deadline, Done done)
       : agent_(agent), job_(job), secret_(secret), deadline_(deadline), done_(std::move(done)) {}

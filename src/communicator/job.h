@@ -186,7 +186,11 @@ class Job : public std::enable_shared_from_this<Job> {
   Clock::time_point last_tick_, last_beat_;
 
   std::set<std::shared_ptr<Dial>> streams_;
-  std::set<std::shared_ptr<Channel>> opening_;  // streams whose rank has not answered yet
+  struct Opening {
+    std::shared_ptr<Channel> channel;
+    uint64_t timer;
+  };
+  std::vector<Opening> opening_;  // streams whose rank has not answered yet
   Clock::time_point began_ = Clock::now(), found_, placed_, attached_;
 };
 

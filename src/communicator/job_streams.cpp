@@ -1,6 +1,7 @@
 // Questions to other ranks, and data streams.
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "communicator/job.h"
@@ -9,7 +10,7 @@ namespace treering {
 namespace {
 
 constexpr uint32_t kStreamAttempts = 8;
-constexpr auto kStreamPause = std::chrono::milliseconds(20);
+constexpr auto kStreamPause = std::chrono::milliseconds(20);  // twice as long each time
 
 }  // namespace
 
@@ -70,7 +71,7 @@ void Job::dial_stream(const StreamMessage& stream, Clock::time_point deadline, c
   auto slot = std::make_shared<std::shared_ptr<Dial>>();
   auto dropped = [=](const std::string& reason) {
     if (attempts <= 1 || self->closed_) return report({trRemoteError, reason}, -1);
-    self->agent_->after(kStreamPause, [=] {
+    self->agent_->after(kStreamPause * (1 << (kStreamAttempts - attempts)), [=] {
       if (self->closed_) return report({trRemoteError, reason}, -1);
       self->dial_stream(stream, deadline, report, attempts - 1);
     });
@@ -88,12 +89,14 @@ void Job::dial_stream(const StreamMessage& stream, Clock::time_point deadline, c
 void Job::await_stream(const std::shared_ptr<Channel>& channel, const StreamMessage& stream, Clock::time_point deadline,
                        const StreamReport& report, const std::function<void(const std::string& reason)>& dropped) {
   auto self = shared_from_this();
-  auto timer = std::make_shared<uint64_t>(0);
-  std::weak_ptr<Channel> weak = channel;
-  auto end = [self, weak, timer] {
-    if (*timer != 0) self->agent_->cancel(*timer);
-    auto ended = weak.lock();
-    self->opening_.erase(ended);
+  // Not while the job ends: finish() has closed it.
+  auto end = [self, raw = channel.get()]() -> std::shared_ptr<Channel> {
+    auto at = std::find_if(self->opening_.begin(), self->opening_.end(),
+                           [&](const Opening& each) { return each.channel.get() == raw; });
+    if (at == self->opening_.end()) return nullptr;
+    if (at->timer != 0) self->agent_->cancel(at->timer);
+    auto ended = std::move(at->channel);
+    self->opening_.erase(at);
     return ended;
   };
   Channel::Events events;
@@ -102,21 +105,23 @@ void Job::await_stream(const std::shared_ptr<Channel>& channel, const StreamMess
     StreamReadyMessage ready;
     FailedMessage failed;
     const auto ended = end();
+    if (!ended) return;
     if (decode(bytes, &ready)) return report({}, ended->release());
     const bool said = decode(bytes, &failed);
     ended->close();
     report({trRemoteError, said ? failed.text : "it sent something unexpected"}, -1);
   };
   events.closed = [end, dropped](const std::string& reason) {
-    end();
-    dropped(reason);
+    if (end()) dropped(reason);
   };
+  opening_.push_back({channel, 0});
   if (deadline != Clock::time_point::max())
-    *timer = agent_->after(deadline - Clock::now(), [end, report] {
-      end()->close();
+    opening_.back().timer = agent_->after(deadline - Clock::now(), [end, report] {
+      const auto ended = end();
+      if (!ended) return;
+      ended->close();
       report({trTimeout, "it accepted the connection and did not answer"}, -1);
     });
-  opening_.insert(channel);
   channel->set_events(std::move(events));
   channel->send(encode(stream));
 }

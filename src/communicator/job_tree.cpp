@@ -286,7 +286,10 @@ void Job::finish() {
   stop_dialing();
   for (const auto& channel : std::exchange(former_, {})) channel->close();
   for (const auto& stream : std::exchange(streams_, {})) stream->cancel();
-  for (const auto& channel : std::exchange(opening_, {})) channel->close();
+  for (const Opening& opening : std::exchange(opening_, {})) {
+    if (opening.timer != 0) agent_->cancel(opening.timer);
+    opening.channel->close();
+  }
   if (parent_.channel) {
     parent_.channel->send(encode(MovingMessage{own_.process, kNobody}));
     parent_.channel->set_events({});
