@@ -309,10 +309,12 @@ void Agent::add_stranger(int fd, bool local) {
   if (strangers_.size() >= kMaxStrangers) drop_stranger(strangers_.begin());
   const int yes = 1;
   if (!local) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-  auto channel = Channel::create(this, fd, local, Handshake([this](const JobName& name) -> const Secret* {
-                                   auto job = find_job(name);
-                                   return job ? &job->id().secret : nullptr;
-                                 }));
+  auto channel =
+      Channel::create(this, fd, local, Handshake([this](const JobName& name, uint64_t process) -> const Secret* {
+                        auto job = find_job(name);
+                        const bool meant = process != 0 ? process == place_.local : job && job->is_root();
+                        return job && meant ? &job->id().secret : nullptr;
+                      }));
   auto at = strangers_.insert(strangers_.end(), {channel, 0, Clock::now()});
   at->timer = after(kStrangerPatience, [this, at] {
     at->timer = 0;

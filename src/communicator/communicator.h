@@ -166,6 +166,7 @@ class Communicator : private TcpLinkMaker {
   size_t most_letter_bytes() const { return RegionTable::instance().empty() ? letter_bytes_ : mapped_letter_bytes_; }
   void finish();
   Status fail(Status status);
+  Status exchange_over_job(const SplitCard& own, std::vector<SplitCard>* cards);
   Status exchange_notices(const std::vector<uint32_t>& members, const char* function, const SplitCard& own,
                           std::vector<SplitCard>* cards);
   Status read_notice(uint32_t peer, uint64_t round, const char* function, SplitCard* card, bool* arrived) const;

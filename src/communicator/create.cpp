@@ -18,6 +18,7 @@
 #include "core/log.h"
 #include "core/types.h"
 #include "topology/place.h"
+#include "transport/tcp_wire.h"
 
 namespace treering {
 namespace {
@@ -57,7 +58,6 @@ void visit(V& v, LinkMessage& m) {
   v(m.plan);
 }
 
-// The ranks must have the same: it is compared with the other settings.
 size_t default_staging(uint32_t ranks) {
   return std::clamp<size_t>(last_level_cache_bytes() / 4 / ranks, kLeastStaging, kMostStaging);
 }
@@ -78,7 +78,7 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   made->context_.rank = rank;
   made->context_.ranks = ranks;
   const size_t slots = std::max<size_t>(4, 2 * (ranks - 1));
-  const size_t staging = config.staging_bytes > 0 ? static_cast<size_t>(config.staging_bytes) : default_staging(ranks);
+  size_t staging = config.staging_bytes > 0 ? static_cast<size_t>(config.staging_bytes) : default_staging(ranks);
   const auto layout = [&](uint32_t wanted) {
     const uint32_t channels = config.channels > 0 ? static_cast<uint32_t>(config.channels) : wanted;
     const size_t least = slots * (ranks > kMany ? kMinSlotOfMany : kMinSlot);
@@ -86,17 +86,21 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   };
   made->layout_ = layout(kChannelsOfHosts);
   const auto one_host = layout(kChannelsOfOneHost);
-  JoinRequest request{rank, ranks, config.timeout_ms, std::max(made->layout_->total_bytes, one_host->total_bytes), {}};
+  JoinRequest request{rank,    ranks, config.timeout_ms, std::max(made->layout_->total_bytes, one_host->total_bytes),
+                      staging, {}};
   for (const std::string& setting : agreed_settings(config)) request.settings += setting + "\n";
-  request.settings += fmt::format("staging memory={}\n", staging);
+  request.settings += fmt::format("library=" TREERING_VERSION_STRING " (TCP format {:08x}, cards of {} bytes)\n",
+                                  kTcpMark, sizeof(RankCard));
   PhaseTimes times;
   TR_RETURN_IF_ERROR(Membership::join(id, request, &made->membership_));
   times.done("rendezvous");
   const auto& peers = made->membership_->peers();
   const bool first_of_process = std::none_of(
       peers.begin(), peers.begin() + rank, [&](const PeerPlace& peer) { return peer.process == peers[rank].process; });
-  if (std::all_of(peers.begin(), peers.end(), [&](const PeerPlace& peer) { return peer.host == peers[0].host; }))
-    made->layout_ = layout(kChannelsOfOneHost);
+  staging = made->membership_->staging_bytes();  // hosts may have caches of different sizes
+  const bool on_one_host =
+      std::all_of(peers.begin(), peers.end(), [&](const PeerPlace& peer) { return peer.host == peers[0].host; });
+  made->layout_ = layout(on_one_host ? kChannelsOfOneHost : kChannelsOfHosts);
   const bool shares = (allowed & (kInProcessBit | kSharedMemoryBit)) != 0;
   TR_RETURN_IF_ERROR(made->share_memory(made->membership_->take_segment(), job_name(id), shares));
   times.done("shared memory");

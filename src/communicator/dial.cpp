@@ -81,6 +81,7 @@ std::vector<DialTarget> find_candidates(const Place& own, const std::vector<Addr
   const bool near = own.network == target.network;
   auto add = [&](const Address& address, uint32_t scope, const Address* source) {
     DialTarget candidate;
+    candidate.process = target.local;
     candidate.text = fmt::format("{}{} port {}", to_text(address),
                                  source != nullptr ? fmt::format(" from {}", to_text(*source)) : "", target.port);
     candidate.length = to_sockaddr(address, target.port, scope, &candidate.address);
@@ -102,6 +103,7 @@ std::vector<DialTarget> find_candidates(const Place& own, const std::vector<Addr
   std::vector<DialTarget> ordered;
   if (near && !tcp_only && target.local != 0) {
     DialTarget local;
+    local.process = target.local;
     local.local_name = local_socket_name(target.local);
     local.text = "Unix socket " + local.local_name;
     ordered.push_back(std::move(local));
@@ -155,7 +157,7 @@ void Dial::try_one(size_t number) {
     return;
   }
   if (fd < 0) return failed(number, std::strerror(error), error == ECONNREFUSED);
-  attempt.channel = Channel::create(agent_, fd, local, Handshake(job_, secret_));
+  attempt.channel = Channel::create(agent_, fd, local, Handshake(job_, secret_, attempt.candidate.process));
   Channel::Events events;
   std::weak_ptr<Dial> weak = shared_from_this();
   events.ready = [weak, number] {

@@ -17,6 +17,7 @@ struct DialTarget {
   socklen_t length = 0;
   sockaddr_storage source{};  // to bind to; no length: the kernel chooses
   socklen_t source_length = 0;
+  uint64_t process = 0;  // Place::local of the one that shall answer; 0: the one where the job's ranks meet
 };
 
 // The ways from `own` to `target`, best first: the Unix socket within a network namespace (unless `tcp_only`), then the

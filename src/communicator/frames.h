@@ -75,7 +75,7 @@ struct HelloMessage {
   static constexpr Kind kKind = Kind::kHello;
   uint32_t process = 0, rank = 0, ranks = 0;
   int32_t timeout_ms = 0;
-  uint64_t segment_bytes = 0;
+  uint64_t segment_bytes = 0, staging_bytes = 0;  // as the rank would have them: the least of all ranks counts
   uint32_t pid = 0;
   uint64_t nonce = 0;  // the same hello may be sent again, over another parent
   std::string settings;
@@ -87,7 +87,7 @@ struct FailedMessage {
 };
 struct RosterMessage {
   static constexpr Kind kKind = Kind::kRoster;
-  uint64_t segment_bytes = 0;
+  uint64_t segment_bytes = 0, staging_bytes = 0;
   bool has_segment = false;  // its descriptor comes along
   std::vector<Place> places;
   std::vector<uint32_t> process_of_rank;
@@ -157,11 +157,11 @@ template <typename V> void visit(V& v, PlacedMessage& m) { v(m.own); v(m.ancesto
 template <typename V> void visit(V& v, AttachMessage& m) { v(m.process); v(m.has_roster); v(m.round); }
 template <typename V> void visit(V& v, AttachedMessage& m) { v(m.process); }
 template <typename V> void visit(V& v, HelloMessage& m) {
-  v(m.process); v(m.rank); v(m.ranks); v(m.timeout_ms); v(m.segment_bytes); v(m.pid); v(m.nonce); v(m.settings);
+  v(m.process); v(m.rank); v(m.ranks); v(m.timeout_ms); v(m.segment_bytes); v(m.staging_bytes); v(m.pid); v(m.nonce); v(m.settings);
 }
 template <typename V> void visit(V& v, FailedMessage& m) { v(m.code); v(m.text); }
 template <typename V> void visit(V& v, RosterMessage& m) {
-  v(m.segment_bytes); v(m.has_segment); v(m.places); v(m.process_of_rank);
+  v(m.segment_bytes); v(m.staging_bytes); v(m.has_segment); v(m.places); v(m.process_of_rank);
 }
 template <typename V> void visit(V& v, BlobMessage& m) { v(m.rank); v(m.round); v(m.bytes); }
 template <typename V> void visit(V& v, BlobsMessage& m) { v(m.round); v(m.blobs); }

@@ -7,9 +7,9 @@
 namespace treering {
 namespace {
 
-constexpr char kMagic[] = "treering";
+constexpr char kMagic[] = "treerin2";
 constexpr size_t kMagicBytes = sizeof kMagic - 1;
-constexpr size_t kHelloBytes = kMagicBytes + sizeof(JobName) + kNonceBytes;
+constexpr size_t kHelloBytes = kMagicBytes + sizeof(JobName) + sizeof(uint64_t) + kNonceBytes;
 static_assert(kMacBytes == crypto_auth_BYTES && kSecretBytes == crypto_auth_KEYBYTES);
 
 const unsigned char* bytes_of(const std::string& text) { return reinterpret_cast<const unsigned char*>(text.data()); }
@@ -21,13 +21,14 @@ std::string text_of(const std::array<unsigned char, N>& bytes) {
 
 }  // namespace
 
-Handshake::Handshake(const JobName& job, const Secret& secret) : initiator_(true), job_(job), secret_(secret) {}
+Handshake::Handshake(const JobName& job, const Secret& secret, uint64_t process)
+    : initiator_(true), job_(job), process_(process), secret_(secret) {}
 Handshake::Handshake(FindSecret find) : initiator_(false), find_(std::move(find)) {}
 
 std::string Handshake::opening() {
   if (!initiator_) return {};
   randombytes_buf(first_.data(), first_.size());
-  return kMagic + text_of(job_) + text_of(first_);
+  return kMagic + what();
 }
 
 size_t Handshake::wanted() const {
@@ -40,8 +41,12 @@ Handshake::Progress Handshake::refuse(const char* reason) {
   return Progress::kRefused;
 }
 
+std::string Handshake::what() const {
+  return text_of(job_) + std::string(reinterpret_cast<const char*>(&process_), sizeof process_) + text_of(first_);
+}
+
 std::string Handshake::proof(const char* label) const {
-  const std::string text = label + text_of(job_) + text_of(first_) + text_of(second_);
+  const std::string text = label + what() + text_of(second_);
   std::array<unsigned char, kMacBytes> mac;
   crypto_auth(mac.data(), bytes_of(text), text.size(), secret_.data());
   return text_of(mac);
@@ -64,10 +69,13 @@ Handshake::Progress Handshake::step(const std::string& message, std::string* rep
   }
   if (stage_++ == 0) {
     if (message.compare(0, kMagicBytes, kMagic) != 0) return refuse("it does not speak this protocol");
-    std::memcpy(job_.data(), message.data() + kMagicBytes, job_.size());
-    std::memcpy(first_.data(), message.data() + kMagicBytes + job_.size(), kNonceBytes);
-    const Secret* secret = find_(job_);
-    if (secret == nullptr) return refuse("it asks for a communicator that is not known here");
+    const char* at = message.data() + kMagicBytes;
+    std::memcpy(job_.data(), at, job_.size());
+    std::memcpy(&process_, at += job_.size(), sizeof process_);
+    std::memcpy(first_.data(), at + sizeof process_, kNonceBytes);
+    const Secret* secret = find_(job_, process_);
+    if (secret == nullptr)
+      return refuse("it asks for a communicator that is not known here, or for another process of it");
     secret_ = *secret;
     randombytes_buf(second_.data(), second_.size());
     *reply += text_of(second_) + proof("acceptor");
@@ -79,7 +87,7 @@ Handshake::Progress Handshake::step(const std::string& message, std::string* rep
 }
 
 void Handshake::derive_keys() {
-  const std::string text = "keys" + text_of(job_) + text_of(first_) + text_of(second_);
+  const std::string text = "keys" + what() + text_of(second_);
   std::array<unsigned char, 64> both;
   crypto_generichash(both.data(), both.size(), bytes_of(text), text.size(), secret_.data(), secret_.size());
   std::memcpy((initiator_ ? sending_ : receiving_).data(), both.data(), 32);

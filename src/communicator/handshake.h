@@ -1,12 +1,13 @@
 // Handshake: how two processes prove to one another that both know a job's secret, before anything else is read.
 //
 //   initiator                                            acceptor
-//   magic, job, nonce a                        ------->  looks the job's secret up
-//              <-------  nonce b, MAC("acceptor", job, a, b)
-//   MAC("initiator", job, a, b)                ------->  and from here on encrypted frames, with keys made of the
+//   magic, job, process, nonce a               ------->  looks the job's secret up; is that process
+//              <-------  nonce b, MAC("acceptor", job, process, a, b)
+//   MAC("initiator", job, process, a, b)                ------->  and from here on encrypted frames, with keys made of the
 //                                                        secret, a and b, one for each direction
 //
-// Both nonces are fresh, so nothing of an old connection is of use; the labels keep a proof from being sent back. All
+// The initiator says which process it means, as an address may lead to another one of the job, and be its own: hosts have
+// the same private addresses on networks that do not meet. Both nonces are fresh, so nothing of an old connection is of use; the labels keep a proof from being sent back. All
 // messages have a fixed length. A state machine over bytes: it has no socket.
 #pragma once
 
@@ -24,9 +25,10 @@ using Key = std::array<unsigned char, 32>;
 
 class Handshake {
  public:
-  using FindSecret = std::function<const Secret*(const JobName& job)>;
-  Handshake(const JobName& job, const Secret& secret);  // of the initiator
-  explicit Handshake(FindSecret find);                  // of the acceptor
+  // Of a job that this process has; nullptr as well if it is not `process` (0: the one where the job's ranks meet).
+  using FindSecret = std::function<const Secret*(const JobName& job, uint64_t process)>;
+  Handshake(const JobName& job, const Secret& secret, uint64_t process);  // of the initiator
+  explicit Handshake(FindSecret find);                                    // of the acceptor
 
   enum class Progress { kMore, kDone, kRefused };
   // What to send before anything was received.
@@ -42,6 +44,7 @@ class Handshake {
   const Key& receiving_key() const { return receiving_; }
 
  private:
+  std::string what() const;
   std::string proof(const char* label) const;
   bool proves(const std::string& mac, const char* label) const;
   Progress refuse(const char* reason);
@@ -51,6 +54,7 @@ class Handshake {
   int stage_ = 0;
   FindSecret find_;
   JobName job_{};
+  uint64_t process_ = 0;
   Secret secret_{};
   Nonce first_{}, second_{};
   Key sending_{}, receiving_{};

@@ -184,6 +184,7 @@ void Job::say_hello(const Member& member) {
   hello.ranks = request.ranks;
   hello.timeout_ms = request.timeout_ms;
   hello.segment_bytes = request.segment_bytes;
+  hello.staging_bytes = request.staging_bytes;
   hello.pid = own_.pid;
   randombytes_buf(&hello.nonce, sizeof hello.nonce);
   hello.settings = request.settings;
@@ -262,6 +263,7 @@ void Job::take_roster(RosterMessage roster, int received) {
   for (auto& [rank, member] : members_)
     member->change([&, &member = member] {
       member->joined = true;
+      member->staging_bytes = roster_.staging_bytes;
       member->peers = peers;
       if (segment_ >= 0) member->segment = fcntl(segment_, F_DUPFD_CLOEXEC, 3);
     });

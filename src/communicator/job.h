@@ -26,6 +26,7 @@ class Job : public std::enable_shared_from_this<Job> {
   Job(Agent* agent, const UniqueId& id) : agent_(agent), id_(id) {}
   ~Job();
 
+  bool is_root() const { return root_ != nullptr; }  // the ranks meet here
   const UniqueId& id() const { return id_; }
   // This process is the meeting point.
   void serve(const Place& own);

@@ -85,7 +85,11 @@ Status MeetingRoot::hello(const HelloMessage& hello, bool* complete) {
 
 RosterMessage MeetingRoot::roster() const {
   RosterMessage roster;
-  roster.segment_bytes = hellos_.begin()->second.segment_bytes;
+  roster.segment_bytes = roster.staging_bytes = UINT64_MAX;
+  for (const auto& [rank, hello] : hellos_) {
+    roster.segment_bytes = std::min(roster.segment_bytes, hello.segment_bytes);
+    roster.staging_bytes = std::min(roster.staging_bytes, hello.staging_bytes);
+  }
   roster.places = places_;
   for (const auto& [rank, hello] : hellos_) roster.process_of_rank.push_back(hello.process);
   return roster;

@@ -19,7 +19,8 @@ struct Member {
   Status failure;
   std::shared_ptr<const std::vector<PeerPlace>> peers;  // there once joined
   int segment = -1;
-  uint64_t answered = 0;  // rounds
+  uint64_t staging_bytes = 0;  // there once joined
+  uint64_t answered = 0;       // rounds
   std::shared_ptr<const std::vector<std::string>> answer;
   std::map<uint32_t, std::pair<std::string, Clock::time_point>> statuses;
   std::map<uint32_t, Clock::time_point> asked;  // the last question to each rank

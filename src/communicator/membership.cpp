@@ -161,6 +161,11 @@ Status Membership::allgather(const std::string& blob, Blobs* all) {
   return {};
 }
 
+uint64_t Membership::staging_bytes() const {
+  std::lock_guard lock(member_->mutex);
+  return member_->staging_bytes;
+}
+
 int Membership::take_segment() {
   std::lock_guard lock(member_->mutex);
   return std::exchange(member_->segment, -1);

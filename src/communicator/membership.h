@@ -31,9 +31,10 @@ constexpr auto kLongestSearch = kSearchPatience + kMostParents * kMuteHostPatien
 
 struct JoinRequest {
   uint32_t rank = 0, ranks = 0;
-  int timeout_ms = 0;          // 0: none
-  uint64_t segment_bytes = 0;  // of each host's shared segment
-  std::string settings;        // must be the same on all ranks; one name=value a line
+  int timeout_ms = 0;  // 0: none
+  // Of each host's shared segment, and of a rank's staging memory, as this rank would have them; the least of all ranks counts.
+  uint64_t segment_bytes = 0, staging_bytes = 0;
+  std::string settings;  // must be the same on all ranks; one name=value a line
 };
 
 // Called on the agent's thread: must not block. None is called after the Membership's end.
@@ -86,6 +87,8 @@ class Membership {
   // Gives this rank's blob and receives every rank's, in rank order; the ranks of a process share what they receive.
   using Blobs = std::shared_ptr<const std::vector<std::string>>;
   Status allgather(const std::string& blob, Blobs* all);
+  // What all ranks have of JoinRequest::staging_bytes.
+  uint64_t staging_bytes() const;
   // A descriptor of this host's segment, once; -1: there is none.
   int take_segment();
   const std::vector<PeerPlace>& peers() const;

@@ -112,6 +112,16 @@ Status Communicator::exchange_notices(const std::vector<uint32_t>& members, cons
   return {};
 }
 
+Status Communicator::exchange_over_job(const SplitCard& own, std::vector<SplitCard>* cards) {
+  Membership::Blobs blobs;
+  TR_RETURN_IF_ERROR(membership_->allgather(std::string(reinterpret_cast<const char*>(&own), sizeof own), &blobs));
+  for (uint32_t rank = 0; rank < ranks(); ++rank) {
+    if ((*blobs)[rank].size() != sizeof own) return {trInternalError, "trCommSplit: a malformed card"};
+    std::memcpy(&(*cards)[rank], (*blobs)[rank].data(), sizeof own);
+  }
+  return {};
+}
+
 Status Communicator::split(int color, int key, const Config& config, std::unique_ptr<Communicator>* result) {
   constexpr const char* kName = "trCommSplit";
   const bool failed = !failure().ok();
@@ -133,7 +143,8 @@ Status Communicator::split(int color, int key, const Config& config, std::unique
   // The id is made only now: what listens for a meeting that never comes would listen until the deadline.
   Status made;
   if (status.ok() && color >= 0 && members.size() > 1 && members[0].rank == rank()) made = make_meeting_point(&own);
-  if (status.ok()) status = exchange();
+  // The ids are for the members' eyes: data streams are not encrypted, the job's control connections are.
+  if (status.ok()) status = membership_ != nullptr && !failed ? exchange_over_job(own, &cards) : exchange();
   meetings_ = std::max(meetings_, next_meeting);
   TR_RETURN_IF_ERROR(status);
   TR_RETURN_IF_ERROR(made);

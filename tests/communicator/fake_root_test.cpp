@@ -60,6 +60,7 @@ class FakeRoot {
     answers_streams_ = true;
   }
   uint32_t dropped_streams_left() const { return dropped_streams_; }
+  uint32_t accepted() const { return accepted_; }
   uint32_t streams_asked() const { return streams_asked_; }
   void send(const std::string& bytes) {
     EXPECT_TRUE(Agent::instance().call([&] { parent_of_member_->send(bytes); }).ok());
@@ -69,14 +70,16 @@ class FakeRoot {
   void accept_one() {
     const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) return;
+    ++accepted_;
     if (drops_ > 0) {
       const linger at_once{static_cast<int>(--drops_ % 2), 0};
       setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
       close(fd);
       return;
     }
-    auto channel = Channel::create(&Agent::instance(), fd, false,
-                                   Handshake([this](const JobName&) -> const Secret* { return &id_.secret; }));
+    auto channel =
+        Channel::create(&Agent::instance(), fd, false,
+                        Handshake([this](const JobName&, uint64_t) -> const Secret* { return &id_.secret; }));
     Channel::Events events;
     events.frame = [this, raw = channel.get()](const std::string& bytes, int) { answer(raw, bytes); };
     channel->start(std::move(events));
@@ -118,7 +121,7 @@ class FakeRoot {
 
   const bool attaches_;
   std::atomic<bool> answers_streams_{false};
-  std::atomic<uint32_t> drops_{0}, dropped_streams_{0}, streams_asked_{0};
+  std::atomic<uint32_t> drops_{0}, dropped_streams_{0}, streams_asked_{0}, accepted_{0};
   int listener_ = -1;
   uint64_t watch_ = 0;
   UniqueId id_;
@@ -221,6 +224,40 @@ TEST(Dropped, StreamsAreDialledAgain) {
   const Status never = open_stream(membership.get());
   EXPECT_EQ(never.code(), trRemoteError);
   EXPECT_NE(never.message().find("no connection to rank 0 (pid "), std::string::npos) << never.message();
+}
+
+// An address may lead to another process of the job, and to the one that dials.
+TEST(Dialling, GoesOnWhereAnotherProcessAnswers) {
+  FakeRoot root(true);
+  std::unique_ptr<Membership> membership;
+  const Status joined = Membership::join(root.id(), request_of(1, 3), &membership);
+  ASSERT_TRUE(joined.ok()) << joined.message();
+  const uint32_t accepted = root.accepted();
+  Place wrong = root.member();  // this process answers there
+  wrong.addresses = root.place().addresses;
+  for (const uint64_t process : {uint64_t{0}, root.member().local + 1}) {
+    std::atomic<bool> done{false}, good{false};
+    std::shared_ptr<Dial> dial;
+    EXPECT_TRUE(Agent::instance()
+                    .call([&] {
+                      wrong.local = process;
+                      auto candidates = find_candidates(root.place(), {}, wrong, true, 0);
+                      for (DialTarget& right : find_candidates(root.place(), {}, root.place(), true, 0))
+                        candidates.push_back(std::move(right));
+                      ASSERT_EQ(candidates.size(), 2u);
+                      dial = Dial::start(&Agent::instance(), std::move(candidates), root.id().job, root.id().secret,
+                                         Clock::now() + seconds(10),
+                                         [&](const Status& status, bool, std::shared_ptr<Channel> channel) {
+                                           good = status.ok();
+                                           if (channel) channel->close();
+                                           done = true;
+                                         });
+                    })
+                    .ok());
+    EXPECT_TRUE(soon([&] { return done.load(); }, seconds(15)));
+    EXPECT_TRUE(good);
+  }
+  EXPECT_EQ(root.accepted(), accepted + 2);
 }
 
 NoticeMessage notice_of(NoticeType type, uint64_t number, uint32_t process) {

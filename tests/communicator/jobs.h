@@ -18,7 +18,7 @@
 namespace treering::testing {
 
 inline JoinRequest request_of(uint32_t rank, uint32_t ranks, int timeout_ms = 30'000) {
-  return {rank, ranks, timeout_ms, 1 << 16, "timeout=x\n"};
+  return {rank, ranks, timeout_ms, 1 << 16, 1 << 12, "timeout=x\n"};
 }
 
 inline UniqueId unpacked(const trUniqueId& id) {

@@ -90,6 +90,19 @@ TEST(Meeting, AThousandProcesses) {
       1000, 1, [](int) {}, 200);
 }
 
+// Hosts have caches, and so staging memory, of different sizes.
+TEST(Meeting, TheLeastStagingMemoryCounts) {
+  expect_all_succeed(3, [](int rank, const trUniqueId& packed) {
+    JoinRequest request = request_of(static_cast<uint32_t>(rank), 3);
+    request.staging_bytes = 5000 - 100 * static_cast<uint64_t>(rank % 2);
+    std::unique_ptr<Membership> membership;
+    const Status status = Membership::join(unpacked(packed), request, &membership);
+    if (!status.ok()) return say(status.message()), 50;
+    const bool agreed = membership->staging_bytes() == 4900;
+    return check_round(membership.get(), static_cast<uint32_t>(rank), 3, 1).ok() && agreed ? 0 : 51;
+  });
+}
+
 // Ranks of one host get one memory, those of another a different one. Rank 0 has listened before the variable was set,
 // and is a third host.
 TEST(Meeting, ASegmentForEachHost) {

@@ -137,7 +137,7 @@ TEST_F(Strangers, WrongSecretIsSaid) {
 
 // Everything that a process once sent, sent again.
 TEST_F(Strangers, ARecordedConnectionIsOfNoUse) {
-  Handshake handshake(id_.job, id_.secret);
+  Handshake handshake(id_.job, id_.secret, id_.root_local);
   auto exchange = [&](int fd, const std::string& opening, std::string* proof) {
     EXPECT_EQ(send(fd, opening.data(), opening.size(), MSG_NOSIGNAL), static_cast<ssize_t>(opening.size()));
     std::string answer(handshake.wanted(), '\0');
@@ -160,7 +160,8 @@ TEST(HandshakeTest, BothSidesDeriveTheSameKeysOneForEachDirection) {
   ASSERT_GE(sodium_init(), 0);
   const JobName job{1, 2, 3};
   const Secret secret{4, 5, 6};
-  Handshake initiator(job, secret), acceptor([&](const JobName&name) { return name == job ? &secret : nullptr; });
+  Handshake initiator(job, secret, 7),
+      acceptor([&](const JobName&name, uint64_t process) { return name == job && process == 7 ? &secret : nullptr; });
   std::string challenge, proof, nothing;
   ASSERT_EQ(acceptor.step(initiator.opening(), &challenge), Handshake::Progress::kMore);
   ASSERT_EQ(initiator.step(challenge, &proof), Handshake::Progress::kDone);
@@ -170,11 +171,21 @@ TEST(HandshakeTest, BothSidesDeriveTheSameKeysOneForEachDirection) {
   EXPECT_NE(initiator.sending_key(), initiator.receiving_key());
 }
 
+TEST(HandshakeTest, AnotherProcessRefuses) {
+  ASSERT_GE(sodium_init(), 0);
+  const Secret secret{4};
+  Handshake initiator(JobName{1}, secret, 7),
+      acceptor([&](const JobName&, uint64_t process) { return process == 8 ? &secret : nullptr; });
+  std::string nothing;
+  EXPECT_EQ(acceptor.step(initiator.opening(), &nothing), Handshake::Progress::kRefused);
+  EXPECT_TRUE(nothing.empty());
+}
+
 TEST(HandshakeTest, AProofCannotBeSentBack) {
   ASSERT_GE(sodium_init(), 0);
   const JobName job{1};
   const Secret secret{4};
-  Handshake initiator(job, secret), acceptor([&](const JobName&) { return &secret; });
+  Handshake initiator(job, secret, 7), acceptor([&](const JobName&, uint64_t) { return &secret; });
   std::string challenge, nothing;
   ASSERT_EQ(acceptor.step(initiator.opening(), &challenge), Handshake::Progress::kMore);
   EXPECT_EQ(acceptor.step(challenge.substr(kNonceBytes), &nothing), Handshake::Progress::kRefused);

@@ -21,7 +21,7 @@ void check_message(const std::string& bytes) {
 
 inline void check_handshake(const std::string& bytes) {
   static const Secret secret{1, 2, 3};
-  Handshake handshake([](const JobName& name) { return name[0] < 128 ? &secret : nullptr; });
+  Handshake handshake([](const JobName& name, uint64_t) { return name[0] < 128 ? &secret : nullptr; });
   std::string reply;
   size_t at = 0;
   for (auto progress = Handshake::Progress::kMore; progress == Handshake::Progress::kMore && at < bytes.size();) {
