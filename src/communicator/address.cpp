@@ -20,9 +20,12 @@ enum PackedKind : unsigned char { kPackedEnd = 0, kPackedIPv4 = 4, kPackedIPv6 =
 
 // Bridges and pairs that containers make: other machines do not reach them.
 bool of_containers(const std::string& interface) {
-  for (const char* prefix : {"docker", "virbr", "veth", "br-", "cni", "podman", "lxc"})
-    if (interface.rfind(prefix, 0) == 0) return true;
-  return false;
+  for (const char* prefix : {"docker", "virbr", "veth", "cni", "podman", "lxc"})
+    if (interface.starts_with(prefix)) return true;
+  // Docker's are br- and the beginning of the network's id; others, as br-ex, are hosts' own.
+  constexpr size_t kDockerName = 15;
+  return interface.size() == kDockerName && interface.starts_with("br-") &&
+         interface.find_first_not_of("0123456789abcdef", 3) == std::string::npos;
 }
 
 bool parse_network(const std::string& text, Address* network) {

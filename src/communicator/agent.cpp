@@ -60,7 +60,8 @@ int open_listener(int domain, bool ipv6_only, uint16_t port, int* error) {
 
 }  // namespace
 
-// At the end of the process: others may be on their way to it, for a verdict that nobody else can tell them.
+// At the end of the process: others may be on their way to it, for a verdict that nobody else can tell them, and what it
+// has sent may be on its way to them.
 void Agent::linger() {
   Agent* agent = current.load(std::memory_order_acquire);
   if (agent == nullptr || !agent->started_.load(std::memory_order_acquire) || !agent->usable()) return;
@@ -68,6 +69,7 @@ void Agent::linger() {
   for (bool waits = true; waits && Clock::now() < until; std::this_thread::sleep_for(std::chrono::milliseconds(2))) {
     waits = false;
     const auto look = [&] {
+      waits = !agent->leaving_.empty();
       for (const auto& [name, job] : agent->jobs_) waits |= job->awaits_orphans();
     };
     if (!agent->call(look).ok() || !waits) return;
@@ -342,6 +344,10 @@ void Agent::drop_stranger(std::list<Stranger>::iterator stranger) {
   if (stranger->timer != 0) cancel(stranger->timer);
   if (stranger->channel) stranger->channel->close();
   strangers_.erase(stranger);
+}
+
+void Agent::see_off(int fd) {
+  if (!call([this, fd] { leaving_.add(fd); }).ok()) ::close(fd);
 }
 
 std::shared_ptr<Job> Agent::find_job(const JobName& name) const {

@@ -24,6 +24,7 @@
 #include "communicator/channel.h"
 #include "communicator/frames.h"
 #include "communicator/host.h"
+#include "communicator/leaving_sockets.h"
 #include "core/config.h"
 
 namespace treering {
@@ -52,6 +53,9 @@ class Agent {
   Status open(const Config& config, Place* own);
   const HostIdentity& identity() const { return identity_; }
   const std::vector<Address>& interfaces() const { return interfaces_; }  // all, also those not offered
+
+  // Takes a socket that is shut down for writing and whose last bytes are not through (leaving_sockets.h); any thread.
+  void see_off(int fd);
 
   std::shared_ptr<Job> find_job(const JobName& name) const;
   void add_job(const JobName& name, std::shared_ptr<Job> job);
@@ -96,6 +100,7 @@ class Agent {
   std::map<std::pair<Clock::time_point, uint64_t>, Task> timers_;
   std::unordered_map<uint64_t, Clock::time_point> timer_times_;
 
+  LeavingSockets leaving_{this};
   int tcp_ = -1, local_ = -1;
   uint64_t tcp_watch_ = 0, local_watch_ = 0;
   Place place_;

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "communicator/agent.h"
 #include "communicator/bytes.h"
 #include "communicator/communicator.h"
 #include "communicator/device_rank.h"
@@ -260,6 +261,7 @@ std::shared_ptr<TcpLink> Communicator::make_tcp_link(uint32_t peer, const std::s
   options.keeps_shared = context_.rank < peer;
   options.staging = area_.staging();
   options.read_status = [this, peer](RankStatusSnapshot* snapshot) { return read_tcp_status(peer, snapshot); };
+  options.see_off = [](int fd) { Agent::instance().see_off(fd); };
   return streams_->add_link(std::move(options));
 }
 

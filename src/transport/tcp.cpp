@@ -25,8 +25,10 @@ constexpr uint32_t kProbePeriod = 256;
 // Of larger messages every pop is told by a frame of its own, which costs little beside them; of smaller ones it is the
 // kTellEvery-th, and a message that goes the other way tells it for nothing.
 constexpr uint32_t kToldAtOnceBytes = 64 << 10;
-// A kernel acknowledges within 40 ms and a round trip. One that does not in this time is gone, or cut off.
+// A kernel acknowledges within 40 ms and a round trip. Where it does not in this time somebody else waits for it.
 constexpr auto kAcknowledgedWithin = std::chrono::milliseconds(200);
+// What a peer that has left sent before may be on its way: so long it is waited for while nothing comes.
+constexpr auto kLastWords = std::chrono::seconds(10);
 // The news that the peer has left, or a stream that it opened, may still be on its way from the thread that accepts: so
 // long the end of a stream, or a credit that cannot go, is no failure.
 constexpr auto kLateNews = std::chrono::seconds(2);
@@ -42,6 +44,8 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     finish();
     while (health_.ok() && !sender_.delivered() && Clock::now() - finished_ < kAcknowledgedWithin)
       std::this_thread::sleep_for(std::chrono::microseconds(50));
+    if (health_.ok() && options_.see_off && !sender_.delivered())
+      if (const int fd = sender_.duplicate_shared(); fd >= 0) options_.see_off(fd);
     for (const Delivery& delivery : inbox_)
       if (delivery.fd >= 0) close(delivery.fd);
   }
@@ -218,10 +222,21 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   void look_for_end() {
     const bool shared_comes = asked_shared_ && (outgoing_seen_ & 1) == 0 && open_failure_.ok();
     if (receiver_.ended() && !shared_comes) return look_for_late_streams();
-    if (receiver_.has_streams() || !departed_.load(std::memory_order_acquire)) return;
+    if (!departed_.load(std::memory_order_acquire)) return;
+    if (receiver_.has_streams()) return await_last_words();
     // What it opened was delivered before the news that it left.
     if (has_mail_.load(std::memory_order_relaxed)) take_mail();
     if (!receiver_.has_streams()) fail({trRemoteError, "it has left without opening a stream"});
+  }
+
+  void await_last_words() {
+    const uint64_t received = receiver_.received();
+    if (silent_ == Clock::time_point() || received != received_) {
+      silent_ = Clock::now();
+      received_ = received;
+    } else if (Clock::now() - silent_ > kLastWords) {
+      fail({trRemoteError, "it has left, and not all that it sent before has arrived: the connection was interrupted"});
+    }
   }
 
   void look_for_late_streams() {
@@ -241,7 +256,8 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   uint32_t asked_ = 0;                              // streams of large messages
   bool has_shared_ = false, asked_shared_ = false;  // has: asked for, or come
   uint64_t outgoing_seen_ = 0, incoming_seen_ = 0;
-  Clock::time_point ended_{}, lost_{}, finished_{};  // since when
+  Clock::time_point ended_{}, lost_{}, finished_{}, silent_{};  // since when
+  uint64_t received_ = 0;                                       // at silent_
   uint32_t vain_polls_ = 0;
 
   std::atomic<bool> departed_{false};

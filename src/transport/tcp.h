@@ -49,6 +49,9 @@ struct TcpOptions {
   uint32_t max_message_bytes = 64 << 20;  // larger ones of the peer are an error
   const std::byte* staging = nullptr;     // of this rank
   std::function<bool(RankStatusSnapshot*)> read_status;
+  // Takes a socket, shut down for writing, whose last bytes the peer's kernel has not acknowledged when the link ends. Until
+  // it has, somebody must read what comes: a closed socket would answer by a reset, and send no more.
+  std::function<void(int fd)> see_off = {};
   TcpZeroCopy zero_copy = TcpZeroCopy::kWhereItPays;
   std::shared_ptr<TcpWaitSet> waits;  // to which the streams are added; may be shared by links, and missing
 };

@@ -93,6 +93,7 @@ Status TcpReceiver::receive(Stream* stream, size_t* got, bool* drained) {
   const ssize_t received = recvmsg(stream->fd, &header, MSG_DONTWAIT);
   *drained = received < static_cast<ssize_t>(wanted);
   if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return {};
+  if (received > 0) received_ += static_cast<uint64_t>(received);
   const bool in_frame = stream->left > 0 || stream->end > 0;
   // Whoever leaves closes the shared stream, on which this rank's credits may still be under way: a reset is its end.
   if (received < 0 && errno == ECONNRESET && stream->index == 0 && !in_frame) {

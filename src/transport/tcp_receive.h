@@ -55,6 +55,8 @@ class TcpReceiver {
   const Message* front(uint32_t channel) const;
   void pop(uint32_t channel);
   uint32_t popped(uint32_t channel) const { return channels_[channel].popped; }
+  // Bytes from all streams.
+  uint64_t received() const { return received_; }
   size_t memory() const { return buffers_.allocated(); }
 
  private:
@@ -103,6 +105,7 @@ class TcpReceiver {
   int ends_ = 0;        // to be removed
   size_t next_ = 0;     // of the streams but the first, the one to be read next
   uint32_t turns_ = 0, patience_ = 0;
+  uint64_t received_ = 0;
   TcpBuffers buffers_;
 };
 

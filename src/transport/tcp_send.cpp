@@ -1,5 +1,6 @@
 #include "transport/tcp_send.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -349,6 +350,12 @@ Status TcpSender::probe() {
 void TcpSender::finish() {
   for (const auto& stream : streams_)
     if (stream->shared() && !stream->closed) (void)shutdown(stream->fd, SHUT_WR);
+}
+
+int TcpSender::duplicate_shared() const {
+  for (const auto& stream : streams_)
+    if (stream->shared() && !stream->closed) return fcntl(stream->fd, F_DUPFD_CLOEXEC, 0);
+  return -1;
 }
 
 bool TcpSender::delivered() const {

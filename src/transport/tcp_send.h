@@ -66,6 +66,8 @@ class TcpSender {
   // The peer's kernel has all that was sent on it: closing it loses nothing. The other streams' sends that are under way
   // go on without the process, from pages that the kernel holds.
   bool delivered() const;
+  // A descriptor of the shared stream, the caller's; -1: there is none.
+  int duplicate_shared() const;
 
  private:
   struct Outgoing {

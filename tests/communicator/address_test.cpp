@@ -52,6 +52,12 @@ TEST(Addresses, AreChosen) {
   EXPECT_EQ(chosen("", "", {kMachine[0], kMachine[1]}), "127.0.0.1 ::1");
 }
 
+TEST(Addresses, BridgesOfContainersAreDockersAlone) {
+  const std::vector<Address> machine{make("br-ex", "10.3.0.1"), make("br-0123456789ab", "172.18.0.1", 16),
+                                     make("br-0", "10.4.0.1"), make("br-network-name", "10.5.0.1")};
+  EXPECT_EQ(chosen("", "", machine), "10.3.0.1 10.4.0.1 10.5.0.1");
+}
+
 TEST(Addresses, WrongFiltersAreErrors) {
   EXPECT_NE(chosen("wlan").find("this machine has lo (127.0.0.1)"), std::string::npos) << chosen("wlan");
   for (const char* filter : {"eth0,,lo", "10.1.0.0/33", "10.1/16", "fd00::/x", "^", ","})

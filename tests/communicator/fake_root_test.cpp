@@ -4,6 +4,9 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <cerrno>
+#include <cstring>
+
 #include "communicator/agent.h"
 #include "communicator/dial.h"
 #include "communicator/frames.h"
@@ -226,6 +229,38 @@ TEST(Dropped, StreamsAreDialledAgain) {
   EXPECT_NE(never.message().find("no connection to rank 0 (pid "), std::string::npos) << never.message();
 }
 
+// A socket whose peer does not read yet, though it writes: everything arrives, and then the end.
+TEST(SeeOff, LosesNothing) {
+  int listener = socket(AF_INET, SOCK_STREAM, 0), own = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), length), 0);
+  ASSERT_EQ(listen(listener, 1), 0);
+  ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  ASSERT_EQ(connect(own, reinterpret_cast<sockaddr*>(&address), length), 0);
+  const int peer = accept(listener, nullptr, nullptr);
+  close(listener);
+  const std::string chunk(64 << 10, 'x');
+  size_t sent = 0;
+  for (ssize_t part = 0; (part = send(own, chunk.data(), chunk.size(), MSG_DONTWAIT)) > 0;)
+    sent += static_cast<size_t>(part);
+  ASSERT_EQ(send(peer, "credit", 6, 0), 6);
+  shutdown(own, SHUT_WR);
+  Agent::instance().see_off(own);
+  ASSERT_EQ(send(peer, "credit", 6, MSG_NOSIGNAL), 6);
+  size_t got = 0;
+  std::string bytes(1 << 20, '\0');
+  const timeval patience{10, 0};
+  setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  ssize_t part = 0;
+  while ((part = recv(peer, bytes.data(), bytes.size(), 0)) > 0) got += static_cast<size_t>(part);
+  EXPECT_EQ(part, 0) << std::strerror(errno);
+  EXPECT_EQ(got, sent);
+  close(peer);
+}
+
 // An address may lead to another process of the job, and to the one that dials.
 TEST(Dialling, GoesOnWhereAnotherProcessAnswers) {
   FakeRoot root(true);
@@ -233,6 +268,8 @@ TEST(Dialling, GoesOnWhereAnotherProcessAnswers) {
   const Status joined = Membership::join(root.id(), request_of(1, 3), &membership);
   ASSERT_TRUE(joined.ok()) << joined.message();
   const uint32_t accepted = root.accepted();
+  Place own;
+  own.network = root.place().network;
   Place wrong = root.member();  // this process answers there
   wrong.addresses = root.place().addresses;
   for (const uint64_t process : {uint64_t{0}, root.member().local + 1}) {
@@ -241,8 +278,8 @@ TEST(Dialling, GoesOnWhereAnotherProcessAnswers) {
     EXPECT_TRUE(Agent::instance()
                     .call([&] {
                       wrong.local = process;
-                      auto candidates = find_candidates(root.place(), {}, wrong, true, 0);
-                      for (DialTarget& right : find_candidates(root.place(), {}, root.place(), true, 0))
+                      auto candidates = find_candidates(own, {}, wrong, true, 0);
+                      for (DialTarget& right : find_candidates(own, {}, root.place(), true, 0))
                         candidates.push_back(std::move(right));
                       ASSERT_EQ(candidates.size(), 2u);
                       dial = Dial::start(&Agent::instance(), std::move(candidates), root.id().job, root.id().secret,

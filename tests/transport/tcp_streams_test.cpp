@@ -1,6 +1,10 @@
 // Which streams a link opens, shares and keeps, and what is left of them when a rank leaves.
 #include <gtest/gtest.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <random>
@@ -82,6 +86,40 @@ TEST(TcpStreams, CreditsThatCannotGoToALivePeerAreAnError) {
   EXPECT_TRUE(eventually([&] { return !connection->flushed() && !connection->health().ok(); }));
   EXPECT_NE(connection->health().message().find("Too many open files"), std::string::npos);
   close(sender);
+}
+
+// What a rank that leaves has sent and the peer's kernel has not acknowledged is not lost by the peer's credits: its socket
+// stays, with somebody who reads.
+TEST(TcpStreams, WhatIsUnderWayWhenALinkEndsIsSeenOff) {
+  NoStreams source;
+  TcpOptions options = options_to(7);
+  int seen_off = -1;
+  options.see_off = [&](int fd) { seen_off = fd; };
+  auto link = TcpLink::make(std::move(options), &source);
+  const auto [own, peer] = tcp_sockets(4096);
+  link->deliver_incoming(0, own);
+  {
+    auto connection = link->connection(0);
+    const auto data = pattern(1, 4000);
+    while (connection->can_post()) connection->post(user_message(0, data));
+    ASSERT_TRUE(write_message(peer, 0, "a message that nobody reads"));
+  }
+  link.reset();
+  ASSERT_GE(seen_off, 0);
+  int under_way = 0, arrived = 0;
+  ASSERT_EQ(ioctl(seen_off, SIOCOUTQ, &under_way), 0);
+  ASSERT_EQ(ioctl(peer, FIONREAD, &arrived), 0);
+  EXPECT_GT(under_way, 1);
+  const timeval patience{10, 0};
+  setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  std::vector<std::byte> bytes(1 << 16);
+  size_t got = 0;
+  ssize_t part = 0;
+  while ((part = recv(peer, bytes.data(), bytes.size(), 0)) > 0) got += static_cast<size_t>(part);
+  EXPECT_EQ(part, 0) << std::strerror(errno);
+  EXPECT_EQ(got, static_cast<size_t>(under_way - 1 + arrived)) << "one is the end";
+  close(seen_off);
+  close(peer);
 }
 
 size_t open_descriptors() {
