@@ -184,25 +184,23 @@ Status choose_addresses(const std::vector<Address>& all, const std::string& filt
   return {};
 }
 
-Status resolve_host(const std::string& host, Address* address) {
+Status resolve_host(const std::string& host, const std::string& family, std::vector<Address>* addresses) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
+  hints.ai_family = family == "ipv4" ? AF_INET : family == "ipv6" ? AF_INET6 : AF_UNSPEC;
   if (const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found); error != 0)
-    return {trInvalidArgument, fmt::format("'{}' is no host that can be found: {}", host, gai_strerror(error))};
-  *address = Address();
-  for (const addrinfo* one = found; one != nullptr && address->version == 0; one = one->ai_next) {
-    if (one->ai_family == AF_INET) {
-      address->version = 4;
-      address->prefix = 32;
-      std::memcpy(address->bytes.data(), &reinterpret_cast<const sockaddr_in*>(one->ai_addr)->sin_addr, 4);
-    } else if (one->ai_family == AF_INET6) {
-      address->version = 6;
-      address->prefix = 128;
-      std::memcpy(address->bytes.data(), &reinterpret_cast<const sockaddr_in6*>(one->ai_addr)->sin6_addr, 16);
-    }
+    return {trInvalidArgument,
+            fmt::format("'{}' is no host that can be found{}: {}", host,
+                        family.empty() ? "" : " as TREERING_SOCKET_FAMILY=" + family, gai_strerror(error))};
+  addresses->clear();
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    if (one->ai_family != AF_INET && one->ai_family != AF_INET6) continue;
+    Address address = from_sockaddr(one->ai_addr, nullptr);
+    address.prefix = address.version == 4 ? 32 : 128;
+    addresses->push_back(address);
   }
   freeaddrinfo(found);
-  if (address->version != 0) return {};
+  if (!addresses->empty()) return {};
   return {trInvalidArgument, fmt::format("'{}' has neither an IPv4 nor an IPv6 address", host)};
 }
 

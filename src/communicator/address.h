@@ -64,8 +64,8 @@ Status list_addresses(std::vector<Address>* all);
 Status choose_addresses(const std::vector<Address>& all, const std::string& filter_text, const std::string& family,
                         std::vector<Address>* chosen);
 
-// The address of a host's name or an address in text.
-Status resolve_host(const std::string& host, Address* address);
+// The addresses of a host's name, or an address in text; `family` as in the options.
+Status resolve_host(const std::string& host, const std::string& family, std::vector<Address>* addresses);
 
 // As many addresses as fit: a byte of kind, then 4, 8 (link-local) or 16 bytes each.
 void pack_addresses(const std::vector<Address>& addresses, unsigned char* to, size_t bytes);

@@ -79,28 +79,31 @@ void Job::find_root() {
   root.port = id_.port;
   root.addresses = unpack_addresses(id_.addresses, sizeof id_.addresses);
   auto self = shared_from_this();
-  dial_ =
-      Dial::start(agent_, find_candidates(own_, agent_->interfaces(), root, false, 0), id_.job, id_.secret,
-                  join_deadline_, [self](const Status& status, bool gone, std::shared_ptr<Channel> channel) {
-                    self->dial_ = nullptr;
-                    if (status.ok()) return self->root_reached(std::move(channel));
-                    // A meeting point that was agreed on before its process started: it may yet come.
-                    const bool awaited = self->id_.root_pid == 0;
-                    const bool near = self->own_.network == self->id_.root_network && !awaited;
-                    const auto patience = near ? Clock::duration(kNearPatience) : kGonePatience;
-                    const bool late = (!awaited && Clock::now() - self->began_ > patience) ||
-                                      self->join_deadline_ - Clock::now() < 4 * kRetry;
-                    if (status.code() != trTimeout && !late && !(gone && near)) {
-                      self->agent_->after(kRetry + std::chrono::milliseconds(randombytes_uniform(100)), [self] {
-                        if (!self->closed_ && self->state_ == State::kMeeting) self->find_root();
-                      });
-                      return;
-                    }
-                    self->fail({status.code(),
-                                fmt::format("the process that made the unique id (pid {}) cannot be reached: it has "
-                                            "ended, or all its ranks have met already, or no network leads to it: {}",
-                                            self->id_.root_pid, status.message())});
-                  });
+  dial_ = Dial::start(
+      agent_, find_candidates(own_, agent_->interfaces(), root, false, 0), id_.job, id_.secret, join_deadline_,
+      [self](const Status& status, bool gone, std::shared_ptr<Channel> channel) {
+        self->dial_ = nullptr;
+        if (status.ok()) return self->root_reached(std::move(channel));
+        // A meeting point that was agreed on before its process started: it may yet come.
+        const bool awaited = self->id_.root_pid == 0;
+        const bool near = self->own_.network == self->id_.root_network && !awaited;
+        const auto patience = near ? Clock::duration(kNearPatience) : kGonePatience;
+        const bool late =
+            (!awaited && Clock::now() - self->began_ > patience) || self->join_deadline_ - Clock::now() < 4 * kRetry;
+        if (status.code() != trTimeout && !late && !(gone && near)) {
+          self->agent_->after(kRetry + std::chrono::milliseconds(randombytes_uniform(100)), [self] {
+            if (!self->closed_ && self->state_ == State::kMeeting) self->find_root();
+          });
+          return;
+        }
+        self->fail(
+            {status.code(),
+             fmt::format("{} cannot be reached: {} ended, or all its ranks have met already, or no "
+                         "network leads to it: {}",
+                         awaited ? "rank 0, at MASTER_ADDR and the port after MASTER_PORT,"
+                                 : fmt::format("the process that made the unique id (pid {})", self->id_.root_pid),
+                         awaited ? "it has not come, or has" : "it has", status.message())});
+      });
 }
 
 void Job::root_reached(std::shared_ptr<Channel> channel) {

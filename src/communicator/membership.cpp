@@ -56,8 +56,10 @@ Status Membership::make_meeting_point(UniqueId* id) {
 Status Membership::meeting_point_at(const std::string& host, uint16_t port, const std::string& secret, uint32_t number,
                                     bool root, UniqueId* id) {
   TR_RETURN_IF_ERROR(make_unique_id(id));
-  Address address;
-  TR_RETURN_IF_ERROR(resolve_host(host, &address));
+  Config config;
+  TR_RETURN_IF_ERROR(resolve_config(nullptr, &config));
+  std::vector<Address> addresses;
+  TR_RETURN_IF_ERROR(resolve_host(host, config.socket_family, &addresses));
   // Of the text, for a name is not the same address everywhere: Debian gives a host's own name 127.0.1.1.
   const auto derive = [&](const char* purpose, unsigned char* bytes, size_t count) {
     const std::string text = fmt::format("{}\n{}\n{}\n{}\n{}", purpose, host, port, number, secret);
@@ -67,11 +69,10 @@ Status Membership::meeting_point_at(const std::string& host, uint16_t port, cons
   derive("treering secret", id->secret.data(), id->secret.size());
   id->root_pid = 0;
   id->port = port;
-  pack_addresses({address}, id->addresses, sizeof id->addresses);
-  Config config;
-  TR_RETURN_IF_ERROR(resolve_config(nullptr, &config));
+  pack_addresses(addresses, id->addresses, sizeof id->addresses);
   // A loopback address means this machine.
-  if (address.loopback()) id->root_network = identify_host(config.host_id).network;
+  if (std::any_of(addresses.begin(), addresses.end(), [](const Address& each) { return each.loopback(); }))
+    id->root_network = identify_host(config.host_id).network;
   if (!root) return {};
   config.first_port = config.last_port = port;
   uint16_t listens_on = 0;

@@ -58,6 +58,20 @@ TEST(Addresses, BridgesOfContainersAreDockersAlone) {
   EXPECT_EQ(chosen("", "", machine), "10.3.0.1 10.4.0.1 10.5.0.1");
 }
 
+TEST(Addresses, OfAHostsNameAreAllOfTheFamily) {
+  std::vector<Address> addresses;
+  ASSERT_TRUE(resolve_host("127.0.0.1", "", &addresses).ok());
+  ASSERT_EQ(addresses.size(), 1u);
+  EXPECT_EQ(to_text(addresses[0]), "127.0.0.1");
+  ASSERT_TRUE(resolve_host("fd00::7", "ipv6", &addresses).ok());
+  EXPECT_EQ(to_text(addresses[0]), "fd00::7");
+  const Status wrong = resolve_host("127.0.0.1", "ipv6", &addresses);
+  EXPECT_EQ(wrong.code(), trInvalidArgument);
+  EXPECT_NE(wrong.message().find("'127.0.0.1' is no host that can be found as TREERING_SOCKET_FAMILY=ipv6"),
+            std::string::npos)
+      << wrong.message();
+}
+
 TEST(Addresses, WrongFiltersAreErrors) {
   EXPECT_NE(chosen("wlan").find("this machine has lo (127.0.0.1)"), std::string::npos) << chosen("wlan");
   for (const char* filter : {"eth0,,lo", "10.1.0.0/33", "10.1/16", "fd00::/x", "^", ","})

@@ -34,9 +34,7 @@ class FakeRoot {
     place_.pid = static_cast<uint32_t>(getpid());
     place_.port = id_.port = ntohs(address.sin_port);
     place_.network = id_.root_network = identify_host("").network;
-    Address loopback;
-    EXPECT_TRUE(resolve_host("127.0.0.1", &loopback).ok());
-    place_.addresses = {loopback};
+    EXPECT_TRUE(resolve_host("127.0.0.1", "", &place_.addresses).ok());
     pack_addresses(place_.addresses, id_.addresses, sizeof id_.addresses);
     id_.root_pid = place_.pid;
     Agent& agent = Agent::instance();
