@@ -121,7 +121,7 @@ const char* trGetLastError(trComm_t comm) {
   thread_local std::string of_thread, of_communicator;  // both may be in one printf()
   CommunicatorSlot* slot = comm != nullptr ? find_slot(comm) : nullptr;
   if (slot == nullptr) return (of_thread = thread_error()).c_str();
-  of_communicator = slot->last_error;
+  of_communicator = slot->last_error();
   CommunicatorPin pin;
   if (of_communicator.empty() && pin.acquire(comm).ok())  // what failed on a stream has been told to no call yet
     if (const Status verdict = pin->verdict(); !verdict.ok()) of_communicator = verdict.message();
@@ -179,9 +179,9 @@ trResult_t trCommInitAll(trComm_t* comms, int nranks) {
 trResult_t trCommCount(trComm_t comm, int* count) {
   return guarded(nullptr, [&]() -> Status {
     if (count == nullptr) return null_argument("trCommCount", "count");
-    CommunicatorLease lease;
-    TR_RETURN_IF_ERROR(lease.acquire(comm));
-    *count = static_cast<int>(lease->ranks());
+    CommunicatorPin pin;
+    TR_RETURN_IF_ERROR(pin.acquire(comm));
+    *count = static_cast<int>(pin->ranks());
     return {};
   });
 }
@@ -189,9 +189,9 @@ trResult_t trCommCount(trComm_t comm, int* count) {
 trResult_t trCommRank(trComm_t comm, int* rank) {
   return guarded(nullptr, [&]() -> Status {
     if (rank == nullptr) return null_argument("trCommRank", "rank");
-    CommunicatorLease lease;
-    TR_RETURN_IF_ERROR(lease.acquire(comm));
-    *rank = static_cast<int>(lease->rank());
+    CommunicatorPin pin;
+    TR_RETURN_IF_ERROR(pin.acquire(comm));
+    *rank = static_cast<int>(pin->rank());
     return {};
   });
 }
@@ -238,17 +238,12 @@ trResult_t trCommRevoke(trComm_t comm) {
 trResult_t trCommGetAsyncError(trComm_t comm, trResult_t* result) {
   return guarded(nullptr, [&]() -> Status {
     if (result == nullptr) return null_argument("trCommGetAsyncError", "result");
-    CommunicatorPin pin;
+    CommunicatorPin pin;  // not leased: another thread may begin a call at any time, and must not find one under way
     TR_RETURN_IF_ERROR(pin.acquire(comm));
-    CommunicatorLease lease;
-    if (!lease.acquire(comm).ok()) {  // another thread is inside a call
-      const Status verdict = pin->verdict();
-      *result = verdict.ok() ? trInProgress : verdict.code();
-      return {};
-    }
-    Status failure = lease->failure();
-    if (!failure.ok()) lease.slot().last_error = failure.message();
-    *result = !failure.ok() ? failure.code() : lease->queued.load() != 0 ? trInProgress : trSuccess;
+    const bool busy = pin.in_call() || pin->queued.load() != 0;  // before the failure, or one between would be missed
+    const Status failure = pin->failure();
+    if (!failure.ok()) pin.slot().set_last_error(failure.message());
+    *result = !failure.ok() ? failure.code() : busy ? trInProgress : trSuccess;
     return {};
   });
 }
@@ -258,13 +253,12 @@ trResult_t trExplain(trComm_t comm, trCollective_t collective, size_t bytes, trD
   return guarded(find_slot(comm), [&]() -> Status {
     if (text == nullptr && capacity > 0) return null_argument("trExplain", "text");
     TR_RETURN_IF_ERROR(check_question("trExplain", collective, datatype));
-    CommunicatorLease lease;
-    TR_RETURN_IF_ERROR(lease.acquire(comm));
+    CommunicatorPin pin;
+    TR_RETURN_IF_ERROR(pin.acquire(comm));
     std::string whole, of_host;
-    if (DeviceRank* device = lease->device(); device != nullptr && device->kernels() != nullptr)
+    if (DeviceRank* device = pin->device(); device != nullptr && device->kernels() != nullptr)
       whole = device->kernels()->explain(static_cast<Collective>(collective), bytes, find_type(datatype)->size);
-    TR_RETURN_IF_ERROR(
-        lease->explain(lease->question_of(static_cast<Collective>(collective), bytes, datatype), &of_host));
+    TR_RETURN_IF_ERROR(pin->explain(pin->question_of(static_cast<Collective>(collective), bytes, datatype), &of_host));
     whole += (whole.empty() ? "" : "\nthrough memory of the host:\n") + of_host;
     if (needed != nullptr) *needed = whole.size();
     if (capacity > 0) copy_text(text, capacity, whole);
@@ -277,14 +271,14 @@ trResult_t trGetSelection(trComm_t comm, trCollective_t collective, const void* 
   return guarded(find_slot(comm), [&]() -> Status {
     if (selection == nullptr) return null_argument("trGetSelection", "selection");
     TR_RETURN_IF_ERROR(check_question("trGetSelection", collective, datatype));
-    CommunicatorLease lease;
-    TR_RETURN_IF_ERROR(lease.acquire(comm));
-    if (select_of_kernels(*lease.get(), static_cast<Collective>(collective), sendbuf, bytes, datatype, selection))
+    CommunicatorPin pin;
+    TR_RETURN_IF_ERROR(pin.acquire(comm));
+    if (select_of_kernels(*pin.get(), static_cast<Collective>(collective), sendbuf, bytes, datatype, selection))
       return {};
-    const auto question = lease->question_of(static_cast<Collective>(collective), bytes, datatype);
-    const Choice& choice = lease->choose(question);
+    const auto question = pin->question_of(static_cast<Collective>(collective), bytes, datatype);
+    const Choice& choice = pin->choose(question);
     bool direct =
-        !question.compressed() && sendbuf != nullptr && recvbuf != nullptr && lease->is_direct(sendbuf, recvbuf, bytes);
+        !question.compressed() && sendbuf != nullptr && recvbuf != nullptr && pin->is_direct(sendbuf, recvbuf, bytes);
     *selection = {};
     copy_text(selection->algorithm, sizeof selection->algorithm, choice.candidate.algorithm->name);
     copy_text(selection->protocol, sizeof selection->protocol,
@@ -301,10 +295,10 @@ trResult_t trGetSelection(trComm_t comm, trCollective_t collective, const void* 
 trResult_t trPredictTransfer(trComm_t comm, size_t bytes, double* microseconds) {
   return guarded(find_slot(comm), [&]() -> Status {
     if (microseconds == nullptr) return null_argument("trPredictTransfer", "microseconds");
-    CommunicatorLease lease;
-    TR_RETURN_IF_ERROR(lease.acquire(comm));
-    const bool kernels = lease->device() != nullptr && lease->device()->kernels() != nullptr;
-    *microseconds = kernels ? lease->device()->kernels()->predict_transfer(bytes) : lease->predict_transfer(bytes);
+    CommunicatorPin pin;
+    TR_RETURN_IF_ERROR(pin.acquire(comm));
+    const bool kernels = pin->device() != nullptr && pin->device()->kernels() != nullptr;
+    *microseconds = kernels ? pin->device()->kernels()->predict_transfer(bytes) : pin->predict_transfer(bytes);
     return {};
   });
 }
@@ -325,8 +319,8 @@ trResult_t trCommRegister(trComm_t comm, void* buffer, size_t size, void** handl
   return guarded(find_slot(comm), [&]() -> Status {
     if (handle == nullptr) return null_argument("trCommRegister", "handle");
     if (buffer == nullptr) return null_argument("trCommRegister", "buffer");
-    CommunicatorLease lease;
-    TR_RETURN_IF_ERROR(lease.acquire(comm));
+    CommunicatorPin pin;
+    TR_RETURN_IF_ERROR(pin.acquire(comm));
     uint32_t id = 0;
     TR_RETURN_IF_ERROR(register_memory(buffer, size, &id));
     *handle = reinterpret_cast<void*>(static_cast<uintptr_t>(id));
@@ -337,8 +331,8 @@ trResult_t trCommRegister(trComm_t comm, void* buffer, size_t size, void** handl
 trResult_t trCommDeregister(trComm_t comm, void* handle) {
   if (handle == nullptr) return trSuccess;
   return guarded(find_slot(comm), [&]() -> Status {
-    CommunicatorLease lease;
-    TR_RETURN_IF_ERROR(lease.acquire(comm));
+    CommunicatorPin pin;
+    TR_RETURN_IF_ERROR(pin.acquire(comm));
     return deregister_memory(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(handle)));
   });
 }

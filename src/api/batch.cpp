@@ -156,7 +156,7 @@ bool Batch::take_turn(Line* line, bool look, bool* moved, Status* failure) {
     line->awaits_device |= entry.stream == kOwnDeviceStream;
     *moved = true;
   }
-  if (!status.ok()) line->lease.slot().last_error = status.message();
+  if (!status.ok()) line->lease.slot().set_last_error(status.message());
   if (failure->ok()) *failure = status;
   return !status.ok() || line->next_entry == line->entries.size();
 }

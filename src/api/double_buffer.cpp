@@ -123,9 +123,9 @@ Status trDoubleBuffer::plan(TensorSet* set, void* const* tensors, int count, con
 Status trDoubleBuffer::finish() {
   previous().batch->wait();
   pending = false;
-  CommunicatorLease lease;
-  TR_RETURN_IF_ERROR(lease.acquire(comm));
-  return lease->failure();
+  CommunicatorPin pin;
+  TR_RETURN_IF_ERROR(pin.acquire(comm));
+  return pin->failure();
 }
 
 void trDoubleBuffer::hand_out(TensorSet& set, void** tensors) {

@@ -51,6 +51,16 @@ Status bad_handle(trComm_t handle) {
 
 }  // namespace
 
+void CommunicatorSlot::set_last_error(const std::string& text) {
+  std::lock_guard lock(mutex_);
+  last_error_ = text;
+}
+
+std::string CommunicatorSlot::last_error() const {
+  std::lock_guard lock(mutex_);
+  return last_error_;
+}
+
 Status CommunicatorLease::acquire(trComm_t handle) {
   size_t index = 0;
   uint64_t generation = 0;
@@ -94,7 +104,7 @@ Status add_communicator(std::unique_ptr<Communicator> communicator, trComm_t* ha
     if (generation % 2 != 0 || slot.in_call.exchange(true)) continue;
     if (slot.generation.load() == generation) {
       slot.communicator = std::move(communicator);
-      slot.last_error.clear();
+      slot.set_last_error("");
       slot.generation.store(generation + 1);
       slot.in_call.store(false);
       *handle = reinterpret_cast<trComm_t>((generation + 1) << kSlotBits | (i + 1));
@@ -141,7 +151,7 @@ trResult_t report(const Status& status) {
 }
 
 trResult_t report(const Status& status, CommunicatorSlot* slot) {
-  if (!status.ok() && slot != nullptr) slot->last_error = status.message();
+  if (!status.ok() && slot != nullptr) slot->set_last_error(status.message());
   return report(status);
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "communicator/communicator.h"
@@ -16,7 +17,13 @@ struct CommunicatorSlot {
   std::atomic<uint32_t> pins{0};        // CommunicatorPins
   std::atomic<uint64_t> inherited{0};   // the generation of a communicator of the process that forked this one; 0: none
   std::unique_ptr<Communicator> communicator;
-  std::string last_error;
+
+  void set_last_error(const std::string& text);
+  std::string last_error() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::string last_error_;
 };
 
 // A communicator for the time of one call: nobody else may be in a call on it, and it is not destroyed meanwhile.
@@ -38,8 +45,8 @@ class CommunicatorLease {
   CommunicatorSlot* slot_ = nullptr;
 };
 
-// A communicator that is not destroyed for the time of one call, although another thread may be in a call on it: for what
-// is allowed then, such as to abort it.
+// A communicator that is not destroyed for the time of one call, although another thread may be in a call on it, or begin
+// one: for what is allowed then, such as to ask it or to abort it.
 class CommunicatorPin {
  public:
   CommunicatorPin() = default;
@@ -50,6 +57,10 @@ class CommunicatorPin {
   Status acquire(trComm_t handle);
   void release();
   Communicator* operator->() const { return slot_->communicator.get(); }
+  Communicator* get() const { return slot_->communicator.get(); }
+  CommunicatorSlot& slot() const { return *slot_; }
+  // Whether a thread is inside a call.
+  bool in_call() const { return slot_->in_call.load(std::memory_order_acquire); }
 
  private:
   CommunicatorSlot* slot_ = nullptr;

@@ -11,7 +11,7 @@ trResult_t submitted(CommunicatorLease& lease, Body body) {
   return guarded(nullptr, [&] {
     Status status = body();
     if (status.ok()) return status;
-    if (lease) lease.slot().last_error = status.message();
+    if (lease) lease.slot().set_last_error(status.message());
     if (Group::current().open()) Group::current().add_failure(status);
     return status;
   });

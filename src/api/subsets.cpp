@@ -119,9 +119,9 @@ trResult_t trCommShrink(trComm_t comm, const int* excluded, int excluded_count, 
 trResult_t trCommGetRing(trComm_t comm, int* ring) {
   return guarded(find_slot(comm), [&]() -> Status {
     if (ring == nullptr) return null_argument("trCommGetRing", "ring");
-    CommunicatorLease lease;
-    TR_RETURN_IF_ERROR(lease.acquire(comm));
-    for (uint32_t rank : lease->plan().ring) *ring++ = static_cast<int>(rank);
+    CommunicatorPin pin;
+    TR_RETURN_IF_ERROR(pin.acquire(comm));
+    for (uint32_t rank : pin->plan().ring) *ring++ = static_cast<int>(rank);
     return {};
   });
 }
@@ -131,9 +131,9 @@ trResult_t trCommGetTree(trComm_t comm, int tree, int* parent, int* children) {
     if (parent == nullptr) return null_argument("trCommGetTree", "parent");
     if (children == nullptr) return null_argument("trCommGetTree", "children");
     if (tree != 0 && tree != 1) return {trInvalidArgument, fmt::format("trCommGetTree: tree is {}; give 0 or 1", tree)};
-    CommunicatorLease lease;
-    TR_RETURN_IF_ERROR(lease.acquire(comm));
-    lease->tree_neighbours(tree == 1, parent, children);
+    CommunicatorPin pin;
+    TR_RETURN_IF_ERROR(pin.acquire(comm));
+    pin->tree_neighbours(tree == 1, parent, children);
     return {};
   });
 }

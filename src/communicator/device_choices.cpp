@@ -46,9 +46,11 @@ bool DeviceKernels::predict(Collective collective, size_t bytes, size_t element_
 const DeviceKernels::Chosen& DeviceKernels::choose(Collective collective, size_t bytes, size_t element_bytes,
                                                    bool unequal) {
   const size_t band = std::bit_ceil(std::max<size_t>(bytes, 1));
-  Chosen& chosen = choices_[{collective, band, element_bytes, unequal}];
+  std::lock_guard lock(choices_mutex_);
+  const auto [at, is_new] = choices_.try_emplace({collective, band, element_bytes, unequal});
+  Chosen& chosen = at->second;
   cuda::DeviceChoice& choice = chosen.choice;
-  if (choice.algorithm != nullptr) return chosen;
+  if (!is_new) return chosen;
   const Config& config = communicator_->config();
   const char* name = info_of(collective).name;
   cuda::DeviceQuestion question = question_of(collective, band, element_bytes);

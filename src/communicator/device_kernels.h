@@ -15,6 +15,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <tuple>
@@ -120,7 +121,8 @@ class DeviceKernels {
   uint32_t next_channel_ = 0;                   // likewise
   std::array<std::atomic<uint32_t>, cuda::kMaxDeviceChannels> launched_{};  // number of the last on each channel
   std::map<Key, std::unique_ptr<Compiled>> compiled_;
-  std::map<std::tuple<Collective, size_t, size_t, bool>, Chosen> choices_;
+  std::mutex choices_mutex_;                                                // other threads may ask
+  std::map<std::tuple<Collective, size_t, size_t, bool>, Chosen> choices_;  // never changed
   // Of the monitor:
   uint32_t seen_begun_ = 0;
   std::chrono::steady_clock::time_point since_;
