@@ -67,8 +67,10 @@ TR_API trResult_t trCommFinalize(trComm_t comm);
  * ends after a failure may wait up to 3 s in exit() for ranks that have yet to hear of it.
  */
 TR_API trResult_t trCommDestroy(trComm_t comm);
-/** Ends every operation on the communicator, on all ranks, with ::trRemoteError, and releases this rank's
- * handle. */
+/**
+ * Ends every operation on the communicator, on all ranks, with ::trRemoteError, and releases this rank's handle. Where
+ * nothing of this rank is under way, it has not failed and no GPU waits for it in a collective, it is trCommDestroy().
+ */
 TR_API trResult_t trCommAbort(trComm_t comm);
 /**
  * Ends every operation on the communicator, on all ranks, with ::trRemoteError, and keeps this rank's handle: it still

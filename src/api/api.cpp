@@ -170,7 +170,7 @@ trResult_t trCommInitAll(trComm_t* comms, int nranks) {
   for (int rank = 0; rank < nranks; ++rank) (void)trCommInitRank(&comms[rank], nranks, id, rank);
   trResult_t result = trGroupEnd();
   for (int rank = 0; result != trSuccess && rank < nranks; ++rank) {
-    if (comms[rank] != nullptr) (void)remove_communicator(comms[rank]);
+    if (comms[rank] != nullptr) (void)remove_communicator(comms[rank], Ending::kDestroy);
     comms[rank] = nullptr;
   }
   return result;
@@ -210,20 +210,12 @@ trResult_t trCommFinalize(trComm_t comm) {
 trResult_t trCommDestroy(trComm_t comm) {
   return guarded(nullptr, [&]() -> Status {
     TR_RETURN_IF_ERROR(Group::current().refuse_held("trCommDestroy", comm));
-    return remove_communicator(comm);
+    return remove_communicator(comm, Ending::kDestroy);
   });
 }
 
 trResult_t trCommAbort(trComm_t comm) {
-  return guarded(nullptr, [&]() -> Status {
-    {
-      CommunicatorPin
-          pin;  // not leased: another thread may be waiting inside a call, which is what the abort is to end
-      TR_RETURN_IF_ERROR(pin.acquire(comm));
-      pin->abort(fmt::format("rank {} (pid {}) aborted the communicator", pin->rank(), getpid()));
-    }
-    return remove_communicator(comm);
-  });
+  return guarded(nullptr, [&] { return remove_communicator(comm, Ending::kAbort); });
 }
 
 trResult_t trCommRevoke(trComm_t comm) {

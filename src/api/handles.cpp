@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <thread>
 
@@ -102,7 +103,7 @@ Status add_communicator(std::unique_ptr<Communicator> communicator, trComm_t* ha
     CommunicatorSlot& slot = slots()[i];
     uint64_t generation = slot.generation.load();
     if (generation % 2 != 0 || slot.in_call.exchange(true)) continue;
-    if (slot.generation.load() == generation) {
+    if (slot.generation.load() == generation && slot.communicator == nullptr) {  // else its removal is under way
       slot.communicator = std::move(communicator);
       slot.set_last_error("");
       slot.generation.store(generation + 1);
@@ -123,14 +124,19 @@ CommunicatorSlot* find_slot(trComm_t handle) {
   return slot.generation.load() == generation ? &slot : nullptr;
 }
 
-Status remove_communicator(trComm_t handle) {
+Status remove_communicator(trComm_t handle, Ending ending) {
   CommunicatorSlot* slot = find_slot(handle);
   if (slot == nullptr) return bad_handle(handle);
   size_t index = 0;
   uint64_t generation = 0;
   decode(handle, &index, &generation);
   if (!slot->generation.compare_exchange_strong(generation, generation + 1)) return bad_handle(handle);
-  while (slot->in_call.exchange(true)) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  // From here on no call begins.
+  const bool in_call = slot->in_call.exchange(true);
+  if (Communicator& ended = *slot->communicator; ending == Ending::kAbort && (in_call || ended.is_needed()))
+    ended.abort(fmt::format("rank {} (pid {}) aborted the communicator", ended.rank(), getpid()));
+  for (bool wait = in_call; wait; wait = slot->in_call.exchange(true))
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
   while (slot->pins.load() != 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
   if (DeviceRank* device = slot->communicator->device(); device != nullptr) device->finish();
   if (slot->communicator->queued.load() != 0) {

@@ -69,8 +69,10 @@ class CommunicatorPin {
 Status add_communicator(std::unique_ptr<Communicator> communicator, trComm_t* handle);
 // The slot of a live handle, without a lease (for abort and for messages), or nullptr.
 CommunicatorSlot* find_slot(trComm_t handle);
-// Ends the handle, waits for calls that other threads are in, and destroys the communicator.
-Status remove_communicator(trComm_t handle);
+// Ends the handle, waits for calls that other threads are in, and destroys the communicator. An abort makes them fail, and
+// those of all ranks, unless nothing is left to do: then it is no more than a destroy.
+enum class Ending { kDestroy, kAbort };
+Status remove_communicator(trComm_t handle, Ending ending);
 
 // Remembers the failure for trGetLastError() and gives its code.
 trResult_t report(const Status& status);

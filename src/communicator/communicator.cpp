@@ -135,6 +135,12 @@ void Communicator::abort(const std::string& reason) {
   if (device_ != nullptr) device_->abort();
 }
 
+bool Communicator::is_needed() const {
+  if (queued.load() != 0 || !failure().ok()) return true;
+  if (device_ == nullptr || device_->kernels() == nullptr) return false;
+  return !device_->kernels()->is_idle() || watch_->is_awaited_by_gpus();
+}
+
 bool Communicator::is_direct(const void* input, const void* output, size_t bytes) const {
   return RegionTable::instance().find(input, bytes).id != 0 && RegionTable::instance().find(output, bytes).id != 0;
 }

@@ -78,6 +78,8 @@ class Communicator : private TcpLinkMaker {
   Status verdict() const { return watch_->verdict(); }
   // Makes every rank's operations fail. Safe while another thread is inside a call.
   void abort(const std::string& reason);
+  // Whether its end now, with no thread inside a call, leaves something undone: of this rank, or of a GPU that waits for it.
+  bool is_needed() const;
 
   // How a call with nothing special about it, of buffers of `bytes`, is chosen under the communicator's settings.
   struct Question {
@@ -129,6 +131,8 @@ class Communicator : private TcpLinkMaker {
   std::function<bool()> peers_left(Whose whose) const;
   uint64_t own_process() const { return card(context_.rank).process_token; }
 
+  // A collective that this rank gives to its GPU as a kernel; shown to the others.
+  void count_device_collective() { context_.status->device_collectives.fetch_add(1, std::memory_order_relaxed); }
   // This rank's GPU, or nullptr.
   DeviceRank* device() const { return device_.get(); }
   // Whether any rank has one.

@@ -279,6 +279,7 @@ Status DeviceKernels::bind(const Operation& operation, Plan* one) {
   call.scratch_bytes = compiled.scratch_bytes;
   call.input = static_cast<const std::byte*>(operation.input);
   call.output = static_cast<std::byte*>(operation.output);
+  communicator_->count_device_collective();
   // It stands for all collectives so far, as on the host (begin.cpp).
   history_ = (history_ + signature_of(operation)) * 0x9E3779B97F4A7C15u;
   call.signature = static_cast<uint32_t>(history_ >> 32) & kSignatureMask;

@@ -7,7 +7,7 @@ namespace {
 
 // Ranks of one communicator run the same build: it is compared when they meet.
 struct Fixed {
-  uint64_t operation, completed, count, tag, heartbeat, steps;
+  uint64_t operation, completed, count, tag, device_collectives, heartbeat, steps;
   uint32_t root, fused, waiting_for, failure_code;
   uint16_t type, op, collective;
   uint8_t left, failed;
@@ -26,6 +26,7 @@ std::string pack_status(const RankStatus& status) {
   fixed.completed = s.completed;
   fixed.count = s.count;
   fixed.tag = s.tag;
+  fixed.device_collectives = s.device_collectives;
   fixed.heartbeat = s.heartbeat;
   fixed.steps = s.steps;
   fixed.root = s.root;
@@ -50,6 +51,7 @@ bool unpack_status(const std::string& bytes, RankStatusSnapshot* snapshot) {
   s.completed = fixed.completed;
   s.count = fixed.count;
   s.tag = fixed.tag;
+  s.device_collectives = fixed.device_collectives;
   s.heartbeat = fixed.heartbeat;
   s.steps = fixed.steps;
   s.root = fixed.root;

@@ -265,6 +265,16 @@ bool Watch::has_left(uint32_t peer) const {
   return found != lost_.end() && found->second.left;
 }
 
+bool Watch::is_awaited_by_gpus() const {
+  const uint64_t own = context_->status->device_collectives.load(std::memory_order_relaxed);
+  for (uint32_t peer = 0; peer < context_->ranks; ++peer) {
+    RankStatusSnapshot snapshot;
+    if (!knows_by_reading(peer) || !read(peer, &snapshot)) return true;
+    if (!snapshot.left && snapshot.device_collectives > own) return true;
+  }
+  return false;
+}
+
 Status Watch::check_peer(uint32_t peer, const char* during) const {
   RankStatusSnapshot snapshot;
   const bool readable = read(peer, &snapshot);

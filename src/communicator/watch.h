@@ -63,6 +63,8 @@ class Watch {
   bool find_dead(uint32_t* peer) const;
   // Whether it has destroyed its communicator.
   bool has_left(uint32_t peer) const;
+  // Whether a peer has given its GPU a collective that this rank has not; true where that cannot be read.
+  bool is_awaited_by_gpus() const;
   // What the job tells; from another thread.
   void take_verdict(trResult_t code, const std::string& text);
   void note_lost(const std::vector<uint32_t>& ranks, const std::string& reason);

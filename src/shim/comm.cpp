@@ -151,6 +151,7 @@ Status Comm::release(bool abort) {
     comm = comm_.exchange(nullptr);
   }
   if (comm == nullptr) return {};
+  if (abort && in_background()) (void)trCommRevoke(comm);  // what its thread may have yet to begin is under way, too
   return status_of(abort ? trCommAbort(comm) : trCommDestroy(comm));
 }
 

@@ -49,6 +49,8 @@ struct alignas(64) RankStatus {
   std::atomic<uint32_t> output_region;   // 0: in none
   std::atomic<uint32_t> left;            // 1: the rank has destroyed its communicator
 
+  std::atomic<uint64_t> device_collectives;  // given to this rank's GPU so far, as kernels
+
   // Written only by a rank that has been waiting for long.
   alignas(64) std::atomic<uint64_t> heartbeat;
   std::atomic<uint64_t> steps;
@@ -73,6 +75,7 @@ struct RankStatusSnapshot {
   uint32_t root = 0;
   uint32_t fused = 0;
   bool left = false;
+  uint64_t device_collectives = 0;
   uint64_t heartbeat = 0;
   uint64_t steps = 0;
   uint32_t waiting_for = 0;
@@ -97,6 +100,7 @@ inline RankStatusSnapshot snapshot_of(const RankStatus& status) {
   s.root = status.root.load(std::memory_order_relaxed);
   s.fused = status.fused.load(std::memory_order_relaxed);
   s.left = status.left.load(std::memory_order_relaxed) != 0;
+  s.device_collectives = status.device_collectives.load(std::memory_order_relaxed);
   s.heartbeat = status.heartbeat.load(std::memory_order_relaxed);
   s.steps = status.steps.load(std::memory_order_relaxed);
   s.waiting_for = status.waiting_for.load(std::memory_order_relaxed);

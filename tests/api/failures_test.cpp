@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "support/processes.h"
+#include "support/ranks.h"
 
 namespace treering::testing {
 namespace {
@@ -257,6 +258,48 @@ TEST(Abort, FromASecondThreadOfTheSameRank) {
     return 10 + result;
   });
   EXPECT_EQ(processes.wait(0, std::chrono::seconds(20)).exit_code, 10 + trRemoteError);
+}
+
+bool is_in_a_call(trComm_t comm) {
+  trResult_t state = trSuccess;
+  return trCommGetAsyncError(comm, &state) == trSuccess && state == trInProgress;
+}
+
+TEST(Abort, InTheMiddleOfACallEndsThoseOfAllRanks) {
+  RankGroup ranks(3);
+  std::vector<std::thread> calls;
+  for (int rank : {0, 1})
+    calls.emplace_back([comm = ranks.comm(rank)] {
+      float value = 1;
+      EXPECT_EQ(trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr), trRemoteError);
+    });
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!(is_in_a_call(ranks.comm(0)) && is_in_a_call(ranks.comm(1))) && std::chrono::steady_clock::now() < end)
+    std::this_thread::yield();
+  EXPECT_EQ(trCommAbort(ranks.take(0)), trSuccess);
+  for (std::thread& call : calls) call.join();
+  for (int rank : {1, 2}) {
+    trResult_t state = trSuccess;
+    EXPECT_EQ(trCommGetAsyncError(ranks.comm(rank), &state), trSuccess);
+    EXPECT_EQ(state, trRemoteError) << "rank " << rank;
+    EXPECT_NE(std::string(trGetLastError(ranks.comm(rank))).find("aborted"), std::string::npos);
+  }
+}
+
+TEST(Abort, OfARankThatIsDoneLeavesTheOthersAlone) {
+  RankGroup ranks(2);
+  float value = 3;
+  ASSERT_EQ(trBroadcast(&value, &value, 1, trFloat32, 0, ranks.comm(0), nullptr), trSuccess);
+  EXPECT_EQ(trCommAbort(ranks.take(0)), trSuccess);
+  trResult_t state = trInternalError;
+  EXPECT_EQ(trCommGetAsyncError(ranks.comm(1), &state), trSuccess);
+  EXPECT_EQ(state, trSuccess);
+  float received = 0;
+  EXPECT_EQ(trBroadcast(&received, &received, 1, trFloat32, 0, ranks.comm(1), nullptr), trSuccess)
+      << trGetLastError(ranks.comm(1));
+  EXPECT_EQ(received, 3);
+  EXPECT_EQ(trAllReduce(&value, &value, 1, trFloat32, trSum, ranks.comm(1), nullptr), trRemoteError);
+  EXPECT_NE(std::string(trGetLastError(ranks.comm(1))).find("destroyed its communicator"), std::string::npos);
 }
 
 TEST(Destroy, OfAPeerBeforeTheOperationIsAnErrorNotAHang) {

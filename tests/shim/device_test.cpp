@@ -1,6 +1,7 @@
 // NCCL's interface on GPUs: the devices are the stand-ins of support/cpu_device.h.
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "shim/helpers.h"
 #include "support/cpu_device.h"
@@ -234,6 +235,35 @@ TEST_F(ShimOnDevices, AbortEndsAKernelThatWaits) {
   ncclResult_t state = ncclSuccess;
   ASSERT_NCCL(ncclCommGetAsyncError(comms_[1], &state));
   EXPECT_EQ(state, ncclRemoteError);
+}
+
+TEST_F(ShimOnDevices, AbortOfARankThatIsDoneLeavesTheOthersAlone) {
+  const auto broadcast = [&](int r) {
+    ASSERT_NCCL(ncclBroadcast(in_[r], out_[r], kCount, ncclInt32, 0, comms_[r], stream(r)));
+  };
+  broadcast(0);
+  synchronize_stream(streams_[0]);
+  ASSERT_NCCL(ncclCommAbort(std::exchange(comms_[0], nullptr)));
+  for (int r : {1, 2}) {
+    ncclResult_t state = ncclInternalError;
+    ASSERT_NCCL(ncclCommGetAsyncError(comms_[r], &state));
+    EXPECT_EQ(state, ncclSuccess);
+    broadcast(r);
+  }
+  synchronize();
+  for (int r : {1, 2}) expect(r, kCount, [](size_t) { return 1; });
+}
+
+// Here the one that aborts has nothing under way itself.
+TEST_F(ShimOnDevices, AbortEndsKernelsThatWaitForTheRank) {
+  for (int r : {1, 2}) ASSERT_NCCL(ncclAllReduce(in_[r], out_[r], kCount, ncclInt32, ncclSum, comms_[r], stream(r)));
+  ASSERT_NCCL(ncclCommAbort(std::exchange(comms_[0], nullptr)));
+  synchronize();
+  for (int r : {1, 2}) {
+    ncclResult_t state = ncclSuccess;
+    ASSERT_NCCL(ncclCommGetAsyncError(comms_[r], &state));
+    EXPECT_EQ(state, ncclRemoteError);
+  }
 }
 
 TEST_F(ShimOnDevices, SplitsKeepTheDevice) {

@@ -234,7 +234,8 @@ void check_abort(DeviceRanks& ranks, size_t count, const std::function<void()>& 
     if (r == last) continue;
     // A stream of the host's tells the error, one of a GPU goes on.
     EXPECT_EQ(trStreamSynchronize(ranks.stream(r)), ranks.device(r) < 0 ? trRemoteError : trSuccess);
-    expect_failure(ranks, r, trRemoteError, "aborted");
+    // Of what is staged the host finds that the rank is gone; kernels are told.
+    expect_failure(ranks, r, trRemoteError, "rank " + std::to_string(last) + " (pid ");
     EXPECT_NE(trAllReduce(data[r].data(), data[r].data(), count, trInt32, trSum, ranks.comm(r), ranks.stream(r)),
               trSuccess);
     EXPECT_EQ(trCommAbort(std::exchange(ranks.comm(r), nullptr)), trSuccess);
