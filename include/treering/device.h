@@ -22,7 +22,10 @@ extern "C" {
 
 /** @name GPUs @{ */
 
-/** Number of GPUs that this process can use; 0 where there is none, or the library has no CUDA support. */
+/**
+ * Number of GPUs that this process can use; 0 where there is none. ::trDeviceError, and 0, where the CUDA driver shows some
+ * that cannot be used: it is too old, or the library has no CUDA support.
+ */
 TR_API trResult_t trDeviceCount(int* count);
 /** The calling thread's current device, as CUDA has it; an error where there is no GPU. */
 TR_API trResult_t trDeviceCurrent(int* device);

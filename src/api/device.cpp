@@ -9,9 +9,7 @@ extern "C" {
 trResult_t trDeviceCount(int* count) {
   return guarded(nullptr, [&]() -> Status {
     if (count == nullptr) return null_argument("trDeviceCount", "count");
-    DeviceBackend* backend = device_backend(nullptr);
-    *count = backend == nullptr ? 0 : backend->count();
-    return {};
+    return count_devices(count);
   });
 }
 

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "core/log.h"
+#include "executor/cuda/driver_name.h"
 
 namespace treering {
 namespace {
@@ -49,6 +50,17 @@ Backend open_backend() {
   return made;
 }
 
+// What the CUDA driver shows, whether or not this library can use it. The driver stays: it may have started threads.
+int count_of_driver() {
+  void* library = dlopen(cuda::driver_path(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return 0;
+  const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(library, "cuInit"));
+  const auto get_count = reinterpret_cast<int (*)(int*)>(dlsym(library, "cuDeviceGetCount"));
+  int count = 0;
+  if (init == nullptr || get_count == nullptr || init(0) != 0 || get_count(&count) != 0) return 0;
+  return count;
+}
+
 struct NamedStream {
   int ordinal;
   DeviceStream stream;
@@ -82,6 +94,16 @@ Status open_device(int ordinal, Device** device) {
     return {trInvalidArgument,
             fmt::format("device is {}; this process sees {} GPUs, from 0", ordinal, backend->count())};
   return backend->open(ordinal, device);
+}
+
+Status count_devices(int* count) {
+  std::string why_not;
+  DeviceBackend* backend = device_backend(&why_not);
+  *count = backend == nullptr ? 0 : backend->count();
+  if (backend != nullptr) return {};
+  static const int shown = count_of_driver();
+  if (shown == 0) return {};
+  return {trDeviceError, fmt::format("the CUDA driver shows {} GPU(s), which cannot be used: {}", shown, why_not)};
 }
 
 StreamId name_device_stream(int ordinal, DeviceStream stream) {

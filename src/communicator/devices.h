@@ -14,6 +14,8 @@ namespace treering {
 // nullptr where no device can be used; then `why_not` says why.
 DeviceBackend* device_backend(std::string* why_not);
 Status open_device(int ordinal, Device** device);
+// How many devices there are; an error where the CUDA driver shows some that cannot be used, as with a driver that is too old.
+Status count_devices(int* count);
 
 // A stream of a device as a StreamId. Ids of device streams and of the engine's streams differ.
 StreamId name_device_stream(int ordinal, DeviceStream stream);  // the same id for the same stream

@@ -66,6 +66,7 @@ Status init_rank(const char* function, ncclComm_t* out, int nranks, const ncclUn
                  const ncclConfig_t* config) {
   log_version();
   TR_RETURN_IF_ERROR(check_rank(function, out, nranks, rank));
+  TR_RETURN_IF_ERROR(check_devices(function));
   Settings settings;
   TR_RETURN_IF_ERROR(resolve_settings(function, config, &settings));
   if (has_devices()) settings.device = device;

@@ -2,16 +2,42 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+#include <cstring>
+
 #include "shim/entry.h"
 
 namespace treering::nccl {
 
-bool has_devices() {
-  static const bool any = [] {
+namespace {
+
+struct Devices {
+  bool any = false;
+  Status status;  // of those that are there and cannot be used
+};
+
+const Devices& devices() {
+  static const auto* found = [] {
+    auto* made = new Devices;
+    const char* chosen = std::getenv("TREERING_DEVICE");
+    if (chosen != nullptr && std::strcmp(chosen, "-1") == 0) return made;
     int count = 0;
-    return trDeviceCount(&count) == trSuccess && count > 0;
+    made->status = status_of(trDeviceCount(&count));
+    made->any = made->status.ok() && count > 0;
+    return made;
   }();
-  return any;
+  return *found;
+}
+
+}  // namespace
+
+bool has_devices() { return devices().any; }
+
+Status check_devices(const char* function) {
+  const Status& status = devices().status;
+  if (status.ok()) return status;
+  return {status.code(), fmt::format("{}: {}. With TREERING_DEVICE=-1 communicators are of memory of the host",
+                                     function, status.message())};
 }
 
 Status classify_stream(const char* function, int device, cudaStream_t stream, Stream* result) {

@@ -14,7 +14,10 @@ struct Stream {
   trStream_t stream = nullptr;  // NULL: the call blocks
 };
 
+// Whether communicators are of GPUs: where there are some, unless TREERING_DEVICE is -1.
 bool has_devices();
+// The error where GPUs are there that cannot be used: buffers would be taken for memory of the host.
+Status check_devices(const char* function);
 // `device`: of the communicator.
 Status classify_stream(const char* function, int device, cudaStream_t stream, Stream* result);
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """NCCL_* variables and what the log shows of a communicator.
 
-usage: environment_test.py CLIENT
+usage: environment_test.py CLIENT OLD_DRIVER
 """
 
 import os
@@ -13,7 +13,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-CLIENT = sys.argv[1]
+CLIENT, OLD_DRIVER = sys.argv[1:3]
 LINE = re.compile(r"^[\w.-]+:\d+:\d+ (?:\[\d+\] )?NCCL (?:INFO|WARN) ", re.MULTILINE)
 
 
@@ -143,6 +143,29 @@ class Variables(unittest.TestCase):
             (Path(folder) / ".nccl.conf").write_text("NCCL_PROTO=Nothing\n")
             self.assertIn("error 4 NCCL_PROTO is 'Nothing'", run(2, 10, HOME=folder).stdout)
             self.assertIn("NCCL_ALGO", run(2, 10, HOME=folder, NCCL_CONF_FILE=str(file)).stdout, "one or the other")
+
+
+class GpusThatCannotBeUsed(unittest.TestCase):
+    """They are an error: to take their memory for memory of the host would end in a crash."""
+
+    def run_with(self, gpus, **variables):
+        return run(2, 10, TREERING_CUDA_DRIVER=OLD_DRIVER, OLD_DRIVER_GPUS=gpus, **variables).stdout
+
+    def test_with_a_driver_that_is_too_old(self):
+        text = self.run_with("2")
+        self.assertRegex(text, r"^error 1 ncclCommInitAll: the CUDA driver shows 2 GPU\(s\), which cannot be used: "
+                               r"(.*the driver is too old|the library was built or installed without CUDA support)")
+        self.assertIn("TREERING_DEVICE=-1", text)
+
+    def test_without_the_library_for_gpus(self):
+        text = self.run_with("1", TREERING_DEVICE_LIBRARY="/nonexistent/libtreering-cuda.so.0")
+        self.assertIn("error 1 ncclCommInitAll: the CUDA driver shows 1 GPU(s)", text)
+        self.assertIn("/nonexistent/libtreering-cuda.so.0", text)
+
+    def test_host_memory_is_used_where_it_is_asked_for_or_there_is_no_gpu(self):
+        self.assertEqual(self.run_with("2", TREERING_DEVICE="-1"), "sum 2 2\n")
+        self.assertEqual(self.run_with("0"), "sum 2 2\n")
+        self.assertEqual(run(2, 10, TREERING_CUDA_DRIVER="/nonexistent/libcuda.so.1").stdout, "sum 2 2\n")
 
 
 if __name__ == "__main__":

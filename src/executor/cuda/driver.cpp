@@ -3,8 +3,6 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <cstdlib>
-
 namespace treering::cuda {
 namespace {
 
@@ -62,9 +60,7 @@ Status Driver::status(CUresult result, const std::string& what) const {
 }
 
 const Driver* open_driver(std::string* why_not) {
-  // Not for programs that run with more rights than their caller.
-  const char* chosen = secure_getenv(kDriverVariable);
-  const char* path = chosen != nullptr && *chosen != '\0' ? chosen : kDriverLibrary;
+  const char* path = driver_path();
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* reason = dlerror();

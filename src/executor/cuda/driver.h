@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/status.h"
+#include "executor/cuda/driver_name.h"
 
 #define TR_DRIVER_FUNCTIONS(f)                                                                                      \
   f(cuInit) f(cuDriverGetVersion) f(cuGetErrorName) f(cuGetErrorString) f(cuDeviceGetCount) f(cuDeviceGet)          \
@@ -44,9 +45,6 @@ struct Driver {
   // What the call of a function came to; `what`: the function and what it was for.
   Status status(CUresult result, const std::string& what) const;
 };
-
-inline constexpr const char* kDriverLibrary = "libcuda.so.1";
-inline constexpr const char* kDriverVariable = "TREERING_CUDA_DRIVER";
 
 // Opens the driver and initialises it. nullptr, with the reason, where there is none or it is too old for the kernels.
 const Driver* open_driver(std::string* why_not);
