@@ -102,9 +102,11 @@ Status Group::end(const char* function, Batch* batch, bool* outermost) {
 }
 
 Status Batch::find_kind(bool* blocking) const {
-  const auto comms = comms_of(*this);
-  *blocking = comms.empty() || comms[0]->blocking;
-  for (const CommPtr& comm : comms)
+  std::vector<const Comm*> deciding;
+  for (const Job& job : jobs) deciding.push_back(job.comms.front().get());
+  for (const Call& call : calls) deciding.push_back(call.comm.get());
+  *blocking = deciding.empty() || deciding[0]->blocking;
+  for (const Comm* comm : deciding)
     if (comm->blocking != *blocking)
       return {trInvalidArgument, "a group has blocking and non-blocking communicators; use a group for each kind"};
   return {};
@@ -126,10 +128,11 @@ Status launch(Batch batch) {
   }
   const auto comms = comms_of(batch);
   for (const CommPtr& comm : comms) comm->begin_background();
-  auto run = [comms, batch = std::move(batch)]() mutable {
-    const Status status = run_job([&] { return batch.run(); });
+  auto shared = std::make_shared<Batch>(std::move(batch));
+  auto run = [comms, shared] {
+    const Status status = run_job([&] { return shared->run(); });
     if (!status.ok()) (void)report(status);
-    batch = Batch();  // what the calls hold is released before the communicators count as ready
+    *shared = Batch();  // what the calls hold is released before the communicators count as ready
     for (const CommPtr& comm : comms) comm->end_background(status);
   };
   try {
@@ -139,6 +142,7 @@ Status launch(Batch batch) {
         trSystemError, fmt::format("the thread of a non-blocking communicator could not be started: {} (see ulimit -u)",
                                    error.what()));
     for (const CommPtr& comm : comms) comm->end_background(failed);
+    undo(*shared);
     return failed;
   }
   return {trInProgress, ""};

@@ -46,16 +46,17 @@ struct Call {
 
 // A call that makes or ends a communicator.
 struct Job {
-  std::vector<CommPtr> comms;  // that are not ready meanwhile; one that exists already comes first
+  // That are not ready meanwhile. The first, the parent if there is one, decides whether the call blocks.
+  std::vector<CommPtr> comms;
   std::function<Status()> work;
-  std::function<void()> undo;  // when it, or another job of the batch, failed; not for non-blocking communicators
+  std::function<void()> undo;  // when it, or another job of the batch, failed before the call returned
 };
 
 struct Batch {
   std::vector<Job> jobs;
   std::vector<Call> calls;
 
-  // Whether its communicators are non-blocking; mixed is an error.
+  // Whether it blocks; communicators that differ in that are an error.
   Status find_kind(bool* blocking) const;
   Status run();
 };
@@ -80,7 +81,7 @@ class Group {
   Status failure_;
 };
 
-// Runs the batch, in the background (trInProgress) for non-blocking communicators.
+// Runs the batch, in the background (trInProgress) for non-blocking communicators: its failure is their state.
 Status launch(Batch batch);
 // Adds to the open group, or launches.
 Status submit(Call call);

@@ -33,13 +33,12 @@ Status create(const char* function, CommPtr comm, ncclComm_t* out, std::vector<C
     if (comm->get() != nullptr) report_comm(*comm, function);
     return {};
   };
-  if (comm->blocking)
-    job.undo = [handle, out, function] {
-      CommPtr ended;
-      (void)remove_comm(function, handle, &ended);
-      if (ended != nullptr) (void)ended->release(/*abort=*/false);
-      *out = nullptr;
-    };
+  job.undo = [handle, out, function] {
+    CommPtr ended;
+    (void)remove_comm(function, handle, &ended);
+    if (ended != nullptr) (void)ended->release(/*abort=*/false);
+    *out = nullptr;
+  };
   return submit(std::move(job));
 }
 

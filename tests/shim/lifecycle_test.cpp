@@ -200,6 +200,57 @@ TEST(NonBlocking, FailureIsTheStateAndTheCallsAfterIt) {
   }
 }
 
+// Whether the call blocks is the parent's; the child has the setting that it was given.
+TEST(NonBlocking, ChildrenMayDifferFromTheirParent) {
+  for (const int of_parent : {1, 0}) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER, other = NCCL_CONFIG_INITIALIZER;
+    config.blocking = of_parent;
+    other.blocking = 1 - of_parent;
+    const ncclResult_t returned = of_parent != 0 ? ncclSuccess : ncclInProgress;
+    ncclUniqueId id;
+    ASSERT_NCCL(ncclGetUniqueId(&id));
+    in_threads(2, [&](int rank) {
+      ncclComm_t comm = nullptr, child = nullptr, alone = nullptr;
+      ASSERT_EQ(ncclCommInitRankConfig(&comm, 2, id, rank, &config), returned);
+      ASSERT_EQ(wait_until_ready(comm), ncclSuccess);
+      ASSERT_EQ(ncclCommSplit(comm, 0, rank, &child, &other), returned) << ncclGetLastError(nullptr);
+      ASSERT_EQ(wait_until_ready(comm), ncclSuccess);
+      ASSERT_EQ(wait_until_ready(child), ncclSuccess);
+      int sum = 0, excluded = 1;
+      const ncclResult_t of_child = count_by_sum(child, &sum);
+      EXPECT_EQ(of_child, of_parent != 0 ? ncclInProgress : ncclSuccess);
+      EXPECT_EQ(wait_until_ready(child), ncclSuccess);
+      EXPECT_EQ(sum, 2);
+      if (rank == 0) {
+        EXPECT_EQ(ncclCommShrink(comm, &excluded, 1, &alone, &other, NCCL_SHRINK_DEFAULT), returned);
+        EXPECT_EQ(wait_until_ready(comm), ncclSuccess);
+        EXPECT_EQ(wait_until_ready(alone), ncclSuccess);
+        EXPECT_NCCL(ncclCommDestroy(alone));
+      }
+      EXPECT_NCCL(ncclCommDestroy(child));
+      EXPECT_NCCL(ncclCommDestroy(comm));
+    });
+  }
+}
+
+TEST(NonBlocking, FailedCallsMakeNoHandle) {
+  AllRanks ranks(1);
+  ncclConfig_t config = non_blocking();
+  ncclUniqueId id;
+  ASSERT_NCCL(ncclGetUniqueId(&id));
+  ncclComm_t child = ranks[0], made = ranks[0];
+  ASSERT_NCCL(ncclGroupStart());
+  EXPECT_NCCL(ncclCommSplit(ranks[0], 0, 0, &child, &config));
+  EXPECT_NCCL(ncclCommInitRankConfig(&made, 1, id, 0, &config));
+  EXPECT_EQ(ncclGroupEnd(), ncclInvalidArgument) << "one blocks, the other does not";
+  EXPECT_EQ(child, nullptr);
+  EXPECT_EQ(made, nullptr);
+  int excluded = 0;
+  child = ranks[0];
+  EXPECT_EQ(ncclCommShrink(ranks[0], &excluded, 1, &child, &config, NCCL_SHRINK_DEFAULT), ncclInvalidArgument);
+  EXPECT_EQ(child, nullptr);
+}
+
 TEST(NonBlocking, InitThatNobodyJoinsCanBeAborted) {
   ncclUniqueId id;
   ASSERT_NCCL(ncclGetUniqueId(&id));
