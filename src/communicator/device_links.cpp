@@ -22,8 +22,8 @@ static_assert(cuda::kMaxDeviceChannels * cuda::kMaxDeviceRanks * sizeof(cuda::Li
 struct DeviceLinks::Card {
   int32_t ordinal;  // -1: it has no device
   uint32_t multiprocessors;
-  uint32_t channels;  // that it may use at most; 0: as many as it wants
-  uint32_t reserved;
+  uint32_t channels;     // that it may use at most; 0: as many as it wants
+  uint32_t forbids_p2p;  // 1: its GPU and others must not reach one another
   std::array<uint8_t, 16> uuid;
   uint64_t process;
 
@@ -70,6 +70,7 @@ Status DeviceLinks::create(Communicator* communicator, Device* device, std::uniq
   own.ordinal = -1;
   own.process = communicator->own_process();
   own.channels = static_cast<uint32_t>(communicator->config().device_blocks);
+  own.forbids_p2p = communicator->config().device_p2p ? 0 : 1;
   if (device != nullptr) {
     own.ordinal = device->info().ordinal;
     own.uuid = device->info().uuid;
@@ -87,6 +88,8 @@ Status DeviceLinks::create(Communicator* communicator, Device* device, std::uniq
     const auto of_another = [&](const Card& o) { return card.shares(o) && o.process != card.process; };
     if (std::any_of(cards.begin(), cards.end(), of_another))
       *why_not = fmt::format("rank {} shares its GPU with another process", &card - cards.data());
+    if (card.forbids_p2p != 0 && card.sharing(cards) < ranks)
+      *why_not = fmt::format("rank {} forbids access between GPUs (TREERING_DEVICE_P2P=0)", &card - cards.data());
   }
   if (!why_not->empty()) return {};  // all ranks see the same cards
 

@@ -162,6 +162,14 @@ const OptionRow kOptions[] = {
        return parse_integer(text, "TREERING_DEVICE_BLOCKS", 0, kMaxDeviceBlocks, 1, &config->device_blocks);
      },
      [](const Config& config) { return std::to_string(config.device_blocks); }},
+    {"device_p2p", "TREERING_DEVICE_P2P", "0 or 1", "0", "1",
+     "0: this rank's GPU and others do not reach one another, and the ranks' GPUs exchange through pinned memory of the host. It is "
+     "enough that one rank says so; of ranks on one GPU alone it is no matter.",
+     false,
+     [](const std::string& text, Config* config) {
+       return parse_bool(text, "TREERING_DEVICE_P2P", &config->device_p2p);
+     },
+     [](const Config& config) { return std::string(config.device_p2p ? "1" : "0"); }},
     {"host_id", "TREERING_HOSTID", "text", "rack1", "the boot of the machine",
      "Ranks with the same text count as on one host and try to share memory; others never do.", false,
      [](const std::string& text, Config* config) {

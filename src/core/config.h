@@ -30,6 +30,7 @@ struct Config {
   std::string wire;             // empty = float32 travels as it is
   int link_mbps = 0;            // 0 = sends are not paced
   int device = -1;              // the rank's GPU; -1 = none
+  bool device_p2p = true;       // whether this rank's GPU may be reached by others
   int device_blocks = 0;        // blocks of a kernel at most; 0 = chosen
   std::string host_id;          // empty = found out
   std::string switches;         // that the host hangs on; empty = found out

@@ -163,7 +163,7 @@ ncclResult_t pncclGetUniqueId(ncclUniqueId* id) {
   return entry([&]() -> Status {
     log_version();
     if (id == nullptr) return null_argument("ncclGetUniqueId", "uniqueId");
-    hand_on_network_variables();
+    hand_on_variables();
     return make_id(id);
   });
 }

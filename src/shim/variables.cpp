@@ -115,7 +115,9 @@ const VariableRow kVariables[] = {
     {"MAX_NRINGS", "number", "As MAX_NCHANNELS.", apply_number<&Request::max_channels>},
     {"BUFFSIZE", "bytes", "Shared staging memory of each rank, 64 KiB to 256 MiB.",
      apply_number<&Request::buffer_bytes>},
-    {"P2P_DISABLE", "0 or 1", "1: no access to a peer's memory in place (transports in-process and cma).",
+    {"P2P_DISABLE", "0 or 1",
+     "1: no access to a peer's memory in place (transports in-process and cma), and TREERING_DEVICE_P2P becomes 0: GPUs exchange "
+     "through memory of the host.",
      apply_flag<&Request::without_p2p>},
     {"P2P_LEVEL", "LOC, NVL, PIX, PXB, PHB, SYS", "LOC: as P2P_DISABLE=1.", apply_p2p_level},
     {"SHM_DISABLE", "0 or 1", "1: no shared memory, unless P2P_DISABLE leaves nothing else.",
@@ -191,7 +193,7 @@ std::string variable(const std::string& name) {
 }
 
 Status apply_variables(Request* request) {
-  hand_on_network_variables();
+  hand_on_variables();
   for (const auto& [name, value] : set_variables()) {
     if (value.empty()) continue;
     say_once(name, value);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
@@ -133,6 +134,37 @@ TEST(DeviceLinks, OfOneProcessNeedNoHandles) {
   DeviceRanks ranks({0, 1});
   EXPECT_EQ(launched(ranks, 1000), 2u);
   EXPECT_EQ(cpu_shareable_allocations(), 0);
+}
+
+// What one rank forbids is forbidden to its peers as well; ranks of one GPU do not need it.
+TEST(DeviceLinks, AreNotUsedWhereARankForbidsThem) {
+  const auto protocol_with = [](const std::vector<int>& devices, size_t forbidding) {
+    trUniqueId id;
+    EXPECT_EQ(trGetUniqueId(&id), trSuccess);
+    std::vector<trComm_t> comms(devices.size());
+    EXPECT_EQ(trGroupStart(), trSuccess);
+    for (size_t r = 0; r < devices.size(); ++r) {
+      setenv("TREERING_DEVICE_P2P", r == forbidding ? "0" : "1", 1);
+      trConfig_t config = TR_CONFIG_INITIALIZER;
+      config.device = devices[r];
+      EXPECT_EQ(trCommInitRankConfig(&comms[r], static_cast<int>(devices.size()), id, static_cast<int>(r), &config),
+                trSuccess);
+    }
+    unsetenv("TREERING_DEVICE_P2P");
+    EXPECT_EQ(trGroupEnd(), trSuccess) << trGetLastError(nullptr);
+    trSelection_t selection;
+    EXPECT_EQ(trGetSelection(comms[0], trCollAllReduce, nullptr, nullptr, 8, trInt32, &selection), trSuccess);
+    for (trComm_t comm : comms) EXPECT_EQ(trCommDestroy(comm), trSuccess);
+    return std::string(selection.protocol);
+  };
+  EXPECT_EQ(protocol_with({0, 1, 2}, 3), "ll") << "of nobody";
+  EXPECT_NE(protocol_with({0, 1, 2}, 1), "ll");
+  EXPECT_NE(protocol_with({0, 0, 2}, 0), "ll");
+  EXPECT_EQ(protocol_with({0, 0}, 1), "ll");
+  setenv("TREERING_DEVICE_P2P", "0", 1);
+  DeviceRanks ranks({0, 1});
+  unsetenv("TREERING_DEVICE_P2P");
+  EXPECT_EQ(launched(ranks, 1000), 0u);
 }
 
 trConfig_t with_protocols(const char* text) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """NCCL_* variables and what the log shows of a communicator.
 
-usage: environment_test.py CLIENT OLD_DRIVER
+usage: environment_test.py CLIENT OLD_DRIVER DEVICES_ON_THE_CPU
 """
 
 import os
@@ -13,7 +13,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-CLIENT, OLD_DRIVER = sys.argv[1:3]
+CLIENT, OLD_DRIVER, CPU_DEVICE = sys.argv[1:4]
 LINE = re.compile(r"^[\w.-]+:\d+:\d+ (?:\[\d+\] )?NCCL (?:INFO|WARN) ", re.MULTILINE)
 
 
@@ -119,6 +119,16 @@ class Variables(unittest.TestCase):
         self.assertRegex(logged, r"communicator of 2 ranks on .*: 1 x shared-memory")
         logged = run(2, 10, NCCL_SHM_DISABLE="1", TREERING_DEBUG="INFO").stderr
         self.assertRegex(logged, r"communicator of 2 ranks on .*: 1 x in-process")
+
+    def test_access_between_gpus(self):
+        gpus = {"TREERING_DEVICE_LIBRARY": CPU_DEVICE, "TREERING_DEBUG": "INFO"}
+        for variables in ({}, {"NCCL_P2P_DISABLE": "0"}, {"NCCL_P2P_LEVEL": "PIX"},
+                          {"NCCL_P2P_DISABLE": "1", "TREERING_DEVICE_P2P": "1"}):
+            logged = run(2, 10, **gpus, **variables).stderr
+            self.assertIn("GPUs exchange by kernels", logged, variables)
+        for variables in ({"NCCL_P2P_DISABLE": "1"}, {"NCCL_P2P_LEVEL": "LOC"}, {"NCCL_P2P_LEVEL": "0"}):
+            logged = run(2, 10, **gpus, **variables).stderr
+            self.assertRegex(logged, r"staged in host memory: rank \d forbids access between GPUs", variables)
 
     def test_bad_numbers_are_named_and_ignored(self):
         ran = run(2, 10, NCCL_DEBUG="WARN", NCCL_BUFFSIZE="4M")

@@ -97,16 +97,18 @@ TEST(Settings, VariablesOfTheNetworkAreHandedOn) {
                         {"TREERING_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "^=eth0,ib1", "^=eth0,=ib1"},
                         {"TREERING_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "^docker,lo", "^docker,lo"},
                         {"TREERING_SOCKET_FAMILY", "NCCL_SOCKET_FAMILY", "AF_INET6", "ipv6"},
+                        {"TREERING_DEVICE_P2P", "NCCL_P2P_DISABLE", "1", "0"},
+                        {"TREERING_DEVICE_P2P", "NCCL_P2P_LEVEL", "LOC", "0"},
                         {"TREERING_HOSTID", "NCCL_HOSTID", "rack7-host3", "rack7-host3"},
                         {"TREERING_TCP_STREAMS", "NCCL_NSOCKS_PERTHREAD", "4", "4"}};
   for (const Case& one : cases) {
     unsetenv(one.ours);
     setenv(one.nccl, one.value, 1);
-    hand_on_network_variables();
+    hand_on_variables();
     ASSERT_NE(std::getenv(one.ours), nullptr) << one.nccl;
     EXPECT_STREQ(std::getenv(one.ours), one.handed) << one.nccl;
     setenv(one.ours, "mine", 1);  // what the user has set stays
-    hand_on_network_variables();
+    hand_on_variables();
     EXPECT_STREQ(std::getenv(one.ours), "mine");
     unsetenv(one.ours);
     unsetenv(one.nccl);

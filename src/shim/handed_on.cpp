@@ -31,11 +31,19 @@ std::string streams(const std::string& threads, const std::string& sockets) {
   return std::to_string(std::min(kMostStreams, number(threads) * number(sockets)));
 }
 
+// As they are read for the host's transports.
+bool forbids_p2p() {
+  const std::string disable = variable("NCCL_P2P_DISABLE"), level = variable("NCCL_P2P_LEVEL");
+  char* end = nullptr;
+  return (std::strtol(disable.c_str(), &end, 10) != 0 && *end == '\0') || level == "LOC" || level == "0";
+}
+
 }  // namespace
 
-void hand_on_network_variables() {
+void hand_on_variables() {
   hand_on("TREERING_SOCKET_IFNAME", interfaces(variable("NCCL_SOCKET_IFNAME")));
   hand_on("TREERING_SOCKET_FAMILY", family(variable("NCCL_SOCKET_FAMILY")));
+  hand_on("TREERING_DEVICE_P2P", forbids_p2p() ? "0" : "");
   hand_on("TREERING_HOSTID", variable("NCCL_HOSTID"));
   hand_on("TREERING_TCP_STREAMS", streams(variable("NCCL_SOCKET_NTHREADS"), variable("NCCL_NSOCKS_PERTHREAD")));
 }
