@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <memory>
@@ -264,6 +265,26 @@ TEST(DeviceProtocols, WrongOnesAreNamed) {
   EXPECT_NE(error_of("^ll,ll128,simple").find("leaves no protocol"), std::string::npos);
   EXPECT_NE(error_of("reduces:ll").find("'reduces', which is no collective"), std::string::npos);
   EXPECT_NE(error_of("ll;").find("'' is no protocol"), std::string::npos);
+}
+
+// What kernels do for a size is decided by whoever asks first.
+TEST(DevicePaths, AreToldWhileAnotherThreadCalls) {
+  DeviceRanks ranks({0, 1});
+  std::atomic<bool> done{false};
+  std::thread asks([&] {
+    trSelection_t selection;
+    trResult_t state = trSuccess;
+    for (uint32_t i = 0; !done.load(); ++i) {
+      const size_t bytes = size_t{1} << i % 30;
+      EXPECT_EQ(trGetSelection(ranks.comm(i % 2), trCollAllReduce, nullptr, nullptr, bytes, trInt32, &selection),
+                trSuccess);
+      EXPECT_EQ(trCommGetAsyncError(ranks.comm(i % 2), &state), trSuccess);
+      EXPECT_TRUE(state == trSuccess || state == trInProgress) << state;
+    }
+  });
+  for (size_t count = 1; count < (1 << 16) && !HasFailure(); count *= 2) EXPECT_EQ(launched(ranks, count), 2u);
+  done = true;
+  asks.join();
 }
 
 TEST(DeviceTransfers, ArePredicted) {
