@@ -110,11 +110,12 @@ void Job::root_reached(std::shared_ptr<Channel> channel) {
   found_ = Clock::now();
   auto self = shared_from_this();
   Channel::Events events;
-  events.frame = [self, channel](const std::string& bytes, int fd) {
+  events.frame = [self](const std::string& bytes, int fd) {
     if (fd >= 0) ::close(fd);
-    self->placed(channel, bytes);
+    if (auto root = std::exchange(self->joining_, nullptr)) self->placed(std::move(root), bytes);
   };
   events.closed = [self](const std::string& reason) {
+    self->joining_ = nullptr;
     if (self->own_.process != kNobody || self->closed_) return;
     self->agent_->after(kRetry, [self] {  // a moment of too many arrivals; find_root() knows when to give up
       if (!self->closed_ && self->state_ == State::kMeeting) self->find_root();
@@ -125,6 +126,7 @@ void Job::root_reached(std::shared_ptr<Channel> channel) {
   join.host = agent_->identity().host;
   join.place = own_;
   channel->send(encode(join));
+  joining_ = std::move(channel);
 }
 
 void Job::placed(std::shared_ptr<Channel> channel, const std::string& bytes) {

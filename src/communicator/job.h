@@ -187,6 +187,7 @@ class Job : public std::enable_shared_from_this<Job> {
   Clock::time_point last_tick_, last_beat_;
 
   std::set<std::shared_ptr<Dial>> streams_;
+  std::shared_ptr<Channel> joining_;  // to the root, which has not answered yet
   struct Opening {
     std::shared_ptr<Channel> channel;
     uint64_t timer;

@@ -286,6 +286,7 @@ void Job::finish() {
   stop_dialing();
   for (const auto& channel : std::exchange(former_, {})) channel->close();
   for (const auto& stream : std::exchange(streams_, {})) stream->cancel();
+  if (joining_) std::exchange(joining_, nullptr)->close();
   for (const Opening& opening : std::exchange(opening_, {})) {
     if (opening.timer != 0) agent_->cancel(opening.timer);
     opening.channel->close();

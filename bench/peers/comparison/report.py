@@ -126,8 +126,9 @@ def chart_script(path, rounds, title="allreduce, float32 sum", unit="bytes", for
             relative.append(f"{name} using 1:3 {style}")
         panels.append(f"set logscale y\nset title '{title_of(ranks)}'\nset ylabel 'time per call (us)'\nplot " +
                       ", \\\n  ".join(curves))
+        # gnuplot refuses a panel without a point.
         panels.append(f"unset logscale y\nset title '{title_of(ranks)}'\nset ylabel 'best peer time / time'\nplot " +
-                      ", \\\n  ".join(relative))
+                      ", \\\n  ".join(relative) if best else "set multiplot next")
     head = [f"set terminal svg size 1200,{450 * len(rounds)} font 'sans,11' noenhanced background '#ffffff'", f"set output '{path}'",
             "set logscale x 2", f"set format x '{format_x}'", f"set xlabel '{unit}'", "set grid", "set key top left",
             f"set multiplot layout {len(rounds)},2 title '{title}'"]
