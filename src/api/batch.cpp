@@ -20,6 +20,20 @@ Status split(const Communicator& communicator, std::vector<Operation>* operation
   return {};
 }
 
+Status find_stream(const Communicator& communicator, StreamId id, DeviceStream* stream) {
+  int ordinal = 0;
+  *stream = communicator.device()->own_stream();
+  return id == kOwnDeviceStream ? Status() : find_device_stream(id, &ordinal, stream);
+}
+
+using DeviceOrder = Status (DeviceRank::*)(DeviceStream before, DeviceStream after);
+Status on_both(const Communicator& communicator, StreamId before, StreamId after, DeviceOrder order) {
+  DeviceStream first = nullptr, second = nullptr;
+  TR_RETURN_IF_ERROR(find_stream(communicator, before, &first));
+  TR_RETURN_IF_ERROR(find_stream(communicator, after, &second));
+  return (communicator.device()->*order)(first, second);
+}
+
 }  // namespace
 
 Batch::Line& Batch::line(trComm_t comm) {
@@ -40,19 +54,28 @@ Batch::Entry& Batch::entry(trComm_t comm, StreamId stream) {
 }
 
 // The transfers of a communicator run at once, or two ranks could wait for what the other one has on its next stream: those
-// of all streams run on the first, and the others take part by waiting for it.
+// of all streams run on the first, and the others take part by waiting for it. They come behind all else of the
+// communicator, because ranks may name their streams in different orders.
 void Batch::distribute(Line* line) {
-  Entry* first = nullptr;
+  const bool one = line->entries.size() == 1;
+  Entry *on_host = nullptr, *on_device = nullptr;
   for (const auto& [stream, transfer] : line->transfers) {
-    Entry* entry = nullptr;
-    for (auto& each : line->entries)
-      if (each->stream == stream) entry = each.get();
-    if (stream != 0 && !is_device_stream(stream)) {
-      if (first == nullptr) first = entry;
-      if (entry != first && std::find(first->joined.begin(), first->joined.end(), stream) == first->joined.end())
-        first->joined.push_back(stream);
-      entry = first;
+    Entry*& first = is_device_stream(stream) ? on_device : on_host;
+    Entry* entry = first;
+    if (stream == 0 || entry == nullptr)
+      entry = std::find_if(line->entries.begin(), line->entries.end(), [stream = stream](const auto& each) {
+                return each->stream == stream;
+              })->get();
+    if (stream != 0 && first == nullptr) {
+      if (!one) {
+        line->entries.push_back(std::make_unique<Entry>());
+        entry = line->entries.back().get();
+        entry->stream = stream;
+      }
+      first = entry;
     }
+    if (entry->stream != stream && std::find(entry->joined.begin(), entry->joined.end(), stream) == entry->joined.end())
+      entry->joined.push_back(stream);
     entry->transfers.push_back(transfer);
   }
   line->transfers.clear();
@@ -100,15 +123,26 @@ Status Batch::prepare(Communicator& communicator, Entry* entry, bool kept) {
 // What kernels need is there before the first of them runs, which may wait for a rank of this thread.
 Status Batch::prepare_devices() {
   for (auto& line : lines_)
-    for (auto& entry : line->entries)
+    for (auto& entry : line->entries) {
+      if (!is_device_stream(entry->stream)) continue;
+      for (const StreamId other : entry->joined)
+        TR_RETURN_IF_ERROR(on_both(*line->lease.get(), other, entry->stream, &DeviceRank::check_captures));
       for (const Operation& operation : entry->operations)
-        if (is_device_stream(entry->stream)) TR_RETURN_IF_ERROR(line->lease->device()->prepare(operation));
+        TR_RETURN_IF_ERROR(line->lease->device()->prepare(operation));
+    }
   return {};
 }
 
 // Gives an entry to its stream.
 Status Batch::enqueue(Communicator& communicator, Entry* entry) {
-  if (is_device_stream(entry->stream)) return enqueue_on_device(communicator, entry->operations, entry->stream);
+  if (is_device_stream(entry->stream)) {
+    for (const StreamId other : entry->joined)
+      TR_RETURN_IF_ERROR(on_both(communicator, other, entry->stream, &DeviceRank::order));
+    TR_RETURN_IF_ERROR(enqueue_on_device(communicator, entry->operations, entry->stream));
+    for (const StreamId other : entry->joined)
+      TR_RETURN_IF_ERROR(on_both(communicator, entry->stream, other, &DeviceRank::order));
+    return {};
+  }
   TR_RETURN_IF_ERROR(communicator.failure());
   for (auto& task : entry->tasks) {
     if (&task == &entry->tasks.back())
@@ -208,11 +242,9 @@ Status Batch::drive() {
 }
 
 Status enqueue_on_device(Communicator& communicator, std::span<const Operation> operations, StreamId stream) {
-  DeviceRank& device = *communicator.device();
-  int ordinal = 0;
-  DeviceStream cuda = device.own_stream();
-  if (stream != kOwnDeviceStream) TR_RETURN_IF_ERROR(find_device_stream(stream, &ordinal, &cuda));
-  return device.enqueue(operations, cuda);
+  DeviceStream cuda = nullptr;
+  TR_RETURN_IF_ERROR(find_stream(communicator, stream, &cuda));
+  return communicator.device()->enqueue(operations, cuda);
 }
 
 Status start_on_device(Communicator& communicator, const Operation& operation, StreamId stream) {

@@ -29,6 +29,7 @@ Status DeviceRank::create(Communicator* communicator, int ordinal, std::unique_p
     status = open_device(ordinal, &device);
     if (status.ok()) rank.reset(new DeviceRank(communicator, device));
     if (status.ok()) status = device->create_stream(&rank->own_stream_);
+    if (status.ok()) status = device->create_event(&rank->before_);
   }
   std::string why_not;
   if (communicator->ranks() > 1) {  // also where the device failed: the others wait for this rank
@@ -54,6 +55,7 @@ DeviceRank::DeviceRank(Communicator* communicator, Device* device)
 
 DeviceRank::~DeviceRank() {
   kernels_.reset();
+  if (before_ != nullptr) (void)device_->destroy_event(before_);  // at the end: nobody to tell
   if (staged_.close() && own_stream_ != nullptr) (void)device_->destroy_stream(own_stream_);
 }
 
@@ -112,6 +114,18 @@ Status DeviceRank::enqueue(std::span<const Operation> operations, DeviceStream s
     operations = operations.subspan(std::min(kernels + 1, operations.size()));
   }
   return {};
+}
+
+Status DeviceRank::check_captures(DeviceStream before, DeviceStream after) {
+  if (device_->capture_of(before) != device_->capture_of(after))
+    return {trInvalidUsage,
+            "the streams of a group's sends and receives must all be captured into the same graph, or none of them"};
+  return {};
+}
+
+Status DeviceRank::order(DeviceStream before, DeviceStream after) {
+  TR_RETURN_IF_ERROR(device_->record(before_, before));
+  return device_->wait(after, before_);
 }
 
 Status DeviceRank::stage(const Operation& operation, DeviceStream stream) {

@@ -38,6 +38,10 @@ class DeviceRank {
   Status prepare(const Operation& operation);
   // Gives the operations, those of a group or one, to the stream in their order, and returns.
   Status enqueue(std::span<const Operation> operations, DeviceStream stream);
+  // An error where one is captured into a graph and the other is not.
+  Status check_captures(DeviceStream before, DeviceStream after);
+  // What follows in `after` comes behind what is in `before`.
+  Status order(DeviceStream before, DeviceStream after);
   DeviceStream own_stream() const { return own_stream_; }
   // Waits for the own stream; the communicator's failure, if there is one.
   Status synchronize();
@@ -60,6 +64,7 @@ class DeviceRank {
   Communicator* communicator_;
   Device* device_;
   DeviceStream own_stream_ = nullptr;
+  DeviceEvent before_ = nullptr;  // of order()
   StagedPath staged_;
   std::unique_ptr<DeviceKernels> kernels_;  // or nullptr
 };

@@ -78,6 +78,8 @@ TEST_P(Kernels, Streams) {
   DeviceRanks ranks(GetParam().devices);
   ASSERT_NO_FATAL_FAILURE(check_order(ranks, 5000));
   ASSERT_NO_FATAL_FAILURE(check_two_communicators(ranks, 50'000));
+  for (size_t count : {100, 1 << 20})  // more than a FIFO has room for
+    ASSERT_NO_FATAL_FAILURE(check_transfers_on_two_streams(ranks, count));
   check_end(ranks, 1'000'000);
 }
 // What graphs keep is given back with the communicator, without a wait.
@@ -88,6 +90,7 @@ TEST_P(Kernels, Graphs) {
     ASSERT_NO_FATAL_FAILURE(check_graphs_beside_calls(*ranks, count));
     ASSERT_NO_FATAL_FAILURE(check_graphs_of_transfers(*ranks, count));
   }
+  ASSERT_NO_FATAL_FAILURE(check_graphs_on_two_streams(*ranks, 1 << 20));
   const auto begun = std::chrono::steady_clock::now();
   ranks.reset();
   EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(8)) << "the end waited for memory";
@@ -139,6 +142,7 @@ TEST_P(Staged, Streams) {
     DeviceRanks ranks(GetParam().devices, 60'000, config);
     ASSERT_NO_FATAL_FAILURE(check_order(ranks, 150'000));
     ASSERT_NO_FATAL_FAILURE(check_two_communicators(ranks, 50'000));
+    ASSERT_NO_FATAL_FAILURE(check_transfers_on_two_streams(ranks, 1 << 20));
     check_end(ranks, 1'000'000);
   }
 }

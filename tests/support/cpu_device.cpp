@@ -96,11 +96,40 @@ class CpuStream {
   std::thread thread_;
 };
 
+// Captures that have not ended, by number, with the streams that are in them.
+struct Capture {
+  ProgramGraph* graph;
+  std::vector<CpuStream*> streams;
+};
+std::mutex captures_mutex;
+std::map<uint64_t, Capture>& captures() {
+  static auto* map = new std::map<uint64_t, Capture>;
+  return *map;
+}
+bool join_capture(uint64_t number, CpuStream* stream) {
+  std::lock_guard lock(captures_mutex);
+  const auto found = captures().find(number);
+  if (found == captures().end()) return false;
+  stream->capture(found->second.graph);
+  found->second.streams.push_back(stream);
+  return true;
+}
+
 struct CpuEvent {
+  std::atomic<uint64_t> capture{0};  // that it was recorded in
   std::mutex mutex;
   std::condition_variable changed;
   uint64_t recorded = 0, completed = 0;
 };
+void complete(CpuEvent& event, uint64_t mark) {
+  std::lock_guard lock(event.mutex);
+  event.completed = std::max(event.completed, mark);
+  event.changed.notify_all();
+}
+void wait_until(CpuEvent& event, uint64_t mark) {
+  std::unique_lock lock(event.mutex);
+  event.changed.wait(lock, [&] { return event.completed >= mark; });
+}
 
 struct Mapping {
   int ordinal = -1;  // -1: imported, or memory of the host
@@ -246,11 +275,17 @@ class CpuDevice : public Device {
   }
   Status destroy_event(DeviceEvent event) override { return delete static_cast<EventHandle*>(event), Status(); }
   Status record(DeviceEvent event, DeviceStream stream) override {
-    give(stream, recorded(*static_cast<EventHandle*>(event)));
+    const EventHandle& handle = *static_cast<EventHandle*>(event);
+    handle->capture = capture_of(stream);
+    give(stream, recorded(handle));
     return {};
   }
   Status wait(DeviceStream stream, DeviceEvent event) override {
-    give(stream, waited(*static_cast<EventHandle*>(event)));
+    const EventHandle& handle = *static_cast<EventHandle*>(event);
+    const uint64_t recorded_in = handle->capture, own = capture_of(stream);
+    if (own != recorded_in && (own != 0 || !join_capture(recorded_in, &of(stream))))
+      return {trDeviceError, "wait: the event and the stream are not of one capture"};
+    give(stream, waited(handle));
     return {};
   }
   Status record_external(DeviceEvent event, DeviceStream stream) override {
@@ -304,18 +339,11 @@ class CpuDevice : public Device {
  private:
   static Work recorded(const EventHandle& event) {
     std::lock_guard lock(event->mutex);
-    return [event, mark = ++event->recorded] {
-      std::lock_guard held(event->mutex);
-      event->completed = std::max(event->completed, mark);
-      event->changed.notify_all();
-    };
+    return [event, mark = ++event->recorded] { complete(*event, mark); };
   }
   static Work waited(const EventHandle& event) {
     std::lock_guard lock(event->mutex);
-    return [event, mark = event->recorded] {
-      std::unique_lock held(event->mutex);
-      event->changed.wait(held, [&] { return event->completed >= mark; });
-    };
+    return [event, mark = event->recorded] { wait_until(*event, mark); };
   }
   bool is_of_other_device(const void* address) {
     std::lock_guard lock(memory_mutex);
@@ -376,13 +404,27 @@ TR_EXPORT void run_in_cpu_stream(DeviceStream stream, void (*function)(void*), v
 TR_EXPORT void change_in_stream(DeviceStream stream, int* data, size_t count, void (*change)(int*, size_t)) {
   static_cast<CpuStream*>(stream)->give([=] { change(data, count); });
 }
+TR_EXPORT void wait_for_stream(DeviceStream stream, DeviceStream other) {
+  const auto event = std::make_shared<CpuEvent>();
+  auto *waiting = static_cast<CpuStream*>(stream), *before = static_cast<CpuStream*>(other);
+  const ProgramGraph* graph = before->captured();
+  if (graph != nullptr && waiting->captured() == nullptr) join_capture(graph->number, waiting);
+  before->give([event] { complete(*event, 1); });
+  waiting->give([event] { wait_until(*event, 1); });
+}
 TR_EXPORT void begin_capture(DeviceStream stream) {
   static std::atomic<uint64_t> number{0};
-  static_cast<CpuStream*>(stream)->capture(new ProgramGraph{++number, {}});
+  const uint64_t own = ++number;
+  std::lock_guard lock(captures_mutex);
+  captures()[own] = {new ProgramGraph{own, {}}, {}};
+  static_cast<CpuStream*>(stream)->capture(captures()[own].graph);
 }
 TR_EXPORT ProgramGraph* end_capture(DeviceStream stream) {
   ProgramGraph* graph = static_cast<CpuStream*>(stream)->captured();
   static_cast<CpuStream*>(stream)->capture(nullptr);
+  std::lock_guard lock(captures_mutex);
+  for (CpuStream* joined : captures()[graph->number].streams) joined->capture(nullptr);
+  captures().erase(graph->number);
   return graph;
 }
 TR_EXPORT void launch_graph(ProgramGraph* graph, DeviceStream stream) {

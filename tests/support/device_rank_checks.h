@@ -41,6 +41,9 @@ void check_sizes(DeviceRanks& ranks, size_t most);
 void check_order(DeviceRanks& ranks, size_t count);
 void check_graphs(DeviceRanks& ranks, size_t count);
 void check_graphs_of_transfers(DeviceRanks& ranks, size_t count);
+// Sends in one stream and receives in another, of one group.
+void check_transfers_on_two_streams(DeviceRanks& ranks, size_t count);
+void check_graphs_on_two_streams(DeviceRanks& ranks, size_t count);
 // Launches of a graph and calls, on the same stream and on another.
 void check_graphs_beside_calls(DeviceRanks& ranks, size_t count);
 void check_two_communicators(DeviceRanks& ranks, size_t count);

@@ -11,6 +11,10 @@ namespace {
 int sum_of_ranks(int n) { return n * (n + 1) / 2; }
 int power(int base, int exponent) { return exponent == 0 ? 1 : base * power(base, exponent - 1); }
 
+void add_one(int* data, size_t count) {
+  for (size_t i = 0; i < count; ++i) ++data[i];
+}
+
 void add_one_late(int* data, size_t count) {
   std::this_thread::sleep_for(std::chrono::milliseconds(1));
   for (size_t i = 0; i < count; ++i) ++data[i];
@@ -74,6 +78,7 @@ class OtherStreams {
   OtherStreams& operator=(const OtherStreams&) = delete;
 
   trStream_t of(int rank) const { return streams_[rank]; }
+  DeviceStream cuda(int rank) const { return cuda_[rank]; }
   void synchronize() const {
     for (int r : ranks_.local()) ASSERT_EQ(trStreamSynchronize(streams_[r]), trSuccess);
   }
@@ -144,6 +149,87 @@ void check_graphs_of_transfers(DeviceRanks& ranks, size_t count) {
     for (int r : ranks.local())
       ASSERT_TRUE(out[r].all_equal([&](size_t) { return (r + n - 1) % n + 1; })) << "rank " << r << " turn " << turn;
   }
+}
+
+namespace {
+
+// Around the ring: rank r's input, which stream `a` writes late, is sent in that stream and received in stream `b`, which then
+// changes it. Ranks name the streams in different orders, and a collective lies between.
+struct RingOnTwoStreams {
+  RingOnTwoStreams(DeviceRanks* all, const OtherStreams* others, size_t count)
+      : ranks(*all), streams(*others), in(all->buffers(count)), out(all->buffers(count)), sum(all->buffers(1)) {}
+  trResult_t call(int r) {
+    const int n = ranks.count(), next = (r + 1) % n, before = (r + n - 1) % n;
+    trComm_t comm = ranks.comm(r);
+    const auto send = [&] { return trSend(in[r].data(), in[r].count(), trInt32, next, comm, ranks.stream(r)); };
+    const auto receive = [&] { return trRecv(out[r].data(), out[r].count(), trInt32, before, comm, streams.of(r)); };
+    trResult_t result = r % 2 == 0 ? send() : receive();
+    if (result == trSuccess) result = trAllReduce(sum[r].data(), sum[r].data(), 1, trInt32, trMax, comm, streams.of(r));
+    if (result == trSuccess) result = r % 2 == 0 ? receive() : send();
+    return result;
+  }
+  void expect(int turn) {
+    for (int r : ranks.local()) {
+      const int before = (r + ranks.count() - 1) % ranks.count();
+      const int written = (ranks.device(before) >= 0 ? turn : 0) + (ranks.device(r) >= 0 ? 1 : 0);
+      ASSERT_TRUE(out[r].all_equal([&](size_t) { return before + 1 + written; })) << "rank " << r << " turn " << turn;
+    }
+  }
+  DeviceRanks& ranks;
+  const OtherStreams& streams;
+  std::vector<Buffer> in, out, sum;
+};
+
+}  // namespace
+
+void check_transfers_on_two_streams(DeviceRanks& ranks, size_t count) {
+  const OtherStreams streams(ranks);
+  RingOnTwoStreams ring(&ranks, &streams, count);
+  for (int turn = 1; turn <= 3; ++turn) {
+    for (int r : ranks.local())
+      if (ranks.device(r) >= 0) change_in_stream(ranks.cuda(r), ring.in[r].data(), count, add_one_late);
+    ranks.enqueue([&](int r, trComm_t, trStream_t) { return ring.call(r); });
+    for (int r : ranks.local())
+      if (ranks.device(r) >= 0) change_in_stream(streams.cuda(r), ring.out[r].data(), count, add_one);
+    ranks.synchronize();
+    streams.synchronize();
+    ASSERT_NO_FATAL_FAILURE(ring.expect(turn));
+  }
+}
+
+// Of ranks that all have GPUs.
+void check_graphs_on_two_streams(DeviceRanks& ranks, size_t count) {
+  const OtherStreams streams(ranks);
+  RingOnTwoStreams ring(&ranks, &streams, count);
+  ranks.enqueue([&](int r, trComm_t, trStream_t) { return ring.call(r); });
+  ranks.synchronize();
+  streams.synchronize();
+  std::vector<ProgramGraph*> graphs(static_cast<size_t>(ranks.count()));
+  for (int r : ranks.local()) {
+    begin_capture(ranks.cuda(r));
+    ASSERT_EQ(trGroupStart(), trSuccess);
+    ASSERT_EQ(ring.call(r), trSuccess);
+    EXPECT_EQ(trGroupEnd(), trInvalidUsage) << "one of the two streams is captured";
+    graphs[static_cast<size_t>(r)] = end_capture(ranks.cuda(r));
+    destroy_graph(graphs[static_cast<size_t>(r)]);
+  }
+  for (int r : ranks.local()) {
+    begin_capture(ranks.cuda(r));
+    wait_for_stream(streams.cuda(r), ranks.cuda(r));
+    change_in_stream(ranks.cuda(r), ring.in[r].data(), count, add_one);
+    ASSERT_EQ(trGroupStart(), trSuccess);
+    ASSERT_EQ(ring.call(r), trSuccess);
+    EXPECT_EQ(trGroupEnd(), trSuccess) << trGetLastError(nullptr);
+    change_in_stream(streams.cuda(r), ring.out[r].data(), count, add_one);
+    wait_for_stream(ranks.cuda(r), streams.cuda(r));
+    graphs[static_cast<size_t>(r)] = end_capture(ranks.cuda(r));
+  }
+  for (int turn = 1; turn <= 3; ++turn) {
+    for (int r : ranks.local()) launch_graph(graphs[static_cast<size_t>(r)], ranks.cuda(r));
+    ranks.synchronize();
+    ASSERT_NO_FATAL_FAILURE(ring.expect(turn));
+  }
+  for (int r : ranks.local()) destroy_graph(graphs[static_cast<size_t>(r)]);
 }
 
 void check_graphs_beside_calls(DeviceRanks& ranks, size_t count) {

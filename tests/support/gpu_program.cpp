@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -37,9 +38,17 @@ void* driver() {
   return library;
 }
 
+struct Change {
+  int* data;
+  size_t count;
+  void (*change)(int*, size_t);
+};
+
 struct Stream {
-  int device = 0;  // also of those that something else made
+  int device = 0;                                // also of those that something else made
+  std::vector<std::unique_ptr<Change>> changes;  // which a graph may do again
   std::vector<void*> pinned;
+  std::vector<CUevent> events;
 };
 std::mutex mutex;
 std::map<DeviceStream, Stream>& streams() {
@@ -79,12 +88,6 @@ class Current {
 CUstream as_cuda(DeviceStream stream) { return static_cast<CUstream>(stream); }
 CUdeviceptr address_of(void* address) { return reinterpret_cast<CUdeviceptr>(address); }
 
-struct Change {
-  int* data;
-  size_t count;
-  void (*change)(int*, size_t);
-};
-
 }  // namespace
 
 DeviceStream create_stream_of(int device) {
@@ -102,6 +105,7 @@ void destroy_stream(DeviceStream stream) {
   TR_CALL(cuStreamDestroy, as_cuda(stream));
   std::lock_guard lock(mutex);
   for (void* address : streams()[stream].pinned) TR_CALL(cuMemFreeHost, address);
+  for (CUevent event : streams()[stream].events) TR_CALL(cuEventDestroy, event);
   streams().erase(stream);
 }
 
@@ -110,21 +114,37 @@ void synchronize_stream(DeviceStream stream) {
   TR_CALL(cuStreamSynchronize, as_cuda(stream));
 }
 
+void wait_for_stream(DeviceStream stream, DeviceStream other) {
+  CUevent event = nullptr;
+  {
+    const Current current(device_of(other));
+    TR_CALL(cuEventCreate, &event, CU_EVENT_DISABLE_TIMING);
+    TR_CALL(cuEventRecord, event, as_cuda(other));
+  }
+  const Current current(device_of(stream));
+  TR_CALL(cuStreamWaitEvent, as_cuda(stream), event, 0);
+  std::lock_guard lock(mutex);
+  streams()[stream].events.push_back(event);
+}
+
 // On a copy in pinned memory, because a program without a compiler for kernels has none of its own.
 void change_in_stream(DeviceStream stream, int* data, size_t count, void (*change)(int*, size_t)) {
   const Current current(device_of(stream));
   const size_t bytes = count * sizeof(int);
   void* pinned = nullptr;
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;  // the stream may be captured, and this is no part of it
+  TR_CALL(cuThreadExchangeStreamCaptureMode, &mode);
   TR_CALL(cuMemHostAlloc, &pinned, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+  TR_CALL(cuThreadExchangeStreamCaptureMode, &mode);
+  auto* work = new Change{static_cast<int*>(pinned), count, change};
   {
     std::lock_guard lock(mutex);
     streams()[stream].pinned.push_back(pinned);
+    streams()[stream].changes.emplace_back(work);
   }
-  auto* work = new Change{static_cast<int*>(pinned), count, change};
   const CUhostFn run = [](void* argument) {
     const auto* given = static_cast<Change*>(argument);
     given->change(given->data, given->count);
-    delete given;
   };
   TR_CALL(cuMemcpyAsync, address_of(pinned), address_of(data), bytes, as_cuda(stream));
   TR_CALL(cuLaunchHostFunc, as_cuda(stream), run, work);

@@ -13,6 +13,8 @@ DeviceStream create_stream_of(int device);
 // Waits for its end.
 void destroy_stream(DeviceStream stream);
 void synchronize_stream(DeviceStream stream);
+// What follows in the stream comes behind what is in the other. Where that is captured, the stream is from then on, too.
+void wait_for_stream(DeviceStream stream, DeviceStream other);
 // As a kernel of the program that reads and writes memory of the stream's device: runs in the order of the stream.
 void change_in_stream(DeviceStream stream, int* data, size_t count, void (*change)(int*, size_t));
 

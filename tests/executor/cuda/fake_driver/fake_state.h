@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -18,19 +19,24 @@ struct CUctx_st {
 // What a graph does is made anew by each of its launches.
 using Maker = std::function<std::function<void()>()>;
 
+// Into a graph, of one stream and those that wait for something in it.
+struct Capture {
+  uint64_t number;
+  std::vector<Maker> work;
+  std::vector<CUstream_st*> streams;
+};
+
 // Work in the order in which it was given, done by a thread.
 struct CUstream_st {
   explicit CUstream_st(int device);
   ~CUstream_st();  // when everything is done
   void put(std::function<void()> work);
-  void put_at_launch(Maker make) { captured.push_back(std::move(make)); }
+  void put_at_launch(Maker make) { capture->work.push_back(std::move(make)); }
   void drain();
   bool is_drained();
 
   const int device;
-  bool capturing = false;
-  uint64_t capture = 0;  // its number
-  std::vector<Maker> captured;
+  std::shared_ptr<Capture> capture;  // nullptr: nothing is captured
 
  private:
   void serve();

@@ -11,11 +11,16 @@
 
 using namespace treering::cuda;
 
-struct CUevent_st {
+struct EventState {
   std::mutex mutex;
   std::condition_variable changed;
   uint64_t recorded = 0, reached = 0;
-  uint64_t capture = 0;  // the one that it was recorded in
+};
+struct CUevent_st {
+  // Streams may still be on their way to it when it is destroyed.
+  std::shared_ptr<EventState> state = std::make_shared<EventState>();
+  std::weak_ptr<Capture> capture;  // the one that it was recorded in
+  bool is_captured = false;
 };
 struct CUmod_st {
   int device;
@@ -67,7 +72,7 @@ CUstream_st::~CUstream_st() {
 }
 
 void CUstream_st::put(std::function<void()> work) {
-  if (capturing) return captured.push_back([work = std::move(work)] { return work; });
+  if (capture != nullptr) return capture->work.push_back([work = std::move(work)] { return work; });
   {
     std::lock_guard lock(mutex_);
     work_.push_back(std::move(work));
@@ -127,7 +132,7 @@ bool parse_kernel(const std::string& name, CUfunc_st* function) {
   return false;
 }
 
-std::function<void()> recorded(CUevent event) {
+std::function<void()> recorded(const std::shared_ptr<EventState>& event) {
   std::lock_guard lock(event->mutex);
   return [event, turn = ++event->recorded] {
     std::lock_guard reached(event->mutex);
@@ -135,7 +140,7 @@ std::function<void()> recorded(CUevent event) {
     event->changed.notify_all();
   };
 }
-std::function<void()> waited(CUevent event) {
+std::function<void()> waited(const std::shared_ptr<EventState>& event) {
   std::lock_guard lock(event->mutex);
   return [event, turn = event->recorded] {
     std::unique_lock waiting(event->mutex);
@@ -200,24 +205,31 @@ CUresult cuEventDestroy(CUevent event) {
 CUresult cuEventRecord(CUevent event, CUstream stream) {
   TR_ENTER_STREAM(cuEventRecord, stream);
   event->capture = stream->capture;
-  stream->put(recorded(event));
+  event->is_captured = stream->capture != nullptr;
+  stream->put(recorded(event->state));
   return CUDA_SUCCESS;
 }
 CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
   TR_ENTER_STREAM(cuEventRecordWithFlags, stream);
-  if (flags != CU_EVENT_RECORD_EXTERNAL || !stream->capturing) return CUDA_ERROR_INVALID_VALUE;
-  stream->put_at_launch([event] { return recorded(event); });
+  if (flags != CU_EVENT_RECORD_EXTERNAL || stream->capture == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  stream->put_at_launch([state = event->state] { return recorded(state); });
   return CUDA_SUCCESS;
 }
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
   TR_ENTER_STREAM(cuStreamWaitEvent, stream);
   if (flags == CU_EVENT_WAIT_EXTERNAL) {
-    if (!stream->capturing) return CUDA_ERROR_INVALID_VALUE;
-    stream->put_at_launch([event] { return waited(event); });
+    if (stream->capture == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    stream->put_at_launch([state = event->state] { return waited(state); });
     return CUDA_SUCCESS;
   }
-  if (event->capture != stream->capture) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
-  stream->put(waited(event));
+  const auto recorded_in = event->capture.lock();
+  if (event->is_captured && recorded_in == nullptr) return CUDA_ERROR_CAPTURED_EVENT;
+  if (recorded_in != nullptr && stream->capture == nullptr) {
+    stream->capture = recorded_in;
+    recorded_in->streams.push_back(stream);
+  }
+  if (recorded_in != stream->capture) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  stream->put(waited(event->state));
   return CUDA_SUCCESS;
 }
 CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
@@ -295,23 +307,22 @@ CUresult cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, 
                                 const CUgraphNode**, size_t*) {
 #endif
   TR_ENTER_STREAM(cuStreamGetCaptureInfo, stream);
-  *status = stream->capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
-  *number = stream->capture;
+  *status = stream->capture != nullptr ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+  *number = stream->capture != nullptr ? stream->capture->number : 0;
   return CUDA_SUCCESS;
 }
 CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) {
   TR_ENTER_STREAM(cuStreamBeginCapture, stream);
   static std::atomic<uint64_t> captures{0};
-  stream->capturing = true;
-  stream->capture = ++captures;
+  stream->capture = std::make_shared<Capture>(Capture{++captures, {}, {stream}});
   return CUDA_SUCCESS;
 }
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   TR_ENTER_STREAM(cuStreamEndCapture, stream);
-  *graph = new CUgraph_st{std::move(stream->captured)};
-  stream->captured.clear();
-  stream->capturing = false;
-  stream->capture = 0;
+  const auto ended = stream->capture;
+  if (ended == nullptr || ended->streams[0] != stream) return CUDA_ERROR_ILLEGAL_STATE;
+  *graph = new CUgraph_st{std::move(ended->work)};
+  for (CUstream joined : ended->streams) joined->capture = nullptr;
   return CUDA_SUCCESS;
 }
 CUresult cuGraphInstantiate(CUgraphExec* made, CUgraph graph, unsigned long long) {
