@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "communicator/device_areas.h"
 #include "communicator/device_rank.h"
+#include "communicator/retired_memory.h"
 #include "core/process.h"
 
 namespace treering {
@@ -23,17 +23,25 @@ std::function<bool()> Communicator::peers_left(Whose whose) const {
                          card(peer).pid_namespace == card(rank()).pid_namespace ? card(peer).pid : 0);
   return [segment = segment_, peers = std::move(peers)] {
     return std::all_of(peers.begin(), peers.end(), [](const auto& peer) {
-      if (peer.first->left.load(std::memory_order_acquire) != 0) return true;
+      if (peer.first->left.load(std::memory_order_acquire) == kLeft) return true;
       return peer.second != 0 && process_has_ended(static_cast<pid_t>(peer.second));
     });
   };
 }
 
+std::function<void()> Communicator::tell_closed() const {
+  if (segment_ == nullptr) return [] {};
+  return [segment = segment_, status = area_.status()] { status->left.store(kLeft, std::memory_order_release); };
+}
+
 Communicator::~Communicator() {
   const bool had_device = device_ != nullptr;
   device_.reset();
-  if (area_) area_.status()->left.store(1, std::memory_order_release);
-  if (had_device) DeviceAreas::free_retired();
+  // Whoever closes the last of a device may have said so already.
+  uint32_t here = 0;
+  if (area_)
+    area_.status()->left.compare_exchange_strong(here, had_device && segment_ != nullptr ? kLeftWithMemory : kLeft);
+  if (had_device) RetiredMemory::instance().collect();
 }
 
 Communicator::Progress Communicator::advance() {

@@ -125,10 +125,12 @@ class Communicator : private TcpLinkMaker {
   void fail_everywhere(Status status) { (void)watch_->fail(std::move(status)); }
   bool find_dead(uint32_t* peer) const { return watch_->find_dead(peer); }
   bool has_left(uint32_t peer) const { return watch_->has_left(peer); }
-  // Asks whether all other ranks, or those of other processes, have destroyed their communicators, or died; for after this
-  // one's end. Empty where that is not seen.
+  // Asks whether all other ranks, or those of other processes, have destroyed their communicators and closed what they had
+  // open of this one's GPU, or died; for after this one's end. Empty where that is not seen.
   enum class Whose { kAll, kOtherProcesses };
   std::function<bool()> peers_left(Whose whose) const;
+  // Tells the others that this rank has closed what it had open of their GPUs; for after its end.
+  std::function<void()> tell_closed() const;
   uint64_t own_process() const { return card(context_.rank).process_token; }
 
   // A collective that this rank gives to its GPU as a kernel; shown to the others.

@@ -3,53 +3,14 @@
 #include <fmt/format.h>
 #include <sodium.h>
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <cstdlib>
 #include <cstring>
-#include <mutex>
-#include <thread>
 
 #include "communicator/communicator.h"
 #include "communicator/devices.h"
+#include "communicator/retired_memory.h"
 
 namespace treering {
-namespace {
-
-// How long the end of the process may wait for other processes' kernels.
-constexpr std::chrono::seconds kLongestLinger{3};
-
-struct RetiredArea {
-  Device* device;
-  void* address;
-  std::function<bool()> peers_left;   // empty: nobody knows
-  std::function<bool()> others_left;  // of other processes
-};
-std::mutex& retired_mutex() {
-  static std::mutex mutex;
-  return mutex;
-}
-std::vector<RetiredArea>& retired() {
-  static auto* areas = new std::vector<RetiredArea>;
-  return *areas;
-}
-
-std::atomic<pid_t> owner{0};  // the process that has retired areas; a forked child has not
-
-// At the end of the process, which takes its memory along: kernels of others may still tell it what they consumed.
-void linger() {
-  if (owner.load() != getpid()) return;
-  const auto until = std::chrono::steady_clock::now() + kLongestLinger;
-  const auto is_used = [](const RetiredArea& area) { return area.others_left && !area.others_left(); };
-  std::lock_guard lock(retired_mutex());
-  while (std::any_of(retired().begin(), retired().end(), is_used) && std::chrono::steady_clock::now() < until)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-}
-
-}  // namespace
 
 // What a rank tells all others.
 struct DeviceAreas::Card {
@@ -72,22 +33,16 @@ DeviceAreas::DeviceAreas(Communicator* communicator, Device* device, Memory memo
 
 DeviceAreas::~DeviceAreas() {
   if (is_kept_) return;
-  close();
+  RetiredMemory& retired = RetiredMemory::instance();
+  for (uint32_t peer = 0; peer < areas_.size(); ++peer)
+    if (imported_[peer])
+      retired.retire({[device = device_, area = areas_[peer]] { (void)device->close_memory(area); }, {}, {}});
   if (own_ == nullptr) return;
-  [[maybe_unused]] static const int registered = std::atexit(linger);
-  std::lock_guard lock(retired_mutex());
-  owner = getpid();
-  retired().push_back({device_, own_, communicator_->peers_left(Communicator::Whose::kAll),
-                       communicator_->peers_left(Communicator::Whose::kOtherProcesses)});
-}
-
-void DeviceAreas::free_retired() {
-  std::lock_guard lock(retired_mutex());
-  std::erase_if(retired(), [](const RetiredArea& area) {
-    if (!area.peers_left || !area.peers_left()) return false;
-    (void)area.device->free(area.address);
-    return true;
-  });
+  const auto peers_left = communicator_->peers_left(Communicator::Whose::kAll);
+  const auto others_left = communicator_->peers_left(Communicator::Whose::kOtherProcesses);
+  retired.retire({[device = device_, own = own_] { (void)device->free(own); },
+                  peers_left ? peers_left : [] { return false; },  // nobody knows
+                  others_left ? [others_left] { return !others_left(); } : std::function<bool()>()});
 }
 
 size_t DeviceAreas::keep() {
@@ -153,7 +108,7 @@ Status DeviceAreas::release() {
   std::vector<std::byte> all(areas_.size());
   TR_RETURN_IF_ERROR(communicator_->allgather_bytes(&closed, sizeof closed, all.data()));
   areas_.assign(areas_.size(), nullptr);
-  if (own_ != nullptr) (void)device_->free(own_);
+  RetiredMemory::instance().free(device_, own_);
   own_ = nullptr;
   return {};
 }

@@ -5,7 +5,7 @@
 //   map()       opens a peer's, and reads its nonce there
 //   release()   closes the peers' and frees the own              collective
 //
-// Areas that are not released stay until all peers have left the communicator. An area begins with a nonce.
+// Areas that are not released stay until all peers have left the communicator (retired_memory.h). An area begins with a nonce.
 #pragma once
 
 #include <functional>
@@ -35,9 +35,6 @@ class DeviceAreas {
   size_t keep();
 
   std::byte* of(uint32_t rank) const { return areas_[rank]; }
-
-  // Frees the areas of communicators that all peers have left since.
-  static void free_retired();
 
  private:
   struct Card;

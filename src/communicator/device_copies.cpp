@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "communicator/communicator.h"
+#include "communicator/retired_memory.h"
 
 namespace treering {
 namespace {
@@ -44,8 +45,8 @@ Status DeviceCopies::create(Communicator* communicator, Device* device, size_t b
 
 DeviceCopies::~DeviceCopies() {
   if (is_stuck_ || is_kept_) return;
-  if (pinned_ != nullptr) (void)device_->free_host(pinned_);  // at the end: nobody to tell
-  if (scratch_ != nullptr) (void)device_->free(scratch_);
+  RetiredMemory::instance().free_host(device_, pinned_);
+  RetiredMemory::instance().free(device_, scratch_);
   if (stream_ != nullptr) (void)device_->destroy_stream(stream_);
 }
 

@@ -9,6 +9,7 @@
 #include "communicator/communicator.h"
 #include "communicator/device_lanes.h"
 #include "communicator/device_monitor.h"
+#include "communicator/retired_memory.h"
 #include "core/log.h"
 #include "core/types.h"
 #include "executor/cuda/bind.h"
@@ -70,25 +71,26 @@ DeviceKernels::DeviceKernels(Communicator* communicator, Device* device, std::un
 
 DeviceKernels::~DeviceKernels() {
   DeviceMonitor::instance().forget(this);
-  if (status_ != nullptr && !is_idle()) {
-    abort();
-    if (!wait_until_idle(kPatience)) {
-      log_line(LogLevel::kWarn,
-               fmt::format("GPU {} still holds kernels of a destroyed communicator: its memory is kept",
-                           device_->info().ordinal));
-      (void)links_.release();
-      memory_->write_off(lent_.size() + ready_.size() + captured_.size());
-      return;
-    }
-  }
   if (status_ != nullptr) reclaim();
   for (const StagingMemory::Block& block : ready_) memory_->take_back(block);
   for (const StagingMemory::Block& block : captured_) memory_->take_back(block);
+  RetiredMemory& retired = RetiredMemory::instance();
   for (const auto& [key, compiled] : compiled_) {
-    (void)device_->free(compiled->image);  // at the end: nobody to tell
-    if (compiled->scratch != nullptr) (void)device_->free(compiled->scratch);
+    retired.free(device_, compiled->image);
+    retired.free(device_, compiled->scratch);
   }
-  if (status_ != nullptr) (void)device_->free_host(status_);
+  retired.free_host(device_, status_);
+}
+
+bool DeviceKernels::end() {
+  if (is_idle()) return true;
+  abort();
+  if (wait_until_idle(kPatience)) return true;
+  log_line(LogLevel::kWarn, fmt::format("GPU {} still holds kernels of a destroyed communicator: its memory is kept",
+                                        device_->info().ordinal));
+  DeviceMonitor::instance().forget(this);
+  memory_->write_off(lent_.size() + ready_.size() + captured_.size());
+  return false;
 }
 
 // What becomes one kernel.
@@ -205,7 +207,7 @@ Status DeviceKernels::compile(const cuda::DeviceChoice& choice, uint32_t root, C
     if (status.ok()) status = device_->allocate(made->scratch_bytes * links_->channels(), &made->scratch);
   }
   if (!status.ok()) {
-    (void)device_->free(made->image);
+    RetiredMemory::instance().free(device_, made->image);
     return status;
   }
   found = std::move(made);

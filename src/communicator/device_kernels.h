@@ -34,7 +34,7 @@ class DeviceKernels {
   static Status create(Communicator* communicator, Device* device, std::unique_ptr<DeviceLinks> links,
                        std::shared_ptr<StagingMemory> memory, DeviceStream own_stream,
                        std::unique_ptr<DeviceKernels>* made);
-  // Ends what is under way.
+  // When everything has ended.
   ~DeviceKernels();
   DeviceKernels(const DeviceKernels&) = delete;
   DeviceKernels& operator=(const DeviceKernels&) = delete;
@@ -53,6 +53,8 @@ class DeviceKernels {
   Status launch(std::span<const Operation> operations, DeviceStream stream);
   // Ends every wait of every kernel, from any thread.
   void abort();
+  // Ends what is under way. False where a kernel stays, which may use everything for ever; is_idle() still tells.
+  bool end();
   // By the monitor, while something is under way: fails the communicator when there is a reason to. False when nothing is.
   bool look();
   // Makes what a kernel has found a failure of the communicator; from any thread.

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "communicator/communicator.h"
+#include "communicator/retired_memory.h"
 #include "core/log.h"
 
 namespace treering {
@@ -60,7 +61,7 @@ DeviceLinks::DeviceLinks(Communicator* communicator, Device* device, const std::
 }
 
 DeviceLinks::~DeviceLinks() {
-  if (table_ != nullptr && !findings_.stuck) (void)device_->free(table_);  // at the end: nobody to tell
+  if (!findings_.stuck) RetiredMemory::instance().free(device_, table_);
 }
 
 Status DeviceLinks::create(Communicator* communicator, Device* device, std::unique_ptr<DeviceLinks>* made,

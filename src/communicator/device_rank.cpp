@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "communicator/communicator.h"
+#include "communicator/retired_memory.h"
 #include "core/device_protocols.h"
 #include "core/log.h"
 
@@ -28,6 +29,7 @@ Status DeviceRank::create(Communicator* communicator, int ordinal, std::unique_p
     Device* device = nullptr;
     status = open_device(ordinal, &device);
     if (status.ok()) rank.reset(new DeviceRank(communicator, device));
+    RetiredMemory::instance().collect();
     if (status.ok()) status = device->create_stream(&rank->own_stream_);
     if (status.ok()) status = device->create_event(&rank->before_);
   }
@@ -46,6 +48,8 @@ Status DeviceRank::create(Communicator* communicator, int ordinal, std::unique_p
     log_line(LogLevel::kInfo, rank->kernels_ != nullptr
                                   ? fmt::format("GPUs exchange by kernels of {} blocks", rank->kernels_->channels())
                                   : fmt::format("buffers of GPUs are staged in host memory: {}", why_not));
+  if (rank != nullptr) RetiredMemory::instance().add_user(rank.get(), [rank = rank.get()] { return rank->is_busy(); });
+  RetiredMemory::instance().collect();  // that of the proofs
   *made = std::move(rank);
   return {};
 }
@@ -54,7 +58,13 @@ DeviceRank::DeviceRank(Communicator* communicator, Device* device)
     : communicator_(communicator), device_(device), staged_(communicator, device) {}
 
 DeviceRank::~DeviceRank() {
+  const bool ended = kernels_ == nullptr || kernels_->end();
+  RetiredMemory& retired = RetiredMemory::instance();
+  if (!ended) retired.add_user(kernels_.get(), [kernels = kernels_.get()] { return !kernels->is_idle(); });
+  retired.remove_user(this);
+  if (!ended) (void)kernels_.release();
   kernels_.reset();
+  if (ended) retired.retire({communicator_->tell_closed(), {}, {}});
   if (before_ != nullptr) (void)device_->destroy_event(before_);  // at the end: nobody to tell
   if (staged_.close() && own_stream_ != nullptr) (void)device_->destroy_stream(own_stream_);
 }
@@ -103,6 +113,7 @@ Status DeviceRank::prepare(const Operation& operation) {
 
 Status DeviceRank::enqueue(std::span<const Operation> operations, DeviceStream stream) {
   TR_RETURN_IF_ERROR(communicator_->failure());
+  const auto held = RetiredMemory::instance().hold();
   const auto is_staged = [&](const Operation& each) {
     return !runs_kernel(each) || touches_host(each) || !reads_scale_of(each);
   };
@@ -152,12 +163,13 @@ void DeviceRank::wait_idle() {
     (void)kernels_->wait_until_idle(std::chrono::milliseconds(timeout_ms > 0 ? timeout_ms : 1 << 30));
 }
 
+bool DeviceRank::is_busy() const {
+  return communicator_->queued.load() != 0 || (kernels_ != nullptr && !kernels_->is_idle());
+}
+
 void DeviceRank::finish() {
   const int timeout_ms = communicator_->config().timeout_ms;
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
-  const auto is_busy = [&] {
-    return communicator_->queued.load() != 0 || (kernels_ != nullptr && !kernels_->is_idle());
-  };
   while (is_busy() && communicator_->verdict().ok()) {
     if (timeout_ms > 0 && std::chrono::steady_clock::now() > end) return;
     std::this_thread::sleep_for(std::chrono::microseconds(200));

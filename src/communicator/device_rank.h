@@ -58,6 +58,8 @@ class DeviceRank {
  private:
   DeviceRank(Communicator* communicator, Device* device);
   Status stage(const Operation& operation, DeviceStream stream);
+  // Whether streams hold anything of it.
+  bool is_busy() const;
   // Whether kernels can read the operation's scalar where it lies.
   bool reads_scale_of(const Operation& operation) const;
 

@@ -2,12 +2,14 @@
 
 #include <bit>
 
+#include "communicator/retired_memory.h"
+
 namespace treering {
 
 void StagingMemory::free_all() {
   std::lock_guard lock(mutex_);
   if (stays_) return;
-  for (const auto& [bytes, address] : free_) (void)device_->free_host(address);  // at the end: nobody to tell
+  for (const auto& [bytes, address] : free_) RetiredMemory::instance().free_host(device_, address);
   free_.clear();
 }
 

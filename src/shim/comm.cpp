@@ -138,6 +138,11 @@ void Comm::end_grow_id() {
   grow_id_.reset();
 }
 
+Status Comm::begin_abort() {
+  const trComm_t comm = get();
+  return comm == nullptr ? Status() : status_of(trCommRevoke(comm));
+}
+
 Status Comm::release(bool abort) {
   trComm_t comm = nullptr;
   {

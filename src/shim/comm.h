@@ -78,6 +78,8 @@ class Comm {
   bool is_grow_id(const ncclUniqueId& id) const;
   void end_grow_id();
 
+  // Ends what is under way on all ranks, and waits for nothing.
+  Status begin_abort();
   // Releases the communicator. With `abort`, what is under way ends on all ranks.
   Status release(bool abort);
 

@@ -173,6 +173,10 @@ Status end_group(const char* function) {
   Batch batch;
   bool outermost = false;
   Status status = Group::current().end(function, &batch, &outermost);
+  for (const CommPtr& comm : std::exchange(batch.aborted, {})) {
+    const Status released = comm->release(/*abort=*/true);
+    if (status.ok()) status = released;
+  }
   if (status.ok()) return outermost ? launch(std::move(batch)) : Status();
   undo(batch);
   return status;

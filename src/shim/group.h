@@ -55,6 +55,7 @@ struct Job {
 struct Batch {
   std::vector<Job> jobs;
   std::vector<Call> calls;
+  std::vector<CommPtr> aborted;  // what they had under way has been told to end; released when the group ends
 
   // Whether it blocks; communicators that differ in that are an error.
   Status find_kind(bool* blocking) const;

@@ -26,7 +26,10 @@ ncclResult_t end(const char* function, ncclComm_t handle, bool abort) {
     log_info(kInit, comm->device,
              fmt::format("comm {} rank {} nranks {} cudaDev {} - {} COMPLETE", static_cast<void*>(handle), comm->rank,
                          comm->ranks, comm->device, abort ? "Abort" : "Destroy"));
-    return comm->release(abort);
+    Group& group = Group::current();
+    if (!abort || !group.open()) return comm->release(abort);
+    group.batch().aborted.push_back(comm);
+    return comm->begin_abort();
   });
 }
 

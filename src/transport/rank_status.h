@@ -32,6 +32,9 @@ struct Notice {
   std::atomic<uint64_t> words[kNoticeWords];
 };
 
+inline constexpr uint32_t kLeft = 1;
+inline constexpr uint32_t kLeftWithMemory = 2;  // of other ranks' GPUs: it still has that open
+
 struct alignas(64) RankStatus {
   std::atomic<uint64_t> operation;  // number of the operation that this rank entered last, from 1
   std::atomic<uint64_t> completed;  // number of the operation that this rank completed last
@@ -47,7 +50,7 @@ struct alignas(64) RankStatus {
   std::atomic<uint64_t> output_address;  // of the receive buffer; 0: peers may not store results there
   std::atomic<uint64_t> output_offset;   // of the receive buffer in output_region, for ranks that map it
   std::atomic<uint32_t> output_region;   // 0: in none
-  std::atomic<uint32_t> left;            // 1: the rank has destroyed its communicator
+  std::atomic<uint32_t> left;            // not 0: the rank has destroyed its communicator (kLeft...)
 
   std::atomic<uint64_t> device_collectives;  // given to this rank's GPU so far, as kernels
 

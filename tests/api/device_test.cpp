@@ -101,6 +101,10 @@ TEST_P(Kernels, AbortFreesTheStreams) {
     check_abort(ranks, count);
   }
 }
+TEST_P(Kernels, AbortsOfTwoCommunicators) {
+  DeviceRanks ranks(GetParam().devices);
+  check_aborts_of_two_communicators(ranks, 300'000);
+}
 TEST_P(Kernels, ADeadlineEndsTheWait) {
   DeviceRanks ranks(GetParam().devices, 2000);  // creating them has the same, of which a sanitized build takes a part
   check_deadline(ranks);
@@ -158,6 +162,13 @@ TEST_P(Staged, AbortFreesTheStreams) {
   for (const trConfig_t& config : {trConfig_t(TR_CONFIG_INITIALIZER), with_small_pieces()}) {
     DeviceRanks ranks(GetParam().devices, 60'000, config);
     check_abort(ranks, 300'000);
+  }
+}
+
+TEST_P(Staged, AbortsOfTwoCommunicators) {
+  for (const trConfig_t& config : {trConfig_t(TR_CONFIG_INITIALIZER), with_small_pieces()}) {
+    DeviceRanks ranks(GetParam().devices, 60'000, config);
+    check_aborts_of_two_communicators(ranks, 300'000);
   }
 }
 

@@ -266,6 +266,64 @@ TEST_F(ShimOnDevices, AbortEndsKernelsThatWaitForTheRank) {
   }
 }
 
+
+// Kernels of both communicators wait for a rank that does not come; to free memory, a driver may wait for all of them.
+void abort_two(ncclComm_t* first, ncclComm_t* second, int count, bool in_group) {
+  if (in_group) {
+    ASSERT_NCCL(ncclGroupStart());
+  }
+  for (ncclComm_t* comms : {first, second})
+    for (int r = 0; r < count; ++r) ASSERT_NCCL(ncclCommAbort(std::exchange(comms[r], nullptr)));
+  if (in_group) {
+    ASSERT_NCCL(ncclGroupEnd());
+  }
+}
+
+// Two communicators of two ranks on device 0.
+void make_two(ncclComm_t (*pairs)[2]) {
+  ncclUniqueId ids[2];
+  for (ncclUniqueId& id : ids) ASSERT_NCCL(ncclGetUniqueId(&id));
+  set_cpu_device(0);
+  ASSERT_NCCL(ncclGroupStart());
+  for (int pair : {0, 1})
+    for (int r : {0, 1}) ASSERT_NCCL(ncclCommInitRank(&pairs[pair][r], 2, ids[pair], r));
+  ASSERT_NCCL(ncclGroupEnd());
+}
+
+TEST_F(ShimOnDevices, AbortsOfTwoCommunicatorsOfOneThreadGiveTheirMemoryBack) {
+  const size_t own = cpu_pinned_bytes();
+  for (bool in_group : {false, true}) {
+    ncclComm_t pairs[2][2] = {};
+    make_two(pairs);
+    EXPECT_GT(cpu_pinned_bytes(), own);
+    const DeviceStream streams[2] = {create_stream_of(0), create_stream_of(0)};
+    for (int pair : {0, 1})
+      ASSERT_NCCL(
+          ncclAllReduce(in_[pair], out_[pair], kCount, ncclInt32, ncclSum, pairs[pair][0], as_cuda(streams[pair])));
+    abort_two(pairs[0], pairs[1], 2, in_group);
+    for (DeviceStream stream : streams) {
+      synchronize_stream(stream);
+      destroy_stream(stream);
+    }
+    EXPECT_EQ(cpu_pinned_bytes(), own) << (in_group ? "in a group" : "one by one");
+  }
+}
+
+// What the first has under way lies behind that of the second in one stream: it ends when both are told to.
+TEST_F(ShimOnDevices, AbortsInAGroupTellAllBeforeTheyWait) {
+  const size_t own = cpu_pinned_bytes();
+  ncclComm_t pairs[2][2] = {};
+  make_two(pairs);
+  const DeviceStream one = create_stream_of(0);
+  for (int pair : {1, 0})
+    ASSERT_NCCL(ncclAllReduce(in_[pair], out_[pair], kCount, ncclInt32, ncclSum, pairs[pair][0], as_cuda(one)));
+  const auto begun = std::chrono::steady_clock::now();
+  abort_two(pairs[0], pairs[1], 2, true);
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(8)) << "the first waited for the second";
+  destroy_stream(one);
+  EXPECT_EQ(cpu_pinned_bytes(), own);
+}
+
 TEST_F(ShimOnDevices, SplitsKeepTheDevice) {
   ncclComm_t halves[kRanks] = {};
   ASSERT_NCCL(ncclGroupStart());

@@ -5,8 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -177,6 +181,21 @@ Hanging& hanging() {
   return *state;
 }
 
+// Kernels, and waits for the host, that have begun. A driver may wait for them before it frees memory: so does this one, and
+// whoever calls it in a thread that was to end them never gets there.
+std::array<std::atomic<int>, kCpuDevices> running{};
+constexpr std::chrono::seconds kLongestWait{30};
+void wait_for_running(int device) {
+  const auto end = std::chrono::steady_clock::now() + kLongestWait;
+  while (running[static_cast<size_t>(device)] > 0) {
+    if (std::chrono::steady_clock::now() > end) {
+      std::fprintf(stderr, "memory was freed while device %d had kernels that do not end\n", device);
+      std::abort();
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
 Status failed(const char* call) { return {trDeviceError, std::string(call) + ": " + std::strerror(errno)}; }
 
 Status map_memory(int descriptor, size_t bytes, int ordinal, void** address) {
@@ -226,7 +245,10 @@ class CpuDevice : public Device {
     ++shareable;
     return {};
   }
-  Status free(void* address) override { return unmap_memory(address); }
+  Status free(void* address) override {
+    wait_for_running(info_.ordinal);
+    return unmap_memory(address);
+  }
   Status export_memory(void* address, DeviceHandle* handle) override {
     std::lock_guard lock(memory_mutex);
     auto found = mappings().find(reinterpret_cast<uintptr_t>(address));
@@ -247,7 +269,7 @@ class CpuDevice : public Device {
     mappings()[reinterpret_cast<uintptr_t>(*address)].imported = true;
     return {};
   }
-  Status close_memory(void* imported) override { return unmap_memory(imported); }
+  Status close_memory(void* imported) override { return free(imported); }
   Status reach(Device*) override { return {}; }
   bool keeps_lines(const std::array<uint8_t, 16>&) override { return true; }
   Status allocate_host(size_t bytes, void** address) override {
@@ -257,6 +279,7 @@ class CpuDevice : public Device {
     return map_memory(-1, bytes, -1, address);
   }
   Status free_host(void* address) override {
+    for (int device = 0; device < kCpuDevices; ++device) wait_for_running(device);
     {
       std::lock_guard lock(memory_mutex);
       auto found = mappings().find(reinterpret_cast<uintptr_t>(address));
@@ -315,7 +338,7 @@ class CpuDevice : public Device {
     if (launch.channels == 0) return {};
     launches.fetch_add(1);
     launched_blocks = launch.channels;
-    give(stream, [=] { cuda::launch_on_cpu(launch, type, protocol, kThreadsOfBlock, 0); });
+    run(stream, [=] { cuda::launch_on_cpu(launch, type, protocol, kThreadsOfBlock, 0); });
     return {};
   }
   Status call_host(void (*function)(void*), void* argument, DeviceStream stream) override {
@@ -323,7 +346,7 @@ class CpuDevice : public Device {
     return {};
   }
   Status wait_value(const uint32_t* at, uint32_t value, DeviceStream stream) override {
-    give(stream, [=] {
+    run(stream, [=] {
       while (static_cast<int32_t>(__atomic_load_n(at, __ATOMIC_ACQUIRE) - value) < 0)
         std::this_thread::sleep_for(std::chrono::microseconds(20));
     });
@@ -352,6 +375,14 @@ class CpuDevice : public Device {
     const auto& [base, mapping] = *--after;
     return reinterpret_cast<uintptr_t>(address) < base + mapping.bytes && mapping.ordinal >= 0 &&
            (mapping.ordinal != info_.ordinal || mapping.imported);
+  }
+  // What a driver may wait for.
+  void run(DeviceStream stream, Work work) {
+    give(stream, [work = std::move(work), &count = running[static_cast<size_t>(info_.ordinal)]] {
+      ++count;
+      work();
+      --count;
+    });
   }
   void give(DeviceStream stream, Work work) { of(stream).give(std::move(work)); }
   CpuStream& default_stream() {

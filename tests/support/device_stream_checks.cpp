@@ -329,6 +329,28 @@ void check_abort(DeviceRanks& ranks, size_t count, const std::function<void()>& 
   EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(30)) << "the end waited for a deadline";
 }
 
+// To free what the first has, a driver may wait for the kernels of the second, which nothing else ends.
+void check_aborts_of_two_communicators(DeviceRanks& ranks, size_t count) {
+  const int n = ranks.count(), last = n - 1;
+  const OtherStreams streams(ranks);
+  std::vector<trComm_t> second(static_cast<size_t>(n));
+  ranks.run(true, [&](int r, trComm_t comm, trStream_t) { return trCommSplit(comm, 0, r, &second[r], nullptr); });
+  auto a = ranks.buffers(count), b = ranks.buffers(count);
+  const auto begun = std::chrono::steady_clock::now();
+  ranks.enqueue([&](int r, trComm_t comm, trStream_t stream) {
+    if (r == last) return trSuccess;
+    const trResult_t result = trAllReduce(a[r].data(), a[r].data(), count, trInt32, trSum, comm, stream);
+    if (result != trSuccess) return result;
+    return trAllReduce(b[r].data(), b[r].data(), count, trInt32, trSum, second[r], streams.of(r));
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // as above
+  for (int r : ranks.local()) EXPECT_EQ(trCommAbort(std::exchange(ranks.comm(r), nullptr)), trSuccess);
+  for (trComm_t comm : second) EXPECT_EQ(trCommAbort(comm), trSuccess);
+  for (int r : ranks.local())
+    for (trStream_t stream : {ranks.stream(r), streams.of(r)}) (void)trStreamSynchronize(stream);
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(30)) << "the end waited for a deadline";
+}
+
 void check_deadline(DeviceRanks& ranks) {
   const int last = ranks.count() - 1;
   auto data = ranks.buffers(1000);

@@ -123,6 +123,7 @@ CUresult cuMemHostAlloc(void** address, size_t bytes, unsigned flags) {
 }
 CUresult cuMemFreeHost(void* address) {
   TR_ENTER_CONTEXT(cuMemFreeHost);
+  drain_streams(-1);
   return remove(reinterpret_cast<CUdeviceptr>(address), Kind::kHost, &fake().host_allocations);
 }
 CUresult cuMemHostGetDevicePointer(CUdeviceptr* address, void* host, unsigned) {
@@ -190,6 +191,7 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle, unsigne
 }
 CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   TR_ENTER_CONTEXT(cuIpcCloseMemHandle);
+  drain_streams(current_device());
   return remove(address, Kind::kOpened, &fake().opened_handles);
 }
 

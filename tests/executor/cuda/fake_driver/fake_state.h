@@ -1,6 +1,7 @@
 // What the files of the fake driver share.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -33,6 +34,7 @@ struct CUstream_st {
   void put(std::function<void()> work);
   void put_at_launch(Maker make) { capture->work.push_back(std::move(make)); }
   void drain();
+  bool drain_for(std::chrono::seconds most);  // false: that takes longer
   bool is_drained();
 
   const int device;
@@ -61,7 +63,7 @@ void set_mapped_range(CUdeviceptr at, size_t bytes, int device);
 bool is_device_handle(CUdevice device);
 // The stream, or the default stream of the current device; nullptr: a stream of another device.
 CUstream find_stream(CUstream stream);
-// Waits for all streams of the device, as a driver does before it frees memory.
+// Waits for all streams of the device, or with -1 of all, as a driver may before it frees memory; in vain, it ends the process.
 void drain_streams(int device);
 
 }  // namespace treering::cuda

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 
@@ -39,6 +41,7 @@ struct CUgraphExec_st {
 
 namespace {
 
+constexpr std::chrono::seconds kLongestDrain{30};
 std::mutex all_mutex;
 std::vector<CUstream_st*>& all_streams() {
   static auto* all = new std::vector<CUstream_st*>;
@@ -50,7 +53,10 @@ std::vector<CUstream_st*>& all_streams() {
 void treering::cuda::drain_streams(int device) {
   std::lock_guard lock(all_mutex);
   for (CUstream_st* stream : all_streams())
-    if (stream->device == device) stream->drain();
+    if ((device < 0 || stream->device == device) && !stream->drain_for(kLongestDrain)) {
+      std::fprintf(stderr, "memory was freed while device %d had work that does not end\n", stream->device);
+      std::abort();
+    }
 }
 
 CUstream_st::CUstream_st(int of) : device(of), thread_([this] { serve(); }) {
@@ -83,6 +89,11 @@ void CUstream_st::put(std::function<void()> work) {
 void CUstream_st::drain() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return work_.empty() && !busy_; });
+}
+
+bool CUstream_st::drain_for(std::chrono::seconds most) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, most, [this] { return work_.empty() && !busy_; });
 }
 
 bool CUstream_st::is_drained() {
