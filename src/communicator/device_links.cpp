@@ -25,6 +25,7 @@ struct DeviceLinks::Card {
   uint32_t multiprocessors;
   uint32_t channels;     // that it may use at most; 0: as many as it wants
   uint32_t forbids_p2p;  // 1: its GPU and others must not reach one another
+  uint32_t capability;
   std::array<uint8_t, 16> uuid;
   uint64_t process;
 
@@ -55,7 +56,8 @@ DeviceLinks::DeviceLinks(Communicator* communicator, Device* device, const std::
     most_channels_ = std::min(most_channels_, ResidentBlocks::most_channels(card.multiprocessors, card.sharing(cards)));
     if (card.channels > 0)
       wanted_channels_ = wanted_channels_ == 0 ? card.channels : std::min(wanted_channels_, card.channels);
-    findings_.keep_lines &= device->keeps_lines(card.uuid);
+    // What LL128 needs is known between GPUs of one generation alone.
+    findings_.keep_lines &= device->keeps_lines(card.uuid) && card.capability == own.capability;
   }
   most_channels_ = FifoLayout::limit_by_memory(ranks_, most_channels_);
 }
@@ -76,6 +78,7 @@ Status DeviceLinks::create(Communicator* communicator, Device* device, std::uniq
     own.ordinal = device->info().ordinal;
     own.uuid = device->info().uuid;
     own.multiprocessors = device->info().multiprocessors;
+    own.capability = device->info().compute_capability;
   }
   std::vector<Card> cards(ranks);
   TR_RETURN_IF_ERROR(communicator->allgather_bytes(&own, sizeof own, reinterpret_cast<std::byte*>(cards.data())));

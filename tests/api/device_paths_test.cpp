@@ -50,6 +50,23 @@ TEST(DeviceLinks, ThatLoseWhatIsWrittenAreNotUsed) {
   EXPECT_TRUE(protocol != "ll" && protocol != "simple") << protocol;
 }
 
+// Whether LL128 is among what an allreduce could use.
+bool knows_lines(DeviceRanks& ranks) {
+  std::string text(16 << 10, '\0');
+  EXPECT_EQ(trExplain(ranks.comm(0), trCollAllReduce, 1 << 20, trInt32, text.data(), text.size(), nullptr), trSuccess);
+  return text.find(" ll128 ") != std::string::npos;
+}
+
+TEST(DeviceLinks, BetweenGenerationsDoNotUseLl128) {
+  set_cpu_capability(2, 80);
+  DeviceRanks alike({0, 1}), older({2, 2}), mixed({0, 1, 2});
+  set_cpu_capability(2, 90);
+  EXPECT_TRUE(knows_lines(alike));
+  EXPECT_TRUE(knows_lines(older));
+  EXPECT_FALSE(knows_lines(mixed));
+  EXPECT_GT(launched(mixed, 300'000), 0u);
+}
+
 std::chrono::milliseconds since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
 }

@@ -232,6 +232,7 @@ class CpuDevice : public Device {
     info_.compute_capability = 90;
   }
   const DeviceInfo& info() const override { return info_; }
+  void set_capability(uint32_t capability) { info_.compute_capability = capability; }
 
   Status allocate(size_t bytes, void** address) override {
     const int descriptor = memfd_create("cpu-device", MFD_CLOEXEC);
@@ -419,10 +420,15 @@ class CpuBackend : public DeviceBackend {
     const auto& [base, mapping] = *--after;
     return at < base + mapping.bytes ? mapping.ordinal : -1;
   }
+  CpuDevice& at(int ordinal) { return *devices_[static_cast<size_t>(ordinal)]; }
 
  private:
   std::vector<std::unique_ptr<CpuDevice>> devices_;
 };
+CpuBackend& backend() {
+  static auto* made = new CpuBackend;
+  return *made;
+}
 
 }  // namespace
 
@@ -474,6 +480,7 @@ TR_EXPORT void set_cpu_link(const CpuLink& link) {
   link_without_handles = link.without_handles;
   hanging().set(link.hanging);
 }
+TR_EXPORT void set_cpu_capability(int device, uint32_t capability) { backend().at(device).set_capability(capability); }
 TR_EXPORT int cpu_hanging_copies() {
   std::lock_guard lock(hanging().mutex);
   return hanging().copies;
@@ -484,6 +491,5 @@ TR_EXPORT void set_cpu_device(int device) { current_device = device; }
 }  // namespace treering::testing
 
 extern "C" TR_EXPORT treering::DeviceBackend* treering_open_device_backend(uint32_t version, char*, size_t) {
-  static auto* backend = new treering::testing::CpuBackend;
-  return version == treering::kDeviceInterface ? backend : nullptr;
+  return version == treering::kDeviceInterface ? &treering::testing::backend() : nullptr;
 }

@@ -30,6 +30,8 @@ struct CpuLink {
   int hanging = -1;              // copies of this device do not end before set_cpu_link() says otherwise
 };
 void set_cpu_link(const CpuLink& link);
+// As DeviceInfo has it, for communicators to come.
+void set_cpu_capability(int device, uint32_t capability);
 // Those that do not end.
 int cpu_hanging_copies();
 // Made so far in this process.
