@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -20,6 +21,8 @@ struct Backend {
   DeviceBackend* backend = nullptr;
   std::string why_not;
 };
+
+std::atomic<DeviceBackend*> opened{nullptr};
 
 std::string beside_this_library() {
   Dl_info info;
@@ -82,9 +85,12 @@ std::map<StreamId, NamedStream>& names() {
 
 DeviceBackend* device_backend(std::string* why_not) {
   static const Backend backend = open_backend();
+  opened.store(backend.backend, std::memory_order_release);
   if (backend.backend == nullptr && why_not != nullptr) *why_not = backend.why_not;
   return backend.backend;
 }
+
+DeviceBackend* opened_backend() { return opened.load(std::memory_order_acquire); }
 
 Status open_device(int ordinal, Device** device) {
   std::string why_not;

@@ -13,6 +13,8 @@ namespace treering {
 
 // nullptr where no device can be used; then `why_not` says why.
 DeviceBackend* device_backend(std::string* why_not);
+// nullptr also where nobody has asked for one yet.
+DeviceBackend* opened_backend();
 Status open_device(int ordinal, Device** device);
 // How many devices there are; an error where the CUDA driver shows some that cannot be used, as with a driver that is too old.
 Status count_devices(int* count);

@@ -99,11 +99,13 @@ class DeviceBackend {
   virtual Status current(int* ordinal) = 0;
   // The device whose memory the address is; -1: memory of the host.
   virtual int device_of(const void* address) = 0;
+  // Whether devices may use the address: memory of one, managed memory, or memory of the host that is pinned.
+  virtual bool is_of_devices(const void* address) = 0;
 };
 
 // The one function of such a shared object: nullptr where there is no usable device, with the reason in `why_not`
 // (terminated, at most `capacity` bytes). `version` is kDeviceInterface, for both to be of one build.
-inline constexpr uint32_t kDeviceInterface = 5;
+inline constexpr uint32_t kDeviceInterface = 6;
 using OpenDeviceBackend = DeviceBackend* (*)(uint32_t version, char* why_not, size_t capacity);
 inline constexpr const char* kOpenDeviceBackend = "treering_open_device_backend";
 

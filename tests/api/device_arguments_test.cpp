@@ -1,6 +1,8 @@
 // What is wrong with arguments that have to do with GPUs is named. The devices are the stand-ins of support/cpu_device.h.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <cstddef>
 #include <string>
 
 #include "support/cpu_device.h"
@@ -47,6 +49,31 @@ TEST(DeviceArguments, WrongOnesAreNamed) {
   EXPECT_EQ(trStreamDestroy(wrong), trSuccess);
   EXPECT_NE(reduce(0, wrong).find("was destroyed"), std::string::npos);
   EXPECT_EQ(trStreamDestroy(host), trSuccess);
+}
+
+// Its pages would be torn away from the GPU.
+TEST(DeviceArguments, PinnedMemoryIsNotMoved) {
+  DeviceRanks ranks({0, 1});
+  constexpr size_t kPage = 4096, kPages = 64;
+  void* mapped = mmap(nullptr, kPages * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  auto* memory = static_cast<std::byte*>(mapped);
+  void *handle = nullptr, *again = nullptr;
+  pin_for_cpu_devices(memory + 30 * kPage, kPage);
+  EXPECT_EQ(trCommRegister(ranks.comm(0), memory, kPages * kPage, &handle), trInvalidArgument);
+  EXPECT_NE(std::string(trGetLastError(ranks.comm(0))).find("is pinned by CUDA"), std::string::npos)
+      << trGetLastError(ranks.comm(0));
+  EXPECT_EQ(trCommRegister(ranks.comm(0), memory, 30 * kPage, &handle), trSuccess) << "what lies before it";
+  EXPECT_EQ(trCommDeregister(ranks.comm(0), handle), trSuccess);
+  unpin_for_cpu_devices(memory + 30 * kPage);
+  EXPECT_EQ(trCommRegister(ranks.comm(0), memory, kPages * kPage, &handle), trSuccess);
+  EXPECT_NE(handle, nullptr);
+  pin_for_cpu_devices(memory, kPage);
+  EXPECT_EQ(trCommRegister(ranks.comm(0), memory, kPages * kPage, &again), trSuccess) << "nothing is moved again";
+  EXPECT_EQ(again, nullptr);
+  unpin_for_cpu_devices(memory);
+  EXPECT_EQ(trCommDeregister(ranks.comm(0), handle), trSuccess);
+  munmap(mapped, kPages * kPage);
 }
 
 }  // namespace

@@ -12,8 +12,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -21,119 +21,12 @@
 #include <vector>
 
 #include "executor/cuda/cpu_kernels.h"
-
-#define TR_EXPORT __attribute__((visibility("default")))
+#include "support/cpu_streams.h"
 
 namespace treering::testing {
-
-using Work = std::function<void()>;
-
-// What a graph does is made anew by each of its launches.
-struct TR_EXPORT ProgramGraph {
-  uint64_t number = 0;
-  std::vector<std::function<Work()>> work;
-};
-
 namespace {
 
 constexpr uint32_t kThreadsOfBlock = 2;
-
-// A queue of work and the thread that does it.
-class CpuStream {
- public:
-  CpuStream() : thread_([this] { loop(); }) {}
-  ~CpuStream() {
-    {
-      std::lock_guard lock(mutex_);
-      ended_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-  void give(Work work) {
-    std::lock_guard lock(mutex_);
-    if (captured_ != nullptr) return captured_->work.push_back([work = std::move(work)] { return work; });
-    queue_.push_back(std::move(work));
-    ++left_;
-    changed_.notify_all();
-  }
-  void give_at_launch(std::function<Work()> make) {
-    std::lock_guard lock(mutex_);
-    captured_->work.push_back(std::move(make));
-  }
-  void synchronize() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return left_ == 0; });
-  }
-  bool is_done() const { return left_.load(std::memory_order_acquire) == 0; }  // asked all the time: takes no lock
-  void capture(ProgramGraph* graph) {
-    std::lock_guard lock(mutex_);
-    captured_ = graph;
-  }
-  ProgramGraph* captured() {
-    std::lock_guard lock(mutex_);
-    return captured_;
-  }
-
- private:
-  void loop() {
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      changed_.wait(lock, [this] { return ended_ || !queue_.empty(); });
-      if (queue_.empty()) return;
-      Work work = std::move(queue_.front());
-      queue_.pop_front();
-      lock.unlock();
-      work();
-      work = nullptr;
-      lock.lock();
-      --left_;
-      changed_.notify_all();
-    }
-  }
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Work> queue_;
-  std::atomic<size_t> left_{0};
-  bool ended_ = false;
-  ProgramGraph* captured_ = nullptr;
-  std::thread thread_;
-};
-
-// Captures that have not ended, by number, with the streams that are in them.
-struct Capture {
-  ProgramGraph* graph;
-  std::vector<CpuStream*> streams;
-};
-std::mutex captures_mutex;
-std::map<uint64_t, Capture>& captures() {
-  static auto* map = new std::map<uint64_t, Capture>;
-  return *map;
-}
-bool join_capture(uint64_t number, CpuStream* stream) {
-  std::lock_guard lock(captures_mutex);
-  const auto found = captures().find(number);
-  if (found == captures().end()) return false;
-  stream->capture(found->second.graph);
-  found->second.streams.push_back(stream);
-  return true;
-}
-
-struct CpuEvent {
-  std::atomic<uint64_t> capture{0};  // that it was recorded in
-  std::mutex mutex;
-  std::condition_variable changed;
-  uint64_t recorded = 0, completed = 0;
-};
-void complete(CpuEvent& event, uint64_t mark) {
-  std::lock_guard lock(event.mutex);
-  event.completed = std::max(event.completed, mark);
-  event.changed.notify_all();
-}
-void wait_until(CpuEvent& event, uint64_t mark) {
-  std::unique_lock lock(event.mutex);
-  event.changed.wait(lock, [&] { return event.completed >= mark; });
-}
 
 struct Mapping {
   int ordinal = -1;  // -1: imported, or memory of the host
@@ -206,6 +99,14 @@ Status map_memory(int descriptor, size_t bytes, int ordinal, void** address) {
   mappings()[reinterpret_cast<uintptr_t>(mapped)] = {ordinal, bytes, descriptor};
   *address = mapped;
   return {};
+}
+// With the mutex: what has the address, or nullptr.
+const Mapping* mapping_of(const void* address) {
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  const auto after = mappings().upper_bound(at);
+  if (after == mappings().begin()) return nullptr;
+  const auto& [base, mapping] = *std::prev(after);
+  return at < base + mapping.bytes ? &mapping : nullptr;
 }
 Status unmap_memory(void* address) {
   std::lock_guard lock(memory_mutex);
@@ -371,11 +272,8 @@ class CpuDevice : public Device {
   }
   bool is_of_other_device(const void* address) {
     std::lock_guard lock(memory_mutex);
-    auto after = mappings().upper_bound(reinterpret_cast<uintptr_t>(address));
-    if (after == mappings().begin()) return false;
-    const auto& [base, mapping] = *--after;
-    return reinterpret_cast<uintptr_t>(address) < base + mapping.bytes && mapping.ordinal >= 0 &&
-           (mapping.ordinal != info_.ordinal || mapping.imported);
+    const Mapping* mapping = mapping_of(address);
+    return mapping != nullptr && mapping->ordinal >= 0 && (mapping->ordinal != info_.ordinal || mapping->imported);
   }
   // What a driver may wait for.
   void run(DeviceStream stream, Work work) {
@@ -414,11 +312,12 @@ class CpuBackend : public DeviceBackend {
   Status current(int* ordinal) override { return *ordinal = current_device, Status(); }
   int device_of(const void* address) override {
     std::lock_guard lock(memory_mutex);
-    const auto at = reinterpret_cast<uintptr_t>(address);
-    auto after = mappings().upper_bound(at);
-    if (after == mappings().begin()) return -1;
-    const auto& [base, mapping] = *--after;
-    return at < base + mapping.bytes ? mapping.ordinal : -1;
+    const Mapping* mapping = mapping_of(address);
+    return mapping == nullptr ? -1 : mapping->ordinal;
+  }
+  bool is_of_devices(const void* address) override {
+    std::lock_guard lock(memory_mutex);
+    return mapping_of(address) != nullptr;
   }
   CpuDevice& at(int ordinal) { return *devices_[static_cast<size_t>(ordinal)]; }
 
@@ -486,6 +385,14 @@ TR_EXPORT int cpu_hanging_copies() {
   return hanging().copies;
 }
 TR_EXPORT int cpu_shareable_allocations() { return shareable.load(); }
+TR_EXPORT void pin_for_cpu_devices(void* address, size_t bytes) {
+  std::lock_guard lock(memory_mutex);
+  mappings()[reinterpret_cast<uintptr_t>(address)] = {-1, bytes};
+}
+TR_EXPORT void unpin_for_cpu_devices(void* address) {
+  std::lock_guard lock(memory_mutex);
+  mappings().erase(reinterpret_cast<uintptr_t>(address));
+}
 TR_EXPORT void set_cpu_device(int device) { current_device = device; }
 
 }  // namespace treering::testing

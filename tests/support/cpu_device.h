@@ -17,7 +17,10 @@ void run_in_cpu_stream(DeviceStream stream, void (*function)(void*), void* argum
 uint64_t cpu_launches();
 uint32_t cpu_launched_blocks();
 
-// Pinned memory at the moment, and the most since the last call of reset_cpu_pinned_peak().
+// Pins memory of the program's own (cudaHostRegister).
+void pin_for_cpu_devices(void* address, size_t bytes);
+void unpin_for_cpu_devices(void* address);
+// The library's pinned memory at the moment, and the most since the last call of reset_cpu_pinned_peak().
 size_t cpu_pinned_bytes();
 size_t cpu_pinned_peak();
 void reset_cpu_pinned_peak();

@@ -50,28 +50,36 @@ class CudaBackend final : public DeviceBackend {
 
   // Managed memory counts as the host's: every executor can use it where it lies.
   int device_of(const void* address) override {
-    CUmemorytype type{};
+    const Memory memory = look_up(address);
+    return memory.type == CU_MEMORYTYPE_DEVICE && memory.managed == 0 ? memory.ordinal : -1;
+  }
+  bool is_of_devices(const void* address) override { return look_up(address).type != CUmemorytype{}; }
+
+ private:
+  struct Memory {
+    CUmemorytype type{};  // 0: CUDA does not know it
     int ordinal = -1;
     unsigned managed = 0;
-    CUresult result = ask(address, &type, &ordinal, &managed);
+  };
+  Memory look_up(const void* address) const {
+    Memory memory;
+    CUresult result = ask(address, &memory);
     if (result == CUDA_ERROR_INVALID_CONTEXT) {
       // A thread without a context asks in that of any device that is open; without one no memory was allocated here.
       const auto opened =
           std::find_if(devices_.begin(), devices_.end(), [](const auto& d) { return d.load() != nullptr; });
-      if (opened == devices_.end()) return -1;
+      if (opened == devices_.end()) return {};
       const ContextGuard guard(driver_, opened->load()->context());
-      if (guard.result() != CUDA_SUCCESS) return -1;
-      result = ask(address, &type, &ordinal, &managed);
+      if (guard.result() != CUDA_SUCCESS) return {};
+      result = ask(address, &memory);
     }
-    return result == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE && managed == 0 ? ordinal : -1;
+    return result == CUDA_SUCCESS ? memory : Memory();
   }
-
- private:
-  // All at once: memory that CUDA does not know leaves them as they are, and is no error.
-  CUresult ask(const void* address, CUmemorytype* type, int* ordinal, unsigned* managed) const {
+  // All at once: memory that CUDA does not know leaves them as they are, or 0, and is no error.
+  CUresult ask(const void* address, Memory* memory) const {
     CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
                                    CU_POINTER_ATTRIBUTE_IS_MANAGED};
-    void* values[] = {type, ordinal, managed};
+    void* values[] = {&memory->type, &memory->ordinal, &memory->managed};
     return driver_.cuPointerGetAttributes(3, which, values, reinterpret_cast<CUdeviceptr>(address));
   }
 

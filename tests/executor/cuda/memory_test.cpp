@@ -79,6 +79,10 @@ TEST(Memory, WhoseAnAddressIs) {
     EXPECT_EQ(backend->device_of(&unregistered), -1);
     EXPECT_EQ(backend->device_of(&managed), -1);
     EXPECT_EQ(backend->device_of(nullptr), -1);
+    for (const void* known :
+         {static_cast<const void*>(a), static_cast<const void*>(host), static_cast<const void*>(&managed)})
+      EXPECT_TRUE(backend->is_of_devices(known));
+    EXPECT_FALSE(backend->is_of_devices(&unregistered));
   }
   fake.pointers_need_context = false;
   fake.managed = nullptr;
