@@ -172,7 +172,8 @@ TR_API trResult_t trMemFree(void* ptr);
  * Makes ordinary anonymous memory (malloc, new, private anonymous mmap) as fast as that of trMemAlloc(): its
  * whole pages are moved, in place and with their contents, into shareable memory. No other thread may write
  * the buffer during the call. Refused with an error, and without effect, for stacks, file mappings and memory
- * that is not mapped readable and writable. After fork() the pages are shared between parent and child.
+ * that is not mapped readable and writable, or that CUDA has pinned. After fork() the pages are shared between parent and
+ * child.
  *
  * `*handle` becomes NULL where nothing is to be moved: memory that lies in a registration or in memory of trMemAlloc()
  * already, and a range of any memory that holds no whole page (4096 bytes, at a multiple of 4096), which is accepted without
