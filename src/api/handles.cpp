@@ -101,17 +101,13 @@ Status add_communicator(std::unique_ptr<Communicator> communicator, trComm_t* ha
   [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, disown_communicators);
   for (size_t i = 0; i < kSlots; ++i) {
     CommunicatorSlot& slot = slots()[i];
-    uint64_t generation = slot.generation.load();
-    if (generation % 2 != 0 || slot.in_call.exchange(true)) continue;
-    if (slot.generation.load() == generation && slot.communicator == nullptr) {  // else its removal is under way
-      slot.communicator = std::move(communicator);
-      slot.set_last_error("");
-      slot.generation.store(generation + 1);
-      slot.in_call.store(false);
-      *handle = reinterpret_cast<trComm_t>((generation + 1) << kSlotBits | (i + 1));
-      return {};
-    }
-    slot.in_call.store(false);
+    if (slot.occupied.exchange(true)) continue;
+    const uint64_t generation = slot.generation.load() + 1;
+    slot.communicator = std::move(communicator);
+    slot.set_last_error("");
+    slot.generation.store(generation);
+    *handle = reinterpret_cast<trComm_t>(generation << kSlotBits | (i + 1));
+    return {};
   }
   return {trInvalidUsage, fmt::format("this process has {} communicators already; destroy some", kSlots)};
 }
@@ -146,6 +142,7 @@ Status remove_communicator(trComm_t handle, Ending ending) {
   }
   slot->communicator.reset();
   slot->in_call.store(false);
+  slot->occupied.store(false);
   return {};
 }
 

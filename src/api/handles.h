@@ -13,6 +13,7 @@ namespace treering {
 
 struct CommunicatorSlot {
   std::atomic<uint64_t> generation{0};  // odd while the slot holds a communicator
+  std::atomic<bool> occupied{false};    // until its removal has ended
   std::atomic<bool> in_call{false};     // a thread is inside a call on it
   std::atomic<uint32_t> pins{0};        // CommunicatorPins
   std::atomic<uint64_t> inherited{0};   // the generation of a communicator of the process that forked this one; 0: none

@@ -300,7 +300,9 @@ void Agent::accept_some(int listener, bool local) {
 void Agent::pause_accepting() {
   for (auto [fd, id] : {std::pair{tcp_, tcp_watch_}, {local_, local_watch_}})
     if (fd >= 0) rewatch(id, fd, 0);
-  after(kAcceptPause, [this] {
+  if (accept_timer_ != 0) return;
+  accept_timer_ = after(kAcceptPause, [this] {
+    accept_timer_ = 0;
     for (auto [fd, id] : {std::pair{tcp_, tcp_watch_}, {local_, local_watch_}})
       if (fd >= 0) rewatch(id, fd, EPOLLIN);
   });

@@ -103,6 +103,7 @@ class Agent {
   LeavingSockets leaving_{this};
   int tcp_ = -1, local_ = -1;
   uint64_t tcp_watch_ = 0, local_watch_ = 0;
+  uint64_t accept_timer_ = 0;  // until it, nobody is accepted
   Place place_;
   HostIdentity identity_;
   std::vector<Address> interfaces_;

@@ -165,8 +165,8 @@ void Channel::take_message() {
   in_.clear();
   std::string reply;
   const Handshake::Progress progress = handshake_.step(message, &reply);
-  if (progress == Handshake::Progress::kRefused) return fail(handshake_.reason());
   if (!reply.empty()) queue(std::move(reply), -1);
+  if (progress == Handshake::Progress::kRefused) return fail(handshake_.reason());
   wanted_ = handshake_.wanted();
   if (progress == Handshake::Progress::kMore || state_ == State::kClosed) return;
   state_ = State::kOpen;

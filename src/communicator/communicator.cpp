@@ -35,6 +35,7 @@ std::function<void()> Communicator::tell_closed() const {
 }
 
 Communicator::~Communicator() {
+  if (streams_ != nullptr && has_failed_.load()) streams_->abandon();
   const bool had_device = device_ != nullptr;
   device_.reset();
   // Whoever closes the last of a device may have said so already.
@@ -146,7 +147,9 @@ void Communicator::abort(const std::string& reason) {
 bool Communicator::is_needed() const {
   if (queued.load() != 0 || !failure().ok()) return true;
   if (device_ == nullptr || device_->kernels() == nullptr) return false;
-  return !device_->kernels()->is_idle() || watch_->is_awaited_by_gpus();
+  // Launches of graphs are not counted: peers may be in one.
+  const DeviceKernels& kernels = *device_->kernels();
+  return kernels.has_captured() || !kernels.is_idle() || watch_->is_awaited_by_gpus();
 }
 
 bool Communicator::is_direct(const void* input, const void* output, size_t bytes) const {

@@ -172,7 +172,7 @@ class Communicator : private TcpLinkMaker {
   size_t most_letter_bytes() const { return RegionTable::instance().empty() ? letter_bytes_ : mapped_letter_bytes_; }
   void finish();
   Status fail(Status status);
-  Status exchange_over_job(const SplitCard& own, std::vector<SplitCard>* cards);
+  Status exchange_sealed(const SplitCard& own, std::vector<SplitCard>* cards);
   Status exchange_notices(const std::vector<uint32_t>& members, const char* function, const SplitCard& own,
                           std::vector<SplitCard>* cards);
   Status read_notice(uint32_t peer, uint64_t round, const char* function, SplitCard* card, bool* arrived) const;
@@ -201,8 +201,9 @@ class Communicator : private TcpLinkMaker {
   bool in_letters_ = false;
   bool active_ = false;
   uint64_t operations_ = 0;
-  uint64_t history_ = 0;   // hash of all operations that were counted
-  uint64_t meetings_ = 0;  // rounds of notices begun
+  uint64_t history_ = 0;                       // hash of all operations that were counted
+  uint64_t meetings_ = 0;                      // rounds of notices begun
+  std::array<unsigned char, 32> split_key_{};  // known to the ranks alone
   Patience patience_;
   uint32_t host_ranks_ = 0;              // of the host that has most
   std::atomic<bool> has_failed_{false};  // set once failure_ is, which then stays

@@ -1,5 +1,6 @@
 // How a communicator comes to be: ranks meet, share what memory they can, prove their links, measure, plan.
 #include <fmt/format.h>
+#include <sodium.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -78,6 +79,9 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   made->config_ = config;
   made->context_.rank = rank;
   made->context_.ranks = ranks;
+  constexpr unsigned char kPurpose[] = "treering split";
+  crypto_generichash(made->split_key_.data(), made->split_key_.size(), kPurpose, sizeof kPurpose, id.secret.data(),
+                     id.secret.size());
   const size_t slots = std::max<size_t>(4, 2 * (ranks - 1));
   size_t staging = config.staging_bytes > 0 ? static_cast<size_t>(config.staging_bytes) : default_staging(ranks);
   const auto layout = [&](uint32_t wanted) {

@@ -60,6 +60,8 @@ class DeviceKernels {
   // Makes what a kernel has found a failure of the communicator; from any thread.
   void find_failure();
   bool is_idle() const;
+  // Graphs hold kernels of this rank, whose launches it does not see.
+  bool has_captured() const { return captured_any_.load(std::memory_order_relaxed); }
   bool wait_until_idle(std::chrono::milliseconds timeout) const;
   uint32_t channels() const { return links_->channels(); }
 

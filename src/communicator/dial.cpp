@@ -20,7 +20,7 @@ namespace {
 
 constexpr auto kStagger = std::chrono::milliseconds(100);
 // A listener that has too many strangers drops the oldest, which may be of a job whose processes come all at the same time.
-// Dialled again after 10 ms, 20 ms, ... half a second: some 5 s in all, as another program may have the port by now.
+// Dialled again after 10 ms, 20 ms, ... half a second: 6 to 10 s in all, as another program may have the port by now.
 constexpr uint32_t kMostDrops = 14;
 constexpr uint32_t kMostDoublings = 6;
 constexpr size_t kMostInterfaces = 16;  // that a link-local address is tried through

@@ -35,7 +35,7 @@ class Handshake {
   std::string opening();
   // Length of the other side's next message.
   size_t wanted() const;
-  // Takes that message and appends what to send. kRefused: reason() says why.
+  // Takes that message and appends what to send, also with kRefused: reason() says why.
   Progress step(const std::string& message, std::string* reply);
 
   const std::string& reason() const { return reason_; }

@@ -29,8 +29,8 @@ void LeavingSockets::read(Place socket) {
   char bytes[4096];
   ssize_t got = 0;
   while ((got = recv(socket->fd, bytes, sizeof bytes, MSG_DONTWAIT)) > 0) continue;
-  if (got == 0) return agent_->rewatch(socket->watch, socket->fd, 0);  // level-triggered: it would be told for ever
-  if (errno != EAGAIN && errno != EINTR) end(socket);
+  // After the peer's end nothing comes that could reset the connection: the kernel sends the rest alone.
+  if (got == 0 || (errno != EAGAIN && errno != EINTR)) end(socket);
 }
 
 void LeavingSockets::look(Place socket) {

@@ -50,6 +50,13 @@ void RetiredMemory::free_host(Device* device, void* address) {
 }
 
 void RetiredMemory::collect() {
+  if (wanted_.fetch_add(1) != 0) return;  // the thread that is at it looks again
+  uint32_t seen = 1;
+  do collect_once();
+  while (!wanted_.compare_exchange_strong(seen, 0));
+}
+
+void RetiredMemory::collect_once() {
   const std::unique_lock alone(in_use_, std::try_to_lock);
   if (!alone.owns_lock()) return;
   std::lock_guard lock(mutex_);
@@ -66,6 +73,7 @@ void RetiredMemory::collect() {
 // At the end of the process, which takes its memory along: kernels of others may still tell it what they consumed.
 void RetiredMemory::linger() {
   if (owner.load() != getpid()) return;
+  instance().collect();  // it tells other processes what they wait for
   const auto until = std::chrono::steady_clock::now() + kLongestLinger;
   const auto is_used = [](const Item& item) { return item.is_left_behind && item.is_left_behind(); };
   RetiredMemory& all = instance();

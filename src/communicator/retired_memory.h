@@ -8,6 +8,7 @@
 //   collect()   gives back what can be, and never waits for a communicator: when one is made, and when one ends
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -42,7 +43,9 @@ class RetiredMemory {
  private:
   RetiredMemory() = default;
   static void linger();
+  void collect_once();
 
+  std::atomic<uint32_t> wanted_{0};  // collect()s that have not been done
   std::shared_mutex in_use_;
   std::mutex mutex_;
   std::map<const void*, std::function<bool()>> users_;

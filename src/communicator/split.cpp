@@ -8,6 +8,7 @@
 //
 // A split of a communicator that has failed on every rank (it was revoked) exchanges notices, too.
 #include <fmt/format.h>
+#include <sodium.h>
 
 #include <algorithm>
 #include <cstring>
@@ -112,13 +113,23 @@ Status Communicator::exchange_notices(const std::vector<uint32_t>& members, cons
   return {};
 }
 
-Status Communicator::exchange_over_job(const SplitCard& own, std::vector<SplitCard>* cards) {
-  Membership::Blobs blobs;
-  TR_RETURN_IF_ERROR(membership_->allgather(std::string(reinterpret_cast<const char*>(&own), sizeof own), &blobs));
-  for (uint32_t rank = 0; rank < ranks(); ++rank) {
-    if ((*blobs)[rank].size() != sizeof own) return {trInternalError, "trCommSplit: a malformed card"};
-    std::memcpy(&(*cards)[rank], (*blobs)[rank].data(), sizeof own);
-  }
+// Data streams are not encrypted, and who reads a communicator's secret may join it.
+Status Communicator::exchange_sealed(const SplitCard& own, std::vector<SplitCard>* cards) {
+  struct Sealed {
+    unsigned char nonce[crypto_secretbox_NONCEBYTES];
+    unsigned char box[crypto_secretbox_MACBYTES + sizeof(SplitCard)];
+  };
+  static_assert(sizeof split_key_ == crypto_secretbox_KEYBYTES);
+  Sealed mine;
+  randombytes_buf(mine.nonce, sizeof mine.nonce);
+  crypto_secretbox_easy(mine.box, reinterpret_cast<const unsigned char*>(&own), sizeof own, mine.nonce,
+                        split_key_.data());
+  std::vector<Sealed> all(ranks());
+  TR_RETURN_IF_ERROR(allgather_bytes(&mine, sizeof mine, reinterpret_cast<std::byte*>(all.data())));
+  for (uint32_t rank = 0; rank < ranks(); ++rank)
+    if (crypto_secretbox_open_easy(reinterpret_cast<unsigned char*>(&(*cards)[rank]), all[rank].box,
+                                   sizeof all[rank].box, all[rank].nonce, split_key_.data()) != 0)
+      return {trRemoteError, fmt::format("trCommSplit: what rank {} sent was changed on its way", rank)};
   return {};
 }
 
@@ -143,8 +154,7 @@ Status Communicator::split(int color, int key, const Config& config, std::unique
   // The id is made only now: what listens for a meeting that never comes would listen until the deadline.
   Status made;
   if (status.ok() && color >= 0 && members.size() > 1 && members[0].rank == rank()) made = make_meeting_point(&own);
-  // The ids are for the members' eyes: data streams are not encrypted, the job's control connections are.
-  if (status.ok()) status = membership_ != nullptr && !failed ? exchange_over_job(own, &cards) : exchange();
+  if (status.ok()) status = failed ? exchange() : exchange_sealed(own, &cards);
   meetings_ = std::max(meetings_, next_meeting);
   TR_RETURN_IF_ERROR(status);
   TR_RETURN_IF_ERROR(made);

@@ -13,6 +13,11 @@ TcpStreams::~TcpStreams() {
     for (const auto& [index, fd] : early.sockets) close(fd);
 }
 
+void TcpStreams::abandon() {
+  std::lock_guard lock(mutex_);
+  for (const auto& [peer, link] : links_) link->abandon();
+}
+
 std::shared_ptr<TcpLink> TcpStreams::add_link(TcpOptions options) {
   const uint32_t peer = options.peer;
   options.waits = waits_;

@@ -28,6 +28,9 @@ class TcpStreams final : public StreamSource {
   // One for a peer, from the thread that uses it.
   std::shared_ptr<TcpLink> add_link(TcpOptions options);
 
+  // Of a communicator that has failed: TcpLink::abandon().
+  void abandon();
+
   // On which a rank that waits can sleep.
   const std::shared_ptr<TcpWaitSet>& waits() const { return waits_; }
 

@@ -42,9 +42,10 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
         receiver_(options_.channels, options_.max_message_bytes, options_.waits.get()) {}
   ~Link() override {
     finish();
-    while (health_.ok() && !sender_.delivered() && Clock::now() - finished_ < kAcknowledgedWithin)
+    const bool matters = health_.ok() && !abandoned_;
+    while (matters && !sender_.delivered() && Clock::now() - finished_ < kAcknowledgedWithin)
       std::this_thread::sleep_for(std::chrono::microseconds(50));
-    if (health_.ok() && options_.see_off && !sender_.delivered())
+    if (matters && options_.see_off && !sender_.delivered())
       if (const int fd = sender_.duplicate_shared(); fd >= 0) options_.see_off(fd);
     for (const Delivery& delivery : inbox_)
       if (delivery.fd >= 0) close(delivery.fd);
@@ -60,6 +61,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     finished_ = Clock::now();
     sender_.finish();
   }
+  void abandon() override { abandoned_ = true; }
   std::unique_ptr<Connection> connection(uint32_t channel) override;
   size_t receive_memory() const override { return receiver_.memory(); }
   uint64_t zero_copy_sends() const override { return sender_.zero_copy_sends(); }
@@ -259,6 +261,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   Clock::time_point ended_{}, lost_{}, finished_{}, silent_{};  // since when
   uint64_t received_ = 0;                                       // at silent_
   uint32_t vain_polls_ = 0;
+  bool abandoned_ = false;
 
   std::atomic<bool> departed_{false};
   std::atomic<bool> has_mail_{false};

@@ -75,6 +75,9 @@ class TcpLink {
   // ends several links tells all first.
   virtual void finish() = 0;
 
+  // Nobody needs what is under way: destruction waits for nothing, and the socket is not seen off.
+  virtual void abandon() = 0;
+
   // The connection of a channel; keeps the link alive.
   virtual std::unique_ptr<Connection> connection(uint32_t channel) = 0;
   // Bytes of memory held for messages under way to this rank.

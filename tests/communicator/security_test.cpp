@@ -176,8 +176,10 @@ TEST(HandshakeTest, AnotherProcessRefuses) {
   const Secret secret{4};
   Handshake initiator(JobName{1}, secret, 7),
       acceptor([&](const JobName&, uint64_t process) { return process == 8 ? &secret : nullptr; });
-  std::string nothing;
-  EXPECT_EQ(acceptor.step(initiator.opening(), &nothing), Handshake::Progress::kRefused);
+  std::string answer, nothing;
+  EXPECT_EQ(acceptor.step(initiator.opening(), &answer), Handshake::Progress::kRefused);
+  EXPECT_EQ(initiator.step(answer, &nothing), Handshake::Progress::kRefused);
+  EXPECT_NE(initiator.reason().find("another process"), std::string::npos) << initiator.reason();
   EXPECT_TRUE(nothing.empty());
 }
 
