@@ -101,6 +101,10 @@ TEST_P(Kernels, AbortFreesTheStreams) {
     check_abort(ranks, count);
   }
 }
+TEST_P(Kernels, AbortBesideGraphs) {
+  DeviceRanks ranks(GetParam().devices);
+  check_abort_beside_graphs(ranks, 1000);
+}
 TEST_P(Kernels, AbortsOfTwoCommunicators) {
   DeviceRanks ranks(GetParam().devices);
   check_aborts_of_two_communicators(ranks, 300'000);

@@ -329,6 +329,34 @@ void check_abort(DeviceRanks& ranks, size_t count, const std::function<void()>& 
   EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(30)) << "the end waited for a deadline";
 }
 
+// The rank that aborts has nothing under way itself, and the others wait for it in a graph, whose launches nobody counts.
+void check_abort_beside_graphs(DeviceRanks& ranks, size_t count) {
+  const int last = ranks.count() - 1;
+  auto data = ranks.buffers(count);
+  const auto begun = std::chrono::steady_clock::now();
+  std::vector<ProgramGraph*> graphs(static_cast<size_t>(ranks.count()));
+  const auto reduce = [&](int r, trComm_t comm, trStream_t stream) {
+    return trAllReduce(data[r].data(), data[r].data(), count, trInt32, trMax, comm, stream);
+  };
+  ranks.run(false, reduce);
+  for (int r : ranks.local()) {
+    begin_capture(ranks.cuda(r));
+    EXPECT_EQ(reduce(r, ranks.comm(r), ranks.stream(r)), trSuccess) << trGetLastError(nullptr);
+    graphs[static_cast<size_t>(r)] = end_capture(ranks.cuda(r));
+  }
+  for (int r : ranks.local())
+    if (r != last) launch_graph(graphs[static_cast<size_t>(r)], ranks.cuda(r));
+  EXPECT_EQ(trCommAbort(std::exchange(ranks.comm(last), nullptr)), trSuccess);
+  for (int r : ranks.local()) {
+    if (r != last) synchronize_stream(ranks.cuda(r));
+    destroy_graph(graphs[static_cast<size_t>(r)]);
+    if (r != last) {
+      EXPECT_EQ(trCommAbort(std::exchange(ranks.comm(r), nullptr)), trSuccess);
+    }
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(30)) << "the end waited for a deadline";
+}
+
 // To free what the first has, a driver may wait for the kernels of the second, which nothing else ends.
 void check_aborts_of_two_communicators(DeviceRanks& ranks, size_t count) {
   const int n = ranks.count(), last = n - 1;
