@@ -11,6 +11,7 @@
 #include "communicator/dial.h"
 #include "communicator/frames.h"
 #include "communicator/jobs.h"
+#include "transport/tcp_pair.h"
 
 namespace treering::testing {
 namespace {
@@ -229,17 +230,7 @@ TEST(Dropped, StreamsAreDialledAgain) {
 
 // A socket whose peer does not read yet, though it writes: everything arrives, and then the end.
 TEST(SeeOff, LosesNothing) {
-  int listener = socket(AF_INET, SOCK_STREAM, 0), own = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), length), 0);
-  ASSERT_EQ(listen(listener, 1), 0);
-  ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), 0);
-  ASSERT_EQ(connect(own, reinterpret_cast<sockaddr*>(&address), length), 0);
-  const int peer = accept(listener, nullptr, nullptr);
-  close(listener);
+  const auto [own, peer] = tcp_sockets();
   const std::string chunk(64 << 10, 'x');
   size_t sent = 0;
   for (ssize_t part = 0; (part = send(own, chunk.data(), chunk.size(), MSG_DONTWAIT)) > 0;)
