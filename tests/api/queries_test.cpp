@@ -48,7 +48,7 @@ trResult_t ask_for_choice(trComm_t comm, int, int) {
 }
 
 trResult_t register_a_buffer(trComm_t comm, int, int) {
-  thread_local std::vector<float> buffer(16);
+  thread_local std::vector<float> buffer(16 << 10);  // with whole pages, which are moved
   void* handle = nullptr;
   if (trResult_t result = trCommRegister(comm, buffer.data(), sizeof(float) * buffer.size(), &handle);
       result != trSuccess)
