@@ -111,10 +111,11 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
 
   void pop(uint32_t channel) {
     const bool large = receiver_.front(channel)->bytes >= kToldAtOnceBytes;
+    const TcpLateness lateness = receiver_.lateness(channel);
     receiver_.pop(channel);
     const uint32_t popped = receiver_.popped(channel);
     const bool now = large || popped - sender_.told(channel) >= kTellEvery;
-    sender_.set_popped(channel, popped, now);
+    sender_.set_popped(channel, popped, now, lateness);
     if (now && health_.ok()) flush();
   }
 
@@ -215,7 +216,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
 
   void poll() {
     if (has_mail_.load(std::memory_order_relaxed)) take_mail();
-    note(receiver_.read([this](uint32_t channel, uint32_t popped) { return sender_.acknowledge(channel, popped); }));
+    note(receiver_.read([this](const TcpFrame& frame) { return sender_.acknowledge(frame); }));
     if (sender_.pending() && health_.ok()) flush();
   }
 

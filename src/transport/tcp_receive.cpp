@@ -117,6 +117,7 @@ Status TcpReceiver::receive(Stream* stream, size_t* got, bool* drained) {
     stream->at += direct;
     stream->left -= direct;
     stream->arrival->received += static_cast<uint32_t>(direct);
+    if (stream->left == 0) end_piece(stream);
   }
   stream->end += *got - direct;
   return {};
@@ -130,6 +131,45 @@ void TcpReceiver::take_payload(Stream* stream) {
   stream->at += bytes;
   stream->left -= bytes;
   stream->arrival->received += static_cast<uint32_t>(bytes);
+  if (stream->left == 0) end_piece(stream);
+}
+
+void TcpReceiver::begin_part(Stream* stream, const Arrival* arrival, uint32_t message) {
+  Part* part = &stream->parts[stream->part];
+  if (part->arrival == arrival && part->message == message) return;
+  stream->part = (stream->part + 1) % kFifoDepth;
+  stream->parts[stream->part] = {arrival, message, 0, Clock::now(), {}};
+}
+
+void TcpReceiver::end_piece(Stream* stream) {
+  if (stream->index == 0) return;
+  Part& part = stream->parts[stream->part];
+  part.ended = Clock::now();
+  Arrival* arrival = stream->arrival;
+  if (arrival->received == arrival->payload) arrival->lateness = compare_parts(arrival, part.message);
+}
+
+TcpLateness TcpReceiver::compare_parts(const Arrival* arrival, uint32_t message) const {
+  const Part *first = nullptr, *last = nullptr;
+  TcpLateness lateness{.message = message};
+  for (const auto& stream : streams_)
+    for (const Part& part : stream->parts) {
+      if (part.arrival != arrival || part.message != message) continue;
+      if (first == nullptr || part.ended < first->ended)
+        first = &part, lateness.early = static_cast<uint8_t>(stream->index);
+      if (last == nullptr || part.ended > last->ended)
+        last = &part, lateness.late = static_cast<uint8_t>(stream->index);
+    }
+  if (first == last) return {};
+  const double took = std::chrono::duration<double>(last->ended - last->begun).count();
+  const double after = std::chrono::duration<double>(last->ended - std::max(first->ended, last->begun)).count();
+  lateness.left = static_cast<uint32_t>(took > 0 ? last->bytes * (after / took) : last->bytes);
+  return lateness;
+}
+
+const TcpLateness& TcpReceiver::lateness(uint32_t channel) const {
+  const Channel& from = channels_[channel];
+  return from.arrivals[from.popped % kFifoDepth].lateness;
 }
 
 const TcpFrame* TcpReceiver::next_header(Stream* stream, TcpFrame* copy) {
@@ -180,11 +220,16 @@ Status TcpReceiver::begin_piece(Stream* stream, const TcpFrame& frame) {
     arrival.data =
         arrival.payload <= kInlineBytes ? arrival.small : buffers_.take(TcpBuffers::size_class(arrival.payload));
     arrival.message.data = kind == PayloadKind::kDelivered ? nullptr : arrival.data;
+    arrival.lateness = {};
   } else if (arrival.message.signature != frame.signature || arrival.message.bytes != frame.bytes ||
              arrival.message.kind != kind || arrival.payload - arrival.announced < frame.length || frame.length == 0) {
     return {trSystemError, fmt::format("it sent pieces of message {} that do not belong together", frame.message)};
   }
   arrival.announced += frame.length;
+  if (stream->index > 0) {
+    begin_part(stream, &arrival, frame.message);
+    stream->parts[stream->part].bytes += frame.length;
+  }
   stream->arrival = &arrival;
   stream->at = arrival.data + frame.offset;
   stream->left = frame.length;

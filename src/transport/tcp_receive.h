@@ -8,6 +8,7 @@
 // Invariant: no field of a frame is used before it was checked; what is wrong becomes the link's failure.
 #pragma once
 
+#include <chrono>
 #include <vector>
 
 #include "transport/tcp_wait.h"
@@ -44,8 +45,7 @@ class TcpReceiver {
   void add_stream(uint32_t index, int fd);
   // Drops stream 0, on which nothing has come.
   void drop_shared();
-  // Takes what has arrived, in reasonable portions. Credits of the peer are told to `on_credit`, which returns false
-  // when they cannot be.
+  // Takes what has arrived, in reasonable portions. Frames, each with a credit, are told to `on_credit`, which returns a Status.
   template <typename OnCredit>
   Status read(OnCredit on_credit);
   bool has_streams() const { return !streams_.empty() || ended_; }
@@ -54,12 +54,15 @@ class TcpReceiver {
 
   const Message* front(uint32_t channel) const;
   void pop(uint32_t channel);
+  // How the streams were through with the first message of the channel, which is there.
+  const TcpLateness& lateness(uint32_t channel) const;
   uint32_t popped(uint32_t channel) const { return channels_[channel].popped; }
   // Bytes from all streams.
   uint64_t received() const { return received_; }
   size_t memory() const { return buffers_.allocated(); }
 
  private:
+  using Clock = std::chrono::steady_clock;
   static constexpr size_t kBufferBytes = 8192;
   static constexpr int kMostReads = 16;  // of one stream in one portion
   // After so many looks at the streams of large messages without any, only every fourth turn looks at one.
@@ -70,11 +73,17 @@ class TcpReceiver {
     Message message;
     uint32_t payload = 0, announced = 0, received = 0;  // bytes
     std::byte* data = nullptr;
+    TcpLateness lateness;
     alignas(64) std::byte small[kInlineBytes];
   };
   struct Channel {
     uint32_t popped = 0;
     Arrival arrivals[kFifoDepth];
+  };
+  struct Part {  // of a large message, on one stream
+    const Arrival* arrival = nullptr;
+    uint32_t message = 0, bytes = 0;
+    Clock::time_point begun, ended;
   };
   struct Stream {
     uint32_t index;
@@ -84,6 +93,8 @@ class TcpReceiver {
     Arrival* arrival = nullptr;
     std::byte* at = nullptr;  // where the rest of the piece goes
     size_t left = 0;
+    Part parts[kFifoDepth];  // the latest
+    uint32_t part = 0;       // at hand
     std::byte buffer[kBufferBytes];
   };
 
@@ -94,6 +105,9 @@ class TcpReceiver {
   const TcpFrame* next_header(Stream* stream, TcpFrame* copy);
   Status begin_piece(Stream* stream, const TcpFrame& frame);
   Status check(const TcpFrame& frame) const;
+  void begin_part(Stream* stream, const Arrival* arrival, uint32_t message);
+  void end_piece(Stream* stream);
+  TcpLateness compare_parts(const Arrival* arrival, uint32_t message) const;
   void end_stream(Stream* stream);
   void remove_ended();
 
@@ -127,8 +141,7 @@ Status TcpReceiver::read(OnCredit on_credit) {
       TcpFrame frame;
       while (stream->left == 0 && next_header(stream, &frame) != nullptr) {
         TR_RETURN_IF_ERROR(check(frame));
-        if (!on_credit(frame.channel, frame.popped))
-          return {trSystemError, "it acknowledges messages that were never sent"};
+        TR_RETURN_IF_ERROR(on_credit(frame));
         if (frame.type == TcpFrameType::kPiece) TR_RETURN_IF_ERROR(begin_piece(stream, frame));
         take_payload(stream);
       }

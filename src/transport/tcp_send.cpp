@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace treering {
 namespace {
@@ -29,6 +30,7 @@ TcpSender::TcpSender(uint32_t channels, uint32_t streams, uint32_t piece_bytes, 
       piece_bytes_(streams == 1 ? kUnsentPieces * piece_bytes : piece_bytes),
       unsent_bytes_(kUnsentPieces * piece_bytes),
       channels_(channels),
+      division_(streams),
       zero_copy_(zero_copy) {
   for (Queue* queue : {&small_, &large_}) queue->channels.resize(size_t{channels} * kFifoDepth);
   streams_.reserve(streams + 2);
@@ -43,6 +45,7 @@ void TcpSender::end_stream(Stream* stream) {
   if (waits_ != nullptr) waits_->forget(stream->fd);
   close(stream->fd);
   stream->closed = true;
+  if (!stream->shared()) division_.close(stream->index);
 }
 
 void TcpSender::add_stream(uint32_t index, int fd) {
@@ -62,6 +65,7 @@ void TcpSender::add_stream(uint32_t index, int fd) {
   stream->index = index;
   stream->fd = fd;
   stream->zero_copy = index > 0 && zero_copy_.enable(fd);
+  if (index > 0) division_.open(index);
   auto place = std::find_if(streams_.begin(), streams_.end(), [&](const auto& other) { return other->index >= index; });
   streams_.insert(place, std::move(stream));
 }
@@ -92,18 +96,26 @@ void TcpSender::post(uint32_t channel, const Message& message, const void* paylo
   pending_ = true;
 }
 
-bool TcpSender::acknowledge(uint32_t channel, uint32_t popped) {
-  Channel& to = channels_[channel];
-  const uint32_t more = popped - to.acknowledged;
-  if (more > UINT32_MAX / 2) return true;  // overtaken by a later one on another stream
-  if (more > to.written - to.acknowledged) return false;
-  to.acknowledged = popped;
-  return true;
+Status TcpSender::acknowledge(const TcpFrame& frame) {
+  Channel& to = channels_[frame.channel];
+  const uint32_t more = frame.popped - to.acknowledged;
+  if (frame.type == TcpFrameType::kCredit) {
+    const Outgoing& came = to.messages[frame.message % kFifoDepth];
+    const bool known = came.frame.message == frame.message;  // its place may have another message by now
+    if (!division_.learn(lateness(frame), came.begin, known ? came.begin + came.bytes : came.begin))
+      return {trSystemError,
+              fmt::format("it tells about streams {} and {}; there are {}", frame.kind, frame.wide, most_streams_)};
+  }
+  if (more > UINT32_MAX / 2) return {};  // overtaken by a later one on another stream
+  if (more > to.written - to.acknowledged) return {trSystemError, "it acknowledges messages that were never sent"};
+  to.acknowledged = frame.popped;
+  return {};
 }
 
-void TcpSender::set_popped(uint32_t channel, uint32_t popped, bool now) {
+void TcpSender::set_popped(uint32_t channel, uint32_t popped, bool now, const TcpLateness& lateness) {
   Channel& from = channels_[channel];
   from.popped = popped;
+  if (lateness.late != 0) from.lateness = lateness;
   if (!now || from.owes_credit || !gives_credit_) return;
   from.owes_credit = true;
   ++owed_;
@@ -122,6 +134,7 @@ void TcpSender::load_credit(Stream* stream, uint32_t channel) {
   frame.type = TcpFrameType::kCredit;
   frame.channel = static_cast<uint8_t>(channel);
   frame.popped = channels_[channel].popped;
+  set_lateness(std::exchange(channels_[channel].lateness, {}), &frame);
   std::memcpy(stream->head, &frame, sizeof frame);
   stream->head_bytes = sizeof frame;
   stream->message = nullptr;
@@ -137,7 +150,10 @@ void TcpSender::load_piece(Stream* stream, Queue* queue) {
   while (to.messages[number % kFifoDepth].all_given || to.messages[number % kFifoDepth].small != stream->shared())
     ++number;
   Outgoing& outgoing = to.messages[number % kFifoDepth];
-  const uint32_t length = std::min(piece_bytes_, outgoing.bytes - outgoing.given);
+  const uint32_t most = stream->shared() ? piece_bytes_ : division_.piece_bytes(outgoing.bytes, piece_bytes_);
+  const uint32_t length = std::min(most, outgoing.bytes - outgoing.given);
+  if (outgoing.given == 0) outgoing.begin = division_.given();
+  if (!stream->shared()) division_.gave(stream->index, length);
   TcpFrame frame = outgoing.frame;
   frame.offset = outgoing.given;
   frame.length = length;
@@ -315,19 +331,36 @@ Status TcpSender::check_streams() const {
   return {};
 }
 
-// The streams take a piece each in turn, until none takes more.
+TcpSender::Stream* TcpSender::find(uint32_t index) {
+  return std::find_if(streams_.begin(), streams_.end(), [&](const auto& each) { return each->index == index; })->get();
+}
+
+Status TcpSender::flush_small() {
+  for (auto& stream : streams_)
+    for (bool whole = stream->shared(); whole && (stream->busy || load(stream.get()));)
+      TR_RETURN_IF_ERROR(write(stream.get(), &whole));
+  return {};
+}
+
+Status TcpSender::flush_large() {
+  bool whole = false;
+  for (auto& stream : streams_)
+    if (!stream->shared() && stream->busy) TR_RETURN_IF_ERROR(write(stream.get(), &whole));
+  while (!large_.empty()) {
+    const uint32_t next = division_.next([this](uint32_t index) { return !find(index)->busy; });
+    if (next == 0) break;
+    Stream* stream = find(next);
+    if (!load(stream)) break;
+    TR_RETURN_IF_ERROR(write(stream, &whole));
+  }
+  return {};
+}
+
 Status TcpSender::flush() {
   TR_RETURN_IF_ERROR(check_streams());
   TR_RETURN_IF_ERROR(take_notices());
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (auto& stream : streams_) {
-      if (!stream->busy && !load(stream.get())) continue;
-      bool whole = false;
-      TR_RETURN_IF_ERROR(write(stream.get(), &whole));
-      moved |= whole;
-    }
-  }
+  TR_RETURN_IF_ERROR(flush_small());
+  TR_RETURN_IF_ERROR(flush_large());
   update_pending();
   return {};
 }

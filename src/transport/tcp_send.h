@@ -11,6 +11,7 @@
 
 #include <vector>
 
+#include "transport/tcp_division.h"
 #include "transport/tcp_wait.h"
 #include "transport/tcp_wire.h"
 #include "transport/tcp_zero_copy.h"
@@ -37,11 +38,11 @@ class TcpSender {
   // `payload` stays unchanged until the message is handed over, unless it is inline: that is copied.
   void post(uint32_t channel, const Message& message, const void* payload);
   uint32_t handed_over(uint32_t channel) const { return channels_[channel].handed_over; }
-  // The peer has popped that many messages; false when they were never posted.
-  bool acknowledge(uint32_t channel, uint32_t popped);
+  // The peer has popped as many messages as the frame tells, and may tell how one of them came.
+  Status acknowledge(const TcpFrame& frame);
 
   // This rank has popped so many messages of the peer; `now`: the peer is told by a frame of its own.
-  void set_popped(uint32_t channel, uint32_t popped, bool now);
+  void set_popped(uint32_t channel, uint32_t popped, bool now, const TcpLateness& lateness);
   uint32_t told(uint32_t channel) const { return channels_[channel].told; }
 
   // The peer cannot be told any more, and need not be.
@@ -75,6 +76,7 @@ class TcpSender {
     const std::byte* payload = nullptr;
     uint32_t bytes = 0;      // of the payload
     uint32_t given = 0;      // to streams
+    uint64_t begin = 0;      // ... after so many bytes of others
     uint32_t under_way = 0;  // pieces that streams have at hand
     uint32_t held = 0;       // sends for which the kernel may still read the payload
     bool all_given = false;
@@ -91,6 +93,7 @@ class TcpSender {
     uint32_t posted = 0, written = 0, handed_over = 0, acknowledged = 0;
     uint32_t popped = 0, told = 0;
     bool owes_credit = false;
+    TcpLateness lateness;  // to be told
     Outgoing messages[kFifoDepth];
   };
   struct Stream {
@@ -109,6 +112,9 @@ class TcpSender {
     ZeroCopySends sends;  // of places: channel * kFifoDepth + message % kFifoDepth
   };
 
+  Stream* find(uint32_t index);  // one that is open
+  Status flush_small();
+  Status flush_large();
   bool load(Stream* stream);
   void load_piece(Stream* stream, Queue* queue);
   void load_credit(Stream* stream, uint32_t channel);
@@ -130,6 +136,7 @@ class TcpSender {
   std::vector<Channel> channels_;
   std::vector<std::unique_ptr<Stream>> streams_;
   Queue small_, large_;
+  TcpDivision division_;
   uint32_t wanted_streams_ = 0;
   uint32_t owed_ = 0;  // channels that owe a credit
   bool pending_ = false, gives_credit_ = true;

@@ -5,8 +5,9 @@
 //   | mark|type|kind|wide|channel|message|signature|bytes|offset|length|popped|due_us|whole| `length` bytes ...
 //
 //   piece    bytes [offset, offset + length) of message number `message` (from 0, modulo 2^32) of the channel
-//   credit   nothing but `popped`: how many of the peer's messages on that channel the sender of the frame has popped;
-//            a piece says it too
+//   credit   `popped`: how many of the peer's messages on that channel the sender of the frame has popped; a piece says it
+//            too. And how one of them came (tcp_division.h): `kind` is the late stream or 0, `wide` the early one, `message`
+//            its number, `length` what was left
 //
 // A message of several pieces may come on several streams, in any order. The mark names the version: a change of the
 // format, or of what a stream's number means, changes its last character.
@@ -15,13 +16,14 @@
 #include <bit>
 #include <cstdint>
 
+#include "transport/tcp_division.h"
 #include "transport/transport.h"
 
 namespace treering {
 
 static_assert(std::endian::native == std::endian::little, "frames are written as they lie in memory");
 
-inline constexpr uint32_t kTcpMark = 'T' | 'R' << 8 | 'T' << 16 | '3' << 24;
+inline constexpr uint32_t kTcpMark = 'T' | 'R' << 8 | 'T' << 16 | '4' << 24;
 
 enum class TcpFrameType : uint8_t { kPiece = 1, kCredit = 2 };
 
@@ -41,6 +43,16 @@ struct TcpFrame {
   uint32_t whole = 0;  // of a piece: Message::whole; 0 also where it is 4 GiB or more
 };
 static_assert(sizeof(TcpFrame) == 40);
+
+inline void set_lateness(const TcpLateness& lateness, TcpFrame* credit) {
+  credit->kind = lateness.late;
+  credit->wide = lateness.early;
+  credit->length = lateness.left;
+  credit->message = lateness.message;
+}
+inline TcpLateness lateness(const TcpFrame& credit) {
+  return {credit.kind, credit.wide, credit.length, credit.message};
+}
 
 // Stream 0 is shared: both ranks send on it, messages up to this size and credits. Larger ones go on streams of the rank that
 // sends them.

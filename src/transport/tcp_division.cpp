@@ -1,0 +1,55 @@
+#include "transport/tcp_division.h"
+
+namespace treering {
+namespace {
+// Of an imbalance so much is moved at once and so much for good, at the first lessons more. With twice of either, links whose queues
+// hold many messages swing.
+constexpr double kAtOnce = 1.0 / 4, kForGood = 1.0 / 8, kForGoodAtFirst = 1.0 / 2;
+constexpr double kLeastWeight = 1.0 / 32;
+// A stream that had no room for long is owed no more than so many bytes.
+constexpr double kMostOwed = 512 << 10;
+constexpr uint32_t kLeastPiece = 16 << 10;
+}  // namespace
+
+uint32_t TcpDivision::piece_bytes(uint32_t message, uint32_t most) const {
+  if (!divides()) return most;
+  double least = 1;
+  for (const Stream& stream : streams_)
+    if (stream.open) least = std::min(least, stream.weight);
+  const double half_its_part = least * message / (2.0 * static_cast<double>(streams_.size()));
+  return std::min(most, std::max(kLeastPiece, static_cast<uint32_t>(half_its_part) + 1));
+}
+
+void TcpDivision::gave(uint32_t stream, uint32_t bytes) {
+  Stream& to = streams_[stream - 1];
+  to.due = std::max(to.due, latest_due_ - kMostOwed) + bytes / to.weight;
+  latest_due_ = std::max(latest_due_, to.due);
+  given_ += bytes;
+}
+
+bool TcpDivision::learn(const TcpLateness& lateness, uint64_t begin, uint64_t end) {
+  if (lateness.late == 0) return true;
+  if (lateness.late > streams_.size() || lateness.early == 0 || lateness.early > streams_.size() ||
+      lateness.early == lateness.late)
+    return false;
+  if (begin < learned_ || begin >= end || end > given_) return true;
+  Stream &late = streams_[lateness.late - 1], &early = streams_[lateness.early - 1];
+  // With this less of the one and more of the other both would have been through at the same time.
+  const double off =
+      std::min<double>(lateness.left, static_cast<double>(end - begin)) * early.weight / (early.weight + late.weight);
+  if (given_ > end) {
+    late.due += kAtOnce * off / late.weight;
+    early.due -= kAtOnce * off / early.weight;
+  }
+  // It arose over all that was given since the last lesson.
+  const double gain = std::max(kForGood, kForGoodAtFirst / (1 + lessons_ / 4.0));
+  const double shift = gain * off / static_cast<double>(end - learned_) * static_cast<double>(streams_.size());
+  const double less = std::min(shift, (late.weight - kLeastWeight) / 2);
+  late.weight -= less;
+  early.weight += less;
+  learned_ = given_;
+  ++lessons_;
+  return true;
+}
+
+}  // namespace treering

@@ -1,0 +1,73 @@
+// How large messages are divided among the streams of a link: so that all are through with a message at the same time,
+// whatever paths they take.
+//
+//   stream 1  |-- message 7 --|-- message 8 --|         the receiver sees when each part is through, and its credit tells
+//   stream 2  |------ message 7 ------|---- 8 ---        which stream was first, which last, and how much of the last one's
+//                             ^ left:  |<--->|           part was left when the first was through
+//
+// The sender moves a part of that at once, by the next pieces, if more is under way already (what is behind stays behind), and a
+// part for good, by the streams' weights. It learns from one message for each round trip: what was divided before the
+// last shift says nothing about it.
+//
+// No rate is computed: a stream that gets little looks slow by its latency alone, and would get less and less. And no
+// acknowledgement is looked at: those that the sender's kernel has wait behind what goes the other way (docs/tcp.md).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace treering {
+
+// How the parts of one message came.
+struct TcpLateness {
+  uint8_t late = 0, early = 0;  // numbers of streams, from 1; late 0: nothing to tell
+  uint32_t left = 0;            // bytes of the late one's part that came after the early one's
+  uint32_t message = 0;         // its number
+};
+
+class TcpDivision {
+ public:
+  explicit TcpDivision(uint32_t streams) : streams_(streams) {}
+
+  // Streams are counted from 1, as on the wire.
+  void open(uint32_t stream) { streams_[stream - 1].open = true; }
+  void close(uint32_t stream) { streams_[stream - 1].open = false; }
+  bool divides() const { return streams_.size() > 1; }
+  // The stream's part of a message, times the number of streams.
+  double weight(uint32_t stream) const { return streams_[stream - 1].weight; }
+
+  // The stream for the next piece, of those that are open and for which `has_room(stream)`; 0: none. One that has no room does not
+  // hold up the others.
+  template <typename HasRoom>
+  uint32_t next(HasRoom has_room) const {
+    uint32_t best = 0;
+    for (uint32_t stream = 1; stream <= streams_.size(); ++stream)
+      if (streams_[stream - 1].open && has_room(stream) &&
+          (best == 0 || streams_[stream - 1].due < streams_[best - 1].due))
+        best = stream;
+    return best;
+  }
+  // So much of a message of so many bytes is a piece, at most `most`: small enough for the part of the slowest stream.
+  uint32_t piece_bytes(uint32_t message, uint32_t most) const;
+  void gave(uint32_t stream, uint32_t bytes);
+  // Bytes that all streams were given so far.
+  uint64_t given() const { return given_; }
+
+  // What the receiver tells about a message that was given as bytes [begin, end) of all that were; false: there are no such streams.
+  bool learn(const TcpLateness& lateness, uint64_t begin, uint64_t end);
+
+ private:
+  struct Stream {
+    bool open = false;
+    double weight = 1;
+    double due = 0;  // bytes that it was given, by its weight: the least is next
+  };
+  std::vector<Stream> streams_;
+  double latest_due_ = 0;
+  uint64_t given_ = 0, learned_ = 0;  // bytes; when it learned last
+  uint32_t lessons_ = 0;
+};
+
+}  // namespace treering
