@@ -40,6 +40,7 @@ constexpr size_t kMinSlotOfMany = 16 << 10;
 constexpr uint32_t kMany = 64;
 constexpr uint32_t kMostLetterRanks = 64;
 constexpr uint32_t kMostPlaced = 32;  // ranks
+constexpr uint32_t kMostChosenStreams = 4;
 constexpr auto kStatusAge = std::chrono::milliseconds(50);
 constexpr double kFetchUs = 0.7;  // of a system call that copies between processes
 
@@ -261,7 +262,8 @@ std::shared_ptr<TcpLink> Communicator::make_tcp_link(uint32_t peer, const std::s
   options.peer = peer;
   options.peer_name = name;
   options.channels = layout_->channels;
-  options.streams = static_cast<uint32_t>(config_.tcp_streams);
+  options.streams = config_.tcp_streams > 0 ? static_cast<uint32_t>(config_.tcp_streams)
+                                            : std::clamp(membership_->peers()[peer].interfaces, 1u, kMostChosenStreams);
   options.keeps_shared = context_.rank < peer;
   options.staging = area_.staging();
   options.read_status = [this, peer](RankStatusSnapshot* snapshot) { return read_tcp_status(peer, snapshot); };

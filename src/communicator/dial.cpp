@@ -115,6 +115,14 @@ std::vector<DialTarget> find_candidates(const Place& own, const std::vector<Addr
   return ordered;
 }
 
+uint32_t count_shared_interfaces(const Place& own, const Place& target) {
+  std::set<uint32_t> scopes;
+  for (const Address& address : target.addresses)
+    if (const Address* shared = own_address_beside(own, address); shared != nullptr && !address.loopback())
+      scopes.insert(shared->scope);
+  return static_cast<uint32_t>(scopes.size());
+}
+
 std::shared_ptr<Dial> Dial::start(Agent* agent, std::vector<DialTarget> candidates, const JobName& job,
                                   const Secret& secret, Clock::time_point deadline, Done done) {
   std::shared_ptr<Dial> dial(new Dial(agent, job, secret, deadline, std::move(done)));

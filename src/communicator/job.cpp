@@ -261,9 +261,11 @@ void Job::take_roster(RosterMessage roster, int received) {
   for (const auto& [process, link] : children_) send_roster(link);
   auto peers = std::make_shared<std::vector<PeerPlace>>();
   peers->reserve(roster_.process_of_rank.size());
+  std::vector<uint32_t> interfaces;
+  for (const Place& place : roster_.places) interfaces.push_back(count_shared_interfaces(own_, place));
   for (uint32_t process : roster_.process_of_rank) {
     const Place& place = roster_.places[process];
-    peers->push_back({place.pid, process, place.host, place.host_name});
+    peers->push_back({place.pid, process, place.host, place.host_name, interfaces[process]});
   }
   for (auto& [rank, member] : members_)
     member->change([&, &member = member] {

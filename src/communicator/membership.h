@@ -58,6 +58,7 @@ struct PeerPlace {
   uint32_t process = 0;  // number; ranks of one process have the same
   uint32_t host = 0;     // number; ranks of one host have the same
   std::string host_name;
+  uint32_t interfaces = 0;  // of this process in networks of that one
 };
 
 // Ranks of a process that does not answer, though its connection stands.

@@ -205,10 +205,12 @@ const OptionRow kOptions[] = {
        return {};
      },
      [](const Config& config) { return config.socket_family.empty() ? std::string("any") : config.socket_family; }},
-    {"tcp_streams", "TREERING_TCP_STREAMS", "1 to 32", "4", "1",
-     "Sockets that a rank opens to a peer that it reaches by TCP; large messages are spread over them.", false,
+    {"tcp_streams", "TREERING_TCP_STREAMS", "0 to 32; 0 = chosen", "4", "0",
+     "Sockets that a rank opens to a peer that it reaches by TCP; large messages are divided among them by what each can carry. "
+     "Chosen: one for each interface in a network of both, at most 4.",
+     false,
      [](const std::string& text, Config* config) {
-       return parse_integer(text, "TREERING_TCP_STREAMS", 1, kMostTcpStreams, 1, &config->tcp_streams);
+       return parse_integer(text, "TREERING_TCP_STREAMS", 0, kMostTcpStreams, 1, &config->tcp_streams);
      },
      [](const Config& config) { return std::to_string(config.tcp_streams); }},
     {"port", "TREERING_PORT", "a port from 1 to 65535 or a range a-b; one for each process of a machine", "20000-20099",

@@ -36,7 +36,7 @@ struct Config {
   std::string switches;         // that the host hangs on; empty = found out
   std::string socket_ifname;    // empty = all that lead to other machines
   std::string socket_family;    // ipv4, ipv6; empty = any
-  int tcp_streams = 1;          // sockets to each peer on another host
+  int tcp_streams = 0;          // sockets to each peer on another host; 0: one for each interface
   int first_port = 0;           // to listen on; 0 = chosen by the kernel
   int last_port = 0;
   int device_piece_bytes = 4 << 20;

@@ -34,7 +34,6 @@ class TcpDivision {
   // Streams are counted from 1, as on the wire.
   void open(uint32_t stream) { streams_[stream - 1].open = true; }
   void close(uint32_t stream) { streams_[stream - 1].open = false; }
-  bool divides() const { return streams_.size() > 1; }
   // The stream's part of a message, times the number of streams.
   double weight(uint32_t stream) const { return streams_[stream - 1].weight; }
 
@@ -49,7 +48,7 @@ class TcpDivision {
         best = stream;
     return best;
   }
-  // So much of a message of so many bytes is a piece, at most `most`: small enough for the part of the slowest stream.
+  // So much of a message of so many bytes is a piece, at most `most`: small enough for the part of the slowest stream that counts.
   uint32_t piece_bytes(uint32_t message, uint32_t most) const;
   void gave(uint32_t stream, uint32_t bytes);
   // Bytes that all streams were given so far.

@@ -110,6 +110,7 @@ TEST(Candidates, LoopbackOnlyWithinANetworkAndStreamsAlternate) {
   EXPECT_EQ(find_candidates(own, {}, peer, true, 2).front().text, "10.1.0.9 from 10.1.0.1 port 5")
       << "two addresses of one interface count once";
   EXPECT_EQ(find_candidates(own, {}, peer, true, 0).size(), 7u) << "every way is there";
+  EXPECT_EQ(count_shared_interfaces(own, peer), 2u);
 }
 
 TEST(Candidates, LinkLocalThroughTheOwnInterfacesFirst) {
