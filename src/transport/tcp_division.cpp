@@ -5,22 +5,18 @@ namespace {
 // Of an imbalance so much is moved at once and so much for good, at the first lessons more. With twice of either, links whose queues
 // hold many messages swing.
 constexpr double kAtOnce = 1.0 / 4, kForGood = 1.0 / 8, kForGoodAtFirst = 1.0 / 2;
-// A stream of so little is a visitor: pieces are not made smaller for it, and it gets one from time to time, which shows whether it
-// has become faster.
-constexpr double kVisitor = 1.0 / 32, kLeastWeight = 1.0 / 1024;
+// A stream that is slower still gets a piece from time to time, which shows whether it has become faster.
+constexpr double kLeastWeight = 1.0 / 1024;
 // A stream that had no room for long is owed no more than so many bytes.
 constexpr double kMostOwed = 512 << 10;
 constexpr uint32_t kLeastPiece = 16 << 10;
 constexpr uint32_t kLeastDivided = 64 << 10;  // messages
 }  // namespace
 
-uint32_t TcpDivision::piece_bytes(uint32_t message, uint32_t most) const {
+uint32_t TcpDivision::piece_bytes(uint32_t stream, uint32_t message, uint32_t most) const {
   if (streams_.size() == 1 || message < kLeastDivided) return most;
-  double least = 1;
-  for (const Stream& stream : streams_)
-    if (stream.open && stream.weight > kVisitor) least = std::min(least, stream.weight);
-  const double half_its_part = least * message / (2.0 * static_cast<double>(streams_.size()));
-  return std::min(most, std::max(kLeastPiece, static_cast<uint32_t>(half_its_part) + 1));
+  const double part = weight(stream) * message / static_cast<double>(streams_.size());
+  return std::min(most, std::max(kLeastPiece, static_cast<uint32_t>(part / 2) + 1));
 }
 
 void TcpDivision::gave(uint32_t stream, uint32_t bytes) {

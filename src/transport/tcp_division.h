@@ -48,8 +48,8 @@ class TcpDivision {
         best = stream;
     return best;
   }
-  // So much of a message of so many bytes is a piece, at most `most`: small enough for the part of the slowest stream that counts.
-  uint32_t piece_bytes(uint32_t message, uint32_t most) const;
+  // So much of a message of so many bytes is a piece for the stream, at most `most`: half of its part.
+  uint32_t piece_bytes(uint32_t stream, uint32_t message, uint32_t most) const;
   void gave(uint32_t stream, uint32_t bytes);
   // Bytes that all streams were given so far.
   uint64_t given() const { return given_; }

@@ -93,7 +93,7 @@ void TcpSender::post(uint32_t channel, const Message& message, const void* paylo
   outgoing.small = outgoing.bytes <= kSharedStreamBytes;
   (outgoing.small ? small_ : large_).push(static_cast<uint8_t>(channel));
   if (!outgoing.small) {
-    const bool divided = outgoing.bytes > division_.piece_bytes(outgoing.bytes, piece_bytes_);
+    const bool divided = outgoing.bytes > division_.piece_bytes(1, outgoing.bytes, piece_bytes_);
     wanted_streams_ = std::max(wanted_streams_, divided ? most_streams_ : 1u);
   }
   pending_ = true;
@@ -153,7 +153,8 @@ void TcpSender::load_piece(Stream* stream, Queue* queue) {
   while (to.messages[number % kFifoDepth].all_given || to.messages[number % kFifoDepth].small != stream->shared())
     ++number;
   Outgoing& outgoing = to.messages[number % kFifoDepth];
-  const uint32_t most = stream->shared() ? piece_bytes_ : division_.piece_bytes(outgoing.bytes, piece_bytes_);
+  const uint32_t most =
+      stream->shared() ? piece_bytes_ : division_.piece_bytes(stream->index, outgoing.bytes, piece_bytes_);
   const uint32_t length = std::min(most, outgoing.bytes - outgoing.given);
   if (outgoing.given == 0) outgoing.begin = division_.given();
   if (!stream->shared()) division_.gave(stream->index, length);

@@ -64,7 +64,7 @@ class Streams {
     std::vector<double> begun(rates_.size(), -1), ended(rates_.size(), -1), bytes(rates_.size(), 0);
     for (uint32_t given = 0; given < kMessage;) {
       const uint32_t stream = division.next([](uint32_t) { return true; });
-      const uint32_t piece = std::min(kMessage - given, division.piece_bytes(kMessage, kPiece));
+      const uint32_t piece = std::min(kMessage - given, division.piece_bytes(stream, kMessage, kPiece));
       division.gave(stream, piece);
       given += piece;
       const uint32_t at = stream - 1;
