@@ -18,7 +18,7 @@
 #include <thread>
 
 #include "communicator/background_thread.h"
-#include "communicator/forked_sockets.h"
+#include "core/forked_sockets.h"
 #include "communicator/job.h"
 #include "core/log.h"
 

@@ -13,7 +13,7 @@
 #include <set>
 
 #include "communicator/agent.h"
-#include "communicator/forked_sockets.h"
+#include "core/forked_sockets.h"
 
 namespace treering {
 namespace {

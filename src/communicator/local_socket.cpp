@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "communicator/forked_sockets.h"
+#include "core/forked_sockets.h"
 
 namespace treering {
 namespace {

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/forked_sockets.h"
 #include "transport/tcp_receive.h"
 #include "transport/tcp_send.h"
 
@@ -188,7 +189,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     receiver_.add_stream(0, fd);
     if (!sends) return;
     has_shared_ = true;
-    const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    const int copy = closed_in_children([fd] { return fcntl(fd, F_DUPFD_CLOEXEC, 0); });
     if (copy < 0) return fail({trSystemError, fmt::format("a descriptor for stream 0: {}", std::strerror(errno))});
     sender_.add_stream(0, copy);
   }

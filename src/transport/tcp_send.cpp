@@ -16,6 +16,8 @@
 #include <cstring>
 #include <utility>
 
+#include "core/forked_sockets.h"
+
 namespace treering {
 namespace {
 // The kernel may keep so many pieces unsent: with less it runs dry between two looks of this process (docs/tcp.md). A single
@@ -391,7 +393,8 @@ void TcpSender::finish() {
 
 int TcpSender::duplicate_shared() const {
   for (const auto& stream : streams_)
-    if (stream->shared() && !stream->closed) return fcntl(stream->fd, F_DUPFD_CLOEXEC, 0);
+    if (stream->shared() && !stream->closed)
+      return closed_in_children([fd = stream->fd] { return fcntl(fd, F_DUPFD_CLOEXEC, 0); });
   return -1;
 }
 

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 
 #include <cerrno>
 #include <cstring>
@@ -126,6 +128,31 @@ size_t open_descriptors() {
   size_t count = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
   return count;
+}
+
+// A data loader's worker would hold the stream open for the peer. The test's own descriptor is not the library's to close.
+TEST(TcpStreams, AForkedChildHoldsNoCopyOfTheSharedStream) {
+  TcpPair pair(1);
+  struct stat shared {};
+  ASSERT_EQ(fstat(pair.sending_socket(0, 0), &shared), 0);
+  auto copies = [&shared] {
+    int count = 0;
+    for (int fd = 0; fd < 1024; ++fd)
+      if (struct stat file{}; fstat(fd, &file) == 0 && file.st_ino == shared.st_ino && file.st_dev == shared.st_dev)
+        ++count;
+    return count;
+  };
+  auto from = pair.link(0, options_to(1))->connection(0), to = pair.link(1, options_to(0))->connection(0);
+  const auto data = pattern(5, 100);
+  from->post(user_message(0, data));
+  ASSERT_TRUE(eventually([&] { return from->flushed() && to->front() != nullptr; }));
+  ASSERT_EQ(copies(), 2) << "one to read, one to write";
+  const pid_t child = fork();
+  if (child == 0) _exit(copies());
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  EXPECT_EQ(copies(), 2);
 }
 
 // Whatever the order in which two ranks open the shared stream and hear of the other's, one remains, and nothing is lost.

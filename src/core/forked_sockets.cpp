@@ -1,4 +1,4 @@
-#include "communicator/forked_sockets.h"
+#include "core/forked_sockets.h"
 
 #include <pthread.h>
 #include <sys/stat.h>
