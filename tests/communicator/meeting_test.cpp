@@ -224,6 +224,36 @@ TEST(MeetingErrors, RankThatStopsInARoundIsNamed) {
   EXPECT_NE(result.output.find(", stopped answering)"), std::string::npos) << result.output;
 }
 
+// As when some ranks measure the network while one dies, and come to the exchange when all know of its death.
+TEST(MeetingErrors, AnExchangeAfterTheLossOfARankFailsAtOnce) {
+  for (const int victim : {0, 2}) {
+    SCOPED_TRACE("victim " + std::to_string(victim));
+    RankProcesses processes(3, [victim](int rank, const trUniqueId& packed) {
+      std::unique_ptr<Membership> membership;
+      JOB_CHECK(Membership::join(unpacked(packed), request_of(static_cast<uint32_t>(rank), 3), &membership));
+      std::atomic<bool> lost = false;
+      MemberEvents events;
+      events.on_lost = [&lost](const std::vector<uint32_t>&, const std::string&) { lost = true; };
+      membership->set_events(std::move(events));
+      reached();
+      if (rank == victim) pause();
+      JOB_EXPECT(soon([&lost] { return lost.load(); }));
+      Membership::Blobs all;
+      const Status status = membership->allgather("x", &all);
+      say(status.message());
+      return static_cast<int>(status.code());
+    });
+    for (int rank : {0, 1, 2}) ASSERT_TRUE(processes.wait_until_reached(rank));
+    kill(processes.pid(victim), SIGKILL);
+    for (int rank : {0, 1, 2}) {
+      if (rank == victim) continue;
+      const RankResult result = processes.wait(rank, std::chrono::seconds(10));
+      EXPECT_EQ(result.exit_code, trRemoteError) << result.output;
+      EXPECT_NE(result.output.find("rank " + std::to_string(victim) + " (pid "), std::string::npos) << result.output;
+    }
+  }
+}
+
 // Two processes may bind to a port before one of them listens there: the other goes on to the next port.
 TEST(Ports, ProcessesThatStartTogetherShareARange) {
   constexpr int kProcesses = 8;
