@@ -10,6 +10,7 @@ directory. Without, all that needs no launcher.
 import ctypes
 import os
 import random
+import re
 import shutil
 import socket
 import subprocess
@@ -235,10 +236,31 @@ class OwnVariables(unittest.TestCase):
         self.assertEqual(self.library.trGetUniqueId(made), 0)
         return bytes(made).hex()
 
-    def start(self, rank, given, text=None):
+    def start(self, rank, given, text=None, **more):
         return subprocess.Popen([PROGRAM], text=True, stdin=subprocess.PIPE if text is not None else subprocess.DEVNULL,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                env=clean_environment(TREERING_RANK=str(rank), TREERING_RANKS="2", TREERING_ID=given))
+                                env=clean_environment(TREERING_RANK=str(rank), TREERING_RANKS="2", TREERING_ID=given,
+                                                      **more))
+
+    def test_two_versions_of_the_library(self):
+        """Rank 1 has a copy of the library in which the version alone is another."""
+        with open(LIBRARY, "rb") as file:
+            code = file.read()
+        ours = re.findall(rb"library=(\d+\.\d+\.\d+) ", code)
+        self.assertEqual(len(ours), 1, "the version as the ranks compare it")
+        theirs = ours[0][:-1] + (b"8" if ours[0].endswith(b"9") else b"9")
+        with tempfile.TemporaryDirectory() as folder:
+            other = os.path.join(folder, os.path.basename(LIBRARY))
+            with open(other, "wb") as file:
+                file.write(code.replace(b"library=" + ours[0], b"library=" + theirs))
+            made = self.make_id()
+            ranks = [self.start(0, made), self.start(1, made, LD_PRELOAD=other)]
+            for rank, process in enumerate(ranks):
+                out, error = process.communicate(timeout=DEADLINE)
+                self.assertNotEqual(process.returncode, 0, out)
+                said = re.search(r"settings differ between ranks (\d) and (\d): 'library=(\S+) .*' and 'library=(\S+) ", error)
+                self.assertTrue(said, f"rank {rank}: {error}")
+                self.assertEqual({said[1]: said[3], said[2]: said[4]}, {"0": ours[0].decode(), "1": theirs.decode()})
 
     def test_by_variable_and_by_standard_input(self):
         made = self.make_id()
