@@ -12,10 +12,12 @@ STREAMS = 4  # of Treering, where one is slow
 
 
 def slow_scenario(record):
-    """4 hosts x 1 rank with one host, one NIC of two, or one stream four times slower than the rest."""
+    """Hosts of one rank with one host, one NIC of two, or one stream four times slower than the rest; and two equal NICs."""
     for mbit in record.settings.mbit or [1000]:
         slow_host(record, mbit)
-        slow_nic(record, mbit)
+        for hosts in (4, 2):
+            for second in (mbit // SLOWER, mbit):
+                two_nics(record, hosts, mbit, second)
         if "treering" in record.settings.libraries:
             slow_stream(record, mbit)
 
@@ -24,8 +26,8 @@ def large(record):
     return [size for size in record.settings.sizes if size >= LARGE]
 
 
-def judge(record, title, table, rates):
-    parts = print_parts(record, title, table, 4, rates)
+def judge(record, title, table, rates, hosts=4):
+    parts = print_parts(record, title, table, hosts, rates)
     expect_rate(record, title, parts.get(OURS, {}), 0.97)
     expect_faster(record, title, table, 1.0, LARGE)
 
@@ -40,17 +42,17 @@ def slow_host(record, mbit):
     judge(record, title, table, rates)
 
 
-def slow_nic(record, mbit):
+def two_nics(record, hosts, mbit, second):
     """Both NICs together are what a host has."""
-    title = f"4 hosts x 1 rank, two NICs, {mbit} and {mbit // SLOWER} Mbit/s"
+    title = f"{hosts} hosts x 1 rank, two NICs, {mbit} and {second} Mbit/s"
     rates = []
-    with Lab(4, mbit=mbit, nics=2, nic_mbit={(host, 1): mbit // SLOWER for host in range(4)}) as lab:
+    with Lab(hosts, mbit=mbit, nics=2, nic_mbit={(host, 1): second for host in range(hosts)}) as lab:
         def measure_links():
             rates.append(sum(links.rate_of_link(lab, 0, 1, nominal, nic=nic)
-                             for nic, nominal in enumerate((mbit, mbit // SLOWER))))
+                             for nic, nominal in enumerate((mbit, second))))
 
-        table = measure(record, title, lab, placement(4, 1), large(record), mbit=mbit, each_round=measure_links)
-    judge(record, title, table, rates)
+        table = measure(record, title, lab, placement(hosts, 1), large(record), mbit=mbit, each_round=measure_links)
+    judge(record, title, table, rates, hosts)
 
 
 def slow_stream(record, mbit):

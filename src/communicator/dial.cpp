@@ -116,9 +116,10 @@ std::vector<DialTarget> find_candidates(const Place& own, const std::vector<Addr
 }
 
 uint32_t count_shared_interfaces(const Place& own, const Place& target) {
+  if (own.network == target.network) return 1;  // all of them are the loopback
   std::set<uint32_t> scopes;
   for (const Address& address : target.addresses)
-    if (const Address* shared = own_address_beside(own, address); shared != nullptr && !address.loopback())
+    if (const Address* shared = own_address_beside(own, address); shared != nullptr && !shared->same_bytes(address))
       scopes.insert(shared->scope);
   return static_cast<uint32_t>(scopes.size());
 }

@@ -303,7 +303,7 @@ void Job::give_blob(uint32_t rank, uint64_t round, std::string blob) {
   if (has_verdict_) return fail_exchange();
   // One that ended before this rank came so far has no part in the exchange, either.
   for (const NoticeMessage& notice : log_)
-    if (notice.type == NoticeType::kLost && !has_left(notice.process))
+    if (notice.type == NoticeType::kLost && notice.process != own_.process && !has_left(notice.process))
       return fail_members({trRemoteError, notice.text});
   up(Kind::kBlob, encode(BlobMessage{rank, round, std::move(blob)}));
 }

@@ -1,29 +1,52 @@
 #include "transport/tcp_division.h"
 
+#include <algorithm>
+#include <limits>
+
 namespace treering {
 namespace {
 // Of an imbalance so much is moved at once and so much for good, at the first lessons more. With twice of either, links whose queues
 // hold many messages swing.
 constexpr double kAtOnce = 1.0 / 4, kForGood = 1.0 / 8, kForGoodAtFirst = 1.0 / 2;
 // A stream that is slower still gets a piece from time to time, which shows whether it has become faster.
-constexpr double kLeastWeight = 1.0 / 1024;
-// A stream that had no room for long is owed no more than so many bytes.
-constexpr double kMostOwed = 512 << 10;
+constexpr double kLeastWeight = 1.0 / 128;
+// A stream may be so many bytes of an even part ahead of another.
+constexpr double kMostAhead = 512 << 10;
 constexpr uint32_t kLeastPiece = 16 << 10;
 constexpr uint32_t kLeastDivided = 64 << 10;  // messages
 }  // namespace
 
+void TcpDivision::open(uint32_t stream) {
+  double least = 0;
+  bool any = false;
+  for (const Stream& other : streams_)
+    if (other.open) least = any ? std::min(least, other.due) : other.due, any = true;
+  streams_[stream - 1].open = true;
+  streams_[stream - 1].due = least;  // what was sent before is no debt
+}
+
+bool TcpDivision::divides(uint32_t message) const { return streams_.size() > 1 && message >= kLeastDivided; }
+
+TcpDivision::Bounds TcpDivision::find_bounds(uint32_t message) const {
+  const bool divided = divides(message);
+  double greatest = 0, least_due = std::numeric_limits<double>::infinity();
+  for (const Stream& stream : streams_)
+    if (stream.open) greatest = std::max(greatest, stream.weight);
+  const double least_weight = divided ? 0 : greatest / 2;
+  for (const Stream& stream : streams_)
+    if (stream.open && stream.weight >= least_weight) least_due = std::min(least_due, stream.due);
+  return {least_weight, least_due + kMostAhead};
+}
+
 uint32_t TcpDivision::piece_bytes(uint32_t stream, uint32_t message, uint32_t most) const {
-  if (streams_.size() == 1 || message < kLeastDivided) return most;
+  if (!divides(message)) return most;
   const double part = weight(stream) * message / static_cast<double>(streams_.size());
   return std::min(most, std::max(kLeastPiece, static_cast<uint32_t>(part / 2) + 1));
 }
 
-void TcpDivision::gave(uint32_t stream, uint32_t bytes) {
-  Stream& to = streams_[stream - 1];
-  to.due = std::max(to.due, latest_due_ - kMostOwed) + bytes / to.weight;
-  latest_due_ = std::max(latest_due_, to.due);
-  given_ += bytes;
+void TcpDivision::gave(uint32_t stream, uint32_t message, uint32_t bytes) {
+  streams_[stream - 1].due += bytes / streams_[stream - 1].weight;
+  if (divides(message)) given_ += bytes;
 }
 
 bool TcpDivision::learn(const TcpLateness& lateness, uint64_t begin, uint64_t end) {

@@ -13,7 +13,6 @@
 // acknowledgement is looked at: those that the sender's kernel has wait behind what goes the other way (docs/tcp.md).
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -32,26 +31,32 @@ class TcpDivision {
   explicit TcpDivision(uint32_t streams) : streams_(streams) {}
 
   // Streams are counted from 1, as on the wire.
-  void open(uint32_t stream) { streams_[stream - 1].open = true; }
+  void open(uint32_t stream);
   void close(uint32_t stream) { streams_[stream - 1].open = false; }
   // The stream's part of a message, times the number of streams.
   double weight(uint32_t stream) const { return streams_[stream - 1].weight; }
+  // Smaller ones go whole to a stream.
+  bool divides(uint32_t message) const;
 
-  // The stream for the next piece, of those that are open and for which `has_room(stream)`; 0: none. One that has no room does not
-  // hold up the others.
+  // The stream for the next piece of a message of so many bytes: of those that are open and for which `has_room(stream)` the
+  // one that is furthest behind its part; 0: none. One that is too far ahead of another is left out, as the message would wait for
+  // that one anyway; and of whole messages one that is slow.
   template <typename HasRoom>
-  uint32_t next(HasRoom has_room) const {
+  uint32_t next(uint32_t message, HasRoom has_room) const {
+    const Bounds bounds = find_bounds(message);
     uint32_t best = 0;
-    for (uint32_t stream = 1; stream <= streams_.size(); ++stream)
-      if (streams_[stream - 1].open && has_room(stream) &&
-          (best == 0 || streams_[stream - 1].due < streams_[best - 1].due))
-        best = stream;
+    for (uint32_t number = 1; number <= streams_.size(); ++number) {
+      const Stream& stream = streams_[number - 1];
+      if (!stream.open || stream.weight < bounds.least_weight || stream.due > bounds.most_due || !has_room(number))
+        continue;
+      if (best == 0 || stream.due < streams_[best - 1].due) best = number;
+    }
     return best;
   }
   // So much of a message of so many bytes is a piece for the stream, at most `most`: half of its part.
   uint32_t piece_bytes(uint32_t stream, uint32_t message, uint32_t most) const;
-  void gave(uint32_t stream, uint32_t bytes);
-  // Bytes that all streams were given so far.
+  void gave(uint32_t stream, uint32_t message, uint32_t bytes);
+  // Bytes of divided messages that all streams were given so far.
   uint64_t given() const { return given_; }
 
   // What the receiver tells about a message that was given as bytes [begin, end) of all that were; false: there are no such streams.
@@ -61,10 +66,14 @@ class TcpDivision {
   struct Stream {
     bool open = false;
     double weight = 1;
-    double due = 0;  // bytes that it was given, by its weight: the least is next
+    double due = 0;  // bytes that it was given, by its weight
   };
+  struct Bounds {
+    double least_weight, most_due;
+  };
+  Bounds find_bounds(uint32_t message) const;
+
   std::vector<Stream> streams_;
-  double latest_due_ = 0;
   uint64_t given_ = 0, learned_ = 0;  // bytes; when it learned last
   uint32_t lessons_ = 0;
 };

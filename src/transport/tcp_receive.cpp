@@ -12,6 +12,8 @@
 namespace treering {
 namespace {
 constexpr std::align_val_t kAlignment{64};
+// A stream may be behind another by all messages that are under way; more channels than these are seldom busy at once.
+constexpr size_t kChannelsRemembered = 8;
 }  // namespace
 
 TcpBuffers::~TcpBuffers() {
@@ -50,6 +52,7 @@ void TcpReceiver::add_stream(uint32_t index, int fd) {
   auto stream = std::make_unique<Stream>();
   stream->index = index;
   stream->fd = fd;
+  stream->parts.resize(index > 0 ? std::min<size_t>(channels_.size(), kChannelsRemembered) * kFifoDepth : 0);
   patience_ = kPatience;
   // In the order of the numbers: small messages are looked for on the first.
   auto place = std::find_if(streams_.begin(), streams_.end(), [&](const auto& other) { return other->index > index; });
@@ -137,7 +140,7 @@ void TcpReceiver::take_payload(Stream* stream) {
 void TcpReceiver::begin_part(Stream* stream, const Arrival* arrival, uint32_t message) {
   Part* part = &stream->parts[stream->part];
   if (part->arrival == arrival && part->message == message) return;
-  stream->part = (stream->part + 1) % kFifoDepth;
+  stream->part = (stream->part + 1) % stream->parts.size();
   stream->parts[stream->part] = {arrival, message, 0, Clock::now(), {}};
 }
 
@@ -151,20 +154,19 @@ void TcpReceiver::end_piece(Stream* stream) {
 
 TcpLateness TcpReceiver::compare_parts(const Arrival* arrival, uint32_t message) const {
   const Part *first = nullptr, *last = nullptr;
-  TcpLateness lateness{.message = message};
+  const Stream *early = nullptr, *late = nullptr;
   for (const auto& stream : streams_)
     for (const Part& part : stream->parts) {
       if (part.arrival != arrival || part.message != message) continue;
-      if (first == nullptr || part.ended < first->ended)
-        first = &part, lateness.early = static_cast<uint8_t>(stream->index);
-      if (last == nullptr || part.ended > last->ended)
-        last = &part, lateness.late = static_cast<uint8_t>(stream->index);
+      if (first == nullptr || part.ended < first->ended) first = &part, early = stream.get();
+      if (last == nullptr || part.ended > last->ended) last = &part, late = stream.get();
     }
-  if (first == last) return {};
+  // What lay in the kernel when the early part was through was not late: this rank was.
+  if (first == last || late->drained < first->ended) return {};
   const double took = std::chrono::duration<double>(last->ended - last->begun).count();
   const double after = std::chrono::duration<double>(last->ended - std::max(first->ended, last->begun)).count();
-  lateness.left = static_cast<uint32_t>(took > 0 ? last->bytes * (after / took) : last->bytes);
-  return lateness;
+  return {static_cast<uint8_t>(late->index), static_cast<uint8_t>(early->index),
+          static_cast<uint32_t>(took > 0 ? last->bytes * (after / took) : last->bytes), message};
 }
 
 const TcpLateness& TcpReceiver::lateness(uint32_t channel) const {

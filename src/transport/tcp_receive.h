@@ -93,8 +93,9 @@ class TcpReceiver {
     Arrival* arrival = nullptr;
     std::byte* at = nullptr;  // where the rest of the piece goes
     size_t left = 0;
-    Part parts[kFifoDepth];  // the latest
-    uint32_t part = 0;       // at hand
+    std::vector<Part> parts;    // the latest
+    size_t part = 0;            // at hand
+    Clock::time_point drained;  // when it had no more, last
     std::byte buffer[kBufferBytes];
   };
 
@@ -146,6 +147,7 @@ Status TcpReceiver::read(OnCredit on_credit) {
         take_payload(stream);
       }
     }
+    if (drained && stream->index > 0) stream->drained = Clock::now();
   }
   if (ends_ > 0) remove_ended();
   return {};

@@ -147,19 +147,24 @@ void TcpSender::load_credit(Stream* stream, uint32_t channel) {
   stream->bytes = 0;
 }
 
+TcpSender::Outgoing* TcpSender::first_of(const Queue& queue) {
+  Channel& to = channels_[queue.channels[queue.begin % queue.channels.size()]];
+  // The first of the channel, among those of this queue, that streams have not got the whole of.
+  uint32_t number = to.handed_over;
+  while (to.messages[number % kFifoDepth].all_given || to.messages[number % kFifoDepth].small != (&queue == &small_))
+    ++number;
+  return &to.messages[number % kFifoDepth];
+}
+
 void TcpSender::load_piece(Stream* stream, Queue* queue) {
   const uint32_t channel = queue->channels[queue->begin % queue->channels.size()];
   Channel& to = channels_[channel];
-  // The first of the channel, among those of this queue, that streams have not got the whole of.
-  uint32_t number = to.handed_over;
-  while (to.messages[number % kFifoDepth].all_given || to.messages[number % kFifoDepth].small != stream->shared())
-    ++number;
-  Outgoing& outgoing = to.messages[number % kFifoDepth];
+  Outgoing& outgoing = *first_of(*queue);
   const uint32_t most =
       stream->shared() ? piece_bytes_ : division_.piece_bytes(stream->index, outgoing.bytes, piece_bytes_);
   const uint32_t length = std::min(most, outgoing.bytes - outgoing.given);
   if (outgoing.given == 0) outgoing.begin = division_.given();
-  if (!stream->shared()) division_.gave(stream->index, length);
+  if (!stream->shared()) division_.gave(stream->index, outgoing.bytes, length);
   TcpFrame frame = outgoing.frame;
   frame.offset = outgoing.given;
   frame.length = length;
@@ -353,7 +358,8 @@ Status TcpSender::flush_large() {
   for (auto& stream : streams_)
     if (!stream->shared() && stream->busy) TR_RETURN_IF_ERROR(write(stream.get(), &whole));
   while (!large_.empty()) {
-    const uint32_t next = division_.next([this](uint32_t index) { return !find(index)->busy; });
+    const uint32_t next =
+        division_.next(first_of(large_)->bytes, [this](uint32_t index) { return !find(index)->busy; });
     if (next == 0) break;
     Stream* stream = find(next);
     if (!load(stream)) break;

@@ -116,6 +116,7 @@ class TcpSender {
   Status flush_small();
   Status flush_large();
   bool load(Stream* stream);
+  Outgoing* first_of(const Queue& queue);
   void load_piece(Stream* stream, Queue* queue);
   void load_credit(Stream* stream, uint32_t channel);
   bool goes_uncopied(const Stream& stream) const;

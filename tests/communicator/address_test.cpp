@@ -110,7 +110,13 @@ TEST(Candidates, LoopbackOnlyWithinANetworkAndStreamsAlternate) {
   EXPECT_EQ(find_candidates(own, {}, peer, true, 2).front().text, "10.1.0.9 from 10.1.0.1 port 5")
       << "two addresses of one interface count once";
   EXPECT_EQ(find_candidates(own, {}, peer, true, 0).size(), 7u) << "every way is there";
+  EXPECT_EQ(count_shared_interfaces(own, peer), 1u) << "within a network all go by the loopback";
+  peer.network = 2;
   EXPECT_EQ(count_shared_interfaces(own, peer), 2u);
+  own.addresses.push_back(make("bridge", "192.168.122.1"));
+  own.addresses.back().scope = 4;
+  peer.addresses.push_back(make("bridge", "192.168.122.1"));
+  EXPECT_EQ(count_shared_interfaces(own, peer), 2u) << "each has its own 192.168.122.1";
 }
 
 TEST(Candidates, LinkLocalThroughTheOwnInterfacesFirst) {
