@@ -318,7 +318,7 @@ Status Communicator::agree_on_network(const Plan& plan, Machine* machine) {
     Connection *const to_next = context_.connection(0, next), *failed = nullptr;
     const Status status = measure_network(
         to_next, context_.connection(0, previous), i == 0, static_cast<uint32_t>(h), Clock::now() + patience,
-        [this] { return watch_->verdict(); }, &own, &failed);
+        [this] { return watch_->creation_verdict(); }, &own, &failed);
     if (!status.ok() && failed == nullptr) return status;
     if (status.code() == trTimeout) return watch_->no_progress(failed == to_next ? next : previous, leaders);
     if (!status.ok()) return watch_->link_failed(failed == to_next ? next : previous, status);

@@ -87,6 +87,17 @@ Status Watch::find_lost(uint32_t peer, const std::string& during) const {
   return {trRemoteError, fmt::format("{} was lost in or before {}: {}", describe(peer), during, found->second.reason)};
 }
 
+Status Watch::creation_verdict() {
+  if (Status known = verdict(); !known.ok()) return known;
+  std::optional<uint32_t> lost;
+  {
+    std::lock_guard lock(lost_mutex_);
+    for (const auto& [peer, loss] : lost_)
+      if (!loss.left) lost = peer;
+  }
+  return lost ? fail(find_lost(*lost, place())) : Status();
+}
+
 // A peer that dies takes its memory away shortly before it counts as dead; the news of it takes its way, too.
 Status Watch::link_failed(uint32_t peer, const Status& status) {
   if (peer == context_->rank) return fail(status);

@@ -71,6 +71,8 @@ class Watch {
   void note_left(uint32_t rank);
   // The verdict, if there is one, without looking at peers.
   Status verdict() const;
+  // The same while the communicator is created, which needs every rank: that one was lost is a verdict, too.
+  Status creation_verdict();
   // Whether `peer` lives and has not left; `during` is for the message. Makes no verdict.
   Status check_peer(uint32_t peer, const char* during) const;
   // The verdict when the link to `peer` failed with `status`.
