@@ -1,7 +1,6 @@
 #include "transport/tcp_division.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace treering {
 namespace {
@@ -10,8 +9,8 @@ namespace {
 constexpr double kAtOnce = 1.0 / 4, kForGood = 1.0 / 8, kForGoodAtFirst = 1.0 / 2;
 // A stream that is slower still gets a piece from time to time, which shows whether it has become faster.
 constexpr double kLeastWeight = 1.0 / 128;
-// A stream may be so many bytes of an even part ahead of another.
-constexpr double kMostAhead = 512 << 10;
+// A stream that had no room for long is owed no more than so many bytes of an even part.
+constexpr double kMostOwed = 512 << 10;
 constexpr uint32_t kLeastPiece = 16 << 10;
 constexpr uint32_t kLeastDivided = 64 << 10;  // messages
 }  // namespace
@@ -27,15 +26,12 @@ void TcpDivision::open(uint32_t stream) {
 
 bool TcpDivision::divides(uint32_t message) const { return streams_.size() > 1 && message >= kLeastDivided; }
 
-TcpDivision::Bounds TcpDivision::find_bounds(uint32_t message) const {
-  const bool divided = divides(message);
-  double greatest = 0, least_due = std::numeric_limits<double>::infinity();
+double TcpDivision::find_least_weight(uint32_t message) const {
+  if (divides(message)) return 0;
+  double greatest = 0;
   for (const Stream& stream : streams_)
     if (stream.open) greatest = std::max(greatest, stream.weight);
-  const double least_weight = divided ? 0 : greatest / 2;
-  for (const Stream& stream : streams_)
-    if (stream.open && stream.weight >= least_weight) least_due = std::min(least_due, stream.due);
-  return {least_weight, least_due + kMostAhead};
+  return greatest / 2;
 }
 
 uint32_t TcpDivision::piece_bytes(uint32_t stream, uint32_t message, uint32_t most) const {
@@ -45,7 +41,10 @@ uint32_t TcpDivision::piece_bytes(uint32_t stream, uint32_t message, uint32_t mo
 }
 
 void TcpDivision::gave(uint32_t stream, uint32_t message, uint32_t bytes) {
-  streams_[stream - 1].due += bytes / streams_[stream - 1].weight;
+  Stream& to = streams_[stream - 1];
+  to.due = std::max(to.due, clock_ - kMostOwed);
+  clock_ = std::max(clock_, to.due);
+  to.due += bytes / to.weight;
   if (divides(message)) given_ += bytes;
 }
 

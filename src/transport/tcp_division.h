@@ -39,16 +39,15 @@ class TcpDivision {
   bool divides(uint32_t message) const;
 
   // The stream for the next piece of a message of so many bytes: of those that are open and for which `has_room(stream)` the
-  // one that is furthest behind its part; 0: none. One that is too far ahead of another is left out, as the message would wait for
-  // that one anyway; and of whole messages one that is slow.
+  // one that is furthest behind its part; 0: none. One that has no room does not hold up the others; and a whole message does
+  // not go to one that is slow.
   template <typename HasRoom>
   uint32_t next(uint32_t message, HasRoom has_room) const {
-    const Bounds bounds = find_bounds(message);
+    const double least_weight = find_least_weight(message);
     uint32_t best = 0;
     for (uint32_t number = 1; number <= streams_.size(); ++number) {
       const Stream& stream = streams_[number - 1];
-      if (!stream.open || stream.weight < bounds.least_weight || stream.due > bounds.most_due || !has_room(number))
-        continue;
+      if (!stream.open || stream.weight < least_weight || !has_room(number)) continue;
       if (best == 0 || stream.due < streams_[best - 1].due) best = number;
     }
     return best;
@@ -68,12 +67,10 @@ class TcpDivision {
     double weight = 1;
     double due = 0;  // bytes that it was given, by its weight
   };
-  struct Bounds {
-    double least_weight, most_due;
-  };
-  Bounds find_bounds(uint32_t message) const;
+  double find_least_weight(uint32_t message) const;
 
   std::vector<Stream> streams_;
+  double clock_ = 0;                  // the due of the stream that was given something last, before that
   uint64_t given_ = 0, learned_ = 0;  // bytes; when it learned last
   uint32_t lessons_ = 0;
 };

@@ -143,7 +143,7 @@ TEST(TcpDivision, FollowsAStreamThatBecomesSlowAndFastAgain) {
   }
 }
 
-// The others go on while a stream takes nothing, but not for ever, as their messages wait for it; nor does it get all that it missed.
+// A stream that takes nothing holds nobody up, and does not get all that it missed.
 TEST(TcpDivision, AStreamWithoutRoomIsLeftOut) {
   TcpDivision division(2);
   const auto room = [](uint32_t) { return true; };
@@ -155,12 +155,14 @@ TEST(TcpDivision, AStreamWithoutRoomIsLeftOut) {
   }
   division.open(2);
   EXPECT_EQ(division.next(kMessage, room), 1u) << "what was sent before it came is not its debt";
-  int ahead = 0;
-  for (; division.next(kMessage, [](uint32_t stream) { return stream == 1; }) == 1; ++ahead)
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_EQ(division.next(kMessage, [](uint32_t stream) { return stream == 1; }), 1u);
     division.gave(1, kMessage, kPiece);
-  EXPECT_GE(ahead, 4);
-  EXPECT_LE(ahead, 8);
-  EXPECT_EQ(division.next(kMessage, room), 2u);
+  }
+  int in_a_row = 0;
+  for (; division.next(kMessage, room) == 2; ++in_a_row) division.gave(2, kMessage, kPiece);
+  EXPECT_GE(in_a_row, 1);
+  EXPECT_LE(in_a_row, 8);
   division.close(2);
   EXPECT_EQ(division.next(kMessage, room), 1u);
 }
