@@ -94,10 +94,8 @@ void TcpSender::post(uint32_t channel, const Message& message, const void* paylo
   outgoing.all_given = false;
   outgoing.small = outgoing.bytes <= kSharedStreamBytes;
   (outgoing.small ? small_ : large_).push(static_cast<uint8_t>(channel));
-  if (!outgoing.small) {
-    const bool divided = outgoing.bytes > division_.piece_bytes(1, outgoing.bytes, piece_bytes_);
-    wanted_streams_ = std::max(wanted_streams_, divided ? most_streams_ : 1u);
-  }
+  if (!outgoing.small)
+    wanted_streams_ = std::max(wanted_streams_, division_.divides(outgoing.bytes) ? most_streams_ : 1u);
   pending_ = true;
 }
 
