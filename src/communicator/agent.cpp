@@ -21,6 +21,7 @@
 #include "core/forked_sockets.h"
 #include "communicator/job.h"
 #include "core/log.h"
+#include "transport/tcp_congestion.h"
 
 namespace treering {
 namespace {
@@ -52,6 +53,7 @@ int open_listener(int domain, bool ipv6_only, uint16_t port, int* error) {
   const socklen_t length = to_sockaddr(any, port, 0, &address);
   if (fd >= 0 && domain == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof only);
   if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  if (fd >= 0) begin_unpaced(fd);
   if (fd >= 0 && bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0 && listen(fd, kBacklog) == 0) return fd;
   *error = errno;
   if (fd >= 0) ::close(fd);

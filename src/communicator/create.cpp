@@ -20,6 +20,7 @@
 #include "core/log.h"
 #include "core/types.h"
 #include "topology/place.h"
+#include "transport/tcp_congestion.h"
 #include "transport/tcp_wire.h"
 
 namespace treering {
@@ -76,6 +77,9 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   if (Status known = check_forced_algorithms(config.algorithm); !known.ok())
     return {known.code(),
             fmt::format("TREERING_ALGO or config->algorithm is '{}': {}", config.algorithm, known.message())};
+  if (!config.tcp_congestion.empty())
+    if (Status known = check_congestion_control(config.tcp_congestion); !known.ok())
+      return {known.code(), "TREERING_TCP_CONGESTION: " + known.message()};
   std::unique_ptr<Communicator> made(new Communicator);
   made->config_ = config;
   made->context_.rank = rank;
@@ -266,6 +270,7 @@ std::shared_ptr<TcpLink> Communicator::make_tcp_link(uint32_t peer, const std::s
                                             : std::clamp(membership_->peers()[peer].interfaces, 1u, kMostChosenStreams);
   options.keeps_shared = context_.rank < peer;
   options.staging = area_.staging();
+  options.congestion = {.all = config_.tcp_congestion, .if_long = system_bbr()};
   options.read_status = [this, peer](RankStatusSnapshot* snapshot) { return read_tcp_status(peer, snapshot); };
   options.see_off = [](int fd) { Agent::instance().see_off(fd); };
   return streams_->add_link(std::move(options));

@@ -14,6 +14,7 @@
 
 #include "communicator/agent.h"
 #include "core/forked_sockets.h"
+#include "transport/tcp_congestion.h"
 
 namespace treering {
 namespace {
@@ -41,6 +42,7 @@ int open_socket(const DialTarget& candidate, int* error) {
       [&] { return socket(candidate.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
   const int yes = 1;
   if (fd >= 0) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  if (fd >= 0) begin_unpaced(fd);  // it may become a stream
   const bool bound =
       fd >= 0 && (candidate.source_length == 0 ||
                   bind(fd, reinterpret_cast<const sockaddr*>(&candidate.source), candidate.source_length) == 0);

@@ -213,6 +213,17 @@ const OptionRow kOptions[] = {
        return parse_integer(text, "TREERING_TCP_STREAMS", 0, kMostTcpStreams, 1, &config->tcp_streams);
      },
      [](const Config& config) { return std::to_string(config.tcp_streams); }},
+    {"tcp_congestion", "TREERING_TCP_CONGESTION", "a name that the kernel knows", "cubic", "chosen",
+     "Congestion control of the TCP streams. Chosen: the system's; where that is BBR, Reno, but for large messages on "
+     "paths with round trips from 0.5 ms on.",
+     false,
+     [](const std::string& text, Config* config) {
+       config->tcp_congestion = text;
+       return Status();
+     },
+     [](const Config& config) {
+       return config.tcp_congestion.empty() ? std::string("chosen") : config.tcp_congestion;
+     }},
     {"port", "TREERING_PORT", "a port from 1 to 65535 or a range a-b; one for each process of a machine", "20000-20099",
      "chosen by the kernel", "TCP port on which a process listens while it has communicators.", false, parse_ports,
      [](const Config& config) { return fmt::format("{}-{}", config.first_port, config.last_port); }},

@@ -37,6 +37,7 @@ struct Config {
   std::string socket_ifname;    // empty = all that lead to other machines
   std::string socket_family;    // ipv4, ipv6; empty = any
   int tcp_streams = 0;          // sockets to each peer on another host; 0: one for each interface
+  std::string tcp_congestion;   // control of the TCP streams; empty = chosen
   int first_port = 0;           // to listen on; 0 = chosen by the kernel
   int last_port = 0;
   int device_piece_bytes = 4 << 20;

@@ -39,7 +39,8 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   Link(TcpOptions options, StreamSource* source)
       : options_(std::move(options)),
         source_(source),
-        sender_(options_.channels, options_.streams, options_.piece_bytes, options_.zero_copy, options_.waits.get()),
+        sender_(options_.channels, options_.streams, options_.piece_bytes, options_.zero_copy, options_.congestion,
+                options_.waits.get()),
         receiver_(options_.channels, options_.max_message_bytes, options_.waits.get()) {}
   ~Link() override {
     finish();

@@ -24,6 +24,7 @@
 #include <memory>
 #include <string>
 
+#include "transport/tcp_congestion.h"
 #include "transport/tcp_wait.h"
 #include "transport/tcp_zero_copy.h"
 #include "transport/transport.h"
@@ -53,6 +54,7 @@ struct TcpOptions {
   // it has, somebody must read what comes: a closed socket would answer by a reset, and send no more.
   std::function<void(int fd)> see_off = {};
   TcpZeroCopy zero_copy = TcpZeroCopy::kWhereItPays;
+  TcpCongestion congestion = {};
   std::shared_ptr<TcpWaitSet> waits;  // to which the streams are added; may be shared by links, and missing
 };
 

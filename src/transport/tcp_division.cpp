@@ -4,15 +4,15 @@
 
 namespace treering {
 namespace {
-// Of an imbalance so much is moved at once and so much for good, at the first lessons more. With twice of either, links whose queues
-// hold many messages swing.
-constexpr double kAtOnce = 1.0 / 4, kForGood = 1.0 / 8, kForGoodAtFirst = 1.0 / 2;
+// Of an imbalance so much is moved at once and so much for good, at the first lessons more. Where messages queue up the imbalance
+// is the sum of all wrong parts so far: it swings if for good is more than the square of a half of at once (docs/tcp.md).
+constexpr double kAtOnce = 1.0 / 4, kForGood = 1.0 / 64, kForGoodAtFirst = 1.0 / 2;
 // A stream that is slower still gets a piece from time to time, which shows whether it has become faster.
 constexpr double kLeastWeight = 1.0 / 128;
 // A stream that had no room for long is owed no more than so many bytes of an even part.
 constexpr double kMostOwed = 512 << 10;
-constexpr uint32_t kLeastPiece = 16 << 10;
-constexpr uint32_t kLeastDivided = 64 << 10;  // messages
+constexpr double kLeastPart = 1 << 10, kLeastMore = 16 << 10;
+constexpr uint32_t kLeastDivided = 32 << 10;  // messages
 }  // namespace
 
 void TcpDivision::open(uint32_t stream) {
@@ -34,15 +34,26 @@ double TcpDivision::find_least_weight(uint32_t message) const {
   return greatest / 2;
 }
 
-uint32_t TcpDivision::piece_bytes(uint32_t stream, uint32_t message, uint32_t most) const {
+double TcpDivision::due(const Stream& stream) const { return std::max(stream.due, clock_ - kMostOwed); }
+
+uint32_t TcpDivision::piece_bytes(uint32_t stream, uint32_t message, uint32_t left, uint32_t most) const {
+  most = std::min(most, left);
   if (!divides(message)) return most;
-  const double part = weight(stream) * message / static_cast<double>(streams_.size());
-  return std::min(most, std::max(kLeastPiece, static_cast<uint32_t>(part / 2) + 1));
+  double weights = 0, given = 0;
+  for (const Stream& each : streams_)
+    if (each.open) weights += each.weight, given += each.weight * due(each);
+  const Stream& to = streams_[stream - 1];
+  const double share = to.weight / weights * message;
+  const double part =
+      ((given + left) / weights - due(to)) * to.weight;  // the dues are to be equal at the message's end
+  // One that has nearly all of its part gets more only where the others have no room.
+  const double piece = part >= share / 4 ? std::max(part, kLeastPart) : std::max(share / 2, kLeastMore);
+  return static_cast<uint32_t>(std::min<double>(most, piece + 1));
 }
 
 void TcpDivision::gave(uint32_t stream, uint32_t message, uint32_t bytes) {
   Stream& to = streams_[stream - 1];
-  to.due = std::max(to.due, clock_ - kMostOwed);
+  to.due = due(to);
   clock_ = std::max(clock_, to.due);
   to.due += bytes / to.weight;
   if (divides(message)) given_ += bytes;

@@ -52,8 +52,9 @@ class TcpDivision {
     }
     return best;
   }
-  // So much of a message of so many bytes is a piece for the stream, at most `most`: half of its part.
-  uint32_t piece_bytes(uint32_t stream, uint32_t message, uint32_t most) const;
+  // Of a message of so many bytes, of which so many are left, a piece for the stream, at most `most`: what makes all streams be
+  // through with it at the same time.
+  uint32_t piece_bytes(uint32_t stream, uint32_t message, uint32_t left, uint32_t most) const;
   void gave(uint32_t stream, uint32_t message, uint32_t bytes);
   // Bytes of divided messages that all streams were given so far.
   uint64_t given() const { return given_; }
@@ -68,6 +69,7 @@ class TcpDivision {
     double due = 0;  // bytes that it was given, by its weight
   };
   double find_least_weight(uint32_t message) const;
+  double due(const Stream& stream) const;
 
   std::vector<Stream> streams_;
   double clock_ = 0;                  // the due of the stream that was given something last, before that

@@ -23,11 +23,14 @@ namespace {
 // The kernel may keep so many pieces unsent: with less it runs dry between two looks of this process (docs/tcp.md). A single
 // stream gets as much in one piece, as there is nobody to share with.
 constexpr uint32_t kUnsentPieces = 4;
+// A stream is opened while others may fill the network: after so many pieces the shortest round trip is the path's.
+constexpr uint32_t kPathShowsAfter = 64;
 }  // namespace
 
 TcpSender::TcpSender(uint32_t channels, uint32_t streams, uint32_t piece_bytes, TcpZeroCopy zero_copy,
-                     TcpWaitSet* waits)
+                     TcpCongestion congestion, TcpWaitSet* waits)
     : waits_(waits),
+      congestion_(std::move(congestion)),
       most_streams_(streams),
       piece_bytes_(streams == 1 ? kUnsentPieces * piece_bytes : piece_bytes),
       unsent_bytes_(kUnsentPieces * piece_bytes),
@@ -56,8 +59,6 @@ void TcpSender::add_stream(uint32_t index, int fd) {
   // Improvements; a stream without them works.
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &most_unsent, sizeof most_unsent);
-  // One that paces may take what small messages need for the rate of the path, and hold them back (docs/tcp.md).
-  if (index == 0) (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
   if (waits_ != nullptr) waits_->add(fd, TcpWaitSet::For::kRoom);
   if (index == 0 && !streams_.empty() && streams_.front()->shared()) {
     streams_.front()->replaced = true;
@@ -67,9 +68,15 @@ void TcpSender::add_stream(uint32_t index, int fd) {
   stream->index = index;
   stream->fd = fd;
   stream->zero_copy = index > 0 && zero_copy_.enable(fd);
+  if (!congestion_.all.empty()) (void)set_congestion_control(fd, congestion_.all);
   if (index > 0) division_.open(index);
   auto place = std::find_if(streams_.begin(), streams_.end(), [&](const auto& other) { return other->index >= index; });
   streams_.insert(place, std::move(stream));
+}
+
+void TcpSender::look_at_path(Stream* stream) const {
+  if (stream->shared() || !congestion_.all.empty() || congestion_.if_long.empty()) return;
+  if (is_long_path(stream->fd, congestion_.long_us)) (void)set_congestion_control(stream->fd, congestion_.if_long);
 }
 
 void TcpSender::post(uint32_t channel, const Message& message, const void* payload) {
@@ -158,11 +165,12 @@ void TcpSender::load_piece(Stream* stream, Queue* queue) {
   const uint32_t channel = queue->channels[queue->begin % queue->channels.size()];
   Channel& to = channels_[channel];
   Outgoing& outgoing = *first_of(*queue);
-  const uint32_t most =
-      stream->shared() ? piece_bytes_ : division_.piece_bytes(stream->index, outgoing.bytes, piece_bytes_);
-  const uint32_t length = std::min(most, outgoing.bytes - outgoing.given);
+  const uint32_t left = outgoing.bytes - outgoing.given;
+  const uint32_t length = stream->shared() ? std::min(piece_bytes_, left)
+                                           : division_.piece_bytes(stream->index, outgoing.bytes, left, piece_bytes_);
   if (outgoing.given == 0) outgoing.begin = division_.given();
   if (!stream->shared()) division_.gave(stream->index, outgoing.bytes, length);
+  if (stream->pieces < kPathShowsAfter && ++stream->pieces == kPathShowsAfter) look_at_path(stream);
   TcpFrame frame = outgoing.frame;
   frame.offset = outgoing.given;
   frame.length = length;

@@ -11,6 +11,7 @@
 
 #include <vector>
 
+#include "transport/tcp_congestion.h"
 #include "transport/tcp_division.h"
 #include "transport/tcp_wait.h"
 #include "transport/tcp_wire.h"
@@ -20,7 +21,8 @@ namespace treering {
 
 class TcpSender {
  public:
-  TcpSender(uint32_t channels, uint32_t streams, uint32_t piece_bytes, TcpZeroCopy zero_copy, TcpWaitSet* waits);
+  TcpSender(uint32_t channels, uint32_t streams, uint32_t piece_bytes, TcpZeroCopy zero_copy, TcpCongestion congestion,
+            TcpWaitSet* waits);
   ~TcpSender();
 
   // A second stream 0 takes the place of the first, which is closed when its frame at hand is through.
@@ -103,6 +105,7 @@ class TcpSender {
     bool replaced = false;   // it gets no more frames
     bool zero_copy = false;  // the kernel can
     bool refused = false;    // ... but not of the frame at hand
+    uint32_t pieces = 0;     // given to it, until the length of its path counts
     bool shared() const { return index == 0; }
     Outgoing* message = nullptr;  // nullptr: a credit
     uint32_t channel = 0;
@@ -128,11 +131,13 @@ class TcpSender {
   void hand_over(Channel* to);
   Status take_notices();
   void end_stream(Stream* stream);
+  void look_at_path(Stream* stream) const;
   Status write_failed(Stream* stream, int error);
   void update_pending();
   Status check_streams() const;
 
   TcpWaitSet* waits_;  // or nullptr
+  TcpCongestion congestion_;
   uint32_t most_streams_, piece_bytes_, unsent_bytes_;
   std::vector<Channel> channels_;
   std::vector<std::unique_ptr<Stream>> streams_;

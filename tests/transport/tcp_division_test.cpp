@@ -34,8 +34,8 @@ class Streams {
     for (uint32_t stream = 1; stream <= rates_.size(); ++stream) division.open(stream);
   }
 
-  // us for so many messages.
-  double send(uint32_t messages) {
+  // us for so many messages; `wait`: until they are through.
+  double send(uint32_t messages, bool wait = true) {
     const double start = now_;
     for (uint32_t i = 0; i < messages; ++i) {
       if (done_.size() == window_) {
@@ -49,7 +49,7 @@ class Streams {
       }
       post(i);
     }
-    for (; !done_.empty(); done_.pop_front()) now_ = std::max(now_, done_.front());
+    for (; wait && !done_.empty(); done_.pop_front()) now_ = std::max(now_, done_.front());
     return now_ - start;
   }
 
@@ -67,7 +67,7 @@ class Streams {
     std::vector<double> begun(rates_.size(), -1), ended(rates_.size(), -1), bytes(rates_.size(), 0);
     for (uint32_t given = 0; given < kMessage;) {
       const uint32_t stream = division.next(kMessage, [](uint32_t) { return true; });
-      const uint32_t piece = std::min(kMessage - given, division.piece_bytes(stream, kMessage, kPiece));
+      const uint32_t piece = division.piece_bytes(stream, kMessage, kMessage - given, kPiece);
       division.gave(stream, kMessage, piece);
       given += piece;
       const uint32_t at = stream - 1;
@@ -112,6 +112,23 @@ TEST(TcpDivision, StreamsOfDifferentRatesAreThroughTogether) {
     }
 }
 
+// News are late and what is behind adds up, so that too large steps make the parts swing for ever.
+TEST(TcpDivision, PartsDoNotSwing) {
+  for (const auto& [delay_us, window] : {std::pair{2000.0, 2u}, {10'000.0, 8u}}) {
+    SCOPED_TRACE("news after " + std::to_string(delay_us) + " us, " + std::to_string(window) + " messages");
+    Streams streams({125, 31.25}, delay_us, window, /*noise_us=*/50);
+    streams.send(3000);
+    double least = 2, most = 0;
+    for (int i = 0; i < 50; ++i) {
+      streams.send(16, /*wait=*/false);
+      least = std::min(least, streams.division.weight(1));
+      most = std::max(most, streams.division.weight(1));
+    }
+    EXPECT_NEAR((least + most) / 2, 1.6, 0.04);
+    EXPECT_LT(most - least, 0.06);
+  }
+}
+
 // As a management network beside one for data: little is lost against the fast stream alone, and it is found when it becomes fast.
 TEST(TcpDivision, AVerySlowStreamCostsLittle) {
   for (const auto& [delay_us, window] : {std::pair{100.0, 1u}, {2000.0, 2u}, {10'000.0, 8u}}) {
@@ -143,6 +160,25 @@ TEST(TcpDivision, FollowsAStreamThatBecomesSlowAndFastAgain) {
   }
 }
 
+// Each gets one piece, unless that were too long, and a stream that others leave alone gets no smaller ones.
+TEST(TcpDivision, PiecesAreWholeParts) {
+  constexpr uint32_t kLong = 1 << 20;
+  TcpDivision division(2);
+  for (uint32_t stream : {1u, 2u}) division.open(stream);
+  for (uint32_t left = kMessage, expected = kMessage / 2; left > 0;) {
+    const uint32_t stream = division.next(kMessage, [](uint32_t) { return true; });
+    const uint32_t piece = division.piece_bytes(stream, kMessage, left, kLong);
+    EXPECT_NEAR(piece, expected, 1) << "stream " << stream;
+    division.gave(stream, kMessage, piece);
+    left -= piece;
+  }
+  for (int i = 0; i < 100; ++i) {  // stream 2 has no room
+    const uint32_t piece = division.piece_bytes(1, kMessage, kMessage, kLong);
+    EXPECT_GE(piece, kMessage / 8);
+    division.gave(1, kMessage, piece);
+  }
+}
+
 // A stream that takes nothing holds nobody up, and does not get all that it missed.
 TEST(TcpDivision, AStreamWithoutRoomIsLeftOut) {
   TcpDivision division(2);
@@ -169,7 +205,7 @@ TEST(TcpDivision, AStreamWithoutRoomIsLeftOut) {
 
 // A whole message on a slow stream would hold up its channel.
 TEST(TcpDivision, SmallMessagesGoWholeToFastStreams) {
-  constexpr uint32_t kWhole = 60 << 10;
+  constexpr uint32_t kWhole = 30 << 10;
   TcpDivision division(3);
   for (uint32_t stream : {1u, 2u, 3u}) division.open(stream);
   for (int lesson = 0; lesson < 50; ++lesson) {
@@ -184,7 +220,7 @@ TEST(TcpDivision, SmallMessagesGoWholeToFastStreams) {
   for (int i = 0; i < 100; ++i) {
     const uint32_t stream = division.next(kWhole, [](uint32_t) { return true; });
     ++taken[stream];
-    EXPECT_EQ(division.piece_bytes(stream, kWhole, kPiece), kPiece) << "not cut";
+    EXPECT_EQ(division.piece_bytes(stream, kWhole, kWhole, kPiece), kWhole) << "not cut";
     division.gave(stream, kWhole, kWhole);
   }
   EXPECT_EQ(taken.count(2), 0u);

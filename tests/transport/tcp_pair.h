@@ -71,6 +71,8 @@ class TcpPair {
     if (own == 0) half.link->deliver_outgoing(0, {}, std::exchange(half.sockets[0].first, -1));
     return half.link;
   }
+  // The socket on which a side will send stream `index`.
+  int outgoing(int own, uint32_t index) const { return sides_[own].sockets[index].first; }
   // The side leaves, once its connections are gone too.
   void drop_link(int side) {
     sides_[side].link.reset();

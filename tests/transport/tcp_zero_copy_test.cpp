@@ -279,19 +279,30 @@ TEST(TcpZeroCopyLink, WhoLeavesWithSendsUnderWayIsNotHeldUp) {
   }));
 }
 
-// Two ranks that send more than the kernels have room for, and read only afterwards.
+// Two ranks that send more than the kernels have room for, and take messages only once their own are through.
 TEST(TcpZeroCopyLink, RanksThatWaitForEachOthersKernelsRead) {
   TcpPair pair(1, 16 << 10);
   const auto data = pattern(2, 1 << 20);
+  constexpr int kMessages = 3;
   std::unique_ptr<Connection> sides[2];
   for (int side = 0; side < 2; ++side) {
     sides[side] = pair.link(side, with(TcpZeroCopy::kAlways, 1 - side))->connection(0);
-    for (uint32_t i = 0; i < 3; ++i) sides[side]->post(user_message(i, data));
+    for (uint32_t i = 0; i < kMessages; ++i) sides[side]->post(user_message(i, data));
   }
+  int taken[2] = {};
+  bool flushed[2] = {};
   EXPECT_TRUE(eventually([&] {
-    const bool first = sides[0]->flushed(), second = sides[1]->flushed();
-    return first && second;
-  }));
+    for (int side = 0; side < 2; ++side) {
+      flushed[side] = flushed[side] || sides[side]->flushed();
+      const Message* message = flushed[side] ? sides[side]->front() : nullptr;
+      if (message == nullptr) continue;
+      EXPECT_EQ(payload_of(sides[side].get(), *message), data);
+      sides[side]->pop();
+      ++taken[side];
+    }
+    return taken[0] == kMessages && taken[1] == kMessages;
+  })) << "flushed "
+      << flushed[0] << ' ' << flushed[1] << ", taken " << taken[0] << ' ' << taken[1];
 }
 
 // A notice makes the socket's error queue readable, which epoll calls an error: news once, and no failure.
