@@ -106,6 +106,7 @@ struct Algorithm {
   uint32_t min_hosts;  // 0: makes no difference between hosts
   uint32_t channels;   // channels it wants
   bool pipelined;      // uses Shape::pipeline_chunks
+  bool has_phases;     // inside hosts and between them, which overlap only from slice to slice
   Schedule (*build)(const Plan& plan, uint32_t rank, const Shape& shape);
   Work (*work)(const CostInput& input);
 };

@@ -46,6 +46,9 @@ struct Machine {
   // What is left of that rate when several hosts send to one: their packets meet in a queue. Hybrid and two-shot reached
   // 0.87 to 0.99 of a ring's rate between 4 hosts on 1 and 2 Gbit/s (netlab, 2026-11-21).
   double shared_link_share = 0.9;
+  // ... where a host sends more than this in a call: halving-doubling of 32 and 64 KiB takes 0.98 and 0.99 of a ring's time, of
+  // 128 KiB 1.0 to 1.9 (4 hosts, 1 and 2 Gbit/s, netlab, 2026-11-22; other rates were not measured).
+  uint64_t shared_link_bytes = 96u << 10;
   uint64_t mailbox_bytes = 2048;     // largest buffer that the mailbox protocol takes; 0: there is none
   uint64_t letter_bytes = 4096;      // largest block that goes as one small message (letters.h); 0: not used
   uint64_t slot_bytes = 128u << 10;  // largest message of the staged protocol
@@ -71,6 +74,10 @@ struct Candidate {
 // Whether the messages of a call of `bytes` bytes are left to the kernel to copy, where it can. It writes into caches, so
 // when all ranks receive what does not fit there it is slower than two copies of the library's.
 bool is_fetched(const Algorithm& algorithm, uint64_t streaming_bytes, uint32_t ranks, uint64_t bytes);
+
+// The largest message, in bytes, of a call whose buffers have so many bytes and whose schedules of all channels so many chunks; 0: as
+// large as a slot. Where phases overlap only from slice to slice, a channel gets several slices as long as messages stay large.
+uint64_t largest_message(const Algorithm& algorithm, uint64_t bytes, uint64_t chunks);
 
 // Fills the sizes and times of a candidate whose algorithm, protocol, channels and pipeline_chunks are set.
 void predict(const Machine& machine, uint32_t ranks, uint64_t bytes, Candidate& candidate);

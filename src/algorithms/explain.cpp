@@ -75,10 +75,10 @@ Status explain_ranges_text(const Machine& machine, const SelectionInput& input, 
   std::vector<SelectionRange> ranges;
   TR_RETURN_IF_ERROR(selection_ranges(machine, input, &ranges));
   *text = fmt::format("{}: {}\n", info_of(input.collective).name, describe(machine, input));
-  *text += fmt::format("  {:>12}   {:<12}{:<17}{:<9}{:>8}  {}\n", "from", "to", "algorithm", "protocol", "channels",
+  *text += fmt::format("  {:>12}   {:<12}{:<20}{:<9}{:>8}  {}\n", "from", "to", "algorithm", "protocol", "channels",
                        "predicted us at its start");
   for (const SelectionRange& range : ranges)
-    *text += fmt::format("  {:>12} - {:<12}{:<17}{:<9}{:>8}  {:.2f}\n", format_bytes(range.first_bytes),
+    *text += fmt::format("  {:>12} - {:<12}{:<20}{:<9}{:>8}  {:.2f}\n", format_bytes(range.first_bytes),
                          range.last_bytes == UINT64_MAX ? "any" : format_bytes(range.last_bytes),
                          range.at_first.algorithm->name, protocol_name(range.at_first.protocol),
                          range.at_first.channels, range.at_first.predicted_us);

@@ -6,7 +6,7 @@
 //
 // The piece that a rank needs next is what its host's ranks send it next, and the sum over the host, the sum with what
 // comes from the host before and the send to the host behind are one step. So a piece passes through memory once on its
-// way, and the phases overlap piece by piece. Between hosts each link carries 2 (h-1)/h B, the least possible, and all
+// way. Calls of some MiB are cut into several slices, whose phases overlap (largest_message). Between hosts each link carries 2 (h-1)/h B, the least possible, and all
 // channels turn the same way: a host receives from one other host, so that no two flows meet in the queue before its link.
 //
 // Direct exchange inside: Cho et al., "BlueConnect", MLSys 2019; rings both ways: Mikami et al., "Massively distributed
@@ -125,6 +125,7 @@ constexpr Algorithm row(const char* name, const char* description, const char* s
   row.max_ranks = 65536;
   row.min_hosts = 2;
   row.channels = 4;
+  row.has_phases = true;
   row.build = build;
   row.work = work;
   return row;

@@ -27,6 +27,7 @@ std::string obstacle(const Machine& machine, const SelectionInput& input, const 
                            machine.letter_bytes);
       return "";
     }
+    if (machine.mailbox_bytes == 0) return "mailboxes are for at most 64 ranks that all share memory, at its full rate";
     if (input.bytes > machine.mailbox_bytes)
       return fmt::format("{} bytes are more than a mailbox takes ({})", input.bytes, machine.mailbox_bytes);
     return "";

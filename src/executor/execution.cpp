@@ -98,9 +98,12 @@ void Execution::bind(const Program& program, const Call& call) {
   streaming_ = bytes >= context_->streaming_bytes;
   fetches_ = is_fetched(*program.algorithm, context_->streaming_bytes, layout.ranks, bytes);
 
+  const auto channels = static_cast<uint32_t>(program.channels.size());
+  const size_t message =
+      largest_message(*program.algorithm, elements * call.type_size, size_t{channels} * first.chunks);
+  if (message != 0) call_.chunk_bytes = call.chunk_bytes == 0 ? message : std::min(call.chunk_bytes, message);
   const size_t largest = largest_chunk(program.max_span);
   const size_t align = std::min(alignment(call), largest);
-  const auto channels = static_cast<uint32_t>(program.channels.size());
   slicing_ = slice_data({elements, blocks, call.type_size, first.chunks, first.parts, channels}, largest, align,
                         kMinSliceBytes);
   for (uint32_t c = 0; c < channels; ++c) {

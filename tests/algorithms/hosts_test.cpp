@@ -3,6 +3,9 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <tuple>
+#include <utility>
+
 #include "algorithms/cost.h"
 #include "algorithms/expand.h"
 #include "algorithms/properties.h"
@@ -181,6 +184,43 @@ TEST(Hosts, SelectionKnowsTheHosts) {
   EXPECT_EQ(selection.best.algorithm->min_hosts, 0u);
   const std::string reasons = fmt::format("{}", fmt::join(selection.left_out, "\n"));
   EXPECT_NE(reasons.find("hybrid: is for ranks on 2 hosts or more, these are on 1"), std::string::npos) << reasons;
+}
+
+// The phases of a slice wait for one another, so that a channel needs several; no message gets shorter than 32 KiB by that.
+TEST(Hosts, PhasesOverlapFromSliceToSlice) {
+  Machine machine;
+  machine.hosts = machine.host_ranks = 2;
+  machine.slot_bytes = 512 << 10;
+  Candidate candidate;
+  candidate.protocol = Protocol::kStaged;
+  candidate.channels = 4;
+  for (const auto& [name, bytes, slices, message] : {std::tuple{"hierarchical", uint64_t{4} << 20, 4u, 64u << 10},
+                                                     {"hierarchical", uint64_t{1} << 20, 2u, 32u << 10},
+                                                     {"hierarchical", uint64_t{256} << 10, 1u, 16u << 10},
+                                                     {"hierarchical", uint64_t{64} << 20, 8u, 512u << 10},
+                                                     {"ring", uint64_t{4} << 20, 1u, 256u << 10}}) {
+    ASSERT_TRUE(find_algorithm(Collective::kAllReduce, name, &candidate.algorithm).ok());
+    predict(machine, 4, bytes, candidate);
+    EXPECT_EQ(candidate.slices, slices) << name << ", " << bytes;
+    EXPECT_EQ(candidate.chunk_bytes, message) << name << ", " << bytes;
+  }
+}
+
+// What several hosts send to one meets in a queue, and it is not worth fewer rounds when it is much.
+TEST(Hosts, HalvingDoublingIsForLittleBetweenHosts) {
+  Machine machine;
+  machine.hosts = 4;
+  machine.host_ranks = 1;
+  machine.network_gbps = 0.25;
+  machine.network_us = 4;
+  machine.mailbox_bytes = machine.letter_bytes = 0;
+  Selection selection;
+  for (const auto& [bytes, name] : {std::pair{uint64_t{32} << 10, "halving-doubling"},
+                                    {uint64_t{64} << 10, "halving-doubling"},
+                                    {uint64_t{128} << 10, "ring"}}) {
+    ASSERT_TRUE(select(machine, {.ranks = 4, .bytes = bytes}, &selection).ok());
+    EXPECT_STREQ(selection.best.algorithm->name, name) << bytes;
+  }
 }
 
 // A ring of hosts is latency-bound where a tree is not: small sums over many hosts.

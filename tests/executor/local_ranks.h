@@ -84,6 +84,7 @@ class LocalRanks {
     std::iota(waiting.begin(), waiting.end(), 0);
     std::vector<bool> begun(ranks_, false);
     size_t idle = 0;
+    auto last_move = std::chrono::steady_clock::now();
     while (!waiting.empty()) {
       size_t at = (*random)() % waiting.size();
       uint32_t rank = waiting[at];
@@ -101,11 +102,13 @@ class LocalRanks {
           idle = 0;
           break;
         case Execution::Progress::kBlocked:
-          // The kernel's part of a connection is not moved by turns of this thread alone.
-          if (!tcp_.empty() && idle % 1000 == 999) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-          if (++idle > 10'000 * ranks_)
+          if (idle++ == 0) last_move = std::chrono::steady_clock::now();
+          if (idle <= 10'000 * ranks_) break;
+          // Turns of this thread do not move the kernel's part of a connection: a packet that was lost takes its time.
+          if (tcp_.empty() || std::chrono::steady_clock::now() - last_move > std::chrono::seconds(20))
             return "deadlock: rank " + std::to_string(rank) + " waits for rank " +
                    std::to_string(executions_[rank]->peer());
+          std::this_thread::sleep_for(std::chrono::microseconds(100));
       }
     }
     return {};
