@@ -221,15 +221,15 @@ void Communicator::announce(const Operation& operation, const Program* program) 
   RankStatus& status = *context_.status;
   // What the user called, not what became of it.
   const uint32_t fused = operation.pieces == nullptr ? 0 : operation.pieces->members;
-  status.count.store(fused != 0 ? operation.pieces->elements : operation.count, std::memory_order_relaxed);
-  status.fused.store(fused, std::memory_order_relaxed);
-  status.type.store(static_cast<uint16_t>(operation.type), std::memory_order_relaxed);
   const trRedOp_t op = std::min(operation.op, trRedOpFirstCreated);  // the values of made ones differ between ranks
-  status.op.store(static_cast<uint16_t>(op), std::memory_order_relaxed);
-  status.collective.store(static_cast<uint16_t>(operation.collective), std::memory_order_relaxed);
-  status.root.store(operation.root, std::memory_order_relaxed);
+  status.calls[call_.operation % kCallsKept].store({.tag = call_tag(call_.operation, call_.signature),
+                                                    .count = fused != 0 ? operation.pieces->elements : operation.count,
+                                                    .root = operation.root,
+                                                    .fused = fused,
+                                                    .type = static_cast<uint16_t>(operation.type),
+                                                    .op = static_cast<uint16_t>(op),
+                                                    .collective = static_cast<uint32_t>(operation.collective)});
   status.open_input.store(program != nullptr && input_is_open(*program, call_) ? 1 : 0, std::memory_order_relaxed);
-  status.tag.store(call_tag(call_.operation, call_.signature), std::memory_order_relaxed);
   if (program != nullptr) {
     const bool open = output_is_open(*program, call_);
     status.output_address.store(open ? reinterpret_cast<uint64_t>(operation.output) : 0, std::memory_order_relaxed);

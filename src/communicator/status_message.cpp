@@ -7,9 +7,9 @@ namespace {
 
 // Ranks of one communicator run the same build: it is compared when they meet.
 struct Fixed {
-  uint64_t operation, completed, count, tag, device_collectives, heartbeat, steps;
-  uint32_t root, fused, waiting_for, failure_code;
-  uint16_t type, op, collective;
+  uint64_t operation, completed, device_collectives, heartbeat, steps;
+  std::array<CallCopy, kCallsKept> calls;
+  uint32_t waiting_for, failure_code;
   uint8_t left, failed;
   struct {
     uint64_t round;
@@ -24,18 +24,12 @@ std::string pack_status(const RankStatus& status) {
   Fixed fixed{};
   fixed.operation = s.operation;
   fixed.completed = s.completed;
-  fixed.count = s.count;
-  fixed.tag = s.tag;
+  fixed.calls = s.calls;
   fixed.device_collectives = s.device_collectives;
   fixed.heartbeat = s.heartbeat;
   fixed.steps = s.steps;
-  fixed.root = s.root;
-  fixed.fused = s.fused;
   fixed.waiting_for = s.waiting_for;
   fixed.failure_code = s.failure_code;
-  fixed.type = s.type;
-  fixed.op = s.op;
-  fixed.collective = s.collective;
   fixed.left = s.left;
   fixed.failed = s.failed;
   for (size_t i = 0; i < 2; ++i) fixed.notices[i] = {s.notices[i].round, s.notices[i].words};
@@ -49,18 +43,12 @@ bool unpack_status(const std::string& bytes, RankStatusSnapshot* snapshot) {
   RankStatusSnapshot s;
   s.operation = fixed.operation;
   s.completed = fixed.completed;
-  s.count = fixed.count;
-  s.tag = fixed.tag;
+  s.calls = fixed.calls;
   s.device_collectives = fixed.device_collectives;
   s.heartbeat = fixed.heartbeat;
   s.steps = fixed.steps;
-  s.root = fixed.root;
-  s.fused = fixed.fused;
   s.waiting_for = fixed.waiting_for;
   s.failure_code = fixed.failure_code;
-  s.type = fixed.type;
-  s.op = fixed.op;
-  s.collective = fixed.collective;
   s.left = fixed.left != 0;
   s.failed = fixed.failed != 0;
   s.failure_text = bytes.substr(sizeof fixed);

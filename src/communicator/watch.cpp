@@ -137,7 +137,7 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
     steps_ = steps;
     next_calls_check_ = now + crowd_ * kCallsPeriod;
     next_alive_check_ = now + crowd_ * kAlivePeriod;
-    for (Seen& seen : seen_) seen = {0, 0, now};
+    for (Seen& seen : seen_) seen = {.changed = now};
     return {};
   }
   if (now < next_calls_check_) return {};
@@ -183,6 +183,21 @@ Status Watch::look_at_some(uint32_t first, uint32_t* next, uint32_t waiting_for,
   return {};
 }
 
+// Whether two tags are of one operation that two ranks called differently.
+bool Watch::differ(uint64_t ours, uint64_t theirs) {
+  return ours != theirs && operation_of(ours) == operation_of(theirs);
+}
+
+std::optional<uint64_t> Watch::first_difference(const RankStatusSnapshot& other) const {
+  const uint64_t own = call_->operation;
+  const uint64_t kept = std::min<uint64_t>(own, kCallsKept);
+  for (uint64_t operation = own - kept + 1; operation <= own; ++operation) {
+    const uint64_t tag = context_->status->calls[operation % kCallsKept].tag.load(std::memory_order_relaxed);
+    if (differ(tag, other.call(operation).tag)) return operation;
+  }
+  return {};
+}
+
 Status Watch::check_calls(uint32_t waiting_for) {
   return look_at_some(next_call_, &next_call_, waiting_for, [this](uint32_t peer) { return check_call(peer); });
 }
@@ -190,17 +205,22 @@ Status Watch::check_calls(uint32_t waiting_for) {
 Status Watch::check_call(uint32_t peer) {
   if (peer == context_->rank) return {};
   const RankStatus* status = statuses_->mapped_status(peer);
-  if (status == nullptr) return {};  // reading it costs a system call: such pairs rely on the messages' headers
-  uint64_t theirs = status->tag.load(std::memory_order_acquire), ours = call_tag(call_->operation, call_->signature);
-  return theirs >> 32 == ours >> 32 && theirs != ours ? mismatch(peer) : Status();
+  if (status == nullptr) return {};  // reading it costs a system call: check_alive() does, less often
+  // Signatures stand for all calls so far: the last that both have made tells.
+  const uint64_t both = std::min(call_->operation, status->operation.load(std::memory_order_acquire)) % kCallsKept;
+  const uint64_t ours = context_->status->calls[both].tag.load(std::memory_order_relaxed);
+  return differ(ours, status->calls[both].tag.load(std::memory_order_acquire))
+             ? calls_differ(peer, snapshot_of(*status))
+             : Status();
 }
 
 void Watch::note_progress(uint32_t peer) {
   RankStatusSnapshot snapshot;
   if (!read(peer, &snapshot)) return;
   Seen& seen = seen_[peer];
-  if (snapshot.heartbeat != seen.heartbeat || snapshot.operation != seen.operation)
-    seen = {snapshot.heartbeat, snapshot.operation, Clock::now()};
+  const bool changes = snapshot.heartbeat != seen.heartbeat || snapshot.operation != seen.operation;
+  if (seen.known && changes) seen = {snapshot.heartbeat, snapshot.operation, Clock::now(), true, true};
+  if (!seen.known) seen = {snapshot.heartbeat, snapshot.operation, seen.changed, true, false};
 }
 
 // Messages of a lost rank may still be on their way: it counts after a while, and when it has not done its part.
@@ -231,6 +251,9 @@ Status Watch::check_alive(uint32_t peer, uint32_t waiting_for) {
   if (peer == context_->rank || (!counted_ && peer != waiting_for)) return {};
   const bool readable = read(peer, &snapshot);
   if (!readable && !knows_by_reading(peer)) return {};
+  // Twice, as what the kernel copies from another process is not promised to be of one moment.
+  if (readable && counted_ && first_difference(snapshot) && read(peer, &snapshot) && first_difference(snapshot))
+    return calls_differ(peer, snapshot);
   if (readable && counted_ && snapshot.completed >= call_->operation) return {};  // it has done its part
   if (!readable && peer != waiting_for) return {};
   if (readable && snapshot.left)

@@ -91,6 +91,10 @@ class Watch {
   Status look_at_some(uint32_t first, uint32_t* next, uint32_t waiting_for, const Look& look) const;
   Status check_calls(uint32_t waiting_for);
   Status check_call(uint32_t peer);
+  static bool differ(uint64_t ours, uint64_t theirs);
+  // The first operation that this rank and another called differently, of those that both keep.
+  std::optional<uint64_t> first_difference(const RankStatusSnapshot& other) const;
+  Status calls_differ(uint32_t peer, const RankStatusSnapshot& other);
   Status check_alive(uint32_t peer, uint32_t waiting_for);
   Status check_lost(uint32_t waiting_for);
   // What is known of a peer that is lost or has left, as a verdict; Ok when nothing is.
@@ -106,12 +110,15 @@ class Watch {
   void note_progress(uint32_t peer);
   std::string describe(uint32_t peer) const;
   std::string place() const;
+  std::string own_call() const;
 
-  // What was last seen of a peer, and when it changed.
+  // What was last seen of a peer in this wait, and when it changed.
   struct Seen {
     uint64_t heartbeat = 0;
     uint64_t operation = 0;
-    Clock::time_point changed;
+    Clock::time_point changed;  // at first: the begin of the wait
+    bool known = false;
+    bool moved = false;  // it has changed since it was first seen
   };
 
   ExecutorContext* context_;

@@ -13,6 +13,7 @@ namespace {
 
 constexpr auto kSilencePatience = std::chrono::milliseconds(3500);
 constexpr auto kAnswerPatience = std::chrono::seconds(1);
+constexpr double kSignOfLife = 1;  // seconds: a rank that waits shows one each millisecond, its answers take longer
 
 // "stopped" and the like, from /proc; empty when nothing is remarkable.
 std::string process_state(uint32_t pid) {
@@ -28,9 +29,9 @@ std::string process_state(uint32_t pid) {
   return {};
 }
 
-std::string text_of(const RankStatusSnapshot& status) {
-  std::string text = call_text(status.collective, status.count, status.type, status.op, status.root);
-  if (status.fused != 0) text += fmt::format(" (the sum of {} calls of a group, which are fused)", status.fused);
+std::string text_of(const CallCopy& call) {
+  std::string text = call_text(call.collective, call.count, call.type, call.op, call.root);
+  if (call.fused != 0) text += fmt::format(" (the sum of {} calls of a group, which are fused)", call.fused);
   return text;
 }
 
@@ -91,35 +92,42 @@ Status Watch::transfers_differ(uint32_t peer, const TransferSizes& sizes) {
 
 Status Watch::mismatch(uint32_t peer, const std::optional<TransferSizes>& sizes) {
   if (sizes && (sizes->sent || !counted_)) return transfers_differ(peer, *sizes);
-  RankStatusSnapshot other, own = snapshot_of(*context_->status);
-  if (!read_of_this_operation(peer, &other)) {
-    if (knows_by_reading(peer)) return fail({trRemoteError, fmt::format("{} is gone", describe(peer))});
-    return fail(
-        {trInvalidUsage, fmt::format("the ranks' calls differ at operation {}: rank {} called {}; {}, which called "
-                                     "something else, does not answer any more. All ranks must make the same "
-                                     "calls in the same order",
-                                     call_->operation, context_->rank, text_of(own), describe(peer))});
-  }
-  if (other.operation == call_->operation && text_of(other) == text_of(own))
+  RankStatusSnapshot other;
+  if (read_of_this_operation(peer, &other)) return calls_differ(peer, other);
+  if (knows_by_reading(peer)) return fail({trRemoteError, fmt::format("{} is gone", describe(peer))});
+  return fail(
+      {trInvalidUsage, fmt::format("the ranks' calls differ at operation {}: rank {} called {}; {}, which called "
+                                   "something else, does not answer any more. All ranks must make the same "
+                                   "calls in the same order",
+                                   call_->operation, context_->rank, own_call(), describe(peer))});
+}
+
+Status Watch::calls_differ(uint32_t peer, const RankStatusSnapshot& other) {
+  const RankStatusSnapshot own = snapshot_of(*context_->status);
+  // Calls that both keep show where they began to differ. Else the messages met out of step.
+  const std::optional<uint64_t> found = first_difference(other);
+  const uint64_t ours = found.value_or(call_->operation), theirs = found.value_or(other.operation);
+  const CallCopy &own_call = own.call(ours), &other_call = other.call(theirs);
+  if (ours == theirs && text_of(other_call) == text_of(own_call))
     return fail(
         {trInvalidUsage,
          fmt::format("the ranks' calls differ at or before operation {}: ranks {} and {} both called {}, but with "
                      "other counts of {} or another compression, or an earlier call of theirs differed, as in "
                      "its root. All ranks must make the same calls in the same order",
-                     call_->operation, context_->rank, peer, text_of(own),
-                     own.fused != 0 ? "the single calls" : "the ranks")});
-  return fail(
-      {trInvalidUsage,
-       fmt::format("the ranks' calls differ at operation {}: rank {} called {}; rank {} called {} as its operation "
-                   "{}. All ranks must make the same calls in the same order",
-                   call_->operation, context_->rank, text_of(own), peer, text_of(other), other.operation)});
+                     ours, context_->rank, peer, text_of(own_call),
+                     own_call.fused != 0 ? "the single calls" : "the ranks")});
+  return fail({trInvalidUsage,
+               fmt::format("the ranks' calls differ at operation {}: rank {} called {}; rank {} called {}{}. All ranks "
+                           "must make the same calls in the same order",
+                           ours, context_->rank, text_of(own_call), peer, text_of(other_call),
+                           ours == theirs ? "" : fmt::format(" as its operation {}", theirs))});
 }
 
 // Over a network the peer is asked, and what it answered before may be of an earlier operation.
 bool Watch::read_of_this_operation(uint32_t peer, RankStatusSnapshot* snapshot) const {
   if (knows_by_reading(peer)) return read(peer, snapshot);
   for (const auto until = Clock::now() + kAnswerPatience; Clock::now() < until && verdict().ok(); usleep(500))
-    if (read(peer, snapshot) && snapshot->operation >= call_->operation) return true;
+    if (read(peer, snapshot) && (snapshot->operation >= call_->operation || first_difference(*snapshot))) return true;
   return false;
 }
 
@@ -127,8 +135,10 @@ bool Watch::read_of_this_operation(uint32_t peer, RankStatusSnapshot* snapshot) 
 std::string Watch::place() const {
   if (call_ == nullptr) return "the creation of the communicator";
   if (!counted_) return "a send or receive";
-  return fmt::format("operation {} ({})", call_->operation, text_of(snapshot_of(*context_->status)));
+  return fmt::format("operation {} ({})", call_->operation, own_call());
 }
+
+std::string Watch::own_call() const { return text_of(context_->status->calls[call_->operation % kCallsKept].load()); }
 
 // Who does not answer, in words; empty when all do.
 std::string Watch::silence() const {
@@ -168,12 +178,13 @@ Status Watch::deadline_verdict(uint32_t waiting_for) {
   if (const std::string silent = silence(); !silent.empty()) not_entered = silent;
   if (not_entered.empty()) {
     RankStatusSnapshot snapshot;
-    bool known = read(culprit, &snapshot);
-    not_entered = fmt::format("{} has shown no sign of life for {:.1f} s{}", describe(culprit),
-                              std::chrono::duration<double>(Clock::now() - seen_[culprit].changed).count(),
-                              known && snapshot.waiting_for != 0
-                                  ? fmt::format(" (it was waiting for rank {})", snapshot.waiting_for - 1)
-                                  : "");
+    const bool waits = read(culprit, &snapshot) && snapshot.waiting_for != 0;
+    const double silent = std::chrono::duration<double>(Clock::now() - seen_[culprit].changed).count();
+    const std::string state = seen_[culprit].moved && silent < kSignOfLife
+                                  ? "is alive"
+                                  : fmt::format("has shown no sign of life for {:.1f} s", silent);
+    not_entered = fmt::format("{} {}{}", describe(culprit), state,
+                              waits ? fmt::format(", waiting for rank {}", snapshot.waiting_for - 1) : "");
   }
   return {trTimeout, fmt::format("no progress within {} ms in {}: {}. Rank {} waited for rank {}", timeout_.count(),
                                  place(), not_entered, context_->rank, waiting_for)};

@@ -2,8 +2,9 @@
 // waits for, where its output buffer lies, and its failure if it has one.
 //
 // Written by its owner alone, read by any rank at any time through its transport; every field is a relaxed atomic
-// except the two that publish others (`operation`, `failure_state`). A reader that needs the fields of operation k
-// checks `operation == k` first: the owner cannot leave operation k while a peer still has to send it something.
+// except those that publish others (`operation`, a call's `tag`, `failure_state`). A reader that needs the fields of
+// operation k checks `operation == k` first: the owner cannot leave operation k while a peer still has to send it something.
+// The calls of earlier operations are for finding and telling differences alone.
 #pragma once
 
 #include <array>
@@ -35,18 +36,58 @@ struct Notice {
 inline constexpr uint32_t kLeft = 1;
 inline constexpr uint32_t kLeftWithMemory = 2;  // of other ranks' GPUs: it still has that open
 
+// What a rank called: the plain values.
+struct CallCopy {
+  uint64_t tag = 0;  // call_tag(); 0: none
+  uint64_t count = 0;
+  uint32_t root = 0;
+  uint32_t fused = 0;  // calls of a group that the operation is; `count` is the sum of theirs. 0: one call
+  uint16_t type = 0;
+  uint16_t op = 0;
+  uint32_t collective = 0;
+};
+
+struct CallRecord {
+  std::atomic<uint64_t> tag;  // one value, so that the two parts belong together; the others are for messages
+  std::atomic<uint64_t> count;
+  std::atomic<uint32_t> root;
+  std::atomic<uint32_t> fused;
+  std::atomic<uint16_t> type;
+  std::atomic<uint16_t> op;
+  std::atomic<uint32_t> collective;
+
+  void store(const CallCopy& call) {
+    count.store(call.count, std::memory_order_relaxed);
+    root.store(call.root, std::memory_order_relaxed);
+    fused.store(call.fused, std::memory_order_relaxed);
+    type.store(call.type, std::memory_order_relaxed);
+    op.store(call.op, std::memory_order_relaxed);
+    collective.store(call.collective, std::memory_order_relaxed);
+    tag.store(call.tag, std::memory_order_release);
+  }
+  CallCopy load() const {
+    CallCopy call;
+    call.tag = tag.load(std::memory_order_acquire);
+    call.count = count.load(std::memory_order_acquire);
+    call.root = root.load(std::memory_order_acquire);
+    call.fused = fused.load(std::memory_order_acquire);
+    call.type = type.load(std::memory_order_acquire);
+    call.op = op.load(std::memory_order_acquire);
+    call.collective = collective.load(std::memory_order_acquire);
+    if (tag.load(std::memory_order_relaxed) != call.tag) return {};  // the owner has come to this place again
+    return call;
+  }
+};
+
+// The calls of a rank's last operations stay readable: one that is ahead is compared with one that waits. The root of small
+// broadcasts gets as far ahead as a FIFO has slots (8), or some times that through a tree.
+inline constexpr size_t kCallsKept = 16;
+
 struct alignas(64) RankStatus {
   std::atomic<uint64_t> operation;  // number of the operation that this rank entered last, from 1
   std::atomic<uint64_t> completed;  // number of the operation that this rank completed last
-  std::atomic<uint64_t> count;
-  std::atomic<uint64_t> tag;  // call_tag() of the operation: one value, so that it is never read half old, half new
-  std::atomic<uint16_t> type;
-  std::atomic<uint16_t> op;
-  std::atomic<uint16_t> collective;
   std::atomic<uint16_t>
       open_input;  // 1: peers may store results where they found this rank's operands (fused, in place)
-  std::atomic<uint32_t> root;
-  std::atomic<uint32_t> fused;  // calls of a group that the operation is; `count` is the sum of theirs. 0: one call
   std::atomic<uint64_t> output_address;  // of the receive buffer; 0: peers may not store results there
   std::atomic<uint64_t> output_offset;   // of the receive buffer in output_region, for ranks that map it
   std::atomic<uint32_t> output_region;   // 0: in none
@@ -59,24 +100,20 @@ struct alignas(64) RankStatus {
   std::atomic<uint64_t> steps;
   std::atomic<uint32_t> waiting_for;  // rank + 1; 0 = not waiting
 
+  alignas(64) CallRecord calls[kCallsKept];  // of operation k at k % kCallsKept
   alignas(64) FailureRecord failure;
   alignas(64) Notice notices[2];
 };
 
 // The operation's number (its low half) and the signature of the rank's call.
 constexpr uint64_t call_tag(uint64_t operation, uint32_t signature) { return operation << 32 | signature; }
+constexpr uint32_t operation_of(uint64_t tag) { return static_cast<uint32_t>(tag >> 32); }
 
 // A copy of the plain values.
 struct RankStatusSnapshot {
   uint64_t operation = 0;
   uint64_t completed = 0;
-  uint64_t count = 0;
-  uint64_t tag = 0;
-  uint16_t type = 0;
-  uint16_t op = 0;
-  uint16_t collective = 0;
-  uint32_t root = 0;
-  uint32_t fused = 0;
+  std::array<CallCopy, kCallsKept> calls;
   bool left = false;
   uint64_t device_collectives = 0;
   uint64_t heartbeat = 0;
@@ -89,19 +126,15 @@ struct RankStatusSnapshot {
     uint64_t round = 0;
     std::array<uint64_t, kNoticeWords> words{};
   } notices[2];
+
+  const CallCopy& call(uint64_t number) const { return calls[number % kCallsKept]; }
 };
 
 inline RankStatusSnapshot snapshot_of(const RankStatus& status) {
   RankStatusSnapshot s;
   s.operation = status.operation.load(std::memory_order_acquire);
   s.completed = status.completed.load(std::memory_order_relaxed);
-  s.count = status.count.load(std::memory_order_relaxed);
-  s.tag = status.tag.load(std::memory_order_relaxed);
-  s.type = status.type.load(std::memory_order_relaxed);
-  s.op = status.op.load(std::memory_order_relaxed);
-  s.collective = status.collective.load(std::memory_order_relaxed);
-  s.root = status.root.load(std::memory_order_relaxed);
-  s.fused = status.fused.load(std::memory_order_relaxed);
+  for (size_t i = 0; i < kCallsKept; ++i) s.calls[i] = status.calls[i].load();
   s.left = status.left.load(std::memory_order_relaxed) != 0;
   s.device_collectives = status.device_collectives.load(std::memory_order_relaxed);
   s.heartbeat = status.heartbeat.load(std::memory_order_relaxed);

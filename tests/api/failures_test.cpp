@@ -145,6 +145,34 @@ TEST(Init, DeadRankIsNamedByTheOthers) {
   }
 }
 
+TEST(Init, WhoIsMissingIsToldBeforeTheDeadline) {
+  char file[] = "/tmp/treering-log-XXXXXX";
+  const int log = mkstemp(file);
+  RankProcesses processes(3, [&](int rank, const trUniqueId& id) {
+    char text[4096] = "";
+    // Told after 10 s.
+    for (int i = 0; rank == 2 && std::strstr(text, "for rank 2 of 3 ranks; the deadline") == nullptr && i < 4000; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      if (pread(log, text, sizeof text - 1, 0) < 0) return 1;
+    }
+    say(text);
+    setenv("TREERING_DEBUG_FILE", file, 1);
+    trComm_t comm = nullptr;
+    TR_CHECK(trCommInitRank(&comm, 3, id, rank));
+    TR_CHECK(trCommDestroy(comm));
+    return 0;
+  });
+  const RankResult late = processes.wait(2, std::chrono::seconds(90));
+  EXPECT_EQ(late.exit_code, 0) << late.output;
+  EXPECT_NE(late.output.find("has been waiting for 1"), std::string::npos) << late.output;
+  for (int rank : {0, 1}) {
+    const RankResult result = processes.wait(rank);
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+  close(log);
+  unlink(file);
+}
+
 TEST(Init, RanksThatDisagreeAreTold) {
   RankProcesses processes(2, [](int rank, const trUniqueId& id) {
     trConfig_t config = config_with_timeout(20'000 + rank);
@@ -216,6 +244,62 @@ TEST(CallsThatDifferLater, InTheRootAloneAreFoundByTheNextCollective) {
     RankResult result = processes.wait(rank, std::chrono::seconds(25));
     EXPECT_EQ(result.exit_code, 10 + trInvalidUsage) << result.output;
     EXPECT_NE(result.output.find("the ranks' calls differ at"), std::string::npos) << result.output;
+  }
+}
+
+// Some wait in the broadcast for ranks that are in the barrier already: all hear at once which calls differed, and how.
+TEST(CallsThatDifferLater, AreNamedWhereverRanksWait) {
+  for (size_t count : {size_t{1}, size_t{300'000}}) {
+    SCOPED_TRACE(count);
+    RankProcesses processes(4, [count](int rank, const trUniqueId& id) {
+      trComm_t comm = nullptr;
+      trConfig_t config = config_with_timeout(30'000);
+      TR_CHECK(trCommInitRankConfig(&comm, 4, id, rank, &config));
+      std::vector<int32_t> values(count, rank);
+      trResult_t result = trSuccess;
+      for (int i = 0; i < 5 && result == trSuccess; ++i)
+        result = trBroadcast(values.data(), values.data(), count, trInt32, i == 3 && rank == 2 ? 1 : 0, comm, nullptr);
+      if (result == trSuccess) result = trBarrier(comm, nullptr);
+      say(trGetLastError(comm));
+      return 10 + result;
+    });
+    for (int rank = 0; rank < 4; ++rank) {
+      RankResult result = processes.wait(rank, std::chrono::seconds(20));
+      EXPECT_EQ(result.exit_code, 10 + trInvalidUsage) << result.output;
+      EXPECT_NE(result.output.find("the ranks' calls differ at operation 4: rank "), std::string::npos)
+          << result.output;
+      for (const char* call : {"x int32, root 0", "rank 2 called broadcast", "x int32, root 1"})
+        EXPECT_NE(result.output.find(call), std::string::npos) << result.output;
+    }
+  }
+}
+
+// In the middle of an operation, and with a deadline that is hardly longer than signs of life may take.
+TEST(Stopped, ARankIsNamedWithWhatItIs) {
+  RankProcesses processes(3, [](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr;
+    trConfig_t config = config_with_timeout(1500);
+    TR_CHECK(trCommInitRankConfig(&comm, 3, id, rank, &config));
+    int stops = rank == 1 ? 1 : 0;
+    const auto add = [](const void* in, void* inout, size_t count, trDataType_t, void* context) {
+      if (*static_cast<int*>(context) != 0) raise(SIGSTOP);
+      for (size_t i = 0; i < count; ++i) static_cast<float*>(inout)[i] += static_cast<const float*>(in)[i];
+    };
+    trRedOp_t sum;
+    TR_CHECK(trRedOpCreateUser(&sum, add, &stops, 1, comm));
+    std::vector<float> values(100'000, 1.0f);
+    const trResult_t result = trAllReduce(values.data(), values.data(), values.size(), trFloat32, sum, comm, nullptr);
+    say(trGetLastError(comm));
+    return 10 + result;
+  });
+  for (int rank : {0, 2}) {
+    const RankResult result = processes.wait(rank, std::chrono::seconds(20));
+    EXPECT_EQ(result.exit_code, 10 + trTimeout) << result.output;
+    EXPECT_NE(result.output.find("rank 1 (pid " + std::to_string(processes.pid(1))), std::string::npos)
+        << result.output;
+    EXPECT_NE(result.output.find("stopped by a signal or a debugger) has shown no sign of life for "),
+              std::string::npos)
+        << result.output;
   }
 }
 

@@ -169,6 +169,16 @@ class Failures(RankCase):
         self.assertIn("allreduce of 1000 x float, sum", text)
         self.assertIn("allreduce of 1001 x float, sum", text)
 
+    def test_calls_of_other_roots(self):
+        """No message of theirs differs, and some wait in the broadcast while others are in the barrier already."""
+        for hosts in ((0, 1, 2), (0, 1, 1, 2, 0)):
+            with self.subTest(hosts=hosts):
+                ranks = self.start("roots", 2, hosts=hosts)
+                text = self.expect_one_verdict(list(ranks.values()), time.monotonic(), 5, 5)
+                self.assertIn("differ at operation 3", text)
+                self.assertIn("rank 2 called broadcast of 1 x int32, root 1", text)
+                self.assertIn("called broadcast of 1 x int32, root 0", text)
+
     def test_others_go_on_without_the_dead(self):
         for victim in (2, 0):
             with self.subTest(victim=victim):

@@ -112,6 +112,21 @@ void loop(trComm_t comm, size_t count) {
   say_what_is_left();
 }
 
+// Broadcasts, the last from `root`, and a barrier.
+void broadcast_from(trComm_t comm, int root) {
+  int32_t value = rank;
+  const auto begin = Clock::now();
+  trResult_t result = trSuccess;
+  for (int i = 0; i < 3 && result == trSuccess; ++i)
+    result = trBroadcast(&value, &value, 1, trInt32, i < 2 ? 0 : root, comm, nullptr);
+  if (result == trSuccess) result = trBarrier(comm, nullptr);
+  const double taken = std::chrono::duration<double>(Clock::now() - begin).count();
+  if (result != trSuccess) std::printf("error %d %.3f %s\n", result, taken, trGetLastError(comm));
+  EXPECT(result != trSuccess);
+  CHECK(trCommDestroy(comm));
+  say_what_is_left();
+}
+
 // The ranks but `excluded`, which has died, go on.
 void shrink(trComm_t comm, int excluded) {
   run_until_failure(comm, 10'000);
@@ -240,6 +255,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (mode == "loop") loop(comm, static_cast<size_t>(argument));
+  if (mode == "roots") broadcast_from(comm, rank == argument ? 1 : 0);
   if (mode == "shrink") shrink(comm, argument);
   if (mode == "everything") everything(comm);
   if (mode == "leave") leave(comm, 20, static_cast<size_t>(argument));

@@ -244,19 +244,28 @@ TEST_P(Conformance, PeerStatusIsRead) {
   RankStatus& status = sides_.side(1).status;
   status.operation = 41;
   status.completed = 40;
-  status.count = 12345;
-  status.tag = call_tag(41, 99);
-  status.type = trFloat16;
-  status.op = trMax;
+  status.calls[41 % kCallsKept].store({.tag = call_tag(41, 99),
+                                       .count = 12345,
+                                       .root = 6,
+                                       .fused = 2,
+                                       .type = trFloat16,
+                                       .op = trMax,
+                                       .collective = 3});
   status.waiting_for = 3;
   RankStatusSnapshot snapshot;
   ASSERT_TRUE(sender_->read_status(&snapshot));
   EXPECT_EQ(snapshot.operation, 41u);
   EXPECT_EQ(snapshot.completed, 40u);
-  EXPECT_EQ(snapshot.count, 12345u);
-  EXPECT_EQ(snapshot.tag, call_tag(41, 99));
-  EXPECT_EQ(snapshot.type, trFloat16);
-  EXPECT_EQ(snapshot.op, trMax);
+  const CallCopy& call = snapshot.call(41);
+  EXPECT_EQ(call.tag, call_tag(41, 99));
+  EXPECT_EQ(operation_of(call.tag), 41u);
+  EXPECT_EQ(call.count, 12345u);
+  EXPECT_EQ(call.root, 6u);
+  EXPECT_EQ(call.fused, 2u);
+  EXPECT_EQ(call.type, trFloat16);
+  EXPECT_EQ(call.op, trMax);
+  EXPECT_EQ(call.collective, 3u);
+  EXPECT_EQ(snapshot.call(40).tag, 0u);
   EXPECT_EQ(snapshot.waiting_for, 3u);
   EXPECT_FALSE(snapshot.left);
   EXPECT_FALSE(snapshot.failed);
