@@ -30,6 +30,7 @@ HostIdentity identify_host(const std::string& configured) {
   char name[256] = "?";
   (void)gethostname(name, sizeof name - 1);
   identity.name = name;
+  identity.configured = configured;
   const std::string boot = boot_id();
   // Containers of one machine share its boot; whether they share memory, too, is for the proofs to find out.
   identity.host = !configured.empty() ? "configured:" + configured : boot.empty() ? "name:" + identity.name : boot;

@@ -8,9 +8,10 @@
 namespace treering {
 
 struct HostIdentity {
-  std::string host;      // equal: maybe one memory; the proofs of links.h decide
-  uint64_t network = 0;  // equal: the same network namespace of the same kernel
-  std::string name;      // for people
+  std::string host;        // equal: maybe one memory; the proofs of links.h decide
+  uint64_t network = 0;    // equal: the same network namespace of the same kernel
+  std::string name;        // for people
+  std::string configured;  // TREERING_HOSTID, or empty
 };
 
 HostIdentity identify_host(const std::string& configured);

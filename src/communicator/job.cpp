@@ -21,6 +21,7 @@ constexpr auto kGonePatience = std::chrono::seconds(5);  // with a root on anoth
 constexpr auto kSendingPatience = std::chrono::seconds(2);
 [[maybe_unused]] constexpr size_t kManyRanks = 64;
 constexpr auto kRetry = std::chrono::milliseconds(50);
+constexpr auto kToldWhoIsMissing = std::chrono::seconds(10);  // and again in each of these
 
 Clock::time_point deadline_of(const JoinRequest& request) {
   return request.timeout_ms == 0 ? Clock::time_point::max()
@@ -219,6 +220,10 @@ void Job::take_hello(const HelloMessage& hello) {
   bool complete = false;
   if (Status status = root_->hello(hello, &complete); !status.ok()) return fail(status);
   watch_deadline(root_->deadline());
+  if (missing_timer_ == 0) {
+    first_hello_ = Clock::now();
+    tell_who_is_missing();
+  }
   if (complete) take_roster(root_->roster(), -1);
 }
 
@@ -230,6 +235,24 @@ void Job::watch_deadline(Clock::time_point deadline) {
     self->deadline_timer_ = 0;
     if (self->root_)
       self->fail(self->root_->deadline_passed(self->state_ == State::kRunning ? &self->blobs_ : nullptr));
+  });
+}
+
+// Whoever waits for a rank that was never started need not wait for the deadline to hear of it.
+void Job::tell_who_is_missing() {
+  auto self = shared_from_this();
+  missing_timer_ = agent_->after(kToldWhoIsMissing, [self] {
+    self->missing_timer_ = 0;
+    if (self->state_ != State::kMeeting || self->closed_) return;
+    const auto deadline = self->root_->deadline();
+    const std::string until = deadline == Clock::time_point::max()
+                                  ? "there is no deadline"
+                                  : fmt::format("the deadline (TREERING_TIMEOUT) is in {:.0f} s",
+                                                milliseconds(deadline - Clock::now()) / 1000);
+    log_line(LogLevel::kWarn,
+             fmt::format("the first rank has been waiting for {:.0f} s for {}; {}",
+                         milliseconds(Clock::now() - self->first_hello_) / 1000, self->root_->missing(nullptr), until));
+    self->tell_who_is_missing();
   });
 }
 
@@ -253,6 +276,7 @@ void Job::take_roster(RosterMessage roster, int received) {
     return;
   }
   watch_deadline(Clock::time_point::max());
+  if (missing_timer_ != 0) agent_->cancel(std::exchange(missing_timer_, 0));
   state_ = State::kRunning;
   answered(Kind::kHello);
   roster_ = std::move(roster);
@@ -288,13 +312,15 @@ void Job::log_phases() const {
   if (!log_enabled(LogLevel::kInfo)) return;
   std::string addresses;
   for (const Address& address : own_.addresses) addresses += " " + to_text(address);
+  const std::string& configured = agent_->identity().configured;
   log_line(
       LogLevel::kInfo,
       fmt::format(
-          "rendezvous of process {} ({} ranks of {} here, parent {}, host {} '{}', offers{} port {}): root found and "
+          "rendezvous of process {} ({} ranks of {} here, parent {}, host {} '{}'{}, offers{} port {}): root found and "
           "authenticated after {:.1f} ms, placed {:.1f} ms, attached {:.1f} ms, all arrived {:.1f} ms",
           own_.process, members_.size(), roster_.process_of_rank.size(),
-          top_ ? "none" : std::to_string(parent_.process), own_.host, own_.host_name, addresses, own_.port,
+          top_ ? "none" : std::to_string(parent_.process), own_.host, own_.host_name,
+          configured.empty() ? "" : fmt::format(" (TREERING_HOSTID {})", configured), addresses, own_.port,
           milliseconds(found_ - began_), milliseconds(placed_ - began_), milliseconds(attached_ - began_),
           milliseconds(Clock::now() - began_)));
 }

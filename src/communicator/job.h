@@ -68,6 +68,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void take_blob(const BlobMessage& blob);
   void take_blobs(const std::string& bytes);
   void watch_deadline(Clock::time_point deadline);
+  void tell_who_is_missing();
   void fail(const Status& status);
   void fail_members(const Status& status);
   void fail_exchange();
@@ -171,6 +172,7 @@ class Job : public std::enable_shared_from_this<Job> {
   std::string last_blobs_;                 // of that round, for a child that did not get them from its last parent
   std::map<uint32_t, std::string> blobs_;  // of the round, at the top
   uint64_t deadline_timer_ = 0;
+  uint64_t missing_timer_ = 0;
   Clock::time_point join_deadline_;  // for reaching the root
 
   uint64_t notices_ = 0;                        // made here
@@ -193,7 +195,7 @@ class Job : public std::enable_shared_from_this<Job> {
     uint64_t timer;
   };
   std::vector<Opening> opening_;  // streams whose rank has not answered yet
-  Clock::time_point began_ = Clock::now(), found_, placed_, attached_;
+  Clock::time_point began_ = Clock::now(), found_, placed_, attached_, first_hello_;
 };
 
 }  // namespace treering

@@ -281,6 +281,7 @@ void Job::finish() {
   closed_ = true;
   auto self = shared_from_this();
   watch_deadline(Clock::time_point::max());
+  if (missing_timer_ != 0) agent_->cancel(missing_timer_);
   if (tick_timer_ != 0) agent_->cancel(tick_timer_);
   if (orphans_timer_ != 0) agent_->cancel(orphans_timer_);
   stop_dialing();

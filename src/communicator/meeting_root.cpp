@@ -106,7 +106,7 @@ Status MeetingRoot::lost_rank(uint32_t rank) const {
   return found == hellos_.end() ? Status() : gave_up(found->second);
 }
 
-Status MeetingRoot::deadline_passed(const std::map<uint32_t, std::string>* answered) const {
+std::string MeetingRoot::missing(const std::map<uint32_t, std::string>* answered) const {
   std::string missing;
   for (uint32_t rank = 0; rank < ranks_; ++rank) {
     auto found = hellos_.find(rank);
@@ -121,9 +121,12 @@ Status MeetingRoot::deadline_passed(const std::map<uint32_t, std::string>* answe
       break;
     }
   }
+  return fmt::format("{} of {} ranks", missing, ranks_);
+}
+
+Status MeetingRoot::deadline_passed(const std::map<uint32_t, std::string>* answered) const {
   return {trTimeout,
-          fmt::format("the deadline passed while the communicator was being created; missing of {} ranks: {}", ranks_,
-                      missing)};
+          fmt::format("the deadline passed while the communicator was being created; missing: {}", missing(answered))};
 }
 
 }  // namespace treering

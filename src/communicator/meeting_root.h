@@ -26,7 +26,8 @@ class MeetingRoot {
   // The failure when that process ends, or a rank of it gives up; ok when none of its ranks has arrived.
   Status lost_process(uint32_t process) const;
   Status lost_rank(uint32_t rank) const;
-  // Names the ranks that are missing; of those that `answered` (when not nullptr) lacks.
+  // "rank 2, rank 3 of 4 ranks": who has not arrived, or is not among those that `answered` (when not nullptr).
+  std::string missing(const std::map<uint32_t, std::string>* answered) const;
   Status deadline_passed(const std::map<uint32_t, std::string>* answered) const;
 
   uint32_t ranks() const { return ranks_; }

@@ -167,7 +167,7 @@ TEST(MeetingErrors, SettingsDiffer) {
 TEST(MeetingErrors, MissingRanksAreNamed) {
   const auto texts = errors_of(4, [](uint32_t rank) { return rank == 2 ? JoinRequest{} : request_of(rank, 4, 1000); });
   for (int rank : {0, 1, 3})
-    EXPECT_NE(texts[static_cast<size_t>(rank)].find("missing of 4 ranks: rank 2"), std::string::npos)
+    EXPECT_NE(texts[static_cast<size_t>(rank)].find("missing: rank 2 of 4 ranks"), std::string::npos)
         << texts[static_cast<size_t>(rank)];
 }
 
