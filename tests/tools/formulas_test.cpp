@@ -14,6 +14,7 @@ TEST(ParseSize, TakesPowersOf1024) {
   EXPECT_EQ(parse_size("64k"), 65536u);
   EXPECT_EQ(parse_size("32M"), size_t{32} << 20);
   EXPECT_EQ(parse_size("3G"), size_t{3} << 30);
+  EXPECT_EQ(parse_size("8191T"), size_t{8191} << 40);
   EXPECT_EQ(parse_size("1.5K"), 1536u);
   EXPECT_EQ(parse_size("0"), 0u);
 }

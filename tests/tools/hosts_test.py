@@ -53,6 +53,15 @@ class Hosts(unittest.TestCase):
         done = run(PERF, "--hosts", "a:2", "--launcher", HERE, *SMALL, TREERING_ALGO="it's")
         self.assertEqual(done.returncode, 1)
         self.assertIn("unknown algorithm 'it's'", done.stderr)
+        self.assertNotIn("communicates with nobody", done.stderr)
+
+    def test_what_tells_hosts_apart_does_not_arrive(self):
+        done = run(PERF, "--hosts", "a:2,b:1", "--launcher", "env TREERING_HOSTID={host}", *SMALL,
+                   TREERING_HOSTID="outer", TREERING_DEBUG="INFO")
+        self.expect_table(done, 3)
+        self.assertIn("communicator of 3 ranks on 2 hosts", done.stderr)
+        for host, count in {"a": 2, "b": 1, "outer": 1}.items():  # the launching process is where the ranks meet
+            self.assertEqual(done.stderr.count(f"(TREERING_HOSTID {host})"), count, done.stderr)
 
     def test_failures_are_told(self):
         done = run(PERF, "--hosts", "a:1,b:1", "--launcher", "no-such-launcher {host}", *SMALL)

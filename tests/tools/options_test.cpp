@@ -120,7 +120,10 @@ TEST(Options, BadValuesAreNamed) {
     const char* value;
     const char* advice;
   } cases[] = {
-      {{"-b", "8X", "--procs", "2"}, "8X", "K, M or G"},
+      {{"-b", "8X", "--procs", "2"}, "8X", "K, M, G or T"},
+      {{"-b", "9999999G", "--procs", "2"}, "9999999G", "up to 8191T"},
+      {{"-np", "2"}, "-np is an option of mpirun", "--procs"},
+      {{"-d", "bool", "--procs", "2"}, "\"sum\" is not defined for -d bool", "land, lor, lxor"},
       {{"-b", "64M", "-e", "33M", "--procs", "2"}, "-b 64M is above -e 33M", "-b 33M or less, or a larger -e"},
       {{"-e", "8M", "--procs", "2"}, "-b 32M (the default) is above -e 8M", "-b 8M or less"},
       {{"-b", "0", "--procs", "2"}, "\"0\"", "1 or more"},

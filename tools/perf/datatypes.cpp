@@ -1,5 +1,7 @@
 #include "datatypes.h"
 
+#include <vector>
+
 namespace treering::perf {
 namespace {
 
@@ -61,5 +63,12 @@ bool is_defined(const DataType& type, const Operation& operation) {
 
 std::string data_type_names() { return names(kDataTypes); }
 std::string operation_names() { return names(kOperations); }
+
+std::string operation_names(const DataType* type) {
+  std::vector<Operation> defined;
+  for (const Operation& operation : kOperations)
+    if (is_defined(*type, operation)) defined.push_back(operation);
+  return names(defined);
+}
 
 }  // namespace treering::perf

@@ -38,5 +38,6 @@ const Operation* find_operation(const std::string& name);
 // "int8, uint8, ...": for messages.
 std::string data_type_names();
 std::string operation_names();
+std::string operation_names(const DataType* type);  // those that it has
 
 }  // namespace treering::perf

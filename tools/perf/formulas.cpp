@@ -27,6 +27,9 @@ std::optional<size_t> parse_size(const std::string& text) {
       case 'G':
         factor = 1024.0 * 1024 * 1024;
         break;
+      case 'T':
+        factor = 1024.0 * 1024 * 1024 * 1024;
+        break;
       default:
         return std::nullopt;
     }

@@ -66,6 +66,14 @@ int id_pipe(const trUniqueId& id) {
   return -1;
 }
 
+// What the library is told here it is told there, but what tells hosts apart. LD_LIBRARY_PATH: for a library that is not
+// installed.
+bool goes_along(const char* variable) {
+  const auto begins = [variable](const char* text) { return strncmp(variable, text, strlen(text)) == 0; };
+  return (begins("TREERING_") && !begins("TREERING_HOSTID=") && !begins("TREERING_SWITCHES=")) ||
+         begins("LD_LIBRARY_PATH=");
+}
+
 [[noreturn]] void become(const std::vector<std::string>& command, int input) {
   std::vector<char*> words;
   for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
@@ -98,9 +106,8 @@ std::string rank_command(const Options& options, int rank, int ranks) {
   if (getcwd(directory, sizeof(directory))) line.append("cd ").append(quoted(directory)).append(" && ");
   line.append("exec env");
   const auto add = [&](const std::string& word) { line.append(1, ' ').append(quoted(word)); };
-  // What the library is told here it is told there. LD_LIBRARY_PATH: for a library that is not installed.
   for (char** variable = environ; *variable; ++variable)
-    if (!strncmp(*variable, "TREERING_", 9) || !strncmp(*variable, "LD_LIBRARY_PATH=", 16)) add(*variable);
+    if (goes_along(*variable)) add(*variable);
   line.append(" TREERING_RANK=").append(std::to_string(rank));
   line.append(" TREERING_RANKS=").append(std::to_string(ranks)).append(" TREERING_ID=-");
   add(path_of_this_program());

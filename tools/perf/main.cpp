@@ -248,7 +248,9 @@ int launched_main(Run& run) {
   int rank = 0, ranks = 0;
   if (trCommInitFromEnvironment(&comm, &config) != trSuccess || trCommRank(comm, &rank) != trSuccess ||
       trCommCount(comm, &ranks) != trSuccess) {
-    fprintf(stderr, "error: %s\n%s\n", trGetLastError(nullptr), one_rank_advice());
+    const char* error = trGetLastError(nullptr);
+    fprintf(stderr, "error: %s\n", error);
+    if (strstr(error, "which rank this process is") != nullptr) fprintf(stderr, "%s\n", one_rank_advice());
     return kUsage;
   }
   run.options.procs = ranks;

@@ -36,7 +36,7 @@ CLI::Validator in_range(int64_t least, int64_t most) {
 
 void add_nccl_options(CLI::App& app, Options& options, Words& words) {
   app.add_option("-b,--minbytes", words.min,
-                 "least size (K, M, G: powers of 1024); one element for each rank at least [32M]");
+                 "least size (K, M, G, T: powers of 1024); one element for each rank at least [32M]");
   app.add_option("-e,--maxbytes", words.max, "largest size [32M, or -b where that is more]");
   app.add_option("-i,--stepbytes", words.step, "from a size to the next, when -f is 1 [1M]");
   app.add_option("-f,--stepfactor", words.factor, "factor from a size to the next [1]")->check(in_range(1, 1 << 20));
@@ -103,7 +103,8 @@ void add_own_options(CLI::App& app, Options& options, Words& words) {
 std::string take_size(const char* name, const std::string& text, size_t* bytes) {
   const auto size = parse_size(text);
   if (!size) {
-    return std::string(name) + ": value \"" + text + "\" is not a size: a number of bytes, with K, M or G if wanted";
+    return std::string(name) + ": value \"" + text +
+           "\" is not a size: a number of bytes up to 8191T, with K, M, G or T if wanted";
   }
   *bytes = *size;
   return "";
@@ -226,7 +227,9 @@ std::string finish(const Words& words, Options& options) {
   bool any = !options.collective->reduces;
   for (const DataType* type : options.types)
     for (const Operation* operation : options.operations) any |= is_defined(*type, *operation);
-  if (!any) first("-o: value \"" + words.operation + "\" is not defined for -d " + words.type);
+  if (!any && error.empty())
+    first("-o: value \"" + words.operation + "\" is not defined for -d " + words.type + "; give one of " +
+          operation_names(options.types[0]));
   first(take_memory(words, options));
   first(take_hosts(words.hosts, &options.hosts));
   first(check_sizes(words, options));
@@ -294,7 +297,11 @@ int parse_options(int argc, char** argv, Options* options) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    std::fprintf(stderr, "error: %s\n(%s --help lists the options)\n", error.what(), program.c_str());
+    std::fprintf(stderr, "error: %s\n", error.what());
+    for (int i = 1; i < argc; ++i)
+      if (const std::string word = argv[i]; word == "-np" || word == "--np")
+        std::fprintf(stderr, "(%s is an option of mpirun; here it is --procs)\n", argv[i]);
+    std::fprintf(stderr, "(%s --help lists the options)\n", program.c_str());
     return 2;
   }
   const std::string error = finish(words, *options);

@@ -66,6 +66,21 @@ void print_no_place(std::FILE* out, const Options& options) {
   if (options.per_iteration) fprintf(out, "  %7s  %7s  %7s  %7s", "n/a", "n/a", "n/a", "n/a");
 }
 
+// What is not measured although it was asked for.
+void print_exceptions(std::FILE* out, const Options& options) {
+  for (const DataType* type : options.types) {
+    std::string missing;
+    for (const Operation* operation : options.operations)
+      if (options.collective->reduces && !is_defined(*type, *operation))
+        missing += (missing.empty() ? "" : ", ") + std::string(operation->name);
+    if (!missing.empty()) fprintf(out, "# %s is left out with %s: not defined for it\n", type->name, missing.c_str());
+  }
+  const std::vector<Point> points = options.points();
+  if (options.collective->kind != Kind::kBarrier && !points.empty() && points.front().bytes > options.min_bytes)
+    fprintf(out, "# sizes begin at %zu bytes: one element%s\n", points.front().bytes,
+            options.collective->many_blocks ? " for each rank" : "");
+}
+
 }  // namespace
 
 std::string fit(double value, int width) {
@@ -95,6 +110,7 @@ void print_header(std::FILE* out, const Options& options, const RunResults& resu
           options.memory == MemoryKind::kGpu ? ", on a CUDA stream"
           : options.stream                   ? ", on a stream"
                                              : "");
+  print_exceptions(out, options);
   fprintf(out, "#\n# Ranks\n");
   for (size_t rank = 0; rank < results.places.size(); ++rank) {
     const RankPlace& place = results.places[rank];
