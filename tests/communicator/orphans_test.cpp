@@ -77,7 +77,7 @@ TEST_P(RootEnds, ALateOrphanHearsTheVerdict) {
       give_and_end(&self, rank);
     });
     for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
-    kill(processes.pid(late), SIGSTOP);
+    processes.stop(late);
     if (!leaves) kill(processes.pid(kRoot), SIGKILL);
     gate.open();
     std::this_thread::sleep_for(milliseconds(2100));  // one possible parent is asked for 2 s, and silent after 2.6 s
@@ -105,7 +105,7 @@ TEST(Orphans, OfStoppedProcessesHearTheSameVerdict) {
       give_and_end(&self, rank);
     });
     for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
-    for (int rank : kStopped) kill(processes.pid(rank), SIGSTOP);
+    for (int rank : kStopped) processes.stop(rank);
     kill(processes.pid(0), SIGKILL);
     gate.open();
     std::string verdict;

@@ -120,7 +120,7 @@ TEST_P(Stop, IsReportedAndWithdrawn) {
     return 0;
   });
   for (int rank = 0; rank < 8; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
-  kill(processes.pid(victim), SIGSTOP);
+  processes.stop(victim);
   for (int mark = 0; mark < 2; ++mark) {
     for (int rank = 0; rank < 8; ++rank)
       if (rank != victim) {
@@ -154,7 +154,7 @@ TEST(Exchange, ReachesThoseWhoseParentPauses) {
   });
   for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
   std::this_thread::sleep_for(milliseconds(500));  // the other parts are at the root
-  kill(processes.pid(kPaused), SIGSTOP);
+  processes.stop(kPaused);
   for (int rank = 0; rank < kRanks; ++rank)
     if (rank != kPaused) {
       EXPECT_TRUE(processes.wait_until_reached(rank, seconds(15))) << "rank " << rank;
@@ -182,7 +182,7 @@ TEST_P(Hosts, AnExchangeIsCompletedThoughTheRootPauses) {
   });
   for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
   std::this_thread::sleep_for(milliseconds(500));  // the other parts are at the root
-  kill(processes.pid(0), SIGSTOP);
+  processes.stop(0);
   std::this_thread::sleep_for(seconds(6));  // silence is noticed after 2.6 s, and another parent sought for up to 2 s
   kill(processes.pid(0), SIGCONT);
   for (int rank = 0; rank < kRanks; ++rank) {

@@ -115,6 +115,16 @@ bool RankProcesses::wait_until_reached(int rank, std::chrono::seconds patience) 
   return poll(&entry, 1, static_cast<int>(patience.count() * 1000)) > 0 && read(entry.fd, &mark, 1) == 1;
 }
 
+void RankProcesses::stop(int rank) {
+  ASSERT_EQ(kill(pid(rank), SIGSTOP), 0);
+  siginfo_t info = {};
+  for (int i = 0; i < 10'000 && info.si_pid == 0; ++i) {
+    if (i > 0) usleep(1000);
+    ASSERT_EQ(waitid(P_PID, static_cast<id_t>(pid(rank)), &info, WSTOPPED | WNOHANG), 0);
+  }
+  ASSERT_NE(info.si_pid, 0) << "rank " << rank << " has not stopped within 10 s";
+}
+
 RankResult RankProcesses::wait(int rank, std::chrono::seconds patience) {
   auto index = static_cast<size_t>(rank);
   auto deadline = std::chrono::steady_clock::now() + patience;
