@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Data-parallel training of a small model with PyTorch, whose gradients travel through libnccl.so.2.
 
-    LD_PRELOAD=PREFIX/lib/treering/nccl/lib/libnccl.so.2 torchrun --nproc-per-node 2 train.py
+    LD_PRELOAD=PREFIX/lib/treering/nccl/lib/libnccl.so.2 torchrun --nproc_per_node 2 train.py
 
 Every process trains on its share of each batch; afterwards rank 0 trains alone on the whole batches, and the two models
 must agree to rounding. With fewer GPUs than processes they share GPUs. `--backend gloo` runs the same on the CPU, without
@@ -49,7 +49,7 @@ def main():
     parser.add_argument("--steps", type=int, default=50)
     options = parser.parse_args()
     if "RANK" not in os.environ:
-        sys.exit("start this with torchrun: torchrun --nproc-per-node 2 train.py")
+        sys.exit("start this with torchrun: torchrun --nproc_per_node 2 train.py")
     if options.backend == "nccl" and not torch.cuda.is_available():
         sys.exit("no GPU: the nccl backend needs one; --backend gloo runs on the CPU")
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -89,9 +89,12 @@ class Launchers(unittest.TestCase):
         """The agents of two nodes, which keep PyTorch's own store at the master's port."""
         if run([TORCH_PYTHON, "-c", "import torch.distributed"]).returncode != 0:
             self.skipTest(f"{TORCH_PYTHON} cannot import torch")
+        starts = "from torch.distributed.elastic.multiprocessing import Std; assert Std.from_str('0') is not None"
+        if run([TORCH_PYTHON, "-c", starts]).returncode != 0:  # tests/gpu/torch/run.py says why
+            self.skipTest(f"torchrun of {TORCH_PYTHON} does not work with its version of Python")
         port, _ = free_ports()
-        agents = [subprocess.Popen([TORCH_PYTHON, "-m", "torch.distributed.run", "--no-python", "--nnodes", "2", "--node-rank", str(node),
-                                    "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(port), PROGRAM],
+        agents = [subprocess.Popen([TORCH_PYTHON, "-m", "torch.distributed.run", "--no_python", "--nnodes", "2", "--node_rank", str(node),
+                                    "--nproc_per_node", "2", "--master_addr", "127.0.0.1", "--master_port", str(port), PROGRAM],
                                    env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                    stdin=subprocess.DEVNULL) for node in range(2)]
         lines = []

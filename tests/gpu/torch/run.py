@@ -25,6 +25,10 @@ def why_not(backend):
         capture_output=True, text=True, timeout=120)
     if asked.returncode != 0:
         return f"{PYTHON} cannot import torch (set TREERING_TEST_PYTHON to an interpreter that can)"
+    # Debian 12 has PyTorch 1.13 and Python 3.11, in which zero is no member of an enum's list: torchrun cannot start there.
+    starts = [PYTHON, "-c", "from torch.distributed.elastic.multiprocessing import Std; assert Std.from_str('0') is not None"]
+    if subprocess.run(starts, capture_output=True, timeout=120).returncode != 0:
+        return f"torchrun of {PYTHON} does not work with its version of Python (set TREERING_TEST_PYTHON to another one)"
     if backend == "nccl" and asked.stdout.split() != ["True", "True"]:
         return "torch finds no GPU, or was built without NCCL"
     return ""
@@ -35,7 +39,7 @@ def run(ranks, backend, library, extra):
     if backend == "nccl":
         environment["LD_PRELOAD"] = library
     # A meeting at a port that is free: several runs do not meet.
-    command = [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), str(SUITE),
+    command = [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), str(SUITE),
                "--backend", backend]
     print(f"== {ranks} ranks, {backend} {' '.join(f'{k}={v}' for k, v in extra.items())}", flush=True)
     return subprocess.run(command, env=environment, timeout=LIMIT_S).returncode == 0

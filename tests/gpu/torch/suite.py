@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The suite, as each rank runs it: torchrun --nproc-per-node N suite.py --backend nccl|gloo
+"""The suite, as each rank runs it: torchrun --nproc_per_node N suite.py --backend nccl|gloo
 
 All ranks use the GPU whose number is LOCAL_RANK, modulo the GPUs that there are; with gloo none. A check that fails is
 named by its traceback and ends the run: the others would wait for it.
