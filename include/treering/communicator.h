@@ -46,7 +46,8 @@ TR_API trResult_t trCommInitRankConfig(trComm_t* comm, int nranks, trUniqueId id
  * trCommInitRankConfig() for a process that a launcher has started: rank, number of ranks and id come from mpirun of Open
  * MPI or MPICH, srun (--mpi=pmi2 or --mpi=pmix), torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), or from TREERING_RANK, TREERING_RANKS and TREERING_ID.
  * trCommRank() and trCommCount() tell what they are. One rank a process; once in a process where PMI-1 carries the id
- * (MPICH, srun --mpi=pmi2), and before MPI_Init there. trInvalidUsage when nothing of all this is found: the message names
+ * (MPICH, srun --mpi=pmi2). Not for a program that calls MPI_Init, too: MPI and this function would use the launcher's
+ * connection by turns. There rank 0 broadcasts a unique id with MPI_Bcast. trInvalidUsage when nothing of all this is found: the message names
  * what was looked for.
  */
 TR_API trResult_t trCommInitFromEnvironment(trComm_t* comm, const trConfig_t* config);

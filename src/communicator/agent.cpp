@@ -217,15 +217,14 @@ void Agent::loop() {
   }
 }
 
-Status Agent::open(const Config& config, Place* own) {
+Status Agent::open(const Config& config, const char* ports, Place* own) {
   if (sodium_init() < 0) return {trSystemError, "libsodium could not be initialised (no source of random numbers?)"};
   if (local_ < 0 && tcp_ < 0) {
     identity_ = identify_host(config.host_id);
     TR_RETURN_IF_ERROR(list_addresses(&interfaces_));
     place_ = Place();
     TR_RETURN_IF_ERROR(choose_addresses(interfaces_, config.socket_ifname, config.socket_family, &place_.addresses));
-    if (!place_.addresses.empty())
-      TR_RETURN_IF_ERROR(listen_tcp(config.socket_family, config.first_port, config.last_port));
+    if (!place_.addresses.empty()) TR_RETURN_IF_ERROR(listen_tcp(config, ports));
     place_.pid = static_cast<uint32_t>(process_);
     place_.network = identity_.network;
     place_.host_name = identity_.name;
@@ -241,11 +240,12 @@ Status Agent::open(const Config& config, Place* own) {
   return {};
 }
 
-Status Agent::listen_tcp(const std::string& family, int first_port, int last_port) {
-  const bool asked = first_port > 0;
+Status Agent::listen_tcp(const Config& config, const char* ports) {
+  const std::string& family = config.socket_family;
+  const bool asked = config.first_port > 0;
   int error = 0;
   for (int domain : {family != "ipv4" ? AF_INET6 : AF_INET, family == "ipv6" ? AF_INET6 : AF_INET}) {
-    for (int port = first_port; port <= last_port && tcp_ < 0; ++port) {
+    for (int port = config.first_port; port <= config.last_port && tcp_ < 0; ++port) {
       tcp_ = open_listener(domain, family == "ipv6", static_cast<uint16_t>(port), &error);
       if (tcp_ < 0 && lacks_family(error)) break;
     }
@@ -255,9 +255,8 @@ Status Agent::listen_tcp(const std::string& family, int first_port, int last_por
     if (asked && !lacks_family(error)) break;
   }
   if (tcp_ < 0 && asked)
-    return {trSystemError, fmt::format("no port of {} to {} can be listened on: {}. TREERING_PORT says which "
-                                       "to use, one for each process of this machine",
-                                       first_port, last_port, std::strerror(error))};
+    return {trSystemError, fmt::format("no port of {} to {} can be listened on: {}. {}", config.first_port,
+                                       config.last_port, std::strerror(error), ports)};
   if (tcp_ < 0) return place_.addresses.clear(), Status();  // the processes of this machine can still meet
   sockaddr_storage bound{};
   socklen_t length = sizeof bound;

@@ -49,8 +49,8 @@ class Agent {
   uint64_t after(Clock::duration delay, Task task);
   void cancel(uint64_t timer);
 
-  // Listens (if it does not) and says how this process is reached.
-  Status open(const Config& config, Place* own);
+  // Listens (if it does not) and says how this process is reached. `ports`: what to do where those of `config` cannot be had.
+  Status open(const Config& config, const char* ports, Place* own);
   const HostIdentity& identity() const { return identity_; }
   const std::vector<Address>& interfaces() const { return interfaces_; }  // all, also those not offered
 
@@ -79,7 +79,7 @@ class Agent {
   void loop();
   void run_posted();
   int run_timers();  // milliseconds until the next one
-  Status listen_tcp(const std::string& family, int first_port, int last_port);
+  Status listen_tcp(const Config& config, const char* ports);
   void close_listeners();
   void accept_some(int listener, bool local);
   void pause_accepting();

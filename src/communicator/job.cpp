@@ -73,6 +73,9 @@ void Job::add_member(const Place& own, std::shared_ptr<Member> member) {
 }
 
 void Job::find_root() {
+  if (id_.root_local != 0 && id_.root_local == own_.local)
+    return fail(
+        {trInvalidUsage, "all ranks of this unique id, which this process made, have met already; make a new one"});
   Place root;
   root.pid = id_.root_pid;
   root.local = id_.root_local;
@@ -99,11 +102,13 @@ void Job::find_root() {
         }
         self->fail(
             {status.code(),
-             fmt::format("{} cannot be reached: {} ended, or all its ranks have met already, or no "
-                         "network leads to it: {}",
-                         awaited ? "rank 0, at MASTER_ADDR and the port after MASTER_PORT,"
-                                 : fmt::format("the process that made the unique id (pid {})", self->id_.root_pid),
-                         awaited ? "it has not come, or has" : "it has", status.message())});
+             fmt::format(
+                 "{} cannot be reached: {} ended, or all its ranks have met already, or no "
+                 "network leads to it: {}",
+                 awaited ? "rank 0, at MASTER_ADDR and the port after MASTER_PORT,"
+                         : fmt::format("the process that made the unique id (pid {})", self->id_.root_pid),
+                 awaited ? "it has not come, or has another TREERING_SECRET (or torchrun's run id), or has" : "it has",
+                 status.message())});
       });
 }
 
@@ -149,7 +154,10 @@ void Job::placed(std::shared_ptr<Channel> channel, const std::string& bytes) {
       if (mine.same_bytes(address)) address.scope = mine.scope;
   ancestors_ = message.ancestors;
   for (const auto& [rank, member] : members_) say_hello(*member);
-  if (ancestors_.front().process == 0) return ask_to_attach(std::move(channel), ancestors_.front(), {}, "");
+  // A meeting point that was agreed on is found by TCP alone, but the memory of a host goes over its Unix sockets.
+  const Place& first = ancestors_.front();
+  const bool nearer = !channel->local() && first.network == own_.network && first.local != 0;
+  if (first.process == 0 && !nearer) return ask_to_attach(std::move(channel), first, {}, "");
   channel->close();
   attach();
 }

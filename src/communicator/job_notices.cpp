@@ -171,7 +171,10 @@ void Job::tick() {
     if (was_asleep) link->channel->forgive_silence();
     const auto silence = now - link->channel->heard();
     if (silence < kSilence) {
-      if (std::exchange(link->silent, false)) report_heard(process);
+      if (std::exchange(link->silent, false)) {
+        log_line(LogLevel::kWarn, fmt::format("{}: its process answers again", describe(process)));
+        report_heard(process);
+      }
       continue;
     }
     if (!link->silent && state_ == State::kRunning) {
@@ -180,8 +183,12 @@ void Job::tick() {
       NoticeMessage notice;
       notice.type = NoticeType::kSilent;
       notice.process = process;
-      notice.text = fmt::format("{}: its process has not answered for {:.1f} s", describe(process), seconds(silence));
-      if (silent_.count(process) == 0) notify(std::move(notice));
+      notice.text = fmt::format("{}: its process does not answer", describe(process));
+      if (silent_.count(process) == 0) {
+        log_line(LogLevel::kWarn,
+                 fmt::format("{}: its process has not answered for {:.1f} s", describe(process), seconds(silence)));
+        notify(std::move(notice));
+      }
       if (link == &parent_ && !is_dialing()) attach();
     }
   }

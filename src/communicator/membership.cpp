@@ -22,13 +22,17 @@ constexpr auto kAskAgain = std::chrono::milliseconds(10);
 // How long a rank that leaves waits for a new place in the tree, where the old one has just ended.
 constexpr auto kSeeking = std::chrono::milliseconds(200);
 
+constexpr const char* kPorts = "TREERING_PORT says which to use, one for each process of this machine";
+constexpr const char* kMastersPort =
+    "It must be free for rank 0: is a rank 0 running already? If not, choose another MASTER_PORT";
+
 // Starts a job whose ranks meet in this process; `complete` makes its id from where the process listens.
-Status serve(const Config& config, const std::function<UniqueId(const Place& own)>& complete) {
+Status serve(const Config& config, const char* ports, const std::function<UniqueId(const Place& own)>& complete) {
   Agent& agent = Agent::instance();
   Status status;
   TR_RETURN_IF_ERROR(agent.call([&] {
     Place own;
-    status = agent.open(config, &own);
+    status = agent.open(config, ports, &own);
     if (!status.ok()) return;
     const UniqueId id = complete(own);
     auto job = std::make_shared<Job>(&agent, id);
@@ -44,7 +48,7 @@ Status Membership::make_meeting_point(UniqueId* id) {
   TR_RETURN_IF_ERROR(make_unique_id(id));
   Config config;
   TR_RETURN_IF_ERROR(resolve_config(nullptr, &config));
-  return serve(config, [id](const Place& own) {
+  return serve(config, kPorts, [id](const Place& own) {
     id->root_local = own.local;
     id->root_network = own.network;
     id->port = own.port;
@@ -76,7 +80,7 @@ Status Membership::meeting_point_at(const std::string& host, uint16_t port, cons
   if (!root) return {};
   config.first_port = config.last_port = port;
   uint16_t listens_on = 0;
-  TR_RETURN_IF_ERROR(serve(config, [&](const Place& own) {
+  TR_RETURN_IF_ERROR(serve(config, kMastersPort, [&](const Place& own) {
     listens_on = own.port;
     return *id;
   }));
@@ -98,7 +102,7 @@ Status Membership::join(const UniqueId& id, const JoinRequest& request, std::uni
   Status status;
   TR_RETURN_IF_ERROR(agent.call([&] {
     Place own;
-    status = agent.open(config, &own);
+    status = agent.open(config, kPorts, &own);
     if (!status.ok()) return;
     job = agent.find_job(id.job);
     if (!job) {

@@ -2,6 +2,7 @@
 // the socket whose number is in PMI_FD.
 //
 // Balaji et al., "PMI: A scalable parallel process-management interface for extreme-scale systems", EuroMPI 2010.
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
@@ -77,10 +78,22 @@ class Pmi {
   Clock::time_point deadline_;
 };
 
+// Whether the program has called MPI_Init(), whose library talks over the same connection.
+bool mpi_is_initialized() {
+  const auto ask = reinterpret_cast<int (*)(int*)>(dlsym(RTLD_DEFAULT, "MPI_Initialized"));
+  int answer = 0;
+  return ask != nullptr && ask(&answer) == 0 && answer != 0;
+}
+
 }  // namespace
 
 Status exchange_through_pmi(Launch* launch, const MakeId& fresh, int timeout_ms, trUniqueId* id) {
   launch->launcher = "PMI";
+  if (mpi_is_initialized())
+    return {
+        trInvalidUsage,
+        "MPI_Init() has been called, and MPI uses the launcher's connection (PMI_FD) itself: let rank 0 make an id with "
+        "trGetUniqueId(), broadcast it with MPI_Bcast(), and call trCommInitRankConfig()"};
   uint32_t fd = 0;
   TR_RETURN_IF_ERROR(environment_number("PMI_FD", 0, 1 << 20, &fd));
   TR_RETURN_IF_ERROR(environment_number("PMI_SIZE", 1, 1 << 20, &launch->ranks));

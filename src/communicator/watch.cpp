@@ -16,6 +16,7 @@ constexpr auto kAlivePeriod = std::chrono::milliseconds(20);
 // Peers at which one look is aimed. With more, the periods above are for each so many.
 constexpr uint32_t kLookedAt = 64;
 constexpr auto kGraceOfLost = std::chrono::milliseconds(150);
+constexpr auto kNewsOfEnd = std::chrono::seconds(1);  // from the end of a process until the job tells how it ended
 // A parent in the tree that is silent, or gone, is replaced meanwhile.
 constexpr auto kVerdictPatience = kLongestSearch + std::chrono::seconds(3);
 
@@ -107,8 +108,9 @@ Status Watch::link_failed(uint32_t peer, const Status& status) {
     if (Status known = verdict(); !known.ok()) return known;
     if (Status lost = find_lost(peer, place()); !lost.ok()) return fail(lost);
     if (is_dead(peer))
-      return fail(
-          {trRemoteError, fmt::format("{} has died in or before {}: {}", describe(peer), place(), status.message())});
+      return fail(ended_in_order(peer) ? find_lost(peer, place())
+                                       : Status(trRemoteError, fmt::format("{} has died in or before {}: {}",
+                                                                           describe(peer), place(), status.message())));
   }
   return fail({status.code(), fmt::format("{}, {}: {}", describe(peer), place(), status.message())});
 }
@@ -264,11 +266,22 @@ Status Watch::check_alive(uint32_t peer, uint32_t waiting_for) {
   // It may have done its part, left and ended after it was asked: what memory says of it now is its last.
   if (readable && dead && read(peer, &snapshot))
     dead = !snapshot.left && !(counted_ && snapshot.completed >= call_->operation);
-  if (dead)
-    return fail(
-        {trRemoteError, fmt::format("{} has died in or before {}; its last completed operation is {}", describe(peer),
-                                    place(), readable ? std::to_string(snapshot.completed) : "unknown")});
-  return {};
+  // What it sent before its end is here, but may have come since this rank looked for it.
+  if (!dead || !std::exchange(seen_[peer].ended, true)) return {};
+  if (!readable && ended_in_order(peer)) return fail(find_lost(peer, place()));
+  return fail(
+      {trRemoteError, fmt::format("{} has died in or before {}; its last completed operation is {}", describe(peer),
+                                  place(), readable ? std::to_string(snapshot.completed) : "unknown")});
+}
+
+// Whether a process that has ended had left before. Where its memory went with it the job tells, a moment later.
+bool Watch::ended_in_order(uint32_t peer) const {
+  if (job_ == nullptr) return false;
+  for (const auto until = Clock::now() + kNewsOfEnd; Clock::now() < until && verdict().ok(); usleep(1000)) {
+    std::lock_guard lock(lost_mutex_);
+    if (const auto found = lost_.find(peer); found != lost_.end()) return found->second.left;
+  }
+  return false;
 }
 
 // Whether a status that cannot be read means that the peer is gone; over a network it means that no answer is here yet.
@@ -314,7 +327,9 @@ Status Watch::check_peer(uint32_t peer, const char* during) const {
   const bool readable = read(peer, &snapshot);
   if (Status lost = find_lost(peer, during); !lost.ok()) return lost;
   if (peer != context_->rank && ((!readable && knows_by_reading(peer)) || is_dead(peer)))
-    return {trRemoteError, fmt::format("{} has died in or before {}", describe(peer), during)};
+    return ended_in_order(peer)
+               ? find_lost(peer, during)
+               : Status(trRemoteError, fmt::format("{} has died in or before {}", describe(peer), during));
   if (snapshot.left)
     return {trRemoteError, fmt::format("{} destroyed its communicator in or before {}", describe(peer), during)};
   return {};

@@ -99,6 +99,7 @@ class Watch {
   Status check_lost(uint32_t waiting_for);
   // What is known of a peer that is lost or has left, as a verdict; Ok when nothing is.
   Status find_lost(uint32_t peer, const std::string& during) const;
+  bool ended_in_order(uint32_t peer) const;
   std::string silence() const;
   bool knows_by_reading(uint32_t peer) const;
   bool same_host(uint32_t peer) const { return identity(peer).host == identity(context_->rank).host; }
@@ -119,6 +120,7 @@ class Watch {
     Clock::time_point changed;  // at first: the begin of the wait
     bool known = false;
     bool moved = false;  // it has changed since it was first seen
+    bool ended = false;  // its process, though its part was missing
   };
 
   ExecutorContext* context_;

@@ -317,8 +317,9 @@ Status resolve_config(const trConfig_t* user, Config* config) {
   TR_RETURN_IF_ERROR(apply("device", full.device));
   TR_RETURN_IF_ERROR(apply("device_blocks", full.device_blocks));
   TR_RETURN_IF_ERROR(apply("device_piece_bytes", full.device_piece_bytes));
-  if (full.device_protocol != nullptr)
-    TR_RETURN_IF_ERROR(row_named("device_protocol").parse(full.device_protocol, config));
+  if (full.device_protocol != nullptr && !row_named("device_protocol").parse(full.device_protocol, config).ok())
+    return {trInvalidArgument, fmt::format("config->device_protocol is '{}'; give {}", full.device_protocol,
+                                           row_named("device_protocol").values)};
   if (full.wire != nullptr && !row_named("wire").parse(full.wire, config).ok())
     return {trInvalidArgument, fmt::format("config->wire is '{}'; give {}", full.wire, row_named("wire").values)};
   if (full.algorithm != nullptr) config->algorithm = full.algorithm;
@@ -330,14 +331,17 @@ Status resolve_config(const trConfig_t* user, Config* config) {
 std::vector<std::string> agreed_settings(const Config& config) {
   std::vector<std::string> settings;
   for (const OptionRow& row : kOptions)
-    if (row.must_agree) settings.push_back(fmt::format("{}={}", row.name, row.print(config)));
+    if (row.must_agree)
+      settings.push_back(fmt::format("{}{}={}", row.name,
+                                     row.environment != nullptr ? fmt::format(" ({})", row.environment) : "",
+                                     row.print(config)));
   return settings;
 }
 
 std::string options_markdown() {
   std::string text =
-      "# Options\n\nGenerated from the table in src/core/config.cpp. A field of `trConfig_t` wins over the environment, "
-      "which wins over the default.\n\n| option | environment | values | default | meaning |\n|---|---|---|---|---|\n";
+      "# Options\n\nGenerated from the table in src/core/config.cpp. A field of `trConfig_t`, where it has one of the option's name, "
+      "wins over the environment, which wins over the default.\n\n| option | environment | values | default | meaning |\n|---|---|---|---|---|\n";
   for (const OptionRow& row : kOptions)
     text += fmt::format("| `{}` | {} | {} | {} | {} |\n", row.name,
                         row.environment ? fmt::format("`{}`", row.environment) : "", row.values, row.default_text,

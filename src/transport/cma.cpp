@@ -19,9 +19,8 @@ Status transfer(VmCall call, const char* name, int pid, uint64_t address, std::b
     ssize_t moved = call(pid, &local, 1, &remote, 1, 0);
     if (moved <= 0)
       return {errno == ESRCH ? trRemoteError : trSystemError,
-              fmt::format("{} of {} bytes with process {}: {} (Yama's ptrace_scope, a seccomp filter or another user "
-                          "forbid it; ESRCH: the process is gone)",
-                          name, bytes, pid, std::strerror(errno))};
+              fmt::format("{} of {} bytes with process {}: {}{}", name, bytes, pid, std::strerror(errno),
+                          errno == EPERM ? " (Yama's ptrace_scope, a seccomp filter or another user forbid it)" : "")};
     done += static_cast<size_t>(moved);
   }
   return {};

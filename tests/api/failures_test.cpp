@@ -184,8 +184,8 @@ TEST(Init, RanksThatDisagreeAreTold) {
   for (int rank : {0, 1}) {
     RankResult result = processes.wait(rank, std::chrono::seconds(20));
     EXPECT_EQ(result.exit_code, 10 + trInvalidUsage) << result.output;
-    EXPECT_NE(result.output.find("timeout_ms=20 s"), std::string::npos) << result.output;
-    EXPECT_NE(result.output.find("timeout_ms=20.001 s"), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find("timeout_ms (TREERING_TIMEOUT)=20 s"), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find("timeout_ms (TREERING_TIMEOUT)=20.001 s"), std::string::npos) << result.output;
   }
 }
 

@@ -166,11 +166,11 @@ TEST(Ports, ARangeIsUsed) {
   Agent& agent = Agent::instance();
   Status status;
   Place place;
-  ASSERT_TRUE(agent.call([&] { status = agent.open(config, &place); }).ok());
+  ASSERT_TRUE(agent.call([&] { status = agent.open(config, "Ask for another", &place); }).ok());
   EXPECT_NE(status.message().find("no port of " + std::to_string(config.first_port)), std::string::npos)
       << status.message();
   config.last_port = std::min(config.first_port + 200, 65535);
-  ASSERT_TRUE(agent.call([&] { status = agent.open(config, &place); }).ok());
+  ASSERT_TRUE(agent.call([&] { status = agent.open(config, "Ask for another", &place); }).ok());
   EXPECT_TRUE(status.ok()) << status.message();
   EXPECT_GT(place.port, config.first_port);
   close(taken);

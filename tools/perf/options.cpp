@@ -187,13 +187,17 @@ std::string take_hosts(const std::string& text, std::vector<HostRanks>* hosts) {
   for (size_t at = 0; at < text.size();) {
     const std::string item = text.substr(at, text.find(',', at) - at);
     at += item.size() + 1;
-    const size_t colon = item.rfind(':');
-    HostRanks host{item.substr(0, colon), 1};
+    // An IPv6 address stands in brackets, which are for this list alone.
+    const bool bracketed = item.starts_with('[') && item.find(']') != std::string::npos;
+    const size_t colon = item.find(':', bracketed ? item.find(']') : 0);
+    HostRanks host{bracketed ? item.substr(1, item.find(']') - 1) : item.substr(0, colon), 1};
     const std::string count = colon == std::string::npos ? "1" : item.substr(colon + 1);
     const auto [end, error] = std::from_chars(count.data(), count.data() + count.size(), host.procs);
-    if (host.host.empty() || error != std::errc() || end != count.data() + count.size() || host.procs < 1 ||
+    const bool odd = host.host.find_first_of(" \t;'\"") != std::string::npos ||
+                     (bracketed && item.find(']') + 1 != std::min(colon, item.size()));
+    if (host.host.empty() || odd || error != std::errc() || end != count.data() + count.size() || host.procs < 1 ||
         host.procs > kMaxRanks)
-      return "--hosts: \"" + item + "\" is not HOST:PROCESSES, as in a:4,b:4";
+      return "--hosts: \"" + item + "\" is not HOST:PROCESSES, as in a:4,b:4 or [fd00::1]:4";
     hosts->push_back(host);
   }
   return "";
