@@ -14,7 +14,8 @@ class Record:
     def __init__(self, settings):
         self.settings = settings
         self.tables, self.units, self.rows, self.links, self.failures = {}, {}, [], {}, []
-        self.wrong, self.other_work, self.printed = {}, {}, set()
+        self.wrong, self.other_work, self.stolen, self.printed = {}, {}, {}, set()
+        self._round = None  # title, and the cores' time when it began
 
     def new_table(self, title, unit="bytes"):
         self.units[title] = unit
@@ -30,11 +31,20 @@ class Record:
     def note_other_work(self, title):
         """What the cores do while every library sleeps is somebody else's, and disturbs the figures. Waits for its end, for
         as long as the user's patience lasts."""
+        self._note_stolen(title)
         until = time.monotonic() + self.settings.patience
         part = busy(0.3)
         while part > 0.1 and time.monotonic() < until:
             part = busy(1)
         self.other_work.setdefault(title, []).append(part)
+        self._round = title, cores()
+
+    def _note_stolen(self, title):
+        """The part of the cores' time that a hypervisor gave to others in the round that ends here."""
+        if self._round and self._round[0] == title:
+            total, _, stolen = (after - before for after, before in zip(cores(), self._round[1]))
+            self.stolen.setdefault(title, []).append(stolen / max(1, total))
+        self._round = None
 
     def expect(self, where, what, value, target, least=True, note=""):
         met = value >= target if least else value <= target
@@ -55,9 +65,11 @@ class Record:
         for name, column in (extra or {}).items():
             print(f"{name:>10}: " + ", ".join(f"{points.format_size(x) if bytes_on_x else x} {text}"
                                              for x, text in column.items()))
-        work = self.other_work.get(title)
-        if work:
-            print(f"other work on the machine before each round: {', '.join(f'{100 * part:.0f} %' for part in work)}")
+        self._note_stolen(title)
+        for what, parts in (("other work on the machine before each round", self.other_work.get(title)),
+                            ("taken by the hypervisor in each round", self.stolen.get(title))):
+            if parts:
+                print(f"{what}: {', '.join(f'{100 * part:.0f} %' for part in parts)}")
         sys.stdout.flush()
 
     def print_unfinished(self):
@@ -91,7 +103,7 @@ class Record:
             shown = {key: value for key, value in vars(settings).items() if isinstance(value, (str, int, float, list))}
             with open(settings.json, "w") as file:
                 json.dump({"settings": shown, "targets": self.rows, "links_mbit": self.links, "rounds_us": self.tables,
-                           "wrong": self.wrong, "other_work": self.other_work, "failures": self.failures}, file, indent=1)
+                           "wrong": self.wrong, "other_work": self.other_work, "stolen": self.stolen, "failures": self.failures}, file, indent=1)
                 file.write("\n")
         if settings.chart:
             self._write_charts(settings.chart)
@@ -108,16 +120,18 @@ class Record:
                 print(problem, file=sys.stderr)
 
 
-def busy(seconds):
-    """The part of all cores' time that went into processes of ordinary priority and into the kernel."""
-    def read():
-        with open("/proc/stat") as file:
-            user, nice, system, idle, wait, *others = (int(word) for word in file.readline().split()[1:])
-        return user + nice + system + idle + wait + sum(others[:3]), nice + idle + wait
+def cores():
+    """All cores' time since the start: all of it, what was free for processes of ordinary priority, what a hypervisor took."""
+    with open("/proc/stat") as file:
+        user, nice, system, idle, wait, *others = (int(word) for word in file.readline().split()[1:])
+    return user + nice + system + idle + wait + sum(others[:3]), nice + idle + wait, others[2]
 
-    total, free = read()
+
+def busy(seconds):
+    """The part of all cores' time that went into processes of ordinary priority, into the kernel and to a hypervisor."""
+    total, free, _ = cores()
     time.sleep(seconds)
-    after_total, after_free = read()
+    after_total, after_free, _ = cores()
     return 1 - (after_free - free) / max(1, after_total - total)
 
 

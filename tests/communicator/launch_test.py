@@ -26,6 +26,29 @@ SKIP = 77
 TORCH_PYTHON = os.environ.get("TREERING_TEST_PYTHON", sys.executable)
 DEADLINE = 120
 LAUNCHERS = ("TREERING_", "PMI", "OMPI", "SLURM", "RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "TORCHELASTIC_")
+INCLUDE = os.path.join(os.path.dirname(__file__), "..", "..", "include")
+BESIDE_MPI = """
+#include <mpi.h>
+#include <stdio.h>
+#include <treering/treering.h>
+int main(int argc, char** argv) {
+  int rank, ranks;
+  trComm_t comm = NULL;
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  if (trCommInitFromEnvironment(&comm, NULL) != trSuccess) printf("%s\\n", trGetLastError(NULL));
+  trUniqueId id;
+  if (rank == 0) trGetUniqueId(&id);
+  MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
+  float value = 1 + rank;
+  if (trCommInitRankConfig(&comm, ranks, id, rank, NULL) == trSuccess &&
+      trAllReduce(&value, &value, 1, trFloat32, trSum, comm, NULL) == trSuccess)
+    printf("sum %g\\n", value);
+  trCommDestroy(comm);
+  return MPI_Finalize();
+}
+"""
 
 
 def clean_environment(**more):
@@ -69,6 +92,21 @@ class Launchers(unittest.TestCase):
     @needs("mpiexec.hydra")
     def test_mpich(self):
         self.expect_all_ranks(run(["mpiexec.hydra", "-n", str(RANKS), PROGRAM]))
+
+    @needs("mpiexec.hydra", "mpicc.mpich")
+    def test_mpich_beside_mpi(self):
+        """Both would talk over the same connection; a broadcast id is the way."""
+        with tempfile.TemporaryDirectory() as folder:
+            source, program = os.path.join(folder, "both.c"), os.path.join(folder, "both")
+            with open(source, "w", encoding="utf-8") as file:
+                file.write(BESIDE_MPI)
+            library = os.path.dirname(LIBRARY)
+            build = run(["mpicc.mpich", "-I", INCLUDE, source, "-o", program, "-L", library, f"-Wl,-rpath,{library}", "-ltreering"])
+            self.assertEqual(build.returncode, 0, build.stderr)
+            done = run(["mpiexec.hydra", "-n", "2", program])
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(done.stdout.count("broadcast it with MPI_Bcast()"), 2, done.stdout + done.stderr)
+        self.assertEqual(done.stdout.count("sum 3"), 2, done.stdout + done.stderr)
 
     @needs("slurmctld", "slurmd", "srun")
     @unittest.skipIf(os.geteuid() != 0, "slurmd wants to be root")
@@ -141,12 +179,15 @@ class TorchRun(unittest.TestCase):
         port, _ = free_ports()
         for address in ["127.0.0.1"] + ["localhost"] * has_name("localhost"):
             # Rank 0 comes last: the others wait for it.
-            processes = [self.start(rank, port, address) for rank in (2, 1)]
+            processes = [self.start(rank, port, address, TREERING_DEBUG="INFO") for rank in (2, 1)]
             time.sleep(0.5)
-            processes.append(self.start(0, port, address))
+            processes.append(self.start(0, port, address, TREERING_DEBUG="INFO"))
+            told = ""
             for rank, process in zip((2, 1, 0), processes):
                 out, error = process.communicate(timeout=DEADLINE)
                 self.assertEqual(out, f"rank {rank} of {RANKS}: ok\n", error)
+                told += error
+            self.assertRegex(told, "communicator of 3 ranks on .* x shared-memory")
 
     def test_who_knows_another_secret_is_kept_out(self):
         port, _ = free_ports()
@@ -155,6 +196,7 @@ class TorchRun(unittest.TestCase):
         for process in (one, other):
             _, error = process.communicate(timeout=DEADLINE)
             self.assertEqual(process.returncode, 1, error)
+        self.assertIn("another TREERING_SECRET", error)
 
     def test_a_call_that_fails_does_not_count(self):
         """One rank is mended and calls again, while the others wait in their first call."""
@@ -170,6 +212,13 @@ class TorchRun(unittest.TestCase):
         self.assertIn("MASTER_PORT is '70000'; give a number from 1 to 65534", error)
         _, error = self.start(0, 5000, "no.such.host.invalid").communicate(timeout=DEADLINE)
         self.assertIn("'no.such.host.invalid' is no host that can be found", error)
+        port, _ = free_ports()
+        with socket.socket() as other:
+            other.bind(("0.0.0.0", port + 1))
+            other.listen()
+            _, error = self.start(0, port).communicate(timeout=DEADLINE)
+        self.assertIn(f"no port of {port + 1} to {port + 1} can be listened on: Address already in use", error)
+        self.assertIn("choose another MASTER_PORT", error)
 
 
 class Slurm:

@@ -156,6 +156,23 @@ TEST(MeetingErrors, RanksDiffer) {
 TEST(MeetingErrors, RankTwice) {
   expect_in_all(errors_of(2, [](uint32_t) { return request_of(1, 3); }), "rank 1 of 3 was given twice, by process ");
 }
+// Another id that waits for its ranks keeps the process's sockets open.
+TEST(MeetingErrors, AnIdThatIsUsedUpIsToldAtOnce) {
+  UniqueId other, id;
+  ASSERT_TRUE(Membership::make_meeting_point(&other).ok());
+  ASSERT_TRUE(Membership::make_meeting_point(&id).ok());
+  for (bool used : {false, true}) {
+    std::unique_ptr<Membership> membership;
+    const auto begin = Clock::now();
+    const Status status = Membership::join(id, request_of(0, 1), &membership);
+    EXPECT_EQ(status.code(), used ? trInvalidUsage : trSuccess) << status.message();
+    const char* expected = used ? "have met already; make a new one" : "";
+    EXPECT_NE(status.message().find(expected), std::string::npos) << status.message();
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(3));
+  }
+  std::unique_ptr<Membership> membership;
+  EXPECT_TRUE(Membership::join(other, request_of(0, 1), &membership).ok());
+}
 TEST(MeetingErrors, SettingsDiffer) {
   auto request = [](uint32_t rank) {
     JoinRequest own = request_of(rank, 2);

@@ -4,6 +4,7 @@
 usage: hosts_failures_test.py HOSTS_RANK
 """
 import os
+import re
 import signal
 import time
 
@@ -53,6 +54,10 @@ class Failures(RankCase):
                 others = [rank for rank in ranks.values() if rank.rank != victim]
                 text = self.expect_one_verdict(others, since, TIMEOUT + 2, TIMED_OUT, ranks[victim].process.kill)
                 self.expect_names(text, ranks[victim])
+                silent = re.search(r"does not answer \((\d+\.\d) s by now\)", text)
+                self.assertTrue(silent and TIMEOUT - 1 < float(silent[1]) < TIMEOUT + 2, text)
+                told = "".join(rank.text() for rank in others)
+                self.assertRegex(told, rf"W: rank {victim} .*: its process has not answered for [23]\.\d s")
 
     def test_link_that_is_cut(self):
         for victim in (2, 0):
