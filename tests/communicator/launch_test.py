@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """trCommInitFromEnvironment() under real launchers, and what it says when there is none.
 
-usage: launch_test.py PROGRAM LIBRARY [open_mpi|mpich|slurm|torchrun]     PROGRAM: docs/examples/from_environment
+usage: launch_test.py PROGRAM LIBRARY [open_mpi|mpich|mpich_beside_mpi|slurm|torchrun]     PROGRAM: docs/examples/from_environment
 
 With a launcher, it is started; exit status 77 where it is not installed (tools/install-packages launchers; PyTorch: where
 $TREERING_TEST_PYTHON, or this interpreter, has it). Slurm runs as a private controller and daemon on loopback, in a temporary
