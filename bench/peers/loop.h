@@ -22,6 +22,7 @@ struct loop {
   char file[1024]; /* numbers of elements, one to a line */
   int work;        /* the computation is arithmetic instead of sleep */
   double compute_us;
+  size_t units; /* of work that take so long */
   size_t steps;
 };
 
@@ -53,22 +54,29 @@ static inline void compute_units(size_t units) {
   __asm__ volatile("" : : "m"(values) : "memory");
 }
 
-/* On an idle core: the most of several runs. */
-static inline double units_per_us(void) {
-  static double most = 0;
-  if (most > 0) return most;
-  for (int run = 0; run < 20; ++run) {
+static inline int compare_doubles(const void* a, const void* b) {
+  return (*(const double*)a > *(const double*)b) - (*(const double*)a < *(const double*)b);
+}
+
+/* As much as takes so long where all ranks compute at the same time: the median of runs of about that length. A virtual
+ * machine's cores are not the same from one millisecond to the next: the best of short runs was wrong by half. */
+static inline size_t units_of(const struct library* library, double us) {
+  enum { kRuns = 5 };
+  double rates[kRuns], rough = 0;
+  for (int run = -1; run < kRuns; ++run) {
+    const size_t units = run < 0 ? 20000 : (size_t)(us * rough) + 1;
+    library->barrier(library->context);
     const double begin_us = now_us();
-    compute_units(20000);
-    const double own = 20000 / (now_us() - begin_us);
-    if (own > most) most = own;
+    compute_units(units);
+    *(run < 0 ? &rough : &rates[run]) = (double)units / (now_us() - begin_us);
   }
-  return most;
+  qsort(rates, kRuns, sizeof *rates, compare_doubles);
+  return (size_t)(us * rates[kRuns / 2]);
 }
 
 static inline void compute(const struct loop* loop) {
   if (loop->work) {
-    compute_units((size_t)(loop->compute_us * units_per_us()));
+    compute_units(loop->units);
     return;
   }
   const struct timespec time = {(time_t)(loop->compute_us / 1e6), (long)fmod(loop->compute_us * 1e3, 1e9)};
@@ -154,11 +162,11 @@ static inline double timed_steps(const struct library* library, const struct tra
   return library->max(library->context, mine_us);
 }
 
-static inline void run_loop(const struct library* library, const struct trainer* trainer, const struct loop* loop) {
+static inline void run_loop(const struct library* library, const struct trainer* trainer, struct loop* loop) {
   static struct gradients gradients;
   gradients = (struct gradients){.scale = 1, .bucket = calloc(kBucketFloats, sizeof(float))};
   read_gradients(loop->file, &gradients);
-  if (loop->work) units_per_us();
+  if (loop->work) loop->units = units_of(library, loop->compute_us);
   if (trainer && !trainer->start(library->context, loop->variant, &gradients)) usage_error("--loop", loop->variant);
   if (!trainer && strcmp(loop->variant, "plain") && strcmp(loop->variant, "fused"))
     usage_error("a library has the variants plain and fused", loop->variant);
