@@ -317,9 +317,14 @@ Status resolve_config(const trConfig_t* user, Config* config) {
   TR_RETURN_IF_ERROR(apply("device", full.device));
   TR_RETURN_IF_ERROR(apply("device_blocks", full.device_blocks));
   TR_RETURN_IF_ERROR(apply("device_piece_bytes", full.device_piece_bytes));
-  if (full.device_protocol != nullptr && !row_named("device_protocol").parse(full.device_protocol, config).ok())
-    return {trInvalidArgument, fmt::format("config->device_protocol is '{}'; give {}", full.device_protocol,
-                                           row_named("device_protocol").values)};
+  if (full.device_protocol != nullptr) {
+    const OptionRow& row = row_named("device_protocol");
+    if (Status parsed = row.parse(full.device_protocol, config); !parsed.ok()) {
+      std::string why = parsed.message();
+      if (why.starts_with(row.environment)) why.replace(0, std::strlen(row.environment), "config->device_protocol");
+      return {parsed.code(), why};
+    }
+  }
   if (full.wire != nullptr && !row_named("wire").parse(full.wire, config).ok())
     return {trInvalidArgument, fmt::format("config->wire is '{}'; give {}", full.wire, row_named("wire").values)};
   if (full.algorithm != nullptr) config->algorithm = full.algorithm;

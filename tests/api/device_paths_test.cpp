@@ -279,6 +279,7 @@ TEST(DeviceProtocols, WrongOnesAreNamed) {
     return std::string(trGetLastError(nullptr));
   };
   EXPECT_NE(error_of("ll,ll256").find("'ll256' is no protocol; known are ll, ll128 and simple"), std::string::npos);
+  EXPECT_NE(error_of("ll,ll256").find("config->device_protocol is"), std::string::npos) << error_of("ll,ll256");
   EXPECT_NE(error_of("^ll,ll128,simple").find("leaves no protocol"), std::string::npos);
   EXPECT_NE(error_of("reduces:ll").find("'reduces', which is no collective"), std::string::npos);
   EXPECT_NE(error_of("ll;").find("'' is no protocol"), std::string::npos);
