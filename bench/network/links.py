@@ -49,3 +49,16 @@ def tcp_ping(lab, build, count):
     finally:
         end(server)
         server.stdout.close()
+
+
+def tcp_doubling(lab, build, count):
+    """us of recursive doubling of 8 bytes over bare connections between all hosts, which are a power of two."""
+    program = os.path.join(build, "bench", "network", "tcp_doubling")
+    if not os.path.exists(program):
+        raise MeasurementFailed(f"{program} is not built")
+    addresses = ",".join(lab.address(host) for host in range(lab.hosts))
+    results = lab.run_all([(host, [program, str(host), addresses, "7777", str(count)]) for host in range(lab.hosts)], timeout=60)
+    for result in results:
+        if result.status != 0:
+            raise MeasurementFailed(f"tcp_doubling on host {result.host}: {result.output.strip()}")
+    return float(results[0].output)

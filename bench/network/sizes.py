@@ -129,22 +129,32 @@ def shuffled_scenario(record):
 
 
 def latency_scenario(record):
-    """8 bytes on links without a limit, against a bare TCP ping-pong in the same rounds."""
+    """8 bytes on links without a limit, against a bare TCP ping-pong and bare recursive doubling in the same rounds."""
     settings = record.settings
     for count in settings.host_counts or [2, 4]:
         title = f"{count} hosts x 1 rank, links not limited"
-        pings = []
+        pings, doublings = [], []
+
+        def measure_bare():
+            messages = 200 if settings.quick else 4000
+            pings.append(links.tcp_ping(lab, settings.build, messages))
+            if count & (count - 1) == 0:
+                doublings.append(links.tcp_doubling(lab, settings.build, messages))
+
         with Lab(count, mbit=0) as lab:
-            table = measure(record, title, lab, placement(count, 1), [8],
-                            each_round=lambda: pings.append(links.tcp_ping(lab, settings.build, 200 if settings.quick else 4000)))
+            table = measure(record, title, lab, placement(count, 1), [8], each_round=measure_bare)
         record.print_table(title)
         looking, sleeping = (statistics.median(ping[how] for ping in pings) for how in (0, 1))
         print(f"bare TCP, one way: {looking:.1f} us when both sides look all the time, {sleeping:.1f} us when they sleep")
         time = median(table, OURS, 8)
+        notes = [f"{time:.1f} us; of the sleeping ping-pong {time / sleeping:.2f}"] if time else []
+        if doublings:
+            bare = statistics.median(doublings)
+            print(f"bare TCP, recursive doubling of 8 B: {bare:.1f} us (rounds: {', '.join(f'{own:.1f}' for own in doublings)})")
+            notes += [f"of bare recursive doubling {time / bare:.2f}"] if time else []
         if time:
-            bound = 2 * math.log2(count)
-            record.expect(title, "8 B, one-way latencies of bare TCP (looking)", time / looking, bound, least=False,
-                          note=f"{time:.1f} us; of the sleeping ping-pong {time / sleeping:.2f}")
+            record.expect(title, "8 B, one-way latencies of bare TCP (looking)", time / looking, 2 * math.log2(count),
+                          least=False, note="; ".join(notes))
 
 
 def compression_scenario(record):

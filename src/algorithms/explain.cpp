@@ -13,8 +13,9 @@ std::string describe(const Machine& machine, const SelectionInput& input) {
                                  input.direct ? "shared" : "ordinary", input.in_place ? ", in place" : "");
   const uint32_t host_ranks = machine.host_ranks == 0 ? input.ranks : machine.host_ranks;
   if (machine.hosts > 1)
-    text += fmt::format(", {} hosts of up to {} ranks, {:.2f} Gbit/s and {:.1f} us between hosts", machine.hosts,
-                        host_ranks, machine.network_gbps * 8, machine.network_us);
+    text += fmt::format(
+        ", {} hosts of up to {} ranks, {:.2f} Gbit/s and {:.1f} us between hosts, {:.1f} us of work a message",
+        machine.hosts, host_ranks, machine.network_gbps * 8, machine.network_us, machine.network_message_us);
   if (host_ranks > machine.cores) text += " (more ranks than cores: every wait costs the turns of other ranks)";
   return text;
 }

@@ -330,15 +330,17 @@ Status Communicator::agree_on_network(const Plan& plan, Machine* machine) {
   }
   Membership::Blobs blobs;
   TR_RETURN_IF_ERROR(membership_->allgather(as_blob(own), &blobs));
-  double gbps = 0;
+  double gbps = 0, message_us = 0;
   for (const std::string& blob : *blobs) {
     NetworkMeasurement of_rank;
     if (blob.size() != sizeof of_rank) return {trInternalError, "a malformed measurement of the network"};
     std::memcpy(&of_rank, blob.data(), sizeof of_rank);
     if (of_rank.latency_us > 0) machine->network_us = of_rank.latency_us;
+    message_us = std::max(message_us, of_rank.message_us);
     if (of_rank.gbps > 0) gbps = gbps == 0 ? of_rank.gbps : std::min(gbps, of_rank.gbps);
   }
   if (gbps > 0) machine->network_gbps = gbps;
+  if (message_us > 0) machine->network_message_us = std::min(message_us, machine->network_us);
   return {};
 }
 

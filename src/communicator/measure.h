@@ -25,6 +25,7 @@ void take_pair_times(double ping_s, double transfer_s, size_t bytes, Machine* ma
 // What the network between hosts does, as one rank of each measures it; 0: unknown.
 struct NetworkMeasurement {
   double latency_us = 0;  // a small message, one way; on the rank that starts
+  double message_us = 0;  // this rank's work for sending it
   double gbps = 0;        // 10^9 bytes a second that arrive from the host before this one
 };
 // Called at the same time by one rank of each of `hosts` hosts, which form a ring; one of them starts. Takes some tens of

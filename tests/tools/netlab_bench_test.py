@@ -99,6 +99,14 @@ class Runs(unittest.TestCase):
             self.assertIn(f"treering/{variant} 0", output)
         self.assertIn("treering/fused-fp16-double", output)
 
+    def test_latency(self):
+        """Beside the ping-pong and the doubling over bare sockets, which checks its sums."""
+        output = self.run_bench("--scenario", "latency", "--hosts", "2", "--libraries", "treering")
+        self.assertIn("wrong values: treering/fp32 0", output)
+        self.assertRegex(output, r"bare TCP, one way: \d+\.\d us when both sides look")
+        self.assertRegex(output, r"recursive doubling of 8 B: \d+\.\d us \(rounds: \d")
+        self.assertRegex(output, r"8 B, one-way latencies of bare TCP \(looking\): [\d.]+, at most 2")
+
     def test_what_is_missing_is_named(self):
         done = subprocess.run([sys.executable, os.path.join(ROOT, "bench", "netlab"), "--build", "/nowhere", "--libraries",
                                "treering,openmpi", "--scenario", "links"], capture_output=True, text=True, timeout=60)
