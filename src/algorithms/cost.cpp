@@ -89,7 +89,8 @@ void predict(const Machine& machine, uint32_t ranks, uint64_t bytes, Candidate& 
   const Network network = network_of(machine, ranks, work);
   // Slices of different channels wait at the same time.
   const double turns = std::max(1.0, slices / candidate.channels);
-  candidate.latency_us = slices * (work.rounds - network.rounds) * alpha + turns * network.rounds * machine.network_us;
+  const double network_alpha = machine.network_us + machine.network_message_us / 2;
+  candidate.latency_us = slices * (work.rounds - network.rounds) * alpha + turns * network.rounds * network_alpha;
   if (candidate.protocol == Protocol::kMailbox) {
     candidate.executor_us = work.messages * machine.line_us / share;
   } else {

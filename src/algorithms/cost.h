@@ -6,7 +6,7 @@
 //   R, M     dependent rounds and messages of one slice; S slices
 //   ranks on several hosts: T = ... + R2 a2 + M2 s2 + max(the data terms above, N / link), R2 and N those rounds and bytes
 //   of the busiest host that cross between hosts, a2 and `link` the latency and rate of a host's network, M2 a rank's other
-//   messages between hosts and s2 the kernel's work for one
+//   messages between hosts and s2 the kernel's work for one, half of which a2 has besides the latency
 //   X        bytes exchanged through lines that other cores hold, at the rate at which one core moves those
 //   O        bytes of operands reduced, at the rate of one core whose data is in cache
 //
@@ -41,7 +41,8 @@ struct Machine {
   double network_us = 30;   // a small message from a rank to a rank of another host
   double network_gbps = 1;  // of a host's links together, one way
   // The kernel's work for one message to another host, sent or received: each further peer of a one-shot of 8 bytes among
-  // 4 hosts takes 5 us (veth, 2026-11-21).
+  // 4 hosts takes 5 us where it is 2.5, 14 us where it is 7. A round in which both send takes half of it more than a message
+  // to a rank that waits: 11 instead of 8 us over bare sockets (veth, 2026-11-21 and 23).
   double network_message_us = 2.5;
   // What is left of that rate when several hosts send to one: their packets meet in a queue. Hybrid and two-shot reached
   // 0.87 to 0.99 of a ring's rate between 4 hosts on 1 and 2 Gbit/s (netlab, 2026-11-21).
