@@ -303,6 +303,13 @@ void check_abort(Machine* machine) {
       Buffers buffers(*algorithm, 3, 3000, 0, false, &random);
       buffers.job.protocol = protocol;
       gpus.meanwhile = [&] {
+        // A kernel that begins after the end moves nothing and has nothing to report.
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+        for (uint32_t rank = 0; rank < 3; ++rank)
+          for (uint32_t channel : {0u, 1u})
+            while (__atomic_load_n(&gpus.status(rank).turn_begun[channel], __ATOMIC_ACQUIRE) == 0 &&
+                   std::chrono::steady_clock::now() < deadline)
+              std::this_thread::yield();
         std::this_thread::sleep_for(std::chrono::milliseconds(30));
         for (uint32_t rank = 0; rank < 3; ++rank) __atomic_store_n(&gpus.status(rank).abort, 1u, __ATOMIC_RELEASE);
       };
