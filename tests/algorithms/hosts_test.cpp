@@ -223,6 +223,23 @@ TEST(Hosts, HalvingDoublingIsForLittleBetweenHosts) {
   }
 }
 
+// Messages to all others are worth a round less where sending one is little work beside what it takes to arrive.
+TEST(Hosts, OneShotIsForCheapMessages) {
+  Machine machine;
+  machine.hosts = 4;
+  machine.host_ranks = 1;
+  machine.network_gbps = 1;
+  machine.mailbox_bytes = machine.letter_bytes = 0;
+  Selection selection;
+  for (const auto& [latency_us, message_us, name] :
+       {std::tuple{30.0, 1.5, "one-shot"}, {10.0, 7.0, "recursive-doubling"}}) {
+    machine.network_us = latency_us;
+    machine.network_message_us = message_us;
+    ASSERT_TRUE(select(machine, {.ranks = 4, .bytes = 8}, &selection).ok());
+    EXPECT_STREQ(selection.best.algorithm->name, name) << latency_us;
+  }
+}
+
 // A ring of hosts is latency-bound where a tree is not: small sums over many hosts.
 TEST(Hosts, TreesWinWhereThereAreManyHosts) {
   Machine machine;
