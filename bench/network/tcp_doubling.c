@@ -61,7 +61,10 @@ static void exchange(int fd, const void* sent, void* received) {
   if (send(fd, sent, 8, MSG_NOSIGNAL) != 8) fail("send");
   for (size_t done = 0; done < 8;) {
     const ssize_t got = recv(fd, (char*)received + done, 8 - done, MSG_DONTWAIT);
-    if (got == 0) fail("a peer has left");
+    if (got == 0) {
+      fprintf(stderr, "error: a peer has left\n");
+      exit(1);
+    }
     if (got > 0) done += (size_t)got;
     if (got < 0 && errno != EAGAIN && errno != EINTR) fail("recv");
   }

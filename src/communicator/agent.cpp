@@ -255,8 +255,9 @@ Status Agent::listen_tcp(const Config& config, const char* ports) {
     if (asked && !lacks_family(error)) break;
   }
   if (tcp_ < 0 && asked)
-    return {trSystemError, fmt::format("no port of {} to {} can be listened on: {}. {}", config.first_port,
-                                       config.last_port, std::strerror(error), ports)};
+    return {trSystemError,
+            fmt::format("no port of {} to {} can be listened on: {}{}{}", config.first_port, config.last_port,
+                        std::strerror(error), error == EADDRINUSE ? ". " : "", error == EADDRINUSE ? ports : "")};
   if (tcp_ < 0) return place_.addresses.clear(), Status();  // the processes of this machine can still meet
   sockaddr_storage bound{};
   socklen_t length = sizeof bound;
@@ -356,6 +357,11 @@ void Agent::see_off(int fd) {
 std::shared_ptr<Job> Agent::find_job(const JobName& name) const {
   auto found = jobs_.find(name);
   return found == jobs_.end() ? nullptr : found->second;
+}
+
+std::optional<bool> Agent::ended_meeting(const JobName& name) const {
+  auto found = ended_meetings_.find(name);
+  return found == ended_meetings_.end() ? std::nullopt : std::optional(found->second);
 }
 
 void Agent::add_job(const JobName& name, std::shared_ptr<Job> job) { jobs_[name] = std::move(job); }

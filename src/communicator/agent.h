@@ -18,6 +18,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <mutex>
 #include <unordered_map>
 
@@ -60,6 +61,9 @@ class Agent {
   std::shared_ptr<Job> find_job(const JobName& name) const;
   void add_job(const JobName& name, std::shared_ptr<Job> job);
   void remove_job(const JobName& name);
+  // Of the meetings of this process that are over: whether the ranks had met.
+  void meeting_ended(const JobName& name, bool complete) { ended_meetings_[name] = complete; }
+  std::optional<bool> ended_meeting(const JobName& name) const;
 
  private:
   struct Stranger {
@@ -109,6 +113,7 @@ class Agent {
   std::vector<Address> interfaces_;
   std::list<Stranger> strangers_;
   std::map<JobName, std::shared_ptr<Job>> jobs_;
+  std::map<JobName, bool> ended_meetings_;  // some 80 bytes each
 };
 
 }  // namespace treering

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "communicator/agent.h"
+#include "core/process.h"
 
 namespace treering {
 namespace {
@@ -44,7 +45,11 @@ std::shared_ptr<Channel> Channel::create(Agent* agent, int fd, bool local, Hands
 }
 
 Channel::Channel(Agent* agent, int fd, bool local, Handshake handshake)
-    : agent_(agent), fd_(fd), local_(local), handshake_(std::move(handshake)) {}
+    : agent_(agent),
+      fd_(fd),
+      local_(local),
+      takes_descriptors_(local && is_of_this_user(fd)),
+      handshake_(std::move(handshake)) {}
 
 Channel::~Channel() { close(); }
 
@@ -135,7 +140,7 @@ bool Channel::receive_some() {
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
-  if (local_ && state_ == State::kOpen) {  // what strangers attach is dropped by the kernel
+  if (takes_descriptors_ && state_ == State::kOpen) {  // what strangers attach is dropped by the kernel
     message.msg_control = control;
     message.msg_controllen = sizeof control;
   }

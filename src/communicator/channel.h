@@ -48,6 +48,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
   const JobName& job() const { return handshake_.job(); }
   bool local() const { return local_; }  // a Unix socket
+  // To a process of the same user. A secret that was agreed on may be known to others, who get no memory by it.
+  bool takes_descriptors() const { return takes_descriptors_; }
   bool open() const { return state_ == State::kOpen; }
   bool sending() const { return !out_.empty(); }
   Clock::time_point heard() const { return heard_; }
@@ -75,7 +77,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
   Agent* agent_;
   int fd_;
-  const bool local_;
+  const bool local_, takes_descriptors_;
   Handshake handshake_;
   State state_ = State::kConnecting;
   std::shared_ptr<Events> events_;

@@ -373,9 +373,10 @@ Status Communicator::plan_schedules(Machine machine, Plan plan) {
             "communicator of {} ranks{} on {} cores: {}, {} KiB of staging memory a rank; a cache line takes {:.2f} "
             "us to another rank, data is exchanged at {:.1f} GB/s",
             context_.ranks,
-            machine.hosts == 1 ? ""
-                               : fmt::format(" on {} hosts ({:.1f} us and {:.2f} Gbit/s between them)", machine.hosts,
-                                             machine.network_us, 8 * machine.network_gbps),
+            machine.hosts == 1
+                ? ""
+                : fmt::format(" on {} hosts ({:.1f} us, {:.1f} us of work a message and {:.2f} Gbit/s between them)",
+                              machine.hosts, machine.network_us, machine.network_message_us, 8 * machine.network_gbps),
             machine.cores, links_->summary(), layout_->staging_bytes * layout_->channels >> 10, machine.alpha_us,
             machine.exchange_gbps));
   host_ranks_ = machine.host_ranks;

@@ -85,9 +85,10 @@ LinkReport prove_links(const std::vector<RankCard>& cards, uint32_t rank, const 
     if (reads_nonce(own, cards[peer], layout, segment))
       bits |= allowed & (kInProcessBit | kSharedMemoryBit);
     else
-      reason = segment == nullptr || cards[peer].in_segment == 0
-                   ? "shared memory: no segment (memfd_create or mmap failed, or it is excluded); "
-                   : "shared memory: the peer's nonce is not in the mapped segment; ";
+      reason =
+          segment == nullptr || cards[peer].in_segment == 0
+              ? "shared memory: no segment (memfd_create or mmap failed, it is excluded, or one of them is another user's); "
+              : "shared memory: the peer's nonce is not in the mapped segment; ";
     const bool in_process = (bits & kInProcessBit) != 0 && same_process(own, cards[peer]);
     if (in_process || partners.count(peer) == 0) {
       shares_only.push_back({peer, bits});

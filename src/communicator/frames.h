@@ -112,7 +112,7 @@ struct NoticeMessage {
   uint64_t number = 0;
   NoticeType type = NoticeType::kVerdict;
   uint32_t process = 0;
-  uint32_t other = 0;  // kMoved: the new parent; kRankLeft: the rank
+  uint32_t other = 0;  // kMoved: the new parent; kRankLeft: the rank; kSilent: for how many ms, or 0
   uint32_t code = 0;
   std::string text;
 };

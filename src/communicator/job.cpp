@@ -73,9 +73,10 @@ void Job::add_member(const Place& own, std::shared_ptr<Member> member) {
 }
 
 void Job::find_root() {
-  if (id_.root_local != 0 && id_.root_local == own_.local)
-    return fail(
-        {trInvalidUsage, "all ranks of this unique id, which this process made, have met already; make a new one"});
+  const std::optional<bool> ended = agent_->ended_meeting(id_.job);
+  if (ended && id_.root_local != 0)  // that of MASTER_ADDR may be another process's next
+    return fail({trInvalidUsage, fmt::format("the ranks of this unique id, which this process made, {}; make a new one",
+                                             *ended ? "have met already" : "have failed to meet")});
   Place root;
   root.pid = id_.root_pid;
   root.local = id_.root_local;
@@ -156,7 +157,7 @@ void Job::placed(std::shared_ptr<Channel> channel, const std::string& bytes) {
   for (const auto& [rank, member] : members_) say_hello(*member);
   // A meeting point that was agreed on is found by TCP alone, but the memory of a host goes over its Unix sockets.
   const Place& first = ancestors_.front();
-  const bool nearer = !channel->local() && first.network == own_.network && first.local != 0;
+  const bool nearer = !channel->local() && first.host == own_.host && first.network == own_.network && first.local != 0;
   if (first.process == 0 && !nearer) return ask_to_attach(std::move(channel), first, {}, "");
   channel->close();
   attach();
@@ -312,7 +313,8 @@ void Job::take_roster(RosterMessage roster, int received) {
 }
 
 void Job::send_roster(const Link& child) {
-  roster_.has_segment = segment_ >= 0 && child.channel->local() && roster_.places[child.process].host == own_.host;
+  roster_.has_segment =
+      segment_ >= 0 && child.channel->takes_descriptors() && roster_.places[child.process].host == own_.host;
   child.channel->send(encode(roster_), roster_.has_segment ? fcntl(segment_, F_DUPFD_CLOEXEC, 3) : -1);
 }
 

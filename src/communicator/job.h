@@ -50,7 +50,7 @@ class Job : public std::enable_shared_from_this<Job> {
   struct Link {
     std::shared_ptr<Channel> channel;
     uint32_t process = kNobody;
-    bool silent = false;
+    bool silent = false, warned = false;  // warned: somebody was told so
   };
   struct Pending {  // what the top has not answered
     Kind kind;

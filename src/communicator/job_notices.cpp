@@ -82,7 +82,8 @@ void Job::apply(const NoticeMessage& notice) {
       if (lost_.count(notice.process) != 0) return;
       auto [entry, is_new] = silent_.try_emplace(notice.process);
       if (!is_new) return;
-      entry->second = {ranks_of(notice.process), notice.text, Clock::now() - kSilence};
+      const auto silence = notice.other > 0 ? std::chrono::milliseconds(notice.other) : kSilence;
+      entry->second = {ranks_of(notice.process), notice.text, Clock::now() - silence, notice.other > 0};
       return publish_silence();
     }
     case NoticeType::kHeard:
@@ -171,10 +172,9 @@ void Job::tick() {
     if (was_asleep) link->channel->forgive_silence();
     const auto silence = now - link->channel->heard();
     if (silence < kSilence) {
-      if (std::exchange(link->silent, false)) {
+      if (std::exchange(link->warned, false))
         log_line(LogLevel::kWarn, fmt::format("{}: its process answers again", describe(process)));
-        report_heard(process);
-      }
+      if (std::exchange(link->silent, false)) report_heard(process);
       continue;
     }
     if (!link->silent && state_ == State::kRunning) {
@@ -183,8 +183,10 @@ void Job::tick() {
       NoticeMessage notice;
       notice.type = NoticeType::kSilent;
       notice.process = process;
+      notice.other = static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::milliseconds>(silence).count());
       notice.text = fmt::format("{}: its process does not answer", describe(process));
       if (silent_.count(process) == 0) {
+        link->warned = true;
         log_line(LogLevel::kWarn,
                  fmt::format("{}: its process has not answered for {:.1f} s", describe(process), seconds(silence)));
         notify(std::move(notice));

@@ -148,7 +148,7 @@ Status Membership::wait_for(const std::function<bool()>& condition, const char* 
 // Of the meeting point, which would have named others a while ago. Under the member's mutex.
 std::string Membership::who_is_silent() const {
   std::string text;
-  for (const SilentRanks& silent : member_->silent) text += (text.empty() ? "" : "; ") + silent.reason;
+  for (const SilentRanks& silent : member_->silent) text += (text.empty() ? "" : "; ") + silent.text();
   if (!text.empty()) return text;
   const auto& peers = member_->peers;
   for (size_t rank = 0; peers && rank < peers->size(); ++rank)
@@ -189,6 +189,11 @@ void Membership::set_events(MemberEvents events) {
 
 void Membership::spread(uint32_t code, const std::string& text) {
   agent_->post([job = job_, code, text] { job->spread(code, text); });
+}
+
+std::string SilentRanks::text() const {
+  if (!timed) return reason;
+  return fmt::format("{} ({:.1f} s by now)", reason, std::chrono::duration<double>(Clock::now() - since).count());
 }
 
 std::vector<SilentRanks> Membership::silent() const {

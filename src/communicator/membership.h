@@ -66,6 +66,9 @@ struct SilentRanks {
   std::vector<uint32_t> ranks;
   std::string reason;
   Clock::time_point since;
+  bool timed = false;  // `since` was measured
+
+  std::string text() const;
 };
 
 class Membership {

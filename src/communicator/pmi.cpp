@@ -79,10 +79,18 @@ class Pmi {
 };
 
 // Whether the program has called MPI_Init(), whose library talks over the same connection.
+// mpi4py and other extensions of interpreters load it for themselves alone: such a one is found by MPICH's names (its ABI's, Debian's).
 bool mpi_is_initialized() {
-  const auto ask = reinterpret_cast<int (*)(int*)>(dlsym(RTLD_DEFAULT, "MPI_Initialized"));
+  void* ask = dlsym(RTLD_DEFAULT, "MPI_Initialized");
+  for (const char* name : {"libmpi.so.12", "libmpich.so.12"}) {
+    if (ask != nullptr) break;
+    void* const library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
+    if (library == nullptr) continue;
+    ask = dlsym(library, "MPI_Initialized");
+    dlclose(library);  // who loaded it has it still
+  }
   int answer = 0;
-  return ask != nullptr && ask(&answer) == 0 && answer != 0;
+  return ask != nullptr && reinterpret_cast<int (*)(int*)>(ask)(&answer) == 0 && answer != 0;
 }
 
 }  // namespace

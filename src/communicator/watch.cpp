@@ -83,8 +83,7 @@ Status Watch::find_lost(uint32_t peer, const std::string& during) const {
   std::lock_guard lock(lost_mutex_);
   const auto found = lost_.find(peer);
   if (found == lost_.end()) return {};
-  if (found->second.left)
-    return {trRemoteError, fmt::format("{} destroyed its communicator in or before {}", describe(peer), during)};
+  if (found->second.left) return left(peer, during);
   return {trRemoteError, fmt::format("{} was lost in or before {}: {}", describe(peer), during, found->second.reason)};
 }
 
@@ -107,10 +106,7 @@ Status Watch::link_failed(uint32_t peer, const Status& status) {
   for (; Clock::now() < until; usleep(1000)) {
     if (Status known = verdict(); !known.ok()) return known;
     if (Status lost = find_lost(peer, place()); !lost.ok()) return fail(lost);
-    if (is_dead(peer))
-      return fail(ended_in_order(peer) ? find_lost(peer, place())
-                                       : Status(trRemoteError, fmt::format("{} has died in or before {}: {}",
-                                                                           describe(peer), place(), status.message())));
+    if (is_dead(peer)) return fail(end_of(peer, place(), ": " + status.message()));
   }
   return fail({status.code(), fmt::format("{}, {}: {}", describe(peer), place(), status.message())});
 }
@@ -178,6 +174,7 @@ Status Watch::look_at_some(uint32_t first, uint32_t* next, uint32_t waiting_for,
   bool asked = false;
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t peer = (first + i) % ranks;
+    if (ranks > kLookedAt && peer == waiting_for) continue;  // its messages are looked for between two looks
     if (ranks > kLookedAt && !knows_by_reading(peer) && std::exchange(asked, true)) continue;
     TR_RETURN_IF_ERROR(look(peer));
   }
@@ -268,20 +265,29 @@ Status Watch::check_alive(uint32_t peer, uint32_t waiting_for) {
     dead = !snapshot.left && !(counted_ && snapshot.completed >= call_->operation);
   // What it sent before its end is here, but may have come since this rank looked for it.
   if (!dead || !std::exchange(seen_[peer].ended, true)) return {};
-  if (!readable && ended_in_order(peer)) return fail(find_lost(peer, place()));
-  return fail(
-      {trRemoteError, fmt::format("{} has died in or before {}; its last completed operation is {}", describe(peer),
-                                  place(), readable ? std::to_string(snapshot.completed) : "unknown")});
+  const std::string completed = readable ? std::to_string(snapshot.completed) : "unknown";
+  return fail(end_of(peer, place(), "; its last completed operation is " + completed));
 }
 
-// Whether a process that has ended had left before. Where its memory went with it the job tells, a moment later.
-bool Watch::ended_in_order(uint32_t peer) const {
-  if (job_ == nullptr) return false;
-  for (const auto until = Clock::now() + kNewsOfEnd; Clock::now() < until && verdict().ok(); usleep(1000)) {
+// The verdict on a peer whose process has ended: it left in order where its memory says so, or, where that went with it, the
+// job, a moment later.
+Status Watch::end_of(uint32_t peer, const std::string& during, const std::string& more) const {
+  RankStatusSnapshot last;
+  const bool readable = read(peer, &last);
+  if (readable && last.left) return left(peer, during);
+  auto until = Clock::now() + kNewsOfEnd;
+  if (const auto deadline = started_ + timeout_; deadline > Clock::now()) until = std::min(until, deadline);
+  for (; !readable && job_ != nullptr && Clock::now() < until && verdict().ok(); usleep(1000)) {
     std::lock_guard lock(lost_mutex_);
-    if (const auto found = lost_.find(peer); found != lost_.end()) return found->second.left;
+    const auto found = lost_.find(peer);
+    if (found != lost_.end() && found->second.left) return left(peer, during);
+    if (found != lost_.end()) break;
   }
-  return false;
+  return {trRemoteError, fmt::format("{} has died in or before {}{}", describe(peer), during, more)};
+}
+
+Status Watch::left(uint32_t peer, const std::string& during) const {
+  return {trRemoteError, fmt::format("{} destroyed its communicator in or before {}", describe(peer), during)};
 }
 
 // Whether a status that cannot be read means that the peer is gone; over a network it means that no answer is here yet.
@@ -326,12 +332,9 @@ Status Watch::check_peer(uint32_t peer, const char* during) const {
   RankStatusSnapshot snapshot;
   const bool readable = read(peer, &snapshot);
   if (Status lost = find_lost(peer, during); !lost.ok()) return lost;
+  if (readable && snapshot.left) return left(peer, during);
   if (peer != context_->rank && ((!readable && knows_by_reading(peer)) || is_dead(peer)))
-    return ended_in_order(peer)
-               ? find_lost(peer, during)
-               : Status(trRemoteError, fmt::format("{} has died in or before {}", describe(peer), during));
-  if (snapshot.left)
-    return {trRemoteError, fmt::format("{} destroyed its communicator in or before {}", describe(peer), during)};
+    return end_of(peer, during, "");
   return {};
 }
 

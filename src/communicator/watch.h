@@ -99,7 +99,8 @@ class Watch {
   Status check_lost(uint32_t waiting_for);
   // What is known of a peer that is lost or has left, as a verdict; Ok when nothing is.
   Status find_lost(uint32_t peer, const std::string& during) const;
-  bool ended_in_order(uint32_t peer) const;
+  Status end_of(uint32_t peer, const std::string& during, const std::string& more) const;
+  Status left(uint32_t peer, const std::string& during) const;
   std::string silence() const;
   bool knows_by_reading(uint32_t peer) const;
   bool same_host(uint32_t peer) const { return identity(peer).host == identity(context_->rank).host; }

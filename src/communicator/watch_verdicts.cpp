@@ -144,9 +144,7 @@ std::string Watch::own_call() const { return text_of(context_->status->calls[cal
 std::string Watch::silence() const {
   if (job_ == nullptr) return {};
   std::string text;
-  for (const SilentRanks& silent : job_->silent())
-    text += fmt::format("{}{} ({:.1f} s by now)", text.empty() ? "" : "; ", silent.reason,
-                        std::chrono::duration<double>(Clock::now() - silent.since).count());
+  for (const SilentRanks& silent : job_->silent()) text += (text.empty() ? "" : "; ") + silent.text();
   return text;
 }
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -99,15 +100,20 @@ TEST(DeviceLinks, ThatHangAreGivenUpAndWhatTheyUseIsKept) {
 }
 
 TEST(DeviceLinks, ThatAreSlowerThanTheHostAreLeftToSmallMessages) {
-  DeviceRanks fast({0, 1});
+  constexpr size_t kMany = 1 << 20;
+  std::optional<DeviceRanks> fast;
+  uint64_t by_kernels = 0;
+  for (int i = 0; i < 5 && by_kernels == 0; ++i) {  // what else runs on the machine makes links slower, never faster
+    fast.emplace(std::vector<int>{0, 1});
+    by_kernels = launched(*fast, kMany);
+  }
+  EXPECT_EQ(by_kernels, 2u);
   const Link link({.gbps = 0.002});
   DeviceRanks slow({0, 1});
-  constexpr size_t kMany = 1 << 20;
-  EXPECT_EQ(launched(fast, kMany), 2u);
   EXPECT_EQ(launched(slow, kMany), 0u);
   EXPECT_EQ(launched(slow, 1), 2u);
   double of_fast = 0, of_slow = 0;
-  EXPECT_EQ(trPredictTransfer(fast.comm(0), 1 << 20, &of_fast), trSuccess);
+  EXPECT_EQ(trPredictTransfer(fast->comm(0), 1 << 20, &of_fast), trSuccess);
   EXPECT_EQ(trPredictTransfer(slow.comm(0), 1 << 20, &of_slow), trSuccess);
   EXPECT_GT(of_slow, 200'000) << "1 MiB at 0.002 GB/s";
   EXPECT_LT(of_fast, of_slow / 2);

@@ -28,6 +28,8 @@ const Place kPlaces[] = {{"kernels", {0, 1, 2}, true, false},    {"kernels_host_
 trConfig_t in_pieces() {
   trConfig_t config = TR_CONFIG_INITIALIZER;
   config.device_piece_bytes = kPiece;
+  config.device_protocol =
+      "ll,ll128,simple";  // kernels wherever they are possible, though a busy machine's links seem slow
   return config;
 }
 

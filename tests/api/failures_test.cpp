@@ -274,6 +274,29 @@ TEST(CallsThatDifferLater, AreNamedWhereverRanksWait) {
   }
 }
 
+// With shared memory it tells itself, in calls without an operation, too.
+TEST(Left, InOrderIsNoDeathToAShrink) {
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr, smaller = nullptr;
+    trConfig_t config = config_with_timeout(20'000);
+    TR_CHECK(trCommInitRankConfig(&comm, 2, id, rank, &config));
+    float value = 1;
+    TR_CHECK(trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr));
+    if (rank == 1) {
+      TR_CHECK(trCommDestroy(comm));
+      std::exit(0);
+    }
+    usleep(500'000);  // it has ended
+    const trResult_t result = trCommShrink(comm, nullptr, 0, &smaller, nullptr, 0);
+    say(trGetLastError(comm));
+    return 10 + result;
+  });
+  const RankResult result = processes.wait(0);
+  EXPECT_EQ(result.exit_code, 10 + trRemoteError) << result.output;
+  EXPECT_NE(result.output.find("destroyed its communicator"), std::string::npos) << result.output;
+  EXPECT_EQ(processes.wait(1).exit_code, 0);
+}
+
 // The memory of a process goes with it, and with it what it said of itself: that it has left in order the job tells.
 TEST(Left, InOrderIsNoDeath) {
   for (int i = 0; i < 3; ++i) {

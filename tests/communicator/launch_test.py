@@ -49,6 +49,15 @@ int main(int argc, char** argv) {
   return MPI_Finalize();
 }
 """
+BESIDE_PRIVATE_MPI = f"""
+import ctypes
+mpi, treering, comm = ctypes.CDLL("libmpich.so.12"), ctypes.CDLL("{LIBRARY}"), ctypes.c_void_p()
+treering.trGetLastError.restype = ctypes.c_char_p
+mpi.MPI_Init(None, None)
+if treering.trCommInitFromEnvironment(ctypes.byref(comm), None) != 0:
+    print(treering.trGetLastError(None).decode())
+mpi.MPI_Finalize()
+"""
 
 
 def clean_environment(**more):
@@ -107,6 +116,9 @@ class Launchers(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(done.stdout.count("broadcast it with MPI_Bcast()"), 2, done.stdout + done.stderr)
         self.assertEqual(done.stdout.count("sum 3"), 2, done.stdout + done.stderr)
+        done = run(["mpiexec.hydra", "-n", "2", sys.executable, "-c", BESIDE_PRIVATE_MPI])  # as mpi4py loads it
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(done.stdout.count("broadcast it with MPI_Bcast()"), 2, done.stdout + done.stderr)
 
     @needs("slurmctld", "slurmd", "srun")
     @unittest.skipIf(os.geteuid() != 0, "slurmd wants to be root")
@@ -188,6 +200,26 @@ class TorchRun(unittest.TestCase):
                 self.assertEqual(out, f"rank {rank} of {RANKS}: ok\n", error)
                 told += error
             self.assertRegex(told, "communicator of 3 ranks on .* x shared-memory")
+
+    @unittest.skipIf(os.geteuid() != 0, "needs root, to start a rank as another user")
+    def test_another_user_gets_no_memory(self):
+        """A secret that everybody can guess lets him take part, as over the network."""
+        port, _ = free_ports()
+        variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TREERING_DEBUG": "INFO"}
+        with tempfile.TemporaryDirectory() as folder:  # the build may be where the user may not look
+            os.chmod(folder, 0o755)
+            program, library = (shutil.copy(file, folder) for file in (PROGRAM, os.path.realpath(LIBRARY)))
+            os.symlink(library, os.path.join(folder, "libtreering.so.0"))
+            processes = [subprocess.Popen([program], env=clean_environment(RANK=str(rank), LD_LIBRARY_PATH=folder, **variables),
+                                          user=user, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                         for rank, user in ((0, None), (1, 65534))]
+            told = ""
+            for rank, process in enumerate(processes):
+                out, error = process.communicate(timeout=DEADLINE)
+                self.assertEqual(out, f"rank {rank} of 2: ok\n", error)
+                told += error
+        self.assertRegex(told, "communicator of 2 ranks on .*")
+        self.assertNotIn("x shared-memory", told)
 
     def test_who_knows_another_secret_is_kept_out(self):
         port, _ = free_ports()

@@ -70,14 +70,11 @@ class TwoHostsOfTwo(Placements, lab_case.LabCase):
         self.assertIn("2 hosts", text)
 
     def test_the_network_is_measured(self):
-        works = []
-        for _ in range(2):
-            text = self.perf(PERF, self.placement, "allreduce", "--explain", "-b", "8", "-e", "8")
-            latency, work = re.search(r"([\d.]+) us between hosts, ([\d.]+) us of work a message", text).groups()
-            self.assertGreater(float(work), 0)
-            self.assertLessEqual(float(work), float(latency))
-            works.append((latency, work))
-        self.assertNotEqual(works[0], works[1], "two measurements alike: the model's own figures?")
+        text = self.perf(PERF, self.placement, "allreduce", "--explain", "-b", "8", "-e", "8")
+        latency, work = re.search(r"([\d.]+) us between hosts, ([\d.]+) us of work a message", text).groups()
+        self.assertNotEqual((latency, work), ("30.0", "2.5"), "what the model takes where nothing is measured")
+        self.assertGreater(float(work), 0)
+        self.assertLessEqual(float(work), float(latency))
 
 
 class ThreeHosts(Placements, lab_case.LabCase):

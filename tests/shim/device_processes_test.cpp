@@ -21,6 +21,7 @@ TEST(ShimOnDevicesOfProcesses, ExchangeAndNoticeADeath) {
   constexpr size_t kMany = 300'000;
   RankProcesses ranks(kRanks, [](int rank, const trUniqueId& id) -> int {
     set_cpu_device(rank);
+    setenv("TREERING_DEVICE_PROTOCOL", "ll,ll128,simple", 1);  // kernels, though a busy machine's links seem slow
     ncclComm_t comm = nullptr;
     NCCL_CHECK(ncclCommInitRank(&comm, kRanks, as_nccl(id), rank));
     DeviceStream stream = create_stream_of(rank);

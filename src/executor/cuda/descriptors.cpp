@@ -13,6 +13,8 @@
 #include <mutex>
 #include <thread>
 
+#include "core/process.h"
+
 namespace treering::cuda {
 namespace {
 
@@ -33,12 +35,6 @@ socklen_t address_of(const Secret& name, sockaddr_un* address) {
 void limit_waits(int connection) {
   for (int option : {SO_RCVTIMEO, SO_SNDTIMEO})
     setsockopt(connection, SOL_SOCKET, option, &kPatience, sizeof kPatience);
-}
-
-bool is_of_this_user(int connection) {
-  ucred peer{};
-  socklen_t bytes = sizeof peer;
-  return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == geteuid();
 }
 
 // One byte, and with it the descriptor, unless it is -1.
