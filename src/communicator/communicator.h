@@ -154,6 +154,7 @@ class Communicator : private TcpLinkMaker {
   Status link(const std::string& job, uint8_t allowed, PhaseTimes* times);
   std::shared_ptr<TcpLink> make_tcp_link(uint32_t peer, const std::string& name) override;
   bool read_tcp_status(uint32_t peer, RankStatusSnapshot* snapshot) override;
+  bool needs_job() const;
   void watch_events();
   Status agree_on_network(const Plan& plan, Machine* machine);
   Status plan_schedules(Machine machine, Plan plan);
@@ -211,7 +212,7 @@ class Communicator : private TcpLinkMaker {
   std::unique_ptr<DeviceRank> device_;
   bool any_device_ = false;
   std::unique_ptr<TcpStreams> streams_;
-  // Only while not all ranks share memory. The last member: its events use the others.
+  // Only while needs_job(). The last member: its events use the others.
   std::unique_ptr<Membership> membership_;
 };
 

@@ -245,7 +245,7 @@ Status Communicator::link(const std::string& job, uint8_t allowed, PhaseTimes* t
   TR_RETURN_IF_ERROR(links_->settle(Findings(*cards_, std::move(reports)), reasons));
   if (config_.link_mbps > 0) links_->pace(config_.link_mbps);
   prepare_executor(job);
-  if (links_->all_mapped()) {  // what follows goes through memory
+  if (!needs_job()) {  // what follows goes through memory
     membership_->dissolve();
     membership_.reset();
   } else {
@@ -412,7 +412,13 @@ void Communicator::prepare_executor(const std::string& job) {
   auto peers = job.empty() ? std::make_shared<const std::vector<PeerIdentity>>(identities())
                            : JobShared<std::vector<PeerIdentity>>::get(job, identities);
   watch_ = std::make_unique<Watch>(&context_, links_.get(), verdict, std::move(peers), config_.timeout_ms, config_.name,
-                                   links_->all_mapped() ? nullptr : membership_.get());
+                                   needs_job() ? membership_.get() : nullptr);
+}
+
+// Whether the end of a process would go unnoticed without it.
+bool Communicator::needs_job() const {
+  const auto stranger = [this](const RankCard& other) { return other.pid_namespace != card(rank()).pid_namespace; };
+  return !links_->all_mapped() || std::any_of(cards_->begin(), cards_->end(), stranger);
 }
 
 }  // namespace treering

@@ -47,7 +47,7 @@ class StatusReader {
 
 class Watch {
  public:
-  // `job` where not all ranks share memory: it carries verdicts and tells of lost ranks.
+  // `job` where not all ranks share memory and pids: it carries verdicts and tells of lost ranks.
   // The ranks of a process share `peers`.
   Watch(ExecutorContext* context, const StatusReader* statuses, FailureRecord* verdict,
         std::shared_ptr<const std::vector<PeerIdentity>> peers, int timeout_ms, std::string communicator_name,
