@@ -207,7 +207,7 @@ TEST(DeviceGroups, NeedNotBeTheSameOnAllRanks) {
 
 // Counts that differ between blocks: by kernels as well, in one launch a rank.
 TEST(DeviceVariableCounts, RunAsKernels) {
-  DeviceRanks ranks({0, 1, 2, 3});
+  DeviceRanks ranks({0, 1, 2, 3}, 60'000, by_kernels());
   const int n = ranks.count();
   for (size_t scale : {size_t{1}, size_t{17}, size_t{40'001}})
     for (trDataType_t type : {trInt32, trUint32}) {

@@ -26,10 +26,8 @@ const Place kPlaces[] = {{"kernels", {0, 1, 2}, true, false},    {"kernels_host_
                          {"kernels_shared", {0, 0}, true, false}};
 
 trConfig_t in_pieces() {
-  trConfig_t config = TR_CONFIG_INITIALIZER;
+  trConfig_t config = by_kernels();
   config.device_piece_bytes = kPiece;
-  config.device_protocol =
-      "ll,ll128,simple";  // kernels wherever they are possible, though a busy machine's links seem slow
   return config;
 }
 
@@ -166,7 +164,7 @@ INSTANTIATE_TEST_SUITE_P(Scalar, EveryPlace, ::testing::ValuesIn(kPlaces),
 // Kernels do not read a scalar of the host; their buffers stay where they are all the same.
 TEST(ScalarOfTheHost, IsCopiedAlone) {
   constexpr size_t kCount = 1'000'000;
-  DeviceRanks ranks({0, 1});
+  DeviceRanks ranks({0, 1}, 60'000, by_kernels());
   auto data = ranks.buffers(kCount), scalars = ranks.buffers(1, 0, true);
   trRedOp_t ops[2];
   for (int r : {0, 1})

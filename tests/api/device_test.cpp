@@ -110,7 +110,7 @@ TEST_P(Kernels, AbortsOfTwoCommunicators) {
   check_aborts_of_two_communicators(ranks, 300'000);
 }
 TEST_P(Kernels, ADeadlineEndsTheWait) {
-  DeviceRanks ranks(GetParam().devices, 2000);  // creating them has the same, of which a sanitized build takes a part
+  DeviceRanks ranks(GetParam().devices, 5000);  // creating them has the same, of which a sanitized build takes a part
   check_deadline(ranks);
 }
 // Found by a kernel, which ends: the failure is told by whoever asks next, and by later calls.

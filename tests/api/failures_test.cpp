@@ -47,7 +47,7 @@ class RankThatEnds : public ::testing::TestWithParam<std::pair<int, size_t>> {};
 
 TEST_P(RankThatEnds, IsNamedByAllOthers) {
   auto [signal_number, count] = GetParam();
-  int timeout_ms = signal_number == SIGSTOP ? 2000 : 60'000;
+  int timeout_ms = signal_number == SIGSTOP ? 4000 : 60'000;
   size_t elements = count;
   RankProcesses processes(3, [=](int rank, const trUniqueId& id) {
     return run_until_failure(rank, 3, id, all_reduce, elements, timeout_ms);
@@ -132,7 +132,7 @@ TEST(Init, DeadRankIsNamedByTheOthers) {
       reached();
       return 0;
     }
-    trConfig_t config = config_with_timeout(1500);
+    trConfig_t config = config_with_timeout(4000);
     trComm_t comm = nullptr;
     trResult_t result = trCommInitRankConfig(&comm, 3, id, rank, &config);
     say(trGetLastError(nullptr));

@@ -169,7 +169,7 @@ Status open_stream(Membership* membership) {
 TEST(Mute, AStreamThatIsNotAnsweredFailsInTime) {
   FakeRoot root(true);
   std::unique_ptr<Membership> membership;
-  const Status joined = Membership::join(root.id(), request_of(1, 3, 2'000), &membership);
+  const Status joined = Membership::join(root.id(), request_of(1, 3, 4'000), &membership);
   ASSERT_TRUE(joined.ok()) << joined.message();
   const Status outcome = open_stream(membership.get());
   EXPECT_EQ(outcome.code(), trTimeout);
@@ -180,12 +180,12 @@ TEST(Mute, AStreamThatIsNotAnsweredFailsInTime) {
 TEST(Mute, AStreamMayStillBeOpeningWhenItsRankLeaves) {
   FakeRoot root(true);
   std::unique_ptr<Membership> membership;
-  const Status joined = Membership::join(root.id(), request_of(1, 3, 1'000), &membership);
+  const Status joined = Membership::join(root.id(), request_of(1, 3, 3'000), &membership);
   ASSERT_TRUE(joined.ok()) << joined.message();
   membership->open_stream(0, 0);
   EXPECT_TRUE(soon([&] { return root.streams_asked() == 1; }, seconds(10)));
   membership.reset();
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(1'500);  // beyond the stream's
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(3'500);  // beyond the stream's
   EXPECT_TRUE(soon([&] { return std::chrono::steady_clock::now() > deadline; }, seconds(10)));
   EXPECT_TRUE(Agent::instance().call([] {}).ok());
 }

@@ -156,7 +156,9 @@ TEST(MeetingErrors, RanksDiffer) {
 TEST(MeetingErrors, RankTwice) {
   expect_in_all(errors_of(2, [](uint32_t) { return request_of(1, 3); }), "rank 1 of 3 was given twice, by process ");
 }
-void expect_used_up(const UniqueId& id) {
+// How long the second call took.
+Clock::duration expect_used_up(const UniqueId& id) {
+  Clock::duration taken{};
   for (bool used : {false, true}) {
     std::unique_ptr<Membership> membership;
     const auto begin = Clock::now();
@@ -164,16 +166,25 @@ void expect_used_up(const UniqueId& id) {
     EXPECT_EQ(status.code(), used ? trInvalidUsage : trSuccess) << status.message();
     const char* expected = used ? "have met already; make a new one" : "";
     EXPECT_NE(status.message().find(expected), std::string::npos) << status.message();
-    EXPECT_LT(Clock::now() - begin, std::chrono::milliseconds(800));  // who is dialled in vain is given up after 1 s
+    taken = Clock::now() - begin;
   }
+  return taken;
 }
+// Who is dialled in vain is given up after 1 s; a busy machine takes as long now and then.
 TEST(MeetingErrors, AnIdThatIsUsedUpIsToldAtOnce) {
-  UniqueId id, waiting;
-  ASSERT_TRUE(Membership::make_meeting_point(&id).ok());
-  expect_used_up(id);  // the process listens anew for the second call
-  ASSERT_TRUE(Membership::make_meeting_point(&waiting).ok());
-  ASSERT_TRUE(Membership::make_meeting_point(&id).ok());
-  expect_used_up(id);  // it listens all the time
+  UniqueId waiting;
+  for (bool listens : {false, true}) {  // anew for the second call, or all the time, for another id
+    if (listens) {
+      ASSERT_TRUE(Membership::make_meeting_point(&waiting).ok());
+    }
+    auto least = Clock::duration::max();
+    for (int i = 0; i < 5 && least > std::chrono::milliseconds(800); ++i) {
+      UniqueId id;
+      ASSERT_TRUE(Membership::make_meeting_point(&id).ok());
+      least = std::min(least, expect_used_up(id));
+    }
+    EXPECT_LT(least, std::chrono::milliseconds(800));
+  }
   std::unique_ptr<Membership> membership;
   EXPECT_TRUE(Membership::join(waiting, request_of(0, 1), &membership).ok());
 }
@@ -197,7 +208,7 @@ TEST(MeetingErrors, SettingsDiffer) {
   expect_in_all(errors_of(2, request), "'wire=");
 }
 TEST(MeetingErrors, MissingRanksAreNamed) {
-  const auto texts = errors_of(4, [](uint32_t rank) { return rank == 2 ? JoinRequest{} : request_of(rank, 4, 1000); });
+  const auto texts = errors_of(4, [](uint32_t rank) { return rank == 2 ? JoinRequest{} : request_of(rank, 4, 3000); });
   for (int rank : {0, 1, 3})
     EXPECT_NE(texts[static_cast<size_t>(rank)].find("missing: rank 2 of 4 ranks"), std::string::npos)
         << texts[static_cast<size_t>(rank)];
@@ -231,9 +242,9 @@ TEST(MeetingErrors, ProcessThatEndsInTheMeetingIsNamed) {
     return static_cast<int>(status.code());
   });
   ASSERT_TRUE(processes.wait_until_reached(2));
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  std::this_thread::sleep_for(std::chrono::seconds(2));  // it has been taken in, and nobody says so before all are
   kill(processes.pid(2), SIGKILL);
-  const RankResult result = processes.wait(0, std::chrono::seconds(5));
+  const RankResult result = processes.wait(0, std::chrono::seconds(15));
   EXPECT_EQ(result.exit_code, trRemoteError);
   EXPECT_NE(result.output.find("rank 2 (pid " + std::to_string(processes.pid(2)) + " on "), std::string::npos)
       << result.output;

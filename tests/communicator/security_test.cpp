@@ -126,7 +126,7 @@ TEST_F(Strangers, WrongSecretIsSaid) {
   const pid_t child = fork_when_quiet();
   if (child == 0) {
     std::unique_ptr<Membership> membership;
-    const Status status = Membership::join(wrong, request_of(0, 2, 2000), &membership);
+    const Status status = Membership::join(wrong, request_of(0, 2, 20'000), &membership);
     _exit(status.message().find("does not know the communicator's secret") != std::string::npos ? 7 : 1);
   }
   int status = 0;

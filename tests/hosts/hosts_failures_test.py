@@ -57,7 +57,7 @@ class Failures(RankCase):
                 silent = re.search(r"does not answer \((\d+\.\d) s by now\)", text)
                 self.assertTrue(silent and TIMEOUT - 1 < float(silent[1]) < TIMEOUT + 2, text)
                 told = "".join(rank.text() for rank in others)
-                self.assertRegex(told, rf"W: rank {victim} .*: its process has not answered for [23]\.\d s")
+                self.assertRegex(told, rf"W: rank {victim} .*: its process has not answered for [2-5]\.\d s")
 
     def test_link_that_is_cut(self):
         for victim in (2, 0):
@@ -137,7 +137,7 @@ class Failures(RankCase):
             with self.subTest(victim=victim):
                 missing = 3 - victim
                 ranks = self.start(left_out=(missing,))
-                time.sleep(0.5)
+                time.sleep(2)  # until it has been taken in, which nobody says before all are
                 since = time.monotonic()
                 ranks[victim].process.kill()
                 text = self.expect_one_verdict([ranks[0]], since, 3, REMOTE_ERROR, met=False)
@@ -145,7 +145,7 @@ class Failures(RankCase):
 
     def test_meeting_point_that_is_killed_while_they_meet(self):
         ranks = self.start(left_out=(2,))
-        time.sleep(0.5)
+        time.sleep(2)
         since = time.monotonic()
         ranks[0].process.kill()
         text = self.expect_one_verdict([ranks[1]], since, TIMEOUT + 2)

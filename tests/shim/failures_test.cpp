@@ -100,7 +100,7 @@ void end_a_waiting_call(const std::function<void(ncclComm_t)>& end, ncclResult_t
     EXPECT_EQ(count_by_sum(ranks[0], &sum), expected);
   });
   while (!waiting) std::this_thread::yield();
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // a call that is under way looks like none here
   ncclResult_t state = ncclInternalError;
   EXPECT_NCCL(ncclCommGetAsyncError(ranks[0], &state)) << "while another thread is in a call";
   EXPECT_EQ(state, ncclSuccess);

@@ -23,6 +23,12 @@ void copy(void* to, const void* from, size_t bytes, int device) {
 
 }  // namespace
 
+trConfig_t by_kernels() {
+  trConfig_t config = TR_CONFIG_INITIALIZER;
+  config.device_protocol = "ll,ll128,simple";
+  return config;
+}
+
 Buffer::Buffer(int device, size_t count, bool may_fail) : device_(device), count_(count) {
   void* memory = nullptr;
   // A byte more, because no allocation is empty.

@@ -39,6 +39,9 @@ class Buffer {
   int* data_ = nullptr;
 };
 
+// Kernels wherever they are possible: else the host does large operations where links seem slow, as on a busy machine.
+trConfig_t by_kernels();
+
 // Rank r is on device devices[r], or on none (-1).
 class DeviceRanks {
  public:
