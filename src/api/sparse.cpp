@@ -76,7 +76,8 @@ Status gather_boxes(Communicator& communicator, int dimensions, trDataType_t typ
   std::vector<BoxCard> cards(communicator.ranks());
   const BoxCard card{own.held.size(), own.needed.size(), static_cast<uint32_t>(dimensions),
                      static_cast<uint32_t>(type)};
-  TR_RETURN_IF_ERROR(communicator.allgather_bytes(&card, sizeof card, reinterpret_cast<std::byte*>(cards.data())));
+  TR_RETURN_IF_ERROR(
+      communicator.allgather_bytes(Purpose::kBoxPlan, &card, sizeof card, reinterpret_cast<std::byte*>(cards.data())));
   size_t most = 0;
   for (uint32_t rank = 0; rank < cards.size(); ++rank) {
     if (cards[rank].dimensions != card.dimensions || cards[rank].type != card.type)
@@ -90,8 +91,8 @@ Status gather_boxes(Communicator& communicator, int dimensions, trDataType_t typ
   std::vector<trBox_t> mine = own.held, gathered(most * cards.size());
   mine.insert(mine.end(), own.needed.begin(), own.needed.end());
   mine.resize(most);
-  TR_RETURN_IF_ERROR(
-      communicator.allgather_bytes(mine.data(), most * sizeof(trBox_t), reinterpret_cast<std::byte*>(gathered.data())));
+  TR_RETURN_IF_ERROR(communicator.allgather_bytes(Purpose::kBoxPlan, mine.data(), most * sizeof(trBox_t),
+                                                  reinterpret_cast<std::byte*>(gathered.data())));
   for (size_t rank = 0; rank < cards.size(); ++rank) {
     auto first = gathered.begin() + static_cast<std::ptrdiff_t>(rank * most);
     auto middle = first + static_cast<std::ptrdiff_t>(cards[rank].held);
@@ -133,6 +134,7 @@ Status plan_exchange(trExchange* exchange, Communicator& communicator, int dimen
   for (const auto& rows : exchange->rows) lanes.push_back(rows->transfer);
   exchange->operation.function = "trExchangeStart";
   exchange->operation.collective = Collective::kAllToAll;
+  exchange->operation.purpose = Purpose::kBoxes;
   exchange->operation.type = type;
   exchange->operation.pairs = true;
   return communicator.make_lanes(lanes, kCreate, &exchange->operation.lanes);

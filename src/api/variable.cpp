@@ -121,6 +121,7 @@ trResult_t submit_blocks(const char* function, Collective collective, const void
                          const size_t* own_count, const size_t* counts, const size_t* displs, trDataType_t type,
                          trRedOp_t op, trComm_t comm, trStream_t stream) {
   Operation operation;
+  operation.purpose = Purpose::kVariable;
   auto blocks = std::make_shared<Blocks>();
   Status status = [&]() -> Status {
     CommunicatorLease lease;
@@ -158,6 +159,7 @@ trResult_t submit_blocks(const char* function, Collective collective, const void
 
 Operation lanes_of(const char* function, Collective collective, size_t count, trDataType_t type, int root) {
   Operation operation;
+  operation.purpose = Purpose::kVariable;
   operation.function = function;
   operation.collective = collective;
   operation.count = count;

@@ -228,7 +228,8 @@ void Communicator::announce(const Operation& operation, const Program* program) 
                                                     .fused = fused,
                                                     .type = static_cast<uint16_t>(operation.type),
                                                     .op = static_cast<uint16_t>(op),
-                                                    .collective = static_cast<uint32_t>(operation.collective)});
+                                                    .collective = static_cast<uint16_t>(operation.collective),
+                                                    .purpose = operation.purpose});
   status.open_input.store(program != nullptr && input_is_open(*program, call_) ? 1 : 0, std::memory_order_relaxed);
   if (program != nullptr) {
     const bool open = output_is_open(*program, call_);

@@ -99,7 +99,7 @@ class Communicator : private TcpLinkMaker {
     return machine.alpha_us + static_cast<double>(bytes) / (1e3 * machine.exchange_gbps);
   }
   // For what the library itself must know of all ranks; blocks.
-  Status allgather_bytes(const void* own, size_t bytes, std::byte* all);
+  Status allgather_bytes(Purpose purpose, const void* own, size_t bytes, std::byte* all);
   // The lanes of transfers that are to run at once. A rank's transfers with itself must match.
   Status make_lanes(const std::vector<Transfer>& transfers, const char* function, std::shared_ptr<LaneSet>* lanes);
   // Whether transfers can go as letters, which need no lanes.

@@ -62,7 +62,8 @@ Status DeviceAreas::exchange(size_t bytes, DeviceCopies* copies, Status* own) {
   if (own->ok()) *own = share(copies, &card);
   card.ordinal = own->ok() ? device_->info().ordinal : -1;
   card.process = communicator_->own_process();
-  TR_RETURN_IF_ERROR(communicator_->allgather_bytes(&card, sizeof card, reinterpret_cast<std::byte*>(cards_.data())));
+  TR_RETURN_IF_ERROR(
+      communicator_->allgather_bytes(Purpose::kGpus, &card, sizeof card, reinterpret_cast<std::byte*>(cards_.data())));
   for (const Card& other : cards_)
     if (own->ok() && other.ordinal < 0)
       *own = {trDeviceError, fmt::format("rank {} could not share its memory", &other - cards_.data())};
@@ -106,7 +107,7 @@ Status DeviceAreas::release() {
   close();
   const uint8_t closed = 1;
   std::vector<std::byte> all(areas_.size());
-  TR_RETURN_IF_ERROR(communicator_->allgather_bytes(&closed, sizeof closed, all.data()));
+  TR_RETURN_IF_ERROR(communicator_->allgather_bytes(Purpose::kGpus, &closed, sizeof closed, all.data()));
   areas_.assign(areas_.size(), nullptr);
   RetiredMemory::instance().free(device_, own_);
   own_ = nullptr;

@@ -81,7 +81,8 @@ Status DeviceLinks::create(Communicator* communicator, Device* device, std::uniq
     own.capability = device->info().compute_capability;
   }
   std::vector<Card> cards(ranks);
-  TR_RETURN_IF_ERROR(communicator->allgather_bytes(&own, sizeof own, reinterpret_cast<std::byte*>(cards.data())));
+  TR_RETURN_IF_ERROR(
+      communicator->allgather_bytes(Purpose::kGpus, &own, sizeof own, reinterpret_cast<std::byte*>(cards.data())));
   if (communicator->hosts() > 1) *why_not = "the ranks are on several hosts";
   if (ranks > cuda::kMaxDeviceRanks) *why_not = fmt::format("there are more than {} ranks", cuda::kMaxDeviceRanks);
   for (const Card& card : cards) {

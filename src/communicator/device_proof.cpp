@@ -65,8 +65,8 @@ Status agree_on_links(Communicator* communicator, const Status& own, LinkFinding
                   {}};
   std::strncpy(outcome.text, own.message().c_str(), sizeof outcome.text - 1);
   std::vector<Outcome> outcomes(communicator->ranks());
-  TR_RETURN_IF_ERROR(
-      communicator->allgather_bytes(&outcome, sizeof outcome, reinterpret_cast<std::byte*>(outcomes.data())));
+  TR_RETURN_IF_ERROR(communicator->allgather_bytes(Purpose::kGpus, &outcome, sizeof outcome,
+                                                   reinterpret_cast<std::byte*>(outcomes.data())));
   for (const Outcome& other : outcomes) {
     findings->keep_lines &= other.keep_lines != 0;
     findings->stuck |= other.stuck != 0;

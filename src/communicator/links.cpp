@@ -40,10 +40,9 @@ Status parse_transports(const std::string& text, uint8_t* allowed) {
     named |= found->bit;
   }
   *allowed = exclude ? kAllTransports & ~named : named;
-  if (*allowed == 0)
-    return {
-        trInvalidArgument,
-        fmt::format("TREERING_TRANSPORTS or config->transports is '{}': nothing is left to use; {}", text, kAdvice)};
+  if (named == 0 || *allowed == 0)
+    return {trInvalidArgument, fmt::format("TREERING_TRANSPORTS or config->transports is '{}': {}; {}", text,
+                                           named == 0 ? "a name is missing" : "nothing is left to use", kAdvice)};
   return {};
 }
 

@@ -14,6 +14,7 @@
 #include "algorithms/collective.h"
 #include "core/status.h"
 #include "executor/layout.h"
+#include "transport/rank_status.h"
 
 namespace treering {
 
@@ -70,8 +71,9 @@ struct Pieces {
 struct Operation {
   const char* function = "";  // of the API, for messages
   Collective collective = Collective::kAllReduce;
-  bool point_to_point = false;  // not counted: only the ranks concerned call it
-  bool pairs = false;           // transfers between pairs: lanes or letters, perhaps none
+  Purpose purpose = Purpose::kItself;  // for messages
+  bool point_to_point = false;         // not counted: only the ranks concerned call it
+  bool pairs = false;                  // transfers between pairs: lanes or letters, perhaps none
   bool in_place = false;
   bool is_piece = false;  // of a larger one that all ranks split alike (pieces.h)
   const void* input = nullptr;

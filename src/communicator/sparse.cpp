@@ -38,6 +38,7 @@ Status gather_blocks(Communicator* communicator, const void* own, const std::vec
   Operation operation;
   operation.function = kName;
   operation.collective = Collective::kAllGather;
+  operation.purpose = Purpose::kSparse;
   operation.input = own;
   operation.output = all;
   operation.count = blocks->counts[communicator->rank()];
@@ -99,7 +100,8 @@ Status sparse_allreduce(Communicator* communicator, const SparseRows& own, int64
     return {trInvalidArgument, fmt::format("{}: op is {}; give trSum or trAvg", kName, name_of(own.op))};
   std::vector<SparseCard> cards(communicator->ranks());
   const SparseCard card{own.rows, own.row_elements, static_cast<uint32_t>(own.type), static_cast<uint32_t>(own.op)};
-  TR_RETURN_IF_ERROR(communicator->allgather_bytes(&card, sizeof card, reinterpret_cast<std::byte*>(cards.data())));
+  TR_RETURN_IF_ERROR(
+      communicator->allgather_bytes(Purpose::kSparse, &card, sizeof card, reinterpret_cast<std::byte*>(cards.data())));
   size_t total = 0;
   TR_RETURN_IF_ERROR(check_cards(communicator->rank(), cards, *type, &total));
   const size_t row_bytes = own.row_elements * type->size;

@@ -51,10 +51,11 @@ Status no_meeting_point(const char* function, uint32_t rank) {
 }  // namespace
 
 // Blocks; the same bytes on all ranks.
-Status Communicator::allgather_bytes(const void* own, size_t bytes, std::byte* all) {
+Status Communicator::allgather_bytes(Purpose purpose, const void* own, size_t bytes, std::byte* all) {
   Operation operation;
   operation.function = "an exchange of the library";
   operation.collective = Collective::kAllGather;
+  operation.purpose = purpose;
   operation.input = own;
   operation.output = all;
   operation.count = bytes;
@@ -125,7 +126,7 @@ Status Communicator::exchange_sealed(const SplitCard& own, std::vector<SplitCard
   crypto_secretbox_easy(mine.box, reinterpret_cast<const unsigned char*>(&own), sizeof own, mine.nonce,
                         split_key_.data());
   std::vector<Sealed> all(ranks());
-  TR_RETURN_IF_ERROR(allgather_bytes(&mine, sizeof mine, reinterpret_cast<std::byte*>(all.data())));
+  TR_RETURN_IF_ERROR(allgather_bytes(Purpose::kSplit, &mine, sizeof mine, reinterpret_cast<std::byte*>(all.data())));
   for (uint32_t rank = 0; rank < ranks(); ++rank)
     if (crypto_secretbox_open_easy(reinterpret_cast<unsigned char*>(&(*cards)[rank]), all[rank].box,
                                    sizeof all[rank].box, all[rank].nonce, split_key_.data()) != 0)
@@ -143,7 +144,7 @@ Status Communicator::split(int color, int key, const Config& config, std::unique
   SplitCard own{color, key, rank(), 0, {}};
   auto exchange = [&] {
     return failed ? exchange_notices(everyone, kName, own, &cards)
-                  : allgather_bytes(&own, sizeof own, reinterpret_cast<std::byte*>(cards.data()));
+                  : allgather_bytes(Purpose::kSplit, &own, sizeof own, reinterpret_cast<std::byte*>(cards.data()));
   };
   Status status = exchange();
   std::vector<SplitCard> members;

@@ -150,7 +150,4 @@ class Watch {
   bool counted_ = true;  // a collective, not sends and receives
 };
 
-// A call in words: "allreduce of 1024 x float, sum".
-std::string call_text(uint32_t collective, uint64_t count, uint32_t type, uint32_t op, uint32_t root);
-
 }  // namespace treering

@@ -29,25 +29,43 @@ std::string process_state(uint32_t pid) {
   return {};
 }
 
+// "allreduce of 1024 x float, sum", "alltoallv of float".
+std::string call_text(const CallCopy& call) {
+  if (call.collective >= kCollectiveCount) return "?";
+  const CollectiveInfo& info = info_of(static_cast<Collective>(call.collective));
+  if (info.collective == Collective::kBarrier) return info.name;
+  const DataTypeInfo* type_row = find_type(static_cast<trDataType_t>(call.type));
+  const OpInfo* op_row = find_op(static_cast<trRedOp_t>(call.op));
+  const char* type = type_row != nullptr ? type_row->name : "?";
+  std::string text = call.purpose == Purpose::kVariable ? fmt::format("{}v of {}", info.name, type)
+                                                        : fmt::format("{} of {} x {}", info.name, call.count, type);
+  if (info.reduces) text += fmt::format(", {}", op_row ? op_row->name : "an operation of the user");
+  if (info.rooted) text += fmt::format(", root {}", call.root);
+  return text;
+}
+
 std::string text_of(const CallCopy& call) {
-  std::string text = call_text(call.collective, call.count, call.type, call.op, call.root);
+  switch (call.purpose) {
+    case Purpose::kSplit:
+      return "trCommSplit or trCommDup";
+    case Purpose::kBoxes:
+      return "trExchangeStart";
+    case Purpose::kBoxPlan:
+      return "trExchangeCreate";
+    case Purpose::kSparse:
+      return "trSparseAllReduce";
+    case Purpose::kGpus:
+      return "an exchange of the library about GPUs";
+    case Purpose::kItself:
+    case Purpose::kVariable:
+      break;
+  }
+  std::string text = call_text(call);
   if (call.fused != 0) text += fmt::format(" (the sum of {} calls of a group, which are fused)", call.fused);
   return text;
 }
 
 }  // namespace
-
-std::string call_text(uint32_t collective, uint64_t count, uint32_t type, uint32_t op, uint32_t root) {
-  if (collective >= kCollectiveCount) return "?";
-  const CollectiveInfo& info = info_of(static_cast<Collective>(collective));
-  if (info.collective == Collective::kBarrier) return info.name;
-  const DataTypeInfo* type_row = find_type(static_cast<trDataType_t>(type));
-  const OpInfo* op_row = find_op(static_cast<trRedOp_t>(op));
-  std::string text = fmt::format("{} of {} x {}", info.name, count, type_row ? type_row->name : "?");
-  if (info.reduces) text += fmt::format(", {}", op_row ? op_row->name : "an operation of the user");
-  if (info.rooted) text += fmt::format(", root {}", root);
-  return text;
-}
 
 Status Watch::no_progress(uint32_t peer, const std::vector<uint32_t>& ranks) {
   const auto asked = Clock::now();

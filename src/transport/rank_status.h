@@ -36,6 +36,17 @@ struct Notice {
 inline constexpr uint32_t kLeft = 1;
 inline constexpr uint32_t kLeftWithMemory = 2;  // of other ranks' GPUs: it still has that open
 
+// What a call is for, where the name of its collective would not tell the user.
+enum class Purpose : uint16_t {
+  kItself,
+  kVariable,  // counts that differ between ranks: the v-variant
+  kBoxes,     // of trExchangeStart()
+  kSplit,     // the others: exchanges of the library
+  kBoxPlan,
+  kSparse,
+  kGpus,
+};
+
 // What a rank called: the plain values.
 struct CallCopy {
   uint64_t tag = 0;  // call_tag(); 0: none
@@ -44,7 +55,8 @@ struct CallCopy {
   uint32_t fused = 0;  // calls of a group that the operation is; `count` is the sum of theirs. 0: one call
   uint16_t type = 0;
   uint16_t op = 0;
-  uint32_t collective = 0;
+  uint16_t collective = 0;
+  Purpose purpose = Purpose::kItself;
 };
 
 struct CallRecord {
@@ -54,7 +66,8 @@ struct CallRecord {
   std::atomic<uint32_t> fused;
   std::atomic<uint16_t> type;
   std::atomic<uint16_t> op;
-  std::atomic<uint32_t> collective;
+  std::atomic<uint16_t> collective;
+  std::atomic<Purpose> purpose;
 
   void store(const CallCopy& call) {
     count.store(call.count, std::memory_order_relaxed);
@@ -63,6 +76,7 @@ struct CallRecord {
     type.store(call.type, std::memory_order_relaxed);
     op.store(call.op, std::memory_order_relaxed);
     collective.store(call.collective, std::memory_order_relaxed);
+    purpose.store(call.purpose, std::memory_order_relaxed);
     tag.store(call.tag, std::memory_order_release);
   }
   CallCopy load() const {
@@ -74,6 +88,7 @@ struct CallRecord {
     call.type = type.load(std::memory_order_acquire);
     call.op = op.load(std::memory_order_acquire);
     call.collective = collective.load(std::memory_order_acquire);
+    call.purpose = purpose.load(std::memory_order_acquire);
     if (tag.load(std::memory_order_relaxed) != call.tag) return {};  // the owner has come to this place again
     return call;
   }

@@ -296,6 +296,9 @@ TEST(InitArguments, ConfigIsChecked) {
   config.transports = "^in-process,shared-memory,cma,tcp";
   EXPECT_EQ(trCommInitRankConfig(&comm, 1, id, 0, &config), trInvalidArgument);
   EXPECT_NE(std::strstr(trGetLastError(nullptr), "nothing is left to use; give"), nullptr) << trGetLastError(nullptr);
+  config.transports = "^";
+  EXPECT_EQ(trCommInitRankConfig(&comm, 1, id, 0, &config), trInvalidArgument);
+  EXPECT_NE(std::strstr(trGetLastError(nullptr), "a name is missing; give"), nullptr) << trGetLastError(nullptr);
   config = TR_CONFIG_INITIALIZER;
   config.size = offsetof(trConfig_t, channels);  // a caller with an older, shorter struct
   config.channels = 99;

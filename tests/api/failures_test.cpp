@@ -1,4 +1,4 @@
-// Ranks that die, stop, disagree or abort: every other rank returns an error in time that says who and where.
+// Ranks that die, stop, leave or abort: every other rank returns an error in time that says who and where.
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -186,91 +186,6 @@ TEST(Init, RanksThatDisagreeAreTold) {
     EXPECT_EQ(result.exit_code, 10 + trInvalidUsage) << result.output;
     EXPECT_NE(result.output.find("timeout_ms (TREERING_TIMEOUT)=20 s"), std::string::npos) << result.output;
     EXPECT_NE(result.output.find("timeout_ms (TREERING_TIMEOUT)=20.001 s"), std::string::npos) << result.output;
-  }
-}
-
-struct Difference {
-  const char* name;
-  size_t counts[2];
-  trDataType_t types[2];
-  trRedOp_t ops[2];
-};
-
-class CallsThatDiffer : public ::testing::TestWithParam<Difference> {};
-
-TEST_P(CallsThatDiffer, AreAnErrorOnBothSides) {
-  const Difference& difference = GetParam();
-  RankProcesses processes(2, [&difference](int rank, const trUniqueId& id) {
-    trComm_t comm = nullptr;
-    trConfig_t config = config_with_timeout(30'000);
-    TR_CHECK(trCommInitRankConfig(&comm, 2, id, rank, &config));
-    std::vector<double> input(100'000, 1.0), output(100'000, 77.0);
-    trResult_t result = trAllReduce(input.data(), output.data(), difference.counts[rank], difference.types[rank],
-                                    difference.ops[rank], comm, nullptr);
-    say(trGetLastError(comm));
-    return 10 + result;
-  });
-  for (int rank : {0, 1}) {
-    RankResult result = processes.wait(rank, std::chrono::seconds(25));
-    EXPECT_EQ(result.exit_code, 10 + trInvalidUsage) << result.output;
-    EXPECT_NE(result.output.find("rank 0 called"), std::string::npos) << result.output;
-    EXPECT_NE(result.output.find("rank 1 called"), std::string::npos) << result.output;
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Headers, CallsThatDiffer,
-    ::testing::Values(Difference{"SmallCounts", {4, 5}, {trFloat32, trFloat32}, {trSum, trSum}},
-                      Difference{"SmallAndLargeCounts", {4, 90'000}, {trFloat32, trFloat32}, {trSum, trSum}},
-                      Difference{"LargeCounts", {90'000, 91'000}, {trFloat32, trFloat32}, {trSum, trSum}},
-                      Difference{"Types", {100, 100}, {trFloat32, trInt32}, {trSum, trSum}},
-                      Difference{"Ops", {50'000, 50'000}, {trFloat64, trFloat64}, {trSum, trMax}}),
-    [](const auto& row) { return row.param.name; });
-
-// Both ranks send their few bytes and wait for nothing: only what comes after it can tell.
-TEST(CallsThatDifferLater, InTheRootAloneAreFoundByTheNextCollective) {
-  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
-    trComm_t comm = nullptr;
-    trConfig_t config = config_with_timeout(30'000);
-    TR_CHECK(trCommInitRankConfig(&comm, 2, id, rank, &config));
-    int value = rank;
-    for (int i = 0; i < 3; ++i) TR_CHECK(trBroadcast(&value, &value, 1, trInt32, 1, comm, nullptr));
-    trResult_t result = trBroadcast(&value, &value, 1, trInt32, rank, comm, nullptr);
-    if (result == trSuccess) result = trBarrier(comm, nullptr);
-    say(trGetLastError(comm));
-    return 10 + result;
-  });
-  for (int rank : {0, 1}) {
-    RankResult result = processes.wait(rank, std::chrono::seconds(25));
-    EXPECT_EQ(result.exit_code, 10 + trInvalidUsage) << result.output;
-    EXPECT_NE(result.output.find("the ranks' calls differ at"), std::string::npos) << result.output;
-  }
-}
-
-// Some wait in the broadcast for ranks that are in the barrier already: all hear at once which calls differed, and how.
-TEST(CallsThatDifferLater, AreNamedWhereverRanksWait) {
-  for (size_t count : {size_t{1}, size_t{300'000}}) {
-    SCOPED_TRACE(count);
-    RankProcesses processes(4, [count](int rank, const trUniqueId& id) {
-      trComm_t comm = nullptr;
-      trConfig_t config = config_with_timeout(30'000);
-      TR_CHECK(trCommInitRankConfig(&comm, 4, id, rank, &config));
-      std::vector<int32_t> values(count, rank);
-      trResult_t result = trSuccess;
-      for (int i = 0; i < 5 && result == trSuccess; ++i)
-        result = trBroadcast(values.data(), values.data(), count, trInt32, i == 3 && rank == 2 ? 1 : 0, comm, nullptr);
-      if (result == trSuccess) result = trBarrier(comm, nullptr);
-      say(trGetLastError(comm));
-      return 10 + result;
-    });
-    for (int rank = 0; rank < 4; ++rank) {
-      RankResult result = processes.wait(rank, std::chrono::seconds(20));
-      EXPECT_EQ(result.exit_code, 10 + trInvalidUsage) << result.output;
-      EXPECT_NE(result.output.find("the ranks' calls differ at operation 4: rank "), std::string::npos)
-          << result.output;
-      for (const char* call : {"x int32, root 0", "rank 2 called broadcast", "x int32, root 1"})
-        EXPECT_NE(result.output.find(call), std::string::npos) << result.output;
-    }
   }
 }
 
