@@ -412,7 +412,7 @@ void Communicator::prepare_executor(const std::string& job) {
   auto peers = job.empty() ? std::make_shared<const std::vector<PeerIdentity>>(identities())
                            : JobShared<std::vector<PeerIdentity>>::get(job, identities);
   watch_ = std::make_unique<Watch>(&context_, links_.get(), verdict, std::move(peers), config_.timeout_ms, config_.name,
-                                   needs_job() ? membership_.get() : nullptr);
+                                   needs_job() ? membership_.get() : nullptr, segment_ && links_->all_mapped());
 }
 
 // Whether the end of a process would go unnoticed without it.

@@ -104,8 +104,8 @@ void Job::find_root() {
         self->fail(
             {status.code(),
              fmt::format(
-                 "{} cannot be reached: {} ended, or all its ranks have met already, or no "
-                 "network leads to it: {}",
+                 "{} cannot be reached: {} ended, or all its ranks have met already or failed to meet, or "
+                 "no network leads to it: {}",
                  awaited ? "rank 0, at MASTER_ADDR and the port after MASTER_PORT,"
                          : fmt::format("the process that made the unique id (pid {})", self->id_.root_pid),
                  awaited ? "it has not come, or has another TREERING_SECRET (or torchrun's run id), or has" : "it has",

@@ -280,7 +280,7 @@ void Job::finish() {
   if (closed_) return;
   closed_ = true;
   auto self = shared_from_this();
-  if (root_) agent_->meeting_ended(id_.job, !roster_.places.empty());
+  if (root_ && id_.root_local != 0) agent_->meeting_ended(id_.job, state_ != State::kFailed && !roster_.places.empty());
   watch_deadline(Clock::time_point::max());
   if (missing_timer_ != 0) agent_->cancel(missing_timer_);
   if (tick_timer_ != 0) agent_->cancel(tick_timer_);

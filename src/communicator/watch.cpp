@@ -24,7 +24,7 @@ constexpr auto kVerdictPatience = kLongestSearch + std::chrono::seconds(3);
 
 Watch::Watch(ExecutorContext* context, const StatusReader* statuses, FailureRecord* verdict,
              std::shared_ptr<const std::vector<PeerIdentity>> peers, int timeout_ms, std::string communicator_name,
-             Membership* job)
+             Membership* job, bool one_verdict)
     : context_(context),
       statuses_(statuses),
       verdict_(verdict),
@@ -33,7 +33,8 @@ Watch::Watch(ExecutorContext* context, const StatusReader* statuses, FailureReco
       crowd_(static_cast<int>((peers_->size() + kLookedAt - 1) / kLookedAt)),
       timeout_(timeout_ms),
       name_(std::move(communicator_name)),
-      job_(job) {}
+      job_(job),
+      one_verdict_(one_verdict) {}
 
 void Watch::start(const Call* call) {
   call_ = call;
@@ -50,7 +51,7 @@ Status Watch::fail(Status status) {
   if (Status other = peer_verdict(); !other.ok()) status = other;
   std::string text = name_.empty() ? status.message() : fmt::format("communicator '{}': {}", name_, status.message());
   // The first verdict that is spread comes back, on every rank the same.
-  if (job_ != nullptr && verdict().ok()) {
+  if (job_ != nullptr && !one_verdict_ && verdict().ok()) {
     job_->spread(status.code(), text);
     for (const auto until = Clock::now() + kVerdictPatience; Clock::now() < until && verdict().ok();) usleep(200);
   }
@@ -273,10 +274,10 @@ Status Watch::check_alive(uint32_t peer, uint32_t waiting_for) {
 // job, a moment later.
 Status Watch::end_of(uint32_t peer, const std::string& during, const std::string& more) const {
   RankStatusSnapshot last;
-  const bool readable = read(peer, &last);
+  const bool readable = knows_by_reading(peer) && read(peer, &last);  // what was answered before its end is old
   if (readable && last.left) return left(peer, during);
-  auto until = Clock::now() + kNewsOfEnd;
-  if (const auto deadline = started_ + timeout_; deadline > Clock::now()) until = std::min(until, deadline);
+  const auto until =
+      Clock::now() + (timeout_.count() > 0 ? std::min<Clock::duration>(timeout_, kNewsOfEnd) : kNewsOfEnd);
   for (; !readable && job_ != nullptr && Clock::now() < until && verdict().ok(); usleep(1000)) {
     std::lock_guard lock(lost_mutex_);
     const auto found = lost_.find(peer);
@@ -294,6 +295,11 @@ Status Watch::left(uint32_t peer, const std::string& during) const {
 bool Watch::knows_by_reading(uint32_t peer) const { return job_ == nullptr || statuses_->reads_status(peer); }
 
 bool Watch::find_dead(uint32_t* peer) const {
+  {  // also where its pid says nothing
+    std::lock_guard lock(lost_mutex_);
+    for (const auto& [rank, loss] : lost_)
+      if (!loss.left && same_host(rank)) return *peer = rank, true;
+  }
   for (*peer = 0; *peer < context_->ranks; ++*peer) {
     if (!is_dead(*peer)) continue;
     // It has ended: what memory says of it stays. Where that went with it, the job tells which ended out of order.

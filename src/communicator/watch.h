@@ -48,10 +48,10 @@ class StatusReader {
 class Watch {
  public:
   // `job` where not all ranks share memory and pids: it carries verdicts and tells of lost ranks.
-  // The ranks of a process share `peers`.
+  // `one_verdict`: all ranks share `verdict`.  The ranks of a process share `peers`.
   Watch(ExecutorContext* context, const StatusReader* statuses, FailureRecord* verdict,
         std::shared_ptr<const std::vector<PeerIdentity>> peers, int timeout_ms, std::string communicator_name,
-        Membership* job);
+        Membership* job, bool one_verdict);
 
   // Starts the clock of one operation.
   void start(const Call* call);
@@ -133,6 +133,7 @@ class Watch {
   std::chrono::milliseconds timeout_;
   std::string name_;
   Membership* job_;
+  const bool one_verdict_;
   struct Loss {
     std::string reason;
     Clock::time_point when;

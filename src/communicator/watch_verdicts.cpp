@@ -169,7 +169,8 @@ std::string Watch::silence() const {
 std::string Watch::describe(uint32_t peer) const {
   const PeerIdentity& who = identity(peer);
   const std::string host = job_ != nullptr && !who.host_name.empty() ? " on " + who.host_name : "";
-  return fmt::format("rank {} (pid {}{}{})", peer, who.pid, host, same_host(peer) ? process_state(who.pid) : "");
+  const bool near = same_host(peer) && who.pid_namespace == identity(context_->rank).pid_namespace;
+  return fmt::format("rank {} (pid {}{}{})", peer, who.pid, host, near ? process_state(who.pid) : "");
 }
 
 // Follows who waits for whom to a rank that waits for nobody, or that has shown no sign of life for the longest time.

@@ -212,6 +212,37 @@ TEST(Left, InOrderIsNoDeathToAShrink) {
   EXPECT_EQ(processes.wait(1).exit_code, 0);
 }
 
+// Over TCP its answers may be older than its end, which the job tells: late, where rank 0 stands still meanwhile.
+TEST(Left, InOrderIsNoDeathThoughTheNewsIsLate) {
+  RankProcesses processes(3, [](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr, smaller = nullptr;
+    trConfig_t config = config_with_timeout(20'000);
+    TR_CHECK(trCommInitRankConfig(&comm, 3, id, rank, &config));
+    float value = 1;
+    TR_CHECK(trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr));
+    reached();
+    if (rank == 2) {
+      usleep(500'000);  // the others have asked it
+      TR_CHECK(trCommDestroy(comm));
+      std::exit(0);
+    }
+    const trResult_t result = trCommShrink(comm, nullptr, 0, &smaller, nullptr, 0);
+    say(trGetLastError(comm));
+    usleep(2'000'000);  // or its end would be another news
+    return 10 + result;
+  });
+  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
+  usleep(300'000);
+  kill(processes.pid(0), SIGSTOP);
+  usleep(700'000);
+  kill(processes.pid(0), SIGCONT);
+  for (int rank : {0, 1}) {
+    const RankResult result = processes.wait(rank);
+    EXPECT_EQ(result.exit_code, 10 + trRemoteError) << result.output;
+    EXPECT_NE(result.output.find("destroyed its communicator"), std::string::npos) << result.output;
+  }
+}
+
 // The memory of a process goes with it, and with it what it said of itself: that it has left in order the job tells.
 TEST(Left, InOrderIsNoDeath) {
   for (int i = 0; i < 3; ++i) {
