@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 
@@ -73,7 +72,7 @@ std::chrono::milliseconds since(std::chrono::steady_clock::time_point begin) {
 }
 
 TEST(DeviceLinks, ThatHangAreGivenUpAndWhatTheyUseIsKept) {
-  constexpr std::chrono::milliseconds kTimeout{10'000};
+  constexpr std::chrono::milliseconds kTimeout{4000};
   {
     const Link link({.hanging = 1});
     ::testing::internal::CaptureStderr();
@@ -82,7 +81,7 @@ TEST(DeviceLinks, ThatHangAreGivenUpAndWhatTheyUseIsKept) {
     const auto taken = since(begin);
     const std::string log = ::testing::internal::GetCapturedStderr();
     EXPECT_LT(taken, kTimeout) << "half of it is for the link, and the others do not wait longer";
-    EXPECT_NE(log.find("rank 1: on the link to rank 2's GPU, copies have not ended within 5 s; GPU 1 keeps "),
+    EXPECT_NE(log.find("rank 1: on the link to rank 2's GPU, copies have not ended within 2 s; GPU 1 keeps "),
               std::string::npos)
         << log;
     EXPECT_NE(log.find("rank 0: copies of another rank have not ended in time; GPU 0 keeps "), std::string::npos)
@@ -101,19 +100,14 @@ TEST(DeviceLinks, ThatHangAreGivenUpAndWhatTheyUseIsKept) {
 
 TEST(DeviceLinks, ThatAreSlowerThanTheHostAreLeftToSmallMessages) {
   constexpr size_t kMany = 1 << 20;
-  std::optional<DeviceRanks> fast;
-  uint64_t by_kernels = 0;
-  for (int i = 0; i < 5 && by_kernels == 0; ++i) {  // what else runs on the machine makes links slower, never faster
-    fast.emplace(std::vector<int>{0, 1});
-    by_kernels = launched(*fast, kMany);
-  }
-  EXPECT_EQ(by_kernels, 2u);
+  DeviceRanks fast({0, 1});
+  EXPECT_EQ(launched(fast, kMany), 2u);
   const Link link({.gbps = 0.002});
   DeviceRanks slow({0, 1});
   EXPECT_EQ(launched(slow, kMany), 0u);
   EXPECT_EQ(launched(slow, 1), 2u);
   double of_fast = 0, of_slow = 0;
-  EXPECT_EQ(trPredictTransfer(fast->comm(0), 1 << 20, &of_fast), trSuccess);
+  EXPECT_EQ(trPredictTransfer(fast.comm(0), 1 << 20, &of_fast), trSuccess);
   EXPECT_EQ(trPredictTransfer(slow.comm(0), 1 << 20, &of_slow), trSuccess);
   EXPECT_GT(of_slow, 200'000) << "1 MiB at 0.002 GB/s";
   EXPECT_LT(of_fast, of_slow / 2);
@@ -199,9 +193,9 @@ trConfig_t with_protocols(const char* text) {
 
 TEST(DeviceProtocols, AreThoseThatAreAllowed) {
   {
-    DeviceRanks ranks({0, 1}, 60'000, by_kernels());
+    DeviceRanks ranks({0, 1}), forced({0, 1}, 60'000, by_kernels());
     EXPECT_EQ(protocol_of(ranks, trCollAllReduce, 8), "ll");
-    EXPECT_EQ(protocol_of(ranks, trCollAllReduce, 64 << 20), "simple");
+    EXPECT_EQ(protocol_of(forced, trCollAllReduce, 64 << 20), "simple");
   }
   {
     DeviceRanks ranks({0, 1}, 60'000, with_protocols("^ll,simple"));

@@ -9,12 +9,6 @@
 namespace treering::testing {
 namespace {
 
-trConfig_t config_with_timeout(int timeout_ms) {
-  trConfig_t config = TR_CONFIG_INITIALIZER;
-  config.timeout_ms = timeout_ms;
-  return config;
-}
-
 struct Difference {
   const char* name;
   size_t counts[2];

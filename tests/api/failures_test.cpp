@@ -14,12 +14,6 @@
 namespace treering::testing {
 namespace {
 
-trConfig_t config_with_timeout(int timeout_ms) {
-  trConfig_t config = TR_CONFIG_INITIALIZER;
-  config.timeout_ms = timeout_ms;
-  return config;
-}
-
 // One call on buffers with room for 3 x count floats.
 using Call = trResult_t (*)(const float* input, float* output, size_t count, trComm_t comm);
 

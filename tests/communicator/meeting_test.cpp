@@ -244,7 +244,7 @@ TEST(MeetingErrors, ProcessThatEndsInTheMeetingIsNamed) {
   ASSERT_TRUE(processes.wait_until_reached(2));
   std::this_thread::sleep_for(std::chrono::seconds(2));  // it has been taken in, and nobody says so before all are
   kill(processes.pid(2), SIGKILL);
-  const RankResult result = processes.wait(0, std::chrono::seconds(15));
+  const RankResult result = processes.wait(0, std::chrono::seconds(5));
   EXPECT_EQ(result.exit_code, trRemoteError);
   EXPECT_NE(result.output.find("rank 2 (pid " + std::to_string(processes.pid(2)) + " on "), std::string::npos)
       << result.output;

@@ -72,18 +72,14 @@ class NetlabTest(unittest.TestCase):
         return int(results[0].output)
 
     def check_rate(self, lab, sender, receiver, mbit, **options):
-        # The machine may be busy: the best of five is what the link can do. One may be too fast: what arrives while the receiver
-        # does not run is taken at once.
-        best, too_fast = 0, 0
-        for _ in range(5):
+        # The machine may be busy: the best of three is what the link can do; more than it should is always wrong.
+        best = 0
+        for _ in range(3):
             measured = self.measure(lab, sender, receiver, mbit, **options)
-            if measured < 1.1 * mbit:
-                best = max(best, measured)
-            else:
-                too_fast += 1
+            self.assertLess(measured, 1.1 * mbit)
+            best = max(best, measured)
             if best > 0.95 * mbit:
                 break
-        self.assertLessEqual(too_fast, 1)
         print(f"{mbit} Mbit/s asked for from {sender} to {receiver} {options}: {best} Mbit/s measured")
         self.assertGreater(best, 0.9 * mbit)
 
@@ -132,9 +128,9 @@ class NetlabTest(unittest.TestCase):
                    "try: peer.connect((sys.argv[1], 9))\nexcept ConnectionRefusedError: pass\n" \
                    "print(time.monotonic() - begin)"
             lab.run_all([(0, python(ping, lab.address(1)))], timeout=20)  # resolves the neighbour
-            trips = [float(lab.run_all([(0, python(ping, lab.address(1)))], timeout=20)[0].output) for _ in range(3)]
-            self.assertGreater(min(trips), 0.038, "a round trip")
-            self.assertLess(min(trips), 0.2)
+            result = lab.run_all([(0, python(ping, lab.address(1)))], timeout=20)[0]
+            self.assertGreater(float(result.output), 0.038, "a round trip")
+            self.assertLess(float(result.output), 0.2)
 
     def test_a_cut_link_carries_nothing_until_it_heals(self):
         connect = ("import socket, sys\npeer = socket.socket()\npeer.settimeout(3)\n"

@@ -12,6 +12,12 @@
 
 namespace treering::testing {
 
+inline trConfig_t config_with_timeout(int timeout_ms) {
+  trConfig_t config = TR_CONFIG_INITIALIZER;
+  config.timeout_ms = timeout_ms;
+  return config;
+}
+
 class RankGroup {
  public:
   // Little staging memory makes many slices already at moderate sizes.
