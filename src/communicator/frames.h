@@ -103,7 +103,7 @@ struct BlobsMessage {
   uint64_t round = 0;
   std::vector<std::string> blobs;
 };
-enum class NoticeType : uint8_t { kVerdict = 1, kLost, kSilent, kHeard, kLeft, kMoved, kRankLeft, kDissolved };
+enum class NoticeType : uint8_t { kVerdict = 1, kLost, kSilent, kHeard, kMoved, kRankLeft, kDissolved };
 // A fact that reaches every process once: known by its origin and number. But for kDissolved, which only neighbours in the
 // tree are told: where all ranks leave at once, n facts for n processes would be n^2 messages.
 struct NoticeMessage {

@@ -1,10 +1,13 @@
 // Notices that reach every process of a job, and the liveness of the neighbours in the tree.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "communicator/job.h"
+#include "communicator/local_socket.h"
 #include "core/log.h"
 
 namespace treering {
@@ -22,6 +25,15 @@ bool replaces(const NoticeMessage& later, const NoticeMessage& earlier) {
   return later.process == earlier.process &&
          ((later.type == NoticeType::kMoved && earlier.type == NoticeType::kMoved) ||
           (of_silence(later.type) && of_silence(earlier.type)));
+}
+
+// Whether nobody listens any more at the Unix socket of a process in this network namespace.
+bool is_gone(const Place& own, const Place& place) {
+  if (place.network != own.network || place.local == 0) return false;
+  int fd = -1, error = 0;
+  if (!connect_local(local_socket_name(place.local), &fd, &error)) return error == ECONNREFUSED;
+  close(fd);
+  return false;
 }
 
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
@@ -83,7 +95,7 @@ void Job::apply(const NoticeMessage& notice) {
       auto [entry, is_new] = silent_.try_emplace(notice.process);
       if (!is_new) return;
       const auto silence = notice.other > 0 ? std::chrono::milliseconds(notice.other) : kSilence;
-      entry->second = {ranks_of(notice.process), notice.text, Clock::now() - silence, notice.other > 0};
+      entry->second = {present_ranks(notice.process), notice.text, Clock::now() - silence, notice.other > 0};
       return publish_silence();
     }
     case NoticeType::kHeard:
@@ -103,7 +115,6 @@ void Job::apply(const NoticeMessage& notice) {
           if (events.on_left) events.on_left(left);
         });
       return;
-    case NoticeType::kLeft:
     case NoticeType::kDissolved:
       return;
   }
@@ -118,9 +129,7 @@ void Job::apply_loss(const NoticeMessage& notice) {
     return fail_members({trRemoteError, notice.text});
   }
   if (state_ != State::kRunning || has_left(notice.process)) return;
-  std::vector<uint32_t> ranks;
-  for (uint32_t rank : ranks_of(notice.process))
-    if (left_.count(rank) == 0) ranks.push_back(rank);
+  const std::vector<uint32_t> ranks = present_ranks(notice.process);
   if (ranks.empty()) return;
   for (auto& [rank, member] : members_)
     member->tell([ranks, text = notice.text](const MemberEvents& events) {
@@ -157,7 +166,7 @@ void Job::start_ticking() {
 }
 
 void Job::tick() {
-  if (closed_ || (!parent_.channel && children_.empty())) return;
+  if (closed_ || is_alone()) return;
   const auto now = Clock::now();
   const bool was_asleep = now - last_tick_ > kOwnPause;
   const bool beat = now - last_beat_ >= kBeatPeriod;
@@ -179,16 +188,16 @@ void Job::tick() {
     }
     if (!link->silent && state_ == State::kRunning) {
       link->silent = true;
-      if (has_left(process)) continue;
       NoticeMessage notice;
       notice.type = NoticeType::kSilent;
       notice.process = process;
       notice.other = static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::milliseconds>(silence).count());
       notice.text = fmt::format("{}: its process does not answer", describe(process));
       if (silent_.count(process) == 0) {
-        link->warned = true;
-        log_line(LogLevel::kWarn,
-                 fmt::format("{}: its process has not answered for {:.1f} s", describe(process), seconds(silence)));
+        link->warned = !has_left(process);
+        if (link->warned)
+          log_line(LogLevel::kWarn,
+                   fmt::format("{}: its process has not answered for {:.1f} s", describe(process), seconds(silence)));
         notify(std::move(notice));
       }
       if (link == &parent_ && !is_dialing()) attach();
@@ -199,41 +208,74 @@ void Job::tick() {
   start_ticking();
 }
 
-// The top says of whom nothing can be known, because those on the way to them are gone or silent.
+// Whether there is nobody whose end or silence this process could notice.
+bool Job::is_alone() const {
+  if (parent_.channel || !children_.empty()) return false;
+  if (!top_ || state_ != State::kRunning) return true;
+  for (const Place& place : roster_.places)
+    if (place.process != own_.process && lost_.count(place.process) == 0 && !has_left(place.process)) return false;
+  return true;
+}
+
+// Where the way from a process up to this one, the top, is cut: who has been gone, or silent, for a while; kNobody: the way
+// leads elsewhere; this process: nowhere.
+uint32_t Job::cut_at(uint32_t process) const {
+  const auto now = Clock::now();
+  uint32_t above = parent_of_[process];
+  for (size_t i = 0; i < parent_of_.size() && above < parent_of_.size(); ++i, above = parent_of_[above]) {
+    if (above == own_.process) return above;
+    // Nobody can have come to this one before it was the top.
+    if (auto dead = lost_.find(above); dead != lost_.end() && now - std::max(dead->second, top_since_) > kCutOffAfter)
+      return above;
+    if (auto mute = silent_.find(above); mute != silent_.end() && now - mute->second.since >= kCutOffAfter)
+      return above;
+  }
+  return kNobody;
+}
+
+// The top says of whom nothing can be known: those on the way to them are gone or silent, or had left, so that nobody was
+// told of their end, and the process has not found another way.
 void Job::look_for_cut_off() {
-  if (!top_ || state_ != State::kRunning || (lost_.empty() && silent_.empty())) return;
+  if (!top_ || state_ != State::kRunning) return;
   const auto now = Clock::now();
   for (uint32_t process = 0; process < parent_of_.size(); ++process) {
-    if (process == own_.process || lost_.count(process) != 0 || silent_.count(process) != 0 || has_left(process))
+    if (process == own_.process || lost_.count(process) != 0 || silent_.count(process) != 0) continue;
+    const uint32_t above = cut_at(process);
+    if (above == own_.process) {
+      adrift_.erase(process);
       continue;
-    uint32_t above = parent_of_[process];
-    for (size_t i = 0; i < parent_of_.size() && above != kNobody; ++i, above = parent_of_[above]) {
-      auto dead = lost_.find(above);
-      auto mute = silent_.find(above);
-      const bool is_dead = dead != lost_.end() && now - dead->second > kCutOffAfter;
-      if (!is_dead && (mute == silent_.end() || now - mute->second.since < kCutOffAfter)) continue;
-      NoticeMessage notice;
-      notice.type = is_dead ? NoticeType::kLost : NoticeType::kSilent;
-      notice.process = process;
-      notice.text = fmt::format("{}: cut off behind process {} (pid {} on {}), which {}; whether it lives is not known",
-                                describe(process), above, roster_.places[above].pid, roster_.places[above].host_name,
-                                is_dead ? "has ended" : "does not answer");
-      notify(std::move(notice));
-      break;
     }
+    if (has_left(process)) continue;
+    if (is_gone(own_, roster_.places[process])) {
+      report_loss(process, "nobody listens at its Unix socket");
+      continue;
+    }
+    if (above == kNobody && now - adrift_.try_emplace(process, now).first->second <= kCutOffAfter) continue;
+    const bool is_mute = above != kNobody && lost_.count(above) == 0;
+    const std::string why = above == kNobody ? "its connections have ended, and it has not come back"
+                                             : fmt::format("cut off behind process {} (pid {} on {}), which {}", above,
+                                                           roster_.places[above].pid, roster_.places[above].host_name,
+                                                           is_mute ? "does not answer" : "has ended");
+    NoticeMessage notice;
+    notice.type = is_mute ? NoticeType::kSilent : NoticeType::kLost;
+    notice.process = process;
+    notice.text = fmt::format("{}: {}; whether it lives is not known", describe(process), why);
+    notify(std::move(notice));
   }
 }
 
-bool Job::has_left(uint32_t process) const {
-  if (roster_.places.empty()) return false;
-  const std::vector<uint32_t> ranks = ranks_of(process);
-  return std::all_of(ranks.begin(), ranks.end(), [this](uint32_t rank) { return left_.count(rank) != 0; });
-}
+bool Job::has_left(uint32_t process) const { return !roster_.places.empty() && present_ranks(process).empty(); }
 
 std::vector<uint32_t> Job::ranks_of(uint32_t process) const {
   std::vector<uint32_t> ranks;
   for (uint32_t rank = 0; rank < roster_.process_of_rank.size(); ++rank)
     if (roster_.process_of_rank[rank] == process) ranks.push_back(rank);
+  return ranks;
+}
+
+std::vector<uint32_t> Job::present_ranks(uint32_t process) const {
+  std::vector<uint32_t> ranks = ranks_of(process);
+  std::erase_if(ranks, [this](uint32_t rank) { return left_.count(rank) != 0; });
   return ranks;
 }
 

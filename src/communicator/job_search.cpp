@@ -145,6 +145,7 @@ void Job::no_parent(const std::string& reasons) {
   if (top_) return follow_deserters(), maybe_finish();  // as before
   seeking_since_ = {};
   top_since_ = Clock::now();
+  start_ticking();
   Link old = std::exchange(parent_, {});
   top_ = true;
   if (old.channel) part_from(std::move(old.channel), own_.process);

@@ -61,6 +61,7 @@ void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent) {
   seeking_since_ = {};
   if (parent_.channel) part_from(std::exchange(parent_.channel, nullptr), parent);
   if (std::exchange(top_, false)) hand_over();
+  adrift_.clear();
   broken_.erase(parent);
   if (auto old = children_.find(parent);
       old != children_.end()) {  // its message that it has moved may yet be on its way
@@ -196,12 +197,30 @@ void Job::follow_deserters() {
   for (const auto& [deserter, from] : std::exchange(deserters_, {})) follow(deserter, from);
 }
 
+// A child that had left has ended, and was still a relay: the top must know that those below it have no way to it.
+void Job::tell_of_end_of_relay(uint32_t process) {
+  const bool was_relay = std::any_of(roster_.places.begin(), roster_.places.end(), [&](const Place& place) {
+    uint32_t above = place.process;
+    for (size_t i = 0; i < parent_of_.size() && above < parent_of_.size() && above != process; ++i)
+      above = parent_of_[above];
+    return above == process && lost_.count(place.process) == 0 && !has_left(place.process);
+  });
+  if (!was_relay) return;
+  NoticeMessage moved;
+  moved.type = NoticeType::kMoved;
+  moved.process = process;
+  moved.other = kNobody;
+  notify(std::move(moved));
+}
+
 void Job::on_closed(uint32_t process, const std::string& reason) {
   Link* link = link_of(process);
   if (link == nullptr || closed_) return;
   const bool local = link->channel->local(), was_parent = link == &parent_;
   end_link(process);
-  if (!has_left(process) && state_ != State::kFailed) {
+  if (has_left(process)) {
+    if (!was_parent && state_ == State::kRunning) tell_of_end_of_relay(process);
+  } else if (state_ != State::kFailed) {
     if (local) {
       report_loss(process, reason);
     } else {  // a connection may break though both ends live

@@ -176,18 +176,21 @@ TEST(ThreadsOfAGroup, WhenSomeCannotBeStartedTheErrorSaysSo) {
 // The next child is the first process of another.
 bool leave_pid_namespace() { return unshare(CLONE_NEWPID) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWPID) == 0; }
 
-// Runs `body` in a child that is the first process of a pid namespace of its own.
+// Runs `body` in a process that is the first of a pid namespace of its own: a grandchild, for a user without privileges needs
+// a process of one thread to leave, and rank 0 has made the id already.
 int in_pid_namespace(const std::function<int()>& body) {
-  if (!leave_pid_namespace()) return kCannot;
-  pid_t child = fork();
-  if (child < 0) return kCannot;
-  if (child == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    _exit(body());
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 60;
+  const auto in_child = [](const std::function<int()>& run) {
+    const pid_t child = fork();
+    if (child < 0) return kCannot;
+    if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      _exit(run());
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 60;
+  };
+  return in_child([&] { return leave_pid_namespace() ? in_child(body) : kCannot; });
 }
 
 // Whether a process here may do what the body needs; asked first, in a child, so that no rank waits in vain.

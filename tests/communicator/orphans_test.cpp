@@ -120,5 +120,43 @@ TEST(Orphans, OfStoppedProcessesHearTheSameVerdict) {
   }
 }
 
+class RelayEnds : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Orphans, RelayEnds, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Stopped" : "Killed"; });
+
+// A process without ranks made the id, and connects the others. With it ends a rank, of which nobody else can know.
+TEST_P(RelayEnds, ARankThatEndsAtTheSameTimeIsMissed) {
+  constexpr int kRanks = 3;
+  const bool stops = GetParam();          // or is killed
+  for (const int victim : {1, kRanks}) {  // a parent of the others later, or a child
+    RankProcesses processes(kRanks + 1, [&](int number, const trUniqueId& id) {
+      if (number == 0) {
+        reached();
+        while (true) pause();
+      }
+      std::this_thread::sleep_for(milliseconds(200 * number));
+      Rank self;
+      JOB_CHECK(self.start(number - 1, kRanks, id));
+      reached();
+      const auto missed = static_cast<uint32_t>(victim - 1);
+      JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::lost).empty(); }));
+      const auto lost = self.seen.get(&Seen::lost);
+      JOB_EXPECT(lost.size() == 1 && lost.begin()->first == missed);
+      say(lost.begin()->second);
+      return 0;
+    });
+    for (int number = 0; number <= kRanks; ++number) ASSERT_TRUE(processes.wait_until_reached(number));
+    processes.stop(0);
+    kill(processes.pid(victim), SIGKILL);
+    if (!stops) kill(processes.pid(0), SIGKILL);
+    for (int number = 1; number <= kRanks; ++number) {
+      if (number == victim) continue;
+      const RankResult result = processes.wait(number);
+      EXPECT_EQ(result.exit_code, 0) << "victim " << victim << ": " << result.output;
+      EXPECT_NE(result.output.find("ended without leaving (nobody listens"), std::string::npos) << result.output;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace treering::testing

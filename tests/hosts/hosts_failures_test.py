@@ -9,7 +9,7 @@ import signal
 import time
 
 import lab_case
-from rank_case import REMOTE_ERROR, TIMED_OUT, TIMEOUT, RankCase
+from rank_case import REMOTE_ERROR, TIMED_OUT, TIMEOUT, Rank, RankCase
 
 AT_ONCE = 2  # seconds
 SIZES = {"tiny": 2, "middle": 20_000, "large": 1_000_000}
@@ -42,6 +42,23 @@ class Failures(RankCase):
                 text = self.expect_one_verdict(others, since, AT_ONCE, REMOTE_ERROR)
                 self.assertIn(f"rank {victim} (pid {ranks[victim].pid}", text)
                 self.assertIn(self.lab.names[ranks[victim].host], text)
+
+    def test_rank_that_ends_with_the_process_that_made_the_id(self):
+        """That process holds no rank, but connects them: nobody is left who could tell of the rank's end."""
+        for victim in (0, 2):
+            with self.subTest(victim=victim):
+                relay = Rank(self.lab, 0, -1, 3, "make", "relay")
+                self.addCleanup(self.end, relay)
+                ranks = self.start(argument=SIZES["middle"], id_text=relay.wait_for("id")[1])
+                for rank in ranks.values():
+                    rank.wait_for("running")
+                since = time.monotonic()
+                for process in (relay.process, ranks[victim].process):
+                    os.kill(process.pid, signal.SIGSTOP)
+                for process in (relay.process, ranks[victim].process):
+                    process.kill()
+                others = [rank for rank in ranks.values() if rank.rank != victim]
+                self.expect_names(self.expect_one_verdict(others, since, 6, REMOTE_ERROR), ranks[victim])
 
     def test_stopped_rank(self):
         for victim, count in ((1, SIZES["middle"]), (0, SIZES["tiny"])):

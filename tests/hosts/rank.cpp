@@ -246,6 +246,7 @@ int main(int argc, char** argv) {
   const int argument = argc > 5 ? std::atoi(argv[5]) : 0;
   const trUniqueId id = take_id(argv[3]);
   std::printf("ready %d\n", getpid());
+  while (mode == "relay") pause();  // no rank
   trComm_t comm = nullptr;
   const auto begin = Clock::now();
   if (const trResult_t result = trCommInitRank(&comm, ranks, id, rank); result != trSuccess) {

@@ -71,9 +71,8 @@ class Rank:
 
 
 class RankCase(lab_case.LabCase):
-    def start(self, mode="loop", argument=0, hosts=(0, 1, 2), left_out=(), modes=None, **variables):
+    def start(self, mode="loop", argument=0, hosts=(0, 1, 2), left_out=(), modes=None, id_text="make", **variables):
         ranks = {}
-        id_text = "make"
         for rank, host in enumerate(hosts):
             if rank in left_out:
                 continue
