@@ -116,6 +116,7 @@ class Job : public std::enable_shared_from_this<Job> {
 
   // Notices and liveness (job_notices.cpp)
   void notify(NoticeMessage notice);
+  void tell_parent_of(uint32_t process, uint32_t parent);
   void tell_neighbours_of_end();
   void take_notice(const NoticeMessage& notice, uint32_t from);
   void apply(const NoticeMessage& notice);

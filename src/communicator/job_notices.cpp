@@ -46,6 +46,14 @@ void Job::notify(NoticeMessage notice) {
   take_notice(notice, own_.process);
 }
 
+void Job::tell_parent_of(uint32_t process, uint32_t parent) {
+  NoticeMessage moved;
+  moved.type = NoticeType::kMoved;
+  moved.process = process;
+  moved.other = parent;
+  notify(std::move(moved));
+}
+
 // That this process has left in good order, for those who will see its connections end.
 void Job::tell_neighbours_of_end() {
   NoticeMessage notice;
@@ -104,6 +112,9 @@ void Job::apply(const NoticeMessage& notice) {
     case NoticeType::kMoved:
       if (notice.process < parent_of_.size()) parent_of_[notice.process] = notice.other;
       if (silent_.erase(notice.process) != 0) publish_silence();
+      // It was taken for gone as its connection broke, and is back.
+      if (notice.process == own_.process && notice.origin != own_.process && parent_.channel)
+        tell_parent_of(own_.process, parent_.process);
       return;
     case NoticeType::kRankLeft:
       left_.insert(notice.other);

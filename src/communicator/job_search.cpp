@@ -149,11 +149,7 @@ void Job::no_parent(const std::string& reasons) {
   Link old = std::exchange(parent_, {});
   top_ = true;
   if (old.channel) part_from(std::move(old.channel), own_.process);
-  NoticeMessage moved;
-  moved.type = NoticeType::kMoved;
-  moved.process = own_.process;
-  moved.other = kNobody;
-  notify(std::move(moved));
+  tell_parent_of(own_.process, kNobody);
   for (Pending& pending : std::exchange(pending_, {})) at_top(pending.kind, pending.bytes);
   follow_deserters();
   maybe_finish();

@@ -73,13 +73,7 @@ void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent) {
   listen_to(parent_);
   for (const NoticeMessage& notice : log_) parent_.channel->send(encode(notice));
   for (const Pending& pending : pending_) parent_.channel->send(pending.bytes);
-  if (state_ == State::kRunning && parent_of_[own_.process] != parent) {
-    NoticeMessage moved;
-    moved.type = NoticeType::kMoved;
-    moved.process = own_.process;
-    moved.other = parent;
-    notify(std::move(moved));
-  }
+  if (state_ == State::kRunning && parent_of_[own_.process] != parent) tell_parent_of(own_.process, parent);
   start_ticking();
   follow_deserters();
   maybe_finish();
@@ -205,12 +199,7 @@ void Job::tell_of_end_of_relay(uint32_t process) {
       above = parent_of_[above];
     return above == process && lost_.count(place.process) == 0 && !has_left(place.process);
   });
-  if (!was_relay) return;
-  NoticeMessage moved;
-  moved.type = NoticeType::kMoved;
-  moved.process = process;
-  moved.other = kNobody;
-  notify(std::move(moved));
+  if (was_relay) tell_parent_of(process, kNobody);
 }
 
 void Job::on_closed(uint32_t process, const std::string& reason) {
