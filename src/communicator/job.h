@@ -107,7 +107,6 @@ class Job : public std::enable_shared_from_this<Job> {
   void follow_deserters();
   void on_closed(uint32_t process, const std::string& reason);
   void end_link(uint32_t process);
-  void tell_of_end_of_relay(uint32_t process);
   Link* link_of(uint32_t process);
   void route(uint32_t process, const std::string& bytes, uint32_t from);
   void maybe_finish();
@@ -116,7 +115,7 @@ class Job : public std::enable_shared_from_this<Job> {
 
   // Notices and liveness (job_notices.cpp)
   void notify(NoticeMessage notice);
-  void tell_parent_of(uint32_t process, uint32_t parent);
+  void tell_parent(uint32_t parent);
   void tell_neighbours_of_end();
   void take_notice(const NoticeMessage& notice, uint32_t from);
   void apply(const NoticeMessage& notice);
@@ -128,6 +127,7 @@ class Job : public std::enable_shared_from_this<Job> {
   bool is_alone() const;
   uint32_t cut_at(uint32_t process) const;
   void look_for_cut_off();
+  void probe(uint32_t process);
   bool has_left(uint32_t process) const;
   bool has_ended(uint32_t process) const { return lost_.count(process) != 0 || broken_.count(process) != 0; }
   std::vector<uint32_t> ranks_of(uint32_t process) const;
@@ -180,14 +180,16 @@ class Job : public std::enable_shared_from_this<Job> {
   uint64_t missing_timer_ = 0;
   Clock::time_point join_deadline_;  // for reaching the root
 
-  uint64_t notices_ = 0;                          // made here
-  std::vector<NoticeMessage> log_;                // what is known, for those who attach
-  std::map<uint32_t, uint64_t> seen_;             // last number of each origin
-  std::set<uint32_t> left_;                       // ranks
-  std::map<uint32_t, Clock::time_point> lost_;    // processes
-  std::map<uint32_t, SilentRanks> silent_;        // processes
-  std::map<uint32_t, std::string> broken_;        // connections that ended a moment ago
-  std::map<uint32_t, Clock::time_point> adrift_;  // at the top: processes from which no way leads here, and since when
+  uint64_t notices_ = 0;                        // made here
+  std::vector<NoticeMessage> log_;              // what is known, for those who attach
+  std::map<uint32_t, uint64_t> seen_;           // last number of each origin
+  std::set<uint32_t> left_;                     // ranks
+  std::map<uint32_t, Clock::time_point> lost_;  // processes
+  std::map<uint32_t, SilentRanks> silent_;      // processes
+  std::map<uint32_t, std::string> broken_;      // connections that ended a moment ago
+  // At the top: processes from which no way leads here, or past one that is silent; since when; and whether they answer.
+  std::map<uint32_t, Clock::time_point> adrift_;
+  std::map<uint32_t, std::shared_ptr<Dial>> probes_;
   bool has_verdict_ = false;
   Clock::time_point verdict_at_, top_since_;
   uint64_t orphans_timer_ = 0;

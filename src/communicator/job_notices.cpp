@@ -1,13 +1,10 @@
 // Notices that reach every process of a job, and the liveness of the neighbours in the tree.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 
 #include "communicator/job.h"
-#include "communicator/local_socket.h"
 #include "core/log.h"
 
 namespace treering {
@@ -18,6 +15,8 @@ constexpr auto kBeatPeriod = std::chrono::milliseconds(1000);
 constexpr auto kSilence = std::chrono::milliseconds(2600);
 constexpr auto kOwnPause = std::chrono::milliseconds(1500);     // this process itself did not run
 constexpr auto kCutOffAfter = std::chrono::milliseconds(4500);  // of a loss or silence on the way
+constexpr auto kProbeAfter = std::chrono::milliseconds(400);    // it may be about to attach
+constexpr size_t kMostProbes = 16;
 
 // A later notice of a process says all that an earlier one said. So those that are kept are at most some for each process.
 bool replaces(const NoticeMessage& later, const NoticeMessage& earlier) {
@@ -25,15 +24,6 @@ bool replaces(const NoticeMessage& later, const NoticeMessage& earlier) {
   return later.process == earlier.process &&
          ((later.type == NoticeType::kMoved && earlier.type == NoticeType::kMoved) ||
           (of_silence(later.type) && of_silence(earlier.type)));
-}
-
-// Whether nobody listens any more at the Unix socket of a process in this network namespace.
-bool is_gone(const Place& own, const Place& place) {
-  if (place.network != own.network || place.local == 0) return false;
-  int fd = -1, error = 0;
-  if (!connect_local(local_socket_name(place.local), &fd, &error)) return error == ECONNREFUSED;
-  close(fd);
-  return false;
 }
 
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
@@ -46,10 +36,10 @@ void Job::notify(NoticeMessage notice) {
   take_notice(notice, own_.process);
 }
 
-void Job::tell_parent_of(uint32_t process, uint32_t parent) {
+void Job::tell_parent(uint32_t parent) {
   NoticeMessage moved;
   moved.type = NoticeType::kMoved;
-  moved.process = process;
+  moved.process = own_.process;
   moved.other = parent;
   notify(std::move(moved));
 }
@@ -112,9 +102,6 @@ void Job::apply(const NoticeMessage& notice) {
     case NoticeType::kMoved:
       if (notice.process < parent_of_.size()) parent_of_[notice.process] = notice.other;
       if (silent_.erase(notice.process) != 0) publish_silence();
-      // It was taken for gone as its connection broke, and is back.
-      if (notice.process == own_.process && notice.origin != own_.process && parent_.channel)
-        tell_parent_of(own_.process, parent_.process);
       return;
     case NoticeType::kRankLeft:
       left_.insert(notice.other);
@@ -214,7 +201,10 @@ void Job::tick() {
       if (link == &parent_ && !is_dialing()) attach();
     }
   }
-  look_for_cut_off();
+  if (was_asleep)
+    adrift_.clear();  // those who seek this process have yet to be heard
+  else
+    look_for_cut_off();
   maybe_finish();
   start_ticking();
 }
@@ -223,8 +213,10 @@ void Job::tick() {
 bool Job::is_alone() const {
   if (parent_.channel || !children_.empty()) return false;
   if (!top_ || state_ != State::kRunning) return true;
-  for (const Place& place : roster_.places)
-    if (place.process != own_.process && lost_.count(place.process) == 0 && !has_left(place.process)) return false;
+  for (uint32_t rank = 0; rank < roster_.process_of_rank.size(); ++rank)
+    if (const uint32_t process = roster_.process_of_rank[rank];
+        process != own_.process && left_.count(rank) == 0 && lost_.count(process) == 0)
+      return false;
   return true;
 }
 
@@ -244,35 +236,56 @@ uint32_t Job::cut_at(uint32_t process) const {
   return kNobody;
 }
 
-// The top says of whom nothing can be known: those on the way to them are gone or silent, or had left, so that nobody was
-// told of their end, and the process has not found another way.
+// The top says of whom nothing can be known, because those on the way to them are gone or silent. Nobody is told of the end of
+// those that had left, or never held a rank: whoever hung from them is asked whether it is there.
 void Job::look_for_cut_off() {
   if (!top_ || state_ != State::kRunning) return;
   const auto now = Clock::now();
-  for (uint32_t process = 0; process < parent_of_.size(); ++process) {
-    if (process == own_.process || lost_.count(process) != 0 || silent_.count(process) != 0) continue;
+  const auto before = std::exchange(adrift_, {});
+  std::set<uint32_t> seen;
+  for (uint32_t rank = 0; rank < roster_.process_of_rank.size(); ++rank) {
+    const uint32_t process = roster_.process_of_rank[rank];
+    if (process == own_.process || left_.count(rank) != 0 || lost_.count(process) != 0 || !seen.insert(process).second)
+      continue;
     const uint32_t above = cut_at(process);
-    if (above == own_.process) {
-      adrift_.erase(process);
-      continue;
+    if (above == own_.process) continue;
+    const bool is_dead = above != kNobody && lost_.count(above) != 0;
+    if (!is_dead) {
+      const auto known = before.find(process);
+      const auto since = adrift_[process] = known == before.end() ? now : known->second;
+      if (now - since >= kProbeAfter) probe(process);
     }
-    if (has_left(process)) continue;
-    if (is_gone(own_, roster_.places[process])) {
-      report_loss(process, "nobody listens at its Unix socket");
-      continue;
-    }
-    if (above == kNobody && now - adrift_.try_emplace(process, now).first->second <= kCutOffAfter) continue;
-    const bool is_mute = above != kNobody && lost_.count(above) == 0;
-    const std::string why = above == kNobody ? "its connections have ended, and it has not come back"
-                                             : fmt::format("cut off behind process {} (pid {} on {}), which {}", above,
-                                                           roster_.places[above].pid, roster_.places[above].host_name,
-                                                           is_mute ? "does not answer" : "has ended");
+    if (above == kNobody || silent_.count(process) != 0) continue;
     NoticeMessage notice;
-    notice.type = is_mute ? NoticeType::kSilent : NoticeType::kLost;
+    notice.type = is_dead ? NoticeType::kLost : NoticeType::kSilent;
     notice.process = process;
-    notice.text = fmt::format("{}: {}; whether it lives is not known", describe(process), why);
+    notice.text = fmt::format("{}: cut off behind process {} (pid {} on {}), which {}; whether it lives is not known",
+                              describe(process), above, roster_.places[above].pid, roster_.places[above].host_name,
+                              is_dead ? "has ended" : "does not answer");
     notify(std::move(notice));
   }
+}
+
+// Only a refusal at all addresses of a process says that it has ended: one that is stopped does not answer.
+void Job::probe(uint32_t process) {
+  if (probes_.count(process) != 0 || probes_.size() >= kMostProbes) return;
+  auto done = [self = shared_from_this(), process](const Status& status, bool gone,
+                                                   const std::shared_ptr<Channel>& channel) {
+    self->probes_.erase(process);
+    if (channel) channel->close();
+    if (self->closed_ || self->adrift_.count(process) == 0) return;
+    if (!status.ok() && gone) return self->report_loss(process, "nobody listens at its addresses");
+    if (self->cut_at(process) != kNobody) return;  // the silence of who is on the way says enough
+    if (status.ok()) return self->report_heard(process);
+    if (status.code() != trTimeout || self->silent_.count(process) != 0) return;
+    NoticeMessage notice;
+    notice.type = NoticeType::kSilent;
+    notice.process = process;
+    notice.text = fmt::format("{}: its process does not answer", self->describe(process));
+    self->notify(std::move(notice));
+  };
+  probes_[process] = Dial::start(agent_, find_candidates(own_, agent_->interfaces(), roster_.places[process], false, 0),
+                                 id_.job, id_.secret, Clock::now() + kSilence, std::move(done));
 }
 
 bool Job::has_left(uint32_t process) const { return !roster_.places.empty() && present_ranks(process).empty(); }

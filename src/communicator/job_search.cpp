@@ -149,7 +149,7 @@ void Job::no_parent(const std::string& reasons) {
   Link old = std::exchange(parent_, {});
   top_ = true;
   if (old.channel) part_from(std::move(old.channel), own_.process);
-  tell_parent_of(own_.process, kNobody);
+  tell_parent(kNobody);
   for (Pending& pending : std::exchange(pending_, {})) at_top(pending.kind, pending.bytes);
   follow_deserters();
   maybe_finish();

@@ -73,7 +73,7 @@ void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent) {
   listen_to(parent_);
   for (const NoticeMessage& notice : log_) parent_.channel->send(encode(notice));
   for (const Pending& pending : pending_) parent_.channel->send(pending.bytes);
-  if (state_ == State::kRunning && parent_of_[own_.process] != parent) tell_parent_of(own_.process, parent);
+  if (state_ == State::kRunning && parent_of_[own_.process] != parent) tell_parent(parent);
   start_ticking();
   follow_deserters();
   maybe_finish();
@@ -191,25 +191,12 @@ void Job::follow_deserters() {
   for (const auto& [deserter, from] : std::exchange(deserters_, {})) follow(deserter, from);
 }
 
-// A child that had left has ended, and was still a relay: the top must know that those below it have no way to it.
-void Job::tell_of_end_of_relay(uint32_t process) {
-  const bool was_relay = std::any_of(roster_.places.begin(), roster_.places.end(), [&](const Place& place) {
-    uint32_t above = place.process;
-    for (size_t i = 0; i < parent_of_.size() && above < parent_of_.size() && above != process; ++i)
-      above = parent_of_[above];
-    return above == process && lost_.count(place.process) == 0 && !has_left(place.process);
-  });
-  if (was_relay) tell_parent_of(process, kNobody);
-}
-
 void Job::on_closed(uint32_t process, const std::string& reason) {
   Link* link = link_of(process);
   if (link == nullptr || closed_) return;
   const bool local = link->channel->local(), was_parent = link == &parent_;
   end_link(process);
-  if (has_left(process)) {
-    if (!was_parent && state_ == State::kRunning) tell_of_end_of_relay(process);
-  } else if (state_ != State::kFailed) {
+  if (!has_left(process) && state_ != State::kFailed) {
     if (local) {
       report_loss(process, reason);
     } else {  // a connection may break though both ends live
@@ -294,6 +281,7 @@ void Job::finish() {
   if (tick_timer_ != 0) agent_->cancel(tick_timer_);
   if (orphans_timer_ != 0) agent_->cancel(orphans_timer_);
   stop_dialing();
+  for (const auto& [process, dial] : std::exchange(probes_, {})) dial->cancel();
   for (const auto& channel : std::exchange(former_, {})) channel->close();
   for (const auto& stream : std::exchange(streams_, {})) stream->cancel();
   if (joining_) std::exchange(joining_, nullptr)->close();

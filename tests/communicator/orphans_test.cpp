@@ -153,7 +153,42 @@ TEST_P(RelayEnds, ARankThatEndsAtTheSameTimeIsMissed) {
       if (number == victim) continue;
       const RankResult result = processes.wait(number);
       EXPECT_EQ(result.exit_code, 0) << "victim " << victim << ": " << result.output;
-      EXPECT_NE(result.output.find("ended without leaving (nobody listens"), std::string::npos) << result.output;
+      EXPECT_NE(result.output.find("ended without leaving (nobody listens at its addresses)"), std::string::npos)
+          << result.output;
+    }
+  }
+}
+
+// It comes back to the tree, or to be another top of its own; nobody takes it for dead, and it takes nobody for dead.
+TEST(Orphans, OneThatIsStoppedWhenARelayEndsIsNotLost) {
+  constexpr int kRanks = 3;
+  for (const int stopped : {1, kRanks}) {
+    RankProcesses processes(kRanks + 1, [&](int number, const trUniqueId& id) {
+      if (number == 0) {
+        reached();
+        while (true) pause();
+      }
+      std::this_thread::sleep_for(milliseconds(200 * number));
+      Rank self;
+      JOB_CHECK(self.start(number - 1, kRanks, id));
+      reached();
+      (void)soon([] { return false; }, seconds(11));  // the time in which it is stopped counts
+      for (const auto& [rank, reason] : self.seen.get(&Seen::lost)) say("wrongly " + reason);
+      JOB_EXPECT(self.seen.get(&Seen::lost).empty());
+      if (stopped == kRanks) {  // it came back to the others, who have a top
+        if (number == 1) self.membership->spread(1, "of all");
+        JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::verdicts).empty(); }));
+      }
+      return 0;
+    });
+    for (int number = 0; number <= kRanks; ++number) ASSERT_TRUE(processes.wait_until_reached(number));
+    processes.stop(stopped);
+    kill(processes.pid(0), SIGKILL);
+    std::this_thread::sleep_for(seconds(7));
+    kill(processes.pid(stopped), SIGCONT);
+    for (int number = 1; number <= kRanks; ++number) {
+      const RankResult result = processes.wait(number);
+      EXPECT_EQ(result.exit_code, 0) << "stopped " << stopped << ", rank " << number - 1 << ": " << result.output;
     }
   }
 }

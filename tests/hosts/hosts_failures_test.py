@@ -58,7 +58,7 @@ class Failures(RankCase):
                 for process in (relay.process, ranks[victim].process):
                     process.kill()
                 others = [rank for rank in ranks.values() if rank.rank != victim]
-                self.expect_names(self.expect_one_verdict(others, since, 6, REMOTE_ERROR), ranks[victim])
+                self.expect_names(self.expect_one_verdict(others, since, 4, REMOTE_ERROR), ranks[victim])
 
     def test_stopped_rank(self):
         for victim, count in ((1, SIZES["middle"]), (0, SIZES["tiny"])):
