@@ -124,9 +124,10 @@ class Job : public std::enable_shared_from_this<Job> {
   void report_heard(uint32_t process);
   void start_ticking();
   void tick();
-  bool is_alone() const;
+  std::vector<uint32_t> below_gone_relays() const;
   uint32_t cut_at(uint32_t process) const;
   void look_for_cut_off();
+  void look_for_missing();
   void probe(uint32_t process);
   bool has_left(uint32_t process) const;
   bool has_ended(uint32_t process) const { return lost_.count(process) != 0 || broken_.count(process) != 0; }
@@ -187,9 +188,10 @@ class Job : public std::enable_shared_from_this<Job> {
   std::map<uint32_t, Clock::time_point> lost_;  // processes
   std::map<uint32_t, SilentRanks> silent_;      // processes
   std::map<uint32_t, std::string> broken_;      // connections that ended a moment ago
-  // At the top: processes from which no way leads here, or past one that is silent; since when; and whether they answer.
+  // At the top: processes that hung from one without ranks and have not come back, since when, and whether they answer.
   std::map<uint32_t, Clock::time_point> adrift_;
   std::map<uint32_t, std::shared_ptr<Dial>> probes_;
+  std::set<uint32_t> gone_;  // processes that left or held no rank: they do not listen, or ended a connection
   bool has_verdict_ = false;
   Clock::time_point verdict_at_, top_since_;
   uint64_t orphans_timer_ = 0;

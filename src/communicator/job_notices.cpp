@@ -164,7 +164,8 @@ void Job::start_ticking() {
 }
 
 void Job::tick() {
-  if (closed_ || is_alone()) return;
+  const bool is_alone = !parent_.channel && children_.empty();
+  if (closed_ || (is_alone && (!top_ || state_ != State::kRunning || below_gone_relays().empty()))) return;
   const auto now = Clock::now();
   const bool was_asleep = now - last_tick_ > kOwnPause;
   const bool beat = now - last_beat_ >= kBeatPeriod;
@@ -201,23 +202,28 @@ void Job::tick() {
       if (link == &parent_ && !is_dialing()) attach();
     }
   }
-  if (was_asleep)
-    adrift_.clear();  // those who seek this process have yet to be heard
-  else
-    look_for_cut_off();
+  look_for_cut_off();
+  look_for_missing();
   maybe_finish();
   start_ticking();
 }
 
-// Whether there is nobody whose end or silence this process could notice.
-bool Job::is_alone() const {
-  if (parent_.channel || !children_.empty()) return false;
-  if (!top_ || state_ != State::kRunning) return true;
-  for (uint32_t rank = 0; rank < roster_.process_of_rank.size(); ++rank)
-    if (const uint32_t process = roster_.process_of_rank[rank];
-        process != own_.process && left_.count(rank) == 0 && lost_.count(process) == 0)
-      return false;
-  return true;
+// Processes with ranks that have not ended and hang, as far as this one knows, from one that never held a rank and is gone or
+// silent.
+std::vector<uint32_t> Job::below_gone_relays() const {
+  std::vector<bool> holds(roster_.places.size()), present(roster_.places.size());
+  for (uint32_t rank = 0; rank < roster_.process_of_rank.size(); ++rank) {
+    holds[roster_.process_of_rank[rank]] = true;
+    if (left_.count(rank) == 0) present[roster_.process_of_rank[rank]] = true;
+  }
+  std::vector<uint32_t> result;
+  for (uint32_t process = 0; process < parent_of_.size(); ++process) {
+    const uint32_t parent = parent_of_[process];
+    const bool is_cut =
+        parent < holds.size() && !holds[parent] && (gone_.count(parent) != 0 || silent_.count(parent) != 0);
+    if (is_cut && present[process] && process != own_.process && lost_.count(process) == 0) result.push_back(process);
+  }
+  return result;
 }
 
 // Where the way from a process up to this one, the top, is cut: who has been gone, or silent, for a while; kNobody: the way
@@ -236,26 +242,15 @@ uint32_t Job::cut_at(uint32_t process) const {
   return kNobody;
 }
 
-// The top says of whom nothing can be known, because those on the way to them are gone or silent. Nobody is told of the end of
-// those that had left, or never held a rank: whoever hung from them is asked whether it is there.
+// The top says of whom nothing can be known, because those on the way to them are gone or silent.
 void Job::look_for_cut_off() {
-  if (!top_ || state_ != State::kRunning) return;
-  const auto now = Clock::now();
-  const auto before = std::exchange(adrift_, {});
-  std::set<uint32_t> seen;
-  for (uint32_t rank = 0; rank < roster_.process_of_rank.size(); ++rank) {
-    const uint32_t process = roster_.process_of_rank[rank];
-    if (process == own_.process || left_.count(rank) != 0 || lost_.count(process) != 0 || !seen.insert(process).second)
+  if (!top_ || state_ != State::kRunning || (lost_.empty() && silent_.empty())) return;
+  for (uint32_t process = 0; process < parent_of_.size(); ++process) {
+    if (process == own_.process || lost_.count(process) != 0 || silent_.count(process) != 0 || has_left(process))
       continue;
     const uint32_t above = cut_at(process);
-    if (above == own_.process) continue;
-    const bool is_dead = above != kNobody && lost_.count(above) != 0;
-    if (!is_dead) {
-      const auto known = before.find(process);
-      const auto since = adrift_[process] = known == before.end() ? now : known->second;
-      if (now - since >= kProbeAfter) probe(process);
-    }
-    if (above == kNobody || silent_.count(process) != 0) continue;
+    if (above == own_.process || above == kNobody) continue;
+    const bool is_dead = lost_.count(above) != 0;
     NoticeMessage notice;
     notice.type = is_dead ? NoticeType::kLost : NoticeType::kSilent;
     notice.process = process;
@@ -263,6 +258,20 @@ void Job::look_for_cut_off() {
                               describe(process), above, roster_.places[above].pid, roster_.places[above].host_name,
                               is_dead ? "has ended" : "does not answer");
     notify(std::move(notice));
+  }
+}
+
+// Nobody is told of the end of a process that never held a rank: the top asks whoever hung from it, and has not come back,
+// whether it is there. Of those below one that had left some have left, too, as nobody else may know: they are not asked.
+void Job::look_for_missing() {
+  if (!top_ || state_ != State::kRunning) return;
+  const auto now = Clock::now();
+  const auto before = std::exchange(adrift_, {});
+  for (uint32_t process : below_gone_relays()) {
+    if (cut_at(process) == own_.process) continue;
+    const auto known = before.find(process);
+    const auto since = adrift_[process] = known == before.end() ? now : known->second;
+    if (now - since >= kProbeAfter) probe(process);
   }
 }
 

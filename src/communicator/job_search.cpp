@@ -72,19 +72,20 @@ void Job::try_parents(std::vector<Place> candidates, std::string reasons) {
   const Place next = candidates.front();
   candidates.erase(candidates.begin());
   auto self = shared_from_this();
-  dial_ = Dial::start(agent_, find_candidates(own_, agent_->interfaces(), next, false, 0), id_.job, id_.secret,
-                      Clock::now() + patience_with(next),
-                      [self, next, candidates, reasons](const Status& status, bool, std::shared_ptr<Channel> channel) {
-                        self->dial_ = nullptr;
-                        if (status.code() == trTimeout) self->note_mute(next);
-                        if (status.ok()) return self->ask_to_attach(std::move(channel), next, candidates, reasons);
-                        if (self->has_left(next.process)) return self->try_parents(candidates, reasons);
-                        const std::string more =
-                            fmt::format("{}process {} (pid {} on {}): {}", reasons.empty() ? "" : "; ", next.process,
-                                        next.pid, next.host_name, status.message());
-                        log_line(LogLevel::kInfo, "cannot attach to " + more);
-                        self->try_parents(candidates, reasons + more);
-                      });
+  dial_ =
+      Dial::start(agent_, find_candidates(own_, agent_->interfaces(), next, false, 0), id_.job, id_.secret,
+                  Clock::now() + patience_with(next),
+                  [self, next, candidates, reasons](const Status& status, bool gone, std::shared_ptr<Channel> channel) {
+                    self->dial_ = nullptr;
+                    if (status.code() == trTimeout) self->note_mute(next);
+                    if (status.ok()) return self->ask_to_attach(std::move(channel), next, candidates, reasons);
+                    if (gone && self->has_left(next.process)) self->gone_.insert(next.process);
+                    if (self->has_left(next.process)) return self->try_parents(candidates, reasons);
+                    const std::string more = fmt::format("{}process {} (pid {} on {}): {}", reasons.empty() ? "" : "; ",
+                                                         next.process, next.pid, next.host_name, status.message());
+                    log_line(LogLevel::kInfo, "cannot attach to " + more);
+                    self->try_parents(candidates, reasons + more);
+                  });
 }
 
 void Job::ask_to_attach(std::shared_ptr<Channel> channel, const Place& parent, std::vector<Place> others,

@@ -63,6 +63,7 @@ void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent) {
   if (std::exchange(top_, false)) hand_over();
   adrift_.clear();
   broken_.erase(parent);
+  gone_.erase(parent);
   if (auto old = children_.find(parent);
       old != children_.end()) {  // its message that it has moved may yet be on its way
     old->second.channel->set_events({});
@@ -97,6 +98,7 @@ void Job::accept_child(std::shared_ptr<Channel> channel, const AttachMessage& at
     old->second.channel->close();
   }
   broken_.erase(process);
+  gone_.erase(process);
   Link& link = children_[process] = {std::move(channel), process, false};
   listen_to(link);
   if (state_ == State::kRunning && !attach.has_roster) send_roster(link);
@@ -196,7 +198,9 @@ void Job::on_closed(uint32_t process, const std::string& reason) {
   if (link == nullptr || closed_) return;
   const bool local = link->channel->local(), was_parent = link == &parent_;
   end_link(process);
-  if (!has_left(process) && state_ != State::kFailed) {
+  if (has_left(process)) {
+    gone_.insert(process);
+  } else if (state_ != State::kFailed) {
     if (local) {
       report_loss(process, reason);
     } else {  // a connection may break though both ends live
