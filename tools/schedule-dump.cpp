@@ -38,7 +38,7 @@ int fail(const std::string& message) {
 void print_list() {
   for (const treering::CollectiveInfo& info : treering::collectives())
     for (const treering::Algorithm* row : treering::algorithms_of(info.collective))
-      fmt::print("{:<15}{:<18}{}\n{:<33}source: {}\n{:<33}rounds 16-bit floats {}; {} channel(s)\n", info.name,
+      fmt::print("{:<15}{:<19}{}\n{:<34}source: {}\n{:<34}rounds 16-bit floats {}; {} channel(s)\n", info.name,
                  row->name, row->description, "", row->source, "", row->rounding, row->channels);
 }
 

@@ -15,12 +15,17 @@ TEST(Variables, MisspeltOnesAreNamedWithWhatWasMeant) {
                                      "TREERING_HOME=/opt/treering",
                                      "OTHER_TREERING_ALGOS=ring",
                                      "TREERING_ALGOS",
+                                     "TREERING_TIMEOUT_MS=5",
+                                     "TREERING_ALGORITHM=ring",
+                                     "TREERING_IDENTITY=1",
                                      nullptr};
   const std::vector<std::string> lines = misspelt_variables(environment);
-  ASSERT_EQ(lines.size(), 3u);
+  ASSERT_EQ(lines.size(), 5u);
   EXPECT_EQ(lines[0], "TREERING_TIMEOT is not known and has no effect; did you mean TREERING_TIMEOUT?");
   EXPECT_EQ(lines[1], "TREERING_CHANELS is not known and has no effect; did you mean TREERING_CHANNELS?");
   EXPECT_EQ(lines[2], "TREERING_ALGOS is not known and has no effect; did you mean TREERING_ALGO?");
+  EXPECT_EQ(lines[3], "TREERING_TIMEOUT_MS is not known and has no effect; did you mean TREERING_TIMEOUT?");
+  EXPECT_EQ(lines[4], "TREERING_ALGORITHM is not known and has no effect; did you mean TREERING_ALGO?");
 }
 
 }  // namespace

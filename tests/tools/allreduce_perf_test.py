@@ -59,6 +59,15 @@ class Tables(unittest.TestCase):
         self.assertIn("# Avg bus bandwidth", done.stdout)
         self.assertEqual(len(set(pids(done.stdout))), 3)
 
+    def test_what_is_not_checked_is_not_called_good(self):
+        """A narrower type on the wire rounds sums of float32; a copy or a maximum stays as it is."""
+        not_checked = "# Out of bounds values : not checked"
+        for arguments, expected in (((), not_checked), (("-o", "max"), "# Out of bounds values : 0 OK")):
+            done = run("--procs", 2, "-b", "1K", "-e", "1M", "-f", 32, "-n", 2, *arguments, env={"TREERING_WIRE": "fp16"})
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertIn(expected, done.stdout)
+        self.assertIn(not_checked, run("--procs", 2, "-b", 8, "-e", 8, "-n", 2, "-c", 0).stdout)
+
     def test_threads_in_processes_and_every_type_and_operation(self):
         done = run("--procs", 2, "-t", 2, "-b", "4K", "-e", "4K", "-n", 2, "-d", "all", "-o", "all")
         self.assertEqual(done.returncode, 0, done.stderr)

@@ -69,6 +69,7 @@ class RankRun {
   bool capture_one(const Call& call);
   bool check(const Call& call, PlaceResult* place);
   bool fill(const Call& call, uint64_t seed);
+  bool is_rounded(const Call& call) const;
   bool count_wrong_values(const Call& call, uint64_t seed, size_t* wrong);
 
   const Options& options_;

@@ -1,6 +1,7 @@
 // The results of a run: what measure.h fills and report.h, json_report.h and baseline.h read. Plain data.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -45,6 +46,11 @@ struct RunResults {
     uint64_t all = 0;
     for (const Row& row : rows) all += row.out_of_place.wrong + (row.in_place ? row.in_place->wrong : 0);
     return all;
+  }
+  bool checked() const {
+    return std::any_of(rows.begin(), rows.end(), [](const Row& row) {
+      return row.out_of_place.checked || (row.in_place && row.in_place->checked);
+    });
   }
   double average_bus_gbps() const {
     double sum = 0;
