@@ -13,8 +13,8 @@ static void explain(trComm_t comm) {
   CHECK(trGetSelection(comm, trCollBroadcast, NULL, NULL, 1 << 20, trFloat32, &selection));
   double microseconds = 0;
   CHECK(trPredictTransfer(comm, 1 << 20, &microseconds));
-  printf("broadcast of 1 MiB: %s, %d channels; to one rank: %.0f us\n", selection.algorithm, selection.channels,
-         microseconds);
+  printf("broadcast of 1 MiB: %s by %s, %d channels; to one rank: %.0f us\n", selection.algorithm, selection.transport,
+         selection.channels, microseconds);
 }
 
 static void ranks(trComm_t comm, int rank, int nranks) {

@@ -1,7 +1,7 @@
 /**
  * @file communicator.h
  * Communicators, memory, and what a communicator says about itself. Included by treering.h.
- * Programs that call each function: docs/examples/{allreduce,communicators}.c.
+ * Programs that call each function: docs/examples/{allreduce,communicators,grow}.c.
  */
 #ifndef TREERING_COMMUNICATOR_H_
 #define TREERING_COMMUNICATOR_H_
@@ -106,9 +106,27 @@ TR_API trResult_t trCommDup(trComm_t comm, trComm_t* newcomm);
  * A new communicator of the ranks that are not among the `excluded` ones, in their order. Called by those ranks alone,
  * with the same set; blocks. Excluded ranks may be dead and `comm` may have failed: neither is used. `config` may be
  * NULL: the settings of `comm`. Inside a group it returns at once and `*newcomm` is valid after trGroupEnd().
+ *
+ * ::trInvalidUsage where ranks that call give other sets, on each of them, with a message that says which rank excludes whom.
+ * A rank that was excluded, and calls only when the others are done, is alone with its error.
  */
 TR_API trResult_t trCommShrink(trComm_t comm, const int* excluded, int excluded_count, trComm_t* newcomm,
                                const trConfig_t* config, int flags);
+
+/**
+ * A new communicator of `nranks` ranks: those of `comm`, which keep their ranks, and new ones that follow them. Called by all
+ * ranks of `comm`, with the same `nranks`; blocks. One of them has made an id with trGetUniqueId(), hands it to the new ranks
+ * and gives it here; the others give NULL. The new ranks call trCommInitRank() or trCommInitRankConfig() with the id, `nranks`
+ * and their rank, which is the number of ranks of `comm` or more. An id is good for one call, a failed one too.
+ *
+ * `comm` stays as it is and must not have failed: shrink it first (trCommShrink()), so that new ranks replace dead ones.
+ * ::trInvalidUsage on all ranks, with a message that names ranks and values, when their `nranks` differ, or when not exactly one
+ * gives an id; an error within the deadline where new ranks do not come. A rank whose own arguments are bad (`nranks` below 1 or too
+ * large, a setting in `config`) gets its error at once and takes no part; the other ranks then end at their deadline. `config` may
+ * be NULL: the settings of `comm`. Inside a group it returns at once and `*newcomm` is valid after trGroupEnd().
+ */
+TR_API trResult_t trCommGrow(trComm_t comm, int nranks, const trUniqueId* id, trComm_t* newcomm,
+                             const trConfig_t* config);
 /** @} */
 
 /** @name Explanations @{ */
@@ -129,6 +147,9 @@ typedef struct {
   int channels;        /**< independent pipelines; of kernels blocks */
   size_t chunk_bytes;  /**< largest message */
   double predicted_us; /**< by the cost model */
+  /** By what the ranks of the communicator reach one another: "in-process", "shm", "cma", "tcp", of several all, as in
+   * "shm+tcp"; of kernels "gpu"; "none" where there is one rank. */
+  char transport[32];
 } trSelection_t;
 
 /**

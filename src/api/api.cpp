@@ -18,12 +18,17 @@ using namespace treering;
 
 namespace {
 
+// Before anything is stored for each rank.
+Status check_rank_count(const char* function, int nranks) {
+  if (nranks < 1) return {trInvalidArgument, fmt::format("{}: nranks is {}; give 1 or more", function, nranks)};
+  if (nranks <= kMaxRanks) return {};
+  return {trInvalidArgument,
+          fmt::format("{}: nranks is {}; this version takes at most {}", function, nranks, kMaxRanks)};
+}
+
 Status init_rank(trComm_t* comm, int nranks, const trUniqueId& id, int rank, const trConfig_t* user_config) {
   if (comm == nullptr) return null_argument("trCommInitRank", "comm");
-  if (nranks < 1) return {trInvalidArgument, fmt::format("trCommInitRank: nranks is {}; give 1 or more", nranks)};
-  if (nranks > kMaxRanks)
-    return {trInvalidArgument,
-            fmt::format("trCommInitRank: nranks is {}; this version takes at most {}", nranks, kMaxRanks)};
+  TR_RETURN_IF_ERROR(check_rank_count("trCommInitRank", nranks));
   if (rank < 0 || rank >= nranks)
     return {trInvalidArgument, fmt::format("trCommInitRank: rank is {}; give 0 to {}", rank, nranks - 1)};
   warn_of_misspelt_variables();
@@ -78,6 +83,7 @@ bool select_of_kernels(const Communicator& communicator, Collective collective, 
   selection->channels = static_cast<int>(choice.channels);
   selection->chunk_bytes = DeviceLinks::kSlotBytes;
   selection->predicted_us = choice.predicted_us;
+  copy_text(selection->transport, sizeof selection->transport, communicator.ranks() > 1 ? "gpu" : "none");
   return true;
 }
 
@@ -161,8 +167,7 @@ trResult_t trCommInitFromEnvironment(trComm_t* comm, const trConfig_t* user_conf
 
 trResult_t trCommInitAll(trComm_t* comms, int nranks) {
   if (comms == nullptr) return report(null_argument("trCommInitAll", "comms"));
-  if (nranks < 1)
-    return report({trInvalidArgument, fmt::format("trCommInitAll: nranks is {}; give 1 or more", nranks)});
+  if (Status fits = check_rank_count("trCommInitAll", nranks); !fits.ok()) return report(fits);
   std::fill_n(comms, nranks, nullptr);
   trUniqueId id;
   if (trResult_t result = trGetUniqueId(&id); result != trSuccess) return result;
@@ -280,6 +285,7 @@ trResult_t trGetSelection(trComm_t comm, trCollective_t collective, const void* 
     selection->channels = static_cast<int>(choice.candidate.channels);
     selection->chunk_bytes = choice.candidate.chunk_bytes;
     selection->predicted_us = choice.candidate.predicted_us;
+    copy_text(selection->transport, sizeof selection->transport, pin->transports());
     return {};
   });
 }

@@ -17,6 +17,9 @@ using namespace treering;
 
 namespace {
 
+constexpr int kMostTensors =
+    1 << 20;  // of an exchange: a count beyond is taken for a mistake, before the lists are read
+
 struct TensorSet {
   std::vector<void*> tensors;
   std::vector<size_t> counts;
@@ -53,6 +56,9 @@ struct trDoubleBuffer {
 
 Status trDoubleBuffer::check(const char* function, int count, void** tensors, const size_t* counts) const {
   if (count < 1) return {trInvalidArgument, fmt::format("{}: count is {}; give 1 or more tensors", function, count)};
+  if (count > kMostTensors)
+    return {trInvalidArgument,
+            fmt::format("{}: count is {}; at most {} tensors are taken", function, count, kMostTensors)};
   if (tensors == nullptr) return null_argument(function, "tensors");
   for (int i = 0; i < count && counts != nullptr; ++i) {
     if (counts[i] > SIZE_MAX / 64)

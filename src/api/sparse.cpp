@@ -30,6 +30,7 @@ namespace {
 
 constexpr const char* kCreate = "trExchangeCreate";
 
+constexpr int kMostBoxes = 1 << 20;  // of a rank: a count beyond is taken for a mistake, before the boxes are read
 constexpr size_t kMostBytes = SIZE_MAX / 64;   // of one box's array
 constexpr size_t kMostRows = size_t{1} << 30;  // of one side of a transfer: each costs some tens of bytes
 
@@ -37,6 +38,9 @@ constexpr size_t kMostRows = size_t{1} << 30;  // of one side of a transfer: eac
 Status check_boxes(int dimensions, const char* name, int count, const trBox_t* boxes, const DataTypeInfo& type,
                    std::vector<size_t>* bytes) {
   if (count < 0) return {trInvalidArgument, fmt::format("{}: {}_count is {}", kCreate, name, count)};
+  if (count > kMostBoxes)
+    return {trInvalidArgument,
+            fmt::format("{}: {}_count is {}; at most {} are taken", kCreate, name, count, kMostBoxes)};
   if (count > 0 && boxes == nullptr) return null_argument(kCreate, name);
   for (int i = 0; i < count; ++i) {
     for (int d = 0; d < dimensions; ++d)

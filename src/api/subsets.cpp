@@ -1,4 +1,5 @@
 // The C entry points that make a communicator from another, and those that tell its shape.
+#include <optional>
 #include <thread>
 
 #include "api/common.h"
@@ -31,6 +32,10 @@ Status split(trComm_t comm, int color, int key, trComm_t* newcomm, const trConfi
 
 Status check_excluded(const int* excluded, int count, const Communicator& communicator,
                       std::vector<uint32_t>* members) {
+  // Before the list is read: a wrong count would lead past its end.
+  if (static_cast<uint32_t>(count) > communicator.ranks())
+    return {trInvalidArgument, fmt::format("trCommShrink: excluded_count is {}; the communicator has {} ranks", count,
+                                           communicator.ranks())};
   std::vector<bool> out(communicator.ranks(), false);
   for (int i = 0; i < count; ++i) {
     if (excluded[i] < 0 || static_cast<uint32_t>(excluded[i]) >= communicator.ranks())
@@ -53,7 +58,7 @@ Status acquire_when_free(CommunicatorLease* lease, trComm_t comm) {
     CommunicatorPin pin;
     TR_RETURN_IF_ERROR(pin.acquire(comm));
     Status status = lease->acquire(comm);
-    if (status.ok() || pin->verdict().ok()) return status;
+    if (status.ok() || !pin->is_failing()) return status;
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
 }
@@ -93,6 +98,31 @@ Status shrink(trComm_t comm, const int* excluded, int count, trComm_t* newcomm, 
   return {};
 }
 
+Status grow(trComm_t comm, int nranks, const trUniqueId* id, trComm_t* newcomm, const trConfig_t* user_config) {
+  if (newcomm == nullptr) return null_argument("trCommGrow", "newcomm");
+  *newcomm = nullptr;
+  if (nranks < 1 || nranks > kMaxRanks)
+    return {
+        trInvalidArgument,
+        fmt::format("trCommGrow: nranks is {}; give more than the communicator has and at most {}", nranks, kMaxRanks)};
+  Config config;
+  if (user_config != nullptr) TR_RETURN_IF_ERROR(resolve_config(user_config, &config));
+  std::optional<trUniqueId> own;
+  if (id != nullptr) own = *id;
+  auto create = [=, inherit = user_config == nullptr]() -> Status {
+    CommunicatorLease lease;
+    TR_RETURN_IF_ERROR(lease.acquire(comm));
+    if (lease->queued.load() != 0) Engine::instance().wait_idle(lease.get());
+    std::unique_ptr<Communicator> made;
+    TR_RETURN_IF_ERROR(
+        lease->grow(static_cast<uint32_t>(nranks), own ? &*own : nullptr, inherit ? lease->config() : config, &made));
+    return add_communicator(std::move(made), newcomm);
+  };
+  if (!Group::current().open()) return create();
+  Group::current().add_job(comm, create);
+  return {};
+}
+
 }  // namespace
 
 extern "C" {
@@ -111,6 +141,14 @@ trResult_t trCommShrink(trComm_t comm, const int* excluded, int excluded_count, 
                         const trConfig_t* config, int flags) {
   return guarded(find_slot(comm), [&]() -> Status {
     Status status = shrink(comm, excluded, excluded_count, newcomm, config, flags);
+    if (!status.ok() && Group::current().open()) Group::current().add_failure(status);
+    return status;
+  });
+}
+
+trResult_t trCommGrow(trComm_t comm, int nranks, const trUniqueId* id, trComm_t* newcomm, const trConfig_t* config) {
+  return guarded(find_slot(comm), [&]() -> Status {
+    Status status = grow(comm, nranks, id, newcomm, config);
     if (!status.ok() && Group::current().open()) Group::current().add_failure(status);
     return status;
   });

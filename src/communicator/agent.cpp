@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <pthread.h>
 #include <sodium.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
+#include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -18,10 +18,12 @@
 #include <thread>
 
 #include "communicator/background_thread.h"
-#include "core/forked_sockets.h"
+#include "communicator/dial.h"
 #include "communicator/job.h"
+#include "core/forked_sockets.h"
 #include "core/log.h"
 #include "transport/tcp_congestion.h"
+#include "transport/tcp_kernel.h"
 
 namespace treering {
 namespace {
@@ -34,7 +36,12 @@ constexpr auto kYoung = std::chrono::milliseconds(250);
 constexpr auto kStrangerPatience = std::chrono::seconds(5);
 constexpr int kAcceptAtOnce = 32;
 constexpr auto kAcceptPause = std::chrono::milliseconds(20);
+constexpr auto kDescriptorPatience = std::chrono::milliseconds(500);  // others may be closed meanwhile
 constexpr int kBacklog = 4096;
+// Between two looks whether the agent still stands, and how many of them a task may have to wait for its turn. Counted, for a
+// process that was stopped has not waited.
+constexpr auto kLook = std::chrono::milliseconds(100);
+constexpr int kMostLooks = 600;
 constexpr auto kLongestLinger = std::chrono::seconds(3);
 
 std::atomic<Agent*> current{nullptr};
@@ -82,7 +89,7 @@ Agent& Agent::instance() {
   [[maybe_unused]] static const int registered = std::atexit(linger);
   Agent* found = current.load(std::memory_order_acquire);
   while (found == nullptr || !found->usable()) {
-    auto* made = new Agent;  // never destroyed: its thread runs until the process ends
+    auto* made = new Agent(found);  // never destroyed: its thread runs until the process ends
     if (current.compare_exchange_strong(found, made)) {
       made->start();
       return *made;
@@ -94,35 +101,58 @@ Agent& Agent::instance() {
 }
 
 Agent::~Agent() {
-  ::close(epoll_);
-  ::close(wake_);
+  for (int fd : {epoll_, wake_[0], wake_[1]}) ::close(fd);
 }
 
-Agent::Agent() : process_(getpid()) {
+Agent::Agent(Agent* replaced) : process_(getpid()), replaced_(replaced) {
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
-  wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  struct stat file {};
+  if (pipe2(wake_, O_CLOEXEC | O_NONBLOCK) != 0 || fstat(wake_[0], &file) != 0) return;
+  wake_device_ = file.st_dev;
+  wake_inode_ = file.st_ino;
 }
 
-// One that could not be started is replaced: descriptors may be free by now.
-bool Agent::usable() const { return of_this_process() && (!started_.load(std::memory_order_acquire) || running_); }
+// One that could not be started is replaced: descriptors may be free by now. So is one that has lost its own.
+bool Agent::usable() const {
+  return of_this_process() && (!started_.load(std::memory_order_acquire) || (running_ && stands()));
+}
+
+// An epoll descriptor has no inode of its own, but another one does not have the pipe.
+bool Agent::stands() const {
+  if (ended_.load(std::memory_order_acquire)) return false;
+  for (int fd : wake_)
+    if (struct stat file{}; fstat(fd, &file) != 0 || file.st_dev != wake_device_ || file.st_ino != wake_inode_)
+      return false;
+  epoll_event event{EPOLLIN, {}};
+  event.data.u64 = wake_watch_;
+  return epoll_ctl(epoll_, EPOLL_CTL_MOD, wake_[0], &event) == 0;
+}
+
+Status Agent::descriptors_closed() {
+  return {trSystemError,
+          "the program has closed descriptors of this library: the control connections of its communicators are lost "
+          "(a program that closes all descriptors does so before it makes communicators)"};
+}
+
 bool Agent::of_this_process() const { return process_ == getpid(); }
 
 void Agent::start() {
-  if (epoll_ < 0 || wake_ < 0) return started_.store(true, std::memory_order_release);
-  watch(wake_, EPOLLIN, [this](uint32_t) { run_posted(); });
+  if (epoll_ < 0 || wake_[0] < 0) return started_.store(true, std::memory_order_release);
+  wake_watch_ = watch(wake_[0], EPOLLIN, [this](uint32_t) { run_posted(); });
   running_ = start_background_thread(
       "treering-agent", kStackBytes, [this] { loop(); }, &thread_);
   started_.store(true, std::memory_order_release);
 }
 
 void Agent::post(Task task) {
+  if (!stands()) return;
   {
     std::lock_guard lock(mutex_);
     posted_.push_back(std::move(task));
     if (posted_.size() > 1) return;  // it is awake
   }
-  const uint64_t one = 1;
-  (void)!write(wake_, &one, sizeof one);
+  const char wake = 1;
+  (void)!write(wake_[1], &wake, sizeof wake);
 }
 
 Status Agent::call(const Task& task) {
@@ -131,23 +161,40 @@ Status Agent::call(const Task& task) {
         trSystemError,
         "the thread of the control connections could not be started (too many threads or open files? see ulimit -n)"};
   if (pthread_equal(pthread_self(), thread_) != 0) return task(), Status();
-  std::mutex mutex;
-  std::condition_variable done;
-  bool is_done = false;
-  post([&] {
+  struct Call {
+    std::mutex mutex;
+    std::condition_variable changed;
+    enum { kWaits, kRuns, kDone, kGivenUp } state = kWaits;
+  };
+  auto call = std::make_shared<Call>();
+  post([call, &task] {
+    {
+      std::lock_guard lock(call->mutex);
+      if (call->state == Call::kGivenUp) return;
+      call->state = Call::kRuns;
+    }
     task();
-    std::lock_guard lock(mutex);
-    is_done = true;
-    done.notify_one();
+    std::lock_guard lock(call->mutex);
+    call->state = Call::kDone;
+    call->changed.notify_one();
   });
-  std::unique_lock lock(mutex);
-  done.wait(lock, [&] { return is_done; });
+  std::unique_lock lock(call->mutex);
+  for (int looks = 0; call->state != Call::kDone; ++looks) {
+    const bool lost = !stands();
+    if (call->state == Call::kWaits && (lost || looks > kMostLooks)) {
+      call->state = Call::kGivenUp;
+      if (lost) return descriptors_closed();
+      return {trTimeout, fmt::format("the thread of the control connections has not answered for {} s",
+                                     std::chrono::duration_cast<std::chrono::seconds>(kMostLooks * kLook).count())};
+    }
+    call->changed.wait_for(lock, kLook);
+  }
   return {};
 }
 
 void Agent::run_posted() {
-  uint64_t count = 0;
-  (void)!read(wake_, &count, sizeof count);
+  char bytes[64];
+  (void)!read(wake_[0], bytes, sizeof bytes);
   std::vector<Task> tasks;
   {
     std::lock_guard lock(mutex_);
@@ -208,6 +255,7 @@ void Agent::loop() {
   for (;;) {
     epoll_event events[64];
     const int count = epoll_wait(epoll_, events, 64, run_timers());
+    if (!stands()) break;
     for (int i = 0; i < count; ++i) {
       auto found = watched_.find(events[i].data.u64);
       if (found == watched_.end()) continue;  // unwatched by an earlier event of this round
@@ -215,6 +263,9 @@ void Agent::loop() {
       watched->ready(events[i].events);
     }
   }
+  // What jobs and tasks hold stays: their descriptors are not theirs any more, to close.
+  ended_.store(true, std::memory_order_release);
+  log_line(LogLevel::kWarn, descriptors_closed().message());
 }
 
 Status Agent::open(const Config& config, const char* ports, Place* own) {
@@ -290,12 +341,24 @@ void Agent::accept_some(int listener, bool local) {
     if (fd >= 0) {
       add_stranger(fd, local);
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      if (errno == EMFILE || errno == ENFILE) note_no_descriptor();
       if (!strangers_.empty()) drop_stranger(strangers_.begin());
       return pause_accepting();
     } else if (errno != EINTR && errno != ECONNABORTED) {
       return;
     }
   }
+}
+
+// Those who call the meeting point hear nothing, and could only say that it does not answer. Jobs that run go on: who calls may
+// be a stranger.
+void Agent::note_no_descriptor() {
+  const auto now = Clock::now();
+  if (now - std::exchange(no_descriptor_last_, now) > kDescriptorPatience) no_descriptor_since_ = now;
+  if (now - no_descriptor_since_ < kDescriptorPatience) return;
+  const auto jobs = jobs_;  // one may end
+  for (const auto& [name, job] : jobs)
+    if (job->meets()) job->fail_at_own_limit(no_descriptor_left());
 }
 
 // Level-triggered epoll would spin.
@@ -313,8 +376,7 @@ void Agent::pause_accepting() {
 void Agent::add_stranger(int fd, bool local) {
   // The oldest goes.
   if (strangers_.size() >= kMaxStrangers) drop_stranger(strangers_.begin());
-  const int yes = 1;
-  if (!local) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  if (!local) prepare_control(fd);
   auto channel =
       Channel::create(this, fd, local, Handshake([this](const JobName& name, uint64_t process) -> const Secret* {
                         auto job = find_job(name);

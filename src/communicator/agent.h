@@ -4,9 +4,12 @@
 //   listeners (TCP, abstract Unix) --accept--> strangers --handshake, first message--> a job (job.h)
 //   other threads --post()--> the loop
 //
+// A program may close descriptors that it does not know, as daemons do. The agent then ends, for the numbers may mean other
+// files by now: it looks whether they are its own before it uses them. The next communicator gets a new agent.
+//
 // It listens while the process has a job, and not longer. Strangers are limited in number, size and time, so whoever
 // calls without the secret costs nobody anything. Everything but instance(), post() and call() is for the agent's
-// thread alone. A forked child gets an agent of its own.
+// thread alone (stands() is for all). A forked child gets an agent of its own.
 #pragma once
 
 #include <pthread.h>
@@ -38,9 +41,12 @@ class Agent {
 
   static Agent& instance();
   bool of_this_process() const;
-  void post(Task task);
-  // Runs the task on the agent's thread and waits for it. An error: there is no such thread.
+  void post(Task task);  // dropped when the agent has ended
+  // Runs the task on the agent's thread and waits for it. An error, and the task does not run: there is no such thread.
   Status call(const Task& task);
+  // Whether its descriptors are still those that it has opened.
+  bool stands() const;
+  static Status descriptors_closed();
 
   // Calls `ready` with the events of epoll(7) until unwatch(). The result names the watch.
   uint64_t watch(int fd, uint32_t events, std::function<void(uint32_t)> ready);
@@ -77,7 +83,7 @@ class Agent {
 
   bool usable() const;
   static void linger();
-  Agent();
+  explicit Agent(Agent* replaced);
   ~Agent();
   void start();
   void loop();
@@ -87,15 +93,19 @@ class Agent {
   void close_listeners();
   void accept_some(int listener, bool local);
   void pause_accepting();
+  void note_no_descriptor();
   void add_stranger(int fd, bool local);
   void drop_stranger(std::list<Stranger>::iterator stranger);
 
   const pid_t process_;
+  Agent* const replaced_;  // the one before, whose thread may still sleep
   std::atomic<bool> started_{false};
   bool running_ = false;
   pthread_t thread_{};
   int epoll_ = -1;
-  int wake_ = -1;
+  int wake_[2] = {-1, -1};  // a pipe: it has an inode of its own, which tells it from what gets its numbers later
+  uint64_t wake_device_ = 0, wake_inode_ = 0, wake_watch_ = 0;
+  std::atomic<bool> ended_{false};
   std::mutex mutex_;
   std::vector<Task> posted_;
 
@@ -108,6 +118,7 @@ class Agent {
   int tcp_ = -1, local_ = -1;
   uint64_t tcp_watch_ = 0, local_watch_ = 0;
   uint64_t accept_timer_ = 0;  // until it, nobody is accepted
+  Clock::time_point no_descriptor_since_, no_descriptor_last_;  // none was left for a connection, again and again from then to then
   Place place_;
   HostIdentity identity_;
   std::vector<Address> interfaces_;

@@ -74,6 +74,7 @@ Communicator::Question Communicator::question_of(Collective collective, size_t b
 
 Status Communicator::explain(const Question& question, std::string* text) const {
   TR_RETURN_IF_ERROR(schedules_->explain(question.collective, question.bytes, question.constraints, text));
+  *text += fmt::format("\ntransport between the ranks: {}\n", transports());
   if (question.compressed())
     *text = fmt::format("float that travels as {}, chosen as {} would be\n{}", find_type(wire_->wire)->name,
                         format_bytes(question.bytes), *text);
@@ -256,6 +257,7 @@ void Communicator::add_residual(const Operation& operation) {
 Status Communicator::begin(const Operation& operation) {
   if (has_failed_.load(std::memory_order_relaxed)) return failure_;
   if (Status verdict = watch_->verdict(); !verdict.ok()) return fail(std::move(verdict));
+  if (watch_->in_doubt()) return in_doubt_ = active_ = true, Status();  // it fails when it is known why
   fill_call(operation);
   const Program* program = nullptr;
   in_mailbox_ = in_letters_ = false;

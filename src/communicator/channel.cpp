@@ -49,6 +49,7 @@ Channel::Channel(Agent* agent, int fd, bool local, Handshake handshake)
       fd_(fd),
       local_(local),
       takes_descriptors_(local && is_of_this_user(fd)),
+      peer_pid_(local ? peer_of(fd).pid : 0),
       handshake_(std::move(handshake)) {}
 
 Channel::~Channel() { close(); }

@@ -50,6 +50,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   bool local() const { return local_; }  // a Unix socket
   // To a process of the same user. A secret that was agreed on may be known to others, who get no memory by it.
   bool takes_descriptors() const { return takes_descriptors_; }
+  // The pid of the process at the other end of a Unix socket; 0: it is not of this pid namespace, or the socket is TCP's.
+  pid_t peer_pid() const { return peer_pid_; }
   bool open() const { return state_ == State::kOpen; }
   bool sending() const { return !out_.empty(); }
   Clock::time_point heard() const { return heard_; }
@@ -78,6 +80,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Agent* agent_;
   int fd_;
   const bool local_, takes_descriptors_;
+  const pid_t peer_pid_;
   Handshake handshake_;
   State state_ = State::kConnecting;
   std::shared_ptr<Events> events_;

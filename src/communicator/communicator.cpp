@@ -36,6 +36,7 @@ std::function<void()> Communicator::tell_closed() const {
 
 Communicator::~Communicator() {
   if (streams_ != nullptr && has_failed_.load()) streams_->abandon();
+  if (membership_ != nullptr && watch_ != nullptr) membership_->leave_because(watch_->known_failure());
   const bool had_device = device_ != nullptr;
   device_.reset();
   // Whoever closes the last of a device may have said so already.
@@ -46,16 +47,18 @@ Communicator::~Communicator() {
 }
 
 Communicator::Progress Communicator::advance() {
+  if (in_doubt_) [[unlikely]]
+    return Progress::kBlocked;
   if (in_letters_) {
     switch (letters_->advance()) {
       case Letters::Progress::kBlocked:
         return Progress::kBlocked;
       case Letters::Progress::kFailed:
-        (void)fail(watch_->link_failed(letters_->peer(), letters_->status()));
-        return Progress::kFailed;
+        watch_->suspect_link(letters_->peer(), letters_->status());
+        return doubt();
       case Letters::Progress::kMismatch:
-        (void)fail(watch_->mismatch(letters_->peer(), letters_->sizes()));
-        return Progress::kFailed;
+        watch_->suspect_calls(letters_->peer(), letters_->sizes());
+        return doubt();
       case Letters::Progress::kDone:
         finish();
         return Progress::kDone;
@@ -66,8 +69,8 @@ Communicator::Progress Communicator::advance() {
       case Mailbox::Progress::kBlocked:
         return Progress::kBlocked;
       case Mailbox::Progress::kMismatch:
-        (void)fail(watch_->mismatch(mailbox_.peer()));
-        return Progress::kFailed;
+        watch_->suspect_calls(mailbox_.peer());
+        return doubt();
       case Mailbox::Progress::kDone:
         finish();
         return Progress::kDone;
@@ -84,9 +87,19 @@ Communicator::Progress Communicator::advance() {
     case Execution::Progress::kFailed:
       break;
   }
-  bool differs = execution_->status().code() == trInvalidUsage;
-  (void)fail(differs ? watch_->mismatch(execution_->peer(), execution_->sizes())
-                     : watch_->link_failed(execution_->peer(), execution_->status()));
+  if (execution_->status().code() == trInvalidUsage)
+    watch_->suspect_calls(execution_->peer(), execution_->sizes());
+  else
+    watch_->suspect_link(execution_->peer(), execution_->status());
+  return doubt();
+}
+
+// Why the operation fails is found out by look_around(), a little at a time, unless it is known at once.
+Communicator::Progress Communicator::doubt() {
+  in_doubt_ = true;
+  Status status = watch_->poll();
+  if (status.ok()) return Progress::kBlocked;
+  (void)fail(std::move(status));
   return Progress::kFailed;
 }
 
@@ -105,8 +118,13 @@ Status Communicator::fail(Status status) {
 }
 
 Status Communicator::look_around() {
-  uint32_t peer = in_letters_ ? letters_->peer() : in_mailbox_ ? mailbox_.peer() : execution_->peer();
+  if (in_doubt_) {
+    Status status = watch_->poll();
+    return status.ok() ? status : fail(std::move(status));
+  }
+  const uint32_t peer = in_letters_ ? letters_->peer() : in_mailbox_ ? mailbox_.peer() : execution_->peer();
   Status status = watch_->check(peer, execution_->steps());
+  in_doubt_ = watch_->in_doubt();
   return status.ok() ? status : fail(std::move(status));
 }
 
@@ -140,7 +158,7 @@ Status Communicator::failure() const {
 }
 
 void Communicator::abort(const std::string& reason) {
-  (void)watch_->fail({trRemoteError, reason});
+  watch_->propose({trRemoteError, reason});
   if (device_ != nullptr) device_->abort();
 }
 
@@ -153,6 +171,7 @@ bool Communicator::is_needed() const {
 }
 
 bool Communicator::is_direct(const void* input, const void* output, size_t bytes) const {
+  if (!links_->all_mapped()) return false;  // a peer maps no region over CMA or TCP
   return RegionTable::instance().find(input, bytes).id != 0 && RegionTable::instance().find(output, bytes).id != 0;
 }
 

@@ -11,6 +11,7 @@
 
 #include <array>
 #include <atomic>
+#include <bitset>
 #include <functional>
 #include <memory>
 #include <string>
@@ -33,6 +34,7 @@ namespace treering {
 
 class DeviceRank;
 class PhaseTimes;
+struct NetworkMeasurement;
 struct SplitCard;
 struct Task;
 struct TaskQueue {
@@ -43,14 +45,17 @@ struct TaskQueue {
 class Communicator : private TcpLinkMaker {
  public:
   static Status create(uint32_t ranks, const trUniqueId& id, uint32_t rank, const Config& config,
-                       std::unique_ptr<Communicator>* communicator);
+                       std::unique_ptr<Communicator>* communicator, const CreationTerms& terms = {});
   // Of one rank: meets nobody and shares nothing.
   static Status create_alone(const Config& config, std::unique_ptr<Communicator>* communicator);
   // This rank's part of the ranks that pass the same colour, ordered by key and rank; nothing for a negative colour.
   Status split(int color, int key, const Config& config, std::unique_ptr<Communicator>* communicator);
-  // Of those ranks, in that order; called by them alone. Uses nothing but their status, so that it works after a failure.
+  // Makes the communicator of those ranks, in that order, which alone call it; an error on all that see another set. Uses only their
+  // status, so that it works after a failure.
   Status shrink(const std::vector<uint32_t>& members, const Config& config,
                 std::unique_ptr<Communicator>* communicator);
+  // These ranks and new ones, `total` in all, which meet at the id that one of these gives.
+  Status grow(uint32_t total, const trUniqueId* id, const Config& config, std::unique_ptr<Communicator>* communicator);
   ~Communicator();
 
   uint32_t rank() const { return context_.rank; }
@@ -76,6 +81,8 @@ class Communicator : private TcpLinkMaker {
   Status failure() const;
   // The failure that all ranks share. Safe while another thread is inside a call.
   Status verdict() const { return watch_->verdict(); }
+  // Whether it has failed or is about to. Safe as well.
+  bool is_failing() const { return !watch_->known_failure().ok(); }
   // Makes every rank's operations fail. Safe while another thread is inside a call.
   void abort(const std::string& reason);
   // Whether its end now, with no thread inside a call, leaves something undone: of this rank, or of a GPU that waits for it.
@@ -93,6 +100,8 @@ class Communicator : private TcpLinkMaker {
   const Choice& choose(const Question& question) {
     return schedules_->choose(question.collective, question.bytes, question.constraints);
   }
+  // "shm+tcp": by which transports its ranks reach one another.
+  std::string transports() const { return links_->transports(); }
   // A message from one rank to another.
   double predict_transfer(size_t bytes) const {
     const Machine& machine = schedules_->machine();
@@ -122,7 +131,7 @@ class Communicator : private TcpLinkMaker {
   }
 
   // From any thread: makes a failure of all ranks; a rank whose process has ended.
-  void fail_everywhere(Status status) { (void)watch_->fail(std::move(status)); }
+  void fail_everywhere(const Status& status) { watch_->propose(status); }
   bool find_dead(uint32_t* peer) const { return watch_->find_dead(peer); }
   bool has_left(uint32_t peer) const { return watch_->has_left(peer); }
   // Asks whether all other ranks, or those of other processes, have destroyed their communicators and closed what they had
@@ -151,12 +160,14 @@ class Communicator : private TcpLinkMaker {
   Status exchange_cards(const std::string& job, Membership::Blobs* blobs);
   Status bind_area(int32_t numa_node);
   Machine measure_machine(const std::vector<std::string>& blobs);
-  Status link(const std::string& job, uint8_t allowed, PhaseTimes* times);
+  Status link(const std::string& job, uint8_t allowed, const CreationTerms& terms, PhaseTimes* times);
   std::shared_ptr<TcpLink> make_tcp_link(uint32_t peer, const std::string& name) override;
   bool read_tcp_status(uint32_t peer, RankStatusSnapshot* snapshot) override;
   bool needs_job() const;
   void watch_events();
-  Status agree_on_network(const Plan& plan, Machine* machine);
+  Status agree_on_network(const Plan& plan, const CreationTerms& terms, Machine* machine);
+  Status measure_own_link(const std::vector<uint32_t>& leaders, const CreationTerms& terms,
+                          NetworkMeasurement* measured);
   Status plan_schedules(Machine machine, Plan plan);
   Status attach_device();
   void prepare_executor(const std::string& job);
@@ -173,14 +184,31 @@ class Communicator : private TcpLinkMaker {
   size_t most_letter_bytes() const { return RegionTable::instance().empty() ? letter_bytes_ : mapped_letter_bytes_; }
   void finish();
   Status fail(Status status);
-  Status exchange_sealed(const SplitCard& own, std::vector<SplitCard>* cards);
-  Status exchange_notices(const std::vector<uint32_t>& members, const char* function, const SplitCard& own,
-                          std::vector<SplitCard>* cards);
+  Progress doubt();
+  Status create_of(uint32_t ranks, const std::vector<uint32_t>& members, uint32_t giver, const trUniqueId& id,
+                   const char* function, const Config& config, std::unique_ptr<Communicator>* result);
+  Status exchange_sealed(const char* function, const SplitCard& own, std::vector<SplitCard>* cards);
+
+  // notices.cpp
+  using RankSet = std::bitset<kMaxRanks>;
+  struct Refusal {  // which rank gave what other set; this rank: none did
+    uint32_t rank;
+    RankSet set;
+  };
+  uint64_t show_notice(const SplitCard& card);
+  bool find_notice(uint32_t peer, uint64_t round, SplitCard* card, uint64_t* shown) const;
   Status read_notice(uint32_t peer, uint64_t round, const char* function, SplitCard* card, bool* arrived) const;
+  Status check_card(const char* function, const SplitCard& card, const RankSet* set, Refusal* refusal) const;
+  Status find_other_set(uint64_t round, const char* function, const RankSet& set, Refusal* refusal) const;
+  void await_excluded(const RankSet& set, Clock::time_point shown, const char* function) const;
+  void refuse(const std::vector<uint32_t>& members, const char* function, const Refusal& refusal);
+  Status exchange_notices(const std::vector<uint32_t>& members, const char* function, const SplitCard& own,
+                          const RankSet* set, std::vector<SplitCard>* cards);
 
   Config config_;
   std::unique_ptr<AreaLayout> layout_;
   std::shared_ptr<Segment> segment_;       // shared, when the root could make one
+  bool got_segment_ = false;               // its descriptor came, whether it could be mapped or not
   std::shared_ptr<Segment> private_area_;  // else
   AreaView area_;                          // this rank's
   RankCards cards_;
@@ -201,9 +229,11 @@ class Communicator : private TcpLinkMaker {
   bool in_mailbox_ = false;
   bool in_letters_ = false;
   bool active_ = false;
+  bool in_doubt_ = false;  // the operation does not go on: that it fails is certain, but not yet why
   uint64_t operations_ = 0;
   uint64_t history_ = 0;                       // hash of all operations that were counted
   uint64_t meetings_ = 0;                      // rounds of notices begun
+  RankSet shown_set_;                          // this rank's in the last shrink
   std::array<unsigned char, 32> split_key_{};  // known to the ranks alone
   Patience patience_;
   uint32_t host_ranks_ = 0;              // of the host that has most

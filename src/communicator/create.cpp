@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <set>
 
 #include "communicator/agent.h"
 #include "communicator/bytes.h"
@@ -69,7 +68,7 @@ size_t default_staging(uint32_t ranks) {
 }  // namespace
 
 Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t rank, const Config& config,
-                            std::unique_ptr<Communicator>* result) {
+                            std::unique_ptr<Communicator>* result, const CreationTerms& terms) {
   UniqueId id;
   TR_RETURN_IF_ERROR(unpack(packed, &id));
   uint8_t allowed = 0;
@@ -97,12 +96,12 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   made->layout_ = layout(kChannelsOfHosts);
   const auto one_host = layout(kChannelsOfOneHost);
   JoinRequest request{rank,    ranks, config.timeout_ms, std::max(made->layout_->total_bytes, one_host->total_bytes),
-                      staging, {}};
+                      staging, {}, terms.deadline};
   for (const std::string& setting : agreed_settings(config)) request.settings += setting + "\n";
   request.settings += fmt::format("library=" TREERING_VERSION_STRING " (TCP format {:08x}, cards of {} bytes)\n",
                                   kTcpMark, sizeof(RankCard));
   PhaseTimes times;
-  TR_RETURN_IF_ERROR(Membership::join(id, request, &made->membership_));
+  TR_RETURN_IF_ERROR(Membership::join(id, request, &made->membership_, terms.guard));
   times.done("rendezvous");
   const auto& peers = made->membership_->peers();
   const bool first_of_process = std::none_of(
@@ -114,7 +113,12 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   const bool shares = (allowed & (kInProcessBit | kSharedMemoryBit)) != 0;
   TR_RETURN_IF_ERROR(made->share_memory(made->membership_->take_segment(), job_name(id), shares));
   times.done("shared memory");
-  TR_RETURN_IF_ERROR(made->link(job_name(id), allowed, &times));
+  if (Status status = made->link(job_name(id), allowed, terms, &times); !status.ok()) {
+    if (made->membership_) made->membership_->leave_because(status);
+    return status;
+  }
+  if (made->membership_) made->membership_->end_guard();
+  made->watch_->set_call_deadline(Clock::time_point::max());
   TR_RETURN_IF_ERROR(made->attach_device());
   times.done("device");
   if (first_of_process) log_line(LogLevel::kInfo, fmt::format("rank {} is ready: {}", rank, times.text()));
@@ -149,7 +153,8 @@ Status Communicator::share_memory(int descriptor, const std::string& job, bool a
     close(descriptor);
     descriptor = -1;
   }
-  if (descriptor >= 0)
+  got_segment_ = descriptor >= 0;
+  if (got_segment_)
     if (Status status = Segment::map_shared(job, descriptor, layout_->total_bytes, &segment_); !status.ok())
       log_line(LogLevel::kWarn, "shared memory cannot be used: " + status.message());
   if (segment_) {
@@ -168,6 +173,7 @@ Status Communicator::exchange_cards(const std::string& job, Membership::Blobs* b
   own.body_address = reinterpret_cast<uint64_t>(area_.body());
   own.segment_descriptor = segment_ ? segment_->descriptor() : -1;
   own.segment_inode = segment_ ? segment_->inode() : 0;
+  own.got_segment = got_segment_;
   own.in_segment = segment_ != nullptr;
   own.device = config_.device;
   const PeerPlace& place = membership_->peers()[context_.rank];
@@ -203,7 +209,7 @@ Machine Communicator::measure_machine(const std::vector<std::string>& blobs) {
   return machine;
 }
 
-Status Communicator::link(const std::string& job, uint8_t allowed, PhaseTimes* times) {
+Status Communicator::link(const std::string& job, uint8_t allowed, const CreationTerms& terms, PhaseTimes* times) {
   Membership::Blobs blobs;
   TR_RETURN_IF_ERROR(exchange_cards(job, &blobs));
   times->done("cards of all ranks");
@@ -245,6 +251,7 @@ Status Communicator::link(const std::string& job, uint8_t allowed, PhaseTimes* t
   TR_RETURN_IF_ERROR(links_->settle(Findings(*cards_, std::move(reports)), reasons));
   if (config_.link_mbps > 0) links_->pace(config_.link_mbps);
   prepare_executor(job);
+  watch_->set_call_deadline(terms.deadline);
   if (!needs_job()) {  // what follows goes through memory
     membership_->dissolve();
     membership_.reset();
@@ -253,7 +260,7 @@ Status Communicator::link(const std::string& job, uint8_t allowed, PhaseTimes* t
   }
   times->done("connections");
   if (machine.hosts > 1) {
-    TR_RETURN_IF_ERROR(agree_on_network(plan, &machine));
+    TR_RETURN_IF_ERROR(agree_on_network(plan, terms, &machine));
     times->done("measurement of the network");
   }
   TR_RETURN_IF_ERROR(plan_schedules(machine, std::move(plan)));
@@ -270,6 +277,7 @@ std::shared_ptr<TcpLink> Communicator::make_tcp_link(uint32_t peer, const std::s
                                             : std::clamp(membership_->peers()[peer].interfaces, 1u, kMostChosenStreams);
   options.keeps_shared = context_.rank < peer;
   options.staging = area_.staging();
+  options.deadline = std::chrono::milliseconds(config_.timeout_ms);
   options.congestion = {.all = config_.tcp_congestion, .if_long = system_bbr()};
   options.read_status = [this, peer](RankStatusSnapshot* snapshot) { return read_tcp_status(peer, snapshot); };
   options.see_off = [](int fd) { Agent::instance().see_off(fd); };
@@ -294,54 +302,18 @@ void Communicator::watch_events() {
   events.on_lost = [watch = watch_.get()](const std::vector<uint32_t>& ranks, const std::string& reason) {
     watch->note_lost(ranks, reason);
   };
-  events.on_left = [watch = watch_.get(), streams = streams_.get()](uint32_t rank) {
-    watch->note_left(rank);
+  events.on_left = [watch = watch_.get(), streams = streams_.get()](uint32_t rank, const Status& cause) {
+    watch->note_left(rank, cause);
     streams->departed(rank);
   };
   events.status = [status = context_.status] { return pack_status(*status); };
-  events.on_incoming = [streams = streams_.get()](uint32_t source, uint32_t index, int fd) {
-    streams->incoming(source, index, fd);
+  events.on_incoming = [streams = streams_.get()](uint32_t source, TcpStreamId stream, int fd) {
+    streams->incoming(source, stream, fd);
   };
-  events.on_outgoing = [streams = streams_.get()](uint32_t peer, uint32_t index, const Status& status, int fd) {
-    streams->outgoing(peer, index, status, fd);
+  events.on_outgoing = [streams = streams_.get()](uint32_t peer, TcpStreamId stream, const Status& status, int fd) {
+    streams->outgoing(peer, stream, status, fd);
   };
   membership_->set_events(std::move(events));
-}
-
-// The first ranks of the hosts, in the order of the ring, measure the network; all take the slowest host's rate.
-Status Communicator::agree_on_network(const Plan& plan, Machine* machine) {
-  std::vector<uint32_t> leaders;
-  std::set<uint64_t> seen;
-  for (uint32_t rank : plan.ring)
-    if (seen.insert(card(rank).location.host).second) leaders.push_back(rank);
-  NetworkMeasurement own;
-  if (const auto at = std::find(leaders.begin(), leaders.end(), context_.rank); at != leaders.end()) {
-    const size_t i = static_cast<size_t>(at - leaders.begin()), h = leaders.size();
-    const auto patience =
-        config_.timeout_ms > 0 ? std::chrono::milliseconds(config_.timeout_ms) : std::chrono::hours(1);
-    const uint32_t next = leaders[(i + 1) % h], previous = leaders[(i + h - 1) % h];
-    Connection *const to_next = context_.connection(0, next), *failed = nullptr;
-    const Status status = measure_network(
-        to_next, context_.connection(0, previous), i == 0, static_cast<uint32_t>(h), Clock::now() + patience,
-        [this] { return watch_->creation_verdict(); }, &own, &failed);
-    if (!status.ok() && failed == nullptr) return status;
-    if (status.code() == trTimeout) return watch_->no_progress(failed == to_next ? next : previous, leaders);
-    if (!status.ok()) return watch_->link_failed(failed == to_next ? next : previous, status);
-  }
-  Membership::Blobs blobs;
-  TR_RETURN_IF_ERROR(membership_->allgather(as_blob(own), &blobs));
-  double gbps = 0, message_us = 0;
-  for (const std::string& blob : *blobs) {
-    NetworkMeasurement of_rank;
-    if (blob.size() != sizeof of_rank) return {trInternalError, "a malformed measurement of the network"};
-    std::memcpy(&of_rank, blob.data(), sizeof of_rank);
-    if (of_rank.latency_us > 0) machine->network_us = of_rank.latency_us;
-    message_us = std::max(message_us, of_rank.message_us);
-    if (of_rank.gbps > 0) gbps = gbps == 0 ? of_rank.gbps : std::min(gbps, of_rank.gbps);
-  }
-  if (gbps > 0) machine->network_gbps = gbps;
-  if (message_us > 0) machine->network_message_us = std::min(message_us, machine->network_us);
-  return {};
 }
 
 Status Communicator::plan_schedules(Machine machine, Plan plan) {

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sodium.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +15,7 @@
 #include "communicator/agent.h"
 #include "core/forked_sockets.h"
 #include "transport/tcp_congestion.h"
+#include "transport/tcp_kernel.h"
 
 namespace treering {
 namespace {
@@ -40,8 +41,7 @@ int open_socket(const DialTarget& candidate, int* error) {
   }
   fd = closed_in_children(
       [&] { return socket(candidate.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
-  const int yes = 1;
-  if (fd >= 0) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  if (fd >= 0) prepare_control(fd);
   if (fd >= 0) begin_unpaced(fd);  // it may become a stream
   const bool bound =
       fd >= 0 && (candidate.source_length == 0 ||
@@ -75,6 +75,13 @@ std::vector<uint32_t> link_local_scopes(const Place& own, const std::vector<Addr
 }
 
 }  // namespace
+
+Status no_descriptor_left() {
+  rlimit limit{};
+  (void)getrlimit(RLIMIT_NOFILE, &limit);
+  return {trSystemError,
+          fmt::format("no file descriptor is left for a connection (its limit is {}; see ulimit -n)", limit.rlim_cur)};
+}
 
 std::vector<DialTarget> find_candidates(const Place& own, const std::vector<Address>& interfaces, const Place& target,
                                         bool tcp_only, uint32_t index) {
@@ -166,6 +173,10 @@ void Dial::try_one(size_t number) {
   if (fd < 0 && error == EAGAIN) {  // the listener's queue is full
     attempt.retry = agent_->after(jitter(), [self = shared_from_this(), number] { self->try_one(number); });
     return;
+  }
+  if (fd < 0 && (error == EMFILE || error == ENFILE)) {  // no other address helps
+    all_refused_ = false;
+    return finish(no_descriptor_left(), nullptr);
   }
   if (fd < 0) return failed(number, std::strerror(error), error == ECONNREFUSED);
   attempt.channel = Channel::create(agent_, fd, local, Handshake(job_, secret_, attempt.candidate.process));

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <set>
 
+#include "communicator/link_reasons.h"
 #include "transport/cma.h"
 
 namespace treering {
@@ -23,7 +25,7 @@ uint8_t prove_regions(const RankCard& own, const RankCard& peer, std::string* re
                      ? open_peer_descriptor(static_cast<int>(peer.pid), peer.segment_descriptor, peer.segment_inode)
                      : -1;
   if (fd < 0) {
-    *reason += "registered buffers: the peer's descriptors cannot be opened through /proc; ";
+    *reason += "registered buffers: " + why_no_regions(own, peer, errno) + "; ";
     return 0;
   }
   close(fd);
@@ -34,14 +36,15 @@ uint8_t prove_cma(const RankCard& own, const RankCard& peer, const AreaLayout& l
   const auto pid = static_cast<int>(peer.pid);
   const uint64_t address = peer.head_address + layout.nonce_offset;
   uint64_t nonce = 0;
-  Status status = own.pid_namespace != peer.pid_namespace
-                      ? Status(trSystemError, "the ranks are in different pid namespaces")
-                      : cma_read(pid, address, &nonce, sizeof nonce);
+  const std::string no_pid = why_no_pid(own, peer);
+  Status status = no_pid.empty() ? cma_read(pid, address, &nonce, sizeof nonce) : Status(trSystemError, no_pid);
   // A word beside the nonce that is 0 anyway: the write itself is the proof.
   constexpr uint64_t kNothing = 0, kSpareWord = 2;
   if (status.ok()) status = cma_write(pid, address + kSpareWord * sizeof nonce, &kNothing, sizeof kNothing);
   if (status.ok() && nonce == peer.nonce) return kCmaBit;
-  *reason += "cma: " + (status.ok() ? std::string("the nonce differs") : status.message()) + "; ";
+  const std::string who = no_pid.empty() && !status.ok() ? who_they_are(own, peer) : std::string();
+  *reason += "cma: " + (status.ok() ? std::string("the nonce differs") : status.message()) +
+             (who.empty() ? "" : ", " + who) + "; ";
   return 0;
 }
 
@@ -66,6 +69,21 @@ uint8_t most_common(const std::vector<LinkException>& found) {
 
 }  // namespace
 
+uint8_t transport_of(uint8_t bits) {
+  for (uint8_t bit : {kInProcessBit, kSharedMemoryBit, kCmaBit, kTcpBit})
+    if ((bits & bit) != 0) return bit;
+  return 0;
+}
+
+std::string transports_text(uint8_t bits) {
+  constexpr std::pair<uint8_t, const char*> kNames[] = {
+      {kInProcessBit, "in-process"}, {kSharedMemoryBit, "shm"}, {kCmaBit, "cma"}, {kTcpBit, "tcp"}};
+  std::string text;
+  for (const auto& [bit, name] : kNames)
+    if ((bits & bit) != 0) (text += text.empty() ? "" : "+") += name;
+  return text.empty() ? "none" : text;
+}
+
 LinkReport prove_links(const std::vector<RankCard>& cards, uint32_t rank, const AreaLayout& layout,
                        const Segment* segment, uint8_t allowed, std::map<uint32_t, std::string>* reasons) {
   const RankCard& own = cards[rank];
@@ -77,6 +95,9 @@ LinkReport prove_links(const std::vector<RankCard>& cards, uint32_t rank, const 
     if (card.location.host == own.location.host) ranks.push_back(card.rank);
   report.complete = ranks.size() <= kMostProved;
   const std::set<uint32_t> partners = choose_partners(ranks, rank);
+  const auto given =
+      std::find_if(ranks.begin(), ranks.end(), [&](uint32_t one) { return cards[one].got_segment != 0; });
+  const RankCard* holder = given == ranks.end() ? nullptr : &cards[*given];
   std::vector<LinkException> proved, shares_only;  // all bits are known; those of shared memory are
   for (uint32_t peer : ranks) {
     if (peer == rank) continue;
@@ -85,10 +106,11 @@ LinkReport prove_links(const std::vector<RankCard>& cards, uint32_t rank, const 
     if (reads_nonce(own, cards[peer], layout, segment))
       bits |= allowed & (kInProcessBit | kSharedMemoryBit);
     else
-      reason =
-          segment == nullptr || cards[peer].in_segment == 0
-              ? "shared memory: no segment (memfd_create or mmap failed, it is excluded, or one of them is another user's); "
-              : "shared memory: the peer's nonce is not in the mapped segment; ";
+      reason = "shared memory: " +
+               (segment == nullptr || cards[peer].in_segment == 0
+                    ? why_no_segment(own, cards[peer], holder, (allowed & (kInProcessBit | kSharedMemoryBit)) != 0)
+                    : "the peer's nonce is not in the mapped segment") +
+               "; ";
     const bool in_process = (bits & kInProcessBit) != 0 && same_process(own, cards[peer]);
     if (in_process || partners.count(peer) == 0) {
       shares_only.push_back({peer, bits});
@@ -116,6 +138,7 @@ Findings::Findings(const std::vector<RankCard>& cards, std::vector<LinkReport> r
     for (const LinkException& entry : report.exceptions)
       if (entry.rank < denied_.size()) denied_[entry.rank] |= static_cast<uint8_t>(report.local & ~entry.bits);
   for (auto& [number, host] : hosts_) summarise(&host);
+  if (hosts_.size() > 1) transports_ |= kTcpBit;
 }
 
 // What rank a has found towards rank b, or what may be taken for it.
@@ -132,14 +155,15 @@ uint8_t Findings::found(uint32_t a, uint32_t b) const {
   return same_process(cards_[a], cards_[b]) ? bits : bits & static_cast<uint8_t>(~kInProcessBit);
 }
 
-void Findings::summarise(Host* host) const {
-  const auto settle = [host](uint8_t bits) {
+void Findings::summarise(Host* host) {
+  const auto settle = [this, host](uint8_t bits) {
+    transports_ |= transport_of(bits);
     host->mapped &= (bits & (kInProcessBit | kSharedMemoryBit)) != 0;
     host->fetches &= (bits & (kInProcessBit | kCmaBit)) != 0;
   };
   const std::vector<uint32_t>& ranks = host->ranks;
-  const bool plain = std::all_of(ranks.begin(), ranks.end(), [this](uint32_t rank) {
-    return reports_[rank].exceptions.empty() && denied_[rank] == 0;
+  const bool plain = std::all_of(ranks.begin(), ranks.end(), [&](uint32_t rank) {
+    return reports_[rank].exceptions.empty() && denied_[rank] == 0 && reports_[rank].local == reports_[ranks[0]].local;
   });
   if (!plain) {
     for (size_t i = 0; i < ranks.size(); ++i)
@@ -147,13 +171,11 @@ void Findings::summarise(Host* host) const {
     return;
   }
   if (ranks.size() == 1) return;
-  uint8_t common = UINT8_MAX;
-  bool one_process = true;
-  for (uint32_t rank : ranks) {
-    common &= reports_[rank].local;
-    one_process &= same_process(cards_[rank], cards_[ranks[0]]);
-  }
-  settle(one_process ? common : common & static_cast<uint8_t>(~kInProcessBit));
+  std::set<uint64_t> processes;
+  for (uint32_t rank : ranks) processes.insert(cards_[rank].process_token);
+  const uint8_t common = reports_[ranks[0]].local;
+  if (processes.size() < ranks.size()) settle(common);
+  if (processes.size() > 1) settle(common & static_cast<uint8_t>(~kInProcessBit));
 }
 
 }  // namespace treering

@@ -40,6 +40,11 @@ template <typename V> void visit(V& v, LinkException& m) { v(m.rank); v(m.bits);
 template <typename V> void visit(V& v, LinkReport& m) { v(m.remote); v(m.local); v(m.exceptions); v(m.complete); }
 // clang-format on
 
+// Which of the transports that work for two ranks carries what they exchange; 0: none does.
+uint8_t transport_of(uint8_t bits);
+// "shm+tcp": the transports among `bits`, those of one machine first; "none" without any.
+std::string transports_text(uint8_t bits);
+
 // Proves what works towards the peers. reasons[peer]: why shared memory or CMA does not.
 LinkReport prove_links(const std::vector<RankCard>& cards, uint32_t rank, const AreaLayout& layout,
                        const Segment* segment, uint8_t allowed, std::map<uint32_t, std::string>* reasons);
@@ -56,18 +61,22 @@ class Findings {
   // Whether every pair can leave payloads in the sender's plain memory, for threads or the kernel to copy.
   bool all_fetch() const { return hosts_.size() == 1 && hosts_.begin()->second.fetches; }
 
+  // The transports that pairs of ranks use: TransportBits, the same on all ranks.
+  uint8_t transports() const { return transports_; }
+
  private:
   struct Host {
     std::vector<uint32_t> ranks;
     bool mapped = true, fetches = true;
   };
   uint8_t found(uint32_t a, uint32_t b) const;
-  void summarise(Host* host) const;
+  void summarise(Host* host);
 
   const std::vector<RankCard>& cards_;
   std::vector<LinkReport> reports_;
   std::vector<uint8_t> denied_;  // by rank: what some rank has found not to work towards it
   std::map<uint64_t, Host> hosts_;
+  uint8_t transports_ = 0;
 };
 
 }  // namespace treering

@@ -113,7 +113,7 @@ struct NoticeMessage {
   NoticeType type = NoticeType::kVerdict;
   uint32_t process = 0;
   uint32_t other = 0;  // kMoved: the new parent; kRankLeft: the rank; kSilent: for how many ms, or 0
-  uint32_t code = 0;
+  uint32_t code = 0;  // kRankLeft: of the failure because of which it left, as `text`
   std::string text;
 };
 struct BeatMessage {
@@ -143,6 +143,7 @@ struct AnswerMessage {
 struct StreamMessage {
   static constexpr Kind kKind = Kind::kStream;
   uint32_t source = 0, destination = 0, index = 0;
+  uint32_t attempt = 0;  // which one this is: streams are opened again
 };
 struct StreamReadyMessage {
   static constexpr Kind kKind = Kind::kStreamReady;
@@ -175,7 +176,7 @@ template <typename V> void visit(V& v, QuestionMessage& m) { v(m.rank); v(m.aski
 template <typename V> void visit(V& v, AnswerMessage& m) {
   v(m.rank); v(m.asking_process); v(m.asking_rank); v(m.bytes);
 }
-template <typename V> void visit(V& v, StreamMessage& m) { v(m.source); v(m.destination); v(m.index); }
+template <typename V> void visit(V& v, StreamMessage& m) { v(m.source); v(m.destination); v(m.index); v(m.attempt); }
 template <typename V> void visit(V&, StreamReadyMessage&) {}
 // clang-format on
 

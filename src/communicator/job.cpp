@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 
 #include "core/log.h"
 
@@ -24,8 +25,8 @@ constexpr auto kRetry = std::chrono::milliseconds(50);
 constexpr auto kToldWhoIsMissing = std::chrono::seconds(10);  // and again in each of these
 
 Clock::time_point deadline_of(const JoinRequest& request) {
-  return request.timeout_ms == 0 ? Clock::time_point::max()
-                                 : Clock::now() + std::chrono::milliseconds(request.timeout_ms);
+  if (request.timeout_ms == 0) return request.deadline;
+  return std::min(request.deadline, Clock::now() + std::chrono::milliseconds(request.timeout_ms));
 }
 
 double milliseconds(Clock::duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
@@ -43,8 +44,8 @@ Job::~Job() {
   if (segment_ >= 0) close(segment_);
 }
 
-void Job::serve(const Place& own) {
-  root_ = std::make_unique<MeetingRoot>(own, agent_->identity().host);
+void Job::serve(const Place& own, const std::vector<std::string>& names) {
+  root_ = std::make_unique<MeetingRoot>(own, agent_->identity().host, names);
   JoinMessage self;
   self.host = agent_->identity().host;
   self.place = own;
@@ -89,6 +90,7 @@ void Job::find_root() {
       [self](const Status& status, bool gone, std::shared_ptr<Channel> channel) {
         self->dial_ = nullptr;
         if (status.ok()) return self->root_reached(std::move(channel));
+        if (status.code() == trSystemError) return self->fail({status.code(), "this process: " + status.message()});
         // A meeting point that was agreed on before its process started: it may yet come.
         const bool awaited = self->id_.root_pid == 0;
         const bool near = self->own_.network == self->id_.root_network && !awaited;
@@ -198,6 +200,9 @@ void Job::say_hello(const Member& member) {
   hello.rank = request.rank;
   hello.ranks = request.ranks;
   hello.timeout_ms = request.timeout_ms;
+  if (request.deadline != Clock::time_point::max())
+    hello.timeout_ms = std::clamp(static_cast<int>(milliseconds(request.deadline - Clock::now())), 1,
+                                  request.timeout_ms > 0 ? request.timeout_ms : INT_MAX);
   hello.segment_bytes = request.segment_bytes;
   hello.staging_bytes = request.staging_bytes;
   hello.pid = own_.pid;
@@ -350,7 +355,7 @@ void Job::take_blob(const BlobMessage& blob) {
     watch_deadline(Clock::now() + std::chrono::milliseconds(root_->timeout_ms()));
   blobs_[blob.rank] = blob.bytes;
   for (uint32_t rank : left_)
-    if (root_ && !has_verdict_ && blobs_.count(rank) == 0) return fail(root_->lost_rank(rank));
+    if (root_ && !has_verdict_ && blobs_.count(rank) == 0) return fail(why_left(rank));
   if (blobs_.size() < roster_.process_of_rank.size()) return;
   watch_deadline(Clock::time_point::max());
   BlobsMessage message;
@@ -388,6 +393,12 @@ void Job::after_sending(Clock::time_point limit, std::function<void()> task) {
   if (!sending || Clock::now() > limit) return task();
   auto self = shared_from_this();
   agent_->after(std::chrono::milliseconds(1), [self, limit, task] { self->after_sending(limit, task); });
+}
+
+// The failure of those who wait for a rank that has left.
+Status Job::why_left(uint32_t rank) const {
+  const auto cause = causes_.find(rank);
+  return cause != causes_.end() ? cause->second : root_->lost_rank(rank);
 }
 
 // No rank gives its part of an exchange after a verdict.

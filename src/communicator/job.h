@@ -29,17 +29,21 @@ class Job : public std::enable_shared_from_this<Job> {
   bool is_root() const { return root_ != nullptr; }  // the ranks meet here
   const UniqueId& id() const { return id_; }
   // This process is the meeting point.
-  void serve(const Place& own);
+  void serve(const Place& own, const std::vector<std::string>& names);
   void add_member(const Place& own, std::shared_ptr<Member> member);
   // The first message of a connection that has proved itself.
   void greet(std::shared_ptr<Channel> channel, const std::string& bytes);
 
   // For the members:
-  void leave(uint32_t rank, bool dissolved);
+  void leave(uint32_t rank, bool dissolved, const Status& cause);
   void give_blob(uint32_t rank, uint64_t round, std::string blob);
   void spread(uint32_t code, const std::string& text);
+  // While the ranks meet: the meeting point cannot be reached.
+  bool meets() const { return state_ == State::kMeeting; }
+  // This process cannot serve the others any more, which is no fault of theirs.
+  void fail_at_own_limit(const Status& status);
   void ask(uint32_t asking, uint32_t rank);
-  void open_stream(uint32_t source, uint32_t peer, uint32_t index);
+  void open_stream(uint32_t source, uint32_t peer, TcpStreamId id);
   // Whether this process is between two places in the tree.
   bool seeks_parent() const { return state_ == State::kRunning && !closed_ && !top_ && !parent_.channel; }
   // Whether others seek one, who would not hear of the verdict without this process.
@@ -72,6 +76,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void fail(const Status& status);
   void fail_members(const Status& status);
   void fail_exchange();
+  Status why_left(uint32_t rank) const;
   int host_segment(const RosterMessage& roster, int received) const;
   void after_sending(Clock::time_point limit, std::function<void()> task);
   void log_phases() const;
@@ -120,7 +125,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void take_notice(const NoticeMessage& notice, uint32_t from);
   void apply(const NoticeMessage& notice);
   void apply_loss(const NoticeMessage& notice);
-  void report_loss(uint32_t process, const std::string& reason);
+  void report_loss(uint32_t process, const std::string& what);
   void report_heard(uint32_t process);
   void start_ticking();
   void tick();
@@ -128,6 +133,9 @@ class Job : public std::enable_shared_from_this<Job> {
   uint32_t cut_at(uint32_t process) const;
   void look_for_cut_off();
   void look_for_missing();
+  uint32_t other_part() const;
+  void look_for_other_part();
+  void examine(uint32_t process);
   void probe(uint32_t process);
   bool has_left(uint32_t process) const;
   bool has_ended(uint32_t process) const { return lost_.count(process) != 0 || broken_.count(process) != 0; }
@@ -185,9 +193,17 @@ class Job : public std::enable_shared_from_this<Job> {
   std::vector<NoticeMessage> log_;              // what is known, for those who attach
   std::map<uint32_t, uint64_t> seen_;           // last number of each origin
   std::set<uint32_t> left_;                     // ranks
+  std::map<uint32_t, Status> causes_;           // ... of those that left because of a failure
   std::map<uint32_t, Clock::time_point> lost_;  // processes
   std::map<uint32_t, SilentRanks> silent_;      // processes
-  std::map<uint32_t, std::string> broken_;      // connections that ended a moment ago
+  // Neighbours whose connection has ended, until it is known whether they have: a connection may break though both live.
+  struct Broken {
+    std::string reason;
+    Clock::time_point since;
+    pid_t pid = 0;  // 0: says nothing here
+    bool was_parent = false;
+  };
+  std::map<uint32_t, Broken> broken_;
   // At the top: processes that hung from one without ranks and have not come back, since when, and whether they answer.
   std::map<uint32_t, Clock::time_point> adrift_;
   std::map<uint32_t, std::shared_ptr<Dial>> probes_;

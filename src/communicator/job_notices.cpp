@@ -6,6 +6,7 @@
 
 #include "communicator/job.h"
 #include "core/log.h"
+#include "core/process.h"
 
 namespace treering {
 namespace {
@@ -17,6 +18,8 @@ constexpr auto kOwnPause = std::chrono::milliseconds(1500);     // this process 
 constexpr auto kCutOffAfter = std::chrono::milliseconds(4500);  // of a loss or silence on the way
 constexpr auto kProbeAfter = std::chrono::milliseconds(400);    // it may be about to attach
 constexpr size_t kMostProbes = 16;
+constexpr auto kReturnPatience = std::chrono::milliseconds(400);  // with a neighbour whose connection broke
+constexpr auto kDeathPeriod = std::chrono::milliseconds(10);      // its sockets are closed before it counts as dead
 
 // A later notice of a process says all that an earlier one said. So those that are kept are at most some for each process.
 bool replaces(const NoticeMessage& later, const NoticeMessage& earlier) {
@@ -101,24 +104,29 @@ void Job::apply(const NoticeMessage& notice) {
       return;
     case NoticeType::kMoved:
       if (notice.process < parent_of_.size()) parent_of_[notice.process] = notice.other;
+      broken_.erase(notice.process);
       if (silent_.erase(notice.process) != 0) publish_silence();
       return;
-    case NoticeType::kRankLeft:
+    case NoticeType::kRankLeft: {
+      const Status cause(static_cast<trResult_t>(notice.code), notice.text);
       left_.insert(notice.other);
+      if (!cause.ok()) causes_.try_emplace(notice.other, cause);
       if (top_ && root_ && !has_verdict_ &&
           (state_ == State::kMeeting || (!blobs_.empty() && blobs_.count(notice.other) == 0)))
-        if (Status status = root_->lost_rank(notice.other); !status.ok()) fail(status);
+        if (Status status = why_left(notice.other); !status.ok()) fail(status);
       for (auto& [rank, member] : members_)
-        member->tell([left = notice.other](const MemberEvents& events) {
-          if (events.on_left) events.on_left(left);
+        member->tell([left = notice.other, cause](const MemberEvents& events) {
+          if (events.on_left) events.on_left(left, cause);
         });
       return;
+    }
     case NoticeType::kDissolved:
       return;
   }
 }
 
 void Job::apply_loss(const NoticeMessage& notice) {
+  broken_.erase(notice.process);
   if (notice.process == own_.process || !lost_.try_emplace(notice.process, Clock::now()).second) return;
   if (silent_.erase(notice.process) != 0) publish_silence();
   if (top_ && root_ && (state_ == State::kMeeting || !blobs_.empty())) {
@@ -135,12 +143,13 @@ void Job::apply_loss(const NoticeMessage& notice) {
     });
 }
 
-void Job::report_loss(uint32_t process, const std::string& reason) {
+void Job::report_loss(uint32_t process, const std::string& what) {
+  broken_.erase(process);
   if (lost_.count(process) != 0 || has_left(process)) return;
   NoticeMessage notice;
   notice.type = NoticeType::kLost;
   notice.process = process;
-  notice.text = fmt::format("{}: its process has ended without leaving ({})", describe(process), reason);
+  notice.text = fmt::format("{}: {}", describe(process), what);
   notify(std::move(notice));
 }
 
@@ -164,7 +173,7 @@ void Job::start_ticking() {
 }
 
 void Job::tick() {
-  const bool is_alone = !parent_.channel && children_.empty();
+  const bool is_alone = !parent_.channel && children_.empty() && broken_.empty() && other_part() == kNobody;
   if (closed_ || (is_alone && (!top_ || state_ != State::kRunning || below_gone_relays().empty()))) return;
   const auto now = Clock::now();
   const bool was_asleep = now - last_tick_ > kOwnPause;
@@ -204,6 +213,9 @@ void Job::tick() {
   }
   look_for_cut_off();
   look_for_missing();
+  look_for_other_part();
+  for (const auto& [process, broken] : broken_)
+    if (state_ == State::kRunning && now - broken.since >= kReturnPatience) probe(process);
   maybe_finish();
   start_ticking();
 }
@@ -230,9 +242,10 @@ std::vector<uint32_t> Job::below_gone_relays() const {
 // leads elsewhere; this process: nowhere.
 uint32_t Job::cut_at(uint32_t process) const {
   const auto now = Clock::now();
-  uint32_t above = parent_of_[process];
-  for (size_t i = 0; i < parent_of_.size() && above < parent_of_.size(); ++i, above = parent_of_[above]) {
-    if (above == own_.process) return above;
+  uint32_t below = process, above = parent_of_[process];
+  for (size_t i = 0; i < parent_of_.size() && above < parent_of_.size(); ++i, below = above, above = parent_of_[above]) {
+    // What is said to hang from this process may have lost the connection, and be a top itself.
+    if (above == own_.process) return children_.count(below) != 0 ? above : kNobody;
     // Nobody can have come to this one before it was the top.
     if (auto dead = lost_.find(above); dead != lost_.end() && now - std::max(dead->second, top_since_) > kCutOffAfter)
       return above;
@@ -261,6 +274,22 @@ void Job::look_for_cut_off() {
   }
 }
 
+// The first process that may be in another part of the tree, below a top of its own: one that this top, or its top, could not
+// reach for a while. Of two tops the one with the higher number attaches to the other's part.
+uint32_t Job::other_part() const {
+  if (!top_ || state_ != State::kRunning) return kNobody;
+  for (uint32_t process = 0; process < own_.process && process < parent_of_.size(); ++process) {
+    if (lost_.count(process) != 0 || silent_.count(process) != 0 || has_left(process)) continue;
+    if (cut_at(process) != own_.process && children_.count(process) == 0) return process;
+  }
+  return kNobody;
+}
+
+void Job::look_for_other_part() {
+  if (is_dialing() || seeks_parent()) return;
+  if (const uint32_t process = other_part(); process != kNobody) try_parents({roster_.places[process]}, "");
+}
+
 // Nobody is told of the end of a process that never held a rank: the top asks whoever hung from it, and has not come back,
 // whether it is there. Of those below one that had left some have left, too, as nobody else may know: they are not asked.
 void Job::look_for_missing() {
@@ -275,6 +304,22 @@ void Job::look_for_missing() {
   }
 }
 
+// The connection to a neighbour has ended: has the neighbour? If it lives it comes back, here or elsewhere in the tree.
+void Job::examine(uint32_t process) {
+  const auto found = broken_.find(process);
+  if (closed_ || found == broken_.end()) return;
+  const Broken& broken = found->second;
+  if (broken.pid > 0 && process_has_ended(broken.pid))
+    return report_loss(process, fmt::format("its process has ended without leaving ({})", broken.reason));
+  const bool patient = Clock::now() - broken.since < kReturnPatience;
+  if (state_ != State::kRunning && !patient)  // its addresses are not known here
+    return report_loss(process, fmt::format("its connection has ended ({}), and it has not come back", broken.reason));
+  start_ticking();
+  if (state_ == State::kRunning && (broken.pid == 0 || !patient)) return probe(process);
+  agent_->after(broken.pid > 0 ? kDeathPeriod : kReturnPatience,
+                [self = shared_from_this(), process] { self->examine(process); });
+}
+
 // Only a refusal at all addresses of a process says that it has ended: one that is stopped does not answer.
 void Job::probe(uint32_t process) {
   if (probes_.count(process) != 0 || probes_.size() >= kMostProbes) return;
@@ -282,9 +327,20 @@ void Job::probe(uint32_t process) {
                                                    const std::shared_ptr<Channel>& channel) {
     self->probes_.erase(process);
     if (channel) channel->close();
-    if (self->closed_ || self->adrift_.count(process) == 0) return;
-    if (!status.ok() && gone) return self->report_loss(process, "nobody listens at its addresses");
+    const auto broken = self->broken_.find(process);
+    const bool is_broken = broken != self->broken_.end();
+    if (self->closed_ || (!is_broken && self->adrift_.count(process) == 0)) return;
+    if (!status.ok() && gone) {
+      // A firewall may refuse for a moment, too.
+      if (is_broken && Clock::now() - broken->second.since < kReturnPatience)
+        return (void)self->agent_->after(kReturnPatience, [self, process] { self->examine(process); });
+      return self->report_loss(
+          process, fmt::format("{}nothing listens at its addresses any more: it has ended, or has closed its sockets",
+                               is_broken ? fmt::format("its connection has ended ({}), and ", broken->second.reason) : ""));
+    }
     if (self->cut_at(process) != kNobody) return;  // the silence of who is on the way says enough
+    // This process has found another parent: that one need not come back here.
+    if (status.ok() && is_broken && broken->second.was_parent && self->parent_.channel) self->broken_.erase(broken);
     if (status.ok()) return self->report_heard(process);
     if (status.code() != trTimeout || self->silent_.count(process) != 0) return;
     NoticeMessage notice;
@@ -333,7 +389,17 @@ void Job::spread(uint32_t code, const std::string& text) {
   if (!has_verdict_) up(Kind::kSpread, encode(SpreadMessage{code, text}));
 }
 
-void Job::leave(uint32_t rank, bool dissolved) {
+void Job::fail_at_own_limit(const Status& status) {
+  if (closed_ || has_verdict_ || state_ == State::kFailed) return;
+  if (state_ == State::kRunning) {
+    spread(static_cast<uint32_t>(status.code()), fmt::format("{}: {}", describe(own_.process), status.message()));
+  } else if (root_) {
+    fail({status.code(), fmt::format("the process that made the unique id (pid {} on {}): {}", own_.pid, own_.host_name,
+                                     status.message())});
+  }
+}
+
+void Job::leave(uint32_t rank, bool dissolved, const Status& cause) {
   if (!members_left_.insert(rank).second) return;
   for (auto [at, end] = members_.equal_range(rank); at != end; ++at) {
     at->second->events = {};
@@ -351,6 +417,8 @@ void Job::leave(uint32_t rank, bool dissolved) {
     notice.type = NoticeType::kRankLeft;
     notice.process = own_.process;
     notice.other = rank;
+    notice.code = static_cast<uint32_t>(cause.code());
+    notice.text = cause.message();
     notify(std::move(notice));
   }
   if (state_ == State::kMeeting && all_left && !root_) return finish();

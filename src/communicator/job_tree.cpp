@@ -14,7 +14,6 @@ constexpr auto kOrphansPatience = std::chrono::seconds(3);  // until a lost proc
 // Of a silent process's children: when they have noticed it, too (job_notices.cpp).
 constexpr auto kNoticesSilence = std::chrono::milliseconds(3100);
 constexpr auto kLookForOrphans = std::chrono::milliseconds(100);
-constexpr auto kReturnPatience = std::chrono::milliseconds(400);  // with a TCP connection that broke
 
 }  // namespace
 
@@ -182,6 +181,7 @@ void Job::follow(const MovingMessage& deserter, uint32_t from) {
   if (is_dialing() || seeks_parent()) {
     deserters_.emplace_back(deserter, from);
   } else if (top_) {
+    if (cut_at(deserter.new_top) == own_.process) return;  // it hangs from this one again: that would be a circle
     try_parents({roster_.places[deserter.new_top]}, "");
   } else if (deserter.new_top == deserter.process && parent_.channel && parent_.process != from &&
              parent_.process != deserter.process) {
@@ -196,23 +196,14 @@ void Job::follow_deserters() {
 void Job::on_closed(uint32_t process, const std::string& reason) {
   Link* link = link_of(process);
   if (link == nullptr || closed_) return;
-  const bool local = link->channel->local(), was_parent = link == &parent_;
+  const bool was_parent = link == &parent_;
+  const Broken broken{reason, Clock::now(), link->channel->peer_pid(), was_parent};
   end_link(process);
   if (has_left(process)) {
     gone_.insert(process);
   } else if (state_ != State::kFailed) {
-    if (local) {
-      report_loss(process, reason);
-    } else {  // a connection may break though both ends live
-      broken_[process] = reason;
-      auto self = shared_from_this();
-      agent_->after(kReturnPatience, [self, process] {
-        if (self->closed_ || self->broken_.count(process) == 0) return;
-        const std::string why = self->broken_[process];
-        self->broken_.erase(process);
-        self->report_loss(process, why);
-      });
-    }
+    broken_[process] = broken;
+    examine(process);
   }
   if (closed_) return;
   if (was_parent && !is_dialing() && state_ != State::kFailed) attach();
@@ -234,7 +225,7 @@ void Job::route(uint32_t process, const std::string& bytes, uint32_t from) {
 Clock::time_point Job::gone_since(uint32_t process) const {
   if (auto found = lost_.find(process); found != lost_.end()) return found->second;
   if (auto found = silent_.find(process); found != silent_.end()) return found->second.since + kNoticesSilence;
-  if (broken_.count(process) != 0) return Clock::now();
+  if (auto found = broken_.find(process); found != broken_.end()) return found->second.since;
   if (mute_.count(process) != 0) return top_since_;
   // Who has left is a relay while it lives: below this process, or nowhere.
   const bool has_relays =

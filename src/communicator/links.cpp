@@ -78,6 +78,7 @@ const char* Links::name_of(Kind kind) {
 
 Status Links::settle(const Findings& findings, const std::map<uint32_t, std::string>& reasons) {
   const uint32_t rank = context_->rank;
+  transports_ = findings.transports();
   all_mapped_ = findings.all_mapped();
   all_fetch_ = findings.all_fetch();
   host_mapped_ = findings.host_mapped(rank);
@@ -94,10 +95,11 @@ Status Links::settle(const Findings& findings, const std::map<uint32_t, std::str
       return {trSystemError,
               fmt::format("ranks {} and {} (pid {}) share no transport of those that TREERING_TRANSPORTS allows: {}",
                           rank, peer, cards_[peer].pid, why)};
-    kind_[peer] = (bits & kInProcessBit) != 0      ? Kind::kInProcess
-                  : (bits & kSharedMemoryBit) != 0 ? Kind::kSharedMemory
-                  : (bits & kCmaBit) != 0          ? Kind::kCma
-                                                   : Kind::kTcp;
+    const uint8_t used = transport_of(bits);
+    kind_[peer] = used == kInProcessBit      ? Kind::kInProcess
+                  : used == kSharedMemoryBit ? Kind::kSharedMemory
+                  : used == kCmaBit          ? Kind::kCma
+                                             : Kind::kTcp;
     const bool best = (bits & kInProcessBit) != 0 || (bits & (kSharedMemoryBit | kRegionsBit)) > kRegionsBit;
     if (!explained && same_host && !best && reason != reasons.end()) {
       explained = true;  // once: the other pairs say the same

@@ -56,6 +56,8 @@ class Links final : public ConnectionMaker, public StatusReader {
 
   // "3 x shared-memory": this rank's peers by transport.
   std::string summary() const;
+  // "shm+tcp": what all ranks of the communicator use, also where this one has no peer by it.
+  std::string transports() const { return transports_text(transports_); }
   // Whether some peer is a thread of this process, which reads everything in place.
   bool any_in_process() const;
   // See Findings; the last is about this rank's host.
@@ -81,6 +83,7 @@ class Links final : public ConnectionMaker, public StatusReader {
   std::shared_ptr<PacedLink> paced_;
   std::map<uint32_t, std::unique_ptr<PeerRegions>> regions_;
   std::vector<std::unique_ptr<Connection>> connections_;
+  uint8_t transports_ = 0;
   bool all_mapped_ = true, all_fetch_ = true, host_mapped_ = true;
 };
 

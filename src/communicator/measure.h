@@ -27,11 +27,24 @@ struct NetworkMeasurement {
   double latency_us = 0;  // a small message, one way; on the rank that starts
   double message_us = 0;  // this rank's work for sending it
   double gbps = 0;        // 10^9 bytes a second that arrive from the host before this one
+  double peak_gbps = 0;   // ... in the best part of that time
+
+  // Whether the rate may be the link's: one that does not run most of the time, as its ends have no core, shows a small part of it.
+  bool is_plausible() const { return gbps == 0 || peak_gbps <= kMostUneven * gbps; }
+  // Keeps the better of two: what disturbs a measurement makes it slower alone.
+  void take_better(const NetworkMeasurement& other);
+
+ private:
+  static constexpr double kMostUneven = 3;
 };
+// A measurement that is not plausible is repeated, so many in all.
+inline constexpr int kMostNetworkMeasurements = 4;
 // Called at the same time by one rank of each of `hosts` hosts, which form a ring; one of them starts. Takes some tens of
 // milliseconds. An error when the links do not work: messages may be under way then, so they are not fit for use.
-// *failed: the one that is broken or was waited for; nullptr when the error is `verdict`'s, which is asked all the time.
+// `progress` moves what waits on any link of the rank. *failed: the link that is broken or was waited for; nullptr when the
+// error is `verdict`'s. Both are called in every wait.
 Status measure_network(Connection* next, Connection* previous, bool starts, uint32_t hosts, Clock::time_point deadline,
-                       const std::function<Status()>& verdict, NetworkMeasurement* measured, Connection** failed);
+                       const std::function<void()>& progress, const std::function<Status()>& verdict,
+                       NetworkMeasurement* measured, Connection** failed);
 
 }  // namespace treering

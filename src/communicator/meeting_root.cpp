@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace treering {
 namespace {
@@ -19,12 +20,20 @@ std::string difference(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-Status MeetingRoot::gave_up(const HelloMessage& hello) const {
-  return {trRemoteError, fmt::format("rank {} (pid {} on {}) ended or gave up while the communicator was being created",
-                                     hello.rank, hello.pid, places_[hello.process].host_name)};
+// "rank 3 (pid 17 on b)", or "rank 3" where it has not arrived and is not known by another name.
+std::string MeetingRoot::name_of(uint32_t rank) const {
+  if (rank < names_.size()) return names_[rank];
+  const auto found = hellos_.find(rank);
+  if (found == hellos_.end()) return fmt::format("rank {}", rank);
+  return fmt::format("rank {} (pid {} on {})", rank, found->second.pid, places_[found->second.process].host_name);
 }
 
-MeetingRoot::MeetingRoot(const Place& own, const std::string& host) {
+Status MeetingRoot::gave_up(const HelloMessage& hello) const {
+  return {trRemoteError, name_of(hello.rank) + " ended or gave up while the communicator was being created"};
+}
+
+MeetingRoot::MeetingRoot(const Place& own, const std::string& host, std::vector<std::string> names)
+    : names_(std::move(names)) {
   JoinMessage join;
   join.host = host;
   join.place = own;
@@ -107,26 +116,47 @@ Status MeetingRoot::lost_rank(uint32_t rank) const {
 }
 
 std::string MeetingRoot::missing(const std::map<uint32_t, std::string>* answered) const {
-  std::string missing;
-  for (uint32_t rank = 0; rank < ranks_; ++rank) {
-    auto found = hellos_.find(rank);
-    const bool arrived = found != hellos_.end();
-    if (arrived && (answered == nullptr || answered->count(rank) != 0)) continue;
-    missing += fmt::format("{}rank {}", missing.empty() ? "" : ", ", rank);
-    if (arrived)
-      missing += fmt::format(" (pid {} on {}, stopped answering)", found->second.pid,
-                             places_[found->second.process].host_name);
-    if (missing.size() > 300) {
-      missing += ", ...";
-      break;
-    }
+  constexpr size_t kMostText = 300;
+  const auto is_missing = [&](uint32_t rank) {
+    return hellos_.count(rank) == 0 || (answered != nullptr && answered->count(rank) == 0);
+  };
+  // The first missing rank of the process through which that one is heard; process 0 hears its own children.
+  const auto mute_above = [&](const Place& place) -> std::optional<uint32_t> {
+    for (const auto& [rank, hello] : hellos_)
+      if (place.parent != 0 && hello.process == place.parent && (answered == nullptr || is_missing(rank))) return rank;
+    return {};
+  };
+  std::string missing, below;
+  for (uint32_t rank = 0; rank < ranks_ && missing.size() <= kMostText; ++rank) {
+    if (!is_missing(rank)) continue;
+    const auto hello = hellos_.find(rank);
+    if (hello != hellos_.end())
+      if (const auto above = mute_above(places_[hello->second.process]); above.has_value()) {
+        if (below.size() < kMostText) below += fmt::format("; {} is heard through {} alone", name_of(rank), name_of(*above));
+        continue;
+      }
+    missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name_of(rank));
+    if (hello != hellos_.end() && missing.ends_with(')')) missing.replace(missing.size() - 1, 1, ", stopped answering)");
   }
-  return fmt::format("{} of {} ranks", missing, ranks_);
+  if (missing.size() > kMostText) missing += ", ...";
+  for (const Place& place : places_) {
+    const bool said = std::any_of(hellos_.begin(), hellos_.end(),
+                                  [&](const auto& entry) { return entry.second.process == place.process; });
+    const auto above = mute_above(place);
+    if (said || !above || below.size() >= kMostText) continue;
+    below += fmt::format("; process {} (pid {} on {}) has come, and is heard through {} alone", place.process, place.pid,
+                         place.host_name, name_of(*above));
+  }
+  return fmt::format("{} of {} ranks{}", missing, ranks_, below);
 }
 
 Status MeetingRoot::deadline_passed(const std::map<uint32_t, std::string>* answered) const {
-  return {trTimeout,
-          fmt::format("the deadline passed while the communicator was being created; missing: {}", missing(answered))};
+  const auto own = std::find_if(hellos_.begin(), hellos_.end(), [](const auto& entry) { return entry.second.process == 0; });
+  const std::string who = own != hellos_.end() ? name_of(own->first)
+                                               : fmt::format("the process that made the unique id (pid {} on {})",
+                                                             places_[0].pid, places_[0].host_name);
+  return {trTimeout, fmt::format("the deadline passed while the communicator was being created, says {}; missing: {}", who,
+                                 missing(answered))};
 }
 
 }  // namespace treering

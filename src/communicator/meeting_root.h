@@ -16,7 +16,8 @@ class MeetingRoot {
  public:
   static constexpr uint32_t kFanOut = 4;
 
-  MeetingRoot(const Place& own, const std::string& host);
+  // `names`: how users know the ranks, in their order; empty: by their numbers.
+  MeetingRoot(const Place& own, const std::string& host, std::vector<std::string> names = {});
 
   // The same process gets the same place again.
   PlacedMessage place(const JoinMessage& join);
@@ -36,12 +37,14 @@ class MeetingRoot {
 
  private:
   Status gave_up(const HelloMessage& hello) const;
+  std::string name_of(uint32_t rank) const;
 
   std::vector<Place> places_;
   std::map<uint64_t, uint32_t> process_of_;  // by Place::local
   std::map<std::string, uint32_t> host_numbers_;
   std::vector<std::vector<uint32_t>> hosts_;  // processes of each
   std::map<uint32_t, HelloMessage> hellos_;   // by rank
+  const std::vector<std::string> names_;
   uint32_t ranks_ = 0;
   uint32_t first_rank_ = 0;
   std::string settings_;

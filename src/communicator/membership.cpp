@@ -17,6 +17,9 @@ namespace {
 
 // The meeting point's deadline is the earlier one, because its message names who is missing.
 constexpr auto kGrace = std::chrono::seconds(1);
+// Between two looks at what else may end a wait: what the guard knows, and whether the agent still stands.
+constexpr auto kLook = std::chrono::milliseconds(20);
+constexpr auto kNewsOfGuard = std::chrono::milliseconds(300);
 // Between two questions to the same rank.
 constexpr auto kAskAgain = std::chrono::milliseconds(10);
 // How long a rank that leaves waits for a new place in the tree, where the old one has just ended.
@@ -27,7 +30,8 @@ constexpr const char* kMastersPort =
     "It must be free for rank 0: is a rank 0 running already? If not, choose another MASTER_PORT";
 
 // Starts a job whose ranks meet in this process; `complete` makes its id from where the process listens.
-Status serve(const Config& config, const char* ports, const std::function<UniqueId(const Place& own)>& complete) {
+Status serve(const Config& config, const char* ports, const std::vector<std::string>& names,
+             const std::function<UniqueId(const Place& own)>& complete) {
   Agent& agent = Agent::instance();
   Status status;
   TR_RETURN_IF_ERROR(agent.call([&] {
@@ -36,7 +40,7 @@ Status serve(const Config& config, const char* ports, const std::function<Unique
     if (!status.ok()) return;
     const UniqueId id = complete(own);
     auto job = std::make_shared<Job>(&agent, id);
-    job->serve(own);
+    job->serve(own, names);
     agent.add_job(id.job, job);
   }));
   return status;
@@ -44,11 +48,11 @@ Status serve(const Config& config, const char* ports, const std::function<Unique
 
 }  // namespace
 
-Status Membership::make_meeting_point(UniqueId* id) {
+Status Membership::make_meeting_point(UniqueId* id, const std::vector<std::string>& names) {
   TR_RETURN_IF_ERROR(make_unique_id(id));
   Config config;
   TR_RETURN_IF_ERROR(resolve_config(nullptr, &config));
-  return serve(config, kPorts, [id](const Place& own) {
+  return serve(config, kPorts, names, [id](const Place& own) {
     id->root_local = own.local;
     id->root_network = own.network;
     id->port = own.port;
@@ -80,7 +84,7 @@ Status Membership::meeting_point_at(const std::string& host, uint16_t port, cons
   if (!root) return {};
   config.first_port = config.last_port = port;
   uint16_t listens_on = 0;
-  TR_RETURN_IF_ERROR(serve(config, kMastersPort, [&](const Place& own) {
+  TR_RETURN_IF_ERROR(serve(config, kMastersPort, {}, [&](const Place& own) {
     listens_on = own.port;
     return *id;
   }));
@@ -92,7 +96,8 @@ Status Membership::meeting_point_at(const std::string& host, uint16_t port, cons
                       port, listens_on)};
 }
 
-Status Membership::join(const UniqueId& id, const JoinRequest& request, std::unique_ptr<Membership>* result) {
+Status Membership::join(const UniqueId& id, const JoinRequest& request, std::unique_ptr<Membership>* result,
+                        const CreationTerms::Guard& guard) {
   Agent& agent = Agent::instance();
   auto member = std::make_shared<Member>();
   member->request = request;
@@ -113,6 +118,7 @@ Status Membership::join(const UniqueId& id, const JoinRequest& request, std::uni
   }));
   TR_RETURN_IF_ERROR(status);
   std::unique_ptr<Membership> made(new Membership(&agent, std::move(job), std::move(member)));
+  made->guard_ = guard;
   TR_RETURN_IF_ERROR(made->wait_for([&] { return made->member_->joined; }, "for the other ranks to arrive"));
   *result = std::move(made);
   return {};
@@ -123,7 +129,7 @@ Membership::Membership(Agent* agent, std::shared_ptr<Job> job, std::shared_ptr<M
 
 Membership::~Membership() {
   if (!agent_->of_this_process()) return;  // in a forked child: the rank is the parent's
-  (void)agent_->call([this] { job_->leave(member_->request.rank, dissolved_); });
+  (void)agent_->call([this] { job_->leave(member_->request.rank, dissolved_, cause_); });
   // The process may end right after this.
   const auto deadline = Clock::now() + kSeeking;
   for (bool seeks = true; seeks && Clock::now() < deadline;) {
@@ -131,18 +137,50 @@ Membership::~Membership() {
     (void)agent_->call([this, &seeks] { seeks = job_->seeks_parent(); });
     if (seeks) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  (void)agent_->call([this] { job_.reset(); });
-  if (member_->segment >= 0) close(member_->segment);
+  const bool released = agent_->call([this] { job_.reset(); }).ok();
+  if (!released)
+    abandon();
+  else if (member_->segment >= 0)
+    close(member_->segment);
+}
+
+// Nothing of it is released: what it would close may be other files by now.
+void Membership::abandon() {
+  static std::mutex mutex;
+  static auto* all = new std::vector<std::pair<std::shared_ptr<Job>, std::shared_ptr<Member>>>;
+  std::lock_guard lock(mutex);
+  all->emplace_back(std::move(job_), std::move(member_));
 }
 
 Status Membership::wait_for(const std::function<bool()>& condition, const char* what) {
+  const auto patience = std::chrono::milliseconds(member_->request.timeout_ms) + kGrace;
+  const JoinRequest& request = member_->request;
+  auto deadline = request.timeout_ms == 0 ? Clock::time_point::max() : Clock::now() + patience;
+  if (request.deadline != Clock::time_point::max()) deadline = std::min(deadline, request.deadline + kGrace);
+  const auto done = [&] { return condition() || !member_->failure.ok(); };
   std::unique_lock lock(member_->mutex);
-  auto done = [&] { return condition() || !member_->failure.ok(); };
-  if (member_->request.timeout_ms == 0)
-    member_->changed.wait(lock, done);
-  else if (!member_->changed.wait_for(lock, std::chrono::milliseconds(member_->request.timeout_ms) + kGrace, done))
-    return {trTimeout, fmt::format("the deadline passed while waiting {}: {}", what, who_is_silent())};
-  return condition() ? Status() : member_->failure;
+  while (!member_->changed.wait_until(lock, std::min(deadline, Clock::now() + kLook), done)) {
+    if (Clock::now() >= deadline)
+      return {trTimeout, fmt::format("the deadline passed while rank {} (pid {}) waited {}: {}", request.rank, getpid(), what,
+                                     who_is_silent())};
+    if (!agent_->stands()) return Agent::descriptors_closed();
+    if (!guard_) continue;
+    lock.unlock();
+    Status status = guard_();
+    lock.lock();
+    if (!status.ok()) return leave_because(status), status;
+  }
+  if (condition()) return {};
+  const Status failure = member_->failure;
+  // The guard knows the ranks by the names that the user gave them, and may be about to hear of the same end.
+  for (const auto until = Clock::now() + kNewsOfGuard; guard_ && failure.code() == trRemoteError && Clock::now() < until;) {
+    lock.unlock();
+    Status better = guard_();
+    if (!better.ok()) return better;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    lock.lock();
+  }
+  return failure;
 }
 
 // Of the meeting point, which would have named others a while ago. Under the member's mutex.
@@ -222,8 +260,8 @@ bool Membership::latest_status(uint32_t rank, std::string* bytes, Clock::time_po
   return true;
 }
 
-void Membership::open_stream(uint32_t peer, uint32_t index) {
-  agent_->post([job = job_, own = member_->request.rank, peer, index] { job->open_stream(own, peer, index); });
+void Membership::open_stream(uint32_t peer, TcpStreamId stream) {
+  agent_->post([job = job_, own = member_->request.rank, peer, stream] { job->open_stream(own, peer, stream); });
 }
 
 }  // namespace treering

@@ -15,6 +15,7 @@
 
 #include "communicator/local_socket.h"
 #include "communicator/unique_id.h"
+#include "transport/tcp_resume.h"
 
 namespace treering {
 
@@ -35,6 +36,15 @@ struct JoinRequest {
   // Of each host's shared segment, and of a rank's staging memory, as this rank would have them; the least of all ranks counts.
   uint64_t segment_bytes = 0, staging_bytes = 0;
   std::string settings;  // must be the same on all ranks; one name=value a line
+  Clock::time_point deadline = Clock::time_point::max();  // of the whole creation, besides that of each wait
+};
+
+// Under which terms a communicator is made from another one.
+struct CreationTerms {
+  // Asked during every wait; an error of it ends the wait and is what the others are told.
+  using Guard = std::function<Status()>;
+  Guard guard;
+  Clock::time_point deadline = Clock::time_point::max();
 };
 
 // Called on the agent's thread: must not block. None is called after the Membership's end.
@@ -44,12 +54,13 @@ struct MemberEvents {
   // The process that held these ranks ended without leaving, or cannot be reached any more.
   std::function<void(const std::vector<uint32_t>& ranks, const std::string& reason)> on_lost;
   // The rank has left in good order.
-  std::function<void(uint32_t rank)> on_left;
+  // `cause`: the failure because of which it left, if there was one.
+  std::function<void(uint32_t rank, const Status& cause)> on_left;
   // This rank's answer to request_status().
   std::function<std::string()> status;
   // Authenticated, connected, non-blocking TCP sockets, from here on plain. The callee closes them.
-  std::function<void(uint32_t source, uint32_t index, int fd)> on_incoming;
-  std::function<void(uint32_t peer, uint32_t index, const Status& status, int fd)> on_outgoing;
+  std::function<void(uint32_t source, TcpStreamId stream, int fd)> on_incoming;
+  std::function<void(uint32_t peer, TcpStreamId stream, const Status& status, int fd)> on_outgoing;
 };
 
 // Where a rank runs.
@@ -73,18 +84,26 @@ struct SilentRanks {
 
 class Membership {
  public:
-  // Makes an id; the ranks meet in this process, which must live until they have.
-  static Status make_meeting_point(UniqueId* id);
+  // Makes an id; the ranks meet in this process, which must live until they have. `names`: how users know the ranks, in their
+  // order; empty: by their numbers.
+  static Status make_meeting_point(UniqueId* id, const std::vector<std::string>& names = {});
   // The id of the `number`-th job whose ranks meet at a known address without having met before: it follows from the
   // arguments alone; `host` must be the same text on all ranks, but may be another address. With `root` this process is
   // the one that listens there. `secret`: known to the job's ranks alone.
   static Status meeting_point_at(const std::string& host, uint16_t port, const std::string& secret, uint32_t number,
                                  bool root, UniqueId* id);
-  static Status join(const UniqueId& id, const JoinRequest& request, std::unique_ptr<Membership>* membership);
+  static Status join(const UniqueId& id, const JoinRequest& request, std::unique_ptr<Membership>* membership,
+                     const CreationTerms::Guard& guard = {});
   // Leaves; waits for nobody.
   ~Membership();
   // Every rank leaves now, as all of them know: nobody needs to be told.
   void dissolve() { dissolved_ = true; }
+  // This rank leaves because of that, as the others are told.
+  void leave_because(const Status& cause) {
+    if (cause_.ok()) cause_ = cause;
+  }
+  // The communicator is there: nothing else ends its waits.
+  void end_guard() { guard_ = {}; }
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
@@ -105,16 +124,19 @@ class Membership {
   void request_status(uint32_t rank);
   bool latest_status(uint32_t rank, std::string* bytes, Clock::time_point* when) const;
   // Connects to `peer`; on_outgoing says how it went.
-  void open_stream(uint32_t peer, uint32_t index);
+  void open_stream(uint32_t peer, TcpStreamId stream);
 
  private:
   Membership(Agent* agent, std::shared_ptr<Job> job, std::shared_ptr<Member> member);
+  void abandon();
   std::string who_is_silent() const;
   Status wait_for(const std::function<bool()>& condition, const char* what);
 
   Agent* agent_;
   std::shared_ptr<Job> job_;
   std::shared_ptr<Member> member_;
+  CreationTerms::Guard guard_;
+  Status cause_;
   uint64_t round_ = 0;
   bool dissolved_ = false;
 };

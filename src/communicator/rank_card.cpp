@@ -16,9 +16,9 @@
 namespace treering {
 namespace {
 
-uint64_t pid_namespace() {
+uint64_t namespace_number(const char* path) {
   struct stat info {};
-  return stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
+  return stat(path, &info) == 0 ? info.st_ino : 0;
 }
 
 // Names this process among all of the job, also where pids repeat (pid namespaces). A forked child gets a new one.
@@ -40,7 +40,10 @@ RankCard make_card(uint32_t rank, RankCores* cores) {
   RankCard card{};
   card.pid = static_cast<uint32_t>(getpid());
   card.rank = rank;
-  card.pid_namespace = pid_namespace();
+  card.uid = geteuid();
+  card.pid_namespace = namespace_number("/proc/self/ns/pid");
+  card.network_namespace = namespace_number("/proc/self/ns/net");
+  card.user_namespace = namespace_number("/proc/self/ns/user");
   card.process_token = process_token();
   randombytes_buf(&card.nonce, sizeof card.nonce);
   *cores = {};

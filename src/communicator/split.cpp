@@ -4,6 +4,7 @@
 //             allgather (id)            the first rank of each colour has made one
 //   shrink    exchange of notices (id)  the survivors know one another; nothing of the communicator but the ranks'
 //                                       status is used, so excluded ranks may be dead and the communicator may have failed
+//   grow      allgather (total, id)     one rank has made the id and told it to the new ranks
 //   create()                            the ranks of each subset meet as those of any new communicator
 //
 // A split of a communicator that has failed on every rank (it was revoked) exchanges notices, too.
@@ -17,35 +18,59 @@
 
 #include "communicator/communicator.h"
 #include "communicator/membership.h"
+#include "communicator/split_card.h"
 #include "communicator/unique_id.h"
 
 namespace treering {
 
-struct SplitCard {
-  int32_t color;
-  int32_t key;
-  uint32_t rank;
-  uint32_t has_id;
-  trUniqueId id;
-};
-static_assert(sizeof(SplitCard) == kNoticeWords * sizeof(uint64_t));
-
 namespace {
+
+// One deadline for all waits of a call.
+class CallDeadline {
+ public:
+  CallDeadline(Watch* watch, int timeout_ms) : watch_(watch) {
+    if (timeout_ms > 0) watch->set_call_deadline(Clock::now() + std::chrono::milliseconds(timeout_ms));
+  }
+  ~CallDeadline() { watch_->set_call_deadline(Clock::time_point::max()); }
+  CallDeadline(const CallDeadline&) = delete;
+  CallDeadline& operator=(const CallDeadline&) = delete;
+
+ private:
+  Watch* watch_;
+};
 
 // Rounds of a split or shrink, whatever becomes of it: ranks that fail at different points agree on the next one's.
 constexpr uint64_t kRoundsOfMeeting = 2;
+constexpr size_t kLookedAt = 32;  // members, in one look
+constexpr int kToldDeaths = 8;
 
-Status make_meeting_point(SplitCard* card) {
+// For those ranks, which users know by their numbers in the communicator that is there.
+Status make_meeting_point(const Watch& watch, const std::vector<uint32_t>& members, SplitCard* card) {
   UniqueId id;
-  const Status made = Membership::make_meeting_point(&id);
-  if (made.ok()) card->id = pack(id);
-  card->has_id = made.ok();
+  std::vector<std::string> names;
+  for (uint32_t member : members) names.push_back(watch.describe(member));
+  const Status made = Membership::make_meeting_point(&id, names);
+  if (made.ok()) card->hold(SplitCard::kId, pack(id));
   return made;
 }
 
 Status no_meeting_point(const char* function, uint32_t rank) {
   return {trRemoteError, fmt::format("{}: rank {}, the first of the new communicator, could not make the meeting point",
                                      function, rank)};
+}
+
+// One that found a death, and ended because of it, may be seen before the one that it found.
+Status all_deaths(Watch& watch, const std::vector<uint32_t>& members, const char* function) {
+  std::string texts;
+  trResult_t code = trSuccess;
+  int told = 0;
+  for (const uint32_t member : members) {
+    const Status death = watch.check_death(member, function);
+    if (death.ok() || told == kToldDeaths) continue;
+    texts += (told++ == 0 ? "" : "; ") + death.message();
+    code = death.code();
+  }
+  return {code, texts};
 }
 
 }  // namespace
@@ -63,59 +88,8 @@ Status Communicator::allgather_bytes(Purpose purpose, const void* own, size_t by
   return run(operation);
 }
 
-// *arrived: the peer's notice of that round is here.
-Status Communicator::read_notice(uint32_t peer, uint64_t round, const char* function, SplitCard* card,
-                                 bool* arrived) const {
-  *arrived = false;
-  // Twice: a copy from another process may be half old, but not any more once the round was there before it was taken.
-  for (int look = 0; look < 2; ++look) {
-    RankStatusSnapshot snapshot;
-    if (!watch_->read(peer, &snapshot)) return watch_->check_peer(peer, function);
-    const auto& notice = snapshot.notices[round % 2];
-    if (notice.round > round)
-      return {trInvalidUsage,
-              fmt::format("{}: rank {} has gone on to another one: the ranks' calls differ", function, peer)};
-    if (notice.round < round) return watch_->check_peer(peer, function);
-    std::memcpy(card, notice.words.data(), sizeof *card);
-  }
-  *arrived = true;
-  return {};
-}
-
-// Shows `own` to the other members and waits for theirs.
-Status Communicator::exchange_notices(const std::vector<uint32_t>& members, const char* function, const SplitCard& own,
-                                      std::vector<SplitCard>* cards) {
-  const uint64_t round = ++meetings_;
-  Notice& notice = context_.status->notices[round % 2];
-  uint64_t words[kNoticeWords];
-  std::memcpy(words, &own, sizeof own);
-  for (size_t i = 0; i < kNoticeWords; ++i) notice.words[i].store(words[i], std::memory_order_relaxed);
-  notice.round.store(round, std::memory_order_release);
-  const auto deadline = Clock::now() + std::chrono::milliseconds(config_.timeout_ms);
-  Backoff backoff;
-  cards->resize(members.size());
-  for (size_t i = 0; i < members.size();) {
-    bool arrived = false;
-    if (Status status = read_notice(members[i], round, function, &(*cards)[i], &arrived); !status.ok()) {
-      // A member that has gone on may have seen another one's death before this rank did.
-      for (uint32_t member : members) TR_RETURN_IF_ERROR(watch_->check_peer(member, function));
-      return status;
-    }
-    if (arrived) {
-      ++i;
-      backoff.reset();
-      continue;
-    }
-    if (config_.timeout_ms > 0 && Clock::now() > deadline)
-      return {trTimeout,
-              fmt::format("{}: rank {} has not called it within {} ms", function, members[i], config_.timeout_ms)};
-    (void)backoff.pause();
-  }
-  return {};
-}
-
 // Data streams are not encrypted, and who reads a communicator's secret may join it.
-Status Communicator::exchange_sealed(const SplitCard& own, std::vector<SplitCard>* cards) {
+Status Communicator::exchange_sealed(const char* function, const SplitCard& own, std::vector<SplitCard>* cards) {
   struct Sealed {
     unsigned char nonce[crypto_secretbox_NONCEBYTES];
     unsigned char box[crypto_secretbox_MACBYTES + sizeof(SplitCard)];
@@ -130,20 +104,22 @@ Status Communicator::exchange_sealed(const SplitCard& own, std::vector<SplitCard
   for (uint32_t rank = 0; rank < ranks(); ++rank)
     if (crypto_secretbox_open_easy(reinterpret_cast<unsigned char*>(&(*cards)[rank]), all[rank].box,
                                    sizeof all[rank].box, all[rank].nonce, split_key_.data()) != 0)
-      return {trRemoteError, fmt::format("trCommSplit: what rank {} sent was changed on its way", rank)};
+      return {trRemoteError, fmt::format("{}: what rank {} sent was changed on its way", function, rank)};
   return {};
 }
 
 Status Communicator::split(int color, int key, const Config& config, std::unique_ptr<Communicator>* result) {
   constexpr const char* kName = "trCommSplit";
+  const CallDeadline deadline(watch_.get(), config_.timeout_ms);
+  if (watch_->in_doubt()) (void)watch_->await_failure();
   const bool failed = !failure().ok();
   const uint64_t next_meeting = meetings_ + (failed ? kRoundsOfMeeting : 0);
   std::vector<uint32_t> everyone(ranks());
   std::iota(everyone.begin(), everyone.end(), 0);
   std::vector<SplitCard> cards(ranks());
-  SplitCard own{color, key, rank(), 0, {}};
+  SplitCard own{color, key, rank(), SplitCard::kNothing, {}};
   auto exchange = [&] {
-    return failed ? exchange_notices(everyone, kName, own, &cards)
+    return failed ? exchange_notices(everyone, kName, own, nullptr, &cards)
                   : allgather_bytes(Purpose::kSplit, &own, sizeof own, reinterpret_cast<std::byte*>(cards.data()));
   };
   Status status = exchange();
@@ -152,39 +128,107 @@ Status Communicator::split(int color, int key, const Config& config, std::unique
     if (card.color == color) members.push_back(card);
   std::sort(members.begin(), members.end(),
             [](const SplitCard& a, const SplitCard& b) { return std::tie(a.key, a.rank) < std::tie(b.key, b.rank); });
+  std::vector<uint32_t> ranks_of_color;
+  for (const SplitCard& card : members) ranks_of_color.push_back(card.rank);
   // The id is made only now: what listens for a meeting that never comes would listen until the deadline.
   Status made;
-  if (status.ok() && color >= 0 && members.size() > 1 && members[0].rank == rank()) made = make_meeting_point(&own);
-  if (status.ok()) status = failed ? exchange() : exchange_sealed(own, &cards);
+  if (status.ok() && color >= 0 && members.size() > 1 && members[0].rank == rank())
+    made = make_meeting_point(*watch_, ranks_of_color, &own);
+  if (status.ok()) status = failed ? exchange() : exchange_sealed(kName, own, &cards);
   meetings_ = std::max(meetings_, next_meeting);
   TR_RETURN_IF_ERROR(status);
   TR_RETURN_IF_ERROR(made);
   if (color < 0) return {};
   if (members.size() == 1) return create_alone(config, result);
   const SplitCard& first = cards[members[0].rank];
-  if (first.has_id == 0) return no_meeting_point(kName, first.rank);
-  uint32_t new_rank = 0;
-  while (members[new_rank].rank != rank()) ++new_rank;
-  return create(static_cast<uint32_t>(members.size()), first.id, new_rank, config, result);
+  if (first.content != SplitCard::kId) return no_meeting_point(kName, first.rank);
+  return create_of(static_cast<uint32_t>(members.size()), ranks_of_color, first.rank, first.held<trUniqueId>(), kName,
+                   config, result);
 }
 
+// The communicator of those ranks, in that order, and of others that follow them. What is known here of their deaths ends its
+// creation: they have not met there yet, or have no rank there that could be missed.
+Status Communicator::create_of(uint32_t ranks, const std::vector<uint32_t>& members, uint32_t giver,
+                               const trUniqueId& id, const char* function, const Config& config,
+                               std::unique_ptr<Communicator>* result) {
+  CreationTerms terms;
+  Status known;     // a death
+  size_t next = 0;  // whose turn it is: a look costs a system call
+  terms.guard = [&]() -> Status {
+    context_.progress();
+    for (size_t i = 0; i < std::min(members.size(), kLookedAt); ++i, ++next)
+      if (!watch_->check_death(members[next % members.size()], function).ok())
+        return known = all_deaths(*watch_, members, function);
+    return {};
+  };
+  terms.deadline = watch_->call_deadline();
+  const auto new_rank = static_cast<uint32_t>(std::find(members.begin(), members.end(), rank()) - members.begin());
+  Status status = create(ranks, id, new_rank, config, result, terms);
+  if (status.ok() || !known.ok()) return status;
+  std::string text = status.message();
+  // Users know the process that cannot be reached by its rank.
+  if (text.find("the process that made the unique id") != std::string::npos)
+    text += fmt::format(". The id is from {}", watch_->describe(giver));
+  if (status.code() == trTimeout) return watch_->late(function, members, text);
+  return {status.code(), fmt::format("{}: {}", function, text)};
+}
+
+// A rank that is alone shows what it calls, too, for others that count on it.
 Status Communicator::shrink(const std::vector<uint32_t>& members, const Config& config,
                             std::unique_ptr<Communicator>* result) {
   constexpr const char* kName = "trCommShrink";
-  if (members.size() == 1) return create_alone(config, result);
+  const CallDeadline deadline(watch_.get(), config_.timeout_ms);
   const uint64_t next_meeting = meetings_ + kRoundsOfMeeting;
+  RankSet set;
+  for (const uint32_t member : members) set.set(member);
   std::vector<SplitCard> cards;
-  SplitCard own{0, 0, rank(), 0, {}};
-  Status status = exchange_notices(members, kName, own, &cards);
+  SplitCard own{0, 0, rank(), SplitCard::kNothing, {}};
+  own.hold(SplitCard::kMembers, set);
+  Status status = exchange_notices(members, kName, own, &set, &cards);
   Status made;
-  if (status.ok() && members[0] == rank()) made = make_meeting_point(&own);
-  if (status.ok()) status = exchange_notices(members, kName, own, &cards);
+  if (status.ok() && members.size() > 1) {
+    own.content = SplitCard::kNothing;
+    if (members[0] == rank()) made = make_meeting_point(*watch_, members, &own);
+    status = exchange_notices(members, kName, own, nullptr, &cards);
+  }
   meetings_ = next_meeting;
   TR_RETURN_IF_ERROR(status);
   TR_RETURN_IF_ERROR(made);
-  if (cards[0].has_id == 0) return no_meeting_point(kName, members[0]);
-  const auto new_rank = static_cast<uint32_t>(std::find(members.begin(), members.end(), rank()) - members.begin());
-  return create(static_cast<uint32_t>(members.size()), cards[0].id, new_rank, config, result);
+  if (members.size() == 1) return create_alone(config, result);
+  if (cards[0].content != SplitCard::kId) return no_meeting_point(kName, members[0]);
+  return create_of(static_cast<uint32_t>(members.size()), members, members[0], cards[0].held<trUniqueId>(), kName, config, result);
+}
+
+// Each rank has all cards, so all conclude the same.
+Status Communicator::grow(uint32_t total, const trUniqueId* id, const Config& config,
+                          std::unique_ptr<Communicator>* result) {
+  constexpr const char* kName = "trCommGrow";
+  const CallDeadline deadline(watch_.get(), config_.timeout_ms);
+  SplitCard own{static_cast<int32_t>(total), 0, rank(), SplitCard::kNothing, {}};
+  if (id != nullptr) own.hold(SplitCard::kId, *id);
+  std::vector<SplitCard> cards(ranks());
+  TR_RETURN_IF_ERROR(exchange_sealed(kName, own, &cards));
+  const SplitCard* giver = nullptr;
+  for (const SplitCard& card : cards) {
+    if (card.color != cards[0].color)
+      return {trInvalidUsage, fmt::format("{}: nranks differs: rank 0 gave {}, rank {} gave {}", kName, cards[0].color,
+                                          card.rank, card.color)};
+    if (card.content != SplitCard::kId) continue;
+    if (giver != nullptr)
+      return {trInvalidUsage, fmt::format("{}: ranks {} and {} gave an id; one does, the one that handed it to the new "
+                                          "ranks",
+                                          kName, giver->rank, card.rank)};
+    giver = &card;
+  }
+  if (total <= ranks())
+    return {trInvalidArgument,
+            fmt::format("{}: nranks is {}; give more than the communicator's {}", kName, total, ranks())};
+  if (giver == nullptr)
+    return {trInvalidUsage,
+            fmt::format("{}: no rank gave an id; one does, the one that handed it to the new ranks", kName)};
+  std::vector<uint32_t> members(ranks());
+  std::iota(members.begin(), members.end(), 0);
+  return create_of(total, members, giver->rank, giver->held<trUniqueId>(), kName, config, result);
 }
 
 }  // namespace treering

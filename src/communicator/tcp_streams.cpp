@@ -10,7 +10,7 @@ namespace treering {
 TcpStreams::~TcpStreams() {
   for (const auto& [peer, link] : links_) link->finish();
   for (const auto& [peer, early] : early_)
-    for (const auto& [index, fd] : early.sockets) close(fd);
+    for (const auto& [stream, fd] : early.sockets) close(fd);
 }
 
 void TcpStreams::abandon() {
@@ -25,26 +25,26 @@ std::shared_ptr<TcpLink> TcpStreams::add_link(TcpOptions options) {
   std::lock_guard lock(mutex_);
   links_[peer] = link;
   if (const auto found = early_.find(peer); found != early_.end()) {
-    for (const auto& [index, fd] : found->second.sockets) link->deliver_incoming(index, fd);
+    for (const auto& [stream, fd] : found->second.sockets) link->deliver_incoming(stream, fd);
     if (found->second.departed) link->deliver_departure();
     early_.erase(found);
   }
   return link;
 }
 
-void TcpStreams::incoming(uint32_t source, uint32_t index, int fd) {
+void TcpStreams::incoming(uint32_t source, TcpStreamId stream, int fd) {
   std::lock_guard lock(mutex_);
-  if (const auto found = links_.find(source); found != links_.end()) return found->second->deliver_incoming(index, fd);
+  if (const auto found = links_.find(source); found != links_.end()) return found->second->deliver_incoming(stream, fd);
   auto& sockets = early_[source].sockets;
-  if (sockets.size() <= kMostTcpStreams) return sockets.emplace_back(index, fd), void();
+  if (sockets.size() <= kMostTcpStreams) return sockets.emplace_back(stream, fd), void();
   log_line(LogLevel::kWarn, fmt::format("rank {} opened more than {} TCP streams: closed", source, kMostTcpStreams));
   close(fd);
 }
 
-void TcpStreams::outgoing(uint32_t peer, uint32_t index, const Status& status, int fd) {
+void TcpStreams::outgoing(uint32_t peer, TcpStreamId stream, const Status& status, int fd) {
   std::lock_guard lock(mutex_);
   if (const auto found = links_.find(peer); found != links_.end())
-    return found->second->deliver_outgoing(index, status, fd);
+    return found->second->deliver_outgoing(stream, status, fd);
   if (fd >= 0) close(fd);
 }
 

@@ -1,6 +1,6 @@
 // TcpStreams: the TCP links of one rank, fed with sockets by its membership.
 //
-//   link --open_stream(peer, index)--> membership --agent connects, authenticates--> on_outgoing --> link
+//   link --open_stream(peer, stream)-> membership --agent connects, authenticates--> on_outgoing --> link
 //                                      peer's agent accepts, authenticates         --> on_incoming --> peer's link
 //
 // A link is made when the rank first has to do with the peer. What comes for it before is kept: sockets that the peer has
@@ -23,7 +23,7 @@ class TcpStreams final : public StreamSource {
   explicit TcpStreams(Membership* membership) : membership_(membership) {}
   ~TcpStreams() override;
 
-  void open_stream(uint32_t peer, uint32_t index) override { membership_->open_stream(peer, index); }
+  void open_stream(uint32_t peer, TcpStreamId stream) override { membership_->open_stream(peer, stream); }
 
   // One for a peer, from the thread that uses it.
   std::shared_ptr<TcpLink> add_link(TcpOptions options);
@@ -35,13 +35,13 @@ class TcpStreams final : public StreamSource {
   const std::shared_ptr<TcpWaitSet>& waits() const { return waits_; }
 
   // Events of the membership.
-  void incoming(uint32_t source, uint32_t index, int fd);
-  void outgoing(uint32_t peer, uint32_t index, const Status& status, int fd);
+  void incoming(uint32_t source, TcpStreamId stream, int fd);
+  void outgoing(uint32_t peer, TcpStreamId stream, const Status& status, int fd);
   void departed(uint32_t peer);
 
  private:
   struct Early {
-    std::vector<std::pair<uint32_t, int>> sockets;  // index, descriptor
+    std::vector<std::pair<TcpStreamId, int>> sockets;
     bool departed = false;
   };
 

@@ -17,24 +17,31 @@ constexpr auto kAlivePeriod = std::chrono::milliseconds(20);
 constexpr uint32_t kLookedAt = 64;
 constexpr auto kGraceOfLost = std::chrono::milliseconds(150);
 constexpr auto kNewsOfEnd = std::chrono::seconds(1);  // from the end of a process until the job tells how it ended
-// A parent in the tree that is silent, or gone, is replaced meanwhile.
-constexpr auto kVerdictPatience = kLongestSearch + std::chrono::seconds(3);
+// For a proposal's way through the control tree. A parent in it that is silent, or gone, is replaced meanwhile.
+constexpr auto kAgreementPatience = kLongestSearch + std::chrono::seconds(3);
+// ... but not much longer than the deadline, and not less than this.
+constexpr auto kAgreementGrace = std::chrono::seconds(1);
+// A link may have ended because of a failure, the news of which goes by the control tree: over slow links it comes later than the
+// end. Within a host the death of its process shows soon.
+constexpr auto kNewsOfHost = std::chrono::milliseconds(50), kNewsOfOthers = std::chrono::milliseconds(3000);
 
 }  // namespace
 
-Watch::Watch(ExecutorContext* context, const StatusReader* statuses, FailureRecord* verdict,
+Watch::Watch(ExecutorContext* context, const StatusReader* statuses, FailureRecord* failure,
              std::shared_ptr<const std::vector<PeerIdentity>> peers, int timeout_ms, std::string communicator_name,
-             Membership* job, bool one_verdict)
+             Membership* job, bool one_failure)
     : context_(context),
       statuses_(statuses),
-      verdict_(verdict),
       peers_(std::move(peers)),
       seen_(peers_->size()),
       crowd_(static_cast<int>((peers_->size() + kLookedAt - 1) / kLookedAt)),
       timeout_(timeout_ms),
-      name_(std::move(communicator_name)),
-      job_(job),
-      one_verdict_(one_verdict) {}
+      agreement_(failure, &context->status->failure, std::move(communicator_name),
+                 job != nullptr && !one_failure
+                     ? [job](uint32_t code, const std::string& text) { job->spread(code, text); }
+                     : FailureAgreement::Spread()),
+      reads_failures_(job == nullptr && failure == &context->status->failure),
+      job_(job) {}
 
 void Watch::start(const Call* call) {
   call_ = call;
@@ -42,32 +49,38 @@ void Watch::start(const Call* call) {
   clock_runs_ = false;  // the clock is read only when the first check comes
 }
 
-Status Watch::verdict() const {
-  if (verdict_->state.load(std::memory_order_acquire) != static_cast<uint32_t>(FailureState::kSet)) return {};
-  return {static_cast<trResult_t>(verdict_->code.load(std::memory_order_relaxed)), verdict_->text};
+Clock::time_point Watch::agreement_limit(Clock::time_point now) const {
+  Clock::time_point limit = now + kAgreementPatience;
+  const auto begin = clock_runs_ || call_ == nullptr ? started_ : now;
+  if (timeout_.count() > 0) limit = std::min(limit, begin + timeout_ + kAgreementGrace);
+  if (call_deadline_ != Clock::time_point::max()) limit = std::min(limit, call_deadline_ + kAgreementGrace);
+  return std::max(limit, now + kAgreementGrace);
 }
 
-Status Watch::fail(Status status) {
-  if (Status other = peer_verdict(); !other.ok()) status = other;
-  std::string text = name_.empty() ? status.message() : fmt::format("communicator '{}': {}", name_, status.message());
-  // The first verdict that is spread comes back, on every rank the same.
-  if (job_ != nullptr && !one_verdict_ && verdict().ok()) {
-    job_->spread(status.code(), text);
-    for (const auto until = Clock::now() + kVerdictPatience; Clock::now() < until && verdict().ok();) usleep(200);
-  }
-  claim_failure(verdict_, status.code(), text);
-  claim_failure(&context_->status->failure, status.code(), text);
-  // Another rank may be writing its verdict at this moment.
-  for (int i = 0; i < 1000; ++i) {
-    if (Status set = verdict(); !set.ok()) return set;
-    usleep(1000);
-  }
-  return status;
+Status Watch::fail(const Status& status) {
+  const auto now = Clock::now();
+  agreement_.propose(status, agreement_limit(now));
+  return agreement_.poll(now);
 }
 
-void Watch::take_verdict(trResult_t code, const std::string& text) {
-  claim_failure(verdict_, code, text);
-  claim_failure(&context_->status->failure, code, text);
+void Watch::propose(const Status& status) {
+  Clock::duration patience = kAgreementPatience;
+  if (timeout_.count() > 0) patience = std::min<Clock::duration>(patience, timeout_ + kAgreementGrace);
+  agreement_.propose(status, Clock::now() + patience);
+}
+
+Status Watch::poll() {
+  const auto now = Clock::now();
+  if (!agreement_.proposed() && agreement_.decided().ok()) {
+    if (Status other = peer_verdict(); !other.ok()) return fail(other);
+    judge_suspicion(now);
+  }
+  return agreement_.poll(now);
+}
+
+Status Watch::await_failure() {
+  for (;; usleep(500))
+    if (Status status = poll(); !status.ok()) return status;
 }
 
 void Watch::note_lost(const std::vector<uint32_t>& ranks, const std::string& reason) {
@@ -75,21 +88,26 @@ void Watch::note_lost(const std::vector<uint32_t>& ranks, const std::string& rea
   for (uint32_t rank : ranks) lost_.try_emplace(rank, Loss{reason, Clock::now()});
 }
 
-void Watch::note_left(uint32_t rank) {
-  std::lock_guard lock(lost_mutex_);
-  lost_.try_emplace(rank, Loss{"", Clock::now(), true});
+// One that leaves because of a failure tells which: who hears of the end before the failure does not take it for the cause. It may
+// not be decided yet: another may have come first.
+void Watch::note_left(uint32_t rank, const Status& cause) {
+  {
+    std::lock_guard lock(lost_mutex_);
+    lost_.try_emplace(rank, Loss{"", Clock::now(), true, cause});
+  }
+  if (!cause.ok()) propose(cause);
 }
 
 Status Watch::find_lost(uint32_t peer, const std::string& during) const {
   std::lock_guard lock(lost_mutex_);
   const auto found = lost_.find(peer);
   if (found == lost_.end()) return {};
-  if (found->second.left) return left(peer, during);
+  if (found->second.left) return left(peer, during, found->second.cause);
   return {trRemoteError, fmt::format("{} was lost in or before {}: {}", describe(peer), during, found->second.reason)};
 }
 
 Status Watch::creation_verdict() {
-  if (Status known = verdict(); !known.ok()) return known;
+  if (Status known = poll(); !known.ok() || agreement_.proposed()) return known;
   std::optional<uint32_t> lost;
   {
     std::lock_guard lock(lost_mutex_);
@@ -99,22 +117,44 @@ Status Watch::creation_verdict() {
   return lost ? fail(find_lost(*lost, place())) : Status();
 }
 
-// A peer that dies takes its memory away shortly before it counts as dead; the news of it takes its way, too.
-Status Watch::link_failed(uint32_t peer, const Status& status) {
-  if (peer == context_->rank) return fail(status);
-  // Its link may have ended because of a verdict, which comes by the control tree: over slow links later than the end did.
-  const auto until = Clock::now() + std::chrono::milliseconds(same_host(peer) ? 50 : 3000);
-  for (; Clock::now() < until; usleep(1000)) {
-    if (Status known = verdict(); !known.ok()) return known;
-    if (Status lost = find_lost(peer, place()); !lost.ok()) return fail(lost);
-    if (is_dead(peer)) return fail(end_of(peer, place(), ": " + status.message()));
+void Watch::suspect_link(uint32_t peer, const Status& status) {
+  if (in_doubt()) return;
+  if (peer == context_->rank) return (void)fail(status);
+  const auto now = Clock::now();
+  auto until = now + (same_host(peer) ? kNewsOfHost : kNewsOfOthers);
+  const auto begin = clock_runs_ || call_ == nullptr ? started_ : now;
+  if (timeout_.count() > 0) until = std::min(until, std::max(now + kNewsOfHost, begin + timeout_));
+  suspicion_ = {Suspicion::Kind::kLink, peer, status, until};
+}
+
+void Watch::judge_suspicion(Clock::time_point now) {
+  switch (suspicion_.kind) {
+    case Suspicion::Kind::kNone:
+      return;
+    case Suspicion::Kind::kLink:
+      return judge_link(now);
+    case Suspicion::Kind::kCalls:
+      return judge_calls(now);
   }
-  return fail({status.code(), fmt::format("{}, {}: {}", describe(peer), place(), status.message())});
+}
+
+// A peer that dies takes its memory away shortly before it counts as dead; the news of it takes its way, too.
+void Watch::judge_link(Clock::time_point now) {
+  const uint32_t peer = suspicion_.peer;
+  const Status& status = suspicion_.status;
+  if (Status lost = find_lost(peer, place()); !lost.ok()) return (void)fail(lost);
+  if (is_dead(peer)) {
+    if (Status end = end_of(peer, place(), ": " + status.message()); !end.ok()) (void)fail(end);
+    return;
+  }
+  if (now >= suspicion_.until)
+    (void)fail({status.code(), fmt::format("the connection of {} to {} failed in {}: {}", describe(context_->rank),
+                                           describe(peer), place(), status.message())});
 }
 
 // The failure of a peer, where ranks do not share the verdict's memory.
 Status Watch::peer_verdict() {
-  if (job_ != nullptr || verdict_ != &context_->status->failure) return verdict();
+  if (!reads_failures_) return agreement_.decided();
   RankStatusSnapshot snapshot;
   for (uint32_t peer = 0; peer < context_->ranks; ++peer)
     if (read(peer, &snapshot) && snapshot.failed)
@@ -128,8 +168,8 @@ bool Watch::read(uint32_t peer, RankStatusSnapshot* snapshot) const {
 }
 
 Status Watch::check(uint32_t waiting_for, uint64_t steps) {
-  if (Status status = verdict(); !status.ok()) return status;
   auto now = Clock::now();
+  if (Status status = agreement_.poll(now); !status.ok() || in_doubt()) return status;
   if (!clock_runs_) {
     clock_runs_ = true;
     started_ = now;
@@ -162,7 +202,8 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
     TR_RETURN_IF_ERROR(
         look_at_some(first, &next_alive_, waiting_for, [&](uint32_t peer) { return check_alive(peer, waiting_for); }));
   }
-  if (timeout_.count() > 0 && now - started_ >= timeout_) return fail(deadline_verdict(waiting_for));
+  if ((timeout_.count() > 0 && now - started_ >= timeout_) || now >= call_deadline_)
+    return fail(deadline_verdict(waiting_for));
   return {};
 }
 
@@ -256,9 +297,11 @@ Status Watch::check_alive(uint32_t peer, uint32_t waiting_for) {
     return calls_differ(peer, snapshot);
   if (readable && counted_ && snapshot.completed >= call_->operation) return {};  // it has done its part
   if (!readable && peer != waiting_for) return {};
-  if (readable && snapshot.left)
+  if (readable && snapshot.left) {
+    if (snapshot.failed) return fail({static_cast<trResult_t>(snapshot.failure_code), snapshot.failure_text});
     return fail(
         {trRemoteError, fmt::format("{} destroyed its communicator before {} was complete", describe(peer), place())});
+  }
   // What was asked may be old: one that has ended since may have done its part, and left. The control tree tells of losses.
   bool dead = !readable || (knows_by_reading(peer) && is_dead(peer));
   // It may have done its part, left and ended after it was asked: what memory says of it now is its last.
@@ -267,27 +310,32 @@ Status Watch::check_alive(uint32_t peer, uint32_t waiting_for) {
   // What it sent before its end is here, but may have come since this rank looked for it.
   if (!dead || !std::exchange(seen_[peer].ended, true)) return {};
   const std::string completed = readable ? std::to_string(snapshot.completed) : "unknown";
-  return fail(end_of(peer, place(), "; its last completed operation is " + completed));
+  const Status end = end_of(peer, place(), "; its last completed operation is " + completed);
+  return end.ok() ? end : fail(end);
 }
 
-// The verdict on a peer whose process has ended: it left in order where its memory says so, or, where that went with it, the
-// job, a moment later.
-Status Watch::end_of(uint32_t peer, const std::string& during, const std::string& more) const {
+// What to say of a peer whose process has ended: it left in order where its memory says so, or, where that went with it, the
+// job, a moment later; Ok until then.
+Status Watch::end_of(uint32_t peer, const std::string& during, const std::string& more) {
   RankStatusSnapshot last;
   const bool readable = knows_by_reading(peer) && read(peer, &last);  // what was answered before its end is old
-  if (readable && last.left) return left(peer, during);
-  const auto until =
-      Clock::now() + (timeout_.count() > 0 ? std::min<Clock::duration>(timeout_, kNewsOfEnd) : kNewsOfEnd);
-  for (; !readable && job_ != nullptr && Clock::now() < until && verdict().ok(); usleep(1000)) {
+  if (readable && last.left)
+    return left(peer, during,
+                last.failed ? Status(static_cast<trResult_t>(last.failure_code), last.failure_text) : Status());
+  if (!readable && job_ != nullptr) {
+    const auto now = Clock::now();
+    const auto patience = timeout_.count() > 0 ? std::min<Clock::duration>(timeout_, kNewsOfEnd) : kNewsOfEnd;
+    const auto seen = ended_.try_emplace(peer, now).first->second;
     std::lock_guard lock(lost_mutex_);
     const auto found = lost_.find(peer);
-    if (found != lost_.end() && found->second.left) return left(peer, during);
-    if (found != lost_.end()) break;
+    if (found != lost_.end() && found->second.left) return left(peer, during, found->second.cause);
+    if (found == lost_.end() && now < seen + patience) return {};
   }
   return {trRemoteError, fmt::format("{} has died in or before {}{}", describe(peer), during, more)};
 }
 
-Status Watch::left(uint32_t peer, const std::string& during) const {
+Status Watch::left(uint32_t peer, const std::string& during, const Status& cause) const {
+  if (!cause.ok()) return cause;
   return {trRemoteError, fmt::format("{} destroyed its communicator in or before {}", describe(peer), during)};
 }
 
@@ -334,14 +382,33 @@ bool Watch::is_awaited_by_gpus() const {
   return false;
 }
 
-Status Watch::check_peer(uint32_t peer, const char* during) const {
+Status Watch::check_peer(uint32_t peer, const char* during) {
   RankStatusSnapshot snapshot;
   const bool readable = read(peer, &snapshot);
   if (Status lost = find_lost(peer, during); !lost.ok()) return lost;
-  if (readable && snapshot.left) return left(peer, during);
+  if (readable && snapshot.left) {
+    const Status cause = snapshot.failed ? Status(static_cast<trResult_t>(snapshot.failure_code), snapshot.failure_text)
+                                         : agreement_.known();
+    if (cause.ok()) return left(peer, during, {});
+    return {cause.code(), fmt::format("{}. {} has left since, and takes no part in {}", cause.message(), describe(peer), during)};
+  }
   if (peer != context_->rank && ((!readable && knows_by_reading(peer)) || is_dead(peer)))
     return end_of(peer, during, "");
   return {};
+}
+
+Status Watch::check_death(uint32_t peer, const char* during) {
+  if (peer == context_->rank) return {};
+  {
+    std::lock_guard lock(lost_mutex_);
+    if (const auto found = lost_.find(peer); found != lost_.end() && found->second.left) return {};
+  }
+  if (Status lost = find_lost(peer, during); !lost.ok()) return lost;
+  if (!knows_by_reading(peer) || !is_dead(peer)) return {};
+  RankStatusSnapshot last;
+  if (read(peer, &last) && last.left) return {};
+  const Status end = end_of(peer, during, "");
+  return has_left(peer) ? Status() : end;  // news of that may have come meanwhile
 }
 
 bool Watch::is_dead(uint32_t peer) const {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "algorithms/collective.h"
@@ -11,7 +12,7 @@
 namespace treering {
 namespace {
 
-constexpr auto kSilencePatience = std::chrono::milliseconds(3500);
+constexpr auto kSilencePatience = std::chrono::milliseconds(700);  // with ranks that are asked when the deadline has passed
 constexpr auto kAnswerPatience = std::chrono::seconds(1);
 constexpr double kSignOfLife = 1;  // seconds: a rank that waits shows one each millisecond, its answers take longer
 
@@ -71,9 +72,8 @@ Status Watch::no_progress(uint32_t peer, const std::vector<uint32_t>& ranks) {
   const auto asked = Clock::now();
   std::vector<uint32_t> mute = ranks;
   std::erase(mute, context_->rank);
-  // Those behind a process that is silent do not answer either, until the tree has found out.
   for (; !mute.empty() && Clock::now() < asked + kSilencePatience && silence().empty(); usleep(1000)) {
-    if (Status known = verdict(); !known.ok()) return known;
+    if (Status known = agreement_.decided(); !known.ok()) return known;
     std::erase_if(mute, [&](uint32_t rank) {
       std::string bytes;
       Clock::time_point when;
@@ -84,9 +84,10 @@ Status Watch::no_progress(uint32_t peer, const std::vector<uint32_t>& ranks) {
   std::string who = silence();
   for (uint32_t rank : who.empty() ? mute : std::vector<uint32_t>())
     who += fmt::format("{}{} does not answer", who.empty() ? "" : "; ", describe(rank));
-  return fail(
+  (void)fail(
       {trTimeout, fmt::format("no progress within {} ms in {}: {}. Rank {} waited for {}", timeout_.count(), place(),
                               who.empty() ? "all ranks answer" : who, context_->rank, describe(peer))});
+  return await_failure();
 }
 
 // A size that is told is of a transfer of the same call: nothing else differs.
@@ -108,16 +109,28 @@ Status Watch::transfers_differ(uint32_t peer, const TransferSizes& sizes) {
                    context_->rank, peer, sizes.expected, peer)});
 }
 
-Status Watch::mismatch(uint32_t peer, const std::optional<TransferSizes>& sizes) {
-  if (sizes && (sizes->sent || !counted_)) return transfers_differ(peer, *sizes);
+void Watch::suspect_calls(uint32_t peer, const std::optional<TransferSizes>& sizes) {
+  if (in_doubt()) return;
+  if (sizes && (sizes->sent || !counted_)) return (void)transfers_differ(peer, *sizes);
+  suspicion_ = {Suspicion::Kind::kCalls, peer, {}, Clock::now() + kAnswerPatience};
+  judge_calls(Clock::now());
+}
+
+// What the peer called, from its memory at once, else from its answer.
+void Watch::judge_calls(Clock::time_point now) {
+  const uint32_t peer = suspicion_.peer;
   RankStatusSnapshot other;
-  if (read_of_this_operation(peer, &other)) return calls_differ(peer, other);
-  if (knows_by_reading(peer)) return fail({trRemoteError, fmt::format("{} is gone", describe(peer))});
-  return fail(
-      {trInvalidUsage, fmt::format("the ranks' calls differ at operation {}: rank {} called {}; {}, which called "
-                                   "something else, does not answer any more. All ranks must make the same "
-                                   "calls in the same order",
-                                   call_->operation, context_->rank, own_call(), describe(peer))});
+  const bool readable = read(peer, &other);
+  // What it answered before may be of an earlier operation.
+  if (readable &&
+      (knows_by_reading(peer) || other.operation >= call_->operation || first_difference(other).has_value()))
+    return (void)calls_differ(peer, other);
+  if (knows_by_reading(peer)) return (void)fail({trRemoteError, fmt::format("{} is gone", describe(peer))});
+  if (now < suspicion_.until) return;
+  (void)fail({trInvalidUsage,
+              fmt::format("the ranks' calls differ at operation {}: rank {} called {}; {}, which called something "
+                          "else, does not answer any more. All ranks must make the same calls in the same order",
+                          call_->operation, context_->rank, own_call(), describe(peer))});
 }
 
 Status Watch::calls_differ(uint32_t peer, const RankStatusSnapshot& other) {
@@ -141,14 +154,6 @@ Status Watch::calls_differ(uint32_t peer, const RankStatusSnapshot& other) {
                            ours == theirs ? "" : fmt::format(" as its operation {}", theirs))});
 }
 
-// Over a network the peer is asked, and what it answered before may be of an earlier operation.
-bool Watch::read_of_this_operation(uint32_t peer, RankStatusSnapshot* snapshot) const {
-  if (knows_by_reading(peer)) return read(peer, snapshot);
-  for (const auto until = Clock::now() + kAnswerPatience; Clock::now() < until && verdict().ok(); usleep(500))
-    if (read(peer, snapshot) && (snapshot->operation >= call_->operation || first_difference(*snapshot))) return true;
-  return false;
-}
-
 // Where the rank is, for messages.
 std::string Watch::place() const {
   if (call_ == nullptr) return "the creation of the communicator";
@@ -159,54 +164,81 @@ std::string Watch::place() const {
 std::string Watch::own_call() const { return text_of(context_->status->calls[call_->operation % kCallsKept].load()); }
 
 // Who does not answer, in words; empty when all do.
-std::string Watch::silence() const {
-  if (job_ == nullptr) return {};
+std::string Watch::silence(const std::vector<uint32_t>* among) const {
   std::string text;
-  for (const SilentRanks& silent : job_->silent()) text += (text.empty() ? "" : "; ") + silent.text();
+  if (job_ == nullptr) return text;
+  for (const SilentRanks& silent : job_->silent()) {
+    const auto is_among = [&](uint32_t rank) {
+      return among == nullptr || std::find(among->begin(), among->end(), rank) != among->end();
+    };
+    if (std::any_of(silent.ranks.begin(), silent.ranks.end(), is_among))
+      text += (text.empty() ? "" : "; ") + silent.text();
+  }
   return text;
+}
+
+Status Watch::late(const char* function, const std::vector<uint32_t>& members, const std::string& otherwise) const {
+  const std::string silent = silence(&members);
+  return {trTimeout, fmt::format("{}: {}", function, silent.empty() ? otherwise : "the deadline passed: " + silent)};
 }
 
 std::string Watch::describe(uint32_t peer) const {
   const PeerIdentity& who = identity(peer);
   const std::string host = job_ != nullptr && !who.host_name.empty() ? " on " + who.host_name : "";
-  const bool near = same_host(peer) && who.pid_namespace == identity(context_->rank).pid_namespace;
-  return fmt::format("rank {} (pid {}{}{})", peer, who.pid, host, near ? process_state(who.pid) : "");
+  return fmt::format("rank {} (pid {}{}{})", peer, who.pid, host, state_of(peer));
 }
 
-// Follows who waits for whom to a rank that waits for nobody, or that has shown no sign of life for the longest time.
-Status Watch::deadline_verdict(uint32_t waiting_for) {
-  for (uint32_t peer = 0; peer < context_->ranks; ++peer) note_progress(peer);
-  uint32_t culprit = waiting_for;
-  Clock::time_point oldest = Clock::time_point::max();
-  std::string not_entered;
+// Where its pid means something here.
+std::string Watch::state_of(uint32_t peer) const {
+  const PeerIdentity& who = identity(peer);
+  const bool near = same_host(peer) && who.pid_namespace == identity(context_->rank).pid_namespace;
+  return near ? process_state(who.pid) : std::string();
+}
+
+// The ranks that do not answer, or have not made the call yet, in words; empty when there are none.
+std::string Watch::absent(uint32_t waiting_for) const {
+  if (std::string silent = silence(); !silent.empty()) return silent;
+  std::string text;
   for (uint32_t peer = 0; peer < context_->ranks; ++peer) {
     RankStatusSnapshot snapshot;
-    if (peer == context_->rank || (!counted_ && peer != waiting_for)) continue;
-    const bool known = read(peer, &snapshot);
-    if (!known && knows_by_reading(peer)) continue;
-    if (counted_ && known && snapshot.completed >= call_->operation) continue;
+    if (peer == context_->rank || (!counted_ && peer != waiting_for) || !read(peer, &snapshot)) continue;
     // One that waits in an earlier operation is not at fault itself.
-    if (known && snapshot.operation < call_->operation && snapshot.completed >= snapshot.operation)
-      not_entered += fmt::format("{}{} has not entered it (its last is operation {})", not_entered.empty() ? "" : "; ",
-                                 describe(peer), snapshot.operation);
-    if (seen_[peer].changed < oldest) {
-      oldest = seen_[peer].changed;
-      culprit = peer;
-    }
+    if (snapshot.operation < call_->operation && snapshot.completed >= snapshot.operation)
+      text += fmt::format("{}{} has not entered it (its last is operation {})", text.empty() ? "" : "; ",
+                          describe(peer), snapshot.operation);
   }
-  if (const std::string silent = silence(); !silent.empty()) not_entered = silent;
-  if (not_entered.empty()) {
+  return text;
+}
+
+// Follows the waits from rank to rank, to one that shows no sign of life or waits for no other. Where all are alive and wait for
+// one another in a circle, no rank is at fault: what they sent has not arrived.
+std::string Watch::chain_of_waits(uint32_t waiting_for) const {
+  std::vector<uint32_t> seen = {context_->rank};
+  for (uint32_t peer = waiting_for;; peer = seen.back()) {
     RankStatusSnapshot snapshot;
-    const bool waits = read(culprit, &snapshot) && snapshot.waiting_for != 0;
-    const double silent = std::chrono::duration<double>(Clock::now() - seen_[culprit].changed).count();
-    const std::string state = seen_[culprit].moved && silent < kSignOfLife
-                                  ? "is alive"
-                                  : fmt::format("has shown no sign of life for {:.1f} s", silent);
-    not_entered = fmt::format("{} {}{}", describe(culprit), state,
-                              waits ? fmt::format(", waiting for rank {}", snapshot.waiting_for - 1) : "");
+    const bool waits = read(peer, &snapshot) && snapshot.waiting_for != 0;
+    const double silent = std::chrono::duration<double>(Clock::now() - seen_[peer].changed).count();
+    const bool is_alive = seen_[peer].moved && silent < kSignOfLife;
+    const uint32_t next = waits ? snapshot.waiting_for - 1 : peer;
+    if (!is_alive)
+      return fmt::format("{} has shown no sign of life for {:.1f} s{}", describe(peer), silent,
+                         waits ? fmt::format(", waiting for rank {}", next) : "");
+    if (!waits) return fmt::format("{} is alive, and waits for no rank", describe(peer));
+    if (peer == context_->rank || std::find(seen.begin(), seen.end(), next) != seen.end() || next >= context_->ranks)
+      return fmt::format("{} is alive, waiting for rank {}: the ranks wait for one another, and what they sent has not "
+                         "arrived",
+                         describe(peer), next);
+    seen.push_back(next);
   }
+}
+
+Status Watch::deadline_verdict(uint32_t waiting_for) {
+  for (uint32_t peer = 0; peer < context_->ranks; ++peer) note_progress(peer);
+  // That a process is stopped says more than that it does not answer.
+  std::string who = state_of(waiting_for).empty() ? absent(waiting_for) : std::string();
+  if (who.empty()) who = chain_of_waits(waiting_for);
   return {trTimeout, fmt::format("no progress within {} ms in {}: {}. Rank {} waited for rank {}", timeout_.count(),
-                                 place(), not_entered, context_->rank, waiting_for)};
+                                 place(), who, context_->rank, waiting_for)};
 }
 
 }  // namespace treering

@@ -26,6 +26,8 @@ Status parse_integer(const std::string& text, const char* option, long low, long
   return {};
 }
 
+constexpr double kMinLinkGbps = 0.001, kMaxLinkGbps = 100'000, kMaxLinkUs = 1'000'000;
+
 Status parse_bool(const std::string& text, const char* option, bool* result) {
   if (text != "0" && text != "1") return refused(option, text);
   *result = text == "1";
@@ -46,6 +48,20 @@ Status parse_ports(const std::string& text, Config* config) {
   if (!good || next != end || first < 1 || last < first || last > 65535) return refused("TREERING_PORT", text);
   config->first_port = first;
   config->last_port = last;
+  return {};
+}
+
+Status parse_link(const std::string& text, Config* config) {
+  const char* end = text.data() + text.size();
+  double gbps = 0, us = 0;
+  const auto [comma, error] = std::from_chars(text.data(), end, gbps);
+  if (error != std::errc() || comma == end || *comma != ',') return refused("TREERING_LINK", text);
+  const auto [stop, second_error] = std::from_chars(comma + 1, end, us);
+  if (second_error != std::errc() || stop != end || !(gbps >= kMinLinkGbps && gbps <= kMaxLinkGbps) ||
+      !(us > 0 && us <= kMaxLinkUs))
+    return refused("TREERING_LINK", text);
+  config->link_gbps = gbps;
+  config->link_us = us;
   return {};
 }
 
@@ -148,6 +164,13 @@ const OptionRow kOptions[] = {
        return parse_integer(text, "TREERING_LINK_MBPS", 0, kMaxLinkMbps, 1, &config->link_mbps);
      },
      [](const Config& config) { return std::to_string(config.link_mbps); }},
+    {"link", "TREERING_LINK", "Gbit/s, microseconds", "25,10", "measured",
+     "What the network between hosts carries, of one host and one way, and how long a small message takes: for the choice of "
+     "algorithms, instead of what is measured when a communicator is created.",
+     true, parse_link,
+     [](const Config& config) {
+       return config.link_gbps > 0 ? fmt::format("{},{}", config.link_gbps, config.link_us) : std::string("measured");
+     }},
     {"device", "TREERING_DEVICE", "number of a GPU from 0, or -1 for none", "0", "-1",
      "The rank's GPU: memory of it may be passed as a buffer.", false,
      [](const std::string& text, Config* config) {

@@ -29,6 +29,8 @@ struct Config {
   int fusion_alignment = 64;    // bytes, a power of two
   std::string wire;             // empty = float32 travels as it is
   int link_mbps = 0;            // 0 = sends are not paced
+  double link_gbps = 0;         // Gbit/s of a host's links to others; 0 = measured
+  double link_us = 0;           // their latency
   int device = -1;              // the rank's GPU; -1 = none
   bool device_p2p = true;       // whether this rank's GPU may be reached by others
   int device_blocks = 0;        // blocks of a kernel at most; 0 = chosen

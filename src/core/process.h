@@ -10,11 +10,16 @@ namespace treering {
 // Whether a process of this pid namespace has ended, also where its parent has not waited for it yet.
 bool process_has_ended(pid_t pid);
 
-// Whether the process at the other end of a Unix socket belongs to the same user.
-inline bool is_of_this_user(int connection) {
+// The process at the other end of a Unix socket; pid 0: not of this pid namespace, or not known.
+inline ucred peer_of(int connection) {
   ucred peer{};
+  peer.uid = static_cast<uid_t>(-1);
   socklen_t bytes = sizeof peer;
-  return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == geteuid();
+  (void)getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes);
+  return peer;
 }
+
+// Whether the process at the other end of a Unix socket belongs to the same user.
+inline bool is_of_this_user(int connection) { return peer_of(connection).uid == geteuid(); }
 
 }  // namespace treering

@@ -142,8 +142,7 @@ Execution::Progress Execution::advance() {
   if (context_->buffering.empty() || progress == Progress::kFailed) return progress;
   if (progress == Progress::kDone)
     return is_flushed() ? progress : status_.ok() ? Progress::kBlocked : Progress::kFailed;
-  uint32_t unflushed = 0;
-  (void)context_->flush(&unflushed);
+  context_->progress();
   return progress;
 }
 

@@ -74,9 +74,14 @@ struct ExecutorContext {
     return connections[channel * ranks + peer];
   }
   void add_connection(uint32_t channel, uint32_t peer, Connection* connection);
-  // Sends what waits in this process; a rank that waits for one peer must still serve the others. True when nothing
-  // waits any more, else `*peer` is one whose messages do.
+  // Sends what waits in this process. True when nothing waits any more, else `*peer` is one whose messages do.
   bool flush(uint32_t* peer) const { return buffering.empty() || flush_buffering(peer); }
+  // Every wait of a rank calls this, whatever it waits for: a rank that waits for one peer must still serve the others, who
+  // may be what that peer waits for.
+  void progress() const {
+    uint32_t peer = 0;
+    (void)flush(&peer);
+  }
 
  private:
   bool flush_buffering(uint32_t* peer) const;

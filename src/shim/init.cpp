@@ -4,6 +4,7 @@
 #include <set>
 #include <vector>
 
+#include "core/config.h"
 #include "shim/entry.h"
 #include "shim/group.h"
 #include "shim/log.h"
@@ -13,6 +14,7 @@
 #include "shim/settings.h"
 #include "shim/stream.h"
 
+using treering::kMaxRanks;
 using treering::Status;
 using namespace treering::nccl;
 
@@ -52,10 +54,18 @@ ncclResult_t grouped_entry(ncclComm_t comm, Body body) {
   });
 }
 
+// Before an array of that many is read or written.
+Status check_count(const char* function, const char* name, int count) {
+  if (count < 1) return {trInvalidArgument, fmt::format("{}: {} is {}; give 1 or more", function, name, count)};
+  if (count <= kMaxRanks) return {};
+  return {trInvalidArgument,
+          fmt::format("{}: {} is {}; this version takes at most {}", function, name, count, kMaxRanks)};
+}
+
 Status check_rank(const char* function, ncclComm_t* comm, int nranks, int rank) {
   if (comm == nullptr) return null_argument(function, "comm");
   *comm = nullptr;
-  if (nranks < 1) return {trInvalidArgument, fmt::format("{}: nranks is {}; give 1 or more", function, nranks)};
+  TR_RETURN_IF_ERROR(check_count(function, "nranks", nranks));
   if (rank < 0 || rank >= nranks)
     return {trInvalidArgument, fmt::format("{}: rank is {}; give 0 to {}", function, rank, nranks - 1)};
   return {};
@@ -100,24 +110,6 @@ struct Child {
   }
 };
 
-// Gives every rank of the parent the id that one of them, the root, has. The others know neither it nor the root: every
-// rank but the root adds zeros.
-Status share_id(const Comm& parent, const std::optional<trUniqueId>& own, trUniqueId* id) {
-  struct {
-    trUniqueId id;
-    uint8_t roots;
-  } sum{};
-  static_assert(sizeof sum == sizeof(trUniqueId) + 1);
-  if (own.has_value()) sum = {*own, 1};
-  TR_RETURN_IF_ERROR(status_of(trAllReduce(&sum, &sum, sizeof sum, trUint8, trSum, parent.get(), nullptr)));
-  if (sum.roots != 1)
-    return {trInvalidUsage, fmt::format("ncclCommGrow: {} ranks of the communicator gave an id; one does, the one that "
-                                        "called ncclCommGetUniqueId",
-                                        sum.roots)};
-  *id = sum.id;
-  return {};
-}
-
 // A rank of the communicator that grows.
 Status grow(CommPtr parent, int nranks, const ncclUniqueId* id, int rank, ncclComm_t* out, const ncclConfig_t* config) {
   constexpr const char* kName = "ncclCommGrow";
@@ -145,10 +137,8 @@ Status grow(CommPtr parent, int nranks, const ncclUniqueId* id, int rank, ncclCo
   if (has_devices()) settings.device = parent->device;
   auto comm = std::make_shared<Comm>(parent->rank, nranks, parent->device, settings.blocking, settings.name);
   return create(kName, comm, out, {parent}, [=](trComm_t* made) -> Status {
-    trUniqueId meeting;
-    Status status = share_id(*parent, own, &meeting);
     const trConfig_t tr_config = settings.config();
-    if (status.ok()) status = status_of(trCommInitRankConfig(made, nranks, meeting, parent->rank, &tr_config));
+    Status status = status_of(trCommGrow(parent->get(), nranks, own.has_value() ? &*own : nullptr, made, &tr_config));
     // After a failure, too: ranks may have met there already, so that only a new id can be tried.
     if (own.has_value()) parent->end_grow_id();
     return status;
@@ -194,7 +184,7 @@ ncclResult_t pncclCommInitAll(ncclComm_t* comms, int ndev, const int* devices) {
   return grouped_entry(nullptr, [&]() -> Status {
     constexpr const char* kName = "ncclCommInitAll";
     if (comms == nullptr) return null_argument(kName, "comm");
-    if (ndev < 1) return {trInvalidArgument, fmt::format("{}: ndev is {}; give 1 or more", kName, ndev)};
+    TR_RETURN_IF_ERROR(check_count(kName, "ndev", ndev));
     std::set<int> seen;
     for (int i = 0; devices != nullptr && i < ndev; ++i)
       if (devices[i] < 0 || !seen.insert(devices[i]).second)
@@ -244,7 +234,10 @@ ncclResult_t pncclCommShrink(ncclComm_t handle, int* excluded, int count, ncclCo
     Child child;
     TR_RETURN_IF_ERROR(child.prepare(kName, handle, newcomm, config));
     if (excluded == nullptr) return null_argument(kName, "excludeRanksList");
-    if (count < 1) return {trInvalidArgument, fmt::format("{}: excludeRanksCount is {}; give 1 or more", kName, count)};
+    TR_RETURN_IF_ERROR(check_count(kName, "excludeRanksCount", count));
+    if (const int parents = child.parent->ranks; parents > 0 && count > parents)
+      return {trInvalidArgument,
+              fmt::format("{}: excludeRanksCount is {}; the communicator has {} ranks", kName, count, parents)};
     if (flags != NCCL_SHRINK_DEFAULT && flags != NCCL_SHRINK_ABORT)
       return {trInvalidArgument, fmt::format("{}: shrinkFlags is {}; give 0 or NCCL_SHRINK_ABORT", kName, flags)};
     // What is under way on the parent, in the background too, is ended by the shrink itself.

@@ -161,7 +161,7 @@ inline RankStatusSnapshot snapshot_of(const RankStatus& status) {
     s.failure_text = status.failure.text;
   }
   for (size_t i = 0; i < 2; ++i) {
-    s.notices[i].round = status.notices[i].round.load(std::memory_order_acquire);
+    s.notices[i].round = status.notices[i].round.load(std::memory_order_seq_cst);
     for (size_t word = 0; word < kNoticeWords; ++word)
       s.notices[i].words[word] = status.notices[i].words[word].load(std::memory_order_relaxed);
   }

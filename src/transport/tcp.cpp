@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -14,34 +15,39 @@
 
 #include "core/forked_sockets.h"
 #include "transport/tcp_receive.h"
+#include "transport/tcp_resume.h"
 #include "transport/tcp_send.h"
 
 namespace treering {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = TcpClock;
 
-// Every so many polls for room without success a link looks whether its peer is still there.
-constexpr uint32_t kProbePeriod = 256;
 // Of larger messages every pop is told by a frame of its own, which costs little beside them; of smaller ones it is the
-// kTellEvery-th, and a message that goes the other way tells it for nothing.
-constexpr uint32_t kToldAtOnceBytes = 64 << 10;
+// kTellEvery-th, and a message that goes the other way tells it for nothing. All that may be sent without a copy is among the
+// larger ones: where its stream breaks the sender waits for the news that it was popped.
+constexpr uint32_t kToldAtOnceBytes = kZeroCopyBytes;
 // A kernel acknowledges within 40 ms and a round trip. Where it does not in this time somebody else waits for it.
 constexpr auto kAcknowledgedWithin = std::chrono::milliseconds(200);
 // What a peer that has left sent before may be on its way: so long it is waited for while nothing comes.
 constexpr auto kLastWords = std::chrono::seconds(10);
-// The news that the peer has left, or a stream that it opened, may still be on its way from the thread that accepts: so
-// long the end of a stream, or a credit that cannot go, is no failure.
-constexpr auto kLateNews = std::chrono::seconds(2);
+// A link that waits in vain looks at the clock every so many times, and every so long at its streams.
+constexpr uint32_t kLookPeriod = 16;
+constexpr auto kLookEvery = std::chrono::milliseconds(20);
+// One that has nothing to send, but messages that the peer may not have: every so many times that it is asked.
+constexpr uint32_t kIdlePeriod = 64;
 
 class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
  public:
   Link(TcpOptions options, StreamSource* source)
       : options_(std::move(options)),
         source_(source),
+        patience_(options_.deadline),
         sender_(options_.channels, options_.streams, options_.piece_bytes, options_.zero_copy, options_.congestion,
-                options_.waits.get()),
-        receiver_(options_.channels, options_.max_message_bytes, options_.waits.get()) {}
+                patience_, options_.waits.get()),
+        receiver_(options_.channels, options_.max_message_bytes, options_.waits.get()),
+        redials_(options_.streams + 1),
+        attempts_(options_.streams + 1) {}
   ~Link() override {
     finish();
     const bool matters = health_.ok() && !abandoned_;
@@ -53,10 +59,10 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
       if (delivery.fd >= 0) close(delivery.fd);
   }
 
-  void deliver_outgoing(uint32_t index, Status status, int fd) override {
-    deliver({true, index, std::move(status), fd});
+  void deliver_outgoing(TcpStreamId stream, Status status, int fd) override {
+    deliver({true, stream, std::move(status), fd});
   }
-  void deliver_incoming(uint32_t index, int fd) override { deliver({false, index, {}, fd}); }
+  void deliver_incoming(TcpStreamId stream, int fd) override { deliver({false, stream, {}, fd}); }
   void deliver_departure() override { departed_.store(true, std::memory_order_release); }
   void finish() override {
     if (finished_ != Clock::time_point()) return;
@@ -76,8 +82,8 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     if (sender_.has_room(channel)) return true;
     poll();
     if (sender_.has_room(channel)) return health_.ok();
+    look_after_streams();
     look_for_end();
-    if (health_.ok() && ++vain_polls_ % kProbePeriod == 0) note(sender_.probe());
     return false;
   }
 
@@ -95,11 +101,15 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     flush();
   }
 
-  // The peer's count of messages has 32 bits; `posted` is at most kFifoDepth ahead.
-  uint64_t consumed(uint32_t channel, uint64_t posted, uint64_t known) {
-    if (sender_.pending()) flush();
-    if (!health_.ok()) return known;
-    return posted - (static_cast<uint32_t>(posted) - sender_.handed_over(channel));
+  // The peer's count of messages has 32 bits; `posted` is at most kFifoDepth ahead. Of a link that has failed, too: what was
+  // released before is out of the way.
+  uint64_t consumed(uint32_t channel, uint64_t posted) {
+    if (sender_.pending() && health_.ok()) flush();
+    if (sender_.released(channel) != static_cast<uint32_t>(posted) && health_.ok()) {
+      poll();
+      if (health_.ok()) sender_.release(channel, Clock::now());
+    }
+    return posted - (static_cast<uint32_t>(posted) - sender_.released(channel));
   }
 
   const Message* front(uint32_t channel) {
@@ -107,8 +117,10 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     if (!health_.ok()) return nullptr;
     poll();
     const Message* message = receiver_.front(channel);
-    if (message == nullptr) look_for_end();
-    return message;
+    if (message != nullptr) return message;
+    look_after_streams();
+    look_for_end();
+    return nullptr;
   }
 
   void pop(uint32_t channel) {
@@ -122,10 +134,15 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   }
 
   bool flushed() {
-    if (!sender_.pending()) return true;
+    if (!sender_.pending() && !has_mail_.load(std::memory_order_relaxed)) {
+      // A stream may have broken that carried what the peer has not acknowledged: this rank alone can send it again.
+      if (!sender_.has_unacknowledged() || ++idle_ % kIdlePeriod != 0) return true;
+      poll();
+    }
     if (!health_.ok()) return false;
+    look_after_streams();
     // What the peer's kernel has no room for stays in this rank's memory: two ranks that wait for that must both read.
-    if (sender_.sends_in_place())
+    if (sender_.sends_in_place() || is_waiting_for_stream())
       poll();
     else
       flush();
@@ -135,7 +152,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
  private:
   struct Delivery {
     bool outgoing;
-    uint32_t index;
+    TcpStreamId stream;
     Status status;
     int fd;
   };
@@ -154,83 +171,200 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   }
 
   void take_mail() {
-    std::lock_guard lock(mutex_);
-    has_mail_.store(false, std::memory_order_relaxed);
-    for (Delivery& delivery : inbox_) {
+    std::vector<Delivery> inbox;
+    {
+      std::lock_guard lock(mutex_);
+      has_mail_.store(false, std::memory_order_relaxed);
+      inbox.swap(inbox_);
+    }
+    for (Delivery& delivery : inbox) {
+      const auto [index, attempt] = delivery.stream;
       const uint32_t most = delivery.outgoing ? options_.streams : kMostTcpStreams;
-      uint64_t* seen = delivery.outgoing ? &outgoing_seen_ : &incoming_seen_;
       if (!delivery.status.ok()) {
-        if (open_failure_.ok()) open_failure_ = std::move(delivery.status);
-      } else if (delivery.index > most || (*seen >> delivery.index & 1) != 0) {
-        fail({trSystemError, fmt::format("stream {} was opened twice, or there is no such stream", delivery.index)});
+        take_refusal(index, delivery.status);
+      } else if (index > most) {
+        fail({trSystemError, fmt::format("stream {} was opened, which there is not", index)});
         close(delivery.fd);
       } else {
-        *seen |= uint64_t{1} << delivery.index;
         (void)fcntl(delivery.fd, F_SETFL, fcntl(delivery.fd, F_GETFL) | O_NONBLOCK);
-        if (delivery.index == 0)
-          take_shared(delivery.outgoing, delivery.fd);
-        else if (delivery.outgoing)
-          sender_.add_stream(delivery.index, delivery.fd);
+        if (delivery.outgoing)
+          take_outgoing(index, attempt, delivery.fd);
         else
-          receiver_.add_stream(delivery.index, delivery.fd);
+          take_incoming(index, attempt, delivery.fd);
       }
     }
-    inbox_.clear();
+    count_large();
   }
 
-  // Both ranks read all of stream 0 that there are, and send on one: the first, then that of `keeps_shared`.
-  void take_shared(bool outgoing, int fd) {
-    const bool other = ((outgoing ? incoming_seen_ : outgoing_seen_) & 1) != 0;
-    if (outgoing && other && !options_.keeps_shared) {  // the peer's is in use
-      close(fd);
-      return;
+  void take_refusal(uint32_t index, const Status& status) {
+    if (index > options_.streams) return;
+    redials_[index].failed(Clock::now(), status.message());
+    if (status.code() == trInvalidUsage) {
+      departed_.store(true, std::memory_order_release);
+    } else if (status.code() != trRemoteError && status.code() != trTimeout) {
+      final_ = status;
     }
-    const bool sends = outgoing || !has_shared_ || !options_.keeps_shared;
-    if (!outgoing && other && sends) receiver_.drop_shared();  // its own: the peer sends on this one
-    receiver_.add_stream(0, fd);
-    if (!sends) return;
-    has_shared_ = true;
+  }
+
+  void take_outgoing(uint32_t index, uint32_t attempt, int fd) {
+    redials_[index].opened(Clock::now());
+    final_ = {};
+    if (index == 0) return take_shared(key_of_shared(attempt, options_.keeps_shared), fd);
+    if (attempt == attempts_[index] && !sender_.has_stream(index)) return sender_.add_stream(index, attempt, fd);
+    close(fd);
+  }
+
+  void take_incoming(uint32_t index, uint32_t attempt, int fd) {
+    if (index == 0) {
+      attempts_[0] = std::max(attempts_[0], attempt);
+      return take_shared(key_of_shared(attempt, !options_.keeps_shared), fd);
+    }
+    if (!receiver_.add_stream(index, attempt, fd)) return refuse_second(fd);
+    sender_.replaced(index, attempt);
+  }
+
+  // Its opener lost the first before it heard that it was taken, and comes again with another attempt.
+  static void refuse_second(int fd) { close(fd); }
+
+  // Of two of the same attempt, that of the rank that keeps its own is the later one. No key is 0.
+  static uint64_t key_of_shared(uint32_t attempt, bool of_keeper) { return 2 * (uint64_t{attempt} + 1) + of_keeper; }
+
+  void take_shared(uint64_t key, int fd) {
+    if (!receiver_.add_stream(0, key, fd)) return refuse_second(fd);
+    const int newest = receiver_.newest_shared(&key);
+    if (newest >= 0 && (!sender_.has_stream(0) || key > sender_.shared_key())) send_on(key, newest);
+  }
+
+  void send_on(uint64_t key, int fd) {
     const int copy = closed_in_children([fd] { return fcntl(fd, F_DUPFD_CLOEXEC, 0); });
     if (copy < 0) return fail({trSystemError, fmt::format("a descriptor for stream 0: {}", std::strerror(errno))});
-    sender_.add_stream(0, copy);
+    sender_.add_stream(0, key, copy);
+    redials_[0].rest();
+  }
+
+  // What waits has no stream.
+  bool is_waiting_for_stream() const {
+    if (sender_.wants_shared() && !sender_.has_stream(0)) return true;
+    return sender_.wants_large() && !has_large();
+  }
+  bool has_large() const {
+    for (uint32_t i = 1; i <= options_.streams; ++i)
+      if (sender_.has_stream(i)) return true;
+    return false;
+  }
+  // Some stream is to be asked for, or something has happened to one.
+  bool is_unsettled() const {
+    if (sender_.has_losses() || receiver_.has_losses()) return true;
+    if (!sender_.has_stream(0) && (sender_.wants_shared() || awaits_shared_)) return true;
+    return opened_large_ < sender_.wanted_streams() && sender_.wants_large();
+  }
+  bool has_left() const { return goodbye_ || departed_.load(std::memory_order_acquire); }
+
+  void settle() {
+    const Clock::time_point now = Clock::now();
+    for (const TcpLoss& loss : receiver_.take_losses()) {
+      if (loss.index == 0)
+        sender_.lose_stream(0, loss.key, loss.why);
+      else if (!has_left())
+        sender_.tell_lost(loss.index, static_cast<uint32_t>(loss.key));
+    }
+    for (const TcpLoss& loss : sender_.take_losses()) {
+      redials_[loss.index].lost(now, loss.why);
+      if (loss.index == 0) receiver_.note_half_dead(loss.key);
+    }
+    uint64_t key = 0;
+    if (const int fd = sender_.has_stream(0) ? -1 : receiver_.newest_shared(&key); fd >= 0) send_on(key, fd);
+    if (has_left()) return part_from_peer();
+    if (!final_.ok() && is_waiting_for_stream()) return fail(final_);
+    if (sender_.has_stream(0) || !(sender_.wants_shared() || awaits_shared_))
+      redials_[0].rest();
+    else
+      ask(0, now);
+    for (uint32_t index = 1; index <= sender_.wanted_streams(); ++index)
+      if (!sender_.has_stream(index) && sender_.wants_large())
+        ask(index, now);
+      else
+        redials_[index].rest();
+    count_large();
+  }
+
+  void count_large() {
+    opened_large_ = 0;
+    for (uint32_t index = 1; index <= sender_.wanted_streams(); ++index)
+      opened_large_ += sender_.has_stream(index) || redials_[index].asked();
+  }
+
+  void ask(uint32_t index, Clock::time_point now) {
+    TcpRedial& redial = redials_[index];
+    if (redial.over(now, patience_.redial) && (index == 0 || !has_large()))
+      return fail({trRemoteError, fmt::format("stream {}: {}", index, redial.story(now))});
+    if (!redial.should_ask(now)) return;
+    if (redial.ever_asked() || (index == 0 && sender_.shared_key() != 0)) ++attempts_[index];
+    redial.ask(now);
+    source_->open_stream(options_.peer, {index, attempts_[index]});
+  }
+
+  // It needs no credits, and has taken what it wanted of what was written; what was not is not needed any more.
+  void part_from_peer() {
+    if (!is_waiting_for_stream()) return;
+    sender_.forget_peer();
+    if (!is_waiting_for_stream()) return;
+    const uint32_t index = sender_.wants_large() ? 1 : 0;
+    const std::string story = redials_[index].story(Clock::now());
+    fail({trRemoteError, "it has left, and does not take what was sent to it" + (story.empty() ? "" : ": " + story)});
   }
 
   void flush() {
     if (has_mail_.load(std::memory_order_relaxed)) take_mail();
-    if (sender_.wants_shared() && !has_shared_) {
-      has_shared_ = asked_shared_ = true;
-      source_->open_stream(options_.peer, 0);
-    }
-    while (asked_ < sender_.wanted_streams()) source_->open_stream(options_.peer, ++asked_);
+    if (is_unsettled()) settle();
     if (has_mail_.load(std::memory_order_relaxed)) take_mail();
-    if (!open_failure_.ok() || !sender_.credit_failure().ok()) judge_lost_stream();
     note(sender_.flush());
+    if (sender_.has_losses()) settle();
   }
 
-  // A peer that has left needs no credits, and what it sent before is still to be read; one that is there waits for them.
-  void judge_lost_stream() {
-    const Status& reason = open_failure_.ok() ? sender_.credit_failure() : open_failure_;
-    if (sender_.has_messages()) return fail(reason);
-    if (departed_.load(std::memory_order_acquire)) return sender_.forget_credits();
-    if (lost_ == Clock::time_point()) lost_ = Clock::now();
-    if (Clock::now() - lost_ > kLateNews) fail(reason);
+  Status take_frame(const TcpFrame& frame) {
+    if (frame.type == TcpFrameType::kGoodbye) {
+      goodbye_ = true;
+    } else if (frame.type == TcpFrameType::kLost) {
+      if (frame.kind > options_.streams)
+        return {trSystemError, fmt::format("it lost stream {}; there are {}", frame.kind, options_.streams)};
+      sender_.lose_stream(frame.kind, frame.message, "it is broken at the other end");
+    } else {
+      return sender_.acknowledge(frame);
+    }
+    return {};
   }
 
   void poll() {
     if (has_mail_.load(std::memory_order_relaxed)) take_mail();
-    note(receiver_.read([this](const TcpFrame& frame) { return sender_.acknowledge(frame); }));
+    note(receiver_.read([this](const TcpFrame& frame) { return take_frame(frame); }));
+    if (receiver_.take_repeated()) sender_.owe_all_credits();
+    if (receiver_.has_losses() || sender_.has_losses()) settle();
     if (sender_.pending() && health_.ok()) flush();
   }
 
-  // The caller waits for the peer in vain: is it still there? Only its own streams tell whoever waits for messages: those
-  // towards it may be closed while what it sent before is still under way.
+  // The caller waits in vain.
+  void look_after_streams() {
+    if (++vain_ % kLookPeriod != 0 || !health_.ok()) return;
+    const Clock::time_point now = Clock::now();
+    if (now < next_look_) return;
+    next_look_ = now + kLookEvery;
+    note(sender_.look(now));
+    if (is_unsettled()) flush();
+  }
+
+  // ... for the peer: is it still there? What it sent before it left is still to be read.
   void look_for_end() {
-    const bool shared_comes = asked_shared_ && (outgoing_seen_ & 1) == 0 && open_failure_.ok();
-    if (receiver_.ended() && !shared_comes) return look_for_late_streams();
-    if (!departed_.load(std::memory_order_acquire)) return;
-    if (receiver_.has_streams()) return await_last_words();
+    if (!departed_.load(std::memory_order_acquire)) {
+      // Without a stream nothing comes, and the peer may not know that it is gone.
+      awaits_shared_ = receiver_.has_ended_some() && !sender_.has_stream(0) && !goodbye_;
+      if (awaits_shared_ && health_.ok()) settle();
+      return;
+    }
+    if (receiver_.has_streams() && !receiver_.ended()) return await_last_words();
     // What it opened was delivered before the news that it left.
     if (has_mail_.load(std::memory_order_relaxed)) take_mail();
+    if (receiver_.ended()) return fail({trRemoteError, "it has closed its streams: it has left or ended"});
     if (!receiver_.has_streams()) fail({trRemoteError, "it has left without opening a stream"});
   }
 
@@ -244,26 +378,21 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     }
   }
 
-  void look_for_late_streams() {
-    const bool departed = departed_.load(std::memory_order_acquire);
-    if (ended_ == Clock::time_point()) ended_ = Clock::now();
-    if (!departed && Clock::now() - ended_ < kLateNews) return;
-    if (has_mail_.load(std::memory_order_relaxed)) take_mail();
-    if (receiver_.ended()) fail({trRemoteError, "it has closed its streams: it has left or ended"});
-    ended_ = {};
-  }
-
   TcpOptions options_;
   StreamSource* source_;
+  TcpPatience patience_;
   TcpSender sender_;
   TcpReceiver receiver_;
-  Status health_, open_failure_;
-  uint32_t asked_ = 0;                              // streams of large messages
-  bool has_shared_ = false, asked_shared_ = false;  // has: asked for, or come
-  uint64_t outgoing_seen_ = 0, incoming_seen_ = 0;
-  Clock::time_point ended_{}, lost_{}, finished_{}, silent_{};  // since when
-  uint64_t received_ = 0;                                       // at silent_
-  uint32_t vain_polls_ = 0;
+  Status health_;
+  Status final_;                    // why no stream can be opened any more
+  std::vector<TcpRedial> redials_;  // by the stream's number
+  std::vector<uint32_t> attempts_;  // the last; of the shared stream, of either rank
+  uint32_t opened_large_ = 0;       // or asked for
+  bool awaits_shared_ = false;      // messages of the peer are waited for, and it has no stream
+  bool goodbye_ = false;            // of the peer
+  Clock::time_point finished_{}, silent_{}, next_look_{};
+  uint64_t received_ = 0;  // at silent_
+  uint32_t vain_ = 0, idle_ = 0;
   bool abandoned_ = false;
 
   std::atomic<bool> departed_{false};
@@ -281,7 +410,7 @@ class TcpConnection final : public Connection {
     ++posted_;
     link_->post(channel_, message);
   }
-  uint64_t consumed() override { return consumed_ = link_->consumed(channel_, posted_, consumed_); }
+  uint64_t consumed() override { return consumed_ = link_->consumed(channel_, posted_); }
 
   const Message* front() override { return link_->front(channel_); }
   void pop() override { link_->pop(channel_); }

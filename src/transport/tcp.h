@@ -10,21 +10,27 @@
 //                <------------------ the same on streams that the peer opened ------------------
 //
 // Stream 0 is opened by whoever sends first and shared by both, so that acknowledgements travel with answers; a rank that
-// leaves waits until the peer's kernel has what it sent there. Where both opened one, that of `keeps_shared` stays.
+// leaves waits until the peer's kernel has what it sent there. Of several each rank sends on the one that was opened last,
+// of two opened at once on that of `keeps_shared`, and reads them all.
+//
+// A stream that breaks, or whose peer acknowledges nothing for long, is opened again, and what it may have lost is sent
+// again (tcp_outbox.h), for as long as the communicator's deadline allows. Only then the link has failed.
 //
 // Invariants: any other stream carries frames one way only, from the rank that opened it, so that whoever leaves closes
 // its sockets and the kernel still delivers everything; a piece goes to a stream that has room now, so a slow stream holds
-// back no more than it was given; consumed() counts messages whose bytes the kernel has taken and whose memory it
-// needs no longer; at most kFifoDepth messages of a channel are unread, which bounds the receiver's memory; nothing has a
+// back no more than it was given; consumed() counts messages whose bytes the kernel has taken, and which the peer has
+// popped or the link has copied; at most kFifoDepth messages of a channel are unread, which bounds the receiver's memory; nothing has a
 // thread: every call moves what can be moved. Used by one thread at a time, but for deliver_outgoing() and
 // deliver_incoming().
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "transport/tcp_congestion.h"
+#include "transport/tcp_resume.h"
 #include "transport/tcp_wait.h"
 #include "transport/tcp_zero_copy.h"
 #include "transport/transport.h"
@@ -35,9 +41,9 @@ namespace treering {
 class StreamSource {
  public:
   virtual ~StreamSource() = default;
-  // Asks for stream number `index` (0: the shared one; 1 .. streams) to `peer`; returns at once. The socket arrives at the link, from
-  // any thread: TcpLink::deliver_outgoing(). Asked once for each (peer, index).
-  virtual void open_stream(uint32_t peer, uint32_t index) = 0;
+  // Asks for a stream to `peer`; returns at once. The socket, or why there is none, arrives at the link, from any thread:
+  // TcpLink::deliver_outgoing(). Asked once for each (peer, stream); a later attempt takes another way where there is one.
+  virtual void open_stream(uint32_t peer, TcpStreamId stream) = 0;
 };
 
 struct TcpOptions {
@@ -49,6 +55,7 @@ struct TcpOptions {
   uint32_t piece_bytes = 128 << 10;
   uint32_t max_message_bytes = 64 << 20;  // larger ones of the peer are an error
   const std::byte* staging = nullptr;     // of this rank
+  std::chrono::milliseconds deadline{0};  // of the communicator: how long a link may be without a stream; 0: for ever
   std::function<bool(RankStatusSnapshot*)> read_status;
   // Takes a socket, shut down for writing, whose last bytes the peer's kernel has not acknowledged when the link ends. Until
   // it has, somebody must read what comes: a closed socket would answer by a reset, and send no more.
@@ -67,10 +74,11 @@ class TcpLink {
   // The source outlives the link; a delivery that may come late is made through a weak pointer.
   static std::shared_ptr<TcpLink> make(TcpOptions options, StreamSource* source);
 
-  // Any thread; the link owns the socket. One that could not be opened is the links' failure.
-  virtual void deliver_outgoing(uint32_t index, Status status, int fd) = 0;
-  virtual void deliver_incoming(uint32_t index, int fd) = 0;
-  // The peer has left. It tells so by closing its streams, but where it never opened one.
+  // Any thread; the link owns the socket. One that could not be opened is asked for again, but after an answer that is final:
+  // trInvalidUsage: the peer has left; any error but trRemoteError and trTimeout.
+  virtual void deliver_outgoing(TcpStreamId stream, Status status, int fd) = 0;
+  virtual void deliver_incoming(TcpStreamId stream, int fd) = 0;
+  // The peer has left. What it opened was delivered before.
   virtual void deliver_departure() = 0;
 
   // Nothing will be posted or read any more. Destruction says it too, and waits a moment for the peer's kernel: whoever

@@ -5,58 +5,54 @@
 //
 //   channel:   | message 7 | message 8: 3 of 5 pieces | - | ...    kFifoDepth places, used in turn
 //
+// A stream that ends, in whatever way, is no failure: losses() tells of it, and the peer sends again what it carried. Pieces
+// of a message that is here already, or of an attempt that was given up, are read and thrown away.
+//
 // Invariant: no field of a frame is used before it was checked; what is wrong becomes the link's failure.
 #pragma once
 
 #include <chrono>
+#include <memory>
+#include <utility>
 #include <vector>
 
+#include "transport/tcp_buffers.h"
+#include "transport/tcp_resume.h"
 #include "transport/tcp_wait.h"
 #include "transport/tcp_wire.h"
 
 namespace treering {
-
-// Memory of messages, in sizes of powers of two; what was given back is given out again.
-class TcpBuffers {
- public:
-  explicit TcpBuffers(size_t most) {
-    for (auto& free : free_) free.reserve(most);
-  }
-  ~TcpBuffers();
-  TcpBuffers(const TcpBuffers&) = delete;
-  TcpBuffers& operator=(const TcpBuffers&) = delete;
-
-  static uint32_t size_class(uint32_t bytes) { return static_cast<uint32_t>(std::bit_width(bytes - 1)); }
-  std::byte* take(uint32_t size_class);
-  void give_back(uint32_t size_class, std::byte* memory) { free_[size_class].push_back(memory); }
-  size_t allocated() const { return allocated_; }
-
- private:
-  std::vector<std::byte*> free_[33];
-  size_t allocated_ = 0;
-};
 
 class TcpReceiver {
  public:
   TcpReceiver(uint32_t channels, uint32_t max_message_bytes, TcpWaitSet* waits);
   ~TcpReceiver();
 
-  // Of stream 0 there may be two, if both ranks opened it.
-  void add_stream(uint32_t index, int fd);
-  // Drops stream 0, on which nothing has come.
-  void drop_shared();
-  // Takes what has arrived, in reasonable portions. Frames, each with a credit, are told to `on_credit`, which returns a Status.
-  template <typename OnCredit>
-  Status read(OnCredit on_credit);
-  bool has_streams() const { return !streams_.empty() || ended_; }
-  // The peer has ended all streams, between frames.
+  // One that takes the place of another has a greater key. The peer sends again on it what the other carried, so the first frame
+  // that comes ends the other. False: there is one with that key.
+  bool add_stream(uint32_t index, uint64_t key, int fd);
+  // Takes what has arrived, in reasonable portions. All frames are told to `on_frame`, which returns a Status.
+  template <typename OnFrame>
+  Status read(OnFrame on_frame);
+  // A stream was there, and all have ended.
   bool ended() const { return streams_.empty() && ended_; }
+  bool has_ended_some() const { return ended_; }
+  bool has_streams() const { return !streams_.empty() || ended_; }
+  // Streams that have ended since the last call, otherwise than by a later one.
+  std::vector<TcpLoss> take_losses() { return std::exchange(losses_, {}); }
+  bool has_losses() const { return !losses_.empty(); }
+  // The shared stream with the greatest key that can be sent on; its descriptor, which stays the receiver's, or -1.
+  int newest_shared(uint64_t* key) const;
+  // Nothing more can be sent on the shared stream, though something may still come.
+  void note_half_dead(uint64_t key);
 
   const Message* front(uint32_t channel) const;
   void pop(uint32_t channel);
   // How the streams were through with the first message of the channel, which is there.
   const TcpLateness& lateness(uint32_t channel) const;
   uint32_t popped(uint32_t channel) const { return channels_[channel].popped; }
+  // Whether something came again that was popped, since the last question.
+  bool take_repeated() { return std::exchange(repeated_, false); }
   // Bytes from all streams.
   uint64_t received() const { return received_; }
   size_t memory() const { return buffers_.allocated(); }
@@ -70,6 +66,8 @@ class TcpReceiver {
 
   struct Arrival {
     bool begun = false;
+    uint8_t attempt = 0;
+    bool complete() const { return begun && received == payload; }
     Message message;
     uint32_t payload = 0, announced = 0, received = 0;  // bytes
     std::byte* data = nullptr;
@@ -87,11 +85,14 @@ class TcpReceiver {
   };
   struct Stream {
     uint32_t index;
+    uint64_t key;
     int fd;
     bool ended = false;
+    bool spoke = false;         // a frame has come
+    bool half_dead = false;     // nothing can be sent on it
     size_t begin = 0, end = 0;  // of what is in the buffer
     Arrival* arrival = nullptr;
-    std::byte* at = nullptr;  // where the rest of the piece goes
+    std::byte* at = nullptr;  // where the rest of the piece goes; nullptr: nowhere
     size_t left = 0;
     std::vector<Part> parts;    // the latest
     size_t part = 0;            // at hand
@@ -100,12 +101,19 @@ class TcpReceiver {
   };
 
   // Bytes received; 0: nothing for now, or the end.
-  Status receive(Stream* stream, size_t* got, bool* drained);
+  size_t receive(Stream* stream, bool* drained);
+  void lose(Stream* stream, ssize_t received, int error);
+  void end_others(const Stream& stream);
   void take_payload(Stream* stream);
   // The next whole header in the buffer, or nullptr.
   const TcpFrame* next_header(Stream* stream, TcpFrame* copy);
   Status begin_piece(Stream* stream, const TcpFrame& frame);
   Status check(const TcpFrame& frame) const;
+  bool is_popped(const TcpFrame& piece) const;
+  void begin_arrival(Arrival* arrival, const TcpFrame& frame);
+  void give_up(Arrival* arrival);
+  void throw_away(Stream* stream, uint32_t bytes);
+  void take(Stream* stream, size_t bytes);
   void begin_part(Stream* stream, const Arrival* arrival, uint32_t message);
   void end_piece(Stream* stream);
   TcpLateness compare_parts(const Arrival* arrival, uint32_t message) const;
@@ -116,16 +124,21 @@ class TcpReceiver {
   uint32_t max_message_bytes_;
   std::vector<Channel> channels_;
   std::vector<std::unique_ptr<Stream>> streams_;
-  bool ended_ = false;  // at least one
-  int ends_ = 0;        // to be removed
-  size_t next_ = 0;     // of the streams but the first, the one to be read next
+  bool ended_ = false;    // at least one
+  bool repeated_ = false;  // a message that was popped came again: its sender has not heard of it
+  bool resumed_ = false;  // one has taken another's place, or ended: what is here may come again
+  std::vector<TcpLoss> losses_;
+  std::vector<uint64_t> spoken_;  // by index, the greatest key of a stream that brought a frame
+  std::vector<std::byte> thrown_away_;
+  int ends_ = 0;     // to be removed
+  size_t next_ = 0;  // of the streams but the first, the one to be read next
   uint32_t turns_ = 0, patience_ = 0;
   uint64_t received_ = 0;
   TcpBuffers buffers_;
 };
 
-template <typename OnCredit>
-Status TcpReceiver::read(OnCredit on_credit) {
+template <typename OnFrame>
+Status TcpReceiver::read(OnFrame on_frame) {
   // Small messages come on the first stream; of the others one is looked at in each turn.
   const size_t others = streams_.size() - (streams_.empty() ? 0 : 1);
   const bool look_at_others = others > 0 && (patience_ > 0 || ++turns_ % kSeldom == 0);
@@ -135,14 +148,14 @@ Status TcpReceiver::read(OnCredit on_credit) {
     Stream* stream = streams_[turn == 0 ? 0 : 1 + next_].get();
     bool drained = false;
     for (int i = 0; i < kMostReads && !drained && !stream->ended; ++i) {
-      size_t got = 0;
-      TR_RETURN_IF_ERROR(receive(stream, &got, &drained));
+      const size_t got = receive(stream, &drained);
       if (got > 0 && turn > 0) patience_ = kPatience;
       take_payload(stream);
       TcpFrame frame;
       while (stream->left == 0 && next_header(stream, &frame) != nullptr) {
         TR_RETURN_IF_ERROR(check(frame));
-        TR_RETURN_IF_ERROR(on_credit(frame));
+        if (!std::exchange(stream->spoke, true)) end_others(*stream);
+        TR_RETURN_IF_ERROR(on_frame(frame));
         if (frame.type == TcpFrameType::kPiece) TR_RETURN_IF_ERROR(begin_piece(stream, frame));
         take_payload(stream);
       }

@@ -2,11 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <linux/sockios.h>
 #include <poll.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -17,6 +13,7 @@
 #include <utility>
 
 #include "core/forked_sockets.h"
+#include "transport/tcp_kernel.h"
 
 namespace treering {
 namespace {
@@ -28,50 +25,100 @@ constexpr uint32_t kPathShowsAfter = 64;
 }  // namespace
 
 TcpSender::TcpSender(uint32_t channels, uint32_t streams, uint32_t piece_bytes, TcpZeroCopy zero_copy,
-                     TcpCongestion congestion, TcpWaitSet* waits)
+                     TcpCongestion congestion, const TcpPatience& patience, TcpWaitSet* waits)
     : waits_(waits),
       congestion_(std::move(congestion)),
+      patience_(patience),
       most_streams_(streams),
       piece_bytes_(streams == 1 ? kUnsentPieces * piece_bytes : piece_bytes),
       unsent_bytes_(kUnsentPieces * piece_bytes),
-      channels_(channels),
+      credits_(channels),
+      outbox_(channels),
       division_(streams),
       zero_copy_(zero_copy) {
-  for (Queue* queue : {&small_, &large_}) queue->channels.resize(size_t{channels} * kFifoDepth);
   streams_.reserve(streams + 2);
 }
 
 TcpSender::~TcpSender() {
-  for (auto& stream : streams_)
-    if (!stream->closed) end_stream(stream.get());
+  for (auto& stream : streams_) {
+    if (stream->closed) continue;
+    leave_to_kernel(stream->fd);
+    end_stream(stream.get());
+  }
 }
 
 void TcpSender::end_stream(Stream* stream) {
   if (waits_ != nullptr) waits_->forget(stream->fd);
   close(stream->fd);
-  stream->closed = true;
+  stream->closed = any_closed_ = true;
+  if (!stream->replaced) open_ &= ~(uint64_t{1} << stream->index);
   if (!stream->shared()) division_.close(stream->index);
 }
 
-void TcpSender::add_stream(uint32_t index, int fd) {
-  const int on = 1;
-  const auto most_unsent = static_cast<int>(unsent_bytes_);
-  // Improvements; a stream without them works.
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &most_unsent, sizeof most_unsent);
+void TcpSender::add_stream(uint32_t index, uint64_t key, int fd) {
+  prepare_stream(fd, unsent_bytes_, patience_);
   if (waits_ != nullptr) waits_->add(fd, TcpWaitSet::For::kRoom);
-  if (index == 0 && !streams_.empty() && streams_.front()->shared()) {
-    streams_.front()->replaced = true;
-    if (!streams_.front()->busy && !streams_.front()->closed) end_stream(streams_.front().get());
+  bool again = index == 0 && shared_key_ != 0;
+  for (auto& other : streams_) {
+    if (other->index != index || other->closed || other->replaced) continue;
+    open_ &= ~(uint64_t{1} << index);
+    other->replaced = again = true;
+    if (!other->busy) end_stream(other.get());
   }
   auto stream = std::make_unique<Stream>();
   stream->index = index;
+  stream->key = key;
   stream->fd = fd;
   stream->zero_copy = index > 0 && zero_copy_.enable(fd);
   if (!congestion_.all.empty()) (void)set_congestion_control(fd, congestion_.all);
   if (index > 0) division_.open(index);
   auto place = std::find_if(streams_.begin(), streams_.end(), [&](const auto& other) { return other->index >= index; });
   streams_.insert(place, std::move(stream));
+  open_ |= uint64_t{1} << index;
+  if (index > 0) return;
+  shared_key_ = key;
+  if (!again) return;
+  // What the first of two has taken may not come any more: the peer closes it when it hears from the second.
+  outbox_.lost(0);
+  owe_all_credits();
+}
+
+void TcpSender::owe_all_credits() {
+  for (Broken& broken : broken_) broken.told = false;
+  if (!gives_credit_) return;
+  for (Credit& credit : credits_) owed_ += !std::exchange(credit.owed, true);
+  pending_ = true;
+}
+
+void TcpSender::lose_stream(uint32_t index, uint64_t key, const std::string& why) {
+  for (auto& stream : streams_)
+    if (stream->index == index && stream->key == key && !stream->closed) return lose(stream.get(), why);
+}
+
+void TcpSender::lose(Stream* stream, const std::string& why) {
+  // The other descriptor of the shared stream may still bring something.
+  if (!stream->shared()) throw_away(stream->fd);
+  (void)take_notices_of(stream);  // of what the kernel is done with, it tells now or never
+  end_stream(stream);
+  const bool had_message = stream->busy && stream->message != nullptr;
+  stream->busy = false;
+  // A frame at hand goes with the stream; a message that it is a part of is not through for that.
+  if (!stream->replaced) outbox_.lost(stream->index);  // else it was lost when another took its place
+  if (had_message) outbox_.take(stream->message);
+  stream->sends.abandon([this](uint32_t place) {
+    --unnoticed_;
+    outbox_.lose_sight(place);
+  });
+  // Credits may have been lost with it, and are told again: to know them twice does no harm.
+  if (stream->shared()) owe_all_credits();
+  update_pending();
+  if (stream->replaced) return;
+  losses_.push_back({stream->index, stream->key, why});
+}
+
+void TcpSender::remove_closed() {
+  any_closed_ = false;
+  std::erase_if(streams_, [](const auto& stream) { return stream->closed; });
 }
 
 void TcpSender::look_at_path(Stream* stream) const {
@@ -80,91 +127,95 @@ void TcpSender::look_at_path(Stream* stream) const {
 }
 
 void TcpSender::post(uint32_t channel, const Message& message, const void* payload) {
-  Channel& to = channels_[channel];
-  Outgoing& outgoing = to.messages[to.posted % kFifoDepth];
-  outgoing.frame = {};
-  outgoing.frame.kind = static_cast<uint8_t>(message.kind);
-  outgoing.frame.wide = message.wide;
-  outgoing.frame.channel = static_cast<uint8_t>(channel);
-  outgoing.frame.message = to.posted++;
-  outgoing.frame.signature = message.signature;
-  outgoing.frame.bytes = message.bytes;
-  outgoing.frame.due_us = message.due_us;
-  outgoing.frame.whole = message.whole <= UINT32_MAX ? static_cast<uint32_t>(message.whole) : 0;
-  outgoing.bytes = tcp_payload(message.kind, message.bytes);
-  outgoing.payload = static_cast<const std::byte*>(payload);
-  if (message.kind == PayloadKind::kInline && outgoing.bytes > 0) {
-    std::memcpy(outgoing.copy, payload, outgoing.bytes);
-    outgoing.payload = outgoing.copy;
-  }
-  outgoing.given = outgoing.under_way = outgoing.held = 0;
-  outgoing.all_given = false;
-  outgoing.small = outgoing.bytes <= kSharedStreamBytes;
-  (outgoing.small ? small_ : large_).push(static_cast<uint8_t>(channel));
-  if (!outgoing.small)
-    wanted_streams_ = std::max(wanted_streams_, division_.divides(outgoing.bytes) ? most_streams_ : 1u);
+  const TcpOutgoing& posted = outbox_.post(channel, message, payload);
+  if (!posted.small) wanted_streams_ = std::max(wanted_streams_, division_.divides(posted.bytes) ? most_streams_ : 1u);
   pending_ = true;
 }
 
 Status TcpSender::acknowledge(const TcpFrame& frame) {
-  Channel& to = channels_[frame.channel];
-  const uint32_t more = frame.popped - to.acknowledged;
   if (frame.type == TcpFrameType::kCredit) {
-    const Outgoing& came = to.messages[frame.message % kFifoDepth];
-    const bool known = came.frame.message == frame.message;  // its place may have another message by now
-    if (!division_.learn(lateness(frame), came.begin, known ? came.begin + came.bytes : came.begin))
+    const TcpOutgoing* came = outbox_.find(frame.channel, frame.message);  // nullptr: its place has another by now
+    const uint64_t begin = came != nullptr ? came->begin : 0;
+    if (!division_.learn(lateness(frame), begin, came != nullptr ? begin + came->bytes : begin))
       return {trSystemError,
               fmt::format("it tells about streams {} and {}; there are {}", frame.kind, frame.wide, most_streams_)};
   }
-  if (more > UINT32_MAX / 2) return {};  // overtaken by a later one on another stream
-  if (more > to.written - to.acknowledged) return {trSystemError, "it acknowledges messages that were never sent"};
-  to.acknowledged = frame.popped;
+  if (!outbox_.acknowledge(frame.channel, frame.popped))
+    return {trSystemError, "it acknowledges messages that were never sent"};
   return {};
 }
 
 void TcpSender::set_popped(uint32_t channel, uint32_t popped, bool now, const TcpLateness& lateness) {
-  Channel& from = channels_[channel];
-  from.popped = popped;
-  if (lateness.late != 0) from.lateness = lateness;
-  if (!now || from.owes_credit || !gives_credit_) return;
-  from.owes_credit = true;
+  Credit& credit = credits_[channel];
+  credit.popped = popped;
+  if (lateness.late != 0) credit.lateness = lateness;
+  if (!now || credit.owed || !gives_credit_) return;
+  credit.owed = true;
   ++owed_;
   pending_ = true;
 }
 
-void TcpSender::forget_credits() {
-  for (Channel& channel : channels_) channel.owes_credit = false;
+void TcpSender::tell_lost(uint32_t index, uint32_t attempt) {
+  replaced(index, attempt);
+  broken_.push_back({index, attempt, false});
+  pending_ |= has_stream(0);
+}
+
+void TcpSender::replaced(uint32_t index, uint32_t attempt) {
+  std::erase_if(broken_, [&](const Broken& broken) { return broken.index == index && broken.attempt < attempt; });
+}
+
+void TcpSender::forget_peer() {
+  for (Credit& credit : credits_) credit.owed = false;
   owed_ = 0;
   gives_credit_ = false;
+  broken_.clear();
+  outbox_.forget_written();
   update_pending();
 }
 
-void TcpSender::load_credit(Stream* stream, uint32_t channel) {
-  TcpFrame frame;
-  frame.type = TcpFrameType::kCredit;
-  frame.channel = static_cast<uint8_t>(channel);
-  frame.popped = channels_[channel].popped;
-  set_lateness(std::exchange(channels_[channel].lateness, {}), &frame);
+void TcpSender::load_frame(Stream* stream, const TcpFrame& frame) {
   std::memcpy(stream->head, &frame, sizeof frame);
   stream->head_bytes = sizeof frame;
   stream->message = nullptr;
   stream->payload = nullptr;
   stream->bytes = 0;
+  stream->busy = true;
 }
 
-TcpSender::Outgoing* TcpSender::first_of(const Queue& queue) {
-  Channel& to = channels_[queue.channels[queue.begin % queue.channels.size()]];
-  // The first of the channel, among those of this queue, that streams have not got the whole of.
-  uint32_t number = to.handed_over;
-  while (to.messages[number % kFifoDepth].all_given || to.messages[number % kFifoDepth].small != (&queue == &small_))
-    ++number;
-  return &to.messages[number % kFifoDepth];
+bool TcpSender::load_credit(Stream* stream) {
+  for (uint32_t channel = 0; channel < credits_.size(); ++channel) {
+    Credit& credit = credits_[channel];
+    if (!credit.owed) continue;
+    TcpFrame frame;
+    frame.type = TcpFrameType::kCredit;
+    frame.channel = static_cast<uint8_t>(channel);
+    frame.popped = credit.told = credit.popped;
+    set_lateness(std::exchange(credit.lateness, {}), &frame);
+    load_frame(stream, frame);
+    credit.owed = false;
+    --owed_;
+    return true;
+  }
+  return false;
 }
 
-void TcpSender::load_piece(Stream* stream, Queue* queue) {
-  const uint32_t channel = queue->channels[queue->begin % queue->channels.size()];
-  Channel& to = channels_[channel];
-  Outgoing& outgoing = *first_of(*queue);
+bool TcpSender::load_broken(Stream* stream) {
+  for (Broken& broken : broken_) {
+    if (broken.told) continue;
+    TcpFrame frame;
+    frame.type = TcpFrameType::kLost;
+    frame.kind = static_cast<uint8_t>(broken.index);
+    frame.message = broken.attempt;
+    load_frame(stream, frame);
+    return broken.told = true;
+  }
+  return false;
+}
+
+void TcpSender::load_piece(Stream* stream) {
+  TcpOutgoing& outgoing = *outbox_.first(stream->shared());
+  Credit& credit = credits_[outgoing.frame.channel];
   const uint32_t left = outgoing.bytes - outgoing.given;
   const uint32_t length = stream->shared() ? std::min(piece_bytes_, left)
                                            : division_.piece_bytes(stream->index, outgoing.bytes, left, piece_bytes_);
@@ -174,9 +225,8 @@ void TcpSender::load_piece(Stream* stream, Queue* queue) {
   TcpFrame frame = outgoing.frame;
   frame.offset = outgoing.given;
   frame.length = length;
-  frame.popped = to.popped;
-  std::memcpy(stream->head, &frame, sizeof frame);
-  stream->head_bytes = sizeof frame;
+  frame.popped = credit.told = credit.popped;
+  load_frame(stream, frame);
   stream->payload = outgoing.payload + outgoing.given;
   stream->bytes = length;
   if (length > 0 && length <= kInlineBytes) {
@@ -185,18 +235,8 @@ void TcpSender::load_piece(Stream* stream, Queue* queue) {
     stream->bytes = 0;
   }
   stream->message = &outgoing;
-  stream->channel = channel;
-  outgoing.given += length;
-  ++outgoing.under_way;
-  if (outgoing.given == outgoing.bytes) {
-    outgoing.all_given = true;
-    ++queue->begin;
-  }
-  to.told = to.popped;
-  if (to.owes_credit) {
-    to.owes_credit = false;
-    --owed_;
-  }
+  outbox_.give(&outgoing, length, stream->index);
+  if (std::exchange(credit.owed, false)) --owed_;
 }
 
 // Gives the stream its next frame; false when there is none.
@@ -204,73 +244,40 @@ bool TcpSender::load(Stream* stream) {
   if (stream->closed || stream->replaced) return false;
   stream->done = 0;
   stream->refused = false;
-  if (owed_ > 0 && stream->shared()) {
-    for (uint32_t channel = 0; channel < channels_.size(); ++channel) {
-      if (!channels_[channel].owes_credit) continue;
-      load_credit(stream, channel);
-      channels_[channel].told = channels_[channel].popped;
-      channels_[channel].owes_credit = false;
-      --owed_;
-      return stream->busy = true;
-    }
+  if (stream->shared()) {
+    if (owed_ > 0 && load_credit(stream)) return true;
+    if (!broken_.empty() && load_broken(stream)) return true;
   }
-  Queue& queue = stream->shared() ? small_ : large_;
-  if (queue.empty()) return false;
-  load_piece(stream, &queue);
-  return stream->busy = true;
+  if (outbox_.empty(stream->shared())) return false;
+  load_piece(stream);
+  return true;
 }
 
 void TcpSender::finish_frame(Stream* stream) {
   stream->busy = false;
   if (stream->replaced) end_stream(stream);
-  if (stream->message == nullptr) return;
-  --stream->message->under_way;
-  Channel& to = channels_[stream->channel];
-  for (; to.written != to.posted; ++to.written) {
-    const Outgoing& next = to.messages[to.written % kFifoDepth];
-    if (!next.all_given || next.under_way > 0) break;
-  }
-  hand_over(&to);
-}
-
-void TcpSender::hand_over(Channel* to) {
-  for (; to->handed_over != to->written; ++to->handed_over) {
-    Outgoing& next = to->messages[to->handed_over % kFifoDepth];
-    if (next.held > 0) break;
-    next.all_given = false;
-  }
+  if (stream->message != nullptr) outbox_.take(stream->message);
 }
 
 // What the kernel needs no longer.
 Status TcpSender::take_notices() {
   if (unnoticed_ == 0) return {};
-  for (auto& stream : streams_) {
-    ZeroCopyNotice notice;
-    while (!stream->closed && !stream->sends.empty() && take_zero_copy_notice(stream->fd, &notice)) {
-      zero_copy_.completed(notice.last - notice.first + 1, notice.copied);
-      const bool known = stream->sends.complete(notice.first, notice.last, [this](uint32_t place) {
-        Channel& to = channels_[place / kFifoDepth];
-        --to.messages[place % kFifoDepth].held;
-        --unnoticed_;
-        hand_over(&to);
-      });
-      if (!known)
-        return {trInternalError, fmt::format("the kernel has done sends {} to {} of stream {}, which it was not given",
-                                             notice.first, notice.last, stream->index)};
-    }
-  }
+  for (auto& stream : streams_) TR_RETURN_IF_ERROR(take_notices_of(stream.get()));
   return {};
 }
 
-Status TcpSender::write_failed(Stream* stream, int error) {
-  const Status failure(trRemoteError,
-                       fmt::format("sending on stream {}: {} (errno {})", stream->index, std::strerror(error), error));
-  end_stream(stream);
-  stream->busy = false;
-  const bool credit = stream->message == nullptr;
-  if (!credit || has_messages()) return failure;
-  // A peer that has left needs no credits: the link decides.
-  credit_failure_ = failure;
+Status TcpSender::take_notices_of(Stream* stream) {
+  ZeroCopyNotice notice;
+  while (!stream->closed && !stream->sends.empty() && take_zero_copy_notice(stream->fd, &notice)) {
+    zero_copy_.completed(notice.last - notice.first + 1, notice.copied);
+    const bool known = stream->sends.complete(notice.first, notice.last, [this](uint32_t place) {
+      --unnoticed_;
+      outbox_.let_go(place);
+    });
+    if (!known)
+      return {trInternalError, fmt::format("the kernel has done sends {} to {} of stream {}, which it was not given",
+                                           notice.first, notice.last, stream->index)};
+  }
   return {};
 }
 
@@ -294,7 +301,7 @@ ssize_t TcpSender::give(Stream* stream, bool uncopied) {
   if (uncopied) flags |= head ? MSG_MORE : MSG_ZEROCOPY;
   const ssize_t sent = sendmsg(stream->fd, &message, flags);
   if (sent > 0 && uncopied && !head) {
-    stream->sends.add(stream->channel * kFifoDepth + stream->message->frame.message % kFifoDepth);
+    stream->sends.add(TcpOutbox::place_of(*stream->message));
     ++stream->message->held;
     ++unnoticed_;
     zero_copy_.sent();
@@ -314,8 +321,11 @@ Status TcpSender::write(Stream* stream, bool* whole) {
     }
     if (sent < 0) {
       if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ENOBUFS) return {};
-      return write_failed(stream, errno);
+      const int error = errno;
+      lose(stream, fmt::format("sending: {} (errno {})", std::strerror(error), error));
+      return {};
     }
+    stream->taken += static_cast<uint64_t>(sent);
     stream->done += static_cast<size_t>(sent);
     again = uncopied && head && stream->done == stream->head_bytes;  // the payload follows a header that left alone
   }
@@ -327,29 +337,16 @@ Status TcpSender::write(Stream* stream, bool* whole) {
 }
 
 void TcpSender::update_pending() {
-  pending_ = !small_.empty() || !large_.empty() || owed_ > 0 || unnoticed_ > 0;
+  pending_ = !outbox_.empty(true) || !outbox_.empty(false) || owed_ > 0 || unnoticed_ > 0;
   for (const auto& stream : streams_) pending_ |= stream->busy;
-}
-
-bool TcpSender::has_messages() const {
-  return std::any_of(channels_.begin(), channels_.end(),
-                     [](const Channel& channel) { return channel.written != channel.posted; });
-}
-
-// What waits has a stream that is open, or one that is still to come.
-Status TcpSender::check_streams() const {
-  for (const bool shared : {true, false}) {
-    if ((shared ? small_ : large_).empty()) continue;
-    size_t all = 0, closed = 0;
-    for (const auto& stream : streams_)
-      if (stream->shared() == shared && !stream->replaced) ++all, closed += stream->closed;
-    if (all > 0 && closed == all) return {trRemoteError, "sending: it has closed the streams"};
-  }
-  return {};
+  if (has_stream(0))
+    for (const Broken& broken : broken_) pending_ |= !broken.told;
 }
 
 TcpSender::Stream* TcpSender::find(uint32_t index) {
-  return std::find_if(streams_.begin(), streams_.end(), [&](const auto& each) { return each->index == index; })->get();
+  return std::find_if(streams_.begin(), streams_.end(),
+                      [&](const auto& each) { return each->index == index && !each->closed; })
+      ->get();
 }
 
 Status TcpSender::flush_small() {
@@ -363,9 +360,9 @@ Status TcpSender::flush_large() {
   bool whole = false;
   for (auto& stream : streams_)
     if (!stream->shared() && stream->busy) TR_RETURN_IF_ERROR(write(stream.get(), &whole));
-  while (!large_.empty()) {
+  while (!outbox_.empty(false)) {
     const uint32_t next =
-        division_.next(first_of(large_)->bytes, [this](uint32_t index) { return !find(index)->busy; });
+        division_.next(outbox_.first(false)->bytes, [this](uint32_t index) { return !find(index)->busy; });
     if (next == 0) break;
     Stream* stream = find(next);
     if (!load(stream)) break;
@@ -375,7 +372,7 @@ Status TcpSender::flush_large() {
 }
 
 Status TcpSender::flush() {
-  TR_RETURN_IF_ERROR(check_streams());
+  if (any_closed_) remove_closed();
   TR_RETURN_IF_ERROR(take_notices());
   TR_RETURN_IF_ERROR(flush_small());
   TR_RETURN_IF_ERROR(flush_large());
@@ -383,24 +380,42 @@ Status TcpSender::flush() {
   return {};
 }
 
-Status TcpSender::probe() {
-  for (auto& stream : streams_) {
+bool TcpSender::stands_still(Stream* stream, TcpClock::time_point now) const {
+  TcpStall::Facts facts;
+  return look_at_stream(stream->fd, stream->taken, &facts) && stream->stall.look(facts, now, patience_.stall);
+}
+
+Status TcpSender::look(TcpClock::time_point now) {
+  if (any_closed_) remove_closed();
+  TR_RETURN_IF_ERROR(take_notices());
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    Stream* stream = streams_[i].get();
     if (stream->closed) continue;
-    char byte;
-    const ssize_t got = recv(stream->fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
-    if (got > 0 && stream->shared()) continue;
-    if (got > 0) return {trSystemError, fmt::format("it sent something on stream {}, which goes to it", stream->index)};
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) continue;
-    const std::string why = got == 0 ? "it has closed the stream" : std::strerror(errno);
-    return {trRemoteError,
-            fmt::format("waiting on stream {}: {} (errno {})", stream->index, why, got == 0 ? 0 : errno)};
+    if (stands_still(stream, now)) {
+      lose(stream, fmt::format("what was sent has not been acknowledged for {} ms", patience_.stall.count()));
+      continue;
+    }
+    if (stream->shared()) continue;  // the receiver reads it
+    int error = 0;
+    const StreamEnd end = find_end(stream->fd, &error);
+    if (end == StreamEnd::kSomethingThere)
+      return {trSystemError, fmt::format("it sent something on stream {}, which goes to it", stream->index)};
+    if (end == StreamEnd::kClosed) lose(stream, "the other end was closed");
+    if (end == StreamEnd::kBroken) lose(stream, fmt::format("{} (errno {})", std::strerror(error), error));
   }
   return {};
 }
 
 void TcpSender::finish() {
-  for (const auto& stream : streams_)
-    if (stream->shared() && !stream->closed) (void)shutdown(stream->fd, SHUT_WR);
+  TcpFrame goodbye;
+  goodbye.type = TcpFrameType::kGoodbye;
+  for (const auto& stream : streams_) {
+    if (!stream->shared() || stream->closed) continue;
+    leave_to_kernel(stream->fd);
+    // Where it finds no room, or a frame waits that an operation which failed has left, the peer hears it by the rendezvous.
+    if (!stream->busy) (void)send(stream->fd, &goodbye, sizeof goodbye, MSG_DONTWAIT | MSG_NOSIGNAL);
+    (void)shutdown(stream->fd, SHUT_WR);
+  }
 }
 
 int TcpSender::duplicate_shared() const {
@@ -415,9 +430,8 @@ bool TcpSender::delivered() const {
     if (!stream->shared() || stream->closed) continue;
     // What the peer's kernel has not acknowledged: nothing, or the end that finish() sent; a peer that has ended the
     // stream too reads no more.
-    int bytes = 0;
     pollfd end{stream->fd, 0, 0};
-    if (ioctl(stream->fd, SIOCOUTQ, &bytes) == 0 && bytes > 1 && poll(&end, 1, 0) == 0) return false;
+    if (unacknowledged_bytes(stream->fd) > 1 && poll(&end, 1, 0) == 0) return false;
   }
   return true;
 }

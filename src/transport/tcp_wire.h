@@ -8,6 +8,11 @@
 //   credit   `popped`: how many of the peer's messages on that channel the sender of the frame has popped; a piece says it
 //            too. And how one of them came (tcp_division.h): `kind` is the late stream or 0, `wide` the early one, `message`
 //            its number, `length` what was left
+//   lost     the peer's stream `kind`, opened by attempt `message`, is broken at its reading end
+//   goodbye  nothing follows: the sender of the frame leaves in order
+//
+// `wide` of a piece has two parts: bit 0, Message::wide; the others, how often the message was begun again (modulo 128)
+// because a stream broke that carried a part of it. Pieces of different attempts do not make a message.
 //
 // A message of several pieces may come on several streams, in any order. The mark names the version: a change of the
 // format, or of what a stream's number means, changes its last character.
@@ -23,9 +28,9 @@ namespace treering {
 
 static_assert(std::endian::native == std::endian::little, "frames are written as they lie in memory");
 
-inline constexpr uint32_t kTcpMark = 'T' | 'R' << 8 | 'T' << 16 | '4' << 24;
+inline constexpr uint32_t kTcpMark = 'T' | 'R' << 8 | 'T' << 16 | '5' << 24;
 
-enum class TcpFrameType : uint8_t { kPiece = 1, kCredit = 2 };
+enum class TcpFrameType : uint8_t { kPiece = 1, kCredit = 2, kLost = 3, kGoodbye = 4 };
 
 struct TcpFrame {
   uint32_t mark = kTcpMark;
@@ -43,6 +48,16 @@ struct TcpFrame {
   uint32_t whole = 0;  // of a piece: Message::whole; 0 also where it is 4 GiB or more
 };
 static_assert(sizeof(TcpFrame) == 40);
+
+inline constexpr uint8_t kTcpAttempts = 128;
+inline bool is_wide(const TcpFrame& piece) { return (piece.wide & 1) != 0; }
+inline uint8_t attempt_of(const TcpFrame& piece) { return piece.wide >> 1; }
+inline void begin_again(TcpFrame* piece) { piece->wide = static_cast<uint8_t>(piece->wide + 2); }
+// Whether attempt `a` was made after `b`; of all that are under way the numbers lie near each other.
+inline bool is_later_attempt(uint8_t a, uint8_t b) {
+  const uint8_t ahead = (a - b) % kTcpAttempts;
+  return ahead > 0 && ahead < kTcpAttempts / 2;
+}
 
 inline void set_lateness(const TcpLateness& lateness, TcpFrame* credit) {
   credit->kind = lateness.late;

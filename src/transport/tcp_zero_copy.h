@@ -49,6 +49,12 @@ class ZeroCopySends {
     while (oldest_ != next_ && !entries_[oldest_ % kMost].waits) ++oldest_;
     return true;
   }
+  // The socket is gone, and will tell nothing of those that are left.
+  template <typename Left>
+  void abandon(Left left) {
+    for (; oldest_ != next_; ++oldest_)
+      if (entries_[oldest_ % kMost].waits) left(entries_[oldest_ % kMost].place);
+  }
 
  private:
   struct Entry {

@@ -9,7 +9,7 @@
 //     consumed()    <------------- counter of pops ------------------------'
 //
 // A transport that copies payloads (buffers()) sends them from the sender's memory and counts them as consumed once they
-// have left it; what it could not send yet it sends in later calls of any connection to that peer.
+// have left it and need not be sent again; what it could not send yet it sends in later calls of any connection to that peer.
 //
 // Invariants: messages arrive in the order of post(); a payload that is referred to stays unchanged until consumed()
 // reaches the number of posts made when it was posted; consumed() may count inline messages late, by less than

@@ -270,6 +270,62 @@ TEST(InitArguments, WhatFailsLeavesOtherCommunicatorsAlone) {
   for (trComm_t comm : live) EXPECT_EQ(trCommDestroy(comm), trSuccess);
 }
 
+// An array of handles or numbers that ends where memory ends.
+class LastOfAPage {
+ public:
+  LastOfAPage() {
+    page_ =
+        static_cast<std::byte*>(mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    EXPECT_EQ(mprotect(page_ + kPage, kPage, PROT_NONE), 0);
+  }
+  ~LastOfAPage() { munmap(page_, 2 * kPage); }
+  template <typename T>
+  T* one() const {
+    return reinterpret_cast<T*>(page_ + kPage - sizeof(T));
+  }
+
+ private:
+  static constexpr size_t kPage = 4096;
+  std::byte* page_;
+};
+
+// A count that nothing can have is refused before the array that should have so many is read or written.
+TEST(InitArguments, CountsBeforeArrays) {
+  constexpr int kMany = 1 << 30;
+  const LastOfAPage end;
+  const auto refused = [](trResult_t result, const char* part) {
+    EXPECT_EQ(result, trInvalidArgument);
+    EXPECT_NE(std::string(trGetLastError(nullptr)).find(part), std::string::npos) << trGetLastError(nullptr);
+  };
+  trComm_t* const comms = end.one<trComm_t>();
+  trComm_t live;
+  ASSERT_EQ(trCommInitAll(&live, 1), trSuccess);
+  *comms = live;
+  refused(trCommInitAll(comms, kMany), "trCommInitAll: nranks is 1073741824; this version takes at most 1024");
+  EXPECT_EQ(*comms, live) << "it was not touched";
+  refused(trCommInitAll(comms, 1025), "nranks is 1025");
+  int* const excluded = end.one<int>();
+  trComm_t made = nullptr;
+  refused(trCommShrink(live, excluded, kMany, &made, nullptr, 0),
+          "excluded_count is 1073741824; the communicator has 1 ranks");
+  trDoubleBuffer_t buffer = nullptr;
+  ASSERT_EQ(trDoubleBufferCreate(&buffer, live, trFloat32, 0, nullptr), trSuccess);
+  *end.one<void*>() = &buffer;
+  int ready = 0;
+  const LastOfAPage end_of_counts;
+  *end_of_counts.one<size_t>() = 1;
+  refused(trDoubleBufferExchange(buffer, kMany, end.one<void*>(), end_of_counts.one<size_t>(), &ready),
+          "count is 1073741824; at most 1048576 tensors");
+  EXPECT_EQ(trDoubleBufferDestroy(buffer), trSuccess);
+  *end.one<trBox_t>() = trBox_t{};
+  trExchange_t exchange = nullptr;
+  refused(trExchangeCreate(&exchange, 1, kMany, end.one<trBox_t>(), 0, nullptr, trInt32, live),
+          "held_count is 1073741824");
+  refused(trExchangeCreate(&exchange, 1, 0, nullptr, kMany, end.one<trBox_t>(), trInt32, live),
+          "needed_count is 1073741824");
+  EXPECT_EQ(trCommDestroy(live), trSuccess);
+}
+
 TEST(InitArguments, ConfigIsChecked) {
   trUniqueId id;
   ASSERT_EQ(trGetUniqueId(&id), trSuccess);

@@ -35,7 +35,10 @@ uint64_t launched(DeviceRanks& ranks, size_t count) {
 
 std::string protocol_of(DeviceRanks& ranks, trCollective_t collective, size_t bytes, trSelection_t* selection) {
   EXPECT_EQ(trGetSelection(ranks.comm(0), collective, nullptr, nullptr, bytes, trInt32, selection), trSuccess);
-  return selection->protocol;
+  const std::string protocol = selection->protocol;
+  const bool kernel = protocol == "ll" || protocol == "ll128" || protocol == "simple";
+  EXPECT_STREQ(selection->transport, kernel ? "gpu" : "in-process") << protocol;
+  return protocol;
 }
 std::string protocol_of(DeviceRanks& ranks, trCollective_t collective, size_t bytes) {
   trSelection_t selection;

@@ -209,7 +209,73 @@ TEST_F(Fallback, RanksInDifferentPidNamespacesShareMemory) {
     return in_pid_namespace([&] { return run_rank(rank, 3, id); });
   });
   expect_success(&processes, 3);
-  EXPECT_EQ(logged(processes.pid(0), "without registered buffers").size(), 1u);
+  const auto lines = logged(processes.pid(0), "without registered buffers");
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("registered buffers: the ranks are in different pid namespaces"), std::string::npos)
+      << lines[0];
+}
+
+constexpr uid_t kStranger = 65533;
+
+bool become_stranger() {
+  return setresgid(kStranger, kStranger, kStranger) == 0 && setresuid(kStranger, kStranger, kStranger) == 0;
+}
+
+// Has uid 0, which is kStranger outside. A process outside writes the map: this one, for its child.
+int in_user_namespace(const std::function<int()>& body) {
+  int left[2], mapped[2];
+  if (pipe(left) != 0 || pipe(mapped) != 0) return kCannot;
+  const pid_t child = fork();
+  if (child < 0) return kCannot;
+  char byte = 0;
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    close(mapped[1]);  // or it waits for itself
+    const bool ready = unshare(CLONE_NEWUSER) == 0 && write(left[1], &byte, 1) == 1 && read(mapped[0], &byte, 1) == 1 &&
+                       setresgid(0, 0, 0) == 0 && setresuid(0, 0, 0) == 0;
+    _exit(ready ? body() : kCannot);
+  }
+  close(left[1]);
+  if (read(left[0], &byte, 1) == 1) {
+    const std::string of_child = "/proc/" + std::to_string(child);
+    for (const char* map : {"/uid_map", "/gid_map"}) std::ofstream(of_child + map) << "0 " << kStranger << " 1";
+    if (write(mapped[1], &byte, 1) != 1) kill(child, SIGKILL);
+  }
+  for (int end : {left[0], mapped[0], mapped[1]}) close(end);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 60;
+}
+
+// The line of a log about the way between ranks 0 and 1.
+std::string only(const std::vector<std::string>& lines) {
+  return lines.size() == 1 ? lines[0] : std::to_string(lines.size()) + " lines";
+}
+
+TEST_F(Fallback, BetweenUserNamespacesTheLogNamesThemAsTheCause) {
+  if (!kernel_allows([] { return in_user_namespace([] { return 0; }) == 0; }))
+    GTEST_SKIP() << "the kernel forbids unshare(CLONE_NEWUSER) and maps to this user";
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    if (rank == 0) return run_rank(rank, 2, id);
+    return in_user_namespace([&] { return run_rank(rank, 2, id); });
+  });
+  expect_success(&processes, 2);
+  const std::string line = only(logged(processes.pid(0), "rank 0 reaches rank 1 by "));
+  EXPECT_NE(line.find("ranks 0 and 1 are in different user namespaces"), std::string::npos) << line;
+  EXPECT_EQ(line.find("memfd_create"), std::string::npos) << line;
+}
+
+TEST_F(Fallback, BetweenUsersTheLogNamesThemAsTheCause) {
+  if (!kernel_allows(become_stranger)) GTEST_SKIP() << "this user cannot become another";
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    if (rank == 1 && !become_stranger()) return kCannot;
+    return run_rank(rank, 2, id);
+  });
+  expect_success(&processes, 2);
+  const std::string line = only(logged(processes.pid(0), "rank 0 reaches rank 1 by "));
+  const std::string cause = "ranks 0 and 1 are of different users (uid " + std::to_string(geteuid()) + " and 65533)";
+  EXPECT_NE(line.find(cause), std::string::npos) << line;
+  EXPECT_EQ(line.find("memfd_create"), std::string::npos) << line;
 }
 
 // Its pid says nothing to the others, which notice its end all the same: containers on a host's network are such. Rank 0 is
@@ -266,6 +332,21 @@ TEST_F(Fallback, WithoutProcAllocatedMemoryStillWorks) {
     return 0;
   });
   expect_success(&processes, 2);
+}
+
+// It would count as another host, were it not for TREERING_HOSTID.
+TEST_F(Fallback, WithoutProcTheLogSaysSo) {
+  if (!kernel_allows(hide_proc)) GTEST_SKIP() << "the kernel forbids mount namespaces to this user";
+  setenv("TREERING_HOSTID", "one", 1);
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    if (rank == 1 && !hide_proc()) return kCannot;
+    return run_rank(rank, 2, id);
+  });
+  unsetenv("TREERING_HOSTID");
+  expect_success(&processes, 2);
+  const std::string line = only(logged(processes.pid(0), "rank 0 reaches rank 1 by "));
+  EXPECT_NE(line.find("no segment (rank 1 has no /proc"), std::string::npos) << line;
+  EXPECT_NE(line.find("cma: rank 1 has no /proc"), std::string::npos) << line;
 }
 
 }  // namespace

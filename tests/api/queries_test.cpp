@@ -2,6 +2,7 @@
 #include <atomic>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "support/ranks.h"
@@ -54,6 +55,27 @@ trResult_t register_a_buffer(trComm_t comm, int, int) {
       result != trSuccess)
     return result;
   return trCommDeregister(comm, handle);
+}
+
+TEST(Selection, NamesTheTransport) {
+  for (const auto& [transports, ranks, expected] : {std::tuple{"", 1, "none"},
+                                                    {"", 2, "in-process"},
+                                                    {"shared-memory", 2, "shm"},
+                                                    {"cma", 3, "cma"},
+                                                    {"tcp", 2, "tcp"}}) {
+    trConfig_t config = TR_CONFIG_INITIALIZER;
+    config.transports = *transports == 0 ? nullptr : transports;
+    RankGroup group(ranks, config);
+    trSelection_t selection;
+    ASSERT_EQ(trGetSelection(group.comm(0), trCollAllReduce, nullptr, nullptr, 1 << 20, trFloat32, &selection),
+              trSuccess);
+    EXPECT_STREQ(selection.transport, expected);
+    std::string text(1 << 16, '\0');
+    ASSERT_EQ(trExplain(group.comm(0), trCollAllReduce, 1 << 20, trFloat32, text.data(), text.size(), nullptr),
+              trSuccess);
+    EXPECT_NE(text.find(std::string("transport between the ranks: ") + expected + "\n"), std::string::npos)
+        << text.c_str();
+  }
 }
 
 class WhileAnotherThreadCalls : public ::testing::TestWithParam<std::tuple<int, Query>> {};

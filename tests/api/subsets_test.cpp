@@ -1,5 +1,6 @@
 // Communicators made from others after a failure, and the shapes that a communicator tells.
 #include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <set>
@@ -77,6 +78,132 @@ TEST(Shrink, WrongArguments) {
   EXPECT_EQ(trCommShrink(nullptr, &other, 1, &made, nullptr, 0), trInvalidArgument);
 }
 
+// Ranks that each give a set of their own; -1 ends a list.
+struct Sets {
+  const char* name;
+  std::vector<std::vector<int>> excluded;  // by rank; a rank without a list does not call
+  std::vector<std::string> texts;          // in the message of each rank, by rank; empty: it succeeds or fails
+};
+class ShrinkWithOtherSets : public ::testing::TestWithParam<Sets> {};
+
+// The deadline is so far off that only what ranks see of one another can end the calls.
+TEST_P(ShrinkWithOtherSets, IsAnErrorOfAll) {
+  const Sets& sets = GetParam();
+  const auto n = sets.excluded.size();
+  RankGroup ranks(static_cast<int>(n), config_with_timeout(300'000));
+  std::vector<trResult_t> results(n, trSuccess);
+  std::vector<std::string> errors(n);
+  std::vector<std::thread> threads;
+  const auto begin = std::chrono::steady_clock::now();
+  for (size_t rank = 0; rank < n; ++rank) {
+    if (sets.excluded[rank].empty()) continue;
+    threads.emplace_back([&, rank] {
+      const std::vector<int>& excluded = sets.excluded[rank];
+      trComm_t made = nullptr;
+      results[rank] = trCommShrink(ranks.comm(static_cast<int>(rank)), excluded.data(),
+                                   static_cast<int>(excluded.size()), &made, nullptr, 0);
+      if (results[rank] != trSuccess) errors[rank] = trGetLastError(nullptr);
+      EXPECT_EQ(made == nullptr, results[rank] != trSuccess);
+      if (made != nullptr) {
+        EXPECT_EQ(trCommDestroy(made), trSuccess);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
+  for (size_t rank = 0; rank < n; ++rank) {
+    if (sets.texts[rank].empty()) continue;
+    EXPECT_EQ(results[rank], trInvalidUsage) << "rank " << rank << ": " << errors[rank];
+    EXPECT_NE(errors[rank].find(sets.texts[rank]), std::string::npos) << "rank " << rank << ": " << errors[rank];
+  }
+  // The communicator has not failed, and the ranks agree on what comes next.
+  const int last = static_cast<int>(n) - 1;
+  trComm_t rest[3] = {};
+  if (n < 4) return;
+  ASSERT_EQ(trGroupStart(), trSuccess);
+  for (int rank = 0; rank < last; ++rank)
+    EXPECT_EQ(trCommShrink(ranks.comm(rank), &last, 1, &rest[rank], nullptr, 0), trSuccess);
+  ASSERT_EQ(trGroupEnd(), trSuccess) << trGetLastError(nullptr);
+  for (trComm_t comm : rest) EXPECT_EQ(trCommDestroy(comm), trSuccess);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ranks, ShrinkWithOtherSets,
+    ::testing::Values(Sets{"OneExcludesAMember",
+                           {{3}, {2, 3}, {3}, {}},
+                           {"rank 1 excludes 2, rank 0 does not", "rank 1 excludes 2, rank",
+                            "rank 1 excludes 2, rank 2 does not", ""}},
+                      Sets{"EachAnother",
+                           {{2, 3}, {3}, {1, 3}, {}},
+                           {"rank 0 excludes 2, rank", "rank 1 does not", "rank 2 excludes 1, rank", ""}},
+                      Sets{"OneIsAlone", {{1, 2, 3}, {3}, {3}, {}}, {"", "rank 0 excludes", "rank 0 excludes", ""}}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+// Each half excludes the other: no rank waits for a rank that gives another set, and they would both succeed.
+TEST(Shrink, TwoHalvesAreNotBothRight) {
+  for (int round = 0; round < 10; ++round) {
+    RankGroup ranks(4, config_with_timeout(300'000));
+    const int excluded[2][2] = {{2, 3}, {0, 1}};
+    std::atomic<int> waiting{4};
+    trResult_t results[4];
+    std::string errors[4];
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 4; ++rank)
+      threads.emplace_back([&, rank] {
+        waiting.fetch_sub(1);
+        while (waiting.load() != 0) std::this_thread::yield();
+        trComm_t made = nullptr;
+        results[rank] = trCommShrink(ranks.comm(rank), excluded[rank / 2], 2, &made, nullptr, 0);
+        if (results[rank] != trSuccess) errors[rank] = trGetLastError(nullptr);
+        if (made != nullptr) {
+          EXPECT_EQ(trCommDestroy(made), trSuccess);
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    int failed = 0;
+    for (int half = 0; half < 2; ++half) {
+      EXPECT_EQ(results[2 * half], results[2 * half + 1]) << "those who agree get the same";
+      failed += results[2 * half] == trInvalidUsage;
+    }
+    EXPECT_GE(failed, 1);
+    for (int rank = 0; rank < 4; ++rank)
+      if (results[rank] != trSuccess) {
+        EXPECT_EQ(results[rank], trInvalidUsage);
+        EXPECT_NE(errors[rank].find(rank < 2 ? "excludes 2, 3, rank" : "excludes 0, 1, rank"), std::string::npos)
+            << errors[rank];
+      }
+  }
+}
+
+// What a rank had called before it died is no other set.
+TEST(Shrink, DeadRanksHaveNoSet) {
+  int gate[2];
+  ASSERT_EQ(pipe(gate), 0);
+  RankProcesses processes(4, [&gate](int rank, const trUniqueId& id) {
+    trConfig_t config = config_with_timeout(5000);
+    trComm_t comm, rest;
+    TR_CHECK(trCommInitRankConfig(&comm, 4, id, rank, &config));
+    reached();
+    const int lost[2] = {3, 2};
+    if (rank == 2 && trCommShrink(comm, lost, 1, &rest, nullptr, 0) == trTimeout) kill(getpid(), SIGKILL);
+    char byte;
+    if (read(gate[0], &byte, 1) != 1) return 101;
+    TR_CHECK(trCommShrink(comm, lost, 2, &rest, nullptr, 0));
+    int sum = 0;
+    TR_CHECK(count_by_sum(rest, &sum));
+    return sum;
+  });
+  for (int rank = 0; rank < 4; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
+  kill(processes.pid(3), SIGKILL);
+  EXPECT_EQ(processes.wait(2).signal, SIGKILL) << "after the deadline, for the others have not called";
+  ASSERT_EQ(write(gate[1], "..", 2), 2);
+  for (int rank = 0; rank < 2; ++rank) {
+    const RankResult result = processes.wait(rank);
+    EXPECT_EQ(result.exit_code, 2) << "rank " << rank << ": " << result.output;
+  }
+  for (int end : gate) close(end);
+}
+
 TEST(Shrink, WaitsNoLongerThanTheDeadline) {
   trConfig_t config = TR_CONFIG_INITIALIZER;
   config.timeout_ms = 2000;  // creating them has the same
@@ -84,7 +211,115 @@ TEST(Shrink, WaitsNoLongerThanTheDeadline) {
   trComm_t made = nullptr;
   const int lost = 2;
   EXPECT_EQ(trCommShrink(ranks.comm(0), &lost, 1, &made, nullptr, 0), trTimeout);
-  EXPECT_NE(std::string(trGetLastError(nullptr)).find("rank 1 has not called it"), std::string::npos);
+  EXPECT_NE(std::string(trGetLastError(nullptr)).find(") has not called it within"), std::string::npos);
+}
+
+// A process that waits for an id, beside ranks that have one communicator already.
+class GrowFromTwo : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Transports, GrowFromTwo, ::testing::Values("shared-memory", "cma", "tcp"));
+
+TEST_P(GrowFromTwo, NewRanksFollow) {
+  int ids[2];
+  ASSERT_EQ(pipe(ids), 0);
+  // Ranks 0 and 1 have a communicator; ranks 2 and 3 join them.
+  RankProcesses processes(4, [&ids](int rank, const trUniqueId& id) {
+    trConfig_t config = config_with_timeout(60'000);
+    config.transports = GetParam();
+    trUniqueId invitation;
+    trComm_t pair, grown;
+    if (rank < 2) {
+      TR_CHECK(trCommInitRankConfig(&pair, 2, id, rank, &config));
+      if (rank == 1) {
+        TR_CHECK(trGetUniqueId(&invitation));
+        for (int i = 0; i < 2; ++i)
+          if (write(ids[1], &invitation, sizeof invitation) != sizeof invitation) return 101;
+      }
+      TR_CHECK(trCommGrow(pair, 4, rank == 1 ? &invitation : nullptr, &grown, nullptr));
+    } else {
+      if (read(ids[0], &invitation, sizeof invitation) != sizeof invitation) return 102;
+      TR_CHECK(trCommInitRankConfig(&grown, 4, invitation, rank, &config));
+    }
+    int own = -1, sum = 0, of_pair = 2;
+    TR_CHECK(trCommRank(grown, &own));
+    TR_CHECK(count_by_sum(grown, &sum));
+    if (rank < 2) TR_CHECK(count_by_sum(pair, &of_pair));  // it stays as it is
+    return own == rank && sum == 4 && of_pair == 2 ? 0 : 103;
+  });
+  for (int rank = 0; rank < 4; ++rank) {
+    const RankResult result = processes.wait(rank);
+    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ": " << result.output;
+  }
+  for (int end : ids) close(end);
+}
+
+TEST(Grow, AfterADeathAndInAGroup) {
+  int ids[2];
+  ASSERT_EQ(pipe(ids), 0);
+  RankProcesses processes(4, [&ids](int rank, const trUniqueId& id) {
+    trComm_t comm, rest, grown;
+    trUniqueId invitation;
+    const int lost = 1;
+    int sum = 0;
+    if (rank == 3) {  // takes the place of the dead rank
+      if (read(ids[0], &invitation, sizeof invitation) != sizeof invitation) return 101;
+      TR_CHECK(trCommInitRank(&grown, 3, invitation, 2));
+      TR_CHECK(count_by_sum(grown, &sum));
+      return sum;
+    }
+    TR_CHECK(trCommInitRank(&comm, 3, id, rank));
+    for (int i = 0; count_by_sum(comm, &sum) == trSuccess; ++i)
+      if (i == 20) reached();
+    if (trCommGrow(comm, 4, nullptr, &grown, nullptr) != trRemoteError || grown != nullptr) return 102;
+    TR_CHECK(trCommShrink(comm, &lost, 1, &rest, nullptr, TR_SHRINK_ABORT));
+    if (rank == 0) {
+      TR_CHECK(trGetUniqueId(&invitation));
+      if (write(ids[1], &invitation, sizeof invitation) != sizeof invitation) return 103;
+    }
+    TR_CHECK(trGroupStart());
+    TR_CHECK(trCommGrow(rest, 3, rank == 0 ? &invitation : nullptr, &grown, nullptr));
+    TR_CHECK(trGroupEnd());
+    TR_CHECK(count_by_sum(grown, &sum));
+    return sum;
+  });
+  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
+  kill(processes.pid(1), SIGKILL);
+  for (int rank : {0, 2, 3}) {
+    const RankResult result = processes.wait(rank);
+    EXPECT_EQ(result.exit_code, 3) << "rank " << rank << ": " << result.output;
+  }
+  for (int end : ids) close(end);
+}
+
+TEST(Grow, WhatDiffersIsNamedOnAllRanks) {
+  RankGroup ranks(2);
+  trUniqueId id;
+  ASSERT_EQ(trGetUniqueId(&id), trSuccess);
+  struct Case {
+    int nranks[2];
+    bool gives[2];
+    trResult_t result;
+    const char* text;
+  };
+  for (const Case& each :
+       {Case{{3, 4}, {true, false}, trInvalidUsage, "nranks differs: rank 0 gave 3, rank 1 gave 4"},
+        Case{{3, 3}, {true, true}, trInvalidUsage, "ranks 0 and 1 gave an id; one does"},
+        Case{{3, 3}, {false, false}, trInvalidUsage, "no rank gave an id"},
+        Case{{2, 2}, {false, true}, trInvalidArgument, "nranks is 2; give more than the communicator's 2"}}) {
+    std::thread threads[2];
+    for (int rank = 0; rank < 2; ++rank)
+      threads[rank] = std::thread([&, rank] {
+        trComm_t grown = ranks.comm(rank);
+        EXPECT_EQ(trCommGrow(ranks.comm(rank), each.nranks[rank], each.gives[rank] ? &id : nullptr, &grown, nullptr),
+                  each.result);
+        EXPECT_EQ(grown, nullptr);
+        EXPECT_NE(std::string(trGetLastError(nullptr)).find(each.text), std::string::npos) << trGetLastError(nullptr);
+      });
+    for (std::thread& thread : threads) thread.join();
+  }
+  trComm_t grown = nullptr;
+  EXPECT_EQ(trCommGrow(ranks.comm(0), 3, &id, nullptr, nullptr), trInvalidArgument);
+  EXPECT_EQ(trCommGrow(ranks.comm(0), 1025, &id, &grown, nullptr), trInvalidArgument);
+  EXPECT_EQ(trCommGrow(nullptr, 3, &id, &grown, nullptr), trInvalidArgument);
 }
 
 // Made one after another, in the order of the calls, although they are of one communicator.

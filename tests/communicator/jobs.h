@@ -87,14 +87,14 @@ struct Seen {
       for (uint32_t rank : ranks) lost[rank] += reason;
     };
     events.status = [answer] { return answer; };
-    events.on_incoming = [this](uint32_t source, uint32_t index, int fd) {
+    events.on_incoming = [this](uint32_t source, TcpStreamId stream, int fd) {
       std::lock_guard lock(mutex);
-      incoming[{source, index}] = fd;
+      incoming[{source, stream.index}] = fd;
     };
-    events.on_outgoing = [this](uint32_t peer, uint32_t index, const Status& status, int fd) {
+    events.on_outgoing = [this](uint32_t peer, TcpStreamId stream, const Status& status, int fd) {
       std::lock_guard lock(mutex);
       if (!status.ok()) stream_error = status.message();
-      outgoing[{peer, index}] = fd;
+      outgoing[{peer, stream.index}] = fd;
     };
     return events;
   }

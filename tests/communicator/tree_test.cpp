@@ -42,6 +42,43 @@ TEST_P(Hosts, OneVerdictReachesAllOnce) {
   EXPECT_EQ(verdicts.size(), 1u) << "the first of several is everybody's";
 }
 
+// Ends every connection of this process, and none of its listeners.
+int shut_connections_down() {
+  int count = 0;
+  for (int fd = 3; fd < 1024; ++fd) {
+    sockaddr_storage peer{};
+    socklen_t length = sizeof peer;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
+    count += shutdown(fd, SHUT_RDWR) == 0;
+  }
+  return count;
+}
+
+// The process lives, so no rank takes it for dead. The tree is whole again afterwards: a verdict reaches all.
+TEST_P(Hosts, AConnectionThatBreaksIsNoDeath) {
+  constexpr int kRanks = 7;
+  const int hosts = GetParam();
+  for (const int broken : {0, 1, kRanks - 1}) {
+    RankProcesses processes(kRanks, [hosts, broken](int rank, const trUniqueId& id) {
+      Rank self;
+      JOB_CHECK(self.start(rank, kRanks, id, hosts));
+      std::this_thread::sleep_for(milliseconds(100));
+      if (rank == broken) JOB_EXPECT(shut_connections_down() > 0);
+      std::this_thread::sleep_for(milliseconds(1500));
+      for (const auto& [lost, reason] : self.seen.get(&Seen::lost)) say("wrongly " + reason);
+      JOB_EXPECT(self.seen.get(&Seen::lost).empty());
+      if (rank == 2) self.membership->spread(7, "verdict of 2");
+      JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::verdicts).empty(); }));
+      say(self.seen.get(&Seen::verdicts)[0]);
+      return 0;
+    });
+    for (const RankResult& result : processes.wait_all()) {
+      EXPECT_EQ(result.exit_code, 0) << "broken: " << broken << ": " << result.output;
+      EXPECT_EQ(result.output, "7 verdict of 2") << "broken: " << broken;
+    }
+  }
+}
+
 struct Victim {
   int rank, hosts;
 };

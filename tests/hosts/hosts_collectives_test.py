@@ -77,6 +77,12 @@ class TwoHostsOfTwo(Placements, lab_case.LabCase):
         self.assertLessEqual(float(work), float(latency))
 
 
+    def test_the_network_is_as_the_user_says(self):
+        text = self.perf(PERF, self.placement, "allreduce", "--explain", "-b", "8", "-e", "8", TREERING_LINK="25,7.5")
+        self.assertRegex(text, r"25(\.0+)? Gbit/s")
+        self.assertIn("7.5 us between hosts", text)
+
+
 class ThreeHosts(Placements, lab_case.LabCase):
     lab_options = {"hosts": 3}
     placement = [2, 0, 1]
@@ -105,6 +111,36 @@ class Names(lab_case.LabCase):
         for result in results:
             self.assertEqual(result.status, 0, result.output)
         self.expect_rows(results[0].output, 1)
+
+
+class NetworkNamespacesOfOneHost(lab_case.LabCase):
+    lab_options = {"hosts": 2}
+
+    def test_the_log_names_them_as_the_cause(self):
+        for placement in ([0, 1], [0, 1, 0, 1]):
+            output = self.perf(PERF, placement, "allreduce", "-b", "4", "-e", "4", *ONCE, TREERING_DEBUG="INFO",
+                               launcher=lab_case.LAUNCHER_OF_ONE_HOST)
+            lines = [line for line in output.splitlines() if re.search(r" rank \d reaches rank \d by ", line)]
+            self.assertEqual(len(lines), len(placement), output)
+            for line in lines:
+                self.assertRegex(line, r"shared memory: no segment \(ranks 0 and [13] are in different network namespaces,")
+                self.assertNotIn("memfd_create", line)
+
+
+class SmallSocketBuffers(lab_case.LabCase):
+    """Sockets take less than a rank posts: every rank holds messages that others wait for while it waits for others."""
+    lab_options = {"hosts": 4, "mbit": 50}
+    placement = [0, 1, 2, 3]
+
+    def test_creation_and_collectives(self):
+        for host in self.placement:
+            command = "for which in r w; do echo 4096 16384 32768 >/proc/sys/net/ipv4/tcp_${which}mem || exit; done"
+            result, = self.lab.run_all([(host, ["sh", "-c", command])], timeout=20)
+            self.assertEqual(result.status, 0, result.output)
+        for algorithm in ("ring", "halving-doubling"):
+            output = self.perf(PERF, self.placement, "allreduce", *sizes("allreduce", 4), *ONCE, TREERING_ALGO=algorithm)
+            self.expect_rows(output, 3)
+        self.expect_rows(self.perf(PERF, self.placement, "alltoall", *sizes("alltoall", 4), *ONCE), 2)
 
 
 class Networks(lab_case.LabCase):

@@ -30,6 +30,18 @@ class Failures(RankCase):
                     others = [rank for rank in ranks.values() if rank.rank != victim]
                     self.expect_names(self.expect_one_verdict(others, since, AT_ONCE, REMOTE_ERROR), ranks[victim])
 
+    def test_survivor_that_comes_late_hears_the_cause(self):
+        """It runs again when another survivor has failed and destroyed its communicator: that one is not to blame."""
+        ranks = self.start(argument=SIZES["tiny"])
+        for rank in ranks.values():
+            rank.wait_for("running")
+        os.kill(ranks[2].process.pid, signal.SIGSTOP)
+        ranks[1].process.kill()
+        self.expect_names(ranks[0].error(AT_ONCE + 8)[2], ranks[1])
+        ranks[0].wait_for("left", 10)
+        os.kill(ranks[2].process.pid, signal.SIGCONT)
+        self.expect_names(ranks[2].error(AT_ONCE + 8)[2], ranks[1])
+
     def test_killed_rank_beside_others_of_its_host(self):
         for victim in (1, 3):
             with self.subTest(victim=victim):
@@ -55,7 +67,7 @@ class Failures(RankCase):
                 since = time.monotonic()
                 for process in (relay.process, ranks[victim].process):
                     os.kill(process.pid, signal.SIGSTOP)
-                for process in (relay.process, ranks[victim].process):
+                for process in (ranks[victim].process, relay.process):
                     process.kill()
                 others = [rank for rank in ranks.values() if rank.rank != victim]
                 self.expect_names(self.expect_one_verdict(others, since, 4, REMOTE_ERROR), ranks[victim])
@@ -94,6 +106,37 @@ class Failures(RankCase):
                     self.expect_clean_end(ranks[victim])
                 finally:
                     self.lab.heal(ranks[victim].host)
+
+    def test_split_over_a_link_that_is_cut(self):
+        """The deadline holds for the whole call, also where no word reaches the top of the tree."""
+        timeout = 4
+        for victim in (2, 0):
+            with self.subTest(victim=victim):
+                ranks = self.start("splits", TREERING_TIMEOUT=str(timeout))
+                for rank in ranks.values():
+                    rank.wait_for("running")
+                since = time.monotonic()
+                self.lab.cut(ranks[victim].host)
+                try:
+                    for rank in ranks.values():
+                        when, _, text = rank.error(timeout + 15)
+                        self.assertLess(when - since, timeout + 2, f"rank {rank.rank}: {text}")
+                finally:
+                    self.lab.heal(ranks[victim].host)
+
+    def test_another_communicator_beside_one_that_fails(self):
+        """One thread moves both: nothing that the failure needs may hold the other one up."""
+        ranks = self.start("beside", hosts=(0, 0, 1), TREERING_TIMEOUT="4")
+        for rank in ranks.values():
+            rank.wait_for("running")
+        self.lab.cut(1)
+        try:
+            for rank in (ranks[0], ranks[1]):
+                most = float(rank.wait_for("latency", 30)[1].split()[3])
+                self.assertLess(most, 1000, rank.text())
+        finally:
+            self.lab.heal(1)
+            self.end(ranks[2])
 
     def test_link_of_two_ranks_that_is_cut(self):
         """Who looks for a new place in the tree finds that the next process is silent, too."""
@@ -142,6 +185,22 @@ class Failures(RankCase):
         since = time.monotonic()
         ranks[2].process.kill()
         self.expect_names(self.expect_one_verdict([ranks[0], ranks[1]], since, AT_ONCE, REMOTE_ERROR), ranks[2])
+
+    def test_link_that_is_cut_for_less_than_half_of_the_deadline(self):
+        """Streams of all kinds are opened again; hosts_rank checks the results of each call."""
+        for name, count in SIZES.items():
+            with self.subTest(name):
+                ranks = self.start(argument=count)
+                for rank in ranks.values():
+                    rank.wait_for("running")
+                self.lab.cut(1)
+                time.sleep(3)
+                self.lab.heal(1)
+                time.sleep(TIMEOUT)  # a rank that has not gone on by now says so
+                for rank in ranks.values():
+                    self.assertIsNone(rank.find("error"), rank.text())
+                for rank in ranks.values():
+                    self.end(rank)
 
     def test_rank_that_never_comes(self):
         ranks = self.start(left_out=(2,), TREERING_TIMEOUT="3")
@@ -222,6 +281,27 @@ class Failures(RankCase):
                 for rank in self.start("everything", hosts=hosts).values():
                     rank.wait_for("ok", 60)
                     self.expect_clean_end(rank, threads_of_library=2)  # the agent and the streams' engine
+
+
+class TwoNetworks(RankCase):
+    lab_options = {"hosts": 2, "nics": 2}
+
+    def test_network_that_is_cut_for_good(self):
+        """What was on its way through it is sent again through the other one; hosts_rank checks the results of each call."""
+        for nic, name in ((0, "large"), (1, "middle")):
+            with self.subTest(name, nic=nic):
+                ranks = self.start(argument=SIZES[name], hosts=(0, 0, 1))
+                for rank in ranks.values():
+                    rank.wait_for("running")
+                self.lab.cut(1, nic)
+                try:
+                    time.sleep(TIMEOUT + 1)  # a rank that has not gone on by now says so
+                    for rank in ranks.values():
+                        self.assertIsNone(rank.find("error"), rank.text())
+                finally:
+                    self.lab.heal(1, nic)
+                for rank in ranks.values():
+                    self.end(rank)
 
 
 class SlowNetwork(RankCase):

@@ -11,6 +11,8 @@ from netlab import SKIP, Lab, Unavailable  # noqa: E402
 
 # Through which treering-perf on the first host enters the others, as it would by ssh.
 LAUNCHER = "nsenter --target={host} --net --uts --ipc --mount -- env TREERING_HOSTID={host} sh -c {command}"
+# As containers with networks of their own on one machine: they count as one host.
+LAUNCHER_OF_ONE_HOST = "nsenter --target={host} --net --uts --ipc --mount -- sh -c {command}"
 DEADLINE = 60
 
 
@@ -29,10 +31,10 @@ class LabCase(unittest.TestCase):
         cls.lab = Lab(**cls.lab_options)
         cls.addClassCleanup(cls.lab.close)
 
-    def perf(self, program, placement, *arguments, status=0, **variables):
+    def perf(self, program, placement, *arguments, status=0, launcher=LAUNCHER, **variables):
         """Runs it with rank i on host placement[i]; its output."""
         hosts = ",".join(str(self.lab.holder_pid(host)) for host in placement)
-        command = ["env", "-u", "TREERING_HOSTID", program, *arguments, "--hosts", hosts, "--launcher", LAUNCHER]
+        command = ["env", "-u", "TREERING_HOSTID", program, *arguments, "--hosts", hosts, "--launcher", launcher]
         process = self.lab.popen(placement[0], command, {"TREERING_TIMEOUT": "30", **variables},
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:

@@ -4,10 +4,12 @@
 #include <dirent.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -110,6 +112,63 @@ void loop(trComm_t comm, size_t count) {
   EXPECT(sum_ones(comm, ranks, 1) != trSuccess);  // it stays failed
   CHECK(trCommDestroy(comm));
   say_what_is_left();
+}
+
+// Splits until one fails.
+void split_until_failure(trComm_t comm) {
+  for (int i = 0;; ++i) {
+    trComm_t part = nullptr;
+    const auto begin = Clock::now();
+    const trResult_t result = trCommSplit(comm, 0, rank, &part, nullptr);
+    if (i == 2) std::printf("running\n");
+    if (result == trSuccess) {
+      CHECK(trCommDestroy(part));
+      continue;
+    }
+    const double taken = std::chrono::duration<double>(Clock::now() - begin).count();
+    std::printf("error %d %.3f %s\n", result, taken, trGetLastError(comm));
+    CHECK(trCommDestroy(comm));
+    return say_what_is_left();
+  }
+}
+
+double at_part(std::vector<double> times, double part) {
+  std::sort(times.begin(), times.end());
+  return times[static_cast<size_t>(part * static_cast<double>(times.size() - 1))];
+}
+
+// Allreduces of 8 bytes on a stream of a communicator of the first ranks, until all of these say that they are done.
+std::vector<double> time_allreduces(trComm_t comm, trStream_t stream, const std::function<bool()>& is_done) {
+  std::vector<double> times;
+  for (double sum = 0; sum < ranks - 1;) {
+    double done = is_done() ? 1 : 0;
+    const auto begin = Clock::now();
+    CHECK_OF(comm, trAllReduce(&done, &sum, 1, trFloat64, trSum, comm, stream));
+    CHECK_OF(comm, trStreamSynchronize(stream));
+    times.push_back(1e3 * std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+  return times;
+}
+
+// The ranks but the last have a communicator of their own: what becomes of it while the other one, to which the last rank is
+// lost, fails in another stream. "latency": milliseconds, the 99.9th percentile of calm and meanwhile, and the most of each.
+void beside(trComm_t comm) {
+  trComm_t local = nullptr;
+  CHECK_OF(comm, trCommSplit(comm, rank == ranks - 1, 0, &local, nullptr));
+  std::printf("running\n");
+  while (rank == ranks - 1) pause();
+  trStream_t healthy = nullptr, broken = nullptr;
+  CHECK(trStreamCreate(&healthy));
+  CHECK(trStreamCreate(&broken));
+  const auto until = Clock::now() + std::chrono::seconds(3);
+  const auto calm = time_allreduces(local, healthy, [&] { return Clock::now() > until; });
+  std::vector<float> values(1000);
+  CHECK(trAllReduce(values.data(), values.data(), values.size(), trFloat32, trSum, comm, broken));
+  const auto meanwhile = time_allreduces(local, healthy, [&] { return trStreamQuery(broken) != trInProgress; });
+  std::printf("latency %.4f %.4f %.4f %.4f %.4f\n", at_part(calm, 0.999), at_part(meanwhile, 0.999), at_part(calm, 1),
+              at_part(meanwhile, 1), at_part(calm, 0.5));
+  for (trStream_t stream : {healthy, broken}) (void)trStreamDestroy(stream);
+  for (trComm_t made : {local, comm}) CHECK(trCommDestroy(made));
 }
 
 // Broadcasts, the last from `root`, and a barrier.
@@ -256,6 +315,8 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (mode == "loop") loop(comm, static_cast<size_t>(argument));
+  if (mode == "beside") beside(comm);
+  if (mode == "splits") split_until_failure(comm);
   if (mode == "roots") broadcast_from(comm, rank == argument ? 1 : 0);
   if (mode == "shrink") shrink(comm, argument);
   if (mode == "everything") everything(comm);

@@ -1,4 +1,6 @@
 // Communicators: made in every way, split, shrunk, non-blocking, finalized, and what their handles say.
+#include <sys/mman.h>
+
 #include "nccl_device.h"
 #include "shim/helpers.h"
 
@@ -27,6 +29,30 @@ TEST(Init, AllRanksWithDevices) {
   EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage) << "its group is over";
   EXPECT_EQ(ncclCommInitAll(comms, 0, nullptr), ncclInvalidArgument);
   EXPECT_EQ(ncclCommInitAll(nullptr, 1, nullptr), ncclInvalidArgument);
+}
+
+// A count that nothing can have is refused before the array that should have so many is read or written.
+TEST(Init, CountsBeforeArrays) {
+  constexpr size_t kPage = 4096;
+  constexpr int kMany = 1 << 30;
+  auto* const pages =
+      static_cast<std::byte*>(mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_EQ(mprotect(pages + kPage, kPage, PROT_NONE), 0);
+  auto* const comms = reinterpret_cast<ncclComm_t*>(pages + kPage - sizeof(ncclComm_t));
+  auto* const numbers = reinterpret_cast<int*>(pages + kPage - sizeof(int));
+  EXPECT_EQ(ncclCommInitAll(comms, kMany, nullptr), ncclInvalidArgument);
+  EXPECT_EQ(ncclCommInitAll(comms, kMany, numbers), ncclInvalidArgument);
+  EXPECT_NE(std::string(ncclGetLastError(nullptr)).find("ndev is 1073741824"), std::string::npos)
+      << ncclGetLastError(nullptr);
+  ncclComm_t live, rest = nullptr;
+  ASSERT_NCCL(ncclCommInitAll(&live, 1, nullptr));
+  EXPECT_EQ(ncclCommShrink(live, numbers, kMany, &rest, nullptr, NCCL_SHRINK_DEFAULT), ncclInvalidArgument);
+  EXPECT_EQ(ncclCommShrink(live, numbers, 2, &rest, nullptr, NCCL_SHRINK_DEFAULT), ncclInvalidArgument);
+  EXPECT_NE(std::string(ncclGetLastError(nullptr)).find("excludeRanksCount is 2; the communicator has 1 ranks"),
+            std::string::npos)
+      << ncclGetLastError(nullptr);
+  EXPECT_NCCL(ncclCommDestroy(live));
+  munmap(pages, 2 * kPage);
 }
 
 TEST(Init, RanksOfOneThreadInAGroup) {
@@ -126,6 +152,23 @@ TEST(Shrink, WithoutAFailure) {
       EXPECT_EQ(own, rank / 2);
       EXPECT_NCCL(ncclCommDestroy(rest));
     }
+  });
+}
+
+TEST(Shrink, SetsThatDifferAreNamed) {
+  with_ranks(3, [](int rank, ncclComm_t comm) {
+    if (rank == 2) return;
+    int excluded[2] = {2, 1};
+    ncclComm_t rest = nullptr;
+    // Rank 1 excludes 2 alone; rank 0 excludes rank 1, too, and may be done before that calls.
+    const ncclResult_t result = ncclCommShrink(comm, excluded, rank == 0 ? 2 : 1, &rest, nullptr, NCCL_SHRINK_DEFAULT);
+    if (rank == 0 && result == ncclSuccess) {
+      EXPECT_NCCL(ncclCommDestroy(rest));
+      return;
+    }
+    EXPECT_EQ(result, ncclInvalidUsage);
+    EXPECT_NE(std::string(ncclGetLastError(comm)).find("rank 0 excludes 1, rank 1 does not"), std::string::npos)
+        << ncclGetLastError(comm);
   });
 }
 

@@ -54,10 +54,38 @@ class Tables(unittest.TestCase):
         for row in table:
             self.assertEqual((row[2], row[3], row[4], row[8], row[12]), ("float", "sum", "-1", "0", "0"))
             self.assertGreater(float(row[5]), 0)
-            self.assertEqual(row[13].count("/"), 2)
+            self.assertRegex(row[13], r"^[a-z0-9-]+/(mailbox|staged)/shm/\d+$")
         self.assertIn("# Out of bounds values : 0 OK", done.stdout)
         self.assertIn("# Avg bus bandwidth", done.stdout)
         self.assertEqual(len(set(pids(done.stdout))), 3)
+
+    def test_the_transport_is_named(self):
+        two_hosts = ("--hosts", "a:2,b:1", "--launcher", "env TREERING_HOSTID={host} TREERING_TIMEOUT=30")
+        for where, transports, expected in ((("--procs", 2), "", "shm"), (("--procs", 2), "cma", "cma"),
+                                            (("--procs", 2), "tcp", "tcp"), (("-t", 2), "", "in-process"),
+                                            (("--procs", 2, "-t", 2), "", "in-process+shm"), (two_hosts, "", "shm+tcp")):
+            for name in ("allreduce", "sendrecv"):
+                with self.subTest(where=where, transports=transports, name=name), tempfile.TemporaryDirectory() as directory:
+                    path = os.path.join(directory, "result.json")
+                    done = subprocess.run([TREERING_PERF, name, *map(str, where), "-b", "1M", "-e", "1M", "-n", "2", "-J", path],
+                                          capture_output=True, text=True, timeout=120,
+                                          env=dict(os.environ, **({"TREERING_TRANSPORTS": transports} if transports else {})))
+                    self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                    (row,) = rows(done.stdout)
+                    algorithm, protocol, transport, channels = row[13].split("/")
+                    self.assertEqual(transport, expected)
+                    self.assertEqual(protocol, "lanes" if name == "sendrecv" else "staged")
+                    with open(path) as file:
+                        (result,) = json.load(file)["results"]
+                    self.assertEqual([result[key] for key in ("algorithm", "protocol", "transport", "channels")],
+                                     [algorithm, protocol, expected, int(channels)])
+
+    def test_registered_buffers_are_direct_where_memory_is_shared(self):
+        for transports, expected in (("", "direct/shm"), ("cma", "staged/cma"), ("tcp", "staged/tcp")):
+            done = run("--procs", 2, "-b", "1M", "-e", "1M", "-n", 2, "-R", 1,
+                       env={"TREERING_TRANSPORTS": transports} if transports else {})
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(f"/{expected}/", rows(done.stdout)[0][13])
 
     def test_what_is_not_checked_is_not_called_good(self):
         """A narrower type on the wire rounds sums of float32; a copy or a maximum stays as it is."""

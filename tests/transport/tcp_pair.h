@@ -77,6 +77,7 @@ class TcpPair {
   void drop_link(int side) {
     sides_[side].link.reset();
     close_outgoing(side);  // streams that were not asked for
+    if (sides_[1 - side].link) sides_[1 - side].link->deliver_departure();
   }
   // A socket that the test uses itself, or replaces.
   int& sending_socket(int side, uint32_t index) { return sides_[side].sockets[index].first; }
@@ -86,9 +87,18 @@ class TcpPair {
   struct Source final : StreamSource {
     TcpPair* pair = nullptr;
     int own = 0;
-    void open_stream(uint32_t, uint32_t index) override {
-      Half& half = pair->sides_[own];
-      half.link->deliver_outgoing(index, {}, std::exchange(half.sockets[index].first, -1));
+    // Sockets of later attempts are made when they are asked for.
+    void open_stream(uint32_t, TcpStreamId stream) override {
+      Half &half = pair->sides_[own], &peer = pair->sides_[1 - own];
+      int fd = -1;
+      if (stream.attempt == 0) fd = std::exchange(half.sockets[stream.index].first, -1);
+      if (fd < 0 && !peer.link) return half.link->deliver_outgoing(stream, {trInvalidUsage, "it has left"}, -1);
+      if (fd < 0) {
+        const auto [sender, receiver] = tcp_sockets();
+        peer.link->deliver_incoming(stream, receiver);
+        fd = sender;
+      }
+      half.link->deliver_outgoing(stream, {}, fd);
     }
   };
   struct Half {

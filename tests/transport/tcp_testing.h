@@ -42,8 +42,8 @@ inline bool write_message(int fd, uint32_t number, const std::string& payload) {
 }
 
 struct NoStreams final : StreamSource {
-  std::vector<std::pair<uint32_t, uint32_t>> asked;
-  void open_stream(uint32_t peer, uint32_t index) override { asked.emplace_back(peer, index); }
+  std::vector<std::pair<uint32_t, TcpStreamId>> asked;
+  void open_stream(uint32_t peer, TcpStreamId stream) override { asked.emplace_back(peer, stream); }
 };
 
 }  // namespace treering

@@ -77,6 +77,7 @@ Json row_of(const Options& options, const Row& row) {
   json["experiment_name"] = std::string(options.collective->name) + "-perf";
   json["algorithm"] = row.algorithm;
   json["protocol"] = row.protocol;
+  json["transport"] = row.transport;
   json["channels"] = row.channels;
   if (options.limit) {
     json["copy_bw"] = row.copy_gbps;
@@ -116,7 +117,8 @@ std::string json_report(const Options& options, const RunResults& results) {
   document["config"] = config_of(options, results);
   document["results"] = Json::array();
   for (const Row& row : results.rows) document["results"].push_back(row_of(options, row));
-  document["out_of_bounds"] = {{"count", results.wrong()}, {"okay", results.wrong() == 0}};
+  document["out_of_bounds"] = {{"count", results.wrong()},
+                               {"okay", results.checked() ? Json(results.wrong() == 0) : Json(nullptr)}};
   document["average_bus_bandwidth"] = {{"bandwidth", results.average_bus_gbps()}, {"okay", "unchecked"}};
   document["errors"] = Json::array();
   document["end_time"] = time_text();

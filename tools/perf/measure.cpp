@@ -222,22 +222,23 @@ bool RankRun::check(const Call& call, PlaceResult* place) {
   return true;
 }
 
-// The library tells the selection of collectives alone; others are pairs, and how those move on GPUs it does not tell.
+// The library tells the selection of collectives alone; others are pairs, and how those move on GPUs it does not tell. On the
+// host they move by the same transport as any collective.
 bool RankRun::select(const Call& call, Row* row) {
   const CollectiveCase& c = *options_.collective;
-  row->algorithm = "pair";
-  row->protocol = options_.memory == MemoryKind::kGpu ? "-" : "lanes";
-  row->channels = options_.memory == MemoryKind::kGpu ? 0 : 1;
-  if (c.id == trCollForceInt || (c.variable && c.kind != Kind::kAllGather && c.kind != Kind::kReduceScatter))
-    return true;
+  const bool pairs =
+      c.id == trCollForceInt || (c.variable && c.kind != Kind::kAllGather && c.kind != Kind::kReduceScatter);
+  const bool untold = pairs && options_.memory == MemoryKind::kGpu;
   trSelection_t selection = {};
-  if (!ok(trGetSelection(comm_, c.id, call.input, call.output, row->bytes, call.type->id, &selection),
-          "trGetSelection")) {
+  if (!untold && !ok(trGetSelection(comm_, pairs ? trCollBarrier : c.id, call.input, call.output,
+                                    pairs ? 0 : row->bytes, call.type->id, &selection),
+                     "trGetSelection")) {
     return false;
   }
-  row->algorithm = selection.algorithm;
-  row->protocol = selection.protocol;
-  row->channels = selection.channels;
+  row->algorithm = pairs ? "pair" : selection.algorithm;
+  row->protocol = untold ? "-" : pairs ? "lanes" : selection.protocol;
+  row->transport = untold ? "-" : selection.transport;
+  row->channels = untold ? 0 : pairs ? 1 : selection.channels;
   return true;
 }
 

@@ -127,10 +127,10 @@ void print_header(std::FILE* out, const Options& options, const RunResults& resu
           place_width, "in-place        ");
   fprintf(out, "# %10s  %12s  %10s  %6s  %6s", "size", "count", "type", "redop", "root");
   for (int i = 0; i < 2; ++i) print_place_titles(out, options, "time", "algbw", "busbw", "#wrong", true);
-  fprintf(out, "  %-24s%s\n", "algorithm", options.limit ? "    limit  of limit" : "");
+  fprintf(out, "  %-32s%s\n", "algorithm", options.limit ? "    limit  of limit" : "");
   fprintf(out, "# %10s  %12s  %10s  %6s  %6s", "(B)", "(elements)", "", "", "");
   for (int i = 0; i < 2; ++i) print_place_titles(out, options, "(us)", "(GB/s)", "(GB/s)", "", false);
-  fprintf(out, "  %-24s%s\n", "", options.limit ? "     (us)          " : "");
+  fprintf(out, "  %-32s%s\n", "", options.limit ? "     (us)          " : "");
   fflush(out);
 }
 
@@ -141,7 +141,8 @@ void print_row(std::FILE* out, const Options& options, const Row& row) {
     print_place(out, options, *row.in_place);
   else
     print_no_place(out, options);
-  fprintf(out, "  %-24s", (row.algorithm + "/" + row.protocol + "/" + std::to_string(row.channels)).c_str());
+  fprintf(out, "  %-32s",
+          (row.algorithm + "/" + row.protocol + "/" + row.transport + "/" + std::to_string(row.channels)).c_str());
   if (options.limit) {
     fprintf(out, "  %7s  %8.3f", fit(row.limit_us, 7).c_str(),
             row.out_of_place.time_us > 0 ? row.limit_us / row.out_of_place.time_us : 0.0);

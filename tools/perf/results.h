@@ -31,6 +31,7 @@ struct Row {
   std::optional<PlaceResult> in_place;  // nothing for collectives that have no such form
   std::string algorithm;
   std::string protocol;
+  std::string transport;
   int channels = 0;
   double copy_gbps = 0;  // with --limit
   double limit_us = 0;   // with --limit

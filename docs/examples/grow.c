@@ -1,0 +1,67 @@
+/* A communicator that loses a rank and gets a new one: shrink, then grow. The ranks are processes; the program that starts them
+ * hands the id to the new one, as a cluster's scheduler would. */
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "ranks.h"
+
+enum { kRanks = 3 };
+
+static int sum_of_ones(trComm_t comm) {
+  int ones = 1;
+  CHECK(trAllReduce(&ones, &ones, 1, trInt32, trSum, comm, NULL));
+  return ones;
+}
+
+/* A rank of the first communicator. The first survivor makes the id for the new rank and sends it through `ids`. */
+static int old_rank(int rank, trUniqueId id, int ids) {
+  trComm_t comm, rest, grown;
+  const int lost = kRanks - 1;
+  CHECK(trCommInitRank(&comm, kRanks, id, rank));
+  EXPECT(sum_of_ones(comm) == kRanks);
+  if (rank == lost) return 0; /* it ends without a word */
+  CHECK(trCommShrink(comm, &lost, 1, &rest, NULL, TR_SHRINK_ABORT));
+  CHECK(trCommDestroy(comm));
+
+  trUniqueId invitation;
+  if (rank == 0) {
+    CHECK(trGetUniqueId(&invitation));
+    EXPECT(write(ids, &invitation, sizeof invitation) == sizeof invitation);
+  }
+  CHECK(trCommGrow(rest, kRanks, rank == 0 ? &invitation : NULL, &grown, NULL));
+  CHECK(trCommDestroy(rest));
+  EXPECT(sum_of_ones(grown) == kRanks);
+  CHECK(trCommDestroy(grown));
+  return 0;
+}
+
+/* It follows the ranks that are there. */
+static int new_rank(int ids) {
+  trComm_t grown;
+  trUniqueId invitation;
+  EXPECT(read(ids, &invitation, sizeof invitation) == sizeof invitation);
+  CHECK(trCommInitRank(&grown, kRanks, invitation, kRanks - 1));
+  EXPECT(sum_of_ones(grown) == kRanks);
+  CHECK(trCommDestroy(grown));
+  return 0;
+}
+
+int main(void) {
+  int ids[2], first[2], status, failed = 0;
+  EXPECT(pipe(ids) == 0 && pipe(first) == 0);
+  for (int rank = 0; rank < kRanks; ++rank)
+    if (fork() == 0) {
+      trUniqueId id;
+      if (rank == 0) {
+        CHECK(trGetUniqueId(&id));
+        for (int i = 1; i < kRanks; ++i) EXPECT(write(first[1], &id, sizeof id) == sizeof id);
+      } else {
+        EXPECT(read(first[0], &id, sizeof id) == sizeof id);
+      }
+      return old_rank(rank, id, ids[1]);
+    }
+  if (fork() == 0) return new_rank(ids[0]);
+  while (wait(&status) > 0) failed |= status;
+  if (failed == 0) printf("ok\n");
+  return failed != 0;
+}

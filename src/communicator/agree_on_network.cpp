@@ -1,0 +1,90 @@
+// How the ranks of a new communicator agree on what the network between their hosts does.
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "communicator/communicator.h"
+#include "communicator/measure.h"
+#include "core/log.h"
+
+namespace treering {
+namespace {
+
+// All ranks' measurements, as one; `*plausible`: each of them is.
+Status combine(const std::vector<std::string>& blobs, NetworkMeasurement* slowest, bool* plausible) {
+  *plausible = true;
+  for (const std::string& blob : blobs) {
+    NetworkMeasurement of_rank;
+    if (blob.size() != sizeof of_rank) return {trInternalError, "a malformed measurement of the network"};
+    std::memcpy(static_cast<void*>(&of_rank), blob.data(), sizeof of_rank);
+    *plausible &= of_rank.is_plausible();
+    slowest->latency_us = std::max(slowest->latency_us, of_rank.latency_us);
+    slowest->message_us = std::max(slowest->message_us, of_rank.message_us);
+    if (of_rank.gbps > 0) slowest->gbps = slowest->gbps == 0 ? of_rank.gbps : std::min(slowest->gbps, of_rank.gbps);
+  }
+  return {};
+}
+
+}  // namespace
+
+// The first ranks of the hosts, in the order of the ring, measure the network; all take the slowest host's rate. On a busy machine a
+// measurement may see more of the machine than of the network: it is repeated.
+Status Communicator::agree_on_network(const Plan& plan, const CreationTerms& terms, Machine* machine) {
+  if (config_.link_gbps > 0) {
+    machine->network_gbps = config_.link_gbps / 8;
+    machine->network_us = config_.link_us;
+    machine->network_message_us = std::min(machine->network_message_us, machine->network_us);
+    return {};
+  }
+  std::vector<uint32_t> leaders;
+  std::set<uint64_t> seen;
+  for (uint32_t rank : plan.ring)
+    if (seen.insert(card(rank).location.host).second) leaders.push_back(rank);
+  NetworkMeasurement own, slowest;
+  bool plausible = false;
+  for (int i = 0; i < kMostNetworkMeasurements && !plausible; ++i) {
+    NetworkMeasurement again;
+    TR_RETURN_IF_ERROR(measure_own_link(leaders, terms, &again));
+    own.take_better(again);
+    Membership::Blobs blobs;
+    TR_RETURN_IF_ERROR(membership_->allgather(std::string(reinterpret_cast<const char*>(&own), sizeof own), &blobs));
+    slowest = {};
+    TR_RETURN_IF_ERROR(combine(*blobs, &slowest, &plausible));
+  }
+  if (!plausible && context_.rank == 0)
+    log_line(LogLevel::kInfo,
+             "the network could not be measured well, as the machines are busy: algorithms may be chosen for a slower "
+             "one. TREERING_LINK says what it does");
+  if (slowest.latency_us > 0) machine->network_us = slowest.latency_us;
+  if (slowest.gbps > 0) machine->network_gbps = slowest.gbps;
+  if (slowest.message_us > 0) machine->network_message_us = std::min(slowest.message_us, machine->network_us);
+  return {};
+}
+
+// This rank's part, if it is one of those that measure.
+Status Communicator::measure_own_link(const std::vector<uint32_t>& leaders, const CreationTerms& terms,
+                                      NetworkMeasurement* measured) {
+  const auto at = std::find(leaders.begin(), leaders.end(), context_.rank);
+  if (at == leaders.end()) return {};
+  const size_t i = static_cast<size_t>(at - leaders.begin()), hosts = leaders.size();
+  const auto patience =
+      config_.timeout_ms > 0 ? std::chrono::milliseconds(config_.timeout_ms) : std::chrono::hours(1);
+  const uint32_t next = leaders[(i + 1) % hosts], previous = leaders[(i + hosts - 1) % hosts];
+  Connection *const to_next = context_.connection(0, next), *failed = nullptr;
+  const Status status = measure_network(
+      to_next, context_.connection(0, previous), i == 0, static_cast<uint32_t>(hosts),
+      std::min(terms.deadline, Clock::now() + patience),
+      [this] { context_.progress(); },
+      [&] {
+        Status failure = watch_->creation_verdict();
+        return failure.ok() && terms.guard ? terms.guard() : failure;
+      },
+      measured, &failed);
+  if (status.ok() || failed == nullptr) return status;
+  const uint32_t peer = failed == to_next ? next : previous;
+  if (status.code() == trTimeout) return watch_->no_progress(peer, leaders);
+  watch_->suspect_link(peer, status);
+  return watch_->await_failure();
+}
+
+}  // namespace treering

@@ -1,0 +1,193 @@
+// The exchange of notices: what ranks tell one another through their status, which can be read after a failure.
+//
+// In a shrink the first notice of a rank is the set of ranks that it goes on with. A rank that sees another set ends its call
+// with an error that says what differs, and shows a refusal as its second notice, so that those who share its set end
+// with the same. Ranks that are excluded here are looked at, too: they may have excluded others than this rank has.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "communicator/communicator.h"
+#include "communicator/membership.h"
+#include "communicator/split_card.h"
+
+namespace treering {
+namespace {
+
+// Between two looks at all ranks; each look is as long as there are ranks, and all ranks of a host look.
+Clock::duration look_period(uint32_t ranks) {
+  return std::chrono::milliseconds(20) + std::chrono::microseconds(ranks) * ranks;
+}
+// How long an excluded rank without shared memory, which is not known to be dead, may take to answer.
+constexpr auto kAnswerPatience = std::chrono::milliseconds(100);
+// How long a rank that refuses stays for those that share no memory with it and have yet to see why.
+constexpr auto kRefusalPatience = std::chrono::milliseconds(500);
+constexpr size_t kMostNamed = 8;
+
+// "2, 3 and 9 more"
+std::string list_of(const RankSet& set) {
+  std::string text;
+  size_t named = 0;
+  for (size_t rank = 0; rank < set.size() && named < kMostNamed; ++rank)
+    if (set.test(rank)) text += fmt::format("{}{}", named++ == 0 ? "" : ", ", rank);
+  return set.count() > named ? fmt::format("{} and {} more", text, set.count() - named) : text;
+}
+
+// What a excludes and b does not; empty: nothing.
+std::string excluded_by_one(uint32_t a, const RankSet& of_a, uint32_t b, const RankSet& of_b) {
+  const RankSet only = of_b & ~of_a;
+  if (only.none()) return {};
+  return fmt::format("rank {} excludes {}, rank {} does not", a, list_of(only), b);
+}
+
+Status sets_differ(const char* function, uint32_t own, const RankSet& of_own, uint32_t other, const RankSet& of_other) {
+  const std::string first = excluded_by_one(own, of_own, other, of_other);
+  const std::string second = excluded_by_one(other, of_other, own, of_own);
+  return {trInvalidUsage, fmt::format("{}: the ranks' sets differ: {}{}{}", function, first,
+                                      first.empty() || second.empty() ? "" : "; ", second)};
+}
+
+}  // namespace
+
+uint64_t Communicator::show_notice(const SplitCard& card) {
+  const uint64_t round = ++meetings_;
+  Notice& notice = context_.status->notices[round % 2];
+  uint64_t words[kNoticeWords];
+  std::memcpy(words, &card, sizeof card);
+  for (size_t i = 0; i < kNoticeWords; ++i) notice.words[i].store(words[i], std::memory_order_relaxed);
+  // In one order with the looks at others' (snapshot_of): of two that exclude each other, one sees the other.
+  (void)notice.round.exchange(round, std::memory_order_seq_cst);
+  return round;
+}
+
+// *shown: the round of the peer's notice. The card is there when it is the one that was asked for.
+bool Communicator::find_notice(uint32_t peer, uint64_t round, SplitCard* card, uint64_t* shown) const {
+  // Twice: a copy from another process may be half old, but not any more once the round was there before it was taken.
+  for (int look = 0; look < 2; ++look) {
+    RankStatusSnapshot snapshot;
+    if (!watch_->read(peer, &snapshot)) return false;
+    const auto& notice = snapshot.notices[round % 2];
+    *shown = notice.round;
+    if (notice.round != round) return true;
+    std::memcpy(static_cast<void*>(card), notice.words.data(), sizeof *card);
+  }
+  return true;
+}
+
+// *arrived: the peer's notice of that round is here.
+Status Communicator::read_notice(uint32_t peer, uint64_t round, const char* function, SplitCard* card,
+                                 bool* arrived) const {
+  uint64_t shown = 0;
+  const bool readable = find_notice(peer, round, card, &shown);
+  *arrived = readable && shown == round;
+  if (*arrived) return {};
+  if (readable && shown > round)
+    return {trInvalidUsage,
+            fmt::format("{}: rank {} has gone on to another one: the ranks' calls differ", function, peer)};
+  return watch_->check_peer(peer, function);
+}
+
+// Whether a member's notice fits the call. `set`: of this rank, in the first round of a shrink.
+Status Communicator::check_card(const char* function, const SplitCard& card, const RankSet* set, Refusal* refusal) const {
+  if (card.content == SplitCard::kRefusal) {
+    const auto differs = static_cast<uint32_t>(card.key);
+    *refusal = {differs, card.held<RankSet>()};
+    return sets_differ(function, rank(), shown_set_, differs, refusal->set);
+  }
+  const bool shrinks = card.content == SplitCard::kMembers;
+  if (shrinks != (set != nullptr))
+    return {trInvalidUsage, fmt::format("{}: rank {} {} the communicator: the ranks' calls differ", function, card.rank,
+                                        shrinks ? "shrinks" : "splits")};
+  if (set == nullptr || card.held<RankSet>() == *set) return {};
+  *refusal = {card.rank, card.held<RankSet>()};
+  return sets_differ(function, rank(), *set, card.rank, refusal->set);
+}
+
+// Any rank that has called with another set. One that is excluded and has died or left is out of it.
+Status Communicator::find_other_set(uint64_t round, const char* function, const RankSet& set, Refusal* refusal) const {
+  for (uint32_t peer = 0; peer < ranks(); ++peer) {
+    SplitCard card;
+    uint64_t shown = 0;
+    if (peer == rank() || !find_notice(peer, round, &card, &shown) || shown != round) continue;
+    if (!set.test(peer) && (card.content != SplitCard::kMembers || !watch_->check_peer(peer, function).ok())) continue;
+    TR_RETURN_IF_ERROR(check_card(function, card, &set, refusal));
+  }
+  return {};
+}
+
+// Until those that are excluded and alive have answered what they were asked after this rank's notice.
+void Communicator::await_excluded(const RankSet& set, Clock::time_point shown, const char* function) const {
+  const auto answered = [&](uint32_t peer) {
+    std::string bytes;
+    Clock::time_point when;
+    return links_->reads_status(peer) || (membership_->latest_status(peer, &bytes, &when) && when >= shown) ||
+           !watch_->check_peer(peer, function).ok();
+  };
+  for (uint32_t peer = 0; peer < ranks(); ++peer)
+    while (!set.test(peer) && !answered(peer) && Clock::now() < shown + kAnswerPatience) {
+      membership_->request_status(peer);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+}
+
+// Shows why this rank ends its call, and stays until the others can have seen it.
+void Communicator::refuse(const std::vector<uint32_t>& members, const char* function, const Refusal& refusal) {
+  SplitCard card{0, static_cast<int32_t>(refusal.rank), rank(), SplitCard::kNothing, {}};
+  card.hold(SplitCard::kRefusal, refusal.set);
+  const uint64_t round = show_notice(card);
+  const auto until = Clock::now() + kRefusalPatience;
+  for (const uint32_t member : members) {
+    SplitCard theirs;
+    uint64_t shown = 0;
+    while (links_->mapped_status(member) == nullptr && member != rank() && Clock::now() < until &&
+           watch_->check_peer(member, function).ok() &&
+           !(find_notice(member, round, &theirs, &shown) && shown >= round))
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+// Shows `own` to the other members and waits for theirs. With a set, all ranks that call must give the same.
+Status Communicator::exchange_notices(const std::vector<uint32_t>& members, const char* function, const SplitCard& own,
+                                      const RankSet* set, std::vector<SplitCard>* cards) {
+  const uint64_t round = show_notice(own);
+  if (set != nullptr) shown_set_ = *set;
+  const auto begin = Clock::now(), deadline = begin + std::chrono::milliseconds(config_.timeout_ms);
+  auto next_look = begin;
+  Refusal refusal{rank(), {}};
+  const auto end = [&](Status status) {
+    if (!status.ok() && set != nullptr && refusal.rank != rank()) refuse(members, function, refusal);
+    return status;
+  };
+  const auto look = [&] { return set == nullptr ? Status() : find_other_set(round, function, *set, &refusal); };
+  Backoff backoff;
+  cards->resize(members.size());
+  for (size_t i = 0; i < members.size();) {
+    bool arrived = false;
+    Status status = read_notice(members[i], round, function, &(*cards)[i], &arrived);
+    if (!status.ok()) {
+      if (Status other = look(); !other.ok()) return end(other);
+      // A member that has gone on may have seen another one's death before this rank did.
+      for (uint32_t member : members) TR_RETURN_IF_ERROR(watch_->check_peer(member, function));
+      return status;
+    }
+    if (arrived) {
+      if (status = check_card(function, (*cards)[i], set, &refusal); !status.ok()) return end(status);
+      ++i;
+      backoff.reset();
+      continue;
+    }
+    if (Clock::now() >= next_look) {
+      if (status = look(); !status.ok()) return end(status);
+      next_look = Clock::now() + look_period(ranks());
+    }
+    if (const auto now = Clock::now(); config_.timeout_ms > 0 && now > std::min(deadline, watch_->call_deadline()))
+      return watch_->late(function, members, watch_->describe(members[i]) + fmt::format(" has not called it within {} ms", config_.timeout_ms));
+    context_.progress();
+    (void)backoff.pause();
+  }
+  if (set != nullptr && membership_ != nullptr) await_excluded(*set, begin, function);
+  return end(look());
+}
+
+}  // namespace treering

@@ -1,0 +1,44 @@
+// What a rank shows the others in a split or a shrink: as a block of an allgather, or as a notice in its status.
+#pragma once
+
+#include <bitset>
+#include <cstdint>
+#include <cstring>
+
+#include "core/config.h"
+#include "transport/rank_status.h"
+#include "treering/treering.h"
+
+namespace treering {
+
+using RankSet = std::bitset<kMaxRanks>;
+
+struct SplitCard {
+  enum Content : uint32_t {
+    kNothing,
+    kId,       // a trUniqueId: where the new communicator meets
+    kMembers,  // a RankSet: who belongs to it
+    kRefusal,  // a RankSet: what rank `key` gave, which differs
+  };
+  int32_t color;
+  int32_t key;
+  uint32_t rank;
+  Content content;
+  unsigned char bytes[TR_UNIQUE_ID_BYTES];
+
+  template <typename T>
+  void hold(Content kind, const T& value) {
+    static_assert(sizeof value == sizeof bytes && std::is_trivially_copyable_v<T>);
+    content = kind;
+    std::memcpy(bytes, &value, sizeof value);
+  }
+  template <typename T>
+  T held() const {
+    T value;
+    std::memcpy(static_cast<void*>(&value), bytes, sizeof value);
+    return value;
+  }
+};
+static_assert(sizeof(SplitCard) == kNoticeWords * sizeof(uint64_t));
+
+}  // namespace treering

@@ -1,0 +1,92 @@
+// When a stream of a link is taken for dead, when it is asked for again, and for how long. Time and facts in, decisions
+// out: no sockets.
+//
+//   stream:  open --- broken, or stalled ---> lost --- wanted ---> asked for --- failed ---> pause --- wanted ---> ...
+//                                                                     '-- opened
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace treering {
+
+// A stream to a peer: its number (0: the shared one; 1 .. streams) and which attempt opened it.
+struct TcpStreamId {
+  TcpStreamId(uint32_t number = 0, uint32_t nth = 0) : index(number), attempt(nth) {}  // NOLINT: a number is one
+  uint32_t index, attempt;
+  bool operator==(const TcpStreamId&) const = default;
+};
+
+// A stream that is there no more. `key` tells those of the same index apart: a later one has a greater key.
+struct TcpLoss {
+  uint32_t index = 0;
+  uint64_t key = 0;
+  std::string why;
+};
+
+using TcpClock = std::chrono::steady_clock;
+
+// What a link makes of the deadline of its communicator (0: none).
+struct TcpPatience {
+  explicit TcpPatience(std::chrono::milliseconds deadline);
+  std::chrono::milliseconds stall;  // without an acknowledgement, until a stream is taken for dead
+  // Until a stream must be there again. Where a rank waits for it its own deadline comes first, whose error tells which ranks do
+  // not answer. 0: for ever.
+  std::chrono::milliseconds redial;
+  // After so long the kernel itself gives a connection up, if nothing above looks after it.
+  std::chrono::milliseconds kernel;
+};
+
+// Whether a stream's peer still acknowledges.
+class TcpStall {
+ public:
+  // What the kernel says: whether something is under way that should be acknowledged; how many bytes were, in all; how
+  // long ago anything at all came. A receiver without room answers, and is alive.
+  struct Facts {
+    bool under_way = false;
+    uint64_t acknowledged = 0;
+    std::chrono::milliseconds since_answer{};
+  };
+  // True: it is dead.
+  bool look(const Facts& facts, TcpClock::time_point now, std::chrono::milliseconds patience);
+
+ private:
+  TcpClock::time_point since_{};
+  uint64_t acknowledged_ = 0;
+};
+
+// One stream of this rank's, as it is opened again and again.
+class TcpRedial {
+ public:
+  // A stream that was open for so long did work: the next attempt is made at once.
+  static constexpr auto kWorked = std::chrono::seconds(1);
+  static constexpr auto kFirstPause = std::chrono::milliseconds(5), kLongestPause = std::chrono::milliseconds(500);
+
+  // Asks for the stream now? Only where it is wanted.
+  bool should_ask(TcpClock::time_point now) const { return !asked_ && now >= next_; }
+  void ask(TcpClock::time_point now);
+  bool asked() const { return asked_; }
+  bool ever_asked() const { return ever_asked_; }
+  void opened(TcpClock::time_point now);
+  void failed(TcpClock::time_point now, const std::string& why) { not_there(now, why, false); }
+  // An open one broke.
+  void lost(TcpClock::time_point now, const std::string& why) { not_there(now, why, true); }
+  // It is not needed any more, or another does what it was for.
+  void rest() { since_ = {}; }
+  // It was asked for, and is not there after so long.
+  bool over(TcpClock::time_point now, std::chrono::milliseconds patience) const;
+  // What happened to it, for an error text.
+  std::string story(TcpClock::time_point now) const;
+
+ private:
+  void not_there(TcpClock::time_point now, const std::string& why, bool was_open);
+
+  bool asked_ = false, ever_asked_ = false;
+  TcpClock::time_point since_{}, next_{}, opened_{};  // since: it has been wanted and not there
+  std::chrono::milliseconds pause_{0};
+  uint32_t attempts_ = 0;    // since then
+  std::string broke_, why_;  // how it was lost; why the last attempt failed
+};
+
+}  // namespace treering

@@ -1,0 +1,178 @@
+// A program that closes all descriptors that it does not know, as daemons do: nothing hangs, what then gets their numbers is
+// left alone, and new communicators work.
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <thread>
+
+#include "support/processes.h"
+#include "support/ranks.h"
+
+namespace treering::testing {
+namespace {
+
+// A child whose body must return 0 within a minute, far less than any deadline of the library.
+void expect_child(const std::function<int()>& body) {
+  const pid_t child = fork_when_quiet();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(60);
+    _exit(body());
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status)) << "it hung: signal " << WTERMSIG(status);
+  EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : 0, 0) << "the number of the check";
+}
+
+// By the system call itself: ThreadSanitizer would take it for a race with the library's thread, which it is meant to be.
+void close_all() {
+  for (int fd = 3; fd < 1024; ++fd) syscall(SYS_close, fd);
+}
+
+// Takes the lowest numbers: pipes, eventfds and epolls, as the library has them.
+class Strangers {
+ public:
+  Strangers() {
+    for (int i = 0; i < 12; ++i) {
+      int ends[2];
+      if (pipe2(ends, O_NONBLOCK) != 0) _exit(90);
+      pipes_[ends[0]] = inode(ends[0]);
+      pipes_[ends[1]] = inode(ends[1]);
+      events_.push_back(eventfd(0, EFD_NONBLOCK));
+    }
+  }
+  bool untouched() const {
+    for (const auto& [fd, number] : pipes_) {
+      char byte;
+      if (inode(fd) != number) return false;
+      if ((fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY && read(fd, &byte, 1) >= 0) return false;
+    }
+    uint64_t count;
+    for (int fd : events_)
+      if (read(fd, &count, sizeof count) >= 0 || errno != EAGAIN) return false;
+    return true;
+  }
+
+ private:
+  static ino_t inode(int fd) {
+    struct stat file {};
+    return fstat(fd, &file) == 0 ? file.st_ino : 0;
+  }
+  std::map<int, ino_t> pipes_;
+  std::vector<int> events_;
+};
+
+// Until the thread sleeps whenever it is looked at: in its call, with nothing left to do.
+void wait_until_asleep(const std::atomic<pid_t>& thread) {
+  for (int asleep = 0; asleep < 20; std::this_thread::sleep_for(std::chrono::milliseconds(5))) {
+    std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+    std::string text;
+    std::getline(file, text);
+    const size_t name_end = text.rfind(')');
+    asleep = name_end != std::string::npos && text[name_end + 2] == 'S' ? asleep + 1 : 0;
+  }
+}
+
+// Both ranks in this thread.
+trResult_t sum_of_both(trComm_t* comms) {
+  int values[2] = {1, 2};
+  trGroupStart();
+  for (int i = 0; i < 2; ++i) trAllReduce(&values[i], &values[i], 1, trInt32, trSum, comms[i], nullptr);
+  const trResult_t result = trGroupEnd();
+  return result == trSuccess && (values[0] != 3 || values[1] != 3) ? trInternalError : result;
+}
+
+TEST(ClosedDescriptors, NewCommunicatorsWork) {
+  for (const bool reused : {false, true})
+    expect_child([reused] {
+      trComm_t before[2], copies[2], after[2];
+      if (trCommInitAll(before, 2) != trSuccess) return 1;
+      close_all();
+      std::optional<Strangers> strangers;
+      if (reused) strangers.emplace();
+      trUniqueId id;
+      if (trGetUniqueId(&id) != trSuccess) return 2;
+      if (sum_of_both(before) != trSuccess) return 3;  // through memory, as before
+      trGroupStart();
+      for (int i = 0; i < 2; ++i) trCommDup(before[i], &copies[i]);
+      if (trGroupEnd() != trSuccess) return 4;
+      if (sum_of_both(copies) != trSuccess) return 5;
+      if (trCommInitAll(after, 2) != trSuccess || sum_of_both(after) != trSuccess) return 6;
+      for (trComm_t* comms : {before, copies, after})
+        for (int i = 0; i < 2; ++i)
+          if (trCommDestroy(comms[i]) != trSuccess) return 7;
+      return strangers && !strangers->untouched() ? 8 : 0;
+    });
+}
+
+// Also when it was the old thread that noticed, as it had something to do.
+TEST(ClosedDescriptors, AgainAndAgain) {
+  expect_child([] {
+    for (int i = 0; i < 5; ++i) {
+      trComm_t comms[2];
+      trUniqueId unused;
+      if (trCommInitAll(comms, 2) != trSuccess || sum_of_both(comms) != trSuccess) return 1;
+      if (i % 2 == 0 && trGetUniqueId(&unused) != trSuccess) return 2;  // its deadline is a timer of the thread
+      close_all();
+      for (trComm_t comm : comms)
+        if (trCommDestroy(comm) != trSuccess) return 3;
+    }
+    return 0;
+  });
+}
+
+// A rank that waits for another one, with and without a deadline.
+TEST(ClosedDescriptors, EndWhatWaits) {
+  for (const int timeout_ms : {300'000, 0})
+    expect_child([timeout_ms] {
+      trConfig_t config = config_with_timeout(timeout_ms);
+      trUniqueId id;
+      trComm_t comm;
+      if (trGetUniqueId(&id) != trSuccess) return 1;
+      std::atomic<bool> closed{false};
+      int found = 0;
+      std::atomic<pid_t> waiting{0};
+      std::thread waiter([&] {
+        waiting = gettid();
+        const trResult_t result = trCommInitRankConfig(&comm, 2, id, 0, &config);
+        const bool says = std::string(trGetLastError(nullptr)).find("closed descriptors") != std::string::npos;
+        found = !closed ? 2 : result != trSystemError ? 3 : !says ? 4 : 0;
+      });
+      wait_until_asleep(waiting);
+      closed = true;
+      close_all();
+      waiter.join();
+      return found;
+    });
+}
+
+// Between processes, each of which has closed its own.
+TEST(ClosedDescriptors, BetweenProcesses) {
+  RankProcesses processes(3, [](int rank, const trUniqueId& id) {
+    trComm_t comm, copy;
+    TR_CHECK(trCommInitRank(&comm, 3, id, rank));
+    close_all();
+    alarm(60);
+    int sum = 1;
+    if (trCommDup(comm, &copy) != trSuccess) return 1;
+    if (trAllReduce(&sum, &sum, 1, trInt32, trSum, copy, nullptr) != trSuccess || sum != 3) return 2;
+    if (trCommDestroy(copy) != trSuccess || trCommDestroy(comm) != trSuccess) return 3;
+    return 0;
+  });
+  for (int rank = 0; rank < 3; ++rank) {
+    const RankResult result = processes.wait(rank);
+    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ", signal " << result.signal;
+  }
+}
+
+}  // namespace
+}  // namespace treering::testing

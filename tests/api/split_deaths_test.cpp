@@ -1,0 +1,138 @@
+// A rank that dies in the middle of trCommSplit: after the exchanges, before it meets the others of its new communicator, where
+// no rank has heard of it yet.
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <array>
+#include <chrono>
+#include <cstdlib>
+
+#include "support/processes.h"
+#include "support/seccomp.h"
+
+namespace {
+
+// Processes, where this one is to see the end of the first no earlier than that of the second; else -1.
+int first_to_end = -1, second_to_end = -1;
+
+int poll_one(int fd, int timeout_ms) {
+  pollfd entry{fd, POLLIN, 0};
+  return static_cast<int>(syscall(SYS_poll, &entry, 1, timeout_ms));
+}
+
+}  // namespace
+
+// Stands in for the C library's, by which the library looks whether a process has ended.
+extern "C" __attribute__((visibility("default"))) int poll(pollfd* entries, nfds_t count, int timeout_ms) {
+  constexpr int kPatienceMs = 30000;
+  if (first_to_end >= 0 && poll_one(first_to_end, 0) > 0) poll_one(second_to_end, kPatienceMs);
+  return static_cast<int>(syscall(SYS_poll, entries, count, timeout_ms));
+}
+
+namespace treering::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr double kAtOnce = 8;  // seconds, also on a busy machine
+
+// By that it would reach the meeting point, or others would reach it there. False where the kernel allows no filter.
+bool end_at_first_socket() {
+  return filter_system_calls({SYS_socket, SYS_accept4}, SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_ALLOW, true);
+}
+
+class DeathInSplit : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Split, DeathInSplit, ::testing::Values(1, 2));
+
+TEST_P(DeathInSplit, IsNoticedAtOnce) {
+  constexpr int kRanks = 3;
+  const int victim = GetParam();
+  setenv("TREERING_TIMEOUT", "60", 1);
+  RankProcesses processes(kRanks, [victim](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr, part = nullptr;
+    TR_CHECK(trCommInitRank(&comm, kRanks, id, rank));
+    TR_CHECK(trBarrier(comm, nullptr));
+    if (rank == victim && !end_at_first_socket()) return 77;
+    const auto begin = Clock::now();
+    const trResult_t result = trCommSplit(comm, 0, -rank, &part, nullptr);
+    say(std::to_string(std::chrono::duration<double>(Clock::now() - begin).count()) + " " + trGetLastError(comm));
+    return result == trRemoteError ? 0 : 1;
+  });
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const RankResult result = processes.wait(rank);
+    if (rank == victim) {
+      if (result.exit_code == 77) GTEST_SKIP() << "the kernel allows no filters of system calls";
+      EXPECT_EQ(result.signal, SIGSYS) << result.output;
+      continue;
+    }
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_LT(std::atof(result.output.c_str()), kAtOnce) << result.output;
+    const std::string culprit =
+        "rank " + std::to_string(victim) + " (pid " + std::to_string(processes.pid(victim));
+    EXPECT_NE(result.output.find(culprit), std::string::npos) << result.output;
+  }
+}
+
+// Rank 2 finds the death of rank 1 and ends; rank 0 sees both ends at once, and names the first cause, too.
+TEST(DeathInSplit, IsNamedAlsoWhereItsMessengerHasEnded) {
+  constexpr int kRanks = 3;
+  constexpr int kVictim = 1, kMessenger = 2;
+  setenv("TREERING_TIMEOUT", "60", 1);
+  RankProcesses processes(kRanks, [](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr, part = nullptr;
+    TR_CHECK(trCommInitRank(&comm, kRanks, id, rank));
+    std::array<int32_t, kRanks> pids{};
+    const int32_t own = getpid();
+    TR_CHECK(trAllGather(&own, pids.data(), 1, trInt32, comm, nullptr));
+    if (rank == 0) {
+      second_to_end = static_cast<int>(syscall(SYS_pidfd_open, pids[kMessenger], 0));
+      first_to_end = static_cast<int>(syscall(SYS_pidfd_open, pids[kVictim], 0));
+    }
+    TR_CHECK(trBarrier(comm, nullptr));
+    if (rank == kVictim && !end_at_first_socket()) return 77;
+    const trResult_t result = trCommSplit(comm, 0, -rank, &part, nullptr);
+    say(trGetLastError(comm));
+    return result == trRemoteError ? 0 : 1;
+  });
+  const RankResult victim = processes.wait(kVictim);
+  if (victim.exit_code == 77) GTEST_SKIP() << "the kernel allows no filters of system calls";
+  const RankResult result = processes.wait(0);
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_NE(result.output.find("rank 1 (pid " + std::to_string(processes.pid(kVictim)) + ")"), std::string::npos)
+      << result.output;
+}
+
+// Rank 0 destroys its communicator because rank 2 has revoked it; rank 1 comes to a split that needs rank 0.
+TEST(SplitAfterAFailure, NamesTheFirstCauseWhereARankHasLeftSince) {
+  constexpr int kRanks = 3;
+  constexpr int kLeaver = 0, kRevoker = 2;
+  setenv("TREERING_TIMEOUT", "60", 1);
+  RankProcesses processes(kRanks, [](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr, part = nullptr;
+    TR_CHECK(trCommInitRank(&comm, kRanks, id, rank));
+    std::array<int32_t, kRanks> pids{};
+    const int32_t own = getpid();
+    TR_CHECK(trAllGather(&own, pids.data(), 1, trInt32, comm, nullptr));
+    const auto leaver = static_cast<int>(syscall(SYS_pidfd_open, pids[kLeaver], 0));
+    if (rank == kRevoker) TR_CHECK(trCommRevoke(comm));
+    while (trBarrier(comm, nullptr) == trSuccess) continue;
+    if (rank == kLeaver) {
+      TR_CHECK(trCommDestroy(comm));
+      return 0;
+    }
+    if (poll_one(leaver, 30000) != 1) return 2;
+    const trResult_t result = trCommSplit(comm, 0, 0, &part, nullptr);
+    say(trGetLastError(comm));
+    return result == trRemoteError ? 0 : 1;
+  });
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const RankResult result = processes.wait(rank);
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    if (rank == kLeaver) continue;
+    EXPECT_NE(result.output.find("rank 2 (pid " + std::to_string(processes.pid(kRevoker)) + ") revoked"), std::string::npos)
+        << result.output;
+    EXPECT_EQ(result.output.find("destroyed"), std::string::npos) << result.output;
+  }
+}
+
+}  // namespace
+}  // namespace treering::testing

@@ -1,0 +1,155 @@
+#include "calls.h"
+
+#include <algorithm>
+
+namespace faults {
+
+namespace {
+
+enum Kind { kAllReduce, kReduce, kBroadcast, kAllGather, kReduceScatter, kAllToAll, kGather, kScatter, kBarrier, kKinds };
+constexpr const char* kNames[] = {"allreduce", "reduce", "broadcast", "allgather", "reducescatter",
+                                  "alltoall",  "gather", "scatter",   "barrier"};
+constexpr size_t kMore = 64;  // elements of room for a differing call, for each block
+constexpr int kMostRanks = 8;
+
+// Element i of what rank r contributes is (r + 1) * pattern(i): sums are small and tell ranks, places and calls apart.
+int32_t pattern(size_t i, uint64_t phase) { return static_cast<int32_t>((i + phase) & 63) + 1; }
+
+}  // namespace
+
+struct Calls::Shape {
+  Kind kind;
+  int root;
+  size_t count;  // of the call; of blocked collectives elements of a block
+  size_t due;    // what the other ranks pass
+  uint64_t phase;
+};
+
+Calls::Calls(size_t least_bytes, size_t most_bytes)
+    : least_(least_bytes),
+      most_(most_bytes),
+      in_(most_bytes / sizeof(int32_t) + kMostRanks * kMore),
+      out_(in_.size()) {}
+
+void Calls::fill(const Place& place, const Shape& shape) {
+  const bool one_root = shape.kind == kBroadcast || shape.kind == kScatter;
+  const int32_t factor = one_root ? shape.root + 1 : place.rank + 1;
+  const bool whole = shape.kind == kReduceScatter || shape.kind == kAllToAll || shape.kind == kScatter;
+  const size_t count = shape.count * (whole ? static_cast<size_t>(place.ranks) : 1);
+  for (size_t i = 0; i < count; ++i) in_[i] = factor * pattern(i, shape.phase);
+  std::fill_n(out_.begin(), std::min(out_.size(), shape.count * static_cast<size_t>(place.ranks)), -1);
+}
+
+trResult_t Calls::start(const Place& place, const Shape& shape) {
+  const int32_t* in = in_.data();
+  int32_t* out = out_.data();
+  const size_t n = shape.count;
+  switch (shape.kind) {
+    case kAllReduce: return trAllReduce(in, out, n, trInt32, trSum, place.comm, place.stream);
+    case kReduce: return trReduce(in, out, n, trInt32, trSum, shape.root, place.comm, place.stream);
+    case kBroadcast: return trBroadcast(in, out, n, trInt32, shape.root, place.comm, place.stream);
+    case kAllGather: return trAllGather(in, out, n, trInt32, place.comm, place.stream);
+    case kReduceScatter: return trReduceScatter(in, out, n, trInt32, trSum, place.comm, place.stream);
+    case kAllToAll: return trAllToAll(in, out, n, trInt32, place.comm, place.stream);
+    case kGather: return trGather(in, out, n, trInt32, shape.root, place.comm, place.stream);
+    case kScatter: return trScatter(in, out, n, trInt32, shape.root, place.comm, place.stream);
+    default: return trBarrier(place.comm, place.stream);
+  }
+}
+
+// Elements from `at` of the output are `factor` times the pattern from `from`.
+void Calls::check_block(int32_t factor, size_t from, size_t count, size_t at, uint64_t phase, Called* called) {
+  bool same = true;
+  for (size_t i = 0; i < count; ++i) same &= out_[at + i] == factor * pattern(from + i, phase);
+  if (same || called->is_wrong) return;
+  for (size_t i = 0; i < count; ++i) {
+    const int32_t due = factor * pattern(from + i, phase);
+    if (out_[at + i] == due) continue;
+    *called = {called->name, called->result, true, at + i, out_[at + i], due};
+    return;
+  }
+}
+
+void Calls::check(const Place& place, const Shape& shape, Called* called) {
+  if (place.stream != nullptr) return;
+  const size_t n = shape.due, own = static_cast<size_t>(place.rank) * n;
+  const int32_t all = place.ranks * (place.ranks + 1) / 2;
+  const bool is_root = place.rank == shape.root;
+  const auto blocks = [&](size_t from) {
+    for (int rank = 0; rank < place.ranks; ++rank)
+      check_block(rank + 1, from, n, static_cast<size_t>(rank) * n, shape.phase, called);
+  };
+  switch (shape.kind) {
+    case kAllReduce: return check_block(all, 0, n, 0, shape.phase, called);
+    case kReduce: return is_root ? check_block(all, 0, n, 0, shape.phase, called) : void();
+    case kBroadcast: return check_block(shape.root + 1, 0, n, 0, shape.phase, called);
+    case kAllGather: return blocks(0);
+    case kReduceScatter: return check_block(all, own, n, 0, shape.phase, called);
+    case kAllToAll: return blocks(own);
+    case kGather: return is_root ? blocks(0) : void();
+    case kScatter: return check_block(shape.root + 1, own, n, 0, shape.phase, called);
+    default: return;
+  }
+}
+
+Called Calls::collective(const Place& place, uint64_t draw, size_t more) {
+  Shape shape{};
+  shape.kind = static_cast<Kind>(mixed(draw) % kKinds);
+  if (shape.kind == kBarrier && (more != 0 || least_ > 4096)) shape.kind = kAllReduce;  // it has no size
+  shape.root = static_cast<int>(mixed(draw + 1) % static_cast<uint64_t>(place.ranks));
+  const bool is_whole = shape.kind == kAllReduce || shape.kind == kReduce || shape.kind == kBroadcast;
+  const size_t bytes = least_ + mixed(draw + 2) % (most_ - least_ + 1);
+  shape.due = std::max<size_t>(1, bytes / sizeof(int32_t) / static_cast<size_t>(is_whole ? 1 : place.ranks));
+  shape.count = shape.due + more;
+  shape.phase = draw;
+  fill(place, shape);
+  Called called{kNames[shape.kind], start(place, shape)};
+  // The result of a differing call is not defined.
+  if (called.result == trSuccess && more == 0) check(place, shape, &called);
+  return called;
+}
+
+Called Calls::sum(const Place& place, uint64_t draw, size_t count) {
+  const Shape shape{kAllReduce, 0, count, count, draw};
+  fill(place, shape);
+  Called called{"allreduce", start(place, shape)};
+  if (called.result == trSuccess) check(place, shape, &called);
+  return called;
+}
+
+Called Calls::transfer(const Place& place, uint64_t draw, size_t more) {
+  const size_t ranks = static_cast<size_t>(place.ranks);
+  const size_t bytes = least_ + mixed(draw) % (most_ - least_ + 1);
+  const size_t due = std::max<size_t>(1, bytes / sizeof(int32_t) / ranks), count = due + more;
+  const Shape shape{kAllGather, 0, count, due, draw};
+  fill(place, shape);
+  Called called{"sendrecv"};
+  if (mixed(draw + 1) % 3 != 0) {
+    const int shift = place.ranks == 1 ? 0 : 1 + static_cast<int>(mixed(draw + 2) % (ranks - 1));
+    const int source = (place.rank + place.ranks - shift) % place.ranks;
+    called.result = trSendRecv(in_.data(), count, (place.rank + shift) % place.ranks, out_.data(), count, source, trInt32,
+                               place.comm, place.stream);
+    if (called.result == trSuccess && more == 0 && place.stream == nullptr)
+      check_block(source + 1, 0, due, 0, draw, &called);
+    return called;
+  }
+  called = {"group of sends and receives", trGroupStart()};
+  const auto keep = [&](trResult_t result) { called.result = called.result != trSuccess ? called.result : result; };
+  for (int peer = 0; peer < place.ranks; ++peer) {
+    keep(trSend(in_.data(), count, trInt32, peer, place.comm, place.stream));
+    keep(trRecv(&out_[static_cast<size_t>(peer) * count], count, trInt32, peer, place.comm, place.stream));
+  }
+  keep(trGroupEnd());
+  if (called.result == trSuccess && more == 0) check(place, shape, &called);
+  return called;
+}
+
+Called Calls::agree(const Place& place, bool own, bool* any) {
+  int32_t wants = own ? 1 : 0, all = 0;
+  Called called{"allreduce", trAllReduce(&wants, &all, 1, trInt32, trMax, place.comm, place.stream)};
+  if (called.result == trSuccess && all != 0 && all != 1) called = {"allreduce", trSuccess, true, 0, all, 1};
+  if (called.result == trSuccess) *any = all == 1;
+  return called;
+}
+
+}  // namespace faults

@@ -1,0 +1,59 @@
+// Calls on a communicator whose every result is checked: each is drawn from a number that all its ranks know.
+#pragma once
+
+#include <cstdint>
+#include <cstddef>
+#include <vector>
+
+#include "treering/treering.h"
+
+namespace faults {
+
+// splitmix64
+inline uint64_t mixed(uint64_t value) {
+  value += 0x9e3779b97f4a7c15u;
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
+  return value ^ (value >> 31);
+}
+
+// A rank's place in a communicator and its buffers, which are allocated once: memory may become scarce.
+struct Place {
+  trComm_t comm = nullptr;
+  int rank = 0, ranks = 1;
+  trStream_t stream = nullptr;  // with one, a call is only begun, and nothing of it checked
+};
+
+struct Called {
+  const char* name = "";
+  trResult_t result = trSuccess;
+  bool is_wrong = false;    // it succeeded with other data than it should have
+  size_t wrong_at = 0;      // element
+  int32_t got = 0, due = 0;
+};
+
+class Calls {
+ public:
+  Calls(size_t least_bytes, size_t most_bytes);
+
+  // A collective of some kind, root and size, by `draw`. `more` elements more than the others pass make it a differing call.
+  Called collective(const Place& place, uint64_t draw, size_t more = 0);
+  // Every rank sends to one and receives from another, alone or all to all in a group.
+  Called transfer(const Place& place, uint64_t draw, size_t more = 0);
+  // allreduce of `count` elements.
+  Called sum(const Place& place, uint64_t draw, size_t count);
+  // Whether any rank wants to stop, on all of them.
+  Called agree(const Place& place, bool own, bool* any);
+
+ private:
+  struct Shape;
+  trResult_t start(const Place& place, const Shape& shape);
+  void fill(const Place& place, const Shape& shape);
+  void check(const Place& place, const Shape& shape, Called* called);
+  void check_block(int32_t factor, size_t from, size_t count, size_t at, uint64_t phase, Called* called);
+
+  size_t least_, most_;
+  std::vector<int32_t> in_, out_;
+};
+
+}  // namespace faults

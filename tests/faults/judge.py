@@ -1,0 +1,309 @@
+"""Judges a Record (run_one.py) by what the ranks said alone: a list of findings, empty when all is as it should be.
+
+Classes of findings: hang, late, wrong, untold, culprit, left over, unexpected, crash, driver.
+"""
+
+import collections
+import re
+import signal
+
+from scenario import ABORT, DEATH, DIFFER, EITHER, ERROR, LEFT, LIMIT, NETWORK, STOP, SURVIVE
+
+CLASSES = ("hang", "late", "wrong", "untold", "culprit", "left over", "unexpected", "crash", "driver")
+Finding = collections.namedtuple("Finding", "kind rank text")
+Error = collections.namedtuple("Error", "code began when call members text")
+
+# "rank 2 (pid 7 on a, stopped ...)", "ranks 0, 1 (pid 7 on a)"
+MENTION = re.compile(r"\b[Rr]anks? (\d+(?:(?:, | and )\d+)*)(?: \(pid (\d+)(?: on ([^\s,)]+))?[^)]*\))?")
+# What follows the mention of a rank that is said to be at fault.
+BLAME = re.compile(r"^,?(?: (?:was lost|has died|has ended|destroyed its|does not answer|has shown no sign|has not entered|is gone"
+                   r"|stopped answering)|: its process (?:has ended|does not answer)|: its connection has ended|: nothing listens|: cut off)")
+CALLED_DEAD = re.compile(r"^(?: has died| has ended|[^;]*?: its process has ended)")
+MOST_LEFT = {"sockets": 0, "memfds": 0, "descriptors": 4, "threads": 1, "mapped": 0}
+REMOTE_ERROR, TIMED_OUT, INVALID_USAGE = 6, 8, 5
+
+
+def errors_of(record, rank):
+    result = []
+    for line in record.lines(rank):
+        if line.word == "error":
+            code, began, call, members, *text = line.rest.split(" ", 4)
+            ranks = None if members == "-" else [int(member) for member in members.split(",")]
+            result.append(Error(int(code), float(began), line.when, call, ranks, text[0] if text else ""))
+    return result
+
+
+class Judge:
+    def __init__(self, record, slack):
+        self._record, self._scenario, self._slack = record, record.scenario, slack
+        self._findings = []
+
+    def findings(self):
+        scenario = self._scenario
+        if self._record.trouble:
+            self._judge_start()
+        for rank in range(scenario.ranks):
+            self._judge_words(rank)
+            if rank not in scenario.gone and not self._record.trouble:
+                self._judge_outcome(rank)
+        for process in self._record.processes:
+            self._judge_process(process)
+        if self._record.left_in_memory:
+            self._add("left over", -1, f"names in /dev/shm: {self._record.left_in_memory}")
+        return self._findings
+
+    def _add(self, kind, rank, text):
+        self._findings.append(Finding(kind, rank, text))
+
+    # Nothing was done to the ranks yet, but for what is there from the start.
+    def _judge_start(self):
+        for rank in range(self._scenario.ranks):
+            for error in errors_of(self._record, rank):
+                return self._add("unexpected", rank, f"before the fault, {error.call}: {error.text}")
+        self._add("driver", -1, self._record.trouble)
+
+    def _judge_words(self, rank):
+        for line in self._record.lines(rank):
+            if line.word == "wrong":
+                self._add("wrong", rank, line.rest)
+            if line.word == "destroyed":
+                code, seconds = line.rest.split()
+                if code != "0" or float(seconds) > 2 + self._slack:
+                    self._add("late", rank, f"trCommDestroy returned {code} after {seconds} s")
+
+    def _judge_outcome(self, rank):
+        record, scenario = self._record, self._scenario
+        lines = record.lines(rank)
+        errors = errors_of(record, rank)
+        ok = next((line for line in lines if line.word == "ok"), None)
+        early = [error for error in errors if error.when < record.fault_at]
+        if early:
+            return self._add("unexpected", rank, f"before the fault, {early[0].call}: {early[0].text}")
+        if not errors and ok is None:
+            last = f"{lines[-1].word} {lines[-1].rest}" if lines else "nothing"
+            return self._add("hang", rank, f"no result {record.over_at - record.fault_at:.1f} s after the fault; it said last: {last}")
+        self._judge_agreement(rank, ok)
+        if not errors:
+            if scenario.outcome == ERROR:
+                self._add("untold", rank, "it has seen no error")
+            return None
+        if scenario.outcome == SURVIVE:
+            self._add("unexpected", rank, f"{errors[0].call} after {errors[0].when - record.fault_at:.1f} s: {errors[0].text}")
+            return None
+        for error in errors:
+            self._judge_error(rank, error)
+        self._judge_repetition(rank, lines, errors)
+        self._judge_recovery(rank, lines)
+        return None
+
+    # All agree when the last has come to it. A slow network is no failure as long as something moves.
+    def _judge_agreement(self, rank, ok):
+        record, scenario = self._record, self._scenario
+        if ok is None or not record.stop_at:
+            return
+        failures = [error.when for other in range(scenario.ranks) for error in errors_of(record, other)]
+        waited = ok.when - max([record.stop_at, *failures])
+        waits = 2 if scenario.kind in ("loss", "tiny-buffers") else 1
+        if waited > waits * scenario.timeout + self._slack:
+            self._add("late", rank, f"agreed to stop {waited:.1f} s after it was told to")
+
+    def _judge_error(self, rank, error):
+        since = max(self._record.fault_at, error.began, self._came_late(rank, error))
+        taken = error.when - since
+        if taken > self._scenario.timeout + self._slack:
+            self._add("late", rank, f"{error.call} failed {taken:.2f} s after it began or the fault: {error.text}")
+        if error.call == "recover":
+            return  # judged as a whole
+        for fault in self._faults_of_text(rank, error):
+            self._add("culprit", rank, f"{fault}: [{error.call}] {error.text}")
+
+    def _came_late(self, rank, error):
+        """When the last rank whose creation had failed came to a call of all, which moved by that; its deadline is for a wait."""
+        if error.members is not None:
+            return 0
+        return max((other.when for peer in range(self._scenario.ranks) if peer != rank for other in errors_of(self._record, peer)
+                    if other.members is not None and other.when < error.when), default=0)
+
+    # The next call fails as the last did.
+    def _judge_repetition(self, rank, lines, errors):
+        again = next((line for line in lines if line.word == "again"), None)
+        last = next((error for error in reversed(errors) if error.members is None), None)
+        if again is None or last is None:
+            return
+        code, _, text = again.rest.partition(" ")
+        if code == "0":
+            self._add("untold", rank, f"the call after the failure succeeded: {last.text}")
+        elif text != last.text and self._scenario.cause != LIMIT:
+            self._add("culprit", rank, f"the next call says other words: {last.text} / {text}")
+
+    def _judge_recovery(self, rank, lines):
+        if not self._scenario.excluded or any(line.word == "recovered" for line in lines):
+            return
+        texts = [error.text for error in errors_of(self._record, rank) if error.when >= self._record.fault_at]
+        self._add("unexpected", rank, f"the survivors could not go on: {texts[-1] if texts else 'no error'}")
+
+    def _base_rank(self, number, pid, members):
+        """The rank that a text means; None: there is none such."""
+        if members is not None and number < len(members):
+            own = members[number]
+            if pid is None or self._pid(own) == pid:
+                return own
+        if number < self._scenario.ranks and (pid is None or self._pid(number) == pid):
+            return number
+        return None
+
+    def _named_as_maker(self, error):
+        """Ranks of the process that made the id, which have no number before they have met."""
+        pids = {int(pid) for pid in re.findall(r"made the unique id \(pid (\d+)", error.text)}
+        return {rank for rank in range(self._scenario.ranks) if self._pid(rank) in pids}
+
+    def _pid(self, rank):
+        return self._record.process_of(rank).pid
+
+    def _host(self, rank):
+        return self._record.names[self._record.process_of(rank).host]
+
+    def _mentions(self, error):
+        """(rank of the base communicator or None, whether with pid, host, whether blamed, what follows)"""
+        result = []
+        for found in MENTION.finditer(error.text):
+            pid = int(found[2]) if found[2] else None
+            rest = error.text[found.end():]
+            missing = re.search(r"missing: [^;]*$", error.text[:found.start()]) is not None
+            for number in re.findall(r"\d+", found[1]):
+                rank = self._base_rank(int(number), pid, error.members)
+                result.append((rank, pid, found[3], bool(BLAME.match(rest)) or missing, rest, found[0]))
+        return result
+
+    def _faults_of_text(self, rank, error):
+        mentions = self._mentions(error)
+        for base, pid, host, _, _, words in mentions:
+            if pid is not None and base is None:
+                yield f"\"{words}\" is no rank of the run"
+            elif pid is not None and host is not None and host != self._host(base):
+                yield f"\"{words}\" is on {self._host(base)}"
+        yield from self._faults_of_liveness(mentions, error)
+        cause = self._scenario.cause
+        if cause in (DEATH, STOP, LEFT):
+            yield from self._faults_of_victim(rank, mentions, error)
+        elif cause in (ABORT, DIFFER, LIMIT):
+            yield from self._faults_of_doer(rank, mentions, error)
+        elif cause == NETWORK:
+            yield from self._faults_of_side(rank, mentions, error)
+
+    # What it says of who lives.
+    def _faults_of_liveness(self, mentions, error):
+        dead = self._scenario.victims if self._scenario.cause == DEATH else []
+        for base, _, _, _, rest, words in mentions:
+            if base is not None and base not in dead and CALLED_DEAD.match(rest):
+                yield f"{words} is called dead and lives"
+            if base in dead and re.match(r"^ is alive", rest):
+                yield f"{words} is called alive and is dead"
+        if self._scenario.cause in (DEATH, STOP) and "all ranks answer" in error.text:
+            yield "all ranks are said to answer"
+
+    def _faults_of_victim(self, rank, mentions, error):
+        scenario = self._scenario
+        victims = scenario.victims
+        meets = error.call in ("init", "split", "dup", "shrink")
+        if error.call == "init" and self._named_as_maker(error) & set(victims):
+            return
+        named = [(pid, host) for base, pid, host, _, _, _ in mentions if base in victims]
+        whole = [(pid, host) for pid, host in named if pid is not None and (host is not None or scenario.hosts == 1)]
+        # Who has not come to a meeting has no pid there.
+        if not named or (not whole and not (meets and scenario.phase == "init")):
+            yield f"it does not name rank {' or '.join(map(str, victims))} with pid" + " and host" * (scenario.hosts > 1)
+        for base, _, _, blamed, rest, words in mentions:
+            if blamed and base not in victims and not (meets and self._had_failed(base, error)):
+                yield f"it blames {words}"
+            if base in victims and scenario.cause in (DEATH, STOP) and re.match(r"^ (?:\([^)]*\) )?destroyed its", rest):
+                yield f"{words} has not destroyed its communicator"
+        if scenario.cause == LEFT and "destroyed its communicator" not in error.text and not meets:
+            yield "it does not say that the rank left"
+
+    # Ranks whose own call failed do not come to the next meeting: they are missing indeed.
+    def _had_failed(self, rank, error):
+        return rank is not None and any(other.when < error.when for other in errors_of(self._record, rank))
+
+    def _faults_of_doer(self, rank, mentions, error):
+        victims, cause = self._scenario.victims, self._scenario.cause
+        if cause == LIMIT and rank in victims:
+            return  # its own system call failed: it is told which
+        if not any(base in victims for base, *_ in mentions) and not self._named_as_maker(error) & set(victims):
+            yield f"it does not name rank {' or '.join(map(str, victims))}"
+        if cause == DIFFER and error.code != INVALID_USAGE:
+            yield f"code {error.code} for calls that differ"
+        for base, _, _, blamed, _, words in mentions:
+            if blamed and base not in victims and cause == ABORT:
+                yield f"it blames {words}"
+
+    # A rank on the other side of the fault is named.
+    def _faults_of_side(self, rank, mentions, error):
+        victims = self._scenario.victims
+        if not victims:
+            return
+        named = {base for base, *_ in mentions if base is not None}
+        if self._scenario.kind == "close-sockets" and named & set(victims):
+            return  # the process did it to itself
+        named |= self._named_as_maker(error)
+        if not any((base in victims) != (rank in victims) for base in named):
+            side = "a rank that was cut off" if rank not in victims else "a rank on the other side"
+            yield f"it does not name {side}"
+
+    def _judge_process(self, process):
+        scenario = self._scenario
+        gone = bool(process.ranks) and set(process.ranks) <= set(scenario.gone)
+        first = process.ranks[0] if process.ranks else -1
+        if process.status is None:
+            if not (gone and scenario.cause == STOP):
+                self._add("hang", first, f"the process {process.pid} did not end")
+            return
+        if process.status < 0 and not process.expected_signal:
+            name = signal.Signals(-process.status).name
+            self._add("crash", first, f"the process {process.pid} ended by {name}; it said: {' / '.join(process.log[-3:])}")
+        elif process.status > 0:
+            self._add("crash", first, f"the process {process.pid} ended with status {process.status}; "
+                                      f"it said: {' / '.join(process.log[-3:])}")
+        left = next((line for line in process.lines if line.word == "left"), None)
+        if left is not None:
+            self._judge_left(process, first, left)
+
+    def _judge_left(self, process, first, left):
+        scenario = self._scenario
+        if scenario.kind == "close-sockets":
+            return  # it closed what was the library's
+        most = dict(MOST_LEFT)
+        if scenario.kind == "abort" and set(process.ranks) & set(scenario.victims):
+            most["threads"] += 1  # of the streams: it has used one
+        if self._may_still_meet(process):
+            for name in ("sockets", "descriptors"):
+                most[name] += 2 * scenario.ranks
+            most["memfds"] += 1
+        for part in left.rest.split():
+            name, count = part.split("=")
+            if int(count) > most[name]:
+                self._add("left over", first, f"{left.rest} ({name}: {most[name]} at most)")
+                return
+
+    # The meeting point of a communicator that was not made goes on to tell those who come late. Its maker is the first rank.
+    def _may_still_meet(self, process):
+        scenario = self._scenario
+        if scenario.phase == "init":
+            return process is self._record.processes[0] and not scenario.relay
+        return any(error.call in ("split", "dup", "shrink", "recover") for rank in process.ranks
+                   for error in errors_of(self._record, rank)
+                   if error.members is not None and error.members[0] in process.ranks)
+
+
+def seconds_to_last_error(record):
+    """From the fault to the last survivor's first error; None: there was none."""
+    first = [min(error.when for error in errors) for rank in range(record.scenario.ranks) if rank not in record.scenario.gone
+             if (errors := [error for error in errors_of(record, rank) if error.when >= record.fault_at])]
+    return max(first) - record.fault_at if first and record.fault_at else None
+
+
+def judge(record, slack):
+    return Judge(record, slack).findings()
+
+
+__all__ = ["CLASSES", "EITHER", "Finding", "errors_of", "judge", "seconds_to_last_error"]

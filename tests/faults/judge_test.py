@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+"""The judge of the fault injection finds each class of defect in hand-written outputs, and none in good ones."""
+
+import dataclasses
+import unittest
+
+from group import Line, Process
+from judge import judge, seconds_to_last_error
+from run_one import Record
+from scenario import ERROR, KINDS, SURVIVE, TRANSPORTS, Scenario, draw
+from table import Table
+
+HOSTS = ["a", "b", "c", "d"]
+FAULT = 100.0
+TIMEOUT = 4.0
+SLACK = 0.5
+LEFT = "sockets=0 memfds=0 descriptors=2 threads=1 mapped=0"
+DIED = "rank 2 (pid 1002 on c) has died in or before operation 7 (barrier); its last completed operation is 6"
+SILENT = "no progress within 4000 ms in operation 7 (barrier): rank 2 (pid 1002 on c): its process does not answer (4.0 s by now)"
+
+
+def scenario(kind="kill", **changes):
+    victims = {"process": [2], "rank": [2], "host": [2]}.get(KINDS[kind].victims, [])
+    base = Scenario(1, 7, kind, "tcp-4x1", "small", [(rank, [rank]) for rank in range(4)], victims, victims, 0.1,
+                    KINDS[kind].seconds[0], 0, 0, 8, 4096, False, TIMEOUT)
+    return dataclasses.replace(base, **changes)
+
+
+def errors(text, when=FAULT + 0.1, code=6, began=FAULT - 0.1, call="barrier", members="-", again=None):
+    """Lines of a rank that sees an error and ends."""
+    return [(when, "error", f"{code} {began:.6f} {call} {members} {text}"), (when + 0.01, "again", f"{code} {again or text}"),
+            (when + 0.02, "destroyed", "0 0.001"), (when + 0.1, "left", LEFT), (when + 0.1, "end", "")]
+
+
+def fine(when=FAULT + 1):
+    return [(when, "ok", ""), (when, "destroyed", "0 0.000"), (when, "left", LEFT), (when, "end", "")]
+
+
+def record(given, lines, stop_at=0.0, statuses=None, killed=()):
+    """One process a rank; `lines` of each rank, or of all that are not gone."""
+    processes = []
+    for rank in range(given.ranks):
+        gone = rank in given.gone
+        own = lines.get(rank, []) if isinstance(lines, dict) else [] if gone else lines
+        status = (statuses or {}).get(rank, -9 if gone else 0)
+        processes.append(Process(1000 + rank, rank, [rank], [Line(when, rank, word, rest) for when, word, rest in own],
+                                 status=status, expected_signal=gone or rank in killed))
+    return Record(given, HOSTS, processes, FAULT, stop_at, FAULT + 12)
+
+
+class JudgeTest(unittest.TestCase):
+    def expect(self, kind, words, one):
+        found = judge(one, SLACK)
+        self.assertTrue(found, f"nothing was found; expected {kind}: {words}")
+        self.assertIn(kind, {finding.kind for finding in found}, found)
+        self.assertIn(words, " / ".join(finding.text for finding in found))
+
+    def expect_culprit(self, words, text, given=None, **how):
+        self.expect("culprit", words, record(given or scenario(), errors(text, **how)))
+
+    def test_good_runs(self):
+        stop = "no progress within 4000 ms in operation 7 (barrier): rank 2 (pid 1002 on c, stopped by a signal or a debugger) " \
+               "has shown no sign of life for 4.0 s. Rank 0 waited for rank 1"
+        left = "rank 2 (pid 1002 on c) destroyed its communicator in or before operation 7 (barrier)"
+        lost = "rank 2 (pid 1002 on c) was lost in or before operation 7: rank 2 (pid 1002 on c): its process has ended without leaving"
+        for given, text in ((scenario(), DIED), (scenario("exit"), lost), (scenario("stop"), stop), (scenario("leave"), left),
+                            (scenario("revoke"), "rank 2 (pid 1002) revoked the communicator")):
+            with self.subTest(given.kind):
+                self.assertEqual(judge(record(given, errors(text)), SLACK), [])
+        both = "ranks 1, 2 (pid 1002 on c): its process has ended without leaving (the other side closed the connection)"
+        self.assertEqual(judge(record(scenario(victims=[1, 2]), errors(both.replace("1, 2", "2"))), SLACK), [])
+        cut = {rank: errors(SILENT if rank != 2 else SILENT.replace("rank 2 (pid 1002 on c)", "rank 1 (pid 1001 on b)"), FAULT + 4)
+               for rank in range(4)}
+        self.assertEqual(judge(record(scenario("link-cut"), cut), SLACK), [])
+        self.assertEqual(judge(record(scenario("tiny-buffers"), fine(), FAULT + 0.8), SLACK), [])
+        differ = "the ranks' calls differ at operation 3: rank 0 called barrier; rank 2 called reduce"
+        self.assertEqual(judge(record(scenario("differ"), errors(differ, code=5)), SLACK), [])
+        self.assertAlmostEqual(seconds_to_last_error(record(scenario(), errors(DIED))), 0.1)
+
+    def test_hang(self):
+        self.expect("hang", "no result", record(scenario(), {0: errors(DIED), 1: errors(DIED), 3: [(FAULT, "beat", "4")]}))
+        self.expect("hang", "did not end", record(scenario(), errors(DIED), statuses={1: None}))
+
+    def test_late(self):
+        self.expect("late", "barrier failed 4.60 s", record(scenario(), errors(DIED, FAULT + 4.6)))
+        self.assertEqual(judge(record(scenario(), errors(DIED, FAULT + 4.6, began=FAULT + 1)), SLACK), [])
+        self.expect("late", "agreed to stop", record(scenario("tiny-buffers"), fine(FAULT + 12), FAULT + 0.8))
+        slow = [(when, word, "0 3.000" if word == "destroyed" else rest) for when, word, rest in errors(DIED)]
+        self.expect("late", "trCommDestroy", record(scenario(), slow))
+
+    def test_wrong(self):
+        self.expect("wrong", "is 5", record(scenario(), [(FAULT, "wrong", "reduce element 3 is 5 and not 6"), *errors(DIED)]))
+        gone = {2: [(FAULT - 1, "wrong", "reduce element 3 is 5 and not 6")], **{rank: errors(DIED) for rank in (0, 1, 3)}}
+        self.expect("wrong", "is 5", record(scenario(), gone))
+
+    def test_untold(self):
+        self.expect("untold", "no error", record(scenario(), {0: errors(DIED), 1: errors(DIED), 3: fine()}))
+        text = errors(DIED)
+        text[1] = (text[1][0], "again", "0 ")
+        self.expect("untold", "succeeded", record(scenario(), text))
+
+    def test_wrong_rank_pid_or_host(self):
+        self.expect_culprit("does not name rank 2", DIED.replace("rank 2 (pid 1002 on c)", "rank 1 (pid 1001 on b)"))
+        self.expect_culprit("it blames rank 1", DIED + "; rank 1 (pid 1001 on b) has not entered it (its last is operation 6)")
+        self.expect_culprit("is no rank of the run", DIED.replace("1002", "1003"))
+        self.expect_culprit("is on c", DIED.replace("on c", "on b"))
+        self.expect_culprit("and host", DIED.replace(" on c", ""))
+        self.expect_culprit("with pid", DIED.replace(" (pid 1002 on c)", ""))
+        self.expect_culprit("does not name", "the link failed")
+        self.expect_culprit("other words", DIED, again="another text")
+        self.expect_culprit("it blames rank 1 (pid 1001 on b", DIED + "; rank 1 (pid 1001 on b, in an uninterruptible wait of "
+                            "the kernel) has shown no sign of life for 4.0 s")
+
+    def test_numbers_of_another_group(self):
+        # Rank 1 of the subset is rank 2 of all.
+        text = "the deadline passed while the communicator was being created; missing: rank 1 (pid 1002 on c) of 2 ranks"
+        self.assertEqual(judge(record(scenario(), errors(text, call="split", members="0,2", again=DIED)), SLACK)[1:], [])
+        self.expect_culprit("it blames rank 0", text.replace("rank 1 (pid 1002 on c)", "rank 0"), call="split", members="0,2")
+        self.expect_culprit("does not name", text.replace("rank 1 (pid 1002 on c)", "rank 1"), call="barrier")
+
+    def test_messenger(self):
+        left = "rank 1 (pid 1001 on b) destroyed its communicator in or before operation 7 (barrier)"
+        self.expect_culprit("does not name rank 2", left)
+        self.expect_culprit("it blames rank 1", left)
+        self.expect_culprit("has not destroyed", DIED.replace("has died", "destroyed its communicator"))
+        self.expect_culprit("does not say that the rank left", DIED, scenario("leave"))
+
+    def test_living_and_dead(self):
+        self.expect_culprit("is called alive and is dead", SILENT.replace(": its process does not answer (4.0 s by now)", " is alive"))
+        self.expect_culprit("is called dead and lives", DIED, scenario("stop"))
+        ended = SILENT.replace("does not answer (4.0 s by now)", "has ended without leaving (Connection reset by peer)")
+        self.expect_culprit("is called dead and lives", ended, scenario("link-cut"))
+        self.expect_culprit("all ranks are said to answer", "no progress: all ranks answer. Rank 1 waited for rank 2 (pid 1002 on c)",
+                            scenario("stop"), code=8)
+
+    def test_sides_of_a_network_fault(self):
+        inner = SILENT.replace("rank 2 (pid 1002 on c)", "rank 1 (pid 1001 on b)")
+        self.expect("culprit", "a rank that was cut off", record(scenario("link-cut"), errors(inner, FAULT + 4)))
+        self.expect("culprit", "a rank on the other side", record(scenario("link-cut"), errors(SILENT, FAULT + 4)))
+        maker = "the deadline passed: the process that made the unique id (pid 1002) does not answer"
+        outside = {rank: errors(maker if rank != 2 else maker.replace("1002", "1000"), FAULT + 4) for rank in range(4)}
+        self.assertEqual(judge(record(scenario("link-cut"), outside), SLACK), [])
+        self.expect("culprit", "a rank that was cut off",
+                    record(scenario("link-cut"), errors(maker.replace("1002", "1000"), FAULT + 4)))
+
+    def test_maker_of_the_id_without_descriptors(self):
+        text = "the process that made the unique id (pid 1002 on c): no file descriptor is left for a connection"
+        given = scenario("no-descriptors", phase="init")
+        self.assertEqual(judge(record(given, errors(text, call="init")), SLACK), [])
+        self.expect("culprit", "does not name rank 2", record(given, errors(text.replace("1002", "1001"), call="init")))
+
+    def test_deadline_of_a_call_that_moved(self):
+        """Rank 1 came to it when its split had failed, and was waited for again."""
+        late = errors(SILENT, FAULT + 2 * TIMEOUT, code=8)
+        split = [(FAULT + TIMEOUT, "error", f"8 {FAULT:.6f} split 0,1,2,3 trCommSplit: {SILENT}")]
+        own = errors(SILENT, FAULT + 2 * TIMEOUT, code=8, began=FAULT + TIMEOUT)
+        other_side = errors(SILENT.replace("rank 2 (pid 1002 on c)", "rank 0 (pid 1000 on a)"), FAULT + TIMEOUT, code=8)
+        outside = {0: late, 1: split + own, 2: other_side, 3: late}
+        self.assertNotIn("late", {finding.kind for finding in judge(record(scenario("link-cut"), outside), SLACK)})
+        outside[1] = late
+        self.expect("late", "after it began", record(scenario("link-cut"), outside))
+
+    def test_differing_calls(self):
+        self.expect_culprit("does not name rank 2", "the ranks' calls differ: rank 0 called barrier; rank 1 called reduce",
+                            scenario("differ"), code=5)
+        self.expect_culprit("code 6", "the ranks' calls differ: rank 2 called barrier", scenario("differ"))
+
+    def test_unexpected(self):
+        for kind in ("tiny-buffers", "outage", "stop-short", "shm-full"):
+            given = scenario(kind, victims=[2] if kind != "tiny-buffers" else [])
+            with self.subTest(kind):
+                self.assertEqual(given.outcome, SURVIVE)
+                self.expect("unexpected", "barrier after", record(given, errors(SILENT), FAULT + 0.8))
+        self.expect("unexpected", "before the fault", record(scenario(), errors(DIED, FAULT - 1)))
+        started = record(scenario("tiny-buffers"), errors(SILENT, FAULT - 5))
+        started.trouble = "the ranks did not get into the phase"
+        self.expect("unexpected", "before the fault", started)
+        self.expect("unexpected", "could not go on", record(scenario(phase="shrink"), errors(DIED)))
+
+    def test_driver(self):
+        one = record(scenario(), {})
+        one.trouble = "the ranks did not get into the phase"
+        self.expect("driver", "did not get", one)
+
+    def test_left_over(self):
+        for name, count in (("sockets", 1), ("memfds", 1), ("descriptors", 9), ("threads", 2), ("mapped", 1)):
+            with self.subTest(name):
+                parts = [f"{name}={count}" if part.startswith(name) else part for part in LEFT.split()]
+                lines = [(when, word, " ".join(parts) if word == "left" else rest) for when, word, rest in errors(DIED)]
+                self.expect("left over", f"{name}={count}", record(scenario(), lines))
+        one = record(scenario(), errors(DIED))
+        one.left_in_memory = ["treering-1"]
+        self.expect("left over", "treering-1", one)
+
+    def test_crash(self):
+        self.expect("crash", "SIGSEGV", record(scenario(), errors(DIED), statuses={1: -11}))
+        self.expect("crash", "status 1", record(scenario(), errors(DIED), statuses={1: 1}))
+
+
+class ScenarioTest(unittest.TestCase):
+    def test_draws_repeat_and_are_possible(self):
+        outcomes = set()
+        for index in range(3000):
+            one = draw(5, index)
+            self.assertEqual(one, draw(5, index))
+            transport, kind = TRANSPORTS[one.transport], KINDS[one.kind]
+            self.assertTrue(len(one.victims) < one.ranks or one.gone == [], one.describe())
+            self.assertLessEqual(one.ranks, 8)
+            self.assertIn(one.phase, kind.phases)
+            self.assertFalse(one.victim_hosts and not transport.has_network, one.describe())
+            self.assertTrue(one.gone == [] or transport.processes or kind.victims == "rank", one.describe())
+            outcomes.add((one.kind, one.outcome))
+        self.assertEqual({kind for kind, _ in outcomes}, set(KINDS))
+        self.assertIn(("kill", ERROR), outcomes)
+
+    def test_table(self):
+        table = Table()
+        table.add(scenario(), judge(record(scenario(), errors(DIED, FAULT + 9)), SLACK), 9.0)
+        table.add(scenario(), [], 0.5)
+        self.assertIn("| kill | tcp-4x1 | 2 | 1 |  | 1 |", table.markdown())
+        self.assertRegex(table.text(), r"kill +tcp-4x1 +2 +1 +1 .*4\.75 +9\.00")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,209 @@
+"""What is done to a run, and what is expected of it: the tables of kinds and transports, and the draw of a scenario.
+
+A scenario follows from (seed, index) alone; combinations that cannot be are never drawn.
+"""
+
+import dataclasses
+import random
+
+# What the library is expected to survive. Flip a line when it learns to.
+RECONNECTS = True        # a data stream that was reset, shut down or closed comes back
+USES_OTHER_FAMILY = True   # data moves to the other IP version when one stops working
+MOST_LOSS_SURVIVED = 3    # percent of the packets
+
+ERROR, SURVIVE, EITHER = "error", "survive", "either"
+# What the text of an error has to tell.
+DEATH, STOP, LEFT, ABORT, DIFFER, NETWORK, LIMIT, NONE = "death stop left abort differ network limit none".split()
+
+PHASES = ("init", "split", "small", "large", "p2p", "shrink", "destroy")
+CREATING = ("init", "split", "shrink", "destroy")
+CALLING = ("small", "large", "p2p")
+AFTER_INIT = PHASES[1:]
+
+
+@dataclasses.dataclass(frozen=True)
+class Transport:
+    name: str
+    variable: str   # TREERING_TRANSPORTS; "": all
+    hosts: int
+    shapes: tuple   # ranks of each process, in turns over the hosts
+    processes: bool = True
+    has_network: bool = False
+
+
+TRANSPORTS = {transport.name: transport for transport in (
+    Transport("in-process", "", 1, ((3,), (4,), (6,)), processes=False),
+    Transport("threads", "", 1, ((2, 2), (2, 1, 2), (3, 3))),
+    Transport("shared-memory", "in-process,shared-memory", 1, ((1,) * 3, (1,) * 4, (1,) * 8)),
+    Transport("cma", "in-process,cma", 1, ((1,) * 3, (1,) * 4, (1,) * 6)),
+    Transport("tcp-2x2", "tcp", 2, ((1,) * 4,), has_network=True),
+    Transport("tcp-4x1", "", 4, ((1,) * 4,), has_network=True),
+    Transport("mixed", "", 3, ((1,) * 5, (1,) * 6, (2, 1, 1, 2), (1,) * 8), has_network=True),
+)}
+ALL = tuple(TRANSPORTS)
+PROCESSES = tuple(name for name, transport in TRANSPORTS.items() if transport.processes)
+OVER_TCP = tuple(name for name, transport in TRANSPORTS.items() if transport.has_network)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    name: str
+    outcome: str
+    cause: str
+    transports: tuple
+    phases: tuple = PHASES
+    victims: str = "process"  # process, two, first, rank, host, half, relay, none: what is hit
+    needs: tuple = ()         # of the machine
+    seconds: tuple = (0, 0)   # how long it lasts; 0: for ever
+
+
+KINDS = {kind.name: kind for kind in (
+    Kind("kill", ERROR, DEATH, PROCESSES),
+    Kind("kill-two", ERROR, DEATH, PROCESSES, victims="two"),
+    Kind("kill-id", ERROR, DEATH, PROCESSES, victims="first"),
+    Kind("kill-relay", SURVIVE, NONE, ALL, AFTER_INIT, victims="relay"),
+    Kind("exit", ERROR, DEATH, PROCESSES),
+    Kind("_exit", ERROR, DEATH, PROCESSES),
+    Kind("stop", ERROR, STOP, PROCESSES),
+    Kind("stop-short", SURVIVE, NONE, PROCESSES, seconds=(0.3, 2.0)),
+    Kind("leave", ERROR, LEFT, ALL, AFTER_INIT, victims="rank"),
+    Kind("abort", ERROR, ABORT, ALL, CALLING, victims="rank"),
+    Kind("revoke", ERROR, ABORT, ALL, AFTER_INIT, victims="rank"),
+    Kind("differ", ERROR, DIFFER, ALL, CALLING, victims="rank"),
+    Kind("no-descriptors", EITHER, LIMIT, ALL),
+    Kind("no-memory", EITHER, LIMIT, ALL),
+    Kind("shm-full", SURVIVE, NONE, ALL, victims="none"),
+    Kind("link-cut", ERROR, NETWORK, OVER_TCP, victims="host"),
+    Kind("link-down", ERROR, NETWORK, OVER_TCP, victims="host"),
+    Kind("outage", SURVIVE, NETWORK, OVER_TCP, victims="host", seconds=(1.0, 2.0)),
+    Kind("long-outage", EITHER, NETWORK, OVER_TCP, victims="host", seconds=(2.5, 10.0)),
+    Kind("partition", ERROR, NETWORK, OVER_TCP, victims="half"),
+    Kind("drop-in", ERROR, NETWORK, OVER_TCP, victims="host", needs=("nft",)),
+    Kind("drop-out", ERROR, NETWORK, OVER_TCP, victims="host", needs=("nft",)),
+    Kind("drop-ipv4", SURVIVE if USES_OTHER_FAMILY else EITHER, NETWORK, OVER_TCP, victims="host", needs=("nft",)),
+    Kind("drop-ipv6", SURVIVE if USES_OTHER_FAMILY else EITHER, NETWORK, OVER_TCP, victims="host", needs=("nft",)),
+    Kind("reset", SURVIVE if RECONNECTS else EITHER, NETWORK, OVER_TCP, victims="host", needs=("ss -K",)),
+    Kind("reject", SURVIVE if RECONNECTS else EITHER, NETWORK, OVER_TCP, victims="host", needs=("nft",), seconds=(0.2, 0.3)),
+    Kind("reset-sockets", SURVIVE if RECONNECTS else EITHER, NETWORK, OVER_TCP),
+    Kind("shutdown-sockets", SURVIVE if RECONNECTS else EITHER, NETWORK, OVER_TCP),
+    Kind("close-sockets", EITHER, NETWORK, OVER_TCP),
+    Kind("tiny-buffers", SURVIVE, NONE, OVER_TCP, victims="none"),
+    Kind("loss", SURVIVE, NETWORK, OVER_TCP, victims="none", needs=("nft",)),
+)}
+AT_START = ("tiny-buffers", "shm-full")  # before the ranks begin
+
+
+@dataclasses.dataclass
+class Scenario:
+    seed: int
+    index: int
+    kind: str
+    transport: str
+    phase: str
+    processes: list          # [(host, [ranks])]
+    victims: list            # ranks that are hit
+    victim_hosts: list       # hosts that are hit
+    delay: float             # seconds from the phase's begin to the fault
+    seconds: float           # how long the fault lasts; 0: for ever
+    mbit: int                # of the links; 0: not limited
+    loss: int                # percent
+    least: int
+    most: int                # bytes of a call
+    relay: bool
+    timeout: float = 4.0     # seconds: TREERING_TIMEOUT
+
+    @property
+    def name(self):
+        return f"{self.seed}:{self.index}"
+
+    @property
+    def ranks(self):
+        return sum(len(ranks) for _, ranks in self.processes)
+
+    @property
+    def hosts(self):
+        return len({host for host, _ in self.processes})
+
+    @property
+    def cause(self):
+        return KINDS[self.kind].cause
+
+    @property
+    def gone(self):
+        """Ranks that are not asked for an outcome."""
+        return self.victims if self.cause in (DEATH, STOP, LEFT) or self.kind == "abort" else []
+
+    @property
+    def excluded(self):
+        """Whom the survivors leave out when they go on."""
+        return self.victims if self.phase == "shrink" and self.cause in (DEATH, STOP) else []
+
+    @property
+    def outcome(self):
+        if self.kind == "loss":
+            return SURVIVE if self.loss <= MOST_LOSS_SURVIVED else EITHER
+        if self.kind == "stop-short" or self.kind == "outage":
+            return SURVIVE if self.seconds <= self.timeout / 2 else EITHER
+        if self.kind in ("drop-ipv4", "drop-ipv6") and self.phase in CREATING:
+            return EITHER  # the control tree is given half of the deadline, which is short here, to find another way
+        if self.kind == "long-outage" and self.seconds > 2 * self.timeout:
+            return ERROR
+        return KINDS[self.kind].outcome
+
+    def host_of(self, rank):
+        return next(host for host, ranks in self.processes if rank in ranks)
+
+    def describe(self):
+        layout = " ".join(f"{host}:{'+'.join(map(str, ranks))}" for host, ranks in self.processes)
+        hit = f"ranks {self.victims}" if self.victims else "no rank"
+        return (f"{self.name} kind={self.kind} transport={self.transport} phase={self.phase} host:ranks {layout} hit {hit} "
+                f"delay={self.delay:.3f} seconds={self.seconds:.2f} mbit={self.mbit} loss={self.loss} "
+                f"bytes={self.least}..{self.most} timeout={self.timeout:g} expect={self.outcome}")
+
+
+def _sizes(generator, kind, transport, phase, ranks):
+    """Least and most bytes of a call, and Mbit/s."""
+    if kind == "tiny-buffers":
+        mbit = generator.choice((5, 50))
+        return (8, 4096, mbit) if phase != "large" else (32 << 10, 12000 * mbit, mbit)
+    if phase == "large":
+        most = 32 << 20 if ranks <= 4 and transport != "tcp-2x2" else 16 << 20
+        return (4 << 20, most, 0) if kind != "loss" else (1 << 20, 4 << 20, 0)
+    return (8, 4096, 0) if phase != "p2p" or generator.random() < 0.5 else (8, 1 << 20, 0)
+
+
+def _victims(generator, kind, processes):
+    """Ranks and hosts that are hit."""
+    hosts = sorted({host for host, _ in processes})
+    if kind.victims == "first":
+        return list(processes[0][1]), []
+    if kind.victims == "process":
+        return list(generator.choice(processes)[1]), []
+    if kind.victims == "two":
+        return sorted(rank for _, ranks in generator.sample(processes, min(2, len(processes) - 1)) for rank in ranks), []
+    if kind.victims == "rank":
+        return [generator.choice([rank for _, ranks in processes for rank in ranks])], []
+    if kind.victims in ("host", "half"):
+        hit = generator.sample(hosts, 1 if kind.victims == "host" else max(1, len(hosts) // 2))
+        return sorted(rank for host, ranks in processes if host in hit for rank in ranks), sorted(hit)
+    return [], []
+
+
+def draw(seed, index, timeout=4.0):
+    generator = random.Random(f"{seed}:{index}")
+    kind = KINDS[generator.choice(sorted(KINDS))]
+    transport = TRANSPORTS[generator.choice(kind.transports)]
+    phase = generator.choice(kind.phases)
+    shape = generator.choice(transport.shapes)
+    processes, first = [], 0
+    for number, count in enumerate(shape):
+        processes.append((number % transport.hosts, list(range(first, first + count))))
+        first += count
+    victims, victim_hosts = _victims(generator, kind, processes)
+    least, most, mbit = _sizes(generator, kind.name, transport.name, phase, first)
+    seconds = generator.uniform(*kind.seconds) * (1 if kind.name == "reject" else timeout / 4)
+    relay = kind.victims == "relay" or (kind.victims != "first" and phase != "init" and generator.random() < 0.1)
+    return Scenario(seed, index, kind.name, transport.name, phase, processes, victims, victim_hosts,
+                    delay=generator.uniform(0.02, 0.4), seconds=seconds, mbit=mbit,
+                    loss=generator.choice((1, 2, 3, 5, 10, 20)) if kind.name == "loss" else 0,
+                    least=least, most=most, relay=relay, timeout=timeout)

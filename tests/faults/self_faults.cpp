@@ -1,0 +1,71 @@
+#include "self_faults.h"
+
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include "say.h"
+
+namespace faults {
+
+namespace {
+
+template <typename Use>
+int for_each_socket(const Use& use) {
+  int used = 0;
+  for_each_entry("/proc/self/fd", [&](int descriptor, const char* target) {
+    if (std::strncmp(target, "socket:", 7) == 0) used += use(descriptor) == 0;
+  });
+  return used;
+}
+
+bool is_connected_tcp(int descriptor) {
+  sockaddr_storage peer{};
+  socklen_t length = sizeof peer;
+  return getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &length) == 0 &&
+         (peer.ss_family == AF_INET || peer.ss_family == AF_INET6);
+}
+
+bool set_limit(__rlimit_resource resource, rlim_t most) {
+  rlimit limit{};
+  if (getrlimit(resource, &limit) != 0) return false;
+  limit.rlim_cur = std::min(most, limit.rlim_max);
+  return setrlimit(resource, &limit) == 0;
+}
+
+}  // namespace
+
+int close_sockets() { return for_each_socket([](int descriptor) { return close(descriptor); }); }
+
+int shut_down_sockets() {
+  return for_each_socket(
+      [](int descriptor) { return is_connected_tcp(descriptor) ? shutdown(descriptor, SHUT_RDWR) : -1; });
+}
+
+// A connect() to no address ends a connection with a reset and leaves the descriptor its owner's.
+int reset_sockets() {
+  return for_each_socket([](int descriptor) {
+    const sockaddr none{AF_UNSPEC, {}};
+    return is_connected_tcp(descriptor) ? connect(descriptor, &none, sizeof none) : -1;
+  });
+}
+
+bool forbid_descriptors() {
+  int highest = 0;
+  for_each_entry("/proc/self/fd", [&](int descriptor, const char*) { highest = std::max(highest, descriptor); });
+  return set_limit(RLIMIT_NOFILE, static_cast<rlim_t>(highest) + 1);  // gaps below it stay usable
+}
+
+bool forbid_memory() {
+  FILE* file = std::fopen("/proc/self/statm", "r");
+  unsigned long pages = 0;
+  if (file == nullptr || std::fscanf(file, "%lu", &pages) != 1) pages = 0;
+  if (file != nullptr) std::fclose(file);
+  return pages != 0 && set_limit(RLIMIT_AS, pages * 4096 + (256 << 10));
+}
+
+void allow_all() {
+  set_limit(RLIMIT_NOFILE, RLIM_INFINITY);
+  set_limit(RLIMIT_AS, RLIM_INFINITY);
+}
+
+}  // namespace faults

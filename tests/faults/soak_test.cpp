@@ -1,0 +1,133 @@
+// A soak: collectives, sends, splits, communicators made and destroyed, again and again; what a process holds does not grow.
+// 20 s for each way that ranks are reached, 200 s in tests/run --long; TREERING_SOAK_SECONDS sets another time.
+#include <dirent.h>
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <random>
+#include <vector>
+
+#include "support/processes.h"
+
+namespace treering::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kRanks = 3;
+constexpr unsigned kSeed = 5;
+// What allocators keep for later, and the pages of stacks that were touched a little deeper. A sanitizer keeps what was freed.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr long kMostGrowthKib = 1 << 20;
+constexpr int kLeastRounds = 12;
+#else
+constexpr long kMostGrowthKib = 768;
+constexpr int kLeastRounds = 40;
+#endif
+
+struct Held {
+  long memory_kib = 0;  // private
+  int descriptors = 0, threads = 0;
+};
+
+int count_entries(const char* directory) {
+  int count = 0;
+  DIR* entries = opendir(directory);
+  while (readdir(entries) != nullptr) ++count;
+  closedir(entries);
+  return count;
+}
+
+Held held() {
+  Held now;
+  (void)malloc_trim(0);  // what the allocator keeps for later does not count
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;)
+    if (word == "RssAnon:") status >> now.memory_kib;
+  now.descriptors = count_entries("/proc/self/fd");
+  now.threads = count_entries("/proc/self/task");
+  return now;
+}
+
+bool sums_are_right(trComm_t comm, size_t count, trStream_t stream) {
+  int ranks = 0;
+  trCommCount(comm, &ranks);
+  std::vector<float> values(count, 1.0f);
+  if (trAllReduce(values.data(), values.data(), count, trFloat32, trSum, comm, stream) != trSuccess) return false;
+  if (stream != nullptr && trStreamSynchronize(stream) != trSuccess) return false;
+  return std::all_of(values.begin(), values.end(), [&](float value) { return value == static_cast<float>(ranks); });
+}
+
+// What a long-running program does with a communicator; the same on all ranks, by the number of the round.
+int use(trComm_t comm, int rank, int round) {
+  std::mt19937 random(kSeed + static_cast<unsigned>(round));
+  trComm_t part = nullptr, same = nullptr, created = nullptr;
+  trStream_t stream = nullptr;
+  TR_CHECK(trStreamCreate(&stream));
+  for (size_t count : {size_t{2}, size_t{random() % 5000 + 1}, size_t{random() % 500'000 + 1}})
+    if (!sums_are_right(comm, count, round % 2 != 0 ? stream : nullptr)) return say(trGetLastError(comm)), 101;
+  TR_CHECK(trCommSplit(comm, rank == 0 ? 0 : 1, 0, &part, nullptr));
+  TR_CHECK(trCommDup(comm, &same));
+  trUniqueId id{};
+  if (rank == 0) TR_CHECK(trGetUniqueId(&id));
+  TR_CHECK(trBroadcast(&id, &id, sizeof id, trUint8, 0, same, nullptr));
+  TR_CHECK(trCommInitRank(&created, kRanks, id, rank));
+  for (trComm_t made : {part, same, created})
+    if (!sums_are_right(made, 3000, stream)) return say(trGetLastError(made)), 102;
+  const int next = (rank + 1) % kRanks, previous = (rank + kRanks - 1) % kRanks;
+  std::vector<int> out(random() % 20'000 + 1, rank), in(out.size(), -1);
+  TR_CHECK(trSendRecv(out.data(), out.size(), next, in.data(), in.size(), previous, trInt32, created, nullptr));
+  if (in.back() != previous) return say("a wrong value"), 103;
+  for (trComm_t made : {created, same, part}) TR_CHECK(trCommDestroy(made));
+  TR_CHECK(trStreamDestroy(stream));
+  return 0;
+}
+
+int soak(int rank, const trUniqueId& id, double seconds) {
+  trComm_t comm = nullptr;
+  TR_CHECK(trCommInitRank(&comm, kRanks, id, rank));
+  std::vector<Held> rounds;
+  const auto begin = Clock::now();
+  for (int round = 0, goes_on = 1; goes_on != 0; ++round) {
+    if (const int failed = use(comm, rank, round); failed != 0) return failed;
+    rounds.push_back(held());
+    goes_on = std::chrono::duration<double>(Clock::now() - begin).count() < seconds || round < kLeastRounds;
+    TR_CHECK(trBroadcast(&goes_on, &goes_on, 1, trInt32, 0, comm, nullptr));
+  }
+  TR_CHECK(trCommDestroy(comm));
+  // The least of some rounds: what is under way in the background when one looks comes and goes.
+  const auto least = [&](size_t from, size_t to, auto field) {
+    auto value = rounds[from].*field;
+    for (size_t i = from; i < to; ++i) value = std::min(value, rounds[i].*field);
+    return value;
+  };
+  const size_t count = rounds.size(), third = count / 3;
+  const long growth = least(count - third, count, &Held::memory_kib) - least(third, 2 * third, &Held::memory_kib);
+  const int descriptors = least(count - third, count, &Held::descriptors) - least(third, 2 * third, &Held::descriptors);
+  const int threads = least(count - third, count, &Held::threads) - least(third, 2 * third, &Held::threads);
+  say(std::to_string(count) + " rounds, " + std::to_string(rounds.back().memory_kib) + " KiB; from the second third to the last: " +
+      std::to_string(growth) + " KiB, " + std::to_string(descriptors) + " descriptors, " + std::to_string(threads) + " threads\n");
+  return growth > kMostGrowthKib ? 104 : descriptors > 0 ? 105 : threads > 0 ? 106 : 0;
+}
+
+class Soak : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Transports, Soak, ::testing::Values("all", "cma", "tcp"), [](const auto& info) { return std::string(info.param); });
+
+TEST_P(Soak, HoldsNoMoreAtTheEnd) {
+  const char* const chosen = std::getenv("TREERING_SOAK_SECONDS");
+  const double seconds = chosen != nullptr ? std::atof(chosen) : std::getenv("TREERING_LONG_TESTS") != nullptr ? 200 : 20;
+  if (GetParam() != std::string("all")) setenv("TREERING_TRANSPORTS", GetParam(), 1);
+  RankProcesses processes(kRanks, [seconds](int rank, const trUniqueId& id) { return soak(rank, id, seconds); });
+  for (const RankResult& result : processes.wait_all(std::chrono::seconds(static_cast<int>(3 * seconds) + 120))) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    std::printf("%s", result.output.c_str());
+  }
+  unsetenv("TREERING_TRANSPORTS");
+}
+
+}  // namespace
+}  // namespace treering::testing
