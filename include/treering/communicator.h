@@ -108,7 +108,7 @@ TR_API trResult_t trCommDup(trComm_t comm, trComm_t* newcomm);
  * NULL: the settings of `comm`. Inside a group it returns at once and `*newcomm` is valid after trGroupEnd().
  *
  * ::trInvalidUsage where ranks that call give other sets, on each of them, with a message that says which rank excludes whom.
- * A rank that was excluded, and calls only when the others are done, is alone with its error.
+ * A rank that was excluded and calls after the others have returned gets an error of its own; theirs have succeeded.
  */
 TR_API trResult_t trCommShrink(trComm_t comm, const int* excluded, int excluded_count, trComm_t* newcomm,
                                const trConfig_t* config, int flags);

@@ -119,6 +119,7 @@ Status Communicator::fail(Status status) {
 
 Status Communicator::look_around() {
   if (in_doubt_) {
+    context_.progress();  // the operation has not ended: others may wait for what it has sent
     Status status = watch_->poll();
     return status.ok() ? status : fail(std::move(status));
   }

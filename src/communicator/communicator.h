@@ -185,6 +185,10 @@ class Communicator : private TcpLinkMaker {
   void finish();
   Status fail(Status status);
   Progress doubt();
+  // In waits that are no operation. After a failure the memory that messages refer to is the user's again.
+  void serve_links() const {
+    if (!has_failed_.load(std::memory_order_relaxed)) context_.progress();
+  }
   Status create_of(uint32_t ranks, const std::vector<uint32_t>& members, uint32_t giver, const trUniqueId& id,
                    const char* function, const Config& config, std::unique_ptr<Communicator>* result);
   Status exchange_sealed(const char* function, const SplitCard& own, std::vector<SplitCard>* cards);

@@ -117,7 +117,7 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
     if (made->membership_) made->membership_->leave_because(status);
     return status;
   }
-  if (made->membership_) made->membership_->end_guard();
+  if (made->membership_) made->membership_->end_creation();
   made->watch_->set_call_deadline(Clock::time_point::max());
   TR_RETURN_IF_ERROR(made->attach_device());
   times.done("device");
@@ -260,6 +260,7 @@ Status Communicator::link(const std::string& job, uint8_t allowed, const Creatio
   }
   times->done("connections");
   if (machine.hosts > 1) {
+    membership_->serve_links([this] { context_.progress(); });
     TR_RETURN_IF_ERROR(agree_on_network(plan, terms, &machine));
     times->done("measurement of the network");
   }

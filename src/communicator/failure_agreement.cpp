@@ -36,7 +36,8 @@ void FailureAgreement::propose(const Status& status, Clock::time_point limit) {
 }
 
 Status FailureAgreement::poll(Clock::time_point now) {
-  if (Status status = decided(); !status.ok() || !proposed()) return status;
+  if (Status status = decided(); !status.ok()) return show(status), status;
+  if (!proposed()) return {};
   std::lock_guard lock(mutex_);
   if (now >= limit_) take(proposal_.code(), proposal_.message());
   if (Status status = decided(); !status.ok()) return status;
@@ -51,7 +52,13 @@ Status FailureAgreement::known() const {
 
 void FailureAgreement::take(trResult_t code, const std::string& text) {
   claim_failure(shared_, code, text);
-  claim_failure(own_, code, text);
+  // Another rank may have been first, and may still be writing: then poll() shows what it wrote.
+  if (Status status = decided(); !status.ok()) show(status);
+}
+
+// To those who read this rank's status.
+void FailureAgreement::show(const Status& status) {
+  claim_failure(own_, static_cast<uint32_t>(status.code()), status.message());
 }
 
 }  // namespace treering

@@ -43,6 +43,8 @@ class FailureAgreement {
   void take(trResult_t code, const std::string& text);
 
  private:
+  void show(const Status& status);
+
   FailureRecord *shared_, *own_;
   std::string name_;
   Spread spread_;

@@ -89,6 +89,8 @@ void Job::dial_stream(const StreamMessage& stream, Clock::time_point deadline, c
   };
   auto done = [=](const Status& status, bool gone, std::shared_ptr<Channel> channel) {
     self->streams_.erase(*slot);
+    // Descriptors may be closed meanwhile.
+    if (status.code() == trSystemError && attempts > kRefusals) return again();
     if (status.code() == trSystemError) self->fail_at_own_limit(status);
     // Where no address ever answered otherwise, further attempts are of no use; but a firewall may refuse for a moment.
     if (!status.ok() && gone && stream.attempt == 0)

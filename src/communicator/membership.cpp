@@ -17,8 +17,10 @@ namespace {
 
 // The meeting point's deadline is the earlier one, because its message names who is missing.
 constexpr auto kGrace = std::chrono::seconds(1);
-// Between two looks at what else may end a wait: what the guard knows, and whether the agent still stands.
-constexpr auto kLook = std::chrono::milliseconds(20);
+// Between two looks at what else there is to do in a wait: at the guard and the links, for each so many ranks, or only whether the
+// agent still stands. A thousand ranks of a machine that looked more often would leave it no time for anything else.
+constexpr auto kOftenLook = std::chrono::milliseconds(20), kAgentLook = std::chrono::milliseconds(1000);
+constexpr uint32_t kRanksOfLook = 64;
 constexpr auto kNewsOfGuard = std::chrono::milliseconds(300);
 // Between two questions to the same rank.
 constexpr auto kAskAgain = std::chrono::milliseconds(10);
@@ -158,15 +160,16 @@ Status Membership::wait_for(const std::function<bool()>& condition, const char* 
   auto deadline = request.timeout_ms == 0 ? Clock::time_point::max() : Clock::now() + patience;
   if (request.deadline != Clock::time_point::max()) deadline = std::min(deadline, request.deadline + kGrace);
   const auto done = [&] { return condition() || !member_->failure.ok(); };
+  const auto look = guard_ || progress_ ? kOftenLook * ((request.ranks + kRanksOfLook - 1) / kRanksOfLook) : kAgentLook;
   std::unique_lock lock(member_->mutex);
-  while (!member_->changed.wait_until(lock, std::min(deadline, Clock::now() + kLook), done)) {
+  while (!member_->changed.wait_until(lock, std::min(deadline, Clock::now() + look), done)) {
     if (Clock::now() >= deadline)
       return {trTimeout, fmt::format("the deadline passed while rank {} (pid {}) waited {}: {}", request.rank, getpid(), what,
                                      who_is_silent())};
     if (!agent_->stands()) return Agent::descriptors_closed();
-    if (!guard_) continue;
     lock.unlock();
-    Status status = guard_();
+    if (progress_) progress_();
+    Status status = guard_ ? guard_() : Status();
     lock.lock();
     if (!status.ok()) return leave_because(status), status;
   }
@@ -261,6 +264,11 @@ bool Membership::latest_status(uint32_t rank, std::string* bytes, Clock::time_po
 }
 
 void Membership::open_stream(uint32_t peer, TcpStreamId stream) {
+  // Nobody would answer.
+  if (!agent_->stands()) {
+    if (member_->events.on_outgoing) member_->events.on_outgoing(peer, stream, Agent::descriptors_closed(), -1);
+    return;
+  }
   agent_->post([job = job_, own = member_->request.rank, peer, stream] { job->open_stream(own, peer, stream); });
 }
 

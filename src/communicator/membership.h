@@ -102,8 +102,13 @@ class Membership {
   void leave_because(const Status& cause) {
     if (cause_.ok()) cause_ = cause;
   }
-  // The communicator is there: nothing else ends its waits.
-  void end_guard() { guard_ = {}; }
+  // Called in every wait from now on: others may wait for what the links of this rank hold.
+  void serve_links(std::function<void()> progress) { progress_ = std::move(progress); }
+  // The communicator is there: nothing else ends its waits, and its links are served by its operations.
+  void end_creation() {
+    guard_ = {};
+    progress_ = {};
+  }
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
@@ -136,6 +141,7 @@ class Membership {
   std::shared_ptr<Job> job_;
   std::shared_ptr<Member> member_;
   CreationTerms::Guard guard_;
+  std::function<void()> progress_;
   Status cause_;
   uint64_t round_ = 0;
   bool dissolved_ = false;

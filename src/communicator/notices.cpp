@@ -183,7 +183,7 @@ Status Communicator::exchange_notices(const std::vector<uint32_t>& members, cons
     }
     if (const auto now = Clock::now(); config_.timeout_ms > 0 && now > std::min(deadline, watch_->call_deadline()))
       return watch_->late(function, members, watch_->describe(members[i]) + fmt::format(" has not called it within {} ms", config_.timeout_ms));
-    context_.progress();
+    serve_links();
     (void)backoff.pause();
   }
   if (set != nullptr && membership_ != nullptr) await_excluded(*set, begin, function);

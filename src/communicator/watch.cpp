@@ -79,8 +79,10 @@ Status Watch::poll() {
 }
 
 Status Watch::await_failure() {
-  for (;; usleep(500))
+  for (;; usleep(500)) {
     if (Status status = poll(); !status.ok()) return status;
+    context_->progress();
+  }
 }
 
 void Watch::note_lost(const std::vector<uint32_t>& ranks, const std::string& reason) {

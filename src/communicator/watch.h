@@ -89,7 +89,7 @@ class Watch {
   Status known_failure() const { return agreement_.known(); }
   // The same while the communicator is created, which needs every rank: that one was lost is a failure, too.
   Status creation_verdict();
-  // Ok, or that `peer` has ended or left; `during` is for the message. Proposes nothing. Ok as well while that is not sure yet.
+  // Ok, or that `peer` has ended or left; `during` is for the message. Proposes nothing. Also ok while it is not known whether it left or died.
   Status check_peer(uint32_t peer, const char* during);
   // Ok, or that `peer` has ended without leaving. Asks no other process: it may be called for many ranks, again and again.
   Status check_death(uint32_t peer, const char* during);

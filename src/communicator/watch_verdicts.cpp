@@ -74,6 +74,7 @@ Status Watch::no_progress(uint32_t peer, const std::vector<uint32_t>& ranks) {
   std::erase(mute, context_->rank);
   for (; !mute.empty() && Clock::now() < asked + kSilencePatience && silence().empty(); usleep(1000)) {
     if (Status known = agreement_.decided(); !known.ok()) return known;
+    context_->progress();
     std::erase_if(mute, [&](uint32_t rank) {
       std::string bytes;
       Clock::time_point when;

@@ -46,6 +46,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
         sender_(options_.channels, options_.streams, options_.piece_bytes, options_.zero_copy, options_.congestion,
                 patience_, options_.waits.get()),
         receiver_(options_.channels, options_.max_message_bytes, options_.waits.get()),
+        final_(options_.streams + 1),
         redials_(options_.streams + 1),
         attempts_(options_.streams + 1) {}
   ~Link() override {
@@ -202,13 +203,13 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     if (status.code() == trInvalidUsage) {
       departed_.store(true, std::memory_order_release);
     } else if (status.code() != trRemoteError && status.code() != trTimeout) {
-      final_ = status;
+      final_[index] = status;
     }
   }
 
   void take_outgoing(uint32_t index, uint32_t attempt, int fd) {
     redials_[index].opened(Clock::now());
-    final_ = {};
+    std::fill(final_.begin(), final_.end(), Status());
     if (index == 0) return take_shared(key_of_shared(attempt, options_.keeps_shared), fd);
     if (attempt == attempts_[index] && !sender_.has_stream(index)) return sender_.add_stream(index, attempt, fd);
     close(fd);
@@ -247,6 +248,13 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     if (sender_.wants_shared() && !sender_.has_stream(0)) return true;
     return sender_.wants_large() && !has_large();
   }
+  // What waits has no stream, and never gets one: of those for large messages one is enough.
+  Status why_none_comes() const {
+    if (sender_.wants_shared() && !sender_.has_stream(0) && !final_[0].ok()) return final_[0];
+    if (!sender_.wants_large() || has_large() || sender_.wanted_streams() == 0) return {};
+    const auto begin = final_.begin() + 1, end = begin + sender_.wanted_streams();
+    return std::all_of(begin, end, [](const Status& status) { return !status.ok(); }) ? *begin : Status();
+  }
   bool has_large() const {
     for (uint32_t i = 1; i <= options_.streams; ++i)
       if (sender_.has_stream(i)) return true;
@@ -275,7 +283,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     uint64_t key = 0;
     if (const int fd = sender_.has_stream(0) ? -1 : receiver_.newest_shared(&key); fd >= 0) send_on(key, fd);
     if (has_left()) return part_from_peer();
-    if (!final_.ok() && is_waiting_for_stream()) return fail(final_);
+    if (const Status final = why_none_comes(); !final.ok()) return fail(final);
     if (sender_.has_stream(0) || !(sender_.wants_shared() || awaits_shared_))
       redials_[0].rest();
     else
@@ -384,7 +392,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   TcpSender sender_;
   TcpReceiver receiver_;
   Status health_;
-  Status final_;                    // why no stream can be opened any more
+  std::vector<Status> final_;       // by the stream's number: why it cannot be opened any more
   std::vector<TcpRedial> redials_;  // by the stream's number
   std::vector<uint32_t> attempts_;  // the last; of the shared stream, of either rank
   uint32_t opened_large_ = 0;       // or asked for

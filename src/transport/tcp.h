@@ -42,7 +42,7 @@ class StreamSource {
  public:
   virtual ~StreamSource() = default;
   // Asks for a stream to `peer`; returns at once. The socket, or why there is none, arrives at the link, from any thread:
-  // TcpLink::deliver_outgoing(). Asked once for each (peer, stream); a later attempt takes another way where there is one.
+  // TcpLink::deliver_outgoing(). Asked once for each attempt at each stream; a later attempt takes another way where there is one.
   virtual void open_stream(uint32_t peer, TcpStreamId stream) = 0;
 };
 

@@ -75,7 +75,7 @@ void TcpOutbox::let_go(uint32_t place) {
 
 void TcpOutbox::lose_sight(uint32_t place) {
   TcpOutgoing& message = channels_[place / kFifoDepth].messages[place % kFifoDepth];
-  // What the peer may get from the memory is of an attempt that has ended once it has acknowledged the message.
+  // The kernel may still send from the memory. Only once the peer has acknowledged the message, it throws that away.
   if (!message.kept) message.unnoticed = true;
   let_go(place);
 }

@@ -71,6 +71,7 @@ void TcpReceiver::end_stream(Stream* stream) {
   close(stream->fd);
   stream->ended = ended_ = resumed_ = true;
   ++ends_;
+  give_up_parts_of(stream->index);
 }
 
 void TcpReceiver::end_others(const Stream& stream) {
@@ -237,9 +238,18 @@ void TcpReceiver::give_up(Arrival* arrival) {
   arrival->begun = false;
 }
 
+// What a stream has brought a part of comes again, whole, when it ends. The part must not wait for that: attempts have few numbers,
+// and one that is many attempts old could not be told from a later one.
+void TcpReceiver::give_up_parts_of(uint32_t index) {
+  for (Channel& channel : channels_)
+    for (Arrival& arrival : channel.arrivals)
+      if (arrival.begun && !arrival.complete() && (arrival.streams >> index & 1) != 0) give_up(&arrival);
+}
+
 void TcpReceiver::begin_arrival(Arrival* arrival, const TcpFrame& frame) {
   const auto kind = static_cast<PayloadKind>(frame.kind);
   arrival->begun = true;
+  arrival->streams = 0;
   arrival->attempt = attempt_of(frame);
   arrival->message = {};
   arrival->message.signature = frame.signature;
@@ -275,6 +285,7 @@ Status TcpReceiver::begin_piece(Stream* stream, const TcpFrame& frame) {
            arrival.payload - arrival.announced < frame.length || frame.length == 0)
     return {trSystemError, fmt::format("it sent pieces of message {} that do not belong together", frame.message)};
   arrival.announced += frame.length;
+  arrival.streams |= uint64_t{1} << stream->index;
   if (stream->index > 0) {
     begin_part(stream, &arrival, frame.message);
     stream->parts[stream->part].bytes += frame.length;

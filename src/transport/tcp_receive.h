@@ -67,6 +67,7 @@ class TcpReceiver {
   struct Arrival {
     bool begun = false;
     uint8_t attempt = 0;
+    uint64_t streams = 0;  // that have brought a part, by bits
     bool complete() const { return begun && received == payload; }
     Message message;
     uint32_t payload = 0, announced = 0, received = 0;  // bytes
@@ -112,6 +113,7 @@ class TcpReceiver {
   bool is_popped(const TcpFrame& piece) const;
   void begin_arrival(Arrival* arrival, const TcpFrame& frame);
   void give_up(Arrival* arrival);
+  void give_up_parts_of(uint32_t index);
   void throw_away(Stream* stream, uint32_t bytes);
   void take(Stream* stream, size_t bytes);
   void begin_part(Stream* stream, const Arrival* arrival, uint32_t message);

@@ -180,7 +180,7 @@ TEST(Shrink, DeadRanksHaveNoSet) {
   int gate[2];
   ASSERT_EQ(pipe(gate), 0);
   RankProcesses processes(4, [&gate](int rank, const trUniqueId& id) {
-    trConfig_t config = config_with_timeout(5000);
+    trConfig_t config = config_with_timeout(8000);
     trComm_t comm, rest;
     TR_CHECK(trCommInitRankConfig(&comm, 4, id, rank, &config));
     reached();

@@ -33,6 +33,7 @@ TEST(FailureAgreement, OfASharedRecordIsDecidedAtOnceAndTheFirstStays) {
   for (Side* side : {&a, &b}) {
     EXPECT_EQ(side->agreement.decided().message(), "communicator 'x': late");
     EXPECT_EQ(side->agreement.poll(kNow).code(), trTimeout);
+    EXPECT_STREQ(side->record->text, "communicator 'x': late") << "what others read of this rank";
   }
   EXPECT_TRUE(a.spread.empty());
 }

@@ -26,6 +26,8 @@ from table import Table
 
 # Classes of findings that depend on how soon a loaded machine runs the ranks; any other is a defect in every run.
 TIMED = {"late", "culprit", "unexpected"}
+# Faults that no load makes fatal.
+ALWAYS_SURVIVED = {"kill-relay", "reset", "reset-sockets", "shutdown-sockets", "shm-full", "tiny-buffers"}
 NEVER = re.compile(r"is called dead and lives|is called alive and is dead|is no rank of the run")
 MOST_DRAWS = 200_000  # for a filter that hardly any scenario passes
 
@@ -179,6 +181,8 @@ def are_tolerated(failed, runs, percent):
     def is_timed(scenario, finding):
         # A rank may be through with its part of a creation before it feels the fault.
         is_through = finding.kind == "untold" and scenario.phase in CREATING
+        if scenario.kind in ALWAYS_SURVIVED and finding.kind == "unexpected" and not finding.text.startswith("before the fault"):
+            return False
         return (finding.kind in TIMED or is_through) and not NEVER.search(finding.text)
 
     if not all(is_timed(scenario, finding) for scenario, findings in failed for finding in findings):

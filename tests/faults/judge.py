@@ -7,7 +7,7 @@ import collections
 import re
 import signal
 
-from scenario import ABORT, DEATH, DIFFER, EITHER, ERROR, LEFT, LIMIT, NETWORK, STOP, SURVIVE
+from scenario import ABORT, DEATH, DIFFER, EITHER, ERROR, LEFT, LIMIT, NETWORK, OF_CONNECTIONS, STOP, SURVIVE
 
 CLASSES = ("hang", "late", "wrong", "untold", "culprit", "left over", "unexpected", "crash", "driver")
 Finding = collections.namedtuple("Finding", "kind rank text")
@@ -42,6 +42,8 @@ class Judge:
         scenario = self._scenario
         if self._record.trouble:
             self._judge_start()
+        else:
+            self._judge_hit()
         for rank in range(scenario.ranks):
             self._judge_words(rank)
             if rank not in scenario.gone and not self._record.trouble:
@@ -61,6 +63,17 @@ class Judge:
             for error in errors_of(self._record, rank):
                 return self._add("unexpected", rank, f"before the fault, {error.call}: {error.text}")
         self._add("driver", -1, self._record.trouble)
+
+    # A fault that met nothing shows nothing. While communicators come and go there may be no connection for a moment.
+    def _judge_hit(self):
+        scenario = self._scenario
+        if scenario.kind not in OF_CONNECTIONS or scenario.phase in ("init", "destroy"):
+            return
+        deed = OF_CONNECTIONS[scenario.kind] + " "
+        hit = self._record.reset + sum(int(line.rest[len(deed):]) for process in self._record.processes for line in process.lines
+                                       if line.word == "did" and line.rest.startswith(deed))
+        if hit == 0:
+            self._add("driver", -1, "the fault has hit no connection")
 
     def _judge_words(self, rank):
         for line in self._record.lines(rank):

@@ -196,6 +196,14 @@ class JudgeTest(unittest.TestCase):
         self.expect("crash", "SIGSEGV", record(scenario(), errors(DIED), statuses={1: -11}))
         self.expect("crash", "status 1", record(scenario(), errors(DIED), statuses={1: 1}))
 
+    def test_a_fault_that_hits_nothing_shows_nothing(self):
+        for kind, deed in (("reset-sockets", "reset"), ("shutdown-sockets", "shutdown")):
+            one = scenario(kind)
+            said = [(FAULT, "did", f"{deed} 0")]
+            self.expect("driver", "hit no connection", record(one, {**{rank: fine() for rank in range(4)}, 2: said + fine()}))
+            said = [(FAULT, "did", f"{deed} 3")]
+            self.assertEqual(judge(record(one, {**{rank: fine() for rank in range(4)}, 2: said + fine()}), SLACK), [])
+
 
 class ScenarioTest(unittest.TestCase):
     def test_draws_repeat_and_are_possible(self):

@@ -19,6 +19,7 @@ class Record:
     fault_at: float = 0.0             # seconds of the monotonic clock; 0: there was none
     stop_at: float = 0.0              # when the ranks were told to stop; 0: they were not
     over_at: float = 0.0              # when the driver stopped waiting
+    reset: int = 0                    # connections that the driver reset
     left_in_memory: list = dataclasses.field(default_factory=list)   # names in /dev/shm
     trouble: str = ""                 # of the driver: nothing was tried
 
@@ -117,8 +118,10 @@ class Run:
             hosts.take_down(victim_hosts)
         elif kind == "partition":
             hosts.part(victim_hosts)
-        elif kind in ("drop-in", "drop-out", "reject", "reset"):
+        elif kind in ("drop-in", "drop-out", "reject"):
             getattr(hosts, kind.replace("-", "_"))(victim_hosts[0])
+        elif kind == "reset":
+            self.record.reset = hosts.reset(victim_hosts[0])
         elif kind in ("drop-ipv4", "drop-ipv6"):
             hosts.drop_family(victim_hosts[0], kind[5:])
         elif kind == "loss":

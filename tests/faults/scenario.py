@@ -91,6 +91,7 @@ KINDS = {kind.name: kind for kind in (
     Kind("loss", SURVIVE, NETWORK, OVER_TCP, victims="none", needs=("nft",)),
 )}
 AT_START = ("tiny-buffers", "shm-full")  # before the ranks begin
+OF_CONNECTIONS = {"reset": "reset", "reset-sockets": "reset", "shutdown-sockets": "shutdown"}   # what the victims say that they did
 
 
 @dataclasses.dataclass

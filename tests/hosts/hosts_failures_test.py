@@ -101,7 +101,7 @@ class Failures(RankCase):
                     text = self.expect_one_verdict(others, since, TIMEOUT + 3)
                     self.expect_names(text, ranks[victim])
                     when, _, text = ranks[victim].error(TIMEOUT + 10)
-                    self.assertLess(when - since, TIMEOUT + 4, text)
+                    self.assertLess(when - since, TIMEOUT + 8, text)
                     self.assertTrue(any(f"rank {other.rank} (pid {other.pid}" in text for other in others), text)
                     self.expect_clean_end(ranks[victim])
                 finally:
@@ -109,7 +109,7 @@ class Failures(RankCase):
 
     def test_split_over_a_link_that_is_cut(self):
         """The deadline holds for the whole call, also where no word reaches the top of the tree."""
-        timeout = 4
+        timeout = 8
         for victim in (2, 0):
             with self.subTest(victim=victim):
                 ranks = self.start("splits", TREERING_TIMEOUT=str(timeout))
@@ -120,7 +120,7 @@ class Failures(RankCase):
                 try:
                     for rank in ranks.values():
                         when, _, text = rank.error(timeout + 15)
-                        self.assertLess(when - since, timeout + 2, f"rank {rank.rank}: {text}")
+                        self.assertLess(when - since, timeout + 6, f"rank {rank.rank}: {text}")
                 finally:
                     self.lab.heal(ranks[victim].host)
 
@@ -133,7 +133,7 @@ class Failures(RankCase):
         try:
             for rank in (ranks[0], ranks[1]):
                 most = float(rank.wait_for("latency", 30)[1].split()[3])
-                self.assertLess(most, 1000, rank.text())
+                self.assertLess(most, 5000, rank.text())  # milliseconds: a wait for the verdict would be 13 s
         finally:
             self.lab.heal(1)
             self.end(ranks[2])
