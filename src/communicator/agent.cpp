@@ -38,6 +38,7 @@ constexpr int kAcceptAtOnce = 32;
 constexpr auto kAcceptPause = std::chrono::milliseconds(20);
 constexpr auto kDescriptorPatience = std::chrono::milliseconds(500);  // others may be closed meanwhile
 constexpr int kBacklog = 4096;
+constexpr size_t kEndedMeetings = 1024;  // of which who comes late is told; more would be memory that grows
 // Between two looks whether the agent still stands, and how many of them a task may have to wait for its turn. Counted, for a
 // process that was stopped has not waited.
 constexpr auto kLook = std::chrono::milliseconds(100);
@@ -419,6 +420,13 @@ void Agent::see_off(int fd) {
 std::shared_ptr<Job> Agent::find_job(const JobName& name) const {
   auto found = jobs_.find(name);
   return found == jobs_.end() ? nullptr : found->second;
+}
+
+void Agent::meeting_ended(const JobName& name, bool complete) {
+  if (ended_meetings_.insert_or_assign(name, complete).second) ended_order_.push_back(name);
+  if (ended_order_.size() <= kEndedMeetings) return;
+  ended_meetings_.erase(ended_order_.front());
+  ended_order_.pop_front();
 }
 
 std::optional<bool> Agent::ended_meeting(const JobName& name) const {

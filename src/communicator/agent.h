@@ -17,6 +17,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <list>
 #include <map>
@@ -67,8 +68,8 @@ class Agent {
   std::shared_ptr<Job> find_job(const JobName& name) const;
   void add_job(const JobName& name, std::shared_ptr<Job> job);
   void remove_job(const JobName& name);
-  // Of the meetings of this process that are over: whether the ranks had met.
-  void meeting_ended(const JobName& name, bool complete) { ended_meetings_[name] = complete; }
+  // Of the last meetings of this process that are over: whether the ranks had met.
+  void meeting_ended(const JobName& name, bool complete);
   std::optional<bool> ended_meeting(const JobName& name) const;
 
  private:
@@ -124,7 +125,8 @@ class Agent {
   std::vector<Address> interfaces_;
   std::list<Stranger> strangers_;
   std::map<JobName, std::shared_ptr<Job>> jobs_;
-  std::map<JobName, bool> ended_meetings_;  // some 80 bytes each
+  std::map<JobName, bool> ended_meetings_;
+  std::deque<JobName> ended_order_;  // the oldest first
 };
 
 }  // namespace treering
