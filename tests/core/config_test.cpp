@@ -29,9 +29,9 @@ TEST(Config, RefusedValuesAreNamedWithUnitAndExample) {
       {"TREERING_STAGING", "100", "bytes, 0 or 65536 to 268435456", "TREERING_STAGING=1048576"},
       {"TREERING_FUSION", "64MB", "bytes, 0 to 1073741824", "TREERING_FUSION=67108864"},
       {"TREERING_FUSION_ALIGNMENT", "48", "bytes, a power of two from 16 to 4096", "TREERING_FUSION_ALIGNMENT=64"},
-      {"TREERING_LINK", "25", "Gbit/s, microseconds", "TREERING_LINK=25,10"},
-      {"TREERING_LINK", "0,10", "Gbit/s, microseconds", "TREERING_LINK=25,10"},
-      {"TREERING_LINK", "25,10us", "Gbit/s, microseconds", "TREERING_LINK=25,10"},
+      {"TREERING_LINK", "25", "Gbit/s from 0.001", "TREERING_LINK=25,10"},
+      {"TREERING_LINK", "0,10", "Gbit/s from 0.001", "TREERING_LINK=25,10"},
+      {"TREERING_LINK", "25,10us", "Gbit/s from 0.001", "TREERING_LINK=25,10"},
       {"TREERING_LINK_MBPS", "1G", "Mbit/s, 0 to 1000000", "TREERING_LINK_MBPS=1000"},
       {"TREERING_DEVICE_PIECE", "4M", "bytes, 65536 to 1073741824", "TREERING_DEVICE_PIECE=4194304"},
       {"TREERING_CHANNELS", "1.5", "0 to 4", "TREERING_CHANNELS=2"},
@@ -58,6 +58,17 @@ TEST(Config, EveryExampleIsTaken) {
     Config config;
     EXPECT_TRUE(with(row.environment, row.example, &config).ok()) << row.environment << "=" << row.example;
   }
+}
+
+TEST(Config, OfALinkRateAndLatencyMayStandApart) {
+  for (const char* text : {"2.5,10", "2.5, 10"}) {
+    setenv("TREERING_LINK", text, 1);
+    Config config;
+    EXPECT_TRUE(resolve_config(nullptr, &config).ok()) << text;
+    EXPECT_EQ(config.link_gbps, 2.5);
+    EXPECT_EQ(config.link_us, 10);
+  }
+  unsetenv("TREERING_LINK");
 }
 
 TEST(Config, FieldsOfTheStructAreNamedAsSuch) {

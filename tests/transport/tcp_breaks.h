@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "transport/tcp_testing.h"
 
@@ -61,8 +62,9 @@ class BreakablePair {
     return break_end(socket.ends[random >> 32 & 1], how);
   }
   size_t opened() const { return sockets_.size(); }
-  // Streams that are asked for cannot be opened.
+  // Streams that are asked for cannot be opened, or those of that number.
   Status refusal;
+  std::optional<uint32_t> refused;
 
  private:
   struct Socket {
@@ -83,7 +85,8 @@ class BreakablePair {
     return connect(fd, &nowhere, sizeof nowhere) == 0;
   }
   void open(int own, TcpStreamId stream) {
-    if (!refusal.ok()) return links_[own]->deliver_outgoing(stream, refusal, -1);
+    if (!refusal.ok() && refused.value_or(stream.index) == stream.index)
+      return links_[own]->deliver_outgoing(stream, refusal, -1);
     if (left_[1 - own]) return links_[own]->deliver_outgoing(stream, {trInvalidUsage, "the rank is not there"}, -1);
     const auto [sender, receiver] = tcp_sockets(buffer_bytes_);
     sockets_.push_back({own, stream.index, {dup(sender), dup(receiver)}});

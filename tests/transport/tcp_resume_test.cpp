@@ -320,6 +320,24 @@ TEST(TcpResume, AStreamIsOpenedAgainWhenThatIsPossible) {
   EXPECT_EQ(transfer.health(), "");
 }
 
+TEST(TcpResume, AStreamThatNeverOpensDoesNotKeepAnotherFromComingBack) {
+  constexpr uint32_t kBytes = 300'000;  // for both streams
+  BreakablePair pair(2, TcpZeroCopy::kNever, 0, milliseconds(8000));
+  pair.refusal = {trSystemError, "no such network"};
+  pair.refused = 2;
+  Transfer transfer(&pair, 0, 0, kBytes);
+  for (uint32_t round = 1; round <= 3; ++round) {
+    ASSERT_TRUE(transfer.post());
+    ASSERT_TRUE(eventually([&] {
+      pair.serve();
+      return transfer.receive() || !transfer.health().empty();
+    }));
+    ASSERT_EQ(transfer.health(), "");
+    EXPECT_EQ(transfer.received(), round);
+    ASSERT_TRUE(pair.break_stream(0, 1, 0, Break::kReset));
+  }
+}
+
 // A send does not fail because its receiver has taken everything, succeeded and left, whatever its leaving does to streams.
 TEST(TcpResume, WhatWasTakenIsSentThoughTheReceiverHasLeft) {
   for (uint32_t bytes : {100u, 4000u, 100'000u})
