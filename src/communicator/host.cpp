@@ -5,18 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <fstream>
+#include "core/process.h"
 
 namespace treering {
 namespace {
-
-// One boot of one kernel.
-std::string boot_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string text;
-  file >> text;
-  return text;
-}
 
 uint64_t namespace_number(const char* path) {
   struct stat info {};

@@ -39,7 +39,8 @@ std::string why_it_did_not_travel(const RankCard& lacking, const RankCard& holde
         ranks, uids(lacking, holder));
   if (lacking.uid != holder.uid) return fmt::format("{} are of different users (uid {})", ranks, uids(lacking, holder));
   // The processes of a host hand it on in a tree.
-  return "a process that its descriptor would have come through is in another network namespace or another user's";
+  return "a process that its descriptor would have come through has no descriptor left, or is in another network namespace or "
+         "another user's";
 }
 
 std::string why_absent(const RankCard& own, const RankCard& peer, const RankCard* holder, bool allowed) {

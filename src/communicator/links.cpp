@@ -93,7 +93,7 @@ Status Links::settle(const Findings& findings, const std::map<uint32_t, std::str
                                                     : "they are on different hosts, and tcp is excluded";
     if ((bits & kAllTransports) == 0)
       return {trSystemError,
-              fmt::format("ranks {} and {} (pid {}) share no transport of those that TREERING_TRANSPORTS allows: {}",
+              fmt::format("rank {} and rank {} (pid {}) share no transport of those that TREERING_TRANSPORTS allows: {}",
                           rank, peer, cards_[peer].pid, why)};
     const uint8_t used = transport_of(bits);
     kind_[peer] = used == kInProcessBit      ? Kind::kInProcess

@@ -5,9 +5,23 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <fstream>
 
 namespace treering {
+
+std::string boot_id() {
+  static std::atomic<const std::string*> known{nullptr};
+  if (const std::string* text = known.load(std::memory_order_acquire)) return *text;
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string text;
+  if (!(file >> text)) return {};
+  const std::string* none = nullptr;
+  const auto* made = new std::string(text);  // never destroyed: threads may ask while the process ends
+  if (!known.compare_exchange_strong(none, made)) delete made;
+  return text;
+}
 
 bool process_has_ended(pid_t pid) {
   const auto fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));

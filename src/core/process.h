@@ -5,7 +5,12 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <string>
+
 namespace treering {
+
+// One boot of one kernel; "" where /proc does not show it. Once known it stays, also where no descriptor is left to read it again.
+std::string boot_id();
 
 // Whether a process of this pid namespace has ended, also where its parent has not waited for it yet.
 bool process_has_ended(pid_t pid);

@@ -7,10 +7,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <set>
 #include <string>
 #include <vector>
+
+#include "core/process.h"
 
 namespace treering {
 namespace {
@@ -35,9 +36,8 @@ uint64_t identity_of(std::string_view name) {
 }
 
 uint64_t host_identity() {
-  std::string text;
-  std::ifstream boot_id("/proc/sys/kernel/random/boot_id");
-  if (!(boot_id >> text)) {
+  std::string text = boot_id();
+  if (text.empty()) {
     char name[256] = {};
     if (gethostname(name, sizeof(name) - 1) == 0) text = name;
   }

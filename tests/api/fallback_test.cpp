@@ -118,7 +118,7 @@ TEST_F(Fallback, WithoutAnyTheErrorNamesBothRanksAndTheCauses) {
   for (int rank : {0, 1}) {
     RankResult result = processes.wait(rank, std::chrono::seconds(20));
     EXPECT_EQ(result.exit_code, 10 + trSystemError) << result.output;
-    std::string pair = rank == 0 ? "ranks 0 and 1" : "ranks 1 and 0";
+    std::string pair = rank == 0 ? "rank 0 and rank 1" : "rank 1 and rank 0";
     for (const std::string& word : {pair, std::to_string(processes.pid(1 - rank)), std::string("memfd_create"),
                                     std::string("process_vm_readv"), std::string("Operation not permitted")})
       EXPECT_NE(result.output.find(word), std::string::npos) << "\"" << word << "\" is not in: " << result.output;

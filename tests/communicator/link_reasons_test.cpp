@@ -92,7 +92,7 @@ TEST(NoSegment, WhereAPidNamespaceAloneDiffersItIsNotBlamed) {
   b.pid_namespace = 12;
   EXPECT_EQ(
       why(a, b, &a),
-      "no segment (a process that its descriptor would have come through is in another network namespace or another "
+      "no segment (a process that its descriptor would have come through has no descriptor left, or is in another network namespace or another "
       "user's)");
 }
 

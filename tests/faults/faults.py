@@ -21,12 +21,12 @@ from group import Group, Stopped
 from judge import Finding, judge, seconds_to_last_error
 from network import SKIP, Hosts, Unavailable
 from run_one import Record, Run, clean_environment
-from scenario import CREATING, KINDS, PHASES, TRANSPORTS, draw
+from scenario import CALLING, CREATING, KINDS, PHASES, TRANSPORTS, draw
 from table import Table
 
 # Classes of findings that depend on how soon a loaded machine runs the ranks; any other is a defect in every run.
 TIMED = {"late", "culprit", "unexpected"}
-# Faults that no load makes fatal.
+# Faults that no load makes fatal to ranks that call. Of a communicator that is destroyed at that moment the last words may be lost.
 ALWAYS_SURVIVED = {"kill-relay", "reset", "reset-sockets", "shutdown-sockets", "shm-full", "tiny-buffers"}
 NEVER = re.compile(r"is called dead and lives|is called alive and is dead|is no rank of the run")
 MOST_DRAWS = 200_000  # for a filter that hardly any scenario passes
@@ -181,7 +181,7 @@ def are_tolerated(failed, runs, percent):
     def is_timed(scenario, finding):
         # A rank may be through with its part of a creation before it feels the fault.
         is_through = finding.kind == "untold" and scenario.phase in CREATING
-        if scenario.kind in ALWAYS_SURVIVED and finding.kind == "unexpected" and not finding.text.startswith("before the fault"):
+        if scenario.kind in ALWAYS_SURVIVED and scenario.phase in CALLING and finding.kind == "unexpected" and not finding.text.startswith("before the fault"):
             return False
         return (finding.kind in TIMED or is_through) and not NEVER.search(finding.text)
 
