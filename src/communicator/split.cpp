@@ -54,9 +54,9 @@ Status make_meeting_point(const Watch& watch, const std::vector<uint32_t>& membe
   return made;
 }
 
-Status no_meeting_point(const char* function, uint32_t rank) {
-  return {trRemoteError, fmt::format("{}: rank {}, the first of the new communicator, could not make the meeting point",
-                                     function, rank)};
+Status no_meeting_point(const Watch& watch, const char* function, uint32_t rank) {
+  return {trRemoteError, fmt::format("{}: {}, the first of the new communicator, could not make the meeting point",
+                                     function, watch.describe(rank))};
 }
 
 // One that found a death, and ended because of it, may be seen before the one that it found.
@@ -141,7 +141,7 @@ Status Communicator::split(int color, int key, const Config& config, std::unique
   if (color < 0) return {};
   if (members.size() == 1) return create_alone(config, result);
   const SplitCard& first = cards[members[0].rank];
-  if (first.content != SplitCard::kId) return no_meeting_point(kName, first.rank);
+  if (first.content != SplitCard::kId) return no_meeting_point(*watch_, kName, first.rank);
   return create_of(static_cast<uint32_t>(members.size()), ranks_of_color, first.rank, first.held<trUniqueId>(), kName,
                    config, result);
 }
@@ -195,7 +195,7 @@ Status Communicator::shrink(const std::vector<uint32_t>& members, const Config& 
   TR_RETURN_IF_ERROR(status);
   TR_RETURN_IF_ERROR(made);
   if (members.size() == 1) return create_alone(config, result);
-  if (cards[0].content != SplitCard::kId) return no_meeting_point(kName, members[0]);
+  if (cards[0].content != SplitCard::kId) return no_meeting_point(*watch_, kName, members[0]);
   return create_of(static_cast<uint32_t>(members.size()), members, members[0], cards[0].held<trUniqueId>(), kName, config, result);
 }
 

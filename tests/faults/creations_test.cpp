@@ -1,5 +1,5 @@
 // Communicators created over TCP, one after the other, while four busy processes load the machine: none fails.
-// 200 of them, 10,000 in tests/run --long; TREERING_CREATIONS sets another number.
+// 60 of them, 10,000 in tests/run --long; TREERING_CREATIONS sets another number.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -21,7 +21,7 @@ constexpr int kBusy = 4;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int kCreations = 20;
 #else
-constexpr int kCreations = 200;
+constexpr int kCreations = 60;
 #endif
 constexpr int kCreationsOfLong = 10'000;
 

@@ -179,10 +179,13 @@ class Judge:
     def _mentions(self, error):
         """(rank of the base communicator or None, whether with pid, host, whether blamed, what follows)"""
         result = []
+        # Who has come, and cannot be heard because of a victim, is missing indeed: the text says through whom.
+        explained = any(int(pid) in {self._pid(rank) for rank in self._scenario.victims}
+                        for pid in re.findall(r"heard through rank \d+ \(pid (\d+)", error.text))
         for found in MENTION.finditer(error.text):
             pid = int(found[2]) if found[2] else None
             rest = error.text[found.end():]
-            missing = re.search(r"missing: [^;]*$", error.text[:found.start()]) is not None
+            missing = not explained and re.search(r"missing: [^;]*$", error.text[:found.start()]) is not None
             for number in re.findall(r"\d+", found[1]):
                 rank = self._base_rank(int(number), pid, error.members)
                 result.append((rank, pid, found[3], bool(BLAME.match(rest)) or missing, rest, found[0]))

@@ -196,6 +196,14 @@ class JudgeTest(unittest.TestCase):
         self.expect("crash", "SIGSEGV", record(scenario(), errors(DIED), statuses={1: -11}))
         self.expect("crash", "status 1", record(scenario(), errors(DIED), statuses={1: 1}))
 
+    def test_one_that_is_heard_through_the_victim_alone_is_missing_indeed(self):
+        text = ("the deadline passed while the communicator was being created, says rank 0 (pid 1000 on a); missing: rank 3 of 4 ranks; "
+                "process 3 (pid 1003 on d) has come, and is heard through rank {} alone")
+        one = scenario("stop", phase="init")
+        good = text.format("2 (pid 1002 on c)")
+        self.assertEqual(judge(record(one, errors(good, FAULT + 4, code=8, call="init")), SLACK), [])
+        self.expect_culprit("it blames rank 3", text.format("1 (pid 1001 on b)"), one, when=FAULT + 4, code=8, call="init")
+
     def test_a_fault_that_hits_nothing_shows_nothing(self):
         for kind, deed in (("reset-sockets", "reset"), ("shutdown-sockets", "shutdown")):
             one = scenario(kind)
