@@ -68,7 +68,7 @@ class Agent {
   std::shared_ptr<Job> find_job(const JobName& name) const;
   void add_job(const JobName& name, std::shared_ptr<Job> job);
   void remove_job(const JobName& name);
-  // Of the last meetings of this process that are over: whether the ranks had met.
+  // Remembers whether the ranks of a meeting of this process had met; of the last ones alone.
   void meeting_ended(const JobName& name, bool complete);
   std::optional<bool> ended_meeting(const JobName& name) const;
 

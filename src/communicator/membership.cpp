@@ -264,7 +264,7 @@ bool Membership::latest_status(uint32_t rank, std::string* bytes, Clock::time_po
 }
 
 void Membership::open_stream(uint32_t peer, TcpStreamId stream) {
-  // Nobody would answer.
+  // The agent has ended: no answer would come.
   if (!agent_->stands()) {
     if (member_->events.on_outgoing) member_->events.on_outgoing(peer, stream, Agent::descriptors_closed(), -1);
     return;

@@ -20,8 +20,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int kRanks = 3;
 constexpr unsigned kSeed = 5;
-// Of what is allocated: buffers grow to the largest messages that were under way at a time. Of pages: the allocator places freed and
-// used memory differently each time, some MiB. A sanitizer counts no allocations, and keeps what was freed.
+// Allocated memory grows a little: buffers reach the size of the largest messages that were under way at a time. Pages vary by some
+// MiB, because the allocator places freed and used memory differently each time. A sanitizer counts no allocations, and keeps what was freed.
 constexpr long kMostAllocatedKib = 128;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr long kMostPagesKib = 1 << 20;
