@@ -247,9 +247,12 @@ void Job::watch_deadline(Clock::time_point deadline) {
   auto self = shared_from_this();
   deadline_timer_ = agent_->after(deadline - Clock::now(), [self] {
     self->deadline_timer_ = 0;
-    if (self->root_)
-      self->fail(self->root_->deadline_passed(self->state_ == State::kRunning ? &self->blobs_ : nullptr));
+    if (self->root_) self->fail(self->deadline_passed());
   });
+}
+
+Status Job::deadline_passed() const {
+  return root_ ? root_->deadline_passed(state_ == State::kRunning ? &blobs_ : nullptr) : Status();
 }
 
 // Whoever waits for a rank that was never started need not wait for the deadline to hear of it.
@@ -345,7 +348,7 @@ void Job::give_blob(uint32_t rank, uint64_t round, std::string blob) {
   // One that ended before this rank came so far has no part in the exchange, either.
   for (const NoticeMessage& notice : log_)
     if (notice.type == NoticeType::kLost && notice.process != own_.process && !has_left(notice.process))
-      return fail_members({trRemoteError, notice.text});
+      return fail_members({trRemoteError, said_of(notice)});
   up(Kind::kBlob, encode(BlobMessage{rank, round, std::move(blob)}));
 }
 

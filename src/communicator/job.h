@@ -38,6 +38,8 @@ class Job : public std::enable_shared_from_this<Job> {
   void leave(uint32_t rank, bool dissolved, const Status& cause);
   void give_blob(uint32_t rank, uint64_t round, std::string blob);
   void spread(uint32_t code, const std::string& text);
+  // Who is missing, where the ranks meet in this process; else ok.
+  Status deadline_passed() const;
   // While the ranks meet: the meeting point cannot be reached.
   bool meets() const { return state_ == State::kMeeting; }
   // This process cannot serve the others any more, which is no fault of theirs.
@@ -142,6 +144,7 @@ class Job : public std::enable_shared_from_this<Job> {
   std::vector<uint32_t> ranks_of(uint32_t process) const;
   std::vector<uint32_t> present_ranks(uint32_t process) const;  // that have not left
   std::string describe(uint32_t process) const;
+  std::string said_of(const NoticeMessage& notice) const;
   void publish_silence();
 
   // Questions and streams (job_streams.cpp)

@@ -14,7 +14,6 @@ namespace {
 constexpr auto kTick = std::chrono::milliseconds(500);
 constexpr auto kBeatPeriod = std::chrono::milliseconds(1000);
 constexpr auto kSilence = std::chrono::milliseconds(2600);
-constexpr auto kOwnPause = std::chrono::milliseconds(1500);     // this process itself did not run
 constexpr auto kCutOffAfter = std::chrono::milliseconds(4500);  // of a loss or silence on the way
 constexpr auto kProbeAfter = std::chrono::milliseconds(400);    // it may be about to attach
 constexpr size_t kMostProbes = 16;
@@ -96,7 +95,7 @@ void Job::apply(const NoticeMessage& notice) {
       auto [entry, is_new] = silent_.try_emplace(notice.process);
       if (!is_new) return;
       const auto silence = notice.other > 0 ? std::chrono::milliseconds(notice.other) : kSilence;
-      entry->second = {present_ranks(notice.process), notice.text, Clock::now() - silence, notice.other > 0};
+      entry->second = {present_ranks(notice.process), said_of(notice), Clock::now() - silence, notice.other > 0};
       return publish_silence();
     }
     case NoticeType::kHeard:
@@ -132,13 +131,13 @@ void Job::apply_loss(const NoticeMessage& notice) {
   if (top_ && root_ && (state_ == State::kMeeting || !blobs_.empty())) {
     if (Status status = root_->lost_process(notice.process); !status.ok()) return fail(status);
   } else if (state_ == State::kRunning && (is_pending(Kind::kBlob) || !blobs_.empty())) {
-    return fail_members({trRemoteError, notice.text});
+    return fail_members({trRemoteError, said_of(notice)});
   }
   if (state_ != State::kRunning || has_left(notice.process)) return;
   const std::vector<uint32_t> ranks = present_ranks(notice.process);
   if (ranks.empty()) return;
   for (auto& [rank, member] : members_)
-    member->tell([ranks, text = notice.text](const MemberEvents& events) {
+    member->tell([ranks, text = said_of(notice)](const MemberEvents& events) {
       if (events.on_lost) events.on_lost(ranks, text);
     });
 }
@@ -149,7 +148,7 @@ void Job::report_loss(uint32_t process, const std::string& what) {
   NoticeMessage notice;
   notice.type = NoticeType::kLost;
   notice.process = process;
-  notice.text = fmt::format("{}: {}", describe(process), what);
+  notice.text = what;
   notify(std::move(notice));
 }
 
@@ -165,6 +164,10 @@ void Job::report_heard(uint32_t process) {
 void Job::start_ticking() {
   if (tick_timer_ != 0 || closed_) return;
   last_tick_ = Clock::now();
+  for (auto& [rank, member] : members_) {
+    std::lock_guard lock(member->mutex);
+    member->ticked = last_tick_;
+  }
   auto self = shared_from_this();
   tick_timer_ = agent_->after(kTick, [self] {
     self->tick_timer_ = 0;
@@ -173,10 +176,15 @@ void Job::start_ticking() {
 }
 
 void Job::tick() {
-  const bool is_alone = !parent_.channel && children_.empty() && broken_.empty() && other_part() == kNobody;
-  if (closed_ || (is_alone && (!top_ || state_ != State::kRunning || below_gone_relays().empty()))) return;
   const auto now = Clock::now();
   const bool was_asleep = now - last_tick_ > kOwnPause;
+  for (auto& [rank, member] : members_) {
+    std::lock_guard lock(member->mutex);
+    member->ticked.reset();
+    if (was_asleep) member->own_pause = {now - last_tick_, now};
+  }
+  const bool is_alone = !parent_.channel && children_.empty() && broken_.empty() && other_part() == kNobody;
+  if (closed_ || (is_alone && (!top_ || state_ != State::kRunning || below_gone_relays().empty()))) return;
   const bool beat = now - last_beat_ >= kBeatPeriod;
   if (beat) last_beat_ = now;
   std::vector<uint32_t> neighbours;
@@ -200,7 +208,7 @@ void Job::tick() {
       notice.type = NoticeType::kSilent;
       notice.process = process;
       notice.other = static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::milliseconds>(silence).count());
-      notice.text = fmt::format("{}: its process does not answer", describe(process));
+      notice.text = "its process does not answer";
       if (silent_.count(process) == 0) {
         link->warned = !has_left(process);
         if (link->warned)
@@ -267,8 +275,8 @@ void Job::look_for_cut_off() {
     NoticeMessage notice;
     notice.type = is_dead ? NoticeType::kLost : NoticeType::kSilent;
     notice.process = process;
-    notice.text = fmt::format("{}: cut off behind process {} (pid {} on {}), which {}; whether it lives is not known",
-                              describe(process), above, roster_.places[above].pid, roster_.places[above].host_name,
+    notice.text = fmt::format("cut off behind process {} (pid {} on {}), which {}; whether it lives is not known",
+                              above, roster_.places[above].pid, roster_.places[above].host_name,
                               is_dead ? "has ended" : "does not answer");
     notify(std::move(notice));
   }
@@ -346,7 +354,7 @@ void Job::probe(uint32_t process) {
     NoticeMessage notice;
     notice.type = NoticeType::kSilent;
     notice.process = process;
-    notice.text = fmt::format("{}: its process does not answer", self->describe(process));
+    notice.text = "its process does not answer";
     self->notify(std::move(notice));
   };
   probes_[process] = Dial::start(agent_, find_candidates(own_, agent_->interfaces(), roster_.places[process], false, 0),
@@ -366,6 +374,11 @@ std::vector<uint32_t> Job::present_ranks(uint32_t process) const {
   std::vector<uint32_t> ranks = ranks_of(process);
   std::erase_if(ranks, [this](uint32_t rank) { return left_.count(rank) != 0; });
   return ranks;
+}
+
+// Of a loss or a silence. The process that noticed it may not have known then which ranks it is about; this one may.
+std::string Job::said_of(const NoticeMessage& notice) const {
+  return fmt::format("{}: {}", describe(notice.process), notice.text);
 }
 
 std::string Job::describe(uint32_t process) const {

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "communicator/membership.h"
 
@@ -25,6 +26,8 @@ struct Member {
   std::map<uint32_t, std::pair<std::string, Clock::time_point>> statuses;
   std::map<uint32_t, Clock::time_point> asked;  // the last question to each rank
   std::vector<SilentRanks> silent;
+  std::optional<Clock::time_point> ticked;  // by the agent, last; it does so every half second, or not at all
+  OwnPause own_pause;
 
   // Of the agent's thread:
   MemberEvents events;

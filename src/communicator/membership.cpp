@@ -163,9 +163,10 @@ Status Membership::wait_for(const std::function<bool()>& condition, const char* 
   const auto look = guard_ || progress_ ? kOftenLook * ((request.ranks + kRanksOfLook - 1) / kRanksOfLook) : kAgentLook;
   std::unique_lock lock(member_->mutex);
   while (!member_->changed.wait_until(lock, std::min(deadline, Clock::now() + look), done)) {
-    if (Clock::now() >= deadline)
-      return {trTimeout, fmt::format("the deadline passed while rank {} (pid {}) waited {}: {}", request.rank, getpid(), what,
-                                     who_is_silent())};
+    if (Clock::now() >= deadline) {
+      lock.unlock();
+      return deadline_passed(what);
+    }
     if (!agent_->stands()) return Agent::descriptors_closed();
     lock.unlock();
     if (progress_) progress_();
@@ -186,8 +187,18 @@ Status Membership::wait_for(const std::function<bool()>& condition, const char* 
   return failure;
 }
 
-// Of the meeting point, which would have named others a while ago. Under the member's mutex.
+Status Membership::deadline_passed(const char* what) const {
+  Status status;
+  // The meeting point names those that are missing. It may be in this process, and have more time than this call.
+  (void)agent_->call([&] { status = job_->deadline_passed(); });
+  if (!status.ok()) return status;
+  const uint32_t rank = member_->request.rank;
+  return {trTimeout, fmt::format("the deadline passed while rank {} (pid {}) waited {}: {}", rank, getpid(), what, who_is_silent())};
+}
+
+// Of the meeting point in another process, which would have named others a while ago.
 std::string Membership::who_is_silent() const {
+  std::lock_guard lock(member_->mutex);
   std::string text;
   for (const SilentRanks& silent : member_->silent) text += (text.empty() ? "" : "; ") + silent.text();
   if (!text.empty()) return text;
@@ -235,6 +246,14 @@ void Membership::spread(uint32_t code, const std::string& text) {
 std::string SilentRanks::text() const {
   if (!timed) return reason;
   return fmt::format("{} ({:.1f} s by now)", reason, std::chrono::duration<double>(Clock::now() - since).count());
+}
+
+OwnPause Membership::own_pause() const {
+  const auto now = Clock::now();
+  std::lock_guard lock(member_->mutex);
+  // It may be over for this thread, and not yet for the agent's.
+  if (member_->ticked && now - *member_->ticked > kOwnPause) return {now - *member_->ticked, now};
+  return member_->own_pause;
 }
 
 std::vector<SilentRanks> Membership::silent() const {

@@ -82,6 +82,13 @@ struct SilentRanks {
   std::string text() const;
 };
 
+// The last time that this process did not run: it was stopped, or got no processor. What is shorter is none.
+struct OwnPause {
+  Clock::duration length{};
+  Clock::time_point end;
+};
+constexpr auto kOwnPause = std::chrono::milliseconds(1500);
+
 class Membership {
  public:
   // Makes an id; the ranks meet in this process, which must live until they have. `names`: how users know the ranks, in their
@@ -125,6 +132,7 @@ class Membership {
   void set_events(MemberEvents events);
   void spread(uint32_t code, const std::string& text);
   std::vector<SilentRanks> silent() const;
+  OwnPause own_pause() const;
   // Asks `rank`; the answer is there later, if it comes.
   void request_status(uint32_t rank);
   bool latest_status(uint32_t rank, std::string* bytes, Clock::time_point* when) const;
@@ -134,6 +142,7 @@ class Membership {
  private:
   Membership(Agent* agent, std::shared_ptr<Job> job, std::shared_ptr<Member> member);
   void abandon();
+  Status deadline_passed(const char* what) const;
   std::string who_is_silent() const;
   Status wait_for(const std::function<bool()>& condition, const char* what);
 

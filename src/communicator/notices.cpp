@@ -179,6 +179,8 @@ Status Communicator::exchange_notices(const std::vector<uint32_t>& members, cons
     }
     if (Clock::now() >= next_look) {
       if (status = look(); !status.ok()) return end(status);
+      // Also of those that it does not wait for now: the one that it waits for may have left the call because of that death.
+      for (uint32_t member : members) TR_RETURN_IF_ERROR(watch_->check_death(member, function));
       next_look = Clock::now() + look_period(ranks());
     }
     if (const auto now = Clock::now(); config_.timeout_ms > 0 && now > std::min(deadline, watch_->call_deadline()))

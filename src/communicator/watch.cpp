@@ -23,6 +23,7 @@ constexpr auto kAgreementPatience = kLongestSearch + std::chrono::seconds(3);
 constexpr auto kAgreementGrace = std::chrono::seconds(1);
 // A link may have ended because of a failure, the news of which goes by the control tree: over slow links it comes later than the
 // end. Within a host the death of its process shows soon.
+constexpr auto kAftermathOfPause = std::chrono::seconds(10);
 constexpr auto kNewsOfHost = std::chrono::milliseconds(50), kNewsOfOthers = std::chrono::milliseconds(3000);
 
 }  // namespace
@@ -59,8 +60,20 @@ Clock::time_point Watch::agreement_limit(Clock::time_point now) const {
 
 Status Watch::fail(const Status& status) {
   const auto now = Clock::now();
-  agreement_.propose(status, agreement_limit(now));
+  agreement_.propose({status.code(), own_pause() + status.message()}, agreement_limit(now));
   return agreement_.poll(now);
+}
+
+// What this rank finds after a pause that the others did not wait for is a consequence: they have left, or taken it for lost.
+std::string Watch::own_pause() const {
+  if (job_ == nullptr || timeout_.count() <= 0) return {};
+  const auto [length, end] = job_->own_pause();
+  const auto since = Clock::now() - end;
+  if (length < timeout_ / 2 || since > kAftermathOfPause) return {};
+  return fmt::format("{} did not run for {:.1f} s, until {:.1f} s ago (it was stopped, or got no processor; the deadline is {} ms). "
+                     "What it found then: ",
+                     describe(context_->rank), std::chrono::duration<double>(length).count(),
+                     std::chrono::duration<double>(since).count(), timeout_.count());
 }
 
 void Watch::propose(const Status& status) {

@@ -110,6 +110,7 @@ class Watch {
   Status fail(const Status& status);
   Clock::time_point agreement_limit(Clock::time_point now) const;
   Status peer_verdict();
+  std::string own_pause() const;
   void judge_suspicion(Clock::time_point now);
   void judge_link(Clock::time_point now);
   void judge_calls(Clock::time_point now);

@@ -68,6 +68,25 @@ INSTANTIATE_TEST_SUITE_P(SignalsAndSizes, RankThatEnds,
                                            std::pair{SIGKILL, size_t{3'000'000}}, std::pair{SIGSTOP, size_t{2}},
                                            std::pair{SIGSTOP, size_t{20'000}}, std::pair{SIGSTOP, size_t{3'000'000}}));
 
+// What a rank finds that was stopped for long may be a consequence, so it says how long it did not run.
+TEST(StoppedRank, SaysThatItWasItselfOverTcp) {
+  RankProcesses processes(3, [](int rank, const trUniqueId& id) {
+    setenv("TREERING_TRANSPORTS", "tcp", 1);
+    setenv("TREERING_HOSTID", ("host-" + std::to_string(rank)).c_str(), 1);
+    return run_until_failure(rank, 3, id, all_reduce, 2, 4000);
+  });
+  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
+  for (int rank : {1, 0, 2}) processes.stop(rank);  // neither of the others finds the other one dead
+  for (int rank : {0, 2}) kill(processes.pid(rank), SIGKILL);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  kill(processes.pid(1), SIGCONT);
+  const RankResult result = processes.wait(1);
+  EXPECT_GT(result.exit_code, 10) << result.output;
+  const std::string own = "rank 1 (pid " + std::to_string(processes.pid(1));
+  EXPECT_EQ(result.output.find(own), 0u) << result.output;
+  EXPECT_NE(result.output.find("did not run for"), std::string::npos) << result.output;
+}
+
 struct NamedCall {
   const char* name;
   Call call;

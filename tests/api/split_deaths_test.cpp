@@ -101,6 +101,27 @@ TEST(DeathInSplit, IsNamedAlsoWhereItsMessengerHasEnded) {
       << result.output;
 }
 
+// Rank 2 shrinks and waits for rank 0, which does not call; meanwhile rank 1 dies.
+TEST(DeathInShrink, IsNoticedWhileAnotherRankIsWaitedFor) {
+  constexpr int kRanks = 3;
+  setenv("TREERING_TIMEOUT", "60", 1);
+  RankProcesses processes(kRanks, [](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr, part = nullptr;
+    TR_CHECK(trCommInitRank(&comm, kRanks, id, rank));
+    TR_CHECK(trBarrier(comm, nullptr));
+    reached();
+    if (rank != 2) pause();
+    const trResult_t result = trCommShrink(comm, nullptr, 0, &part, nullptr, 0);
+    say(trGetLastError(comm));
+    return result == trRemoteError ? 0 : 1;
+  });
+  for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
+  kill(processes.pid(1), SIGKILL);
+  const RankResult result = processes.wait(2, std::chrono::seconds(40));
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_NE(result.output.find("rank 1 (pid " + std::to_string(processes.pid(1))), std::string::npos) << result.output;
+}
+
 // Rank 0 destroys its communicator because rank 2 has revoked it; rank 1 comes to a split that needs rank 0.
 TEST(SplitAfterAFailure, NamesTheFirstCauseWhereARankHasLeftSince) {
   constexpr int kRanks = 3;

@@ -383,5 +383,23 @@ TEST(MeetingRoot, EveryProcessHasFewChildrenAndAnEarlierParent) {
   }
 }
 
+// The deadline of a whole creation may come before that of one exchange: the rank in the process of the meeting point then asks that.
+TEST(Deadline, OfTheWholeCallNamesTheMissingRankAtTheMeetingPoint) {
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    JoinRequest request = request_of(static_cast<uint32_t>(rank), 2);
+    request.deadline = Clock::now() + std::chrono::seconds(5);
+    std::unique_ptr<Membership> membership;
+    JOB_CHECK(Membership::join(unpacked(id), request, &membership));
+    if (rank == 1) pause();
+    Membership::Blobs blobs;
+    const Status status = membership->allgather("", &blobs);
+    say(status.message());
+    return status.code() == trTimeout ? 0 : 1;
+  });
+  const RankResult result = processes.wait(0);
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_NE(result.output.find("missing: rank 1 (pid " + std::to_string(processes.pid(1))), std::string::npos) << result.output;
+}
+
 }  // namespace
 }  // namespace treering::testing
