@@ -44,6 +44,7 @@ struct Place {
   uint32_t parent = kNobody;
   uint32_t host = 0;
   uint32_t pid = 0;
+  uint32_t rank = kNobody;  // the first that came to the meeting; of a process that made the id, none may have then
   uint64_t local = 0;    // names its Unix socket
   uint64_t network = 0;  // HostIdentity::network
   std::string host_name;
@@ -151,7 +152,7 @@ struct StreamReadyMessage {
 
 // clang-format off
 template <typename V> void visit(V& v, Place& m) {
-  v(m.process); v(m.parent); v(m.host); v(m.pid); v(m.local); v(m.network); v(m.host_name); v(m.port); v(m.addresses);
+  v(m.process); v(m.parent); v(m.host); v(m.pid); v(m.rank); v(m.local); v(m.network); v(m.host_name); v(m.port); v(m.addresses);
 }
 template <typename V> void visit(V& v, JoinMessage& m) { v(m.host); v(m.place); }
 template <typename V> void visit(V& v, PlacedMessage& m) { v(m.own); v(m.ancestors); }

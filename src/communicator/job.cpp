@@ -21,6 +21,7 @@ constexpr auto kNearPatience = std::chrono::seconds(1);  // with a root of this 
 constexpr auto kGonePatience = std::chrono::seconds(5);  // with a root on another machine that refuses connections
 constexpr auto kSendingPatience = std::chrono::seconds(2);
 [[maybe_unused]] constexpr size_t kManyRanks = 64;
+constexpr auto kMissedBeat = std::chrono::milliseconds(1500);  // a parent shows each second that it lives
 constexpr auto kRetry = std::chrono::milliseconds(50);
 constexpr auto kToldWhoIsMissing = std::chrono::seconds(10);  // and again in each of these
 
@@ -68,6 +69,7 @@ void Job::add_member(const Place& own, std::shared_ptr<Member> member) {
   if (finding_) return;
   finding_ = true;
   own_ = own;
+  own_.rank = member->request.rank;
   began_ = Clock::now();
   join_deadline_ = deadline_of(member->request);
   find_root();
@@ -252,7 +254,14 @@ void Job::watch_deadline(Clock::time_point deadline) {
 }
 
 Status Job::deadline_passed() const {
-  return root_ ? root_->deadline_passed(state_ == State::kRunning ? &blobs_ : nullptr) : Status();
+  if (root_) return root_->deadline_passed(state_ == State::kRunning ? &blobs_ : nullptr);
+  // The parent, or the one that is asked to be it.
+  if (state_ != State::kMeeting || ancestors_.empty() || ancestors_.front().process == 0) return {};
+  if (parent_.channel && Clock::now() - parent_.channel->heard() < kMissedBeat) return {};
+  const Place& parent = ancestors_.front();
+  return {trTimeout, fmt::format("the deadline passed while the ranks met: rank {} (pid {} on {}), through which rank {} (pid {} on {}) "
+                                 "hears of the others, does not answer",
+                                 parent.rank, parent.pid, parent.host_name, own_.rank, own_.pid, own_.host_name)};
 }
 
 // Whoever waits for a rank that was never started need not wait for the deadline to hear of it.

@@ -38,7 +38,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void leave(uint32_t rank, bool dissolved, const Status& cause);
   void give_blob(uint32_t rank, uint64_t round, std::string blob);
   void spread(uint32_t code, const std::string& text);
-  // Who is missing, where the ranks meet in this process; else ok.
+  // Who is missing, where this process knows it: the ranks meet in it, or its parent does not answer. Else ok.
   Status deadline_passed() const;
   // While the ranks meet: the meeting point cannot be reached.
   bool meets() const { return state_ == State::kMeeting; }
