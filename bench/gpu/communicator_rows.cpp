@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "executor/cuda/open_backend.h"
+#include "device/open_backend.h"
 #include "treering/treering.h"
 
 namespace treering::cuda {

@@ -18,7 +18,7 @@
 #include <string>
 
 #include "communicator_rows.h"
-#include "executor/cuda/gpus.h"
+#include "device/gpus.h"
 #include "gpu/gpu_machine.h"
 
 using namespace treering;

@@ -6,7 +6,7 @@
 
 #include "algorithms/expand.h"
 #include "communicator/schedule_cache.h"
-#include "transport/mapped.h"
+#include "transport/memory/mapped.h"
 
 namespace treering {
 namespace {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/types.h"
-#include "executor/reduce.h"
+#include "executor/reduce/reduce.h"
 
 namespace treering {
 namespace {

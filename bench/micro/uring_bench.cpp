@@ -18,7 +18,7 @@
 #include <functional>
 #include <thread>
 
-#include "transport/tcp_pair.h"
+#include "transport/tcp/pair.h"
 
 namespace treering {
 namespace {

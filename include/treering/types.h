@@ -132,16 +132,17 @@ typedef struct {
   int link_mbps;     /**< paces each rank's sends to so many Mbit/s, to try out slow links (TREERING_LINK_MBPS) */
   int device;        /**< the rank's GPU, -1 for none: see device.h (TREERING_DEVICE; -1) */
   int device_blocks; /**< multiprocessors of it that an operation may use, 0 = chosen (TREERING_DEVICE_BLOCKS; 0) */
-  int device_piece_bytes;      /**< GPU buffers go through the host in such pieces (TREERING_DEVICE_PIECE; 4 MiB) */
-  const char* device_protocol; /**< protocols of kernels: "ll,simple", "^ll128" (TREERING_DEVICE_PROTOCOL; NULL = all) */
+  int device_piece_bytes; /**< GPU buffers go through the host in such pieces (TREERING_DEVICE_PIECE; 4 MiB) */
+  const char*
+      device_protocol; /**< protocols of kernels: "ll,simple", "^ll128" (TREERING_DEVICE_PROTOCOL; NULL = all) */
 } trConfig_t;
 
-#define TR_CONFIG_INITIALIZER                                                                                 \
-  {                                                                                                           \
-    sizeof(trConfig_t), TR_CONFIG_MAGIC, TR_VERSION_CODE, TR_CONFIG_UNDEF_INT, TR_CONFIG_UNDEF_INT,           \
-        TR_CONFIG_UNDEF_INT, TR_CONFIG_UNDEF_INT, NULL, NULL, NULL, TR_CONFIG_UNDEF_INT, TR_CONFIG_UNDEF_INT, \
-        TR_CONFIG_UNDEF_INT, NULL, TR_CONFIG_UNDEF_INT, TR_CONFIG_UNDEF_INT, TR_CONFIG_UNDEF_INT,             \
-        TR_CONFIG_UNDEF_INT, NULL                                                                             \
+#define TR_CONFIG_INITIALIZER                                                                                          \
+  {                                                                                                                    \
+    sizeof(trConfig_t), TR_CONFIG_MAGIC, TR_VERSION_CODE, TR_CONFIG_UNDEF_INT, TR_CONFIG_UNDEF_INT,                    \
+        TR_CONFIG_UNDEF_INT, TR_CONFIG_UNDEF_INT, NULL, NULL, NULL, TR_CONFIG_UNDEF_INT, TR_CONFIG_UNDEF_INT,          \
+        TR_CONFIG_UNDEF_INT, NULL, TR_CONFIG_UNDEF_INT, TR_CONFIG_UNDEF_INT, TR_CONFIG_UNDEF_INT, TR_CONFIG_UNDEF_INT, \
+        NULL                                                                                                           \
   }
 
 #ifdef __cplusplus

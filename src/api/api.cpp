@@ -6,13 +6,13 @@
 #include <string>
 
 #include "api/common.h"
-#include "communicator/device_rank.h"
+#include "bootstrap/membership.h"
 #include "communicator/memory.h"
-#include "communicator/launch.h"
-#include "communicator/membership.h"
 #include "core/config.h"
 #include "core/types.h"
 #include "core/variables.h"
+#include "gpu/device_rank.h"
+#include "launch/launch.h"
 
 using namespace treering;
 
@@ -72,7 +72,7 @@ Status check_question(const char* function, trCollective_t collective, trDataTyp
 // What kernels do, where they would run this; else false.
 bool select_of_kernels(const Communicator& communicator, Collective collective, const void* buffer, size_t bytes,
                        trDataType_t type, trSelection_t* selection) {
-  DeviceRank* device = communicator.device();
+  DeviceRank* device = device_of(communicator);
   if (device == nullptr || device->kernels() == nullptr) return false;
   if (buffer != nullptr && !DeviceRank::is_memory_of_device(buffer)) return false;
   cuda::DeviceChoice choice;
@@ -207,7 +207,7 @@ trResult_t trCommFinalize(trComm_t comm) {
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(lease.acquire(comm));
     Engine::instance().wait_idle(lease.get());
-    if (lease->device() != nullptr) lease->device()->wait_idle();
+    if (device_of(*lease.get()) != nullptr) device_of(*lease.get())->wait_idle();
     return lease->failure();
   });
 }
@@ -237,7 +237,7 @@ trResult_t trCommGetAsyncError(trComm_t comm, trResult_t* result) {
     if (result == nullptr) return null_argument("trCommGetAsyncError", "result");
     CommunicatorPin pin;  // not leased: another thread may begin a call at any time, and must not find one under way
     TR_RETURN_IF_ERROR(pin.acquire(comm));
-    const bool busy = pin.in_call() || pin->queued.load() != 0;  // before the failure, or one between would be missed
+    const bool busy = pin.in_call() || pin->queued() != 0;  // before the failure, or one between would be missed
     const Status failure = pin->failure();
     if (!failure.ok()) pin.slot().set_last_error(failure.message());
     *result = !failure.ok() ? failure.code() : busy ? trInProgress : trSuccess;
@@ -253,7 +253,7 @@ trResult_t trExplain(trComm_t comm, trCollective_t collective, size_t bytes, trD
     CommunicatorPin pin;
     TR_RETURN_IF_ERROR(pin.acquire(comm));
     std::string whole, of_host;
-    if (DeviceRank* device = pin->device(); device != nullptr && device->kernels() != nullptr)
+    if (DeviceRank* device = device_of(*pin.get()); device != nullptr && device->kernels() != nullptr)
       whole = device->kernels()->explain(static_cast<Collective>(collective), bytes, find_type(datatype)->size);
     TR_RETURN_IF_ERROR(pin->explain(pin->question_of(static_cast<Collective>(collective), bytes, datatype), &of_host));
     whole += (whole.empty() ? "" : "\nthrough memory of the host:\n") + of_host;
@@ -295,8 +295,8 @@ trResult_t trPredictTransfer(trComm_t comm, size_t bytes, double* microseconds) 
     if (microseconds == nullptr) return null_argument("trPredictTransfer", "microseconds");
     CommunicatorPin pin;
     TR_RETURN_IF_ERROR(pin.acquire(comm));
-    const bool kernels = pin->device() != nullptr && pin->device()->kernels() != nullptr;
-    *microseconds = kernels ? pin->device()->kernels()->predict_transfer(bytes) : pin->predict_transfer(bytes);
+    const bool kernels = device_of(*pin.get()) != nullptr && device_of(*pin.get())->kernels() != nullptr;
+    *microseconds = kernels ? device_of(*pin.get())->kernels()->predict_transfer(bytes) : pin->predict_transfer(bytes);
     return {};
   });
 }
@@ -320,7 +320,7 @@ trResult_t trCommRegister(trComm_t comm, void* buffer, size_t size, void** handl
     CommunicatorPin pin;
     TR_RETURN_IF_ERROR(pin.acquire(comm));
     uint32_t id = 0;
-    TR_RETURN_IF_ERROR(register_memory(buffer, size, &id));
+    TR_RETURN_IF_ERROR(register_memory(buffer, size, pages_of_gpus(), &id));
     *handle = reinterpret_cast<void*>(static_cast<uintptr_t>(id));
     return {};
   });

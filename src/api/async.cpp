@@ -1,6 +1,6 @@
 // The C entry points of streams, events, callbacks and persistent operations.
 #include "api/common.h"
-#include "communicator/devices.h"
+#include "gpu/devices.h"
 
 using namespace treering;
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "communicator/device_rank.h"
-#include "communicator/pieces.h"
+#include "gpu/device_rank.h"
+#include "gpu/memory/pieces.h"
 
 namespace treering {
 
@@ -22,7 +22,7 @@ Status split(const Communicator& communicator, std::vector<Operation>* operation
 
 Status find_stream(const Communicator& communicator, StreamId id, DeviceStream* stream) {
   int ordinal = 0;
-  *stream = communicator.device()->own_stream();
+  *stream = device_of(communicator)->own_stream();
   return id == kOwnDeviceStream ? Status() : find_device_stream(id, &ordinal, stream);
 }
 
@@ -31,7 +31,7 @@ Status on_both(const Communicator& communicator, StreamId before, StreamId after
   DeviceStream first = nullptr, second = nullptr;
   TR_RETURN_IF_ERROR(find_stream(communicator, before, &first));
   TR_RETURN_IF_ERROR(find_stream(communicator, after, &second));
-  return (communicator.device()->*order)(first, second);
+  return (device_of(communicator)->*order)(first, second);
 }
 
 }  // namespace
@@ -128,7 +128,7 @@ Status Batch::prepare_devices() {
       for (const StreamId other : entry->joined)
         TR_RETURN_IF_ERROR(on_both(*line->lease.get(), other, entry->stream, &DeviceRank::check_captures));
       for (const Operation& operation : entry->operations)
-        TR_RETURN_IF_ERROR(line->lease->device()->prepare(operation));
+        TR_RETURN_IF_ERROR(device_of(*line->lease.get())->prepare(operation));
     }
   return {};
 }
@@ -159,7 +159,7 @@ Status Batch::enqueue(Communicator& communicator, Entry* entry) {
 Status Batch::advance(Line* line, bool look, bool* moved) {
   Communicator& communicator = *line->lease.get();
   // What streams hold of the communicator was issued before and goes first.
-  if (communicator.queued.load() != 0) return {};
+  if (communicator.queued() != 0) return {};
   if (!communicator.active()) {
     Entry& entry = *line->entries[line->next_entry];
     *moved = true;
@@ -208,7 +208,7 @@ Status Batch::run() {
   Status failure = drive();
   for (auto& line : lines_) {
     if (!line->awaits_device) continue;
-    const Status status = line->lease->device()->synchronize();
+    const Status status = device_of(*line->lease.get())->synchronize();
     if (failure.ok()) failure = status;
   }
   return failure;
@@ -222,7 +222,7 @@ Status Batch::drive() {
     backoff = line->lease->backoff();
   }
   // Of several communicators, or of streams, nobody knows what brings something next.
-  const bool streams = lines_.size() == 1 && (lines_[0]->entries.size() > 1 || lines_[0]->lease->queued.load() != 0);
+  const bool streams = lines_.size() == 1 && (lines_[0]->entries.size() > 1 || lines_[0]->lease->queued() != 0);
   if (lines_.size() > 1 || streams) backoff.sleep_on(nullptr, false);
   Status failure;
   size_t left = lines_.size();
@@ -244,12 +244,12 @@ Status Batch::drive() {
 Status enqueue_on_device(Communicator& communicator, std::span<const Operation> operations, StreamId stream) {
   DeviceStream cuda = nullptr;
   TR_RETURN_IF_ERROR(find_stream(communicator, stream, &cuda));
-  return communicator.device()->enqueue(operations, cuda);
+  return device_of(communicator)->enqueue(operations, cuda);
 }
 
 Status start_on_device(Communicator& communicator, const Operation& operation, StreamId stream) {
   TR_RETURN_IF_ERROR(enqueue_on_device(communicator, {&operation, 1}, stream));
-  return stream == kOwnDeviceStream ? communicator.device()->synchronize() : Status();
+  return stream == kOwnDeviceStream ? device_of(communicator)->synchronize() : Status();
 }
 
 bool Batch::is_queued() const {

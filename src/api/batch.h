@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "api/handles.h"
-#include "communicator/engine.h"
+#include "progress/engine.h"
 
 namespace treering {
 

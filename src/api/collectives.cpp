@@ -2,9 +2,9 @@
 #include <cstring>
 
 #include "api/common.h"
-#include "communicator/device_rank.h"
 #include "core/names.h"
 #include "core/types.h"
+#include "gpu/device_rank.h"
 
 using namespace treering;
 
@@ -37,7 +37,7 @@ Status create_pre_mul_sum(const char* function, bool read_later, trRedOp_t* op, 
   reduction->scale_type = datatype;
   if (!read_later) {
     std::memcpy(reduction->scale.data(), scalar, type->size);
-  } else if (lease->device() == nullptr && DeviceRank::is_memory_of_device(scalar)) {
+  } else if (device_of(*lease.get()) == nullptr && DeviceRank::is_memory_of_device(scalar)) {
     return {trInvalidUsage, fmt::format("{}: scalar is memory of a GPU, but the communicator has no GPU: set "
                                         "trConfig_t::device",
                                         function)};

@@ -8,7 +8,7 @@
 
 #include "api/group.h"
 #include "api/handles.h"
-#include "communicator/engine.h"
+#include "progress/engine.h"
 
 namespace treering {
 

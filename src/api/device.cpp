@@ -1,6 +1,6 @@
 // The C entry points for GPUs.
 #include "api/common.h"
-#include "communicator/devices.h"
+#include "gpu/devices.h"
 
 using namespace treering;
 

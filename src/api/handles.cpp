@@ -6,8 +6,8 @@
 
 #include <thread>
 
-#include "communicator/device_rank.h"
-#include "communicator/engine.h"
+#include "gpu/memory/retired_memory.h"
+#include "progress/engine.h"
 
 namespace treering {
 namespace {
@@ -48,6 +48,16 @@ Status bad_handle(trComm_t handle) {
                                         "the fork",
                                         static_cast<void*>(handle))};
   return {trInvalidUsage, fmt::format("comm {} is not a communicator, or was destroyed", static_cast<void*>(handle))};
+}
+
+// What other ranks have open of this rank's GPU, and it of theirs, goes before the communicator, by which they tell.
+void end(std::unique_ptr<Communicator> communicator, std::unique_ptr<DeviceRank> device) {
+  if (device == nullptr) return;
+  communicator->set_gpu_side(nullptr);
+  device.reset();
+  communicator->leave_with_memory();
+  communicator.reset();
+  RetiredMemory::instance().collect();
 }
 
 }  // namespace
@@ -99,16 +109,22 @@ void CommunicatorPin::release() {
 
 Status add_communicator(std::unique_ptr<Communicator> communicator, trComm_t* handle) {
   [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, disown_communicators);
+  std::unique_ptr<DeviceRank> device;
+  if (communicator->any_device())
+    TR_RETURN_IF_ERROR(DeviceRank::create(communicator.get(), communicator->config().device, &device));
+  communicator->set_gpu_side(device.get());
   for (size_t i = 0; i < kSlots; ++i) {
     CommunicatorSlot& slot = slots()[i];
     if (slot.occupied.exchange(true)) continue;
     const uint64_t generation = slot.generation.load() + 1;
     slot.communicator = std::move(communicator);
+    slot.device = std::move(device);
     slot.set_last_error("");
     slot.generation.store(generation);
     *handle = reinterpret_cast<trComm_t>(generation << kSlotBits | (i + 1));
     return {};
   }
+  end(std::move(communicator), std::move(device));
   return {trInvalidUsage, fmt::format("this process has {} communicators already; destroy some", kSlots)};
 }
 
@@ -134,13 +150,12 @@ Status remove_communicator(trComm_t handle, Ending ending) {
   for (bool wait = in_call; wait; wait = slot->in_call.exchange(true))
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   while (slot->pins.load() != 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
-  if (DeviceRank* device = slot->communicator->device(); device != nullptr) device->finish();
-  if (slot->communicator->queued.load() != 0) {
+  if (slot->device != nullptr) slot->device->finish();
+  if (slot->communicator->queued() != 0)
     slot->communicator->abort(
         fmt::format("rank {} destroyed its communicator while operations were under way", slot->communicator->rank()));
-    Engine::instance().forget(slot->communicator.get());
-  }
-  slot->communicator.reset();
+  Engine::instance().forget(slot->communicator.get());
+  end(std::move(slot->communicator), std::move(slot->device));
   slot->in_call.store(false);
   slot->occupied.store(false);
   return {};

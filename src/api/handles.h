@@ -8,6 +8,7 @@
 #include <string>
 
 #include "communicator/communicator.h"
+#include "gpu/device_rank.h"
 
 namespace treering {
 
@@ -18,6 +19,7 @@ struct CommunicatorSlot {
   std::atomic<uint32_t> pins{0};        // CommunicatorPins
   std::atomic<uint64_t> inherited{0};   // the generation of a communicator of the process that forked this one; 0: none
   std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<DeviceRank> device;  // what its rank does with its GPU, or nullptr
 
   void set_last_error(const std::string& text);
   std::string last_error() const;
@@ -67,6 +69,7 @@ class CommunicatorPin {
   CommunicatorSlot* slot_ = nullptr;
 };
 
+// Gives a new communicator a handle, and its rank what it needs of its GPU. All ranks call it.
 Status add_communicator(std::unique_ptr<Communicator> communicator, trComm_t* handle);
 // The slot of a live handle, without a lease (for abort and for messages), or nullptr.
 CommunicatorSlot* find_slot(trComm_t handle);

@@ -3,10 +3,10 @@
 
 #include "api/common.h"
 #include "api/overlap.h"
-#include "communicator/device_rank.h"
 #include "communicator/boxes.h"
 #include "core/names.h"
 #include "core/types.h"
+#include "gpu/device_rank.h"
 
 using namespace treering;
 
@@ -174,13 +174,13 @@ Status start_exchange(trExchange* exchange, const void* const* held_data, void* 
   }
   CommunicatorLease lease;
   TR_RETURN_IF_ERROR(lease.acquire(exchange->comm));
-  if (lease->device() != nullptr)
+  if (device_of(*lease.get()) != nullptr)
     for (const auto& rows : exchange->rows)
       if (!rows->pieces.empty() && DeviceRank::is_memory_of_device(rows->pieces[0].base))
         return {trInvalidArgument, fmt::format("{}: {}_data[{}] is memory of a GPU; boxes take memory of the host",
                                                kName, rows->transfer.send ? "held" : "needed", rows->box)};
   if (stream == 0) {
-    if (lease->queued.load() != 0) Engine::instance().wait_idle(lease.get());
+    if (lease->queued() != 0) Engine::instance().wait_idle(lease.get());
     return lease->run(exchange->operation);
   }
   TR_RETURN_IF_ERROR(lease->failure());
@@ -217,7 +217,7 @@ trResult_t trExchangeCreate(trExchange_t* exchange, int dimensions, int held_cou
     const RankBoxes own{{held, held + held_count}, {needed, needed + needed_count}};
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(lease.acquire(comm));
-    if (lease->queued.load() != 0) Engine::instance().wait_idle(lease.get());
+    if (lease->queued() != 0) Engine::instance().wait_idle(lease.get());
     TR_RETURN_IF_ERROR(plan_exchange(made.get(), *lease.get(), dimensions, own, datatype));
     *exchange = made.release();
     return {};
@@ -257,9 +257,9 @@ trResult_t trSparseAllReduce(const int64_t* indices, const void* values, size_t 
     TR_RETURN_IF_ERROR(lease.acquire(comm));
     for (const void* buffer : {static_cast<const void*>(indices), values, static_cast<const void*>(out_indices),
                                static_cast<const void*>(out_values)})
-      if (lease->device() != nullptr && DeviceRank::is_memory_of_device(buffer))
+      if (device_of(*lease.get()) != nullptr && DeviceRank::is_memory_of_device(buffer))
         return {trInvalidArgument, fmt::format("{}: {} is memory of a GPU; give memory of the host", kName, buffer)};
-    if (lease->queued.load() != 0) Engine::instance().wait_idle(lease.get());
+    if (lease->queued() != 0) Engine::instance().wait_idle(lease.get());
     return sparse_allreduce(lease.get(), {indices, values, rows, row_elements, datatype, op}, out_indices, out_values,
                             capacity, out_rows);
   });

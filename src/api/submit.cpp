@@ -1,6 +1,6 @@
 #include "api/common.h"
-#include "communicator/device_rank.h"
-#include "communicator/pieces.h"
+#include "gpu/device_rank.h"
+#include "gpu/memory/pieces.h"
 
 namespace treering {
 namespace {
@@ -19,7 +19,7 @@ trResult_t submitted(CommunicatorLease& lease, Body body) {
 
 Status run(CommunicatorLease& lease, const Operation& operation) {
   // Acquired: what the engine did to the communicator in the last of them is seen here.
-  if (lease->queued.load(std::memory_order_acquire) != 0) Engine::instance().wait_idle(lease.get());
+  if (lease->queued() != 0) Engine::instance().wait_idle(lease.get());
   return for_each_piece(*lease.get(), operation, [&](const Operation& piece) { return lease->run(piece); });
 }
 
@@ -37,7 +37,7 @@ Status start(CommunicatorLease& lease, Operation operation, StreamId stream) {
 // Where an operation goes: to the device if its stream is one of the device's, or, with a NULL stream, if a buffer is.
 Status choose_stream(CommunicatorLease& lease, const Operation& operation, trStream_t stream, StreamId* chosen) {
   *chosen = stream_id(stream);
-  DeviceRank* device = lease->device();
+  DeviceRank* device = device_of(*lease.get());
   if (is_device_stream(*chosen)) {
     int ordinal = 0;
     DeviceStream cuda = nullptr;

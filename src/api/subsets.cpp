@@ -20,7 +20,7 @@ Status split(trComm_t comm, int color, int key, trComm_t* newcomm, const trConfi
   auto create = [=]() -> Status {
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(lease.acquire(comm));
-    if (lease->queued.load() != 0) Engine::instance().wait_idle(lease.get());
+    if (lease->queued() != 0) Engine::instance().wait_idle(lease.get());
     std::unique_ptr<Communicator> made;
     TR_RETURN_IF_ERROR(lease->split(color, key, inherit ? lease->config() : config, &made));
     return made == nullptr ? Status() : add_communicator(std::move(made), newcomm);
@@ -88,7 +88,7 @@ Status shrink(trComm_t comm, const int* excluded, int count, trComm_t* newcomm, 
     }
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(acquire_when_free(&lease, comm));
-    if (lease->queued.load() != 0) Engine::instance().wait_idle(lease.get());
+    if (lease->queued() != 0) Engine::instance().wait_idle(lease.get());
     std::unique_ptr<Communicator> made;
     TR_RETURN_IF_ERROR(lease->shrink(members, inherit ? lease->config() : config, &made));
     return add_communicator(std::move(made), newcomm);
@@ -112,7 +112,7 @@ Status grow(trComm_t comm, int nranks, const trUniqueId* id, trComm_t* newcomm, 
   auto create = [=, inherit = user_config == nullptr]() -> Status {
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(lease.acquire(comm));
-    if (lease->queued.load() != 0) Engine::instance().wait_idle(lease.get());
+    if (lease->queued() != 0) Engine::instance().wait_idle(lease.get());
     std::unique_ptr<Communicator> made;
     TR_RETURN_IF_ERROR(
         lease->grow(static_cast<uint32_t>(nranks), own ? &*own : nullptr, inherit ? lease->config() : config, &made));

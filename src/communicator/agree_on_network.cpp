@@ -4,8 +4,8 @@
 #include <set>
 
 #include "communicator/communicator.h"
-#include "communicator/measure.h"
 #include "core/log.h"
+#include "peers/measure.h"
 
 namespace treering {
 namespace {
@@ -67,14 +67,12 @@ Status Communicator::measure_own_link(const std::vector<uint32_t>& leaders, cons
   const auto at = std::find(leaders.begin(), leaders.end(), context_.rank);
   if (at == leaders.end()) return {};
   const size_t i = static_cast<size_t>(at - leaders.begin()), hosts = leaders.size();
-  const auto patience =
-      config_.timeout_ms > 0 ? std::chrono::milliseconds(config_.timeout_ms) : std::chrono::hours(1);
+  const auto patience = config_.timeout_ms > 0 ? std::chrono::milliseconds(config_.timeout_ms) : std::chrono::hours(1);
   const uint32_t next = leaders[(i + 1) % hosts], previous = leaders[(i + hosts - 1) % hosts];
   Connection *const to_next = context_.connection(0, next), *failed = nullptr;
   const Status status = measure_network(
       to_next, context_.connection(0, previous), i == 0, static_cast<uint32_t>(hosts),
-      std::min(terms.deadline, Clock::now() + patience),
-      [this] { context_.progress(); },
+      std::min(terms.deadline, Clock::now() + patience), [this] { context_.progress(); },
       [&] {
         Status failure = watch_->creation_verdict();
         return failure.ok() && terms.guard ? terms.guard() : failure;

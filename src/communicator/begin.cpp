@@ -8,7 +8,7 @@
 #include "communicator/communicator.h"
 #include "core/names.h"
 #include "core/types.h"
-#include "executor/block_float8.h"
+#include "executor/reduce/block_float8.h"
 
 namespace treering {
 namespace {

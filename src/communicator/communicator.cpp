@@ -2,17 +2,9 @@
 
 #include <algorithm>
 
-#include "communicator/device_rank.h"
-#include "communicator/retired_memory.h"
 #include "core/process.h"
 
 namespace treering {
-
-Status Communicator::attach_device() {
-  const bool any = std::any_of(cards_->begin(), cards_->end(), [](const RankCard& card) { return card.device >= 0; });
-  any_device_ = any;
-  return any ? DeviceRank::create(this, config_.device, &device_) : Status();
-}
 
 std::function<bool()> Communicator::peers_left(Whose whose) const {
   if (segment_ == nullptr) return {};  // their memory cannot be seen later
@@ -37,13 +29,9 @@ std::function<void()> Communicator::tell_closed() const {
 Communicator::~Communicator() {
   if (streams_ != nullptr && has_failed_.load()) streams_->abandon();
   if (membership_ != nullptr && watch_ != nullptr) membership_->leave_because(watch_->known_failure());
-  const bool had_device = device_ != nullptr;
-  device_.reset();
-  // Whoever closes the last of a device may have said so already.
+  // That its GPU has closed everything may have been said already.
   uint32_t here = 0;
-  if (area_)
-    area_.status()->left.compare_exchange_strong(here, had_device && segment_ != nullptr ? kLeftWithMemory : kLeft);
-  if (had_device) RetiredMemory::instance().collect();
+  if (area_) area_.status()->left.compare_exchange_strong(here, left_with_memory_ ? kLeftWithMemory : kLeft);
 }
 
 Communicator::Progress Communicator::advance() {
@@ -154,21 +142,18 @@ Status Communicator::run(const Operation& operation) {
 }
 
 Status Communicator::failure() const {
-  if (device_ != nullptr) device_->find_failure();
+  if (gpu_side_ != nullptr) gpu_side_->find_failure();
   return has_failed_.load(std::memory_order_acquire) ? failure_ : watch_->verdict();
 }
 
 void Communicator::abort(const std::string& reason) {
   watch_->propose({trRemoteError, reason});
-  if (device_ != nullptr) device_->abort();
+  if (gpu_side_ != nullptr) gpu_side_->abort();
 }
 
 bool Communicator::is_needed() const {
-  if (queued.load() != 0 || !failure().ok()) return true;
-  if (device_ == nullptr || device_->kernels() == nullptr) return false;
-  // Launches of graphs are not counted: peers may be in one.
-  const DeviceKernels& kernels = *device_->kernels();
-  return kernels.has_captured() || !kernels.is_idle() || watch_->is_awaited_by_gpus();
+  if (queued() != 0 || !failure().ok()) return true;
+  return gpu_side_ != nullptr && gpu_side_->is_needed();
 }
 
 bool Communicator::is_direct(const void* input, const void* output, size_t bytes) const {

@@ -17,30 +17,25 @@
 #include <string>
 #include <unordered_map>
 
-#include "communicator/area.h"
-#include "communicator/backoff.h"
-#include "communicator/links.h"
-#include "communicator/membership.h"
+#include "bootstrap/membership.h"
+#include "communicator/gpu_side.h"
 #include "communicator/operation.h"
 #include "communicator/schedule_cache.h"
-#include "communicator/tcp_streams.h"
-#include "communicator/watch.h"
 #include "core/config.h"
+#include "executor/backoff.h"
 #include "executor/execution.h"
 #include "executor/letters.h"
 #include "executor/mailbox.h"
+#include "failure/watch.h"
+#include "peers/area.h"
+#include "peers/links.h"
+#include "peers/tcp_streams.h"
 
 namespace treering {
 
-class DeviceRank;
 class PhaseTimes;
 struct NetworkMeasurement;
 struct SplitCard;
-struct Task;
-struct TaskQueue {
-  Task* first = nullptr;
-  Task* last = nullptr;
-};
 
 class Communicator : private TcpLinkMaker {
  public:
@@ -144,14 +139,19 @@ class Communicator : private TcpLinkMaker {
 
   // A collective that this rank gives to its GPU as a kernel; shown to the others.
   void count_device_collective() { context_.status->device_collectives.fetch_add(1, std::memory_order_relaxed); }
-  // This rank's GPU, or nullptr.
-  DeviceRank* device() const { return device_.get(); }
+  // This rank's GPU, or nullptr; it is there until it is set to nullptr, while nobody uses the communicator.
+  GpuSide* gpu_side() const { return gpu_side_; }
+  void set_gpu_side(GpuSide* side) { gpu_side_ = side; }
   // Whether any rank has one.
   bool any_device() const { return any_device_; }
+  // Whether collectives of other ranks' GPUs wait for this one's.
+  bool is_awaited_by_gpus() const { return watch_->is_awaited_by_gpus(); }
+  // This rank's GPU has memory of others open beyond the end of the communicator; tell_closed() says when it has not.
+  void leave_with_memory() { left_with_memory_ = segment_ != nullptr; }
 
-  // Operations that wait in streams (engine.h).
-  TaskQueue queue;
-  std::atomic<uint32_t> queued{0};
+  // How many operations wait in streams; whoever holds them counts.
+  uint32_t queued() const { return queued_.load(std::memory_order_acquire); }
+  void count_queued(int more) { queued_.fetch_add(static_cast<uint32_t>(more)); }
   std::vector<Transfer> spare_transfers;  // memory of the last call's, for the next
 
  private:
@@ -169,7 +169,6 @@ class Communicator : private TcpLinkMaker {
   Status measure_own_link(const std::vector<uint32_t>& leaders, const CreationTerms& terms,
                           NetworkMeasurement* measured);
   Status plan_schedules(Machine machine, Plan plan);
-  Status attach_device();
   void prepare_executor(const std::string& job);
   const RankCard& card(uint32_t rank) const { return (*cards_)[rank]; }
   bool takes_wire(const Operation& operation) const;
@@ -243,8 +242,10 @@ class Communicator : private TcpLinkMaker {
   uint32_t host_ranks_ = 0;              // of the host that has most
   std::atomic<bool> has_failed_{false};  // set once failure_ is, which then stays
   Status failure_;
-  std::unique_ptr<DeviceRank> device_;
+  std::atomic<uint32_t> queued_{0};
+  GpuSide* gpu_side_ = nullptr;
   bool any_device_ = false;
+  bool left_with_memory_ = false;
   std::unique_ptr<TcpStreams> streams_;
   // Only while needs_job(). The last member: its events use the others.
   std::unique_ptr<Membership> membership_;

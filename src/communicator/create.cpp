@@ -7,20 +7,19 @@
 #include <cstring>
 #include <map>
 
-#include "communicator/agent.h"
-#include "communicator/bytes.h"
+#include "bootstrap/agent.h"
 #include "communicator/communicator.h"
-#include "communicator/device_rank.h"
-#include "communicator/job_shared.h"
-#include "communicator/measure.h"
 #include "communicator/phase_times.h"
-#include "communicator/placement.h"
-#include "communicator/status_message.h"
+#include "core/bytes.h"
+#include "core/job_shared.h"
 #include "core/log.h"
 #include "core/types.h"
+#include "failure/status_message.h"
+#include "peers/measure.h"
+#include "peers/placement.h"
 #include "topology/place.h"
-#include "transport/tcp_congestion.h"
-#include "transport/tcp_wire.h"
+#include "transport/tcp/congestion.h"
+#include "transport/tcp/wire.h"
 
 namespace treering {
 namespace {
@@ -96,7 +95,7 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   made->layout_ = layout(kChannelsOfHosts);
   const auto one_host = layout(kChannelsOfOneHost);
   JoinRequest request{rank,    ranks, config.timeout_ms, std::max(made->layout_->total_bytes, one_host->total_bytes),
-                      staging, {}, terms.deadline};
+                      staging, {},    terms.deadline};
   for (const std::string& setting : agreed_settings(config)) request.settings += setting + "\n";
   request.settings += fmt::format("library=" TREERING_VERSION_STRING " (TCP format {:08x}, cards of {} bytes)\n",
                                   kTcpMark, sizeof(RankCard));
@@ -119,8 +118,6 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   }
   if (made->membership_) made->membership_->end_creation();
   made->watch_->set_call_deadline(Clock::time_point::max());
-  TR_RETURN_IF_ERROR(made->attach_device());
-  times.done("device");
   if (first_of_process) log_line(LogLevel::kInfo, fmt::format("rank {} is ready: {}", rank, times.text()));
   *result = std::move(made);
   return {};
@@ -143,7 +140,6 @@ Status Communicator::create_alone(const Config& config, std::unique_ptr<Communic
   Plan plan = flat_plan(1);
   made->prepare_executor("");
   TR_RETURN_IF_ERROR(made->plan_schedules(machine, std::move(plan)));
-  TR_RETURN_IF_ERROR(made->attach_device());
   *result = std::move(made);
   return {};
 }
@@ -358,6 +354,7 @@ Status Communicator::plan_schedules(Machine machine, Plan plan) {
 }
 
 void Communicator::prepare_executor(const std::string& job) {
+  any_device_ = std::any_of(cards_->begin(), cards_->end(), [](const RankCard& card) { return card.device >= 0; });
   context_.wide_partials = config_.wide_partials;
   context_.status = area_.status();
   for (uint32_t channel = 0; channel < layout_->channels; ++channel)

@@ -2,9 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "communicator/devices.h"
-#include "transport/address_space.h"
-#include "transport/region.h"
+#include "transport/cma/address_space.h"
+#include "transport/memory/region.h"
 
 namespace treering {
 namespace {
@@ -15,17 +14,16 @@ bool is_in_region(const std::byte* begin, size_t bytes) {
 }
 
 // A GPU would go on to use the pages that were there before, not those that are moved in.
-Status check_unpinned(const void* buffer, size_t bytes) {
-  DeviceBackend* backend = opened_backend();
+Status check_unpinned(const void* buffer, size_t bytes, const IsPinned& is_pinned) {
   const auto address = reinterpret_cast<uintptr_t>(buffer);
-  if (backend == nullptr || address + bytes < address) return {};
+  if (!is_pinned || address + bytes < address) return {};
   const uintptr_t begin = (address + kPageBytes - 1) / kPageBytes * kPageBytes;
   const uintptr_t end = (address + bytes) / kPageBytes * kPageBytes;
   // What is not moved for another reason is not looked at.
   const auto* pages = reinterpret_cast<const std::byte*>(begin);
   if (begin >= end || !check_plain_anonymous(pages, end - begin).ok() || is_in_region(pages, end - begin)) return {};
   for (uintptr_t page = begin; page < end; page += kPageBytes)
-    if (backend->is_of_devices(pages + (page - begin)))
+    if (is_pinned(pages + (page - begin)))
       return {
           trInvalidArgument,
           fmt::format("the buffer {} of {} bytes is pinned by CUDA at {:#x} (cudaHostRegister, cudaMallocHost): its "
@@ -38,8 +36,8 @@ Status check_unpinned(const void* buffer, size_t bytes) {
 
 Status allocate_memory(size_t bytes, void** pointer) { return RegionTable::instance().allocate(bytes, pointer); }
 Status free_memory(void* pointer) { return RegionTable::instance().release(pointer); }
-Status register_memory(void* buffer, size_t bytes, uint32_t* id) {
-  TR_RETURN_IF_ERROR(check_unpinned(buffer, bytes));
+Status register_memory(void* buffer, size_t bytes, const IsPinned& is_pinned, uint32_t* id) {
+  TR_RETURN_IF_ERROR(check_unpinned(buffer, bytes, is_pinned));
   return RegionTable::instance().move_in_place(buffer, bytes, id);
 }
 Status deregister_memory(uint32_t id) { return RegionTable::instance().end_registration(id); }

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "bootstrap/membership.h"
 #include "communicator/communicator.h"
-#include "communicator/membership.h"
 #include "communicator/split_card.h"
 
 namespace treering {
@@ -89,7 +89,8 @@ Status Communicator::read_notice(uint32_t peer, uint64_t round, const char* func
 }
 
 // Whether a member's notice fits the call. `set`: of this rank, in the first round of a shrink.
-Status Communicator::check_card(const char* function, const SplitCard& card, const RankSet* set, Refusal* refusal) const {
+Status Communicator::check_card(const char* function, const SplitCard& card, const RankSet* set,
+                                Refusal* refusal) const {
   if (card.content == SplitCard::kRefusal) {
     const auto differs = static_cast<uint32_t>(card.key);
     *refusal = {differs, card.held<RankSet>()};
@@ -184,7 +185,9 @@ Status Communicator::exchange_notices(const std::vector<uint32_t>& members, cons
       next_look = Clock::now() + look_period(ranks());
     }
     if (const auto now = Clock::now(); config_.timeout_ms > 0 && now > std::min(deadline, watch_->call_deadline()))
-      return watch_->late(function, members, watch_->describe(members[i]) + fmt::format(" has not called it within {} ms", config_.timeout_ms));
+      return watch_->late(
+          function, members,
+          watch_->describe(members[i]) + fmt::format(" has not called it within {} ms", config_.timeout_ms));
     serve_links();
     (void)backoff.pause();
   }

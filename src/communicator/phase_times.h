@@ -7,6 +7,8 @@
 #include <iterator>
 #include <string>
 
+#include "core/clock.h"
+
 namespace treering {
 
 class PhaseTimes {
@@ -22,7 +24,6 @@ class PhaseTimes {
   std::string text() const { return fmt::format("{} (ms), {:.1f} in all", text_, milliseconds(last_ - begin_)); }
 
  private:
-  using Clock = std::chrono::steady_clock;
   static double milliseconds(Clock::duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
 
   const Clock::time_point begin_ = Clock::now();

@@ -16,10 +16,10 @@
 #include <numeric>
 #include <tuple>
 
+#include "bootstrap/membership.h"
+#include "bootstrap/unique_id.h"
 #include "communicator/communicator.h"
-#include "communicator/membership.h"
 #include "communicator/split_card.h"
-#include "communicator/unique_id.h"
 
 namespace treering {
 
@@ -196,7 +196,8 @@ Status Communicator::shrink(const std::vector<uint32_t>& members, const Config& 
   TR_RETURN_IF_ERROR(made);
   if (members.size() == 1) return create_alone(config, result);
   if (cards[0].content != SplitCard::kId) return no_meeting_point(*watch_, kName, members[0]);
-  return create_of(static_cast<uint32_t>(members.size()), members, members[0], cards[0].held<trUniqueId>(), kName, config, result);
+  return create_of(static_cast<uint32_t>(members.size()), members, members[0], cards[0].held<trUniqueId>(), kName,
+                   config, result);
 }
 
 // Each rank has all cards, so all conclude the same.

@@ -57,7 +57,8 @@ Status parse_link(const std::string& text, Config* config) {
   double gbps = 0, us = 0;
   const auto [comma, error] = std::from_chars(text.data(), end, gbps);
   if (error != std::errc() || comma == end || *comma != ',') return refused("TREERING_LINK", text);
-  const auto [stop, second_error] = std::from_chars(std::find_if(comma + 1, end, [](char c) { return c != ' '; }), end, us);
+  const auto [stop, second_error] =
+      std::from_chars(std::find_if(comma + 1, end, [](char c) { return c != ' '; }), end, us);
   if (second_error != std::errc() || stop != end || !(gbps >= kMinLinkGbps && gbps <= kMaxLinkGbps) ||
       !(us > 0 && us <= kMaxLinkUs))
     return refused("TREERING_LINK", text);
@@ -165,7 +166,8 @@ const OptionRow kOptions[] = {
        return parse_integer(text, "TREERING_LINK_MBPS", 0, kMaxLinkMbps, 1, &config->link_mbps);
      },
      [](const Config& config) { return std::to_string(config.link_mbps); }},
-    {"link", "TREERING_LINK", "Gbit/s from 0.001 to 100000, a comma, microseconds above 0 up to 1000000", "25,10", "measured",
+    {"link", "TREERING_LINK", "Gbit/s from 0.001 to 100000, a comma, microseconds above 0 up to 1000000", "25,10",
+     "measured",
      "What the network between hosts carries, of one host and one way, and how long a small message takes: for the choice of "
      "algorithms, instead of what is measured when a communicator is created.",
      true, parse_link,

@@ -4,7 +4,7 @@
 
 #include "algorithms/cost.h"
 #include "core/types.h"
-#include "executor/block_float8.h"
+#include "executor/reduce/block_float8.h"
 
 namespace treering {
 namespace {

@@ -24,12 +24,12 @@
 
 #include "algorithms/algorithm.h"
 #include "algorithms/expand.h"
+#include "algorithms/slicing.h"
 #include "core/status.h"
 #include "executor/layout.h"
-#include "executor/reduce.h"
-#include "executor/slicing.h"
+#include "executor/reduce/reduce.h"
 #include "executor/staging_pool.h"
-#include "transport/region.h"
+#include "transport/memory/region.h"
 #include "transport/transport.h"
 
 namespace treering {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "executor/block_float8.h"
 #include "executor/execution.h"
+#include "executor/reduce/block_float8.h"
 
 namespace treering {
 namespace {

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "executor/block_float8.h"
 #include "executor/execution.h"
+#include "executor/reduce/block_float8.h"
 
 namespace treering {
 namespace {

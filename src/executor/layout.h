@@ -14,7 +14,7 @@
 #include <span>
 
 #include "algorithms/collective.h"
-#include "transport/region.h"
+#include "transport/memory/region.h"
 
 namespace treering {
 

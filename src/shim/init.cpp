@@ -8,11 +8,11 @@
 #include "shim/entry.h"
 #include "shim/group.h"
 #include "shim/log.h"
-#include "shim/variables.h"
 #include "shim/meeting.h"
 #include "shim/report.h"
 #include "shim/settings.h"
 #include "shim/stream.h"
+#include "shim/variables.h"
 
 using treering::kMaxRanks;
 using treering::Status;

@@ -66,8 +66,7 @@ TEST_P(DeathInSplit, IsNoticedAtOnce) {
     }
     EXPECT_EQ(result.exit_code, 0) << result.output;
     EXPECT_LT(std::atof(result.output.c_str()), kAtOnce) << result.output;
-    const std::string culprit =
-        "rank " + std::to_string(victim) + " (pid " + std::to_string(processes.pid(victim));
+    const std::string culprit = "rank " + std::to_string(victim) + " (pid " + std::to_string(processes.pid(victim));
     EXPECT_NE(result.output.find(culprit), std::string::npos) << result.output;
   }
 }
@@ -149,7 +148,8 @@ TEST(SplitAfterAFailure, NamesTheFirstCauseWhereARankHasLeftSince) {
     const RankResult result = processes.wait(rank);
     EXPECT_EQ(result.exit_code, 0) << result.output;
     if (rank == kLeaver) continue;
-    EXPECT_NE(result.output.find("rank 2 (pid " + std::to_string(processes.pid(kRevoker)) + ") revoked"), std::string::npos)
+    EXPECT_NE(result.output.find("rank 2 (pid " + std::to_string(processes.pid(kRevoker)) + ") revoked"),
+              std::string::npos)
         << result.output;
     EXPECT_EQ(result.output.find("destroyed"), std::string::npos) << result.output;
   }

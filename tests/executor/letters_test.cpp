@@ -8,8 +8,8 @@
 #include <random>
 #include <string>
 
-#include "executor/block_float8.h"
 #include "executor/local_ranks.h"
+#include "executor/reduce/block_float8.h"
 
 namespace treering {
 namespace {

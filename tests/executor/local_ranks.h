@@ -18,8 +18,8 @@
 #include "algorithms/algorithm.h"
 #include "core/types.h"
 #include "executor/execution.h"
-#include "transport/mapped.h"
-#include "transport/tcp_pair.h"
+#include "transport/memory/mapped.h"
+#include "transport/tcp/pair.h"
 
 namespace treering {
 

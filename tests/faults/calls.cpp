@@ -6,7 +6,18 @@ namespace faults {
 
 namespace {
 
-enum Kind { kAllReduce, kReduce, kBroadcast, kAllGather, kReduceScatter, kAllToAll, kGather, kScatter, kBarrier, kKinds };
+enum Kind {
+  kAllReduce,
+  kReduce,
+  kBroadcast,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kGather,
+  kScatter,
+  kBarrier,
+  kKinds
+};
 constexpr const char* kNames[] = {"allreduce", "reduce", "broadcast", "allgather", "reducescatter",
                                   "alltoall",  "gather", "scatter",   "barrier"};
 constexpr size_t kMore = 64;  // elements of room for a differing call, for each block
@@ -45,15 +56,24 @@ trResult_t Calls::start(const Place& place, const Shape& shape) {
   int32_t* out = out_.data();
   const size_t n = shape.count;
   switch (shape.kind) {
-    case kAllReduce: return trAllReduce(in, out, n, trInt32, trSum, place.comm, place.stream);
-    case kReduce: return trReduce(in, out, n, trInt32, trSum, shape.root, place.comm, place.stream);
-    case kBroadcast: return trBroadcast(in, out, n, trInt32, shape.root, place.comm, place.stream);
-    case kAllGather: return trAllGather(in, out, n, trInt32, place.comm, place.stream);
-    case kReduceScatter: return trReduceScatter(in, out, n, trInt32, trSum, place.comm, place.stream);
-    case kAllToAll: return trAllToAll(in, out, n, trInt32, place.comm, place.stream);
-    case kGather: return trGather(in, out, n, trInt32, shape.root, place.comm, place.stream);
-    case kScatter: return trScatter(in, out, n, trInt32, shape.root, place.comm, place.stream);
-    default: return trBarrier(place.comm, place.stream);
+    case kAllReduce:
+      return trAllReduce(in, out, n, trInt32, trSum, place.comm, place.stream);
+    case kReduce:
+      return trReduce(in, out, n, trInt32, trSum, shape.root, place.comm, place.stream);
+    case kBroadcast:
+      return trBroadcast(in, out, n, trInt32, shape.root, place.comm, place.stream);
+    case kAllGather:
+      return trAllGather(in, out, n, trInt32, place.comm, place.stream);
+    case kReduceScatter:
+      return trReduceScatter(in, out, n, trInt32, trSum, place.comm, place.stream);
+    case kAllToAll:
+      return trAllToAll(in, out, n, trInt32, place.comm, place.stream);
+    case kGather:
+      return trGather(in, out, n, trInt32, shape.root, place.comm, place.stream);
+    case kScatter:
+      return trScatter(in, out, n, trInt32, shape.root, place.comm, place.stream);
+    default:
+      return trBarrier(place.comm, place.stream);
   }
 }
 
@@ -80,15 +100,24 @@ void Calls::check(const Place& place, const Shape& shape, Called* called) {
       check_block(rank + 1, from, n, static_cast<size_t>(rank) * n, shape.phase, called);
   };
   switch (shape.kind) {
-    case kAllReduce: return check_block(all, 0, n, 0, shape.phase, called);
-    case kReduce: return is_root ? check_block(all, 0, n, 0, shape.phase, called) : void();
-    case kBroadcast: return check_block(shape.root + 1, 0, n, 0, shape.phase, called);
-    case kAllGather: return blocks(0);
-    case kReduceScatter: return check_block(all, own, n, 0, shape.phase, called);
-    case kAllToAll: return blocks(own);
-    case kGather: return is_root ? blocks(0) : void();
-    case kScatter: return check_block(shape.root + 1, own, n, 0, shape.phase, called);
-    default: return;
+    case kAllReduce:
+      return check_block(all, 0, n, 0, shape.phase, called);
+    case kReduce:
+      return is_root ? check_block(all, 0, n, 0, shape.phase, called) : void();
+    case kBroadcast:
+      return check_block(shape.root + 1, 0, n, 0, shape.phase, called);
+    case kAllGather:
+      return blocks(0);
+    case kReduceScatter:
+      return check_block(all, own, n, 0, shape.phase, called);
+    case kAllToAll:
+      return blocks(own);
+    case kGather:
+      return is_root ? blocks(0) : void();
+    case kScatter:
+      return check_block(shape.root + 1, own, n, 0, shape.phase, called);
+    default:
+      return;
   }
 }
 
@@ -127,8 +156,8 @@ Called Calls::transfer(const Place& place, uint64_t draw, size_t more) {
   if (mixed(draw + 1) % 3 != 0) {
     const int shift = place.ranks == 1 ? 0 : 1 + static_cast<int>(mixed(draw + 2) % (ranks - 1));
     const int source = (place.rank + place.ranks - shift) % place.ranks;
-    called.result = trSendRecv(in_.data(), count, (place.rank + shift) % place.ranks, out_.data(), count, source, trInt32,
-                               place.comm, place.stream);
+    called.result = trSendRecv(in_.data(), count, (place.rank + shift) % place.ranks, out_.data(), count, source,
+                               trInt32, place.comm, place.stream);
     if (called.result == trSuccess && more == 0 && place.stream == nullptr)
       check_block(source + 1, 0, due, 0, draw, &called);
     return called;

@@ -27,8 +27,8 @@ struct Place {
 struct Called {
   const char* name = "";
   trResult_t result = trSuccess;
-  bool is_wrong = false;    // it succeeded with other data than it should have
-  size_t wrong_at = 0;      // element
+  bool is_wrong = false;  // it succeeded with other data than it should have
+  size_t wrong_at = 0;    // element
   int32_t got = 0, due = 0;
 };
 

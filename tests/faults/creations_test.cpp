@@ -59,7 +59,8 @@ int create_again_and_again(int rank, const trUniqueId& first, int creations) {
     if (from_id && rank == 0) TR_CHECK(trGetUniqueId(&id));
     if (from_id) TR_CHECK(trBroadcast(&id, &id, sizeof id, trUint8, 0, comm, nullptr));
     const auto begin = Clock::now();
-    const trResult_t result = from_id ? trCommInitRank(&made, kRanks, id, rank) : trCommSplit(comm, 0, -rank, &made, nullptr);
+    const trResult_t result =
+        from_id ? trCommInitRank(&made, kRanks, id, rank) : trCommSplit(comm, 0, -rank, &made, nullptr);
     if (result != trSuccess) return say("creation " + std::to_string(i) + ": " + trGetLastError(comm)), 101;
     longest = std::max(longest, std::chrono::duration<double>(Clock::now() - begin).count());
     float sum = 1;
@@ -74,9 +75,9 @@ int create_again_and_again(int rank, const trUniqueId& first, int creations) {
 
 TEST(Creations, OverTcpOnABusyMachineNeverFail) {
   const char* const chosen = std::getenv("TREERING_CREATIONS");
-  const int creations = chosen != nullptr ? std::atoi(chosen)
+  const int creations = chosen != nullptr                               ? std::atoi(chosen)
                         : std::getenv("TREERING_LONG_TESTS") != nullptr ? kCreationsOfLong
-                                                                         : kCreations;
+                                                                        : kCreations;
   ASSERT_GT(creations, 0) << "TREERING_CREATIONS is " << chosen;
   setenv("TREERING_TRANSPORTS", "tcp", 1);
   const BusyProcesses busy;

@@ -84,7 +84,9 @@ trUniqueId from_hex(const std::string& text) {
 
 class Rank {
  public:
-  explicit Rank(int rank) : rank_(rank), calls_(options.least, options.most) { base_.rank = rank, base_.ranks = options.ranks; }
+  explicit Rank(int rank) : rank_(rank), calls_(options.least, options.most) {
+    base_.rank = rank, base_.ranks = options.ranks;
+  }
 
   void run() {
     if (options.phase == "init") {
@@ -201,7 +203,8 @@ class Rank {
     sub->ranks = static_cast<int>(members.size());
     for (int i = 0; i < sub->ranks; ++i)
       if (members[static_cast<size_t>(i)] == rank_) sub->rank = i;
-    return run_call([&] { return calls_.sum(*sub, draw, 1 + mixed(draw) % (options.most / sizeof(int32_t))); }, joined(members));
+    return run_call([&] { return calls_.sum(*sub, draw, 1 + mixed(draw) % (options.most / sizeof(int32_t))); },
+                    joined(members));
   }
 
   // In the phase `destroy` the ranks leave at different moments.
@@ -220,7 +223,8 @@ class Rank {
       const trUniqueId id = id_number(i);
       if (mixed(options.seed + i) % 2 == 0 && rank_ == options.ranks - 1) usleep(150'000);  // the others wait
       if (orders.exit) std::exit(0);
-      if (!run_call([&] { return Called{"init", trCommInitRank(&made.comm, options.ranks, id, rank_)}; })) return fail();
+      if (!run_call([&] { return Called{"init", trCommInitRank(&made.comm, options.ranks, id, rank_)}; }))
+        return fail();
       base_.comm = made.comm;
       if (!run_call([&] { return calls_.sum(made, i, 100); }) ||
           !run_call([&] { return calls_.agree(made, orders.stop, &any); }))
@@ -274,10 +278,12 @@ class Rank {
     Place rest;
     std::vector<int> members;
     for (int rank = 0; rank < options.ranks; ++rank)
-      if (std::find(options.excluded.begin(), options.excluded.end(), rank) == options.excluded.end()) members.push_back(rank);
+      if (std::find(options.excluded.begin(), options.excluded.end(), rank) == options.excluded.end())
+        members.push_back(rank);
     const double began = now();
-    const trResult_t result = trCommShrink(base_.comm, options.excluded.data(), static_cast<int>(options.excluded.size()),
-                                           &rest.comm, nullptr, TR_SHRINK_ABORT);
+    const trResult_t result =
+        trCommShrink(base_.comm, options.excluded.data(), static_cast<int>(options.excluded.size()), &rest.comm,
+                     nullptr, TR_SHRINK_ABORT);
     if (!make("recover", members, result, began)) return;
     bool works = true;
     for (uint64_t i = 0; i < 3 && works; ++i) works = use(&rest, members, options.seed + i);

@@ -88,7 +88,8 @@ inline void say_what_is_left(int rank, const Holdings& at_start, double patience
         held.descriptors <= at_start.descriptors + kKeptDescriptors)
       break;
   say(rank, "left sockets=%d memfds=%d descriptors=%d threads=%d mapped=%d", held.sockets - at_start.sockets,
-      held.memfds - at_start.memfds, held.descriptors - at_start.descriptors, held.threads - at_start.threads, held.mapped);
+      held.memfds - at_start.memfds, held.descriptors - at_start.descriptors, held.threads - at_start.threads,
+      held.mapped);
 }
 
 }  // namespace faults

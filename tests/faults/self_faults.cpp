@@ -41,7 +41,9 @@ bool set_limit(__rlimit_resource resource, rlim_t most) {
 
 }  // namespace
 
-int close_sockets() { return for_each_socket([](int descriptor) { return close(descriptor); }); }
+int close_sockets() {
+  return for_each_socket([](int descriptor) { return close(descriptor); });
+}
 
 int shut_down_sockets() {
   return for_each_socket(

@@ -119,20 +119,23 @@ int soak(int rank, const trUniqueId& id, double seconds) {
   const long allocated = growth(&Held::allocated_kib), pages = growth(&Held::pages_kib);
   const int descriptors = growth(&Held::descriptors), threads = growth(&Held::threads);
   say(std::to_string(count) + " rounds, " + std::to_string(rounds.back().allocated_kib) + " KiB allocated, pages of " +
-      std::to_string(rounds.back().pages_kib) + " KiB; from the second third to the last: " + std::to_string(allocated) +
-      " KiB, pages of " + std::to_string(pages) + " KiB, " + std::to_string(descriptors) + " descriptors, " +
-      std::to_string(threads) + " threads\n");
+      std::to_string(rounds.back().pages_kib) + " KiB; from the second third to the last: " +
+      std::to_string(allocated) + " KiB, pages of " + std::to_string(pages) + " KiB, " + std::to_string(descriptors) +
+      " descriptors, " + std::to_string(threads) + " threads\n");
   if (allocated > kMostAllocatedKib) return 105;
   if (pages > kMostPagesKib) return 106;
   return descriptors > 0 ? 107 : threads > 0 ? 108 : 0;
 }
 
 class Soak : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Transports, Soak, ::testing::Values("all", "cma", "tcp"), [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Transports, Soak, ::testing::Values("all", "cma", "tcp"),
+                         [](const auto& info) { return std::string(info.param); });
 
 TEST_P(Soak, HoldsNoMoreAtTheEnd) {
   const char* const chosen = std::getenv("TREERING_SOAK_SECONDS");
-  const double seconds = chosen != nullptr ? std::atof(chosen) : std::getenv("TREERING_LONG_TESTS") != nullptr ? 200 : 20;
+  const double seconds = chosen != nullptr                               ? std::atof(chosen)
+                         : std::getenv("TREERING_LONG_TESTS") != nullptr ? 200
+                                                                         : 20;
   if (GetParam() != std::string("all")) setenv("TREERING_TRANSPORTS", GetParam(), 1);
   RankProcesses processes(kRanks, [seconds](int rank, const trUniqueId& id) { return soak(rank, id, seconds); });
   for (const RankResult& result : processes.wait_all(std::chrono::seconds(static_cast<int>(3 * seconds) + 120))) {

@@ -5,9 +5,9 @@
 #include <cstdlib>
 #include <string>
 
-#include "communicator/frames.h"
-#include "communicator/handshake.h"
-#include "communicator/unique_id.h"
+#include "bootstrap/frames.h"
+#include "bootstrap/handshake.h"
+#include "bootstrap/unique_id.h"
 
 namespace treering {
 

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "executor/cuda/open_backend.h"
+#include "device/open_backend.h"
 
 namespace treering::cuda {
 namespace {

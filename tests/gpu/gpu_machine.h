@@ -1,11 +1,11 @@
-// GpuMachine: ranks on one GPU, each with a stream of its own, through executor/device.h alone.
+// GpuMachine: ranks on one GPU, each with a stream of its own, through device/device.h alone.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "executor/cuda/machine.h"
-#include "executor/device.h"
+#include "device/device.h"
+#include "device/machine.h"
 
 namespace treering::cuda {
 

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "executor/cuda/device_checks.h"
+#include "device/device_checks.h"
 #include "gpu/gpu_machine.h"
 
 namespace treering::cuda {

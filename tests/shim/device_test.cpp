@@ -266,7 +266,6 @@ TEST_F(ShimOnDevices, AbortEndsKernelsThatWaitForTheRank) {
   }
 }
 
-
 // Kernels of both communicators wait for a rank that does not come; to free memory, a driver may wait for all of them.
 void abort_two(ncclComm_t* first, ncclComm_t* second, int count, bool in_group) {
   if (in_group) {

@@ -20,7 +20,7 @@
 #include <thread>
 #include <vector>
 
-#include "executor/cuda/cpu_kernels.h"
+#include "device/cpu_kernels.h"
 #include "support/cpu_streams.h"
 
 namespace treering::testing {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "executor/cuda/open_backend.h"
+#include "device/open_backend.h"
 
 namespace treering::testing {
 

@@ -5,7 +5,7 @@
 //   gpu_program.cpp   the CUDA driver, or the driver without a GPU that TREERING_CUDA_DRIVER names
 #pragma once
 
-#include "executor/device.h"
+#include "device/device.h"
 
 namespace treering::testing {
 

@@ -21,9 +21,9 @@
 #include <utility>
 #include <vector>
 
-#include "transport/cma.h"
-#include "transport/mapped.h"
-#include "transport/tcp_pair.h"
+#include "transport/cma/cma.h"
+#include "transport/memory/mapped.h"
+#include "transport/tcp/pair.h"
 
 namespace treering {
 

@@ -1,0 +1,133 @@
+// Agent: the one background thread of a process that keeps its control connections, for all its ranks and
+// communicators. An epoll loop with timers; asleep when nothing happens.
+//
+//   listeners (TCP, abstract Unix) --accept--> strangers --handshake, first message--> a job (job.h)
+//   other threads --post()--> the loop
+//
+// A program may close descriptors that it does not know, as daemons do. The agent then ends, for the numbers may mean other
+// files by now: it looks whether they are its own before it uses them. The next communicator gets a new agent.
+//
+// It listens while the process has a job, and not longer. Strangers are limited in number, size and time, so whoever
+// calls without the secret costs nobody anything. Everything but instance(), post() and call() is for the agent's
+// thread alone (stands() is for all). A forked child gets an agent of its own.
+#pragma once
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <mutex>
+#include <unordered_map>
+
+#include "bootstrap/channel.h"
+#include "bootstrap/frames.h"
+#include "bootstrap/host.h"
+#include "bootstrap/leaving_sockets.h"
+#include "core/config.h"
+
+namespace treering {
+
+class Job;
+
+class Agent {
+ public:
+  using Task = std::function<void()>;
+
+  static Agent& instance();
+  bool of_this_process() const;
+  void post(Task task);  // dropped when the agent has ended
+  // Runs the task on the agent's thread and waits for it. An error, and the task does not run: there is no such thread.
+  Status call(const Task& task);
+  // Whether its descriptors are still those that it has opened.
+  bool stands() const;
+  static Status descriptors_closed();
+
+  // Calls `ready` with the events of epoll(7) until unwatch(). The result names the watch.
+  uint64_t watch(int fd, uint32_t events, std::function<void(uint32_t)> ready);
+  void rewatch(uint64_t watch, int fd, uint32_t events);
+  void unwatch(uint64_t watch, int fd);
+
+  uint64_t after(Clock::duration delay, Task task);
+  void cancel(uint64_t timer);
+
+  // Listens (if it does not) and says how this process is reached. `ports`: what to do where those of `config` cannot be had.
+  Status open(const Config& config, const char* ports, Place* own);
+  const HostIdentity& identity() const { return identity_; }
+  const std::vector<Address>& interfaces() const { return interfaces_; }  // all, also those not offered
+
+  // Takes a socket that is shut down for writing and whose last bytes are not through (leaving_sockets.h); any thread.
+  void see_off(int fd);
+
+  std::shared_ptr<Job> find_job(const JobName& name) const;
+  void add_job(const JobName& name, std::shared_ptr<Job> job);
+  void remove_job(const JobName& name);
+  // Remembers whether the ranks of a meeting of this process had met; of the last ones alone.
+  void meeting_ended(const JobName& name, bool complete);
+  std::optional<bool> ended_meeting(const JobName& name) const;
+
+ private:
+  struct Stranger {
+    std::shared_ptr<Channel> channel;
+    uint64_t timer = 0;
+    Clock::time_point since;
+  };
+  struct Watched {
+    std::function<void(uint32_t)> ready;
+  };
+
+  bool usable() const;
+  static void linger();
+  explicit Agent(Agent* replaced);
+  ~Agent();
+  void start();
+  void loop();
+  void run_posted();
+  int run_timers();  // milliseconds until the next one
+  Status listen_tcp(const Config& config, const char* ports);
+  void close_listeners();
+  void accept_some(int listener, bool local);
+  void pause_accepting();
+  void note_no_descriptor();
+  void add_stranger(int fd, bool local);
+  void drop_stranger(std::list<Stranger>::iterator stranger);
+
+  const pid_t process_;
+  Agent* const replaced_;  // the one before, whose thread may still sleep
+  std::atomic<bool> started_{false};
+  bool running_ = false;
+  pthread_t thread_{};
+  int epoll_ = -1;
+  int wake_[2] = {-1, -1};  // a pipe: it has an inode of its own, which tells it from what gets its numbers later
+  uint64_t wake_device_ = 0, wake_inode_ = 0, wake_watch_ = 0;
+  std::atomic<bool> ended_{false};
+  std::mutex mutex_;
+  std::vector<Task> posted_;
+
+  uint64_t next_id_ = 1;
+  std::unordered_map<uint64_t, std::shared_ptr<Watched>> watched_;
+  std::map<std::pair<Clock::time_point, uint64_t>, Task> timers_;
+  std::unordered_map<uint64_t, Clock::time_point> timer_times_;
+
+  LeavingSockets leaving_{this};
+  int tcp_ = -1, local_ = -1;
+  uint64_t tcp_watch_ = 0, local_watch_ = 0;
+  uint64_t accept_timer_ = 0;  // until it, nobody is accepted
+  Clock::time_point no_descriptor_since_,
+      no_descriptor_last_;  // none was left for a connection, again and again from then to then
+  Place place_;
+  HostIdentity identity_;
+  std::vector<Address> interfaces_;
+  std::list<Stranger> strangers_;
+  std::map<JobName, std::shared_ptr<Job>> jobs_;
+  std::map<JobName, bool> ended_meetings_;
+  std::deque<JobName> ended_order_;  // the oldest first
+};
+
+}  // namespace treering

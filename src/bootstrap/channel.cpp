@@ -1,0 +1,262 @@
+#include "bootstrap/channel.h"
+
+#include <fmt/format.h>
+#include <sodium.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "bootstrap/agent.h"
+#include "bootstrap/local_socket.h"
+#include "core/process.h"
+
+namespace treering {
+namespace {
+
+constexpr uint32_t kMaxFrameBytes = 64 << 20;
+constexpr size_t kReadAtOnce = 256 << 10;
+constexpr size_t kTagBytes = crypto_aead_chacha20poly1305_ietf_ABYTES;
+constexpr size_t kMaxDescriptors = 4;
+constexpr auto kDrainPatience = std::chrono::seconds(2);
+
+using AeadNonce = std::array<unsigned char, crypto_aead_chacha20poly1305_ietf_NPUBBYTES>;
+
+AeadNonce nonce_of(uint64_t number) {
+  AeadNonce nonce{};
+  std::memcpy(nonce.data(), &number, sizeof number);
+  return nonce;
+}
+
+constexpr const char* kClosed = "the other side closed the connection";
+
+const unsigned char* as_bytes(const char* text) { return reinterpret_cast<const unsigned char*>(text); }
+
+}  // namespace
+
+bool Channel::was_dropped(const std::string& reason) {
+  return reason == kClosed || reason == std::strerror(ECONNRESET) || reason == std::strerror(EPIPE);
+}
+
+std::shared_ptr<Channel> Channel::create(Agent* agent, int fd, bool local, Handshake handshake) {
+  return std::shared_ptr<Channel>(new Channel(agent, fd, local, std::move(handshake)));
+}
+
+Channel::Channel(Agent* agent, int fd, bool local, Handshake handshake)
+    : agent_(agent),
+      fd_(fd),
+      local_(local),
+      takes_descriptors_(local && is_of_this_user(fd)),
+      peer_pid_(local ? peer_of(fd).pid : 0),
+      handshake_(std::move(handshake)) {}
+
+Channel::~Channel() { close(); }
+
+void Channel::set_events(Events events) {
+  if (state_ != State::kClosed) events_ = std::make_shared<Events>(std::move(events));
+}
+
+void Channel::start(Events events) {
+  set_events(std::move(events));
+  auto self = weak_from_this();
+  watching_output_ = true;  // writable: connected
+  watch_ = agent_->watch(fd_, EPOLLIN | EPOLLOUT, [self](uint32_t ready) {
+    if (auto channel = self.lock()) channel->on_events(ready);
+  });
+}
+
+void Channel::on_events(uint32_t events) {
+  if (state_ == State::kConnecting) {
+    int error = 0;
+    socklen_t length = sizeof error;
+    getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &length);
+    if (error != 0) return fail(std::strerror(error));
+    if ((events & (EPOLLOUT | EPOLLIN)) == 0) return;
+    state_ = State::kHandshake;
+    wanted_ = handshake_.wanted();
+    if (std::string opening = handshake_.opening(); !opening.empty()) queue(std::move(opening), -1);
+  }
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) receive();
+  if (state_ != State::kClosed && (events & EPOLLOUT) != 0) flush();
+  if (state_ != State::kClosed) update_watch();
+}
+
+void Channel::update_watch() {
+  if (watch_ == 0 || watching_output_ == !out_.empty()) return;
+  watching_output_ = !out_.empty();
+  agent_->rewatch(watch_, fd_, EPOLLIN | (watching_output_ ? EPOLLOUT : 0u));
+}
+
+void Channel::queue(std::string bytes, int fd) {
+  out_.push_back({std::move(bytes), 0, fd});
+  flush();
+  if (state_ != State::kClosed) update_watch();
+}
+
+void Channel::send(const std::string& bytes, int fd) {
+  if (state_ != State::kOpen) {
+    if (fd >= 0) ::close(fd);
+    return;
+  }
+  const auto length = static_cast<uint32_t>(bytes.size() + kTagBytes);
+  std::string frame(sizeof length + length, '\0');
+  std::memcpy(frame.data(), &length, sizeof length);
+  const AeadNonce nonce = nonce_of(sent_frames_++);
+  crypto_aead_chacha20poly1305_ietf_encrypt(reinterpret_cast<unsigned char*>(frame.data()) + sizeof length, nullptr,
+                                            as_bytes(bytes.data()), bytes.size(), as_bytes(frame.data()), sizeof length,
+                                            nullptr, nonce.data(), handshake_.sending_key().data());
+  queue(std::move(frame), fd);
+}
+
+void Channel::flush() {
+  while (!out_.empty() && state_ != State::kClosed) {
+    Out& out = out_.front();
+    const ssize_t sent = send_with_descriptor(fd_, out.bytes.data() + out.sent, out.bytes.size() - out.sent, out.fd);
+    if (sent <= 0) return;  // full: epoll says when; broken: the reading side notices
+    if (out.fd >= 0) ::close(out.fd);
+    out.fd = -1;
+    out.sent += static_cast<size_t>(sent);
+    if (out.sent == out.bytes.size()) out_.pop_front();
+  }
+}
+
+void Channel::receive() {
+  auto self = shared_from_this();
+  for (size_t budget = kReadAtOnce; state_ != State::kClosed;) {
+    const size_t before = in_.size();
+    if (!receive_some()) return;
+    const size_t got = in_.size() - before;
+    if (in_.size() == wanted_) take_message();
+    if (got >= budget) return;  // the others' turn; epoll will say that there is more
+    budget -= got;
+  }
+}
+
+bool Channel::receive_some() {
+  char buffer[16384];
+  iovec part{buffer, std::min(sizeof buffer, wanted_ - in_.size())};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
+  if (takes_descriptors_ && state_ == State::kOpen) {  // what strangers attach is dropped by the kernel
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+  }
+  const ssize_t got = recvmsg(fd_, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  if (got <= 0) {
+    fail(got == 0 ? kClosed : std::strerror(errno));
+    return false;
+  }
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    for (size_t at = 0; CMSG_LEN((at + 1) * sizeof(int)) <= header->cmsg_len; ++at) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header) + at * sizeof(int), sizeof fd);
+      descriptors_.push_back(fd);
+    }
+  }
+  in_.append(buffer, static_cast<size_t>(got));
+  heard_ = Clock::now();
+  return true;
+}
+
+// `in_` is a whole message of the handshake, the length of a frame, or a frame.
+void Channel::take_message() {
+  if (state_ == State::kOpen) return take_frame();
+  const std::string message = std::move(in_);
+  in_.clear();
+  std::string reply;
+  const Handshake::Progress progress = handshake_.step(message, &reply);
+  if (!reply.empty()) queue(std::move(reply), -1);
+  if (progress == Handshake::Progress::kRefused) return fail(handshake_.reason());
+  wanted_ = handshake_.wanted();
+  if (progress == Handshake::Progress::kMore || state_ == State::kClosed) return;
+  state_ = State::kOpen;
+  wanted_ = sizeof(uint32_t);
+  auto events = events_;
+  if (events && events->ready) events->ready();
+}
+
+void Channel::take_frame() {
+  if (!has_length_) {
+    uint32_t length = 0;
+    std::memcpy(&length, in_.data(), sizeof length);
+    if (length < kTagBytes || length > kMaxFrameBytes) return fail("a frame of an impossible length");
+    has_length_ = true;
+    wanted_ += length;
+    return;
+  }
+  std::string bytes(in_.size() - sizeof(uint32_t) - kTagBytes, '\0');
+  const AeadNonce nonce = nonce_of(received_frames_++);
+  if (crypto_aead_chacha20poly1305_ietf_decrypt(reinterpret_cast<unsigned char*>(bytes.data()), nullptr, nullptr,
+                                                as_bytes(in_.data()) + sizeof(uint32_t), in_.size() - sizeof(uint32_t),
+                                                as_bytes(in_.data()), sizeof(uint32_t), nonce.data(),
+                                                handshake_.receiving_key().data()) != 0)
+    return fail("a frame that was changed on its way");
+  in_.clear();
+  has_length_ = false;
+  wanted_ = sizeof(uint32_t);
+  int fd = -1;
+  if (!descriptors_.empty()) {
+    fd = descriptors_.front();
+    descriptors_.pop_front();
+  }
+  auto events = events_;
+  if (events && events->frame)
+    events->frame(bytes, fd);
+  else if (fd >= 0)
+    ::close(fd);
+}
+
+void Channel::fail(const std::string& reason) {
+  if (state_ == State::kClosed) return;
+  auto self = shared_from_this();
+  auto events = events_;
+  close();
+  if (events && events->closed) events->closed(reason);
+}
+
+void Channel::drop_descriptors() {
+  for (int fd : descriptors_) ::close(fd);
+  descriptors_.clear();
+  for (Out& out : out_)
+    if (out.fd >= 0) ::close(out.fd);
+  out_.clear();
+}
+
+void Channel::close() {
+  if (int fd = release(); fd >= 0) ::close(fd);
+}
+
+int Channel::release() {
+  if (state_ == State::kClosed) return -1;
+  state_ = State::kClosed;
+  if (watch_ != 0) agent_->unwatch(watch_, fd_);
+  drop_descriptors();
+  events_ = nullptr;  // they may hold this channel
+  return std::exchange(fd_, -1);
+}
+
+void Channel::close_after_sending() {
+  if (out_.empty() || state_ != State::kOpen) return close();
+  auto self = shared_from_this();
+  set_events({});
+  auto deadline = Clock::now() + kDrainPatience;
+  auto look = std::make_shared<std::function<void()>>();
+  *look = [self, deadline, look, agent = agent_] {
+    if (self->out_.empty() || self->state_ != State::kOpen || Clock::now() > deadline) {
+      self->close();
+      auto done = std::move(*look);  // it holds itself
+      return;
+    }
+    agent->after(std::chrono::milliseconds(5), *look);
+  };
+  agent_->after(std::chrono::milliseconds(1), *look);
+}
+
+}  // namespace treering

@@ -1,0 +1,75 @@
+// Dial: reaches a process by any of its addresses: attempts start one after the other, a little apart, and the first
+// that proves to be the right process wins. When all have failed, the error lists each and why.
+#pragma once
+
+#include <sys/socket.h>
+
+#include "bootstrap/channel.h"
+#include "bootstrap/frames.h"
+
+namespace treering {
+
+// Why this process can open no connection: it is at its limit, which is nothing that another process has done.
+Status no_descriptor_left();
+
+// One way to reach a process.
+struct DialTarget {
+  std::string text;
+  std::string local_name;  // of a Unix socket; else:
+  sockaddr_storage address{};
+  socklen_t length = 0;
+  sockaddr_storage source{};  // to bind to; no length: the kernel chooses
+  socklen_t source_length = 0;
+  uint64_t process = 0;  // Place::local of the one that shall answer; 0: the one where the job's ranks meet
+};
+
+// The ways from `own` to `target`, best first: the Unix socket within a network namespace (unless `tcp_only`), then the
+// target's addresses, loopback only within the namespace. Of several interfaces in networks of both, connection number
+// `index` prefers the index-th.
+std::vector<DialTarget> find_candidates(const Place& own, const std::vector<Address>& interfaces, const Place& target,
+                                        bool tcp_only, uint32_t index);
+
+// Interfaces of `own` that are in a network of `target`, by other than link-local addresses: connections to it can take so
+// many ways. 1 within a network namespace; an address that both have is a private one of each.
+uint32_t count_shared_interfaces(const Place& own, const Place& target);
+
+class Dial : public std::enable_shared_from_this<Dial> {
+ public:
+  // `gone`: all candidates said that nobody is there.
+  using Done = std::function<void(const Status& status, bool gone, std::shared_ptr<Channel> channel)>;
+
+  static std::shared_ptr<Dial> start(Agent* agent, std::vector<DialTarget> candidates, const JobName& job,
+                                     const Secret& secret, Clock::time_point deadline, Done done);
+  void cancel();
+
+ private:
+  struct Attempt {
+    DialTarget candidate;
+    std::shared_ptr<Channel> channel;
+    bool failed = false;
+    uint64_t retry = 0;
+    uint32_t drops = 0;  // by the listener, before it has heard what is wanted
+  };
+  Dial(Agent* agent, const JobName& job, const Secret& secret, Clock::time_point deadline, Done done)
+      : agent_(agent), job_(job), secret_(secret), deadline_(deadline), done_(std::move(done)) {}
+  void start_next();
+  void try_one(size_t number);
+  void failed(size_t number, const std::string& why, bool refused);
+  void finish(const Status& status, std::shared_ptr<Channel> channel);
+  void stop();
+
+  Agent* agent_;
+  JobName job_;
+  Secret secret_;
+  Clock::time_point deadline_;
+  Done done_;
+  std::vector<Attempt> attempts_;
+  size_t next_ = 0;
+  std::string reasons_;
+  bool all_refused_ = true;
+  bool finished_ = false;
+  uint64_t stagger_ = 0;
+  uint64_t limit_ = 0;
+};
+
+}  // namespace treering

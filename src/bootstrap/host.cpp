@@ -1,0 +1,36 @@
+#include "bootstrap/host.h"
+
+#include <fmt/format.h>
+#include <sodium.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/process.h"
+
+namespace treering {
+namespace {
+
+uint64_t namespace_number(const char* path) {
+  struct stat info {};
+  return stat(path, &info) == 0 ? info.st_ino : 0;
+}
+
+}  // namespace
+
+HostIdentity identify_host(const std::string& configured) {
+  HostIdentity identity;
+  char name[256] = "?";
+  (void)gethostname(name, sizeof name - 1);
+  identity.name = name;
+  identity.configured = configured;
+  const std::string boot = boot_id();
+  // Containers of one machine share its boot; whether they share memory, too, is for the proofs to find out.
+  identity.host = !configured.empty() ? "configured:" + configured : boot.empty() ? "name:" + identity.name : boot;
+  const std::string network =
+      fmt::format("{}/{}", boot.empty() ? identity.name : boot, namespace_number("/proc/self/ns/net"));
+  crypto_generichash(reinterpret_cast<unsigned char*>(&identity.network), sizeof identity.network,
+                     reinterpret_cast<const unsigned char*>(network.data()), network.size(), nullptr, 0);
+  return identity;
+}
+
+}  // namespace treering

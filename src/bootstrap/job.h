@@ -1,0 +1,230 @@
+// Job: a process's part in one job (communicator): its place in the tree of processes, and what flows there.
+//
+//   process 0 (made the id)
+//    |-- 1, 2, 3, 4   first processes of other hosts, and others of its own host (meeting_root.h)
+//         |-- ...
+//
+// While the ranks meet, hellos and blobs flow up, the roster and all blobs down. The tree stays for the job's life:
+// notices flood it; each process knows every other's parent. A process whose parent is gone attaches to another one:
+// its ancestors, then the processes in the order of their numbers; if none of them answers, it is the top. One that
+// has left stays a relay while it has children and lives. On the agent's thread alone.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+
+#include "bootstrap/agent.h"
+#include "bootstrap/dial.h"
+#include "bootstrap/meeting_root.h"
+#include "bootstrap/member.h"
+
+namespace treering {
+
+class Job : public std::enable_shared_from_this<Job> {
+ public:
+  Job(Agent* agent, const UniqueId& id) : agent_(agent), id_(id) {}
+  ~Job();
+
+  bool is_root() const { return root_ != nullptr; }  // the ranks meet here
+  const UniqueId& id() const { return id_; }
+  // This process is the meeting point.
+  void serve(const Place& own, const std::vector<std::string>& names);
+  void add_member(const Place& own, std::shared_ptr<Member> member);
+  // The first message of a connection that has proved itself.
+  void greet(std::shared_ptr<Channel> channel, const std::string& bytes);
+
+  // For the members:
+  void leave(uint32_t rank, bool dissolved, const Status& cause);
+  void give_blob(uint32_t rank, uint64_t round, std::string blob);
+  void spread(uint32_t code, const std::string& text);
+  // Who is missing, where this process knows it: the ranks meet in it, or its parent does not answer. Else ok.
+  Status deadline_passed() const;
+  // While the ranks meet: the meeting point cannot be reached.
+  bool meets() const { return state_ == State::kMeeting; }
+  // This process cannot serve the others any more, which is no fault of theirs.
+  void fail_at_own_limit(const Status& status);
+  void ask(uint32_t asking, uint32_t rank);
+  void open_stream(uint32_t source, uint32_t peer, TcpStreamId id);
+  // Whether this process is between two places in the tree.
+  bool seeks_parent() const { return state_ == State::kRunning && !closed_ && !top_ && !parent_.channel; }
+  // Whether others seek one, who would not hear of the verdict without this process.
+  bool awaits_orphans() const;
+
+ private:
+  enum class State { kMeeting, kRunning, kFailed };
+  struct Link {
+    std::shared_ptr<Channel> channel;
+    uint32_t process = kNobody;
+    bool silent = false, warned = false;  // warned: somebody was told so
+  };
+  struct Pending {  // what the top has not answered
+    Kind kind;
+    std::string bytes;
+  };
+
+  // The meeting (job.cpp)
+  void find_root();
+  void root_reached(std::shared_ptr<Channel> channel);
+  void placed(std::shared_ptr<Channel> channel, const std::string& bytes);
+  void say_hello(const Member& member);
+  void at_top(Kind kind, const std::string& bytes);
+  void take_hello(const HelloMessage& hello);
+  void take_roster(RosterMessage roster, int segment);
+  void take_blob(const BlobMessage& blob);
+  void take_blobs(const std::string& bytes);
+  void watch_deadline(Clock::time_point deadline);
+  void tell_who_is_missing();
+  void fail(const Status& status);
+  void fail_members(const Status& status);
+  void fail_exchange();
+  Status why_left(uint32_t rank) const;
+  int host_segment(const RosterMessage& roster, int received) const;
+  void after_sending(Clock::time_point limit, std::function<void()> task);
+  void log_phases() const;
+
+  // The search for a parent (job_search.cpp)
+  std::vector<Place> possible_parents(bool without_current) const;
+  void attach();
+  void try_parents(std::vector<Place> candidates, std::string reasons);
+  void ask_to_attach(std::shared_ptr<Channel> channel, const Place& parent, std::vector<Place> others,
+                     std::string reasons);
+  Clock::duration patience_with(const Place& parent) const;
+  void note_mute(const Place& place);
+  bool may_be_late() const;
+  void stop_dialing();
+  void stop_asking();
+  bool is_dialing() const { return dial_ || asked_; }
+  void no_parent(const std::string& reasons);
+
+  // The tree (job_tree.cpp)
+  void up(Kind kind, std::string bytes);
+  void answered(Kind kind);
+  bool is_pending(Kind kind) const;
+  void down(const std::string& bytes);
+  void attached(std::shared_ptr<Channel> channel, uint32_t parent);
+  void part_from(std::shared_ptr<Channel> channel, uint32_t new_top);
+  void hand_over();
+  void accept_child(std::shared_ptr<Channel> channel, const AttachMessage& attach);
+  void send_roster(const Link& child);
+  void listen_to(const Link& link);
+  void on_message(uint32_t from, const std::string& bytes, int fd);
+  void on_moving(uint32_t from, const MovingMessage& message);
+  void follow(const MovingMessage& deserter, uint32_t from);
+  void follow_deserters();
+  void on_closed(uint32_t process, const std::string& reason);
+  void end_link(uint32_t process);
+  Link* link_of(uint32_t process);
+  void route(uint32_t process, const std::string& bytes, uint32_t from);
+  void maybe_finish();
+  Clock::time_point gone_since(uint32_t process) const;
+  void finish();
+
+  // Notices and liveness (job_notices.cpp)
+  void notify(NoticeMessage notice);
+  void tell_parent(uint32_t parent);
+  void tell_neighbours_of_end();
+  void take_notice(const NoticeMessage& notice, uint32_t from);
+  void apply(const NoticeMessage& notice);
+  void apply_loss(const NoticeMessage& notice);
+  void report_loss(uint32_t process, const std::string& what);
+  void report_heard(uint32_t process);
+  void start_ticking();
+  void tick();
+  std::vector<uint32_t> below_gone_relays() const;
+  uint32_t cut_at(uint32_t process) const;
+  void look_for_cut_off();
+  void look_for_missing();
+  uint32_t other_part() const;
+  void look_for_other_part();
+  void examine(uint32_t process);
+  void probe(uint32_t process);
+  bool has_left(uint32_t process) const;
+  bool has_ended(uint32_t process) const { return lost_.count(process) != 0 || broken_.count(process) != 0; }
+  std::vector<uint32_t> ranks_of(uint32_t process) const;
+  std::vector<uint32_t> present_ranks(uint32_t process) const;  // that have not left
+  std::string describe(uint32_t process) const;
+  std::string said_of(const NoticeMessage& notice) const;
+  void publish_silence();
+
+  // Questions and streams (job_streams.cpp)
+  void take_question(const std::string& bytes, uint32_t from);
+  void take_answer(const std::string& bytes, uint32_t from);
+  using StreamReport = std::function<void(const Status& status, int fd)>;
+  void dial_stream(const StreamMessage& stream, Clock::time_point deadline, const StreamReport& report,
+                   uint32_t attempts);
+  void await_stream(const std::shared_ptr<Channel>& channel, const StreamMessage& stream, Clock::time_point deadline,
+                    const StreamReport& report, const std::function<void(const std::string& reason)>& dropped);
+  void take_stream(const std::shared_ptr<Channel>& channel, const std::string& bytes);
+
+  Agent* agent_;
+  UniqueId id_;
+  State state_ = State::kMeeting;
+  Status failure_;
+  Place own_;
+  bool finding_ = false;
+  bool closed_ = false;
+  std::unique_ptr<MeetingRoot> root_;
+  std::multimap<uint32_t, std::shared_ptr<Member>> members_;  // by rank; twice is an error that the root finds
+  std::set<uint32_t> members_left_;
+  bool had_members_ = false;
+
+  bool top_ = false;
+  Link parent_;
+  std::map<uint32_t, Link> children_;
+  std::vector<Place> ancestors_;
+  std::shared_ptr<Dial> dial_;
+  std::shared_ptr<Channel> asked_;  // whether it will be the parent
+  uint64_t asked_timer_ = 0;
+  std::set<std::shared_ptr<Channel>> former_;  // parents' connections, until these close them
+  std::vector<Pending> pending_;
+  std::vector<std::pair<MovingMessage, uint32_t>> deserters_;  // and who told of them, until this process has a parent
+  Clock::time_point seeking_since_;
+  std::set<uint32_t> mute_, mute_hosts_;  // processes that have not answered in this search, and theirs
+
+  RosterMessage roster_;
+  std::vector<uint32_t> parent_of_;
+  int segment_ = -1;  // to pass on, until all have met
+  uint64_t round_ = 0;
+  std::string last_blobs_;                 // of that round, for a child that did not get them from its last parent
+  std::map<uint32_t, std::string> blobs_;  // of the round, at the top
+  uint64_t deadline_timer_ = 0;
+  uint64_t missing_timer_ = 0;
+  Clock::time_point join_deadline_;  // for reaching the root
+
+  uint64_t notices_ = 0;                        // made here
+  std::vector<NoticeMessage> log_;              // what is known, for those who attach
+  std::map<uint32_t, uint64_t> seen_;           // last number of each origin
+  std::set<uint32_t> left_;                     // ranks
+  std::map<uint32_t, Status> causes_;           // ... of those that left because of a failure
+  std::map<uint32_t, Clock::time_point> lost_;  // processes
+  std::map<uint32_t, SilentRanks> silent_;      // processes
+  // Neighbours whose connection has ended, until it is known whether they have: a connection may break though both live.
+  struct Broken {
+    std::string reason;
+    Clock::time_point since;
+    pid_t pid = 0;  // 0: says nothing here
+    bool was_parent = false;
+  };
+  std::map<uint32_t, Broken> broken_;
+  // At the top: processes that hung from one without ranks and have not come back, since when, and whether they answer.
+  std::map<uint32_t, Clock::time_point> adrift_;
+  std::map<uint32_t, std::shared_ptr<Dial>> probes_;
+  std::set<uint32_t> gone_;  // processes that left or held no rank: they do not listen, or ended a connection
+  bool has_verdict_ = false;
+  Clock::time_point verdict_at_, top_since_;
+  uint64_t orphans_timer_ = 0;
+  uint64_t tick_timer_ = 0;
+  Clock::time_point last_tick_, last_beat_;
+
+  std::set<std::shared_ptr<Dial>> streams_;
+  std::shared_ptr<Channel> joining_;  // to the root, which has not answered yet
+  struct Opening {
+    std::shared_ptr<Channel> channel;
+    uint64_t timer;
+  };
+  std::vector<Opening> opening_;  // streams whose rank has not answered yet
+  Clock::time_point began_ = Clock::now(), found_, placed_, attached_, first_hello_;
+};
+
+}  // namespace treering

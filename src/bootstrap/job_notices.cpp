@@ -1,0 +1,443 @@
+// Notices that reach every process of a job, and the liveness of the neighbours in the tree.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "bootstrap/job.h"
+#include "core/log.h"
+#include "core/process.h"
+
+namespace treering {
+namespace {
+
+constexpr auto kTick = std::chrono::milliseconds(500);
+constexpr auto kBeatPeriod = std::chrono::milliseconds(1000);
+constexpr auto kSilence = std::chrono::milliseconds(2600);
+constexpr auto kCutOffAfter = std::chrono::milliseconds(4500);  // of a loss or silence on the way
+constexpr auto kProbeAfter = std::chrono::milliseconds(400);    // it may be about to attach
+constexpr size_t kMostProbes = 16;
+constexpr auto kReturnPatience = std::chrono::milliseconds(400);  // with a neighbour whose connection broke
+constexpr auto kDeathPeriod = std::chrono::milliseconds(10);      // its sockets are closed before it counts as dead
+
+// A later notice of a process says all that an earlier one said. So those that are kept are at most some for each process.
+bool replaces(const NoticeMessage& later, const NoticeMessage& earlier) {
+  const auto of_silence = [](NoticeType type) { return type == NoticeType::kSilent || type == NoticeType::kHeard; };
+  return later.process == earlier.process &&
+         ((later.type == NoticeType::kMoved && earlier.type == NoticeType::kMoved) ||
+          (of_silence(later.type) && of_silence(earlier.type)));
+}
+
+double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+}  // namespace
+
+void Job::notify(NoticeMessage notice) {
+  notice.origin = own_.process;
+  notice.number = ++notices_;
+  take_notice(notice, own_.process);
+}
+
+void Job::tell_parent(uint32_t parent) {
+  NoticeMessage moved;
+  moved.type = NoticeType::kMoved;
+  moved.process = own_.process;
+  moved.other = parent;
+  notify(std::move(moved));
+}
+
+// That this process has left in good order, for those who will see its connections end.
+void Job::tell_neighbours_of_end() {
+  NoticeMessage notice;
+  notice.type = NoticeType::kDissolved;
+  notice.origin = notice.process = own_.process;
+  const std::string bytes = encode(notice);
+  if (parent_.channel) parent_.channel->send(bytes);
+  down(bytes);
+}
+
+void Job::take_notice(const NoticeMessage& notice, uint32_t from) {
+  if (notice.type == NoticeType::kDissolved) {
+    for (uint32_t rank : ranks_of(notice.process)) left_.insert(rank);
+    return;
+  }
+  uint64_t& last = seen_[notice.origin];
+  if (notice.number <= last) return;
+  last = notice.number;
+  if (notice.type != NoticeType::kRankLeft)  // the most frequent one replaces nothing
+    std::erase_if(log_, [&](const NoticeMessage& earlier) { return replaces(notice, earlier); });
+  log_.push_back(notice);
+  const std::string bytes = encode(notice);
+  if (parent_.channel && parent_.process != from) parent_.channel->send(bytes);
+  for (auto& [process, link] : children_)
+    if (process != from) link.channel->send(bytes);
+  apply(notice);
+}
+
+void Job::apply(const NoticeMessage& notice) {
+  switch (notice.type) {
+    case NoticeType::kVerdict:
+      if (has_verdict_) return;
+      has_verdict_ = true;
+      verdict_at_ = Clock::now();
+      answered(Kind::kSpread);
+      if (!blobs_.empty() || is_pending(Kind::kBlob)) fail_exchange();
+      for (auto& [rank, member] : members_)
+        member->tell([code = notice.code, text = notice.text](const MemberEvents& events) {
+          if (events.on_verdict) events.on_verdict(code, text);
+        });
+      return;
+    case NoticeType::kLost:
+      return apply_loss(notice);
+    case NoticeType::kSilent: {
+      if (notice.process == own_.process) return report_heard(own_.process);
+      if (lost_.count(notice.process) != 0) return;
+      auto [entry, is_new] = silent_.try_emplace(notice.process);
+      if (!is_new) return;
+      const auto silence = notice.other > 0 ? std::chrono::milliseconds(notice.other) : kSilence;
+      entry->second = {present_ranks(notice.process), said_of(notice), Clock::now() - silence, notice.other > 0};
+      return publish_silence();
+    }
+    case NoticeType::kHeard:
+      if (silent_.erase(notice.process) != 0) publish_silence();
+      return;
+    case NoticeType::kMoved:
+      if (notice.process < parent_of_.size()) parent_of_[notice.process] = notice.other;
+      broken_.erase(notice.process);
+      if (silent_.erase(notice.process) != 0) publish_silence();
+      return;
+    case NoticeType::kRankLeft: {
+      const Status cause(static_cast<trResult_t>(notice.code), notice.text);
+      left_.insert(notice.other);
+      if (!cause.ok()) causes_.try_emplace(notice.other, cause);
+      if (top_ && root_ && !has_verdict_ &&
+          (state_ == State::kMeeting || (!blobs_.empty() && blobs_.count(notice.other) == 0)))
+        if (Status status = why_left(notice.other); !status.ok()) fail(status);
+      for (auto& [rank, member] : members_)
+        member->tell([left = notice.other, cause](const MemberEvents& events) {
+          if (events.on_left) events.on_left(left, cause);
+        });
+      return;
+    }
+    case NoticeType::kDissolved:
+      return;
+  }
+}
+
+void Job::apply_loss(const NoticeMessage& notice) {
+  broken_.erase(notice.process);
+  if (notice.process == own_.process || !lost_.try_emplace(notice.process, Clock::now()).second) return;
+  if (silent_.erase(notice.process) != 0) publish_silence();
+  if (top_ && root_ && (state_ == State::kMeeting || !blobs_.empty())) {
+    if (Status status = root_->lost_process(notice.process); !status.ok()) return fail(status);
+  } else if (state_ == State::kRunning && (is_pending(Kind::kBlob) || !blobs_.empty())) {
+    return fail_members({trRemoteError, said_of(notice)});
+  }
+  if (state_ != State::kRunning || has_left(notice.process)) return;
+  const std::vector<uint32_t> ranks = present_ranks(notice.process);
+  if (ranks.empty()) return;
+  for (auto& [rank, member] : members_)
+    member->tell([ranks, text = said_of(notice)](const MemberEvents& events) {
+      if (events.on_lost) events.on_lost(ranks, text);
+    });
+}
+
+void Job::report_loss(uint32_t process, const std::string& what) {
+  broken_.erase(process);
+  if (lost_.count(process) != 0 || has_left(process)) return;
+  NoticeMessage notice;
+  notice.type = NoticeType::kLost;
+  notice.process = process;
+  notice.text = what;
+  notify(std::move(notice));
+}
+
+// Of this process: it has been told that it is silent, so it can be heard again, if by another way.
+void Job::report_heard(uint32_t process) {
+  if (silent_.count(process) == 0 && process != own_.process) return;
+  NoticeMessage notice;
+  notice.type = NoticeType::kHeard;
+  notice.process = process;
+  notify(std::move(notice));
+}
+
+void Job::start_ticking() {
+  if (tick_timer_ != 0 || closed_) return;
+  last_tick_ = Clock::now();
+  for (auto& [rank, member] : members_) {
+    std::lock_guard lock(member->mutex);
+    member->ticked = last_tick_;
+  }
+  auto self = shared_from_this();
+  tick_timer_ = agent_->after(kTick, [self] {
+    self->tick_timer_ = 0;
+    self->tick();
+  });
+}
+
+void Job::tick() {
+  const auto now = Clock::now();
+  const bool was_asleep = now - last_tick_ > kOwnPause;
+  for (auto& [rank, member] : members_) {
+    std::lock_guard lock(member->mutex);
+    member->ticked.reset();
+    if (was_asleep) member->own_pause = {now - last_tick_, now};
+  }
+  const bool is_alone = !parent_.channel && children_.empty() && broken_.empty() && other_part() == kNobody;
+  if (closed_ || (is_alone && (!top_ || state_ != State::kRunning || below_gone_relays().empty()))) return;
+  const bool beat = now - last_beat_ >= kBeatPeriod;
+  if (beat) last_beat_ = now;
+  std::vector<uint32_t> neighbours;
+  if (parent_.channel) neighbours.push_back(parent_.process);
+  for (const auto& [process, link] : children_) neighbours.push_back(process);
+  for (uint32_t process : neighbours) {
+    Link* link = link_of(process);
+    if (link == nullptr) continue;
+    if (beat) link->channel->send(encode(BeatMessage{}));
+    if (was_asleep) link->channel->forgive_silence();
+    const auto silence = now - link->channel->heard();
+    if (silence < kSilence) {
+      if (std::exchange(link->warned, false))
+        log_line(LogLevel::kWarn, fmt::format("{}: its process answers again", describe(process)));
+      if (std::exchange(link->silent, false)) report_heard(process);
+      continue;
+    }
+    if (!link->silent && state_ == State::kRunning) {
+      link->silent = true;
+      NoticeMessage notice;
+      notice.type = NoticeType::kSilent;
+      notice.process = process;
+      notice.other = static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::milliseconds>(silence).count());
+      notice.text = "its process does not answer";
+      if (silent_.count(process) == 0) {
+        link->warned = !has_left(process);
+        if (link->warned)
+          log_line(LogLevel::kWarn,
+                   fmt::format("{}: its process has not answered for {:.1f} s", describe(process), seconds(silence)));
+        notify(std::move(notice));
+      }
+      if (link == &parent_ && !is_dialing()) attach();
+    }
+  }
+  look_for_cut_off();
+  look_for_missing();
+  look_for_other_part();
+  for (const auto& [process, broken] : broken_)
+    if (state_ == State::kRunning && now - broken.since >= kReturnPatience) probe(process);
+  maybe_finish();
+  start_ticking();
+}
+
+// Processes with ranks that have not ended and hang, as far as this one knows, from one that never held a rank and is gone or
+// silent.
+std::vector<uint32_t> Job::below_gone_relays() const {
+  std::vector<bool> holds(roster_.places.size()), present(roster_.places.size());
+  for (uint32_t rank = 0; rank < roster_.process_of_rank.size(); ++rank) {
+    holds[roster_.process_of_rank[rank]] = true;
+    if (left_.count(rank) == 0) present[roster_.process_of_rank[rank]] = true;
+  }
+  std::vector<uint32_t> result;
+  for (uint32_t process = 0; process < parent_of_.size(); ++process) {
+    const uint32_t parent = parent_of_[process];
+    const bool is_cut =
+        parent < holds.size() && !holds[parent] && (gone_.count(parent) != 0 || silent_.count(parent) != 0);
+    if (is_cut && present[process] && process != own_.process && lost_.count(process) == 0) result.push_back(process);
+  }
+  return result;
+}
+
+// Where the way from a process up to this one, the top, is cut: who has been gone, or silent, for a while; kNobody: the way
+// leads elsewhere; this process: nowhere.
+uint32_t Job::cut_at(uint32_t process) const {
+  const auto now = Clock::now();
+  uint32_t below = process, above = parent_of_[process];
+  for (size_t i = 0; i < parent_of_.size() && above < parent_of_.size();
+       ++i, below = above, above = parent_of_[above]) {
+    // What is said to hang from this process may have lost the connection, and be a top itself.
+    if (above == own_.process) return children_.count(below) != 0 ? above : kNobody;
+    // Nobody can have come to this one before it was the top.
+    if (auto dead = lost_.find(above); dead != lost_.end() && now - std::max(dead->second, top_since_) > kCutOffAfter)
+      return above;
+    if (auto mute = silent_.find(above); mute != silent_.end() && now - mute->second.since >= kCutOffAfter)
+      return above;
+  }
+  return kNobody;
+}
+
+// The top says of whom nothing can be known, because those on the way to them are gone or silent.
+void Job::look_for_cut_off() {
+  if (!top_ || state_ != State::kRunning || (lost_.empty() && silent_.empty())) return;
+  for (uint32_t process = 0; process < parent_of_.size(); ++process) {
+    if (process == own_.process || lost_.count(process) != 0 || silent_.count(process) != 0 || has_left(process))
+      continue;
+    const uint32_t above = cut_at(process);
+    if (above == own_.process || above == kNobody) continue;
+    const bool is_dead = lost_.count(above) != 0;
+    NoticeMessage notice;
+    notice.type = is_dead ? NoticeType::kLost : NoticeType::kSilent;
+    notice.process = process;
+    notice.text = fmt::format("cut off behind process {} (pid {} on {}), which {}; whether it lives is not known",
+                              above, roster_.places[above].pid, roster_.places[above].host_name,
+                              is_dead ? "has ended" : "does not answer");
+    notify(std::move(notice));
+  }
+}
+
+// The first process that may be in another part of the tree, below a top of its own: one that this top, or its top, could not
+// reach for a while. Of two tops the one with the higher number attaches to the other's part.
+uint32_t Job::other_part() const {
+  if (!top_ || state_ != State::kRunning) return kNobody;
+  for (uint32_t process = 0; process < own_.process && process < parent_of_.size(); ++process) {
+    if (lost_.count(process) != 0 || silent_.count(process) != 0 || has_left(process)) continue;
+    if (cut_at(process) != own_.process && children_.count(process) == 0) return process;
+  }
+  return kNobody;
+}
+
+void Job::look_for_other_part() {
+  if (is_dialing() || seeks_parent()) return;
+  if (const uint32_t process = other_part(); process != kNobody) try_parents({roster_.places[process]}, "");
+}
+
+// Nobody is told of the end of a process that never held a rank: the top asks whoever hung from it, and has not come back,
+// whether it is there. Of those below one that had left some have left, too, as nobody else may know: they are not asked.
+void Job::look_for_missing() {
+  if (!top_ || state_ != State::kRunning) return;
+  const auto now = Clock::now();
+  const auto before = std::exchange(adrift_, {});
+  for (uint32_t process : below_gone_relays()) {
+    if (cut_at(process) == own_.process) continue;
+    const auto known = before.find(process);
+    const auto since = adrift_[process] = known == before.end() ? now : known->second;
+    if (now - since >= kProbeAfter) probe(process);
+  }
+}
+
+// The connection to a neighbour has ended: has the neighbour? If it lives it comes back, here or elsewhere in the tree.
+void Job::examine(uint32_t process) {
+  const auto found = broken_.find(process);
+  if (closed_ || found == broken_.end()) return;
+  const Broken& broken = found->second;
+  if (broken.pid > 0 && process_has_ended(broken.pid))
+    return report_loss(process, fmt::format("its process has ended without leaving ({})", broken.reason));
+  const bool patient = Clock::now() - broken.since < kReturnPatience;
+  if (state_ != State::kRunning && !patient)  // its addresses are not known here
+    return report_loss(process, fmt::format("its connection has ended ({}), and it has not come back", broken.reason));
+  start_ticking();
+  if (state_ == State::kRunning && (broken.pid == 0 || !patient)) return probe(process);
+  agent_->after(broken.pid > 0 ? kDeathPeriod : kReturnPatience,
+                [self = shared_from_this(), process] { self->examine(process); });
+}
+
+// Only a refusal at all addresses of a process says that it has ended: one that is stopped does not answer.
+void Job::probe(uint32_t process) {
+  if (probes_.count(process) != 0 || probes_.size() >= kMostProbes) return;
+  auto done = [self = shared_from_this(), process](const Status& status, bool gone,
+                                                   const std::shared_ptr<Channel>& channel) {
+    self->probes_.erase(process);
+    if (channel) channel->close();
+    const auto broken = self->broken_.find(process);
+    const bool is_broken = broken != self->broken_.end();
+    if (self->closed_ || (!is_broken && self->adrift_.count(process) == 0)) return;
+    if (!status.ok() && gone) {
+      // A firewall may refuse for a moment, too.
+      if (is_broken && Clock::now() - broken->second.since < kReturnPatience)
+        return (void)self->agent_->after(kReturnPatience, [self, process] { self->examine(process); });
+      return self->report_loss(
+          process,
+          fmt::format("{}nothing listens at its addresses any more: it has ended, or has closed its sockets",
+                      is_broken ? fmt::format("its connection has ended ({}), and ", broken->second.reason) : ""));
+    }
+    if (self->cut_at(process) != kNobody) return;  // the silence of who is on the way says enough
+    // This process has found another parent: that one need not come back here.
+    if (status.ok() && is_broken && broken->second.was_parent && self->parent_.channel) self->broken_.erase(broken);
+    if (status.ok()) return self->report_heard(process);
+    if (status.code() != trTimeout || self->silent_.count(process) != 0) return;
+    NoticeMessage notice;
+    notice.type = NoticeType::kSilent;
+    notice.process = process;
+    notice.text = "its process does not answer";
+    self->notify(std::move(notice));
+  };
+  probes_[process] = Dial::start(agent_, find_candidates(own_, agent_->interfaces(), roster_.places[process], false, 0),
+                                 id_.job, id_.secret, Clock::now() + kSilence, std::move(done));
+}
+
+bool Job::has_left(uint32_t process) const { return !roster_.places.empty() && present_ranks(process).empty(); }
+
+std::vector<uint32_t> Job::ranks_of(uint32_t process) const {
+  std::vector<uint32_t> ranks;
+  for (uint32_t rank = 0; rank < roster_.process_of_rank.size(); ++rank)
+    if (roster_.process_of_rank[rank] == process) ranks.push_back(rank);
+  return ranks;
+}
+
+std::vector<uint32_t> Job::present_ranks(uint32_t process) const {
+  std::vector<uint32_t> ranks = ranks_of(process);
+  std::erase_if(ranks, [this](uint32_t rank) { return left_.count(rank) != 0; });
+  return ranks;
+}
+
+// Of a loss or a silence. The process that noticed it may not have known then which ranks it is about; this one may.
+std::string Job::said_of(const NoticeMessage& notice) const {
+  return fmt::format("{}: {}", describe(notice.process), notice.text);
+}
+
+std::string Job::describe(uint32_t process) const {
+  if (process >= roster_.places.size()) return fmt::format("process {}", process);
+  const std::vector<uint32_t> ranks = ranks_of(process);
+  const Place& place = roster_.places[process];
+  const std::string who = ranks.empty()       ? fmt::format("process {}", process)
+                          : ranks.size() == 1 ? fmt::format("rank {}", ranks[0])
+                                              : fmt::format("ranks {}", fmt::join(ranks, ", "));
+  return fmt::format("{} (pid {} on {})", who, place.pid, place.host_name);
+}
+
+void Job::publish_silence() {
+  std::vector<SilentRanks> all;
+  for (const auto& [process, entry] : silent_)
+    if (!entry.ranks.empty()) all.push_back(entry);
+  for (auto& [rank, member] : members_) member->change([&, &member = member] { member->silent = all; });
+}
+
+void Job::spread(uint32_t code, const std::string& text) {
+  if (!has_verdict_) up(Kind::kSpread, encode(SpreadMessage{code, text}));
+}
+
+void Job::fail_at_own_limit(const Status& status) {
+  if (closed_ || has_verdict_ || state_ == State::kFailed) return;
+  if (state_ == State::kRunning) {
+    spread(static_cast<uint32_t>(status.code()), fmt::format("{}: {}", describe(own_.process), status.message()));
+  } else if (root_) {
+    fail({status.code(), fmt::format("the process that made the unique id (pid {} on {}): {}", own_.pid, own_.host_name,
+                                     status.message())});
+  }
+}
+
+void Job::leave(uint32_t rank, bool dissolved, const Status& cause) {
+  if (!members_left_.insert(rank).second) return;
+  for (auto [at, end] = members_.equal_range(rank); at != end; ++at) {
+    at->second->events = {};
+    at->second->has_events = true;  // what came and comes is dropped
+    for (auto& event : std::exchange(at->second->waiting, {})) event(at->second->events);
+  }
+  if (closed_) return;
+  const bool all_left = std::all_of(members_.begin(), members_.end(),
+                                    [this](const auto& member) { return members_left_.count(member.first) != 0; });
+  if (dissolved && state_ == State::kRunning) {
+    left_.insert(rank);
+    if (all_left) tell_neighbours_of_end();
+  } else if (state_ != State::kFailed && own_.process != kNobody) {
+    NoticeMessage notice;
+    notice.type = NoticeType::kRankLeft;
+    notice.process = own_.process;
+    notice.other = rank;
+    notice.code = static_cast<uint32_t>(cause.code());
+    notice.text = cause.message();
+    notify(std::move(notice));
+  }
+  if (state_ == State::kMeeting && all_left && !root_) return finish();
+  maybe_finish();
+}
+
+}  // namespace treering

@@ -1,0 +1,301 @@
+// The tree of a job's processes: attaching to a parent, children, what passes through.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "bootstrap/job.h"
+#include "core/log.h"
+
+namespace treering {
+namespace {
+
+constexpr auto kOrphansPatience = std::chrono::seconds(3);  // until a lost process's children have a new parent
+// Of a silent process's children: when they have noticed it, too (job_notices.cpp).
+constexpr auto kNoticesSilence = std::chrono::milliseconds(3100);
+constexpr auto kLookForOrphans = std::chrono::milliseconds(100);
+
+}  // namespace
+
+// Keeps it until it is answered, for a parent may end with it.
+void Job::up(Kind kind, std::string bytes) {
+  if (top_) return at_top(kind, bytes);
+  if (parent_.channel) parent_.channel->send(bytes);
+  pending_.push_back({kind, std::move(bytes)});
+}
+
+void Job::answered(Kind kind) {
+  std::erase_if(pending_, [kind](const Pending& pending) { return pending.kind == kind; });
+}
+
+bool Job::is_pending(Kind kind) const {
+  return std::any_of(pending_.begin(), pending_.end(), [kind](const Pending& pending) { return pending.kind == kind; });
+}
+
+void Job::down(const std::string& bytes) {
+  for (auto& [process, link] : children_) link.channel->send(bytes);
+}
+
+Job::Link* Job::link_of(uint32_t process) {
+  if (parent_.channel && parent_.process == process) return &parent_;
+  auto found = children_.find(process);
+  return found == children_.end() ? nullptr : &found->second;
+}
+
+// The other side closes the connection, when it has read why: if this one did, what the other has sent meanwhile would
+// reset the connection when the network heals, which looks like a death.
+void Job::part_from(std::shared_ptr<Channel> channel, uint32_t new_top) {
+  Channel::Events events;
+  events.closed = [self = shared_from_this(), raw = channel.get()](const std::string&) {
+    std::erase_if(self->former_, [raw](const auto& former) { return former.get() == raw; });
+  };
+  channel->set_events(std::move(events));
+  channel->send(encode(MovingMessage{own_.process, new_top}));
+  former_.insert(std::move(channel));
+}
+
+void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent) {
+  if (closed_) return channel->close();
+  if (attached_ == Clock::time_point()) attached_ = Clock::now();
+  seeking_since_ = {};
+  if (parent_.channel) part_from(std::exchange(parent_.channel, nullptr), parent);
+  if (std::exchange(top_, false)) hand_over();
+  adrift_.clear();
+  broken_.erase(parent);
+  gone_.erase(parent);
+  if (auto old = children_.find(parent);
+      old != children_.end()) {  // its message that it has moved may yet be on its way
+    old->second.channel->set_events({});
+    old->second.channel->close();
+    children_.erase(old);
+  }
+  parent_ = {std::move(channel), parent, false};
+  listen_to(parent_);
+  for (const NoticeMessage& notice : log_) parent_.channel->send(encode(notice));
+  for (const Pending& pending : pending_) parent_.channel->send(pending.bytes);
+  if (state_ == State::kRunning && parent_of_[own_.process] != parent) tell_parent(parent);
+  start_ticking();
+  follow_deserters();
+  maybe_finish();
+}
+
+// What an exchange has brought to this top is for the one above it now.
+void Job::hand_over() {
+  watch_deadline(Clock::time_point::max());
+  for (auto& [rank, bytes] : std::exchange(blobs_, {}))
+    pending_.push_back({Kind::kBlob, encode(BlobMessage{rank, round_ + 1, std::move(bytes)})});
+}
+
+void Job::accept_child(std::shared_ptr<Channel> channel, const AttachMessage& attach) {
+  const uint32_t process = attach.process;
+  if (closed_ || process == own_.process || (!roster_.places.empty() && process >= roster_.places.size()))
+    return channel->close();
+  if (parent_.channel && parent_.process == process) return channel->close();
+  channel->send(encode(AttachedMessage{own_.process}));
+  if (auto old = children_.find(process); old != children_.end()) {
+    old->second.channel->set_events({});
+    old->second.channel->close();
+  }
+  broken_.erase(process);
+  gone_.erase(process);
+  Link& link = children_[process] = {std::move(channel), process, false};
+  listen_to(link);
+  if (state_ == State::kRunning && !attach.has_roster) send_roster(link);
+  if (state_ == State::kRunning && attach.round < round_) link.channel->send(last_blobs_);
+  for (const NoticeMessage& notice : log_) link.channel->send(encode(notice));
+  if (state_ == State::kFailed)
+    link.channel->send(encode(FailedMessage{static_cast<uint32_t>(failure_.code()), failure_.message()}));
+  report_heard(process);
+  start_ticking();
+}
+
+void Job::listen_to(const Link& link) {
+  auto self = shared_from_this();
+  Channel::Events events;
+  const uint32_t process = link.process;
+  events.frame = [self, process](const std::string& bytes, int fd) { self->on_message(process, bytes, fd); };
+  events.closed = [self, process](const std::string& reason) { self->on_closed(process, reason); };
+  link.channel->set_events(std::move(events));
+}
+
+void Job::on_message(uint32_t from, const std::string& bytes, int fd) {
+  const auto kind = kind_of(bytes);
+  const bool from_parent = parent_.channel && parent_.process == from;
+  RosterMessage roster;
+  if (from_parent && decode(bytes, &roster)) return take_roster(std::move(roster), fd);
+  if (fd >= 0) ::close(fd);
+  if (!kind) return;
+  NoticeMessage notice;
+  FailedMessage failed;
+  MovingMessage moving;
+  switch (*kind) {
+    case Kind::kHello:
+    case Kind::kBlob:
+    case Kind::kSpread:
+      if (!from_parent) up(*kind, bytes);
+      break;
+    case Kind::kBlobs:
+      if (from_parent) take_blobs(bytes);
+      break;
+    case Kind::kFailed:
+      if (from_parent && decode(bytes, &failed)) fail({static_cast<trResult_t>(failed.code), failed.text});
+      break;
+    case Kind::kNotice:
+      if (decode(bytes, &notice)) take_notice(notice, from);
+      break;
+    case Kind::kMoving:
+      if (decode(bytes, &moving)) on_moving(from, moving);
+      break;
+    case Kind::kQuestion:
+      take_question(bytes, from);
+      break;
+    case Kind::kAnswer:
+      take_answer(bytes, from);
+      break;
+    default:  // kBeat: that it was heard is all
+      break;
+  }
+}
+
+void Job::end_link(uint32_t process) {
+  Link* link = link_of(process);
+  if (link == nullptr) return;
+  link->channel->set_events({});
+  link->channel->close();
+  if (link == &parent_)
+    parent_ = {};
+  else
+    children_.erase(process);
+}
+
+// A child has another parent, or has left. It may have had to, because this process did not answer for a while.
+void Job::on_moving(uint32_t from, const MovingMessage& message) {
+  if (message.process == from) end_link(from);
+  if (state_ == State::kRunning && message.new_top != own_.process && message.new_top < roster_.places.size())
+    follow(message, from);
+  maybe_finish();
+}
+
+// Several may desert at once, each to another top: the parts become one when each of these is told of the next.
+void Job::follow(const MovingMessage& deserter, uint32_t from) {
+  if (is_dialing() || seeks_parent()) {
+    deserters_.emplace_back(deserter, from);
+  } else if (top_) {
+    if (cut_at(deserter.new_top) == own_.process) return;  // it hangs from this one again: that would be a circle
+    try_parents({roster_.places[deserter.new_top]}, "");
+  } else if (deserter.new_top == deserter.process && parent_.channel && parent_.process != from &&
+             parent_.process != deserter.process) {
+    parent_.channel->send(encode(deserter));
+  }
+}
+
+void Job::follow_deserters() {
+  for (const auto& [deserter, from] : std::exchange(deserters_, {})) follow(deserter, from);
+}
+
+void Job::on_closed(uint32_t process, const std::string& reason) {
+  Link* link = link_of(process);
+  if (link == nullptr || closed_) return;
+  const bool was_parent = link == &parent_;
+  const Broken broken{reason, Clock::now(), link->channel->peer_pid(), was_parent};
+  end_link(process);
+  if (has_left(process)) {
+    gone_.insert(process);
+  } else if (state_ != State::kFailed) {
+    broken_[process] = broken;
+    examine(process);
+  }
+  if (closed_) return;
+  if (was_parent && !is_dialing() && state_ != State::kFailed) attach();
+  maybe_finish();
+}
+
+// Towards a process, by what is known of everybody's parents.
+void Job::route(uint32_t process, const std::string& bytes, uint32_t from) {
+  uint32_t hop = process;
+  for (size_t i = 0; i < parent_of_.size() && hop != kNobody && hop < parent_of_.size(); ++i) {
+    if (auto child = children_.find(hop); child != children_.end() && hop != from)
+      return child->second.channel->send(bytes);
+    hop = parent_of_[hop];
+  }
+  if (parent_.channel && parent_.process != from) parent_.channel->send(bytes);
+}
+
+// Since when its children are on their way to another parent; the least time: they are not.
+Clock::time_point Job::gone_since(uint32_t process) const {
+  if (auto found = lost_.find(process); found != lost_.end()) return found->second;
+  if (auto found = silent_.find(process); found != silent_.end()) return found->second.since + kNoticesSilence;
+  if (auto found = broken_.find(process); found != broken_.end()) return found->second.since;
+  if (mute_.count(process) != 0) return top_since_;
+  // Who has left is a relay while it lives: below this process, or nowhere.
+  const bool has_relays =
+      std::any_of(children_.begin(), children_.end(), [](const auto& c) { return !c.second.silent; });
+  return !has_relays && process < parent_of_.size() && has_left(process) ? verdict_at_ : Clock::time_point();
+}
+
+// The children of a process that is gone, or does not answer, are on their way to a new parent, and have yet to hear of
+// the verdict. A slow network takes its time for it; one that was lost as well never comes.
+bool Job::awaits_orphans() const {
+  if (closed_ || !has_verdict_ || !top_) return false;
+  const auto is_gone = [this](uint32_t p) { return has_ended(p) || silent_.count(p) != 0 || mute_.count(p) != 0; };
+  for (uint32_t process = 0; process < parent_of_.size(); ++process) {
+    if (process == own_.process || is_gone(process) || has_left(process) || children_.count(process) != 0) continue;
+    const Clock::time_point since = gone_since(parent_of_[process]);
+    if (since != Clock::time_point() && Clock::now() < since + kOrphansPatience) return true;
+  }
+  return false;
+}
+
+void Job::maybe_finish() {
+  // A new parent that has not been told that this process leaves would take its end for a death.
+  if (closed_ || state_ == State::kMeeting || seeks_parent()) return;
+  // A child that does not answer finds another parent when it can: it would hold this process for ever.
+  const auto is_silent = [](const auto& child) { return child.second.silent; };
+  if (!std::all_of(children_.begin(), children_.end(), is_silent)) return;
+  const bool all_left = std::all_of(members_.begin(), members_.end(),
+                                    [this](const auto& member) { return members_left_.count(member.first) != 0; });
+  if (!all_left || (root_ && state_ == State::kFailed)) return;
+  if (awaits_orphans()) {
+    if (orphans_timer_ == 0)
+      orphans_timer_ = agent_->after(kLookForOrphans, [self = shared_from_this()] {
+        self->orphans_timer_ = 0;
+        self->maybe_finish();
+      });
+    return;
+  }
+  finish();
+}
+
+void Job::finish() {
+  if (closed_) return;
+  closed_ = true;
+  auto self = shared_from_this();
+  if (root_ && id_.root_local != 0) agent_->meeting_ended(id_.job, state_ != State::kFailed && !roster_.places.empty());
+  watch_deadline(Clock::time_point::max());
+  if (missing_timer_ != 0) agent_->cancel(missing_timer_);
+  if (tick_timer_ != 0) agent_->cancel(tick_timer_);
+  if (orphans_timer_ != 0) agent_->cancel(orphans_timer_);
+  stop_dialing();
+  for (const auto& [process, dial] : std::exchange(probes_, {})) dial->cancel();
+  for (const auto& channel : std::exchange(former_, {})) channel->close();
+  for (const auto& stream : std::exchange(streams_, {})) stream->cancel();
+  if (joining_) std::exchange(joining_, nullptr)->close();
+  for (const Opening& opening : std::exchange(opening_, {})) {
+    if (opening.timer != 0) agent_->cancel(opening.timer);
+    opening.channel->close();
+  }
+  if (parent_.channel) {
+    parent_.channel->send(encode(MovingMessage{own_.process, kNobody}));
+    parent_.channel->set_events({});
+    parent_.channel->close_after_sending();
+  }
+  for (auto& [process, link] : children_) {
+    link.channel->set_events({});
+    link.channel->close_after_sending();
+  }
+  children_.clear();
+  parent_ = {};
+  agent_->remove_job(id_.job);
+}
+
+}  // namespace treering

@@ -1,0 +1,37 @@
+// Sockets whose owner has left while the peer's kernel has not acknowledged everything: the link was down for a moment.
+//
+// A closed socket that receives something, such as the peer's credits, is reset, and what it still had to send is lost
+// (tcp.md). These are read from, and closed once all has arrived. Of the agent's thread.
+#pragma once
+
+#include <list>
+
+#include "core/clock.h"
+
+namespace treering {
+
+class Agent;
+
+class LeavingSockets {
+ public:
+  explicit LeavingSockets(Agent* agent) : agent_(agent) {}
+  // Takes the socket, which is shut down for writing.
+  void add(int fd);
+  bool empty() const { return sockets_.empty(); }
+
+ private:
+  struct Socket {
+    int fd;
+    uint64_t watch, timer;
+    Clock::time_point until;
+  };
+  using Place = std::list<Socket>::iterator;
+  void read(Place socket);
+  void look(Place socket);
+  void end(Place socket);
+
+  Agent* agent_;
+  std::list<Socket> sockets_;
+};
+
+}  // namespace treering

@@ -1,0 +1,165 @@
+#include "bootstrap/meeting_root.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+namespace treering {
+namespace {
+
+std::string difference(const std::string& a, const std::string& b) {
+  size_t at = 0, line = 0;
+  while (at < a.size() && at < b.size() && a[at] == b[at]) {
+    if (a[at] == '\n') line = at + 1;
+    ++at;
+  }
+  auto text = [line](const std::string& s) { return s.substr(line, s.find('\n', line) - line); };
+  return fmt::format("'{}' and '{}'", text(a), text(b));
+}
+
+}  // namespace
+
+// "rank 3 (pid 17 on b)", or "rank 3" where it has not arrived and is not known by another name.
+std::string MeetingRoot::name_of(uint32_t rank) const {
+  if (rank < names_.size()) return names_[rank];
+  const auto found = hellos_.find(rank);
+  if (found == hellos_.end()) return fmt::format("rank {}", rank);
+  return fmt::format("rank {} (pid {} on {})", rank, found->second.pid, places_[found->second.process].host_name);
+}
+
+Status MeetingRoot::gave_up(const HelloMessage& hello) const {
+  return {trRemoteError, name_of(hello.rank) + " ended or gave up while the communicator was being created"};
+}
+
+MeetingRoot::MeetingRoot(const Place& own, const std::string& host, std::vector<std::string> names)
+    : names_(std::move(names)) {
+  JoinMessage join;
+  join.host = host;
+  join.place = own;
+  (void)place(join);
+}
+
+PlacedMessage MeetingRoot::place(const JoinMessage& join) {
+  auto [known, is_new] = process_of_.try_emplace(join.place.local, static_cast<uint32_t>(places_.size()));
+  if (is_new) {
+    Place place = join.place;
+    place.process = known->second;
+    auto [host, first_of_host] = host_numbers_.try_emplace(join.host, static_cast<uint32_t>(hosts_.size()));
+    place.host = host->second;
+    if (first_of_host) {
+      if (place.host > 0) place.parent = hosts_[(place.host - 1) / kFanOut][0];
+      hosts_.emplace_back();
+    } else {
+      place.parent = hosts_[place.host][(hosts_[place.host].size() - 1) / kFanOut];
+    }
+    hosts_[place.host].push_back(place.process);
+    places_.push_back(std::move(place));
+  }
+  PlacedMessage placed;
+  placed.own = places_[known->second];
+  for (uint32_t next = placed.own.parent; next != kNobody; next = places_[next].parent)
+    placed.ancestors.push_back(places_[next]);
+  return placed;
+}
+
+Status MeetingRoot::hello(const HelloMessage& hello, bool* complete) {
+  *complete = false;
+  if (hellos_.empty()) {
+    ranks_ = hello.ranks;
+    settings_ = hello.settings;
+    first_rank_ = hello.rank;
+  }
+  if (hello.rank >= hello.ranks || hello.process >= places_.size())
+    return {trInvalidArgument, fmt::format("rank {} of {} ranks", hello.rank, hello.ranks)};
+  if (hello.ranks != ranks_)
+    return {trInvalidUsage, fmt::format("nranks differs: rank {} gave {}, rank {} gave {}", first_rank_, ranks_,
+                                        hello.rank, hello.ranks)};
+  if (auto found = hellos_.find(hello.rank); found != hellos_.end()) {
+    if (found->second.nonce == hello.nonce) return {};
+    return {trInvalidUsage, fmt::format("rank {} of {} was given twice, by process {} and by process {}", hello.rank,
+                                        ranks_, found->second.pid, hello.pid)};
+  }
+  if (hello.settings != settings_)
+    return {trInvalidUsage, fmt::format("settings differ between ranks {} and {}: {}", first_rank_, hello.rank,
+                                        difference(settings_, hello.settings))};
+  if (hello.timeout_ms > 0) {
+    timeout_ms_ = hello.timeout_ms;
+    deadline_ = std::min(deadline_, Clock::now() + std::chrono::milliseconds(hello.timeout_ms));
+  }
+  hellos_[hello.rank] = hello;
+  *complete = hellos_.size() == ranks_;
+  return {};
+}
+
+RosterMessage MeetingRoot::roster() const {
+  RosterMessage roster;
+  roster.segment_bytes = roster.staging_bytes = UINT64_MAX;
+  for (const auto& [rank, hello] : hellos_) {
+    roster.segment_bytes = std::min(roster.segment_bytes, hello.segment_bytes);
+    roster.staging_bytes = std::min(roster.staging_bytes, hello.staging_bytes);
+  }
+  roster.places = places_;
+  for (const auto& [rank, hello] : hellos_) roster.process_of_rank.push_back(hello.process);
+  return roster;
+}
+
+Status MeetingRoot::lost_process(uint32_t process) const {
+  for (const auto& [rank, hello] : hellos_)
+    if (hello.process == process) return gave_up(hello);
+  return {};
+}
+
+Status MeetingRoot::lost_rank(uint32_t rank) const {
+  auto found = hellos_.find(rank);
+  return found == hellos_.end() ? Status() : gave_up(found->second);
+}
+
+std::string MeetingRoot::missing(const std::map<uint32_t, std::string>* answered) const {
+  constexpr size_t kMostText = 300;
+  const auto is_missing = [&](uint32_t rank) {
+    return hellos_.count(rank) == 0 || (answered != nullptr && answered->count(rank) == 0);
+  };
+  // The first missing rank of the process through which that one is heard; process 0 hears its own children.
+  const auto mute_above = [&](const Place& place) -> std::optional<uint32_t> {
+    for (const auto& [rank, hello] : hellos_)
+      if (place.parent != 0 && hello.process == place.parent && (answered == nullptr || is_missing(rank))) return rank;
+    return {};
+  };
+  std::string missing, below;
+  for (uint32_t rank = 0; rank < ranks_ && missing.size() <= kMostText; ++rank) {
+    if (!is_missing(rank)) continue;
+    const auto hello = hellos_.find(rank);
+    if (hello != hellos_.end())
+      if (const auto above = mute_above(places_[hello->second.process]); above.has_value()) {
+        if (below.size() < kMostText)
+          below += fmt::format("; {} is heard through {} alone", name_of(rank), name_of(*above));
+        continue;
+      }
+    missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name_of(rank));
+    if (hello != hellos_.end() && missing.ends_with(')'))
+      missing.replace(missing.size() - 1, 1, ", stopped answering)");
+  }
+  if (missing.size() > kMostText) missing += ", ...";
+  for (const Place& place : places_) {
+    const bool said = std::any_of(hellos_.begin(), hellos_.end(),
+                                  [&](const auto& entry) { return entry.second.process == place.process; });
+    const auto above = mute_above(place);
+    if (said || !above || below.size() >= kMostText) continue;
+    below += fmt::format("; process {} (pid {} on {}) has come, and is heard through {} alone", place.process,
+                         place.pid, place.host_name, name_of(*above));
+  }
+  return fmt::format("{} of {} ranks{}", missing, ranks_, below);
+}
+
+Status MeetingRoot::deadline_passed(const std::map<uint32_t, std::string>* answered) const {
+  const auto own =
+      std::find_if(hellos_.begin(), hellos_.end(), [](const auto& entry) { return entry.second.process == 0; });
+  const std::string who = own != hellos_.end() ? name_of(own->first)
+                                               : fmt::format("the process that made the unique id (pid {} on {})",
+                                                             places_[0].pid, places_[0].host_name);
+  return {trTimeout, fmt::format("the deadline passed while the communicator was being created, says {}; missing: {}",
+                                 who, missing(answered))};
+}
+
+}  // namespace treering

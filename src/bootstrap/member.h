@@ -1,0 +1,52 @@
+// Member: what the thread of a rank and the agent's thread share about the rank's membership.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "bootstrap/membership.h"
+
+namespace treering {
+
+struct Member {
+  JoinRequest request;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  // Under the mutex:
+  bool joined = false;
+  Status failure;
+  std::shared_ptr<const std::vector<PeerPlace>> peers;  // there once joined
+  int segment = -1;
+  uint64_t staging_bytes = 0;  // there once joined
+  uint64_t answered = 0;       // rounds
+  std::shared_ptr<const std::vector<std::string>> answer;
+  std::map<uint32_t, std::pair<std::string, Clock::time_point>> statuses;
+  std::map<uint32_t, Clock::time_point> asked;  // the last question to each rank
+  std::vector<SilentRanks> silent;
+  std::optional<Clock::time_point> ticked;  // by the agent, last; it does so every half second, or not at all
+  OwnPause own_pause;
+
+  // Of the agent's thread:
+  MemberEvents events;
+  bool has_events = false;
+  bool told_verdict = false;
+  std::vector<std::function<void(const MemberEvents&)>> waiting;  // what came before the events were set
+
+  template <typename Change>
+  void change(const Change& change_it) {
+    std::lock_guard lock(mutex);
+    change_it();
+    changed.notify_all();
+  }
+  void tell(std::function<void(const MemberEvents&)> event) {
+    if (has_events)
+      event(events);
+    else
+      waiting.push_back(std::move(event));
+  }
+};
+
+}  // namespace treering

@@ -1,0 +1,296 @@
+#include "bootstrap/membership.h"
+
+#include <fmt/format.h>
+#include <sodium.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "bootstrap/agent.h"
+#include "bootstrap/job.h"
+#include "bootstrap/member.h"
+
+namespace treering {
+namespace {
+
+// The meeting point's deadline is the earlier one, because its message names who is missing.
+constexpr auto kGrace = std::chrono::seconds(1);
+// Between two looks at what else there is to do in a wait: at the guard and the links, for each so many ranks, or only whether the
+// agent still stands. A thousand ranks of a machine that looked more often would leave it no time for anything else.
+constexpr auto kOftenLook = std::chrono::milliseconds(20), kAgentLook = std::chrono::milliseconds(1000);
+constexpr uint32_t kRanksOfLook = 64;
+constexpr auto kNewsOfGuard = std::chrono::milliseconds(300);
+// Between two questions to the same rank.
+constexpr auto kAskAgain = std::chrono::milliseconds(10);
+// How long a rank that leaves waits for a new place in the tree, where the old one has just ended.
+constexpr auto kSeeking = std::chrono::milliseconds(200);
+
+constexpr const char* kPorts = "TREERING_PORT says which to use, one for each process of this machine";
+constexpr const char* kMastersPort =
+    "It must be free for rank 0: is a rank 0 running already? If not, choose another MASTER_PORT";
+
+// Starts a job whose ranks meet in this process; `complete` makes its id from where the process listens.
+Status serve(const Config& config, const char* ports, const std::vector<std::string>& names,
+             const std::function<UniqueId(const Place& own)>& complete) {
+  Agent& agent = Agent::instance();
+  Status status;
+  TR_RETURN_IF_ERROR(agent.call([&] {
+    Place own;
+    status = agent.open(config, ports, &own);
+    if (!status.ok()) return;
+    const UniqueId id = complete(own);
+    auto job = std::make_shared<Job>(&agent, id);
+    job->serve(own, names);
+    agent.add_job(id.job, job);
+  }));
+  return status;
+}
+
+}  // namespace
+
+Status Membership::make_meeting_point(UniqueId* id, const std::vector<std::string>& names) {
+  TR_RETURN_IF_ERROR(make_unique_id(id));
+  Config config;
+  TR_RETURN_IF_ERROR(resolve_config(nullptr, &config));
+  return serve(config, kPorts, names, [id](const Place& own) {
+    id->root_local = own.local;
+    id->root_network = own.network;
+    id->port = own.port;
+    pack_addresses(own.addresses, id->addresses, sizeof id->addresses);
+    return *id;
+  });
+}
+
+Status Membership::meeting_point_at(const std::string& host, uint16_t port, const std::string& secret, uint32_t number,
+                                    bool root, UniqueId* id) {
+  TR_RETURN_IF_ERROR(make_unique_id(id));
+  Config config;
+  TR_RETURN_IF_ERROR(resolve_config(nullptr, &config));
+  std::vector<Address> addresses;
+  TR_RETURN_IF_ERROR(resolve_host(host, config.socket_family, &addresses));
+  // Of the text, for a name is not the same address everywhere: Debian gives a host's own name 127.0.1.1.
+  const auto derive = [&](const char* purpose, unsigned char* bytes, size_t count) {
+    const std::string text = fmt::format("{}\n{}\n{}\n{}\n{}", purpose, host, port, number, secret);
+    crypto_generichash(bytes, count, reinterpret_cast<const unsigned char*>(text.data()), text.size(), nullptr, 0);
+  };
+  derive("treering job", id->job.data(), id->job.size());
+  derive("treering secret", id->secret.data(), id->secret.size());
+  id->root_pid = 0;
+  id->port = port;
+  pack_addresses(addresses, id->addresses, sizeof id->addresses);
+  // A loopback address means this machine.
+  if (std::any_of(addresses.begin(), addresses.end(), [](const Address& each) { return each.loopback(); }))
+    id->root_network = identify_host(config.host_id).network;
+  if (!root) return {};
+  config.first_port = config.last_port = port;
+  uint16_t listens_on = 0;
+  TR_RETURN_IF_ERROR(serve(config, kMastersPort, {}, [&](const Place& own) {
+    listens_on = own.port;
+    return *id;
+  }));
+  if (listens_on == port) return {};
+  TR_RETURN_IF_ERROR(Agent::instance().call([&] { Agent::instance().remove_job(id->job); }));
+  return {trInvalidUsage,
+          fmt::format("the ranks meet on port {}, but this process listens on port {} already, for another "
+                      "communicator: create the one from the environment first",
+                      port, listens_on)};
+}
+
+Status Membership::join(const UniqueId& id, const JoinRequest& request, std::unique_ptr<Membership>* result,
+                        const CreationTerms::Guard& guard) {
+  Agent& agent = Agent::instance();
+  auto member = std::make_shared<Member>();
+  member->request = request;
+  Config config;
+  TR_RETURN_IF_ERROR(resolve_config(nullptr, &config));
+  std::shared_ptr<Job> job;
+  Status status;
+  TR_RETURN_IF_ERROR(agent.call([&] {
+    Place own;
+    status = agent.open(config, kPorts, &own);
+    if (!status.ok()) return;
+    job = agent.find_job(id.job);
+    if (!job) {
+      job = std::make_shared<Job>(&agent, id);
+      agent.add_job(id.job, job);
+    }
+    job->add_member(own, member);
+  }));
+  TR_RETURN_IF_ERROR(status);
+  std::unique_ptr<Membership> made(new Membership(&agent, std::move(job), std::move(member)));
+  made->guard_ = guard;
+  TR_RETURN_IF_ERROR(made->wait_for([&] { return made->member_->joined; }, "for the other ranks to arrive"));
+  *result = std::move(made);
+  return {};
+}
+
+Membership::Membership(Agent* agent, std::shared_ptr<Job> job, std::shared_ptr<Member> member)
+    : agent_(agent), job_(std::move(job)), member_(std::move(member)) {}
+
+Membership::~Membership() {
+  if (!agent_->of_this_process()) return;  // in a forked child: the rank is the parent's
+  (void)agent_->call([this] { job_->leave(member_->request.rank, dissolved_, cause_); });
+  // The process may end right after this.
+  const auto deadline = Clock::now() + kSeeking;
+  for (bool seeks = true; seeks && Clock::now() < deadline;) {
+    seeks = false;
+    (void)agent_->call([this, &seeks] { seeks = job_->seeks_parent(); });
+    if (seeks) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const bool released = agent_->call([this] { job_.reset(); }).ok();
+  if (!released)
+    abandon();
+  else if (member_->segment >= 0)
+    close(member_->segment);
+}
+
+// Nothing of it is released: what it would close may be other files by now.
+void Membership::abandon() {
+  static std::mutex mutex;
+  static auto* all = new std::vector<std::pair<std::shared_ptr<Job>, std::shared_ptr<Member>>>;
+  std::lock_guard lock(mutex);
+  all->emplace_back(std::move(job_), std::move(member_));
+}
+
+Status Membership::wait_for(const std::function<bool()>& condition, const char* what) {
+  const auto patience = std::chrono::milliseconds(member_->request.timeout_ms) + kGrace;
+  const JoinRequest& request = member_->request;
+  auto deadline = request.timeout_ms == 0 ? Clock::time_point::max() : Clock::now() + patience;
+  if (request.deadline != Clock::time_point::max()) deadline = std::min(deadline, request.deadline + kGrace);
+  const auto done = [&] { return condition() || !member_->failure.ok(); };
+  const auto look = guard_ || progress_ ? kOftenLook * ((request.ranks + kRanksOfLook - 1) / kRanksOfLook) : kAgentLook;
+  std::unique_lock lock(member_->mutex);
+  while (!member_->changed.wait_until(lock, std::min(deadline, Clock::now() + look), done)) {
+    if (Clock::now() >= deadline) {
+      lock.unlock();
+      return deadline_passed(what);
+    }
+    if (!agent_->stands()) return Agent::descriptors_closed();
+    lock.unlock();
+    if (progress_) progress_();
+    Status status = guard_ ? guard_() : Status();
+    lock.lock();
+    if (!status.ok()) return leave_because(status), status;
+  }
+  if (condition()) return {};
+  const Status failure = member_->failure;
+  // The guard knows the ranks by the names that the user gave them, and may be about to hear of the same end.
+  for (const auto until = Clock::now() + kNewsOfGuard;
+       guard_ && failure.code() == trRemoteError && Clock::now() < until;) {
+    lock.unlock();
+    Status better = guard_();
+    if (!better.ok()) return better;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    lock.lock();
+  }
+  return failure;
+}
+
+Status Membership::deadline_passed(const char* what) const {
+  Status status;
+  // The meeting point names those that are missing. It may be in this process, and have more time than this call.
+  (void)agent_->call([&] { status = job_->deadline_passed(); });
+  if (!status.ok()) return status;
+  const uint32_t rank = member_->request.rank;
+  return {trTimeout, fmt::format("the deadline passed while rank {} (pid {}) waited {}: {}", rank, getpid(), what,
+                                 who_is_silent())};
+}
+
+// Of the meeting point in another process, which would have named others a while ago.
+std::string Membership::who_is_silent() const {
+  std::lock_guard lock(member_->mutex);
+  std::string text;
+  for (const SilentRanks& silent : member_->silent) text += (text.empty() ? "" : "; ") + silent.text();
+  if (!text.empty()) return text;
+  const auto& peers = member_->peers;
+  for (size_t rank = 0; peers && rank < peers->size(); ++rank)
+    if (const PeerPlace& peer = (*peers)[rank]; peer.process == 0)
+      return fmt::format("rank {} (pid {} on {}) does not answer", rank, peer.pid, peer.host_name);
+  return fmt::format("the process that made the unique id (pid {}) does not answer", job_->id().root_pid);
+}
+
+Status Membership::allgather(const std::string& blob, Blobs* all) {
+  const uint64_t round = ++round_;
+  agent_->post([job = job_, rank = member_->request.rank, round, blob] { job->give_blob(rank, round, blob); });
+  TR_RETURN_IF_ERROR(wait_for([&] { return member_->answered >= round; }, "for the other ranks' part of an exchange"));
+  std::lock_guard lock(member_->mutex);
+  *all = std::move(member_->answer);
+  return {};
+}
+
+uint64_t Membership::staging_bytes() const {
+  std::lock_guard lock(member_->mutex);
+  return member_->staging_bytes;
+}
+
+int Membership::take_segment() {
+  std::lock_guard lock(member_->mutex);
+  return std::exchange(member_->segment, -1);
+}
+
+const std::vector<PeerPlace>& Membership::peers() const { return *member_->peers; }
+std::shared_ptr<const std::vector<PeerPlace>> Membership::share_peers() const { return member_->peers; }
+
+void Membership::set_events(MemberEvents events) {
+  (void)agent_->call([this, &events] {
+    member_->events = std::move(events);
+    member_->has_events = true;
+    for (auto& event : std::exchange(member_->waiting, {})) event(member_->events);
+  });
+}
+
+void Membership::spread(uint32_t code, const std::string& text) {
+  agent_->post([job = job_, code, text] { job->spread(code, text); });
+}
+
+std::string SilentRanks::text() const {
+  if (!timed) return reason;
+  return fmt::format("{} ({:.1f} s by now)", reason, std::chrono::duration<double>(Clock::now() - since).count());
+}
+
+OwnPause Membership::own_pause() const {
+  const auto now = Clock::now();
+  std::lock_guard lock(member_->mutex);
+  // It may be over for this thread, and not yet for the agent's.
+  if (member_->ticked && now - *member_->ticked > kOwnPause) return {now - *member_->ticked, now};
+  return member_->own_pause;
+}
+
+std::vector<SilentRanks> Membership::silent() const {
+  std::lock_guard lock(member_->mutex);
+  return member_->silent;
+}
+
+// Whoever waits for an answer asks thousands of times in a millisecond; the questions would queue up before all else.
+void Membership::request_status(uint32_t rank) {
+  {
+    std::lock_guard lock(member_->mutex);
+    const auto now = Clock::now();
+    auto [asked, is_first] = member_->asked.try_emplace(rank, now);
+    if (!is_first && now - asked->second < kAskAgain) return;
+    asked->second = now;
+  }
+  agent_->post([job = job_, asking = member_->request.rank, rank] { job->ask(asking, rank); });
+}
+
+bool Membership::latest_status(uint32_t rank, std::string* bytes, Clock::time_point* when) const {
+  std::lock_guard lock(member_->mutex);
+  auto found = member_->statuses.find(rank);
+  if (found == member_->statuses.end()) return false;
+  *bytes = found->second.first;
+  *when = found->second.second;
+  return true;
+}
+
+void Membership::open_stream(uint32_t peer, TcpStreamId stream) {
+  // The agent has ended: no answer would come.
+  if (!agent_->stands()) {
+    if (member_->events.on_outgoing) member_->events.on_outgoing(peer, stream, Agent::descriptors_closed(), -1);
+    return;
+  }
+  agent_->post([job = job_, own = member_->request.rank, peer, stream] { job->open_stream(own, peer, stream); });
+}
+
+}  // namespace treering

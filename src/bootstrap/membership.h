@@ -1,0 +1,159 @@
+// Membership: one rank's part in one job, from the meeting to its end. What the rest of the communicator uses of the
+// rendezvous; behind it are the process's Agent and its Job (job.h).
+//
+//   join        blocks until all ranks are here; errors are the same on all ranks
+//   allgather   blocks; any number of rounds, in the same order on all ranks
+//   then        verdicts, losses, questions to other ranks, data streams: asynchronous, over the same tree
+//
+// Safe for several threads; allgather by one at a time.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bootstrap/unique_id.h"
+#include "core/clock.h"
+#include "transport/tcp/resume.h"
+
+namespace treering {
+
+class Agent;
+class Job;
+struct Member;
+
+// How long a process that has lost its place in the tree seeks another before it takes itself for the top.
+// The last candidates of a search that has taken so long get less, each.
+constexpr auto kSearchPatience = std::chrono::milliseconds(4500);
+constexpr auto kMuteHostPatience = std::chrono::milliseconds(250);  // also where another process has just not answered
+constexpr size_t kMostParents = 24;                                 // that it tries
+constexpr auto kLongestSearch = kSearchPatience + kMostParents * kMuteHostPatience;
+
+struct JoinRequest {
+  uint32_t rank = 0, ranks = 0;
+  int timeout_ms = 0;  // 0: none
+  // Of each host's shared segment, and of a rank's staging memory, as this rank would have them; the least of all ranks counts.
+  uint64_t segment_bytes = 0, staging_bytes = 0;
+  std::string settings;                                   // must be the same on all ranks; one name=value a line
+  Clock::time_point deadline = Clock::time_point::max();  // of the whole creation, besides that of each wait
+};
+
+// Under which terms a communicator is made from another one.
+struct CreationTerms {
+  // Asked during every wait; an error of it ends the wait and is what the others are told.
+  using Guard = std::function<Status()>;
+  Guard guard;
+  Clock::time_point deadline = Clock::time_point::max();
+};
+
+// Called on the agent's thread: must not block. None is called after the Membership's end.
+struct MemberEvents {
+  // The job's verdict, once; the first of all that were spread, the same on every rank (also on the one that spread it).
+  std::function<void(uint32_t code, const std::string& text)> on_verdict;
+  // The process that held these ranks ended without leaving, or cannot be reached any more.
+  std::function<void(const std::vector<uint32_t>& ranks, const std::string& reason)> on_lost;
+  // The rank has left in good order.
+  // `cause`: the failure because of which it left, if there was one.
+  std::function<void(uint32_t rank, const Status& cause)> on_left;
+  // This rank's answer to request_status().
+  std::function<std::string()> status;
+  // Authenticated, connected, non-blocking TCP sockets, from here on plain. The callee closes them.
+  std::function<void(uint32_t source, TcpStreamId stream, int fd)> on_incoming;
+  std::function<void(uint32_t peer, TcpStreamId stream, const Status& status, int fd)> on_outgoing;
+};
+
+// Where a rank runs.
+struct PeerPlace {
+  uint32_t pid = 0;
+  uint32_t process = 0;  // number; ranks of one process have the same
+  uint32_t host = 0;     // number; ranks of one host have the same
+  std::string host_name;
+  uint32_t interfaces = 0;  // of this process in networks of that one
+};
+
+// Ranks of a process that does not answer, though its connection stands.
+struct SilentRanks {
+  std::vector<uint32_t> ranks;
+  std::string reason;
+  Clock::time_point since;
+  bool timed = false;  // `since` was measured
+
+  std::string text() const;
+};
+
+// The last time that this process did not run: it was stopped, or got no processor. What is shorter is none.
+struct OwnPause {
+  Clock::duration length{};
+  Clock::time_point end;
+};
+constexpr auto kOwnPause = std::chrono::milliseconds(1500);
+
+class Membership {
+ public:
+  // Makes an id; the ranks meet in this process, which must live until they have. `names`: how users know the ranks, in their
+  // order; empty: by their numbers.
+  static Status make_meeting_point(UniqueId* id, const std::vector<std::string>& names = {});
+  // The id of the `number`-th job whose ranks meet at a known address without having met before: it follows from the
+  // arguments alone; `host` must be the same text on all ranks, but may be another address. With `root` this process is
+  // the one that listens there. `secret`: known to the job's ranks alone.
+  static Status meeting_point_at(const std::string& host, uint16_t port, const std::string& secret, uint32_t number,
+                                 bool root, UniqueId* id);
+  static Status join(const UniqueId& id, const JoinRequest& request, std::unique_ptr<Membership>* membership,
+                     const CreationTerms::Guard& guard = {});
+  // Leaves; waits for nobody.
+  ~Membership();
+  // Every rank leaves now, as all of them know: nobody needs to be told.
+  void dissolve() { dissolved_ = true; }
+  // This rank leaves because of that, as the others are told.
+  void leave_because(const Status& cause) {
+    if (cause_.ok()) cause_ = cause;
+  }
+  // Called in every wait from now on: others may wait for what the links of this rank hold.
+  void serve_links(std::function<void()> progress) { progress_ = std::move(progress); }
+  // The communicator is there: nothing else ends its waits, and its links are served by its operations.
+  void end_creation() {
+    guard_ = {};
+    progress_ = {};
+  }
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
+
+  // Gives this rank's blob and receives every rank's, in rank order; the ranks of a process share what they receive.
+  using Blobs = std::shared_ptr<const std::vector<std::string>>;
+  Status allgather(const std::string& blob, Blobs* all);
+  // What all ranks have of JoinRequest::staging_bytes.
+  uint64_t staging_bytes() const;
+  // A descriptor of this host's segment, once; -1: there is none.
+  int take_segment();
+  const std::vector<PeerPlace>& peers() const;
+  std::shared_ptr<const std::vector<PeerPlace>> share_peers() const;
+
+  void set_events(MemberEvents events);
+  void spread(uint32_t code, const std::string& text);
+  std::vector<SilentRanks> silent() const;
+  OwnPause own_pause() const;
+  // Asks `rank`; the answer is there later, if it comes.
+  void request_status(uint32_t rank);
+  bool latest_status(uint32_t rank, std::string* bytes, Clock::time_point* when) const;
+  // Connects to `peer`; on_outgoing says how it went.
+  void open_stream(uint32_t peer, TcpStreamId stream);
+
+ private:
+  Membership(Agent* agent, std::shared_ptr<Job> job, std::shared_ptr<Member> member);
+  void abandon();
+  Status deadline_passed(const char* what) const;
+  std::string who_is_silent() const;
+  Status wait_for(const std::function<bool()>& condition, const char* what);
+
+  Agent* agent_;
+  std::shared_ptr<Job> job_;
+  std::shared_ptr<Member> member_;
+  CreationTerms::Guard guard_;
+  std::function<void()> progress_;
+  Status cause_;
+  uint64_t round_ = 0;
+  bool dissolved_ = false;
+};
+
+}  // namespace treering

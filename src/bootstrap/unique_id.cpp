@@ -1,0 +1,44 @@
+#include "bootstrap/unique_id.h"
+
+#include <fmt/format.h>
+#include <sodium.h>
+#include <unistd.h>
+
+#include <cstring>
+
+namespace treering {
+
+Status make_unique_id(UniqueId* id) {
+  if (sodium_init() < 0) return {trSystemError, "libsodium could not be initialised (no source of random numbers?)"};
+  *id = UniqueId{};
+  std::memcpy(id->magic, "treering", sizeof id->magic);
+  id->version = TR_VERSION_CODE;
+  id->root_pid = static_cast<uint32_t>(getpid());
+  randombytes_buf(id->job.data(), id->job.size());
+  randombytes_buf(id->secret.data(), id->secret.size());
+  return {};
+}
+
+trUniqueId pack(const UniqueId& id) {
+  trUniqueId packed{};
+  std::memcpy(packed.internal, &id, sizeof id);
+  return packed;
+}
+
+Status unpack(const trUniqueId& packed, UniqueId* id) {
+  std::memcpy(static_cast<void*>(id), packed.internal, sizeof *id);
+  if (std::memcmp(id->magic, "treering", sizeof id->magic) != 0)
+    return {trInvalidArgument, "the unique id was not made by trGetUniqueId (or was damaged on its way here)"};
+  if (id->version != TR_VERSION_CODE)
+    return {trInvalidUsage, fmt::format("the unique id was made by version {} of the library, this rank runs {}",
+                                        id->version, TR_VERSION_CODE)};
+  return {};
+}
+
+std::string job_name(const UniqueId& id) {
+  char text[2 * sizeof(id.job) + 1];
+  sodium_bin2hex(text, sizeof text, id.job.data(), id.job.size());
+  return text;
+}
+
+}  // namespace treering

@@ -1,0 +1,121 @@
+#include "device/choose.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace treering::cuda {
+namespace {
+
+struct ProtocolCost {
+  DeviceProtocol protocol;
+  double gpu_us;      // of a hop, apart from the link
+  double trips;       // over the link
+  double block_gbps;  // that one block moves
+  double share;       // of the link's rate that is data
+};
+constexpr ProtocolCost kCosts[] = {{DeviceProtocol::kLl, 0.7, 1, 10, 0.5},
+                                   {DeviceProtocol::kLl128, 1.2, 1, 18.75, 0.9375},
+                                   {DeviceProtocol::kSimple, 3.4, 2, 20, 1}};
+// Where nothing was measured: a link like NVLink, which blocks do not fill.
+constexpr LinkFigures kAssumedLink{false, 0.3, 1e6};
+constexpr double kStagedOverheadUs = 30;  // an assumption: host functions, waits for values, the engine's thread
+constexpr double kMargin = 3;
+constexpr uint32_t kLeastChannels = 8;
+
+double hop_us(const ProtocolCost& cost, const LinkFigures& link) { return cost.gpu_us + cost.trips * link.latency_us; }
+double gbps(const ProtocolCost& cost, const LinkFigures& link, uint32_t channels) {
+  return std::min(cost.block_gbps * channels, link.gbps * cost.share);
+}
+// Of what is exchanged about half goes either way, at once.
+double exchanged_gbps(const ProtocolCost& cost, const LinkFigures& link, uint32_t channels) {
+  return std::min(cost.block_gbps * channels, 2 * link.gbps * cost.share);
+}
+const LinkFigures& known(const LinkFigures& link) { return link.measured ? link : kAssumedLink; }
+
+constexpr uint32_t kPipelineDepths[] = {1, 4, 16};
+constexpr double kTie = 1.02;
+
+bool fits(const DeviceQuestion& question, const Algorithm& algorithm) {
+  if (question.forced != nullptr && question.forced != &algorithm) return false;
+  return question.ranks >= algorithm.min_ranks && question.ranks <= algorithm.max_ranks &&
+         (!question.rank_ordered || algorithm.rank_ordered) && !(question.unequal && algorithm.equal_parts_only);
+}
+
+}  // namespace
+
+size_t largest_device_chunk(DeviceProtocol protocol, size_t message_bytes, uint32_t max_span, size_t element_bytes) {
+  size_t chunk = 0;
+  switch (protocol) {
+    case DeviceProtocol::kLl:
+      chunk = std::min(message_bytes, kLlSlotBytes) / max_span;
+      break;
+    case DeviceProtocol::kLl128:
+      // An element of 16 bytes does not fit between flags; a piece is padded to whole lines.
+      if (element_bytes <= 8) chunk = std::min(message_bytes, kLl128SlotBytes) / kLineData / max_span * kLineData;
+      break;
+    case DeviceProtocol::kSimple:
+      chunk = message_bytes / max_span;
+      break;
+  }
+  return chunk / kUnit * kUnit / element_bytes;
+}
+
+const char* protocol_name(DeviceProtocol protocol) {
+  return protocol == DeviceProtocol::kLl ? "ll" : protocol == DeviceProtocol::kLl128 ? "ll128" : "simple";
+}
+
+uint32_t channels_to_fill(const LinkFigures& link) {
+  const double blocks = std::ceil(2 * known(link).gbps / kCosts[2].block_gbps);
+  return static_cast<uint32_t>(std::clamp<double>(blocks, kLeastChannels, kMaxDeviceChannels));
+}
+
+DeviceChoice choose_for_device(const DeviceQuestion& question) {
+  DeviceChoice best;
+  const LinkFigures& link = known(question.link);
+  for (const Algorithm* algorithm : algorithms_of(question.collective)) {
+    if (!fits(question, *algorithm)) continue;
+    for (uint32_t depth : kPipelineDepths) {
+      if (depth > 1 && !algorithm->pipelined) break;
+      const Work work = algorithm->work(
+          {.ranks = question.ranks, .bytes = static_cast<double>(question.bytes), .pipeline_chunks = depth});
+      for (const ProtocolCost& cost : kCosts) {
+        if (cost.protocol == DeviceProtocol::kLl128 && !question.keeps_lines) continue;
+        if ((question.protocols >> static_cast<uint32_t>(cost.protocol) & 1) == 0) continue;
+        // Powers of two, and the most.
+        for (uint32_t next = 1, channels = 0; channels < question.most_channels; next *= 2) {
+          channels = std::min(next, question.most_channels);
+          const size_t chunk =
+              largest_device_chunk(cost.protocol, question.slot_bytes, work.max_span, question.element_bytes);
+          if (chunk == 0) continue;
+          const double slice = static_cast<double>(chunk * question.element_bytes) * work.chunks * channels;
+          const double slices = std::max(1.0, std::ceil(static_cast<double>(question.bytes) / slice));
+          const double time = slices * work.rounds * hop_us(cost, link) +
+                              work.exchanged_bytes / (1e3 * exchanged_gbps(cost, link, channels)) + 0.05 * channels;
+          if (best.algorithm != nullptr && time * kTie >= best.predicted_us) continue;
+          best = {algorithm, cost.protocol, channels, depth, time};
+        }
+      }
+    }
+  }
+  return best;
+}
+
+double transfer_us(const LinkFigures& figures, size_t bytes, uint32_t channels) {
+  const ProtocolCost& cost = kCosts[2];
+  const LinkFigures& link = known(figures);
+  return hop_us(cost, link) + static_cast<double>(bytes) / (1e3 * gbps(cost, link, channels));
+}
+
+// Copies in, exchange and copies out of successive pieces overlap.
+double staged_us(const StagedQuestion& question) {
+  const double copy = static_cast<double>(question.bytes) / (1e3 * question.host_gbps);
+  const double pieces = std::max(1.0, static_cast<double>(question.bytes) / static_cast<double>(question.piece_bytes));
+  return kStagedOverheadUs + (2 * copy + question.host_us) / pieces +
+         std::max(copy, question.host_us) * (pieces - 1) / pieces;
+}
+
+bool is_staged_better(const LinkFigures& link, double kernel_us, double staged_us) {
+  return link.measured && kMargin * staged_us < kernel_us;
+}
+
+}  // namespace treering::cuda

@@ -1,0 +1,403 @@
+// Interpreter: one block runs one channel of a bound schedule, step by step, as the host's executor does
+// (executor/execution.h); the order of steps, the pieces and the meaning of the flags are shared with it.
+//
+//   each step:  a peer's thread waits for its message, or for room towards it
+//               barrier   all threads combine the pieces   barrier
+//               the same threads tell the peers: the flag of a slot, and what was consumed
+#pragma once
+
+#include "device/low_latency.h"
+
+namespace treering::cuda {
+
+// A program that fits is copied here when a block starts: steps are read in order, and again for every slice. Of a call
+// with rows of lanes those are here, and of each row the lane that is next: they lie in memory of the host.
+inline constexpr uint32_t kCachedBytes = 8 << 10;
+struct CurrentLane {
+  DeviceRow rest;  // that lane and those behind it
+  DeviceLane lane;
+  uint64_t done;  // bytes
+};
+static_assert(kMaxRowsOfBlock * sizeof(CurrentLane) <= kCachedBytes);
+
+// What the threads of a block share.
+struct BlockShared {
+  DeviceCall call;  // that is run
+  Link links[kMaxDeviceRanks];
+  const std::byte* messages_in[kMaxDeviceRanks];
+  std::byte* messages_out[kMaxDeviceRanks];
+  uint64_t in_flags[kMaxDeviceRanks];
+  uint64_t out_flags[kMaxDeviceRanks];
+  uint64_t first_in[kMaxDeviceRanks], first_out[kMaxDeviceRanks];  // of the call: messages that tell its signature
+  // A wait was ended, or the calls differ: `stopped` is set before the first barrier of a step and read behind it, `failed`
+  // between the two and read behind the second, so that all threads see the same and leave together.
+  uint32_t stopped;
+  uint32_t failed;
+  uint32_t chosen;  // the row that moves next
+  ScheduleArrays arrays;
+  DeviceLayout layout;
+  alignas(16) std::byte program[kCachedBytes];
+};
+
+inline constexpr uint64_t kTurnMask = (uint64_t{1} << 40) - 1;
+// The flag word of a slot: number of the message, from 1, and the signature of the call.
+TR_DEVICE uint64_t slot_flag(uint64_t message, uint32_t signature) {
+  return ((message + 1) & kTurnMask) | uint64_t{signature} << 40;
+}
+
+template <class Number, DeviceProtocol kProtocol>
+class Interpreter {
+ public:
+  // Runs a channel of those that the call uses, which is in `shared`.
+  TR_DEVICE Interpreter(uint32_t channel, BlockShared* shared, const Thread& thread)
+      : call_(shared->call),
+        shared_(*shared),
+        thread_(thread),
+        channel_(channel),
+        share_(share_of(shared->call, channel)) {}
+
+  TR_DEVICE void run() {
+    start();
+    if (call_.rows != nullptr)
+      run_lanes();
+    else
+      run_channel();
+    thread_.barrier();
+    for (uint32_t peer = thread_.index(); peer < call_.ranks; peer += thread_.count()) {
+      Link& link = call_.links[channel_ * call_.ranks + peer];
+      link.posted = shared_.links[peer].posted;
+      link.received = shared_.links[peer].received;
+    }
+    thread_.barrier();
+    if (thread_.index() != 0) return;
+    store_flag(&call_.status->turn_ended[channel_], turn(shared_.links[call_.rank].posted));
+    if (call_.captured == 0) store_flag(&call_.status->ended[channel_], call_.number);
+  }
+
+ private:
+  static constexpr bool kSimple = kProtocol == DeviceProtocol::kSimple;
+  using Storage = typename Number::Storage;
+  using Steps = BasicExpansion<const ScheduleArrays*>;
+
+  static TR_DEVICE uint32_t turn(uint64_t launches) { return static_cast<uint32_t>(launches); }
+
+  TR_DEVICE void start() {
+    for (uint32_t peer = thread_.index(); peer < call_.ranks; peer += thread_.count()) {
+      shared_.links[peer] = call_.links[channel_ * call_.ranks + peer];
+      // The link to itself carries nothing: it counts the launches.
+      shared_.first_in[peer] = shared_.links[peer].received;
+      shared_.first_out[peer] = shared_.links[peer].posted;
+      if (peer != call_.rank) continue;
+      store_flag(&call_.status->call[channel_], call_.number);
+      store_flag(&call_.status->turn_begun[channel_], turn(++shared_.links[peer].posted));
+    }
+    if (thread_.index() == 0) {
+      // Behind a call that failed nothing moves: the counters of its links are anywhere.
+      shared_.stopped = load_flag(&call_.status->abort) | load_flag(&call_.status->failure);
+      shared_.failed = 0;
+      shared_.chosen = 0;
+      if (call_.scaled != 0 && call_.scale_at != nullptr)
+        for (uint32_t i = 0; i < sizeof(Storage); ++i) shared_.call.scale[i] = call_.scale_at[i];
+    }
+  }
+
+  // ---- a channel of a schedule ----
+
+  TR_DEVICE void run_channel() {
+    cache_program();
+    thread_.barrier();
+    for (uint64_t slice = share_; slice < call_.slicing.slices; slice += call_.channels)
+      for (Steps at(&shared_.arrays); !at.done(); at.advance())
+        if (!run_step(at, slice)) return;
+  }
+
+  template <class T>
+  TR_DEVICE void cache(const T** array, uint32_t count, uint32_t* used) {
+    const uint32_t bytes = count * static_cast<uint32_t>(sizeof(T));
+    if (*used + bytes > kCachedBytes) return;
+    auto* to = reinterpret_cast<T*>(shared_.program + *used);
+    for (uint32_t i = thread_.index(); i < count; i += thread_.count()) to[i] = (*array)[i];
+    *array = to;
+    *used += (bytes + 15) / 16 * 16;
+  }
+  TR_DEVICE void cache_program() {
+    uint32_t used = 0;
+    DeviceLayout layout = call_.layout;
+    if (layout.counts != nullptr) {
+      cache(&layout.counts, layout.ranks, &used);
+      cache(&layout.offsets, layout.ranks, &used);
+    }
+    DeviceProgram program = call_.programs[share_];
+    cache(&program.steps, program.step_count, &used);
+    cache(&program.blocks, program.block_count, &used);
+    cache(&program.peers, program.peer_count, &used);
+    cache(&program.chunk_lists, program.list_count, &used);
+    if (thread_.index() != 0) return;
+    shared_.layout = layout;
+    shared_.arrays = {program.steps,       program.blocks, program.peers, program.chunk_lists,
+                      program.block_count, program.chunks, call_.ranks};
+  }
+
+  // False when the block has to end.
+  TR_DEVICE bool run_step(const Steps& at, uint64_t slice) {
+    const Step& step = at.step();
+    if (call_.elides != 0) {
+      PieceWalk walk(call_.slicing, slice, at, shared_.layout);
+      Piece piece;
+      if (!walk.next(&piece)) return true;
+    }
+    wait_for_peers(at, step);
+    thread_.barrier();
+    if (shared_.stopped != 0) return false;
+    if (!move_pieces(at, step, slice)) {
+      store_shared(&shared_.failed, 1);
+      report(DeviceFailure::kAborted, call_.rank);
+    }
+    thread_.lose_time();
+    thread_.barrier();
+    if (shared_.failed != 0) return false;
+    tell_peers(at, step);
+    return true;
+  }
+
+  // A peer's link is always in the hands of the same thread, which knows its counters without a barrier.
+  TR_DEVICE bool is_mine(uint32_t peer) const { return peer % thread_.count() == thread_.index(); }
+
+  TR_DEVICE void wait_for_peers(const Steps& at, const Step& step) {
+    for (uint32_t i = 0; i < step.receive_count; ++i)
+      if (const uint32_t peer = at.receive_peer(i); is_mine(peer)) wait_message(peer, i);
+    for (uint32_t i = 0; i < step.send_count; ++i)
+      if (const uint32_t peer = at.send_peer(i); is_mine(peer)) wait_room(peer, i);
+  }
+
+  TR_DEVICE void wait_message(uint32_t peer, uint32_t i) {
+    const Link& link = shared_.links[peer];
+    const uint64_t slot = link.received % call_.depth;
+    shared_.in_flags[i] = link.received + 1;
+    if constexpr (kProtocol == DeviceProtocol::kLl) {
+      shared_.messages_in[i] = reinterpret_cast<const std::byte*>(link.in_ll) + slot * ll_bytes(kLlSlotBytes);
+    } else if constexpr (kProtocol == DeviceProtocol::kLl128) {
+      shared_.messages_in[i] = reinterpret_cast<const std::byte*>(link.in_ll128) + slot * ll128_bytes(kLl128SlotBytes);
+    } else {
+      shared_.messages_in[i] = link.in_slots + slot * call_.slot_bytes;
+      Patience patience(call_.status);
+      while (!has_message(link, peer))
+        if (!patience.wait()) return stop(DeviceFailure::kAborted, peer);
+    }
+  }
+
+  // Whether the next message is there; one of another call ends the block.
+  TR_DEVICE bool has_message(const Link& link, uint32_t peer) {
+    const uint64_t flag = load_acquire(link.in_flags + link.received % call_.depth);
+    if ((flag & kTurnMask) != ((link.received + 1) & kTurnMask)) return false;
+    if (flag != slot_flag(link.received, call_.signature)) stop(DeviceFailure::kCallsDiffer, peer);
+    return true;
+  }
+
+  // Without data between flags there is nothing to wait for: a receiver may have consumed a message that is yet to come.
+  TR_DEVICE bool has_room(const Link& link) const {
+    return link.posted < load_acquire(link.out_consumed) + call_.depth;
+  }
+
+  TR_DEVICE void wait_room(uint32_t peer, uint32_t i) {
+    const Link& link = shared_.links[peer];
+    const uint64_t slot = link.posted % call_.depth;
+    shared_.out_flags[i] = link.posted + 1;
+    if constexpr (kProtocol == DeviceProtocol::kLl) {
+      shared_.messages_out[i] = reinterpret_cast<std::byte*>(link.out_ll) + slot * ll_bytes(kLlSlotBytes);
+    } else if constexpr (kProtocol == DeviceProtocol::kLl128) {
+      shared_.messages_out[i] = reinterpret_cast<std::byte*>(link.out_ll128) + slot * ll128_bytes(kLl128SlotBytes);
+    } else {
+      shared_.messages_out[i] = link.out_slots + slot * call_.slot_bytes;
+    }
+    Patience patience(call_.status);
+    while (!has_room(link))
+      if (!patience.wait()) return stop(DeviceFailure::kAborted, peer);
+    if constexpr (!kSimple)
+      if (link.posted == shared_.first_out[peer])
+        store_pair(link.out_flags + slot, slot_flag(link.posted, call_.signature));  // nothing is ordered by it
+  }
+
+  // LL and LL128 wait for no flag of a slot. Behind the first message of a call its sender's signature is looked at: it was
+  // sent before the data.
+  TR_DEVICE void check_signature(uint32_t peer) {
+    const Link& link = shared_.links[peer];
+    if (link.received != shared_.first_in[peer]) return;
+    Patience patience(call_.status);
+    while (!has_message(link, peer))
+      if (!patience.wait()) return stop(DeviceFailure::kAborted, peer);
+  }
+
+  TR_DEVICE Arithmetic<Number> arithmetic_of(const Step& step) const {
+    const bool result = (step.flags & kFinal) != 0 && (step.flags & kReduce) != 0;
+    return {call_.op, result ? call_.divisor : 1, call_.scaled != 0 && (step.flags & kInput) != 0,
+            reinterpret_cast<const Storage*>(call_.scale)};
+  }
+
+  TR_DEVICE bool move_pieces(const Steps& at, const Step& step, uint64_t slice) {
+    const Arithmetic<Number> how = arithmetic_of(step);
+    PieceOperands operands;
+    operands.messages_in = shared_.messages_in;
+    operands.messages_out = shared_.messages_out;
+    operands.message_offset = 0;
+    operands.receives = step.receive_count;
+    operands.sends = step.send_count;
+    operands.local_position = step.local_position;
+    std::byte* const scratch = call_.scratch == nullptr ? nullptr : call_.scratch + channel_ * call_.scratch_bytes;
+    size_t first_unit = 0;
+    const DeviceLayout& layout = shared_.layout;
+    PieceWalk walk(call_.slicing, slice, at, layout);
+    for (Piece piece; walk.next(&piece);) {
+      const uint16_t flags = step.flags;
+      const size_t in_scratch = piece.scratch * sizeof(Storage);
+      const size_t in_output = (layout.offset(piece.part, layout.output_index) + piece.begin) * sizeof(Storage);
+      operands.count = piece.count;
+      operands.local = nullptr;
+      if ((flags & kInput) != 0)
+        operands.local = call_.input + (layout.offset(piece.part, layout.input_index) + piece.begin) * sizeof(Storage);
+      if ((flags & kOutput) != 0) operands.local = call_.output + in_output;
+      if ((flags & kScratch) != 0) operands.local = scratch + in_scratch;
+      operands.stores[0] = (flags & kStore) != 0 ? call_.output + in_output : nullptr;
+      operands.stores[1] = (flags & kStoreScratch) != 0 ? scratch + in_scratch : nullptr;
+      if constexpr (kSimple) {
+        move_piece<Number>(operands, how, thread_);
+        operands.message_offset += (piece.count * sizeof(Storage) + kUnit - 1) / kUnit * kUnit;
+      } else {
+        using Flagged = std::conditional_t<kProtocol == DeviceProtocol::kLl, Ll, Ll128>;
+        const FlaggedMessages flagged{shared_.in_flags, shared_.out_flags, call_.status};
+        if (!move_flagged<Number, Flagged>(operands, how, flagged, first_unit, thread_)) return false;
+        first_unit += (piece.count * sizeof(Storage) + Flagged::kUnitData - 1) / Flagged::kUnitData;
+      }
+    }
+    for (uint32_t d = 0; d < step.send_count; ++d)
+      refresh_slot(shared_.links[at.send_peer(d)], kProtocol == DeviceProtocol::kLl ? first_unit : 0);
+    return true;
+  }
+
+  // See low_latency.h: now and then a message, of whatever protocol, fills its slot of LL, so that nothing there gets too
+  // old. The slot is free as the message's own is.
+  TR_DEVICE void refresh_slot(const Link& link, size_t first_unit) {
+    if (link.posted % kLlRefresh >= call_.depth) return;
+    constexpr size_t kUnits = kLlSlotBytes / Ll::kUnitData;
+    const uint64_t nothing[2] = {};
+    uint64_t* const slot = link.out_ll + link.posted % call_.depth * (ll_bytes(kLlSlotBytes) / sizeof(uint64_t));
+    for (size_t unit = first_unit + thread_.index(); unit < kUnits; unit += thread_.count())
+      write_ll(slot + unit * Ll::kUnitWords, static_cast<uint32_t>(link.posted + 1), nothing);
+  }
+
+  // Behind a barrier: all threads have read, and written.
+  TR_DEVICE void tell_peers(const Steps& at, const Step& step) {
+    for (uint32_t i = 0; i < step.receive_count; ++i)
+      if (const uint32_t peer = at.receive_peer(i); is_mine(peer)) {
+        if constexpr (!kSimple) check_signature(peer);
+        consumed(&shared_.links[peer]);
+      }
+    for (uint32_t i = 0; i < step.send_count; ++i)
+      if (const uint32_t peer = at.send_peer(i); is_mine(peer)) posted(&shared_.links[peer]);
+  }
+  TR_DEVICE void consumed(Link* link) { store_release(link->in_consumed, ++link->received); }
+  TR_DEVICE void posted(Link* link) {
+    if constexpr (kSimple)
+      store_release(link->out_flags + link->posted % call_.depth, slot_flag(link->posted, call_.signature));
+    ++link->posted;
+  }
+
+  TR_DEVICE void stop(DeviceFailure failure, uint32_t peer) {
+    store_shared(&shared_.stopped, 1);
+    report(failure, peer);
+  }
+  // An end by the host is no news where a failure was found, which may be why the host made it.
+  TR_DEVICE void report(DeviceFailure failure, uint32_t peer) {
+    if (failure == DeviceFailure::kAborted && load_flag(&call_.status->failure) != 0) return;
+    store_flag(&call_.status->peer, peer);
+    store_flag(&call_.status->failed_call, call_.number);
+    store_flag(&call_.status->failure, static_cast<uint32_t>(failure));
+  }
+
+  // ---- lanes: bytes, by the Simple protocol ----
+
+  // Rows advance in any order, whichever can: neither side of two ranks that send to each other waits for the other.
+  TR_DEVICE void run_lanes() {
+    for (uint32_t r = thread_.index(); r < call_.rows_of_channel; r += thread_.count())
+      begin_lane(call_.rows[share_ + r * call_.channels], &row(r));
+    thread_.barrier();
+    for (;;) {
+      if (thread_.index() == 0) shared_.chosen = choose_row();
+      thread_.barrier();
+      if (shared_.stopped != 0 || shared_.chosen == call_.rows_of_channel) return;
+      move_lane(&row(shared_.chosen));
+      thread_.barrier();
+    }
+  }
+
+  TR_DEVICE CurrentLane& row(uint32_t at) const { return reinterpret_cast<CurrentLane*>(shared_.program)[at]; }
+  static TR_DEVICE void begin_lane(const DeviceRow& rest, CurrentLane* current) {
+    current->rest = rest;
+    current->done = 0;
+    if (rest.count != 0) current->lane = *rest.lanes;
+  }
+
+  // A row that can move, or the number of rows when all are at their ends.
+  TR_DEVICE uint32_t choose_row() {
+    const uint32_t rows = call_.rows_of_channel;
+    Patience patience(call_.status);
+    for (uint32_t at = shared_.chosen < rows ? shared_.chosen : 0;;) {
+      bool all_done = true;
+      for (uint32_t i = 0; i < rows; ++i) {
+        at = at + 1 < rows ? at + 1 : 0;
+        if (row(at).rest.count == 0) continue;
+        all_done = false;
+        const DeviceLane& lane = row(at).lane;
+        const Link& link = shared_.links[lane.peer];
+        const bool ready = lane.kind == kCopyLane   ? true
+                           : lane.kind == kSendLane ? has_room(link)
+                                                    : has_message(link, lane.peer);
+        if (ready || shared_.stopped != 0) return at;
+      }
+      if (all_done) return rows;
+      if (!patience.wait()) {
+        stop(DeviceFailure::kAborted, call_.rank);
+        return rows;
+      }
+    }
+  }
+
+  // The next message of a lane. One of 0 bytes is a message too.
+  TR_DEVICE void move_lane(CurrentLane* current) {
+    const DeviceLane& lane = current->lane;
+    const uint64_t done = current->done;
+    const uint64_t rest = lane.bytes - done;
+    Link& link = shared_.links[lane.peer];
+    PieceOperands operands{};
+    operands.messages_in = shared_.messages_in;
+    operands.messages_out = shared_.messages_out;
+    operands.count = rest < call_.slot_bytes ? rest : call_.slot_bytes;
+    if (thread_.index() == 0) {
+      shared_.messages_in[0] =
+          lane.kind == kReceiveLane ? link.in_slots + link.received % call_.depth * call_.slot_bytes : nullptr;
+      shared_.messages_out[0] =
+          lane.kind == kSendLane ? link.out_slots + link.posted % call_.depth * call_.slot_bytes : nullptr;
+    }
+    operands.receives = lane.kind == kReceiveLane;
+    operands.sends = lane.kind == kSendLane;
+    operands.local = lane.kind == kReceiveLane ? nullptr : lane.input + done;
+    operands.stores[0] = lane.kind == kSendLane ? nullptr : lane.output + done;
+    thread_.barrier();
+    move_piece<Plain<uint8_t>>(operands, {trSum, 1, false, nullptr}, thread_);
+    if (lane.kind == kSendLane) refresh_slot(link, 0);
+    thread_.lose_time();
+    thread_.barrier();
+    if (thread_.index() != 0) return;
+    if (lane.kind == kReceiveLane) consumed(&link);
+    if (lane.kind == kSendLane) posted(&link);
+    current->done = done + operands.count;
+    if (current->done == lane.bytes) begin_lane({current->rest.lanes + 1, current->rest.count - 1}, current);
+  }
+
+  const DeviceCall& call_;
+  BlockShared& shared_;
+  const Thread& thread_;
+  const uint32_t channel_, share_;
+};
+
+}  // namespace treering::cuda

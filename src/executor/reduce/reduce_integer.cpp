@@ -1,0 +1,73 @@
+// Reduction kernels of the integer types.
+#include "executor/reduce/reduce_targets.h"
+
+// The order matters: foreach_target.h includes this file again for each target, then comes the last one.
+// clang-format off
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "executor/reduce/reduce_integer.cpp"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "executor/reduce/reduce-inl.h"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace treering {
+namespace HWY_NAMESPACE {
+
+// Wrapping sums and products are the same bits for signed and unsigned; only the comparisons and the division
+// differ.
+template <class T>
+void integer_by_op(const ReduceCall& call) {
+  using Wrapping = Plain<std::make_unsigned_t<T>>;
+  Walk walk{call};
+  if (call.scale != nullptr) {
+    T scale;
+    std::memcpy(&scale, call.scale, sizeof scale);
+    walk.integer_scale = static_cast<uint64_t>(scale);
+  }
+  switch (call.op) {
+    case trSum:
+      return reduce_all<Wrapping, Sum>(walk);
+    case trProd:
+      return reduce_all<Wrapping, Prod>(walk);
+    case trMax:
+      return reduce_all<Plain<T>, Max>(walk);
+    case trMin:
+      return reduce_all<Plain<T>, Min>(walk);
+    default:  // trAvg
+      break;
+  }
+  walk.finish = Finish::kDivide;
+  reduce_all<Plain<T>, Sum>(walk);
+}
+
+void integer_kernel(const ReduceCall& call) {
+  switch (call.type) {
+    case trInt8:
+      return integer_by_op<int8_t>(call);
+    case trUint8:
+      return integer_by_op<uint8_t>(call);
+    case trInt32:
+      return integer_by_op<int32_t>(call);
+    case trUint32:
+      return integer_by_op<uint32_t>(call);
+    case trInt64:
+      return integer_by_op<int64_t>(call);
+    default:
+      return integer_by_op<uint64_t>(call);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace treering
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace treering {
+
+HWY_EXPORT(integer_kernel);
+
+void reduce_integer(const ReduceCall& call) { HWY_DYNAMIC_DISPATCH(integer_kernel)(call); }
+
+}  // namespace treering
+#endif

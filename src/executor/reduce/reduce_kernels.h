@@ -1,0 +1,32 @@
+// The families of kernels behind reduce(), each compiled once for every target and dispatched at run
+// time.
+//
+// They take a checked call: at least one source, one destination and one element, and with `op` avg a divisor
+// of two or more.
+#pragma once
+
+#include <cstddef>
+
+#include "executor/reduce/reduce.h"
+
+namespace treering {
+
+// Floats of 8 to 64 bits.
+void reduce_float(const ReduceCall& call);
+
+// int8, uint8, int32, uint32, int64, uint64.
+void reduce_integer(const ReduceCall& call);
+
+// Bitwise and logical operations on integers and bool.
+void reduce_logical(const ReduceCall& call);
+
+// complex64, complex128.
+void reduce_complex(const ReduceCall& call);
+
+// ReduceCall::user.
+void reduce_user(const ReduceCall& call);
+
+// Name of the target that the above are dispatched to.
+const char* kernel_target();
+
+}  // namespace treering

@@ -1,0 +1,246 @@
+// Watch's verdicts in words: who is at fault, where, and what it did.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "algorithms/collective.h"
+#include "core/types.h"
+#include "failure/watch.h"
+
+namespace treering {
+namespace {
+
+constexpr auto kSilencePatience =
+    std::chrono::milliseconds(700);  // with ranks that are asked when the deadline has passed
+constexpr auto kAnswerPatience = std::chrono::seconds(1);
+constexpr double kSignOfLife = 1;  // seconds: a rank that waits shows one each millisecond, its answers take longer
+
+// "stopped" and the like, from /proc; empty when nothing is remarkable.
+std::string process_state(uint32_t pid) {
+  char text[256] = {}, state = '?';
+  FILE* file = std::fopen(fmt::format("/proc/{}/stat", pid).c_str(), "re");
+  if (file == nullptr) return {};
+  if (std::fgets(text, sizeof text, file) != nullptr)
+    if (std::string line = text; line.rfind(')') != std::string::npos && line.rfind(')') + 2 < line.size())
+      state = line[line.rfind(')') + 2];
+  std::fclose(file);
+  if (state == 'T' || state == 't') return ", stopped by a signal or a debugger";
+  if (state == 'D') return ", in an uninterruptible wait of the kernel";
+  return {};
+}
+
+// "allreduce of 1024 x float, sum", "alltoallv of float".
+std::string call_text(const CallCopy& call) {
+  if (call.collective >= kCollectiveCount) return "?";
+  const CollectiveInfo& info = info_of(static_cast<Collective>(call.collective));
+  if (info.collective == Collective::kBarrier) return info.name;
+  const DataTypeInfo* type_row = find_type(static_cast<trDataType_t>(call.type));
+  const OpInfo* op_row = find_op(static_cast<trRedOp_t>(call.op));
+  const char* type = type_row != nullptr ? type_row->name : "?";
+  std::string text = call.purpose == Purpose::kVariable ? fmt::format("{}v of {}", info.name, type)
+                                                        : fmt::format("{} of {} x {}", info.name, call.count, type);
+  if (info.reduces) text += fmt::format(", {}", op_row ? op_row->name : "an operation of the user");
+  if (info.rooted) text += fmt::format(", root {}", call.root);
+  return text;
+}
+
+std::string text_of(const CallCopy& call) {
+  switch (call.purpose) {
+    case Purpose::kSplit:
+      return "trCommSplit or trCommDup";
+    case Purpose::kBoxes:
+      return "trExchangeStart";
+    case Purpose::kBoxPlan:
+      return "trExchangeCreate";
+    case Purpose::kSparse:
+      return "trSparseAllReduce";
+    case Purpose::kGpus:
+      return "an exchange of the library about GPUs";
+    case Purpose::kItself:
+    case Purpose::kVariable:
+      break;
+  }
+  std::string text = call_text(call);
+  if (call.fused != 0) text += fmt::format(" (the sum of {} calls of a group, which are fused)", call.fused);
+  return text;
+}
+
+}  // namespace
+
+Status Watch::no_progress(uint32_t peer, const std::vector<uint32_t>& ranks) {
+  const auto asked = Clock::now();
+  std::vector<uint32_t> mute = ranks;
+  std::erase(mute, context_->rank);
+  for (; !mute.empty() && Clock::now() < asked + kSilencePatience && silence().empty(); usleep(1000)) {
+    if (Status known = agreement_.decided(); !known.ok()) return known;
+    context_->progress();
+    std::erase_if(mute, [&](uint32_t rank) {
+      std::string bytes;
+      Clock::time_point when;
+      job_->request_status(rank);
+      return job_->latest_status(rank, &bytes, &when) && when > asked;
+    });
+  }
+  std::string who = silence();
+  for (uint32_t rank : who.empty() ? mute : std::vector<uint32_t>())
+    who += fmt::format("{}{} does not answer", who.empty() ? "" : "; ", describe(rank));
+  (void)fail({trTimeout, fmt::format("no progress within {} ms in {}: {}. Rank {} waited for {}", timeout_.count(),
+                                     place(), who.empty() ? "all ranks answer" : who, context_->rank, describe(peer))});
+  return await_failure();
+}
+
+// A size that is told is of a transfer of the same call: nothing else differs.
+Status Watch::transfers_differ(uint32_t peer, const TransferSizes& sizes) {
+  if (counted_)
+    return fail(
+        {trInvalidUsage, fmt::format("the ranks' calls differ in {}: rank {} receives from rank {} {} bytes, but "
+                                     "rank {} sends it {} bytes. Their counts for one another must be equal",
+                                     place(), context_->rank, peer, sizes.expected, peer, *sizes.sent)});
+  if (sizes.sent)
+    return fail(
+        {trInvalidUsage, fmt::format("rank {} receives from rank {} {} bytes, but rank {} sends it {} bytes: the "
+                                     "k-th receive must have as many bytes as the k-th send",
+                                     context_->rank, peer, sizes.expected, peer, *sizes.sent)});
+  return fail(
+      {trInvalidUsage,
+       fmt::format("rank {} receives from rank {} {} bytes that rank {} does not send: the k-th receive must have "
+                   "as many bytes as the k-th send, and collectives must stand between the same ones",
+                   context_->rank, peer, sizes.expected, peer)});
+}
+
+void Watch::suspect_calls(uint32_t peer, const std::optional<TransferSizes>& sizes) {
+  if (in_doubt()) return;
+  if (sizes && (sizes->sent || !counted_)) return (void)transfers_differ(peer, *sizes);
+  suspicion_ = {Suspicion::Kind::kCalls, peer, {}, Clock::now() + kAnswerPatience};
+  judge_calls(Clock::now());
+}
+
+// What the peer called, from its memory at once, else from its answer.
+void Watch::judge_calls(Clock::time_point now) {
+  const uint32_t peer = suspicion_.peer;
+  RankStatusSnapshot other;
+  const bool readable = read(peer, &other);
+  // What it answered before may be of an earlier operation.
+  if (readable &&
+      (knows_by_reading(peer) || other.operation >= call_->operation || first_difference(other).has_value()))
+    return (void)calls_differ(peer, other);
+  if (knows_by_reading(peer)) return (void)fail({trRemoteError, fmt::format("{} is gone", describe(peer))});
+  if (now < suspicion_.until) return;
+  (void)fail({trInvalidUsage,
+              fmt::format("the ranks' calls differ at operation {}: rank {} called {}; {}, which called something "
+                          "else, does not answer any more. All ranks must make the same calls in the same order",
+                          call_->operation, context_->rank, own_call(), describe(peer))});
+}
+
+Status Watch::calls_differ(uint32_t peer, const RankStatusSnapshot& other) {
+  const RankStatusSnapshot own = snapshot_of(*context_->status);
+  // Calls that both keep show where they began to differ. Else the messages met out of step.
+  const std::optional<uint64_t> found = first_difference(other);
+  const uint64_t ours = found.value_or(call_->operation), theirs = found.value_or(other.operation);
+  const CallCopy &own_call = own.call(ours), &other_call = other.call(theirs);
+  if (ours == theirs && text_of(other_call) == text_of(own_call))
+    return fail(
+        {trInvalidUsage,
+         fmt::format("the ranks' calls differ at or before operation {}: ranks {} and {} both called {}, but with "
+                     "other counts of {} or another compression, or an earlier call of theirs differed, as in "
+                     "its root. All ranks must make the same calls in the same order",
+                     ours, context_->rank, peer, text_of(own_call),
+                     own_call.fused != 0 ? "the single calls" : "the ranks")});
+  return fail({trInvalidUsage,
+               fmt::format("the ranks' calls differ at operation {}: rank {} called {}; rank {} called {}{}. All ranks "
+                           "must make the same calls in the same order",
+                           ours, context_->rank, text_of(own_call), peer, text_of(other_call),
+                           ours == theirs ? "" : fmt::format(" as its operation {}", theirs))});
+}
+
+// Where the rank is, for messages.
+std::string Watch::place() const {
+  if (call_ == nullptr) return "the creation of the communicator";
+  if (!counted_) return "a send or receive";
+  return fmt::format("operation {} ({})", call_->operation, own_call());
+}
+
+std::string Watch::own_call() const { return text_of(context_->status->calls[call_->operation % kCallsKept].load()); }
+
+// Who does not answer, in words; empty when all do.
+std::string Watch::silence(const std::vector<uint32_t>* among) const {
+  std::string text;
+  if (job_ == nullptr) return text;
+  for (const SilentRanks& silent : job_->silent()) {
+    const auto is_among = [&](uint32_t rank) {
+      return among == nullptr || std::find(among->begin(), among->end(), rank) != among->end();
+    };
+    if (std::any_of(silent.ranks.begin(), silent.ranks.end(), is_among))
+      text += (text.empty() ? "" : "; ") + silent.text();
+  }
+  return text;
+}
+
+Status Watch::late(const char* function, const std::vector<uint32_t>& members, const std::string& otherwise) const {
+  const std::string silent = silence(&members);
+  return {trTimeout, fmt::format("{}: {}", function, silent.empty() ? otherwise : "the deadline passed: " + silent)};
+}
+
+std::string Watch::describe(uint32_t peer) const {
+  const PeerIdentity& who = identity(peer);
+  const std::string host = job_ != nullptr && !who.host_name.empty() ? " on " + who.host_name : "";
+  return fmt::format("rank {} (pid {}{}{})", peer, who.pid, host, state_of(peer));
+}
+
+// Where its pid means something here.
+std::string Watch::state_of(uint32_t peer) const {
+  const PeerIdentity& who = identity(peer);
+  const bool near = same_host(peer) && who.pid_namespace == identity(context_->rank).pid_namespace;
+  return near ? process_state(who.pid) : std::string();
+}
+
+// The ranks that do not answer, or have not made the call yet, in words; empty when there are none.
+std::string Watch::absent(uint32_t waiting_for) const {
+  if (std::string silent = silence(); !silent.empty()) return silent;
+  std::string text;
+  for (uint32_t peer = 0; peer < context_->ranks; ++peer) {
+    RankStatusSnapshot snapshot;
+    if (peer == context_->rank || (!counted_ && peer != waiting_for) || !read(peer, &snapshot)) continue;
+    // One that waits in an earlier operation is not at fault itself.
+    if (snapshot.operation < call_->operation && snapshot.completed >= snapshot.operation)
+      text += fmt::format("{}{} has not entered it (its last is operation {})", text.empty() ? "" : "; ",
+                          describe(peer), snapshot.operation);
+  }
+  return text;
+}
+
+// Follows the waits from rank to rank, to one that shows no sign of life or waits for no other. Where all are alive and wait for
+// one another in a circle, no rank is at fault: what they sent has not arrived.
+std::string Watch::chain_of_waits(uint32_t waiting_for) const {
+  std::vector<uint32_t> seen = {context_->rank};
+  for (uint32_t peer = waiting_for;; peer = seen.back()) {
+    RankStatusSnapshot snapshot;
+    const bool waits = read(peer, &snapshot) && snapshot.waiting_for != 0;
+    const double silent = std::chrono::duration<double>(Clock::now() - seen_[peer].changed).count();
+    const bool is_alive = seen_[peer].moved && silent < kSignOfLife;
+    const uint32_t next = waits ? snapshot.waiting_for - 1 : peer;
+    if (!is_alive)
+      return fmt::format("{} has shown no sign of life for {:.1f} s{}", describe(peer), silent,
+                         waits ? fmt::format(", waiting for rank {}", next) : "");
+    if (!waits) return fmt::format("{} is alive, and waits for no rank", describe(peer));
+    if (peer == context_->rank || std::find(seen.begin(), seen.end(), next) != seen.end() || next >= context_->ranks)
+      return fmt::format(
+          "{} is alive, waiting for rank {}: the ranks wait for one another, and what they sent has not "
+          "arrived",
+          describe(peer), next);
+    seen.push_back(next);
+  }
+}
+
+Status Watch::deadline_verdict(uint32_t waiting_for) {
+  for (uint32_t peer = 0; peer < context_->ranks; ++peer) note_progress(peer);
+  // That a process is stopped says more than that it does not answer.
+  std::string who = state_of(waiting_for).empty() ? absent(waiting_for) : std::string();
+  if (who.empty()) who = chain_of_waits(waiting_for);
+  return {trTimeout, fmt::format("no progress within {} ms in {}: {}. Rank {} waited for rank {}", timeout_.count(),
+                                 place(), who, context_->rank, waiting_for)};
+}
+
+}  // namespace treering

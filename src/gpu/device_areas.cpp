@@ -1,0 +1,117 @@
+#include "gpu/device_areas.h"
+
+#include <fmt/format.h>
+#include <sodium.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "communicator/communicator.h"
+#include "gpu/devices.h"
+#include "gpu/memory/retired_memory.h"
+
+namespace treering {
+
+// What a rank tells all others.
+struct DeviceAreas::Card {
+  int32_t ordinal;  // -1: it has no area
+  uint32_t reserved;
+  uint64_t process;
+  uint64_t address;  // in its process
+  uint64_t nonce;
+  DeviceHandle handle;
+};
+
+DeviceAreas::DeviceAreas(Communicator* communicator, Device* device, Memory memory, bool alone)
+    : communicator_(communicator),
+      device_(device),
+      memory_(memory),
+      alone_(alone),
+      cards_(communicator->ranks()),
+      areas_(communicator->ranks()),
+      imported_(communicator->ranks()) {}
+
+DeviceAreas::~DeviceAreas() {
+  if (is_kept_) return;
+  RetiredMemory& retired = RetiredMemory::instance();
+  for (uint32_t peer = 0; peer < areas_.size(); ++peer)
+    if (imported_[peer])
+      retired.retire({[device = device_, area = areas_[peer]] { (void)device->close_memory(area); }, {}, {}});
+  if (own_ == nullptr) return;
+  const auto peers_left = communicator_->peers_left(Communicator::Whose::kAll);
+  const auto others_left = communicator_->peers_left(Communicator::Whose::kOtherProcesses);
+  retired.retire({[device = device_, own = own_] { (void)device->free(own); },
+                  peers_left ? peers_left : [] { return false; },  // nobody knows
+                  others_left ? [others_left] { return !others_left(); } : std::function<bool()>()});
+}
+
+size_t DeviceAreas::keep() {
+  is_kept_ = true;
+  return own_ == nullptr ? 0 : bytes_;
+}
+
+void DeviceAreas::close() {
+  for (uint32_t peer = 0; peer < areas_.size(); ++peer)
+    if (imported_[peer]) (void)device_->close_memory(areas_[peer]);  // at the end: nobody to tell
+  imported_.assign(imported_.size(), false);
+}
+
+Status DeviceAreas::exchange(size_t bytes, DeviceCopies* copies, Status* own) {
+  bytes_ = bytes;
+  Card card{};
+  if (own->ok()) *own = share(copies, &card);
+  card.ordinal = own->ok() ? device_->info().ordinal : -1;
+  card.process = communicator_->own_process();
+  TR_RETURN_IF_ERROR(
+      communicator_->allgather_bytes(Purpose::kGpus, &card, sizeof card, reinterpret_cast<std::byte*>(cards_.data())));
+  for (const Card& other : cards_)
+    if (own->ok() && other.ordinal < 0)
+      *own = {trDeviceError, fmt::format("rank {} could not share its memory", &other - cards_.data())};
+  return {};
+}
+
+// The area, with a nonce, for the others to open.
+Status DeviceAreas::share(DeviceCopies* copies, Card* own) {
+  void* area = nullptr;
+  TR_RETURN_IF_ERROR(memory_ == Memory::kPlain ? device_->allocate(bytes_, &area)
+                                               : device_->allocate_shareable(bytes_, &area));
+  own_ = static_cast<std::byte*>(area);
+  own->address = reinterpret_cast<uint64_t>(area);
+  randombytes_buf(&own->nonce, sizeof own->nonce);
+  std::memcpy(copies->pinned(), &own->nonce, sizeof own->nonce);
+  TR_RETURN_IF_ERROR(copies->copy(area, copies->pinned(), sizeof own->nonce));
+  TR_RETURN_IF_ERROR(copies->finish());
+  return alone_ ? Status() : device_->export_memory(area, &own->handle);
+}
+
+Status DeviceAreas::map(uint32_t peer, DeviceCopies* copies) {
+  const Card& card = cards_[peer];
+  void* mapped = reinterpret_cast<void*>(static_cast<uintptr_t>(card.address));
+  if (card.process == communicator_->own_process()) {
+    Device* other = nullptr;
+    TR_RETURN_IF_ERROR(open_device(card.ordinal, &other));
+    if (other != device_) TR_RETURN_IF_ERROR(device_->reach(other));
+  } else {
+    TR_RETURN_IF_ERROR(device_->import_memory(card.handle, &mapped));
+    imported_[peer] = true;
+  }
+  areas_[peer] = static_cast<std::byte*>(mapped);
+  uint64_t nonce = 0;
+  TR_RETURN_IF_ERROR(copies->copy(copies->pinned(), mapped, sizeof nonce));
+  TR_RETURN_IF_ERROR(copies->finish());
+  std::memcpy(&nonce, copies->pinned(), sizeof nonce);
+  return nonce == card.nonce ? Status() : Status{trDeviceError, fmt::format("{:#x} is read, not the nonce", nonce)};
+}
+
+Status DeviceAreas::release() {
+  close();
+  const uint8_t closed = 1;
+  std::vector<std::byte> all(areas_.size());
+  TR_RETURN_IF_ERROR(communicator_->allgather_bytes(Purpose::kGpus, &closed, sizeof closed, all.data()));
+  areas_.assign(areas_.size(), nullptr);
+  RetiredMemory::instance().free(device_, own_);
+  own_ = nullptr;
+  return {};
+}
+
+}  // namespace treering

@@ -1,0 +1,85 @@
+// What a communicator's kernels have done, and what is made of those that fail or do not end.
+#include <fmt/format.h>
+
+#include <thread>
+
+#include "communicator/communicator.h"
+#include "gpu/device_kernels.h"
+
+namespace treering {
+
+void DeviceKernels::abort() { __atomic_store_n(&status_->abort, 1u, __ATOMIC_RELEASE); }
+
+bool DeviceKernels::is_running(uint32_t* begun, uint32_t* call) const {
+  bool running = false;
+  *begun = *call = 0;
+  for (uint32_t channel = 0; channel < links_->channels(); ++channel) {
+    const uint32_t ended = __atomic_load_n(&status_->turn_ended[channel], __ATOMIC_ACQUIRE);
+    const uint32_t turn = __atomic_load_n(&status_->turn_begun[channel], __ATOMIC_ACQUIRE);
+    *begun += turn;
+    if (turn == ended) continue;
+    const uint32_t number = __atomic_load_n(&status_->call[channel], __ATOMIC_RELAXED);
+    if (!running || static_cast<int32_t>(number - *call) < 0) *call = number;
+    running = true;
+  }
+  return running;
+}
+
+bool DeviceKernels::is_idle() const {
+  for (uint32_t channel = 0; channel < links_->channels(); ++channel) {
+    const uint32_t launched = launched_[channel].load(std::memory_order_relaxed);
+    if (static_cast<int32_t>(launched - __atomic_load_n(&status_->ended[channel], __ATOMIC_ACQUIRE)) > 0) return false;
+  }
+  uint32_t begun = 0, call = 0;
+  return !is_running(&begun, &call);
+}
+
+bool DeviceKernels::wait_until_idle(std::chrono::milliseconds timeout) const {
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  while (!is_idle()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  return true;
+}
+
+void DeviceKernels::find_failure() {
+  const uint32_t failure = __atomic_load_n(&status_->failure, __ATOMIC_ACQUIRE);
+  if (failure != static_cast<uint32_t>(cuda::DeviceFailure::kCallsDiffer) || !communicator_->verdict().ok()) return;
+  communicator_->fail_everywhere(
+      {trInvalidUsage, fmt::format("rank {}'s call {} on its GPU differs from that of rank {}, or one before it does. "
+                                   "All ranks must make the same calls in the same order",
+                                   communicator_->rank(), __atomic_load_n(&status_->failed_call, __ATOMIC_RELAXED),
+                                   __atomic_load_n(&status_->peer, __ATOMIC_RELAXED))});
+  abort();
+}
+
+bool DeviceKernels::look() {
+  const auto now = std::chrono::steady_clock::now();
+  const bool idle = is_idle();
+  find_failure();  // of a kernel that has ended, too
+  if (idle) return captured_any_.load(std::memory_order_relaxed);
+  // A kernel that has not begun waits for its stream, which is nobody's fault.
+  uint32_t begun = 0, call = 0;
+  if (!is_running(&begun, &call) || begun != seen_begun_) {
+    seen_begun_ = begun;
+    since_ = now;
+  }
+  const int timeout_ms = communicator_->config().timeout_ms;
+  if (uint32_t peer = 0; communicator_->verdict().ok() && communicator_->find_dead(&peer)) {
+    communicator_->fail_everywhere(
+        {trRemoteError,
+         fmt::format("rank {} has died; the GPU of rank {} was in its call {}", peer, communicator_->rank(), call)});
+  } else if (timeout_ms > 0 && now - since_ >= std::chrono::milliseconds(timeout_ms)) {
+    std::string left;  // perhaps without having made the call
+    for (uint32_t rank = 0; rank < communicator_->ranks(); ++rank)
+      if (communicator_->has_left(rank)) left += fmt::format("; rank {} has destroyed its communicator", rank);
+    communicator_->fail_everywhere(
+        {trTimeout, fmt::format("no progress within {} ms: the GPU of rank {} is in its call {} and waits for a peer{}",
+                                timeout_ms, communicator_->rank(), call, left)});
+  }
+  if (!communicator_->verdict().ok()) abort();
+  return true;
+}
+
+}  // namespace treering

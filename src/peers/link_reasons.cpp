@@ -1,0 +1,90 @@
+#include "peers/link_reasons.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace treering {
+namespace {
+
+// 0: the rank could not find its own out.
+bool differ(uint64_t a, uint64_t b) { return a != 0 && b != 0 && a != b; }
+
+std::string both(const RankCard& a, const RankCard& b) {
+  return fmt::format("ranks {} and {}", std::min(a.rank, b.rank), std::max(a.rank, b.rank));
+}
+
+// Uids in the order of both().
+std::string uids(const RankCard& a, const RankCard& b) {
+  return a.rank < b.rank ? fmt::format("{} and {}", a.uid, b.uid) : fmt::format("{} and {}", b.uid, a.uid);
+}
+
+// Why the descriptor did not come from one to the other.
+std::string why_it_did_not_travel(const RankCard& lacking, const RankCard& holder) {
+  const std::string ranks = both(lacking, holder);
+  // Without /proc a machine is known by its host's name alone, which containers have of their own.
+  const bool know_machines = lacking.network_namespace != 0 && holder.network_namespace != 0;
+  if (know_machines && differ(lacking.machine, holder.machine))
+    return ranks + " run on different machines, which TREERING_HOSTID calls one host";
+  if (!know_machines)
+    return fmt::format("rank {} has no /proc (its mount namespace lacks it), so its network namespace is not known",
+                       lacking.network_namespace == 0 ? lacking.rank : holder.rank);
+  if (differ(lacking.network_namespace, holder.network_namespace))
+    return ranks + " are in different network namespaces, between which its descriptor cannot travel";
+  if (differ(lacking.user_namespace, holder.user_namespace))
+    return fmt::format(
+        "{} are in different user namespaces, and the kernel takes their users (uid {} there) for different ones",
+        ranks, uids(lacking, holder));
+  if (lacking.uid != holder.uid) return fmt::format("{} are of different users (uid {})", ranks, uids(lacking, holder));
+  // The processes of a host hand it on in a tree.
+  return "a process that its descriptor would have come through has no descriptor left, or is in another network namespace or "
+         "another user's";
+}
+
+std::string why_absent(const RankCard& own, const RankCard& peer, const RankCard* holder, bool allowed) {
+  if (!allowed) return "TREERING_TRANSPORTS or config->transports excludes it";
+  for (const RankCard* card : {&own, &peer})
+    if (card->got_segment != 0 && card->in_segment == 0)
+      return fmt::format("mmap failed on rank {}, whose log says why", card->rank);
+  // A process without a rank, which only made the unique id, has no card.
+  if (holder == nullptr)
+    return "no rank of the host was given it: memfd_create failed, or the process that makes it holds no rank and is in another "
+           "network namespace or another user's";
+  return why_it_did_not_travel(own.got_segment == 0 ? own : peer, *holder);
+}
+
+}  // namespace
+
+std::string why_no_segment(const RankCard& own, const RankCard& peer, const RankCard* holder, bool allowed) {
+  return "no segment (" + why_absent(own, peer, holder, allowed) + ")";
+}
+
+std::string why_no_pid(const RankCard& own, const RankCard& peer) {
+  if (own.pid_namespace == peer.pid_namespace) return {};
+  for (const RankCard* card : {&own, &peer})
+    if (card->pid_namespace == 0)
+      return fmt::format("rank {} has no /proc (its mount namespace lacks it), so its pid namespace is not known",
+                         card->rank);
+  return "the ranks are in different pid namespaces";
+}
+
+std::string who_they_are(const RankCard& own, const RankCard& peer) {
+  if (differ(own.user_namespace, peer.user_namespace)) return "the ranks are in different user namespaces";
+  if (own.uid != peer.uid) return fmt::format("the ranks are of different users (uid {} and {})", own.uid, peer.uid);
+  return {};
+}
+
+std::string why_no_regions(const RankCard& own, const RankCard& peer, int error) {
+  if (std::string why = why_no_pid(own, peer); !why.empty()) return why;
+  std::string text = fmt::format("the peer's descriptors cannot be opened through /proc: {}", std::strerror(error));
+  if (error == ENOENT)
+    text += " (/proc of this rank's mount namespace does not show process " + std::to_string(peer.pid) + ")";
+  if (error == ESTALE) text += " (process " + std::to_string(peer.pid) + " of this /proc is not the peer)";
+  if (const std::string who = who_they_are(own, peer); (error == EACCES || error == EPERM) && !who.empty())
+    text += " (" + who + ")";
+  return text;
+}
+
+}  // namespace treering

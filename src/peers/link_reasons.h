@@ -1,0 +1,28 @@
+// Why a way between two ranks of one host does not work, in words for the log and for errors: what follows from the
+// cards of the ranks, without a look at the machine.
+//
+//   segment             | its descriptor travels over Unix sockets: within a network namespace, to the same user
+//   registered buffers  | opened through /proc: one pid namespace, a visible /proc, the right to trace the peer
+//   cross-memory attach | by the peer's pid: one pid namespace, the right to trace the peer
+#pragma once
+
+#include <string>
+
+#include "peers/rank_card.h"
+
+namespace treering {
+
+// Why `own` and `peer` share no segment. holder: a rank of their host that was given its descriptor, or nullptr.
+// allowed: the options let ranks share memory.
+std::string why_no_segment(const RankCard& own, const RankCard& peer, const RankCard* holder, bool allowed);
+
+// Why neither can name the other by its pid; empty: they can.
+std::string why_no_pid(const RankCard& own, const RankCard& peer);
+
+// Why the peer's descriptors cannot be opened; error: errno of the attempt.
+std::string why_no_regions(const RankCard& own, const RankCard& peer, int error);
+
+// What the cards add to the kernel's refusal to reach into the peer; empty: nothing.
+std::string who_they_are(const RankCard& own, const RankCard& peer);
+
+}  // namespace treering

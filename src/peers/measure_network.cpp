@@ -1,0 +1,195 @@
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "core/clock.h"
+#include "peers/measure.h"
+
+namespace treering {
+namespace {
+
+constexpr int kWarmLaps = 2, kLaps = 8;
+constexpr size_t kMessageBytes = 64 << 10;
+constexpr uint64_t kMostBytes = 4 << 20;
+constexpr uint64_t kSkippedBytes = 1 << 20;  // what queues and token buckets let through at once
+constexpr uint64_t kPartBytes = 512 << 10;
+constexpr auto kSendFor = std::chrono::milliseconds(100);
+constexpr uint32_t kEnd = 1;  // signature of the last message
+
+double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+class Ring {
+ public:
+  Ring(Connection* next, Connection* previous, Clock::time_point deadline, const std::function<void()>& progress,
+       const std::function<Status()>& verdict)
+      : next_(next), previous_(previous), deadline_(deadline), progress_(progress), verdict_(verdict) {}
+
+  // The one way to wait here: serves both neighbours, as each of the ring's ranks waits for another one's progress. False
+  // when there is a reason to stop.
+  bool wait_for(Connection* connection) {
+    progress_();
+    if (failure_.ok()) failure_ = find_failure(connection);
+    if (!failure_.ok()) return false;
+    sched_yield();
+    return true;
+  }
+  // The first; it stays.
+  const Status& failure() const { return failure_; }
+  Connection* failed() const { return failed_; }
+
+  bool send(uint32_t signature, const void* data, uint32_t bytes, PayloadKind kind) {
+    while (!next_->can_post())
+      if (!wait_for(next_)) return false;
+    Message message;
+    message.signature = signature;
+    message.bytes = bytes;
+    message.kind = kind;
+    message.data = data;
+    message.user.offset = reinterpret_cast<uint64_t>(data);
+    const auto begin = Clock::now();
+    next_->post(message);
+    last_post_us_ = 1e6 * seconds(Clock::now() - begin);
+    return true;
+  }
+  // What the last post took.
+  double last_post_us() const { return last_post_us_; }
+  bool receive() {
+    while (previous_->front() == nullptr)
+      if (!wait_for(previous_)) return false;
+    previous_->pop();
+    return true;
+  }
+  // Nothing of this rank is under way any more, what it tells the neighbours included.
+  bool flush() {
+    for (Connection* connection : {next_, previous_})
+      while (!connection->flushed() || !connection->has_consumed(connection->posted()))
+        if (!wait_for(connection)) return false;
+    return true;
+  }
+  Connection* next() { return next_; }
+  Connection* previous() { return previous_; }
+
+ private:
+  Status find_failure(Connection* waiting_for) {
+    TR_RETURN_IF_ERROR(verdict_());
+    for (Connection* connection : {next_, previous_}) {
+      failed_ = connection;
+      TR_RETURN_IF_ERROR(connection->health());
+    }
+    failed_ = waiting_for;
+    if (Clock::now() > deadline_) return {trTimeout, "the deadline passed while the network was measured"};
+    failed_ = nullptr;
+    return {};
+  }
+
+  Connection *next_, *previous_;
+  Connection* failed_ = nullptr;
+  Clock::time_point deadline_;
+  const std::function<void()>& progress_;
+  const std::function<Status()>& verdict_;
+  Status failure_;
+  double last_post_us_ = 0;
+};
+
+bool lap(Ring* ring, bool starts) {
+  uint64_t token = 0;
+  if (starts) return ring->send(0, &token, sizeof token, PayloadKind::kInline) && ring->receive();
+  return ring->receive() && ring->send(0, &token, sizeof token, PayloadKind::kInline);
+}
+
+// The rate of what arrives, over all and in its best part.
+class Rate {
+ public:
+  void received(uint64_t bytes) {
+    const auto now = Clock::now();
+    bytes_ += bytes;
+    last_ = now;
+    if (bytes_ <= kSkippedBytes) {
+      begin_ = part_begin_ = now;
+      counted_from_ = part_from_ = bytes_;
+    } else if (bytes_ - part_from_ >= kPartBytes) {
+      peak_ = std::max(peak_, rate(bytes_ - part_from_, now - part_begin_));
+      part_begin_ = now;
+      part_from_ = bytes_;
+    }
+  }
+  // Stores the rates, unless too few bytes have come.
+  void take(NetworkMeasurement* measured) const {
+    if (bytes_ <= kSkippedBytes) return;
+    measured->gbps = rate(bytes_ - counted_from_, last_ - begin_);
+    measured->peak_gbps = std::max(peak_, measured->gbps);
+  }
+
+ private:
+  static double rate(uint64_t bytes, Clock::duration time) {
+    return static_cast<double>(bytes) / std::max(seconds(time), 1e-6) / 1e9;
+  }
+  uint64_t bytes_ = 0, counted_from_ = 0, part_from_ = 0;
+  Clock::time_point begin_, part_begin_, last_;
+  double peak_ = 0;
+};
+
+// Sends and receives at the same time, as the ranks of a ring do.
+void measure_rate(Ring* ring, NetworkMeasurement* measured) {
+  std::vector<std::byte> data(kMessageBytes);
+  const auto begin = Clock::now();
+  Rate rate;
+  uint64_t sent = 0;
+  for (bool all_sent = false, all_here = false; !all_sent || !all_here;) {
+    bool moved = false;
+    if (!all_sent && ring->next()->can_post()) {
+      const bool end = sent >= kMostBytes || Clock::now() - begin > kSendFor;
+      if (!ring->send(end ? kEnd : 0, data.data(), kMessageBytes, PayloadKind::kUser)) return;
+      sent += kMessageBytes;
+      all_sent = end;
+      moved = true;
+    }
+    if (const Message* message = all_here ? nullptr : ring->previous()->front(); message != nullptr) {
+      all_here = message->signature == kEnd;
+      rate.received(message->bytes);
+      ring->previous()->pop();
+      moved = true;
+    }
+    if (!moved && !ring->wait_for(all_sent ? ring->previous() : ring->next())) return;
+  }
+  if (ring->flush()) rate.take(measured);
+}
+
+}  // namespace
+
+void NetworkMeasurement::take_better(const NetworkMeasurement& other) {
+  const auto least = [](double* kept, double value) {
+    if (value > 0 && (*kept == 0 || value < *kept)) *kept = value;
+  };
+  least(&latency_us, other.latency_us);
+  least(&message_us, other.message_us);
+  if (other.gbps <= gbps) return;
+  gbps = other.gbps;
+  peak_gbps = other.peak_gbps;
+}
+
+Status measure_network(Connection* next, Connection* previous, bool starts, uint32_t hosts, Clock::time_point deadline,
+                       const std::function<void()>& progress, const std::function<Status()>& verdict,
+                       NetworkMeasurement* measured, Connection** failed) {
+  Ring ring(next, previous, deadline, progress, verdict);
+  const auto take_least = [](double* least, double value) {
+    if (*least == 0 || value < *least) *least = value;
+  };
+  double best = 0;
+  for (int i = 0; i < kWarmLaps + kLaps; ++i) {
+    const auto begin = Clock::now();
+    if (!lap(&ring, starts)) return *failed = ring.failed(), ring.failure();
+    if (i < kWarmLaps) continue;
+    take_least(&best, seconds(Clock::now() - begin));
+    take_least(&measured->message_us, ring.last_post_us());
+  }
+  if (starts) measured->latency_us = best / hosts * 1e6;
+  measure_rate(&ring, measured);
+  *failed = ring.failed();
+  return ring.failure();
+}
+
+}  // namespace treering

@@ -1,0 +1,105 @@
+#include "peers/rank_card.h"
+
+#include <fmt/format.h>
+#include <sodium.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "core/job_shared.h"
+#include "peers/placement.h"
+
+namespace treering {
+namespace {
+
+uint64_t namespace_number(const char* path) {
+  struct stat info {};
+  return stat(path, &info) == 0 ? info.st_ino : 0;
+}
+
+// Names this process among all of the job, also where pids repeat (pid namespaces). A forked child gets a new one.
+uint64_t process_token() {
+  static std::mutex mutex;
+  static pid_t owner = 0;
+  static uint64_t token = 0;
+  std::lock_guard lock(mutex);
+  if (owner != getpid()) {
+    owner = getpid();
+    randombytes_buf(&token, sizeof token);
+  }
+  return token;
+}
+
+}  // namespace
+
+RankCard make_card(uint32_t rank, RankCores* cores) {
+  RankCard card{};
+  card.pid = static_cast<uint32_t>(getpid());
+  card.rank = rank;
+  card.uid = geteuid();
+  card.pid_namespace = namespace_number("/proc/self/ns/pid");
+  card.network_namespace = namespace_number("/proc/self/ns/net");
+  card.user_namespace = namespace_number("/proc/self/ns/user");
+  card.process_token = process_token();
+  randombytes_buf(&card.nonce, sizeof card.nonce);
+  *cores = {};
+  if (sched_getaffinity(0, sizeof cores->all, &cores->all) != 0) CPU_ZERO(&cores->all);
+  card.location = locate_rank(&cores->quota_cpus);
+  card.machine = card.location.host;
+  return card;
+}
+
+std::string pack_card(const RankCard& card, const RankCores& cores) {
+  return std::string(reinterpret_cast<const char*>(&card), sizeof card) +
+         std::string(reinterpret_cast<const char*>(&cores), sizeof cores);
+}
+
+Status unpack_cards(const std::string& job, const std::vector<std::string>& blobs, RankCards* cards) {
+  for (size_t rank = 0; rank < blobs.size(); ++rank)
+    if (blobs[rank].size() != sizeof(RankCard) + sizeof(RankCores))
+      return {trInvalidUsage, fmt::format("rank {} runs another build of the library", rank)};
+  *cards = JobShared<std::vector<RankCard>>::get(job, [&] {
+    std::vector<RankCard> all(blobs.size());
+    for (size_t rank = 0; rank < blobs.size(); ++rank) std::memcpy(&all[rank], blobs[rank].data(), sizeof(RankCard));
+    return all;
+  });
+  return {};
+}
+
+std::pair<uint32_t, uint32_t> count_hosts(const std::vector<RankCard>& cards) {
+  std::map<uint64_t, uint32_t> ranks;
+  uint32_t most = 0;
+  for (const RankCard& card : cards) most = std::max(most, ++ranks[card.location.host]);
+  return {static_cast<uint32_t>(ranks.size()), most};
+}
+
+uint32_t count_cores(const std::vector<std::string>& blobs, uint32_t host_ranks) {
+  struct Cores {
+    cpu_set_t all;
+    uint32_t quota = UINT32_MAX;
+    uint32_t ranks = 0;
+  };
+  std::map<uint64_t, Cores> machines;
+  for (const std::string& blob : blobs) {
+    RankCard card;
+    RankCores own;
+    std::memcpy(&card, blob.data(), sizeof card);
+    std::memcpy(&own, blob.data() + sizeof card, sizeof own);
+    Cores& cores = machines[card.machine];
+    if (cores.ranks++ == 0) CPU_ZERO(&cores.all);
+    CPU_OR(&cores.all, &cores.all, &own.all);
+    if (own.quota_cpus != 0) cores.quota = std::min(cores.quota, own.quota_cpus);
+  }
+  uint32_t least = UINT32_MAX;
+  for (const auto& [machine, cores] : machines) {
+    const auto count = std::min(cores.quota, static_cast<uint32_t>(CPU_COUNT(&cores.all)));
+    least = std::min(least, count * host_ranks / std::max(cores.ranks, host_ranks));
+  }
+  return std::max(1u, least);
+}
+
+}  // namespace treering

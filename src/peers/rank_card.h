@@ -1,0 +1,57 @@
+// RankCard: what every rank tells all others while a communicator is created, and what follows from all cards together.
+#pragma once
+
+#include <sched.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bootstrap/membership.h"
+#include "topology/location.h"
+
+namespace treering {
+
+struct RankCard {
+  uint32_t pid;
+  uint32_t rank;
+  uint64_t pid_namespace, network_namespace, user_namespace;  // 0: not known, for want of /proc
+  uint64_t process_token;                                     // differs between processes even where pids do not
+  uint64_t nonce;
+  uint64_t head_address, body_address;  // of this rank's area in its own address space
+  int32_t segment_descriptor;
+  uint32_t got_segment;  // its process was given the shared segment's descriptor
+  uint32_t in_segment;   // the area lies in the shared segment
+  uint64_t segment_inode;
+  uint64_t machine;  // the same for all ranks that one kernel runs, whatever counts as a host
+  int32_t device;    // the rank's GPU, or -1
+  uint32_t uid;      // in its user namespace
+  Location location;
+};
+
+// What a rank tells beside its card, for count_cores(); it is not kept.
+struct RankCores {
+  cpu_set_t all;        // that the calling thread may run on
+  uint32_t quota_cpus;  // of the rank's cgroup; 0 = no limit
+};
+
+// All ranks' cards. The ranks of a process share them.
+using RankCards = std::shared_ptr<const std::vector<RankCard>>;
+
+// A card of this process and thread, with a new nonce; what concerns the rank's area is left open.
+RankCard make_card(uint32_t rank, RankCores* cores);
+
+// How a rank gives its card to the others.
+std::string pack_card(const RankCard& card, const RankCores& cores);
+// The cards of all ranks as they came from an exchange. `job` names the communicator.
+Status unpack_cards(const std::string& job, const std::vector<std::string>& blobs, RankCards* cards);
+
+// Hosts, and the ranks of the largest.
+std::pair<uint32_t, uint32_t> count_hosts(const std::vector<RankCard>& cards);
+
+// How many cores a host's ranks may use together, of the host that has the fewest for its ranks. "Hosts" of one machine
+// (containers, network namespaces) share its cores.
+uint32_t count_cores(const std::vector<std::string>& blobs, uint32_t host_ranks);
+
+}  // namespace treering

@@ -1,0 +1,83 @@
+#include "transport/tcp/kernel.h"
+
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstddef>
+
+namespace treering {
+namespace {
+// Linux 6.15; older headers do not know it. The kernel doubles the time between two attempts: after an outage it might
+// wait as long again as the outage took.
+constexpr int kRtoMaxMs = 44;
+constexpr int kAttemptEveryMs = 1000, kUsualAttemptsMs = 120'000;
+constexpr int kControlPatienceMs = 600'000;             // those above look for silence themselves
+constexpr int kMostRequests = 120, kUsualRequests = 6;  // for a connection: some two minutes either way
+}  // namespace
+
+void prepare_control(int fd) {
+  const int on = 1;
+  const auto patience_ms = static_cast<unsigned>(kControlPatienceMs);
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof on);
+  if (setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience_ms, sizeof patience_ms) != 0 ||
+      setsockopt(fd, IPPROTO_TCP, TCP_SYNCNT, &kMostRequests, sizeof kMostRequests) != 0)
+    return;
+  if (setsockopt(fd, IPPROTO_TCP, kRtoMaxMs, &kAttemptEveryMs, sizeof kAttemptEveryMs) != 0)
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_SYNCNT, &kUsualRequests, sizeof kUsualRequests);
+}
+
+void prepare_stream(int fd, uint32_t most_unsent, const TcpPatience& patience) {
+  const int on = 1;
+  const auto unsent = static_cast<int>(most_unsent);
+  const auto patience_ms = static_cast<unsigned>(patience.kernel.count());
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
+  // Without this one a stream ends after 15 attempts, which are seconds now.
+  if (setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience_ms, sizeof patience_ms) == 0)
+    (void)setsockopt(fd, IPPROTO_TCP, kRtoMaxMs, &kAttemptEveryMs, sizeof kAttemptEveryMs);
+}
+
+// A closed socket whose attempts have reached the longest time between two gets no further ones.
+void leave_to_kernel(int fd) {
+  (void)setsockopt(fd, IPPROTO_TCP, kRtoMaxMs, &kUsualAttemptsMs, sizeof kUsualAttemptsMs);
+}
+
+void throw_away(int fd) {
+  const linger none{1, 0};
+  (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
+}
+
+bool look_at_stream(int fd, uint64_t given, TcpStall::Facts* facts) {
+  tcp_info info;
+  socklen_t length = sizeof info;
+  const int left = unacknowledged_bytes(fd);
+  if (left < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0 ||
+      length < offsetof(tcp_info, tcpi_last_ack_recv) + sizeof info.tcpi_last_ack_recv)
+    return false;
+  facts->under_way = info.tcpi_unacked > 0 || info.tcpi_probes > 0;
+  facts->acknowledged = given - static_cast<uint64_t>(left);
+  facts->since_answer = std::chrono::milliseconds(info.tcpi_last_ack_recv);
+  return true;
+}
+
+int unacknowledged_bytes(int fd) {
+  int bytes = 0;
+  return ioctl(fd, SIOCOUTQ, &bytes) == 0 ? bytes : -1;
+}
+
+StreamEnd find_end(int fd, int* error) {
+  char byte;
+  const ssize_t got = recv(fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+  *error = got < 0 ? errno : 0;
+  if (got > 0) return StreamEnd::kSomethingThere;
+  if (got == 0) return StreamEnd::kClosed;
+  const bool none = *error == EAGAIN || *error == EWOULDBLOCK || *error == EINTR;
+  return none ? StreamEnd::kNone : StreamEnd::kBroken;
+}
+
+}  // namespace treering

@@ -1,0 +1,99 @@
+// TCP transport: connections between ranks that share no memory.
+//
+// A TcpLink joins this rank and one peer of one communicator. The connections of all its channels share a few streams
+// (sockets), which carry frames (tcp_wire.h):
+//
+//   this rank                                                        peer
+//   channel 0 --.   small ones, credits  <--- stream 0 --->                             .--> channel 0
+//   channel 1 ---+-> queue of messages --+--- stream 1 --->+-- messages put together ---+--> channel 1
+//                    cut into pieces     '--- ...      --->'
+//                <------------------ the same on streams that the peer opened ------------------
+//
+// Stream 0 is opened by whoever sends first and shared by both, so that acknowledgements travel with answers; a rank that
+// leaves waits until the peer's kernel has what it sent there. Of several each rank sends on the one that was opened last,
+// of two opened at once on that of `keeps_shared`, and reads them all.
+//
+// A stream that breaks, or whose peer acknowledges nothing for long, is opened again, and what it may have lost is sent
+// again (tcp_outbox.h), for as long as the communicator's deadline allows. Only then the link has failed.
+//
+// Invariants: any other stream carries frames one way only, from the rank that opened it, so that whoever leaves closes
+// its sockets and the kernel still delivers everything; a piece goes to a stream that has room now, so a slow stream holds
+// back no more than it was given; consumed() counts messages whose bytes the kernel has taken, and which the peer has
+// popped or the link has copied; at most kFifoDepth messages of a channel are unread, which bounds the receiver's memory; nothing has a
+// thread: every call moves what can be moved. Used by one thread at a time, but for deliver_outgoing() and
+// deliver_incoming().
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "transport/tcp/congestion.h"
+#include "transport/tcp/resume.h"
+#include "transport/tcp/wait.h"
+#include "transport/tcp/zero_copy.h"
+#include "transport/transport.h"
+
+namespace treering {
+
+// Opens authenticated, connected, non-blocking TCP sockets to other ranks; implemented by the rendezvous.
+class StreamSource {
+ public:
+  virtual ~StreamSource() = default;
+  // Asks for a stream to `peer`; returns at once. The socket, or why there is none, arrives at the link, from any thread:
+  // TcpLink::deliver_outgoing(). Asked once for each attempt at each stream; a later attempt takes another way where there is one.
+  virtual void open_stream(uint32_t peer, TcpStreamId stream) = 0;
+};
+
+struct TcpOptions {
+  uint32_t peer = 0;          // rank
+  std::string peer_name;      // as error texts call it: "rank 3 (host b, pid 17)"
+  uint32_t channels = 1;      // at most 256
+  uint32_t streams = 1;       // of large messages; the peer may open another number, kMostTcpStreams at most
+  bool keeps_shared = false;  // true for one of the two ranks
+  uint32_t piece_bytes = 128 << 10;
+  uint32_t max_message_bytes = 64 << 20;  // larger ones of the peer are an error
+  const std::byte* staging = nullptr;     // of this rank
+  std::chrono::milliseconds deadline{0};  // of the communicator: how long a link may be without a stream; 0: for ever
+  std::function<bool(RankStatusSnapshot*)> read_status;
+  // Takes a socket, shut down for writing, whose last bytes the peer's kernel has not acknowledged when the link ends. Until
+  // it has, somebody must read what comes: a closed socket would answer by a reset, and send no more.
+  std::function<void(int fd)> see_off = {};
+  TcpZeroCopy zero_copy = TcpZeroCopy::kWhereItPays;
+  TcpCongestion congestion = {};
+  std::shared_ptr<TcpWaitSet> waits;  // to which the streams are added; may be shared by links, and missing
+};
+
+inline constexpr uint32_t kMostTcpStreams = 32;
+
+class TcpLink {
+ public:
+  virtual ~TcpLink() = default;
+
+  // The source outlives the link; a delivery that may come late is made through a weak pointer.
+  static std::shared_ptr<TcpLink> make(TcpOptions options, StreamSource* source);
+
+  // Any thread; the link owns the socket. One that could not be opened is asked for again, but after an answer that is final:
+  // trInvalidUsage: the peer has left; any error but trRemoteError and trTimeout.
+  virtual void deliver_outgoing(TcpStreamId stream, Status status, int fd) = 0;
+  virtual void deliver_incoming(TcpStreamId stream, int fd) = 0;
+  // The peer has left. What it opened was delivered before.
+  virtual void deliver_departure() = 0;
+
+  // Nothing will be posted or read any more. Destruction says it too, and waits a moment for the peer's kernel: whoever
+  // ends several links tells all first.
+  virtual void finish() = 0;
+
+  // Nobody needs what is under way: destruction waits for nothing, and the socket is not seen off.
+  virtual void abandon() = 0;
+
+  // The connection of a channel; keeps the link alive.
+  virtual std::unique_ptr<Connection> connection(uint32_t channel) = 0;
+  // Bytes of memory held for messages under way to this rank.
+  virtual size_t receive_memory() const = 0;
+  // Sends that the kernel was asked not to copy.
+  virtual uint64_t zero_copy_sends() const = 0;
+};
+
+}  // namespace treering

@@ -1,0 +1,68 @@
+#include "transport/tcp/resume.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace treering {
+namespace {
+using std::chrono::milliseconds;
+// A kernel waits 200 ms at least before it sends something again, and twice as long each time.
+constexpr milliseconds kLeastStall{1000}, kMostStall{10'000};
+constexpr milliseconds kAfterDeadline{2000};
+constexpr milliseconds kLeastKernel{120'000}, kKernelWithout{600'000};
+}  // namespace
+
+TcpPatience::TcpPatience(milliseconds deadline)
+    : stall(deadline.count() == 0 ? kMostStall : std::clamp(deadline / 4, kLeastStall, kMostStall)),
+      redial(deadline.count() == 0 ? deadline : deadline + kAfterDeadline),
+      kernel(deadline.count() == 0 ? kKernelWithout : std::max(deadline, kLeastKernel)) {}
+
+bool TcpStall::look(const Facts& facts, TcpClock::time_point now, milliseconds patience) {
+  if (!facts.under_way || facts.acknowledged != acknowledged_ || since_ == TcpClock::time_point()) {
+    since_ = facts.under_way ? now : TcpClock::time_point();
+    acknowledged_ = facts.acknowledged;
+    return false;
+  }
+  return now - since_ >= patience && facts.since_answer >= patience;
+}
+
+void TcpRedial::ask(TcpClock::time_point now) {
+  asked_ = ever_asked_ = true;
+  if (since_ == TcpClock::time_point()) since_ = now, attempts_ = 0;
+  ++attempts_;
+}
+
+void TcpRedial::opened(TcpClock::time_point now) {
+  asked_ = false;
+  opened_ = now;
+  since_ = {};
+  broke_.clear(), why_.clear();
+}
+
+void TcpRedial::not_there(TcpClock::time_point now, const std::string& why, bool was_open) {
+  if (was_open && now - opened_ >= kWorked)
+    pause_ = milliseconds(0);
+  else
+    pause_ = std::clamp(pause_ * 2, kFirstPause, kLongestPause);
+  (was_open ? broke_ : why_) = why;
+  if (!was_open) asked_ = false;
+  next_ = now + pause_;
+}
+
+bool TcpRedial::over(TcpClock::time_point now, milliseconds patience) const {
+  return patience.count() > 0 && since_ != TcpClock::time_point() && now - since_ >= patience;
+}
+
+std::string TcpRedial::story(TcpClock::time_point now) const {
+  std::string text = broke_;
+  if (since_ == TcpClock::time_point()) return text;
+  const double seconds = std::chrono::duration<double>(now - since_).count();
+  text += fmt::format("{}{} for {:.1f} s, in {} attempt{}", text.empty() ? "" : "; ",
+                      broke_.empty() ? "it could not be opened" : "it could not be opened again", seconds, attempts_,
+                      attempts_ == 1 ? "" : "s");
+  if (!why_.empty()) text += ": " + why_;
+  return text;
+}
+
+}  // namespace treering

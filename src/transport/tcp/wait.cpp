@@ -1,0 +1,57 @@
+#include "transport/tcp/wait.h"
+
+#include <sys/epoll.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace treering {
+namespace {
+// One is enough to end the wait; the others are reported by the next.
+constexpr int kMostEvents = 16;
+}  // namespace
+
+TcpWaitSet::~TcpWaitSet() {
+  if (epoll_ >= 0) close(epoll_);
+}
+
+void TcpWaitSet::watch(int fd, For purpose) const {
+  epoll_event event{};
+  event.events = (purpose == For::kInput ? EPOLLIN | EPOLLRDHUP : EPOLLOUT) | EPOLLET;
+  // A stream that cannot be watched is looked at when the time is over.
+  (void)epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event);
+}
+
+void TcpWaitSet::add(int fd, For purpose) {
+  std::lock_guard lock(mutex_);
+  streams_.emplace_back(fd, purpose);
+  size_ = streams_.size();
+  if (epoll_ >= 0) watch(fd, purpose);
+}
+
+void TcpWaitSet::forget(int fd) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(streams_, [&](const auto& stream) { return stream.first == fd; });
+  size_ = streams_.size();
+  // Not left to close(): a child of this process may keep the socket open, and its events would come for ever.
+  if (epoll_ >= 0) (void)epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);
+}
+
+int TcpWaitSet::descriptor() {
+  std::lock_guard lock(mutex_);
+  if (epoll_ < 0 && (epoll_ = epoll_create1(EPOLL_CLOEXEC)) >= 0)
+    for (const auto& [fd, purpose] : streams_) watch(fd, purpose);
+  return epoll_;
+}
+
+bool TcpWaitSet::wait(uint32_t microseconds) {
+  const timespec time{0, static_cast<long>(microseconds) * 1000};
+  epoll_event events[kMostEvents];
+  const int ready = epoll_pwait2(descriptor(), events, kMostEvents, &time, nullptr);
+  // No descriptor left, or a kernel before 5.11.
+  if (ready < 0) (void)nanosleep(&time, nullptr);
+  return ready > 0;
+}
+
+}  // namespace treering

@@ -1,0 +1,67 @@
+// Who is named when ranks are missing at the meeting point.
+#include "bootstrap/meeting_root.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+namespace treering {
+namespace {
+
+constexpr uint32_t kRanks = 6;  // in processes of one host: process 5 is below process 1, the others below process 0
+
+Place place_of(uint32_t process) {
+  Place place;
+  place.local = 100 + process;
+  place.pid = 1000 + process;
+  place.host_name = "a";
+  return place;
+}
+
+class MissingRanks : public ::testing::Test {
+ protected:
+  MissingRanks() : root_(place_of(0), "host") {
+    for (uint32_t process = 1; process < kRanks; ++process) {
+      JoinMessage join;
+      join.host = "host";
+      join.place = place_of(process);
+      (void)root_.place(join);
+    }
+  }
+  void arrive(uint32_t rank) {
+    HelloMessage hello;
+    hello.rank = hello.process = rank;
+    hello.ranks = kRanks;
+    hello.pid = 1000 + rank;
+    bool complete = false;
+    ASSERT_TRUE(root_.hello(hello, &complete).ok());
+  }
+
+  MeetingRoot root_;
+};
+
+TEST_F(MissingRanks, OneThatStoppedAnsweringIsNamedAndNotTheOneBehindIt) {
+  for (uint32_t rank = 0; rank < kRanks; ++rank) arrive(rank);
+  const std::map<uint32_t, std::string> answered = {{0, ""}, {2, ""}, {3, ""}, {4, ""}};
+  EXPECT_EQ(root_.missing(&answered),
+            "rank 1 (pid 1001 on a, stopped answering) of 6 ranks; rank 5 (pid 1005 on a) is heard through rank 1 (pid "
+            "1001 on a) alone");
+}
+
+TEST_F(MissingRanks, OneThatHasNotComeHasNoPid) {
+  for (uint32_t rank = 0; rank < kRanks; ++rank)
+    if (rank != 5) arrive(rank);
+  EXPECT_EQ(root_.missing(nullptr),
+            "rank 5 of 6 ranks; process 5 (pid 1005 on a) has come, and is heard through rank 1 "
+            "(pid 1001 on a) alone");
+}
+
+TEST_F(MissingRanks, OneBelowAnotherThatAnswersIsAtFaultItself) {
+  for (uint32_t rank = 0; rank < kRanks; ++rank) arrive(rank);
+  const std::map<uint32_t, std::string> answered = {{0, ""}, {1, ""}, {2, ""}, {3, ""}, {4, ""}};
+  EXPECT_EQ(root_.missing(&answered), "rank 5 (pid 1005 on a, stopped answering) of 6 ranks");
+}
+
+}  // namespace
+}  // namespace treering

@@ -1,0 +1,195 @@
+// A verdict reaches those who lose their parent in the tree meanwhile: late ones, those of late ones, and if those who gave
+// it end at once.
+#include <fcntl.h>
+#include <signal.h>
+
+#include <cstdlib>
+
+#include "bootstrap/jobs.h"
+
+namespace treering::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Open until the test closes it.
+class Gate {
+ public:
+  Gate() { EXPECT_EQ(pipe2(ends_, O_CLOEXEC), 0); }
+  ~Gate() {
+    for (int end : ends_) close(end);
+  }
+  // In each rank's process, before anything else.
+  void inherit() { close(std::exchange(ends_[1], -1)); }
+  void wait() const {
+    char byte;
+    (void)!read(ends_[0], &byte, 1);
+  }
+  void open() { close(std::exchange(ends_[1], -1)); }
+
+ private:
+  int ends_[2] = {-1, -1};
+};
+
+// Gives its own verdict, says which one came, leaves, and ends as a program does.
+[[noreturn]] void give_and_end(Rank* self, int rank) {
+  self->membership->spread(1, "of rank " + std::to_string(rank));
+  const bool came = soon([&] { return !self->seen.get(&Seen::verdicts).empty(); }, seconds(12));
+  say(came ? self->seen.get(&Seen::verdicts)[0] : "no verdict");
+  self->membership.reset();
+  std::exit(0);
+}
+
+struct Root {
+  bool leaves;  // or is killed
+  int hosts;
+};
+
+class RootEnds : public ::testing::TestWithParam<Root> {};
+INSTANTIATE_TEST_SUITE_P(Orphans, RootEnds,
+                         ::testing::Values(Root{false, 1}, Root{false, 3}, Root{true, 1}, Root{true, 3}),
+                         [](const auto& info) {
+                           return std::string(info.param.leaves ? "Leaving" : "Killed") + "Of" +
+                                  std::to_string(info.param.hosts) + "Hosts";
+                         });
+
+// A slow network, or a busy machine, makes the other one late.
+TEST_P(RootEnds, ALateOrphanHearsTheVerdict) {
+  constexpr int kRanks = 3, kRoot = 0;
+  const auto [leaves, hosts] = GetParam();
+  for (const int late : {2, 1}) {
+    Gate gate;
+    RankProcesses processes(kRanks, [&, hosts = hosts](int rank, const trUniqueId& id) {
+      gate.inherit();
+      std::this_thread::sleep_for(milliseconds(200 * rank));  // the first to come is the parent after the root
+      Rank self;
+      JOB_CHECK(self.start(rank, kRanks, id, hosts));
+      reached();
+      if (rank == late) {
+        JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::verdicts).empty(); }));
+        say(self.seen.get(&Seen::verdicts)[0]);
+        return 0;
+      }
+      gate.wait();
+      if (rank == kRoot) return 0;
+      std::this_thread::sleep_for(milliseconds(500));
+      give_and_end(&self, rank);
+    });
+    for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
+    processes.stop(late);
+    if (!leaves) kill(processes.pid(kRoot), SIGKILL);
+    gate.open();
+    std::this_thread::sleep_for(milliseconds(2100));  // one possible parent is asked for 2 s, and silent after 2.6 s
+    kill(processes.pid(late), SIGCONT);
+    for (int rank : {1, 2}) {
+      const RankResult result = processes.wait(rank);
+      EXPECT_EQ(result.exit_code, 0) << "late: " << late << ", rank " << rank << ": " << result.output;
+      EXPECT_EQ(result.output, "1 of rank " + std::to_string(3 - late)) << "late: " << late << ", rank " << rank;
+    }
+  }
+}
+
+// Those who hang from a stopped one look for another parent a while after those who hung from the dead one.
+TEST(Orphans, OfStoppedProcessesHearTheSameVerdict) {
+  constexpr int kRanks = 7, kStopped[] = {1, 2};
+  for (const int hosts : {1, kRanks}) {
+    Gate gate;
+    RankProcesses processes(kRanks, [&](int rank, const trUniqueId& id) {
+      gate.inherit();
+      std::this_thread::sleep_for(milliseconds(100 * rank));
+      Rank self;
+      JOB_CHECK(self.start(rank, kRanks, id, hosts));
+      reached();
+      gate.wait();
+      give_and_end(&self, rank);
+    });
+    for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
+    for (int rank : kStopped) processes.stop(rank);
+    kill(processes.pid(0), SIGKILL);
+    gate.open();
+    std::string verdict;
+    for (int rank = 3; rank < kRanks; ++rank) {
+      const RankResult result = processes.wait(rank);
+      EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ": " << result.output;
+      if (rank == 3) verdict = result.output;
+      EXPECT_EQ(result.output, verdict) << hosts << " hosts, rank " << rank;
+      EXPECT_EQ(result.output.find("no verdict"), std::string::npos);
+    }
+    for (int rank : kStopped) kill(processes.pid(rank), SIGKILL);
+  }
+}
+
+constexpr int kRanks = 3;
+
+// Process 0 made the id and connects the others, but holds no rank; process n holds rank n - 1.
+RankProcesses below_relay(const std::function<int(int number, Rank& self)>& body) {
+  return RankProcesses(kRanks + 1, [&](int number, const trUniqueId& id) {
+    if (number == 0) {
+      reached();
+      while (true) pause();
+    }
+    std::this_thread::sleep_for(milliseconds(200 * number));
+    Rank self;
+    JOB_CHECK(self.start(number - 1, kRanks, id));
+    reached();
+    return body(number, self);
+  });
+}
+
+class RelayEnds : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Orphans, RelayEnds, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Stopped" : "Killed"; });
+
+// A rank ends together with it, and no other process can know of that end.
+TEST_P(RelayEnds, ARankThatEndsAtTheSameTimeIsMissed) {
+  const bool stops = GetParam();          // or is killed
+  for (const int victim : {1, kRanks}) {  // a parent of the others later, or a child
+    RankProcesses processes = below_relay([&](int, Rank& self) {
+      const auto missed = static_cast<uint32_t>(victim - 1);
+      JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::lost).empty(); }));
+      const auto lost = self.seen.get(&Seen::lost);
+      JOB_EXPECT(lost.size() == 1 && lost.begin()->first == missed);
+      say(lost.begin()->second);
+      return 0;
+    });
+    for (int number = 0; number <= kRanks; ++number) ASSERT_TRUE(processes.wait_until_reached(number));
+    processes.stop(0);
+    kill(processes.pid(victim), SIGKILL);
+    if (!stops) kill(processes.pid(0), SIGKILL);
+    for (int number = 1; number <= kRanks; ++number) {
+      if (number == victim) continue;
+      const RankResult result = processes.wait(number);
+      EXPECT_EQ(result.exit_code, 0) << "victim " << victim << ": " << result.output;
+      EXPECT_NE(result.output.find("nothing listens at its addresses any more"), std::string::npos) << result.output;
+    }
+  }
+}
+
+// It comes back to the tree, or to be another top of its own; nobody takes it for dead, and it takes nobody for dead.
+TEST(Orphans, OneThatIsStoppedWhenARelayEndsIsNotLost) {
+  for (const int stopped : {1, kRanks}) {
+    RankProcesses processes = below_relay([&](int number, Rank& self) {
+      (void)soon([] { return false; }, seconds(11));  // the time in which it is stopped counts
+      for (const auto& [rank, reason] : self.seen.get(&Seen::lost)) say("wrongly " + reason);
+      JOB_EXPECT(self.seen.get(&Seen::lost).empty());
+      if (stopped == kRanks) {  // it came back to the others, who have a top
+        if (number == 1) self.membership->spread(1, "of all");
+        JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::verdicts).empty(); }));
+      }
+      return 0;
+    });
+    for (int number = 0; number <= kRanks; ++number) ASSERT_TRUE(processes.wait_until_reached(number));
+    processes.stop(stopped);
+    kill(processes.pid(0), SIGKILL);
+    std::this_thread::sleep_for(seconds(7));
+    kill(processes.pid(stopped), SIGCONT);
+    for (int number = 1; number <= kRanks; ++number) {
+      const RankResult result = processes.wait(number);
+      EXPECT_EQ(result.exit_code, 0) << "stopped " << stopped << ", rank " << number - 1 << ": " << result.output;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace treering::testing

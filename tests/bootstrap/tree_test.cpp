@@ -1,0 +1,370 @@
+// The tree after the meeting: verdicts, losses, silence, questions, streams, clean ends.
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <sys/socket.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <cstdlib>
+#include <map>
+#include <set>
+
+#include "bootstrap/jobs.h"
+
+namespace treering::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class Hosts : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Tree, Hosts, ::testing::Values(1, 3));
+
+TEST_P(Hosts, OneVerdictReachesAllOnce) {
+  const int hosts = GetParam();
+  RankProcesses processes(20, [hosts](int rank, const trUniqueId& id) {
+    Rank self;
+    JOB_CHECK(self.start(rank, 20, id, hosts));
+    if (rank % 3 == 1) self.membership->spread(7, "verdict of " + std::to_string(rank));
+    JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::verdicts).empty(); }));
+    std::this_thread::sleep_for(milliseconds(200));
+    JOB_EXPECT(self.seen.get(&Seen::verdicts).size() == 1);
+    say(self.seen.get(&Seen::verdicts)[0]);
+    return 0;
+  });
+  std::set<std::string> verdicts;
+  for (const RankResult& result : processes.wait_all()) {
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    verdicts.insert(result.output);
+  }
+  EXPECT_EQ(verdicts.size(), 1u) << "the first of several is everybody's";
+}
+
+// Ends every connection of this process, and none of its listeners.
+int shut_connections_down() {
+  int count = 0;
+  for (int fd = 3; fd < 1024; ++fd) {
+    sockaddr_storage peer{};
+    socklen_t length = sizeof peer;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
+    count += shutdown(fd, SHUT_RDWR) == 0;
+  }
+  return count;
+}
+
+// The process lives, so no rank takes it for dead. The tree is whole again afterwards: a verdict reaches all.
+TEST_P(Hosts, AConnectionThatBreaksIsNoDeath) {
+  constexpr int kRanks = 7;
+  const int hosts = GetParam();
+  for (const int broken : {0, 1, kRanks - 1}) {
+    RankProcesses processes(kRanks, [hosts, broken](int rank, const trUniqueId& id) {
+      Rank self;
+      JOB_CHECK(self.start(rank, kRanks, id, hosts));
+      std::this_thread::sleep_for(milliseconds(100));
+      if (rank == broken) JOB_EXPECT(shut_connections_down() > 0);
+      std::this_thread::sleep_for(milliseconds(1500));
+      for (const auto& [lost, reason] : self.seen.get(&Seen::lost)) say("wrongly " + reason);
+      JOB_EXPECT(self.seen.get(&Seen::lost).empty());
+      if (rank == 2) self.membership->spread(7, "verdict of 2");
+      JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::verdicts).empty(); }));
+      say(self.seen.get(&Seen::verdicts)[0]);
+      return 0;
+    });
+    for (const RankResult& result : processes.wait_all()) {
+      EXPECT_EQ(result.exit_code, 0) << "broken: " << broken << ": " << result.output;
+      EXPECT_EQ(result.output, "7 verdict of 2") << "broken: " << broken;
+    }
+  }
+}
+
+struct Victim {
+  int rank, hosts;
+};
+class Death : public ::testing::TestWithParam<Victim> {};
+INSTANTIATE_TEST_SUITE_P(Victims, Death,
+                         ::testing::Values(Victim{0, 1}, Victim{1, 1}, Victim{13, 1}, Victim{0, 3}, Victim{1, 3},
+                                           Victim{4, 3}),
+                         [](const auto& info) {
+                           return "Rank" + std::to_string(info.param.rank) + "Of" + std::to_string(info.param.hosts) +
+                                  "Hosts";
+                         });
+
+// Also the tree heals: a verdict spread afterwards reaches all.
+TEST_P(Death, IsReportedByAllWithinASecond) {
+  const auto [victim, hosts] = GetParam();
+  RankProcesses processes(14, [victim = victim, hosts = hosts](int rank, const trUniqueId& id) {
+    Rank self;
+    JOB_CHECK(self.start(rank, 14, id, hosts));
+    reached();
+    JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::lost).empty(); }));
+    say("at " + std::to_string(std::chrono::steady_clock::now().time_since_epoch() / milliseconds(1)) + " ");
+    const auto lost = self.seen.get(&Seen::lost);
+    JOB_EXPECT(lost.size() == 1 && lost.begin()->first == static_cast<uint32_t>(victim));
+    say(lost.begin()->second);
+    if (rank == 13 - victim) {
+      std::this_thread::sleep_for(seconds(1));
+      self.membership->spread(1, "after the death");
+    }
+    JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::verdicts).empty(); }));
+    for (const auto& [other, reason] : self.seen.get(&Seen::lost))
+      if (other != static_cast<uint32_t>(victim)) say("; wrongly " + reason);
+    JOB_EXPECT(self.seen.get(&Seen::lost).size() == 1);
+    return 0;
+  });
+  for (int rank = 0; rank < 14; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
+  const auto killed = std::chrono::steady_clock::now().time_since_epoch() / milliseconds(1);
+  kill(processes.pid(victim), SIGKILL);
+  for (int rank = 0; rank < 14; ++rank) {
+    if (rank == victim) continue;
+    const RankResult result = processes.wait(rank);
+    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ": " << result.output;
+    ASSERT_GT(result.output.size(), 3u);
+    EXPECT_LT(std::stoll(result.output.substr(3)) - killed, 1000) << "rank " << rank;
+    const std::string who =
+        "rank " + std::to_string(victim) + " (pid " + std::to_string(processes.pid(victim)) + " on ";
+    EXPECT_NE(result.output.find(who), std::string::npos) << result.output;
+  }
+}
+
+class Stop : public ::testing::TestWithParam<Victim> {};
+INSTANTIATE_TEST_SUITE_P(Victims, Stop, ::testing::Values(Victim{0, 1}, Victim{1, 1}, Victim{7, 2}, Victim{0, 2}),
+                         [](const auto& info) {
+                           return "Rank" + std::to_string(info.param.rank) + "Of" + std::to_string(info.param.hosts) +
+                                  "Hosts";
+                         });
+
+TEST_P(Stop, IsReportedAndWithdrawn) {
+  const auto [victim, hosts] = GetParam();
+  RankProcesses processes(8, [victim = victim, hosts = hosts](int rank, const trUniqueId& id) {
+    Rank self;
+    JOB_CHECK(self.start(rank, 8, id, hosts));
+    reached();
+    auto silent = [&] { return self.membership->silent(); };
+    if (rank != victim) {
+      JOB_EXPECT(soon([&] { return !silent().empty(); }, seconds(8)));
+      const auto all = silent();
+      JOB_EXPECT(all.size() == 1 && all[0].ranks == std::vector<uint32_t>{static_cast<uint32_t>(victim)});
+      say(all[0].reason);
+      reached();
+      JOB_EXPECT(soon([&] { return silent().empty(); }, seconds(15)));
+      JOB_EXPECT(self.seen.get(&Seen::lost).empty());
+      reached();
+      if (rank == 3) self.membership->spread(1, "all are there");
+    }
+    JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::verdicts).empty(); }, seconds(15)));
+    return 0;
+  });
+  for (int rank = 0; rank < 8; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
+  processes.stop(victim);
+  for (int mark = 0; mark < 2; ++mark) {
+    for (int rank = 0; rank < 8; ++rank)
+      if (rank != victim) {
+        EXPECT_TRUE(processes.wait_until_reached(rank, seconds(15))) << "rank " << rank;
+      }
+    if (mark == 0) {
+      std::this_thread::sleep_for(seconds(3));  // its children have found other parents
+      kill(processes.pid(victim), SIGCONT);
+    }
+  }
+  for (int rank = 0; rank < 8; ++rank) {
+    const RankResult result = processes.wait(rank);
+    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ": " << result.output;
+  }
+}
+
+// The answer of an exchange goes to a parent that does not run: its children have it from their next one.
+TEST(Exchange, ReachesThoseWhoseParentPauses) {
+  constexpr int kRanks = 7, kPaused = 1, kLast = 2;
+  RankProcesses processes(kRanks, [](int rank, const trUniqueId& id) {
+    pretend_hosts(rank, kRanks);
+    std::this_thread::sleep_for(milliseconds(100 * rank));  // ranks 5 and 6 arrive as children of rank 1
+    std::unique_ptr<Membership> membership;
+    JOB_CHECK(Membership::join(unpacked(id), request_of(static_cast<uint32_t>(rank), kRanks), &membership));
+    reached();
+    if (rank == kLast) std::this_thread::sleep_for(seconds(2));
+    JOB_CHECK(check_round(membership.get(), static_cast<uint32_t>(rank), kRanks, 1));
+    reached();
+    JOB_CHECK(check_round(membership.get(), static_cast<uint32_t>(rank), kRanks, 9));
+    return 0;
+  });
+  for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
+  std::this_thread::sleep_for(milliseconds(500));  // the other parts are at the root
+  processes.stop(kPaused);
+  for (int rank = 0; rank < kRanks; ++rank)
+    if (rank != kPaused) {
+      EXPECT_TRUE(processes.wait_until_reached(rank, seconds(15))) << "rank " << rank;
+    }
+  kill(processes.pid(kPaused), SIGCONT);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const RankResult result = processes.wait(rank);
+    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ": " << result.output;
+  }
+}
+
+// The others make another rank the top meanwhile, and their parts of the exchange come to it; the root has some, too.
+TEST_P(Hosts, AnExchangeIsCompletedThoughTheRootPauses) {
+  constexpr int kRanks = 7, kLast = 3;
+  const int hosts = GetParam();
+  RankProcesses processes(kRanks, [hosts](int rank, const trUniqueId& id) {
+    pretend_hosts(rank, hosts);
+    std::unique_ptr<Membership> membership;
+    JOB_CHECK(Membership::join(unpacked(id), request_of(static_cast<uint32_t>(rank), kRanks), &membership));
+    reached();
+    if (rank == kLast) std::this_thread::sleep_for(seconds(9));  // until after the pause
+    JOB_CHECK(check_round(membership.get(), static_cast<uint32_t>(rank), kRanks, 1));
+    JOB_CHECK(check_round(membership.get(), static_cast<uint32_t>(rank), kRanks, 9));
+    return 0;
+  });
+  for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
+  std::this_thread::sleep_for(milliseconds(500));  // the other parts are at the root
+  processes.stop(0);
+  std::this_thread::sleep_for(seconds(6));  // silence is noticed after 2.6 s, and another parent sought for up to 2 s
+  kill(processes.pid(0), SIGCONT);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const RankResult result = processes.wait(rank);
+    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ": " << result.output;
+  }
+}
+
+TEST_P(Hosts, QuestionsAreAnswered) {
+  const int hosts = GetParam();
+  expect_all_succeed(12, [hosts](int rank, const trUniqueId& id) {
+    Rank self;
+    JOB_CHECK(self.start(rank, 12, id, hosts));
+    for (uint32_t peer = 0; peer < 12; ++peer) self.membership->request_status(peer);
+    for (uint32_t peer = 0; peer < 12; ++peer) {
+      std::string bytes;
+      Clock::time_point when;
+      JOB_EXPECT(soon([&] { return self.membership->latest_status(peer, &bytes, &when); }));
+      JOB_EXPECT(bytes == "answer of " + std::to_string(peer));
+    }
+    JOB_CHECK(check_round(self.membership.get(), static_cast<uint32_t>(rank), 12, 1));
+    return 0;
+  });
+}
+
+TEST_P(Hosts, StreamsConnectEveryPair) {
+  const int hosts = GetParam();
+  expect_all_succeed(4, [hosts](int rank, const trUniqueId& id) {
+    Rank self;
+    JOB_CHECK(self.start(rank, 4, id, hosts));
+    for (uint32_t peer = 0; peer < 4; ++peer)
+      for (uint32_t index = 0; index < 3; ++index) self.membership->open_stream(peer, index);
+    JOB_EXPECT(soon(
+        [&] { return self.seen.get(&Seen::outgoing).size() == 12 && self.seen.get(&Seen::incoming).size() == 12; }));
+    JOB_EXPECT(self.seen.get(&Seen::stream_error).empty());
+    // The acceptor speaks first: nothing of it may be lost to the handshake.
+    for (auto [key, fd] : self.seen.get(&Seen::incoming)) {
+      const std::string text =
+          std::to_string(key.first) + ">" + std::to_string(rank) + "#" + std::to_string(key.second);
+      JOB_EXPECT(send(fd, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()));
+      int no_delay = 0;
+      socklen_t length = sizeof no_delay;
+      JOB_EXPECT(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &no_delay, &length) == 0 && no_delay != 0);
+      JOB_EXPECT((fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
+    }
+    for (auto [key, fd] : self.seen.get(&Seen::outgoing)) {
+      pollfd entry{fd, POLLIN, 0};
+      JOB_EXPECT(poll(&entry, 1, 10'000) == 1);
+      char text[32] = {};
+      JOB_EXPECT(recv(fd, text, sizeof text - 1, 0) > 0);
+      JOB_EXPECT(text == std::to_string(rank) + ">" + std::to_string(key.first) + "#" + std::to_string(key.second));
+      int no_delay = 0;
+      socklen_t length = sizeof no_delay;
+      JOB_EXPECT(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &no_delay, &length) == 0 && no_delay != 0);
+      JOB_EXPECT((fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
+    }
+    JOB_CHECK(check_round(self.membership.get(), static_cast<uint32_t>(rank), 4, 1));
+    for (const auto& fds : {self.seen.get(&Seen::incoming), self.seen.get(&Seen::outgoing)})
+      for (auto [key, fd] : fds) close(fd);
+    return 0;
+  });
+}
+
+TEST(Stream, FailureNamesEveryAddress) {
+  expect_all_succeed(2, [](int rank, const trUniqueId& id) {
+    Rank self;
+    JOB_CHECK(self.start(rank, 2, id));
+    if (rank == 1) {
+      say("gone");
+      self.membership.reset();
+      _exit(0);
+    }
+    std::this_thread::sleep_for(milliseconds(500));
+    self.membership->open_stream(1, 0);
+    JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::stream_error).empty(); }));
+    const std::string text = self.seen.get(&Seen::stream_error);
+    say(text);
+    JOB_EXPECT(text.find("no connection to rank 1 (pid ") == 0);
+    JOB_EXPECT(text.find(" port ") != std::string::npos && text.find("Connection refused") != std::string::npos);
+    return 0;
+  });
+}
+
+// Ranks leave in any order and their processes end at once: nobody is reported as lost.
+TEST_P(Hosts, CleanEndsAreNoLosses) {
+  const int hosts = GetParam();
+  expect_all_succeed(12, [hosts](int rank, const trUniqueId& id) {
+    Rank self;
+    JOB_CHECK(self.start(rank, 12, id, hosts));
+    if (rank != 11) std::this_thread::sleep_for(milliseconds(rank * 37 % 12 * 30));
+    if (rank == 11) std::this_thread::sleep_for(milliseconds(1200));
+    JOB_EXPECT(self.seen.get(&Seen::lost).empty());
+    JOB_EXPECT(self.membership->silent().empty());
+    return 0;
+  });
+}
+
+TEST(Fork, AChildIsNoMember) {
+  expect_all_succeed(2, [](int rank, const trUniqueId& id) {
+    Rank self;
+    JOB_CHECK(self.start(rank, 2, id));
+    const pid_t child = fork_when_quiet();
+    if (child == 0) {
+      self.membership.reset();  // does nothing to the parent's
+      UniqueId other;
+      _exit(Membership::make_meeting_point(&other).ok() ? 0 : 1);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    JOB_EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    JOB_CHECK(check_round(self.membership.get(), static_cast<uint32_t>(rank), 2, 1));
+    JOB_EXPECT(self.seen.get(&Seen::lost).empty());
+    return 0;
+  });
+}
+
+// As a data loader's worker does, whose trainer is killed.
+TEST_P(Hosts, AChildThatOutlivesItsRankDoesNotHideItsDeath) {
+  constexpr int kRanks = 3;
+  const int hosts = GetParam();
+  for (const int victim : {0, 2}) {
+    int until_closed[2];
+    ASSERT_EQ(pipe2(until_closed, O_CLOEXEC), 0);
+    RankProcesses processes(kRanks, [=](int rank, const trUniqueId& id) {
+      close(until_closed[1]);
+      Rank self;
+      JOB_CHECK(self.start(rank, kRanks, id, hosts));
+      if (rank == victim && fork_when_quiet() == 0) {
+        char byte;
+        _exit(static_cast<int>(read(until_closed[0], &byte, 1)));
+      }
+      reached();
+      JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::lost).empty(); }));
+      return 0;
+    });
+    for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
+    kill(processes.pid(victim), SIGKILL);
+    for (int rank = 0; rank < kRanks; ++rank)
+      if (rank != victim) {
+        const RankResult result = processes.wait(rank);
+        EXPECT_EQ(result.exit_code, 0) << "victim " << victim << ", rank " << rank << ": " << result.output;
+      }
+    for (int end : until_closed) close(end);
+  }
+}
+
+}  // namespace
+}  // namespace treering::testing

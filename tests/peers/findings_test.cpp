@@ -1,0 +1,88 @@
+// What all ranks conclude from the reports, from fabricated ones.
+#include "peers/findings.h"
+
+#include <gtest/gtest.h>
+
+namespace treering::testing {
+namespace {
+
+constexpr uint8_t kAll = kInProcessBit | kSharedMemoryBit | kCmaBit | kRegionsBit | kTcpBit;
+constexpr uint8_t kNoMemory = kCmaBit | kTcpBit;
+
+struct Ranks {
+  // A rank of a host and a process, which reports `local` towards all of its host.
+  void add(uint64_t host, uint64_t process, uint8_t local = kAll) {
+    RankCard card{};
+    card.rank = static_cast<uint32_t>(cards.size());
+    card.location.host = host;
+    card.process_token = process;
+    cards.push_back(card);
+    LinkReport report;
+    report.local = local;
+    report.remote = local & kTcpBit;
+    reports.push_back(report);
+  }
+  std::string transports() const { return transports_text(Findings(cards, reports).transports()); }
+
+  std::vector<RankCard> cards;
+  std::vector<LinkReport> reports;
+};
+
+TEST(Transports, OneRankHasNone) {
+  Ranks ranks;
+  ranks.add(1, 1);
+  EXPECT_EQ(ranks.transports(), "none");
+}
+
+TEST(Transports, OfOneHost) {
+  Ranks ranks;
+  ranks.add(1, 1);
+  ranks.add(1, 1);
+  EXPECT_EQ(ranks.transports(), "in-process");
+  ranks.add(1, 2);
+  EXPECT_EQ(ranks.transports(), "in-process+shm");
+  ranks = {};
+  ranks.add(1, 1);
+  ranks.add(1, 2);
+  EXPECT_EQ(ranks.transports(), "shm");
+  ranks = {};
+  for (uint64_t process : {1, 2, 3}) ranks.add(1, process, kNoMemory);
+  EXPECT_EQ(ranks.transports(), "cma");
+  ranks = {};
+  for (uint64_t process : {1, 2, 3}) ranks.add(1, process, kTcpBit);
+  EXPECT_EQ(ranks.transports(), "tcp");
+}
+
+// Rank 2 alone on its host: what the others use counts for it, too.
+TEST(Transports, OfSeveralHosts) {
+  Ranks ranks;
+  ranks.add(1, 1);
+  ranks.add(1, 2);
+  ranks.add(2, 3);
+  EXPECT_EQ(ranks.transports(), "shm+tcp");
+  ranks = {};
+  ranks.add(1, 1);
+  ranks.add(2, 2);
+  EXPECT_EQ(ranks.transports(), "tcp");
+}
+
+TEST(Transports, OfAPairThatHasItsOwn) {
+  Ranks ranks;
+  for (uint64_t process : {1, 2, 3}) ranks.add(1, process);
+  ranks.reports[0].exceptions = {{1, kNoMemory}};
+  EXPECT_EQ(ranks.transports(), "shm+cma") << "by ranks 0 and 1";
+}
+
+// Rank 0's calls are refused, while the others reach it.
+TEST(Transports, OfARankThatReachesFewer) {
+  Ranks ranks;
+  ranks.add(1, 1, kTcpBit);
+  ranks.add(1, 2, kNoMemory);
+  ranks.add(1, 3, kNoMemory);
+  EXPECT_EQ(ranks.transports(), "cma+tcp");
+}
+
+TEST(Transports, TheLongestTextFitsTheSelection) { EXPECT_LT(transports_text(kAll).size(), size_t{32}); }
+
+}  // namespace
+}  // namespace treering::testing

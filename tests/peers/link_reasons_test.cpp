@@ -1,0 +1,131 @@
+// Why ranks share no memory, from fabricated cards.
+#include "peers/link_reasons.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+namespace treering::testing {
+namespace {
+
+RankCard with_segment(uint32_t rank) {
+  RankCard card{};
+  card.rank = rank;
+  card.pid = 100 + rank;
+  card.pid_namespace = 11;
+  card.network_namespace = 21;
+  card.user_namespace = 31;
+  card.uid = 1000;
+  card.machine = 41;
+  card.got_segment = card.in_segment = 1;
+  return card;
+}
+
+RankCard without_segment(uint32_t rank) {
+  RankCard card = with_segment(rank);
+  card.got_segment = card.in_segment = 0;
+  return card;
+}
+
+// Of both directions, which say the same.
+std::string why(const RankCard& a, const RankCard& b, const RankCard* holder) {
+  const std::string text = why_no_segment(a, b, holder, true);
+  EXPECT_EQ(text, why_no_segment(b, a, holder, true));
+  return text;
+}
+
+TEST(NoSegment, BetweenNetworkNamespaces) {
+  const RankCard a = with_segment(0);
+  RankCard b = without_segment(1);
+  b.network_namespace = 22;
+  const std::string expected =
+      "no segment (ranks 0 and 1 are in different network namespaces, between which its descriptor cannot travel)";
+  EXPECT_EQ(why(a, b, &a), expected);
+  b.user_namespace = 32;
+  b.uid = 0;
+  b.pid_namespace = 12;
+  EXPECT_EQ(why(a, b, &a), expected) << "a container of its own: it is the network that alone would do";
+}
+
+TEST(NoSegment, BetweenUserNamespaces) {
+  const RankCard a = with_segment(3);
+  RankCard b = without_segment(1);
+  b.user_namespace = 32;
+  b.uid = 0;
+  EXPECT_EQ(
+      why(a, b, &a),
+      "no segment (ranks 1 and 3 are in different user namespaces, and the kernel takes their users (uid 0 and 1000 there) "
+      "for different ones)");
+}
+
+TEST(NoSegment, BetweenUsers) {
+  const RankCard a = with_segment(0);
+  RankCard b = without_segment(1);
+  b.uid = 1001;
+  EXPECT_EQ(why(a, b, &a), "no segment (ranks 0 and 1 are of different users (uid 1000 and 1001))");
+}
+
+TEST(NoSegment, BetweenMachines) {
+  const RankCard a = with_segment(0);
+  RankCard b = without_segment(1);
+  b.machine = 42;
+  EXPECT_EQ(why(a, b, &a),
+            "no segment (ranks 0 and 1 run on different machines, which TREERING_HOSTID calls one host)");
+  b.network_namespace = b.user_namespace = b.pid_namespace = 0;
+  EXPECT_EQ(why(a, b, &a),
+            "no segment (rank 1 has no /proc (its mount namespace lacks it), so its network namespace is not known)")
+      << "nor its machine";
+}
+
+// In the namespaces of one that lacks it too, and has it as little from the third.
+TEST(NoSegment, WhereBothLackIt) {
+  const RankCard holder = with_segment(0);
+  RankCard a = without_segment(1), b = without_segment(2);
+  a.network_namespace = b.network_namespace = 22;
+  EXPECT_NE(why_no_segment(a, b, &holder, true).find("ranks 0 and 1 are in different network"), std::string::npos);
+  EXPECT_NE(why_no_segment(b, a, &holder, true).find("ranks 0 and 2 are in different network"), std::string::npos);
+}
+
+TEST(NoSegment, WhereAPidNamespaceAloneDiffersItIsNotBlamed) {
+  const RankCard a = with_segment(0);
+  RankCard b = without_segment(1);
+  b.pid_namespace = 12;
+  EXPECT_EQ(
+      why(a, b, &a),
+      "no segment (a process that its descriptor would have come through has no descriptor left, or is in another network namespace or another "
+      "user's)");
+}
+
+TEST(NoSegment, FailuresOfTheMachine) {
+  RankCard a = with_segment(0), b = with_segment(1);
+  b.in_segment = 0;
+  EXPECT_EQ(why(a, b, &a), "no segment (mmap failed on rank 1, whose log says why)");
+  a = without_segment(0), b = without_segment(1);
+  EXPECT_NE(why(a, b, nullptr).find("no rank of the host was given it: memfd_create failed"), std::string::npos);
+  EXPECT_EQ(why_no_segment(a, b, nullptr, false), "no segment (TREERING_TRANSPORTS or config->transports excludes it)");
+}
+
+TEST(NoRegions, TheCauseIsWhatDiffers) {
+  const RankCard a = with_segment(0);
+  RankCard b = with_segment(1);
+  EXPECT_EQ(why_no_pid(a, b), "");
+  EXPECT_EQ(why_no_regions(a, b, EACCES), "the peer's descriptors cannot be opened through /proc: Permission denied");
+  EXPECT_EQ(
+      why_no_regions(a, b, ENOENT),
+      "the peer's descriptors cannot be opened through /proc: No such file or directory (/proc of this rank's mount "
+      "namespace does not show process 101)");
+  b.uid = 1001;
+  EXPECT_EQ(
+      why_no_regions(a, b, EACCES),
+      "the peer's descriptors cannot be opened through /proc: Permission denied (the ranks are of different users (uid "
+      "1000 and 1001))");
+  b.user_namespace = 32;
+  EXPECT_NE(why_no_regions(a, b, EACCES).find("the ranks are in different user namespaces"), std::string::npos);
+  b.pid_namespace = 12;
+  EXPECT_EQ(why_no_regions(a, b, 0), "the ranks are in different pid namespaces");
+  b.pid_namespace = 0;
+  EXPECT_NE(why_no_regions(a, b, 0).find("rank 1 has no /proc"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace treering::testing

@@ -1,0 +1,232 @@
+// Which streams a link opens, shares and keeps, and what is left of them when a rank leaves.
+#include <gtest/gtest.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <random>
+#include <tuple>
+
+#include "transport/tcp/testing.h"
+
+namespace treering {
+namespace {
+
+// The kernel delivers what a rank that has left had handed over, though the peer's credits meet closed sockets.
+TEST(TcpStreams, WhatWasPostedArrivesAfterTheSenderHasLeft) {
+  // 20'000: the kernel takes as many as are under way without a reader; 1000: on the shared stream.
+  for (auto [streams, bytes] : {std::pair{1u, 20'000u}, {4u, 20'000u}, {1u, 1000u}}) {
+    SCOPED_TRACE(std::to_string(streams) + " streams, " + std::to_string(bytes) + " bytes");
+    TcpPair pair(streams);
+    auto to = pair.link(1, options_to(0))->connection(0);
+    auto data = pattern(5, bytes);
+    std::thread sender([&pair, &data] {
+      TcpPair* half = &pair;
+      auto connection = half->link(0, options_to(1))->connection(0);
+      for (uint32_t i = 0; i < 3 * kFifoDepth; ++i) {
+        if (!eventually([&] { return connection->can_post(); })) return;
+        connection->post(user_message(i, data));
+      }
+      (void)eventually([&] { return connection->flushed(); });
+      connection.reset();
+      half->drop_link(0);
+    });
+    for (uint32_t i = 0; i < 3 * kFifoDepth; ++i) {
+      ASSERT_TRUE(eventually([&] { return to->front() != nullptr; })) << i << ": " << to->health().message();
+      EXPECT_EQ(to->front()->signature, i);
+      EXPECT_EQ(payload_of(to.get(), *to->front()), data);
+      to->pop();
+      if (i == 2 * kFifoDepth) sender.join();  // everything from here on comes from a rank that has gone
+    }
+    EXPECT_TRUE(to->flushed());
+    EXPECT_TRUE(eventually([&] { return to->front() == nullptr && !to->health().ok(); })) << "now it is waited for";
+    EXPECT_EQ(to->health().code(), trRemoteError);
+  }
+}
+
+// A rank that only receives needs a stream for its credits alone: without one it still gets what was sent by a rank that
+// has left; one that is there would wait for ever.
+TEST(TcpStreams, AReceiverWhoseCreditsCannotGoStillReceives) {
+  NoStreams source;
+  auto link = TcpLink::make(options_to(7), &source);
+  auto connection = link->connection(0);
+  const auto [sender, receiver] = tcp_sockets();
+  link->deliver_incoming(1, receiver);
+  for (uint32_t i = 0; i < 2 * kTellEvery; ++i) {
+    ASSERT_TRUE(write_message(sender, i, "abcd"));
+    ASSERT_TRUE(eventually([&] { return connection->front() != nullptr; })) << connection->health().message();
+    connection->pop();
+    if (i + 1 == kTellEvery) {
+      EXPECT_FALSE(connection->flushed()) << "a credit waits for its stream";
+      link->deliver_outgoing(0, {trRemoteError, "refused"}, -1);
+      EXPECT_FALSE(connection->flushed()) << "the peer waits for it";
+      link->deliver_departure();
+    }
+    EXPECT_TRUE(connection->flushed()) << "it is known not to come";
+    EXPECT_TRUE(connection->health().ok());
+  }
+  close(sender);
+}
+
+TEST(TcpStreams, CreditsThatCannotGoToALivePeerAreAnError) {
+  NoStreams source;
+  auto link = TcpLink::make(options_to(7), &source);
+  auto connection = link->connection(0);
+  const auto [sender, receiver] = tcp_sockets();
+  link->deliver_incoming(1, receiver);
+  for (uint32_t i = 0; i < kTellEvery; ++i) {
+    ASSERT_TRUE(write_message(sender, i, ""));
+    ASSERT_TRUE(eventually([&] { return connection->front() != nullptr; })) << connection->health().message();
+    connection->pop();
+  }
+  link->deliver_outgoing(0, {trSystemError, "Too many open files"}, -1);
+  EXPECT_TRUE(eventually([&] { return !connection->flushed() && !connection->health().ok(); }));
+  EXPECT_NE(connection->health().message().find("Too many open files"), std::string::npos);
+  close(sender);
+}
+
+// What a rank that leaves has sent and the peer's kernel has not acknowledged is not lost by the peer's credits: its socket
+// stays, with somebody who reads.
+TEST(TcpStreams, WhatIsUnderWayWhenALinkEndsIsSeenOff) {
+  NoStreams source;
+  TcpOptions options = options_to(7);
+  int seen_off = -1;
+  options.see_off = [&](int fd) { seen_off = fd; };
+  auto link = TcpLink::make(std::move(options), &source);
+  const auto [own, peer] = tcp_sockets(4096);
+  link->deliver_incoming(0, own);
+  {
+    auto connection = link->connection(0);
+    const auto data = pattern(1, 4000);
+    while (connection->can_post()) connection->post(user_message(0, data));
+    ASSERT_TRUE(write_message(peer, 0, "a message that nobody reads"));
+  }
+  link.reset();
+  ASSERT_GE(seen_off, 0);
+  int under_way = 0, arrived = 0;
+  // What has arrived counts as under way, too, until the kernel has acknowledged it.
+  for (int same = 0, before = -1; same < 3; before = under_way + arrived) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    ASSERT_EQ(ioctl(seen_off, SIOCOUTQ, &under_way), 0);
+    ASSERT_EQ(ioctl(peer, FIONREAD, &arrived), 0);
+    same = under_way + arrived == before ? same + 1 : 0;
+  }
+  EXPECT_GT(under_way, 1);
+  const timeval patience{10, 0};
+  setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  std::vector<std::byte> bytes(1 << 16);
+  size_t got = 0;
+  ssize_t part = 0;
+  while ((part = recv(peer, bytes.data(), bytes.size(), 0)) > 0) got += static_cast<size_t>(part);
+  EXPECT_EQ(part, 0) << std::strerror(errno);
+  EXPECT_EQ(got, static_cast<size_t>(under_way - 1 + arrived)) << "one is the end";
+  close(seen_off);
+  close(peer);
+}
+
+size_t open_descriptors() {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  return count;
+}
+
+// A data loader's worker would hold the stream open for the peer. The test's own descriptor is not the library's to close.
+TEST(TcpStreams, AForkedChildHoldsNoCopyOfTheSharedStream) {
+  TcpPair pair(1);
+  struct stat shared {};
+  ASSERT_EQ(fstat(pair.sending_socket(0, 0), &shared), 0);
+  auto copies = [&shared] {
+    int count = 0;
+    for (int fd = 0; fd < 1024; ++fd)
+      if (struct stat file{}; fstat(fd, &file) == 0 && file.st_ino == shared.st_ino && file.st_dev == shared.st_dev)
+        ++count;
+    return count;
+  };
+  auto from = pair.link(0, options_to(1))->connection(0), to = pair.link(1, options_to(0))->connection(0);
+  const auto data = pattern(5, 100);
+  from->post(user_message(0, data));
+  ASSERT_TRUE(eventually([&] { return from->flushed() && to->front() != nullptr; }));
+  ASSERT_EQ(copies(), 2) << "one to read, one to write";
+  const pid_t child = fork();
+  if (child == 0) _exit(copies());
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  EXPECT_EQ(copies(), 2);
+}
+
+// Whatever the order in which two ranks open the shared stream and hear of the other's, one remains, and nothing is lost.
+TEST(TcpStreams, OfTwoSharedStreamsOneRemains) {
+  const uint64_t seed = std::random_device()();
+  std::cout << "seed " << seed << "\n";
+  std::mt19937_64 random(seed);
+  constexpr uint32_t kMessages = 40;
+  int both_opened = 0;
+  for (int round = 0; round < 200; ++round) {
+    const size_t before = open_descriptors();
+    NoStreams sources[2];
+    std::shared_ptr<TcpLink> links[2];
+    std::unique_ptr<Connection> sides[2];
+    for (int side = 0; side < 2; ++side) {
+      TcpOptions options = options_to(1 - side);
+      options.keeps_shared = side == 0;
+      links[side] = TcpLink::make(options, &sources[side]);
+      sides[side] = links[side]->connection(0);
+    }
+    // Deliveries under way: {opener, to the opener itself}; the socket of it.
+    std::vector<std::tuple<int, bool, int>> deliveries;
+    size_t asked[2] = {};
+    uint32_t posted[2] = {}, popped[2] = {};
+    const bool done = eventually([&] {
+      const int side = static_cast<int>(random() % 2);
+      switch (random() % 3) {
+        case 0:
+          if (posted[side] < kMessages && sides[side]->can_post())
+            sides[side]->post(inline_message(posted[side], &posted[side], sizeof(uint32_t))), ++posted[side];
+          (void)sides[side]->flushed();
+          break;
+        case 1:
+          if (const Message* message = sides[side]->front(); message != nullptr) {
+            EXPECT_EQ(message->signature, popped[side]++);
+            sides[side]->pop();
+          }
+          break;
+        default:
+          if (deliveries.empty() || random() % 8 != 0) break;
+          auto place = deliveries.begin() + static_cast<long>(random() % deliveries.size());
+          const auto [opener, to_itself, fd] = *place;
+          deliveries.erase(place);
+          if (to_itself)
+            links[opener]->deliver_outgoing(0, {}, fd);
+          else
+            links[1 - opener]->deliver_incoming(0, fd);
+      }
+      for (; asked[side] < sources[side].asked.size(); ++asked[side]) {
+        EXPECT_EQ(sources[side].asked[asked[side]].second, TcpStreamId(0)) << "the shared stream, once";
+        const auto [own, peers] = tcp_sockets();
+        deliveries.insert(deliveries.end(), {{side, true, own}, {side, false, peers}});
+      }
+      return !sides[0]->health().ok() || !sides[1]->health().ok() ||
+             (popped[0] == kMessages && popped[1] == kMessages && deliveries.empty());
+    });
+    ASSERT_TRUE(done) << "round " << round << ": " << popped[0] << " and " << popped[1];
+    for (const auto& side : sides) ASSERT_TRUE(side->health().ok()) << side->health().message();
+    both_opened += asked[0] == 1 && asked[1] == 1;
+    // A socket at each end, which each side holds for reading and for writing.
+    EXPECT_TRUE(eventually([&] {
+      for (const auto& side : sides) (void)side->front(), (void)side->flushed();
+      return open_descriptors() == before + 4;
+    })) << open_descriptors()
+        << " descriptors, " << before << " before";
+  }
+  EXPECT_GT(both_opened, 10) << "of 200 rounds";
+  EXPECT_LT(both_opened, 190) << "of 200 rounds";
+}
+
+}  // namespace
+}  // namespace treering

@@ -1,0 +1,115 @@
+// Sleeping on streams: what ends a wait, and what does not.
+#include "transport/tcp/wait.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+#include <vector>
+
+namespace treering {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr uint32_t kLong = 900'000;  // us
+
+int milliseconds_of_wait(TcpWaitSet* set, uint32_t microseconds, bool* woken) {
+  const auto begin = Clock::now();
+  *woken = set->wait(microseconds);
+  return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin).count());
+}
+
+class TcpWait : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair_), 0);
+    set_.add(pair_[0], TcpWaitSet::For::kInput);
+  }
+  void TearDown() override {
+    close(pair_[0]);
+    close(pair_[1]);
+  }
+  // Until the other end takes no more.
+  void fill(int fd) {
+    const std::vector<char> bytes(1 << 16);
+    while (send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
+    }
+  }
+
+  int pair_[2];
+  TcpWaitSet set_;
+  bool woken_ = false;
+};
+
+TEST_F(TcpWait, EndsWhenTheTimeIsOver) {
+  EXPECT_GE(milliseconds_of_wait(&set_, 30'000, &woken_), 29);
+  EXPECT_FALSE(woken_);
+}
+
+TEST_F(TcpWait, EndsWhenSomethingArrives) {
+  std::thread sender([this] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_EQ(write(pair_[1], "x", 1), 1);
+  });
+  const int taken = milliseconds_of_wait(&set_, kLong, &woken_);
+  sender.join();
+  EXPECT_TRUE(woken_);
+  EXPECT_GE(taken, 45);
+  EXPECT_LT(taken, 800);
+}
+
+// Between a poll that found nothing and the wait.
+TEST_F(TcpWait, EndsAtOnceForWhatArrivedBefore) {
+  EXPECT_FALSE(set_.wait(1));
+  EXPECT_EQ(write(pair_[1], "x", 1), 1);
+  EXPECT_LT(milliseconds_of_wait(&set_, kLong, &woken_), 500);
+  EXPECT_TRUE(woken_);
+  // Once: what the rank does not read, as it does not expect it, keeps it awake no longer.
+  EXPECT_GE(milliseconds_of_wait(&set_, 20'000, &woken_), 19);
+  EXPECT_FALSE(woken_);
+}
+
+TEST_F(TcpWait, EndsWhenThereIsRoomAgain) {
+  fill(pair_[1]);
+  TcpWaitSet room;
+  room.add(pair_[1], TcpWaitSet::For::kRoom);
+  EXPECT_FALSE(room.wait(1000));
+  std::vector<char> bytes(1 << 20);
+  while (read(pair_[0], bytes.data(), bytes.size()) > 0) {
+  }
+  EXPECT_LT(milliseconds_of_wait(&room, kLong, &woken_), 500);
+  EXPECT_TRUE(woken_);
+}
+
+TEST_F(TcpWait, ForgetsAStreamWhoseSocketLivesOnElsewhere) {
+  EXPECT_FALSE(set_.wait(1));
+  const int copy = dup(pair_[0]);  // as a child's
+  EXPECT_FALSE(set_.empty());
+  set_.forget(pair_[0]);
+  EXPECT_TRUE(set_.empty());
+  EXPECT_EQ(write(pair_[1], "x", 1), 1);
+  EXPECT_FALSE(set_.wait(20'000));
+  close(copy);
+}
+
+TEST_F(TcpWait, EndsWhenAnotherThreadAddsAStream) {
+  int more[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, more), 0);
+  ASSERT_EQ(write(more[1], "x", 1), 1);
+  std::thread adder([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    set_.add(more[0], TcpWaitSet::For::kInput);
+  });
+  EXPECT_LT(milliseconds_of_wait(&set_, kLong, &woken_), 800);
+  EXPECT_TRUE(woken_);
+  adder.join();
+  set_.forget(more[0]);
+  close(more[0]);
+  close(more[1]);
+}
+
+}  // namespace
+}  // namespace treering
