@@ -14,7 +14,7 @@
 
 namespace {
 
-constexpr uint32_t kMostVerified = 16384;  // memory grows with the square of the ranks
+constexpr uint32_t kMaxVerified = 16384;  // memory grows with the square of the ranks
 
 struct Options {
   std::string collective = "allreduce";
@@ -97,8 +97,8 @@ int run(const Options& options) {
                             algorithm->max_ranks));
   if (options.rank >= options.ranks)
     return fail(fmt::format("--rank {}: ranks are 0 to {}", options.rank, options.ranks - 1));
-  if (options.verify && options.ranks > kMostVerified)
-    return fail(fmt::format("--ranks {}: --verify takes at most {}", options.ranks, kMostVerified));
+  if (options.verify && options.ranks > kMaxVerified)
+    return fail(fmt::format("--ranks {}: --verify takes at most {}", options.ranks, kMaxVerified));
   const treering::Plan plan = make_plan(options);
   const treering::Shape shape = {.channel = options.channel,
                                  .channels = std::max(algorithm->channels, 2u),
@@ -115,6 +115,7 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app{"Prints what each rank does in a collective, step by step, and verifies it for all ranks."};
+  app.set_version_flag("--version", "schedule-dump " TREERING_VERSION_STRING);
   app.add_option("--collective", options.collective, "its name (default allreduce; --list shows them)");
   app.add_option("--root", options.root, "root of a rooted collective (default 0)");
   app.add_option("-a,--algorithm", options.algorithm, "name of the algorithm (--list shows them)");

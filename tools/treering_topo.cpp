@@ -146,6 +146,7 @@ CLI::Validator a_number_of_ranks() {
 
 int run(int argc, char** argv) {
   CLI::App app{"Prints the topology of this machine, or of a described one, as treering sees it."};
+  app.set_version_flag("--version", "treering-topo " TREERING_VERSION_STRING);
   treering::DetectOptions options;
   uint32_t ranks = 0;
   bool json = false;

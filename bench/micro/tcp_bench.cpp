@@ -18,7 +18,7 @@ namespace treering {
 namespace {
 
 constexpr int kRounds = 80;
-constexpr double kMostUs = 8e6;  // of one comparison, on a machine that is busy
+constexpr double kMaxUs = 8e6;  // of one comparison, on a machine that is busy
 constexpr uint32_t kPings = 200, kMessages = 40;
 
 double us_since(std::chrono::steady_clock::time_point begin) {
@@ -139,7 +139,7 @@ void compare(const std::string& what, const char* unit, bool more_is_better, con
              const std::function<double()>& linked, const char* first = "bare", const char* second = "treering") {
   std::vector<double> ours, theirs;
   const auto begin = std::chrono::steady_clock::now();
-  for (int round = 0; round < kRounds && (round < 3 || us_since(begin) < kMostUs); ++round)
+  for (int round = 0; round < kRounds && (round < 3 || us_since(begin) < kMaxUs); ++round)
     theirs.push_back(bare()), ours.push_back(linked());
   const auto best = [&](std::vector<double>* values) {
     std::sort(values->begin(), values->end());

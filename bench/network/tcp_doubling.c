@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { kMostHosts = 64, kMostSteps = 6 };
+enum { kMaxHosts = 64, kMaxSteps = 6 };
 
 static int fail(const char* what) {
   fprintf(stderr, "error: %s: %s\n", what, strerror(errno));
@@ -84,7 +84,7 @@ static int meet(int host, char** addresses, int hosts, int port, int* fds) {
   struct sockaddr_in own = parse_address(addresses[host], port);
   const int listener = new_socket(), on = 1;
   if (setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) ||
-      bind(listener, (struct sockaddr*)&own, sizeof own) || listen(listener, kMostSteps))
+      bind(listener, (struct sockaddr*)&own, sizeof own) || listen(listener, kMaxSteps))
     fail("listen");
   int steps = 0, to_accept = 0;
   for (; 1 << steps < hosts; ++steps) {
@@ -110,10 +110,10 @@ static int meet(int host, char** addresses, int hosts, int port, int* fds) {
 }
 
 int main(int argc, char** argv) {
-  char* addresses[kMostHosts];
-  int hosts = 0, fds[kMostSteps];
+  char* addresses[kMaxHosts];
+  int hosts = 0, fds[kMaxSteps];
   if (argc == 5)
-    for (char* one = strtok(argv[2], ","); one && hosts < kMostHosts; one = strtok(NULL, ",")) addresses[hosts++] = one;
+    for (char* one = strtok(argv[2], ","); one && hosts < kMaxHosts; one = strtok(NULL, ",")) addresses[hosts++] = one;
   const int host = argc == 5 ? atoi(argv[1]) : -1, count = argc == 5 ? atoi(argv[4]) : 0;
   if (hosts < 2 || (hosts & (hosts - 1)) || host < 0 || host >= hosts || atoi(argv[3]) < 1 || count < 1) {
     fprintf(stderr, "usage: tcp_doubling HOST ADDRESS,ADDRESS,... PORT N (2, 4, 8, ... addresses)\n");

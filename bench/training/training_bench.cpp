@@ -203,6 +203,7 @@ void persistent(Rank& rank) {
 
 int main(int argc, char** argv) {
   CLI::App app("What training sees of the library: overlap, double buffering, fusion, the fixed order, wire types");
+  app.set_version_flag("--version", "training_bench " TREERING_VERSION_STRING);
   Options options;
   app.add_option("--ranks", options.ranks, "ranks, as processes")->check(CLI::Range(1, 64))->capture_default_str();
   app.add_option("--rounds", options.rounds, "rounds, of which medians are taken")

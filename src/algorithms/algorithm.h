@@ -81,7 +81,7 @@ struct Work {
 
 // Among more ranks, algorithms that give some rank messages with all others are chosen only where no other one fits: n
 // connections to a rank, and n^2 messages, are what does not scale.
-inline constexpr uint32_t kMostAllPeers = 64;
+inline constexpr uint32_t kMaxAllPeers = 64;
 
 struct Algorithm {
   Collective collective;

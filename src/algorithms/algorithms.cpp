@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "algorithms/algorithm.h"
+#include "core/names.h"
 
 namespace treering {
 
@@ -125,7 +126,7 @@ const Algorithm* forced_algorithm(std::string_view forced, Collective collective
   // The word that names the collective wins over one that does not.
   while (next_word(&list, &wanted, &name)) {
     const Algorithm* row = row_named(collective, name);
-    if (row == nullptr || (!wanted.empty() && wanted != info_of(collective).name)) continue;
+    if (row == nullptr || (!wanted.empty() && !same_collective(wanted, info_of(collective).name))) continue;
     if (!wanted.empty()) return row;
     if (algorithm == nullptr) algorithm = row;
   }

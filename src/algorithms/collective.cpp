@@ -1,5 +1,7 @@
 #include "algorithms/collective.h"
 
+#include "core/names.h"
+
 namespace treering {
 namespace {
 
@@ -33,7 +35,7 @@ std::span<const CollectiveInfo> collectives() { return kRows; }
 
 const CollectiveInfo* find_collective(std::string_view name) {
   for (const CollectiveInfo& row : kRows)
-    if (name == row.name) return &row;
+    if (same_collective(name, row.name)) return &row;
   return nullptr;
 }
 

@@ -86,7 +86,7 @@ struct CollectiveInfo {
 
 std::span<const CollectiveInfo> collectives();
 inline const CollectiveInfo& info_of(Collective collective) { return collectives()[static_cast<size_t>(collective)]; }
-// nullptr for an unknown name.
+// nullptr for an unknown name. Case, "-" and "_" do not count (core/names.h).
 const CollectiveInfo* find_collective(std::string_view name);
 
 }  // namespace treering

@@ -10,7 +10,7 @@ uint64_t divide_up(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 
 // 4 MiB by 2 hosts of 2 ranks on 2 Gbit/s: 0.94 to 0.96 of the link with one slice a channel, 1.00 with four; 4 hosts of 4 ranks 0.91
 // and 0.98 with two. Messages of 32 KiB instead of 128 cost 64 MiB by 4 hosts of 4 ranks 4 % (netlab, 2026-11-22).
-constexpr uint64_t kPhaseSlices = 4, kLeastPhaseMessage = 32 << 10;
+constexpr uint64_t kPhaseSlices = 4, kMinPhaseMessage = 32 << 10;
 
 // Microseconds for `bytes` at `gbps` (1 GB/s is 1000 bytes per microsecond).
 double at_rate(double bytes, double gbps) { return bytes / (1e3 * gbps); }
@@ -46,7 +46,7 @@ bool is_fetched(const Algorithm& algorithm, uint64_t streaming_bytes, uint32_t r
 uint64_t largest_message(const Algorithm& algorithm, uint64_t bytes, uint64_t chunks) {
   constexpr uint64_t kUnit = 4096;  // so that alignment does not add a slice
   if (!algorithm.has_phases) return 0;
-  const uint64_t slices = std::min(bytes / (std::max<uint64_t>(chunks, 1) * kLeastPhaseMessage), kPhaseSlices);
+  const uint64_t slices = std::min(bytes / (std::max<uint64_t>(chunks, 1) * kMinPhaseMessage), kPhaseSlices);
   return slices < 2 ? 0 : divide_up(divide_up(bytes, chunks * slices), kUnit) * kUnit;
 }
 

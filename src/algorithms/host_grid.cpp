@@ -31,7 +31,7 @@ HostGrid::HostGrid(const Plan& plan, uint32_t rank, LocalPhase local) : local_(l
     least = std::min(least, members.size());
     most = std::max(most, members.size());
   }
-  shards_ = static_cast<uint32_t>(std::min(most, kMostTurns * least));
+  shards_ = static_cast<uint32_t>(std::min(most, kMaxTurns * least));
   const uint32_t g = local_ranks();
   turns_ = (shards_ + g - 1) / g;
   most_turns_ = static_cast<uint32_t>((shards_ + least - 1) / least);

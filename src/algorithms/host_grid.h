@@ -1,7 +1,7 @@
 // HostGrid: the ranks of a plan as a grid of hosts and shards, which all algorithms between hosts share.
 //
 //               shard 0   shard 1   shard 2   shard 3        as many shards as the largest host has ranks, as far as
-//                                                             no rank of the smallest gets more than kMostTurns
+//                                                             no rank of the smallest gets more than kMaxTurns
 //   host 0    |  rank 0 |  rank 1 |  rank 2 |  rank 3 |      row: inside a host every shard has an owner
 //   host 1    |  rank 4 |  rank 4 |  rank 5 |  rank 5 |      a smaller host's ranks own several
 //   host 2    |  rank 6 |  rank 7 |  rank 8 |  rank 9 |      column: a shard's owners are one group between hosts
@@ -34,7 +34,7 @@ using GridSteps = std::vector<GridStep>;
 // Appends a block of such steps.
 void append_block(ScheduleBuilder* builder, uint32_t count, int32_t chunk_stride, const GridSteps& steps);
 
-inline constexpr uint32_t kMostTurns = 3;
+inline constexpr uint32_t kMaxTurns = 3;
 
 enum class LocalPhase { kDirect, kRing };
 

@@ -80,8 +80,8 @@ std::string unfit(const Machine& machine, const SelectionInput& input, const Alg
 std::string crowd(const Machine& machine, const SelectionInput& input, const Algorithm& algorithm) {
   const uint32_t host_ranks = machine.host_ranks == 0 ? input.ranks : machine.host_ranks;
   const uint32_t group = algorithm.all_peers ? input.ranks : algorithm.all_local_peers ? host_ranks : 0;
-  if (group <= kMostAllPeers) return "";
-  return fmt::format("has messages between all pairs of {} ranks, which is for up to {}", group, kMostAllPeers);
+  if (group <= kMaxAllPeers) return "";
+  return fmt::format("has messages between all pairs of {} ranks, which is for up to {}", group, kMaxAllPeers);
 }
 
 }  // namespace

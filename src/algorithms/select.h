@@ -3,7 +3,7 @@
 // A pure function of its arguments, so every rank that holds the same Machine chooses the same. Candidates
 // are all algorithms x the protocols that the buffers allow x (tree) the pipeline depths. The least predicted
 // time wins; among those within 2 % of it the first in the order of the table, which puts few roundings
-// first. Among many ranks, algorithms in which some rank has messages with all others stand back (kMostAllPeers).
+// first. Among many ranks, algorithms in which some rank has messages with all others stand back (kMaxAllPeers).
 #pragma once
 
 #include <string>

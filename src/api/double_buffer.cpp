@@ -17,7 +17,7 @@ using namespace treering;
 
 namespace {
 
-constexpr int kMostTensors =
+constexpr int kMaxTensors =
     1 << 20;  // of an exchange: a count beyond is taken for a mistake, before the lists are read
 
 struct TensorSet {
@@ -56,9 +56,9 @@ struct trDoubleBuffer {
 
 Status trDoubleBuffer::check(const char* function, int count, void** tensors, const size_t* counts) const {
   if (count < 1) return {trInvalidArgument, fmt::format("{}: count is {}; give 1 or more tensors", function, count)};
-  if (count > kMostTensors)
+  if (count > kMaxTensors)
     return {trInvalidArgument,
-            fmt::format("{}: count is {}; at most {} tensors are taken", function, count, kMostTensors)};
+            fmt::format("{}: count is {}; at most {} tensors are taken", function, count, kMaxTensors)};
   if (tensors == nullptr) return null_argument(function, "tensors");
   for (int i = 0; i < count && counts != nullptr; ++i) {
     if (counts[i] > SIZE_MAX / 64)

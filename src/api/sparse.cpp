@@ -30,17 +30,17 @@ namespace {
 
 constexpr const char* kCreate = "trExchangeCreate";
 
-constexpr int kMostBoxes = 1 << 20;  // of a rank: a count beyond is taken for a mistake, before the boxes are read
-constexpr size_t kMostBytes = SIZE_MAX / 64;   // of one box's array
-constexpr size_t kMostRows = size_t{1} << 30;  // of one side of a transfer: each costs some tens of bytes
+constexpr int kMaxBoxes = 1 << 20;  // of a rank: a count beyond is taken for a mistake, before the boxes are read
+constexpr size_t kMaxBytes = SIZE_MAX / 64;   // of one box's array
+constexpr size_t kMaxRows = size_t{1} << 30;  // of one side of a transfer: each costs some tens of bytes
 
 // Stores the bytes of each box's array.
 Status check_boxes(int dimensions, const char* name, int count, const trBox_t* boxes, const DataTypeInfo& type,
                    std::vector<size_t>* bytes) {
   if (count < 0) return {trInvalidArgument, fmt::format("{}: {}_count is {}", kCreate, name, count)};
-  if (count > kMostBoxes)
+  if (count > kMaxBoxes)
     return {trInvalidArgument,
-            fmt::format("{}: {}_count is {}; at most {} are taken", kCreate, name, count, kMostBoxes)};
+            fmt::format("{}: {}_count is {}; at most {} are taken", kCreate, name, count, kMaxBoxes)};
   if (count > 0 && boxes == nullptr) return null_argument(kCreate, name);
   for (int i = 0; i < count; ++i) {
     for (int d = 0; d < dimensions; ++d)
@@ -48,7 +48,7 @@ Status check_boxes(int dimensions, const char* name, int count, const trBox_t* b
         return {trInvalidArgument,
                 fmt::format("{}: {}[{}] is {}: lo is above hi", kCreate, name, i, box_text(boxes[i], dimensions))};
     size_t elements = 0;
-    if (!volume_of(boxes[i], dimensions, &elements) || elements > kMostBytes / type.size)
+    if (!volume_of(boxes[i], dimensions, &elements) || elements > kMaxBytes / type.size)
       return {trInvalidArgument, fmt::format("{}: {}[{}] is {} of {}: more elements than any memory holds", kCreate,
                                              name, i, box_text(boxes[i], dimensions), type.name)};
     bytes->push_back(elements * type.size);
@@ -61,11 +61,11 @@ Status check_rows(const BoxTransfer& transfer, const std::vector<RankBoxes>& all
   const trBox_t& held = all[transfer.source].held[transfer.held];
   const trBox_t& needed = all[transfer.destination].needed[transfer.needed];
   for (const trBox_t* box : {&held, &needed})
-    if (const size_t rows = row_count(transfer.box, *box, dimensions); rows > kMostRows)
+    if (const size_t rows = row_count(transfer.box, *box, dimensions); rows > kMaxRows)
       return {trInvalidArgument, fmt::format("{}: {} in {} that rank {} {} is {} separate rows; at most {} are planned",
                                              kCreate, box_text(transfer.box, dimensions), box_text(*box, dimensions),
                                              box == &held ? transfer.source : transfer.destination,
-                                             box == &held ? "holds" : "needs", rows, kMostRows)};
+                                             box == &held ? "holds" : "needs", rows, kMaxRows)};
   return {};
 }
 

@@ -17,18 +17,18 @@ Status bad(const char* function, uint32_t rank, fmt::format_string<Args...> form
           fmt::format("{} on rank {}: {}", function, rank, fmt::format(format, std::forward<Args>(args)...))};
 }
 
-constexpr size_t kMostElements = SIZE_MAX / 64;
+constexpr size_t kMaxElements = SIZE_MAX / 64;
 
 // The count of one buffer.
 Status check_count(const char* function, uint32_t rank, const char* name, size_t count, trDataType_t type) {
-  if (count <= kMostElements) return {};
+  if (count <= kMaxElements) return {};
   return bad(function, rank, "{} is {} x {}: more than any memory holds", name, count, find_type(type)->name);
 }
 
 // The count and the displacement of block r; that of an empty block is not used.
 Status check_block(const char* function, const Communicator& communicator, const char* name, const size_t* counts,
                    const size_t* displs, uint32_t r, const char* type) {
-  const size_t most = kMostElements / communicator.ranks();
+  const size_t most = kMaxElements / communicator.ranks();
   if (counts[r] > most)
     return bad(function, communicator.rank(), "{}[{}] is {} x {}: more than any memory holds", name, r, counts[r],
                type);

@@ -43,7 +43,7 @@ constexpr size_t kEndedMeetings = 1024;  // of which who comes late is told; mor
 // Between two looks whether the agent still stands, and how many of them a task may have to wait for its turn. Counted, for a
 // process that was stopped has not waited.
 constexpr auto kLook = std::chrono::milliseconds(100);
-constexpr int kMostLooks = 600;
+constexpr int kMaxLooks = 600;
 constexpr auto kLongestLinger = std::chrono::seconds(3);
 
 std::atomic<Agent*> current{nullptr};
@@ -183,11 +183,11 @@ Status Agent::call(const Task& task) {
   std::unique_lock lock(call->mutex);
   for (int looks = 0; call->state != Call::kDone; ++looks) {
     const bool lost = !stands();
-    if (call->state == Call::kWaits && (lost || looks > kMostLooks)) {
+    if (call->state == Call::kWaits && (lost || looks > kMaxLooks)) {
       call->state = Call::kGivenUp;
       if (lost) return descriptors_closed();
       return {trTimeout, fmt::format("the thread of the control connections has not answered for {} s",
-                                     std::chrono::duration_cast<std::chrono::seconds>(kMostLooks * kLook).count())};
+                                     std::chrono::duration_cast<std::chrono::seconds>(kMaxLooks * kLook).count())};
     }
     call->changed.wait_for(lock, kLook);
   }

@@ -24,13 +24,13 @@ namespace {
 constexpr auto kStagger = std::chrono::milliseconds(100);
 // A listener that has too many strangers drops the oldest, which may be of a job whose processes come all at the same time.
 // Dialled again after 10 ms, 20 ms, ... half a second: 6 to 10 s in all, as another program may have the port by now.
-constexpr uint32_t kMostDrops = 14;
-constexpr uint32_t kMostDoublings = 6;
-constexpr size_t kMostInterfaces = 16;  // that a link-local address is tried through
+constexpr uint32_t kMaxDrops = 14;
+constexpr uint32_t kMaxDoublings = 6;
+constexpr size_t kMaxInterfaces = 16;  // that a link-local address is tried through
 
 // A moment that differs between processes: a full listener is not asked by all at the same time.
 Clock::duration jitter(uint32_t times = 0) {
-  const uint32_t most = 10u << std::min(times, kMostDoublings);
+  const uint32_t most = 10u << std::min(times, kMaxDoublings);
   return std::chrono::milliseconds(most / 2 + randombytes_uniform(most));
 }
 
@@ -69,7 +69,7 @@ std::vector<uint32_t> link_local_scopes(const Place& own, const std::vector<Addr
   for (const auto* addresses : {&own.addresses, &interfaces})
     for (const Address& mine : *addresses) {
       const bool known = std::find(scopes.begin(), scopes.end(), mine.scope) != scopes.end();
-      if (mine.link_local() && mine.scope != 0 && !known && scopes.size() < kMostInterfaces)
+      if (mine.link_local() && mine.scope != 0 && !known && scopes.size() < kMaxInterfaces)
         scopes.push_back(mine.scope);
     }
   return scopes;
@@ -190,7 +190,7 @@ void Dial::try_one(size_t number) {
     auto self = weak.lock();
     if (!self || self->finished_) return;
     Attempt& closed = self->attempts_[number];
-    if (!Channel::was_dropped(reason) || ++closed.drops > kMostDrops)
+    if (!Channel::was_dropped(reason) || ++closed.drops > kMaxDrops)
       return self->failed(number, reason, reason == std::strerror(ECONNREFUSED));
     closed.channel = nullptr;
     closed.retry = self->agent_->after(jitter(closed.drops), [self, number] { self->try_one(number); });

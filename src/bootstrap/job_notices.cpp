@@ -16,7 +16,7 @@ constexpr auto kBeatPeriod = std::chrono::milliseconds(1000);
 constexpr auto kSilence = std::chrono::milliseconds(2600);
 constexpr auto kCutOffAfter = std::chrono::milliseconds(4500);  // of a loss or silence on the way
 constexpr auto kProbeAfter = std::chrono::milliseconds(400);    // it may be about to attach
-constexpr size_t kMostProbes = 16;
+constexpr size_t kMaxProbes = 16;
 constexpr auto kReturnPatience = std::chrono::milliseconds(400);  // with a neighbour whose connection broke
 constexpr auto kDeathPeriod = std::chrono::milliseconds(10);      // its sockets are closed before it counts as dead
 
@@ -331,7 +331,7 @@ void Job::examine(uint32_t process) {
 
 // Only a refusal at all addresses of a process says that it has ended: one that is stopped does not answer.
 void Job::probe(uint32_t process) {
-  if (probes_.count(process) != 0 || probes_.size() >= kMostProbes) return;
+  if (probes_.count(process) != 0 || probes_.size() >= kMaxProbes) return;
   auto done = [self = shared_from_this(), process](const Status& status, bool gone,
                                                    const std::shared_ptr<Channel>& channel) {
     self->probes_.erase(process);

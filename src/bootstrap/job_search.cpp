@@ -13,7 +13,7 @@ namespace {
 constexpr auto kAttachPatience = std::chrono::seconds(5);  // with one possible parent
 constexpr auto kReattachPatience = std::chrono::seconds(2);
 constexpr auto kSeekAgain = std::chrono::milliseconds(50);
-constexpr size_t kMostOfHost = 6;
+constexpr size_t kMaxOfHost = 6;
 
 }  // namespace
 
@@ -27,7 +27,7 @@ std::vector<Place> Job::possible_parents(bool without_current) const {
     if (known || process == own_.process || lost_.count(process) != 0 || silent_.count(process) != 0) return;
     if (children_.count(process) != 0 || has_left(process) != left) return;
     if (without_current && process == parent_.process) return;
-    if (places.size() < kMostParents && ++of_host[place.host] <= kMostOfHost) places.push_back(place);
+    if (places.size() < kMaxParents && ++of_host[place.host] <= kMaxOfHost) places.push_back(place);
   };
   for (bool left : {false, true}) {
     for (const Place& place : ancestors_) add(place, left);

@@ -13,12 +13,12 @@ constexpr uint32_t kStreamAttempts = 8;
 constexpr uint32_t kRefusals = 3;  // attempts that are left when a refusal counts: some 0.6 s after the first
 constexpr auto kStreamPause = std::chrono::milliseconds(20);  // twice as long each time
 // Of one attempt: where nothing answers the kernel asks again after 1 s, 3 s, 7 s ..., and the link by another attempt.
-constexpr auto kLeastAttempt = std::chrono::seconds(2), kLongestAttempt = std::chrono::seconds(30);
+constexpr auto kMinAttempt = std::chrono::seconds(2), kLongestAttempt = std::chrono::seconds(30);
 
 Clock::time_point attempt_ends(int timeout_ms) {
   const std::chrono::milliseconds timeout(timeout_ms);
   if (timeout_ms == 0) return Clock::now() + kLongestAttempt;
-  return Clock::now() + std::clamp<Clock::duration>(timeout / 4, kLeastAttempt, kLongestAttempt);
+  return Clock::now() + std::clamp<Clock::duration>(timeout / 4, kMinAttempt, kLongestAttempt);
 }
 
 }  // namespace

@@ -116,7 +116,7 @@ Status MeetingRoot::lost_rank(uint32_t rank) const {
 }
 
 std::string MeetingRoot::missing(const std::map<uint32_t, std::string>* answered) const {
-  constexpr size_t kMostText = 300;
+  constexpr size_t kMaxText = 300;
   const auto is_missing = [&](uint32_t rank) {
     return hellos_.count(rank) == 0 || (answered != nullptr && answered->count(rank) == 0);
   };
@@ -127,12 +127,12 @@ std::string MeetingRoot::missing(const std::map<uint32_t, std::string>* answered
     return {};
   };
   std::string missing, below;
-  for (uint32_t rank = 0; rank < ranks_ && missing.size() <= kMostText; ++rank) {
+  for (uint32_t rank = 0; rank < ranks_ && missing.size() <= kMaxText; ++rank) {
     if (!is_missing(rank)) continue;
     const auto hello = hellos_.find(rank);
     if (hello != hellos_.end())
       if (const auto above = mute_above(places_[hello->second.process]); above.has_value()) {
-        if (below.size() < kMostText)
+        if (below.size() < kMaxText)
           below += fmt::format("; {} is heard through {} alone", name_of(rank), name_of(*above));
         continue;
       }
@@ -140,12 +140,12 @@ std::string MeetingRoot::missing(const std::map<uint32_t, std::string>* answered
     if (hello != hellos_.end() && missing.ends_with(')'))
       missing.replace(missing.size() - 1, 1, ", stopped answering)");
   }
-  if (missing.size() > kMostText) missing += ", ...";
+  if (missing.size() > kMaxText) missing += ", ...";
   for (const Place& place : places_) {
     const bool said = std::any_of(hellos_.begin(), hellos_.end(),
                                   [&](const auto& entry) { return entry.second.process == place.process; });
     const auto above = mute_above(place);
-    if (said || !above || below.size() >= kMostText) continue;
+    if (said || !above || below.size() >= kMaxText) continue;
     below += fmt::format("; process {} (pid {} on {}) has come, and is heard through {} alone", place.process,
                          place.pid, place.host_name, name_of(*above));
   }

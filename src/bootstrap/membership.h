@@ -27,8 +27,8 @@ struct Member;
 // The last candidates of a search that has taken so long get less, each.
 constexpr auto kSearchPatience = std::chrono::milliseconds(4500);
 constexpr auto kMuteHostPatience = std::chrono::milliseconds(250);  // also where another process has just not answered
-constexpr size_t kMostParents = 24;                                 // that it tries
-constexpr auto kLongestSearch = kSearchPatience + kMostParents * kMuteHostPatience;
+constexpr size_t kMaxParents = 24;                                 // that it tries
+constexpr auto kLongestSearch = kSearchPatience + kMaxParents * kMuteHostPatience;
 
 struct JoinRequest {
   uint32_t rank = 0, ranks = 0;

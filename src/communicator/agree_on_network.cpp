@@ -42,7 +42,7 @@ Status Communicator::agree_on_network(const Plan& plan, const CreationTerms& ter
     if (seen.insert(card(rank).location.host).second) leaders.push_back(rank);
   NetworkMeasurement own, slowest;
   bool plausible = false;
-  for (int i = 0; i < kMostNetworkMeasurements && !plausible; ++i) {
+  for (int i = 0; i < kMaxNetworkMeasurements && !plausible; ++i) {
     NetworkMeasurement again;
     TR_RETURN_IF_ERROR(measure_own_link(leaders, terms, &again));
     own.take_better(again);

@@ -163,7 +163,7 @@ void Communicator::fill_call(const Operation& operation) {
 // Of fused tensors. To look for small ones costs more than to copy them.
 template <typename Find>
 void Communicator::find_regions_of_pieces(const Operation& operation, const Find& find) {
-  constexpr size_t kLeastBytes = 64 << 10;
+  constexpr size_t kMinBytes = 64 << 10;
   auto &inputs = operation.pieces->input, &outputs = operation.pieces->output;
   call_.pieces_in_place = true;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -171,7 +171,7 @@ void Communicator::find_regions_of_pieces(const Operation& operation, const Find
     const size_t end = i + 1 < inputs.size() ? inputs[i + 1].first : operation.count;
     const size_t bytes = (end - input.first) * call_.type_size;
     input.region = output.region = {};
-    if (bytes < kLeastBytes) continue;
+    if (bytes < kMinBytes) continue;
     input.region = find(input.base, bytes);
     output.region = output.base == input.base ? input.region : find(output.base, bytes);
     call_.pieces_in_place &= output.base == input.base;

@@ -27,8 +27,8 @@ namespace {
 // Staging memory of a rank: all ranks' together fill a quarter of the last-level cache, within limits; slots never fall
 // below a few KiB however many ranks there are. Measured with two-shot at 16 MiB and up on 4 ranks and 105 MiB of cache:
 // 2 MiB a rank 20 ms, 6.5 MiB 15.5 ms, 16 MiB 17.5 ms for 64 MiB.
-constexpr size_t kLeastStaging = 2 << 20;
-constexpr size_t kMostStaging = 8 << 20;
+constexpr size_t kMinStaging = 2 << 20;
+constexpr size_t kMaxStaging = 8 << 20;
 // What the algorithms want at most, on one host and on several.
 constexpr uint32_t kChannelsOfOneHost = 2;
 constexpr uint32_t kChannelsOfHosts = 4;
@@ -37,9 +37,9 @@ constexpr size_t kMinSlot = 4 << 10;
 // messages mean fewer turns on a shared core.
 constexpr size_t kMinSlotOfMany = 16 << 10;
 constexpr uint32_t kMany = 64;
-constexpr uint32_t kMostLetterRanks = 64;
-constexpr uint32_t kMostPlaced = 32;  // ranks
-constexpr uint32_t kMostChosenStreams = 4;
+constexpr uint32_t kMaxLetterRanks = 64;
+constexpr uint32_t kMaxPlaced = 32;  // ranks
+constexpr uint32_t kMaxChosenStreams = 4;
 constexpr auto kStatusAge = std::chrono::milliseconds(50);
 constexpr double kFetchUs = 0.7;  // of a system call that copies between processes
 
@@ -61,13 +61,14 @@ void visit(V& v, LinkMessage& m) {
 }
 
 size_t default_staging(uint32_t ranks) {
-  return std::clamp<size_t>(last_level_cache_bytes() / 4 / ranks, kLeastStaging, kMostStaging);
+  return std::clamp<size_t>(last_level_cache_bytes() / 4 / ranks, kMinStaging, kMaxStaging);
 }
 
 }  // namespace
 
 Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t rank, const Config& config,
                             std::unique_ptr<Communicator>* result, const CreationTerms& terms) {
+  const LogRank lines_have_it(rank);
   UniqueId id;
   TR_RETURN_IF_ERROR(unpack(packed, &id));
   uint8_t allowed = 0;
@@ -186,7 +187,7 @@ Status Communicator::exchange_cards(const std::string& job, Membership::Blobs* b
 // pages from the beginning.
 Status Communicator::bind_area(int32_t numa_node) {
   if (!has_numa_nodes()) numa_node = -1;
-  const bool all = context_.ranks <= kMostPlaced;
+  const bool all = context_.ranks <= kMaxPlaced;
   return all ? place_memory(area_.body(), layout_->body_bytes, numa_node)
              : bind_memory(area_.body(), layout_->body_bytes, numa_node);
 }
@@ -271,7 +272,7 @@ std::shared_ptr<TcpLink> Communicator::make_tcp_link(uint32_t peer, const std::s
   options.peer_name = name;
   options.channels = layout_->channels;
   options.streams = config_.tcp_streams > 0 ? static_cast<uint32_t>(config_.tcp_streams)
-                                            : std::clamp(membership_->peers()[peer].interfaces, 1u, kMostChosenStreams);
+                                            : std::clamp(membership_->peers()[peer].interfaces, 1u, kMaxChosenStreams);
   options.keeps_shared = context_.rank < peer;
   options.staging = area_.staging();
   options.deadline = std::chrono::milliseconds(config_.timeout_ms);
@@ -320,9 +321,9 @@ Status Communicator::plan_schedules(Machine machine, Plan plan) {
   machine.fetch_us = links_->all_fetch() ? kFetchUs : 0;
   if (paced) machine.exchange_gbps = std::min(machine.exchange_gbps, config_.link_mbps / 8000.0);
   machine.slot_bytes = context_.pools[0].slot_bytes();
-  const bool letters = links_->all_mapped() && !paced && context_.ranks <= kMostLetterRanks;
+  const bool letters = links_->all_mapped() && !paced && context_.ranks <= kMaxLetterRanks;
   letter_bytes_ = machine.letter_bytes = letters ? Letters::most_bytes(context_) : 0;
-  mapped_letter_bytes_ = std::min(letter_bytes_, Letters::kMostMappedBytes);
+  mapped_letter_bytes_ = std::min(letter_bytes_, Letters::kMaxMappedBytes);
   if (links_->any_in_process()) letter_bytes_ = mapped_letter_bytes_;  // such peers read everything in place
   machine.streaming_bytes = machine.llc_bytes / (4 * machine.host_ranks);
   context_.streaming_bytes = machine.streaming_bytes;
@@ -363,7 +364,7 @@ void Communicator::prepare_executor(const std::string& job) {
   exports_ = RegionExports(area_.exports());
   execution_ = std::make_unique<Execution>(&context_);
   letters_ = std::make_unique<Letters>(&context_);
-  if (links_->all_mapped() && segment_ && context_.ranks <= kMostMailboxRanks) {
+  if (links_->all_mapped() && segment_ && context_.ranks <= kMaxMailboxRanks) {
     std::vector<MailboxMemory> boxes;
     for (uint32_t peer = 0; peer < context_.ranks; ++peer)
       boxes.push_back(layout_->view(segment_->base(), peer).mailbox());

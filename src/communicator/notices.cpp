@@ -23,13 +23,13 @@ Clock::duration look_period(uint32_t ranks) {
 constexpr auto kAnswerPatience = std::chrono::milliseconds(100);
 // How long a rank that refuses stays for those that share no memory with it and have yet to see why.
 constexpr auto kRefusalPatience = std::chrono::milliseconds(500);
-constexpr size_t kMostNamed = 8;
+constexpr size_t kMaxNamed = 8;
 
 // "2, 3 and 9 more"
 std::string list_of(const RankSet& set) {
   std::string text;
   size_t named = 0;
-  for (size_t rank = 0; rank < set.size() && named < kMostNamed; ++rank)
+  for (size_t rank = 0; rank < set.size() && named < kMaxNamed; ++rank)
     if (set.test(rank)) text += fmt::format("{}{}", named++ == 0 ? "" : ", ", rank);
   return set.count() > named ? fmt::format("{} and {} more", text, set.count() - named) : text;
 }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kName = "trSparseAllReduce";
 
-constexpr size_t kMostBytes = SIZE_MAX / 64;  // more than any memory holds
+constexpr size_t kMaxBytes = SIZE_MAX / 64;  // more than any memory holds
 
 // What ranks must agree on, and how many rows each has.
 struct SparseCard {
@@ -75,10 +75,10 @@ Status check_cards(uint32_t own_rank, const std::vector<SparseCard>& cards, cons
       return {trInvalidUsage, fmt::format("{}: rank {} has rows of {} x {}, op {}; rank {} has rows of {} x {}, op {}",
                                           kName, own_rank, own.row_elements, type_of(own), op_of(own), rank,
                                           cards[rank].row_elements, type_of(cards[rank]), op_of(cards[rank]))};
-  if (own.row_elements > kMostBytes / type.size)
+  if (own.row_elements > kMaxBytes / type.size)
     return {trInvalidArgument,
             fmt::format("{}: row_elements is {} x {}: more than any memory holds", kName, own.row_elements, type.name)};
-  const size_t most_rows = kMostBytes / std::max(own.row_elements * type.size, sizeof(int64_t));
+  const size_t most_rows = kMaxBytes / std::max(own.row_elements * type.size, sizeof(int64_t));
   *total = 0;
   for (uint32_t rank = 0; rank < cards.size(); ++rank) {
     if (cards[rank].rows > most_rows - *total)

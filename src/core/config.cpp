@@ -73,7 +73,7 @@ constexpr int kMaxStaging = 256 << 20;
 constexpr int kMaxFusion = 1 << 30;
 constexpr int kMaxAlignment = 4096;
 constexpr int kMaxLinkMbps = 1'000'000;
-constexpr int kMostTcpStreams = 32;
+constexpr int kMaxTcpStreams = 32;
 constexpr int kMaxDevice = 1023;
 constexpr int kMaxDeviceBlocks = 32;
 constexpr int kMinPiece = 64 << 10;
@@ -236,7 +236,7 @@ const OptionRow kOptions[] = {
      "Chosen: one for each interface in a network of both, at most 4.",
      false,
      [](const std::string& text, Config* config) {
-       return parse_integer(text, "TREERING_TCP_STREAMS", 0, kMostTcpStreams, 1, &config->tcp_streams);
+       return parse_integer(text, "TREERING_TCP_STREAMS", 0, kMaxTcpStreams, 1, &config->tcp_streams);
      },
      [](const Config& config) { return std::to_string(config.tcp_streams); }},
     {"tcp_congestion", "TREERING_TCP_CONGESTION", "a name that the kernel knows", "cubic", "chosen",
@@ -380,7 +380,8 @@ std::string options_markdown() {
   text +=
       "\nOf the whole process, read once: `TREERING_DEBUG` (`ERROR`, `WARN` (default), `INFO`, `TRACE`, in upper or lower "
       "case) sets what is logged, `TREERING_DEBUG_FILE` where to (default: standard error; `%p` becomes the process id; the "
-      "directory must exist); "
+      "directory must exist); a line has the time, the host, the process id and, while a communicator is created, the rank: "
+      "`treering 2026-01-31 12:00:00.123 node7:4711 rank 3 I: text`; "
       "`TREERING_DEVICE_LIBRARY` is the shared object through which GPUs are used (default: libtreering-cuda.so.0 beside "
       "the library), `TREERING_CUDA_DRIVER` the one that the CUDA driver is taken from (default: `libcuda.so.1`).\n";
   return text;

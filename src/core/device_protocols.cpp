@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "core/names.h"
+
 namespace treering {
 namespace {
 
@@ -55,7 +57,7 @@ uint32_t allowed_protocols(const std::string& text, const std::string& collectiv
   uint32_t allowed = kAllowAllProtocols;
   if (!parse_protocols(text, &parts).ok()) return allowed;
   for (const ProtocolPart& part : parts)
-    if (part.collective.empty() || part.collective == collective) allowed = part.allowed;
+    if (part.collective.empty() || same_collective(part.collective, collective)) allowed = part.allowed;
   return allowed;
 }
 

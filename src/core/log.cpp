@@ -27,6 +27,20 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
   return spdlog::level::err;
 }
 
+char letter_of(LogLevel level) {
+  switch (level) {
+    case LogLevel::kError:
+      return 'E';
+    case LogLevel::kWarn:
+      return 'W';
+    case LogLevel::kInfo:
+      return 'I';
+    case LogLevel::kTrace:
+      return 'T';
+  }
+  return '?';
+}
+
 LogLevel level_from_environment(bool* unknown) {
   const char* text = std::getenv("TREERING_DEBUG");
   const auto is = [word = text ? text : ""](const char* level) { return strcasecmp(word, level) == 0; };
@@ -57,18 +71,36 @@ spdlog::sink_ptr make_sink() {
   return std::make_shared<spdlog::sinks::stderr_sink_mt>();
 }
 
+// As far as the first point, and safe in a pattern.
+std::string host_name() {
+  char name[256] = "localhost";
+  (void)gethostname(name, sizeof name - 1);
+  std::string text;
+  for (const char* c = name; *c != '\0' && *c != '.'; ++c) text.append(*c == '%' ? 2 : 1, *c);
+  return text;
+}
+
+// The rank that lines of this thread have; -1: none.
+thread_local int64_t rank_of_thread = -1;
+
+void write(spdlog::logger* to, LogLevel level, const std::string& text) {
+  const std::string rank = rank_of_thread < 0 ? "" : fmt::format(" rank {}", rank_of_thread);
+  to->log(to_spdlog(level), fmt::format("{} {}: {}", rank, letter_of(level), text));
+}
+
 spdlog::logger* logger() {
   // Never destroyed: threads may log while the process ends.
   static spdlog::logger* instance = [] {
     auto* made = new spdlog::logger("treering", make_sink());
-    made->set_pattern("treering %P %L: %v");
+    made->set_pattern("treering %Y-%m-%d %H:%M:%S.%e " + host_name() + ":%P%v");
     bool unknown = false;
     made->set_level(to_spdlog(level_from_environment(&unknown)));
     made->flush_on(spdlog::level::trace);
     if (unknown)
-      made->warn(
-          "TREERING_DEBUG is '{}'; give ERROR, WARN, INFO or TRACE (for example TREERING_DEBUG=INFO); WARN is used",
-          std::getenv("TREERING_DEBUG"));
+      write(made, LogLevel::kWarn,
+            fmt::format("TREERING_DEBUG is '{}'; give ERROR, WARN, INFO or TRACE (for example TREERING_DEBUG=INFO); "
+                        "WARN is used",
+                        std::getenv("TREERING_DEBUG")));
     return made;
   }();
   return instance;
@@ -77,6 +109,11 @@ spdlog::logger* logger() {
 }  // namespace
 
 bool log_enabled(LogLevel level) { return logger()->should_log(to_spdlog(level)); }
-void log_line(LogLevel level, const std::string& text) { logger()->log(to_spdlog(level), text); }
+void log_line(LogLevel level, const std::string& text) {
+  if (log_enabled(level)) write(logger(), level, text);
+}
+
+LogRank::LogRank(uint32_t rank) : before_(rank_of_thread) { rank_of_thread = rank; }
+LogRank::~LogRank() { rank_of_thread = before_; }
 
 }  // namespace treering

@@ -1,7 +1,8 @@
-// Names of types and operations for messages; of a value that is none, its number.
+// Names: of types and operations for messages (of a value that is none, its number), and of collectives as people write them.
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "core/types.h"
 
@@ -15,6 +16,22 @@ inline std::string name_of(trDataType_t type) {
 inline std::string name_of(trRedOp_t op) {
   const OpInfo* row = find_op(op);
   return row != nullptr ? row->name : std::to_string(static_cast<int>(op));
+}
+
+// Case, "-" and "_" do not count: ReduceScatter and reduce_scatter are reduce-scatter.
+inline bool same_collective(std::string_view a, std::string_view b) {
+  const auto next_letter = [](std::string_view* text) {
+    while (!text->empty() && (text->front() == '-' || text->front() == '_')) text->remove_prefix(1);
+    if (text->empty()) return '\0';
+    const char c = text->front();
+    text->remove_prefix(1);
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  };
+  for (;;) {
+    const char of_a = next_letter(&a), of_b = next_letter(&b);
+    if (of_a != of_b) return false;
+    if (of_a == '\0') return true;
+  }
 }
 
 }  // namespace treering

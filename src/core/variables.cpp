@@ -15,8 +15,8 @@ namespace treering {
 namespace {
 
 constexpr std::string_view kPrefix = "TREERING_";
-constexpr size_t kMostEdits = 2;
-constexpr size_t kLeastInCommon = 4;
+constexpr size_t kMaxEdits = 2;
+constexpr size_t kMinInCommon = 4;
 
 // Those that are no options of a communicator.
 constexpr std::string_view kOfTheProcess[] = {"TREERING_DEBUG",       "TREERING_DEBUG_FILE", "TREERING_DEVICE_LIBRARY",
@@ -57,14 +57,14 @@ std::vector<std::string> misspelt_variables(const char* const* environment) {
       continue;
     // TREERING_TIMEOUT_MS, TREERING_ALGORITHM: options by another spelling of their name
     const auto longer = std::find_if(known.begin(), known.end(), [name](std::string_view each) {
-      return each.size() >= kPrefix.size() + kLeastInCommon && name.substr(0, each.size()) == each;
+      return each.size() >= kPrefix.size() + kMinInCommon && name.substr(0, each.size()) == each;
     });
     const auto nearest = longer != known.end() ? longer
                                                : std::min_element(known.begin(), known.end(),
                                                                   [name](std::string_view a, std::string_view b) {
                                                                     return edits(name, a) < edits(name, b);
                                                                   });
-    if (longer != known.end() || edits(name, *nearest) <= kMostEdits)
+    if (longer != known.end() || edits(name, *nearest) <= kMaxEdits)
       lines.push_back(fmt::format("{} is not known and has no effect; did you mean {}?", name, *nearest));
   }
   return lines;

@@ -20,7 +20,7 @@ constexpr ProtocolCost kCosts[] = {{DeviceProtocol::kLl, 0.7, 1, 10, 0.5},
 constexpr LinkFigures kAssumedLink{false, 0.3, 1e6};
 constexpr double kStagedOverheadUs = 30;  // an assumption: host functions, waits for values, the engine's thread
 constexpr double kMargin = 3;
-constexpr uint32_t kLeastChannels = 8;
+constexpr uint32_t kMinChannels = 8;
 
 double hop_us(const ProtocolCost& cost, const LinkFigures& link) { return cost.gpu_us + cost.trips * link.latency_us; }
 double gbps(const ProtocolCost& cost, const LinkFigures& link, uint32_t channels) {
@@ -66,7 +66,7 @@ const char* protocol_name(DeviceProtocol protocol) {
 
 uint32_t channels_to_fill(const LinkFigures& link) {
   const double blocks = std::ceil(2 * known(link).gbps / kCosts[2].block_gbps);
-  return static_cast<uint32_t>(std::clamp<double>(blocks, kLeastChannels, kMaxDeviceChannels));
+  return static_cast<uint32_t>(std::clamp<double>(blocks, kMinChannels, kMaxDeviceChannels));
 }
 
 DeviceChoice choose_for_device(const DeviceQuestion& question) {

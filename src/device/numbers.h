@@ -36,8 +36,8 @@ struct Plain {
 };
 
 // A float of kBits bits with kMantissa bits of fraction, by integer arithmetic: what the host's kernels do, element by
-// element. kLeastSpecial: the magnitude of the infinity, or of the only NaN of formats without.
-template <class Bits, uint32_t kMantissa, uint32_t kBias, uint32_t kLeastSpecial>
+// element. kMinSpecial: the magnitude of the infinity, or of the only NaN of formats without.
+template <class Bits, uint32_t kMantissa, uint32_t kBias, uint32_t kMinSpecial>
 struct Narrow {
   using Storage = Bits;
   using Compute = float;
@@ -47,7 +47,7 @@ struct Narrow {
   static TR_DEVICE float load(Bits bits) {
     const uint32_t magnitude = bits & (kSign - 1);
     const uint32_t sign = (bits & kSign) != 0 ? 0x80000000u : 0u;
-    if (magnitude >= kLeastSpecial)
+    if (magnitude >= kMinSpecial)
       return same_bits<float>(sign | 0x7f800000u | (magnitude & ((1u << kMantissa) - 1)) << kShift);
     return same_bits<float>(
         same_bits<uint32_t>(same_bits<float>(magnitude << kShift) * same_bits<float>((127 + 127 - kBias) << 23)) |
@@ -65,7 +65,7 @@ struct Narrow {
     } else {
       const uint32_t odd = magnitude >> kShift & 1u;
       result = (magnitude + ((1u << (kShift - 1)) - 1) - ((127 - kBias) << 23) + odd) >> kShift;
-      if (result > kLeastSpecial) result = kLeastSpecial;
+      if (result > kMinSpecial) result = kMinSpecial;
     }
     return static_cast<Bits>(result | ((bits >> 31) != 0 ? kSign : 0u));
   }

@@ -36,14 +36,14 @@ struct Patience {
 // dozens, yielding ranks would only switch among themselves: they sleep soon, the longer the more they are, so that all
 // of them together wake some 80'000 times a second on each core, and the one with something to do finds it free.
 inline Patience patience_of(uint32_t ranks, uint32_t cores) {
-  constexpr uint32_t kFew = 16, kManyYields = 16, kMostSleepUs = 4'000;
+  constexpr uint32_t kFew = 16, kManyYields = 16, kMaxSleepUs = 4'000;
   const uint32_t share = (ranks + cores - 1) / cores;
   Patience patience;
   if (share <= 1) patience.spins = 20'000;
   patience.notices_crowds = share <= 1;
   if (share <= kFew) return patience;
   patience.yields = kManyYields;
-  patience.short_sleep_us = std::clamp(share * 25 / 2, patience.short_sleep_us, kMostSleepUs);
+  patience.short_sleep_us = std::clamp(share * 25 / 2, patience.short_sleep_us, kMaxSleepUs);
   patience.long_sleep_us = std::max(patience.long_sleep_us, patience.short_sleep_us);
   return patience;
 }

@@ -16,8 +16,8 @@ namespace treering {
 class Letters {
  public:
   enum class Progress { kBlocked, kDone, kMismatch, kFailed };
-  static constexpr size_t kMostBytes = 16384;       // of a block
-  static constexpr size_t kMostMappedBytes = 4096;  // ... where peers may read buffers in place, which letters do not
+  static constexpr size_t kMaxBytes = 16384;       // of a block
+  static constexpr size_t kMaxMappedBytes = 4096;  // ... where peers may read buffers in place, which letters do not
 
   explicit Letters(ExecutorContext* context);
 
@@ -34,7 +34,7 @@ class Letters {
   const Status& status() const { return status_; }                      // kFailed: why
   const std::optional<TransferSizes>& sizes() const { return sizes_; }  // kMismatch, of start_pairs()
   static size_t most_bytes(const ExecutorContext& context) {
-    return std::min(kMostBytes, context.pools[0].slot_bytes());
+    return std::min(kMaxBytes, context.pools[0].slot_bytes());
   }
 
  private:

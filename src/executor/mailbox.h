@@ -19,7 +19,7 @@
 
 namespace treering {
 
-inline constexpr uint32_t kMostMailboxRanks = 64;  // everyone writes to everyone
+inline constexpr uint32_t kMaxMailboxRanks = 64;  // everyone writes to everyone
 
 struct alignas(64) MailboxLine {
   unsigned char data[56];

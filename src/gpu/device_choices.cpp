@@ -13,7 +13,7 @@ namespace treering {
 namespace {
 
 // Below it, not the rate of a link counts but what is hard to measure.
-constexpr size_t kLeastStagedBytes = 1 << 20;
+constexpr size_t kMinStagedBytes = 1 << 20;
 
 // Options name protocols by bits in the order of the enumeration.
 constexpr uint32_t bit(cuda::DeviceProtocol protocol) { return 1u << static_cast<uint32_t>(protocol); }
@@ -119,7 +119,7 @@ std::string DeviceKernels::explain(Collective collective, size_t bytes, size_t e
 
 bool DeviceKernels::is_staged_better(Collective collective, size_t bytes, double kernel_us) const {
   const Config& config = communicator_->config();
-  if (bytes < kLeastStagedBytes) return false;
+  if (bytes < kMinStagedBytes) return false;
   if (!config.algorithm.empty() || !config.device_protocol.empty()) return false;  // somebody knows what they want
   const auto question = communicator_->question_of(collective, bytes, trUint8);    // kernels compress nothing
   const double host_us = communicator_->choose(question).candidate.predicted_us;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{10};
 constexpr size_t kMinSliceBytes = 32 << 10;  // of a channel: below it a call is one slice
-constexpr uint32_t kMostThreads = 512;
+constexpr uint32_t kMaxThreads = 512;
 constexpr uint32_t kTransferSignature = 0x703270;
 constexpr uint32_t kSignatureMask = 0xffffff;
 
@@ -42,8 +42,8 @@ trRedOp_t logical(trRedOp_t op) {
 
 // Threads of a block: a unit of 16 bytes for each, within limits.
 uint32_t threads_for(size_t bytes_of_block) {
-  const auto units = static_cast<uint32_t>(std::min<size_t>(bytes_of_block / 16 + 1, kMostThreads));
-  return std::clamp((units + 31) / 32 * 32, 64u, kMostThreads);
+  const auto units = static_cast<uint32_t>(std::min<size_t>(bytes_of_block / 16 + 1, kMaxThreads));
+  return std::clamp((units + 31) / 32 * 32, 64u, kMaxThreads);
 }
 
 }  // namespace
@@ -242,7 +242,7 @@ Status DeviceKernels::prepare(const Operation& operation) {
     if (lanes.empty()) return {};
     TR_RETURN_IF_ERROR(memory_->lend(lanes.table_bytes(), &block));
     ready_.push_back(block);
-    return device_->launch(nothing, trUint8, cuda::DeviceProtocol::kSimple, kMostThreads, own_stream_);
+    return device_->launch(nothing, trUint8, cuda::DeviceProtocol::kSimple, kMaxThreads, own_stream_);
   }
   Resolved resolved{};
   TR_RETURN_IF_ERROR(resolve(operation, &resolved));
@@ -250,7 +250,7 @@ Status DeviceKernels::prepare(const Operation& operation) {
     TR_RETURN_IF_ERROR(memory_->lend(table_bytes(*operation.blocks), &block));
     ready_.push_back(block);
   }
-  return device_->launch(nothing, resolved.type, resolved.choice->protocol, kMostThreads, own_stream_);
+  return device_->launch(nothing, resolved.type, resolved.choice->protocol, kMaxThreads, own_stream_);
 }
 
 Status DeviceKernels::bind(const Operation& operation, Plan* one) {
@@ -339,7 +339,7 @@ Status DeviceKernels::launch_transfers(const Operation& operation, DeviceStream 
   call.channels = channels;
   call.signature = kTransferSignature;
   cuda::add_call(call, &plan.launch);
-  plan.threads = kMostThreads;
+  plan.threads = kMaxThreads;
   return start(&plan, stream);
 }
 

@@ -14,12 +14,12 @@ namespace {
 
 constexpr int kWordTurns = 4, kChunkTurns = 8;
 // The first finds memory that was never touched.
-constexpr int kLeastTurns = 2;
+constexpr int kMinTurns = 2;
 // No further turn after that.
 constexpr double kPatienceSeconds = 0.003;
 // A link that reaches less than this part of the host's rate is measured again, for so long.
 constexpr double kSuspicious = 4;
-constexpr double kMostSeconds = 0.05;
+constexpr double kMaxSeconds = 0.05;
 // A chunk that takes longer is enough.
 constexpr double kSlowChunkSeconds = 0.0005;
 
@@ -29,7 +29,7 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 template <class Turn>
 Status best_of(int turns, double* best, const Turn& turn) {
   const auto begin = Clock::now();
-  for (int i = 0; i < turns && (i < kLeastTurns || seconds_since(begin) < kPatienceSeconds); ++i) {
+  for (int i = 0; i < turns && (i < kMinTurns || seconds_since(begin) < kPatienceSeconds); ++i) {
     double seconds = 0;
     TR_RETURN_IF_ERROR(turn(&seconds));
     *best = i == 0 ? seconds : std::min(*best, seconds);
@@ -101,7 +101,7 @@ Status DeviceProbe::measure(void* word, const std::vector<std::byte*>& chunks, c
     double rate = 0;
     TR_RETURN_IF_ERROR(measure_rate(chunks, &rate));
     figures->gbps = std::max(figures->gbps, rate);
-  } while (figures->gbps * kSuspicious < host_gbps_ && seconds_since(begin) < kMostSeconds);
+  } while (figures->gbps * kSuspicious < host_gbps_ && seconds_since(begin) < kMaxSeconds);
   TR_RETURN_IF_ERROR(read_word(chunks.back() + kChunkBytes - sizeof read, &read));
   if (read != nonce)
     return {trDeviceError,
@@ -118,7 +118,7 @@ Status DeviceProbe::measure_rate(const std::vector<std::byte*>& chunks, double* 
   TR_RETURN_IF_ERROR(best_of(kChunkTurns, &one, [&](double* s) { return write_chunks({chunks.back()}, s); }));
   *gbps = rate(kChunkBytes, one);
   if (one > kSlowChunkSeconds) return {};
-  TR_RETURN_IF_ERROR(best_of(kLeastTurns, &all, [&](double* s) { return write_chunks(chunks, s); }));
+  TR_RETURN_IF_ERROR(best_of(kMinTurns, &all, [&](double* s) { return write_chunks(chunks, s); }));
   *gbps = std::max(*gbps, rate(kChunkBytes * chunks.size(), all));
   return {};
 }

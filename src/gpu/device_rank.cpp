@@ -14,6 +14,7 @@
 namespace treering {
 
 Status DeviceRank::create(Communicator* communicator, int ordinal, std::unique_ptr<DeviceRank>* made) {
+  const LogRank lines_have_it(communicator->rank());
   std::unique_ptr<DeviceRank> rank;
   Status status;
   std::vector<ProtocolPart> protocols;

@@ -14,7 +14,7 @@
 namespace treering {
 namespace {
 
-constexpr uint32_t kMostRanks = 1u << 20;
+constexpr uint32_t kMaxLaunchRanks = 1u << 20;
 
 const char* variable(const char* name) {
   const char* text = std::getenv(name);
@@ -23,7 +23,7 @@ const char* variable(const char* name) {
 
 Status from_own_variables(Launch* launch, trUniqueId* id) {
   launch->launcher = "TREERING_RANK";
-  TR_RETURN_IF_ERROR(environment_number("TREERING_RANKS", 1, kMostRanks, &launch->ranks));
+  TR_RETURN_IF_ERROR(environment_number("TREERING_RANKS", 1, kMaxLaunchRanks, &launch->ranks));
   TR_RETURN_IF_ERROR(environment_number("TREERING_RANK", 0, launch->ranks - 1, &launch->rank));
   const char* given = variable("TREERING_ID");
   if (given == nullptr)
@@ -43,7 +43,7 @@ Status from_torchrun(Launch* launch, trUniqueId* id) {
   static std::atomic<uint32_t> made{0};
   launch->launcher = "torchrun";
   uint32_t port = 0;
-  TR_RETURN_IF_ERROR(environment_number("WORLD_SIZE", 1, kMostRanks, &launch->ranks));
+  TR_RETURN_IF_ERROR(environment_number("WORLD_SIZE", 1, kMaxLaunchRanks, &launch->ranks));
   TR_RETURN_IF_ERROR(environment_number("RANK", 0, launch->ranks - 1, &launch->rank));
   TR_RETURN_IF_ERROR(environment_number("MASTER_PORT", 1, UINT16_MAX - 1, &port));
   const char* address = variable("MASTER_ADDR");

@@ -19,7 +19,7 @@ namespace treering {
 namespace {
 
 constexpr const char* kKey = "treering-id";
-constexpr size_t kMostLine = 4096;
+constexpr size_t kMaxLine = 4096;
 
 class Pmi {
  public:
@@ -70,7 +70,7 @@ class Pmi {
       if (got < 0 && errno != EINTR && errno != EAGAIN) return broken(std::strerror(errno));
       if (got <= 0) continue;
       if (c == '\n') return {};
-      if (line->size() >= kMostLine) return broken("it sent a line without an end");
+      if (line->size() >= kMaxLine) return broken("it sent a line without an end");
       line->push_back(c);
     }
   }

@@ -31,7 +31,7 @@ AreaLayout::AreaLayout(uint32_t ranks_, uint32_t channels_, size_t staging_bytes
   nonce_offset = round_up(sizeof(RankStatus), kLine);
   head_bytes = nonce_offset + kLine;
   mailbox_offset = round_up(kMaxExports * sizeof(RegionExport), kLine);
-  const size_t mailbox = ranks <= kMostMailboxRanks ? MailboxMemory::bytes(ranks) : 0;
+  const size_t mailbox = ranks <= kMaxMailboxRanks ? MailboxMemory::bytes(ranks) : 0;
   fifo_offset = round_up(mailbox_offset + mailbox, kPage);
   staging_offset = round_up(fifo_offset + size_t{ranks} * channels * sizeof(Fifo), kPage);
   body_bytes = staging_offset + channels * staging_bytes;

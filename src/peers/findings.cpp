@@ -50,7 +50,7 @@ uint8_t prove_cma(const RankCard& own, const RankCard& peer, const AreaLayout& l
 
 // Whom of the host's ranks, which are ascending, this rank proves system calls with.
 std::set<uint32_t> choose_partners(const std::vector<uint32_t>& ranks, uint32_t rank) {
-  if (ranks.size() <= kMostProved) return {ranks.begin(), ranks.end()};
+  if (ranks.size() <= kMaxProved) return {ranks.begin(), ranks.end()};
   std::set<uint32_t> partners;
   const auto own = static_cast<size_t>(std::lower_bound(ranks.begin(), ranks.end(), rank) - ranks.begin());
   for (size_t distance = 1; distance < ranks.size(); distance *= 2) {
@@ -93,7 +93,7 @@ LinkReport prove_links(const std::vector<RankCard>& cards, uint32_t rank, const 
   std::vector<uint32_t> ranks;
   for (const RankCard& card : cards)
     if (card.location.host == own.location.host) ranks.push_back(card.rank);
-  report.complete = ranks.size() <= kMostProved;
+  report.complete = ranks.size() <= kMaxProved;
   const std::set<uint32_t> partners = choose_partners(ranks, rank);
   const auto given =
       std::find_if(ranks.begin(), ranks.end(), [&](uint32_t one) { return cards[one].got_segment != 0; });

@@ -4,7 +4,7 @@
 //
 // Shared memory is proved towards every rank of the host, by its nonce in the segment: a load each. What takes system
 // calls (cross-memory attach, opening descriptors) is proved for every pair while a host has few ranks. With more than
-// kMostProved it is proved for the ranks at the distances 1, 2, 4, ... both ways around the host, which are the pairs
+// kMaxProved it is proved for the ranks at the distances 1, 2, 4, ... both ways around the host, which are the pairs
 // that trees and rings use: the number of proofs grows with log n, a report stays short, and a rank that cannot reach
 // others, or that others cannot reach, is still found by each of those.
 //
@@ -23,7 +23,7 @@ namespace treering {
 
 // kInProcessBit: it would do, were both in one process.
 enum TransportBit : uint8_t { kInProcessBit = 1, kSharedMemoryBit = 2, kCmaBit = 4, kRegionsBit = 8, kTcpBit = 16 };
-inline constexpr uint32_t kMostProved = 64;  // ranks of a host
+inline constexpr uint32_t kMaxProved = 64;  // ranks of a host
 
 struct LinkException {
   uint32_t rank = 0;

@@ -14,8 +14,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr size_t kBytes = 256 << 10;  // in the second-level cache together with its copy
 constexpr int kRepeats = 5;
-constexpr double kMostAlphaUs = 3;  // a line from another package comes in less than 1 us, another thread's turn later
-constexpr double kMostExchangeGbps = 256;  // a 64-byte line in each cycle of 4 GHz
+constexpr double kMaxAlphaUs = 3;  // a line from another package comes in less than 1 us, another thread's turn later
+constexpr double kMaxExchangeGbps = 256;  // a 64-byte line in each cycle of 4 GHz
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -112,10 +112,10 @@ void measure_pair(bool first, const AreaView& rank0, const AreaView& rank1, Mach
 
 void take_pair_times(double ping_s, double transfer_s, size_t bytes, Machine* machine) {
   const double alpha_us = ping_s * 1e6 / 2;
-  if (alpha_us > kMostAlphaUs) return;  // another thread's turn was measured, and with the transfers, too
+  if (alpha_us > kMaxAlphaUs) return;  // another thread's turn was measured, and with the transfers, too
   machine->alpha_us = alpha_us;
   const double gbps = 2.0 * static_cast<double>(bytes) / (transfer_s - ping_s) / 1e9;
-  if (transfer_s > ping_s && gbps <= kMostExchangeGbps) machine->exchange_gbps = gbps;
+  if (transfer_s > ping_s && gbps <= kMaxExchangeGbps) machine->exchange_gbps = gbps;
 }
 
 }  // namespace treering

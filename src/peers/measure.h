@@ -30,15 +30,15 @@ struct NetworkMeasurement {
   double peak_gbps = 0;   // ... in the best part of that time
 
   // Whether the rate may be the link's: one that does not run most of the time, as its ends have no core, shows a small part of it.
-  bool is_plausible() const { return gbps == 0 || peak_gbps <= kMostUneven * gbps; }
+  bool is_plausible() const { return gbps == 0 || peak_gbps <= kMaxUneven * gbps; }
   // Keeps the better of two: what disturbs a measurement makes it slower alone.
   void take_better(const NetworkMeasurement& other);
 
  private:
-  static constexpr double kMostUneven = 3;
+  static constexpr double kMaxUneven = 3;
 };
 // A measurement that is not plausible is repeated, so many in all.
-inline constexpr int kMostNetworkMeasurements = 4;
+inline constexpr int kMaxNetworkMeasurements = 4;
 // Called at the same time by one rank of each of `hosts` hosts, which form a ring; one of them starts. Takes some tens of
 // milliseconds. An error when the links do not work: messages may be under way then, so they are not fit for use.
 // `progress` moves what waits on any link of the rank. *failed: the link that is broken or was waited for; nullptr when the

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kWarmLaps = 2, kLaps = 8;
 constexpr size_t kMessageBytes = 64 << 10;
-constexpr uint64_t kMostBytes = 4 << 20;
+constexpr uint64_t kMaxBytes = 4 << 20;
 constexpr uint64_t kSkippedBytes = 1 << 20;  // what queues and token buckets let through at once
 constexpr uint64_t kPartBytes = 512 << 10;
 constexpr auto kSendFor = std::chrono::milliseconds(100);
@@ -141,7 +141,7 @@ void measure_rate(Ring* ring, NetworkMeasurement* measured) {
   for (bool all_sent = false, all_here = false; !all_sent || !all_here;) {
     bool moved = false;
     if (!all_sent && ring->next()->can_post()) {
-      const bool end = sent >= kMostBytes || Clock::now() - begin > kSendFor;
+      const bool end = sent >= kMaxBytes || Clock::now() - begin > kSendFor;
       if (!ring->send(end ? kEnd : 0, data.data(), kMessageBytes, PayloadKind::kUser)) return;
       sent += kMessageBytes;
       all_sent = end;

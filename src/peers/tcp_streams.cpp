@@ -36,8 +36,8 @@ void TcpStreams::incoming(uint32_t source, TcpStreamId stream, int fd) {
   std::lock_guard lock(mutex_);
   if (const auto found = links_.find(source); found != links_.end()) return found->second->deliver_incoming(stream, fd);
   auto& sockets = early_[source].sockets;
-  if (sockets.size() <= kMostTcpStreams) return sockets.emplace_back(stream, fd), void();
-  log_line(LogLevel::kWarn, fmt::format("rank {} opened more than {} TCP streams: closed", source, kMostTcpStreams));
+  if (sockets.size() <= kMaxTcpStreams) return sockets.emplace_back(stream, fd), void();
+  log_line(LogLevel::kWarn, fmt::format("rank {} opened more than {} TCP streams: closed", source, kMaxTcpStreams));
   close(fd);
 }
 

@@ -7,7 +7,7 @@
 namespace treering::nccl {
 namespace {
 
-constexpr long kMostStreams = 32;
+constexpr long kMaxStreams = 32;
 
 void hand_on(const char* name, const std::string& value) {
   if (!value.empty()) setenv(name, value.c_str(), 0);
@@ -28,7 +28,7 @@ std::string family(const std::string& value) { return value == "AF_INET" ? "ipv4
 std::string streams(const std::string& threads, const std::string& sockets) {
   if (threads.empty() && sockets.empty()) return "";
   const auto number = [](const std::string& text) { return std::max(1l, std::strtol(text.c_str(), nullptr, 10)); };
-  return std::to_string(std::min(kMostStreams, number(threads) * number(sockets)));
+  return std::to_string(std::min(kMaxStreams, number(threads) * number(sockets)));
 }
 
 // As they are read for the host's transports.

@@ -65,9 +65,9 @@ TEST(Hosts, EveryShapeOfUpToFiveHostsExactly) {
 
 TEST(Hosts, ManyRanks) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  constexpr uint32_t kMost = 600;
+  constexpr uint32_t kMax = 600;
 #else
-  constexpr uint32_t kMost = 4096;
+  constexpr uint32_t kMax = 4096;
 #endif
   std::vector<std::vector<uint32_t>> clusters = {
       std::vector<uint32_t>(64, 8), std::vector<uint32_t>(256, 16), std::vector<uint32_t>(1000, 1), {}, {}};
@@ -75,7 +75,7 @@ TEST(Hosts, ManyRanks) {
   for (uint32_t i = 0; i < 600; ++i) clusters[4].push_back(1 + i * 5 % 12);  // unequal, some 3900 ranks
   for (const auto& sizes : clusters) {
     const Plan plan = make_host_plan(sizes, 7);
-    if (plan.ranks > kMost) continue;
+    if (plan.ranks > kMax) continue;
     for (const Algorithm* row : kRows) {
       if (plan.ranks == 4096 && row == &kRing2d) continue;  // as many messages as hierarchical
       const Shape shape = {.channel = 1, .channels = 4, .pipeline_chunks = row->pipelined ? 4u : 1u};

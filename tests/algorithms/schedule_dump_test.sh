@@ -42,6 +42,7 @@ accepted "rank 2  step 1: receive chunk 0 from 0, 1, 3, reduce in the order 0, 1
 accepted "verify: all 1000 ranks end with the result" --algorithm tree --ranks 1000 --rank 0 --verify --shuffle 7
 accepted "verify: all 13 ranks end with the result" --collective alltoall --algorithm bruck --ranks 13 --verify
 accepted "rank 1  step 0: receive chunks 1,2 from 4, store in scratch" --collective scatter --root 4 --algorithm binomial --ranks 5
+accepted "rank 1  step 0: receive chunks 1,2 from 4, store in scratch" --collective SCATTER --root 4 --algorithm binomial --ranks 5
 refused "root 5: ranks are 0 to 4" --collective scatter --root 5 --algorithm binomial --ranks 5
 refused "collective 'gossip'" --collective gossip --algorithm ring --ranks 5
 accepted "Rabenseifner, ICCS 2004" --list

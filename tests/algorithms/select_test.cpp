@@ -169,6 +169,14 @@ TEST(Select, ForcedListsNameCollectives) {
   EXPECT_EQ(forced("broadcast:chain,ring", Collective::kBroadcast), "chain");
   EXPECT_EQ(forced("tree,broadcast:chain", Collective::kBroadcast), "chain") << "the word that names it wins";
   EXPECT_EQ(forced("tree,broadcast:chain", Collective::kReduce), "tree");
+  for (const char* name : {"reduce_scatter", "ReduceScatter", "REDUCE-SCATTER", "reducescatter"}) {
+    const std::string list = std::string(name) + ":halving";
+    EXPECT_EQ(forced(list.c_str(), Collective::kReduceScatter), "halving") << name;
+    EXPECT_TRUE(check_forced_algorithms(list).ok()) << name;
+    EXPECT_EQ(find_collective(name), &info_of(Collective::kReduceScatter)) << name;
+  }
+  for (const char* name : {"", "-", "reduce", "reduce-scatters", "reduce scatter"})
+    EXPECT_NE(find_collective(name), &info_of(Collective::kReduceScatter)) << name;
   EXPECT_TRUE(check_forced_algorithms("broadcast:chain,ring,,alltoall:bruck").ok());
   EXPECT_EQ(check_forced_algorithms("allgather:tree").message(),
             "unknown algorithm 'tree' of allgather; the known ones are: direct, ring, bruck");

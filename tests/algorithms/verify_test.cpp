@@ -29,9 +29,9 @@ class Stopwatch {
 #endif
 #endif
 #if defined(TREERING_INSTRUMENTED)
-constexpr uint32_t kMostRanks = 1000;
+constexpr uint32_t kMaxRanks = 1000;
 #else
-constexpr uint32_t kMostRanks = 4096;
+constexpr uint32_t kMaxRanks = 4096;
 #endif
 
 std::vector<Shape> shapes_of(const Algorithm& algorithm) {
@@ -132,7 +132,7 @@ TEST(Verify, ManyRanks) {
                         {&kScatterBinomial, {1000, 4095}}};
   for (const Case& c : cases)
     for (uint32_t n : c.ranks) {
-      if (n > kMostRanks) continue;
+      if (n > kMaxRanks) continue;
       Stopwatch watch;
       const Plan plan = make_plan(n, n);  // a shuffled ring, seed n
       const VerifyReport report =

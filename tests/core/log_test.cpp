@@ -8,7 +8,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <sstream>
+#include <vector>
 
 namespace treering {
 namespace {
@@ -37,9 +39,18 @@ class Log : public ::testing::Test {
       setenv("TREERING_DEBUG_FILE", file.c_str(), 1);
       log_line(LogLevel::kInfo, "an info line");
       log_line(LogLevel::kWarn, "a warning");
+      {
+        const LogRank outer(3);
+        {
+          const LogRank inner(5);
+          log_line(LogLevel::kInfo, "a line of rank 5");
+        }
+        log_line(LogLevel::kWarn, "a line of rank 3");
+      }
       std::fflush(stderr);
       _exit(0);
     }
+    logging_pid_ = pid;
     int status = 0;
     EXPECT_EQ(waitpid(pid, &status, 0), pid);
     EXPECT_EQ(status, 0);
@@ -50,6 +61,7 @@ class Log : public ::testing::Test {
   }
 
   std::string directory_;
+  pid_t logging_pid_ = 0;
 };
 
 TEST_F(Log, LevelsAreTakenInEitherCase) {
@@ -60,6 +72,23 @@ TEST_F(Log, LevelsAreTakenInEitherCase) {
     EXPECT_FALSE(contains(text, "TREERING_DEBUG")) << text;
   }
   EXPECT_EQ(logged("error", ""), "");
+}
+
+TEST_F(Log, ALineHasTheTimeTheHostTheProcessAndTheRankOfItsThread) {
+  char host[256] = "";
+  ASSERT_EQ(gethostname(host, sizeof host - 1), 0);
+  const std::string name = std::string(host).substr(0, std::string(host).find('.'));
+  const auto pattern = [&](const std::string& rest) {
+    return std::regex("treering \\d{4}-\\d\\d-\\d\\d \\d\\d:\\d\\d:\\d\\d\\.\\d{3} " + name + ":" +
+                      std::to_string(logging_pid_) + rest);
+  };
+  std::stringstream text(logged("INFO", ""));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  ASSERT_EQ(lines.size(), 4u);
+  const char* const expected[] = {" I: an info line", " W: a warning", " rank 5 I: a line of rank 5",
+                                  " rank 3 W: a line of rank 3"};
+  for (size_t i = 0; i < lines.size(); ++i) EXPECT_TRUE(std::regex_match(lines[i], pattern(expected[i]))) << lines[i];
 }
 
 TEST_F(Log, AnUnknownLevelIsNamedWithWhatIsTakenAndWhatIsDone) {

@@ -149,13 +149,13 @@ TEST(BlockFloat8, SpecialValues) {
 }
 
 TEST(BlockFloat8, TheEndsOfTheRange) {
-  constexpr float kMost = std::numeric_limits<float>::max(), kLeast = std::numeric_limits<float>::denorm_min();
+  constexpr float kMax = std::numeric_limits<float>::max(), kMin = std::numeric_limits<float>::denorm_min();
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (trDataType_t type : {trFloat8e4m3, trFloat8e5m2}) {
     const bool e4m3 = type == trFloat8e4m3;
     const float relative = e4m3 ? 0x1p-4f : 0x1p-3f, absolute = e4m3 ? 0x1p-136f : 0x1p-143f;
-    for (float value : {kMost, 0x1.fp127f, 0x1.ep127f, 0x1.cp127f, 0x1.bp127f, 0x1p127f, 0x1p-117f, 0x1p-126f, 1e-39f,
-                        8e-41f, 1e-42f, 3 * kLeast, kLeast}) {
+    for (float value : {kMax, 0x1.fp127f, 0x1.ep127f, 0x1.cp127f, 0x1.bp127f, 0x1p127f, 0x1p-117f, 0x1p-126f, 1e-39f,
+                        8e-41f, 1e-42f, 3 * kMin, kMin}) {
       const float values[] = {value, -value, nan};
       float scales[1], back[3], again[3];
       std::byte bytes[3];

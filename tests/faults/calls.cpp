@@ -21,7 +21,7 @@ enum Kind {
 constexpr const char* kNames[] = {"allreduce", "reduce", "broadcast", "allgather", "reducescatter",
                                   "alltoall",  "gather", "scatter",   "barrier"};
 constexpr size_t kMore = 64;  // elements of room for a differing call, for each block
-constexpr int kMostRanks = 8;
+constexpr int kMaxRanks = 8;
 
 // Element i of what rank r contributes is (r + 1) * pattern(i): sums are small and tell ranks, places and calls apart.
 int32_t pattern(size_t i, uint64_t phase) { return static_cast<int32_t>((i + phase) & 63) + 1; }
@@ -39,7 +39,7 @@ struct Calls::Shape {
 Calls::Calls(size_t least_bytes, size_t most_bytes)
     : least_(least_bytes),
       most_(most_bytes),
-      in_(most_bytes / sizeof(int32_t) + kMostRanks * kMore),
+      in_(most_bytes / sizeof(int32_t) + kMaxRanks * kMore),
       out_(in_.size()) {}
 
 void Calls::fill(const Place& place, const Shape& shape) {

@@ -22,7 +22,7 @@
 namespace faults {
 namespace {
 
-constexpr int kMostRanks = 8;
+constexpr int kMaxRanks = 8;
 constexpr double kPatience = 30;  // seconds that a rank waits for the driver
 
 std::vector<int> numbers(const std::string& text) {
@@ -53,8 +53,8 @@ struct Options {
 // What the driver has said; shared by the ranks of the process.
 struct Orders {
   std::atomic<bool> stop{false}, finish{false}, exit{false};
-  std::atomic<int> deed[kMostRanks] = {};  // what a rank does before its next call: the first letter of the command
-  std::atomic<trComm_t> base[kMostRanks] = {};
+  std::atomic<int> deed[kMaxRanks] = {};  // what a rank does before its next call: the first letter of the command
+  std::atomic<trComm_t> base[kMaxRanks] = {};
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<trUniqueId> ids;
@@ -321,7 +321,7 @@ class Process {
 
  private:
   static void obey(const std::string& command, const std::string& argument) {
-    const int own = options.own[0], rank = std::atoi(argument.c_str()) % kMostRanks;
+    const int own = options.own[0], rank = std::atoi(argument.c_str()) % kMaxRanks;
     if (command == "ids") return take_ids(argument);
     if (command == "stop") orders.stop = true;
     if (command == "finish") orders.finish = true;
@@ -391,7 +391,7 @@ bool parse(int argc, char** argv) {
   options.most = number("most", 4096);
   options.ids = number("ids", 1);
   options.wait = number("wait", 0) != 0;
-  return options.ranks >= 1 && options.ranks <= kMostRanks && !options.own.empty() && options.least <= options.most;
+  return options.ranks >= 1 && options.ranks <= kMaxRanks && !options.own.empty() && options.least <= options.most;
 }
 
 int main_of_ranks() {

@@ -22,13 +22,13 @@ constexpr int kRanks = 3;
 constexpr unsigned kSeed = 5;
 // Allocated memory grows a little: buffers reach the size of the largest messages that were under way at a time. Pages vary by some
 // MiB, because the allocator places freed and used memory differently each time. A sanitizer counts no allocations, and keeps what was freed.
-constexpr long kMostAllocatedKib = 128;
+constexpr long kMaxAllocatedKib = 128;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr long kMostPagesKib = 1 << 20;
-constexpr int kLeastRounds = 12;
+constexpr long kMaxPagesKib = 1 << 20;
+constexpr int kMinRounds = 12;
 #else
-constexpr long kMostPagesKib = 4096;
-constexpr int kLeastRounds = 40;
+constexpr long kMaxPagesKib = 4096;
+constexpr int kMinRounds = 40;
 #endif
 
 struct Held {
@@ -104,7 +104,7 @@ int soak(int rank, const trUniqueId& id, double seconds) {
   for (int round = 0, goes_on = 1; goes_on != 0; ++round) {
     if (const int failed = use(comm, rank, round); failed != 0) return failed;
     rounds.push_back(held());
-    goes_on = std::chrono::duration<double>(Clock::now() - begin).count() < seconds || round < kLeastRounds;
+    goes_on = std::chrono::duration<double>(Clock::now() - begin).count() < seconds || round < kMinRounds;
     TR_CHECK(trBroadcast(&goes_on, &goes_on, 1, trInt32, 0, comm, nullptr));
   }
   TR_CHECK(trCommDestroy(comm));
@@ -122,8 +122,8 @@ int soak(int rank, const trUniqueId& id, double seconds) {
       std::to_string(rounds.back().pages_kib) + " KiB; from the second third to the last: " +
       std::to_string(allocated) + " KiB, pages of " + std::to_string(pages) + " KiB, " + std::to_string(descriptors) +
       " descriptors, " + std::to_string(threads) + " threads\n");
-  if (allocated > kMostAllocatedKib) return 105;
-  if (pages > kMostPagesKib) return 106;
+  if (allocated > kMaxAllocatedKib) return 105;
+  if (pages > kMaxPagesKib) return 106;
   return descriptors > 0 ? 107 : threads > 0 ? 108 : 0;
 }
 

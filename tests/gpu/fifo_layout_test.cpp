@@ -40,9 +40,9 @@ TEST(FifoLayout, MoreRanksHaveFewerChannels) {
   for (uint32_t ranks = 2; ranks <= cuda::kMaxDeviceRanks; ++ranks) {
     const uint32_t channels = FifoLayout::limit_by_memory(ranks, 32);
     EXPECT_LE(channels, before);
-    EXPECT_LE((FifoLayout{ranks, channels}.bytes()), FifoLayout::kMostBytes) << ranks << " ranks";
+    EXPECT_LE((FifoLayout{ranks, channels}.bytes()), FifoLayout::kMaxBytes) << ranks << " ranks";
     if (channels < 32) {
-      EXPECT_GT((FifoLayout{ranks, channels + 1}.bytes()), FifoLayout::kMostBytes);
+      EXPECT_GT((FifoLayout{ranks, channels + 1}.bytes()), FifoLayout::kMaxBytes);
     }
     before = channels;
   }

@@ -1,6 +1,8 @@
 """allreduce-perf end to end: tables, files, refusals, and what it leaves behind when it is interrupted."""
+import csv
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -33,14 +35,14 @@ def alive(pid):
         return False
 
 
-def started(*arguments):
-    """An endless run, once its processes are at work; (process, pids)."""
-    process = subprocess.Popen([PERF, "-N", "0", "-b", "1K", "-e", "1K", *arguments], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)
+def started(*arguments, rows_seen=1, most="1K", **how):
+    """An endless run, once its processes have shown so many rows; (process, pids)."""
+    process = subprocess.Popen([PERF, "-N", "0", "-b", "1K", "-e", most, *arguments], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, **how)
     seen = []
     for line in process.stdout:
         seen.append(line)
-        if rows(line):
+        if len(rows("".join(seen))) == rows_seen:
             return process, sorted(set(pids("".join(seen))))
     raise AssertionError("no row: " + process.stderr.read())
 
@@ -55,6 +57,8 @@ class Tables(unittest.TestCase):
             self.assertEqual((row[2], row[3], row[4], row[8], row[12]), ("float", "sum", "-1", "0", "0"))
             self.assertGreater(float(row[5]), 0)
             self.assertRegex(row[13], r"^[a-z0-9-]+/(mailbox|staged)/shm/\d+$")
+            self.assertEqual(len(row), 16)
+            self.assertTrue(all(float(median) > 0 for median in row[14:]), row)  # out of place and in place
         self.assertIn("# Out of bounds values : 0 OK", done.stdout)
         self.assertIn("# Avg bus bandwidth", done.stdout)
         self.assertEqual(len(set(pids(done.stdout))), 3)
@@ -198,12 +202,26 @@ class Files(unittest.TestCase):
             self.assertEqual(same.returncode, 0, same.stderr)
             self.assertIn("6 times compared, 0 slower", same.stdout)
 
-            document["results"][1]["in_place"]["time"] = 1e-6
+            # A mean of one preempted call is passed over.
+            document["results"][0]["in_place"]["time"] = 1e-6
+            document["results"][1]["in_place"]["median"] = 1e-6
             with open(path, "w") as file:
                 json.dump(document, file)
             slower = run(*common, "--baseline", path, "--tolerance", 100000)
             self.assertEqual(slower.returncode, 3, slower.stderr)
-            self.assertIn("SLOWER than the baseline: 128 KiB float sum in-place", slower.stdout)
+            self.assertIn("SLOWER than the baseline: 128 KiB float sum in-place: median ", slower.stdout)
+            self.assertEqual(slower.stdout.count("SLOWER"), 1)
+            self.assertNotIn("means", slower.stdout)
+
+            for row in document["results"]:  # a file of an earlier version
+                for place in ("out_of_place", "in_place"):
+                    del row[place]["median"]
+            with open(path, "w") as file:
+                json.dump(document, file)
+            old = run(*common, "--baseline", path, "--tolerance", 100000)
+            self.assertEqual(old.returncode, 3, old.stderr)
+            self.assertIn("64 KiB float sum in-place: mean ", old.stdout)
+            self.assertIn("6 times are compared by their means, which one slow call changes: the file has no medians", old.stdout)
 
             other = run("--procs", 3, "-b", 8, "-e", 8, "--baseline", path)
             self.assertEqual(other.returncode, 2)
@@ -218,7 +236,43 @@ class Files(unittest.TestCase):
                 self.assertIn(f"error: --baseline {path}: ", other.stderr)
                 self.assertIn(named, other.stderr)
 
+    def test_medians_on_a_stream_are_those_of_calls_that_are_waited_for(self):
+        for words, known in ((["--stream"], False), (["--stream", "-z", 2], True), (["--stream", "-I"], True)):
+            with self.subTest(words=words):
+                done = run("--procs", 2, "-b", 1024, "-e", 1024, *words)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual([median != "n/a" for median in rows(done.stdout)[0][-2:]], [known] * 2)
+
+    def test_csv(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "run.csv")
+            with open(path, "w") as file:
+                file.write("of an earlier run\n" * 100)
+            done = run("--procs", 2, "-b", "1K", "-e", "4K", "-f", 2, "-n", 2, "--csv", path)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(path, newline="") as file:
+                lines = list(csv.DictReader(file))
+        self.assertEqual([(line["collective"], line["ranks"], line["size"]) for line in lines],
+                         [("allreduce", "2", size) for size in ("1024", "2048", "4096")])
+        table = rows(done.stdout)
+        for line, row in zip(lines, table, strict=True):
+            self.assertAlmostEqual(float(line["in_place_median"]), float(row[15]), delta=0.01)
+            self.assertAlmostEqual(float(line["out_of_place_time"]), float(row[5]), delta=0.01)
+            self.assertEqual(line["out_of_place_nwrong"], "0")
+
+    def test_csv_on_standard_output_is_alone_there(self):
+        done = run("--procs", 2, "-b", "1K", "-e", "2K", "-f", 2, "-n", 2, "--csv", "-")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = done.stdout.splitlines()
+        self.assertEqual((len(lines), lines[0][:17]), (3, "collective,ranks,"))
+        self.assertEqual(len(rows(done.stderr)), 2)
+        self.assertIn("# Out of bounds values : 0 OK", done.stderr)
+
     def test_files_that_cannot_be(self):
+        for words in (["--csv", "/nonexistent/x.csv"], ["--csv", "/dev/full"]):
+            done = run("--procs", 2, "-b", 8, "-e", 8, *words)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(f"error: --csv {words[1]}: ", done.stderr)
         self.assertEqual(run("--procs", 2, "--baseline", "/nonexistent").returncode, 2)
         done = run("--procs", 2, "-J", "/nonexistent/x.json")
         self.assertEqual(done.returncode, 2)
@@ -249,6 +303,28 @@ class Refusals(unittest.TestCase):
         self.assertIn("rank", done.stderr)
 
 
+class Terminal(unittest.TestCase):
+    def test_a_line_tells_the_progress_and_is_erased(self):
+        master, terminal = pty.openpty()
+        with subprocess.Popen([PERF, "--procs", "2", "-N", "0", "-b", "1K", "-e", "1K"], stdout=subprocess.DEVNULL,
+                              stderr=terminal, stdin=subprocess.DEVNULL) as process:
+            os.close(terminal)
+            seen = b""
+            while b"row 1 of 1: 1 KiB float, 2 s" not in seen:
+                self.assertIsNone(process.poll(), seen)
+                seen += os.read(master, 4096)
+            process.send_signal(signal.SIGINT)
+            while True:
+                try:
+                    piece = os.read(master, 4096)
+                except OSError:  # the terminal's last user is gone
+                    break
+                seen += piece
+        os.close(master)
+        self.assertEqual(process.returncode, 0, seen)
+        self.assertGreater(seen.rfind(b"\r\033[K"), seen.rfind(b"row 1 of 1"), seen[-300:])
+
+
 class Endings(unittest.TestCase):
     def expect_gone(self, process, ranks, within_s=15):
         deadline = time.time() + within_s
@@ -262,13 +338,43 @@ class Endings(unittest.TestCase):
                 process.kill()
 
     def test_signals_leave_no_process(self):
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGKILL):
             with self.subTest(number=number):
                 process, ranks = started("--procs", "3")
                 self.assertEqual(len(ranks), 3)
                 process.send_signal(number)
                 self.expect_gone(process, ranks)
                 self.assertEqual(process.returncode, -9 if number == signal.SIGKILL else 128 + number)
+
+    def expect_summary(self, process, ranks, path):
+        output, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0, errors)
+        self.assertIn("# Out of bounds values : 0 OK", output)
+        self.assertIn("# Avg bus bandwidth", output)
+        with open(path) as file:
+            self.assertEqual([row["size"] for row in json.load(file)["results"]], [1024])
+        self.expect_gone(process, ranks)
+
+    def test_an_interrupt_of_an_endless_run_brings_its_summary_and_its_files(self):
+        # The launcher alone gets it, or all processes at once, as a terminal does it for Ctrl-C.
+        for send in (os.kill, os.killpg):
+            for where in (["--procs", "3"], ["--hosts", "a:2,b:1", "--launcher", "env TEST_HOST={host}"]):
+                with self.subTest(send=send.__name__, where=where), tempfile.TemporaryDirectory() as folder:
+                    path = os.path.join(folder, "run.json")
+                    process, ranks = started(*where, "-J", path, start_new_session=True)
+                    send(process.pid, signal.SIGINT)
+                    self.expect_summary(process, ranks, path)
+
+    def test_the_summary_of_an_interrupted_table_is_that_of_the_last_whole_one(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "run.json")
+            # Two of three rows take long: the signal comes while the second row of the second table is measured.
+            process, _ = started("--procs", "2", "-i", "16M", "-n", "2", "-J", path, rows_seen=4, most="33M")
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 0, errors)
+            with open(path) as file:
+                self.assertEqual([row["size"] for row in json.load(file)["results"]], [1024, (16 << 20) + 1024, (32 << 20) + 1024])
 
     def test_dead_rank_ends_the_run_and_is_named(self):
         process, ranks = started("--procs", "3")

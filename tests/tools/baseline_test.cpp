@@ -74,6 +74,7 @@ TEST(JsonReport, HasTheKeysOfSchema3) {
   for (const char* place : {"out_of_place", "in_place"}) {
     EXPECT_EQ(row[place]["time"], 2.0);
     EXPECT_EQ(row[place]["nwrong"], 0);
+    EXPECT_TRUE(row[place]["median"].is_null());
     EXPECT_TRUE(row[place].contains("alg_bw") && row[place].contains("bus_bw"));
   }
   EXPECT_EQ(row["limit_fraction"], 0.5);
@@ -85,6 +86,15 @@ TEST(JsonReport, HasTheKeysOfSchema3) {
   EXPECT_EQ(env.find("hidden"), std::string::npos);
   unsetenv("TREERING_ALGO");
   unsetenv("SOME_SECRET");
+}
+
+TEST(RunResults, WrongValuesOfEarlierCyclesCount) {
+  RunResults results = results_of(2, {{8, 1.0}});
+  results.wrong_before = 3;
+  results.rows[0].in_place->wrong = 4;
+  EXPECT_EQ(results.wrong(), 7u);
+  const auto json = nlohmann::json::parse(json_report(options_of(2), results));
+  EXPECT_EQ(json["out_of_bounds"]["okay"], false);
 }
 
 TEST(JsonReport, UncheckedRowsHaveNoNumberOfWrongValues) {
@@ -118,10 +128,60 @@ TEST(Baseline, FindsRowsBeyondTheTolerance) {
       compare(baseline, results_of(4, {{8, 1.19}, {1024, 12.5}, {65536, 80.0}, {1 << 20, 1.0}}), 20);
   EXPECT_EQ(comparison.compared, 6);
   ASSERT_EQ(comparison.regressed.size(), 2u);
-  EXPECT_EQ(comparison.regressed[0], "1 KiB float sum out-of-place: 12.50 us, was 10.00 us (+25%)");
-  EXPECT_EQ(comparison.regressed[1], "1 KiB float sum in-place: 12.50 us, was 10.00 us (+25%)");
+  EXPECT_EQ(comparison.regressed[0], "1 KiB float sum out-of-place: mean 12.50 us, was 10.00 us (+25%)");
+  EXPECT_EQ(comparison.regressed[1], "1 KiB float sum in-place: mean 12.50 us, was 10.00 us (+25%)");
   EXPECT_EQ(comparison.missing, (std::vector<std::string>{"1 MiB float sum"}));
   EXPECT_EQ(compare(baseline, results_of(4, {{1024, 12.5}}), 30).regressed.size(), 0u);
+}
+
+RunResults with_medians(RunResults results, double median_us) {
+  for (Row& row : results.rows) row.out_of_place.median_us = row.in_place->median_us = median_us;
+  return results;
+}
+
+std::string printed(const Options& options, const Comparison& comparison) {
+  testing::internal::CaptureStdout();
+  print_comparison(stdout, options, comparison);
+  fflush(stdout);
+  return testing::internal::GetCapturedStdout();
+}
+
+// One preempted call multiplies the mean of a row.
+TEST(Baseline, ComparesMedians) {
+  const Options options = options_of(4);
+  const Baseline baseline = baseline_of(options, with_medians(results_of(4, {{8, 0.24}}), 0.25));
+  const Comparison same = compare(baseline, with_medians(results_of(4, {{8, 1733.0}}), 0.26), 20);
+  EXPECT_EQ(same.compared, 2);
+  EXPECT_EQ(same.by_means, 0);
+  EXPECT_TRUE(same.regressed.empty()) << same.regressed[0];
+  EXPECT_EQ(printed(options, same).find("means"), std::string::npos);
+  const Comparison slower = compare(baseline, with_medians(results_of(4, {{8, 0.24}}), 0.5), 20);
+  ASSERT_EQ(slower.regressed.size(), 2u);
+  EXPECT_EQ(slower.regressed[0], "8 B float sum out-of-place: median 0.50 us, was 0.25 us (+100%)");
+}
+
+TEST(Baseline, ComparesMeansWhereAMedianIsMissingAndSaysSo) {
+  const Options options = options_of(4);
+  const RunResults without = results_of(4, {{8, 1.0}}), with = with_medians(without, 5.0);
+  const Comparison old_file = compare(baseline_of(options, without), with, 20);
+  EXPECT_EQ(old_file.by_means, 2);
+  EXPECT_TRUE(old_file.regressed.empty());
+  EXPECT_NE(printed(options, old_file).find("2 times are compared by their means"), std::string::npos);
+  EXPECT_NE(printed(options, old_file).find("the file has no medians; write it anew with -J"), std::string::npos);
+  const Comparison on_a_stream = compare(baseline_of(options, with), without, 20);
+  EXPECT_TRUE(on_a_stream.regressed.empty());
+  EXPECT_NE(printed(options, on_a_stream).find("this run has no medians; -I or -z 2"), std::string::npos);
+}
+
+TEST(Baseline, ReadsFilesThatHaveNoMedians) {
+  std::string error;
+  const auto old = parse_baseline(
+      R"({"config":{"devices":[{},{}]},"results":[{"size":8,"type":"float","redop":"sum",
+          "out_of_place":{"time":2.0},"in_place":{"time":3.0,"median":2.5}}]})",
+      &error);
+  ASSERT_TRUE(old) << error;
+  EXPECT_FALSE(old->rows[0].out_of_place.median_us);
+  EXPECT_EQ(old->rows[0].in_place.median_us, 2.5);
 }
 
 TEST(Baseline, RefusesOtherRanksAndBuffers) {

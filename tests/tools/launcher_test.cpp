@@ -1,5 +1,7 @@
 #include "launcher.h"
 
+#include "interrupt.h"
+
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
@@ -101,6 +103,73 @@ TEST(Launcher, SignalEndsAllProcesses) {
   EXPECT_TRUE(gone(*shared, 2));
 }
 
+Options endless(int procs) {
+  Options options = with_processes(procs);
+  options.cycles = 0;
+  return options;
+}
+
+// What a launcher of two processes ends with, each of which marks itself ready and then goes on as `process_main` does.
+// `interrupts` SIGINTs are sent, each when all processes have counted the one before in their `core`.
+int status_after_interrupts(int interrupts, SharedState* shared, const std::function<int(RankPlace*)>& process_main) {
+  for (RankPlace* place : {&shared->places[0], &shared->places[1]}) place->core = 0;
+  const pid_t launcher = fork();
+  if (launcher == 0) {
+    if (freopen("/dev/null", "w", stderr) == nullptr) _exit(1);
+    _exit(launch(endless(2), shared, [&](int process) { return process_main(&shared->places[process]); }));
+  }
+  const auto* places = const_cast<const volatile RankPlace*>(shared->places);
+  while (places[0].pid == 0 || places[1].pid == 0) usleep(1000);
+  for (int sent = 0; sent < interrupts; ++sent) {
+    while (places[0].core < sent || places[1].core < sent) usleep(1000);
+    kill(launcher, SIGINT);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(launcher, &status, 0), launcher);
+  EXPECT_TRUE(WIFEXITED(status)) << status;
+  EXPECT_TRUE(gone(*shared, 2));
+  return WEXITSTATUS(status);
+}
+
+TEST(Launcher, AnInterruptOfAnEndlessRunIsHandedOnAndTheRunHasItsOwnStatus) {
+  SharedState* shared = create_shared_state(2, 0);
+  shared->exit_status = 3;
+  EXPECT_EQ(status_after_interrupts(1, shared,
+                                    [](RankPlace* place) {
+                                      note_interrupts();
+                                      place->pid = getpid();
+                                      while (!interrupted()) usleep(1000);
+                                      return 0;
+                                    }),
+            3);
+}
+
+TEST(Launcher, ASecondInterruptEndsARunThatDoesNotEndByItself) {
+  SharedState* shared = create_shared_state(2, 0);
+  EXPECT_EQ(status_after_interrupts(2, shared,
+                                    [](RankPlace* place) {
+                                      note_interrupts();
+                                      place->pid = getpid();
+                                      while (!interrupted()) usleep(1000);
+                                      place->core = 1;
+                                      for (;;) pause();
+                                      return 0;
+                                    }),
+            128 + SIGINT);
+}
+
+// Such as ssh, or a rank that is not ready yet.
+TEST(Launcher, AnInterruptEndsProcessesThatDoNotTakeIt) {
+  SharedState* shared = create_shared_state(2, 0);
+  EXPECT_EQ(status_after_interrupts(1, shared,
+                                    [](RankPlace* place) {
+                                      place->pid = getpid();
+                                      for (;;) pause();
+                                      return 0;
+                                    }),
+            128 + SIGINT);
+}
+
 TEST(Launcher, ProcessesDieWithTheLauncher) {
   SharedState* shared = create_shared_state(2, 0);
   const pid_t launcher = fork();
@@ -114,7 +183,7 @@ TEST(Launcher, ProcessesDieWithTheLauncher) {
   while (shared->places[0].pid == 0 || shared->places[1].pid == 0) usleep(1000);
   kill(launcher, SIGKILL);
   waitpid(launcher, nullptr, 0);
-  // The orphans are ended by the kernel; whoever adopts them reaps them. A zombie is dead too.
+  // The orphans are ended by the kernel; the process that adopts them reaps them. A zombie is dead too.
   const auto dead = [](pid_t pid) {
     char path[64], state = 'Z';
     snprintf(path, sizeof(path), "/proc/%d/stat", pid);

@@ -113,6 +113,35 @@ TEST(Options, PerIterationNeedsNoValue) {
   EXPECT_FALSE(parse({"-I", "0", "--procs", "2"}).options.per_iteration);
 }
 
+TEST(Options, CollectivesGoByTheNamesThatPeopleWrite) {
+  const std::pair<const char*, std::vector<const char*>> names[] = {
+      {"reduce-scatter", {"reduce_scatter", "ReduceScatter", "reducescatter", "REDUCE-SCATTER", "Reduce_Scatter"}},
+      {"allreduce", {"all_reduce", "AllReduce", "all-reduce", "ALLREDUCE"}},
+      {"alltoallv", {"all_to_all_v", "AllToAllV", "alltoall-v"}},
+      {"sendrecv", {"send_recv", "SendRecv"}}};
+  for (const auto& [name, spellings] : names)
+    for (const char* spelling : spellings) {
+      const Parsed parsed = parse({"--procs", "2"}, spelling);
+      ASSERT_EQ(parsed.status, -1) << parsed.error;
+      EXPECT_STREQ(parsed.options.collective->name, name) << spelling;
+    }
+  for (const char* unknown : {"", "-", "reduce scatter", "reducescatters"})
+    EXPECT_EQ(find_case(unknown), nullptr) << unknown;
+}
+
+TEST(Options, RowsAreThoseOfDefinedOperationsInTheirOrder) {
+  const Parsed parsed =
+      parse({"-b", "8", "-e", "16", "-f", "2", "-d", "bool", "-o", "all", "-r", "-1", "--procs", "2"}, "reduce");
+  ASSERT_EQ(parsed.status, -1) << parsed.error;
+  const std::vector<RowPlan> rows = parsed.options.rows();
+  ASSERT_EQ(rows.size(), 2u * 6 * 2);
+  EXPECT_EQ(rows.front().point.bytes, 8u);
+  EXPECT_STREQ(rows.front().operation->name, "bitand");
+  EXPECT_EQ(rows[0].root, 0);
+  EXPECT_EQ(rows[1].root, 1);
+  EXPECT_EQ(rows.back().point.bytes, 16u);
+}
+
 // Each bad value: exit status 2, and a message with the value and what it may be.
 TEST(Options, BadValuesAreNamed) {
   const struct {
@@ -153,6 +182,7 @@ TEST(Options, BadValuesAreNamed) {
       {{"--procs", "0"}, "\"0\"", "from 1 to 1024"},
       {{"--procs", "1024", "-t", "2"}, "1024", "more than"},
       {{"--tolerance", "-1", "--procs", "2"}, "-1", "0"},
+      {{"--csv", "x", "-J", "x", "--procs", "2"}, "\"x\"", "another file"},
       {{"--bogus", "--procs", "2"}, "--bogus", "--help"},
   };
   for (const auto& one : cases) {
@@ -176,7 +206,7 @@ TEST(Options, RanksOnGpusAreProcessesTimesThreadsTimesGpus) {
   EXPECT_TRUE(parse({"--memory", "gpu"}).options.launched);
 }
 
-// Of -I: a graph's calls are not told apart.
+// With -I: a graph's calls are not told apart.
 TEST(Options, TimesAreOfCallsOrOfLaunches) {
   EXPECT_EQ(parse({"--memory", "gpu", "-g", "2", "-n", "7"}).options.samples(), 0);
   EXPECT_EQ(parse({"--memory", "gpu", "-g", "2", "-n", "7", "-I"}).options.samples(), 7);

@@ -3,6 +3,7 @@
 usage: wrong_values_test.py ALLREDUCE_PERF SHORT_ALLREDUCE     (on GPU memory too where FAKE_CUDA_DRIVER is set)
 """
 import os
+import signal
 import subprocess
 import sys
 import unittest
@@ -35,6 +36,18 @@ class WrongValues(unittest.TestCase):
     def test_on_host_memory(self):
         self.expect_counted("--procs", "2")
         self.expect_counted("-t", "2", "--stream", "-c", "3", checks=3)
+
+    def test_those_of_all_tables_of_an_endless_run_count(self):
+        with subprocess.Popen([PERF, "--procs", "2", "-b", "64", "-e", "64K", "-f", "1024", "-n", "2", "-N", "0"], text=True,
+                              env=os.environ | {"LD_PRELOAD": SHORT}, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            seen = 0
+            while seen < 3:  # a table has two rows
+                seen += not process.stdout.readline().startswith("#")
+            process.send_signal(signal.SIGINT)
+            output, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 1, errors)
+        wrong = int(output.split("# Out of bounds values : ")[1].split(" FAILED")[0])
+        self.assertGreaterEqual(wrong, 3 * 2 * 2)  # rows, places, ranks: a table alone has 8
 
     @unittest.skipIf(DRIVER is None, "this build has no CUDA support")
     def test_on_gpu_memory(self):

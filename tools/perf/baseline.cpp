@@ -11,13 +11,20 @@ namespace {
 
 using Json = nlohmann::json;
 
+BaselineTimes times_of(const Json& place) {
+  BaselineTimes times;
+  times.mean_us = place.at("time").get<double>();
+  if (place.contains("median") && !place["median"].is_null()) times.median_us = place["median"].get<double>();
+  return times;
+}
+
 BaselineRow row_of(const Json& json) {
   BaselineRow row;
   row.bytes = json.at("size").get<size_t>();
   row.type = json.at("type").get<std::string>();
   row.operation = json.at("redop").get<std::string>();
-  row.out_of_place_us = json.at("out_of_place").at("time").get<double>();
-  if (json.contains("in_place")) row.in_place_us = json.at("in_place").at("time").get<double>();
+  row.out_of_place = times_of(json.at("out_of_place"));
+  if (json.contains("in_place")) row.in_place = times_of(json.at("in_place"));
   return row;
 }
 
@@ -30,14 +37,19 @@ const BaselineRow* find(const Baseline& baseline, const Row& row) {
 
 std::string name_of(const Row& row) { return format_size(row.bytes) + " " + row.type + " " + row.operation; }
 
-void compare_time(const Row& row, const char* place, double old_us, double new_us, double tolerance_percent,
-                  Comparison* comparison) {
+void compare_times(const Row& row, const char* place, const BaselineTimes& old, const PlaceResult& now,
+                   double tolerance_percent, Comparison* comparison) {
+  const bool medians = old.median_us && now.median_us;
+  const double old_us = medians ? *old.median_us : old.mean_us, new_us = medians ? *now.median_us : now.time_us;
   if (old_us <= 0) return;
   ++comparison->compared;
+  if (!medians) ++comparison->by_means;
+  comparison->old_medians |= old.median_us.has_value();
   const double percent = 100 * (new_us / old_us - 1);
   if (percent <= tolerance_percent) return;
   char text[128];
-  snprintf(text, sizeof(text), " %s: %.2f us, was %.2f us (+%.0f%%)", place, new_us, old_us, percent);
+  snprintf(text, sizeof(text), " %s: %s %.2f us, was %.2f us (+%.0f%%)", place, medians ? "median" : "mean", new_us,
+           old_us, percent);
   comparison->regressed.push_back(name_of(row) + text);
 }
 
@@ -146,11 +158,23 @@ Comparison compare(const Baseline& baseline, const RunResults& results, double t
       comparison.missing.push_back(name_of(row));
       continue;
     }
-    compare_time(row, "out-of-place", old->out_of_place_us, row.out_of_place.time_us, tolerance_percent, &comparison);
-    if (row.in_place)
-      compare_time(row, "in-place", old->in_place_us, row.in_place->time_us, tolerance_percent, &comparison);
+    compare_times(row, "out-of-place", old->out_of_place, row.out_of_place, tolerance_percent, &comparison);
+    if (row.in_place) compare_times(row, "in-place", old->in_place, *row.in_place, tolerance_percent, &comparison);
   }
   return comparison;
+}
+
+void print_comparison(std::FILE* out, const Options& options, const Comparison& comparison) {
+  const char* file = options.baseline_file.c_str();
+  for (const std::string& row : comparison.missing) fprintf(out, "# not in the baseline: %s\n", row.c_str());
+  for (const std::string& row : comparison.regressed) fprintf(out, "# SLOWER than the baseline: %s\n", row.c_str());
+  if (comparison.by_means > 0)
+    fprintf(out, "# Baseline %s: %d times are compared by their means, which one slow call changes: %s\n", file,
+            comparison.by_means,
+            comparison.old_medians ? "this run has no medians; -I or -z 2 gives them on a stream"
+                                   : "the file has no medians; write it anew with -J");
+  fprintf(out, "# Baseline %s: %d times compared, %zu slower by more than %g%%\n", file, comparison.compared,
+          comparison.regressed.size(), options.tolerance_percent);
 }
 
 }  // namespace treering::perf

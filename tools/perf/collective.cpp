@@ -1,6 +1,7 @@
 #include "collective.h"
 
 #include <algorithm>
+#include <cctype>
 
 namespace treering::perf {
 namespace {
@@ -22,6 +23,14 @@ constexpr CollectiveCase kCases[] = {
     {"gatherv", Kind::kGather, trCollGather, true, false, true, true},
     {"scatterv", Kind::kScatter, trCollScatter, true, false, true, true},
 };
+
+// What tells names apart.
+std::string letters_of(const std::string& name) {
+  std::string letters;
+  for (const char c : name)
+    if (c != '-' && c != '_') letters += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return letters;
+}
 
 uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -49,7 +58,7 @@ std::span<const CollectiveCase> collective_cases() { return kCases; }
 
 const CollectiveCase* find_case(const std::string& name) {
   for (const CollectiveCase& c : kCases)
-    if (name == c.name) return &c;
+    if (letters_of(name) == letters_of(c.name)) return &c;
   return nullptr;
 }
 

@@ -40,7 +40,7 @@ struct CollectiveCase {
 };
 
 std::span<const CollectiveCase> collective_cases();
-// Null when the name is unknown.
+// Null when the name is unknown. Case, "-" and "_" do not count: ReduceScatter and reduce_scatter are reduce-scatter.
 const CollectiveCase* find_case(const std::string& name);
 std::string case_names();
 

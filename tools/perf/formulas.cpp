@@ -91,6 +91,14 @@ IterationStats iteration_stats(std::vector<double> times_us) {
   return stats;
 }
 
+double median(std::vector<double> times_us) {
+  if (times_us.empty()) return 0;
+  const auto middle = times_us.begin() + static_cast<std::ptrdiff_t>(times_us.size() / 2);
+  std::nth_element(times_us.begin(), middle, times_us.end());
+  if (times_us.size() % 2 != 0) return *middle;
+  return (*std::max_element(times_us.begin(), middle) + *middle) / 2;
+}
+
 double combine(Averaging averaging, const std::vector<double>& times_us) {
   if (times_us.empty()) return 0;
   switch (averaging) {

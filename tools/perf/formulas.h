@@ -42,6 +42,9 @@ struct IterationStats {
 
 IterationStats iteration_stats(std::vector<double> times_us);
 
+// The time in the middle, or the mean of the two in the middle; 0 where there is none.
+double median(std::vector<double> times_us);
+
 // How the time of a point is made of the times of the ranks (-a).
 enum class Averaging { kRankZero = 0, kMean = 1, kMin = 2, kMax = 3 };
 

@@ -50,6 +50,7 @@ Json config_of(const Options& options, const RunResults& results) {
 
 Json place_of(const PlaceResult& place) {
   Json json = {{"time", place.time_us}, {"alg_bw", place.algorithm_gbps}, {"bus_bw", place.bus_gbps}};
+  json["median"] = place.median_us ? Json(*place.median_us) : Json(nullptr);
   json["nwrong"] = place.checked ? Json(place.wrong) : Json(nullptr);
   return json;
 }

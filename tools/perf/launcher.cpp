@@ -40,12 +40,16 @@ class Family {
   void reap();
   void report_end(size_t process, int status);
   bool any_running() const;
+  void take_signal(int number);
 
   const Options& options_;
   std::vector<Child> children_;
   sigset_t signals_;
   sigset_t inherited_;
   bool failed_ = false;
+  int interrupted_ = 0;  // the signal that ends all of them
+  // SIGINT was handed on to an endless run, whose ranks then end by themselves, with a summary.
+  bool asked_ = false;
 };
 
 bool Family::start(const std::function<int(int)>& process_main) {
@@ -85,6 +89,8 @@ bool Family::any_running() const {
 
 void Family::report_end(size_t process, int status) {
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
+  // It was not ready yet to end with a summary, or is a launcher such as ssh.
+  if (asked_ && WIFSIGNALED(status) && WTERMSIG(status) == SIGINT && !failed_) take_signal(SIGINT);
   // What comes after the first failure is its consequence.
   if (failed_) return;
   failed_ = true;
@@ -114,23 +120,32 @@ void Family::reap() {
   }
 }
 
+void Family::take_signal(int number) {
+  if (number == SIGINT && options_.cycles == 0 && !asked_) {
+    asked_ = true;
+    fprintf(stderr, "SIGINT: the run ends after the row at hand; another SIGINT ends it at once\n");
+    signal_all(SIGINT);
+    return;
+  }
+  interrupted_ = number;
+  failed_ = true;  // the children's ends need no words
+  signal_all(SIGTERM);
+}
+
 int Family::wait_for_all() {
-  int interrupted = 0;
   int left_ms = -1;  // until the rest is killed; below 0: not ending
   for (reap(); any_running(); reap()) {
-    if (left_ms < 0 && (failed_ || interrupted)) left_ms = kGraceMs;
+    if (left_ms < 0 && failed_) left_ms = kGraceMs;
     if (left_ms == 0) signal_all(SIGKILL);
     const timespec wait = {0, 50'000'000};
     const int number = sigtimedwait(&signals_, nullptr, &wait);
     if (number < 0 && errno == EAGAIN && left_ms > 0) left_ms = left_ms > 50 ? left_ms - 50 : 0;
     if (number == SIGINT || number == SIGTERM || number == SIGHUP) {
-      if (interrupted) left_ms = 0;
-      interrupted = number;
-      failed_ = true;  // the children's ends need no words
-      signal_all(SIGTERM);
+      if (interrupted_) left_ms = 0;
+      take_signal(number);
     }
   }
-  if (interrupted) return 128 + interrupted;
+  if (interrupted_) return 128 + interrupted_;
   return failed_ ? 1 : 0;
 }
 

@@ -10,11 +10,13 @@
 #include "baseline.h"
 #include "gpus.h"
 #include "hosts.h"
+#include "interrupt.h"
 #include "json_report.h"
 #include "launcher.h"
 #include "measure.h"
 #include "options.h"
-#include "report.h"
+#include "output.h"
+#include "progress.h"
 
 namespace treering::perf {
 namespace {
@@ -40,11 +42,12 @@ bool prepare_files(Run& run) {
       return false;
     }
   }
-  if (!options.json_file.empty() && !std::ofstream(options.json_file, std::ios::app)) {
-    fprintf(stderr, "error: -J %s: cannot be written: %s\n", options.json_file.c_str(), strerror(errno));
+  const auto writable = [](const char* option, const std::string& file) {
+    if (file.empty() || std::ofstream(file, std::ios::app)) return true;
+    fprintf(stderr, "error: %s %s: cannot be written: %s\n", option, file.c_str(), strerror(errno));
     return false;
-  }
-  return true;
+  };
+  return writable("-J", options.json_file) && (options.csv_file == "-" || writable("--csv", options.csv_file));
 }
 
 // Once the number of ranks is known.
@@ -94,24 +97,18 @@ bool prepare(Run& run) {
   return run.shared != nullptr;
 }
 
-// On rank 0, at the end: the footer, the JSON file, the comparison.
-int conclude(const Run& run, const RunResults& results) {
-  print_footer(stdout, results);
-  int status = results.wrong() ? kFailed : kGood;
-  if (!run.options.json_file.empty()) {
-    std::ofstream file(run.options.json_file, std::ios::trunc);
-    file << json_report(run.options, results) << std::flush;
-    if (!file) {
-      fprintf(stderr, "error: -J %s: writing failed\n", run.options.json_file.c_str());
-      return kFailed;
-    }
-  }
+bool told(const std::string& error) {
+  if (!error.empty()) fprintf(stderr, "error: %s\n", error.c_str());
+  return error.empty();
+}
+
+// On rank 0, at the end: the footer, the files, the comparison.
+int conclude(const Run& run, Output& output, const RunResults& results) {
+  if (!told(output.end(results))) return kFailed;
+  const int status = results.wrong() ? kFailed : kGood;
   if (!run.baseline) return status;
   const Comparison comparison = compare(*run.baseline, results, run.options.tolerance_percent);
-  for (const std::string& row : comparison.missing) printf("# not in the baseline: %s\n", row.c_str());
-  for (const std::string& row : comparison.regressed) printf("# SLOWER than the baseline: %s\n", row.c_str());
-  printf("# Baseline %s: %d times compared, %zu slower by more than %g%%\n", run.options.baseline_file.c_str(),
-         comparison.compared, comparison.regressed.size(), run.options.tolerance_percent);
+  print_comparison(output.table(), run.options, comparison);
   if (comparison.compared == 0) {
     fprintf(stderr, "error: --baseline %s: no row in common with this run\n", run.options.baseline_file.c_str());
     return kFailed;
@@ -148,26 +145,46 @@ bool explain_all(const Run& run, RankRun& rank_run) {
   return true;
 }
 
-bool run_cycle(const Run& run, RankRun& rank_run, RunResults* results) {
-  const bool speaks = rank_run.group().rank() == 0;
-  const std::vector<Point> points = run.options.points();
-  const size_t all = points.size() * run.options.operations.size();
-  Progress progress;
-  for (const Point& point : points) {
-    for (const Operation* operation : run.options.operations) {
-      if (run.options.collective->reduces && !is_defined(*point.type, *operation)) continue;
-      for (const int root : run.options.roots()) {
-        if (speaks) progress.show(results->rows.size() % all, all, point.bytes);
-        Row row;
-        if (!rank_run.measure(point.bytes, *point.type, *operation, root, &row)) return false;
-        if (speaks) {
-          progress.clear();
-          print_row(stdout, run.options, row);
-        }
-        results->rows.push_back(std::move(row));
-      }
-    }
+// What rank 0 shows of the run; on the others `output` is nullptr and the progress has no terminal.
+struct Show {
+  Output* output;
+  Progress* progress;
+};
+
+// `more` is false, on all ranks, once a SIGINT of an endless run came.
+bool run_cycle(const Run& run, RankRun& rank_run, const Show& show, RunResults* results, bool* more) {
+  const std::vector<RowPlan> plans = run.options.rows();
+  for (size_t i = 0; i < plans.size() && *more; ++i) {
+    const RowPlan& plan = plans[i];
+    show.progress->set("row " + std::to_string(i + 1) + " of " + std::to_string(plans.size()) + ": " +
+                       format_size(plan.point.bytes) + " " + plan.point.type->name);
+    Row row;
+    if (!rank_run.measure(plan.point.bytes, *plan.point.type, *plan.operation, plan.root, &row)) return false;
+    if (show.output != nullptr) show.progress->print([&] { show.output->row(row); });
+    results->rows.push_back(std::move(row));
+    if (run.options.cycles != 0) continue;
+    for (const double came : rank_run.group().gather(interrupted() ? 1 : 0)) *more &= came == 0;
   }
+  return true;
+}
+
+// Until SIGINT. Keeps the rows of the last whole cycle, and of the others what was wrong in them.
+bool run_endless(const Run& run, RankRun& rank_run, const Show& show, RunResults* results) {
+  for (bool more = true; more;) {
+    RunResults cycle;
+    if (!run_cycle(run, rank_run, show, &cycle, &more)) return false;
+    const bool whole = cycle.rows.size() >= results->rows.size();
+    if (whole) std::swap(results->rows, cycle.rows);
+    results->wrong_before += cycle.wrong();
+  }
+  return true;
+}
+
+bool run_cycles(const Run& run, RankRun& rank_run, const Show& show, RunResults* results) {
+  if (run.options.cycles == 0) return run_endless(run, rank_run, show, results);
+  bool more = true;
+  for (int cycle = 0; cycle < run.options.cycles; ++cycle)
+    if (!run_cycle(run, rank_run, show, results, &more)) return false;
   return true;
 }
 
@@ -175,19 +192,23 @@ bool run_cycle(const Run& run, RankRun& rank_run, RunResults* results) {
 int rank_main(const Run& run, RankGroup& group) {
   const int rank = group.rank();
   const Seat seat = run.seats[static_cast<size_t>(rank)];
+  Output output(run.options);
+  // It comes before this thread is pinned: the line's thread shall not take the time of this rank's core.
+  Progress progress(rank == 0 ? STDERR_FILENO : -1);
+  progress.set("the communicator of " + std::to_string(group.ranks()) + " ranks is created");
   RankRun rank_run(run.options, group, seat);
   if (!rank_run.initialise()) return kFailed;
   group.barrier();
+  if (run.options.cycles == 0) note_interrupts();  // before, there is nothing that a summary could have
   RunResults results = begin_results(run, rank_run, seat);
+  if (run.options.explain) progress.set("");
   if (run.options.explain) return explain_all(run, rank_run) && rank_run.finish() ? kGood : kFailed;
-  if (rank == 0) print_header(stdout, run.options, results);
-  for (int cycle = 0; run.options.cycles == 0 || cycle < run.options.cycles; ++cycle) {
-    // Endless cycles keep the rows of the last one alone.
-    if (run.options.cycles == 0) results.rows.clear();
-    if (!run_cycle(run, rank_run, &results)) return kFailed;
-  }
+  std::string error;
+  if (rank == 0) progress.print([&] { error = output.begin(results); });
+  if (!told(error)) return kFailed;
+  if (!run_cycles(run, rank_run, {rank == 0 ? &output : nullptr, &progress}, &results)) return kFailed;
   if (!rank_run.finish()) return kFailed;
-  if (rank == 0) group.conclude(conclude(run, results));
+  if (rank == 0) progress.print([&] { group.conclude(conclude(run, output, results)); });
   return kGood;
 }
 

@@ -106,9 +106,13 @@ bool RankRun::wait() {
   return state == trInProgress || ok(state, options_.collective->name);
 }
 
-// A step is so many calls. With `samples` each is timed by itself too.
+bool RankRun::waits_for_each() const {
+  return memory_->stream() == nullptr || options_.blocking != Blocking::kNone || options_.per_iteration;
+}
+
+// A step is so many calls. With `samples` each is timed by itself too, with `laps` each lap.
 template <typename Step>
-bool RankRun::timed_loop(Step step, int turns, double calls, double* samples) {
+bool RankRun::timed_loop(Step step, int turns, double calls, double* samples, Laps* laps) {
   double begin_us = samples ? now_us() : 0;
   for (int i = 0; i < turns; ++i) {
     if (!step()) return false;
@@ -118,8 +122,10 @@ bool RankRun::timed_loop(Step step, int turns, double calls, double* samples) {
       samples[i] = (end_us - begin_us) / calls;
       begin_us = end_us;
     }
+    if (laps) laps->turn_done(now_us);
     if (options_.blocking == Blocking::kBarrier) group_.barrier();
   }
+  if (laps) laps->end(now_us);
   return wait();
 }
 
@@ -147,21 +153,27 @@ bool RankRun::time_calls(const Call& call, PlaceResult* place) {
   group_.barrier();
   // Before it is captured, a call of the kind and size must have run.
   const int warm_up = graph ? std::max(options_.warm_up, 1) : options_.warm_up;
-  if (!timed_loop(plain, warm_up, options_.aggregated, nullptr)) return false;
+  if (!timed_loop(plain, warm_up, options_.aggregated, nullptr, nullptr)) return false;
   group_.barrier();
   if (graph && !capture(call)) return false;
   group_.barrier();  // in the first a rank may have slept; out of the second all come within a spin
   const double calls = static_cast<double>(options_.iterations) * options_.aggregated;
+  const int turns = graph ? options_.graph_launches : options_.iterations;
+  const double calls_of_turn = graph ? calls : options_.aggregated;
   double* samples = options_.per_iteration ? group_.own_samples() : nullptr;
+  Laps laps(turns);
+  Laps* const timed_laps = waits_for_each() ? &laps : nullptr;
   const double begin_us = now_us();
-  const bool done = graph ? timed_loop(launch, options_.graph_launches, calls, samples)
-                          : timed_loop(plain, options_.iterations, options_.aggregated, samples);
+  laps.begin(begin_us);
+  const bool done = graph ? timed_loop(launch, turns, calls_of_turn, samples, timed_laps)
+                          : timed_loop(plain, turns, calls_of_turn, samples, timed_laps);
   if (!done) return false;
   const double own_us = (now_us() - begin_us) / calls / (graph ? options_.graph_launches : 1);
   group_.barrier();
   const size_t blocks = options_.collective->many_blocks ? static_cast<size_t>(group_.ranks()) : 1;
   const size_t bytes = call.count * call.type->bytes * blocks;
   place->time_us = combine(options_.averaging, group_.gather(own_us));
+  if (timed_laps) place->median_us = combine(options_.averaging, group_.gather(laps.median_us() / calls_of_turn));
   place->algorithm_gbps = algorithm_bandwidth(bytes, place->time_us);
   place->bus_gbps = place->algorithm_gbps * bus_factor(options_.collective->kind, group_.ranks());
   if (options_.per_iteration) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 
+#include "laps.h"
 #include "memory.h"
 #include "rank_group.h"
 #include "results.h"
@@ -19,7 +20,7 @@ namespace treering::perf {
 
 trConfig_t config_of(const Options& options);
 
-// Of a rank: -1 for none.
+// Where a rank runs; -1 for none.
 struct Seat {
   int core = -1;
   int gpu = -1;
@@ -62,9 +63,11 @@ class RankRun {
   bool select(const Call& call, Row* row);
   bool issue(const Call& call);
   bool wait();
+  // Whether a call is over, and not just in a stream, where the next one begins.
+  bool waits_for_each() const;
   bool time_calls(const Call& call, PlaceResult* place);
   template <typename Step>
-  bool timed_loop(Step step, int turns, double calls, double* samples);
+  bool timed_loop(Step step, int turns, double calls, double* samples, Laps* laps);
   bool capture(const Call& call);
   bool capture_one(const Call& call);
   bool check(const Call& call, PlaceResult* place);

@@ -44,7 +44,9 @@ void add_nccl_options(CLI::App& app, Options& options, Words& words) {
   app.add_option("-w,--warmup_iters", options.warm_up, "calls before the timed ones [1]")
       ->check(in_range(0, 100000000));
   app.add_option("-m,--agg_iters", options.aggregated, "operations in one group [1]")->check(in_range(1, 65536));
-  app.add_option("-N,--run_cycles", options.cycles, "times the whole table is run, 0 = until interrupted [1]")
+  app.add_option(
+         "-N,--run_cycles", options.cycles,
+         "times the whole table is run, 0 = until SIGINT (Ctrl-C), which ends it with the summary and the files [1]")
       ->check(in_range(0, 1000000000));
   app.add_option("-c,--check", options.checks, "verified calls of each size, 0 = none [1]")
       ->check(in_range(0, 1000000));
@@ -94,7 +96,9 @@ void add_own_options(CLI::App& app, Options& options, Words& words) {
                "give the calls to a host stream and wait at the end (GPU memory: always a CUDA stream)");
   app.add_flag("--limit", options.limit, "columns: the least time by memory traffic, and the part of it reached");
   app.add_flag("--explain", options.explain, "print what would be done for each size and why; nothing is timed");
-  app.add_option("--baseline", options.baseline_file, "earlier -J file: exit status 3 when a row got slower");
+  app.add_option("--csv", options.csv_file, "write a line of comma-separated values for each row; - = standard output");
+  app.add_option("--baseline", options.baseline_file,
+                 "earlier -J file, whose medians are compared: exit status 3 when a row got slower");
   app.add_option("--tolerance", options.tolerance_percent, "percent that a row may be slower than the baseline [20]")
       ->check(CLI::Range(0.0, 1e6));
   app.add_option("--seed", options.seed, "of the verified data [1]");
@@ -234,6 +238,8 @@ std::string finish(const Words& words, Options& options) {
   if (!any && error.empty())
     first("-o: value \"" + words.operation + "\" is not defined for -d " + words.type + "; give one of " +
           operation_names(options.types[0]));
+  if (!options.csv_file.empty() && options.csv_file == options.json_file)
+    first("--csv: value \"" + options.csv_file + "\" is the file of -J too; give another file");
   first(take_memory(words, options));
   first(take_hosts(words.hosts, &options.hosts));
   first(check_sizes(words, options));
@@ -268,6 +274,24 @@ std::vector<Point> Options::points() const {
   return points;
 }
 
+std::vector<RowPlan> Options::rows() const {
+  std::vector<RowPlan> rows;
+  for (const Point& point : points())
+    for (const Operation* operation : operations)
+      for (const int one : roots())
+        if (!collective->reduces || is_defined(*point.type, *operation)) rows.push_back({point, operation, one});
+  return rows;
+}
+
+std::string versions() {
+  int library = 0;
+  if (trGetVersion(&library) != trSuccess) return TREERING_VERSION_STRING;
+  char text[64];
+  snprintf(text, sizeof text, "%s, library %d.%d.%d", TREERING_VERSION_STRING, library / 10000, library / 100 % 100,
+           library % 100);
+  return text;
+}
+
 const char* memory_name(MemoryKind memory) { return memory == MemoryKind::kGpu ? "gpu" : "host"; }
 
 const char* one_rank_advice() {
@@ -291,7 +315,7 @@ int parse_options(int argc, char** argv, Options* options) {
                    " between processes and threads of this machine, or of several hosts.",
                program);
   if (any_collective) app.add_option("collective", words.collective, case_names())->required();
-  app.set_version_flag("--version", TREERING_VERSION_STRING);
+  app.set_version_flag("--version", [&program] { return program + " " + versions(); });
   app.option_defaults()->always_capture_default(false);
   add_nccl_options(app, *options, words);
   add_own_options(app, *options, words);

@@ -37,6 +37,13 @@ struct Point {
   const DataType* type;
 };
 
+// What a row of the table is of.
+struct RowPlan {
+  Point point;
+  const Operation* operation;
+  int root;  // -1: it has none
+};
+
 struct Options {
   const CollectiveCase* collective = find_case("allreduce");
   size_t min_bytes = size_t{32} << 20;
@@ -60,6 +67,7 @@ struct Options {
   size_t unalign = 0;  // elements by which the buffers are moved off their alignment
   bool per_iteration = false;
   std::string json_file;
+  std::string csv_file;  // "-": standard output
 
   std::vector<HostRanks> hosts;  // empty: this machine
   std::string launcher = "ssh -o BatchMode=yes {host} {command}";
@@ -83,7 +91,7 @@ struct Options {
   int samples() const { return !per_iteration ? 0 : graph_launches > 0 ? graph_launches : iterations; }
   // What a size becomes: whole elements, as many for each rank where a message is of blocks, one at least. Of a barrier 0.
   size_t usable_bytes(size_t bytes, const DataType& type) const;
-  // Of one buffer of one rank: random counts are up to twice their mean.
+  // The size of a rank's buffer: random counts are up to twice their mean.
   size_t buffer_bytes() const;
   // The roots to measure: one, or with -r -1 all.
   std::vector<int> roots() const {
@@ -95,12 +103,17 @@ struct Options {
   }
   // The sizes and types to measure, in their order. Sizes that become the same are one.
   std::vector<Point> points() const;
+  // The rows of the table in their order; operations that a type does not have are left out.
+  std::vector<RowPlan> rows() const;
 };
 
 // The program's name is treering-perf, whose first argument names a collective, or allreduce-perf.
 // Fills `options`. Returns -1 to go on, else the exit status: 0 after --help or --version, 2 after an error,
 // which has then been printed and names the option, its value and what it may be.
 int parse_options(int argc, char** argv, Options* options);
+
+// The versions of this program and of the library that it found: "0.1.0, library 0.1.0".
+std::string versions();
 
 // What is wrong with options that depend on the number of ranks, or "".
 std::string check_known_ranks(const Options& options);

@@ -33,7 +33,7 @@ struct RankPlace {
   char gpu_name[64] = {};
   char gpu_bus[20] = {};
 };
-// Of the calling process.
+// The place of the calling process.
 RankPlace place_here(int core);
 
 struct SharedState {

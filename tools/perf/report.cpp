@@ -1,14 +1,9 @@
 #include "report.h"
 
-#include <unistd.h>
-
-#include <chrono>
 #include <cinttypes>
 
 namespace treering::perf {
 namespace {
-
-double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 const char* buffers_name(const Options& options) {
   if (options.memory == MemoryKind::kGpu) return "GPU memory (trDeviceMemAlloc)";
@@ -66,6 +61,12 @@ void print_no_place(std::FILE* out, const Options& options) {
   if (options.per_iteration) fprintf(out, "  %7s  %7s  %7s  %7s", "n/a", "n/a", "n/a", "n/a");
 }
 
+// Behind all columns of nccl-tests, whose readers count from the left.
+void print_median(std::FILE* out, const PlaceResult* place) {
+  const bool known = place != nullptr && place->median_us;
+  fprintf(out, "  %7s", known ? fit(*place->median_us, 7).c_str() : "n/a");
+}
+
 // What is not measured although it was asked for.
 void print_exceptions(std::FILE* out, const Options& options) {
   for (const DataType* type : options.types) {
@@ -94,8 +95,7 @@ std::string fit(double value, int width) {
 }
 
 void print_header(std::FILE* out, const Options& options, const RunResults& results) {
-  fprintf(out, "# %s by treering-perf %s, library %d.%d.%d\n", options.collective->name, TREERING_VERSION_STRING,
-          results.library_version / 10000, results.library_version / 100 % 100, results.library_version % 100);
+  fprintf(out, "# %s by treering-perf %s\n", options.collective->name, versions().c_str());
   const std::string step = options.step_factor > 1 ? std::to_string(options.step_factor) + "(factor)"
                                                    : std::to_string(options.step_bytes) + "(bytes)";
   fprintf(out,
@@ -127,10 +127,10 @@ void print_header(std::FILE* out, const Options& options, const RunResults& resu
           place_width, "in-place        ");
   fprintf(out, "# %10s  %12s  %10s  %6s  %6s", "size", "count", "type", "redop", "root");
   for (int i = 0; i < 2; ++i) print_place_titles(out, options, "time", "algbw", "busbw", "#wrong", true);
-  fprintf(out, "  %-32s%s\n", "algorithm", options.limit ? "    limit  of limit" : "");
+  fprintf(out, "  %-32s  %7s  %7s%s\n", "algorithm", "med_out", "med_in", options.limit ? "    limit  of limit" : "");
   fprintf(out, "# %10s  %12s  %10s  %6s  %6s", "(B)", "(elements)", "", "", "");
   for (int i = 0; i < 2; ++i) print_place_titles(out, options, "(us)", "(GB/s)", "(GB/s)", "", false);
-  fprintf(out, "  %-32s%s\n", "", options.limit ? "     (us)          " : "");
+  fprintf(out, "  %-32s  %7s  %7s%s\n", "", "(us)", "(us)", options.limit ? "     (us)          " : "");
   fflush(out);
 }
 
@@ -143,6 +143,8 @@ void print_row(std::FILE* out, const Options& options, const Row& row) {
     print_no_place(out, options);
   fprintf(out, "  %-32s",
           (row.algorithm + "/" + row.protocol + "/" + row.transport + "/" + std::to_string(row.channels)).c_str());
+  print_median(out, &row.out_of_place);
+  print_median(out, row.in_place ? &*row.in_place : nullptr);
   if (options.limit) {
     fprintf(out, "  %7s  %8.3f", fit(row.limit_us, 7).c_str(),
             row.out_of_place.time_us > 0 ? row.limit_us / row.out_of_place.time_us : 0.0);
@@ -159,23 +161,6 @@ void print_footer(std::FILE* out, const RunResults& results) {
     fprintf(out, "# Out of bounds values : not checked (-c 0, or TREERING_WIRE rounds them)\n");
   fprintf(out, "# Avg bus bandwidth    : %g\n#\n", results.average_bus_gbps());
   fflush(out);
-}
-
-Progress::Progress() : terminal_(isatty(STDERR_FILENO) == 1), begin_s_(now_s()) {}
-
-void Progress::show(size_t done, size_t all, size_t bytes) {
-  const double seconds = now_s() - begin_s_;
-  if (!terminal_ || seconds < 2) return;
-  fprintf(stderr, "\r\033[K%zu of %zu rows done, now %s, %.0f s", done, all, format_size(bytes).c_str(), seconds);
-  fflush(stderr);
-  shown_ = true;
-}
-
-void Progress::clear() {
-  if (!shown_) return;
-  fprintf(stderr, "\r\033[K");
-  fflush(stderr);
-  shown_ = false;
 }
 
 }  // namespace treering::perf

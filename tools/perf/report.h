@@ -19,17 +19,4 @@ void print_footer(std::FILE* out, const RunResults& results);
 // `value` in at most `width` characters, with as many digits behind the point (up to 2) as there is room for.
 std::string fit(double value, int width);
 
-// One line on a terminal that is overwritten: for work that takes longer than two seconds. Nothing elsewhere.
-class Progress {
- public:
-  Progress();
-  void show(size_t done, size_t all, size_t bytes);
-  void clear();
-
- private:
-  bool terminal_;
-  bool shown_ = false;
-  double begin_s_;
-};
-
 }  // namespace treering::perf

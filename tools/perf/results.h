@@ -12,7 +12,9 @@
 namespace treering::perf {
 
 struct PlaceResult {  // out-of-place or in-place
-  double time_us = 0;
+  double time_us = 0;  // the mean over the calls
+  // The median over the calls, which one slow call does not change; nothing where calls on a stream are not waited for.
+  std::optional<double> median_us;
   double algorithm_gbps = 0;
   double bus_gbps = 0;
   bool checked = false;
@@ -39,12 +41,13 @@ struct Row {
 
 struct RunResults {
   std::vector<Row> rows;
+  uint64_t wrong_before = 0;  // in rows of endless cycles that are not kept
   std::vector<RankPlace> places;
   std::string start_time;
   int library_version = 0;
 
   uint64_t wrong() const {
-    uint64_t all = 0;
+    uint64_t all = wrong_before;
     for (const Row& row : rows) all += row.out_of_place.wrong + (row.in_place ? row.in_place->wrong : 0);
     return all;
   }

@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kMaxParameterBytes = 4096;
 static_assert(sizeof(DeviceLaunch) <= kMaxParameterBytes);
 
-constexpr uint32_t kLeastCapability = 75;
+constexpr uint32_t kMinCapability = 75;
 
 CUdeviceptr pointer(const void* address) { return reinterpret_cast<CUdeviceptr>(address); }
 CUstream stream_of(DeviceStream stream) { return static_cast<CUstream>(stream); }
@@ -43,7 +43,7 @@ Status describe(const Driver& driver, CUdevice handle, DeviceInfo* info) {
                                info->ordinal, &minor));
   info->multiprocessors = static_cast<uint32_t>(multiprocessors);
   info->compute_capability = static_cast<uint32_t>(10 * major + minor);
-  if (info->compute_capability < kLeastCapability)
+  if (info->compute_capability < kMinCapability)
     return {trDeviceError, fmt::format("GPU {} ({}) has compute capability {}.{}; 7.5 is the least that is supported",
                                        info->ordinal, info->name, major, minor)};
   return {};

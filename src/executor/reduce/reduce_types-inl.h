@@ -184,7 +184,7 @@ struct Float8 {
   static constexpr bool kNarrow = true, kFlagged = false;
   static constexpr size_t kBytes = 1;
   static constexpr int kShift = 23 - static_cast<int>(kMantissaBits);
-  static constexpr uint32_t kLeastSpecial = kInfinities ? 0x7c : 0x7f;
+  static constexpr uint32_t kMinSpecial = kInfinities ? 0x7c : 0x7f;
 
   template <class D>
   static HWY_INLINE hn::Vec<D> widen(D d, hn::Vec<hn::Rebind<uint8_t, D>> narrow) {
@@ -197,7 +197,7 @@ struct Float8 {
     // An infinity keeps an empty mantissa, a NaN a set one.
     const auto special = hn::Or(hn::ShiftLeft<kShift>(hn::And(small, hn::Set(d32, (1u << kMantissaBits) - 1))),
                                 hn::Set(d32, 0x7f800000u));
-    const auto is_special = hn::Gt(small, hn::Set(d32, kLeastSpecial - 1));
+    const auto is_special = hn::Gt(small, hn::Set(d32, kMinSpecial - 1));
     return hn::BitCast(d, hn::Or(hn::IfThenElse(is_special, special, hn::BitCast(d32, scaled)), sign));
   }
 
@@ -217,7 +217,7 @@ struct Float8 {
         hn::Sub(hn::Add(magnitude, hn::Set(d32, (1u << (kShift - 1)) - 1)), hn::Set(d32, (127 - kBias) << 23));
     const auto normal = hn::ShiftRight<kShift>(hn::Add(biased, odd));
     auto result = hn::IfThenElse(hn::Lt(magnitude, hn::Set(d32, (128 - kBias) << 23)), denormal, normal);
-    result = hn::IfThenElse(hn::Gt(result, hn::Set(d32, kLeastSpecial)), hn::Set(d32, kLeastSpecial), result);
+    result = hn::IfThenElse(hn::Gt(result, hn::Set(d32, kMinSpecial)), hn::Set(d32, kMinSpecial), result);
     result = hn::IfThenElse(hn::Gt(magnitude, hn::Set(d32, 0x7f800000u)), hn::Set(d32, 0x7fu), result);
     result = hn::Or(result, hn::ShiftRight<24>(sign));
     return hn::DemoteTo(d8, hn::BitCast(di32, result));

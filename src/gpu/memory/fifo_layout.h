@@ -12,7 +12,7 @@ struct FifoLayout {
   static constexpr uint32_t kDepth = 4;
   static constexpr size_t kSlotBytes = 128 << 10;
   // A rank's FIFOs take no more of its GPU's memory: the more ranks, the fewer channels.
-  static constexpr size_t kMostBytes = size_t{256} << 20;
+  static constexpr size_t kMaxBytes = size_t{256} << 20;
 
   uint32_t ranks, channels;
 
@@ -36,7 +36,7 @@ struct FifoLayout {
   size_t bytes() const { return slots(channels, 0); }
 
   static uint32_t limit_by_memory(uint32_t ranks, uint32_t channels) {
-    while (channels > 1 && FifoLayout{ranks, channels}.bytes() > kMostBytes) --channels;
+    while (channels > 1 && FifoLayout{ranks, channels}.bytes() > kMaxBytes) --channels;
     return channels;
   }
 

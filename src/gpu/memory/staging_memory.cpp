@@ -14,8 +14,8 @@ void StagingMemory::free_all() {
 }
 
 Status StagingMemory::lend(size_t bytes, Block* block) {
-  constexpr size_t kLeast = 4096;
-  block->bytes = std::bit_ceil(std::max(bytes, kLeast));
+  constexpr size_t kMin = 4096;
+  block->bytes = std::bit_ceil(std::max(bytes, kMin));
   {
     std::lock_guard lock(mutex_);
     ++lent_;

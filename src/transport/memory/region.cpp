@@ -16,7 +16,7 @@
 namespace treering {
 namespace {
 
-constexpr size_t kMostBytes = SIZE_MAX / 64;
+constexpr size_t kMaxBytes = SIZE_MAX / 64;
 
 uint64_t round_up(uint64_t value) { return (value + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
@@ -73,7 +73,7 @@ void RegionTable::drop(size_t index) {
 
 Status RegionTable::allocate(size_t bytes, void** pointer) {
   Region region;
-  if (bytes > kMostBytes) return {trInvalidArgument, fmt::format("size is {}: more than any memory holds", bytes)};
+  if (bytes > kMaxBytes) return {trInvalidArgument, fmt::format("size is {}: more than any memory holds", bytes)};
   region.bytes = round_up(std::max<size_t>(bytes, 1));
   TR_RETURN_IF_ERROR(make_memfd(region.bytes, &region.descriptor, &region.inode));
   void* base = mmap(nullptr, region.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, region.descriptor, 0);
@@ -109,7 +109,7 @@ Status RegionTable::release(void* pointer) {
 Status RegionTable::move_in_place(void* buffer, size_t bytes, uint32_t* id) {
   *id = 0;
   const auto address = reinterpret_cast<uint64_t>(buffer);
-  if (bytes > kMostBytes || address > UINT64_MAX - kPageBytes - bytes)
+  if (bytes > kMaxBytes || address > UINT64_MAX - kPageBytes - bytes)
     return {trInvalidArgument,
             fmt::format("the buffer {} of {} bytes ends behind the end of any memory; give its size in bytes", buffer,
                         bytes)};

@@ -8,11 +8,11 @@ namespace {
 // is the sum of all wrong parts so far: it swings if for good is more than the square of a half of at once (docs/tcp.md).
 constexpr double kAtOnce = 1.0 / 4, kForGood = 1.0 / 64, kForGoodAtFirst = 1.0 / 2;
 // A stream that is slower still gets a piece from time to time, which shows whether it has become faster.
-constexpr double kLeastWeight = 1.0 / 128;
+constexpr double kMinWeight = 1.0 / 128;
 // A stream that had no room for long is owed no more than so many bytes of an even part.
-constexpr double kMostOwed = 512 << 10;
-constexpr double kLeastPart = 1 << 10, kLeastMore = 16 << 10;
-constexpr uint32_t kLeastDivided = 32 << 10;  // messages
+constexpr double kMaxOwed = 512 << 10;
+constexpr double kMinPart = 1 << 10, kMinMore = 16 << 10;
+constexpr uint32_t kMinDivided = 32 << 10;  // messages
 }  // namespace
 
 void TcpDivision::open(uint32_t stream) {
@@ -24,7 +24,7 @@ void TcpDivision::open(uint32_t stream) {
   streams_[stream - 1].due = least;  // what was sent before is no debt
 }
 
-bool TcpDivision::divides(uint32_t message) const { return streams_.size() > 1 && message >= kLeastDivided; }
+bool TcpDivision::divides(uint32_t message) const { return streams_.size() > 1 && message >= kMinDivided; }
 
 double TcpDivision::find_least_weight(uint32_t message) const {
   if (divides(message)) return 0;
@@ -34,7 +34,7 @@ double TcpDivision::find_least_weight(uint32_t message) const {
   return greatest / 2;
 }
 
-double TcpDivision::due(const Stream& stream) const { return std::max(stream.due, clock_ - kMostOwed); }
+double TcpDivision::due(const Stream& stream) const { return std::max(stream.due, clock_ - kMaxOwed); }
 
 uint32_t TcpDivision::piece_bytes(uint32_t stream, uint32_t message, uint32_t left, uint32_t most) const {
   most = std::min(most, left);
@@ -47,7 +47,7 @@ uint32_t TcpDivision::piece_bytes(uint32_t stream, uint32_t message, uint32_t le
   const double part =
       ((given + left) / weights - due(to)) * to.weight;  // the dues are to be equal at the message's end
   // One that has nearly all of its part gets more only where the others have no room.
-  const double piece = part >= share / 4 ? std::max(part, kLeastPart) : std::max(share / 2, kLeastMore);
+  const double piece = part >= share / 4 ? std::max(part, kMinPart) : std::max(share / 2, kMinMore);
   return static_cast<uint32_t>(std::min<double>(most, piece + 1));
 }
 
@@ -76,7 +76,7 @@ bool TcpDivision::learn(const TcpLateness& lateness, uint64_t begin, uint64_t en
   // It arose over all that was given since the last lesson.
   const double gain = std::max(kForGood, kForGoodAtFirst / (1 + lessons_ / 4.0));
   const double shift = gain * off / static_cast<double>(end - learned_) * static_cast<double>(streams_.size());
-  const double less = std::min(shift, (late.weight - kLeastWeight) / 2);
+  const double less = std::min(shift, (late.weight - kMinWeight) / 2);
   late.weight -= less;
   early.weight += less;
   learned_ = given_;

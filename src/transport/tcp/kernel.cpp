@@ -16,7 +16,7 @@ namespace {
 constexpr int kRtoMaxMs = 44;
 constexpr int kAttemptEveryMs = 1000, kUsualAttemptsMs = 120'000;
 constexpr int kControlPatienceMs = 600'000;             // those above look for silence themselves
-constexpr int kMostRequests = 120, kUsualRequests = 6;  // for a connection: some two minutes either way
+constexpr int kMaxRequests = 120, kUsualRequests = 6;  // for a connection: some two minutes either way
 }  // namespace
 
 void prepare_control(int fd) {
@@ -25,7 +25,7 @@ void prepare_control(int fd) {
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   (void)setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof on);
   if (setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience_ms, sizeof patience_ms) != 0 ||
-      setsockopt(fd, IPPROTO_TCP, TCP_SYNCNT, &kMostRequests, sizeof kMostRequests) != 0)
+      setsockopt(fd, IPPROTO_TCP, TCP_SYNCNT, &kMaxRequests, sizeof kMaxRequests) != 0)
     return;
   if (setsockopt(fd, IPPROTO_TCP, kRtoMaxMs, &kAttemptEveryMs, sizeof kAttemptEveryMs) != 0)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_SYNCNT, &kUsualRequests, sizeof kUsualRequests);

@@ -180,7 +180,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     }
     for (Delivery& delivery : inbox) {
       const auto [index, attempt] = delivery.stream;
-      const uint32_t most = delivery.outgoing ? options_.streams : kMostTcpStreams;
+      const uint32_t most = delivery.outgoing ? options_.streams : kMaxTcpStreams;
       if (!delivery.status.ok()) {
         take_refusal(index, delivery.status);
       } else if (index > most) {

@@ -50,7 +50,7 @@ struct TcpOptions {
   uint32_t peer = 0;          // rank
   std::string peer_name;      // as error texts call it: "rank 3 (host b, pid 17)"
   uint32_t channels = 1;      // at most 256
-  uint32_t streams = 1;       // of large messages; the peer may open another number, kMostTcpStreams at most
+  uint32_t streams = 1;       // of large messages; the peer may open another number, kMaxTcpStreams at most
   bool keeps_shared = false;  // true for one of the two ranks
   uint32_t piece_bytes = 128 << 10;
   uint32_t max_message_bytes = 64 << 20;  // larger ones of the peer are an error
@@ -65,7 +65,7 @@ struct TcpOptions {
   std::shared_ptr<TcpWaitSet> waits;  // to which the streams are added; may be shared by links, and missing
 };
 
-inline constexpr uint32_t kMostTcpStreams = 32;
+inline constexpr uint32_t kMaxTcpStreams = 32;
 
 class TcpLink {
  public:

@@ -60,7 +60,7 @@ class TcpReceiver {
 
  private:
   static constexpr size_t kBufferBytes = 8192;
-  static constexpr int kMostReads = 16;  // of one stream in one portion
+  static constexpr int kMaxReads = 16;  // of one stream in one portion
   // After so many looks at the streams of large messages without any, only every fourth turn looks at one.
   static constexpr uint32_t kPatience = 64, kSeldom = 4;
 
@@ -149,7 +149,7 @@ Status TcpReceiver::read(OnFrame on_frame) {
   for (size_t turn = 0; turn < streams_.size() && turn < (look_at_others ? 2 : 1); ++turn) {
     Stream* stream = streams_[turn == 0 ? 0 : 1 + next_].get();
     bool drained = false;
-    for (int i = 0; i < kMostReads && !drained && !stream->ended; ++i) {
+    for (int i = 0; i < kMaxReads && !drained && !stream->ended; ++i) {
       const size_t got = receive(stream, &drained);
       if (got > 0 && turn > 0) patience_ = kPatience;
       take_payload(stream);

@@ -8,15 +8,15 @@ namespace treering {
 namespace {
 using std::chrono::milliseconds;
 // A kernel waits 200 ms at least before it sends something again, and twice as long each time.
-constexpr milliseconds kLeastStall{1000}, kMostStall{10'000};
+constexpr milliseconds kMinStall{1000}, kMaxStall{10'000};
 constexpr milliseconds kAfterDeadline{2000};
-constexpr milliseconds kLeastKernel{120'000}, kKernelWithout{600'000};
+constexpr milliseconds kMinKernel{120'000}, kKernelWithout{600'000};
 }  // namespace
 
 TcpPatience::TcpPatience(milliseconds deadline)
-    : stall(deadline.count() == 0 ? kMostStall : std::clamp(deadline / 4, kLeastStall, kMostStall)),
+    : stall(deadline.count() == 0 ? kMaxStall : std::clamp(deadline / 4, kMinStall, kMaxStall)),
       redial(deadline.count() == 0 ? deadline : deadline + kAfterDeadline),
-      kernel(deadline.count() == 0 ? kKernelWithout : std::max(deadline, kLeastKernel)) {}
+      kernel(deadline.count() == 0 ? kKernelWithout : std::max(deadline, kMinKernel)) {}
 
 bool TcpStall::look(const Facts& facts, TcpClock::time_point now, milliseconds patience) {
   if (!facts.under_way || facts.acknowledged != acknowledged_ || since_ == TcpClock::time_point()) {

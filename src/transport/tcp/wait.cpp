@@ -9,7 +9,7 @@
 namespace treering {
 namespace {
 // One is enough to end the wait; the others are reported by the next.
-constexpr int kMostEvents = 16;
+constexpr int kMaxEvents = 16;
 }  // namespace
 
 TcpWaitSet::~TcpWaitSet() {
@@ -47,8 +47,8 @@ int TcpWaitSet::descriptor() {
 
 bool TcpWaitSet::wait(uint32_t microseconds) {
   const timespec time{0, static_cast<long>(microseconds) * 1000};
-  epoll_event events[kMostEvents];
-  const int ready = epoll_pwait2(descriptor(), events, kMostEvents, &time, nullptr);
+  epoll_event events[kMaxEvents];
+  const int ready = epoll_pwait2(descriptor(), events, kMaxEvents, &time, nullptr);
   // No descriptor left, or a kernel before 5.11.
   if (ready < 0) (void)nanosleep(&time, nullptr);
   return ready > 0;

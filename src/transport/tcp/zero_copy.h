@@ -28,32 +28,32 @@ inline constexpr size_t kZeroCopyBytes = 32 << 10;
 class ZeroCopySends {
  public:
   // The kernel has memory for the notices of about as many (net.core.optmem_max).
-  static constexpr uint32_t kMost = 128;
+  static constexpr uint32_t kMax = 128;
 
   explicit ZeroCopySends(uint32_t first = 0) : oldest_(first), next_(first) {}
   bool empty() const { return oldest_ == next_; }
-  bool full() const { return next_ - oldest_ == kMost; }
+  bool full() const { return next_ - oldest_ == kMax; }
   // The kernel took a send; only when not full.
-  void add(uint32_t place) { entries_[next_++ % kMost] = {place, true}; }
+  void add(uint32_t place) { entries_[next_++ % kMax] = {place, true}; }
   // Those with the numbers from `first` to `last` are through; false when there are no such ones.
   template <typename Released>
   bool complete(uint32_t first, uint32_t last, Released released) {
     const uint32_t range = next_ - oldest_;
     if (first - oldest_ >= range || last - oldest_ >= range || last - oldest_ < first - oldest_) return false;
     for (uint32_t number = first; number != last + 1; ++number) {
-      Entry& entry = entries_[number % kMost];
+      Entry& entry = entries_[number % kMax];
       if (!entry.waits) return false;
       entry.waits = false;
       released(entry.place);
     }
-    while (oldest_ != next_ && !entries_[oldest_ % kMost].waits) ++oldest_;
+    while (oldest_ != next_ && !entries_[oldest_ % kMax].waits) ++oldest_;
     return true;
   }
   // The socket is gone, and will tell nothing of those that are left.
   template <typename Left>
   void abandon(Left left) {
     for (; oldest_ != next_; ++oldest_)
-      if (entries_[oldest_ % kMost].waits) left(entries_[oldest_ % kMost].place);
+      if (entries_[oldest_ % kMax].waits) left(entries_[oldest_ % kMax].place);
   }
 
  private:
@@ -62,7 +62,7 @@ class ZeroCopySends {
     bool waits;
   };
   uint32_t oldest_, next_;
-  Entry entries_[kMost];
+  Entry entries_[kMax];
 };
 
 struct ZeroCopyNotice {

@@ -122,14 +122,14 @@ TcpOptions with(TcpZeroCopy wish, uint32_t peer, uint32_t piece_bytes = TcpOptio
 
 // Messages of random sizes on several channels, from buffers that are overwritten as soon as they are free.
 struct Traffic {
-  static constexpr uint32_t kMessages = 60, kMost = 900'000;  // of each channel; bytes
+  static constexpr uint32_t kMessages = 60, kMax = 900'000;  // of each channel; bytes
   std::vector<std::byte> source = pattern(1, 2 << 20);
   uint64_t seed = std::random_device()();
 
   // Message `number` of a channel is a part of the source.
   std::pair<const std::byte*, uint32_t> message(uint32_t channel, uint32_t number) const {
     std::mt19937_64 random(seed + channel * 1000 + number);
-    return {source.data() + random() % (1 << 20), 1 + static_cast<uint32_t>(random() % kMost)};
+    return {source.data() + random() % (1 << 20), 1 + static_cast<uint32_t>(random() % kMax)};
   }
 
   std::string send(TcpLink* link) const {
