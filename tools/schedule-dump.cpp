@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // schedule-dump: prints what each rank does in a collective, and verifies it.
 //
 //   schedule-dump --algorithm ring --ranks 4 [--rank r] [--channel c] [--pipeline k] [--compact] [--verify]

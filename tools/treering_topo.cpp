@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // treering-topo: prints what the library finds on a machine, and how it would lay out ranks on it.
 #include <fmt/format.h>
 

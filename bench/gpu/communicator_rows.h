@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Allreduce through the C API with all ranks on one GPU: what the library adds to its kernels, and what it chooses.
 #pragma once
 

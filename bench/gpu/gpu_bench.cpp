@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels against a copy by the driver, on one GPU: prints a table. The ranks are streams of this process.
 //
 //   copy      a kernel that only moves (lanes from a rank to itself), against cuMemcpy of the same bytes

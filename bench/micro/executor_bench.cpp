@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the executor costs besides moving data: finding the schedule of a size, walking one step, passing one message.
 #include <benchmark/benchmark.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reduction kernels against a copy of the same bytes.
 //
 // Every figure counts the bytes that cross the memory bus at least: each source read once, each destination

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A rank of gloo, through PyTorch, for bench/netlab: serves the commands of bench/peers/serve.h.
 
 Arguments: RANK RANKS FOLDER (of the named pipes, and of the file where the ranks meet).

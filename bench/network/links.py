@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the links of a Lab carry and how fast a message crosses them, without any library of collectives."""
 import json
 import os

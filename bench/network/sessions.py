@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The libraries, started once on the hosts of a Lab and then asked point by point, so that they can take turns.
 
         bench/netlab                 rank 0 (host 0)        rank 1 (host 1) ...

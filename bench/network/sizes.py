@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scenarios that measure allreduce over sizes: links, hosts, shuffled, latency, compression."""
 import math
 import statistics

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scenario in which something is slower than the rest: a host, a NIC, a stream."""
 import re
 

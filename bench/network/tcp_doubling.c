@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Recursive doubling of 8 bytes over bare TCP connections, without any library: what the hosts' kernels and cores leave of the
  * one-way latency when all hosts send at once. One process on each of a power of two of hosts, each with a core of its own:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * One-way latency of 8 bytes over a bare TCP connection: half of a round trip, mean of many.
  *

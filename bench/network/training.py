@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scenarios that run a training loop (bench/peers/loop.h): a computation of a given time and an exchange of gradients."""
 import os
 import tempfile

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * A rank of Treering for bench/netlab: a process that is started on a host, with the variables of
  * trCommInitFromEnvironment(), and serves commands (serve.h).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was measured against what was asked for, and everything that a run leaves behind: tables, CSV, JSON, charts."""
 import csv
 import json

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """gloo's allreduce through PyTorch, one process for each rank: the same loop as measure.h.
 
 torch.distributed reduces in place only, so out of place is a copy and a reduction, as a PyTorch user would write it.

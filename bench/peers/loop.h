@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * A training loop without the training: a step is a computation of a given time and the exchange of a list of gradients.
  *

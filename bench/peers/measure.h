@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The measurement that every driver of bench/peers runs, so that all libraries are timed by the same code.
  *

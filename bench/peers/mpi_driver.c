@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The collectives of whichever MPI this file is compiled with: one rank for each process that mpirun starts. */
 #include <mpi.h>
 

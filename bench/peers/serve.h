@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * A driver that stays and does what it is told, so that libraries on several hosts take turns at every point without being
  * started anew for each. Commands are lines that every rank reads from its own named pipe, FOLDER/RANK; rank 0 answers

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The collectives of Treering for bench/peers: forks its ranks itself, each pinned to a core of its own when there are enough.
  *

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks as forked processes, each on a core of its own when there are enough, that time variants of a step in turn.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers of elements of the 161 gradients of ResNet-50 (He et al., CVPR 2016, table 1, with batch normalisation).
 #pragma once
 

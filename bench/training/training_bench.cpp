@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What training sees: computation and communication at once, double buffering, fused gradients, the fixed order, the
 // wire types. Each table compares variants that ran in turn; docs/performance.md says what they mean.
 #include <CLI/CLI.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Two processes: the id travels through a pipe, each process is one rank, the gradients are summed in place. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Every collective once, four ranks. */
 #include "ranks.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Settings, all ranks in one process, subsets, what a communicator says about itself, and how one is ended. */
 #include "ranks.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* float32 in memory, bfloat16 on the wire, with the rounding residue carried to the next call. Two ranks. */
 #include <math.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Buffers in the memory of GPUs, ordered by a CUDA stream. Two ranks. Where there is no GPU it says so. */
 #include "ranks.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Training that hides the allreduce of step k behind the computation of step k + 1. Two ranks. */
 #include "ranks.h"
 

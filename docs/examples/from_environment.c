@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* A process that a launcher has started: mpirun -n 4 from_environment, srun -n 4 --mpi=pmi2 from_environment, ... */
 #include "ranks.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* A communicator that loses a rank and gets a new one: shrink, then grow. The ranks are processes; the program that starts them
  * hands the id to the new one, as a cluster's scheduler would. */
 #include <sys/wait.h>

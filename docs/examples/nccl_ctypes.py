@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Two ranks sum eight floats through libnccl.so.2, loaded by ctypes; host memory, no stream.
 
 usage: nccl_ctypes.py LIBNCCL

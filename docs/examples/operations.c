@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Operations of one's own: a sum with a factor for each rank, and a function. Three ranks. */
 #include "ranks.h"
 

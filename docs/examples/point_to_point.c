@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Sends and receives: one by one, as a pair, and many at once in a group. Four ranks. */
 #include "ranks.h"
 

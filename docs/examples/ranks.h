@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* What the examples share: ranks that are threads of one process, and checks that end the program. */
 #ifndef TREERING_EXAMPLES_RANKS_H_
 #define TREERING_EXAMPLES_RANKS_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* A distributed array changes hands, and embedding gradients are summed by row. Two ranks. */
 #include "ranks.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Asynchronous use: streams, events, a callback, a descriptor for poll(), a persistent operation. Two ranks. */
 #include <poll.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The v-variants: rank r has r + 1 elements. Three ranks, blocks one after another or at displacements. */
 #include "ranks.h"
 

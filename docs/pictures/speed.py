@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Draws speed-4-ranks.svg from the table "4 ranks, us a call" of docs/performance.md.
 
 usage: speed.py          run in any folder; writes beside itself

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Data-parallel training of a small model with PyTorch, whose gradients travel through libnccl.so.2.
 
     LD_PRELOAD=PREFIX/lib/treering/nccl/lib/libnccl.so.2 torchrun --nproc_per_node 2 train.py

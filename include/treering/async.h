@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * @file async.h
  * Streams, events, callbacks, persistent operations and double buffering. Included by treering.h. Programs that
@@ -89,7 +90,10 @@ typedef struct trDoubleBuffer* trDoubleBuffer_t;
 #define TR_DOUBLE_BUFFER_OWNED 1   /**< the object owns two sets of buffers: gradients and means are copied */
 #define TR_DOUBLE_BUFFER_RESTART 2 /**< a changed set of tensors starts over, instead of being an error */
 
-/** `compression` may be NULL, and stays the caller's. */
+/**
+ * `compression` may be NULL, and stays the caller's. One with error feedback is refused (::trInvalidArgument): its residual
+ * belongs to one buffer, and these have several.
+ */
 TR_API trResult_t trDoubleBufferCreate(trDoubleBuffer_t* buffer, trComm_t comm, trDataType_t datatype, int flags,
                                        trCompression_t compression);
 /**

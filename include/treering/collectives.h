@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * @file collectives.h
  * Collectives, point-to-point operations, groups and operations made by the user. Included by treering.h.

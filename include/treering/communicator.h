@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * @file communicator.h
  * Communicators, memory, and what a communicator says about itself. Included by treering.h.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * @file device.h
  * GPUs: buffers in their memory and CUDA streams. Included by treering.h. A program that calls each function:

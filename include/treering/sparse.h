@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * @file sparse.h
  * Exchange of index boxes of a distributed array, and allreduce of sparse rows. Included by treering.h.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * @file treering.h
  * Treering: collective communication for ranks that are processes or threads.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * @file types.h
  * Versions, results, data types, operations, handles and settings. Included by treering.h.

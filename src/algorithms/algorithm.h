@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Algorithms: pure functions from (plan, rank, shape) to a schedule, and the table that describes them.
 //
 // Every algorithm, or family of one shape, is one file that ends in its rows of the table; algorithms.cpp only lists

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of algorithms. A new one is a file that ends in its row, and a line here.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Barriers: an allreduce of nothing ends on no rank before all have begun. The rows reuse its schedules.
 #include "algorithms/algorithm.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The binary tree of Sanders, Speck and Traeff over the nodes 0 .. n-1, in-order numbered; 0 is the root.
 //
 //          0

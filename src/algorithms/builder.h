@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Builder: the few lines that all algorithms share when they write down a schedule.
 //
 // Steps are appended to blocks; max_span and uses_scratch follow from the steps, so they cannot be forgotten.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collective: what must hold before and after, as one table row each.
 //
 // The data of a collective is cut into parts. Every rank that contributes to a part gives its operand of it from its

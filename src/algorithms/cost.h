@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cost: the time that a model of the machine predicts for an algorithm.
 //
 //   T = S (R a + M s) + max(X / exchange + O / reduce, memory traffic)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Direct exchange: whoever has a part sends it straight to all who store it; they combine all contributions in the
 // order of the ranks, in one pass.
 //

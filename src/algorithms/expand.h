@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Expansion: the steps of a schedule in the order in which they are executed.
 //
 // It unrolls the Blocks without ever storing the unrolled program, and stops between any two steps, so that a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The selection in words and tables.
 #include <fmt/format.h>
 

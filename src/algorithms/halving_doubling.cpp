@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recursive halving and doubling: in round i a rank exchanges with the one whose number differs in bit i.
 //
 //   halving   v sends the half of its chunks that the partner keeps, reduces the half that it keeps itself

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hierarchical ring and 2D ring allreduce: reduce-scatter inside each host, a ring between hosts for every local rank's
 // own shard, allgather inside each host.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TR_HOST_DEVICE: marks functions that the CUDA kernel uses as well.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HostGrid: the ranks of a plan as a grid of hosts and shards, which all algorithms between hosts share.
 //
 //               shard 0   shard 1   shard 2   shard 3        as many shards as the largest host has ranks, as far as

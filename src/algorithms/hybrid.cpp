@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hybrid tree-ring allreduce: reduce-scatter inside each host, a tree between hosts for every local rank's own shard,
 // allgather inside each host.
 //

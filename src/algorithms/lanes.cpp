@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "algorithms/lanes.h"
 
 #include "algorithms/builder.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lanes: the schedules of single transfers between two ranks, for sends and receives and for collectives of which each
 // pair of ranks knows its own counts alone (alltoallv, gatherv, scatterv, box exchange).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives of n blocks in log2 n rounds, for any n: fewer messages, more bytes or one more copy of each.
 //
 //   allgather       round k: to rank - 2^k all blocks that are here (own first): 1, 2, 4, ...

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One-shot allreduce: everyone sends its whole input to everyone and reduces all of them itself.
 //
 //   0 --> 1 2 3      1 --> 0 2 3      ...      then on every rank: result = 0 + 1 + 2 + 3

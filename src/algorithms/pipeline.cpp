@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Broadcasts and reductions that spread the work over the ranks.
 //
 //   chain              root -> next -> next ...          pipelined: the time of one copy for long buffers

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Print: a schedule as sentences that a person can follow, and as the compact program that is stored.
 #pragma once
 

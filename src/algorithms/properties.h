@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Properties of one rank's schedule, computed from its expansion: what the executor may rely on, and the
 // numbers of docs/schedules.md.
 #pragma once

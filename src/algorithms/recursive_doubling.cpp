@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recursive doubling: in round i a rank and the one whose number differs in bit i exchange all that they have summed.
 //
 //   0 <-> 1   2 <-> 3      then      0 <-> 2   1 <-> 3      and every rank has 0 + 1 + 2 + 3

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ring allreduce: each chunk travels once around the ring to be summed and once more to be handed out. The first turn
 // alone is the ring reduce-scatter, the second the ring allgather, there with the blocks of the ranks as chunks.
 //

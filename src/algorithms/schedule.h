@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Schedule: what one rank does on one channel of a collective, as steps on abstract chunks.
 //
 // A schedule knows no size, pointer, data type or operation; those enter when it is bound to a call. The same

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Selection: which algorithm, protocol and shape a collective of a given size uses, and why.
 //
 // A pure function of its arguments, so every rank that holds the same Machine chooses the same. Candidates

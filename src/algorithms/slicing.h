@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Slicing: how the data of a call are cut, by the same few lines in every executor, host and device.
 //
 // Slices take their share of every part of the data; a part's share of a slice is `chunks_of_part` chunks of

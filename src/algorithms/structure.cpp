@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What can be said about a schedule without running it.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Double binary tree: sums flow up a binary tree, results flow down the same tree, pipelined over chunks.
 //
 //   tree 0 (even channels), n = 8       tree 1 (odd channels): positions mirrored (n even) or shifted by

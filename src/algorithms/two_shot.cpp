@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two-shot allreduce: rank j gets chunk j of everyone, reduces all of them in one pass and hands the result
 // to all.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verifier: runs the schedules of all ranks of one channel against the collective's pre- and postcondition.
 //
 // Values are abstract: the set of ranks whose input they contain, as a 64-bit sum of one random number per

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FifoTable: the FIFOs between all ranks of a simulated run.
 //
 //   receiver      0            1

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C entry points of streams, events, callbacks and persistent operations.
 #include "api/common.h"
 #include "gpu/devices.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batch: calls that start together: those of a group, or of a persistent operation.
 //
 //   add() ...        prepare()                                 run(), once or many times

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C entry points of the collectives with equal counts, and of groups.
 #include <cstring>
 

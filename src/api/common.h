@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the C entry points share: exceptions become codes, arguments become operations.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C entry points of compression on the wire.
 #include "api/common.h"
 #include "core/names.h"

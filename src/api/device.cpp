@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C entry points for GPUs.
 #include "api/common.h"
 #include "gpu/devices.h"

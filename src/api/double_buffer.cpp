@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Double buffering: the mean of one step's gradients is computed while the next step is.
 //
 //   exchange 1: start mean 1                  nothing yet

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensor fusion: many small allreduces as one, over buffers in pieces. The executor gathers and scatters the pieces in
 // the passes over memory that it makes anyway.
 //

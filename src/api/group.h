@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Group: the calls that a thread has collected between trGroupStart() and trGroupEnd(), or for a persistent operation.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "api/handles.h"
 
 #include <fmt/format.h>
@@ -52,7 +53,7 @@ Status bad_handle(trComm_t handle) {
 
 // What other ranks have open of this rank's GPU, and it of theirs, goes before the communicator, by which they tell.
 void end(std::unique_ptr<Communicator> communicator, std::unique_ptr<DeviceRank> device) {
-  if (device == nullptr) return;
+  if (device == nullptr) return communicator.reset();
   communicator->set_gpu_side(nullptr);
   device.reset();
   communicator->leave_with_memory();

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Handles: what a trComm_t is. A handle is a slot number and a generation, never a pointer to freed memory, so that use
 // after destroy is an error and not a crash.
 #pragma once

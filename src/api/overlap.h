@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a call would write what it still reads, or write a place twice.
 #pragma once
 

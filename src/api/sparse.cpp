@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C entry points of box exchange and sparse allreduce.
 #include "communicator/sparse.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "api/common.h"
 #include "gpu/device_rank.h"
 #include "gpu/memory/pieces.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C entry points that make a communicator from another, and those that tell its shape.
 #include <optional>
 #include <thread>

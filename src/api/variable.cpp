@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C entry points of the collectives with a count for each rank, and of sends and receives.
 #include <array>
 #include <memory_resource>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Address: where a process can be reached over TCP: the addresses of the machine's interfaces, chosen by
 // TREERING_SOCKET_IFNAME and TREERING_SOCKET_FAMILY, best ones first; and their forms: packed (unique id, messages),
 // text, sockaddr.

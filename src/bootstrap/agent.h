@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Agent: the one background thread of a process that keeps its control connections, for all its ranks and
 // communicators. An epoll loop with timers; asleep when nothing happens.
 //

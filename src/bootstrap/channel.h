@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Channel: a connection between two processes: connecting, the handshake (handshake.h), then frames, encrypted and in
 // order.
 //

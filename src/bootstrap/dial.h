@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dial: reaches a process by any of its addresses: attempts start one after the other, a little apart, and the first
 // that proves to be the right process wins. When all have failed, the error lists each and why.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The messages of the rendezvous, each a kind and its fields. decode() is a pure function over bytes: whatever they are,
 // it says yes or no.
 //

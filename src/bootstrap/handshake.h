@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Handshake: how two processes prove to one another that both know a job's secret, before anything else is read.
 //
 //   initiator                                            acceptor

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tells machines apart. Host: whose processes may share memory: TREERING_HOSTID, or the machine's boot and the
 // kernel's namespaces of the process. Network: within which loopback addresses and abstract Unix sockets mean the same.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bootstrap/job.h"
 
 #include <fcntl.h>
@@ -21,7 +22,6 @@ constexpr auto kNearPatience = std::chrono::seconds(1);  // with a root of this 
 constexpr auto kGonePatience = std::chrono::seconds(5);  // with a root on another machine that refuses connections
 constexpr auto kSendingPatience = std::chrono::seconds(2);
 [[maybe_unused]] constexpr size_t kManyRanks = 64;
-constexpr auto kMissedBeat = std::chrono::milliseconds(1500);  // a parent shows each second that it lives
 constexpr auto kRetry = std::chrono::milliseconds(50);
 constexpr auto kToldWhoIsMissing = std::chrono::seconds(10);  // and again in each of these
 
@@ -249,16 +249,19 @@ void Job::watch_deadline(Clock::time_point deadline) {
   auto self = shared_from_this();
   deadline_timer_ = agent_->after(deadline - Clock::now(), [self] {
     self->deadline_timer_ = 0;
-    if (self->root_) self->fail(self->deadline_passed());
+    if (Status status = self->deadline_passed(); !status.ok()) self->fail(status);
   });
 }
 
 Status Job::deadline_passed() const {
-  if (root_) return root_->deadline_passed(state_ == State::kRunning ? &blobs_ : nullptr);
+  if (!failure_.ok()) return failure_;  // the members may not have been told yet
+  const bool meets = state_ == State::kMeeting;
+  if (root_ && top_ && (meets || !blobs_.empty())) return root_->deadline_passed(meets ? nullptr : &blobs_);
+  if (root_ || !meets || ancestors_.empty() || ancestors_.front().process == 0) return {};
   // The parent, or the one that is asked to be it.
-  if (state_ != State::kMeeting || ancestors_.empty() || ancestors_.front().process == 0) return {};
-  if (parent_.channel && Clock::now() - parent_.channel->heard() < kMissedBeat) return {};
   const Place& parent = ancestors_.front();
+  if (parent_.channel && parent_.process != parent.process) return {};
+  if (parent_.channel && Clock::now() - parent_.channel->heard() < kSilence) return {};
   return {trTimeout,
           fmt::format(
               "the deadline passed while the ranks met: rank {} (pid {} on {}), through which rank {} (pid {} on {}) "

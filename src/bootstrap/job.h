@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Job: a process's part in one job (communicator): its place in the tree of processes, and what flows there.
 //
 //   process 0 (made the id)
@@ -20,6 +21,9 @@
 #include "bootstrap/member.h"
 
 namespace treering {
+
+// A neighbour in the tree that has not been heard for so long does not answer: each shows every second that it lives.
+constexpr auto kSilence = std::chrono::milliseconds(2600);
 
 class Job : public std::enable_shared_from_this<Job> {
  public:

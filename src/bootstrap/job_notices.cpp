@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Notices that reach every process of a job, and the liveness of the neighbours in the tree.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -13,7 +14,6 @@ namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(500);
 constexpr auto kBeatPeriod = std::chrono::milliseconds(1000);
-constexpr auto kSilence = std::chrono::milliseconds(2600);
 constexpr auto kCutOffAfter = std::chrono::milliseconds(4500);  // of a loss or silence on the way
 constexpr auto kProbeAfter = std::chrono::milliseconds(400);    // it may be about to attach
 constexpr size_t kMaxProbes = 16;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a process of a job seeks a parent in the tree.
 #include <fmt/format.h>
 #include <unistd.h>

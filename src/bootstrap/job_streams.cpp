@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Questions to other ranks, and data streams.
 #include <unistd.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tree of a job's processes: attaching to a parent, children, what passes through.
 #include <fmt/format.h>
 #include <unistd.h>
@@ -274,6 +275,7 @@ void Job::finish() {
   watch_deadline(Clock::time_point::max());
   if (missing_timer_ != 0) agent_->cancel(missing_timer_);
   if (tick_timer_ != 0) agent_->cancel(tick_timer_);
+  for (auto& [rank, member] : members_) member->change([&member = member] { member->ticked.reset(); });
   if (orphans_timer_ != 0) agent_->cancel(orphans_timer_);
   stop_dialing();
   for (const auto& [process, dial] : std::exchange(probes_, {})) dial->cancel();

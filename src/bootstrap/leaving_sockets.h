@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sockets whose owner has left while the peer's kernel has not acknowledged everything: the link was down for a moment.
 //
 // A closed socket that receives something, such as the peer's credits, is reset, and what it still had to send is lost

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Unix stream sockets in the abstract namespace: they vanish with their last descriptor and leave no file.
 #pragma once
 

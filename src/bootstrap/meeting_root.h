@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MeetingRoot: what the process that made the unique id decides about the meeting: places in the tree, whether the ranks
 // agree, when all are here, who is missing. No I/O.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Member: what the thread of a rank and the agent's thread share about the rank's membership.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bootstrap/membership.h"
 
 #include <fmt/format.h>
@@ -193,6 +194,10 @@ Status Membership::deadline_passed(const char* what) const {
   // The meeting point names those that are missing. It may be in this process, and have more time than this call.
   (void)agent_->call([&] { status = job_->deadline_passed(); });
   if (!status.ok()) return status;
+  {
+    std::lock_guard lock(member_->mutex);
+    if (!member_->failure.ok()) return member_->failure;  // it has come meanwhile
+  }
   const uint32_t rank = member_->request.rank;
   return {trTimeout, fmt::format("the deadline passed while rank {} (pid {}) waited {}: {}", rank, getpid(), what,
                                  who_is_silent())};
@@ -252,9 +257,10 @@ std::string SilentRanks::text() const {
 
 OwnPause Membership::own_pause() const {
   const auto now = Clock::now();
+  const bool ticks = agent_->stands();  // else nobody does any more
   std::lock_guard lock(member_->mutex);
   // It may be over for this thread, and not yet for the agent's.
-  if (member_->ticked && now - *member_->ticked > kOwnPause) return {now - *member_->ticked, now};
+  if (ticks && member_->ticked && now - *member_->ticked > kOwnPause) return {now - *member_->ticked, now};
   return member_->own_pause;
 }
 

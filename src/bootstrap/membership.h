@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Membership: one rank's part in one job, from the meeting to its end. What the rest of the communicator uses of the
 // rendezvous; behind it are the process's Agent and its Job (job.h).
 //
@@ -27,7 +28,7 @@ struct Member;
 // The last candidates of a search that has taken so long get less, each.
 constexpr auto kSearchPatience = std::chrono::milliseconds(4500);
 constexpr auto kMuteHostPatience = std::chrono::milliseconds(250);  // also where another process has just not answered
-constexpr size_t kMaxParents = 24;                                 // that it tries
+constexpr size_t kMaxParents = 24;                                  // that it tries
 constexpr auto kLongestSearch = kSearchPatience + kMaxParents * kMuteHostPatience;
 
 struct JoinRequest {

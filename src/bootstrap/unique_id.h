@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The content of a trUniqueId: where the ranks meet and the job's secret.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the ranks of a new communicator agree on what the network between their hosts does.
 #include <algorithm>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How an operation becomes a call that the executor runs.
 #include <fmt/format.h>
 

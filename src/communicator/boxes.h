@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Boxes: who sends which part of a distributed array to whom.
 //
 //   held by 0   +-----+                 needed by 2 = the union of pieces, each with one holder:

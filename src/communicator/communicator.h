@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Communicator: one rank's view of a group of ranks: how it reaches the others, what it does for each size, and the
 // operation that it is in.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a communicator comes to be: ranks meet, share what memory they can, prove their links, measure, plan.
 #include <fmt/format.h>
 #include <sodium.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GpuSide: what a communicator needs of its rank's GPU. It does not own it: a slot owns both (api/handles.h).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that peers can map, as the C API offers it (transport/memory/region.h does the work).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exchange of notices: what ranks tell one another through their status, which can be read after a failure.
 //
 // In a shrink the first notice of a rank is the set of ranks that it goes on with. A rank that sees another set ends its call

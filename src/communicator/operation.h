@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operation: one call on a communicator as the API took it, checked, with everything that it refers to.
 //
 //   a collective with equal parts    input, output, count

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the creation of a communicator spent its time on, for the log.
 #pragma once
 

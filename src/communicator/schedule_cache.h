@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ScheduleCache: what a communicator does for each collective and size, decided and compiled once.
 //
 // Sizes fall into bands, powers of two; every size of a band runs the same algorithm with the same compiled programs.

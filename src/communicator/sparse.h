@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sparse allreduce: the union of all ranks' rows, rows of the same index summed.
 //
 //   allgather counts -> allgatherv indices, values -> every rank sorts by (index, rank, position) and sums runs

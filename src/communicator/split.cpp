@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Subsets of a communicator's ranks.
 //
 //   split     allgather (colour, key)   every rank knows who belongs together

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a rank shows the others in a split or a shrink: as a block of an allgather, or as a notice in its status.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clock: the one by which deadlines, pauses and periods are measured.
 #pragma once
 

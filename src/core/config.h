@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Config: every option of the library, in one table.
 //
 // A row gives an option its name, environment variable, default and documentation; docs/options.md is generated from

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which protocols kernels may use (docs/cuda.md), as the option device_protocol has it:
 //
 //   text   ::=  part { ";" part }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Jobs that block, such as the making of communicators, run side by side: those of a chain one after another, each chain in
 // a thread of its own, the first in the caller's.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // JobShared: what all ranks of this process have in common of one job: made by the first that needs it, there as long
 // as one of them holds it. With 16 ranks in a process, tables with a row for each rank exist once instead of 16 times.
 #pragma once

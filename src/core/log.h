@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Log: one line for a person, at a level set by TREERING_DEBUG. The code that decides something logs it, once.
 //
 //   treering 2026-01-31 12:00:00.123 node7:4711 rank 3 I: text        time of day here, host, process; the rank where it is known

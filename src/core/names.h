@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names: of types and operations for messages (of a value that is none, its number), and of collectives as people write them.
 #pragma once
 

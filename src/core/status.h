@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Status: the outcome of an operation that can fail for a reason outside the code.
 //
 // A code of the C API and a message that names the value at fault and what to do about it. No exception is thrown

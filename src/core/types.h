@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Data types and reduction operations: one table row each, used by the kernels, the API's checks and the tools.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Choose: algorithm, protocol and number of blocks of an operation on devices, from a model of the time.
 //
 //   T = S R (gpu(protocol) + trips(protocol) * latency) + X / min(rate(protocol) * blocks, 2 link * share(protocol))

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device: a GPU as this process uses it.
 //
 // The library knows GPUs through these two classes alone. What is behind them is a shared object of its own

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Interpreter: one block runs one channel of a bound schedule, step by step, as the host's executor does
 // (executor/execution.h); the order of steps, the pieces and the meaning of the flags are shared with it.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels: the types of the device code, one row each, and how a kernel of a type and a protocol is called.
 //
 //   TR_DEVICE_TYPES(row)   row(data type, name as in the kernel's, Number)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Low latency: the LL and LL128 protocols, where every few bytes carry their own flag, so that nothing waits for a
 // counter behind the data.
 //

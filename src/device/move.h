@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Move: combines the operands of one piece of a step into its destinations, by all threads of a block, in one pass.
 //
 // Sources are received messages in their order with the local operand at `local_position`; destinations are messages

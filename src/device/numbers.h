@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers: how the device code holds and combines elements of each data type. The rules are those of the host's kernels
 // (executor/reduce/reduce.h): narrow floats are accumulated in float32 and rounded once, to nearest even; NaN propagates in max
 // and min; integers wrap; avg divides the sum, integers truncate toward zero.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Platform: what the device code needs of the machine that runs it. The same code is compiled by nvcc for GPUs
 // (platform_gpu.h) and as plain C++ where a block's threads are threads of the CPU (platform_cpu.h), so that protocols
 // and interpreter are tested, ThreadSanitizer included, without a GPU.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Platform for tests without a GPU: see platform.h. A "block" is a few threads of this process.
 #pragma once
 

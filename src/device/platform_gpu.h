@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Platform for GPUs of compute capability 7.5 and later: see platform.h.
 #pragma once
 

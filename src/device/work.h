@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work: what a launch of the kernel is given: plain structs of integers and device pointers.
 //
 //   DeviceLaunch -> DeviceCall -> DeviceProgram   the compiled schedule of each channel (one block runs one channel)

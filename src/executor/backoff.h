@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backoff: how a rank waits: it spins while every rank has a core (the latency is that of a cache line), then yields
 // the core, then sleeps for growing times, so that neither an idle communicator nor more ranks than cores burn CPU. A rank
 // with streams to other hosts soon sleeps on these, and one beside a busy program sleeps at once.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Execution: one collective call on one rank, advanced without ever blocking.
 //
 // Binding joins a compiled schedule (one program a channel) with buffers, counts, type and operation. The data is cut

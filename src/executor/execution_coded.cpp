@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The data of one step whose messages are block-scaled float8: decoded, combined and encoded in units that stay in the
 // first-level cache.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The data of one step: all operands combined into all destinations, in one pass over memory.
 #include <algorithm>
 

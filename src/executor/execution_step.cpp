@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One step: its operands, where its value goes, and the messages that tell of it.
 #include <algorithm>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Layout: where the parts of a collective (collective.h) lie in one rank's buffers.
 //
 //   allgatherv, rank 1:   part       0        1      2

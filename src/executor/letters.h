@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Letters: the fast path for blocks that are one small message each. It does what the schedules named "direct" and the
 // lanes do (a test compares them), without what larger messages need: no slices, no channels, no steps.
 //

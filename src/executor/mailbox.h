@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mailbox: the fast path for tiny messages. It does what the schedule "one-shot" does (a test compares the two): every
 // rank gives its whole input to all others and combines all inputs in rank order.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StagingPool: the slots of one channel's staging memory, through which values that lie in no peer-readable buffer
 // travel. One slot may be read by several peers.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "failure/failure_agreement.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FailureAgreement: how the first failure of a communicator becomes every rank's, in the same words.
 //
 //   propose() -- all ranks share the record ------------------------------> decided

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "failure/watch.h"
 
 #include <fmt/format.h>
@@ -21,9 +22,9 @@ constexpr auto kNewsOfEnd = std::chrono::seconds(1);  // from the end of a proce
 constexpr auto kAgreementPatience = kLongestSearch + std::chrono::seconds(3);
 // ... but not much longer than the deadline, and not less than this.
 constexpr auto kAgreementGrace = std::chrono::seconds(1);
+constexpr auto kAftermathOfPause = std::chrono::seconds(10);  // what is found later has other causes
 // A link may have ended because of a failure, the news of which goes by the control tree: over slow links it comes later than the
 // end. Within a host the death of its process shows soon.
-constexpr auto kAftermathOfPause = std::chrono::seconds(10);
 constexpr auto kNewsOfHost = std::chrono::milliseconds(50), kNewsOfOthers = std::chrono::milliseconds(3000);
 
 }  // namespace
@@ -59,8 +60,13 @@ Clock::time_point Watch::agreement_limit(Clock::time_point now) const {
 }
 
 Status Watch::fail(const Status& status) {
+  const bool has_cause = status.code() == trInvalidUsage;  // calls that differ
+  return pass_on(has_cause ? status : Status(status.code(), own_pause() + status.message()));
+}
+
+Status Watch::pass_on(const Status& status) {
   const auto now = Clock::now();
-  agreement_.propose({status.code(), own_pause() + status.message()}, agreement_limit(now));
+  agreement_.propose(status, agreement_limit(now));
   return agreement_.poll(now);
 }
 
@@ -72,7 +78,7 @@ std::string Watch::own_pause() const {
   if (length < timeout_ / 2 || since > kAftermathOfPause) return {};
   return fmt::format(
       "{} did not run for {:.1f} s, until {:.1f} s ago (it was stopped, or got no processor; the deadline is {} ms). "
-      "What it found then: ",
+      "It found since: ",
       describe(context_->rank), std::chrono::duration<double>(length).count(),
       std::chrono::duration<double>(since).count(), timeout_.count());
 }
@@ -86,7 +92,7 @@ void Watch::propose(const Status& status) {
 Status Watch::poll() {
   const auto now = Clock::now();
   if (!agreement_.proposed() && agreement_.decided().ok()) {
-    if (Status other = peer_verdict(); !other.ok()) return fail(other);
+    if (Status other = peer_verdict(); !other.ok()) return pass_on(other);
     judge_suspicion(now);
   }
   return agreement_.poll(now);
@@ -208,7 +214,7 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
   if (counted_) TR_RETURN_IF_ERROR(check_calls(waiting_for));
   if (now >= next_alive_check_) {
     next_alive_check_ = now + crowd_ * kAlivePeriod;
-    if (Status status = peer_verdict(); !status.ok()) return fail(status);
+    if (Status status = peer_verdict(); !status.ok()) return pass_on(status);
     const uint32_t first = next_alive_;
     TR_RETURN_IF_ERROR(look_at_some(first, &next_alive_, waiting_for, [this](uint32_t peer) {
       note_progress(peer);
@@ -314,7 +320,7 @@ Status Watch::check_alive(uint32_t peer, uint32_t waiting_for) {
   if (readable && counted_ && snapshot.completed >= call_->operation) return {};  // it has done its part
   if (!readable && peer != waiting_for) return {};
   if (readable && snapshot.left) {
-    if (snapshot.failed) return fail({static_cast<trResult_t>(snapshot.failure_code), snapshot.failure_text});
+    if (snapshot.failed) return pass_on({static_cast<trResult_t>(snapshot.failure_code), snapshot.failure_text});
     return fail(
         {trRemoteError, fmt::format("{} destroyed its communicator before {} was complete", describe(peer), place())});
   }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Watch: what a waiting rank looks at besides the message that it waits for: the communicator's failure, the deadline,
 // peers whose call differs, peers that have left or died.
 //
@@ -106,8 +107,9 @@ class Watch {
   bool read(uint32_t peer, RankStatusSnapshot* snapshot) const;
 
  private:
-  // Proposes it; the failure if it is decided already.
+  // Proposes what this rank has found, or what another one has; the failure if it is decided already.
   Status fail(const Status& status);
+  Status pass_on(const Status& status);
   Clock::time_point agreement_limit(Clock::time_point now) const;
   Status peer_verdict();
   std::string own_pause() const;

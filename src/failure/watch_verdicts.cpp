@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Watch's verdicts in words: who is at fault, where, and what it did.
 #include <fmt/format.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bind: what the host prepares for a launch: how a call is cut so that its messages fit the slots, and the image of the
 // compiled programs as the kernel reads it. No CUDA: the same for GPUs and for the CPU stand-in of the tests.
 #pragma once

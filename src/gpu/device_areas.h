@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeviceAreas: for each rank of a communicator a block of its GPU's memory, which all ranks map: by pointer in the same process,
 // else opened from a handle.
 //

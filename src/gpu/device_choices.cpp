@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a communicator's kernels do for each size, and what is left to the host.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeviceCopies: copies of a GPU that are waited for until a deadline.
 //
 // A link may be so broken that a copy over it never ends, and work cannot be taken out of a stream again. So the copies have a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeviceKernels: a communicator's operations as kernels of its rank's GPU, over DeviceLinks.
 //
 //   launch():  choose -> compiled programs in device memory (cached) -> bind -> kernel on the caller's stream

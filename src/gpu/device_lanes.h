@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeviceLanes: the sends and receives of a group as rows of lanes for a kernel (device/work.h).
 //
 //   channel 0   to rank 2:    | lane | lane | lane |        a row has the transfers of a pair one way, in their order; the block

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeviceLinks: the FIFOs between the GPUs of a communicator (device/work.h), over links that were proved at init.
 //
 // Every rank has a block of device memory, its area (device_areas.h, fifo_layout.h). It holds what arrives at the rank, and what

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeviceProbe: proves that a GPU writes and reads the memory of another, and measures how fast, by copies on the GPU's own
 // path to it: a nonce there and back, and some MiB there. Some tenths of a millisecond for each peer; a slow
 // path takes some 50 milliseconds at most, or two copies.

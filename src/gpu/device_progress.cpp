@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a communicator's kernels have done, and what is made of those that fail or do not end.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Proofs at init that the GPUs of a communicator reach one another, with measurements (device_probe.h).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // DeviceRank: what a communicator's rank does with its GPU.
 //
 // By kernels (device_kernels.h), where all ranks have GPUs that reach one another; what does not fit a kernel, and everything

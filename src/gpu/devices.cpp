@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "gpu/devices.h"
 
 #include <dlfcn.h>
@@ -90,10 +91,8 @@ DeviceBackend* device_backend(std::string* why_not) {
   return backend.backend;
 }
 
-DeviceBackend* opened_backend() { return opened.load(std::memory_order_acquire); }
-
 std::function<bool(const void* page)> pages_of_gpus() {
-  DeviceBackend* backend = opened_backend();
+  DeviceBackend* backend = opened.load(std::memory_order_acquire);
   if (backend == nullptr) return {};
   return [backend](const void* page) { return backend->is_of_devices(page); };
 }

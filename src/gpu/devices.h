@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Devices: the GPUs of this process, and the CUDA streams that callers have named.
 //
 // The shared object behind device/device.h is opened when a communicator first asks for a device: the path in
@@ -14,8 +15,6 @@ namespace treering {
 
 // nullptr where no device can be used; then `why_not` says why.
 DeviceBackend* device_backend(std::string* why_not);
-// nullptr also where nobody has asked for one yet.
-DeviceBackend* opened_backend();
 // Says which pages are pinned for GPUs; empty where no device was opened.
 std::function<bool(const void* page)> pages_of_gpus();
 Status open_device(int ordinal, Device** device);

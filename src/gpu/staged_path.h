@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StagedPath: operations on memory of a GPU through pinned memory of the host, where they run as every other (over any
 // transport, with ranks that have no GPU), in the order of a CUDA stream and without a kernel that spins.
 //

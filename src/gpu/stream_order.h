@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StreamOrder: brings what a communicator gives to streams and to graphs into the order in which calls and launches of graphs
 // were made, whatever the streams.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launch: rank, number of ranks and a common unique id from whatever started this process.
 //
 //   found by                         launcher                              the id travels

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PMI-1, the wire protocol of MPICH's process manager, which srun --mpi=pmi2 speaks too: lines of `key=value` words over
 // the socket whose number is in PMI_FD.
 //

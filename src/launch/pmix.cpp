@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PMIx, the interface of Open MPI's mpirun and of srun --mpi=pmix. Its library is opened at run time, so that a machine
 // without it runs everything else; what its functions look like comes from its header, where the build found one.
 #include "launch/launch.h"

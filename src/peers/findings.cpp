@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "peers/findings.h"
 
 #include <unistd.h>
@@ -70,17 +71,15 @@ uint8_t most_common(const std::vector<LinkException>& found) {
 }  // namespace
 
 uint8_t transport_of(uint8_t bits) {
-  for (uint8_t bit : {kInProcessBit, kSharedMemoryBit, kCmaBit, kTcpBit})
-    if ((bits & bit) != 0) return bit;
+  for (const TransportName& row : kTransportNames)
+    if ((bits & row.bit) != 0) return row.bit;
   return 0;
 }
 
 std::string transports_text(uint8_t bits) {
-  constexpr std::pair<uint8_t, const char*> kNames[] = {
-      {kInProcessBit, "in-process"}, {kSharedMemoryBit, "shm"}, {kCmaBit, "cma"}, {kTcpBit, "tcp"}};
   std::string text;
-  for (const auto& [bit, name] : kNames)
-    if ((bits & bit) != 0) (text += text.empty() ? "" : "+") += name;
+  for (const TransportName& row : kTransportNames)
+    if ((bits & row.bit) != 0) (text += text.empty() ? "" : "+") += row.short_name;
   return text.empty() ? "none" : text;
 }
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Findings: which transports work between the ranks of a communicator, as each rank has proved and reported it.
 //
 //   report of rank a   | towards other hosts | within its host | exceptions: rank, transports | complete? |
@@ -23,6 +24,16 @@ namespace treering {
 
 // kInProcessBit: it would do, were both in one process.
 enum TransportBit : uint8_t { kInProcessBit = 1, kSharedMemoryBit = 2, kCmaBit = 4, kRegionsBit = 8, kTcpBit = 16 };
+// The transports, the one that is preferred first. Options take either name; tools print the short one.
+struct TransportName {
+  TransportBit bit;
+  const char* name;
+  const char* short_name;
+};
+inline constexpr TransportName kTransportNames[] = {{kInProcessBit, "in-process", "in-process"},
+                                                    {kSharedMemoryBit, "shared-memory", "shm"},
+                                                    {kCmaBit, "cma", "cma"},
+                                                    {kTcpBit, "tcp", "tcp"}};
 inline constexpr uint32_t kMaxProved = 64;  // ranks of a host
 
 struct LinkException {

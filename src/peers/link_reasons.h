@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why a way between two ranks of one host does not work, in words for the log and for errors: what follows from the
 // cards of the ranks, without a look at the machine.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "peers/links.h"
 
 #include <fmt/format.h>
@@ -12,16 +13,10 @@
 namespace treering {
 namespace {
 
-struct NamedBit {
-  const char* name;
-  TransportBit bit;
-};
-constexpr NamedBit kTransports[] = {
-    {"in-process", kInProcessBit}, {"shared-memory", kSharedMemoryBit}, {"cma", kCmaBit}, {"tcp", kTcpBit}};
 constexpr uint8_t kAllTransports = kInProcessBit | kSharedMemoryBit | kCmaBit | kTcpBit;
 constexpr const char* kAdvice =
     "give a list of in-process, shared-memory, cma, tcp, or with one ^ in front those to leave out (for example ^cma or "
-    "^cma,tcp)";
+    "^cma,tcp); shm is short for shared-memory";
 
 }  // namespace
 
@@ -32,9 +27,9 @@ Status parse_transports(const std::string& text, uint8_t* allowed) {
   uint8_t named = 0;
   std::istringstream words(exclude ? text.substr(1) : text);
   for (std::string word; std::getline(words, word, ',');) {
-    auto found = std::find_if(std::begin(kTransports), std::end(kTransports),
-                              [&](const NamedBit& row) { return word == row.name; });
-    if (found == std::end(kTransports))
+    auto found = std::find_if(std::begin(kTransportNames), std::end(kTransportNames),
+                              [&](const TransportName& row) { return word == row.name || word == row.short_name; });
+    if (found == std::end(kTransportNames))
       return {trInvalidArgument, fmt::format("TREERING_TRANSPORTS or config->transports is '{}': '{}' is unknown; {}",
                                              text, word, kAdvice)};
     named |= found->bit;

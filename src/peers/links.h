@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Links: how a rank reaches each of its peers.
 //
 // Init settles by which transport each peer is reached, from what all ranks have proved (findings.h): in-process, shared

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the cost model needs to know of the machine, measured in a few milliseconds while a communicator is created.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Placement: where this process's ranks run on the machine, and the plan that follows, agreed by all ranks.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RankCard: what every rank tells all others while a communicator is created, and what follows from all cards together.
 #pragma once
 

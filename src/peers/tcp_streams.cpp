@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "peers/tcp_streams.h"
 
 #include <fmt/format.h>

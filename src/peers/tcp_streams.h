@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TcpStreams: the TCP links of one rank, fed with sockets by its membership.
 //
 //   link --open_stream(peer, stream)-> membership --agent connects, authenticates--> on_outgoing --> link

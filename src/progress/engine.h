@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Engine: runs what streams hold, in one background thread a process, which sleeps while there is nothing.
 //
 //   stream A:  op 1 (comm X)   wait e     op 3 (comm Y)     an operation is started when it is the first of its stream

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events: marks in streams.
 #include <sys/eventfd.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Algorithms: what NCCL_ALGO and NCCL_PROTO say, `[function:][^]name,name;...`, in this library's terms.
 #pragma once
 

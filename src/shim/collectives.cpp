@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives, sends, receives, and groups of them.
 #include "core/names.h"
 #include "shim/entry.h"

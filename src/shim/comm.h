@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Comm: what an ncclComm_t stands for: a communicator of the C API and what NCCL's interface adds to one: calls that go
 // on in the background, a state between creation and destruction, operations made by the user.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host functions of nccl_device.h: teams are arithmetic; resources for GPU kernels there are none.
 #include <algorithm>
 #include <cstddef>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the entry points share: a Status becomes a result, a message and a line of the log; nothing throws across them;
 // every function is exported under its two names.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Group: the calls that a thread has collected between ncclGroupStart() and ncclGroupEnd(). A call outside of a group is
 // a batch of one.
 //

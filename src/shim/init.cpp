@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How communicators come to be: ids, ranks, splits, shrinks, grows.
 #include <cstring>
 #include <optional>

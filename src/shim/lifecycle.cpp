@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is asked of a communicator, and how it ends.
 #include "shim/entry.h"
 #include "shim/group.h"

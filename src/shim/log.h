@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Log: lines as NCCL's users know them, on standard output or in NCCL_DEBUG_FILE:
 //
 //   host:pid:tid [device] NCCL INFO Channel 00/02 : 0 1 2 3

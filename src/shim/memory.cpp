@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory, registrations, and operations made by the user.
 #include "shim/comm.h"
 #include "shim/entry.h"

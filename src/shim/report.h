@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Report: calls and communicators in the words of the log, and in those of the C API's selection.
 #pragma once
 

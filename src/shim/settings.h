@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Settings: what a communicator is made with: an ncclConfig_t of any release's header, and the environment.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stream: what a caller's cudaStream_t and device mean here. The one place of the shim that knows about devices.
 //
 // With GPUs a communicator belongs to the device that is current when it is made, and streams are CUDA's. Without, all

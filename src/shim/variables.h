@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Variables: every NCCL_* variable that is known, in one table, and what is made of it.
 //
 // A row gives a variable its values, its documentation and, where this library has something of the same meaning, the

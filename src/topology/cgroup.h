@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CPU time that the control groups of this process grant it.
 //
 // A quota binds every group below the one that sets it, so the smallest one from the process's own group up

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Detection: this machine, or a description of one, as a Topology. Needs no privileges and runs in
 // milliseconds.
 #pragma once

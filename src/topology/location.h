@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Location: where one rank runs, as far as its binding tells. Every rank finds its own and sends it to the
 // rank that makes the plan, so the type is plain data without pointers.
 //

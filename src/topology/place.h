@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Placement of memory on NUMA nodes, by hwloc. A preference: where the system refuses (no such node, no
 // permission, a kernel without NUMA) the memory stays usable where it is, and the Status says why.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plan: how the ranks of one communicator are laid out on the machines, as the algorithms need it.
 //
 // It is the only type of this module that src/algorithms sees. It is computed once, by one rank, from every

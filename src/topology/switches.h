@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The switches that a host hangs on, so that rings and trees cross each link between them as rarely as they can.
 #pragma once
 

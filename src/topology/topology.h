@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Topology: what a machine is made of and how its parts are connected, as a graph.
 //
 // Nodes form a tree by containment (`parent`); links carry what moves between nodes. Detection fills in what

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Paced link: any connection, slowed down to a network link of a given speed, to try out slow links on one machine.
 //
 //   posts of a rank, to all peers   | m1 | m2    | m3 |      each message occupies the rank's one link for bytes / speed;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RankStatus: what a rank tells the others about itself, always on: the operation it is in, how far it is, whom it
 // waits for, where its output buffer lies, and its failure if it has one.
 //

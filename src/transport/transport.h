@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Transport: how messages of one rank reach another.
 //
 // A Connection is the two-way link to one peer on one channel: two point-to-point FIFOs, one each way, of small

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The expansion, the table of algorithms, and the numbers of docs/schedules.md.
 #include "algorithms/algorithm.h"
 

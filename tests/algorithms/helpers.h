@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans and schedules for the tests of src/algorithms.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The algorithms between hosts: correct on every shape of cluster, and what they send over the hosts' links.
 #include <fmt/format.h>
 #include <fmt/ranges.h>

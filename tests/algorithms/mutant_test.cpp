@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The verifier, tested with defects: small changes to correct schedules, all of which it must find.
 //
 // Schedules are unrolled first, so that each executed step can be changed by itself. A mutant that passes

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # schedule_dump_test.sh TOOL GOLDEN: the output for a small ring word for word, and what bad values are told.
 tool=$1
 golden=$2

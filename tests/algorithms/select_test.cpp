@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cost model and the selection: choices that physics dictates, not the numbers of one machine.
 #include "algorithms/select.h"
 

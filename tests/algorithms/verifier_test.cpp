@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The verifier's single findings, each provoked by hand, and that its messages name what a person needs.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every algorithm, for every number of ranks that is practical, against the verifier.
 #include "algorithms/verify.h"
 

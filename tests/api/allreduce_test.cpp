@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // trAllReduce against a plain reference: ranks as processes and as threads, every algorithm and transport, kinds of
 // memory, in place and out of place, blocking, in groups and on streams.
 #include <sys/mman.h>

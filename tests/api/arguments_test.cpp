@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Wrong arguments: a code and a message that names the value, and nothing else happens.
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams, events, callbacks, descriptors, persistent operations.
 #include <poll.h>
 

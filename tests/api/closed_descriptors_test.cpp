@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program that closes all descriptors that it does not know, as daemons do: nothing hangs, what then gets their numbers is
 // left alone, and new communicators work.
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every collective against a plain reference: numbers of ranks, sizes, roots, in place and not, every algorithm. The
 // ranks of a communicator are driven by one thread in groups.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compression on the wire: the same bits on all ranks, within the bound, with error feedback; pacing; fusion; the
 // fixed-order mode.
 #include <bit>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Groups of calls on the memory of devices: what becomes one kernel, and sends and receives that not all ranks make.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which way an operation on memory of devices takes: by what was proved and measured at init, and by the settings.
 #include <gtest/gtest.h>
 

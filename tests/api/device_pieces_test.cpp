@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Staged operations as only the stand-in shows them: the pinned memory that they take, that no kernel is launched.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Communicators with GPUs, each rank in a process of its own: on the stand-in (support/cpu_device.h), and as
 // gpu_communicator_processes on GPUs. Apart from other tests, because it forks before the process has used a GPU.
 #include <gtest/gtest.h>

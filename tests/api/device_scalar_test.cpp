@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pre-multiplied sums whose scalar is read where it lies, when the operation runs: by kernels, staged, on the host.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Communicators with GPUs, all ranks in this process, through the C API: on the stand-in (support/cpu_device.h), and as
 // gpu_communicator on GPUs.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks whose calls differ: all return an error that names the calls.
 #include <functional>
 #include <utility>

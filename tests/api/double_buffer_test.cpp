@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Double buffering against a model of its semantics, over random programs; compression on the wire; fusion.
 #include <chrono>
 #include <cmath>

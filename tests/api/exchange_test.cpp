@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Box exchange against a dense reference, sparse allreduce, subsets of communicators.
 #include <dirent.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks that die, stop, leave or abort: every other rank returns an error in time that says who and where.
 #include <signal.h>
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a communicator does when the machine really refuses a transport: seccomp filters take system calls
 // away, and namespaces take away what one process sees of another.
 #include <sched.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fixed-order mode: the bits depend on the inputs and their ranks alone.
 #include <algorithm>
 #include <cstdio>

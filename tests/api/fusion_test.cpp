@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fused groups: order, tensors that differ, tensors that peers can reach.
 #include <sys/mman.h>
 #include <sys/wait.h>

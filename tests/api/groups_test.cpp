@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a group or a persistent operation refuses while it is open, and how it ends.
 #include <cstring>
 #include <functional>

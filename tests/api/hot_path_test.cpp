@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A warm blocking call of up to 4 KiB (allreduce; 32 bytes of the others) allocates nothing, takes no lock and, an allreduce, makes no system call.
 // Allocations and locks are counted by standing in for malloc and pthread_mutex_lock; system calls by a
 // seccomp filter that traps them.

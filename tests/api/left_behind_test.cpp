@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // After a communicator's end, and after ranks were killed, nothing of it stays: no process, no file in
 // /dev/shm or /tmp, no socket (file or abstract), no descriptor, no mapping.
 #include <dirent.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks whose buffers are of different kinds decide alone how they send and receive; the data arrives all the same.
 #include <numeric>
 #include <vector>

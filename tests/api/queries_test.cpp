@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What may be asked of a communicator at any time: it disturbs no call of another thread, and none disturbs it.
 #include <atomic>
 #include <string>
@@ -61,6 +62,7 @@ TEST(Selection, NamesTheTransport) {
   for (const auto& [transports, ranks, expected] : {std::tuple{"", 1, "none"},
                                                     {"", 2, "in-process"},
                                                     {"shared-memory", 2, "shm"},
+                                                    {"shm", 2, "shm"},
                                                     {"cma", 3, "cma"},
                                                     {"tcp", 2, "tcp"}}) {
     trConfig_t config = TR_CONFIG_INITIALIZER;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random programs: every rank derives the same sequence of calls from one seed (sizes of every band, in and
 // out of place, kinds of memory that differ between ranks, two communicators, blocking, streams and groups)
 // and checks every result. TREERING_TEST_SEED repeats a run.

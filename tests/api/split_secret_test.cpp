@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who listens on the network does not learn the ids of the communicators that a split makes.
 #include <arpa/inet.h>
 #include <net/ethernet.h>

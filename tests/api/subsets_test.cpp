@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Communicators made from others after a failure, and the shapes that a communicator tells.
 #include <signal.h>
 #include <unistd.h>

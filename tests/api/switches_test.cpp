@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order of hosts follows the switches that the processes are told of.
 #include <cstdlib>
 

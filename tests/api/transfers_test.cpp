@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Transfers whose two ends mean different sizes: what both ranks are told, and when.
 #include <chrono>
 #include <string>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives with a count for each rank, and sends and receives: random counts and displacements against a reference,
 // groups in any order, what differs between ranks.
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Addresses: filters, grades, packing; ports.
 #include <gtest/gtest.h>
 

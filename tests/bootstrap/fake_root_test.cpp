@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Processes that prove to know the secret and then do what a test wants, such as nothing, as one that is stopped at that
 // moment: nobody waits for it without end.
 #include <netinet/in.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks of a job as processes or threads, for tests of the rendezvous.
 #pragma once
 

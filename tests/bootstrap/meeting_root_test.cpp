@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who is named when ranks are missing at the meeting point.
 #include "bootstrap/meeting_root.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The meeting of many processes and threads, and its errors.
 #include <fcntl.h>
 #include <signal.h>
@@ -391,6 +392,8 @@ TEST(Deadline, OfTheWholeCallNamesTheMissingRankAtTheMeetingPoint) {
     std::unique_ptr<Membership> membership;
     JOB_CHECK(Membership::join(unpacked(id), request, &membership));
     if (rank == 1) pause();
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(2500));  // from here on the meeting point has more time than the call
     Membership::Blobs blobs;
     const Status status = membership->allgather("", &blobs);
     say(status.message());

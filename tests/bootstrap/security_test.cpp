@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Strangers: whoever connects without the secret costs the meeting nothing; nothing of an old connection can be used.
 #include <netinet/in.h>
 #include <sodium.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tree after the meeting: verdicts, losses, silence, questions, streams, clean ends.
 #include <fcntl.h>
 #include <poll.h>

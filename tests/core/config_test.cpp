@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Values of environment variables that are refused: the error names the variable, the value, what is taken with its
 // unit, and an example that is taken.
 #include "core/config.h"

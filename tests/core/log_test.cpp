@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What TREERING_DEBUG and TREERING_DEBUG_FILE do. They are read once, so each case has a process of its own.
 #include "core/log.h"
 
@@ -5,10 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <regex>
 #include <sstream>
 #include <vector>
 
@@ -78,9 +79,12 @@ TEST_F(Log, ALineHasTheTimeTheHostTheProcessAndTheRankOfItsThread) {
   char host[256] = "";
   ASSERT_EQ(gethostname(host, sizeof host - 1), 0);
   const std::string name = std::string(host).substr(0, std::string(host).find('.'));
-  const auto pattern = [&](const std::string& rest) {
-    return std::regex("treering \\d{4}-\\d\\d-\\d\\d \\d\\d:\\d\\d:\\d\\d\\.\\d{3} " + name + ":" +
-                      std::to_string(logging_pid_) + rest);
+  // Every digit of the time as a 0.
+  const std::string begin = "treering 0000-00-00 00:00:00.000 ";
+  const auto without_time = [&](std::string line) {
+    for (size_t i = 0; i < std::min(line.size(), begin.size()); ++i)
+      if (line[i] >= '0' && line[i] <= '9') line[i] = '0';
+    return line;
   };
   std::stringstream text(logged("INFO", ""));
   std::vector<std::string> lines;
@@ -88,7 +92,8 @@ TEST_F(Log, ALineHasTheTimeTheHostTheProcessAndTheRankOfItsThread) {
   ASSERT_EQ(lines.size(), 4u);
   const char* const expected[] = {" I: an info line", " W: a warning", " rank 5 I: a line of rank 5",
                                   " rank 3 W: a line of rank 3"};
-  for (size_t i = 0; i < lines.size(); ++i) EXPECT_TRUE(std::regex_match(lines[i], pattern(expected[i]))) << lines[i];
+  for (size_t i = 0; i < lines.size(); ++i)
+    EXPECT_EQ(without_time(lines[i]), begin + name + ":" + std::to_string(logging_pid_) + expected[i]) << lines[i];
 }
 
 TEST_F(Log, AnUnknownLevelIsNamedWithWhatIsTakenAndWhatIsDone) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The backend's devices, contexts, kernels and errors, on the fake driver.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model of the time on devices: choices that follow from the protocols and from what was measured.
 #include <gtest/gtest.h>
 

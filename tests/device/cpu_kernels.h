@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device code on the CPU: one thread of this process for each thread of a block.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of the device code that need a Machine alone: the same for threads of the CPU and for a GPU.
 #pragma once
 

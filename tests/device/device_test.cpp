@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device code of the CUDA executor, run on the CPU: every schedule, protocol, type and operation, with 2 to 8 ranks
 // whose blocks are threads of this process.
 #include <gtest/gtest.h>

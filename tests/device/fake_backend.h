@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA backend on the fake driver (fake_driver/fake_cuda.h).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A few "GPUs" on one machine: ranks with FIFOs between all of them in the memory of the machine.
 #pragma once
 

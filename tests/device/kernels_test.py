@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The kernels in libtreering-cuda: every type, protocol and architecture, without stack, spills or too many registers.
 
 usage: kernels_test.py SOURCE_DIR LIBRARY_DIR CODE     (CODE: sm_75,...,compute_100: what the build asks nvcc for)

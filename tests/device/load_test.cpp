@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libtreering-cuda on the machine as it is, and where there is no driver, or one that it cannot use.
 #include <dlfcn.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Machine: where the ranks of a test run: memory that their kernels use, and launches of all of them at once.
 //
 // CpuMachine runs the device code on threads, with memory of this process; tests/gpu has one of a real GPU.

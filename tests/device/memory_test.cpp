@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of the backend's devices, on the fake driver: allocations, whose memory an address is, and other processes.
 #include <gtest/gtest.h>
 #include <sys/wait.h>

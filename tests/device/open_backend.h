@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libtreering-cuda of this build, as the library opens it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams and events of the backend's devices, on the fake driver: what is given to which driver call, and its errors.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Every public function is called by a program in docs/examples, and no program calls what does not exist.
 
 usage: examples_test.py ROOT

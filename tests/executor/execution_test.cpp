@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Execution of every algorithm by one thread that drives all ranks in random order, with slots so small that
 // a call is many slices and slots run out.
 #include "executor/execution.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The paths that stand beside the schedules: letters against the "direct" schedules and lanes that they equal, and the
 // block-scaled float8 codec against its bound.
 #include "executor/letters.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All ranks of a communicator driven by one thread over in-process connections or TCP, for the tests of
 // src/executor: the order in which ranks advance is random (seeded), so that early, late and blocked ranks
 // occur.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The mailbox gives, bit for bit, what the schedule "one-shot" gives through the executor, whatever the order
 // in which ranks advance.
 #include "executor/mailbox.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a rank's proposal becomes the failure of all, without a wait.
 #include "failure/failure_agreement.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "calls.h"
 
 #include <algorithm>
@@ -37,10 +38,7 @@ struct Calls::Shape {
 };
 
 Calls::Calls(size_t least_bytes, size_t most_bytes)
-    : least_(least_bytes),
-      most_(most_bytes),
-      in_(most_bytes / sizeof(int32_t) + kMaxRanks * kMore),
-      out_(in_.size()) {}
+    : least_(least_bytes), most_(most_bytes), in_(most_bytes / sizeof(int32_t) + kMaxRanks * kMore), out_(in_.size()) {}
 
 void Calls::fill(const Place& place, const Shape& shape) {
   const bool one_root = shape.kind == kBroadcast || shape.kind == kScatter;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls on a communicator whose every result is checked: each is drawn from a number that all its ranks know.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Communicators created over TCP, one after the other, while four busy processes load the machine: none fails.
 // 60 of them, 10,000 in tests/run --long; TREERING_CREATIONS sets another number.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Fault injection: ranks in a phase, a fault at a random moment, and a judgement of what every survivor said.
 
 usage: faults.py FAULTS_RANK [--runs N] [--seed S[,S...]] [--jobs N] [--only kind=...,transport=...,phase=...] [--idle]

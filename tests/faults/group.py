@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The processes of a run: started on the hosts of a Lab, told by their standard input, read until a time."""
 
 import dataclasses

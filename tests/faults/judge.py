@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Judges a Record (run_one.py) by what the ranks said alone: a list of findings, empty when all is as it should be.
 
 Classes of findings: hang, late, wrong, untold, culprit, left over, unexpected, crash, driver.

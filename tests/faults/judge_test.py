@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The judge of the fault injection finds each class of defect in hand-written outputs, and none in good ones."""
 
 import dataclasses

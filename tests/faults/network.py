@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Faults of the network and of the hosts of a Lab. Each is undone by what it returns."""
 
 import os

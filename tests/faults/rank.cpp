@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A process with one or several ranks for the fault injection: faults_rank KEY=VALUE...
 //   ranks=N own=A[,B...] id=make|read phase=NAME seed=N least=BYTES most=BYTES [excluded=A,B] [wait=1] [ids=N]
 // It runs a phase in a loop until a call fails or all ranks agree to stop. Lines on standard output, each with the seconds of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One run: ranks in a phase, a fault, and what became of all: a Record for the judge."""
 
 import dataclasses

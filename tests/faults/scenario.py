@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is done to a run, and what is expected of it: the tables of kinds and transports, and the draw of a scenario.
 
 A scenario follows from (seed, index) alone; combinations that cannot be are never drawn.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a process of ranks does to itself when the driver says so.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A soak: collectives, sends, splits, communicators made and destroyed, again and again; what a process holds does not grow.
 // 20 s for each way that ranks are reached, 200 s in tests/run --long; TREERING_SOAK_SECONDS sets another time.
 #include <dirent.h>

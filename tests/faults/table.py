@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of all runs: a row for each kind and transport."""
 
 import collections

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether this compiler can make a fuzzer at all.
 #include <cstddef>
 #include <cstdint>

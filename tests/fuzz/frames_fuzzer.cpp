@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libFuzzer's entry (clang): tests/fuzz/meson.build runs it for a bounded time over a copy of the corpus.
 #include <sodium.h>
 

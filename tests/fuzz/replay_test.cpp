@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The corpus, and simple changes of each of its entries, without a fuzzer. With --write: makes the corpus anew.
 #include <gtest/gtest.h>
 

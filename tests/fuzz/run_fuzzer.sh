@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # usage: run_fuzzer.sh FUZZER|none CORPUS FOUND   fuzzes for ten seconds; what it finds on the way stays in a temporary
 # folder, the input of a failure in the folder FOUND. none: there is no clang that can make a fuzzer.
 set -eu

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Areas of the FIFOs between GPUs: parts that do not overlap, within the memory that they may take.
 #include "gpu/memory/fifo_layout.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GpuMachine: ranks on one GPU, each with a stream of its own, through device/device.h alone.
 #pragma once
 

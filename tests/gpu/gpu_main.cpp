@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // main() of the GPU suite. `PROGRAM --device` says which GPU it would use, or why none.
 #include <cstdio>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the programs of the GPU suite share: their main() ends with 77, a skipped test, where there is no GPU.
 #pragma once
 

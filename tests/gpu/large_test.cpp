@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Allreduce of 1 B to 1 GiB against a reference in float64, as far as the memory goes; and launches in graphs.
 #include <cmath>
 #include <cstdio>

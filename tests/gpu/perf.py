@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """allreduce-perf on GPU memory: two ranks, 8 B to 64 MiB, by calls and by graphs; no value may be wrong.
 
 usage: perf.py ALLREDUCE_PERF      exit status 77 (skipped), with the reason, where there is no GPU

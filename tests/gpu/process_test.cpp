@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two processes on one GPU: the FIFOs are memory of the one, which the other opens; each runs the kernel of its rank.
 #include <sys/wait.h>
 #include <unistd.h>

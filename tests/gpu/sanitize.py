@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs a program of the GPU suite, shortened, under a tool of compute-sanitizer.
 
 usage: sanitize.py memcheck|racecheck|synccheck PROGRAM

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The runner for compute-sanitizer, with a stand-in for that tool.
 
 usage: sanitize_test.py SANITIZE_PY

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Every collective and every allreduce algorithm over several hosts, verified.
 
 usage: hosts_collectives_test.py TREERING_PERF

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Ranks on several hosts that die, stop, leave or are cut off: the others end in time, with words that say who.
 
 usage: hosts_failures_test.py HOSTS_RANK

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of several hosts share: one Lab for a test class, and treering-perf started on its hosts."""
 
 import os

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank as a process of its own, for the tests of several hosts: rank RANK RANKS ID MODE [ARGUMENT].
 // ID "make": this process makes it and prints it. What happens is printed as lines of a word and its values:
 //   id HEX / ready PID / running / leaves / error CODE SECONDS TEXT / left SOCKETS THREADS (more than at the start) / ok

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of failures between hosts share: ranks as processes of hosts_rank, and what is expected of them.
 
 The program is the first argument of the test.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* What a user of the installed library writes: two forked ranks, one allreduce. Exit status 0 when it is right. */
 #include <stdio.h>
 #include <sys/wait.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* What a user of NCCL's interface writes: two forked ranks, one allreduce. Exit status 0 when it is right. */
 #include <nccl.h>
 #include <stdio.h>

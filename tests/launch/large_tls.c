@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* A program with much thread-local data, which glibc puts on every thread's stack: the library's threads start and run. */
 #include <stdio.h>
 #include <stdlib.h>

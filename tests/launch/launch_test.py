@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """trCommInitFromEnvironment() under real launchers, and what it says when there is none.
 
 usage: launch_test.py PROGRAM LIBRARY [open_mpi|mpich|mpich_beside_mpi|slurm|torchrun]     PROGRAM: docs/examples/from_environment

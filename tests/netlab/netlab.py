@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A network of several hosts on one machine: network namespaces joined by veth pairs and a bridge for each network.
 
       host 0 (own network, UTS, IPC and mount namespace)         switch (own network namespace)

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Self-test of netlab: hosts reach one another, differ as hosts do, have the rates asked for, and leave nothing behind."""
 
 import os

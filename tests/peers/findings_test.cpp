@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What all ranks conclude from the reports, from fabricated ones.
 #include "peers/findings.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why ranks share no memory, from fabricated cards.
 #include "peers/link_reasons.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The measurement of the network, over links whose sockets take less than is posted.
 #include <gtest/gtest.h>
 

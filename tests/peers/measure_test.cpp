@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is measured while a communicator is created, also where the machine is too busy for it.
 #include "peers/measure.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The streams' engine by itself, with tasks of the test's own.
 #include "progress/engine.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/options.md is what the option table says. `options_test --write PATH` writes it anew.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compiles the C program of README.md as it stands there, against the built library, and runs it.
 
 usage: readme_test.py SOURCE_ROOT LIBRARY_FOLDER COMPILER..."""

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks the sources against the rules of the architecture: arrows between the folders of src/, and sizes.
 
 usage: source_rules.py ROOT       checks the repository; prints each violation; exit status 1 when there is one
@@ -108,6 +109,8 @@ def check_module_includes(root):
     used = Sources(root)
     for name in used.texts:
         folder = name.split("/")[0]
+        if "/" not in name:
+            yield f"src/{name}: a file outside of the folders"
         if folder not in ARROWS:
             continue
         direct = DIRECT.get(folder, ARROWS[folder])
@@ -169,6 +172,7 @@ PLANTED = [
     ("tools/schedule-dump.cpp", '#include "executor/reduce/reduce.h"\n', "executor/reduce/reduce.h"),
     ("include/treering/treering.h", '#include "core/types.h"\n', "core/types.h"),
     ("src/novel/thing.cpp", "int x;\n", "unknown folder"),
+    ("src/thing.cpp", "int x;\n", "outside of the folders"),
     ("src/executor/reduce/reduce.h", "// long\n" * MAX_LINES, "500 at most"),
 ]
 
@@ -193,9 +197,17 @@ def self_test(root):
                 sys.exit(f"planted in {name}: exit status {status}, not 1")
             if original is not None:
                 path.write_text(original)
+            elif path.parent.name == "src":
+                path.unlink()
             else:
                 shutil.rmtree(path.parent)
         assert set(violations(copy)) == before
+        crowded = copy / "src" / "failure"
+        for number in range(MAX_FILES):
+            (crowded / f"more{number}.h").write_text("")
+        found = set(violations(copy)) - before
+        if len(found) != 1 or "files; 30 at most" not in next(iter(found)):
+            sys.exit(f"planted {MAX_FILES} files in src/failure: got {sorted(found)}")
     print(f"{len(PLANTED)} planted violations found")
 
 

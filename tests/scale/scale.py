@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starts a communicator of many ranks on this machine, looks at its processes and ends it; for the test and the benchmark
 of scale. Every process has the default limits of a shell, or what is given."""
 

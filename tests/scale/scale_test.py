@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A thousand ranks on one machine with the limits of a shell: they meet, sum and part, and need few descriptors.
 
 usage: scale_test.py SCALE_RANK

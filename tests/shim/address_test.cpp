@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NCCL_COMM_ID: every rank makes the id by itself. A program of its own, because it forks before it has threads.
 #include <arpa/inet.h>
 #include <sys/socket.h>

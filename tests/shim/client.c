@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* All ranks of a communicator in one thread: creates it, sums a buffer, and prints what happened.
  *
  * usage: shim_client RANKS COUNT [REPETITIONS]

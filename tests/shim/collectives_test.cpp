@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every function, type and operation against a reference, with ranks as threads and as processes.
 #include <sstream>
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A client through ctypes, as vLLM's pynccl is one: every function is looked up at load, ids travel by value.
 
 usage: ctypes_test.py LIBRARY          runs two ranks as processes

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NCCL's interface on GPUs of several processes, apart from other tests: it forks before it has threads. The devices are the
 // stand-ins of support/cpu_device.h.
 #include <signal.h>

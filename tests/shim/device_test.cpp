@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NCCL's interface on GPUs: the devices are the stand-ins of support/cpu_device.h.
 #include <algorithm>
 #include <atomic>

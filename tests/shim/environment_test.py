@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """NCCL_* variables and what the log shows of a communicator.
 
 usage: environment_test.py CLIENT OLD_DRIVER DEVICES_ON_THE_CPU
@@ -128,7 +129,7 @@ class Variables(unittest.TestCase):
             self.assertIn("GPUs exchange by kernels", logged, variables)
         for variables in ({"NCCL_P2P_DISABLE": "1"}, {"NCCL_P2P_LEVEL": "LOC"}, {"NCCL_P2P_LEVEL": "0"}):
             logged = run(2, 10, **gpus, **variables).stderr
-            self.assertRegex(logged, r"staged in host memory: rank \d forbids access between GPUs", variables)
+            self.assertRegex(logged, r" rank 0 I: buffers of GPUs are staged in host memory: rank \d forbids access between GPUs", variables)
 
     def test_bad_numbers_are_named_and_ignored(self):
         ran = run(2, 10, NCCL_DEBUG="WARN", NCCL_BUFFSIZE="4M")

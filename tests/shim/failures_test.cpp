@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks that die, abort or revoke; handles and pointers that are wrong.
 #include <signal.h>
 

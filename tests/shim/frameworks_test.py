@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """CuPy and PyTorch, where they are installed, load this library in place of NCCL.
 
 usage: frameworks_test.py LIBRARY [PYTHON]     (PYTHON: or $TREERING_TEST_PYTHON, an interpreter that has them)

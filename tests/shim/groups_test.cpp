@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Groups, simulations, and operations made by the user.
 #include "shim/helpers.h"
 

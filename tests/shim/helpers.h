@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the tests of the shim share: ranks in threads, checks inside forked ranks, and the types' bit patterns.
 #pragma once
 

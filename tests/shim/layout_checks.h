@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Sizes, offsets and values of NCCL 2.28.9's interface and of what 2.30 has added, checked by the compiler: included by a C11 and by a C++ file. */
 #include <stddef.h>
 

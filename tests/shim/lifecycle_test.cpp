@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Communicators: made in every way, split, shrunk, non-blocking, finalized, and what their handles say.
 #include <sys/mman.h>
 

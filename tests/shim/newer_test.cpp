@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host functions that NCCL 2.29 and 2.30 have added: grow, suspend, windows, properties, and what is refused.
 #include <future>
 

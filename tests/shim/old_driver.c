@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* In place of libcuda.so.1: a driver that has GPUs (OLD_DRIVER_GPUS) and is too old to be used. */
 #include <stdlib.h>
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares our nccl.h with NVIDIA's, where one is found, and runs a program compiled with NVIDIA's on our library.
 
 usage: real_header_test.py INCLUDE_FOLDER LIBRARY_FOLDER CLIENT_SOURCE C_COMPILER...

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What settings become: structs of older headers, NCCL_ALGO, and the table of variables against its page.
 // `shim_settings_test --write PATH` writes docs/nccl-variables.md anew.
 #include "shim/settings.h"

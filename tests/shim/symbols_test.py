@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The exported names of libnccl.so.2: NCCL 2.28.9's 52 functions and the 16 host functions of 2.29 and 2.30, weak, and a
 strong p-alias of each; nothing else.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small numbers in every type's bit pattern: exact in all of them, so that results are compared without tolerance.
 #pragma once
 

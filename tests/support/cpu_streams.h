@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams, events and captures of the stand-in for GPUs (cpu_device.h).
 #pragma once
 

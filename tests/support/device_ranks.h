@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks with GPUs, and buffers in their memory: all ranks of a communicator in this process, or one of them.
 //
 // What a check does it does for the ranks of this process, local(); so one check serves both. A thread gives the calls of all its

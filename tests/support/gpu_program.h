@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a CUDA program does itself, beside the library: streams, its own work in them, graphs. Tests of communicators on GPUs
 // are written against these functions and the C API alone, and run on two machines:
 //

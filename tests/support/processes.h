@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks as real processes, for tests: forks them, hands them a unique id, waits for them with a deadline, and leaves
 // none behind.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // System call filters of the calling process, for tests that take system calls away. A filter cannot be
 // removed: only for forked children.
 #pragma once

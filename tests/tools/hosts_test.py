@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """allreduce-perf on several hosts, and under mpirun: what starts the ranks, and what is said when they do not start.
 
 usage: hosts_test.py ALLREDUCE_PERF
@@ -59,7 +60,7 @@ class Hosts(unittest.TestCase):
         done = run(PERF, "--hosts", "a:2,b:1", "--launcher", "env TREERING_HOSTID={host}", *SMALL,
                    TREERING_HOSTID="outer", TREERING_DEBUG="INFO")
         self.expect_table(done, 3)
-        self.assertIn("communicator of 3 ranks on 2 hosts", done.stderr)
+        self.assertIn(" rank 0 I: communicator of 3 ranks on 2 hosts", done.stderr)
         for host, count in {"a": 2, "b": 1, "outer": 1}.items():  # the launching process is where the ranks meet
             self.assertEqual(done.stderr.count(f"(TREERING_HOSTID {host})"), count, done.stderr)
 

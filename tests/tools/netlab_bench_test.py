@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """bench/netlab: what it computes, and short runs of Treering alone between two hosts.
 
 usage: netlab_bench_test.py SOURCE_ROOT BUILD_ROOT

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parts of bench/peers that compute: sizes, iterations, ratios and the summary against the targets."""
 import io
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """allreduce-perf --memory gpu end to end, on the CUDA driver without a GPU.
 
 usage: perf_on_gpus_test.py ALLREDUCE_PERF FAKE_CUDA_DRIVER

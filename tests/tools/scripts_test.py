@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """tools/quickstart, tools/install-packages and tests/run: what can be seen of them without installing anything."""
 import os
 import subprocess

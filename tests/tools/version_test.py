@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """--version of the programs: the name and a number, without any other argument.
 
 usage: version_test.py VERSION PROGRAM...

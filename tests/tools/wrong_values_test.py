@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Wrong results of an allreduce are counted by allreduce-perf, and are its exit status; so are calls that fail.
 
 usage: wrong_values_test.py ALLREDUCE_PERF SHORT_ALLREDUCE     (on GPU memory too where FAKE_CUDA_DRIVER is set)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Detection of described machines and of this one, cgroup quotas, locations of threads, placement of memory.
 #include "topology/detect.h"
 

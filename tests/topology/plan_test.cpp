@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The plan: ring order, leaders, and ranks whose location is not known.
 #include "topology/plan.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The treering-topo program: its output, its JSON, its errors.
 #include <gtest/gtest.h>
 #include <sys/wait.h>

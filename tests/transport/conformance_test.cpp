@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The conformance suite that every transport passes: order, payloads, flow control, status, regions, death of
 // the peer, and long random traffic between two real processes (threads for the in-process transport).
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The conformance suite's second half: long random traffic between two real processes (threads for the
 // in-process transport), and the death of the peer.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two ranks' worth of transport memory and the table of transports, for the conformance suite. A new
 // transport adds a row to transports() and passes.
 //

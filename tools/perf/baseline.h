@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Comparison of a run with an earlier one, from its JSON file.
 //
 // Rows are matched by size, type and operation; both places are compared. Runs of other collectives, of different

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The collectives that the tool measures: what each rank's buffers hold, how it is called, what must come out.
 //
 //   input index i of rank r holds the value f(r, i) (data.h); an output is blocks, each the input of one rank from some

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Verification data: inputs whose allreduce is exact in every data type and any order, and the comparison
 // with it.
 //

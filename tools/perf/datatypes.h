@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The data types and operations by the names that nccl-tests users type, as two tables.
 #pragma once
 

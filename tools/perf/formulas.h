@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sizes and bandwidths as nccl-tests defines them, so that the figures of both tools can be laid side by
 // side.
 //

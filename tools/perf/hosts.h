@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hosts: starts the processes of a run on several hosts through a command such as ssh.
 //
 //   this process -- ssh a --> treering-perf, rank 0        each gets its rank in the environment and the unique id, which

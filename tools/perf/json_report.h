@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The results as JSON, schema 3 of nccl-tests, so that what reads its files reads these.
 //
 // Beyond that schema a row also has algorithm, protocol, transport, channels, the median beside each time (null where it is not

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Laps: times of the parts of a timed loop, for the median.
 //
 // The turns are cut into at most kMaxLaps laps of as many turns each, two at least where there are many turns; the last lap may

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "launcher.h"
 
 #include <sched.h>
@@ -121,7 +122,7 @@ void Family::reap() {
 }
 
 void Family::take_signal(int number) {
-  if (number == SIGINT && options_.cycles == 0 && !asked_) {
+  if (number == SIGINT && options_.cycles == 0 && !asked_ && !failed_) {
     asked_ = true;
     fprintf(stderr, "SIGINT: the run ends after the row at hand; another SIGINT ends it at once\n");
     signal_all(SIGINT);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launcher: starts the processes of a run on this machine, pins their ranks and sees that none is left
 // behind.
 //

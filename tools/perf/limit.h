@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The physical limit of an allreduce on host memory, measured where and when the allreduce is.
 //
 // Every rank copies its own input to its own output, all at once: that reads each input once and writes each

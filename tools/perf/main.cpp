@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // treering-perf and allreduce-perf: time and verify collectives between processes and threads of this machine, or of
 // several hosts.
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One rank's part of a run: makes the communicator and the buffers, then times and verifies row after row.
 //
 //   for each place (out-of-place, in-place):

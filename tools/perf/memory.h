@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory: where the two buffers of a rank lie, and the stream that its calls go to.
 //
 //   HostMemory   malloc, registered or of trMemAlloc(); no stream, or one of the library

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the user asked for: the options of nccl-tests with their letters and defaults, and the launcher's own.
 //
 // Invariant: an Options that parse_options() returned is consistent and in range; nothing is checked again

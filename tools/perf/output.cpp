@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "output.h"
 
 #include <string.h>
@@ -38,11 +39,13 @@ void Output::row(const Row& row) {
 
 std::string Output::end(const RunResults& results) {
   print_footer(table_, results);
-  if (csv_ != nullptr && ferror(csv_) != 0) return "--csv " + options_.csv_file + ": writing failed";
-  if (options_.json_file.empty()) return "";
+  std::string failure;
+  if (csv_ != nullptr && ferror(csv_) != 0) failure = "--csv " + options_.csv_file + ": writing failed";
+  if (options_.json_file.empty()) return failure;
   std::ofstream file(options_.json_file, std::ios::trunc);
   file << json_report(options_, results) << std::flush;
-  return file ? "" : "-J " + options_.json_file + ": writing failed";
+  if (!file) failure += (failure.empty() ? "-J " : "; -J ") + options_.json_file + ": writing failed";
+  return failure;
 }
 
 }  // namespace treering::perf

@@ -1,5 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "progress.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -57,7 +59,10 @@ void Progress::erase() {
 
 // Past stdio, whose buffers others may hold.
 void Progress::put(const std::string& text) const {
-  if (write(terminal_, text.data(), text.size()) < 0) return;  // a terminal that is gone needs no line
+  // A terminal that is stopped (Ctrl-S) takes nothing, and must not hold up the run; one that is gone needs no line.
+  pollfd entry{terminal_, POLLOUT, 0};
+  if (poll(&entry, 1, 0) != 1 || (entry.revents & POLLOUT) == 0) return;
+  if (write(terminal_, text.data(), text.size()) < 0) return;
 }
 
 }  // namespace treering::perf

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Progress: one line on a terminal that tells what is being done, for work that takes long. Nothing where there is no terminal.
 //
 // A thread of its own writes the line, so that it appears and counts the seconds also inside one long row. It wakes once a second,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RankGroup: how the ranks of one run meet and tell one another what they measured.
 //
 // SharedGroup, for processes that this program forks, is apart from the library under test: one block of anonymous

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table on standard output: the columns of nccl-tests in their order, and behind them what this tool
 // adds.
 //

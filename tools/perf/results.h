@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The results of a run: what measure.h fills and report.h, json_report.h and baseline.h read. Plain data.
 #pragma once
 
@@ -11,7 +12,7 @@
 
 namespace treering::perf {
 
-struct PlaceResult {  // out-of-place or in-place
+struct PlaceResult {   // out-of-place or in-place
   double time_us = 0;  // the mean over the calls
   // The median over the calls, which one slow call does not change; nothing where calls on a stream are not waited for.
   std::optional<double> median_us;

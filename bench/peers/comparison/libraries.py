@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The libraries that are compared: how each is found, started on N processes, and read.
 
 Every library is one class with `name`, `missing()` (why it cannot run, or None) and `measure()` (one batch of sizes:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sizes that are measured, the number of calls of each, and the ranges over which the targets are stated."""
 import math
 

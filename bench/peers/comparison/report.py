@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables, ratios against the targets, CSV, JSON and the gnuplot chart of a comparison.
 
 `rounds` is {ranks: {library: {bytes: [time in us of each round]}}}; a point's time is the median of its rounds. Where

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The GPUs of this machine through the CUDA driver, and the one function that this shared object exports.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Context: a device's context is the calling thread's current one while an object of this class lives.
 //
 // Meanwhile the thread may call functions that a stream capture elsewhere in the process would forbid (allocating,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CudaDevice: a GPU through the CUDA driver (device/device.h has the contract).
 //
 // It uses the device's primary context, the one that the CUDA runtime and frameworks use, so their streams and memory are

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Descriptors: file descriptors for other processes of this user. The exporting process has a thread that listens on an abstract
 // Unix socket with a random name; who knows a descriptor's 128-bit ticket gets it (SCM_RIGHTS). Tickets travel as device
 // handles do: through the job's own, authenticated exchange.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Driver: the functions of the CUDA driver, found in libcuda.so.1 at run time.
 //
 // A process has one; TREERING_CUDA_DRIVER names another shared object to take them from (tests have one without a GPU).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the CUDA driver is, also for what is compiled without CUDA's headers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fatbins: the compiled kernels of each data type, as they lie in this shared object.
 #pragma once
 

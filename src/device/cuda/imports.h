@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Imports: memory of other processes that a context has opened. An allocation is opened once, however many places in it
 // are imported how often, and closed with the last of them.
 #pragma once

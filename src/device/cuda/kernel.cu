@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels of one data type, compiled once for each row of TR_DEVICE_TYPES with -DTREERING_KERNEL_NAME=<name>.
 #include "device/kernels.h"
 

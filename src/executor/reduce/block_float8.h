@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block-scaled float8: float32 values as 8-bit floats with a scale for every kBlock of them, for messages.
 //
 //   | scale 0 | scale 1 | ... | kBlock bytes | kBlock bytes | ... |      scales (float32) first

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The body of every reduction kernel, compiled once for each target by the files that include it.
 //
 // A kernel is a Type times an Op (reduce_types-inl.h). It walks the elements in chunks of kUnroll vectors:

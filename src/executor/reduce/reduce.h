@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reduction kernels: one pass over memory from any number of sources to any number of destinations.
 //
 // Sources are combined left to right, element by element. All sources of an element are read before any of its

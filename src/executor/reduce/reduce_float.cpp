@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reduction kernels of the floating-point types.
 #include "executor/reduce/reduce_targets.h"
 

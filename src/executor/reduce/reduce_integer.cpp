@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reduction kernels of the integer types.
 #include "executor/reduce/reduce_targets.h"
 

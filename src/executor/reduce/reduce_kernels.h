@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The families of kernels behind reduce(), each compiled once for every target and dispatched at run
 // time.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reduction kernels of the bitwise and logical operations: integers, and truth values as bytes.
 #include "core/types.h"
 #include "executor/reduce/reduce_targets.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reductions that are no vector kernel of one pass: products of complex numbers, and functions of the user.
 //
 // Both work piece by piece on a copy of the first operand that stays in the first-level cache, so that every element of

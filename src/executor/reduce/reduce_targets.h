@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Instruction sets that the reduction kernels are compiled for; included before every Highway header.
 //
 // Kept: the portable scalar baseline, SSE4, AVX2, AVX-512 and NEON, which between them cover the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the reduction kernels are made of: loads and stores of any address, element types, and operations, in
 // Highway's vectors. Compiled once for each target.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FifoLayout: where the parts of a rank's area lie (device_links.h), as offsets.
 //
 //   | nonce, words for the proof | flags | consumed | LL lines | LL128 lines | slots |

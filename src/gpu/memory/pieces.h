@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pieces: large collectives of a communicator with GPUs run as several smaller ones, so that a rank that stages its buffers in
 // pinned memory needs little of it and copies while it exchanges (staged_path.h). All ranks split alike, with or without a
 // GPU: what follows from the operation and the settings alone.

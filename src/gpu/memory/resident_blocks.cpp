@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "gpu/memory/resident_blocks.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "gpu/memory/retired_memory.h"
 
 #include <unistd.h>

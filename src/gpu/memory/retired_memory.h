@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RetiredMemory: what communicators leave of GPUs' memory and of pinned memory, on its way back to the driver.
 //
 // Before it frees memory a driver may wait for all that the GPUs have to do, other communicators' kernels included, and those may

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // StagingMemory: blocks of pinned host memory, lent to calls and taken back when their streams have passed.
 //
 // Blocks are powers of two and kept for the next call: pinning memory waits for the device.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * @file nccl.h
  * The interface of NCCL 2.28.9 as Treering's libnccl.so.2 offers it: the same names, values, layouts and calling

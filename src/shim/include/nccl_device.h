@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /**
  * @file nccl_device.h
  * The host functions of NCCL's device interface. Teams are answered; what makes resources for kernels is refused with

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "transport/cma/address_space.h"
 
 #include <fcntl.h>

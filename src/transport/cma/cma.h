@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cross-memory attach: messages between processes that can read and write each other's memory through the kernel
 // (process_vm_readv and process_vm_writev), without any shared mapping.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fifo: one direction of a Connection over memory that both sides map.
 //
 //   line 0 | turn signature bytes kind wide region offset | 32 inline bytes |     one cache line for most messages,

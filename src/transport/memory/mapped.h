@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mapped transports: both ranks map the memory that the FIFOs, the staging areas and the status blocks live in.
 //
 // "in-process" (ranks are threads of one process: every address of the peer is valid here) and "shared-memory" (ranks

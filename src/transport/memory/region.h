@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Regions: user memory that other processes can map.
 //
 // A region is a memfd mapped in its owner, made by trMemAlloc() or by moving the pages of ordinary anonymous memory

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TcpBuffers: memory of messages, in sizes of powers of two; what was given back is given out again.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Congestion control of a link's streams: how fast the kernel sends what it was given.
 //
 // BBR paces by a model of the path that it learns from a flow which never stops. Ranks send in bursts and wait for one

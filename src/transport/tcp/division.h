@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How large messages are divided among the streams of a link: so that all are through with a message at the same time,
 // whatever paths they take.
 //

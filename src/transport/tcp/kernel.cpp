@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "transport/tcp/kernel.h"
 
 #include <linux/sockios.h>
@@ -15,7 +16,7 @@ namespace {
 // wait as long again as the outage took.
 constexpr int kRtoMaxMs = 44;
 constexpr int kAttemptEveryMs = 1000, kUsualAttemptsMs = 120'000;
-constexpr int kControlPatienceMs = 600'000;             // those above look for silence themselves
+constexpr int kControlPatienceMs = 600'000;            // those above look for silence themselves
 constexpr int kMaxRequests = 120, kUsualRequests = 6;  // for a connection: some two minutes either way
 }  // namespace
 

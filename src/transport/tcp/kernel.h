@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a link wants of the kernel for its streams, and asks it about them.
 #pragma once
 

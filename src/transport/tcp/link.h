@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TCP transport: connections between ranks that share no memory.
 //
 // A TcpLink joins this rank and one peer of one communicator. The connections of all its channels share a few streams

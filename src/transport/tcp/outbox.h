@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TcpOutbox: the messages of a link that its peer may still need. No I/O: streams ask it what to send.
 //
 //   posted:  | m4 | m5 | m6 | m7 | m8 |      a place for each message of a channel, kFifoDepth in all, used in turn

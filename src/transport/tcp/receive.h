@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The receiving half of a TCP link: reads the streams that the peer sends on and puts messages together.
 //
 //   stream 0:  | header | piece | header | piece ...     a header is read with what follows it, into the stream's buffer;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When a stream of a link is taken for dead, when it is asked for again, and for how long. Time and facts in, decisions
 // out: no sockets.
 //

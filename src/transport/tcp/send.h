@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sending half of a TCP link: the streams that take pieces of its messages (tcp_outbox.h), and credits.
 //
 //   outbox:  | m3 of channel 1 | ...                      small ones and credits, on the shared stream

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TcpWaitSet: sleeping until something happens on the streams of a rank's TCP links.
 //
 //   links: poll, poll, ... nothing for a while ---> wait(): the core is given away until a stream can be read or written

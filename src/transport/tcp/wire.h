@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What travels on a TCP stream: frames, each a header and, for a piece of a message, its bytes. All integers are
 // little-endian.
 //

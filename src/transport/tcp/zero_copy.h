@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sending without a copy in the kernel (MSG_ZEROCOPY, Linux 4.14): what it still reads of the sender's memory, and whether
 // it pays.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A CUDA driver without a GPU, for tests: "device memory" is memory of the host, streams are threads, and kernels are the
 // device code on the CPU. The backend finds it through TREERING_CUDA_DRIVER.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fake driver's devices, contexts and errors.
 #include <cstdio>
 #include <cstdlib>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fake driver's memory: of files without names, so that other processes can open it.
 #include <fcntl.h>
 #include <sys/mman.h>

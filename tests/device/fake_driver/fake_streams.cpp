@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fake driver's streams, events, modules, launches and graphs.
 #include <algorithm>
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reductions beyond a type and an op: complex numbers, scaled operands, rounded float32 results, functions of the user.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A plain scalar reference of the reduction kernels: one element at a time, left to right, as the interface
 // states it.
 //

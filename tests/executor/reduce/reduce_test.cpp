@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reduction kernels against the scalar reference, bit for bit, on every target that this machine
 // supports.
 #include "executor/reduce/reduce.h"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the checks share: the backend under test, tensors whose values tell where they come from, and comparison."""
 
 import torch

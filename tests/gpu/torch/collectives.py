@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All collectives of torch.distributed, and sends and receives, in all types."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups of some ranks, and process groups that end and begin again."""
 
 import torch

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """torch.distributed on libnccl.so.2 of this build: 2 and 4 ranks on one GPU, also with non-blocking communicators.
 
 usage: run.py LIBRARY [--backend nccl|gloo]

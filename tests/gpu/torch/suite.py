@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The suite, as each rank runs it: torchrun --nproc_per_node N suite.py --backend nccl|gloo
 
 All ranks use the GPU whose number is LOCAL_RANK, modulo the GPUs that there are; with gloo none. A check that fails is

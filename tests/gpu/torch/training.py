@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data-parallel training: the model is that of a single process that sees all data."""
 
 import torch

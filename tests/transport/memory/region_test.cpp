@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RegionTable, RegionExports and PeerRegions: what is registered, what is refused, what a free is noticed by,
 // and that nothing stays behind.
 #include "transport/memory/region.h"

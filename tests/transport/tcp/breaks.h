@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two TCP links in one thread, whose streams the test may break in every way.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which congestion control a link's streams have, on loopback.
 #include "transport/tcp/congestion.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How messages are divided among streams of different rates, in a simulation of two queues, and on sockets that are paced.
 #include "transport/tcp/division.h"
 

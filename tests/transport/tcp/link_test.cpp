@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is particular to TCP: streams with tiny buffers, slow and dying streams, frames that are no frames, bounded
 // memory, and no allocation once warm.
 #include "transport/tcp/link.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two TCP links joined by sockets over 127.0.0.1, made before they are asked for so that fork() may part the sides.
 //
 //   side 0, outgoing stream i ---- socket pair ----> incoming stream i, side 1        and the same the other way

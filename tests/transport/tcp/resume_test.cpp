@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams that break at every stage: what they carried arrives all the same, once.
 #include "transport/tcp/resume.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which streams a link opens, shares and keeps, and what is left of them when a rank leaves.
 #include <gtest/gtest.h>
 #include <linux/sockios.h>

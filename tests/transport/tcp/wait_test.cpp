@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sleeping on streams: what ends a wait, and what does not.
 #include "transport/tcp/wait.h"
 

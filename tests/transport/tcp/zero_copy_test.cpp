@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sends that the kernel does not copy: whose memory is free when, and what happens where it copies all the same.
 #include "transport/tcp/zero_copy.h"
 

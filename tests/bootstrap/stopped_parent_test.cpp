@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// A process whose parent in the tree is stopped before the ranks have met.
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "bootstrap/jobs.h"
+
+namespace {
+bool stops_at_first_child = false;
+}
+
+// Stands in for the C library's, by which the library takes the connection of a child.
+extern "C" __attribute__((visibility("default"))) int accept4(int fd, sockaddr* address, socklen_t* length, int flags) {
+  if (stops_at_first_child) raise(SIGSTOP);  // to this thread: it goes no further
+  return static_cast<int>(syscall(SYS_accept4, fd, address, length, flags));
+}
+
+namespace treering::testing {
+namespace {
+
+// Less than the patience with a parent that is dialled: after that the meeting point would be asked, which knows more.
+constexpr int kTimeoutMs = 3000;
+
+// Ranks 1 and 2 are on one host: the one that comes first is the parent of the other, and is stopped when that one dials it.
+TEST(StoppedParent, IsNamedByItsChild) {
+  RankProcesses processes(3, [](int rank, const trUniqueId& id) {
+    pretend_hosts(rank == 0 ? 0 : 1, 2);
+    stops_at_first_child = rank != 0;
+    std::unique_ptr<Membership> membership;
+    const Status status =
+        Membership::join(unpacked(id), request_of(static_cast<uint32_t>(rank), 3, kTimeoutMs), &membership);
+    say(status.message());
+    return status.code() == trTimeout ? 0 : 1;
+  });
+  int parent = 0;
+  for (const int rank : {1, 2}) {
+    siginfo_t info = {};
+    ASSERT_EQ(waitid(P_PID, static_cast<id_t>(processes.pid(rank)), &info, WSTOPPED | WEXITED | WNOWAIT), 0);
+    if (info.si_code == CLD_STOPPED) parent = rank;
+  }
+  ASSERT_NE(parent, 0);
+  const RankResult result = processes.wait(3 - parent);
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  const std::string name = "rank " + std::to_string(parent) + " (pid " + std::to_string(processes.pid(parent));
+  EXPECT_NE(result.output.find(name), std::string::npos) << result.output << "; expected: " << name;
+}
+
+}  // namespace
+}  // namespace treering::testing
