@@ -68,7 +68,7 @@ Handshake::Progress Handshake::step(const std::string& message, std::string* rep
       return refuse("it does not have this communicator, or not any more, or it is another process than was meant");
     if (!proves(message.substr(kNonceBytes), "acceptor"))
       return refuse(
-          "it does not know the communicator's secret: somebody else listens there, or the unique id is damaged");
+          "it does not know the communicator's secret: another program listens there, or the unique id is damaged");
     *reply += proof("initiator");
     derive_keys();
     return Progress::kDone;

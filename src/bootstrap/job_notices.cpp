@@ -378,7 +378,7 @@ std::vector<uint32_t> Job::present_ranks(uint32_t process) const {
   return ranks;
 }
 
-// Of a loss or a silence. The process that noticed it may not have known then which ranks it is about; this one may.
+// Says a loss or a silence in words. The process that noticed it may not have known its ranks yet; this process may.
 std::string Job::said_of(const NoticeMessage& notice) const {
   return fmt::format("{}: {}", describe(notice.process), notice.text);
 }

@@ -203,7 +203,7 @@ Status Membership::deadline_passed(const char* what) const {
                                  who_is_silent())};
 }
 
-// Of the meeting point in another process, which would have named others a while ago.
+// Names the processes that do not answer. A meeting point in another process would have named others earlier.
 std::string Membership::who_is_silent() const {
   std::lock_guard lock(member_->mutex);
   std::string text;
@@ -257,7 +257,7 @@ std::string SilentRanks::text() const {
 
 OwnPause Membership::own_pause() const {
   const auto now = Clock::now();
-  const bool ticks = agent_->stands();  // else nobody does any more
+  const bool ticks = agent_->stands();  // an agent that has ended leaves `ticked` as it was
   std::lock_guard lock(member_->mutex);
   // It may be over for this thread, and not yet for the agent's.
   if (ticks && member_->ticked && now - *member_->ticked > kOwnPause) return {now - *member_->ticked, now};

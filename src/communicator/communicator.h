@@ -140,7 +140,7 @@ class Communicator : private TcpLinkMaker {
 
   // A collective that this rank gives to its GPU as a kernel; shown to the others.
   void count_device_collective() { context_.status->device_collectives.fetch_add(1, std::memory_order_relaxed); }
-  // This rank's GPU, or nullptr; it is there until it is set to nullptr, while nobody uses the communicator.
+  // This rank's GPU, or nullptr. Set and cleared only while no thread uses the communicator.
   GpuSide* gpu_side() const { return gpu_side_; }
   void set_gpu_side(GpuSide* side) { gpu_side_ = side; }
   // Whether any rank has one.
@@ -150,7 +150,7 @@ class Communicator : private TcpLinkMaker {
   // This rank's GPU has memory of others open beyond the end of the communicator; tell_closed() says when it has not.
   void leave_with_memory() { left_with_memory_ = segment_ != nullptr; }
 
-  // How many operations wait in streams; whoever holds them counts.
+  // How many operations wait in streams. The engine counts them.
   uint32_t queued() const { return queued_.load(std::memory_order_acquire); }
   void count_queued(int more) { queued_.fetch_add(static_cast<uint32_t>(more)); }
   std::vector<Transfer> spare_transfers;  // memory of the last call's, for the next

@@ -54,7 +54,7 @@ class Hosts(unittest.TestCase):
         done = run(PERF, "--hosts", "a:2", "--launcher", HERE, *SMALL, TREERING_ALGO="it's")
         self.assertEqual(done.returncode, 1)
         self.assertIn("unknown algorithm 'it's'", done.stderr)
-        self.assertNotIn("communicates with nobody", done.stderr)
+        self.assertNotIn("has no peer", done.stderr)
 
     def test_what_tells_hosts_apart_does_not_arrive(self):
         done = run(PERF, "--hosts", "a:2,b:1", "--launcher", "env TREERING_HOSTID={host}", *SMALL,
@@ -76,7 +76,7 @@ class Hosts(unittest.TestCase):
                                  (["--hosts", "a:2", "--launcher", "ssh"], "lacks {host}"),
                                  (["--procs", "1025"], "whole number from 1 to 1024"),
                                  (["--procs", "600", "-t", "2"], "more than 1024 ranks"),
-                                 ([], "1 rank communicates with nobody")):
+                                 ([], "1 rank has no peer")):
             done = run(PERF, *arguments)
             self.assertEqual(done.returncode, 2, arguments)
             self.assertIn(words, done.stderr)

@@ -11,7 +11,7 @@ namespace treering::perf {
 namespace {
 
 constexpr auto kAtOnce = std::chrono::milliseconds(0);
-constexpr auto kOften = std::chrono::milliseconds(20);  // a terminal that nobody reads must not fill up
+constexpr auto kOften = std::chrono::milliseconds(20);  // the test reads in between, or the terminal fills up
 constexpr auto kNever = std::chrono::hours(1);
 const std::string kErased = "\r\033[K";
 

@@ -96,7 +96,7 @@ TEST_P(Conformance, FifoFillsAtItsDepthAndOpensByOneWithEachPop) {
 }
 
 TEST_P(Conformance, CountsWhatIsConsumed) {
-  if (row().copies()) GTEST_SKIP() << "a message that the kernel has taken is consumed: tcp_test.cpp";
+  if (row().copies()) GTEST_SKIP() << "TCP counts a message when the kernel has taken it; tcp/link_test.cpp tests that";
   for (uint32_t i = 0; i < 5; ++i) sender_->post(awaited_message(i));
   EXPECT_EQ(sender_->posted(), 5u);
   for (int i = 0; i < 3; ++i) {

@@ -296,7 +296,7 @@ std::string versions() {
 const char* memory_name(MemoryKind memory) { return memory == MemoryKind::kGpu ? "gpu" : "host"; }
 
 const char* one_rank_advice() {
-  return "1 rank communicates with nobody and measures a copy; give --procs N (processes), -t N (threads), -g N (GPUs) or "
+  return "1 rank has no peer and measures a copy; give --procs N (processes), -t N (threads), -g N (GPUs) or "
          "--hosts a:4,b:4, start with mpirun or srun, or give --allow-one-rank if that is what you want";
 }
 
