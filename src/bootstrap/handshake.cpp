@@ -8,7 +8,7 @@
 namespace treering {
 namespace {
 
-constexpr char kMagic[] = "treerin2";
+constexpr char kMagic[] = "treerin3";
 constexpr size_t kMagicBytes = sizeof kMagic - 1;
 constexpr size_t kHelloBytes = kMagicBytes + sizeof(JobName) + sizeof(uint64_t) + kNonceBytes;
 static_assert(kMacBytes == crypto_auth_BYTES && kSecretBytes == crypto_auth_KEYBYTES);

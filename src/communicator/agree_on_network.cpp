@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the ranks of a new communicator agree on what the network between their hosts does.
 #include <algorithm>
-#include <cstring>
 #include <set>
 
 #include "communicator/communicator.h"
@@ -9,25 +8,6 @@
 #include "peers/measure.h"
 
 namespace treering {
-namespace {
-
-// All ranks' measurements, as one; `*plausible`: each of them is.
-Status combine(const std::vector<std::string>& blobs, NetworkMeasurement* slowest, bool* plausible) {
-  *plausible = true;
-  for (const std::string& blob : blobs) {
-    NetworkMeasurement of_rank;
-    if (blob.size() != sizeof of_rank) return {trInternalError, "a malformed measurement of the network"};
-    std::memcpy(static_cast<void*>(&of_rank), blob.data(), sizeof of_rank);
-    *plausible &= of_rank.is_plausible();
-    slowest->latency_us = std::max(slowest->latency_us, of_rank.latency_us);
-    slowest->message_us = std::max(slowest->message_us, of_rank.message_us);
-    if (of_rank.gbps > 0) slowest->gbps = slowest->gbps == 0 ? of_rank.gbps : std::min(slowest->gbps, of_rank.gbps);
-  }
-  return {};
-}
-
-}  // namespace
-
 // The first ranks of the hosts, in the order of the ring, measure the network; all take the slowest host's rate. On a busy machine a
 // measurement may see more of the machine than of the network: it is repeated.
 Status Communicator::agree_on_network(const Plan& plan, const CreationTerms& terms, Machine* machine) {
@@ -50,7 +30,7 @@ Status Communicator::agree_on_network(const Plan& plan, const CreationTerms& ter
     Membership::Blobs blobs;
     TR_RETURN_IF_ERROR(membership_->allgather(std::string(reinterpret_cast<const char*>(&own), sizeof own), &blobs));
     slowest = {};
-    TR_RETURN_IF_ERROR(combine(*blobs, &slowest, &plausible));
+    TR_RETURN_IF_ERROR(combine_measurements(*blobs, &slowest, &plausible));
   }
   if (!plausible && context_.rank == 0)
     log_line(LogLevel::kInfo,
@@ -71,14 +51,17 @@ Status Communicator::measure_own_link(const std::vector<uint32_t>& leaders, cons
   const auto patience = config_.timeout_ms > 0 ? std::chrono::milliseconds(config_.timeout_ms) : std::chrono::hours(1);
   const uint32_t next = leaders[(i + 1) % hosts], previous = leaders[(i + hosts - 1) % hosts];
   Connection *const to_next = context_.connection(0, next), *failed = nullptr;
+  auto& published = context_.status->waiting_for;  // of the ring each rank knows its neighbours alone
   const Status status = measure_network(
       to_next, context_.connection(0, previous), i == 0, static_cast<uint32_t>(hosts),
       std::min(terms.deadline, Clock::now() + patience), [this] { context_.progress(); },
-      [&] {
+      [&](const Connection* waiting_for) {
+        published.store((waiting_for == to_next ? next : previous) + 1, std::memory_order_relaxed);
         Status failure = watch_->creation_verdict();
         return failure.ok() && terms.guard ? terms.guard() : failure;
       },
       measured, &failed);
+  if (status.ok()) published.store(0, std::memory_order_relaxed);
   if (status.ok() || failed == nullptr) return status;
   const uint32_t peer = failed == to_next ? next : previous;
   if (status.code() == trTimeout) return watch_->no_progress(peer, leaders);

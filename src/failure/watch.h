@@ -96,8 +96,8 @@ class Watch {
   Status check_death(uint32_t peer, const char* during);
   // The link to `peer` has failed with `status`.
   void suspect_link(uint32_t peer, const Status& status);
-  // The deadline passed while this rank waited for `peer` and no operation was under way. Of `ranks` those are named that do
-  // not answer; if all do, `peer`. Waits a moment for answers.
+  // The deadline passed while this rank waited for `peer` and no operation was under way. Names those of `ranks` that do not
+  // answer. If all answer, it follows who waits for whom, from `peer` on. Waits a moment for answers.
   Status no_progress(uint32_t peer, const std::vector<uint32_t>& ranks);
   // The header of a call differed from that of `peer`; `sizes` of a transfer from it.
   void suspect_calls(uint32_t peer, const std::optional<TransferSizes>& sizes = {});
@@ -138,7 +138,8 @@ class Watch {
   Status deadline_verdict(uint32_t waiting_for);
   std::string state_of(uint32_t peer) const;
   std::string absent(uint32_t waiting_for) const;
-  std::string chain_of_waits(uint32_t waiting_for) const;
+  // `all_answer`: every rank has just shown that it lives.
+  std::string chain_of_waits(uint32_t waiting_for, bool all_answer = false) const;
   bool is_dead(uint32_t peer) const;
   void note_progress(uint32_t peer);
   std::string place() const;

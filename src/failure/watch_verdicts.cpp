@@ -87,8 +87,9 @@ Status Watch::no_progress(uint32_t peer, const std::vector<uint32_t>& ranks) {
   std::string who = silence();
   for (uint32_t rank : who.empty() ? mute : std::vector<uint32_t>())
     who += fmt::format("{}{} does not answer", who.empty() ? "" : "; ", describe(rank));
-  (void)fail({trTimeout, fmt::format("no progress within {} ms in {}: {}. Rank {} waited for {}", timeout_.count(),
-                                     place(), who.empty() ? "all ranks answer" : who, context_->rank, describe(peer))});
+  if (who.empty()) who = chain_of_waits(peer, true);
+  (void)fail({trTimeout, fmt::format("no progress within {} ms in {}: {}. Rank {} waited for rank {}", timeout_.count(),
+                                     place(), who, context_->rank, peer)});
   return await_failure();
 }
 
@@ -213,25 +214,29 @@ std::string Watch::absent(uint32_t waiting_for) const {
 }
 
 // Follows the waits from rank to rank, to one that shows no sign of life or waits for no other. Where all are alive and wait for
-// one another in a circle, no rank is at fault: what they sent has not arrived.
-std::string Watch::chain_of_waits(uint32_t waiting_for) const {
-  std::vector<uint32_t> seen = {context_->rank};
-  for (uint32_t peer = waiting_for;; peer = seen.back()) {
+// one another, no rank is at fault: what they sent has not arrived.
+std::string Watch::chain_of_waits(uint32_t waiting_for, bool all_answer) const {
+  std::vector<uint32_t> seen;
+  for (uint32_t before = context_->rank, peer = waiting_for;;) {
     RankStatusSnapshot snapshot;
-    const bool waits = read(peer, &snapshot) && snapshot.waiting_for != 0;
-    const double silent = std::chrono::duration<double>(Clock::now() - seen_[peer].changed).count();
-    const bool is_alive = seen_[peer].moved && silent < kSignOfLife;
+    const bool waits = read(peer, &snapshot) && snapshot.waiting_for != 0 && snapshot.waiting_for <= context_->ranks;
     const uint32_t next = waits ? snapshot.waiting_for - 1 : peer;
+    const double silent = std::chrono::duration<double>(Clock::now() - seen_[peer].changed).count();
+    const bool is_alive = all_answer || (seen_[peer].moved && silent < kSignOfLife);
     if (!is_alive)
       return fmt::format("{} has shown no sign of life for {:.1f} s{}", describe(peer), silent,
                          waits ? fmt::format(", waiting for rank {}", next) : "");
     if (!waits) return fmt::format("{} is alive, and waits for no rank", describe(peer));
-    if (peer == context_->rank || std::find(seen.begin(), seen.end(), next) != seen.end() || next >= context_->ranks)
+    if (next == before)
+      return fmt::format("{} and {} are alive and wait for each other: what they sent has not arrived",
+                         describe(before), describe(peer));
+    seen.push_back(before);
+    if (std::find(seen.begin(), seen.end(), next) != seen.end())
       return fmt::format(
-          "{} is alive, waiting for rank {}: the ranks wait for one another, and what they sent has not "
-          "arrived",
+          "{} is alive, waiting for rank {}: the ranks wait for one another, and what they sent has not arrived",
           describe(peer), next);
-    seen.push_back(next);
+    before = peer;
+    peer = next;
   }
 }
 

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "algorithms/cost.h"
 #include "core/clock.h"
@@ -40,12 +42,17 @@ struct NetworkMeasurement {
 };
 // A measurement that is not plausible is repeated, so many in all.
 inline constexpr int kMaxNetworkMeasurements = 4;
+// The measurements of all ranks as one: the slowest. `*plausible`: each of them is. The ranks have the same blobs, so that all
+// of them repeat the measurement or none does.
+Status combine_measurements(const std::vector<std::string>& blobs, NetworkMeasurement* slowest, bool* plausible);
+// Called in every wait with the link that is waited for: ok, or why the measurement ends.
+using WaitVerdict = std::function<Status(const Connection* waiting_for)>;
 // Called at the same time by one rank of each of `hosts` hosts, which form a ring; one of them starts. Takes some tens of
 // milliseconds. An error when the links do not work: messages may be under way then, so they are not fit for use.
-// `progress` moves what waits on any link of the rank. *failed: the link that is broken or was waited for; nullptr when the
-// error is `verdict`'s. Both are called in every wait.
+// `progress` is called in every wait and moves what waits on any link of the rank. *failed: the link that is broken or was
+// waited for; nullptr when the error is `verdict`'s.
 Status measure_network(Connection* next, Connection* previous, bool starts, uint32_t hosts, Clock::time_point deadline,
-                       const std::function<void()>& progress, const std::function<Status()>& verdict,
-                       NetworkMeasurement* measured, Connection** failed);
+                       const std::function<void()>& progress, const WaitVerdict& verdict, NetworkMeasurement* measured,
+                       Connection** failed);
 
 }  // namespace treering

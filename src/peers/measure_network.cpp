@@ -25,7 +25,7 @@ double seconds(Clock::duration time) { return std::chrono::duration<double>(time
 class Ring {
  public:
   Ring(Connection* next, Connection* previous, Clock::time_point deadline, const std::function<void()>& progress,
-       const std::function<Status()>& verdict)
+       const WaitVerdict& verdict)
       : next_(next), previous_(previous), deadline_(deadline), progress_(progress), verdict_(verdict) {}
 
   // The one way to wait here: serves both neighbours, as each of the ring's ranks waits for another one's progress. False
@@ -75,7 +75,7 @@ class Ring {
 
  private:
   Status find_failure(Connection* waiting_for) {
-    TR_RETURN_IF_ERROR(verdict_());
+    TR_RETURN_IF_ERROR(verdict_(waiting_for));
     for (Connection* connection : {next_, previous_}) {
       failed_ = connection;
       TR_RETURN_IF_ERROR(connection->health());
@@ -90,7 +90,7 @@ class Ring {
   Connection* failed_ = nullptr;
   Clock::time_point deadline_;
   const std::function<void()>& progress_;
-  const std::function<Status()>& verdict_;
+  const WaitVerdict& verdict_;
   Status failure_;
   double last_post_us_ = 0;
 };
@@ -172,9 +172,23 @@ void NetworkMeasurement::take_better(const NetworkMeasurement& other) {
   peak_gbps = other.peak_gbps;
 }
 
+Status combine_measurements(const std::vector<std::string>& blobs, NetworkMeasurement* slowest, bool* plausible) {
+  *plausible = true;
+  for (const std::string& blob : blobs) {
+    NetworkMeasurement of_rank;
+    if (blob.size() != sizeof of_rank) return {trInternalError, "a malformed measurement of the network"};
+    std::memcpy(static_cast<void*>(&of_rank), blob.data(), sizeof of_rank);
+    *plausible &= of_rank.is_plausible();
+    slowest->latency_us = std::max(slowest->latency_us, of_rank.latency_us);
+    slowest->message_us = std::max(slowest->message_us, of_rank.message_us);
+    if (of_rank.gbps > 0) slowest->gbps = slowest->gbps == 0 ? of_rank.gbps : std::min(slowest->gbps, of_rank.gbps);
+  }
+  return {};
+}
+
 Status measure_network(Connection* next, Connection* previous, bool starts, uint32_t hosts, Clock::time_point deadline,
-                       const std::function<void()>& progress, const std::function<Status()>& verdict,
-                       NetworkMeasurement* measured, Connection** failed) {
+                       const std::function<void()>& progress, const WaitVerdict& verdict, NetworkMeasurement* measured,
+                       Connection** failed) {
   Ring ring(next, previous, deadline, progress, verdict);
   const auto take_least = [](double* least, double value) {
     if (*least == 0 || value < *least) *least = value;

@@ -329,5 +329,24 @@ class SlowNetwork(RankCase):
                     ranks[victim].process.kill()
 
 
+class LargePackets(RankCase):
+    lab_options = {"hosts": 4}
+
+    def test_link_that_drops_large_packets(self):
+        """As where MTUs differ. The control tree's small messages pass, so all ranks answer: the two ends are named."""
+        try:
+            self.lab.drop_large_packets_of(2, 1000)
+        except lab_case.Unavailable as reason:
+            self.skipTest(f"no packets can be dropped here (nft): {reason}")
+        ranks = self.start(hosts=(0, 1, 2, 3), TREERING_TIMEOUT="4")
+        texts = {rank.error(20)[2] for rank in ranks.values()}
+        self.assertEqual(len(texts), 1, texts)
+        text = texts.pop()
+        self.expect_names(text, ranks[2], operation=False)
+        self.expect_names(text, ranks[3], operation=False)
+        self.assertIn("the creation of the communicator", text)
+        self.assertIn("are alive and wait for each other", text)
+
+
 if __name__ == "__main__":
     lab_case.main()

@@ -146,6 +146,12 @@ class Lab:
     def heal(self, host, nic=None):
         self._set_ports(host, nic, lambda n: f"master br{n}")
 
+    def drop_large_packets_of(self, host, most):
+        """Packets of more than so many bytes from the host get lost, as behind a switch with a smaller MTU."""
+        _run(self._enter(self._switch, "nft", "-f", "-"),
+             f'table netdev netlab {{\n chain large {{\n  type filter hook ingress device "h{host}n0" priority 0;\n'
+             f"  meta length > {most} drop\n }}\n}}\n")
+
     def close(self):
         for process in self._processes:
             if process.poll() is None:

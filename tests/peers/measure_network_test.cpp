@@ -80,7 +80,8 @@ TEST(MeasureNetwork, EndsWhereSocketsTakeLessThanIsPosted) {
       Connection* failed = nullptr;
       statuses[i] = measure_network(
           &next, &previous, i == 0, kHosts, std::chrono::steady_clock::now() + std::chrono::seconds(20),
-          [&] { (void)next.flushed(), (void)previous.flushed(); }, [] { return Status(); }, &measured[i], &failed);
+          [&] { (void)next.flushed(), (void)previous.flushed(); }, [](const Connection*) { return Status(); },
+          &measured[i], &failed);
     });
   for (std::thread& host : hosts) host.join();
   for (size_t i = 0; i < kHosts; ++i) {
@@ -106,6 +107,35 @@ TEST(NetworkMeasurement, ThatSawMoreOfTheMachineThanOfTheNetworkIsRepeated) {
   EXPECT_TRUE(disturbed.is_plausible());
   EXPECT_EQ(disturbed.gbps, 1.0);
   EXPECT_EQ(disturbed.latency_us, 15) << "the least time counts, whichever measurement saw it";
+}
+
+std::string blob_of(const NetworkMeasurement& measured) {
+  return std::string(reinterpret_cast<const char*>(&measured), sizeof measured);
+}
+
+// All ranks combine the same blobs: one disturbed measurement makes all of them measure again, and it is the slowest that counts.
+TEST(NetworkMeasurement, OfAllRanksIsTheSlowestAndPlausibleIfEachIs) {
+  NetworkMeasurement starts, fast, slow, none;
+  starts.latency_us = 20;
+  starts.gbps = starts.peak_gbps = 1.1;
+  starts.message_us = 3;
+  fast.gbps = fast.peak_gbps = 1.2;
+  slow.gbps = slow.peak_gbps = 0.5;
+  slow.message_us = 5;
+  NetworkMeasurement all;
+  bool plausible = false;
+  ASSERT_TRUE(
+      combine_measurements({blob_of(starts), blob_of(none), blob_of(fast), blob_of(slow)}, &all, &plausible).ok());
+  EXPECT_TRUE(plausible);
+  EXPECT_EQ(all.gbps, 0.5);
+  EXPECT_EQ(all.latency_us, 20);
+  EXPECT_EQ(all.message_us, 5);
+
+  slow.peak_gbps = 2;
+  all = {};
+  ASSERT_TRUE(combine_measurements({blob_of(starts), blob_of(slow), blob_of(fast)}, &all, &plausible).ok());
+  EXPECT_FALSE(plausible) << "one rank saw most of the rate in a small part of the time";
+  EXPECT_EQ(combine_measurements({blob_of(starts).substr(1)}, &all, &plausible).code(), trInternalError);
 }
 
 }  // namespace
