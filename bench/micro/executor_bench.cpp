@@ -45,9 +45,8 @@ BENCHMARK(ExpansionStep);
 // Post, look, pop on one core: the instructions of a message, without the transfer of its cache line.
 void MessageOnOneCore(benchmark::State& state) {
   auto there = std::make_unique<Fifo>(), back = std::make_unique<Fifo>();
-  RankStatus status{};
-  auto a = connect_in_process({there.get(), back.get(), nullptr, &status, nullptr});
-  auto b = connect_in_process({back.get(), there.get(), nullptr, &status, nullptr});
+  auto a = connect_in_process({there.get(), back.get(), nullptr, nullptr});
+  auto b = connect_in_process({back.get(), there.get(), nullptr, nullptr});
   float value = 1;
   for (auto _ : state) {
     Message message;

@@ -278,7 +278,6 @@ std::shared_ptr<TcpLink> Communicator::make_tcp_link(uint32_t peer, const std::s
   options.staging = area_.staging();
   options.deadline = std::chrono::milliseconds(config_.timeout_ms);
   options.congestion = {.all = config_.tcp_congestion, .if_long = system_bbr()};
-  options.read_status = [this, peer](RankStatusSnapshot* snapshot) { return read_tcp_status(peer, snapshot); };
   options.see_off = [](int fd) { Agent::instance().see_off(fd); };
   return streams_->add_link(std::move(options));
 }

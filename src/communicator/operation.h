@@ -15,7 +15,7 @@
 #include "algorithms/collective.h"
 #include "core/status.h"
 #include "executor/layout.h"
-#include "transport/rank_status.h"
+#include "executor/rank_status.h"
 
 namespace treering {
 

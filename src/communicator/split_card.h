@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "core/config.h"
-#include "transport/rank_status.h"
+#include "executor/rank_status.h"
 #include "treering/treering.h"
 
 namespace treering {

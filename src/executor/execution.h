@@ -28,10 +28,11 @@
 #include "algorithms/slicing.h"
 #include "core/status.h"
 #include "executor/layout.h"
+#include "executor/rank_status.h"
 #include "executor/reduce/reduce.h"
 #include "executor/staging_pool.h"
 #include "transport/memory/region.h"
-#include "transport/transport.h"
+#include "transport/connection.h"
 
 namespace treering {
 
@@ -62,7 +63,8 @@ struct ExecutorContext {
   bool wide_partials = false;
   size_t streaming_bytes = 0;  // calls of at least this size write results with non-temporal stores
   RankStatus* status = nullptr;
-  std::vector<Connection*> connections;  // [channel * ranks + peer]; nullptr: the rank itself, or not used yet
+  std::vector<const RankStatus*> peer_statuses;  // by rank, where this process maps it; else nullptr
+  std::vector<Connection*> connections;          // [channel * ranks + peer]; nullptr: the rank itself, or not used yet
   std::vector<uint32_t> buffering;   // indices of the connections that buffers() says true of; empty with mapped ones
   ConnectionMaker* maker = nullptr;  // of those that are not there; outlives the context's use
   std::array<StagingPool, kMaxChannels> pools;

@@ -140,7 +140,7 @@ Execution::Mode Execution::choose_mode(const StepState& state, uint32_t peer, Co
   if (!info.reduces && info.collective != Collective::kGather && (!streaming_ || info.rooted) &&
       reference_for(state, *connection))
     return Mode::kReferenced;
-  const RankStatus* status = connection->peer_status();
+  const RankStatus* status = context_->peer_statuses[peer];
   if ((state.step->flags & kFinal) != 0 && state.item == nullptr && call_.is_plain() && pieces_.size() == 1 &&
       call_.layout.unequal == nullptr && status != nullptr &&
       status->operation.load(std::memory_order_acquire) == call_.operation &&
@@ -199,7 +199,8 @@ void Execution::post_sends(const StepState& state) {
   StagingPool& pool = context_->pools[state.link];
   if (state.slot != StagingPool::kNone) pool.use(state.slot);
   for (uint32_t i = 0; i < step.send_count; ++i) {
-    Connection* connection = context_->connection(state.link, state.at->send_peer(i));
+    const uint32_t peer = state.at->send_peer(i);
+    Connection* connection = context_->connection(state.link, peer);
     Message message;
     message.signature = signature_of(state);
     message.bytes = static_cast<uint32_t>(state.wire_bytes);
@@ -228,8 +229,8 @@ void Execution::post_sends(const StepState& state) {
       state.channel->staged[0] = std::exchange(state.channel->staged[1], connection->posted());
     }
     // What the peer fetches from this process must be there until it has: the call ends after that.
-    bool fetched = modes_[i] == Mode::kStaged && connection->peer_status() == nullptr;
-    if (fetched || modes_[i] == Mode::kReferenced) note_reference(state.link, state.at->send_peer(i));
+    const bool fetched = modes_[i] == Mode::kStaged && context_->peer_statuses[peer] == nullptr;
+    if (fetched || modes_[i] == Mode::kReferenced) note_reference(state.link, peer);
   }
 }
 

@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "transport/transport.h"
+#include "transport/connection.h"
 
 namespace treering {
 

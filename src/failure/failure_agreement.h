@@ -18,7 +18,7 @@
 
 #include "core/clock.h"
 #include "core/status.h"
-#include "transport/rank_status.h"
+#include "executor/rank_status.h"
 
 namespace treering {
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "transport/rank_status.h"
+#include "executor/rank_status.h"
 
 namespace treering {
 

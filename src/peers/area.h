@@ -24,7 +24,7 @@
 #include "executor/mailbox.h"
 #include "transport/memory/fifo.h"
 #include "transport/memory/region.h"
-#include "transport/rank_status.h"
+#include "executor/rank_status.h"
 
 namespace treering {
 

@@ -18,6 +18,14 @@ constexpr const char* kAdvice =
     "give a list of in-process, shared-memory, cma, tcp, or with one ^ in front those to leave out (for example ^cma or "
     "^cma,tcp); shm is short for shared-memory";
 
+bool read_status_by_cma(const RankCard& card, RankStatusSnapshot* snapshot) {
+  RankStatus copy;
+  if (!cma_read(static_cast<int>(card.pid), card.head_address, static_cast<void*>(&copy), sizeof copy).ok())
+    return false;
+  *snapshot = snapshot_of(copy);
+  return true;
+}
+
 }  // namespace
 
 Status parse_transports(const std::string& text, uint8_t* allowed) {
@@ -52,6 +60,7 @@ Links::Links(ExecutorContext* context, const std::vector<RankCard>& cards, const
       kind_(cards.size(), Kind::kSelf),
       bits_(cards.size(), 0) {
   context_->connections.resize(size_t{layout.channels} * cards.size());
+  context_->peer_statuses.assign(cards.size(), nullptr);
   context_->maker = this;
 }
 
@@ -96,6 +105,7 @@ Status Links::settle(const Findings& findings, const std::map<uint32_t, std::str
                   : used == kSharedMemoryBit ? Kind::kSharedMemory
                   : used == kCmaBit          ? Kind::kCma
                                              : Kind::kTcp;
+    context_->peer_statuses[peer] = mapped_status(peer);
     const bool best = (bits & kInProcessBit) != 0 || (bits & (kSharedMemoryBit | kRegionsBit)) > kRegionsBit;
     if (!explained && same_host && !best && reason != reasons.end()) {
       explained = true;  // once: the other pairs say the same
@@ -124,10 +134,7 @@ std::unique_ptr<Connection> Links::connect_mapped(uint32_t channel, uint32_t pee
   if (kind_[peer] == Kind::kSharedMemory && (bits_[peer] & kRegionsBit) != 0 && regions_.count(peer) == 0)
     regions_[peer] = std::make_unique<PeerRegions>(theirs.exports(), pid);
   const auto regions = regions_.find(peer);
-  const MappedEndpoint endpoint{theirs.fifo(context_->rank, channel),
-                                own_.fifo(peer, channel),
-                                theirs.staging(),
-                                theirs.status(),
+  const MappedEndpoint endpoint{theirs.fifo(context_->rank, channel), own_.fifo(peer, channel), theirs.staging(),
                                 regions == regions_.end() ? nullptr : regions->second.get(),
                                 (bits_[peer] & kCmaBit) != 0 ? pid : 0};
   return kind_[peer] == Kind::kInProcess ? connect_in_process(endpoint) : connect_shared_memory(endpoint);
@@ -143,7 +150,7 @@ void Links::connect(uint32_t peer) {
     } else if (kind_[peer] == Kind::kCma) {
       add(channel, peer,
           connect_cma({static_cast<int>(card.pid), card.body_address + layout_.fifo_offset_of(context_->rank, channel),
-                       card.body_address + layout_.staging_offset, card.head_address},
+                       card.body_address + layout_.staging_offset},
                       own_.fifo(peer, channel)));
     } else {
       add(channel, peer, connect_mapped(channel, peer));
@@ -158,8 +165,7 @@ const RankStatus* Links::mapped_status(uint32_t peer) const {
 
 bool Links::read_status(uint32_t peer, RankStatusSnapshot* snapshot) const {
   if (kind_[peer] == Kind::kTcp) return tcp_->read_tcp_status(peer, snapshot);
-  if (kind_[peer] == Kind::kCma)
-    return read_status_by_cma(static_cast<int>(cards_[peer].pid), cards_[peer].head_address, snapshot);
+  if (kind_[peer] == Kind::kCma) return read_status_by_cma(cards_[peer], snapshot);
   *snapshot = snapshot_of(*mapped_status(peer));
   return true;
 }

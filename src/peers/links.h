@@ -19,7 +19,7 @@
 #include "peers/findings.h"
 #include "transport/paced.h"
 #include "transport/tcp/link.h"
-#include "transport/transport.h"
+#include "transport/connection.h"
 
 namespace treering {
 

@@ -36,13 +36,10 @@ class PacedConnection final : public Connection {
 
   bool reaches_plain_memory() const override { return inner_->reaches_plain_memory(); }
   bool buffers() const override { return inner_->buffers(); }
-  bool reads_status() const override { return inner_->reads_status(); }
   bool flushed() override { return inner_->flushed(); }
   bool fetches_plain_memory() const override { return inner_->fetches_plain_memory(); }
   bool maps_regions() const override { return inner_->maps_regions(); }
   void* map_peer(UserAddress address, size_t bytes) override { return inner_->map_peer(address, bytes); }
-  const RankStatus* peer_status() const override { return inner_->peer_status(); }
-  bool read_status(RankStatusSnapshot* snapshot) override { return inner_->read_status(snapshot); }
   Status health() const override { return inner_->health(); }
   const char* transport_name() const override { return inner_->transport_name(); }
 

@@ -10,7 +10,7 @@
 
 #include <memory>
 
-#include "transport/transport.h"
+#include "transport/connection.h"
 
 namespace treering {
 

@@ -56,6 +56,7 @@ class LocalRanks {
       context->wide_partials = wide_partials;
       context->streaming_bytes = SIZE_MAX;
       context->status = &statuses_[rank];
+      for (const RankStatus& status : statuses_) context->peer_statuses.push_back(tcp_.empty() ? &status : nullptr);
       context->connections.resize(size_t{channels} * ranks);
       for (uint32_t channel = 0; channel < channels; ++channel) {
         context->pools[channel] = StagingPool(staging_of(rank), channel * pool_bytes, pool_bytes, peers);
@@ -153,8 +154,7 @@ class LocalRanks {
 
  private:
   std::unique_ptr<Connection> connect_mapped(uint32_t rank, uint32_t peer, uint32_t channel) {
-    return connect_in_process(
-        {fifo(rank, peer, channel), fifo(peer, rank, channel), staging_of(peer), &statuses_[peer], nullptr});
+    return connect_in_process({fifo(rank, peer, channel), fifo(peer, rank, channel), staging_of(peer), nullptr});
   }
   std::unique_ptr<Connection> connect_tcp(uint32_t rank, uint32_t peer, uint32_t channel) {
     TcpOptions options;

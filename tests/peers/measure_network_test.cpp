@@ -58,7 +58,6 @@ class HoldingConnection final : public Connection {
   bool reaches_plain_memory() const override { return true; }
   bool maps_regions() const override { return false; }
   void* map_peer(UserAddress, size_t) override { return nullptr; }
-  bool read_status(RankStatusSnapshot*) override { return false; }
   const char* transport_name() const override { return "holding"; }
 
  private:

@@ -167,7 +167,7 @@ PLANTED = [
     ("src/failure/watch.cpp", "class Communicator;\n", "uses communicator/communicator.h: failure"),
     ("src/topology/plan.h", '#include "topology/switches.h"\n', "uses topology/switches.h through"),
     ("src/api/handles.cpp", '#include "executor/reduce/reduce.h"\n', "executor/reduce/reduce.h"),
-    ("src/core/log.cpp", '#include "transport/transport.h"\n', "transport/transport.h"),
+    ("src/core/log.cpp", '#include "transport/connection.h"\n', "transport/transport.h"),
     ("tools/perf/main.cpp", '#include "executor/reduce/reduce.h"\n', "executor/reduce/reduce.h"),
     ("tools/schedule-dump.cpp", '#include "executor/reduce/reduce.h"\n', "executor/reduce/reduce.h"),
     ("include/treering/treering.h", '#include "core/types.h"\n', "core/types.h"),

@@ -220,8 +220,6 @@ TEST_P(DeadPeer, IsAnErrorOrHarmless) {
   char byte = 0;
   ASSERT_EQ(read(ready[0], &byte, 1), 1);
   ASSERT_EQ(byte, '!');
-  RankStatusSnapshot snapshot;
-  EXPECT_TRUE(connection->read_status(&snapshot));
   kill(child, SIGKILL);
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
   close(ready[0]);
@@ -250,7 +248,6 @@ TEST_P(DeadPeer, IsAnErrorOrHarmless) {
     return;
   }
   EXPECT_EQ(connection->fetch(*connection->front(), 0, target, sizeof target).code(), trRemoteError);
-  EXPECT_FALSE(connection->read_status(&snapshot));
   expect_dead(connection.get(), child);
   connection->pop();
 }

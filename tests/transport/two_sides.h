@@ -2,8 +2,8 @@
 // Two ranks' worth of transport memory and the table of transports, for the conformance suite. A new
 // transport adds a row to transports() and passes.
 //
-//   side 0: status, exports, FIFOs, staging  <--- connection of side 1 looks here
-//   side 1: status, exports, FIFOs, staging  <--- connection of side 0 looks here
+//   side 0: exports, FIFOs, staging  <--- connection of side 1 looks here
+//   side 1: exports, FIFOs, staging  <--- connection of side 0 looks here
 //
 // Both sides may live in one process, or fork() gives one of them to a child: mapped memory is shared with
 // it, memory of a transport that maps nothing becomes a private copy at the same address.
@@ -32,7 +32,6 @@ inline constexpr uint32_t kChannels = 2;
 inline constexpr size_t kSlotBytes = 4096;
 
 struct Side {
-  RankStatus status;
   RegionExport exports[kMaxExports];
   Fifo fifos[kChannels];
   std::byte staging[kChannels * kFifoDepth * kSlotBytes];
@@ -85,10 +84,6 @@ inline std::unique_ptr<Connection> connect_tcp(TwoSides* sides, int own, uint32_
   options.channels = kChannels;
   options.peer_name = "process " + std::to_string(sides->pid(1 - own));
   options.staging = sides->side(own).staging;
-  options.read_status = [sides, own](RankStatusSnapshot* snapshot) {
-    *snapshot = snapshot_of(sides->side(1 - own).status);
-    return true;
-  };
   // A child has copies of the parent's sockets, which would keep them open.
   const bool alone = sides->pid(0) != sides->pid(1);
   return sides->tcp()->link(own, options, alone)->connection(channel);
@@ -96,7 +91,7 @@ inline std::unique_ptr<Connection> connect_tcp(TwoSides* sides, int own, uint32_
 
 inline MappedEndpoint mapped_endpoint(TwoSides* sides, int own, uint32_t channel, PeerRegions* regions) {
   Side &mine = sides->side(own), &peer = sides->side(1 - own);
-  return {&peer.fifos[channel], &mine.fifos[channel], peer.staging, &peer.status, regions};
+  return {&peer.fifos[channel], &mine.fifos[channel], peer.staging, regions};
 }
 
 inline const std::vector<TransportRow>& transports() {
@@ -119,7 +114,7 @@ inline const std::vector<TransportRow>& transports() {
        [](TwoSides* sides, int own, uint32_t channel) {
          Side& peer = sides->side(1 - own);
          CmaAddress address{sides->pid(1 - own), reinterpret_cast<uint64_t>(&peer.fifos[channel]),
-                            reinterpret_cast<uint64_t>(peer.staging), reinterpret_cast<uint64_t>(&peer.status)};
+                            reinterpret_cast<uint64_t>(peer.staging)};
          return connect_cma(address, &sides->side(own).fifos[channel]);
        }},
       {"tcp", false, true, true, false, false, 1, connect_tcp},

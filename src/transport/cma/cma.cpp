@@ -78,10 +78,6 @@ class CmaConnection final : public Connection {
   bool maps_regions() const override { return false; }
   void* map_peer(UserAddress, size_t) override { return nullptr; }
 
-  bool read_status(RankStatusSnapshot* snapshot) override {
-    return read_status_by_cma(peer_.pid, peer_.status, snapshot);
-  }
-
   Status health() const override { return health_; }
   const char* transport_name() const override { return "cma"; }
 
@@ -110,13 +106,6 @@ Status cma_write(int pid, uint64_t address, const void* source, size_t bytes) {
 
 std::unique_ptr<Connection> connect_cma(const CmaAddress& peer, Fifo* incoming) {
   return std::make_unique<CmaConnection>(peer, incoming);
-}
-
-bool read_status_by_cma(int pid, uint64_t address, RankStatusSnapshot* snapshot) {
-  RankStatus copy;
-  if (!cma_read(pid, address, static_cast<void*>(&copy), sizeof copy).ok()) return false;
-  *snapshot = snapshot_of(copy);
-  return true;
 }
 
 }  // namespace treering

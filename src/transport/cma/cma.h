@@ -17,13 +17,9 @@ struct CmaAddress {
   int pid = 0;
   uint64_t fifo = 0;     // the peer's Fifo of this side's messages
   uint64_t staging = 0;  // base of the peer's staging memory
-  uint64_t status = 0;   // the peer's RankStatus
 };
 
 std::unique_ptr<Connection> connect_cma(const CmaAddress& peer, Fifo* incoming);
-
-// A copy of the RankStatus at `address` of another process; false when it cannot be read.
-bool read_status_by_cma(int pid, uint64_t address, RankStatusSnapshot* snapshot);
 
 // Reads or writes memory of another process; the message of a failure has the errno and what usually causes it.
 Status cma_read(int pid, uint64_t address, void* destination, size_t bytes);

@@ -17,7 +17,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "transport/transport.h"
+#include "transport/connection.h"
 
 namespace treering {
 

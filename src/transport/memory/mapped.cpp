@@ -2,7 +2,6 @@
 #include "transport/memory/mapped.h"
 
 #include "transport/cma/cma.h"
-#include "transport/rank_status.h"
 
 namespace treering {
 namespace {
@@ -38,11 +37,6 @@ class MappedConnection : public Connection {
     return {trSystemError,
             "the peer refers to a registered buffer that this process cannot map (is /proc mounted, and "
             "may it open the peer's descriptors?); use ordinary buffers"};
-  }
-  const RankStatus* peer_status() const final { return endpoint_.peer_status; }
-  bool read_status(RankStatusSnapshot* snapshot) final {
-    *snapshot = snapshot_of(*endpoint_.peer_status);
-    return true;
   }
 
  protected:
@@ -81,17 +75,6 @@ class SharedMemoryConnection final : public MappedConnection {
 };
 
 }  // namespace
-
-bool claim_failure(FailureRecord* record, uint32_t code, const std::string& text) {
-  uint32_t expected = static_cast<uint32_t>(FailureState::kNone);
-  if (!record->state.compare_exchange_strong(expected, static_cast<uint32_t>(FailureState::kWriting))) return false;
-  record->code.store(code, std::memory_order_relaxed);
-  size_t length = std::min(text.size(), kFailureTextBytes - 1);
-  std::memcpy(record->text, text.data(), length);
-  record->text[length] = '\0';
-  record->state.store(static_cast<uint32_t>(FailureState::kSet), std::memory_order_release);
-  return true;
-}
 
 std::unique_ptr<Connection> connect_in_process(const MappedEndpoint& endpoint) {
   return std::make_unique<InProcessConnection>(endpoint);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mapped transports: both ranks map the memory that the FIFOs, the staging areas and the status blocks live in.
+// Mapped transports: both ranks map the memory that the FIFOs and the staging areas live in.
 //
 // "in-process" (ranks are threads of one process: every address of the peer is valid here) and "shared-memory" (ranks
 // are processes: registered regions are mapped on first use) differ only in how they reach a peer's user memory.
@@ -15,7 +15,6 @@ struct MappedEndpoint {
   Fifo* outgoing = nullptr;
   Fifo* incoming = nullptr;
   const std::byte* peer_staging = nullptr;
-  const RankStatus* peer_status = nullptr;
   PeerRegions* peer_regions = nullptr;  // nullptr: the peer's regions cannot be mapped; shared by all channels
   int fetch_pid = 0;  // of the peer, where each side may read the other's memory through the kernel (cma.h); else 0
 };

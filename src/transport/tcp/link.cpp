@@ -77,7 +77,6 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   uint64_t zero_copy_sends() const override { return sender_.zero_copy_sends(); }
 
   const Status& health() const { return health_; }
-  bool read_status(RankStatusSnapshot* snapshot) { return options_.read_status && options_.read_status(snapshot); }
 
   bool can_post(uint32_t channel) {
     if (!health_.ok()) return false;
@@ -432,8 +431,6 @@ class TcpConnection final : public Connection {
   bool flushed() override { return link_->flushed(); }
   bool maps_regions() const override { return false; }
   void* map_peer(UserAddress, size_t) override { return nullptr; }
-  bool reads_status() const override { return false; }
-  bool read_status(RankStatusSnapshot* snapshot) override { return link_->read_status(snapshot); }
   Status health() const override { return link_->health(); }
   const char* transport_name() const override { return "tcp"; }
 

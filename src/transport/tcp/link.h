@@ -34,7 +34,7 @@
 #include "transport/tcp/resume.h"
 #include "transport/tcp/wait.h"
 #include "transport/tcp/zero_copy.h"
-#include "transport/transport.h"
+#include "transport/connection.h"
 
 namespace treering {
 
@@ -57,7 +57,6 @@ struct TcpOptions {
   uint32_t max_message_bytes = 64 << 20;  // larger ones of the peer are an error
   const std::byte* staging = nullptr;     // of this rank
   std::chrono::milliseconds deadline{0};  // of the communicator: how long a link may be without a stream; 0: for ever
-  std::function<bool(RankStatusSnapshot*)> read_status;
   // Takes a socket, shut down for writing, whose last bytes the peer's kernel has not acknowledged when the link ends. Until
   // it has, somebody must read what comes: a closed socket would answer by a reset, and send no more.
   std::function<void(int fd)> see_off = {};

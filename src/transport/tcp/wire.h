@@ -23,7 +23,7 @@
 #include <cstdint>
 
 #include "transport/tcp/division.h"
-#include "transport/transport.h"
+#include "transport/connection.h"
 
 namespace treering {
 

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transport: how messages of one rank reach another.
-//
 // A Connection is the two-way link to one peer on one channel: two point-to-point FIFOs, one each way, of small
 // descriptors. A descriptor carries a few bytes inline or says where the payload lies; the payload itself is read in
 // place by the receiver (mapped) or fetched by it (not mapped).
@@ -26,7 +24,6 @@
 #include <string>
 
 #include "core/status.h"
-#include "transport/rank_status.h"
 
 namespace treering {
 
@@ -96,13 +93,6 @@ class Connection {
   virtual bool maps_regions() const = 0;
   // The peer's memory in this address space, or nullptr.
   virtual void* map_peer(UserAddress address, size_t bytes) = 0;
-
-  // The peer's status block where it can be read in place, else nullptr.
-  virtual const RankStatus* peer_status() const { return nullptr; }
-  // A copy of the peer's status block; false when it cannot be read (the peer is gone, or has not answered yet).
-  virtual bool read_status(RankStatusSnapshot* snapshot) = 0;
-  // True when it reads the peer's memory; else it asks, and answers take time.
-  virtual bool reads_status() const { return true; }
 
   // The first failure of the link itself; sticky.
   virtual Status health() const { return {}; }
