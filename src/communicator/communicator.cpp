@@ -12,7 +12,7 @@ std::function<bool()> Communicator::peers_left(Whose whose) const {
   std::vector<std::pair<const RankStatus*, uint32_t>> peers;
   for (uint32_t peer = 0; peer < ranks(); ++peer)
     if (peer != rank() && (whose == Whose::kAll || card(peer).process_token != own_process()))
-      peers.emplace_back(layout_->view(segment_->base(), peer).status(),
+      peers.emplace_back(status_of(layout_->view(segment_->base(), peer)),
                          card(peer).pid_namespace == card(rank()).pid_namespace ? card(peer).pid : 0);
   return [segment = segment_, peers = std::move(peers)] {
     return std::all_of(peers.begin(), peers.end(), [](const auto& peer) {
@@ -24,15 +24,15 @@ std::function<bool()> Communicator::peers_left(Whose whose) const {
 
 std::function<void()> Communicator::tell_closed() const {
   if (segment_ == nullptr) return [] {};
-  return [segment = segment_, status = area_.status()] { status->left.store(kLeft, std::memory_order_release); };
+  return [segment = segment_, status = status_of(area_)] { status->left.store(kLeft, std::memory_order_release); };
 }
 
 Communicator::~Communicator() {
-  if (streams_ != nullptr && has_failed_.load()) streams_->abandon();
+  if (links_ != nullptr && has_failed_.load()) links_->abandon();
   if (membership_ != nullptr && watch_ != nullptr) membership_->leave_because(watch_->known_failure());
   // That its GPU has closed everything may have been said already.
   uint32_t here = 0;
-  if (area_) area_.status()->left.compare_exchange_strong(here, left_with_memory_ ? kLeftWithMemory : kLeft);
+  if (area_) status_of(area_)->left.compare_exchange_strong(here, left_with_memory_ ? kLeftWithMemory : kLeft);
 }
 
 Communicator::Progress Communicator::advance() {
@@ -120,7 +120,7 @@ Status Communicator::look_around() {
 
 Backoff Communicator::backoff() const {
   Backoff backoff(patience_);
-  backoff.sleep_on(streams().get(), host_ranks_ == 1);
+  backoff.sleep_on(wait_source().get(), host_ranks_ == 1);
   return backoff;
 }
 

@@ -30,7 +30,6 @@
 #include "failure/watch.h"
 #include "peers/area.h"
 #include "peers/links.h"
-#include "peers/tcp_streams.h"
 
 namespace treering {
 
@@ -38,7 +37,7 @@ class PhaseTimes;
 struct NetworkMeasurement;
 struct SplitCard;
 
-class Communicator : private TcpLinkMaker {
+class Communicator : private StreamService {
  public:
   static Status create(uint32_t ranks, const trUniqueId& id, uint32_t rank, const Config& config,
                        std::unique_ptr<Communicator>* communicator, const CreationTerms& terms = {});
@@ -118,8 +117,8 @@ class Communicator : private TcpLinkMaker {
   bool is_direct(const void* input, const void* output, size_t bytes) const;
   // How a thread waits for this rank's operations.
   Backoff backoff() const;
-  // Those to other hosts, or nullptr.
-  std::shared_ptr<TcpWaitSet> streams() const { return streams_ == nullptr ? nullptr : streams_->waits(); }
+  // What a thread that waits for this rank's operations can sleep on, or nullptr.
+  std::shared_ptr<WaitSource> wait_source() const { return links_->wait_source(); }
   const Plan& plan() const { return schedules_->plan(); }
   // Ranks, -1 for none, in one of the trees of allreduce.
   void tree_neighbours(bool second, int* parent, int* children) const {
@@ -158,12 +157,15 @@ class Communicator : private TcpLinkMaker {
  private:
   Communicator() = default;
   Status share_memory(int descriptor, const std::string& job, bool allowed);
-  Status exchange_cards(const std::string& job, Membership::Blobs* blobs);
+  OpenTransports open_transports(TransportSet allowed);
+  Status exchange_cards(const std::string& job, const OpenTransports& opened, Membership::Blobs* blobs);
   Status bind_area(int32_t numa_node);
   Machine measure_machine(const std::vector<std::string>& blobs);
-  Status link(const std::string& job, uint8_t allowed, const CreationTerms& terms, PhaseTimes* times);
-  std::shared_ptr<TcpLink> make_tcp_link(uint32_t peer, const std::string& name) override;
-  bool read_tcp_status(uint32_t peer, RankStatusSnapshot* snapshot) override;
+  Status link(const std::string& job, TransportSet allowed, const CreationTerms& terms, PhaseTimes* times);
+  void open_stream(uint32_t peer, TcpStreamId stream) override { membership_->open_stream(peer, stream); }
+  void see_off(int fd) override;
+  uint32_t interfaces_to(uint32_t peer) const override { return membership_->peers()[peer].interfaces; }
+  bool ask_status(uint32_t peer, RankStatusSnapshot* snapshot);
   bool needs_job() const;
   void watch_events();
   Status agree_on_network(const Plan& plan, const CreationTerms& terms, Machine* machine);
@@ -247,7 +249,6 @@ class Communicator : private TcpLinkMaker {
   GpuSide* gpu_side_ = nullptr;
   bool any_device_ = false;
   bool left_with_memory_ = false;
-  std::unique_ptr<TcpStreams> streams_;
   // Only while needs_job(). The last member: its events use the others.
   std::unique_ptr<Membership> membership_;
 };

@@ -19,8 +19,6 @@
 #include "peers/measure.h"
 #include "peers/placement.h"
 #include "topology/place.h"
-#include "transport/tcp/congestion.h"
-#include "transport/tcp/wire.h"
 
 namespace treering {
 namespace {
@@ -40,7 +38,6 @@ constexpr size_t kMinSlotOfMany = 16 << 10;
 constexpr uint32_t kMany = 64;
 constexpr uint32_t kMaxLetterRanks = 64;
 constexpr uint32_t kMaxPlaced = 32;  // ranks
-constexpr uint32_t kMaxChosenStreams = 4;
 constexpr auto kStatusAge = std::chrono::milliseconds(50);
 constexpr double kFetchUs = 0.7;  // of a system call that copies between processes
 
@@ -72,14 +69,13 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   const LogRank lines_have_it(rank);
   UniqueId id;
   TR_RETURN_IF_ERROR(unpack(packed, &id));
-  uint8_t allowed = 0;
+  TransportSet allowed = 0;
   TR_RETURN_IF_ERROR(parse_transports(config.transports, &allowed));
   if (Status known = check_forced_algorithms(config.algorithm); !known.ok())
     return {known.code(),
             fmt::format("TREERING_ALGO or config->algorithm is '{}': {}", config.algorithm, known.message())};
-  if (!config.tcp_congestion.empty())
-    if (Status known = check_congestion_control(config.tcp_congestion); !known.ok())
-      return {known.code(), "TREERING_TCP_CONGESTION: " + known.message()};
+  for (const TransportRow& row : treering::transports())
+    if (row.check != nullptr) TR_RETURN_IF_ERROR(row.check(config));
   std::unique_ptr<Communicator> made(new Communicator);
   made->config_ = config;
   made->context_.rank = rank;
@@ -92,15 +88,15 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   const auto layout = [&](uint32_t wanted) {
     const uint32_t channels = config.channels > 0 ? static_cast<uint32_t>(config.channels) : wanted;
     const size_t least = slots * (ranks > kMany ? kMinSlotOfMany : kMinSlot);
-    return std::make_unique<AreaLayout>(ranks, channels, std::max(staging / channels, least));
+    return std::make_unique<AreaLayout>(area_layout(ranks, channels, std::max(staging / channels, least)));
   };
   made->layout_ = layout(kChannelsOfHosts);
   const auto one_host = layout(kChannelsOfOneHost);
   JoinRequest request{rank,    ranks, config.timeout_ms, std::max(made->layout_->total_bytes, one_host->total_bytes),
                       staging, {},    terms.deadline};
   for (const std::string& setting : agreed_settings(config)) request.settings += setting + "\n";
-  request.settings += fmt::format("library=" TREERING_VERSION_STRING " (TCP format {:08x}, cards of {} bytes)\n",
-                                  kTcpMark, sizeof(RankCard));
+  request.settings += fmt::format("library=" TREERING_VERSION_STRING " ({}, cards of {} bytes)\n",
+                                  wire_versions(allowed), sizeof(RankCard));
   PhaseTimes times;
   TR_RETURN_IF_ERROR(Membership::join(id, request, &made->membership_, terms.guard));
   times.done("rendezvous");
@@ -111,7 +107,7 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   const bool on_one_host =
       std::all_of(peers.begin(), peers.end(), [&](const PeerPlace& peer) { return peer.host == peers[0].host; });
   made->layout_ = layout(on_one_host ? kChannelsOfOneHost : kChannelsOfHosts);
-  const bool shares = (allowed & (kInProcessBit | kSharedMemoryBit)) != 0;
+  const bool shares = (allowed & transports_with(&TransportRow::maps)) != 0;
   TR_RETURN_IF_ERROR(made->share_memory(made->membership_->take_segment(), job_name(id), shares));
   times.done("shared memory");
   if (Status status = made->link(job_name(id), allowed, terms, &times); !status.ok()) {
@@ -128,13 +124,13 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
 Status Communicator::create_alone(const Config& config, std::unique_ptr<Communicator>* result) {
   std::unique_ptr<Communicator> made(new Communicator);
   made->config_ = config;
-  made->layout_ = std::make_unique<AreaLayout>(1, 1, 4 * kMinSlot);
+  made->layout_ = std::make_unique<AreaLayout>(area_layout(1, 1, 4 * kMinSlot));
   TR_RETURN_IF_ERROR(made->share_memory(-1, "", false));
   std::vector<RankCard> cards(1);
   cards[0].pid = static_cast<uint32_t>(getpid());
   cards[0].device = config.device;
   made->cards_ = std::make_shared<const std::vector<RankCard>>(cards);
-  made->links_ = std::make_unique<Links>(&made->context_, *made->cards_, *made->layout_, nullptr, made->area_, nullptr);
+  made->links_ = std::make_unique<Links>(&made->context_, *made->cards_, 1, OpenTransports(), nullptr);
   TR_RETURN_IF_ERROR(made->links_->settle(Findings(*made->cards_, {LinkReport()}), {}));
   Machine machine;
   machine.llc_bytes = last_level_cache_bytes();
@@ -164,7 +160,30 @@ Status Communicator::share_memory(int descriptor, const std::string& job, bool a
   return {};
 }
 
-Status Communicator::exchange_cards(const std::string& job, Membership::Blobs* blobs) {
+OpenTransports Communicator::open_transports(TransportSet allowed) {
+  TransportSetup setup;
+  setup.rank = context_.rank;
+  setup.ranks = context_.ranks;
+  setup.config = &config_;
+  setup.layout = layout_.get();
+  setup.own = area_;
+  setup.segment = segment_ ? segment_->base() : nullptr;
+  setup.card = [this](uint32_t rank) -> const PeerCard& { return card(rank); };
+  setup.segment_holder = [this]() -> const PeerCard* {
+    const auto given = std::find_if(cards_->begin(), cards_->end(), [&](const RankCard& other) {
+      return other.location.host == card(rank()).location.host && other.got_segment != 0;
+    });
+    return given == cards_->end() ? nullptr : &*given;
+  };
+  setup.streams = this;
+  OpenTransports opened(treering::transports().size());
+  for (size_t i = 0; i < opened.size(); ++i)
+    if ((allowed >> i & 1) != 0) opened[i] = treering::transports()[i].open(setup);
+  return opened;
+}
+
+// Each transport's card follows the rank's own.
+Status Communicator::exchange_cards(const std::string& job, const OpenTransports& opened, Membership::Blobs* blobs) {
   RankCores cores;
   RankCard own = make_card(context_.rank, &cores);
   own.head_address = reinterpret_cast<uint64_t>(area_.head());
@@ -180,8 +199,16 @@ Status Communicator::exchange_cards(const std::string& job, Membership::Blobs* b
       switch_path(config_.switches.empty() ? switches_from_slurm(place.host_name) : config_.switches);
   *area_.nonce() = own.nonce;
   if (Status status = bind_area(own.location.numa_node); !status.ok()) log_line(LogLevel::kInfo, status.message());
-  TR_RETURN_IF_ERROR(membership_->allgather(pack_card(own, cores), blobs));
-  return unpack_cards(job, **blobs, &cards_);
+  std::vector<std::string> more;
+  for (const auto& transport : opened) more.push_back(transport ? transport->card() : std::string());
+  TR_RETURN_IF_ERROR(membership_->allgather(pack_card(own, cores, more), blobs));
+  TR_RETURN_IF_ERROR(unpack_cards(job, **blobs, &cards_));
+  for (uint32_t peer = 0; peer < ranks(); ++peer) {
+    TR_RETURN_IF_ERROR(unpack_transport_cards((**blobs)[peer], peer, &more));
+    for (size_t i = 0; i < opened.size(); ++i)
+      if (opened[i] && peer != rank()) TR_RETURN_IF_ERROR(opened[i]->take_card(peer, more[i]));
+  }
+  return {};
 }
 
 // Pages come from the rank's own NUMA node, whoever touches them. Of few ranks each will use all of its area, and has its
@@ -207,13 +234,14 @@ Machine Communicator::measure_machine(const std::vector<std::string>& blobs) {
   return machine;
 }
 
-Status Communicator::link(const std::string& job, uint8_t allowed, const CreationTerms& terms, PhaseTimes* times) {
+Status Communicator::link(const std::string& job, TransportSet allowed, const CreationTerms& terms, PhaseTimes* times) {
   Membership::Blobs blobs;
-  TR_RETURN_IF_ERROR(exchange_cards(job, &blobs));
+  OpenTransports opened = open_transports(allowed);
+  TR_RETURN_IF_ERROR(exchange_cards(job, opened, &blobs));
   times->done("cards of all ranks");
   std::map<uint32_t, std::string> reasons;
   LinkMessage own;
-  own.report = prove_links(*cards_, context_.rank, *layout_, segment_.get(), allowed, &reasons);
+  own.report = prove_links(*cards_, context_.rank, opened, &reasons);
   times->done("proofs of links");
   Machine machine = measure_machine(*blobs);
   times->done("measurement of the machine");
@@ -243,9 +271,9 @@ Status Communicator::link(const std::string& job, uint8_t allowed, const Creatio
     reports.push_back(std::move(message.report));
   }
   blobs.reset();
-  TcpLinkMaker* const maker = this;
-  links_ = std::make_unique<Links>(&context_, *cards_, *layout_, segment_.get(), area_, maker);
-  streams_ = std::make_unique<TcpStreams>(membership_.get());
+  links_ = std::make_unique<Links>(
+      &context_, *cards_, layout_->channels, std::move(opened),
+      [this](uint32_t peer, RankStatusSnapshot* snapshot) { return ask_status(peer, snapshot); });
   TR_RETURN_IF_ERROR(links_->settle(Findings(*cards_, std::move(reports)), reasons));
   if (config_.link_mbps > 0) links_->pace(config_.link_mbps);
   prepare_executor(job);
@@ -267,23 +295,10 @@ Status Communicator::link(const std::string& job, uint8_t allowed, const Creatio
   return {};
 }
 
-std::shared_ptr<TcpLink> Communicator::make_tcp_link(uint32_t peer, const std::string& name) {
-  TcpOptions options;
-  options.peer = peer;
-  options.peer_name = name;
-  options.channels = layout_->channels;
-  options.streams = config_.tcp_streams > 0 ? static_cast<uint32_t>(config_.tcp_streams)
-                                            : std::clamp(membership_->peers()[peer].interfaces, 1u, kMaxChosenStreams);
-  options.keeps_shared = context_.rank < peer;
-  options.staging = area_.staging();
-  options.deadline = std::chrono::milliseconds(config_.timeout_ms);
-  options.congestion = {.all = config_.tcp_congestion, .if_long = system_bbr()};
-  options.see_off = [](int fd) { Agent::instance().see_off(fd); };
-  return streams_->add_link(std::move(options));
-}
+void Communicator::see_off(int fd) { Agent::instance().see_off(fd); }
 
 // Asks again each time; what is known is at most as old as the peer took to answer.
-bool Communicator::read_tcp_status(uint32_t peer, RankStatusSnapshot* snapshot) {
+bool Communicator::ask_status(uint32_t peer, RankStatusSnapshot* snapshot) {
   std::string bytes;
   Clock::time_point when;
   const bool known = membership_->latest_status(peer, &bytes, &when);
@@ -300,17 +315,20 @@ void Communicator::watch_events() {
   events.on_lost = [watch = watch_.get()](const std::vector<uint32_t>& ranks, const std::string& reason) {
     watch->note_lost(ranks, reason);
   };
-  events.on_left = [watch = watch_.get(), streams = streams_.get()](uint32_t rank, const Status& cause) {
+  StreamTaker* const streams = links_->stream_taker();
+  events.on_left = [watch = watch_.get(), streams](uint32_t rank, const Status& cause) {
     watch->note_left(rank, cause);
-    streams->departed(rank);
+    if (streams != nullptr) streams->departed(rank);
   };
   events.status = [status = context_.status] { return pack_status(*status); };
-  events.on_incoming = [streams = streams_.get()](uint32_t source, TcpStreamId stream, int fd) {
-    streams->incoming(source, stream, fd);
-  };
-  events.on_outgoing = [streams = streams_.get()](uint32_t peer, TcpStreamId stream, const Status& status, int fd) {
-    streams->outgoing(peer, stream, status, fd);
-  };
+  if (streams != nullptr) {
+    events.on_incoming = [streams](uint32_t source, TcpStreamId stream, int fd) {
+      streams->incoming(source, stream, fd);
+    };
+    events.on_outgoing = [streams](uint32_t peer, TcpStreamId stream, const Status& status, int fd) {
+      streams->outgoing(peer, stream, status, fd);
+    };
+  }
   membership_->set_events(std::move(events));
 }
 
@@ -357,7 +375,7 @@ Status Communicator::plan_schedules(Machine machine, Plan plan) {
 void Communicator::prepare_executor(const std::string& job) {
   any_device_ = std::any_of(cards_->begin(), cards_->end(), [](const RankCard& card) { return card.device >= 0; });
   context_.wide_partials = config_.wide_partials;
-  context_.status = area_.status();
+  context_.status = status_of(area_);
   for (uint32_t channel = 0; channel < layout_->channels; ++channel)
     context_.pools[channel] =
         StagingPool(area_.staging(), channel * layout_->staging_bytes, layout_->staging_bytes, context_.ranks - 1);
@@ -367,7 +385,7 @@ void Communicator::prepare_executor(const std::string& job) {
   if (links_->all_mapped() && segment_ && context_.ranks <= kMaxMailboxRanks) {
     std::vector<MailboxMemory> boxes;
     for (uint32_t peer = 0; peer < context_.ranks; ++peer)
-      boxes.push_back(layout_->view(segment_->base(), peer).mailbox());
+      boxes.push_back(mailbox_of(layout_->view(segment_->base(), peer), context_.ranks));
     mailbox_ = Mailbox(context_.rank, std::move(boxes));
   }
   FailureRecord* verdict = segment_ && links_->host_mapped()

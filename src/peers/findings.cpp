@@ -1,53 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "peers/findings.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
-#include <cerrno>
+#include <map>
 #include <set>
-
-#include "peers/link_reasons.h"
-#include "transport/cma/cma.h"
 
 namespace treering {
 namespace {
-
-bool same_process(const RankCard& a, const RankCard& b) { return a.process_token == b.process_token; }
-
-bool reads_nonce(const RankCard& own, const RankCard& peer, const AreaLayout& layout, const Segment* segment) {
-  return segment != nullptr && own.in_segment != 0 && peer.in_segment != 0 &&
-         *static_cast<volatile uint64_t*>(layout.view(segment->base(), peer.rank).nonce()) == peer.nonce;
-}
-
-uint8_t prove_regions(const RankCard& own, const RankCard& peer, std::string* reason) {
-  const int fd = own.pid_namespace == peer.pid_namespace
-                     ? open_peer_descriptor(static_cast<int>(peer.pid), peer.segment_descriptor, peer.segment_inode)
-                     : -1;
-  if (fd < 0) {
-    *reason += "registered buffers: " + why_no_regions(own, peer, errno) + "; ";
-    return 0;
-  }
-  close(fd);
-  return kRegionsBit;
-}
-
-uint8_t prove_cma(const RankCard& own, const RankCard& peer, const AreaLayout& layout, std::string* reason) {
-  const auto pid = static_cast<int>(peer.pid);
-  const uint64_t address = peer.head_address + layout.nonce_offset;
-  uint64_t nonce = 0;
-  const std::string no_pid = why_no_pid(own, peer);
-  Status status = no_pid.empty() ? cma_read(pid, address, &nonce, sizeof nonce) : Status(trSystemError, no_pid);
-  // A word beside the nonce that is 0 anyway: the write itself is the proof.
-  constexpr uint64_t kNothing = 0, kSpareWord = 2;
-  if (status.ok()) status = cma_write(pid, address + kSpareWord * sizeof nonce, &kNothing, sizeof kNothing);
-  if (status.ok() && nonce == peer.nonce) return kCmaBit;
-  const std::string who = no_pid.empty() && !status.ok() ? who_they_are(own, peer) : std::string();
-  *reason += "cma: " + (status.ok() ? std::string("the nonce differs") : status.message()) +
-             (who.empty() ? "" : ", " + who) + "; ";
-  return 0;
-}
 
 // Whom of the host's ranks, which are ascending, this rank proves system calls with.
 std::set<uint32_t> choose_partners(const std::vector<uint32_t>& ranks, uint32_t rank) {
@@ -62,69 +21,92 @@ std::set<uint32_t> choose_partners(const std::vector<uint32_t>& ranks, uint32_t 
 }
 
 // The value that most have.
-uint8_t most_common(const std::vector<LinkException>& found) {
-  std::array<size_t, 256> counts{};
+TransportSet most_common(const std::vector<LinkException>& found) {
+  std::map<TransportSet, size_t> counts;
   for (const LinkException& entry : found) ++counts[entry.bits];
-  return static_cast<uint8_t>(std::max_element(counts.begin(), counts.end()) - counts.begin());
+  return std::max_element(counts.begin(), counts.end(),
+                          [](const auto& a, const auto& b) { return a.second < b.second; })
+      ->first;
 }
+
+// What works towards one peer.
+class Prover {
+ public:
+  Prover(const OpenTransports& opened, uint32_t peer) : opened_(opened), peer_(peer) {}
+
+  // `asked`: the transports that are tried.
+  TransportSet prove(TransportSet asked, bool regions) {
+    TransportSet bits = 0;
+    for (size_t i = 0; i < opened_.size(); ++i) {
+      const TransportRow& row = transports()[i];
+      const TransportSet bit = TransportSet{1} << i;
+      if ((asked & bit) == 0) continue;
+      if (opened_[i] == nullptr) {
+        if (bits == 0 && row.scope == Scope::kHost) note(row, "TREERING_TRANSPORTS or config->transports excludes it");
+        continue;
+      }
+      if (Status works = opened_[i]->prove(peer_); !works.ok()) {
+        if (row.scope != Scope::kProcess) note(row, works.message());
+        continue;
+      }
+      bits |= bit;
+      if (!regions || !row.maps || row.scope == Scope::kProcess) continue;
+      if (Status maps = opened_[i]->prove_regions(peer_); maps.ok())
+        bits |= kRegionsBit;
+      else
+        reason_ += "registered buffers: " + maps.message() + "; ";
+    }
+    return bits;
+  }
+  const std::string& reason() const { return reason_; }
+
+ private:
+  void note(const TransportRow& row, const std::string& why) { reason_ += std::string(row.name) + ": " + why + "; "; }
+
+  const OpenTransports& opened_;
+  const uint32_t peer_;
+  std::string reason_;
+};
 
 }  // namespace
 
-uint8_t transport_of(uint8_t bits) {
-  for (const TransportName& row : kTransportNames)
-    if ((bits & row.bit) != 0) return row.bit;
-  return 0;
-}
-
-std::string transports_text(uint8_t bits) {
-  std::string text;
-  for (const TransportName& row : kTransportNames)
-    if ((bits & row.bit) != 0) (text += text.empty() ? "" : "+") += row.short_name;
-  return text.empty() ? "none" : text;
-}
-
-LinkReport prove_links(const std::vector<RankCard>& cards, uint32_t rank, const AreaLayout& layout,
-                       const Segment* segment, uint8_t allowed, std::map<uint32_t, std::string>* reasons) {
+LinkReport prove_links(const std::vector<RankCard>& cards, uint32_t rank, const OpenTransports& opened,
+                       std::map<uint32_t, std::string>* reasons) {
   const RankCard& own = cards[rank];
+  const TransportSet anywhere = transports_of(Scope::kAnywhere), cheap = transports_with(&TransportRow::cheap_proof);
+  std::vector<uint32_t> ranks, others;  // of this host; of others
+  for (const RankCard& card : cards) (card.location.host == own.location.host ? ranks : others).push_back(card.rank);
   LinkReport report;
-  report.remote = allowed & kTcpBit;
-  report.local = allowed & (kTcpBit | kInProcessBit | kSharedMemoryBit);
-  std::vector<uint32_t> ranks;
-  for (const RankCard& card : cards)
-    if (card.location.host == own.location.host) ranks.push_back(card.rank);
   report.complete = ranks.size() <= kMaxProved;
   const std::set<uint32_t> partners = choose_partners(ranks, rank);
-  const auto given =
-      std::find_if(ranks.begin(), ranks.end(), [&](uint32_t one) { return cards[one].got_segment != 0; });
-  const RankCard* holder = given == ranks.end() ? nullptr : &cards[*given];
-  std::vector<LinkException> proved, shares_only;  // all bits are known; those of shared memory are
+  std::vector<LinkException> proved, cheaply;  // all bits are known; those of cheap proofs are
   for (uint32_t peer : ranks) {
     if (peer == rank) continue;
-    uint8_t bits = allowed & kTcpBit;
-    std::string reason;
-    if (reads_nonce(own, cards[peer], layout, segment))
-      bits |= allowed & (kInProcessBit | kSharedMemoryBit);
+    Prover prover(opened, peer);
+    if (partners.count(peer) == 0 || same_process(own, cards[peer]))
+      cheaply.push_back({peer, prover.prove(cheap, false)});
     else
-      reason = "shared memory: " +
-               (segment == nullptr || cards[peer].in_segment == 0
-                    ? why_no_segment(own, cards[peer], holder, (allowed & (kInProcessBit | kSharedMemoryBit)) != 0)
-                    : "the peer's nonce is not in the mapped segment") +
-               "; ";
-    const bool in_process = (bits & kInProcessBit) != 0 && same_process(own, cards[peer]);
-    if (in_process || partners.count(peer) == 0) {
-      shares_only.push_back({peer, bits});
-    } else {
-      if ((bits & kSharedMemoryBit) != 0) bits |= prove_regions(own, cards[peer], &reason);
-      if ((allowed & kCmaBit) != 0) bits |= prove_cma(own, cards[peer], layout, &reason);
-      proved.push_back({peer, bits});
-    }
-    if (!reason.empty()) (*reasons)[peer] = reason;
+      proved.push_back({peer, prover.prove(~TransportSet{0}, true)});
+    if (!prover.reason().empty()) (*reasons)[peer] = prover.reason();
   }
-  if (!proved.empty() || !shares_only.empty()) report.local = most_common(proved.empty() ? shares_only : proved);
+  report.local = !proved.empty() ? most_common(proved) : !cheaply.empty() ? most_common(cheaply) : 0;
   for (const LinkException& entry : proved)
     if (entry.bits != report.local) report.exceptions.push_back(entry);
-  for (const LinkException& entry : shares_only)
-    if (((entry.bits ^ report.local) & (kInProcessBit | kSharedMemoryBit)) != 0) report.exceptions.push_back(entry);
+  for (const LinkException& entry : cheaply)
+    if (((entry.bits ^ report.local) & cheap) != 0) report.exceptions.push_back(entry);
+
+  std::vector<LinkException> remote;
+  others.push_back(rank);
+  std::sort(others.begin(), others.end());
+  for (uint32_t peer : choose_partners(others, rank)) {
+    if (peer == rank) continue;
+    Prover prover(opened, peer);
+    remote.push_back({peer, prover.prove(anywhere, false)});
+    if (!prover.reason().empty()) (*reasons)[peer] = prover.reason();
+  }
+  if (!remote.empty()) report.remote = most_common(remote);
+  for (const LinkException& entry : remote)
+    if (entry.bits != report.remote) report.exceptions.push_back(entry);
   std::sort(report.exceptions.begin(), report.exceptions.end(),
             [](const LinkException& a, const LinkException& b) { return a.rank < b.rank; });
   return report;
@@ -133,32 +115,49 @@ LinkReport prove_links(const std::vector<RankCard>& cards, uint32_t rank, const 
 Findings::Findings(const std::vector<RankCard>& cards, std::vector<LinkReport> reports)
     : cards_(cards), reports_(std::move(reports)), denied_(cards.size(), 0) {
   for (const RankCard& card : cards_) hosts_[card.location.host].ranks.push_back(card.rank);
-  for (const LinkReport& report : reports_)
-    for (const LinkException& entry : report.exceptions)
-      if (entry.rank < denied_.size()) denied_[entry.rank] |= static_cast<uint8_t>(report.local & ~entry.bits);
+  for (size_t rank = 0; rank < reports_.size(); ++rank)
+    for (const LinkException& entry : reports_[rank].exceptions) {
+      if (entry.rank >= denied_.size()) continue;
+      const bool local = cards_[rank].location.host == cards_[entry.rank].location.host;
+      denied_[entry.rank] |= (local ? reports_[rank].local : reports_[rank].remote) & ~entry.bits;
+    }
   for (auto& [number, host] : hosts_) summarise(&host);
-  if (hosts_.size() > 1) transports_ |= kTcpBit;
+  if (hosts_.size() > 1) summarise_hosts();
 }
 
 // What rank a has found towards rank b, or what may be taken for it.
-uint8_t Findings::found(uint32_t a, uint32_t b) const {
+TransportSet Findings::found(uint32_t a, uint32_t b) const {
   const LinkReport& report = reports_[a];
-  if (cards_[a].location.host != cards_[b].location.host) return report.remote;
+  const bool local = cards_[a].location.host == cards_[b].location.host;
   const auto at = std::lower_bound(report.exceptions.begin(), report.exceptions.end(), b,
                                    [](const LinkException& entry, uint32_t rank) { return entry.rank < rank; });
-  uint8_t bits = report.local;
+  const bool complete =
+      local ? report.complete : cards_.size() - hosts_.at(cards_[a].location.host).ranks.size() < kMaxProved;
+  TransportSet bits = local ? report.local : report.remote;
   if (at != report.exceptions.end() && at->rank == b)
     bits = at->bits;
-  else if (!report.complete)
-    bits &= static_cast<uint8_t>(~denied_[b]);
-  return same_process(cards_[a], cards_[b]) ? bits : bits & static_cast<uint8_t>(~kInProcessBit);
+  else if (!complete)
+    bits &= ~denied_[b];
+  return same_process(cards_[a], cards_[b]) ? bits : bits & ~transports_of(Scope::kProcess);
+}
+
+// Of many hosts: what all have in common, and each pair that was an exception.
+void Findings::summarise_hosts() {
+  TransportSet common = ~TransportSet{0};
+  for (const LinkReport& report : reports_) common &= report.remote;
+  transports_ |= preferred(common);
+  for (uint32_t rank = 0; rank < reports_.size(); ++rank)
+    for (const LinkException& entry : reports_[rank].exceptions)
+      if (entry.rank < cards_.size() && cards_[rank].location.host != cards_[entry.rank].location.host)
+        transports_ |= preferred(between(rank, entry.rank) & ~kRegionsBit);
 }
 
 void Findings::summarise(Host* host) {
-  const auto settle = [this, host](uint8_t bits) {
-    transports_ |= transport_of(bits);
-    host->mapped &= (bits & (kInProcessBit | kSharedMemoryBit)) != 0;
-    host->fetches &= (bits & (kInProcessBit | kCmaBit)) != 0;
+  const TransportSet maps = transports_with(&TransportRow::maps), fetches = transports_with(&TransportRow::fetches);
+  const auto settle = [&](TransportSet bits) {
+    transports_ |= preferred(bits & ~kRegionsBit);
+    host->mapped &= (bits & maps) != 0;
+    host->fetches &= (bits & fetches) != 0;
   };
   const std::vector<uint32_t>& ranks = host->ranks;
   const bool plain = std::all_of(ranks.begin(), ranks.end(), [&](uint32_t rank) {
@@ -172,9 +171,9 @@ void Findings::summarise(Host* host) {
   if (ranks.size() == 1) return;
   std::set<uint64_t> processes;
   for (uint32_t rank : ranks) processes.insert(cards_[rank].process_token);
-  const uint8_t common = reports_[ranks[0]].local;
+  const TransportSet common = reports_[ranks[0]].local;
   if (processes.size() < ranks.size()) settle(common);
-  if (processes.size() > 1) settle(common & static_cast<uint8_t>(~kInProcessBit));
+  if (processes.size() > 1) settle(common & ~transports_of(Scope::kProcess));
 }
 
 }  // namespace treering

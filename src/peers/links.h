@@ -1,48 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 // Links: how a rank reaches each of its peers.
 //
-// Init settles by which transport each peer is reached, from what all ranks have proved (findings.h): in-process, shared
-// memory, cross-memory attach, in that order. Ranks of different hosts use TCP, and so do ranks of one host that share
-// no memory. The connections themselves are made when the first message is sent or expected, so a rank has as many as
-// its schedules have peers: of n ranks some 2 log n. What a peer sends before is not lost: it lies in the FIFO in this
-// rank's area, or waits with TcpStreams.
+// Init settles by which transport each peer is reached, from what all ranks have proved (findings.h): the first of the table
+// (transport/table.h) that works between both. The connections themselves are made when the first message is sent or expected, so
+// a rank has as many as its schedules have peers: of n ranks some 2 log n. What a peer sends before is not lost: each transport
+// keeps it.
 //
 // The status of a peer can be read without a connection to it.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "core/config.h"
 #include "failure/watch.h"
 #include "peers/findings.h"
 #include "transport/paced.h"
-#include "transport/tcp/link.h"
-#include "transport/connection.h"
 
 namespace treering {
 
-// Which transports the option allows; an unknown word is an error that lists the known ones.
-Status parse_transports(const std::string& text, uint8_t* allowed);
-
-// What TCP needs of the communicator.
-class TcpLinkMaker {
- public:
-  // `name` is how error texts call the peer.
-  virtual std::shared_ptr<TcpLink> make_tcp_link(uint32_t peer, const std::string& name) = 0;
-  // What is known of a peer's status, and asks for news.
-  virtual bool read_tcp_status(uint32_t peer, RankStatusSnapshot* snapshot) = 0;
-
- protected:
-  ~TcpLinkMaker() = default;
-};
-
 class Links final : public ConnectionMaker, public StatusReader {
  public:
+  // Of a peer whose memory no transport reads: what is known of its status; asks for news.
+  using AskStatus = std::function<bool(uint32_t peer, RankStatusSnapshot* snapshot)>;
+
   // Everything that is given outlives the links.
-  Links(ExecutorContext* context, const std::vector<RankCard>& cards, const AreaLayout& layout, const Segment* segment,
-        AreaView own, TcpLinkMaker* tcp);
+  Links(ExecutorContext* context, const std::vector<RankCard>& cards, uint32_t channels, OpenTransports opened,
+        AskStatus ask);
 
   // Settles how the peers are reached. An error: one cannot be. reasons: see prove_links().
   Status settle(const Findings& findings, const std::map<uint32_t, std::string>& reasons);
@@ -53,7 +39,14 @@ class Links final : public ConnectionMaker, public StatusReader {
 
   const RankStatus* mapped_status(uint32_t peer) const override;
   bool read_status(uint32_t peer, RankStatusSnapshot* snapshot) const override;
-  bool reads_status(uint32_t peer) const override { return kind_[peer] != Kind::kTcp; }
+  bool reads_status(uint32_t peer) const override { return used_[peer] == 0 || row_of(used_[peer]).reads_heads; }
+
+  // Of the transport that takes streams; nullptr without one.
+  StreamTaker* stream_taker() const;
+  // What a waiting rank can sleep on; nullptr: nothing.
+  std::shared_ptr<WaitSource> wait_source() const;
+  // The communicator has failed.
+  void abandon();
 
   // "3 x shared-memory": this rank's peers by transport.
   std::string summary() const;
@@ -67,24 +60,19 @@ class Links final : public ConnectionMaker, public StatusReader {
   bool host_mapped() const { return host_mapped_; }
 
  private:
-  enum class Kind : uint8_t { kSelf, kInProcess, kSharedMemory, kCma, kTcp };
-  static const char* name_of(Kind kind);
-  void explain_once(uint32_t peer, const std::string& reason) const;
-  void add(uint32_t channel, uint32_t peer, std::unique_ptr<Connection> connection);
-  std::unique_ptr<Connection> connect_mapped(uint32_t channel, uint32_t peer);
+  Transport& transport_of(uint32_t peer) const;
+  void explain(uint32_t peer, const std::string& reason) const;
 
   ExecutorContext* context_;
   const std::vector<RankCard>& cards_;
-  const AreaLayout& layout_;
-  const Segment* segment_;
-  AreaView own_;
-  TcpLinkMaker* tcp_;
-  std::vector<Kind> kind_;     // by rank
-  std::vector<uint8_t> bits_;  // ... what else works, TransportBits
+  const uint32_t channels_;
+  const AskStatus ask_;
+  std::vector<TransportSet> used_;   // by rank: the transport; 0: the rank itself
+  std::vector<TransportSet> works_;  // ... and what else works, with kRegionsBit
   std::shared_ptr<PacedLink> paced_;
-  std::map<uint32_t, std::unique_ptr<PeerRegions>> regions_;
   std::vector<std::unique_ptr<Connection>> connections_;
-  uint8_t transports_ = 0;
+  OpenTransports opened_;  // ends before the connections, which may still need what it was given
+  TransportSet transports_ = 0;
   bool all_mapped_ = true, all_fetch_ = true, host_mapped_ = true;
 };
 

@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 
+#include "core/bytes.h"
 #include "core/job_shared.h"
 #include "peers/placement.h"
 
@@ -54,14 +55,25 @@ RankCard make_card(uint32_t rank, RankCores* cores) {
   return card;
 }
 
-std::string pack_card(const RankCard& card, const RankCores& cores) {
+std::string pack_card(const RankCard& card, const RankCores& cores, const std::vector<std::string>& of_transports) {
+  Writer writer;
+  writer(of_transports);
   return std::string(reinterpret_cast<const char*>(&card), sizeof card) +
-         std::string(reinterpret_cast<const char*>(&cores), sizeof cores);
+         std::string(reinterpret_cast<const char*>(&cores), sizeof cores) + writer.take();
+}
+
+Status unpack_transport_cards(const std::string& blob, uint32_t rank, std::vector<std::string>* of_transports) {
+  const size_t wanted = of_transports->size();
+  Reader reader(std::string_view(blob).substr(sizeof(RankCard) + sizeof(RankCores)));
+  of_transports->clear();
+  reader(*of_transports);
+  if (reader.complete() && of_transports->size() == wanted) return {};
+  return {trInvalidUsage, fmt::format("rank {} has other transports: all ranks must run the same build", rank)};
 }
 
 Status unpack_cards(const std::string& job, const std::vector<std::string>& blobs, RankCards* cards) {
   for (size_t rank = 0; rank < blobs.size(); ++rank)
-    if (blobs[rank].size() != sizeof(RankCard) + sizeof(RankCores))
+    if (blobs[rank].size() < sizeof(RankCard) + sizeof(RankCores))
       return {trInvalidUsage, fmt::format("rank {} runs another build of the library", rank)};
   *cards = JobShared<std::vector<RankCard>>::get(job, [&] {
     std::vector<RankCard> all(blobs.size());

@@ -11,23 +11,12 @@
 
 #include "bootstrap/membership.h"
 #include "topology/location.h"
+#include "transport/peer_card.h"
 
 namespace treering {
 
-struct RankCard {
-  uint32_t pid;
-  uint32_t rank;
-  uint64_t pid_namespace, network_namespace, user_namespace;  // 0: not known, for want of /proc
-  uint64_t process_token;                                     // differs between processes even where pids do not
-  uint64_t nonce;
-  uint64_t head_address, body_address;  // of this rank's area in its own address space
-  int32_t segment_descriptor;
-  uint32_t got_segment;  // its process was given the shared segment's descriptor
-  uint32_t in_segment;   // the area lies in the shared segment
-  uint64_t segment_inode;
-  uint64_t machine;  // the same for all ranks that one kernel runs, whatever counts as a host
-  int32_t device;    // the rank's GPU, or -1
-  uint32_t uid;      // in its user namespace
+struct RankCard : PeerCard {
+  int32_t device;  // the rank's GPU, or -1
   Location location;
 };
 
@@ -43,8 +32,9 @@ using RankCards = std::shared_ptr<const std::vector<RankCard>>;
 // A card of this process and thread, with a new nonce; what concerns the rank's area is left open.
 RankCard make_card(uint32_t rank, RankCores* cores);
 
-// How a rank gives its card to the others.
-std::string pack_card(const RankCard& card, const RankCores& cores);
+// How a rank gives its card to the others, with those of its transports, by row of the table.
+std::string pack_card(const RankCard& card, const RankCores& cores, const std::vector<std::string>& of_transports);
+Status unpack_transport_cards(const std::string& blob, uint32_t rank, std::vector<std::string>* of_transports);
 // The cards of all ranks as they came from an exchange. `job` names the communicator.
 Status unpack_cards(const std::string& job, const std::vector<std::string>& blobs, RankCards* cards);
 

@@ -309,7 +309,7 @@ void Engine::loop() {
     work_.wait(lock, [this] { return tasks_ != 0; });
     bool moved = run_marks(&lock);
     batch_.clear();
-    std::shared_ptr<TcpWaitSet> streams;
+    std::shared_ptr<WaitSource> source;
     for (Communicator* communicator : active_)
       if (startable(communicator) != nullptr) batch_.push_back(communicator);
     for (Communicator* communicator : batch_) {
@@ -318,7 +318,7 @@ void Engine::loop() {
       Task* task = startable(communicator);
       if (task == nullptr) continue;
       in_hand_ = communicator;
-      if (batch_.size() == 1) streams = communicator->streams();
+      if (batch_.size() == 1) source = communicator->wait_source();
       lock.unlock();
       Status status;
       bool ended = step(task, &status, &moved);
@@ -331,7 +331,7 @@ void Engine::loop() {
     }
     lock.unlock();
     // Not for long: a new task wakes nobody who sleeps on streams.
-    backoff.sleep_on(streams.get(), false);
+    backoff.sleep_on(source.get(), false);
     if (moved)
       backoff.reset();
     else

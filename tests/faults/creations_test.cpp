@@ -87,7 +87,7 @@ TEST(Creations, OverTcpOnABusyMachineNeverFail) {
     setenv("TREERING_HOSTID", ("host-" + std::to_string(rank)).c_str(), 1);  // hosts measure what is between them
     return create_again_and_again(rank, id, creations);
   });
-  for (const RankResult& result : processes.wait_all(std::chrono::seconds(120 + creations))) {
+  for (const RankResult& result : processes.wait_all(std::chrono::seconds(120 + 2 * creations))) {
     EXPECT_EQ(result.exit_code, 0) << result.output;
     std::printf("%s", result.output.c_str());
   }

@@ -7,12 +7,14 @@
 namespace treering::testing {
 namespace {
 
-constexpr uint8_t kAll = kInProcessBit | kSharedMemoryBit | kCmaBit | kRegionsBit | kTcpBit;
-constexpr uint8_t kNoMemory = kCmaBit | kTcpBit;
+// As the table has them.
+constexpr TransportSet kInProcessBit = 1, kSharedMemoryBit = 2, kCmaBit = 4, kTcpBit = 8;
+constexpr TransportSet kAll = kInProcessBit | kSharedMemoryBit | kCmaBit | kRegionsBit | kTcpBit;
+constexpr TransportSet kNoMemory = kCmaBit | kTcpBit;
 
 struct Ranks {
   // A rank of a host and a process, which reports `local` towards all of its host.
-  void add(uint64_t host, uint64_t process, uint8_t local = kAll) {
+  void add(uint64_t host, uint64_t process, TransportSet local = kAll) {
     RankCard card{};
     card.rank = static_cast<uint32_t>(cards.size());
     card.location.host = host;
@@ -83,7 +85,26 @@ TEST(Transports, OfARankThatReachesFewer) {
   EXPECT_EQ(ranks.transports(), "cma+tcp");
 }
 
-TEST(Transports, TheLongestTextFitsTheSelection) { EXPECT_LT(transports_text(kAll).size(), size_t{32}); }
+TEST(Transports, TheTableHasThemInThatOrder) {
+  EXPECT_EQ(transports_text(kInProcessBit), "in-process");
+  EXPECT_EQ(transports_text(kSharedMemoryBit), "shm");
+  EXPECT_EQ(transports_text(kCmaBit), "cma");
+  EXPECT_EQ(transports_text(kTcpBit), "tcp");
+}
+
+// Two ranks of different hosts that cannot use a transport do not, and it counts for no others.
+TEST(Transports, OfAPairOfDifferentHostsThatHasItsOwn) {
+  Ranks ranks;
+  for (uint64_t host : {1, 2, 3}) ranks.add(host, host);
+  ranks.reports[0].exceptions = {{2, 0}};
+  const Findings findings(ranks.cards, ranks.reports);
+  EXPECT_EQ(findings.between(0, 2), 0u);
+  EXPECT_EQ(findings.between(2, 0), 0u);
+  EXPECT_EQ(findings.between(0, 1), kTcpBit);
+  EXPECT_EQ(findings.between(1, 2), kTcpBit);
+}
+
+TEST(Transports, TheLongestTextFitsTheSelection) { EXPECT_LT(transports_text(kAll & ~kRegionsBit).size(), size_t{32}); }
 
 }  // namespace
 }  // namespace treering::testing

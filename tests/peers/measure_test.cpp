@@ -11,7 +11,7 @@ namespace treering::testing {
 namespace {
 
 struct Pair {
-  AreaLayout layout{2, 1, 1 << 20};
+  AreaLayout layout = area_layout(2, 1, 1 << 20);
   std::shared_ptr<Segment> memory;
   Machine machine;
 

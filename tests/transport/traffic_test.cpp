@@ -17,9 +17,9 @@
 namespace treering {
 namespace {
 
-std::vector<TransportRow> rows_between_processes() {
-  std::vector<TransportRow> rows;
-  for (const TransportRow& row : transports())
+std::vector<ConformanceRow> rows_between_processes() {
+  std::vector<ConformanceRow> rows;
+  for (const ConformanceRow& row : conformance_rows())
     if (row.between_processes) rows.push_back(row);
   return rows;
 }
@@ -37,7 +37,7 @@ struct Planned {
   uint32_t bytes;
 };
 
-Planned planned(const TransportRow& row, const Traffic& traffic, int sender, uint32_t index) {
+Planned planned(const ConformanceRow& row, const Traffic& traffic, int sender, uint32_t index) {
   std::mt19937_64 random(traffic.seed ^ (uint64_t{index} << 1 | static_cast<uint64_t>(sender)) * 0x9E3779B97F4A7C15u);
   uint64_t dice = random() % 3;
   PayloadKind kind = dice == 0 ? PayloadKind::kInline : dice == 1 ? PayloadKind::kStaging : PayloadKind::kUser;
@@ -49,7 +49,7 @@ Planned planned(const TransportRow& row, const Traffic& traffic, int sender, uin
 // Memory of the sender that the transport can refer to: `user` is its name.
 class UserMemory {
  public:
-  UserMemory(const TransportRow& row, Side* own) : registered_(row.maps_regions), data_(kFifoDepth * kSlotBytes) {
+  UserMemory(const ConformanceRow& row, Side* own) : registered_(row.maps_regions), data_(kFifoDepth * kSlotBytes) {
     base_ = data_.data();
     address_ = {0, reinterpret_cast<uint64_t>(base_)};
     if (!registered_) return;
@@ -73,7 +73,7 @@ class UserMemory {
   UserAddress address_;
 };
 
-void send_next(Connection* connection, const TransportRow& row, const Traffic& traffic, Side* own, int side,
+void send_next(Connection* connection, const ConformanceRow& row, const Traffic& traffic, Side* own, int side,
                uint32_t index, const UserMemory& user) {
   Planned plan = planned(row, traffic, side, index);
   auto data = pattern(traffic.seed + index * 2 + static_cast<uint64_t>(side), plan.bytes);
@@ -91,7 +91,7 @@ void send_next(Connection* connection, const TransportRow& row, const Traffic& t
 }
 
 // One side's life; what went wrong, or nothing.
-std::string run_traffic(TwoSides* sides, const TransportRow& row, const Traffic& traffic, int side) {
+std::string run_traffic(TwoSides* sides, const ConformanceRow& row, const Traffic& traffic, int side) {
   auto connection = sides->connect(side, 0);
   Side* own = &sides->side(side);
   UserMemory user(row, own);
@@ -126,7 +126,7 @@ std::string run_traffic(TwoSides* sides, const TransportRow& row, const Traffic&
 
 // Runs `body(1)` in a child or thread and body(0) here; the child's text comes through a pipe.
 template <typename Body>
-void run_both(TwoSides* sides, const TransportRow& row, Body body) {
+void run_both(TwoSides* sides, const ConformanceRow& row, Body body) {
   if (!row.between_processes) {
     std::string texts[2];
     std::thread other([&] { texts[1] = body(1); });
@@ -164,7 +164,7 @@ void run_both(TwoSides* sides, const TransportRow& row, Body body) {
   EXPECT_EQ(other, "");
 }
 
-class LongTraffic : public ::testing::TestWithParam<TransportRow> {};
+class LongTraffic : public ::testing::TestWithParam<ConformanceRow> {};
 
 TEST_P(LongTraffic, ArrivesIntactAtEveryDepth) {
   uint64_t seed = std::random_device()();
@@ -178,7 +178,7 @@ TEST_P(LongTraffic, ArrivesIntactAtEveryDepth) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, LongTraffic, ::testing::ValuesIn(transports()), row_name);
+INSTANTIATE_TEST_SUITE_P(Transports, LongTraffic, ::testing::ValuesIn(conformance_rows()), row_name);
 
 void expect_dead(Connection* connection, pid_t peer) {
   EXPECT_EQ(connection->health().code(), trRemoteError);
@@ -190,7 +190,7 @@ void expect_dead(Connection* connection, pid_t peer) {
   EXPECT_EQ(connection->health().message(), first) << "the first failure stays";
 }
 
-class DeadPeer : public ::testing::TestWithParam<TransportRow> {};
+class DeadPeer : public ::testing::TestWithParam<ConformanceRow> {};
 
 // The peer posts two messages and is killed. Where its memory is shared they can still be read; where it is
 // not, the link's health says that the process is gone. Nothing crashes or hangs either way.
@@ -240,7 +240,7 @@ TEST_P(DeadPeer, IsAnErrorOrHarmless) {
     return;
   }
   std::byte target[64];
-  if (GetParam().copies()) {
+  if (GetParam().copies) {
     EXPECT_EQ(payload_of(connection.get(), *connection->front()), std::vector<std::byte>(64, std::byte{7}));
     connection->pop();
     EXPECT_TRUE(eventually([&] { return connection->front() == nullptr && !connection->health().ok(); }));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two ranks' worth of transport memory and the table of transports, for the conformance suite. A new
-// transport adds a row to transports() and passes.
+// transport adds a row to conformance_rows() and passes.
 //
 //   side 0: exports, FIFOs, staging  <--- connection of side 1 looks here
 //   side 1: exports, FIFOs, staging  <--- connection of side 0 looks here
@@ -25,6 +25,7 @@
 #include "transport/cma/cma.h"
 #include "transport/memory/mapped.h"
 #include "transport/tcp/pair.h"
+#include "transport/unix/unix_transport.h"
 
 namespace treering {
 
@@ -37,12 +38,17 @@ struct Side {
   std::byte staging[kChannels * kFifoDepth * kSlotBytes];
 };
 
-struct TransportRow;
+struct ConformanceRow;
 
 class TwoSides {
  public:
-  explicit TwoSides(const TransportRow& row);
-  ~TwoSides() { munmap(sides_, 2 * sizeof(Side)); }
+  explicit TwoSides(const ConformanceRow& row);
+  ~TwoSides() {
+    munmap(sides_, 2 * sizeof(Side));
+    for (auto& pair : unix_sockets_)
+      for (const int fd : pair)
+        if (fd >= 0) close(fd);
+  }
   TwoSides(const TwoSides&) = delete;
   TwoSides& operator=(const TwoSides&) = delete;
 
@@ -52,6 +58,9 @@ class TwoSides {
   // The connection of side `own` to the other one.
   std::unique_ptr<Connection> connect(int own, uint32_t channel);
   TcpPair* tcp() { return tcp_.get(); }
+  void use_tcp(uint32_t streams) { tcp_ = std::make_unique<TcpPair>(streams); }
+  // Both ends of a pair of Unix sockets for each channel: [channel][side].
+  int (*unix_sockets())[2] { return unix_sockets_; }
   // Registered memory of `own`, mapped by the other side where the transport does that.
   PeerRegions& regions_of_peer(int own) {
     if (!regions_[own]) regions_[own] = std::make_unique<PeerRegions>(sides_[1 - own].exports, pids_[1 - own]);
@@ -59,24 +68,25 @@ class TwoSides {
   }
 
  private:
-  const TransportRow& row_;
+  const ConformanceRow& row_;
   Side* sides_;
   int pids_[2] = {getpid(), getpid()};
   std::unique_ptr<PeerRegions> regions_[2];
   std::unique_ptr<TcpPair> tcp_;
+  int unix_sockets_[kChannels][2] = {{-1, -1}, {-1, -1}};
 };
 
-struct TransportRow {
+struct ConformanceRow {
   const char* name;
   bool mapped;             // the FIFOs' memory is shared
   bool between_processes;  // else between threads of one process
   bool reaches_plain_memory;
   bool maps_regions;  // by region id, in another process
   bool fetches_plain_memory;
-  uint32_t tcp_streams;  // 0: not TCP, which copies: what it has handed to the kernel counts as consumed
+  bool copies;  // what it has taken counts as consumed
+  // Makes what both sides need before they part.
+  void (*prepare)(TwoSides* sides);
   std::unique_ptr<Connection> (*connect)(TwoSides* sides, int own, uint32_t channel);
-
-  bool copies() const { return tcp_streams > 0; }
 };
 
 inline std::unique_ptr<Connection> connect_tcp(TwoSides* sides, int own, uint32_t channel) {
@@ -89,46 +99,61 @@ inline std::unique_ptr<Connection> connect_tcp(TwoSides* sides, int own, uint32_
   return sides->tcp()->link(own, options, alone)->connection(channel);
 }
 
+inline void make_unix_sockets(TwoSides* sides) {
+  for (uint32_t channel = 0; channel < kChannels; ++channel)
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sides->unix_sockets()[channel]) != 0)
+      throw std::runtime_error("socketpair failed");
+}
+
+inline std::unique_ptr<Connection> connect_unix(TwoSides* sides, int own, uint32_t channel) {
+  int* const pair = sides->unix_sockets()[channel];
+  // A child has a copy of the other side's socket, which would keep it open.
+  if (sides->pid(0) != sides->pid(1)) close(std::exchange(pair[1 - own], -1));
+  return std::make_unique<testing::UnixConnection>(std::exchange(pair[own], -1), sides->side(own).staging,
+                                                   "process " + std::to_string(sides->pid(1 - own)));
+}
+
 inline MappedEndpoint mapped_endpoint(TwoSides* sides, int own, uint32_t channel, PeerRegions* regions) {
   Side &mine = sides->side(own), &peer = sides->side(1 - own);
   return {&peer.fifos[channel], &mine.fifos[channel], peer.staging, regions};
 }
 
-inline const std::vector<TransportRow>& transports() {
-  static const std::vector<TransportRow> rows = {
-      {"in-process", true, false, true, false, false, 0,
+inline const std::vector<ConformanceRow>& conformance_rows() {
+  static const std::vector<ConformanceRow> rows = {
+      {"in-process", true, false, true, false, false, false, nullptr,
        [](TwoSides* sides, int own, uint32_t channel) {
          return connect_in_process(mapped_endpoint(sides, own, channel, nullptr));
        }},
-      {"shared-memory", true, true, false, true, false, 0,
+      {"shared-memory", true, true, false, true, false, false, nullptr,
        [](TwoSides* sides, int own, uint32_t channel) {
          return connect_shared_memory(mapped_endpoint(sides, own, channel, &sides->regions_of_peer(own)));
        }},
-      {"shared-memory-and-kernel", true, true, false, true, true, 0,
+      {"shared-memory-and-kernel", true, true, false, true, true, false, nullptr,
        [](TwoSides* sides, int own, uint32_t channel) {
          MappedEndpoint endpoint = mapped_endpoint(sides, own, channel, &sides->regions_of_peer(own));
          endpoint.fetch_pid = sides->pid(1 - own);
          return connect_shared_memory(endpoint);
        }},
-      {"cma", false, true, true, false, false, 0,
+      {"cma", false, true, true, false, false, false, nullptr,
        [](TwoSides* sides, int own, uint32_t channel) {
          Side& peer = sides->side(1 - own);
          CmaAddress address{sides->pid(1 - own), reinterpret_cast<uint64_t>(&peer.fifos[channel]),
                             reinterpret_cast<uint64_t>(peer.staging)};
          return connect_cma(address, &sides->side(own).fifos[channel]);
        }},
-      {"tcp", false, true, true, false, false, 1, connect_tcp},
-      {"tcp-4-streams", false, true, true, false, false, 4, connect_tcp},
+      {"tcp", false, true, true, false, false, true, [](TwoSides* sides) { sides->use_tcp(1); }, connect_tcp},
+      {"tcp-4-streams", false, true, true, false, false, true, [](TwoSides* sides) { sides->use_tcp(4); }, connect_tcp},
+      {"unix", false, true, true, false, false, true, make_unix_sockets, connect_unix},
   };
   return rows;
 }
 
-inline TwoSides::TwoSides(const TransportRow& row) : row_(row) {
+inline TwoSides::TwoSides(const ConformanceRow& row) : row_(row) {
   int sharing = row.mapped ? MAP_SHARED : MAP_PRIVATE;
   void* base = mmap(nullptr, 2 * sizeof(Side), PROT_READ | PROT_WRITE, sharing | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) throw std::runtime_error("mmap failed");
   sides_ = static_cast<Side*>(base);
-  if (row.copies()) tcp_ = std::make_unique<TcpPair>(row.tcp_streams);
+  if (row.prepare != nullptr) row.prepare(this);
 }
 
 // What the kernel still carries arrives within moments; on a machine that is busy with other programs, moments after
@@ -152,7 +177,7 @@ inline std::unique_ptr<Connection> TwoSides::connect(int own, uint32_t channel) 
   return row_.connect(this, own, channel);
 }
 
-inline std::string row_name(const ::testing::TestParamInfo<TransportRow>& info) {
+inline std::string row_name(const ::testing::TestParamInfo<ConformanceRow>& info) {
   std::string name = info.param.name;
   for (char& c : name)
     if (c == '-') c = '_';

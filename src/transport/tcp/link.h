@@ -35,17 +35,9 @@
 #include "transport/tcp/wait.h"
 #include "transport/tcp/zero_copy.h"
 #include "transport/connection.h"
+#include "transport/stream.h"
 
 namespace treering {
-
-// Opens authenticated, connected, non-blocking TCP sockets to other ranks; implemented by the rendezvous.
-class StreamSource {
- public:
-  virtual ~StreamSource() = default;
-  // Asks for a stream to `peer`; returns at once. The socket, or why there is none, arrives at the link, from any thread:
-  // TcpLink::deliver_outgoing(). Asked once for each attempt at each stream; a later attempt takes another way where there is one.
-  virtual void open_stream(uint32_t peer, TcpStreamId stream) = 0;
-};
 
 struct TcpOptions {
   uint32_t peer = 0;          // rank

@@ -10,14 +10,9 @@
 #include <cstdint>
 #include <string>
 
-namespace treering {
+#include "transport/stream.h"
 
-// A stream to a peer: its number (0: the shared one; 1 .. streams) and which attempt opened it.
-struct TcpStreamId {
-  TcpStreamId(uint32_t number = 0, uint32_t nth = 0) : index(number), attempt(nth) {}  // NOLINT: a number is one
-  uint32_t index, attempt;
-  bool operator==(const TcpStreamId&) const = default;
-};
+namespace treering {
 
 // A stream that is there no more. `key` tells those of the same index apart: a later one has a greater key.
 struct TcpLoss {

@@ -18,23 +18,25 @@
 #include <utility>
 #include <vector>
 
+#include "transport/wait_source.h"
+
 namespace treering {
 
-class TcpWaitSet {
+class TcpWaitSet final : public WaitSource {
  public:
   enum class For : uint8_t { kInput, kRoom };
 
   TcpWaitSet() = default;
-  ~TcpWaitSet();
+  ~TcpWaitSet() override;
   TcpWaitSet(const TcpWaitSet&) = delete;
   TcpWaitSet& operator=(const TcpWaitSet&) = delete;
 
   // Whoever closes the descriptor calls forget() before.
   void add(int fd, For purpose);
   void forget(int fd);
-  bool empty() const { return size_.load(std::memory_order_relaxed) == 0; }
+  bool empty() const override { return size_.load(std::memory_order_relaxed) == 0; }
   // Returns when a stream has something new or the time is over; true: the former.
-  bool wait(uint32_t microseconds);
+  bool wait(uint32_t microseconds) override;
 
  private:
   void watch(int fd, For purpose) const;

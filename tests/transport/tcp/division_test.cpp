@@ -105,7 +105,7 @@ class Streams {
 TEST(TcpDivision, StreamsOfDifferentRatesAreThroughTogether) {
   for (const auto& rates : {std::vector<double>{125, 31}, {31, 125}, {125, 125}, {125, 125, 125, 31}, {125, 62, 31}})
     for (const auto& [delay_us, window] : {std::pair{0.0, 1u}, {100.0, 1u}, {2000.0, 2u}, {10'000.0, 8u}}) {
-      SCOPED_TRACE(testing::PrintToString(rates) + ", news after " + std::to_string(delay_us) + " us, " +
+      SCOPED_TRACE(::testing::PrintToString(rates) + ", news after " + std::to_string(delay_us) + " us, " +
                    std::to_string(window) + " messages");
       Streams streams(rates, delay_us, window);
       streams.send(200);

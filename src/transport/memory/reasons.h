@@ -9,21 +9,20 @@
 
 #include <string>
 
-#include "peers/rank_card.h"
+#include "transport/peer_card.h"
 
 namespace treering {
 
 // Why `own` and `peer` share no segment. holder: a rank of their host that was given its descriptor, or nullptr.
-// allowed: the options let ranks share memory.
-std::string why_no_segment(const RankCard& own, const RankCard& peer, const RankCard* holder, bool allowed);
+std::string why_no_segment(const PeerCard& own, const PeerCard& peer, const PeerCard* holder);
 
 // Why neither can name the other by its pid; empty: they can.
-std::string why_no_pid(const RankCard& own, const RankCard& peer);
+std::string why_no_pid(const PeerCard& own, const PeerCard& peer);
 
 // Why the peer's descriptors cannot be opened; error: errno of the attempt.
-std::string why_no_regions(const RankCard& own, const RankCard& peer, int error);
+std::string why_no_regions(const PeerCard& own, const PeerCard& peer, int error);
 
 // What the cards add to the kernel's refusal to reach into the peer; empty: nothing.
-std::string who_they_are(const RankCard& own, const RankCard& peer);
+std::string who_they_are(const PeerCard& own, const PeerCard& peer);
 
 }  // namespace treering

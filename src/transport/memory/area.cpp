@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "peers/area.h"
+#include "transport/memory/area.h"
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -27,23 +27,22 @@ std::map<std::string, std::weak_ptr<Segment>>& registry() {
 
 }  // namespace
 
-AreaLayout::AreaLayout(uint32_t ranks_, uint32_t channels_, size_t staging_bytes_)
+AreaLayout::AreaLayout(uint32_t ranks_, uint32_t channels_, size_t staging_bytes_, const AreaSizes& sizes)
     : ranks(ranks_), channels(channels_), staging_bytes(round_up(staging_bytes_, kPage)) {
-  nonce_offset = round_up(sizeof(RankStatus), kLine);
+  nonce_offset = round_up(sizes.status, kLine);
   head_bytes = nonce_offset + kLine;
   mailbox_offset = round_up(kMaxExports * sizeof(RegionExport), kLine);
-  const size_t mailbox = ranks <= kMaxMailboxRanks ? MailboxMemory::bytes(ranks) : 0;
-  fifo_offset = round_up(mailbox_offset + mailbox, kPage);
+  fifo_offset = round_up(mailbox_offset + sizes.mailbox, kPage);
   staging_offset = round_up(fifo_offset + size_t{ranks} * channels * sizeof(Fifo), kPage);
   body_bytes = staging_offset + channels * staging_bytes;
   private_bytes = round_up(head_bytes, kPage) + body_bytes;
-  bodies_offset = round_up(round_up(sizeof(SegmentHeader), kPage) + ranks * head_bytes, kPage);
+  heads_offset = round_up(sizes.segment_header, kPage);
+  bodies_offset = round_up(heads_offset + ranks * head_bytes, kPage);
   total_bytes = bodies_offset + ranks * body_bytes;
 }
 
 AreaView AreaLayout::view(std::byte* base, uint32_t rank) const {
-  return {base + round_up(sizeof(SegmentHeader), kPage) + rank * head_bytes, base + bodies_offset + rank * body_bytes,
-          this};
+  return {base + heads_offset + rank * head_bytes, base + bodies_offset + rank * body_bytes, this};
 }
 
 AreaView AreaLayout::private_view(std::byte* base) const { return {base, base + round_up(head_bytes, kPage), this}; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Why ranks share no memory, from fabricated cards.
-#include "peers/link_reasons.h"
+#include "transport/memory/reasons.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 namespace treering::testing {
 namespace {
 
-RankCard with_segment(uint32_t rank) {
-  RankCard card{};
+PeerCard with_segment(uint32_t rank) {
+  PeerCard card{};
   card.rank = rank;
   card.pid = 100 + rank;
   card.pid_namespace = 11;
@@ -22,22 +22,22 @@ RankCard with_segment(uint32_t rank) {
   return card;
 }
 
-RankCard without_segment(uint32_t rank) {
-  RankCard card = with_segment(rank);
+PeerCard without_segment(uint32_t rank) {
+  PeerCard card = with_segment(rank);
   card.got_segment = card.in_segment = 0;
   return card;
 }
 
 // Of both directions, which say the same.
-std::string why(const RankCard& a, const RankCard& b, const RankCard* holder) {
-  const std::string text = why_no_segment(a, b, holder, true);
-  EXPECT_EQ(text, why_no_segment(b, a, holder, true));
+std::string why(const PeerCard& a, const PeerCard& b, const PeerCard* holder) {
+  const std::string text = why_no_segment(a, b, holder);
+  EXPECT_EQ(text, why_no_segment(b, a, holder));
   return text;
 }
 
 TEST(NoSegment, BetweenNetworkNamespaces) {
-  const RankCard a = with_segment(0);
-  RankCard b = without_segment(1);
+  const PeerCard a = with_segment(0);
+  PeerCard b = without_segment(1);
   b.network_namespace = 22;
   const std::string expected =
       "no segment (ranks 0 and 1 are in different network namespaces, between which its descriptor cannot travel)";
@@ -49,8 +49,8 @@ TEST(NoSegment, BetweenNetworkNamespaces) {
 }
 
 TEST(NoSegment, BetweenUserNamespaces) {
-  const RankCard a = with_segment(3);
-  RankCard b = without_segment(1);
+  const PeerCard a = with_segment(3);
+  PeerCard b = without_segment(1);
   b.user_namespace = 32;
   b.uid = 0;
   EXPECT_EQ(
@@ -60,15 +60,15 @@ TEST(NoSegment, BetweenUserNamespaces) {
 }
 
 TEST(NoSegment, BetweenUsers) {
-  const RankCard a = with_segment(0);
-  RankCard b = without_segment(1);
+  const PeerCard a = with_segment(0);
+  PeerCard b = without_segment(1);
   b.uid = 1001;
   EXPECT_EQ(why(a, b, &a), "no segment (ranks 0 and 1 are of different users (uid 1000 and 1001))");
 }
 
 TEST(NoSegment, BetweenMachines) {
-  const RankCard a = with_segment(0);
-  RankCard b = without_segment(1);
+  const PeerCard a = with_segment(0);
+  PeerCard b = without_segment(1);
   b.machine = 42;
   EXPECT_EQ(why(a, b, &a),
             "no segment (ranks 0 and 1 run on different machines, which TREERING_HOSTID calls one host)");
@@ -80,16 +80,16 @@ TEST(NoSegment, BetweenMachines) {
 
 // In the namespaces of one that lacks it too, and has it as little from the third.
 TEST(NoSegment, WhereBothLackIt) {
-  const RankCard holder = with_segment(0);
-  RankCard a = without_segment(1), b = without_segment(2);
+  const PeerCard holder = with_segment(0);
+  PeerCard a = without_segment(1), b = without_segment(2);
   a.network_namespace = b.network_namespace = 22;
-  EXPECT_NE(why_no_segment(a, b, &holder, true).find("ranks 0 and 1 are in different network"), std::string::npos);
-  EXPECT_NE(why_no_segment(b, a, &holder, true).find("ranks 0 and 2 are in different network"), std::string::npos);
+  EXPECT_NE(why_no_segment(a, b, &holder).find("ranks 0 and 1 are in different network"), std::string::npos);
+  EXPECT_NE(why_no_segment(b, a, &holder).find("ranks 0 and 2 are in different network"), std::string::npos);
 }
 
 TEST(NoSegment, WhereAPidNamespaceAloneDiffersItIsNotBlamed) {
-  const RankCard a = with_segment(0);
-  RankCard b = without_segment(1);
+  const PeerCard a = with_segment(0);
+  PeerCard b = without_segment(1);
   b.pid_namespace = 12;
   EXPECT_EQ(
       why(a, b, &a),
@@ -98,17 +98,16 @@ TEST(NoSegment, WhereAPidNamespaceAloneDiffersItIsNotBlamed) {
 }
 
 TEST(NoSegment, FailuresOfTheMachine) {
-  RankCard a = with_segment(0), b = with_segment(1);
+  PeerCard a = with_segment(0), b = with_segment(1);
   b.in_segment = 0;
   EXPECT_EQ(why(a, b, &a), "no segment (mmap failed on rank 1, whose log says why)");
   a = without_segment(0), b = without_segment(1);
   EXPECT_NE(why(a, b, nullptr).find("no rank of the host was given it: memfd_create failed"), std::string::npos);
-  EXPECT_EQ(why_no_segment(a, b, nullptr, false), "no segment (TREERING_TRANSPORTS or config->transports excludes it)");
 }
 
 TEST(NoRegions, TheCauseIsWhatDiffers) {
-  const RankCard a = with_segment(0);
-  RankCard b = with_segment(1);
+  const PeerCard a = with_segment(0);
+  PeerCard b = with_segment(1);
   EXPECT_EQ(why_no_pid(a, b), "");
   EXPECT_EQ(why_no_regions(a, b, EACCES), "the peer's descriptors cannot be opened through /proc: Permission denied");
   EXPECT_EQ(

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <sstream>
+#include <stdexcept>
+
+#include "transport/cma/transport.h"
+#include "transport/memory/transport.h"
+#include "transport/tcp/transport.h"
+
+namespace treering {
+namespace {
+
+// clang-format off
+std::vector<TransportRow>& table() {
+  static auto* rows = new std::vector<TransportRow>{
+      //                                                        cheap  maps   fetches heads
+      {"in-process",    "in-process", 1,        Scope::kProcess,  true,  true,  true,  true,  nullptr,   open_in_process},
+      {"shared-memory", "shm",        1,        Scope::kHost,     true,  true,  false, true,  nullptr,   open_shared_memory},
+      {"cma",           "cma",        1,        Scope::kHost,     false, false, true,  true,  nullptr,   open_cma},
+      {"tcp",           "tcp",        kTcpMark, Scope::kAnywhere, true,  false, false, false, check_tcp, open_tcp},
+  };
+  return *rows;
+}
+// clang-format on
+
+std::string advice() {
+  std::string names, example;
+  for (const TransportRow& row : table()) names += fmt::format("{}{}", names.empty() ? "" : ", ", row.name);
+  return fmt::format(
+      "give a list of {}, or with one ^ in front those to leave out (for example ^cma or ^cma,tcp); shm is short for "
+      "shared-memory",
+      names);
+}
+
+TransportSet all() { return (TransportSet{1} << table().size()) - 1; }
+
+}  // namespace
+
+const std::vector<TransportRow>& transports() { return table(); }
+
+void add_transport(const TransportRow& row) {
+  if (table().size() == kMaxTransports) throw std::length_error("too many transports");
+  table().push_back(row);
+}
+
+TransportSet transports_with(bool TransportRow::*property) {
+  TransportSet set = 0;
+  for (size_t i = 0; i < table().size(); ++i) set |= TransportSet{table()[i].*property} << i;
+  return set;
+}
+
+TransportSet transports_of(Scope scope) {
+  TransportSet set = 0;
+  for (size_t i = 0; i < table().size(); ++i) set |= TransportSet{table()[i].scope == scope} << i;
+  return set;
+}
+
+TransportSet preferred(TransportSet set) { return set & (~set + 1); }
+
+const TransportRow& row_of(TransportSet one) { return table()[static_cast<size_t>(std::countr_zero(one))]; }
+
+Status parse_transports(const std::string& text, TransportSet* allowed) {
+  *allowed = all();
+  if (text.empty()) return {};
+  const bool exclude = text[0] == '^';
+  TransportSet named = 0;
+  std::istringstream words(exclude ? text.substr(1) : text);
+  for (std::string word; std::getline(words, word, ',');) {
+    const auto found = std::find_if(table().begin(), table().end(), [&](const TransportRow& row) {
+      return word == row.name || word == row.short_name;
+    });
+    if (found == table().end())
+      return {trInvalidArgument, fmt::format("TREERING_TRANSPORTS or config->transports is '{}': '{}' is unknown; {}",
+                                             text, word, advice())};
+    named |= TransportSet{1} << (found - table().begin());
+  }
+  *allowed = exclude ? all() & ~named : named;
+  if (named == 0 || *allowed == 0)
+    return {trInvalidArgument, fmt::format("TREERING_TRANSPORTS or config->transports is '{}': {}; {}", text,
+                                           named == 0 ? "a name is missing" : "nothing is left to use", advice())};
+  return {};
+}
+
+std::string transports_text(TransportSet set) {
+  std::string text;
+  for (size_t i = 0; i < table().size(); ++i)
+    if ((set >> i & 1) != 0) (text += text.empty() ? "" : "+") += table()[i].short_name;
+  return text.empty() ? "none" : text;
+}
+
+std::string wire_versions(TransportSet set) {
+  std::string text;
+  for (size_t i = 0; i < table().size(); ++i)
+    if ((set >> i & 1) != 0)
+      text += fmt::format("{}{} {:x}", text.empty() ? "" : ", ", table()[i].name, table()[i].wire_version);
+  return text;
+}
+
+}  // namespace treering

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/tcp/transport.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "core/log.h"
+#include "transport/tcp/link.h"
+
+namespace treering {
+namespace {
+
+constexpr uint32_t kMaxChosenStreams = 4;
+
+class Tcp final : public Transport, public StreamTaker {
+ public:
+  explicit Tcp(TransportSetup setup) : setup_(std::move(setup)) {}
+  ~Tcp() override {
+    for (const auto& [peer, link] : links_) link->finish();
+    for (const auto& [peer, early] : early_)
+      for (const auto& [stream, fd] : early.streams) close(fd);
+  }
+
+  // That both have a control connection is all that a stream needs.
+  Status prove(uint32_t) override { return {}; }
+
+  std::vector<std::unique_ptr<Connection>> connect(uint32_t peer, PairAbilities) override {
+    const std::shared_ptr<TcpLink> link = add_link(peer);
+    std::vector<std::unique_ptr<Connection>> made;
+    for (uint32_t channel = 0; channel < setup_.layout->channels; ++channel) made.push_back(link->connection(channel));
+    return made;
+  }
+
+  StreamTaker* stream_taker() override { return this; }
+  std::shared_ptr<WaitSource> wait_source() override { return waits_; }
+  void abandon() override {
+    std::lock_guard lock(mutex_);
+    for (const auto& [peer, link] : links_) link->abandon();
+  }
+
+  void incoming(uint32_t peer, TcpStreamId stream, int fd) override {
+    std::lock_guard lock(mutex_);
+    if (const auto found = links_.find(peer); found != links_.end()) return found->second->deliver_incoming(stream, fd);
+    auto& streams = early_[peer].streams;
+    if (streams.size() <= kMaxTcpStreams) return streams.emplace_back(stream, fd), void();
+    log_line(LogLevel::kWarn, fmt::format("rank {} opened more than {} TCP streams: closed", peer, kMaxTcpStreams));
+    close(fd);
+  }
+  void outgoing(uint32_t peer, TcpStreamId stream, const Status& status, int fd) override {
+    std::lock_guard lock(mutex_);
+    if (const auto found = links_.find(peer); found != links_.end())
+      return found->second->deliver_outgoing(stream, status, fd);
+    if (fd >= 0) close(fd);
+  }
+  void departed(uint32_t peer) override {
+    std::lock_guard lock(mutex_);
+    if (const auto found = links_.find(peer); found != links_.end()) return found->second->deliver_departure();
+    early_[peer].departed = true;
+  }
+
+ private:
+  struct Early {
+    std::vector<std::pair<TcpStreamId, int>> streams;
+    bool departed = false;
+  };
+
+  std::shared_ptr<TcpLink> add_link(uint32_t peer) {
+    const Config& config = *setup_.config;
+    TcpOptions options;
+    options.peer = peer;
+    options.peer_name = fmt::format("rank {} (pid {})", peer, setup_.card(peer).pid);
+    options.channels = setup_.layout->channels;
+    options.streams = config.tcp_streams > 0 ? static_cast<uint32_t>(config.tcp_streams)
+                                             : std::clamp(setup_.streams->interfaces_to(peer), 1u, kMaxChosenStreams);
+    options.keeps_shared = setup_.rank < peer;
+    options.staging = setup_.own.staging();
+    options.deadline = std::chrono::milliseconds(config.timeout_ms);
+    options.congestion = {.all = config.tcp_congestion, .if_long = system_bbr()};
+    options.see_off = [source = setup_.streams](int fd) { source->see_off(fd); };
+    options.waits = waits_;
+    auto link = TcpLink::make(std::move(options), setup_.streams);
+    std::lock_guard lock(mutex_);
+    links_[peer] = link;
+    if (const auto found = early_.find(peer); found != early_.end()) {
+      for (const auto& [stream, fd] : found->second.streams) link->deliver_incoming(stream, fd);
+      if (found->second.departed) link->deliver_departure();
+      early_.erase(found);
+    }
+    return link;
+  }
+
+  const TransportSetup setup_;
+  const std::shared_ptr<TcpWaitSet> waits_ = std::make_shared<TcpWaitSet>();
+  std::mutex mutex_;
+  std::map<uint32_t, std::shared_ptr<TcpLink>> links_;
+  std::map<uint32_t, Early> early_;  // of peers without a link
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> open_tcp(const TransportSetup& setup) { return std::make_unique<Tcp>(setup); }
+
+Status check_tcp(const Config& config) {
+  if (config.tcp_congestion.empty()) return {};
+  const Status known = check_congestion_control(config.tcp_congestion);
+  return known.ok() ? known : Status(known.code(), "TREERING_TCP_CONGESTION: " + known.message());
+}
+
+}  // namespace treering

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Transport: one way for the ranks of a communicator to reach one another. A folder below src/transport and a row in table.cpp.
+//
+//   open()          before the ranks have exchanged anything; card() is what the others need to know of this rank
+//   take_card()     what the others gave
+//   prove()         whether it works towards a peer, in fact: once for each peer, or for a sample of many
+//   connect()       when the first message to a peer is sent or expected; the peer may be earlier or later
+//
+// The links (peers/links.h) choose among the transports that both ranks of a pair have proved. Each transport passes the
+// conformance suite (tests/transport/conformance_test.cpp).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+#include "core/status.h"
+#include "transport/connection.h"
+#include "transport/memory/area.h"
+#include "transport/peer_card.h"
+#include "transport/stream.h"
+#include "transport/wait_source.h"
+
+namespace treering {
+
+// What a transport of one rank is opened with. What it refers to outlives the transport.
+struct TransportSetup {
+  uint32_t rank = 0, ranks = 1;
+  const Config* config = nullptr;
+  const AreaLayout* layout = nullptr;
+  AreaView own;                  // this rank's area
+  std::byte* segment = nullptr;  // the memory that the ranks of the host share; nullptr: this rank has none
+  // From take_card() on.
+  std::function<const PeerCard&(uint32_t rank)> card;
+  // A rank of this one's host that was given the segment's descriptor, or nullptr.
+  std::function<const PeerCard*()> segment_holder;
+  StreamService* streams = nullptr;
+};
+
+// What works between two ranks besides the transport that they use, as both have proved.
+struct PairAbilities {
+  bool maps_regions = false;  // either can map the other's registered buffers
+  bool fetches = false;       // either can read the other's memory through the kernel
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  // What a peer needs to know to reach this rank; any length.
+  virtual std::string card() { return {}; }
+  virtual Status take_card(uint32_t peer, const std::string& card) { return (void)peer, (void)card, Status(); }
+
+  // Ok, or why this rank does not reach the peer.
+  virtual Status prove(uint32_t peer) = 0;
+  // The same of the peer's registered buffers, where prove() was ok.
+  virtual Status prove_regions(uint32_t peer) { return (void)peer, Status(trSystemError, "not by this transport"); }
+
+  // The connections to the peer, one for each channel.
+  virtual std::vector<std::unique_ptr<Connection>> connect(uint32_t peer, PairAbilities abilities) = 0;
+
+  // Where the head of the peer's area can be read in place; else nullptr.
+  virtual const std::byte* mapped_head(uint32_t peer) const { return (void)peer, nullptr; }
+  // Copies it; false where that cannot be: the peer is gone, or !TransportRow::reads_heads.
+  virtual bool copy_head(uint32_t peer, void* copy, size_t bytes) const {
+    return (void)peer, (void)copy, (void)bytes, false;
+  }
+
+  // Takes streams where it uses them.
+  virtual StreamTaker* stream_taker() { return nullptr; }
+  // What a rank that waits may sleep on.
+  virtual std::shared_ptr<WaitSource> wait_source() { return nullptr; }
+  // The communicator has failed: what is under way is of no use any more, and the end waits for nothing.
+  virtual void abandon() {}
+};
+
+// Which ranks it may reach.
+enum class Scope : uint8_t { kProcess, kHost, kAnywhere };
+
+struct TransportRow {
+  const char* name;
+  const char* short_name;  // options take either; tools print this one
+  uint32_t wire_version;   // the ranks must have the same
+  Scope scope;
+  bool cheap_proof;                       // prove() is made for every peer of the host, else for some of many
+  bool maps;                              // mapped_head(), mailboxes and final values work
+  bool fetches;                           // it reads the plain memory of peers
+  bool reads_heads;                       // mapped_head() or copy_head(); without them a rank's status is asked for
+  Status (*check)(const Config& config);  // of its options; nullptr: it has none
+  std::unique_ptr<Transport> (*open)(const TransportSetup& setup);
+};
+
+}  // namespace treering
