@@ -82,12 +82,16 @@ LinkReport prove_links(const std::vector<RankCard>& cards, uint32_t rank, const 
   std::vector<LinkException> proved, cheaply;  // all bits are known; those of cheap proofs are
   for (uint32_t peer : ranks) {
     if (peer == rank) continue;
-    Prover prover(opened, peer);
-    if (partners.count(peer) == 0 || same_process(own, cards[peer]))
-      cheaply.push_back({peer, prover.prove(cheap, false)});
+    Prover cheap_prover(opened, peer), full_prover(opened, peer);
+    const TransportSet bits = cheap_prover.prove(cheap, false);
+    const bool in_process = same_process(own, cards[peer]) && (bits & transports_of(Scope::kProcess)) != 0;
+    const bool fully = !in_process && partners.count(peer) != 0;
+    if (fully)
+      proved.push_back({peer, full_prover.prove(~TransportSet{0}, true)});
     else
-      proved.push_back({peer, prover.prove(~TransportSet{0}, true)});
-    if (!prover.reason().empty()) (*reasons)[peer] = prover.reason();
+      cheaply.push_back({peer, bits});
+    const std::string& reason = (fully ? full_prover : cheap_prover).reason();
+    if (!reason.empty()) (*reasons)[peer] = reason;
   }
   report.local = !proved.empty() ? most_common(proved) : !cheaply.empty() ? most_common(cheaply) : 0;
   for (const LinkException& entry : proved)
