@@ -43,6 +43,7 @@ class UnixTransport final : public Transport {
   }
   ~UnixTransport() override {
     close(listener_);
+    for (const auto& [key, connection] : awaited_) connection->set_progress({});  // connections outlive their transport
     for (const auto& [hello, fd] : early_) close(fd);
   }
 
@@ -116,7 +117,8 @@ class UnixTransport final : public Transport {
 
 UnixConnection::~UnixConnection() {
   const auto until = std::chrono::steady_clock::now() + kLastWords;
-  while (health_.ok() && !flushed() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  while (socket_ >= 0 && health_.ok() && !flushed() && std::chrono::steady_clock::now() < until)
+    std::this_thread::yield();
   if (socket_ >= 0) close(socket_);
 }
 
