@@ -124,7 +124,7 @@ class NetworkNamespacesOfOneHost(lab_case.LabCase):
             lines = [line for line in output.splitlines() if re.search(r" rank \d reaches rank \d by ", line)]
             self.assertEqual(len(lines), len(placement), output)
             for line in lines:
-                self.assertRegex(line, r"shared memory: no segment \(ranks 0 and [13] are in different network namespaces,")
+                self.assertRegex(line, r"shared-memory: no segment \(ranks 0 and [13] are in different network namespaces,")
                 self.assertNotIn("memfd_create", line)
 
 
