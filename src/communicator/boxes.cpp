@@ -88,7 +88,7 @@ Status plan_transfers(const std::vector<RankBoxes>& ranks, int dimensions, std::
       }
       if (!remaining.empty())
         return {trInvalidUsage,
-                fmt::format("trExchangeCreate: nobody holds {} of the box {} that rank {} needs",
+                fmt::format("trExchangeCreate: no rank holds {} of the box {} that rank {} needs",
                             box_text(remaining[0], dimensions), box_text(needed, dimensions), destination)};
     }
   return {};

@@ -22,6 +22,8 @@ Links::Links(ExecutorContext* context, const std::vector<RankCard>& cards, uint3
   context_->connections.resize(size_t{channels} * cards.size());
   context_->peer_statuses.assign(cards.size(), nullptr);
   context_->maker = this;
+  for (const auto& transport : opened_)
+    if (transport && wait_source_ == nullptr) wait_source_ = transport->wait_source();
 }
 
 Transport& Links::transport_of(uint32_t peer) const {
@@ -43,7 +45,7 @@ Status Links::settle(const Findings& findings, const std::map<uint32_t, std::str
     const auto reason = reasons.find(peer);
     const std::string why = reason != reasons.end() ? reason->second
                             : same_host             ? "the other rank's side could not"
-                                                    : "they are on different hosts, and tcp is excluded";
+                                        : "they are on different hosts, and no transport between hosts is allowed";
     if (used_[peer] == 0)
       return {
           trSystemError,
@@ -92,12 +94,6 @@ bool Links::read_status(uint32_t peer, RankStatusSnapshot* snapshot) const {
 StreamTaker* Links::stream_taker() const {
   for (const auto& transport : opened_)
     if (StreamTaker* taker = transport ? transport->stream_taker() : nullptr; taker != nullptr) return taker;
-  return nullptr;
-}
-
-std::shared_ptr<WaitSource> Links::wait_source() const {
-  for (const auto& transport : opened_)
-    if (auto source = transport ? transport->wait_source() : nullptr; source != nullptr) return source;
   return nullptr;
 }
 

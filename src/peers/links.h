@@ -23,7 +23,7 @@ namespace treering {
 
 class Links final : public ConnectionMaker, public StatusReader {
  public:
-  // Of a peer whose memory no transport reads: what is known of its status; asks for news.
+  // What is known of the status of a peer whose memory no transport reads; asks for news.
   using AskStatus = std::function<bool(uint32_t peer, RankStatusSnapshot* snapshot)>;
 
   // Everything that is given outlives the links.
@@ -41,10 +41,10 @@ class Links final : public ConnectionMaker, public StatusReader {
   bool read_status(uint32_t peer, RankStatusSnapshot* snapshot) const override;
   bool reads_status(uint32_t peer) const override { return used_[peer] == 0 || row_of(used_[peer]).reads_heads; }
 
-  // Of the transport that takes streams; nullptr without one.
+  // The transport that takes streams; nullptr without one.
   StreamTaker* stream_taker() const;
   // What a waiting rank can sleep on; nullptr: nothing.
-  std::shared_ptr<WaitSource> wait_source() const;
+  const std::shared_ptr<WaitSource>& wait_source() const { return wait_source_; }
   // The communicator has failed.
   void abandon();
 
@@ -71,6 +71,7 @@ class Links final : public ConnectionMaker, public StatusReader {
   std::vector<TransportSet> works_;  // ... and what else works, with kRegionsBit
   std::shared_ptr<PacedLink> paced_;
   std::vector<std::unique_ptr<Connection>> connections_;
+  std::shared_ptr<WaitSource> wait_source_;
   OpenTransports opened_;  // ends before the connections, which may still need what it was given
   TransportSet transports_ = 0;
   bool all_mapped_ = true, all_fetch_ = true, host_mapped_ = true;

@@ -82,8 +82,8 @@ class Connection {
 
   // True when messages may refer to the sender's plain memory (region 0) by its address.
   virtual bool reaches_plain_memory() const = 0;
-  // True when posted messages may wait in this process: somebody has to call flushed() until it is true. Of the
-  // connections that share what waits, one says so.
+  // True when posted messages may wait in this process: flushed() must be called until it is true. One of the connections
+  // that share what waits says so.
   virtual bool buffers() const { return false; }
   // Sends what can be sent; true when nothing waits.
   virtual bool flushed() { return true; }

@@ -63,7 +63,7 @@ class Transport {
 
   // Where the head of the peer's area can be read in place; else nullptr.
   virtual const std::byte* mapped_head(uint32_t peer) const { return (void)peer, nullptr; }
-  // Copies it; false where that cannot be: the peer is gone, or !TransportRow::reads_heads.
+  // Copies it where it is not mapped; false where that cannot be: the peer is gone, or !TransportRow::reads_heads.
   virtual bool copy_head(uint32_t peer, void* copy, size_t bytes) const {
     return (void)peer, (void)copy, (void)bytes, false;
   }

@@ -167,7 +167,7 @@ TEST(Exchange, WhatNobodyHoldsIsNamed) {
   const trBox_t held{{0, 0}, {4, 4}}, needed{{2, 2}, {6, 3}}, wrong{{3, 0}, {2, 1}};
   trExchange_t exchange = nullptr;
   EXPECT_EQ(trExchangeCreate(&exchange, 2, 1, &held, 1, &needed, trInt32, ranks.comm(0)), trInvalidUsage);
-  EXPECT_NE(std::strstr(trGetLastError(nullptr), "nobody holds [4, 6) x [2, 3)"), nullptr) << trGetLastError(nullptr);
+  EXPECT_NE(std::strstr(trGetLastError(nullptr), "no rank holds [4, 6) x [2, 3)"), nullptr) << trGetLastError(nullptr);
   EXPECT_EQ(trExchangeCreate(&exchange, 2, 1, &wrong, 0, nullptr, trInt32, ranks.comm(0)), trInvalidArgument);
   EXPECT_EQ(trExchangeCreate(&exchange, 6, 1, &held, 0, nullptr, trInt32, ranks.comm(0)), trInvalidArgument);
 }

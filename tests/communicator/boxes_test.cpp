@@ -123,7 +123,7 @@ TEST(Plan, NamesAnElementThatNobodyHolds) {
   std::vector<BoxTransfer> transfers;
   const Status status = plan_transfers(ranks, 1, &transfers);
   EXPECT_EQ(status.code(), trInvalidUsage);
-  EXPECT_EQ(status.message(), "trExchangeCreate: nobody holds [4, 5) of the box [2, 7) that rank 1 needs");
+  EXPECT_EQ(status.message(), "trExchangeCreate: no rank holds [4, 5) of the box [2, 7) that rank 1 needs");
 }
 
 TEST(Plan, ForgetsAnEarlierPlan) {

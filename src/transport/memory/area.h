@@ -29,7 +29,7 @@ namespace treering {
 
 class AreaView;
 
-// Of the parts that are none of the transports' business.
+// Sizes of the parts that transports do not look into.
 struct AreaSizes {
   size_t status = 0;
   size_t mailbox = 0;         // of each rank

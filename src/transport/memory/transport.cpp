@@ -27,10 +27,6 @@ class MappedTransport : public Transport {
     return {};
   }
   const std::byte* mapped_head(uint32_t peer) const final { return area_of(peer).head(); }
-  bool copy_head(uint32_t peer, void* copy, size_t bytes) const final {
-    std::memcpy(copy, area_of(peer).head(), bytes);
-    return true;
-  }
 
  protected:
   AreaView area_of(uint32_t peer) const { return setup_.layout->view(setup_.segment, peer); }
