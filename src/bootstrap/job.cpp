@@ -431,6 +431,12 @@ void Job::fail_members(const Status& status) {
     });
 }
 
+// The processes below heard of the others through this one alone.
+void Job::give_up_meeting(const Status& status) {
+  if (state_ == State::kMeeting && !root_)
+    down(encode(FailedMessage{static_cast<uint32_t>(status.code()), status.message()}));
+}
+
 // The ranks cannot meet, or an exchange cannot be completed. Those of this process are told last: when they fail, the
 // process may end and this thread with it.
 void Job::fail(const Status& status) {

@@ -44,6 +44,8 @@ class Job : public std::enable_shared_from_this<Job> {
   void spread(uint32_t code, const std::string& text);
   // Who is missing, where this process knows it: the ranks meet in it, or its parent does not answer. Else ok.
   Status deadline_passed() const;
+  // A rank of this process ends its wait for the others, as `status` says.
+  void give_up_meeting(const Status& status);
   // While the ranks meet: the meeting point cannot be reached.
   bool meets() const { return state_ == State::kMeeting; }
   // This process cannot serve the others any more, which is no fault of theirs.

@@ -138,8 +138,10 @@ std::string MeetingRoot::missing(const std::map<uint32_t, std::string>* answered
         continue;
       }
     missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name_of(rank));
+    // The ranks of the meeting point's own process are heard as long as it speaks.
     if (hello != hellos_.end() && missing.ends_with(')'))
-      missing.replace(missing.size() - 1, 1, ", stopped answering)");
+      missing.replace(missing.size() - 1, 1,
+                      hello->second.process == 0 ? ", not at this step yet)" : ", stopped answering)");
   }
   if (missing.size() > kMaxText) missing += ", ...";
   for (const Place& place : places_) {

@@ -199,8 +199,10 @@ Status Membership::deadline_passed(const char* what) const {
     if (!member_->failure.ok()) return member_->failure;  // it has come meanwhile
   }
   const uint32_t rank = member_->request.rank;
-  return {trTimeout, fmt::format("the deadline passed while rank {} (pid {}) waited {}: {}", rank, getpid(), what,
-                                 who_is_silent())};
+  status = {trTimeout, fmt::format("the deadline passed while rank {} (pid {}) waited {}: {}", rank, getpid(), what,
+                                   who_is_silent())};
+  agent_->post([job = job_, status] { job->give_up_meeting(status); });
+  return status;
 }
 
 // Names the processes that do not answer. A meeting point in another process would have named others earlier.

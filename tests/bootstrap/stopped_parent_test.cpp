@@ -5,6 +5,8 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "bootstrap/agent.h"
+#include "bootstrap/job.h"
 #include "bootstrap/jobs.h"
 
 namespace {
@@ -45,6 +47,48 @@ TEST(StoppedParent, IsNamedByItsChild) {
   EXPECT_EQ(result.exit_code, 0) << result.output;
   const std::string name = "rank " + std::to_string(parent) + " (pid " + std::to_string(processes.pid(parent));
   EXPECT_NE(result.output.find(name), std::string::npos) << result.output << "; expected: " << name;
+}
+
+// Whether the ranks from 1 to `last` have come to the meeting point of this process, and rank 0 has not.
+bool have_come(const UniqueId& id, uint32_t last) {
+  std::string missing;
+  (void)Agent::instance().call([&] { missing = Agent::instance().find_job(id.job)->deadline_passed().message(); });
+  for (uint32_t rank = 1; rank <= last; ++rank)
+    if (missing.empty() || missing.find("rank " + std::to_string(rank)) != std::string::npos) return false;
+  return missing.find("rank 0") != std::string::npos;
+}
+
+// The meeting point is stopped, and rank 2 hears of the others through rank 1, whose deadline is the earlier one.
+TEST(StoppedMeetingPoint, IsNamedByARankWhoseParentGaveUp) {
+  int after_rank_1[2];
+  ASSERT_EQ(pipe(after_rank_1), 0);
+  RankProcesses processes(3, [&](int rank, const trUniqueId& packed) {
+    pretend_hosts(rank == 0 ? 0 : 1, 2);
+    const UniqueId id = unpacked(packed);
+    char byte = 0;
+    if (rank == 0) {
+      for (const uint32_t last : {1u, 2u}) {
+        if (!soon([&] { return have_come(id, last); })) return 1;
+        if (write(after_rank_1[1], &byte, 1) != 1) return 2;
+      }
+      reached();
+      pause();
+    }
+    if (rank == 2 && read(after_rank_1[0], &byte, 1) != 1) return 3;
+    std::unique_ptr<Membership> membership;
+    const Status status = Membership::join(id, request_of(static_cast<uint32_t>(rank), 3, rank == 1 ? 8000 : 20'000), &membership);
+    say(status.message());
+    return status.code() == trTimeout ? 0 : 1;
+  });
+  ASSERT_TRUE(processes.wait_until_reached(0));
+  processes.stop(0);
+  const std::string name = "the process that made the unique id (pid " + std::to_string(processes.pid(0));
+  for (const int rank : {1, 2}) {
+    const RankResult result = processes.wait(rank);
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_NE(result.output.find(name), std::string::npos) << result.output;
+  }
+  for (const int end : after_rank_1) close(end);
 }
 
 }  // namespace

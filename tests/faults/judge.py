@@ -157,14 +157,13 @@ class Judge:
         self._add("unexpected", rank, f"the survivors could not go on: {texts[-1] if texts else 'no error'}")
 
     def _base_rank(self, number, pid, members):
-        """The rank that a text means; None: there is none such."""
-        if members is not None and number < len(members):
-            own = members[number]
-            if pid is None or self._pid(own) == pid:
-                return own
-        if number < self._scenario.ranks and (pid is None or self._pid(number) == pid):
-            return number
-        return None
+        """The rank that a text means; None: there is none such. Ranks of one process have one pid: the victim is meant then."""
+        numbers = [members[number]] if members is not None and number < len(members) else []
+        numbers += [number] if number < self._scenario.ranks else []
+        found = [rank for rank in numbers if pid is None or self._pid(rank) == pid]
+        if pid is not None and len(found) > 1 and found[1] in self._scenario.victims:
+            return found[1]
+        return found[0] if found else None
 
     def _named_as_maker(self, error):
         """Ranks of the process that made the id, which have no number before they have met."""

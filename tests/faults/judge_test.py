@@ -119,6 +119,17 @@ class JudgeTest(unittest.TestCase):
         self.expect_culprit("it blames rank 0", text.replace("rank 1 (pid 1002 on c)", "rank 0"), call="split", members="0,2")
         self.expect_culprit("does not name", text.replace("rank 1 (pid 1002 on c)", "rank 1"), call="barrier")
 
+    def test_ranks_of_one_process_have_one_pid(self):
+        # Rank 0 of the subset is rank 1 of all, in the process of rank 0.
+        given = scenario("leave", processes=[(0, [0, 1]), (1, [2, 3])], victims=[0])
+        text = "rank 0 (pid 1000 on a) destroyed its communicator before operation 16 (trCommSplit or trCommDup) was complete"
+        said = errors(text, call="split", members="1,3")
+        processes = [Process(1000 + host, host, ranks, [Line(when, rank, word, rest) for rank in ranks if rank != 0
+                                                        for when, word, rest in said], status=0)
+                     for host, ranks in given.processes]
+        found = judge(Record(given, HOSTS, processes, FAULT, 0.0, FAULT + 12), SLACK)
+        self.assertEqual([finding for finding in found if finding.kind == "culprit"], [])
+
     def test_messenger(self):
         left = "rank 1 (pid 1001 on b) destroyed its communicator in or before operation 7 (barrier)"
         self.expect_culprit("does not name rank 2", left)
