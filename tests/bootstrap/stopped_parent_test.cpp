@@ -76,7 +76,8 @@ TEST(StoppedMeetingPoint, IsNamedByARankWhoseParentGaveUp) {
     }
     if (rank == 2 && read(after_rank_1[0], &byte, 1) != 1) return 3;
     std::unique_ptr<Membership> membership;
-    const Status status = Membership::join(id, request_of(static_cast<uint32_t>(rank), 3, rank == 1 ? 8000 : 20'000), &membership);
+    const Status status =
+        Membership::join(id, request_of(static_cast<uint32_t>(rank), 3, rank == 1 ? 8000 : 20'000), &membership);
     say(status.message());
     return status.code() == trTimeout ? 0 : 1;
   });
