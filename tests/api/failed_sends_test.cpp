@@ -56,6 +56,7 @@ int send_in_vain_then_shrink(trComm_t comm) {
   trComm_t rest = nullptr;
   TR_CHECK(trCommShrink(comm, &kLost, 1, &rest, nullptr, 0));
   TR_CHECK(trBarrier(rest, nullptr));
+  TR_CHECK(trCommDestroy(rest));
   return looks - 1;
 }
 
@@ -71,6 +72,7 @@ TEST(FailedSends, LeaveTheBufferAlone) {
     if (trRecv(&byte, 1, trUint8, rank == 1 ? kLost : 1, comm, nullptr) != trRemoteError) return 103;
     TR_CHECK(trCommShrink(comm, &kLost, 1, &rest, nullptr, 0));
     TR_CHECK(trBarrier(rest, nullptr));
+    TR_CHECK(trCommDestroy(rest));
     return 0;
   });
   for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));

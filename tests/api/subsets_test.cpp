@@ -192,6 +192,7 @@ TEST(Shrink, DeadRanksHaveNoSet) {
     TR_CHECK(trCommShrink(comm, lost, 2, &rest, nullptr, 0));
     int sum = 0;
     TR_CHECK(count_by_sum(rest, &sum));
+    TR_CHECK(trCommDestroy(rest));
     return sum;
   });
   for (int rank = 0; rank < 4; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
@@ -244,6 +245,8 @@ TEST_P(GrowFromTwo, NewRanksFollow) {
     TR_CHECK(trCommRank(grown, &own));
     TR_CHECK(count_by_sum(grown, &sum));
     if (rank < 2) TR_CHECK(count_by_sum(pair, &of_pair));  // it stays as it is
+    if (rank < 2) TR_CHECK(trCommDestroy(pair));
+    TR_CHECK(trCommDestroy(grown));
     return own == rank && sum == 4 && of_pair == 2 ? 0 : 103;
   });
   for (int rank = 0; rank < 4; ++rank) {
@@ -265,6 +268,7 @@ TEST(Grow, AfterADeathAndInAGroup) {
       if (read(ids[0], &invitation, sizeof invitation) != sizeof invitation) return 101;
       TR_CHECK(trCommInitRank(&grown, 3, invitation, 2));
       TR_CHECK(count_by_sum(grown, &sum));
+      TR_CHECK(trCommDestroy(grown));
       return sum;
     }
     TR_CHECK(trCommInitRank(&comm, 3, id, rank));
@@ -280,6 +284,7 @@ TEST(Grow, AfterADeathAndInAGroup) {
     TR_CHECK(trCommGrow(rest, 3, rank == 0 ? &invitation : nullptr, &grown, nullptr));
     TR_CHECK(trGroupEnd());
     TR_CHECK(count_by_sum(grown, &sum));
+    TR_CHECK(trCommDestroy(grown));
     return sum;
   });
   for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));

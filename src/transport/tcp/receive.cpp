@@ -72,7 +72,8 @@ void TcpReceiver::end_stream(Stream* stream) {
   close(stream->fd);
   stream->ended = ended_ = resumed_ = true;
   ++ends_;
-  give_up_parts_of(stream->index);
+  // At most one stream of a number is open that has brought anything: what is here in parts is its.
+  if (stream->spoke) give_up_parts_of(stream->index);
 }
 
 void TcpReceiver::end_others(const Stream& stream) {

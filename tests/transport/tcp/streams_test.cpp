@@ -161,6 +161,44 @@ TEST(TcpStreams, AForkedChildHoldsNoCopyOfTheSharedStream) {
   EXPECT_EQ(copies(), 2);
 }
 
+// The peer sent on the stream that it had opened, and left before it took this rank's: the end of the one that brought nothing
+// does not touch what comes on the other.
+TEST(TcpStreams, TheEndOfASharedStreamThatBroughtNothingLosesNoPart) {
+  NoStreams source;
+  TcpOptions options = options_to(7);
+  options.keeps_shared = true;
+  auto link = TcpLink::make(std::move(options), &source);
+  auto connection = link->connection(0);
+  const auto [peer, own] = tcp_sockets();
+  const auto [kept, unused] = tcp_sockets();
+  link->deliver_incoming(0, own);
+  link->deliver_outgoing(0, {}, kept);
+  TcpFrame frame;
+  frame.kind = static_cast<uint8_t>(PayloadKind::kStaging);
+  frame.bytes = frame.length = 3000;
+  const std::vector<std::byte> data = pattern(3, frame.bytes);
+  std::vector<std::byte> bytes(sizeof frame + data.size());
+  std::memcpy(bytes.data(), &frame, sizeof frame);
+  std::memcpy(bytes.data() + sizeof frame, data.data(), data.size());
+  const size_t half = bytes.size() / 2;
+  ASSERT_EQ(write(peer, bytes.data(), half), static_cast<ssize_t>(half));
+  ASSERT_TRUE(eventually([&] { return connection->front() != nullptr || link->receive_memory() > 0; }));
+  // Once the link knows that the other has ended it sends on this one.
+  connection->post(user_message(0, data));
+  close(unused);
+  char byte;
+  ASSERT_TRUE(eventually([&] {
+    (void)connection->flushed();
+    return connection->front() != nullptr || recv(peer, &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 1;
+  }));
+  ASSERT_EQ(write(peer, bytes.data() + half, bytes.size() - half), static_cast<ssize_t>(bytes.size() - half));
+  link->deliver_departure();
+  ASSERT_TRUE(eventually([&] { return connection->front() != nullptr || !connection->health().ok(); }));
+  ASSERT_NE(connection->front(), nullptr) << connection->health().message();
+  EXPECT_EQ(payload_of(connection.get(), *connection->front()), data);
+  close(peer);
+}
+
 // Whatever the order in which two ranks open the shared stream and hear of the other's, one remains, and nothing is lost.
 TEST(TcpStreams, OfTwoSharedStreamsOneRemains) {
   const uint64_t seed = std::random_device()();
