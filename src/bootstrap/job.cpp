@@ -256,7 +256,12 @@ void Job::watch_deadline(Clock::time_point deadline) {
 Status Job::deadline_passed() const {
   if (!failure_.ok()) return failure_;  // the members may not have been told yet
   const bool meets = state_ == State::kMeeting;
-  if (root_ && top_ && (meets || !blobs_.empty())) return root_->deadline_passed(meets ? nullptr : &blobs_);
+  if (root_ && top_ && (meets || exchange_.is_open()))
+    return root_->deadline_passed(meets ? nullptr : &exchange_.parts());
+  if (top_ && exchange_.is_open())
+    return {trTimeout, fmt::format("the deadline passed while {} waited for the other ranks' part of an exchange; "
+                                   "missing: {}",
+                                   describe(own_.process), exchange_.missing(roster_))};
   if (root_ || !meets || ancestors_.empty() || ancestors_.front().process == 0) return {};
   // The parent, or the one that is asked to be it.
   const Place& parent = ancestors_.front();
@@ -363,33 +368,28 @@ void Job::give_blob(uint32_t rank, uint64_t round, std::string blob) {
   for (const NoticeMessage& notice : log_)
     if (notice.type == NoticeType::kLost && notice.process != own_.process && !has_left(notice.process))
       return fail_members({trRemoteError, said_of(notice)});
+  exchange_.given(Clock::now());
   up(Kind::kBlob, encode(BlobMessage{rank, round, std::move(blob)}));
 }
 
 void Job::take_blob(const BlobMessage& blob) {
-  if (state_ != State::kRunning || blob.round != round_ + 1 || blob.rank >= roster_.process_of_rank.size()) return;
-  if (blobs_.empty() && root_ && root_->timeout_ms() > 0)
-    watch_deadline(Clock::now() + std::chrono::milliseconds(root_->timeout_ms()));
-  blobs_[blob.rank] = blob.bytes;
+  const size_t ranks = roster_.process_of_rank.size();
+  const bool was_open = exchange_.is_open();
+  if (state_ != State::kRunning || !exchange_.take(blob, ranks, Clock::now())) return;
+  if (!was_open && timeout_ms() > 0) watch_deadline(exchange_.began() + std::chrono::milliseconds(timeout_ms()));
   for (uint32_t rank : left_)
-    if (root_ && !has_verdict_ && blobs_.count(rank) == 0) return fail(why_left(rank));
-  if (blobs_.size() < roster_.process_of_rank.size()) return;
+    if (root_ && !has_verdict_ && !exchange_.has(rank)) return fail(why_left(rank));
+  if (!exchange_.complete(ranks)) return;
   watch_deadline(Clock::time_point::max());
-  BlobsMessage message;
-  message.round = blob.round;
-  for (auto& [rank, bytes] : blobs_) message.blobs.push_back(std::move(bytes));
-  take_blobs(encode(message));
+  take_blobs(encode(exchange_.finish()));
 }
 
 void Job::take_blobs(const std::string& bytes) {
   BlobsMessage message;
   if (!decode(bytes, &message) || message.blobs.size() != roster_.process_of_rank.size()) return;
-  if (message.round <= round_) return;                    // again, from another parent
+  if (!exchange_.end(message, bytes)) return;             // again, from another parent
   if (segment_ >= 0) close(std::exchange(segment_, -1));  // all have the roster
   answered(Kind::kBlob);
-  blobs_.clear();
-  round_ = message.round;
-  last_blobs_ = bytes;
   down(bytes);
   auto self = shared_from_this();
   auto blobs = std::make_shared<const std::vector<std::string>>(std::move(message.blobs));
@@ -429,6 +429,19 @@ void Job::fail_members(const Status& status) {
     member->change([&, &member = member] {
       if (member->failure.ok()) member->failure = status;
     });
+}
+
+// All ranks have the same; a process without ranks, which knows none, waits as long as its children do.
+int Job::timeout_ms() const {
+  if (root_) return root_->timeout_ms();
+  return members_.empty() ? 0 : members_.begin()->second->request.timeout_ms;
+}
+
+std::string Job::heard_through() const {
+  if (state_ != State::kRunning || top_) return {};
+  if (!parent_.channel) return "no other process answers " + describe(own_.process);
+  return fmt::format("{}, through which {} hears of the others, has not passed it on", describe(parent_.process),
+                     describe(own_.process));
 }
 
 // The processes below heard of the others through this one alone.

@@ -17,6 +17,7 @@
 
 #include "bootstrap/agent.h"
 #include "bootstrap/dial.h"
+#include "bootstrap/job/exchange.h"
 #include "bootstrap/meeting_root.h"
 #include "bootstrap/member.h"
 
@@ -44,6 +45,8 @@ class Job : public std::enable_shared_from_this<Job> {
   void spread(uint32_t code, const std::string& text);
   // Who is missing, where this process knows it: the ranks meet in it, or its parent does not answer. Else ok.
   Status deadline_passed() const;
+  // Who has not passed on what this process waits for; empty where it waits for no other.
+  std::string heard_through() const;
   // A rank of this process ends its wait for the others, as `status` says.
   void give_up_meeting(const Status& status);
   // While the ranks meet: the meeting point cannot be reached.
@@ -85,6 +88,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void fail_members(const Status& status);
   void fail_exchange();
   Status why_left(uint32_t rank) const;
+  int timeout_ms() const;
   int host_segment(const RosterMessage& roster, int received) const;
   void after_sending(Clock::time_point limit, std::function<void()> task);
   void log_phases() const;
@@ -191,9 +195,7 @@ class Job : public std::enable_shared_from_this<Job> {
   RosterMessage roster_;
   std::vector<uint32_t> parent_of_;
   int segment_ = -1;  // to pass on, until all have met
-  uint64_t round_ = 0;
-  std::string last_blobs_;                 // of that round, for a child that did not get them from its last parent
-  std::map<uint32_t, std::string> blobs_;  // of the round, at the top
+  Exchange exchange_;
   uint64_t deadline_timer_ = 0;
   uint64_t missing_timer_ = 0;
   Clock::time_point join_deadline_;  // for reaching the root

@@ -81,7 +81,7 @@ void Job::apply(const NoticeMessage& notice) {
       has_verdict_ = true;
       verdict_at_ = Clock::now();
       answered(Kind::kSpread);
-      if (!blobs_.empty() || is_pending(Kind::kBlob)) fail_exchange();
+      if (exchange_.is_open() || is_pending(Kind::kBlob)) fail_exchange();
       for (auto& [rank, member] : members_)
         member->tell([code = notice.code, text = notice.text](const MemberEvents& events) {
           if (events.on_verdict) events.on_verdict(code, text);
@@ -111,7 +111,7 @@ void Job::apply(const NoticeMessage& notice) {
       left_.insert(notice.other);
       if (!cause.ok()) causes_.try_emplace(notice.other, cause);
       if (top_ && root_ && !has_verdict_ &&
-          (state_ == State::kMeeting || (!blobs_.empty() && blobs_.count(notice.other) == 0)))
+          (state_ == State::kMeeting || (exchange_.is_open() && !exchange_.has(notice.other))))
         if (Status status = why_left(notice.other); !status.ok()) fail(status);
       for (auto& [rank, member] : members_)
         member->tell([left = notice.other, cause](const MemberEvents& events) {
@@ -128,9 +128,9 @@ void Job::apply_loss(const NoticeMessage& notice) {
   broken_.erase(notice.process);
   if (notice.process == own_.process || !lost_.try_emplace(notice.process, Clock::now()).second) return;
   if (silent_.erase(notice.process) != 0) publish_silence();
-  if (top_ && root_ && (state_ == State::kMeeting || !blobs_.empty())) {
+  if (top_ && root_ && (state_ == State::kMeeting || exchange_.is_open())) {
     if (Status status = root_->lost_process(notice.process); !status.ok()) return fail(status);
-  } else if (state_ == State::kRunning && (is_pending(Kind::kBlob) || !blobs_.empty())) {
+  } else if (state_ == State::kRunning && (is_pending(Kind::kBlob) || exchange_.is_open())) {
     return fail_members({trRemoteError, said_of(notice)});
   }
   if (state_ != State::kRunning || has_left(notice.process)) return;

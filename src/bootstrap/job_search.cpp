@@ -114,7 +114,7 @@ void Job::ask_to_attach(std::shared_ptr<Channel> channel, const Place& parent, s
   });
   asked_ = channel;
   channel->set_events(std::move(events));
-  channel->send(encode(AttachMessage{own_.process, state_ == State::kRunning, round_}));
+  channel->send(encode(AttachMessage{own_.process, state_ == State::kRunning, exchange_.round()}));
 }
 
 void Job::stop_dialing() {

@@ -83,8 +83,7 @@ void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent) {
 // What an exchange has brought to this top is for the one above it now.
 void Job::hand_over() {
   watch_deadline(Clock::time_point::max());
-  for (auto& [rank, bytes] : std::exchange(blobs_, {}))
-    pending_.push_back({Kind::kBlob, encode(BlobMessage{rank, round_ + 1, std::move(bytes)})});
+  for (const BlobMessage& part : exchange_.hand_over()) pending_.push_back({Kind::kBlob, encode(part)});
 }
 
 void Job::accept_child(std::shared_ptr<Channel> channel, const AttachMessage& attach) {
@@ -102,7 +101,7 @@ void Job::accept_child(std::shared_ptr<Channel> channel, const AttachMessage& at
   Link& link = children_[process] = {std::move(channel), process, false};
   listen_to(link);
   if (state_ == State::kRunning && !attach.has_roster) send_roster(link);
-  if (state_ == State::kRunning && attach.round < round_) link.channel->send(last_blobs_);
+  if (state_ == State::kRunning && attach.round < exchange_.round()) link.channel->send(exchange_.last());
   for (const NoticeMessage& notice : log_) link.channel->send(encode(notice));
   if (state_ == State::kFailed)
     link.channel->send(encode(FailedMessage{static_cast<uint32_t>(failure_.code()), failure_.message()}));

@@ -192,7 +192,11 @@ Status Membership::wait_for(const std::function<bool()>& condition, const char* 
 Status Membership::deadline_passed(const char* what) const {
   Status status;
   // The meeting point names those that are missing. It may be in this process, and have more time than this call.
-  (void)agent_->call([&] { status = job_->deadline_passed(); });
+  std::string heard_through;
+  (void)agent_->call([&] {
+    status = job_->deadline_passed();
+    heard_through = job_->heard_through();
+  });
   if (!status.ok()) return status;
   {
     std::lock_guard lock(member_->mutex);
@@ -200,21 +204,18 @@ Status Membership::deadline_passed(const char* what) const {
   }
   const uint32_t rank = member_->request.rank;
   status = {trTimeout, fmt::format("the deadline passed while rank {} (pid {}) waited {}: {}", rank, getpid(), what,
-                                   who_is_silent())};
+                                   who_is_silent(heard_through))};
   agent_->post([job = job_, status] { job->give_up_meeting(status); });
   return status;
 }
 
 // Names the processes that do not answer. A meeting point in another process would have named others earlier.
-std::string Membership::who_is_silent() const {
+std::string Membership::who_is_silent(const std::string& heard_through) const {
   std::lock_guard lock(member_->mutex);
   std::string text;
   for (const SilentRanks& silent : member_->silent) text += (text.empty() ? "" : "; ") + silent.text();
   if (!text.empty()) return text;
-  const auto& peers = member_->peers;
-  for (size_t rank = 0; peers && rank < peers->size(); ++rank)
-    if (const PeerPlace& peer = (*peers)[rank]; peer.process == 0)
-      return fmt::format("rank {} (pid {} on {}) does not answer", rank, peer.pid, peer.host_name);
+  if (!heard_through.empty()) return heard_through;
   return fmt::format("the process that made the unique id (pid {}) does not answer", job_->id().root_pid);
 }
 

@@ -144,7 +144,7 @@ class Membership {
   Membership(Agent* agent, std::shared_ptr<Job> job, std::shared_ptr<Member> member);
   void abandon();
   Status deadline_passed(const char* what) const;
-  std::string who_is_silent() const;
+  std::string who_is_silent(const std::string& heard_through) const;
   Status wait_for(const std::function<bool()>& condition, const char* what);
 
   Agent* agent_;

@@ -167,6 +167,38 @@ TEST_P(RelayEnds, ARankThatEndsAtTheSameTimeIsMissed) {
   }
 }
 
+// The meeting point, which has ended and held no rank, is at no fault: the one that does not give its part is.
+TEST(Orphans, OneThatGivesNoPartOfAnExchangeIsNamed) {
+  constexpr int kTimeoutMs = 8000;  // more than the search for another parent
+  Gate gate;
+  RankProcesses processes(kRanks + 1, [&](int number, const trUniqueId& id) {
+    gate.inherit();
+    if (number == 0) {
+      reached();
+      while (true) pause();
+    }
+    const auto rank = static_cast<uint32_t>(number - 1);
+    std::unique_ptr<Membership> membership;
+    JOB_CHECK(Membership::join(unpacked(id), request_of(rank, kRanks, kTimeoutMs), &membership));
+    JOB_CHECK(check_round(membership.get(), rank, kRanks, 1));
+    reached();
+    gate.wait();
+    if (number == kRanks) pause();
+    say(check_round(membership.get(), rank, kRanks, 1).message());
+    return 0;
+  });
+  for (int number = 0; number <= kRanks; ++number) ASSERT_TRUE(processes.wait_until_reached(number));
+  kill(processes.pid(0), SIGKILL);
+  gate.open();
+  const std::string missing = "missing: rank 2 (pid " + std::to_string(processes.pid(kRanks)) + " on ";
+  for (int number = 1; number < kRanks; ++number) {
+    const RankResult result = processes.wait(number);
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_NE(result.output.find(missing), std::string::npos) << result.output;
+  }
+  kill(processes.pid(kRanks), SIGKILL);
+}
+
 // It comes back to the tree, or to be another top of its own; nobody takes it for dead, and it takes nobody for dead.
 TEST(Orphans, OneThatIsStoppedWhenARelayEndsIsNotLost) {
   for (const int stopped : {1, kRanks}) {
