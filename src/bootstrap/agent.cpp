@@ -24,8 +24,7 @@
 #include "core/background_thread.h"
 #include "core/forked_sockets.h"
 #include "core/log.h"
-#include "transport/tcp/congestion.h"
-#include "transport/tcp/kernel.h"
+#include "core/tcp_sockets.h"
 
 namespace treering {
 namespace {

@@ -16,8 +16,7 @@
 #include "bootstrap/agent.h"
 #include "bootstrap/local_socket.h"
 #include "core/forked_sockets.h"
-#include "transport/tcp/congestion.h"
-#include "transport/tcp/kernel.h"
+#include "core/tcp_sockets.h"
 
 namespace treering {
 namespace {

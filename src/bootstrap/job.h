@@ -54,7 +54,7 @@ class Job : public std::enable_shared_from_this<Job> {
   // This process cannot serve the others any more, which is no fault of theirs.
   void fail_at_own_limit(const Status& status);
   void ask(uint32_t asking, uint32_t rank);
-  void open_stream(uint32_t source, uint32_t peer, TcpStreamId id);
+  void open_stream(uint32_t source, uint32_t peer, PeerStreamId id);
   // Whether this process is between two places in the tree.
   bool seeks_parent() const { return state_ == State::kRunning && !closed_ && !top_ && !parent_.channel; }
   // Whether others seek one, who would not hear of the verdict without this process.

@@ -49,7 +49,7 @@ void Job::take_answer(const std::string& bytes, uint32_t from) {
     member->second->change([&] { member->second->statuses[answer.rank] = {answer.bytes, Clock::now()}; });
 }
 
-void Job::open_stream(uint32_t source, uint32_t peer, TcpStreamId id) {
+void Job::open_stream(uint32_t source, uint32_t peer, PeerStreamId id) {
   auto member = members_.find(source);
   if (member == members_.end() || state_ == State::kMeeting) return;
   const std::string whom = peer >= roster_.process_of_rank.size()

@@ -293,7 +293,7 @@ bool Membership::latest_status(uint32_t rank, std::string* bytes, Clock::time_po
   return true;
 }
 
-void Membership::open_stream(uint32_t peer, TcpStreamId stream) {
+void Membership::open_stream(uint32_t peer, PeerStreamId stream) {
   // The agent has ended: no answer would come.
   if (!agent_->stands()) {
     if (member_->events.on_outgoing) member_->events.on_outgoing(peer, stream, Agent::descriptors_closed(), -1);

@@ -16,7 +16,7 @@
 
 #include "bootstrap/unique_id.h"
 #include "core/clock.h"
-#include "transport/tcp/resume.h"
+#include "transport/stream.h"
 
 namespace treering {
 
@@ -60,8 +60,8 @@ struct MemberEvents {
   // This rank's answer to request_status().
   std::function<std::string()> status;
   // Authenticated, connected, non-blocking TCP sockets, from here on plain. The callee closes them.
-  std::function<void(uint32_t source, TcpStreamId stream, int fd)> on_incoming;
-  std::function<void(uint32_t peer, TcpStreamId stream, const Status& status, int fd)> on_outgoing;
+  std::function<void(uint32_t source, PeerStreamId stream, int fd)> on_incoming;
+  std::function<void(uint32_t peer, PeerStreamId stream, const Status& status, int fd)> on_outgoing;
 };
 
 // Where a rank runs.
@@ -138,7 +138,7 @@ class Membership {
   void request_status(uint32_t rank);
   bool latest_status(uint32_t rank, std::string* bytes, Clock::time_point* when) const;
   // Connects to `peer`; on_outgoing says how it went.
-  void open_stream(uint32_t peer, TcpStreamId stream);
+  void open_stream(uint32_t peer, PeerStreamId stream);
 
  private:
   Membership(Agent* agent, std::shared_ptr<Job> job, std::shared_ptr<Member> member);

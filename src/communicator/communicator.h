@@ -162,7 +162,7 @@ class Communicator : private StreamService {
   Status bind_area(int32_t numa_node);
   Machine measure_machine(const std::vector<std::string>& blobs);
   Status link(const std::string& job, TransportSet allowed, const CreationTerms& terms, PhaseTimes* times);
-  void open_stream(uint32_t peer, TcpStreamId stream) override { membership_->open_stream(peer, stream); }
+  void open_stream(uint32_t peer, PeerStreamId stream) override { membership_->open_stream(peer, stream); }
   void see_off(int fd) override;
   uint32_t interfaces_to(uint32_t peer) const override { return membership_->peers()[peer].interfaces; }
   bool ask_status(uint32_t peer, RankStatusSnapshot* snapshot);

@@ -322,10 +322,10 @@ void Communicator::watch_events() {
   };
   events.status = [status = context_.status] { return pack_status(*status); };
   if (streams != nullptr) {
-    events.on_incoming = [streams](uint32_t source, TcpStreamId stream, int fd) {
+    events.on_incoming = [streams](uint32_t source, PeerStreamId stream, int fd) {
       streams->incoming(source, stream, fd);
     };
-    events.on_outgoing = [streams](uint32_t peer, TcpStreamId stream, const Status& status, int fd) {
+    events.on_outgoing = [streams](uint32_t peer, PeerStreamId stream, const Status& status, int fd) {
       streams->outgoing(peer, stream, status, fd);
     };
   }

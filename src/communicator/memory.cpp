@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
-#include "transport/cma/address_space.h"
-#include "transport/memory/region.h"
+#include "transport/address_space.h"
+#include "transport/region.h"
 
 namespace treering {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that peers can map, as the C API offers it (transport/memory/region.h does the work).
+// Memory that peers can map, as the C API offers it (transport/region.h does the work).
 #pragma once
 
 #include <cstddef>

@@ -31,7 +31,7 @@
 #include "executor/rank_status.h"
 #include "executor/reduce/reduce.h"
 #include "executor/staging_pool.h"
-#include "transport/memory/region.h"
+#include "transport/region.h"
 #include "transport/connection.h"
 
 namespace treering {

@@ -15,7 +15,7 @@
 #include <span>
 
 #include "algorithms/collective.h"
-#include "transport/memory/region.h"
+#include "transport/region.h"
 
 namespace treering {
 

@@ -9,10 +9,10 @@
 namespace treering {
 
 // A stream to a peer: its number (0: the shared one; 1 .. streams) and which attempt opened it.
-struct TcpStreamId {
-  TcpStreamId(uint32_t number = 0, uint32_t nth = 0) : index(number), attempt(nth) {}  // NOLINT: a number is one
+struct PeerStreamId {
+  PeerStreamId(uint32_t number = 0, uint32_t nth = 0) : index(number), attempt(nth) {}  // NOLINT: a number is one
   uint32_t index, attempt;
-  bool operator==(const TcpStreamId&) const = default;
+  bool operator==(const PeerStreamId&) const = default;
 };
 
 // Opens streams to other ranks.
@@ -21,7 +21,7 @@ class StreamSource {
   virtual ~StreamSource() = default;
   // Asks for a stream to `peer`; returns at once. The socket, or why there is none, arrives from any thread. Asked once for each
   // attempt at each stream; a later attempt takes another way where there is one.
-  virtual void open_stream(uint32_t peer, TcpStreamId stream) = 0;
+  virtual void open_stream(uint32_t peer, PeerStreamId stream) = 0;
 };
 
 // The same, for all that a transport needs of the bootstrap.
@@ -38,9 +38,9 @@ class StreamService : public StreamSource {
 class StreamTaker {
  public:
   // A stream that the peer has opened.
-  virtual void incoming(uint32_t peer, TcpStreamId stream, int fd) = 0;
+  virtual void incoming(uint32_t peer, PeerStreamId stream, int fd) = 0;
   // The answer to open_stream().
-  virtual void outgoing(uint32_t peer, TcpStreamId stream, const Status& status, int fd) = 0;
+  virtual void outgoing(uint32_t peer, PeerStreamId stream, const Status& status, int fd) = 0;
   // The peer has left. What it opened came before.
   virtual void departed(uint32_t peer) = 0;
 

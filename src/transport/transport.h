@@ -18,7 +18,7 @@
 #include "core/config.h"
 #include "core/status.h"
 #include "transport/connection.h"
-#include "transport/memory/area.h"
+#include "transport/area.h"
 #include "transport/peer_card.h"
 #include "transport/stream.h"
 #include "transport/wait_source.h"

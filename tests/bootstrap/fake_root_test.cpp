@@ -148,7 +148,7 @@ Status open_stream(Membership* membership) {
   std::mutex mutex;
   std::optional<Status> outcome;
   MemberEvents events;
-  events.on_outgoing = [&](uint32_t, TcpStreamId, const Status& status, int fd) {
+  events.on_outgoing = [&](uint32_t, PeerStreamId, const Status& status, int fd) {
     std::lock_guard lock(mutex);
     outcome = status;
     EXPECT_EQ(fd >= 0, status.ok());

@@ -88,11 +88,11 @@ struct Seen {
       for (uint32_t rank : ranks) lost[rank] += reason;
     };
     events.status = [answer] { return answer; };
-    events.on_incoming = [this](uint32_t source, TcpStreamId stream, int fd) {
+    events.on_incoming = [this](uint32_t source, PeerStreamId stream, int fd) {
       std::lock_guard lock(mutex);
       incoming[{source, stream.index}] = fd;
     };
-    events.on_outgoing = [this](uint32_t peer, TcpStreamId stream, const Status& status, int fd) {
+    events.on_outgoing = [this](uint32_t peer, PeerStreamId stream, const Status& status, int fd) {
       std::lock_guard lock(mutex);
       if (!status.ok()) stream_error = status.message();
       outgoing[{peer, stream.index}] = fd;

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "transport/memory/fifo.h"
-#include "transport/memory/region.h"
+#include "transport/region.h"
 
 namespace treering {
 

@@ -10,27 +10,12 @@
 #include <cerrno>
 #include <cstddef>
 
+#include "core/tcp_sockets.h"
+
 namespace treering {
 namespace {
-// Linux 6.15; older headers do not know it. The kernel doubles the time between two attempts: after an outage it might
-// wait as long again as the outage took.
-constexpr int kRtoMaxMs = 44;
-constexpr int kAttemptEveryMs = 1000, kUsualAttemptsMs = 120'000;
-constexpr int kControlPatienceMs = 600'000;            // those above look for silence themselves
-constexpr int kMaxRequests = 120, kUsualRequests = 6;  // for a connection: some two minutes either way
+constexpr int kUsualLongestMs = 120'000;  // the kernel's own
 }  // namespace
-
-void prepare_control(int fd) {
-  const int on = 1;
-  const auto patience_ms = static_cast<unsigned>(kControlPatienceMs);
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof on);
-  if (setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience_ms, sizeof patience_ms) != 0 ||
-      setsockopt(fd, IPPROTO_TCP, TCP_SYNCNT, &kMaxRequests, sizeof kMaxRequests) != 0)
-    return;
-  if (setsockopt(fd, IPPROTO_TCP, kRtoMaxMs, &kAttemptEveryMs, sizeof kAttemptEveryMs) != 0)
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_SYNCNT, &kUsualRequests, sizeof kUsualRequests);
-}
 
 void prepare_stream(int fd, uint32_t most_unsent, const TcpPatience& patience) {
   const int on = 1;
@@ -40,13 +25,11 @@ void prepare_stream(int fd, uint32_t most_unsent, const TcpPatience& patience) {
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
   // Without this one a stream ends after 15 attempts, which are seconds now.
   if (setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience_ms, sizeof patience_ms) == 0)
-    (void)setsockopt(fd, IPPROTO_TCP, kRtoMaxMs, &kAttemptEveryMs, sizeof kAttemptEveryMs);
+    (void)set_longest_resend(fd, 1000);
 }
 
 // A closed socket whose attempts have reached the longest time between two gets no further ones.
-void leave_to_kernel(int fd) {
-  (void)setsockopt(fd, IPPROTO_TCP, kRtoMaxMs, &kUsualAttemptsMs, sizeof kUsualAttemptsMs);
-}
+void leave_to_kernel(int fd) { (void)set_longest_resend(fd, kUsualLongestMs); }
 
 void throw_away(int fd) {
   const linger none{1, 0};

@@ -8,9 +8,6 @@
 
 namespace treering {
 
-// How a connection of the control tree sends, and asks to be connected: at once, and after an outage again within a second, the
-// first times every 200 ms. Before connect().
-void prepare_control(int fd);
 // How a stream sends: no waiting for more, so many bytes unsent at most, and again every second what is not acknowledged.
 // All are improvements: a stream without them works.
 void prepare_stream(int fd, uint32_t most_unsent, const TcpPatience& patience);

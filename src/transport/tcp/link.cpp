@@ -61,10 +61,10 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
       if (delivery.fd >= 0) close(delivery.fd);
   }
 
-  void deliver_outgoing(TcpStreamId stream, Status status, int fd) override {
+  void deliver_outgoing(PeerStreamId stream, Status status, int fd) override {
     deliver({true, stream, std::move(status), fd});
   }
-  void deliver_incoming(TcpStreamId stream, int fd) override { deliver({false, stream, {}, fd}); }
+  void deliver_incoming(PeerStreamId stream, int fd) override { deliver({false, stream, {}, fd}); }
   void deliver_departure() override { departed_.store(true, std::memory_order_release); }
   void finish() override {
     if (finished_ != Clock::time_point()) return;
@@ -153,7 +153,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
  private:
   struct Delivery {
     bool outgoing;
-    TcpStreamId stream;
+    PeerStreamId stream;
     Status status;
     int fd;
   };

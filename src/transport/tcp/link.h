@@ -68,8 +68,8 @@ class TcpLink {
 
   // Any thread; the link owns the socket. One that could not be opened is asked for again, but after an answer that is final:
   // trInvalidUsage: the peer has left; any error but trRemoteError and trTimeout.
-  virtual void deliver_outgoing(TcpStreamId stream, Status status, int fd) = 0;
-  virtual void deliver_incoming(TcpStreamId stream, int fd) = 0;
+  virtual void deliver_outgoing(PeerStreamId stream, Status status, int fd) = 0;
+  virtual void deliver_incoming(PeerStreamId stream, int fd) = 0;
   // The peer has left. What it opened was delivered before.
   virtual void deliver_departure() = 0;
 

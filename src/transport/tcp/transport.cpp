@@ -42,7 +42,7 @@ class Tcp final : public Transport, public StreamTaker {
     for (const auto& [peer, link] : links_) link->abandon();
   }
 
-  void incoming(uint32_t peer, TcpStreamId stream, int fd) override {
+  void incoming(uint32_t peer, PeerStreamId stream, int fd) override {
     std::lock_guard lock(mutex_);
     if (const auto found = links_.find(peer); found != links_.end()) return found->second->deliver_incoming(stream, fd);
     auto& streams = early_[peer].streams;
@@ -50,7 +50,7 @@ class Tcp final : public Transport, public StreamTaker {
     log_line(LogLevel::kWarn, fmt::format("rank {} opened more than {} TCP streams: closed", peer, kMaxTcpStreams));
     close(fd);
   }
-  void outgoing(uint32_t peer, TcpStreamId stream, const Status& status, int fd) override {
+  void outgoing(uint32_t peer, PeerStreamId stream, const Status& status, int fd) override {
     std::lock_guard lock(mutex_);
     if (const auto found = links_.find(peer); found != links_.end())
       return found->second->deliver_outgoing(stream, status, fd);
@@ -64,7 +64,7 @@ class Tcp final : public Transport, public StreamTaker {
 
  private:
   struct Early {
-    std::vector<std::pair<TcpStreamId, int>> streams;
+    std::vector<std::pair<PeerStreamId, int>> streams;
     bool departed = false;
   };
 

@@ -76,7 +76,7 @@ class BreakablePair {
   struct Source final : StreamSource {
     BreakablePair* pair = nullptr;
     int own = 0;
-    void open_stream(uint32_t, TcpStreamId stream) override { pair->open(own, stream); }
+    void open_stream(uint32_t, PeerStreamId stream) override { pair->open(own, stream); }
   };
   static bool break_end(int fd, Break how) {
     if (how == Break::kShutDown) return shutdown(fd, SHUT_RDWR) == 0;
@@ -85,7 +85,7 @@ class BreakablePair {
     nowhere.sa_family = AF_UNSPEC;  // as SO_LINGER and close(), which a copy of the descriptor cannot do
     return connect(fd, &nowhere, sizeof nowhere) == 0;
   }
-  void open(int own, TcpStreamId stream) {
+  void open(int own, PeerStreamId stream) {
     if (!refusal.ok() && refused.value_or(stream.index) == stream.index)
       return links_[own]->deliver_outgoing(stream, refusal, -1);
     if (left_[1 - own]) return links_[own]->deliver_outgoing(stream, {trInvalidUsage, "the rank is not there"}, -1);

@@ -349,7 +349,7 @@ TEST(Tcp, AStreamThatCannotBeOpenedIsAnErrorOfWhoeverSends) {
   connection->post(inline_message(1, &value, sizeof value));
   ASSERT_EQ(source.asked.size(), 1u);
   EXPECT_EQ(source.asked[0].first, 7u);
-  EXPECT_EQ(source.asked[0].second, TcpStreamId(0));
+  EXPECT_EQ(source.asked[0].second, PeerStreamId(0));
   EXPECT_FALSE(connection->flushed());
   EXPECT_FALSE(connection->has_consumed(1));
   std::thread([&] { link->deliver_outgoing(0, {trSystemError, "connect to 10.0.0.7:1: no route"}, -1); }).join();

@@ -89,7 +89,7 @@ class TcpPair {
     TcpPair* pair = nullptr;
     int own = 0;
     // Sockets of later attempts are made when they are asked for.
-    void open_stream(uint32_t, TcpStreamId stream) override {
+    void open_stream(uint32_t, PeerStreamId stream) override {
       Half &half = pair->sides_[own], &peer = pair->sides_[1 - own];
       int fd = -1;
       if (stream.attempt == 0) fd = std::exchange(half.sockets[stream.index].first, -1);

@@ -246,7 +246,7 @@ TEST(TcpStreams, OfTwoSharedStreamsOneRemains) {
             links[1 - opener]->deliver_incoming(0, fd);
       }
       for (; asked[side] < sources[side].asked.size(); ++asked[side]) {
-        EXPECT_EQ(sources[side].asked[asked[side]].second, TcpStreamId(0)) << "the shared stream, once";
+        EXPECT_EQ(sources[side].asked[asked[side]].second, PeerStreamId(0)) << "the shared stream, once";
         const auto [own, peers] = tcp_sockets();
         deliveries.insert(deliveries.end(), {{side, true, own}, {side, false, peers}});
       }

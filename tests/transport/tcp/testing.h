@@ -43,8 +43,8 @@ inline bool write_message(int fd, uint32_t number, const std::string& payload) {
 }
 
 struct NoStreams final : StreamSource {
-  std::vector<std::pair<uint32_t, TcpStreamId>> asked;
-  void open_stream(uint32_t peer, TcpStreamId stream) override { asked.emplace_back(peer, stream); }
+  std::vector<std::pair<uint32_t, PeerStreamId>> asked;
+  void open_stream(uint32_t peer, PeerStreamId stream) override { asked.emplace_back(peer, stream); }
 };
 
 }  // namespace treering

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/cma/address_space.h"
+#include "transport/address_space.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -23,7 +23,7 @@
 
 #include "core/status.h"
 #include "transport/memory/fifo.h"
-#include "transport/memory/region.h"
+#include "transport/region.h"
 
 namespace treering {
 

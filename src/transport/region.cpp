@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/memory/region.h"
+#include "transport/region.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "transport/cma/address_space.h"
+#include "transport/address_space.h"
 
 namespace treering {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/tcp/congestion.h"
+#include "core/tcp_sockets.h"
 
 #include <fmt/format.h>
 #include <linux/tcp.h>
@@ -15,8 +15,11 @@
 namespace treering {
 namespace {
 
-constexpr const char* kUnpaced = "reno";  // the one that kernels cannot be without, and unprivileged users may take
-constexpr size_t kNameBytes = 16;         // TCP_CA_NAME_MAX
+constexpr const char* kUnpaced = "reno";     // the one that kernels cannot be without, and unprivileged users may take
+constexpr size_t kNameBytes = 16;            // TCP_CA_NAME_MAX
+constexpr int kRtoMaxMs = 44;                // Linux 6.15; older headers do not know it
+constexpr int kControlPatienceMs = 600'000;  // those above look for silence themselves
+constexpr int kMaxRequests = 120, kUsualRequests = 6;  // for a connection: some two minutes either way
 
 int new_socket() {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -24,6 +27,20 @@ int new_socket() {
 }
 
 }  // namespace
+
+void prepare_control(int fd) {
+  const int on = 1;
+  const auto patience_ms = static_cast<unsigned>(kControlPatienceMs);
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof on);
+  if (setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience_ms, sizeof patience_ms) != 0 ||
+      setsockopt(fd, IPPROTO_TCP, TCP_SYNCNT, &kMaxRequests, sizeof kMaxRequests) != 0)
+    return;
+  if (!set_longest_resend(fd, 1000))
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_SYNCNT, &kUsualRequests, sizeof kUsualRequests);
+}
+
+bool set_longest_resend(int fd, int ms) { return setsockopt(fd, IPPROTO_TCP, kRtoMaxMs, &ms, sizeof ms) == 0; }
 
 Status check_congestion_control(const std::string& name) {
   const int fd = new_socket();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/memory/area.h"
+#include "transport/area.h"
 
 #include <fmt/format.h>
 #include <sys/mman.h>

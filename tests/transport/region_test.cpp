@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // RegionTable, RegionExports and PeerRegions: what is registered, what is refused, what a free is noticed by,
 // and that nothing stays behind.
-#include "transport/memory/region.h"
+#include "transport/region.h"
 
 #include <dirent.h>
 #include <fcntl.h>
