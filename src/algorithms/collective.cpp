@@ -18,15 +18,16 @@ constexpr BlockIndex kBySource = BlockIndex::kBySource;
 constexpr BlockIndex kByDestination = BlockIndex::kByDestination;
 
 constexpr CollectiveInfo kRows[] = {
-    {Collective::kAllReduce, "allreduce", Parts::kOne, false, true, every, every, kAlone, kAlone},
-    {Collective::kReduce, "reduce", Parts::kOne, true, true, every, root_only, kAlone, kAlone},
-    {Collective::kBroadcast, "broadcast", Parts::kOne, true, false, root_only, every, kAlone, kAlone},
-    {Collective::kAllGather, "allgather", Parts::kRanks, false, false, own_part, every, kAlone, kByPart},
-    {Collective::kReduceScatter, "reduce-scatter", Parts::kRanks, false, true, every, own_part, kByPart, kAlone},
-    {Collective::kAllToAll, "alltoall", Parts::kPairs, false, false, from_here, to_here, kByDestination, kBySource},
-    {Collective::kGather, "gather", Parts::kRanks, true, false, own_part, root_only, kAlone, kByPart},
-    {Collective::kScatter, "scatter", Parts::kRanks, true, false, root_only, own_part, kByPart, kAlone},
-    {Collective::kBarrier, "barrier", Parts::kOne, false, true, every, every, kAlone, kAlone},
+    {Collective::kAllReduce, "allreduce", Parts::kOne, false, true, true, every, every, kAlone, kAlone},
+    {Collective::kReduce, "reduce", Parts::kOne, true, true, true, every, root_only, kAlone, kAlone},
+    {Collective::kBroadcast, "broadcast", Parts::kOne, true, false, true, root_only, every, kAlone, kAlone},
+    {Collective::kAllGather, "allgather", Parts::kRanks, false, false, true, own_part, every, kAlone, kByPart},
+    {Collective::kReduceScatter, "reduce-scatter", Parts::kRanks, false, true, true, every, own_part, kByPart, kAlone},
+    {Collective::kAllToAll, "alltoall", Parts::kPairs, false, false, true, from_here, to_here, kByDestination,
+     kBySource},
+    {Collective::kGather, "gather", Parts::kRanks, true, false, true, own_part, root_only, kAlone, kByPart},
+    {Collective::kScatter, "scatter", Parts::kRanks, true, false, true, root_only, own_part, kByPart, kAlone},
+    {Collective::kBarrier, "barrier", Parts::kOne, false, true, false, every, every, kAlone, kAlone},
 };
 static_assert(std::size(kRows) == kCollectiveCount);
 

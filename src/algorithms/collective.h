@@ -68,6 +68,7 @@ struct CollectiveInfo {
   Parts parts;
   bool rooted;
   bool reduces;                        // combines with an operation; else the data moves unchanged
+  bool has_data;                       // takes buffers; else it only makes the ranks wait
   bool (*contributes)(const PartOf&);  // precondition: the rank's input has the part
   bool (*stores)(const PartOf&);       // postcondition: the rank's output gets the part
   // Where the part lies in the rank's buffers when all parts have `count` elements: at index * count.
@@ -77,6 +78,11 @@ struct CollectiveInfo {
   uint32_t part_count(uint32_t ranks) const {
     return parts == Parts::kOne ? 1 : parts == Parts::kRanks ? ranks : ranks * ranks;
   }
+  // Every rank's buffer, combined, on every rank: two calls, end to end, are one; a smaller type may travel.
+  bool combines_whole_buffers() const { return has_data && reduces && !rooted && parts == Parts::kOne; }
+  // The root stores a block of every rank; the root gives each rank a block.
+  bool gathers() const { return rooted && holds_all(output_index); }
+  bool scatters() const { return rooted && holds_all(input_index); }
   // Whether the buffer with that index has a block for every part (kRanks), or one alone.
   static bool holds_all(BlockIndex index) { return index == BlockIndex::kByPart; }
   // The part whose input lies where the output of `part` lies when a call is in place.

@@ -65,8 +65,7 @@ Status check_question(const char* function, trCollective_t collective, trDataTyp
     return {trInvalidArgument, fmt::format("{}: collective is {}; known are 0 (allreduce) to {} (barrier)", function,
                                            static_cast<int>(collective), kCollectiveCount - 1)};
   if (find_type(datatype) == nullptr)
-    return {trInvalidArgument,
-            fmt::format("{}: datatype is {}; known are 0 (int8) to 14 (bool)", function, static_cast<int>(datatype))};
+    return {trInvalidArgument, fmt::format("{}: {}", function, unknown_type(datatype))};
   return {};
 }
 

@@ -16,7 +16,7 @@ namespace {
 // A user's function would also be given the padding, which are no elements of anybody.
 bool fusible(const Operation& operation) {
   if (operation.reduction != nullptr && operation.reduction->function != nullptr) return false;
-  return operation.collective == Collective::kAllReduce && !operation.pairs && operation.count > 0 &&
+  return info_of(operation.collective).combines_whole_buffers() && !operation.pairs && operation.count > 0 &&
          (operation.compression == nullptr || !operation.compression->error_feedback);
 }
 
@@ -124,12 +124,12 @@ void fuse_allreduces(std::span<const Operation> operations, size_t bytes, size_t
 // Other collectives keep their places among the allreduces: they may use the same memory.
 void fuse(std::vector<Operation>* operations, size_t bytes, size_t alignment) {
   if (bytes == 0 || operations->size() < 2) return;
-  const auto is_allreduce = [](const Operation& each) {
-    return each.collective == Collective::kAllReduce && !each.pairs;
+  const auto may_be_fused = [](const Operation& each) {
+    return info_of(each.collective).combines_whole_buffers() && !each.pairs;
   };
   std::vector<Operation> result;
   for (auto next = operations->begin(); next != operations->end();) {
-    auto end = std::find_if_not(next, operations->end(), is_allreduce);
+    auto end = std::find_if_not(next, operations->end(), may_be_fused);
     fuse_allreduces({next, end}, bytes, alignment, &result);
     if (end != operations->end()) result.push_back(*end++);
     next = end;

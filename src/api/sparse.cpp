@@ -206,8 +206,7 @@ trResult_t trExchangeCreate(trExchange_t* exchange, int dimensions, int held_cou
       return {trInvalidArgument,
               fmt::format("{}: dimensions is {}; give 1 to {}", kCreate, dimensions, TR_MAX_DIMENSIONS)};
     if (find_type(datatype) == nullptr)
-      return {trInvalidArgument,
-              fmt::format("{}: datatype is {}; known are 0 (int8) to 14 (bool)", kCreate, static_cast<int>(datatype))};
+      return {trInvalidArgument, fmt::format("{}: {}", kCreate, unknown_type(datatype))};
     auto made = std::make_unique<trExchange>();
     made->comm = comm;
     const DataTypeInfo& type = *find_type(datatype);

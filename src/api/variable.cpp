@@ -75,7 +75,7 @@ struct ByteBlocks {
 
 Status check_type(const char* function, uint32_t rank, trDataType_t type) {
   if (find_type(type) != nullptr) return {};
-  return bad(function, rank, "datatype is {}; known are 0 (int8) to 14 (bool)", static_cast<int>(type));
+  return bad(function, rank, "{}", unknown_type(type));
 }
 
 Status check_rank(const char* function, const Communicator& communicator, const char* name, int peer) {

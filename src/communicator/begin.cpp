@@ -43,16 +43,18 @@ Status not_made(trRedOp_t op) {
 
 // Of transfers, the sizes at which it pays to let the kernel copy (algorithm.h).
 FetchRange fetch_range_of(Collective collective) {
-  if (collective == Collective::kGather) return {kMinFetchedToOne, kMaxFetchedToOne};
-  return {collective == Collective::kScatter ? kMinFetchedFromOne : kMinFetchedBytes, SIZE_MAX};
+  const CollectiveInfo& info = info_of(collective);
+  if (info.gathers()) return {kMinFetchedToOne, kMaxFetchedToOne};
+  return {info.scatters() ? kMinFetchedFromOne : kMinFetchedBytes, SIZE_MAX};
 }
 
 }  // namespace
 
 // Whether the wire type of the communicator's settings is for it.
 bool Communicator::takes_wire(const Operation& operation) const {
-  return wire_ != nullptr && operation.collective == Collective::kAllReduce && operation.compression == nullptr &&
-         operation.type == trFloat32 && (operation.op == trSum || operation.op == trAvg);
+  return wire_ != nullptr && info_of(operation.collective).combines_whole_buffers() &&
+         operation.compression == nullptr && operation.type == trFloat32 &&
+         (operation.op == trSum || operation.op == trAvg);
 }
 
 uint32_t Communicator::constraints_of(const Operation& operation) const {

@@ -65,7 +65,7 @@ Status bad(const Operation& operation, uint32_t rank, fmt::format_string<Args...
 }
 
 Status check_reduction(const Operation& operation, uint32_t rank) {
-  if (operation.collective == Collective::kBarrier) return {};
+  if (!info_of(operation.collective).has_data) return {};
   const DataTypeInfo& type = *find_type(operation.type);
   if (operation.reduction == nullptr) {
     const OpInfo* op = find_op(operation.op);
@@ -102,8 +102,7 @@ Status check_operation(Operation* operation, uint32_t rank, uint32_t ranks) {
   if (operation->pairs) return {};  // checked where they are made
   const CollectiveInfo& info = info_of(operation->collective);
   const DataTypeInfo* type = find_type(operation->type);
-  if (type == nullptr)
-    return bad(*operation, rank, "datatype is {}; known are 0 (int8) to 14 (bool)", static_cast<int>(operation->type));
+  if (type == nullptr) return bad(*operation, rank, "{}", unknown_type(operation->type));
   if (info.reduces) TR_RETURN_IF_ERROR(check_reduction(*operation, rank));
   if (info.rooted && operation->root >= ranks)
     return bad(*operation, rank, "root is {}; give 0 to {}", static_cast<int>(operation->root), ranks - 1);

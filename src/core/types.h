@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <string>
 #include <string_view>
 
 #include "treering/treering.h"
@@ -66,6 +68,12 @@ constexpr const DataTypeInfo* find_type(trDataType_t type) {
   for (const DataTypeInfo& row : kDataTypes)
     if (row.type == type) return &row;
   return nullptr;
+}
+// "datatype is 15; known are 0 (int8) to 14 (bool)".
+inline std::string unknown_type(trDataType_t type) {
+  const DataTypeInfo &first = *std::begin(kDataTypes), &last = *(std::end(kDataTypes) - 1);
+  const auto known = [](const DataTypeInfo& row) { return std::to_string(row.type) + " (" + row.name + ")"; };
+  return "datatype is " + std::to_string(static_cast<int>(type)) + "; known are " + known(first) + " to " + known(last);
 }
 constexpr const OpInfo* find_op(trRedOp_t op) {
   for (const OpInfo& row : kOps)

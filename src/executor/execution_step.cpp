@@ -137,8 +137,7 @@ Execution::Mode Execution::choose_mode(const StepState& state, uint32_t peer, Co
   // What only moves is left to its readers, who work at the same time, while a writer would serve one after another; but a
   // gather has one reader and many writers, and only a writer's stores bypass the reader's cache.
   const CollectiveInfo& info = *call_.layout.collective;
-  if (!info.reduces && info.collective != Collective::kGather && (!streaming_ || info.rooted) &&
-      reference_for(state, *connection))
+  if (!info.reduces && !info.gathers() && (!streaming_ || info.rooted) && reference_for(state, *connection))
     return Mode::kReferenced;
   const RankStatus* status = context_->peer_statuses[peer];
   if ((state.step->flags & kFinal) != 0 && state.item == nullptr && call_.is_plain() && pieces_.size() == 1 &&

@@ -29,7 +29,7 @@ bool DeviceKernels::takes(const Operation& operation) {
   const bool wide = communicator_->config().wide_partials && find_type(operation.type)->narrow_float;
   const bool truth = communicator_->ranks() == 1 && gives_truth(operation.type, operation.op);  // more than a copy
   if (user || wide || truth || operation.pieces != nullptr || operation.compression != nullptr ||
-      operation.collective == Collective::kBarrier)
+      !info_of(operation.collective).has_data)
     return false;
   const size_t size = find_type(operation.type)->size;
   return !choose(operation.collective, operation.elements(communicator_->ranks()) * size,
@@ -38,7 +38,7 @@ bool DeviceKernels::takes(const Operation& operation) {
 }
 
 bool DeviceKernels::predict(Collective collective, size_t bytes, size_t element_bytes, cuda::DeviceChoice* choice) {
-  if (collective == Collective::kBarrier) return false;
+  if (!info_of(collective).has_data) return false;
   const Chosen& chosen = choose(collective, bytes, info_of(collective).reduces ? element_bytes : 1, false);
   *choice = chosen.choice;
   return !chosen.staged && choice->algorithm != nullptr;
@@ -85,7 +85,7 @@ cuda::DeviceQuestion DeviceKernels::question_of(Collective collective, size_t by
 }
 
 std::string DeviceKernels::explain(Collective collective, size_t bytes, size_t element_bytes) {
-  if (collective == Collective::kBarrier) return {};
+  if (!info_of(collective).has_data) return {};
   const CollectiveInfo& info = info_of(collective);
   if (!info.reduces) element_bytes = 1;
   const Chosen& chosen = choose(collective, bytes, element_bytes, false);

@@ -26,9 +26,8 @@ ARROWS = {
     "algorithms": ["topology/plan.h"],
     "executor": ["algorithms", "topology/plan.h", "transport"],
     "device": ["algorithms", "topology/plan.h"],
-    # How sockets are set up, and the names of streams.
-    "bootstrap": ["transport/tcp", "transport/stream.h"],
-    "launch": ["bootstrap", "transport/tcp", "transport/stream.h"],
+    "bootstrap": ["transport/stream.h"],
+    "launch": ["bootstrap", "transport/stream.h"],
     "failure": ["bootstrap", "executor", "algorithms", "topology/plan.h", "transport"],
     "peers": ["failure", "bootstrap", "executor", "algorithms", "topology", "transport"],
     "communicator": ["peers", "failure", "bootstrap", "executor", "algorithms", "topology", "transport"],
@@ -123,6 +122,32 @@ def check_module_includes(root):
                     yield f"src/{name}: uses {included} through {through}: {folder} may use {ARROWS[folder] or 'core alone'}"
 
 
+def check_transports(root):
+    """A transport is known by its row in transport/table.cpp alone; core/ has the rows of the options, some of which are a transport's."""
+    names = [path.parent.name for path in (root / "src/transport").glob("*/transport.h")]
+    inside = re.compile(rf"transport/({'|'.join(names)})/")
+    types = re.compile(rf"\b({'|'.join(name.capitalize() for name in names if name != 'memory')})[A-Z]\w*")
+    for path in sources(root / "src"):
+        folder = path.relative_to(root / "src").parts[0]
+        if folder == "transport":
+            continue
+        text = path.read_text()
+        for included in INCLUDE.findall(text):
+            if inside.match(included):
+                yield f"{path.relative_to(root)}: includes {included}: a transport is known by its row in transport/table.cpp alone"
+        for found in sorted({match.group() for match in types.finditer(text)}) if folder != "core" else []:
+            yield f"{path.relative_to(root)}: names {found}: a transport is known by its row in transport/table.cpp alone"
+
+
+def check_collectives(root):
+    """What a collective is like is asked of its row (algorithms/collective.h)."""
+    asks = re.compile(r"[!=]=\s*Collective::k\w+|Collective::k\w+\s*[!=]=|case Collective::k\w+")
+    for path in sources(root / "src"):
+        if path.relative_to(root / "src").parts[0] != "algorithms":
+            for found in asks.findall(path.read_text()):
+                yield f"{path.relative_to(root)}: asks `{found}`: a collective is known by its row in algorithms/collective.cpp alone"
+
+
 def check_folder_sizes(root):
     for folder in [path for path in (root / "src").rglob("*") if path.is_dir()]:
         count = sum(1 for path in folder.iterdir() if path.is_file() and path.name != "meson.build")
@@ -154,7 +179,7 @@ def check_lengths(root):
 
 
 def violations(root):
-    for check in (check_module_includes, check_folder_sizes, check_tool_includes, check_public_header, check_lengths):
+    for check in (check_module_includes, check_transports, check_collectives, check_folder_sizes, check_tool_includes, check_public_header, check_lengths):
         yield from check(root)
 
 
@@ -168,6 +193,9 @@ PLANTED = [
     ("src/topology/plan.h", '#include "topology/switches.h"\n', "uses topology/switches.h through"),
     ("src/api/handles.cpp", '#include "executor/reduce/reduce.h"\n', "executor/reduce/reduce.h"),
     ("src/core/log.cpp", '#include "transport/connection.h"\n', "transport/connection.h"),
+    ("src/peers/links.cpp", '#include "transport/cma/cma.h"\n', "transport/cma/cma.h: a transport is known by its row"),
+    ("src/communicator/create.cpp", "struct TcpThing {};\n", "names TcpThing: a transport is known by its row"),
+    ("src/gpu/devices.cpp", "bool f(Collective c) { return c == Collective::kBarrier; }\n", "is known by its row in algorithms"),
     ("tools/perf/main.cpp", '#include "executor/reduce/reduce.h"\n', "executor/reduce/reduce.h"),
     ("tools/schedule-dump.cpp", '#include "executor/reduce/reduce.h"\n', "executor/reduce/reduce.h"),
     ("include/treering/treering.h", '#include "core/types.h"\n', "core/types.h"),
