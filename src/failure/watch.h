@@ -138,6 +138,8 @@ class Watch {
   Status deadline_verdict(uint32_t waiting_for);
   std::string state_of(uint32_t peer) const;
   std::string absent(uint32_t waiting_for) const;
+  double silence_of(uint32_t peer) const;
+  bool shows_life(uint32_t peer) const;
   // `all_answer`: every rank has just shown that it lives.
   std::string chain_of_waits(uint32_t waiting_for, bool all_answer = false) const;
   bool is_dead(uint32_t peer) const;

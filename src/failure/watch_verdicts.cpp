@@ -8,6 +8,7 @@
 
 #include "algorithms/collective.h"
 #include "core/types.h"
+#include "failure/absent.h"
 #include "failure/watch.h"
 
 namespace treering {
@@ -36,7 +37,7 @@ std::string process_state(uint32_t pid) {
 std::string call_text(const CallCopy& call) {
   if (call.collective >= kCollectiveCount) return "?";
   const CollectiveInfo& info = info_of(static_cast<Collective>(call.collective));
-  if (info.collective == Collective::kBarrier) return info.name;
+  if (!info.has_data) return info.name;
   const DataTypeInfo* type_row = find_type(static_cast<trDataType_t>(call.type));
   const OpInfo* op_row = find_op(static_cast<trRedOp_t>(call.op));
   const char* type = type_row != nullptr ? type_row->name : "?";
@@ -201,17 +202,30 @@ std::string Watch::state_of(uint32_t peer) const {
 // The ranks that do not answer, or have not made the call yet, in words; empty when there are none.
 std::string Watch::absent(uint32_t waiting_for) const {
   if (std::string silent = silence(); !silent.empty()) return silent;
-  std::string text;
+  std::vector<RankProgress> others;
   for (uint32_t peer = 0; peer < context_->ranks; ++peer) {
-    RankStatusSnapshot snapshot;
-    if (peer == context_->rank || (!counted_ && peer != waiting_for) || !read(peer, &snapshot)) continue;
-    // One that waits in an earlier operation is not at fault itself.
-    if (snapshot.operation < call_->operation && snapshot.completed >= snapshot.operation)
-      text += fmt::format("{}{} has not entered it (its last is operation {})", text.empty() ? "" : "; ",
-                          describe(peer), snapshot.operation);
+    RankStatusSnapshot shown;
+    if (peer == context_->rank || (!counted_ && peer != waiting_for) || !read(peer, &shown)) continue;
+    others.push_back({peer, shown.operation, shown.completed, {}, !state_of(peer).empty()});
+    // One that shows no sign of life has ended its wait, or does not run.
+    if (shown.waiting_for != 0 && shows_life(peer)) others.back().waiting_for = shown.waiting_for - 1;
+  }
+  std::string text;
+  for (const uint32_t peer : absent_ranks(others, call_->operation)) {
+    const auto shown =
+        std::find_if(others.begin(), others.end(), [peer](const auto& each) { return each.rank == peer; });
+    text += fmt::format("{}{} has not entered it (its last is operation {})", text.empty() ? "" : "; ", describe(peer),
+                        shown->operation);
   }
   return text;
 }
+
+// Seconds.
+double Watch::silence_of(uint32_t peer) const {
+  return std::chrono::duration<double>(Clock::now() - seen_[peer].changed).count();
+}
+
+bool Watch::shows_life(uint32_t peer) const { return seen_[peer].moved && silence_of(peer) < kSignOfLife; }
 
 // Follows the waits from rank to rank, to one that shows no sign of life or waits for no other. Where all are alive and wait for
 // one another, no rank is at fault: what they sent has not arrived.
@@ -221,9 +235,8 @@ std::string Watch::chain_of_waits(uint32_t waiting_for, bool all_answer) const {
     RankStatusSnapshot snapshot;
     const bool waits = read(peer, &snapshot) && snapshot.waiting_for != 0 && snapshot.waiting_for <= context_->ranks;
     const uint32_t next = waits ? snapshot.waiting_for - 1 : peer;
-    const double silent = std::chrono::duration<double>(Clock::now() - seen_[peer].changed).count();
-    const bool is_alive = all_answer || (seen_[peer].moved && silent < kSignOfLife);
-    if (!is_alive)
+    const double silent = silence_of(peer);
+    if (!all_answer && !shows_life(peer))
       return fmt::format("{} has shown no sign of life for {:.1f} s{}", describe(peer), silent,
                          waits ? fmt::format(", waiting for rank {}", next) : "");
     if (!waits) return fmt::format("{} is alive, and waits for no rank", describe(peer));

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "failure/absent.h"
+
+#include <algorithm>
+
+namespace treering {
+namespace {
+
+using Ranks = std::vector<RankProgress>;
+
+bool has_not_entered(const RankProgress& peer, uint64_t operation) {
+  // One that waits in an earlier operation is not at fault itself.
+  return peer.operation < operation && peer.completed >= peer.operation;
+}
+
+// Follows the waits from rank to rank.
+bool is_held_up(const RankProgress& peer, const Ranks& others, uint64_t operation) {
+  const RankProgress* at = &peer;
+  for (size_t step = 0; step < others.size() && !at->is_stopped && at->waiting_for; ++step) {
+    const auto next =
+        std::find_if(others.begin(), others.end(), [at](const auto& other) { return other.rank == *at->waiting_for; });
+    if (next == others.end()) return false;  // it waits for the one that asks
+    at = &*next;
+  }
+  return at != &peer && has_not_entered(*at, operation) && (at->is_stopped || !at->waiting_for);
+}
+
+}  // namespace
+
+std::vector<uint32_t> absent_ranks(const Ranks& others, uint64_t operation) {
+  std::vector<uint32_t> absent;
+  for (const RankProgress& peer : others)
+    if (has_not_entered(peer, operation) && !is_held_up(peer, others, operation)) absent.push_back(peer.rank);
+  return absent;
+}
+
+}  // namespace treering

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which ranks are at fault where an operation stands still because not all have entered it. Decides alone, from what the ranks show.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace treering {
+
+struct RankProgress {
+  uint32_t rank = 0;
+  uint64_t operation = 0, completed = 0;  // the last that it has entered, and completed
+  std::optional<uint32_t> waiting_for;    // in an operation, or in a send or receive
+  bool is_stopped = false;                // by a signal or a debugger, as far as is known
+};
+
+// The ranks of `others` that have not entered `operation`, without those that another one holds up: they wait in an earlier
+// operation, or in a send or receive for a rank that is stopped or in no call.
+std::vector<uint32_t> absent_ranks(const std::vector<RankProgress>& others, uint64_t operation);
+
+}  // namespace treering
