@@ -108,7 +108,8 @@ TR_API trResult_t trCommDup(trComm_t comm, trComm_t* newcomm);
  * with the same set; blocks. Excluded ranks may be dead and `comm` may have failed: neither is used. `config` may be
  * NULL: the settings of `comm`. Inside a group it returns at once and `*newcomm` is valid after trGroupEnd().
  *
- * ::trInvalidUsage where ranks that call give other sets, on each of them, with a message that says which rank excludes whom.
+ * ::trInvalidUsage where ranks that call give other sets, on each of them, with a message that says which rank excludes whom;
+ * they may call it again.
  * A rank that was excluded and calls after the others have returned gets an error of its own; theirs have succeeded.
  */
 TR_API trResult_t trCommShrink(trComm_t comm, const int* excluded, int excluded_count, trComm_t* newcomm,
