@@ -9,13 +9,13 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <thread>
 
 #include "support/processes.h"
 #include "support/ranks.h"
+#include "support/waiting.h"
 
 namespace treering::testing {
 namespace {
@@ -71,17 +71,6 @@ class Strangers {
   std::map<int, ino_t> pipes_;
   std::vector<int> events_;
 };
-
-// Until the thread sleeps whenever it is looked at: in its call, with nothing left to do.
-void wait_until_asleep(const std::atomic<pid_t>& thread) {
-  for (int asleep = 0; asleep < 20; std::this_thread::sleep_for(std::chrono::milliseconds(5))) {
-    std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
-    std::string text;
-    std::getline(file, text);
-    const size_t name_end = text.rfind(')');
-    asleep = name_end != std::string::npos && text[name_end + 2] == 'S' ? asleep + 1 : 0;
-  }
-}
 
 // Both ranks in this thread.
 trResult_t sum_of_both(trComm_t* comms) {
@@ -148,7 +137,7 @@ TEST(ClosedDescriptors, EndWhatWaits) {
         const bool says = std::string(trGetLastError(nullptr)).find("closed descriptors") != std::string::npos;
         found = !closed ? 2 : result != trSystemError ? 3 : !says ? 4 : 0;
       });
-      wait_until_asleep(waiting);
+      if (!falls_asleep(waiting)) return 5;
       closed = true;
       close_all();
       waiter.join();

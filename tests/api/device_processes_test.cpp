@@ -10,7 +10,6 @@
 #include <functional>
 #include <numeric>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "support/device_rank_checks.h"
@@ -164,7 +163,7 @@ TEST_P(Processes, DeathIsNoticed) {
     own.run(false, reduce);
     if (::testing::Test::HasFailure()) return 1;
     reached();
-    if (rank == last) std::this_thread::sleep_for(std::chrono::seconds(100));
+    if (rank == last) pause();
     // Given while the death is not known yet, or refused because it is.
     const trResult_t given = reduce(rank, own.comm(rank), own.stream(rank));
     EXPECT_TRUE(given == trSuccess || given == trRemoteError);

@@ -11,6 +11,7 @@
 
 #include "support/processes.h"
 #include "support/ranks.h"
+#include "support/waiting.h"
 
 namespace treering::testing {
 namespace {
@@ -79,7 +80,7 @@ TEST(StoppedRank, SaysThatItWasItselfOverTcp) {
   for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
   for (int rank : {1, 0, 2}) processes.stop(rank);  // neither of the others finds the other one dead
   for (int rank : {0, 2}) kill(processes.pid(rank), SIGKILL);
-  std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  std::this_thread::sleep_for(std::chrono::milliseconds(2200));  // it says so of more than half of the deadline
   kill(processes.pid(1), SIGCONT);
   const RankResult result = processes.wait(1);
   EXPECT_GT(result.exit_code, 10) << result.output;
@@ -205,7 +206,9 @@ TEST(Init, RanksThatDisagreeAreTold) {
 
 // With shared memory it tells itself, in calls without an operation, too.
 TEST(Left, InOrderIsNoDeathToAShrink) {
-  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+  Gate has_ended;
+  RankProcesses processes(2, [&](int rank, const trUniqueId& id) {
+    has_ended.inherit();
     trComm_t comm = nullptr, smaller = nullptr;
     trConfig_t config = config_with_timeout(20'000);
     TR_CHECK(trCommInitRankConfig(&comm, 2, id, rank, &config));
@@ -215,41 +218,50 @@ TEST(Left, InOrderIsNoDeathToAShrink) {
       TR_CHECK(trCommDestroy(comm));
       std::exit(0);
     }
-    usleep(500'000);  // it has ended
+    has_ended.wait();
     const trResult_t result = trCommShrink(comm, nullptr, 0, &smaller, nullptr, 0);
     say(trGetLastError(comm));
     return 10 + result;
   });
+  EXPECT_EQ(processes.wait(1).exit_code, 0);
+  has_ended.open();
   const RankResult result = processes.wait(0);
   EXPECT_EQ(result.exit_code, 10 + trRemoteError) << result.output;
   EXPECT_NE(result.output.find("destroyed its communicator"), std::string::npos) << result.output;
-  EXPECT_EQ(processes.wait(1).exit_code, 0);
 }
 
 // Over TCP its answers may be older than its end, which the job tells: late, where rank 0 stands still meanwhile.
 TEST(Left, InOrderIsNoDeathThoughTheNewsIsLate) {
-  RankProcesses processes(3, [](int rank, const trUniqueId& id) {
+  Gate others_wait, both_have_ended_their_calls;
+  RankProcesses processes(3, [&](int rank, const trUniqueId& id) {
+    for (Gate* gate : {&others_wait, &both_have_ended_their_calls}) gate->inherit();
     trComm_t comm = nullptr, smaller = nullptr;
     trConfig_t config = config_with_timeout(20'000);
     TR_CHECK(trCommInitRankConfig(&comm, 3, id, rank, &config));
     float value = 1;
     TR_CHECK(trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr));
-    reached();
     if (rank == 2) {
-      usleep(500'000);  // the others have asked it
+      others_wait.wait();
       TR_CHECK(trCommDestroy(comm));
       std::exit(0);
     }
+    std::jthread watcher = when_in_a_call(comm, reached);
     const trResult_t result = trCommShrink(comm, nullptr, 0, &smaller, nullptr, 0);
     say(trGetLastError(comm));
-    usleep(2'000'000);  // or its end would be another news
+    watcher.join();
+    reached();
+    both_have_ended_their_calls.wait();  // or the end of one would be another news
     return 10 + result;
   });
-  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
-  usleep(300'000);
-  kill(processes.pid(0), SIGSTOP);
-  usleep(700'000);
+  for (int rank : {0, 1}) ASSERT_TRUE(processes.wait_until_reached(rank));
+  usleep(100'000);  // they have asked rank 2
+  processes.stop(0);
+  others_wait.open();
+  EXPECT_EQ(processes.wait(2).exit_code, 0);
+  usleep(500'000);  // so late is the news
   kill(processes.pid(0), SIGCONT);
+  for (int rank : {0, 1}) EXPECT_TRUE(processes.wait_until_reached(rank));
+  both_have_ended_their_calls.open();
   for (int rank : {0, 1}) {
     const RankResult result = processes.wait(rank);
     EXPECT_EQ(result.exit_code, 10 + trRemoteError) << result.output;
@@ -312,20 +324,25 @@ TEST(Stopped, ARankIsNamedWithWhatItIs) {
 }
 
 TEST(Abort, EndsTheWaitOfAnotherThreadAndOfOtherRanks) {
-  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+  Gate other_waits;
+  RankProcesses processes(2, [&](int rank, const trUniqueId& id) {
+    other_waits.inherit();
     trComm_t comm = nullptr;
     TR_CHECK(trCommInitRank(&comm, 2, id, rank));
     float value = 1;
-    if (rank == 1) {
-      // Rank 1 never joins the operation; it aborts after rank 0 has surely begun to wait.
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    if (rank == 1) {  // it never joins the operation
+      other_waits.wait();
       TR_CHECK(trCommAbort(comm));
       return 0;
     }
+    std::jthread watcher = when_in_a_call(comm, reached);
     trResult_t result = trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr);
     say(trGetLastError(comm));
+    watcher.join();
     return 10 + result;
   });
+  EXPECT_TRUE(processes.wait_until_reached(0));
+  other_waits.open();
   RankResult waiting = processes.wait(0, std::chrono::seconds(20));
   EXPECT_EQ(waiting.exit_code, 10 + trRemoteError) << waiting.output;
   EXPECT_NE(waiting.output.find("rank 1"), std::string::npos) << waiting.output;
@@ -333,28 +350,24 @@ TEST(Abort, EndsTheWaitOfAnotherThreadAndOfOtherRanks) {
 }
 
 TEST(Abort, FromASecondThreadOfTheSameRank) {
-  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+  Gate other_has_ended;
+  RankProcesses processes(2, [&](int rank, const trUniqueId& id) {
+    other_has_ended.inherit();
     trComm_t comm = nullptr;
     TR_CHECK(trCommInitRank(&comm, 2, id, rank));
     if (rank == 1) {
-      std::this_thread::sleep_for(std::chrono::seconds(2));
+      other_has_ended.wait();
       return 0;
     }
-    std::thread aborter([comm] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
-      trCommAbort(comm);
-    });
+    std::jthread aborter = when_in_a_call(comm, [comm] { trCommAbort(comm); });
     float value = 1;
     trResult_t result = trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr);
     aborter.join();
     return 10 + result;
   });
   EXPECT_EQ(processes.wait(0, std::chrono::seconds(20)).exit_code, 10 + trRemoteError);
-}
-
-bool is_in_a_call(trComm_t comm) {
-  trResult_t state = trSuccess;
-  return trCommGetAsyncError(comm, &state) == trSuccess && state == trInProgress;
+  other_has_ended.open();
+  EXPECT_EQ(processes.wait(1).exit_code, 0);
 }
 
 TEST(Abort, InTheMiddleOfACallEndsThoseOfAllRanks) {
@@ -365,9 +378,7 @@ TEST(Abort, InTheMiddleOfACallEndsThoseOfAllRanks) {
       float value = 1;
       EXPECT_EQ(trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr), trRemoteError);
     });
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  while (!(is_in_a_call(ranks.comm(0)) && is_in_a_call(ranks.comm(1))) && std::chrono::steady_clock::now() < end)
-    std::this_thread::yield();
+  EXPECT_TRUE(soon([&] { return is_in_a_call(ranks.comm(0)) && is_in_a_call(ranks.comm(1)); }));
   EXPECT_EQ(trCommAbort(ranks.take(0)), trSuccess);
   for (std::thread& call : calls) call.join();
   for (int rank : {1, 2}) {
@@ -395,12 +406,14 @@ TEST(Abort, OfARankThatIsDoneLeavesTheOthersAlone) {
 }
 
 TEST(Destroy, OfAPeerBeforeTheOperationIsAnErrorNotAHang) {
-  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+  Gate other_has_ended;
+  RankProcesses processes(2, [&](int rank, const trUniqueId& id) {
+    other_has_ended.inherit();
     trComm_t comm = nullptr;
     TR_CHECK(trCommInitRank(&comm, 2, id, rank));
     if (rank == 1) {
       TR_CHECK(trCommDestroy(comm));
-      std::this_thread::sleep_for(std::chrono::seconds(3));
+      other_has_ended.wait();
       return 0;
     }
     float value = 1;
@@ -409,6 +422,7 @@ TEST(Destroy, OfAPeerBeforeTheOperationIsAnErrorNotAHang) {
     return 10 + result;
   });
   RankResult result = processes.wait(0, std::chrono::seconds(20));
+  other_has_ended.open();
   EXPECT_EQ(result.exit_code, 10 + trRemoteError) << result.output;
   EXPECT_NE(result.output.find("destroyed"), std::string::npos) << result.output;
 }
@@ -434,11 +448,13 @@ TEST(Destroy, AndTheEndOfAProcessThatDidItsPartAreNoFailure) {
 }
 
 TEST(LastError, OfACommunicatorTellsWhatFailedOnAStream) {
-  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+  Gate call_is_made;
+  RankProcesses processes(2, [&](int rank, const trUniqueId& id) {
+    call_is_made.inherit();
     trComm_t comm = nullptr;
     TR_CHECK(trCommInitRank(&comm, 2, id, rank));
     if (rank == 1) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // rank 0 may not have ended its call yet
+      call_is_made.wait();
       return 0;
     }
     trStream_t stream = nullptr;
@@ -446,11 +462,14 @@ TEST(LastError, OfACommunicatorTellsWhatFailedOnAStream) {
     const std::string before = trGetLastError(comm);
     float value = 1;
     TR_CHECK(trAllReduce(&value, &value, 1, trFloat32, trSum, comm, stream));
+    reached();
     const trResult_t result = trStreamSynchronize(stream);
     const char *of_thread = trGetLastError(nullptr), *of_communicator = trGetLastError(comm);
     say(of_communicator);
     return before.empty() && std::strstr(of_thread, of_communicator) != nullptr ? 10 + result : 30;
   });
+  EXPECT_TRUE(processes.wait_until_reached(0));
+  call_is_made.open();
   const RankResult result = processes.wait(0);
   EXPECT_EQ(result.exit_code, 10 + trRemoteError) << result.output;
   EXPECT_NE(result.output.find("rank 1 (pid"), std::string::npos) << result.output;

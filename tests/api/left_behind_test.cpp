@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "support/processes.h"
+#include "support/waiting.h"
 
 namespace treering::testing {
 namespace {
@@ -67,16 +68,6 @@ std::vector<std::string> mappings_with(const std::string& word) {
 size_t threads() {
   auto tasks = std::filesystem::directory_iterator("/proc/self/task");
   return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
-}
-
-// Polls: threads of the library end a moment after the call that made them superfluous.
-bool soon(const std::function<bool()>& condition) {
-  auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
 }
 
 // Files that a rank could leave behind: what it has open or mapped in directories that outlive it, besides
@@ -328,7 +319,7 @@ TEST_P(LeftBehindAfterKill, Nothing) {
       for (const std::string& name : socket_names()) say(name + "\n");
     if (during_init) {
       reached();
-      if (rank == 2) std::this_thread::sleep_for(std::chrono::seconds(60));
+      if (rank == 2) pause();
     }
     return one_life(rank, 3, id, [](trComm_t comm) {
       std::vector<float> buffer(1'000'000, 0.0f);

@@ -6,15 +6,20 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cctype>
 #include <cstdlib>
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <vector>
 
+#include "bootstrap/agent.h"
+#include "bootstrap/job.h"
 #include "bootstrap/membership.h"
 #include "support/processes.h"
+#include "support/waiting.h"
 
 namespace treering::testing {
 
@@ -44,15 +49,83 @@ inline UniqueId unpacked(const trUniqueId& id) {
     }                                                                                                   \
   } while (false)
 
-// Polls for up to `patience`.
-inline bool soon(const std::function<bool()>& condition,
-                 std::chrono::milliseconds patience = std::chrono::seconds(20)) {
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+// Which ranks the meeting point of this process misses, in words: while the ranks meet, and in an exchange that has begun.
+inline std::string missing_at(const UniqueId& id, bool* meets) {
+  Status status;
+  (void)Agent::instance().call([&] {
+    const auto job = Agent::instance().find_job(id.job);
+    *meets = job && job->meets();
+    if (job) status = job->deadline_passed();
+  });
+  const std::string words = "missing: ";
+  const size_t at = status.message().find(words);
+  return at == std::string::npos ? "" : status.message().substr(at + words.size());
+}
+
+inline bool names(const std::string& text, int rank) {
+  const std::string name = "rank " + std::to_string(rank);
+  for (size_t at = text.find(name); at != std::string::npos; at = text.find(name, at + 1))
+    if (at + name.size() == text.size() || !std::isdigit(text[at + name.size()])) return true;
+  return false;
+}
+
+// Whether the rank has come to the meeting point of this process, or all have met already.
+inline bool has_come(const UniqueId& id, int rank) {
+  bool meets = false;
+  const std::string missing = missing_at(id, &meets);
+  return !meets || (missing.find("rank ") != std::string::npos && !names(missing, rank));
+}
+
+// Whether the part of this rank is all that an exchange at this process still misses.
+inline bool only_misses(const UniqueId& id, int rank, int ranks) {
+  bool meets = false;
+  const std::string missing = missing_at(id, &meets);
+  for (int other = 0; other < ranks; ++other)
+    if (names(missing, other) != (other == rank)) return false;
+  return !meets;
+}
+
+// Lets the processes of a job come to the meeting point one after the other, by their numbers; that of the meeting point comes
+// last. Process n holds rank n; below a relay, n - 1.
+class Arrivals {
+ public:
+  explicit Arrivals(bool below_relay = false) : first_rank_(below_relay ? 0 : 1) {}
+  // In each process, before it joins: whether it may.
+  bool await(int number, int processes, const trUniqueId& id) const {
+    if (number > 0) return soon([&] { return *next_ >= number; }, std::chrono::seconds(60));
+    for (int next = 1; next < processes; ++next) {
+      *next_ = next;
+      if (!soon([&] { return has_come(unpacked(id), first_rank_ + next - 1); })) return false;
+    }
+    return true;
   }
-  return true;
+
+ private:
+  SharedNumber next_;
+  int first_rank_;
+};
+
+// Whether all of these ranks answer questions that are asked from now on: the tree leads to them.
+inline bool all_answer(Membership* membership, const std::vector<uint32_t>& ranks) {
+  const auto begin = Clock::now();
+  return soon([&] {
+    bool all = true;
+    for (uint32_t rank : ranks) {
+      std::string bytes;
+      Clock::time_point when;
+      if (membership->latest_status(rank, &bytes, &when) && when > begin) continue;
+      membership->request_status(rank);
+      all = false;
+    }
+    return all;
+  });
+}
+
+inline std::vector<uint32_t> all_but(int left_out, int ranks) {
+  std::vector<uint32_t> result;
+  for (int rank = 0; rank < ranks; ++rank)
+    if (rank != left_out) result.push_back(static_cast<uint32_t>(rank));
+  return result;
 }
 
 // A round in which rank r gives "r:" and filler; whether every rank's arrived.
@@ -74,6 +147,7 @@ struct Seen {
   std::mutex mutex;
   std::vector<std::string> verdicts;
   std::map<uint32_t, std::string> lost;  // by rank
+  std::set<uint32_t> left;
   std::map<std::pair<uint32_t, uint32_t>, int> incoming, outgoing;
   std::string stream_error;
 
@@ -86,6 +160,10 @@ struct Seen {
     events.on_lost = [this](const std::vector<uint32_t>& ranks, const std::string& reason) {
       std::lock_guard lock(mutex);
       for (uint32_t rank : ranks) lost[rank] += reason;
+    };
+    events.on_left = [this](uint32_t rank, const Status&) {
+      std::lock_guard lock(mutex);
+      left.insert(rank);
     };
     events.status = [answer] { return answer; };
     events.on_incoming = [this](uint32_t source, PeerStreamId stream, int fd) {

@@ -14,6 +14,7 @@
 #include "bootstrap/jobs.h"
 #include "bootstrap/meeting_root.h"
 #include "support/seccomp.h"
+#include "support/seed.h"
 
 namespace treering::testing {
 namespace {
@@ -189,6 +190,12 @@ TEST(MeetingErrors, AnIdThatIsUsedUpIsToldAtOnce) {
   std::unique_ptr<Membership> membership;
   EXPECT_TRUE(Membership::join(waiting, request_of(0, 1), &membership).ok());
 }
+// Whether the meeting point of this process answers late arrivals no longer.
+bool has_ended(const UniqueId& id) {
+  bool ended = false;
+  (void)Agent::instance().call([&] { ended = Agent::instance().ended_meeting(id.job).has_value(); });
+  return ended;
+}
 TEST(MeetingErrors, AnIdWhoseRanksFailedToMeetIsToldAtOnce) {
   UniqueId id;
   ASSERT_TRUE(Membership::make_meeting_point(&id).ok());
@@ -197,7 +204,7 @@ TEST(MeetingErrors, AnIdWhoseRanksFailedToMeetIsToldAtOnce) {
     const Status status = Membership::join(id, request_of(0, 2, 300), &membership);
     const char* expected = used ? "have failed to meet; make a new one" : "missing: rank 1 of 2";
     EXPECT_NE(status.message().find(expected), std::string::npos) << status.message();
-    if (!used) std::this_thread::sleep_for(std::chrono::seconds(6));  // until late arrivals are no longer answered
+    EXPECT_TRUE(soon([&] { return has_ended(id); })) << "late arrivals are answered for 5 s";
   }
 }
 TEST(MeetingErrors, SettingsDiffer) {
@@ -236,14 +243,16 @@ TEST(MeetingErrors, ProcessThatEndsInTheMeetingIsNamed) {
       pause();
       return 0;
     }
-    if (rank == 2) reached();
+    const UniqueId id = unpacked(packed);
+    std::jthread watcher([&] {
+      if (rank == 0 && soon([&] { return has_come(id, 2) && has_come(id, 0); })) reached();
+    });
     std::unique_ptr<Membership> membership;
-    const Status status = Membership::join(unpacked(packed), request_of(static_cast<uint32_t>(rank), 3), &membership);
+    const Status status = Membership::join(id, request_of(static_cast<uint32_t>(rank), 3), &membership);
     say(status.message());
     return static_cast<int>(status.code());
   });
-  ASSERT_TRUE(processes.wait_until_reached(2));
-  std::this_thread::sleep_for(std::chrono::seconds(2));  // it has been taken in, and nobody says so before all are
+  ASSERT_TRUE(processes.wait_until_reached(0));
   kill(processes.pid(2), SIGKILL);
   const RankResult result = processes.wait(0, std::chrono::seconds(5));
   EXPECT_EQ(result.exit_code, trRemoteError);
@@ -301,7 +310,7 @@ TEST(MeetingErrors, AnExchangeAfterTheLossOfARankFailsAtOnce) {
 // Two processes may bind to a port before one of them listens there: the other goes on to the next port.
 TEST(Ports, ProcessesThatStartTogetherShareARange) {
   constexpr int kProcesses = 8;
-  const auto seed = std::random_device{}();
+  const uint64_t seed = test_seed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   for (int round = 0; round < 12; ++round) {
@@ -392,8 +401,8 @@ TEST(Deadline, OfTheWholeCallNamesTheMissingRankAtTheMeetingPoint) {
     std::unique_ptr<Membership> membership;
     JOB_CHECK(Membership::join(unpacked(id), request, &membership));
     if (rank == 1) pause();
-    std::this_thread::sleep_for(
-        std::chrono::milliseconds(2500));  // from here on the meeting point has more time than the call
+    // From here on the meeting point has more time than the call and its grace of 1 s.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1300));
     Membership::Blobs blobs;
     const Status status = membership->allgather("", &blobs);
     say(status.message());

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A verdict reaches those who lose their parent in the tree meanwhile: late ones, those of late ones, and if those who gave
 // it end at once.
-#include <fcntl.h>
 #include <signal.h>
 
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 
 #include "bootstrap/jobs.h"
 
@@ -14,23 +15,28 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Open until the test closes it.
-class Gate {
+// What the processes tell in detail.
+class Log {
  public:
-  Gate() { EXPECT_EQ(pipe2(ends_, O_CLOEXEC), 0); }
-  ~Gate() {
-    for (int end : ends_) close(end);
+  Log() : file_(mkstemp(name_)) { EXPECT_GE(file_, 0); }
+  ~Log() {
+    close(file_);
+    unlink(name_);
   }
-  // In each rank's process, before anything else.
-  void inherit() { close(std::exchange(ends_[1], -1)); }
-  void wait() const {
-    char byte;
-    (void)!read(ends_[0], &byte, 1);
+  Log(const Log&) = delete;
+  Log& operator=(const Log&) = delete;
+  void take() const {
+    setenv("TREERING_DEBUG", "INFO", 1);
+    setenv("TREERING_DEBUG_FILE", name_, 1);
   }
-  void open() { close(std::exchange(ends_[1], -1)); }
+  std::string text() const {
+    std::ifstream file(name_);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
 
  private:
-  int ends_[2] = {-1, -1};
+  char name_[32] = "/tmp/treering-log-XXXXXX";
+  int file_;
 };
 
 // Gives its own verdict, says which one came, leaves, and ends as a program does.
@@ -38,6 +44,7 @@ class Gate {
   self->membership->spread(1, "of rank " + std::to_string(rank));
   const bool came = soon([&] { return !self->seen.get(&Seen::verdicts).empty(); }, seconds(12));
   say(came ? self->seen.get(&Seen::verdicts)[0] : "no verdict");
+  reached();
   self->membership.reset();
   std::exit(0);
 }
@@ -61,9 +68,12 @@ TEST_P(RootEnds, ALateOrphanHearsTheVerdict) {
   const auto [leaves, hosts] = GetParam();
   for (const int late : {2, 1}) {
     Gate gate;
+    const Log log;
+    Arrivals arrivals;  // the first to come is the parent after the root
     RankProcesses processes(kRanks, [&, hosts = hosts](int rank, const trUniqueId& id) {
       gate.inherit();
-      std::this_thread::sleep_for(milliseconds(200 * rank));  // the first to come is the parent after the root
+      log.take();
+      JOB_EXPECT(arrivals.await(rank, kRanks, id));
       Rank self;
       JOB_CHECK(self.start(rank, kRanks, id, hosts));
       reached();
@@ -74,14 +84,19 @@ TEST_P(RootEnds, ALateOrphanHearsTheVerdict) {
       }
       gate.wait();
       if (rank == kRoot) return 0;
-      std::this_thread::sleep_for(milliseconds(500));
+      std::this_thread::sleep_for(milliseconds(200));  // it knows of the root's end
       give_and_end(&self, rank);
     });
     for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
     processes.stop(late);
     if (!leaves) kill(processes.pid(kRoot), SIGKILL);
     gate.open();
-    std::this_thread::sleep_for(milliseconds(2100));  // one possible parent is asked for 2 s, and silent after 2.6 s
+    if (late == 1) {  // the other one has asked it in vain for 2 s
+      EXPECT_TRUE(soon([&] { return log.text().find("cannot attach to process 1") != std::string::npos; }));
+    } else {  // the other one has had a verdict for 1 s, and would end meanwhile if it did not wait
+      EXPECT_TRUE(processes.wait_until_reached(3 - late));
+      std::this_thread::sleep_for(milliseconds(1000));
+    }
     kill(processes.pid(late), SIGCONT);
     for (int rank : {1, 2}) {
       const RankResult result = processes.wait(rank);
@@ -96,9 +111,10 @@ TEST(Orphans, OfStoppedProcessesHearTheSameVerdict) {
   constexpr int kRanks = 7, kStopped[] = {1, 2};
   for (const int hosts : {1, kRanks}) {
     Gate gate;
+    Arrivals arrivals;
     RankProcesses processes(kRanks, [&](int rank, const trUniqueId& id) {
       gate.inherit();
-      std::this_thread::sleep_for(milliseconds(100 * rank));
+      JOB_EXPECT(arrivals.await(rank, kRanks, id));
       Rank self;
       JOB_CHECK(self.start(rank, kRanks, id, hosts));
       reached();
@@ -125,12 +141,13 @@ constexpr int kRanks = 3;
 
 // Process 0 made the id and connects the others, but holds no rank; process n holds rank n - 1.
 RankProcesses below_relay(const std::function<int(int number, Rank& self)>& body) {
+  Arrivals arrivals(true);
   return RankProcesses(kRanks + 1, [&](int number, const trUniqueId& id) {
+    JOB_EXPECT(arrivals.await(number, kRanks + 1, id));
     if (number == 0) {
       reached();
       while (true) pause();
     }
-    std::this_thread::sleep_for(milliseconds(200 * number));
     Rank self;
     JOB_CHECK(self.start(number - 1, kRanks, id));
     reached();
@@ -146,12 +163,15 @@ INSTANTIATE_TEST_SUITE_P(Orphans, RelayEnds, ::testing::Bool(),
 TEST_P(RelayEnds, ARankThatEndsAtTheSameTimeIsMissed) {
   const bool stops = GetParam();          // or is killed
   for (const int victim : {1, kRanks}) {  // a parent of the others later, or a child
+    SharedNumber done;
     RankProcesses processes = below_relay([&](int, Rank& self) {
       const auto missed = static_cast<uint32_t>(victim - 1);
       JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::lost).empty(); }));
       const auto lost = self.seen.get(&Seen::lost);
       JOB_EXPECT(lost.size() == 1 && lost.begin()->first == missed);
       say(lost.begin()->second);
+      ++*done;  // the other one could miss this one, too
+      JOB_EXPECT(soon([&] { return *done == kRanks - 1; }));
       return 0;
     });
     for (int number = 0; number <= kRanks; ++number) ASSERT_TRUE(processes.wait_until_reached(number));
@@ -202,20 +222,34 @@ TEST(Orphans, OneThatGivesNoPartOfAnExchangeIsNamed) {
 // It comes back to the tree, or to be another top of its own; nobody takes it for dead, and it takes nobody for dead.
 TEST(Orphans, OneThatIsStoppedWhenARelayEndsIsNotLost) {
   for (const int stopped : {1, kRanks}) {
+    SharedNumber done;
     RankProcesses processes = below_relay([&](int number, Rank& self) {
-      (void)soon([] { return false; }, seconds(11));  // the time in which it is stopped counts
+      const auto silent = [&] { return self.membership->silent(); };
+      if (number == stopped) {
+        JOB_EXPECT(soon([&] { return self.membership->own_pause().length > seconds(1); }, seconds(60)));
+      } else {
+        JOB_EXPECT(soon([&] { return !silent().empty(); }));
+        reached();
+        JOB_EXPECT(soon([&] { return silent().empty(); }));
+      }
+      std::this_thread::sleep_for(milliseconds(1200));  // it asks after the others 0.4 s after it has noticed
       for (const auto& [rank, reason] : self.seen.get(&Seen::lost)) say("wrongly " + reason);
       JOB_EXPECT(self.seen.get(&Seen::lost).empty());
       if (stopped == kRanks) {  // it came back to the others, who have a top
         if (number == 1) self.membership->spread(1, "of all");
         JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::verdicts).empty(); }));
       }
+      ++*done;  // one that left earlier would be missed
+      JOB_EXPECT(soon([&] { return *done == kRanks; }));
       return 0;
     });
     for (int number = 0; number <= kRanks; ++number) ASSERT_TRUE(processes.wait_until_reached(number));
     processes.stop(stopped);
     kill(processes.pid(0), SIGKILL);
-    std::this_thread::sleep_for(seconds(7));
+    for (int number = 1; number <= kRanks; ++number)
+      if (number != stopped) {
+        EXPECT_TRUE(processes.wait_until_reached(number)) << "rank " << number - 1;
+      }
     kill(processes.pid(stopped), SIGCONT);
     for (int number = 1; number <= kRanks; ++number) {
       const RankResult result = processes.wait(number);

@@ -13,6 +13,7 @@
 #include "bootstrap/handshake.h"
 #include "bootstrap/jobs.h"
 #include "bootstrap/local_socket.h"
+#include "support/seed.h"
 
 namespace treering::testing {
 namespace {
@@ -85,7 +86,7 @@ class Strangers : public ::testing::Test {
 };
 
 TEST_F(Strangers, GarbageIsRefusedAndTheMeetingGoesOn) {
-  const auto seed = std::random_device{}();
+  const uint64_t seed = test_seed();
   std::mt19937 random(seed);
   SCOPED_TRACE("seed " + std::to_string(seed));
   for (int i = 0; i < 60; ++i) {

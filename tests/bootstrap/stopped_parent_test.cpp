@@ -5,8 +5,6 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "bootstrap/agent.h"
-#include "bootstrap/job.h"
 #include "bootstrap/jobs.h"
 
 namespace {
@@ -49,35 +47,19 @@ TEST(StoppedParent, IsNamedByItsChild) {
   EXPECT_NE(result.output.find(name), std::string::npos) << result.output << "; expected: " << name;
 }
 
-// Whether the ranks from 1 to `last` have come to the meeting point of this process, and rank 0 has not.
-bool have_come(const UniqueId& id, uint32_t last) {
-  std::string missing;
-  (void)Agent::instance().call([&] { missing = Agent::instance().find_job(id.job)->deadline_passed().message(); });
-  for (uint32_t rank = 1; rank <= last; ++rank)
-    if (missing.empty() || missing.find("rank " + std::to_string(rank)) != std::string::npos) return false;
-  return missing.find("rank 0") != std::string::npos;
-}
-
 // The meeting point is stopped, and rank 2 hears of the others through rank 1, whose deadline is the earlier one.
 TEST(StoppedMeetingPoint, IsNamedByARankWhoseParentGaveUp) {
-  int after_rank_1[2];
-  ASSERT_EQ(pipe(after_rank_1), 0);
+  Arrivals arrivals;
   RankProcesses processes(3, [&](int rank, const trUniqueId& packed) {
     pretend_hosts(rank == 0 ? 0 : 1, 2);
-    const UniqueId id = unpacked(packed);
-    char byte = 0;
+    JOB_EXPECT(arrivals.await(rank, 3, packed));
     if (rank == 0) {
-      for (const uint32_t last : {1u, 2u}) {
-        if (!soon([&] { return have_come(id, last); })) return 1;
-        if (write(after_rank_1[1], &byte, 1) != 1) return 2;
-      }
       reached();
       pause();
     }
-    if (rank == 2 && read(after_rank_1[0], &byte, 1) != 1) return 3;
     std::unique_ptr<Membership> membership;
-    const Status status =
-        Membership::join(id, request_of(static_cast<uint32_t>(rank), 3, rank == 1 ? 8000 : 20'000), &membership);
+    const Status status = Membership::join(
+        unpacked(packed), request_of(static_cast<uint32_t>(rank), 3, rank == 1 ? 8000 : 20'000), &membership);
     say(status.message());
     return status.code() == trTimeout ? 0 : 1;
   });
@@ -89,7 +71,6 @@ TEST(StoppedMeetingPoint, IsNamedByARankWhoseParentGaveUp) {
     EXPECT_EQ(result.exit_code, 0) << result.output;
     EXPECT_NE(result.output.find(name), std::string::npos) << result.output;
   }
-  for (const int end : after_rank_1) close(end);
 }
 
 }  // namespace

@@ -60,12 +60,15 @@ TEST_P(Hosts, AConnectionThatBreaksIsNoDeath) {
   constexpr int kRanks = 7;
   const int hosts = GetParam();
   for (const int broken : {0, 1, kRanks - 1}) {
-    RankProcesses processes(kRanks, [hosts, broken](int rank, const trUniqueId& id) {
+    Gate all_are_there;
+    RankProcesses processes(kRanks, [&, broken](int rank, const trUniqueId& id) {
+      all_are_there.inherit();
       Rank self;
       JOB_CHECK(self.start(rank, kRanks, id, hosts));
-      std::this_thread::sleep_for(milliseconds(100));
+      reached();
+      all_are_there.wait();
       if (rank == broken) JOB_EXPECT(shut_connections_down() > 0);
-      std::this_thread::sleep_for(milliseconds(1500));
+      std::this_thread::sleep_for(milliseconds(1300));  // one that does not come back is lost after 0.8 s
       for (const auto& [lost, reason] : self.seen.get(&Seen::lost)) say("wrongly " + reason);
       JOB_EXPECT(self.seen.get(&Seen::lost).empty());
       if (rank == 2) self.membership->spread(7, "verdict of 2");
@@ -73,6 +76,8 @@ TEST_P(Hosts, AConnectionThatBreaksIsNoDeath) {
       say(self.seen.get(&Seen::verdicts)[0]);
       return 0;
     });
+    for (int rank = 0; rank < kRanks; ++rank) EXPECT_TRUE(processes.wait_until_reached(rank));
+    all_are_there.open();
     for (const RankResult& result : processes.wait_all()) {
       EXPECT_EQ(result.exit_code, 0) << "broken: " << broken << ": " << result.output;
       EXPECT_EQ(result.output, "7 verdict of 2") << "broken: " << broken;
@@ -105,7 +110,7 @@ TEST_P(Death, IsReportedByAllWithinASecond) {
     JOB_EXPECT(lost.size() == 1 && lost.begin()->first == static_cast<uint32_t>(victim));
     say(lost.begin()->second);
     if (rank == 13 - victim) {
-      std::this_thread::sleep_for(seconds(1));
+      JOB_EXPECT(all_answer(self.membership.get(), all_but(victim, 14)));
       self.membership->spread(1, "after the death");
     }
     JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::verdicts).empty(); }));
@@ -148,13 +153,14 @@ TEST_P(Stop, IsReportedAndWithdrawn) {
       const auto all = silent();
       JOB_EXPECT(all.size() == 1 && all[0].ranks == std::vector<uint32_t>{static_cast<uint32_t>(victim)});
       say(all[0].reason);
+      JOB_EXPECT(all_answer(self.membership.get(), all_but(victim, 8)));  // its children have found other parents
       reached();
-      JOB_EXPECT(soon([&] { return silent().empty(); }, seconds(15)));
+      JOB_EXPECT(soon([&] { return silent().empty(); }, seconds(30)));
       JOB_EXPECT(self.seen.get(&Seen::lost).empty());
       reached();
       if (rank == 3) self.membership->spread(1, "all are there");
     }
-    JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::verdicts).empty(); }, seconds(15)));
+    JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::verdicts).empty(); }, seconds(60)));  // the pause counts
     return 0;
   });
   for (int rank = 0; rank < 8; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
@@ -162,12 +168,9 @@ TEST_P(Stop, IsReportedAndWithdrawn) {
   for (int mark = 0; mark < 2; ++mark) {
     for (int rank = 0; rank < 8; ++rank)
       if (rank != victim) {
-        EXPECT_TRUE(processes.wait_until_reached(rank, seconds(15))) << "rank " << rank;
+        EXPECT_TRUE(processes.wait_until_reached(rank)) << "rank " << rank;
       }
-    if (mark == 0) {
-      std::this_thread::sleep_for(seconds(3));  // its children have found other parents
-      kill(processes.pid(victim), SIGCONT);
-    }
+    if (mark == 0) kill(processes.pid(victim), SIGCONT);
   }
   for (int rank = 0; rank < 8; ++rank) {
     const RankResult result = processes.wait(rank);
@@ -175,24 +178,35 @@ TEST_P(Stop, IsReportedAndWithdrawn) {
   }
 }
 
+// The root says when all other parts of an exchange are there.
+std::jthread when_only_missing(int rank, int last, int ranks, const trUniqueId& id) {
+  return std::jthread([=] {
+    if (rank == 0 && soon([&] { return only_misses(unpacked(id), last, ranks); })) reached();
+  });
+}
+
 // The answer of an exchange goes to a parent that does not run: its children have it from their next one.
 TEST(Exchange, ReachesThoseWhoseParentPauses) {
   constexpr int kRanks = 7, kPaused = 1, kLast = 2;
-  RankProcesses processes(kRanks, [](int rank, const trUniqueId& id) {
+  Arrivals arrivals;  // ranks 5 and 6 come as children of rank 1
+  Gate pauses;
+  RankProcesses processes(kRanks, [&](int rank, const trUniqueId& id) {
+    pauses.inherit();
     pretend_hosts(rank, kRanks);
-    std::this_thread::sleep_for(milliseconds(100 * rank));  // ranks 5 and 6 arrive as children of rank 1
+    JOB_EXPECT(arrivals.await(rank, kRanks, id));
     std::unique_ptr<Membership> membership;
     JOB_CHECK(Membership::join(unpacked(id), request_of(static_cast<uint32_t>(rank), kRanks), &membership));
-    reached();
-    if (rank == kLast) std::this_thread::sleep_for(seconds(2));
+    std::jthread watcher = when_only_missing(rank, kLast, kRanks, id);
+    if (rank == kLast) pauses.wait();
     JOB_CHECK(check_round(membership.get(), static_cast<uint32_t>(rank), kRanks, 1));
+    watcher.join();
     reached();
     JOB_CHECK(check_round(membership.get(), static_cast<uint32_t>(rank), kRanks, 9));
     return 0;
   });
-  for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
-  std::this_thread::sleep_for(milliseconds(500));  // the other parts are at the root
+  ASSERT_TRUE(processes.wait_until_reached(0));
   processes.stop(kPaused);
+  pauses.open();
   for (int rank = 0; rank < kRanks; ++rank)
     if (rank != kPaused) {
       EXPECT_TRUE(processes.wait_until_reached(rank, seconds(15))) << "rank " << rank;
@@ -208,21 +222,33 @@ TEST(Exchange, ReachesThoseWhoseParentPauses) {
 TEST_P(Hosts, AnExchangeIsCompletedThoughTheRootPauses) {
   constexpr int kRanks = 7, kLast = 3;
   const int hosts = GetParam();
-  RankProcesses processes(kRanks, [hosts](int rank, const trUniqueId& id) {
+  Gate pauses, pause_is_over;
+  RankProcesses processes(kRanks, [&](int rank, const trUniqueId& id) {
+    for (Gate* gate : {&pauses, &pause_is_over}) gate->inherit();
     pretend_hosts(rank, hosts);
+    Seen seen;
     std::unique_ptr<Membership> membership;
     JOB_CHECK(Membership::join(unpacked(id), request_of(static_cast<uint32_t>(rank), kRanks), &membership));
-    reached();
-    if (rank == kLast) std::this_thread::sleep_for(seconds(9));  // until after the pause
+    membership->set_events(seen.events("here"));
+    std::jthread watcher = when_only_missing(rank, kLast, kRanks, id);
+    if (rank == kLast) {
+      pauses.wait();
+      JOB_EXPECT(soon([&] { return !membership->silent().empty(); }));
+      JOB_EXPECT(all_answer(membership.get(), all_but(0, kRanks)));  // they have another top
+      reached();
+      pause_is_over.wait();
+    }
     JOB_CHECK(check_round(membership.get(), static_cast<uint32_t>(rank), kRanks, 1));
+    watcher.join();
     JOB_CHECK(check_round(membership.get(), static_cast<uint32_t>(rank), kRanks, 9));
     return 0;
   });
-  for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
-  std::this_thread::sleep_for(milliseconds(500));  // the other parts are at the root
+  ASSERT_TRUE(processes.wait_until_reached(0));
   processes.stop(0);
-  std::this_thread::sleep_for(seconds(6));  // silence is noticed after 2.6 s, and another parent sought for up to 2 s
+  pauses.open();
+  EXPECT_TRUE(processes.wait_until_reached(kLast));
   kill(processes.pid(0), SIGCONT);
+  pause_is_over.open();
   for (int rank = 0; rank < kRanks; ++rank) {
     const RankResult result = processes.wait(rank);
     EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ": " << result.output;
@@ -285,15 +311,16 @@ TEST_P(Hosts, StreamsConnectEveryPair) {
 }
 
 TEST(Stream, FailureNamesEveryAddress) {
-  expect_all_succeed(2, [](int rank, const trUniqueId& id) {
+  Gate is_gone;
+  RankProcesses processes(2, [&](int rank, const trUniqueId& id) {
+    is_gone.inherit();
     Rank self;
     JOB_CHECK(self.start(rank, 2, id));
     if (rank == 1) {
-      say("gone");
       self.membership.reset();
       _exit(0);
     }
-    std::this_thread::sleep_for(milliseconds(500));
+    is_gone.wait();
     self.membership->open_stream(1, 0);
     JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::stream_error).empty(); }));
     const std::string text = self.seen.get(&Seen::stream_error);
@@ -302,6 +329,10 @@ TEST(Stream, FailureNamesEveryAddress) {
     JOB_EXPECT(text.find(" port ") != std::string::npos && text.find("Connection refused") != std::string::npos);
     return 0;
   });
+  EXPECT_EQ(processes.wait(1).exit_code, 0);
+  is_gone.open();
+  const RankResult result = processes.wait(0);
+  EXPECT_EQ(result.exit_code, 0) << result.output;
 }
 
 // Ranks leave in any order and their processes end at once: nobody is reported as lost.
@@ -311,7 +342,7 @@ TEST_P(Hosts, CleanEndsAreNoLosses) {
     Rank self;
     JOB_CHECK(self.start(rank, 12, id, hosts));
     if (rank != 11) std::this_thread::sleep_for(milliseconds(rank * 37 % 12 * 30));
-    if (rank == 11) std::this_thread::sleep_for(milliseconds(1200));
+    if (rank == 11) JOB_EXPECT(soon([&] { return self.seen.get(&Seen::left).size() == 11; }));
     JOB_EXPECT(self.seen.get(&Seen::lost).empty());
     JOB_EXPECT(self.membership->silent().empty());
     return 0;

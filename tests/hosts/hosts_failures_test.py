@@ -163,12 +163,14 @@ class Failures(RankCase):
         ranks = self.start(argument=SIZES["middle"], hosts=(0, 0, 1, 2), TREERING_TIMEOUT="40")
         for rank in ranks.values():
             rank.wait_for("running")
+        before = ranks[2].count_connections_to(ranks[3])
         self.lab.cut(0)
-        time.sleep(5.5)
-        self.lab.heal(0)
-        time.sleep(9)  # TCP tries again at ever longer intervals
-        for rank in ranks.values():
-            self.assertIsNone(rank.find("error"), rank.text())
+        try:
+            self.wait_until(lambda: ranks[2].count_connections_to(ranks[3]) > before)  # one is the other's parent now
+        finally:
+            self.lab.heal(0)
+        self.wait_until_all_go_on(ranks.values())
+        self.wait_until_all_go_on(ranks.values(), time.monotonic() + 1)  # two tops look for one another every 0.5 s
         since = time.monotonic()
         ranks[3].process.kill()
         self.expect_names(self.expect_one_verdict([ranks[0], ranks[1], ranks[2]], since, AT_ONCE, REMOTE_ERROR), ranks[3])
@@ -180,9 +182,7 @@ class Failures(RankCase):
         self.lab.cut(1)
         time.sleep(1)
         self.lab.heal(1)
-        time.sleep(3)
-        for rank in ranks.values():
-            self.assertIsNone(rank.find("error"), rank.text())
+        self.wait_until_all_go_on(ranks.values())
         since = time.monotonic()
         ranks[2].process.kill()
         self.expect_names(self.expect_one_verdict([ranks[0], ranks[1]], since, AT_ONCE, REMOTE_ERROR), ranks[2])
@@ -197,9 +197,7 @@ class Failures(RankCase):
                 self.lab.cut(1)
                 time.sleep(3)
                 self.lab.heal(1)
-                time.sleep(TIMEOUT)  # a rank that has not gone on by now says so
-                for rank in ranks.values():
-                    self.assertIsNone(rank.find("error"), rank.text())
+                self.wait_until_all_go_on(ranks.values())
                 for rank in ranks.values():
                     self.end(rank)
 
@@ -214,7 +212,7 @@ class Failures(RankCase):
             with self.subTest(victim=victim):
                 missing = 3 - victim
                 ranks = self.start(left_out=(missing,))
-                time.sleep(2)  # until it has been taken in, which nobody says before all are
+                self.wait_until_taken_in(ranks[victim])
                 since = time.monotonic()
                 ranks[victim].process.kill()
                 text = self.expect_one_verdict([ranks[0]], since, 3, REMOTE_ERROR, met=False)
@@ -222,7 +220,7 @@ class Failures(RankCase):
 
     def test_meeting_point_that_is_killed_while_they_meet(self):
         ranks = self.start(left_out=(2,))
-        time.sleep(2)
+        self.wait_until_taken_in(ranks[1])
         since = time.monotonic()
         ranks[0].process.kill()
         text = self.expect_one_verdict([ranks[1]], since, TIMEOUT + 2)
@@ -233,6 +231,7 @@ class Failures(RankCase):
         text = self.expect_one_verdict([ranks[0], ranks[2]], ranks[1].wait_for("leaves")[0], AT_ONCE, REMOTE_ERROR)
         self.expect_names(text, ranks[1])
         self.assertIn("destroyed its communicator", text)
+        ranks[1].process.stdin.close()
         self.expect_clean_end(ranks[1])
 
     def test_rank_that_leaves_at_once(self):
@@ -296,9 +295,9 @@ class TwoNetworks(RankCase):
                     rank.wait_for("running")
                 self.lab.cut(1, nic)
                 try:
-                    time.sleep(TIMEOUT + 1)  # a rank that has not gone on by now says so
+                    deadline = time.monotonic() + TIMEOUT + 1  # of what was under way
                     for rank in ranks.values():
-                        self.assertIsNone(rank.find("error"), rank.text())
+                        rank.wait_until_it_goes_on(deadline)
                 finally:
                     self.lab.heal(1, nic)
                 for rank in ranks.values():
@@ -316,7 +315,7 @@ class SlowNetwork(RankCase):
                     ranks = self.start(hosts=(0, 1, 2, 3), TREERING_DEBUG="INFO", TREERING_TIMEOUT="5")
                     for rank in ranks.values():
                         rank.wait_for_text("rendezvous of process")
-                    time.sleep(1.5)
+                    self.wait_until(lambda: sum(sent for rank in ranks.values() for sent, *_ in rank.connections().values()) > 4000)
                     since = time.monotonic()
                     os.kill(ranks[victim].pid, how)
                     others = [rank for rank in ranks.values() if rank.rank != victim]

@@ -2,6 +2,7 @@
 // One rank as a process of its own, for the tests of several hosts: rank RANK RANKS ID MODE [ARGUMENT].
 // ID "make": this process makes it and prints it. What happens is printed as lines of a word and its values:
 //   id HEX / ready PID / running / leaves / error CODE SECONDS TEXT / left SOCKETS THREADS (more than at the start) / ok
+//   goes-on: it has done a call since the last such line; ten a second at most
 #include <dirent.h>
 #include <unistd.h>
 
@@ -97,10 +98,15 @@ trResult_t sum_ones(trComm_t comm, int of, size_t count) {
 
 // Allreduces until one fails.
 trResult_t run_until_failure(trComm_t comm, size_t count) {
+  auto told = Clock::now();
   for (int i = 0;; ++i) {
     const auto begin = Clock::now();
     const trResult_t result = sum_ones(comm, ranks, count);
     if (i == 5) std::printf("running\n");
+    if (result == trSuccess && Clock::now() - told > std::chrono::milliseconds(100)) {
+      told = Clock::now();
+      std::printf("goes-on\n");
+    }
     if (result == trSuccess) continue;
     const double taken = std::chrono::duration<double>(Clock::now() - begin).count();
     std::printf("error %d %.3f %s\n", result, taken, trGetLastError(comm));
@@ -290,7 +296,7 @@ void leave(trComm_t comm, int operations, size_t count) {
   std::printf("leaves\n");
   CHECK(trCommDestroy(comm));
   say_what_is_left();
-  std::this_thread::sleep_for(std::chrono::seconds(4));
+  while (std::getchar() != EOF) continue;  // its process stays until the test closes its input
 }
 
 }  // namespace

@@ -14,24 +14,28 @@ import lab_case
 RANK = os.path.abspath(sys.argv[1])
 TIMEOUT = 8
 REMOTE_ERROR, TIMED_OUT = 6, 8
+ESTABLISHED = "01"  # in /proc/net/tcp
 
 
 class Rank:
     """A process of hosts_rank and the lines that it has printed."""
 
     def __init__(self, lab, host, rank, ranks, id_text, mode, argument=0, **variables):
-        self.rank, self.host, self.lines, self.ended = rank, host, [], None
+        self.rank, self.host, self.lines, self.calls, self.ended = rank, host, [], [], None
         self._changed = threading.Condition()
         self.process = lab.popen(host, [RANK, str(rank), str(ranks), id_text, mode, str(argument)],
                                  {"TREERING_TIMEOUT": str(TIMEOUT), **variables},
-                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self):
         for line in self.process.stdout:
             with self._changed:
-                self.lines.append((time.monotonic(), line.rstrip("\n")))
+                if line == "goes-on\n":
+                    self.calls.append(time.monotonic())
+                else:
+                    self.lines.append((time.monotonic(), line.rstrip("\n")))
                 self._changed.notify_all()
         with self._changed:
             self.ended = time.monotonic()
@@ -56,6 +60,31 @@ class Rank:
         with self._changed:
             if not self._changed.wait_for(lambda: words in self.text() or self.ended, patience) or words not in self.text():
                 raise AssertionError(f"rank {self.rank} has not said \"{words}\" within {patience} s: {self.text()}")
+
+    def wait_until_it_goes_on(self, since, patience=30):
+        """Until it has begun calls after that moment and done them: the first line may tell of one that began before."""
+        def has_done_calls():
+            return len(self.calls) > 2 and self.calls[-3] > since
+        with self._changed:
+            self._changed.wait_for(lambda: has_done_calls() or self.find("error") or self.ended, patience)
+        if self.find("error") or not has_done_calls():
+            raise AssertionError(f"rank {self.rank} does not go on: {self.text()}")
+
+    def connections(self):
+        """Of its network: both ends -> (bytes that are not acknowledged, bytes that are not read, times sent again)."""
+        found = {}
+        for table in ("tcp", "tcp6"):
+            with open(f"/proc/{self.pid}/net/{table}", encoding="ascii") as lines:
+                for words in [line.split() for line in lines][1:]:
+                    sent, received = (int(word, 16) for word in words[4].split(":"))
+                    ends = tuple(end.removeprefix("0000000000000000FFFF0000") for end in words[1:3])  # IPv4 in IPv6
+                    if words[3] == ESTABLISHED:
+                        found[ends] = sent, received, int(words[6], 16)
+        return found
+
+    def count_connections_to(self, other):
+        there = other.connections()
+        return sum((remote, local) in there for local, remote in self.connections())
 
     def error(self, patience):
         """(when, code, text)"""
@@ -84,8 +113,32 @@ class RankCase(lab_case.LabCase):
                 id_text = ranks[rank].wait_for("id")[1]
         return ranks
 
+    def wait_until(self, condition, patience=30, times=10):
+        """Until it holds whenever it is asked, `times` times in 20 ms each."""
+        end = time.monotonic() + patience
+        held = 0
+        while held < times:
+            self.assertLess(time.monotonic(), end, "it does not come true")
+            held = held + 1 if condition() else 0
+            time.sleep(0.02)
+
+    def wait_until_taken_in(self, rank):
+        """Nobody says so before all ranks are there: it is connected, and nothing is on its way."""
+        def is_connected_and_quiet():
+            found = rank.connections().values()
+            return found and not any(sent or received for sent, received, _ in found)
+        self.wait_until(is_connected_and_quiet, times=25)
+
+    def wait_until_all_go_on(self, ranks, since=None):
+        """Calls are done, and every connection has answered again: TCP tries again at ever longer intervals."""
+        since = since or time.monotonic()
+        for rank in ranks:
+            rank.wait_until_it_goes_on(since)
+        self.wait_until(lambda: not any(again for rank in ranks for *_, again in rank.connections().values()))
+
     @staticmethod
     def end(rank):
+        rank.process.stdin.close()
         if rank.process.poll() is None:
             rank.process.kill()
         rank.process.wait()

@@ -21,9 +21,13 @@ import threading
 import time
 import unittest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from seed import test_seed  # noqa: E402
+
 PROGRAM, LIBRARY = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 RANKS = 3
 SKIP = 77
+PORTS = random.Random(f"{test_seed()} {sys.argv[3:]}")  # tests of several launchers run side by side
 TORCH_PYTHON = os.environ.get("TREERING_TEST_PYTHON", sys.executable)
 DEADLINE = 120
 LAUNCHERS = ("TREERING_", "PMI", "OMPI", "SLURM", "RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "TORCHELASTIC_")
@@ -79,7 +83,7 @@ def needs(*programs):
 def free_ports():
     """Two neighbouring ports that are free, below those that the kernel gives to others meanwhile."""
     while True:
-        first = random.randrange(15000, 32000)
+        first = PORTS.randrange(15000, 32000)
         with socket.socket() as one, socket.socket() as two:
             try:
                 one.bind(("0.0.0.0", first))
@@ -182,6 +186,13 @@ def has_name(name):
         return False
 
 
+def wait_until_it_dials(process):
+    """A thread of the library does so."""
+    until = time.monotonic() + DEADLINE
+    while process.poll() is None and len(os.listdir(f"/proc/{process.pid}/task")) < 2 and time.monotonic() < until:
+        time.sleep(0.01)
+
+
 class TorchRun(unittest.TestCase):
     """The variables that torchrun sets; PyTorch's own store is not needed."""
 
@@ -196,7 +207,8 @@ class TorchRun(unittest.TestCase):
         for address in ["127.0.0.1"] + ["localhost"] * has_name("localhost"):
             # Rank 0 comes last: the others wait for it.
             processes = [self.start(rank, port, address, TREERING_DEBUG="INFO") for rank in (2, 1)]
-            time.sleep(0.5)
+            for process in processes:
+                wait_until_it_dials(process)
             processes.append(self.start(0, port, address, TREERING_DEBUG="INFO"))
             told = ""
             for rank, process in zip((2, 1, 0), processes):
@@ -295,7 +307,7 @@ PartitionName=all Nodes=ALL Default=YES State=UP
             if time.monotonic() > until:
                 self.__exit__()
                 raise AssertionError("the private Slurm did not come up within 60 s")
-            time.sleep(0.3)
+            time.sleep(0.1)
         return self
 
     def srun(self, plugin):

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that die, abort or revoke; handles and pointers that are wrong.
 #include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <fstream>
 
 #include "shim/helpers.h"
+#include "support/waiting.h"
 
 namespace treering::testing {
 namespace {
@@ -91,17 +94,28 @@ TEST(Shrink, SecondDeathIsNamedAndASecondShrinkWorks) {
   }
 }
 
+// How often a thread of this process has given its core away, or lost it.
+long switches_of(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/status");
+  long all = 0, count = 0;
+  for (std::string word; file >> word;)
+    if (word.find("ctxt_switches:") != std::string::npos && file >> count) all += count;
+  return all;
+}
+
 // Ends a call that waits for a rank which never makes it.
 void end_a_waiting_call(const std::function<void(ncclComm_t)>& end, ncclResult_t expected) {
   AllRanks ranks(2);
-  std::atomic<bool> waiting{false};
+  std::atomic<pid_t> waiting{0};
   std::thread waiter([&] {
     int sum = 0;
-    waiting = true;
+    waiting = gettid();
     EXPECT_EQ(count_by_sum(ranks[0], &sum), expected);
   });
-  while (!waiting) std::this_thread::yield();
-  std::this_thread::sleep_for(std::chrono::seconds(1));  // a call that is under way looks like none here
+  // A call that is under way looks like none here, but its thread gives its core away again and again.
+  while (waiting == 0) std::this_thread::yield();
+  const long before = switches_of(waiting);
+  EXPECT_TRUE(soon([&] { return switches_of(waiting) >= before + 20; }));
   ncclResult_t state = ncclInternalError;
   EXPECT_NCCL(ncclCommGetAsyncError(ranks[0], &state)) << "while another thread is in a call";
   EXPECT_EQ(state, ncclSuccess);

@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/waiting.h"
 #include "transport/cma/cma.h"
 #include "transport/memory/mapped.h"
 #include "transport/tcp/pair.h"
@@ -156,22 +157,7 @@ inline TwoSides::TwoSides(const ConformanceRow& row) : row_(row) {
   if (row.prepare != nullptr) row.prepare(this);
 }
 
-// What the kernel still carries arrives within moments; on a machine that is busy with other programs, moments after
-// `progress` was last changed. One that yields its core there gives away a whole slice of time; one that sleeps has it
-// back when it wakes up.
-template <typename Condition>
-bool eventually(Condition condition, const uint32_t* progress = nullptr) {
-  constexpr auto kPatience = std::chrono::seconds(20);
-  auto deadline = std::chrono::steady_clock::now() + kPatience;
-  uint32_t known = progress != nullptr ? *progress : 0;
-  for (uint32_t tries = 1; !condition(); ++tries) {
-    const auto now = std::chrono::steady_clock::now();
-    if (progress != nullptr && std::exchange(known, *progress) != *progress) deadline = now + kPatience;
-    if (now > deadline) return false;
-    if (tries % 64 == 0) std::this_thread::sleep_for(std::chrono::microseconds(10));
-  }
-  return true;
-}
+using testing::eventually;
 
 inline std::unique_ptr<Connection> TwoSides::connect(int own, uint32_t channel) {
   return row_.connect(this, own, channel);
