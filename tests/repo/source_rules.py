@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the sources against the rules of the architecture: arrows between the folders of src/, and sizes.
+"""Checks the sources against the rules of the architecture: arrows between the folders of src/, and sizes; and how long tests sleep.
 
 usage: source_rules.py ROOT       checks the repository; prints each violation; exit status 1 when there is one
        source_rules.py --self-test ROOT   plants violations in a copy and expects each to be found
 
 A folder may use its own headers, core/, the C API and what ARROWS allows. What a header includes counts for all that include it, and
 a forward declaration of a type of another folder counts like an include.
+
+Tests wait for conditions. What their literal sleeps add up to, each counted once, is printed, and limited.
 """
 
 import functools
@@ -53,6 +55,14 @@ TOOL_ARROWS = {
 }
 MAX_LINES = 500
 SOURCES = ("*.h", "*.c", "*.cpp", "*.cc", "*.cu", "*.cuh", "*.py")
+MAX_SLEEP = 15  # seconds, in all of tests/
+# A call that sleeps, in C++ or Python -> the seconds of its argument's unit. None: the argument names it.
+SLEEPS = {r"\bsleep_(?:for|until)\s*\(": None, r"\busleep\s*\(": 1e-6, r"\bnanosleep\s*\(": None,
+          r"(?:\btime\.|(?<![\w.])(?<!def ))sleep\s*\(": 1.0}
+UNITS = {"nanoseconds": 1e-9, "ns": 1e-9, "microseconds": 1e-6, "us": 1e-6, "milliseconds": 1e-3, "ms": 1e-3, "seconds": 1.0, "s": 1.0,
+         "minutes": 60.0, "min": 60.0}
+UNREADABLE_SLEEP = 1.0  # what a sleep counts without a number in it
+NUMBER = re.compile(r"(?<![\w.])(\d[\d']*\.?\d*(?:e-?\d+)?)(ns|us|ms|s|min)?\b")
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 
 
@@ -178,8 +188,47 @@ def check_lengths(root):
                 yield f"{path.relative_to(root)}: {lines} lines; {MAX_LINES} at most: it is two things"
 
 
+def argument_of(text, begin):
+    """What stands between the parenthesis before `begin` and the one that closes it."""
+    depth, end = 1, begin
+    while end < len(text) and depth > 0:
+        depth += {"(": 1, ")": -1}.get(text[end], 0)
+        end += 1
+    return text[begin:end - 1]
+
+
+def seconds_of(argument, unit):
+    """The largest number of a sleep's argument counts."""
+    named = re.search(rf"\b({'|'.join(name for name in UNITS if len(name) > 3)})\b", argument)
+    unit = UNITS[named[1]] if named else unit
+    numbers = [(float(number.replace("'", "")), UNITS.get(suffix, unit)) for number, suffix in NUMBER.findall(argument)]
+    read = [number * scale for number, scale in numbers if scale is not None]
+    return max(read, default=UNREADABLE_SLEEP)
+
+
+def sleeps(root):
+    """(file, line, seconds) of each literal sleep of tests/."""
+    for path in sources(root / "tests"):
+        if path.name == Path(__file__).name:
+            continue
+        text = path.read_text()
+        for call, unit in SLEEPS.items() if "sleep" in text else ():
+            for found in re.finditer(call, text):
+                yield path.relative_to(root), text.count("\n", 0, found.start()) + 1, seconds_of(argument_of(text, found.end()), unit)
+
+
+def check_sleeps(root):
+    found = sorted(sleeps(root), key=lambda sleep: -sleep[2])
+    total = sum(seconds for _, _, seconds in found)
+    if total > MAX_SLEEP:
+        longest = ", ".join(f"{path}:{line} ({seconds:g} s)" for path, line, seconds in found[:5])
+        yield (f"tests/: {total:.1f} s of sleeps; {MAX_SLEEP} s at most: wait for a condition (tests/support/waiting.h); "
+               f"the longest: {longest}")
+
+
 def violations(root):
-    for check in (check_module_includes, check_transports, check_collectives, check_folder_sizes, check_tool_includes, check_public_header, check_lengths):
+    for check in (check_module_includes, check_transports, check_collectives, check_folder_sizes, check_tool_includes,
+                  check_public_header, check_lengths, check_sleeps):
         yield from check(root)
 
 
@@ -202,6 +251,12 @@ PLANTED = [
     ("src/novel/thing.cpp", "int x;\n", "unknown folder"),
     ("src/thing.cpp", "int x;\n", "outside of the folders"),
     ("src/executor/reduce/reduce.h", "// long\n" * MAX_LINES, "500 at most"),
+    ("tests/support/ranks.h", "std::this_thread::sleep_for(std::chrono::milliseconds(16'000));\n", "ranks.h:1 (16 s)"),
+    ("tests/support/ranks.h", "std::this_thread::sleep_for(ready ? 16s : 1ms);\n", "ranks.h:1 (16 s)"),
+    ("tests/support/ranks.h", "usleep(static_cast<useconds_t>(16'000'000));\n", "ranks.h:1 (16 s)"),
+    ("tests/support/ranks.h", "std::this_thread::sleep_for(kPause);\n" * (MAX_SLEEP + 1), "15 s at most"),
+    ("tests/launch/launch_test.py", "time.sleep(16)\n", "launch_test.py:1 (16 s)"),
+    ("tests/launch/launch_test.py", "from time import sleep\nsleep(16)\n", "launch_test.py:2 (16 s)"),
 ]
 
 
@@ -244,7 +299,9 @@ def main(arguments):
         return self_test(Path(arguments[1]))
     if len(arguments) != 1:
         sys.exit(__doc__)
-    found = list(violations(Path(arguments[0])))
+    root = Path(arguments[0])
+    print(f"sleeps of the tests: {sum(seconds for _, _, seconds in sleeps(root)):.1f} s of {MAX_SLEEP} s")
+    found = list(violations(root))
     for violation in found:
         print(violation)
     if found:
