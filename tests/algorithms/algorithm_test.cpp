@@ -12,12 +12,13 @@
 #include "algorithms/expand.h"
 #include "algorithms/properties.h"
 #include "helpers.h"
+#include "support/seed.h"
 
 namespace treering {
 namespace {
 
 TEST(Expansion, EqualsTheDefinitionOfBlocks) {
-  const uint32_t seed = 20240517;
+  const uint64_t seed = test_seed(20240517);
   std::mt19937 random(seed);
   const auto below = [&](uint32_t n) { return static_cast<uint32_t>(random() % n); };
   for (int round = 0; round < 500; ++round) {

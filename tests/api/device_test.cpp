@@ -12,6 +12,7 @@
 #include <string>
 
 #include "support/device_rank_checks.h"
+#include "support/seed.h"
 
 namespace treering::testing {
 namespace {
@@ -179,7 +180,7 @@ TEST_P(Staged, AbortsOfTwoCommunicators) {
 
 // With a fixed order a result depends on nothing else: in pieces it is, bit for bit, the one of a single piece.
 TEST(Pieces, HaveTheResultsOfTheWhole) {
-  const uint32_t seed = std::random_device()();
+  const uint64_t seed = test_seed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   constexpr size_t kCount = 200'001;
   std::vector<std::vector<float>> inputs(3, std::vector<float>(kCount)), results;

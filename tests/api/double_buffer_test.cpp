@@ -3,13 +3,13 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <iostream>
 #include <optional>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "support/ranks.h"
+#include "support/seed.h"
 
 namespace treering::testing {
 namespace {
@@ -38,8 +38,7 @@ struct Program {
 class DoubleBuffer : public ::testing::TestWithParam<Program> {};
 
 TEST_P(DoubleBuffer, RandomProgramsDoWhatTheModelDoes) {
-  const uint32_t seed = std::random_device()();
-  std::cout << "seed " << seed << "\n";
+  const uint64_t seed = test_seed();
   std::mt19937 random(seed);
   const auto [n, flags, wire] = GetParam();
   const auto size = static_cast<size_t>(n);

@@ -4,7 +4,6 @@
 
 #include <complex>
 #include <cstring>
-#include <iostream>
 #include <map>
 #include <random>
 #include <string>
@@ -13,6 +12,7 @@
 
 #include "support/processes.h"
 #include "support/ranks.h"
+#include "support/seed.h"
 
 namespace treering::testing {
 namespace {
@@ -70,8 +70,7 @@ struct Side {
 };
 
 TEST(Exchange, RandomBoxesMatchTheDenseArray) {
-  const uint32_t seed = std::random_device()();
-  std::cout << "seed " << seed << "\n";
+  const uint64_t seed = test_seed();
   std::mt19937 random(seed);
   for (int dimensions = 1; dimensions <= 5; ++dimensions)
     for (int n : {1, 2, 4}) {
@@ -252,8 +251,7 @@ TEST(Exchange, ArraysThatOverlapAreRefused) {
 }
 
 TEST(SparseAllReduce, UnionWithSummedRows) {
-  const uint32_t seed = std::random_device()();
-  std::cout << "seed " << seed << "\n";
+  const uint64_t seed = test_seed();
   std::mt19937 random(seed);
   for (int n : {1, 2, 5})
     for (size_t width : {size_t{1}, size_t{33}})

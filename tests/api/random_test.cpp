@@ -3,21 +3,16 @@
 // out of place, kinds of memory that differ between ranks, two communicators, blocking, streams and groups)
 // and checks every result. TREERING_TEST_SEED repeats a run.
 #include <cstdlib>
-#include <iostream>
 #include <random>
 #include <vector>
 
 #include "support/processes.h"
+#include "support/seed.h"
 
 namespace treering::testing {
 namespace {
 
 constexpr size_t kMaxCount = 300'000;
-
-uint64_t test_seed() {
-  const char* given = std::getenv("TREERING_TEST_SEED");
-  return given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
-}
 
 float value_of(int rank, size_t i, uint32_t salt) {
   return static_cast<float>((i + salt * 5 + static_cast<size_t>(rank) * 11) % 31);
@@ -106,7 +101,6 @@ class RandomPrograms : public ::testing::TestWithParam<int> {};
 TEST_P(RandomPrograms, EveryResultIsRight) {
   int ranks = GetParam();
   uint64_t seed = test_seed();
-  std::cout << "TREERING_TEST_SEED=" << seed << "\n";
   expect_all_succeed(ranks, [=](int rank, const trUniqueId& id) { return run_program(rank, ranks, id, seed, 150); });
 }
 

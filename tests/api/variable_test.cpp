@@ -2,13 +2,13 @@
 // Collectives with a count for each rank, and sends and receives: random counts and displacements against a reference,
 // groups in any order, what differs between ranks.
 #include <cstring>
-#include <iostream>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "support/processes.h"
 #include "support/ranks.h"
+#include "support/seed.h"
 
 namespace treering::testing {
 namespace {
@@ -36,8 +36,7 @@ size_t random_count(std::mt19937* random) {
 }
 
 TEST(Variable, AllToAllVWithRandomCounts) {
-  const uint32_t seed = std::random_device()();
-  std::cout << "seed " << seed << "\n";
+  const uint64_t seed = test_seed();
   std::mt19937 random(seed);
   for (int n : {1, 2, 3, 4, 7})
     for (int round = 0; round < 6; ++round) {
@@ -71,8 +70,7 @@ TEST(Variable, AllToAllVWithRandomCounts) {
 }
 
 TEST(Variable, AllGatherVReduceScatterVGatherVScatterV) {
-  const uint32_t seed = std::random_device()();
-  std::cout << "seed " << seed << "\n";
+  const uint64_t seed = test_seed();
   std::mt19937 random(seed);
   for (const char* algorithm :
        {static_cast<const char*>(nullptr), "direct", "ring", "allgather:bruck,reduce-scatter:halving"})
@@ -241,8 +239,7 @@ TEST(Variable, GapsAndEmptyBlocksAreNoOverlap) {
 }
 
 TEST(PointToPoint, GroupsOfSendsAndReceivesInAnyOrder) {
-  const uint32_t seed = std::random_device()();
-  std::cout << "seed " << seed << "\n";
+  const uint64_t seed = test_seed();
   for (int n : {1, 2, 3, 6}) {
     RankGroup ranks(n);
     const auto size = static_cast<size_t>(n);

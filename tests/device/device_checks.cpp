@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "executor/reduce/reduce.h"
+#include "support/seed.h"
 
 namespace treering::cuda {
 namespace {
@@ -22,8 +23,8 @@ const char* name_of(DeviceProtocol protocol) {
   return protocol == DeviceProtocol::kLl ? "LL" : protocol == DeviceProtocol::kLl128 ? "LL128" : "Simple";
 }
 
-uint32_t random_seed() {
-  static const uint32_t seed = std::random_device()();
+uint64_t random_seed() {
+  static const uint64_t seed = test_seed();
   return seed;
 }
 

@@ -14,7 +14,7 @@ inline constexpr DeviceProtocol kAllProtocols[] = {DeviceProtocol::kLl, DevicePr
                                                    DeviceProtocol::kSimple};
 const char* name_of(DeviceProtocol protocol);
 // Of this process; failures print it.
-uint32_t random_seed();
+uint64_t random_seed();
 
 // Every algorithm that a device runs; and a name for a test of one.
 std::vector<const Algorithm*> all_algorithms();

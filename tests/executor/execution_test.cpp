@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "executor/local_ranks.h"
+#include "support/seed.h"
 
 namespace treering {
 namespace {
@@ -48,7 +49,7 @@ std::string setting_name(const ::testing::TestParamInfo<Setting>& info) {
 
 class EveryAlgorithm : public ::testing::TestWithParam<Setting> {
  protected:
-  uint64_t seed_ = std::random_device()();
+  uint64_t seed_ = test_seed();
   std::mt19937_64 random_{seed_};
 };
 
@@ -195,7 +196,7 @@ TEST_P(EveryAlgorithm, RanksAgreeOnScaledOperands) {
 INSTANTIATE_TEST_SUITE_P(Settings, EveryAlgorithm, ::testing::ValuesIn(settings()), setting_name);
 
 TEST(Execution, OperationsFollowOneAnotherOnTheSameConnections) {
-  uint64_t seed = std::random_device()();
+  const uint64_t seed = test_seed();
   std::mt19937_64 random(seed);
   LocalRanks executor(5, 2, 1024, false);
   for (int operation = 0; operation < 200; ++operation) {
@@ -213,7 +214,7 @@ TEST(Execution, OperationsFollowOneAnotherOnTheSameConnections) {
 
 // A message of many chunks must fit a slot even where chunks of a whole cache line would not.
 TEST(Execution, LongSpansFitSmallSlots) {
-  uint64_t seed = std::random_device()();
+  const uint64_t seed = test_seed();
   std::mt19937_64 random(seed);
   const Algorithm* algorithm = nullptr;
   ASSERT_TRUE(find_algorithm(Collective::kAllReduce, "halving-doubling", &algorithm).ok());
@@ -235,7 +236,7 @@ TEST(Execution, LongSpansFitSmallSlots) {
 
 // A rank's own operand is read as what it is wherever it stands among many: scaled, or wider than the messages.
 TEST(Execution, TheLocalOperandOfManyRanks) {
-  uint64_t seed = std::random_device()();
+  const uint64_t seed = test_seed();
   std::mt19937_64 random(seed);
   constexpr uint32_t kRanks = 70;
   constexpr size_t kCount = 1000;
@@ -262,7 +263,7 @@ TEST(Execution, TheLocalOperandOfManyRanks) {
 }
 
 TEST(Execution, ADifferentSignatureIsAFailureThatNamesThePeer) {
-  std::mt19937_64 random(1);
+  std::mt19937_64 random(test_seed(1));
   for (size_t count : {size_t{4}, size_t{5000}}) {
     LocalRanks executor(2, 1, 4096, false);
     JobBuffers buffers(2, trUint32, count, false, &random);
@@ -284,7 +285,7 @@ TEST(Execution, ADifferentSignatureIsAFailureThatNamesThePeer) {
 }
 
 TEST(Execution, ABlockedRankNamesWhomItWaitsFor) {
-  std::mt19937_64 random(1);
+  std::mt19937_64 random(test_seed(1));
   LocalRanks executor(4, 1, 4096, false);
   JobBuffers buffers(4, trUint32, 100, false, &random);
   LocalJob job = buffers.job(100, trUint32, trSum);

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "executor/local_ranks.h"
+#include "support/seed.h"
 
 namespace treering {
 namespace {
@@ -42,9 +43,8 @@ constexpr size_t kByteSizes[] = {0,   1,   4,   8,   16,  55,  56,  57,  64,   1
 
 class MailboxRanks : public ::testing::TestWithParam<uint32_t> {
  protected:
-  uint64_t seed_ = std::random_device()();
+  uint64_t seed_ = test_seed();
   std::mt19937_64 random_{seed_};
-  void SetUp() override { std::printf("seed %lu\n", seed_); }
 };
 
 // One message after the other on all ranks; a rank may be one message ahead of the others, as in life.

@@ -25,6 +25,9 @@ from run_one import Record, Run, clean_environment
 from scenario import CALLING, CREATING, KINDS, PHASES, TRANSPORTS, draw
 from table import Table
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from seed import given_seed  # noqa: E402
+
 # Classes of findings that depend on how soon a loaded machine runs the ranks; any other is a defect in every run.
 TIMED = {"late", "culprit", "unexpected"}
 # Faults that no load makes fatal to ranks that call. Of a communicator that is destroyed at that moment the last words may be lost.
@@ -197,7 +200,8 @@ def parse(arguments):
     parser.add_argument("program", help="faults_rank")
     parser.add_argument("--runs", type=int, default=2000 if os.environ.get("TREERING_LONG_TESTS") == "1" else 200,
                         help="in all (200; 2000 where TREERING_LONG_TESTS=1)")
-    parser.add_argument("--seed", default="1", help="a number, or several with commas, which share the runs")
+    parser.add_argument("--seed", help="a number, or several with commas, which share the runs (TREERING_TEST_SEED; else --usual-seed)")
+    parser.add_argument("--usual-seed", metavar="SEED", default="1", help="where nothing else is given (1)")
     parser.add_argument("--jobs", type=int, default=4, help="runs side by side: more than the machine can do at once")
     parser.add_argument("--idle", action="store_true", help="one run at a time, with tight deadlines")
     parser.add_argument("--only", metavar="KEY=VALUE,...", help="kind, transport, phase; several values with | between")
@@ -218,6 +222,8 @@ def parse(arguments):
     for name in ("runs", "jobs"):
         if getattr(options, name) < 1:
             parser.error(f"--{name}: {getattr(options, name)}: at least 1")
+    given = given_seed()
+    options.seed = options.seed or (options.usual_seed if given is None else str(given))
     if not all(seed.isdigit() for seed in options.seed.split(",")):
         parser.error(f"--seed: \"{options.seed}\" is no number, or numbers with commas")
     options.seed = [int(seed) for seed in options.seed.split(",")]

@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "support/processes.h"
+#include "support/seed.h"
 
 namespace treering::testing {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr int kRanks = 3;
-constexpr unsigned kSeed = 5;
 // Allocated memory grows a little: buffers reach the size of the largest messages that were under way at a time. Pages vary by some
 // MiB, because the allocator places freed and used memory differently each time. A sanitizer counts no allocations, and keeps what was freed.
 constexpr long kMaxAllocatedKib = 128;
@@ -69,8 +69,8 @@ bool sums_are_right(trComm_t comm, size_t count, trStream_t stream) {
 }
 
 // What a long-running program does with a communicator; the same on all ranks, by the number of the round.
-int use(trComm_t comm, int rank, int round) {
-  std::mt19937 random(kSeed + static_cast<unsigned>(round));
+int use(trComm_t comm, int rank, uint64_t seed, int round) {
+  std::mt19937_64 random(seed + static_cast<uint64_t>(round));
   trComm_t part = nullptr, same = nullptr, created = nullptr;
   trStream_t stream = nullptr;
   TR_CHECK(trStreamCreate(&stream));
@@ -97,13 +97,13 @@ int use(trComm_t comm, int rank, int round) {
   return 0;
 }
 
-int soak(int rank, const trUniqueId& id, double seconds) {
+int soak(int rank, const trUniqueId& id, uint64_t seed, double seconds) {
   trComm_t comm = nullptr;
   TR_CHECK(trCommInitRank(&comm, kRanks, id, rank));
   std::vector<Held> rounds;
   const auto begin = Clock::now();
   for (int round = 0, goes_on = 1; goes_on != 0; ++round) {
-    if (const int failed = use(comm, rank, round); failed != 0) return failed;
+    if (const int failed = use(comm, rank, seed, round); failed != 0) return failed;
     rounds.push_back(held());
     goes_on = std::chrono::duration<double>(Clock::now() - begin).count() < seconds || round < kMinRounds;
     TR_CHECK(trBroadcast(&goes_on, &goes_on, 1, trInt32, 0, comm, nullptr));
@@ -138,7 +138,8 @@ TEST_P(Soak, HoldsNoMoreAtTheEnd) {
                          : std::getenv("TREERING_LONG_TESTS") != nullptr ? 200
                                                                          : 20;
   if (GetParam() != std::string("all")) setenv("TREERING_TRANSPORTS", GetParam(), 1);
-  RankProcesses processes(kRanks, [seconds](int rank, const trUniqueId& id) { return soak(rank, id, seconds); });
+  const uint64_t seed = test_seed(5);
+  RankProcesses processes(kRanks, [=](int rank, const trUniqueId& id) { return soak(rank, id, seed, seconds); });
   for (const RankResult& result : processes.wait_all(std::chrono::seconds(static_cast<int>(3 * seconds) + 120))) {
     EXPECT_EQ(result.exit_code, 0) << result.output;
     std::printf("%s", result.output.c_str());

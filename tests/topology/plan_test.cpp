@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plan: ring order, leaders, and ranks whose location is not known.
+#include "support/seed.h"
 #include "topology/plan.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <iostream>
 #include <numeric>
 #include <random>
 #include <set>
@@ -27,13 +27,6 @@ Topology synthetic(const std::string& description, std::optional<std::vector<uin
   const Status status = detect_topology(options, &topology);
   EXPECT_TRUE(status.ok()) << status.message();
   return topology;
-}
-
-uint64_t test_seed() {
-  const char* given = std::getenv("TREERING_TEST_SEED");
-  const uint64_t seed = given ? std::strtoull(given, nullptr, 0) : std::random_device{}();
-  std::cout << "seed " << seed << " (repeat with TREERING_TEST_SEED=" << seed << ")\n";
-  return seed;
 }
 
 Location unknown(uint64_t host = 0) {

@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "support/seed.h"
 #include "transport/two_sides.h"
 
 namespace treering {
@@ -167,7 +168,7 @@ void run_both(TwoSides* sides, const ConformanceRow& row, Body body) {
 class LongTraffic : public ::testing::TestWithParam<ConformanceRow> {};
 
 TEST_P(LongTraffic, ArrivesIntactAtEveryDepth) {
-  uint64_t seed = std::random_device()();
+  const uint64_t seed = test_seed();
   RecordProperty("seed", std::to_string(seed));
   SCOPED_TRACE("seed " + std::to_string(seed));
   for (uint32_t depth : {kTellEvery, 6u, kFifoDepth}) {

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <iostream>
 #include <random>
 #include <string>
 #include <span>
@@ -18,6 +17,7 @@
 #include "executor/reduce/reduce_reference.h"
 #include "executor/reduce/reduce_targets.h"
 #include "hwy/highway.h"
+#include "support/seed.h"
 
 namespace treering {
 namespace {
@@ -31,17 +31,6 @@ using Random = std::mt19937_64;
 
 constexpr size_t kGuardBytes = 64;
 constexpr uint8_t kGuard = 0xa5;
-
-// TREERING_TEST_SEED repeats a run.
-uint64_t test_seed() {
-  static const uint64_t seed = [] {
-    const char* given = std::getenv("TREERING_TEST_SEED");
-    const uint64_t value = given ? std::strtoull(given, nullptr, 0) : std::random_device{}();
-    std::cout << "seed " << value << " (repeat with TREERING_TEST_SEED=" << value << ")\n";
-    return value;
-  }();
-  return seed;
-}
 
 size_t below(Random& random, size_t limit) { return random() % limit; }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How messages are divided among streams of different rates, in a simulation of two queues, and on sockets that are paced.
+#include "support/seed.h"
 #include "transport/tcp/division.h"
 
 #include <gtest/gtest.h>
@@ -97,7 +98,7 @@ class Streams {
   uint32_t window_;
   std::deque<double> done_;
   std::multimap<double, std::pair<TcpLateness, uint64_t>> told_;
-  std::mt19937 random_{7};
+  std::mt19937 random_{test_seed(7)};
   std::uniform_real_distribution<double> noise_;
 };
 

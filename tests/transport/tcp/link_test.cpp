@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is particular to TCP: streams with tiny buffers, slow and dying streams, frames that are no frames, bounded
 // memory, and no allocation once warm.
+#include "support/seed.h"
 #include "transport/tcp/link.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +9,6 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <iostream>
 #include <new>
 #include <random>
 
@@ -134,8 +134,7 @@ void run_stream(TcpPair* pair, const Stream& stream) {
 }
 
 TEST(Tcp, RandomMessagesThroughTinyBuffersArriveInOrder) {
-  const uint64_t seed = std::random_device()();
-  std::cout << "seed " << seed << "\n";
+  const uint64_t seed = test_seed();
   for (const Stream& stream :
        {Stream{seed, 1, 1000, 150, 20'000, 2048}, Stream{seed + 1, 3, 1000, 150, 20'000, 2048},
         Stream{seed + 2, 8, 64 << 10, 60, 600'000, 0}, Stream{seed + 3, 2, 128 << 10, 2000, 500, 0},
@@ -299,8 +298,7 @@ TEST(Tcp, PiecesThatDoNotBelongTogetherAreErrors) {
 }
 
 TEST(Tcp, AnythingAtAllEndsInAnErrorAndNotInACrash) {
-  const uint64_t seed = std::random_device()();
-  std::cout << "seed " << seed << "\n";
+  const uint64_t seed = test_seed();
   std::mt19937_64 random(seed);
   for (int round = 0; round < 300; ++round) {
     RawPeer peer;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams that break at every stage: what they carried arrives all the same, once.
+#include "support/seed.h"
 #include "transport/tcp/resume.h"
 
 #include <cstdlib>
@@ -163,9 +164,7 @@ TEST(TcpResume, WithAllPopped) {
 // Both ways on several channels, small and large; every now and then some stream breaks somehow, those that were just opened
 // among them.
 TEST(TcpResume, RandomBreaksLoseAndDoubleNothing) {
-  const char* const chosen = std::getenv("TREERING_TEST_SEED");
-  const uint64_t seed = chosen != nullptr ? std::strtoull(chosen, nullptr, 10) : std::random_device()();
-  std::cout << "seed " << seed << " (TREERING_TEST_SEED sets it)\n";
+  const uint64_t seed = test_seed();
   for (auto [streams, zero_copy] : {std::pair{1u, TcpZeroCopy::kNever}, {3u, TcpZeroCopy::kAlways}}) {
     std::mt19937_64 random(seed);
     BreakablePair pair(streams, zero_copy, 16 << 10);
