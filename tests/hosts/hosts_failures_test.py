@@ -152,11 +152,13 @@ class Failures(RankCase):
                 else:
                     for victim in (0, 1):
                         os.kill(ranks[victim].pid, signal.SIGSTOP)
-                text = self.expect_one_verdict([ranks[2], ranks[3]], since, TIMEOUT + 2)
-                for victim in (0, 1):
-                    self.expect_names(text, ranks[victim])
-                    ranks[victim].process.kill()
-                self.lab.heal(0)
+                try:
+                    text = self.expect_one_verdict([ranks[2], ranks[3]], since, TIMEOUT + 2)
+                    for victim in (0, 1):
+                        self.expect_names(text, ranks[victim])
+                        ranks[victim].process.kill()
+                finally:
+                    self.lab.heal(0)
 
     def test_link_that_is_cut_until_the_tree_has_parted(self):
         """Both parts are one tree again afterwards: a verdict reaches all."""
