@@ -14,13 +14,13 @@
 extern "C" {
 #endif
 
-/** @name Streams @{
+/** @name Streams
  * What an open group (trGroupStart()) holds for a stream is given to it at the group's end. Until then calls that wait for or
  * mark what that stream has are ::trInvalidUsage; trStreamAddCallback(), trEventRecord() and trStreamWaitEvent() fail the group,
  * too, for its order would be another.
  * A process that was forked has none of its parent's streams and events, whatever they held: their handles are an error there
  * (::trInvalidUsage) that says so. It makes its own.
- */
+ * @{ */
 TR_API trResult_t trStreamCreate(trStream_t* stream);
 /** Waits until every operation given to the stream has ended; returns the first failure since the last call. */
 TR_API trResult_t trStreamSynchronize(trStream_t stream);
@@ -40,12 +40,12 @@ typedef void (*trCallback)(trResult_t result, void* context);
 TR_API trResult_t trStreamAddCallback(trStream_t stream, trCallback callback, void* context);
 /** @} */
 
-/** @name Events @{
+/** @name Events
  * A mark in a stream: complete when everything given to the stream before trEventRecord() has ended. One that
  * was never recorded is complete. Recording again, on any stream, moves the event to a new mark; what waits for the last one
  * goes on waiting for that, also when the event is destroyed. An event says that the calls have ended, not that they
- * succeeded: that is the stream's to tell.
- */
+ * succeeded: trStreamSynchronize() tells that.
+ * @{ */
 typedef struct trEvent* trEvent_t;
 TR_API trResult_t trEventCreate(trEvent_t* event);
 TR_API trResult_t trEventRecord(trEvent_t event, trStream_t stream);
@@ -62,12 +62,12 @@ TR_API trResult_t trEventGetFd(trEvent_t event, int* fd);
 TR_API trResult_t trEventDestroy(trEvent_t event);
 /** @} */
 
-/** @name Persistent operations @{
+/** @name Persistent operations
  * Calls between trPersistentBegin() and trPersistentEnd() of a thread are checked, planned and kept, not run.
  * Starting them allocates nothing and looks nothing up. They run as the calls of one group, on the streams
  * that they name; with NULL streams trPersistentStart() blocks. One start at a time, and none inside an open group
  * (::trInvalidUsage). Events and callbacks cannot be kept.
- */
+ * @{ */
 typedef struct trPersistent* trPersistent_t;
 TR_API trResult_t trPersistentBegin(void);
 TR_API trResult_t trPersistentEnd(trPersistent_t* persistent);
@@ -79,11 +79,11 @@ TR_API trResult_t trPersistentStart(trPersistent_t persistent);
 TR_API trResult_t trPersistentDestroy(trPersistent_t persistent);
 /** @} */
 
-/** @name Double buffering @{
+/** @name Double buffering
  * Training that hides communication behind the next step's computation (as ChainerMN's double-buffering
  * optimizer): the mean of the gradients of step k is computed in the background during step k+1, one step
  * stale.
- */
+ * @{ */
 typedef struct trDoubleBuffer* trDoubleBuffer_t;
 
 /** Flags of trDoubleBufferCreate(). */

@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-/** @name Collectives @{ */
+/** @name Collectives */ /** @{ */
 
 /**
  * recvbuf[i] = op over all ranks of sendbuf[i], for `count` elements, on every rank, with bit-identical
@@ -88,11 +88,11 @@ TR_API trResult_t trScatter(const void* sendbuf, void* recvbuf, size_t count, tr
 TR_API trResult_t trBarrier(trComm_t comm, trStream_t stream);
 /** @} */
 
-/** @name Variable counts @{
+/** @name Variable counts
  * As above with a count for each rank. `displs[r]` is where rank r's block begins, in elements; NULL: the
  * blocks follow one another. Arrays have nranks entries and are copied by the call; displacements may differ
  * between ranks. In place as above, by the blocks' addresses.
- */
+ * @{ */
 
 /** trAllGather(); sendcount == recvcounts[rank], and recvcounts is the same on all ranks. */
 TR_API trResult_t trAllGatherV(const void* sendbuf, size_t sendcount, void* recvbuf, const size_t* recvcounts,
@@ -115,11 +115,11 @@ TR_API trResult_t trScatterV(const void* sendbuf, const size_t* sendcounts, cons
                              size_t recvcount, trDataType_t datatype, int root, trComm_t comm, trStream_t stream);
 /** @} */
 
-/** @name Point to point @{
+/** @name Point to point
  * The k-th send of rank s to rank d on a communicator meets the k-th receive on d from s; a difference in
  * bytes is an error on both; a sender whose send has ended already gets it from a later call. A send may end before its
  * receive begins, and must not be relied on to. A rank may send to itself inside a group or with trSendRecv().
- */
+ * @{ */
 TR_API trResult_t trSend(const void* sendbuf, size_t count, trDataType_t datatype, int peer, trComm_t comm,
                          trStream_t stream);
 TR_API trResult_t trRecv(void* recvbuf, size_t count, trDataType_t datatype, int peer, trComm_t comm,
@@ -129,7 +129,7 @@ TR_API trResult_t trSendRecv(const void* sendbuf, size_t sendcount, int dest, vo
                              int source, trDataType_t datatype, trComm_t comm, trStream_t stream);
 /** @} */
 
-/** @name Groups @{
+/** @name Groups
  * Between trGroupStart() and trGroupEnd() calls are collected and start together at the end, so that one
  * thread can drive many ranks or communicators. Groups nest; the outermost end starts them. trGroupEnd()
  * returns the first failure, and no operation of the group starts when one of its calls was wrong.
@@ -145,14 +145,14 @@ TR_API trResult_t trSendRecv(const void* sendbuf, size_t sendcount, int dest, vo
  * Of one communicator and stream the collectives go first, in the order of their calls, and then the sends and receives,
  * whatever their places in the group: a rank that issues the same calls without a group gives the collectives first, too.
  * Of one communicator with several streams, and none (NULL), those of the stream that the group names first go first.
- */
+ * @{ */
 TR_API trResult_t trGroupStart(void);
 TR_API trResult_t trGroupEnd(void);
 /** @} */
 
-/** @name Operations made by the user @{
+/** @name Operations made by the user
  * An operation is of the communicator that it was made on; elsewhere, and after its end, it is an error.
- */
+ * @{ */
 
 /**
  * `*op`: the sum over all ranks of scalar x sendbuf. `scalar` points to one element of `datatype` on the
@@ -176,7 +176,7 @@ TR_API trResult_t trRedOpCreateUser(trRedOp_t* op, trReduceFunction function, vo
 TR_API trResult_t trRedOpDestroy(trRedOp_t op, trComm_t comm);
 /** @} */
 
-/** @name Compression on the wire @{ */
+/** @name Compression on the wire */ /** @{ */
 
 /** How float32 travels. */
 typedef struct trCompression* trCompression_t;

@@ -25,7 +25,7 @@ TR_API const char* trGetErrorString(trResult_t result);
  */
 TR_API const char* trGetLastError(trComm_t comm);
 
-/** @name Communicators @{ */
+/** @name Communicators */ /** @{ */
 
 /**
  * Makes the id of a new communicator and starts to listen for its ranks in the background of this process,
@@ -87,7 +87,7 @@ TR_API trResult_t trCommRevoke(trComm_t comm);
 TR_API trResult_t trCommGetAsyncError(trComm_t comm, trResult_t* result);
 /** @} */
 
-/** @name Subsets @{ */
+/** @name Subsets */ /** @{ */
 
 /** A rank that passes this colour to trCommSplit() gets no communicator (`*newcomm` is NULL). */
 #define TR_SPLIT_NOCOLOR (-1)
@@ -131,7 +131,7 @@ TR_API trResult_t trCommGrow(trComm_t comm, int nranks, const trUniqueId* id, tr
                              const trConfig_t* config);
 /** @} */
 
-/** @name Explanations @{ */
+/** @name Explanations */ /** @{ */
 
 /**
  * Writes to `text` (at most `capacity` bytes, terminated) what a collective of `bytes` bytes would do on this
@@ -168,7 +168,7 @@ TR_API trResult_t trGetSelection(trComm_t comm, trCollective_t collective, const
 TR_API trResult_t trPredictTransfer(trComm_t comm, size_t bytes, double* microseconds);
 /** @} */
 
-/** @name Shapes @{ */
+/** @name Shapes */ /** @{ */
 
 /** Stores the ranks in the order of the ring, nranks of them: each sends to the next, the last to the first. */
 TR_API trResult_t trCommGetRing(trComm_t comm, int* ring);
@@ -179,7 +179,7 @@ TR_API trResult_t trCommGetRing(trComm_t comm, int* ring);
 TR_API trResult_t trCommGetTree(trComm_t comm, int tree, int* parent, int* children);
 /** @} */
 
-/** @name Memory @{ */
+/** @name Memory */ /** @{ */
 
 /**
  * Allocates `size` bytes (zeroed, page aligned) that the other ranks of this machine map, so that collectives

@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-/** @name GPUs @{ */
+/** @name GPUs */ /** @{ */
 
 /**
  * Number of GPUs that this process can use; 0 where there is none. ::trDeviceError, and 0, where the CUDA driver shows some

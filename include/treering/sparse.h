@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-/** @name Sparse exchange @{ */
+/** @name Sparse exchange */ /** @{ */
 
 #define TR_MAX_DIMENSIONS 5
 /** Indices lo[d] <= i[d] < hi[d] of a global array. */
@@ -41,7 +41,7 @@ TR_API trResult_t trExchangeStart(trExchange_t exchange, const void* const* held
 TR_API trResult_t trExchangeDestroy(trExchange_t exchange);
 /** @} */
 
-/** @name Sparse allreduce @{ */
+/** @name Sparse allreduce */ /** @{ */
 
 /**
  * The union of the ranks' rows with summed values, as embedding gradients need it. Row i of this rank is

@@ -298,8 +298,10 @@ TEST(Left, InOrderIsNoDeath) {
 TEST(Stopped, ARankIsNamedWithWhatItIs) {
   RankProcesses processes(3, [](int rank, const trUniqueId& id) {
     trComm_t comm = nullptr;
-    trConfig_t config = config_with_timeout(1500);
+    trConfig_t config = config_with_timeout(2000);
     TR_CHECK(trCommInitRankConfig(&comm, 3, id, rank, &config));
+    std::vector<float> values(100'000, 1.0f);  // the first call opens what the second one needs
+    TR_CHECK(trAllReduce(values.data(), values.data(), values.size(), trFloat32, trSum, comm, nullptr));
     int stops = rank == 1 ? 1 : 0;
     const auto add = [](const void* in, void* inout, size_t count, trDataType_t, void* context) {
       if (*static_cast<int*>(context) != 0) raise(SIGSTOP);
@@ -307,7 +309,6 @@ TEST(Stopped, ARankIsNamedWithWhatItIs) {
     };
     trRedOp_t sum;
     TR_CHECK(trRedOpCreateUser(&sum, add, &stops, 1, comm));
-    std::vector<float> values(100'000, 1.0f);
     const trResult_t result = trAllReduce(values.data(), values.data(), values.size(), trFloat32, sum, comm, nullptr);
     say(trGetLastError(comm));
     return 10 + result;

@@ -93,6 +93,21 @@ class Installed(unittest.TestCase):
         for name in ("treering-perf", "allreduce-perf"):
             self.assertIn("0.", run(self.prefix / "bin" / name, "--version", env=environment))
 
+    def test_manuals(self):
+        if shutil.which("help2man") is None:
+            self.skipTest("help2man was not found: tools/install-packages test")
+        for tool in ("treering-perf", "allreduce-perf", "treering-topo"):
+            text = (self.prefix / "share/man/man1" / f"{tool}.1").read_text()
+            self.assertIn(".SH OPTIONS", text)
+            self.assertIn("\\-\\-help", text)
+
+    def test_completion(self):
+        for tool, option in (("treering-perf", "--csv"), ("treering-topo", "--version")):
+            script = self.prefix / "share/bash-completion/completions" / tool
+            completed = run("bash", "-c", f"source {script}; COMP_WORDS=({tool} {option[:4]}) COMP_CWORD=1; "
+                            f"_treering {self.prefix}/bin/{tool}; echo ${{COMPREPLY[@]}}")
+            self.assertIn(option, completed.split())
+
     def test_nccl(self):
         home = self.library.parent / "treering" / "nccl"
         self.assertEqual(sorted(p.name for p in (home / "include").iterdir()), ["nccl.h", "nccl_device.h"])
