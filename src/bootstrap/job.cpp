@@ -222,12 +222,8 @@ void Job::at_top(Kind kind, const std::string& bytes) {
     take_hello(hello);
   } else if (kind == Kind::kBlob && decode(bytes, &blob)) {
     take_blob(blob);
-  } else if (kind == Kind::kSpread && decode(bytes, &verdict) && !has_verdict_) {
-    NoticeMessage notice;
-    notice.type = NoticeType::kVerdict;
-    notice.code = verdict.code;
-    notice.text = verdict.text;
-    notify(std::move(notice));
+  } else if (kind == Kind::kSpread && decode(bytes, &verdict) && !notices_.has_verdict()) {
+    notify({.type = NoticeType::kVerdict, .code = verdict.code, .text = verdict.text});
   }
 }
 
@@ -358,9 +354,9 @@ void Job::log_phases() const {
 }
 
 void Job::give_blob(uint32_t rank, uint64_t round, std::string blob) {
-  if (has_verdict_) return fail_exchange();
+  if (notices_.has_verdict()) return fail_exchange();
   // One that ended before this rank came so far has no part in the exchange, either.
-  for (const NoticeMessage& notice : log_)
+  for (const NoticeMessage& notice : notices_.notices())
     if (notice.type == NoticeType::kLost && notice.process != own_.process && !has_left(notice.process))
       return fail_members({trRemoteError, said_of(notice)});
   up(Kind::kBlob, encode(BlobMessage{rank, round, std::move(blob)}));
@@ -372,7 +368,7 @@ void Job::take_blob(const BlobMessage& blob) {
     watch_deadline(Clock::now() + std::chrono::milliseconds(root_->timeout_ms()));
   blobs_[blob.rank] = blob.bytes;
   for (uint32_t rank : left_)
-    if (root_ && !has_verdict_ && blobs_.count(rank) == 0) return fail(why_left(rank));
+    if (root_ && !notices_.has_verdict() && blobs_.count(rank) == 0) return fail(why_left(rank));
   if (blobs_.size() < roster_.process_of_rank.size()) return;
   watch_deadline(Clock::time_point::max());
   BlobsMessage message;
@@ -414,15 +410,12 @@ void Job::after_sending(Clock::time_point limit, std::function<void()> task) {
 
 // The failure of those who wait for a rank that has left.
 Status Job::why_left(uint32_t rank) const {
-  const auto cause = causes_.find(rank);
-  return cause != causes_.end() ? cause->second : root_->lost_rank(rank);
+  const Status cause = notices_.cause_of_leaving(rank);
+  return cause.ok() ? root_->lost_rank(rank) : cause;
 }
 
 // No rank gives its part of an exchange after a verdict.
-void Job::fail_exchange() {
-  for (const NoticeMessage& notice : log_)
-    if (notice.type == NoticeType::kVerdict) fail_members({static_cast<trResult_t>(notice.code), notice.text});
-}
+void Job::fail_exchange() { fail_members(notices_.verdict()); }
 
 void Job::fail_members(const Status& status) {
   for (auto& [rank, member] : members_)

@@ -17,6 +17,7 @@
 
 #include "bootstrap/agent.h"
 #include "bootstrap/dial.h"
+#include "bootstrap/job/notice_log.h"
 #include "bootstrap/meeting_root.h"
 #include "bootstrap/member.h"
 
@@ -198,11 +199,8 @@ class Job : public std::enable_shared_from_this<Job> {
   uint64_t missing_timer_ = 0;
   Clock::time_point join_deadline_;  // for reaching the root
 
-  uint64_t notices_ = 0;                        // made here
-  std::vector<NoticeMessage> log_;              // what is known, for those who attach
-  std::map<uint32_t, uint64_t> seen_;           // last number of each origin
+  NoticeLog notices_;
   std::set<uint32_t> left_;                     // ranks
-  std::map<uint32_t, Status> causes_;           // ... of those that left because of a failure
   std::map<uint32_t, Clock::time_point> lost_;  // processes
   std::map<uint32_t, SilentRanks> silent_;      // processes
   // Neighbours whose connection has ended, until it is known whether they have: a connection may break though both live.
@@ -217,8 +215,7 @@ class Job : public std::enable_shared_from_this<Job> {
   std::map<uint32_t, Clock::time_point> adrift_;
   std::map<uint32_t, std::shared_ptr<Dial>> probes_;
   std::set<uint32_t> gone_;  // processes that left or held no rank: they do not listen, or ended a connection
-  bool has_verdict_ = false;
-  Clock::time_point verdict_at_, top_since_;
+  Clock::time_point top_since_;
   uint64_t orphans_timer_ = 0;
   uint64_t tick_timer_ = 0;
   Clock::time_point last_tick_, last_beat_;

@@ -20,66 +20,38 @@ constexpr size_t kMaxProbes = 16;
 constexpr auto kReturnPatience = std::chrono::milliseconds(400);  // with a neighbour whose connection broke
 constexpr auto kDeathPeriod = std::chrono::milliseconds(10);      // its sockets are closed before it counts as dead
 
-// A later notice of a process says all that an earlier one said. So those that are kept are at most some for each process.
-bool replaces(const NoticeMessage& later, const NoticeMessage& earlier) {
-  const auto of_silence = [](NoticeType type) { return type == NoticeType::kSilent || type == NoticeType::kHeard; };
-  return later.process == earlier.process &&
-         ((later.type == NoticeType::kMoved && earlier.type == NoticeType::kMoved) ||
-          (of_silence(later.type) && of_silence(earlier.type)));
-}
-
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
 }  // namespace
 
-void Job::notify(NoticeMessage notice) {
-  notice.origin = own_.process;
-  notice.number = ++notices_;
-  take_notice(notice, own_.process);
-}
+void Job::notify(NoticeMessage notice) { take_notice(notices_.number(std::move(notice), own_.process), own_.process); }
 
 void Job::tell_parent(uint32_t parent) {
-  NoticeMessage moved;
-  moved.type = NoticeType::kMoved;
-  moved.process = own_.process;
-  moved.other = parent;
-  notify(std::move(moved));
+  notify({.type = NoticeType::kMoved, .process = own_.process, .other = parent});
 }
 
 // That this process has left in good order, for those who will see its connections end.
 void Job::tell_neighbours_of_end() {
-  NoticeMessage notice;
-  notice.type = NoticeType::kDissolved;
-  notice.origin = notice.process = own_.process;
-  const std::string bytes = encode(notice);
+  const std::string bytes =
+      encode(NoticeMessage{.origin = own_.process, .type = NoticeType::kDissolved, .process = own_.process});
   if (parent_.channel) parent_.channel->send(bytes);
   down(bytes);
 }
 
 void Job::take_notice(const NoticeMessage& notice, uint32_t from) {
-  if (notice.type == NoticeType::kDissolved) {
-    for (uint32_t rank : ranks_of(notice.process)) left_.insert(rank);
-    return;
+  const NoticeLog::Taken taken = notices_.take(notice, Clock::now());
+  if (taken.pass_on) {
+    const std::string bytes = encode(notice);
+    if (parent_.channel && parent_.process != from) parent_.channel->send(bytes);
+    for (auto& [process, link] : children_)
+      if (process != from) link.channel->send(bytes);
   }
-  uint64_t& last = seen_[notice.origin];
-  if (notice.number <= last) return;
-  last = notice.number;
-  if (notice.type != NoticeType::kRankLeft)  // the most frequent one replaces nothing
-    std::erase_if(log_, [&](const NoticeMessage& earlier) { return replaces(notice, earlier); });
-  log_.push_back(notice);
-  const std::string bytes = encode(notice);
-  if (parent_.channel && parent_.process != from) parent_.channel->send(bytes);
-  for (auto& [process, link] : children_)
-    if (process != from) link.channel->send(bytes);
-  apply(notice);
+  if (taken.apply) apply(notice);
 }
 
 void Job::apply(const NoticeMessage& notice) {
   switch (notice.type) {
     case NoticeType::kVerdict:
-      if (has_verdict_) return;
-      has_verdict_ = true;
-      verdict_at_ = Clock::now();
       answered(Kind::kSpread);
       if (!blobs_.empty() || is_pending(Kind::kBlob)) fail_exchange();
       for (auto& [rank, member] : members_)
@@ -109,8 +81,7 @@ void Job::apply(const NoticeMessage& notice) {
     case NoticeType::kRankLeft: {
       const Status cause(static_cast<trResult_t>(notice.code), notice.text);
       left_.insert(notice.other);
-      if (!cause.ok()) causes_.try_emplace(notice.other, cause);
-      if (top_ && root_ && !has_verdict_ &&
+      if (top_ && root_ && !notices_.has_verdict() &&
           (state_ == State::kMeeting || (!blobs_.empty() && blobs_.count(notice.other) == 0)))
         if (Status status = why_left(notice.other); !status.ok()) fail(status);
       for (auto& [rank, member] : members_)
@@ -120,6 +91,7 @@ void Job::apply(const NoticeMessage& notice) {
       return;
     }
     case NoticeType::kDissolved:
+      for (uint32_t rank : ranks_of(notice.process)) left_.insert(rank);
       return;
   }
 }
@@ -145,20 +117,13 @@ void Job::apply_loss(const NoticeMessage& notice) {
 void Job::report_loss(uint32_t process, const std::string& what) {
   broken_.erase(process);
   if (lost_.count(process) != 0 || has_left(process)) return;
-  NoticeMessage notice;
-  notice.type = NoticeType::kLost;
-  notice.process = process;
-  notice.text = what;
-  notify(std::move(notice));
+  notify({.type = NoticeType::kLost, .process = process, .text = what});
 }
 
 // Of this process: it has been told that it is silent, so it can be heard again, if by another way.
 void Job::report_heard(uint32_t process) {
   if (silent_.count(process) == 0 && process != own_.process) return;
-  NoticeMessage notice;
-  notice.type = NoticeType::kHeard;
-  notice.process = process;
-  notify(std::move(notice));
+  notify({.type = NoticeType::kHeard, .process = process});
 }
 
 void Job::start_ticking() {
@@ -353,11 +318,7 @@ void Job::probe(uint32_t process) {
     if (status.ok() && is_broken && broken->second.was_parent && self->parent_.channel) self->broken_.erase(broken);
     if (status.ok()) return self->report_heard(process);
     if (status.code() != trTimeout || self->silent_.count(process) != 0) return;
-    NoticeMessage notice;
-    notice.type = NoticeType::kSilent;
-    notice.process = process;
-    notice.text = "its process does not answer";
-    self->notify(std::move(notice));
+    self->notify({.type = NoticeType::kSilent, .process = process, .text = "its process does not answer"});
   };
   probes_[process] = Dial::start(agent_, find_candidates(own_, agent_->interfaces(), roster_.places[process], false, 0),
                                  id_.job, id_.secret, Clock::now() + kSilence, std::move(done));
@@ -401,11 +362,11 @@ void Job::publish_silence() {
 }
 
 void Job::spread(uint32_t code, const std::string& text) {
-  if (!has_verdict_) up(Kind::kSpread, encode(SpreadMessage{code, text}));
+  if (!notices_.has_verdict()) up(Kind::kSpread, encode(SpreadMessage{code, text}));
 }
 
 void Job::fail_at_own_limit(const Status& status) {
-  if (closed_ || has_verdict_ || state_ == State::kFailed) return;
+  if (closed_ || notices_.has_verdict() || state_ == State::kFailed) return;
   if (state_ == State::kRunning) {
     spread(static_cast<uint32_t>(status.code()), fmt::format("{}: {}", describe(own_.process), status.message()));
   } else if (root_) {
@@ -428,13 +389,11 @@ void Job::leave(uint32_t rank, bool dissolved, const Status& cause) {
     left_.insert(rank);
     if (all_left) tell_neighbours_of_end();
   } else if (state_ != State::kFailed && own_.process != kNobody) {
-    NoticeMessage notice;
-    notice.type = NoticeType::kRankLeft;
-    notice.process = own_.process;
-    notice.other = rank;
-    notice.code = static_cast<uint32_t>(cause.code());
-    notice.text = cause.message();
-    notify(std::move(notice));
+    notify({.type = NoticeType::kRankLeft,
+            .process = own_.process,
+            .other = rank,
+            .code = static_cast<uint32_t>(cause.code()),
+            .text = cause.message()});
   }
   if (state_ == State::kMeeting && all_left && !root_) return finish();
   maybe_finish();

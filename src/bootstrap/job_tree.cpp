@@ -72,7 +72,7 @@ void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent) {
   }
   parent_ = {std::move(channel), parent, false};
   listen_to(parent_);
-  for (const NoticeMessage& notice : log_) parent_.channel->send(encode(notice));
+  for (const NoticeMessage& notice : notices_.notices()) parent_.channel->send(encode(notice));
   for (const Pending& pending : pending_) parent_.channel->send(pending.bytes);
   if (state_ == State::kRunning && parent_of_[own_.process] != parent) tell_parent(parent);
   start_ticking();
@@ -103,7 +103,7 @@ void Job::accept_child(std::shared_ptr<Channel> channel, const AttachMessage& at
   listen_to(link);
   if (state_ == State::kRunning && !attach.has_roster) send_roster(link);
   if (state_ == State::kRunning && attach.round < round_) link.channel->send(last_blobs_);
-  for (const NoticeMessage& notice : log_) link.channel->send(encode(notice));
+  for (const NoticeMessage& notice : notices_.notices()) link.channel->send(encode(notice));
   if (state_ == State::kFailed)
     link.channel->send(encode(FailedMessage{static_cast<uint32_t>(failure_.code()), failure_.message()}));
   report_heard(process);
@@ -231,13 +231,13 @@ Clock::time_point Job::gone_since(uint32_t process) const {
   // Who has left is a relay while it lives: below this process, or nowhere.
   const bool has_relays =
       std::any_of(children_.begin(), children_.end(), [](const auto& c) { return !c.second.silent; });
-  return !has_relays && process < parent_of_.size() && has_left(process) ? verdict_at_ : Clock::time_point();
+  return !has_relays && process < parent_of_.size() && has_left(process) ? notices_.verdict_at() : Clock::time_point();
 }
 
 // The children of a process that is gone, or does not answer, are on their way to a new parent, and have yet to hear of
 // the verdict. A slow network takes its time for it; one that was lost as well never comes.
 bool Job::awaits_orphans() const {
-  if (closed_ || !has_verdict_ || !top_) return false;
+  if (closed_ || !notices_.has_verdict() || !top_) return false;
   const auto is_gone = [this](uint32_t p) { return has_ended(p) || silent_.count(p) != 0 || mute_.count(p) != 0; };
   for (uint32_t process = 0; process < parent_of_.size(); ++process) {
     if (process == own_.process || is_gone(process) || has_left(process) || children_.count(process) != 0) continue;
