@@ -37,8 +37,8 @@ double milliseconds(Clock::duration time) { return std::chrono::duration<double,
 Job::~Job() {
 #ifdef __GLIBC__
   // Of many ranks the exchanges took as much memory as all that is kept; the allocator would hold it for good.
-  if (roster_.process_of_rank.size() > kManyRanks) {
-    roster_ = {};
+  if (tree_.ranks() > kManyRanks) {
+    tree_ = {};
     malloc_trim(0);
   }
 #endif
@@ -51,7 +51,8 @@ void Job::serve(const Place& own, const std::vector<std::string>& names) {
   self.host = agent_->identity().host;
   self.place = own;
   own_ = root_->place(self).own;
-  top_ = true;
+  tree_.set_own(own_.process);
+  tree_.become_top();
   found_ = placed_ = attached_ = began_;
 }
 
@@ -153,6 +154,7 @@ void Job::placed(std::shared_ptr<Channel> channel, const std::string& bytes) {
   }
   placed_ = Clock::now();
   own_ = message.own;
+  tree_.set_own(own_.process);
   // The numbers of interfaces do not travel.
   for (Address& address : own_.addresses)
     for (const Address& mine : agent_->interfaces())
@@ -252,12 +254,12 @@ void Job::watch_deadline(Clock::time_point deadline) {
 Status Job::deadline_passed() const {
   if (!failure_.ok()) return failure_;  // the members may not have been told yet
   const bool meets = state_ == State::kMeeting;
-  if (root_ && top_ && (meets || !blobs_.empty())) return root_->deadline_passed(meets ? nullptr : &blobs_);
+  if (root_ && tree_.is_top() && (meets || !blobs_.empty())) return root_->deadline_passed(meets ? nullptr : &blobs_);
   if (root_ || !meets || ancestors_.empty() || ancestors_.front().process == 0) return {};
   // The parent, or the one that is asked to be it.
   const Place& parent = ancestors_.front();
-  if (parent_.channel && parent_.process != parent.process) return {};
-  if (parent_.channel && Clock::now() - parent_.channel->heard() < kSilence) return {};
+  if (tree_.has_parent() && !tree_.is_parent(parent.process)) return {};
+  if (tree_.has_parent() && Clock::now() - links_.at(parent.process).channel->heard() < kSilence) return {};
   return {trTimeout,
           fmt::format(
               "the deadline passed while the ranks met: rank {} (pid {} on {}), through which rank {} (pid {} on {}) "
@@ -306,22 +308,21 @@ void Job::take_roster(RosterMessage roster, int received) {
   if (missing_timer_ != 0) agent_->cancel(std::exchange(missing_timer_, 0));
   state_ = State::kRunning;
   answered(Kind::kHello);
-  roster_ = std::move(roster);
-  for (const Place& place : roster_.places) parent_of_.push_back(place.parent);
-  segment_ = host_segment(roster_, received);
-  for (const auto& [process, link] : children_) send_roster(link);
+  tree_.meet(std::move(roster));
+  segment_ = host_segment(tree_.roster(), received);
+  for (uint32_t child : tree_.children()) send_roster(child);
   auto peers = std::make_shared<std::vector<PeerPlace>>();
-  peers->reserve(roster_.process_of_rank.size());
+  peers->reserve(tree_.ranks());
   std::vector<uint32_t> interfaces;
-  for (const Place& place : roster_.places) interfaces.push_back(count_shared_interfaces(own_, place));
-  for (uint32_t process : roster_.process_of_rank) {
-    const Place& place = roster_.places[process];
+  for (const Place& place : tree_.roster().places) interfaces.push_back(count_shared_interfaces(own_, place));
+  for (uint32_t process : tree_.roster().process_of_rank) {
+    const Place& place = tree_.place(process);
     peers->push_back({place.pid, process, place.host, place.host_name, interfaces[process]});
   }
   for (auto& [rank, member] : members_)
     member->change([&, &member = member] {
       member->joined = true;
-      member->staging_bytes = roster_.staging_bytes;
+      member->staging_bytes = tree_.roster().staging_bytes;
       member->peers = peers;
       if (segment_ >= 0) member->segment = fcntl(segment_, F_DUPFD_CLOEXEC, 3);
     });
@@ -330,10 +331,10 @@ void Job::take_roster(RosterMessage roster, int received) {
   maybe_finish();
 }
 
-void Job::send_roster(const Link& child) {
-  roster_.has_segment =
-      segment_ >= 0 && child.channel->takes_descriptors() && roster_.places[child.process].host == own_.host;
-  child.channel->send(encode(roster_), roster_.has_segment ? fcntl(segment_, F_DUPFD_CLOEXEC, 3) : -1);
+void Job::send_roster(uint32_t child) {
+  Channel& channel = *links_.at(child).channel;
+  const bool has_segment = segment_ >= 0 && channel.takes_descriptors() && tree_.place(child).host == own_.host;
+  channel.send(tree_.roster_bytes(has_segment), has_segment ? fcntl(segment_, F_DUPFD_CLOEXEC, 3) : -1);
 }
 
 void Job::log_phases() const {
@@ -346,30 +347,29 @@ void Job::log_phases() const {
       fmt::format(
           "rendezvous of process {} ({} ranks of {} here, parent {}, host {} '{}'{}, offers{} port {}): root found and "
           "authenticated after {:.1f} ms, placed {:.1f} ms, attached {:.1f} ms, all arrived {:.1f} ms",
-          own_.process, members_.size(), roster_.process_of_rank.size(),
-          top_ ? "none" : std::to_string(parent_.process), own_.host, own_.host_name,
-          configured.empty() ? "" : fmt::format(" (TREERING_HOSTID {})", configured), addresses, own_.port,
-          milliseconds(found_ - began_), milliseconds(placed_ - began_), milliseconds(attached_ - began_),
-          milliseconds(Clock::now() - began_)));
+          own_.process, members_.size(), tree_.ranks(), tree_.is_top() ? "none" : std::to_string(tree_.parent()),
+          own_.host, own_.host_name, configured.empty() ? "" : fmt::format(" (TREERING_HOSTID {})", configured),
+          addresses, own_.port, milliseconds(found_ - began_), milliseconds(placed_ - began_),
+          milliseconds(attached_ - began_), milliseconds(Clock::now() - began_)));
 }
 
 void Job::give_blob(uint32_t rank, uint64_t round, std::string blob) {
   if (notices_.has_verdict()) return fail_exchange();
   // One that ended before this rank came so far has no part in the exchange, either.
   for (const NoticeMessage& notice : notices_.notices())
-    if (notice.type == NoticeType::kLost && notice.process != own_.process && !has_left(notice.process))
+    if (notice.type == NoticeType::kLost && notice.process != own_.process && !tree_.has_left(notice.process))
       return fail_members({trRemoteError, said_of(notice)});
   up(Kind::kBlob, encode(BlobMessage{rank, round, std::move(blob)}));
 }
 
 void Job::take_blob(const BlobMessage& blob) {
-  if (state_ != State::kRunning || blob.round != round_ + 1 || blob.rank >= roster_.process_of_rank.size()) return;
+  if (state_ != State::kRunning || blob.round != round_ + 1 || blob.rank >= tree_.ranks()) return;
   if (blobs_.empty() && root_ && root_->timeout_ms() > 0)
     watch_deadline(Clock::now() + std::chrono::milliseconds(root_->timeout_ms()));
   blobs_[blob.rank] = blob.bytes;
-  for (uint32_t rank : left_)
+  for (uint32_t rank : tree_.ranks_that_left())
     if (root_ && !notices_.has_verdict() && blobs_.count(rank) == 0) return fail(why_left(rank));
-  if (blobs_.size() < roster_.process_of_rank.size()) return;
+  if (blobs_.size() < tree_.ranks()) return;
   watch_deadline(Clock::time_point::max());
   BlobsMessage message;
   message.round = blob.round;
@@ -379,7 +379,7 @@ void Job::take_blob(const BlobMessage& blob) {
 
 void Job::take_blobs(const std::string& bytes) {
   BlobsMessage message;
-  if (!decode(bytes, &message) || message.blobs.size() != roster_.process_of_rank.size()) return;
+  if (!decode(bytes, &message) || message.blobs.size() != tree_.ranks()) return;
   if (message.round <= round_) return;                    // again, from another parent
   if (segment_ >= 0) close(std::exchange(segment_, -1));  // all have the roster
   answered(Kind::kBlob);
@@ -401,8 +401,8 @@ void Job::take_blobs(const std::string& bytes) {
 
 // Once the children's connections have taken everything.
 void Job::after_sending(Clock::time_point limit, std::function<void()> task) {
-  const bool sending = std::any_of(children_.begin(), children_.end(),
-                                   [](const auto& child) { return child.second.channel->sending(); });
+  const bool sending = std::any_of(tree_.children().begin(), tree_.children().end(),
+                                   [this](uint32_t child) { return links_.at(child).channel->sending(); });
   if (!sending || Clock::now() > limit) return task();
   auto self = shared_from_this();
   agent_->after(std::chrono::milliseconds(1), [self, limit, task] { self->after_sending(limit, task); });

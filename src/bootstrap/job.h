@@ -18,6 +18,7 @@
 #include "bootstrap/agent.h"
 #include "bootstrap/dial.h"
 #include "bootstrap/job/notice_log.h"
+#include "bootstrap/job/process_tree.h"
 #include "bootstrap/meeting_root.h"
 #include "bootstrap/member.h"
 
@@ -54,7 +55,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void ask(uint32_t asking, uint32_t rank);
   void open_stream(uint32_t source, uint32_t peer, TcpStreamId id);
   // Whether this process is between two places in the tree.
-  bool seeks_parent() const { return state_ == State::kRunning && !closed_ && !top_ && !parent_.channel; }
+  bool seeks_parent() const { return state_ == State::kRunning && !closed_ && !tree_.is_top() && !tree_.has_parent(); }
   // Whether others seek one, who would not hear of the verdict without this process.
   bool awaits_orphans() const;
 
@@ -62,7 +63,6 @@ class Job : public std::enable_shared_from_this<Job> {
   enum class State { kMeeting, kRunning, kFailed };
   struct Link {
     std::shared_ptr<Channel> channel;
-    uint32_t process = kNobody;
     bool silent = false, warned = false;  // warned: somebody was told so
   };
   struct Pending {  // what the top has not answered
@@ -113,8 +113,8 @@ class Job : public std::enable_shared_from_this<Job> {
   void part_from(std::shared_ptr<Channel> channel, uint32_t new_top);
   void hand_over();
   void accept_child(std::shared_ptr<Channel> channel, const AttachMessage& attach);
-  void send_roster(const Link& child);
-  void listen_to(const Link& link);
+  void send_roster(uint32_t child);
+  void listen_to(uint32_t neighbour);
   void on_message(uint32_t from, const std::string& bytes, int fd);
   void on_moving(uint32_t from, const MovingMessage& message);
   void follow(const MovingMessage& deserter, uint32_t from);
@@ -122,6 +122,8 @@ class Job : public std::enable_shared_from_this<Job> {
   void on_closed(uint32_t process, const std::string& reason);
   void end_link(uint32_t process);
   Link* link_of(uint32_t process);
+  std::shared_ptr<Channel> take_link(uint32_t process);
+  void send(uint32_t neighbour, const std::string& bytes) { links_.at(neighbour).channel->send(bytes); }
   void route(uint32_t process, const std::string& bytes, uint32_t from);
   void maybe_finish();
   Clock::time_point gone_since(uint32_t process) const;
@@ -146,11 +148,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void look_for_other_part();
   void examine(uint32_t process);
   void probe(uint32_t process);
-  bool has_left(uint32_t process) const;
   bool has_ended(uint32_t process) const { return lost_.count(process) != 0 || broken_.count(process) != 0; }
-  std::vector<uint32_t> ranks_of(uint32_t process) const;
-  std::vector<uint32_t> present_ranks(uint32_t process) const;  // that have not left
-  std::string describe(uint32_t process) const;
   std::string said_of(const NoticeMessage& notice) const;
   void publish_silence();
 
@@ -176,9 +174,8 @@ class Job : public std::enable_shared_from_this<Job> {
   std::set<uint32_t> members_left_;
   bool had_members_ = false;
 
-  bool top_ = false;
-  Link parent_;
-  std::map<uint32_t, Link> children_;
+  ProcessTree tree_;
+  std::map<uint32_t, Link> links_;  // to the neighbours in the tree
   std::vector<Place> ancestors_;
   std::shared_ptr<Dial> dial_;
   std::shared_ptr<Channel> asked_;  // whether it will be the parent
@@ -189,8 +186,6 @@ class Job : public std::enable_shared_from_this<Job> {
   Clock::time_point seeking_since_;
   std::set<uint32_t> mute_, mute_hosts_;  // processes that have not answered in this search, and theirs
 
-  RosterMessage roster_;
-  std::vector<uint32_t> parent_of_;
   int segment_ = -1;  // to pass on, until all have met
   uint64_t round_ = 0;
   std::string last_blobs_;                 // of that round, for a child that did not get them from its last parent
@@ -200,7 +195,6 @@ class Job : public std::enable_shared_from_this<Job> {
   Clock::time_point join_deadline_;  // for reaching the root
 
   NoticeLog notices_;
-  std::set<uint32_t> left_;                     // ranks
   std::map<uint32_t, Clock::time_point> lost_;  // processes
   std::map<uint32_t, SilentRanks> silent_;      // processes
   // Neighbours whose connection has ended, until it is known whether they have: a connection may break though both live.

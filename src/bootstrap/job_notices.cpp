@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Notices that reach every process of a job, and the liveness of the neighbours in the tree.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -34,17 +33,15 @@ void Job::tell_parent(uint32_t parent) {
 void Job::tell_neighbours_of_end() {
   const std::string bytes =
       encode(NoticeMessage{.origin = own_.process, .type = NoticeType::kDissolved, .process = own_.process});
-  if (parent_.channel) parent_.channel->send(bytes);
-  down(bytes);
+  for (uint32_t neighbour : tree_.neighbours()) send(neighbour, bytes);
 }
 
 void Job::take_notice(const NoticeMessage& notice, uint32_t from) {
   const NoticeLog::Taken taken = notices_.take(notice, Clock::now());
   if (taken.pass_on) {
     const std::string bytes = encode(notice);
-    if (parent_.channel && parent_.process != from) parent_.channel->send(bytes);
-    for (auto& [process, link] : children_)
-      if (process != from) link.channel->send(bytes);
+    for (uint32_t neighbour : tree_.neighbours())
+      if (neighbour != from) send(neighbour, bytes);
   }
   if (taken.apply) apply(notice);
 }
@@ -67,21 +64,21 @@ void Job::apply(const NoticeMessage& notice) {
       auto [entry, is_new] = silent_.try_emplace(notice.process);
       if (!is_new) return;
       const auto silence = notice.other > 0 ? std::chrono::milliseconds(notice.other) : kSilence;
-      entry->second = {present_ranks(notice.process), said_of(notice), Clock::now() - silence, notice.other > 0};
+      entry->second = {tree_.present_ranks(notice.process), said_of(notice), Clock::now() - silence, notice.other > 0};
       return publish_silence();
     }
     case NoticeType::kHeard:
       if (silent_.erase(notice.process) != 0) publish_silence();
       return;
     case NoticeType::kMoved:
-      if (notice.process < parent_of_.size()) parent_of_[notice.process] = notice.other;
+      tree_.move(notice.process, notice.other);
       broken_.erase(notice.process);
       if (silent_.erase(notice.process) != 0) publish_silence();
       return;
     case NoticeType::kRankLeft: {
       const Status cause(static_cast<trResult_t>(notice.code), notice.text);
-      left_.insert(notice.other);
-      if (top_ && root_ && !notices_.has_verdict() &&
+      tree_.rank_left(notice.other);
+      if (tree_.is_top() && root_ && !notices_.has_verdict() &&
           (state_ == State::kMeeting || (!blobs_.empty() && blobs_.count(notice.other) == 0)))
         if (Status status = why_left(notice.other); !status.ok()) fail(status);
       for (auto& [rank, member] : members_)
@@ -91,7 +88,7 @@ void Job::apply(const NoticeMessage& notice) {
       return;
     }
     case NoticeType::kDissolved:
-      for (uint32_t rank : ranks_of(notice.process)) left_.insert(rank);
+      for (uint32_t rank : tree_.ranks_of(notice.process)) tree_.rank_left(rank);
       return;
   }
 }
@@ -100,13 +97,13 @@ void Job::apply_loss(const NoticeMessage& notice) {
   broken_.erase(notice.process);
   if (notice.process == own_.process || !lost_.try_emplace(notice.process, Clock::now()).second) return;
   if (silent_.erase(notice.process) != 0) publish_silence();
-  if (top_ && root_ && (state_ == State::kMeeting || !blobs_.empty())) {
+  if (tree_.is_top() && root_ && (state_ == State::kMeeting || !blobs_.empty())) {
     if (Status status = root_->lost_process(notice.process); !status.ok()) return fail(status);
   } else if (state_ == State::kRunning && (is_pending(Kind::kBlob) || !blobs_.empty())) {
     return fail_members({trRemoteError, said_of(notice)});
   }
-  if (state_ != State::kRunning || has_left(notice.process)) return;
-  const std::vector<uint32_t> ranks = present_ranks(notice.process);
+  if (state_ != State::kRunning || tree_.has_left(notice.process)) return;
+  const std::vector<uint32_t> ranks = tree_.present_ranks(notice.process);
   if (ranks.empty()) return;
   for (auto& [rank, member] : members_)
     member->tell([ranks, text = said_of(notice)](const MemberEvents& events) {
@@ -116,7 +113,7 @@ void Job::apply_loss(const NoticeMessage& notice) {
 
 void Job::report_loss(uint32_t process, const std::string& what) {
   broken_.erase(process);
-  if (lost_.count(process) != 0 || has_left(process)) return;
+  if (lost_.count(process) != 0 || tree_.has_left(process)) return;
   notify({.type = NoticeType::kLost, .process = process, .text = what});
 }
 
@@ -148,14 +145,11 @@ void Job::tick() {
     member->ticked.reset();
     if (was_asleep) member->own_pause = {now - last_tick_, now};
   }
-  const bool is_alone = !parent_.channel && children_.empty() && broken_.empty() && other_part() == kNobody;
-  if (closed_ || (is_alone && (!top_ || state_ != State::kRunning || below_gone_relays().empty()))) return;
+  const bool is_alone = tree_.neighbours().empty() && broken_.empty() && other_part() == kNobody;
+  if (closed_ || (is_alone && (!tree_.is_top() || state_ != State::kRunning || below_gone_relays().empty()))) return;
   const bool beat = now - last_beat_ >= kBeatPeriod;
   if (beat) last_beat_ = now;
-  std::vector<uint32_t> neighbours;
-  if (parent_.channel) neighbours.push_back(parent_.process);
-  for (const auto& [process, link] : children_) neighbours.push_back(process);
-  for (uint32_t process : neighbours) {
+  for (uint32_t process : tree_.neighbours()) {
     Link* link = link_of(process);
     if (link == nullptr) continue;
     if (beat) link->channel->send(encode(BeatMessage{}));
@@ -163,7 +157,7 @@ void Job::tick() {
     const auto silence = now - link->channel->heard();
     if (silence < kSilence) {
       if (std::exchange(link->warned, false))
-        log_line(LogLevel::kWarn, fmt::format("{}: its process answers again", describe(process)));
+        log_line(LogLevel::kWarn, fmt::format("{}: its process answers again", tree_.describe(process)));
       if (std::exchange(link->silent, false)) report_heard(process);
       continue;
     }
@@ -175,13 +169,13 @@ void Job::tick() {
       notice.other = static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::milliseconds>(silence).count());
       notice.text = "its process does not answer";
       if (silent_.count(process) == 0) {
-        link->warned = !has_left(process);
+        link->warned = !tree_.has_left(process);
         if (link->warned)
-          log_line(LogLevel::kWarn,
-                   fmt::format("{}: its process has not answered for {:.1f} s", describe(process), seconds(silence)));
+          log_line(LogLevel::kWarn, fmt::format("{}: its process has not answered for {:.1f} s",
+                                                tree_.describe(process), seconds(silence)));
         notify(std::move(notice));
       }
-      if (link == &parent_ && !is_dialing()) attach();
+      if (tree_.is_parent(process) && !is_dialing()) attach();
     }
   }
   look_for_cut_off();
@@ -196,17 +190,13 @@ void Job::tick() {
 // Processes with ranks that have not ended and hang, as far as this one knows, from one that never held a rank and is gone or
 // silent.
 std::vector<uint32_t> Job::below_gone_relays() const {
-  std::vector<bool> holds(roster_.places.size()), present(roster_.places.size());
-  for (uint32_t rank = 0; rank < roster_.process_of_rank.size(); ++rank) {
-    holds[roster_.process_of_rank[rank]] = true;
-    if (left_.count(rank) == 0) present[roster_.process_of_rank[rank]] = true;
-  }
   std::vector<uint32_t> result;
-  for (uint32_t process = 0; process < parent_of_.size(); ++process) {
-    const uint32_t parent = parent_of_[process];
+  for (uint32_t process = 0; process < tree_.size(); ++process) {
+    const uint32_t parent = tree_.parent_of(process);
     const bool is_cut =
-        parent < holds.size() && !holds[parent] && (gone_.count(parent) != 0 || silent_.count(parent) != 0);
-    if (is_cut && present[process] && process != own_.process && lost_.count(process) == 0) result.push_back(process);
+        parent < tree_.size() && !tree_.holds_ranks(parent) && (gone_.count(parent) != 0 || silent_.count(parent) != 0);
+    if (is_cut && !tree_.has_left(process) && process != own_.process && lost_.count(process) == 0)
+      result.push_back(process);
   }
   return result;
 }
@@ -215,11 +205,10 @@ std::vector<uint32_t> Job::below_gone_relays() const {
 // leads elsewhere; this process: nowhere.
 uint32_t Job::cut_at(uint32_t process) const {
   const auto now = Clock::now();
-  uint32_t below = process, above = parent_of_[process];
-  for (size_t i = 0; i < parent_of_.size() && above < parent_of_.size();
-       ++i, below = above, above = parent_of_[above]) {
+  uint32_t below = process, above = tree_.parent_of(process);
+  for (size_t i = 0; i < tree_.size() && above < tree_.size(); ++i, below = above, above = tree_.parent_of(above)) {
     // What is said to hang from this process may have lost the connection, and be a top itself.
-    if (above == own_.process) return children_.count(below) != 0 ? above : kNobody;
+    if (above == own_.process) return tree_.is_child(below) ? above : kNobody;
     // Nobody can have come to this one before it was the top.
     if (auto dead = lost_.find(above); dead != lost_.end() && now - std::max(dead->second, top_since_) > kCutOffAfter)
       return above;
@@ -231,9 +220,9 @@ uint32_t Job::cut_at(uint32_t process) const {
 
 // The top says of whom nothing can be known, because those on the way to them are gone or silent.
 void Job::look_for_cut_off() {
-  if (!top_ || state_ != State::kRunning || (lost_.empty() && silent_.empty())) return;
-  for (uint32_t process = 0; process < parent_of_.size(); ++process) {
-    if (process == own_.process || lost_.count(process) != 0 || silent_.count(process) != 0 || has_left(process))
+  if (!tree_.is_top() || state_ != State::kRunning || (lost_.empty() && silent_.empty())) return;
+  for (uint32_t process = 0; process < tree_.size(); ++process) {
+    if (process == own_.process || lost_.count(process) != 0 || silent_.count(process) != 0 || tree_.has_left(process))
       continue;
     const uint32_t above = cut_at(process);
     if (above == own_.process || above == kNobody) continue;
@@ -241,9 +230,9 @@ void Job::look_for_cut_off() {
     NoticeMessage notice;
     notice.type = is_dead ? NoticeType::kLost : NoticeType::kSilent;
     notice.process = process;
-    notice.text = fmt::format("cut off behind process {} (pid {} on {}), which {}; whether it lives is not known",
-                              above, roster_.places[above].pid, roster_.places[above].host_name,
-                              is_dead ? "has ended" : "does not answer");
+    notice.text =
+        fmt::format("cut off behind process {} (pid {} on {}), which {}; whether it lives is not known", above,
+                    tree_.place(above).pid, tree_.place(above).host_name, is_dead ? "has ended" : "does not answer");
     notify(std::move(notice));
   }
 }
@@ -251,23 +240,23 @@ void Job::look_for_cut_off() {
 // The first process that may be in another part of the tree, below a top of its own: one that this top, or its top, could not
 // reach for a while. Of two tops the one with the higher number attaches to the other's part.
 uint32_t Job::other_part() const {
-  if (!top_ || state_ != State::kRunning) return kNobody;
-  for (uint32_t process = 0; process < own_.process && process < parent_of_.size(); ++process) {
-    if (lost_.count(process) != 0 || silent_.count(process) != 0 || has_left(process)) continue;
-    if (cut_at(process) != own_.process && children_.count(process) == 0) return process;
+  if (!tree_.is_top() || state_ != State::kRunning) return kNobody;
+  for (uint32_t process = 0; process < own_.process && process < tree_.size(); ++process) {
+    if (lost_.count(process) != 0 || silent_.count(process) != 0 || tree_.has_left(process)) continue;
+    if (cut_at(process) != own_.process && !tree_.is_child(process)) return process;
   }
   return kNobody;
 }
 
 void Job::look_for_other_part() {
   if (is_dialing() || seeks_parent()) return;
-  if (const uint32_t process = other_part(); process != kNobody) try_parents({roster_.places[process]}, "");
+  if (const uint32_t process = other_part(); process != kNobody) try_parents({tree_.place(process)}, "");
 }
 
 // Nobody is told of the end of a process that never held a rank: the top asks whoever hung from it, and has not come back,
 // whether it is there. Of those below one that had left some have left, too, as nobody else may know: they are not asked.
 void Job::look_for_missing() {
-  if (!top_ || state_ != State::kRunning) return;
+  if (!tree_.is_top() || state_ != State::kRunning) return;
   const auto now = Clock::now();
   const auto before = std::exchange(adrift_, {});
   for (uint32_t process : below_gone_relays()) {
@@ -315,43 +304,18 @@ void Job::probe(uint32_t process) {
     }
     if (self->cut_at(process) != kNobody) return;  // the silence of who is on the way says enough
     // This process has found another parent: that one need not come back here.
-    if (status.ok() && is_broken && broken->second.was_parent && self->parent_.channel) self->broken_.erase(broken);
+    if (status.ok() && is_broken && broken->second.was_parent && self->tree_.has_parent()) self->broken_.erase(broken);
     if (status.ok()) return self->report_heard(process);
     if (status.code() != trTimeout || self->silent_.count(process) != 0) return;
     self->notify({.type = NoticeType::kSilent, .process = process, .text = "its process does not answer"});
   };
-  probes_[process] = Dial::start(agent_, find_candidates(own_, agent_->interfaces(), roster_.places[process], false, 0),
+  probes_[process] = Dial::start(agent_, find_candidates(own_, agent_->interfaces(), tree_.place(process), false, 0),
                                  id_.job, id_.secret, Clock::now() + kSilence, std::move(done));
-}
-
-bool Job::has_left(uint32_t process) const { return !roster_.places.empty() && present_ranks(process).empty(); }
-
-std::vector<uint32_t> Job::ranks_of(uint32_t process) const {
-  std::vector<uint32_t> ranks;
-  for (uint32_t rank = 0; rank < roster_.process_of_rank.size(); ++rank)
-    if (roster_.process_of_rank[rank] == process) ranks.push_back(rank);
-  return ranks;
-}
-
-std::vector<uint32_t> Job::present_ranks(uint32_t process) const {
-  std::vector<uint32_t> ranks = ranks_of(process);
-  std::erase_if(ranks, [this](uint32_t rank) { return left_.count(rank) != 0; });
-  return ranks;
 }
 
 // Says a loss or a silence in words. The process that noticed it may not have known its ranks yet; this process may.
 std::string Job::said_of(const NoticeMessage& notice) const {
-  return fmt::format("{}: {}", describe(notice.process), notice.text);
-}
-
-std::string Job::describe(uint32_t process) const {
-  if (process >= roster_.places.size()) return fmt::format("process {}", process);
-  const std::vector<uint32_t> ranks = ranks_of(process);
-  const Place& place = roster_.places[process];
-  const std::string who = ranks.empty()       ? fmt::format("process {}", process)
-                          : ranks.size() == 1 ? fmt::format("rank {}", ranks[0])
-                                              : fmt::format("ranks {}", fmt::join(ranks, ", "));
-  return fmt::format("{} (pid {} on {})", who, place.pid, place.host_name);
+  return fmt::format("{}: {}", tree_.describe(notice.process), notice.text);
 }
 
 void Job::publish_silence() {
@@ -368,7 +332,7 @@ void Job::spread(uint32_t code, const std::string& text) {
 void Job::fail_at_own_limit(const Status& status) {
   if (closed_ || notices_.has_verdict() || state_ == State::kFailed) return;
   if (state_ == State::kRunning) {
-    spread(static_cast<uint32_t>(status.code()), fmt::format("{}: {}", describe(own_.process), status.message()));
+    spread(static_cast<uint32_t>(status.code()), fmt::format("{}: {}", tree_.describe(own_.process), status.message()));
   } else if (root_) {
     fail({status.code(), fmt::format("the process that made the unique id (pid {} on {}): {}", own_.pid, own_.host_name,
                                      status.message())});
@@ -386,7 +350,7 @@ void Job::leave(uint32_t rank, bool dissolved, const Status& cause) {
   const bool all_left = std::all_of(members_.begin(), members_.end(),
                                     [this](const auto& member) { return members_left_.count(member.first) != 0; });
   if (dissolved && state_ == State::kRunning) {
-    left_.insert(rank);
+    tree_.rank_left(rank);
     if (all_left) tell_neighbours_of_end();
   } else if (state_ != State::kFailed && own_.process != kNobody) {
     notify({.type = NoticeType::kRankLeft,

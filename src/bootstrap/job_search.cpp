@@ -26,14 +26,14 @@ std::vector<Place> Job::possible_parents(bool without_current) const {
     const uint32_t process = place.process;
     const bool known = std::any_of(places.begin(), places.end(), [&](const Place& p) { return p.process == process; });
     if (known || process == own_.process || lost_.count(process) != 0 || silent_.count(process) != 0) return;
-    if (children_.count(process) != 0 || has_left(process) != left) return;
-    if (without_current && process == parent_.process) return;
+    if (tree_.is_child(process) || tree_.has_left(process) != left) return;
+    if (without_current && tree_.is_parent(process)) return;
     if (places.size() < kMaxParents && ++of_host[place.host] <= kMaxOfHost) places.push_back(place);
   };
   for (bool left : {false, true}) {
     for (const Place& place : ancestors_) add(place, left);
-    for (uint32_t process = 0; process < own_.process && process < roster_.places.size(); ++process)
-      add(roster_.places[process], left);
+    for (uint32_t process = 0; process < own_.process && process < tree_.size(); ++process)
+      add(tree_.place(process), left);
   }
   return places;
 }
@@ -42,7 +42,7 @@ void Job::attach() {
   mute_.clear();
   mute_hosts_.clear();
   if (seeking_since_ == Clock::time_point()) seeking_since_ = Clock::now();
-  try_parents(possible_parents(parent_.channel != nullptr), "");
+  try_parents(possible_parents(tree_.has_parent()), "");
 }
 
 void Job::note_mute(const Place& place) {
@@ -54,9 +54,9 @@ void Job::note_mute(const Place& place) {
 bool Job::may_be_late() const {
   if (state_ != State::kRunning || Clock::now() >= seeking_since_ + kSearchPatience) return false;
   return std::any_of(mute_.begin(), mute_.end(), [this](uint32_t process) {
-    if (has_ended(process) || process >= parent_of_.size()) return false;
-    const uint32_t parent = parent_of_[process];
-    return has_ended(parent) || (parent < parent_of_.size() && has_left(parent));
+    if (has_ended(process) || process >= tree_.size()) return false;
+    const uint32_t parent = tree_.parent_of(process);
+    return has_ended(parent) || (parent < tree_.size() && tree_.has_left(parent));
   });
 }
 
@@ -80,8 +80,8 @@ void Job::try_parents(std::vector<Place> candidates, std::string reasons) {
                     self->dial_ = nullptr;
                     if (status.code() == trTimeout) self->note_mute(next);
                     if (status.ok()) return self->ask_to_attach(std::move(channel), next, candidates, reasons);
-                    if (gone && self->has_left(next.process)) self->gone_.insert(next.process);
-                    if (self->has_left(next.process)) return self->try_parents(candidates, reasons);
+                    if (gone && self->tree_.has_left(next.process)) self->gone_.insert(next.process);
+                    if (self->tree_.has_left(next.process)) return self->try_parents(candidates, reasons);
                     const std::string more = fmt::format("{}process {} (pid {} on {}): {}", reasons.empty() ? "" : "; ",
                                                          next.process, next.pid, next.host_name, status.message());
                     log_line(LogLevel::kInfo, "cannot attach to " + more);
@@ -103,7 +103,7 @@ void Job::ask_to_attach(std::shared_ptr<Channel> channel, const Place& parent, s
   events.closed = [self, others, reasons, parent](const std::string& reason) {
     self->agent_->cancel(self->asked_timer_);
     self->asked_ = nullptr;
-    if (self->has_left(parent.process)) return self->try_parents(others, reasons);
+    if (self->tree_.has_left(parent.process)) return self->try_parents(others, reasons);
     self->try_parents(others, fmt::format("{}{}process {} (pid {} on {}): {}", reasons, reasons.empty() ? "" : "; ",
                                           parent.process, parent.pid, parent.host_name, reason));
   };
@@ -137,20 +137,20 @@ void Job::no_parent(const std::string& reasons) {
         {trRemoteError, fmt::format("the process that made the unique id (pid {}) ended while the communicator was "
                                     "being created{}{}",
                                     id_.root_pid, reasons.empty() ? "" : ": ", reasons)});
-  if (!top_ && !parent_.channel && may_be_late()) {
+  if (!tree_.is_top() && !tree_.has_parent() && may_be_late()) {
     agent_->after(kSeekAgain, [self = shared_from_this()] {
       if (self->seeks_parent() && !self->is_dialing()) self->attach();
     });
     return;
   }
   if (!reasons.empty()) log_line(LogLevel::kInfo, "no process above this one can be reached: " + reasons);
-  if (top_) return follow_deserters(), maybe_finish();  // as before
+  if (tree_.is_top()) return follow_deserters(), maybe_finish();  // as before
   seeking_since_ = {};
   top_since_ = Clock::now();
   start_ticking();
-  Link old = std::exchange(parent_, {});
-  top_ = true;
-  if (old.channel) part_from(std::move(old.channel), own_.process);
+  auto old = tree_.has_parent() ? take_link(tree_.parent()) : nullptr;
+  tree_.become_top();
+  if (old) part_from(std::move(old), own_.process);
   tell_parent(kNobody);
   for (Pending& pending : std::exchange(pending_, {})) at_top(pending.kind, pending.bytes);
   follow_deserters();

@@ -20,8 +20,8 @@ constexpr auto kLookForOrphans = std::chrono::milliseconds(100);
 
 // Keeps it until it is answered, for a parent may end with it.
 void Job::up(Kind kind, std::string bytes) {
-  if (top_) return at_top(kind, bytes);
-  if (parent_.channel) parent_.channel->send(bytes);
+  if (tree_.is_top()) return at_top(kind, bytes);
+  if (tree_.has_parent()) send(tree_.parent(), bytes);
   pending_.push_back({kind, std::move(bytes)});
 }
 
@@ -34,13 +34,17 @@ bool Job::is_pending(Kind kind) const {
 }
 
 void Job::down(const std::string& bytes) {
-  for (auto& [process, link] : children_) link.channel->send(bytes);
+  for (uint32_t child : tree_.children()) send(child, bytes);
 }
 
 Job::Link* Job::link_of(uint32_t process) {
-  if (parent_.channel && parent_.process == process) return &parent_;
-  auto found = children_.find(process);
-  return found == children_.end() ? nullptr : &found->second;
+  auto found = links_.find(process);
+  return found == links_.end() ? nullptr : &found->second;
+}
+
+std::shared_ptr<Channel> Job::take_link(uint32_t process) {
+  tree_.remove(process);
+  return links_.extract(process).mapped().channel;
 }
 
 // The other side closes the connection, when it has read why: if this one did, what the other has sent meanwhile would
@@ -59,22 +63,18 @@ void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent) {
   if (closed_) return channel->close();
   if (attached_ == Clock::time_point()) attached_ = Clock::now();
   seeking_since_ = {};
-  if (parent_.channel) part_from(std::exchange(parent_.channel, nullptr), parent);
-  if (std::exchange(top_, false)) hand_over();
+  if (tree_.has_parent()) part_from(take_link(tree_.parent()), parent);
+  if (tree_.is_top()) hand_over();
   adrift_.clear();
   broken_.erase(parent);
   gone_.erase(parent);
-  if (auto old = children_.find(parent);
-      old != children_.end()) {  // its message that it has moved may yet be on its way
-    old->second.channel->set_events({});
-    old->second.channel->close();
-    children_.erase(old);
-  }
-  parent_ = {std::move(channel), parent, false};
-  listen_to(parent_);
-  for (const NoticeMessage& notice : notices_.notices()) parent_.channel->send(encode(notice));
-  for (const Pending& pending : pending_) parent_.channel->send(pending.bytes);
-  if (state_ == State::kRunning && parent_of_[own_.process] != parent) tell_parent(parent);
+  end_link(parent);  // of a child: its message that it has moved may yet be on its way
+  tree_.attach_to(parent);
+  links_[parent].channel = std::move(channel);
+  listen_to(parent);
+  for (const NoticeMessage& notice : notices_.notices()) send(parent, encode(notice));
+  for (const Pending& pending : pending_) send(parent, pending.bytes);
+  if (state_ == State::kRunning && tree_.parent_of(own_.process) != parent) tell_parent(parent);
   start_ticking();
   follow_deserters();
   maybe_finish();
@@ -89,39 +89,35 @@ void Job::hand_over() {
 
 void Job::accept_child(std::shared_ptr<Channel> channel, const AttachMessage& attach) {
   const uint32_t process = attach.process;
-  if (closed_ || process == own_.process || (!roster_.places.empty() && process >= roster_.places.size()))
-    return channel->close();
-  if (parent_.channel && parent_.process == process) return channel->close();
+  if (closed_ || process == own_.process || (tree_.has_met() && process >= tree_.size())) return channel->close();
+  if (tree_.is_parent(process)) return channel->close();
   channel->send(encode(AttachedMessage{own_.process}));
-  if (auto old = children_.find(process); old != children_.end()) {
-    old->second.channel->set_events({});
-    old->second.channel->close();
-  }
+  end_link(process);
   broken_.erase(process);
   gone_.erase(process);
-  Link& link = children_[process] = {std::move(channel), process, false};
-  listen_to(link);
-  if (state_ == State::kRunning && !attach.has_roster) send_roster(link);
-  if (state_ == State::kRunning && attach.round < round_) link.channel->send(last_blobs_);
-  for (const NoticeMessage& notice : notices_.notices()) link.channel->send(encode(notice));
+  tree_.add_child(process);
+  links_[process].channel = std::move(channel);
+  listen_to(process);
+  if (state_ == State::kRunning && !attach.has_roster) send_roster(process);
+  if (state_ == State::kRunning && attach.round < round_) send(process, last_blobs_);
+  for (const NoticeMessage& notice : notices_.notices()) send(process, encode(notice));
   if (state_ == State::kFailed)
-    link.channel->send(encode(FailedMessage{static_cast<uint32_t>(failure_.code()), failure_.message()}));
+    send(process, encode(FailedMessage{static_cast<uint32_t>(failure_.code()), failure_.message()}));
   report_heard(process);
   start_ticking();
 }
 
-void Job::listen_to(const Link& link) {
+void Job::listen_to(uint32_t neighbour) {
   auto self = shared_from_this();
   Channel::Events events;
-  const uint32_t process = link.process;
-  events.frame = [self, process](const std::string& bytes, int fd) { self->on_message(process, bytes, fd); };
-  events.closed = [self, process](const std::string& reason) { self->on_closed(process, reason); };
-  link.channel->set_events(std::move(events));
+  events.frame = [self, neighbour](const std::string& bytes, int fd) { self->on_message(neighbour, bytes, fd); };
+  events.closed = [self, neighbour](const std::string& reason) { self->on_closed(neighbour, reason); };
+  links_.at(neighbour).channel->set_events(std::move(events));
 }
 
 void Job::on_message(uint32_t from, const std::string& bytes, int fd) {
   const auto kind = kind_of(bytes);
-  const bool from_parent = parent_.channel && parent_.process == from;
+  const bool from_parent = tree_.is_parent(from);
   RosterMessage roster;
   if (from_parent && decode(bytes, &roster)) return take_roster(std::move(roster), fd);
   if (fd >= 0) ::close(fd);
@@ -159,20 +155,16 @@ void Job::on_message(uint32_t from, const std::string& bytes, int fd) {
 }
 
 void Job::end_link(uint32_t process) {
-  Link* link = link_of(process);
-  if (link == nullptr) return;
-  link->channel->set_events({});
-  link->channel->close();
-  if (link == &parent_)
-    parent_ = {};
-  else
-    children_.erase(process);
+  if (link_of(process) == nullptr) return;
+  const auto channel = take_link(process);
+  channel->set_events({});
+  channel->close();
 }
 
 // A child has another parent, or has left. It may have had to, because this process did not answer for a while.
 void Job::on_moving(uint32_t from, const MovingMessage& message) {
   if (message.process == from) end_link(from);
-  if (state_ == State::kRunning && message.new_top != own_.process && message.new_top < roster_.places.size())
+  if (state_ == State::kRunning && message.new_top != own_.process && message.new_top < tree_.size())
     follow(message, from);
   maybe_finish();
 }
@@ -181,12 +173,12 @@ void Job::on_moving(uint32_t from, const MovingMessage& message) {
 void Job::follow(const MovingMessage& deserter, uint32_t from) {
   if (is_dialing() || seeks_parent()) {
     deserters_.emplace_back(deserter, from);
-  } else if (top_) {
+  } else if (tree_.is_top()) {
     if (cut_at(deserter.new_top) == own_.process) return;  // it hangs from this one again: that would be a circle
-    try_parents({roster_.places[deserter.new_top]}, "");
-  } else if (deserter.new_top == deserter.process && parent_.channel && parent_.process != from &&
-             parent_.process != deserter.process) {
-    parent_.channel->send(encode(deserter));
+    try_parents({tree_.place(deserter.new_top)}, "");
+  } else if (deserter.new_top == deserter.process && tree_.has_parent() && !tree_.is_parent(from) &&
+             !tree_.is_parent(deserter.process)) {
+    send(tree_.parent(), encode(deserter));
   }
 }
 
@@ -197,10 +189,10 @@ void Job::follow_deserters() {
 void Job::on_closed(uint32_t process, const std::string& reason) {
   Link* link = link_of(process);
   if (link == nullptr || closed_) return;
-  const bool was_parent = link == &parent_;
+  const bool was_parent = tree_.is_parent(process);
   const Broken broken{reason, Clock::now(), link->channel->peer_pid(), was_parent};
   end_link(process);
-  if (has_left(process)) {
+  if (tree_.has_left(process)) {
     gone_.insert(process);
   } else if (state_ != State::kFailed) {
     broken_[process] = broken;
@@ -213,13 +205,7 @@ void Job::on_closed(uint32_t process, const std::string& reason) {
 
 // Towards a process, by what is known of everybody's parents.
 void Job::route(uint32_t process, const std::string& bytes, uint32_t from) {
-  uint32_t hop = process;
-  for (size_t i = 0; i < parent_of_.size() && hop != kNobody && hop < parent_of_.size(); ++i) {
-    if (auto child = children_.find(hop); child != children_.end() && hop != from)
-      return child->second.channel->send(bytes);
-    hop = parent_of_[hop];
-  }
-  if (parent_.channel && parent_.process != from) parent_.channel->send(bytes);
+  if (const uint32_t hop = tree_.next_hop(process, from); hop != kNobody) send(hop, bytes);
 }
 
 // Since when its children are on their way to another parent; the least time: they are not.
@@ -229,19 +215,19 @@ Clock::time_point Job::gone_since(uint32_t process) const {
   if (auto found = broken_.find(process); found != broken_.end()) return found->second.since;
   if (mute_.count(process) != 0) return top_since_;
   // Who has left is a relay while it lives: below this process, or nowhere.
-  const bool has_relays =
-      std::any_of(children_.begin(), children_.end(), [](const auto& c) { return !c.second.silent; });
-  return !has_relays && process < parent_of_.size() && has_left(process) ? notices_.verdict_at() : Clock::time_point();
+  const bool has_relays = std::any_of(tree_.children().begin(), tree_.children().end(),
+                                      [this](uint32_t c) { return !links_.at(c).silent; });
+  return !has_relays && process < tree_.size() && tree_.has_left(process) ? notices_.verdict_at() : Clock::time_point();
 }
 
 // The children of a process that is gone, or does not answer, are on their way to a new parent, and have yet to hear of
 // the verdict. A slow network takes its time for it; one that was lost as well never comes.
 bool Job::awaits_orphans() const {
-  if (closed_ || !notices_.has_verdict() || !top_) return false;
+  if (closed_ || !notices_.has_verdict() || !tree_.is_top()) return false;
   const auto is_gone = [this](uint32_t p) { return has_ended(p) || silent_.count(p) != 0 || mute_.count(p) != 0; };
-  for (uint32_t process = 0; process < parent_of_.size(); ++process) {
-    if (process == own_.process || is_gone(process) || has_left(process) || children_.count(process) != 0) continue;
-    const Clock::time_point since = gone_since(parent_of_[process]);
+  for (uint32_t process = 0; process < tree_.size(); ++process) {
+    if (process == own_.process || is_gone(process) || tree_.has_left(process) || tree_.is_child(process)) continue;
+    const Clock::time_point since = gone_since(tree_.parent_of(process));
     if (since != Clock::time_point() && Clock::now() < since + kOrphansPatience) return true;
   }
   return false;
@@ -251,8 +237,8 @@ void Job::maybe_finish() {
   // A new parent that has not been told that this process leaves would take its end for a death.
   if (closed_ || state_ == State::kMeeting || seeks_parent()) return;
   // A child that does not answer finds another parent when it can: it would hold this process for ever.
-  const auto is_silent = [](const auto& child) { return child.second.silent; };
-  if (!std::all_of(children_.begin(), children_.end(), is_silent)) return;
+  const auto is_silent = [this](uint32_t child) { return links_.at(child).silent; };
+  if (!std::all_of(tree_.children().begin(), tree_.children().end(), is_silent)) return;
   const bool all_left = std::all_of(members_.begin(), members_.end(),
                                     [this](const auto& member) { return members_left_.count(member.first) != 0; });
   if (!all_left || (root_ && state_ == State::kFailed)) return;
@@ -271,7 +257,7 @@ void Job::finish() {
   if (closed_) return;
   closed_ = true;
   auto self = shared_from_this();
-  if (root_ && id_.root_local != 0) agent_->meeting_ended(id_.job, state_ != State::kFailed && !roster_.places.empty());
+  if (root_ && id_.root_local != 0) agent_->meeting_ended(id_.job, state_ != State::kFailed && tree_.has_met());
   watch_deadline(Clock::time_point::max());
   if (missing_timer_ != 0) agent_->cancel(missing_timer_);
   if (tick_timer_ != 0) agent_->cancel(tick_timer_);
@@ -286,17 +272,12 @@ void Job::finish() {
     if (opening.timer != 0) agent_->cancel(opening.timer);
     opening.channel->close();
   }
-  if (parent_.channel) {
-    parent_.channel->send(encode(MovingMessage{own_.process, kNobody}));
-    parent_.channel->set_events({});
-    parent_.channel->close_after_sending();
+  if (tree_.has_parent()) send(tree_.parent(), encode(MovingMessage{own_.process, kNobody}));
+  for (uint32_t neighbour : tree_.neighbours()) {
+    const auto channel = take_link(neighbour);
+    channel->set_events({});
+    channel->close_after_sending();
   }
-  for (auto& [process, link] : children_) {
-    link.channel->set_events({});
-    link.channel->close_after_sending();
-  }
-  children_.clear();
-  parent_ = {};
   agent_->remove_job(id_.job);
 }
 

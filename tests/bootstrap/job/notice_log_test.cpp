@@ -4,13 +4,17 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <string>
+#include <vector>
+
+#include "bootstrap/job/trees.h"
 
 namespace treering {
 namespace {
 
 constexpr uint32_t kOwn = 7;
-constexpr Clock::time_point kNow = Clock::time_point() + std::chrono::seconds(100);
+using testing::kNow;
 
 NoticeMessage notice_of(uint32_t origin, uint64_t number, NoticeType type, uint32_t process) {
   return {.origin = origin, .number = number, .type = type, .process = process};
@@ -152,6 +156,39 @@ TEST(NoticeLog, RanksOfOneProcessThatLeaveAreAllKept) {
   NoticeLog log;
   for (uint32_t rank = 0; rank < 3; ++rank) expect_news(&log, leave_of(rank + 1, rank, trSuccess, ""));
   EXPECT_EQ(kept(log), "1.1 1.2 1.3");
+}
+
+// A tree in which each process passes on what its log says.
+TEST(NoticeLog, ANoticeReachesEveryProcessOnceOverEveryConnectionOnce) {
+  constexpr uint32_t kProcesses = 40;
+  struct Message {
+    uint32_t to, from;
+    NoticeMessage notice;
+  };
+  std::vector<ProcessTree> trees;
+  std::vector<uint32_t> parents = {kNobody};
+  for (uint32_t process = 1; process < kProcesses; ++process) parents.push_back((process - 1) / 3);
+  for (uint32_t process = 0; process < kProcesses; ++process) trees.push_back(testing::tree_at(process, parents));
+  std::vector<NoticeLog> logs(kProcesses);
+  std::deque<Message> under_way;
+  for (uint32_t origin : {0u, 7u, 39u})
+    for (int each = 0; each < 2; ++each)
+      under_way.push_back({origin, origin, logs[origin].number({.type = NoticeType::kLost, .process = 50}, origin)});
+  size_t sent = 0, applied = 0;
+  for (; !under_way.empty(); under_way.pop_front()) {
+    const Message message = under_way.front();
+    const auto taken = logs[message.to].take(message.notice, kNow);
+    applied += taken.apply ? 1 : 0;
+    if (!taken.pass_on) continue;
+    for (uint32_t neighbour : trees[message.to].neighbours()) {
+      if (neighbour == message.from) continue;
+      under_way.push_back({neighbour, message.to, message.notice});
+      ++sent;
+    }
+  }
+  EXPECT_EQ(applied, 6u * kProcesses);
+  EXPECT_EQ(sent, 6u * (kProcesses - 1));
+  for (const NoticeLog& log : logs) EXPECT_EQ(log.notices().size(), 6u);
 }
 
 }  // namespace
