@@ -259,7 +259,7 @@ Status Job::deadline_passed() const {
   // The parent, or the one that is asked to be it.
   const Place& parent = ancestors_.front();
   if (tree_.has_parent() && !tree_.is_parent(parent.process)) return {};
-  if (tree_.has_parent() && Clock::now() - links_.at(parent.process).channel->heard() < kSilence) return {};
+  if (tree_.has_parent() && Clock::now() - links_.at(parent.process)->heard() < kSilence) return {};
   return {trTimeout,
           fmt::format(
               "the deadline passed while the ranks met: rank {} (pid {} on {}), through which rank {} (pid {} on {}) "
@@ -332,7 +332,7 @@ void Job::take_roster(RosterMessage roster, int received) {
 }
 
 void Job::send_roster(uint32_t child) {
-  Channel& channel = *links_.at(child).channel;
+  Channel& channel = *links_.at(child);
   const bool has_segment = segment_ >= 0 && channel.takes_descriptors() && tree_.place(child).host == own_.host;
   channel.send(tree_.roster_bytes(has_segment), has_segment ? fcntl(segment_, F_DUPFD_CLOEXEC, 3) : -1);
 }
@@ -358,7 +358,7 @@ void Job::give_blob(uint32_t rank, uint64_t round, std::string blob) {
   // One that ended before this rank came so far has no part in the exchange, either.
   for (const NoticeMessage& notice : notices_.notices())
     if (notice.type == NoticeType::kLost && notice.process != own_.process && !tree_.has_left(notice.process))
-      return fail_members({trRemoteError, said_of(notice)});
+      return fail_members({trRemoteError, tree_.say(notice)});
   up(Kind::kBlob, encode(BlobMessage{rank, round, std::move(blob)}));
 }
 
@@ -402,7 +402,7 @@ void Job::take_blobs(const std::string& bytes) {
 // Once the children's connections have taken everything.
 void Job::after_sending(Clock::time_point limit, std::function<void()> task) {
   const bool sending = std::any_of(tree_.children().begin(), tree_.children().end(),
-                                   [this](uint32_t child) { return links_.at(child).channel->sending(); });
+                                   [this](uint32_t child) { return links_.at(child)->sending(); });
   if (!sending || Clock::now() > limit) return task();
   auto self = shared_from_this();
   agent_->after(std::chrono::milliseconds(1), [self, limit, task] { self->after_sending(limit, task); });

@@ -17,15 +17,13 @@
 
 #include "bootstrap/agent.h"
 #include "bootstrap/dial.h"
+#include "bootstrap/job/failure_detector.h"
 #include "bootstrap/job/notice_log.h"
 #include "bootstrap/job/process_tree.h"
 #include "bootstrap/meeting_root.h"
 #include "bootstrap/member.h"
 
 namespace treering {
-
-// A neighbour in the tree that has not been heard for so long does not answer: each shows every second that it lives.
-constexpr auto kSilence = std::chrono::milliseconds(2600);
 
 class Job : public std::enable_shared_from_this<Job> {
  public:
@@ -61,10 +59,6 @@ class Job : public std::enable_shared_from_this<Job> {
 
  private:
   enum class State { kMeeting, kRunning, kFailed };
-  struct Link {
-    std::shared_ptr<Channel> channel;
-    bool silent = false, warned = false;  // warned: somebody was told so
-  };
   struct Pending {  // what the top has not answered
     Kind kind;
     std::string bytes;
@@ -121,12 +115,10 @@ class Job : public std::enable_shared_from_this<Job> {
   void follow_deserters();
   void on_closed(uint32_t process, const std::string& reason);
   void end_link(uint32_t process);
-  Link* link_of(uint32_t process);
   std::shared_ptr<Channel> take_link(uint32_t process);
-  void send(uint32_t neighbour, const std::string& bytes) { links_.at(neighbour).channel->send(bytes); }
+  void send(uint32_t neighbour, const std::string& bytes) { links_.at(neighbour)->send(bytes); }
   void route(uint32_t process, const std::string& bytes, uint32_t from);
   void maybe_finish();
-  Clock::time_point gone_since(uint32_t process) const;
   void finish();
 
   // Notices and liveness (job_notices.cpp)
@@ -140,16 +132,11 @@ class Job : public std::enable_shared_from_this<Job> {
   void report_heard(uint32_t process);
   void start_ticking();
   void tick();
-  std::vector<uint32_t> below_gone_relays() const;
-  uint32_t cut_at(uint32_t process) const;
-  void look_for_cut_off();
-  void look_for_missing();
-  uint32_t other_part() const;
-  void look_for_other_part();
+  void listen(uint32_t neighbour, Clock::duration silence);
+  void look_at_the_tree(Clock::time_point now);
   void examine(uint32_t process);
+  void take_step(uint32_t process, const FailureDetector::Step& step);
   void probe(uint32_t process);
-  bool has_ended(uint32_t process) const { return lost_.count(process) != 0 || broken_.count(process) != 0; }
-  std::string said_of(const NoticeMessage& notice) const;
   void publish_silence();
 
   // Questions and streams (job_streams.cpp)
@@ -175,7 +162,7 @@ class Job : public std::enable_shared_from_this<Job> {
   bool had_members_ = false;
 
   ProcessTree tree_;
-  std::map<uint32_t, Link> links_;  // to the neighbours in the tree
+  std::map<uint32_t, std::shared_ptr<Channel>> links_;  // to the neighbours in the tree
   std::vector<Place> ancestors_;
   std::shared_ptr<Dial> dial_;
   std::shared_ptr<Channel> asked_;  // whether it will be the parent
@@ -195,21 +182,8 @@ class Job : public std::enable_shared_from_this<Job> {
   Clock::time_point join_deadline_;  // for reaching the root
 
   NoticeLog notices_;
-  std::map<uint32_t, Clock::time_point> lost_;  // processes
-  std::map<uint32_t, SilentRanks> silent_;      // processes
-  // Neighbours whose connection has ended, until it is known whether they have: a connection may break though both live.
-  struct Broken {
-    std::string reason;
-    Clock::time_point since;
-    pid_t pid = 0;  // 0: says nothing here
-    bool was_parent = false;
-  };
-  std::map<uint32_t, Broken> broken_;
-  // At the top: processes that hung from one without ranks and have not come back, since when, and whether they answer.
-  std::map<uint32_t, Clock::time_point> adrift_;
+  FailureDetector detector_{tree_};
   std::map<uint32_t, std::shared_ptr<Dial>> probes_;
-  std::set<uint32_t> gone_;  // processes that left or held no rank: they do not listen, or ended a connection
-  Clock::time_point top_since_;
   uint64_t orphans_timer_ = 0;
   uint64_t tick_timer_ = 0;
   Clock::time_point last_tick_, last_beat_;

@@ -25,7 +25,7 @@ std::vector<Place> Job::possible_parents(bool without_current) const {
   auto add = [&](const Place& place, bool left) {
     const uint32_t process = place.process;
     const bool known = std::any_of(places.begin(), places.end(), [&](const Place& p) { return p.process == process; });
-    if (known || process == own_.process || lost_.count(process) != 0 || silent_.count(process) != 0) return;
+    if (known || process == own_.process || detector_.is_lost(process) || detector_.is_silent(process)) return;
     if (tree_.is_child(process) || tree_.has_left(process) != left) return;
     if (without_current && tree_.is_parent(process)) return;
     if (places.size() < kMaxParents && ++of_host[place.host] <= kMaxOfHost) places.push_back(place);
@@ -54,9 +54,9 @@ void Job::note_mute(const Place& place) {
 bool Job::may_be_late() const {
   if (state_ != State::kRunning || Clock::now() >= seeking_since_ + kSearchPatience) return false;
   return std::any_of(mute_.begin(), mute_.end(), [this](uint32_t process) {
-    if (has_ended(process) || process >= tree_.size()) return false;
+    if (detector_.has_ended(process) || process >= tree_.size()) return false;
     const uint32_t parent = tree_.parent_of(process);
-    return has_ended(parent) || (parent < tree_.size() && tree_.has_left(parent));
+    return detector_.has_ended(parent) || (parent < tree_.size() && tree_.has_left(parent));
   });
 }
 
@@ -80,7 +80,7 @@ void Job::try_parents(std::vector<Place> candidates, std::string reasons) {
                     self->dial_ = nullptr;
                     if (status.code() == trTimeout) self->note_mute(next);
                     if (status.ok()) return self->ask_to_attach(std::move(channel), next, candidates, reasons);
-                    if (gone && self->tree_.has_left(next.process)) self->gone_.insert(next.process);
+                    if (gone && self->tree_.has_left(next.process)) self->detector_.relay_is_gone(next.process);
                     if (self->tree_.has_left(next.process)) return self->try_parents(candidates, reasons);
                     const std::string more = fmt::format("{}process {} (pid {} on {}): {}", reasons.empty() ? "" : "; ",
                                                          next.process, next.pid, next.host_name, status.message());
@@ -146,7 +146,7 @@ void Job::no_parent(const std::string& reasons) {
   if (!reasons.empty()) log_line(LogLevel::kInfo, "no process above this one can be reached: " + reasons);
   if (tree_.is_top()) return follow_deserters(), maybe_finish();  // as before
   seeking_since_ = {};
-  top_since_ = Clock::now();
+  detector_.become_top(Clock::now());
   start_ticking();
   auto old = tree_.has_parent() ? take_link(tree_.parent()) : nullptr;
   tree_.become_top();

@@ -11,9 +11,6 @@
 namespace treering {
 namespace {
 
-constexpr auto kOrphansPatience = std::chrono::seconds(3);  // until a lost process's children have a new parent
-// Of a silent process's children: when they have noticed it, too (job_notices.cpp).
-constexpr auto kNoticesSilence = std::chrono::milliseconds(3100);
 constexpr auto kLookForOrphans = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -37,14 +34,9 @@ void Job::down(const std::string& bytes) {
   for (uint32_t child : tree_.children()) send(child, bytes);
 }
 
-Job::Link* Job::link_of(uint32_t process) {
-  auto found = links_.find(process);
-  return found == links_.end() ? nullptr : &found->second;
-}
-
 std::shared_ptr<Channel> Job::take_link(uint32_t process) {
   tree_.remove(process);
-  return links_.extract(process).mapped().channel;
+  return links_.extract(process).mapped();
 }
 
 // The other side closes the connection, when it has read why: if this one did, what the other has sent meanwhile would
@@ -65,12 +57,10 @@ void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent) {
   seeking_since_ = {};
   if (tree_.has_parent()) part_from(take_link(tree_.parent()), parent);
   if (tree_.is_top()) hand_over();
-  adrift_.clear();
-  broken_.erase(parent);
-  gone_.erase(parent);
+  detector_.connected(parent);
   end_link(parent);  // of a child: its message that it has moved may yet be on its way
   tree_.attach_to(parent);
-  links_[parent].channel = std::move(channel);
+  links_[parent] = std::move(channel);
   listen_to(parent);
   for (const NoticeMessage& notice : notices_.notices()) send(parent, encode(notice));
   for (const Pending& pending : pending_) send(parent, pending.bytes);
@@ -93,10 +83,9 @@ void Job::accept_child(std::shared_ptr<Channel> channel, const AttachMessage& at
   if (tree_.is_parent(process)) return channel->close();
   channel->send(encode(AttachedMessage{own_.process}));
   end_link(process);
-  broken_.erase(process);
-  gone_.erase(process);
+  detector_.connected(process);
   tree_.add_child(process);
-  links_[process].channel = std::move(channel);
+  links_[process] = std::move(channel);
   listen_to(process);
   if (state_ == State::kRunning && !attach.has_roster) send_roster(process);
   if (state_ == State::kRunning && attach.round < round_) send(process, last_blobs_);
@@ -112,7 +101,7 @@ void Job::listen_to(uint32_t neighbour) {
   Channel::Events events;
   events.frame = [self, neighbour](const std::string& bytes, int fd) { self->on_message(neighbour, bytes, fd); };
   events.closed = [self, neighbour](const std::string& reason) { self->on_closed(neighbour, reason); };
-  links_.at(neighbour).channel->set_events(std::move(events));
+  links_.at(neighbour)->set_events(std::move(events));
 }
 
 void Job::on_message(uint32_t from, const std::string& bytes, int fd) {
@@ -155,7 +144,7 @@ void Job::on_message(uint32_t from, const std::string& bytes, int fd) {
 }
 
 void Job::end_link(uint32_t process) {
-  if (link_of(process) == nullptr) return;
+  if (links_.count(process) == 0) return;
   const auto channel = take_link(process);
   channel->set_events({});
   channel->close();
@@ -174,7 +163,8 @@ void Job::follow(const MovingMessage& deserter, uint32_t from) {
   if (is_dialing() || seeks_parent()) {
     deserters_.emplace_back(deserter, from);
   } else if (tree_.is_top()) {
-    if (cut_at(deserter.new_top) == own_.process) return;  // it hangs from this one again: that would be a circle
+    if (detector_.cut_at(deserter.new_top, Clock::now()) == own_.process)
+      return;  // it hangs from this one again: that would be a circle
     try_parents({tree_.place(deserter.new_top)}, "");
   } else if (deserter.new_top == deserter.process && tree_.has_parent() && !tree_.is_parent(from) &&
              !tree_.is_parent(deserter.process)) {
@@ -187,15 +177,15 @@ void Job::follow_deserters() {
 }
 
 void Job::on_closed(uint32_t process, const std::string& reason) {
-  Link* link = link_of(process);
-  if (link == nullptr || closed_) return;
+  const auto link = links_.find(process);
+  if (link == links_.end() || closed_) return;
   const bool was_parent = tree_.is_parent(process);
-  const Broken broken{reason, Clock::now(), link->channel->peer_pid(), was_parent};
+  const FailureDetector::Broken broken{reason, Clock::now(), link->second->peer_pid(), was_parent};
   end_link(process);
   if (tree_.has_left(process)) {
-    gone_.insert(process);
+    detector_.relay_is_gone(process);
   } else if (state_ != State::kFailed) {
-    broken_[process] = broken;
+    detector_.connection_ended(process, broken);
     examine(process);
   }
   if (closed_) return;
@@ -208,37 +198,15 @@ void Job::route(uint32_t process, const std::string& bytes, uint32_t from) {
   if (const uint32_t hop = tree_.next_hop(process, from); hop != kNobody) send(hop, bytes);
 }
 
-// Since when its children are on their way to another parent; the least time: they are not.
-Clock::time_point Job::gone_since(uint32_t process) const {
-  if (auto found = lost_.find(process); found != lost_.end()) return found->second;
-  if (auto found = silent_.find(process); found != silent_.end()) return found->second.since + kNoticesSilence;
-  if (auto found = broken_.find(process); found != broken_.end()) return found->second.since;
-  if (mute_.count(process) != 0) return top_since_;
-  // Who has left is a relay while it lives: below this process, or nowhere.
-  const bool has_relays = std::any_of(tree_.children().begin(), tree_.children().end(),
-                                      [this](uint32_t c) { return !links_.at(c).silent; });
-  return !has_relays && process < tree_.size() && tree_.has_left(process) ? notices_.verdict_at() : Clock::time_point();
-}
-
-// The children of a process that is gone, or does not answer, are on their way to a new parent, and have yet to hear of
-// the verdict. A slow network takes its time for it; one that was lost as well never comes.
 bool Job::awaits_orphans() const {
-  if (closed_ || !notices_.has_verdict() || !tree_.is_top()) return false;
-  const auto is_gone = [this](uint32_t p) { return has_ended(p) || silent_.count(p) != 0 || mute_.count(p) != 0; };
-  for (uint32_t process = 0; process < tree_.size(); ++process) {
-    if (process == own_.process || is_gone(process) || tree_.has_left(process) || tree_.is_child(process)) continue;
-    const Clock::time_point since = gone_since(tree_.parent_of(process));
-    if (since != Clock::time_point() && Clock::now() < since + kOrphansPatience) return true;
-  }
-  return false;
+  return !closed_ && notices_.has_verdict() && detector_.awaits_orphans(mute_, notices_.verdict_at(), Clock::now());
 }
 
 void Job::maybe_finish() {
   // A new parent that has not been told that this process leaves would take its end for a death.
   if (closed_ || state_ == State::kMeeting || seeks_parent()) return;
   // A child that does not answer finds another parent when it can: it would hold this process for ever.
-  const auto is_silent = [this](uint32_t child) { return links_.at(child).silent; };
-  if (!std::all_of(tree_.children().begin(), tree_.children().end(), is_silent)) return;
+  if (detector_.hears_a_child()) return;
   const bool all_left = std::all_of(members_.begin(), members_.end(),
                                     [this](const auto& member) { return members_left_.count(member.first) != 0; });
   if (!all_left || (root_ && state_ == State::kFailed)) return;

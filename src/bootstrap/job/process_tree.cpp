@@ -84,4 +84,8 @@ std::string ProcessTree::describe(uint32_t process) const {
   return fmt::format("{} (pid {} on {})", who, place(process).pid, place(process).host_name);
 }
 
+std::string ProcessTree::say(const NoticeMessage& notice) const {
+  return fmt::format("{}: {}", describe(notice.process), notice.text);
+}
+
 }  // namespace treering

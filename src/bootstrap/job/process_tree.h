@@ -68,6 +68,8 @@ class ProcessTree {
   std::vector<uint32_t> present_ranks(uint32_t process) const;  // that have not left
   // "rank 3 (pid 17 on b)".
   std::string describe(uint32_t process) const;
+  // A loss or a silence in words. The process that noticed it may not have known its ranks yet; this process may.
+  std::string say(const NoticeMessage& notice) const;
 
  private:
   uint32_t own_ = kNobody;
