@@ -159,12 +159,12 @@ void Job::placed(std::shared_ptr<Channel> channel, const std::string& bytes) {
   for (Address& address : own_.addresses)
     for (const Address& mine : agent_->interfaces())
       if (mine.same_bytes(address)) address.scope = mine.scope;
-  ancestors_ = message.ancestors;
+  search_.set_ancestors(message.ancestors);
   for (const auto& [rank, member] : members_) say_hello(*member);
   // A meeting point that was agreed on is found by TCP alone, but the memory of a host goes over its Unix sockets.
-  const Place& first = ancestors_.front();
+  const Place& first = search_.ancestors().front();
   const bool nearer = !channel->local() && first.host == own_.host && first.network == own_.network && first.local != 0;
-  if (first.process == 0 && !nearer) return ask_to_attach(std::move(channel), first, {}, "");
+  if (first.process == 0 && !nearer) return ask_to_attach(std::move(channel), first);
   channel->close();
   attach();
 }
@@ -255,9 +255,10 @@ Status Job::deadline_passed() const {
   if (!failure_.ok()) return failure_;  // the members may not have been told yet
   const bool meets = state_ == State::kMeeting;
   if (root_ && tree_.is_top() && (meets || !blobs_.empty())) return root_->deadline_passed(meets ? nullptr : &blobs_);
-  if (root_ || !meets || ancestors_.empty() || ancestors_.front().process == 0) return {};
+  const std::vector<Place>& ancestors = search_.ancestors();
+  if (root_ || !meets || ancestors.empty() || ancestors.front().process == 0) return {};
   // The parent, or the one that is asked to be it.
-  const Place& parent = ancestors_.front();
+  const Place& parent = ancestors.front();
   if (tree_.has_parent() && !tree_.is_parent(parent.process)) return {};
   if (tree_.has_parent() && Clock::now() - links_.at(parent.process)->heard() < kSilence) return {};
   return {trTimeout,

@@ -19,6 +19,7 @@
 #include "bootstrap/dial.h"
 #include "bootstrap/job/failure_detector.h"
 #include "bootstrap/job/notice_log.h"
+#include "bootstrap/job/parent_search.h"
 #include "bootstrap/job/process_tree.h"
 #include "bootstrap/meeting_root.h"
 #include "bootstrap/member.h"
@@ -85,18 +86,15 @@ class Job : public std::enable_shared_from_this<Job> {
   void log_phases() const;
 
   // The search for a parent (job_search.cpp)
-  std::vector<Place> possible_parents(bool without_current) const;
   void attach();
-  void try_parents(std::vector<Place> candidates, std::string reasons);
-  void ask_to_attach(std::shared_ptr<Channel> channel, const Place& parent, std::vector<Place> others,
-                     std::string reasons);
+  void attach_to(const Place& place);
+  void try_next_parent();
+  void ask_to_attach(std::shared_ptr<Channel> channel, const Place& parent);
   Clock::duration patience_with(const Place& parent) const;
-  void note_mute(const Place& place);
-  bool may_be_late() const;
   void stop_dialing();
   void stop_asking();
   bool is_dialing() const { return dial_ || asked_; }
-  void no_parent(const std::string& reasons);
+  void no_parent();
 
   // The tree (job_tree.cpp)
   void up(Kind kind, std::string bytes);
@@ -163,15 +161,11 @@ class Job : public std::enable_shared_from_this<Job> {
 
   ProcessTree tree_;
   std::map<uint32_t, std::shared_ptr<Channel>> links_;  // to the neighbours in the tree
-  std::vector<Place> ancestors_;
   std::shared_ptr<Dial> dial_;
   std::shared_ptr<Channel> asked_;  // whether it will be the parent
   uint64_t asked_timer_ = 0;
   std::set<std::shared_ptr<Channel>> former_;  // parents' connections, until these close them
   std::vector<Pending> pending_;
-  std::vector<std::pair<MovingMessage, uint32_t>> deserters_;  // and who told of them, until this process has a parent
-  Clock::time_point seeking_since_;
-  std::set<uint32_t> mute_, mute_hosts_;  // processes that have not answered in this search, and theirs
 
   int segment_ = -1;  // to pass on, until all have met
   uint64_t round_ = 0;
@@ -183,6 +177,7 @@ class Job : public std::enable_shared_from_this<Job> {
 
   NoticeLog notices_;
   FailureDetector detector_{tree_};
+  ParentSearch search_{tree_, detector_};
   std::map<uint32_t, std::shared_ptr<Dial>> probes_;
   uint64_t orphans_timer_ = 0;
   uint64_t tick_timer_ = 0;

@@ -174,7 +174,7 @@ void Job::look_at_the_tree(Clock::time_point now) {
   if (state_ != State::kRunning) return;  // a loss may have ended an exchange
   for (uint32_t process : detector_.missing(now)) probe(process);
   if (const uint32_t process = detector_.other_part(now); process != kNobody && !is_dialing() && !seeks_parent())
-    try_parents({tree_.place(process)}, "");
+    attach_to(tree_.place(process));
   for (uint32_t process : detector_.overdue(now)) probe(process);
 }
 

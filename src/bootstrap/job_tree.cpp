@@ -54,7 +54,7 @@ void Job::part_from(std::shared_ptr<Channel> channel, uint32_t new_top) {
 void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent) {
   if (closed_) return channel->close();
   if (attached_ == Clock::time_point()) attached_ = Clock::now();
-  seeking_since_ = {};
+  search_.end();
   if (tree_.has_parent()) part_from(take_link(tree_.parent()), parent);
   if (tree_.is_top()) hand_over();
   detector_.connected(parent);
@@ -158,22 +158,20 @@ void Job::on_moving(uint32_t from, const MovingMessage& message) {
   maybe_finish();
 }
 
-// Several may desert at once, each to another top: the parts become one when each of these is told of the next.
 void Job::follow(const MovingMessage& deserter, uint32_t from) {
-  if (is_dialing() || seeks_parent()) {
-    deserters_.emplace_back(deserter, from);
-  } else if (tree_.is_top()) {
-    if (detector_.cut_at(deserter.new_top, Clock::now()) == own_.process)
-      return;  // it hangs from this one again: that would be a circle
-    try_parents({tree_.place(deserter.new_top)}, "");
-  } else if (deserter.new_top == deserter.process && tree_.has_parent() && !tree_.is_parent(from) &&
-             !tree_.is_parent(deserter.process)) {
-    send(tree_.parent(), encode(deserter));
+  switch (search_.follow(deserter, from, is_dialing() || seeks_parent(), Clock::now())) {
+    case ParentSearch::Follow::kAttach:
+      return attach_to(tree_.place(deserter.new_top));
+    case ParentSearch::Follow::kTellParent:
+      return send(tree_.parent(), encode(deserter));
+    case ParentSearch::Follow::kLater:
+    case ParentSearch::Follow::kNothing:
+      return;
   }
 }
 
 void Job::follow_deserters() {
-  for (const auto& [deserter, from] : std::exchange(deserters_, {})) follow(deserter, from);
+  for (const auto& [deserter, from] : search_.take_deserters()) follow(deserter, from);
 }
 
 void Job::on_closed(uint32_t process, const std::string& reason) {
@@ -199,7 +197,8 @@ void Job::route(uint32_t process, const std::string& bytes, uint32_t from) {
 }
 
 bool Job::awaits_orphans() const {
-  return !closed_ && notices_.has_verdict() && detector_.awaits_orphans(mute_, notices_.verdict_at(), Clock::now());
+  return !closed_ && notices_.has_verdict() &&
+         detector_.awaits_orphans(search_.mute(), notices_.verdict_at(), Clock::now());
 }
 
 void Job::maybe_finish() {
