@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 
 #include "bootstrap/agent.h"
-#include "bootstrap/job.h"
+#include "bootstrap/job/job.h"
 #include "bootstrap/jobs.h"
 
 namespace {

@@ -9,6 +9,9 @@
 // notices flood it; each process knows every other's parent. A process whose parent is gone attaches to another one:
 // its ancestors, then the processes in the order of their numbers; if none of them answers, it is the top. One that
 // has left stays a relay while it has children and lives. On the agent's thread alone.
+//
+// A job has the connections, the timers and the clock. It tells what happens to classes without these, and does what they decide:
+// MeetingRoot, NoticeLog, ProcessTree, FailureDetector, ParentSearch.
 #pragma once
 
 #include <map>
@@ -157,7 +160,6 @@ class Job : public std::enable_shared_from_this<Job> {
   std::unique_ptr<MeetingRoot> root_;
   std::multimap<uint32_t, std::shared_ptr<Member>> members_;  // by rank; twice is an error that the root finds
   std::set<uint32_t> members_left_;
-  bool had_members_ = false;
 
   ProcessTree tree_;
   std::map<uint32_t, std::shared_ptr<Channel>> links_;  // to the neighbours in the tree

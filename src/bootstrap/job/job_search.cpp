@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "bootstrap/job.h"
+#include "bootstrap/job/job.h"
 #include "core/log.h"
 
 namespace treering {

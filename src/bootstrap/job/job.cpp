@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bootstrap/job.h"
+#include "bootstrap/job/job.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -65,7 +65,6 @@ void Job::add_member(const Place& own, std::shared_ptr<Member> member) {
     return member->change([&] { member->failure = late; });
   }
   members_.emplace(member->request.rank, member);
-  had_members_ = true;
   if (own_.process != kNobody) return say_hello(*member);
   if (finding_) return;
   finding_ = true;
@@ -232,7 +231,7 @@ void Job::at_top(Kind kind, const std::string& bytes) {
 void Job::take_hello(const HelloMessage& hello) {
   if (state_ != State::kMeeting || !root_) return;
   bool complete = false;
-  if (Status status = root_->hello(hello, &complete); !status.ok()) return fail(status);
+  if (Status status = root_->hello(hello, Clock::now(), &complete); !status.ok()) return fail(status);
   watch_deadline(root_->deadline());
   if (missing_timer_ == 0) {
     first_hello_ = Clock::now();

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "bootstrap/job.h"
+#include "bootstrap/job/job.h"
 
 namespace treering {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "bootstrap/job.h"
+#include "bootstrap/job/job.h"
 #include "core/log.h"
 
 namespace treering {

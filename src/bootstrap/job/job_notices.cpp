@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "bootstrap/job.h"
+#include "bootstrap/job/job.h"
 #include "core/log.h"
 #include "core/process.h"
 
