@@ -253,7 +253,8 @@ void Job::watch_deadline(Clock::time_point deadline) {
 Status Job::deadline_passed() const {
   if (!failure_.ok()) return failure_;  // the members may not have been told yet
   const bool meets = state_ == State::kMeeting;
-  if (root_ && tree_.is_top() && (meets || !blobs_.empty())) return root_->deadline_passed(meets ? nullptr : &blobs_);
+  if (root_ && tree_.is_top() && (meets || exchange_.is_under_way()))
+    return root_->deadline_passed(meets ? nullptr : &exchange_.parts());
   const std::vector<Place>& ancestors = search_.ancestors();
   if (root_ || !meets || ancestors.empty() || ancestors.front().process == 0) return {};
   // The parent, or the one that is asked to be it.
@@ -307,7 +308,7 @@ void Job::take_roster(RosterMessage roster, int received) {
   watch_deadline(Clock::time_point::max());
   if (missing_timer_ != 0) agent_->cancel(std::exchange(missing_timer_, 0));
   state_ = State::kRunning;
-  answered(Kind::kHello);
+  exchange_.answered(Kind::kHello);
   tree_.meet(std::move(roster));
   segment_ = host_segment(tree_.roster(), received);
   for (uint32_t child : tree_.children()) send_roster(child);
@@ -363,34 +364,26 @@ void Job::give_blob(uint32_t rank, uint64_t round, std::string blob) {
 }
 
 void Job::take_blob(const BlobMessage& blob) {
-  if (state_ != State::kRunning || blob.round != round_ + 1 || blob.rank >= tree_.ranks()) return;
-  if (blobs_.empty() && root_ && root_->timeout_ms() > 0)
+  const bool is_first = !exchange_.is_under_way();
+  if (state_ != State::kRunning || !exchange_.take_part(blob, tree_.ranks())) return;
+  if (is_first && root_ && root_->timeout_ms() > 0)
     watch_deadline(Clock::now() + std::chrono::milliseconds(root_->timeout_ms()));
-  blobs_[blob.rank] = blob.bytes;
   for (uint32_t rank : tree_.ranks_that_left())
-    if (root_ && !notices_.has_verdict() && blobs_.count(rank) == 0) return fail(why_left(rank));
-  if (blobs_.size() < tree_.ranks()) return;
+    if (root_ && !notices_.has_verdict() && exchange_.lacks(rank)) return fail(why_left(rank));
+  const std::string all = exchange_.complete(tree_.ranks());
+  if (all.empty()) return;
   watch_deadline(Clock::time_point::max());
-  BlobsMessage message;
-  message.round = blob.round;
-  for (auto& [rank, bytes] : blobs_) message.blobs.push_back(std::move(bytes));
-  take_blobs(encode(message));
+  take_blobs(all);
 }
 
 void Job::take_blobs(const std::string& bytes) {
-  BlobsMessage message;
-  if (!decode(bytes, &message) || message.blobs.size() != tree_.ranks()) return;
-  if (message.round <= round_) return;                    // again, from another parent
+  const auto blobs = exchange_.finish_round(bytes, tree_.ranks());
+  if (!blobs) return;
   if (segment_ >= 0) close(std::exchange(segment_, -1));  // all have the roster
-  answered(Kind::kBlob);
-  blobs_.clear();
-  round_ = message.round;
-  last_blobs_ = bytes;
   down(bytes);
   auto self = shared_from_this();
-  auto blobs = std::make_shared<const std::vector<std::string>>(std::move(message.blobs));
   // Afterwards, for what the blobs say may end this process.
-  after_sending(Clock::now() + kSendingPatience, [self, blobs, round = message.round] {
+  after_sending(Clock::now() + kSendingPatience, [self, blobs, round = exchange_.round()] {
     for (auto& [rank, member] : self->members_)
       member->change([&, &member = member] {
         member->answered = round;

@@ -11,7 +11,7 @@
 // has left stays a relay while it has children and lives. On the agent's thread alone.
 //
 // A job has the connections, the timers and the clock. It tells what happens to classes without these, and does what they decide:
-// MeetingRoot, NoticeLog, ProcessTree, FailureDetector, ParentSearch.
+// MeetingRoot, Exchange, NoticeLog, ProcessTree, FailureDetector, ParentSearch.
 #pragma once
 
 #include <map>
@@ -20,6 +20,7 @@
 
 #include "bootstrap/agent.h"
 #include "bootstrap/dial.h"
+#include "bootstrap/job/exchange.h"
 #include "bootstrap/job/failure_detector.h"
 #include "bootstrap/job/notice_log.h"
 #include "bootstrap/job/parent_search.h"
@@ -63,10 +64,6 @@ class Job : public std::enable_shared_from_this<Job> {
 
  private:
   enum class State { kMeeting, kRunning, kFailed };
-  struct Pending {  // what the top has not answered
-    Kind kind;
-    std::string bytes;
-  };
 
   // The meeting (job.cpp)
   void find_root();
@@ -101,12 +98,9 @@ class Job : public std::enable_shared_from_this<Job> {
 
   // The tree (job_tree.cpp)
   void up(Kind kind, std::string bytes);
-  void answered(Kind kind);
-  bool is_pending(Kind kind) const;
   void down(const std::string& bytes);
   void attached(std::shared_ptr<Channel> channel, uint32_t parent);
   void part_from(std::shared_ptr<Channel> channel, uint32_t new_top);
-  void hand_over();
   void accept_child(std::shared_ptr<Channel> channel, const AttachMessage& attach);
   void send_roster(uint32_t child);
   void listen_to(uint32_t neighbour);
@@ -167,12 +161,9 @@ class Job : public std::enable_shared_from_this<Job> {
   std::shared_ptr<Channel> asked_;  // whether it will be the parent
   uint64_t asked_timer_ = 0;
   std::set<std::shared_ptr<Channel>> former_;  // parents' connections, until these close them
-  std::vector<Pending> pending_;
 
   int segment_ = -1;  // to pass on, until all have met
-  uint64_t round_ = 0;
-  std::string last_blobs_;                 // of that round, for a child that did not get them from its last parent
-  std::map<uint32_t, std::string> blobs_;  // of the round, at the top
+  Exchange exchange_;
   uint64_t deadline_timer_ = 0;
   uint64_t missing_timer_ = 0;
   Clock::time_point join_deadline_;  // for reaching the root

@@ -46,8 +46,8 @@ void Job::take_notice(const NoticeMessage& notice, uint32_t from) {
 void Job::apply(const NoticeMessage& notice) {
   switch (notice.type) {
     case NoticeType::kVerdict:
-      answered(Kind::kSpread);
-      if (!blobs_.empty() || is_pending(Kind::kBlob)) fail_exchange();
+      exchange_.answered(Kind::kSpread);
+      if (exchange_.is_awaited()) fail_exchange();
       for (auto& [rank, member] : members_)
         member->tell([code = notice.code, text = notice.text](const MemberEvents& events) {
           if (events.on_verdict) events.on_verdict(code, text);
@@ -70,7 +70,7 @@ void Job::apply(const NoticeMessage& notice) {
       const Status cause(static_cast<trResult_t>(notice.code), notice.text);
       tree_.rank_left(notice.other);
       if (tree_.is_top() && root_ && !notices_.has_verdict() &&
-          (state_ == State::kMeeting || (!blobs_.empty() && blobs_.count(notice.other) == 0)))
+          (state_ == State::kMeeting || exchange_.lacks(notice.other)))
         if (Status status = why_left(notice.other); !status.ok()) fail(status);
       for (auto& [rank, member] : members_)
         member->tell([left = notice.other, cause](const MemberEvents& events) {
@@ -87,9 +87,9 @@ void Job::apply(const NoticeMessage& notice) {
 void Job::apply_loss(const NoticeMessage& notice) {
   if (!detector_.take_loss(notice.process, Clock::now())) return;
   if (detector_.take_heard(notice.process)) publish_silence();
-  if (tree_.is_top() && root_ && (state_ == State::kMeeting || !blobs_.empty())) {
+  if (tree_.is_top() && root_ && (state_ == State::kMeeting || exchange_.is_under_way())) {
     if (Status status = root_->lost_process(notice.process); !status.ok()) return fail(status);
-  } else if (state_ == State::kRunning && (is_pending(Kind::kBlob) || !blobs_.empty())) {
+  } else if (state_ == State::kRunning && exchange_.is_awaited()) {
     return fail_members({trRemoteError, tree_.say(notice)});
   }
   if (state_ != State::kRunning || tree_.has_left(notice.process)) return;

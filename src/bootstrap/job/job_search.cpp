@@ -68,7 +68,7 @@ void Job::ask_to_attach(std::shared_ptr<Channel> channel, const Place& parent) {
   });
   asked_ = channel;
   channel->set_events(std::move(events));
-  channel->send(encode(AttachMessage{own_.process, state_ == State::kRunning, round_}));
+  channel->send(encode(AttachMessage{own_.process, state_ == State::kRunning, exchange_.round()}));
 }
 
 void Job::stop_dialing() {
@@ -108,7 +108,7 @@ void Job::no_parent() {
   tree_.become_top();
   if (old) part_from(std::move(old), own_.process);
   tell_parent(kNobody);
-  for (Pending& pending : std::exchange(pending_, {})) at_top(pending.kind, pending.bytes);
+  for (const auto& [kind, bytes] : exchange_.take_unanswered()) at_top(kind, bytes);
   follow_deserters();
   maybe_finish();
 }

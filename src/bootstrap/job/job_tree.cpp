@@ -19,15 +19,7 @@ constexpr auto kLookForOrphans = std::chrono::milliseconds(100);
 void Job::up(Kind kind, std::string bytes) {
   if (tree_.is_top()) return at_top(kind, bytes);
   if (tree_.has_parent()) send(tree_.parent(), bytes);
-  pending_.push_back({kind, std::move(bytes)});
-}
-
-void Job::answered(Kind kind) {
-  std::erase_if(pending_, [kind](const Pending& pending) { return pending.kind == kind; });
-}
-
-bool Job::is_pending(Kind kind) const {
-  return std::any_of(pending_.begin(), pending_.end(), [kind](const Pending& pending) { return pending.kind == kind; });
+  exchange_.keep(kind, std::move(bytes));
 }
 
 void Job::down(const std::string& bytes) {
@@ -56,25 +48,21 @@ void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent) {
   if (attached_ == Clock::time_point()) attached_ = Clock::now();
   search_.end();
   if (tree_.has_parent()) part_from(take_link(tree_.parent()), parent);
-  if (tree_.is_top()) hand_over();
+  if (tree_.is_top()) {
+    watch_deadline(Clock::time_point::max());
+    exchange_.hand_over();  // to the one above, with all that is unanswered
+  }
   detector_.connected(parent);
   end_link(parent);  // of a child: its message that it has moved may yet be on its way
   tree_.attach_to(parent);
   links_[parent] = std::move(channel);
   listen_to(parent);
   for (const NoticeMessage& notice : notices_.notices()) send(parent, encode(notice));
-  for (const Pending& pending : pending_) send(parent, pending.bytes);
+  for (const auto& [kind, bytes] : exchange_.unanswered()) send(parent, bytes);
   if (state_ == State::kRunning && tree_.parent_of(own_.process) != parent) tell_parent(parent);
   start_ticking();
   follow_deserters();
   maybe_finish();
-}
-
-// What an exchange has brought to this top is for the one above it now.
-void Job::hand_over() {
-  watch_deadline(Clock::time_point::max());
-  for (auto& [rank, bytes] : std::exchange(blobs_, {}))
-    pending_.push_back({Kind::kBlob, encode(BlobMessage{rank, round_ + 1, std::move(bytes)})});
 }
 
 void Job::accept_child(std::shared_ptr<Channel> channel, const AttachMessage& attach) {
@@ -88,7 +76,7 @@ void Job::accept_child(std::shared_ptr<Channel> channel, const AttachMessage& at
   links_[process] = std::move(channel);
   listen_to(process);
   if (state_ == State::kRunning && !attach.has_roster) send_roster(process);
-  if (state_ == State::kRunning && attach.round < round_) send(process, last_blobs_);
+  if (state_ == State::kRunning && attach.round < exchange_.round()) send(process, exchange_.last_blobs());
   for (const NoticeMessage& notice : notices_.notices()) send(process, encode(notice));
   if (state_ == State::kFailed)
     send(process, encode(FailedMessage{static_cast<uint32_t>(failure_.code()), failure_.message()}));

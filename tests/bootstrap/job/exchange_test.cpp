@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is kept until it is answered, and when a round is complete.
+#include "bootstrap/job/exchange.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace treering {
+namespace {
+
+constexpr uint32_t kRanks = 3;
+using Blobs = std::vector<std::string>;
+
+BlobMessage part_of(uint32_t rank, uint64_t round, const std::string& bytes) { return {rank, round, bytes}; }
+
+std::string blobs_of(uint64_t round, const Blobs& blobs) {
+  BlobsMessage message;
+  message.round = round;
+  message.blobs = blobs;
+  return encode(message);
+}
+
+TEST(Exchange, ARoundIsCompleteWithThePartOfEveryRank) {
+  Exchange exchange;
+  EXPECT_FALSE(exchange.is_under_way());
+  EXPECT_TRUE(exchange.take_part(part_of(2, 1, "c"), kRanks));
+  EXPECT_TRUE(exchange.is_under_way());
+  EXPECT_TRUE(exchange.take_part(part_of(0, 1, ""), kRanks));  // an empty one is a part, too
+  EXPECT_EQ(exchange.complete(kRanks), "");
+  EXPECT_TRUE(exchange.lacks(1));
+  EXPECT_FALSE(exchange.lacks(0));
+  EXPECT_TRUE(exchange.take_part(part_of(1, 1, "b"), kRanks));
+  EXPECT_EQ(exchange.complete(kRanks), blobs_of(1, {"", "b", "c"}));
+  EXPECT_FALSE(exchange.is_under_way());
+}
+
+TEST(Exchange, APartThatComesTwiceCountsOnce) {
+  Exchange exchange;
+  EXPECT_TRUE(exchange.take_part(part_of(0, 1, "a"), kRanks));
+  EXPECT_TRUE(exchange.take_part(part_of(0, 1, "a"), kRanks));
+  EXPECT_TRUE(exchange.take_part(part_of(1, 1, "b"), kRanks));
+  EXPECT_EQ(exchange.complete(kRanks), "");
+}
+
+TEST(Exchange, PartsOfOtherRoundsAndOfNoRankAreDropped) {
+  Exchange exchange;
+  EXPECT_FALSE(exchange.take_part(part_of(0, 0, "a"), kRanks));
+  EXPECT_FALSE(exchange.take_part(part_of(0, 2, "a"), kRanks));
+  EXPECT_FALSE(exchange.take_part(part_of(kRanks, 1, "a"), kRanks));
+  EXPECT_FALSE(exchange.is_under_way());
+  EXPECT_FALSE(exchange.lacks(0));  // nothing is
+  ASSERT_NE(exchange.finish_round(blobs_of(1, {"a", "b", "c"}), kRanks), nullptr);
+  EXPECT_FALSE(exchange.take_part(part_of(0, 1, "a"), kRanks));  // late, from a child that had another parent
+  EXPECT_TRUE(exchange.take_part(part_of(0, 2, "a"), kRanks));
+}
+
+TEST(Exchange, TheBlobsOfARoundAreTakenOnce) {
+  Exchange exchange;
+  const std::string bytes = blobs_of(1, {"a", "b", "c"});
+  const auto blobs = exchange.finish_round(bytes, kRanks);
+  ASSERT_NE(blobs, nullptr);
+  EXPECT_EQ(*blobs, (Blobs{"a", "b", "c"}));
+  EXPECT_EQ(exchange.round(), 1u);
+  EXPECT_EQ(exchange.last_blobs(), bytes);
+  EXPECT_EQ(exchange.finish_round(bytes, kRanks), nullptr);  // again, from another parent
+  EXPECT_NE(exchange.finish_round(blobs_of(2, {"", "", ""}), kRanks), nullptr);
+  EXPECT_EQ(exchange.round(), 2u);
+}
+
+TEST(Exchange, BlobsOfAnotherNumberOfRanksAreNone) {
+  Exchange exchange;
+  EXPECT_EQ(exchange.finish_round(blobs_of(1, {"a", "b"}), kRanks), nullptr);
+  EXPECT_EQ(exchange.finish_round("?", kRanks), nullptr);
+  EXPECT_EQ(exchange.finish_round("", kRanks), nullptr);
+  EXPECT_EQ(exchange.round(), 0u);
+}
+
+TEST(Exchange, WhatIsSentUpIsKeptUntilItsAnswer) {
+  Exchange exchange;
+  exchange.keep(Kind::kHello, "hello");
+  exchange.keep(Kind::kBlob, "first");
+  exchange.keep(Kind::kSpread, "verdict");
+  exchange.keep(Kind::kBlob, "second");
+  EXPECT_TRUE(exchange.is_awaited());
+  exchange.answered(Kind::kHello);
+  ASSERT_EQ(exchange.unanswered().size(), 3u);
+  EXPECT_EQ(exchange.unanswered()[0].bytes, "first");
+  ASSERT_NE(exchange.finish_round(blobs_of(1, {"a", "b", "c"}), kRanks), nullptr);
+  EXPECT_FALSE(exchange.is_awaited());
+  const auto rest = exchange.take_unanswered();
+  ASSERT_EQ(rest.size(), 1u);
+  EXPECT_EQ(rest[0].kind, Kind::kSpread);
+  EXPECT_EQ(rest[0].bytes, "verdict");
+  EXPECT_TRUE(exchange.unanswered().empty());
+}
+
+TEST(Exchange, ATopThatGetsAParentHandsItsPartsOver) {
+  Exchange exchange;
+  ASSERT_NE(exchange.finish_round(blobs_of(1, {"a", "b", "c"}), kRanks), nullptr);
+  EXPECT_TRUE(exchange.take_part(part_of(2, 2, "z"), kRanks));
+  EXPECT_TRUE(exchange.take_part(part_of(0, 2, "x"), kRanks));
+  exchange.hand_over();
+  EXPECT_FALSE(exchange.is_under_way());
+  EXPECT_TRUE(exchange.is_awaited());
+  ASSERT_EQ(exchange.unanswered().size(), 2u);
+  EXPECT_EQ(exchange.unanswered()[0].bytes, encode(part_of(0, 2, "x")));
+  EXPECT_EQ(exchange.unanswered()[1].bytes, encode(part_of(2, 2, "z")));
+}
+
+// A top ends in the middle of a round; a child that had sent it two parts is the next one.
+TEST(Exchange, TheNextTopCompletesARoundFromWhatItKept) {
+  Exchange exchange;
+  exchange.keep(Kind::kBlob, encode(part_of(1, 1, "b")));
+  exchange.keep(Kind::kBlob, encode(part_of(2, 1, "c")));
+  for (const auto& each : exchange.take_unanswered()) {
+    BlobMessage part;
+    ASSERT_TRUE(decode(each.bytes, &part));
+    EXPECT_TRUE(exchange.take_part(part, kRanks));
+  }
+  EXPECT_TRUE(exchange.take_part(part_of(0, 1, "a"), kRanks));
+  const auto blobs = exchange.finish_round(exchange.complete(kRanks), kRanks);
+  ASSERT_NE(blobs, nullptr);
+  EXPECT_EQ(*blobs, (Blobs{"a", "b", "c"}));
+  EXPECT_FALSE(exchange.is_awaited());
+}
+
+}  // namespace
+}  // namespace treering
