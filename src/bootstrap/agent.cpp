@@ -19,7 +19,7 @@
 #include <thread>
 
 #include "bootstrap/dial.h"
-#include "bootstrap/job.h"
+#include "bootstrap/job/job.h"
 #include "bootstrap/local_socket.h"
 #include "core/background_thread.h"
 #include "core/forked_sockets.h"

@@ -2,7 +2,7 @@
 // Agent: the one background thread of a process that keeps its control connections, for all its ranks and
 // communicators. An epoll loop with timers; asleep when nothing happens.
 //
-//   listeners (TCP, abstract Unix) --accept--> strangers --handshake, first message--> a job (job.h)
+//   listeners (TCP, abstract Unix) --accept--> strangers --handshake, first message--> a job (job/job.h)
 //   other threads --post()--> the loop
 //
 // A program may close descriptors that it does not know, as daemons do. The agent then ends, for the numbers may mean other

@@ -64,7 +64,7 @@ PlacedMessage MeetingRoot::place(const JoinMessage& join) {
   return placed;
 }
 
-Status MeetingRoot::hello(const HelloMessage& hello, bool* complete) {
+Status MeetingRoot::hello(const HelloMessage& hello, Clock::time_point now, bool* complete) {
   *complete = false;
   if (hellos_.empty()) {
     ranks_ = hello.ranks;
@@ -86,7 +86,7 @@ Status MeetingRoot::hello(const HelloMessage& hello, bool* complete) {
                                         difference(settings_, hello.settings))};
   if (hello.timeout_ms > 0) {
     timeout_ms_ = hello.timeout_ms;
-    deadline_ = std::min(deadline_, Clock::now() + std::chrono::milliseconds(hello.timeout_ms));
+    deadline_ = std::min(deadline_, now + std::chrono::milliseconds(hello.timeout_ms));
   }
   hellos_[hello.rank] = hello;
   *complete = hellos_.size() == ranks_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // MeetingRoot: what the process that made the unique id decides about the meeting: places in the tree, whether the ranks
-// agree, when all are here, who is missing. No I/O.
+// agree, when all are here, who is missing. No I/O, no clock.
 //
 //   hosts' first processes      0 -- 1, 2, 3, 4;  1 -- 5 ...      each process has at most kFanOut children of either
 //   processes of one host       the same, below its first         kind, and a parent that arrived before it
@@ -23,7 +23,7 @@ class MeetingRoot {
   // The same process gets the same place again.
   PlacedMessage place(const JoinMessage& join);
   // *complete: it was the last one.
-  Status hello(const HelloMessage& hello, bool* complete);
+  Status hello(const HelloMessage& hello, Clock::time_point now, bool* complete);
   RosterMessage roster() const;
   // The failure when that process ends, or a rank of it gives up; ok when none of its ranks has arrived.
   Status lost_process(uint32_t process) const;

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "bootstrap/agent.h"
-#include "bootstrap/job.h"
+#include "bootstrap/job/job.h"
 #include "bootstrap/member.h"
 
 namespace treering {

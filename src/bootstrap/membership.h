@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Membership: one rank's part in one job, from the meeting to its end. What the rest of the communicator uses of the
-// rendezvous; behind it are the process's Agent and its Job (job.h).
+// rendezvous; behind it are the process's Agent and its Job (job/job.h).
 //
 //   join        blocks until all ranks are here; errors are the same on all ranks
 //   allgather   blocks; any number of rounds, in the same order on all ranks

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "bootstrap/agent.h"
-#include "bootstrap/job.h"
+#include "bootstrap/job/job.h"
 #include "bootstrap/membership.h"
 #include "support/processes.h"
 #include "support/waiting.h"

@@ -10,6 +10,7 @@
 namespace treering {
 namespace {
 
+constexpr Clock::time_point kNow = Clock::time_point() + std::chrono::seconds(100);
 constexpr uint32_t kRanks = 6;  // in processes of one host: process 5 is below process 1, the others below process 0
 
 Place place_of(uint32_t process) {
@@ -30,17 +31,29 @@ class MissingRanks : public ::testing::Test {
       (void)root_.place(join);
     }
   }
-  void arrive(uint32_t rank) {
+  void arrive(uint32_t rank, int timeout_ms = 0, Clock::time_point now = kNow) {
     HelloMessage hello;
     hello.rank = hello.process = rank;
     hello.ranks = kRanks;
     hello.pid = 1000 + rank;
+    hello.timeout_ms = timeout_ms;
     bool complete = false;
-    ASSERT_TRUE(root_.hello(hello, &complete).ok());
+    ASSERT_TRUE(root_.hello(hello, now, &complete).ok());
   }
 
   MeetingRoot root_;
 };
+
+TEST_F(MissingRanks, TheEarliestDeadlineOfTheRanksCountsSinceEachArrived) {
+  arrive(0);
+  EXPECT_EQ(root_.deadline(), Clock::time_point::max());
+  arrive(1, 5000);
+  EXPECT_EQ(root_.deadline(), kNow + std::chrono::seconds(5));
+  arrive(2, 4000, kNow + std::chrono::seconds(2));
+  EXPECT_EQ(root_.deadline(), kNow + std::chrono::seconds(5));
+  arrive(3, 1000, kNow + std::chrono::seconds(3));
+  EXPECT_EQ(root_.deadline(), kNow + std::chrono::seconds(4));
+}
 
 TEST_F(MissingRanks, OneThatStoppedAnsweringIsNamedAndNotTheOneBehindIt) {
   for (uint32_t rank = 0; rank < kRanks; ++rank) arrive(rank);

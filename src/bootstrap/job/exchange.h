@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exchange: what the top of a job's tree knows of the exchange at hand, in which every rank gives its part and gets all.
+// Exchange: what a process sends up the tree until its answer has come down, and the rounds in which each rank gives a blob and
+// gets those of all. No I/O, no clock.
 //
-//   take(part)  ...  complete()  ->  finish(): all parts, in the order of the ranks
-//   hand_over()                      this process has a parent again: the parts are for the top above it
+//   up     keep() --> unanswered() --> the top: take_part() ... complete()
+//   down   finish_round() <-- the blobs of all          answered() <-- the roster, a verdict
 //
-// Decides alone: no I/O and no clock. A process below the top takes no parts, but finishes rounds like it.
+// A parent may end with what it was sent: the next one gets all that was not answered. So a part or a result may come twice. A
+// process that becomes the top takes what it kept itself; a top that gets a parent hands the parts over.
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bootstrap/frames.h"
@@ -18,39 +22,48 @@ namespace treering {
 
 class Exchange {
  public:
-  // A rank of this process gives its part at `now`.
-  void given(Clock::time_point now) { begin(now); }
-  // False: a part of another round, or of a rank that there is not.
-  bool take(const BlobMessage& part, size_t ranks, Clock::time_point now);
-  bool complete(size_t ranks) const { return parts_.size() >= ranks; }
-  // All parts, for the ranks.
-  BlobsMessage finish();
-  // The round has ended with these parts; false: it had ended before.
-  bool end(const BlobsMessage& all, const std::string& bytes);
-  std::vector<BlobMessage> hand_over();
+  struct Unanswered {
+    Kind kind;
+    std::string bytes;
+  };
+  void keep(Kind kind, std::string bytes) { unanswered_.push_back({kind, std::move(bytes)}); }
+  void answered(Kind kind);
+  const std::vector<Unanswered>& unanswered() const { return unanswered_; }
+  std::vector<Unanswered> take_unanswered() { return std::exchange(unanswered_, {}); }
 
-  // Some ranks have given their part, and others have not.
-  bool is_open() const { return !parts_.empty(); }
-  bool has(uint32_t rank) const { return parts_.count(rank) != 0; }
+  // A rank of this process gives its part.
+  void given(Clock::time_point now) { begin(now); }
+  // At the top. False: it is not of the next round, or not of a rank.
+  bool take_part(const BlobMessage& blob, uint32_t ranks, Clock::time_point now);
+  bool is_under_way() const { return !parts_.empty(); }
+  bool lacks(uint32_t rank) const { return is_under_way() && parts_.count(rank) == 0; }
   const std::map<uint32_t, std::string>& parts() const { return parts_; }
-  // Since when the first part is here; it stays, where parts are handed over.
+  // Since when ranks of this process or below it wait for the round: also where it becomes the top later, or is it no more.
   Clock::time_point began() const { return began_; }
-  uint64_t round() const { return round_; }  // the last that has ended
-  const std::string& last() const {
-    return last_;
-  }  // its bytes, for a child that did not get them from its last parent
   // "rank 2 (pid 17 on b), rank 5 (pid 9 on c) of 6 ranks": whose part is not here.
   std::string missing(const RosterMessage& roster) const;
+  // The message with the blobs of all ranks; empty while some are missing.
+  std::string complete(uint32_t ranks);
+  void hand_over();
+
+  // The blobs by rank; nullptr: it is no such message, or of a round that is known.
+  std::shared_ptr<const std::vector<std::string>> finish_round(const std::string& bytes, uint32_t ranks);
+  uint64_t round() const { return round_; }  // the last whose blobs are here
+  // Of that round, for a child that did not get it from its last parent.
+  const std::string& last_blobs() const { return last_blobs_; }
+  // Whether a rank waits for blobs that this process knows of.
+  bool is_awaited() const;
 
  private:
   void begin(Clock::time_point now) {
     if (began_ == Clock::time_point()) began_ = now;
   }
 
-  std::map<uint32_t, std::string> parts_;  // by rank
-  Clock::time_point began_{};
+  std::vector<Unanswered> unanswered_;
   uint64_t round_ = 0;
-  std::string last_;
+  std::string last_blobs_;
+  std::map<uint32_t, std::string> parts_;  // of the next round, at the top
+  Clock::time_point began_{};
 };
 
 }  // namespace treering

@@ -1,15 +1,97 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the top of the tree does with the ranks' parts of an exchange.
+// What is kept until it is answered, and when a round is complete.
 #include "bootstrap/job/exchange.h"
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 namespace treering {
 namespace {
 
-using std::chrono::seconds;
+constexpr uint32_t kRanks = 3;
+constexpr Clock::time_point kStart{std::chrono::seconds(100)};
+using Blobs = std::vector<std::string>;
 
-constexpr Clock::time_point kStart{seconds(100)};
+BlobMessage part_of(uint32_t rank, uint64_t round, const std::string& bytes) { return {rank, round, bytes}; }
+
+std::string blobs_of(uint64_t round, const Blobs& blobs) {
+  BlobsMessage message;
+  message.round = round;
+  message.blobs = blobs;
+  return encode(message);
+}
+
+TEST(Exchange, ARoundIsCompleteWithThePartOfEveryRank) {
+  Exchange exchange;
+  EXPECT_FALSE(exchange.is_under_way());
+  EXPECT_TRUE(exchange.take_part(part_of(2, 1, "c"), kRanks, kStart));
+  EXPECT_TRUE(exchange.is_under_way());
+  EXPECT_TRUE(exchange.take_part(part_of(0, 1, ""), kRanks, kStart));  // an empty one is a part, too
+  EXPECT_EQ(exchange.complete(kRanks), "");
+  EXPECT_TRUE(exchange.lacks(1));
+  EXPECT_FALSE(exchange.lacks(0));
+  EXPECT_TRUE(exchange.take_part(part_of(1, 1, "b"), kRanks, kStart));
+  EXPECT_EQ(exchange.complete(kRanks), blobs_of(1, {"", "b", "c"}));
+  EXPECT_FALSE(exchange.is_under_way());
+}
+
+TEST(Exchange, APartThatComesTwiceCountsOnce) {
+  Exchange exchange;
+  EXPECT_TRUE(exchange.take_part(part_of(0, 1, "a"), kRanks, kStart));
+  EXPECT_TRUE(exchange.take_part(part_of(0, 1, "a"), kRanks, kStart));
+  EXPECT_TRUE(exchange.take_part(part_of(1, 1, "b"), kRanks, kStart));
+  EXPECT_EQ(exchange.complete(kRanks), "");
+}
+
+TEST(Exchange, PartsOfOtherRoundsAndOfNoRankAreDropped) {
+  Exchange exchange;
+  EXPECT_FALSE(exchange.take_part(part_of(0, 0, "a"), kRanks, kStart));
+  EXPECT_FALSE(exchange.take_part(part_of(0, 2, "a"), kRanks, kStart));
+  EXPECT_FALSE(exchange.take_part(part_of(kRanks, 1, "a"), kRanks, kStart));
+  EXPECT_FALSE(exchange.is_under_way());
+  EXPECT_FALSE(exchange.lacks(0));  // nothing is
+  ASSERT_NE(exchange.finish_round(blobs_of(1, {"a", "b", "c"}), kRanks), nullptr);
+  EXPECT_FALSE(exchange.take_part(part_of(0, 1, "a"), kRanks, kStart));  // late, from a child that had another parent
+  EXPECT_TRUE(exchange.take_part(part_of(0, 2, "a"), kRanks, kStart));
+}
+
+TEST(Exchange, TheBlobsOfARoundAreTakenOnce) {
+  Exchange exchange;
+  const std::string bytes = blobs_of(1, {"a", "b", "c"});
+  const auto blobs = exchange.finish_round(bytes, kRanks);
+  ASSERT_NE(blobs, nullptr);
+  EXPECT_EQ(*blobs, (Blobs{"a", "b", "c"}));
+  EXPECT_EQ(exchange.round(), 1u);
+  EXPECT_EQ(exchange.last_blobs(), bytes);
+  EXPECT_EQ(exchange.finish_round(bytes, kRanks), nullptr);  // again, from another parent
+  EXPECT_NE(exchange.finish_round(blobs_of(2, {"", "", ""}), kRanks), nullptr);
+  EXPECT_EQ(exchange.round(), 2u);
+}
+
+TEST(Exchange, BlobsOfAnotherNumberOfRanksAreNone) {
+  Exchange exchange;
+  EXPECT_EQ(exchange.finish_round(blobs_of(1, {"a", "b"}), kRanks), nullptr);
+  EXPECT_EQ(exchange.finish_round("?", kRanks), nullptr);
+  EXPECT_EQ(exchange.finish_round("", kRanks), nullptr);
+  EXPECT_EQ(exchange.round(), 0u);
+}
+
+// The wait of the ranks goes on where the top of the tree changes: its deadline is not later for that.
+TEST(Exchange, BeginsWhenARankOfThisProcessOrBelowItGivesThePart) {
+  using std::chrono::seconds;
+  Exchange exchange;
+  exchange.given(kStart);
+  EXPECT_TRUE(exchange.take_part(part_of(0, 1, "a"), kRanks, kStart + seconds(3)));
+  EXPECT_EQ(exchange.began(), kStart);
+  exchange.hand_over();
+  EXPECT_TRUE(exchange.take_part(part_of(0, 1, "a"), kRanks, kStart + seconds(5)));
+  EXPECT_EQ(exchange.began(), kStart);
+  ASSERT_NE(exchange.finish_round(blobs_of(1, {"a", "b", "c"}), kRanks), nullptr);
+  EXPECT_TRUE(exchange.take_part(part_of(1, 2, "b"), kRanks, kStart + seconds(7)));
+  EXPECT_EQ(exchange.began(), kStart + seconds(7));
+}
 
 RosterMessage roster_of(uint32_t ranks) {
   RosterMessage roster;
@@ -24,66 +106,62 @@ RosterMessage roster_of(uint32_t ranks) {
   return roster;
 }
 
-TEST(Exchange, GivesAllPartsInTheOrderOfTheRanks) {
-  Exchange exchange;
-  EXPECT_TRUE(exchange.take({2, 1, "c"}, 3, kStart));
-  EXPECT_TRUE(exchange.take({0, 1, "a"}, 3, kStart));
-  EXPECT_FALSE(exchange.complete(3));
-  EXPECT_TRUE(exchange.take({1, 1, "b"}, 3, kStart));
-  ASSERT_TRUE(exchange.complete(3));
-  const BlobsMessage all = exchange.finish();
-  EXPECT_EQ(all.round, 1u);
-  EXPECT_EQ(all.blobs, (std::vector<std::string>{"a", "b", "c"}));
-  EXPECT_TRUE(exchange.end(all, "encoded"));
-  EXPECT_EQ(exchange.round(), 1u);
-  EXPECT_EQ(exchange.last(), "encoded");
-  EXPECT_FALSE(exchange.end(all, "again, from another parent"));
-  EXPECT_EQ(exchange.last(), "encoded");
-}
-
-TEST(Exchange, RefusesPartsOfOtherRoundsAndRanks) {
-  Exchange exchange;
-  EXPECT_FALSE(exchange.take({0, 2, "of a later round"}, 3, kStart));
-  EXPECT_FALSE(exchange.take({3, 1, "of a rank that there is not"}, 3, kStart));
-  EXPECT_FALSE(exchange.is_open());
-  ASSERT_TRUE(exchange.end({1, {"a", "b", "c"}}, "first round"));
-  EXPECT_FALSE(exchange.take({0, 1, "of an earlier round"}, 3, kStart));
-  EXPECT_TRUE(exchange.take({0, 2, "a"}, 3, kStart));
-}
-
-TEST(Exchange, TheSamePartAgainCountsOnce) {
-  Exchange exchange;
-  EXPECT_TRUE(exchange.take({0, 1, "a"}, 2, kStart));
-  EXPECT_TRUE(exchange.take({0, 1, "a"}, 2, kStart));
-  EXPECT_FALSE(exchange.complete(2));
-}
-
-// The wait of the ranks goes on where the top of the tree changes: its deadline is not later for that.
-TEST(Exchange, BeginsWhenARankOfThisProcessOrBelowItGivesThePart) {
-  Exchange exchange;
-  exchange.given(kStart);
-  EXPECT_TRUE(exchange.take({0, 1, "a"}, 2, kStart + seconds(3)));
-  EXPECT_EQ(exchange.began(), kStart);
-  const std::vector<BlobMessage> given = exchange.hand_over();
-  ASSERT_EQ(given.size(), 1u);
-  EXPECT_EQ(given[0].rank, 0u);
-  EXPECT_EQ(given[0].round, 1u);
-  EXPECT_EQ(given[0].bytes, "a");
-  EXPECT_FALSE(exchange.is_open());
-  EXPECT_TRUE(exchange.take({0, 1, "a"}, 2, kStart + seconds(5)));
-  EXPECT_EQ(exchange.began(), kStart);
-  ASSERT_TRUE(exchange.end({1, {"a", "b"}}, ""));
-  EXPECT_TRUE(exchange.take({1, 2, "b"}, 2, kStart + seconds(7)));
-  EXPECT_EQ(exchange.began(), kStart + seconds(7));
-}
-
 TEST(Exchange, NamesTheRanksWhosePartIsMissing) {
   Exchange exchange;
-  ASSERT_TRUE(exchange.take({1, 1, "b"}, 3, kStart));
+  ASSERT_TRUE(exchange.take_part(part_of(1, 1, "b"), kRanks, kStart));
   EXPECT_EQ(exchange.missing(roster_of(3)), "rank 0 (pid 1000 on h0), rank 2 (pid 1002 on h2) of 3 ranks");
   const std::string many = exchange.missing(roster_of(100));
   EXPECT_LT(many.size(), 400u);
   EXPECT_TRUE(many.ends_with(", ... of 100 ranks")) << many;
+}
+
+TEST(Exchange, WhatIsSentUpIsKeptUntilItsAnswer) {
+  Exchange exchange;
+  exchange.keep(Kind::kHello, "hello");
+  exchange.keep(Kind::kBlob, "first");
+  exchange.keep(Kind::kSpread, "verdict");
+  exchange.keep(Kind::kBlob, "second");
+  EXPECT_TRUE(exchange.is_awaited());
+  exchange.answered(Kind::kHello);
+  ASSERT_EQ(exchange.unanswered().size(), 3u);
+  EXPECT_EQ(exchange.unanswered()[0].bytes, "first");
+  ASSERT_NE(exchange.finish_round(blobs_of(1, {"a", "b", "c"}), kRanks), nullptr);
+  EXPECT_FALSE(exchange.is_awaited());
+  const auto rest = exchange.take_unanswered();
+  ASSERT_EQ(rest.size(), 1u);
+  EXPECT_EQ(rest[0].kind, Kind::kSpread);
+  EXPECT_EQ(rest[0].bytes, "verdict");
+  EXPECT_TRUE(exchange.unanswered().empty());
+}
+
+TEST(Exchange, ATopThatGetsAParentHandsItsPartsOver) {
+  Exchange exchange;
+  ASSERT_NE(exchange.finish_round(blobs_of(1, {"a", "b", "c"}), kRanks), nullptr);
+  EXPECT_TRUE(exchange.take_part(part_of(2, 2, "z"), kRanks, kStart));
+  EXPECT_TRUE(exchange.take_part(part_of(0, 2, "x"), kRanks, kStart));
+  exchange.hand_over();
+  EXPECT_FALSE(exchange.is_under_way());
+  EXPECT_TRUE(exchange.is_awaited());
+  ASSERT_EQ(exchange.unanswered().size(), 2u);
+  EXPECT_EQ(exchange.unanswered()[0].bytes, encode(part_of(0, 2, "x")));
+  EXPECT_EQ(exchange.unanswered()[1].bytes, encode(part_of(2, 2, "z")));
+}
+
+// A top ends in the middle of a round; a child that had sent it two parts is the next one.
+TEST(Exchange, TheNextTopCompletesARoundFromWhatItKept) {
+  Exchange exchange;
+  exchange.keep(Kind::kBlob, encode(part_of(1, 1, "b")));
+  exchange.keep(Kind::kBlob, encode(part_of(2, 1, "c")));
+  for (const auto& each : exchange.take_unanswered()) {
+    BlobMessage part;
+    ASSERT_TRUE(decode(each.bytes, &part));
+    EXPECT_TRUE(exchange.take_part(part, kRanks, kStart));
+  }
+  EXPECT_TRUE(exchange.take_part(part_of(0, 1, "a"), kRanks, kStart));
+  const auto blobs = exchange.finish_round(exchange.complete(kRanks), kRanks);
+  ASSERT_NE(blobs, nullptr);
+  EXPECT_EQ(*blobs, (Blobs{"a", "b", "c"}));
+  EXPECT_FALSE(exchange.is_awaited());
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bootstrap/job.h"
+#include "bootstrap/job/job.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -37,8 +37,8 @@ double milliseconds(Clock::duration time) { return std::chrono::duration<double,
 Job::~Job() {
 #ifdef __GLIBC__
   // Of many ranks the exchanges took as much memory as all that is kept; the allocator would hold it for good.
-  if (roster_.process_of_rank.size() > kManyRanks) {
-    roster_ = {};
+  if (tree_.ranks() > kManyRanks) {
+    tree_ = {};
     malloc_trim(0);
   }
 #endif
@@ -51,7 +51,8 @@ void Job::serve(const Place& own, const std::vector<std::string>& names) {
   self.host = agent_->identity().host;
   self.place = own;
   own_ = root_->place(self).own;
-  top_ = true;
+  tree_.set_own(own_.process);
+  tree_.become_top();
   found_ = placed_ = attached_ = began_;
 }
 
@@ -64,7 +65,6 @@ void Job::add_member(const Place& own, std::shared_ptr<Member> member) {
     return member->change([&] { member->failure = late; });
   }
   members_.emplace(member->request.rank, member);
-  had_members_ = true;
   if (own_.process != kNobody) return say_hello(*member);
   if (finding_) return;
   finding_ = true;
@@ -153,16 +153,17 @@ void Job::placed(std::shared_ptr<Channel> channel, const std::string& bytes) {
   }
   placed_ = Clock::now();
   own_ = message.own;
+  tree_.set_own(own_.process);
   // The numbers of interfaces do not travel.
   for (Address& address : own_.addresses)
     for (const Address& mine : agent_->interfaces())
       if (mine.same_bytes(address)) address.scope = mine.scope;
-  ancestors_ = message.ancestors;
+  search_.set_ancestors(message.ancestors);
   for (const auto& [rank, member] : members_) say_hello(*member);
   // A meeting point that was agreed on is found by TCP alone, but the memory of a host goes over its Unix sockets.
-  const Place& first = ancestors_.front();
+  const Place& first = search_.ancestors().front();
   const bool nearer = !channel->local() && first.host == own_.host && first.network == own_.network && first.local != 0;
-  if (first.process == 0 && !nearer) return ask_to_attach(std::move(channel), first, {}, "");
+  if (first.process == 0 && !nearer) return ask_to_attach(std::move(channel), first);
   channel->close();
   attach();
 }
@@ -222,19 +223,15 @@ void Job::at_top(Kind kind, const std::string& bytes) {
     take_hello(hello);
   } else if (kind == Kind::kBlob && decode(bytes, &blob)) {
     take_blob(blob);
-  } else if (kind == Kind::kSpread && decode(bytes, &verdict) && !has_verdict_) {
-    NoticeMessage notice;
-    notice.type = NoticeType::kVerdict;
-    notice.code = verdict.code;
-    notice.text = verdict.text;
-    notify(std::move(notice));
+  } else if (kind == Kind::kSpread && decode(bytes, &verdict) && !notices_.has_verdict()) {
+    notify({.type = NoticeType::kVerdict, .code = verdict.code, .text = verdict.text});
   }
 }
 
 void Job::take_hello(const HelloMessage& hello) {
   if (state_ != State::kMeeting || !root_) return;
   bool complete = false;
-  if (Status status = root_->hello(hello, &complete); !status.ok()) return fail(status);
+  if (Status status = root_->hello(hello, Clock::now(), &complete); !status.ok()) return fail(status);
   watch_deadline(root_->deadline());
   if (missing_timer_ == 0) {
     first_hello_ = Clock::now();
@@ -256,17 +253,18 @@ void Job::watch_deadline(Clock::time_point deadline) {
 Status Job::deadline_passed() const {
   if (!failure_.ok()) return failure_;  // the members may not have been told yet
   const bool meets = state_ == State::kMeeting;
-  if (root_ && top_ && (meets || exchange_.is_open()))
+  if (root_ && tree_.is_top() && (meets || exchange_.is_under_way()))
     return root_->deadline_passed(meets ? nullptr : &exchange_.parts());
-  if (top_ && exchange_.is_open())
+  if (tree_.is_top() && exchange_.is_under_way())
     return {trTimeout, fmt::format("the deadline passed while {} waited for the other ranks' part of an exchange; "
                                    "missing: {}",
-                                   describe(own_.process), exchange_.missing(roster_))};
-  if (root_ || !meets || ancestors_.empty() || ancestors_.front().process == 0) return {};
+                                   tree_.describe(own_.process), exchange_.missing(tree_.roster()))};
+  const std::vector<Place>& ancestors = search_.ancestors();
+  if (root_ || !meets || ancestors.empty() || ancestors.front().process == 0) return {};
   // The parent, or the one that is asked to be it.
-  const Place& parent = ancestors_.front();
-  if (parent_.channel && parent_.process != parent.process) return {};
-  if (parent_.channel && Clock::now() - parent_.channel->heard() < kSilence) return {};
+  const Place& parent = ancestors.front();
+  if (tree_.has_parent() && !tree_.is_parent(parent.process)) return {};
+  if (tree_.has_parent() && Clock::now() - links_.at(parent.process)->heard() < kSilence) return {};
   return {trTimeout,
           fmt::format(
               "the deadline passed while the ranks met: rank {} (pid {} on {}), through which rank {} (pid {} on {}) "
@@ -314,23 +312,22 @@ void Job::take_roster(RosterMessage roster, int received) {
   watch_deadline(Clock::time_point::max());
   if (missing_timer_ != 0) agent_->cancel(std::exchange(missing_timer_, 0));
   state_ = State::kRunning;
-  answered(Kind::kHello);
-  roster_ = std::move(roster);
-  for (const Place& place : roster_.places) parent_of_.push_back(place.parent);
-  segment_ = host_segment(roster_, received);
-  for (const auto& [process, link] : children_) send_roster(link);
+  exchange_.answered(Kind::kHello);
+  tree_.meet(std::move(roster));
+  segment_ = host_segment(tree_.roster(), received);
+  for (uint32_t child : tree_.children()) send_roster(child);
   auto peers = std::make_shared<std::vector<PeerPlace>>();
-  peers->reserve(roster_.process_of_rank.size());
+  peers->reserve(tree_.ranks());
   std::vector<uint32_t> interfaces;
-  for (const Place& place : roster_.places) interfaces.push_back(count_shared_interfaces(own_, place));
-  for (uint32_t process : roster_.process_of_rank) {
-    const Place& place = roster_.places[process];
+  for (const Place& place : tree_.roster().places) interfaces.push_back(count_shared_interfaces(own_, place));
+  for (uint32_t process : tree_.roster().process_of_rank) {
+    const Place& place = tree_.place(process);
     peers->push_back({place.pid, process, place.host, place.host_name, interfaces[process]});
   }
   for (auto& [rank, member] : members_)
     member->change([&, &member = member] {
       member->joined = true;
-      member->staging_bytes = roster_.staging_bytes;
+      member->staging_bytes = tree_.roster().staging_bytes;
       member->peers = peers;
       if (segment_ >= 0) member->segment = fcntl(segment_, F_DUPFD_CLOEXEC, 3);
     });
@@ -339,10 +336,10 @@ void Job::take_roster(RosterMessage roster, int received) {
   maybe_finish();
 }
 
-void Job::send_roster(const Link& child) {
-  roster_.has_segment =
-      segment_ >= 0 && child.channel->takes_descriptors() && roster_.places[child.process].host == own_.host;
-  child.channel->send(encode(roster_), roster_.has_segment ? fcntl(segment_, F_DUPFD_CLOEXEC, 3) : -1);
+void Job::send_roster(uint32_t child) {
+  Channel& channel = *links_.at(child);
+  const bool has_segment = segment_ >= 0 && channel.takes_descriptors() && tree_.place(child).host == own_.host;
+  channel.send(tree_.roster_bytes(has_segment), has_segment ? fcntl(segment_, F_DUPFD_CLOEXEC, 3) : -1);
 }
 
 void Job::log_phases() const {
@@ -355,46 +352,42 @@ void Job::log_phases() const {
       fmt::format(
           "rendezvous of process {} ({} ranks of {} here, parent {}, host {} '{}'{}, offers{} port {}): root found and "
           "authenticated after {:.1f} ms, placed {:.1f} ms, attached {:.1f} ms, all arrived {:.1f} ms",
-          own_.process, members_.size(), roster_.process_of_rank.size(),
-          top_ ? "none" : std::to_string(parent_.process), own_.host, own_.host_name,
-          configured.empty() ? "" : fmt::format(" (TREERING_HOSTID {})", configured), addresses, own_.port,
-          milliseconds(found_ - began_), milliseconds(placed_ - began_), milliseconds(attached_ - began_),
-          milliseconds(Clock::now() - began_)));
+          own_.process, members_.size(), tree_.ranks(), tree_.is_top() ? "none" : std::to_string(tree_.parent()),
+          own_.host, own_.host_name, configured.empty() ? "" : fmt::format(" (TREERING_HOSTID {})", configured),
+          addresses, own_.port, milliseconds(found_ - began_), milliseconds(placed_ - began_),
+          milliseconds(attached_ - began_), milliseconds(Clock::now() - began_)));
 }
 
 void Job::give_blob(uint32_t rank, uint64_t round, std::string blob) {
-  if (has_verdict_) return fail_exchange();
+  if (notices_.has_verdict()) return fail_exchange();
   // One that ended before this rank came so far has no part in the exchange, either.
-  for (const NoticeMessage& notice : log_)
-    if (notice.type == NoticeType::kLost && notice.process != own_.process && !has_left(notice.process))
-      return fail_members({trRemoteError, said_of(notice)});
+  for (const NoticeMessage& notice : notices_.notices())
+    if (notice.type == NoticeType::kLost && notice.process != own_.process && !tree_.has_left(notice.process))
+      return fail_members({trRemoteError, tree_.say(notice)});
   exchange_.given(Clock::now());
   up(Kind::kBlob, encode(BlobMessage{rank, round, std::move(blob)}));
 }
 
 void Job::take_blob(const BlobMessage& blob) {
-  const size_t ranks = roster_.process_of_rank.size();
-  const bool was_open = exchange_.is_open();
-  if (state_ != State::kRunning || !exchange_.take(blob, ranks, Clock::now())) return;
-  if (!was_open && timeout_ms() > 0) watch_deadline(exchange_.began() + std::chrono::milliseconds(timeout_ms()));
-  for (uint32_t rank : left_)
-    if (root_ && !has_verdict_ && !exchange_.has(rank)) return fail(why_left(rank));
-  if (!exchange_.complete(ranks)) return;
+  const bool is_first = !exchange_.is_under_way();
+  if (state_ != State::kRunning || !exchange_.take_part(blob, tree_.ranks(), Clock::now())) return;
+  if (is_first && timeout_ms() > 0) watch_deadline(exchange_.began() + std::chrono::milliseconds(timeout_ms()));
+  for (uint32_t rank : tree_.ranks_that_left())
+    if (root_ && !notices_.has_verdict() && exchange_.lacks(rank)) return fail(why_left(rank));
+  const std::string all = exchange_.complete(tree_.ranks());
+  if (all.empty()) return;
   watch_deadline(Clock::time_point::max());
-  take_blobs(encode(exchange_.finish()));
+  take_blobs(all);
 }
 
 void Job::take_blobs(const std::string& bytes) {
-  BlobsMessage message;
-  if (!decode(bytes, &message) || message.blobs.size() != roster_.process_of_rank.size()) return;
-  if (!exchange_.end(message, bytes)) return;             // again, from another parent
+  const auto blobs = exchange_.finish_round(bytes, tree_.ranks());
+  if (!blobs) return;
   if (segment_ >= 0) close(std::exchange(segment_, -1));  // all have the roster
-  answered(Kind::kBlob);
   down(bytes);
   auto self = shared_from_this();
-  auto blobs = std::make_shared<const std::vector<std::string>>(std::move(message.blobs));
   // Afterwards, for what the blobs say may end this process.
-  after_sending(Clock::now() + kSendingPatience, [self, blobs, round = message.round] {
+  after_sending(Clock::now() + kSendingPatience, [self, blobs, round = exchange_.round()] {
     for (auto& [rank, member] : self->members_)
       member->change([&, &member = member] {
         member->answered = round;
@@ -405,8 +398,8 @@ void Job::take_blobs(const std::string& bytes) {
 
 // Once the children's connections have taken everything.
 void Job::after_sending(Clock::time_point limit, std::function<void()> task) {
-  const bool sending = std::any_of(children_.begin(), children_.end(),
-                                   [](const auto& child) { return child.second.channel->sending(); });
+  const bool sending = std::any_of(tree_.children().begin(), tree_.children().end(),
+                                   [this](uint32_t child) { return links_.at(child)->sending(); });
   if (!sending || Clock::now() > limit) return task();
   auto self = shared_from_this();
   agent_->after(std::chrono::milliseconds(1), [self, limit, task] { self->after_sending(limit, task); });
@@ -414,15 +407,12 @@ void Job::after_sending(Clock::time_point limit, std::function<void()> task) {
 
 // The failure of those who wait for a rank that has left.
 Status Job::why_left(uint32_t rank) const {
-  const auto cause = causes_.find(rank);
-  return cause != causes_.end() ? cause->second : root_->lost_rank(rank);
+  const Status cause = notices_.cause_of_leaving(rank);
+  return cause.ok() ? root_->lost_rank(rank) : cause;
 }
 
 // No rank gives its part of an exchange after a verdict.
-void Job::fail_exchange() {
-  for (const NoticeMessage& notice : log_)
-    if (notice.type == NoticeType::kVerdict) fail_members({static_cast<trResult_t>(notice.code), notice.text});
-}
+void Job::fail_exchange() { fail_members(notices_.verdict()); }
 
 void Job::fail_members(const Status& status) {
   for (auto& [rank, member] : members_)
@@ -438,10 +428,11 @@ int Job::timeout_ms() const {
 }
 
 std::string Job::heard_through() const {
-  if (state_ != State::kRunning || top_) return {};
-  if (!parent_.channel) return "no other process answers " + describe(own_.process);
-  return fmt::format("{}, through which {} hears of the others, has not passed it on", describe(parent_.process),
-                     describe(own_.process));
+  if (state_ != State::kRunning || tree_.is_top()) return {};
+  const std::string own = tree_.describe(own_.process);
+  if (!tree_.has_parent()) return "no other process answers " + own;
+  return fmt::format("{}, through which {} hears of the others, has not passed it on", tree_.describe(tree_.parent()),
+                     own);
 }
 
 // The processes below heard of the others through this one alone.

@@ -9,6 +9,9 @@
 // notices flood it; each process knows every other's parent. A process whose parent is gone attaches to another one:
 // its ancestors, then the processes in the order of their numbers; if none of them answers, it is the top. One that
 // has left stays a relay while it has children and lives. On the agent's thread alone.
+//
+// A job has the connections, the timers and the clock. It tells what happens to classes without these, and does what they decide:
+// MeetingRoot, Exchange, NoticeLog, ProcessTree, FailureDetector, ParentSearch.
 #pragma once
 
 #include <map>
@@ -18,13 +21,14 @@
 #include "bootstrap/agent.h"
 #include "bootstrap/dial.h"
 #include "bootstrap/job/exchange.h"
+#include "bootstrap/job/failure_detector.h"
+#include "bootstrap/job/notice_log.h"
+#include "bootstrap/job/parent_search.h"
+#include "bootstrap/job/process_tree.h"
 #include "bootstrap/meeting_root.h"
 #include "bootstrap/member.h"
 
 namespace treering {
-
-// A neighbour in the tree that has not been heard for so long does not answer: each shows every second that it lives.
-constexpr auto kSilence = std::chrono::milliseconds(2600);
 
 class Job : public std::enable_shared_from_this<Job> {
  public:
@@ -56,21 +60,12 @@ class Job : public std::enable_shared_from_this<Job> {
   void ask(uint32_t asking, uint32_t rank);
   void open_stream(uint32_t source, uint32_t peer, PeerStreamId id);
   // Whether this process is between two places in the tree.
-  bool seeks_parent() const { return state_ == State::kRunning && !closed_ && !top_ && !parent_.channel; }
+  bool seeks_parent() const { return state_ == State::kRunning && !closed_ && !tree_.is_top() && !tree_.has_parent(); }
   // Whether others seek one, who would not hear of the verdict without this process.
   bool awaits_orphans() const;
 
  private:
   enum class State { kMeeting, kRunning, kFailed };
-  struct Link {
-    std::shared_ptr<Channel> channel;
-    uint32_t process = kNobody;
-    bool silent = false, warned = false;  // warned: somebody was told so
-  };
-  struct Pending {  // what the top has not answered
-    Kind kind;
-    std::string bytes;
-  };
 
   // The meeting (job.cpp)
   void find_root();
@@ -94,40 +89,34 @@ class Job : public std::enable_shared_from_this<Job> {
   void log_phases() const;
 
   // The search for a parent (job_search.cpp)
-  std::vector<Place> possible_parents(bool without_current) const;
   void attach();
-  void try_parents(std::vector<Place> candidates, std::string reasons);
-  void ask_to_attach(std::shared_ptr<Channel> channel, const Place& parent, std::vector<Place> others,
-                     std::string reasons);
+  void attach_to(const Place& place);
+  void try_next_parent();
+  void ask_to_attach(std::shared_ptr<Channel> channel, const Place& parent);
   Clock::duration patience_with(const Place& parent) const;
-  void note_mute(const Place& place);
-  bool may_be_late() const;
   void stop_dialing();
   void stop_asking();
   bool is_dialing() const { return dial_ || asked_; }
-  void no_parent(const std::string& reasons);
+  void no_parent();
 
   // The tree (job_tree.cpp)
   void up(Kind kind, std::string bytes);
-  void answered(Kind kind);
-  bool is_pending(Kind kind) const;
   void down(const std::string& bytes);
   void attached(std::shared_ptr<Channel> channel, uint32_t parent);
   void part_from(std::shared_ptr<Channel> channel, uint32_t new_top);
-  void hand_over();
   void accept_child(std::shared_ptr<Channel> channel, const AttachMessage& attach);
-  void send_roster(const Link& child);
-  void listen_to(const Link& link);
+  void send_roster(uint32_t child);
+  void listen_to(uint32_t neighbour);
   void on_message(uint32_t from, const std::string& bytes, int fd);
   void on_moving(uint32_t from, const MovingMessage& message);
   void follow(const MovingMessage& deserter, uint32_t from);
   void follow_deserters();
   void on_closed(uint32_t process, const std::string& reason);
   void end_link(uint32_t process);
-  Link* link_of(uint32_t process);
+  std::shared_ptr<Channel> take_link(uint32_t process);
+  void send(uint32_t neighbour, const std::string& bytes) { links_.at(neighbour)->send(bytes); }
   void route(uint32_t process, const std::string& bytes, uint32_t from);
   void maybe_finish();
-  Clock::time_point gone_since(uint32_t process) const;
   void finish();
 
   // Notices and liveness (job_notices.cpp)
@@ -141,20 +130,11 @@ class Job : public std::enable_shared_from_this<Job> {
   void report_heard(uint32_t process);
   void start_ticking();
   void tick();
-  std::vector<uint32_t> below_gone_relays() const;
-  uint32_t cut_at(uint32_t process) const;
-  void look_for_cut_off();
-  void look_for_missing();
-  uint32_t other_part() const;
-  void look_for_other_part();
+  void listen(uint32_t neighbour, Clock::duration silence);
+  void look_at_the_tree(Clock::time_point now);
   void examine(uint32_t process);
+  void take_step(uint32_t process, const FailureDetector::Step& step);
   void probe(uint32_t process);
-  bool has_left(uint32_t process) const;
-  bool has_ended(uint32_t process) const { return lost_.count(process) != 0 || broken_.count(process) != 0; }
-  std::vector<uint32_t> ranks_of(uint32_t process) const;
-  std::vector<uint32_t> present_ranks(uint32_t process) const;  // that have not left
-  std::string describe(uint32_t process) const;
-  std::string said_of(const NoticeMessage& notice) const;
   void publish_silence();
 
   // Questions and streams (job_streams.cpp)
@@ -177,50 +157,24 @@ class Job : public std::enable_shared_from_this<Job> {
   std::unique_ptr<MeetingRoot> root_;
   std::multimap<uint32_t, std::shared_ptr<Member>> members_;  // by rank; twice is an error that the root finds
   std::set<uint32_t> members_left_;
-  bool had_members_ = false;
 
-  bool top_ = false;
-  Link parent_;
-  std::map<uint32_t, Link> children_;
-  std::vector<Place> ancestors_;
+  ProcessTree tree_;
+  std::map<uint32_t, std::shared_ptr<Channel>> links_;  // to the neighbours in the tree
   std::shared_ptr<Dial> dial_;
   std::shared_ptr<Channel> asked_;  // whether it will be the parent
   uint64_t asked_timer_ = 0;
   std::set<std::shared_ptr<Channel>> former_;  // parents' connections, until these close them
-  std::vector<Pending> pending_;
-  std::vector<std::pair<MovingMessage, uint32_t>> deserters_;  // and who told of them, until this process has a parent
-  Clock::time_point seeking_since_;
-  std::set<uint32_t> mute_, mute_hosts_;  // processes that have not answered in this search, and theirs
 
-  RosterMessage roster_;
-  std::vector<uint32_t> parent_of_;
   int segment_ = -1;  // to pass on, until all have met
   Exchange exchange_;
   uint64_t deadline_timer_ = 0;
   uint64_t missing_timer_ = 0;
   Clock::time_point join_deadline_;  // for reaching the root
 
-  uint64_t notices_ = 0;                        // made here
-  std::vector<NoticeMessage> log_;              // what is known, for those who attach
-  std::map<uint32_t, uint64_t> seen_;           // last number of each origin
-  std::set<uint32_t> left_;                     // ranks
-  std::map<uint32_t, Status> causes_;           // ... of those that left because of a failure
-  std::map<uint32_t, Clock::time_point> lost_;  // processes
-  std::map<uint32_t, SilentRanks> silent_;      // processes
-  // Neighbours whose connection has ended, until it is known whether they have: a connection may break though both live.
-  struct Broken {
-    std::string reason;
-    Clock::time_point since;
-    pid_t pid = 0;  // 0: says nothing here
-    bool was_parent = false;
-  };
-  std::map<uint32_t, Broken> broken_;
-  // At the top: processes that hung from one without ranks and have not come back, since when, and whether they answer.
-  std::map<uint32_t, Clock::time_point> adrift_;
+  NoticeLog notices_;
+  FailureDetector detector_{tree_};
+  ParentSearch search_{tree_, detector_};
   std::map<uint32_t, std::shared_ptr<Dial>> probes_;
-  std::set<uint32_t> gone_;  // processes that left or held no rank: they do not listen, or ended a connection
-  bool has_verdict_ = false;
-  Clock::time_point verdict_at_, top_since_;
   uint64_t orphans_timer_ = 0;
   uint64_t tick_timer_ = 0;
   Clock::time_point last_tick_, last_beat_;

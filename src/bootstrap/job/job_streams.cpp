@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "bootstrap/job.h"
+#include "bootstrap/job/job.h"
 
 namespace treering {
 namespace {
@@ -25,14 +25,14 @@ Clock::time_point attempt_ends(int timeout_ms) {
 }  // namespace
 
 void Job::ask(uint32_t asking, uint32_t rank) {
-  if (state_ != State::kRunning || rank >= roster_.process_of_rank.size()) return;
+  if (state_ != State::kRunning || rank >= tree_.ranks()) return;
   take_question(encode(QuestionMessage{rank, own_.process, asking}), own_.process);
 }
 
 void Job::take_question(const std::string& bytes, uint32_t from) {
   QuestionMessage question;
-  if (state_ != State::kRunning || !decode(bytes, &question) || question.rank >= roster_.process_of_rank.size()) return;
-  const uint32_t holder = roster_.process_of_rank[question.rank];
+  if (state_ != State::kRunning || !decode(bytes, &question) || question.rank >= tree_.ranks()) return;
+  const uint32_t holder = tree_.process_of(question.rank);
   if (holder != own_.process) return route(holder, bytes, from);
   auto member = members_.find(question.rank);
   if (member == members_.end() || !member->second->events.status) return;
@@ -52,9 +52,8 @@ void Job::take_answer(const std::string& bytes, uint32_t from) {
 void Job::open_stream(uint32_t source, uint32_t peer, PeerStreamId id) {
   auto member = members_.find(source);
   if (member == members_.end() || state_ == State::kMeeting) return;
-  const std::string whom = peer >= roster_.process_of_rank.size()
-                               ? ""
-                               : "no connection to " + describe(roster_.process_of_rank[peer]) + ": ";
+  const std::string whom =
+      peer >= tree_.ranks() ? "" : "no connection to " + tree_.describe(tree_.process_of(peer)) + ": ";
   auto report = [member = member->second, whom, peer, id](const Status& error, int fd) {
     const Status status = error.ok() ? error : Status(error.code(), whom + error.message());
     member->tell([=](const MemberEvents& events) {
@@ -64,7 +63,7 @@ void Job::open_stream(uint32_t source, uint32_t peer, PeerStreamId id) {
         close(fd);
     });
   };
-  if (peer >= roster_.process_of_rank.size() || closed_)
+  if (peer >= tree_.ranks() || closed_)
     return report({trInvalidArgument, "a stream to a rank that does not exist"}, -1);
   dial_stream({source, peer, id.index, id.attempt}, attempt_ends(member->second->request.timeout_ms), report,
               kStreamAttempts);
@@ -73,7 +72,7 @@ void Job::open_stream(uint32_t source, uint32_t peer, PeerStreamId id) {
 // A process that has too many connections at once drops some, before it has heard what they want.
 void Job::dial_stream(const StreamMessage& stream, Clock::time_point deadline, const StreamReport& report,
                       uint32_t attempts) {
-  const Place& target = roster_.places[roster_.process_of_rank[stream.destination]];
+  const Place& target = tree_.place(tree_.process_of(stream.destination));
   // The shared one goes with the first of the others. Each attempt tries another one first.
   const uint32_t interface = (stream.index == 0 ? 0 : stream.index - 1) + stream.attempt;
   auto self = shared_from_this();

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bootstrap/job/failure_detector.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace treering {
+
+using Next = FailureDetector::Step::Next;
+
+bool FailureDetector::take_loss(uint32_t process, Clock::time_point now) {
+  broken_.erase(process);
+  return process != tree_.own() && lost_.try_emplace(process, now).second;
+}
+
+bool FailureDetector::take_silence(const NoticeMessage& notice, Clock::time_point now) {
+  if (is_lost(notice.process)) return false;
+  auto [entry, is_new] = silent_.try_emplace(notice.process);
+  if (!is_new) return false;
+  const auto silence = notice.other > 0 ? std::chrono::milliseconds(notice.other) : kSilence;
+  entry->second = {tree_.present_ranks(notice.process), tree_.say(notice), now - silence, notice.other > 0};
+  return true;
+}
+
+bool FailureDetector::take_move(uint32_t process) {
+  broken_.erase(process);
+  return silent_.erase(process) != 0;
+}
+
+std::vector<SilentRanks> FailureDetector::silent_ranks() const {
+  std::vector<SilentRanks> all;
+  for (const auto& [process, entry] : silent_)
+    if (!entry.ranks.empty()) all.push_back(entry);
+  return all;
+}
+
+FailureDetector::Hearing FailureDetector::listen(uint32_t neighbour, Clock::duration silence) {
+  const auto unheard = unheard_.find(neighbour);
+  if (silence < kSilence) {
+    if (unheard == unheard_.end()) return {};
+    const bool was_warned = unheard->second;
+    unheard_.erase(unheard);
+    return {.change = Change::kAnswersAgain, .warn = was_warned, .spread = is_silent(neighbour)};
+  }
+  if (unheard != unheard_.end()) return {};
+  const bool is_news = !is_silent(neighbour);
+  const bool warn = is_news && !tree_.has_left(neighbour);
+  unheard_[neighbour] = warn;
+  return {.change = Change::kFellSilent, .warn = warn, .spread = is_news};
+}
+
+bool FailureDetector::hears_a_child() const {
+  return std::any_of(tree_.children().begin(), tree_.children().end(),
+                     [this](uint32_t child) { return unheard_.count(child) == 0; });
+}
+
+void FailureDetector::connected(uint32_t neighbour) {
+  unheard_.erase(neighbour);
+  broken_.erase(neighbour);
+  gone_.erase(neighbour);
+}
+
+pid_t FailureDetector::pid_of_broken(uint32_t process) const {
+  const auto broken = broken_.find(process);
+  return broken == broken_.end() ? 0 : broken->second.pid;
+}
+
+// If it lives it comes back, here or elsewhere in the tree.
+FailureDetector::Step FailureDetector::examine(uint32_t process, bool pid_has_ended, bool running,
+                                               Clock::time_point now) const {
+  const auto found = broken_.find(process);
+  if (found == broken_.end()) return {};
+  const Broken& broken = found->second;
+  if (pid_has_ended)
+    return {.next = Next::kTellLost, .text = fmt::format("its process has ended without leaving ({})", broken.reason)};
+  const bool patient = now - broken.since < kReturnPatience;
+  if (!running && !patient)
+    return {.next = Next::kTellLost,
+            .text = fmt::format("its connection has ended ({}), and it has not come back", broken.reason)};
+  if (running && (broken.pid == 0 || !patient)) return {.next = Next::kProbe};
+  return {.next = Next::kExamineAgain,
+          .after = broken.pid > 0 ? Clock::duration(kDeathPeriod) : Clock::duration(kReturnPatience)};
+}
+
+// Only a refusal at all addresses of a process says that it has ended: one that is stopped does not answer.
+FailureDetector::Step FailureDetector::probed(uint32_t process, Answer answer, Clock::time_point now) {
+  const auto broken = broken_.find(process);
+  const bool is_broken = broken != broken_.end();
+  if (!is_broken && (!tree_.is_top() || adrift_.count(process) == 0)) return {};
+  if (answer == Answer::kRefuses) {
+    // A firewall may refuse for a moment, too.
+    if (is_broken && now - broken->second.since < kReturnPatience)
+      return {.next = Next::kExamineAgain, .after = kReturnPatience};
+    return {.next = Next::kTellLost,
+            .text = fmt::format(
+                "{}nothing listens at its addresses any more: it has ended, or has closed its sockets",
+                is_broken ? fmt::format("its connection has ended ({}), and ", broken->second.reason) : "")};
+  }
+  if (cut_at(process, now) != kNobody) return {};  // the silence of what is on the way says enough
+  if (answer == Answer::kListens) {
+    // This process has found another parent: that one need not come back here.
+    if (is_broken && broken->second.was_parent && tree_.has_parent()) broken_.erase(broken);
+    return {.next = Next::kTellHeard};
+  }
+  if (answer != Answer::kNone || is_silent(process)) return {};
+  return {.next = Next::kTellSilent};
+}
+
+bool FailureDetector::conclude_loss(uint32_t process) {
+  broken_.erase(process);
+  return !is_lost(process) && !tree_.has_left(process);
+}
+
+std::vector<uint32_t> FailureDetector::overdue(Clock::time_point now) const {
+  std::vector<uint32_t> all;
+  for (const auto& [process, broken] : broken_)
+    if (now - broken.since >= kReturnPatience) all.push_back(process);
+  return all;
+}
+
+void FailureDetector::become_top(Clock::time_point now) {
+  top_since_ = now;
+  adrift_.clear();
+}
+
+// Processes with ranks that have not ended and hang, as far as this one knows, from one that never held a rank and is gone or
+// silent.
+std::vector<uint32_t> FailureDetector::below_gone_relays() const {
+  std::vector<uint32_t> result;
+  for (uint32_t process = 0; process < tree_.size(); ++process) {
+    const uint32_t parent = tree_.parent_of(process);
+    const bool is_cut =
+        parent < tree_.size() && !tree_.holds_ranks(parent) && (gone_.count(parent) != 0 || is_silent(parent));
+    if (is_cut && !tree_.has_left(process) && process != tree_.own() && !is_lost(process)) result.push_back(process);
+  }
+  return result;
+}
+
+uint32_t FailureDetector::cut_at(uint32_t process, Clock::time_point now) const {
+  uint32_t below = process, above = tree_.parent_of(process);
+  for (uint32_t i = 0; i < tree_.size() && above < tree_.size(); ++i, below = above, above = tree_.parent_of(above)) {
+    // What is said to hang from this process may have lost the connection, and be a top itself.
+    if (above == tree_.own()) return tree_.is_child(below) ? above : kNobody;
+    // None can have come to this one before it was the top.
+    if (auto dead = lost_.find(above); dead != lost_.end() && now - std::max(dead->second, top_since_) > kCutOffAfter)
+      return above;
+    if (auto mute = silent_.find(above); mute != silent_.end() && now - mute->second.since >= kCutOffAfter)
+      return above;
+  }
+  return kNobody;
+}
+
+std::vector<NoticeMessage> FailureDetector::cut_off(Clock::time_point now) const {
+  std::vector<NoticeMessage> notices;
+  if (!tree_.is_top() || (lost_.empty() && silent_.empty())) return notices;
+  for (uint32_t process = 0; process < tree_.size(); ++process) {
+    if (process == tree_.own() || is_lost(process) || is_silent(process) || tree_.has_left(process)) continue;
+    const uint32_t above = cut_at(process, now);
+    if (above == tree_.own() || above == kNobody) continue;
+    const bool is_dead = is_lost(above);
+    const Place& place = tree_.place(above);
+    notices.push_back(
+        {.type = is_dead ? NoticeType::kLost : NoticeType::kSilent,
+         .process = process,
+         .text = fmt::format("cut off behind process {} (pid {} on {}), which {}; whether it lives is not known", above,
+                             place.pid, place.host_name, is_dead ? "has ended" : "does not answer")});
+  }
+  return notices;
+}
+
+std::vector<uint32_t> FailureDetector::missing(Clock::time_point now) {
+  std::vector<uint32_t> probes;
+  if (!tree_.is_top()) return probes;
+  const auto before = std::exchange(adrift_, {});
+  for (uint32_t process : below_gone_relays()) {
+    if (cut_at(process, now) == tree_.own()) continue;
+    const auto known = before.find(process);
+    const auto since = adrift_[process] = known == before.end() ? now : known->second;
+    if (now - since >= kProbeAfter) probes.push_back(process);
+  }
+  return probes;
+}
+
+uint32_t FailureDetector::other_part(Clock::time_point now) const {
+  if (!tree_.is_top()) return kNobody;
+  for (uint32_t process = 0; process < tree_.own() && process < tree_.size(); ++process) {
+    if (is_lost(process) || is_silent(process) || tree_.has_left(process)) continue;
+    if (cut_at(process, now) != tree_.own() && !tree_.is_child(process)) return process;
+  }
+  return kNobody;
+}
+
+// Since when its children are on their way to another parent; the least time: they are not.
+Clock::time_point FailureDetector::gone_since(uint32_t process, const std::set<uint32_t>& mute,
+                                              Clock::time_point verdict_at) const {
+  if (auto found = lost_.find(process); found != lost_.end()) return found->second;
+  if (auto found = silent_.find(process); found != silent_.end()) return found->second.since + kNoticesSilence;
+  if (auto found = broken_.find(process); found != broken_.end()) return found->second.since;
+  if (mute.count(process) != 0) return top_since_;
+  // A process that has left is a relay while it lives: below this process, or nowhere.
+  return !hears_a_child() && process < tree_.size() && tree_.has_left(process) ? verdict_at : Clock::time_point();
+}
+
+bool FailureDetector::awaits_orphans(const std::set<uint32_t>& mute, Clock::time_point verdict_at,
+                                     Clock::time_point now) const {
+  if (!tree_.is_top()) return false;
+  const auto is_gone = [&](uint32_t p) { return has_ended(p) || is_silent(p) || mute.count(p) != 0; };
+  for (uint32_t process = 0; process < tree_.size(); ++process) {
+    if (process == tree_.own() || is_gone(process) || tree_.has_left(process) || tree_.is_child(process)) continue;
+    const Clock::time_point since = gone_since(tree_.parent_of(process), mute, verdict_at);
+    if (since != Clock::time_point() && now < since + kOrphansPatience) return true;
+  }
+  return false;
+}
+
+bool FailureDetector::is_idle(bool running, Clock::time_point now) const {
+  if (tree_.has_parent() || !tree_.children().empty() || !broken_.empty()) return false;
+  return !running || !tree_.is_top() || (other_part(now) == kNobody && below_gone_relays().empty());
+}
+
+}  // namespace treering

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// FailureDetector: which processes of a job count as lost, as silent or as cut off, at a time that it is told. No I/O, no clock.
+//
+//   a neighbour's connection ends    it is broken: examine(), probed() say what is done about it, until it is lost or back
+//   a neighbour is not heard         listen(): silent, which all processes are told, until it is heard again
+//   at the top                       cut_off():    those behind a process that is lost or silent
+//                                    missing():    those below a process without ranks, whose end nobody is told
+//                                    other_part(): those that may have a top of their own
+//
+// A loss is for good. It counts when its notice comes back as that of another process does (take_loss()): all know the same.
+#pragma once
+
+#include <sys/types.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "bootstrap/job/process_tree.h"
+#include "bootstrap/membership.h"
+#include "core/clock.h"
+
+namespace treering {
+
+// A neighbour in the tree that has not been heard for so long does not answer: each shows every second that it lives.
+constexpr auto kSilence = std::chrono::milliseconds(2600);
+constexpr auto kCutOffAfter = std::chrono::milliseconds(4500);     // of a loss or silence on the way
+constexpr auto kProbeAfter = std::chrono::milliseconds(400);       // it may be about to attach
+constexpr auto kReturnPatience = std::chrono::milliseconds(400);   // with a neighbour whose connection broke
+constexpr auto kDeathPeriod = std::chrono::milliseconds(10);       // its sockets are closed before it counts as dead
+constexpr auto kOrphansPatience = std::chrono::seconds(3);         // until a lost process's children have a new parent
+constexpr auto kNoticesSilence = std::chrono::milliseconds(3100);  // a silent process's children have noticed it, too
+
+class FailureDetector {
+ public:
+  explicit FailureDetector(const ProcessTree& tree) : tree_(tree) {}
+
+  // What notices say. Each returns whether it changed what is known of the process; of a move: whether it was silent.
+  bool take_loss(uint32_t process, Clock::time_point now);
+  bool take_silence(const NoticeMessage& notice, Clock::time_point now);
+  bool take_heard(uint32_t process) { return silent_.erase(process) != 0; }
+  bool take_move(uint32_t process);
+
+  bool is_lost(uint32_t process) const { return lost_.count(process) != 0; }
+  bool is_silent(uint32_t process) const { return silent_.count(process) != 0; }
+  bool has_ended(uint32_t process) const { return is_lost(process) || broken_.count(process) != 0; }  // or may have
+  std::vector<SilentRanks> silent_ranks() const;
+
+  // A neighbour has been silent for so long.
+  enum class Change { kNone, kFellSilent, kAnswersAgain };
+  struct Hearing {
+    Change change = Change::kNone;
+    bool warn = false;    // the log tells
+    bool spread = false;  // all processes are told
+  };
+  Hearing listen(uint32_t neighbour, Clock::duration silence);
+  // Whether a child is heard: one that is not finds another parent when it can.
+  bool hears_a_child() const;
+
+  // A connection to a neighbour has ended: the neighbour may have, or not.
+  struct Broken {
+    std::string reason;
+    Clock::time_point since;
+    pid_t pid = 0;  // 0: says nothing here
+    bool was_parent = false;
+  };
+  // What is to be done about a process.
+  struct Step {
+    enum class Next { kNothing, kExamineAgain, kProbe, kTellHeard, kTellSilent, kTellLost };
+    Next next = Next::kNothing;
+    Clock::duration after{};  // kExamineAgain
+    std::string text = {};    // kTellLost: how it is known
+  };
+  enum class Answer { kListens, kRefuses, kNone, kFailed };  // of a process that was dialled; kNone: in time
+
+  void connected(uint32_t neighbour);
+  void connection_ended(uint32_t neighbour, Broken broken) { broken_[neighbour] = std::move(broken); }
+  // A process that left, or never held a rank, does not listen any more, or has ended a connection.
+  void relay_is_gone(uint32_t process) { gone_.insert(process); }
+  pid_t pid_of_broken(uint32_t process) const;
+  // `running`: all have met, so that its addresses are known here.
+  Step examine(uint32_t process, bool pid_has_ended, bool running, Clock::time_point now) const;
+  Step probed(uint32_t process, Answer answer, Clock::time_point now);
+  // Ends the examination. Whether all are to be told that it is lost.
+  bool conclude_loss(uint32_t process);
+  std::vector<uint32_t> overdue(Clock::time_point now) const;  // broken, and not back
+
+  // At the top.
+  void become_top(Clock::time_point now);
+  // Where the way from a process up to this one, the top, is cut: what has been gone, or silent, for a while; kNobody: the way
+  // leads elsewhere; this process: nowhere.
+  uint32_t cut_at(uint32_t process, Clock::time_point now) const;
+  // Says of which processes nothing can be known, because those on the way to them are gone or silent.
+  std::vector<NoticeMessage> cut_off(Clock::time_point now) const;
+  // Nobody is told of the end of a process that never held a rank: those that hung from it and have not come back are probed.
+  // Of those below one that had left some have left, too, as nobody else may know: they are not.
+  std::vector<uint32_t> missing(Clock::time_point now);
+  // The first process that may be in another part of the tree, below a top of its own: one that this top, or its top, could not
+  // reach for a while. Of two tops the one with the higher number attaches to the other's part.
+  uint32_t other_part(Clock::time_point now) const;
+  // Whether children of a process that is gone, or does not answer, are on their way to a new parent, and have yet to hear of
+  // the verdict. A slow network takes its time for it; one that was lost as well never comes. `mute`: did not answer when this
+  // process sought a parent.
+  bool awaits_orphans(const std::set<uint32_t>& mute, Clock::time_point verdict_at, Clock::time_point now) const;
+
+  // There is nothing to watch.
+  bool is_idle(bool running, Clock::time_point now) const;
+
+ private:
+  std::vector<uint32_t> below_gone_relays() const;
+  Clock::time_point gone_since(uint32_t process, const std::set<uint32_t>& mute, Clock::time_point verdict_at) const;
+
+  const ProcessTree& tree_;
+  std::map<uint32_t, Clock::time_point> lost_;
+  std::map<uint32_t, SilentRanks> silent_;
+  std::map<uint32_t, bool> unheard_;  // neighbours; whether the log was told
+  std::map<uint32_t, Broken> broken_;
+  // At the top: processes that hung from one without ranks and have not come back, and since when.
+  std::map<uint32_t, Clock::time_point> adrift_;
+  std::set<uint32_t> gone_;  // relays
+  Clock::time_point top_since_;
+};
+
+}  // namespace treering

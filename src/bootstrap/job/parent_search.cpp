@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bootstrap/job/parent_search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+namespace treering {
+
+std::vector<Place> ParentSearch::candidates() const {
+  std::vector<Place> places;
+  std::map<uint32_t, size_t> of_host;
+  auto add = [&](const Place& place, bool left) {
+    const uint32_t process = place.process;
+    const bool known = std::any_of(places.begin(), places.end(), [&](const Place& p) { return p.process == process; });
+    if (known || process == tree_.own() || detector_.is_lost(process) || detector_.is_silent(process)) return;
+    if (tree_.is_child(process) || tree_.is_parent(process) || tree_.has_left(process) != left) return;
+    if (places.size() < kMaxParents && ++of_host[place.host] <= kMaxOfHost) places.push_back(place);
+  };
+  for (bool left : {false, true}) {
+    for (const Place& place : ancestors_) add(place, left);
+    for (uint32_t process = 0; process < tree_.own() && process < tree_.size(); ++process)
+      add(tree_.place(process), left);
+  }
+  return places;
+}
+
+void ParentSearch::begin(Clock::time_point now) {
+  mute_.clear();
+  mute_hosts_.clear();
+  reasons_.clear();
+  if (!seeking_since_) seeking_since_ = now;
+  untried_ = candidates();
+}
+
+void ParentSearch::begin_with(const Place& place) {
+  reasons_.clear();
+  untried_ = {place};
+}
+
+std::optional<Place> ParentSearch::next() {
+  if (untried_.empty()) return {};
+  Place place = std::move(untried_.front());
+  untried_.erase(untried_.begin());
+  return place;
+}
+
+Clock::duration ParentSearch::patience_with(const Place& place, bool meeting, Clock::time_point now) const {
+  if (meeting) return kAttachPatience;
+  const Clock::duration patience = mute_hosts_.count(place.host) != 0 ? kMuteHostPatience : kReattachPatience;
+  if (!seeking_since_) return patience;
+  return std::clamp<Clock::duration>(*seeking_since_ + kSearchPatience - now, kMuteHostPatience, patience);
+}
+
+void ParentSearch::no_answer(const Place& place) {
+  mute_.insert(place.process);
+  mute_hosts_.insert(place.host);
+}
+
+std::string ParentSearch::failed(const Place& place, const std::string& reason) {
+  if (tree_.has_left(place.process)) return "";
+  const std::string more = fmt::format("{}process {} (pid {} on {}): {}", reasons_.empty() ? "" : "; ", place.process,
+                                       place.pid, place.host_name, reason);
+  reasons_ += more;
+  return more;
+}
+
+// Whether one has not answered that may just be late, as it seeks a parent itself: it would be another top.
+bool ParentSearch::may_be_late(Clock::time_point now) const {
+  if (!seeking_since_ || now >= *seeking_since_ + kSearchPatience) return false;
+  return std::any_of(mute_.begin(), mute_.end(), [this](uint32_t process) {
+    if (detector_.has_ended(process) || process >= tree_.size()) return false;
+    const uint32_t parent = tree_.parent_of(process);
+    return detector_.has_ended(parent) || (parent < tree_.size() && tree_.has_left(parent));
+  });
+}
+
+ParentSearch::Outcome ParentSearch::outcome(Clock::time_point now) const {
+  if (tree_.is_top()) return Outcome::kStayTop;
+  // A silent parent cannot bring a verdict: this process does without it.
+  return !tree_.has_parent() && may_be_late(now) ? Outcome::kSearchAgain : Outcome::kBecomeTop;
+}
+
+ParentSearch::Follow ParentSearch::follow(const MovingMessage& deserter, uint32_t from, bool busy,
+                                          Clock::time_point now) {
+  if (busy) {
+    deserters_.emplace_back(deserter, from);
+    return Follow::kLater;
+  }
+  // What hangs from this one again would be a circle.
+  if (tree_.is_top())
+    return detector_.cut_at(deserter.new_top, now) == tree_.own() ? Follow::kNothing : Follow::kAttach;
+  const bool is_top = deserter.new_top == deserter.process;
+  const bool parent_knows = tree_.is_parent(from) || tree_.is_parent(deserter.process);
+  return is_top && tree_.has_parent() && !parent_knows ? Follow::kTellParent : Follow::kNothing;
+}
+
+}  // namespace treering

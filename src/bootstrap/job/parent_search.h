@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// ParentSearch: which processes one asks to be its parent in the tree, in which order and for how long, and when it gives up.
+// No I/O, no clock.
+//
+//   begin() -> next() -> failed() | no_answer() and failed() -> next() ... -> end(), when it has a parent
+//                                                             '-> outcome(), when next() has none left
+//
+// The candidates are the process's ancestors, and then the processes in the order of their numbers up to its own, so that two that
+// seek cannot choose each other. Those that have left may still be relays, but not for long: they come last.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bootstrap/job/failure_detector.h"
+#include "bootstrap/job/process_tree.h"
+
+namespace treering {
+
+constexpr auto kAttachPatience = std::chrono::seconds(5);  // with one candidate while the ranks meet
+constexpr auto kReattachPatience = std::chrono::seconds(2);
+constexpr size_t kMaxOfHost = 6;  // candidates
+
+class ParentSearch {
+ public:
+  ParentSearch(const ProcessTree& tree, const FailureDetector& detector) : tree_(tree), detector_(detector) {}
+
+  // From the meeting; the parent first.
+  void set_ancestors(std::vector<Place> ancestors) { ancestors_ = std::move(ancestors); }
+  const std::vector<Place>& ancestors() const { return ancestors_; }
+
+  // Begins with all candidates. A search that did not end goes on: its time counts since it first began.
+  void begin(Clock::time_point now);
+  // Tries one process alone, as a top does: it stays the top if that fails.
+  void begin_with(const Place& place);
+  std::optional<Place> next();
+  // How long a candidate may take to answer. `meeting`: the ranks still meet.
+  Clock::duration patience_with(const Place& place, bool meeting, Clock::time_point now) const;
+  void no_answer(const Place& place);
+  // Returns what it adds to the reasons; nothing for a process that has left.
+  std::string failed(const Place& place, const std::string& reason);
+  const std::string& reasons() const { return reasons_; }   // why no candidate of this search is the parent
+  const std::set<uint32_t>& mute() const { return mute_; }  // processes that have not answered in this search
+  // No candidate is left after the meeting.
+  enum class Outcome { kSearchAgain, kStayTop, kBecomeTop };
+  Outcome outcome(Clock::time_point now) const;
+  void end() { seeking_since_ = {}; }
+
+  // A process deserts this part of the tree, as `from` told. Several may at once, each to another top: the parts become one when
+  // each of these is told of the next. `busy`: this process seeks a parent or tries one; it is told again by take_deserters().
+  enum class Follow { kNothing, kLater, kAttach, kTellParent };
+  Follow follow(const MovingMessage& deserter, uint32_t from, bool busy, Clock::time_point now);
+  std::vector<std::pair<MovingMessage, uint32_t>> take_deserters() { return std::exchange(deserters_, {}); }
+
+ private:
+  std::vector<Place> candidates() const;
+  bool may_be_late(Clock::time_point now) const;
+
+  const ProcessTree& tree_;
+  const FailureDetector& detector_;
+  std::vector<Place> ancestors_;
+  std::vector<Place> untried_;
+  std::string reasons_;
+  std::optional<Clock::time_point> seeking_since_;
+  std::set<uint32_t> mute_, mute_hosts_;
+  std::vector<std::pair<MovingMessage, uint32_t>> deserters_;  // and who told of them
+};
+
+}  // namespace treering

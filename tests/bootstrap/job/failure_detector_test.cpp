@@ -1,0 +1,444 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who counts as lost, silent or cut off, on times that the test makes up.
+#include "bootstrap/job/failure_detector.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "bootstrap/job/trees.h"
+
+namespace treering {
+namespace {
+
+using testing::kNow;
+using testing::tree_at;
+using Numbers = std::vector<uint32_t>;
+using Next = FailureDetector::Step::Next;
+using Answer = FailureDetector::Answer;
+using Change = FailureDetector::Change;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// 0 -- 1, 2;  1 -- 3, 4;  3 -- 5
+const Numbers kParents = {kNobody, 0, 0, 1, 1, 3};
+
+NoticeMessage silence_of(uint32_t process, uint32_t length_ms = 0) {
+  return {.type = NoticeType::kSilent, .process = process, .other = length_ms, .text = "its process does not answer"};
+}
+
+struct Detector : FailureDetector {
+  explicit Detector(uint32_t own, const Numbers& parents = kParents, const Numbers& process_of_rank = {})
+      : Detector(std::make_shared<ProcessTree>(tree_at(own, parents, process_of_rank))) {}
+  explicit Detector(std::shared_ptr<ProcessTree> its_tree) : FailureDetector(*its_tree), tree(std::move(its_tree)) {}
+
+  // A neighbour's connection ends.
+  void breaks(uint32_t process, pid_t pid, bool was_parent = false) {
+    tree->remove(process);
+    connection_ended(process, {"reset", kNow, pid, was_parent});
+  }
+
+  std::shared_ptr<ProcessTree> tree;
+};
+
+// Losses and silences
+
+TEST(FailureDetector, ALossIsNewOnceAndForGood) {
+  Detector detector(0);
+  EXPECT_TRUE(detector.take_loss(3, kNow));
+  EXPECT_FALSE(detector.take_loss(3, kNow));
+  EXPECT_TRUE(detector.is_lost(3));
+  EXPECT_FALSE(detector.take_silence(silence_of(3), kNow));
+  EXPECT_FALSE(detector.take_move(3));
+  EXPECT_TRUE(detector.is_lost(3));
+}
+
+TEST(FailureDetector, TheProcessItselfIsNeverLost) {
+  Detector detector(1);
+  EXPECT_FALSE(detector.take_loss(1, kNow));
+  EXPECT_FALSE(detector.is_lost(1));
+}
+
+TEST(FailureDetector, ASilenceLastsSinceTheLastSign) {
+  Detector detector(0, kParents, {0, 1, 1, 2, 3, 4, 5});
+  EXPECT_TRUE(detector.take_silence(silence_of(1, 3000), kNow));
+  EXPECT_TRUE(detector.take_silence(silence_of(4), kNow));  // not measured
+  EXPECT_FALSE(detector.take_silence(silence_of(1, 9000), kNow));
+  const auto silent = detector.silent_ranks();
+  ASSERT_EQ(silent.size(), 2u);
+  EXPECT_EQ(silent[0].ranks, (Numbers{1, 2}));
+  EXPECT_EQ(silent[0].reason, "ranks 1, 2 (pid 1001 on a): its process does not answer");
+  EXPECT_EQ(silent[0].since, kNow - seconds(3));
+  EXPECT_TRUE(silent[0].timed);
+  EXPECT_EQ(silent[1].since, kNow - kSilence);
+  EXPECT_FALSE(silent[1].timed);
+}
+
+TEST(FailureDetector, SilenceEndsWithASignOrAMove) {
+  Detector detector(0);
+  EXPECT_FALSE(detector.take_heard(1));
+  EXPECT_TRUE(detector.take_silence(silence_of(1), kNow));
+  EXPECT_TRUE(detector.take_heard(1));
+  EXPECT_TRUE(detector.take_silence(silence_of(1), kNow));
+  EXPECT_TRUE(detector.take_move(1));
+  EXPECT_TRUE(detector.silent_ranks().empty());
+}
+
+TEST(FailureDetector, ASilentProcessWithoutRanksConcernsNoUser) {
+  Detector detector(0, kParents, {0, 1, 2, 3, 4});
+  EXPECT_TRUE(detector.take_silence(silence_of(5), kNow));
+  EXPECT_TRUE(detector.is_silent(5));
+  EXPECT_TRUE(detector.silent_ranks().empty());
+}
+
+// Neighbours
+
+TEST(FailureDetector, ANeighbourFallsSilentOnceAndAnswersAgainOnce) {
+  Detector detector(0);
+  EXPECT_EQ(detector.listen(1, kSilence - milliseconds(1)).change, Change::kNone);
+  const auto falls = detector.listen(1, kSilence);
+  EXPECT_EQ(falls.change, Change::kFellSilent);
+  EXPECT_TRUE(falls.warn);
+  EXPECT_TRUE(falls.spread);
+  EXPECT_EQ(detector.listen(1, kSilence * 2).change, Change::kNone);
+  EXPECT_TRUE(detector.take_silence(silence_of(1), kNow));  // as it was spread
+  const auto answers = detector.listen(1, milliseconds(0));
+  EXPECT_EQ(answers.change, Change::kAnswersAgain);
+  EXPECT_TRUE(answers.warn);
+  EXPECT_TRUE(answers.spread);
+  EXPECT_EQ(detector.listen(1, milliseconds(0)).change, Change::kNone);
+}
+
+TEST(FailureDetector, ASilenceThatIsKnownIsNotToldAgain) {
+  Detector detector(0);
+  EXPECT_TRUE(detector.take_silence(silence_of(1), kNow));
+  const auto falls = detector.listen(1, kSilence);
+  EXPECT_EQ(falls.change, Change::kFellSilent);  // this process seeks another parent all the same
+  EXPECT_FALSE(falls.warn);
+  EXPECT_FALSE(falls.spread);
+  EXPECT_FALSE(detector.listen(1, milliseconds(0)).warn);
+}
+
+TEST(FailureDetector, TheSilenceOfAProcessThatLeftIsSpreadWithoutAWarning) {
+  Detector detector(0);
+  detector.tree->rank_left(1);
+  const auto falls = detector.listen(1, kSilence);
+  EXPECT_TRUE(falls.spread);
+  EXPECT_FALSE(falls.warn);
+}
+
+TEST(FailureDetector, ANewConnectionIsHeard) {
+  Detector detector(0);
+  (void)detector.listen(1, kSilence);
+  (void)detector.listen(2, kSilence);
+  EXPECT_FALSE(detector.hears_a_child());
+  detector.connected(2);
+  EXPECT_TRUE(detector.hears_a_child());
+  EXPECT_FALSE(Detector(5).hears_a_child());  // has none
+}
+
+// Connections that ended
+
+TEST(FailureDetector, AProcessWhosePidHasEndedIsLost) {
+  Detector detector(0);
+  detector.breaks(1, 77);
+  EXPECT_EQ(detector.pid_of_broken(1), 77);
+  EXPECT_EQ(detector.pid_of_broken(2), 0);
+  const auto step = detector.examine(1, true, true, kNow);
+  EXPECT_EQ(step.next, Next::kTellLost);
+  EXPECT_EQ(step.text, "its process has ended without leaving (reset)");
+  EXPECT_TRUE(detector.has_ended(1));
+  EXPECT_FALSE(detector.is_lost(1));
+  EXPECT_TRUE(detector.conclude_loss(1));
+  EXPECT_FALSE(detector.has_ended(1));
+  EXPECT_TRUE(detector.take_loss(1, kNow));
+  EXPECT_FALSE(detector.conclude_loss(1));  // known
+}
+
+TEST(FailureDetector, ALocalProcessThatIsThereIsWatchedForItsDeathAndThenProbed) {
+  Detector detector(0);
+  detector.breaks(1, 77);
+  const auto step = detector.examine(1, false, true, kNow + kReturnPatience - milliseconds(1));
+  EXPECT_EQ(step.next, Next::kExamineAgain);
+  EXPECT_EQ(step.after, kDeathPeriod);
+  EXPECT_EQ(detector.examine(1, false, true, kNow + kReturnPatience).next, Next::kProbe);
+}
+
+TEST(FailureDetector, AProcessOfAnotherMachineIsProbedAtOnce) {
+  Detector detector(0);
+  detector.breaks(1, 0);
+  EXPECT_EQ(detector.examine(1, false, true, kNow).next, Next::kProbe);
+}
+
+TEST(FailureDetector, WhileTheRanksMeetAProcessThatDoesNotComeBackIsLost) {
+  Detector detector(0);
+  detector.breaks(1, 0);
+  const auto first = detector.examine(1, false, false, kNow);
+  EXPECT_EQ(first.next, Next::kExamineAgain);
+  EXPECT_EQ(first.after, kReturnPatience);
+  const auto second = detector.examine(1, false, false, kNow + kReturnPatience);
+  EXPECT_EQ(second.next, Next::kTellLost);
+  EXPECT_EQ(second.text, "its connection has ended (reset), and it has not come back");
+}
+
+TEST(FailureDetector, OneThatCameBackIsNotExamined) {
+  Detector detector(0);
+  detector.breaks(1, 77);
+  detector.connected(1);
+  EXPECT_EQ(detector.examine(1, true, true, kNow).next, Next::kNothing);
+  detector.breaks(1, 77);
+  EXPECT_FALSE(detector.take_move(1));  // elsewhere in the tree
+  EXPECT_EQ(detector.examine(1, true, true, kNow).next, Next::kNothing);
+  EXPECT_EQ(detector.probed(1, Answer::kRefuses, kNow + seconds(9)).next, Next::kNothing);
+  EXPECT_TRUE(detector.overdue(kNow + seconds(9)).empty());
+}
+
+TEST(FailureDetector, ARefusalCountsWhenItLasts) {
+  Detector detector(0);
+  detector.breaks(1, 0);
+  const auto early = detector.probed(1, Answer::kRefuses, kNow + kReturnPatience - milliseconds(1));
+  EXPECT_EQ(early.next, Next::kExamineAgain);
+  EXPECT_EQ(early.after, kReturnPatience);
+  const auto late = detector.probed(1, Answer::kRefuses, kNow + kReturnPatience);
+  EXPECT_EQ(late.next, Next::kTellLost);
+  EXPECT_EQ(
+      late.text,
+      "its connection has ended (reset), and nothing listens at its addresses any more: it has ended, or has closed "
+      "its sockets");
+}
+
+TEST(FailureDetector, NoAnswerIsASilenceAndNoLoss) {
+  Detector detector(0);
+  detector.breaks(1, 0);
+  EXPECT_EQ(detector.probed(1, Answer::kNone, kNow + seconds(3)).next, Next::kTellSilent);
+  EXPECT_EQ(detector.probed(1, Answer::kFailed, kNow + seconds(3)).next, Next::kNothing);
+  EXPECT_TRUE(detector.take_silence(silence_of(1), kNow));
+  EXPECT_EQ(detector.probed(1, Answer::kNone, kNow + seconds(3)).next, Next::kNothing);  // known
+  EXPECT_EQ(detector.overdue(kNow + seconds(3)), (Numbers{1}));                          // it is asked again
+}
+
+TEST(FailureDetector, AnAnswerEndsASilenceAndTheChildIsAwaitedFurther) {
+  Detector detector(0);
+  detector.breaks(1, 0);
+  EXPECT_EQ(detector.probed(1, Answer::kListens, kNow).next, Next::kTellHeard);
+  EXPECT_TRUE(detector.overdue(kNow + kReturnPatience - milliseconds(1)).empty());
+  EXPECT_EQ(detector.overdue(kNow + kReturnPatience), (Numbers{1}));
+}
+
+TEST(FailureDetector, AFormerParentThatListensNeedNotComeBack) {
+  Detector detector(1);
+  detector.breaks(0, 0, true);
+  EXPECT_EQ(detector.probed(0, Answer::kListens, kNow).next, Next::kTellHeard);
+  EXPECT_TRUE(detector.has_ended(0));  // this process has no other parent yet
+  detector.tree->attach_to(2);
+  EXPECT_EQ(detector.probed(0, Answer::kListens, kNow).next, Next::kTellHeard);
+  EXPECT_FALSE(detector.has_ended(0));
+}
+
+// The way to a process
+
+TEST(FailureDetector, TheWayToTheTopIsCutByALossAfterAWhile) {
+  Detector detector(0);
+  EXPECT_EQ(detector.cut_at(5, kNow), 0u);
+  EXPECT_TRUE(detector.take_loss(1, kNow));
+  EXPECT_EQ(detector.cut_at(5, kNow + kCutOffAfter), 0u);
+  EXPECT_EQ(detector.cut_at(5, kNow + kCutOffAfter + milliseconds(1)), 1u);
+  EXPECT_EQ(detector.cut_at(2, kNow + seconds(60)), 0u);
+}
+
+TEST(FailureDetector, TheWayToTheTopIsCutBySilenceForAsLong) {
+  Detector detector(0);
+  EXPECT_TRUE(detector.take_silence(silence_of(3, 3000), kNow));
+  EXPECT_EQ(detector.cut_at(5, kNow + milliseconds(1499)), 0u);
+  EXPECT_EQ(detector.cut_at(5, kNow + milliseconds(1500)), 3u);
+  EXPECT_TRUE(detector.take_heard(3));
+  EXPECT_EQ(detector.cut_at(5, kNow + seconds(60)), 0u);
+}
+
+TEST(FailureDetector, ANewTopGivesTheOthersTimeToCome) {
+  Detector detector(0);
+  EXPECT_TRUE(detector.take_loss(1, kNow));
+  detector.become_top(kNow + seconds(60));
+  EXPECT_EQ(detector.cut_at(5, kNow + seconds(60) + kCutOffAfter), 0u);
+  EXPECT_EQ(detector.cut_at(5, kNow + seconds(61) + kCutOffAfter), 1u);
+}
+
+TEST(FailureDetector, AWayThatLeadsElsewhereIsNotCut) {
+  Detector detector(0);
+  detector.tree->remove(1);  // it lost the connection, and may be a top itself
+  EXPECT_EQ(detector.cut_at(5, kNow), kNobody);
+  EXPECT_EQ(detector.cut_at(1, kNow), kNobody);
+  detector.tree->move(3, 5);  // a circle
+  EXPECT_EQ(detector.cut_at(5, kNow), kNobody);
+}
+
+TEST(FailureDetector, TheTopTellsOfThoseBehindALoss) {
+  Detector detector(0);
+  EXPECT_TRUE(detector.take_loss(1, kNow));
+  EXPECT_TRUE(detector.cut_off(kNow).empty());
+  const auto late = kNow + seconds(5);
+  const auto notices = detector.cut_off(late);
+  ASSERT_EQ(notices.size(), 3u);  // 3, 4, 5
+  EXPECT_EQ(notices[0].type, NoticeType::kLost);
+  EXPECT_EQ(notices[0].process, 3u);
+  EXPECT_EQ(notices[0].text,
+            "cut off behind process 1 (pid 1001 on a), which has ended; whether it lives is not known");
+  EXPECT_EQ(notices[2].process, 5u);
+  detector.tree->move(3, 2);  // it has come back, with 5
+  detector.tree->rank_left(4);
+  EXPECT_TRUE(detector.cut_off(late).empty());
+}
+
+TEST(FailureDetector, ThoseBehindASilenceAreSilentAndNotLost) {
+  Detector detector(0);
+  EXPECT_TRUE(detector.take_silence(silence_of(3, 4500), kNow));
+  const auto notices = detector.cut_off(kNow);
+  ASSERT_EQ(notices.size(), 1u);
+  EXPECT_EQ(notices[0].type, NoticeType::kSilent);
+  EXPECT_EQ(notices[0].process, 5u);
+  EXPECT_EQ(notices[0].text,
+            "cut off behind process 3 (pid 1003 on a), which does not answer; whether it lives is not known");
+}
+
+TEST(FailureDetector, OnlyTheTopTellsOfThoseBehind) {
+  Detector detector(1);
+  EXPECT_TRUE(detector.take_loss(3, kNow));
+  EXPECT_TRUE(detector.cut_off(kNow + seconds(60)).empty());
+}
+
+// Parts of the tree
+
+TEST(FailureDetector, TheTopLooksForAProcessOfALowerNumberThatDoesNotHangFromIt) {
+  const Numbers parents = {kNobody, 0, kNobody, 2};
+  Detector detector(2, parents);
+  EXPECT_EQ(detector.other_part(kNow), 0u);
+  EXPECT_EQ(Detector(0, parents).other_part(kNow), kNobody);  // it is found by the other top
+  EXPECT_TRUE(detector.take_loss(0, kNow));
+  EXPECT_EQ(detector.other_part(kNow), 1u);
+  detector.tree->rank_left(1);
+  EXPECT_EQ(detector.other_part(kNow), kNobody);
+  detector.tree->attach_to(3);
+  EXPECT_EQ(detector.other_part(kNow), kNobody);  // it is no top any more
+}
+
+TEST(FailureDetector, AChildIsNoOtherPartWhateverIsToldOfItsParent) {
+  Detector detector(2, {kNobody, 0, kNobody});
+  detector.tree->add_child(0);
+  detector.tree->add_child(1);
+  EXPECT_EQ(detector.other_part(kNow), kNobody);
+}
+
+// Below processes that never held a rank
+
+class BelowRelays : public ::testing::Test {
+ protected:
+  // 1 holds no rank; 3 and 4 hang from it.
+  BelowRelays() : detector_(0, kParents, {0, 2, 3, 4, 5}) {
+    detector_.tree->remove(1);
+    detector_.relay_is_gone(1);
+  }
+  Detector detector_;
+};
+
+TEST_F(BelowRelays, ThoseThatDoNotComeBackAreProbedAfterAWhile) {
+  EXPECT_TRUE(detector_.missing(kNow).empty());
+  EXPECT_TRUE(detector_.missing(kNow + kProbeAfter - milliseconds(1)).empty());
+  EXPECT_EQ(detector_.missing(kNow + kProbeAfter), (Numbers{3, 4}));
+  const auto lost = detector_.probed(3, Answer::kRefuses, kNow + kProbeAfter);
+  EXPECT_EQ(lost.next, Next::kTellLost);
+  EXPECT_EQ(lost.text, "nothing listens at its addresses any more: it has ended, or has closed its sockets");
+  EXPECT_EQ(detector_.probed(5, Answer::kRefuses, kNow + kProbeAfter).next, Next::kNothing);  // not missing
+}
+
+TEST_F(BelowRelays, OneThatCameBackOrLeftIsNotMissing) {
+  EXPECT_TRUE(detector_.missing(kNow).empty());
+  detector_.tree->move(3, 0);
+  detector_.tree->add_child(3);
+  detector_.tree->rank_left(3);  // of process 4
+  EXPECT_TRUE(detector_.missing(kNow + seconds(9)).empty());
+  EXPECT_EQ(detector_.probed(3, Answer::kRefuses, kNow + seconds(9)).next, Next::kNothing);
+}
+
+TEST_F(BelowRelays, AProbeMeansNothingOnceThisProcessIsNoTop) {
+  EXPECT_TRUE(detector_.missing(kNow).empty());
+  detector_.tree->attach_to(2);
+  EXPECT_EQ(detector_.probed(3, Answer::kRefuses, kNow + seconds(9)).next, Next::kNothing);
+  detector_.tree->become_top();
+  detector_.become_top(kNow + seconds(9));
+  EXPECT_EQ(detector_.probed(3, Answer::kRefuses, kNow + seconds(9)).next, Next::kNothing);
+  EXPECT_TRUE(detector_.missing(kNow + seconds(9)).empty());  // their time begins anew
+}
+
+TEST_F(BelowRelays, OneThatHeldARankIsNoRelay) {
+  Detector detector(0);
+  detector.tree->rank_left(1);
+  detector.tree->remove(1);
+  detector.relay_is_gone(1);
+  EXPECT_TRUE(detector.missing(kNow).empty());
+  EXPECT_TRUE(detector.missing(kNow + seconds(9)).empty());
+}
+
+// Orphans, after the verdict
+
+TEST(FailureDetector, OrphansOfALostProcessAreAwaitedForAWhile) {
+  Detector detector(0);
+  EXPECT_FALSE(detector.awaits_orphans({}, kNow, kNow));
+  EXPECT_TRUE(detector.take_loss(1, kNow));
+  EXPECT_TRUE(detector.awaits_orphans({}, kNow, kNow));
+  EXPECT_TRUE(detector.awaits_orphans({}, kNow, kNow + kOrphansPatience - milliseconds(1)));
+  EXPECT_FALSE(detector.awaits_orphans({}, kNow, kNow + kOrphansPatience));
+}
+
+TEST(FailureDetector, OrphansThatCameLeftOrEndedAreNotAwaited) {
+  Detector detector(0);
+  EXPECT_TRUE(detector.take_loss(1, kNow));
+  detector.tree->add_child(3);
+  EXPECT_TRUE(detector.awaits_orphans({}, kNow, kNow));  // 4
+  detector.tree->rank_left(4);
+  EXPECT_FALSE(detector.awaits_orphans({}, kNow, kNow));
+  Detector other(0);
+  EXPECT_TRUE(other.take_loss(1, kNow));
+  EXPECT_TRUE(other.take_loss(3, kNow - seconds(60)));  // so 5 is not awaited any more, either
+  EXPECT_FALSE(other.awaits_orphans({4}, kNow, kNow));  // 4 did not answer
+}
+
+TEST(FailureDetector, OrphansOfASilentProcessAreAwaitedFromWhenTheyNotice) {
+  Detector detector(0);
+  EXPECT_TRUE(detector.take_silence(silence_of(3, 1000), kNow));
+  const auto since = kNow - seconds(1) + kNoticesSilence;
+  EXPECT_TRUE(detector.awaits_orphans({}, kNow, since + kOrphansPatience - milliseconds(1)));
+  EXPECT_FALSE(detector.awaits_orphans({}, kNow, since + kOrphansPatience));
+}
+
+TEST(FailureDetector, OrphansOfAProcessThatLeftAreAwaitedWhereNoChildRelays) {
+  Detector detector(0);
+  detector.tree->rank_left(3);
+  EXPECT_FALSE(detector.awaits_orphans({}, kNow, kNow));  // 3 may be below 1
+  (void)detector.listen(1, kSilence);
+  (void)detector.listen(2, kSilence);
+  EXPECT_TRUE(detector.awaits_orphans({}, kNow, kNow));
+  EXPECT_FALSE(detector.awaits_orphans({}, kNow, kNow + kOrphansPatience));
+}
+
+TEST(FailureDetector, OnlyTheTopAwaitsOrphans) {
+  Detector detector(1);
+  EXPECT_TRUE(detector.take_loss(3, kNow));
+  EXPECT_FALSE(detector.awaits_orphans({}, kNow, kNow));
+}
+
+// Idle
+
+TEST(FailureDetector, AProcessAloneInTheTreeIsIdle) {
+  Detector detector(0, {kNobody, kNobody});
+  EXPECT_TRUE(detector.is_idle(true, kNow));
+  detector.breaks(1, 0);
+  EXPECT_FALSE(detector.is_idle(false, kNow));
+  Detector second(1, {kNobody, kNobody});
+  EXPECT_FALSE(second.is_idle(true, kNow));  // it looks for the other part
+  EXPECT_TRUE(second.is_idle(false, kNow));
+  EXPECT_FALSE(Detector(5).is_idle(true, kNow));
+  EXPECT_FALSE(Detector(0).is_idle(false, kNow));
+}
+
+}  // namespace
+}  // namespace treering
