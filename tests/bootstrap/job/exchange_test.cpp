@@ -28,6 +28,7 @@ TEST(Exchange, ARoundIsCompleteWithThePartOfEveryRank) {
   EXPECT_FALSE(exchange.is_under_way());
   EXPECT_TRUE(exchange.take_part(part_of(2, 1, "c"), kRanks, kStart));
   EXPECT_TRUE(exchange.is_under_way());
+  EXPECT_TRUE(exchange.is_awaited());
   EXPECT_TRUE(exchange.take_part(part_of(0, 1, ""), kRanks, kStart));  // an empty one is a part, too
   EXPECT_EQ(exchange.complete(kRanks), "");
   EXPECT_TRUE(exchange.lacks(1));

@@ -235,6 +235,29 @@ TEST(FailureDetector, AFormerParentThatListensNeedNotComeBack) {
   EXPECT_FALSE(detector.has_ended(0));
 }
 
+TEST(FailureDetector, AChildThatListensIsAwaitedThoughThisProcessHasAParent) {
+  Detector detector(1);
+  detector.breaks(3, 0);
+  EXPECT_EQ(detector.probed(3, Answer::kListens, kNow).next, Next::kTellHeard);
+  EXPECT_TRUE(detector.has_ended(3));
+}
+
+TEST(FailureDetector, ASilenceOnTheWayToAProcessSaysEnough) {
+  Detector detector(0);
+  detector.breaks(1, 0);
+  EXPECT_EQ(detector.probed(1, Answer::kNone, kNow).next, Next::kTellSilent);
+  detector.tree->move(1, 2);
+  EXPECT_TRUE(detector.take_silence(silence_of(2, 4500), kNow));
+  EXPECT_EQ(detector.probed(1, Answer::kNone, kNow).next, Next::kNothing);
+}
+
+TEST(FailureDetector, TheEndOfAProcessThatHasLeftIsNoLoss) {
+  Detector detector(0);
+  EXPECT_TRUE(detector.conclude_loss(1));
+  detector.tree->rank_left(1);
+  EXPECT_FALSE(detector.conclude_loss(1));
+}
+
 // The way to a process
 
 TEST(FailureDetector, TheWayToTheTopIsCutByALossAfterAWhile) {
@@ -378,6 +401,16 @@ TEST_F(BelowRelays, OneThatHeldARankIsNoRelay) {
   EXPECT_TRUE(detector.missing(kNow + seconds(9)).empty());
 }
 
+TEST(FailureDetector, ThoseBelowASilentRelayAreMissingOnceItIsNoChild) {
+  Detector detector(0, kParents, {0, 2, 3, 4, 5});
+  EXPECT_TRUE(detector.take_silence(silence_of(1), kNow));
+  EXPECT_TRUE(detector.missing(kNow).empty());
+  EXPECT_TRUE(detector.missing(kNow + seconds(1)).empty());  // the way is not cut
+  detector.tree->remove(1);
+  EXPECT_TRUE(detector.missing(kNow + seconds(1)).empty());  // their time begins now
+  EXPECT_EQ(detector.missing(kNow + seconds(1) + kProbeAfter), (Numbers{3, 4}));
+}
+
 // Orphans, after the verdict
 
 TEST(FailureDetector, OrphansOfALostProcessAreAwaitedForAWhile) {
@@ -426,6 +459,19 @@ TEST(FailureDetector, OnlyTheTopAwaitsOrphans) {
   EXPECT_FALSE(detector.awaits_orphans({}, kNow, kNow));
 }
 
+TEST(FailureDetector, OrphansOfABrokenConnectionAndOfAMuteProcessAreAwaited) {
+  Detector broken(0);
+  broken.breaks(1, 0);
+  EXPECT_TRUE(broken.awaits_orphans({}, kNow, kNow));
+  EXPECT_FALSE(broken.awaits_orphans({}, kNow, kNow + kOrphansPatience));
+  Detector mute(0);
+  mute.tree->remove(1);
+  mute.become_top(kNow);
+  EXPECT_FALSE(mute.awaits_orphans({}, kNow, kNow));
+  EXPECT_TRUE(mute.awaits_orphans({1}, kNow, kNow));
+  EXPECT_FALSE(mute.awaits_orphans({1}, kNow, kNow + kOrphansPatience));
+}
+
 // Idle
 
 TEST(FailureDetector, AProcessAloneInTheTreeIsIdle) {
@@ -436,6 +482,11 @@ TEST(FailureDetector, AProcessAloneInTheTreeIsIdle) {
   Detector second(1, {kNobody, kNobody});
   EXPECT_FALSE(second.is_idle(true, kNow));  // it looks for the other part
   EXPECT_TRUE(second.is_idle(false, kNow));
+  Detector above(0, {kNobody, 0, 1}, {0, 2});  // 2 hangs from 1, which holds no rank
+  above.tree->remove(1);
+  EXPECT_TRUE(above.is_idle(true, kNow));
+  above.relay_is_gone(1);
+  EXPECT_FALSE(above.is_idle(true, kNow));
   EXPECT_FALSE(Detector(5).is_idle(true, kNow));
   EXPECT_FALSE(Detector(0).is_idle(false, kNow));
 }

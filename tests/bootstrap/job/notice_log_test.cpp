@@ -146,7 +146,10 @@ TEST(NoticeLog, ARankThatLeftBecauseOfAFailureHasACause) {
   expect_news(&log, leave_of(1, 3, trSuccess, ""));
   expect_news(&log, leave_of(2, 4, trRemoteError, "rank 9 ended"));
   expect_news(&log, leave_of(3, 4, trTimeout, "later"));
+  expect_news(&log, leave_of(4, 5, trSuccess, ""));  // a rank that is given twice leaves twice
+  expect_news(&log, leave_of(5, 5, trTimeout, "it gave up"));
   EXPECT_TRUE(log.cause_of_leaving(3).ok());
+  EXPECT_EQ(log.cause_of_leaving(5).message(), "it gave up");
   EXPECT_TRUE(log.cause_of_leaving(9).ok());
   EXPECT_EQ(log.cause_of_leaving(4).code(), trRemoteError);
   EXPECT_EQ(log.cause_of_leaving(4).message(), "rank 9 ended");

@@ -155,6 +155,7 @@ TEST(ParentSearch, TheTimeOfASearchCountsUntilItEnds) {
   search.begin(kNow + kSearchPatience);
   EXPECT_EQ(search.patience_with(search.tree.place(1), false, kNow + kSearchPatience), kMuteHostPatience);
   search.end();
+  EXPECT_EQ(search.patience_with(search.tree.place(1), false, kNow + seconds(60)), kReattachPatience);
   search.begin(kNow + kSearchPatience);
   EXPECT_EQ(search.patience_with(search.tree.place(1), false, kNow + kSearchPatience), kReattachPatience);
 }
