@@ -53,8 +53,12 @@ class Embedded(unittest.TestCase):
         tree = self.tree_beside()
         run("meson", "setup", tree, SOURCE, "--buildtype=release", "-Ddefault_library=static", "-Dtests=disabled",
             "-Dbench=disabled", "-Dcuda=disabled")
-        run("ninja", "-C", tree, "src/libtreering.a")
-        flags = run("pkg-config", "--cflags", "--libs", "--static", "treering", PKG_CONFIG_PATH=f"{tree}/meson-uninstalled").split()
+        run("meson", "compile", "-C", tree, "treering")
+        root = self.work / "root"
+        run("meson", "install", "-C", tree, "--no-rebuild", "--tags", "devel", "--destdir", root)
+        [pc] = root.rglob("treering.pc")
+        flags = run("pkg-config", "--cflags", "--libs", "treering", PKG_CONFIG_PATH=str(pc.parent),
+                    PKG_CONFIG_SYSROOT_DIR=str(root)).split()
         program = self.work / "consumer"
         run("cc", "-o", program, HERE / "consumer.c", *flags)
         self.assertNotIn("libtreering.so", run("ldd", program))
