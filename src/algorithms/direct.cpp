@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Direct exchange: whoever has a part sends it straight to all who store it; they combine all contributions in the
+// Direct exchange: a rank that has a part sends it straight to all that store it; they combine all contributions in the
 // order of the ranks, in one pass.
 //
 //   allgather       r --own block--> all                     one fused step stores it and sends it

@@ -18,7 +18,7 @@ struct ScheduleProperties {
   uint64_t chunks_received = 0;
   uint64_t chunks_reduced = 0;  // operands of reductions, in chunks
   // Every chunk of the input is used exactly once: in one send to a single peer, as one operand of one local
-  // reduction, or in one local copy. Then nobody can need the input of a chunk any more once its result
+  // reduction, or in one local copy. Then no rank can need the input of a chunk any more once its result
   // exists, and peers may read inputs and place results without a copy even when input and output are the
   // same buffer.
   bool input_used_once = true;

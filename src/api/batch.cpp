@@ -222,7 +222,7 @@ Status Batch::drive() {
     line->done = line->awaits_device = false;
     backoff = line->lease->backoff();
   }
-  // Of several communicators, or of streams, nobody knows what brings something next.
+  // Where there are several communicators, or streams, it is not known which brings something next.
   const bool streams = lines_.size() == 1 && (lines_[0]->entries.size() > 1 || lines_[0]->lease->queued() != 0);
   if (lines_.size() > 1 || streams) backoff.sleep_on(nullptr, false);
   Status failure;

@@ -98,7 +98,7 @@ Status CommunicatorPin::acquire(trComm_t handle) {
   if (slot == nullptr) return bad_handle(handle);
   slot->pins.fetch_add(1);
   slot_ = slot;
-  if (find_slot(handle) == slot) return {};  // whoever destroys it from here on waits for the pin
+  if (find_slot(handle) == slot) return {};  // a thread that destroys it from here on waits for the pin
   release();
   return bad_handle(handle);
 }

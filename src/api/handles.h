@@ -30,7 +30,7 @@ struct CommunicatorSlot {
   std::string last_error_;
 };
 
-// A communicator for the time of one call: nobody else may be in a call on it, and it is not destroyed meanwhile.
+// A communicator for the time of one call: no other thread may be in a call on it, and it is not destroyed meanwhile.
 class CommunicatorLease {
  public:
   CommunicatorLease() = default;

@@ -71,7 +71,7 @@ int open_listener(int domain, bool ipv6_only, uint16_t port, int* error) {
 
 }  // namespace
 
-// At the end of the process: others may be on their way to it, for a verdict that nobody else can tell them, and what it
+// At the end of the process: others may be on their way to it, for a verdict that no other process can tell them, and what it
 // has sent may be on its way to them.
 void Agent::linger() {
   Agent* agent = current.load(std::memory_order_acquire);

@@ -8,8 +8,8 @@
 // A program may close descriptors that it does not know, as daemons do. The agent then ends, for the numbers may mean other
 // files by now: it looks whether they are its own before it uses them. The next communicator gets a new agent.
 //
-// It listens while the process has a job, and not longer. Strangers are limited in number, size and time, so whoever
-// calls without the secret costs nobody anything. Everything but instance(), post() and call() is for the agent's
+// It listens while the process has a job, and not longer. Strangers are limited in number, size and time, so a caller
+// without the secret costs the others nothing. Everything but instance(), post() and call() is for the agent's
 // thread alone (stands() is for all). A forked child gets an agent of its own.
 #pragma once
 
@@ -119,7 +119,7 @@ class Agent {
   LeavingSockets leaving_{this};
   int tcp_ = -1, local_ = -1;
   uint64_t tcp_watch_ = 0, local_watch_ = 0;
-  uint64_t accept_timer_ = 0;  // until it, nobody is accepted
+  uint64_t accept_timer_ = 0;  // until it, no connection is accepted
   Clock::time_point no_descriptor_since_,
       no_descriptor_last_;  // none was left for a connection, again and again from then to then
   Place place_;

@@ -26,7 +26,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
  public:
   struct Events {
     std::function<void()> ready;                                  // the other side has proved itself
-    std::function<void(const std::string& bytes, int fd)> frame;  // whoever takes fd (>= 0) closes it
+    std::function<void(const std::string& bytes, int fd)> frame;  // fd (>= 0) is the callee's to close
     std::function<void(const std::string& reason)> closed;        // by the other side, or an error; never by close()
   };
 

@@ -36,7 +36,7 @@ uint32_t count_shared_interfaces(const Place& own, const Place& target);
 
 class Dial : public std::enable_shared_from_this<Dial> {
  public:
-  // `gone`: all candidates said that nobody is there.
+  // `gone`: all candidates said that nothing listens there.
   using Done = std::function<void(const Status& status, bool gone, std::shared_ptr<Channel> channel)>;
 
   static std::shared_ptr<Dial> start(Agent* agent, std::vector<DialTarget> candidates, const JobName& job,

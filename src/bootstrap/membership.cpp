@@ -272,7 +272,7 @@ std::vector<SilentRanks> Membership::silent() const {
   return member_->silent;
 }
 
-// Whoever waits for an answer asks thousands of times in a millisecond; the questions would queue up before all else.
+// A rank that waits for an answer asks thousands of times in a millisecond; the questions would queue up before all else.
 void Membership::request_status(uint32_t rank) {
   {
     std::lock_guard lock(member_->mutex);

@@ -102,9 +102,9 @@ class Membership {
                                  bool root, UniqueId* id);
   static Status join(const UniqueId& id, const JoinRequest& request, std::unique_ptr<Membership>* membership,
                      const CreationTerms::Guard& guard = {});
-  // Leaves; waits for nobody.
+  // Leaves; waits for no other rank.
   ~Membership();
-  // Every rank leaves now, as all of them know: nobody needs to be told.
+  // Every rank leaves now, as all of them know: none needs to be told.
   void dissolve() { dissolved_ = true; }
   // This rank leaves because of that, as the others are told.
   void leave_because(const Status& cause) {

@@ -26,7 +26,7 @@ struct UniqueId {
 };
 static_assert(sizeof(UniqueId) == TR_UNIQUE_ID_BYTES);
 
-// Makes the job and its secret; whoever listens adds where.
+// Makes the job and its secret; the process that listens adds where.
 Status make_unique_id(UniqueId* id);
 trUniqueId pack(const UniqueId& id);
 Status unpack(const trUniqueId& packed, UniqueId* id);

@@ -41,7 +41,7 @@ class Communicator : private StreamService {
  public:
   static Status create(uint32_t ranks, const trUniqueId& id, uint32_t rank, const Config& config,
                        std::unique_ptr<Communicator>* communicator, const CreationTerms& terms = {});
-  // Of one rank: meets nobody and shares nothing.
+  // A communicator of one rank: it meets no other rank and shares nothing.
   static Status create_alone(const Config& config, std::unique_ptr<Communicator>* communicator);
   // This rank's part of the ranks that pass the same colour, ordered by key and rank; nothing for a negative colour.
   Status split(int color, int key, const Config& config, std::unique_ptr<Communicator>* communicator);

@@ -211,7 +211,7 @@ Status Communicator::exchange_cards(const std::string& job, const OpenTransports
   return {};
 }
 
-// Pages come from the rank's own NUMA node, whoever touches them. Of few ranks each will use all of its area, and has its
+// Pages come from the rank's own NUMA node, whichever rank touches them. Where ranks are few each will use all of its area, and has its
 // pages from the beginning.
 Status Communicator::bind_area(int32_t numa_node) {
   if (!has_numa_nodes()) numa_node = -1;

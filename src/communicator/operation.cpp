@@ -23,7 +23,7 @@ Extent extent_of(const Operation& operation, uint32_t rank, uint32_t ranks, bool
   auto index = output ? info.output_index : info.input_index;
   auto has = output ? info.stores : info.contributes;
   Extent extent;
-  // Whoever has any part has its own.
+  // A rank that has any part has its own.
   const uint32_t own = info.parts == Parts::kOne ? 0 : info.parts == Parts::kRanks ? rank : rank * ranks + rank;
   extent.used = has({rank, own, ranks, operation.root});
   if (!extent.used) return extent;

@@ -20,7 +20,7 @@ namespace treering {
 
 using JobChain = std::vector<std::function<Status()>>;
 
-// An exception becomes a Status, in a thread that nobody could catch it in.
+// An exception becomes a Status, in a thread in which nothing could catch it.
 inline Status run_job(const std::function<Status()>& job) {
   try {
     return job();

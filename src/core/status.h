@@ -2,7 +2,7 @@
 // Status: the outcome of an operation that can fail for a reason outside the code.
 //
 // A code of the C API and a message that names the value at fault and what to do about it. No exception is thrown
-// for such an outcome, and whoever finally decides what to do logs it, once.
+// for such an outcome, and the caller that decides what to do logs it, once.
 #pragma once
 
 #include <string>

@@ -25,12 +25,12 @@ bool set_longest_resend(int fd, int ms);
 
 // Whether this process may use a congestion control of that name; the error names those that it may.
 Status check_congestion_control(const std::string& name);
-// Of a socket; empty where it has none.
+// The one of a socket; empty where it has none.
 std::string congestion_control(int fd);
 bool set_congestion_control(int fd, const std::string& name);
 // The system's choice where that is BBR, else empty. Found out once.
 const std::string& system_bbr();
-// Of a socket that is not connected yet, or listens: those that it accepts begin as it is.
+// For a socket that is not connected yet, or listens: those that it accepts begin as it is.
 void begin_unpaced(int fd);
 // Whether the shortest round trip that the kernel has seen on the socket is `long_us` or more.
 bool is_long_path(int fd, uint32_t long_us);

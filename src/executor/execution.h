@@ -143,7 +143,7 @@ inline TransferSizes sizes_of(const Message& message, uint32_t signature, uint64
   return {expected, {}};
 }
 
-// Whether peers may store results into the output while the call is under way: then no input that somebody has yet to
+// Whether peers may store results into the output while the call is under way: then no input that a rank has yet to
 // read lies there.
 inline bool output_is_open(const Program& program, const Call& call) {
   if (!call.output.in_one_piece() || !call.is_plain()) return false;
@@ -172,7 +172,7 @@ class Execution {
   const Status& status() const { return status_; }
   // Of a call of lanes that failed so.
   const std::optional<TransferSizes>& sizes() const { return sizes_; }
-  // The peer that the last kBlocked waited for, or the rank itself when it was for nobody in particular.
+  // The peer that the last kBlocked waited for, or the rank itself when it was for no peer in particular.
   uint32_t peer() const { return waiting_for_; }
   uint64_t steps() const { return steps_; }
 

@@ -12,7 +12,7 @@ struct RankProgress {
   uint32_t rank = 0;
   uint64_t operation = 0, completed = 0;  // the last that it has entered, and completed
   std::optional<uint32_t> waiting_for;    // in an operation, or in a send or receive
-  bool is_stopped = false;                // by a signal or a debugger, as far as is known
+  bool is_stopped = false;                // by a signal, a debugger or the kernel, as far as is known
 };
 
 // The ranks of `others` that have not entered `operation`, without those that another one holds up: they wait in an earlier

@@ -42,7 +42,7 @@ DeviceAreas::~DeviceAreas() {
   const auto peers_left = communicator_->peers_left(Communicator::Whose::kAll);
   const auto others_left = communicator_->peers_left(Communicator::Whose::kOtherProcesses);
   retired.retire({[device = device_, own = own_] { (void)device->free(own); },
-                  peers_left ? peers_left : [] { return false; },  // nobody knows
+                  peers_left ? peers_left : [] { return false; },  // not known
                   others_left ? [others_left] { return !others_left(); } : std::function<bool()>()});
 }
 
@@ -53,7 +53,7 @@ size_t DeviceAreas::keep() {
 
 void DeviceAreas::close() {
   for (uint32_t peer = 0; peer < areas_.size(); ++peer)
-    if (imported_[peer]) (void)device_->close_memory(areas_[peer]);  // at the end: nobody to tell
+    if (imported_[peer]) (void)device_->close_memory(areas_[peer]);  // at the end: there is no caller to tell
   imported_.assign(imported_.size(), false);
 }
 

@@ -121,7 +121,7 @@ std::string DeviceKernels::explain(Collective collective, size_t bytes, size_t e
 bool DeviceKernels::is_staged_better(Collective collective, size_t bytes, double kernel_us) const {
   const Config& config = communicator_->config();
   if (bytes < kMinStagedBytes) return false;
-  if (!config.algorithm.empty() || !config.device_protocol.empty()) return false;  // somebody knows what they want
+  if (!config.algorithm.empty() || !config.device_protocol.empty()) return false;  // the user knows what to use
   const auto question = communicator_->question_of(collective, bytes, trUint8);    // kernels compress nothing
   const double host_us = communicator_->choose(question).candidate.predicted_us;
   const cuda::StagedQuestion staged{bytes, static_cast<size_t>(config.device_piece_bytes), links_->host_gbps(),

@@ -141,7 +141,7 @@ Status DeviceLinks::connect(DeviceCopies* copies, Status* own, std::string* why_
     findings_.stuck = copies != nullptr && copies->is_stuck();
     return agree_on_links(communicator_, *own, &findings_, why_not);
   };
-  // Before the links are measured nobody knows how many channels they need.
+  // Before the links are measured it is not known how many channels they need.
   channels_ = std::min(most_channels_, wanted_channels_ > 0 ? wanted_channels_ : kFirstChannels);
   first_channels_ = std::min(channels_, kFirstChannels);
   const FifoLayout first{ranks_, first_channels_};

@@ -19,7 +19,7 @@ class DeviceProbe {
   // Measures the GPU's own memory and its path to the host.
   static Status create(DeviceCopies* copies, std::unique_ptr<DeviceProbe>* made);
 
-  // `word`: 8 bytes of the peer's memory that nobody else uses; `chunks`: kChunkBytes at each place, overwritten. An error says
+  // `word`: 8 bytes of the peer's memory that nothing else uses; `chunks`: kChunkBytes at each place, overwritten. An error says
   // what was read instead of what was written.
   Status measure(void* word, const std::vector<std::byte*>& chunks, cuda::LinkFigures* figures);
   double host_gbps() const { return host_gbps_; }

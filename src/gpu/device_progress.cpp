@@ -60,7 +60,7 @@ bool DeviceKernels::look() {
   const bool idle = is_idle();
   find_failure();  // of a kernel that has ended, too
   if (idle) return captured_any_.load(std::memory_order_relaxed);
-  // A kernel that has not begun waits for its stream, which is nobody's fault.
+  // A kernel that has not begun waits for its stream: no rank is at fault.
   uint32_t begun = 0, call = 0;
   if (!is_running(&begun, &call) || begun != seen_begun_) {
     seen_begun_ = begun;

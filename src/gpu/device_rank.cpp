@@ -67,7 +67,7 @@ DeviceRank::~DeviceRank() {
   if (!ended) (void)kernels_.release();
   kernels_.reset();
   if (ended) retired.retire({communicator_->tell_closed(), {}, {}});
-  if (before_ != nullptr) (void)device_->destroy_event(before_);  // at the end: nobody to tell
+  if (before_ != nullptr) (void)device_->destroy_event(before_);  // at the end: there is no caller to tell
   if (staged_.close() && own_stream_ != nullptr) (void)device_->destroy_stream(own_stream_);
 }
 

@@ -94,7 +94,7 @@ bool StagedPath::close() {
   memory_->free_all();
   for (StreamId stream : {host_stream_, graph_stream_})
     (void)Engine::instance().destroy_stream(stream);  // its failures were the communicator's
-  // At the end: nobody to tell.
+  // At the end: there is no caller to tell.
   for (const Slot& slot : slots_)
     if (slot.free != nullptr) (void)device_->destroy_event(slot.free);
   for (DeviceEvent event : {begun_, all_in_, all_out_})
@@ -361,7 +361,8 @@ Status StagedPath::give_back_in(DeviceStream stream, std::unique_ptr<StagedCall>
   }
   StagedCall* const held = call.release();
   const Status status = device_->call_host(give_back, held, stream);
-  if (!status.ok() && device_->synchronize(stream).ok()) give_back(held);  // else nobody knows who uses it: it stays
+  if (!status.ok() && device_->synchronize(stream).ok())
+    give_back(held);  // else it is not known what uses it: it stays
   return status;
 }
 

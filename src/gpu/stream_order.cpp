@@ -5,7 +5,7 @@ namespace treering {
 
 StreamOrder::~StreamOrder() {
   for (DeviceEvent event : {last_, last_of_capture_})
-    if (event != nullptr) (void)device_->destroy_event(event);  // at the end: nobody to tell
+    if (event != nullptr) (void)device_->destroy_event(event);  // at the end: there is no caller to tell
 }
 
 Status StreamOrder::create() {

@@ -87,7 +87,7 @@ void prefer_promptness() {
     uint32_t priority;
     uint64_t runtime_ns, deadline_ns, period_ns;
   } attributes{};
-  // A wish: without it nothing is wrong. Whoever chose another policy for the process keeps it.
+  // A wish: without it nothing is wrong. A process that has chosen another policy keeps it.
   if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) == 0 && attributes.policy == SCHED_OTHER) {
     attributes.runtime_ns = 100'000;
     (void)syscall(SYS_sched_setattr, 0, &attributes, 0);
@@ -330,7 +330,7 @@ void Engine::loop() {
         done_.notify_all();
     }
     lock.unlock();
-    // Not for long: a new task wakes nobody who sleeps on streams.
+    // Not for long: a new task wakes no thread that sleeps on streams.
     backoff.sleep_on(source.get(), false);
     if (moved)
       backoff.reset();

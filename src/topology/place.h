@@ -14,8 +14,8 @@ namespace treering {
 // has room. Pages that lie only partly in the range are included. A negative node (unknown) does nothing.
 Status bind_memory(void* memory, size_t bytes, int32_t numa_node);
 
-// bind_memory(), then touches every page without changing its contents, so that the pages are there. Nobody
-// else may write the memory meanwhile. The pages are touched even where binding fails.
+// bind_memory(), then touches every page without changing its contents, so that the pages are there. No other
+// thread may write the memory meanwhile. The pages are touched even where binding fails.
 Status place_memory(void* memory, size_t bytes, int32_t numa_node);
 
 }  // namespace treering

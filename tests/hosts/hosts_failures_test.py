@@ -12,7 +12,7 @@ import time
 import lab_case
 from rank_case import REMOTE_ERROR, TIMED_OUT, TIMEOUT, Rank, RankCase
 
-# Seconds, also on a busy machine: well before the deadline, and by it. How soon it is elsewhere, tests/faults measures.
+# Seconds, also on a busy machine: well before the deadline, and by it. tests/faults prints how soon it is.
 AT_ONCE, BY_DEADLINE = TIMEOUT - 2, TIMEOUT + 6
 SIZES = {"tiny": 2, "middle": 20_000, "large": 1_000_000}
 

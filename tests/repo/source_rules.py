@@ -133,7 +133,7 @@ def check_module_includes(root):
 
 
 def check_transports(root):
-    """A transport is known by its row in transport/table.cpp alone; core/ has the rows of the options, some of which are a transport's."""
+    """A transport is known by its row in transport/table.cpp alone."""
     names = [path.parent.name for path in (root / "src/transport").glob("*/transport.h")]
     inside = re.compile(rf"transport/({'|'.join(names)})/")
     types = re.compile(rf"\b({'|'.join(name.capitalize() for name in names if name != 'memory')})[A-Z]\w*")
@@ -145,7 +145,7 @@ def check_transports(root):
         for included in INCLUDE.findall(text):
             if inside.match(included):
                 yield f"{path.relative_to(root)}: includes {included}: a transport is known by its row in transport/table.cpp alone"
-        for found in sorted({match.group() for match in types.finditer(text)}) if folder != "core" else []:
+        for found in sorted({match.group() for match in types.finditer(text)}):
             yield f"{path.relative_to(root)}: names {found}: a transport is known by its row in transport/table.cpp alone"
 
 

@@ -11,7 +11,7 @@ namespace treering::perf {
 
 std::optional<size_t> parse_size(const std::string& text) {
   if (text.empty() || !std::isdigit(static_cast<unsigned char>(text[0]))) return std::nullopt;
-  // strtod would take "0x10" and "1e3", which nobody means as a size.
+  // strtod would take "0x10" and "1e3", which are not meant as sizes.
   const size_t number_end = text.find_first_not_of("0123456789.");
   const std::string number = text.substr(0, number_end);
   const std::string unit = number_end == std::string::npos ? "" : text.substr(number_end);

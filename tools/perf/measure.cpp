@@ -180,7 +180,7 @@ bool RankRun::time_calls(const Call& call, PlaceResult* place) {
   if (options_.per_iteration) {
     place->iteration_us = group_.slowest_samples();
     place->stats = iteration_stats(place->iteration_us);
-    group_.barrier();  // nobody writes new samples before all have read these
+    group_.barrier();  // no rank writes new samples before all have read these
   }
   return true;
 }

@@ -182,7 +182,7 @@ std::string check_ranks(Options& options) {
     return "--launcher: value \"" + options.launcher + "\" lacks {host}";
   if (!options.hosts.empty() && options.ranks() != 1)
     return "--hosts tells the processes of each host; leave out --procs, -t and -g";
-  // Nobody else to talk to here: a launcher may have started others.
+  // No other process to talk to here: a launcher may have started others.
   options.launched = options.ranks() == 1 && !options.allow_one_rank;
   return options.launched ? "" : check_known_ranks(options);
 }

@@ -29,7 +29,7 @@ std::string Exchange::complete(uint32_t ranks) {
 
 void Exchange::hand_over() {
   for (auto& [rank, bytes] : std::exchange(parts_, {}))
-    keep(Kind::kBlob, encode(BlobMessage{rank, round_ + 1, std::move(bytes)}));
+    keep(Kind::kBlob, encode(BlobMessage{rank, round_ + 1, std::move(bytes)}), began_);
 }
 
 std::shared_ptr<const std::vector<std::string>> Exchange::finish_round(const std::string& bytes, uint32_t ranks) {

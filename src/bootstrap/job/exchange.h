@@ -26,13 +26,14 @@ class Exchange {
     Kind kind;
     std::string bytes;
   };
-  void keep(Kind kind, std::string bytes) { unanswered_.push_back({kind, std::move(bytes)}); }
+  void keep(Kind kind, std::string bytes, Clock::time_point now) {
+    if (kind == Kind::kBlob) begin(now);
+    unanswered_.push_back({kind, std::move(bytes)});
+  }
   void answered(Kind kind);
   const std::vector<Unanswered>& unanswered() const { return unanswered_; }
   std::vector<Unanswered> take_unanswered() { return std::exchange(unanswered_, {}); }
 
-  // A rank of this process gives its part.
-  void given(Clock::time_point now) { begin(now); }
   // At the top. False: it is not of the next round, or not of a rank.
   bool take_part(const BlobMessage& blob, uint32_t ranks, Clock::time_point now);
   bool is_under_way() const { return !parts_.empty(); }
@@ -45,11 +46,13 @@ class Exchange {
   // The message with the blobs of all ranks; empty while some are missing.
   std::string complete(uint32_t ranks);
   void hand_over();
+  // The round comes to no end.
+  void drop_parts() { parts_.clear(); }
 
   // The blobs by rank; nullptr: it is no such message, or of a round that is known.
   std::shared_ptr<const std::vector<std::string>> finish_round(const std::string& bytes, uint32_t ranks);
   uint64_t round() const { return round_; }  // the last whose blobs are here
-  // Of that round, for a child that did not get it from its last parent.
+  // The message of that round, for a child that did not get it from its last parent.
   const std::string& last_blobs() const { return last_blobs_; }
   // Whether a rank waits for blobs that this process knows of.
   bool is_awaited() const;

@@ -4,7 +4,7 @@
 //   a neighbour's connection ends    it is broken: examine(), probed() say what is done about it, until it is lost or back
 //   a neighbour is not heard         listen(): silent, which all processes are told, until it is heard again
 //   at the top                       cut_off():    those behind a process that is lost or silent
-//                                    missing():    those below a process without ranks, whose end nobody is told
+//                                    missing():    those below a process without ranks, whose end is not told
 //                                    other_part(): those that may have a top of their own
 //
 // A loss is for good. It counts when its notice comes back as that of another process does (take_loss()): all know the same.
@@ -93,8 +93,8 @@ class FailureDetector {
   uint32_t cut_at(uint32_t process, Clock::time_point now) const;
   // Says of which processes nothing can be known, because those on the way to them are gone or silent.
   std::vector<NoticeMessage> cut_off(Clock::time_point now) const;
-  // Nobody is told of the end of a process that never held a rank: those that hung from it and have not come back are probed.
-  // Of those below one that had left some have left, too, as nobody else may know: they are not.
+  // The end of a process that never held a rank is not told: those that hung from it and have not come back are probed.
+  // Below one that had left, some processes may have left, too, without a trace: they are not probed.
   std::vector<uint32_t> missing(Clock::time_point now);
   // The first process that may be in another part of the tree, below a top of its own: one that this top, or its top, could not
   // reach for a while. Of two tops the one with the higher number attaches to the other's part.

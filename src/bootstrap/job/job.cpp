@@ -272,7 +272,7 @@ Status Job::deadline_passed() const {
               parent.rank, parent.pid, parent.host_name, own_.rank, own_.pid, own_.host_name)};
 }
 
-// Whoever waits for a rank that was never started need not wait for the deadline to hear of it.
+// Ranks that wait for one that was never started hear of it before the deadline.
 void Job::tell_who_is_missing() {
   auto self = shared_from_this();
   missing_timer_ = agent_->after(kToldWhoIsMissing, [self] {
@@ -364,13 +364,13 @@ void Job::give_blob(uint32_t rank, uint64_t round, std::string blob) {
   for (const NoticeMessage& notice : notices_.notices())
     if (notice.type == NoticeType::kLost && notice.process != own_.process && !tree_.has_left(notice.process))
       return fail_members({trRemoteError, tree_.say(notice)});
-  exchange_.given(Clock::now());
   up(Kind::kBlob, encode(BlobMessage{rank, round, std::move(blob)}));
 }
 
 void Job::take_blob(const BlobMessage& blob) {
   const bool is_first = !exchange_.is_under_way();
-  if (state_ != State::kRunning || !exchange_.take_part(blob, tree_.ranks(), Clock::now())) return;
+  if (state_ != State::kRunning || notices_.has_verdict() || !exchange_.take_part(blob, tree_.ranks(), Clock::now()))
+    return;
   if (is_first && timeout_ms() > 0) watch_deadline(exchange_.began() + std::chrono::milliseconds(timeout_ms()));
   for (uint32_t rank : tree_.ranks_that_left())
     if (root_ && !notices_.has_verdict() && exchange_.lacks(rank)) return fail(why_left(rank));
@@ -411,6 +411,12 @@ Status Job::why_left(uint32_t rank) const {
   return cause.ok() ? root_->lost_rank(rank) : cause;
 }
 
+// Its deadline is none any more.
+void Job::end_exchange() {
+  watch_deadline(Clock::time_point::max());
+  exchange_.drop_parts();
+}
+
 // No rank gives its part of an exchange after a verdict.
 void Job::fail_exchange() { fail_members(notices_.verdict()); }
 
@@ -421,7 +427,7 @@ void Job::fail_members(const Status& status) {
     });
 }
 
-// All ranks have the same; a process without ranks, which knows none, waits as long as its children do.
+// All ranks have the same. Only the meeting point can be without ranks of its own.
 int Job::timeout_ms() const {
   if (root_) return root_->timeout_ms();
   return members_.empty() ? 0 : members_.begin()->second->request.timeout_ms;

@@ -82,6 +82,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void fail(const Status& status);
   void fail_members(const Status& status);
   void fail_exchange();
+  void end_exchange();
   Status why_left(uint32_t rank) const;
   int timeout_ms() const;
   int host_segment(const RosterMessage& roster, int received) const;

@@ -90,6 +90,7 @@ void Job::apply_loss(const NoticeMessage& notice) {
   if (tree_.is_top() && root_ && (state_ == State::kMeeting || exchange_.is_under_way())) {
     if (Status status = root_->lost_process(notice.process); !status.ok()) return fail(status);
   } else if (state_ == State::kRunning && exchange_.is_awaited()) {
+    end_exchange();
     return fail_members({trRemoteError, tree_.say(notice)});
   }
   if (state_ != State::kRunning || tree_.has_left(notice.process)) return;

@@ -19,7 +19,7 @@ constexpr auto kLookForOrphans = std::chrono::milliseconds(100);
 void Job::up(Kind kind, std::string bytes) {
   if (tree_.is_top()) return at_top(kind, bytes);
   if (tree_.has_parent()) send(tree_.parent(), bytes);
-  exchange_.keep(kind, std::move(bytes));
+  exchange_.keep(kind, std::move(bytes), Clock::now());
 }
 
 void Job::down(const std::string& bytes) {
@@ -179,7 +179,7 @@ void Job::on_closed(uint32_t process, const std::string& reason) {
   maybe_finish();
 }
 
-// Towards a process, by what is known of everybody's parents.
+// Towards a process, by what is known of the parents of all.
 void Job::route(uint32_t process, const std::string& bytes, uint32_t from) {
   if (const uint32_t hop = tree_.next_hop(process, from); hop != kNobody) send(hop, bytes);
 }

@@ -43,7 +43,8 @@ void RetiredMemory::retire(Item item) {
 }
 
 void RetiredMemory::free(Device* device, void* address) {
-  if (address != nullptr) retire({[=] { (void)device->free(address); }, {}, {}});  // at the end: nobody to tell
+  if (address != nullptr)
+    retire({[=] { (void)device->free(address); }, {}, {}});  // at the end: there is no caller to tell
 }
 
 void RetiredMemory::free_host(Device* device, void* address) {

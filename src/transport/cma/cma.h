@@ -5,7 +5,7 @@
 // Each side writes only into the other's private memory and polls its own: the FIFO lines of its messages, and (Fifo::
 // acknowledged) how many messages of the other it has popped. Payloads are fetched by the receiver straight from the
 // sender's user or staging memory. So a sender may leave as soon as everything is acknowledged, and a receiver as soon
-// as it has popped: nobody looks into memory of a rank that has nothing left to do.
+// as it has popped: no rank looks into the memory of one that has nothing left to do.
 #pragma once
 
 #include "transport/memory/fifo.h"

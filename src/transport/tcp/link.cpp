@@ -28,7 +28,7 @@ using Clock = TcpClock;
 // kTellEvery-th, and a message that goes the other way tells it for nothing. All that may be sent without a copy is among the
 // larger ones: where its stream breaks the sender waits for the news that it was popped.
 constexpr uint32_t kToldAtOnceBytes = kZeroCopyBytes;
-// A kernel acknowledges within 40 ms and a round trip. Where it does not in this time somebody else waits for it.
+// A kernel acknowledges within 40 ms and a round trip. Where it does not in this time see_off() waits for it.
 constexpr auto kAcknowledgedWithin = std::chrono::milliseconds(200);
 // What a peer that has left sent before may be on its way: so long it is waited for while nothing comes.
 constexpr auto kLastWords = std::chrono::seconds(10);

@@ -10,14 +10,14 @@
 //                    cut into pieces     '--- ...      --->'
 //                <------------------ the same on streams that the peer opened ------------------
 //
-// Stream 0 is opened by whoever sends first and shared by both, so that acknowledgements travel with answers; a rank that
+// Stream 0 is opened by the rank that sends first and shared by both, so that acknowledgements travel with answers; a rank that
 // leaves waits until the peer's kernel has what it sent there. Of several each rank sends on the one that was opened last,
 // of two opened at once on that of `keeps_shared`, and reads them all.
 //
 // A stream that breaks, or whose peer acknowledges nothing for long, is opened again, and what it may have lost is sent
-// again (tcp_outbox.h), for as long as the communicator's deadline allows. Only then the link has failed.
+// again (outbox.h), for as long as the communicator's deadline allows. Only then the link has failed.
 //
-// Invariants: any other stream carries frames one way only, from the rank that opened it, so that whoever leaves closes
+// Invariants: any other stream carries frames one way only, from the rank that opened it, so that a rank that leaves closes
 // its sockets and the kernel still delivers everything; a piece goes to a stream that has room now, so a slow stream holds
 // back no more than it was given; consumed() counts messages whose bytes the kernel has taken, and which the peer has
 // popped or the link has copied; at most kFifoDepth messages of a channel are unread, which bounds the receiver's memory; nothing has a
@@ -50,7 +50,7 @@ struct TcpOptions {
   const std::byte* staging = nullptr;     // of this rank
   std::chrono::milliseconds deadline{0};  // of the communicator: how long a link may be without a stream; 0: for ever
   // Takes a socket, shut down for writing, whose last bytes the peer's kernel has not acknowledged when the link ends. Until
-  // it has, somebody must read what comes: a closed socket would answer by a reset, and send no more.
+  // it has, what comes must be read: a closed socket would answer by a reset, and send no more.
   std::function<void(int fd)> see_off = {};
   TcpZeroCopy zero_copy = TcpZeroCopy::kWhereItPays;
   TcpCongestion congestion = {};
@@ -73,11 +73,11 @@ class TcpLink {
   // The peer has left. What it opened was delivered before.
   virtual void deliver_departure() = 0;
 
-  // Nothing will be posted or read any more. Destruction says it too, and waits a moment for the peer's kernel: whoever
-  // ends several links tells all first.
+  // Nothing will be posted or read any more. Destruction says it too, and waits a moment for the peer's kernel. When
+  // several links end, all are told first.
   virtual void finish() = 0;
 
-  // Nobody needs what is under way: destruction waits for nothing, and the socket is not seen off.
+  // What is under way is not needed: destruction waits for nothing, and the socket is not seen off.
   virtual void abandon() = 0;
 
   // The connection of a channel; keeps the link alive.

@@ -19,7 +19,7 @@
 namespace treering {
 namespace {
 // The kernel may keep so many pieces unsent: with less it runs dry between two looks of this process (docs/tcp.md). A single
-// stream gets as much in one piece, as there is nobody to share with.
+// stream gets as much in one piece, as no other stream shares it.
 constexpr uint32_t kUnsentPieces = 4;
 // A stream is opened while others may fill the network: after so many pieces the shortest round trip is the path's.
 constexpr uint32_t kPathShowsAfter = 64;

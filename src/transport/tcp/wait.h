@@ -31,7 +31,7 @@ class TcpWaitSet final : public WaitSource {
   TcpWaitSet(const TcpWaitSet&) = delete;
   TcpWaitSet& operator=(const TcpWaitSet&) = delete;
 
-  // Whoever closes the descriptor calls forget() before.
+  // Before the descriptor is closed, forget() is called.
   void add(int fd, For purpose);
   void forget(int fd);
   bool empty() const override { return size_.load(std::memory_order_relaxed) == 0; }

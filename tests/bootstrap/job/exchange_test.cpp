@@ -83,7 +83,9 @@ TEST(Exchange, BlobsOfAnotherNumberOfRanksAreNone) {
 TEST(Exchange, BeginsWhenARankOfThisProcessOrBelowItGivesThePart) {
   using std::chrono::seconds;
   Exchange exchange;
-  exchange.given(kStart);
+  exchange.keep(Kind::kHello, "", kStart - seconds(1));  // is no part
+  exchange.keep(Kind::kBlob, encode(part_of(0, 1, "a")), kStart);
+  EXPECT_EQ(exchange.take_unanswered().size(), 2u);
   EXPECT_TRUE(exchange.take_part(part_of(0, 1, "a"), kRanks, kStart + seconds(3)));
   EXPECT_EQ(exchange.began(), kStart);
   exchange.hand_over();
@@ -118,10 +120,10 @@ TEST(Exchange, NamesTheRanksWhosePartIsMissing) {
 
 TEST(Exchange, WhatIsSentUpIsKeptUntilItsAnswer) {
   Exchange exchange;
-  exchange.keep(Kind::kHello, "hello");
-  exchange.keep(Kind::kBlob, "first");
-  exchange.keep(Kind::kSpread, "verdict");
-  exchange.keep(Kind::kBlob, "second");
+  exchange.keep(Kind::kHello, "hello", kStart);
+  exchange.keep(Kind::kBlob, "first", kStart);
+  exchange.keep(Kind::kSpread, "verdict", kStart);
+  exchange.keep(Kind::kBlob, "second", kStart);
   EXPECT_TRUE(exchange.is_awaited());
   exchange.answered(Kind::kHello);
   ASSERT_EQ(exchange.unanswered().size(), 3u);
@@ -151,8 +153,8 @@ TEST(Exchange, ATopThatGetsAParentHandsItsPartsOver) {
 // A top ends in the middle of a round; a child that had sent it two parts is the next one.
 TEST(Exchange, TheNextTopCompletesARoundFromWhatItKept) {
   Exchange exchange;
-  exchange.keep(Kind::kBlob, encode(part_of(1, 1, "b")));
-  exchange.keep(Kind::kBlob, encode(part_of(2, 1, "c")));
+  exchange.keep(Kind::kBlob, encode(part_of(1, 1, "b")), kStart);
+  exchange.keep(Kind::kBlob, encode(part_of(2, 1, "c")), kStart);
   for (const auto& each : exchange.take_unanswered()) {
     BlobMessage part;
     ASSERT_TRUE(decode(each.bytes, &part));
