@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A verdict reaches those who lose their parent in the tree meanwhile: late ones, those of late ones, and if those who gave
 // it end at once.
+#include <poll.h>
 #include <signal.h>
+#include <sys/syscall.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -76,6 +78,8 @@ TEST_P(RootEnds, ALateOrphanHearsTheVerdict) {
       JOB_EXPECT(arrivals.await(rank, kRanks, id));
       Rank self;
       JOB_CHECK(self.start(rank, kRanks, id, hosts));
+      const auto root = static_cast<int>(syscall(SYS_pidfd_open, self.membership->peers()[kRoot].pid, 0));
+      JOB_EXPECT(root >= 0);
       reached();
       if (rank == late) {
         JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::verdicts).empty(); }));
@@ -84,7 +88,9 @@ TEST_P(RootEnds, ALateOrphanHearsTheVerdict) {
       }
       gate.wait();
       if (rank == kRoot) return 0;
-      std::this_thread::sleep_for(milliseconds(200));  // it knows of the root's end
+      pollfd root_ends{root, POLLIN, 0};
+      JOB_EXPECT(poll(&root_ends, 1, 20'000) == 1);
+      std::this_thread::sleep_for(milliseconds(200));  // it knows of that
       give_and_end(&self, rank);
     });
     for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
