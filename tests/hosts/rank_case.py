@@ -123,7 +123,7 @@ class RankCase(lab_case.LabCase):
             time.sleep(0.02)
 
     def wait_until_taken_in(self, rank):
-        """Nobody says so before all ranks are there: it is connected, and nothing is on its way."""
+        """What tells it before all ranks are there: it is connected, and nothing is on its way."""
         def is_connected_and_quiet():
             found = rank.connections().values()
             return found and not any(sent or received for sent, received, _ in found)
