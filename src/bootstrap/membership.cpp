@@ -16,8 +16,6 @@
 namespace treering {
 namespace {
 
-// The meeting point's deadline is the earlier one, because its message names who is missing.
-constexpr auto kGrace = std::chrono::seconds(1);
 // Between two looks at what else there is to do in a wait: at the guard and the links, for each so many ranks, or only whether the
 // agent still stands. A thousand ranks of a machine that looked more often would leave it no time for anything else.
 constexpr auto kOftenLook = std::chrono::milliseconds(20), kAgentLook = std::chrono::milliseconds(1000);
@@ -156,15 +154,22 @@ void Membership::abandon() {
 }
 
 Status Membership::wait_for(const std::function<bool()>& condition, const char* what) {
-  const auto patience = std::chrono::milliseconds(member_->request.timeout_ms) + kGrace;
   const JoinRequest& request = member_->request;
-  auto deadline = request.timeout_ms == 0 ? Clock::time_point::max() : Clock::now() + patience;
-  if (request.deadline != Clock::time_point::max()) deadline = std::min(deadline, request.deadline + kGrace);
+  auto deadline = request.deadline;
+  if (request.timeout_ms > 0)
+    deadline = std::min(deadline, Clock::now() + std::chrono::milliseconds(request.timeout_ms));
   const auto done = [&] { return condition() || !member_->failure.ok(); };
   const auto look = guard_ || progress_ ? kOftenLook * ((request.ranks + kRanksOfLook - 1) / kRanksOfLook) : kAgentLook;
+  Clock::duration lateness{};
   std::unique_lock lock(member_->mutex);
-  while (!member_->changed.wait_until(lock, std::min(deadline, Clock::now() + look), done)) {
-    if (Clock::now() >= deadline) {
+  for (;;) {
+    // The meeting point's deadline is the earlier one, because its message names who is missing.
+    const auto last = deadline == Clock::time_point::max() ? deadline : deadline + time_for_news(lateness);
+    const auto next = std::min(last, Clock::now() + look);
+    if (member_->changed.wait_until(lock, next, done)) break;
+    const auto now = Clock::now();
+    lateness = std::max(lateness, now - next);
+    if (now >= last) {
       lock.unlock();
       return deadline_passed(what);
     }

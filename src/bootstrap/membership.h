@@ -9,6 +9,7 @@
 // Safe for several threads; allgather by one at a time.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -19,6 +20,13 @@
 #include "transport/stream.h"
 
 namespace treering {
+
+// After a deadline a rank waits for so long for what another one has found, which may say better who is at fault. News takes longer on
+// a busy machine: `lateness` is how late this thread woke up lately.
+inline Clock::duration time_for_news(Clock::duration lateness) {
+  constexpr Clock::duration least = std::chrono::milliseconds(300), most = std::chrono::seconds(1);
+  return std::min(most, least + 20 * std::min(lateness, most));
+}
 
 class Agent;
 class Job;

@@ -20,8 +20,6 @@ constexpr auto kGraceOfLost = std::chrono::milliseconds(150);
 constexpr auto kNewsOfEnd = std::chrono::seconds(1);  // from the end of a process until the job tells how it ended
 // For a proposal's way through the control tree. A parent in it that is silent, or gone, is replaced meanwhile.
 constexpr auto kAgreementPatience = kLongestSearch + std::chrono::seconds(3);
-// ... but not much longer than the deadline, and not less than this.
-constexpr auto kAgreementGrace = std::chrono::seconds(1);
 constexpr auto kAftermathOfPause = std::chrono::seconds(10);  // what is found later has other causes
 // A link may have ended because of a failure, the news of which goes by the control tree: over slow links it comes later than the
 // end. Within a host the death of its process shows soon.
@@ -52,11 +50,12 @@ void Watch::start(const Call* call) {
 }
 
 Clock::time_point Watch::agreement_limit(Clock::time_point now) const {
+  const Clock::duration news = time_for_news(lateness_);
   Clock::time_point limit = now + kAgreementPatience;
   const auto begin = clock_runs_ || call_ == nullptr ? started_ : now;
-  if (timeout_.count() > 0) limit = std::min(limit, begin + timeout_ + kAgreementGrace);
-  if (call_deadline_ != Clock::time_point::max()) limit = std::min(limit, call_deadline_ + kAgreementGrace);
-  return std::max(limit, now + kAgreementGrace);
+  if (timeout_.count() > 0) limit = std::min(limit, begin + timeout_ + news);
+  if (call_deadline_ != Clock::time_point::max()) limit = std::min(limit, call_deadline_ + news);
+  return std::max(limit, now + news);
 }
 
 Status Watch::fail(const Status& status) {
@@ -85,7 +84,7 @@ std::string Watch::own_pause() const {
 
 void Watch::propose(const Status& status) {
   Clock::duration patience = kAgreementPatience;
-  if (timeout_.count() > 0) patience = std::min<Clock::duration>(patience, timeout_ + kAgreementGrace);
+  if (timeout_.count() > 0) patience = std::min<Clock::duration>(patience, timeout_ + time_for_news({}));
   agreement_.propose(status, Clock::now() + patience);
 }
 
@@ -196,12 +195,14 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
     clock_runs_ = true;
     started_ = now;
     steps_ = steps;
+    lateness_ = {};
     next_calls_check_ = now + crowd_ * kCallsPeriod;
     next_alive_check_ = now + crowd_ * kAlivePeriod;
     for (Seen& seen : seen_) seen = {.changed = now};
     return {};
   }
   if (now < next_calls_check_) return {};
+  lateness_ = std::max(lateness_, now - next_calls_check_);
   if (steps != steps_) {
     steps_ = steps;
     started_ = now;  // the deadline is for a wait, not for a long operation that moves

@@ -96,7 +96,9 @@ class Watch {
   Status check_death(uint32_t peer, const char* during);
   // The link to `peer` has failed with `status`.
   void suspect_link(uint32_t peer, const Status& status);
-  // The deadline passed while this rank waited for `peer` and no operation was under way. Names those of `ranks` that do not
+  // no_progress() takes up to so long for answers, so it is called by so much before the deadline; less of a short one.
+  static Clock::duration time_for_answers(Clock::duration deadline);
+  // The deadline passes while this rank waits for `peer` and no operation is under way. Names those of `ranks` that do not
   // answer. If all answer, it follows who waits for whom, from `peer` on. Waits a moment for answers.
   Status no_progress(uint32_t peer, const std::vector<uint32_t>& ranks);
   // The header of a call differed from that of `peer`; `sizes` of a transfer from it.
@@ -190,6 +192,7 @@ class Watch {
   Clock::time_point started_ = Clock::now();  // of the wait; of the creation until the first call
   uint64_t steps_ = 0;
   Clock::time_point next_calls_check_;
+  Clock::duration lateness_{};  // of check() in this wait
   Clock::time_point next_alive_check_;
   uint32_t next_call_ = 0, next_alive_ = 0;  // the ranks whose turn it is
   bool clock_runs_ = false;

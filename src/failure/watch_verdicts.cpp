@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <thread>
 
 #include "algorithms/collective.h"
 #include "core/types.h"
@@ -14,8 +15,7 @@
 namespace treering {
 namespace {
 
-constexpr auto kSilencePatience =
-    std::chrono::milliseconds(700);  // with ranks that are asked when the deadline has passed
+constexpr Clock::duration kSilencePatience = std::chrono::milliseconds(700);  // with ranks that are asked
 constexpr auto kAnswerPatience = std::chrono::seconds(1);
 constexpr double kSignOfLife = 1;  // seconds: a rank that waits shows one each millisecond, its answers take longer
 
@@ -71,11 +71,17 @@ std::string text_of(const CallCopy& call) {
 
 }  // namespace
 
+Clock::duration Watch::time_for_answers(Clock::duration deadline) { return std::min(kSilencePatience, deadline / 4); }
+
 Status Watch::no_progress(uint32_t peer, const std::vector<uint32_t>& ranks) {
   const auto asked = Clock::now();
   std::vector<uint32_t> mute = ranks;
   std::erase(mute, context_->rank);
-  for (; !mute.empty() && Clock::now() < asked + kSilencePatience && silence().empty(); usleep(1000)) {
+  constexpr auto pause = std::chrono::milliseconds(1);
+  for (auto next = asked; !mute.empty() && next < asked + kSilencePatience && silence().empty();) {
+    std::this_thread::sleep_until(next);
+    lateness_ = std::max(lateness_, Clock::now() - next);
+    next = Clock::now() + pause;
     if (Status known = agreement_.decided(); !known.ok()) return known;
     context_->progress();
     std::erase_if(mute, [&](uint32_t rank) {
