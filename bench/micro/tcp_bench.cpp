@@ -13,6 +13,7 @@
 #include <functional>
 #include <thread>
 
+#include "transport/linked.h"
 #include "transport/tcp/pair.h"
 
 namespace treering {
@@ -84,18 +85,18 @@ struct Bare {
   }
 };
 
-struct Linked {
+struct Links {
   TcpPair pair;
-  std::unique_ptr<Connection> side[2];
+  Linked side[2];
   std::vector<std::byte> out = std::vector<std::byte>(1 << 20);
 
-  Linked(uint32_t streams, uint32_t piece_bytes, TcpZeroCopy zero_copy = TcpOptions().zero_copy) : pair(streams) {
+  Links(uint32_t streams, uint32_t piece_bytes, TcpZeroCopy zero_copy = TcpOptions().zero_copy) : pair(streams) {
     for (int i = 0; i < 2; ++i) {
       TcpOptions options;
       options.peer_name = "peer";
       options.piece_bytes = piece_bytes;
       options.zero_copy = zero_copy;
-      side[i] = pair.link(i, options)->connection(0);
+      side[i] = linked(pair.link(i, options), 0);
     }
   }
   void post(int from, uint32_t bytes) {
@@ -130,7 +131,7 @@ struct Linked {
         },
         [&] {
           for (uint32_t i = 0; i < kMessages; ++i) post(0, bytes);
-          while (!side[0]->flushed()) {
+          while (!side[0].flushed()) {
           }
         });
   }
@@ -161,7 +162,7 @@ int main() {
   for (uint32_t streams : {1u, 4u})
     for (uint32_t bytes : {8u, 256u, 4096u}) {
       Bare bare;
-      Linked linked(streams, TcpOptions().piece_bytes);
+      Links linked(streams, TcpOptions().piece_bytes);
       compare(
           fmt::format("ping {} B, {} streams", bytes, streams), "us", false, [&] { return bare.ping(bytes); },
           [&] { return linked.ping(bytes); });
@@ -169,7 +170,7 @@ int main() {
   for (auto [streams, piece] : {std::pair{1u, 128u}, {1u, 64u}, {2u, 128u}, {4u, 128u}}) {
     const uint32_t bytes = 512 << 10;
     Bare bare;
-    Linked linked(streams, piece << 10);
+    Links linked(streams, piece << 10);
     const double total = double{kMessages} * bytes / 1000;
     compare(
         fmt::format("512 KiB, {} streams, {} K pieces", streams, piece), "GB/s", true,
@@ -178,13 +179,13 @@ int main() {
   // Loopback copies although it is asked not to: what asking costs, always and until a link has found out.
   for (const uint32_t streams : {1u, 4u}) {
     const uint32_t bytes = 512 << 10;
-    Linked copied(streams, 128 << 10, TcpZeroCopy::kNever), asked(streams, 128 << 10, TcpZeroCopy::kAlways);
+    Links copied(streams, 128 << 10, TcpZeroCopy::kNever), asked(streams, 128 << 10, TcpZeroCopy::kAlways);
     const double total = double{kMessages} * bytes / 1000;
     compare(
         fmt::format("512 KiB, {} streams", streams), "GB/s", true, [&] { return total / copied.stream(bytes); },
         [&] { return total / asked.stream(bytes); }, "copied", "asked not to");
     const auto first_messages = [&](TcpZeroCopy wish) {
-      Linked fresh(streams, 128 << 10, wish);
+      Links fresh(streams, 128 << 10, wish);
       return fresh.stream(bytes);
     };
     compare(

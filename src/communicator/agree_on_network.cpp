@@ -56,7 +56,7 @@ Status Communicator::measure_own_link(const std::vector<uint32_t>& leaders, cons
   const Status status = measure_network(
       to_next, context_.connection(0, previous), i == 0, static_cast<uint32_t>(hosts),
       std::min(terms.deadline, Clock::now() + patience) - Watch::time_for_answers(patience),
-      [this] { context_.progress(); },
+      [this] { return context_.progress(); },
       [&](const Connection* waiting_for) {
         published.store((waiting_for == to_next ? next : previous) + 1, std::memory_order_relaxed);
         Status failure = watch_->creation_verdict();

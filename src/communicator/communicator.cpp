@@ -120,7 +120,7 @@ Status Communicator::look_around() {
 
 Backoff Communicator::backoff() const {
   Backoff backoff(patience_);
-  backoff.sleep_on(wait_source().get(), host_ranks_ == 1);
+  backoff.sleep_on(waits_.get(), host_ranks_ == 1);
   return backoff;
 }
 

@@ -118,7 +118,7 @@ class Communicator : private StreamService {
   // How a thread waits for this rank's operations.
   Backoff backoff() const;
   // What a thread that waits for this rank's operations can sleep on, or nullptr.
-  const std::shared_ptr<WaitSource>& wait_source() const { return links_->wait_source(); }
+  const std::shared_ptr<WaitSet>& waits() const { return waits_; }
   const Plan& plan() const { return schedules_->plan(); }
   // Ranks, -1 for none, in one of the trees of allreduce.
   void tree_neighbours(bool second, int* parent, int* children) const {
@@ -218,6 +218,7 @@ class Communicator : private StreamService {
   std::shared_ptr<Segment> private_area_;  // else
   AreaView area_;                          // this rank's
   RankCards cards_;
+  const std::shared_ptr<WaitSet> waits_ = std::make_shared<WaitSet>();
   std::unique_ptr<Links> links_;
   RegionExports exports_;
   ExecutorContext context_;

@@ -176,6 +176,7 @@ OpenTransports Communicator::open_transports(TransportSet allowed) {
     return given == cards_->end() ? nullptr : &*given;
   };
   setup.streams = this;
+  setup.waits = waits_;
   OpenTransports opened(treering::transports().size());
   for (size_t i = 0; i < opened.size(); ++i)
     if ((allowed >> i & 1) != 0) opened[i] = treering::transports()[i].open(setup);

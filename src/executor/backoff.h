@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "transport/wait_source.h"
+#include "transport/wait_set.h"
 
 namespace treering {
 
@@ -55,9 +55,9 @@ class Backoff {
 
   // Sleeps on them instead; `all`: the rank waits for nothing else, so a sleep may last. nullptr or an empty set: as
   // without. For polls that look at streams, of which each is a system call.
-  void sleep_on(WaitSource* source, bool all) {
-    source_ = source;
-    source_is_all_ = all;
+  void sleep_on(WaitSet* waits, bool all) {
+    waits_ = waits;
+    waits_are_all_ = all;
   }
 
   void reset() { polls_ = 0; }
@@ -66,7 +66,7 @@ class Backoff {
   // yielding, and after each sleep.
   bool pause() {
     uint32_t polls = ++polls_;
-    if (source_ != nullptr && !source_->empty()) return pause_on_source();
+    if (waits_ != nullptr && !waits_->empty()) return pause_on_waits();
     if (polls <= patience_.spins) {
       cpu_relax();
       return false;
@@ -98,8 +98,8 @@ class Backoff {
     if (ns > kLongYieldNs) crowded_waits_ = kCrowdedWaits;
   }
 
-  bool pause_on_source() {
-    const uint32_t polls = source_is_all_ ? kPollsOfSource : kPollsBesideMemory;
+  bool pause_on_waits() {
+    const uint32_t polls = waits_are_all_ ? kPollsOfWaits : kPollsBesideMemory;
     const uint32_t awake = std::min(polls, patience_.spins + patience_.yields);
     if (polls_ <= awake) {
       if (crowded_waits_ > 0)
@@ -108,13 +108,13 @@ class Backoff {
         yield();  // a poll is a system call anyway
       return false;
     }
-    const bool woken = source_->wait(source_is_all_ ? kLongSleep : patience_.short_sleep_us);
+    const bool woken = waits_->wait(waits_are_all_ ? kLongSleep : patience_.short_sleep_us);
     // The event may belong to a stream that the next few polls do not reach.
     if (woken) polls_ = awake - std::min(awake, kPollsWhenWoken);
     return !woken || ++wakes_ % kYieldsPerLook == 0;
   }
 
-  static constexpr uint32_t kPollsOfSource = 100;      // some 50 us
+  static constexpr uint32_t kPollsOfWaits = 100;       // some 50 us
   static constexpr uint32_t kPollsBesideMemory = 400;  // what memory brings ends no sleep
   static constexpr uint32_t kPollsWhenWoken = 40;
   static constexpr uint32_t kLongSleep = 1000;  // us
@@ -129,8 +129,8 @@ class Backoff {
   uint32_t wakes_ = 0;
   // So many more without a yield. Of the thread, for a wait is often shorter than what a yield would cost here.
   static inline thread_local uint32_t crowded_waits_ = 0;
-  WaitSource* source_ = nullptr;
-  bool source_is_all_ = false;
+  WaitSet* waits_ = nullptr;
+  bool waits_are_all_ = false;
 };
 
 }  // namespace treering

@@ -27,14 +27,13 @@ void ExecutorContext::add_connection(uint32_t channel, uint32_t peer, Connection
   const uint32_t index = channel * ranks + peer;
   if (index >= connections.size()) connections.resize(size_t{channel + 1} * ranks);
   connections[index] = connection;
-  if (connection->buffers()) buffering.push_back(index);
 }
 
-bool ExecutorContext::flush_buffering(uint32_t* peer) const {
+bool ExecutorContext::flush_queues(uint32_t* peer) const {
   bool flushed = true;
-  for (uint32_t index : buffering) {
-    if (connections[index]->flushed()) continue;
-    *peer = index % ranks;
+  for (const auto& [of, queue] : queues) {
+    if (queue->flush()) continue;
+    *peer = of;
     flushed = false;
   }
   return flushed;
@@ -140,7 +139,7 @@ void Execution::bind(const Call& call) {
 // Whatever the channels wait for, what they have posted leaves; the call ends when it has left.
 Execution::Progress Execution::advance() {
   const Progress progress = advance_channels();
-  if (context_->buffering.empty() || progress == Progress::kFailed) return progress;
+  if (context_->queues.empty() || progress == Progress::kFailed) return progress;
   if (progress == Progress::kDone)
     return is_flushed() ? progress : status_.ok() ? Progress::kBlocked : Progress::kFailed;
   context_->progress();
@@ -157,7 +156,7 @@ Execution::Progress Execution::advance_channels() {
     all_done &= channel.done;
   }
   if (!all_done) return moved ? Progress::kMoved : Progress::kBlocked;
-  if (references_consumed()) return Progress::kDone;
+  if (references_released()) return Progress::kDone;
   return !status_.ok() ? Progress::kFailed : moved ? Progress::kMoved : Progress::kBlocked;
 }
 
@@ -218,11 +217,11 @@ void Execution::note_reference(uint32_t link, uint32_t peer) {
 }
 
 // Whether the peers have read everything that lies in the user's buffers.
-bool Execution::references_consumed() {
+bool Execution::references_released() {
   while (!referenced_.empty()) {
     uint32_t index = referenced_.back();
     Connection* connection = context_->connections[index];
-    if (!connection->has_consumed(reference_targets_[index])) {
+    if (!connection->has_released(reference_targets_[index])) {
       waiting_for_ = index % context_->ranks;
       if (Status health = connection->health(); !health.ok()) fail(std::move(health), waiting_for_);
       return false;
@@ -237,9 +236,8 @@ bool Execution::is_flushed() {
   uint32_t peer = 0;
   if (context_->flush(&peer)) return true;
   waiting_for_ = peer;
-  for (uint32_t index : context_->buffering)
-    if (Status health = context_->connections[index]->health(); index % context_->ranks == peer && !health.ok())
-      fail(std::move(health), peer);
+  for (const auto& [of, queue] : context_->queues)
+    if (Status health = queue->health(); of == peer && !health.ok()) fail(std::move(health), peer);
   return false;
 }
 

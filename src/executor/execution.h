@@ -21,6 +21,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "algorithms/algorithm.h"
@@ -63,9 +64,9 @@ struct ExecutorContext {
   bool wide_partials = false;
   size_t streaming_bytes = 0;  // calls of at least this size write results with non-temporal stores
   RankStatus* status = nullptr;
-  std::vector<const RankStatus*> peer_statuses;  // by rank, where this process maps it; else nullptr
-  std::vector<Connection*> connections;          // [channel * ranks + peer]; nullptr: the rank itself, or not used yet
-  std::vector<uint32_t> buffering;   // indices of the connections that buffers() says true of; empty with mapped ones
+  std::vector<Connection*> connections;  // [channel * ranks + peer]; nullptr: the rank itself, or not used yet
+  // Where messages wait in this process, and whose; empty with mapped connections alone.
+  std::vector<std::pair<uint32_t, SendQueue*>> queues;
   ConnectionMaker* maker = nullptr;  // of those that are not there; outlives the context's use
   std::array<StagingPool, kMaxChannels> pools;
 
@@ -77,17 +78,18 @@ struct ExecutorContext {
     return connections[channel * ranks + peer];
   }
   void add_connection(uint32_t channel, uint32_t peer, Connection* connection);
+  void add_queue(uint32_t peer, SendQueue* queue) { queues.emplace_back(peer, queue); }
   // Sends what waits in this process. True when nothing waits any more, else `*peer` is one whose messages do.
-  bool flush(uint32_t* peer) const { return buffering.empty() || flush_buffering(peer); }
+  bool flush(uint32_t* peer) const { return queues.empty() || flush_queues(peer); }
   // Every wait of a rank calls this, whatever it waits for: a rank that waits for one peer must still serve the others, who
   // may be what that peer waits for.
-  void progress() const {
+  bool progress() const {
     uint32_t peer = 0;
-    (void)flush(&peer);
+    return flush(&peer);
   }
 
  private:
-  bool flush_buffering(uint32_t* peer) const;
+  bool flush_queues(uint32_t* peer) const;
 };
 
 // Sizes of transfers that are left to the kernel to copy, where it can.
@@ -229,7 +231,8 @@ class Execution {
   void add_stores(StepState* state);
   bool plan_sends(StepState* state);
   Mode choose_mode(const StepState& state, uint32_t peer, Connection* connection, std::byte** delivered_to) const;
-  std::byte* operand_of(const StepState& state, uint32_t peer) const;
+  std::byte* output_of(const StepState& state, Connection* connection) const;
+  std::byte* operand_of(const StepState& state, uint32_t peer, Connection* connection) const;
   std::optional<UserAddress> reference_for(const StepState& state, const Connection& connection) const;
   bool is_fetched_straight(const StepState& state) const;
   bool move_data(const StepState& state);
@@ -246,7 +249,7 @@ class Execution {
   size_t run_length(const StepState& state, const Piece& piece, size_t done) const;
   void post_sends(const StepState& state);
   Progress advance_channels();
-  bool references_consumed();
+  bool references_released();
   bool is_flushed();
   void note_reference(uint32_t link, uint32_t peer);
   void fail(Status status, uint32_t peer);

@@ -112,7 +112,7 @@ bool Execution::plan_sends(StepState* state) {
     modes_[i] = choose_mode(*state, peer, connection, &delivered_to);
     staged |= modes_[i] == Mode::kStaged;
     // Two slots for each lane: one whose peer is late leaves those of the others.
-    if (state->item != nullptr && modes_[i] == Mode::kStaged && !connection->has_consumed(state->channel->staged[0])) {
+    if (state->item != nullptr && modes_[i] == Mode::kStaged && !connection->has_released(state->channel->staged[0])) {
       waiting_for_ = peer;
       return false;
     }
@@ -139,39 +139,32 @@ Execution::Mode Execution::choose_mode(const StepState& state, uint32_t peer, Co
   const CollectiveInfo& info = *call_.layout.collective;
   if (!info.reduces && !info.gathers() && (!streaming_ || info.rooted) && reference_for(state, *connection))
     return Mode::kReferenced;
-  const RankStatus* status = context_->peer_statuses[peer];
-  if ((state.step->flags & kFinal) != 0 && state.item == nullptr && call_.is_plain() && pieces_.size() == 1 &&
-      call_.layout.unequal == nullptr && status != nullptr &&
-      status->operation.load(std::memory_order_acquire) == call_.operation &&
-      status->output_address.load(std::memory_order_relaxed) != 0) {
-    const Piece& piece = pieces_[0];
-    size_t offset = (call_.layout.output_offset_on(piece.part) + piece.begin) * call_.type_size;
-    UserAddress address{0, status->output_address.load(std::memory_order_relaxed) + offset};
-    if (!connection->reaches_plain_memory())
-      address = {status->output_region.load(std::memory_order_relaxed),
-                 status->output_offset.load(std::memory_order_relaxed) + offset};
-    if (auto* mapped = connection->map_peer(address, state.wire_bytes); mapped != nullptr) {
-      *delivered_to = static_cast<std::byte*>(mapped);
-      return Mode::kDelivered;
-    }
-  }
-  if (status != nullptr && status->open_input.load(std::memory_order_relaxed) != 0 &&
-      (*delivered_to = operand_of(state, peer)) != nullptr)
-    return Mode::kDelivered;
+  *delivered_to = output_of(state, connection);
+  if (*delivered_to == nullptr) *delivered_to = operand_of(state, peer, connection);
+  if (*delivered_to != nullptr) return Mode::kDelivered;
   return reference_for(state, *connection) ? Mode::kReferenced : Mode::kStaged;
 }
 
-// Where the peer showed its operand of this step's result, mapped here; nullptr when it did not. (A message of this call
-// has come from it, so its status is of this call.)
-std::byte* Execution::operand_of(const StepState& state, uint32_t peer) const {
+// Where this step's result lies in the peer's output; nullptr: the peer does not take it there.
+std::byte* Execution::output_of(const StepState& state, Connection* connection) const {
+  if ((state.step->flags & kFinal) == 0 || state.item != nullptr || !call_.is_plain() || pieces_.size() != 1 ||
+      call_.layout.unequal != nullptr)
+    return nullptr;
+  const Piece& piece = pieces_[0];
+  const size_t offset = (call_.layout.output_offset_on(piece.part) + piece.begin) * call_.type_size;
+  return connection->output_place(call_.operation, offset, state.wire_bytes);
+}
+
+// Where the peer showed its operand of this step's result; nullptr: it did not, or it needs the operand. (A message of this call
+// has come from it, so what it shows is of this call.)
+std::byte* Execution::operand_of(const StepState& state, uint32_t peer, Connection* connection) const {
   constexpr uint16_t kSum = kFinal | kReduce;
   if ((state.step->flags & kSum) != kSum || state.item != nullptr || !call_.is_plain() || pieces_.size() != 1)
     return nullptr;
   for (uint32_t i = 0; i < state.step->receive_count; ++i) {
     if (state.at->receive_peer(i) != peer) continue;
-    const Message& message = *context_->connection(state.link, peer)->front();
-    if (message.kind == PayloadKind::kUser && message.bytes == state.wire_bytes)
-      return static_cast<std::byte*>(const_cast<void*>(message.data));
+    const Message& message = *connection->front();
+    return message.bytes == state.wire_bytes ? connection->operand_place(message) : nullptr;
   }
   return nullptr;
 }
@@ -179,17 +172,11 @@ std::byte* Execution::operand_of(const StepState& state, uint32_t peer) const {
 // The value's place in user memory as the peer reaches it; nothing when it must go through a slot.
 std::optional<UserAddress> Execution::reference_for(const StepState& state, const Connection& connection) const {
   if (state.reference == nullptr || state.wire_bytes < kMinReferencedBytes) return {};
-  const UserAddress plain{0, reinterpret_cast<uint64_t>(state.reference)};
-  if (connection.reaches_plain_memory()) return plain;
-  const Region& region = *state.reference_region;
-  if (region.id != 0 && connection.maps_regions() && state.reference >= region.base &&
-      state.reference + state.wire_bytes <= region.base + region.bytes)
-    return UserAddress{region.id, static_cast<uint64_t>(state.reference - region.base)};
   const bool fetched = state.item != nullptr ? (state.item->count >= call_.fetch_range.least &&
                                                 state.item->count <= call_.fetch_range.most)
                                              : fetches_;
-  if (fetched && connection.fetches_plain_memory() && state.wire_bytes >= kMinFetchedBytes) return plain;
-  return {};
+  return connection.reference(
+      {state.reference, state.wire_bytes, state.reference_region, fetched && state.wire_bytes >= kMinFetchedBytes});
 }
 
 void Execution::post_sends(const StepState& state) {
@@ -227,9 +214,9 @@ void Execution::post_sends(const StepState& state) {
       pool.add_reader(state.slot, connection);
       state.channel->staged[0] = std::exchange(state.channel->staged[1], connection->posted());
     }
-    // What the peer fetches from this process must be there until it has: the call ends after that.
-    const bool fetched = modes_[i] == Mode::kStaged && context_->peer_statuses[peer] == nullptr;
-    if (fetched || modes_[i] == Mode::kReferenced) note_reference(state.link, peer);
+    // What the peer reads from this process must be there until it has: the call ends after that.
+    const bool is_read = modes_[i] == Mode::kStaged && !connection->slots_outlive_sender();
+    if (is_read || modes_[i] == Mode::kReferenced) note_reference(state.link, peer);
   }
 }
 

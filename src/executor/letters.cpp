@@ -185,7 +185,7 @@ Letters::Progress Letters::advance() {
 
 // Blocked, unless the link to the peer has failed; mapped ones have nothing that could.
 Letters::Progress Letters::blocked() {
-  if (context_->buffering.empty()) return Progress::kBlocked;
+  if (context_->queues.empty()) return Progress::kBlocked;
   status_ = connection(waiting_for_)->health();
   return status_.ok() ? Progress::kBlocked : Progress::kFailed;
 }

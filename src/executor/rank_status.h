@@ -3,15 +3,15 @@
 // waits for, where its output buffer lies, and its failure if it has one.
 //
 // Written by its owner alone, read by any rank at any time through its transport; every field is a relaxed atomic
-// except those that publish others (`operation`, a call's `tag`, `failure_state`). A reader that needs the fields of
-// operation k checks `operation == k` first: the owner cannot leave operation k while a peer still has to send it something.
-// The calls of earlier operations are for finding and telling differences alone.
+// except those that publish others (`operation`, a call's `tag`, `failure_state`). The calls of earlier operations are for finding and telling differences alone.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <string>
+
+#include "transport/open_buffers.h"
 
 namespace treering {
 
@@ -99,15 +99,10 @@ struct CallRecord {
 // broadcasts gets as far ahead as a FIFO has slots (8), or some times that through a tree.
 inline constexpr size_t kCallsKept = 16;
 
-struct alignas(64) RankStatus {
-  std::atomic<uint64_t> operation;  // number of the operation that this rank entered last, from 1
+// Begins with what transports read.
+struct alignas(64) RankStatus : OpenBuffers {
   std::atomic<uint64_t> completed;  // number of the operation that this rank completed last
-  std::atomic<uint16_t>
-      open_input;  // 1: peers may store results where they found this rank's operands (fused, in place)
-  std::atomic<uint64_t> output_address;  // of the receive buffer; 0: peers may not store results there
-  std::atomic<uint64_t> output_offset;   // of the receive buffer in output_region, for ranks that map it
-  std::atomic<uint32_t> output_region;   // 0: in none
-  std::atomic<uint32_t> left;            // not 0: the rank has destroyed its communicator (kLeft...)
+  std::atomic<uint32_t> left;       // not 0: the rank has destroyed its communicator (kLeft...)
 
   std::atomic<uint64_t> device_collectives;  // given to this rank's GPU so far, as kernels
 

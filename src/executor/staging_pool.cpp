@@ -30,7 +30,7 @@ void StagingPool::open(uint32_t slots) {
 bool StagingPool::is_free(uint32_t index) {
   auto& readers = readers_[index];
   while (!readers.empty()) {
-    if (!readers.back().connection->has_consumed(readers.back().target)) return false;
+    if (!readers.back().connection->has_released(readers.back().target)) return false;
     readers.pop_back();
   }
   return true;

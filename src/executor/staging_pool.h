@@ -5,7 +5,7 @@
 //   | slot 0 | slot 1 | ... | not opened yet ... |      room for two slots for each peer: an empty FIFO always finds a
 //                                                     free slot, so the pool never blocks where FIFO depth 1 would not
 //
-// A slot is free when every message that refers to it has been consumed; the pool asks the connections, newest
+// A slot is free when every message that refers to it has been released; the pool asks the connections, newest
 // knowledge first, and no rank has to give a slot back. Of many slots only some are open, which are used in turn; when
 // none of them is free, more are opened. So a rank with a thousand peers, of which it uses ten, touches little memory.
 #pragma once

@@ -20,10 +20,7 @@ Links::Links(ExecutorContext* context, const std::vector<RankCard>& cards, uint3
       works_(cards.size(), 0),
       opened_(std::move(opened)) {
   context_->connections.resize(size_t{channels} * cards.size());
-  context_->peer_statuses.assign(cards.size(), nullptr);
   context_->maker = this;
-  for (const auto& transport : opened_)
-    if (transport && wait_source_ == nullptr) wait_source_ = transport->wait_source();
 }
 
 Transport& Links::transport_of(uint32_t peer) const {
@@ -51,7 +48,6 @@ Status Links::settle(const Findings& findings, const std::map<uint32_t, std::str
           trSystemError,
           fmt::format("rank {} and rank {} (pid {}) share no transport of those that TREERING_TRANSPORTS allows: {}",
                       rank, peer, cards_[peer].pid, why)};
-    context_->peer_statuses[peer] = mapped_status(peer);
     const TransportRow& row = row_of(used_[peer]);
     const bool best = row.scope == Scope::kProcess || (row.maps && (works_[peer] & kRegionsBit) != 0);
     if (!explained && same_host && !best && reason != reasons.end()) {
@@ -68,14 +64,23 @@ void Links::explain(uint32_t peer, const std::string& reason) const {
                                         row.maps ? " without registered buffers" : "", reason));
 }
 
+void Links::pace(int link_mbps) {
+  paced_ = std::make_shared<PacedLink>(link_mbps);
+  context_->add_queue(context_->rank, paced_.get());
+}
+
 void Links::connect(uint32_t peer) {
   const bool fetches = (works_[peer] & transports_with(&TransportRow::fetches)) != 0;
   auto made = transport_of(peer).connect(peer, {(works_[peer] & kRegionsBit) != 0, fetches});
   for (uint32_t channel = 0; channel < channels_; ++channel) {
-    auto connection = paced_ ? pace_connection(std::move(made[channel]), paced_) : std::move(made[channel]);
+    std::unique_ptr<Connection> connection = std::move(made.channels[channel]);
+    if (paced_) connection = pace_connection(std::move(connection), paced_);
     context_->add_connection(channel, peer, connection.get());
     connections_.push_back(std::move(connection));
   }
+  if (made.queue == nullptr) return;
+  context_->add_queue(peer, made.queue.get());
+  queues_.push_back(std::move(made.queue));
 }
 
 const RankStatus* Links::mapped_status(uint32_t peer) const {

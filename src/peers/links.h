@@ -33,7 +33,7 @@ class Links final : public ConnectionMaker, public StatusReader {
   // Settles how the peers are reached. An error: one cannot be. reasons: see prove_links().
   Status settle(const Findings& findings, const std::map<uint32_t, std::string>& reasons);
   // Slows all sends of this rank down to one link of that speed.
-  void pace(int link_mbps) { paced_ = std::make_shared<PacedLink>(link_mbps); }
+  void pace(int link_mbps);
 
   void connect(uint32_t peer) override;
 
@@ -43,8 +43,6 @@ class Links final : public ConnectionMaker, public StatusReader {
 
   // The transport that takes streams; nullptr without one.
   StreamTaker* stream_taker() const;
-  // What a waiting rank can sleep on; nullptr: nothing.
-  const std::shared_ptr<WaitSource>& wait_source() const { return wait_source_; }
   // The communicator has failed.
   void abandon();
 
@@ -71,7 +69,7 @@ class Links final : public ConnectionMaker, public StatusReader {
   std::vector<TransportSet> works_;  // ... and what else works, with kRegionsBit
   std::shared_ptr<PacedLink> paced_;
   std::vector<std::unique_ptr<Connection>> connections_;
-  std::shared_ptr<WaitSource> wait_source_;
+  std::vector<std::shared_ptr<SendQueue>> queues_;
   OpenTransports opened_;  // ends before the connections, which may still need what it was given
   TransportSet transports_ = 0;
   bool all_mapped_ = true, all_fetch_ = true, host_mapped_ = true;

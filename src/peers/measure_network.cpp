@@ -24,7 +24,7 @@ double seconds(Clock::duration time) { return std::chrono::duration<double>(time
 
 class Ring {
  public:
-  Ring(Connection* next, Connection* previous, Clock::time_point deadline, const std::function<void()>& progress,
+  Ring(Connection* next, Connection* previous, Clock::time_point deadline, const std::function<bool()>& progress,
        const WaitVerdict& verdict)
       : next_(next), previous_(previous), deadline_(deadline), progress_(progress), verdict_(verdict) {}
 
@@ -66,7 +66,7 @@ class Ring {
   // Nothing of this rank is under way any more, what it tells the neighbours included.
   bool flush() {
     for (Connection* connection : {next_, previous_})
-      while (!connection->flushed() || !connection->has_consumed(connection->posted()))
+      while (!progress_() || !connection->has_released(connection->posted()))
         if (!wait_for(connection)) return false;
     return true;
   }
@@ -89,7 +89,7 @@ class Ring {
   Connection *next_, *previous_;
   Connection* failed_ = nullptr;
   Clock::time_point deadline_;
-  const std::function<void()>& progress_;
+  const std::function<bool()>& progress_;
   const WaitVerdict& verdict_;
   Status failure_;
   double last_post_us_ = 0;
@@ -187,7 +187,7 @@ Status combine_measurements(const std::vector<std::string>& blobs, NetworkMeasur
 }
 
 Status measure_network(Connection* next, Connection* previous, bool starts, uint32_t hosts, Clock::time_point deadline,
-                       const std::function<void()>& progress, const WaitVerdict& verdict, NetworkMeasurement* measured,
+                       const std::function<bool()>& progress, const WaitVerdict& verdict, NetworkMeasurement* measured,
                        Connection** failed) {
   Ring ring(next, previous, deadline, progress, verdict);
   const auto take_least = [](double* least, double value) {

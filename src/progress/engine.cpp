@@ -309,7 +309,7 @@ void Engine::loop() {
     work_.wait(lock, [this] { return tasks_ != 0; });
     bool moved = run_marks(&lock);
     batch_.clear();
-    std::shared_ptr<WaitSource> source;
+    std::shared_ptr<WaitSet> waits;
     for (Communicator* communicator : active_)
       if (startable(communicator) != nullptr) batch_.push_back(communicator);
     for (Communicator* communicator : batch_) {
@@ -318,7 +318,7 @@ void Engine::loop() {
       Task* task = startable(communicator);
       if (task == nullptr) continue;
       in_hand_ = communicator;
-      if (batch_.size() == 1) source = communicator->wait_source();
+      if (batch_.size() == 1) waits = communicator->waits();
       lock.unlock();
       Status status;
       bool ended = step(task, &status, &moved);
@@ -331,7 +331,7 @@ void Engine::loop() {
     }
     lock.unlock();
     // Not for long: a new task wakes no thread that sleeps on streams.
-    backoff.sleep_on(source.get(), false);
+    backoff.sleep_on(waits.get(), false);
     if (moved)
       backoff.reset();
     else

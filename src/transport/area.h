@@ -2,7 +2,7 @@
 // Area: the memory of one rank of one communicator that its peers look into. It has a head, which anybody may read at any
 // time, and a body for those who exchange messages with it.
 //
-//   head   | status | nonce |                                          status: of the executor (peers/area.h)
+//   head   | status | nonce |                         status: OpenBuffers, then the executor's own (peers/area.h)
 //   body   | region exports | mailbox | FIFOs, one for each sending peer and channel | staging |
 //
 // All ranks' areas have the same layout, so a peer's part is found at the same offset in the peer's area. The areas of
@@ -23,6 +23,7 @@
 
 #include "core/status.h"
 #include "transport/memory/fifo.h"
+#include "transport/open_buffers.h"
 #include "transport/region.h"
 
 namespace treering {
@@ -31,7 +32,7 @@ class AreaView;
 
 // Sizes of the parts that transports do not look into.
 struct AreaSizes {
-  size_t status = 0;
+  size_t status = 0;          // begins with OpenBuffers
   size_t mailbox = 0;         // of each rank
   size_t segment_header = 0;  // before the heads
 };
@@ -64,6 +65,7 @@ class AreaView {
   explicit operator bool() const { return head_ != nullptr; }
   std::byte* head() const { return head_; }
   std::byte* body() const { return body_; }
+  const OpenBuffers* open_buffers() const { return reinterpret_cast<const OpenBuffers*>(head_); }
   uint64_t* nonce() const { return reinterpret_cast<uint64_t*>(head_ + layout_->nonce_offset); }
   RegionExport* exports() const { return reinterpret_cast<RegionExport*>(body_); }
   std::byte* mailbox() const { return body_ + layout_->mailbox_offset; }

@@ -5,13 +5,15 @@
 //
 //     sender                                          receiver
 //     post(message) -> | descriptor | descriptor | -> front() ... read payload ... pop()
-//     consumed()    <------------- counter of pops ------------------------'
+//     released(), can_post()   <--- counter of pops -----------------------'
 //
-// A transport that copies payloads (buffers()) sends them from the sender's memory and counts them as consumed once they
-// have left it and need not be sent again; what it could not send yet it sends in later calls of any connection to that peer.
+// Two things end for a posted message: its payload is released (released(): the memory that it refers to is the sender's again), and
+// its descriptor is popped (which makes room, can_post()). A transport that reads payloads in place releases them when they are
+// popped. One that copies them does so once they have left the sender and need not be sent again; what it could not send yet
+// waits in a SendQueue, which all connections to that peer share.
 //
-// Invariants: messages arrive in the order of post(); a payload that is referred to stays unchanged until consumed()
-// reaches the number of posts made when it was posted; consumed() may count inline messages late, by less than
+// Invariants: messages arrive in the order of post(); a payload that is referred to stays unchanged until released()
+// reaches the number of posts made when it was posted; released() may count inline messages late, by less than
 // kTellEvery; at least five messages can be posted before the peer reads any; no call blocks; nothing but connect-time
 // code allocates or locks.
 //
@@ -21,9 +23,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "core/status.h"
+#include "transport/region.h"
 
 namespace treering {
 
@@ -46,6 +50,18 @@ struct UserAddress {
   uint64_t offset = 0;  // in the region; the address itself for region 0
 };
 
+// Memory that a message may refer to.
+struct UserMemory {
+  const std::byte* data = nullptr;
+  size_t bytes = 0;
+  const Region* region = nullptr;  // that it may lie in; id 0: in none
+  bool fetch_pays = false;         // the peer's fetch() was measured to be worth it for this call
+
+  bool lies_in_region() const {
+    return region->id != 0 && data >= region->base && data + bytes <= region->base + region->bytes;
+  }
+};
+
 struct Message {
   uint32_t signature = 0;  // of the operation: a receiver compares it with its own
   uint32_t bytes = 0;
@@ -54,7 +70,6 @@ struct Message {
   uint64_t whole = 0;
   PayloadKind kind = PayloadKind::kInline;
   bool wide = false;           // elements are float32 partial results of a 16-bit type
-  uint32_t due_us = 0;         // when a paced link (paced.h) has carried it; 0: no such link
   UserAddress user;            // kUser: where; kStaging: offset is the offset in the staging memory
   const void* data = nullptr;  // sender: kInline source. Receiver: the payload, or nullptr when only fetch() reaches it
 };
@@ -67,12 +82,12 @@ class Connection {
   // Only when can_post(). Everything written before is visible to the receiver when it sees the message.
   virtual void post(const Message& message) = 0;
   uint64_t posted() const { return posted_; }
-  // How many of the posted messages need their payload no longer: the receiver has popped them, or they were copied.
-  virtual uint64_t consumed() = 0;
+  // How many of the posted messages need their payload no longer.
+  virtual uint64_t released() = 0;
   // The same as of the last time that it was asked: never too high, and free.
-  uint64_t known_consumed() const { return consumed_; }
-  // Whether the first `target` posts are consumed.
-  bool has_consumed(uint64_t target) { return consumed_ >= target || consumed() >= target; }
+  uint64_t known_released() const { return released_; }
+  // Whether the payloads of the first `target` posts are released.
+  bool has_released(uint64_t target) { return released_ >= target || released() >= target; }
 
   // The message at the head of the incoming FIFO, or nullptr. Valid until pop().
   virtual const Message* front() = 0;
@@ -80,19 +95,17 @@ class Connection {
   // Copies a part of front()'s payload; for messages whose `data` is nullptr.
   virtual Status fetch(const Message& message, size_t offset, void* destination, size_t bytes) = 0;
 
-  // True when messages may refer to the sender's plain memory (region 0) by its address.
-  virtual bool reaches_plain_memory() const = 0;
-  // True when posted messages may wait in this process: flushed() must be called until it is true. One of the connections
-  // that share what waits says so.
-  virtual bool buffers() const { return false; }
-  // Sends what can be sent; true when nothing waits.
-  virtual bool flushed() { return true; }
-  // True when the peer cannot read that memory in place, but fetch() it.
-  virtual bool fetches_plain_memory() const { return false; }
-  // True when registered regions of either side can be mapped by the other.
-  virtual bool maps_regions() const = 0;
-  // The peer's memory in this address space, or nullptr.
-  virtual void* map_peer(UserAddress address, size_t bytes) = 0;
+  // How a message may refer to this memory of the sender's user; nothing: it must go through a slot.
+  virtual std::optional<UserAddress> reference(const UserMemory& memory) const = 0;
+  // Where the peer takes a final value, as memory of this process; nullptr: nowhere. In the output of the peer's operation, at
+  // `offset` bytes:
+  virtual std::byte* output_place(uint64_t operation, uint64_t offset, size_t bytes) {
+    return (void)operation, (void)offset, (void)bytes, nullptr;
+  }
+  // ... or where it showed this operand, a message of the operation at hand:
+  virtual std::byte* operand_place(const Message& operand) { return (void)operand, nullptr; }
+  // True when slots of staging memory outlive the sender: a peer reads them also when the sender's process has ended.
+  virtual bool slots_outlive_sender() const { return false; }
 
   // The first failure of the link itself; sticky.
   virtual Status health() const { return {}; }
@@ -100,7 +113,23 @@ class Connection {
 
  protected:
   uint64_t posted_ = 0;
-  uint64_t consumed_ = 0;
+  uint64_t released_ = 0;
+};
+
+// Messages that were posted and wait in this process. Whatever a rank waits for, it calls flush() meanwhile.
+class SendQueue {
+ public:
+  virtual ~SendQueue() = default;
+  // Sends what can be sent; true when nothing waits.
+  virtual bool flush() = 0;
+  // Why what waits cannot be sent any more, or ok.
+  virtual Status health() const = 0;
+};
+
+// The connections to one peer.
+struct PeerConnections {
+  std::vector<std::unique_ptr<Connection>> channels;
+  std::shared_ptr<SendQueue> queue;  // nullptr: post() leaves nothing behind
 };
 
 }  // namespace treering

@@ -19,9 +19,9 @@ namespace {
 std::vector<TransportRow>& table() {
   static auto* rows = new std::vector<TransportRow>{
       //                                                        cheap  maps   fetches heads
-      {"in-process",    "in-process", 1,        Scope::kProcess,  true,  true,  true,  true,  nullptr,   open_in_process},
-      {"shared-memory", "shm",        1,        Scope::kHost,     true,  true,  false, true,  nullptr,   open_shared_memory},
-      {"cma",           "cma",        1,        Scope::kHost,     false, false, true,  true,  nullptr,   open_cma},
+      {"in-process",    "in-process", 2,        Scope::kProcess,  true,  true,  true,  true,  nullptr,   open_in_process},
+      {"shared-memory", "shm",        2,        Scope::kHost,     true,  true,  false, true,  nullptr,   open_shared_memory},
+      {"cma",           "cma",        2,        Scope::kHost,     false, false, true,  true,  nullptr,   open_cma},
       {"tcp",           "tcp",        kTcpMark, Scope::kAnywhere, true,  false, false, false, check_tcp, open_tcp},
   };
   return *rows;

@@ -21,7 +21,7 @@
 #include "transport/area.h"
 #include "transport/peer_card.h"
 #include "transport/stream.h"
-#include "transport/wait_source.h"
+#include "transport/wait_set.h"
 
 namespace treering {
 
@@ -37,6 +37,9 @@ struct TransportSetup {
   // A rank of this one's host that was given the segment's descriptor, or nullptr.
   std::function<const PeerCard*()> segment_holder;
   StreamService* streams = nullptr;
+  // What a rank that waits may sleep on: a transport whose polls cost system calls adds its descriptors. One that polls memory adds
+  // nothing, and is polled.
+  std::shared_ptr<WaitSet> waits;
 };
 
 // What works between two ranks besides the transport that they use, as both have proved.
@@ -59,7 +62,7 @@ class Transport {
   virtual Status prove_regions(uint32_t peer) { return (void)peer, Status(trSystemError, "not by this transport"); }
 
   // The connections to the peer, one for each channel.
-  virtual std::vector<std::unique_ptr<Connection>> connect(uint32_t peer, PairAbilities abilities) = 0;
+  virtual PeerConnections connect(uint32_t peer, PairAbilities abilities) = 0;
 
   // Where the head of the peer's area can be read in place; else nullptr.
   virtual const std::byte* mapped_head(uint32_t peer) const { return (void)peer, nullptr; }
@@ -70,8 +73,6 @@ class Transport {
 
   // Takes streams where it uses them.
   virtual StreamTaker* stream_taker() { return nullptr; }
-  // What a rank that waits may sleep on.
-  virtual std::shared_ptr<WaitSource> wait_source() { return nullptr; }
   // The communicator has failed: what is under way is of no use any more, and the end waits for nothing.
   virtual void abandon() {}
 };

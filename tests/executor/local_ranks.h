@@ -56,14 +56,15 @@ class LocalRanks {
       context->wide_partials = wide_partials;
       context->streaming_bytes = SIZE_MAX;
       context->status = &statuses_[rank];
-      for (const RankStatus& status : statuses_) context->peer_statuses.push_back(tcp_.empty() ? &status : nullptr);
       context->connections.resize(size_t{channels} * ranks);
       for (uint32_t channel = 0; channel < channels; ++channel) {
         context->pools[channel] = StagingPool(staging_of(rank), channel * pool_bytes, pool_bytes, peers);
         for (uint32_t peer = 0; peer < ranks; ++peer) {
           if (peer == rank) continue;
-          connections_.push_back(tcp_.empty() ? connect_mapped(rank, peer, channel) : connect_tcp(rank, peer, channel));
+          connections_.push_back(tcp_.empty() ? connect_mapped(rank, peer, channel)
+                                              : link(rank, peer)->connection(channel));
           context->add_connection(channel, peer, connections_.back().get());
+          if (!tcp_.empty() && channel == 0) context->add_queue(peer, link(rank, peer).get());
         }
       }
       contexts_.push_back(std::move(context));
@@ -154,9 +155,10 @@ class LocalRanks {
 
  private:
   std::unique_ptr<Connection> connect_mapped(uint32_t rank, uint32_t peer, uint32_t channel) {
-    return connect_in_process({fifo(rank, peer, channel), fifo(peer, rank, channel), staging_of(peer), nullptr});
+    return connect_in_process(
+        {fifo(rank, peer, channel), fifo(peer, rank, channel), staging_of(peer), &statuses_[peer]});
   }
-  std::unique_ptr<Connection> connect_tcp(uint32_t rank, uint32_t peer, uint32_t channel) {
+  const std::shared_ptr<TcpLink>& link(uint32_t rank, uint32_t peer) {
     TcpOptions options;
     options.peer = peer;
     options.peer_name = "rank " + std::to_string(peer);
@@ -164,7 +166,7 @@ class LocalRanks {
     options.piece_bytes = 700;  // messages are several
     options.staging = staging_of(rank);
     TcpPair& pair = *tcp_[std::min(rank, peer) * ranks_ + std::max(rank, peer)];
-    return pair.link(rank < peer ? 0 : 1, options)->connection(channel);
+    return pair.link(rank < peer ? 0 : 1, options);
   }
   Fifo* fifo(uint32_t sender, uint32_t receiver, uint32_t channel) {
     return &fifos_[(size_t{sender} * ranks_ + receiver) * channels_ + channel];

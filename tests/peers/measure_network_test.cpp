@@ -13,14 +13,14 @@
 namespace treering::testing {
 namespace {
 
-// One direction of a link: what the kernel has, and what waits in the sender's process until flushed() sends it on.
+// One direction of a link: what the kernel has, and what waits in the sender's process until flush() sends it on.
 struct Direction {
   std::mutex mutex;
   std::deque<Message> held, arrived;
   uint64_t handed_over = 0, popped = 0;
 };
 
-// A link whose kernel takes nothing at the time of a post: every message is held until flushed() is called.
+// A link whose kernel takes nothing at the time of a post: every message is held until flush() is called.
 class HoldingConnection final : public Connection {
  public:
   HoldingConnection(Direction* out, Direction* in) : out_(out), in_(in) {}
@@ -34,9 +34,9 @@ class HoldingConnection final : public Connection {
     out_->held.push_back(message);
     ++posted_;
   }
-  uint64_t consumed() override {
+  uint64_t released() override {
     std::lock_guard lock(out_->mutex);
-    return consumed_ = out_->handed_over;
+    return released_ = out_->handed_over;
   }
   const Message* front() override {
     std::lock_guard lock(in_->mutex);
@@ -47,17 +47,14 @@ class HoldingConnection final : public Connection {
     in_->arrived.pop_front();
     ++in_->popped;
   }
-  bool buffers() const override { return true; }
-  bool flushed() override {
+  bool flush() {
     std::lock_guard lock(out_->mutex);
     for (; !out_->held.empty(); out_->held.pop_front(), ++out_->handed_over)
       out_->arrived.push_back(out_->held.front());
     return true;
   }
   Status fetch(const Message&, size_t, void*, size_t) override { return {trInternalError, "not used"}; }
-  bool reaches_plain_memory() const override { return true; }
-  bool maps_regions() const override { return false; }
-  void* map_peer(UserAddress, size_t) override { return nullptr; }
+  std::optional<UserAddress> reference(const UserMemory&) const override { return {}; }
   const char* transport_name() const override { return "holding"; }
 
  private:
@@ -79,8 +76,11 @@ TEST(MeasureNetwork, EndsWhereSocketsTakeLessThanIsPosted) {
       Connection* failed = nullptr;
       statuses[i] = measure_network(
           &next, &previous, i == 0, kHosts, std::chrono::steady_clock::now() + std::chrono::seconds(20),
-          [&] { (void)next.flushed(), (void)previous.flushed(); }, [](const Connection*) { return Status(); },
-          &measured[i], &failed);
+          [&] {
+            const bool sent = next.flush();
+            return previous.flush() && sent;
+          },
+          [](const Connection*) { return Status(); }, &measured[i], &failed);
     });
   for (std::thread& host : hosts) host.join();
   for (size_t i = 0; i < kHosts; ++i) {

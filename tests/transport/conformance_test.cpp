@@ -24,25 +24,23 @@ class Conformance : public ::testing::TestWithParam<ConformanceRow> {
  protected:
   const ConformanceRow& row() const { return GetParam(); }
   TwoSides sides_{GetParam()};
-  std::unique_ptr<Connection> sender_ = sides_.connect(0, 0);
-  std::unique_ptr<Connection> receiver_ = sides_.connect(1, 0);
+  Linked sender_ = sides_.connect(0, 0);
+  Linked receiver_ = sides_.connect(1, 0);
 };
 
 // The message at the head once it is there.
 const Message* arrived(Connection* connection) {
   return eventually([&] { return connection->front() != nullptr; }) ? connection->front() : nullptr;
 }
-const Message* arrived(const std::unique_ptr<Connection>& connection) { return arrived(connection.get()); }
+const Message* arrived(const Linked& connection) { return arrived(connection.get()); }
 
 TEST_P(Conformance, SaysWhatItIs) {
   EXPECT_EQ(std::string(row().name).rfind(sender_->transport_name(), 0), 0u) << sender_->transport_name();
-  EXPECT_EQ(sender_->reaches_plain_memory(), row().reaches_plain_memory);
-  EXPECT_EQ(sender_->fetches_plain_memory(), row().fetches_plain_memory);
   EXPECT_TRUE(sender_->health().ok());
   EXPECT_EQ(receiver_->front(), nullptr);
   EXPECT_TRUE(sender_->can_post());
   EXPECT_EQ(sender_->posted(), 0u);
-  EXPECT_EQ(sender_->consumed(), 0u);
+  EXPECT_EQ(sender_->released(), 0u);
 }
 
 TEST_P(Conformance, InlineMessagesArriveInOrderOverManyLaps) {
@@ -95,7 +93,7 @@ TEST_P(Conformance, FifoFillsAtItsDepthAndOpensByOneWithEachPop) {
   EXPECT_EQ(receiver_->front(), nullptr);
 }
 
-TEST_P(Conformance, CountsWhatIsConsumed) {
+TEST_P(Conformance, CountsWhatIsReleased) {
   if (row().copies) GTEST_SKIP() << "it counts a message when it has copied it";
   for (uint32_t i = 0; i < 5; ++i) sender_->post(awaited_message(i));
   EXPECT_EQ(sender_->posted(), 5u);
@@ -103,16 +101,16 @@ TEST_P(Conformance, CountsWhatIsConsumed) {
     ASSERT_NE(arrived(receiver_), nullptr);
     receiver_->pop();
   }
-  EXPECT_EQ(sender_->known_consumed(), 0u) << "what is known for free is not asked for";
-  EXPECT_FALSE(sender_->has_consumed(4));
-  EXPECT_EQ(sender_->known_consumed(), 3u);
-  EXPECT_TRUE(sender_->has_consumed(3));
-  EXPECT_EQ(sender_->consumed(), 3u);
+  EXPECT_EQ(sender_->known_released(), 0u) << "what is known for free is not asked for";
+  EXPECT_FALSE(sender_->has_released(4));
+  EXPECT_EQ(sender_->known_released(), 3u);
+  EXPECT_TRUE(sender_->has_released(3));
+  EXPECT_EQ(sender_->released(), 3u);
   ASSERT_NE(arrived(receiver_), nullptr);
   receiver_->pop();
-  EXPECT_EQ(sender_->known_consumed(), 3u);
-  EXPECT_TRUE(sender_->has_consumed(4));
-  EXPECT_FALSE(sender_->has_consumed(5));
+  EXPECT_EQ(sender_->known_released(), 3u);
+  EXPECT_TRUE(sender_->has_released(4));
+  EXPECT_FALSE(sender_->has_released(5));
 }
 
 TEST_P(Conformance, InlineMessagesMayBeCountedLateButNeverBlock) {
@@ -133,9 +131,9 @@ TEST_P(Conformance, InlineMessagesMayBeCountedLateButNeverBlock) {
       receiver_->pop();
     }
     if (!row().copies) {
-      EXPECT_LE(sender_->consumed(), popped);
+      EXPECT_LE(sender_->released(), popped);
     }
-    EXPECT_GT(sender_->consumed() + kTellEvery, popped);
+    EXPECT_GT(sender_->released() + kTellEvery, popped);
   }
   // One that is waited for tells of all before it.
   for (; popped < posted; ++popped) {
@@ -146,7 +144,7 @@ TEST_P(Conformance, InlineMessagesMayBeCountedLateButNeverBlock) {
   sender_->post(awaited_message(0));
   ASSERT_NE(arrived(receiver_), nullptr);
   receiver_->pop();
-  EXPECT_EQ(sender_->consumed(), popped + 1);
+  EXPECT_EQ(sender_->released(), popped + 1);
 }
 
 TEST_P(Conformance, StagedPayloadIsReadableUntilPopped) {
@@ -164,14 +162,14 @@ TEST_P(Conformance, StagedPayloadIsReadableUntilPopped) {
     EXPECT_EQ(got->whole, message.whole);
     EXPECT_EQ(payload_of(receiver_.get(), *got), data);
     if (row().copies) {  // the sender may use the slot again
-      EXPECT_TRUE(sender_->has_consumed(1));
+      EXPECT_TRUE(sender_->has_released(1));
       std::memset(sides_.side(0).staging, 0, sizeof sides_.side(0).staging);
     } else {
-      EXPECT_FALSE(sender_->has_consumed(1));
+      EXPECT_FALSE(sender_->has_released(1));
     }
   }
   receiver_->pop();
-  EXPECT_TRUE(sender_->has_consumed(1));
+  EXPECT_TRUE(sender_->has_released(1));
 }
 
 TEST_P(Conformance, DeliveredMessagesCarryNoPayload) {
@@ -198,7 +196,7 @@ TEST_P(Conformance, PlainUserMemoryIsReadWhereItIsReached) {
   const Message* got = arrived(receiver_);
   ASSERT_NE(got, nullptr);
   EXPECT_EQ(got->whole, message.whole);
-  if (row().reaches_plain_memory || row().fetches_plain_memory) {
+  if (row().plain != ConformanceRow::Plain::kNever) {
     EXPECT_EQ(payload_of(receiver_.get(), *got), data);
   } else {
     EXPECT_EQ(got->data, nullptr);
@@ -206,6 +204,57 @@ TEST_P(Conformance, PlainUserMemoryIsReadWhereItIsReached) {
     EXPECT_EQ(receiver_->fetch(*got, 0, target, sizeof target).code(), trSystemError) << "an error, not a crash";
   }
   receiver_->pop();
+}
+
+// Asked for each buffer: the answer is what post() takes, or nothing.
+TEST_P(Conformance, SaysHowAMessageMayReferToMemory) {
+  std::vector<std::byte> plain(100);
+  const Region none;
+  const auto refers = [&](bool fetch_pays) { return sender_->reference({plain.data(), 100, &none, fetch_pays}); };
+  using Plain = ConformanceRow::Plain;
+  EXPECT_EQ(refers(false).has_value(), row().plain == Plain::kAlways);
+  ASSERT_EQ(refers(true).has_value(), row().plain != Plain::kNever);
+  if (row().plain != Plain::kNever) {
+    EXPECT_EQ(refers(true)->region, 0u);
+    EXPECT_EQ(refers(true)->offset, reinterpret_cast<uint64_t>(plain.data()));
+  }
+  std::vector<std::byte> memory(1000);
+  Region region;
+  region.id = 7;
+  region.base = memory.data();
+  region.bytes = memory.size();
+  const auto inside = sender_->reference({memory.data() + 900, 100, &region, false});
+  ASSERT_EQ(inside.has_value(), row().maps_regions || row().plain == Plain::kAlways);
+  if (row().maps_regions) {
+    EXPECT_EQ(inside->region, 7u);
+    EXPECT_EQ(inside->offset, 900u);
+  }
+  const auto over_its_end = sender_->reference({memory.data() + 901, 100, &region, false});
+  EXPECT_EQ(over_its_end.has_value(), row().plain == Plain::kAlways);
+}
+
+// The peer shows its output at an operation; a final value of another one goes nowhere.
+TEST_P(Conformance, StoresFinalValuesWhereThePeerShowsItsOutputInPlace) {
+  std::vector<std::byte> output(100);
+  OpenBuffers& shown = sides_.side(1).buffers;
+  shown.output_address = reinterpret_cast<uint64_t>(output.data());
+  shown.operation = 5;
+  std::byte* const place = sender_->output_place(5, 40, 10);
+  const bool by_address = row().mapped && !row().maps_regions;
+  EXPECT_EQ(place, by_address ? output.data() + 40 : nullptr);
+  EXPECT_EQ(sender_->output_place(6, 40, 10), nullptr);
+  shown.output_address = 0;
+  EXPECT_EQ(sender_->output_place(5, 40, 10), nullptr);
+  EXPECT_EQ(sender_->slots_outlive_sender(), row().mapped);
+
+  Message operand;
+  operand.kind = PayloadKind::kUser;
+  operand.data = output.data();
+  EXPECT_EQ(sender_->operand_place(operand), nullptr) << "the peer does not open its operands";
+  shown.open_input = 1;
+  EXPECT_EQ(sender_->operand_place(operand), row().mapped ? output.data() : nullptr);
+  operand.kind = PayloadKind::kStaging;
+  EXPECT_EQ(sender_->operand_place(operand), nullptr);
 }
 
 TEST_P(Conformance, ChannelsAndDirectionsAreIndependent) {
@@ -226,7 +275,7 @@ TEST_P(Conformance, ChannelsAndDirectionsAreIndependent) {
   ASSERT_NE(arrived(receiver_), nullptr);
   EXPECT_EQ(receiver_->front()->signature, 0u);
   if (!row().copies) {
-    EXPECT_EQ(other_sender->consumed(), 0u);
+    EXPECT_EQ(other_sender->released(), 0u);
   }
   other_receiver->pop();
   for (uint32_t i = 1; i < kTellEvery; ++i) {
@@ -234,9 +283,9 @@ TEST_P(Conformance, ChannelsAndDirectionsAreIndependent) {
     ASSERT_NE(arrived(other_receiver), nullptr);
     other_receiver->pop();
   }
-  EXPECT_EQ(other_sender->consumed(), kTellEvery);
+  EXPECT_EQ(other_sender->released(), kTellEvery);
   if (!row().copies) {
-    EXPECT_EQ(sender_->consumed(), 0u);
+    EXPECT_EQ(sender_->released(), 0u);
   }
   EXPECT_FALSE(sender_->can_post());
 }
@@ -257,15 +306,26 @@ TEST_P(Conformance, RegionsOfThePeerAreMappedWhereTheTransportDoes) {
     Region region = table.find(memory, kBytes);
     ASSERT_NE(region.id, 0u);
     ASSERT_TRUE(exports.publish(region));
-    auto* mapped = static_cast<std::byte*>(sender_->map_peer({region.id, 5000}, 100));
-    ASSERT_EQ(mapped != nullptr, row().maps_regions);
-    EXPECT_EQ(sender_->map_peer({region.id, kBytes - 10}, 11), nullptr) << "one byte past the end";
-    EXPECT_EQ(sender_->map_peer({region.id, UINT64_MAX}, 1), nullptr);
-    EXPECT_EQ(sender_->map_peer({region.id + 1000, 0}, 1), nullptr) << "no such region";
+    // The peer's output begins at 4000 of the region. (In one process it is known by its address.)
+    OpenBuffers& shown = sides_.side(1).buffers;
+    shown.output_address = reinterpret_cast<uint64_t>(bytes) + 4000;
+    shown.output_region = region.id;
+    shown.output_offset = 4000;
+    shown.operation = 9;
+    std::byte* const mapped = sender_->output_place(9, 1000, 100);
+    ASSERT_EQ(mapped != nullptr, row().mapped);
+    if (row().maps_regions) {
+      EXPECT_EQ(sender_->output_place(9, kBytes - 4010, 11), nullptr) << "one byte past the end";
+      EXPECT_EQ(sender_->output_place(9, UINT64_MAX - 4000, 1), nullptr);
+      shown.output_region = region.id + 1000;
+      EXPECT_EQ(sender_->output_place(9, 0, 1), nullptr) << "no such region";
+      shown.output_region = region.id;
+    }
     if (mapped == nullptr) continue;
     EXPECT_EQ(mapped[0], std::byte{42});
     mapped[1] = std::byte{43};
     EXPECT_EQ(bytes[5001], std::byte{43});
+    if (!row().maps_regions) continue;
     // And as a payload that is referred to.
     Message message;
     message.kind = PayloadKind::kUser;
@@ -289,8 +349,8 @@ TEST(Fifo, SenderCountsOverTheWrapOf32Bits) {
   FifoSender sender(fifo.get());
   for (uint64_t behind = 0; behind <= kFifoDepth; ++behind)
     for (uint64_t posted = (uint64_t{1} << 32) - 20; posted < (uint64_t{1} << 32) + 20; ++posted) {
-      fifo->consumed.store(static_cast<uint32_t>(posted - behind));
-      EXPECT_EQ(sender.consumed(posted), posted - behind);
+      fifo->popped.store(static_cast<uint32_t>(posted - behind));
+      EXPECT_EQ(sender.popped(posted), posted - behind);
       sender.post(posted, inline_message(static_cast<uint32_t>(posted), &posted, sizeof posted));
       EXPECT_EQ(fifo->lines[posted % kFifoDepth].turn.load(), static_cast<uint32_t>(posted + 1));
     }

@@ -42,15 +42,16 @@ Planned planned(const ConformanceRow& row, const Traffic& traffic, int sender, u
   std::mt19937_64 random(traffic.seed ^ (uint64_t{index} << 1 | static_cast<uint64_t>(sender)) * 0x9E3779B97F4A7C15u);
   uint64_t dice = random() % 3;
   PayloadKind kind = dice == 0 ? PayloadKind::kInline : dice == 1 ? PayloadKind::kStaging : PayloadKind::kUser;
-  if (kind == PayloadKind::kUser && !row.reaches_plain_memory && !row.maps_regions) kind = PayloadKind::kStaging;
+  if (kind == PayloadKind::kUser && row.plain != ConformanceRow::Plain::kAlways && !row.maps_regions)
+    kind = PayloadKind::kStaging;
   size_t most = kind == PayloadKind::kInline ? kInlineBytes : kSlotBytes;
   return {kind, static_cast<uint32_t>(random() % (most + 1))};
 }
 
 // Memory of the sender that the transport can refer to: `user` is its name.
-class UserMemory {
+class SenderMemory {
  public:
-  UserMemory(const ConformanceRow& row, Side* own) : registered_(row.maps_regions), data_(kFifoDepth * kSlotBytes) {
+  SenderMemory(const ConformanceRow& row, Side* own) : registered_(row.maps_regions), data_(kFifoDepth * kSlotBytes) {
     base_ = data_.data();
     address_ = {0, reinterpret_cast<uint64_t>(base_)};
     if (!registered_) return;
@@ -61,7 +62,7 @@ class UserMemory {
     if (!RegionExports(own->exports).publish(region)) throw std::runtime_error("publish");
     address_ = {region.id, 0};
   }
-  ~UserMemory() {
+  ~SenderMemory() {
     if (registered_) (void)RegionTable::instance().release(base_);
   }
   std::byte* at(uint32_t slot) const { return base_ + slot * kSlotBytes; }
@@ -75,7 +76,7 @@ class UserMemory {
 };
 
 void send_next(Connection* connection, const ConformanceRow& row, const Traffic& traffic, Side* own, int side,
-               uint32_t index, const UserMemory& user) {
+               uint32_t index, const SenderMemory& user) {
   Planned plan = planned(row, traffic, side, index);
   auto data = pattern(traffic.seed + index * 2 + static_cast<uint64_t>(side), plan.bytes);
   uint32_t slot = index % kFifoDepth;
@@ -95,13 +96,13 @@ void send_next(Connection* connection, const ConformanceRow& row, const Traffic&
 std::string run_traffic(TwoSides* sides, const ConformanceRow& row, const Traffic& traffic, int side) {
   auto connection = sides->connect(side, 0);
   Side* own = &sides->side(side);
-  UserMemory user(row, own);
+  SenderMemory user(row, own);
   auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   uint32_t sent = 0, received = 0;
-  while (sent < traffic.messages || received < traffic.messages || !connection->has_consumed(traffic.messages) ||
-         !connection->flushed()) {
+  while (sent < traffic.messages || received < traffic.messages || !connection->has_released(traffic.messages) ||
+         !connection.flushed()) {
     bool moved = false;
-    if (sent < traffic.messages && connection->can_post() && sent - connection->consumed() < traffic.depth) {
+    if (sent < traffic.messages && connection->can_post() && sent - connection->released() < traffic.depth) {
       send_next(connection.get(), row, traffic, own, side, sent++, user);
       moved = true;
     }

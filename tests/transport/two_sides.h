@@ -24,6 +24,7 @@
 
 #include "support/waiting.h"
 #include "transport/cma/cma.h"
+#include "transport/linked.h"
 #include "transport/memory/mapped.h"
 #include "transport/tcp/pair.h"
 #include "transport/unix/unix_transport.h"
@@ -34,6 +35,7 @@ inline constexpr uint32_t kChannels = 2;
 inline constexpr size_t kSlotBytes = 4096;
 
 struct Side {
+  OpenBuffers buffers;
   RegionExport exports[kMaxExports];
   Fifo fifos[kChannels];
   std::byte staging[kChannels * kFifoDepth * kSlotBytes];
@@ -57,7 +59,7 @@ class TwoSides {
   int pid(int index) const { return pids_[index]; }
   void set_pid(int index, int pid) { pids_[index] = pid; }
   // The connection of side `own` to the other one.
-  std::unique_ptr<Connection> connect(int own, uint32_t channel);
+  Linked connect(int own, uint32_t channel);
   TcpPair* tcp() { return tcp_.get(); }
   void use_tcp(uint32_t streams) { tcp_ = std::make_unique<TcpPair>(streams); }
   // Both ends of a pair of Unix sockets for each channel: [channel][side].
@@ -79,25 +81,24 @@ class TwoSides {
 
 struct ConformanceRow {
   const char* name;
-  bool mapped;             // the FIFOs' memory is shared
-  bool between_processes;  // else between threads of one process
-  bool reaches_plain_memory;
-  bool maps_regions;  // by region id, in another process
-  bool fetches_plain_memory;
-  bool copies;  // what it has taken counts as consumed
+  bool mapped;                                               // the FIFOs' memory is shared
+  bool between_processes;                                    // else between threads of one process
+  enum class Plain { kNever, kWhereItPays, kAlways } plain;  // messages refer to memory that is not registered
+  bool maps_regions;                                         // by region id, in another process
+  bool copies;                                               // payloads: they are released when it has taken them
   // Makes what both sides need before they part.
   void (*prepare)(TwoSides* sides);
-  std::unique_ptr<Connection> (*connect)(TwoSides* sides, int own, uint32_t channel);
+  Linked (*connect)(TwoSides* sides, int own, uint32_t channel);
 };
 
-inline std::unique_ptr<Connection> connect_tcp(TwoSides* sides, int own, uint32_t channel) {
+inline Linked connect_tcp(TwoSides* sides, int own, uint32_t channel) {
   TcpOptions options;
   options.channels = kChannels;
   options.peer_name = "process " + std::to_string(sides->pid(1 - own));
   options.staging = sides->side(own).staging;
   // A child has copies of the parent's sockets, which would keep them open.
   const bool alone = sides->pid(0) != sides->pid(1);
-  return sides->tcp()->link(own, options, alone)->connection(channel);
+  return linked(sides->tcp()->link(own, options, alone), channel);
 }
 
 inline void make_unix_sockets(TwoSides* sides) {
@@ -106,45 +107,49 @@ inline void make_unix_sockets(TwoSides* sides) {
       throw std::runtime_error("socketpair failed");
 }
 
-inline std::unique_ptr<Connection> connect_unix(TwoSides* sides, int own, uint32_t channel) {
+inline Linked connect_unix(TwoSides* sides, int own, uint32_t channel) {
   int* const pair = sides->unix_sockets()[channel];
   // A child has a copy of the other side's socket, which would keep it open.
   if (sides->pid(0) != sides->pid(1)) close(std::exchange(pair[1 - own], -1));
-  return std::make_unique<testing::UnixConnection>(std::exchange(pair[own], -1), sides->side(own).staging,
-                                                   "process " + std::to_string(sides->pid(1 - own)));
+  auto connection = std::make_unique<testing::UnixConnection>(std::exchange(pair[own], -1), sides->side(own).staging,
+                                                              "process " + std::to_string(sides->pid(1 - own)));
+  auto queue = std::make_shared<testing::UnixQueue>(connection.get());
+  return {std::move(connection), std::move(queue)};
 }
 
 inline MappedEndpoint mapped_endpoint(TwoSides* sides, int own, uint32_t channel, PeerRegions* regions) {
   Side &mine = sides->side(own), &peer = sides->side(1 - own);
-  return {&peer.fifos[channel], &mine.fifos[channel], peer.staging, regions};
+  return {&peer.fifos[channel], &mine.fifos[channel], peer.staging, &peer.buffers, regions};
 }
 
 inline const std::vector<ConformanceRow>& conformance_rows() {
+  using Plain = ConformanceRow::Plain;
   static const std::vector<ConformanceRow> rows = {
-      {"in-process", true, false, true, false, false, false, nullptr,
+      {"in-process", true, false, Plain::kAlways, false, false, nullptr,
        [](TwoSides* sides, int own, uint32_t channel) {
-         return connect_in_process(mapped_endpoint(sides, own, channel, nullptr));
+         return Linked(connect_in_process(mapped_endpoint(sides, own, channel, nullptr)));
        }},
-      {"shared-memory", true, true, false, true, false, false, nullptr,
+      {"shared-memory", true, true, Plain::kNever, true, false, nullptr,
        [](TwoSides* sides, int own, uint32_t channel) {
-         return connect_shared_memory(mapped_endpoint(sides, own, channel, &sides->regions_of_peer(own)));
+         return Linked(connect_shared_memory(mapped_endpoint(sides, own, channel, &sides->regions_of_peer(own))));
        }},
-      {"shared-memory-and-kernel", true, true, false, true, true, false, nullptr,
+      {"shared-memory-and-kernel", true, true, Plain::kWhereItPays, true, false, nullptr,
        [](TwoSides* sides, int own, uint32_t channel) {
          MappedEndpoint endpoint = mapped_endpoint(sides, own, channel, &sides->regions_of_peer(own));
          endpoint.fetch_pid = sides->pid(1 - own);
-         return connect_shared_memory(endpoint);
+         return Linked(connect_shared_memory(endpoint));
        }},
-      {"cma", false, true, true, false, false, false, nullptr,
+      {"cma", false, true, Plain::kAlways, false, false, nullptr,
        [](TwoSides* sides, int own, uint32_t channel) {
          Side& peer = sides->side(1 - own);
          CmaAddress address{sides->pid(1 - own), reinterpret_cast<uint64_t>(&peer.fifos[channel]),
                             reinterpret_cast<uint64_t>(peer.staging)};
-         return connect_cma(address, &sides->side(own).fifos[channel]);
+         return Linked(connect_cma(address, &sides->side(own).fifos[channel]));
        }},
-      {"tcp", false, true, true, false, false, true, [](TwoSides* sides) { sides->use_tcp(1); }, connect_tcp},
-      {"tcp-4-streams", false, true, true, false, false, true, [](TwoSides* sides) { sides->use_tcp(4); }, connect_tcp},
-      {"unix", false, true, true, false, false, true, make_unix_sockets, connect_unix},
+      {"tcp", false, true, Plain::kAlways, false, true, [](TwoSides* sides) { sides->use_tcp(1); }, connect_tcp},
+      {"tcp-4-streams", false, true, Plain::kAlways, false, true, [](TwoSides* sides) { sides->use_tcp(4); },
+       connect_tcp},
+      {"unix", false, true, Plain::kAlways, false, true, make_unix_sockets, connect_unix},
   };
   return rows;
 }
@@ -159,9 +164,7 @@ inline TwoSides::TwoSides(const ConformanceRow& row) : row_(row) {
 
 using testing::eventually;
 
-inline std::unique_ptr<Connection> TwoSides::connect(int own, uint32_t channel) {
-  return row_.connect(this, own, channel);
-}
+inline Linked TwoSides::connect(int own, uint32_t channel) { return row_.connect(this, own, channel); }
 
 inline std::string row_name(const ::testing::TestParamInfo<ConformanceRow>& info) {
   std::string name = info.param.name;

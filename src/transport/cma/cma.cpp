@@ -33,7 +33,7 @@ class CmaConnection final : public Connection {
 
   bool can_post() override {
     if (!health_.ok()) return false;
-    return posted_ - consumed_ < kFifoDepth || posted_ - consumed() < kFifoDepth;
+    return posted_ - released_ < kFifoDepth || posted_ - released() < kFifoDepth;
   }
 
   // The line first, then, in a call of its own, its turn: the receiver must never see the turn before the rest.
@@ -49,9 +49,9 @@ class CmaConnection final : public Connection {
     ++posted_;
   }
 
-  uint64_t consumed() override {
+  uint64_t released() override {
     uint32_t low = incoming_->acknowledged.load(std::memory_order_acquire);
-    return consumed_ = posted_ - (static_cast<uint32_t>(posted_) - low);
+    return released_ = posted_ - (static_cast<uint32_t>(posted_) - low);
   }
 
   const Message* front() override {
@@ -74,9 +74,9 @@ class CmaConnection final : public Connection {
     return status;
   }
 
-  bool reaches_plain_memory() const override { return true; }
-  bool maps_regions() const override { return false; }
-  void* map_peer(UserAddress, size_t) override { return nullptr; }
+  std::optional<UserAddress> reference(const UserMemory& memory) const override {
+    return UserAddress{0, reinterpret_cast<uint64_t>(memory.data)};
+  }
 
   Status health() const override { return health_; }
   const char* transport_name() const override { return "cma"; }

@@ -26,13 +26,13 @@ class Cma final : public Transport {
     return status;
   }
 
-  std::vector<std::unique_ptr<Connection>> connect(uint32_t peer, PairAbilities) override {
+  PeerConnections connect(uint32_t peer, PairAbilities) override {
     const uint64_t body = setup_.card(peer).body_address;
-    std::vector<std::unique_ptr<Connection>> made;
+    PeerConnections made;
     for (uint32_t channel = 0; channel < setup_.layout->channels; ++channel)
-      made.push_back(connect_cma({pid_of(peer), body + setup_.layout->fifo_offset_of(setup_.rank, channel),
-                                  body + setup_.layout->staging_offset},
-                                 setup_.own.fifo(peer, channel)));
+      made.channels.push_back(connect_cma({pid_of(peer), body + setup_.layout->fifo_offset_of(setup_.rank, channel),
+                                           body + setup_.layout->staging_offset},
+                                          setup_.own.fifo(peer, channel)));
     return made;
   }
 

@@ -6,11 +6,11 @@
 //          | if not inline: whole                                           |
 //   line 1 | ...                                                            |     kFifoDepth lines, used in turn
 //   ...
-//   consumed | number of messages popped |                                        a line of its own
+//   popped | number of messages popped |                                          a line of its own
 //   acknowledged | see cma.h |
 //
 // A line belongs to the receiver while its `turn` equals the number (from 1) of the message that it holds; the
-// receiver gives it back by advancing `consumed`. The sender looks at `consumed` only when its last known value says
+// receiver gives it back by advancing `popped`. The sender looks at `popped` only when its last known value says
 // that the FIFO is full, so in the common case each side touches only lines that the other does not.
 #pragma once
 
@@ -27,9 +27,8 @@ struct alignas(64) FifoLine {
   uint32_t bytes;
   PayloadKind kind;
   uint8_t wide;
-  uint16_t reserved;
+  uint16_t reserved[3];
   uint32_t region;
-  uint32_t due_us;
   uint64_t offset;
   unsigned char inline_data[kInlineBytes];
 };
@@ -37,7 +36,7 @@ static_assert(sizeof(FifoLine) == 320);
 
 struct Fifo {
   FifoLine lines[kFifoDepth];
-  alignas(64) std::atomic<uint32_t> consumed;
+  alignas(64) std::atomic<uint32_t> popped;
   alignas(64) std::atomic<uint32_t> acknowledged;
 };
 
@@ -47,7 +46,6 @@ inline void fill_line(FifoLine* line, const Message& message) {
   line->kind = message.kind;
   line->wide = message.wide;
   line->region = message.user.region;
-  line->due_us = message.due_us;
   line->offset = message.user.offset;
   if (message.kind != PayloadKind::kInline)
     std::memcpy(line->inline_data, &message.whole, sizeof message.whole);
@@ -61,7 +59,6 @@ inline Message read_line(const FifoLine& line) {
   message.bytes = line.bytes;
   message.kind = line.kind;
   message.wide = line.wide != 0;
-  message.due_us = line.due_us;
   message.user = {line.region, line.offset};
   message.data = line.kind == PayloadKind::kInline ? line.inline_data : nullptr;
   if (line.kind != PayloadKind::kInline) std::memcpy(&message.whole, line.inline_data, sizeof message.whole);
@@ -78,8 +75,8 @@ class FifoSender {
     line.turn.store(static_cast<uint32_t>(posted + 1), std::memory_order_release);
   }
   // The counter in memory has 32 bits; `posted` is at most kFifoDepth ahead of it.
-  uint64_t consumed(uint64_t posted) const {
-    uint32_t low = fifo_->consumed.load(std::memory_order_acquire);
+  uint64_t popped(uint64_t posted) const {
+    uint32_t low = fifo_->popped.load(std::memory_order_acquire);
     return posted - (static_cast<uint32_t>(posted) - low);
   }
 
@@ -101,7 +98,7 @@ class FifoReceiver {
     ++popped_;
     __builtin_prefetch(&fifo_->lines[popped_ % kFifoDepth]);
     if (awaited || popped_ % kTellEvery == 0)
-      fifo_->consumed.store(static_cast<uint32_t>(popped_), std::memory_order_release);
+      fifo_->popped.store(static_cast<uint32_t>(popped_), std::memory_order_release);
   }
 
  private:

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "transport/memory/fifo.h"
+#include "transport/open_buffers.h"
 #include "transport/region.h"
 
 namespace treering {
@@ -15,6 +16,7 @@ struct MappedEndpoint {
   Fifo* outgoing = nullptr;
   Fifo* incoming = nullptr;
   const std::byte* peer_staging = nullptr;
+  const OpenBuffers* peer_buffers = nullptr;
   PeerRegions* peer_regions = nullptr;  // nullptr: the peer's regions cannot be mapped; shared by all channels
   int fetch_pid = 0;  // of the peer, where each side may read the other's memory through the kernel (cma.h); else 0
 };

@@ -32,7 +32,7 @@ class MappedTransport : public Transport {
   AreaView area_of(uint32_t peer) const { return setup_.layout->view(setup_.segment, peer); }
   MappedEndpoint endpoint(uint32_t peer, uint32_t channel) const {
     const AreaView theirs = area_of(peer);
-    return {theirs.fifo(setup_.rank, channel), setup_.own.fifo(peer, channel), theirs.staging()};
+    return {theirs.fifo(setup_.rank, channel), setup_.own.fifo(peer, channel), theirs.staging(), theirs.open_buffers()};
   }
 
   const TransportSetup setup_;
@@ -41,10 +41,10 @@ class MappedTransport : public Transport {
 class InProcess final : public MappedTransport {
  public:
   using MappedTransport::MappedTransport;
-  std::vector<std::unique_ptr<Connection>> connect(uint32_t peer, PairAbilities) override {
-    std::vector<std::unique_ptr<Connection>> made;
+  PeerConnections connect(uint32_t peer, PairAbilities) override {
+    PeerConnections made;
     for (uint32_t channel = 0; channel < setup_.layout->channels; ++channel)
-      made.push_back(connect_in_process(endpoint(peer, channel)));
+      made.channels.push_back(connect_in_process(endpoint(peer, channel)));
     return made;
   }
 };
@@ -63,14 +63,14 @@ class SharedMemory final : public MappedTransport {
     return {};
   }
 
-  std::vector<std::unique_ptr<Connection>> connect(uint32_t peer, PairAbilities abilities) override {
+  PeerConnections connect(uint32_t peer, PairAbilities abilities) override {
     if (abilities.maps_regions) regions_[peer] = std::make_unique<PeerRegions>(area_of(peer).exports(), pid_of(peer));
-    std::vector<std::unique_ptr<Connection>> made;
+    PeerConnections made;
     for (uint32_t channel = 0; channel < setup_.layout->channels; ++channel) {
       MappedEndpoint endpoint = this->endpoint(peer, channel);
       if (abilities.maps_regions) endpoint.peer_regions = regions_[peer].get();
       if (abilities.fetches) endpoint.fetch_pid = pid_of(peer);
-      made.push_back(connect_shared_memory(endpoint));
+      made.channels.push_back(connect_shared_memory(endpoint));
     }
     return made;
   }

@@ -76,7 +76,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   size_t receive_memory() const override { return receiver_.memory(); }
   uint64_t zero_copy_sends() const override { return sender_.zero_copy_sends(); }
 
-  const Status& health() const { return health_; }
+  Status health() const override { return health_; }
 
   bool can_post(uint32_t channel) {
     if (!health_.ok()) return false;
@@ -99,13 +99,13 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
       return fail({trInternalError, fmt::format("a message of {} bytes; at most {} were agreed on", message.bytes,
                                                 options_.max_message_bytes)});
     sender_.post(channel, message, payload);
-    flush();
+    send_pending();
   }
 
   // The peer's count of messages has 32 bits; `posted` is at most kFifoDepth ahead. Of a link that has failed, too: what was
   // released before is out of the way.
-  uint64_t consumed(uint32_t channel, uint64_t posted) {
-    if (sender_.pending() && health_.ok()) flush();
+  uint64_t released(uint32_t channel, uint64_t posted) {
+    if (sender_.pending() && health_.ok()) send_pending();
     if (sender_.released(channel) != static_cast<uint32_t>(posted) && health_.ok()) {
       poll();
       if (health_.ok()) sender_.release(channel, Clock::now());
@@ -131,10 +131,10 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     const uint32_t popped = receiver_.popped(channel);
     const bool now = large || popped - sender_.told(channel) >= kTellEvery;
     sender_.set_popped(channel, popped, now, lateness);
-    if (now && health_.ok()) flush();
+    if (now && health_.ok()) send_pending();
   }
 
-  bool flushed() {
+  bool flush() override {
     if (!sender_.pending() && !has_mail_.load(std::memory_order_relaxed)) {
       // A stream may have broken that carried what the peer has not acknowledged: this rank alone can send it again.
       if (!sender_.has_unacknowledged() || ++idle_ % kIdlePeriod != 0) return true;
@@ -146,7 +146,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     if (sender_.sends_in_place() || is_waiting_for_stream())
       poll();
     else
-      flush();
+      send_pending();
     return !sender_.pending();
   }
 
@@ -322,7 +322,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     fail({trRemoteError, "it has left, and does not take what was sent to it" + (story.empty() ? "" : ": " + story)});
   }
 
-  void flush() {
+  void send_pending() {
     if (has_mail_.load(std::memory_order_relaxed)) take_mail();
     if (is_unsettled()) settle();
     if (has_mail_.load(std::memory_order_relaxed)) take_mail();
@@ -348,7 +348,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     note(receiver_.read([this](const TcpFrame& frame) { return take_frame(frame); }));
     if (receiver_.take_repeated()) sender_.owe_all_credits();
     if (receiver_.has_losses() || sender_.has_losses()) settle();
-    if (sender_.pending() && health_.ok()) flush();
+    if (sender_.pending() && health_.ok()) send_pending();
   }
 
   // The caller waits in vain.
@@ -358,7 +358,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     if (now < next_look_) return;
     next_look_ = now + kLookEvery;
     note(sender_.look(now));
-    if (is_unsettled()) flush();
+    if (is_unsettled()) send_pending();
   }
 
   // ... for the peer: is it still there? What it sent before it left is still to be read.
@@ -418,7 +418,7 @@ class TcpConnection final : public Connection {
     ++posted_;
     link_->post(channel_, message);
   }
-  uint64_t consumed() override { return consumed_ = link_->consumed(channel_, posted_); }
+  uint64_t released() override { return released_ = link_->released(channel_, posted_); }
 
   const Message* front() override { return link_->front(channel_); }
   void pop() override { link_->pop(channel_); }
@@ -426,11 +426,9 @@ class TcpConnection final : public Connection {
     return {trInternalError, "payloads that came by TCP are not fetched"};
   }
 
-  bool reaches_plain_memory() const override { return true; }
-  bool buffers() const override { return channel_ == 0; }
-  bool flushed() override { return link_->flushed(); }
-  bool maps_regions() const override { return false; }
-  void* map_peer(UserAddress, size_t) override { return nullptr; }
+  std::optional<UserAddress> reference(const UserMemory& memory) const override {
+    return UserAddress{0, reinterpret_cast<uint64_t>(memory.data)};
+  }
   Status health() const override { return link_->health(); }
   const char* transport_name() const override { return "tcp"; }
 

@@ -19,7 +19,7 @@
 //
 // Invariants: any other stream carries frames one way only, from the rank that opened it, so that a rank that leaves closes
 // its sockets and the kernel still delivers everything; a piece goes to a stream that has room now, so a slow stream holds
-// back no more than it was given; consumed() counts messages whose bytes the kernel has taken, and which the peer has
+// back no more than it was given; released() counts messages whose bytes the kernel has taken, and which the peer has
 // popped or the link has copied; at most kFifoDepth messages of a channel are unread, which bounds the receiver's memory; nothing has a
 // thread: every call moves what can be moved. Used by one thread at a time, but for deliver_outgoing() and
 // deliver_incoming().
@@ -32,7 +32,7 @@
 
 #include "transport/tcp/congestion.h"
 #include "transport/tcp/resume.h"
-#include "transport/tcp/wait.h"
+#include "transport/wait_set.h"
 #include "transport/tcp/zero_copy.h"
 #include "transport/connection.h"
 #include "transport/stream.h"
@@ -54,15 +54,13 @@ struct TcpOptions {
   std::function<void(int fd)> see_off = {};
   TcpZeroCopy zero_copy = TcpZeroCopy::kWhereItPays;
   TcpCongestion congestion = {};
-  std::shared_ptr<TcpWaitSet> waits;  // to which the streams are added; may be shared by links, and missing
+  std::shared_ptr<WaitSet> waits;  // to which the streams are added; may be shared by links, and missing
 };
 
 inline constexpr uint32_t kMaxTcpStreams = 32;
 
-class TcpLink {
+class TcpLink : public SendQueue {
  public:
-  virtual ~TcpLink() = default;
-
   // The source outlives the link; a delivery that may come late is made through a weak pointer.
   static std::shared_ptr<TcpLink> make(TcpOptions options, StreamSource* source);
 

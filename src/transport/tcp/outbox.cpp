@@ -26,8 +26,7 @@ const TcpOutgoing& TcpOutbox::post(uint32_t channel, const Message& message, con
   outgoing.frame.message = to.posted++;
   outgoing.frame.signature = message.signature;
   outgoing.frame.bytes = message.bytes;
-  outgoing.frame.due_us = message.due_us;
-  outgoing.frame.whole = message.whole <= UINT32_MAX ? static_cast<uint32_t>(message.whole) : 0;
+  outgoing.frame.whole = message.whole;
   outgoing.bytes = tcp_payload(message.kind, message.bytes);
   outgoing.payload = static_cast<const std::byte*>(payload);
   outgoing.kept = message.kind == PayloadKind::kInline || outgoing.bytes == 0;

@@ -16,7 +16,7 @@ constexpr size_t kChannelsRemembered = 8;
 constexpr size_t kThrownAwayBytes = 64 << 10;  // at a time
 }  // namespace
 
-TcpReceiver::TcpReceiver(uint32_t channels, uint32_t max_message_bytes, TcpWaitSet* waits)
+TcpReceiver::TcpReceiver(uint32_t channels, uint32_t max_message_bytes, WaitSet* waits)
     : waits_(waits),
       max_message_bytes_(max_message_bytes),
       channels_(channels),
@@ -41,7 +41,7 @@ bool TcpReceiver::add_stream(uint32_t index, uint64_t key, int fd) {
     close(fd);
     return resumed_ = true;
   }
-  if (waits_ != nullptr) waits_->add(fd, TcpWaitSet::For::kInput);
+  if (waits_ != nullptr) waits_->add(fd, WaitSet::For::kInput);
   auto stream = std::make_unique<Stream>();
   stream->index = index;
   stream->key = key;
@@ -258,7 +258,6 @@ void TcpReceiver::begin_arrival(Arrival* arrival, const TcpFrame& frame) {
   arrival->message.bytes = frame.bytes;
   arrival->message.kind = kind;
   arrival->message.wide = is_wide(frame);
-  arrival->message.due_us = frame.due_us;
   arrival->message.whole = frame.whole;
   arrival->payload = tcp_payload(kind, frame.bytes);
   arrival->announced = arrival->received = 0;

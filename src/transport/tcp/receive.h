@@ -20,14 +20,14 @@
 #include "core/clock.h"
 #include "transport/tcp/buffers.h"
 #include "transport/tcp/resume.h"
-#include "transport/tcp/wait.h"
+#include "transport/wait_set.h"
 #include "transport/tcp/wire.h"
 
 namespace treering {
 
 class TcpReceiver {
  public:
-  TcpReceiver(uint32_t channels, uint32_t max_message_bytes, TcpWaitSet* waits);
+  TcpReceiver(uint32_t channels, uint32_t max_message_bytes, WaitSet* waits);
   ~TcpReceiver();
 
   // One that takes the place of another has a greater key. The peer sends again on it what the other carried, so the first frame
@@ -123,7 +123,7 @@ class TcpReceiver {
   void end_stream(Stream* stream);
   void remove_ended();
 
-  TcpWaitSet* waits_;  // or nullptr
+  WaitSet* waits_;  // or nullptr
   uint32_t max_message_bytes_;
   std::vector<Channel> channels_;
   std::vector<std::unique_ptr<Stream>> streams_;

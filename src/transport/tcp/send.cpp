@@ -26,7 +26,7 @@ constexpr uint32_t kPathShowsAfter = 64;
 }  // namespace
 
 TcpSender::TcpSender(uint32_t channels, uint32_t streams, uint32_t piece_bytes, TcpZeroCopy zero_copy,
-                     TcpCongestion congestion, const TcpPatience& patience, TcpWaitSet* waits)
+                     TcpCongestion congestion, const TcpPatience& patience, WaitSet* waits)
     : waits_(waits),
       congestion_(std::move(congestion)),
       patience_(patience),
@@ -58,7 +58,7 @@ void TcpSender::end_stream(Stream* stream) {
 
 void TcpSender::add_stream(uint32_t index, uint64_t key, int fd) {
   prepare_stream(fd, unsent_bytes_, patience_);
-  if (waits_ != nullptr) waits_->add(fd, TcpWaitSet::For::kRoom);
+  if (waits_ != nullptr) waits_->add(fd, WaitSet::For::kRoom);
   bool again = index == 0 && shared_key_ != 0;
   for (auto& other : streams_) {
     if (other->index != index || other->closed || other->replaced) continue;

@@ -16,7 +16,7 @@
 #include "transport/tcp/division.h"
 #include "transport/tcp/outbox.h"
 #include "transport/tcp/resume.h"
-#include "transport/tcp/wait.h"
+#include "transport/wait_set.h"
 #include "transport/tcp/wire.h"
 #include "transport/tcp/zero_copy.h"
 
@@ -25,7 +25,7 @@ namespace treering {
 class TcpSender {
  public:
   TcpSender(uint32_t channels, uint32_t streams, uint32_t piece_bytes, TcpZeroCopy zero_copy, TcpCongestion congestion,
-            const TcpPatience& patience, TcpWaitSet* waits);
+            const TcpPatience& patience, WaitSet* waits);
   ~TcpSender();
 
   // A second stream 0 takes the place of the first, which is closed when its frame at hand is through; what the peer has not
@@ -138,7 +138,7 @@ class TcpSender {
   void look_at_path(Stream* stream) const;
   void update_pending();
 
-  TcpWaitSet* waits_;  // or nullptr
+  WaitSet* waits_;  // or nullptr
   TcpCongestion congestion_;
   TcpPatience patience_;
   uint32_t most_streams_, piece_bytes_, unsent_bytes_;

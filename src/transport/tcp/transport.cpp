@@ -28,15 +28,16 @@ class Tcp final : public Transport, public StreamTaker {
   // That both have a control connection is all that a stream needs.
   Status prove(uint32_t) override { return {}; }
 
-  std::vector<std::unique_ptr<Connection>> connect(uint32_t peer, PairAbilities) override {
+  PeerConnections connect(uint32_t peer, PairAbilities) override {
     const std::shared_ptr<TcpLink> link = add_link(peer);
-    std::vector<std::unique_ptr<Connection>> made;
-    for (uint32_t channel = 0; channel < setup_.layout->channels; ++channel) made.push_back(link->connection(channel));
+    PeerConnections made;
+    for (uint32_t channel = 0; channel < setup_.layout->channels; ++channel)
+      made.channels.push_back(link->connection(channel));
+    made.queue = link;
     return made;
   }
 
   StreamTaker* stream_taker() override { return this; }
-  std::shared_ptr<WaitSource> wait_source() override { return waits_; }
   void abandon() override {
     std::lock_guard lock(mutex_);
     for (const auto& [peer, link] : links_) link->abandon();
@@ -81,7 +82,7 @@ class Tcp final : public Transport, public StreamTaker {
     options.deadline = std::chrono::milliseconds(config.timeout_ms);
     options.congestion = {.all = config.tcp_congestion, .if_long = system_bbr()};
     options.see_off = [source = setup_.streams](int fd) { source->see_off(fd); };
-    options.waits = waits_;
+    options.waits = setup_.waits;
     auto link = TcpLink::make(std::move(options), setup_.streams);
     std::lock_guard lock(mutex_);
     links_[peer] = link;
@@ -94,7 +95,6 @@ class Tcp final : public Transport, public StreamTaker {
   }
 
   const TransportSetup setup_;
-  const std::shared_ptr<TcpWaitSet> waits_ = std::make_shared<TcpWaitSet>();
   std::mutex mutex_;
   std::map<uint32_t, std::shared_ptr<TcpLink>> links_;
   std::map<uint32_t, Early> early_;  // of peers without a link

@@ -3,7 +3,7 @@
 // little-endian.
 //
 //   0     4    5    6    7       8       12        16    20     24     28     32     36    40
-//   | mark|type|kind|wide|channel|message|signature|bytes|offset|length|popped|due_us|whole| `length` bytes ...
+//   | mark|type|kind|wide|channel|message|signature|bytes|offset|length|popped|   whole   | `length` bytes ...
 //
 //   piece    bytes [offset, offset + length) of message number `message` (from 0, modulo 2^32) of the channel
 //   credit   `popped`: how many of the peer's messages on that channel the sender of the frame has popped; a piece says it
@@ -29,7 +29,7 @@ namespace treering {
 
 static_assert(std::endian::native == std::endian::little, "frames are written as they lie in memory");
 
-inline constexpr uint32_t kTcpMark = 'T' | 'R' << 8 | 'T' << 16 | '5' << 24;
+inline constexpr uint32_t kTcpMark = 'T' | 'R' << 8 | 'T' << 16 | '6' << 24;
 
 enum class TcpFrameType : uint8_t { kPiece = 1, kCredit = 2, kLost = 3, kGoodbye = 4 };
 
@@ -45,8 +45,7 @@ struct TcpFrame {
   uint32_t offset = 0;
   uint32_t length = 0;
   uint32_t popped = 0;
-  uint32_t due_us = 0;
-  uint32_t whole = 0;  // of a piece: Message::whole; 0 also where it is 4 GiB or more
+  uint64_t whole = 0;  // of a piece: Message::whole
 };
 static_assert(sizeof(TcpFrame) == 40);
 

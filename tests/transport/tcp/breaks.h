@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 
+#include "transport/linked.h"
 #include "transport/tcp/testing.h"
 
 namespace treering {
@@ -27,7 +28,7 @@ class BreakablePair {
       options.zero_copy = zero_copy;
       options.deadline = deadline;
       links_[side] = TcpLink::make(options, &sources_[side]);
-      for (uint32_t c = 0; c < kManyChannels; ++c) connections_[side].push_back(links_[side]->connection(c));
+      for (uint32_t c = 0; c < kManyChannels; ++c) connections_[side].push_back(linked(links_[side], c));
     }
   }
   ~BreakablePair() {
@@ -35,12 +36,12 @@ class BreakablePair {
       for (int fd : socket.ends) close(fd);
   }
 
-  Connection* at(int side, uint32_t channel = 0) { return connections_[side][channel].get(); }
+  Linked& at(int side, uint32_t channel = 0) { return connections_[side][channel]; }
   TcpLink* link(int side) { return links_[side].get(); }
   // No side is asked for anything; both move what can be moved.
   void serve() {
     for (int side = 0; side < 2; ++side) {
-      (void)at(side)->flushed();
+      (void)at(side).flushed();
       (void)at(side)->front();
     }
   }
@@ -99,7 +100,7 @@ class BreakablePair {
   Source sources_[2];
   std::vector<Socket> sockets_;
   std::shared_ptr<TcpLink> links_[2];
-  std::vector<std::unique_ptr<Connection>> connections_[2];
+  std::vector<Linked> connections_[2];
   bool left_[2] = {};
 };
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "transport/linked.h"
 #include "transport/tcp/pair.h"
 #include "transport/tcp/testing.h"
 
@@ -62,13 +63,13 @@ std::vector<std::string> controls(const TcpCongestion& congestion, int messages)
   }
   TcpOptions options;
   options.congestion = congestion;
-  auto from = pair.link(0, options)->connection(0);
-  auto to = pair.link(1, options)->connection(0);
+  auto from = linked(pair.link(0, options), 0);
+  auto to = linked(pair.link(1, options), 0);
   const auto data = pattern(3, 1 << 20);
   int posted = 0, taken = 0;
   EXPECT_TRUE(eventually([&] {
     if (posted < messages && from->can_post()) from->post(user_message(static_cast<uint32_t>(posted++), data));
-    (void)from->flushed();
+    (void)from.flushed();
     if (to->front() != nullptr) to->pop(), ++taken;
     return taken == messages;
   }));

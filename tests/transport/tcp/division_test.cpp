@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How messages are divided among streams of different rates, in a simulation of two queues, and on sockets that are paced.
 #include "support/seed.h"
+#include "transport/linked.h"
 #include "transport/tcp/division.h"
 
 #include <gtest/gtest.h>
@@ -260,7 +261,7 @@ TEST(TcpDivision, ASlowStreamGetsLess) {
     ASSERT_EQ(setsockopt(pair.sending_socket(0, stream), SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof rate), 0);
     sockets[stream - 1] = dup(pair.sending_socket(0, stream));
   }
-  auto from = pair.link(0, options_to(1))->connection(0), to = pair.link(1, options_to(0))->connection(0);
+  auto from = linked(pair.link(0, options_to(1)), 0), to = linked(pair.link(1, options_to(0)), 0);
   const auto data = pattern(5, kMessage);
   std::chrono::steady_clock::time_point begin;
   uint64_t before[2] = {};
@@ -271,7 +272,7 @@ TEST(TcpDivision, ASlowStreamGetsLess) {
       for (int i : {0, 1}) before[i] = bytes_sent(sockets[i]);
     }
     if (posted < kMessages && posted < popped + 2 && from->can_post()) from->post(user_message(posted++, data));
-    (void)from->flushed();
+    (void)from.flushed();
     ASSERT_TRUE(from->health().ok()) << from->health().message();
     const Message* message = to->front();
     ASSERT_TRUE(to->health().ok()) << to->health().message();

@@ -2,6 +2,7 @@
 // What is particular to TCP: streams with tiny buffers, slow and dying streams, frames that are no frames, bounded
 // memory, and no allocation once warm.
 #include "support/seed.h"
+#include "transport/linked.h"
 #include "transport/tcp/link.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +41,7 @@ namespace {
 struct RawPeer {
   TcpPair pair{1};
   std::shared_ptr<TcpLink> link = pair.link(0, options_to(1));
-  std::unique_ptr<Connection> connection = link->connection(0);
+  Linked connection = linked(link, 0);
 
   void send(const void* data, size_t bytes) {
     ASSERT_EQ(write(pair.sending_socket(1, 1), data, bytes), static_cast<ssize_t>(bytes));
@@ -67,10 +68,10 @@ std::string send_all(TcpPair* pair, const Stream& stream) {
   TcpOptions options = options_to(1);
   options.piece_bytes = stream.piece_bytes;
   auto link = pair->link(0, options);
-  std::unique_ptr<Connection> connections[kManyChannels];
+  Linked connections[kManyChannels];
   std::vector<std::vector<std::byte>> payloads[kManyChannels];
   for (uint32_t c = 0; c < kManyChannels; ++c) {
-    connections[c] = link->connection(c);
+    connections[c] = linked(link, c);
     payloads[c].resize(kFifoDepth);
   }
   std::mt19937_64 random(stream.seed);
@@ -89,10 +90,10 @@ std::string send_all(TcpPair* pair, const Stream& stream) {
     const auto c = static_cast<uint32_t>(random() % kManyChannels);
     // The payload of message m is changed for message m + kFifoDepth.
     if (sent[c] < stream.messages && connections[c]->can_post() &&
-        (sent[c] < kFifoDepth || connections[c]->has_consumed(sent[c] - kFifoDepth + 1)))
+        (sent[c] < kFifoDepth || connections[c]->has_released(sent[c] - kFifoDepth + 1)))
       next(c);
     return !link->connection(0)->health().ok() ||
-           (total == kManyChannels * stream.messages && connections[0]->flushed());
+           (total == kManyChannels * stream.messages && connections[0].flushed());
   };
   const bool all = eventually(done, &total);
   if (!connections[0]->health().ok()) return connections[0]->health().message();
@@ -102,8 +103,8 @@ std::string send_all(TcpPair* pair, const Stream& stream) {
 std::string receive_all(TcpPair* pair, const Stream& stream) {
   TcpOptions options = options_to(0);
   auto link = pair->link(1, options);
-  std::unique_ptr<Connection> connections[kManyChannels];
-  for (uint32_t c = 0; c < kManyChannels; ++c) connections[c] = link->connection(c);
+  Linked connections[kManyChannels];
+  for (uint32_t c = 0; c < kManyChannels; ++c) connections[c] = linked(link, c);
   std::mt19937_64 random(stream.seed + 1);
   uint32_t received[kManyChannels] = {}, total = 0;
   std::string wrong;
@@ -168,11 +169,11 @@ TEST(Tcp, ASlowStreamHoldsNoMoreThanItsPieces) {
   auto data = pattern(3, kBytes);
   TcpOptions options = options_to(1);
   options.piece_bytes = 64 << 10;
-  auto from = pair->link(0, options)->connection(0), to = pair->link(1, options_to(0))->connection(0);
+  auto from = linked(pair->link(0, options), 0), to = linked(pair->link(1, options_to(0)), 0);
   uint32_t posted = 0, popped = 0;
   EXPECT_TRUE(eventually([&] {
     if (posted < kMessages && from->can_post()) from->post(user_message(posted++, data));
-    (void)from->flushed();
+    (void)from.flushed();
     if (to->front() != nullptr) {
       EXPECT_EQ(to->front()->signature, popped++);
       to->pop();
@@ -188,18 +189,18 @@ TEST(Tcp, ASlowStreamHoldsNoMoreThanItsPieces) {
 TEST(Tcp, TheSenderStopsWhereTheReceiverDoesNotReadAndMemoryIsBounded) {
   TcpPair pair(2);
   auto data = pattern(1, 1 << 20);
-  auto from = pair.link(0, options_to(1))->connection(1);
+  auto from = linked(pair.link(0, options_to(1)), 1);
   auto link = pair.link(1, options_to(0));
-  auto to = link->connection(1), other = link->connection(0);
+  auto to = linked(link, 1), other = linked(link, 0);
   uint32_t posted = 0;
   for (; from->can_post(); ++posted) from->post(user_message(posted, data));
   EXPECT_EQ(posted, kFifoDepth);
   // The other channel is looked at, and brings in everything that may come.
   EXPECT_TRUE(eventually([&] {
     EXPECT_EQ(other->front(), nullptr);
-    return from->flushed();
+    return from.flushed();
   }));
-  EXPECT_TRUE(eventually([&] { return from->has_consumed(kFifoDepth); })) << "they are copied";
+  EXPECT_TRUE(eventually([&] { return from->has_released(kFifoDepth); })) << "they are copied";
   EXPECT_FALSE(from->can_post());
   EXPECT_LE(link->receive_memory(), kFifoDepth * data.size());
   for (uint32_t i = 0; i < kFifoDepth; ++i) {
@@ -212,7 +213,7 @@ TEST(Tcp, TheSenderStopsWhereTheReceiverDoesNotReadAndMemoryIsBounded) {
 
 TEST(Tcp, FiveMessagesCanAlwaysBePostedAndTheCallerMayReuseInlineMemory) {
   TcpPair pair(1);
-  auto from = pair.link(0, options_to(1))->connection(0), to = pair.link(1, options_to(0))->connection(0);
+  auto from = linked(pair.link(0, options_to(1)), 0), to = linked(pair.link(1, options_to(0)), 0);
   for (uint32_t popped = 0; popped < 30; ++popped) {
     for (uint32_t i = 0; i < 5; ++i) ASSERT_TRUE(eventually([&] { return from->can_post(); }));
     uint32_t value = popped;
@@ -221,7 +222,7 @@ TEST(Tcp, FiveMessagesCanAlwaysBePostedAndTheCallerMayReuseInlineMemory) {
     ASSERT_TRUE(eventually([&] { return to->front() != nullptr; }));
     EXPECT_EQ(std::memcmp(to->front()->data, &popped, sizeof popped), 0);
     to->pop();
-    EXPECT_TRUE(from->has_consumed(popped + 1));
+    EXPECT_TRUE(from->has_released(popped + 1));
   }
 }
 
@@ -317,8 +318,8 @@ TEST(Tcp, AnythingAtAllEndsInAnErrorAndNotInACrash) {
       peer.send(bytes.data(), bytes.size());
     }
     peer.leave();
-    std::unique_ptr<Connection> channels[kManyChannels];
-    for (uint32_t c = 0; c < kManyChannels; ++c) channels[c] = peer.link->connection(c);
+    Linked channels[kManyChannels];
+    for (uint32_t c = 0; c < kManyChannels; ++c) channels[c] = linked(peer.link, c);
     EXPECT_TRUE(eventually([&] {
       for (auto& channel : channels)
         if (channel->front() != nullptr) channel->pop();
@@ -339,7 +340,7 @@ TEST(Tcp, SomethingThatComesBackOnAStreamIsAnError) {
 TEST(Tcp, AStreamThatCannotBeOpenedIsAnErrorOfWhoeverSends) {
   NoStreams source;
   auto link = TcpLink::make(options_to(7), &source);
-  auto connection = link->connection(0);
+  auto connection = linked(link, 0);
   EXPECT_EQ(connection->front(), nullptr);
   EXPECT_TRUE(connection->can_post());
   EXPECT_TRUE(source.asked.empty()) << "opened with the first post";
@@ -348,10 +349,10 @@ TEST(Tcp, AStreamThatCannotBeOpenedIsAnErrorOfWhoeverSends) {
   ASSERT_EQ(source.asked.size(), 1u);
   EXPECT_EQ(source.asked[0].first, 7u);
   EXPECT_EQ(source.asked[0].second, PeerStreamId(0));
-  EXPECT_FALSE(connection->flushed());
-  EXPECT_FALSE(connection->has_consumed(1));
+  EXPECT_FALSE(connection.flushed());
+  EXPECT_FALSE(connection->has_released(1));
   std::thread([&] { link->deliver_outgoing(0, {trSystemError, "connect to 10.0.0.7:1: no route"}, -1); }).join();
-  EXPECT_FALSE(connection->flushed());
+  EXPECT_FALSE(connection.flushed());
   EXPECT_EQ(connection->health().code(), trSystemError);
   EXPECT_NE(connection->health().message().find("10.0.0.7:1: no route"), std::string::npos);
   EXPECT_EQ(source.asked.size(), 1u) << "asked once: the answer was final";
@@ -361,13 +362,13 @@ TEST(Tcp, SteadyTrafficAllocatesNothing) {
   TcpPair pair(2);
   TcpOptions options = options_to(1);
   options.piece_bytes = 16 << 10;
-  auto from = pair.link(0, options)->connection(0), to = pair.link(1, options_to(0))->connection(0);
+  auto from = linked(pair.link(0, options), 0), to = linked(pair.link(1, options_to(0)), 0);
   auto small = pattern(1, 100), large = pattern(2, 100'000);
   const auto round = [&](uint32_t turn) {
     const bool is_small = turn % 2 == 0;
     if (!eventually([&] { return from->can_post(); })) return false;
     from->post(is_small ? inline_message(turn, small.data(), 100) : user_message(turn, large));
-    if (!eventually([&] { return to->front() != nullptr && from->flushed(); })) return false;
+    if (!eventually([&] { return to->front() != nullptr && from.flushed(); })) return false;
     to->pop();
     return true;
   };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams that break at every stage: what they carried arrives all the same, once.
 #include "support/seed.h"
+#include "transport/linked.h"
 #include "transport/tcp/resume.h"
 
 #include <cstdlib>
@@ -48,7 +49,7 @@ class Transfer {
       : pair_(pair), from_(from), channel_(channel), bytes_(bytes) {}
   bool post() {
     if (!sender()->can_post()) return false;
-    overwrite_consumed();
+    overwrite_released();
     if (posted_ - overwritten_ >= kFifoDepth) return false;
     auto& payload = payloads_[posted_ % kFifoDepth];
     payload = pattern(posted_ + channel_ * 1000, bytes_);
@@ -59,18 +60,18 @@ class Transfer {
     const Message* message = receiver()->front();
     if (message == nullptr) return false;
     EXPECT_EQ(message->signature, received_);
-    EXPECT_EQ(payload_of(receiver(), *message), pattern(received_ + channel_ * 1000, bytes_)) << received_;
+    EXPECT_EQ(payload_of(receiver().get(), *message), pattern(received_ + channel_ * 1000, bytes_)) << received_;
     receiver()->pop();
     ++received_;
     return true;
   }
-  Connection* sender() { return pair_->at(from_, channel_); }
-  Connection* receiver() { return pair_->at(1 - from_, channel_); }
+  Linked& sender() { return pair_->at(from_, channel_); }
+  Linked& receiver() { return pair_->at(1 - from_, channel_); }
   uint32_t posted() const { return posted_; }
   uint32_t received() const { return received_; }
   // As their owner does with memory that is given back.
-  void overwrite_consumed() {
-    for (const uint64_t consumed = sender()->consumed(); overwritten_ < consumed; ++overwritten_)
+  void overwrite_released() {
+    for (const uint64_t released = sender()->released(); overwritten_ < released; ++overwritten_)
       std::ranges::fill(payloads_[overwritten_ % kFifoDepth], std::byte{0xEE});
   }
   std::string health() { return sender()->health().message() + receiver()->health().message(); }
@@ -105,13 +106,13 @@ void break_and_go_on(const Case& c, Stage stage) {
     ASSERT_TRUE(eventually([&] {
       // A look at another channel brings in all that may come.
       EXPECT_EQ(pair.at(1 - c.sender, 2)->front(), nullptr);
-      return transfer.sender()->flushed() && transfer.receiver()->front() != nullptr;
+      return transfer.sender().flushed() && transfer.receiver()->front() != nullptr;
     }));
   }
   if (stage == Stage::kAllPopped) {
     ASSERT_TRUE(eventually([&] {
       (void)transfer.receive();
-      return transfer.sender()->flushed() && transfer.received() == 5;
+      return transfer.sender().flushed() && transfer.received() == 5;
     }));
   }
   if (stage != Stage::kBeforeTheFirst || index > 0) {
@@ -119,7 +120,7 @@ void break_and_go_on(const Case& c, Stage stage) {
   }
   ASSERT_TRUE(eventually([&] {
     pair.serve();
-    transfer.overwrite_consumed();
+    transfer.overwrite_released();
     (void)transfer.receive();
     if (transfer.posted() < 20) (void)transfer.post();
     return transfer.received() == 20 || !transfer.health().empty();
@@ -128,7 +129,7 @@ void break_and_go_on(const Case& c, Stage stage) {
   EXPECT_EQ(transfer.health(), "");
   EXPECT_TRUE(eventually([&] {
     pair.serve();
-    return transfer.sender()->has_consumed(20) && transfer.sender()->flushed() && transfer.receiver()->flushed();
+    return transfer.sender()->has_released(20) && transfer.sender().flushed() && transfer.receiver().flushed();
   }));
   EXPECT_EQ(transfer.receiver()->front(), nullptr) << "nothing came twice";
   if (uncopied && c.bytes > kZeroCopyBytes) {
@@ -178,11 +179,11 @@ TEST(TcpResume, RandomBreaksLoseAndDoubleNothing) {
         [&] {
           Transfer& transfer = transfers[random() % transfers.size()];
           if (transfer.posted() < kMessages) (void)transfer.post();
-          if (random() % 3 == 0) transfer.overwrite_consumed();
+          if (random() % 3 == 0) transfer.overwrite_released();
           if (transfers[random() % transfers.size()].receive()) ++total;
           if (total >= next_break && pair.break_any(random(), kBreaks[random() % 3]))
             ++breaks, next_break += 20 + static_cast<uint32_t>(random() % 60);
-          for (const int side : {0, 1}) (void)pair.at(side)->flushed();
+          for (const int side : {0, 1}) (void)pair.at(side).flushed();
           return total == all || !transfer.health().empty();
         },
         &total);
@@ -203,7 +204,7 @@ TEST(TcpResume, WhatWasCutOffIsTakenFromTheNextAttempt) {
     SCOPED_TRACE(sent);
     NoStreams source;
     auto link = TcpLink::make(options_to(7), &source);
-    auto connection = link->connection(0);
+    auto connection = linked(link, 0);
     const auto send = [&](int fd, size_t bytes) {
       std::vector<std::byte> all(sizeof frame);
       std::memcpy(all.data(), &frame, sizeof frame);
@@ -252,7 +253,7 @@ TEST(TcpResume, APartOfAnAttemptThatIsFarBackDoesNotStandInTheWay) {
     SCOPED_TRACE(attempts);
     NoStreams source;
     auto link = TcpLink::make(options_to(7), &source);
-    auto connection = link->connection(0);
+    auto connection = linked(link, 0);
     TcpFrame first = frame;
     const auto send = [&](int fd, const TcpFrame& header, const std::vector<std::byte>& data, size_t bytes) {
       ASSERT_EQ(write(fd, &header, sizeof header), static_cast<ssize_t>(sizeof header));
@@ -284,7 +285,7 @@ TEST(TcpResume, AStreamThatCannotBeOpenedAgainInTimeIsAnErrorThatTellsAll) {
   ASSERT_TRUE(pair.break_stream(0, 0, 0, Break::kReset));
   const auto begin = TcpClock::now();
   ASSERT_TRUE(transfer.post());
-  ASSERT_TRUE(eventually([&] { return !transfer.sender()->flushed() && !transfer.sender()->health().ok(); }));
+  ASSERT_TRUE(eventually([&] { return !transfer.sender().flushed() && !transfer.sender()->health().ok(); }));
   const auto took = TcpClock::now() - begin;
   EXPECT_GE(took, kDeadline);
   EXPECT_EQ(transfer.sender()->health().code(), trRemoteError);
@@ -354,12 +355,12 @@ TEST(TcpResume, WhatWasTakenIsSentThoughTheReceiverHasLeft) {
             (void)there.sender()->can_post();
             return there.receive();
           }));
-          ASSERT_TRUE(eventually([&] { return back.sender()->flushed(); }));
+          ASSERT_TRUE(eventually([&] { return back.sender().flushed(); }));
           (void)pair.break_stream(bytes > kSharedStreamBytes ? 0 : 1, bytes > kSharedStreamBytes ? 1 : 0, 1, how);
           pair.leave(1);
           if (news) pair.link(0)->deliver_departure();
-          Connection* left = pair.at(0, 0);
-          EXPECT_TRUE(eventually([&] { return left->has_consumed(1) && left->flushed(); })) << left->health().message();
+          Linked& left = pair.at(0, 0);
+          EXPECT_TRUE(eventually([&] { return left->has_released(1) && left.flushed(); })) << left->health().message();
           uint32_t got = 0;
           if (how != Break::kReset || bytes > kSharedStreamBytes) {
             EXPECT_TRUE(eventually([&] {
@@ -367,7 +368,7 @@ TEST(TcpResume, WhatWasTakenIsSentThoughTheReceiverHasLeft) {
               return got == kTellEvery;
             })) << got;
           }
-          EXPECT_TRUE(eventually([&] { return left->flushed(); }));
+          EXPECT_TRUE(eventually([&] { return left.flushed(); }));
           EXPECT_EQ(left->health().message(), "");
         }
 }

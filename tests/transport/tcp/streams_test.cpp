@@ -24,16 +24,16 @@ TEST(TcpStreams, WhatWasPostedArrivesAfterTheSenderHasLeft) {
   for (auto [streams, bytes] : {std::pair{1u, 20'000u}, {4u, 20'000u}, {1u, 1000u}}) {
     SCOPED_TRACE(std::to_string(streams) + " streams, " + std::to_string(bytes) + " bytes");
     TcpPair pair(streams);
-    auto to = pair.link(1, options_to(0))->connection(0);
+    auto to = linked(pair.link(1, options_to(0)), 0);
     auto data = pattern(5, bytes);
     std::thread sender([&pair, &data] {
       TcpPair* half = &pair;
-      auto connection = half->link(0, options_to(1))->connection(0);
+      auto connection = linked(half->link(0, options_to(1)), 0);
       for (uint32_t i = 0; i < 3 * kFifoDepth; ++i) {
         if (!eventually([&] { return connection->can_post(); })) return;
         connection->post(user_message(i, data));
       }
-      (void)eventually([&] { return connection->flushed(); });
+      (void)eventually([&] { return connection.flushed(); });
       connection.reset();
       half->drop_link(0);
     });
@@ -44,7 +44,7 @@ TEST(TcpStreams, WhatWasPostedArrivesAfterTheSenderHasLeft) {
       to->pop();
       if (i == 2 * kFifoDepth) sender.join();  // everything from here on comes from a rank that has gone
     }
-    EXPECT_TRUE(to->flushed());
+    EXPECT_TRUE(to.flushed());
     EXPECT_TRUE(eventually([&] { return to->front() == nullptr && !to->health().ok(); })) << "now it is waited for";
     EXPECT_EQ(to->health().code(), trRemoteError);
   }
@@ -55,7 +55,7 @@ TEST(TcpStreams, WhatWasPostedArrivesAfterTheSenderHasLeft) {
 TEST(TcpStreams, AReceiverWhoseCreditsCannotGoStillReceives) {
   NoStreams source;
   auto link = TcpLink::make(options_to(7), &source);
-  auto connection = link->connection(0);
+  auto connection = linked(link, 0);
   const auto [sender, receiver] = tcp_sockets();
   link->deliver_incoming(1, receiver);
   for (uint32_t i = 0; i < 2 * kTellEvery; ++i) {
@@ -63,12 +63,12 @@ TEST(TcpStreams, AReceiverWhoseCreditsCannotGoStillReceives) {
     ASSERT_TRUE(eventually([&] { return connection->front() != nullptr; })) << connection->health().message();
     connection->pop();
     if (i + 1 == kTellEvery) {
-      EXPECT_FALSE(connection->flushed()) << "a credit waits for its stream";
+      EXPECT_FALSE(connection.flushed()) << "a credit waits for its stream";
       link->deliver_outgoing(0, {trRemoteError, "refused"}, -1);
-      EXPECT_FALSE(connection->flushed()) << "the peer waits for it";
+      EXPECT_FALSE(connection.flushed()) << "the peer waits for it";
       link->deliver_departure();
     }
-    EXPECT_TRUE(connection->flushed()) << "it is known not to come";
+    EXPECT_TRUE(connection.flushed()) << "it is known not to come";
     EXPECT_TRUE(connection->health().ok());
   }
   close(sender);
@@ -77,7 +77,7 @@ TEST(TcpStreams, AReceiverWhoseCreditsCannotGoStillReceives) {
 TEST(TcpStreams, CreditsThatCannotGoToALivePeerAreAnError) {
   NoStreams source;
   auto link = TcpLink::make(options_to(7), &source);
-  auto connection = link->connection(0);
+  auto connection = linked(link, 0);
   const auto [sender, receiver] = tcp_sockets();
   link->deliver_incoming(1, receiver);
   for (uint32_t i = 0; i < kTellEvery; ++i) {
@@ -86,7 +86,7 @@ TEST(TcpStreams, CreditsThatCannotGoToALivePeerAreAnError) {
     connection->pop();
   }
   link->deliver_outgoing(0, {trSystemError, "Too many open files"}, -1);
-  EXPECT_TRUE(eventually([&] { return !connection->flushed() && !connection->health().ok(); }));
+  EXPECT_TRUE(eventually([&] { return !connection.flushed() && !connection->health().ok(); }));
   EXPECT_NE(connection->health().message().find("Too many open files"), std::string::npos);
   close(sender);
 }
@@ -102,7 +102,7 @@ TEST(TcpStreams, WhatIsUnderWayWhenALinkEndsIsSeenOff) {
   const auto [own, peer] = tcp_sockets(4096);
   link->deliver_incoming(0, own);
   {
-    auto connection = link->connection(0);
+    auto connection = linked(link, 0);
     const auto data = pattern(1, 4000);
     while (connection->can_post()) connection->post(user_message(0, data));
     ASSERT_TRUE(write_message(peer, 0, "a message that nobody reads"));
@@ -148,10 +148,10 @@ TEST(TcpStreams, AForkedChildHoldsNoCopyOfTheSharedStream) {
         ++count;
     return count;
   };
-  auto from = pair.link(0, options_to(1))->connection(0), to = pair.link(1, options_to(0))->connection(0);
+  auto from = linked(pair.link(0, options_to(1)), 0), to = linked(pair.link(1, options_to(0)), 0);
   const auto data = pattern(5, 100);
   from->post(user_message(0, data));
-  ASSERT_TRUE(eventually([&] { return from->flushed() && to->front() != nullptr; }));
+  ASSERT_TRUE(eventually([&] { return from.flushed() && to->front() != nullptr; }));
   ASSERT_EQ(copies(), 2) << "one to read, one to write";
   const pid_t child = fork();
   if (child == 0) _exit(copies());
@@ -168,7 +168,7 @@ TEST(TcpStreams, TheEndOfASharedStreamThatBroughtNothingLosesNoPart) {
   TcpOptions options = options_to(7);
   options.keeps_shared = true;
   auto link = TcpLink::make(std::move(options), &source);
-  auto connection = link->connection(0);
+  auto connection = linked(link, 0);
   const auto [peer, own] = tcp_sockets();
   const auto [kept, unused] = tcp_sockets();
   link->deliver_incoming(0, own);
@@ -188,7 +188,7 @@ TEST(TcpStreams, TheEndOfASharedStreamThatBroughtNothingLosesNoPart) {
   close(unused);
   char byte;
   ASSERT_TRUE(eventually([&] {
-    (void)connection->flushed();
+    (void)connection.flushed();
     return connection->front() != nullptr || recv(peer, &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 1;
   }));
   ASSERT_EQ(write(peer, bytes.data() + half, bytes.size() - half), static_cast<ssize_t>(bytes.size() - half));
@@ -209,12 +209,12 @@ TEST(TcpStreams, OfTwoSharedStreamsOneRemains) {
     const size_t before = open_descriptors();
     NoStreams sources[2];
     std::shared_ptr<TcpLink> links[2];
-    std::unique_ptr<Connection> sides[2];
+    Linked sides[2];
     for (int side = 0; side < 2; ++side) {
       TcpOptions options = options_to(1 - side);
       options.keeps_shared = side == 0;
       links[side] = TcpLink::make(options, &sources[side]);
-      sides[side] = links[side]->connection(0);
+      sides[side] = linked(links[side], 0);
     }
     // Deliveries under way: {opener, to the opener itself}; the socket of it.
     std::vector<std::tuple<int, bool, int>> deliveries;
@@ -226,7 +226,7 @@ TEST(TcpStreams, OfTwoSharedStreamsOneRemains) {
         case 0:
           if (posted[side] < kMessages && sides[side]->can_post())
             sides[side]->post(inline_message(posted[side], &posted[side], sizeof(uint32_t))), ++posted[side];
-          (void)sides[side]->flushed();
+          (void)sides[side].flushed();
           break;
         case 1:
           if (const Message* message = sides[side]->front(); message != nullptr) {
@@ -257,7 +257,7 @@ TEST(TcpStreams, OfTwoSharedStreamsOneRemains) {
     both_opened += asked[0] == 1 && asked[1] == 1;
     // A socket at each end, which each side holds for reading and for writing.
     EXPECT_TRUE(eventually([&] {
-      for (const auto& side : sides) (void)side->front(), (void)side->flushed();
+      for (const auto& side : sides) (void)side->front(), (void)side.flushed();
       return open_descriptors() == before + 4;
     })) << open_descriptors()
         << " descriptors, " << before << " before";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sends that the kernel does not copy: whose memory is free when, and what happens where it copies all the same.
 #include "support/seed.h"
+#include "transport/linked.h"
 #include "transport/tcp/zero_copy.h"
 
 #include <gtest/gtest.h>
@@ -132,16 +133,16 @@ struct Traffic {
     return {source.data() + random() % (1 << 20), 1 + static_cast<uint32_t>(random() % kMax)};
   }
 
-  std::string send(TcpLink* link) const {
-    std::unique_ptr<Connection> connections[kManyChannels];
+  std::string send(const std::shared_ptr<TcpLink>& link) const {
+    Linked connections[kManyChannels];
     std::vector<std::byte> buffers[kManyChannels][kFifoDepth];
     uint32_t sent[kManyChannels] = {}, overwritten[kManyChannels] = {}, total = 0;
-    for (uint32_t c = 0; c < kManyChannels; ++c) connections[c] = link->connection(c);
+    for (uint32_t c = 0; c < kManyChannels; ++c) connections[c] = linked(link, c);
     std::mt19937_64 random(seed);
     const bool all = eventually(
         [&] {
           for (uint32_t c = 0; c < kManyChannels; ++c)
-            for (const uint64_t consumed = connections[c]->consumed(); overwritten[c] < consumed; ++overwritten[c])
+            for (const uint64_t released = connections[c]->released(); overwritten[c] < released; ++overwritten[c])
               std::ranges::fill(buffers[c][overwritten[c] % kFifoDepth], std::byte{0xEE});
           const auto c = static_cast<uint32_t>(random() % kManyChannels);
           if (sent[c] < kMessages && sent[c] - overwritten[c] < kFifoDepth && connections[c]->can_post()) {
@@ -151,7 +152,7 @@ struct Traffic {
             connections[c]->post(user_message(sent[c], buffer));
             ++sent[c], ++total;
           }
-          const bool done = total == kManyChannels * kMessages && connections[0]->flushed();
+          const bool done = total == kManyChannels * kMessages && connections[0].flushed();
           return done || !connections[0]->health().ok();
         },
         &total);
@@ -159,9 +160,9 @@ struct Traffic {
     return all ? connections[0]->health().message() : "the sender is stuck after " + std::to_string(total);
   }
 
-  std::string receive(TcpLink* link) const {
-    std::unique_ptr<Connection> connections[kManyChannels];
-    for (uint32_t c = 0; c < kManyChannels; ++c) connections[c] = link->connection(c);
+  std::string receive(const std::shared_ptr<TcpLink>& link) const {
+    Linked connections[kManyChannels];
+    for (uint32_t c = 0; c < kManyChannels; ++c) connections[c] = linked(link, c);
     std::mt19937_64 random(seed + 1);
     uint32_t received[kManyChannels] = {}, total = 0;
     std::string wrong;
@@ -190,8 +191,8 @@ struct Traffic {
     SCOPED_TRACE("seed " + std::to_string(seed));
     auto from = pair->link(0, with(wish, 1, piece_bytes)), to = pair->link(1, with(wish, 0));
     std::string receiver_says;
-    std::thread receiver([&] { receiver_says = receive(to.get()); });
-    EXPECT_EQ(send(from.get()), "");
+    std::thread receiver([&] { receiver_says = receive(to); });
+    EXPECT_EQ(send(from), "");
     receiver.join();
     EXPECT_EQ(receiver_says, "");
   }
@@ -237,14 +238,14 @@ TEST(TcpZeroCopyLink, MemoryThatMayNotBeLockedIsCopied) {
 
 TEST(TcpZeroCopyLink, WhatWasFlushedArrivesAfterTheSenderHasLeft) {
   TcpPair pair(1);
-  auto to = pair.link(1, with(TcpZeroCopy::kAlways, 0))->connection(0);
+  auto to = linked(pair.link(1, with(TcpZeroCopy::kAlways, 0)), 0);
   const auto data = pattern(2, kZeroCopyBytes);
   {
-    auto from = pair.link(0, with(TcpZeroCopy::kAlways, 1))->connection(0);
+    auto from = linked(pair.link(0, with(TcpZeroCopy::kAlways, 1)), 0);
     auto sent = data;
     from->post(user_message(7, sent));
-    EXPECT_TRUE(eventually([&] { return from->flushed(); }));
-    EXPECT_TRUE(eventually([&] { return from->has_consumed(1); }));
+    EXPECT_TRUE(eventually([&] { return from.flushed(); }));
+    EXPECT_TRUE(eventually([&] { return from->has_released(1); }));
     EXPECT_EQ(pair.link(0, {})->zero_copy_sends(), 1u);
     std::ranges::fill(sent, std::byte{});
     from.reset();
@@ -257,14 +258,14 @@ TEST(TcpZeroCopyLink, WhatWasFlushedArrivesAfterTheSenderHasLeft) {
 // Its peer does not read: what the kernel was given arrives, and then the link ends in an error.
 TEST(TcpZeroCopyLink, WhoLeavesWithSendsUnderWayIsNotHeldUp) {
   TcpPair pair(2);
-  auto to = pair.link(1, with(TcpZeroCopy::kAlways, 0))->connection(0);
+  auto to = linked(pair.link(1, with(TcpZeroCopy::kAlways, 0)), 0);
   const auto data = pattern(2, 4 << 20);
   auto begin = std::chrono::steady_clock::now();
   {
-    auto from = pair.link(0, with(TcpZeroCopy::kAlways, 1))->connection(0);
+    auto from = linked(pair.link(0, with(TcpZeroCopy::kAlways, 1)), 0);
     auto sent = data;
     for (uint32_t i = 0; i < kFifoDepth; ++i) from->post(user_message(i, sent));
-    EXPECT_FALSE(from->flushed());
+    EXPECT_FALSE(from.flushed());
     begin = std::chrono::steady_clock::now();
     from.reset();
     pair.drop_link(0);
@@ -284,16 +285,16 @@ TEST(TcpZeroCopyLink, RanksThatWaitForEachOthersKernelsRead) {
   TcpPair pair(1, 16 << 10);
   const auto data = pattern(2, 1 << 20);
   constexpr int kMessages = 3;
-  std::unique_ptr<Connection> sides[2];
+  Linked sides[2];
   for (int side = 0; side < 2; ++side) {
-    sides[side] = pair.link(side, with(TcpZeroCopy::kAlways, 1 - side))->connection(0);
+    sides[side] = linked(pair.link(side, with(TcpZeroCopy::kAlways, 1 - side)), 0);
     for (uint32_t i = 0; i < kMessages; ++i) sides[side]->post(user_message(i, data));
   }
   int taken[2] = {};
   bool flushed[2] = {};
   EXPECT_TRUE(eventually([&] {
     for (int side = 0; side < 2; ++side) {
-      flushed[side] = flushed[side] || sides[side]->flushed();
+      flushed[side] = flushed[side] || sides[side].flushed();
       const Message* message = flushed[side] ? sides[side]->front() : nullptr;
       if (message == nullptr) continue;
       EXPECT_EQ(payload_of(sides[side].get(), *message), data);
@@ -308,8 +309,8 @@ TEST(TcpZeroCopyLink, RanksThatWaitForEachOthersKernelsRead) {
 // A notice makes the socket's error queue readable, which epoll calls an error: news once, and no failure.
 TEST(TcpZeroCopyLink, NoticesEndAWaitOnce) {
   const auto [sender, receiver] = tcp_sockets();
-  TcpWaitSet room;
-  room.add(sender, TcpWaitSet::For::kRoom);
+  WaitSet room;
+  room.add(sender, WaitSet::For::kRoom);
   while (room.wait(10'000)) {
   }
   ASSERT_TRUE(ZeroCopyUse(TcpZeroCopy::kAlways).enable(sender));

@@ -54,17 +54,21 @@ class UnixTransport final : public Transport {
     return {};
   }
 
-  std::vector<std::unique_ptr<Connection>> connect(uint32_t peer, PairAbilities) override {
-    std::vector<std::unique_ptr<Connection>> made;
+  PeerConnections connect(uint32_t peer, PairAbilities) override {
+    PeerConnections made;
+    auto queue = std::make_shared<UnixQueue>();
     for (uint32_t channel = 0; channel < setup_.layout->channels; ++channel) {
       const int socket = setup_.rank < peer ? dial(peer, channel) : -1;
       auto connection = std::make_unique<UnixConnection>(socket, setup_.own.staging(), "rank " + std::to_string(peer));
+      connection->wake(setup_.waits);
       if (socket < 0) {
         awaited_[{peer, channel}] = connection.get();
         connection->set_progress([this] { accept_all(); });
       }
-      made.push_back(std::move(connection));
+      queue->add(connection.get());
+      made.channels.push_back(std::move(connection));
     }
+    made.queue = std::move(queue);
     accept_all();
     return made;
   }
@@ -117,9 +121,21 @@ class UnixTransport final : public Transport {
 
 UnixConnection::~UnixConnection() {
   const auto until = std::chrono::steady_clock::now() + kLastWords;
-  while (socket_ >= 0 && health_.ok() && !flushed() && std::chrono::steady_clock::now() < until)
+  while (socket_ >= 0 && health_.ok() && !flush() && std::chrono::steady_clock::now() < until)
     std::this_thread::yield();
-  if (socket_ >= 0) close(socket_);
+  if (socket_ < 0) return;
+  if (waits_) waits_->forget(socket_);
+  close(socket_);
+}
+
+void UnixConnection::take_socket(int socket) {
+  socket_ = socket;
+  if (waits_) waits_->add(socket_, WaitSet::For::kInput);
+}
+
+void UnixConnection::wake(std::shared_ptr<WaitSet> waits) {
+  waits_ = std::move(waits);
+  if (socket_ >= 0) take_socket(socket_);
 }
 
 bool UnixConnection::can_post() {
@@ -155,7 +171,7 @@ void UnixConnection::pop() {
   append(header, nullptr, 0);
 }
 
-bool UnixConnection::flushed() {
+bool UnixConnection::flush() {
   send_queued();
   return out_.empty();
 }

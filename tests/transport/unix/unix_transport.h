@@ -10,6 +10,7 @@
 #include <deque>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "transport/transport.h"
 
@@ -21,21 +22,23 @@ class UnixConnection final : public Connection {
   UnixConnection(int socket, const std::byte* staging, std::string peer_name)
       : socket_(socket), staging_(staging), peer_name_(std::move(peer_name)) {}
   ~UnixConnection() override;
-  void take_socket(int socket) { socket_ = socket; }
+  void take_socket(int socket);
+  // Its socket ends the waits of this rank.
+  void wake(std::shared_ptr<WaitSet> waits);
   // Called in every poll while there is no socket.
   void set_progress(std::function<void()> progress) { progress_ = std::move(progress); }
 
   bool can_post() override;
   void post(const Message& message) override;
-  uint64_t consumed() override { return consumed_ = posted_; }
+  uint64_t released() override { return released_ = posted_; }
   const Message* front() override;
   void pop() override;
   Status fetch(const Message&, size_t, void*, size_t) override { return {trInternalError, "payloads come along"}; }
-  bool reaches_plain_memory() const override { return true; }
-  bool buffers() const override { return true; }
-  bool flushed() override;
-  bool maps_regions() const override { return false; }
-  void* map_peer(UserAddress, size_t) override { return nullptr; }
+  std::optional<UserAddress> reference(const UserMemory& memory) const override {
+    return UserAddress{0, reinterpret_cast<uint64_t>(memory.data)};
+  }
+  // Sends what can be sent; true when nothing waits.
+  bool flush();
   Status health() const override { return health_; }
   const char* transport_name() const override { return "unix"; }
 
@@ -58,10 +61,33 @@ class UnixConnection final : public Connection {
   const std::byte* staging_;
   const std::string peer_name_;
   std::function<void()> progress_;
+  std::shared_ptr<WaitSet> waits_;
   std::string out_, in_;
   std::deque<Received> arrived_;
   uint64_t popped_ = 0, popped_by_peer_ = 0;
   Status health_;
+};
+
+// What waits on the sockets to one peer; ends before the connections.
+class UnixQueue final : public SendQueue {
+ public:
+  UnixQueue() = default;
+  explicit UnixQueue(UnixConnection* connection) : connections_{connection} {}
+  void add(UnixConnection* connection) { connections_.push_back(connection); }
+
+  bool flush() override {
+    bool flushed = true;
+    for (UnixConnection* connection : connections_) flushed &= connection->flush();
+    return flushed;
+  }
+  Status health() const override {
+    for (const UnixConnection* connection : connections_)
+      if (!connection->health().ok()) return connection->health();
+    return {};
+  }
+
+ private:
+  std::vector<UnixConnection*> connections_;
 };
 
 std::unique_ptr<Transport> open_unix(const TransportSetup& setup);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/tcp/wait.h"
+#include "transport/wait_set.h"
 
 #include <sys/epoll.h>
 #include <time.h>
@@ -13,25 +13,25 @@ namespace {
 constexpr int kMaxEvents = 16;
 }  // namespace
 
-TcpWaitSet::~TcpWaitSet() {
+WaitSet::~WaitSet() {
   if (epoll_ >= 0) close(epoll_);
 }
 
-void TcpWaitSet::watch(int fd, For purpose) const {
+void WaitSet::watch(int fd, For purpose) const {
   epoll_event event{};
   event.events = (purpose == For::kInput ? EPOLLIN | EPOLLRDHUP : EPOLLOUT) | EPOLLET;
   // A stream that cannot be watched is looked at when the time is over.
   (void)epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event);
 }
 
-void TcpWaitSet::add(int fd, For purpose) {
+void WaitSet::add(int fd, For purpose) {
   std::lock_guard lock(mutex_);
   streams_.emplace_back(fd, purpose);
   size_ = streams_.size();
   if (epoll_ >= 0) watch(fd, purpose);
 }
 
-void TcpWaitSet::forget(int fd) {
+void WaitSet::forget(int fd) {
   std::lock_guard lock(mutex_);
   std::erase_if(streams_, [&](const auto& stream) { return stream.first == fd; });
   size_ = streams_.size();
@@ -39,15 +39,15 @@ void TcpWaitSet::forget(int fd) {
   if (epoll_ >= 0) (void)epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);
 }
 
-int TcpWaitSet::descriptor() {
+int WaitSet::descriptor() {
   std::lock_guard lock(mutex_);
   if (epoll_ < 0 && (epoll_ = epoll_create1(EPOLL_CLOEXEC)) >= 0)
     for (const auto& [fd, purpose] : streams_) watch(fd, purpose);
   return epoll_;
 }
 
-bool TcpWaitSet::wait(uint32_t microseconds) {
-  const timespec time{0, static_cast<long>(microseconds) * 1000};
+bool WaitSet::wait(uint32_t microseconds) {
+  const timespec time{microseconds / 1'000'000, static_cast<long>(microseconds % 1'000'000) * 1000};
   epoll_event events[kMaxEvents];
   const int ready = epoll_pwait2(descriptor(), events, kMaxEvents, &time, nullptr);
   // No descriptor left, or a kernel before 5.11.

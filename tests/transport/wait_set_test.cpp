@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sleeping on streams: what ends a wait, and what does not.
-#include "transport/tcp/wait.h"
+// Sleeping on descriptors: what ends a wait, and what does not.
+#include "transport/wait_set.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -17,17 +17,17 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr uint32_t kLong = 900'000;  // us
 
-int milliseconds_of_wait(TcpWaitSet* set, uint32_t microseconds, bool* woken) {
+int milliseconds_of_wait(WaitSet* set, uint32_t microseconds, bool* woken) {
   const auto begin = Clock::now();
   *woken = set->wait(microseconds);
   return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin).count());
 }
 
-class TcpWait : public ::testing::Test {
+class WaitSetTest : public ::testing::Test {
  protected:
   void SetUp() override {
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair_), 0);
-    set_.add(pair_[0], TcpWaitSet::For::kInput);
+    set_.add(pair_[0], WaitSet::For::kInput);
   }
   void TearDown() override {
     close(pair_[0]);
@@ -41,16 +41,16 @@ class TcpWait : public ::testing::Test {
   }
 
   int pair_[2];
-  TcpWaitSet set_;
+  WaitSet set_;
   bool woken_ = false;
 };
 
-TEST_F(TcpWait, EndsWhenTheTimeIsOver) {
+TEST_F(WaitSetTest, EndsWhenTheTimeIsOver) {
   EXPECT_GE(milliseconds_of_wait(&set_, 30'000, &woken_), 29);
   EXPECT_FALSE(woken_);
 }
 
-TEST_F(TcpWait, EndsWhenSomethingArrives) {
+TEST_F(WaitSetTest, EndsWhenSomethingArrives) {
   std::thread sender([this] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     EXPECT_EQ(write(pair_[1], "x", 1), 1);
@@ -63,7 +63,7 @@ TEST_F(TcpWait, EndsWhenSomethingArrives) {
 }
 
 // Between a poll that found nothing and the wait.
-TEST_F(TcpWait, EndsAtOnceForWhatArrivedBefore) {
+TEST_F(WaitSetTest, EndsAtOnceForWhatArrivedBefore) {
   EXPECT_FALSE(set_.wait(1));
   EXPECT_EQ(write(pair_[1], "x", 1), 1);
   EXPECT_LT(milliseconds_of_wait(&set_, kLong, &woken_), 500);
@@ -73,10 +73,10 @@ TEST_F(TcpWait, EndsAtOnceForWhatArrivedBefore) {
   EXPECT_FALSE(woken_);
 }
 
-TEST_F(TcpWait, EndsWhenThereIsRoomAgain) {
+TEST_F(WaitSetTest, EndsWhenThereIsRoomAgain) {
   fill(pair_[1]);
-  TcpWaitSet room;
-  room.add(pair_[1], TcpWaitSet::For::kRoom);
+  WaitSet room;
+  room.add(pair_[1], WaitSet::For::kRoom);
   EXPECT_FALSE(room.wait(1000));
   std::vector<char> bytes(1 << 20);
   while (read(pair_[0], bytes.data(), bytes.size()) > 0) {
@@ -85,7 +85,7 @@ TEST_F(TcpWait, EndsWhenThereIsRoomAgain) {
   EXPECT_TRUE(woken_);
 }
 
-TEST_F(TcpWait, ForgetsAStreamWhoseSocketLivesOnElsewhere) {
+TEST_F(WaitSetTest, ForgetsAStreamWhoseSocketLivesOnElsewhere) {
   EXPECT_FALSE(set_.wait(1));
   const int copy = dup(pair_[0]);  // as a child's
   EXPECT_FALSE(set_.empty());
@@ -96,13 +96,13 @@ TEST_F(TcpWait, ForgetsAStreamWhoseSocketLivesOnElsewhere) {
   close(copy);
 }
 
-TEST_F(TcpWait, EndsWhenAnotherThreadAddsAStream) {
+TEST_F(WaitSetTest, EndsWhenAnotherThreadAddsAStream) {
   int more[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, more), 0);
   ASSERT_EQ(write(more[1], "x", 1), 1);
   std::thread adder([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    set_.add(more[0], TcpWaitSet::For::kInput);
+    set_.add(more[0], WaitSet::For::kInput);
   });
   EXPECT_LT(milliseconds_of_wait(&set_, kLong, &woken_), 800);
   EXPECT_TRUE(woken_);

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// WaitSet: what a rank can sleep on instead of polling, until a transport has something for it.
+//
+//   transports: poll, poll, ... nothing for a while ---> wait(): the core is given away until a descriptor can be read or written
+//
+// One for a rank. A transport whose polls cost system calls (sockets) adds its descriptors. One that polls memory adds none: a rank
+// that uses both sleeps for short times. A rank that only polls sockets keeps its core busy, and with it the kernel's own work for
+// the network (packets that wait for another core's timer or soft interrupt): on a loaded machine a link carries less than half of
+// what it can (docs/tcp.md).
+//
+// Armed before the sleep, as events are edge-triggered: one that came while the rank was polling ends the next wait at once, so none
+// is missed between the last poll and the wait. A wait is bounded all the same, as a rank may wait for more than descriptors.
+//
+// Invariant: any thread may call, as a thread may still sleep while another ends the links; no descriptor of its own before the
+// first wait.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace treering {
+
+class WaitSet {
+ public:
+  enum class For : uint8_t { kInput, kRoom };
+
+  WaitSet() = default;
+  ~WaitSet();
+  WaitSet(const WaitSet&) = delete;
+  WaitSet& operator=(const WaitSet&) = delete;
+
+  // Before the descriptor is closed, forget() is called.
+  void add(int fd, For purpose);
+  void forget(int fd);
+  // Whether there is nothing to sleep on yet.
+  bool empty() const { return size_.load(std::memory_order_relaxed) == 0; }
+  // Returns when a descriptor has something new or the time is over; true: the former.
+  bool wait(uint32_t microseconds);
+
+ private:
+  void watch(int fd, For purpose) const;
+  int descriptor();
+
+  std::atomic<size_t> size_{0};
+  std::mutex mutex_;  // of the rest
+  int epoll_ = -1;
+  std::vector<std::pair<int, For>> streams_;
+};
+
+}  // namespace treering
