@@ -6,8 +6,8 @@
 //   to the parent, for the job's whole life   kAttach -> kAttached
 //   up the tree                               kHello, kBlob, kSpread
 //   down the tree                             kFailed, kRoster, kBlobs
-//   both ways                                 kNotice, kBeat, kMoving, kQuestion, kAnswer
-//   for a data stream                         kStream -> kStreamReady | kFailed
+//   both ways                                 kNotice, kBeat, kMoving, kQuestion, kAnswer, kIntroduction
+//   on a connection that it asks for          kIntroduction -> kIntroduced | kFailed
 #pragma once
 
 #include <optional>
@@ -33,8 +33,8 @@ enum class Kind : uint8_t {
   kSpread,
   kQuestion,
   kAnswer,
-  kStream,
-  kStreamReady
+  kIntroduction,
+  kIntroduced
 };
 
 inline constexpr uint32_t kNobody = UINT32_MAX;
@@ -142,13 +142,14 @@ struct AnswerMessage {
   uint32_t rank = 0, asking_process = 0, asking_rank = 0;
   std::string bytes;
 };
-struct StreamMessage {
-  static constexpr Kind kKind = Kind::kStream;
-  uint32_t source = 0, destination = 0, index = 0;
-  uint32_t attempt = 0;  // which one this is: streams are opened again
+// From rank to rank.
+struct IntroductionMessage {
+  static constexpr Kind kKind = Kind::kIntroduction;
+  uint32_t source = 0, destination = 0;
+  std::string bytes;
 };
-struct StreamReadyMessage {
-  static constexpr Kind kKind = Kind::kStreamReady;
+struct IntroducedMessage {
+  static constexpr Kind kKind = Kind::kIntroduced;
 };
 
 // clang-format off
@@ -178,8 +179,8 @@ template <typename V> void visit(V& v, QuestionMessage& m) { v(m.rank); v(m.aski
 template <typename V> void visit(V& v, AnswerMessage& m) {
   v(m.rank); v(m.asking_process); v(m.asking_rank); v(m.bytes);
 }
-template <typename V> void visit(V& v, StreamMessage& m) { v(m.source); v(m.destination); v(m.index); v(m.attempt); }
-template <typename V> void visit(V&, StreamReadyMessage&) {}
+template <typename V> void visit(V& v, IntroductionMessage& m) { v(m.source); v(m.destination); v(m.bytes); }
+template <typename V> void visit(V&, IntroducedMessage&) {}
 // clang-format on
 
 template <typename T>

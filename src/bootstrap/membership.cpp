@@ -12,6 +12,7 @@
 #include "bootstrap/agent.h"
 #include "bootstrap/job/job.h"
 #include "bootstrap/member.h"
+#include "core/log.h"
 
 namespace treering {
 namespace {
@@ -298,13 +299,20 @@ bool Membership::latest_status(uint32_t rank, std::string* bytes, Clock::time_po
   return true;
 }
 
-void Membership::open_stream(uint32_t peer, PeerStreamId stream) {
+void Membership::introduce(uint32_t peer, Introduction introduction) {
+  const auto refuse = [&](const Status& status) {
+    const auto& tell = member_->events.on_connected;
+    if (introduction.connects && tell) return tell(peer, introduction.bytes, status, -1);
+    log_line(LogLevel::kError, fmt::format("introduction to rank {}: {}", peer, status.message()));
+  };
+  if (introduction.bytes.size() > kMaxIntroductionBytes)
+    return refuse({trInvalidArgument, fmt::format("an introduction of {} bytes; it may have {}",
+                                                  introduction.bytes.size(), kMaxIntroductionBytes)});
   // The agent has ended: no answer would come.
-  if (!agent_->stands()) {
-    if (member_->events.on_outgoing) member_->events.on_outgoing(peer, stream, Agent::descriptors_closed(), -1);
-    return;
-  }
-  agent_->post([job = job_, own = member_->request.rank, peer, stream] { job->open_stream(own, peer, stream); });
+  if (!agent_->stands()) return refuse(Agent::descriptors_closed());
+  agent_->post([job = job_, own = member_->request.rank, peer, introduction = std::move(introduction)] {
+    job->introduce(own, peer, introduction);
+  });
 }
 
 }  // namespace treering

@@ -17,7 +17,7 @@
 
 #include "bootstrap/unique_id.h"
 #include "core/clock.h"
-#include "transport/stream.h"
+#include "transport/introduction.h"
 
 namespace treering {
 
@@ -67,9 +67,9 @@ struct MemberEvents {
   std::function<void(uint32_t rank, const Status& cause)> on_left;
   // This rank's answer to request_status().
   std::function<std::string()> status;
-  // Authenticated, connected, non-blocking TCP sockets, from here on plain. The callee closes them.
-  std::function<void(uint32_t source, PeerStreamId stream, int fd)> on_incoming;
-  std::function<void(uint32_t peer, PeerStreamId stream, const Status& status, int fd)> on_outgoing;
+  // Introductions (transport/introduction.h). The callee closes the sockets.
+  std::function<void(uint32_t source, const std::string& bytes, int fd)> on_introduced;
+  std::function<void(uint32_t peer, const std::string& bytes, const Status& status, int fd)> on_connected;
 };
 
 // Where a rank runs.
@@ -145,8 +145,8 @@ class Membership {
   // Asks `rank`; the answer is there later, if it comes.
   void request_status(uint32_t rank);
   bool latest_status(uint32_t rank, std::string* bytes, Clock::time_point* when) const;
-  // Connects to `peer`; on_outgoing says how it went.
-  void open_stream(uint32_t peer, PeerStreamId stream);
+  // To `peer`, whose on_introduced gets it; of one with a socket, on_connected says how it went.
+  void introduce(uint32_t peer, Introduction introduction);
 
  private:
   Membership(Agent* agent, std::shared_ptr<Job> job, std::shared_ptr<Member> member);

@@ -29,6 +29,7 @@
 #include "executor/mailbox.h"
 #include "failure/watch.h"
 #include "peers/area.h"
+#include "peers/introductions.h"
 #include "peers/links.h"
 
 namespace treering {
@@ -37,7 +38,7 @@ class PhaseTimes;
 struct NetworkMeasurement;
 struct SplitCard;
 
-class Communicator : private StreamService {
+class Communicator {
  public:
   static Status create(uint32_t ranks, const trUniqueId& id, uint32_t rank, const Config& config,
                        std::unique_ptr<Communicator>* communicator, const CreationTerms& terms = {});
@@ -162,9 +163,6 @@ class Communicator : private StreamService {
   Status bind_area(int32_t numa_node);
   Machine measure_machine(const std::vector<std::string>& blobs);
   Status link(const std::string& job, TransportSet allowed, const CreationTerms& terms, PhaseTimes* times);
-  void open_stream(uint32_t peer, PeerStreamId stream) override { membership_->open_stream(peer, stream); }
-  void see_off(int fd) override;
-  uint32_t interfaces_to(uint32_t peer) const override { return membership_->peers()[peer].interfaces; }
   bool ask_status(uint32_t peer, RankStatusSnapshot* snapshot);
   bool needs_job() const;
   void watch_events();
@@ -219,6 +217,9 @@ class Communicator : private StreamService {
   AreaView area_;                          // this rank's
   RankCards cards_;
   const std::shared_ptr<WaitSet> waits_ = std::make_shared<WaitSet>();
+  Introductions introductions_{
+      [this](uint32_t peer, Introduction introduction) { membership_->introduce(peer, std::move(introduction)); },
+      [this](uint32_t peer) { return membership_->peers()[peer].interfaces; }};
   std::unique_ptr<Links> links_;
   RegionExports exports_;
   ExecutorContext context_;

@@ -175,11 +175,15 @@ OpenTransports Communicator::open_transports(TransportSet allowed) {
     });
     return given == cards_->end() ? nullptr : &*given;
   };
-  setup.streams = this;
   setup.waits = waits_;
   OpenTransports opened(treering::transports().size());
   for (size_t i = 0; i < opened.size(); ++i)
-    if ((allowed >> i & 1) != 0) opened[i] = treering::transports()[i].open(setup);
+    if ((allowed >> i & 1) != 0) {
+      const TransportRow& row = treering::transports()[i];
+      setup.introducer = introductions_.introducer(row.name);
+      opened[i] = row.open(setup);
+      introductions_.set_taker(row.name, opened[i]->introduction_taker());
+    }
   return opened;
 }
 
@@ -296,8 +300,6 @@ Status Communicator::link(const std::string& job, TransportSet allowed, const Cr
   return {};
 }
 
-void Communicator::see_off(int fd) { Agent::instance().see_off(fd); }
-
 // Asks again each time; what is known is at most as old as the peer took to answer.
 bool Communicator::ask_status(uint32_t peer, RankStatusSnapshot* snapshot) {
   std::string bytes;
@@ -316,20 +318,12 @@ void Communicator::watch_events() {
   events.on_lost = [watch = watch_.get()](const std::vector<uint32_t>& ranks, const std::string& reason) {
     watch->note_lost(ranks, reason);
   };
-  StreamTaker* const streams = links_->stream_taker();
-  events.on_left = [watch = watch_.get(), streams](uint32_t rank, const Status& cause) {
-    watch->note_left(rank, cause);
-    if (streams != nullptr) streams->departed(rank);
+  events.on_left = [this](uint32_t rank, const Status& cause) {
+    watch_->note_left(rank, cause);
+    introductions_.departed(rank);
   };
   events.status = [status = context_.status] { return pack_status(*status); };
-  if (streams != nullptr) {
-    events.on_incoming = [streams](uint32_t source, PeerStreamId stream, int fd) {
-      streams->incoming(source, stream, fd);
-    };
-    events.on_outgoing = [streams](uint32_t peer, PeerStreamId stream, const Status& status, int fd) {
-      streams->outgoing(peer, stream, status, fd);
-    };
-  }
+  introductions_.listen(&events);
   membership_->set_events(std::move(events));
 }
 

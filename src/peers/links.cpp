@@ -96,12 +96,6 @@ bool Links::read_status(uint32_t peer, RankStatusSnapshot* snapshot) const {
   return true;
 }
 
-StreamTaker* Links::stream_taker() const {
-  for (const auto& transport : opened_)
-    if (StreamTaker* taker = transport ? transport->stream_taker() : nullptr; taker != nullptr) return taker;
-  return nullptr;
-}
-
 void Links::abandon() {
   for (const auto& transport : opened_)
     if (transport) transport->abandon();

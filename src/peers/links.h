@@ -41,8 +41,6 @@ class Links final : public ConnectionMaker, public StatusReader {
   bool read_status(uint32_t peer, RankStatusSnapshot* snapshot) const override;
   bool reads_status(uint32_t peer) const override { return used_[peer] == 0 || row_of(used_[peer]).reads_heads; }
 
-  // The transport that takes streams; nullptr without one.
-  StreamTaker* stream_taker() const;
   // The communicator has failed.
   void abandon();
 

@@ -18,9 +18,9 @@
 #include "core/config.h"
 #include "core/status.h"
 #include "transport/connection.h"
+#include "transport/introduction.h"
 #include "transport/area.h"
 #include "transport/peer_card.h"
-#include "transport/stream.h"
 #include "transport/wait_set.h"
 
 namespace treering {
@@ -36,7 +36,7 @@ struct TransportSetup {
   std::function<const PeerCard&(uint32_t rank)> card;
   // A rank of this one's host that was given the segment's descriptor, or nullptr.
   std::function<const PeerCard*()> segment_holder;
-  StreamService* streams = nullptr;
+  Introducer* introducer = nullptr;  // to the same transport of other ranks
   // What a rank that waits may sleep on: a transport whose polls cost system calls adds its descriptors. One that polls memory adds
   // nothing, and is polled.
   std::shared_ptr<WaitSet> waits;
@@ -71,8 +71,8 @@ class Transport {
     return (void)peer, (void)copy, (void)bytes, false;
   }
 
-  // Takes streams where it uses them.
-  virtual StreamTaker* stream_taker() { return nullptr; }
+  // Takes introductions where it uses them.
+  virtual IntroductionTaker* introduction_taker() { return nullptr; }
   // The communicator has failed: what is under way is of no use any more, and the end waits for nothing.
   virtual void abandon() {}
 };

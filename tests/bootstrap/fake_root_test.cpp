@@ -92,11 +92,11 @@ class FakeRoot {
     JoinMessage join;
     AttachMessage attach;
     HelloMessage hello;
-    StreamMessage stream;
+    IntroductionMessage stream;
     if (decode(bytes, &stream)) {
       ++streams_asked_;
       if (!answers_streams_) return;
-      if (dropped_streams_ == 0) return channel->send(encode(StreamReadyMessage{}));
+      if (dropped_streams_ == 0) return channel->send(encode(IntroducedMessage{}));
       --dropped_streams_;
       channel->close();
     } else if (decode(bytes, &join)) {
@@ -148,14 +148,14 @@ Status open_stream(Membership* membership) {
   std::mutex mutex;
   std::optional<Status> outcome;
   MemberEvents events;
-  events.on_outgoing = [&](uint32_t, PeerStreamId, const Status& status, int fd) {
+  events.on_connected = [&](uint32_t, const std::string&, const Status& status, int fd) {
     std::lock_guard lock(mutex);
     outcome = status;
     EXPECT_EQ(fd >= 0, status.ok());
     if (fd >= 0) close(fd);
   };
   membership->set_events(std::move(events));
-  membership->open_stream(0, 0);
+  membership->introduce(0, {.bytes = "0", .connects = true});
   EXPECT_TRUE(soon(
       [&] {
         std::lock_guard lock(mutex);
@@ -183,7 +183,7 @@ TEST(Mute, AStreamMayStillBeOpeningWhenItsRankLeaves) {
   std::unique_ptr<Membership> membership;
   const Status joined = Membership::join(root.id(), request_of(1, 3, 3'000), &membership);
   ASSERT_TRUE(joined.ok()) << joined.message();
-  membership->open_stream(0, 0);
+  membership->introduce(0, {.bytes = "0", .connects = true});
   EXPECT_TRUE(soon([&] { return root.streams_asked() == 1; }, seconds(10)));
   membership.reset();
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(3'500);  // beyond the stream's

@@ -148,7 +148,8 @@ struct Seen {
   std::vector<std::string> verdicts;
   std::map<uint32_t, std::string> lost;  // by rank
   std::set<uint32_t> left;
-  std::map<std::pair<uint32_t, uint32_t>, int> incoming, outgoing;
+  std::map<std::pair<uint32_t, std::string>, int> incoming, outgoing;  // sockets of introductions, by peer and bytes
+  std::map<uint32_t, std::vector<std::string>> introduced;             // without a socket, by source
   std::string stream_error;
 
   MemberEvents events(const std::string& answer) {
@@ -166,14 +167,17 @@ struct Seen {
       left.insert(rank);
     };
     events.status = [answer] { return answer; };
-    events.on_incoming = [this](uint32_t source, PeerStreamId stream, int fd) {
+    events.on_introduced = [this](uint32_t source, const std::string& bytes, int fd) {
       std::lock_guard lock(mutex);
-      incoming[{source, stream.index}] = fd;
+      if (fd < 0)
+        introduced[source].push_back(bytes);
+      else
+        incoming[{source, bytes}] = fd;
     };
-    events.on_outgoing = [this](uint32_t peer, PeerStreamId stream, const Status& status, int fd) {
+    events.on_connected = [this](uint32_t peer, const std::string& bytes, const Status& status, int fd) {
       std::lock_guard lock(mutex);
       if (!status.ok()) stream_error = status.message();
-      outgoing[{peer, stream.index}] = fd;
+      outgoing[{peer, bytes}] = fd;
     };
     return events;
   }

@@ -272,20 +272,65 @@ TEST_P(Hosts, QuestionsAreAnswered) {
   });
 }
 
+// Through the tree, from each rank to each, itself included: in order, of any length.
+TEST_P(Hosts, IntroductionsReachTheRankTheyAreFor) {
+  const int hosts = GetParam();
+  expect_all_succeed(6, [hosts](int rank, const trUniqueId& id) {
+    Rank self;
+    JOB_CHECK(self.start(rank, 6, id, hosts));
+    const auto text = [](int source, uint32_t peer, size_t bytes) {
+      return std::string(bytes, static_cast<char>('a' + source + 6 * static_cast<int>(peer)));
+    };
+    constexpr size_t kLengths[] = {0, 1, 100, 3'000'000};
+    for (uint32_t peer = 0; peer < 6; ++peer)
+      for (const size_t length : kLengths) self.membership->introduce(peer, {.bytes = text(rank, peer, length)});
+    self.membership->introduce(6, {.bytes = "to nobody"});
+    JOB_EXPECT(soon([&] {
+      const auto introduced = self.seen.get(&Seen::introduced);
+      size_t arrived = 0;
+      for (const auto& [source, all] : introduced) arrived += all.size();
+      return arrived == 6 * std::size(kLengths);
+    }));
+    for (const auto& [source, all] : self.seen.get(&Seen::introduced)) {
+      JOB_EXPECT(all.size() == std::size(kLengths));
+      for (size_t i = 0; i < all.size(); ++i)
+        JOB_EXPECT(all[i] == text(static_cast<int>(source), static_cast<uint32_t>(rank), kLengths[i]));
+    }
+    JOB_CHECK(check_round(self.membership.get(), static_cast<uint32_t>(rank), 6, 1));
+    return 0;
+  });
+}
+
+// One that is too long for a frame is refused: it would end a connection of the tree.
+TEST(Introduction, ThatIsTooLongIsRefused) {
+  expect_all_succeed(2, [](int rank, const trUniqueId& id) {
+    Rank self;
+    JOB_CHECK(self.start(rank, 2, id));
+    const std::string bytes(kMaxIntroductionBytes + 1, 'x');
+    self.membership->introduce(1 - rank, {.bytes = bytes});
+    self.membership->introduce(1 - rank, {.bytes = bytes, .connects = true});
+    JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::stream_error).empty(); }));
+    JOB_EXPECT(self.seen.get(&Seen::stream_error).find("33554433 bytes") != std::string::npos);
+    JOB_CHECK(check_round(self.membership.get(), static_cast<uint32_t>(rank), 2, 1));
+    JOB_EXPECT(self.seen.get(&Seen::introduced).empty());
+    return 0;
+  });
+}
+
 TEST_P(Hosts, StreamsConnectEveryPair) {
   const int hosts = GetParam();
   expect_all_succeed(4, [hosts](int rank, const trUniqueId& id) {
     Rank self;
     JOB_CHECK(self.start(rank, 4, id, hosts));
     for (uint32_t peer = 0; peer < 4; ++peer)
-      for (uint32_t index = 0; index < 3; ++index) self.membership->open_stream(peer, index);
+      for (uint32_t index = 0; index < 3; ++index)
+        self.membership->introduce(peer, {.bytes = std::to_string(index), .connects = true, .way = index});
     JOB_EXPECT(soon(
         [&] { return self.seen.get(&Seen::outgoing).size() == 12 && self.seen.get(&Seen::incoming).size() == 12; }));
     JOB_EXPECT(self.seen.get(&Seen::stream_error).empty());
     // The acceptor speaks first: nothing of it may be lost to the handshake.
     for (auto [key, fd] : self.seen.get(&Seen::incoming)) {
-      const std::string text =
-          std::to_string(key.first) + ">" + std::to_string(rank) + "#" + std::to_string(key.second);
+      const std::string text = std::to_string(key.first) + ">" + std::to_string(rank) + "#" + key.second;
       JOB_EXPECT(send(fd, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()));
       int no_delay = 0;
       socklen_t length = sizeof no_delay;
@@ -297,7 +342,7 @@ TEST_P(Hosts, StreamsConnectEveryPair) {
       JOB_EXPECT(poll(&entry, 1, 10'000) == 1);
       char text[32] = {};
       JOB_EXPECT(recv(fd, text, sizeof text - 1, 0) > 0);
-      JOB_EXPECT(text == std::to_string(rank) + ">" + std::to_string(key.first) + "#" + std::to_string(key.second));
+      JOB_EXPECT(text == std::to_string(rank) + ">" + std::to_string(key.first) + "#" + key.second);
       int no_delay = 0;
       socklen_t length = sizeof no_delay;
       JOB_EXPECT(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &no_delay, &length) == 0 && no_delay != 0);
@@ -321,7 +366,7 @@ TEST(Stream, FailureNamesEveryAddress) {
       _exit(0);
     }
     is_gone.wait();
-    self.membership->open_stream(1, 0);
+    self.membership->introduce(1, {.connects = true});
     JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::stream_error).empty(); }));
     const std::string text = self.seen.get(&Seen::stream_error);
     say(text);

@@ -56,7 +56,7 @@ inline void check_bytes(const std::string& input) {
   check_message<SpreadMessage>(bytes);
   check_message<QuestionMessage>(bytes);
   check_message<AnswerMessage>(bytes);
-  check_message<StreamMessage>(bytes);
+  check_message<IntroductionMessage>(bytes);
 }
 
 }  // namespace treering

@@ -172,7 +172,7 @@ void Job::greet(std::shared_ptr<Channel> channel, const std::string& bytes) {
   const auto kind = kind_of(bytes);
   JoinMessage join;
   AttachMessage attach;
-  if (kind == Kind::kStream) return take_stream(channel, bytes);
+  if (kind == Kind::kIntroduction) return take_connection(channel, bytes);
   if (root_ && decode(bytes, &join)) {
     if (state_ == State::kMeeting) {
       channel->send(encode(root_->place(join)));

@@ -58,7 +58,7 @@ class Job : public std::enable_shared_from_this<Job> {
   // This process cannot serve the others any more, which is no fault of theirs.
   void fail_at_own_limit(const Status& status);
   void ask(uint32_t asking, uint32_t rank);
-  void open_stream(uint32_t source, uint32_t peer, PeerStreamId id);
+  void introduce(uint32_t source, uint32_t peer, const Introduction& introduction);
   // Whether this process is between two places in the tree.
   bool seeks_parent() const { return state_ == State::kRunning && !closed_ && !tree_.is_top() && !tree_.has_parent(); }
   // Whether others seek one, who would not hear of the verdict without this process.
@@ -138,15 +138,22 @@ class Job : public std::enable_shared_from_this<Job> {
   void probe(uint32_t process);
   void publish_silence();
 
-  // Questions and streams (job_streams.cpp)
+  // Questions and introductions (job_introductions.cpp)
   void take_question(const std::string& bytes, uint32_t from);
   void take_answer(const std::string& bytes, uint32_t from);
-  using StreamReport = std::function<void(const Status& status, int fd)>;
-  void dial_stream(const StreamMessage& stream, Clock::time_point deadline, const StreamReport& report,
-                   uint32_t attempts);
-  void await_stream(const std::shared_ptr<Channel>& channel, const StreamMessage& stream, Clock::time_point deadline,
-                    const StreamReport& report, const std::function<void(const std::string& reason)>& dropped);
-  void take_stream(const std::shared_ptr<Channel>& channel, const std::string& bytes);
+  void take_introduction(const std::string& bytes, uint32_t from);
+  // One with a socket, under way.
+  struct Connecting {
+    IntroductionMessage message;
+    uint32_t way = 0;
+    bool again = false;
+    Clock::time_point deadline;
+    std::function<void(const Status& status, int fd)> report;
+  };
+  void dial(const std::shared_ptr<const Connecting>& connecting, uint32_t attempts);
+  void await_accept(const std::shared_ptr<Channel>& channel, const std::shared_ptr<const Connecting>& connecting,
+                    const std::function<void(const std::string& reason)>& dropped);
+  void take_connection(const std::shared_ptr<Channel>& channel, const std::string& bytes);
 
   Agent* agent_;
   UniqueId id_;
@@ -180,13 +187,13 @@ class Job : public std::enable_shared_from_this<Job> {
   uint64_t tick_timer_ = 0;
   Clock::time_point last_tick_, last_beat_;
 
-  std::set<std::shared_ptr<Dial>> streams_;
-  std::shared_ptr<Channel> joining_;  // to the root, which has not answered yet
+  std::set<std::shared_ptr<Dial>> dials_;  // for introductions
+  std::shared_ptr<Channel> joining_;       // to the root, which has not answered yet
   struct Opening {
     std::shared_ptr<Channel> channel;
     uint64_t timer;
   };
-  std::vector<Opening> opening_;  // streams whose rank has not answered yet
+  std::vector<Opening> opening_;  // connections whose rank has not answered yet
   Clock::time_point began_ = Clock::now(), found_, placed_, attached_, first_hello_;
 };
 

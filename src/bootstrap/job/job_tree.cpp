@@ -126,6 +126,9 @@ void Job::on_message(uint32_t from, const std::string& bytes, int fd) {
     case Kind::kAnswer:
       take_answer(bytes, from);
       break;
+    case Kind::kIntroduction:
+      take_introduction(bytes, from);
+      break;
     default:  // kBeat: that it was heard is all
       break;
   }
@@ -221,7 +224,7 @@ void Job::finish() {
   stop_dialing();
   for (const auto& [process, dial] : std::exchange(probes_, {})) dial->cancel();
   for (const auto& channel : std::exchange(former_, {})) channel->close();
-  for (const auto& stream : std::exchange(streams_, {})) stream->cancel();
+  for (const auto& dial : std::exchange(dials_, {})) dial->cancel();
   if (joining_) std::exchange(joining_, nullptr)->close();
   for (const Opening& opening : std::exchange(opening_, {})) {
     if (opening.timer != 0) agent_->cancel(opening.timer);

@@ -35,7 +35,7 @@
 #include "transport/wait_set.h"
 #include "transport/tcp/zero_copy.h"
 #include "transport/connection.h"
-#include "transport/stream.h"
+#include "transport/tcp/stream.h"
 
 namespace treering {
 

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <string>
 
-#include "transport/stream.h"
+#include "transport/tcp/stream.h"
 
 namespace treering {
 

@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 
+#include "core/bytes.h"
 #include "core/log.h"
 #include "transport/tcp/link.h"
 
@@ -16,7 +17,21 @@ namespace {
 
 constexpr uint32_t kMaxChosenStreams = 4;
 
-class Tcp final : public Transport, public StreamTaker {
+// The bytes of an introduction.
+std::string name_of(PeerStreamId stream) {
+  Writer writer;
+  writer(stream.index);
+  writer(stream.attempt);
+  return writer.take();
+}
+bool read_name(const std::string& bytes, PeerStreamId* stream) {
+  Reader reader(bytes);
+  reader(stream->index);
+  reader(stream->attempt);
+  return reader.complete();
+}
+
+class Tcp final : public Transport, public IntroductionTaker, private StreamSource {
  public:
   explicit Tcp(TransportSetup setup) : setup_(std::move(setup)) {}
   ~Tcp() override {
@@ -37,23 +52,25 @@ class Tcp final : public Transport, public StreamTaker {
     return made;
   }
 
-  StreamTaker* stream_taker() override { return this; }
+  IntroductionTaker* introduction_taker() override { return this; }
   void abandon() override {
     std::lock_guard lock(mutex_);
     for (const auto& [peer, link] : links_) link->abandon();
   }
 
-  void incoming(uint32_t peer, PeerStreamId stream, int fd) override {
+  void introduced(uint32_t peer, const std::string& bytes, int fd) override {
+    PeerStreamId stream;
     std::lock_guard lock(mutex_);
+    if (fd < 0 || !read_name(bytes, &stream)) return refuse(peer, "sent an introduction without a stream", fd);
     if (const auto found = links_.find(peer); found != links_.end()) return found->second->deliver_incoming(stream, fd);
     auto& streams = early_[peer].streams;
     if (streams.size() <= kMaxTcpStreams) return streams.emplace_back(stream, fd), void();
-    log_line(LogLevel::kWarn, fmt::format("rank {} opened more than {} TCP streams: closed", peer, kMaxTcpStreams));
-    close(fd);
+    refuse(peer, fmt::format("opened more than {} TCP streams", kMaxTcpStreams), fd);
   }
-  void outgoing(uint32_t peer, PeerStreamId stream, const Status& status, int fd) override {
+  void connected(uint32_t peer, const std::string& bytes, const Status& status, int fd) override {
+    PeerStreamId stream;
     std::lock_guard lock(mutex_);
-    if (const auto found = links_.find(peer); found != links_.end())
+    if (const auto found = links_.find(peer); read_name(bytes, &stream) && found != links_.end())
       return found->second->deliver_outgoing(stream, status, fd);
     if (fd >= 0) close(fd);
   }
@@ -69,21 +86,32 @@ class Tcp final : public Transport, public StreamTaker {
     bool departed = false;
   };
 
+  // The shared stream goes with the first of the others. Each attempt tries another way first.
+  void open_stream(uint32_t peer, PeerStreamId stream) override {
+    const uint32_t way = (stream.index == 0 ? 0 : stream.index - 1) + stream.attempt;
+    setup_.introducer->introduce(peer, {name_of(stream), true, way, stream.attempt > 0});
+  }
+  static void refuse(uint32_t peer, const std::string& what, int fd) {
+    log_line(LogLevel::kWarn, fmt::format("rank {} {}: closed", peer, what));
+    if (fd >= 0) close(fd);
+  }
+
   std::shared_ptr<TcpLink> add_link(uint32_t peer) {
     const Config& config = *setup_.config;
     TcpOptions options;
     options.peer = peer;
     options.peer_name = fmt::format("rank {} (pid {})", peer, setup_.card(peer).pid);
     options.channels = setup_.layout->channels;
-    options.streams = config.tcp_streams > 0 ? static_cast<uint32_t>(config.tcp_streams)
-                                             : std::clamp(setup_.streams->interfaces_to(peer), 1u, kMaxChosenStreams);
+    options.streams = config.tcp_streams > 0
+                          ? static_cast<uint32_t>(config.tcp_streams)
+                          : std::clamp(setup_.introducer->interfaces_to(peer), 1u, kMaxChosenStreams);
     options.keeps_shared = setup_.rank < peer;
     options.staging = setup_.own.staging();
     options.deadline = std::chrono::milliseconds(config.timeout_ms);
     options.congestion = {.all = config.tcp_congestion, .if_long = system_bbr()};
-    options.see_off = [source = setup_.streams](int fd) { source->see_off(fd); };
+    options.see_off = [introducer = setup_.introducer](int fd) { introducer->see_off(fd); };
     options.waits = setup_.waits;
-    auto link = TcpLink::make(std::move(options), setup_.streams);
+    auto link = TcpLink::make(std::move(options), this);
     std::lock_guard lock(mutex_);
     links_[peer] = link;
     if (const auto found = early_.find(peer); found != early_.end()) {

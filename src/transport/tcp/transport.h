@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The transport by TCP streams (link.h), which the bootstrap opens:
+// The transport by TCP streams (link.h), each opened by an introduction that has its name:
 //
-//   link --open_stream(peer, stream)-> bootstrap connects, authenticates --> outgoing() --> link
-//                            the peer's bootstrap accepts, authenticates --> incoming() --> the peer's link
+//   link --open_stream(peer, stream)-> introduction with a socket --> connected() --> link
+//                                                                 --> introduced() --> the peer's link
 //
 // A link is made when the rank first has to do with the peer. What comes for it before is kept: streams that the peer has
 // opened, and that it has left.

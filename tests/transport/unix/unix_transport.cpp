@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <mutex>
 #include <thread>
 
 namespace treering::testing {
@@ -28,7 +29,7 @@ struct Hello {
   uint32_t rank, channel;
 };
 
-class UnixTransport final : public Transport {
+class UnixTransport final : public Transport, public IntroductionTaker {
  public:
   explicit UnixTransport(TransportSetup setup) : setup_(std::move(setup)), names_(setup_.ranks) {
     listener_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -47,39 +48,47 @@ class UnixTransport final : public Transport {
     for (const auto& [hello, fd] : early_) close(fd);
   }
 
-  std::string card() override { return name_; }
-  Status take_card(uint32_t peer, const std::string& card) override { return names_[peer] = card, Status(); }
-  Status prove(uint32_t peer) override {
-    if (name_.empty() || names_[peer].empty()) return {trSystemError, "a rank has no Unix socket"};
-    return {};
+  Status prove(uint32_t) override {
+    return name_.empty() ? Status(trSystemError, "no Unix socket can be had") : Status();
   }
+  IntroductionTaker* introduction_taker() override { return this; }
+  void introduced(uint32_t peer, const std::string& name, int) override {
+    std::lock_guard lock(mutex_);
+    names_[peer] = name;
+  }
+  void connected(uint32_t, const std::string&, const Status&, int) override {}
+  void departed(uint32_t) override {}
 
   PeerConnections connect(uint32_t peer, PairAbilities) override {
     PeerConnections made;
     auto queue = std::make_shared<UnixQueue>();
     for (uint32_t channel = 0; channel < setup_.layout->channels; ++channel) {
-      const int socket = setup_.rank < peer ? dial(peer, channel) : -1;
-      auto connection = std::make_unique<UnixConnection>(socket, setup_.own.staging(), "rank " + std::to_string(peer));
+      auto connection = std::make_unique<UnixConnection>(-1, setup_.own.staging(), "rank " + std::to_string(peer));
       connection->wake(setup_.waits);
-      if (socket < 0) {
-        awaited_[{peer, channel}] = connection.get();
-        connection->set_progress([this] { accept_all(); });
-      }
+      awaited_[{peer, channel}] = connection.get();
+      connection->set_progress([this] { connect_all(); });
       queue->add(connection.get());
       made.channels.push_back(std::move(connection));
     }
     made.queue = std::move(queue);
-    accept_all();
+    if (setup_.rank > peer) setup_.introducer->introduce(peer, {.bytes = name_});
+    connect_all();
     return made;
   }
 
  private:
+  std::string name_of(uint32_t peer) {
+    std::lock_guard lock(mutex_);
+    return names_[peer];
+  }
   using Key = std::pair<uint32_t, uint32_t>;  // peer, channel
 
-  int dial(uint32_t peer, uint32_t channel) const {
+  // The name of a peer that has not introduced itself is empty.
+  int dial(uint32_t peer, const std::string& name, uint32_t channel) const {
+    if (setup_.rank > peer || name.empty()) return -1;
     const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_un address{};
-    const socklen_t length = fill(&address, names_[peer]);
+    const socklen_t length = fill(&address, name);
     const Hello hello{setup_.rank, channel};
     if (::connect(fd, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
         send(fd, &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello) {
@@ -89,7 +98,7 @@ class UnixTransport final : public Transport {
     return fd;
   }
   // A socket may come before this rank has to do with the peer.
-  void accept_all() {
+  void connect_all() {
     for (int fd; (fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) {
       Hello hello{};
       if (recv(fd, &hello, sizeof hello, MSG_WAITALL) == sizeof hello)
@@ -99,12 +108,14 @@ class UnixTransport final : public Transport {
     }
     for (auto at = awaited_.begin(); at != awaited_.end();) {
       const auto found = early_.find(at->first);
-      if (found == early_.end()) {
+      const auto [peer, channel] = at->first;
+      const int socket = found != early_.end() ? found->second : dial(peer, name_of(peer), channel);
+      if (found != early_.end()) early_.erase(found);
+      if (socket < 0) {
         ++at;
         continue;
       }
-      at->second->take_socket(found->second);
-      early_.erase(found);
+      at->second->take_socket(socket);
       at = awaited_.erase(at);
     }
   }
@@ -112,7 +123,8 @@ class UnixTransport final : public Transport {
   const TransportSetup setup_;
   int listener_ = -1;
   std::string name_;
-  std::vector<std::string> names_;
+  std::mutex mutex_;
+  std::vector<std::string> names_;  // of the listeners of peers, as they introduced themselves
   std::map<Key, UnixConnection*> awaited_;
   std::map<Key, int> early_;
 };

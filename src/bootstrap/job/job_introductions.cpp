@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Questions to other ranks, and data streams.
+// Questions to other ranks, and introductions: through the tree, or on a connection of their own.
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,9 +10,9 @@
 namespace treering {
 namespace {
 
-constexpr uint32_t kStreamAttempts = 8;
+constexpr uint32_t kDialAttempts = 8;
 constexpr uint32_t kRefusals = 3;  // attempts that are left when a refusal counts: some 0.6 s after the first
-constexpr auto kStreamPause = std::chrono::milliseconds(20);  // twice as long each time
+constexpr auto kDialPause = std::chrono::milliseconds(20);  // twice as long each time
 // Of one attempt: where nothing answers the kernel asks again after 1 s, 3 s, 7 s ..., and the link by another attempt.
 constexpr auto kMinAttempt = std::chrono::seconds(2), kLongestAttempt = std::chrono::seconds(30);
 
@@ -49,62 +49,75 @@ void Job::take_answer(const std::string& bytes, uint32_t from) {
     member->second->change([&] { member->second->statuses[answer.rank] = {answer.bytes, Clock::now()}; });
 }
 
-void Job::open_stream(uint32_t source, uint32_t peer, PeerStreamId id) {
+void Job::introduce(uint32_t source, uint32_t peer, const Introduction& introduction) {
   auto member = members_.find(source);
   if (member == members_.end() || state_ == State::kMeeting) return;
+  const IntroductionMessage message{source, peer, introduction.bytes};
+  if (!introduction.connects) return take_introduction(encode(message), own_.process);
   const std::string whom =
       peer >= tree_.ranks() ? "" : "no connection to " + tree_.describe(tree_.process_of(peer)) + ": ";
-  auto report = [member = member->second, whom, peer, id](const Status& error, int fd) {
+  auto report = [member = member->second, whom, peer, bytes = introduction.bytes](const Status& error, int fd) {
     const Status status = error.ok() ? error : Status(error.code(), whom + error.message());
     member->tell([=](const MemberEvents& events) {
-      if (events.on_outgoing)
-        events.on_outgoing(peer, id, status, fd);
+      if (events.on_connected)
+        events.on_connected(peer, bytes, status, fd);
       else if (fd >= 0)
         close(fd);
     });
   };
   if (peer >= tree_.ranks() || closed_)
-    return report({trInvalidArgument, "a stream to a rank that does not exist"}, -1);
-  dial_stream({source, peer, id.index, id.attempt}, attempt_ends(member->second->request.timeout_ms), report,
-              kStreamAttempts);
+    return report({trInvalidArgument, "an introduction to a rank that does not exist"}, -1);
+  auto connecting = std::make_shared<Connecting>();
+  *connecting = {message, introduction.way, introduction.again, attempt_ends(member->second->request.timeout_ms),
+                 report};
+  dial(connecting, kDialAttempts);
+}
+
+void Job::take_introduction(const std::string& bytes, uint32_t from) {
+  IntroductionMessage message;
+  if (state_ != State::kRunning || !decode(bytes, &message) || message.destination >= tree_.ranks()) return;
+  const uint32_t holder = tree_.process_of(message.destination);
+  if (holder != own_.process) return route(holder, bytes, from);
+  auto member = members_.find(message.destination);
+  if (member == members_.end()) return;
+  member->second->tell([message](const MemberEvents& events) {
+    if (events.on_introduced) events.on_introduced(message.source, message.bytes, -1);
+  });
 }
 
 // A process that has too many connections at once drops some, before it has heard what they want.
-void Job::dial_stream(const StreamMessage& stream, Clock::time_point deadline, const StreamReport& report,
-                      uint32_t attempts) {
-  const Place& target = tree_.place(tree_.process_of(stream.destination));
-  // The shared one goes with the first of the others. Each attempt tries another one first.
-  const uint32_t interface = (stream.index == 0 ? 0 : stream.index - 1) + stream.attempt;
+void Job::dial(const std::shared_ptr<const Connecting>& connecting, uint32_t attempts) {
+  const Place& target = tree_.place(tree_.process_of(connecting->message.destination));
   auto self = shared_from_this();
   auto slot = std::make_shared<std::shared_ptr<Dial>>();
   const auto again = [=] {
-    self->agent_->after(kStreamPause * (1 << (kStreamAttempts - attempts)), [=] {
-      if (self->closed_) return report({trRemoteError, "this rank has left"}, -1);
-      self->dial_stream(stream, deadline, report, attempts - 1);
+    self->agent_->after(kDialPause * (1 << (kDialAttempts - attempts)), [=] {
+      if (self->closed_) return connecting->report({trRemoteError, "this rank has left"}, -1);
+      self->dial(connecting, attempts - 1);
     });
   };
   auto dropped = [=](const std::string& reason) {
-    if (attempts <= 1 || self->closed_) return report({trRemoteError, reason}, -1);
+    if (attempts <= 1 || self->closed_) return connecting->report({trRemoteError, reason}, -1);
     again();
   };
   auto done = [=](const Status& status, bool gone, std::shared_ptr<Channel> channel) {
-    self->streams_.erase(*slot);
+    self->dials_.erase(*slot);
     // Descriptors may be closed meanwhile.
     if (status.code() == trSystemError && attempts > kRefusals) return again();
     if (status.code() == trSystemError) self->fail_at_own_limit(status);
     // Where no address ever answered otherwise, further attempts are of no use; but a firewall may refuse for a moment.
-    if (!status.ok() && gone && stream.attempt == 0)
-      return attempts > kRefusals ? again() : report({trSystemError, status.message()}, -1);
-    if (!status.ok()) return report(status, -1);
-    self->await_stream(channel, stream, deadline, report, dropped);
+    if (!status.ok() && gone && !connecting->again)
+      return attempts > kRefusals ? again() : connecting->report({trSystemError, status.message()}, -1);
+    if (!status.ok()) return connecting->report(status, -1);
+    self->await_accept(channel, connecting, dropped);
   };
-  *slot = Dial::start(agent_, find_candidates(own_, agent_->interfaces(), target, true, interface), id_.job, id_.secret,
-                      deadline, std::move(done));
-  streams_.insert(*slot);
+  *slot = Dial::start(agent_, find_candidates(own_, agent_->interfaces(), target, true, connecting->way), id_.job,
+                      id_.secret, connecting->deadline, std::move(done));
+  dials_.insert(*slot);
 }
 
-void Job::await_stream(const std::shared_ptr<Channel>& channel, const StreamMessage& stream, Clock::time_point deadline,
-                       const StreamReport& report, const std::function<void(const std::string& reason)>& dropped) {
+void Job::await_accept(const std::shared_ptr<Channel>& channel, const std::shared_ptr<const Connecting>& connecting,
+                       const std::function<void(const std::string& reason)>& dropped) {
   auto self = shared_from_this();
   // Not while the job ends: finish() has closed it.
   auto end = [self, raw = channel.get()]() -> std::shared_ptr<Channel> {
@@ -117,47 +130,47 @@ void Job::await_stream(const std::shared_ptr<Channel>& channel, const StreamMess
     return ended;
   };
   Channel::Events events;
-  events.frame = [end, report](const std::string& bytes, int fd) {
+  events.frame = [end, connecting](const std::string& bytes, int fd) {
     if (fd >= 0) close(fd);
-    StreamReadyMessage ready;
+    IntroducedMessage ready;
     FailedMessage failed;
     const auto ended = end();
     if (!ended) return;
-    if (decode(bytes, &ready)) return report({}, ended->release());
+    if (decode(bytes, &ready)) return connecting->report({}, ended->release());
     const bool said = decode(bytes, &failed);
     ended->close();
-    if (said && failed.code == trInvalidUsage) return report({trInvalidUsage, failed.text}, -1);
-    report({trRemoteError, said ? failed.text : "it sent something unexpected"}, -1);
+    if (said && failed.code == trInvalidUsage) return connecting->report({trInvalidUsage, failed.text}, -1);
+    connecting->report({trRemoteError, said ? failed.text : "it sent something unexpected"}, -1);
   };
   events.closed = [end, dropped](const std::string& reason) {
     if (end()) dropped(reason);
   };
   opening_.push_back({channel, 0});
-  if (deadline != Clock::time_point::max())
-    opening_.back().timer = agent_->after(deadline - Clock::now(), [end, report] {
+  if (connecting->deadline != Clock::time_point::max())
+    opening_.back().timer = agent_->after(connecting->deadline - Clock::now(), [end, connecting] {
       const auto ended = end();
       if (!ended) return;
       ended->close();
-      report({trTimeout, "it accepted the connection and did not answer"}, -1);
+      connecting->report({trTimeout, "it accepted the connection and did not answer"}, -1);
     });
   channel->set_events(std::move(events));
-  channel->send(encode(stream));
+  channel->send(encode(connecting->message));
 }
 
-void Job::take_stream(const std::shared_ptr<Channel>& channel, const std::string& bytes) {
-  StreamMessage stream;
-  const bool known = decode(bytes, &stream) && !channel->local();
-  auto member = members_.find(known ? stream.destination : kNobody);
-  if (member == members_.end() || members_left_.count(stream.destination) != 0) {
+void Job::take_connection(const std::shared_ptr<Channel>& channel, const std::string& bytes) {
+  IntroductionMessage message;
+  const bool known = decode(bytes, &message) && !channel->local();
+  auto member = members_.find(known ? message.destination : kNobody);
+  if (member == members_.end() || members_left_.count(message.destination) != 0) {
     channel->send(encode(FailedMessage{trInvalidUsage, "the rank is not there (any more)"}));
     return channel->close_after_sending();
   }
-  channel->send(encode(StreamReadyMessage{}));
+  channel->send(encode(IntroducedMessage{}));
   if (channel->sending()) return channel->close();  // cannot be: it is the first thing on an empty connection
   const int fd = channel->release();
-  member->second->tell([stream, fd](const MemberEvents& events) {
-    if (events.on_incoming)
-      events.on_incoming(stream.source, {stream.index, stream.attempt}, fd);
+  member->second->tell([message, fd](const MemberEvents& events) {
+    if (events.on_introduced)
+      events.on_introduced(message.source, message.bytes, fd);
     else
       close(fd);
   });
