@@ -34,7 +34,8 @@
   floating(trFloat8e5m2, float8e5m2, "f8e5m2",     uint8_t,   3,  Float8e5m2)                               \
   complex (trComplex64,  complex64,  "complex64",  float[2],  24, Plain<Complex<float>>,  trFloat32)        \
   complex (trComplex128, complex128, "complex128", double[2], 53, Plain<Complex<double>>, trFloat64)        \
-  truth   (trBool,       uint8,      "bool",       uint8_t,   1,  Plain<uint8_t>)
+  truth   (trBool,       uint8,      "bool",       uint8_t,   1,  Plain<uint8_t>)                           \
+  /* here the next one */
 // clang-format on
 
 // For the families that a use of the table leaves out.
