@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Settings, all ranks in one process, subsets, what a communicator says about itself, and how one is ended. */
+/* Settings, all ranks in one process, subsets, what a communicator says about itself, and how one is ended;
+   which data types there are. */
 #include "ranks.h"
 
 static void explain(trComm_t comm) {
@@ -64,7 +65,17 @@ static void survivors(trComm_t comm, int rank, int nranks) {
   CHECK(trCommDestroy(rest));
 }
 
+static void list_types(void) {
+  trDataTypeInfo_t info = TR_DATA_TYPE_INFO_INITIALIZER;
+  for (int type = 0; trGetDataTypeInfo((trDataType_t)type, &info) == trSuccess; ++type)
+    printf("type %d: %s, %zu bytes\n", type, info.name, info.bytes);
+  CHECK(trGetDataTypeInfo(trFloat16, &info));
+  EXPECT(info.bytes == 2 && info.kind == trKindFloat && info.significant_bits == 11);
+}
+
 int main(void) {
+  list_types();
+
   /* One thread that drives two ranks: their calls are one group. */
   trComm_t both[2];
   int values[2] = {1, 2};

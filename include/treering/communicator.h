@@ -25,6 +25,12 @@ TR_API const char* trGetErrorString(trResult_t result);
  */
 TR_API const char* trGetLastError(trComm_t comm);
 
+/**
+ * Stores what `datatype` is in `*info`, which is initialised with ::TR_DATA_TYPE_INFO_INITIALIZER. Types are numbered from 0
+ * without gaps, so that a program finds all that this library knows by asking until ::trInvalidArgument.
+ */
+TR_API trResult_t trGetDataTypeInfo(trDataType_t datatype, trDataTypeInfo_t* info);
+
 /** @name Communicators */ /** @{ */
 
 /**

@@ -60,6 +60,30 @@ typedef enum {
   trDataTypeForceInt = 0x7fffffff /**< no type: makes every int a defined value */
 } trDataType_t;
 
+/** Which operations a data type takes (::trRedOp_t). */
+typedef enum {
+  trKindInteger = 0,
+  trKindFloat = 1,
+  trKindComplex = 2,
+  trKindBool = 3,
+  trKindForceInt = 0x7fffffff /**< no kind: makes every int a defined value */
+} trDataTypeKind_t;
+
+/** What trGetDataTypeInfo() tells of a data type. Initialise with ::TR_DATA_TYPE_INFO_INITIALIZER. */
+typedef struct {
+  size_t size;           /**< sizeof(trDataTypeInfo_t) of the caller's header */
+  const char* name;      /**< as in messages and in the tools: "int8", "half", "float"; a constant */
+  size_t bytes;          /**< of an element */
+  trDataTypeKind_t kind; /**< which operations it takes */
+  int is_signed;         /**< 1: has negative values */
+  int significant_bits;  /**< of integers without the sign; of floats with the hidden bit (trFloat32: 24); of complex
+                            numbers those of a part; of trBool 1 */
+  trDataType_t part;     /**< of complex numbers the type of the real and the imaginary part; else the type itself */
+} trDataTypeInfo_t;
+
+#define TR_DATA_TYPE_INFO_INITIALIZER \
+  { sizeof(trDataTypeInfo_t), NULL, 0, trKindForceInt, 0, 0, trDataTypeForceInt }
+
 /** How elements are combined. */
 typedef enum {
   trSum = 0, /**< integers wrap */

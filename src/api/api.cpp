@@ -19,6 +19,9 @@ using namespace treering;
 
 namespace {
 
+// The struct as it was at first. Callers with a newer header than the library's get the fields that the library knows.
+constexpr size_t kFirstDataTypeInfoBytes = offsetof(trDataTypeInfo_t, part) + sizeof(trDataType_t);
+
 // Before anything is stored for each rank.
 Status check_rank_count(const char* function, int nranks) {
   if (nranks < 1) return {trInvalidArgument, fmt::format("{}: nranks is {}; give 1 or more", function, nranks)};
@@ -62,8 +65,9 @@ void copy_text(char* target, size_t capacity, const std::string& text) {
 
 Status check_question(const char* function, trCollective_t collective, trDataType_t datatype) {
   if (static_cast<size_t>(collective) >= kCollectiveCount)
-    return {trInvalidArgument, fmt::format("{}: collective is {}; known are 0 (allreduce) to {} (barrier)", function,
-                                           static_cast<int>(collective), kCollectiveCount - 1)};
+    return {trInvalidArgument,
+            fmt::format("{}: collective is {}; known are 0 (allreduce) to {} ({})", function,
+                        static_cast<int>(collective), kCollectiveCount - 1, collectives().back().name)};
   if (find_type(datatype) == nullptr)
     return {trInvalidArgument, fmt::format("{}: {}", function, unknown_type(datatype))};
   return {};
@@ -132,6 +136,22 @@ const char* trGetLastError(trComm_t comm) {
   if (of_communicator.empty() && pin.acquire(comm).ok())  // what failed on a stream has been told to no call yet
     if (const Status verdict = pin->verdict(); !verdict.ok()) of_communicator = verdict.message();
   return of_communicator.c_str();
+}
+
+trResult_t trGetDataTypeInfo(trDataType_t datatype, trDataTypeInfo_t* info) {
+  return guarded(nullptr, [&]() -> Status {
+    if (info == nullptr) return null_argument("trGetDataTypeInfo", "info");
+    if (info->size < kFirstDataTypeInfoBytes)
+      return {trInvalidArgument, fmt::format("trGetDataTypeInfo: info->size is {}: initialise the struct with "
+                                             "TR_DATA_TYPE_INFO_INITIALIZER",
+                                             info->size)};
+    const DataTypeInfo* row = find_type(datatype);
+    if (row == nullptr) return {trInvalidArgument, "trGetDataTypeInfo: " + unknown_type(datatype)};
+    trDataTypeInfo_t full = public_info(*row);
+    full.size = info->size;
+    std::memcpy(info, &full, std::min(info->size, sizeof full));
+    return {};
+  });
 }
 
 trResult_t trGetUniqueId(trUniqueId* id) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data types and reduction operations: one table row each, used by the kernels, the API's checks and the tools.
+// Data types (rows of data_types.h) and reduction operations: one table row each, used by the kernels, the API's checks and
+// the tools.
 #pragma once
 
 #include <cstddef>
@@ -7,12 +8,19 @@
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
+#include "core/data_types.h"
 #include "treering/treering.h"
 
 namespace treering {
 
-enum class TypeKind : uint8_t { kInteger, kFloat, kComplex, kBool };
+enum class TypeKind : uint8_t {
+  kInteger = trKindInteger,
+  kFloat = trKindFloat,
+  kComplex = trKindComplex,
+  kBool = trKindBool
+};
 
 struct DataTypeInfo {
   trDataType_t type;
@@ -20,6 +28,9 @@ struct DataTypeInfo {
   size_t size;  // bytes
   TypeKind kind;
   bool narrow_float;  // of 8 or 16 bits: accumulated in float32
+  bool is_signed;
+  int bits;           // significant ones (core/data_types.h)
+  trDataType_t part;  // of complex types that of the real and the imaginary part; else the type itself
 };
 
 // Kinds of types that an operation takes, as bits.
@@ -31,23 +42,23 @@ struct OpInfo {
   uint8_t kinds;  // KindBit
 };
 
-inline constexpr DataTypeInfo kDataTypes[] = {
-    {trInt8, "int8", 1, TypeKind::kInteger, false},
-    {trUint8, "uint8", 1, TypeKind::kInteger, false},
-    {trInt32, "int32", 4, TypeKind::kInteger, false},
-    {trUint32, "uint32", 4, TypeKind::kInteger, false},
-    {trInt64, "int64", 8, TypeKind::kInteger, false},
-    {trUint64, "uint64", 8, TypeKind::kInteger, false},
-    {trFloat16, "half", 2, TypeKind::kFloat, true},
-    {trFloat32, "float", 4, TypeKind::kFloat, false},
-    {trFloat64, "double", 8, TypeKind::kFloat, false},
-    {trBfloat16, "bfloat16", 2, TypeKind::kFloat, true},
-    {trFloat8e4m3, "f8e4m3", 1, TypeKind::kFloat, true},
-    {trFloat8e5m2, "f8e5m2", 1, TypeKind::kFloat, true},
-    {trComplex64, "complex64", 8, TypeKind::kComplex, false},
-    {trComplex128, "complex128", 16, TypeKind::kComplex, false},
-    {trBool, "bool", 1, TypeKind::kBool, false},
-};
+#define TR_ROW(kind, type, name, storage, bits, is_signed, part)                                              \
+  {type, name, sizeof(storage), kind, kind == TypeKind::kFloat && sizeof(storage) < sizeof(float), is_signed, \
+   bits, part},
+#define TR_INTEGER(type, kernels, name, storage, bits, ...) \
+  TR_ROW(TypeKind::kInteger, type, name, storage, bits, std::is_signed_v<storage>, type)
+#define TR_FLOAT(type, kernels, name, storage, bits, ...) \
+  TR_ROW(TypeKind::kFloat, type, name, storage, bits, true, type)
+#define TR_COMPLEX(type, kernels, name, storage, bits, representation, part) \
+  TR_ROW(TypeKind::kComplex, type, name, storage, bits, true, part)
+#define TR_TRUTH(type, kernels, name, storage, bits, ...) \
+  TR_ROW(TypeKind::kBool, type, name, storage, bits, false, type)
+inline constexpr DataTypeInfo kDataTypes[] = {TR_DATA_TYPES(TR_INTEGER, TR_FLOAT, TR_COMPLEX, TR_TRUTH)};
+#undef TR_ROW
+#undef TR_INTEGER
+#undef TR_FLOAT
+#undef TR_COMPLEX
+#undef TR_TRUTH
 
 inline constexpr OpInfo kOps[] = {
     {trSum, "sum", kIntegers | kFloats | kComplexes},
@@ -62,6 +73,25 @@ inline constexpr OpInfo kOps[] = {
     {trLogicalOr, "lor", kIntegers | kBools},
     {trLogicalXor, "lxor", kIntegers | kBools},
 };
+
+static_assert(
+    [] {
+      for (size_t i = 0; i < std::size(kDataTypes); ++i)
+        if (kDataTypes[i].type != static_cast<trDataType_t>(i)) return false;
+      return true;
+    }(),
+    "the rows of data_types.h stand in the order of trDataType_t");
+
+// What trGetDataTypeInfo() tells.
+constexpr trDataTypeInfo_t public_info(const DataTypeInfo& row) {
+  return {.size = sizeof(trDataTypeInfo_t),
+          .name = row.name,
+          .bytes = row.size,
+          .kind = static_cast<trDataTypeKind_t>(row.kind),
+          .is_signed = row.is_signed,
+          .significant_bits = row.bits,
+          .part = row.part};
+}
 
 // The row of a type or op, or nullptr for a value that is none.
 constexpr const DataTypeInfo* find_type(trDataType_t type) {

@@ -1,21 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels: the types of the device code, one row each, and how a kernel of a type and a protocol is called.
+// Kernels: the types of the device code, and how a kernel of a type and a protocol is called.
 //
-//   TR_DEVICE_TYPES(row)   row(data type, name as in the kernel's, Number)
+//   TR_DEVICE_TYPES(row)   row(data type, kernels, name, storage, bits, Number, ...), as in core/data_types.h
 //
 // bool has no kernel of its own: its results are those of uint8 with the logical operations.
 #pragma once
 
+#include "core/data_types.h"
 #include "device/interpret.h"
 
-#define TR_DEVICE_TYPES(row)                                                                                       \
-  row(trInt8, int8, Plain<int8_t>) row(trUint8, uint8, Plain<uint8_t>) row(trInt32, int32, Plain<int32_t>)         \
-      row(trUint32, uint32, Plain<uint32_t>) row(trInt64, int64, Plain<int64_t>)                                   \
-          row(trUint64, uint64, Plain<uint64_t>) row(trFloat16, float16, Float16)                                  \
-              row(trFloat32, float32, Plain<float>) row(trFloat64, float64, Plain<double>)                         \
-                  row(trBfloat16, bfloat16, Bfloat16) row(trFloat8e4m3, float8e4m3, Float8e4m3)                    \
-                      row(trFloat8e5m2, float8e5m2, Float8e5m2) row(trComplex64, complex64, Plain<Complex<float>>) \
-                          row(trComplex128, complex128, Plain<Complex<double>>)
+#define TR_DEVICE_TYPES(row) TR_DATA_TYPES(row, row, row, TR_NO_ROW)
 
 namespace treering::cuda {
 

@@ -5,6 +5,9 @@
 #include <complex>
 #include <cstring>
 #include <functional>
+#include <set>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "support/processes.h"
@@ -259,6 +262,84 @@ TEST(Types, WhatIsNotDefinedIsRefused) {
             trInvalidArgument);
   EXPECT_EQ(trBroadcast(buffer, buffer, 1, trFloat32, 1, ranks.comm(0), nullptr), trInvalidArgument);
   EXPECT_NE(std::strstr(trGetLastError(nullptr), "root is 1"), nullptr) << trGetLastError(nullptr);
+}
+
+// Also: the tests here have every type of the library.
+TEST(Types, TheLibraryTellsOfEachType) {
+  std::set<std::string> names;
+  int next = 0;
+  for (const Type& type : kTypes) {
+    ASSERT_EQ(type.id, next++) << type.name;
+    trDataTypeInfo_t info = TR_DATA_TYPE_INFO_INITIALIZER;
+    ASSERT_EQ(trGetDataTypeInfo(type.id, &info), trSuccess) << trGetLastError(nullptr);
+    EXPECT_EQ(info.size, sizeof info);
+    EXPECT_EQ(info.bytes, type.size) << type.name;
+    EXPECT_TRUE(names.insert(info.name).second) << info.name;
+    const bool takes_sum = supported(type.id, trSum), takes_max = supported(type.id, trMax),
+               takes_bits = supported(type.id, trBitAnd);
+    EXPECT_EQ(info.kind, !takes_sum   ? trKindBool
+                         : takes_bits ? trKindInteger
+                         : takes_max  ? trKindFloat
+                                      : trKindComplex)
+        << type.name;
+    if (info.kind == trKindInteger) {
+      EXPECT_EQ(info.significant_bits + info.is_signed, static_cast<int>(8 * type.size)) << type.name;
+    }
+    if (info.kind == trKindComplex) {
+      trDataTypeInfo_t part = TR_DATA_TYPE_INFO_INITIALIZER;
+      ASSERT_EQ(trGetDataTypeInfo(info.part, &part), trSuccess);
+      EXPECT_EQ(part.kind, trKindFloat);
+      EXPECT_EQ(2 * part.bytes, info.bytes) << type.name;
+      EXPECT_EQ(part.significant_bits, info.significant_bits) << type.name;
+    } else {
+      EXPECT_EQ(info.part, type.id) << type.name;
+    }
+  }
+  trDataTypeInfo_t info = TR_DATA_TYPE_INFO_INITIALIZER;
+  ASSERT_EQ(trGetDataTypeInfo(static_cast<trDataType_t>(next), &info), trInvalidArgument)
+      << info.name << " is not tested";
+}
+
+TEST(Types, WhatIsToldOfSome) {
+  trDataTypeInfo_t info = TR_DATA_TYPE_INFO_INITIALIZER;
+  for (const auto& [type, name, is_signed, bits] : {std::tuple{trInt8, "int8", 1, 7},
+                                                    {trUint64, "uint64", 0, 64},
+                                                    {trFloat16, "half", 1, 11},
+                                                    {trFloat32, "float", 1, 24},
+                                                    {trBfloat16, "bfloat16", 1, 8},
+                                                    {trFloat8e5m2, "f8e5m2", 1, 3},
+                                                    {trComplex128, "complex128", 1, 53},
+                                                    {trBool, "bool", 0, 1}}) {
+    ASSERT_EQ(trGetDataTypeInfo(type, &info), trSuccess);
+    EXPECT_STREQ(info.name, name);
+    EXPECT_EQ(info.is_signed, is_signed) << name;
+    EXPECT_EQ(info.significant_bits, bits) << name;
+  }
+}
+
+TEST(Types, QuestionsThatAreRefused) {
+  const auto refused = [](trDataType_t type, trDataTypeInfo_t* info, const char* words) {
+    EXPECT_EQ(trGetDataTypeInfo(type, info), trInvalidArgument);
+    EXPECT_NE(std::strstr(trGetLastError(nullptr), words), nullptr) << trGetLastError(nullptr);
+  };
+  trDataTypeInfo_t info = TR_DATA_TYPE_INFO_INITIALIZER;
+  refused(trInt8, nullptr, "info is NULL");
+  refused(static_cast<trDataType_t>(-1), &info, "datatype is -1; known are 0 (int8) to");
+  refused(static_cast<trDataType_t>(1000), &info, "datatype is 1000; known are 0 (int8) to");
+  EXPECT_EQ(info.name, nullptr);
+  info.size = 8;
+  refused(trInt8, &info, "info->size is 8");
+
+  // Of a caller with a newer header: what this library does not know stays.
+  struct {
+    trDataTypeInfo_t known;
+    int later;
+  } newer = {TR_DATA_TYPE_INFO_INITIALIZER, 42};
+  newer.known.size = sizeof newer;
+  ASSERT_EQ(trGetDataTypeInfo(trInt32, &newer.known), trSuccess);
+  EXPECT_EQ(newer.known.bytes, 4u);
+  EXPECT_EQ(newer.known.size, sizeof newer);
+  EXPECT_EQ(newer.later, 42);
 }
 
 TEST(UserOperations, PreMultipliedSum) {

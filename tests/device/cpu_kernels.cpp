@@ -14,9 +14,9 @@ using RunBlock = void (*)(const DeviceLaunch& launch, uint32_t block, BlockShare
 template <DeviceProtocol kProtocol>
 RunBlock find(trDataType_t type) {
   switch (type) {
-#define TR_CASE(code, name, ...) \
-  case code:                     \
-    return run_block<__VA_ARGS__, kProtocol>;
+#define TR_CASE(code, kernels, name, storage, bits, Number, ...) \
+  case code:                                                     \
+    return run_block<Number, kProtocol>;
     TR_DEVICE_TYPES(TR_CASE)
 #undef TR_CASE
     default:
@@ -45,9 +45,9 @@ void combine(trRedOp_t op, const std::vector<const std::byte*>& sources, uint64_
 void combine_on_cpu(trDataType_t type, trRedOp_t op, const std::vector<const std::byte*>& sources, uint64_t count,
                     uint32_t divisor, const void* scale, std::byte* result) {
   switch (type) {
-#define TR_CASE(code, name, ...) \
-  case code:                     \
-    return combine<__VA_ARGS__>(op, sources, count, divisor, scale, result);
+#define TR_CASE(code, kernels, name, storage, bits, Number, ...) \
+  case code:                                                     \
+    return combine<Number>(op, sources, count, divisor, scale, result);
     TR_DEVICE_TYPES(TR_CASE)
 #undef TR_CASE
     default:

@@ -24,7 +24,7 @@ RunResults results_of(int ranks, std::vector<std::pair<size_t, double>> times) {
     for (PlaceResult* place : {&row.out_of_place, &row.in_place.emplace()}) {
       place->time_us = time_us;
       place->algorithm_gbps = algorithm_bandwidth(bytes, time_us);
-      place->bus_gbps = place->algorithm_gbps * bus_factor(Kind::kAllReduce, ranks);
+      place->bus_gbps = place->algorithm_gbps * bus_factor(*find_case("allreduce"), ranks);
       place->checked = true;
       place->iteration_us = {time_us};
     }

@@ -7,22 +7,73 @@
 namespace treering::perf {
 namespace {
 
+int previous(int rank, int ranks) { return (rank + ranks - 1) % ranks; }
+
+constexpr Holds kNothing = Holds::kNothing, kBlock = Holds::kBlock, kAll = Holds::kAll,
+                kBlockOfRoot = Holds::kBlockOfRoot, kAllOfRoot = Holds::kAllOfRoot;
+
 constexpr CollectiveCase kCases[] = {
-    {"allreduce", Kind::kAllReduce, trCollAllReduce, false, true, false, false},
-    {"reduce", Kind::kReduce, trCollReduce, true, true, false, false},
-    {"broadcast", Kind::kBroadcast, trCollBroadcast, true, false, false, false},
-    {"allgather", Kind::kAllGather, trCollAllGather, false, false, false, true},
-    {"reduce-scatter", Kind::kReduceScatter, trCollReduceScatter, false, true, false, true},
-    {"alltoall", Kind::kAllToAll, trCollAllToAll, false, false, false, true},
-    {"gather", Kind::kGather, trCollGather, true, false, false, true},
-    {"scatter", Kind::kScatter, trCollScatter, true, false, false, true},
-    {"barrier", Kind::kBarrier, trCollBarrier, false, false, false, false},
-    {"sendrecv", Kind::kSendRecv, trCollForceInt, false, false, false, false},
-    {"allgatherv", Kind::kAllGather, trCollAllGather, false, false, true, true},
-    {"reduce-scatterv", Kind::kReduceScatter, trCollReduceScatter, false, true, true, true},
-    {"alltoallv", Kind::kAllToAll, trCollAllToAll, false, false, true, true},
-    {"gatherv", Kind::kGather, trCollGather, true, false, true, true},
-    {"scatterv", Kind::kScatter, trCollScatter, true, false, true, true},
+    {"allreduce", trCollAllReduce, false, true, false, kBlock, kBlock, 2,
+     [](const Shape&, const CallArguments& a) {
+       return trAllReduce(a.input, a.output, a.count, a.type, a.op, a.comm, a.stream);
+     }},
+    {"reduce", trCollReduce, true, true, false, kBlock, kBlockOfRoot, 0,
+     [](const Shape&, const CallArguments& a) {
+       return trReduce(a.input, a.output, a.count, a.type, a.op, a.root, a.comm, a.stream);
+     }},
+    {"broadcast", trCollBroadcast, true, false, false, kBlockOfRoot, kBlock, 0,
+     [](const Shape&, const CallArguments& a) {
+       return trBroadcast(a.input, a.output, a.count, a.type, a.root, a.comm, a.stream);
+     }},
+    {"allgather", trCollAllGather, false, false, false, kBlock, kAll, 1,
+     [](const Shape&, const CallArguments& a) {
+       return trAllGather(a.input, a.output, a.count, a.type, a.comm, a.stream);
+     }},
+    {"reduce-scatter", trCollReduceScatter, false, true, false, kAll, kBlock, 1,
+     [](const Shape&, const CallArguments& a) {
+       return trReduceScatter(a.input, a.output, a.count, a.type, a.op, a.comm, a.stream);
+     }},
+    {"alltoall", trCollAllToAll, false, false, false, kAll, kAll, 1,
+     [](const Shape&, const CallArguments& a) {
+       return trAllToAll(a.input, a.output, a.count, a.type, a.comm, a.stream);
+     }},
+    {"gather", trCollGather, true, false, false, kBlock, kAllOfRoot, 1,
+     [](const Shape&, const CallArguments& a) {
+       return trGather(a.input, a.output, a.count, a.type, a.root, a.comm, a.stream);
+     }},
+    {"scatter", trCollScatter, true, false, false, kAllOfRoot, kBlock, 1,
+     [](const Shape&, const CallArguments& a) {
+       return trScatter(a.input, a.output, a.count, a.type, a.root, a.comm, a.stream);
+     }},
+    {"barrier", trCollBarrier, false, false, false, kNothing, kNothing, 0,
+     [](const Shape&, const CallArguments& a) { return trBarrier(a.comm, a.stream); }},
+    {"sendrecv", trCollForceInt, false, false, false, kBlock, kBlock, 0,
+     [](const Shape&, const CallArguments& a) {
+       return trSendRecv(a.input, a.count, (a.rank + 1) % a.ranks, a.output, a.count, previous(a.rank, a.ranks), a.type,
+                         a.comm, a.stream);
+     },
+     previous},
+    {"allgatherv", trCollAllGather, false, false, true, kBlock, kAll, 1,
+     [](const Shape& s, const CallArguments& a) {
+       return trAllGatherV(a.input, s.input, a.output, s.counts.data(), nullptr, a.type, a.comm, a.stream);
+     }},
+    {"reduce-scatterv", trCollReduceScatter, false, true, true, kAll, kBlock, 1,
+     [](const Shape& s, const CallArguments& a) {
+       return trReduceScatterV(a.input, a.output, s.counts.data(), a.type, a.op, a.comm, a.stream);
+     }},
+    {"alltoallv", trCollAllToAll, false, false, true, kAll, kAll, 1,
+     [](const Shape& s, const CallArguments& a) {
+       return trAllToAllV(a.input, s.counts.data(), nullptr, a.output, s.receive_counts.data(), nullptr, a.type, a.comm,
+                          a.stream);
+     }},
+    {"gatherv", trCollGather, true, false, true, kBlock, kAllOfRoot, 1,
+     [](const Shape& s, const CallArguments& a) {
+       return trGatherV(a.input, s.input, a.output, s.counts.data(), nullptr, a.type, a.root, a.comm, a.stream);
+     }},
+    {"scatterv", trCollScatter, true, false, true, kAllOfRoot, kBlock, 1,
+     [](const Shape& s, const CallArguments& a) {
+       return trScatterV(a.input, s.counts.data(), nullptr, a.output, s.output, a.type, a.root, a.comm, a.stream);
+     }},
 };
 
 // What tells names apart.
@@ -69,27 +120,14 @@ std::string case_names() {
   return text;
 }
 
-double bus_factor(Kind kind, int ranks) {
-  const double others = static_cast<double>(ranks - 1) / ranks;
-  switch (kind) {
-    case Kind::kAllReduce:
-      return 2 * others;
-    case Kind::kAllGather:
-    case Kind::kReduceScatter:
-    case Kind::kAllToAll:
-    case Kind::kGather:
-    case Kind::kScatter:
-      return others;
-    default:
-      return 1;
-  }
+double bus_factor(const CollectiveCase& c, int ranks) {
+  return c.shares == 0 ? 1 : c.shares * static_cast<double>(ranks - 1) / ranks;
 }
 
 Shape shape_of(const CollectiveCase& c, int rank, int ranks, int root, size_t count, uint64_t seed) {
   Shape shape;
-  const bool at_root = rank == root;
   const auto r = static_cast<size_t>(rank);
-  if (c.variable && c.kind == Kind::kAllToAll) {
+  if (c.variable && c.exchanges()) {
     for (int peer = 0; peer < ranks; ++peer) {
       add_block(random_count(count, rank, peer, seed), &shape.counts, &shape.offsets);
       add_block(random_count(count, peer, rank, seed), &shape.receive_counts, &shape.receive_offsets);
@@ -100,111 +138,36 @@ Shape shape_of(const CollectiveCase& c, int rank, int ranks, int root, size_t co
   }
   for (int peer = 0; peer < ranks; ++peer)
     add_block(c.variable ? random_count(count, 0, peer, seed) : count, &shape.counts, &shape.offsets);
-  const size_t all = total(shape.counts, shape.offsets), own = shape.counts[r];
-  if (c.many_blocks && c.kind != Kind::kAllToAll) shape.own = shape.offsets[r];
-  switch (c.kind) {
-    case Kind::kAllReduce:
-    case Kind::kSendRecv:
-      shape.input = shape.output = count;
-      break;
-    case Kind::kReduce:
-      shape.input = count, shape.output = at_root ? count : 0;
-      break;
-    case Kind::kBroadcast:
-      shape.input = at_root ? count : 0, shape.output = count;
-      break;
-    case Kind::kAllGather:
-      shape.input = own, shape.output = all;
-      break;
-    case Kind::kReduceScatter:
-      shape.input = all, shape.output = own;
-      break;
-    case Kind::kAllToAll:
-      shape.input = shape.output = all;
-      break;
-    case Kind::kGather:
-      shape.input = own, shape.output = at_root ? all : 0;
-      break;
-    case Kind::kScatter:
-      shape.input = at_root ? all : 0, shape.output = own;
-      break;
-    case Kind::kBarrier:
-      break;
-  }
+  const auto elements = [&](Holds holds) -> size_t {
+    const bool of_root = holds == Holds::kBlockOfRoot || holds == Holds::kAllOfRoot;
+    if (holds == Holds::kNothing || (of_root && rank != root)) return 0;
+    return holds_all(holds) ? total(shape.counts, shape.offsets) : shape.counts[r];
+  };
+  shape.input = elements(c.input);
+  shape.output = elements(c.output);
+  if (c.many_blocks() && !c.exchanges()) shape.own = shape.offsets[r];
   return shape;
 }
 
 std::vector<ExpectedBlock> expected_blocks(const CollectiveCase& c, const Shape& shape, int rank, int ranks, int root,
                                            size_t count, uint64_t seed) {
   const auto r = static_cast<size_t>(rank);
+  if (shape.output == 0) return {};
+  if (!holds_all(c.output)) {
+    const int source = c.reduces ? -1 : c.source != nullptr ? c.source(rank, ranks) : root;
+    return {{source, holds_all(c.input) ? shape.offsets[r] : 0, 0, shape.output}};
+  }
   std::vector<ExpectedBlock> blocks;
-  if (shape.output == 0) return blocks;
-  switch (c.kind) {
-    case Kind::kAllReduce:
-    case Kind::kReduce:
-      return {{-1, 0, 0, count}};
-    case Kind::kBroadcast:
-      return {{root, 0, 0, count}};
-    case Kind::kSendRecv:
-      return {{(rank + ranks - 1) % ranks, 0, 0, count}};
-    case Kind::kReduceScatter:
-      return {{-1, shape.offsets[r], 0, shape.counts[r]}};
-    case Kind::kScatter:
-      return {{root, shape.offsets[r], 0, shape.counts[r]}};
-    case Kind::kAllGather:
-    case Kind::kGather:
-      for (int s = 0; s < ranks; ++s)
-        blocks.push_back({s, 0, shape.offsets[static_cast<size_t>(s)], shape.counts[static_cast<size_t>(s)]});
-      return blocks;
-    case Kind::kAllToAll:
-      for (int s = 0; s < ranks; ++s) {
-        const auto from = static_cast<size_t>(s);
-        if (!c.variable) {
-          blocks.push_back({s, r * count, from * count, count});
-          continue;
-        }
-        const Shape sender = shape_of(c, s, ranks, root, count, seed);
-        blocks.push_back({s, sender.offsets[r], shape.receive_offsets[from], shape.receive_counts[from]});
-      }
-      return blocks;
-    case Kind::kBarrier:
-      break;
+  for (int s = 0; s < ranks; ++s) {
+    const auto from = static_cast<size_t>(s);
+    if (c.variable && c.exchanges()) {
+      const Shape sender = shape_of(c, s, ranks, root, count, seed);
+      blocks.push_back({s, sender.offsets[r], shape.receive_offsets[from], shape.receive_counts[from]});
+    } else {
+      blocks.push_back({s, c.exchanges() ? shape.offsets[r] : 0, shape.offsets[from], shape.counts[from]});
+    }
   }
   return blocks;
-}
-
-trResult_t call(const CollectiveCase& c, const Shape& s, const CallArguments& a) {
-  const bool v = c.variable;
-  switch (c.kind) {
-    case Kind::kAllReduce:
-      return trAllReduce(a.input, a.output, a.count, a.type, a.op, a.comm, a.stream);
-    case Kind::kReduce:
-      return trReduce(a.input, a.output, a.count, a.type, a.op, a.root, a.comm, a.stream);
-    case Kind::kBroadcast:
-      return trBroadcast(a.input, a.output, a.count, a.type, a.root, a.comm, a.stream);
-    case Kind::kBarrier:
-      return trBarrier(a.comm, a.stream);
-    case Kind::kSendRecv:
-      return trSendRecv(a.input, a.count, (a.rank + 1) % a.ranks, a.output, a.count, (a.rank + a.ranks - 1) % a.ranks,
-                        a.type, a.comm, a.stream);
-    case Kind::kAllGather:
-      return v ? trAllGatherV(a.input, s.input, a.output, s.counts.data(), nullptr, a.type, a.comm, a.stream)
-               : trAllGather(a.input, a.output, a.count, a.type, a.comm, a.stream);
-    case Kind::kReduceScatter:
-      return v ? trReduceScatterV(a.input, a.output, s.counts.data(), a.type, a.op, a.comm, a.stream)
-               : trReduceScatter(a.input, a.output, a.count, a.type, a.op, a.comm, a.stream);
-    case Kind::kAllToAll:
-      return v ? trAllToAllV(a.input, s.counts.data(), nullptr, a.output, s.receive_counts.data(), nullptr, a.type,
-                             a.comm, a.stream)
-               : trAllToAll(a.input, a.output, a.count, a.type, a.comm, a.stream);
-    case Kind::kGather:
-      return v ? trGatherV(a.input, s.input, a.output, s.counts.data(), nullptr, a.type, a.root, a.comm, a.stream)
-               : trGather(a.input, a.output, a.count, a.type, a.root, a.comm, a.stream);
-    case Kind::kScatter:
-      return v ? trScatterV(a.input, s.counts.data(), nullptr, a.output, s.output, a.type, a.root, a.comm, a.stream)
-               : trScatter(a.input, a.output, a.count, a.type, a.root, a.comm, a.stream);
-  }
-  return trInternalError;
 }
 
 }  // namespace treering::perf

@@ -17,27 +17,38 @@
 
 namespace treering::perf {
 
-enum class Kind {
-  kAllReduce,
-  kReduce,
-  kBroadcast,
-  kAllGather,
-  kReduceScatter,
-  kAllToAll,
-  kGather,
-  kScatter,
-  kBarrier,
-  kSendRecv,
-};
+struct Shape;
+struct CallArguments;
 
+// What a buffer of a rank holds.
+enum class Holds {
+  kNothing,
+  kBlock,        // of the rank itself, or the whole where there are no blocks
+  kAll,          // a block for each rank
+  kBlockOfRoot,  // the same on the root alone
+  kAllOfRoot,
+};
+inline bool holds_all(Holds holds) { return holds == Holds::kAll || holds == Holds::kAllOfRoot; }
+
+// All that the tool knows of a collective. An output of one block is the combination of all inputs where the collective
+// reduces, else from the root, or from `source`; one of all blocks has one from each rank.
 struct CollectiveCase {
   const char* name;
-  Kind kind;
-  trCollective_t id;  // whose selection is shown
+  trCollective_t id;  // whose selection is shown; trCollForceInt: none, it is sends and receives
   bool rooted;
   bool reduces;
-  bool variable;     // random counts, mean as of the others
-  bool many_blocks;  // the larger buffer has a block for each rank
+  bool variable;  // random counts, mean as of the others
+  Holds input, output;
+  int shares;  // the bus carries as many times (n-1)/n of the buffer, as nccl-tests defines it; 0: the buffer
+  trResult_t (*call)(const Shape& shape, const CallArguments& a);
+  int (*source)(int rank, int ranks) = nullptr;
+
+  bool has_data() const { return input != Holds::kNothing; }
+  bool many_blocks() const { return holds_all(input) || holds_all(output); }
+  bool exchanges() const { return holds_all(input) && holds_all(output); }
+  // Only the two ranks of a pair know their counts: the library runs sends and receives.
+  bool is_pairs() const { return id == trCollForceInt || (variable && (rooted || exchanges())); }
+  bool can_be_in_place() const { return id != trCollForceInt && !(variable && exchanges()); }
 };
 
 std::span<const CollectiveCase> collective_cases();
@@ -46,7 +57,7 @@ const CollectiveCase* find_case(const std::string& name);
 std::string case_names();
 
 // Bus bandwidth over algorithm bandwidth, as nccl-tests defines it.
-double bus_factor(Kind kind, int ranks);
+double bus_factor(const CollectiveCase& c, int ranks);
 
 // One call of one rank: counts in elements, and where they lie.
 struct Shape {
@@ -78,6 +89,5 @@ struct CallArguments {
   trComm_t comm;
   trStream_t stream;
 };
-trResult_t call(const CollectiveCase& c, const Shape& shape, const CallArguments& a);
 
 }  // namespace treering::perf

@@ -73,51 +73,43 @@ int64_t sign_extended(const DataType& type, uint64_t bits) {
   return static_cast<int64_t>(bits << shift) >> shift;
 }
 
-// Rounds a float32 to the nearest value with 16 fewer bits, ties to even.
-uint16_t bfloat16_of(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
+// A float of 8 or 16 bits: a sign, an exponent with the usual bias, a fraction.
+struct NarrowFormat {
+  int fraction_bits, exponent_bits;
+  explicit NarrowFormat(const DataType& type)
+      : fraction_bits(type.fraction_bits), exponent_bits(8 * static_cast<int>(type.bytes) - type.fraction_bits - 1) {}
+  int bias() const { return (1 << (exponent_bits - 1)) - 1; }
+  uint64_t infinity() const { return ((uint64_t{1} << exponent_bits) - 1) << fraction_bits; }
+};
 
-// Values that an 8-bit float holds exactly: a sign, an exponent, `fraction_bits`.
-uint8_t float8_of(double value, int fraction_bits, int bias) {
-  const auto sign = static_cast<uint8_t>(std::signbit(value) ? 0x80 : 0);
-  if (value == 0) return sign;
-  int exponent = 0;
-  const double fraction = std::frexp(std::fabs(value), &exponent);  // [0.5, 1)
-  const auto significand = static_cast<uint32_t>(std::ldexp(fraction, fraction_bits + 1));
-  return static_cast<uint8_t>(sign | ((static_cast<uint32_t>(exponent - 2 + bias) << fraction_bits) + significand));
-}
-double float8_to_double(uint8_t bits, int fraction_bits, int bias) {
-  const int exponent = (bits & 0x7f) >> fraction_bits;
-  const int fraction = bits & ((1 << fraction_bits) - 1);
-  const double magnitude = exponent == 0 ? std::ldexp(fraction, 1 - bias - fraction_bits)
-                                         : std::ldexp(fraction + (1 << fraction_bits), exponent - bias - fraction_bits);
-  return bits & 0x80 ? -magnitude : magnitude;
-}
-
-// Normal, subnormal and overflowing values; ties to even by nearbyint in the unit of the last place.
-uint16_t float16_of(double value) {
-  const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+// Normal and subnormal values, ties to even by nearbyint in the unit of the last place; what overflows is infinite. (Of
+// formats without infinity no value here comes near.)
+uint64_t narrow_of(const DataType& type, double value) {
+  const NarrowFormat format(type);
+  const uint64_t sign = std::signbit(value) ? uint64_t{1} << (8 * type.bytes - 1) : 0;
   const double magnitude = std::fabs(value);
-  if (magnitude >= 65520.0) return sign | 0x7c00;
+  if (magnitude == 0) return sign;
+  if (std::isinf(magnitude)) return sign | format.infinity();
   int exponent = 0;
   std::frexp(magnitude, &exponent);
-  exponent = std::max(exponent, -13);
-  const double units = std::nearbyint(std::ldexp(magnitude, 11 - exponent));
-  // A carry out of the fraction moves into the exponent by itself.
-  const auto fraction = static_cast<uint32_t>(units);
-  if (fraction < 1024) return sign | static_cast<uint16_t>(fraction);
-  return sign | static_cast<uint16_t>((static_cast<uint32_t>(exponent + 13) << 10) + fraction);
+  exponent = std::max(exponent, 2 - format.bias());
+  const double units = std::nearbyint(std::ldexp(magnitude, format.fraction_bits + 1 - exponent));
+  // The hidden bit, and a carry out of the fraction, move into the exponent by themselves.
+  const uint64_t bits =
+      (static_cast<uint64_t>(exponent - 2 + format.bias()) << format.fraction_bits) + static_cast<uint64_t>(units);
+  return sign | std::min(bits, format.infinity());
 }
 
-double float16_to_double(uint16_t bits) {
-  const int exponent = (bits >> 10) & 31;
-  const int fraction = bits & 1023;
-  const double sign = bits & 0x8000 ? -1 : 1;
-  if (exponent == 31) return fraction ? NAN : sign * INFINITY;
-  if (exponent == 0) return sign * std::ldexp(fraction, -24);
-  return sign * std::ldexp(1024 + fraction, exponent - 25);
+double narrow_to_double(const DataType& type, uint64_t bits) {
+  const NarrowFormat format(type);
+  const double sign = bits >> (8 * type.bytes - 1) & 1 ? -1 : 1;
+  const int64_t hidden = int64_t{1} << format.fraction_bits;
+  const auto exponent = static_cast<int>(bits >> format.fraction_bits) & ((1 << format.exponent_bits) - 1);
+  const auto fraction = static_cast<int64_t>(bits) & (hidden - 1);
+  // The formats of 8 bits differ in what is special.
+  if (type.bytes == 2 && exponent == (1 << format.exponent_bits) - 1) return fraction != 0 ? NAN : sign * INFINITY;
+  const auto units = static_cast<double>(exponent == 0 ? fraction : fraction + hidden);
+  return sign * std::ldexp(units, std::max(exponent, 1) - format.bias() - format.fraction_bits);
 }
 
 void store(std::vector<char>& table, size_t index, const DataType& type, uint64_t bits) {
@@ -219,37 +211,14 @@ bool differs(const DataType& type, trRedOp_t op, const char* a, const char* b) {
 }  // namespace
 
 uint64_t encode_float(const DataType& type, double value) {
-  switch (type.id) {
-    case trFloat16:
-      return float16_of(value);
-    case trBfloat16:
-      return bfloat16_of(static_cast<float>(value));
-    case trFloat8e4m3:
-      return float8_of(value, 3, 7);
-    case trFloat8e5m2:
-      return float8_of(value, 2, 15);
-    case trFloat32:
-      return std::bit_cast<uint32_t>(static_cast<float>(value));
-    default:
-      return std::bit_cast<uint64_t>(value);
-  }
+  if (type.bytes < sizeof(float)) return narrow_of(type, value);
+  return type.bytes == sizeof(float) ? std::bit_cast<uint32_t>(static_cast<float>(value))
+                                     : std::bit_cast<uint64_t>(value);
 }
 
 double decode_float(const DataType& type, uint64_t bits) {
-  switch (type.id) {
-    case trFloat16:
-      return float16_to_double(static_cast<uint16_t>(bits));
-    case trBfloat16:
-      return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
-    case trFloat8e4m3:
-      return float8_to_double(static_cast<uint8_t>(bits), 3, 7);
-    case trFloat8e5m2:
-      return float8_to_double(static_cast<uint8_t>(bits), 2, 15);
-    case trFloat32:
-      return std::bit_cast<float>(static_cast<uint32_t>(bits));
-    default:
-      return std::bit_cast<double>(bits);
-  }
+  if (type.bytes < sizeof(float)) return narrow_to_double(type, bits);
+  return type.bytes == sizeof(float) ? std::bit_cast<float>(static_cast<uint32_t>(bits)) : std::bit_cast<double>(bits);
 }
 
 double input_float(const DataType& type, trRedOp_t op, size_t index, int rank, int ranks, uint64_t seed) {
@@ -261,7 +230,7 @@ double input_float(const DataType& type, trRedOp_t op, size_t index, int rank, i
 uint64_t input_bits(const DataType& type, trRedOp_t op, size_t index, int rank, int ranks, uint64_t seed) {
   if (type.is_float) return encode_float(type, input_float(type, op, index, rank, ranks, seed));
   uint64_t bits = hash_of(index, rank, seed);
-  if (type.id == trBool) return bits & 1;
+  if (type.is_truth) return bits & 1;
   if (op >= trLogicalAnd && bits % 3 == 0) return 0;
   if (op == trProd) bits |= 1;  // a product of odd numbers never collapses to zero
   if (op == trAvg) bits = static_cast<uint64_t>(bounded_integer(type, index, rank, ranks, seed));
@@ -276,7 +245,7 @@ DataType lane_type(const DataType& type) {
   DataType lane = type;
   lane.lanes = 1;
   lane.bytes = type.bytes / 2;
-  lane.id = type.id == trComplex64 ? trFloat32 : trFloat64;
+  lane.id = type.part;
   return lane;
 }
 

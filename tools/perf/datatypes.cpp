@@ -1,21 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "datatypes.h"
 
+#include <algorithm>
 #include <vector>
 
 namespace treering::perf {
 namespace {
 
-constexpr DataType kDataTypes[] = {
-    {"int8", trInt8, 1, false, true, 1, 6},           {"uint8", trUint8, 1, false, false, 1, 7},
-    {"int32", trInt32, 4, false, true, 1, 30},        {"uint32", trUint32, 4, false, false, 1, 31},
-    {"int64", trInt64, 8, false, true, 1, 62},        {"uint64", trUint64, 8, false, false, 1, 63},
-    {"half", trFloat16, 2, true, true, 1, 11},        {"float", trFloat32, 4, true, true, 1, 24},
-    {"double", trFloat64, 8, true, true, 1, 53},      {"bfloat16", trBfloat16, 2, true, true, 1, 8},
-    {"f8e4m3", trFloat8e4m3, 1, true, true, 1, 4},    {"f8e5m2", trFloat8e5m2, 1, true, true, 1, 3},
-    {"complex64", trComplex64, 8, true, true, 2, 24}, {"complex128", trComplex128, 16, true, true, 2, 53},
-    {"bool", trBool, 1, false, false, 1, 1},
-};
+// Floats of 8 bits with a long fraction end before its integers do.
+int exact_bits_of(const trDataTypeInfo_t& info) {
+  if (info.kind == trKindInteger) return info.significant_bits - 1;
+  if (info.kind != trKindFloat || info.bytes > 1) return info.significant_bits;
+  const int exponent_bits = 8 - info.significant_bits;
+  return std::min(info.significant_bits, (1 << (exponent_bits - 1)) - 1);
+}
+
+// All types of the library that is loaded.
+std::vector<DataType> types_of_library() {
+  std::vector<DataType> types;
+  trDataTypeInfo_t info = TR_DATA_TYPE_INFO_INITIALIZER;
+  for (int id = 0; trGetDataTypeInfo(static_cast<trDataType_t>(id), &info) == trSuccess; ++id) {
+    const bool complex = info.kind == trKindComplex;
+    types.push_back({.name = info.name,
+                     .id = static_cast<trDataType_t>(id),
+                     .bytes = info.bytes,
+                     .is_float = complex || info.kind == trKindFloat,
+                     .is_signed = info.is_signed != 0,
+                     .is_truth = info.kind == trKindBool,
+                     .lanes = complex ? 2 : 1,
+                     .part = info.part,
+                     .fraction_bits = info.significant_bits - 1,
+                     .exact_bits = exact_bits_of(info)});
+  }
+  return types;
+}
 
 constexpr Operation kOperations[] = {{"sum", trSum},       {"prod", trProd},      {"max", trMax},
                                      {"min", trMin},       {"avg", trAvg},        {"bitand", trBitAnd},
@@ -35,7 +53,10 @@ std::string names(const Table& table) {
 
 }  // namespace
 
-std::span<const DataType> data_types() { return kDataTypes; }
+std::span<const DataType> data_types() {
+  static const std::vector<DataType> types = types_of_library();
+  return types;
+}
 std::span<const Operation> operations() { return kOperations; }
 
 const DataType* find_data_type(const std::string& name) {
@@ -43,7 +64,7 @@ const DataType* find_data_type(const std::string& name) {
   for (const auto& [alias, real] : kAliases) {
     if (name == alias) wanted = real;
   }
-  for (const DataType& type : kDataTypes) {
+  for (const DataType& type : data_types()) {
     if (wanted == type.name) return &type;
   }
   return nullptr;
@@ -58,11 +79,11 @@ const Operation* find_operation(const std::string& name) {
 
 bool is_defined(const DataType& type, const Operation& operation) {
   if (operation.id >= trBitAnd) return !type.is_float;
-  if (type.id == trBool) return false;
+  if (type.is_truth) return false;
   return type.lanes == 1 || (operation.id != trMax && operation.id != trMin);
 }
 
-std::string data_type_names() { return names(kDataTypes); }
+std::string data_type_names() { return names(data_types()); }
 std::string operation_names() { return names(kOperations); }
 
 std::string operation_names(const DataType* type) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The data types and operations by the names that nccl-tests users type, as two tables.
+// The data types, which the library tells, and the operations, by the names that nccl-tests users type.
 #pragma once
 
 #include <treering/treering.h>
@@ -16,9 +16,12 @@ struct DataType {
   size_t bytes;
   bool is_float;
   bool is_signed;
-  int lanes;       // numbers in an element: 2 for complex ones, of half its bytes each
-  int exact_bits;  // every integer of magnitude up to 2^exact_bits is represented (of the positive half, for
-                   // integers)
+  bool is_truth;
+  int lanes;          // numbers in an element: 2 for complex ones, of half its bytes each
+  trDataType_t part;  // the type of such a number
+  int fraction_bits;  // of floats
+  int exact_bits;     // every integer of magnitude up to 2^exact_bits is represented (of the positive half, for
+                      // integers)
 };
 
 struct Operation {

@@ -61,9 +61,9 @@ bool RankRun::finish() {
 }
 
 trResult_t RankRun::call_library(const Call& call) {
-  return perf::call(*options_.collective, call.shape,
-                    {call.input, call.output, call.count, call.type->id, call.op, std::max(call.root, 0), group_.rank(),
-                     group_.ranks(), comm_, memory_->stream()});
+  return options_.collective->call(
+      call.shape, {call.input, call.output, call.count, call.type->id, call.op, std::max(call.root, 0), group_.rank(),
+                   group_.ranks(), comm_, memory_->stream()});
 }
 
 // In place the smaller buffer is this rank's block of the larger.
@@ -80,7 +80,7 @@ RankRun::Call RankRun::make_call(size_t count, const DataType& type, const Opera
   const Shape& shape = made.shape;
   made.input = made.output = recv;
   if (shape.input == 0 || shape.output == 0) return made;
-  if (shape.input > shape.output || (shape.input == shape.output && options_.collective->kind == Kind::kReduceScatter))
+  if (holds_all(options_.collective->input) && !options_.collective->exchanges())
     made.output = recv + shape.own * type.bytes;
   else
     made.input = recv + shape.own * type.bytes;
@@ -171,12 +171,12 @@ bool RankRun::time_calls(const Call& call, PlaceResult* place) {
   if (!done) return false;
   const double own_us = (now_us() - begin_us) / calls / (graph ? options_.graph_launches : 1);
   group_.barrier();
-  const size_t blocks = options_.collective->many_blocks ? static_cast<size_t>(group_.ranks()) : 1;
+  const size_t blocks = options_.collective->many_blocks() ? static_cast<size_t>(group_.ranks()) : 1;
   const size_t bytes = call.count * call.type->bytes * blocks;
   place->time_us = combine(options_.averaging, group_.gather(own_us));
   if (timed_laps) place->median_us = combine(options_.averaging, group_.gather(laps.median_us() / calls_of_turn));
   place->algorithm_gbps = algorithm_bandwidth(bytes, place->time_us);
-  place->bus_gbps = place->algorithm_gbps * bus_factor(options_.collective->kind, group_.ranks());
+  place->bus_gbps = place->algorithm_gbps * bus_factor(*options_.collective, group_.ranks());
   if (options_.per_iteration) {
     place->iteration_us = group_.slowest_samples();
     place->stats = iteration_stats(place->iteration_us);
@@ -239,8 +239,7 @@ bool RankRun::check(const Call& call, PlaceResult* place) {
 // host they move by the same transport as any collective.
 bool RankRun::select(const Call& call, Row* row) {
   const CollectiveCase& c = *options_.collective;
-  const bool pairs =
-      c.id == trCollForceInt || (c.variable && c.kind != Kind::kAllGather && c.kind != Kind::kReduceScatter);
+  const bool pairs = c.is_pairs();
   const bool untold = pairs && options_.memory == MemoryKind::kGpu;
   trSelection_t selection = {};
   if (!untold && !ok(trGetSelection(comm_, pairs ? trCollBarrier : c.id, call.input, call.output,
@@ -257,7 +256,7 @@ bool RankRun::select(const Call& call, Row* row) {
 
 bool RankRun::measure(size_t bytes, const DataType& type, const Operation& operation, int root, Row* row) {
   const CollectiveCase& c = *options_.collective;
-  const size_t blocks = c.many_blocks ? static_cast<size_t>(group_.ranks()) : 1;
+  const size_t blocks = c.many_blocks() ? static_cast<size_t>(group_.ranks()) : 1;
   row->count = bytes / type.bytes / blocks;
   row->bytes = bytes;
   row->type = type.name;
@@ -270,7 +269,7 @@ bool RankRun::measure(size_t bytes, const DataType& type, const Operation& opera
     row->limit_us = limit_us(row->bytes, group_.ranks(), row->copy_gbps);
   }
   if (!time_calls(out_of_place, &row->out_of_place) || !check(out_of_place, &row->out_of_place)) return false;
-  if (c.kind == Kind::kSendRecv || (c.variable && c.kind == Kind::kAllToAll)) return true;  // in place it means nothing
+  if (!c.can_be_in_place()) return true;
   PlaceResult& place = row->in_place.emplace();
   const Call in_place = make_call(row->count, type, operation, root, true);
   return time_calls(in_place, &place) && check(in_place, &place);

@@ -225,11 +225,11 @@ std::string finish(const Words& words, Options& options) {
   options.buffers = static_cast<Buffers>(words.registration);
   options.per_iteration = words.per_iteration != 0;
   if (!options.collective->reduces) options.operations.resize(1);
-  if (options.collective->kind == Kind::kBarrier) {
+  if (!options.collective->has_data()) {
     options.min_bytes = options.max_bytes = 1;
     options.types.resize(1);
   }
-  if (options.limit && options.collective->kind != Kind::kAllReduce)
+  if (options.limit && options.collective->id != trCollAllReduce)
     first("--limit: known for allreduce alone; leave it out");
   if (options.explain && options.collective->id == trCollForceInt)
     first("--explain: sends and receives have no algorithms to choose from; leave it out");
@@ -251,8 +251,8 @@ std::string finish(const Words& words, Options& options) {
 }  // namespace
 
 size_t Options::usable_bytes(size_t bytes, const DataType& type) const {
-  if (collective->kind == Kind::kBarrier) return 0;
-  const size_t unit = type.bytes * (collective->many_blocks ? static_cast<size_t>(ranks()) : 1);
+  if (!collective->has_data()) return 0;
+  const size_t unit = type.bytes * (collective->many_blocks() ? static_cast<size_t>(ranks()) : 1);
   return std::max<size_t>(bytes / unit, 1) * unit;
 }
 

@@ -78,9 +78,9 @@ void print_exceptions(std::FILE* out, const Options& options) {
     if (!missing.empty()) fprintf(out, "# %s is left out with %s: not defined for it\n", type->name, missing.c_str());
   }
   const std::vector<Point> points = options.points();
-  if (options.collective->kind != Kind::kBarrier && !points.empty() && points.front().bytes > options.min_bytes)
+  if (options.collective->has_data() && !points.empty() && points.front().bytes > options.min_bytes)
     fprintf(out, "# sizes begin at %zu bytes: one element%s\n", points.front().bytes,
-            options.collective->many_blocks ? " for each rank" : "");
+            options.collective->many_blocks() ? " for each rank" : "");
 }
 
 }  // namespace

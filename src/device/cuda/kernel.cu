@@ -6,7 +6,7 @@ using namespace treering::cuda;
 
 // The Number of a row by its name, so that the build knows names alone.
 namespace number_of {
-#define TR_NUMBER(type, name, ...) using name = __VA_ARGS__;
+#define TR_NUMBER(type, kernels, name, storage, bits, Number, ...) using kernels = Number;
 TR_DEVICE_TYPES(TR_NUMBER)
 #undef TR_NUMBER
 }  // namespace number_of

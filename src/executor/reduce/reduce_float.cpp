@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reduction kernels of the floating-point types.
+#include "core/data_types.h"
 #include "executor/reduce/reduce_targets.h"
 
 // The order matters: foreach_target.h includes this file again for each target, then comes the last one.
@@ -66,18 +67,14 @@ void float_by_op(const ReduceCall& call) {
 
 void float_kernel(const ReduceCall& call) {
   switch (call.type) {
-    case trFloat16:
-      return float_by_op<Float16>(call);
-    case trBfloat16:
-      return float_by_op<Bfloat16>(call);
-    case trFloat8e4m3:
-      return float_by_op<Float8e4m3>(call);
-    case trFloat8e5m2:
-      return float_by_op<Float8e5m2>(call);
-    case trFloat32:
-      return float_by_op<Plain<float>>(call);
+#define TR_CASE(code, kernels, name, storage, bits, representation) \
+  case code:                                                        \
+    static_assert(representation::kBytes == sizeof(storage));       \
+    return float_by_op<representation>(call);
+    TR_DATA_TYPES(TR_NO_ROW, TR_CASE, TR_NO_ROW, TR_NO_ROW)
+#undef TR_CASE
     default:
-      return float_by_op<Plain<double>>(call);
+      break;
   }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reduction kernels of the integer types.
+#include "core/data_types.h"
 #include "executor/reduce/reduce_targets.h"
 
 // The order matters: foreach_target.h includes this file again for each target, then comes the last one.
@@ -44,18 +45,13 @@ void integer_by_op(const ReduceCall& call) {
 
 void integer_kernel(const ReduceCall& call) {
   switch (call.type) {
-    case trInt8:
-      return integer_by_op<int8_t>(call);
-    case trUint8:
-      return integer_by_op<uint8_t>(call);
-    case trInt32:
-      return integer_by_op<int32_t>(call);
-    case trUint32:
-      return integer_by_op<uint32_t>(call);
-    case trInt64:
-      return integer_by_op<int64_t>(call);
+#define TR_CASE(code, kernels, name, storage, ...) \
+  case code:                                       \
+    return integer_by_op<storage>(call);
+    TR_DATA_TYPES(TR_CASE, TR_NO_ROW, TR_NO_ROW, TR_NO_ROW)
+#undef TR_CASE
     default:
-      return integer_by_op<uint64_t>(call);
+      break;
   }
 }
 

@@ -12,16 +12,16 @@
 
 namespace treering {
 
-// Floats of 8 to 64 bits.
+// The floating types of core/data_types.h.
 void reduce_float(const ReduceCall& call);
 
-// int8, uint8, int32, uint32, int64, uint64.
+// Its integers.
 void reduce_integer(const ReduceCall& call);
 
 // Bitwise and logical operations on integers and bool.
 void reduce_logical(const ReduceCall& call);
 
-// complex64, complex128.
+// Its complex types.
 void reduce_complex(const ReduceCall& call);
 
 // ReduceCall::user.

@@ -43,14 +43,13 @@ void logical_kernel(const ReduceCall& call) {
       break;
   }
   switch (call.type) {
-    case trInt32:
-    case trUint32:
-      return logical_by_op<uint32_t>(call);
-    case trInt64:
-    case trUint64:
-      return logical_by_op<uint64_t>(call);
+#define TR_CASE(code, kernels, name, storage, ...) \
+  case code:                                       \
+    return logical_by_op<std::make_unsigned_t<storage>>(call);
+    TR_DATA_TYPES(TR_CASE, TR_NO_ROW, TR_NO_ROW, TR_CASE)
+#undef TR_CASE
     default:
-      return logical_by_op<uint8_t>(call);
+      break;
   }
 }
 

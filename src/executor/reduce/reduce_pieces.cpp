@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <type_traits>
 
 #include "core/types.h"
 #include "executor/reduce/reduce_kernels.h"
@@ -78,14 +79,19 @@ void reduce_complex(const ReduceCall& call) {
   // Without products the parts are as many floats.
   if (call.op != trProd && call.scale == nullptr) {
     ReduceCall parts = call;
-    parts.type = call.type == trComplex64 ? trFloat32 : trFloat64;
+    parts.type = find_type(call.type)->part;
     parts.count = 2 * call.count;
     return reduce_float(parts);
   }
-  if (call.type == trComplex64)
-    reduce_complex_pieces<float>(call);
-  else
-    reduce_complex_pieces<double>(call);
+  switch (call.type) {
+#define TR_CASE(code, kernels, name, storage, ...) \
+  case code:                                       \
+    return reduce_complex_pieces<std::remove_extent_t<storage>>(call);
+    TR_DATA_TYPES(TR_NO_ROW, TR_NO_ROW, TR_CASE, TR_NO_ROW)
+#undef TR_CASE
+    default:
+      break;
+  }
 }
 
 void reduce_user(const ReduceCall& call) {
