@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/config.h"
+#include "core/names.h"
 #include "shim/entry.h"
 #include "shim/group.h"
 #include "shim/log.h"
@@ -68,7 +69,8 @@ Status check_rank(const char* function, ncclComm_t* comm, int nranks, int rank) 
   *comm = nullptr;
   TR_RETURN_IF_ERROR(check_count(function, "nranks", nranks));
   if (rank < 0 || rank >= nranks)
-    return {trInvalidArgument, fmt::format("{}: rank is {}; give 0 to {}", function, rank, nranks - 1)};
+    return {trInvalidArgument, fmt::format("{}: rank is {}; give {}", function, rank,
+                                           treering::numbers_of_ranks(static_cast<uint32_t>(nranks)))};
   return {};
 }
 
