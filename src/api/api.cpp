@@ -22,7 +22,8 @@ namespace {
 
 // Before anything is stored for each rank.
 Status check_rank_count(const char* function, int nranks) {
-  if (nranks < 1) return {trInvalidArgument, fmt::format("{}: nranks is {}; give 1 or more", function, nranks)};
+  if (nranks < 1)
+    return {trInvalidArgument, fmt::format("{}: nranks is {}; give 1 to {}", function, nranks, kMaxRanks)};
   if (nranks <= kMaxRanks) return {};
   return {trInvalidArgument,
           fmt::format("{}: nranks is {}; this version takes at most {}", function, nranks, kMaxRanks)};

@@ -58,7 +58,8 @@ ncclResult_t grouped_entry(ncclComm_t comm, Body body) {
 
 // Before an array of that many is read or written.
 Status check_count(const char* function, const char* name, int count) {
-  if (count < 1) return {trInvalidArgument, fmt::format("{}: {} is {}; give 1 or more", function, name, count)};
+  if (count < 1)
+    return {trInvalidArgument, fmt::format("{}: {} is {}; give 1 to {}", function, name, count, kMaxRanks)};
   if (count <= kMaxRanks) return {};
   return {trInvalidArgument,
           fmt::format("{}: {} is {}; this version takes at most {}", function, name, count, kMaxRanks)};
