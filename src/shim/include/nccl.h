@@ -71,8 +71,8 @@ typedef enum NCCL_SHIM_INT {
 
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
 #define NCCL_CONFIG_UNDEF_PTR NULL
-#define NCCL_UNDEF_FLOAT -1.0f /* NOLINT(bugprone-macro-parentheses): as NCCL has it */
-#define NCCL_SPLIT_NOCOLOR -1  /* NOLINT(bugprone-macro-parentheses): as NCCL has it */
+#define NCCL_UNDEF_FLOAT -1.0f
+#define NCCL_SPLIT_NOCOLOR -1
 
 #define NCCL_WIN_DEFAULT 0x00
 #define NCCL_WIN_COLL_SYMMETRIC 0x01
