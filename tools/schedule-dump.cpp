@@ -12,6 +12,7 @@
 #include "algorithms/print.h"
 #include "algorithms/properties.h"
 #include "algorithms/verify.h"
+#include "arguments.h"
 
 namespace {
 
@@ -32,8 +33,8 @@ struct Options {
 };
 
 int fail(const std::string& message) {
-  fmt::print(stderr, "schedule-dump: {}\n", message);
-  return 2;
+  fmt::print(stderr, "error: {}\n", message);
+  return treering::tools::kBadArguments;
 }
 
 void print_list() {
@@ -115,7 +116,8 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app{"Prints what each rank does in a collective, step by step, and verifies it for all ranks."};
+  CLI::App app{"Prints what each rank does in a collective, step by step, and verifies it for all ranks.",
+               "schedule-dump"};
   app.set_version_flag("--version", "schedule-dump " TREERING_VERSION_STRING);
   app.add_option("--collective", options.collective, "its name (default allreduce; --list shows them)");
   app.add_option("--root", options.root, "root of a rooted collective (default 0)");
@@ -131,7 +133,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    return treering::tools::refuse(app, error, treering::tools::text_of(app, error));
   }
   return run(options);
 }

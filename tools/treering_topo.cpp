@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "arguments.h"
 #include "core/config.h"
 #include "topology/detect.h"
 #include "topology/location.h"
@@ -139,14 +140,14 @@ CLI::Validator a_number_of_ranks() {
       [](const std::string& text) {
         uint32_t ranks = 0;
         if (CLI::detail::lexical_cast(text, ranks) && ranks >= 1 && ranks <= treering::kMaxRanks) return std::string();
-        return fmt::format("'{}' is not a number of ranks; give 1 to {}, the most that a communicator has", text,
+        return fmt::format("value \"{}\" is not a whole number from 1 to {}, the most that a communicator has", text,
                            treering::kMaxRanks);
       },
       "");
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"Prints the topology of this machine, or of a described one, as treering sees it."};
+  CLI::App app{"Prints the topology of this machine, or of a described one, as treering sees it.", "treering-topo"};
   app.set_version_flag("--version", "treering-topo " TREERING_VERSION_STRING);
   treering::DetectOptions options;
   uint32_t ranks = 0;
@@ -159,11 +160,11 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kBadInput;
+    return treering::tools::refuse(app, error, treering::tools::text_of(app, error));
   }
   Topology topology;
   if (const treering::Status status = treering::detect_topology(options, &topology); !status.ok()) {
-    fmt::print(stderr, "treering-topo: {}\n", status.message());
+    fmt::print(stderr, "error: {}\n", status.message());
     return status.code() == trInvalidArgument ? kBadInput : kFailure;
   }
   if (json) {
@@ -186,7 +187,7 @@ int main(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "treering-topo: {}\n", error.what());
+    fmt::print(stderr, "error: {}\n", error.what());
     return kFailure;
   }
 }

@@ -81,7 +81,7 @@ Schedule build_scatter_allgather(const Plan& plan, uint32_t rank, const Shape& s
   const uint32_t root[] = {shape.root};
   ScheduleBuilder builder(rank, n, n);
   if (rank == shape.root) {
-    const uint32_t after[] = {(rank + 1) % n};
+    const uint32_t after[] = {(rank + 1) % n};  // NOLINT(clang-analyzer-core.DivideZero): n > 0
     builder.repeat(n - 1, 1, 1, {{.flags = kInput | kStore | kSend | kFinal, .chunk = after[0], .send_to = after}});
     builder.once({.flags = kInput | kStore | kSend | kFinal, .chunk = rank, .send_to = others});
     return builder.take();
@@ -105,7 +105,7 @@ Schedule build_scatter_gather(const Plan& plan, uint32_t rank, const Shape& shap
   std::vector<uint32_t> others;
   for (uint32_t i = 0; i < n; ++i)
     if (i != rank) others.push_back(i);
-  const uint32_t root[] = {shape.root}, after[] = {(rank + 1) % n};
+  const uint32_t root[] = {shape.root}, after[] = {(rank + 1) % n};  // NOLINT(clang-analyzer-core.DivideZero): n > 0
   ScheduleBuilder builder(rank, n, n, /*fifo_depth=*/1);
   builder.repeat(n - 1, 1, 1, {{.flags = kInput | kSend, .chunk = after[0], .send_to = after}});
   StepSpec own = {

@@ -10,6 +10,7 @@
 #include "bootstrap/membership.h"
 #include "communicator/memory.h"
 #include "core/config.h"
+#include "core/names.h"
 #include "core/types.h"
 #include "core/variables.h"
 #include "gpu/device_rank.h"
@@ -24,7 +25,8 @@ constexpr size_t kFirstDataTypeInfoBytes = offsetof(trDataTypeInfo_t, part) + si
 
 // Before anything is stored for each rank.
 Status check_rank_count(const char* function, int nranks) {
-  if (nranks < 1) return {trInvalidArgument, fmt::format("{}: nranks is {}; give 1 or more", function, nranks)};
+  if (nranks < 1)
+    return {trInvalidArgument, fmt::format("{}: nranks is {}; give 1 to {}", function, nranks, kMaxRanks)};
   if (nranks <= kMaxRanks) return {};
   return {trInvalidArgument,
           fmt::format("{}: nranks is {}; this version takes at most {}", function, nranks, kMaxRanks)};
@@ -34,8 +36,9 @@ Status init_rank(trComm_t* comm, int nranks, const trUniqueId& id, int rank, con
   if (comm == nullptr) return null_argument("trCommInitRank", "comm");
   TR_RETURN_IF_ERROR(check_rank_count("trCommInitRank", nranks));
   if (rank < 0 || rank >= nranks)
-    return {trInvalidArgument, fmt::format("trCommInitRank: rank is {}; give 0 to {}", rank, nranks - 1)};
-  warn_of_misspelt_variables();
+    return {trInvalidArgument,
+            fmt::format("trCommInitRank: rank is {}; give {}", rank, numbers_of_ranks(static_cast<uint32_t>(nranks)))};
+  warn_of_unknown_variables();
   Config config;
   TR_RETURN_IF_ERROR(resolve_config(user_config, &config));
   auto create = [=]() -> Status {

@@ -40,7 +40,7 @@ class CommunicatorLease {
 
   Status acquire(trComm_t handle);
   void release();
-  Communicator* operator->() const { return slot_->communicator.get(); }
+  Communicator* operator->() const { return slot_->communicator.get(); }  // NOLINT(clang-analyzer-core.*): held
   explicit operator bool() const { return slot_ != nullptr; }
   Communicator* get() const { return slot_->communicator.get(); }
   CommunicatorSlot& slot() const { return *slot_; }

@@ -102,6 +102,7 @@ trResult_t submit_prepared(trComm_t comm, Operation operation, trStream_t stream
     if (group.open()) return group.batch().add(comm, std::move(operation), chosen), Status();
     if (chosen != 0) return start(lease, std::move(operation), chosen);
     const Status status = run(lease, operation);
+    // NOLINTNEXTLINE(bugprone-use-after-move): without letters it was assigned again above
     lease->spare_transfers = std::move(letters ? operation.letters : transfers);
     return status;
   });

@@ -5,6 +5,7 @@
 
 #include "api/common.h"
 #include "core/config.h"
+#include "core/names.h"
 
 using namespace treering;
 
@@ -40,8 +41,8 @@ Status check_excluded(const int* excluded, int count, const Communicator& commun
   std::vector<bool> out(communicator.ranks(), false);
   for (int i = 0; i < count; ++i) {
     if (excluded[i] < 0 || static_cast<uint32_t>(excluded[i]) >= communicator.ranks())
-      return {trInvalidArgument,
-              fmt::format("trCommShrink: excluded[{}] is {}; give 0 to {}", i, excluded[i], communicator.ranks() - 1)};
+      return {trInvalidArgument, fmt::format("trCommShrink: excluded[{}] is {}; give {}", i, excluded[i],
+                                             numbers_of_ranks(communicator.ranks()))};
     out[static_cast<size_t>(excluded[i])] = true;
   }
   if (out[communicator.rank()])

@@ -6,6 +6,7 @@
 
 #include "api/common.h"
 #include "api/overlap.h"
+#include "core/names.h"
 #include "core/types.h"
 
 using namespace treering;
@@ -80,7 +81,7 @@ Status check_type(const char* function, uint32_t rank, trDataType_t type) {
 
 Status check_rank(const char* function, const Communicator& communicator, const char* name, int peer) {
   if (peer >= 0 && static_cast<uint32_t>(peer) < communicator.ranks()) return {};
-  return bad(function, communicator.rank(), "{} is {}; give 0 to {}", name, peer, communicator.ranks() - 1);
+  return bad(function, communicator.rank(), "{} is {}; give {}", name, peer, numbers_of_ranks(communicator.ranks()));
 }
 
 void add(std::vector<Transfer>* transfers, uint32_t peer, bool send, const void* buffer, size_t bytes) {

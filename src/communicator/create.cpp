@@ -83,7 +83,7 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   constexpr unsigned char kPurpose[] = "treering split";
   crypto_generichash(made->split_key_.data(), made->split_key_.size(), kPurpose, sizeof kPurpose, id.secret.data(),
                      id.secret.size());
-  const size_t slots = std::max<size_t>(4, 2 * (ranks - 1));
+  const size_t slots = std::max<size_t>(4, size_t{2} * (ranks - 1));
   size_t staging = config.staging_bytes > 0 ? static_cast<size_t>(config.staging_bytes) : default_staging(ranks);
   const auto layout = [&](uint32_t wanted) {
     const uint32_t channels = config.channels > 0 ? static_cast<uint32_t>(config.channels) : wanted;
@@ -131,7 +131,7 @@ Status Communicator::create_alone(const Config& config, std::unique_ptr<Communic
   cards[0].device = config.device;
   made->cards_ = std::make_shared<const std::vector<RankCard>>(cards);
   made->links_ = std::make_unique<Links>(&made->context_, *made->cards_, 1, OpenTransports(), nullptr);
-  TR_RETURN_IF_ERROR(made->links_->settle(Findings(*made->cards_, {LinkReport()}), {}));
+  TR_RETURN_IF_ERROR(made->links_->settle(Findings(*made->cards_, {LinkReport()}), {}, config.transports));
   Machine machine;
   machine.llc_bytes = last_level_cache_bytes();
   machine.host_ranks = 1;
@@ -279,7 +279,7 @@ Status Communicator::link(const std::string& job, TransportSet allowed, const Cr
   links_ = std::make_unique<Links>(
       &context_, *cards_, layout_->channels, std::move(opened),
       [this](uint32_t peer, RankStatusSnapshot* snapshot) { return ask_status(peer, snapshot); });
-  TR_RETURN_IF_ERROR(links_->settle(Findings(*cards_, std::move(reports)), reasons));
+  TR_RETURN_IF_ERROR(links_->settle(Findings(*cards_, std::move(reports)), reasons, config_.transports));
   if (config_.link_mbps > 0) links_->pace(config_.link_mbps);
   prepare_executor(job);
   watch_->set_call_deadline(terms.deadline);
@@ -338,7 +338,7 @@ Status Communicator::plan_schedules(Machine machine, Plan plan) {
   letter_bytes_ = machine.letter_bytes = letters ? Letters::most_bytes(context_) : 0;
   mapped_letter_bytes_ = std::min(letter_bytes_, Letters::kMaxMappedBytes);
   if (links_->any_in_process()) letter_bytes_ = mapped_letter_bytes_;  // such peers read everything in place
-  machine.streaming_bytes = machine.llc_bytes / (4 * machine.host_ranks);
+  machine.streaming_bytes = machine.llc_bytes / (size_t{4} * machine.host_ranks);
   context_.streaming_bytes = machine.streaming_bytes;
   if (!config_.wire.empty()) {
     wire_ = std::make_shared<Compression>();

@@ -105,7 +105,7 @@ Status check_operation(Operation* operation, uint32_t rank, uint32_t ranks) {
   if (type == nullptr) return bad(*operation, rank, "{}", unknown_type(operation->type));
   if (info.reduces) TR_RETURN_IF_ERROR(check_reduction(*operation, rank));
   if (info.rooted && operation->root >= ranks)
-    return bad(*operation, rank, "root is {}; give 0 to {}", static_cast<int>(operation->root), ranks - 1);
+    return bad(*operation, rank, "root is {}; give {}", static_cast<int>(operation->root), numbers_of_ranks(ranks));
   if (operation->count > SIZE_MAX / 32 / ranks)
     return bad(*operation, rank, "count is {} x {}: more than any memory holds", operation->count, type->name);
   const Extent in = extent_of(*operation, rank, ranks, false), out = extent_of(*operation, rank, ranks, true);

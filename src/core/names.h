@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names: of types and operations for messages (of a value that is none, its number), and of collectives as people write them.
+// Names: of types and operations for messages (of a value that is none, its number), of the ranks that there are, and of
+// collectives as people write them.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -18,6 +20,9 @@ inline std::string name_of(trRedOp_t op) {
   const OpInfo* row = find_op(op);
   return row != nullptr ? row->name : std::to_string(static_cast<int>(op));
 }
+
+// What ranks `ranks` of them have: "0 to 3", or "0" where there is one.
+inline std::string numbers_of_ranks(uint32_t ranks) { return ranks <= 1 ? "0" : "0 to " + std::to_string(ranks - 1); }
 
 // Case, "-" and "_" do not count: ReduceScatter and reduce_scatter are reduce-scatter.
 inline bool same_collective(std::string_view a, std::string_view b) {

@@ -27,7 +27,7 @@ std::string process_state(uint32_t pid) {
   if (std::fgets(text, sizeof text, file) != nullptr)
     if (std::string line = text; line.rfind(')') != std::string::npos && line.rfind(')') + 2 < line.size())
       state = line[line.rfind(')') + 2];
-  std::fclose(file);
+  (void)std::fclose(file);
   if (state == 'T' || state == 't') return ", stopped by a signal or a debugger";
   if (state == 'D') return ", in an uninterruptible wait of the kernel";
   return {};

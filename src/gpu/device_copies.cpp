@@ -60,7 +60,8 @@ Status DeviceCopies::finish() {
     const auto now = Clock::now();
     if (now - begin > patience_) {
       is_stuck_ = true;
-      return {trDeviceError, fmt::format("copies have not ended within {} s", patience_.count() / 1000.0)};
+      return {trDeviceError,
+              fmt::format("copies have not ended within {} s", static_cast<double>(patience_.count()) / 1000)};
     }
     if (now - begin < kSpin) {
       std::this_thread::yield();

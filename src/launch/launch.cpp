@@ -11,11 +11,10 @@
 #include <iostream>
 
 #include "bootstrap/membership.h"
+#include "core/config.h"
 
 namespace treering {
 namespace {
-
-constexpr uint32_t kMaxLaunchRanks = 1u << 20;
 
 const char* variable(const char* name) {
   const char* text = std::getenv(name);
@@ -24,7 +23,7 @@ const char* variable(const char* name) {
 
 Status from_own_variables(Launch* launch, trUniqueId* id) {
   launch->launcher = "TREERING_RANK";
-  TR_RETURN_IF_ERROR(environment_number("TREERING_RANKS", 1, kMaxLaunchRanks, &launch->ranks));
+  TR_RETURN_IF_ERROR(environment_number("TREERING_RANKS", 1, kMaxRanks, &launch->ranks));
   TR_RETURN_IF_ERROR(environment_number("TREERING_RANK", 0, launch->ranks - 1, &launch->rank));
   const char* given = variable("TREERING_ID");
   if (given == nullptr)
@@ -44,7 +43,7 @@ Status from_torchrun(Launch* launch, trUniqueId* id) {
   static std::atomic<uint32_t> made{0};
   launch->launcher = "torchrun";
   uint32_t port = 0;
-  TR_RETURN_IF_ERROR(environment_number("WORLD_SIZE", 1, kMaxLaunchRanks, &launch->ranks));
+  TR_RETURN_IF_ERROR(environment_number("WORLD_SIZE", 1, kMaxRanks, &launch->ranks));
   TR_RETURN_IF_ERROR(environment_number("RANK", 0, launch->ranks - 1, &launch->rank));
   TR_RETURN_IF_ERROR(environment_number("MASTER_PORT", 1, UINT16_MAX - 1, &port));
   const char* address = variable("MASTER_ADDR");
@@ -62,6 +61,10 @@ Status from_torchrun(Launch* launch, trUniqueId* id) {
   return {};
 }
 
+std::string range_text(uint32_t low, uint32_t high) {
+  return low == high ? std::to_string(low) : fmt::format("a number from {} to {}", low, high);
+}
+
 Status make_fresh(trUniqueId* id) {
   UniqueId made;
   TR_RETURN_IF_ERROR(Membership::make_meeting_point(&made));
@@ -73,12 +76,11 @@ Status make_fresh(trUniqueId* id) {
 
 Status environment_number(const char* name, uint32_t low, uint32_t high, uint32_t* value) {
   const char* text = variable(name);
-  if (text == nullptr)
-    return {trInvalidUsage, fmt::format("{} is not set; give a number from {} to {}", name, low, high)};
+  if (text == nullptr) return {trInvalidUsage, fmt::format("{} is not set; give {}", name, range_text(low, high))};
   const char* end = text + std::strlen(text);
   auto [at, error] = std::from_chars(text, end, *value);
   if (error != std::errc() || at != end || *value < low || *value > high)
-    return {trInvalidUsage, fmt::format("{} is '{}'; give a number from {} to {}", name, text, low, high)};
+    return {trInvalidUsage, fmt::format("{} is '{}'; give {}", name, text, range_text(low, high))};
   return {};
 }
 

@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "core/clock.h"
+#include "core/config.h"
 
 #include "launch/launch.h"
 
@@ -106,7 +107,7 @@ Status exchange_through_pmi(Launch* launch, const MakeId& fresh, int timeout_ms,
         "trGetUniqueId(), broadcast it with MPI_Bcast(), and call trCommInitRankConfig()"};
   uint32_t fd = 0;
   TR_RETURN_IF_ERROR(environment_number("PMI_FD", 0, 1 << 20, &fd));
-  TR_RETURN_IF_ERROR(environment_number("PMI_SIZE", 1, 1 << 20, &launch->ranks));
+  TR_RETURN_IF_ERROR(environment_number("PMI_SIZE", 1, kMaxRanks, &launch->ranks));
   TR_RETURN_IF_ERROR(environment_number("PMI_RANK", 0, launch->ranks - 1, &launch->rank));
   const auto patience = timeout_ms > 0 ? std::chrono::milliseconds(timeout_ms) : std::chrono::hours(24 * 365);
   Pmi pmi(static_cast<int>(fd), Clock::now() + patience);

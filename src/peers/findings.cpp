@@ -42,11 +42,12 @@ class Prover {
       const TransportSet bit = TransportSet{1} << i;
       if ((asked & bit) == 0) continue;
       if (opened_[i] == nullptr) {
-        if (bits == 0 && row.scope == Scope::kHost) note(row, "TREERING_TRANSPORTS or config->transports excludes it");
+        if (bits == 0 && row.scope == Scope::kHost)
+          note(row.name, "TREERING_TRANSPORTS or config->transports excludes it");
         continue;
       }
       if (Status works = opened_[i]->prove(peer_); !works.ok()) {
-        if (row.scope != Scope::kProcess) note(row, works.message());
+        if (row.scope != Scope::kProcess) note(row.name, works.message());
         continue;
       }
       bits |= bit;
@@ -54,14 +55,16 @@ class Prover {
       if (Status maps = opened_[i]->prove_regions(peer_); maps.ok())
         bits |= kRegionsBit;
       else
-        reason_ += "registered buffers: " + maps.message() + "; ";
+        note("registered buffers", maps.message());
     }
     return bits;
   }
   const std::string& reason() const { return reason_; }
 
  private:
-  void note(const TransportRow& row, const std::string& why) { reason_ += std::string(row.name) + ": " + why + "; "; }
+  void note(const std::string& what, const std::string& why) {
+    reason_ += (reason_.empty() ? "" : "; ") + what + ": " + why;
+  }
 
   const OpenTransports& opened_;
   const uint32_t peer_;

@@ -27,7 +27,8 @@ Transport& Links::transport_of(uint32_t peer) const {
   return *opened_[static_cast<size_t>(std::countr_zero(used_[peer]))];
 }
 
-Status Links::settle(const Findings& findings, const std::map<uint32_t, std::string>& reasons) {
+Status Links::settle(const Findings& findings, const std::map<uint32_t, std::string>& reasons,
+                     const std::string& allowed) {
   const uint32_t rank = context_->rank;
   transports_ = findings.transports();
   all_mapped_ = findings.all_mapped();
@@ -40,22 +41,38 @@ Status Links::settle(const Findings& findings, const std::map<uint32_t, std::str
     used_[peer] = preferred(works_[peer] & ~kRegionsBit);
     const bool same_host = cards_[peer].location.host == cards_[rank].location.host;
     const auto reason = reasons.find(peer);
-    const std::string why = reason != reasons.end() ? reason->second
-                            : same_host             ? "the other rank's side could not"
-                                        : "they are on different hosts, and no transport between hosts is allowed";
-    if (used_[peer] == 0)
-      return {
-          trSystemError,
-          fmt::format("rank {} and rank {} (pid {}) share no transport of those that TREERING_TRANSPORTS allows: {}",
-                      rank, peer, cards_[peer].pid, why)};
+    if (used_[peer] == 0) return unreachable(peer, reason != reasons.end() ? reason->second : "", allowed);
     const TransportRow& row = row_of(used_[peer]);
     const bool best = row.scope == Scope::kProcess || (row.maps && (works_[peer] & kRegionsBit) != 0);
     if (!explained && same_host && !best && reason != reasons.end()) {
       explained = true;  // once: the other pairs say the same
-      explain(peer, why);
+      explain(peer, reason->second);
     }
   }
   return {};
+}
+
+Status Links::unreachable(uint32_t peer, const std::string& reason, const std::string& allowed) const {
+  const bool same_host = cards_[peer].location.host == cards_[context_->rank].location.host;
+  bool any = false;  // is allowed that may join two processes there
+  std::string others;
+  for (size_t i = 0; i < opened_.size(); ++i) {
+    const TransportRow& row = treering::transports()[i];
+    if (same_host ? row.scope == Scope::kProcess : row.scope != Scope::kAnywhere) continue;
+    if (opened_[i] != nullptr)
+      any = true;
+    else
+      others += fmt::format("{}{}", others.empty() ? "" : " or ", row.name);
+  }
+  std::string why = "the other rank's side could not; its own error says why";
+  if (!reason.empty()) why = reason;
+  if (!any && same_host) why = "they are two processes, and what is allowed joins threads of one process";
+  if (!any && !same_host) why = "they are on different hosts, and what is allowed joins ranks of one host";
+  return {trSystemError,
+          fmt::format("rank {} and rank {} (pid {}) share no transport of those that TREERING_TRANSPORTS or "
+                      "config->transports allows ('{}'): {}; {}leave it unset",
+                      context_->rank, peer, cards_[peer].pid, allowed.empty() ? "all" : allowed, why,
+                      others.empty() ? "" : fmt::format("allow {} too, or ", others))};
 }
 
 void Links::explain(uint32_t peer, const std::string& reason) const {

@@ -30,8 +30,8 @@ class Links final : public ConnectionMaker, public StatusReader {
   Links(ExecutorContext* context, const std::vector<RankCard>& cards, uint32_t channels, OpenTransports opened,
         AskStatus ask);
 
-  // Settles how the peers are reached. An error: one cannot be. reasons: see prove_links().
-  Status settle(const Findings& findings, const std::map<uint32_t, std::string>& reasons);
+  // Settles how the peers are reached. An error: one cannot be. reasons: see prove_links(). allowed: the option's text, for that error.
+  Status settle(const Findings& findings, const std::map<uint32_t, std::string>& reasons, const std::string& allowed);
   // Slows all sends of this rank down to one link of that speed.
   void pace(int link_mbps);
 
@@ -58,6 +58,7 @@ class Links final : public ConnectionMaker, public StatusReader {
  private:
   Transport& transport_of(uint32_t peer) const;
   void explain(uint32_t peer, const std::string& reason) const;
+  Status unreachable(uint32_t peer, const std::string& reason, const std::string& allowed) const;
 
   ExecutorContext* context_;
   const std::vector<RankCard>& cards_;

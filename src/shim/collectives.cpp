@@ -54,8 +54,8 @@ Status check(const Arguments& a, Call* call) {
     return {trInvalidArgument,
             fmt::format("{}: datatype is {}; known are 0 to {}", a.name, static_cast<int>(a.type), ncclNumTypes - 1)};
   if ((has_root(a.function) || has_peer(a.function)) && (a.root < 0 || a.root >= comm.ranks))
-    return {trInvalidArgument, fmt::format("{}: {} is {}; give 0 to {}", a.name, has_peer(a.function) ? "peer" : "root",
-                                           a.root, comm.ranks - 1)};
+    return {trInvalidArgument, fmt::format("{}: {} is {}; give {}", a.name, has_peer(a.function) ? "peer" : "root",
+                                           a.root, treering::numbers_of_ranks(static_cast<uint32_t>(comm.ranks)))};
   TR_RETURN_IF_ERROR(check_buffers(a, comm));
   TR_RETURN_IF_ERROR(classify_stream(a.name, comm.device, a.stream, &call->stream));
   call->function = a.function;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/config.h"
+#include "core/names.h"
 #include "shim/entry.h"
 #include "shim/group.h"
 #include "shim/log.h"
@@ -57,7 +58,8 @@ ncclResult_t grouped_entry(ncclComm_t comm, Body body) {
 
 // Before an array of that many is read or written.
 Status check_count(const char* function, const char* name, int count) {
-  if (count < 1) return {trInvalidArgument, fmt::format("{}: {} is {}; give 1 or more", function, name, count)};
+  if (count < 1)
+    return {trInvalidArgument, fmt::format("{}: {} is {}; give 1 to {}", function, name, count, kMaxRanks)};
   if (count <= kMaxRanks) return {};
   return {trInvalidArgument,
           fmt::format("{}: {} is {}; this version takes at most {}", function, name, count, kMaxRanks)};
@@ -68,7 +70,8 @@ Status check_rank(const char* function, ncclComm_t* comm, int nranks, int rank) 
   *comm = nullptr;
   TR_RETURN_IF_ERROR(check_count(function, "nranks", nranks));
   if (rank < 0 || rank >= nranks)
-    return {trInvalidArgument, fmt::format("{}: rank is {}; give 0 to {}", function, rank, nranks - 1)};
+    return {trInvalidArgument, fmt::format("{}: rank is {}; give {}", function, rank,
+                                           treering::numbers_of_ranks(static_cast<uint32_t>(nranks)))};
   return {};
 }
 

@@ -45,6 +45,7 @@ accepted "verify: all 13 ranks end with the result" --collective alltoall --algo
 accepted "rank 1  step 0: receive chunks 1,2 from 4, store in scratch" --collective scatter --root 4 --algorithm binomial --ranks 5
 accepted "rank 1  step 0: receive chunks 1,2 from 4, store in scratch" --collective SCATTER --root 4 --algorithm binomial --ranks 5
 refused "root 5: ranks are 0 to 4" --collective scatter --root 5 --algorithm binomial --ranks 5
+refused "error: --algoritm: there is no such option; did you mean --algorithm?" --algoritm ring
 refused "collective 'gossip'" --collective gossip --algorithm ring --ranks 5
 accepted "Rabenseifner, ICCS 2004" --list
 

@@ -38,6 +38,14 @@ TEST_F(OneRank, NullBuffers) {
   EXPECT_EQ(trAllReduce(nullptr, nullptr, 0, trFloat32, trSum, comm_, nullptr), trSuccess) << "a count of 0 needs none";
 }
 
+TEST_F(OneRank, NoOtherRankThanTheOneThereIsIsOffered) {
+  for (const trResult_t result :
+       {trBroadcast(a_, b_, 8, trFloat32, 1, comm_, nullptr), trSend(a_, 8, trFloat32, 1, comm_, nullptr)}) {
+    EXPECT_EQ(result, trInvalidArgument);
+    EXPECT_TRUE(std::string(trGetLastError(nullptr)).ends_with(" is 1; give 0")) << trGetLastError(nullptr);
+  }
+}
+
 TEST_F(OneRank, UnknownTypeAndOp) {
   auto type = static_cast<trDataType_t>(42);
   auto op = static_cast<trRedOp_t>(63);
@@ -249,9 +257,11 @@ TEST(InitArguments, AreNamed) {
   ASSERT_EQ(trGetUniqueId(&id), trSuccess);
   trComm_t comm = nullptr;
   EXPECT_EQ(trCommInitRank(&comm, 0, id, 0), trInvalidArgument);
-  EXPECT_NE(std::strstr(trGetLastError(nullptr), "nranks is 0"), nullptr);
+  EXPECT_NE(std::strstr(trGetLastError(nullptr), "nranks is 0; give 1 to 1024"), nullptr);
   EXPECT_EQ(trCommInitRank(&comm, 2, id, 2), trInvalidArgument);
   EXPECT_NE(std::strstr(trGetLastError(nullptr), "rank is 2"), nullptr);
+  EXPECT_EQ(trCommInitRank(&comm, 1, id, 1), trInvalidArgument);
+  EXPECT_STREQ(trGetLastError(nullptr), "trCommInitRank: rank is 1; give 0");
   EXPECT_EQ(trCommInitRank(nullptr, 2, id, 0), trInvalidArgument);
   trUniqueId damaged{};
   EXPECT_EQ(trCommInitRank(&comm, 2, damaged, 0), trInvalidArgument);

@@ -141,6 +141,33 @@ TEST_F(Fallback, WhenOneRankAloneLacksCrossMemoryAttachThePairAgrees) {
     RankResult result = processes.wait(rank, std::chrono::seconds(30));
     EXPECT_EQ(result.exit_code, 10 + trSystemError) << result.output;
     EXPECT_NE(result.output.find("share no transport"), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find("allows ('cma'): "), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find("; allow shared-memory or tcp too, or leave it unset"), std::string::npos)
+        << result.output;
+  }
+}
+
+// What joins threads does not join processes, and the error says so.
+TEST_F(Fallback, ATransportOfThreadsAloneIsRefusedBetweenProcesses) {
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    trConfig_t config = TR_CONFIG_INITIALIZER;
+    config.transports = "in-process";
+    config.timeout_ms = 20'000;
+    trComm_t comm = nullptr;
+    trResult_t result = trCommInitRankConfig(&comm, 2, id, rank, &config);
+    say(trGetLastError(nullptr));
+    return 10 + result;
+  });
+  for (int rank : {0, 1}) {
+    RankResult result = processes.wait(rank, std::chrono::seconds(30));
+    EXPECT_EQ(result.exit_code, 10 + trSystemError) << result.output;
+    for (const char* words :
+         {"share no transport of those that TREERING_TRANSPORTS or config->transports allows",
+          "('in-process'): they are two processes, and what is allowed joins threads of one process",
+          "; allow shared-memory or cma or tcp too, or leave it unset"})
+      EXPECT_NE(result.output.find(words), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find(rank == 0 ? "rank 0 and rank 1 (pid " : "rank 1 and rank 0 (pid "), std::string::npos)
+        << result.output;
   }
 }
 

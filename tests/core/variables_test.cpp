@@ -6,7 +6,7 @@
 namespace treering {
 namespace {
 
-TEST(Variables, MisspeltOnesAreNamedWithWhatWasMeant) {
+TEST(Variables, UnknownOnesAreNamedWithWhatWasMeant) {
   const char* const environment[] = {"PATH=/bin",
                                      "TREERING_TIMEOT=5",
                                      "TREERING_TIMEOUT=5",
@@ -19,14 +19,18 @@ TEST(Variables, MisspeltOnesAreNamedWithWhatWasMeant) {
                                      "TREERING_TIMEOUT_MS=5",
                                      "TREERING_ALGORITHM=ring",
                                      "TREERING_IDENTITY=1",
+                                     "TREERING_TEST_SEED=1",
+                                     "TREERING_LONG_TESTS=1",
                                      nullptr};
-  const std::vector<std::string> lines = misspelt_variables(environment);
-  ASSERT_EQ(lines.size(), 5u);
+  const std::vector<std::string> lines = unknown_variables(environment);
+  ASSERT_EQ(lines.size(), 7u);
   EXPECT_EQ(lines[0], "TREERING_TIMEOT is not known and has no effect; did you mean TREERING_TIMEOUT?");
   EXPECT_EQ(lines[1], "TREERING_CHANELS is not known and has no effect; did you mean TREERING_CHANNELS?");
-  EXPECT_EQ(lines[2], "TREERING_ALGOS is not known and has no effect; did you mean TREERING_ALGO?");
-  EXPECT_EQ(lines[3], "TREERING_TIMEOUT_MS is not known and has no effect; did you mean TREERING_TIMEOUT?");
-  EXPECT_EQ(lines[4], "TREERING_ALGORITHM is not known and has no effect; did you mean TREERING_ALGO?");
+  EXPECT_EQ(lines[2], "TREERING_HOME is not known and has no effect; docs/options.md lists the variables");
+  EXPECT_EQ(lines[3], "TREERING_ALGOS is not known and has no effect; did you mean TREERING_ALGO?");
+  EXPECT_EQ(lines[4], "TREERING_TIMEOUT_MS is not known and has no effect; did you mean TREERING_TIMEOUT?");
+  EXPECT_EQ(lines[5], "TREERING_ALGORITHM is not known and has no effect; did you mean TREERING_ALGO?");
+  EXPECT_EQ(lines[6], "TREERING_IDENTITY is not known and has no effect; docs/options.md lists the variables");
 }
 
 }  // namespace

@@ -108,6 +108,19 @@ class Installed(unittest.TestCase):
                             f"_treering {self.prefix}/bin/{tool}; echo ${{COMPREPLY[@]}}")
             self.assertIn(option, completed.split())
 
+    def test_no_link_of_the_documentation_is_dead(self):
+        home = self.prefix / "share/doc/treering"
+        pages = sorted(home.rglob("*.md"))
+        self.assertIn(home / "docs/options.md", pages)
+        dead = []
+        for page in pages:
+            text = re.sub(r"^(    |```).*$|`[^`\n]*`", "", page.read_text(), flags=re.MULTILINE)  # code has none
+            links = re.findall(r"\]\(\s*<?([^)\s>]+)|(?:src|href)=\"([^\"]+)\"|^\[[^\]]+\]:\s*(\S+)", text, re.MULTILINE)
+            for link in ("".join(found).split("#")[0] for found in links):
+                if link and not re.match(r"[a-z]+:", link) and not (page.parent / link).exists():
+                    dead.append(f"{page.relative_to(home)}: {link}")
+        self.assertEqual(dead, [])
+
     def test_nccl(self):
         home = self.library.parent / "treering" / "nccl"
         self.assertEqual(sorted(p.name for p in (home / "include").iterdir()), ["nccl.h", "nccl_device.h"])

@@ -379,6 +379,11 @@ class OwnVariables(unittest.TestCase):
                  ({"TREERING_RANK": "0", "TREERING_RANKS": "2", "TREERING_ID": "-"}, "standard input ended before"),
                  ({"TREERING_RANK": "0", "TREERING_RANKS": "2", "TREERING_ID": "12ab"},
                   "TREERING_ID: not a unique id: 4 characters, not 256 hexadecimal digits"),
+                 ({"TREERING_RANK": "0", "TREERING_RANKS": "0"}, "TREERING_RANKS is '0'; give a number from 1 to 1024"),
+                 ({"TREERING_RANK": "0", "TREERING_RANKS": "1025"}, "TREERING_RANKS is '1025'; give a number from 1 to 1024"),
+                 ({"TREERING_RANK": "1", "TREERING_RANKS": "1"}, "TREERING_RANK is '1'; give 0"),
+                 ({"RANK": "0", "WORLD_SIZE": "1025"}, "WORLD_SIZE is '1025'; give a number from 1 to 1024"),
+                 ({"PMI_FD": "1", "PMI_SIZE": "1025"}, "PMI_SIZE is '1025'; give a number from 1 to 1024"),
                  ({"PMI_FD": "99", "PMI_RANK": "0", "PMI_SIZE": "2"}, "the process manager behind PMI_FD: Bad file"),
                  ({"PMI_FD": "x", "PMI_RANK": "0", "PMI_SIZE": "2"}, "PMI_FD is 'x'; give a number")]
         for variables, words in cases:

@@ -70,7 +70,14 @@ class Hosts(unittest.TestCase):
         self.assertIn("no-such-launcher: No such file", done.stderr)
         done = run(PERF, "--hosts", "a:1,b:1", "--launcher", "true {host}", *SMALL)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("started no rank: 'true' 'a' 'sh' '-c'", done.stderr)
+        self.assertIn("host a: the command for rank 0 ended well, but started no rank: 'true' 'a' 'sh' '-c'", done.stderr)
+        with tempfile.TemporaryDirectory() as folder:  # a remote shell that reaches host a alone
+            shell = os.path.join(folder, "shell")
+            with open(shell, "w") as file:
+                file.write('[ "$1" = a ] || exit 7\nexec sh -c "$2"\n')
+            done = run(PERF, "--hosts", "a:2,b:1", "--launcher", f"sh {shell} {{host}} {{command}}", *SMALL)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"error: host b: the command for rank 2 \(pid \d+\) failed with exit status 7; the run is over")
         for arguments, words in ((["--hosts", "a:x"], '"a:x" is not HOST:PROCESSES'),
                                  (["--hosts", "a:2", "--procs", "2"], "leave out --procs, -t and -g"),
                                  (["--hosts", "a:2", "--launcher", "ssh"], "lacks {host}"),

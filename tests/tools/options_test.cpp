@@ -185,6 +185,18 @@ TEST(Options, BadValuesAreNamed) {
       {{"--tolerance", "-1", "--procs", "2"}, "-1", "0"},
       {{"--csv", "x", "-J", "x", "--procs", "2"}, "\"x\"", "another file"},
       {{"--bogus", "--procs", "2"}, "--bogus", "--help"},
+      {{"--proc", "2"}, "--proc: there is no such option; did you mean --procs?", "--help"},
+      {{"--iterations", "2"}, "--iterations", "did you mean --iters?"},
+      {{"--bytes-max", "8", "--procs", "2"}, "--bytes-max", "did you mean --maxbytes?"},
+      {{"--one-rank-allow"}, "--one-rank-allow", "did you mean --allow-one-rank?"},
+      {{"--file_output=x", "--procs", "2"}, "--file_output", "did you mean --output_file?"},
+      {{"--procs"}, "--procs", "a value is missing"},
+      {{"--procs", "2", "extra"}, "\"extra\"", "one argument too many"},
+      {{"--procs", "2", "allgather"}, "\"allgather\"", "use treering-perf allgather"},
+      {{"--seed", "-1", "--procs", "2"}, "--seed: value \"-1\"", "a whole number from 0 to 18446744073709551615"},
+      {{"--seed", "x", "--procs", "2"}, "\"x\"", "a whole number from 0 to"},
+      {{"--tolerance", "x", "--procs", "2"}, "--tolerance: value \"x\"", "percent from 0 to 1000000"},
+      {{"-d", "fp4", "--procs", "2"}, "fp4", "float32, float64, float16, fp16, bf16"},
   };
   for (const auto& one : cases) {
     const Parsed parsed = parse(one.words);
@@ -192,6 +204,35 @@ TEST(Options, BadValuesAreNamed) {
     EXPECT_NE(parsed.error.find(one.value), std::string::npos) << parsed.error;
     EXPECT_NE(parsed.error.find(one.advice), std::string::npos) << parsed.error;
   }
+}
+
+TEST(Options, WhatIsOfOneCollectiveAloneIsRefusedForOthers) {
+  const std::pair<Parsed, const char*> cases[] = {
+      {parse({"allgather", "--procs", "2"}, "allreduce"),
+       "\"allgather\": one run measures one collective, and \"allreduce\" is given already; run it once for each"},
+      {parse({"--limit", "--procs", "2"}, "broadcast"), "--limit: known for allreduce alone; leave it out"},
+      {parse({"--procs", "2"}, "broadcst"), "; did you mean broadcast?"},
+      {parse({"--procs", "2"}, "reducescater"), "; did you mean reduce-scatter?"}};
+  for (const auto& [parsed, words] : cases) {
+    EXPECT_EQ(parsed.status, 2);
+    EXPECT_NE(parsed.error.find(words), std::string::npos) << parsed.error;
+  }
+  EXPECT_EQ(parse({"--procs", "2"}, "broadcast").options.unused_operation, "");
+  const Parsed unused = parse({"-o", "max", "--procs", "2"}, "broadcast");
+  EXPECT_EQ(unused.status, -1) << "nccl-tests take it, too";
+  EXPECT_EQ(unused.options.unused_operation, "max");
+  EXPECT_EQ(parse({"-o", "max", "--procs", "2"}, "reduce").options.operations.size(), 1u);
+}
+
+TEST(Options, HelpHasTheAliasesOfTypesAndSaysWhatLimitIsFor) {
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(parse({"--help"}).status, 0);
+  const std::string help = testing::internal::GetCapturedStdout();
+  for (const char* alias : {"float16", "float32", "float64", "bf16", "fp16"}) {
+    EXPECT_NE(help.find(alias), std::string::npos) << alias;
+    EXPECT_NE(find_data_type(alias), nullptr) << alias;
+  }
+  EXPECT_NE(help.find("allreduce alone"), std::string::npos);
 }
 
 TEST(Options, RanksOnGpusAreProcessesTimesThreadsTimesGpus) {

@@ -68,10 +68,13 @@ TEST(TopoTool, BadInputNamesTheValueAndExitsWith2) {
   const std::pair<const char*, const char*> cases[] = {
       {"--synthetic nonsense", "nonsense"},
       {"--xml /no/such.xml", "/no/such.xml"},
-      {"--ranks 0", "'0' is not a number of ranks; give 1 to 1024"},
-      {"--ranks 1025", "'1025' is not a number of ranks; give 1 to 1024, the most that a communicator has"},
+      {"--ranks 0",
+       "error: --ranks: value \"0\" is not a whole number from 1 to 1024, the most that a communicator has"},
+      {"--ranks 1025", "value \"1025\" is not a whole number from 1 to 1024, the most that a communicator has"},
       {"--ranks many", "many"},
-      {"--no-such-option", "no-such-option"},
+      {"--no-such-option", "error: --no-such-option: there is no such option"},
+      {"--rank 3",
+       "error: --rank: there is no such option; did you mean --ranks?\n(treering-topo --help lists the options)"},
   };
   for (const auto& [arguments, named] : cases) {
     const Outcome outcome = topo(arguments);

@@ -133,10 +133,12 @@ int run_on_hosts(const Options& options) {
   }
   std::vector<std::vector<std::string>> commands;
   std::vector<int> inputs;
+  std::vector<std::string> hosts;  // of each rank
   for (const HostRanks& host : options.hosts)
     for (int process = 0; process < host.procs; ++process) {
       const int rank = static_cast<int>(commands.size());
       commands.push_back(launch_command(options.launcher, host.host, rank_command(options, rank, ranks)));
+      hosts.push_back(host.host);
       inputs.push_back(id_pipe(id));
       if (inputs.back() >= 0) continue;
       fprintf(stderr, "error: a pipe for rank %d: %s\n", rank, strerror(errno));
@@ -149,7 +151,8 @@ int run_on_hosts(const Options& options) {
   const int status = launch(processes, shared, [&](int process) -> int { become(commands[process], inputs[process]); });
   for (size_t rank = 0; status == 0 && rank < inputs.size(); ++rank)
     if (int unread = 0; ioctl(inputs[rank], FIONREAD, &unread) == 0 && unread > 0) {
-      fprintf(stderr, "error: --launcher: the command for rank %zu ended well, but started no rank:", rank);
+      fprintf(stderr, "error: --launcher: host %s: the command for rank %zu ended well, but started no rank:",
+              hosts[rank].c_str(), rank);
       for (const std::string& word : commands[rank]) fprintf(stderr, " %s", quoted(word).c_str());
       fputc('\n', stderr);
       return 1;

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 
 namespace treering::perf {
 namespace {
@@ -88,6 +89,15 @@ bool Family::any_running() const {
   return false;
 }
 
+// Of a run with --hosts: where the process is started.
+std::string host_of(const Options& options, size_t process) {
+  for (const HostRanks& host : options.hosts) {
+    if (process < static_cast<size_t>(host.procs)) return host.host;
+    process -= static_cast<size_t>(host.procs);
+  }
+  return "";
+}
+
 void Family::report_end(size_t process, int status) {
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
   // It was not ready yet to end with a summary, or is a launcher such as ssh.
@@ -96,17 +106,15 @@ void Family::report_end(size_t process, int status) {
   if (failed_) return;
   failed_ = true;
   const int count = options_.ranks_per_process(), first = static_cast<int>(process) * count;
-  char ranks[64];
-  if (count == 1) {
-    snprintf(ranks, sizeof(ranks), "rank %d", first);
-  } else {
-    snprintf(ranks, sizeof(ranks), "ranks %d to %d", first, first + count - 1);
-  }
+  std::string who = "the process of rank " + std::to_string(first);
+  if (count > 1) who = "the process of ranks " + std::to_string(first) + " to " + std::to_string(first + count - 1);
+  if (const std::string host = host_of(options_, process); !host.empty())
+    who = "host " + host + ": the command for rank " + std::to_string(first);
   if (WIFSIGNALED(status)) {
-    fprintf(stderr, "error: the process of %s (pid %d) was ended by signal %d (%s); the run is over\n", ranks,
+    fprintf(stderr, "error: %s (pid %d) was ended by signal %d (%s); the run is over\n", who.c_str(),
             children_[process].pid, WTERMSIG(status), strsignal(WTERMSIG(status)));
   } else {
-    fprintf(stderr, "error: the process of %s (pid %d) failed with exit status %d; the run is over\n", ranks,
+    fprintf(stderr, "error: %s (pid %d) failed with exit status %d; the run is over\n", who.c_str(),
             children_[process].pid, WEXITSTATUS(status));
   }
 }

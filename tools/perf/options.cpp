@@ -6,9 +6,16 @@
 #include <algorithm>
 #include <cstdio>
 #include <optional>
+#include <sstream>
+
+#include "arguments.h"
 
 namespace treering::perf {
 namespace {
+
+// What data types go by, too (datatypes.cpp).
+constexpr const char* kTypeAliases = "; also float32, float64, float16, fp16, bf16";
+constexpr double kMaxTolerance = 1e6;
 
 constexpr const char* kDefaultSize = "32M";
 
@@ -16,8 +23,8 @@ constexpr const char* kDefaultSize = "32M";
 struct Words {
   std::string hosts;
   std::string collective = "allreduce";
-  std::optional<std::string> min, max;  // nothing: not given
-  std::string step = "1M", operation = "sum", type = "float", memory = "host";
+  std::optional<std::string> min, max, operation;  // nothing: not given
+  std::string step = "1M", type = "float", memory = "host";
   size_t factor = 1;
   int blocking = 0, averaging = 1, registration = 0, per_iteration = 0, parallel_init = 0;
 };
@@ -31,6 +38,28 @@ CLI::Validator in_range(int64_t least, int64_t most) {
         if (!text.empty() && *end == '\0' && errno == 0 && value >= least && value <= most) return "";
         return "value \"" + text + "\" is not a whole number from " + std::to_string(least) + " to " +
                std::to_string(most);
+      },
+      "");
+}
+
+CLI::Validator a_seed() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        uint64_t value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error == std::errc() && end == text.data() + text.size()) return "";
+        return "value \"" + text + "\" is not a whole number from 0 to " + std::to_string(UINT64_MAX);
+      },
+      "");
+}
+
+CLI::Validator percent() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        double value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error == std::errc() && end == text.data() + text.size() && value >= 0 && value <= kMaxTolerance) return "";
+        return "value \"" + text + "\" is not a number of percent from 0 to 1000000";
       },
       "");
 }
@@ -51,8 +80,8 @@ void add_nccl_options(CLI::App& app, Options& options, Words& words) {
       ->check(in_range(0, 1000000000));
   app.add_option("-c,--check", options.checks, "verified calls of each size, 0 = none [1]")
       ->check(in_range(0, 1000000));
-  app.add_option("-o,--op", words.operation, operation_names() + " or all [sum]");
-  app.add_option("-d,--datatype", words.type, data_type_names() + " or all [float]");
+  app.add_option("-o,--op", words.operation, operation_names() + " or all; of collectives that combine [sum]");
+  app.add_option("-d,--datatype", words.type, data_type_names() + kTypeAliases + "; or all [float]");
   app.add_option("-r,--root", options.root, "root rank, -1 = all of them in turn [0]")
       ->check(in_range(-1, kMaxRanks - 1));
   app.add_option("-z,--blocking", words.blocking,
@@ -95,14 +124,15 @@ void add_own_options(CLI::App& app, Options& options, Words& words) {
   app.add_flag("--allow-one-rank", options.allow_one_rank, "run with a single rank, which measures a copy");
   app.add_flag("--stream", options.stream,
                "give the calls to a host stream and wait at the end (GPU memory: always a CUDA stream)");
-  app.add_flag("--limit", options.limit, "columns: the least time by memory traffic, and the part of it reached");
+  app.add_flag("--limit", options.limit,
+               "allreduce alone; columns: the least time by memory traffic, and the part of it reached");
   app.add_flag("--explain", options.explain, "print what would be done for each size and why; nothing is timed");
   app.add_option("--csv", options.csv_file, "write a line of comma-separated values for each row; - = standard output");
   app.add_option("--baseline", options.baseline_file,
                  "earlier -J file, whose medians are compared: exit status 3 when a row got slower");
   app.add_option("--tolerance", options.tolerance_percent, "percent that a row may be slower than the baseline [20]")
-      ->check(CLI::Range(0.0, 1e6));
-  app.add_option("--seed", options.seed, "of the verified data [1]");
+      ->check(percent());
+  app.add_option("--seed", options.seed, "of the verified data, from 0 [1]")->check(a_seed());
 }
 
 std::string take_size(const char* name, const std::string& text, size_t* bytes) {
@@ -208,23 +238,50 @@ std::string take_hosts(const std::string& text, std::vector<HostRanks>* hosts) {
   return "";
 }
 
+std::vector<std::string> names_of_collectives() {
+  std::vector<std::string> names;
+  std::istringstream text(case_names());
+  for (std::string name; std::getline(text >> std::ws, name, ',');) names.push_back(name);
+  return names;
+}
+
+// What the parser did not take.
+std::string text_of(const CLI::App& app, const CLI::ParseError& error, const Words& words, bool any_collective) {
+  const std::vector<std::string> extras = app.remaining();
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !extras.empty() && find_case(extras[0]) != nullptr) {
+    if (!any_collective)
+      return "\"" + extras[0] + "\": this program measures allreduce; use treering-perf " + extras[0];
+    return "\"" + extras[0] + "\": one run measures one collective, and \"" + words.collective +
+           "\" is given already; run it once for each";
+  }
+  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr)
+    return "the collective is missing; give one of " + case_names();
+  return tools::text_of(app, error);
+}
+
 std::string finish(const Words& words, Options& options) {
   std::string error;
   const auto first = [&](const std::string& next) {
     if (error.empty()) error = next;
   };
   options.collective = find_case(words.collective);
-  if (options.collective == nullptr) return "collective \"" + words.collective + "\" is not one of " + case_names();
+  if (options.collective == nullptr)
+    return "collective \"" + words.collective + "\" is not one of " + case_names() +
+           tools::suggestion(words.collective, names_of_collectives());
+  const std::string operation = words.operation.value_or("sum");
   first(take_sizes(words, &options));
-  first(take_rows("-o", words.operation, operations(), find_operation(words.operation), operation_names(),
-                  &options.operations));
-  first(take_rows("-d", words.type, data_types(), find_data_type(words.type), data_type_names(), &options.types));
+  first(take_rows("-o", operation, operations(), find_operation(operation), operation_names(), &options.operations));
+  first(take_rows("-d", words.type, data_types(), find_data_type(words.type), data_type_names() + kTypeAliases,
+                  &options.types));
   options.step_factor = words.factor;
   options.blocking = static_cast<Blocking>(words.blocking);
   options.averaging = static_cast<Averaging>(words.averaging);
   options.buffers = static_cast<Buffers>(words.registration);
   options.per_iteration = words.per_iteration != 0;
-  if (!options.collective->reduces) options.operations.resize(1);
+  if (!options.collective->reduces) {  // as nccl-tests take it
+    if (words.operation) options.unused_operation = operation;
+    options.operations.resize(1);
+  }
   if (!options.collective->has_data()) {
     options.min_bytes = options.max_bytes = 1;
     options.types.resize(1);
@@ -237,7 +294,7 @@ std::string finish(const Words& words, Options& options) {
   for (const DataType* type : options.types)
     for (const Operation* operation : options.operations) any |= is_defined(*type, *operation);
   if (!any && error.empty())
-    first("-o: value \"" + words.operation + "\" is not defined for -d " + words.type + "; give one of " +
+    first("-o: value \"" + operation + "\" is not defined for -d " + words.type + "; give one of " +
           operation_names(options.types[0]));
   if (!options.csv_file.empty() && options.csv_file == options.json_file)
     first("--csv: value \"" + options.csv_file + "\" is the file of -J too; give another file");
@@ -325,18 +382,16 @@ int parse_options(int argc, char** argv, Options* options) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);
-    std::fprintf(stderr, "error: %s\n", error.what());
+    std::string more;
     for (int i = 1; i < argc; ++i)
       if (const std::string word = argv[i]; word == "-np" || word == "--np")
-        std::fprintf(stderr, "(%s is an option of mpirun; here it is --procs)\n", argv[i]);
-    std::fprintf(stderr, "(%s --help lists the options)\n", program.c_str());
-    return 2;
+        more += "(" + word + " is an option of mpirun; here it is --procs)\n";
+    return tools::refuse(app, error, text_of(app, error, words, any_collective), more);
   }
   const std::string error = finish(words, *options);
   if (error.empty()) return -1;
   std::fprintf(stderr, "error: %s\n", error.c_str());
-  return 2;
+  return tools::kBadArguments;
 }
 
 }  // namespace treering::perf

@@ -57,6 +57,7 @@ struct Options {
   int cycles = 1;  // 0: until interrupted
   int checks = 1;
   std::vector<const Operation*> operations;
+  std::string unused_operation;  // given, and the collective combines nothing
   std::vector<const DataType*> types;
   int root = 0;
   Blocking blocking = Blocking::kNone;

@@ -77,6 +77,9 @@ void print_exceptions(std::FILE* out, const Options& options) {
         missing += (missing.empty() ? "" : ", ") + std::string(operation->name);
     if (!missing.empty()) fprintf(out, "# %s is left out with %s: not defined for it\n", type->name, missing.c_str());
   }
+  if (!options.unused_operation.empty())
+    fprintf(out, "# -o %s changes nothing: %s combines nothing\n", options.unused_operation.c_str(),
+            options.collective->name);
   const std::vector<Point> points = options.points();
   if (options.collective->has_data() && !points.empty() && points.front().bytes > options.min_bytes)
     fprintf(out, "# sizes begin at %zu bytes: one element%s\n", points.front().bytes,
