@@ -62,7 +62,7 @@ void predict(const Machine& machine, uint32_t ranks, uint64_t bytes, Candidate& 
                      .pipeline_chunks = candidate.pipeline_chunks,
                      .direct = direct};
   Work work = algorithm.work(input);
-  // Of the pairs' chunks each rank has its own row and column.
+  // Each rank has its own row and column of the pairs' chunks.
   const bool pairs = info_of(algorithm.collective).parts == Parts::kPairs;
   const uint64_t chunks = uint64_t{pairs ? ranks : work.chunks} * candidate.channels;
 

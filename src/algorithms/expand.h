@@ -110,7 +110,7 @@ class Expansion : public BasicExpansion<ScheduleArrays> {
       : BasicExpansion({schedule.steps.data(), schedule.blocks.data(), schedule.peers.data(),
                         schedule.chunk_lists.data(), static_cast<uint32_t>(schedule.blocks.size()), schedule.chunks,
                         schedule.ranks}) {}
-  // Of nothing: done.
+  // An expansion of nothing is done.
   Expansion() : BasicExpansion({nullptr, nullptr, nullptr, nullptr, 0, 1, 1}) {}
 };
 

@@ -21,7 +21,7 @@ std::string describe(const Machine& machine, const SelectionInput& input) {
   return text;
 }
 
-// Of the pipeline depths of one algorithm and protocol only the best is shown.
+// Only the best pipeline depth of an algorithm and protocol is shown.
 std::vector<Candidate> best_depths(const std::vector<Candidate>& candidates) {
   std::vector<Candidate> result;
   for (const Candidate& c : candidates) {

@@ -27,7 +27,7 @@ namespace {
 
 constexpr uint32_t kTrees = 4;  // channels: with four hosts every link carries the same
 
-// Of the tree over `hosts` hosts on a channel: which node a host is, and back.
+// Which node of a channel's tree over `hosts` hosts a host is, and back.
 uint32_t node_of(uint32_t host, uint32_t channel, uint32_t hosts) { return (host + hosts - channel % hosts) % hosts; }
 uint32_t host_of(uint32_t node, uint32_t channel, uint32_t hosts) { return (node + channel) % hosts; }
 
@@ -136,7 +136,7 @@ Schedule build_ring(const Plan& plan, uint32_t rank, const Shape& shape) {
   return build_grid(plan, rank, shape, LocalPhase::kRing);
 }
 
-// Of the whole buffer, what the busiest host sends: each tree moves its share up and down every edge.
+// The part of the whole buffer that the busiest host sends: each tree moves its share up and down every edge.
 double busiest_link(uint32_t hosts) {
   if (hosts == 1) return 0;
   const BinaryTree tree{hosts};

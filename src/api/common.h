@@ -35,7 +35,7 @@ inline Status fail_group(Status status) {
   return status;
 }
 
-// Of calls that block on other ranks and cannot be collected.
+// For calls that block on other ranks and cannot be collected.
 inline Status refuse_in_group(const char* call) {
   if (!Group::current().open()) return {};
   return fail_group({trInvalidUsage, fmt::format("{} inside a group or a persistent operation; call it after {}", call,

@@ -71,7 +71,7 @@ Status trDoubleBuffer::check(const char* function, int count, void** tensors, co
   return {};
 }
 
-// Of borrowed tensors: each is reduced where it is, so none may lie in another, nor in one whose mean is under way.
+// Borrowed tensors are reduced in place, so none may lie in another, nor in one whose mean is under way.
 Status trDoubleBuffer::check_apart(bool pending_stays, size_t n, void* const* tensors, const size_t* counts) {
   in_flight.clear();
   given.clear();

@@ -33,10 +33,10 @@ class Group {
   Batch& batch() { return *batch_; }
   // Jobs run at the end, side by side; those that use the same communicator `parent`, if any, one after another.
   void add_job(trComm_t parent, std::function<Status()> job) { jobs_.push_back({parent, std::move(job)}); }
-  // Of a call that would end what this open group holds calls of.
+  // Refuses a call that would end an object of which this open group holds calls.
   Status refuse_held(const char* call, trComm_t comm) const;
   Status refuse_held(const char* call, trStream_t stream) const;
-  // Of a call that waits for what was given to it before: the calls held here would seem to be among that.
+  // Refuses a call that waits for earlier ones: the calls held here would seem to be among them.
   template <typename Handle>
   Status refuse_to_overlook(const char* call, Handle handle) const {
     return keeping_ ? Status() : refuse_held(call, handle);

@@ -22,7 +22,7 @@ struct Address {
   uint8_t version = 0;  // 4 or 6
   std::array<unsigned char, 16> bytes{};
   uint8_t prefix = 0;  // length of the network's
-  // Of this machine's own addresses:
+  // Set for this machine's own addresses alone:
   uint32_t scope = 0;  // number of the interface
   std::string interface;
 

@@ -26,7 +26,7 @@ using Key = std::array<unsigned char, 32>;
 
 class Handshake {
  public:
-  // Of a job that this process has; nullptr as well if it is not `process` (0: the one where the job's ranks meet).
+  // The secret of a job of this process. nullptr: it has no such job, or is not `process` (0: the one where its ranks meet).
   using FindSecret = std::function<const Secret*(const JobName& job, uint64_t process)>;
   Handshake(const JobName& job, const Secret& secret, uint64_t process);  // of the initiator
   explicit Handshake(FindSecret find);                                    // of the acceptor

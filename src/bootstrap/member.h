@@ -30,7 +30,7 @@ struct Member {
   std::optional<Clock::time_point> ticked;  // by the agent, last; it does so every half second, or not at all
   OwnPause own_pause;
 
-  // Of the agent's thread:
+  // For the agent's thread alone:
   MemberEvents events;
   bool has_events = false;
   bool told_verdict = false;

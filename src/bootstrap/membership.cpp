@@ -70,7 +70,7 @@ Status Membership::meeting_point_at(const std::string& host, uint16_t port, cons
   TR_RETURN_IF_ERROR(resolve_config(nullptr, &config));
   std::vector<Address> addresses;
   TR_RETURN_IF_ERROR(resolve_host(host, config.socket_family, &addresses));
-  // Of the text, for a name is not the same address everywhere: Debian gives a host's own name 127.0.1.1.
+  // They follow from the text, as a name is not the same address everywhere: Debian gives a host's own name 127.0.1.1.
   const auto derive = [&](const char* purpose, unsigned char* bytes, size_t count) {
     const std::string text = fmt::format("{}\n{}\n{}\n{}\n{}", purpose, host, port, number, secret);
     crypto_generichash(bytes, count, reinterpret_cast<const unsigned char*>(text.data()), text.size(), nullptr, 0);

@@ -42,7 +42,7 @@ constexpr auto kLongestSearch = kSearchPatience + kMaxParents * kMuteHostPatienc
 struct JoinRequest {
   uint32_t rank = 0, ranks = 0;
   int timeout_ms = 0;  // 0: none
-  // Of each host's shared segment, and of a rank's staging memory, as this rank would have them; the least of all ranks counts.
+  // Sizes of each host's shared segment and of a rank's staging memory, as this rank would have them. The least of all ranks counts.
   uint64_t segment_bytes = 0, staging_bytes = 0;
   std::string settings;                                   // must be the same on all ranks; one name=value a line
   Clock::time_point deadline = Clock::time_point::max();  // of the whole creation, besides that of each wait

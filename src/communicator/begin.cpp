@@ -41,7 +41,7 @@ Status not_made(trRedOp_t op) {
   return {trInvalidArgument, fmt::format("op {} was not made on this communicator, or was destroyed", name_of(op))};
 }
 
-// Of transfers, the sizes at which it pays to let the kernel copy (algorithm.h).
+// The sizes of transfers at which it pays to let the kernel copy (algorithm.h).
 FetchRange fetch_range_of(Collective collective) {
   const CollectiveInfo& info = info_of(collective);
   if (info.gathers()) return {kMinFetchedToOne, kMaxFetchedToOne};
@@ -163,7 +163,7 @@ void Communicator::fill_call(const Operation& operation) {
   }
 }
 
-// Of fused tensors. To look for small ones costs more than to copy them.
+// For fused tensors. Looking for small ones costs more than copying them.
 template <typename Find>
 void Communicator::find_regions_of_pieces(const Operation& operation, const Find& find) {
   constexpr size_t kMinBytes = 64 << 10;
@@ -274,7 +274,7 @@ Status Communicator::begin(const Operation& operation) {
     call_.rounds_input = (constraints & kRankOrdered) != 0;
     const size_t bytes = operation.elements(context_.ranks) * call_.type_size;
     const Choice& choice = schedules_->choose(operation.collective, bytes, constraints);
-    // Of a piece's ranks some have their buffers in one piece, others not.
+    // Some ranks have the buffers of a piece in one piece, others not.
     bool tiny = choice.mailbox && call_.scale == nullptr && operation.pieces == nullptr && !operation.is_piece;
     in_letters_ = tiny && choice.candidate.algorithm->computed_once;
     if (in_letters_ && call_.layout.largest_part() * call_.type_size > most_letter_bytes()) in_letters_ = tiny = false;

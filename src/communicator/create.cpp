@@ -32,7 +32,7 @@ constexpr size_t kMaxStaging = 8 << 20;
 constexpr uint32_t kChannelsOfOneHost = 2;
 constexpr uint32_t kChannelsOfHosts = 4;
 constexpr size_t kMinSlot = 4 << 10;
-// Of many ranks: few of their slots are ever used, so that their size costs addresses and no memory, and fewer, larger
+// With many ranks few slots are ever used, so that their size costs addresses and no memory, and fewer, larger
 // messages mean fewer turns on a shared core.
 constexpr size_t kMinSlotOfMany = 16 << 10;
 constexpr uint32_t kMany = 64;

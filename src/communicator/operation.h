@@ -38,7 +38,7 @@ struct Compression {
   std::vector<float> residual;
   std::vector<float> adjusted;  // the input with the residual, while a call is under way
 
-  // Of the tensor: what is rounded together.
+  // The part of the tensor that is rounded together.
   size_t block_bytes() const;
 };
 
@@ -91,7 +91,7 @@ struct Operation {
   std::shared_ptr<Compression> compression;
 
   const void* scale_at() const { return reduction == nullptr ? nullptr : reduction->scale_at; }
-  // Of the larger buffer, all blocks. NOLINTBEGIN(clang-analyzer-core.NullDereference): it does not know shared_ptr
+  // Elements of the larger buffer, all blocks. NOLINTBEGIN(clang-analyzer-core.NullDereference): it does not know shared_ptr
   size_t elements(uint32_t ranks) const {
     return (info_of(collective).parts == Parts::kOne ? 1 : ranks) * (blocks != nullptr ? blocks->parts.largest : count);
   }  // NOLINTEND(clang-analyzer-core.NullDereference)

@@ -22,7 +22,7 @@ struct ProtocolPart {
 };
 
 Status parse_protocols(const std::string& text, std::vector<ProtocolPart>* parts);
-// Of several parts for a collective the last counts. `text` has been parsed before.
+// If there are several parts for a collective, the last counts. `text` has been parsed before.
 uint32_t allowed_protocols(const std::string& text, const std::string& collective);
 
 }  // namespace treering

@@ -27,7 +27,7 @@ double hop_us(const ProtocolCost& cost, const LinkFigures& link) { return cost.g
 double gbps(const ProtocolCost& cost, const LinkFigures& link, uint32_t channels) {
   return std::min(cost.block_gbps * channels, link.gbps * cost.share);
 }
-// Of what is exchanged about half goes either way, at once.
+// About half of what is exchanged goes either way, at once.
 double exchanged_gbps(const ProtocolCost& cost, const LinkFigures& link, uint32_t channels) {
   return std::min(cost.block_gbps * channels, 2 * link.gbps * cost.share);
 }

@@ -14,7 +14,7 @@
 
 namespace treering::cuda {
 
-// Of the slowest link between two devices.
+// The slowest link between two devices.
 struct LinkFigures {
   bool measured = false;
   double latency_us = 0;  // one way, more than in a device's own memory

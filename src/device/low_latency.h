@@ -106,7 +106,7 @@ TR_DEVICE bool move_flagged(const PieceOperands& o, const Arithmetic<Number>& ho
   const uint32_t sources = o.sources();
   for (uint64_t unit = thread.index() / Protocol::kThreads; unit < units; unit += thread.count() / Protocol::kThreads) {
     const uint64_t element = unit * kUnitElements + uint64_t{lane} * kElements;
-    // Of this thread's words, elements that there are; the last word of a line is its flag.
+    // How many elements this thread's words have; the last word of a line is its flag.
     const uint64_t limit = (unit + 1) * kUnitElements;
     const uint64_t end = o.count < limit ? o.count : limit;
     const uint64_t count = end > element ? end - element : 0;

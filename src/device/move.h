@@ -18,7 +18,7 @@ struct Arithmetic {
   trRedOp_t op;
   uint32_t divisor;  // 1: none
   bool scaled;       // the local operand is multiplied by `*scale`
-  // Of the block's shared memory: it is read when it is used, because registers are few.
+  // In the block's shared memory. It is read when it is used, because registers are few.
   const typename Number::Storage* scale;
 
   TR_DEVICE Compute factor() const { return Number::load(*scale); }

@@ -46,7 +46,7 @@ inline uint64_t load_acquire(const uint64_t* at) { return __atomic_load_n(at, __
 inline void store_release(uint64_t* at, uint64_t value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
 inline uint32_t load_flag(const uint32_t* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 inline void store_flag(uint32_t* at, uint32_t value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
-// Of memory that the threads of a block share, written by several of them at once.
+// For memory that the threads of a block share and write at once.
 inline void store_shared(uint32_t* at, uint32_t value) { __atomic_store_n(at, value, __ATOMIC_RELAXED); }
 inline void relax() { std::this_thread::yield(); }
 

@@ -131,13 +131,13 @@ inline uint32_t lane_signature(uint32_t signature, size_t count) {
   return signature ^ static_cast<uint32_t>((count + 1) * 0x9E3779B97F4A7C15u >> 32);
 }
 
-// Of a transfer whose two ends mean different sizes, in bytes.
+// The sizes, in bytes, of a transfer whose two ends differ.
 struct TransferSizes {
   uint64_t expected = 0;         // by the receiver
   std::optional<uint64_t> sent;  // where the message tells it
 };
 
-// Of a transfer in a call of this signature, by a message that was not expected. What the message says is the transfer's size
+// The sizes of a transfer in a call of this signature, by a message that was not expected. What the message says is the transfer's size
 // only if it has that transfer's signature: it may be of another call.
 inline TransferSizes sizes_of(const Message& message, uint32_t signature, uint64_t expected) {
   for (const uint64_t bytes : {message.whole, uint64_t{message.bytes}})
@@ -172,7 +172,7 @@ class Execution {
   const Call& call() const { return call_; }
   // kFailed: why. A message with another signature gives trInvalidUsage; `peer()` is who sent it.
   const Status& status() const { return status_; }
-  // Of a call of lanes that failed so.
+  // The sizes of a failed transfer, for a call of lanes.
   const std::optional<TransferSizes>& sizes() const { return sizes_; }
   // The peer that the last kBlocked waited for, or the rank itself when it was for no peer in particular.
   uint32_t peer() const { return waiting_for_; }
@@ -278,7 +278,7 @@ class Execution {
   std::vector<uint32_t> referenced_;             // the connections with a target
   std::vector<std::vector<std::byte>> scratch_;  // a channel's partial results
   std::vector<std::byte> bounce_;                // parts of fetched payloads
-  // Of the step at hand; members, so that nothing is allocated.
+  // The step at hand. These are members so that nothing is allocated.
   std::vector<Piece> pieces_;
   std::vector<Operand> sources_;
   std::vector<Operand> destinations_;

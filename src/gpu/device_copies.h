@@ -31,7 +31,7 @@ class DeviceCopies {
   Status finish();
   // Some copy has not ended: nothing that it uses may be freed.
   bool is_stuck() const { return is_stuck_; }
-  // Of another rank, which may have the same GPU.
+  // The copies are of another rank, which may have the same GPU.
   void keep() { is_kept_ = true; }
 
  private:

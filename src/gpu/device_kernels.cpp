@@ -108,7 +108,7 @@ struct DeviceKernels::Plan {
   std::vector<Lent> memory;  // that the calls read
 
   explicit Plan(DeviceKernels* kernels) : kernels_(kernels) {}
-  // Of calls that were not launched.
+  // Keeps the memory of calls that were not launched.
   ~Plan() { keep_memory(); }
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;

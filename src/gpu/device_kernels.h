@@ -128,7 +128,7 @@ class DeviceKernels {
   std::map<Key, std::unique_ptr<Compiled>> compiled_;
   std::mutex choices_mutex_;                                                // other threads may ask
   std::map<std::tuple<Collective, size_t, size_t, bool>, Chosen> choices_;  // never changed
-  // Of the monitor:
+  // The monitor's:
   uint32_t seen_begun_ = 0;
   std::chrono::steady_clock::time_point since_;
 };

@@ -22,7 +22,7 @@ class DeviceLanes {
 
   bool empty() const { return lanes_ == 0; }
   uint32_t rows_of_channel() const { return rows_of_channel_; }
-  // Of the table: rows_of_channel() x channels rows, behind them the lanes. It is used where it is written.
+  // The table has rows_of_channel() x channels rows, and behind them the lanes. It is used where it is written.
   size_t table_bytes() const;
   const cuda::DeviceRow* write_table(std::byte* table) const;
 

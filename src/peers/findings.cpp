@@ -148,7 +148,7 @@ TransportSet Findings::found(uint32_t a, uint32_t b) const {
   return same_process(cards_[a], cards_[b]) ? bits : bits & ~transports_of(Scope::kProcess);
 }
 
-// Of many hosts: what all have in common, and each pair that was an exception.
+// Keeps what all hosts have in common, and each pair that was an exception.
 void Findings::summarise_hosts() {
   TransportSet common = ~TransportSet{0};
   for (const LinkReport& report : reports_) common &= report.remote;

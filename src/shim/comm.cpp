@@ -162,7 +162,7 @@ Status Comm::release(bool abort) {
 }
 
 ncclRedOp_t Comm::add_op(std::shared_ptr<const MadeOp> made) {
-  // Of all communicators: one of another is unknown here.
+  // Numbers count over all communicators, so that an operation of another one is unknown here.
   static std::atomic<uint32_t> numbers{0};
   std::lock_guard lock(mutex_);
   for (;;) {

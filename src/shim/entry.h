@@ -23,7 +23,7 @@ trResult_t code_of(ncclResult_t result);
 
 // Remembers the message, also with the communicator if there is one, logs it, and gives the result.
 ncclResult_t report(const Status& status, ncclComm_t comm = nullptr);
-// Of the process; copied.
+// A copy of the process's last error.
 std::string last_error();
 
 // The failure of a call of the C API that the calling thread made.

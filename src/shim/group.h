@@ -70,7 +70,7 @@ class Group {
 
   bool open() const { return depth_ > 0; }
   void start() { ++depth_; }
-  // Of the outermost group: *batch and true. A wrong call in it is the failure.
+  // For the outermost group it sets *batch, and *outermost to true. A wrong call in the group is the failure.
   Status end(const char* function, Batch* batch, bool* outermost);
   Batch& batch() { return batch_; }
   void add_failure(const Status& status) {

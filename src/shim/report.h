@@ -8,7 +8,7 @@ namespace treering::nccl {
 
 // False for sends and receives.
 bool collective_of(Function function, trCollective_t* collective);
-// Of the larger buffer.
+// Bytes of the larger buffer.
 size_t bytes_of(const Call& call);
 size_t type_bytes(trDataType_t type);
 

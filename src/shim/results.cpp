@@ -10,7 +10,7 @@
 namespace treering::nccl {
 namespace {
 
-// Of the process, as with NCCL: a program may ask in another thread than the one that failed.
+// One for the process, as with NCCL: a program may ask in another thread than the one that failed.
 std::mutex message_mutex;
 std::string& message() {
   static auto* text = new std::string;

@@ -38,7 +38,7 @@ class RegionTable {
   static RegionTable& instance();
 
   Status allocate(size_t bytes, void** pointer);
-  // Of an inherited region it drops this process's mapping alone.
+  // For an inherited region it drops this process's mapping alone.
   Status release(void* pointer);
   // Moves the whole pages inside [buffer, buffer + bytes); `*id` is 0 when the memory is in a region already.
   Status move_in_place(void* buffer, size_t bytes, uint32_t* id);

@@ -36,7 +36,7 @@ double milliseconds(Clock::duration time) { return std::chrono::duration<double,
 
 Job::~Job() {
 #ifdef __GLIBC__
-  // Of many ranks the exchanges took as much memory as all that is kept; the allocator would hold it for good.
+  // With many ranks the exchanges took as much memory as all that is kept. The allocator would hold it for good.
   if (tree_.ranks() > kManyRanks) {
     tree_ = {};
     malloc_trim(0);

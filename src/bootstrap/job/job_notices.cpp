@@ -106,7 +106,7 @@ void Job::report_loss(uint32_t process, const std::string& what) {
   if (detector_.conclude_loss(process)) notify({.type = NoticeType::kLost, .process = process, .text = what});
 }
 
-// Of this process: it has been told that it is silent, so it can be heard again, if by another way.
+// For this process it means: it has been told that it is silent, so it can be heard again, if by another way.
 void Job::report_heard(uint32_t process) {
   if (!detector_.is_silent(process) && process != own_.process) return;
   notify({.type = NoticeType::kHeard, .process = process});

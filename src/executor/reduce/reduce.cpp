@@ -19,7 +19,7 @@ bool has_bit(uint64_t mask, size_t i) { return i < kMaskBits && ((mask >> i) & 1
 void run_kernel(const ReduceCall& call) {
   if (call.op >= trBitAnd) {
     ReduceCall truth = call;
-    // Of truth values the bits do not count.
+    // The bits of truth values do not count.
     if (gives_truth(call.type, call.op) && call.op <= trBitXor)
       truth.op = static_cast<trRedOp_t>(call.op + (trLogicalAnd - trBitAnd));
     return reduce_logical(truth);

@@ -314,7 +314,7 @@ struct BitXor {
   }
 };
 
-// Of two truth values, where every value but 0 is true: 0 or 1.
+// The result for two truth values, 0 or 1. Every value but 0 is true.
 template <class Bitwise>
 struct Logical {
   static constexpr bool kDivides = false;

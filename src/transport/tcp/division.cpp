@@ -5,7 +5,7 @@
 
 namespace treering {
 namespace {
-// Of an imbalance so much is moved at once and so much for good, at the first lessons more. Where messages queue up the imbalance
+// Fractions of a measured imbalance that are moved at once and for good; larger at the first lessons. Where messages queue up it
 // is the sum of all wrong parts so far: it swings if for good is more than the square of a half of at once (docs/tcp.md).
 constexpr double kAtOnce = 1.0 / 4, kForGood = 1.0 / 64, kForGoodAtFirst = 1.0 / 2;
 // A stream that is slower still gets a piece from time to time, which shows whether it has become faster.

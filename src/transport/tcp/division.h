@@ -53,7 +53,7 @@ class TcpDivision {
     }
     return best;
   }
-  // Of a message of so many bytes, of which so many are left, a piece for the stream, at most `most`: what makes all streams be
+  // How much of a message with `left` bytes left the stream gets as its next piece, at most `most`: what makes all streams be
   // through with it at the same time.
   uint32_t piece_bytes(uint32_t stream, uint32_t message, uint32_t left, uint32_t most) const;
   void gave(uint32_t stream, uint32_t message, uint32_t bytes);

@@ -24,7 +24,7 @@ namespace {
 
 using Clock = TcpClock;
 
-// Of larger messages every pop is told by a frame of its own, which costs little beside them; of smaller ones it is the
+// Each pop of a larger message is told by a frame of its own, which costs little beside them. For smaller ones it is the
 // kTellEvery-th, and a message that goes the other way tells it for nothing. All that may be sent without a copy is among the
 // larger ones: where its stream breaks the sender waits for the news that it was popped.
 constexpr uint32_t kToldAtOnceBytes = kZeroCopyBytes;
@@ -227,7 +227,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   // Its opener lost the first before it heard that it was taken, and comes again with another attempt.
   static void refuse_second(int fd) { close(fd); }
 
-  // Of two of the same attempt, that of the rank that keeps its own is the later one. No key is 0.
+  // If both ranks opened one at the same attempt, that of the rank that keeps its own is the later one. No key is 0.
   static uint64_t key_of_shared(uint32_t attempt, bool of_keeper) { return 2 * (uint64_t{attempt} + 1) + of_keeper; }
 
   void take_shared(uint64_t key, int fd) {

@@ -160,7 +160,7 @@ void TcpReceiver::end_piece(Stream* stream) {
   Part& part = stream->parts[stream->part];
   part.ended = Clock::now();
   Arrival* arrival = stream->arrival;
-  // Of parts that came twice nothing is learned.
+  // Parts that came twice teach nothing.
   if (arrival->complete() && arrival->attempt == 0) arrival->lateness = compare_parts(arrival, part.message);
 }
 

@@ -21,7 +21,7 @@ enum class TcpZeroCopy : uint8_t {
   kAlways,  // though the kernel says that it copies: for tests
 };
 
-// Of less a copy is cheaper than pinning pages and reading a notice.
+// For less, a copy is cheaper than pinning pages and reading a notice.
 inline constexpr size_t kZeroCopyBytes = 32 << 10;
 
 // Sends of one socket for which the kernel may still read the memory. Each has a place of the owner's, which is told when
