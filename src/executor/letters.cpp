@@ -95,9 +95,9 @@ bool Letters::send(const Letter& letter) {
   message.signature = letter.signature;
   message.bytes = letter.bytes;
   message.data = letter.data;
-  // A rank that only sends, to many, is faster with one line for each and the data in slots.
+  // A rank that only sends, to many, is faster with one cache line of each descriptor, and the data in staging memory.
   const bool gives_away = sends_.size() > receives_.size() + 1;
-  if (letter.bytes > (gives_away ? kOneLineBytes : kInlineBytes)) {
+  if (letter.bytes > (gives_away ? kFirstLineInlineBytes : kInlineBytes)) {
     StagingPool& pool = context_->pools[0];
     if (slot_ == StagingPool::kNone || !same_for_all_) {
       slot_ = pool.find_free();

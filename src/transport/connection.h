@@ -32,7 +32,7 @@
 namespace treering {
 
 inline constexpr size_t kInlineBytes = 288;
-inline constexpr size_t kOneLineBytes = 32;  // ... as far as they share the descriptor's first cache line
+inline constexpr size_t kFirstLineInlineBytes = 32;  // ... as far as they share the descriptor's first cache line
 inline constexpr uint32_t kFifoDepth = 8;
 // Pops of inline messages are told to the sender in groups of this many: it can post kFifoDepth - kTellEvery + 1 ahead.
 inline constexpr uint32_t kTellEvery = 4;

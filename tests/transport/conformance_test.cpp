@@ -352,7 +352,7 @@ TEST(Fifo, SenderCountsOverTheWrapOf32Bits) {
       fifo->popped.store(static_cast<uint32_t>(posted - behind));
       EXPECT_EQ(sender.popped(posted), posted - behind);
       sender.post(posted, inline_message(static_cast<uint32_t>(posted), &posted, sizeof posted));
-      EXPECT_EQ(fifo->lines[posted % kFifoDepth].turn.load(), static_cast<uint32_t>(posted + 1));
+      EXPECT_EQ(fifo->slots[posted % kFifoDepth].turn.load(), static_cast<uint32_t>(posted + 1));
     }
 }
 

@@ -36,15 +36,15 @@ class CmaConnection final : public Connection {
     return posted_ - released_ < kFifoDepth || posted_ - released() < kFifoDepth;
   }
 
-  // The line first, then, in a call of its own, its turn: the receiver must never see the turn before the rest.
+  // The slot first, then, in a call of its own, its turn: the receiver must never see the turn before the rest.
   void post(const Message& message) override {
-    FifoLine line;
-    fill_line(&line, message);
-    uint64_t target = peer_.fifo + offsetof(Fifo, lines) + posted_ % kFifoDepth * sizeof(FifoLine);
-    constexpr size_t kTurn = sizeof(line.turn);
-    auto* bytes = reinterpret_cast<const std::byte*>(&line);
+    FifoSlot slot;
+    fill_slot(&slot, message);
+    uint64_t target = peer_.fifo + offsetof(Fifo, slots) + posted_ % kFifoDepth * sizeof(FifoSlot);
+    constexpr size_t kTurn = sizeof(slot.turn);
+    auto* bytes = reinterpret_cast<const std::byte*>(&slot);
     auto turn = static_cast<uint32_t>(posted_ + 1);
-    note(cma_write(peer_.pid, target + kTurn, bytes + kTurn, sizeof line - kTurn));
+    note(cma_write(peer_.pid, target + kTurn, bytes + kTurn, sizeof slot - kTurn));
     if (health_.ok()) note(cma_write(peer_.pid, target, &turn, sizeof turn));
     ++posted_;
   }
@@ -55,9 +55,9 @@ class CmaConnection final : public Connection {
   }
 
   const Message* front() override {
-    const FifoLine* line = receiver_.front();
-    if (line == nullptr) return nullptr;
-    front_ = read_line(*line);
+    const FifoSlot* slot = receiver_.front();
+    if (slot == nullptr) return nullptr;
+    front_ = read_slot(*slot);
     return &front_;
   }
   void pop() override {

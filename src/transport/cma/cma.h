@@ -2,7 +2,7 @@
 // Cross-memory attach: messages between processes that can read and write each other's memory through the kernel
 // (process_vm_readv and process_vm_writev), without any shared mapping.
 //
-// Each side writes only into the other's private memory and polls its own: the FIFO lines of its messages, and (Fifo::
+// Each side writes only into the other's private memory and polls its own: the FIFO slots of its messages, and (Fifo::
 // acknowledged) how many messages of the other it has popped. Payloads are fetched by the receiver straight from the
 // sender's user or staging memory. So a sender may leave as soon as everything is acknowledged, and a receiver as soon
 // as it has popped: no rank looks into the memory of one that has nothing left to do.

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fifo: one direction of a Connection over memory that both sides map.
 //
-//   line 0 | turn signature bytes kind wide region offset | 32 inline bytes |     one cache line for most messages,
+//   slot 0 | turn signature bytes kind wide region offset | 32 inline bytes |     one cache line for most messages,
 //          | ... up to 256 inline bytes more                                |     up to five
 //          | if not inline: whole                                           |
-//   line 1 | ...                                                            |     kFifoDepth lines, used in turn
+//   slot 1 | ...                                                            |     kFifoDepth slots, used in turn
 //   ...
-//   popped | number of messages popped |                                          a line of its own
+//   popped | number of messages popped |                                          a cache line of its own
 //   acknowledged | see cma.h |
 //
-// A line belongs to the receiver while its `turn` equals the number (from 1) of the message that it holds; the
+// A slot belongs to the receiver while its `turn` equals the number (from 1) of the message that it holds; the
 // receiver gives it back by advancing `popped`. The sender looks at `popped` only when its last known value says
-// that the FIFO is full, so in the common case each side touches only lines that the other does not.
+// that the FIFO is full, so in the common case each side touches only cache lines that the other does not.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@
 
 namespace treering {
 
-struct alignas(64) FifoLine {
+struct alignas(64) FifoSlot {
   std::atomic<uint32_t> turn;
   uint32_t signature;
   uint32_t bytes;
@@ -32,36 +32,36 @@ struct alignas(64) FifoLine {
   uint64_t offset;
   unsigned char inline_data[kInlineBytes];
 };
-static_assert(sizeof(FifoLine) == 320);
+static_assert(sizeof(FifoSlot) == 320);
 
 struct Fifo {
-  FifoLine lines[kFifoDepth];
+  FifoSlot slots[kFifoDepth];
   alignas(64) std::atomic<uint32_t> popped;
   alignas(64) std::atomic<uint32_t> acknowledged;
 };
 
-inline void fill_line(FifoLine* line, const Message& message) {
-  line->signature = message.signature;
-  line->bytes = message.bytes;
-  line->kind = message.kind;
-  line->wide = message.wide;
-  line->region = message.user.region;
-  line->offset = message.user.offset;
+inline void fill_slot(FifoSlot* slot, const Message& message) {
+  slot->signature = message.signature;
+  slot->bytes = message.bytes;
+  slot->kind = message.kind;
+  slot->wide = message.wide;
+  slot->region = message.user.region;
+  slot->offset = message.user.offset;
   if (message.kind != PayloadKind::kInline)
-    std::memcpy(line->inline_data, &message.whole, sizeof message.whole);
+    std::memcpy(slot->inline_data, &message.whole, sizeof message.whole);
   else if (message.bytes > 0)
-    std::memcpy(line->inline_data, message.data, message.bytes);
+    std::memcpy(slot->inline_data, message.data, message.bytes);
 }
 
-inline Message read_line(const FifoLine& line) {
+inline Message read_slot(const FifoSlot& slot) {
   Message message;
-  message.signature = line.signature;
-  message.bytes = line.bytes;
-  message.kind = line.kind;
-  message.wide = line.wide != 0;
-  message.user = {line.region, line.offset};
-  message.data = line.kind == PayloadKind::kInline ? line.inline_data : nullptr;
-  if (line.kind != PayloadKind::kInline) std::memcpy(&message.whole, line.inline_data, sizeof message.whole);
+  message.signature = slot.signature;
+  message.bytes = slot.bytes;
+  message.kind = slot.kind;
+  message.wide = slot.wide != 0;
+  message.user = {slot.region, slot.offset};
+  message.data = slot.kind == PayloadKind::kInline ? slot.inline_data : nullptr;
+  if (slot.kind != PayloadKind::kInline) std::memcpy(&message.whole, slot.inline_data, sizeof message.whole);
   return message;
 }
 
@@ -70,9 +70,9 @@ class FifoSender {
   explicit FifoSender(Fifo* fifo = nullptr) : fifo_(fifo) {}
 
   void post(uint64_t posted, const Message& message) {
-    FifoLine& line = fifo_->lines[posted % kFifoDepth];
-    fill_line(&line, message);
-    line.turn.store(static_cast<uint32_t>(posted + 1), std::memory_order_release);
+    FifoSlot& slot = fifo_->slots[posted % kFifoDepth];
+    fill_slot(&slot, message);
+    slot.turn.store(static_cast<uint32_t>(posted + 1), std::memory_order_release);
   }
   // The counter in memory has 32 bits; `posted` is at most kFifoDepth ahead of it.
   uint64_t popped(uint64_t posted) const {
@@ -88,15 +88,15 @@ class FifoReceiver {
  public:
   explicit FifoReceiver(Fifo* fifo = nullptr) : fifo_(fifo) {}
 
-  const FifoLine* front() const {
-    const FifoLine& line = fifo_->lines[popped_ % kFifoDepth];
-    return line.turn.load(std::memory_order_acquire) == static_cast<uint32_t>(popped_ + 1) ? &line : nullptr;
+  const FifoSlot* front() const {
+    const FifoSlot& slot = fifo_->slots[popped_ % kFifoDepth];
+    return slot.turn.load(std::memory_order_acquire) == static_cast<uint32_t>(popped_ + 1) ? &slot : nullptr;
   }
-  // The next message is often there already: its line is asked for while the call goes on with this one. The counter,
-  // a line that the sender reads, is written for every kTellEvery-th message, or when the sender waits for this one.
+  // The next message is often there already: its slot is asked for while the call goes on with this one. The counter,
+  // a cache line that the sender reads, is written for every kTellEvery-th message, or when the sender waits for this one.
   void pop(bool awaited) {
     ++popped_;
-    __builtin_prefetch(&fifo_->lines[popped_ % kFifoDepth]);
+    __builtin_prefetch(&fifo_->slots[popped_ % kFifoDepth]);
     if (awaited || popped_ % kTellEvery == 0)
       fifo_->popped.store(static_cast<uint32_t>(popped_), std::memory_order_release);
   }

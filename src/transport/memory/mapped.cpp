@@ -18,9 +18,9 @@ class MappedConnection : public Connection {
 
   const Message* front() final {
     if (has_front_) return &front_;
-    const FifoLine* line = receiver_.front();
-    if (line == nullptr) return nullptr;
-    front_ = read_line(*line);
+    const FifoSlot* slot = receiver_.front();
+    if (slot == nullptr) return nullptr;
+    front_ = read_slot(*slot);
     if (front_.kind == PayloadKind::kStaging)
       front_.data = endpoint_.peer_staging + front_.user.offset;
     else if (front_.kind == PayloadKind::kUser)
