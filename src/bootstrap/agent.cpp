@@ -30,11 +30,11 @@ namespace treering {
 namespace {
 
 constexpr size_t kStackBytes = 256 << 10;
-constexpr size_t kMaxStrangers = 128;  // connections that have not said what they want
+constexpr size_t kMaxPendingConnections = 128;  // connections that have not said what they want
 // So long none gives way to another, which waits in the listener's queue: a process of a job needs a millisecond, and more
 // where all come at once to a busy one.
 constexpr auto kYoung = std::chrono::milliseconds(250);
-constexpr auto kStrangerPatience = std::chrono::seconds(5);
+constexpr auto kPendingTimeout = std::chrono::seconds(5);
 constexpr int kAcceptAtOnce = 32;
 constexpr auto kAcceptPause = std::chrono::milliseconds(20);
 constexpr auto kDescriptorPatience = std::chrono::milliseconds(500);  // others may be closed meanwhile
@@ -80,7 +80,7 @@ void Agent::linger() {
   for (bool waits = true; waits && Clock::now() < until; std::this_thread::sleep_for(std::chrono::milliseconds(2))) {
     waits = false;
     const auto look = [&] {
-      waits = !agent->leaving_.empty();
+      waits = !agent->draining_.empty();
       for (const auto& [name, job] : agent->jobs_) waits |= job->awaits_orphans();
     };
     if (!agent->call(look).ok() || !waits) return;
@@ -331,20 +331,20 @@ void Agent::close_listeners() {
     unwatch(local_watch_, local_);
     ::close(std::exchange(local_, -1));
   }
-  while (!strangers_.empty()) drop_stranger(strangers_.begin());
+  while (!pending_.empty()) drop_pending(pending_.begin());
 }
 
 void Agent::accept_some(int listener, bool local) {
   for (int i = 0; i < kAcceptAtOnce; ++i) {
-    if (strangers_.size() >= kMaxStrangers && Clock::now() - strangers_.front().since < kYoung)
+    if (pending_.size() >= kMaxPendingConnections && Clock::now() - pending_.front().since < kYoung)
       return pause_accepting();
     const int fd =
         closed_in_children([&] { return accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); });
     if (fd >= 0) {
-      add_stranger(fd, local);
+      add_pending(fd, local);
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       if (errno == EMFILE || errno == ENFILE) note_no_descriptor();
-      if (!strangers_.empty()) drop_stranger(strangers_.begin());
+      if (!pending_.empty()) drop_pending(pending_.begin());
       return pause_accepting();
     } else if (errno != EINTR && errno != ECONNABORTED) {
       return;
@@ -353,7 +353,7 @@ void Agent::accept_some(int listener, bool local) {
 }
 
 // Those who call the meeting point hear nothing, and could only say that it does not answer. Jobs that run go on: who calls may
-// be a stranger.
+// not have the secret.
 void Agent::note_no_descriptor() {
   const auto now = Clock::now();
   if (now - std::exchange(no_descriptor_last_, now) > kDescriptorPatience) no_descriptor_since_ = now;
@@ -375,9 +375,9 @@ void Agent::pause_accepting() {
   });
 }
 
-void Agent::add_stranger(int fd, bool local) {
+void Agent::add_pending(int fd, bool local) {
   // The oldest goes.
-  if (strangers_.size() >= kMaxStrangers) drop_stranger(strangers_.begin());
+  if (pending_.size() >= kMaxPendingConnections) drop_pending(pending_.begin());
   if (!local) prepare_control(fd);
   auto channel =
       Channel::create(this, fd, local, Handshake([this](const JobName& name, uint64_t process) -> const Secret* {
@@ -385,10 +385,10 @@ void Agent::add_stranger(int fd, bool local) {
                         const bool meant = process != 0 ? process == place_.local : job && job->is_root();
                         return job && meant ? &job->id().secret : nullptr;
                       }));
-  auto at = strangers_.insert(strangers_.end(), {channel, 0, Clock::now()});
-  at->timer = after(kStrangerPatience, [this, at] {
+  auto at = pending_.insert(pending_.end(), {channel, 0, Clock::now()});
+  at->timer = after(kPendingTimeout, [this, at] {
     at->timer = 0;
-    drop_stranger(at);
+    drop_pending(at);
   });
   Channel::Events events;
   events.frame = [this, at](const std::string& bytes, int received) {
@@ -399,23 +399,23 @@ void Agent::add_stranger(int fd, bool local) {
       at->channel = nullptr;
       job->greet(known, bytes);
     }
-    drop_stranger(at);
+    drop_pending(at);
   };
   events.closed = [this, at](const std::string& reason) {
     log_line(LogLevel::kInfo, "a connection was refused or given up: " + reason);
-    drop_stranger(at);
+    drop_pending(at);
   };
   channel->start(std::move(events));
 }
 
-void Agent::drop_stranger(std::list<Stranger>::iterator stranger) {
-  if (stranger->timer != 0) cancel(stranger->timer);
-  if (stranger->channel) stranger->channel->close();
-  strangers_.erase(stranger);
+void Agent::drop_pending(std::list<PendingConnection>::iterator connection) {
+  if (connection->timer != 0) cancel(connection->timer);
+  if (connection->channel) connection->channel->close();
+  pending_.erase(connection);
 }
 
-void Agent::see_off(int fd) {
-  if (!call([this, fd] { leaving_.add(fd); }).ok()) ::close(fd);
+void Agent::drain(int fd) {
+  if (!call([this, fd] { draining_.add(fd); }).ok()) ::close(fd);
 }
 
 std::shared_ptr<Job> Agent::find_job(const JobName& name) const {

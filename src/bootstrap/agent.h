@@ -2,14 +2,14 @@
 // Agent: the one background thread of a process that keeps its control connections, for all its ranks and
 // communicators. An epoll loop with timers; asleep when nothing happens.
 //
-//   listeners (TCP, abstract Unix) --accept--> strangers --handshake, first message--> a job (job/job.h)
+//   listeners (TCP, abstract Unix) --accept--> pending connections --handshake, first message--> a job (job/job.h)
 //   other threads --post()--> the loop
 //
 // A program may close descriptors that it does not know, as daemons do. The agent then ends, for the numbers may mean other
 // files by now: it looks whether they are its own before it uses them. The next communicator gets a new agent.
 //
-// It listens while the process has a job, and not longer. Strangers are limited in number, size and time, so a caller
-// without the secret costs the others nothing. Everything but instance(), post() and call() is for the agent's
+// It listens while the process has a job, and not longer. Pending connections are limited in number, size and time, so
+// a caller without the secret costs the others nothing. Everything but instance(), post() and call() is for the agent's
 // thread alone (stands() is for all). A forked child gets an agent of its own.
 #pragma once
 
@@ -30,7 +30,7 @@
 #include "bootstrap/channel.h"
 #include "bootstrap/frames.h"
 #include "bootstrap/host.h"
-#include "bootstrap/leaving_sockets.h"
+#include "bootstrap/draining_sockets.h"
 #include "core/config.h"
 
 namespace treering {
@@ -63,8 +63,8 @@ class Agent {
   const HostIdentity& identity() const { return identity_; }
   const std::vector<Address>& interfaces() const { return interfaces_; }  // all, also those not offered
 
-  // Takes a socket that is shut down for writing and whose last bytes are not through (leaving_sockets.h); any thread.
-  void see_off(int fd);
+  // Takes a socket that is shut down for writing and whose last bytes are not through (draining_sockets.h); any thread.
+  void drain(int fd);
 
   std::shared_ptr<Job> find_job(const JobName& name) const;
   void add_job(const JobName& name, std::shared_ptr<Job> job);
@@ -74,7 +74,7 @@ class Agent {
   std::optional<bool> ended_meeting(const JobName& name) const;
 
  private:
-  struct Stranger {
+  struct PendingConnection {
     std::shared_ptr<Channel> channel;
     uint64_t timer = 0;
     Clock::time_point since;
@@ -96,8 +96,8 @@ class Agent {
   void accept_some(int listener, bool local);
   void pause_accepting();
   void note_no_descriptor();
-  void add_stranger(int fd, bool local);
-  void drop_stranger(std::list<Stranger>::iterator stranger);
+  void add_pending(int fd, bool local);
+  void drop_pending(std::list<PendingConnection>::iterator connection);
 
   const pid_t process_;
   Agent* const replaced_;  // the one before, whose thread may still sleep
@@ -116,7 +116,7 @@ class Agent {
   std::map<std::pair<Clock::time_point, uint64_t>, Task> timers_;
   std::unordered_map<uint64_t, Clock::time_point> timer_times_;
 
-  LeavingSockets leaving_{this};
+  DrainingSockets draining_{this};
   int tcp_ = -1, local_ = -1;
   uint64_t tcp_watch_ = 0, local_watch_ = 0;
   uint64_t accept_timer_ = 0;  // until it, no connection is accepted
@@ -125,7 +125,7 @@ class Agent {
   Place place_;
   HostIdentity identity_;
   std::vector<Address> interfaces_;
-  std::list<Stranger> strangers_;
+  std::list<PendingConnection> pending_;
   std::map<JobName, std::shared_ptr<Job>> jobs_;
   std::map<JobName, bool> ended_meetings_;
   std::deque<JobName> ended_order_;  // the oldest first

@@ -143,7 +143,7 @@ bool Channel::receive_some() {
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
-  if (takes_descriptors_ && state_ == State::kOpen) {  // what strangers attach is dropped by the kernel
+  if (takes_descriptors_ && state_ == State::kOpen) {  // what comes before authentication is dropped by the kernel
     message.msg_control = control;
     message.msg_controllen = sizeof control;
   }

@@ -22,8 +22,9 @@ namespace treering {
 namespace {
 
 constexpr auto kStagger = std::chrono::milliseconds(100);
-// A listener that has too many strangers drops the oldest, which may be of a job whose processes come all at the same time.
-// Dialled again after 10 ms, 20 ms, ... half a second: 6 to 10 s in all, as another program may have the port by now.
+// A listener that has too many pending connections drops the oldest, which may be of a job whose processes come all at
+// the same time. Dialled again after 10 ms, 20 ms, ... half a second: 6 to 10 s in all, as another program may have the
+// port by now.
 constexpr uint32_t kMaxDrops = 14;
 constexpr uint32_t kMaxDoublings = 6;
 constexpr size_t kMaxInterfaces = 16;  // that a link-local address is tried through

@@ -6,7 +6,7 @@
 //   to the parent, for the job's whole life   kAttach -> kAttached
 //   up the tree                               kHello, kBlob, kSpread
 //   down the tree                             kFailed, kRoster, kBlobs
-//   both ways                                 kNotice, kBeat, kMoving, kQuestion, kAnswer, kIntroduction
+//   both ways                                 kNotice, kHeartbeat, kMoving, kQuestion, kAnswer, kIntroduction
 //   on a connection that it asks for          kIntroduction -> kIntroduced | kFailed
 #pragma once
 
@@ -28,7 +28,7 @@ enum class Kind : uint8_t {
   kBlob,
   kBlobs,
   kNotice,
-  kBeat,
+  kHeartbeat,
   kMoving,
   kSpread,
   kQuestion,
@@ -118,8 +118,8 @@ struct NoticeMessage {
   uint32_t code = 0;   // kRankLeft: of the failure because of which it left, as `text`
   std::string text;
 };
-struct BeatMessage {
-  static constexpr Kind kKind = Kind::kBeat;
+struct HeartbeatMessage {
+  static constexpr Kind kKind = Kind::kHeartbeat;
 };
 // A child ends this connection in good order. One that is the top from now on (new_top is itself) has lost touch with this
 // part of the tree: the message goes on to this part's top, which attaches to it.
@@ -172,7 +172,7 @@ template <typename V> void visit(V& v, BlobsMessage& m) { v(m.round); v(m.blobs)
 template <typename V> void visit(V& v, NoticeMessage& m) {
   v(m.origin); v(m.number); v(m.type); v(m.process); v(m.other); v(m.code); v(m.text);
 }
-template <typename V> void visit(V&, BeatMessage&) {}
+template <typename V> void visit(V&, HeartbeatMessage&) {}
 template <typename V> void visit(V& v, MovingMessage& m) { v(m.process); v(m.new_top); }
 template <typename V> void visit(V& v, SpreadMessage& m) { v(m.code); v(m.text); }
 template <typename V> void visit(V& v, QuestionMessage& m) { v(m.rank); v(m.asking_process); v(m.asking_rank); }

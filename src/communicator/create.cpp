@@ -401,8 +401,8 @@ void Communicator::prepare_executor(const std::string& job) {
 
 // Whether the end of a process would go unnoticed without it.
 bool Communicator::needs_job() const {
-  const auto stranger = [this](const RankCard& other) { return other.pid_namespace != card(rank()).pid_namespace; };
-  return !links_->all_mapped() || std::any_of(cards_->begin(), cards_->end(), stranger);
+  const auto elsewhere = [this](const RankCard& other) { return other.pid_namespace != card(rank()).pid_namespace; };
+  return !links_->all_mapped() || std::any_of(cards_->begin(), cards_->end(), elsewhere);
 }
 
 }  // namespace treering

@@ -32,7 +32,7 @@ class Introducer {
   virtual void introduce(uint32_t peer, Introduction introduction) = 0;
   // Takes a socket, shut down for writing, whose last bytes the peer's kernel has not acknowledged: it is read until it has. A
   // closed socket would answer by a reset, and send no more.
-  virtual void see_off(int fd) = 0;
+  virtual void drain(int fd) = 0;
   // How many network interfaces of this process lead to the peer.
   virtual uint32_t interfaces_to(uint32_t peer) const = 0;
 };

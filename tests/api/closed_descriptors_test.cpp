@@ -40,9 +40,9 @@ void close_all() {
 }
 
 // Takes the lowest numbers: pipes, eventfds and epolls, as the library has them.
-class Strangers {
+class ForeignFiles {
  public:
-  Strangers() {
+  ForeignFiles() {
     for (int i = 0; i < 12; ++i) {
       int ends[2];
       if (pipe2(ends, O_NONBLOCK) != 0) _exit(90);
@@ -87,8 +87,8 @@ TEST(ClosedDescriptors, NewCommunicatorsWork) {
       trComm_t before[2], copies[2], after[2];
       if (trCommInitAll(before, 2) != trSuccess) return 1;
       close_all();
-      std::optional<Strangers> strangers;
-      if (reused) strangers.emplace();
+      std::optional<ForeignFiles> foreign;
+      if (reused) foreign.emplace();
       trUniqueId id;
       if (trGetUniqueId(&id) != trSuccess) return 2;
       if (sum_of_both(before) != trSuccess) return 3;  // through memory, as before
@@ -100,7 +100,7 @@ TEST(ClosedDescriptors, NewCommunicatorsWork) {
       for (trComm_t* comms : {before, copies, after})
         for (int i = 0; i < 2; ++i)
           if (trCommDestroy(comms[i]) != trSuccess) return 7;
-      return strangers && !strangers->untouched() ? 8 : 0;
+      return foreign && !foreign->untouched() ? 8 : 0;
     });
 }
 

@@ -243,13 +243,13 @@ TEST_F(Fallback, RanksInDifferentPidNamespacesShareMemory) {
       << lines[0];
 }
 
-constexpr uid_t kStranger = 65533;
+constexpr uid_t kOtherUser = 65533;
 
-bool become_stranger() {
-  return setresgid(kStranger, kStranger, kStranger) == 0 && setresuid(kStranger, kStranger, kStranger) == 0;
+bool become_other_user() {
+  return setresgid(kOtherUser, kOtherUser, kOtherUser) == 0 && setresuid(kOtherUser, kOtherUser, kOtherUser) == 0;
 }
 
-// Has uid 0, which is kStranger outside. A process outside writes the map: this one, for its child.
+// Has uid 0, which is kOtherUser outside. A process outside writes the map: this one, for its child.
 int in_user_namespace(const std::function<int()>& body) {
   int left[2], mapped[2];
   if (pipe(left) != 0 || pipe(mapped) != 0) return kCannot;
@@ -266,7 +266,7 @@ int in_user_namespace(const std::function<int()>& body) {
   close(left[1]);
   if (read(left[0], &byte, 1) == 1) {
     const std::string of_child = "/proc/" + std::to_string(child);
-    for (const char* map : {"/uid_map", "/gid_map"}) std::ofstream(of_child + map) << "0 " << kStranger << " 1";
+    for (const char* map : {"/uid_map", "/gid_map"}) std::ofstream(of_child + map) << "0 " << kOtherUser << " 1";
     if (write(mapped[1], &byte, 1) != 1) kill(child, SIGKILL);
   }
   for (int end : {left[0], mapped[0], mapped[1]}) close(end);
@@ -294,9 +294,9 @@ TEST_F(Fallback, BetweenUserNamespacesTheLogNamesThemAsTheCause) {
 }
 
 TEST_F(Fallback, BetweenUsersTheLogNamesThemAsTheCause) {
-  if (!kernel_allows(become_stranger)) GTEST_SKIP() << "this user cannot become another";
+  if (!kernel_allows(become_other_user)) GTEST_SKIP() << "this user cannot become another";
   RankProcesses processes(2, [](int rank, const trUniqueId& id) {
-    if (rank == 1 && !become_stranger()) return kCannot;
+    if (rank == 1 && !become_other_user()) return kCannot;
     return run_rank(rank, 2, id);
   });
   expect_success(&processes, 2);

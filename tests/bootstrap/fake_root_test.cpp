@@ -230,7 +230,7 @@ TEST(Dropped, StreamsAreDialledAgain) {
 }
 
 // A socket whose peer does not read yet, though it writes: everything arrives, and then the end.
-TEST(SeeOff, LosesNothing) {
+TEST(Drain, LosesNothing) {
   const auto [own, peer] = tcp_sockets();
   const std::string chunk(64 << 10, 'x');
   size_t sent = 0;
@@ -238,7 +238,7 @@ TEST(SeeOff, LosesNothing) {
     sent += static_cast<size_t>(part);
   ASSERT_EQ(send(peer, "credit", 6, 0), 6);
   shutdown(own, SHUT_WR);
-  Agent::instance().see_off(own);
+  Agent::instance().drain(own);
   ASSERT_EQ(send(peer, "credit", 6, MSG_NOSIGNAL), 6);
   size_t got = 0;
   std::string bytes(1 << 20, '\0');

@@ -52,7 +52,7 @@ void expect_meeting(int processes, uint32_t threads, const std::function<void(in
         if (!status.ok()) say(status.message() + "\n"), ++failures;
       });
     for (std::thread& thread : all) thread.join();
-    // 2 listeners, a parent, at most 8 children; a moment's strangers are gone by the third round, but not for certain.
+    // 2 listeners, a parent, at most 8 children; pending connections are gone by the third round, but not for certain.
     if (processes > 40 && process > 0) JOB_EXPECT(most_sockets <= 16);
     return failures.load();
   });

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Strangers: whoever connects without the secret costs the meeting nothing; nothing of an old connection can be used.
+// Unauthenticated connections: whoever connects without the secret costs the meeting nothing; nothing of an old
+// connection can be used.
 #include <netinet/in.h>
 #include <sodium.h>
 #include <sys/socket.h>
@@ -55,7 +56,7 @@ bool is_closed(int fd) {
   return got == 0 || errno == ECONNRESET;
 }
 
-class Strangers : public ::testing::Test {
+class Unauthenticated : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_TRUE(Membership::make_meeting_point(&id_).ok()); }
   void TearDown() override {
@@ -85,7 +86,7 @@ class Strangers : public ::testing::Test {
   std::vector<int> open_;
 };
 
-TEST_F(Strangers, GarbageIsRefusedAndTheMeetingGoesOn) {
+TEST_F(Unauthenticated, GarbageIsRefusedAndTheMeetingGoesOn) {
   const uint64_t seed = test_seed();
   std::mt19937 random(seed);
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -98,7 +99,7 @@ TEST_F(Strangers, GarbageIsRefusedAndTheMeetingGoesOn) {
   EXPECT_LT(meet(), std::chrono::seconds(2));
 }
 
-TEST_F(Strangers, SilentOnesDoNotKeepOthersOut) {
+TEST_F(Unauthenticated, SilentOnesDoNotKeepOthersOut) {
   for (int i = 0; i < 400; ++i) (void)dial(i % 2 == 0);  // more than are kept
   const pid_t child = fork_when_quiet();
   if (child == 0) {  // over a socket, as any other process
@@ -114,7 +115,7 @@ TEST_F(Strangers, SilentOnesDoNotKeepOthersOut) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-TEST_F(Strangers, HalfOpenAndSlowOnesAreGivenUp) {
+TEST_F(Unauthenticated, HalfOpenAndSlowOnesAreGivenUp) {
   const int half_open = dial(true), slow = dial(false);
   shutdown(half_open, SHUT_WR);
   (void)!send(slow, "treer", 5, MSG_NOSIGNAL);
@@ -123,7 +124,7 @@ TEST_F(Strangers, HalfOpenAndSlowOnesAreGivenUp) {
   EXPECT_LT(meet(), std::chrono::seconds(2));
 }
 
-TEST_F(Strangers, WrongSecretIsSaid) {
+TEST_F(Unauthenticated, WrongSecretIsSaid) {
   UniqueId wrong = id_;
   wrong.secret[5] ^= 1;
   const pid_t child = fork_when_quiet();
@@ -139,7 +140,7 @@ TEST_F(Strangers, WrongSecretIsSaid) {
 }
 
 // Everything that a process once sent, sent again.
-TEST_F(Strangers, ARecordedConnectionIsOfNoUse) {
+TEST_F(Unauthenticated, ARecordedConnectionIsOfNoUse) {
   Handshake handshake(id_.job, id_.secret, id_.root_local);
   auto exchange = [&](int fd, const std::string& opening, std::string* proof) {
     EXPECT_EQ(send(fd, opening.data(), opening.size(), MSG_NOSIGNAL), static_cast<ssize_t>(opening.size()));

@@ -30,7 +30,7 @@ from seed import given_seed  # noqa: E402
 
 # Classes of findings that depend on how soon a loaded machine runs the ranks; any other is a defect in every run.
 TIMED = {"late", "culprit", "unexpected"}
-# Faults that no load makes fatal to ranks that call. Of a communicator that is destroyed at that moment the last words may be lost.
+# Faults that no load makes fatal to ranks that call. What a communicator sent last may be lost if it is destroyed at that moment.
 ALWAYS_SURVIVED = {"kill-relay", "reset", "reset-sockets", "shutdown-sockets", "shm-full", "tiny-buffers"}
 NEVER = re.compile(r"is called dead and lives|is called alive and is dead|is no rank of the run")
 MOST_DRAWS = 200_000  # for a filter that hardly any scenario passes
@@ -139,7 +139,7 @@ class Workers:
 
 def show(record):
     lines = [(line.when, f"{line.when - record.fault_at:+9.3f} rank {line.rank}: {line.word} {line.rest[:1000]}")
-             for process in record.processes for line in process.lines if line.word not in ("beat", "id")]
+             for process in record.processes for line in process.lines if line.word not in ("heartbeat", "id")]
     for _, text in sorted(lines):
         print(text)
     for process in record.processes:

@@ -79,7 +79,7 @@ class JudgeTest(unittest.TestCase):
         self.assertAlmostEqual(seconds_to_last_error(record(scenario(), errors(DIED))), 0.1)
 
     def test_hang(self):
-        self.expect("hang", "no result", record(scenario(), {0: errors(DIED), 1: errors(DIED), 3: [(FAULT, "beat", "4")]}))
+        self.expect("hang", "no result", record(scenario(), {0: errors(DIED), 1: errors(DIED), 3: [(FAULT, "heartbeat", "4")]}))
         self.expect("hang", "did not end", record(scenario(), errors(DIED), statuses={1: None}))
 
     def test_late(self):

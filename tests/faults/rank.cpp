@@ -3,8 +3,8 @@
 //   ranks=N own=A[,B...] id=make|read phase=NAME seed=N least=BYTES most=BYTES [excluded=A,B] [wait=1] [ids=N]
 // It runs a phase in a loop until a call fails or all ranks agree to stop. Lines on standard output, each with the seconds of
 // CLOCK_MONOTONIC and the rank in front:
-//   ready PID / id HEX[,HEX...] / in / beat N / error CODE BEGAN CALL GROUP TEXT / again CODE TEXT / wrong CALL WHAT / ok /
-//   recovered / gone HOW / did FAULT / destroyed CODE SECONDS / left WHAT=MORE... (than at the start) / end
+//   ready PID / id HEX[,HEX...] / in / heartbeat N / error CODE BEGAN CALL GROUP TEXT / again CODE TEXT / wrong CALL WHAT /
+//   ok / recovered / gone HOW / did FAULT / destroyed CODE SECONDS / left WHAT=MORE... (than at the start) / end
 // Commands on standard input: ids HEX[,HEX...]; stop; finish; what the ranks do to themselves (Process::obey()).
 #include <atomic>
 #include <condition_variable>
@@ -148,15 +148,15 @@ class Rank {
         say(rank_, "ok");
         return;
       }
-      beat(i);
+      heartbeat(i);
     }
   }
 
-  void beat(uint64_t i) {
+  void heartbeat(uint64_t i) {
     if (i == 1) say(rank_, "in");
-    if (now() < next_beat_) return;
-    say(rank_, "beat %llu", static_cast<unsigned long long>(i));
-    next_beat_ = now() + 0.1;
+    if (now() < next_heartbeat_) return;
+    say(rank_, "heartbeat %llu", static_cast<unsigned long long>(i));
+    next_heartbeat_ = now() + 0.1;
   }
 
   // False when the base communicator has failed. What fails on another one lets all agree to stop.
@@ -231,7 +231,7 @@ class Rank {
           !run_call([&] { return calls_.agree(made, orders.stop, &any); }))
         return fail();
       destroy(std::exchange(base_.comm, nullptr), 0);
-      beat(i);
+      heartbeat(i);
       if (i == 0) say(rank_, "in");
     }
     say(rank_, "ok");
@@ -305,7 +305,7 @@ class Rank {
   Calls calls_;
   Place base_;
   size_t more_ = 0;
-  double next_beat_ = 0;
+  double next_heartbeat_ = 0;
 };
 
 // Commands of the driver, in a thread of their own: some hit the ranks in the middle of a call.

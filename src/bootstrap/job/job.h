@@ -185,7 +185,7 @@ class Job : public std::enable_shared_from_this<Job> {
   std::map<uint32_t, std::shared_ptr<Dial>> probes_;
   uint64_t orphans_timer_ = 0;
   uint64_t tick_timer_ = 0;
-  Clock::time_point last_tick_, last_beat_;
+  Clock::time_point last_tick_, last_heartbeat_;
 
   std::set<std::shared_ptr<Dial>> dials_;  // for introductions
   std::shared_ptr<Channel> joining_;       // to the root, which has not answered yet

@@ -12,7 +12,7 @@ namespace treering {
 namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(500);
-constexpr auto kBeatPeriod = std::chrono::milliseconds(1000);
+constexpr auto kHeartbeatPeriod = std::chrono::milliseconds(1000);
 constexpr size_t kMaxProbes = 16;
 constexpr const char* kDoesNotAnswer = "its process does not answer";
 
@@ -135,12 +135,12 @@ void Job::tick() {
     if (was_asleep) member->own_pause = {now - last_tick_, now};
   }
   if (closed_ || detector_.is_idle(state_ == State::kRunning, now)) return;
-  const bool beat = now - last_beat_ >= kBeatPeriod;
-  if (beat) last_beat_ = now;
+  const bool heartbeat_due = now - last_heartbeat_ >= kHeartbeatPeriod;
+  if (heartbeat_due) last_heartbeat_ = now;
   for (uint32_t process : tree_.neighbours()) {
     const auto link = links_.find(process);
     if (link == links_.end()) continue;
-    if (beat) link->second->send(encode(BeatMessage{}));
+    if (heartbeat_due) link->second->send(encode(HeartbeatMessage{}));
     if (was_asleep) link->second->forgive_silence();
     listen(process, now - link->second->heard());
   }

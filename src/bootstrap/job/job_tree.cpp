@@ -129,7 +129,7 @@ void Job::on_message(uint32_t from, const std::string& bytes, int fd) {
     case Kind::kIntroduction:
       take_introduction(bytes, from);
       break;
-    default:  // kBeat: that it was heard is all
+    default:  // kHeartbeat: that it was heard is all
       break;
   }
 }

@@ -28,10 +28,10 @@ using Clock = TcpClock;
 // kTellEvery-th, and a message that goes the other way tells it for nothing. All that may be sent without a copy is among the
 // larger ones: where its stream breaks the sender waits for the news that it was popped.
 constexpr uint32_t kToldAtOnceBytes = kZeroCopyBytes;
-// A kernel acknowledges within 40 ms and a round trip. Where it does not in this time see_off() waits for it.
+// A kernel acknowledges within 40 ms and a round trip. Where it does not in this time drain() waits for it.
 constexpr auto kAcknowledgedWithin = std::chrono::milliseconds(200);
 // What a peer that has left sent before may be on its way: so long it is waited for while nothing comes.
-constexpr auto kLastWords = std::chrono::seconds(10);
+constexpr auto kDrainTimeout = std::chrono::seconds(10);
 // A link that waits in vain looks at the clock every so many times, and every so long at its streams.
 constexpr uint32_t kLookPeriod = 16;
 constexpr auto kLookEvery = std::chrono::milliseconds(20);
@@ -55,8 +55,8 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     const bool matters = health_.ok() && !abandoned_;
     while (matters && !sender_.delivered() && Clock::now() - finished_ < kAcknowledgedWithin)
       std::this_thread::sleep_for(std::chrono::microseconds(50));
-    if (matters && options_.see_off && !sender_.delivered())
-      if (const int fd = sender_.duplicate_shared(); fd >= 0) options_.see_off(fd);
+    if (matters && options_.drain && !sender_.delivered())
+      if (const int fd = sender_.duplicate_shared(); fd >= 0) options_.drain(fd);
     for (const Delivery& delivery : inbox_)
       if (delivery.fd >= 0) close(delivery.fd);
   }
@@ -369,19 +369,19 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
       if (awaits_shared_ && health_.ok()) settle();
       return;
     }
-    if (receiver_.has_streams() && !receiver_.ended()) return await_last_words();
+    if (receiver_.has_streams() && !receiver_.ended()) return await_drained();
     // What it opened was delivered before the news that it left.
     if (has_mail_.load(std::memory_order_relaxed)) take_mail();
     if (receiver_.ended()) return fail({trRemoteError, "it has closed its streams: it has left or ended"});
     if (!receiver_.has_streams()) fail({trRemoteError, "it has left without opening a stream"});
   }
 
-  void await_last_words() {
+  void await_drained() {
     const uint64_t received = receiver_.received();
     if (silent_ == Clock::time_point() || received != received_) {
       silent_ = Clock::now();
       received_ = received;
-    } else if (Clock::now() - silent_ > kLastWords) {
+    } else if (Clock::now() - silent_ > kDrainTimeout) {
       fail({trRemoteError, "it has left, and not all that it sent before has arrived: the connection was interrupted"});
     }
   }

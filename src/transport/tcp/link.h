@@ -51,7 +51,7 @@ struct TcpOptions {
   std::chrono::milliseconds deadline{0};  // of the communicator: how long a link may be without a stream; 0: for ever
   // Takes a socket, shut down for writing, whose last bytes the peer's kernel has not acknowledged when the link ends. Until
   // it has, what comes must be read: a closed socket would answer by a reset, and send no more.
-  std::function<void(int fd)> see_off = {};
+  std::function<void(int fd)> drain = {};
   TcpZeroCopy zero_copy = TcpZeroCopy::kWhereItPays;
   TcpCongestion congestion = {};
   std::shared_ptr<WaitSet> waits;  // to which the streams are added; may be shared by links, and missing
@@ -75,7 +75,7 @@ class TcpLink : public SendQueue {
   // several links end, all are told first.
   virtual void finish() = 0;
 
-  // What is under way is not needed: destruction waits for nothing, and the socket is not seen off.
+  // What is under way is not needed: destruction waits for nothing, and the socket is not drained.
   virtual void abandon() = 0;
 
   // The connection of a channel; keeps the link alive.

@@ -93,11 +93,11 @@ TEST(TcpStreams, CreditsThatCannotGoToALivePeerAreAnError) {
 
 // What a rank that leaves has sent and the peer's kernel has not acknowledged is not lost by the peer's credits: its socket
 // stays, with somebody who reads.
-TEST(TcpStreams, WhatIsUnderWayWhenALinkEndsIsSeenOff) {
+TEST(TcpStreams, WhatIsUnderWayWhenALinkEndsIsDrained) {
   NoStreams source;
   TcpOptions options = options_to(7);
-  int seen_off = -1;
-  options.see_off = [&](int fd) { seen_off = fd; };
+  int drained = -1;
+  options.drain = [&](int fd) { drained = fd; };
   auto link = TcpLink::make(std::move(options), &source);
   const auto [own, peer] = tcp_sockets(4096);
   link->deliver_incoming(0, own);
@@ -108,12 +108,12 @@ TEST(TcpStreams, WhatIsUnderWayWhenALinkEndsIsSeenOff) {
     ASSERT_TRUE(write_message(peer, 0, "a message that nobody reads"));
   }
   link.reset();
-  ASSERT_GE(seen_off, 0);
+  ASSERT_GE(drained, 0);
   int under_way = 0, arrived = 0;
   // What has arrived counts as under way, too, until the kernel has acknowledged it.
   for (int same = 0, before = -1; same < 3; before = under_way + arrived) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    ASSERT_EQ(ioctl(seen_off, SIOCOUTQ, &under_way), 0);
+    ASSERT_EQ(ioctl(drained, SIOCOUTQ, &under_way), 0);
     ASSERT_EQ(ioctl(peer, FIONREAD, &arrived), 0);
     same = under_way + arrived == before ? same + 1 : 0;
   }
@@ -126,7 +126,7 @@ TEST(TcpStreams, WhatIsUnderWayWhenALinkEndsIsSeenOff) {
   while ((part = recv(peer, bytes.data(), bytes.size(), 0)) > 0) got += static_cast<size_t>(part);
   EXPECT_EQ(part, 0) << std::strerror(errno);
   EXPECT_EQ(got, static_cast<size_t>(under_way - 1 + arrived)) << "one is the end";
-  close(seen_off);
+  close(drained);
   close(peer);
 }
 

@@ -16,7 +16,7 @@
 namespace treering::testing {
 namespace {
 
-constexpr auto kLastWords = std::chrono::seconds(5);  // what a rank that leaves has posted still goes out
+constexpr auto kDrainTimeout = std::chrono::seconds(5);  // what a rank that leaves has posted still goes out
 
 socklen_t fill(sockaddr_un* address, const std::string& name) {
   address->sun_family = AF_UNIX;
@@ -132,7 +132,7 @@ class UnixTransport final : public Transport, public IntroductionTaker {
 }  // namespace
 
 UnixConnection::~UnixConnection() {
-  const auto until = std::chrono::steady_clock::now() + kLastWords;
+  const auto until = std::chrono::steady_clock::now() + kDrainTimeout;
   while (socket_ >= 0 && health_.ok() && !flush() && std::chrono::steady_clock::now() < until)
     std::this_thread::yield();
   if (socket_ < 0) return;

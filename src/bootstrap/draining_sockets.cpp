@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bootstrap/leaving_sockets.h"
+#include "bootstrap/draining_sockets.h"
 
 #include <linux/sockios.h>
 #include <sys/epoll.h>
@@ -16,17 +16,17 @@ namespace {
 
 constexpr auto kPeriod = std::chrono::milliseconds(20);
 // A peer that cannot be reached for so long will not be.
-constexpr auto kPatience = std::chrono::seconds(60);
+constexpr auto kDrainTimeout = std::chrono::seconds(60);
 
 }  // namespace
 
-void LeavingSockets::add(int fd) {
-  const Place socket = sockets_.insert(sockets_.end(), {fd, 0, 0, Clock::now() + kPatience});
+void DrainingSockets::add(int fd) {
+  const Place socket = sockets_.insert(sockets_.end(), {fd, 0, 0, Clock::now() + kDrainTimeout});
   socket->watch = agent_->watch(fd, EPOLLIN, [this, socket](uint32_t) { read(socket); });
   look(socket);
 }
 
-void LeavingSockets::read(Place socket) {
+void DrainingSockets::read(Place socket) {
   char bytes[4096];
   ssize_t got = 0;
   while ((got = recv(socket->fd, bytes, sizeof bytes, MSG_DONTWAIT)) > 0) continue;
@@ -34,13 +34,13 @@ void LeavingSockets::read(Place socket) {
   if (got == 0 || (errno != EAGAIN && errno != EINTR)) end(socket);
 }
 
-void LeavingSockets::look(Place socket) {
+void DrainingSockets::look(Place socket) {
   int bytes = 0;
   if (ioctl(socket->fd, SIOCOUTQ, &bytes) != 0 || bytes == 0 || Clock::now() > socket->until) return end(socket);
   socket->timer = agent_->after(kPeriod, [this, socket] { look(socket); });
 }
 
-void LeavingSockets::end(Place socket) {
+void DrainingSockets::end(Place socket) {
   agent_->cancel(socket->timer);
   agent_->unwatch(socket->watch, socket->fd);
   ::close(socket->fd);

@@ -13,9 +13,9 @@ namespace treering {
 
 class Agent;
 
-class LeavingSockets {
+class DrainingSockets {
  public:
-  explicit LeavingSockets(Agent* agent) : agent_(agent) {}
+  explicit DrainingSockets(Agent* agent) : agent_(agent) {}
   // Takes the socket, which is shut down for writing.
   void add(int fd);
   bool empty() const { return sockets_.empty(); }
