@@ -53,9 +53,9 @@ Status init_rank(trComm_t* comm, int nranks, const trUniqueId& id, int rank, con
   return {};
 }
 
-Status start_meeting(trUniqueId* id) {
+Status start_rendezvous(trUniqueId* id) {
   UniqueId made;
-  TR_RETURN_IF_ERROR(Membership::make_meeting_point(&made));
+  TR_RETURN_IF_ERROR(Membership::make_rendezvous_root(&made));
   *id = pack(made);
   return {};
 }
@@ -160,7 +160,7 @@ trResult_t trGetDataTypeInfo(trDataType_t datatype, trDataTypeInfo_t* info) {
 trResult_t trGetUniqueId(trUniqueId* id) {
   return guarded(nullptr, [&]() -> Status {
     if (id == nullptr) return null_argument("trGetUniqueId", "id");
-    return start_meeting(id);
+    return start_rendezvous(id);
   });
 }
 

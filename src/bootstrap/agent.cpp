@@ -39,7 +39,7 @@ constexpr int kAcceptAtOnce = 32;
 constexpr auto kAcceptPause = std::chrono::milliseconds(20);
 constexpr auto kDescriptorPatience = std::chrono::milliseconds(500);  // others may be closed meanwhile
 constexpr int kBacklog = 4096;
-constexpr size_t kEndedMeetings = 1024;  // of which who comes late is told; more would be memory that grows
+constexpr size_t kEndedRendezvous = 1024;  // of which who comes late is told; more would be memory that grows
 // Between two looks whether the agent still stands, and how many of them a task may have to wait for its turn. Counted, for a
 // process that was stopped has not waited.
 constexpr auto kLook = std::chrono::milliseconds(100);
@@ -352,8 +352,8 @@ void Agent::accept_some(int listener, bool local) {
   }
 }
 
-// Those who call the meeting point hear nothing, and could only say that it does not answer. Jobs that run go on: who calls may
-// not have the secret.
+// Those who call the rendezvous root hear nothing, and could only say that it does not answer. Jobs that run go on: who
+// calls may not have the secret.
 void Agent::note_no_descriptor() {
   const auto now = Clock::now();
   if (now - std::exchange(no_descriptor_last_, now) > kDescriptorPatience) no_descriptor_since_ = now;
@@ -423,16 +423,16 @@ std::shared_ptr<Job> Agent::find_job(const JobName& name) const {
   return found == jobs_.end() ? nullptr : found->second;
 }
 
-void Agent::meeting_ended(const JobName& name, bool complete) {
-  if (ended_meetings_.insert_or_assign(name, complete).second) ended_order_.push_back(name);
-  if (ended_order_.size() <= kEndedMeetings) return;
-  ended_meetings_.erase(ended_order_.front());
+void Agent::rendezvous_ended(const JobName& name, bool complete) {
+  if (ended_rendezvous_.insert_or_assign(name, complete).second) ended_order_.push_back(name);
+  if (ended_order_.size() <= kEndedRendezvous) return;
+  ended_rendezvous_.erase(ended_order_.front());
   ended_order_.pop_front();
 }
 
-std::optional<bool> Agent::ended_meeting(const JobName& name) const {
-  auto found = ended_meetings_.find(name);
-  return found == ended_meetings_.end() ? std::nullopt : std::optional(found->second);
+std::optional<bool> Agent::ended_rendezvous(const JobName& name) const {
+  auto found = ended_rendezvous_.find(name);
+  return found == ended_rendezvous_.end() ? std::nullopt : std::optional(found->second);
 }
 
 void Agent::add_job(const JobName& name, std::shared_ptr<Job> job) { jobs_[name] = std::move(job); }

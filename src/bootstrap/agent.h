@@ -69,9 +69,9 @@ class Agent {
   std::shared_ptr<Job> find_job(const JobName& name) const;
   void add_job(const JobName& name, std::shared_ptr<Job> job);
   void remove_job(const JobName& name);
-  // Remembers whether the ranks of a meeting of this process had met; of the last ones alone.
-  void meeting_ended(const JobName& name, bool complete);
-  std::optional<bool> ended_meeting(const JobName& name) const;
+  // Remembers whether the ranks of a rendezvous of this process had met; of the last ones alone.
+  void rendezvous_ended(const JobName& name, bool complete);
+  std::optional<bool> ended_rendezvous(const JobName& name) const;
 
  private:
   struct PendingConnection {
@@ -127,7 +127,7 @@ class Agent {
   std::vector<Address> interfaces_;
   std::list<PendingConnection> pending_;
   std::map<JobName, std::shared_ptr<Job>> jobs_;
-  std::map<JobName, bool> ended_meetings_;
+  std::map<JobName, bool> ended_rendezvous_;
   std::deque<JobName> ended_order_;  // the oldest first
 };
 

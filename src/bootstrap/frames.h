@@ -5,7 +5,7 @@
 //   to the root, on a connection of its own   kJoin -> kPlaced | kFailed
 //   to the parent, for the job's whole life   kAttach -> kAttached
 //   up the tree                               kHello, kBlob, kSpread
-//   down the tree                             kFailed, kRoster, kBlobs
+//   down the tree                             kFailed, kProcessTable, kBlobs
 //   both ways                                 kNotice, kHeartbeat, kMoving, kQuestion, kAnswer, kIntroduction
 //   on a connection that it asks for          kIntroduction -> kIntroduced | kFailed
 #pragma once
@@ -24,7 +24,7 @@ enum class Kind : uint8_t {
   kAttached,
   kHello,
   kFailed,
-  kRoster,
+  kProcessTable,
   kBlob,
   kBlobs,
   kNotice,
@@ -45,7 +45,7 @@ struct Place {
   uint32_t parent = kNobody;
   uint32_t host = 0;
   uint32_t pid = 0;
-  uint32_t rank = kNobody;  // the first that came to the meeting; of a process that made the id, none may have then
+  uint32_t rank = kNobody;  // the first that came to the rendezvous; of a process that made the id, none may have then
   uint64_t local = 0;       // names its Unix socket
   uint64_t network = 0;     // HostIdentity::network
   std::string host_name;
@@ -66,7 +66,7 @@ struct PlacedMessage {
 struct AttachMessage {
   static constexpr Kind kKind = Kind::kAttach;
   uint32_t process = 0;
-  bool has_roster = false;
+  bool has_process_table = false;
   uint64_t round = 0;  // the last whose blobs it has
 };
 struct AttachedMessage {
@@ -87,8 +87,8 @@ struct FailedMessage {
   uint32_t code = 0;
   std::string text;
 };
-struct RosterMessage {
-  static constexpr Kind kKind = Kind::kRoster;
+struct ProcessTableMessage {
+  static constexpr Kind kKind = Kind::kProcessTable;
   uint64_t segment_bytes = 0, staging_bytes = 0;
   bool has_segment = false;  // its descriptor comes along
   std::vector<Place> places;
@@ -158,13 +158,13 @@ template <typename V> void visit(V& v, Place& m) {
 }
 template <typename V> void visit(V& v, JoinMessage& m) { v(m.host); v(m.place); }
 template <typename V> void visit(V& v, PlacedMessage& m) { v(m.own); v(m.ancestors); }
-template <typename V> void visit(V& v, AttachMessage& m) { v(m.process); v(m.has_roster); v(m.round); }
+template <typename V> void visit(V& v, AttachMessage& m) { v(m.process); v(m.has_process_table); v(m.round); }
 template <typename V> void visit(V& v, AttachedMessage& m) { v(m.process); }
 template <typename V> void visit(V& v, HelloMessage& m) {
   v(m.process); v(m.rank); v(m.ranks); v(m.timeout_ms); v(m.segment_bytes); v(m.staging_bytes); v(m.pid); v(m.nonce); v(m.settings);
 }
 template <typename V> void visit(V& v, FailedMessage& m) { v(m.code); v(m.text); }
-template <typename V> void visit(V& v, RosterMessage& m) {
+template <typename V> void visit(V& v, ProcessTableMessage& m) {
   v(m.segment_bytes); v(m.staging_bytes); v(m.has_segment); v(m.places); v(m.process_of_rank);
 }
 template <typename V> void visit(V& v, BlobMessage& m) { v(m.rank); v(m.round); v(m.bytes); }

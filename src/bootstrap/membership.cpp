@@ -50,7 +50,7 @@ Status serve(const Config& config, const char* ports, const std::vector<std::str
 
 }  // namespace
 
-Status Membership::make_meeting_point(UniqueId* id, const std::vector<std::string>& names) {
+Status Membership::make_rendezvous_root(UniqueId* id, const std::vector<std::string>& names) {
   TR_RETURN_IF_ERROR(make_unique_id(id));
   Config config;
   TR_RETURN_IF_ERROR(resolve_config(nullptr, &config));
@@ -63,8 +63,8 @@ Status Membership::make_meeting_point(UniqueId* id, const std::vector<std::strin
   });
 }
 
-Status Membership::meeting_point_at(const std::string& host, uint16_t port, const std::string& secret, uint32_t number,
-                                    bool root, UniqueId* id) {
+Status Membership::rendezvous_root_at(const std::string& host, uint16_t port, const std::string& secret,
+                                      uint32_t number, bool root, UniqueId* id) {
   TR_RETURN_IF_ERROR(make_unique_id(id));
   Config config;
   TR_RETURN_IF_ERROR(resolve_config(nullptr, &config));
@@ -164,7 +164,7 @@ Status Membership::wait_for(const std::function<bool()>& condition, const char* 
   Clock::duration lateness{};
   std::unique_lock lock(member_->mutex);
   for (;;) {
-    // The meeting point's deadline is the earlier one, because its message names who is missing.
+    // The rendezvous root's deadline is the earlier one, because its message names who is missing.
     const auto last = deadline == Clock::time_point::max() ? deadline : deadline + time_for_news(lateness);
     const auto next = std::min(last, Clock::now() + look);
     if (member_->changed.wait_until(lock, next, done)) break;
@@ -197,7 +197,7 @@ Status Membership::wait_for(const std::function<bool()>& condition, const char* 
 
 Status Membership::deadline_passed(const char* what) const {
   Status status;
-  // The meeting point names those that are missing. It may be in this process, and have more time than this call.
+  // The rendezvous root names those that are missing. It may be in this process, and have more time than this call.
   std::string heard_through;
   (void)agent_->call([&] {
     status = job_->deadline_passed();
@@ -211,11 +211,11 @@ Status Membership::deadline_passed(const char* what) const {
   const uint32_t rank = member_->request.rank;
   status = {trTimeout, fmt::format("the deadline passed while rank {} (pid {}) waited {}: {}", rank, getpid(), what,
                                    who_is_silent(heard_through))};
-  agent_->post([job = job_, status] { job->give_up_meeting(status); });
+  agent_->post([job = job_, status] { job->give_up_rendezvous(status); });
   return status;
 }
 
-// Names the processes that do not answer. A meeting point in another process would have named others earlier.
+// Names the processes that do not answer. A rendezvous root in another process would have named others earlier.
 std::string Membership::who_is_silent(const std::string& heard_through) const {
   std::lock_guard lock(member_->mutex);
   std::string text;

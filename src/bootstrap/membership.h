@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Membership: one rank's part in one job, from the meeting to its end. What the rest of the communicator uses of the
+// Membership: one rank's part in one job, from the rendezvous to its end. What the rest of the communicator uses of the
 // rendezvous; behind it are the process's Agent and its Job (job/job.h).
 //
 //   join        blocks until all ranks are here; errors are the same on all ranks
@@ -102,12 +102,12 @@ class Membership {
  public:
   // Makes an id; the ranks meet in this process, which must live until they have. `names`: how users know the ranks, in their
   // order; empty: by their numbers.
-  static Status make_meeting_point(UniqueId* id, const std::vector<std::string>& names = {});
+  static Status make_rendezvous_root(UniqueId* id, const std::vector<std::string>& names = {});
   // The id of the `number`-th job whose ranks meet at a known address without having met before: it follows from the
   // arguments alone; `host` must be the same text on all ranks, but may be another address. With `root` this process is
   // the one that listens there. `secret`: known to the job's ranks alone.
-  static Status meeting_point_at(const std::string& host, uint16_t port, const std::string& secret, uint32_t number,
-                                 bool root, UniqueId* id);
+  static Status rendezvous_root_at(const std::string& host, uint16_t port, const std::string& secret, uint32_t number,
+                                   bool root, UniqueId* id);
   static Status join(const UniqueId& id, const JoinRequest& request, std::unique_ptr<Membership>* membership,
                      const CreationTerms::Guard& guard = {});
   // Leaves; waits for no other rank.

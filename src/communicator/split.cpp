@@ -46,17 +46,17 @@ constexpr size_t kLookedAt = 32;  // members, in one look
 constexpr int kToldDeaths = 8;
 
 // For those ranks, which users know by their numbers in the communicator that is there.
-Status make_meeting_point(const Watch& watch, const std::vector<uint32_t>& members, SplitCard* card) {
+Status make_rendezvous_root(const Watch& watch, const std::vector<uint32_t>& members, SplitCard* card) {
   UniqueId id;
   std::vector<std::string> names;
   for (uint32_t member : members) names.push_back(watch.describe(member));
-  const Status made = Membership::make_meeting_point(&id, names);
+  const Status made = Membership::make_rendezvous_root(&id, names);
   if (made.ok()) card->hold(SplitCard::kId, pack(id));
   return made;
 }
 
-Status no_meeting_point(const Watch& watch, const char* function, uint32_t rank) {
-  return {trRemoteError, fmt::format("{}: {}, the first of the new communicator, could not make the meeting point",
+Status no_rendezvous_root(const Watch& watch, const char* function, uint32_t rank) {
+  return {trRemoteError, fmt::format("{}: {}, the first of the new communicator, could not make the rendezvous root",
                                      function, watch.describe(rank))};
 }
 
@@ -131,10 +131,10 @@ Status Communicator::split(int color, int key, const Config& config, std::unique
             [](const SplitCard& a, const SplitCard& b) { return std::tie(a.key, a.rank) < std::tie(b.key, b.rank); });
   std::vector<uint32_t> ranks_of_color;
   for (const SplitCard& card : members) ranks_of_color.push_back(card.rank);
-  // The id is made only now: what listens for a meeting that never comes would listen until the deadline.
+  // The id is made only now: what listens for a rendezvous that never comes would listen until the deadline.
   Status made;
   if (status.ok() && color >= 0 && members.size() > 1 && members[0].rank == rank())
-    made = make_meeting_point(*watch_, ranks_of_color, &own);
+    made = make_rendezvous_root(*watch_, ranks_of_color, &own);
   if (status.ok()) status = failed ? exchange() : exchange_sealed(kName, own, &cards);
   meetings_ = std::max(meetings_, next_meeting);
   TR_RETURN_IF_ERROR(status);
@@ -142,7 +142,7 @@ Status Communicator::split(int color, int key, const Config& config, std::unique
   if (color < 0) return {};
   if (members.size() == 1) return create_alone(config, result);
   const SplitCard& first = cards[members[0].rank];
-  if (first.content != SplitCard::kId) return no_meeting_point(*watch_, kName, first.rank);
+  if (first.content != SplitCard::kId) return no_rendezvous_root(*watch_, kName, first.rank);
   return create_of(static_cast<uint32_t>(members.size()), ranks_of_color, first.rank, first.held<trUniqueId>(), kName,
                    config, result);
 }
@@ -189,14 +189,14 @@ Status Communicator::shrink(const std::vector<uint32_t>& members, const Config& 
   Status made;
   if (status.ok() && members.size() > 1) {
     own.content = SplitCard::kNothing;
-    if (members[0] == rank()) made = make_meeting_point(*watch_, members, &own);
+    if (members[0] == rank()) made = make_rendezvous_root(*watch_, members, &own);
     status = exchange_notices(members, kName, own, nullptr, &cards);
   }
   meetings_ = next_meeting;
   TR_RETURN_IF_ERROR(status);
   TR_RETURN_IF_ERROR(made);
   if (members.size() == 1) return create_alone(config, result);
-  if (cards[0].content != SplitCard::kId) return no_meeting_point(*watch_, kName, members[0]);
+  if (cards[0].content != SplitCard::kId) return no_rendezvous_root(*watch_, kName, members[0]);
   return create_of(static_cast<uint32_t>(members.size()), members, members[0], cards[0].held<trUniqueId>(), kName,
                    config, result);
 }

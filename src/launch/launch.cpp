@@ -53,8 +53,8 @@ Status from_torchrun(Launch* launch, trUniqueId* id) {
   const std::string secret = given != nullptr ? given : run != nullptr ? run : "";
   UniqueId point;
   const uint32_t number = made;
-  Status status =
-      Membership::meeting_point_at(address, static_cast<uint16_t>(port + 1), secret, number, launch->rank == 0, &point);
+  Status status = Membership::rendezvous_root_at(address, static_cast<uint16_t>(port + 1), secret, number,
+                                                 launch->rank == 0, &point);
   if (!status.ok()) return {status.code(), "MASTER_ADDR and the port after MASTER_PORT: " + status.message()};
   made = number + 1;
   *id = pack(point);
@@ -67,7 +67,7 @@ std::string range_text(uint32_t low, uint32_t high) {
 
 Status make_fresh(trUniqueId* id) {
   UniqueId made;
-  TR_RETURN_IF_ERROR(Membership::make_meeting_point(&made));
+  TR_RETURN_IF_ERROR(Membership::make_rendezvous_root(&made));
   *id = pack(made);
   return {};
 }

@@ -179,7 +179,7 @@ ncclResult_t pncclCommInitRankScalable(ncclComm_t* comm, int nranks, int rank, i
     if (ids == nullptr) return null_argument(kName, "commIds");
     if (nid < 1 || nid > nranks)
       return {trInvalidArgument, fmt::format("{}: nId is {}; give 1 to {}, the number of ranks", kName, nid, nranks)};
-    // All meet at the first: on one machine a second meeting point saves nothing.
+    // All meet at the first: on one machine a second rendezvous root saves nothing.
     return init_rank(kName, comm, nranks, ids[0], rank, current_device(), config);
   });
 }

@@ -36,7 +36,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr double kAtOnce = 8;  // seconds, also on a busy machine
 
-// By that it would reach the meeting point, or others would reach it there. False where the kernel allows no filter.
+// By that it would reach the rendezvous root, or others would reach it there. False where the kernel allows no filter.
 bool end_at_first_socket() {
   return filter_system_calls({SYS_socket, SYS_accept4}, SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_ALLOW, true);
 }

@@ -19,7 +19,7 @@ namespace {
 
 using std::chrono::seconds;
 
-// A meeting point on the agent of this process. It answers what it is told to answer and nothing else.
+// A rendezvous root on the agent of this process. It answers what it is told to answer and nothing else.
 class FakeRoot {
  public:
   explicit FakeRoot(bool attaches) : attaches_(attaches) {
@@ -114,11 +114,11 @@ class FakeRoot {
       Place other = member_;  // another process, below the member
       other.process = 2;
       other.parent = 1;
-      RosterMessage roster;
-      roster.segment_bytes = hello.segment_bytes;
-      roster.places = {place_, member_, other};
-      roster.process_of_rank = {0, 1, 2};
-      channel->send(encode(roster));
+      ProcessTableMessage table;
+      table.segment_bytes = hello.segment_bytes;
+      table.places = {place_, member_, other};
+      table.process_of_rank = {0, 1, 2};
+      channel->send(encode(table));
     }
   }
 

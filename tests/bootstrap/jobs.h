@@ -49,7 +49,8 @@ inline UniqueId unpacked(const trUniqueId& id) {
     }                                                                                                   \
   } while (false)
 
-// Which ranks the meeting point of this process misses, in words: while the ranks meet, and in an exchange that has begun.
+// Which ranks the rendezvous root of this process misses, in words: while the ranks meet, and in an exchange that has
+// begun.
 inline std::string missing_at(const UniqueId& id, bool* meets) {
   Status status;
   (void)Agent::instance().call([&] {
@@ -69,7 +70,7 @@ inline bool names(const std::string& text, int rank) {
   return false;
 }
 
-// Whether the rank has come to the meeting point of this process, or all have met already.
+// Whether the rank has come to the rendezvous root of this process, or all have met already.
 inline bool has_come(const UniqueId& id, int rank) {
   bool meets = false;
   const std::string missing = missing_at(id, &meets);
@@ -85,8 +86,8 @@ inline bool only_misses(const UniqueId& id, int rank, int ranks) {
   return !meets;
 }
 
-// Lets the processes of a job come to the meeting point one after the other, by their numbers; that of the meeting point comes
-// last. Process n holds rank n; below a relay, n - 1.
+// Lets the processes of a job come to the rendezvous root one after the other, by their numbers; that of the rendezvous
+// root comes last. Process n holds rank n; below a relay, n - 1.
 class Arrivals {
  public:
   explicit Arrivals(bool below_relay = false) : first_rank_(below_relay ? 0 : 1) {}

@@ -193,7 +193,7 @@ TEST_P(RelayEnds, ARankThatEndsAtTheSameTimeIsMissed) {
   }
 }
 
-// The meeting point, which has ended and held no rank, is at no fault: the one that does not give its part is.
+// The rendezvous root, which has ended and held no rank, is at no fault: the one that does not give its part is.
 TEST(Orphans, OneThatGivesNoPartOfAnExchangeIsNamed) {
   constexpr int kTimeoutMs = 8000;  // more than the search for another parent
   Gate gate;

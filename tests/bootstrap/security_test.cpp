@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Unauthenticated connections: whoever connects without the secret costs the meeting nothing; nothing of an old
+// Unauthenticated connections: whoever connects without the secret costs the rendezvous nothing; nothing of an old
 // connection can be used.
 #include <netinet/in.h>
 #include <sodium.h>
@@ -58,7 +58,7 @@ bool is_closed(int fd) {
 
 class Unauthenticated : public ::testing::Test {
  protected:
-  void SetUp() override { ASSERT_TRUE(Membership::make_meeting_point(&id_).ok()); }
+  void SetUp() override { ASSERT_TRUE(Membership::make_rendezvous_root(&id_).ok()); }
   void TearDown() override {
     for (int fd : open_) close(fd);
   }
@@ -86,7 +86,7 @@ class Unauthenticated : public ::testing::Test {
   std::vector<int> open_;
 };
 
-TEST_F(Unauthenticated, GarbageIsRefusedAndTheMeetingGoesOn) {
+TEST_F(Unauthenticated, GarbageIsRefusedAndTheRendezvousGoesOn) {
   const uint64_t seed = test_seed();
   std::mt19937 random(seed);
   SCOPED_TRACE("seed " + std::to_string(seed));

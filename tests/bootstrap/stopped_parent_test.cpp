@@ -20,7 +20,8 @@ extern "C" __attribute__((visibility("default"))) int accept4(int fd, sockaddr* 
 namespace treering::testing {
 namespace {
 
-// Less than the patience with a parent that is dialled: after that the meeting point would be asked, which knows more.
+// Less than the patience with a parent that is dialled: after that the rendezvous root would be asked, which knows
+// more.
 constexpr int kTimeoutMs = 3000;
 
 // Ranks 1 and 2 are on one host: the one that comes first is the parent of the other, and is stopped when that one dials it.
@@ -47,7 +48,7 @@ TEST(StoppedParent, IsNamedByItsChild) {
   EXPECT_NE(result.output.find(name), std::string::npos) << result.output << "; expected: " << name;
 }
 
-// The meeting point is stopped, and rank 2 hears of the others through rank 1, whose deadline is the earlier one.
+// The rendezvous root is stopped, and rank 2 hears of the others through rank 1, whose deadline is the earlier one.
 TEST(StoppedMeetingPoint, IsNamedByARankWhoseParentGaveUp) {
   Arrivals arrivals;
   RankProcesses processes(3, [&](int rank, const trUniqueId& packed) {

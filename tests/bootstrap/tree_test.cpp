@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tree after the meeting: verdicts, losses, silence, questions, streams, clean ends.
+// The tree after the rendezvous: verdicts, losses, silence, questions, streams, clean ends.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -402,7 +402,7 @@ TEST(Fork, AChildIsNoMember) {
     if (child == 0) {
       self.membership.reset();  // does nothing to the parent's
       UniqueId other;
-      _exit(Membership::make_meeting_point(&other).ok() ? 0 : 1);
+      _exit(Membership::make_rendezvous_root(&other).ok() ? 0 : 1);
     }
     int status = 0;
     waitpid(child, &status, 0);

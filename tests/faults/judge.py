@@ -226,7 +226,7 @@ class Judge:
             return
         named = [(pid, host) for base, pid, host, _, _, _ in mentions if base in victims]
         whole = [(pid, host) for pid, host in named if pid is not None and (host is not None or scenario.hosts == 1)]
-        # Who has not come to a meeting has no pid there.
+        # Who has not come to a rendezvous has no pid there.
         if not named or (not whole and not (meets and scenario.phase == "init")):
             yield f"it does not name rank {' or '.join(map(str, victims))} with pid" + " and host" * (scenario.hosts > 1)
         for base, _, _, blamed, rest, words in mentions:
@@ -237,7 +237,7 @@ class Judge:
         if scenario.cause == LEFT and "destroyed its communicator" not in error.text and not meets:
             yield "it does not say that the rank left"
 
-    # Ranks whose own call failed do not come to the next meeting: they are missing indeed.
+    # Ranks whose own call failed do not come to the next rendezvous: they are missing indeed.
     def _had_failed(self, rank, error):
         return rank is not None and any(other.when < error.when for other in errors_of(self._record, rank))
 
@@ -301,7 +301,7 @@ class Judge:
                 self._add("left over", first, f"{left.rest} ({name}: {most[name]} at most)")
                 return
 
-    # The meeting point of a communicator that was not made goes on to tell those who come late. Its maker is the first rank.
+    # The rendezvous root of a communicator that was not made goes on to tell those who come late. Its maker is the first rank.
     def _may_still_meet(self, process):
         scenario = self._scenario
         if scenario.phase == "init":

@@ -413,7 +413,7 @@ int main_of_ranks() {
   for (std::thread& thread : threads) thread.join();
   for (const double until = now() + kPatience; options.wait && !orders.finish && now() < until;) usleep(5000);
   allow_all();
-  // Meeting points of ids that no ranks will use stay.
+  // Rendezvous roots of ids that no ranks will use stay.
   say_what_is_left(options.own[0], at_start, options.ids > 1 && options.id == "make" ? 0.3 : 8);
   say(options.own[0], "end");
   return 0;

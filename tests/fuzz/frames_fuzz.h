@@ -48,7 +48,7 @@ inline void check_bytes(const std::string& input) {
   check_message<AttachedMessage>(bytes);
   check_message<HelloMessage>(bytes);
   check_message<FailedMessage>(bytes);
-  check_message<RosterMessage>(bytes);
+  check_message<ProcessTableMessage>(bytes);
   check_message<BlobMessage>(bytes);
   check_message<BlobsMessage>(bytes);
   check_message<NoticeMessage>(bytes);

@@ -20,9 +20,9 @@ std::map<std::string, std::string> entries() {
   place.host_name = "host";
   place.port = 4711;
   place.addresses = unpack_addresses(reinterpret_cast<const unsigned char*>("\x04\x0a\x01\x02\x03"), 5);
-  RosterMessage roster;
-  roster.places = {place, place};
-  roster.process_of_rank = {0, 1, 1};
+  ProcessTableMessage table;
+  table.places = {place, place};
+  table.process_of_rank = {0, 1, 1};
   HelloMessage hello;
   hello.settings = "a=1\nb=2\n";
   NoticeMessage notice;
@@ -31,7 +31,7 @@ std::map<std::string, std::string> entries() {
   all["join"] = "M" + encode(JoinMessage{"id", place});
   all["placed"] = "M" + encode(PlacedMessage{place, {place, place}});
   all["hello"] = "M" + encode(hello);
-  all["roster"] = "M" + encode(roster);
+  all["process_table"] = "M" + encode(table);
   all["blobs"] = "M" + encode(BlobsMessage{3, {"one", "", "three"}});
   all["notice"] = "M" + encode(notice);
   all["answer"] = "M" + encode(AnswerMessage{1, 2, 3, "status"});
@@ -63,15 +63,15 @@ TEST(Corpus, IsReadWithoutHarm) {
 
 TEST(Messages, ComeBackAsTheyWere) {
   const auto all = entries();
-  RosterMessage roster;
-  ASSERT_TRUE(decode(all.at("roster").substr(1), &roster));
-  EXPECT_EQ(roster.places.at(1).host_name, "host");
-  EXPECT_EQ(to_text(roster.places.at(1).addresses.at(0)), "10.1.2.3");
-  EXPECT_EQ(roster.process_of_rank, (std::vector<uint32_t>{0, 1, 1}));
+  ProcessTableMessage table;
+  ASSERT_TRUE(decode(all.at("process_table").substr(1), &table));
+  EXPECT_EQ(table.places.at(1).host_name, "host");
+  EXPECT_EQ(to_text(table.places.at(1).addresses.at(0)), "10.1.2.3");
+  EXPECT_EQ(table.process_of_rank, (std::vector<uint32_t>{0, 1, 1}));
   BlobsMessage blobs;
   ASSERT_TRUE(decode(all.at("blobs").substr(1), &blobs));
   EXPECT_EQ(blobs.blobs, (std::vector<std::string>{"one", "", "three"}));
-  EXPECT_FALSE(decode(all.at("blobs").substr(1), &roster)) << "another kind";
+  EXPECT_FALSE(decode(all.at("blobs").substr(1), &table)) << "another kind";
 }
 
 }  // namespace

@@ -157,7 +157,7 @@ class Networks(lab_case.LabCase):
         """Every process says through which addresses it offers to be reached."""
         output = self.allreduce(**variables)
         offers = [line for line in output.splitlines() if " offers " in line]
-        self.assertEqual(len(offers), len(self.placement) + 1, output)  # the launching process is the meeting point
+        self.assertEqual(len(offers), len(self.placement) + 1, output)  # the launching process is the rendezvous root
         for line in offers:
             for text in present:
                 self.assertIn(text, line)

@@ -221,7 +221,7 @@ class Failures(RankCase):
                 text = self.expect_one_verdict([ranks[0]], since, 3, REMOTE_ERROR, met=False)
                 self.expect_names(text, ranks[victim], operation=False)
 
-    def test_meeting_point_that_is_killed_while_they_meet(self):
+    def test_rendezvous_root_that_is_killed_while_they_meet(self):
         ranks = self.start(left_out=(2,))
         self.wait_until_taken_in(ranks[1])
         since = time.monotonic()

@@ -161,7 +161,7 @@ class RankCase(lab_case.LabCase):
 
     def expect_clean_end(self, rank, met=True, threads_of_library=1):
         sockets, threads = map(int, rank.wait_for("left", 10)[1].split())
-        if met or rank.rank != 0:  # the meeting point goes on to tell those who come late
+        if met or rank.rank != 0:  # the rendezvous root goes on to tell those who come late
             self.assertEqual(sockets, 0, rank.text())
         self.assertLessEqual(threads, threads_of_library, rank.text())
         self.assertEqual(rank.process.wait(timeout=10), 0, rank.text())

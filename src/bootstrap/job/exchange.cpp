@@ -43,19 +43,19 @@ std::shared_ptr<const std::vector<std::string>> Exchange::finish_round(const std
   return std::make_shared<const std::vector<std::string>>(std::move(message.blobs));
 }
 
-std::string Exchange::missing(const RosterMessage& roster) const {
+std::string Exchange::missing(const ProcessTableMessage& table) const {
   constexpr size_t kMaxText = 300;
   std::string text;
-  for (uint32_t rank = 0; rank < roster.process_of_rank.size(); ++rank) {
+  for (uint32_t rank = 0; rank < table.process_of_rank.size(); ++rank) {
     if (parts_.count(rank) != 0) continue;
     if (text.size() > kMaxText) {
       text += ", ...";
       break;
     }
-    const Place& place = roster.places[roster.process_of_rank[rank]];
+    const Place& place = table.places[table.process_of_rank[rank]];
     text += fmt::format("{}rank {} (pid {} on {})", text.empty() ? "" : ", ", rank, place.pid, place.host_name);
   }
-  return fmt::format("{} of {} ranks", text, roster.process_of_rank.size());
+  return fmt::format("{} of {} ranks", text, table.process_of_rank.size());
 }
 
 bool Exchange::is_awaited() const {

@@ -3,7 +3,7 @@
 // gets those of all. No I/O, no clock.
 //
 //   up     keep() --> unanswered() --> the top: take_part() ... complete()
-//   down   finish_round() <-- the blobs of all          answered() <-- the roster, a verdict
+//   down   finish_round() <-- the blobs of all          answered() <-- the process table, a verdict
 //
 // A parent may end with what it was sent: the next one gets all that was not answered. So a part or a result may come twice. A
 // process that becomes the top takes what it kept itself; a top that gets a parent hands the parts over.
@@ -42,7 +42,7 @@ class Exchange {
   // Since when ranks of this process or below it wait for the round: also where it becomes the top later, or is it no more.
   Clock::time_point began() const { return began_; }
   // "rank 2 (pid 17 on b), rank 5 (pid 9 on c) of 6 ranks": whose part is not here.
-  std::string missing(const RosterMessage& roster) const;
+  std::string missing(const ProcessTableMessage& table) const;
   // The message with the blobs of all ranks; empty while some are missing.
   std::string complete(uint32_t ranks);
   void hand_over();

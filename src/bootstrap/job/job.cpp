@@ -17,7 +17,7 @@ namespace treering {
 namespace {
 
 // The root's deadline is the earlier one, because its message names who is missing.
-constexpr auto kLateArrivals = std::chrono::seconds(5);  // are told why the meeting failed
+constexpr auto kLateArrivals = std::chrono::seconds(5);  // are told why the rendezvous failed
 constexpr auto kNearPatience = std::chrono::seconds(1);  // with a root of this machine that does not take this process
 constexpr auto kGonePatience = std::chrono::seconds(5);  // with a root on another machine that refuses connections
 constexpr auto kSendingPatience = std::chrono::seconds(2);
@@ -46,7 +46,7 @@ Job::~Job() {
 }
 
 void Job::serve(const Place& own, const std::vector<std::string>& names) {
-  root_ = std::make_unique<MeetingRoot>(own, agent_->identity().host, names);
+  root_ = std::make_unique<RendezvousRoot>(own, agent_->identity().host, names);
   JoinMessage self;
   self.host = agent_->identity().host;
   self.place = own;
@@ -76,7 +76,7 @@ void Job::add_member(const Place& own, std::shared_ptr<Member> member) {
 }
 
 void Job::find_root() {
-  const std::optional<bool> ended = agent_->ended_meeting(id_.job);
+  const std::optional<bool> ended = agent_->ended_rendezvous(id_.job);
   if (ended && id_.root_local != 0)  // that of MASTER_ADDR may be another process's next
     return fail({trInvalidUsage, fmt::format("the ranks of this unique id, which this process made, {}; make a new one",
                                              *ended ? "have met already" : "have failed to meet")});
@@ -93,7 +93,7 @@ void Job::find_root() {
         self->dial_ = nullptr;
         if (status.ok()) return self->root_reached(std::move(channel));
         if (status.code() == trSystemError) return self->fail({status.code(), "this process: " + status.message()});
-        // A meeting point that was agreed on before its process started: it may yet come.
+        // A rendezvous root that was agreed on before its process started: it may yet come.
         const bool awaited = self->id_.root_pid == 0;
         const bool near = self->own_.network == self->id_.root_network && !awaited;
         const auto patience = near ? Clock::duration(kNearPatience) : kGonePatience;
@@ -149,7 +149,7 @@ void Job::placed(std::shared_ptr<Channel> channel, const std::string& bytes) {
   }
   if (!decode(bytes, &message) || message.ancestors.empty()) {
     channel->close();
-    return fail({trInternalError, "the meeting point of the communicator sent something unexpected"});
+    return fail({trInternalError, "the rendezvous root of the communicator sent something unexpected"});
   }
   placed_ = Clock::now();
   own_ = message.own;
@@ -160,7 +160,7 @@ void Job::placed(std::shared_ptr<Channel> channel, const std::string& bytes) {
       if (mine.same_bytes(address)) address.scope = mine.scope;
   search_.set_ancestors(message.ancestors);
   for (const auto& [rank, member] : members_) say_hello(*member);
-  // A meeting point that was agreed on is found by TCP alone, but the memory of a host goes over its Unix sockets.
+  // A rendezvous root that was agreed on is found by TCP alone, but the memory of a host goes over its Unix sockets.
   const Place& first = search_.ancestors().front();
   const bool nearer = !channel->local() && first.host == own_.host && first.network == own_.network && first.local != 0;
   if (first.process == 0 && !nearer) return ask_to_attach(std::move(channel), first);
@@ -237,7 +237,7 @@ void Job::take_hello(const HelloMessage& hello) {
     first_hello_ = Clock::now();
     tell_who_is_missing();
   }
-  if (complete) take_roster(root_->roster(), -1);
+  if (complete) take_process_table(root_->process_table(), -1);
 }
 
 void Job::watch_deadline(Clock::time_point deadline) {
@@ -258,7 +258,7 @@ Status Job::deadline_passed() const {
   if (tree_.is_top() && exchange_.is_under_way())
     return {trTimeout, fmt::format("the deadline passed while {} waited for the other ranks' part of an exchange; "
                                    "missing: {}",
-                                   tree_.describe(own_.process), exchange_.missing(tree_.roster()))};
+                                   tree_.describe(own_.process), exchange_.missing(tree_.process_table()))};
   const std::vector<Place>& ancestors = search_.ancestors();
   if (root_ || !meets || ancestors.empty() || ancestors.front().process == 0) return {};
   // The parent, or the one that is asked to be it.
@@ -291,21 +291,21 @@ void Job::tell_who_is_missing() {
 }
 
 // This host's memory: made by its first process, received by the others.
-int Job::host_segment(const RosterMessage& roster, int received) const {
-  auto first = std::find_if(roster.places.begin(), roster.places.end(),
+int Job::host_segment(const ProcessTableMessage& table, int received) const {
+  auto first = std::find_if(table.places.begin(), table.places.end(),
                             [this](const Place& place) { return place.host == own_.host; });
-  if (first == roster.places.end() || first->process != own_.process) return received;
+  if (first == table.places.end() || first->process != own_.process) return received;
   if (received >= 0) close(received);
   const int fd = memfd_create("treering-segment", MFD_CLOEXEC);
-  if (fd >= 0 && ftruncate(fd, static_cast<off_t>(roster.segment_bytes)) == 0) return fd;
+  if (fd >= 0 && ftruncate(fd, static_cast<off_t>(table.segment_bytes)) == 0) return fd;
   if (fd >= 0) close(fd);
   return -1;
 }
 
-void Job::take_roster(RosterMessage roster, int received) {
-  auto known = [&](uint32_t process) { return process < roster.places.size(); };
+void Job::take_process_table(ProcessTableMessage table, int received) {
+  auto known = [&](uint32_t process) { return process < table.places.size(); };
   if (state_ != State::kMeeting || !known(own_.process) ||
-      !std::all_of(roster.process_of_rank.begin(), roster.process_of_rank.end(), known)) {
+      !std::all_of(table.process_of_rank.begin(), table.process_of_rank.end(), known)) {
     if (received >= 0) close(received);
     return;
   }
@@ -313,21 +313,21 @@ void Job::take_roster(RosterMessage roster, int received) {
   if (missing_timer_ != 0) agent_->cancel(std::exchange(missing_timer_, 0));
   state_ = State::kRunning;
   exchange_.answered(Kind::kHello);
-  tree_.meet(std::move(roster));
-  segment_ = host_segment(tree_.roster(), received);
-  for (uint32_t child : tree_.children()) send_roster(child);
+  tree_.meet(std::move(table));
+  segment_ = host_segment(tree_.process_table(), received);
+  for (uint32_t child : tree_.children()) send_process_table(child);
   auto peers = std::make_shared<std::vector<PeerPlace>>();
   peers->reserve(tree_.ranks());
   std::vector<uint32_t> interfaces;
-  for (const Place& place : tree_.roster().places) interfaces.push_back(count_shared_interfaces(own_, place));
-  for (uint32_t process : tree_.roster().process_of_rank) {
+  for (const Place& place : tree_.process_table().places) interfaces.push_back(count_shared_interfaces(own_, place));
+  for (uint32_t process : tree_.process_table().process_of_rank) {
     const Place& place = tree_.place(process);
     peers->push_back({place.pid, process, place.host, place.host_name, interfaces[process]});
   }
   for (auto& [rank, member] : members_)
     member->change([&, &member = member] {
       member->joined = true;
-      member->staging_bytes = tree_.roster().staging_bytes;
+      member->staging_bytes = tree_.process_table().staging_bytes;
       member->peers = peers;
       if (segment_ >= 0) member->segment = fcntl(segment_, F_DUPFD_CLOEXEC, 3);
     });
@@ -336,10 +336,10 @@ void Job::take_roster(RosterMessage roster, int received) {
   maybe_finish();
 }
 
-void Job::send_roster(uint32_t child) {
+void Job::send_process_table(uint32_t child) {
   Channel& channel = *links_.at(child);
   const bool has_segment = segment_ >= 0 && channel.takes_descriptors() && tree_.place(child).host == own_.host;
-  channel.send(tree_.roster_bytes(has_segment), has_segment ? fcntl(segment_, F_DUPFD_CLOEXEC, 3) : -1);
+  channel.send(tree_.process_table_bytes(has_segment), has_segment ? fcntl(segment_, F_DUPFD_CLOEXEC, 3) : -1);
 }
 
 void Job::log_phases() const {
@@ -383,7 +383,7 @@ void Job::take_blob(const BlobMessage& blob) {
 void Job::take_blobs(const std::string& bytes) {
   const auto blobs = exchange_.finish_round(bytes, tree_.ranks());
   if (!blobs) return;
-  if (segment_ >= 0) close(std::exchange(segment_, -1));  // all have the roster
+  if (segment_ >= 0) close(std::exchange(segment_, -1));  // all have the process table
   down(bytes);
   auto self = shared_from_this();
   // Afterwards, for what the blobs say may end this process.
@@ -427,7 +427,7 @@ void Job::fail_members(const Status& status) {
     });
 }
 
-// All ranks have the same. Only the meeting point can be without ranks of its own.
+// All ranks have the same. Only the rendezvous root can be without ranks of its own.
 int Job::timeout_ms() const {
   if (root_) return root_->timeout_ms();
   return members_.empty() ? 0 : members_.begin()->second->request.timeout_ms;
@@ -442,7 +442,7 @@ std::string Job::heard_through() const {
 }
 
 // The processes below heard of the others through this one alone.
-void Job::give_up_meeting(const Status& status) {
+void Job::give_up_rendezvous(const Status& status) {
   if (state_ == State::kMeeting && !root_)
     down(encode(FailedMessage{static_cast<uint32_t>(status.code()), status.message()}));
 }

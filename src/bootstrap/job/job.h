@@ -2,16 +2,16 @@
 // Job: a process's part in one job (communicator): its place in the tree of processes, and what flows there.
 //
 //   process 0 (made the id)
-//    |-- 1, 2, 3, 4   first processes of other hosts, and others of its own host (meeting_root.h)
+//    |-- 1, 2, 3, 4   first processes of other hosts, and others of its own host (rendezvous_root.h)
 //         |-- ...
 //
-// While the ranks meet, hellos and blobs flow up, the roster and all blobs down. The tree stays for the job's life:
-// notices flood it; each process knows every other's parent. A process whose parent is gone attaches to another one:
-// its ancestors, then the processes in the order of their numbers; if none of them answers, it is the top. One that
-// has left stays a relay while it has children and lives. On the agent's thread alone.
+// While the ranks meet, hellos and blobs flow up, the process table and all blobs down. The tree stays for the job's
+// life: notices flood it; each process knows every other's parent. A process whose parent is gone attaches to another
+// one: its ancestors, then the processes in the order of their numbers; if none of them answers, it is the top. One
+// that has left stays a relay while it has children and lives. On the agent's thread alone.
 //
 // A job has the connections, the timers and the clock. It tells what happens to classes without these, and does what they decide:
-// MeetingRoot, Exchange, NoticeLog, ProcessTree, FailureDetector, ParentSearch.
+// RendezvousRoot, Exchange, NoticeLog, ProcessTree, FailureDetector, ParentSearch.
 #pragma once
 
 #include <map>
@@ -25,7 +25,7 @@
 #include "bootstrap/job/notice_log.h"
 #include "bootstrap/job/parent_search.h"
 #include "bootstrap/job/process_tree.h"
-#include "bootstrap/meeting_root.h"
+#include "bootstrap/rendezvous_root.h"
 #include "bootstrap/member.h"
 
 namespace treering {
@@ -37,7 +37,7 @@ class Job : public std::enable_shared_from_this<Job> {
 
   bool is_root() const { return root_ != nullptr; }  // the ranks meet here
   const UniqueId& id() const { return id_; }
-  // This process is the meeting point.
+  // This process is the rendezvous root.
   void serve(const Place& own, const std::vector<std::string>& names);
   void add_member(const Place& own, std::shared_ptr<Member> member);
   // The first message of a connection that has proved itself.
@@ -52,8 +52,8 @@ class Job : public std::enable_shared_from_this<Job> {
   // Who has not passed on what this process waits for; empty where it waits for no other.
   std::string heard_through() const;
   // A rank of this process ends its wait for the others, as `status` says.
-  void give_up_meeting(const Status& status);
-  // While the ranks meet: the meeting point cannot be reached.
+  void give_up_rendezvous(const Status& status);
+  // While the ranks meet: the rendezvous root cannot be reached.
   bool meets() const { return state_ == State::kMeeting; }
   // This process cannot serve the others any more, which is no fault of theirs.
   void fail_at_own_limit(const Status& status);
@@ -67,14 +67,14 @@ class Job : public std::enable_shared_from_this<Job> {
  private:
   enum class State { kMeeting, kRunning, kFailed };
 
-  // The meeting (job.cpp)
+  // The rendezvous (job.cpp)
   void find_root();
   void root_reached(std::shared_ptr<Channel> channel);
   void placed(std::shared_ptr<Channel> channel, const std::string& bytes);
   void say_hello(const Member& member);
   void at_top(Kind kind, const std::string& bytes);
   void take_hello(const HelloMessage& hello);
-  void take_roster(RosterMessage roster, int segment);
+  void take_process_table(ProcessTableMessage table, int segment);
   void take_blob(const BlobMessage& blob);
   void take_blobs(const std::string& bytes);
   void watch_deadline(Clock::time_point deadline);
@@ -85,7 +85,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void end_exchange();
   Status why_left(uint32_t rank) const;
   int timeout_ms() const;
-  int host_segment(const RosterMessage& roster, int received) const;
+  int host_segment(const ProcessTableMessage& table, int received) const;
   void after_sending(Clock::time_point limit, std::function<void()> task);
   void log_phases() const;
 
@@ -106,7 +106,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void attached(std::shared_ptr<Channel> channel, uint32_t parent);
   void part_from(std::shared_ptr<Channel> channel, uint32_t new_top);
   void accept_child(std::shared_ptr<Channel> channel, const AttachMessage& attach);
-  void send_roster(uint32_t child);
+  void send_process_table(uint32_t child);
   void listen_to(uint32_t neighbour);
   void on_message(uint32_t from, const std::string& bytes, int fd);
   void on_moving(uint32_t from, const MovingMessage& message);
@@ -162,7 +162,7 @@ class Job : public std::enable_shared_from_this<Job> {
   Place own_;
   bool finding_ = false;
   bool closed_ = false;
-  std::unique_ptr<MeetingRoot> root_;
+  std::unique_ptr<RendezvousRoot> root_;
   std::multimap<uint32_t, std::shared_ptr<Member>> members_;  // by rank; twice is an error that the root finds
   std::set<uint32_t> members_left_;
 

@@ -75,7 +75,7 @@ void Job::accept_child(std::shared_ptr<Channel> channel, const AttachMessage& at
   tree_.add_child(process);
   links_[process] = std::move(channel);
   listen_to(process);
-  if (state_ == State::kRunning && !attach.has_roster) send_roster(process);
+  if (state_ == State::kRunning && !attach.has_process_table) send_process_table(process);
   if (state_ == State::kRunning && attach.round < exchange_.round()) send(process, exchange_.last_blobs());
   for (const NoticeMessage& notice : notices_.notices()) send(process, encode(notice));
   if (state_ == State::kFailed)
@@ -95,8 +95,8 @@ void Job::listen_to(uint32_t neighbour) {
 void Job::on_message(uint32_t from, const std::string& bytes, int fd) {
   const auto kind = kind_of(bytes);
   const bool from_parent = tree_.is_parent(from);
-  RosterMessage roster;
-  if (from_parent && decode(bytes, &roster)) return take_roster(std::move(roster), fd);
+  ProcessTableMessage table;
+  if (from_parent && decode(bytes, &table)) return take_process_table(std::move(table), fd);
   if (fd >= 0) ::close(fd);
   if (!kind) return;
   NoticeMessage notice;
@@ -215,7 +215,7 @@ void Job::finish() {
   if (closed_) return;
   closed_ = true;
   auto self = shared_from_this();
-  if (root_ && id_.root_local != 0) agent_->meeting_ended(id_.job, state_ != State::kFailed && tree_.has_met());
+  if (root_ && id_.root_local != 0) agent_->rendezvous_ended(id_.job, state_ != State::kFailed && tree_.has_met());
   watch_deadline(Clock::time_point::max());
   if (missing_timer_ != 0) agent_->cancel(missing_timer_);
   if (tick_timer_ != 0) agent_->cancel(tick_timer_);

@@ -46,8 +46,8 @@ std::optional<Place> ParentSearch::next() {
   return place;
 }
 
-Clock::duration ParentSearch::patience_with(const Place& place, bool meeting, Clock::time_point now) const {
-  if (meeting) return kAttachPatience;
+Clock::duration ParentSearch::patience_with(const Place& place, bool in_rendezvous, Clock::time_point now) const {
+  if (in_rendezvous) return kAttachPatience;
   const Clock::duration patience = mute_hosts_.count(place.host) != 0 ? kMuteHostPatience : kReattachPatience;
   if (!seeking_since_) return patience;
   return std::clamp<Clock::duration>(*seeking_since_ + kSearchPatience - now, kMuteHostPatience, patience);

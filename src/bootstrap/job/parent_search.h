@@ -28,7 +28,7 @@ class ParentSearch {
  public:
   ParentSearch(const ProcessTree& tree, const FailureDetector& detector) : tree_(tree), detector_(detector) {}
 
-  // From the meeting; the parent first.
+  // From the rendezvous; the parent first.
   void set_ancestors(std::vector<Place> ancestors) { ancestors_ = std::move(ancestors); }
   const std::vector<Place>& ancestors() const { return ancestors_; }
 
@@ -37,14 +37,14 @@ class ParentSearch {
   // Tries one process alone, as a top does: it stays the top if that fails.
   void begin_with(const Place& place);
   std::optional<Place> next();
-  // How long a candidate may take to answer. `meeting`: the ranks still meet.
-  Clock::duration patience_with(const Place& place, bool meeting, Clock::time_point now) const;
+  // How long a candidate may take to answer. `in_rendezvous`: the ranks still meet.
+  Clock::duration patience_with(const Place& place, bool in_rendezvous, Clock::time_point now) const;
   void no_answer(const Place& place);
   // Returns what it adds to the reasons; nothing for a process that has left.
   std::string failed(const Place& place, const std::string& reason);
   const std::string& reasons() const { return reasons_; }   // why no candidate of this search is the parent
   const std::set<uint32_t>& mute() const { return mute_; }  // processes that have not answered in this search
-  // No candidate is left after the meeting.
+  // No candidate is left after the rendezvous.
   enum class Outcome { kSearchAgain, kStayTop, kBecomeTop };
   Outcome outcome(Clock::time_point now) const;
   void end() { seeking_since_ = {}; }

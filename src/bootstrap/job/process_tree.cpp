@@ -29,10 +29,10 @@ void ProcessTree::remove(uint32_t process) {
   children_.erase(process);
 }
 
-void ProcessTree::meet(RosterMessage roster) {
-  roster_ = std::move(roster);
+void ProcessTree::meet(ProcessTableMessage table) {
+  process_table_ = std::move(table);
   parent_of_.clear();
-  for (const Place& place : roster_.places) parent_of_.push_back(place.parent);
+  for (const Place& place : process_table_.places) parent_of_.push_back(place.parent);
   held_.assign(size(), 0);
   present_.assign(size(), 0);
   for (uint32_t rank = 0; rank < ranks(); ++rank) {
@@ -41,9 +41,9 @@ void ProcessTree::meet(RosterMessage roster) {
   }
 }
 
-std::string ProcessTree::roster_bytes(bool has_segment) {
-  roster_.has_segment = has_segment;
-  return encode(roster_);
+std::string ProcessTree::process_table_bytes(bool has_segment) {
+  process_table_.has_segment = has_segment;
+  return encode(process_table_);
 }
 
 void ProcessTree::move(uint32_t process, uint32_t parent) {

@@ -42,15 +42,15 @@ class ProcessTree {
   void remove(uint32_t process);
 
   // All processes, once the ranks have met.
-  void meet(RosterMessage roster);
-  bool has_met() const { return !roster_.places.empty(); }
-  const RosterMessage& roster() const { return roster_; }
-  // The roster's message, for a process whose segment comes along, or not.
-  std::string roster_bytes(bool has_segment);
-  uint32_t size() const { return static_cast<uint32_t>(roster_.places.size()); }
-  const Place& place(uint32_t process) const { return roster_.places[process]; }
-  uint32_t ranks() const { return static_cast<uint32_t>(roster_.process_of_rank.size()); }
-  uint32_t process_of(uint32_t rank) const { return roster_.process_of_rank[rank]; }
+  void meet(ProcessTableMessage table);
+  bool has_met() const { return !process_table_.places.empty(); }
+  const ProcessTableMessage& process_table() const { return process_table_; }
+  // The message of the process table, for a process whose segment comes along, or not.
+  std::string process_table_bytes(bool has_segment);
+  uint32_t size() const { return static_cast<uint32_t>(process_table_.places.size()); }
+  const Place& place(uint32_t process) const { return process_table_.places[process]; }
+  uint32_t ranks() const { return static_cast<uint32_t>(process_table_.process_of_rank.size()); }
+  uint32_t process_of(uint32_t rank) const { return process_table_.process_of_rank[rank]; }
 
   // kNobody: it is a top, or not known.
   uint32_t parent_of(uint32_t process) const { return process < parent_of_.size() ? parent_of_[process] : kNobody; }
@@ -76,7 +76,7 @@ class ProcessTree {
   bool top_ = false;
   uint32_t parent_ = kNobody;
   std::set<uint32_t> children_;
-  RosterMessage roster_;
+  ProcessTableMessage process_table_;
   std::vector<uint32_t> parent_of_;
   std::vector<uint32_t> held_, present_;  // how many ranks, by process
   std::set<uint32_t> left_;               // ranks

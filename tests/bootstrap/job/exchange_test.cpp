@@ -96,24 +96,24 @@ TEST(Exchange, BeginsWhenARankOfThisProcessOrBelowItGivesThePart) {
   EXPECT_EQ(exchange.began(), kStart + seconds(7));
 }
 
-RosterMessage roster_of(uint32_t ranks) {
-  RosterMessage roster;
+ProcessTableMessage process_table_of(uint32_t ranks) {
+  ProcessTableMessage table;
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     Place place;
     place.process = rank;
     place.pid = 1000 + rank;
     place.host_name = std::string("h").append(std::to_string(rank));
-    roster.places.push_back(place);
-    roster.process_of_rank.push_back(rank);
+    table.places.push_back(place);
+    table.process_of_rank.push_back(rank);
   }
-  return roster;
+  return table;
 }
 
 TEST(Exchange, NamesTheRanksWhosePartIsMissing) {
   Exchange exchange;
   ASSERT_TRUE(exchange.take_part(part_of(1, 1, "b"), kRanks, kStart));
-  EXPECT_EQ(exchange.missing(roster_of(3)), "rank 0 (pid 1000 on h0), rank 2 (pid 1002 on h2) of 3 ranks");
-  const std::string many = exchange.missing(roster_of(100));
+  EXPECT_EQ(exchange.missing(process_table_of(3)), "rank 0 (pid 1000 on h0), rank 2 (pid 1002 on h2) of 3 ranks");
+  const std::string many = exchange.missing(process_table_of(100));
   EXPECT_LT(many.size(), 400u);
   EXPECT_TRUE(many.ends_with(", ... of 100 ranks")) << many;
 }

@@ -14,7 +14,7 @@ namespace treering {
 namespace {
 
 using testing::kNow;
-using testing::roster_of;
+using testing::process_table_of;
 using testing::tree_at;
 using Numbers = std::vector<uint32_t>;
 using Outcome = ParentSearch::Outcome;
@@ -93,11 +93,11 @@ TEST(ParentSearch, ThoseThatHaveLeftComeLast) {
 
 TEST(ParentSearch, OfAHostAndInAllOnlySomeAreAsked) {
   const uint32_t own = 100;
-  RosterMessage roster = roster_of(Numbers(own + 1, kNobody));
-  for (Place& place : roster.places) place.host = place.process / 10;
+  ProcessTableMessage table = process_table_of(Numbers(own + 1, kNobody));
+  for (Place& place : table.places) place.host = place.process / 10;
   ProcessTree tree;
   tree.set_own(own);
-  tree.meet(roster);
+  tree.meet(table);
   Search search(std::move(tree));
   const Numbers asked = search.candidates_at(kNow);
   ASSERT_EQ(asked.size(), kMaxParents);
@@ -109,7 +109,7 @@ TEST(ParentSearch, WhileTheRanksMeetTheAncestorsAreAsked) {
   ProcessTree tree;
   tree.set_own(5);
   Search search(std::move(tree));
-  search.set_ancestors({roster_of(kParents).places[3], roster_of(kParents).places[0]});
+  search.set_ancestors({process_table_of(kParents).places[3], process_table_of(kParents).places[0]});
   EXPECT_EQ(search.candidates_at(kNow), (Numbers{3, 0}));
 }
 
@@ -134,11 +134,11 @@ TEST(ParentSearch, EachCandidateHasItsTimeAndTheSearchHasOneToo) {
 }
 
 TEST(ParentSearch, AHostOnWhichOneDidNotAnswerGetsLess) {
-  RosterMessage roster = roster_of(kParents);
-  roster.places[2].host = 1;
+  ProcessTableMessage table = process_table_of(kParents);
+  table.places[2].host = 1;
   ProcessTree tree;
   tree.set_own(5);
-  tree.meet(roster);
+  tree.meet(table);
   Search search(std::move(tree));
   search.begin(kNow);
   search.no_answer(search.tree.place(3));

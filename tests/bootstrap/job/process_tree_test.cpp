@@ -9,7 +9,7 @@
 namespace treering {
 namespace {
 
-using testing::roster_of;
+using testing::process_table_of;
 using testing::tree_at;
 using Numbers = std::vector<uint32_t>;
 
@@ -115,7 +115,7 @@ TEST(ProcessTree, RanksMayLeaveBeforeAllHaveMet) {
   EXPECT_FALSE(tree.has_met());
   EXPECT_FALSE(tree.has_left(2));
   EXPECT_TRUE(tree.ranks_of(2).empty());
-  tree.meet(roster_of(kParents));
+  tree.meet(process_table_of(kParents));
   EXPECT_TRUE(tree.has_left(2));
   EXPECT_FALSE(tree.has_left(1));
 }
@@ -123,7 +123,7 @@ TEST(ProcessTree, RanksMayLeaveBeforeAllHaveMet) {
 TEST(ProcessTree, ProcessesAreDescribedByTheirRanks) {
   ProcessTree tree;
   EXPECT_EQ(tree.describe(3), "process 3");
-  tree.meet(roster_of(kParents, {0, 1, 1, 2, 3}));
+  tree.meet(process_table_of(kParents, {0, 1, 1, 2, 3}));
   EXPECT_EQ(tree.describe(3), "rank 4 (pid 1003 on a)");
   EXPECT_EQ(tree.describe(1), "ranks 1, 2 (pid 1001 on a)");
   EXPECT_EQ(tree.describe(4), "process 4 (pid 1004 on a)");
@@ -131,13 +131,13 @@ TEST(ProcessTree, ProcessesAreDescribedByTheirRanks) {
   EXPECT_EQ(tree.describe(3), "rank 4 (pid 1003 on a)");
 }
 
-TEST(ProcessTree, TheRosterIsPassedOnWithAndWithoutASegment) {
+TEST(ProcessTree, TheProcessTableIsPassedOnWithAndWithoutASegment) {
   ProcessTree tree = tree_at(0, kParents);
   for (bool has_segment : {true, false}) {
-    RosterMessage roster;
-    ASSERT_TRUE(decode(tree.roster_bytes(has_segment), &roster));
-    EXPECT_EQ(roster.has_segment, has_segment);
-    EXPECT_EQ(roster.places.size(), kParents.size());
+    ProcessTableMessage table;
+    ASSERT_TRUE(decode(tree.process_table_bytes(has_segment), &table));
+    EXPECT_EQ(table.has_segment, has_segment);
+    EXPECT_EQ(table.places.size(), kParents.size());
   }
 }
 

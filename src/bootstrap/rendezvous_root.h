@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MeetingRoot: what the process that made the unique id decides about the meeting: places in the tree, whether the ranks
-// agree, when all are here, who is missing. No I/O, no clock.
+// RendezvousRoot: what the process that made the unique id decides about the rendezvous: places in the tree, whether
+// the ranks agree, when all are here, who is missing. No I/O, no clock.
 //
 //   hosts' first processes      0 -- 1, 2, 3, 4;  1 -- 5 ...      each process has at most kFanOut children of either
 //   processes of one host       the same, below its first         kind, and a parent that arrived before it
@@ -13,18 +13,18 @@
 
 namespace treering {
 
-class MeetingRoot {
+class RendezvousRoot {
  public:
   static constexpr uint32_t kFanOut = 4;
 
   // `names`: how users know the ranks, in their order; empty: by their numbers.
-  MeetingRoot(const Place& own, const std::string& host, std::vector<std::string> names = {});
+  RendezvousRoot(const Place& own, const std::string& host, std::vector<std::string> names = {});
 
   // The same process gets the same place again.
   PlacedMessage place(const JoinMessage& join);
   // *complete: it was the last one.
   Status hello(const HelloMessage& hello, Clock::time_point now, bool* complete);
-  RosterMessage roster() const;
+  ProcessTableMessage process_table() const;
   // The failure when that process ends, or a rank of it gives up; ok when none of its ranks has arrived.
   Status lost_process(uint32_t process) const;
   Status lost_rank(uint32_t rank) const;

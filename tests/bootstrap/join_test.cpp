@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The meeting of many processes and threads, and its errors.
+// The rendezvous of many processes and threads, and its errors.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 #include <random>
 
 #include "bootstrap/jobs.h"
-#include "bootstrap/meeting_root.h"
+#include "bootstrap/rendezvous_root.h"
 #include "support/seccomp.h"
 #include "support/seed.h"
 
@@ -29,7 +29,7 @@ size_t sockets_of_this_process() {
 }
 
 // `threads` ranks in each of `processes` processes; three rounds.
-void expect_meeting(int processes, uint32_t threads, const std::function<void(int)>& prepare, size_t filler) {
+void expect_rendezvous(int processes, uint32_t threads, const std::function<void(int)>& prepare, size_t filler) {
   const auto ranks = static_cast<uint32_t>(processes) * threads;
   expect_all_succeed(processes, [=](int process, const trUniqueId& packed) {
     prepare(process);
@@ -58,20 +58,20 @@ void expect_meeting(int processes, uint32_t threads, const std::function<void(in
   });
 }
 
-TEST(Meeting, OneProcess) {
-  expect_meeting(
+TEST(Rendezvous, OneProcess) {
+  expect_rendezvous(
       1, 3, [](int) {}, 100);
 }
-TEST(Meeting, ManyProcesses) {
-  expect_meeting(
+TEST(Rendezvous, ManyProcesses) {
+  expect_rendezvous(
       64, 1, [](int) {}, 20'000);
 }
-TEST(Meeting, ManyThreads) {
-  expect_meeting(
+TEST(Rendezvous, ManyThreads) {
+  expect_rendezvous(
       16, 16, [](int) {}, 1000);
 }
-TEST(Meeting, FewDescriptors) {
-  expect_meeting(
+TEST(Rendezvous, FewDescriptors) {
+  expect_rendezvous(
       48, 2,
       [](int) {
         const int first_free = dup(0);  // pipes of the test's are below
@@ -82,18 +82,18 @@ TEST(Meeting, FewDescriptors) {
       },
       100);
 }
-TEST(Meeting, SeveralHostsOverTcp) {
-  expect_meeting(
+TEST(Rendezvous, SeveralHostsOverTcp) {
+  expect_rendezvous(
       24, 2, [](int process) { setenv("TREERING_HOSTID", ("host" + std::to_string(process % 7)).c_str(), 1); }, 5000);
 }
-TEST(Meeting, AThousandProcesses) {
+TEST(Rendezvous, AThousandProcesses) {
   if (getenv("TREERING_LONG_TESTS") == nullptr) GTEST_SKIP() << "set TREERING_LONG_TESTS=1";
-  expect_meeting(
+  expect_rendezvous(
       1000, 1, [](int) {}, 200);
 }
 
 // Hosts have caches, and so staging memory, of different sizes.
-TEST(Meeting, TheLeastStagingMemoryCounts) {
+TEST(Rendezvous, TheLeastStagingMemoryCounts) {
   expect_all_succeed(3, [](int rank, const trUniqueId& packed) {
     JoinRequest request = request_of(static_cast<uint32_t>(rank), 3);
     request.staging_bytes = 5000 - 100 * static_cast<uint64_t>(rank % 2);
@@ -107,7 +107,7 @@ TEST(Meeting, TheLeastStagingMemoryCounts) {
 
 // Ranks of one host get one memory, those of another a different one. Rank 0 has listened before the variable was set,
 // and is a third host.
-TEST(Meeting, ASegmentForEachHost) {
+TEST(Rendezvous, ASegmentForEachHost) {
   expect_all_succeed(5, [](int rank, const trUniqueId& packed) {
     setenv("TREERING_HOSTID", rank % 2 == 0 ? "even" : "odd", 1);
     auto host_of = [](size_t r) { return r == 0 ? 2 : r % 2; };
@@ -152,10 +152,10 @@ void expect_in_all(const std::vector<std::string>& texts, const std::string& wor
   for (const std::string& text : texts) EXPECT_NE(text.find(words), std::string::npos) << text;
 }
 
-TEST(MeetingErrors, RanksDiffer) {
+TEST(RendezvousErrors, RanksDiffer) {
   expect_in_all(errors_of(2, [](uint32_t rank) { return request_of(rank, 2 + rank); }), "nranks differs: rank ");
 }
-TEST(MeetingErrors, RankTwice) {
+TEST(RendezvousErrors, RankTwice) {
   expect_in_all(errors_of(2, [](uint32_t) { return request_of(1, 3); }), "rank 1 of 3 was given twice, by process ");
 }
 // How long the second call took.
@@ -173,16 +173,16 @@ Clock::duration expect_used_up(const UniqueId& id) {
   return taken;
 }
 // Who is dialled in vain is given up after 1 s; a busy machine takes as long now and then.
-TEST(MeetingErrors, AnIdThatIsUsedUpIsToldAtOnce) {
+TEST(RendezvousErrors, AnIdThatIsUsedUpIsToldAtOnce) {
   UniqueId waiting;
   for (bool listens : {false, true}) {  // anew for the second call, or all the time, for another id
     if (listens) {
-      ASSERT_TRUE(Membership::make_meeting_point(&waiting).ok());
+      ASSERT_TRUE(Membership::make_rendezvous_root(&waiting).ok());
     }
     auto least = Clock::duration::max();
     for (int i = 0; i < 5 && least > std::chrono::milliseconds(800); ++i) {
       UniqueId id;
-      ASSERT_TRUE(Membership::make_meeting_point(&id).ok());
+      ASSERT_TRUE(Membership::make_rendezvous_root(&id).ok());
       least = std::min(least, expect_used_up(id));
     }
     EXPECT_LT(least, std::chrono::milliseconds(800));
@@ -190,15 +190,15 @@ TEST(MeetingErrors, AnIdThatIsUsedUpIsToldAtOnce) {
   std::unique_ptr<Membership> membership;
   EXPECT_TRUE(Membership::join(waiting, request_of(0, 1), &membership).ok());
 }
-// Whether the meeting point of this process answers late arrivals no longer.
+// Whether the rendezvous root of this process answers late arrivals no longer.
 bool has_ended(const UniqueId& id) {
   bool ended = false;
-  (void)Agent::instance().call([&] { ended = Agent::instance().ended_meeting(id.job).has_value(); });
+  (void)Agent::instance().call([&] { ended = Agent::instance().ended_rendezvous(id.job).has_value(); });
   return ended;
 }
-TEST(MeetingErrors, AnIdWhoseRanksFailedToMeetIsToldAtOnce) {
+TEST(RendezvousErrors, AnIdWhoseRanksFailedToMeetIsToldAtOnce) {
   UniqueId id;
-  ASSERT_TRUE(Membership::make_meeting_point(&id).ok());
+  ASSERT_TRUE(Membership::make_rendezvous_root(&id).ok());
   for (bool used : {false, true}) {
     std::unique_ptr<Membership> membership;
     const Status status = Membership::join(id, request_of(0, 2, 300), &membership);
@@ -207,7 +207,7 @@ TEST(MeetingErrors, AnIdWhoseRanksFailedToMeetIsToldAtOnce) {
     EXPECT_TRUE(soon([&] { return has_ended(id); })) << "late arrivals are answered for 5 s";
   }
 }
-TEST(MeetingErrors, SettingsDiffer) {
+TEST(RendezvousErrors, SettingsDiffer) {
   auto request = [](uint32_t rank) {
     JoinRequest own = request_of(rank, 2);
     own.settings = "same=1\nwire=" + std::to_string(rank) + "\n";
@@ -215,16 +215,16 @@ TEST(MeetingErrors, SettingsDiffer) {
   };
   expect_in_all(errors_of(2, request), "'wire=");
 }
-TEST(MeetingErrors, MissingRanksAreNamed) {
+TEST(RendezvousErrors, MissingRanksAreNamed) {
   const auto texts = errors_of(4, [](uint32_t rank) { return rank == 2 ? JoinRequest{} : request_of(rank, 4, 3000); });
   for (int rank : {0, 1, 3})
     EXPECT_NE(texts[static_cast<size_t>(rank)].find("missing: rank 2 of 4 ranks"), std::string::npos)
         << texts[static_cast<size_t>(rank)];
 }
 
-TEST(MeetingErrors, TheSameRankInTwoThreads) {
+TEST(RendezvousErrors, TheSameRankInTwoThreads) {
   UniqueId id;
-  ASSERT_TRUE(Membership::make_meeting_point(&id).ok());
+  ASSERT_TRUE(Membership::make_rendezvous_root(&id).ok());
   Status statuses[2];
   std::thread threads[2];
   for (int i = 0; i < 2; ++i)
@@ -237,7 +237,7 @@ TEST(MeetingErrors, TheSameRankInTwoThreads) {
     EXPECT_NE(status.message().find("given twice"), std::string::npos) << status.message();
 }
 
-TEST(MeetingErrors, ProcessThatEndsInTheMeetingIsNamed) {
+TEST(RendezvousErrors, ProcessThatEndsInTheRendezvousIsNamed) {
   RankProcesses processes(3, [](int rank, const trUniqueId& packed) {
     if (rank == 1) {
       pause();
@@ -261,7 +261,7 @@ TEST(MeetingErrors, ProcessThatEndsInTheMeetingIsNamed) {
   EXPECT_NE(result.output.find(") ended or gave up"), std::string::npos) << result.output;
 }
 
-TEST(MeetingErrors, RankThatStopsInARoundIsNamed) {
+TEST(RendezvousErrors, RankThatStopsInARoundIsNamed) {
   RankProcesses processes(2, [](int rank, const trUniqueId& packed) {
     std::unique_ptr<Membership> membership;
     JOB_CHECK(Membership::join(unpacked(packed), request_of(static_cast<uint32_t>(rank), 2, 2000), &membership));
@@ -278,7 +278,7 @@ TEST(MeetingErrors, RankThatStopsInARoundIsNamed) {
 }
 
 // As when some ranks measure the network while one dies, and come to the exchange when all know of its death.
-TEST(MeetingErrors, AnExchangeAfterTheLossOfARankFailsAtOnce) {
+TEST(RendezvousErrors, AnExchangeAfterTheLossOfARankFailsAtOnce) {
   for (const int victim : {0, 2}) {
     SCOPED_TRACE("victim " + std::to_string(victim));
     RankProcesses processes(3, [victim](int rank, const trUniqueId& packed) {
@@ -324,7 +324,7 @@ TEST(Ports, ProcessesThatStartTogetherShareARange) {
       setenv("TREERING_SOCKET_IFNAME", "lo", 1);
       for (++*ready; *ready < kProcesses;) continue;
       UniqueId id;
-      JOB_CHECK(Membership::make_meeting_point(&id));
+      JOB_CHECK(Membership::make_rendezvous_root(&id));
       JOB_EXPECT(id.port >= first && !unpack_addresses(id.addresses, sizeof id.addresses).empty());
       for (++*ready; *ready < 2 * kProcesses;) usleep(100);
       return 0;
@@ -339,20 +339,20 @@ TEST(Ports, WhyThePortThatWasAskedForIsNotUsedIsSaid) {
     setenv("TREERING_PORT", "23456", 1);
     if (!deny_system_calls({SYS_listen})) return 0;
     UniqueId id;
-    const std::string text = Membership::make_meeting_point(&id).message();
+    const std::string text = Membership::make_rendezvous_root(&id).message();
     say(text);
     JOB_EXPECT(text.find("23456") != std::string::npos && text.find("Operation not permitted") != std::string::npos);
     return 0;
   });
 }
 
-TEST(MeetingErrors, MeetingPointThatHasEnded) {
+TEST(RendezvousErrors, RendezvousRootThatHasEnded) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
   const pid_t child = fork_when_quiet();
   if (child == 0) {
     UniqueId id;
-    const bool made = Membership::make_meeting_point(&id).ok();
+    const bool made = Membership::make_rendezvous_root(&id).ok();
     (void)!write(ends[1], &id, sizeof id);
     _exit(made ? 0 : 1);
   }
@@ -371,11 +371,11 @@ TEST(MeetingErrors, MeetingPointThatHasEnded) {
 }
 
 // The shape of the tree, for many arrivals in any order.
-TEST(MeetingRoot, EveryProcessHasFewChildrenAndAnEarlierParent) {
+TEST(RendezvousRoot, EveryProcessHasFewChildrenAndAnEarlierParent) {
   for (uint32_t hosts : {1u, 3u, 64u}) {
     Place place;
     place.local = 1000;
-    MeetingRoot root(place, "host0");
+    RendezvousRoot root(place, "host0");
     std::map<uint32_t, uint32_t> children;
     for (uint32_t i = 1; i < 1024; ++i) {
       JoinMessage join;
@@ -387,13 +387,14 @@ TEST(MeetingRoot, EveryProcessHasFewChildrenAndAnEarlierParent) {
       EXPECT_EQ(placed.ancestors.front().process, placed.own.parent);
       EXPECT_EQ(placed.ancestors.back().process, 0u);
       EXPECT_LE(placed.ancestors.size(), 10u);
-      EXPECT_LE(++children[placed.own.parent], 2 * MeetingRoot::kFanOut);
+      EXPECT_LE(++children[placed.own.parent], 2 * RendezvousRoot::kFanOut);
       EXPECT_EQ(root.place(join).own.process, i) << "the same process again";
     }
   }
 }
 
-// The deadline of a whole creation may come before that of one exchange: the rank in the process of the meeting point then asks that.
+// The deadline of a whole creation may come before that of one exchange: the rank in the process of the rendezvous root
+// then asks that.
 TEST(Deadline, OfTheWholeCallNamesTheMissingRankAtTheMeetingPoint) {
   RankProcesses processes(2, [](int rank, const trUniqueId& id) {
     JoinRequest request = request_of(static_cast<uint32_t>(rank), 2);
@@ -401,7 +402,7 @@ TEST(Deadline, OfTheWholeCallNamesTheMissingRankAtTheMeetingPoint) {
     std::unique_ptr<Membership> membership;
     JOB_CHECK(Membership::join(unpacked(id), request, &membership));
     if (rank == 1) pause();
-    // From here on the meeting point has more time than the call and its grace of 1 s.
+    // From here on the rendezvous root has more time than the call and its grace of 1 s.
     std::this_thread::sleep_for(std::chrono::milliseconds(1300));
     Membership::Blobs blobs;
     const Status status = membership->allgather("", &blobs);

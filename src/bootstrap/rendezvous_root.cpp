@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bootstrap/meeting_root.h"
+#include "bootstrap/rendezvous_root.h"
 
 #include <fmt/format.h>
 
@@ -22,18 +22,18 @@ std::string difference(const std::string& a, const std::string& b) {
 }  // namespace
 
 // "rank 3 (pid 17 on b)", or "rank 3" where it has not arrived and is not known by another name.
-std::string MeetingRoot::name_of(uint32_t rank) const {
+std::string RendezvousRoot::name_of(uint32_t rank) const {
   if (rank < names_.size()) return names_[rank];
   const auto found = hellos_.find(rank);
   if (found == hellos_.end()) return fmt::format("rank {}", rank);
   return fmt::format("rank {} (pid {} on {})", rank, found->second.pid, places_[found->second.process].host_name);
 }
 
-Status MeetingRoot::gave_up(const HelloMessage& hello) const {
+Status RendezvousRoot::gave_up(const HelloMessage& hello) const {
   return {trRemoteError, name_of(hello.rank) + " ended or gave up while the communicator was being created"};
 }
 
-MeetingRoot::MeetingRoot(const Place& own, const std::string& host, std::vector<std::string> names)
+RendezvousRoot::RendezvousRoot(const Place& own, const std::string& host, std::vector<std::string> names)
     : names_(std::move(names)) {
   JoinMessage join;
   join.host = host;
@@ -41,7 +41,7 @@ MeetingRoot::MeetingRoot(const Place& own, const std::string& host, std::vector<
   (void)place(join);
 }
 
-PlacedMessage MeetingRoot::place(const JoinMessage& join) {
+PlacedMessage RendezvousRoot::place(const JoinMessage& join) {
   auto [known, is_new] = process_of_.try_emplace(join.place.local, static_cast<uint32_t>(places_.size()));
   if (is_new) {
     Place place = join.place;
@@ -64,7 +64,7 @@ PlacedMessage MeetingRoot::place(const JoinMessage& join) {
   return placed;
 }
 
-Status MeetingRoot::hello(const HelloMessage& hello, Clock::time_point now, bool* complete) {
+Status RendezvousRoot::hello(const HelloMessage& hello, Clock::time_point now, bool* complete) {
   *complete = false;
   if (hellos_.empty()) {
     ranks_ = hello.ranks;
@@ -93,30 +93,30 @@ Status MeetingRoot::hello(const HelloMessage& hello, Clock::time_point now, bool
   return {};
 }
 
-RosterMessage MeetingRoot::roster() const {
-  RosterMessage roster;
-  roster.segment_bytes = roster.staging_bytes = UINT64_MAX;
+ProcessTableMessage RendezvousRoot::process_table() const {
+  ProcessTableMessage table;
+  table.segment_bytes = table.staging_bytes = UINT64_MAX;
   for (const auto& [rank, hello] : hellos_) {
-    roster.segment_bytes = std::min(roster.segment_bytes, hello.segment_bytes);
-    roster.staging_bytes = std::min(roster.staging_bytes, hello.staging_bytes);
+    table.segment_bytes = std::min(table.segment_bytes, hello.segment_bytes);
+    table.staging_bytes = std::min(table.staging_bytes, hello.staging_bytes);
   }
-  roster.places = places_;
-  for (const auto& [rank, hello] : hellos_) roster.process_of_rank.push_back(hello.process);
-  return roster;
+  table.places = places_;
+  for (const auto& [rank, hello] : hellos_) table.process_of_rank.push_back(hello.process);
+  return table;
 }
 
-Status MeetingRoot::lost_process(uint32_t process) const {
+Status RendezvousRoot::lost_process(uint32_t process) const {
   for (const auto& [rank, hello] : hellos_)
     if (hello.process == process) return gave_up(hello);
   return {};
 }
 
-Status MeetingRoot::lost_rank(uint32_t rank) const {
+Status RendezvousRoot::lost_rank(uint32_t rank) const {
   auto found = hellos_.find(rank);
   return found == hellos_.end() ? Status() : gave_up(found->second);
 }
 
-std::string MeetingRoot::missing(const std::map<uint32_t, std::string>* answered) const {
+std::string RendezvousRoot::missing(const std::map<uint32_t, std::string>* answered) const {
   constexpr size_t kMaxText = 300;
   const auto is_missing = [&](uint32_t rank) {
     return hellos_.count(rank) == 0 || (answered != nullptr && answered->count(rank) == 0);
@@ -138,7 +138,7 @@ std::string MeetingRoot::missing(const std::map<uint32_t, std::string>* answered
         continue;
       }
     missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name_of(rank));
-    // The ranks of the meeting point's own process are heard as long as it speaks.
+    // The ranks of the rendezvous root's own process are heard as long as it speaks.
     if (hello != hellos_.end() && missing.ends_with(')'))
       missing.replace(missing.size() - 1, 1,
                       hello->second.process == 0 ? ", not at this step yet)" : ", stopped answering)");
@@ -155,7 +155,7 @@ std::string MeetingRoot::missing(const std::map<uint32_t, std::string>* answered
   return fmt::format("{} of {} ranks{}", missing, ranks_, below);
 }
 
-Status MeetingRoot::deadline_passed(const std::map<uint32_t, std::string>* answered) const {
+Status RendezvousRoot::deadline_passed(const std::map<uint32_t, std::string>* answered) const {
   const auto own =
       std::find_if(hellos_.begin(), hellos_.end(), [](const auto& entry) { return entry.second.process == 0; });
   const std::string who = own != hellos_.end() ? name_of(own->first)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is named when ranks are missing at the meeting point.
-#include "bootstrap/meeting_root.h"
+// Who is named when ranks are missing at the rendezvous root.
+#include "bootstrap/rendezvous_root.h"
 
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ class MissingRanks : public ::testing::Test {
     ASSERT_TRUE(root_.hello(hello, now, &complete).ok());
   }
 
-  MeetingRoot root_;
+  RendezvousRoot root_;
 };
 
 TEST_F(MissingRanks, TheEarliestDeadlineOfTheRanksCountsSinceEachArrived) {
