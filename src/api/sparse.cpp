@@ -70,7 +70,7 @@ Status check_rows(const BoxTransfer& transfer, const std::vector<RankBoxes>& all
   return {};
 }
 
-struct BoxCard {
+struct BoxInfo {
   uint64_t held, needed;
   uint32_t dimensions, type;
 };
@@ -78,30 +78,30 @@ struct BoxCard {
 // The boxes of all ranks, as each gave them.
 Status gather_boxes(Communicator& communicator, int dimensions, trDataType_t type, const RankBoxes& own,
                     std::vector<RankBoxes>* all) {
-  std::vector<BoxCard> cards(communicator.ranks());
-  const BoxCard card{own.held.size(), own.needed.size(), static_cast<uint32_t>(dimensions),
+  std::vector<BoxInfo> infos(communicator.ranks());
+  const BoxInfo info{own.held.size(), own.needed.size(), static_cast<uint32_t>(dimensions),
                      static_cast<uint32_t>(type)};
   TR_RETURN_IF_ERROR(
-      communicator.allgather_bytes(Purpose::kBoxPlan, &card, sizeof card, reinterpret_cast<std::byte*>(cards.data())));
+      communicator.allgather_bytes(Purpose::kBoxPlan, &info, sizeof info, reinterpret_cast<std::byte*>(infos.data())));
   size_t most = 0;
-  for (uint32_t rank = 0; rank < cards.size(); ++rank) {
-    if (cards[rank].dimensions != card.dimensions || cards[rank].type != card.type)
+  for (uint32_t rank = 0; rank < infos.size(); ++rank) {
+    if (infos[rank].dimensions != info.dimensions || infos[rank].type != info.type)
       return {trInvalidUsage,
               fmt::format("{}: rank {} has {} dimensions of type {}; rank {} has {} of type {}", kCreate,
-                          communicator.rank(), card.dimensions, name_of(static_cast<trDataType_t>(card.type)), rank,
-                          cards[rank].dimensions, name_of(static_cast<trDataType_t>(cards[rank].type)))};
-    most = std::max(most, cards[rank].held + cards[rank].needed);
+                          communicator.rank(), info.dimensions, name_of(static_cast<trDataType_t>(info.type)), rank,
+                          infos[rank].dimensions, name_of(static_cast<trDataType_t>(infos[rank].type)))};
+    most = std::max(most, infos[rank].held + infos[rank].needed);
   }
-  if (most == 0) return all->resize(cards.size()), Status();
-  std::vector<trBox_t> mine = own.held, gathered(most * cards.size());
+  if (most == 0) return all->resize(infos.size()), Status();
+  std::vector<trBox_t> mine = own.held, gathered(most * infos.size());
   mine.insert(mine.end(), own.needed.begin(), own.needed.end());
   mine.resize(most);
   TR_RETURN_IF_ERROR(communicator.allgather_bytes(Purpose::kBoxPlan, mine.data(), most * sizeof(trBox_t),
                                                   reinterpret_cast<std::byte*>(gathered.data())));
-  for (size_t rank = 0; rank < cards.size(); ++rank) {
+  for (size_t rank = 0; rank < infos.size(); ++rank) {
     auto first = gathered.begin() + static_cast<std::ptrdiff_t>(rank * most);
-    auto middle = first + static_cast<std::ptrdiff_t>(cards[rank].held);
-    all->push_back({{first, middle}, {middle, middle + static_cast<std::ptrdiff_t>(cards[rank].needed)}});
+    auto middle = first + static_cast<std::ptrdiff_t>(infos[rank].held);
+    all->push_back({{first, middle}, {middle, middle + static_cast<std::ptrdiff_t>(infos[rank].needed)}});
   }
   return {};
 }

@@ -9,7 +9,7 @@
 namespace treering {
 
 struct HostIdentity {
-  std::string host;        // equal: maybe one memory; the proofs of links.h decide
+  std::string host;        // equal: maybe one memory; the proofs of transport_matrix.h decide
   uint64_t network = 0;    // equal: the same network namespace of the same kernel
   std::string name;        // for people
   std::string configured;  // TREERING_HOSTID, or empty

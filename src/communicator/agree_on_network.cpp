@@ -20,7 +20,7 @@ Status Communicator::agree_on_network(const Plan& plan, const CreationTerms& ter
   std::vector<uint32_t> leaders;
   std::set<uint64_t> seen;
   for (uint32_t rank : plan.ring)
-    if (seen.insert(card(rank).location.host).second) leaders.push_back(rank);
+    if (seen.insert(rank_info(rank).location.host).second) leaders.push_back(rank);
   NetworkMeasurement own, slowest;
   bool plausible = false;
   for (int i = 0; i < kMaxNetworkMeasurements && !plausible; ++i) {

@@ -11,9 +11,9 @@ std::function<bool()> Communicator::peers_left(Whose whose) const {
   if (segment_ == nullptr) return {};  // their memory cannot be seen later
   std::vector<std::pair<const RankStatus*, uint32_t>> peers;
   for (uint32_t peer = 0; peer < ranks(); ++peer)
-    if (peer != rank() && (whose == Whose::kAll || card(peer).process_token != own_process()))
+    if (peer != rank() && (whose == Whose::kAll || rank_info(peer).process_token != own_process()))
       peers.emplace_back(status_of(layout_->view(segment_->base(), peer)),
-                         card(peer).pid_namespace == card(rank()).pid_namespace ? card(peer).pid : 0);
+                         rank_info(peer).pid_namespace == rank_info(rank()).pid_namespace ? rank_info(peer).pid : 0);
   return [segment = segment_, peers = std::move(peers)] {
     return std::all_of(peers.begin(), peers.end(), [](const auto& peer) {
       if (peer.first->left.load(std::memory_order_acquire) == kLeft) return true;
@@ -28,7 +28,7 @@ std::function<void()> Communicator::tell_closed() const {
 }
 
 Communicator::~Communicator() {
-  if (links_ != nullptr && has_failed_.load()) links_->abandon();
+  if (peer_table_ != nullptr && has_failed_.load()) peer_table_->abandon();
   if (membership_ != nullptr && watch_ != nullptr) membership_->leave_because(watch_->known_failure());
   // That its GPU has closed everything may have been said already.
   uint32_t here = 0;
@@ -158,7 +158,7 @@ bool Communicator::is_needed() const {
 }
 
 bool Communicator::is_direct(const void* input, const void* output, size_t bytes) const {
-  if (!links_->all_mapped()) return false;  // a peer maps no region over CMA or TCP
+  if (!peer_table_->all_mapped()) return false;  // a peer maps no region over CMA or TCP
   return RegionTable::instance().find(input, bytes).id != 0 && RegionTable::instance().find(output, bytes).id != 0;
 }
 

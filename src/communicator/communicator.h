@@ -30,13 +30,13 @@
 #include "failure/watch.h"
 #include "peers/area.h"
 #include "peers/introductions.h"
-#include "peers/links.h"
+#include "peers/peer_table.h"
 
 namespace treering {
 
 class PhaseTimes;
 struct NetworkMeasurement;
-struct SplitCard;
+struct SplitInfo;
 
 class Communicator {
  public:
@@ -97,7 +97,7 @@ class Communicator {
     return schedules_->choose(question.collective, question.bytes, question.constraints);
   }
   // "shm+tcp": by which transports its ranks reach one another.
-  std::string transports() const { return links_->transports(); }
+  std::string transports() const { return peer_table_->transports(); }
   // A message from one rank to another.
   double predict_transfer(size_t bytes) const {
     const Machine& machine = schedules_->machine();
@@ -136,7 +136,7 @@ class Communicator {
   std::function<bool()> peers_left(Whose whose) const;
   // Tells the others that this rank has closed what it had open of their GPUs; for after its end.
   std::function<void()> tell_closed() const;
-  uint64_t own_process() const { return card(context_.rank).process_token; }
+  uint64_t own_process() const { return rank_info(context_.rank).process_token; }
 
   // A collective that this rank gives to its GPU as a kernel; shown to the others.
   void count_device_collective() { context_.status->device_collectives.fetch_add(1, std::memory_order_relaxed); }
@@ -159,7 +159,7 @@ class Communicator {
   Communicator() = default;
   Status share_memory(int descriptor, const std::string& job, bool allowed);
   OpenTransports open_transports(TransportSet allowed);
-  Status exchange_cards(const std::string& job, const OpenTransports& opened, Membership::Blobs* blobs);
+  Status exchange_infos(const std::string& job, const OpenTransports& opened, Membership::Blobs* blobs);
   Status bind_area(int32_t numa_node);
   Machine measure_machine(const std::vector<std::string>& blobs);
   Status link(const std::string& job, TransportSet allowed, const CreationTerms& terms, PhaseTimes* times);
@@ -171,7 +171,7 @@ class Communicator {
                           NetworkMeasurement* measured);
   Status plan_schedules(Machine machine, Plan plan);
   void prepare_executor(const std::string& job);
-  const RankCard& card(uint32_t rank) const { return (*cards_)[rank]; }
+  const RankInfo& rank_info(uint32_t rank) const { return (*infos_)[rank]; }
   bool takes_wire(const Operation& operation) const;
   uint32_t constraints_of(const Operation& operation) const;
   void fill_call(const Operation& operation);
@@ -191,7 +191,7 @@ class Communicator {
   }
   Status create_of(uint32_t ranks, const std::vector<uint32_t>& members, uint32_t giver, const trUniqueId& id,
                    const char* function, const Config& config, std::unique_ptr<Communicator>* result);
-  Status exchange_sealed(const char* function, const SplitCard& own, std::vector<SplitCard>* cards);
+  Status exchange_sealed(const char* function, const SplitInfo& own, std::vector<SplitInfo>* infos);
 
   // notices.cpp
   using RankSet = std::bitset<kMaxRanks>;
@@ -199,15 +199,15 @@ class Communicator {
     uint32_t rank;
     RankSet set;
   };
-  uint64_t show_notice(const SplitCard& card);
-  bool find_notice(uint32_t peer, uint64_t round, SplitCard* card, uint64_t* shown) const;
-  Status read_notice(uint32_t peer, uint64_t round, const char* function, SplitCard* card, bool* arrived) const;
-  Status check_card(const char* function, const SplitCard& card, const RankSet* set, Refusal* refusal) const;
+  uint64_t show_notice(const SplitInfo& info);
+  bool find_notice(uint32_t peer, uint64_t round, SplitInfo* info, uint64_t* shown) const;
+  Status read_notice(uint32_t peer, uint64_t round, const char* function, SplitInfo* info, bool* arrived) const;
+  Status check_info(const char* function, const SplitInfo& info, const RankSet* set, Refusal* refusal) const;
   Status find_other_set(uint64_t round, const char* function, const RankSet& set, Refusal* refusal) const;
   void await_excluded(const RankSet& set, Clock::time_point shown, const char* function) const;
   void refuse(const std::vector<uint32_t>& members, const char* function, const Refusal& refusal);
-  Status exchange_notices(const std::vector<uint32_t>& members, const char* function, const SplitCard& own,
-                          const RankSet* set, std::vector<SplitCard>* cards);
+  Status exchange_notices(const std::vector<uint32_t>& members, const char* function, const SplitInfo& own,
+                          const RankSet* set, std::vector<SplitInfo>* infos);
 
   Config config_;
   std::unique_ptr<AreaLayout> layout_;
@@ -215,12 +215,12 @@ class Communicator {
   bool got_segment_ = false;               // its descriptor came, whether it could be mapped or not
   std::shared_ptr<Segment> private_area_;  // else
   AreaView area_;                          // this rank's
-  RankCards cards_;
+  RankInfos infos_;
   const std::shared_ptr<WaitSet> waits_ = std::make_shared<WaitSet>();
   Introductions introductions_{
       [this](uint32_t peer, Introduction introduction) { membership_->introduce(peer, std::move(introduction)); },
       [this](uint32_t peer) { return membership_->peers()[peer].interfaces; }};
-  std::unique_ptr<Links> links_;
+  std::unique_ptr<PeerTable> peer_table_;
   RegionExports exports_;
   ExecutorContext context_;
   std::unique_ptr<ScheduleCache> schedules_;

@@ -95,8 +95,8 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   JoinRequest request{rank,    ranks, config.timeout_ms, std::max(made->layout_->total_bytes, one_host->total_bytes),
                       staging, {},    terms.deadline};
   for (const std::string& setting : agreed_settings(config)) request.settings += setting + "\n";
-  request.settings += fmt::format("library=" TREERING_VERSION_STRING " ({}, cards of {} bytes)\n",
-                                  wire_versions(allowed), sizeof(RankCard));
+  request.settings += fmt::format("library=" TREERING_VERSION_STRING " ({}, rank infos of {} bytes)\n",
+                                  wire_versions(allowed), sizeof(RankInfo));
   PhaseTimes times;
   TR_RETURN_IF_ERROR(Membership::join(id, request, &made->membership_, terms.guard));
   times.done("rendezvous");
@@ -126,12 +126,12 @@ Status Communicator::create_alone(const Config& config, std::unique_ptr<Communic
   made->config_ = config;
   made->layout_ = std::make_unique<AreaLayout>(area_layout(1, 1, 4 * kMinSlot));
   TR_RETURN_IF_ERROR(made->share_memory(-1, "", false));
-  std::vector<RankCard> cards(1);
-  cards[0].pid = static_cast<uint32_t>(getpid());
-  cards[0].device = config.device;
-  made->cards_ = std::make_shared<const std::vector<RankCard>>(cards);
-  made->links_ = std::make_unique<Links>(&made->context_, *made->cards_, 1, OpenTransports(), nullptr);
-  TR_RETURN_IF_ERROR(made->links_->settle(Findings(*made->cards_, {LinkReport()}), {}, config.transports));
+  std::vector<RankInfo> infos(1);
+  infos[0].pid = static_cast<uint32_t>(getpid());
+  infos[0].device = config.device;
+  made->infos_ = std::make_shared<const std::vector<RankInfo>>(infos);
+  made->peer_table_ = std::make_unique<PeerTable>(&made->context_, *made->infos_, 1, OpenTransports(), nullptr);
+  TR_RETURN_IF_ERROR(made->peer_table_->settle(TransportMatrix(*made->infos_, {LinkReport()}), {}, config.transports));
   Machine machine;
   machine.llc_bytes = last_level_cache_bytes();
   machine.host_ranks = 1;
@@ -168,12 +168,12 @@ OpenTransports Communicator::open_transports(TransportSet allowed) {
   setup.layout = layout_.get();
   setup.own = area_;
   setup.segment = segment_ ? segment_->base() : nullptr;
-  setup.card = [this](uint32_t rank) -> const PeerCard& { return card(rank); };
-  setup.segment_holder = [this]() -> const PeerCard* {
-    const auto given = std::find_if(cards_->begin(), cards_->end(), [&](const RankCard& other) {
-      return other.location.host == card(rank()).location.host && other.got_segment != 0;
+  setup.peer_info = [this](uint32_t rank) -> const PeerInfo& { return rank_info(rank); };
+  setup.segment_holder = [this]() -> const PeerInfo* {
+    const auto given = std::find_if(infos_->begin(), infos_->end(), [&](const RankInfo& other) {
+      return other.location.host == rank_info(rank()).location.host && other.got_segment != 0;
     });
-    return given == cards_->end() ? nullptr : &*given;
+    return given == infos_->end() ? nullptr : &*given;
   };
   setup.waits = waits_;
   OpenTransports opened(treering::transports().size());
@@ -187,10 +187,10 @@ OpenTransports Communicator::open_transports(TransportSet allowed) {
   return opened;
 }
 
-// Each transport's card follows the rank's own.
-Status Communicator::exchange_cards(const std::string& job, const OpenTransports& opened, Membership::Blobs* blobs) {
+// Each transport's info follows the rank's own.
+Status Communicator::exchange_infos(const std::string& job, const OpenTransports& opened, Membership::Blobs* blobs) {
   RankCores cores;
-  RankCard own = make_card(context_.rank, &cores);
+  RankInfo own = make_info(context_.rank, &cores);
   own.head_address = reinterpret_cast<uint64_t>(area_.head());
   own.body_address = reinterpret_cast<uint64_t>(area_.body());
   own.segment_descriptor = segment_ ? segment_->descriptor() : -1;
@@ -205,13 +205,13 @@ Status Communicator::exchange_cards(const std::string& job, const OpenTransports
   *area_.nonce() = own.nonce;
   if (Status status = bind_area(own.location.numa_node); !status.ok()) log_line(LogLevel::kInfo, status.message());
   std::vector<std::string> more;
-  for (const auto& transport : opened) more.push_back(transport ? transport->card() : std::string());
-  TR_RETURN_IF_ERROR(membership_->allgather(pack_card(own, cores, more), blobs));
-  TR_RETURN_IF_ERROR(unpack_cards(job, **blobs, &cards_));
+  for (const auto& transport : opened) more.push_back(transport ? transport->info() : std::string());
+  TR_RETURN_IF_ERROR(membership_->allgather(pack_info(own, cores, more), blobs));
+  TR_RETURN_IF_ERROR(unpack_infos(job, **blobs, &infos_));
   for (uint32_t peer = 0; peer < ranks(); ++peer) {
-    TR_RETURN_IF_ERROR(unpack_transport_cards((**blobs)[peer], peer, &more));
+    TR_RETURN_IF_ERROR(unpack_transport_infos((**blobs)[peer], peer, &more));
     for (size_t i = 0; i < opened.size(); ++i)
-      if (opened[i] && peer != rank()) TR_RETURN_IF_ERROR(opened[i]->take_card(peer, more[i]));
+      if (opened[i] && peer != rank()) TR_RETURN_IF_ERROR(opened[i]->take_info(peer, more[i]));
   }
   return {};
 }
@@ -225,16 +225,16 @@ Status Communicator::bind_area(int32_t numa_node) {
              : bind_memory(area_.body(), layout_->body_bytes, numa_node);
 }
 
-// Ranks 0 and 1 measure together; rank 0 has the result. blobs: see unpack_cards().
+// Ranks 0 and 1 measure together; rank 0 has the result. blobs: see unpack_infos().
 Machine Communicator::measure_machine(const std::vector<std::string>& blobs) {
   Machine machine;
   if (context_.rank == 0) machine = measure_core();
-  const bool pair_shares = segment_ && context_.ranks > 1 && card(0).in_segment && card(1).in_segment &&
-                           card(0).location.host == card(1).location.host;
+  const bool pair_shares = segment_ && context_.ranks > 1 && rank_info(0).in_segment && rank_info(1).in_segment &&
+                           rank_info(0).location.host == rank_info(1).location.host;
   if (context_.rank < 2 && pair_shares)
     measure_pair(context_.rank == 0, layout_->view(segment_->base(), 0), layout_->view(segment_->base(), 1), &machine);
   if (context_.rank != 0) return machine;
-  std::tie(machine.hosts, machine.host_ranks) = count_hosts(*cards_);
+  std::tie(machine.hosts, machine.host_ranks) = count_hosts(*infos_);
   machine.cores = count_cores(blobs, machine.host_ranks);
   return machine;
 }
@@ -242,17 +242,17 @@ Machine Communicator::measure_machine(const std::vector<std::string>& blobs) {
 Status Communicator::link(const std::string& job, TransportSet allowed, const CreationTerms& terms, PhaseTimes* times) {
   Membership::Blobs blobs;
   OpenTransports opened = open_transports(allowed);
-  TR_RETURN_IF_ERROR(exchange_cards(job, opened, &blobs));
-  times->done("cards of all ranks");
+  TR_RETURN_IF_ERROR(exchange_infos(job, opened, &blobs));
+  times->done("infos of all ranks");
   std::map<uint32_t, std::string> reasons;
   LinkMessage own;
-  own.report = prove_links(*cards_, context_.rank, opened, &reasons);
+  own.report = prove_links(*infos_, context_.rank, opened, &reasons);
   times->done("proofs of links");
   Machine machine = measure_machine(*blobs);
   times->done("measurement of the machine");
   if (context_.rank == 0) {
     std::vector<Location> locations;
-    for (const RankCard& other : *cards_) locations.push_back(other.location);
+    for (const RankInfo& other : *infos_) locations.push_back(other.location);
     own.machine = as_blob(machine);
     own.plan = pack_plan(plan_for(locations));
   }
@@ -276,11 +276,11 @@ Status Communicator::link(const std::string& job, TransportSet allowed, const Cr
     reports.push_back(std::move(message.report));
   }
   blobs.reset();
-  links_ = std::make_unique<Links>(
-      &context_, *cards_, layout_->channels, std::move(opened),
+  peer_table_ = std::make_unique<PeerTable>(
+      &context_, *infos_, layout_->channels, std::move(opened),
       [this](uint32_t peer, RankStatusSnapshot* snapshot) { return ask_status(peer, snapshot); });
-  TR_RETURN_IF_ERROR(links_->settle(Findings(*cards_, std::move(reports)), reasons, config_.transports));
-  if (config_.link_mbps > 0) links_->pace(config_.link_mbps);
+  TR_RETURN_IF_ERROR(peer_table_->settle(TransportMatrix(*infos_, std::move(reports)), reasons, config_.transports));
+  if (config_.link_mbps > 0) peer_table_->pace(config_.link_mbps);
   prepare_executor(job);
   watch_->set_call_deadline(terms.deadline);
   if (!needs_job()) {  // what follows goes through memory
@@ -331,13 +331,13 @@ Status Communicator::plan_schedules(Machine machine, Plan plan) {
   machine.channels = layout_->channels;
   const bool paced = config_.link_mbps > 0;
   machine.mailbox_bytes = mailbox_.ranks() > 0 && !paced ? MailboxMemory::kMaxBytes : 0;
-  machine.fetch_us = links_->all_fetch() ? kFetchUs : 0;
+  machine.fetch_us = peer_table_->all_fetch() ? kFetchUs : 0;
   if (paced) machine.exchange_gbps = std::min(machine.exchange_gbps, config_.link_mbps / 8000.0);
   machine.slot_bytes = context_.pools[0].slot_bytes();
-  const bool letters = links_->all_mapped() && !paced && context_.ranks <= kMaxLetterRanks;
+  const bool letters = peer_table_->all_mapped() && !paced && context_.ranks <= kMaxLetterRanks;
   letter_bytes_ = machine.letter_bytes = letters ? Letters::most_bytes(context_) : 0;
   mapped_letter_bytes_ = std::min(letter_bytes_, Letters::kMaxMappedBytes);
-  if (links_->any_in_process()) letter_bytes_ = mapped_letter_bytes_;  // such peers read everything in place
+  if (peer_table_->any_in_process()) letter_bytes_ = mapped_letter_bytes_;  // such peers read everything in place
   machine.streaming_bytes = machine.llc_bytes / (size_t{4} * machine.host_ranks);
   context_.streaming_bytes = machine.streaming_bytes;
   if (!config_.wire.empty()) {
@@ -360,7 +360,7 @@ Status Communicator::plan_schedules(Machine machine, Plan plan) {
                 ? ""
                 : fmt::format(" on {} hosts ({:.1f} us, {:.1f} us of work a message and {:.2f} Gbit/s between them)",
                               machine.hosts, machine.network_us, machine.network_message_us, 8 * machine.network_gbps),
-            machine.cores, links_->summary(), layout_->staging_bytes * layout_->channels >> 10, machine.alpha_us,
+            machine.cores, peer_table_->summary(), layout_->staging_bytes * layout_->channels >> 10, machine.alpha_us,
             machine.exchange_gbps));
   host_ranks_ = machine.host_ranks;
   patience_ = patience_of(machine.host_ranks, machine.cores);
@@ -368,7 +368,7 @@ Status Communicator::plan_schedules(Machine machine, Plan plan) {
 }
 
 void Communicator::prepare_executor(const std::string& job) {
-  any_device_ = std::any_of(cards_->begin(), cards_->end(), [](const RankCard& card) { return card.device >= 0; });
+  any_device_ = std::any_of(infos_->begin(), infos_->end(), [](const RankInfo& info) { return info.device >= 0; });
   context_.wide_partials = config_.wide_partials;
   context_.status = status_of(area_);
   for (uint32_t channel = 0; channel < layout_->channels; ++channel)
@@ -377,32 +377,35 @@ void Communicator::prepare_executor(const std::string& job) {
   exports_ = RegionExports(area_.exports());
   execution_ = std::make_unique<Execution>(&context_);
   letters_ = std::make_unique<Letters>(&context_);
-  if (links_->all_mapped() && segment_ && context_.ranks <= kMaxMailboxRanks) {
+  if (peer_table_->all_mapped() && segment_ && context_.ranks <= kMaxMailboxRanks) {
     std::vector<MailboxMemory> boxes;
     for (uint32_t peer = 0; peer < context_.ranks; ++peer)
       boxes.push_back(mailbox_of(layout_->view(segment_->base(), peer), context_.ranks));
     mailbox_ = Mailbox(context_.rank, std::move(boxes));
   }
-  FailureRecord* verdict = segment_ && links_->host_mapped()
+  FailureRecord* verdict = segment_ && peer_table_->host_mapped()
                                ? &reinterpret_cast<SegmentHeader*>(segment_->base())->failure
                                : &context_.status->failure;
   const auto identities = [this] {
     std::vector<PeerIdentity> all;
-    for (const RankCard& other : *cards_)
+    for (const RankInfo& other : *infos_)
       all.push_back({other.pid, other.pid_namespace, other.location.host,
                      membership_ ? membership_->peers()[other.rank].host_name : std::string()});
     return all;
   };
   auto peers = job.empty() ? std::make_shared<const std::vector<PeerIdentity>>(identities())
                            : JobShared<std::vector<PeerIdentity>>::get(job, identities);
-  watch_ = std::make_unique<Watch>(&context_, links_.get(), verdict, std::move(peers), config_.timeout_ms, config_.name,
-                                   needs_job() ? membership_.get() : nullptr, segment_ && links_->all_mapped());
+  watch_ =
+      std::make_unique<Watch>(&context_, peer_table_.get(), verdict, std::move(peers), config_.timeout_ms, config_.name,
+                              needs_job() ? membership_.get() : nullptr, segment_ && peer_table_->all_mapped());
 }
 
 // Whether the end of a process would go unnoticed without it.
 bool Communicator::needs_job() const {
-  const auto elsewhere = [this](const RankCard& other) { return other.pid_namespace != card(rank()).pid_namespace; };
-  return !links_->all_mapped() || std::any_of(cards_->begin(), cards_->end(), elsewhere);
+  const auto elsewhere = [this](const RankInfo& other) {
+    return other.pid_namespace != rank_info(rank()).pid_namespace;
+  };
+  return !peer_table_->all_mapped() || std::any_of(infos_->begin(), infos_->end(), elsewhere);
 }
 
 }  // namespace treering

@@ -11,7 +11,7 @@
 
 #include "bootstrap/membership.h"
 #include "communicator/communicator.h"
-#include "communicator/split_card.h"
+#include "communicator/split_info.h"
 
 namespace treering {
 namespace {
@@ -51,19 +51,19 @@ Status sets_differ(const char* function, uint32_t own, const RankSet& of_own, ui
 
 }  // namespace
 
-uint64_t Communicator::show_notice(const SplitCard& card) {
+uint64_t Communicator::show_notice(const SplitInfo& info) {
   const uint64_t round = ++meetings_;
   Notice& notice = context_.status->notices[round % 2];
   uint64_t words[kNoticeWords];
-  std::memcpy(words, &card, sizeof card);
+  std::memcpy(words, &info, sizeof info);
   for (size_t i = 0; i < kNoticeWords; ++i) notice.words[i].store(words[i], std::memory_order_relaxed);
   // In one order with the looks at others' (snapshot_of): of two that exclude each other, one sees the other.
   (void)notice.round.exchange(round, std::memory_order_seq_cst);
   return round;
 }
 
-// *shown: the round of the peer's notice. The card is there when it is the one that was asked for.
-bool Communicator::find_notice(uint32_t peer, uint64_t round, SplitCard* card, uint64_t* shown) const {
+// *shown: the round of the peer's notice. The info is there when it is the one that was asked for.
+bool Communicator::find_notice(uint32_t peer, uint64_t round, SplitInfo* info, uint64_t* shown) const {
   // Twice: a copy from another process may be half old, but not any more once the round was there before it was taken.
   for (int look = 0; look < 2; ++look) {
     RankStatusSnapshot snapshot;
@@ -71,16 +71,16 @@ bool Communicator::find_notice(uint32_t peer, uint64_t round, SplitCard* card, u
     const auto& notice = snapshot.notices[round % 2];
     *shown = notice.round;
     if (notice.round != round) return true;
-    std::memcpy(static_cast<void*>(card), notice.words.data(), sizeof *card);
+    std::memcpy(static_cast<void*>(info), notice.words.data(), sizeof *info);
   }
   return true;
 }
 
 // *arrived: the peer's notice of that round is here.
-Status Communicator::read_notice(uint32_t peer, uint64_t round, const char* function, SplitCard* card,
+Status Communicator::read_notice(uint32_t peer, uint64_t round, const char* function, SplitInfo* info,
                                  bool* arrived) const {
   uint64_t shown = 0;
-  const bool readable = find_notice(peer, round, card, &shown);
+  const bool readable = find_notice(peer, round, info, &shown);
   *arrived = readable && shown == round;
   if (*arrived) return {};
   if (readable && shown > round)
@@ -90,30 +90,30 @@ Status Communicator::read_notice(uint32_t peer, uint64_t round, const char* func
 }
 
 // Whether a member's notice fits the call. `set`: of this rank, in the first round of a shrink.
-Status Communicator::check_card(const char* function, const SplitCard& card, const RankSet* set,
+Status Communicator::check_info(const char* function, const SplitInfo& info, const RankSet* set,
                                 Refusal* refusal) const {
-  if (card.content == SplitCard::kRefusal) {
-    const auto differs = static_cast<uint32_t>(card.key);
-    *refusal = {differs, card.held<RankSet>()};
+  if (info.content == SplitInfo::kRefusal) {
+    const auto differs = static_cast<uint32_t>(info.key);
+    *refusal = {differs, info.held<RankSet>()};
     return sets_differ(function, rank(), shown_set_, differs, refusal->set);
   }
-  const bool shrinks = card.content == SplitCard::kMembers;
+  const bool shrinks = info.content == SplitInfo::kMembers;
   if (shrinks != (set != nullptr))
-    return {trInvalidUsage, fmt::format("{}: rank {} {} the communicator: the ranks' calls differ", function, card.rank,
+    return {trInvalidUsage, fmt::format("{}: rank {} {} the communicator: the ranks' calls differ", function, info.rank,
                                         shrinks ? "shrinks" : "splits")};
-  if (set == nullptr || card.held<RankSet>() == *set) return {};
-  *refusal = {card.rank, card.held<RankSet>()};
-  return sets_differ(function, rank(), *set, card.rank, refusal->set);
+  if (set == nullptr || info.held<RankSet>() == *set) return {};
+  *refusal = {info.rank, info.held<RankSet>()};
+  return sets_differ(function, rank(), *set, info.rank, refusal->set);
 }
 
 // Any rank that has called with another set. One that is excluded and has died or left is out of it.
 Status Communicator::find_other_set(uint64_t round, const char* function, const RankSet& set, Refusal* refusal) const {
   for (uint32_t peer = 0; peer < ranks(); ++peer) {
-    SplitCard card;
+    SplitInfo info;
     uint64_t shown = 0;
-    if (peer == rank() || !find_notice(peer, round, &card, &shown) || shown != round) continue;
-    if (!set.test(peer) && (card.content != SplitCard::kMembers || !watch_->check_peer(peer, function).ok())) continue;
-    TR_RETURN_IF_ERROR(check_card(function, card, &set, refusal));
+    if (peer == rank() || !find_notice(peer, round, &info, &shown) || shown != round) continue;
+    if (!set.test(peer) && (info.content != SplitInfo::kMembers || !watch_->check_peer(peer, function).ok())) continue;
+    TR_RETURN_IF_ERROR(check_info(function, info, &set, refusal));
   }
   return {};
 }
@@ -123,7 +123,7 @@ void Communicator::await_excluded(const RankSet& set, Clock::time_point shown, c
   const auto answered = [&](uint32_t peer) {
     std::string bytes;
     Clock::time_point when;
-    return links_->reads_status(peer) || (membership_->latest_status(peer, &bytes, &when) && when >= shown) ||
+    return peer_table_->reads_status(peer) || (membership_->latest_status(peer, &bytes, &when) && when >= shown) ||
            !watch_->check_peer(peer, function).ok();
   };
   for (uint32_t peer = 0; peer < ranks(); ++peer)
@@ -135,14 +135,14 @@ void Communicator::await_excluded(const RankSet& set, Clock::time_point shown, c
 
 // Shows why this rank ends its call, and stays until the others can have seen it.
 void Communicator::refuse(const std::vector<uint32_t>& members, const char* function, const Refusal& refusal) {
-  SplitCard card{0, static_cast<int32_t>(refusal.rank), rank(), SplitCard::kNothing, {}};
-  card.hold(SplitCard::kRefusal, refusal.set);
-  const uint64_t round = show_notice(card);
+  SplitInfo info{0, static_cast<int32_t>(refusal.rank), rank(), SplitInfo::kNothing, {}};
+  info.hold(SplitInfo::kRefusal, refusal.set);
+  const uint64_t round = show_notice(info);
   const auto until = Clock::now() + kRefusalPatience;
   for (const uint32_t member : members) {
-    SplitCard theirs;
+    SplitInfo theirs;
     uint64_t shown = 0;
-    while (links_->mapped_status(member) == nullptr && member != rank() && Clock::now() < until &&
+    while (peer_table_->mapped_status(member) == nullptr && member != rank() && Clock::now() < until &&
            watch_->check_peer(member, function).ok() &&
            !(find_notice(member, round, &theirs, &shown) && shown >= round))
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -150,8 +150,8 @@ void Communicator::refuse(const std::vector<uint32_t>& members, const char* func
 }
 
 // Shows `own` to the other members and waits for theirs. With a set, all ranks that call must give the same.
-Status Communicator::exchange_notices(const std::vector<uint32_t>& members, const char* function, const SplitCard& own,
-                                      const RankSet* set, std::vector<SplitCard>* cards) {
+Status Communicator::exchange_notices(const std::vector<uint32_t>& members, const char* function, const SplitInfo& own,
+                                      const RankSet* set, std::vector<SplitInfo>* infos) {
   const uint64_t round = show_notice(own);
   if (set != nullptr) shown_set_ = *set;
   const auto begin = Clock::now(), deadline = begin + std::chrono::milliseconds(config_.timeout_ms);
@@ -163,10 +163,10 @@ Status Communicator::exchange_notices(const std::vector<uint32_t>& members, cons
   };
   const auto look = [&] { return set == nullptr ? Status() : find_other_set(round, function, *set, &refusal); };
   Backoff backoff;
-  cards->resize(members.size());
+  infos->resize(members.size());
   for (size_t i = 0; i < members.size();) {
     bool arrived = false;
-    Status status = read_notice(members[i], round, function, &(*cards)[i], &arrived);
+    Status status = read_notice(members[i], round, function, &(*infos)[i], &arrived);
     if (!status.ok()) {
       if (Status other = look(); !other.ok()) return end(other);
       // A member that has gone on may have seen another one's death before this rank did.
@@ -174,7 +174,7 @@ Status Communicator::exchange_notices(const std::vector<uint32_t>& members, cons
       return status;
     }
     if (arrived) {
-      if (status = check_card(function, (*cards)[i], set, &refusal); !status.ok()) return end(status);
+      if (status = check_info(function, (*infos)[i], set, &refusal); !status.ok()) return end(status);
       ++i;
       backoff.reset();
       continue;

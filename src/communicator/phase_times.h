@@ -21,7 +21,7 @@ class PhaseTimes {
                    milliseconds(now - last_));
     last_ = now;
   }
-  // "card exchange 0.3, proof of links 1.2 (ms), 1.5 in all"
+  // "info exchange 0.3, proof of links 1.2 (ms), 1.5 in all"
   std::string text() const { return fmt::format("{} (ms), {:.1f} in all", text_, milliseconds(last_ - begin_)); }
 
  private:

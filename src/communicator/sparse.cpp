@@ -17,19 +17,19 @@ constexpr const char* kName = "trSparseAllReduce";
 constexpr size_t kMaxBytes = SIZE_MAX / 64;  // more than any memory holds
 
 // What ranks must agree on, and how many rows each has.
-struct SparseCard {
+struct SparseInfo {
   uint64_t rows;
   uint64_t row_elements;
   uint32_t type;
   uint32_t op;
 };
 
-Status gather_blocks(Communicator* communicator, const void* own, const std::vector<SparseCard>& cards,
+Status gather_blocks(Communicator* communicator, const void* own, const std::vector<SparseInfo>& infos,
                      size_t row_bytes, std::byte* all) {
   auto blocks = std::make_shared<Blocks>();
   size_t at = 0;
-  for (const SparseCard& card : cards) {
-    blocks->counts.push_back(card.rows * row_bytes);
+  for (const SparseInfo& info : infos) {
+    blocks->counts.push_back(info.rows * row_bytes);
     blocks->offsets.push_back(at);
     at += blocks->counts.back();
     blocks->parts.largest = std::max(blocks->parts.largest, blocks->counts.back());
@@ -65,27 +65,27 @@ void sum_rows(const SparseRows& own, uint32_t ranks, std::span<const size_t> ord
   reduce(call);
 }
 
-std::string type_of(const SparseCard& card) { return name_of(static_cast<trDataType_t>(card.type)); }
-std::string op_of(const SparseCard& card) { return name_of(static_cast<trRedOp_t>(card.op)); }
+std::string type_of(const SparseInfo& info) { return name_of(static_cast<trDataType_t>(info.type)); }
+std::string op_of(const SparseInfo& info) { return name_of(static_cast<trRedOp_t>(info.op)); }
 
-// All ranks compare the same cards, so that each returns an error where one does.
-Status check_cards(uint32_t own_rank, const std::vector<SparseCard>& cards, const DataTypeInfo& type, size_t* total) {
-  const SparseCard& own = cards[own_rank];
-  for (uint32_t rank = 0; rank < cards.size(); ++rank)
-    if (cards[rank].row_elements != own.row_elements || cards[rank].type != own.type || cards[rank].op != own.op)
+// All ranks compare the same infos, so that each returns an error where one does.
+Status check_infos(uint32_t own_rank, const std::vector<SparseInfo>& infos, const DataTypeInfo& type, size_t* total) {
+  const SparseInfo& own = infos[own_rank];
+  for (uint32_t rank = 0; rank < infos.size(); ++rank)
+    if (infos[rank].row_elements != own.row_elements || infos[rank].type != own.type || infos[rank].op != own.op)
       return {trInvalidUsage, fmt::format("{}: rank {} has rows of {} x {}, op {}; rank {} has rows of {} x {}, op {}",
                                           kName, own_rank, own.row_elements, type_of(own), op_of(own), rank,
-                                          cards[rank].row_elements, type_of(cards[rank]), op_of(cards[rank]))};
+                                          infos[rank].row_elements, type_of(infos[rank]), op_of(infos[rank]))};
   if (own.row_elements > kMaxBytes / type.size)
     return {trInvalidArgument,
             fmt::format("{}: row_elements is {} x {}: more than any memory holds", kName, own.row_elements, type.name)};
   const size_t most_rows = kMaxBytes / std::max(own.row_elements * type.size, sizeof(int64_t));
   *total = 0;
-  for (uint32_t rank = 0; rank < cards.size(); ++rank) {
-    if (cards[rank].rows > most_rows - *total)
+  for (uint32_t rank = 0; rank < infos.size(); ++rank) {
+    if (infos[rank].rows > most_rows - *total)
       return {trInvalidArgument, fmt::format("{}: rank {} has {} rows of {} x {}: more than any memory holds", kName,
-                                             rank, cards[rank].rows, own.row_elements, type.name)};
-    *total += cards[rank].rows;
+                                             rank, infos[rank].rows, own.row_elements, type.name)};
+    *total += infos[rank].rows;
   }
   return {};
 }
@@ -99,18 +99,18 @@ Status sparse_allreduce(Communicator* communicator, const SparseRows& own, int64
     return {trInvalidArgument, fmt::format("{}: datatype is {}; give one that has sums", kName, name_of(own.type))};
   if (own.op != trSum && own.op != trAvg)
     return {trInvalidArgument, fmt::format("{}: op is {}; give trSum or trAvg", kName, name_of(own.op))};
-  std::vector<SparseCard> cards(communicator->ranks());
-  const SparseCard card{own.rows, own.row_elements, static_cast<uint32_t>(own.type), static_cast<uint32_t>(own.op)};
+  std::vector<SparseInfo> infos(communicator->ranks());
+  const SparseInfo info{own.rows, own.row_elements, static_cast<uint32_t>(own.type), static_cast<uint32_t>(own.op)};
   TR_RETURN_IF_ERROR(
-      communicator->allgather_bytes(Purpose::kSparse, &card, sizeof card, reinterpret_cast<std::byte*>(cards.data())));
+      communicator->allgather_bytes(Purpose::kSparse, &info, sizeof info, reinterpret_cast<std::byte*>(infos.data())));
   size_t total = 0;
-  TR_RETURN_IF_ERROR(check_cards(communicator->rank(), cards, *type, &total));
+  TR_RETURN_IF_ERROR(check_infos(communicator->rank(), infos, *type, &total));
   const size_t row_bytes = own.row_elements * type->size;
   std::vector<int64_t> indices(total);
   std::vector<std::byte> values(total * row_bytes);
   TR_RETURN_IF_ERROR(
-      gather_blocks(communicator, own.indices, cards, sizeof(int64_t), reinterpret_cast<std::byte*>(indices.data())));
-  TR_RETURN_IF_ERROR(gather_blocks(communicator, own.values, cards, row_bytes, values.data()));
+      gather_blocks(communicator, own.indices, infos, sizeof(int64_t), reinterpret_cast<std::byte*>(indices.data())));
+  TR_RETURN_IF_ERROR(gather_blocks(communicator, own.values, infos, row_bytes, values.data()));
   // Gathered by rank and position: a stable sort keeps that order inside an index.
   std::vector<size_t> order(total);
   std::iota(order.begin(), order.end(), 0);

@@ -20,7 +20,7 @@
 #include "bootstrap/membership.h"
 #include "bootstrap/unique_id.h"
 #include "communicator/communicator.h"
-#include "communicator/split_card.h"
+#include "communicator/split_info.h"
 
 namespace treering {
 
@@ -46,12 +46,12 @@ constexpr size_t kLookedAt = 32;  // members, in one look
 constexpr int kToldDeaths = 8;
 
 // For those ranks, which users know by their numbers in the communicator that is there.
-Status make_rendezvous_root(const Watch& watch, const std::vector<uint32_t>& members, SplitCard* card) {
+Status make_rendezvous_root(const Watch& watch, const std::vector<uint32_t>& members, SplitInfo* info) {
   UniqueId id;
   std::vector<std::string> names;
   for (uint32_t member : members) names.push_back(watch.describe(member));
   const Status made = Membership::make_rendezvous_root(&id, names);
-  if (made.ok()) card->hold(SplitCard::kId, pack(id));
+  if (made.ok()) info->hold(SplitInfo::kId, pack(id));
   return made;
 }
 
@@ -90,10 +90,10 @@ Status Communicator::allgather_bytes(Purpose purpose, const void* own, size_t by
 }
 
 // Data streams are not encrypted, and who reads a communicator's secret may join it.
-Status Communicator::exchange_sealed(const char* function, const SplitCard& own, std::vector<SplitCard>* cards) {
+Status Communicator::exchange_sealed(const char* function, const SplitInfo& own, std::vector<SplitInfo>* infos) {
   struct Sealed {
     unsigned char nonce[crypto_secretbox_NONCEBYTES];
-    unsigned char box[crypto_secretbox_MACBYTES + sizeof(SplitCard)];
+    unsigned char box[crypto_secretbox_MACBYTES + sizeof(SplitInfo)];
   };
   static_assert(sizeof split_key_ == crypto_secretbox_KEYBYTES);
   Sealed mine;
@@ -103,7 +103,7 @@ Status Communicator::exchange_sealed(const char* function, const SplitCard& own,
   std::vector<Sealed> all(ranks());
   TR_RETURN_IF_ERROR(allgather_bytes(Purpose::kSplit, &mine, sizeof mine, reinterpret_cast<std::byte*>(all.data())));
   for (uint32_t rank = 0; rank < ranks(); ++rank)
-    if (crypto_secretbox_open_easy(reinterpret_cast<unsigned char*>(&(*cards)[rank]), all[rank].box,
+    if (crypto_secretbox_open_easy(reinterpret_cast<unsigned char*>(&(*infos)[rank]), all[rank].box,
                                    sizeof all[rank].box, all[rank].nonce, split_key_.data()) != 0)
       return {trRemoteError, fmt::format("{}: what rank {} sent was changed on its way", function, rank)};
   return {};
@@ -117,32 +117,32 @@ Status Communicator::split(int color, int key, const Config& config, std::unique
   const uint64_t next_meeting = meetings_ + (failed ? kRoundsOfMeeting : 0);
   std::vector<uint32_t> everyone(ranks());
   std::iota(everyone.begin(), everyone.end(), 0);
-  std::vector<SplitCard> cards(ranks());
-  SplitCard own{color, key, rank(), SplitCard::kNothing, {}};
+  std::vector<SplitInfo> infos(ranks());
+  SplitInfo own{color, key, rank(), SplitInfo::kNothing, {}};
   auto exchange = [&] {
-    return failed ? exchange_notices(everyone, kName, own, nullptr, &cards)
-                  : allgather_bytes(Purpose::kSplit, &own, sizeof own, reinterpret_cast<std::byte*>(cards.data()));
+    return failed ? exchange_notices(everyone, kName, own, nullptr, &infos)
+                  : allgather_bytes(Purpose::kSplit, &own, sizeof own, reinterpret_cast<std::byte*>(infos.data()));
   };
   Status status = exchange();
-  std::vector<SplitCard> members;
-  for (const SplitCard& card : cards)
-    if (card.color == color) members.push_back(card);
+  std::vector<SplitInfo> members;
+  for (const SplitInfo& info : infos)
+    if (info.color == color) members.push_back(info);
   std::sort(members.begin(), members.end(),
-            [](const SplitCard& a, const SplitCard& b) { return std::tie(a.key, a.rank) < std::tie(b.key, b.rank); });
+            [](const SplitInfo& a, const SplitInfo& b) { return std::tie(a.key, a.rank) < std::tie(b.key, b.rank); });
   std::vector<uint32_t> ranks_of_color;
-  for (const SplitCard& card : members) ranks_of_color.push_back(card.rank);
+  for (const SplitInfo& info : members) ranks_of_color.push_back(info.rank);
   // The id is made only now: what listens for a rendezvous that never comes would listen until the deadline.
   Status made;
   if (status.ok() && color >= 0 && members.size() > 1 && members[0].rank == rank())
     made = make_rendezvous_root(*watch_, ranks_of_color, &own);
-  if (status.ok()) status = failed ? exchange() : exchange_sealed(kName, own, &cards);
+  if (status.ok()) status = failed ? exchange() : exchange_sealed(kName, own, &infos);
   meetings_ = std::max(meetings_, next_meeting);
   TR_RETURN_IF_ERROR(status);
   TR_RETURN_IF_ERROR(made);
   if (color < 0) return {};
   if (members.size() == 1) return create_alone(config, result);
-  const SplitCard& first = cards[members[0].rank];
-  if (first.content != SplitCard::kId) return no_rendezvous_root(*watch_, kName, first.rank);
+  const SplitInfo& first = infos[members[0].rank];
+  if (first.content != SplitInfo::kId) return no_rendezvous_root(*watch_, kName, first.rank);
   return create_of(static_cast<uint32_t>(members.size()), ranks_of_color, first.rank, first.held<trUniqueId>(), kName,
                    config, result);
 }
@@ -182,45 +182,45 @@ Status Communicator::shrink(const std::vector<uint32_t>& members, const Config& 
   const uint64_t next_meeting = meetings_ + kRoundsOfMeeting;
   RankSet set;
   for (const uint32_t member : members) set.set(member);
-  std::vector<SplitCard> cards;
-  SplitCard own{0, 0, rank(), SplitCard::kNothing, {}};
-  own.hold(SplitCard::kMembers, set);
-  Status status = exchange_notices(members, kName, own, &set, &cards);
+  std::vector<SplitInfo> infos;
+  SplitInfo own{0, 0, rank(), SplitInfo::kNothing, {}};
+  own.hold(SplitInfo::kMembers, set);
+  Status status = exchange_notices(members, kName, own, &set, &infos);
   Status made;
   if (status.ok() && members.size() > 1) {
-    own.content = SplitCard::kNothing;
+    own.content = SplitInfo::kNothing;
     if (members[0] == rank()) made = make_rendezvous_root(*watch_, members, &own);
-    status = exchange_notices(members, kName, own, nullptr, &cards);
+    status = exchange_notices(members, kName, own, nullptr, &infos);
   }
   meetings_ = next_meeting;
   TR_RETURN_IF_ERROR(status);
   TR_RETURN_IF_ERROR(made);
   if (members.size() == 1) return create_alone(config, result);
-  if (cards[0].content != SplitCard::kId) return no_rendezvous_root(*watch_, kName, members[0]);
-  return create_of(static_cast<uint32_t>(members.size()), members, members[0], cards[0].held<trUniqueId>(), kName,
+  if (infos[0].content != SplitInfo::kId) return no_rendezvous_root(*watch_, kName, members[0]);
+  return create_of(static_cast<uint32_t>(members.size()), members, members[0], infos[0].held<trUniqueId>(), kName,
                    config, result);
 }
 
-// Each rank has all cards, so all conclude the same.
+// Each rank has all infos, so all conclude the same.
 Status Communicator::grow(uint32_t total, const trUniqueId* id, const Config& config,
                           std::unique_ptr<Communicator>* result) {
   constexpr const char* kName = "trCommGrow";
   const CallDeadline deadline(watch_.get(), config_.timeout_ms);
-  SplitCard own{static_cast<int32_t>(total), 0, rank(), SplitCard::kNothing, {}};
-  if (id != nullptr) own.hold(SplitCard::kId, *id);
-  std::vector<SplitCard> cards(ranks());
-  TR_RETURN_IF_ERROR(exchange_sealed(kName, own, &cards));
-  const SplitCard* giver = nullptr;
-  for (const SplitCard& card : cards) {
-    if (card.color != cards[0].color)
-      return {trInvalidUsage, fmt::format("{}: nranks differs: rank 0 gave {}, rank {} gave {}", kName, cards[0].color,
-                                          card.rank, card.color)};
-    if (card.content != SplitCard::kId) continue;
+  SplitInfo own{static_cast<int32_t>(total), 0, rank(), SplitInfo::kNothing, {}};
+  if (id != nullptr) own.hold(SplitInfo::kId, *id);
+  std::vector<SplitInfo> infos(ranks());
+  TR_RETURN_IF_ERROR(exchange_sealed(kName, own, &infos));
+  const SplitInfo* giver = nullptr;
+  for (const SplitInfo& info : infos) {
+    if (info.color != infos[0].color)
+      return {trInvalidUsage, fmt::format("{}: nranks differs: rank 0 gave {}, rank {} gave {}", kName, infos[0].color,
+                                          info.rank, info.color)};
+    if (info.content != SplitInfo::kId) continue;
     if (giver != nullptr)
       return {trInvalidUsage, fmt::format("{}: ranks {} and {} gave an id; one does, the one that handed it to the new "
                                           "ranks",
-                                          kName, giver->rank, card.rank)};
-    giver = &card;
+                                          kName, giver->rank, info.rank)};
+    giver = &info;
   }
   if (total <= ranks())
     return {trInvalidArgument,

@@ -14,7 +14,7 @@
 namespace treering {
 
 // What a rank tells all others.
-struct DeviceAreas::Card {
+struct DeviceAreas::Info {
   int32_t ordinal;  // -1: it has no area
   uint32_t reserved;
   uint64_t process;
@@ -28,7 +28,7 @@ DeviceAreas::DeviceAreas(Communicator* communicator, Device* device, Memory memo
       device_(device),
       memory_(memory),
       alone_(alone),
-      cards_(communicator->ranks()),
+      infos_(communicator->ranks()),
       areas_(communicator->ranks()),
       imported_(communicator->ranks()) {}
 
@@ -59,20 +59,20 @@ void DeviceAreas::close() {
 
 Status DeviceAreas::exchange(size_t bytes, DeviceCopies* copies, Status* own) {
   bytes_ = bytes;
-  Card card{};
-  if (own->ok()) *own = share(copies, &card);
-  card.ordinal = own->ok() ? device_->info().ordinal : -1;
-  card.process = communicator_->own_process();
+  Info info{};
+  if (own->ok()) *own = share(copies, &info);
+  info.ordinal = own->ok() ? device_->info().ordinal : -1;
+  info.process = communicator_->own_process();
   TR_RETURN_IF_ERROR(
-      communicator_->allgather_bytes(Purpose::kGpus, &card, sizeof card, reinterpret_cast<std::byte*>(cards_.data())));
-  for (const Card& other : cards_)
+      communicator_->allgather_bytes(Purpose::kGpus, &info, sizeof info, reinterpret_cast<std::byte*>(infos_.data())));
+  for (const Info& other : infos_)
     if (own->ok() && other.ordinal < 0)
-      *own = {trDeviceError, fmt::format("rank {} could not share its memory", &other - cards_.data())};
+      *own = {trDeviceError, fmt::format("rank {} could not share its memory", &other - infos_.data())};
   return {};
 }
 
 // The area, with a nonce, for the others to open.
-Status DeviceAreas::share(DeviceCopies* copies, Card* own) {
+Status DeviceAreas::share(DeviceCopies* copies, Info* own) {
   void* area = nullptr;
   TR_RETURN_IF_ERROR(memory_ == Memory::kPlain ? device_->allocate(bytes_, &area)
                                                : device_->allocate_shareable(bytes_, &area));
@@ -86,14 +86,14 @@ Status DeviceAreas::share(DeviceCopies* copies, Card* own) {
 }
 
 Status DeviceAreas::map(uint32_t peer, DeviceCopies* copies) {
-  const Card& card = cards_[peer];
-  void* mapped = reinterpret_cast<void*>(static_cast<uintptr_t>(card.address));
-  if (card.process == communicator_->own_process()) {
+  const Info& info = infos_[peer];
+  void* mapped = reinterpret_cast<void*>(static_cast<uintptr_t>(info.address));
+  if (info.process == communicator_->own_process()) {
     Device* other = nullptr;
-    TR_RETURN_IF_ERROR(open_device(card.ordinal, &other));
+    TR_RETURN_IF_ERROR(open_device(info.ordinal, &other));
     if (other != device_) TR_RETURN_IF_ERROR(device_->reach(other));
   } else {
-    TR_RETURN_IF_ERROR(device_->import_memory(card.handle, &mapped));
+    TR_RETURN_IF_ERROR(device_->import_memory(info.handle, &mapped));
     imported_[peer] = true;
   }
   areas_[peer] = static_cast<std::byte*>(mapped);
@@ -101,7 +101,7 @@ Status DeviceAreas::map(uint32_t peer, DeviceCopies* copies) {
   TR_RETURN_IF_ERROR(copies->copy(copies->pinned(), mapped, sizeof nonce));
   TR_RETURN_IF_ERROR(copies->finish());
   std::memcpy(&nonce, copies->pinned(), sizeof nonce);
-  return nonce == card.nonce ? Status() : Status{trDeviceError, fmt::format("{:#x} is read, not the nonce", nonce)};
+  return nonce == info.nonce ? Status() : Status{trDeviceError, fmt::format("{:#x} is read, not the nonce", nonce)};
 }
 
 Status DeviceAreas::release() {

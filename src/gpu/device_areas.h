@@ -38,8 +38,8 @@ class DeviceAreas {
   std::byte* of(uint32_t rank) const { return areas_[rank]; }
 
  private:
-  struct Card;
-  Status share(DeviceCopies* copies, Card* own);
+  struct Info;
+  Status share(DeviceCopies* copies, Info* own);
   void close();
 
   Communicator* communicator_;
@@ -48,7 +48,7 @@ class DeviceAreas {
   bool alone_, is_kept_ = false;
   size_t bytes_ = 0;
   std::byte* own_ = nullptr;
-  std::vector<Card> cards_;
+  std::vector<Info> infos_;
   std::vector<std::byte*> areas_;  // of all ranks, as this device sees them
   std::vector<bool> imported_;
 };

@@ -21,7 +21,7 @@ static_assert(cuda::kMaxDeviceChannels * cuda::kMaxDeviceRanks * sizeof(cuda::Li
 }  // namespace
 
 // What a rank tells all others.
-struct DeviceLinks::Card {
+struct DeviceLinks::Info {
   int32_t ordinal;  // -1: it has no device
   uint32_t multiprocessors;
   uint32_t channels;     // that it may use at most; 0: as many as it wants
@@ -30,35 +30,35 @@ struct DeviceLinks::Card {
   std::array<uint8_t, 16> uuid;
   uint64_t process;
 
-  bool shares(const Card& other) const { return uuid == other.uuid; }
-  static bool of_one_process(const std::vector<Card>& cards) {
-    return std::all_of(cards.begin(), cards.end(), [&](const Card& card) { return card.process == cards[0].process; });
+  bool shares(const Info& other) const { return uuid == other.uuid; }
+  static bool of_one_process(const std::vector<Info>& infos) {
+    return std::all_of(infos.begin(), infos.end(), [&](const Info& info) { return info.process == infos[0].process; });
   }
-  uint32_t sharing(const std::vector<Card>& cards) const {
+  uint32_t sharing(const std::vector<Info>& infos) const {
     return static_cast<uint32_t>(
-        std::count_if(cards.begin(), cards.end(), [&](const Card& other) { return shares(other); }));
+        std::count_if(infos.begin(), infos.end(), [&](const Info& other) { return shares(other); }));
   }
 };
 
-DeviceLinks::DeviceLinks(Communicator* communicator, Device* device, const std::vector<Card>& cards,
+DeviceLinks::DeviceLinks(Communicator* communicator, Device* device, const std::vector<Info>& infos,
                          DeviceAreas::Memory memory)
     : communicator_(communicator),
       device_(device),
       rank_(communicator->rank()),
       ranks_(communicator->ranks()),
-      alone_(Card::of_one_process(cards)),
+      alone_(Info::of_one_process(infos)),
       areas_(communicator, device, memory, alone_),
       more_areas_(communicator, device, memory, alone_) {
-  const Card& own = cards[rank_];
-  const auto on_gpu = [&](const Card& card) { return own.shares(card); };
-  sharing_ = own.sharing(cards);
-  first_sharing_ = static_cast<uint32_t>(std::find_if(cards.begin(), cards.end(), on_gpu) - cards.begin());
-  for (const Card& card : cards) {
-    most_channels_ = std::min(most_channels_, ResidentBlocks::most_channels(card.multiprocessors, card.sharing(cards)));
-    if (card.channels > 0)
-      wanted_channels_ = wanted_channels_ == 0 ? card.channels : std::min(wanted_channels_, card.channels);
+  const Info& own = infos[rank_];
+  const auto on_gpu = [&](const Info& info) { return own.shares(info); };
+  sharing_ = own.sharing(infos);
+  first_sharing_ = static_cast<uint32_t>(std::find_if(infos.begin(), infos.end(), on_gpu) - infos.begin());
+  for (const Info& info : infos) {
+    most_channels_ = std::min(most_channels_, ResidentBlocks::most_channels(info.multiprocessors, info.sharing(infos)));
+    if (info.channels > 0)
+      wanted_channels_ = wanted_channels_ == 0 ? info.channels : std::min(wanted_channels_, info.channels);
     // What LL128 needs is known between GPUs of one generation alone.
-    findings_.keep_lines &= device->keeps_lines(card.uuid) && card.capability == own.capability;
+    findings_.keep_lines &= device->keeps_lines(info.uuid) && info.capability == own.capability;
   }
   most_channels_ = FifoLayout::limit_by_memory(ranks_, most_channels_);
 }
@@ -70,7 +70,7 @@ DeviceLinks::~DeviceLinks() {
 Status DeviceLinks::create(Communicator* communicator, Device* device, std::unique_ptr<DeviceLinks>* made,
                            std::string* why_not) {
   const uint32_t rank = communicator->rank(), ranks = communicator->ranks();
-  Card own{};
+  Info own{};
   own.ordinal = -1;
   own.process = communicator->own_process();
   own.channels = static_cast<uint32_t>(communicator->config().device_blocks);
@@ -81,28 +81,28 @@ Status DeviceLinks::create(Communicator* communicator, Device* device, std::uniq
     own.multiprocessors = device->info().multiprocessors;
     own.capability = device->info().compute_capability;
   }
-  std::vector<Card> cards(ranks);
+  std::vector<Info> infos(ranks);
   TR_RETURN_IF_ERROR(
-      communicator->allgather_bytes(Purpose::kGpus, &own, sizeof own, reinterpret_cast<std::byte*>(cards.data())));
+      communicator->allgather_bytes(Purpose::kGpus, &own, sizeof own, reinterpret_cast<std::byte*>(infos.data())));
   if (communicator->hosts() > 1) *why_not = "the ranks are on several hosts";
   if (ranks > cuda::kMaxDeviceRanks) *why_not = fmt::format("there are more than {} ranks", cuda::kMaxDeviceRanks);
-  for (const Card& card : cards) {
-    if (card.ordinal < 0) {
-      *why_not = fmt::format("rank {} has no GPU", &card - cards.data());
+  for (const Info& info : infos) {
+    if (info.ordinal < 0) {
+      *why_not = fmt::format("rank {} has no GPU", &info - infos.data());
       break;
     }
-    const auto of_another = [&](const Card& o) { return card.shares(o) && o.process != card.process; };
-    if (std::any_of(cards.begin(), cards.end(), of_another))
-      *why_not = fmt::format("rank {} shares its GPU with another process", &card - cards.data());
-    if (card.forbids_p2p != 0 && card.sharing(cards) < ranks)
-      *why_not = fmt::format("rank {} forbids access between GPUs (TREERING_DEVICE_P2P=0)", &card - cards.data());
+    const auto of_another = [&](const Info& o) { return info.shares(o) && o.process != info.process; };
+    if (std::any_of(infos.begin(), infos.end(), of_another))
+      *why_not = fmt::format("rank {} shares its GPU with another process", &info - infos.data());
+    if (info.forbids_p2p != 0 && info.sharing(infos) < ranks)
+      *why_not = fmt::format("rank {} forbids access between GPUs (TREERING_DEVICE_P2P=0)", &info - infos.data());
   }
-  if (!why_not->empty()) return {};  // all ranks see the same cards
+  if (!why_not->empty()) return {};  // all ranks see the same infos
 
   // One after the other on all ranks: what fails for one is of no use to the others.
   for (auto memory : {DeviceAreas::Memory::kPlain, DeviceAreas::Memory::kByDescriptor}) {
     std::string reason;
-    std::unique_ptr<DeviceLinks> links(new DeviceLinks(communicator, device, cards, memory));
+    std::unique_ptr<DeviceLinks> links(new DeviceLinks(communicator, device, infos, memory));
     TR_RETURN_IF_ERROR(links->attempt(&reason));
     if (reason.empty()) {
       if (memory == DeviceAreas::Memory::kByDescriptor && rank == 0)

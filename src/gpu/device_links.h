@@ -42,8 +42,8 @@ class DeviceLinks {
   cuda::Link* table() const { return table_; }
 
  private:
-  struct Card;
-  DeviceLinks(Communicator* communicator, Device* device, const std::vector<Card>& cards, DeviceAreas::Memory memory);
+  struct Info;
+  DeviceLinks(Communicator* communicator, Device* device, const std::vector<Info>& infos, DeviceAreas::Memory memory);
   // Collective; `why_not` stays empty where it worked for all ranks.
   Status attempt(std::string* why_not);
   Status connect(DeviceCopies* copies, Status* own, std::string* why_not);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Transport: one way for the ranks of a communicator to reach one another. A folder below src/transport and a row in table.cpp.
 //
-//   open()          before the ranks have exchanged anything; card() is what the others need to know of this rank
-//   take_card()     what the others gave
+//   open()          before the ranks have exchanged anything; info() is what the others need to know of this rank
+//   take_info()     what the others gave
 //   prove()         whether it works towards a peer, in fact: once for each peer, or for a sample of many
 //   connect()       when the first message to a peer is sent or expected; the peer may be earlier or later
 //
-// The links (peers/links.h) choose among the transports that both ranks of a pair have proved. Each transport passes the
-// conformance suite (tests/transport/conformance_test.cpp).
+// The peer table (peers/peer_table.h) chooses among the transports that both ranks of a pair have proved. Each
+// transport passes the conformance suite (tests/transport/conformance_test.cpp).
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@
 #include "transport/connection.h"
 #include "transport/introduction.h"
 #include "transport/area.h"
-#include "transport/peer_card.h"
+#include "transport/peer_info.h"
 #include "transport/wait_set.h"
 
 namespace treering {
@@ -32,10 +32,10 @@ struct TransportSetup {
   const AreaLayout* layout = nullptr;
   AreaView own;                  // this rank's area
   std::byte* segment = nullptr;  // the memory that the ranks of the host share; nullptr: this rank has none
-  // From take_card() on.
-  std::function<const PeerCard&(uint32_t rank)> card;
+  // From take_info() on.
+  std::function<const PeerInfo&(uint32_t rank)> peer_info;
   // A rank of this one's host that was given the segment's descriptor, or nullptr.
-  std::function<const PeerCard*()> segment_holder;
+  std::function<const PeerInfo*()> segment_holder;
   Introducer* introducer = nullptr;  // to the same transport of other ranks
   // What a rank that waits may sleep on: a transport whose polls cost system calls adds its descriptors. One that polls memory adds
   // nothing, and is polled.
@@ -53,8 +53,8 @@ class Transport {
   virtual ~Transport() = default;
 
   // What a peer needs to know to reach this rank; any length.
-  virtual std::string card() { return {}; }
-  virtual Status take_card(uint32_t peer, const std::string& card) { return (void)peer, (void)card, Status(); }
+  virtual std::string info() { return {}; }
+  virtual Status take_info(uint32_t peer, const std::string& info) { return (void)peer, (void)info, Status(); }
 
   // Ok, or why this rank does not reach the peer.
   virtual Status prove(uint32_t peer) = 0;

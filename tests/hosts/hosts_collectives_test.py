@@ -177,7 +177,7 @@ class Networks(lab_case.LabCase):
         lines = [line for line in self.allreduce().splitlines() if " is ready: rendezvous " in line]
         self.assertEqual(len(lines), len(self.placement), lines)
         for line in lines:
-            for phase in ("shared memory", "cards of all ranks", "proofs of links", "reports of all ranks", "measurement of the network",
+            for phase in ("shared memory", "infos of all ranks", "proofs of links", "reports of all ranks", "measurement of the network",
                           "schedules"):
                 self.assertRegex(line, rf", {phase} \d+\.\d")
             times = [float(time) for time in re.findall(r" (\d+\.\d)(?:,| \(ms\))", line)]

@@ -14,7 +14,7 @@ class Cma final : public Transport {
   // Reads the peer's nonce, and writes a word beside it that is 0 anyway: the write itself is the proof.
   Status prove(uint32_t peer) override {
     constexpr uint64_t kNothing = 0, kSpareWord = 2;
-    const PeerCard &own = setup_.card(setup_.rank), &theirs = setup_.card(peer);
+    const PeerInfo &own = setup_.peer_info(setup_.rank), &theirs = setup_.peer_info(peer);
     if (const std::string no_pid = why_no_pid(own, theirs); !no_pid.empty()) return {trSystemError, no_pid};
     const uint64_t address = theirs.head_address + setup_.layout->nonce_offset;
     uint64_t nonce = 0;
@@ -27,7 +27,7 @@ class Cma final : public Transport {
   }
 
   PeerConnections connect(uint32_t peer, PairAbilities) override {
-    const uint64_t body = setup_.card(peer).body_address;
+    const uint64_t body = setup_.peer_info(peer).body_address;
     PeerConnections made;
     for (uint32_t channel = 0; channel < setup_.layout->channels; ++channel)
       made.channels.push_back(connect_cma({pid_of(peer), body + setup_.layout->fifo_offset_of(setup_.rank, channel),
@@ -37,11 +37,11 @@ class Cma final : public Transport {
   }
 
   bool copy_head(uint32_t peer, void* copy, size_t bytes) const override {
-    return cma_read(pid_of(peer), setup_.card(peer).head_address, copy, bytes).ok();
+    return cma_read(pid_of(peer), setup_.peer_info(peer).head_address, copy, bytes).ok();
   }
 
  private:
-  int pid_of(uint32_t peer) const { return static_cast<int>(setup_.card(peer).pid); }
+  int pid_of(uint32_t peer) const { return static_cast<int>(setup_.peer_info(peer).pid); }
 
   const TransportSetup setup_;
 };

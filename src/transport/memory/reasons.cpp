@@ -13,17 +13,17 @@ namespace {
 // 0: the rank could not find its own out.
 bool differ(uint64_t a, uint64_t b) { return a != 0 && b != 0 && a != b; }
 
-std::string both(const PeerCard& a, const PeerCard& b) {
+std::string both(const PeerInfo& a, const PeerInfo& b) {
   return fmt::format("ranks {} and {}", std::min(a.rank, b.rank), std::max(a.rank, b.rank));
 }
 
 // Uids in the order of both().
-std::string uids(const PeerCard& a, const PeerCard& b) {
+std::string uids(const PeerInfo& a, const PeerInfo& b) {
   return a.rank < b.rank ? fmt::format("{} and {}", a.uid, b.uid) : fmt::format("{} and {}", b.uid, a.uid);
 }
 
 // Why the descriptor did not come from one to the other.
-std::string why_it_did_not_travel(const PeerCard& lacking, const PeerCard& holder) {
+std::string why_it_did_not_travel(const PeerInfo& lacking, const PeerInfo& holder) {
   const std::string ranks = both(lacking, holder);
   // Without /proc a machine is known by its host's name alone, which containers have of their own.
   const bool know_machines = lacking.network_namespace != 0 && holder.network_namespace != 0;
@@ -44,11 +44,11 @@ std::string why_it_did_not_travel(const PeerCard& lacking, const PeerCard& holde
          "another user's";
 }
 
-std::string why_absent(const PeerCard& own, const PeerCard& peer, const PeerCard* holder) {
-  for (const PeerCard* card : {&own, &peer})
-    if (card->got_segment != 0 && card->in_segment == 0)
-      return fmt::format("mmap failed on rank {}, whose log says why", card->rank);
-  // A process without a rank, which only made the unique id, has no card.
+std::string why_absent(const PeerInfo& own, const PeerInfo& peer, const PeerInfo* holder) {
+  for (const PeerInfo* info : {&own, &peer})
+    if (info->got_segment != 0 && info->in_segment == 0)
+      return fmt::format("mmap failed on rank {}, whose log says why", info->rank);
+  // A process without a rank, which only made the unique id, has no info.
   if (holder == nullptr)
     return "no rank of the host was given it: memfd_create failed, or the process that makes it holds no rank and is in another "
            "network namespace or another user's";
@@ -57,26 +57,26 @@ std::string why_absent(const PeerCard& own, const PeerCard& peer, const PeerCard
 
 }  // namespace
 
-std::string why_no_segment(const PeerCard& own, const PeerCard& peer, const PeerCard* holder) {
+std::string why_no_segment(const PeerInfo& own, const PeerInfo& peer, const PeerInfo* holder) {
   return "no segment (" + why_absent(own, peer, holder) + ")";
 }
 
-std::string why_no_pid(const PeerCard& own, const PeerCard& peer) {
+std::string why_no_pid(const PeerInfo& own, const PeerInfo& peer) {
   if (own.pid_namespace == peer.pid_namespace) return {};
-  for (const PeerCard* card : {&own, &peer})
-    if (card->pid_namespace == 0)
+  for (const PeerInfo* info : {&own, &peer})
+    if (info->pid_namespace == 0)
       return fmt::format("rank {} has no /proc (its mount namespace lacks it), so its pid namespace is not known",
-                         card->rank);
+                         info->rank);
   return "the ranks are in different pid namespaces";
 }
 
-std::string who_they_are(const PeerCard& own, const PeerCard& peer) {
+std::string who_they_are(const PeerInfo& own, const PeerInfo& peer) {
   if (differ(own.user_namespace, peer.user_namespace)) return "the ranks are in different user namespaces";
   if (own.uid != peer.uid) return fmt::format("the ranks are of different users (uid {} and {})", own.uid, peer.uid);
   return {};
 }
 
-std::string why_no_regions(const PeerCard& own, const PeerCard& peer, int error) {
+std::string why_no_regions(const PeerInfo& own, const PeerInfo& peer, int error) {
   if (std::string why = why_no_pid(own, peer); !why.empty()) return why;
   std::string text = fmt::format("the peer's descriptors cannot be opened through /proc: {}", std::strerror(error));
   if (error == ENOENT)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Why a way between two ranks of one host does not work, in words for the log and for errors: what follows from the
-// cards of the ranks, without a look at the machine.
+// infos of the ranks, without a look at the machine.
 //
 //   segment             | its descriptor travels over Unix sockets: within a network namespace, to the same user
 //   registered buffers  | opened through /proc: one pid namespace, a visible /proc, the right to trace the peer
@@ -9,20 +9,20 @@
 
 #include <string>
 
-#include "transport/peer_card.h"
+#include "transport/peer_info.h"
 
 namespace treering {
 
 // Why `own` and `peer` share no segment. holder: a rank of their host that was given its descriptor, or nullptr.
-std::string why_no_segment(const PeerCard& own, const PeerCard& peer, const PeerCard* holder);
+std::string why_no_segment(const PeerInfo& own, const PeerInfo& peer, const PeerInfo* holder);
 
 // Why neither can name the other by its pid; empty: they can.
-std::string why_no_pid(const PeerCard& own, const PeerCard& peer);
+std::string why_no_pid(const PeerInfo& own, const PeerInfo& peer);
 
 // Why the peer's descriptors cannot be opened; error: errno of the attempt.
-std::string why_no_regions(const PeerCard& own, const PeerCard& peer, int error);
+std::string why_no_regions(const PeerInfo& own, const PeerInfo& peer, int error);
 
-// What the cards add to the kernel's refusal to reach into the peer; empty: nothing.
-std::string who_they_are(const PeerCard& own, const PeerCard& peer);
+// What the infos add to the kernel's refusal to reach into the peer; empty: nothing.
+std::string who_they_are(const PeerInfo& own, const PeerInfo& peer);
 
 }  // namespace treering

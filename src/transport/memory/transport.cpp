@@ -18,7 +18,7 @@ class MappedTransport : public Transport {
 
   // By the peer's nonce in the segment: a load.
   Status prove(uint32_t peer) final {
-    const PeerCard &own = setup_.card(setup_.rank), &theirs = setup_.card(peer);
+    const PeerInfo &own = setup_.peer_info(setup_.rank), &theirs = setup_.peer_info(peer);
     if (setup_.segment == nullptr || theirs.in_segment == 0)
       return {trSystemError, why_no_segment(own, theirs, setup_.segment_holder())};
     const auto* nonce = static_cast<volatile uint64_t*>(area_of(peer).nonce());
@@ -54,7 +54,7 @@ class SharedMemory final : public MappedTransport {
   using MappedTransport::MappedTransport;
 
   Status prove_regions(uint32_t peer) override {
-    const PeerCard &own = setup_.card(setup_.rank), &theirs = setup_.card(peer);
+    const PeerInfo &own = setup_.peer_info(setup_.rank), &theirs = setup_.peer_info(peer);
     const int fd = own.pid_namespace == theirs.pid_namespace
                        ? open_peer_descriptor(pid_of(peer), theirs.segment_descriptor, theirs.segment_inode)
                        : -1;
@@ -76,7 +76,7 @@ class SharedMemory final : public MappedTransport {
   }
 
  private:
-  int pid_of(uint32_t peer) const { return static_cast<int>(setup_.card(peer).pid); }
+  int pid_of(uint32_t peer) const { return static_cast<int>(setup_.peer_info(peer).pid); }
 
   std::map<uint32_t, std::unique_ptr<PeerRegions>> regions_;
 };

@@ -100,7 +100,7 @@ class Tcp final : public Transport, public IntroductionTaker, private StreamSour
     const Config& config = *setup_.config;
     TcpOptions options;
     options.peer = peer;
-    options.peer_name = fmt::format("rank {} (pid {})", peer, setup_.card(peer).pid);
+    options.peer_name = fmt::format("rank {} (pid {})", peer, setup_.peer_info(peer).pid);
     options.channels = setup_.layout->channels;
     options.streams = config.tcp_streams > 0
                           ? static_cast<uint32_t>(config.tcp_streams)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why ranks share no memory, from fabricated cards.
+// Why ranks share no memory, from fabricated infos.
 #include "transport/memory/reasons.h"
 
 #include <gtest/gtest.h>
@@ -9,35 +9,35 @@
 namespace treering::testing {
 namespace {
 
-PeerCard with_segment(uint32_t rank) {
-  PeerCard card{};
-  card.rank = rank;
-  card.pid = 100 + rank;
-  card.pid_namespace = 11;
-  card.network_namespace = 21;
-  card.user_namespace = 31;
-  card.uid = 1000;
-  card.machine = 41;
-  card.got_segment = card.in_segment = 1;
-  return card;
+PeerInfo with_segment(uint32_t rank) {
+  PeerInfo info{};
+  info.rank = rank;
+  info.pid = 100 + rank;
+  info.pid_namespace = 11;
+  info.network_namespace = 21;
+  info.user_namespace = 31;
+  info.uid = 1000;
+  info.machine = 41;
+  info.got_segment = info.in_segment = 1;
+  return info;
 }
 
-PeerCard without_segment(uint32_t rank) {
-  PeerCard card = with_segment(rank);
-  card.got_segment = card.in_segment = 0;
-  return card;
+PeerInfo without_segment(uint32_t rank) {
+  PeerInfo info = with_segment(rank);
+  info.got_segment = info.in_segment = 0;
+  return info;
 }
 
 // Of both directions, which say the same.
-std::string why(const PeerCard& a, const PeerCard& b, const PeerCard* holder) {
+std::string why(const PeerInfo& a, const PeerInfo& b, const PeerInfo* holder) {
   const std::string text = why_no_segment(a, b, holder);
   EXPECT_EQ(text, why_no_segment(b, a, holder));
   return text;
 }
 
 TEST(NoSegment, BetweenNetworkNamespaces) {
-  const PeerCard a = with_segment(0);
-  PeerCard b = without_segment(1);
+  const PeerInfo a = with_segment(0);
+  PeerInfo b = without_segment(1);
   b.network_namespace = 22;
   const std::string expected =
       "no segment (ranks 0 and 1 are in different network namespaces, between which its descriptor cannot travel)";
@@ -49,8 +49,8 @@ TEST(NoSegment, BetweenNetworkNamespaces) {
 }
 
 TEST(NoSegment, BetweenUserNamespaces) {
-  const PeerCard a = with_segment(3);
-  PeerCard b = without_segment(1);
+  const PeerInfo a = with_segment(3);
+  PeerInfo b = without_segment(1);
   b.user_namespace = 32;
   b.uid = 0;
   EXPECT_EQ(
@@ -60,15 +60,15 @@ TEST(NoSegment, BetweenUserNamespaces) {
 }
 
 TEST(NoSegment, BetweenUsers) {
-  const PeerCard a = with_segment(0);
-  PeerCard b = without_segment(1);
+  const PeerInfo a = with_segment(0);
+  PeerInfo b = without_segment(1);
   b.uid = 1001;
   EXPECT_EQ(why(a, b, &a), "no segment (ranks 0 and 1 are of different users (uid 1000 and 1001))");
 }
 
 TEST(NoSegment, BetweenMachines) {
-  const PeerCard a = with_segment(0);
-  PeerCard b = without_segment(1);
+  const PeerInfo a = with_segment(0);
+  PeerInfo b = without_segment(1);
   b.machine = 42;
   EXPECT_EQ(why(a, b, &a),
             "no segment (ranks 0 and 1 run on different machines, which TREERING_HOSTID calls one host)");
@@ -80,16 +80,16 @@ TEST(NoSegment, BetweenMachines) {
 
 // In the namespaces of one that lacks it too, and has it as little from the third.
 TEST(NoSegment, WhereBothLackIt) {
-  const PeerCard holder = with_segment(0);
-  PeerCard a = without_segment(1), b = without_segment(2);
+  const PeerInfo holder = with_segment(0);
+  PeerInfo a = without_segment(1), b = without_segment(2);
   a.network_namespace = b.network_namespace = 22;
   EXPECT_NE(why_no_segment(a, b, &holder).find("ranks 0 and 1 are in different network"), std::string::npos);
   EXPECT_NE(why_no_segment(b, a, &holder).find("ranks 0 and 2 are in different network"), std::string::npos);
 }
 
 TEST(NoSegment, WhereAPidNamespaceAloneDiffersItIsNotBlamed) {
-  const PeerCard a = with_segment(0);
-  PeerCard b = without_segment(1);
+  const PeerInfo a = with_segment(0);
+  PeerInfo b = without_segment(1);
   b.pid_namespace = 12;
   EXPECT_EQ(
       why(a, b, &a),
@@ -98,7 +98,7 @@ TEST(NoSegment, WhereAPidNamespaceAloneDiffersItIsNotBlamed) {
 }
 
 TEST(NoSegment, FailuresOfTheMachine) {
-  PeerCard a = with_segment(0), b = with_segment(1);
+  PeerInfo a = with_segment(0), b = with_segment(1);
   b.in_segment = 0;
   EXPECT_EQ(why(a, b, &a), "no segment (mmap failed on rank 1, whose log says why)");
   a = without_segment(0), b = without_segment(1);
@@ -106,8 +106,8 @@ TEST(NoSegment, FailuresOfTheMachine) {
 }
 
 TEST(NoRegions, TheCauseIsWhatDiffers) {
-  const PeerCard a = with_segment(0);
-  PeerCard b = with_segment(1);
+  const PeerInfo a = with_segment(0);
+  PeerInfo b = with_segment(1);
   EXPECT_EQ(why_no_pid(a, b), "");
   EXPECT_EQ(why_no_regions(a, b, EACCES), "the peer's descriptors cannot be opened through /proc: Permission denied");
   EXPECT_EQ(

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// PeerCard: what every rank tells all others of its process and its memory, so that they find out how to reach it.
+// PeerInfo: what every rank tells all others of its process and its memory, so that they find out how to reach it.
 #pragma once
 
 #include <cstdint>
 
 namespace treering {
 
-struct PeerCard {
+struct PeerInfo {
   uint32_t pid;
   uint32_t rank;
   uint64_t pid_namespace, network_namespace, user_namespace;  // 0: not known, for want of /proc
@@ -21,6 +21,6 @@ struct PeerCard {
   uint64_t machine;  // the same for all ranks that one kernel runs, whatever counts as a host
 };
 
-inline bool same_process(const PeerCard& a, const PeerCard& b) { return a.process_token == b.process_token; }
+inline bool same_process(const PeerInfo& a, const PeerInfo& b) { return a.process_token == b.process_token; }
 
 }  // namespace treering

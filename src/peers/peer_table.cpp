@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "peers/links.h"
+#include "peers/peer_table.h"
 
 #include <fmt/format.h>
 
@@ -10,36 +10,36 @@
 
 namespace treering {
 
-Links::Links(ExecutorContext* context, const std::vector<RankCard>& cards, uint32_t channels, OpenTransports opened,
-             AskStatus ask)
+PeerTable::PeerTable(ExecutorContext* context, const std::vector<RankInfo>& infos, uint32_t channels,
+                     OpenTransports opened, AskStatus ask)
     : context_(context),
-      cards_(cards),
+      infos_(infos),
       channels_(channels),
       ask_(std::move(ask)),
-      used_(cards.size(), 0),
-      works_(cards.size(), 0),
+      used_(infos.size(), 0),
+      works_(infos.size(), 0),
       opened_(std::move(opened)) {
-  context_->connections.resize(size_t{channels} * cards.size());
+  context_->connections.resize(size_t{channels} * infos.size());
   context_->maker = this;
 }
 
-Transport& Links::transport_of(uint32_t peer) const {
+Transport& PeerTable::transport_of(uint32_t peer) const {
   return *opened_[static_cast<size_t>(std::countr_zero(used_[peer]))];
 }
 
-Status Links::settle(const Findings& findings, const std::map<uint32_t, std::string>& reasons,
-                     const std::string& allowed) {
+Status PeerTable::settle(const TransportMatrix& matrix, const std::map<uint32_t, std::string>& reasons,
+                         const std::string& allowed) {
   const uint32_t rank = context_->rank;
-  transports_ = findings.transports();
-  all_mapped_ = findings.all_mapped();
-  all_fetch_ = findings.all_fetch();
-  host_mapped_ = findings.host_mapped(rank);
+  transports_ = matrix.transports();
+  all_mapped_ = matrix.all_mapped();
+  all_fetch_ = matrix.all_fetch();
+  host_mapped_ = matrix.host_mapped(rank);
   bool explained = false;
-  for (uint32_t peer = 0; peer < cards_.size(); ++peer) {
+  for (uint32_t peer = 0; peer < infos_.size(); ++peer) {
     if (peer == rank) continue;
-    works_[peer] = findings.between(rank, peer);
+    works_[peer] = matrix.between(rank, peer);
     used_[peer] = preferred(works_[peer] & ~kRegionsBit);
-    const bool same_host = cards_[peer].location.host == cards_[rank].location.host;
+    const bool same_host = infos_[peer].location.host == infos_[rank].location.host;
     const auto reason = reasons.find(peer);
     if (used_[peer] == 0) return unreachable(peer, reason != reasons.end() ? reason->second : "", allowed);
     const TransportRow& row = row_of(used_[peer]);
@@ -52,8 +52,8 @@ Status Links::settle(const Findings& findings, const std::map<uint32_t, std::str
   return {};
 }
 
-Status Links::unreachable(uint32_t peer, const std::string& reason, const std::string& allowed) const {
-  const bool same_host = cards_[peer].location.host == cards_[context_->rank].location.host;
+Status PeerTable::unreachable(uint32_t peer, const std::string& reason, const std::string& allowed) const {
+  const bool same_host = infos_[peer].location.host == infos_[context_->rank].location.host;
   bool any = false;  // is allowed that may join two processes there
   std::string others;
   for (size_t i = 0; i < opened_.size(); ++i) {
@@ -71,22 +71,22 @@ Status Links::unreachable(uint32_t peer, const std::string& reason, const std::s
   return {trSystemError,
           fmt::format("rank {} and rank {} (pid {}) share no transport of those that TREERING_TRANSPORTS or "
                       "config->transports allows ('{}'): {}; {}leave it unset",
-                      context_->rank, peer, cards_[peer].pid, allowed.empty() ? "all" : allowed, why,
+                      context_->rank, peer, infos_[peer].pid, allowed.empty() ? "all" : allowed, why,
                       others.empty() ? "" : fmt::format("allow {} too, or ", others))};
 }
 
-void Links::explain(uint32_t peer, const std::string& reason) const {
+void PeerTable::explain(uint32_t peer, const std::string& reason) const {
   const TransportRow& row = row_of(used_[peer]);
   log_line(LogLevel::kInfo, fmt::format("rank {} reaches rank {} by {}{}: {}", context_->rank, peer, row.name,
                                         row.maps ? " without registered buffers" : "", reason));
 }
 
-void Links::pace(int link_mbps) {
+void PeerTable::pace(int link_mbps) {
   paced_ = std::make_shared<PacedLink>(link_mbps);
   context_->add_queue(context_->rank, paced_.get());
 }
 
-void Links::connect(uint32_t peer) {
+void PeerTable::connect(uint32_t peer) {
   const bool fetches = (works_[peer] & transports_with(&TransportRow::fetches)) != 0;
   auto made = transport_of(peer).connect(peer, {(works_[peer] & kRegionsBit) != 0, fetches});
   for (uint32_t channel = 0; channel < channels_; ++channel) {
@@ -100,11 +100,11 @@ void Links::connect(uint32_t peer) {
   queues_.push_back(std::move(made.queue));
 }
 
-const RankStatus* Links::mapped_status(uint32_t peer) const {
+const RankStatus* PeerTable::mapped_status(uint32_t peer) const {
   return used_[peer] == 0 ? nullptr : reinterpret_cast<const RankStatus*>(transport_of(peer).mapped_head(peer));
 }
 
-bool Links::read_status(uint32_t peer, RankStatusSnapshot* snapshot) const {
+bool PeerTable::read_status(uint32_t peer, RankStatusSnapshot* snapshot) const {
   if (!row_of(used_[peer]).reads_heads) return ask_(peer, snapshot);
   if (const RankStatus* status = mapped_status(peer); status != nullptr) return *snapshot = snapshot_of(*status), true;
   RankStatus copy;
@@ -113,12 +113,12 @@ bool Links::read_status(uint32_t peer, RankStatusSnapshot* snapshot) const {
   return true;
 }
 
-void Links::abandon() {
+void PeerTable::abandon() {
   for (const auto& transport : opened_)
     if (transport) transport->abandon();
 }
 
-std::string Links::summary() const {
+std::string PeerTable::summary() const {
   std::map<std::string, size_t> counts;
   for (const TransportSet used : used_)
     if (used != 0) ++counts[row_of(used).name];
@@ -127,7 +127,7 @@ std::string Links::summary() const {
   return text.empty() ? "no peers" : text;
 }
 
-bool Links::any_in_process() const {
+bool PeerTable::any_in_process() const {
   return std::any_of(used_.begin(), used_.end(),
                      [](TransportSet used) { return used != 0 && row_of(used).scope == Scope::kProcess; });
 }

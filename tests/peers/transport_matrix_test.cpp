@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What all ranks conclude from the reports, from fabricated ones.
-#include "peers/findings.h"
+#include "peers/transport_matrix.h"
 
 #include <gtest/gtest.h>
 
@@ -15,19 +15,19 @@ constexpr TransportSet kNoMemory = kCmaBit | kTcpBit;
 struct Ranks {
   // A rank of a host and a process, which reports `local` towards all of its host.
   void add(uint64_t host, uint64_t process, TransportSet local = kAll) {
-    RankCard card{};
-    card.rank = static_cast<uint32_t>(cards.size());
-    card.location.host = host;
-    card.process_token = process;
-    cards.push_back(card);
+    RankInfo info{};
+    info.rank = static_cast<uint32_t>(infos.size());
+    info.location.host = host;
+    info.process_token = process;
+    infos.push_back(info);
     LinkReport report;
     report.local = local;
     report.remote = local & kTcpBit;
     reports.push_back(report);
   }
-  std::string transports() const { return transports_text(Findings(cards, reports).transports()); }
+  std::string transports() const { return transports_text(TransportMatrix(infos, reports).transports()); }
 
-  std::vector<RankCard> cards;
+  std::vector<RankInfo> infos;
   std::vector<LinkReport> reports;
 };
 
@@ -97,11 +97,11 @@ TEST(Transports, OfAPairOfDifferentHostsThatHasItsOwn) {
   Ranks ranks;
   for (uint64_t host : {1, 2, 3}) ranks.add(host, host);
   ranks.reports[0].exceptions = {{2, 0}};
-  const Findings findings(ranks.cards, ranks.reports);
-  EXPECT_EQ(findings.between(0, 2), 0u);
-  EXPECT_EQ(findings.between(2, 0), 0u);
-  EXPECT_EQ(findings.between(0, 1), kTcpBit);
-  EXPECT_EQ(findings.between(1, 2), kTcpBit);
+  const TransportMatrix matrix(ranks.infos, ranks.reports);
+  EXPECT_EQ(matrix.between(0, 2), 0u);
+  EXPECT_EQ(matrix.between(2, 0), 0u);
+  EXPECT_EQ(matrix.between(0, 1), kTcpBit);
+  EXPECT_EQ(matrix.between(1, 2), kTcpBit);
 }
 
 TEST(Transports, TheLongestTextFitsTheSelection) { EXPECT_LT(transports_text(kAll & ~kRegionsBit).size(), size_t{32}); }

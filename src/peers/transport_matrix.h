@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Findings: which transports work between the ranks of a communicator, as each rank has proved and reported it.
+// TransportMatrix: which transports work between the ranks of a communicator, as each rank has proved and reported it.
 //
 //   report of rank a   | towards other hosts | within its host | exceptions: rank, transports | complete? |
 //
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "core/bytes.h"
-#include "peers/rank_card.h"
+#include "peers/rank_info.h"
 #include "transport/table.h"
 
 namespace treering {
@@ -47,18 +47,18 @@ template <typename V> void visit(V& v, LinkReport& m) { v(m.remote); v(m.local);
 using OpenTransports = std::vector<std::unique_ptr<Transport>>;
 
 // Proves what works towards the peers. reasons[peer]: why transports do not that are preferred to what does.
-LinkReport prove_links(const std::vector<RankCard>& cards, uint32_t rank, const OpenTransports& opened,
+LinkReport prove_links(const std::vector<RankInfo>& infos, uint32_t rank, const OpenTransports& opened,
                        std::map<uint32_t, std::string>* reasons);
 
-class Findings {
+class TransportMatrix {
  public:
-  Findings(const std::vector<RankCard>& cards, std::vector<LinkReport> reports);
+  TransportMatrix(const std::vector<RankInfo>& infos, std::vector<LinkReport> reports);
 
   // What works between two ranks.
   TransportSet between(uint32_t a, uint32_t b) const { return found(a, b) & found(b, a); }
   // Whether every pair of ranks shares memory; ... of the ranks of a rank's host.
   bool all_mapped() const { return hosts_.size() == 1 && hosts_.begin()->second.mapped; }
-  bool host_mapped(uint32_t rank) const { return hosts_.at(cards_[rank].location.host).mapped; }
+  bool host_mapped(uint32_t rank) const { return hosts_.at(infos_[rank].location.host).mapped; }
   // Whether every pair can leave payloads in the sender's plain memory, for threads or the kernel to copy.
   bool all_fetch() const { return hosts_.size() == 1 && hosts_.begin()->second.fetches; }
 
@@ -74,7 +74,7 @@ class Findings {
   void summarise(Host* host);
   void summarise_hosts();
 
-  const std::vector<RankCard>& cards_;
+  const std::vector<RankInfo>& infos_;
   std::vector<LinkReport> reports_;
   std::vector<TransportSet> denied_;  // by rank: what some rank has found not to work towards it
   std::map<uint64_t, Host> hosts_;

@@ -14,7 +14,7 @@ namespace treering {
 
 using RankSet = std::bitset<kMaxRanks>;
 
-struct SplitCard {
+struct SplitInfo {
   enum Content : uint32_t {
     kNothing,
     kId,       // a trUniqueId: where the new communicator meets
@@ -40,6 +40,6 @@ struct SplitCard {
     return value;
   }
 };
-static_assert(sizeof(SplitCard) == kNoticeWords * sizeof(uint64_t));
+static_assert(sizeof(SplitInfo) == kNoticeWords * sizeof(uint64_t));
 
 }  // namespace treering

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Links: how a rank reaches each of its peers.
+// PeerTable: how a rank reaches each of its peers.
 //
-// Init settles by which transport each peer is reached, from what all ranks have proved (findings.h): the first of the table
-// (transport/table.h) that works between both. The connections themselves are made when the first message is sent or expected, so
-// a rank has as many as its schedules have peers: of n ranks some 2 log n. What a peer sends before is not lost: each transport
-// keeps it.
+// Init settles by which transport each peer is reached, from what all ranks have proved (transport_matrix.h): the first
+// of the table (transport/table.h) that works between both. The connections themselves are made when the first message
+// is sent or expected, so a rank has as many as its schedules have peers: of n ranks some 2 log n. What a peer sends
+// before is not lost: each transport keeps it.
 //
 // The status of a peer can be read without a connection to it.
 #pragma once
@@ -16,22 +16,23 @@
 #include <vector>
 
 #include "failure/watch.h"
-#include "peers/findings.h"
+#include "peers/transport_matrix.h"
 #include "transport/paced.h"
 
 namespace treering {
 
-class Links final : public ConnectionMaker, public StatusReader {
+class PeerTable final : public ConnectionMaker, public StatusReader {
  public:
   // What is known of the status of a peer whose memory no transport reads; asks for news.
   using AskStatus = std::function<bool(uint32_t peer, RankStatusSnapshot* snapshot)>;
 
-  // Everything that is given outlives the links.
-  Links(ExecutorContext* context, const std::vector<RankCard>& cards, uint32_t channels, OpenTransports opened,
-        AskStatus ask);
+  // Everything that is given outlives the table.
+  PeerTable(ExecutorContext* context, const std::vector<RankInfo>& infos, uint32_t channels, OpenTransports opened,
+            AskStatus ask);
 
   // Settles how the peers are reached. An error: one cannot be. reasons: see prove_links(). allowed: the option's text, for that error.
-  Status settle(const Findings& findings, const std::map<uint32_t, std::string>& reasons, const std::string& allowed);
+  Status settle(const TransportMatrix& matrix, const std::map<uint32_t, std::string>& reasons,
+                const std::string& allowed);
   // Slows all sends of this rank down to one link of that speed.
   void pace(int link_mbps);
 
@@ -50,7 +51,7 @@ class Links final : public ConnectionMaker, public StatusReader {
   std::string transports() const { return transports_text(transports_); }
   // Whether some peer is a thread of this process, which reads everything in place.
   bool any_in_process() const;
-  // See Findings; the last is about this rank's host.
+  // See TransportMatrix; the last is about this rank's host.
   bool all_mapped() const { return all_mapped_; }
   bool all_fetch() const { return all_fetch_; }
   bool host_mapped() const { return host_mapped_; }
@@ -61,7 +62,7 @@ class Links final : public ConnectionMaker, public StatusReader {
   Status unreachable(uint32_t peer, const std::string& reason, const std::string& allowed) const;
 
   ExecutorContext* context_;
-  const std::vector<RankCard>& cards_;
+  const std::vector<RankInfo>& infos_;
   const uint32_t channels_;
   const AskStatus ask_;
   std::vector<TransportSet> used_;   // by rank: the transport; 0: the rank itself

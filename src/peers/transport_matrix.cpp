@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "peers/findings.h"
+#include "peers/transport_matrix.h"
 
 #include <algorithm>
 #include <map>
@@ -73,12 +73,12 @@ class Prover {
 
 }  // namespace
 
-LinkReport prove_links(const std::vector<RankCard>& cards, uint32_t rank, const OpenTransports& opened,
+LinkReport prove_links(const std::vector<RankInfo>& infos, uint32_t rank, const OpenTransports& opened,
                        std::map<uint32_t, std::string>* reasons) {
-  const RankCard& own = cards[rank];
+  const RankInfo& own = infos[rank];
   const TransportSet anywhere = transports_of(Scope::kAnywhere), cheap = transports_with(&TransportRow::cheap_proof);
   std::vector<uint32_t> ranks, others;  // of this host; of others
-  for (const RankCard& card : cards) (card.location.host == own.location.host ? ranks : others).push_back(card.rank);
+  for (const RankInfo& info : infos) (info.location.host == own.location.host ? ranks : others).push_back(info.rank);
   LinkReport report;
   report.complete = ranks.size() <= kMaxProved;
   const std::set<uint32_t> partners = choose_partners(ranks, rank);
@@ -87,7 +87,7 @@ LinkReport prove_links(const std::vector<RankCard>& cards, uint32_t rank, const 
     if (peer == rank) continue;
     Prover cheap_prover(opened, peer), full_prover(opened, peer);
     const TransportSet bits = cheap_prover.prove(cheap, false);
-    const bool in_process = same_process(own, cards[peer]) && (bits & transports_of(Scope::kProcess)) != 0;
+    const bool in_process = same_process(own, infos[peer]) && (bits & transports_of(Scope::kProcess)) != 0;
     const bool fully = !in_process && partners.count(peer) != 0;
     if (fully)
       proved.push_back({peer, full_prover.prove(~TransportSet{0}, true)});
@@ -119,13 +119,13 @@ LinkReport prove_links(const std::vector<RankCard>& cards, uint32_t rank, const 
   return report;
 }
 
-Findings::Findings(const std::vector<RankCard>& cards, std::vector<LinkReport> reports)
-    : cards_(cards), reports_(std::move(reports)), denied_(cards.size(), 0) {
-  for (const RankCard& card : cards_) hosts_[card.location.host].ranks.push_back(card.rank);
+TransportMatrix::TransportMatrix(const std::vector<RankInfo>& infos, std::vector<LinkReport> reports)
+    : infos_(infos), reports_(std::move(reports)), denied_(infos.size(), 0) {
+  for (const RankInfo& info : infos_) hosts_[info.location.host].ranks.push_back(info.rank);
   for (size_t rank = 0; rank < reports_.size(); ++rank)
     for (const LinkException& entry : reports_[rank].exceptions) {
       if (entry.rank >= denied_.size()) continue;
-      const bool local = cards_[rank].location.host == cards_[entry.rank].location.host;
+      const bool local = infos_[rank].location.host == infos_[entry.rank].location.host;
       denied_[entry.rank] |= (local ? reports_[rank].local : reports_[rank].remote) & ~entry.bits;
     }
   for (auto& [number, host] : hosts_) summarise(&host);
@@ -133,33 +133,33 @@ Findings::Findings(const std::vector<RankCard>& cards, std::vector<LinkReport> r
 }
 
 // What rank a has found towards rank b, or what may be taken for it.
-TransportSet Findings::found(uint32_t a, uint32_t b) const {
+TransportSet TransportMatrix::found(uint32_t a, uint32_t b) const {
   const LinkReport& report = reports_[a];
-  const bool local = cards_[a].location.host == cards_[b].location.host;
+  const bool local = infos_[a].location.host == infos_[b].location.host;
   const auto at = std::lower_bound(report.exceptions.begin(), report.exceptions.end(), b,
                                    [](const LinkException& entry, uint32_t rank) { return entry.rank < rank; });
   const bool complete =
-      local ? report.complete : cards_.size() - hosts_.at(cards_[a].location.host).ranks.size() < kMaxProved;
+      local ? report.complete : infos_.size() - hosts_.at(infos_[a].location.host).ranks.size() < kMaxProved;
   TransportSet bits = local ? report.local : report.remote;
   if (at != report.exceptions.end() && at->rank == b)
     bits = at->bits;
   else if (!complete)
     bits &= ~denied_[b];
-  return same_process(cards_[a], cards_[b]) ? bits : bits & ~transports_of(Scope::kProcess);
+  return same_process(infos_[a], infos_[b]) ? bits : bits & ~transports_of(Scope::kProcess);
 }
 
 // Keeps what all hosts have in common, and each pair that was an exception.
-void Findings::summarise_hosts() {
+void TransportMatrix::summarise_hosts() {
   TransportSet common = ~TransportSet{0};
   for (const LinkReport& report : reports_) common &= report.remote;
   transports_ |= preferred(common);
   for (uint32_t rank = 0; rank < reports_.size(); ++rank)
     for (const LinkException& entry : reports_[rank].exceptions)
-      if (entry.rank < cards_.size() && cards_[rank].location.host != cards_[entry.rank].location.host)
+      if (entry.rank < infos_.size() && infos_[rank].location.host != infos_[entry.rank].location.host)
         transports_ |= preferred(between(rank, entry.rank) & ~kRegionsBit);
 }
 
-void Findings::summarise(Host* host) {
+void TransportMatrix::summarise(Host* host) {
   const TransportSet maps = transports_with(&TransportRow::maps), fetches = transports_with(&TransportRow::fetches);
   const auto settle = [&](TransportSet bits) {
     transports_ |= preferred(bits & ~kRegionsBit);
@@ -177,7 +177,7 @@ void Findings::summarise(Host* host) {
   }
   if (ranks.size() == 1) return;
   std::set<uint64_t> processes;
-  for (uint32_t rank : ranks) processes.insert(cards_[rank].process_token);
+  for (uint32_t rank : ranks) processes.insert(infos_[rank].process_token);
   const TransportSet common = reports_[ranks[0]].local;
   if (processes.size() < ranks.size()) settle(common);
   if (processes.size() > 1) settle(common & ~transports_of(Scope::kProcess));

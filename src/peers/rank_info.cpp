@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "peers/rank_card.h"
+#include "peers/rank_info.h"
 
 #include <fmt/format.h>
 #include <sodium.h>
@@ -38,55 +38,55 @@ uint64_t process_token() {
 
 }  // namespace
 
-RankCard make_card(uint32_t rank, RankCores* cores) {
-  RankCard card{};
-  card.pid = static_cast<uint32_t>(getpid());
-  card.rank = rank;
-  card.uid = geteuid();
-  card.pid_namespace = namespace_number("/proc/self/ns/pid");
-  card.network_namespace = namespace_number("/proc/self/ns/net");
-  card.user_namespace = namespace_number("/proc/self/ns/user");
-  card.process_token = process_token();
-  randombytes_buf(&card.nonce, sizeof card.nonce);
+RankInfo make_info(uint32_t rank, RankCores* cores) {
+  RankInfo info{};
+  info.pid = static_cast<uint32_t>(getpid());
+  info.rank = rank;
+  info.uid = geteuid();
+  info.pid_namespace = namespace_number("/proc/self/ns/pid");
+  info.network_namespace = namespace_number("/proc/self/ns/net");
+  info.user_namespace = namespace_number("/proc/self/ns/user");
+  info.process_token = process_token();
+  randombytes_buf(&info.nonce, sizeof info.nonce);
   *cores = {};
   if (sched_getaffinity(0, sizeof cores->all, &cores->all) != 0) CPU_ZERO(&cores->all);
-  card.location = locate_rank(&cores->quota_cpus);
-  card.machine = card.location.host;
-  return card;
+  info.location = locate_rank(&cores->quota_cpus);
+  info.machine = info.location.host;
+  return info;
 }
 
-std::string pack_card(const RankCard& card, const RankCores& cores, const std::vector<std::string>& of_transports) {
+std::string pack_info(const RankInfo& info, const RankCores& cores, const std::vector<std::string>& of_transports) {
   Writer writer;
   writer(of_transports);
-  return std::string(reinterpret_cast<const char*>(&card), sizeof card) +
+  return std::string(reinterpret_cast<const char*>(&info), sizeof info) +
          std::string(reinterpret_cast<const char*>(&cores), sizeof cores) + writer.take();
 }
 
-Status unpack_transport_cards(const std::string& blob, uint32_t rank, std::vector<std::string>* of_transports) {
+Status unpack_transport_infos(const std::string& blob, uint32_t rank, std::vector<std::string>* of_transports) {
   const size_t wanted = of_transports->size();
-  Reader reader(std::string_view(blob).substr(sizeof(RankCard) + sizeof(RankCores)));
+  Reader reader(std::string_view(blob).substr(sizeof(RankInfo) + sizeof(RankCores)));
   of_transports->clear();
   reader(*of_transports);
   if (reader.complete() && of_transports->size() == wanted) return {};
   return {trInvalidUsage, fmt::format("rank {} has other transports: all ranks must run the same build", rank)};
 }
 
-Status unpack_cards(const std::string& job, const std::vector<std::string>& blobs, RankCards* cards) {
+Status unpack_infos(const std::string& job, const std::vector<std::string>& blobs, RankInfos* infos) {
   for (size_t rank = 0; rank < blobs.size(); ++rank)
-    if (blobs[rank].size() < sizeof(RankCard) + sizeof(RankCores))
+    if (blobs[rank].size() < sizeof(RankInfo) + sizeof(RankCores))
       return {trInvalidUsage, fmt::format("rank {} runs another build of the library", rank)};
-  *cards = JobShared<std::vector<RankCard>>::get(job, [&] {
-    std::vector<RankCard> all(blobs.size());
-    for (size_t rank = 0; rank < blobs.size(); ++rank) std::memcpy(&all[rank], blobs[rank].data(), sizeof(RankCard));
+  *infos = JobShared<std::vector<RankInfo>>::get(job, [&] {
+    std::vector<RankInfo> all(blobs.size());
+    for (size_t rank = 0; rank < blobs.size(); ++rank) std::memcpy(&all[rank], blobs[rank].data(), sizeof(RankInfo));
     return all;
   });
   return {};
 }
 
-std::pair<uint32_t, uint32_t> count_hosts(const std::vector<RankCard>& cards) {
+std::pair<uint32_t, uint32_t> count_hosts(const std::vector<RankInfo>& infos) {
   std::map<uint64_t, uint32_t> ranks;
   uint32_t most = 0;
-  for (const RankCard& card : cards) most = std::max(most, ++ranks[card.location.host]);
+  for (const RankInfo& info : infos) most = std::max(most, ++ranks[info.location.host]);
   return {static_cast<uint32_t>(ranks.size()), most};
 }
 
@@ -98,11 +98,11 @@ uint32_t count_cores(const std::vector<std::string>& blobs, uint32_t host_ranks)
   };
   std::map<uint64_t, Cores> machines;
   for (const std::string& blob : blobs) {
-    RankCard card;
+    RankInfo info;
     RankCores own;
-    std::memcpy(&card, blob.data(), sizeof card);
-    std::memcpy(&own, blob.data() + sizeof card, sizeof own);
-    Cores& cores = machines[card.machine];
+    std::memcpy(&info, blob.data(), sizeof info);
+    std::memcpy(&own, blob.data() + sizeof info, sizeof own);
+    Cores& cores = machines[info.machine];
     if (cores.ranks++ == 0) CPU_ZERO(&cores.all);
     CPU_OR(&cores.all, &cores.all, &own.all);
     if (own.quota_cpus != 0) cores.quota = std::min(cores.quota, own.quota_cpus);
