@@ -52,7 +52,7 @@ struct Machine {
   // 128 KiB 1.0 to 1.9 (4 hosts, 1 and 2 Gbit/s, netlab, 2026-11-22; other rates were not measured).
   uint64_t shared_link_bytes = 96u << 10;
   uint64_t mailbox_bytes = 2048;     // largest buffer that the mailbox protocol takes; 0: there is none
-  uint64_t letter_bytes = 4096;      // largest block that goes as one small message (letters.h); 0: not used
+  uint64_t eager_bytes = 4096;       // largest block that goes as one eager message (eager.h); 0: not used
   uint64_t slot_bytes = 128u << 10;  // largest message of the staged protocol
 };
 

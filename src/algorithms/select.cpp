@@ -23,9 +23,8 @@ std::string obstacle(const Machine& machine, const SelectionInput& input, const 
     const CollectiveInfo& info = info_of(algorithm.collective);
     if (info.collective != Collective::kAllReduce && info.collective != Collective::kBarrier) {
       const uint64_t block = input.bytes / (info.parts == Parts::kOne ? 1 : input.ranks);
-      if (block > machine.letter_bytes)
-        return fmt::format("blocks of {} bytes are more than one small message takes ({})", block,
-                           machine.letter_bytes);
+      if (block > machine.eager_bytes)
+        return fmt::format("blocks of {} bytes are more than one small message takes ({})", block, machine.eager_bytes);
       return "";
     }
     if (machine.mailbox_bytes == 0) return "mailboxes are for at most 64 ranks that all share memory, at its full rate";

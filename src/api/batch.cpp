@@ -105,7 +105,7 @@ Status Batch::prepare(Communicator& communicator, Entry* entry, bool kept) {
     all.function = "trGroupEnd";
     all.point_to_point = all.pairs = true;
     if (on_device)
-      all.letters = entry->transfers;
+      all.eager_transfers = entry->transfers;
     else
       TR_RETURN_IF_ERROR(communicator.make_lanes(entry->transfers, all.function, &all.lanes));
     entry->transfers.clear();

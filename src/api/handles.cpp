@@ -7,7 +7,7 @@
 
 #include <thread>
 
-#include "gpu/memory/retired_memory.h"
+#include "gpu/memory/deferred_free.h"
 #include "progress/engine.h"
 
 namespace treering {
@@ -58,7 +58,7 @@ void end(std::unique_ptr<Communicator> communicator, std::unique_ptr<DeviceRank>
   device.reset();
   communicator->leave_with_memory();
   communicator.reset();
-  RetiredMemory::instance().collect();
+  DeferredFree::instance().collect();
 }
 
 }  // namespace

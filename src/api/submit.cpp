@@ -89,21 +89,21 @@ trResult_t submit_prepared(trComm_t comm, Operation operation, trStream_t stream
     operation.pairs = true;
     TR_RETURN_IF_ERROR(prepare(*lease.get(), &transfers));
     Group& group = Group::current();
-    operation.letters = std::move(transfers);
+    operation.eager_transfers = std::move(transfers);
     StreamId chosen = 0;
     TR_RETURN_IF_ERROR(choose_stream(lease, operation, stream, &chosen));
     if (group.open() && operation.point_to_point)
-      return group.batch().add_transfers(comm, operation.letters, chosen), Status();
-    const bool letters = is_device_stream(chosen) || lease->are_letters(operation.letters);
-    if (!letters) {
-      transfers = std::exchange(operation.letters, {});
+      return group.batch().add_transfers(comm, operation.eager_transfers, chosen), Status();
+    const bool eager = is_device_stream(chosen) || lease->are_eager(operation.eager_transfers);
+    if (!eager) {
+      transfers = std::exchange(operation.eager_transfers, {});
       TR_RETURN_IF_ERROR(lease->make_lanes(transfers, operation.function, &operation.lanes));
     }
     if (group.open()) return group.batch().add(comm, std::move(operation), chosen), Status();
     if (chosen != 0) return start(lease, std::move(operation), chosen);
     const Status status = run(lease, operation);
-    // NOLINTNEXTLINE(bugprone-use-after-move): without letters it was assigned again above
-    lease->spare_transfers = std::move(letters ? operation.letters : transfers);
+    // NOLINTNEXTLINE(bugprone-use-after-move): without eager messages it was assigned again above
+    lease->spare_transfers = std::move(eager ? operation.eager_transfers : transfers);
     return status;
   });
 }

@@ -263,11 +263,11 @@ Status Communicator::begin(const Operation& operation) {
   if (watch_->in_doubt()) return in_doubt_ = active_ = true, Status();  // it fails when it is known why
   fill_call(operation);
   const Program* program = nullptr;
-  in_mailbox_ = in_letters_ = false;
+  in_mailbox_ = in_eager_path_ = false;
   const bool compressed = operation.compression != nullptr && context_.ranks > 1;  // one rank alone rounds nothing
   if (compressed && operation.compression->error_feedback) add_residual(operation);
   if (operation.pairs) {
-    in_letters_ = operation.lanes == nullptr;
+    in_eager_path_ = operation.lanes == nullptr;
   } else {
     const uint32_t constraints = constraints_of(operation);
     // Which rank computes an element is a matter of the size: in the fixed order its own operand is to count as the others'.
@@ -276,17 +276,18 @@ Status Communicator::begin(const Operation& operation) {
     const Choice& choice = schedules_->choose(operation.collective, bytes, constraints);
     // Some ranks have the buffers of a piece in one piece, others not.
     bool tiny = choice.mailbox && call_.scale == nullptr && operation.pieces == nullptr && !operation.is_piece;
-    in_letters_ = tiny && choice.candidate.algorithm->computed_once;
-    if (in_letters_ && call_.layout.largest_part() * call_.type_size > most_letter_bytes()) in_letters_ = tiny = false;
-    in_mailbox_ = tiny && !in_letters_;
+    in_eager_path_ = tiny && choice.candidate.algorithm->computed_once;
+    if (in_eager_path_ && call_.layout.largest_part() * call_.type_size > most_eager_bytes())
+      in_eager_path_ = tiny = false;
+    in_mailbox_ = tiny && !in_eager_path_;
     if (!tiny) program = &schedules_->program(choice, operation.root);
   }
-  if (!in_mailbox_ && !in_letters_) find_regions(operation);
+  if (!in_mailbox_ && !in_eager_path_) find_regions(operation);
   if (call_.operation != 0) announce(operation, program);
   watch_->start(&call_);
   active_ = true;
-  if (in_letters_)
-    start_letters(operation);
+  if (in_eager_path_)
+    start_eager(operation);
   else if (in_mailbox_)
     mailbox_.start(call_.signature, operation.input, call_.layout.count * call_.type_size);
   else if (program != nullptr)
@@ -296,8 +297,8 @@ Status Communicator::begin(const Operation& operation) {
   return {};
 }
 
-bool Communicator::are_letters(const std::vector<Transfer>& transfers) const {
-  const size_t most_bytes = most_letter_bytes();
+bool Communicator::are_eager(const std::vector<Transfer>& transfers) const {
+  const size_t most_bytes = most_eager_bytes();
   if (most_bytes == 0 || transfers.size() > 2 * size_t{ranks()}) return false;
   for (size_t i = 0; i < transfers.size(); ++i) {
     const Transfer& t = transfers[i];
@@ -313,19 +314,19 @@ bool Communicator::are_letters(const std::vector<Transfer>& transfers) const {
   return true;
 }
 
-void Communicator::start_letters(const Operation& operation) {
-  if (!operation.pairs) return letters_->start(&call_);
-  letters_->start_pairs(&call_);
+void Communicator::start_eager(const Operation& operation) {
+  if (!operation.pairs) return eager_path_->start(&call_);
+  eager_path_->start_pairs(&call_);
   const std::byte* own = nullptr;
-  for (const Transfer& transfer : operation.letters) {
+  for (const Transfer& transfer : operation.eager_transfers) {
     if (transfer.peer == rank() && transfer.send) {
       own = transfer.view.base();
     } else if (transfer.peer == rank()) {
       if (own != transfer.view.base()) std::memcpy(transfer.view.base(), own, transfer.bytes);
     } else if (transfer.send)
-      letters_->add_send(transfer.peer, transfer.view.base(), transfer.bytes);
+      eager_path_->add_send(transfer.peer, transfer.view.base(), transfer.bytes);
     else
-      letters_->add_receive(transfer.peer, transfer.view.base(), transfer.bytes);
+      eager_path_->add_receive(transfer.peer, transfer.view.base(), transfer.bytes);
   }
 }
 

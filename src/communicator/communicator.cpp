@@ -38,17 +38,17 @@ Communicator::~Communicator() {
 Communicator::Progress Communicator::advance() {
   if (in_doubt_) [[unlikely]]
     return Progress::kBlocked;
-  if (in_letters_) {
-    switch (letters_->advance()) {
-      case Letters::Progress::kBlocked:
+  if (in_eager_path_) {
+    switch (eager_path_->advance()) {
+      case EagerPath::Progress::kBlocked:
         return Progress::kBlocked;
-      case Letters::Progress::kFailed:
-        watch_->suspect_link(letters_->peer(), letters_->status());
+      case EagerPath::Progress::kFailed:
+        watch_->suspect_link(eager_path_->peer(), eager_path_->status());
         return doubt();
-      case Letters::Progress::kMismatch:
-        watch_->suspect_calls(letters_->peer(), letters_->sizes());
+      case EagerPath::Progress::kMismatch:
+        watch_->suspect_calls(eager_path_->peer(), eager_path_->sizes());
         return doubt();
-      case Letters::Progress::kDone:
+      case EagerPath::Progress::kDone:
         finish();
         return Progress::kDone;
     }
@@ -112,7 +112,7 @@ Status Communicator::look_around() {
     Status status = watch_->poll();
     return status.ok() ? status : fail(std::move(status));
   }
-  const uint32_t peer = in_letters_ ? letters_->peer() : in_mailbox_ ? mailbox_.peer() : execution_->peer();
+  const uint32_t peer = in_eager_path_ ? eager_path_->peer() : in_mailbox_ ? mailbox_.peer() : execution_->peer();
   Status status = watch_->check(peer, execution_->steps());
   in_doubt_ = watch_->in_doubt();
   return status.ok() ? status : fail(std::move(status));

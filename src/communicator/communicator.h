@@ -25,7 +25,7 @@
 #include "core/config.h"
 #include "executor/backoff.h"
 #include "executor/execution.h"
-#include "executor/letters.h"
+#include "executor/eager.h"
 #include "executor/mailbox.h"
 #include "failure/watch.h"
 #include "peers/area.h"
@@ -107,8 +107,8 @@ class Communicator {
   Status allgather_bytes(Purpose purpose, const void* own, size_t bytes, std::byte* all);
   // The lanes of transfers that are to run at once. A rank's transfers with itself must match.
   Status make_lanes(const std::vector<Transfer>& transfers, const char* function, std::shared_ptr<LaneSet>* lanes);
-  // Whether transfers can go as letters, which need no lanes.
-  bool are_letters(const std::vector<Transfer>& transfers) const;
+  // Whether transfers can go as eager messages, which need no lanes.
+  bool are_eager(const std::vector<Transfer>& transfers) const;
 
   // Operations made by the user; any number of them. No other communicator of the process has the same value, nor has a
   // later operation that of one which was removed.
@@ -180,8 +180,8 @@ class Communicator {
   void find_regions(const Operation& operation);
   template <typename Find>
   void find_regions_of_pieces(const Operation& operation, const Find& find);
-  void start_letters(const Operation& operation);
-  size_t most_letter_bytes() const { return RegionTable::instance().empty() ? letter_bytes_ : mapped_letter_bytes_; }
+  void start_eager(const Operation& operation);
+  size_t most_eager_bytes() const { return RegionTable::instance().empty() ? eager_bytes_ : mapped_eager_bytes_; }
   void finish();
   Status fail(Status status);
   Progress doubt();
@@ -226,16 +226,16 @@ class Communicator {
   std::unique_ptr<ScheduleCache> schedules_;
   std::unique_ptr<Execution> execution_;
   std::unique_ptr<Watch> watch_;
-  std::unique_ptr<Letters> letters_;
-  size_t letter_bytes_ = 0;         // largest block for them
-  size_t mapped_letter_bytes_ = 0;  // ... when this process has memory that peers can read in place
+  std::unique_ptr<EagerPath> eager_path_;
+  size_t eager_bytes_ = 0;         // largest block for them
+  size_t mapped_eager_bytes_ = 0;  // ... when this process has memory that peers can read in place
   Mailbox mailbox_;
   Call call_;
   alignas(16) std::array<std::byte, 16> scale_{};  // of the call, where it lay in memory of the user
   std::shared_ptr<Compression> wire_;              // of all float32 sums, when the settings say so
   std::unordered_map<trRedOp_t, std::shared_ptr<const Reduction>> reductions_;
   bool in_mailbox_ = false;
-  bool in_letters_ = false;
+  bool in_eager_path_ = false;
   bool active_ = false;
   bool in_doubt_ = false;  // the operation does not go on: that it fails is certain, but not yet why
   uint64_t operations_ = 0;

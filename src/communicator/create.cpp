@@ -36,7 +36,7 @@ constexpr size_t kMinSlot = 4 << 10;
 // messages mean fewer turns on a shared core.
 constexpr size_t kMinSlotOfMany = 16 << 10;
 constexpr uint32_t kMany = 64;
-constexpr uint32_t kMaxLetterRanks = 64;
+constexpr uint32_t kMaxEagerRanks = 64;
 constexpr uint32_t kMaxPlaced = 32;  // ranks
 constexpr auto kStatusAge = std::chrono::milliseconds(50);
 constexpr double kFetchUs = 0.7;  // of a system call that copies between processes
@@ -334,10 +334,10 @@ Status Communicator::plan_schedules(Machine machine, Plan plan) {
   machine.fetch_us = peer_table_->all_fetch() ? kFetchUs : 0;
   if (paced) machine.exchange_gbps = std::min(machine.exchange_gbps, config_.link_mbps / 8000.0);
   machine.slot_bytes = context_.pools[0].slot_bytes();
-  const bool letters = peer_table_->all_mapped() && !paced && context_.ranks <= kMaxLetterRanks;
-  letter_bytes_ = machine.letter_bytes = letters ? Letters::most_bytes(context_) : 0;
-  mapped_letter_bytes_ = std::min(letter_bytes_, Letters::kMaxMappedBytes);
-  if (peer_table_->any_in_process()) letter_bytes_ = mapped_letter_bytes_;  // such peers read everything in place
+  const bool eager = peer_table_->all_mapped() && !paced && context_.ranks <= kMaxEagerRanks;
+  eager_bytes_ = machine.eager_bytes = eager ? EagerPath::most_bytes(context_) : 0;
+  mapped_eager_bytes_ = std::min(eager_bytes_, EagerPath::kMaxMappedBytes);
+  if (peer_table_->any_in_process()) eager_bytes_ = mapped_eager_bytes_;  // such peers read everything in place
   machine.streaming_bytes = machine.llc_bytes / (size_t{4} * machine.host_ranks);
   context_.streaming_bytes = machine.streaming_bytes;
   if (!config_.wire.empty()) {
@@ -376,7 +376,7 @@ void Communicator::prepare_executor(const std::string& job) {
         StagingPool(area_.staging(), channel * layout_->staging_bytes, layout_->staging_bytes, context_.ranks - 1);
   exports_ = RegionExports(area_.exports());
   execution_ = std::make_unique<Execution>(&context_);
-  letters_ = std::make_unique<Letters>(&context_);
+  eager_path_ = std::make_unique<EagerPath>(&context_);
   if (peer_table_->all_mapped() && segment_ && context_.ranks <= kMaxMailboxRanks) {
     std::vector<MailboxMemory> boxes;
     for (uint32_t peer = 0; peer < context_.ranks; ++peer)

@@ -3,7 +3,7 @@
 //
 //   a collective with equal parts    input, output, count
 //   allgatherv, reduce-scatterv      blocks
-//   sends, receives, alltoallv ...   lanes, or letters
+//   sends, receives, alltoallv ...   lanes, or eager messages
 //   fused allreduces                 pieces of input and output
 #pragma once
 
@@ -74,7 +74,7 @@ struct Operation {
   Collective collective = Collective::kAllReduce;
   Purpose purpose = Purpose::kItself;  // for messages
   bool point_to_point = false;         // not counted: only the ranks concerned call it
-  bool pairs = false;                  // transfers between pairs: lanes or letters, perhaps none
+  bool pairs = false;                  // transfers between pairs: lanes or eager messages, perhaps none
   bool in_place = false;
   bool is_piece = false;  // of a larger one that all ranks split alike (pieces.h)
   const void* input = nullptr;
@@ -85,7 +85,7 @@ struct Operation {
   uint32_t root = 0;
   std::shared_ptr<const Blocks> blocks;
   std::shared_ptr<LaneSet> lanes;
-  std::vector<Transfer> letters;  // instead of lanes: small transfers, see Communicator::are_letters()
+  std::vector<Transfer> eager_transfers;  // instead of lanes: small transfers, see Communicator::are_eager()
   std::shared_ptr<Pieces> pieces;
   std::shared_ptr<const Reduction> reduction;
   std::shared_ptr<Compression> compression;

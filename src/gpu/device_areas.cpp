@@ -9,7 +9,7 @@
 
 #include "communicator/communicator.h"
 #include "gpu/devices.h"
-#include "gpu/memory/retired_memory.h"
+#include "gpu/memory/deferred_free.h"
 
 namespace treering {
 
@@ -34,14 +34,14 @@ DeviceAreas::DeviceAreas(Communicator* communicator, Device* device, Memory memo
 
 DeviceAreas::~DeviceAreas() {
   if (is_kept_) return;
-  RetiredMemory& retired = RetiredMemory::instance();
+  DeferredFree& deferred = DeferredFree::instance();
   for (uint32_t peer = 0; peer < areas_.size(); ++peer)
     if (imported_[peer])
-      retired.retire({[device = device_, area = areas_[peer]] { (void)device->close_memory(area); }, {}, {}});
+      deferred.defer({[device = device_, area = areas_[peer]] { (void)device->close_memory(area); }, {}, {}});
   if (own_ == nullptr) return;
   const auto peers_left = communicator_->peers_left(Communicator::Whose::kAll);
   const auto others_left = communicator_->peers_left(Communicator::Whose::kOtherProcesses);
-  retired.retire({[device = device_, own = own_] { (void)device->free(own); },
+  deferred.defer({[device = device_, own = own_] { (void)device->free(own); },
                   peers_left ? peers_left : [] { return false; },  // not known
                   others_left ? [others_left] { return !others_left(); } : std::function<bool()>()});
 }
@@ -110,7 +110,7 @@ Status DeviceAreas::release() {
   std::vector<std::byte> all(areas_.size());
   TR_RETURN_IF_ERROR(communicator_->allgather_bytes(Purpose::kGpus, &closed, sizeof closed, all.data()));
   areas_.assign(areas_.size(), nullptr);
-  RetiredMemory::instance().free(device_, own_);
+  DeferredFree::instance().free(device_, own_);
   own_ = nullptr;
   return {};
 }

@@ -8,7 +8,7 @@
 
 #include "communicator/communicator.h"
 #include "core/clock.h"
-#include "gpu/memory/retired_memory.h"
+#include "gpu/memory/deferred_free.h"
 
 namespace treering {
 namespace {
@@ -46,8 +46,8 @@ Status DeviceCopies::create(Communicator* communicator, Device* device, size_t b
 
 DeviceCopies::~DeviceCopies() {
   if (is_stuck_ || is_kept_) return;
-  RetiredMemory::instance().free_host(device_, pinned_);
-  RetiredMemory::instance().free(device_, scratch_);
+  DeferredFree::instance().free_host(device_, pinned_);
+  DeferredFree::instance().free(device_, scratch_);
   if (stream_ != nullptr) (void)device_->destroy_stream(stream_);
 }
 

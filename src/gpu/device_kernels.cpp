@@ -13,7 +13,7 @@
 #include "gpu/bind.h"
 #include "gpu/device_lanes.h"
 #include "gpu/device_monitor.h"
-#include "gpu/memory/retired_memory.h"
+#include "gpu/memory/deferred_free.h"
 
 namespace treering {
 namespace {
@@ -75,12 +75,12 @@ DeviceKernels::~DeviceKernels() {
   if (status_ != nullptr) reclaim();
   for (const StagingMemory::Block& block : ready_) memory_->take_back(block);
   for (const StagingMemory::Block& block : captured_) memory_->take_back(block);
-  RetiredMemory& retired = RetiredMemory::instance();
+  DeferredFree& deferred = DeferredFree::instance();
   for (const auto& [key, compiled] : compiled_) {
-    retired.free(device_, compiled->image);
-    retired.free(device_, compiled->scratch);
+    deferred.free(device_, compiled->image);
+    deferred.free(device_, compiled->scratch);
   }
-  retired.free_host(device_, status_);
+  deferred.free_host(device_, status_);
 }
 
 bool DeviceKernels::end() {
@@ -208,7 +208,7 @@ Status DeviceKernels::compile(const cuda::DeviceChoice& choice, uint32_t root, C
     if (status.ok()) status = device_->allocate(made->scratch_bytes * links_->channels(), &made->scratch);
   }
   if (!status.ok()) {
-    RetiredMemory::instance().free(device_, made->image);
+    DeferredFree::instance().free(device_, made->image);
     return status;
   }
   found = std::move(made);

@@ -10,14 +10,14 @@ namespace treering {
 Status DeviceLanes::plan(const Operation& operation, uint32_t rank, uint32_t ranks, uint32_t channels,
                          DeviceLanes* made) {
   std::vector<const Transfer*> own;  // sends of this rank to itself, in order
-  for (const Transfer& transfer : operation.letters)
+  for (const Transfer& transfer : operation.eager_transfers)
     if (transfer.peer == rank && transfer.send) own.push_back(&transfer);
   made->channels_.assign(channels, {});
   made->lanes_ = made->rows_of_channel_ = 0;
   constexpr size_t kNone = SIZE_MAX;
   std::vector<size_t> row_of(size_t{2} * ranks, kNone);  // in its channel
   size_t next_own = 0;
-  for (const Transfer& transfer : operation.letters) {
+  for (const Transfer& transfer : operation.eager_transfers) {
     const bool to_itself = transfer.peer == rank;
     if (to_itself && transfer.send) continue;
     if (to_itself && (next_own >= own.size() || own[next_own]->bytes != transfer.bytes))

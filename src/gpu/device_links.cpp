@@ -8,7 +8,7 @@
 
 #include "communicator/communicator.h"
 #include "core/log.h"
-#include "gpu/memory/retired_memory.h"
+#include "gpu/memory/deferred_free.h"
 
 namespace treering {
 namespace {
@@ -54,7 +54,8 @@ DeviceLinks::DeviceLinks(Communicator* communicator, Device* device, const std::
   sharing_ = own.sharing(infos);
   first_sharing_ = static_cast<uint32_t>(std::find_if(infos.begin(), infos.end(), on_gpu) - infos.begin());
   for (const Info& info : infos) {
-    most_channels_ = std::min(most_channels_, ResidentBlocks::most_channels(info.multiprocessors, info.sharing(infos)));
+    most_channels_ =
+        std::min(most_channels_, OccupancyBudget::most_channels(info.multiprocessors, info.sharing(infos)));
     if (info.channels > 0)
       wanted_channels_ = wanted_channels_ == 0 ? info.channels : std::min(wanted_channels_, info.channels);
     // What LL128 needs is known between GPUs of one generation alone.
@@ -64,7 +65,7 @@ DeviceLinks::DeviceLinks(Communicator* communicator, Device* device, const std::
 }
 
 DeviceLinks::~DeviceLinks() {
-  if (!findings_.stuck) RetiredMemory::instance().free(device_, table_);
+  if (!findings_.stuck) DeferredFree::instance().free(device_, table_);
 }
 
 Status DeviceLinks::create(Communicator* communicator, Device* device, std::unique_ptr<DeviceLinks>* made,
@@ -164,7 +165,7 @@ Status DeviceLinks::connect(DeviceCopies* copies, Status* own, std::string* why_
   if (own->ok()) *own = fill_table(copies);
   TR_RETURN_IF_ERROR(agree());
   if (why_not->empty() && rank_ == first_sharing_)
-    resident_ = std::make_unique<ResidentBlocks>(device_, sharing_, channels_);
+    occupancy_ = std::make_unique<OccupancyBudget>(device_, sharing_, channels_);
   return {};
 }
 

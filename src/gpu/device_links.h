@@ -15,7 +15,7 @@
 
 #include "gpu/device_proof.h"
 #include "gpu/memory/fifo_layout.h"
-#include "gpu/memory/resident_blocks.h"
+#include "gpu/memory/occupancy_budget.h"
 
 namespace treering {
 
@@ -60,8 +60,8 @@ class DeviceLinks {
   uint32_t first_channels_ = 0, channels_ = 0;
   bool alone_ = false;  // all ranks are of this process
   LinkFindings findings_;
-  DeviceAreas areas_, more_areas_;            // of the first channels, and of the others
-  std::unique_ptr<ResidentBlocks> resident_;  // of the first rank on each GPU
+  DeviceAreas areas_, more_areas_;              // of the first channels, and of the others
+  std::unique_ptr<OccupancyBudget> occupancy_;  // of the first rank on each GPU
   cuda::Link* table_ = nullptr;
 };
 

@@ -10,7 +10,7 @@
 #include "communicator/communicator.h"
 #include "core/device_protocols.h"
 #include "core/log.h"
-#include "gpu/memory/retired_memory.h"
+#include "gpu/memory/deferred_free.h"
 
 namespace treering {
 
@@ -31,7 +31,7 @@ Status DeviceRank::create(Communicator* communicator, int ordinal, std::unique_p
     Device* device = nullptr;
     status = open_device(ordinal, &device);
     if (status.ok()) rank.reset(new DeviceRank(communicator, device));
-    RetiredMemory::instance().collect();
+    DeferredFree::instance().collect();
     if (status.ok()) status = device->create_stream(&rank->own_stream_);
     if (status.ok()) status = device->create_event(&rank->before_);
   }
@@ -50,8 +50,8 @@ Status DeviceRank::create(Communicator* communicator, int ordinal, std::unique_p
     log_line(LogLevel::kInfo, rank->kernels_ != nullptr
                                   ? fmt::format("GPUs exchange by kernels of {} blocks", rank->kernels_->channels())
                                   : fmt::format("buffers of GPUs are staged in host memory: {}", why_not));
-  if (rank != nullptr) RetiredMemory::instance().add_user(rank.get(), [rank = rank.get()] { return rank->is_busy(); });
-  RetiredMemory::instance().collect();  // that of the proofs
+  if (rank != nullptr) DeferredFree::instance().add_user(rank.get(), [rank = rank.get()] { return rank->is_busy(); });
+  DeferredFree::instance().collect();  // that of the proofs
   *made = std::move(rank);
   return {};
 }
@@ -61,12 +61,12 @@ DeviceRank::DeviceRank(Communicator* communicator, Device* device)
 
 DeviceRank::~DeviceRank() {
   const bool ended = kernels_ == nullptr || kernels_->end();
-  RetiredMemory& retired = RetiredMemory::instance();
-  if (!ended) retired.add_user(kernels_.get(), [kernels = kernels_.get()] { return !kernels->is_idle(); });
-  retired.remove_user(this);
+  DeferredFree& deferred = DeferredFree::instance();
+  if (!ended) deferred.add_user(kernels_.get(), [kernels = kernels_.get()] { return !kernels->is_idle(); });
+  deferred.remove_user(this);
   if (!ended) (void)kernels_.release();
   kernels_.reset();
-  if (ended) retired.retire({communicator_->tell_closed(), {}, {}});
+  if (ended) deferred.defer({communicator_->tell_closed(), {}, {}});
   if (before_ != nullptr) (void)device_->destroy_event(before_);  // at the end: there is no caller to tell
   if (staged_.close() && own_stream_ != nullptr) (void)device_->destroy_stream(own_stream_);
 }
@@ -75,7 +75,7 @@ namespace {
 
 template <typename Matches>
 bool any_buffer(const Operation& operation, Matches matches) {
-  for (const Transfer& transfer : operation.letters)
+  for (const Transfer& transfer : operation.eager_transfers)
     if (transfer.bytes > 0 && matches(transfer.view.base())) return true;
   return (operation.input != nullptr && matches(operation.input)) ||
          (operation.output != nullptr && matches(operation.output));
@@ -115,7 +115,7 @@ Status DeviceRank::prepare(const Operation& operation) {
 
 Status DeviceRank::enqueue(std::span<const Operation> operations, DeviceStream stream) {
   TR_RETURN_IF_ERROR(communicator_->failure());
-  const auto held = RetiredMemory::instance().hold();
+  const auto held = DeferredFree::instance().hold();
   const auto is_staged = [&](const Operation& each) {
     return !runs_kernel(each) || touches_host(each) || !reads_scale_of(each);
   };

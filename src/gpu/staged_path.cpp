@@ -173,7 +173,7 @@ Status StagedPath::stage_buffers(StagedCall* call, Piece* piece) const {
 }
 
 Status StagedPath::stage_transfers(StagedCall* call, Piece* piece) const {
-  for (Transfer& transfer : piece->operation.letters) {
+  for (Transfer& transfer : piece->operation.eager_transfers) {
     std::byte* const user = transfer.view.base();
     if (transfer.bytes == 0 || user == nullptr) continue;
     std::byte* staged = nullptr;
@@ -270,9 +270,9 @@ Status StagedPath::enqueue(Operation operation, DeviceStream stream) {
     next_slot_ = (next_slot_ + plan.pieces) % kDepth;
   }
   Operation& first = call->pieces.front().operation;
-  if (first.pairs && !communicator_->are_letters(first.letters)) {
-    TR_RETURN_IF_ERROR(communicator_->make_lanes(first.letters, first.function, &first.lanes));
-    first.letters.clear();
+  if (first.pairs && !communicator_->are_eager(first.eager_transfers)) {
+    TR_RETURN_IF_ERROR(communicator_->make_lanes(first.eager_transfers, first.function, &first.lanes));
+    first.eager_transfers.clear();
   }
   if (captured) ordered_ = true;
   if (ordered_) TR_RETURN_IF_ERROR(order_.create());

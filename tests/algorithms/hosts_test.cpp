@@ -172,7 +172,7 @@ TEST(Hosts, SelectionKnowsTheHosts) {
   machine.host_ranks = 4;
   machine.network_gbps = 0.25;
   machine.network_us = 30;
-  machine.mailbox_bytes = machine.letter_bytes = 0;
+  machine.mailbox_bytes = machine.eager_bytes = 0;
   Selection selection;
   for (uint64_t bytes : {uint64_t{4} << 20, uint64_t{64} << 20}) {
     ASSERT_TRUE(select(machine, {.ranks = 16, .bytes = bytes}, &selection).ok());
@@ -215,7 +215,7 @@ TEST(Hosts, HalvingDoublingIsForLittleBetweenHosts) {
   machine.host_ranks = 1;
   machine.network_gbps = 0.25;
   machine.network_us = 4;
-  machine.mailbox_bytes = machine.letter_bytes = 0;
+  machine.mailbox_bytes = machine.eager_bytes = 0;
   Selection selection;
   for (const auto& [bytes, name] : {std::pair{uint64_t{32} << 10, "halving-doubling"},
                                     {uint64_t{64} << 10, "halving-doubling"},
@@ -231,7 +231,7 @@ TEST(Hosts, OneShotIsForCheapMessages) {
   machine.hosts = 4;
   machine.host_ranks = 1;
   machine.network_gbps = 1;
-  machine.mailbox_bytes = machine.letter_bytes = 0;
+  machine.mailbox_bytes = machine.eager_bytes = 0;
   Selection selection;
   for (const auto& [latency_us, message_us, name] :
        {std::tuple{30.0, 1.5, "one-shot"}, {10.0, 7.0, "recursive-doubling"}}) {
@@ -250,7 +250,7 @@ TEST(Hosts, TreesWinWhereThereAreManyHosts) {
   machine.host_ranks = 8;
   machine.network_gbps = 12.5;
   machine.network_us = 10;
-  machine.mailbox_bytes = machine.letter_bytes = 0;
+  machine.mailbox_bytes = machine.eager_bytes = 0;
   Selection selection;
   ASSERT_TRUE(select(machine, {.ranks = 1024, .bytes = 4 << 20}, &selection).ok());
   EXPECT_STREQ(selection.best.algorithm->name, "hybrid");

@@ -18,7 +18,7 @@ class Lanes : public ::testing::Test {
 
   Lanes() { operation_.function = "trGroupEnd"; }
   void add(uint32_t peer, bool send, size_t bytes, size_t at) {
-    operation_.letters.push_back({peer, send, View(memory_ + at), bytes});
+    operation_.eager_transfers.push_back({peer, send, View(memory_ + at), bytes});
   }
   Status plan(uint32_t channels) { return DeviceLanes::plan(operation_, kRank, kRanks, channels, &lanes_); }
   const cuda::DeviceRow* written() {
@@ -102,10 +102,10 @@ TEST_F(Lanes, ReceivesFromItselfNeedASendOfTheSameSize) {
   Status status = plan(1);
   EXPECT_EQ(status.code(), trInvalidUsage);
   EXPECT_EQ(status.message(), "trGroupEnd: rank 1 receives 6 bytes from itself that it does not send");
-  operation_.letters.clear();
+  operation_.eager_transfers.clear();
   add(kRank, false, 6, 8);
   EXPECT_EQ(plan(1).code(), trInvalidUsage);
-  operation_.letters.clear();
+  operation_.eager_transfers.clear();
   add(kRank, true, 5, 0);
   status = plan(1);
   EXPECT_EQ(status.code(), trInvalidUsage);
@@ -116,7 +116,7 @@ TEST_F(Lanes, AnotherPlanReplacesTheFirst) {
   for (uint32_t peer : {0u, 2u, 3u}) add(peer, true, 8, peer);
   ASSERT_TRUE(plan(1).ok());
   EXPECT_EQ(lanes_.rows_of_channel(), 3u);
-  operation_.letters.clear();
+  operation_.eager_transfers.clear();
   ASSERT_TRUE(plan(2).ok());
   EXPECT_TRUE(lanes_.empty());
   EXPECT_EQ(lanes_.table_bytes(), 0u);

@@ -3,14 +3,14 @@
 
 #include <bit>
 
-#include "gpu/memory/retired_memory.h"
+#include "gpu/memory/deferred_free.h"
 
 namespace treering {
 
 void StagingMemory::free_all() {
   std::lock_guard lock(mutex_);
   if (stays_) return;
-  for (const auto& [bytes, address] : free_) RetiredMemory::instance().free_host(device_, address);
+  for (const auto& [bytes, address] : free_) DeferredFree::instance().free_host(device_, address);
   free_.clear();
 }
 

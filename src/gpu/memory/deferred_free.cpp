@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/memory/retired_memory.h"
+#include "gpu/memory/deferred_free.h"
 
 #include <unistd.h>
 
@@ -20,45 +20,45 @@ std::atomic<pid_t> owner{0};  // the process that has something to linger for; a
 
 }  // namespace
 
-RetiredMemory& RetiredMemory::instance() {
-  static auto* memory = new RetiredMemory;  // never destroyed: exit() comes to it late
+DeferredFree& DeferredFree::instance() {
+  static auto* memory = new DeferredFree;  // never destroyed: exit() comes to it late
   return *memory;
 }
 
-void RetiredMemory::add_user(const void* user, std::function<bool()> is_busy) {
+void DeferredFree::add_user(const void* user, std::function<bool()> is_busy) {
   std::lock_guard lock(mutex_);
   users_[user] = std::move(is_busy);
 }
 
-void RetiredMemory::remove_user(const void* user) {
+void DeferredFree::remove_user(const void* user) {
   std::lock_guard lock(mutex_);
   users_.erase(user);
 }
 
-void RetiredMemory::retire(Item item) {
+void DeferredFree::defer(Item item) {
   [[maybe_unused]] static const int registered = std::atexit(linger);
   if (item.is_left_behind) owner = getpid();
   std::lock_guard lock(mutex_);
   items_.push_back(std::move(item));
 }
 
-void RetiredMemory::free(Device* device, void* address) {
+void DeferredFree::free(Device* device, void* address) {
   if (address != nullptr)
-    retire({[=] { (void)device->free(address); }, {}, {}});  // at the end: there is no caller to tell
+    defer({[=] { (void)device->free(address); }, {}, {}});  // at the end: there is no caller to tell
 }
 
-void RetiredMemory::free_host(Device* device, void* address) {
-  if (address != nullptr) retire({[=] { (void)device->free_host(address); }, {}, {}});
+void DeferredFree::free_host(Device* device, void* address) {
+  if (address != nullptr) defer({[=] { (void)device->free_host(address); }, {}, {}});
 }
 
-void RetiredMemory::collect() {
+void DeferredFree::collect() {
   if (wanted_.fetch_add(1) != 0) return;  // the thread that is at it looks again
   uint32_t seen = 1;
   do collect_once();
   while (!wanted_.compare_exchange_strong(seen, 0));
 }
 
-void RetiredMemory::collect_once() {
+void DeferredFree::collect_once() {
   const std::unique_lock alone(in_use_, std::try_to_lock);
   if (!alone.owns_lock()) return;
   std::lock_guard lock(mutex_);
@@ -73,12 +73,12 @@ void RetiredMemory::collect_once() {
 }
 
 // At the end of the process, which takes its memory along: kernels of others may still tell it what they consumed.
-void RetiredMemory::linger() {
+void DeferredFree::linger() {
   if (owner.load() != getpid()) return;
   instance().collect();  // it tells other processes what they wait for
   const auto until = std::chrono::steady_clock::now() + kLongestLinger;
   const auto is_used = [](const Item& item) { return item.is_left_behind && item.is_left_behind(); };
-  RetiredMemory& all = instance();
+  DeferredFree& all = instance();
   std::lock_guard lock(all.mutex_);
   while (std::any_of(all.items_.begin(), all.items_.end(), is_used) && std::chrono::steady_clock::now() < until)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

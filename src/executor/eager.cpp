@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "executor/letters.h"
+#include "executor/eager.h"
 
 #include <cstring>
 
 namespace treering {
 
-Letters::Letters(ExecutorContext* context) : context_(context) {
+EagerPath::EagerPath(ExecutorContext* context) : context_(context) {
   sends_.reserve(context->ranks);
   receives_.reserve(context->ranks);
   sources_.reserve(context->ranks);
 }
 
-void Letters::start_pairs(const Call* call) {
+void EagerPath::start_pairs(const Call* call) {
   call_ = call;
   reduces_ = same_for_all_ = false;
   pairs_ = true;
@@ -23,24 +23,24 @@ void Letters::start_pairs(const Call* call) {
   next_send_ = next_receive_ = 0;
 }
 
-void Letters::add_send(uint32_t peer, const void* data, size_t bytes) {
+void EagerPath::add_send(uint32_t peer, const void* data, size_t bytes) {
   sends_.push_back({peer, static_cast<uint32_t>(bytes), lane_signature(call_->signature, bytes),
                     static_cast<std::byte*>(const_cast<void*>(data))});
 }
-void Letters::add_receive(uint32_t peer, void* data, size_t bytes) {
+void EagerPath::add_receive(uint32_t peer, void* data, size_t bytes) {
   receives_.push_back(
       {peer, static_cast<uint32_t>(bytes), lane_signature(call_->signature, bytes), static_cast<std::byte*>(data)});
 }
 
-std::byte* Letters::input_of(uint32_t part) const {
+std::byte* EagerPath::input_of(uint32_t part) const {
   return call_->input.base() + call_->layout.input_offset(part) * call_->type_size;
 }
-std::byte* Letters::output_of(uint32_t part) const {
+std::byte* EagerPath::output_of(uint32_t part) const {
   return call_->output.base() + call_->layout.output_offset(part) * call_->type_size;
 }
 
 // The part that goes from one rank to another, or kNone. Of the blocks of ranks it is the sender's or the receiver's.
-uint32_t Letters::part_between(uint32_t source, uint32_t destination) const {
+uint32_t EagerPath::part_between(uint32_t source, uint32_t destination) const {
   const CollectiveInfo& info = *call_->layout.collective;
   const uint32_t ranks = context_->ranks, root = call_->layout.root;
   if (info.parts == Parts::kPairs) return source * ranks + destination;
@@ -52,7 +52,7 @@ uint32_t Letters::part_between(uint32_t source, uint32_t destination) const {
 }
 
 // To whom a part goes and from whom one comes, as they are for every call of a collective and root.
-void Letters::find_routes() {
+void EagerPath::find_routes() {
   const CollectiveInfo& info = *call_->layout.collective;
   routed_ = &info;
   routed_root_ = call_->layout.root;
@@ -69,7 +69,7 @@ void Letters::find_routes() {
       info.parts == Parts::kOne || (info.parts == Parts::kRanks && !CollectiveInfo::holds_all(info.input_index));
 }
 
-void Letters::start(const Call* call) {
+void EagerPath::start(const Call* call) {
   start_pairs(call);
   pairs_ = false;
   if (call->layout.collective != routed_ || call->layout.root != routed_root_) find_routes();
@@ -87,23 +87,23 @@ void Letters::start(const Call* call) {
                            route.peer == context_->rank ? input_of(route.part) : output_of(route.part)});
 }
 
-bool Letters::send(const Letter& letter) {
-  Connection* to = connection(letter.peer);
-  waiting_for_ = letter.peer;
+bool EagerPath::send(const EagerMessage& eager) {
+  Connection* to = connection(eager.peer);
+  waiting_for_ = eager.peer;
   if (!to->can_post()) return false;
   Message message;
-  message.signature = letter.signature;
-  message.bytes = letter.bytes;
-  message.data = letter.data;
+  message.signature = eager.signature;
+  message.bytes = eager.bytes;
+  message.data = eager.data;
   // A rank that only sends, to many, is faster with one cache line of each descriptor, and the data in staging memory.
   const bool gives_away = sends_.size() > receives_.size() + 1;
-  if (letter.bytes > (gives_away ? kFirstLineInlineBytes : kInlineBytes)) {
+  if (eager.bytes > (gives_away ? kFirstLineInlineBytes : kInlineBytes)) {
     StagingPool& pool = context_->pools[0];
     if (slot_ == StagingPool::kNone || !same_for_all_) {
       slot_ = pool.find_free();
       if (slot_ == StagingPool::kNone) return false;
       pool.use(slot_);
-      std::memcpy(pool.slot(slot_), letter.data, letter.bytes);
+      std::memcpy(pool.slot(slot_), eager.data, eager.bytes);
     }
     message.kind = PayloadKind::kStaging;
     message.user.offset = pool.slot_offset(slot_);
@@ -116,46 +116,46 @@ bool Letters::send(const Letter& letter) {
 }
 
 // Copies the payload to its place, or notes where it lies until it is combined; false when it cannot be had.
-bool Letters::take(const Letter& letter, const Message& message) {
-  Connection* from = connection(letter.peer);
-  if (message.data == nullptr && letter.bytes > 0) {  // a sender that runs the schedule left it in its buffer
-    status_ = reduces_ ? from->fetch(message, 0, nullptr, 0) : from->fetch(message, 0, letter.data, letter.bytes);
+bool EagerPath::take(const EagerMessage& eager, const Message& message) {
+  Connection* from = connection(eager.peer);
+  if (message.data == nullptr && eager.bytes > 0) {  // a sender that runs the schedule left it in its buffer
+    status_ = reduces_ ? from->fetch(message, 0, nullptr, 0) : from->fetch(message, 0, eager.data, eager.bytes);
     if (status_.ok() && reduces_) status_ = {trInternalError, "an operand that cannot be read in place"};
     if (!status_.ok()) return false;
   } else if (reduces_) {
     sources_.push_back(message.data);
-  } else if (letter.bytes > 0) {
-    std::memcpy(letter.data, message.data, letter.bytes);
+  } else if (eager.bytes > 0) {
+    std::memcpy(eager.data, message.data, eager.bytes);
   }
   if (!reduces_) from->pop();
   return true;
 }
 
-Letters::Progress Letters::receive_all() {
+EagerPath::Progress EagerPath::receive_all() {
   for (; next_receive_ < receives_.size(); ++next_receive_) {
-    const Letter& letter = receives_[next_receive_];
-    if (letter.peer == context_->rank) {
+    const EagerMessage& eager = receives_[next_receive_];
+    if (eager.peer == context_->rank) {
       // Every send has been copied: in place, nothing that is still needed is overwritten.
-      std::byte* own = reduces_ ? nullptr : output_of(part_between(letter.peer, letter.peer));
+      std::byte* own = reduces_ ? nullptr : output_of(part_between(eager.peer, eager.peer));
       if (reduces_)
-        sources_.push_back(letter.data);
-      else if (own != letter.data)
-        std::memcpy(own, letter.data, letter.bytes);
+        sources_.push_back(eager.data);
+      else if (own != eager.data)
+        std::memcpy(own, eager.data, eager.bytes);
       continue;
     }
-    const Message* message = connection(letter.peer)->front();
-    waiting_for_ = letter.peer;
+    const Message* message = connection(eager.peer)->front();
+    waiting_for_ = eager.peer;
     if (message == nullptr) return blocked();
-    if (message->signature != letter.signature || message->bytes != letter.bytes) {
-      if (pairs_) sizes_ = sizes_of(*message, call_->signature, letter.bytes);
+    if (message->signature != eager.signature || message->bytes != eager.bytes) {
+      if (pairs_) sizes_ = sizes_of(*message, call_->signature, eager.bytes);
       return Progress::kMismatch;
     }
-    if (!take(letter, *message)) return Progress::kFailed;
+    if (!take(eager, *message)) return Progress::kFailed;
   }
   return Progress::kDone;
 }
 
-void Letters::combine() {
+void EagerPath::combine() {
   const uint32_t own = part_between(context_->rank, context_->rank);
   void* output = output_of(own);
   ReduceCall reduction;
@@ -170,12 +170,12 @@ void Letters::combine() {
   reduction.destination_count = 1;
   reduction.count = call_->layout.part_count(own);
   reduce(reduction);
-  for (const Letter& letter : receives_)
-    if (letter.peer != context_->rank) connection(letter.peer)->pop();
+  for (const EagerMessage& eager : receives_)
+    if (eager.peer != context_->rank) connection(eager.peer)->pop();
   sources_.clear();
 }
 
-Letters::Progress Letters::advance() {
+EagerPath::Progress EagerPath::advance() {
   const Progress progress = advance_messages();
   uint32_t unflushed = 0;
   if (context_->flush(&unflushed) || progress != Progress::kDone) return progress;
@@ -184,13 +184,13 @@ Letters::Progress Letters::advance() {
 }
 
 // Blocked, unless the link to the peer has failed; mapped ones have nothing that could.
-Letters::Progress Letters::blocked() {
+EagerPath::Progress EagerPath::blocked() {
   if (context_->queues.empty()) return Progress::kBlocked;
   status_ = connection(waiting_for_)->health();
   return status_.ok() ? Progress::kBlocked : Progress::kFailed;
 }
 
-Letters::Progress Letters::advance_messages() {
+EagerPath::Progress EagerPath::advance_messages() {
   for (; next_send_ < sends_.size(); ++next_send_)
     if (!send(sends_[next_send_])) return blocked();
   if (const Progress progress = receive_all(); progress != Progress::kDone) return progress;

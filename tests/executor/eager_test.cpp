@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The paths that stand beside the schedules: letters against the "direct" schedules and lanes that they equal, and the
-// block-scaled float8 codec against its bound.
-#include "executor/letters.h"
+// The paths that stand beside the schedules: eager messages against the "direct" schedules and lanes that they equal,
+// and the block-scaled float8 codec against its bound.
+#include "executor/eager.h"
 
 #include <gtest/gtest.h>
 
@@ -20,15 +20,15 @@ struct Buffers {
   std::vector<Bytes> in, out;
 };
 
-// One collective on all ranks: each rank by letters or by the schedule, as `by_letters` says.
-void run_direct(LocalRanks* ranks, Collective collective, uint32_t root, size_t count, trRedOp_t op,
-                uint64_t by_letters, std::mt19937_64* random, Buffers* buffers) {
+// One collective on all ranks: each rank by eager messages or by the schedule, as `by_eager` says.
+void run_direct(LocalRanks* ranks, Collective collective, uint32_t root, size_t count, trRedOp_t op, uint64_t by_eager,
+                std::mt19937_64* random, Buffers* buffers) {
   const Algorithm* direct = nullptr;
   ASSERT_TRUE(find_algorithm(collective, "direct", &direct).ok());
   const Plan plan = flat_plan(ranks->ranks());
   std::vector<Program> programs(ranks->ranks());
   std::vector<Call> calls(ranks->ranks());
-  std::vector<std::unique_ptr<Letters>> letters(ranks->ranks());
+  std::vector<std::unique_ptr<EagerPath>> eager(ranks->ranks());
   for (uint32_t rank = 0; rank < ranks->ranks(); ++rank) {
     programs[rank].algorithm = direct;
     programs[rank].channels.push_back(direct->build(plan, rank, {.root = root}));
@@ -43,9 +43,9 @@ void run_direct(LocalRanks* ranks, Collective collective, uint32_t root, size_t 
     call.output = View(buffers->out[rank].data());
     call.type_size = sizeof(float);
     call.op = op;
-    if (by_letters >> rank & 1) {
-      letters[rank] = std::make_unique<Letters>(&ranks->context(rank));
-      letters[rank]->start(&call);
+    if (by_eager >> rank & 1) {
+      eager[rank] = std::make_unique<EagerPath>(&ranks->context(rank));
+      eager[rank]->start(&call);
     } else {
       ranks->execution(rank).bind(programs[rank], call);
     }
@@ -57,10 +57,10 @@ void run_direct(LocalRanks* ranks, Collective collective, uint32_t root, size_t 
     const uint32_t rank = waiting[at];
     ASSERT_LT(++idle, 1'000'000u) << "deadlock";
     bool done = false;
-    if (letters[rank]) {
-      const Letters::Progress progress = letters[rank]->advance();
-      ASSERT_NE(progress, Letters::Progress::kMismatch);
-      done = progress == Letters::Progress::kDone;
+    if (eager[rank]) {
+      const EagerPath::Progress progress = eager[rank]->advance();
+      ASSERT_NE(progress, EagerPath::Progress::kMismatch);
+      done = progress == EagerPath::Progress::kDone;
     } else {
       const Execution::Progress progress = ranks->execution(rank).advance();
       ASSERT_NE(progress, Execution::Progress::kFailed);
@@ -71,7 +71,7 @@ void run_direct(LocalRanks* ranks, Collective collective, uint32_t root, size_t 
 }
 
 // Whatever mixture of ranks takes the fast path, the results are the schedule's, bit for bit.
-TEST(Letters, EqualTheDirectSchedulesAlsoWhereOnlySomeRanksUseThem) {
+TEST(EagerPath, EqualsTheDirectSchedulesAlsoWhereOnlySomeRanksUseIt) {
   const uint64_t seed = test_seed();
   std::mt19937_64 random(seed);
   for (auto [n, streams] : {std::pair{1u, 0u}, {2u, 0u}, {3u, 0u}, {5u, 0u}, {3u, 1u}, {5u, 2u}}) {

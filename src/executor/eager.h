@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Letters: the fast path for blocks that are one small message each. It does what the schedules named "direct" and the
-// lanes do (a test compares them), without what larger messages need: no slices, no channels, no steps.
+// EagerPath: the fast path for blocks that are one small message each. It does what the schedules named "direct" and
+// the lanes do (a test compares them), without what larger messages need: no slices, no channels, no steps.
 //
 //   sends      | peer, bytes, where |  -> one message each: in the descriptor, or in a slot
 //   receives   | peer, bytes, where |  <- one message each, copied; or combined in the order of the ranks
@@ -14,13 +14,13 @@
 
 namespace treering {
 
-class Letters {
+class EagerPath {
  public:
   enum class Progress { kBlocked, kDone, kMismatch, kFailed };
   static constexpr size_t kMaxBytes = 16384;       // of a block
-  static constexpr size_t kMaxMappedBytes = 4096;  // ... where peers may read buffers in place, which letters do not
+  static constexpr size_t kMaxMappedBytes = 4096;  // ... where peers may read buffers in place, which it does not
 
-  explicit Letters(ExecutorContext* context);
+  explicit EagerPath(ExecutorContext* context);
 
   // For a collective whose parts have at most `most_bytes(context)` each. `call` outlives the operation.
   void start(const Call* call);
@@ -39,7 +39,7 @@ class Letters {
   }
 
  private:
-  struct Letter {
+  struct EagerMessage {
     uint32_t peer;
     uint32_t bytes;
     uint32_t signature;
@@ -57,9 +57,9 @@ class Letters {
   Connection* connection(uint32_t peer) const { return context_->connection(0, peer); }
   Progress advance_messages();
   Progress blocked();
-  bool send(const Letter& letter);
+  bool send(const EagerMessage& eager);
   Progress receive_all();
-  bool take(const Letter& letter, const Message& message);
+  bool take(const EagerMessage& eager, const Message& message);
   void combine();
 
   ExecutorContext* context_;
@@ -71,7 +71,7 @@ class Letters {
   bool reduces_ = false;
   bool same_for_all_ = false;  // all sends have the same data: one slot serves them
   int slot_ = StagingPool::kNone;
-  std::vector<Letter> sends_, receives_;
+  std::vector<EagerMessage> sends_, receives_;
   size_t next_send_ = 0, next_receive_ = 0;
   uint32_t waiting_for_ = 0;
   Status status_;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// RetiredMemory: what communicators leave of GPUs' memory and of pinned memory, on its way back to the driver.
+// DeferredFree: what communicators leave of GPUs' memory and of pinned memory, on its way back to the driver.
 //
 // Before it frees memory a driver may wait for all that the GPUs have to do, other communicators' kernels included, and those may
 // wait for what the freeing thread has yet to do: to abort them, say. So nothing is freed while a communicator of this
 // process has anything under way on a GPU:
 //
-//   retire()    kept for later
+//   defer()     kept for later
 //   collect()   gives back what can be, and never waits for a communicator: when one is made, and when one ends
 #pragma once
 
@@ -20,9 +20,9 @@
 
 namespace treering {
 
-class RetiredMemory {
+class DeferredFree {
  public:
-  static RetiredMemory& instance();
+  static DeferredFree& instance();
 
   // Asked by any thread until remove_user(): whether a rank of a communicator has anything under way on its GPU.
   void add_user(const void* user, std::function<bool()> is_busy);
@@ -36,13 +36,13 @@ class RetiredMemory {
     std::function<bool()> is_left_behind;  // whether other processes may still use it, for which exit() waits; or empty
   };
   // In the order of these calls, as far as items are ready.
-  void retire(Item item);
+  void defer(Item item);
   void free(Device* device, void* address);
   void free_host(Device* device, void* address);
   void collect();
 
  private:
-  RetiredMemory() = default;
+  DeferredFree() = default;
   static void linger();
   void collect_once();
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/memory/resident_blocks.h"
+#include "gpu/memory/occupancy_budget.h"
 
 #include <fmt/format.h>
 
@@ -29,11 +29,11 @@ std::map<const Device*, Count>& counts() {
 
 }  // namespace
 
-uint32_t ResidentBlocks::most_channels(uint32_t multiprocessors, uint32_t ranks) {
+uint32_t OccupancyBudget::most_channels(uint32_t multiprocessors, uint32_t ranks) {
   return ranks == 1 ? multiprocessors : std::max(multiprocessors / kCommunicators / ranks, 1u);
 }
 
-ResidentBlocks::ResidentBlocks(const Device* device, uint32_t ranks, uint32_t channels)
+OccupancyBudget::OccupancyBudget(const Device* device, uint32_t ranks, uint32_t channels)
     : device_(device), blocks_(ranks * channels) {
   Count all;
   {
@@ -54,7 +54,7 @@ ResidentBlocks::ResidentBlocks(const Device* device, uint32_t ranks, uint32_t ch
                   info.ordinal, ranks, channels, all.communicators, all.blocks, info.multiprocessors));
 }
 
-ResidentBlocks::~ResidentBlocks() {
+OccupancyBudget::~OccupancyBudget() {
   std::lock_guard lock(counts_mutex());
   Count& count = counts()[device_];
   --count.communicators;
