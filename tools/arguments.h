@@ -97,9 +97,8 @@ inline std::string text_of(const CLI::App& app, const CLI::ParseError& error) {
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     const std::vector<std::string> extras = app.remaining();
     for (const std::string& word : extras)
-      if (word.size() > 1 && word[0] == '-') {
-        const std::string typed =
-            word.substr(word.find_first_not_of('-'), word.find('=') - word.find_first_not_of('-'));
+      if (const size_t begin = word.find_first_not_of('-'); begin != 0 && begin != std::string::npos) {
+        const std::string typed = word.substr(begin, word.find('=') - begin);
         return word + ": there is no such option" + suggestion(typed, names, "--");
       }
     if (!extras.empty()) return "\"" + extras[0] + "\" is one argument too many";

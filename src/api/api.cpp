@@ -38,7 +38,7 @@ Status init_rank(trComm_t* comm, int nranks, const trUniqueId& id, int rank, con
   if (rank < 0 || rank >= nranks)
     return {trInvalidArgument,
             fmt::format("trCommInitRank: rank is {}; give {}", rank, numbers_of_ranks(static_cast<uint32_t>(nranks)))};
-  warn_of_unknown_variables();
+  tell_unknown_variables();
   Config config;
   TR_RETURN_IF_ERROR(resolve_config(user_config, &config));
   auto create = [=]() -> Status {

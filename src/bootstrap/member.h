@@ -29,6 +29,7 @@ struct Member {
   std::vector<SilentRanks> silent;
   std::optional<Clock::time_point> ticked;  // by the agent, last; it does so every half second, or not at all
   OwnPause own_pause;
+  Clock::duration reach{};  // see time_for_news(); 0 until this process has its place
 
   // For the agent's thread alone:
   MemberEvents events;

@@ -165,12 +165,15 @@ Status Membership::wait_for(const std::function<bool()>& condition, const char* 
   std::unique_lock lock(member_->mutex);
   for (;;) {
     // The rendezvous root's deadline is the earlier one, because its message names who is missing.
-    const auto last = deadline == Clock::time_point::max() ? deadline : deadline + time_for_news(lateness);
-    const auto next = std::min(last, Clock::now() + look);
+    const auto last = [&] {
+      const bool none = deadline == Clock::time_point::max();
+      return none ? deadline : deadline + time_for_news(lateness, member_->reach);
+    };
+    const auto next = std::min(last(), Clock::now() + look);
     if (member_->changed.wait_until(lock, next, done)) break;
     const auto now = Clock::now();
     lateness = std::max(lateness, now - next);
-    if (now >= last) {
+    if (now >= last()) {
       lock.unlock();
       return deadline_passed(what);
     }
@@ -273,6 +276,11 @@ OwnPause Membership::own_pause() const {
   return member_->own_pause;
 }
 
+Clock::duration Membership::reach() const {
+  std::lock_guard lock(member_->mutex);
+  return member_->reach;
+}
+
 std::vector<SilentRanks> Membership::silent() const {
   std::lock_guard lock(member_->mutex);
   return member_->silent;
@@ -300,18 +308,25 @@ bool Membership::latest_status(uint32_t rank, std::string* bytes, Clock::time_po
 }
 
 void Membership::introduce(uint32_t peer, Introduction introduction) {
-  const auto refuse = [&](const Status& status) {
-    const auto& tell = member_->events.on_connected;
-    if (introduction.connects && tell) return tell(peer, introduction.bytes, status, -1);
-    log_line(LogLevel::kError, fmt::format("introduction to rank {}: {}", peer, status.message()));
+  Status refused;
+  if (introduction.bytes.size() > kMaxIntroductionBytes + kIntroductionOverhead)
+    refused = {trInvalidArgument, fmt::format("an introduction of {} bytes; it may have {}", introduction.bytes.size(),
+                                              kMaxIntroductionBytes)};
+  // No answer would come, and no event be told on the agent's thread.
+  if (!agent_->stands()) refused = Agent::descriptors_closed();
+  if (!refused.ok() && !introduction.connects)
+    return log_line(LogLevel::kError, fmt::format("introduction to rank {}: {}", peer, refused.message()));
+  const auto tell = [member = member_, peer, introduction, refused] {
+    member->tell([=](const MemberEvents& events) {
+      if (events.on_connected) events.on_connected(peer, introduction.bytes, refused, -1);
+    });
   };
-  if (introduction.bytes.size() > kMaxIntroductionBytes)
-    return refuse({trInvalidArgument, fmt::format("an introduction of {} bytes; it may have {}",
-                                                  introduction.bytes.size(), kMaxIntroductionBytes)});
-  // The agent has ended: no answer would come.
-  if (!agent_->stands()) return refuse(Agent::descriptors_closed());
-  agent_->post([job = job_, own = member_->request.rank, peer, introduction = std::move(introduction)] {
-    job->introduce(own, peer, introduction);
+  if (!agent_->stands()) return tell();
+  agent_->post([job = job_, own = member_->request.rank, peer, introduction = std::move(introduction), refused, tell] {
+    if (refused.ok())
+      job->introduce(own, peer, introduction);
+    else
+      tell();
   });
 }
 

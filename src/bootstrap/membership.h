@@ -4,7 +4,7 @@
 //
 //   join        blocks until all ranks are here; errors are the same on all ranks
 //   allgather   blocks; any number of rounds, in the same order on all ranks
-//   then        verdicts, losses, questions to other ranks, data streams: asynchronous, over the same tree
+//   then        verdicts, losses, questions to other ranks, introductions: asynchronous
 //
 // Safe for several threads; allgather by one at a time.
 #pragma once
@@ -22,10 +22,12 @@
 namespace treering {
 
 // After a deadline a rank waits for so long for what another one has found, which may say better who is at fault. News takes longer on
-// a busy machine: `lateness` is how late this thread woke up lately.
-inline Clock::duration time_for_news(Clock::duration lateness) {
-  constexpr Clock::duration least = std::chrono::milliseconds(300), most = std::chrono::seconds(1);
-  return std::min(most, least + 20 * std::min(lateness, most));
+// a busy machine and over a slow network: `lateness` is how late this thread woke up lately, `reach` how long this process took to get
+// its place in the control tree (some round trips).
+inline constexpr Clock::duration kMinNewsTime = std::chrono::milliseconds(300), kMaxNewsTime = std::chrono::seconds(1);
+inline Clock::duration time_for_news(Clock::duration lateness, Clock::duration reach) {
+  return std::min(kMaxNewsTime,
+                  kMinNewsTime + 20 * std::min(lateness, kMaxNewsTime) + 2 * std::min(reach, kMaxNewsTime));
 }
 
 class Agent;
@@ -142,6 +144,8 @@ class Membership {
   void spread(uint32_t code, const std::string& text);
   std::vector<SilentRanks> silent() const;
   OwnPause own_pause() const;
+  // See time_for_news().
+  Clock::duration reach() const;
   // Asks `rank`; the answer is there later, if it comes.
   void request_status(uint32_t rank);
   bool latest_status(uint32_t rank, std::string* bytes, Clock::time_point* when) const;

@@ -50,13 +50,13 @@ Status Communicator::measure_own_link(const std::vector<uint32_t>& leaders, cons
   const size_t i = static_cast<size_t>(at - leaders.begin()), hosts = leaders.size();
   const Clock::duration patience =
       config_.timeout_ms > 0 ? std::chrono::milliseconds(config_.timeout_ms) : std::chrono::hours(1);
+  const auto deadline = std::min(terms.deadline, Clock::now() + patience);
   const uint32_t next = leaders[(i + 1) % hosts], previous = leaders[(i + hosts - 1) % hosts];
   Connection *const to_next = context_.connection(0, next), *failed = nullptr;
   auto& published = context_.status->waiting_for;  // of the ring each rank knows its neighbours alone
   const Status status = measure_network(
       to_next, context_.connection(0, previous), i == 0, static_cast<uint32_t>(hosts),
-      std::min(terms.deadline, Clock::now() + patience) - Watch::time_for_answers(patience),
-      [this] { return context_.progress(); },
+      deadline - Watch::time_for_answers(deadline - Clock::now()), [this] { return context_.progress(); },
       [&](const Connection* waiting_for) {
         published.store((waiting_for == to_next ? next : previous) + 1, std::memory_order_relaxed);
         Status failure = watch_->creation_verdict();

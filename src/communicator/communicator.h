@@ -118,7 +118,7 @@ class Communicator {
   bool is_direct(const void* input, const void* output, size_t bytes) const;
   // How a thread waits for this rank's operations.
   Backoff backoff() const;
-  // What a thread that waits for this rank's operations can sleep on, or nullptr.
+  // What a thread that waits for this rank's operations can sleep on.
   const std::shared_ptr<WaitSet>& waits() const { return waits_; }
   const Plan& plan() const { return schedules_->plan(); }
   // Ranks, -1 for none, in one of the trees of allreduce.
@@ -166,6 +166,7 @@ class Communicator {
   bool ask_status(uint32_t peer, RankStatusSnapshot* snapshot);
   bool needs_job() const;
   void watch_events();
+  void introduce(uint32_t peer, Introduction introduction);
   Status agree_on_network(const Plan& plan, const CreationTerms& terms, Machine* machine);
   Status measure_own_link(const std::vector<uint32_t>& leaders, const CreationTerms& terms,
                           NetworkMeasurement* measured);
@@ -218,8 +219,8 @@ class Communicator {
   RankInfos infos_;
   const std::shared_ptr<WaitSet> waits_ = std::make_shared<WaitSet>();
   Introductions introductions_{
-      [this](uint32_t peer, Introduction introduction) { membership_->introduce(peer, std::move(introduction)); },
-      [this](uint32_t peer) { return membership_->peers()[peer].interfaces; }};
+      [this](uint32_t peer, Introduction introduction) { introduce(peer, std::move(introduction)); },
+      [this](uint32_t peer) { return membership_ ? membership_->peers()[peer].interfaces : 0; }};
   std::unique_ptr<PeerTable> peer_table_;
   RegionExports exports_;
   ExecutorContext context_;

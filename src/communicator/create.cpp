@@ -327,6 +327,12 @@ void Communicator::watch_events() {
   membership_->set_events(std::move(events));
 }
 
+void Communicator::introduce(uint32_t peer, Introduction introduction) {
+  if (membership_) return membership_->introduce(peer, std::move(introduction));
+  log_line(LogLevel::kError,
+           fmt::format("introduction to rank {}: the ranks share memory, and have no control connections", peer));
+}
+
 Status Communicator::plan_schedules(Machine machine, Plan plan) {
   machine.channels = layout_->channels;
   const bool paced = config_.link_mbps > 0;

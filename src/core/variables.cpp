@@ -24,16 +24,6 @@ constexpr std::string_view kOfTheProcess[] = {"TREERING_DEBUG",       "TREERING_
                                               "TREERING_CUDA_DRIVER", "TREERING_RANK",       "TREERING_RANKS",
                                               "TREERING_ID",          "TREERING_SECRET"};
 
-// Those of the test suite and of its programs; and those that begin so.
-constexpr std::string_view kOfTests[] = {"TREERING_LONG_TESTS",   "TREERING_GPU_SHORT", "TREERING_COMPUTE_SANITIZER",
-                                         "TREERING_SOAK_SECONDS", "TREERING_CREATIONS", "TREERING_TOPO"};
-constexpr std::string_view kTestPrefix = "TREERING_TEST_";
-
-bool is_of_tests(std::string_view name) {
-  return name.substr(0, kTestPrefix.size()) == kTestPrefix ||
-         std::find(std::begin(kOfTests), std::end(kOfTests), name) != std::end(kOfTests);
-}
-
 // Levenshtein's distance.
 size_t edits(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
@@ -58,14 +48,13 @@ std::vector<std::string_view> known_variables() {
 
 }  // namespace
 
-std::vector<std::string> unknown_variables(const char* const* environment) {
+std::vector<UnknownVariable> unknown_variables(const char* const* environment) {
   const std::vector<std::string_view> known = known_variables();
-  std::vector<std::string> lines;
+  std::vector<UnknownVariable> found;
   for (; environment != nullptr && *environment != nullptr; ++environment) {
     std::string_view name(*environment);
     name = name.substr(0, name.find('='));
-    if (name.substr(0, kPrefix.size()) != kPrefix || std::find(known.begin(), known.end(), name) != known.end() ||
-        is_of_tests(name))
+    if (name.substr(0, kPrefix.size()) != kPrefix || std::find(known.begin(), known.end(), name) != known.end())
       continue;
     // TREERING_TIMEOUT_MS, TREERING_ALGORITHM: options by another spelling of their name
     const auto longer = std::find_if(known.begin(), known.end(), [name](std::string_view each) {
@@ -77,17 +66,19 @@ std::vector<std::string> unknown_variables(const char* const* environment) {
                                                                     return edits(name, a) < edits(name, b);
                                                                   });
     if (longer != known.end() || edits(name, *nearest) <= kMaxEdits)
-      lines.push_back(fmt::format("{} is not known and has no effect; did you mean {}?", name, *nearest));
+      found.push_back({fmt::format("{} is not known and has no effect; did you mean {}?", name, *nearest), true});
     else
-      lines.push_back(fmt::format("{} is not known and has no effect; docs/options.md lists the variables", name));
+      found.push_back(
+          {fmt::format("{} is not known and has no effect; docs/options.md lists the variables", name), false});
   }
-  return lines;
+  return found;
 }
 
-void warn_of_unknown_variables() {
+void tell_unknown_variables() {
   static std::once_flag once;
   std::call_once(once, [] {
-    for (const std::string& line : unknown_variables(environ)) log_line(LogLevel::kWarn, line);
+    for (const UnknownVariable& each : unknown_variables(environ))
+      log_line(each.is_near ? LogLevel::kWarn : LogLevel::kInfo, each.text);
   });
 }
 

@@ -7,11 +7,15 @@
 
 namespace treering {
 
-// What `environment` ("NAME=value", ended by NULL) holds that is named like a variable of the library, but is none, also not
-// of its tests: a line for each, with the name that was probably meant, or else where all are listed.
-std::vector<std::string> unknown_variables(const char* const* environment);
+struct UnknownVariable {
+  std::string text;
+  bool is_near = false;  // to a name that is known: it was probably meant
+};
 
-// Logs them, once in a process.
-void warn_of_unknown_variables();
+// What `environment` ("NAME=value", ended by NULL) holds that is named like a variable of the library, but is none.
+std::vector<UnknownVariable> unknown_variables(const char* const* environment);
+
+// Logs them, once in a process: near ones as warnings. Others may be a build's or a module's, such as TREERING_ROOT.
+void tell_unknown_variables();
 
 }  // namespace treering

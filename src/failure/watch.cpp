@@ -50,7 +50,7 @@ void Watch::start(const Call* call) {
 }
 
 Clock::time_point Watch::agreement_limit(Clock::time_point now) const {
-  const Clock::duration news = time_for_news(lateness_);
+  const Clock::duration news = time_for_news(lateness_, job_ != nullptr ? job_->reach() : Clock::duration());
   Clock::time_point limit = now + kAgreementPatience;
   const auto begin = clock_runs_ || call_ == nullptr ? started_ : now;
   if (timeout_.count() > 0) limit = std::min(limit, begin + timeout_ + news);
@@ -84,7 +84,7 @@ std::string Watch::own_pause() const {
 
 void Watch::propose(const Status& status) {
   Clock::duration patience = kAgreementPatience;
-  if (timeout_.count() > 0) patience = std::min<Clock::duration>(patience, timeout_ + time_for_news({}));
+  if (timeout_.count() > 0) patience = std::min<Clock::duration>(patience, timeout_ + kMaxNewsTime);
   agreement_.propose(status, Clock::now() + patience);
 }
 
@@ -202,10 +202,12 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
     return {};
   }
   if (now < next_calls_check_) return {};
-  lateness_ = std::max(lateness_, now - next_calls_check_);
   if (steps != steps_) {
     steps_ = steps;
     started_ = now;  // the deadline is for a wait, not for a long operation that moves
+    lateness_ = {};
+  } else {
+    lateness_ = std::max(lateness_, now - next_calls_check_);
   }
   next_calls_check_ = now + crowd_ * kCallsPeriod;
   RankStatus& own = *context_->status;

@@ -81,19 +81,13 @@ void PeerTable::explain(uint32_t peer, const std::string& reason) const {
                                         row.maps ? " without registered buffers" : "", reason));
 }
 
-void PeerTable::pace(int link_mbps) {
-  paced_ = std::make_shared<PacedLink>(link_mbps);
-  context_->add_queue(context_->rank, paced_.get());
-}
-
 void PeerTable::connect(uint32_t peer) {
   const bool fetches = (works_[peer] & transports_with(&TransportRow::fetches)) != 0;
   auto made = transport_of(peer).connect(peer, {(works_[peer] & kRegionsBit) != 0, fetches});
+  if (paced_) made = treering::pace(std::move(made), paced_);
   for (uint32_t channel = 0; channel < channels_; ++channel) {
-    std::unique_ptr<Connection> connection = std::move(made.channels[channel]);
-    if (paced_) connection = pace_connection(std::move(connection), paced_);
-    context_->add_connection(channel, peer, connection.get());
-    connections_.push_back(std::move(connection));
+    context_->add_connection(channel, peer, made.channels[channel].get());
+    connections_.push_back(std::move(made.channels[channel]));
   }
   if (made.queue == nullptr) return;
   context_->add_queue(peer, made.queue.get());

@@ -34,7 +34,7 @@ class PeerTable final : public ConnectionMaker, public StatusReader {
   Status settle(const TransportMatrix& matrix, const std::map<uint32_t, std::string>& reasons,
                 const std::string& allowed);
   // Slows all sends of this rank down to one link of that speed.
-  void pace(int link_mbps);
+  void pace(int link_mbps) { paced_ = std::make_shared<PacedLink>(link_mbps); }
 
   void connect(uint32_t peer) override;
 

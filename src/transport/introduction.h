@@ -22,13 +22,16 @@ struct Introduction {
   bool again = false;  // it was connected before: what refuses this time may be a middlebox
 };
 inline constexpr size_t kMaxIntroductionBytes = 32 << 20;
+inline constexpr size_t kIntroductionOverhead = 256;  // the transport's name and lengths
 
 // What a transport of a rank asks for; any thread.
 class Introducer {
  public:
   virtual ~Introducer() = default;
-  // Returns at once. Without a socket it may be lost, where the control tree is broken at that time: who gets no answer introduces
-  // itself again. With one, connected() tells how it went.
+  // Returns at once. It is for connect() and what follows: before that the ranks do not listen yet. A communicator whose ranks all
+  // share memory (TransportRow::maps) has no control connections any more. Without a socket an introduction may be lost while the
+  // control tree is being mended: a transport that gets no answer introduces itself again. With a socket, connected() tells how it
+  // went.
   virtual void introduce(uint32_t peer, Introduction introduction) = 0;
   // Takes a socket, shut down for writing, whose last bytes the peer's kernel has not acknowledged: it is read until it has. A
   // closed socket would answer by a reset, and send no more.
@@ -44,7 +47,7 @@ class IntroductionTaker {
   virtual void introduced(uint32_t peer, const std::string& bytes, int fd) = 0;
   // How an introduction with a socket went; the socket, or -1 and why there is none.
   virtual void connected(uint32_t peer, const std::string& bytes, const Status& status, int fd) = 0;
-  // The peer has left. Its introductions came before.
+  // The peer has left, in order. Its sockets came before; other introductions may still be under way.
   virtual void departed(uint32_t peer) = 0;
 
  protected:

@@ -4,7 +4,9 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <utility>
 
 namespace treering {
 namespace {
@@ -23,22 +25,34 @@ class PacedConnection final : public Connection {
   PacedConnection(std::unique_ptr<Connection> inner, std::shared_ptr<PacedLink> link)
       : inner_(std::move(inner)), link_(std::move(link)) {}
 
-  // As many messages are under way as without the link, those that wait for it included.
   bool can_post() override {
-    link_->flush();
+    send_due();
     return link_->has_room() && posted_ - inner_->posted() < kFifoDepth && inner_->can_post();
   }
   void post(const Message& message) override {
-    ++posted_;
-    link_->carry(inner_.get(), message);
+    Waiting& waiting = waiting_[posted_++ % kFifoDepth];
+    waiting.message = message;
+    waiting.due_us = link_->carry(message.bytes);
+    if (message.kind == PayloadKind::kInline && message.bytes > 0)
+      std::memcpy(waiting.inline_data.data(), message.data, message.bytes);
   }
   uint64_t released() override {
-    link_->flush();
+    send_due();
     return released_ = inner_->released();
+  }
+  // Posts below what the link has carried; true when nothing waits.
+  bool send_due() {
+    while (inner_->posted() < posted_) {
+      Waiting& first = waiting_[inner_->posted() % kFifoDepth];
+      if (first.due_us > now_us() || !inner_->can_post()) return false;
+      if (first.message.kind == PayloadKind::kInline) first.message.data = first.inline_data.data();
+      inner_->post(first.message);
+    }
+    return true;
   }
 
   const Message* front() override {
-    link_->flush();
+    send_due();
     return inner_->front();
   }
   void pop() override { inner_->pop(); }
@@ -56,38 +70,53 @@ class PacedConnection final : public Connection {
   const char* transport_name() const override { return inner_->transport_name(); }
 
  private:
+  struct Waiting {
+    Message message;
+    double due_us = 0;
+    std::array<std::byte, kInlineBytes> inline_data;
+  };
+
   std::unique_ptr<Connection> inner_;
   std::shared_ptr<PacedLink> link_;
+  std::array<Waiting, kFifoDepth> waiting_;  // message k at k % kFifoDepth
+};
+
+// What waits for the link, and behind it what the transport could not send yet. Ends before the connections do.
+class PacedQueue final : public SendQueue {
+ public:
+  explicit PacedQueue(std::shared_ptr<SendQueue> inner) : inner_(std::move(inner)) {}
+  void add(PacedConnection* connection) { connections_.push_back(connection); }
+
+  bool flush() override {
+    bool flushed = true;
+    for (PacedConnection* connection : connections_) flushed &= connection->send_due();
+    return (inner_ == nullptr || inner_->flush()) && flushed;
+  }
+  Status health() const override { return connections_.empty() ? Status() : connections_[0]->health(); }
+
+ private:
+  std::shared_ptr<SendQueue> inner_;
+  std::vector<PacedConnection*> connections_;
 };
 
 }  // namespace
 
 bool PacedLink::has_room() const { return free_us_ <= now_us() + kAheadUs; }
 
-void PacedLink::carry(Connection* connection, const Message& message) {
-  free_us_ = std::max(free_us_, now_us()) + (message.bytes + kHeaderBytes) * us_per_byte_;
-  Waiting& waiting = waiting_.emplace_back();
-  waiting.connection = connection;
-  waiting.message = message;
-  waiting.due_us = free_us_;
-  if (message.kind == PayloadKind::kInline && message.bytes > 0)
-    std::memcpy(waiting.inline_data.data(), message.data, message.bytes);
+double PacedLink::carry(uint32_t bytes) {
+  return free_us_ = std::max(free_us_, now_us()) + (bytes + kHeaderBytes) * us_per_byte_;
 }
 
-bool PacedLink::flush() {
-  while (!waiting_.empty() && waiting_.front().due_us <= now_us() && waiting_.front().connection->can_post()) {
-    Waiting& first = waiting_.front();
-    if (first.message.kind == PayloadKind::kInline) first.message.data = first.inline_data.data();
-    first.connection->post(first.message);
-    waiting_.pop_front();
+PeerConnections pace(PeerConnections connections, const std::shared_ptr<PacedLink>& link) {
+  auto queue = std::make_shared<PacedQueue>(std::move(connections.queue));
+  PeerConnections paced;
+  for (std::unique_ptr<Connection>& inner : connections.channels) {
+    auto connection = std::make_unique<PacedConnection>(std::move(inner), link);
+    queue->add(connection.get());
+    paced.channels.push_back(std::move(connection));
   }
-  return waiting_.empty();
-}
-
-Status PacedLink::health() const { return waiting_.empty() ? Status() : waiting_.front().connection->health(); }
-
-std::unique_ptr<Connection> pace_connection(std::unique_ptr<Connection> connection, std::shared_ptr<PacedLink> link) {
-  return std::make_unique<PacedConnection>(std::move(connection), std::move(link));
+  paced.queue = std::move(queue);
+  return paced;
 }
 
 }  // namespace treering

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include "treering/treering.h"
 
 namespace treering {
@@ -45,6 +47,12 @@ TEST(RankStatus, SnapshotHasWhatWasShown) {
   EXPECT_TRUE(snapshot.failed);
   EXPECT_EQ(snapshot.failure_code, static_cast<uint32_t>(trRemoteError));
   EXPECT_EQ(snapshot.failure_text, "first");
+}
+
+// Transports find them at the begin of a rank's area.
+TEST(RankStatus, BeginsWithTheOpenBuffers) {
+  auto status = std::make_unique<RankStatus>();
+  EXPECT_EQ(static_cast<const void*>(static_cast<const OpenBuffers*>(status.get())), status.get());
 }
 
 }  // namespace

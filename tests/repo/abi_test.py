@@ -64,6 +64,12 @@ class Abi(unittest.TestCase):
         self.assertEqual(abi.compare(ROOT / "include", KEPT, LIBRARY), "",
                          "compiled programs would break: keep what they use; or raise the soversion and run: ninja abi")
 
+    def test_every_function_is_kept(self):
+        """What the file lacks could change unseen."""
+        kept = set(re.findall(r"<elf-symbol name='(tr\w+)'", KEPT.read_text()))
+        declared = set(abi.source_of(ROOT / "include", {})[1])
+        self.assertEqual(declared - kept, set(), "run: ninja abi")
+
     def test_breaking_changes_are_found(self):
         for file, pattern, replacement, words in BREAKING:
             with self.subTest(file=file, pattern=pattern, replacement=replacement):

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <optional>
-#include <sstream>
 
 #include "arguments.h"
 
@@ -240,8 +239,7 @@ std::string take_hosts(const std::string& text, std::vector<HostRanks>* hosts) {
 
 std::vector<std::string> names_of_collectives() {
   std::vector<std::string> names;
-  std::istringstream text(case_names());
-  for (std::string name; std::getline(text >> std::ws, name, ',');) names.push_back(name);
+  for (const CollectiveCase& row : collective_cases()) names.push_back(row.name);
   return names;
 }
 

@@ -114,7 +114,7 @@ struct Options {
 // which has then been printed and names the option, its value and what it may be.
 int parse_options(int argc, char** argv, Options* options);
 
-// The versions of this program and of the library that it found: "0.1.0, library 0.1.0".
+// The versions of this program and of the library that it found: "0.2.0, library 0.2.0".
 std::string versions();
 
 // What is wrong with options that depend on the number of ranks, or "".

@@ -65,6 +65,7 @@ void Job::add_member(const Place& own, std::shared_ptr<Member> member) {
     return member->change([&] { member->failure = late; });
   }
   members_.emplace(member->request.rank, member);
+  if (attached_ != Clock::time_point()) member->change([&] { member->reach = attached_ - found_; });
   if (own_.process != kNobody) return say_hello(*member);
   if (finding_) return;
   finding_ = true;

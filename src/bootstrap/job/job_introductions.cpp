@@ -75,7 +75,8 @@ void Job::introduce(uint32_t source, uint32_t peer, const Introduction& introduc
 
 void Job::take_introduction(const std::string& bytes, uint32_t from) {
   IntroductionMessage message;
-  if (state_ != State::kRunning || !decode(bytes, &message) || message.destination >= tree_.ranks()) return;
+  if (state_ != State::kRunning || !decode(bytes, &message)) return;
+  if (message.source >= tree_.ranks() || message.destination >= tree_.ranks()) return;
   const uint32_t holder = tree_.process_of(message.destination);
   if (holder != own_.process) return route(holder, bytes, from);
   auto member = members_.find(message.destination);
@@ -159,7 +160,7 @@ void Job::await_accept(const std::shared_ptr<Channel>& channel, const std::share
 
 void Job::take_connection(const std::shared_ptr<Channel>& channel, const std::string& bytes) {
   IntroductionMessage message;
-  const bool known = decode(bytes, &message) && !channel->local();
+  const bool known = decode(bytes, &message) && message.source < tree_.ranks() && !channel->local();
   auto member = members_.find(known ? message.destination : kNobody);
   if (member == members_.end() || members_left_.count(message.destination) != 0) {
     channel->send(encode(FailedMessage{trInvalidUsage, "the rank is not there (any more)"}));

@@ -45,7 +45,11 @@ void Job::part_from(std::shared_ptr<Channel> channel, uint32_t new_top) {
 
 void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent) {
   if (closed_) return channel->close();
-  if (attached_ == Clock::time_point()) attached_ = Clock::now();
+  if (attached_ == Clock::time_point()) {
+    attached_ = Clock::now();
+    for (const auto& [rank, member] : members_)
+      member->change([&, &reached = member] { reached->reach = attached_ - found_; });
+  }
   search_.end();
   if (tree_.has_parent()) part_from(take_link(tree_.parent()), parent);
   if (tree_.is_top()) {

@@ -69,6 +69,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   void finish() override {
     if (finished_ != Clock::time_point()) return;
     finished_ = Clock::now();
+    source_ = nullptr;
     sender_.finish();
   }
   void abandon() override { abandoned_ = true; }
@@ -309,7 +310,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     if (!redial.should_ask(now)) return;
     if (redial.ever_asked() || (index == 0 && sender_.shared_key() != 0)) ++attempts_[index];
     redial.ask(now);
-    source_->open_stream(options_.peer, {index, attempts_[index]});
+    if (source_ != nullptr) source_->open_stream(options_.peer, {index, attempts_[index]});
   }
 
   // It needs no credits, and has taken what it wanted of what was written; what was not is not needed any more.
@@ -387,7 +388,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   }
 
   TcpOptions options_;
-  StreamSource* source_;
+  StreamSource* source_;  // nullptr once it is finished
   TcpPatience patience_;
   TcpSender sender_;
   TcpReceiver receiver_;

@@ -61,7 +61,7 @@ inline constexpr uint32_t kMaxTcpStreams = 32;
 
 class TcpLink : public SendQueue {
  public:
-  // The source outlives the link; a delivery that may come late is made through a weak pointer.
+  // The source is used until finish(); a delivery that may come late is made through a weak pointer.
   static std::shared_ptr<TcpLink> make(TcpOptions options, StreamSource* source);
 
   // Any thread; the link owns the socket. One that could not be opened is asked for again, but after an answer that is final:

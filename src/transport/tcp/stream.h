@@ -9,7 +9,8 @@ namespace treering {
 
 // A stream to a peer: its number (0: the shared one; 1 .. streams) and which attempt opened it.
 struct PeerStreamId {
-  PeerStreamId(uint32_t number = 0, uint32_t nth = 0) : index(number), attempt(nth) {}  // NOLINT: a number is one
+  PeerStreamId(uint32_t number = 0, uint32_t nth = 0)
+      : index(number), attempt(nth) {}  // NOLINT(google-explicit-constructor): a number is one
   uint32_t index, attempt;
   bool operator==(const PeerStreamId&) const = default;
 };

@@ -61,11 +61,12 @@ class Tcp final : public Transport, public IntroductionTaker, private StreamSour
   void introduced(uint32_t peer, const std::string& bytes, int fd) override {
     PeerStreamId stream;
     std::lock_guard lock(mutex_);
-    if (fd < 0 || !read_name(bytes, &stream)) return refuse(peer, "sent an introduction without a stream", fd);
+    if (fd < 0 || !read_name(bytes, &stream))
+      return refuse(peer, "sent an introduction that names no stream: ignored", fd);
     if (const auto found = links_.find(peer); found != links_.end()) return found->second->deliver_incoming(stream, fd);
     auto& streams = early_[peer].streams;
     if (streams.size() <= kMaxTcpStreams) return streams.emplace_back(stream, fd), void();
-    refuse(peer, fmt::format("opened more than {} TCP streams", kMaxTcpStreams), fd);
+    refuse(peer, fmt::format("opened more than {} TCP streams: closed", kMaxTcpStreams), fd);
   }
   void connected(uint32_t peer, const std::string& bytes, const Status& status, int fd) override {
     PeerStreamId stream;
@@ -92,7 +93,7 @@ class Tcp final : public Transport, public IntroductionTaker, private StreamSour
     setup_.introducer->introduce(peer, {name_of(stream), true, way, stream.attempt > 0});
   }
   static void refuse(uint32_t peer, const std::string& what, int fd) {
-    log_line(LogLevel::kWarn, fmt::format("rank {} {}: closed", peer, what));
+    log_line(LogLevel::kWarn, fmt::format("rank {} {}", peer, what));
     if (fd >= 0) close(fd);
   }
 

@@ -16,6 +16,7 @@
 namespace treering::testing {
 namespace {
 
+constexpr auto kAgain = std::chrono::seconds(1);
 constexpr auto kDrainTimeout = std::chrono::seconds(5);  // what a rank that leaves has posted still goes out
 
 socklen_t fill(sockaddr_un* address, const std::string& name) {
@@ -71,12 +72,19 @@ class UnixTransport final : public Transport, public IntroductionTaker {
       made.channels.push_back(std::move(connection));
     }
     made.queue = std::move(queue);
-    if (setup_.rank > peer) setup_.introducer->introduce(peer, {.bytes = name_});
     connect_all();
     return made;
   }
 
  private:
+  // An introduction may be lost.
+  void introduce_again(uint32_t peer) {
+    const auto now = std::chrono::steady_clock::now();
+    auto [last, is_first] = introduced_.try_emplace(peer, now);
+    if (!is_first && now - last->second < kAgain) return;
+    last->second = now;
+    setup_.introducer->introduce(peer, {.bytes = name_});
+  }
   std::string name_of(uint32_t peer) {
     std::lock_guard lock(mutex_);
     return names_[peer];
@@ -112,6 +120,7 @@ class UnixTransport final : public Transport, public IntroductionTaker {
       const int socket = found != early_.end() ? found->second : dial(peer, name_of(peer), channel);
       if (found != early_.end()) early_.erase(found);
       if (socket < 0) {
+        if (setup_.rank > peer) introduce_again(peer);
         ++at;
         continue;
       }
@@ -123,6 +132,7 @@ class UnixTransport final : public Transport, public IntroductionTaker {
   const TransportSetup setup_;
   int listener_ = -1;
   std::string name_;
+  std::map<uint32_t, std::chrono::steady_clock::time_point> introduced_;
   std::mutex mutex_;
   std::vector<std::string> names_;  // of the listeners of peers, as they introduced themselves
   std::map<Key, UnixConnection*> awaited_;
