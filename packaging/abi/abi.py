@@ -31,7 +31,7 @@ PROGRAMS = (COMPILER[0], "abidw", "abidiff")
 ABIDW = ("abidw", "--no-architecture", "--no-show-locs", "--no-corpus-path", "--no-comp-dir-path", "--no-parameter-names",
          "--no-write-default-sizes", "--no-elf-needed")
 # These change with each version, or are no numbers.
-OTHER_MACROS = {"TR_API", "TR_MAJOR", "TR_MINOR", "TR_PATCH", "TR_VERSION_CODE", "TR_CONFIG_INITIALIZER"}
+OTHER_MACROS = {"TR_API", "TR_MAJOR", "TR_MINOR", "TR_PATCH", "TR_VERSION_CODE"}
 FUNCTION = re.compile(r'(__attribute__\(\(visibility\("default"\)\)\)[^;{]*?\b(tr[A-Z]\w*)\([^;{]*\));')
 STRUCT = re.compile(r"typedef struct(?:\s+\w+)?\s*{([^{}]*)}\s*(tr[A-Z]\w*);")
 MACRO = re.compile(r"^#define (TR_\w+)[ \t]+\S", re.MULTILINE)
@@ -67,7 +67,7 @@ def cut(text, members):
 def source_of(include, members):
     """The C file, and the names of the functions."""
     headers = "".join(path.read_text() for path in sorted((include / "treering").glob("*.h")))
-    macros = sorted(set(MACRO.findall(headers)) - OTHER_MACROS)
+    macros = sorted(name for name in set(MACRO.findall(headers)) - OTHER_MACROS if not name.endswith("_INITIALIZER"))
     text = "#include <treering/treering.h>\nenum constants {\n"
     text += "".join(f"  value_of_{name} = (int)({name}),\n" for name in macros)
     text += "};\nTR_API void trConstants(enum constants constants);\n"

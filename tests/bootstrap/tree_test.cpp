@@ -306,11 +306,11 @@ TEST(Introduction, ThatIsTooLongIsRefused) {
   expect_all_succeed(2, [](int rank, const trUniqueId& id) {
     Rank self;
     JOB_CHECK(self.start(rank, 2, id));
-    const std::string bytes(kMaxIntroductionBytes + 1, 'x');
+    const std::string bytes(kMaxIntroductionBytes + kIntroductionOverhead + 1, 'x');
     self.membership->introduce(1 - rank, {.bytes = bytes});
     self.membership->introduce(1 - rank, {.bytes = bytes, .connects = true});
     JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::stream_error).empty(); }));
-    JOB_EXPECT(self.seen.get(&Seen::stream_error).find("33554433 bytes") != std::string::npos);
+    JOB_EXPECT(self.seen.get(&Seen::stream_error).find("33554689 bytes") != std::string::npos);
     JOB_CHECK(check_round(self.membership.get(), static_cast<uint32_t>(rank), 2, 1));
     JOB_EXPECT(self.seen.get(&Seen::introduced).empty());
     return 0;
