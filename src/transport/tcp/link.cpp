@@ -44,7 +44,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
       : options_(std::move(options)),
         source_(source),
         patience_(options_.deadline),
-        sender_(options_.channels, options_.streams, options_.piece_bytes, options_.zero_copy, options_.congestion,
+        sender_(options_.channels, options_.streams, options_.fragment_bytes, options_.zero_copy, options_.congestion,
                 patience_, options_.waits.get()),
         receiver_(options_.channels, options_.max_message_bytes, options_.waits.get()),
         final_(options_.streams + 1),
@@ -126,11 +126,11 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
 
   void pop(uint32_t channel) {
     const bool large = receiver_.front(channel)->bytes >= kToldAtOnceBytes;
-    const TcpLateness lateness = receiver_.lateness(channel);
+    const ArrivalSkew skew = receiver_.skew(channel);
     receiver_.pop(channel);
     const uint32_t popped = receiver_.popped(channel);
     const bool now = large || popped - sender_.told(channel) >= kTellEvery;
-    sender_.set_popped(channel, popped, now, lateness);
+    sender_.set_popped(channel, popped, now, skew);
     if (now && health_.ok()) send_pending();
   }
 

@@ -89,7 +89,7 @@ class Transfer {
 enum class Stage { kBeforeTheFirst, kInTheMiddle, kAllArrived, kAllPopped };
 
 void break_and_go_on(const Case& c, Stage stage) {
-  // One stream gets a message in one piece, which is large enough for the kernel not to copy it.
+  // One stream gets a message in one fragment, which is large enough for the kernel not to copy it.
   const bool uncopied = c.zero_copy == TcpZeroCopy::kAlways;
   BreakablePair pair(uncopied ? 1 : 2, c.zero_copy, stage == Stage::kInTheMiddle ? 8192 : 0);
   Transfer first(&pair, 0, 1, 10), transfer(&pair, c.sender, 0, c.bytes);
