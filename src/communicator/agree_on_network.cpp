@@ -48,14 +48,14 @@ Status Communicator::measure_own_link(const std::vector<uint32_t>& leaders, cons
   const auto at = std::find(leaders.begin(), leaders.end(), context_.rank);
   if (at == leaders.end()) return {};
   const size_t i = static_cast<size_t>(at - leaders.begin()), hosts = leaders.size();
-  const Clock::duration patience =
+  const Clock::duration timeout =
       config_.timeout_ms > 0 ? std::chrono::milliseconds(config_.timeout_ms) : std::chrono::hours(1);
   const uint32_t next = leaders[(i + 1) % hosts], previous = leaders[(i + hosts - 1) % hosts];
   Connection *const to_next = context_.connection(0, next), *failed = nullptr;
   auto& published = context_.status->waiting_for;  // of the ring each rank knows its neighbours alone
   const Status status = measure_network(
       to_next, context_.connection(0, previous), i == 0, static_cast<uint32_t>(hosts),
-      std::min(terms.deadline, Clock::now() + patience) - Watch::time_for_answers(patience),
+      std::min(terms.deadline, Clock::now() + timeout) - Watch::time_for_answers(timeout),
       [this] { return context_.progress(); },
       [&](const Connection* waiting_for) {
         published.store((waiting_for == to_next ? next : previous) + 1, std::memory_order_relaxed);

@@ -20,7 +20,7 @@ extern "C" __attribute__((visibility("default"))) int accept4(int fd, sockaddr* 
 namespace treering::testing {
 namespace {
 
-// Less than the patience with a parent that is dialled: after that the rendezvous root would be asked, which knows
+// Less than the timeout of a parent that is dialled: after that the rendezvous root would be asked, which knows
 // more.
 constexpr int kTimeoutMs = 3000;
 

@@ -43,9 +43,9 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   Link(TcpOptions options, StreamSource* source)
       : options_(std::move(options)),
         source_(source),
-        patience_(options_.deadline),
+        timeouts_(options_.deadline),
         sender_(options_.channels, options_.streams, options_.fragment_bytes, options_.zero_copy, options_.congestion,
-                patience_, options_.waits.get()),
+                timeouts_, options_.waits.get()),
         receiver_(options_.channels, options_.max_message_bytes, options_.waits.get()),
         final_(options_.streams + 1),
         redials_(options_.streams + 1),
@@ -304,7 +304,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
 
   void ask(uint32_t index, Clock::time_point now) {
     TcpRedial& redial = redials_[index];
-    if (redial.over(now, patience_.redial) && (index == 0 || !has_large()))
+    if (redial.over(now, timeouts_.redial) && (index == 0 || !has_large()))
       return fail({trRemoteError, fmt::format("stream {}: {}", index, redial.story(now))});
     if (!redial.should_ask(now)) return;
     if (redial.ever_asked() || (index == 0 && sender_.shared_key() != 0)) ++attempts_[index];
@@ -388,7 +388,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
 
   TcpOptions options_;
   StreamSource* source_;
-  TcpPatience patience_;
+  TcpTimeouts timeouts_;
   TcpSender sender_;
   TcpReceiver receiver_;
   Status health_;

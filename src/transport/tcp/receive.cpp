@@ -47,7 +47,7 @@ bool TcpReceiver::add_stream(uint32_t index, uint64_t key, int fd) {
   stream->key = key;
   stream->fd = fd;
   stream->parts.resize(index > 0 ? std::min<size_t>(channels_.size(), kChannelsRemembered) * kFifoDepth : 0);
-  patience_ = kPatience;
+  hot_looks_ = kHotLooks;
   // In the order of the numbers, the latest first: small messages are looked for on the first.
   auto place = std::find_if(streams_.begin(), streams_.end(), [&](const auto& other) {
     return other->index > index || (other->index == index && other->key < key);

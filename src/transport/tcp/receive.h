@@ -63,7 +63,7 @@ class TcpReceiver {
   static constexpr size_t kBufferBytes = 8192;
   static constexpr int kMaxReads = 16;  // of one stream in one portion
   // After so many looks at the streams of large messages without any, only every fourth turn looks at one.
-  static constexpr uint32_t kPatience = 64, kSeldom = 4;
+  static constexpr uint32_t kHotLooks = 64, kSeldom = 4;
 
   struct Arrival {
     bool begun = false;
@@ -135,7 +135,7 @@ class TcpReceiver {
   std::vector<std::byte> thrown_away_;
   int ends_ = 0;     // to be removed
   size_t next_ = 0;  // of the streams but the first, the one to be read next
-  uint32_t turns_ = 0, patience_ = 0;
+  uint32_t turns_ = 0, hot_looks_ = 0;
   uint64_t received_ = 0;
   TcpBuffers buffers_;
 };
@@ -144,15 +144,15 @@ template <typename OnFrame>
 Status TcpReceiver::read(OnFrame on_frame) {
   // Small messages come on the first stream; of the others one is looked at in each turn.
   const size_t others = streams_.size() - (streams_.empty() ? 0 : 1);
-  const bool look_at_others = others > 0 && (patience_ > 0 || ++turns_ % kSeldom == 0);
+  const bool look_at_others = others > 0 && (hot_looks_ > 0 || ++turns_ % kSeldom == 0);
   if (look_at_others) next_ = next_ + 1 >= others ? 0 : next_ + 1;
-  if (patience_ > 0) --patience_;
+  if (hot_looks_ > 0) --hot_looks_;
   for (size_t turn = 0; turn < streams_.size() && turn < (look_at_others ? 2 : 1); ++turn) {
     Stream* stream = streams_[turn == 0 ? 0 : 1 + next_].get();
     bool drained = false;
     for (int i = 0; i < kMaxReads && !drained && !stream->ended; ++i) {
       const size_t got = receive(stream, &drained);
-      if (got > 0 && turn > 0) patience_ = kPatience;
+      if (got > 0 && turn > 0) hot_looks_ = kHotLooks;
       take_payload(stream);
       TcpFrame frame;
       while (stream->left == 0 && next_header(stream, &frame) != nullptr) {

@@ -26,10 +26,10 @@ constexpr uint32_t kPathShowsAfter = 64;
 }  // namespace
 
 TcpSender::TcpSender(uint32_t channels, uint32_t streams, uint32_t fragment_bytes, TcpZeroCopy zero_copy,
-                     TcpCongestion congestion, const TcpPatience& patience, WaitSet* waits)
+                     TcpCongestion congestion, const TcpTimeouts& timeouts, WaitSet* waits)
     : waits_(waits),
       congestion_(std::move(congestion)),
-      patience_(patience),
+      timeouts_(timeouts),
       most_streams_(streams),
       fragment_bytes_(streams == 1 ? kUnsentFragments * fragment_bytes : fragment_bytes),
       unsent_bytes_(kUnsentFragments * fragment_bytes),
@@ -57,7 +57,7 @@ void TcpSender::end_stream(Stream* stream) {
 }
 
 void TcpSender::add_stream(uint32_t index, uint64_t key, int fd) {
-  prepare_stream(fd, unsent_bytes_, patience_);
+  prepare_stream(fd, unsent_bytes_, timeouts_);
   if (waits_ != nullptr) waits_->add(fd, WaitSet::For::kRoom);
   bool again = index == 0 && shared_key_ != 0;
   for (auto& other : streams_) {
@@ -384,7 +384,7 @@ Status TcpSender::flush() {
 
 bool TcpSender::stands_still(Stream* stream, TcpClock::time_point now) const {
   TcpStall::Facts facts;
-  return look_at_stream(stream->fd, stream->taken, &facts) && stream->stall.look(facts, now, patience_.stall);
+  return look_at_stream(stream->fd, stream->taken, &facts) && stream->stall.look(facts, now, timeouts_.stall);
 }
 
 Status TcpSender::look(TcpClock::time_point now) {
@@ -394,7 +394,7 @@ Status TcpSender::look(TcpClock::time_point now) {
     Stream* stream = streams_[i].get();
     if (stream->closed) continue;
     if (stands_still(stream, now)) {
-      lose(stream, fmt::format("what was sent has not been acknowledged for {} ms", patience_.stall.count()));
+      lose(stream, fmt::format("what was sent has not been acknowledged for {} ms", timeouts_.stall.count()));
       continue;
     }
     if (stream->shared()) continue;  // the receiver reads it

@@ -25,7 +25,7 @@ namespace treering {
 class TcpSender {
  public:
   TcpSender(uint32_t channels, uint32_t streams, uint32_t fragment_bytes, TcpZeroCopy zero_copy,
-            TcpCongestion congestion, const TcpPatience& patience, WaitSet* waits);
+            TcpCongestion congestion, const TcpTimeouts& timeouts, WaitSet* waits);
   ~TcpSender();
 
   // A second stream 0 takes the place of the first, which is closed when its frame at hand is through; what the peer has not
@@ -140,7 +140,7 @@ class TcpSender {
 
   WaitSet* waits_;  // or nullptr
   TcpCongestion congestion_;
-  TcpPatience patience_;
+  TcpTimeouts timeouts_;
   uint32_t most_streams_, fragment_bytes_, unsent_bytes_;
   std::vector<Credit> credits_;  // by channel
   std::vector<std::unique_ptr<Stream>> streams_;
