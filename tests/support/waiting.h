@@ -20,8 +20,7 @@
 
 namespace treering::testing {
 
-// Whether the condition comes true within `timeout`. Another thread or process brings it about; this one sleeps between
-// two looks.
+// Whether the condition comes true within `timeout`. Another thread or process brings it about; this one sleeps.
 inline bool soon(const std::function<bool()>& condition, std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   while (!condition()) {

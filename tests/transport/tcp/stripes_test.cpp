@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How messages are striped across streams of different rates, in a simulation of two queues, and on sockets that are
-// paced.
+// How messages are striped across streams of different rates: a simulation of two queues, and sockets that are paced.
 #include "support/seed.h"
 #include "transport/linked.h"
 #include "transport/tcp/stripes.h"
