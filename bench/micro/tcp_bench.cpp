@@ -90,11 +90,11 @@ struct Links {
   Linked side[2];
   std::vector<std::byte> out = std::vector<std::byte>(1 << 20);
 
-  Links(uint32_t streams, uint32_t piece_bytes, TcpZeroCopy zero_copy = TcpOptions().zero_copy) : pair(streams) {
+  Links(uint32_t streams, uint32_t fragment_bytes, TcpZeroCopy zero_copy = TcpOptions().zero_copy) : pair(streams) {
     for (int i = 0; i < 2; ++i) {
       TcpOptions options;
       options.peer_name = "peer";
-      options.piece_bytes = piece_bytes;
+      options.fragment_bytes = fragment_bytes;
       options.zero_copy = zero_copy;
       side[i] = linked(pair.link(i, options), 0);
     }
@@ -162,18 +162,18 @@ int main() {
   for (uint32_t streams : {1u, 4u})
     for (uint32_t bytes : {8u, 256u, 4096u}) {
       Bare bare;
-      Links linked(streams, TcpOptions().piece_bytes);
+      Links linked(streams, TcpOptions().fragment_bytes);
       compare(
           fmt::format("ping {} B, {} streams", bytes, streams), "us", false, [&] { return bare.ping(bytes); },
           [&] { return linked.ping(bytes); });
     }
-  for (auto [streams, piece] : {std::pair{1u, 128u}, {1u, 64u}, {2u, 128u}, {4u, 128u}}) {
+  for (auto [streams, fragment] : {std::pair{1u, 128u}, {1u, 64u}, {2u, 128u}, {4u, 128u}}) {
     const uint32_t bytes = 512 << 10;
     Bare bare;
-    Links linked(streams, piece << 10);
+    Links linked(streams, fragment << 10);
     const double total = double{kMessages} * bytes / 1000;
     compare(
-        fmt::format("512 KiB, {} streams, {} K pieces", streams, piece), "GB/s", true,
+        fmt::format("512 KiB, {} streams, {} K fragments", streams, fragment), "GB/s", true,
         [&] { return total / bare.stream(bytes); }, [&] { return total / linked.stream(bytes); });
   }
   // Loopback copies although it is asked not to: what asking costs, always and until a link has found out.

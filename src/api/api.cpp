@@ -66,7 +66,7 @@ void copy_text(char* target, size_t capacity, const std::string& text) {
   target[length] = '\0';
 }
 
-Status check_question(const char* function, trCollective_t collective, trDataType_t datatype) {
+Status check_query(const char* function, trCollective_t collective, trDataType_t datatype) {
   if (static_cast<size_t>(collective) >= kCollectiveCount)
     return {trInvalidArgument,
             fmt::format("{}: collective is {}; known are 0 (allreduce) to {} ({})", function,
@@ -82,7 +82,7 @@ bool select_of_kernels(const Communicator& communicator, Collective collective, 
   DeviceRank* device = device_of(communicator);
   if (device == nullptr || device->kernels() == nullptr) return false;
   if (buffer != nullptr && !DeviceRank::is_memory_of_device(buffer)) return false;
-  cuda::DeviceChoice choice;
+  cuda::DeviceSelection choice;
   if (!device->kernels()->predict(collective, bytes, find_type(type)->size, &choice)) return false;
   *selection = {};
   copy_text(selection->algorithm, sizeof selection->algorithm, choice.algorithm->name);
@@ -272,13 +272,14 @@ trResult_t trExplain(trComm_t comm, trCollective_t collective, size_t bytes, trD
                      size_t capacity, size_t* needed) {
   return guarded(find_slot(comm), [&]() -> Status {
     if (text == nullptr && capacity > 0) return null_argument("trExplain", "text");
-    TR_RETURN_IF_ERROR(check_question("trExplain", collective, datatype));
+    TR_RETURN_IF_ERROR(check_query("trExplain", collective, datatype));
     CommunicatorPin pin;
     TR_RETURN_IF_ERROR(pin.acquire(comm));
     std::string whole, of_host;
     if (DeviceRank* device = device_of(*pin.get()); device != nullptr && device->kernels() != nullptr)
       whole = device->kernels()->explain(static_cast<Collective>(collective), bytes, find_type(datatype)->size);
-    TR_RETURN_IF_ERROR(pin->explain(pin->question_of(static_cast<Collective>(collective), bytes, datatype), &of_host));
+    TR_RETURN_IF_ERROR(
+        pin->explain(pin->selection_query(static_cast<Collective>(collective), bytes, datatype), &of_host));
     whole += (whole.empty() ? "" : "\nthrough memory of the host:\n") + of_host;
     if (needed != nullptr) *needed = whole.size();
     if (capacity > 0) copy_text(text, capacity, whole);
@@ -290,15 +291,15 @@ trResult_t trGetSelection(trComm_t comm, trCollective_t collective, const void* 
                           size_t bytes, trDataType_t datatype, trSelection_t* selection) {
   return guarded(find_slot(comm), [&]() -> Status {
     if (selection == nullptr) return null_argument("trGetSelection", "selection");
-    TR_RETURN_IF_ERROR(check_question("trGetSelection", collective, datatype));
+    TR_RETURN_IF_ERROR(check_query("trGetSelection", collective, datatype));
     CommunicatorPin pin;
     TR_RETURN_IF_ERROR(pin.acquire(comm));
     if (select_of_kernels(*pin.get(), static_cast<Collective>(collective), sendbuf, bytes, datatype, selection))
       return {};
-    const auto question = pin->question_of(static_cast<Collective>(collective), bytes, datatype);
-    const Choice& choice = pin->choose(question);
+    const auto query = pin->selection_query(static_cast<Collective>(collective), bytes, datatype);
+    const Choice& choice = pin->choose(query);
     bool direct =
-        !question.compressed() && sendbuf != nullptr && recvbuf != nullptr && pin->is_direct(sendbuf, recvbuf, bytes);
+        !query.compressed() && sendbuf != nullptr && recvbuf != nullptr && pin->is_direct(sendbuf, recvbuf, bytes);
     *selection = {};
     copy_text(selection->algorithm, sizeof selection->algorithm, choice.candidate.algorithm->name);
     copy_text(selection->protocol, sizeof selection->protocol,

@@ -37,7 +37,7 @@ constexpr auto kYoung = std::chrono::milliseconds(250);
 constexpr auto kPendingTimeout = std::chrono::seconds(5);
 constexpr int kAcceptAtOnce = 32;
 constexpr auto kAcceptPause = std::chrono::milliseconds(20);
-constexpr auto kDescriptorPatience = std::chrono::milliseconds(500);  // others may be closed meanwhile
+constexpr auto kDescriptorTimeout = std::chrono::milliseconds(500);  // others may be closed meanwhile
 constexpr int kBacklog = 4096;
 constexpr size_t kEndedRendezvous = 1024;  // of which who comes late is told; more would be memory that grows
 // Between two looks whether the agent still stands, and how many of them a task may have to wait for its turn. Counted, for a
@@ -356,8 +356,8 @@ void Agent::accept_some(int listener, bool local) {
 // calls may not have the secret.
 void Agent::note_no_descriptor() {
   const auto now = Clock::now();
-  if (now - std::exchange(no_descriptor_last_, now) > kDescriptorPatience) no_descriptor_since_ = now;
-  if (now - no_descriptor_since_ < kDescriptorPatience) return;
+  if (now - std::exchange(no_descriptor_last_, now) > kDescriptorTimeout) no_descriptor_since_ = now;
+  if (now - no_descriptor_since_ < kDescriptorTimeout) return;
   const auto jobs = jobs_;  // one may end
   for (const auto& [name, job] : jobs)
     if (job->meets()) job->fail_at_own_limit(no_descriptor_left());

@@ -22,7 +22,7 @@ constexpr uint32_t kMaxFrameBytes = 64 << 20;
 constexpr size_t kReadAtOnce = 256 << 10;
 constexpr size_t kTagBytes = crypto_aead_chacha20poly1305_ietf_ABYTES;
 constexpr size_t kMaxDescriptors = 4;
-constexpr auto kDrainPatience = std::chrono::seconds(2);
+constexpr auto kDrainTimeout = std::chrono::seconds(2);
 
 using AeadNonce = std::array<unsigned char, crypto_aead_chacha20poly1305_ietf_NPUBBYTES>;
 
@@ -247,7 +247,7 @@ void Channel::close_after_sending() {
   if (out_.empty() || state_ != State::kOpen) return close();
   auto self = shared_from_this();
   set_events({});
-  auto deadline = Clock::now() + kDrainPatience;
+  auto deadline = Clock::now() + kDrainTimeout;
   auto look = std::make_shared<std::function<void()>>();
   *look = [self, deadline, look, agent = agent_] {
     if (self->out_.empty() || self->state_ != State::kOpen || Clock::now() > deadline) {

@@ -36,10 +36,10 @@ struct Member;
 
 // How long a process that has lost its place in the tree seeks another before it takes itself for the top.
 // The last candidates of a search that has taken so long get less, each.
-constexpr auto kSearchPatience = std::chrono::milliseconds(4500);
-constexpr auto kMuteHostPatience = std::chrono::milliseconds(250);  // also where another process has just not answered
-constexpr size_t kMaxParents = 24;                                  // that it tries
-constexpr auto kLongestSearch = kSearchPatience + kMaxParents * kMuteHostPatience;
+constexpr auto kSearchTimeout = std::chrono::milliseconds(4500);
+constexpr auto kMuteHostTimeout = std::chrono::milliseconds(250);  // also where another process has just not answered
+constexpr size_t kMaxParents = 24;                                 // that it tries
+constexpr auto kLongestSearch = kSearchTimeout + kMaxParents * kMuteHostTimeout;
 
 struct JoinRequest {
   uint32_t rank = 0, ranks = 0;

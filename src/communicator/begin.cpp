@@ -66,7 +66,8 @@ uint32_t Communicator::constraints_of(const Operation& operation) const {
   return constraints;
 }
 
-Communicator::Question Communicator::question_of(Collective collective, size_t bytes, trDataType_t type) const {
+Communicator::SelectionQuery Communicator::selection_query(Collective collective, size_t bytes,
+                                                           trDataType_t type) const {
   Operation operation;
   operation.collective = collective;
   operation.type = type;
@@ -75,12 +76,12 @@ Communicator::Question Communicator::question_of(Collective collective, size_t b
   return {collective, halved ? bytes / 2 : bytes, constraints_of(operation)};
 }
 
-Status Communicator::explain(const Question& question, std::string* text) const {
-  TR_RETURN_IF_ERROR(schedules_->explain(question.collective, question.bytes, question.constraints, text));
+Status Communicator::explain(const SelectionQuery& query, std::string* text) const {
+  TR_RETURN_IF_ERROR(schedules_->explain(query.collective, query.bytes, query.constraints, text));
   *text += fmt::format("\ntransport between the ranks: {}\n", transports());
-  if (question.compressed())
+  if (query.compressed())
     *text = fmt::format("float that travels as {}, chosen as {} would be\n{}", find_type(wire_->wire)->name,
-                        format_bytes(question.bytes), *text);
+                        format_bytes(query.bytes), *text);
   return {};
 }
 

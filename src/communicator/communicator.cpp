@@ -119,7 +119,7 @@ Status Communicator::look_around() {
 }
 
 Backoff Communicator::backoff() const {
-  Backoff backoff(patience_);
+  Backoff backoff(wait_policy_);
   backoff.sleep_on(waits_.get(), host_ranks_ == 1);
   return backoff;
 }

@@ -85,16 +85,16 @@ class Communicator {
   bool is_needed() const;
 
   // How a call with nothing special about it, of buffers of `bytes`, is chosen under the communicator's settings.
-  struct Question {
+  struct SelectionQuery {
     Collective collective;
     size_t bytes;  // that travel
     uint32_t constraints;
     bool compressed() const { return (constraints & kComputedOnce) != 0; }
   };
-  Question question_of(Collective collective, size_t bytes, trDataType_t type) const;
-  Status explain(const Question& question, std::string* text) const;
-  const Choice& choose(const Question& question) {
-    return schedules_->choose(question.collective, question.bytes, question.constraints);
+  SelectionQuery selection_query(Collective collective, size_t bytes, trDataType_t type) const;
+  Status explain(const SelectionQuery& query, std::string* text) const;
+  const Choice& choose(const SelectionQuery& query) {
+    return schedules_->choose(query.collective, query.bytes, query.constraints);
   }
   // "shm+tcp": by which transports its ranks reach one another.
   std::string transports() const { return peer_table_->transports(); }
@@ -244,7 +244,7 @@ class Communicator {
   uint64_t meetings_ = 0;                      // rounds of notices begun
   RankSet shown_set_;                          // this rank's in the last shrink
   std::array<unsigned char, 32> split_key_{};  // known to the ranks alone
-  Patience patience_;
+  WaitPolicy wait_policy_;
   uint32_t host_ranks_ = 0;              // of the host that has most
   std::atomic<bool> has_failed_{false};  // set once failure_ is, which then stays
   Status failure_;

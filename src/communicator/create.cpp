@@ -369,7 +369,7 @@ Status Communicator::plan_schedules(Machine machine, Plan plan) {
             machine.cores, peer_table_->summary(), layout_->staging_bytes * layout_->channels >> 10, machine.alpha_us,
             machine.exchange_gbps));
   host_ranks_ = machine.host_ranks;
-  patience_ = patience_of(machine.host_ranks, machine.cores);
+  wait_policy_ = wait_policy_of(machine.host_ranks, machine.cores);
   return schedules_->check();
 }
 

@@ -21,9 +21,9 @@ Clock::duration look_period(uint32_t ranks) {
   return std::chrono::milliseconds(20) + std::chrono::microseconds(ranks) * ranks;
 }
 // How long an excluded rank without shared memory, which is not known to be dead, may take to answer.
-constexpr auto kAnswerPatience = std::chrono::milliseconds(100);
+constexpr auto kAnswerTimeout = std::chrono::milliseconds(100);
 // How long a rank that refuses stays for those that share no memory with it and have yet to see why.
-constexpr auto kRefusalPatience = std::chrono::milliseconds(500);
+constexpr auto kRefusalTimeout = std::chrono::milliseconds(500);
 constexpr size_t kMaxNamed = 8;
 
 // "2, 3 and 9 more"
@@ -127,7 +127,7 @@ void Communicator::await_excluded(const RankSet& set, Clock::time_point shown, c
            !watch_->check_peer(peer, function).ok();
   };
   for (uint32_t peer = 0; peer < ranks(); ++peer)
-    while (!set.test(peer) && !answered(peer) && Clock::now() < shown + kAnswerPatience) {
+    while (!set.test(peer) && !answered(peer) && Clock::now() < shown + kAnswerTimeout) {
       membership_->request_status(peer);
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
@@ -138,7 +138,7 @@ void Communicator::refuse(const std::vector<uint32_t>& members, const char* func
   SplitInfo info{0, static_cast<int32_t>(refusal.rank), rank(), SplitInfo::kNothing, {}};
   info.hold(SplitInfo::kRefusal, refusal.set);
   const uint64_t round = show_notice(info);
-  const auto until = Clock::now() + kRefusalPatience;
+  const auto until = Clock::now() + kRefusalTimeout;
   for (const uint32_t member : members) {
     SplitInfo theirs;
     uint64_t shown = 0;

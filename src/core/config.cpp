@@ -233,7 +233,7 @@ const OptionRow kOptions[] = {
      },
      [](const Config& config) { return config.socket_family.empty() ? std::string("any") : config.socket_family; }},
     {"tcp_streams", "TREERING_TCP_STREAMS", "0 to 32; 0 = chosen", "4", "0",
-     "Sockets that a rank opens to a peer that it reaches by TCP; large messages are divided among them by what each can carry. "
+     "Sockets that a rank opens to a peer that it reaches by TCP; large messages are striped across them by what each can carry. "
      "Chosen: one for each interface in a network of both, at most 4.",
      false,
      [](const std::string& text, Config* config) {

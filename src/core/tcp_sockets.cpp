@@ -15,10 +15,10 @@
 namespace treering {
 namespace {
 
-constexpr const char* kUnpaced = "reno";     // the one that kernels cannot be without, and unprivileged users may take
-constexpr size_t kNameBytes = 16;            // TCP_CA_NAME_MAX
-constexpr int kRtoMaxMs = 44;                // Linux 6.15; older headers do not know it
-constexpr int kControlPatienceMs = 600'000;  // those above look for silence themselves
+constexpr const char* kUnpaced = "reno";    // the one that kernels cannot be without, and unprivileged users may take
+constexpr size_t kNameBytes = 16;           // TCP_CA_NAME_MAX
+constexpr int kRtoMaxMs = 44;               // Linux 6.15; older headers do not know it
+constexpr int kControlTimeoutMs = 600'000;  // those above look for silence themselves
 constexpr int kMaxRequests = 120, kUsualRequests = 6;  // for a connection: some two minutes either way
 
 int new_socket() {
@@ -30,10 +30,10 @@ int new_socket() {
 
 void prepare_control(int fd) {
   const int on = 1;
-  const auto patience_ms = static_cast<unsigned>(kControlPatienceMs);
+  const auto timeout_ms = static_cast<unsigned>(kControlTimeoutMs);
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   (void)setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof on);
-  if (setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience_ms, sizeof patience_ms) != 0 ||
+  if (setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms) != 0 ||
       setsockopt(fd, IPPROTO_TCP, TCP_SYNCNT, &kMaxRequests, sizeof kMaxRequests) != 0)
     return;
   if (!set_longest_resend(fd, 1000))

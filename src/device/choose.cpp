@@ -36,10 +36,10 @@ const LinkFigures& known(const LinkFigures& link) { return link.measured ? link 
 constexpr uint32_t kPipelineDepths[] = {1, 4, 16};
 constexpr double kTie = 1.02;
 
-bool fits(const DeviceQuestion& question, const Algorithm& algorithm) {
-  if (question.forced != nullptr && question.forced != &algorithm) return false;
-  return question.ranks >= algorithm.min_ranks && question.ranks <= algorithm.max_ranks &&
-         (!question.rank_ordered || algorithm.rank_ordered) && !(question.unequal && algorithm.equal_parts_only);
+bool fits(const DeviceSelectionInput& input, const Algorithm& algorithm) {
+  if (input.forced != nullptr && input.forced != &algorithm) return false;
+  return input.ranks >= algorithm.min_ranks && input.ranks <= algorithm.max_ranks &&
+         (!input.rank_ordered || algorithm.rank_ordered) && !(input.unequal && algorithm.equal_parts_only);
 }
 
 }  // namespace
@@ -70,26 +70,26 @@ uint32_t channels_to_fill(const LinkFigures& link) {
   return static_cast<uint32_t>(std::clamp<double>(blocks, kMinChannels, kMaxDeviceChannels));
 }
 
-DeviceChoice choose_for_device(const DeviceQuestion& question) {
-  DeviceChoice best;
-  const LinkFigures& link = known(question.link);
-  for (const Algorithm* algorithm : algorithms_of(question.collective)) {
-    if (!fits(question, *algorithm)) continue;
+DeviceSelection choose_for_device(const DeviceSelectionInput& input) {
+  DeviceSelection best;
+  const LinkFigures& link = known(input.link);
+  for (const Algorithm* algorithm : algorithms_of(input.collective)) {
+    if (!fits(input, *algorithm)) continue;
     for (uint32_t depth : kPipelineDepths) {
       if (depth > 1 && !algorithm->pipelined) break;
-      const Work work = algorithm->work(
-          {.ranks = question.ranks, .bytes = static_cast<double>(question.bytes), .pipeline_chunks = depth});
+      const Work work =
+          algorithm->work({.ranks = input.ranks, .bytes = static_cast<double>(input.bytes), .pipeline_chunks = depth});
       for (const ProtocolCost& cost : kCosts) {
-        if (cost.protocol == DeviceProtocol::kLl128 && !question.keeps_lines) continue;
-        if ((question.protocols >> static_cast<uint32_t>(cost.protocol) & 1) == 0) continue;
+        if (cost.protocol == DeviceProtocol::kLl128 && !input.keeps_lines) continue;
+        if ((input.protocols >> static_cast<uint32_t>(cost.protocol) & 1) == 0) continue;
         // Powers of two, and the most.
-        for (uint32_t next = 1, channels = 0; channels < question.most_channels; next *= 2) {
-          channels = std::min(next, question.most_channels);
+        for (uint32_t next = 1, channels = 0; channels < input.most_channels; next *= 2) {
+          channels = std::min(next, input.most_channels);
           const size_t chunk =
-              largest_device_chunk(cost.protocol, question.slot_bytes, work.max_span, question.element_bytes);
+              largest_device_chunk(cost.protocol, input.slot_bytes, work.max_span, input.element_bytes);
           if (chunk == 0) continue;
-          const double slice = static_cast<double>(chunk * question.element_bytes) * work.chunks * channels;
-          const double slices = std::max(1.0, std::ceil(static_cast<double>(question.bytes) / slice));
+          const double slice = static_cast<double>(chunk * input.element_bytes) * work.chunks * channels;
+          const double slices = std::max(1.0, std::ceil(static_cast<double>(input.bytes) / slice));
           const double time = slices * work.rounds * hop_us(cost, link) +
                               work.exchanged_bytes / (1e3 * exchanged_gbps(cost, link, channels)) + 0.05 * channels;
           if (best.algorithm != nullptr && time * kTie >= best.predicted_us) continue;
@@ -108,11 +108,11 @@ double transfer_us(const LinkFigures& figures, size_t bytes, uint32_t channels) 
 }
 
 // Copies in, exchange and copies out of successive pieces overlap.
-double staged_us(const StagedQuestion& question) {
-  const double copy = static_cast<double>(question.bytes) / (1e3 * question.host_gbps);
-  const double pieces = std::max(1.0, static_cast<double>(question.bytes) / static_cast<double>(question.piece_bytes));
-  return kStagedOverheadUs + (2 * copy + question.host_us) / pieces +
-         std::max(copy, question.host_us) * (pieces - 1) / pieces;
+double staged_us(const StagedInput& input) {
+  const double copy = static_cast<double>(input.bytes) / (1e3 * input.host_gbps);
+  const double pieces = std::max(1.0, static_cast<double>(input.bytes) / static_cast<double>(input.piece_bytes));
+  return kStagedOverheadUs + (2 * copy + input.host_us) / pieces +
+         std::max(copy, input.host_us) * (pieces - 1) / pieces;
 }
 
 bool is_staged_better(const LinkFigures& link, double kernel_us, double staged_us) {

@@ -21,7 +21,7 @@ struct LinkFigures {
   double gbps = 0;
 };
 
-struct DeviceChoice {
+struct DeviceSelection {
   const Algorithm* algorithm = nullptr;
   DeviceProtocol protocol = DeviceProtocol::kSimple;
   uint32_t channels = 1;
@@ -29,7 +29,7 @@ struct DeviceChoice {
   double predicted_us = 0;
 };
 
-struct DeviceQuestion {
+struct DeviceSelectionInput {
   Collective collective = Collective::kAllReduce;
   uint32_t ranks = 2;
   size_t bytes = 0;  // of the larger buffer
@@ -55,19 +55,19 @@ const char* protocol_name(DeviceProtocol protocol);
 uint32_t channels_to_fill(const LinkFigures& link);
 
 // `algorithm` is nullptr when none fits.
-DeviceChoice choose_for_device(const DeviceQuestion& question);
+DeviceSelection choose_for_device(const DeviceSelectionInput& input);
 
 // A send or receive of so many bytes.
 double transfer_us(const LinkFigures& link, size_t bytes, uint32_t channels);
 
 // The same operation through memory of the host (gpu/staged_path.h), where it takes `host_us`.
-struct StagedQuestion {
+struct StagedInput {
   size_t bytes = 0;  // of the larger buffer
   size_t piece_bytes = 1;
   double host_gbps = 1;  // of copies, each way
   double host_us = 0;
 };
-double staged_us(const StagedQuestion& question);
+double staged_us(const StagedInput& input);
 // Whether kernels are so slow, by what was measured, that the host is the better way. In doubt they are not.
 bool is_staged_better(const LinkFigures& link, double kernel_us, double staged_us);
 

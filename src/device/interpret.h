@@ -181,9 +181,9 @@ class Interpreter {
       shared_.messages_in[i] = reinterpret_cast<const std::byte*>(link.in_ll128) + slot * ll128_bytes(kLl128SlotBytes);
     } else {
       shared_.messages_in[i] = link.in_slots + slot * call_.slot_bytes;
-      Patience patience(call_.status);
+      SpinWait spin(call_.status);
       while (!has_message(link, peer))
-        if (!patience.wait()) return stop(DeviceFailure::kAborted, peer);
+        if (!spin.wait()) return stop(DeviceFailure::kAborted, peer);
     }
   }
 
@@ -211,9 +211,9 @@ class Interpreter {
     } else {
       shared_.messages_out[i] = link.out_slots + slot * call_.slot_bytes;
     }
-    Patience patience(call_.status);
+    SpinWait spin(call_.status);
     while (!has_room(link))
-      if (!patience.wait()) return stop(DeviceFailure::kAborted, peer);
+      if (!spin.wait()) return stop(DeviceFailure::kAborted, peer);
     if constexpr (!kSimple)
       if (link.posted == shared_.first_out[peer])
         store_pair(link.out_flags + slot, slot_flag(link.posted, call_.signature));  // nothing is ordered by it
@@ -224,9 +224,9 @@ class Interpreter {
   TR_DEVICE void check_signature(uint32_t peer) {
     const Link& link = shared_.links[peer];
     if (link.received != shared_.first_in[peer]) return;
-    Patience patience(call_.status);
+    SpinWait spin(call_.status);
     while (!has_message(link, peer))
-      if (!patience.wait()) return stop(DeviceFailure::kAborted, peer);
+      if (!spin.wait()) return stop(DeviceFailure::kAborted, peer);
   }
 
   TR_DEVICE Arithmetic<Number> arithmetic_of(const Step& step) const {
@@ -341,7 +341,7 @@ class Interpreter {
   // A row that can move, or the number of rows when all are at their ends.
   TR_DEVICE uint32_t choose_row() {
     const uint32_t rows = call_.rows_of_channel;
-    Patience patience(call_.status);
+    SpinWait spin(call_.status);
     for (uint32_t at = shared_.chosen < rows ? shared_.chosen : 0;;) {
       bool all_done = true;
       for (uint32_t i = 0; i < rows; ++i) {
@@ -356,7 +356,7 @@ class Interpreter {
         if (ready || shared_.stopped != 0) return at;
       }
       if (all_done) return rows;
-      if (!patience.wait()) {
+      if (!spin.wait()) {
         stop(DeviceFailure::kAborted, call_.rank);
         return rows;
       }

@@ -15,9 +15,9 @@
 namespace treering::cuda {
 
 // Ends every wait when the host says so.
-class Patience {
+class SpinWait {
  public:
-  TR_DEVICE explicit Patience(const DeviceStatus* status) : status_(status) {}
+  TR_DEVICE explicit SpinWait(const DeviceStatus* status) : status_(status) {}
   // False when it is over.
   TR_DEVICE bool wait() {
     relax();
@@ -31,7 +31,7 @@ class Patience {
 
 // 16 bytes of data from 4 words; false when the wait was ended.
 TR_DEVICE bool read_ll(const uint64_t* at, uint32_t flag, uint64_t* words, const DeviceStatus* status) {
-  Patience patience(status);
+  SpinWait spin(status);
   uint64_t pairs[4];
   for (;;) {
     TR_UNROLL
@@ -39,7 +39,7 @@ TR_DEVICE bool read_ll(const uint64_t* at, uint32_t flag, uint64_t* words, const
     if (static_cast<uint32_t>(pairs[0] >> 32) == flag && static_cast<uint32_t>(pairs[1] >> 32) == flag &&
         static_cast<uint32_t>(pairs[2] >> 32) == flag && static_cast<uint32_t>(pairs[3] >> 32) == flag)
       break;
-    if (!patience.wait()) return false;
+    if (!spin.wait()) return false;
   }
   words[0] = (pairs[0] & 0xffffffffu) | pairs[1] << 32;
   words[1] = (pairs[2] & 0xffffffffu) | pairs[3] << 32;
@@ -74,10 +74,10 @@ struct Ll128 {
   static constexpr size_t kUnitWords = 16;
   static TR_DEVICE bool read(const uint64_t* unit, uint32_t lane, uint64_t flag, uint64_t* words,
                              const DeviceStatus* status) {
-    Patience patience(status);
+    SpinWait spin(status);
     bool seen = false;
     while (!try_read_line(unit, lane, flag, words, &seen))
-      if (!seen && !true_for_line(patience.wait())) return false;
+      if (!seen && !true_for_line(spin.wait())) return false;
     return true;
   }
   static TR_DEVICE void write(uint64_t* unit, uint32_t lane, uint64_t flag, const uint64_t* words) {

@@ -23,7 +23,7 @@ inline void cpu_relax() {
 }
 
 // Empty polls before the first yield, yields before the first sleep, and how long the sleeps are.
-struct Patience {
+struct WaitPolicy {
   uint32_t spins = 0;
   uint32_t yields = 20'000;  // some 10 ms
   uint32_t short_sleep_us = 50;
@@ -36,22 +36,22 @@ struct Patience {
 // For `ranks` ranks that share `cores` cores. With a few ranks to a core each yields, which is a switch to the next. With
 // dozens, yielding ranks would only switch among themselves: they sleep soon, the longer the more they are, so that all
 // of them together wake some 80'000 times a second on each core, and the one with something to do finds it free.
-inline Patience patience_of(uint32_t ranks, uint32_t cores) {
+inline WaitPolicy wait_policy_of(uint32_t ranks, uint32_t cores) {
   constexpr uint32_t kFew = 16, kManyYields = 16, kMaxSleepUs = 4'000;
   const uint32_t share = (ranks + cores - 1) / cores;
-  Patience patience;
-  if (share <= 1) patience.spins = 20'000;
-  patience.notices_crowds = share <= 1;
-  if (share <= kFew) return patience;
-  patience.yields = kManyYields;
-  patience.short_sleep_us = std::clamp(share * 25 / 2, patience.short_sleep_us, kMaxSleepUs);
-  patience.long_sleep_us = std::max(patience.long_sleep_us, patience.short_sleep_us);
-  return patience;
+  WaitPolicy policy;
+  if (share <= 1) policy.spins = 20'000;
+  policy.notices_crowds = share <= 1;
+  if (share <= kFew) return policy;
+  policy.yields = kManyYields;
+  policy.short_sleep_us = std::clamp(share * 25 / 2, policy.short_sleep_us, kMaxSleepUs);
+  policy.long_sleep_us = std::max(policy.long_sleep_us, policy.short_sleep_us);
+  return policy;
 }
 
 class Backoff {
  public:
-  explicit Backoff(const Patience& patience = {}) : patience_(patience) {}
+  explicit Backoff(const WaitPolicy& policy = {}) : policy_(policy) {}
 
   // Sleeps on them instead; `all`: the rank waits for nothing else, so a sleep may last. nullptr or an empty set: as
   // without. For polls that look at streams, of which each is a system call.
@@ -67,19 +67,19 @@ class Backoff {
   bool pause() {
     uint32_t polls = ++polls_;
     if (waits_ != nullptr && !waits_->empty()) return pause_on_waits();
-    if (polls <= patience_.spins) {
+    if (polls <= policy_.spins) {
       cpu_relax();
       return false;
     }
-    polls -= patience_.spins;
-    const uint32_t yields = crowded_waits_ > 0 ? 0 : patience_.yields;
+    polls -= policy_.spins;
+    const uint32_t yields = crowded_waits_ > 0 ? 0 : policy_.yields;
     if (polls <= yields) {
       yield();
       return polls % kYieldsPerLook == 0;
     }
     const uint32_t sleeps = polls - yields;
     if (sleeps == 1 && crowded_waits_ > 0) --crowded_waits_;
-    const uint32_t us = sleeps < kShortSleeps ? patience_.short_sleep_us : patience_.long_sleep_us;
+    const uint32_t us = sleeps < kShortSleeps ? policy_.short_sleep_us : policy_.long_sleep_us;
     timespec time{0, static_cast<long>(us) * 1'000};
     nanosleep(&time, nullptr);
     return true;
@@ -89,7 +89,7 @@ class Backoff {
   // A rank that yields to another has the core back soon. A program that computes keeps it for its slice of time at every
   // yield; one that sleeps instead is woken in the midst of that.
   void yield() const {
-    if (!patience_.notices_crowds) return (void)sched_yield();
+    if (!policy_.notices_crowds) return (void)sched_yield();
     timespec before, after;
     clock_gettime(CLOCK_MONOTONIC, &before);
     sched_yield();
@@ -100,7 +100,7 @@ class Backoff {
 
   bool pause_on_waits() {
     const uint32_t polls = waits_are_all_ ? kPollsOfWaits : kPollsBesideMemory;
-    const uint32_t awake = std::min(polls, patience_.spins + patience_.yields);
+    const uint32_t awake = std::min(polls, policy_.spins + policy_.yields);
     if (polls_ <= awake) {
       if (crowded_waits_ > 0)
         --crowded_waits_, polls_ = awake;
@@ -108,7 +108,7 @@ class Backoff {
         yield();  // a poll is a system call anyway
       return false;
     }
-    const bool woken = waits_->wait(waits_are_all_ ? kLongSleep : patience_.short_sleep_us);
+    const bool woken = waits_->wait(waits_are_all_ ? kLongSleep : policy_.short_sleep_us);
     // The event may belong to a stream that the next few polls do not reach.
     if (woken) polls_ = awake - std::min(awake, kPollsWhenWoken);
     return !woken || ++wakes_ % kYieldsPerLook == 0;
@@ -124,7 +124,7 @@ class Backoff {
   static constexpr uint32_t kYieldsPerLook = 64;
   static constexpr uint32_t kShortSleeps = 200;
 
-  Patience patience_;
+  WaitPolicy policy_;
   uint32_t polls_ = 0;
   uint32_t wakes_ = 0;
   // So many more without a yield. Of the thread, for a wait is often shorter than what a yield would cost here.

@@ -9,7 +9,7 @@ namespace treering {
 namespace {
 
 // Another rank may be writing the record at this moment. One that has ended meanwhile never finishes it.
-constexpr auto kWriterPatience = std::chrono::milliseconds(500);
+constexpr auto kWriterTimeout = std::chrono::milliseconds(500);
 
 }  // namespace
 
@@ -42,7 +42,7 @@ Status FailureAgreement::poll(Clock::time_point now) {
   std::lock_guard lock(mutex_);
   if (now >= limit_) take(proposal_.code(), proposal_.message());
   if (Status status = decided(); !status.ok()) return status;
-  return now >= limit_ + kWriterPatience ? proposal_ : Status();
+  return now >= limit_ + kWriterTimeout ? proposal_ : Status();
 }
 
 Status FailureAgreement::known() const {

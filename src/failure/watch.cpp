@@ -19,7 +19,7 @@ constexpr uint32_t kLookedAt = 64;
 constexpr auto kGraceOfLost = std::chrono::milliseconds(150);
 constexpr auto kNewsOfEnd = std::chrono::seconds(1);  // from the end of a process until the job tells how it ended
 // For a proposal's way through the control tree. A parent in it that is silent, or gone, is replaced meanwhile.
-constexpr auto kAgreementPatience = kLongestSearch + std::chrono::seconds(3);
+constexpr auto kAgreementTimeout = kLongestSearch + std::chrono::seconds(3);
 constexpr auto kAftermathOfPause = std::chrono::seconds(10);  // what is found later has other causes
 // A link may have ended because of a failure, the news of which goes by the control tree: over slow links it comes later than the
 // end. Within a host the death of its process shows soon.
@@ -51,7 +51,7 @@ void Watch::start(const Call* call) {
 
 Clock::time_point Watch::agreement_limit(Clock::time_point now) const {
   const Clock::duration news = time_for_news(lateness_, job_ != nullptr ? job_->reach() : Clock::duration());
-  Clock::time_point limit = now + kAgreementPatience;
+  Clock::time_point limit = now + kAgreementTimeout;
   const auto begin = clock_runs_ || call_ == nullptr ? started_ : now;
   if (timeout_.count() > 0) limit = std::min(limit, begin + timeout_ + news);
   if (call_deadline_ != Clock::time_point::max()) limit = std::min(limit, call_deadline_ + news);
@@ -83,9 +83,9 @@ std::string Watch::own_pause() const {
 }
 
 void Watch::propose(const Status& status) {
-  Clock::duration patience = kAgreementPatience;
-  if (timeout_.count() > 0) patience = std::min<Clock::duration>(patience, timeout_ + kMaxNewsTime);
-  agreement_.propose(status, Clock::now() + patience);
+  Clock::duration timeout = kAgreementTimeout;
+  if (timeout_.count() > 0) timeout = std::min<Clock::duration>(timeout, timeout_ + kMaxNewsTime);
+  agreement_.propose(status, Clock::now() + timeout);
 }
 
 Status Watch::poll() {
@@ -349,12 +349,12 @@ Status Watch::end_of(uint32_t peer, const std::string& during, const std::string
                 last.failed ? Status(static_cast<trResult_t>(last.failure_code), last.failure_text) : Status());
   if (!readable && job_ != nullptr) {
     const auto now = Clock::now();
-    const auto patience = timeout_.count() > 0 ? std::min<Clock::duration>(timeout_, kNewsOfEnd) : kNewsOfEnd;
+    const auto timeout = timeout_.count() > 0 ? std::min<Clock::duration>(timeout_, kNewsOfEnd) : kNewsOfEnd;
     const auto seen = ended_.try_emplace(peer, now).first->second;
     std::lock_guard lock(lost_mutex_);
     const auto found = lost_.find(peer);
     if (found != lost_.end() && found->second.left) return left(peer, during, found->second.cause);
-    if (found == lost_.end() && now < seen + patience) return {};
+    if (found == lost_.end() && now < seen + timeout) return {};
   }
   return {trRemoteError, fmt::format("{} has died in or before {}{}", describe(peer), during, more)};
 }

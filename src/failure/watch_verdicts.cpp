@@ -15,8 +15,8 @@
 namespace treering {
 namespace {
 
-constexpr Clock::duration kSilencePatience = std::chrono::milliseconds(700);  // with ranks that are asked
-constexpr auto kAnswerPatience = std::chrono::seconds(1);
+constexpr Clock::duration kSilenceTimeout = std::chrono::milliseconds(700);  // with ranks that are asked
+constexpr auto kAnswerTimeout = std::chrono::seconds(1);
 constexpr double kSignOfLife = 1;  // seconds: a rank that waits shows one each millisecond, its answers take longer
 
 // "stopped" and the like, from /proc; empty when nothing is remarkable.
@@ -71,14 +71,14 @@ std::string text_of(const CallCopy& call) {
 
 }  // namespace
 
-Clock::duration Watch::time_for_answers(Clock::duration deadline) { return std::min(kSilencePatience, deadline / 4); }
+Clock::duration Watch::time_for_answers(Clock::duration deadline) { return std::min(kSilenceTimeout, deadline / 4); }
 
 Status Watch::no_progress(uint32_t peer, const std::vector<uint32_t>& ranks) {
   const auto asked = Clock::now();
   std::vector<uint32_t> mute = ranks;
   std::erase(mute, context_->rank);
   constexpr auto pause = std::chrono::milliseconds(1);
-  for (auto next = asked; !mute.empty() && next < asked + kSilencePatience && silence().empty();) {
+  for (auto next = asked; !mute.empty() && next < asked + kSilenceTimeout && silence().empty();) {
     std::this_thread::sleep_until(next);
     lateness_ = std::max(lateness_, Clock::now() - next);
     next = Clock::now() + pause;
@@ -122,7 +122,7 @@ Status Watch::transfers_differ(uint32_t peer, const TransferSizes& sizes) {
 void Watch::suspect_calls(uint32_t peer, const std::optional<TransferSizes>& sizes) {
   if (in_doubt()) return;
   if (sizes && (sizes->sent || !counted_)) return (void)transfers_differ(peer, *sizes);
-  suspicion_ = {Suspicion::Kind::kCalls, peer, {}, Clock::now() + kAnswerPatience};
+  suspicion_ = {Suspicion::Kind::kCalls, peer, {}, Clock::now() + kAnswerTimeout};
   judge_calls(Clock::now());
 }
 

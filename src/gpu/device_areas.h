@@ -6,8 +6,7 @@
 //   map()       opens a peer's, and reads its nonce there
 //   release()   closes the peers' and frees the own              collective
 //
-// Areas that are not released stay until all peers have left the communicator (deferred_free.h). An area begins with a
-// nonce.
+// Areas that are not released stay until all peers have left (deferred_free.h). An area begins with a nonce.
 #pragma once
 
 #include <functional>

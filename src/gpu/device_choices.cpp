@@ -37,7 +37,7 @@ bool DeviceKernels::takes(const Operation& operation) {
               .staged;
 }
 
-bool DeviceKernels::predict(Collective collective, size_t bytes, size_t element_bytes, cuda::DeviceChoice* choice) {
+bool DeviceKernels::predict(Collective collective, size_t bytes, size_t element_bytes, cuda::DeviceSelection* choice) {
   if (!info_of(collective).has_data) return false;
   const Chosen& chosen = choose(collective, bytes, info_of(collective).reduces ? element_bytes : 1, false);
   *choice = chosen.choice;
@@ -50,20 +50,20 @@ const DeviceKernels::Chosen& DeviceKernels::choose(Collective collective, size_t
   std::lock_guard lock(choices_mutex_);
   const auto [at, is_new] = choices_.try_emplace({collective, band, element_bytes, unequal});
   Chosen& chosen = at->second;
-  cuda::DeviceChoice& choice = chosen.choice;
+  cuda::DeviceSelection& choice = chosen.choice;
   if (!is_new) return chosen;
   const Config& config = communicator_->config();
   const char* name = info_of(collective).name;
-  cuda::DeviceQuestion question = question_of(collective, band, element_bytes);
-  question.unequal = unequal;
+  cuda::DeviceSelectionInput input = selection_input(collective, band, element_bytes);
+  input.unequal = unequal;
   // What was forced may not be able to do it: as on the host, the choice is free then.
   for (const Algorithm* forced :
        {forced_algorithm(config.algorithm, collective), static_cast<const Algorithm*>(nullptr)})
     for (uint32_t protocols : {allowed_protocols(config.device_protocol, name), uint32_t{kAllowSimple}}) {
       if (choice.algorithm != nullptr) break;
-      question.forced = forced;
-      question.protocols = protocols;
-      choice = cuda::choose_for_device(question);
+      input.forced = forced;
+      input.protocols = protocols;
+      choice = cuda::choose_for_device(input);
     }
   if (choice.algorithm == nullptr) return chosen;
   chosen.staged = is_staged_better(collective, band, choice.predicted_us);
@@ -75,13 +75,14 @@ const DeviceKernels::Chosen& DeviceKernels::choose(Collective collective, size_t
   return chosen;
 }
 
-cuda::DeviceQuestion DeviceKernels::question_of(Collective collective, size_t bytes, size_t element_bytes) const {
-  cuda::DeviceQuestion question{collective,    communicator_->ranks(),  bytes,
-                                element_bytes, DeviceLinks::kSlotBytes, links_->channels()};
-  question.keeps_lines = links_->keep_lines();
-  question.rank_ordered = communicator_->config().deterministic;
-  question.link = links_->link();
-  return question;
+cuda::DeviceSelectionInput DeviceKernels::selection_input(Collective collective, size_t bytes,
+                                                          size_t element_bytes) const {
+  cuda::DeviceSelectionInput input{collective,    communicator_->ranks(),  bytes,
+                                   element_bytes, DeviceLinks::kSlotBytes, links_->channels()};
+  input.keeps_lines = links_->keep_lines();
+  input.rank_ordered = communicator_->config().deterministic;
+  input.link = links_->link();
+  return input;
 }
 
 std::string DeviceKernels::explain(Collective collective, size_t bytes, size_t element_bytes) {
@@ -104,10 +105,11 @@ std::string DeviceKernels::explain(Collective collective, size_t bytes, size_t e
                       "predicted us");
   for (const Algorithm* algorithm : algorithms_of(collective))
     for (uint32_t protocol = 0; protocol < cuda::kProtocols; ++protocol) {
-      cuda::DeviceQuestion question = question_of(collective, std::bit_ceil(std::max<size_t>(bytes, 1)), element_bytes);
-      question.forced = algorithm;
-      question.protocols = 1u << protocol;
-      const cuda::DeviceChoice choice = cuda::choose_for_device(question);
+      cuda::DeviceSelectionInput input =
+          selection_input(collective, std::bit_ceil(std::max<size_t>(bytes, 1)), element_bytes);
+      input.forced = algorithm;
+      input.protocols = 1u << protocol;
+      const cuda::DeviceSelection choice = cuda::choose_for_device(input);
       if (choice.algorithm == nullptr) continue;
       const bool is_chosen =
           !chosen.staged && choice.algorithm == chosen.choice.algorithm && choice.protocol == chosen.choice.protocol;
@@ -122,10 +124,9 @@ bool DeviceKernels::is_staged_better(Collective collective, size_t bytes, double
   const Config& config = communicator_->config();
   if (bytes < kMinStagedBytes) return false;
   if (!config.algorithm.empty() || !config.device_protocol.empty()) return false;  // the user knows what to use
-  const auto question = communicator_->question_of(collective, bytes, trUint8);    // kernels compress nothing
-  const double host_us = communicator_->choose(question).candidate.predicted_us;
-  const cuda::StagedQuestion staged{bytes, static_cast<size_t>(config.device_piece_bytes), links_->host_gbps(),
-                                    host_us};
+  const auto query = communicator_->selection_query(collective, bytes, trUint8);   // kernels compress nothing
+  const double host_us = communicator_->choose(query).candidate.predicted_us;
+  const cuda::StagedInput staged{bytes, static_cast<size_t>(config.device_piece_bytes), links_->host_gbps(), host_us};
   return cuda::is_staged_better(links_->link(), kernel_us, cuda::staged_us(staged));
 }
 

@@ -14,22 +14,22 @@ namespace treering {
 namespace {
 
 // What a working link never takes.
-constexpr std::chrono::milliseconds kPatience{10'000};
+constexpr std::chrono::milliseconds kCopyTimeout{10'000};
 // What is measured takes less, or so long that a pause of a small part of it does not count.
 constexpr std::chrono::microseconds kSpin{500};
 constexpr int kPausePart = 64;
 constexpr std::chrono::nanoseconds kLongestPause = std::chrono::milliseconds(10);
 
 // The other ranks wait for this one, at most as long as the communicator's deadline: it must have told them by then.
-std::chrono::milliseconds patience_of(const Config& config) {
-  return config.timeout_ms > 0 ? std::min(kPatience, std::chrono::milliseconds((config.timeout_ms + 1) / 2))
-                               : kPatience;
+std::chrono::milliseconds copy_timeout_of(const Config& config) {
+  return config.timeout_ms > 0 ? std::min(kCopyTimeout, std::chrono::milliseconds((config.timeout_ms + 1) / 2))
+                               : kCopyTimeout;
 }
 
 }  // namespace
 
 DeviceCopies::DeviceCopies(Communicator* communicator, Device* device)
-    : communicator_(communicator), device_(device), patience_(patience_of(communicator->config())) {}
+    : communicator_(communicator), device_(device), timeout_(copy_timeout_of(communicator->config())) {}
 
 Status DeviceCopies::create(Communicator* communicator, Device* device, size_t bytes,
                             std::unique_ptr<DeviceCopies>* made) {
@@ -58,10 +58,10 @@ Status DeviceCopies::finish() {
     Status status = device_->query(stream_, &done);
     if (done || !status.ok()) return status;
     const auto now = Clock::now();
-    if (now - begin > patience_) {
+    if (now - begin > timeout_) {
       is_stuck_ = true;
       return {trDeviceError,
-              fmt::format("copies have not ended within {} s", static_cast<double>(patience_.count()) / 1000)};
+              fmt::format("copies have not ended within {} s", static_cast<double>(timeout_.count()) / 1000)};
     }
     if (now - begin < kSpin) {
       std::this_thread::yield();

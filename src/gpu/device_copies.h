@@ -39,7 +39,7 @@ class DeviceCopies {
 
   Communicator* communicator_;
   Device* device_;
-  std::chrono::milliseconds patience_;
+  std::chrono::milliseconds timeout_;
   DeviceStream stream_ = nullptr;
   std::byte *scratch_ = nullptr, *pinned_ = nullptr;
   bool is_stuck_ = false, is_kept_ = false;

@@ -18,7 +18,7 @@
 namespace treering {
 namespace {
 
-constexpr std::chrono::seconds kPatience{10};
+constexpr std::chrono::seconds kIdleTimeout{10};
 constexpr size_t kMinSliceBytes = 32 << 10;  // of a channel: below it a call is one slice
 constexpr uint32_t kMaxThreads = 512;
 constexpr uint32_t kTransferSignature = 0x703270;
@@ -86,7 +86,7 @@ DeviceKernels::~DeviceKernels() {
 bool DeviceKernels::end() {
   if (is_idle()) return true;
   abort();
-  if (wait_until_idle(kPatience)) return true;
+  if (wait_until_idle(kIdleTimeout)) return true;
   log_line(LogLevel::kWarn, fmt::format("GPU {} still holds kernels of a destroyed communicator: its memory is kept",
                                         device_->info().ordinal));
   DeviceMonitor::instance().forget(this);
@@ -181,7 +181,7 @@ cuda::DeviceCall DeviceKernels::new_call() {
   return call;
 }
 
-Status DeviceKernels::compile(const cuda::DeviceChoice& choice, uint32_t root, Compiled** result) {
+Status DeviceKernels::compile(const cuda::DeviceSelection& choice, uint32_t root, Compiled** result) {
   std::unique_ptr<Compiled>& found =
       compiled_[{choice.algorithm, choice.protocol, choice.channels, choice.pipeline_chunks, root}];
   if (found != nullptr) return *result = found.get(), Status();

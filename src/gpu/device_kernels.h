@@ -44,7 +44,7 @@ class DeviceKernels {
   // two ranks alone.
   bool takes(const Operation& operation);
   // What a collective without further ado does; false where it is staged.
-  bool predict(Collective collective, size_t bytes, size_t element_bytes, cuda::DeviceChoice* choice);
+  bool predict(Collective collective, size_t bytes, size_t element_bytes, cuda::DeviceSelection* choice);
   // Every algorithm and protocol that could, with its predicted time, and what is chosen.
   std::string explain(Collective collective, size_t bytes, size_t element_bytes);
   double predict_transfer(size_t bytes) const { return cuda::transfer_us(links_->link(), bytes, links_->channels()); }
@@ -78,13 +78,13 @@ class DeviceKernels {
   DeviceKernels(Communicator* communicator, Device* device, std::unique_ptr<DeviceLinks> links,
                 std::shared_ptr<StagingMemory> memory);
   struct Resolved {
-    const cuda::DeviceChoice* choice;
+    const cuda::DeviceSelection* choice;
     Compiled* compiled;
     trDataType_t type;  // of the kernel
     size_t element_bytes;
   };
   Status resolve(const Operation& operation, Resolved* resolved);
-  Status compile(const cuda::DeviceChoice& choice, uint32_t root, Compiled** compiled);
+  Status compile(const cuda::DeviceSelection& choice, uint32_t root, Compiled** compiled);
   struct Plan;
   cuda::DeviceCall new_call();
   Status bind(const Operation& operation, Plan* one);
@@ -95,10 +95,10 @@ class DeviceKernels {
   // Takes back memory that kernels read which have ended.
   void reclaim();
   struct Chosen {
-    cuda::DeviceChoice choice;
+    cuda::DeviceSelection choice;
     bool staged = false;  // through the host it takes less time
   };
-  cuda::DeviceQuestion question_of(Collective collective, size_t bytes, size_t element_bytes) const;
+  cuda::DeviceSelectionInput selection_input(Collective collective, size_t bytes, size_t element_bytes) const;
   const Chosen& choose(Collective collective, size_t bytes, size_t element_bytes, bool unequal);
   bool is_staged_better(Collective collective, size_t bytes, double kernel_us) const;
   // Sum over all channels: `begun` of calls that began; false when none of them runs. `call`: the number of the first of

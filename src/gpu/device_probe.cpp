@@ -17,7 +17,7 @@ constexpr int kWordTurns = 4, kChunkTurns = 8;
 // The first finds memory that was never touched.
 constexpr int kMinTurns = 2;
 // No further turn after that.
-constexpr double kPatienceSeconds = 0.003;
+constexpr double kRepeatSeconds = 0.003;
 // A link that reaches less than this part of the host's rate is measured again, for so long.
 constexpr double kSuspicious = 4;
 constexpr double kMaxSeconds = 0.05;
@@ -30,7 +30,7 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 template <class Turn>
 Status best_of(int turns, double* best, const Turn& turn) {
   const auto begin = Clock::now();
-  for (int i = 0; i < turns && (i < kMinTurns || seconds_since(begin) < kPatienceSeconds); ++i) {
+  for (int i = 0; i < turns && (i < kMinTurns || seconds_since(begin) < kRepeatSeconds); ++i) {
     double seconds = 0;
     TR_RETURN_IF_ERROR(turn(&seconds));
     *best = i == 0 ? seconds : std::min(*best, seconds);

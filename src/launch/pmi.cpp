@@ -109,8 +109,8 @@ Status exchange_through_pmi(Launch* launch, const MakeId& fresh, int timeout_ms,
   TR_RETURN_IF_ERROR(environment_number("PMI_FD", 0, 1 << 20, &fd));
   TR_RETURN_IF_ERROR(environment_number("PMI_SIZE", 1, kMaxRanks, &launch->ranks));
   TR_RETURN_IF_ERROR(environment_number("PMI_RANK", 0, launch->ranks - 1, &launch->rank));
-  const auto patience = timeout_ms > 0 ? std::chrono::milliseconds(timeout_ms) : std::chrono::hours(24 * 365);
-  Pmi pmi(static_cast<int>(fd), Clock::now() + patience);
+  const auto timeout = timeout_ms > 0 ? std::chrono::milliseconds(timeout_ms) : std::chrono::hours(24 * 365);
+  Pmi pmi(static_cast<int>(fd), Clock::now() + timeout);
   std::string space, text;
   TR_RETURN_IF_ERROR(pmi.ask("init pmi_version=1 pmi_subversion=1", "response_to_init", nullptr, nullptr));
   TR_RETURN_IF_ERROR(pmi.ask("get_my_kvsname", "my_kvsname", "kvsname", &space));

@@ -27,7 +27,7 @@ static_assert(sizeof(ncclUniqueId) == sizeof(trUniqueId));
 constexpr char kAddressMagic[8] = {'n', 'c', 'c', 'l', 'a', 'd', 'd', 'r'};
 constexpr size_t kAddressBytes = NCCL_UNIQUE_ID_BYTES - sizeof kAddressMagic;
 constexpr auto kRetry = std::chrono::milliseconds(50);
-constexpr int kHelloPatienceMs = 5000;
+constexpr int kHelloTimeoutMs = 5000;
 
 // What a rank says to rank 0.
 struct Hello {
@@ -72,7 +72,7 @@ bool send_whole(int fd, const void* data, size_t bytes) {
 bool receive_whole(int fd, void* data, size_t bytes) {
   for (size_t at = 0; at < bytes;) {
     pollfd entry{fd, POLLIN, 0};
-    if (poll(&entry, 1, kHelloPatienceMs) <= 0) return false;
+    if (poll(&entry, 1, kHelloTimeoutMs) <= 0) return false;
     const ssize_t got = recv(fd, static_cast<char*>(data) + at, bytes - at, 0);
     if (got <= 0) return false;
     at += static_cast<size_t>(got);

@@ -25,8 +25,8 @@ int poll_one(int fd, int timeout_ms) {
 
 // Stands in for the C library's, by which the library looks whether a process has ended.
 extern "C" __attribute__((visibility("default"))) int poll(pollfd* entries, nfds_t count, int timeout_ms) {
-  constexpr int kPatienceMs = 30000;
-  if (first_to_end >= 0 && poll_one(first_to_end, 0) > 0) poll_one(second_to_end, kPatienceMs);
+  constexpr int kTimeoutMs = 30000;
+  if (first_to_end >= 0 && poll_one(first_to_end, 0) > 0) poll_one(second_to_end, kTimeoutMs);
   return static_cast<int>(syscall(SYS_poll, entries, count, timeout_ms));
 }
 

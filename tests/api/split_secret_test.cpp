@@ -34,9 +34,9 @@ bool enter_own_network() {
 class Listener {
  public:
   Listener() : fd_(socket(AF_PACKET, SOCK_RAW, htons(ETH_P_ALL))) {
-    const timeval patience{0, 100'000};
+    const timeval timeout{0, 100'000};
     const int room = 64 << 20;
-    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
     setsockopt(fd_, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof room);
     if (fd_ >= 0) thread_ = std::thread([this] { read_all(); });
   }

@@ -242,8 +242,8 @@ TEST(Drain, LosesNothing) {
   ASSERT_EQ(send(peer, "credit", 6, MSG_NOSIGNAL), 6);
   size_t got = 0;
   std::string bytes(1 << 20, '\0');
-  const timeval patience{10, 0};
-  setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  const timeval timeout{10, 0};
+  setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
   ssize_t part = 0;
   while ((part = recv(peer, bytes.data(), bytes.size(), 0)) > 0) got += static_cast<size_t>(part);
   EXPECT_EQ(part, 0) << std::strerror(errno);

@@ -49,8 +49,7 @@ inline UniqueId unpacked(const trUniqueId& id) {
     }                                                                                                   \
   } while (false)
 
-// Which ranks the rendezvous root of this process misses, in words: while the ranks meet, and in an exchange that has
-// begun.
+// Which ranks this process's rendezvous root misses, in words: while the ranks meet, and in an exchange that has begun.
 inline std::string missing_at(const UniqueId& id, bool* meets) {
   Status status;
   (void)Agent::instance().call([&] {

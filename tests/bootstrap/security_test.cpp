@@ -48,8 +48,8 @@ std::string random_bytes(size_t count, std::mt19937* random) {
 
 // The other side has closed: everything there is to read, then the end.
 bool is_closed(int fd) {
-  timeval patience{10, 0};
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  timeval timeout{10, 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
   char buffer[4096];
   ssize_t got = 0;
   while ((got = recv(fd, buffer, sizeof buffer, 0)) > 0) continue;

@@ -20,8 +20,7 @@ extern "C" __attribute__((visibility("default"))) int accept4(int fd, sockaddr* 
 namespace treering::testing {
 namespace {
 
-// Less than the patience with a parent that is dialled: after that the rendezvous root would be asked, which knows
-// more.
+// Less than the timeout of a parent that is dialled: then the rendezvous root would be asked, which knows more.
 constexpr int kTimeoutMs = 3000;
 
 // Ranks 1 and 2 are on one host: the one that comes first is the parent of the other, and is stopped when that one dials it.

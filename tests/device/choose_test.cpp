@@ -7,22 +7,22 @@
 namespace treering::cuda {
 namespace {
 
-DeviceQuestion question(size_t bytes, const LinkFigures& link = {}) {
-  DeviceQuestion made{Collective::kAllReduce, 4, bytes, 4, 128 << 10, 8};
+DeviceSelectionInput input_of(size_t bytes, const LinkFigures& link = {}) {
+  DeviceSelectionInput made{Collective::kAllReduce, 4, bytes, 4, 128 << 10, 8};
   made.link = link;
   return made;
 }
 
 TEST(ChooseForDevice, SmallMessagesTakeLowLatencyAndLargeOnesFullBandwidth) {
-  EXPECT_EQ(choose_for_device(question(8)).protocol, DeviceProtocol::kLl);
-  const DeviceChoice large = choose_for_device(question(256 << 20));
+  EXPECT_EQ(choose_for_device(input_of(8)).protocol, DeviceProtocol::kLl);
+  const DeviceSelection large = choose_for_device(input_of(256 << 20));
   EXPECT_EQ(large.protocol, DeviceProtocol::kSimple);
   EXPECT_EQ(large.channels, 8u);
 }
 
 TEST(ChooseForDevice, AllChannelsThereAreMayBeUsed) {
   for (uint32_t most : {1u, 6u, 12u, 32u}) {
-    DeviceQuestion asked = question(256 << 20);
+    DeviceSelectionInput asked = input_of(256 << 20);
     asked.most_channels = most;
     EXPECT_EQ(choose_for_device(asked).channels, most);
   }
@@ -39,21 +39,21 @@ TEST(ChooseForDevice, ChannelsFillTheLinkBothWays) {
 TEST(ChooseForDevice, MeasuredLinksReplaceTheAssumedOne) {
   const LinkFigures slow{true, 20, 1}, fast{true, 0.3, 1e6};
   for (size_t bytes : {size_t{8}, size_t{64} << 20}) {
-    const double assumed = choose_for_device(question(bytes)).predicted_us;
-    EXPECT_DOUBLE_EQ(choose_for_device(question(bytes, fast)).predicted_us, assumed);
-    EXPECT_GT(choose_for_device(question(bytes, slow)).predicted_us, 5 * assumed);
+    const double assumed = choose_for_device(input_of(bytes)).predicted_us;
+    EXPECT_DOUBLE_EQ(choose_for_device(input_of(bytes, fast)).predicted_us, assumed);
+    EXPECT_GT(choose_for_device(input_of(bytes, slow)).predicted_us, 5 * assumed);
   }
   // 64 MiB at 1 GB/s: not less than what the link needs one way.
-  EXPECT_GT(choose_for_device(question(64 << 20, slow)).predicted_us, 1.5 * 64 * 1048.576 / 2);
+  EXPECT_GT(choose_for_device(input_of(64 << 20, slow)).predicted_us, 1.5 * 64 * 1048.576 / 2);
 }
 
 TEST(ChooseForDevice, ProtocolsMayBeLeftOut) {
   for (uint32_t bit : {0u, 1u, 2u}) {
-    DeviceQuestion asked = question(8);
+    DeviceSelectionInput asked = input_of(8);
     asked.protocols = 1u << bit;
     EXPECT_EQ(choose_for_device(asked).protocol, static_cast<DeviceProtocol>(bit));
   }
-  DeviceQuestion asked = question(8);
+  DeviceSelectionInput asked = input_of(8);
   asked.keeps_lines = false;
   asked.protocols = 1u << static_cast<uint32_t>(DeviceProtocol::kLl128);
   EXPECT_EQ(choose_for_device(asked).algorithm, nullptr);

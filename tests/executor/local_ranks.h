@@ -163,7 +163,7 @@ class LocalRanks {
     options.peer = peer;
     options.peer_name = "rank " + std::to_string(peer);
     options.channels = channels_;
-    options.piece_bytes = 700;  // messages are several
+    options.fragment_bytes = 700;  // messages are several
     options.staging = staging_of(rank);
     TcpPair& pair = *tcp_[std::min(rank, peer) * ranks_ + std::max(rank, peer)];
     return pair.link(rank < peer ? 0 : 1, options);

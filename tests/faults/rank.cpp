@@ -24,7 +24,7 @@ namespace faults {
 namespace {
 
 constexpr int kMaxRanks = 8;
-constexpr double kPatience = 30;  // seconds that a rank waits for the driver
+constexpr double kTimeout = 30;  // seconds that a rank waits for the driver
 
 std::vector<int> numbers(const std::string& text) {
   std::vector<int> result;
@@ -122,7 +122,7 @@ class Rank {
 
   bool begin() {
     std::unique_lock lock(orders.mutex);
-    orders.changed.wait_for(lock, std::chrono::duration<double>(kPatience), [] { return !orders.ids.empty(); });
+    orders.changed.wait_for(lock, std::chrono::duration<double>(kTimeout), [] { return !orders.ids.empty(); });
     if (orders.ids.empty()) return false;
     const trUniqueId id = orders.ids[0];
     lock.unlock();
@@ -239,7 +239,7 @@ class Rank {
 
   static trUniqueId id_number(size_t i) {
     std::unique_lock lock(orders.mutex);
-    orders.changed.wait_for(lock, std::chrono::duration<double>(kPatience), [i] { return orders.ids.size() > i; });
+    orders.changed.wait_for(lock, std::chrono::duration<double>(kTimeout), [i] { return orders.ids.size() > i; });
     return orders.ids.size() > i ? orders.ids[i] : trUniqueId{};
   }
 
@@ -411,7 +411,7 @@ int main_of_ranks() {
   for (size_t i = 1; i < ranks.size(); ++i) threads.emplace_back([&ranks, i] { ranks[i]->run(); });
   ranks[0]->run();
   for (std::thread& thread : threads) thread.join();
-  for (const double until = now() + kPatience; options.wait && !orders.finish && now() < until;) usleep(5000);
+  for (const double until = now() + kTimeout; options.wait && !orders.finish && now() < until;) usleep(5000);
   allow_all();
   // Rendezvous roots of ids that no ranks will use stay.
   say_what_is_left(options.own[0], at_start, options.ids > 1 && options.id == "make" ? 0.3 : 8);

@@ -81,10 +81,10 @@ inline Holdings holdings() {
 
 constexpr int kKeptDescriptors = 4;  // by the library until the process ends (MOST_LEFT of judge.py)
 
-// Connections end, and the library's threads let go, in the background: they get `patience` seconds.
-inline void say_what_is_left(int rank, const Holdings& at_start, double patience) {
+// Connections end, and the library's threads let go, in the background: they get `timeout` seconds.
+inline void say_what_is_left(int rank, const Holdings& at_start, double timeout) {
   Holdings held = holdings();
-  for (const double until = now() + patience; now() < until; usleep(20'000), held = holdings())
+  for (const double until = now() + timeout; now() < until; usleep(20'000), held = holdings())
     if (held.sockets <= at_start.sockets && held.memfds <= at_start.memfds && held.mapped == 0 &&
         held.descriptors <= at_start.descriptors + kKeptDescriptors)
       break;

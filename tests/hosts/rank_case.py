@@ -48,25 +48,25 @@ class Rank:
                 return when, line.partition(" ")[2]
         return None
 
-    def wait_for(self, word, patience=30):
+    def wait_for(self, word, timeout=30):
         with self._changed:
-            self._changed.wait_for(lambda: self.find(word) or self.ended, patience)
+            self._changed.wait_for(lambda: self.find(word) or self.ended, timeout)
             found = self.find(word)
         if found is None:
-            raise AssertionError(f"rank {self.rank} has not said \"{word}\" within {patience} s: {self.text()}")
+            raise AssertionError(f"rank {self.rank} has not said \"{word}\" within {timeout} s: {self.text()}")
         return found
 
-    def wait_for_text(self, words, patience=30):
+    def wait_for_text(self, words, timeout=30):
         with self._changed:
-            if not self._changed.wait_for(lambda: words in self.text() or self.ended, patience) or words not in self.text():
-                raise AssertionError(f"rank {self.rank} has not said \"{words}\" within {patience} s: {self.text()}")
+            if not self._changed.wait_for(lambda: words in self.text() or self.ended, timeout) or words not in self.text():
+                raise AssertionError(f"rank {self.rank} has not said \"{words}\" within {timeout} s: {self.text()}")
 
-    def wait_until_it_goes_on(self, since, patience=30):
+    def wait_until_it_goes_on(self, since, timeout=30):
         """Until it has begun calls after that moment and done them: the first line may tell of one that began before."""
         def has_done_calls():
             return len(self.calls) > 2 and self.calls[-3] > since
         with self._changed:
-            self._changed.wait_for(lambda: has_done_calls() or self.find("error") or self.ended, patience)
+            self._changed.wait_for(lambda: has_done_calls() or self.find("error") or self.ended, timeout)
         if self.find("error") or not has_done_calls():
             raise AssertionError(f"rank {self.rank} does not go on: {self.text()}")
 
@@ -86,9 +86,9 @@ class Rank:
         there = other.connections()
         return sum((remote, local) in there for local, remote in self.connections())
 
-    def error(self, patience):
+    def error(self, timeout):
         """(when, code, text)"""
-        when, rest = self.wait_for("error", patience)
+        when, rest = self.wait_for("error", timeout)
         code, _, text = rest.split(" ", 2)
         return when, int(code), text
 
@@ -113,9 +113,9 @@ class RankCase(lab_case.LabCase):
                 id_text = ranks[rank].wait_for("id")[1]
         return ranks
 
-    def wait_until(self, condition, patience=30, times=10):
+    def wait_until(self, condition, timeout=30, times=10):
         """Until it holds whenever it is asked, `times` times in 20 ms each."""
-        end = time.monotonic() + patience
+        end = time.monotonic() + timeout
         held = 0
         while held < times:
             self.assertLess(time.monotonic(), end, "it does not come true")

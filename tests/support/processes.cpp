@@ -110,10 +110,10 @@ RankProcesses::~RankProcesses() {
   }
 }
 
-bool RankProcesses::wait_until_reached(int rank, std::chrono::seconds patience) {
+bool RankProcesses::wait_until_reached(int rank, std::chrono::seconds timeout) {
   pollfd entry{reached_[static_cast<size_t>(rank)], POLLIN, 0};
   char mark = 0;
-  return poll(&entry, 1, static_cast<int>(patience.count() * 1000)) > 0 && read(entry.fd, &mark, 1) == 1;
+  return poll(&entry, 1, static_cast<int>(timeout.count() * 1000)) > 0 && read(entry.fd, &mark, 1) == 1;
 }
 
 void RankProcesses::stop(int rank) {
@@ -126,9 +126,9 @@ void RankProcesses::stop(int rank) {
   ASSERT_NE(info.si_pid, 0) << "rank " << rank << " has not stopped within 10 s";
 }
 
-RankResult RankProcesses::wait(int rank, std::chrono::seconds patience) {
+RankResult RankProcesses::wait(int rank, std::chrono::seconds timeout) {
   auto index = static_cast<size_t>(rank);
-  auto deadline = std::chrono::steady_clock::now() + patience;
+  auto deadline = std::chrono::steady_clock::now() + timeout;
   int status = 0;
   while (waitpid(pids_[index], &status, WNOHANG) == 0) {
     if (std::chrono::steady_clock::now() > deadline) {
@@ -146,15 +146,15 @@ RankResult RankProcesses::wait(int rank, std::chrono::seconds patience) {
   return result;
 }
 
-std::vector<RankResult> RankProcesses::wait_all(std::chrono::seconds patience) {
+std::vector<RankResult> RankProcesses::wait_all(std::chrono::seconds timeout) {
   std::vector<RankResult> results;
-  for (size_t rank = 0; rank < pids_.size(); ++rank) results.push_back(wait(static_cast<int>(rank), patience));
+  for (size_t rank = 0; rank < pids_.size(); ++rank) results.push_back(wait(static_cast<int>(rank), timeout));
   return results;
 }
 
-void expect_all_succeed(int ranks, const RankProcesses::Body& body, std::chrono::seconds patience) {
+void expect_all_succeed(int ranks, const RankProcesses::Body& body, std::chrono::seconds timeout) {
   RankProcesses processes(ranks, body);
-  auto results = processes.wait_all(patience);
+  auto results = processes.wait_all(timeout);
   for (size_t rank = 0; rank < results.size(); ++rank)
     EXPECT_TRUE(results[rank].exit_code == 0)
         << "rank " << rank << " of " << ranks << ": exit code " << results[rank].exit_code << ", signal "

@@ -35,12 +35,12 @@ class RankProcesses {
 
   pid_t pid(int rank) const { return pids_[static_cast<size_t>(rank)]; }
   // Waits until the rank has called reached().
-  bool wait_until_reached(int rank, std::chrono::seconds patience = std::chrono::seconds(30));
+  bool wait_until_reached(int rank, std::chrono::seconds timeout = std::chrono::seconds(30));
   // SIGSTOP, and waits until all its threads stand: the others run on until the one that gets the signal has its turn.
   void stop(int rank);
   // Waits for one rank; after the deadline it is killed and its signal is SIGKILL.
-  RankResult wait(int rank, std::chrono::seconds patience = std::chrono::seconds(60));
-  std::vector<RankResult> wait_all(std::chrono::seconds patience = std::chrono::seconds(60));
+  RankResult wait(int rank, std::chrono::seconds timeout = std::chrono::seconds(60));
+  std::vector<RankResult> wait_all(std::chrono::seconds timeout = std::chrono::seconds(60));
 
  private:
   std::vector<pid_t> pids_;
@@ -59,7 +59,7 @@ void reached();
 
 // Forks `ranks` processes, expects all to return 0, and shows what they said if not.
 void expect_all_succeed(int ranks, const RankProcesses::Body& body,
-                        std::chrono::seconds patience = std::chrono::seconds(100));
+                        std::chrono::seconds timeout = std::chrono::seconds(100));
 
 }  // namespace treering::testing
 

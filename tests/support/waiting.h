@@ -20,10 +20,9 @@
 
 namespace treering::testing {
 
-// Whether the condition comes true within `patience`. Another thread or process brings it about; this one sleeps between two looks.
-inline bool soon(const std::function<bool()>& condition,
-                 std::chrono::milliseconds patience = std::chrono::seconds(20)) {
-  const auto deadline = std::chrono::steady_clock::now() + patience;
+// Whether the condition comes true within `timeout`. Another thread or process brings it about; this one sleeps.
+inline bool soon(const std::function<bool()>& condition, std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -36,12 +35,12 @@ inline bool soon(const std::function<bool()>& condition,
 // slice of time; one that sleeps has it back when it wakes up.
 template <typename Condition>
 bool eventually(Condition condition, const uint32_t* progress = nullptr) {
-  constexpr auto kPatience = std::chrono::seconds(20);
-  auto deadline = std::chrono::steady_clock::now() + kPatience;
+  constexpr auto kTimeout = std::chrono::seconds(20);
+  auto deadline = std::chrono::steady_clock::now() + kTimeout;
   uint32_t known = progress != nullptr ? *progress : 0;
   for (uint32_t tries = 1; !condition(); ++tries) {
     const auto now = std::chrono::steady_clock::now();
-    if (progress != nullptr && std::exchange(known, *progress) != *progress) deadline = now + kPatience;
+    if (progress != nullptr && std::exchange(known, *progress) != *progress) deadline = now + kTimeout;
     if (now > deadline) return false;
     if (tries % 64 == 0) std::this_thread::sleep_for(std::chrono::microseconds(10));
   }

@@ -8,8 +8,8 @@
 
 namespace treering::perf {
 
-Progress::Progress(int terminal, std::chrono::milliseconds patience, std::chrono::milliseconds period)
-    : terminal_(isatty(terminal) == 1 ? terminal : -1), patience_(patience), period_(period) {
+Progress::Progress(int terminal, std::chrono::milliseconds delay, std::chrono::milliseconds period)
+    : terminal_(isatty(terminal) == 1 ? terminal : -1), delay_(delay), period_(period) {
   if (terminal_ >= 0) thread_ = std::thread([this] { run(); });
 }
 
@@ -39,7 +39,7 @@ void Progress::print(const std::function<void()>& write) {
 
 void Progress::run() {
   std::unique_lock lock(lock_);
-  for (auto next = begin_ + patience_; !ending_.wait_until(lock, next, [this] { return over_; });
+  for (auto next = begin_ + delay_; !ending_.wait_until(lock, next, [this] { return over_; });
        next = Clock::now() + period_)
     show();
 }

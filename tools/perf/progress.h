@@ -16,12 +16,11 @@ namespace treering::perf {
 
 class Progress {
  public:
-  static constexpr auto kPatience = std::chrono::milliseconds(2000);
+  static constexpr auto kDelay = std::chrono::milliseconds(2000);
   static constexpr auto kPeriod = std::chrono::milliseconds(1000);
 
-  // `terminal`: a file descriptor; the line is written only where it is a terminal, from `patience` on.
-  explicit Progress(int terminal, std::chrono::milliseconds patience = kPatience,
-                    std::chrono::milliseconds period = kPeriod);
+  // `terminal`: a file descriptor; the line is written only where it is a terminal, from `delay` on.
+  explicit Progress(int terminal, std::chrono::milliseconds delay = kDelay, std::chrono::milliseconds period = kPeriod);
   ~Progress();  // erases the line
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -40,7 +39,7 @@ class Progress {
   void put(const std::string& text) const;
 
   const int terminal_;  // -1: none
-  const std::chrono::milliseconds patience_, period_;
+  const std::chrono::milliseconds delay_, period_;
   const Clock::time_point begin_ = Clock::now();
   std::mutex lock_;
   std::condition_variable ending_;

@@ -75,13 +75,13 @@ FailureDetector::Step FailureDetector::examine(uint32_t process, bool pid_has_en
   const Broken& broken = found->second;
   if (pid_has_ended)
     return {.next = Next::kTellLost, .text = fmt::format("its process has ended without leaving ({})", broken.reason)};
-  const bool patient = now - broken.since < kReturnPatience;
+  const bool patient = now - broken.since < kReturnTimeout;
   if (!running && !patient)
     return {.next = Next::kTellLost,
             .text = fmt::format("its connection has ended ({}), and it has not come back", broken.reason)};
   if (running && (broken.pid == 0 || !patient)) return {.next = Next::kProbe};
   return {.next = Next::kExamineAgain,
-          .after = broken.pid > 0 ? Clock::duration(kDeathPeriod) : Clock::duration(kReturnPatience)};
+          .after = broken.pid > 0 ? Clock::duration(kDeathPeriod) : Clock::duration(kReturnTimeout)};
 }
 
 // Only a refusal at all addresses of a process says that it has ended: one that is stopped does not answer.
@@ -91,8 +91,8 @@ FailureDetector::Step FailureDetector::probed(uint32_t process, Answer answer, C
   if (!is_broken && (!tree_.is_top() || adrift_.count(process) == 0)) return {};
   if (answer == Answer::kRefuses) {
     // A firewall may refuse for a moment, too.
-    if (is_broken && now - broken->second.since < kReturnPatience)
-      return {.next = Next::kExamineAgain, .after = kReturnPatience};
+    if (is_broken && now - broken->second.since < kReturnTimeout)
+      return {.next = Next::kExamineAgain, .after = kReturnTimeout};
     return {.next = Next::kTellLost,
             .text = fmt::format(
                 "{}nothing listens at its addresses any more: it has ended, or has closed its sockets",
@@ -116,7 +116,7 @@ bool FailureDetector::conclude_loss(uint32_t process) {
 std::vector<uint32_t> FailureDetector::overdue(Clock::time_point now) const {
   std::vector<uint32_t> all;
   for (const auto& [process, broken] : broken_)
-    if (now - broken.since >= kReturnPatience) all.push_back(process);
+    if (now - broken.since >= kReturnTimeout) all.push_back(process);
   return all;
 }
 
@@ -210,7 +210,7 @@ bool FailureDetector::awaits_orphans(const std::set<uint32_t>& mute, Clock::time
   for (uint32_t process = 0; process < tree_.size(); ++process) {
     if (process == tree_.own() || is_gone(process) || tree_.has_left(process) || tree_.is_child(process)) continue;
     const Clock::time_point since = gone_since(tree_.parent_of(process), mute, verdict_at);
-    if (since != Clock::time_point() && now < since + kOrphansPatience) return true;
+    if (since != Clock::time_point() && now < since + kOrphansTimeout) return true;
   }
   return false;
 }

@@ -27,9 +27,9 @@ namespace treering {
 constexpr auto kSilence = std::chrono::milliseconds(2600);
 constexpr auto kCutOffAfter = std::chrono::milliseconds(4500);     // of a loss or silence on the way
 constexpr auto kProbeAfter = std::chrono::milliseconds(400);       // it may be about to attach
-constexpr auto kReturnPatience = std::chrono::milliseconds(400);   // with a neighbour whose connection broke
+constexpr auto kReturnTimeout = std::chrono::milliseconds(400);    // with a neighbour whose connection broke
 constexpr auto kDeathPeriod = std::chrono::milliseconds(10);       // its sockets are closed before it counts as dead
-constexpr auto kOrphansPatience = std::chrono::seconds(3);         // until a lost process's children have a new parent
+constexpr auto kOrphansTimeout = std::chrono::seconds(3);          // until a lost process's children have a new parent
 constexpr auto kNoticesSilence = std::chrono::milliseconds(3100);  // a silent process's children have noticed it, too
 
 class FailureDetector {

@@ -18,9 +18,9 @@ namespace {
 
 // The root's deadline is the earlier one, because its message names who is missing.
 constexpr auto kLateArrivals = std::chrono::seconds(5);  // are told why the rendezvous failed
-constexpr auto kNearPatience = std::chrono::seconds(1);  // with a root of this machine that does not take this process
-constexpr auto kGonePatience = std::chrono::seconds(5);  // with a root on another machine that refuses connections
-constexpr auto kSendingPatience = std::chrono::seconds(2);
+constexpr auto kNearTimeout = std::chrono::seconds(1);   // with a root of this machine that does not take this process
+constexpr auto kGoneTimeout = std::chrono::seconds(5);   // with a root on another machine that refuses connections
+constexpr auto kSendingTimeout = std::chrono::seconds(2);
 [[maybe_unused]] constexpr size_t kManyRanks = 64;
 constexpr auto kRetry = std::chrono::milliseconds(50);
 constexpr auto kToldWhoIsMissing = std::chrono::seconds(10);  // and again in each of these
@@ -97,9 +97,9 @@ void Job::find_root() {
         // A rendezvous root that was agreed on before its process started: it may yet come.
         const bool awaited = self->id_.root_pid == 0;
         const bool near = self->own_.network == self->id_.root_network && !awaited;
-        const auto patience = near ? Clock::duration(kNearPatience) : kGonePatience;
+        const auto timeout = near ? Clock::duration(kNearTimeout) : kGoneTimeout;
         const bool late =
-            (!awaited && Clock::now() - self->began_ > patience) || self->join_deadline_ - Clock::now() < 4 * kRetry;
+            (!awaited && Clock::now() - self->began_ > timeout) || self->join_deadline_ - Clock::now() < 4 * kRetry;
         if (status.code() != trTimeout && !late && !(gone && near)) {
           self->agent_->after(kRetry + std::chrono::milliseconds(randombytes_uniform(100)), [self] {
             if (!self->closed_ && self->state_ == State::kMeeting) self->find_root();
@@ -388,7 +388,7 @@ void Job::take_blobs(const std::string& bytes) {
   down(bytes);
   auto self = shared_from_this();
   // Afterwards, for what the blobs say may end this process.
-  after_sending(Clock::now() + kSendingPatience, [self, blobs, round = exchange_.round()] {
+  after_sending(Clock::now() + kSendingTimeout, [self, blobs, round = exchange_.round()] {
     for (auto& [rank, member] : self->members_)
       member->change([&, &member = member] {
         member->answered = round;
@@ -458,7 +458,7 @@ void Job::fail(const Status& status) {
   if (dial_) std::exchange(dial_, nullptr)->cancel();
   down(encode(FailedMessage{static_cast<uint32_t>(status.code()), status.message()}));
   auto self = shared_from_this();
-  after_sending(Clock::now() + kSendingPatience, [self, status] {
+  after_sending(Clock::now() + kSendingTimeout, [self, status] {
     self->fail_members(status);
     self->maybe_finish();
   });

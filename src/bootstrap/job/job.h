@@ -94,7 +94,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void attach_to(const Place& place);
   void try_next_parent();
   void ask_to_attach(std::shared_ptr<Channel> channel, const Place& parent);
-  Clock::duration patience_with(const Place& parent) const;
+  Clock::duration timeout_for(const Place& parent) const;
   void stop_dialing();
   void stop_asking();
   bool is_dialing() const { return dial_ || asked_; }

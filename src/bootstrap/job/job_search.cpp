@@ -23,8 +23,8 @@ void Job::attach_to(const Place& place) {
   try_next_parent();
 }
 
-Clock::duration Job::patience_with(const Place& parent) const {
-  return search_.patience_with(parent, state_ == State::kMeeting, Clock::now());
+Clock::duration Job::timeout_for(const Place& parent) const {
+  return search_.timeout_for(parent, state_ == State::kMeeting, Clock::now());
 }
 
 void Job::try_next_parent() {
@@ -42,7 +42,7 @@ void Job::try_next_parent() {
     self->try_next_parent();
   };
   dial_ = Dial::start(agent_, find_candidates(own_, agent_->interfaces(), *next, false, 0), id_.job, id_.secret,
-                      Clock::now() + patience_with(*next), std::move(done));
+                      Clock::now() + timeout_for(*next), std::move(done));
 }
 
 void Job::ask_to_attach(std::shared_ptr<Channel> channel, const Place& parent) {
@@ -61,7 +61,7 @@ void Job::ask_to_attach(std::shared_ptr<Channel> channel, const Place& parent) {
     (void)self->search_.failed(parent, reason);
     self->try_next_parent();
   };
-  asked_timer_ = agent_->after(patience_with(parent), [self, parent, late = events.closed] {
+  asked_timer_ = agent_->after(timeout_for(parent), [self, parent, late = events.closed] {
     self->search_.no_answer(parent);
     self->stop_asking();
     late("no answer");

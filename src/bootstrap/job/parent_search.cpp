@@ -46,11 +46,11 @@ std::optional<Place> ParentSearch::next() {
   return place;
 }
 
-Clock::duration ParentSearch::patience_with(const Place& place, bool in_rendezvous, Clock::time_point now) const {
-  if (in_rendezvous) return kAttachPatience;
-  const Clock::duration patience = mute_hosts_.count(place.host) != 0 ? kMuteHostPatience : kReattachPatience;
-  if (!seeking_since_) return patience;
-  return std::clamp<Clock::duration>(*seeking_since_ + kSearchPatience - now, kMuteHostPatience, patience);
+Clock::duration ParentSearch::timeout_for(const Place& place, bool in_rendezvous, Clock::time_point now) const {
+  if (in_rendezvous) return kAttachTimeout;
+  const Clock::duration timeout = mute_hosts_.count(place.host) != 0 ? kMuteHostTimeout : kReattachTimeout;
+  if (!seeking_since_) return timeout;
+  return std::clamp<Clock::duration>(*seeking_since_ + kSearchTimeout - now, kMuteHostTimeout, timeout);
 }
 
 void ParentSearch::no_answer(const Place& place) {
@@ -68,7 +68,7 @@ std::string ParentSearch::failed(const Place& place, const std::string& reason) 
 
 // Whether one has not answered that may just be late, as it seeks a parent itself: it would be another top.
 bool ParentSearch::may_be_late(Clock::time_point now) const {
-  if (!seeking_since_ || now >= *seeking_since_ + kSearchPatience) return false;
+  if (!seeking_since_ || now >= *seeking_since_ + kSearchTimeout) return false;
   return std::any_of(mute_.begin(), mute_.end(), [this](uint32_t process) {
     if (detector_.has_ended(process) || process >= tree_.size()) return false;
     const uint32_t parent = tree_.parent_of(process);

@@ -20,8 +20,8 @@
 
 namespace treering {
 
-constexpr auto kAttachPatience = std::chrono::seconds(5);  // with one candidate while the ranks meet
-constexpr auto kReattachPatience = std::chrono::seconds(2);
+constexpr auto kAttachTimeout = std::chrono::seconds(5);  // with one candidate while the ranks meet
+constexpr auto kReattachTimeout = std::chrono::seconds(2);
 constexpr size_t kMaxOfHost = 6;  // candidates
 
 class ParentSearch {
@@ -38,7 +38,7 @@ class ParentSearch {
   void begin_with(const Place& place);
   std::optional<Place> next();
   // How long a candidate may take to answer. `in_rendezvous`: the ranks still meet.
-  Clock::duration patience_with(const Place& place, bool in_rendezvous, Clock::time_point now) const;
+  Clock::duration timeout_for(const Place& place, bool in_rendezvous, Clock::time_point now) const;
   void no_answer(const Place& place);
   // Returns what it adds to the reasons; nothing for a process that has left.
   std::string failed(const Place& place, const std::string& reason);

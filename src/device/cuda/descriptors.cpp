@@ -20,7 +20,7 @@ namespace treering::cuda {
 namespace {
 
 using Secret = std::array<uint8_t, 16>;
-constexpr timeval kPatience{5, 0};  // of each receive and send
+constexpr timeval kSocketTimeout{5, 0};  // of each receive and send
 
 Status failed(const char* what) { return {trSystemError, fmt::format("{}: {}", what, std::strerror(errno))}; }
 
@@ -35,7 +35,7 @@ socklen_t address_of(const Secret& name, sockaddr_un* address) {
 
 void limit_waits(int connection) {
   for (int option : {SO_RCVTIMEO, SO_SNDTIMEO})
-    setsockopt(connection, SOL_SOCKET, option, &kPatience, sizeof kPatience);
+    setsockopt(connection, SOL_SOCKET, option, &kSocketTimeout, sizeof kSocketTimeout);
 }
 
 // One byte, and with it the descriptor, unless it is -1.

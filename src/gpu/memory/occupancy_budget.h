@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // OccupancyBudget: the blocks that the kernels of one communicator may have on a GPU at once, counted with those of all
-// others of this process. Kernels of ranks that share a GPU wait for one another there, so all their blocks must fit it
-// together.
+// others of this process. Kernels of ranks that share a GPU wait for one another: all their blocks must fit it.
 #pragma once
 
 #include <cstdint>

@@ -17,14 +17,14 @@ namespace {
 constexpr int kUsualLongestMs = 120'000;  // the kernel's own
 }  // namespace
 
-void prepare_stream(int fd, uint32_t most_unsent, const TcpPatience& patience) {
+void prepare_stream(int fd, uint32_t most_unsent, const TcpTimeouts& timeouts) {
   const int on = 1;
   const auto unsent = static_cast<int>(most_unsent);
-  const auto patience_ms = static_cast<unsigned>(patience.kernel.count());
+  const auto timeout_ms = static_cast<unsigned>(timeouts.kernel.count());
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
   // Without this one a stream ends after 15 attempts, which are seconds now.
-  if (setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience_ms, sizeof patience_ms) == 0)
+  if (setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms) == 0)
     (void)set_longest_resend(fd, 1000);
 }
 

@@ -43,9 +43,9 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   Link(TcpOptions options, StreamSource* source)
       : options_(std::move(options)),
         source_(source),
-        patience_(options_.deadline),
-        sender_(options_.channels, options_.streams, options_.piece_bytes, options_.zero_copy, options_.congestion,
-                patience_, options_.waits.get()),
+        timeouts_(options_.deadline),
+        sender_(options_.channels, options_.streams, options_.fragment_bytes, options_.zero_copy, options_.congestion,
+                timeouts_, options_.waits.get()),
         receiver_(options_.channels, options_.max_message_bytes, options_.waits.get()),
         final_(options_.streams + 1),
         redials_(options_.streams + 1),
@@ -127,11 +127,11 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
 
   void pop(uint32_t channel) {
     const bool large = receiver_.front(channel)->bytes >= kToldAtOnceBytes;
-    const TcpLateness lateness = receiver_.lateness(channel);
+    const ArrivalSkew skew = receiver_.skew(channel);
     receiver_.pop(channel);
     const uint32_t popped = receiver_.popped(channel);
     const bool now = large || popped - sender_.told(channel) >= kTellEvery;
-    sender_.set_popped(channel, popped, now, lateness);
+    sender_.set_popped(channel, popped, now, skew);
     if (now && health_.ok()) send_pending();
   }
 
@@ -305,7 +305,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
 
   void ask(uint32_t index, Clock::time_point now) {
     TcpRedial& redial = redials_[index];
-    if (redial.over(now, patience_.redial) && (index == 0 || !has_large()))
+    if (redial.over(now, timeouts_.redial) && (index == 0 || !has_large()))
       return fail({trRemoteError, fmt::format("stream {}: {}", index, redial.story(now))});
     if (!redial.should_ask(now)) return;
     if (redial.ever_asked() || (index == 0 && sender_.shared_key() != 0)) ++attempts_[index];
@@ -389,7 +389,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
 
   TcpOptions options_;
   StreamSource* source_;  // nullptr once it is finished
-  TcpPatience patience_;
+  TcpTimeouts timeouts_;
   TcpSender sender_;
   TcpReceiver receiver_;
   Status health_;

@@ -2,12 +2,12 @@
 // TCP transport: connections between ranks that share no memory.
 //
 // A TcpLink joins this rank and one peer of one communicator. The connections of all its channels share a few streams
-// (sockets), which carry frames (tcp_wire.h):
+// (sockets), which carry frames (wire.h):
 //
 //   this rank                                                        peer
 //   channel 0 --.   small ones, credits  <--- stream 0 --->                             .--> channel 0
 //   channel 1 ---+-> queue of messages --+--- stream 1 --->+-- messages put together ---+--> channel 1
-//                    cut into pieces     '--- ...      --->'
+//                    cut into fragments  '--- ...      --->'
 //                <------------------ the same on streams that the peer opened ------------------
 //
 // Stream 0 is opened by the rank that sends first and shared by both, so that acknowledgements travel with answers; a rank that
@@ -18,11 +18,11 @@
 // again (outbox.h), for as long as the communicator's deadline allows. Only then the link has failed.
 //
 // Invariants: any other stream carries frames one way only, from the rank that opened it, so that a rank that leaves closes
-// its sockets and the kernel still delivers everything; a piece goes to a stream that has room now, so a slow stream holds
-// back no more than it was given; released() counts messages whose bytes the kernel has taken, and which the peer has
-// popped or the link has copied; at most kFifoDepth messages of a channel are unread, which bounds the receiver's memory; nothing has a
-// thread: every call moves what can be moved. Used by one thread at a time, but for deliver_outgoing() and
-// deliver_incoming().
+// its sockets and the kernel still delivers everything; a fragment goes to a stream that has room now, so a slow stream
+// holds back no more than it was given; released() counts messages whose bytes the kernel has taken, and which the peer
+// has popped or the link has copied; at most kFifoDepth messages of a channel are unread, which bounds the receiver's
+// memory; nothing has a thread: every call moves what can be moved. Used by one thread at a time, but for
+// deliver_outgoing() and deliver_incoming().
 #pragma once
 
 #include <chrono>
@@ -45,7 +45,7 @@ struct TcpOptions {
   uint32_t channels = 1;      // at most 256
   uint32_t streams = 1;       // of large messages; the peer may open another number, kMaxTcpStreams at most
   bool keeps_shared = false;  // true for one of the two ranks
-  uint32_t piece_bytes = 128 << 10;
+  uint32_t fragment_bytes = 128 << 10;
   uint32_t max_message_bytes = 64 << 20;  // larger ones of the peer are an error
   const std::byte* staging = nullptr;     // of this rank
   std::chrono::milliseconds deadline{0};  // of the communicator: how long a link may be without a stream; 0: for ever

@@ -30,7 +30,7 @@ struct TcpOutgoing {
   uint32_t given = 0;      // to streams
   uint64_t begin = 0;      // ... after so many bytes of others
   uint64_t streams = 0;    // that have had a part, by bits
-  uint32_t under_way = 0;  // pieces that streams have at hand
+  uint32_t under_way = 0;  // fragments that streams have at hand
   uint32_t held = 0;       // sends for which the kernel may still read the payload
   bool all_given = false;
   bool small = false;      // for the shared stream
@@ -61,9 +61,9 @@ class TcpOutbox {
   TcpOutgoing* first(bool small);
   // A stream gets the next `length` bytes of the first message.
   void give(TcpOutgoing* message, uint32_t length, uint32_t stream);
-  // The kernel has taken a piece; or the stream has broken that had it.
+  // The kernel has taken a fragment; or the stream has broken that had it.
   void take(TcpOutgoing* message);
-  // The kernel may read a piece of the payload in place; it is done with a message in `place`; its stream is gone.
+  // The kernel may read a fragment of the payload in place; it is done with a message in `place`; its stream is gone.
   static uint32_t place_of(const TcpOutgoing& message) {
     return message.frame.channel * kFifoDepth + message.frame.message % kFifoDepth;
   }

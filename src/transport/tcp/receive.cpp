@@ -47,7 +47,7 @@ bool TcpReceiver::add_stream(uint32_t index, uint64_t key, int fd) {
   stream->key = key;
   stream->fd = fd;
   stream->parts.resize(index > 0 ? std::min<size_t>(channels_.size(), kChannelsRemembered) * kFifoDepth : 0);
-  patience_ = kPatience;
+  hot_looks_ = kHotLooks;
   // In the order of the numbers, the latest first: small messages are looked for on the first.
   auto place = std::find_if(streams_.begin(), streams_.end(), [&](const auto& other) {
     return other->index > index || (other->index == index && other->key < key);
@@ -98,13 +98,13 @@ void TcpReceiver::remove_ended() {
   ends_ = 0;
 }
 
-// The part of a piece that has come, to where it belongs or nowhere.
+// The part of a fragment that has come, to where it belongs or nowhere.
 void TcpReceiver::take(Stream* stream, size_t bytes) {
   stream->left -= bytes;
   if (stream->arrival == nullptr) return;
   stream->at += bytes;
   stream->arrival->received += static_cast<uint32_t>(bytes);
-  if (stream->left == 0) end_piece(stream);
+  if (stream->left == 0) end_fragment(stream);
 }
 
 size_t TcpReceiver::receive(Stream* stream, bool* drained) {
@@ -155,16 +155,16 @@ void TcpReceiver::begin_part(Stream* stream, const Arrival* arrival, uint32_t me
   stream->parts[stream->part] = {arrival, message, 0, Clock::now(), {}};
 }
 
-void TcpReceiver::end_piece(Stream* stream) {
+void TcpReceiver::end_fragment(Stream* stream) {
   if (stream->index == 0) return;
   Part& part = stream->parts[stream->part];
   part.ended = Clock::now();
   Arrival* arrival = stream->arrival;
   // Parts that came twice teach nothing.
-  if (arrival->complete() && arrival->attempt == 0) arrival->lateness = compare_parts(arrival, part.message);
+  if (arrival->complete() && arrival->attempt == 0) arrival->skew = compare_parts(arrival, part.message);
 }
 
-TcpLateness TcpReceiver::compare_parts(const Arrival* arrival, uint32_t message) const {
+ArrivalSkew TcpReceiver::compare_parts(const Arrival* arrival, uint32_t message) const {
   const Part *first = nullptr, *last = nullptr;
   const Stream *early = nullptr, *late = nullptr;
   for (const auto& stream : streams_)
@@ -182,9 +182,9 @@ TcpLateness TcpReceiver::compare_parts(const Arrival* arrival, uint32_t message)
           static_cast<uint32_t>(took > 0 ? last->bytes * (after / took) : last->bytes), message};
 }
 
-const TcpLateness& TcpReceiver::lateness(uint32_t channel) const {
+const ArrivalSkew& TcpReceiver::skew(uint32_t channel) const {
   const Channel& from = channels_[channel];
-  return from.arrivals[from.popped % kFifoDepth].lateness;
+  return from.arrivals[from.popped % kFifoDepth].skew;
 }
 
 const TcpFrame* TcpReceiver::next_header(Stream* stream, TcpFrame* copy) {
@@ -208,7 +208,7 @@ Status TcpReceiver::check(const TcpFrame& frame) const {
   if (frame.type == TcpFrameType::kLost)
     return frame.kind > 0 ? Status() : bad("it sent that the shared stream broke, which both ranks see");
   const uint32_t most = frame.kind == static_cast<uint8_t>(PayloadKind::kInline) ? kInlineBytes : max_message_bytes_;
-  if (frame.type != TcpFrameType::kPiece || frame.kind > static_cast<uint8_t>(PayloadKind::kDelivered))
+  if (frame.type != TcpFrameType::kFragment || frame.kind > static_cast<uint8_t>(PayloadKind::kDelivered))
     return bad(fmt::format("it sent a frame of type {} and kind {}", static_cast<int>(frame.type), frame.kind));
   const uint32_t payload = tcp_payload(static_cast<PayloadKind>(frame.kind), frame.bytes);
   if (payload > most) return bad(fmt::format("it sent a message of {} bytes; at most {} are allowed", payload, most));
@@ -221,9 +221,9 @@ Status TcpReceiver::check(const TcpFrame& frame) const {
 }
 
 // Sent again, or late on a stream that still works, for a message that another attempt has brought.
-bool TcpReceiver::is_popped(const TcpFrame& piece) const {
-  const uint32_t behind = channels_[piece.channel].popped - piece.message;
-  return (resumed_ || attempt_of(piece) > 0) && behind > 0 && behind <= uint32_t{1} << 31;
+bool TcpReceiver::is_popped(const TcpFrame& fragment) const {
+  const uint32_t behind = channels_[fragment.channel].popped - fragment.message;
+  return (resumed_ || attempt_of(fragment) > 0) && behind > 0 && behind <= uint32_t{1} << 31;
 }
 
 void TcpReceiver::throw_away(Stream* stream, uint32_t bytes) {
@@ -264,10 +264,10 @@ void TcpReceiver::begin_arrival(Arrival* arrival, const TcpFrame& frame) {
   arrival->data =
       arrival->payload <= kInlineBytes ? arrival->small : buffers_.take(TcpBuffers::size_class(arrival->payload));
   arrival->message.data = kind == PayloadKind::kDelivered ? nullptr : arrival->data;
-  arrival->lateness = {};
+  arrival->skew = {};
 }
 
-Status TcpReceiver::begin_piece(Stream* stream, const TcpFrame& frame) {
+Status TcpReceiver::begin_fragment(Stream* stream, const TcpFrame& frame) {
   resumed_ |= attempt_of(frame) > 0;
   if (is_popped(frame)) {
     repeated_ = true;
@@ -284,7 +284,7 @@ Status TcpReceiver::begin_piece(Stream* stream, const TcpFrame& frame) {
   else if (arrival.message.signature != frame.signature || arrival.message.bytes != frame.bytes ||
            arrival.message.kind != static_cast<PayloadKind>(frame.kind) ||
            arrival.payload - arrival.announced < frame.length || frame.length == 0)
-    return {trSystemError, fmt::format("it sent pieces of message {} that do not belong together", frame.message)};
+    return {trSystemError, fmt::format("it sent fragments of message {} that do not belong together", frame.message)};
   arrival.announced += frame.length;
   arrival.streams |= uint64_t{1} << stream->index;
   if (stream->index > 0) {

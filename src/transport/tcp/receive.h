@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The receiving half of a TCP link: reads the streams that the peer sends on and puts messages together.
 //
-//   stream 0:  | header | piece | header | piece ...     a header is read with what follows it, into the stream's buffer;
-//   stream 1:  | header | piece ...                      the rest of a piece straight into its message's memory
+//   stream 0:  | header | fragment | header | ...     a header is read with what follows it, into the stream's buffer;
+//   stream 1:  | header | fragment ...                the rest of a fragment straight into its message's memory
 //
-//   channel:   | message 7 | message 8: 3 of 5 pieces | - | ...    kFifoDepth places, used in turn
+//   channel:   | message 7 | message 8: 3 of 5 fragments | - | ...     kFifoDepth places, used in turn
 //
-// A stream that ends, in whatever way, is no failure: losses() tells of it, and the peer sends again what it carried. Pieces
-// of a message that is here already, or of an attempt that was given up, are read and thrown away.
+// A stream that ends, in whatever way, is no failure: losses() tells of it, and the peer sends again what it carried.
+// Fragments of a message that is here already, or of an attempt that was given up, are read and thrown away.
 //
 // Invariant: no field of a frame is used before it was checked; what is wrong becomes the link's failure.
 #pragma once
@@ -51,7 +51,7 @@ class TcpReceiver {
   const Message* front(uint32_t channel) const;
   void pop(uint32_t channel);
   // How the streams were through with the first message of the channel, which is there.
-  const TcpLateness& lateness(uint32_t channel) const;
+  const ArrivalSkew& skew(uint32_t channel) const;
   uint32_t popped(uint32_t channel) const { return channels_[channel].popped; }
   // Whether something came again that was popped, since the last question.
   bool take_repeated() { return std::exchange(repeated_, false); }
@@ -63,7 +63,7 @@ class TcpReceiver {
   static constexpr size_t kBufferBytes = 8192;
   static constexpr int kMaxReads = 16;  // of one stream in one portion
   // After so many looks at the streams of large messages without any, only every fourth turn looks at one.
-  static constexpr uint32_t kPatience = 64, kSeldom = 4;
+  static constexpr uint32_t kHotLooks = 64, kSeldom = 4;
 
   struct Arrival {
     bool begun = false;
@@ -73,7 +73,7 @@ class TcpReceiver {
     Message message;
     uint32_t payload = 0, announced = 0, received = 0;  // bytes
     std::byte* data = nullptr;
-    TcpLateness lateness;
+    ArrivalSkew skew;
     alignas(64) std::byte small[kInlineBytes];
   };
   struct Channel {
@@ -94,7 +94,7 @@ class TcpReceiver {
     bool half_dead = false;     // nothing can be sent on it
     size_t begin = 0, end = 0;  // of what is in the buffer
     Arrival* arrival = nullptr;
-    std::byte* at = nullptr;  // where the rest of the piece goes; nullptr: nowhere
+    std::byte* at = nullptr;  // where the rest of the fragment goes; nullptr: nowhere
     size_t left = 0;
     std::vector<Part> parts;    // the latest
     size_t part = 0;            // at hand
@@ -109,17 +109,17 @@ class TcpReceiver {
   void take_payload(Stream* stream);
   // The next whole header in the buffer, or nullptr.
   const TcpFrame* next_header(Stream* stream, TcpFrame* copy);
-  Status begin_piece(Stream* stream, const TcpFrame& frame);
+  Status begin_fragment(Stream* stream, const TcpFrame& frame);
   Status check(const TcpFrame& frame) const;
-  bool is_popped(const TcpFrame& piece) const;
+  bool is_popped(const TcpFrame& fragment) const;
   void begin_arrival(Arrival* arrival, const TcpFrame& frame);
   void give_up(Arrival* arrival);
   void give_up_parts_of(uint32_t index);
   void throw_away(Stream* stream, uint32_t bytes);
   void take(Stream* stream, size_t bytes);
   void begin_part(Stream* stream, const Arrival* arrival, uint32_t message);
-  void end_piece(Stream* stream);
-  TcpLateness compare_parts(const Arrival* arrival, uint32_t message) const;
+  void end_fragment(Stream* stream);
+  ArrivalSkew compare_parts(const Arrival* arrival, uint32_t message) const;
   void end_stream(Stream* stream);
   void remove_ended();
 
@@ -135,7 +135,7 @@ class TcpReceiver {
   std::vector<std::byte> thrown_away_;
   int ends_ = 0;     // to be removed
   size_t next_ = 0;  // of the streams but the first, the one to be read next
-  uint32_t turns_ = 0, patience_ = 0;
+  uint32_t turns_ = 0, hot_looks_ = 0;
   uint64_t received_ = 0;
   TcpBuffers buffers_;
 };
@@ -144,22 +144,22 @@ template <typename OnFrame>
 Status TcpReceiver::read(OnFrame on_frame) {
   // Small messages come on the first stream; of the others one is looked at in each turn.
   const size_t others = streams_.size() - (streams_.empty() ? 0 : 1);
-  const bool look_at_others = others > 0 && (patience_ > 0 || ++turns_ % kSeldom == 0);
+  const bool look_at_others = others > 0 && (hot_looks_ > 0 || ++turns_ % kSeldom == 0);
   if (look_at_others) next_ = next_ + 1 >= others ? 0 : next_ + 1;
-  if (patience_ > 0) --patience_;
+  if (hot_looks_ > 0) --hot_looks_;
   for (size_t turn = 0; turn < streams_.size() && turn < (look_at_others ? 2 : 1); ++turn) {
     Stream* stream = streams_[turn == 0 ? 0 : 1 + next_].get();
     bool drained = false;
     for (int i = 0; i < kMaxReads && !drained && !stream->ended; ++i) {
       const size_t got = receive(stream, &drained);
-      if (got > 0 && turn > 0) patience_ = kPatience;
+      if (got > 0 && turn > 0) hot_looks_ = kHotLooks;
       take_payload(stream);
       TcpFrame frame;
       while (stream->left == 0 && next_header(stream, &frame) != nullptr) {
         TR_RETURN_IF_ERROR(check(frame));
         if (!std::exchange(stream->spoke, true)) end_others(*stream);
         TR_RETURN_IF_ERROR(on_frame(frame));
-        if (frame.type == TcpFrameType::kPiece) TR_RETURN_IF_ERROR(begin_piece(stream, frame));
+        if (frame.type == TcpFrameType::kFragment) TR_RETURN_IF_ERROR(begin_fragment(stream, frame));
         take_payload(stream);
       }
     }

@@ -14,18 +14,18 @@ constexpr milliseconds kAfterDeadline{2000};
 constexpr milliseconds kMinKernel{120'000}, kKernelWithout{600'000};
 }  // namespace
 
-TcpPatience::TcpPatience(milliseconds deadline)
+TcpTimeouts::TcpTimeouts(milliseconds deadline)
     : stall(deadline.count() == 0 ? kMaxStall : std::clamp(deadline / 4, kMinStall, kMaxStall)),
       redial(deadline.count() == 0 ? deadline : deadline + kAfterDeadline),
       kernel(deadline.count() == 0 ? kKernelWithout : std::max(deadline, kMinKernel)) {}
 
-bool TcpStall::look(const Facts& facts, TcpClock::time_point now, milliseconds patience) {
+bool TcpStall::look(const Facts& facts, TcpClock::time_point now, milliseconds timeout) {
   if (!facts.under_way || facts.acknowledged != acknowledged_ || since_ == TcpClock::time_point()) {
     since_ = facts.under_way ? now : TcpClock::time_point();
     acknowledged_ = facts.acknowledged;
     return false;
   }
-  return now - since_ >= patience && facts.since_answer >= patience;
+  return now - since_ >= timeout && facts.since_answer >= timeout;
 }
 
 void TcpRedial::ask(TcpClock::time_point now) {
@@ -51,8 +51,8 @@ void TcpRedial::not_there(TcpClock::time_point now, const std::string& why, bool
   next_ = now + pause_;
 }
 
-bool TcpRedial::over(TcpClock::time_point now, milliseconds patience) const {
-  return patience.count() > 0 && since_ != TcpClock::time_point() && now - since_ >= patience;
+bool TcpRedial::over(TcpClock::time_point now, milliseconds timeout) const {
+  return timeout.count() > 0 && since_ != TcpClock::time_point() && now - since_ >= timeout;
 }
 
 std::string TcpRedial::story(TcpClock::time_point now) const {

@@ -24,8 +24,8 @@ struct TcpLoss {
 using TcpClock = std::chrono::steady_clock;
 
 // What a link makes of the deadline of its communicator (0: none).
-struct TcpPatience {
-  explicit TcpPatience(std::chrono::milliseconds deadline);
+struct TcpTimeouts {
+  explicit TcpTimeouts(std::chrono::milliseconds deadline);
   std::chrono::milliseconds stall;  // without an acknowledgement, until a stream is taken for dead
   // Until a stream must be there again. Where a rank waits for it its own deadline comes first, whose error tells which ranks do
   // not answer. 0: for ever.
@@ -45,7 +45,7 @@ class TcpStall {
     std::chrono::milliseconds since_answer{};
   };
   // True: it is dead.
-  bool look(const Facts& facts, TcpClock::time_point now, std::chrono::milliseconds patience);
+  bool look(const Facts& facts, TcpClock::time_point now, std::chrono::milliseconds timeout);
 
  private:
   TcpClock::time_point since_{};
@@ -71,7 +71,7 @@ class TcpRedial {
   // It is not needed any more, or another does what it was for.
   void rest() { since_ = {}; }
   // It was asked for, and is not there after so long.
-  bool over(TcpClock::time_point now, std::chrono::milliseconds patience) const;
+  bool over(TcpClock::time_point now, std::chrono::milliseconds timeout) const;
   // What happened to it, for an error text.
   std::string story(TcpClock::time_point now) const;
 

@@ -18,24 +18,24 @@
 
 namespace treering {
 namespace {
-// The kernel may keep so many pieces unsent: with less it runs dry between two looks of this process (docs/tcp.md). A single
-// stream gets as much in one piece, as no other stream shares it.
-constexpr uint32_t kUnsentPieces = 4;
-// A stream is opened while others may fill the network: after so many pieces the shortest round trip is the path's.
+// The kernel may keep so many fragments unsent: with less it runs dry between two looks of this process (docs/tcp.md).
+// A single stream gets as much in one fragment, as no other stream shares it.
+constexpr uint32_t kUnsentFragments = 4;
+// A stream is opened while others may fill the network: after so many fragments the shortest round trip is the path's.
 constexpr uint32_t kPathShowsAfter = 64;
 }  // namespace
 
-TcpSender::TcpSender(uint32_t channels, uint32_t streams, uint32_t piece_bytes, TcpZeroCopy zero_copy,
-                     TcpCongestion congestion, const TcpPatience& patience, WaitSet* waits)
+TcpSender::TcpSender(uint32_t channels, uint32_t streams, uint32_t fragment_bytes, TcpZeroCopy zero_copy,
+                     TcpCongestion congestion, const TcpTimeouts& timeouts, WaitSet* waits)
     : waits_(waits),
       congestion_(std::move(congestion)),
-      patience_(patience),
+      timeouts_(timeouts),
       most_streams_(streams),
-      piece_bytes_(streams == 1 ? kUnsentPieces * piece_bytes : piece_bytes),
-      unsent_bytes_(kUnsentPieces * piece_bytes),
+      fragment_bytes_(streams == 1 ? kUnsentFragments * fragment_bytes : fragment_bytes),
+      unsent_bytes_(kUnsentFragments * fragment_bytes),
       credits_(channels),
       outbox_(channels),
-      division_(streams),
+      scheduler_(streams),
       zero_copy_(zero_copy) {
   streams_.reserve(streams + 2);
 }
@@ -53,11 +53,11 @@ void TcpSender::end_stream(Stream* stream) {
   close(stream->fd);
   stream->closed = any_closed_ = true;
   if (!stream->replaced) open_ &= ~(uint64_t{1} << stream->index);
-  if (!stream->shared()) division_.close(stream->index);
+  if (!stream->shared()) scheduler_.close(stream->index);
 }
 
 void TcpSender::add_stream(uint32_t index, uint64_t key, int fd) {
-  prepare_stream(fd, unsent_bytes_, patience_);
+  prepare_stream(fd, unsent_bytes_, timeouts_);
   if (waits_ != nullptr) waits_->add(fd, WaitSet::For::kRoom);
   bool again = index == 0 && shared_key_ != 0;
   for (auto& other : streams_) {
@@ -72,7 +72,7 @@ void TcpSender::add_stream(uint32_t index, uint64_t key, int fd) {
   stream->fd = fd;
   stream->zero_copy = index > 0 && zero_copy_.enable(fd);
   if (!congestion_.all.empty()) (void)set_congestion_control(fd, congestion_.all);
-  if (index > 0) division_.open(index);
+  if (index > 0) scheduler_.open(index);
   auto place = std::find_if(streams_.begin(), streams_.end(), [&](const auto& other) { return other->index >= index; });
   streams_.insert(place, std::move(stream));
   open_ |= uint64_t{1} << index;
@@ -129,7 +129,7 @@ void TcpSender::look_at_path(Stream* stream) const {
 
 void TcpSender::post(uint32_t channel, const Message& message, const void* payload) {
   const TcpOutgoing& posted = outbox_.post(channel, message, payload);
-  if (!posted.small) wanted_streams_ = std::max(wanted_streams_, division_.divides(posted.bytes) ? most_streams_ : 1u);
+  if (!posted.small) wanted_streams_ = std::max(wanted_streams_, scheduler_.stripes(posted.bytes) ? most_streams_ : 1u);
   pending_ = true;
 }
 
@@ -137,7 +137,7 @@ Status TcpSender::acknowledge(const TcpFrame& frame) {
   if (frame.type == TcpFrameType::kCredit) {
     const TcpOutgoing* came = outbox_.find(frame.channel, frame.message);  // nullptr: its place has another by now
     const uint64_t begin = came != nullptr ? came->begin : 0;
-    if (!division_.learn(lateness(frame), begin, came != nullptr ? begin + came->bytes : begin))
+    if (!scheduler_.learn(skew_of(frame), begin, came != nullptr ? begin + came->bytes : begin))
       return {trSystemError,
               fmt::format("it tells about streams {} and {}; there are {}", frame.kind, frame.wide, most_streams_)};
   }
@@ -146,10 +146,10 @@ Status TcpSender::acknowledge(const TcpFrame& frame) {
   return {};
 }
 
-void TcpSender::set_popped(uint32_t channel, uint32_t popped, bool now, const TcpLateness& lateness) {
+void TcpSender::set_popped(uint32_t channel, uint32_t popped, bool now, const ArrivalSkew& skew) {
   Credit& credit = credits_[channel];
   credit.popped = popped;
-  if (lateness.late != 0) credit.lateness = lateness;
+  if (skew.late != 0) credit.skew = skew;
   if (!now || credit.owed || !gives_credit_) return;
   credit.owed = true;
   ++owed_;
@@ -192,7 +192,7 @@ bool TcpSender::load_credit(Stream* stream) {
     frame.type = TcpFrameType::kCredit;
     frame.channel = static_cast<uint8_t>(channel);
     frame.popped = credit.told = credit.popped;
-    set_lateness(std::exchange(credit.lateness, {}), &frame);
+    set_skew(std::exchange(credit.skew, {}), &frame);
     load_frame(stream, frame);
     credit.owed = false;
     --owed_;
@@ -214,15 +214,16 @@ bool TcpSender::load_broken(Stream* stream) {
   return false;
 }
 
-void TcpSender::load_piece(Stream* stream) {
+void TcpSender::load_fragment(Stream* stream) {
   TcpOutgoing& outgoing = *outbox_.first(stream->shared());
   Credit& credit = credits_[outgoing.frame.channel];
   const uint32_t left = outgoing.bytes - outgoing.given;
-  const uint32_t length = stream->shared() ? std::min(piece_bytes_, left)
-                                           : division_.piece_bytes(stream->index, outgoing.bytes, left, piece_bytes_);
-  if (outgoing.given == 0) outgoing.begin = division_.given();
-  if (!stream->shared()) division_.gave(stream->index, outgoing.bytes, length);
-  if (stream->pieces < kPathShowsAfter && ++stream->pieces == kPathShowsAfter) look_at_path(stream);
+  const uint32_t length = stream->shared()
+                              ? std::min(fragment_bytes_, left)
+                              : scheduler_.fragment_bytes(stream->index, outgoing.bytes, left, fragment_bytes_);
+  if (outgoing.given == 0) outgoing.begin = scheduler_.given();
+  if (!stream->shared()) scheduler_.gave(stream->index, outgoing.bytes, length);
+  if (stream->fragments < kPathShowsAfter && ++stream->fragments == kPathShowsAfter) look_at_path(stream);
   TcpFrame frame = outgoing.frame;
   frame.offset = outgoing.given;
   frame.length = length;
@@ -250,7 +251,7 @@ bool TcpSender::load(Stream* stream) {
     if (!broken_.empty() && load_broken(stream)) return true;
   }
   if (outbox_.empty(stream->shared())) return false;
-  load_piece(stream);
+  load_fragment(stream);
   return true;
 }
 
@@ -363,7 +364,7 @@ Status TcpSender::flush_large() {
     if (!stream->shared() && stream->busy) TR_RETURN_IF_ERROR(write(stream.get(), &whole));
   while (!outbox_.empty(false)) {
     const uint32_t next =
-        division_.next(outbox_.first(false)->bytes, [this](uint32_t index) { return !find(index)->busy; });
+        scheduler_.next(outbox_.first(false)->bytes, [this](uint32_t index) { return !find(index)->busy; });
     if (next == 0) break;
     Stream* stream = find(next);
     if (!load(stream)) break;
@@ -383,7 +384,7 @@ Status TcpSender::flush() {
 
 bool TcpSender::stands_still(Stream* stream, TcpClock::time_point now) const {
   TcpStall::Facts facts;
-  return look_at_stream(stream->fd, stream->taken, &facts) && stream->stall.look(facts, now, patience_.stall);
+  return look_at_stream(stream->fd, stream->taken, &facts) && stream->stall.look(facts, now, timeouts_.stall);
 }
 
 Status TcpSender::look(TcpClock::time_point now) {
@@ -393,7 +394,7 @@ Status TcpSender::look(TcpClock::time_point now) {
     Stream* stream = streams_[i].get();
     if (stream->closed) continue;
     if (stands_still(stream, now)) {
-      lose(stream, fmt::format("what was sent has not been acknowledged for {} ms", patience_.stall.count()));
+      lose(stream, fmt::format("what was sent has not been acknowledged for {} ms", timeouts_.stall.count()));
       continue;
     }
     if (stream->shared()) continue;  // the receiver reads it

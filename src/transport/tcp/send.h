@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sending half of a TCP link: the streams that take pieces of its messages (tcp_outbox.h), and credits.
+// The sending half of a TCP link: the streams that take fragments of its messages (outbox.h), and credits.
 //
 //   outbox:  | m3 of channel 1 | ...                      small ones and credits, on the shared stream
 //            | m7 of channel 0 | m4 of channel 1 | ...     large ones, in the order of the posts
-//              '-> piece 0 -> stream 1    '-> ...         a stream has one piece at hand; it gets the next when the kernel
-//              '-> piece 1 -> stream 2                    has taken that one
+//              '-> fragment 0 -> stream 1   '-> ...      a stream has one fragment at hand; it gets the next when the
+//              '-> fragment 1 -> stream 2                kernel has taken that one
 //
 // A stream that breaks is closed and told about by losses(); what it had a part of goes to the others, or waits for one.
 #pragma once
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "transport/tcp/congestion.h"
-#include "transport/tcp/division.h"
+#include "transport/tcp/stripes.h"
 #include "transport/tcp/outbox.h"
 #include "transport/tcp/resume.h"
 #include "transport/wait_set.h"
@@ -24,8 +24,8 @@ namespace treering {
 
 class TcpSender {
  public:
-  TcpSender(uint32_t channels, uint32_t streams, uint32_t piece_bytes, TcpZeroCopy zero_copy, TcpCongestion congestion,
-            const TcpPatience& patience, WaitSet* waits);
+  TcpSender(uint32_t channels, uint32_t streams, uint32_t fragment_bytes, TcpZeroCopy zero_copy,
+            TcpCongestion congestion, const TcpTimeouts& timeouts, WaitSet* waits);
   ~TcpSender();
 
   // A second stream 0 takes the place of the first, which is closed when its frame at hand is through; what the peer has not
@@ -41,7 +41,7 @@ class TcpSender {
   // Something waits for the shared stream, or for a stream of large messages.
   bool wants_shared() const { return !outbox_.empty(true) || owed_ > 0; }
   bool wants_large() const { return !outbox_.empty(false); }
-  // Own streams that have had something to do: all from the first message of several pieces on.
+  // Own streams that have had something to do: all from the first message of several fragments on.
   uint32_t wanted_streams() const { return wanted_streams_; }
 
   bool has_room(uint32_t channel) const { return outbox_.has_room(channel); }
@@ -54,7 +54,7 @@ class TcpSender {
   Status acknowledge(const TcpFrame& frame);
 
   // This rank has popped so many messages of the peer; `now`: the peer is told by a frame of its own.
-  void set_popped(uint32_t channel, uint32_t popped, bool now, const TcpLateness& lateness);
+  void set_popped(uint32_t channel, uint32_t popped, bool now, const ArrivalSkew& skew);
   // What this rank has popped is told again, as the news of it may be lost.
   void owe_all_credits();
   uint32_t told(uint32_t channel) const { return credits_[channel].told; }
@@ -90,7 +90,7 @@ class TcpSender {
   struct Credit {
     uint32_t popped = 0, told = 0;
     bool owed = false;
-    TcpLateness lateness;  // to be told
+    ArrivalSkew skew;  // to be told
   };
   struct Stream {
     uint32_t index;
@@ -100,7 +100,7 @@ class TcpSender {
     bool replaced = false;   // it gets no more frames
     bool zero_copy = false;  // the kernel can
     bool refused = false;    // ... but not of the frame at hand
-    uint32_t pieces = 0;     // given to it, until the length of its path counts
+    uint32_t fragments = 0;  // given to it, until the length of its path counts
     bool shared() const { return index == 0; }
     TcpOutgoing* message = nullptr;  // nullptr: a credit
     const std::byte* payload = nullptr;
@@ -119,7 +119,7 @@ class TcpSender {
   Status flush_small();
   Status flush_large();
   bool load(Stream* stream);
-  void load_piece(Stream* stream);
+  void load_fragment(Stream* stream);
   bool load_credit(Stream* stream);
   bool load_broken(Stream* stream);
   void load_frame(Stream* stream, const TcpFrame& frame);
@@ -140,8 +140,8 @@ class TcpSender {
 
   WaitSet* waits_;  // or nullptr
   TcpCongestion congestion_;
-  TcpPatience patience_;
-  uint32_t most_streams_, piece_bytes_, unsent_bytes_;
+  TcpTimeouts timeouts_;
+  uint32_t most_streams_, fragment_bytes_, unsent_bytes_;
   std::vector<Credit> credits_;  // by channel
   std::vector<std::unique_ptr<Stream>> streams_;
   uint64_t open_ = 0;  // bits: streams that get frames
@@ -150,7 +150,7 @@ class TcpSender {
   std::vector<TcpLoss> losses_;
   std::vector<Broken> broken_;
   TcpOutbox outbox_;
-  TcpDivision division_;
+  StripeScheduler scheduler_;
   uint32_t wanted_streams_ = 0;
   uint32_t owed_ = 0;  // channels that owe a credit
   bool pending_ = false, gives_credit_ = true;

@@ -158,10 +158,10 @@ TEST(FailureDetector, AProcessWhosePidHasEndedIsLost) {
 TEST(FailureDetector, ALocalProcessThatIsThereIsWatchedForItsDeathAndThenProbed) {
   Detector detector(0);
   detector.breaks(1, 77);
-  const auto step = detector.examine(1, false, true, kNow + kReturnPatience - milliseconds(1));
+  const auto step = detector.examine(1, false, true, kNow + kReturnTimeout - milliseconds(1));
   EXPECT_EQ(step.next, Next::kExamineAgain);
   EXPECT_EQ(step.after, kDeathPeriod);
-  EXPECT_EQ(detector.examine(1, false, true, kNow + kReturnPatience).next, Next::kProbe);
+  EXPECT_EQ(detector.examine(1, false, true, kNow + kReturnTimeout).next, Next::kProbe);
 }
 
 TEST(FailureDetector, AProcessOfAnotherMachineIsProbedAtOnce) {
@@ -175,8 +175,8 @@ TEST(FailureDetector, WhileTheRanksMeetAProcessThatDoesNotComeBackIsLost) {
   detector.breaks(1, 0);
   const auto first = detector.examine(1, false, false, kNow);
   EXPECT_EQ(first.next, Next::kExamineAgain);
-  EXPECT_EQ(first.after, kReturnPatience);
-  const auto second = detector.examine(1, false, false, kNow + kReturnPatience);
+  EXPECT_EQ(first.after, kReturnTimeout);
+  const auto second = detector.examine(1, false, false, kNow + kReturnTimeout);
   EXPECT_EQ(second.next, Next::kTellLost);
   EXPECT_EQ(second.text, "its connection has ended (reset), and it has not come back");
 }
@@ -196,10 +196,10 @@ TEST(FailureDetector, OneThatCameBackIsNotExamined) {
 TEST(FailureDetector, ARefusalCountsWhenItLasts) {
   Detector detector(0);
   detector.breaks(1, 0);
-  const auto early = detector.probed(1, Answer::kRefuses, kNow + kReturnPatience - milliseconds(1));
+  const auto early = detector.probed(1, Answer::kRefuses, kNow + kReturnTimeout - milliseconds(1));
   EXPECT_EQ(early.next, Next::kExamineAgain);
-  EXPECT_EQ(early.after, kReturnPatience);
-  const auto late = detector.probed(1, Answer::kRefuses, kNow + kReturnPatience);
+  EXPECT_EQ(early.after, kReturnTimeout);
+  const auto late = detector.probed(1, Answer::kRefuses, kNow + kReturnTimeout);
   EXPECT_EQ(late.next, Next::kTellLost);
   EXPECT_EQ(
       late.text,
@@ -221,8 +221,8 @@ TEST(FailureDetector, AnAnswerEndsASilenceAndTheChildIsAwaitedFurther) {
   Detector detector(0);
   detector.breaks(1, 0);
   EXPECT_EQ(detector.probed(1, Answer::kListens, kNow).next, Next::kTellHeard);
-  EXPECT_TRUE(detector.overdue(kNow + kReturnPatience - milliseconds(1)).empty());
-  EXPECT_EQ(detector.overdue(kNow + kReturnPatience), (Numbers{1}));
+  EXPECT_TRUE(detector.overdue(kNow + kReturnTimeout - milliseconds(1)).empty());
+  EXPECT_EQ(detector.overdue(kNow + kReturnTimeout), (Numbers{1}));
 }
 
 TEST(FailureDetector, AFormerParentThatListensNeedNotComeBack) {
@@ -418,8 +418,8 @@ TEST(FailureDetector, OrphansOfALostProcessAreAwaitedForAWhile) {
   EXPECT_FALSE(detector.awaits_orphans({}, kNow, kNow));
   EXPECT_TRUE(detector.take_loss(1, kNow));
   EXPECT_TRUE(detector.awaits_orphans({}, kNow, kNow));
-  EXPECT_TRUE(detector.awaits_orphans({}, kNow, kNow + kOrphansPatience - milliseconds(1)));
-  EXPECT_FALSE(detector.awaits_orphans({}, kNow, kNow + kOrphansPatience));
+  EXPECT_TRUE(detector.awaits_orphans({}, kNow, kNow + kOrphansTimeout - milliseconds(1)));
+  EXPECT_FALSE(detector.awaits_orphans({}, kNow, kNow + kOrphansTimeout));
 }
 
 TEST(FailureDetector, OrphansThatCameLeftOrEndedAreNotAwaited) {
@@ -439,8 +439,8 @@ TEST(FailureDetector, OrphansOfASilentProcessAreAwaitedFromWhenTheyNotice) {
   Detector detector(0);
   EXPECT_TRUE(detector.take_silence(silence_of(3, 1000), kNow));
   const auto since = kNow - seconds(1) + kNoticesSilence;
-  EXPECT_TRUE(detector.awaits_orphans({}, kNow, since + kOrphansPatience - milliseconds(1)));
-  EXPECT_FALSE(detector.awaits_orphans({}, kNow, since + kOrphansPatience));
+  EXPECT_TRUE(detector.awaits_orphans({}, kNow, since + kOrphansTimeout - milliseconds(1)));
+  EXPECT_FALSE(detector.awaits_orphans({}, kNow, since + kOrphansTimeout));
 }
 
 TEST(FailureDetector, OrphansOfAProcessThatLeftAreAwaitedWhereNoChildRelays) {
@@ -450,7 +450,7 @@ TEST(FailureDetector, OrphansOfAProcessThatLeftAreAwaitedWhereNoChildRelays) {
   (void)detector.listen(1, kSilence);
   (void)detector.listen(2, kSilence);
   EXPECT_TRUE(detector.awaits_orphans({}, kNow, kNow));
-  EXPECT_FALSE(detector.awaits_orphans({}, kNow, kNow + kOrphansPatience));
+  EXPECT_FALSE(detector.awaits_orphans({}, kNow, kNow + kOrphansTimeout));
 }
 
 TEST(FailureDetector, OnlyTheTopAwaitsOrphans) {
@@ -463,13 +463,13 @@ TEST(FailureDetector, OrphansOfABrokenConnectionAndOfAMuteProcessAreAwaited) {
   Detector broken(0);
   broken.breaks(1, 0);
   EXPECT_TRUE(broken.awaits_orphans({}, kNow, kNow));
-  EXPECT_FALSE(broken.awaits_orphans({}, kNow, kNow + kOrphansPatience));
+  EXPECT_FALSE(broken.awaits_orphans({}, kNow, kNow + kOrphansTimeout));
   Detector mute(0);
   mute.tree->remove(1);
   mute.become_top(kNow);
   EXPECT_FALSE(mute.awaits_orphans({}, kNow, kNow));
   EXPECT_TRUE(mute.awaits_orphans({1}, kNow, kNow));
-  EXPECT_FALSE(mute.awaits_orphans({1}, kNow, kNow + kOrphansPatience));
+  EXPECT_FALSE(mute.awaits_orphans({1}, kNow, kNow + kOrphansTimeout));
 }
 
 // Idle

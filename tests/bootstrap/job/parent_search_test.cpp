@@ -124,13 +124,13 @@ TEST(ParentSearch, ATopTriesOneAlone) {
 TEST(ParentSearch, EachCandidateHasItsTimeAndTheSearchHasOneToo) {
   Search search(5);
   const Place place = search.tree.place(1);
-  EXPECT_EQ(search.patience_with(place, true, kNow), kAttachPatience);
-  EXPECT_EQ(search.patience_with(place, false, kNow), kReattachPatience);  // a top's
+  EXPECT_EQ(search.timeout_for(place, true, kNow), kAttachTimeout);
+  EXPECT_EQ(search.timeout_for(place, false, kNow), kReattachTimeout);  // a top's
   search.begin(kNow);
-  EXPECT_EQ(search.patience_with(place, false, kNow), kReattachPatience);
-  EXPECT_EQ(search.patience_with(place, false, kNow + kSearchPatience - milliseconds(700)), milliseconds(700));
-  EXPECT_EQ(search.patience_with(place, false, kNow + kSearchPatience), kMuteHostPatience);
-  EXPECT_EQ(search.patience_with(place, false, kNow + seconds(60)), kMuteHostPatience);
+  EXPECT_EQ(search.timeout_for(place, false, kNow), kReattachTimeout);
+  EXPECT_EQ(search.timeout_for(place, false, kNow + kSearchTimeout - milliseconds(700)), milliseconds(700));
+  EXPECT_EQ(search.timeout_for(place, false, kNow + kSearchTimeout), kMuteHostTimeout);
+  EXPECT_EQ(search.timeout_for(place, false, kNow + seconds(60)), kMuteHostTimeout);
 }
 
 TEST(ParentSearch, AHostOnWhichOneDidNotAnswerGetsLess) {
@@ -142,22 +142,22 @@ TEST(ParentSearch, AHostOnWhichOneDidNotAnswerGetsLess) {
   Search search(std::move(tree));
   search.begin(kNow);
   search.no_answer(search.tree.place(3));
-  EXPECT_EQ(search.patience_with(search.tree.place(1), false, kNow), kMuteHostPatience);
-  EXPECT_EQ(search.patience_with(search.tree.place(2), false, kNow), kReattachPatience);
+  EXPECT_EQ(search.timeout_for(search.tree.place(1), false, kNow), kMuteHostTimeout);
+  EXPECT_EQ(search.timeout_for(search.tree.place(2), false, kNow), kReattachTimeout);
   search.begin(kNow);  // all may answer again
-  EXPECT_EQ(search.patience_with(search.tree.place(1), false, kNow), kReattachPatience);
+  EXPECT_EQ(search.timeout_for(search.tree.place(1), false, kNow), kReattachTimeout);
   EXPECT_TRUE(search.mute().empty());
 }
 
 TEST(ParentSearch, TheTimeOfASearchCountsUntilItEnds) {
   Search search(5);
   search.begin(kNow);
-  search.begin(kNow + kSearchPatience);
-  EXPECT_EQ(search.patience_with(search.tree.place(1), false, kNow + kSearchPatience), kMuteHostPatience);
+  search.begin(kNow + kSearchTimeout);
+  EXPECT_EQ(search.timeout_for(search.tree.place(1), false, kNow + kSearchTimeout), kMuteHostTimeout);
   search.end();
-  EXPECT_EQ(search.patience_with(search.tree.place(1), false, kNow + seconds(60)), kReattachPatience);
-  search.begin(kNow + kSearchPatience);
-  EXPECT_EQ(search.patience_with(search.tree.place(1), false, kNow + kSearchPatience), kReattachPatience);
+  EXPECT_EQ(search.timeout_for(search.tree.place(1), false, kNow + seconds(60)), kReattachTimeout);
+  search.begin(kNow + kSearchTimeout);
+  EXPECT_EQ(search.timeout_for(search.tree.place(1), false, kNow + kSearchTimeout), kReattachTimeout);
 }
 
 // What is said
@@ -199,8 +199,8 @@ TEST(ParentSearch, OneThatSeeksAParentItselfMayBeLate) {
   EXPECT_TRUE(search.detector.take_loss(1, kNow));
   search.no_answer(search.tree.place(4));  // it hung from 1
   EXPECT_EQ(search.outcome(kNow), Outcome::kSearchAgain);
-  EXPECT_EQ(search.outcome(kNow + kSearchPatience - milliseconds(1)), Outcome::kSearchAgain);
-  EXPECT_EQ(search.outcome(kNow + kSearchPatience), Outcome::kBecomeTop);
+  EXPECT_EQ(search.outcome(kNow + kSearchTimeout - milliseconds(1)), Outcome::kSearchAgain);
+  EXPECT_EQ(search.outcome(kNow + kSearchTimeout), Outcome::kBecomeTop);
   EXPECT_TRUE(search.detector.take_loss(4, kNow));
   EXPECT_EQ(search.outcome(kNow), Outcome::kBecomeTop);
 }

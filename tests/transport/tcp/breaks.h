@@ -23,7 +23,7 @@ class BreakablePair {
       sources_[side].own = side;
       TcpOptions options = options_to(1 - side);
       options.streams = streams;
-      options.piece_bytes = 16 << 10;
+      options.fragment_bytes = 16 << 10;
       options.keeps_shared = side == 0;
       options.zero_copy = zero_copy;
       options.deadline = deadline;

@@ -59,14 +59,14 @@ struct RawPeer {
 
 struct Stream {
   uint64_t seed;
-  uint32_t streams, piece_bytes, messages, most_bytes;
+  uint32_t streams, fragment_bytes, messages, most_bytes;
   int buffer_bytes;
 };
 
 // One side sends on all channels, the other receives; what went wrong, or nothing.
 std::string send_all(TcpPair* pair, const Stream& stream) {
   TcpOptions options = options_to(1);
-  options.piece_bytes = stream.piece_bytes;
+  options.fragment_bytes = stream.fragment_bytes;
   auto link = pair->link(0, options);
   Linked connections[kManyChannels];
   std::vector<std::vector<std::byte>> payloads[kManyChannels];
@@ -160,7 +160,7 @@ void pass_on_slowly(int from, int to, size_t bytes_per_ms, std::atomic<size_t>* 
   close(to);
 }
 
-TEST(Tcp, ASlowStreamHoldsNoMoreThanItsPieces) {
+TEST(Tcp, ASlowStreamHoldsNoMoreThanItsFragments) {
   constexpr uint32_t kMessages = 100, kBytes = 1 << 20;
   std::atomic<size_t> passed{0};
   auto pair = std::make_unique<TcpPair>(3);
@@ -168,7 +168,7 @@ TEST(Tcp, ASlowStreamHoldsNoMoreThanItsPieces) {
   std::thread proxy(pass_on_slowly, receiver, std::exchange(pair->sending_socket(0, 1), sender), 1000, &passed);
   auto data = pattern(3, kBytes);
   TcpOptions options = options_to(1);
-  options.piece_bytes = 64 << 10;
+  options.fragment_bytes = 64 << 10;
   auto from = linked(pair->link(0, options), 0), to = linked(pair->link(1, options_to(0)), 0);
   uint32_t posted = 0, popped = 0;
   EXPECT_TRUE(eventually([&] {
@@ -282,7 +282,7 @@ TEST(Tcp, FramesThatAreNoneAreErrors) {
   }
 }
 
-TEST(Tcp, PiecesThatDoNotBelongTogetherAreErrors) {
+TEST(Tcp, FragmentsThatDoNotBelongTogetherAreErrors) {
   for (int variant = 0; variant < 3; ++variant) {
     RawPeer peer;
     TcpFrame frame;
@@ -361,7 +361,7 @@ TEST(Tcp, AStreamThatCannotBeOpenedIsAnErrorOfWhoeverSends) {
 TEST(Tcp, SteadyTrafficAllocatesNothing) {
   TcpPair pair(2);
   TcpOptions options = options_to(1);
-  options.piece_bytes = 16 << 10;
+  options.fragment_bytes = 16 << 10;
   auto from = linked(pair.link(0, options), 0), to = linked(pair.link(1, options_to(0)), 0);
   auto small = pattern(1, 100), large = pattern(2, 100'000);
   const auto round = [&](uint32_t turn) {

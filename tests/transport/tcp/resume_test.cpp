@@ -89,7 +89,7 @@ class Transfer {
 enum class Stage { kBeforeTheFirst, kInTheMiddle, kAllArrived, kAllPopped };
 
 void break_and_go_on(const Case& c, Stage stage) {
-  // One stream gets a message in one piece, which is large enough for the kernel not to copy it.
+  // One stream gets a message in one fragment, which is large enough for the kernel not to copy it.
   const bool uncopied = c.zero_copy == TcpZeroCopy::kAlways;
   BreakablePair pair(uncopied ? 1 : 2, c.zero_copy, stage == Stage::kInTheMiddle ? 8192 : 0);
   Transfer first(&pair, 0, 1, 10), transfer(&pair, c.sender, 0, c.bytes);
@@ -374,17 +374,17 @@ TEST(TcpResume, WhatWasTakenIsSentThoughTheReceiverHasLeft) {
 }
 
 TEST(TcpStall, IsNoAcknowledgementAndNoAnswerForLong) {
-  const milliseconds patience(1000);
+  const milliseconds timeout(1000);
   const auto begin = TcpClock::now();
   const auto at = [&](int ms) { return begin + milliseconds(ms); };
   TcpStall stall;
-  EXPECT_FALSE(stall.look({true, 10, milliseconds(5000)}, at(0), patience)) << "the first look";
-  EXPECT_FALSE(stall.look({true, 10, milliseconds(5900)}, at(900), patience));
-  EXPECT_TRUE(stall.look({true, 10, milliseconds(6000)}, at(1000), patience));
-  EXPECT_FALSE(stall.look({true, 10, milliseconds(100)}, at(1100), patience)) << "it answers: it has no room";
-  EXPECT_FALSE(stall.look({true, 11, milliseconds(100)}, at(1200), patience));
-  EXPECT_FALSE(stall.look({false, 11, milliseconds(9000)}, at(9200), patience)) << "nothing is under way";
-  EXPECT_FALSE(stall.look({true, 11, milliseconds(9100)}, at(9300), patience)) << "since now";
+  EXPECT_FALSE(stall.look({true, 10, milliseconds(5000)}, at(0), timeout)) << "the first look";
+  EXPECT_FALSE(stall.look({true, 10, milliseconds(5900)}, at(900), timeout));
+  EXPECT_TRUE(stall.look({true, 10, milliseconds(6000)}, at(1000), timeout));
+  EXPECT_FALSE(stall.look({true, 10, milliseconds(100)}, at(1100), timeout)) << "it answers: it has no room";
+  EXPECT_FALSE(stall.look({true, 11, milliseconds(100)}, at(1200), timeout));
+  EXPECT_FALSE(stall.look({false, 11, milliseconds(9000)}, at(9200), timeout)) << "nothing is under way";
+  EXPECT_FALSE(stall.look({true, 11, milliseconds(9100)}, at(9300), timeout)) << "since now";
 }
 
 TEST(TcpRedial, PausesGrowAndTheTimeCountsFromTheFirstAttempt) {

@@ -118,8 +118,8 @@ TEST(TcpStreams, WhatIsUnderWayWhenALinkEndsIsDrained) {
     same = under_way + arrived == before ? same + 1 : 0;
   }
   EXPECT_GT(under_way, 1);
-  const timeval patience{10, 0};
-  setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  const timeval timeout{10, 0};
+  setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
   std::vector<std::byte> bytes(1 << 16);
   size_t got = 0;
   ssize_t part = 0;

@@ -114,10 +114,10 @@ TEST(ZeroCopyUse, EndsWhereTheKernelCopiesOrRefuses) {
   EXPECT_FALSE(ZeroCopyUse(TcpZeroCopy::kNever).on());
 }
 
-TcpOptions with(TcpZeroCopy wish, uint32_t peer, uint32_t piece_bytes = TcpOptions().piece_bytes) {
+TcpOptions with(TcpZeroCopy wish, uint32_t peer, uint32_t fragment_bytes = TcpOptions().fragment_bytes) {
   TcpOptions options = options_to(peer);
   options.zero_copy = wish;
-  options.piece_bytes = piece_bytes;
+  options.fragment_bytes = fragment_bytes;
   return options;
 }
 
@@ -187,9 +187,9 @@ struct Traffic {
     return all ? wrong : "the receiver is stuck after " + std::to_string(total);
   }
 
-  void run(TcpPair* pair, TcpZeroCopy wish, uint32_t piece_bytes) const {
+  void run(TcpPair* pair, TcpZeroCopy wish, uint32_t fragment_bytes) const {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    auto from = pair->link(0, with(wish, 1, piece_bytes)), to = pair->link(1, with(wish, 0));
+    auto from = pair->link(0, with(wish, 1, fragment_bytes)), to = pair->link(1, with(wish, 0));
     std::string receiver_says;
     std::thread receiver([&] { receiver_says = receive(to); });
     EXPECT_EQ(send(from), "");
@@ -199,10 +199,10 @@ struct Traffic {
 };
 
 TEST(TcpZeroCopyLink, BuffersThatAreOverwrittenAsSoonAsTheyAreFreeArriveWhole) {
-  for (auto [streams, piece, buffer] : {std::tuple{1u, 128u, 0}, {3u, 128u, 0}, {4u, 40u, 16 << 10}, {8u, 64u, 0}}) {
+  for (auto [streams, fragment, buffer] : {std::tuple{1u, 128u, 0}, {3u, 128u, 0}, {4u, 40u, 16 << 10}, {8u, 64u, 0}}) {
     SCOPED_TRACE(std::to_string(streams) + " streams");
     TcpPair pair(streams, buffer);
-    Traffic().run(&pair, TcpZeroCopy::kAlways, piece << 10);
+    Traffic().run(&pair, TcpZeroCopy::kAlways, fragment << 10);
     EXPECT_GT(pair.link(0, {})->zero_copy_sends(), kManyChannels * Traffic::kMessages);
   }
 }

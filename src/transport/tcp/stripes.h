@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// How large messages are divided among the streams of a link: so that all are through with a message at the same time,
-// whatever paths they take.
+// StripeScheduler: stripes large messages across the streams of a link, so that all are through with a message at the
+// same time, whatever paths they take.
 //
 //   stream 1  |-- message 7 --|-- message 8 --|         the receiver sees when each part is through, and its credit tells
 //   stream 2  |------ message 7 ------|---- 8 ---        which stream was first, which last, and how much of the last one's
 //                             ^ left:  |<--->|           part was left when the first was through
 //
-// The sender moves a part of that at once, by the next pieces, if more is under way already (what is behind stays behind), and a
-// part for good, by the streams' weights. It learns from one message for each round trip: what was divided before the
-// last shift says nothing about it.
+// The sender moves a part of that at once, by the next fragments, if more is under way already (what is behind stays
+// behind), and a part for good, by the streams' weights. It learns from one message for each round trip: what was
+// striped before the last shift says nothing about it.
 //
 // No rate is computed: a stream that gets little looks slow by its latency alone, and would get less and less. And no
 // acknowledgement is looked at: those that the sender's kernel has wait behind what goes the other way (docs/tcp.md).
@@ -20,16 +20,16 @@
 
 namespace treering {
 
-// How the parts of one message came.
-struct TcpLateness {
+// The arrival skew of the parts of one message.
+struct ArrivalSkew {
   uint8_t late = 0, early = 0;  // numbers of streams, from 1; late 0: nothing to tell
   uint32_t left = 0;            // bytes of the late one's part that came after the early one's
   uint32_t message = 0;         // its number
 };
 
-class TcpDivision {
+class StripeScheduler {
  public:
-  explicit TcpDivision(uint32_t streams) : streams_(streams) {}
+  explicit StripeScheduler(uint32_t streams) : streams_(streams) {}
 
   // Streams are counted from 1, as on the wire.
   void open(uint32_t stream);
@@ -37,11 +37,11 @@ class TcpDivision {
   // The stream's part of a message, times the number of streams.
   double weight(uint32_t stream) const { return streams_[stream - 1].weight; }
   // Smaller ones go whole to a stream.
-  bool divides(uint32_t message) const;
+  bool stripes(uint32_t message) const;
 
-  // The stream for the next piece of a message of so many bytes: of those that are open and for which `has_room(stream)` the
-  // one that is furthest behind its part; 0: none. One that has no room does not hold up the others; and a whole message does
-  // not go to one that is slow.
+  // The stream for the next fragment of a message of so many bytes: of those that are open and for which
+  // `has_room(stream)` the one that is furthest behind its part; 0: none. One that has no room does not hold up the
+  // others; and a whole message does not go to one that is slow.
   template <typename HasRoom>
   uint32_t next(uint32_t message, HasRoom has_room) const {
     const double least_weight = find_least_weight(message);
@@ -53,15 +53,15 @@ class TcpDivision {
     }
     return best;
   }
-  // How much of a message with `left` bytes left the stream gets as its next piece, at most `most`: what makes all streams be
-  // through with it at the same time.
-  uint32_t piece_bytes(uint32_t stream, uint32_t message, uint32_t left, uint32_t most) const;
+  // How much of a message with `left` bytes left the stream gets as its next fragment, at most `most`: what makes all
+  // streams be through with it at the same time.
+  uint32_t fragment_bytes(uint32_t stream, uint32_t message, uint32_t left, uint32_t most) const;
   void gave(uint32_t stream, uint32_t message, uint32_t bytes);
-  // Bytes of divided messages that all streams were given so far.
+  // Bytes of striped messages that all streams were given so far.
   uint64_t given() const { return given_; }
 
   // What the receiver tells about a message that was given as bytes [begin, end) of all that were; false: there are no such streams.
-  bool learn(const TcpLateness& lateness, uint64_t begin, uint64_t end);
+  bool learn(const ArrivalSkew& skew, uint64_t begin, uint64_t end);
 
  private:
   struct Stream {
