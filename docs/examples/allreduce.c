@@ -43,6 +43,7 @@ int main(void) {
   int version, ends[2], status;
   check(trGetVersion(&version));
   printf("treering %d.%d.%d\n", version / 10000, version / 100 % 100, version % 100);
+  fflush(stdout); /* or the child would print it, too */
 
   if (pipe(ends) != 0) return 1;
   trUniqueId id;

@@ -118,7 +118,7 @@ class Communicator {
   bool is_direct(const void* input, const void* output, size_t bytes) const;
   // How a thread waits for this rank's operations.
   Backoff backoff() const;
-  // What a thread that waits for this rank's operations can sleep on.
+  // What a thread that waits for this rank's operations can sleep on; nullptr where all ranks share memory, which is polled.
   const std::shared_ptr<WaitSet>& waits() const { return waits_; }
   const Plan& plan() const { return schedules_->plan(); }
   // Ranks, -1 for none, in one of the trees of allreduce.
@@ -217,7 +217,7 @@ class Communicator {
   std::shared_ptr<Segment> private_area_;  // else
   AreaView area_;                          // this rank's
   RankInfos infos_;
-  const std::shared_ptr<WaitSet> waits_ = std::make_shared<WaitSet>();
+  std::shared_ptr<WaitSet> waits_ = std::make_shared<WaitSet>();
   Introductions introductions_{
       [this](uint32_t peer, Introduction introduction) { introduce(peer, std::move(introduction)); },
       [this](uint32_t peer) { return membership_ ? membership_->peers()[peer].interfaces : 0; }};

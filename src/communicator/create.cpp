@@ -280,6 +280,7 @@ Status Communicator::link(const std::string& job, TransportSet allowed, const Cr
       &context_, *infos_, layout_->channels, std::move(opened),
       [this](uint32_t peer, RankStatusSnapshot* snapshot) { return ask_status(peer, snapshot); });
   TR_RETURN_IF_ERROR(peer_table_->settle(TransportMatrix(*infos_, std::move(reports)), reasons, config_.transports));
+  if (peer_table_->all_mapped()) waits_.reset();
   if (config_.link_mbps > 0) peer_table_->pace(config_.link_mbps);
   prepare_executor(job);
   watch_->set_call_deadline(terms.deadline);

@@ -193,6 +193,7 @@ TEST(Options, BadValuesAreNamed) {
       {{"--procs"}, "--procs", "a value is missing"},
       {{"--procs", "2", "extra"}, "\"extra\"", "one argument too many"},
       {{"--procs", "2", "allgather"}, "\"allgather\"", "use treering-perf allgather"},
+      {{"-J", "-", "--procs", "2"}, "-J: value \"-\"", "give a file"},
       {{"---", "--procs", "2"}, "\"---\"", "one argument too many"},
       {{"--seed", "-1", "--procs", "2"}, "--seed: value \"-1\"", "a whole number from 0 to 18446744073709551615"},
       {{"--seed", "x", "--procs", "2"}, "\"x\"", "a whole number from 0 to"},

@@ -294,6 +294,7 @@ std::string finish(const Words& words, Options& options) {
   if (!any && error.empty())
     first("-o: value \"" + operation + "\" is not defined for -d " + words.type + "; give one of " +
           operation_names(options.types[0]));
+  if (options.json_file == "-") first("-J: value \"-\": standard output has the table; give a file");
   if (!options.csv_file.empty() && options.csv_file == options.json_file)
     first("--csv: value \"" + options.csv_file + "\" is the file of -J too; give another file");
   first(take_memory(words, options));
