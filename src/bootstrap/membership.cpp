@@ -165,9 +165,11 @@ Status Membership::wait_for(const std::function<bool()>& condition, const char* 
   std::unique_lock lock(member_->mutex);
   for (;;) {
     // The rendezvous root's deadline is the earlier one, because its message names who is missing.
+    // Other ranks may have begun this wait later: where the way to the root stands, its news comes.
     const auto last = [&] {
-      const bool none = deadline == Clock::time_point::max();
-      return none ? deadline : deadline + time_for_news(lateness, member_->reach);
+      if (deadline == Clock::time_point::max()) return deadline;
+      const bool hears = member_->reach > Clock::duration() && member_->silent.empty();
+      return deadline + (hears ? kMaxNewsTime : time_for_news(lateness, member_->reach));
     };
     const auto next = std::min(last(), Clock::now() + look);
     if (member_->changed.wait_until(lock, next, done)) break;
