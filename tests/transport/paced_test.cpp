@@ -75,12 +75,11 @@ TEST_P(Paced, APeerThatReadsNothingHoldsUpNoOther) {
   Linked from = paced(&sides_), to = sides_.connect(1, 0);
   Linked from_other = paced(&others), to_other = others.connect(1, 0);
   uint32_t posted = 0;
-  const auto fill = [&] {
+  // As many as the peer has room for, and where the transport takes more, those.
+  ASSERT_TRUE(eventually([&] {
     for (; from->can_post(); ++posted) from->post(staged(100));
-    return posted > kFifoDepth && !from.flushed();  // more wait than the peer has room for
-  };
-  (void)eventually([&] { return fill() || posted == 2 * kFifoDepth; });
-  ASSERT_GE(posted, kFifoDepth);
+    return posted >= kFifoDepth;
+  }));
   uint32_t arrived = 0;
   const auto value = pattern(3, 100);
   ASSERT_TRUE(eventually([&] { return from_other->can_post(); }));
