@@ -30,7 +30,7 @@ class Record:
             self.wrong[library] = self.wrong.get(library, 0) + result[1]
 
     def note_other_work(self, title):
-        """What the cores do while every library sleeps is somebody else's, and disturbs the figures. Waits for its end, for
+        """What the cores do while every library sleeps is work of other programs, and disturbs the figures. Waits for its end, for
         as long as the user's patience lasts."""
         self._note_stolen(title)
         until = time.monotonic() + self.settings.patience

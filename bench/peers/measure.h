@@ -106,7 +106,7 @@ static inline enum collective parse_collective(const char* name) {
   return kAllReduce;
 }
 
-/* Also arms an alarm: a driver that hangs in its library ends itself, whoever started it. */
+/* Also arms an alarm: a driver that hangs in its library ends itself, however it was started. */
 static inline struct points parse_arguments(int argc, char** argv) {
   struct points points = {.buffers = "malloc", .ranks = 1, .deadline_s = 300};
   for (int i = 1; i < argc; ++i) {

@@ -165,10 +165,11 @@ Status Membership::wait_for(const std::function<bool()>& condition, const char* 
   std::unique_lock lock(member_->mutex);
   for (;;) {
     // The rendezvous root's deadline is the earlier one, because its message names who is missing.
-    // Other ranks may have begun this wait later: where the way to the root stands, its news comes.
+    // Other ranks may have begun an exchange later. No silence is known of: the way to the root stands, and its news comes. While the
+    // ranks still meet, silence is not looked for.
     const auto last = [&] {
       if (deadline == Clock::time_point::max()) return deadline;
-      const bool hears = member_->reach > Clock::duration() && member_->silent.empty();
+      const bool hears = member_->joined && member_->silent.empty();
       return deadline + (hears ? kMaxNewsTime : time_for_news(lateness, member_->reach));
     };
     const auto next = std::min(last(), Clock::now() + look);

@@ -172,7 +172,7 @@ std::string documented_row(const Algorithm& row, uint32_t n) {
       const ScheduleProperties p = properties_of(s);
       rank_steps += p.steps;
       rank_messages += p.messages_sent;
-      // Of the pairs' chunks a buffer holds those of one rank.
+      // A buffer holds one rank's part of the pairs' chunks.
       const double whole = info_of(row.collective).parts == Parts::kPairs ? n : s.chunks;
       rank_bytes += static_cast<double>(p.chunks_sent) / whole / channels_of_one_run(row);
       chunks = s.chunks;

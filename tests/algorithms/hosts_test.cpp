@@ -143,7 +143,7 @@ TEST(Hosts, SentBytesAgreeWithTheSchedules) {
                 row->build(make_plan(n), rank, {.channel = channel, .channels = channels, .pipeline_chunks = pipeline});
             const double whole = info.parts == Parts::kPairs ? n : s.chunks;
             const ScheduleProperties p = properties_of(s);
-            // Of a gather the busiest rank is the root, and it receives.
+            // The busiest rank of a gather is the root, and it receives.
             const uint64_t moved = info.collective == Collective::kGather ? p.chunks_received : p.chunks_sent;
             sent += static_cast<double>(moved) / whole / channels;
           }

@@ -376,7 +376,7 @@ TEST(Rounding, OnceOrOnceAHopAsDocumented) {
 
 TEST(LargeCounts, Past2To31Elements) {
   constexpr size_t kCount = (size_t{1} << 31) + 4099;
-  // One byte an element; pages of zeros that nobody writes cost nothing on the input side.
+  // One byte an element; pages of zeros that are not written cost nothing on the input side.
   expect_all_succeed(2, [](int rank, const trUniqueId& id) {
     trComm_t comm = nullptr;
     TR_CHECK(trCommInitRank(&comm, 2, id, rank));

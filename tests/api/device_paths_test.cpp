@@ -289,7 +289,7 @@ TEST(DeviceProtocols, WrongOnesAreNamed) {
   EXPECT_NE(error_of("ll;").find("'' is no protocol"), std::string::npos);
 }
 
-// What kernels do for a size is decided by whoever asks first.
+// What kernels do for a size is decided by the first call that asks.
 TEST(DevicePaths, AreToldWhileAnotherThreadCalls) {
   DeviceRanks ranks({0, 1});
   std::atomic<bool> done{false};

@@ -115,7 +115,7 @@ TEST_P(Kernels, ADeadlineEndsTheWait) {
   DeviceRanks ranks(GetParam().devices, 5000);  // creating them has the same, of which a sanitized build takes a part
   check_deadline(ranks);
 }
-// Found by a kernel, which ends: the failure is told by whoever asks next, and by later calls.
+// Found by a kernel, which ends: the next call that asks tells the failure, and so do later ones.
 TEST_P(Kernels, CallsThatDifferAreAnErrorOnAllRanks) {
   for (size_t count : {100, 100'000}) {
     DeviceRanks ranks(GetParam().devices);

@@ -126,16 +126,21 @@ TEST_F(Fallback, WithoutAnyTheErrorNamesBothRanksAndTheCauses) {
   }
 }
 
+// What creation says when two ranks may use no other transport.
+int refused_with(const char* transports, int rank, const trUniqueId& id) {
+  trConfig_t config = TR_CONFIG_INITIALIZER;
+  config.transports = transports;
+  config.timeout_ms = 20'000;
+  trComm_t comm = nullptr;
+  const trResult_t result = trCommInitRankConfig(&comm, 2, id, rank, &config);
+  say(trGetLastError(nullptr));
+  return 10 + result;
+}
+
 TEST_F(Fallback, WhenOneRankAloneLacksCrossMemoryAttachThePairAgrees) {
   RankProcesses processes(2, [](int rank, const trUniqueId& id) {
     if (rank == 1 && !deny_system_calls({SYS_process_vm_readv, SYS_process_vm_writev})) return say("no filter"), 51;
-    trConfig_t config = TR_CONFIG_INITIALIZER;
-    config.transports = "cma";
-    config.timeout_ms = 20'000;
-    trComm_t comm = nullptr;
-    trResult_t result = trCommInitRankConfig(&comm, 2, id, rank, &config);
-    say(trGetLastError(nullptr));
-    return 10 + result;
+    return refused_with("cma", rank, id);
   });
   for (int rank : {0, 1}) {
     RankResult result = processes.wait(rank, std::chrono::seconds(30));
@@ -149,15 +154,7 @@ TEST_F(Fallback, WhenOneRankAloneLacksCrossMemoryAttachThePairAgrees) {
 
 // What joins threads does not join processes, and the error says so.
 TEST_F(Fallback, ATransportOfThreadsAloneIsRefusedBetweenProcesses) {
-  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
-    trConfig_t config = TR_CONFIG_INITIALIZER;
-    config.transports = "in-process";
-    config.timeout_ms = 20'000;
-    trComm_t comm = nullptr;
-    trResult_t result = trCommInitRankConfig(&comm, 2, id, rank, &config);
-    say(trGetLastError(nullptr));
-    return 10 + result;
-  });
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) { return refused_with("in-process", rank, id); });
   for (int rank : {0, 1}) {
     RankResult result = processes.wait(rank, std::chrono::seconds(30));
     EXPECT_EQ(result.exit_code, 10 + trSystemError) << result.output;

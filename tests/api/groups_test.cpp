@@ -90,7 +90,7 @@ TEST(Groups, WhatHasCallsInTheOpenGroupIsNotDestroyed) {
     EXPECT_EQ(trStreamSynchronize(stream), trSuccess);
     EXPECT_EQ(values[0], 3);
   }
-  // Of a kept operation the group holds nothing: it may end there.
+  // The group holds no call of a kept operation, so that may end there.
   ASSERT_EQ(trGroupStart(), trSuccess);
   EXPECT_EQ(trPersistentDestroy(kept), trSuccess) << trGetLastError(nullptr);
   EXPECT_EQ(trGroupEnd(), trSuccess);

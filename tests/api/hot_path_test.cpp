@@ -23,7 +23,7 @@ struct Counts {
   bool on = false;
   unsigned long allocations = 0, locks = 0;
 };
-// Of the calling thread; plain data, so that touching it never allocates. (initial-exec: part of the
+// The calling thread's counts. Plain data, so that touching it never allocates. (initial-exec: part of the
 // executable)
 thread_local Counts counts;
 

@@ -242,7 +242,7 @@ TEST(LeftBehind, StreamsAndEventsStayWithTheProcessThatForks) {
     const pid_t child = fork();
     if (child == 0) {
       alarm(20);
-      const pid_t grandchild = fork();  // the same for whoever the child forks
+      const pid_t grandchild = fork();  // the same for a child of the child
       if (grandchild == 0) _exit(streams_in_a_child(stream, event, comms[0]));
       int status = 0;
       if (waitpid(grandchild, &status, 0) != grandchild || status != 0) _exit(200);

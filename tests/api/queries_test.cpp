@@ -35,7 +35,7 @@ trResult_t ask_for_place(trComm_t comm, int rank, int ranks) {
   return result != trSuccess ? result : trCommGetTree(comm, 0, &parent, children);
 }
 
-// Of ever larger calls, so that some are decided anew.
+// Asks for ever larger calls, so that some are decided anew.
 trResult_t ask_for_choice(trComm_t comm, int, int) {
   static std::atomic<uint32_t> turns{0};
   const size_t bytes = size_t{1} << turns.fetch_add(1) % 40;

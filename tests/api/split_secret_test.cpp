@@ -18,7 +18,7 @@
 namespace treering::testing {
 namespace {
 
-// A network of this process's own, so that nobody else's packets are read: loopback alone.
+// A network of this process's own, so that no other process's packets are read: loopback alone.
 bool enter_own_network() {
   if (unshare(CLONE_NEWNET) != 0) return false;
   const int fd = socket(AF_INET, SOCK_DGRAM, 0);

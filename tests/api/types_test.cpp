@@ -44,7 +44,7 @@ constexpr Type plain(trDataType_t id, const char* name) {
           }};
 }
 
-// Of floats with few bits: value = 0 .. 16 are exact in each.
+// Floats with few bits hold the values 0 to 16 exactly.
 template <int kFractionBits, int kBias, typename Storage>
 constexpr Type narrow(trDataType_t id, const char* name) {
   return {id, name, sizeof(Storage),
@@ -330,7 +330,7 @@ TEST(Types, QuestionsThatAreRefused) {
   info.size = 8;
   refused(trInt8, &info, "info->size is 8");
 
-  // Of a caller with a newer header: what this library does not know stays.
+  // A caller with a newer header has more members. The library leaves those that it does not know as they are.
   struct {
     trDataTypeInfo_t known;
     int later;

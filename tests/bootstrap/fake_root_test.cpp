@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Processes that prove to know the secret and then do what a test wants, such as nothing, as one that is stopped at that
-// moment: nobody waits for it without end.
+// moment: no process waits for it without end.
 #include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -191,7 +191,7 @@ TEST(Mute, AStreamMayStillBeOpeningWhenItsRankLeaves) {
   EXPECT_TRUE(Agent::instance().call([] {}).ok());
 }
 
-// A process that has more connections than it keeps drops the oldest, whoever they are from.
+// A process that has more connections than it keeps drops the oldest, from any process.
 TEST(Dropped, ConnectionsToTheRootAreDialledAgain) {
   FakeRoot root(true);
   root.drop_next(7);

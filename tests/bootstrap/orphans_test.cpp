@@ -225,7 +225,7 @@ TEST(Orphans, OneThatGivesNoPartOfAnExchangeIsNamed) {
   kill(processes.pid(kRanks), SIGKILL);
 }
 
-// It comes back to the tree, or to be another top of its own; nobody takes it for dead, and it takes nobody for dead.
+// It comes back to the tree, or to be another top of its own; no process takes it for dead, and it takes none for dead.
 TEST(Orphans, OneThatIsStoppedWhenARelayEndsIsNotLost) {
   for (const int stopped : {1, kRanks}) {
     SharedNumber done;

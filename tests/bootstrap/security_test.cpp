@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Unauthenticated connections: whoever connects without the secret costs the rendezvous nothing; nothing of an old
-// connection can be used.
+// A connection without the secret does not disturb the rendezvous. Nothing of an old connection can be used again.
 #include <netinet/in.h>
 #include <sodium.h>
 #include <sys/socket.h>

@@ -13,7 +13,7 @@ namespace treering::cuda {
 inline constexpr DeviceProtocol kAllProtocols[] = {DeviceProtocol::kLl, DeviceProtocol::kLl128,
                                                    DeviceProtocol::kSimple};
 const char* name_of(DeviceProtocol protocol);
-// Of this process; failures print it.
+// This process's seed. Failures print it.
 uint64_t random_seed();
 
 // Every algorithm that a device runs; and a name for a test of one.

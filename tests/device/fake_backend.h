@@ -9,7 +9,7 @@
 
 namespace treering::cuda {
 
-// Of this process. Before the first open_cuda_backend(): makes it the driver that is found.
+// This process's driver. Called before the first open_cuda_backend(), it makes that the driver that is found.
 FakeCuda& fake_cuda();
 
 // Device `ordinal` of the backend on the fake driver; ends the process where there is none.

@@ -38,7 +38,7 @@ struct GpuJob {
   const std::byte* scale_at = nullptr;  // ... in memory of the machine
   std::vector<const std::byte*> inputs;
   std::vector<std::byte*> outputs;
-  // Of each input and output, which are memory of this process; 0: they are memory of the machine.
+  // Sizes of each input and output in memory of this process. 0: they are memory of the machine.
   size_t input_bytes = 0, output_bytes = 0;
 };
 

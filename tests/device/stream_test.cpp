@@ -42,7 +42,7 @@ TEST(Streams, WorkIsDoneInOrderAndEventsOrderStreams) {
   ASSERT_TRUE(device->synchronize(b.stream).ok());
   EXPECT_EQ(calls, 41);
   EXPECT_EQ(word[2], 41u);
-  // Of no bytes: not even asked.
+  // For no bytes the driver is not even asked.
   const int copies = fake_cuda().calls_of("cuMemcpyAsync");
   EXPECT_TRUE(device->copy(nullptr, nullptr, 0, a.stream).ok());
   EXPECT_EQ(fake_cuda().calls_of("cuMemcpyAsync"), copies);

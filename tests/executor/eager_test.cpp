@@ -89,7 +89,7 @@ TEST(EagerPath, EqualsTheDirectSchedulesAlsoWhereOnlySomeRanksUseIt) {
           }
           mixed = reference;
           run_direct(&ranks, collective, root, count, op, 0, &random, &reference);
-          // Of nothing a schedule with one part still sends empty messages: then all ranks take the same path.
+          // Without data a schedule with one part still sends empty messages: then all ranks take the same path.
           run_direct(&ranks, collective, root, count, op, count == 0 ? ~uint64_t{0} : random(), &random, &mixed);
           if (HasFatalFailure()) return;
           ASSERT_EQ(mixed.out, reference.out) << info_of(collective).name << " n " << n << " streams " << streams

@@ -87,7 +87,7 @@ class Lab:
     def address(self, host, nic=0, family=4):
         return f"10.77.{nic}.{host + 1}" if family == 4 else f"fd77:{nic + 1}::{host + 1}"
 
-    # Of the process that holds the host's namespaces, for nsenter.
+    # The pid of the process that holds the host's namespaces, for nsenter.
     def holder_pid(self, host):
         return self._holders[host].pid
 

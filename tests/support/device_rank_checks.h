@@ -52,7 +52,7 @@ void check_two_communicators(DeviceRanks& ranks, size_t count);
 void check_end(DeviceRanks& ranks, size_t count);
 // The last rank never comes, and aborts. `meet` returns when all processes have come to it; empty: there are no others.
 void check_abort(DeviceRanks& ranks, size_t count, const std::function<void()>& meet = {});
-// Of ranks of one process that all have GPUs.
+// For ranks of one process that all have GPUs.
 void check_abort_beside_graphs(DeviceRanks& ranks, size_t count);
 // The same with a second communicator: one thread aborts one after the other.
 void check_aborts_of_two_communicators(DeviceRanks& ranks, size_t count);

@@ -198,7 +198,7 @@ void check_transfers_on_two_streams(DeviceRanks& ranks, size_t count) {
   }
 }
 
-// Of ranks that all have GPUs.
+// For ranks that all have GPUs.
 void check_graphs_on_two_streams(DeviceRanks& ranks, size_t count) {
   const OtherStreams streams(ranks);
   RingOnTwoStreams ring(&ranks, &streams, count);
@@ -321,7 +321,7 @@ void check_abort(DeviceRanks& ranks, size_t count, const std::function<void()>& 
     if (r == last) continue;
     // A stream of the host's tells the error, one of a GPU goes on.
     EXPECT_EQ(trStreamSynchronize(ranks.stream(r)), ranks.device(r) < 0 ? trRemoteError : trSuccess);
-    // Of what is staged the host finds that the rank is gone; kernels are told.
+    // For staged operations the host finds that the rank is gone. Kernels are told.
     expect_failure(ranks, r, trRemoteError, "rank " + std::to_string(last) + " (pid ");
     EXPECT_NE(trAllReduce(data[r].data(), data[r].data(), count, trInt32, trSum, ranks.comm(r), ranks.stream(r)),
               trSuccess);

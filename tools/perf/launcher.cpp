@@ -89,7 +89,7 @@ bool Family::any_running() const {
   return false;
 }
 
-// Of a run with --hosts: where the process is started.
+// The host on which a run with --hosts starts the process.
 std::string host_of(const Options& options, size_t process) {
   for (const HostRanks& host : options.hosts) {
     if (process < static_cast<size_t>(host.procs)) return host.host;

@@ -194,7 +194,7 @@ class Case {
     return result;
   }
 
-  // Of truth values the bits do not count.
+  // The bits of truth values do not count.
   trRedOp_t operation() const {
     const bool bits = call_.type == trBool && call_.op <= trBitXor;
     return bits ? static_cast<trRedOp_t>(call_.op + (trLogicalAnd - trBitAnd)) : call_.op;

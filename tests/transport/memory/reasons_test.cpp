@@ -28,7 +28,7 @@ PeerInfo without_segment(uint32_t rank) {
   return info;
 }
 
-// Of both directions, which say the same.
+// The reason. Both directions give the same one.
 std::string why(const PeerInfo& a, const PeerInfo& b, const PeerInfo* holder) {
   const std::string text = why_no_segment(a, b, holder);
   EXPECT_EQ(text, why_no_segment(b, a, holder));
