@@ -414,8 +414,8 @@ void Agent::drop_pending(std::list<PendingConnection>::iterator connection) {
   pending_.erase(connection);
 }
 
-void Agent::drain(int fd) {
-  if (!call([this, fd] { draining_.add(fd); }).ok()) ::close(fd);
+void Agent::drain(int fd, std::chrono::milliseconds deadline) {
+  if (!call([this, fd, deadline] { draining_.add(fd, deadline); }).ok()) ::close(fd);
 }
 
 std::shared_ptr<Job> Agent::find_job(const JobName& name) const {

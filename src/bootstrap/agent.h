@@ -63,8 +63,9 @@ class Agent {
   const HostIdentity& identity() const { return identity_; }
   const std::vector<Address>& interfaces() const { return interfaces_; }  // all, also those not offered
 
-  // Takes a socket that is shut down for writing and whose last bytes are not through (draining_sockets.h); any thread.
-  void drain(int fd);
+  // Takes a socket that is shut down for writing and whose last bytes are not through (draining_sockets.h), for at most `deadline`;
+  // any thread.
+  void drain(int fd, std::chrono::milliseconds deadline);
 
   std::shared_ptr<Job> find_job(const JobName& name) const;
   void add_job(const JobName& name, std::shared_ptr<Job> job);

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "bootstrap/agent.h"
@@ -16,12 +17,14 @@ namespace {
 
 constexpr auto kPeriod = std::chrono::milliseconds(20);
 // A peer that cannot be reached for so long will not be.
-constexpr auto kDrainTimeout = std::chrono::seconds(60);
+constexpr auto kMaxDrainTime = std::chrono::seconds(60);
 
 }  // namespace
 
-void DrainingSockets::add(int fd) {
-  const Place socket = sockets_.insert(sockets_.end(), {fd, 0, 0, Clock::now() + kDrainTimeout});
+void DrainingSockets::add(int fd, std::chrono::milliseconds deadline) {
+  const std::chrono::milliseconds longest = kMaxDrainTime;
+  const auto time = deadline.count() > 0 ? std::min(deadline, longest) : longest;
+  const Place socket = sockets_.insert(sockets_.end(), {fd, 0, 0, Clock::now() + time});
   socket->watch = agent_->watch(fd, EPOLLIN, [this, socket](uint32_t) { read(socket); });
   look(socket);
 }

@@ -16,8 +16,8 @@ class Agent;
 class DrainingSockets {
  public:
   explicit DrainingSockets(Agent* agent) : agent_(agent) {}
-  // Takes the socket, which is shut down for writing.
-  void add(int fd);
+  // Takes the socket, which is shut down for writing, for at most `deadline`; 0 stands for the longest.
+  void add(int fd, std::chrono::milliseconds deadline);
   bool empty() const { return sockets_.empty(); }
 
  private:

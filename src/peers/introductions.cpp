@@ -30,7 +30,7 @@ class Introductions::OfTransport final : public Introducer {
     introduction.bytes = writer.take();
     all_->give_(peer, std::move(introduction));
   }
-  void drain(int fd) override { Agent::instance().drain(fd); }
+  void drain(int fd, std::chrono::milliseconds deadline) override { Agent::instance().drain(fd, deadline); }
   uint32_t interfaces_to(uint32_t peer) const override { return all_->interfaces_(peer); }
 
  private:

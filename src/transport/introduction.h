@@ -7,6 +7,7 @@
 //           connected(b, bytes, ok, socket)  <--- accepted, plain from here on --'
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -33,9 +34,9 @@ class Introducer {
   // control tree is being mended: a transport that gets no answer introduces itself again. With a socket, connected() tells how it
   // went.
   virtual void introduce(uint32_t peer, Introduction introduction) = 0;
-  // Takes a socket, shut down for writing, whose last bytes the peer's kernel has not acknowledged: it is read until it has. A
-  // closed socket would answer by a reset, and send no more.
-  virtual void drain(int fd) = 0;
+  // Takes a socket, shut down for writing, whose last bytes the peer's kernel has not acknowledged: it is read until it has, but
+  // no longer than the communicator's deadline (0: there is none). A closed socket would answer by a reset, and send no more.
+  virtual void drain(int fd, std::chrono::milliseconds deadline) = 0;
   // How many network interfaces of this process lead to the peer.
   virtual uint32_t interfaces_to(uint32_t peer) const = 0;
 };

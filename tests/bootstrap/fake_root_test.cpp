@@ -2,6 +2,7 @@
 // Processes that prove to know the secret and then do what a test wants, such as nothing, as one that is stopped at that
 // moment: no process waits for it without end.
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -17,6 +18,7 @@
 namespace treering::testing {
 namespace {
 
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // A rendezvous root on the agent of this process. It answers what it is told to answer and nothing else.
@@ -229,16 +231,22 @@ TEST(Dropped, StreamsAreDialledAgain) {
   EXPECT_NE(never.message().find("no connection to rank 0 (pid "), std::string::npos) << never.message();
 }
 
+// Sends until the kernel takes no more; the number of bytes.
+size_t fill(int socket) {
+  const std::string chunk(64 << 10, 'x');
+  size_t sent = 0;
+  for (ssize_t part = 0; (part = send(socket, chunk.data(), chunk.size(), MSG_DONTWAIT)) > 0;)
+    sent += static_cast<size_t>(part);
+  return sent;
+}
+
 // A socket whose peer does not read yet, though it writes: everything arrives, and then the end.
 TEST(Drain, LosesNothing) {
   const auto [own, peer] = tcp_sockets();
-  const std::string chunk(64 << 10, 'x');
-  size_t sent = 0;
-  for (ssize_t part = 0; (part = send(own, chunk.data(), chunk.size(), MSG_DONTWAIT)) > 0;)
-    sent += static_cast<size_t>(part);
+  const size_t sent = fill(own);
   ASSERT_EQ(send(peer, "credit", 6, 0), 6);
   shutdown(own, SHUT_WR);
-  Agent::instance().drain(own);
+  Agent::instance().drain(own, seconds(10));
   ASSERT_EQ(send(peer, "credit", 6, MSG_NOSIGNAL), 6);
   size_t got = 0;
   std::string bytes(1 << 20, '\0');
@@ -248,6 +256,24 @@ TEST(Drain, LosesNothing) {
   while ((part = recv(peer, bytes.data(), bytes.size(), 0)) > 0) got += static_cast<size_t>(part);
   EXPECT_EQ(part, 0) << std::strerror(errno);
   EXPECT_EQ(got, sent);
+  close(peer);
+}
+
+// A peer that reads nothing keeps a socket no longer than the communicator's deadline.
+TEST(Drain, EndsAtTheDeadline) {
+  const auto [own, peer] = tcp_sockets();
+  fill(own);
+  shutdown(own, SHUT_WR);
+  Agent::instance().drain(own, milliseconds(100));
+  // Who drains reads what comes; a closed socket answers by a reset.
+  const auto until = std::chrono::steady_clock::now() + seconds(10);
+  pollfd reset{peer, 0, 0};
+  bool ended = false;
+  while (!ended && std::chrono::steady_clock::now() < until) {
+    poll(&reset, 1, 5);
+    ended = send(peer, "credit", 6, MSG_NOSIGNAL) < 0;
+  }
+  EXPECT_TRUE(ended) << "the socket is still drained";
   close(peer);
 }
 

@@ -110,7 +110,9 @@ class Tcp final : public Transport, public IntroductionTaker, private StreamSour
     options.staging = setup_.own.staging();
     options.deadline = std::chrono::milliseconds(config.timeout_ms);
     options.congestion = {.all = config.tcp_congestion, .if_long = system_bbr()};
-    options.drain = [introducer = setup_.introducer](int fd) { introducer->drain(fd); };
+    options.drain = [introducer = setup_.introducer, deadline = options.deadline](int fd) {
+      introducer->drain(fd, deadline);
+    };
     options.waits = setup_.waits;
     auto link = TcpLink::make(std::move(options), this);
     std::lock_guard lock(mutex_);
