@@ -45,10 +45,12 @@ Status from_torchrun(Launch* launch, trUniqueId* id) {
   uint32_t port = 0;
   TR_RETURN_IF_ERROR(environment_number("WORLD_SIZE", 1, kMaxRanks, &launch->ranks));
   TR_RETURN_IF_ERROR(environment_number("RANK", 0, launch->ranks - 1, &launch->rank));
-  TR_RETURN_IF_ERROR(environment_number("MASTER_PORT", 1, UINT16_MAX - 1, &port));
+  for (const char* name : {"MASTER_ADDR", "MASTER_PORT"})
+    if (variable(name) == nullptr)
+      return {trInvalidUsage,
+              fmt::format("RANK and WORLD_SIZE are set, but {} is not: start with torchrun, or set it, too", name)};
   const char* address = variable("MASTER_ADDR");
-  if (address == nullptr)
-    return {trInvalidUsage, "RANK and WORLD_SIZE are set, but MASTER_ADDR is not: start with torchrun, or set it, too"};
+  TR_RETURN_IF_ERROR(environment_number("MASTER_PORT", 1, UINT16_MAX - 1, &port));
   const char *given = variable("TREERING_SECRET"), *run = variable("TORCHELASTIC_RUN_ID");
   const std::string secret = given != nullptr ? given : run != nullptr ? run : "";
   UniqueId point;
@@ -109,6 +111,9 @@ Status meet_through_launcher(int timeout_ms, Launch* launch, trUniqueId* id) {
   if (variable("RANK") != nullptr && variable("WORLD_SIZE") != nullptr) return from_torchrun(launch, id);
   if (variable("SLURM_PROCID") != nullptr && variable("SLURM_STEP_NUM_TASKS") != nullptr)
     return {trInvalidUsage, "srun gave the processes no way to meet: start them with srun --mpi=pmi2 or --mpi=pmix"};
+  for (const char* name : {"TREERING_RANKS", "TREERING_ID"})
+    if (variable(name) != nullptr)
+      return {trInvalidUsage, fmt::format("{} is set, but TREERING_RANK is not: give this process its rank", name)};
   return {
       trInvalidUsage,
       "nothing in the environment says which rank this process is: looked for TREERING_RANK (treering-perf --hosts), "

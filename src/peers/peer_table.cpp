@@ -68,7 +68,7 @@ Status PeerTable::unreachable(uint32_t peer, const std::string& reason, const st
   if (!reason.empty()) why = reason;
   if (!any && same_host) why = "they are two processes, and what is allowed joins threads of one process";
   if (!any && !same_host) why = "they are on different hosts, and what is allowed joins ranks of one host";
-  return {trSystemError,
+  return {any ? trSystemError : trInvalidUsage,
           fmt::format("rank {} and rank {} (pid {}) share no transport of those that TREERING_TRANSPORTS or "
                       "config->transports allows ('{}'): {}; {}leave it unset",
                       context_->rank, peer, infos_[peer].pid, allowed.empty() ? "all" : allowed, why,

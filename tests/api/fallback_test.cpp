@@ -157,7 +157,7 @@ TEST_F(Fallback, ATransportOfThreadsAloneIsRefusedBetweenProcesses) {
   RankProcesses processes(2, [](int rank, const trUniqueId& id) { return refused_with("in-process", rank, id); });
   for (int rank : {0, 1}) {
     RankResult result = processes.wait(rank, std::chrono::seconds(30));
-    EXPECT_EQ(result.exit_code, 10 + trSystemError) << result.output;
+    EXPECT_EQ(result.exit_code, 10 + trInvalidUsage) << result.output;
     for (const char* words :
          {"share no transport of those that TREERING_TRANSPORTS or config->transports allows",
           "('in-process'): they are two processes, and what is allowed joins threads of one process",

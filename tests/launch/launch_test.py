@@ -372,6 +372,8 @@ class OwnVariables(unittest.TestCase):
 
     def test_wrong_values_are_named(self):
         cases = [({}, "nothing in the environment says which rank this process is"),
+                 ({"TREERING_RANKS": "2"}, "TREERING_RANKS is set, but TREERING_RANK is not: give"),
+                 ({"TREERING_ID": "-"}, "TREERING_ID is set, but TREERING_RANK is not: give"),
                  ({"TREERING_RANK": "0"}, "TREERING_RANKS is not set; give a number from 1"),
                  ({"TREERING_RANK": "2", "TREERING_RANKS": "2"}, "TREERING_RANK is '2'; give a number from 0 to 1"),
                  ({"TREERING_RANK": "x", "TREERING_RANKS": "2"}, "TREERING_RANK is 'x'; give a number from 0 to 1"),
@@ -383,6 +385,8 @@ class OwnVariables(unittest.TestCase):
                  ({"TREERING_RANK": "0", "TREERING_RANKS": "1025"}, "TREERING_RANKS is '1025'; give a number from 1 to 1024"),
                  ({"TREERING_RANK": "1", "TREERING_RANKS": "1"}, "TREERING_RANK is '1'; give 0"),
                  ({"RANK": "0", "WORLD_SIZE": "1025"}, "WORLD_SIZE is '1025'; give a number from 1 to 1024"),
+                 ({"RANK": "0", "WORLD_SIZE": "2"}, "but MASTER_ADDR is not: start with torchrun"),
+                 ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "::1"}, "but MASTER_PORT is not: start with torchrun"),
                  ({"PMI_FD": "1", "PMI_SIZE": "1025"}, "PMI_SIZE is '1025'; give a number from 1 to 1024"),
                  ({"PMI_FD": "99", "PMI_RANK": "0", "PMI_SIZE": "2"}, "the process manager behind PMI_FD: Bad file"),
                  ({"PMI_FD": "x", "PMI_RANK": "0", "PMI_SIZE": "2"}, "PMI_FD is 'x'; give a number")]

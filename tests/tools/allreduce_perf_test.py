@@ -305,6 +305,18 @@ class Refusals(unittest.TestCase):
         self.assertIn("bogus", done.stderr)
         self.assertIn("rank", done.stderr)
 
+    def test_what_all_ranks_say_alike_is_told_once(self):
+        for words in (["-t", 4], ["--procs", 4]):
+            done = run(*words, "-b", 8, "-e", 8, env={"TREERING_TRANSPORTS": "bogus"})
+            self.assertEqual(done.returncode, 1)
+            self.assertEqual(done.stderr.count("'bogus' is unknown"), 1, done.stderr)
+
+    def test_a_step_past_the_last_size_is_told(self):
+        common = ["-t", 2, "-n", 1, "-b", 8, "-e", "64K"]
+        note = "# one size alone: the step (-i) goes past -e 64 KiB; -f 2 doubles"
+        self.assertIn(note, run(*common).stdout)
+        self.assertNotIn(note, run(*common, "-f", 2).stdout)
+
 
 class Terminal(unittest.TestCase):
     def test_a_line_tells_the_progress_and_is_erased(self):

@@ -218,6 +218,14 @@ TEST(Baseline, RefusesOtherMemoryAndGraphs) {
   EXPECT_EQ(why_not_comparable(*parse_baseline(json.dump(), &error), gpu), "");
 }
 
+TEST(Baseline, SaysWhatIsWrongWithAFileInItsOwnWords) {
+  std::string error;
+  EXPECT_FALSE(parse_baseline("size,count\n8,2\n", &error));
+  EXPECT_EQ(error, "it is not JSON; give a file that -J wrote");
+  EXPECT_FALSE(parse_baseline("{}", &error));
+  EXPECT_EQ(error, "it is JSON, but not as -J writes it: key 'config' not found");
+}
+
 TEST(JsonReport, NamesTheGpuOfEachRank) {
   Options options = options_of(1);
   options.memory = MemoryKind::kGpu;

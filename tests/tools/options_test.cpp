@@ -14,8 +14,9 @@ struct Parsed {
   std::string error;
 };
 
+// treering-perf with a collective, or with "" none; without it allreduce-perf.
 Parsed parse(std::vector<std::string> words, const char* collective = nullptr) {
-  if (collective != nullptr) words.insert(words.begin(), collective);
+  if (collective != nullptr && *collective != '\0') words.insert(words.begin(), collective);
   words.insert(words.begin(), collective != nullptr ? "treering-perf" : "allreduce-perf");
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -194,6 +195,7 @@ TEST(Options, BadValuesAreNamed) {
       {{"--procs", "2", "extra"}, "\"extra\"", "one argument too many"},
       {{"--procs", "2", "allgather"}, "\"allgather\"", "use treering-perf allgather"},
       {{"-J", "-", "--procs", "2"}, "-J: value \"-\"", "give a file"},
+      {{"-b", "8", "-b", "16", "--procs", "2"}, "--minbytes", "given more than once"},
       {{"---", "--procs", "2"}, "\"---\"", "one argument too many"},
       {{"--seed", "-1", "--procs", "2"}, "--seed: value \"-1\"", "a whole number from 0 to 18446744073709551615"},
       {{"--seed", "x", "--procs", "2"}, "\"x\"", "a whole number from 0 to"},
@@ -212,6 +214,8 @@ TEST(Options, WhatIsOfOneCollectiveAloneIsRefusedForOthers) {
   const std::pair<Parsed, const char*> cases[] = {
       {parse({"allgather", "--procs", "2"}, "allreduce"),
        "\"allgather\": one run measures one collective, and \"allreduce\" is given already; run it once for each"},
+      {parse({"-v"}, ""), "-v: there is no such option"},
+      {parse({}, ""), "the collective is missing; give one of allreduce, "},
       {parse({"--limit", "--procs", "2"}, "broadcast"), "--limit: known for allreduce alone; leave it out"},
       {parse({"--procs", "2"}, "broadcst"), "; did you mean broadcast?"},
       {parse({"--procs", "2"}, "reducescater"), "; did you mean reduce-scatter?"}};

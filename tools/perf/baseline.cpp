@@ -104,8 +104,13 @@ std::optional<Baseline> parse_baseline(const std::string& text, std::string* err
     for (const Json& row : document.at("results")) baseline.rows.push_back(row_of(row));
     if (!baseline.rows.empty()) return baseline;
     *error = "it has no results";
+  } catch (const Json::parse_error&) {
+    *error = "it is not JSON; give a file that -J wrote";
   } catch (const Json::exception& exception) {
-    *error = std::string("it is not a result file of -J: ") + exception.what();
+    // After the library's own "[json.exception....] ".
+    const std::string what = exception.what();
+    *error = "it is JSON, but not as -J writes it: " +
+             what.substr(what.find("] ") == std::string::npos ? 0 : what.find("] ") + 2);
   }
   return std::nullopt;
 }

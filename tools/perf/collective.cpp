@@ -2,7 +2,8 @@
 #include "collective.h"
 
 #include <algorithm>
-#include <cctype>
+
+#include "spelling.h"
 
 namespace treering::perf {
 namespace {
@@ -76,14 +77,6 @@ constexpr CollectiveCase kCases[] = {
      }},
 };
 
-// What tells names apart.
-std::string letters_of(const std::string& name) {
-  std::string letters;
-  for (const char c : name)
-    if (c != '-' && c != '_') letters += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return letters;
-}
-
 uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -110,7 +103,7 @@ std::span<const CollectiveCase> collective_cases() { return kCases; }
 
 const CollectiveCase* find_case(const std::string& name) {
   for (const CollectiveCase& c : kCases)
-    if (letters_of(name) == letters_of(c.name)) return &c;
+    if (tools::letters_of(name) == tools::letters_of(c.name)) return &c;
   return nullptr;
 }
 

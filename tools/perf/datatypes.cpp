@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "spelling.h"
+
 namespace treering::perf {
 namespace {
 
@@ -60,9 +62,9 @@ std::span<const DataType> data_types() {
 std::span<const Operation> operations() { return kOperations; }
 
 const DataType* find_data_type(const std::string& name) {
-  std::string wanted = name;
+  std::string wanted = tools::letters_of(name);
   for (const auto& [alias, real] : kAliases) {
-    if (name == alias) wanted = real;
+    if (wanted == alias) wanted = real;
   }
   for (const DataType& type : data_types()) {
     if (wanted == type.name) return &type;
@@ -72,7 +74,7 @@ const DataType* find_data_type(const std::string& name) {
 
 const Operation* find_operation(const std::string& name) {
   for (const Operation& operation : kOperations) {
-    if (name == operation.name) return &operation;
+    if (tools::letters_of(name) == operation.name) return &operation;
   }
   return nullptr;
 }

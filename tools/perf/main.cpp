@@ -271,8 +271,8 @@ int launched_main(Run& run) {
   if (trCommInitFromEnvironment(&comm, &config) != trSuccess || trCommRank(comm, &rank) != trSuccess ||
       trCommCount(comm, &ranks) != trSuccess) {
     const char* error = trGetLastError(nullptr);
-    fprintf(stderr, "error: %s\n", error);
-    if (strstr(error, "which rank this process is") != nullptr) fprintf(stderr, "%s\n", one_rank_advice());
+    const bool alone = strstr(error, "which rank this process is") != nullptr;
+    fprintf(stderr, "error: %s\n", alone ? one_rank_advice() : error);
     return kUsage;
   }
   run.options.procs = ranks;

@@ -35,7 +35,7 @@ RankRun::~RankRun() {
 }
 
 bool RankRun::ok(const std::string& error) const {
-  if (!error.empty()) fprintf(stderr, "error: rank %d: %s\n", group_.rank(), error.c_str());
+  if (!error.empty()) group_.tell(error);
   return error.empty();
 }
 

@@ -252,8 +252,8 @@ std::string text_of(const CLI::App& app, const CLI::ParseError& error, const Wor
     return "\"" + extras[0] + "\": one run measures one collective, and \"" + words.collective +
            "\" is given already; run it once for each";
   }
-  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr)
-    return "the collective is missing; give one of " + case_names();
+  const bool lacks = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  if (lacks && extras.empty()) return "the collective is missing; give one of " + case_names();
   return tools::text_of(app, error);
 }
 

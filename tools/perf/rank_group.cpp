@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <new>
 
 namespace treering::perf {
@@ -20,6 +21,7 @@ SharedState* create_shared_state(int ranks, uint64_t samples_per_rank) {
   shared->arrived = 0;
   shared->generation = 0;
   shared->exit_status = 0;
+  shared->telling = shared->told = 0;
   shared->samples_per_rank = samples_per_rank;
   return shared;
 }
@@ -30,6 +32,20 @@ RankPlace place_here(int core) {
   place.core = core;
   gethostname(place.host, sizeof(place.host) - 1);
   return place;
+}
+
+void RankGroup::tell(const std::string& error) { fprintf(stderr, "error: rank %d: %s\n", rank_, error.c_str()); }
+
+// A rank that says nothing waits for the one that does: its process may end with it.
+void SharedGroup::tell(const std::string& error) {
+  constexpr int kMaxTurns = 1000;
+  const uint64_t hash = std::hash<std::string>()(error);
+  if (shared_->telling.exchange(hash) != hash) {
+    RankGroup::tell(error);
+    shared_->told = hash;
+  }
+  const timespec pause{0, 1'000'000};
+  for (int turn = 0; turn < kMaxTurns && shared_->told != hash; ++turn) nanosleep(&pause, nullptr);
 }
 
 // Rank 0's process is the one that listens for the others.

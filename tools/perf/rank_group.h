@@ -40,7 +40,8 @@ RankPlace place_here(int core);
 struct SharedState {
   std::atomic<uint32_t> arrived;
   std::atomic<uint32_t> generation;
-  std::atomic<int32_t> exit_status;  // of the run, set by rank 0
+  std::atomic<int32_t> exit_status;     // of the run, set by rank 0
+  std::atomic<uint64_t> telling, told;  // hashes of the last error that a rank began to print, and has printed
   trUniqueId id;
   // Atomic although barriers order them: a race detector cannot see what the other processes do at a barrier.
   std::atomic<double> values[kMaxRanks];
@@ -70,6 +71,8 @@ class RankGroup {
   virtual double* own_samples() = 0;
   // The run's exit status, from rank 0.
   virtual void conclude(int status) = 0;
+  // Prints an error, but for one in the same words that another rank of this machine prints.
+  virtual void tell(const std::string& error);
 
  protected:
   RankGroup(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
@@ -88,6 +91,7 @@ class SharedGroup : public RankGroup {
   std::vector<double> slowest_samples() override;
   double* own_samples() override { return shared_->samples + static_cast<uint64_t>(rank_) * shared_->samples_per_rank; }
   void conclude(int status) override { shared_->exit_status = status; }
+  void tell(const std::string& error) override;
 
  private:
   SharedState* shared_;

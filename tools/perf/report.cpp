@@ -80,6 +80,11 @@ void print_exceptions(std::FILE* out, const Options& options) {
   if (!options.unused_operation.empty())
     fprintf(out, "# -o %s changes nothing: %s combines nothing\n", options.unused_operation.c_str(),
             options.collective->name);
+  const bool steps_past =
+      size_sequence(options.min_bytes, options.max_bytes, options.step_bytes, options.step_factor).size() == 1;
+  if (steps_past && options.min_bytes < options.max_bytes)
+    fprintf(out, "# one size alone: the step (-i) goes past -e %s; -f 2 doubles the size from row to row\n",
+            format_size(options.max_bytes).c_str());
   const std::vector<Point> points = options.points();
   if (options.collective->has_data() && !points.empty() && points.front().bytes > options.min_bytes)
     fprintf(out, "# sizes begin at %zu bytes: one element%s\n", points.front().bytes,
