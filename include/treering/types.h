@@ -37,7 +37,7 @@ typedef enum {
   trRemoteError = 6,     /**< another rank died, was aborted or failed; the message names it */
   trInProgress = 7,      /**< the operation has not ended yet (trStreamQuery(), trCommGetAsyncError()) */
   trTimeout = 8,         /**< the communicator's deadline passed; the message names the rank that was waited for */
-  trResultForceInt = 0x7fffffff /**< no result: makes every int a defined value of the type */
+  trResultForceInt = 0x7fffffff /**< no result: makes every int from 0 a defined value of the type */
 } trResult_t;
 
 /** Type of the elements of a buffer. */
@@ -57,7 +57,7 @@ typedef enum {
   trComplex64 = 12,  /**< two float32: real, imaginary; sum, prod and avg only */
   trComplex128 = 13, /**< two float64 */
   trBool = 14,       /**< one byte, 0 is false, all else true; results are 0 or 1; and, or, xor only */
-  trDataTypeForceInt = 0x7fffffff /**< no type: makes every int a defined value */
+  trDataTypeForceInt = 0x7fffffff /**< no type: makes every int from 0 a defined value */
 } trDataType_t;
 
 /** Which operations a data type takes (::trRedOp_t). */
@@ -66,7 +66,7 @@ typedef enum {
   trKindFloat = 1,
   trKindComplex = 2,
   trKindBool = 3,
-  trKindForceInt = 0x7fffffff /**< no kind: makes every int a defined value */
+  trKindForceInt = 0x7fffffff /**< no kind: makes every int from 0 a defined value */
 } trDataTypeKind_t;
 
 /** What trGetDataTypeInfo() tells of a data type. Initialise with ::TR_DATA_TYPE_INFO_INITIALIZER. */
@@ -99,7 +99,7 @@ typedef enum {
   trLogicalXor = 10, /**< integers and trBool: 1 where an odd number of operands is not zero */
   /* Values from here on are made by trRedOpCreate...(). */
   trRedOpFirstCreated = 64,
-  trRedOpForceInt = 0x7fffffff /**< no operation: makes every int a defined value */
+  trRedOpForceInt = 0x7fffffff /**< no operation: makes every int from 0 a defined value */
 } trRedOp_t;
 
 #define TR_UNIQUE_ID_BYTES 128
@@ -120,7 +120,7 @@ typedef enum {
   trCollGather = 6,
   trCollScatter = 7,
   trCollBarrier = 8,
-  trCollForceInt = 0x7fffffff /**< no collective: makes every int a defined value */
+  trCollForceInt = 0x7fffffff /**< no collective: makes every int from 0 a defined value */
 } trCollective_t;
 
 /** A communicator: one rank's handle. */

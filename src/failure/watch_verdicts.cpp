@@ -69,6 +69,14 @@ std::string text_of(const CallCopy& call) {
   return text;
 }
 
+// Whether a rank that waits does so in a send or receive: outside of operations it waits nowhere else.
+bool in_transfer(const RankStatusSnapshot& shown) { return shown.operation == shown.completed; }
+
+std::string place_of(const RankStatusSnapshot& shown) {
+  if (in_transfer(shown)) return "a send or receive";
+  return fmt::format("operation {} ({})", shown.operation, text_of(shown.call(shown.operation)));
+}
+
 }  // namespace
 
 Clock::duration Watch::time_for_answers(Clock::duration deadline) { return std::min(kSilenceTimeout, deadline / 4); }
@@ -220,8 +228,11 @@ std::string Watch::absent(uint32_t waiting_for) const {
   for (const uint32_t peer : absent_ranks(others, call_->operation)) {
     const auto shown =
         std::find_if(others.begin(), others.end(), [peer](const auto& each) { return each.rank == peer; });
-    text += fmt::format("{}{} has not entered it (its last is operation {})", text.empty() ? "" : "; ", describe(peer),
-                        shown->operation);
+    // Outside of operations, ranks wait in sends and receives alone.
+    const bool waits = shown->waiting_for.has_value() && shown->operation == shown->completed;
+    text += fmt::format("{}{} has not entered it (its last is operation {}{})", text.empty() ? "" : "; ",
+                        describe(peer), shown->operation,
+                        waits ? fmt::format("; it waits in a send or receive for rank {}", *shown->waiting_for) : "");
   }
   return text;
 }
@@ -232,6 +243,18 @@ double Watch::silence_of(uint32_t peer) const {
 }
 
 bool Watch::shows_life(uint32_t peer) const { return seen_[peer].moved && silence_of(peer) < kSignOfLife; }
+
+// Two ranks that wait for each other. One may be in a collective, the other in a send or receive.
+std::string Watch::wait_of_two(uint32_t one, uint32_t other) const {
+  RankStatusSnapshot first, second = snapshot_of(*context_->status);
+  if (read(other, &first) && (one == context_->rank || read(one, &second)) && in_transfer(first) != in_transfer(second))
+    return fmt::format(
+        "{} waits for rank {} in {}, which waits for it in {}: their calls do not match, or what they sent has not "
+        "arrived",
+        describe(one), other, place_of(second), place_of(first));
+  return fmt::format("{} and {} are alive and wait for each other: what they sent has not arrived", describe(one),
+                     describe(other));
+}
 
 // Follows the waits from rank to rank, to one that shows no sign of life or waits for no other. Where all are alive and wait for
 // one another, no rank is at fault: what they sent has not arrived.
@@ -246,9 +269,7 @@ std::string Watch::chain_of_waits(uint32_t waiting_for, bool all_answer) const {
       return fmt::format("{} has shown no sign of life for {:.1f} s{}", describe(peer), silent,
                          waits ? fmt::format(", waiting for rank {}", next) : "");
     if (!waits) return fmt::format("{} is alive, and waits for no rank", describe(peer));
-    if (next == before)
-      return fmt::format("{} and {} are alive and wait for each other: what they sent has not arrived",
-                         describe(before), describe(peer));
+    if (next == before) return wait_of_two(before, peer);
     seen.push_back(before);
     if (std::find(seen.begin(), seen.end(), next) != seen.end())
       return fmt::format(

@@ -136,5 +136,28 @@ TEST(CallsThatDifferLater, AreNamedAsTheUserKnowsThem) {
   }
 }
 
+// A collective on one rank and a receive on the other: whichever comes to its deadline first, the error says that one receives.
+TEST(CollectiveAgainstReceive, IsTold) {
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr;
+    trConfig_t config = config_with_timeout(1000);
+    config.transports = "shared-memory";
+    TR_CHECK(trCommInitRankConfig(&comm, 2, id, rank, &config));
+    std::vector<float> values(1000, 1);
+    const trResult_t result = rank == 0
+                                  ? trAllReduce(values.data(), values.data(), 1000, trFloat32, trSum, comm, nullptr)
+                                  : trRecv(values.data(), 1000, trFloat32, 0, comm, nullptr);
+    say(trGetLastError(comm));
+    return 10 + result;
+  });
+  for (int rank : {0, 1}) {
+    const RankResult result = processes.wait(rank, std::chrono::seconds(20));
+    EXPECT_TRUE(result.exit_code == 10 + trTimeout || result.exit_code == 10 + trInvalidUsage) << result.output;
+    const bool by_first = result.output.find("it waits in a send or receive for rank 0") != std::string::npos;
+    const bool by_second = result.output.find("their calls do not match") != std::string::npos;
+    EXPECT_TRUE(by_first || by_second) << result.output;
+  }
+}
+
 }  // namespace
 }  // namespace treering::testing

@@ -324,7 +324,7 @@ TEST(Types, QuestionsThatAreRefused) {
   };
   trDataTypeInfo_t info = TR_DATA_TYPE_INFO_INITIALIZER;
   refused(trInt8, nullptr, "info is NULL");
-  refused(static_cast<trDataType_t>(-1), &info, "datatype is -1; known are 0 (int8) to");
+  refused(trDataTypeForceInt, &info, "datatype is 2147483647; known are 0 (int8) to");
   refused(static_cast<trDataType_t>(1000), &info, "datatype is 1000; known are 0 (int8) to");
   EXPECT_EQ(info.name, nullptr);
   info.size = 8;
