@@ -16,7 +16,8 @@ import sys
 import tempfile
 import time
 
-from comparison.libraries import MeasurementFailed, cores, end
+from comparison.libraries import MeasurementFailed, cores, end, library_path
+from comparison.report import BEFORE
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -99,10 +100,10 @@ class Treering(Session):
     """`name` is "treering/" and the type on the wire."""
     program = ("bench", "network", "treering_rank")
 
-    def __init__(self, lab, places, settings, wire="fp32"):
+    def __init__(self, lab, places, settings, wire="fp32", library=None):
         super().__init__(lab, places, settings)
         self.name = "treering/" + wire
-        self.wire = {} if wire == "fp32" else {"TREERING_WIRE": wire}
+        self.variables = library_path(library) | ({} if wire == "fp32" else {"TREERING_WIRE": wire})
 
     @classmethod
     def missing(cls, settings):
@@ -111,14 +112,29 @@ class Treering(Session):
 
     def launch(self):
         program = os.path.join(self.settings.build, *self.program)
-        env = {"TREERING_RANKS": str(len(self.places)), "TREERING_TIMEOUT": str(self.settings.deadline), **self.wire,
+        env = {"TREERING_RANKS": str(len(self.places)), "TREERING_TIMEOUT": str(self.settings.deadline), **self.variables,
                **self.settings.variables}
         for rank, host in enumerate(self.places):
             own = ["--make-id"] if rank == 0 else []
-            arguments = ["--commands", self.folder, "--deadline", str(self.settings.deadline)]
+            arguments = ["--commands", self.folder, "--deadline", str(self.settings.deadline),
+                         "--collective", self.settings.collective]
             self.popen(host, [program, *own, *arguments], {**env, "TREERING_RANK": str(rank)}, output=rank == 0)
             if rank == 0:
                 env["TREERING_ID"] = self.line(time.monotonic() + self.start_s)
+
+
+class Before(Treering):
+    """The same program with an earlier libtreering.so."""
+
+    def __init__(self, lab, places, settings):
+        super().__init__(lab, places, settings, library=settings.before)
+        self.name += BEFORE
+
+    @classmethod
+    def missing(cls, settings):
+        if not os.path.exists(os.path.join(settings.before or "", "libtreering.so")):
+            return "--before names no folder of an earlier libtreering.so"
+        return super().missing(settings)
 
 
 class Gloo(Session):
@@ -141,6 +157,8 @@ class Gloo(Session):
 
     @classmethod
     def missing(cls, settings):
+        if settings.collective != "allreduce":
+            return "measured for allreduce alone"
         if cls.python(settings):
             return None
         return f"{settings.gloo_python or 'python3'} has no torch module (--gloo-python names another interpreter)"
@@ -181,11 +199,12 @@ class OpenMpi(Session):
             command += ["--mca", key, value]
         driver = os.path.join(self.settings.build, "bench", "peers", "mpi_driver_openmpi")
         pids = " ".join(f"{name}={self.lab.holder_pid(host)}" for host, name in enumerate(self.lab.names))
-        self.popen(self.places[0], [*command, driver, "--commands", self.folder, "--deadline", str(self.settings.deadline)],
+        self.popen(self.places[0], [*command, driver, "--commands", self.folder, "--deadline", str(self.settings.deadline),
+                                     "--collective", self.settings.collective],
                    {"NETLAB_PIDS": pids}, output=True)
 
 
-LIBRARIES = {"treering": Treering, "gloo": Gloo, "openmpi": OpenMpi}
+LIBRARIES = {"treering": Treering, "before": Before, "gloo": Gloo, "openmpi": OpenMpi}
 
 
 class Sessions:

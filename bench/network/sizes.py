@@ -2,8 +2,9 @@
 """The scenarios that measure allreduce over sizes: links, hosts, shuffled, latency, compression."""
 import math
 import statistics
+import sys
 
-from comparison import points
+from comparison import points, report
 from netlab import Lab
 
 from . import links
@@ -31,12 +32,6 @@ def of_link(hosts, size, rate_mbit, time_us):
     return 2 * (hosts - 1) / hosts * size * 8 / rate_mbit / time_us
 
 
-def rotated(libraries, by):
-    """Another one first each time: it finds the links and cores as the break before left them."""
-    by %= max(1, len(libraries))
-    return libraries[by:] + libraries[:by]
-
-
 def measure(record, title, lab, places, sizes, more=(), mbit=0, each_round=lambda: None, prepare=lambda sessions: None):
     """Rounds in which each library has its turn at every size."""
     settings = record.settings
@@ -49,7 +44,7 @@ def measure(record, title, lab, places, sizes, more=(), mbit=0, each_round=lambd
             last_us = {}
             for number, size in enumerate(sizes):
                 settings.progress(f"{title}, round {turn + 1}/{settings.rounds}, {points.format_size(size)}")
-                for session in rotated(sessions.sessions, turn + number):
+                for session in points.rotated(sessions.sessions, turn + number):
                     known_us = median(table, session.name, size) or last_us.get(session.name, 1)
                     count = calls(size, len(places), mbit, settings.quick, known_us)
                     result = sessions.ask(session, f"point {size} {count}")
@@ -68,6 +63,10 @@ def on_link(record, title, hosts, per_host, mbit, shuffled=False):
 
         table = measure(record, title, lab, placement(hosts, per_host, shuffled), record.settings.sizes,
                         mbit=mbit, each_round=measure_link)
+    report.print_speedups(title, table, sys.stdout)
+    if record.settings.collective != "allreduce":  # what follows is stated for it alone
+        record.print_table(title)
+        return table, {}
     return table, print_parts(record, title, table, hosts, rates).get(OURS, {})
 
 
@@ -93,6 +92,8 @@ def expect_rate(record, title, parts, target):
 
 
 def expect_faster(record, title, table, target, least_size, most_size=64 * points.MIB):
+    if record.settings.collective != "allreduce":
+        return
     found = least_ratio(table, OURS, least_size, most_size) if OURS in table else None
     if found:
         record.expect(title, f"times as fast as the best peer from {points.format_size(least_size)} up", found[0], target,

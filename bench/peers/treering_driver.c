@@ -8,9 +8,8 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <treering/treering.h>
 
-#include "measure.h"
+#include "treering_calls.h"
 
 struct shared {
   _Atomic unsigned arrived;
@@ -19,91 +18,16 @@ struct shared {
 };
 
 struct context {
+  struct calls calls; /* first: tr_call takes a context */
   struct shared* shared;
-  trComm_t comm;
   int rank;
-  int ranks;
-  enum collective collective;
-  size_t* counts;
 };
-
-static void tr_check(trResult_t result, const char* call, trComm_t comm) {
-  if (result == trSuccess) return;
-  fprintf(stderr, "error: %s: %s: %s\n", call, trGetErrorString(result), trGetLastError(comm));
-  exit(1);
-}
-
-static const size_t* equal_counts(struct context* context, size_t count) {
-  if (context->counts[0] != count)
-    for (int r = 0; r < context->ranks; ++r) context->counts[r] = count;
-  return context->counts;
-}
-
-static void tr_call(void* opaque, const float* send, float* recv, size_t count) {
-  struct context* context = opaque;
-  trComm_t comm = context->comm;
-  const trDataType_t f = trFloat32;
-  trResult_t result = trInternalError;
-  const size_t* counts = context->counts;
-  switch (context->collective) {
-    case kAllReduce:
-      result = trAllReduce(send, recv, count, f, trSum, comm, NULL);
-      break;
-    case kReduce:
-      result = trReduce(send, recv, count, f, trSum, 0, comm, NULL);
-      break;
-    case kBroadcast:
-      result = trBroadcast(recv, recv, count, f, 0, comm, NULL);
-      break;
-    case kAllGather:
-      result = trAllGather(send, recv, count, f, comm, NULL);
-      break;
-    case kReduceScatter:
-      result = trReduceScatter(send, recv, count, f, trSum, comm, NULL);
-      break;
-    case kAllToAll:
-      result = trAllToAll(send, recv, count, f, comm, NULL);
-      break;
-    case kGather:
-      result = trGather(send, recv, count, f, 0, comm, NULL);
-      break;
-    case kScatter:
-      result = trScatter(send, recv, count, f, 0, comm, NULL);
-      break;
-    case kBarrier:
-      result = trBarrier(comm, NULL);
-      break;
-    case kAllGatherV:
-      counts = equal_counts(context, count);
-      result = trAllGatherV(send, count, recv, counts, NULL, f, comm, NULL);
-      break;
-    case kReduceScatterV:
-      counts = equal_counts(context, count);
-      result = trReduceScatterV(send, recv, counts, f, trSum, comm, NULL);
-      break;
-    case kAllToAllV:
-      counts = equal_counts(context, count);
-      result = trAllToAllV(send, counts, NULL, recv, counts, NULL, f, comm, NULL);
-      break;
-    case kGatherV:
-      counts = equal_counts(context, count);
-      result = trGatherV(send, count, recv, counts, NULL, f, 0, comm, NULL);
-      break;
-    case kScatterV:
-      counts = equal_counts(context, count);
-      result = trScatterV(send, counts, NULL, recv, count, f, 0, comm, NULL);
-      break;
-    case kCollectives:
-      break;
-  }
-  if (result != trSuccess) tr_check(result, kCollectiveNames[context->collective], comm);
-}
 
 static void shared_barrier(void* opaque) {
   struct context* context = opaque;
   struct shared* shared = context->shared;
   const unsigned generation = atomic_load(&shared->generation);
-  if (atomic_fetch_add(&shared->arrived, 1) + 1 == (unsigned)context->ranks) {
+  if (atomic_fetch_add(&shared->arrived, 1) + 1 == (unsigned)context->calls.ranks) {
     atomic_store(&shared->arrived, 0);
     atomic_fetch_add(&shared->generation, 1);
     return;
@@ -117,7 +41,7 @@ static double shared_max(void* opaque, double value) {
   atomic_store(&context->shared->values[context->rank], value);
   shared_barrier(opaque);
   double result = value;
-  for (int rank = 0; rank < context->ranks; ++rank) {
+  for (int rank = 0; rank < context->calls.ranks; ++rank) {
     const double other = atomic_load(&context->shared->values[rank]);
     if (other > result) result = other;
   }
@@ -151,21 +75,16 @@ static float* allocate(const struct points* points, struct context* context) {
   if (!strcmp(points->buffers, "registered")) {
     void* handle = NULL; /* ends with the communicator */
     memset(buffer, 0, buffer_bytes(points, points->ranks));
-    tr_check(trCommRegister(context->comm, buffer, buffer_bytes(points, points->ranks), &handle), "trCommRegister",
-             context->comm);
+    tr_check(trCommRegister(context->calls.comm, buffer, buffer_bytes(points, points->ranks), &handle),
+             "trCommRegister", context->calls.comm);
   }
   return buffer;
 }
 
 static int run_rank(const struct points* points, struct shared* shared, trUniqueId id, int rank) {
-  struct context context = {.shared = shared,
-                            .rank = rank,
-                            .ranks = points->ranks,
-                            .collective = points->collective,
-                            .counts = calloc((size_t)points->ranks, sizeof(size_t))};
-  if (!context.counts) usage_error("no memory", "counts");
+  struct context context = {.calls = make_calls(points, points->ranks), .shared = shared, .rank = rank};
   pin(rank, points->ranks);
-  tr_check(trCommInitRank(&context.comm, points->ranks, id, rank), "trCommInitRank", NULL);
+  tr_check(trCommInitRank(&context.calls.comm, points->ranks, id, rank), "trCommInitRank", NULL);
   float* send = allocate(points, &context);
   float* recv = allocate(points, &context);
   const struct library library = {.rank = rank,
@@ -176,7 +95,7 @@ static int run_rank(const struct points* points, struct shared* shared, trUnique
                                   .context = &context};
   measure_all(&library, points, send, recv);
   shared_barrier(&context);
-  tr_check(trCommDestroy(context.comm), "trCommDestroy", NULL);
+  tr_check(trCommDestroy(context.calls.comm), "trCommDestroy", NULL);
   return 0;
 }
 

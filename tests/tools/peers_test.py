@@ -48,6 +48,21 @@ class Report(unittest.TestCase):
         self.assertEqual(rows["malloc", "any size, least"]["value"], 2.0)
         self.assertEqual(rows["malloc", "openmpi, least"]["value"], 2.0)
 
+    def test_an_earlier_build_is_no_peer_and_has_ratios_of_its_own(self):
+        rounds = {4: {"openmpi": {8: [2.0]}, "treering/malloc": {8: [1.0, 2.0, 4.0], 64: [2.0]},
+                      "treering/malloc-before": {8: [0.5, 1.0, 3.0], 64: [4.0]}}}
+        self.assertEqual(report.speedups(rounds[4], "treering/malloc"), {8: (0.5, 0.5), 64: (2.0, 2.0)})
+        self.assertEqual(report.ratios(rounds[4], "treering/malloc"), {8: 1.0})
+        self.assertEqual({row["buffers"] for row in report.summary(rounds)}, {"malloc"})
+        out = io.StringIO()
+        report.print_speedups(4, rounds[4], out)
+        self.assertIn("8 B 0.50 0.50  64 B 2.00 2.00", out.getvalue())
+        self.assertIn("median: geometric mean 1.000, least 0.50", out.getvalue())
+
+    def test_turns_begin_with_another_library_each_time(self):
+        self.assertEqual([points.rotated(["a", "b", "c"], turn) for turn in (0, 1, 5)],
+                         [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]])
+
     def test_files_and_tables(self):
         out = io.StringIO()
         report.print_table(4, ROUNDS[4], out)

@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 
+from .report import BEFORE
+
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -34,9 +36,14 @@ def end(process):
                 pass
 
 
-def run_all(commands, deadline_s):
+def library_path(folder):
+    """Variables that let a program take libtreering.so from that folder."""
+    return {"LD_LIBRARY_PATH": folder} if folder else {}
+
+
+def run_all(commands, deadline_s, variables=None):
     """Starts the commands together and waits for all; returns what the first one printed."""
-    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    environment = dict(os.environ, OMP_NUM_THREADS="1", **(variables or {}))
     processes = []
     try:
         for command in commands:
@@ -77,6 +84,7 @@ def point_list(points):
 
 class Library:
     collective = "allreduce"
+    variables = {}
 
     def __init__(self, driver_dir, in_place=False, deadline_s=120):
         self.driver_dir, self.in_place, self.deadline_s = driver_dir, in_place, deadline_s
@@ -86,7 +94,7 @@ class Library:
         return ["--collective", self.collective, "--points", point_list(points), "--deadline", str(self.deadline_s)] + place
 
     def measure(self, ranks, points):
-        return parse(run_all(self.commands(ranks, points), self.deadline_s), points)
+        return parse(run_all(self.commands(ranks, points), self.deadline_s, self.variables), points)
 
 
 class Mpi(Library):
@@ -145,10 +153,12 @@ class Gloo(Library):
 
 
 class Treering(Library):
-    def __init__(self, buffers, *args, **kwargs):
+    """`before`: the folder of an earlier libtreering.so, which the same driver loads."""
+
+    def __init__(self, buffers, *args, before=None, **kwargs):
         super().__init__(*args, **kwargs)
-        self.buffers = buffers
-        self.name = "treering/" + buffers
+        self.buffers, self.variables = buffers, library_path(before)
+        self.name = "treering/" + buffers + (BEFORE if before else "")
 
     def missing(self):
         driver = os.path.join(self.driver_dir, "treering_driver")

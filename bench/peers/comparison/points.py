@@ -76,3 +76,9 @@ def batches(sizes):
 
 def geometric_mean(values):
     return math.exp(sum(math.log(value) for value in values) / len(values)) if values else None
+
+
+def rotated(libraries, by):
+    """Another one first each time: it finds the links and cores as the break before left them."""
+    by %= max(1, len(libraries))
+    return libraries[by:] + libraries[:by]

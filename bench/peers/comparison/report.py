@@ -42,6 +42,27 @@ def ratios(of_ranks, library, peer=None):
     return {size: best[size][0] / ours[size] for size in sorted(ours) if size in best}
 
 
+BEFORE = "-before"  # behind the name of the same library in an earlier build
+
+
+def speedups(of_ranks, library):
+    """{bytes: (by the best times, by the medians)}: the time of the earlier build / that of this one."""
+    now, before = of_ranks.get(library, {}), of_ranks.get(library + BEFORE, {})
+    return {size: (min(before[size]) / min(now[size]), statistics.median(before[size]) / statistics.median(now[size]))
+            for size in sorted(now) if now[size] and before.get(size)}
+
+
+def print_speedups(ranks, of_ranks, stream, format_point=points.format_size):
+    for library in of_ranks:
+        by_size = speedups(of_ranks, library)
+        if not by_size:
+            continue
+        print(f"\n{title_of(ranks)}: {library}, time of the earlier build / of this one: best, median of the rounds", file=stream)
+        print("  ".join(f"{format_point(size)} {best:.2f} {middle:.2f}" for size, (best, middle) in by_size.items()), file=stream)
+        for name, column in zip(("best", "median"), zip(*by_size.values())):
+            print(f"{name:>8}: geometric mean {points.geometric_mean(column):.3f}, least {min(column):.2f}", file=stream)
+
+
 def title_of(ranks):
     return ranks if isinstance(ranks, str) else f"{ranks} ranks"
 
@@ -66,6 +87,8 @@ def summary(rounds, collective="allreduce"):
     rows = []
     for ranks, of_ranks in rounds.items():
         for library in filter(is_ours, of_ranks):
+            if library.endswith(BEFORE):
+                continue
             buffers = library.split("/")[1]
             for name, least, most, kind, targets in points.RANGES if collective == "allreduce" else points.OTHER_RANGES:
                 if kind not in BUFFER_KINDS[buffers]:
