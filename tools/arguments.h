@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tools say about wrong arguments, in one form: "error: OPTION: what is wrong and what it may be", and where the options are
-// listed.
+// What the tools say about wrong arguments, in one form: "error: OPTION: what is wrong and what it may be", and where
+// the options are listed.
 #pragma once
 
 #include <CLI/CLI.hpp>

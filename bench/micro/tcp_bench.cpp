@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The TCP transport beside bare sockets, over 127.0.0.1: ping-pong of small messages and one-way streams. Rounds of both
-// take turns, so that both meet the same noise; the rounds are short, and the best tenth of them is what is printed, so
-// that other work on the machine counts little.
+// The TCP transport beside bare sockets, over 127.0.0.1: ping-pong of small messages and one-way streams. Rounds of
+// both take turns, so that both meet the same noise; the rounds are short, and the best tenth of them is what is
+// printed, so that other work on the machine counts little.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <netinet/tcp.h>

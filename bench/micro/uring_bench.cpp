@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sockets as the TCP transport uses them, polled and with epoll when nothing comes, beside io_uring in several ways, over
-// 127.0.0.1: ping-pong of 8 B and messages of 1 MiB one way. The ways take turns, so that all meet the same noise; printed
-// are the best tenth and the median of the rounds, and medians of the ratios to the first way in the same round and of the
-// CPU time of the process, which the kernel's thread of SQPOLL belongs to.
+// Sockets as the TCP transport uses them, polled and with epoll when nothing comes, beside io_uring in several ways,
+// over 127.0.0.1: ping-pong of 8 B and messages of 1 MiB one way. The ways take turns, so that all meet the same noise;
+// printed are the best tenth and the median of the rounds, and medians of the ratios to the first way in the same round
+// and of the CPU time of the process, which the kernel's thread of SQPOLL belongs to.
 #include <fmt/format.h>
 #include <liburing.h>
 #include <netinet/tcp.h>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Recursive doubling of 8 bytes over bare TCP connections, without any library: what the hosts' kernels and cores leave of the
- * one-way latency when all hosts send at once. One process on each of a power of two of hosts, each with a core of its own:
+ * Recursive doubling of 8 bytes over bare TCP connections, without any library: what the hosts' kernels and cores leave
+ * of the one-way latency when all hosts send at once. One process on each of a power of two of hosts, each with a core
+ * of its own:
  *
  *     tcp_doubling HOST ADDRESS,ADDRESS,... PORT N    host 0 prints the mean of N calls in us; every host checks every sum
  */

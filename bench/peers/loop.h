@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * A training loop without the training: a step is a computation of a given time and the exchange of a list of gradients.
+ * A training loop without the training: a step is a computation of a given time and the exchange of a list of
+ * gradients.
  *
  *     plain     an allreduce for each gradient, blocking
  *     fused     the gradients packed into buckets of 25 MiB (as PyTorch's DDP does), an allreduce for each bucket

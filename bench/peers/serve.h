@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * A driver that stays and does what it is told, so that libraries on several hosts take turns at every point without being
- * started anew for each. Commands are lines that every rank reads from its own named pipe, FOLDER/RANK; rank 0 answers
- * each with one line on standard output.
+ * A driver that stays and does what it is told, so that libraries on several hosts take turns at every point without
+ * being started anew for each. Commands are lines that every rank reads from its own named pipe, FOLDER/RANK; rank 0
+ * answers each with one line on standard output.
  *
  *     point BYTES ITERATIONS                              ->  BYTES ITERATIONS US WRONG
  *     loop VARIANT FILE work|sleep COMPUTE_US STEPS       ->  BYTES STEPS US WRONG       (loop.h)

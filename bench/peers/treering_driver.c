@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The collectives of Treering for bench/peers: forks its ranks itself, each pinned to a core of its own when there are enough.
+ * The collectives of Treering for bench/peers: forks its ranks itself, each pinned to a core of its own when there are
+ * enough.
  *
  * The ranks' barrier and maximum are a few words of shared memory, so that what is timed is the library alone.
  */

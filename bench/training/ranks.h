@@ -103,8 +103,8 @@ class Rank {
     return comm;
   }
 
-  // Medians over the rounds of the time of a step, largest over the ranks, in us. In a round every variant runs in turn,
-  // for `budget_us` each, so that what disturbs the machine disturbs all.
+  // Medians over the rounds of the time of a step, largest over the ranks, in us. In a round every variant runs in
+  // turn, for `budget_us` each, so that what disturbs the machine disturbs all.
   std::vector<double> time(const std::vector<Variant>& variants, double budget_us = 100'000) {
     std::vector<std::vector<double>> times(variants.size());
     std::vector<size_t> steps;

@@ -15,11 +15,11 @@ extern "C" {
 #endif
 
 /** @name Streams
- * What an open group (trGroupStart()) holds for a stream is given to it at the group's end. Until then calls that wait for or
- * mark what that stream has are ::trInvalidUsage; trStreamAddCallback(), trEventRecord() and trStreamWaitEvent() fail the group,
- * too, for its order would be another.
- * A process that was forked has none of its parent's streams and events, whatever they held: their handles are an error there
- * (::trInvalidUsage) that says so. It makes its own.
+ * What an open group (trGroupStart()) holds for a stream is given to it at the group's end. Until then calls that wait
+ * for or mark what that stream has are ::trInvalidUsage; trStreamAddCallback(), trEventRecord() and trStreamWaitEvent()
+ * fail the group, too, for its order would be another.
+ * A process that was forked has none of its parent's streams and events, whatever they held: their handles are an error
+ * there (::trInvalidUsage) that says so. It makes its own.
  * @{ */
 TR_API trResult_t trStreamCreate(trStream_t* stream);
 /** Waits until every operation given to the stream has ended; returns the first failure since the last call. */
@@ -33,18 +33,18 @@ TR_API trResult_t trStreamDestroy(trStream_t stream);
  * failure. */
 typedef void (*trCallback)(trResult_t result, void* context);
 /**
- * The callback must not wait for this library, and must not return in a child that it forks. It runs on the one thread that
- * advances all streams of the process: until it returns nothing else moves in any of them. Hand longer work to a thread of
- * your own.
+ * The callback must not wait for this library, and must not return in a child that it forks. It runs on the one thread
+ * that advances all streams of the process: until it returns nothing else moves in any of them. Hand longer work to a
+ * thread of your own.
  */
 TR_API trResult_t trStreamAddCallback(trStream_t stream, trCallback callback, void* context);
 /** @} */
 
 /** @name Events
  * A mark in a stream: complete when everything given to the stream before trEventRecord() has ended. One that
- * was never recorded is complete. Recording again, on any stream, moves the event to a new mark; what waits for the last one
- * goes on waiting for that, also when the event is destroyed. An event says that the calls have ended, not that they
- * succeeded: trStreamSynchronize() tells that.
+ * was never recorded is complete. Recording again, on any stream, moves the event to a new mark; what waits for the
+ * last one goes on waiting for that, also when the event is destroyed. An event says that the calls have ended, not
+ * that they succeeded: trStreamSynchronize() tells that.
  * @{ */
 typedef struct trEvent* trEvent_t;
 TR_API trResult_t trEventCreate(trEvent_t* event);
@@ -73,8 +73,8 @@ TR_API trResult_t trPersistentBegin(void);
 TR_API trResult_t trPersistentEnd(trPersistent_t* persistent);
 TR_API trResult_t trPersistentStart(trPersistent_t persistent);
 /**
- * Waits for what was started. A trPersistent_t is a pointer: using it afterwards, or destroying it twice, is undefined. NULL
- * is ignored.
+ * Waits for what was started. A trPersistent_t is a pointer: using it afterwards, or destroying it twice, is undefined.
+ * NULL is ignored.
  */
 TR_API trResult_t trPersistentDestroy(trPersistent_t persistent);
 /** @} */
@@ -91,8 +91,8 @@ typedef struct trDoubleBuffer* trDoubleBuffer_t;
 #define TR_DOUBLE_BUFFER_RESTART 2 /**< a changed set of tensors starts over, instead of being an error */
 
 /**
- * `compression` may be NULL, and stays the caller's. One with error feedback is refused (::trInvalidArgument): its residual
- * belongs to one buffer, and these have several.
+ * `compression` may be NULL, and stays the caller's. One with error feedback is refused (::trInvalidArgument): its
+ * residual belongs to one buffer, and these have several.
  */
 TR_API trResult_t trDoubleBufferCreate(trDoubleBuffer_t* buffer, trComm_t comm, trDataType_t datatype, int flags,
                                        trCompression_t compression);
@@ -111,8 +111,8 @@ TR_API trResult_t trDoubleBufferExchange(trDoubleBuffer_t buffer, int count, voi
 /** Waits for the last mean and gives it as an exchange does, without handing in anything. Afterwards: as new. */
 TR_API trResult_t trDoubleBufferFlush(trDoubleBuffer_t buffer, int count, void** tensors, int* ready);
 /**
- * Drops a pending mean. A trDoubleBuffer_t is a pointer: using it afterwards, or destroying it twice, is undefined. NULL is
- * ignored.
+ * Drops a pending mean. A trDoubleBuffer_t is a pointer: using it afterwards, or destroying it twice, is undefined.
+ * NULL is ignored.
  */
 TR_API trResult_t trDoubleBufferDestroy(trDoubleBuffer_t buffer);
 /** @} */

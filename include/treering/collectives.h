@@ -3,8 +3,8 @@
  * @file collectives.h
  * Collectives, point-to-point operations, groups and operations made by the user. Included by treering.h.
  *
- * Common to all: every rank of the communicator makes the same calls in the same order. Calls that differ are an error on
- * every rank; where no message shows it (small broadcasts from another root on each rank end everywhere), the next
+ * Common to all: every rank of the communicator makes the same calls in the same order. Calls that differ are an error
+ * on every rank; where no message shows it (small broadcasts from another root on each rank end everywhere), the next
  * collective in which the ranks hear of one another is. With a NULL stream a
  * call blocks; with a stream it returns at once and runs in stream order, and its buffers stay untouched
  * until it has ended. Counts are numbers of elements; 0 is allowed everywhere. Buffers may be NULL where
@@ -12,7 +12,8 @@
  * together is refused before anything moves. Where a rank's block of the larger buffer is also its own
  * smaller buffer, the call is in place and copies nothing; other overlap is an error.
  *
- * Programs that call each function: docs/examples/{collectives,variable_counts,point_to_point,operations,compression}.c.
+ * Programs that call each function:
+ * docs/examples/{collectives,variable_counts,point_to_point,operations,compression}.c.
  */
 #ifndef TREERING_COLLECTIVES_H_
 #define TREERING_COLLECTIVES_H_
@@ -101,8 +102,8 @@ TR_API trResult_t trAllGatherV(const void* sendbuf, size_t sendcount, void* recv
 TR_API trResult_t trReduceScatterV(const void* sendbuf, void* recvbuf, const size_t* recvcounts, trDataType_t datatype,
                                    trRedOp_t op, trComm_t comm, trStream_t stream);
 /**
- * trAllToAll(); sendcounts[d] on rank s == recvcounts[s] on rank d. Not in place; the blocks of both buffers may lie in one
- * array, each apart from the others.
+ * trAllToAll(); sendcounts[d] on rank s == recvcounts[s] on rank d. Not in place; the blocks of both buffers may lie in
+ * one array, each apart from the others.
  */
 TR_API trResult_t trAllToAllV(const void* sendbuf, const size_t* sendcounts, const size_t* sdispls, void* recvbuf,
                               const size_t* recvcounts, const size_t* rdispls, trDataType_t datatype, trComm_t comm,
@@ -139,12 +140,13 @@ TR_API trResult_t trSendRecv(const void* sendbuf, size_t sendcount, int dest, vo
  * the user or with error feedback stay single, and so do all that follow one another in a group when one writes
  * what another one uses (on all ranks, or on none). Sends and receives of a communicator in a group run at once,
  * in any order, without deadlock; of those on several streams each stream
- * waits for all. NULL and streams mixed run one after another, as do several communicators, or several ranks of one, on the
- * same stream: all ranks then name them in the same order, and a rank has a stream of its own.
+ * waits for all. NULL and streams mixed run one after another, as do several communicators, or several ranks of one, on
+ * the same stream: all ranks then name them in the same order, and a rank has a stream of its own.
  *
- * Of one communicator and stream the collectives go first, in the order of their calls, and then the sends and receives,
- * whatever their places in the group: a rank that issues the same calls without a group gives the collectives first, too.
- * Of one communicator with several streams, and none (NULL), those of the stream that the group names first go first.
+ * Of one communicator and stream the collectives go first, in the order of their calls, and then the sends and
+ * receives, whatever their places in the group: a rank that issues the same calls without a group gives the collectives
+ * first, too. Of one communicator with several streams, and none (NULL), those of the stream that the group names first
+ * go first.
  * @{ */
 TR_API trResult_t trGroupStart(void);
 TR_API trResult_t trGroupEnd(void);
@@ -156,8 +158,8 @@ TR_API trResult_t trGroupEnd(void);
 
 /**
  * `*op`: the sum over all ranks of scalar x sendbuf. `scalar` points to one element of `datatype` on the
- * host, read by the call (trRedOpCreatePreMulSumDevice(): when operations run); each rank may give its own. Usable with this
- * datatype alone: floats, complex numbers and integers.
+ * host, read by the call (trRedOpCreatePreMulSumDevice(): when operations run); each rank may give its own. Usable with
+ * this datatype alone: floats, complex numbers and integers.
  */
 TR_API trResult_t trRedOpCreatePreMulSum(trRedOp_t* op, const void* scalar, trDataType_t datatype, trComm_t comm);
 

@@ -26,8 +26,8 @@ TR_API const char* trGetErrorString(trResult_t result);
 TR_API const char* trGetLastError(trComm_t comm);
 
 /**
- * Stores what `datatype` is in `*info`, which is initialised with ::TR_DATA_TYPE_INFO_INITIALIZER. Types are numbered from 0
- * without gaps, so that a program finds all that this library knows by asking until ::trInvalidArgument.
+ * Stores what `datatype` is in `*info`, which is initialised with ::TR_DATA_TYPE_INFO_INITIALIZER. Types are numbered
+ * from 0 without gaps, so that a program finds all that this library knows by asking until ::trInvalidArgument.
  */
 TR_API trResult_t trGetDataTypeInfo(trDataType_t datatype, trDataTypeInfo_t* info);
 
@@ -50,12 +50,12 @@ TR_API trResult_t trCommInitRank(trComm_t* comm, int nranks, trUniqueId id, int 
 TR_API trResult_t trCommInitRankConfig(trComm_t* comm, int nranks, trUniqueId id, int rank, const trConfig_t* config);
 
 /**
- * trCommInitRankConfig() for a process that a launcher has started: rank, number of ranks and id come from mpirun of Open
- * MPI or MPICH, srun (--mpi=pmi2 or --mpi=pmix), torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), or from TREERING_RANK, TREERING_RANKS and TREERING_ID.
- * trCommRank() and trCommCount() tell what they are. One rank a process; once in a process where PMI-1 carries the id
- * (MPICH, srun --mpi=pmi2). Not for a program that calls MPI_Init, too: MPI and this function would use the launcher's
- * connection by turns. There rank 0 broadcasts a unique id with MPI_Bcast. trInvalidUsage when nothing of all this is found: the message names
- * what was looked for.
+ * trCommInitRankConfig() for a process that a launcher has started: rank, number of ranks and id come from mpirun of
+ * Open MPI or MPICH, srun (--mpi=pmi2 or --mpi=pmix), torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), or from
+ * TREERING_RANK, TREERING_RANKS and TREERING_ID. trCommRank() and trCommCount() tell what they are. One rank a process;
+ * once in a process where PMI-1 carries the id (MPICH, srun --mpi=pmi2). Not for a program that calls MPI_Init, too:
+ * MPI and this function would use the launcher's connection by turns. There rank 0 broadcasts a unique id with
+ * MPI_Bcast. trInvalidUsage when nothing of all this is found: the message names what was looked for.
  */
 TR_API trResult_t trCommInitFromEnvironment(trComm_t* comm, const trConfig_t* config);
 
@@ -71,8 +71,8 @@ TR_API trResult_t trCommRank(trComm_t comm, int* rank);
 /** Waits until every operation given to the communicator has ended; ::trInvalidUsage while an open group holds some. */
 TR_API trResult_t trCommFinalize(trComm_t comm);
 /**
- * Releases the communicator. Purely local: waits for no other rank. Operations still under way are aborted. A process that
- * ends after a failure may wait up to 3 s in exit() for ranks that have yet to hear of it.
+ * Releases the communicator. Purely local: waits for no other rank. Operations still under way are aborted. A process
+ * that ends after a failure may wait up to 3 s in exit() for ranks that have yet to hear of it.
  */
 TR_API trResult_t trCommDestroy(trComm_t comm);
 /**
@@ -87,8 +87,8 @@ TR_API trResult_t trCommAbort(trComm_t comm);
  */
 TR_API trResult_t trCommRevoke(trComm_t comm);
 /**
- * Stores the communicator's first failure, ::trInProgress while an operation is under way, or ::trSuccess. May be called
- * while another thread is in a call on the communicator.
+ * Stores the communicator's first failure, ::trInProgress while an operation is under way, or ::trSuccess. May be
+ * called while another thread is in a call on the communicator.
  */
 TR_API trResult_t trCommGetAsyncError(trComm_t comm, trResult_t* result);
 /** @} */
@@ -114,24 +114,26 @@ TR_API trResult_t trCommDup(trComm_t comm, trComm_t* newcomm);
  * with the same set; blocks. Excluded ranks may be dead and `comm` may have failed: neither is used. `config` may be
  * NULL: the settings of `comm`. Inside a group it returns at once and `*newcomm` is valid after trGroupEnd().
  *
- * ::trInvalidUsage where ranks that call give other sets, on each of them, with a message that says which rank excludes whom;
- * they may call it again.
+ * ::trInvalidUsage where ranks that call give other sets, on each of them, with a message that says which rank excludes
+ * whom; they may call it again.
  * A rank that was excluded and calls after the others have returned gets an error of its own; theirs have succeeded.
  */
 TR_API trResult_t trCommShrink(trComm_t comm, const int* excluded, int excluded_count, trComm_t* newcomm,
                                const trConfig_t* config, int flags);
 
 /**
- * A new communicator of `nranks` ranks: those of `comm`, which keep their ranks, and new ones that follow them. Called by all
- * ranks of `comm`, with the same `nranks`; blocks. One of them has made an id with trGetUniqueId(), hands it to the new ranks
- * and gives it here; the others give NULL. The new ranks call trCommInitRank() or trCommInitRankConfig() with the id, `nranks`
- * and their rank, which is the number of ranks of `comm` or more. An id is good for one call, a failed one too.
+ * A new communicator of `nranks` ranks: those of `comm`, which keep their ranks, and new ones that follow them. Called
+ * by all ranks of `comm`, with the same `nranks`; blocks. One of them has made an id with trGetUniqueId(), hands it to
+ * the new ranks and gives it here; the others give NULL. The new ranks call trCommInitRank() or trCommInitRankConfig()
+ * with the id, `nranks` and their rank, which is the number of ranks of `comm` or more. An id is good for one call, a
+ * failed one too.
  *
- * `comm` stays as it is and must not have failed: shrink it first (trCommShrink()), so that new ranks replace dead ones.
- * ::trInvalidUsage on all ranks, with a message that names ranks and values, when their `nranks` differ, or when not exactly one
- * gives an id; an error within the deadline where new ranks do not come. A rank whose own arguments are bad (`nranks` below 1 or too
- * large, a setting in `config`) gets its error at once and takes no part; the other ranks then end at their deadline. `config` may
- * be NULL: the settings of `comm`. Inside a group it returns at once and `*newcomm` is valid after trGroupEnd().
+ * `comm` stays as it is and must not have failed: shrink it first (trCommShrink()), so that new ranks replace dead
+ * ones. ::trInvalidUsage on all ranks, with a message that names ranks and values, when their `nranks` differ, or when
+ * not exactly one gives an id; an error within the deadline where new ranks do not come. A rank whose own arguments are
+ * bad (`nranks` below 1 or too large, a setting in `config`) gets its error at once and takes no part; the other ranks
+ * then end at their deadline. `config` may be NULL: the settings of `comm`. Inside a group it returns at once and
+ * `*newcomm` is valid after trGroupEnd().
  */
 TR_API trResult_t trCommGrow(trComm_t comm, int nranks, const trUniqueId* id, trComm_t* newcomm,
                              const trConfig_t* config);
@@ -161,15 +163,15 @@ typedef struct {
 } trSelection_t;
 
 /**
- * The choice that trExplain() puts in words, for tools: sendbuf and recvbuf may be NULL (ordinary memory). Where GPUs run
- * the collective by kernels, and sendbuf is not memory of the host, it is theirs.
+ * The choice that trExplain() puts in words, for tools: sendbuf and recvbuf may be NULL (ordinary memory). Where GPUs
+ * run the collective by kernels, and sendbuf is not memory of the host, it is theirs.
  */
 TR_API trResult_t trGetSelection(trComm_t comm, trCollective_t collective, const void* sendbuf, const void* recvbuf,
                                  size_t bytes, trDataType_t datatype, trSelection_t* selection);
 
 /**
- * The time, by the cost model, of a transfer of `bytes` from one rank to another (trSend(), trRecv()), by kernels where the
- * GPUs of the communicator exchange by them.
+ * The time, by the cost model, of a transfer of `bytes` from one rank to another (trSend(), trRecv()), by kernels where
+ * the GPUs of the communicator exchange by them.
  */
 TR_API trResult_t trPredictTransfer(trComm_t comm, size_t bytes, double* microseconds);
 /** @} */
@@ -202,13 +204,13 @@ TR_API trResult_t trMemFree(void* ptr);
  * Makes ordinary anonymous memory (malloc, new, private anonymous mmap) as fast as that of trMemAlloc(): its
  * whole pages are moved, in place and with their contents, into shareable memory. No other thread may write
  * the buffer during the call. Refused with an error, and without effect, for stacks, file mappings and memory
- * that is not mapped readable and writable, or that CUDA has pinned. After fork() the pages are shared between parent and
- * child.
+ * that is not mapped readable and writable, or that CUDA has pinned. After fork() the pages are shared between parent
+ * and child.
  *
  * `*handle` becomes NULL where nothing is to be moved: memory that lies in a registration or in memory of trMemAlloc()
- * already, and a range of any memory that holds no whole page (4096 bytes, at a multiple of 4096), which is accepted without
- * effect and not looked at. A range that reaches beyond an earlier registration that it meets ends that one, whose handle
- * trCommDeregister() still takes. An address and a size beyond any memory are an error.
+ * already, and a range of any memory that holds no whole page (4096 bytes, at a multiple of 4096), which is accepted
+ * without effect and not looked at. A range that reaches beyond an earlier registration that it meets ends that one,
+ * whose handle trCommDeregister() still takes. An address and a size beyond any memory are an error.
  */
 TR_API trResult_t trCommRegister(trComm_t comm, void* buffer, size_t size, void** handle);
 /** Ends a registration. The memory stays usable; freeing it before or after is safe. A NULL handle is

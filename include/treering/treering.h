@@ -4,8 +4,9 @@
  * Treering: collective communication for ranks that are processes or threads.
  *
  * A communicator joins `nranks` ranks. Every rank calls the same collectives in the same order on it. Buffers
- * are memory of the host, or of the rank's GPU (device.h). Every function returns a ::trResult_t; the message behind the last failure of the calling
- * thread (or of a communicator) is had from trGetLastError(). Every wait has a deadline.
+ * are memory of the host, or of the rank's GPU (device.h). Every function returns a ::trResult_t; the message behind
+ * the last failure of the calling thread (or of a communicator) is had from trGetLastError(). Every wait has a
+ * deadline.
  *
  * @code
  * // Made by one rank, handed to the others by any means (file, socket, fork):

@@ -2,8 +2,8 @@
 // Algorithms: pure functions from (plan, rank, shape) to a schedule, and the table that describes them.
 //
 // Every algorithm, or family of one shape, is one file that ends in its rows of the table; algorithms.cpp only lists
-// them. All of them are bit-consistent: every rank ends with identical results, because each chunk's result is computed by
-// one rank and forwarded, or because all ranks combine the same operands in the same order. The verifier
+// them. All of them are bit-consistent: every rank ends with identical results, because each chunk's result is computed
+// by one rank and forwarded, or because all ranks combine the same operands in the same order. The verifier
 // checks it.
 #pragma once
 
@@ -50,11 +50,12 @@ struct CostInput {
   double copies() const { return direct || fetched ? 1 : 2; }
 };
 
-// Where the kernel can copy between ranks, large messages with one reader may be left in the sender's buffer: one copy by
-// the kernel instead of one into a slot and one out of it. Below this the system call and the pages' look-up cost more.
+// Where the kernel can copy between ranks, large messages with one reader may be left in the sender's buffer: one copy
+// by the kernel instead of one into a slot and one out of it. Below this the system call and the pages' look-up cost
+// more.
 inline constexpr uint64_t kMinFetchedBytes = 16 << 10;
-// When all read from one buffer at once, they wait for the lock of a page table (2 MiB of addresses) unless their blocks
-// lie under different ones.
+// When all read from one buffer at once, they wait for the lock of a page table (2 MiB of addresses) unless their
+// blocks lie under different ones.
 inline constexpr uint64_t kMinFetchedFromOne = 1 << 20;
 // A root that takes all blocks itself is as fast as senders that each fill a slot while the blocks stay in caches.
 inline constexpr uint64_t kMinFetchedToOne = 64 << 10;
@@ -73,7 +74,8 @@ struct Work {
   uint32_t max_span = 1;    // Schedule::max_span
   double sent_bytes = 0;    // that the busiest rank sends, once for each receiver
   // Between hosts: bytes that the busiest host sends, those of the rounds that wait for a message of another host, and
-  // messages of a rank. Negative: as follows from sent_bytes, rounds and messages when every rank sends to all others alike.
+  // messages of a rank. Negative: as follows from sent_bytes, rounds and messages when every rank sends to all others
+  // alike.
   double network_bytes = -1;
   double network_rounds = -1;
   double network_messages = -1;

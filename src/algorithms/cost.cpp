@@ -9,8 +9,9 @@ namespace {
 
 uint64_t divide_up(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 
-// 4 MiB by 2 hosts of 2 ranks on 2 Gbit/s: 0.94 to 0.96 of the link with one slice a channel, 1.00 with four; 4 hosts of 4 ranks 0.91
-// and 0.98 with two. Messages of 32 KiB instead of 128 cost 64 MiB by 4 hosts of 4 ranks 4 % (netlab, 2026-11-22).
+// 4 MiB by 2 hosts of 2 ranks on 2 Gbit/s: 0.94 to 0.96 of the link with one slice a channel, 1.00 with four; 4 hosts
+// of 4 ranks 0.91 and 0.98 with two. Messages of 32 KiB instead of 128 cost 64 MiB by 4 hosts of 4 ranks 4 % (netlab,
+// 2026-11-22).
 constexpr uint64_t kPhaseSlices = 4, kMinPhaseMessage = 32 << 10;
 
 // Microseconds for `bytes` at `gbps` (1 GB/s is 1000 bytes per microsecond).

@@ -41,15 +41,15 @@ struct Machine {
   uint32_t host_ranks = 0;  // of the largest host; 0: all ranks
   double network_us = 30;   // a small message from a rank to a rank of another host
   double network_gbps = 1;  // of a host's links together, one way
-  // The kernel's work for one message to another host, sent or received: each further peer of a one-shot of 8 bytes among
-  // 4 hosts takes 5 us where it is 2.5, 14 us where it is 7. A round in which both send takes half of it more than a message
-  // to a rank that waits: 11 instead of 8 us over bare sockets (veth, 2026-11-21 and 23).
+  // The kernel's work for one message to another host, sent or received: each further peer of a one-shot of 8 bytes
+  // among 4 hosts takes 5 us where it is 2.5, 14 us where it is 7. A round in which both send takes half of it more
+  // than a message to a rank that waits: 11 instead of 8 us over bare sockets (veth, 2026-11-21 and 23).
   double network_message_us = 2.5;
-  // What is left of that rate when several hosts send to one: their packets meet in a queue. Hybrid and two-shot reached
-  // 0.87 to 0.99 of a ring's rate between 4 hosts on 1 and 2 Gbit/s (netlab, 2026-11-21).
+  // What is left of that rate when several hosts send to one: their packets meet in a queue. Hybrid and two-shot
+  // reached 0.87 to 0.99 of a ring's rate between 4 hosts on 1 and 2 Gbit/s (netlab, 2026-11-21).
   double shared_link_share = 0.9;
-  // ... where a host sends more than this in a call: halving-doubling of 32 and 64 KiB takes 0.98 and 0.99 of a ring's time, of
-  // 128 KiB 1.0 to 1.9 (4 hosts, 1 and 2 Gbit/s, netlab, 2026-11-22; other rates were not measured).
+  // ... where a host sends more than this in a call: halving-doubling of 32 and 64 KiB takes 0.98 and 0.99 of a ring's
+  // time, of 128 KiB 1.0 to 1.9 (4 hosts, 1 and 2 Gbit/s, netlab, 2026-11-22; other rates were not measured).
   uint64_t shared_link_bytes = 96u << 10;
   uint64_t mailbox_bytes = 2048;     // largest buffer that the mailbox protocol takes; 0: there is none
   uint64_t eager_bytes = 4096;       // largest block that goes as one eager message (eager.h); 0: not used
@@ -73,12 +73,13 @@ struct Candidate {
   double predicted_us = 0;  // the sum of the three
 };
 
-// Whether the messages of a call of `bytes` bytes are left to the kernel to copy, where it can. It writes into caches, so
-// when all ranks receive what does not fit there it is slower than two copies of the library's.
+// Whether the messages of a call of `bytes` bytes are left to the kernel to copy, where it can. It writes into caches,
+// so when all ranks receive what does not fit there it is slower than two copies of the library's.
 bool is_fetched(const Algorithm& algorithm, uint64_t streaming_bytes, uint32_t ranks, uint64_t bytes);
 
-// The largest message, in bytes, of a call whose buffers have so many bytes and whose schedules of all channels so many chunks; 0: as
-// large as a slot. Where phases overlap only from slice to slice, a channel gets several slices as long as messages stay large.
+// The largest message, in bytes, of a call whose buffers have so many bytes and whose schedules of all channels so many
+// chunks; 0: as large as a slot. Where phases overlap only from slice to slice, a channel gets several slices as long
+// as messages stay large.
 uint64_t largest_message(const Algorithm& algorithm, uint64_t bytes, uint64_t chunks);
 
 // Fills the sizes and times of a candidate whose algorithm, protocol, channels and pipeline_chunks are set.

@@ -7,8 +7,9 @@
 //
 // The piece that a rank needs next is what its host's ranks send it next, and the sum over the host, the sum with what
 // comes from the host before and the send to the host behind are one step. So a piece passes through memory once on its
-// way. Calls of some MiB are cut into several slices, whose phases overlap (largest_message). Between hosts each link carries 2 (h-1)/h B, the least possible, and all
-// channels turn the same way: a host receives from one other host, so that no two flows meet in the queue before its link.
+// way. Calls of some MiB are cut into several slices, whose phases overlap (largest_message). Between hosts each link
+// carries 2 (h-1)/h B, the least possible, and all channels turn the same way: a host receives from one other host, so
+// that no two flows meet in the queue before its link.
 //
 // Direct exchange inside: Cho et al., "BlueConnect", MLSys 2019; rings both ways: Mikami et al., "Massively distributed
 // SGD", 2018 (2D torus).

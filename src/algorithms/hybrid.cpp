@@ -10,8 +10,8 @@
 //
 //   down(t - 2 d) to children and to its own ranks | results of its other shards | shards for its owners | up(t)
 //
-// which is the pipeline of the tree (tree.cpp) with the phases of the host hung into it: a host has one distance, so its
-// ranks stay in step, and no FIFO inside it needs to hold more than the messages of one chunk.
+// which is the pipeline of the tree (tree.cpp) with the phases of the host hung into it: a host has one distance, so
+// its ranks stay in step, and no FIFO inside it needs to hold more than the messages of one chunk.
 //
 // The tree: Sanders, Speck, Traeff, Parallel Computing 35(12), 2009. Shards inside, trees between: NCCL 2.4; the
 // decomposition: Cho et al., "BlueConnect", MLSys 2019.

@@ -5,8 +5,8 @@
 //   reduce-scatter  the same backwards in time, with partial sums: ..., 4, 2, 1
 //   alltoall        round k: to rank + 2^k the blocks whose way still to go has bit k
 //
-// Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient algorithms for all-to-all communications in multiport message-passing
-// systems", IEEE TPDS 8(11), 1997.
+// Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient algorithms for all-to-all communications in multiport
+// message-passing systems", IEEE TPDS 8(11), 1997.
 #include <algorithm>
 #include <bit>
 #include <vector>
@@ -58,8 +58,8 @@ Schedule build_reduce_scatter(const Plan& plan, uint32_t rank, const Shape&) {
   return builder.take();
 }
 
-// A block from s to d is, before round k, on s + (the bits below k of d - s). Bits k and above of d - s are the way that
-// it still has to go.
+// A block from s to d is, before round k, on s + (the bits below k of d - s). Bits k and above of d - s are the way
+// that it still has to go.
 Schedule build_alltoall(const Plan& plan, uint32_t rank, const Shape&) {
   const uint32_t n = plan.ranks;
   if (n == 1) return single_rank_schedule();

@@ -3,10 +3,10 @@
 //
 //   0 <-> 1   2 <-> 3      then      0 <-> 2   1 <-> 3      and every rank has 0 + 1 + 2 + 3
 //
-// Half as many rounds as halving and doubling, for small buffers: each round carries the whole buffer. Both partners of a
-// round combine the same two operands in the same order, so all ranks end with the same bits. The first partners are
-// neighbours in the ring, so the last rounds are the ones between hosts. When n is no power of two, the first of each of
-// the first (n - 2^k) pairs hands its input to the second before, and gets the result after.
+// Half as many rounds as halving and doubling, for small buffers: each round carries the whole buffer. Both partners of
+// a round combine the same two operands in the same order, so all ranks end with the same bits. The first partners are
+// neighbours in the ring, so the last rounds are the ones between hosts. When n is no power of two, the first of each
+// of the first (n - 2^k) pairs hands its input to the second before, and gets the result after.
 //
 // Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA 2005, 4.5.
 #include <bit>

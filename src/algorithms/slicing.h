@@ -33,7 +33,8 @@ struct SlicedData {
   uint32_t channels = 1;
 };
 // Slices of equal size, as many on every channel; chunks of at most `largest` elements that begin at multiples of
-// `alignment` elements. Calls below `min_slice_bytes` a channel are one slice: channels only pay when there is work for each.
+// `alignment` elements. Calls below `min_slice_bytes` a channel are one slice: channels only pay when there is work for
+// each.
 inline Slicing slice_data(const SlicedData& data, size_t largest, size_t alignment, size_t min_slice_bytes) {
   const auto divide_up = [](size_t value, size_t unit) { return (value + unit - 1) / unit; };
   Slicing cut;

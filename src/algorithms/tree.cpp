@@ -53,8 +53,8 @@ void tree_neighbours(const Plan& plan, uint32_t rank, bool second, int* parent, 
 
 namespace {
 
-// One direction alone, for reduce and broadcast: the root is node 0 of both trees, the second is the mirror image of the
-// first among the others.
+// One direction alone, for reduce and broadcast: the root is node 0 of both trees, the second is the mirror image of
+// the first among the others.
 struct RootedNode {
   uint32_t node;
   bool at_root;

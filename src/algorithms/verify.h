@@ -8,10 +8,10 @@
 // to point, the one order that is simulated settles deadlock for every order, every greater depth and every
 // number of slices.
 //
-// It finds: a malformed step; an input that the rank does not have; wrong, missing or doubled contributions; results that differ between ranks;
-// unread messages; deadlock; a message whose chunk or span the receiver does not expect; scratch or output
-// read before it was written; scratch overwritten while needed or never used; outputs never stored or stored
-// twice; kFinal set or missing wrongly; inputs read after the output of the same chunk was stored (in place
+// It finds: a malformed step; an input that the rank does not have; wrong, missing or doubled contributions; results
+// that differ between ranks; unread messages; deadlock; a message whose chunk or span the receiver does not expect;
+// scratch or output read before it was written; scratch overwritten while needed or never used; outputs never stored or
+// stored twice; kFinal set or missing wrongly; inputs read after the output of the same chunk was stored (in place
 // they are the same memory), and peers that may still read an input in place when its result arrives although
 // input_used_once promises otherwise.
 #pragma once

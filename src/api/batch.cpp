@@ -54,8 +54,8 @@ Batch::Entry& Batch::entry(trComm_t comm, StreamId stream) {
   return *all.entries.back();
 }
 
-// The transfers of a communicator run at once, or two ranks could wait for what the other one has on its next stream: those
-// of all streams run on the first, and the others take part by waiting for it. They come behind all else of the
+// The transfers of a communicator run at once, or two ranks could wait for what the other one has on its next stream:
+// those of all streams run on the first, and the others take part by waiting for it. They come behind all else of the
 // communicator, because ranks may name their streams in different orders.
 void Batch::distribute(Line* line) {
   const bool one = line->entries.size() == 1;

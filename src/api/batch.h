@@ -59,8 +59,8 @@ class Batch {
     std::vector<std::unique_ptr<Task>> tasks;  // with a stream
     std::vector<StreamId> joined;              // streams of whose transfers the last task is, too
   };
-  // All of one communicator. Its entries go one after another, as all ranks issue its operations in the same order: what is
-  // driven here ends before what comes after it is given to a stream.
+  // All of one communicator. Its entries go one after another, as all ranks issue its operations in the same order:
+  // what is driven here ends before what comes after it is given to a stream.
   struct Line {
     trComm_t comm;
     std::vector<std::unique_ptr<Entry>> entries;

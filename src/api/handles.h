@@ -49,8 +49,8 @@ class CommunicatorLease {
   CommunicatorSlot* slot_ = nullptr;
 };
 
-// A communicator that is not destroyed for the time of one call, although another thread may be in a call on it, or begin
-// one: for what is allowed then, such as to ask it or to abort it.
+// A communicator that is not destroyed for the time of one call, although another thread may be in a call on it, or
+// begin one: for what is allowed then, such as to ask it or to abort it.
 class CommunicatorPin {
  public:
   CommunicatorPin() = default;
@@ -74,8 +74,8 @@ class CommunicatorPin {
 Status add_communicator(std::unique_ptr<Communicator> communicator, trComm_t* handle);
 // The slot of a live handle, without a lease (for abort and for messages), or nullptr.
 CommunicatorSlot* find_slot(trComm_t handle);
-// Ends the handle, waits for calls that other threads are in, and destroys the communicator. An abort makes them fail, and
-// those of all ranks, unless nothing is left to do: then it is no more than a destroy.
+// Ends the handle, waits for calls that other threads are in, and destroys the communicator. An abort makes them fail,
+// and those of all ranks, unless nothing is left to do: then it is no more than a destroy.
 enum class Ending { kDestroy, kAbort };
 Status remove_communicator(trComm_t handle, Ending ending);
 

@@ -31,8 +31,8 @@ namespace {
 
 constexpr size_t kStackBytes = 256 << 10;
 constexpr size_t kMaxPendingConnections = 128;  // connections that have not said what they want
-// So long none gives way to another, which waits in the listener's queue: a process of a job needs a millisecond, and more
-// where all come at once to a busy one.
+// So long none gives way to another, which waits in the listener's queue: a process of a job needs a millisecond, and
+// more where all come at once to a busy one.
 constexpr auto kYoung = std::chrono::milliseconds(250);
 constexpr auto kPendingTimeout = std::chrono::seconds(5);
 constexpr int kAcceptAtOnce = 32;
@@ -40,8 +40,8 @@ constexpr auto kAcceptPause = std::chrono::milliseconds(20);
 constexpr auto kDescriptorTimeout = std::chrono::milliseconds(500);  // others may be closed meanwhile
 constexpr int kBacklog = 4096;
 constexpr size_t kEndedRendezvous = 1024;  // of which who comes late is told; more would be memory that grows
-// Between two looks whether the agent still stands, and how many of them a task may have to wait for its turn. Counted, for a
-// process that was stopped has not waited.
+// Between two looks whether the agent still stands, and how many of them a task may have to wait for its turn. Counted,
+// for a process that was stopped has not waited.
 constexpr auto kLook = std::chrono::milliseconds(100);
 constexpr int kMaxLooks = 600;
 constexpr auto kLongestLinger = std::chrono::seconds(3);
@@ -71,8 +71,8 @@ int open_listener(int domain, bool ipv6_only, uint16_t port, int* error) {
 
 }  // namespace
 
-// At the end of the process: others may be on their way to it, for a verdict that no other process can tell them, and what it
-// has sent may be on its way to them.
+// At the end of the process: others may be on their way to it, for a verdict that no other process can tell them, and
+// what it has sent may be on its way to them.
 void Agent::linger() {
   Agent* agent = current.load(std::memory_order_acquire);
   if (agent == nullptr || !agent->started_.load(std::memory_order_acquire) || !agent->usable()) return;

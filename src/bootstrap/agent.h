@@ -5,8 +5,8 @@
 //   listeners (TCP, abstract Unix) --accept--> pending connections --handshake, first message--> a job (job/job.h)
 //   other threads --post()--> the loop
 //
-// A program may close descriptors that it does not know, as daemons do. The agent then ends, for the numbers may mean other
-// files by now: it looks whether they are its own before it uses them. The next communicator gets a new agent.
+// A program may close descriptors that it does not know, as daemons do. The agent then ends, for the numbers may mean
+// other files by now: it looks whether they are its own before it uses them. The next communicator gets a new agent.
 //
 // It listens while the process has a job, and not longer. Pending connections are limited in number, size and time, so
 // a caller without the secret costs the others nothing. Everything but instance(), post() and call() is for the agent's
@@ -58,13 +58,14 @@ class Agent {
   uint64_t after(Clock::duration delay, Task task);
   void cancel(uint64_t timer);
 
-  // Listens (if it does not) and says how this process is reached. `ports`: what to do where those of `config` cannot be had.
+  // Listens (if it does not) and says how this process is reached. `ports`: what to do where those of `config` cannot
+  // be had.
   Status open(const Config& config, const char* ports, Place* own);
   const HostIdentity& identity() const { return identity_; }
   const std::vector<Address>& interfaces() const { return interfaces_; }  // all, also those not offered
 
-  // Takes a socket that is shut down for writing and whose last bytes are not through (draining_sockets.h), for at most `deadline`;
-  // any thread.
+  // Takes a socket that is shut down for writing and whose last bytes are not through (draining_sockets.h), for at most
+  // `deadline`; any thread.
   void drain(int fd, std::chrono::milliseconds deadline);
 
   std::shared_ptr<Job> find_job(const JobName& name) const;

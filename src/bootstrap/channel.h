@@ -51,7 +51,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   bool local() const { return local_; }  // a Unix socket
   // To a process of the same user. A secret that was agreed on may be known to others, who get no memory by it.
   bool takes_descriptors() const { return takes_descriptors_; }
-  // The pid of the process at the other end of a Unix socket; 0: it is not of this pid namespace, or the socket is TCP's.
+  // The pid of the process at the other end of a Unix socket; 0: it is not of this pid namespace, or the socket is
+  // TCP's.
   pid_t peer_pid() const { return peer_pid_; }
   bool open() const { return state_ == State::kOpen; }
   bool sending() const { return !out_.empty(); }

@@ -30,8 +30,8 @@ struct DialTarget {
 std::vector<DialTarget> find_candidates(const Place& own, const std::vector<Address>& interfaces, const Place& target,
                                         bool tcp_only, uint32_t index);
 
-// Interfaces of `own` that are in a network of `target`, by other than link-local addresses: connections to it can take so
-// many ways. 1 within a network namespace; an address that both have is a private one of each.
+// Interfaces of `own` that are in a network of `target`, by other than link-local addresses: connections to it can take
+// so many ways. 1 within a network namespace; an address that both have is a private one of each.
 uint32_t count_shared_interfaces(const Place& own, const Place& target);
 
 class Dial : public std::enable_shared_from_this<Dial> {

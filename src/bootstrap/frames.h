@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages of the rendezvous, each a kind and its fields. decode() is a pure function over bytes: whatever they are,
-// it says yes or no.
+// The messages of the rendezvous, each a kind and its fields. decode() is a pure function over bytes: whatever they
+// are, it says yes or no.
 //
 //   to the root, on a connection of its own   kJoin -> kPlaced | kFailed
 //   to the parent, for the job's whole life   kAttach -> kAttached
@@ -106,8 +106,8 @@ struct BlobsMessage {
   std::vector<std::string> blobs;
 };
 enum class NoticeType : uint8_t { kVerdict = 1, kLost, kSilent, kHeard, kMoved, kRankLeft, kDissolved };
-// A fact that reaches every process once: known by its origin and number. But for kDissolved, which only neighbours in the
-// tree are told: where all ranks leave at once, n facts for n processes would be n^2 messages.
+// A fact that reaches every process once: known by its origin and number. But for kDissolved, which only neighbours in
+// the tree are told: where all ranks leave at once, n facts for n processes would be n^2 messages.
 struct NoticeMessage {
   static constexpr Kind kKind = Kind::kNotice;
   uint32_t origin = 0;
@@ -121,8 +121,8 @@ struct NoticeMessage {
 struct HeartbeatMessage {
   static constexpr Kind kKind = Kind::kHeartbeat;
 };
-// A child ends this connection in good order. One that is the top from now on (new_top is itself) has lost touch with this
-// part of the tree: the message goes on to this part's top, which attaches to it.
+// A child ends this connection in good order. One that is the top from now on (new_top is itself) has lost touch with
+// this part of the tree: the message goes on to this part's top, which attaches to it.
 struct MovingMessage {
   static constexpr Kind kKind = Kind::kMoving;
   uint32_t process = kNobody;  // the child

@@ -7,9 +7,10 @@
 //   MAC("initiator", job, process, a, b)                ------->  and from here on encrypted frames, with keys made of the
 //                                                        secret, a and b, one for each direction
 //
-// The initiator says which process it means, as an address may lead to another one of the job, and be its own: hosts have
-// the same private addresses on networks that do not meet. Both nonces are fresh, so nothing of an old connection is of use; the labels keep a proof from being sent back. All
-// messages have a fixed length. A state machine over bytes: it has no socket.
+// The initiator says which process it means, as an address may lead to another one of the job, and be its own: hosts
+// have the same private addresses on networks that do not meet. Both nonces are fresh, so nothing of an old connection
+// is of use; the labels keep a proof from being sent back. All messages have a fixed length. A state machine over
+// bytes: it has no socket.
 #pragma once
 
 #include <functional>
@@ -26,7 +27,8 @@ using Key = std::array<unsigned char, 32>;
 
 class Handshake {
  public:
-  // The secret of a job of this process. nullptr: it has no such job, or is not `process` (0: the one where its ranks meet).
+  // The secret of a job of this process. nullptr: it has no such job, or is not `process` (0: the one where its ranks
+  // meet).
   using FindSecret = std::function<const Secret*(const JobName& job, uint64_t process)>;
   Handshake(const JobName& job, const Secret& secret, uint64_t process);  // of the initiator
   explicit Handshake(FindSecret find);                                    // of the acceptor

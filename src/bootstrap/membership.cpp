@@ -17,8 +17,9 @@
 namespace treering {
 namespace {
 
-// Between two looks at what else there is to do in a wait: at the guard and the links, for each so many ranks, or only whether the
-// agent still stands. A thousand ranks of a machine that looked more often would leave it no time for anything else.
+// Between two looks at what else there is to do in a wait: at the guard and the links, for each so many ranks, or only
+// whether the agent still stands. A thousand ranks of a machine that looked more often would leave it no time for
+// anything else.
 constexpr auto kOftenLook = std::chrono::milliseconds(20), kAgentLook = std::chrono::milliseconds(1000);
 constexpr uint32_t kRanksOfLook = 64;
 constexpr auto kNewsOfGuard = std::chrono::milliseconds(300);
@@ -165,8 +166,8 @@ Status Membership::wait_for(const std::function<bool()>& condition, const char* 
   std::unique_lock lock(member_->mutex);
   for (;;) {
     // The rendezvous root's deadline is the earlier one, because its message names who is missing.
-    // Other ranks may have begun an exchange later. No silence is known of: the way to the root stands, and its news comes. While the
-    // ranks still meet, silence is not looked for.
+    // Other ranks may have begun an exchange later. No silence is known of: the way to the root stands, and its news
+    // comes. While the ranks still meet, silence is not looked for.
     const auto last = [&] {
       if (deadline == Clock::time_point::max()) return deadline;
       const bool hears = member_->joined && member_->silent.empty();
@@ -289,7 +290,8 @@ std::vector<SilentRanks> Membership::silent() const {
   return member_->silent;
 }
 
-// A rank that waits for an answer asks thousands of times in a millisecond; the questions would queue up before all else.
+// A rank that waits for an answer asks thousands of times in a millisecond; the questions would queue up before all
+// else.
 void Membership::request_status(uint32_t rank) {
   {
     std::lock_guard lock(member_->mutex);

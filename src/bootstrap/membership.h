@@ -21,9 +21,9 @@
 
 namespace treering {
 
-// After a deadline a rank waits for so long for what another one has found, which may say better who is at fault. News takes longer on
-// a busy machine and over a slow network: `lateness` is how late this thread woke up lately, `reach` how long this process took to get
-// its place in the control tree (some round trips).
+// After a deadline a rank waits for so long for what another one has found, which may say better who is at fault. News
+// takes longer on a busy machine and over a slow network: `lateness` is how late this thread woke up lately, `reach`
+// how long this process took to get its place in the control tree (some round trips).
 inline constexpr Clock::duration kMinNewsTime = std::chrono::milliseconds(300), kMaxNewsTime = std::chrono::seconds(1);
 inline Clock::duration time_for_news(Clock::duration lateness, Clock::duration reach) {
   return std::min(kMaxNewsTime,
@@ -44,7 +44,8 @@ constexpr auto kLongestSearch = kSearchTimeout + kMaxParents * kMuteHostTimeout;
 struct JoinRequest {
   uint32_t rank = 0, ranks = 0;
   int timeout_ms = 0;  // 0: none
-  // Sizes of each host's shared segment and of a rank's staging memory, as this rank would have them. The least of all ranks counts.
+  // Sizes of each host's shared segment and of a rank's staging memory, as this rank would have them. The least of all
+  // ranks counts.
   uint64_t segment_bytes = 0, staging_bytes = 0;
   std::string settings;                                   // must be the same on all ranks; one name=value a line
   Clock::time_point deadline = Clock::time_point::max();  // of the whole creation, besides that of each wait
@@ -60,7 +61,8 @@ struct CreationTerms {
 
 // Called on the agent's thread: must not block. None is called after the Membership's end.
 struct MemberEvents {
-  // The job's verdict, once; the first of all that were spread, the same on every rank (also on the one that spread it).
+  // The job's verdict, once; the first of all that were spread, the same on every rank (also on the one that spread
+  // it).
   std::function<void(uint32_t code, const std::string& text)> on_verdict;
   // The process that held these ranks ended without leaving, or cannot be reached any more.
   std::function<void(const std::vector<uint32_t>& ranks, const std::string& reason)> on_lost;
@@ -102,8 +104,8 @@ constexpr auto kOwnPause = std::chrono::milliseconds(1500);
 
 class Membership {
  public:
-  // Makes an id; the ranks meet in this process, which must live until they have. `names`: how users know the ranks, in their
-  // order; empty: by their numbers.
+  // Makes an id; the ranks meet in this process, which must live until they have. `names`: how users know the ranks, in
+  // their order; empty: by their numbers.
   static Status make_rendezvous_root(UniqueId* id, const std::vector<std::string>& names = {});
   // The id of the `number`-th job whose ranks meet at a known address without having met before: it follows from the
   // arguments alone; `host` must be the same text on all ranks, but may be another address. With `root` this process is

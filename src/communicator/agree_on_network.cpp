@@ -8,8 +8,8 @@
 #include "peers/measure.h"
 
 namespace treering {
-// The first ranks of the hosts, in the order of the ring, measure the network; all take the slowest host's rate. On a busy machine a
-// measurement may see more of the machine than of the network: it is repeated.
+// The first ranks of the hosts, in the order of the ring, measure the network; all take the slowest host's rate. On a
+// busy machine a measurement may see more of the machine than of the network: it is repeated.
 Status Communicator::agree_on_network(const Plan& plan, const CreationTerms& terms, Machine* machine) {
   if (config_.link_gbps > 0) {
     machine->network_gbps = config_.link_gbps / 8;

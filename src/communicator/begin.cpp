@@ -112,8 +112,8 @@ void Communicator::fill_call(const Operation& operation) {
   call_.operation = operation.point_to_point ? 0 : ++operations_;
   call_.signature = kPointToPointSignature;
   if (!operation.point_to_point) {
-    // It stands for all calls so far: ranks whose calls differed without a message between them, such as small broadcasts from
-    // different roots, learn it from the next message that they exchange.
+    // It stands for all calls so far: ranks whose calls differed without a message between them, such as small
+    // broadcasts from different roots, learn it from the next message that they exchange.
     history_ = (history_ + signature_of(operation, call_.operation)) * 0x9E3779B97F4A7C15u;
     call_.signature = static_cast<uint32_t>(history_ >> 32);
   }
@@ -271,7 +271,8 @@ Status Communicator::begin(const Operation& operation) {
     in_eager_path_ = operation.lanes == nullptr;
   } else {
     const uint32_t constraints = constraints_of(operation);
-    // Which rank computes an element is a matter of the size: in the fixed order its own operand is to count as the others'.
+    // Which rank computes an element is a matter of the size: in the fixed order its own operand is to count as the
+    // others'.
     call_.rounds_input = (constraints & kRankOrdered) != 0;
     const size_t bytes = operation.elements(context_.ranks) * call_.type_size;
     const Choice& choice = schedules_->choose(operation.collective, bytes, constraints);

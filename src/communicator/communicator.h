@@ -46,8 +46,8 @@ class Communicator {
   static Status create_alone(const Config& config, std::unique_ptr<Communicator>* communicator);
   // This rank's part of the ranks that pass the same colour, ordered by key and rank; nothing for a negative colour.
   Status split(int color, int key, const Config& config, std::unique_ptr<Communicator>* communicator);
-  // Makes the communicator of those ranks, in that order, which alone call it; an error on all that see another set. Uses only their
-  // status, so that it works after a failure.
+  // Makes the communicator of those ranks, in that order, which alone call it; an error on all that see another set.
+  // Uses only their status, so that it works after a failure.
   Status shrink(const std::vector<uint32_t>& members, const Config& config,
                 std::unique_ptr<Communicator>* communicator);
   // These ranks and new ones, `total` in all, which meet at the id that one of these gives.
@@ -81,7 +81,8 @@ class Communicator {
   bool is_failing() const { return !watch_->known_failure().ok(); }
   // Makes every rank's operations fail. Safe while another thread is inside a call.
   void abort(const std::string& reason);
-  // Whether its end now, with no thread inside a call, leaves something undone: of this rank, or of a GPU that waits for it.
+  // Whether its end now, with no thread inside a call, leaves something undone: of this rank, or of a GPU that waits
+  // for it.
   bool is_needed() const;
 
   // How a call with nothing special about it, of buffers of `bytes`, is chosen under the communicator's settings.
@@ -118,7 +119,8 @@ class Communicator {
   bool is_direct(const void* input, const void* output, size_t bytes) const;
   // How a thread waits for this rank's operations.
   Backoff backoff() const;
-  // What a thread that waits for this rank's operations can sleep on; nullptr where all ranks share memory, which is polled.
+  // What a thread that waits for this rank's operations can sleep on; nullptr where all ranks share memory, which is
+  // polled.
   const std::shared_ptr<WaitSet>& waits() const { return waits_; }
   const Plan& plan() const { return schedules_->plan(); }
   // Ranks, -1 for none, in one of the trees of allreduce.
@@ -130,8 +132,8 @@ class Communicator {
   void fail_everywhere(const Status& status) { watch_->propose(status); }
   bool find_dead(uint32_t* peer) const { return watch_->find_dead(peer); }
   bool has_left(uint32_t peer) const { return watch_->has_left(peer); }
-  // Asks whether all other ranks, or those of other processes, have destroyed their communicators and closed what they had
-  // open of this one's GPU, or died; for after this one's end. Empty where that is not seen.
+  // Asks whether all other ranks, or those of other processes, have destroyed their communicators and closed what they
+  // had open of this one's GPU, or died; for after this one's end. Empty where that is not seen.
   enum class Whose { kAll, kOtherProcesses };
   std::function<bool()> peers_left(Whose whose) const;
   // Tells the others that this rank has closed what it had open of their GPUs; for after its end.

@@ -24,8 +24,8 @@ namespace treering {
 namespace {
 
 // Staging memory of a rank: all ranks' together fill a quarter of the last-level cache, within limits; slots never fall
-// below a few KiB however many ranks there are. Measured with two-shot at 16 MiB and up on 4 ranks and 105 MiB of cache:
-// 2 MiB a rank 20 ms, 6.5 MiB 15.5 ms, 16 MiB 17.5 ms for 64 MiB.
+// below a few KiB however many ranks there are. Measured with two-shot at 16 MiB and up on 4 ranks and 105 MiB of
+// cache: 2 MiB a rank 20 ms, 6.5 MiB 15.5 ms, 16 MiB 17.5 ms for 64 MiB.
 constexpr size_t kMinStaging = 2 << 20;
 constexpr size_t kMaxStaging = 8 << 20;
 // What the algorithms want at most, on one host and on several.
@@ -216,8 +216,8 @@ Status Communicator::exchange_infos(const std::string& job, const OpenTransports
   return {};
 }
 
-// Pages come from the rank's own NUMA node, whichever rank touches them. Where ranks are few each will use all of its area, and has its
-// pages from the beginning.
+// Pages come from the rank's own NUMA node, whichever rank touches them. Where ranks are few each will use all of its
+// area, and has its pages from the beginning.
 Status Communicator::bind_area(int32_t numa_node) {
   if (!has_numa_nodes()) numa_node = -1;
   const bool all = context_.ranks <= kMaxPlaced;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The exchange of notices: what ranks tell one another through their status, which can be read after a failure.
 //
-// In a shrink the first notice of a rank is the set of ranks that it goes on with. A rank that sees another set ends its call
-// with an error that says what differs, and shows a refusal as its second notice, so that those who share its set end
-// with the same. Ranks that are excluded here are looked at, too: they may have excluded others than this rank has.
+// In a shrink the first notice of a rank is the set of ranks that it goes on with. A rank that sees another set ends
+// its call with an error that says what differs, and shows a refusal as its second notice, so that those who share its
+// set end with the same. Ranks that are excluded here are looked at, too: they may have excluded others than this rank
+// has.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -181,7 +182,8 @@ Status Communicator::exchange_notices(const std::vector<uint32_t>& members, cons
     }
     if (Clock::now() >= next_look) {
       if (status = look(); !status.ok()) return end(status);
-      // Also of those that it does not wait for now: the one that it waits for may have left the call because of that death.
+      // Also of those that it does not wait for now: the one that it waits for may have left the call because of that
+      // death.
       for (uint32_t member : members) TR_RETURN_IF_ERROR(watch_->check_death(member, function));
       next_look = Clock::now() + look_period(ranks());
     }

@@ -147,8 +147,8 @@ Status Communicator::split(int color, int key, const Config& config, std::unique
                    config, result);
 }
 
-// The communicator of those ranks, in that order, and of others that follow them. What is known here of their deaths ends its
-// creation: they have not met there yet, or have no rank there that could be missed.
+// The communicator of those ranks, in that order, and of others that follow them. What is known here of their deaths
+// ends its creation: they have not met there yet, or have no rank there that could be missed.
 Status Communicator::create_of(uint32_t ranks, const std::vector<uint32_t>& members, uint32_t giver,
                                const trUniqueId& id, const char* function, const Config& config,
                                std::unique_ptr<Communicator>* result) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The data types, one row each. kDataTypes (core/types.h), the dispatch of the host's kernels (executor/reduce), the device's
-// kernels (device/kernels.h), the list of those that nvcc compiles (device/cuda/meson.build) and trGetDataTypeInfo() follow
-// from it.
+// The data types, one row each. kDataTypes (core/types.h), the dispatch of the host's kernels (executor/reduce), the
+// device's kernels (device/kernels.h), the list of those that nvcc compiles (device/cuda/meson.build) and
+// trGetDataTypeInfo() follow from it.
 //
 //   family(enumerator, kernels, name, storage, bits, representation)
 //

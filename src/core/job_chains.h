@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs that block, such as the making of communicators, run side by side: those of a chain one after another, each chain in
-// a thread of its own, the first in the caller's.
+// Jobs that block, such as the making of communicators, run side by side: those of a chain one after another, each
+// chain in a thread of its own, the first in the caller's.
 //
-// Invariant: either all threads could be started, or no job has run. A job that waits for those of a thread that is missing
-// would wait until its deadline.
+// Invariant: either all threads could be started, or no job has run. A job that waits for those of a thread that is
+// missing would wait until its deadline.
 #pragma once
 
 #include <fmt/format.h>
@@ -31,7 +31,8 @@ inline Status run_job(const std::function<Status()>& job) {
   }
 }
 
-// The first failure of the first chain that has one. A job that fails ends nothing: other ranks count on the later ones.
+// The first failure of the first chain that has one. A job that fails ends nothing: other ranks count on the later
+// ones.
 inline Status run_chains(const std::vector<JobChain>& chains) {
   if (chains.empty()) return {};
   std::vector<Status> results(chains.size());

@@ -14,7 +14,8 @@ enum class LogLevel { kError, kWarn, kInfo, kTrace };
 bool log_enabled(LogLevel level);
 void log_line(LogLevel level, const std::string& text);
 
-// While it lives, lines of this thread have that rank: of the communicator that is being created, as a process may have several.
+// While it lives, lines of this thread have that rank: of the communicator that is being created, as a process may have
+// several.
 class LogRank {
  public:
   explicit LogRank(uint32_t rank);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names: of types and operations for messages (of a value that is none, its number), of the ranks that there are, and of
-// collectives as people write them.
+// Names: of types and operations for messages (of a value that is none, its number), of the ranks that there are, and
+// of collectives as people write them.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,8 @@
 
 namespace treering {
 
-// One boot of one kernel; "" where /proc does not show it. Once known it stays, also where no descriptor is left to read it again.
+// One boot of one kernel; "" where /proc does not show it. Once known it stays, also where no descriptor is left to
+// read it again.
 std::string boot_id();
 
 // Whether a process of this pid namespace has ended, also where its parent has not waited for it yet.

@@ -2,8 +2,8 @@
 // How the kernel sends on TCP sockets: those of the control tree, and those that become streams of a transport.
 //
 // BBR paces by a model of the path that it learns from a flow which never stops. Ranks send in bursts and wait for one
-// another; on short paths Reno was the faster and the steadier one (docs/tcp.md, figures). On long ones, where Reno takes
-// half a window's round trips to be back after a loss, the system's choice stays.
+// another; on short paths Reno was the faster and the steadier one (docs/tcp.md, figures). On long ones, where Reno
+// takes half a window's round trips to be back after a loss, the system's choice stays.
 //
 // A socket that was BBR stays paced by the kernel under any other control. So sockets begin with Reno, before they are
 // connected, and a stream whose path turns out to be long goes to BBR.
@@ -16,11 +16,11 @@
 
 namespace treering {
 
-// How a connection of the control tree sends, and asks to be connected: at once, and after an outage again within a second, the
-// first times every 200 ms. Before connect().
+// How a connection of the control tree sends, and asks to be connected: at once, and after an outage again within a
+// second, the first times every 200 ms. Before connect().
 void prepare_control(int fd);
-// What is not acknowledged is sent again so often at least; the kernel doubles the time between two attempts, and after an outage
-// might wait as long again as the outage took. False: it does not know how (before Linux 6.15).
+// What is not acknowledged is sent again so often at least; the kernel doubles the time between two attempts, and after
+// an outage might wait as long again as the outage took. False: it does not know how (before Linux 6.15).
 bool set_longest_resend(int fd, int ms);
 
 // Whether this process may use a congestion control of that name; the error names those that it may.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data types (rows of data_types.h) and reduction operations: one table row each, used by the kernels, the API's checks and
-// the tools.
+// Data types (rows of data_types.h) and reduction operations: one table row each, used by the kernels, the API's checks
+// and the tools.
 #pragma once
 
 #include <cstddef>

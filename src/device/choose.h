@@ -4,9 +4,9 @@
 //   T = S R (gpu(protocol) + trips(protocol) * latency) + X / min(rate(protocol) * blocks, 2 link * share(protocol))
 //
 // with the rounds R and the exchanged bytes X of the algorithm's formula (algorithms/algorithm.h) and S slices of what
-// fits a slot. Latency and rate of the link are measured when a communicator is created; what happens on a GPU is an assumption of
-// the right order, which no measurement of this project supports yet. That LL moves half of the bytes and LL128 120 of 128
-// follows from the protocols. All ranks compute the same.
+// fits a slot. Latency and rate of the link are measured when a communicator is created; what happens on a GPU is an
+// assumption of the right order, which no measurement of this project supports yet. That LL moves half of the bytes and
+// LL128 120 of 128 follows from the protocols. All ranks compute the same.
 #pragma once
 
 #include "algorithms/algorithm.h"

@@ -3,7 +3,8 @@
 //
 // The library knows GPUs through these two classes alone. What is behind them is a shared object of its own
 // (libtreering-cuda.so: src/device/cuda), opened at run time, so that this library loads and works on machines without
-// CUDA; the tests have another that keeps "device memory" in memory of the host and runs the same device code on threads.
+// CUDA; the tests have another that keeps "device memory" in memory of the host and runs the same device code on
+// threads.
 //
 //   DeviceBackend   the devices of this machine, whose memory an address is
 //   Device          memory, streams, copies and launches of one
@@ -46,16 +47,18 @@ class Device {
 
   // Memory of the device, zeroed, that other processes can open. May wait for the device.
   virtual Status allocate(size_t bytes, void** address) = 0;
-  // The same, of the kind that others open through a file descriptor: where the usual one cannot be exported or imported.
+  // The same, of the kind that others open through a file descriptor: where the usual one cannot be exported or
+  // imported.
   virtual Status allocate_shareable(size_t bytes, void** address) = 0;
   virtual Status free(void* address) = 0;  // of either kind
   virtual Status export_memory(void* address, DeviceHandle* handle) = 0;
   virtual Status import_memory(const DeviceHandle& handle, void** address) = 0;
   virtual Status close_memory(void* imported) = 0;
-  // Makes the memory of another device of this process usable by kernels of this one; an error where the machine cannot.
+  // Makes the memory of another device of this process usable by kernels of this one; an error where the machine
+  // cannot.
   virtual Status reach(Device* peer) = 0;
-  // Whether a line of 128 bytes that a warp stores into that GPU's memory arrives whole, as the LL128 protocol needs it:
-  // so over NVLink and on one GPU, not over PCIe.
+  // Whether a line of 128 bytes that a warp stores into that GPU's memory arrives whole, as the LL128 protocol needs
+  // it: so over NVLink and on one GPU, not over PCIe.
   virtual bool keeps_lines(const std::array<uint8_t, 16>& peer_uuid) = 0;
   // Memory of the host that kernels use at the same address, zeroed.
   virtual Status allocate_host(size_t bytes, void** address) = 0;
@@ -81,7 +84,8 @@ class Device {
   virtual Status call_host(void (*function)(void* argument), void* argument, DeviceStream stream) = 0;
   // What follows in the stream begins when *at >= value (as signed difference); `at` is of allocate_host().
   virtual Status wait_value(const uint32_t* at, uint32_t value, DeviceStream stream) = 0;
-  // The number of the capture into a graph that the stream is in, 0: none. What is given to it runs later, perhaps often.
+  // The number of the capture into a graph that the stream is in, 0: none. What is given to it runs later, perhaps
+  // often.
   virtual uint64_t capture_of(DeviceStream stream) = 0;
   bool is_capturing(DeviceStream stream) { return capture_of(stream) != 0; }
   // In a stream that is captured: every launch of the graph records the event anew, or waits for what it was recorded

@@ -30,8 +30,8 @@ struct BlockShared {
   uint64_t in_flags[kMaxDeviceRanks];
   uint64_t out_flags[kMaxDeviceRanks];
   uint64_t first_in[kMaxDeviceRanks], first_out[kMaxDeviceRanks];  // of the call: messages that tell its signature
-  // A wait was ended, or the calls differ: `stopped` is set before the first barrier of a step and read behind it, `failed`
-  // between the two and read behind the second, so that all threads see the same and leave together.
+  // A wait was ended, or the calls differ: `stopped` is set before the first barrier of a step and read behind it,
+  // `failed` between the two and read behind the second, so that all threads see the same and leave together.
   uint32_t stopped;
   uint32_t failed;
   uint32_t chosen;  // the row that moves next
@@ -195,7 +195,8 @@ class Interpreter {
     return true;
   }
 
-  // Without data between flags there is nothing to wait for: a receiver may have consumed a message that is yet to come.
+  // Without data between flags there is nothing to wait for: a receiver may have consumed a message that is yet to
+  // come.
   TR_DEVICE bool has_room(const Link& link) const {
     return link.posted < load_acquire(link.out_consumed) + call_.depth;
   }
@@ -219,8 +220,8 @@ class Interpreter {
         store_pair(link.out_flags + slot, slot_flag(link.posted, call_.signature));  // nothing is ordered by it
   }
 
-  // LL and LL128 wait for no flag of a slot. Behind the first message of a call its sender's signature is looked at: it was
-  // sent before the data.
+  // LL and LL128 wait for no flag of a slot. Behind the first message of a call its sender's signature is looked at: it
+  // was sent before the data.
   TR_DEVICE void check_signature(uint32_t peer) {
     const Link& link = shared_.links[peer];
     if (link.received != shared_.first_in[peer]) return;
@@ -275,8 +276,8 @@ class Interpreter {
     return true;
   }
 
-  // See low_latency.h: now and then a message, of whatever protocol, fills its slot of LL, so that nothing there gets too
-  // old. The slot is free as the message's own is.
+  // See low_latency.h: now and then a message, of whatever protocol, fills its slot of LL, so that nothing there gets
+  // too old. The slot is free as the message's own is.
   TR_DEVICE void refresh_slot(const Link& link, size_t first_unit) {
     if (link.posted % kLlRefresh >= call_.depth) return;
     constexpr size_t kUnits = kLlSlotBytes / Ll::kUnitData;

@@ -6,8 +6,8 @@
 //   LL128   | data 120 ......................... | flag 8 |  a line of 128 bytes arrives at once
 //
 // The flag of message k is k + 1, by its low 32 bits for LL. What a slot holds from earlier messages has smaller
-// flags. Old words of LL could look new again after 2^32 messages: the first messages of every 2^31, of whatever protocol,
-// fill the whole slot of LL that is theirs, so none gets that old.
+// flags. Old words of LL could look new again after 2^32 messages: the first messages of every 2^31, of whatever
+// protocol, fill the whole slot of LL that is theirs, so none gets that old.
 #pragma once
 
 #include "device/move.h"

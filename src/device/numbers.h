@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Numbers: how the device code holds and combines elements of each data type. The rules are those of the host's kernels
-// (executor/reduce/reduce.h): narrow floats are accumulated in float32 and rounded once, to nearest even; NaN propagates in max
-// and min; integers wrap; avg divides the sum, integers truncate toward zero.
+// (executor/reduce/reduce.h): narrow floats are accumulated in float32 and rounded once, to nearest even; NaN
+// propagates in max and min; integers wrap; avg divides the sum, integers truncate toward zero.
 //
 // A Number has: Storage (as in memory), Compute (as in registers), load() and store() between them. On GPUs the
-// conversions of narrow floats are the hardware's where it has them; elsewhere integer arithmetic with the same results.
+// conversions of narrow floats are the hardware's where it has them; elsewhere integer arithmetic with the same
+// results.
 #pragma once
 
 #include <type_traits>

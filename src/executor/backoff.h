@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Backoff: how a rank waits: it spins while every rank has a core (the latency is that of a cache line), then yields
-// the core, then sleeps for growing times, so that neither an idle communicator nor more ranks than cores burn CPU. A rank
-// with streams to other hosts soon sleeps on these, and one beside a busy program sleeps at once.
+// the core, then sleeps for growing times, so that neither an idle communicator nor more ranks than cores burn CPU. A
+// rank with streams to other hosts soon sleeps on these, and one beside a busy program sleeps at once.
 #pragma once
 
 #include <sched.h>
@@ -33,9 +33,10 @@ struct WaitPolicy {
   bool notices_crowds = true;
 };
 
-// For `ranks` ranks that share `cores` cores. With a few ranks to a core each yields, which is a switch to the next. With
-// dozens, yielding ranks would only switch among themselves: they sleep soon, the longer the more they are, so that all
-// of them together wake some 80'000 times a second on each core, and the one with something to do finds it free.
+// For `ranks` ranks that share `cores` cores. With a few ranks to a core each yields, which is a switch to the next.
+// With dozens, yielding ranks would only switch among themselves: they sleep soon, the longer the more they are, so
+// that all of them together wake some 80'000 times a second on each core, and the one with something to do finds it
+// free.
 inline WaitPolicy wait_policy_of(uint32_t ranks, uint32_t cores) {
   constexpr uint32_t kFew = 16, kManyYields = 16, kMaxSleepUs = 4'000;
   const uint32_t share = (ranks + cores - 1) / cores;
@@ -86,8 +87,8 @@ class Backoff {
   }
 
  private:
-  // A rank that yields to another has the core back soon. A program that computes keeps it for its slice of time at every
-  // yield; one that sleeps instead is woken in the midst of that.
+  // A rank that yields to another has the core back soon. A program that computes keeps it for its slice of time at
+  // every yield; one that sleeps instead is woken in the midst of that.
   void yield() const {
     if (!policy_.notices_crowds) return (void)sched_yield();
     timespec before, after;

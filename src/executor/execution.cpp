@@ -66,8 +66,8 @@ void Execution::start(const Call& call) {
   wide_scratch_ = wide_messages_ || call.wide_memory;
 }
 
-// Elements of the largest chunk: the longest message fits a slot, with many ranks and small slots by chunks of less than
-// a cache line.
+// Elements of the largest chunk: the longest message fits a slot, with many ranks and small slots by chunks of less
+// than a cache line.
 size_t Execution::largest_chunk(uint32_t max_span) {
   const LargestChunk key{max_span, call_.type_size, call_.chunk_bytes, call_.is_coded(), wide_messages_, 0};
   if (key.same_as(largest_chunk_)) return largest_chunk_.elements;  // divisions cost more than a tiny message

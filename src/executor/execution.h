@@ -81,8 +81,8 @@ struct ExecutorContext {
   void add_queue(uint32_t peer, SendQueue* queue) { queues.emplace_back(peer, queue); }
   // Sends what waits in this process. True when nothing waits any more, else `*peer` is one whose messages do.
   bool flush(uint32_t* peer) const { return queues.empty() || flush_queues(peer); }
-  // Every wait of a rank calls this, whatever it waits for: a rank that waits for one peer must still serve the others, who
-  // may be what that peer waits for.
+  // Every wait of a rank calls this, whatever it waits for: a rank that waits for one peer must still serve the others,
+  // who may be what that peer waits for.
   bool progress() const {
     uint32_t peer = 0;
     return flush(&peer);
@@ -137,8 +137,8 @@ struct TransferSizes {
   std::optional<uint64_t> sent;  // where the message tells it
 };
 
-// The sizes of a transfer in a call of this signature, by a message that was not expected. What the message says is the transfer's size
-// only if it has that transfer's signature: it may be of another call.
+// The sizes of a transfer in a call of this signature, by a message that was not expected. What the message says is the
+// transfer's size only if it has that transfer's signature: it may be of another call.
 inline TransferSizes sizes_of(const Message& message, uint32_t signature, uint64_t expected) {
   for (const uint64_t bytes : {message.whole, uint64_t{message.bytes}})
     if (bytes != expected && lane_signature(signature, bytes) == message.signature) return {expected, bytes};

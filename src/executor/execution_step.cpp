@@ -134,8 +134,8 @@ bool Execution::plan_sends(StepState* state) {
 Execution::Mode Execution::choose_mode(const StepState& state, uint32_t peer, Connection* connection,
                                        std::byte** delivered_to) const {
   if (state.wire_bytes <= kInlineBytes) return Mode::kInline;
-  // What only moves is left to its readers, who work at the same time, while a writer would serve one after another; but a
-  // gather has one reader and many writers, and only a writer's stores bypass the reader's cache.
+  // What only moves is left to its readers, who work at the same time, while a writer would serve one after another;
+  // but a gather has one reader and many writers, and only a writer's stores bypass the reader's cache.
   const CollectiveInfo& info = *call_.layout.collective;
   if (!info.reduces && !info.gathers() && (!streaming_ || info.rooted) && reference_for(state, *connection))
     return Mode::kReferenced;
@@ -155,8 +155,8 @@ std::byte* Execution::output_of(const StepState& state, Connection* connection) 
   return connection->output_place(call_.operation, offset, state.wire_bytes);
 }
 
-// Where the peer showed its operand of this step's result; nullptr: it did not, or it needs the operand. (A message of this call
-// has come from it, so what it shows is of this call.)
+// Where the peer showed its operand of this step's result; nullptr: it did not, or it needs the operand. (A message of
+// this call has come from it, so what it shows is of this call.)
 std::byte* Execution::operand_of(const StepState& state, uint32_t peer, Connection* connection) const {
   constexpr uint16_t kSum = kFinal | kReduce;
   if ((state.step->flags & kSum) != kSum || state.item != nullptr || !call_.is_plain() || pieces_.size() != 1)

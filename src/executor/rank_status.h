@@ -3,7 +3,8 @@
 // waits for, where its output buffer lies, and its failure if it has one.
 //
 // Written by its owner alone, read by any rank at any time through its transport; every field is a relaxed atomic
-// except those that publish others (`operation`, a call's `tag`, `failure_state`). The calls of earlier operations are for finding and telling differences alone.
+// except those that publish others (`operation`, a call's `tag`, `failure_state`). The calls of earlier operations are
+// for finding and telling differences alone.
 #pragma once
 
 #include <array>
@@ -95,8 +96,8 @@ struct CallRecord {
   }
 };
 
-// The calls of a rank's last operations stay readable: one that is ahead is compared with one that waits. The root of small
-// broadcasts gets as far ahead as a FIFO has slots (8), or some times that through a tree.
+// The calls of a rank's last operations stay readable: one that is ahead is compared with one that waits. The root of
+// small broadcasts gets as far ahead as a FIFO has slots (8), or some times that through a tree.
 inline constexpr size_t kCallsKept = 16;
 
 // Begins with what transports read.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which ranks are at fault where an operation stands still because not all have entered it. Decides alone, from what the ranks show.
+// Which ranks are at fault where an operation stands still because not all have entered it. Decides alone, from what
+// the ranks show.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,8 @@ struct RankProgress {
   bool is_stopped = false;                // by a signal, a debugger or the kernel, as far as is known
 };
 
-// The ranks of `others` that have not entered `operation`, without those that another one holds up: they wait in an earlier
-// operation, or in a send or receive for a rank that is stopped or in no call.
+// The ranks of `others` that have not entered `operation`, without those that another one holds up: they wait in an
+// earlier operation, or in a send or receive for a rank that is stopped or in no call.
 std::vector<uint32_t> absent_ranks(const std::vector<RankProgress>& others, uint64_t operation);
 
 }  // namespace treering

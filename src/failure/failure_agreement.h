@@ -5,8 +5,8 @@
 //        '------ else, to the top of the control tree ---> take() --------> decided, the same on every rank
 //                                   nothing comes back by the limit ------> decided here, by this rank's proposal
 //
-// Nothing waits: a proposal is made once and decided by poll(), which every wait of the rank calls. So one communicator's
-// failure holds up nothing else that its thread moves.
+// Nothing waits: a proposal is made once and decided by poll(), which every wait of the rank calls. So one
+// communicator's failure holds up nothing else that its thread moves.
 //
 // Invariants: the first proposal of a rank stays; what is decided stays. Any thread may call.
 #pragma once

@@ -21,8 +21,8 @@ constexpr auto kNewsOfEnd = std::chrono::seconds(1);  // from the end of a proce
 // For a proposal's way through the control tree. A parent in it that is silent, or gone, is replaced meanwhile.
 constexpr auto kAgreementTimeout = kLongestSearch + std::chrono::seconds(3);
 constexpr auto kAftermathOfPause = std::chrono::seconds(10);  // what is found later has other causes
-// A link may have ended because of a failure, the news of which goes by the control tree: over slow links it comes later than the
-// end. Within a host the death of its process shows soon.
+// A link may have ended because of a failure, the news of which goes by the control tree: over slow links it comes
+// later than the end. Within a host the death of its process shows soon.
 constexpr auto kNewsOfHost = std::chrono::milliseconds(50), kNewsOfOthers = std::chrono::milliseconds(3000);
 
 }  // namespace
@@ -69,7 +69,8 @@ Status Watch::pass_on(const Status& status) {
   return agreement_.poll(now);
 }
 
-// What this rank finds after a pause that the others did not wait for is a consequence: they have left, or taken it for lost.
+// What this rank finds after a pause that the others did not wait for is a consequence: they have left, or taken it for
+// lost.
 std::string Watch::own_pause() const {
   if (job_ == nullptr || timeout_.count() <= 0) return {};
   const auto [length, end] = job_->own_pause();
@@ -109,8 +110,8 @@ void Watch::note_lost(const std::vector<uint32_t>& ranks, const std::string& rea
   for (uint32_t rank : ranks) lost_.try_emplace(rank, Loss{reason, Clock::now()});
 }
 
-// One that leaves because of a failure tells which: who hears of the end before the failure does not take it for the cause. It may
-// not be decided yet: another may have come first.
+// One that leaves because of a failure tells which: who hears of the end before the failure does not take it for the
+// cause. It may not be decided yet: another may have come first.
 void Watch::note_left(uint32_t rank, const Status& cause) {
   {
     std::lock_guard lock(lost_mutex_);
@@ -232,7 +233,8 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
   return {};
 }
 
-// The rank that is waited for, and those whose turn it is. Of those that have to be asked one: an answer costs messages.
+// The rank that is waited for, and those whose turn it is. Of those that have to be asked one: an answer costs
+// messages.
 template <typename Look>
 Status Watch::look_at_some(uint32_t first, uint32_t* next, uint32_t waiting_for, const Look& look) const {
   const uint32_t ranks = context_->ranks;
@@ -327,7 +329,8 @@ Status Watch::check_alive(uint32_t peer, uint32_t waiting_for) {
     return fail(
         {trRemoteError, fmt::format("{} destroyed its communicator before {} was complete", describe(peer), place())});
   }
-  // What was asked may be old: one that has ended since may have done its part, and left. The control tree tells of losses.
+  // What was asked may be old: one that has ended since may have done its part, and left. The control tree tells of
+  // losses.
   bool dead = !readable || (knows_by_reading(peer) && is_dead(peer));
   // It may have done its part, left and ended after it was asked: what memory says of it now is its last.
   if (readable && dead && read(peer, &snapshot))
@@ -339,8 +342,8 @@ Status Watch::check_alive(uint32_t peer, uint32_t waiting_for) {
   return end.ok() ? end : fail(end);
 }
 
-// What to say of a peer whose process has ended: it left in order where its memory says so, or, where that went with it, the
-// job, a moment later; Ok until then.
+// What to say of a peer whose process has ended: it left in order where its memory says so, or, where that went with
+// it, the job, a moment later; Ok until then.
 Status Watch::end_of(uint32_t peer, const std::string& during, const std::string& more) {
   RankStatusSnapshot last;
   const bool readable = knows_by_reading(peer) && read(peer, &last);  // what was answered before its end is old

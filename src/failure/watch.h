@@ -6,9 +6,9 @@
 //   a link fails, a call differs --> suspicion --> poll() looks for what says it better (a death, a failure that explains
 //                                                   it) and proposes it, or what is known when the time for that is over
 //
-// Nothing here waits, but await_failure(). Nothing is touched while messages arrive in time; check() is called only by a
-// rank that has found nothing to do for a while. Among many ranks it looks at some of them each time, in turn, and always
-// at the one that it waits for: the cost of waiting does not grow with n.
+// Nothing here waits, but await_failure(). Nothing is touched while messages arrive in time; check() is called only by
+// a rank that has found nothing to do for a while. Among many ranks it looks at some of them each time, in turn, and
+// always at the one that it waits for: the cost of waiting does not grow with n.
 #pragma once
 
 #include <chrono>
@@ -60,7 +60,8 @@ class Watch {
   // The deadline of a call that consists of several waits, besides that of each; max(): there is none.
   void set_call_deadline(Clock::time_point deadline) { call_deadline_ = deadline; }
   Clock::time_point call_deadline() const { return call_deadline_; }
-  // The error of a call of `members` that has come to its deadline: it names those that do not answer, else says `otherwise`.
+  // The error of a call of `members` that has come to its deadline: it names those that do not answer, else says
+  // `otherwise`.
   Status late(const char* function, const std::vector<uint32_t>& members, const std::string& otherwise) const;
   // Starts the clock of one operation.
   void start(const Call* call);
@@ -90,16 +91,18 @@ class Watch {
   Status known_failure() const { return agreement_.known(); }
   // The same while the communicator is created, which needs every rank: that one was lost is a failure, too.
   Status creation_verdict();
-  // Ok, or that `peer` has ended or left; `during` is for the message. Proposes nothing. Also ok while it is not known whether it left or died.
+  // Ok, or that `peer` has ended or left; `during` is for the message. Proposes nothing. Also ok while it is not known
+  // whether it left or died.
   Status check_peer(uint32_t peer, const char* during);
-  // Ok, or that `peer` has ended without leaving. Asks no other process: it may be called for many ranks, again and again.
+  // Ok, or that `peer` has ended without leaving. Asks no other process: it may be called for many ranks, again and
+  // again.
   Status check_death(uint32_t peer, const char* during);
   // The link to `peer` has failed with `status`.
   void suspect_link(uint32_t peer, const Status& status);
   // no_progress() takes up to so long for answers, so it is called by so much before the deadline; less of a short one.
   static Clock::duration time_for_answers(Clock::duration deadline);
-  // The deadline passes while this rank waits for `peer` and no operation is under way. Names those of `ranks` that do not
-  // answer. If all answer, it follows who waits for whom, from `peer` on. Waits a moment for answers.
+  // The deadline passes while this rank waits for `peer` and no operation is under way. Names those of `ranks` that do
+  // not answer. If all answer, it follows who waits for whom, from `peer` on. Waits a moment for answers.
   Status no_progress(uint32_t peer, const std::vector<uint32_t>& ranks);
   // The header of a call differed from that of `peer`; `sizes` of a transfer from it.
   void suspect_calls(uint32_t peer, const std::optional<TransferSizes>& sizes = {});

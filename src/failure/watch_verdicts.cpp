@@ -256,8 +256,8 @@ std::string Watch::wait_of_two(uint32_t one, uint32_t other) const {
                      describe(other));
 }
 
-// Follows the waits from rank to rank, to one that shows no sign of life or waits for no other. Where all are alive and wait for
-// one another, no rank is at fault: what they sent has not arrived.
+// Follows the waits from rank to rank, to one that shows no sign of life or waits for no other. Where all are alive and
+// wait for one another, no rank is at fault: what they sent has not arrived.
 std::string Watch::chain_of_waits(uint32_t waiting_for, bool all_answer) const {
   std::vector<uint32_t> seen;
   for (uint32_t before = context_->rank, peer = waiting_for;;) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceAreas: for each rank of a communicator a block of its GPU's memory, which all ranks map: by pointer in the same process,
-// else opened from a handle.
+// DeviceAreas: for each rank of a communicator a block of its GPU's memory, which all ranks map: by pointer in the same
+// process, else opened from a handle.
 //
 //   exchange()  allocates the own area and tells where it is     collective
 //   map()       opens a peer's, and reads its nonce there
@@ -28,7 +28,8 @@ class DeviceAreas {
 
   static constexpr size_t kNonceBytes = 64;
 
-  // `own`: this rank's failure; a rank that has one tells the others only that. Afterwards it is set where any rank failed.
+  // `own`: this rank's failure; a rank that has one tells the others only that. Afterwards it is set where any rank
+  // failed.
   Status exchange(size_t bytes, DeviceCopies* copies, Status* own);
   Status map(uint32_t peer, DeviceCopies* copies);
   Status release();

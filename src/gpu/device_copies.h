@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeviceCopies: copies of a GPU that are waited for until a deadline.
 //
-// A link may be so broken that a copy over it never ends, and work cannot be taken out of a stream again. So the copies have a
-// stream of their own, which is given up then, with everything that they may still use: freeing memory of a GPU waits
-// for all of its streams. Only memory of devices and pinned() may be copied: for other memory of the host the driver waits itself.
+// A link may be so broken that a copy over it never ends, and work cannot be taken out of a stream again. So the copies
+// have a stream of their own, which is given up then, with everything that they may still use: freeing memory of a GPU
+// waits for all of its streams. Only memory of devices and pinned() may be copied: for other memory of the host the
+// driver waits itself.
 #pragma once
 
 #include <chrono>

@@ -3,12 +3,13 @@
 //
 //   launch():  choose -> compiled programs in device memory (cached) -> bind -> kernel on the caller's stream
 //
-// One kernel at a time uses the links: a launch waits for the last one, on whatever stream, and so do the launches of graphs,
-// by nodes for events. A kernel waits for its peers as long as the host lets it: DeviceMonitor looks after all that are under way.
+// One kernel at a time uses the links: a launch waits for the last one, on whatever stream, and so do the launches of
+// graphs, by nodes for events. A kernel waits for its peers as long as the host lets it: DeviceMonitor looks after all
+// that are under way.
 //
-// Calls of a group that follow one another become one kernel, where the same one does them and none uses what another writes.
-// Each takes the channels behind those of the call before, so that small ones run side by side. What a rank makes one kernel
-// of is its own affair: channels follow from the calls alone, and each channel has them in order.
+// Calls of a group that follow one another become one kernel, where the same one does them and none uses what another
+// writes. Each takes the channels behind those of the call before, so that small ones run side by side. What a rank
+// makes one kernel of is its own affair: channels follow from the calls alone, and each channel has them in order.
 #pragma once
 
 #include <atomic>
@@ -40,8 +41,8 @@ class DeviceKernels {
   DeviceKernels(const DeviceKernels&) = delete;
   DeviceKernels& operator=(const DeviceKernels&) = delete;
 
-  // Whether the operation runs as a kernel; the same on all ranks. Sends and receives always do: their sizes are known to
-  // two ranks alone.
+  // Whether the operation runs as a kernel; the same on all ranks. Sends and receives always do: their sizes are known
+  // to two ranks alone.
   bool takes(const Operation& operation);
   // What a collective without further ado does; false where it is staged.
   bool predict(Collective collective, size_t bytes, size_t element_bytes, cuda::DeviceSelection* choice);
@@ -56,7 +57,8 @@ class DeviceKernels {
   void abort();
   // Ends what is under way. False where a kernel stays, which may use everything for ever; is_idle() still tells.
   bool end();
-  // By the monitor, while something is under way: fails the communicator when there is a reason to. False when nothing is.
+  // By the monitor, while something is under way: fails the communicator when there is a reason to. False when nothing
+  // is.
   bool look();
   // Makes what a kernel has found a failure of the communicator; from any thread.
   void find_failure();
@@ -101,8 +103,8 @@ class DeviceKernels {
   cuda::DeviceSelectionInput selection_input(Collective collective, size_t bytes, size_t element_bytes) const;
   const Chosen& choose(Collective collective, size_t bytes, size_t element_bytes, bool unequal);
   bool is_staged_better(Collective collective, size_t bytes, double kernel_us) const;
-  // Sum over all channels: `begun` of calls that began; false when none of them runs. `call`: the number of the first of
-  // those that do.
+  // Sum over all channels: `begun` of calls that began; false when none of them runs. `call`: the number of the first
+  // of those that do.
   bool is_running(uint32_t* begun, uint32_t* call) const;
 
   Communicator* communicator_;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeviceLinks: the FIFOs between the GPUs of a communicator (device/work.h), over links that were proved at init.
 //
-// Every rank has a block of device memory, its area (device_areas.h, fifo_layout.h). It holds what arrives at the rank, and what
-// peers tell it of its own sends. The first channels are in the area that the proofs write to; where the links that those
-// measured need more, these are in another.
+// Every rank has a block of device memory, its area (device_areas.h, fifo_layout.h). It holds what arrives at the rank,
+// and what peers tell it of its own sends. The first channels are in the area that the proofs write to; where the links
+// that those measured need more, these are in another.
 //
 // Kernels that wait for one another must run at the same time: where two processes share a GPU, which then runs them in
 // turn, and wherever a proof fails, there are no links, and operations are staged (device_rank.h).
@@ -23,8 +23,8 @@ class Communicator;
 
 class DeviceLinks {
  public:
-  // Collective over the communicator: every rank calls it, with nullptr where it has no device. Afterwards either all ranks
-  // have links or none: `why_not` says why.
+  // Collective over the communicator: every rank calls it, with nullptr where it has no device. Afterwards either all
+  // ranks have links or none: `why_not` says why.
   static Status create(Communicator* communicator, Device* device, std::unique_ptr<DeviceLinks>* made,
                        std::string* why_not);
   ~DeviceLinks();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceMonitor: a thread, one a process, that looks every few milliseconds after communicators with kernels under way: for
-// failures that end them, peers that died, deadlines. It sleeps while there are none.
+// DeviceMonitor: a thread, one a process, that looks every few milliseconds after communicators with kernels under way:
+// for failures that end them, peers that died, deadlines. It sleeps while there are none.
 #pragma once
 
 #include <sys/types.h>

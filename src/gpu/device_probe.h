@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceProbe: proves that a GPU writes and reads the memory of another, and measures how fast, by copies on the GPU's own
-// path to it: a nonce there and back, and some MiB there. Some tenths of a millisecond for each peer; a slow
+// DeviceProbe: proves that a GPU writes and reads the memory of another, and measures how fast, by copies on the GPU's
+// own path to it: a nonce there and back, and some MiB there. Some tenths of a millisecond for each peer; a slow
 // path takes some 50 milliseconds at most, or two copies.
 #pragma once
 
@@ -19,8 +19,8 @@ class DeviceProbe {
   // Measures the GPU's own memory and its path to the host.
   static Status create(DeviceCopies* copies, std::unique_ptr<DeviceProbe>* made);
 
-  // `word`: 8 bytes of the peer's memory that nothing else uses; `chunks`: kChunkBytes at each place, overwritten. An error says
-  // what was read instead of what was written.
+  // `word`: 8 bytes of the peer's memory that nothing else uses; `chunks`: kChunkBytes at each place, overwritten. An
+  // error says what was read instead of what was written.
   Status measure(void* word, const std::vector<std::byte*>& chunks, cuda::LinkFigures* figures);
   double host_gbps() const { return host_gbps_; }
 

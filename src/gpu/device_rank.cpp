@@ -143,8 +143,8 @@ Status DeviceRank::order(DeviceStream before, DeviceStream after) {
 
 Status DeviceRank::stage(const Operation& operation, DeviceStream stream) {
   if (!runs_kernel(operation)) return staged_.enqueue(operation, stream);
-  // Kernels read and write pinned memory of the host as well, but not ordinary memory: such buffers are copied before and
-  // after the kernel, in the same stream.
+  // Kernels read and write pinned memory of the host as well, but not ordinary memory: such buffers are copied before
+  // and after the kernel, in the same stream.
   return staged_.enqueue_around(operation, touches_host(operation), stream, [&](const Operation& pinned) {
     return kernels_->launch({&pinned, 1}, stream);
   });

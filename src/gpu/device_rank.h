@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeviceRank: what a communicator's rank does with its GPU.
 //
-// By kernels (device_kernels.h), where all ranks have GPUs that reach one another; what does not fit a kernel, and everything
-// where they do not, through pinned memory of the host (staged_path.h).
+// By kernels (device_kernels.h), where all ranks have GPUs that reach one another; what does not fit a kernel, and
+// everything where they do not, through pinned memory of the host (staged_path.h).
 #pragma once
 
 #include <memory>
@@ -50,8 +50,8 @@ class DeviceRank final : public GpuSide {
   bool is_needed() const override;
   // Waits until no kernel is under way.
   void wait_idle();
-  // Before the communicator is destroyed: waits until what was given to streams has ended, as long as nothing has failed
-  // and the deadline allows.
+  // Before the communicator is destroyed: waits until what was given to streams has ended, as long as nothing has
+  // failed and the deadline allows.
   void finish();
 
  private:

@@ -18,7 +18,8 @@ DeviceBackend* device_backend(std::string* why_not);
 // Says which pages are pinned for GPUs; empty where no device was opened.
 std::function<bool(const void* page)> pages_of_gpus();
 Status open_device(int ordinal, Device** device);
-// How many devices there are; an error where the CUDA driver shows some that cannot be used, as with a driver that is too old.
+// How many devices there are; an error where the CUDA driver shows some that cannot be used, as with a driver that is
+// too old.
 Status count_devices(int* count);
 
 // A stream of a device as a StreamId. Ids of device streams and of the engine's streams differ.

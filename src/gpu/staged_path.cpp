@@ -86,7 +86,8 @@ bool StagedPath::close() {
     for (const StagingMemory::Block& block : {slot.input, slot.output})
       if (block.address != nullptr) memory_->take_back(block);  // not lent again: no call is made any more
   if (!memory_->wait_until_idle(kIdleTimeout)) {
-    // What the streams still hold refers to the memory, which they keep, and to the engine's stream, which therefore stays.
+    // What the streams still hold refers to the memory, which they keep, and to the engine's stream, which therefore
+    // stays.
     log_line(LogLevel::kWarn, fmt::format("a CUDA stream of GPU {} still holds operations of a destroyed communicator",
                                           device_->info().ordinal));
     return false;
@@ -187,7 +188,8 @@ Status StagedPath::stage_transfers(StagedCall* call, Piece* piece) const {
   return {};
 }
 
-// Pinned memory for a pipeline: a slot holds the buffers of a piece, which are one where the collective has a single block.
+// Pinned memory for a pipeline: a slot holds the buffers of a piece, which are one where the collective has a single
+// block.
 Status StagedPath::lend_slots(StagedCall* call, Slot* slots) const {
   const size_t bytes = most_piece_bytes(*communicator_);
   for (size_t i = 0; i < kDepth; ++i)

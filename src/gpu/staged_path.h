@@ -7,19 +7,21 @@
 //   stream:   copy in | open the gate |  wait for the flag  | copy out | give the memory back
 //   engine:   (wait at the gate) ........ operation, raise the flag
 //
-// The rest goes in pieces (pieces.h), through kDepth slots of pinned memory that all calls of the rank share, so that there
-// is never more of it, and the three steps of successive pieces overlap:
+// The rest goes in pieces (pieces.h), through kDepth slots of pinned memory that all calls of the rank share, so that
+// there is never more of it, and the three steps of successive pieces overlap:
 //
 //   copies in:    0 1 2   3   4   ...     (of slot 0, when piece 0 has been copied out of it)
 //   engine:         0 1 2   3   4
 //   copies out:       0 1 2   3   4
 //
-// Copies in and out have a stream each, between the work before and behind the call in the user's. Everything is given to
-// the streams in an order that would be right in one stream: in a captured graph it is one, on memory of the graph's own.
+// Copies in and out have a stream each, between the work before and behind the call in the user's. Everything is given
+// to the streams in an order that would be right in one stream: in a captured graph it is one, on memory of the graph's
+// own.
 //
 // The engine's side is queued when the call is made, so that all ranks run their operations in the same order whatever
-// the order in which their streams get there. A graph's is queued when its launch gets there, in front of calls whose gates are
-// closed: from the first capture on, StreamOrder brings gates and launches into the order of calls and launches.
+// the order in which their streams get there. A graph's is queued when its launch gets there, in front of calls whose
+// gates are closed: from the first capture on, StreamOrder brings gates and launches into the order of calls and
+// launches.
 #pragma once
 
 #include <array>

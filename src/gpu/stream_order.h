@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// StreamOrder: brings what a communicator gives to streams and to graphs into the order in which calls and launches of graphs
-// were made, whatever the streams.
+// StreamOrder: brings what a communicator gives to streams and to graphs into the order in which calls and launches of
+// graphs were made, whatever the streams.
 //
 //   call          stream   wait for `last` | work | record `last`
 //   graph         stream   the same as nodes for events, which every launch resolves anew

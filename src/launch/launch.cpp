@@ -37,8 +37,8 @@ Status from_own_variables(Launch* launch, trUniqueId* id) {
   return {};
 }
 
-// PyTorch's own store listens on MASTER_PORT; the ranks of the k-th communicator agree on k by counting. A call that fails
-// before it can meet anybody does not count: it may be made again, while the others wait.
+// PyTorch's own store listens on MASTER_PORT; the ranks of the k-th communicator agree on k by counting. A call that
+// fails before it can meet anybody does not count: it may be made again, while the others wait.
 Status from_torchrun(Launch* launch, trUniqueId* id) {
   static std::atomic<uint32_t> made{0};
   launch->launcher = "torchrun";

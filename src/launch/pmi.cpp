@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// PMI-1, the wire protocol of MPICH's process manager, which srun --mpi=pmi2 speaks too: lines of `key=value` words over
-// the socket whose number is in PMI_FD.
+// PMI-1, the wire protocol of MPICH's process manager, which srun --mpi=pmi2 speaks too: lines of `key=value` words
+// over the socket whose number is in PMI_FD.
 //
 // Balaji et al., "PMI: A scalable parallel process-management interface for extreme-scale systems", EuroMPI 2010.
 #include <dlfcn.h>
@@ -82,7 +82,8 @@ class Pmi {
 };
 
 // Whether the program has called MPI_Init(), whose library talks over the same connection.
-// mpi4py and other extensions of interpreters load it for themselves alone: such a one is found by MPICH's names (its ABI's, Debian's).
+// mpi4py and other extensions of interpreters load it for themselves alone: such a one is found by MPICH's names (its
+// ABI's, Debian's).
 bool mpi_is_initialized() {
   void* ask = dlsym(RTLD_DEFAULT, "MPI_Initialized");
   for (const char* name : {"libmpi.so.12", "libmpich.so.12"}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies in the parts of a rank's area (transport/area.h) that transports do not know: its status and its mailbox, and
-// before all areas of a segment the failure that its ranks share.
+// What lies in the parts of a rank's area (transport/area.h) that transports do not know: its status and its mailbox,
+// and before all areas of a segment the failure that its ranks share.
 #pragma once
 
 #include "executor/mailbox.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Introductions: which transport an introduction is of. What a transport of this rank gives is told to the transport of the same
-// name at the peer.
+// Introductions: which transport an introduction is of. What a transport of this rank gives is told to the transport of
+// the same name at the peer.
 #pragma once
 
 #include <functional>

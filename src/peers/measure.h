@@ -32,7 +32,8 @@ struct NetworkMeasurement {
   double gbps = 0;        // 10^9 bytes a second that arrive from the host before this one
   double peak_gbps = 0;   // ... in the best part of that time
 
-  // Whether the rate may be the link's: one that does not run most of the time, as its ends have no core, shows a small part of it.
+  // Whether the rate may be the link's: one that does not run most of the time, as its ends have no core, shows a small
+  // part of it.
   bool is_plausible() const { return gbps == 0 || peak_gbps <= kMaxUneven * gbps; }
   // Keeps the better of two: what disturbs a measurement makes it slower alone.
   void take_better(const NetworkMeasurement& other);
@@ -42,15 +43,15 @@ struct NetworkMeasurement {
 };
 // A measurement that is not plausible is repeated, so many in all.
 inline constexpr int kMaxNetworkMeasurements = 4;
-// The measurements of all ranks as one: the slowest. `*plausible`: each of them is. The ranks have the same blobs, so that all
-// of them repeat the measurement or none does.
+// The measurements of all ranks as one: the slowest. `*plausible`: each of them is. The ranks have the same blobs, so
+// that all of them repeat the measurement or none does.
 Status combine_measurements(const std::vector<std::string>& blobs, NetworkMeasurement* slowest, bool* plausible);
 // Called in every wait with the link that is waited for: ok, or why the measurement ends.
 using WaitVerdict = std::function<Status(const Connection* waiting_for)>;
-// Called at the same time by one rank of each of `hosts` hosts, which form a ring; one of them starts. Takes some tens of
-// milliseconds. An error when the links do not work: messages may be under way then, so they are not fit for use.
-// `progress` is called in every wait and moves what waits on any link of the rank; true when nothing waits. *failed: the link that is broken or was
-// waited for; nullptr when the error is `verdict`'s.
+// Called at the same time by one rank of each of `hosts` hosts, which form a ring; one of them starts. Takes some tens
+// of milliseconds. An error when the links do not work: messages may be under way then, so they are not fit for use.
+// `progress` is called in every wait and moves what waits on any link of the rank; true when nothing waits. *failed:
+// the link that is broken or was waited for; nullptr when the error is `verdict`'s.
 Status measure_network(Connection* next, Connection* previous, bool starts, uint32_t hosts, Clock::time_point deadline,
                        const std::function<bool()>& progress, const WaitVerdict& verdict, NetworkMeasurement* measured,
                        Connection** failed);

@@ -28,8 +28,8 @@ class Ring {
        const WaitVerdict& verdict)
       : next_(next), previous_(previous), deadline_(deadline), progress_(progress), verdict_(verdict) {}
 
-  // The one way to wait here: serves both neighbours, as each of the ring's ranks waits for another one's progress. False
-  // when there is a reason to stop.
+  // The one way to wait here: serves both neighbours, as each of the ring's ranks waits for another one's progress.
+  // False when there is a reason to stop.
   bool wait_for(Connection* connection) {
     progress_();
     if (failure_.ok()) failure_ = find_failure(connection);

@@ -30,7 +30,8 @@ class PeerTable final : public ConnectionMaker, public StatusReader {
   PeerTable(ExecutorContext* context, const std::vector<RankInfo>& infos, uint32_t channels, OpenTransports opened,
             AskStatus ask);
 
-  // Settles how the peers are reached. An error: one cannot be. reasons: see prove_links(). allowed: the option's text, for that error.
+  // Settles how the peers are reached. An error: one cannot be. reasons: see prove_links(). allowed: the option's text,
+  // for that error.
   Status settle(const TransportMatrix& matrix, const std::map<uint32_t, std::string>& reasons,
                 const std::string& allowed);
   // Slows all sends of this rank down to one link of that speed.

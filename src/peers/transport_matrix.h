@@ -3,11 +3,11 @@
 //
 //   report of rank a   | towards other hosts | within its host | exceptions: rank, transports | complete? |
 //
-// A proof that is cheap (a nonce in the segment: a load) is made towards every rank of the host. One that takes system calls
-// (cross-memory attach, opening descriptors, or whatever it is between hosts) is made for every pair while there are few ranks. With
-// more than kMaxProved it is made for the ranks at the distances 1, 2, 4, ... both ways around, which are the pairs that trees and
-// rings use: the number of proofs grows with log n, a report stays short, and a rank that cannot reach others, or that others cannot
-// reach, is still found by each of those.
+// A proof that is cheap (a nonce in the segment: a load) is made towards every rank of the host. One that takes system
+// calls (cross-memory attach, opening descriptors, or whatever it is between hosts) is made for every pair while there
+// are few ranks. With more than kMaxProved it is made for the ranks at the distances 1, 2, 4, ... both ways around,
+// which are the pairs that trees and rings use: the number of proofs grows with log n, a report stays short, and a rank
+// that cannot reach others, or that others cannot reach, is still found by each of those.
 //
 // A transport works for a pair when both ends have found so. Every rank has all reports, so all conclude the same.
 #pragma once
@@ -23,8 +23,8 @@
 
 namespace treering {
 
-// What works, as bits: transports, and that registered buffers can be mapped. A transport within a process counts where it would
-// work, were both ranks in one process.
+// What works, as bits: transports, and that registered buffers can be mapped. A transport within a process counts where
+// it would work, were both ranks in one process.
 inline constexpr TransportSet kRegionsBit = TransportSet{1} << kMaxTransports;
 inline constexpr uint32_t kMaxProved = 64;  // ranks of a host
 

@@ -74,7 +74,8 @@ Status Engine::check_stream(StreamId stream) {
 namespace {
 
 constexpr size_t kStackBytes = 2 << 20;  // callbacks and reductions of the user run on it
-// While it waits the thread leaves its core to the computation that it runs beside: it yields some 50 us and then sleeps.
+// While it waits the thread leaves its core to the computation that it runs beside: it yields some 50 us and then
+// sleeps.
 constexpr uint32_t kYieldsBesideComputation = 100;
 
 // A thread that seldom runs long is to run at once when it wakes, although another computes on its core. Linux (6.12
@@ -294,7 +295,8 @@ bool Engine::run_callback(std::unique_lock<std::mutex>* lock, Task* task) {
   return true;
 }
 
-// The operation of an active communicator that may advance: the first of its communicator and of its stream. Else nullptr.
+// The operation of an active communicator that may advance: the first of its communicator and of its stream. Else
+// nullptr.
 Task* Engine::startable(Communicator* communicator) {
   if (std::find(active_.begin(), active_.end(), communicator) == active_.end()) return nullptr;
   Task* task = queues_[communicator].first;
@@ -313,8 +315,8 @@ void Engine::loop() {
     for (Communicator* communicator : active_)
       if (startable(communicator) != nullptr) batch_.push_back(communicator);
     for (Communicator* communicator : batch_) {
-      // While another one advanced, this one's operation may have been forgotten and others given to streams: what counts is
-      // what the queues hold now. Addresses tell nothing, they are used again.
+      // While another one advanced, this one's operation may have been forgotten and others given to streams: what
+      // counts is what the queues hold now. Addresses tell nothing, they are used again.
       Task* task = startable(communicator);
       if (task == nullptr) continue;
       in_hand_ = communicator;

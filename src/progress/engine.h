@@ -52,8 +52,8 @@ struct Task {
 
 class Engine {
  public:
-  // A forked child has its own, without streams and events: what the parent's hold is the parent's, so a child that was told
-  // that they are idle would take what is under way for done.
+  // A forked child has its own, without streams and events: what the parent's hold is the parent's, so a child that was
+  // told that they are idle would take what is under way for done.
   static Engine& instance();
 
   StreamId create_stream();
@@ -99,8 +99,8 @@ class Engine {
     Task* last = nullptr;
     Status failure;
   };
-  // The operations of a communicator, in the order in which they run. It stays until forget(): what is given to a stream again and
-  // again allocates nothing.
+  // The operations of a communicator, in the order in which they run. It stays until forget(): what is given to a
+  // stream again and again allocates nothing.
   struct Queue {
     Task* first = nullptr;
     Task* last = nullptr;

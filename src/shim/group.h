@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Group: the calls that a thread has collected between ncclGroupStart() and ncclGroupEnd(). A call outside of a group is
-// a batch of one.
+// Group: the calls that a thread has collected between ncclGroupStart() and ncclGroupEnd(). A call outside of a group
+// is a batch of one.
 //
 //   jobs (create, split, shrink, finalize)   side by side, first; those of one communicator in order
 //   calls (collectives, sends, receives)     one group of the C API, then

@@ -45,8 +45,9 @@ std::string variable(const std::string& name);
 // Applies all variables that are set; the log gets a line for each, once in a process.
 Status apply_variables(Request* request);
 
-// Those of the network, and of access between GPUs, become settings of the process, which the library reads from TREERING_*
-// when the first communicator or unique id is made: sets the ones that the user has not set. To be called before either.
+// Those of the network, and of access between GPUs, become settings of the process, which the library reads from
+// TREERING_* when the first communicator or unique id is made: sets the ones that the user has not set. To be called
+// before either.
 void hand_on_variables();
 
 // The parts of a list, without the empty ones and the blanks around them.

@@ -47,8 +47,8 @@ Location fill_in(Location location, const std::vector<CorePlace>& cores, size_t 
   return location;
 }
 
-// Leaders by the lowest rank behind each of their switches, from the outermost on: the hosts behind one follow one another.
-// What is not known is a switch of the host's own.
+// Leaders by the lowest rank behind each of their switches, from the outermost on: the hosts behind one follow one
+// another. What is not known is a switch of the host's own.
 void order_by_switches(std::span<const Location> locations, std::vector<uint32_t>* leaders) {
   using Key = std::array<uint32_t, kSwitchLevels + 1>;
   std::map<uint64_t, uint32_t> lowest;

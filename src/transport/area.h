@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Area: the memory of one rank of one communicator that its peers look into. It has a head, which anybody may read at any
-// time, and a body for those who exchange messages with it.
+// Area: the memory of one rank of one communicator that its peers look into. It has a head, which anybody may read at
+// any time, and a body for those who exchange messages with it.
 //
 //   head   | status | nonce |                         status: OpenBuffers, then the executor's own (peers/area.h)
 //   body   | region exports | mailbox | FIFOs, one for each sending peer and channel | staging |
 //
 // All ranks' areas have the same layout, so a peer's part is found at the same offset in the peer's area. The areas of
-// the ranks that share memory lie in one segment (a memfd that every rank maps; each rank places its own body on its NUMA
-// node):
+// the ranks that share memory lie in one segment (a memfd that every rank maps; each rank places its own body on its
+// NUMA node):
 //
 //   | header | head 0 | head 1 | ... | body 0 | body 1 | ... |
 //
 // The heads are side by side, so that looking at a thousand ranks maps a few hundred pages. Memory that is not touched
-// costs nothing, and of a body with room for every peer only what is used is touched. A rank that cannot map the segment
-// keeps its area in private memory, where peers reach it by cross-memory attach.
+// costs nothing, and of a body with room for every peer only what is used is touched. A rank that cannot map the
+// segment keeps its area in private memory, where peers reach it by cross-memory attach.
 #pragma once
 
 #include <atomic>

@@ -7,10 +7,10 @@
 //     post(message) -> | descriptor | descriptor | -> front() ... read payload ... pop()
 //     released(), can_post()   <--- counter of pops -----------------------'
 //
-// Two things end for a posted message: its payload is released (released(): the memory that it refers to is the sender's again), and
-// its descriptor is popped (which makes room, can_post()). A transport that reads payloads in place releases them when they are
-// popped. One that copies them does so once they have left the sender and need not be sent again; what it could not send yet
-// waits in a SendQueue, which all connections to that peer share.
+// Two things end for a posted message: its payload is released (released(): the memory that it refers to is the
+// sender's again), and its descriptor is popped (which makes room, can_post()). A transport that reads payloads in
+// place releases them when they are popped. One that copies them does so once they have left the sender and need not be
+// sent again; what it could not send yet waits in a SendQueue, which all connections to that peer share.
 //
 // Invariants: messages arrive in the order of post(); a payload that is referred to stays unchanged until released()
 // reaches the number of posts made when it was posted; released() may count inline messages late, by less than
@@ -65,8 +65,8 @@ struct UserMemory {
 struct Message {
   uint32_t signature = 0;  // of the operation: a receiver compares it with its own
   uint32_t bytes = 0;
-  // Bytes of the transfer that it is a part of, for what users are told when both ends differ; 0: not known. Payloads in
-  // the descriptor may be without it.
+  // Bytes of the transfer that it is a part of, for what users are told when both ends differ; 0: not known. Payloads
+  // in the descriptor may be without it.
   uint64_t whole = 0;
   PayloadKind kind = PayloadKind::kInline;
   bool wide = false;           // elements are float32 partial results of a 16-bit type
@@ -97,7 +97,8 @@ class Connection {
 
   // How a message may refer to this memory of the sender's user; nothing: it must go through a slot.
   virtual std::optional<UserAddress> reference(const UserMemory& memory) const = 0;
-  // Where the peer takes a final value, as memory of this process; nullptr: nowhere. In the output of the peer's operation, at
+  // Where the peer takes a final value, as memory of this process; nullptr: nowhere. In the output of the peer's
+  // operation, at
   // `offset` bytes:
   virtual std::byte* output_place(uint64_t operation, uint64_t offset, size_t bytes) {
     return (void)operation, (void)offset, (void)bytes, nullptr;

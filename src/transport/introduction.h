@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Introductions: what a transport of one rank tells the same transport of another, when the two first have to do with each other or
-// connect again. They take the control connections, which encrypt them.
+// Introductions: what a transport of one rank tells the same transport of another, when the two first have to do with
+// each other or connect again. They take the control connections, which encrypt them.
 //
 //   rank a: introduce(b, bytes)              ---- control tree ------------------> rank b: introduced(a, bytes, -1)
 //   rank a: introduce(b, bytes, connects)    ---- a connection of its own -------> rank b: introduced(a, bytes, socket)
@@ -29,13 +29,14 @@ inline constexpr size_t kIntroductionOverhead = 256;  // the transport's name an
 class Introducer {
  public:
   virtual ~Introducer() = default;
-  // Returns at once. It is for connect() and what follows: before that the ranks do not listen yet. A communicator whose ranks all
-  // share memory (TransportRow::maps) has no control connections any more. Without a socket an introduction may be lost while the
-  // control tree is being mended: a transport that gets no answer introduces itself again. With a socket, connected() tells how it
-  // went.
+  // Returns at once. It is for connect() and what follows: before that the ranks do not listen yet. A communicator
+  // whose ranks all share memory (TransportRow::maps) has no control connections any more. Without a socket an
+  // introduction may be lost while the control tree is being mended: a transport that gets no answer introduces itself
+  // again. With a socket, connected() tells how it went.
   virtual void introduce(uint32_t peer, Introduction introduction) = 0;
-  // Takes a socket, shut down for writing, whose last bytes the peer's kernel has not acknowledged: it is read until it has, but
-  // no longer than the communicator's deadline (0: there is none). A closed socket would answer by a reset, and send no more.
+  // Takes a socket, shut down for writing, whose last bytes the peer's kernel has not acknowledged: it is read until it
+  // has, but no longer than the communicator's deadline (0: there is none). A closed socket would answer by a reset,
+  // and send no more.
   virtual void drain(int fd, std::chrono::milliseconds deadline) = 0;
   // How many network interfaces of this process lead to the peer.
   virtual uint32_t interfaces_to(uint32_t peer) const = 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// OpenBuffers: where peers may store final values of the operation that a rank is in. It is first in the head of the rank's area, where
-// transports that map it look.
+// OpenBuffers: where peers may store final values of the operation that a rank is in. It is first in the head of the
+// rank's area, where transports that map it look.
 //
-// Written by the rank alone; `operation` is stored last. A reader that needs the fields of operation k checks `operation == k` first:
-// the owner cannot leave operation k while a peer still has to send it something.
+// Written by the rank alone; `operation` is stored last. A reader that needs the fields of operation k checks
+// `operation == k` first: the owner cannot leave operation k while a peer still has to send it something.
 #pragma once
 
 #include <atomic>

@@ -95,8 +95,8 @@ Status RegionTable::release(void* pointer) {
   for (size_t i = 0; i < regions_.size(); ++i) {
     Region& region = regions_[i];
     if (region.base != pointer || region.moved) continue;
-    // A peer may hold its mapping until the communicator ends: give the pages back now. Those of a process that forked this
-    // one are still in use there.
+    // A peer may hold its mapping until the communicator ends: give the pages back now. Those of a process that forked
+    // this one are still in use there.
     if (!region.inherited)
       (void)fallocate(region.descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
                       static_cast<off_t>(region.bytes));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transport: one way for the ranks of a communicator to reach one another. A folder below src/transport and a row in table.cpp.
+// Transport: one way for the ranks of a communicator to reach one another. A folder below src/transport and a row in
+// table.cpp.
 //
 //   open()          before the ranks have exchanged anything; info() is what the others need to know of this rank
 //   take_info()     what the others gave
@@ -37,8 +38,8 @@ struct TransportSetup {
   // A rank of this one's host that was given the segment's descriptor, or nullptr.
   std::function<const PeerInfo*()> segment_holder;
   Introducer* introducer = nullptr;  // to the same transport of other ranks
-  // What a rank that waits may sleep on: a transport whose polls cost system calls adds its descriptors. One that polls memory adds
-  // nothing, and is polled.
+  // What a rank that waits may sleep on: a transport whose polls cost system calls adds its descriptors. One that polls
+  // memory adds nothing, and is polled.
   std::shared_ptr<WaitSet> waits;
 };
 

@@ -3,16 +3,17 @@
 //
 //   transports: poll, poll, ... nothing for a while ---> wait(): the core is given away until a descriptor can be read or written
 //
-// One for a rank. A transport whose polls cost system calls (sockets) adds its descriptors. One that polls memory adds none: a rank
-// that uses both sleeps for short times. A rank that only polls sockets keeps its core busy, and with it the kernel's own work for
-// the network (packets that wait for another core's timer or soft interrupt): on a loaded machine a link carries less than half of
-// what it can (docs/tcp.md).
+// One for a rank. A transport whose polls cost system calls (sockets) adds its descriptors. One that polls memory adds
+// none: a rank that uses both sleeps for short times. A rank that only polls sockets keeps its core busy, and with it
+// the kernel's own work for the network (packets that wait for another core's timer or soft interrupt): on a loaded
+// machine a link carries less than half of what it can (docs/tcp.md).
 //
-// Armed before the sleep, as events are edge-triggered: one that came while the rank was polling ends the next wait at once, so none
-// is missed between the last poll and the wait. A wait is bounded all the same, as a rank may wait for more than descriptors.
+// Armed before the sleep, as events are edge-triggered: one that came while the rank was polling ends the next wait at
+// once, so none is missed between the last poll and the wait. A wait is bounded all the same, as a rank may wait for
+// more than descriptors.
 //
-// Invariant: any thread may call, as a thread may still sleep while another ends the links; no descriptor of its own before the
-// first wait.
+// Invariant: any thread may call, as a thread may still sleep while another ends the links; no descriptor of its own
+// before the first wait.
 #pragma once
 
 #include <atomic>

@@ -89,7 +89,8 @@ TEST(Hosts, ManyRanks) {
   }
 }
 
-// The links between hosts are what a large allreduce waits for: 2 (h-1)/h of the buffer is the least that each must carry.
+// The links between hosts are what a large allreduce waits for: 2 (h-1)/h of the buffer is the least that each must
+// carry.
 TEST(Hosts, RingsBetweenHostsSendTheLeast) {
   for (const std::vector<uint32_t>& sizes :
        {std::vector<uint32_t>{2, 2}, {4, 4, 4, 4}, {1, 1, 1}, {3, 1, 2}, {8, 8, 8, 8, 8}})
@@ -188,7 +189,8 @@ TEST(Hosts, SelectionKnowsTheHosts) {
   EXPECT_NE(reasons.find("hybrid: is for ranks on 2 hosts or more, these are on 1"), std::string::npos) << reasons;
 }
 
-// The phases of a slice wait for one another, so that a channel needs several; no message gets shorter than 32 KiB by that.
+// The phases of a slice wait for one another, so that a channel needs several; no message gets shorter than 32 KiB by
+// that.
 TEST(Hosts, PhasesOverlapFromSliceToSlice) {
   Machine machine;
   machine.hosts = machine.host_ranks = 2;

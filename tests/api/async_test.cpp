@@ -161,8 +161,8 @@ TEST_F(Async, WhatActsAtOnceIsNotKept) {
   EXPECT_EQ(trEventDestroy(event), trSuccess);
 }
 
-// Rank 0 sends on one stream and receives on another; rank 1 the other way round. The second group is matched in the order
-// of the calls, whatever their streams.
+// Rank 0 sends on one stream and receives on another; rank 1 the other way round. The second group is matched in the
+// order of the calls, whatever their streams.
 TEST_F(Async, TransfersOfAGroupRunAtOnceOnWhateverStreams) {
   constexpr size_t kCount = 1 << 20;  // more than is under way without the receiver
   std::vector<std::vector<float>> out(2, std::vector<float>(kCount)), in(2, std::vector<float>(kCount, 0.0f));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program that closes all descriptors that it does not know, as daemons do: nothing hangs, what then gets their numbers is
-// left alone, and new communicators work.
+// A program that closes all descriptors that it does not know, as daemons do: nothing hangs, what then gets their
+// numbers is left alone, and new communicators work.
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
@@ -34,7 +34,8 @@ void expect_child(const std::function<int()>& body) {
   EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : 0, 0) << "the number of the check";
 }
 
-// By the system call itself: ThreadSanitizer would take it for a race with the library's thread, which it is meant to be.
+// By the system call itself: ThreadSanitizer would take it for a race with the library's thread, which it is meant to
+// be.
 void close_all() {
   for (int fd = 3; fd < 1024; ++fd) syscall(SYS_close, fd);
 }

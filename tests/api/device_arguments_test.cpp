@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is wrong with arguments that have to do with GPUs is named. The devices are the stand-ins of support/cpu_device.h.
+// What is wrong with arguments that have to do with GPUs is named. The devices are the stand-ins of
+// support/cpu_device.h.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 

@@ -175,8 +175,8 @@ TEST(DeviceGroups, CallsThatUseResultsOfOthersComeBehindThem) {
   }
 }
 
-// What a rank makes one kernel of is its own affair: here buffers of rank 1 depend on one another, those of others do not, and
-// rank 2 makes the calls one by one.
+// What a rank makes one kernel of is its own affair: here buffers of rank 1 depend on one another, those of others do
+// not, and rank 2 makes the calls one by one.
 TEST(DeviceGroups, NeedNotBeTheSameOnAllRanks) {
   DeviceRanks ranks({0, 1, 2});
   constexpr size_t kCount = 1000, kCalls = 6;

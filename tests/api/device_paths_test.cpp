@@ -222,7 +222,8 @@ trConfig_t with_blocks(int blocks) {
   return config;
 }
 
-// All ranks exchange with all others: which block a pair has follows from the sum of its ranks. Gives the blocks of a kernel.
+// All ranks exchange with all others: which block a pair has follows from the sum of its ranks. Gives the blocks of a
+// kernel.
 int blocks_of_an_exchange(DeviceRanks& ranks, size_t count) {
   const int n = ranks.count();
   auto in = ranks.buffers(count), out = ranks.buffers(count * static_cast<size_t>(n));

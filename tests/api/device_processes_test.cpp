@@ -26,8 +26,8 @@ int gpus() {
   return count;
 }
 
-// Processes that share a GPU take turns on it, so that kernels which wait for one another would not end: buffers are staged.
-// With a GPU each they exchange by kernels.
+// Processes that share a GPU take turns on it, so that kernels which wait for one another would not end: buffers are
+// staged. With a GPU each they exchange by kernels.
 const std::vector<Place> kPlaces = {{"two_on_one", {0, 0}}, {"four_on_one", {0, 0, 0, 0}},
                                     {"mixed", {0, -1}},     {"two_of_three", {0, 0, -1}},
                                     {"own", {0, 1}},        {"four_own", {0, 1, 2, 3}}};

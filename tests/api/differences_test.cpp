@@ -136,7 +136,8 @@ TEST(CallsThatDifferLater, AreNamedAsTheUserKnowsThem) {
   }
 }
 
-// A collective on one rank and a receive on the other: whichever comes to its deadline first, the error says that one receives.
+// A collective on one rank and a receive on the other: whichever comes to its deadline first, the error says that one
+// receives.
 TEST(CollectiveAgainstReceive, IsTold) {
   RankProcesses processes(2, [](int rank, const trUniqueId& id) {
     trComm_t comm = nullptr;

@@ -163,8 +163,8 @@ double overlapped_ms(const RankGroup& ranks, int steps, size_t elements) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// 1 MiB over 100 Mbit/s: 84 ms a step between two ranks. In turn it would be twice that; hidden, one allreduce more than
-// the work. Other programs may keep the core of a round, but not of each.
+// 1 MiB over 100 Mbit/s: 84 ms a step between two ranks. In turn it would be twice that; hidden, one allreduce more
+// than the work. Other programs may keep the core of a round, but not of each.
 TEST(DoubleBufferOverlap, HidesTheLinkBehindTheWork) {
   trConfig_t config = RankGroup::default_config();
   config.staging_bytes = 1 << 20;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// After a call has failed its buffers are the program's again: what the library does later, as in a shrink, reads none of them.
+// After a call has failed its buffers are the program's again: what the library does later, as in a shrink, reads none
+// of them.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>

@@ -201,8 +201,8 @@ TEST(ThreadsOfAGroup, WhenSomeCannotBeStartedTheErrorSaysSo) {
 // The next child is the first process of another.
 bool leave_pid_namespace() { return unshare(CLONE_NEWPID) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWPID) == 0; }
 
-// Runs `body` in a process that is the first of a pid namespace of its own: a grandchild, for a user without privileges needs
-// a process of one thread to leave, and rank 0 has made the id already.
+// Runs `body` in a process that is the first of a pid namespace of its own: a grandchild, for a user without privileges
+// needs a process of one thread to leave, and rank 0 has made the id already.
 int in_pid_namespace(const std::function<int()>& body) {
   const auto in_child = [](const std::function<int()>& run) {
     const pid_t child = fork();
@@ -303,8 +303,8 @@ TEST_F(Fallback, BetweenUsersTheLogNamesThemAsTheCause) {
   EXPECT_EQ(line.find("memfd_create"), std::string::npos) << line;
 }
 
-// Its pid says nothing to the others, which notice its end all the same: containers on a host's network are such. Rank 0 is
-// the top of the tree.
+// Its pid says nothing to the others, which notice its end all the same: containers on a host's network are such. Rank
+// 0 is the top of the tree.
 TEST_F(Fallback, ADeathInAnotherPidNamespaceIsNoticed) {
   if (!kernel_allows(leave_pid_namespace)) GTEST_SKIP() << "the kernel forbids unshare(CLONE_NEWPID) to this user";
   for (int victim : {2, 0}) {

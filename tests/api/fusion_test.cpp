@@ -84,7 +84,8 @@ TEST(Fusion, ErrorsSayThatCountsAreSums) {
   EXPECT_EQ(text.find("of 3 x float, sum (the"), std::string::npos) << "one call is not fused: " << text;
 }
 
-// Memory that peers can reach. (Not registered memory of the heap: it stays shared with processes that are forked later.)
+// Memory that peers can reach. (Not registered memory of the heap: it stays shared with processes that are forked
+// later.)
 struct Shared {
   explicit Shared(size_t elements) : count(elements) {
     void* memory = nullptr;

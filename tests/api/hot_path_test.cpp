@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A warm blocking call of up to 4 KiB (allreduce; 32 bytes of the others) allocates nothing, takes no lock and, an allreduce, makes no system call.
-// Allocations and locks are counted by standing in for malloc and pthread_mutex_lock; system calls by a
-// seccomp filter that traps them.
+// A warm blocking call of up to 4 KiB (allreduce; 32 bytes of the others) allocates nothing, takes no lock and, an
+// allreduce, makes no system call. Allocations and locks are counted by standing in for malloc and pthread_mutex_lock;
+// system calls by a seccomp filter that traps them.
 #include <dlfcn.h>
 #include <malloc.h>
 #include <pthread.h>
@@ -252,8 +252,8 @@ void on_trap(int, siginfo_t* info, void* context) {
   }
 }
 
-// Another process may take the core away from one rank; then the others wait for long and legitimately yield, or sleep where
-// yields took long before. Such a round does not count; most rounds have none.
+// Another process may take the core away from one rank; then the others wait for long and legitimately yield, or sleep
+// where yields took long before. Such a round does not count; most rounds have none.
 TEST_P(HotPath, MakesNoSystemCall) {
   expect_all_succeed(GetParam(), [this](int rank, const trUniqueId& id) {
     trComm_t comm = nullptr;

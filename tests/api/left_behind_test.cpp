@@ -226,8 +226,8 @@ int streams_in_a_child(trStream_t stream, trEvent_t event, trComm_t comm) {
   return 0;
 }
 
-// What they hold at the fork is under way in the parent alone: a child to which it was done would use buffers that are not
-// filled.
+// What they hold at the fork is under way in the parent alone: a child to which it was done would use buffers that are
+// not filled.
 TEST(LeftBehind, StreamsAndEventsStayWithTheProcessThatForks) {
   RankProcesses processes(1, [](int, const trUniqueId&) {
     trComm_t comms[2];

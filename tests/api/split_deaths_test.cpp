@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank that dies in the middle of trCommSplit: after the exchanges, before it meets the others of its new communicator, where
-// no rank has heard of it yet.
+// A rank that dies in the middle of trCommSplit: after the exchanges, before it meets the others of its new
+// communicator, where no rank has heard of it yet.
 #include <gtest/gtest.h>
 #include <poll.h>
 

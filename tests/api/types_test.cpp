@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every (collective that reduces, type, op) against a plain reference, in place and not, 1 to 9 ranks; every type through
-// the collectives that only move data; operations made by the user; what is refused.
+// Every (collective that reduces, type, op) against a plain reference, in place and not, 1 to 9 ranks; every type
+// through the collectives that only move data; operations made by the user; what is refused.
 #include <atomic>
 #include <complex>
 #include <cstring>

@@ -291,8 +291,8 @@ TEST(PointToPoint, GroupsOfSendsAndReceivesInAnyOrder) {
   }
 }
 
-// Rank 2 takes rank 0's message only after it has heard of rank 1, which waits for rank 0's other message: a group whose
-// sends waited for one another would stand still.
+// Rank 2 takes rank 0's message only after it has heard of rank 1, which waits for rank 0's other message: a group
+// whose sends waited for one another would stand still.
 // Calls of ranks that one thread drives: directly in a group, on streams, and kept and started several times.
 TEST(Variable, OnStreamsAndPersistentTheResultsAreTheSame) {
   constexpr size_t kRanks = 3, kResults = 6;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes that prove to know the secret and then do what a test wants, such as nothing, as one that is stopped at that
-// moment: no process waits for it without end.
+// Processes that prove to know the secret and then do what a test wants, such as nothing, as one that is stopped at
+// that moment: no process waits for it without end.
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/epoll.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A verdict reaches those who lose their parent in the tree meanwhile: late ones, those of late ones, and if those who gave
-// it end at once.
+// A verdict reaches those who lose their parent in the tree meanwhile: late ones, those of late ones, and if those who
+// gave it end at once.
 #include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>

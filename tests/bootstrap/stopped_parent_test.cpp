@@ -23,7 +23,8 @@ namespace {
 // Less than the timeout of a parent that is dialled: then the rendezvous root would be asked, which knows more.
 constexpr int kTimeoutMs = 3000;
 
-// Ranks 1 and 2 are on one host: the one that comes first is the parent of the other, and is stopped when that one dials it.
+// Ranks 1 and 2 are on one host: the one that comes first is the parent of the other, and is stopped when that one
+// dials it.
 TEST(StoppedParent, IsNamedByItsChild) {
   RankProcesses processes(3, [](int rank, const trUniqueId& id) {
     pretend_hosts(rank == 0 ? 0 : 1, 2);

@@ -136,8 +136,8 @@ namespace {
 
 enum class Scale { kNone, kInCall, kInMemory };
 
-// An allreduce of one type and operation: the ranks agree, and agree with the host's kernels in ring order of a two-shot
-// allreduce, where each element is the combination of all inputs in the order of the ranks.
+// An allreduce of one type and operation: the ranks agree, and agree with the host's kernels in ring order of a
+// two-shot allreduce, where each element is the combination of all inputs in the order of the ranks.
 void check_type(Machine* machine, Gpus* gpus, const Algorithm* algorithm, const DataTypeInfo& type, const OpInfo& op,
                 DeviceProtocol protocol, Scale scaled, std::mt19937* random) {
   constexpr size_t kCount = 333;
@@ -222,7 +222,8 @@ void check_lanes(Machine* machine, const std::vector<uint32_t>& rank_counts) {
                             .threads = some_threads(*machine, &random),
                             .slot_bytes = 512,
                             .delays = static_cast<uint32_t>(random() | 1)});
-        // bytes[s][d]; lanes of a pair lie on the same channel on both sides: they are listed by the offset of the peer.
+        // bytes[s][d]; lanes of a pair lie on the same channel on both sides: they are listed by the offset of the
+        // peer.
         std::vector<std::vector<Bytes>> sent(ranks), got(ranks);
         std::vector<std::vector<DeviceLane>> lanes(ranks);
         for (uint32_t s = 0; s < ranks; ++s)

@@ -75,7 +75,8 @@ TEST(DeviceArithmetic, EqualsTheHosts) {
 
 TEST(DeviceTypes, EveryTypeOperationAndProtocol) { check_types(&machine); }
 
-// Old words of a slot never look new: around the numbers where the flags of LL wrap, and where slots are filled for that.
+// Old words of a slot never look new: around the numbers where the flags of LL wrap, and where slots are filled for
+// that.
 TEST(DeviceProtocols, CountersWrap) {
   std::mt19937 random(random_seed());
   const Algorithm* algorithm = nullptr;

@@ -32,8 +32,8 @@ class Machine {
   virtual bool uses_host_memory() const = 0;
   // Threads of a block, of about so many on a GPU.
   virtual uint32_t threads(uint32_t wanted) const = 0;
-  // Runs a kernel for every call, all at the same time, and `meanwhile` beside them; waits until they have ended. Empty,
-  // or why that failed.
+  // Runs a kernel for every call, all at the same time, and `meanwhile` beside them; waits until they have ended.
+  // Empty, or why that failed.
   virtual std::string launch(const std::vector<DeviceCall>& calls, trDataType_t type, DeviceProtocol protocol,
                              uint32_t threads, uint32_t delays, const std::function<void()>& meanwhile) = 0;
 };

@@ -110,8 +110,8 @@ TEST(Memory, ReachIsAskedForOnceOrRefusedWithAReason) {
   EXPECT_TRUE(first->reach(second).ok());  // already enabled, perhaps by somebody else
 }
 
-// Another process that allocates 256 bytes (of 7), writes the handles of the first and of the hundredth byte to `out`, and
-// ends when `in` does.
+// Another process that allocates 256 bytes (of 7), writes the handles of the first and of the hundredth byte to `out`,
+// and ends when `in` does.
 int export_to(int in, int out) {
   Device* device = fake_device();
   void* memory = nullptr;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a device that is shared through file descriptors, on the fake driver: real descriptors between real processes.
+// Memory of a device that is shared through file descriptors, on the fake driver: real descriptors between real
+// processes.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

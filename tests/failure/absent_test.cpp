@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whom the verdict names where an operation stands still because not all ranks have entered it. Rank 0 asks, in operation 10.
+// Whom the verdict names where an operation stands still because not all ranks have entered it. Rank 0 asks, in
+// operation 10.
 #include "failure/absent.h"
 
 #include <gtest/gtest.h>

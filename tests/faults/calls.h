@@ -37,7 +37,8 @@ class Calls {
  public:
   Calls(size_t least_bytes, size_t most_bytes);
 
-  // A collective of some kind, root and size, by `draw`. `more` elements more than the others pass make it a differing call.
+  // A collective of some kind, root and size, by `draw`. `more` elements more than the others pass make it a differing
+  // call.
   Called collective(const Place& place, uint64_t draw, size_t more = 0);
   // Every rank sends to one and receives from another, alone or all to all in a group.
   Called transfer(const Place& place, uint64_t draw, size_t more = 0);

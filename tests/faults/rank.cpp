@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A process with one or several ranks for the fault injection: faults_rank KEY=VALUE...
 //   ranks=N own=A[,B...] id=make|read phase=NAME seed=N least=BYTES most=BYTES [excluded=A,B] [wait=1] [ids=N]
-// It runs a phase in a loop until a call fails or all ranks agree to stop. Lines on standard output, each with the seconds of
-// CLOCK_MONOTONIC and the rank in front:
+// It runs a phase in a loop until a call fails or all ranks agree to stop. Lines on standard output, each with the
+// seconds of CLOCK_MONOTONIC and the rank in front:
 //   ready PID / id HEX[,HEX...] / in / heartbeat N / error CODE BEGAN CALL GROUP TEXT / again CODE TEXT / wrong CALL WHAT /
 //   ok / recovered / gone HOW / did FAULT / destroyed CODE SECONDS / left WHAT=MORE... (than at the start) / end
 // Commands on standard input: ids HEX[,HEX...]; stop; finish; what the ranks do to themselves (Process::obey()).
@@ -283,7 +283,8 @@ class Rank {
         members.push_back(rank);
     const double began = now();
     trResult_t result = trInvalidUsage;
-    // A rank that has not seen the failure may be in the loop's own shrink, which excludes none: the sets differ, and both call again.
+    // A rank that has not seen the failure may be in the loop's own shrink, which excludes none: the sets differ, and
+    // both call again.
     for (int attempt = 0; attempt < 3 && result == trInvalidUsage; ++attempt)
       result = trCommShrink(base_.comm, options.excluded.data(), static_cast<int>(options.excluded.size()), &rest.comm,
                             nullptr, TR_SHRINK_ABORT);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank of the fault injection says: whole lines, in the order of CLOCK_MONOTONIC, without an allocation (there may be no
-// memory left), and what the process holds: sockets, descriptors, threads, mappings.
+// What a rank of the fault injection says: whole lines, in the order of CLOCK_MONOTONIC, without an allocation (there
+// may be no memory left), and what the process holds: sockets, descriptors, threads, mappings.
 #pragma once
 
 #include <dirent.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A soak: collectives, sends, splits, communicators made and destroyed, again and again; what a process holds does not grow.
-// 20 s for each way that ranks are reached, 200 s in tests/run --long; TREERING_SOAK_SECONDS sets another time.
+// A soak: collectives, sends, splits, communicators made and destroyed, again and again; what a process holds does not
+// grow. 20 s for each way that ranks are reached, 200 s in tests/run --long; TREERING_SOAK_SECONDS sets another time.
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -21,8 +21,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr int kRanks = 3;
-// Allocated memory grows a little: buffers reach the size of the largest messages that were under way at a time. Pages vary by some
-// MiB, because the allocator places freed and used memory differently each time. A sanitizer counts no allocations, and keeps what was freed.
+// Allocated memory grows a little: buffers reach the size of the largest messages that were under way at a time. Pages
+// vary by some MiB, because the allocator places freed and used memory differently each time. A sanitizer counts no
+// allocations, and keeps what was freed.
 constexpr long kMaxAllocatedKib = 128;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr long kMaxPagesKib = 1 << 20;
@@ -82,8 +83,8 @@ int use(trComm_t comm, int rank, uint64_t seed, int round) {
   if (rank == 0) TR_CHECK(trGetUniqueId(&id));
   TR_CHECK(trBroadcast(&id, &id, sizeof id, trUint8, 0, same, nullptr));
   TR_CHECK(trCommInitRank(&created, kRanks, id, rank));
-  // A link over TCP keeps the buffers of the largest messages that it has had, of each size: of a communicator that lives on they
-  // would take hundreds of rounds until none is missing.
+  // A link over TCP keeps the buffers of the largest messages that it has had, of each size: of a communicator that
+  // lives on they would take hundreds of rounds until none is missing.
   if (!sums_are_right(created, random() % 500'000 + 1, round % 2 != 0 ? stream : nullptr))
     return say(trGetLastError(created)), 104;
   for (trComm_t made : {part, same, created})

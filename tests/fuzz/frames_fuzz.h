@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What both the fuzzer and the replay of its corpus do with some bytes: the first chooses what they are given to. Whatever
-// is read must be written the same way again.
+// What both the fuzzer and the replay of its corpus do with some bytes: the first chooses what they are given to.
+// Whatever is read must be written the same way again.
 #pragma once
 
 #include <cstdlib>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// main() of the programs of the GPU suite that test communicators: the C API alone, with the library as it is installed.
+// main() of the programs of the GPU suite that test communicators: the C API alone, with the library as it is
+// installed.
 #include <gtest/gtest.h>
 
 #include <cstdio>

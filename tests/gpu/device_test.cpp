@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels on a GPU: every schedule, protocol, type and operation with 2, 4 and 8 ranks in one process on one GPU. All
-// blocks are resident at once, because ranks x channels is less than the multiprocessors of every GPU that is supported.
+// The kernels on a GPU: every schedule, protocol, type and operation with 2, 4 and 8 ranks in one process on one GPU.
+// All blocks are resident at once, because ranks x channels is less than the multiprocessors of every GPU that is
+// supported.
 #include "gpu/gpu_test.h"
 
 namespace treering::cuda {

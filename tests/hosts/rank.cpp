@@ -157,8 +157,9 @@ std::vector<double> time_allreduces(trComm_t comm, trStream_t stream, const std:
   return times;
 }
 
-// The ranks but the last have a communicator of their own: what becomes of it while the other one, to which the last rank is
-// lost, fails in another stream. "latency": milliseconds, the 99.9th percentile of calm and meanwhile, and the most of each.
+// The ranks but the last have a communicator of their own: what becomes of it while the other one, to which the last
+// rank is lost, fails in another stream. "latency": milliseconds, the 99.9th percentile of calm and meanwhile, and the
+// most of each.
 void beside(trComm_t comm) {
   trComm_t local = nullptr;
   CHECK_OF(comm, trCommSplit(comm, rank == ranks - 1, 0, &local, nullptr));

@@ -61,8 +61,8 @@ class HoldingConnection final : public Connection {
   Direction *out_, *in_;
 };
 
-// Every rank ends its part with messages in its own process and waits for the previous one's: a ring of ranks that each hold
-// what the next one waits for.
+// Every rank ends its part with messages in its own process and waits for the previous one's: a ring of ranks that each
+// hold what the next one waits for.
 TEST(MeasureNetwork, EndsWhereSocketsTakeLessThanIsPosted) {
   constexpr size_t kHosts = 3;
   std::array<Direction, kHosts> forwards, backwards;  // [i]: between host i and the next
@@ -112,7 +112,8 @@ std::string blob_of(const NetworkMeasurement& measured) {
   return std::string(reinterpret_cast<const char*>(&measured), sizeof measured);
 }
 
-// All ranks combine the same blobs: one disturbed measurement makes all of them measure again, and it is the slowest that counts.
+// All ranks combine the same blobs: one disturbed measurement makes all of them measure again, and it is the slowest
+// that counts.
 TEST(NetworkMeasurement, OfAllRanksIsTheSlowestAndPlausibleIfEachIs) {
   NetworkMeasurement starts, fast, slow, none;
   starts.latency_us = 20;

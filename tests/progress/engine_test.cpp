@@ -44,8 +44,8 @@ void give(Task* task, StreamId stream, Communicator* communicator, float* input,
   EXPECT_TRUE(Engine::instance().enqueue(task).ok());
 }
 
-// While the engine is inside an operation, the next one that it was to advance is forgotten, and its memory becomes that
-// of an operation behind another of its stream.
+// While the engine is inside an operation, the next one that it was to advance is forgotten, and its memory becomes
+// that of an operation behind another of its stream.
 TEST(Engine, AnOperationInTheMemoryOfAForgottenOneWaitsForItsTurn) {
   Engine& engine = Engine::instance();
   trComm_t busy[2], gone[2], held[2], alone;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Some ranks of a large communicator, as threads of one process: scale_rank RANKS FIRST COUNT ID
-// ID "make": this process makes it and prints it. What happens is printed as lines of a word, the first rank and values,
-// each by one write, so that many processes may share a pipe; times are of CLOCK_MONOTONIC, in seconds:
+// ID "make": this process makes it and prints it. What happens is printed as lines of a word, the first rank and
+// values, each by one write, so that many processes may share a pipe; times are of CLOCK_MONOTONIC, in seconds:
 //   id HEX / init FIRST BEGIN END / small FIRST BEGIN END / large FIRST BEGIN END / parked FIRST / destroy FIRST BEGIN END /
 //   failed FIRST TEXT
 // Between "parked" and "destroy" it waits for the end of its standard input, and can be looked at.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL's interface on GPUs of several processes, apart from other tests: it forks before it has threads. The devices are the
-// stand-ins of support/cpu_device.h.
+// NCCL's interface on GPUs of several processes, apart from other tests: it forks before it has threads. The devices
+// are the stand-ins of support/cpu_device.h.
 #include <signal.h>
 #include <unistd.h>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A stand-in for GPUs: the shared object that the library opens in place of libtreering-cuda.so when
 // TREERING_DEVICE_LIBRARY names it. "Device memory" is memory of the host that other processes can map, streams are
-// threads, kernels are the CUDA executor's device code on threads. It has the functions of gpu_program.h, and these, which
-// no GPU has.
+// threads, kernels are the CUDA executor's device code on threads. It has the functions of gpu_program.h, and these,
+// which no GPU has.
 #pragma once
 
 #include "support/gpu_program.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What communicators with GPUs must do, as checks that run on the stand-in and on GPUs (gpu_program.h), for all ranks in one
-// process and for each in a process of its own. Errors are gtest's.
+// What communicators with GPUs must do, as checks that run on the stand-in and on GPUs (gpu_program.h), for all ranks
+// in one process and for each in a process of its own. Errors are gtest's.
 #pragma once
 
 #include <string>

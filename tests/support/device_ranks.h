@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks with GPUs, and buffers in their memory: all ranks of a communicator in this process, or one of them.
 //
-// What a check does it does for the ranks of this process, local(); so one check serves both. A thread gives the calls of all its
-// ranks in one group, as it must where it drives several GPUs.
+// What a check does it does for the ranks of this process, local(); so one check serves both. A thread gives the calls
+// of all its ranks in one group, as it must where it drives several GPUs.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -154,8 +154,8 @@ void check_graphs_of_transfers(DeviceRanks& ranks, size_t count) {
 
 namespace {
 
-// Around the ring: rank r's input, which stream `a` writes late, is sent in that stream and received in stream `b`, which then
-// changes it. Ranks name the streams in different orders, and a collective lies between.
+// Around the ring: rank r's input, which stream `a` writes late, is sent in that stream and received in stream `b`,
+// which then changes it. Ranks name the streams in different orders, and a collective lies between.
 struct RingOnTwoStreams {
   RingOnTwoStreams(DeviceRanks* all, const OtherStreams* others, size_t count)
       : ranks(*all), streams(*others), in(all->buffers(count)), out(all->buffers(count)), sum(all->buffers(1)) {}
@@ -330,7 +330,8 @@ void check_abort(DeviceRanks& ranks, size_t count, const std::function<void()>& 
   EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(30)) << "the end waited for a deadline";
 }
 
-// The rank that aborts has nothing under way itself, and the others wait for it in a graph, whose launches nobody counts.
+// The rank that aborts has nothing under way itself, and the others wait for it in a graph, whose launches nobody
+// counts.
 void check_abort_beside_graphs(DeviceRanks& ranks, size_t count) {
   const int last = ranks.count() - 1;
   auto data = ranks.buffers(count);

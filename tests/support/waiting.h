@@ -30,9 +30,9 @@ inline bool soon(const std::function<bool()>& condition, std::chrono::millisecon
   return true;
 }
 
-// The same where the condition itself moves what it waits for. What the kernel still carries arrives within moments; on a machine
-// that is busy with other programs, moments after `progress` was last changed. One that yields its core there gives away a whole
-// slice of time; one that sleeps has it back when it wakes up.
+// The same where the condition itself moves what it waits for. What the kernel still carries arrives within moments; on
+// a machine that is busy with other programs, moments after `progress` was last changed. One that yields its core there
+// gives away a whole slice of time; one that sleeps has it back when it wakes up.
 template <typename Condition>
 bool eventually(Condition condition, const uint32_t* progress = nullptr) {
   constexpr auto kTimeout = std::chrono::seconds(20);

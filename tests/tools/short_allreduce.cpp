@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Put in front of the library (LD_PRELOAD): allreduces leave the last element as it was. With LOST_FROM=n they are whole, but
-// rank 1 makes only those before its n-th.
+// Put in front of the library (LD_PRELOAD): allreduces leave the last element as it was. With LOST_FROM=n they are
+// whole, but rank 1 makes only those before its n-th.
 #include <dlfcn.h>
 #include <treering/treering.h>
 

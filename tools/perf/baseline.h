@@ -2,11 +2,11 @@
 // Comparison of a run with an earlier one, from its JSON file.
 //
 // Rows are matched by size, type and operation; both places are compared. Runs of other collectives, of different
-// numbers of ranks, on other memory or buffers or by graphs instead of calls are refused, and those without a row in common: their
-// difference would say nothing.
+// numbers of ranks, on other memory or buffers or by graphs instead of calls are refused, and those without a row in
+// common: their difference would say nothing.
 //
-// Medians are compared, as one call that the system preempts may multiply a mean. Where one of the two has none (a file of an
-// earlier version or of nccl-tests, calls on a stream), means are.
+// Medians are compared, as one call that the system preempts may multiply a mean. Where one of the two has none (a file
+// of an earlier version or of nccl-tests, calls on a stream), means are.
 #pragma once
 
 #include <cstdio>

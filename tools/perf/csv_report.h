@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The results as comma-separated values: a line of names, then a line for each row. The columns are always the same, and a field
-// is empty where nothing was measured. Times are in us, bandwidths in 1e9 bytes a second.
+// The results as comma-separated values: a line of names, then a line for each row. The columns are always the same,
+// and a field is empty where nothing was measured. Times are in us, bandwidths in 1e9 bytes a second.
 #pragma once
 
 #include <string>

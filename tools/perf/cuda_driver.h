@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of the CUDA driver that a program with buffers on GPUs calls itself, beside the library: its own streams and
-// graphs. Opened at run time (libcuda.so.1, or the file that TREERING_CUDA_DRIVER names), so that the tool is built without CUDA
-// and runs without it; for the same reason they are declared here, as the driver exports them.
+// The functions of the CUDA driver that a program with buffers on GPUs calls itself, beside the library: its own
+// streams and graphs. Opened at run time (libcuda.so.1, or the file that TREERING_CUDA_DRIVER names), so that the tool
+// is built without CUDA and runs without it; for the same reason they are declared here, as the driver exports them.
 #pragma once
 
 #include <cstddef>

@@ -67,8 +67,8 @@ int id_pipe(const trUniqueId& id) {
   return -1;
 }
 
-// What the library is told here it is told there, but what tells hosts apart. LD_LIBRARY_PATH: for a library that is not
-// installed.
+// What the library is told here it is told there, but what tells hosts apart. LD_LIBRARY_PATH: for a library that is
+// not installed.
 bool goes_along(const char* variable) {
   const auto begins = [variable](const char* text) { return strncmp(variable, text, strlen(text)) == 0; };
   return (begins("TREERING_") && !begins("TREERING_HOSTID=") && !begins("TREERING_SWITCHES=")) ||

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SIGINT ends a run of endless cycles (-N 0) as its user wants it: the row at hand is finished, and the summary and the files are
-// written.
+// SIGINT ends a run of endless cycles (-N 0) as its user wants it: the row at hand is finished, and the summary and the
+// files are written.
 #pragma once
 
 namespace treering::perf {

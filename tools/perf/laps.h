@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Laps: times of the parts of a timed loop, for the median.
 //
-// The turns are cut into at most kMaxLaps laps of as many turns each, two at least where there are many turns; the last lap may
-// have fewer. The clock is read only at the end of a lap: reading it after every call would add a tenth to the time of the smallest
-// messages. A call that the system preempts spoils its own lap alone, and the median is that of the other laps.
+// The turns are cut into at most kMaxLaps laps of as many turns each, two at least where there are many turns; the last
+// lap may have fewer. The clock is read only at the end of a lap: reading it after every call would add a tenth to the
+// time of the smallest messages. A call that the system preempts spoils its own lap alone, and the median is that of
+// the other laps.
 #pragma once
 
 #include <algorithm>

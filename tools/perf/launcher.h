@@ -22,8 +22,8 @@ void pin_to_core(int core);
 
 // Forks `options.procs` processes that each run `process_main(process)` and exit with what it returns. Must
 // be called while the calling process has one thread. Returns the run's exit status: that of `shared` when
-// every process ended well, 1 when one did not, 128 + the signal after SIGINT, SIGTERM or SIGHUP. In an endless run (-N 0) the first
-// SIGINT is handed on to the processes, which end by themselves (interrupt.h).
+// every process ended well, 1 when one did not, 128 + the signal after SIGINT, SIGTERM or SIGHUP. In an endless run (-N
+// 0) the first SIGINT is handed on to the processes, which end by themselves (interrupt.h).
 int launch(const Options& options, SharedState* shared, const std::function<int(int process)>& process_main);
 
 }  // namespace treering::perf

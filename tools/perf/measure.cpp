@@ -137,7 +137,8 @@ bool RankRun::capture(const Call& call) {
   return ok(memory_->end_capture());
 }
 
-// What is timed as a graph is verified as one, of one call; which must have run by itself before, and not in a group alone.
+// What is timed as a graph is verified as one, of one call; which must have run by itself before, and not in a group
+// alone.
 bool RankRun::capture_one(const Call& call) {
   const char* name = options_.collective->name;
   if (options_.aggregated > 1 && (!ok(call_library(call), name) || !wait())) return false;
@@ -235,8 +236,8 @@ bool RankRun::check(const Call& call, PlaceResult* place) {
   return true;
 }
 
-// The library tells the selection of collectives alone; others are pairs, and how those move on GPUs it does not tell. On the
-// host they move by the same transport as any collective.
+// The library tells the selection of collectives alone; others are pairs, and how those move on GPUs it does not tell.
+// On the host they move by the same transport as any collective.
 bool RankRun::select(const Call& call, Row* row) {
   const CollectiveCase& c = *options_.collective;
   const bool pairs = c.is_pairs();

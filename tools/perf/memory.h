@@ -32,8 +32,8 @@ class Memory {
   virtual std::string close() = 0;
 
   virtual std::string set(void* at, unsigned char value, size_t bytes) = 0;
-  // Gives memory of the host that stands for the bytes from `offset` on, piece after piece; pieces begin at multiples of
-  // kPieceBytes. What write() is given is then in the buffer, what read() gives is what is there.
+  // Gives memory of the host that stands for the bytes from `offset` on, piece after piece; pieces begin at multiples
+  // of kPieceBytes. What write() is given is then in the buffer, what read() gives is what is there.
   using Make = std::function<void(char* piece, size_t offset, size_t bytes)>;
   using Look = std::function<void(const char* piece, size_t offset, size_t bytes)>;
   virtual std::string write(void* to, size_t bytes, const Make& make) = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Output: what rank 0 writes. The table goes to standard output row by row; with --csv so do the lines of that file. With
+// Output: what rank 0 writes. The table goes to standard output row by row; with --csv so do the lines of that file.
+// With
 // --csv - the lines alone are on standard output, for another program, and the table is on standard error.
 #pragma once
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Progress: one line on a terminal that tells what is being done, for work that takes long. Nothing where there is no terminal.
+// Progress: one line on a terminal that tells what is being done, for work that takes long. Nothing where there is no
+// terminal.
 //
-// A thread of its own writes the line, so that it appears and counts the seconds also inside one long row. It wakes once a second,
-// and there is none without a terminal.
+// A thread of its own writes the line, so that it appears and counts the seconds also inside one long row. It wakes
+// once a second, and there is none without a terminal.
 #pragma once
 
 #include <chrono>

@@ -8,8 +8,8 @@
 //   launcher -- fork --> process 0: ranks 0 .. t-1    |
 //            -- fork --> process 1: ranks t .. 2t-1   |  all map the same SharedState
 //
-// LaunchedGroup, for processes that mpirun, srun or --hosts has started, perhaps on several hosts, uses a communicator: that
-// under test, or with GPUs, which must not run what the ranks tell one another, one of its own.
+// LaunchedGroup, for processes that mpirun, srun or --hosts has started, perhaps on several hosts, uses a communicator:
+// that under test, or with GPUs, which must not run what the ranks tell one another, one of its own.
 //
 // Invariant: every rank passes the same barriers in the same order. A rank that dies leaves the others
 // waiting; the launcher, which sees it die, ends them.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exchange: what a process sends up the tree until its answer has come down, and the rounds in which each rank gives a blob and
-// gets those of all. No I/O, no clock.
+// Exchange: what a process sends up the tree until its answer has come down, and the rounds in which each rank gives a
+// blob and gets those of all. No I/O, no clock.
 //
 //   up     keep() --> unanswered() --> the top: take_part() ... complete()
 //   down   finish_round() <-- the blobs of all          answered() <-- the process table, a verdict
 //
-// A parent may end with what it was sent: the next one gets all that was not answered. So a part or a result may come twice. A
-// process that becomes the top takes what it kept itself; a top that gets a parent hands the parts over.
+// A parent may end with what it was sent: the next one gets all that was not answered. So a part or a result may come
+// twice. A process that becomes the top takes what it kept itself; a top that gets a parent hands the parts over.
 #pragma once
 
 #include <map>
@@ -39,7 +39,8 @@ class Exchange {
   bool is_under_way() const { return !parts_.empty(); }
   bool lacks(uint32_t rank) const { return is_under_way() && parts_.count(rank) == 0; }
   const std::map<uint32_t, std::string>& parts() const { return parts_; }
-  // Since when ranks of this process or below it wait for the round: also where it becomes the top later, or is it no more.
+  // Since when ranks of this process or below it wait for the round: also where it becomes the top later, or is it no
+  // more.
   Clock::time_point began() const { return began_; }
   // "rank 2 (pid 17 on b), rank 5 (pid 9 on c) of 6 ranks": whose part is not here.
   std::string missing(const ProcessTableMessage& table) const;

@@ -125,8 +125,8 @@ void FailureDetector::become_top(Clock::time_point now) {
   adrift_.clear();
 }
 
-// Processes with ranks that have not ended and hang, as far as this one knows, from one that never held a rank and is gone or
-// silent.
+// Processes with ranks that have not ended and hang, as far as this one knows, from one that never held a rank and is
+// gone or silent.
 std::vector<uint32_t> FailureDetector::below_gone_relays() const {
   std::vector<uint32_t> result;
   for (uint32_t process = 0; process < tree_.size(); ++process) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// FailureDetector: which processes of a job count as lost, as silent or as cut off, at a time that it is told. No I/O, no clock.
+// FailureDetector: which processes of a job count as lost, as silent or as cut off, at a time that it is told. No I/O,
+// no clock.
 //
 //   a neighbour's connection ends    it is broken: examine(), probed() say what is done about it, until it is lost or back
 //   a neighbour is not heard         listen(): silent, which all processes are told, until it is heard again
@@ -7,7 +8,8 @@
 //                                    missing():    those below a process without ranks, whose end is not told
 //                                    other_part(): those that may have a top of their own
 //
-// A loss is for good. It counts when its notice comes back as that of another process does (take_loss()): all know the same.
+// A loss is for good. It counts when its notice comes back as that of another process does (take_loss()): all know the
+// same.
 #pragma once
 
 #include <sys/types.h>
@@ -88,20 +90,20 @@ class FailureDetector {
 
   // At the top.
   void become_top(Clock::time_point now);
-  // Where the way from a process up to this one, the top, is cut: what has been gone, or silent, for a while; kNobody: the way
-  // leads elsewhere; this process: nowhere.
+  // Where the way from a process up to this one, the top, is cut: what has been gone, or silent, for a while; kNobody:
+  // the way leads elsewhere; this process: nowhere.
   uint32_t cut_at(uint32_t process, Clock::time_point now) const;
   // Says of which processes nothing can be known, because those on the way to them are gone or silent.
   std::vector<NoticeMessage> cut_off(Clock::time_point now) const;
   // The end of a process that never held a rank is not told: those that hung from it and have not come back are probed.
   // Below one that had left, some processes may have left, too, without a trace: they are not probed.
   std::vector<uint32_t> missing(Clock::time_point now);
-  // The first process that may be in another part of the tree, below a top of its own: one that this top, or its top, could not
-  // reach for a while. Of two tops the one with the higher number attaches to the other's part.
+  // The first process that may be in another part of the tree, below a top of its own: one that this top, or its top,
+  // could not reach for a while. Of two tops the one with the higher number attaches to the other's part.
   uint32_t other_part(Clock::time_point now) const;
-  // Whether children of a process that is gone, or does not answer, are on their way to a new parent, and have yet to hear of
-  // the verdict. A slow network takes its time for it; one that was lost as well never comes. `mute`: did not answer when this
-  // process sought a parent.
+  // Whether children of a process that is gone, or does not answer, are on their way to a new parent, and have yet to
+  // hear of the verdict. A slow network takes its time for it; one that was lost as well never comes. `mute`: did not
+  // answer when this process sought a parent.
   bool awaits_orphans(const std::set<uint32_t>& mute, Clock::time_point verdict_at, Clock::time_point now) const;
 
   // There is nothing to watch.

@@ -10,8 +10,8 @@
 // one: its ancestors, then the processes in the order of their numbers; if none of them answers, it is the top. One
 // that has left stays a relay while it has children and lives. On the agent's thread alone.
 //
-// A job has the connections, the timers and the clock. It tells what happens to classes without these, and does what they decide:
-// RendezvousRoot, Exchange, NoticeLog, ProcessTree, FailureDetector, ParentSearch.
+// A job has the connections, the timers and the clock. It tells what happens to classes without these, and does what
+// they decide: RendezvousRoot, Exchange, NoticeLog, ProcessTree, FailureDetector, ParentSearch.
 #pragma once
 
 #include <map>

@@ -13,7 +13,8 @@ namespace {
 constexpr uint32_t kDialAttempts = 8;
 constexpr uint32_t kRefusals = 3;  // attempts that are left when a refusal counts: some 0.6 s after the first
 constexpr auto kDialPause = std::chrono::milliseconds(20);  // twice as long each time
-// How long one attempt takes. If nothing answers, the kernel asks again after 1 s, 3 s, 7 s ..., and the link by another attempt.
+// How long one attempt takes. If nothing answers, the kernel asks again after 1 s, 3 s, 7 s ..., and the link by
+// another attempt.
 constexpr auto kMinAttempt = std::chrono::seconds(2), kLongestAttempt = std::chrono::seconds(30);
 
 Clock::time_point attempt_ends(int timeout_ms) {

@@ -6,7 +6,8 @@
 namespace treering {
 namespace {
 
-// A later notice of a process says all that an earlier one said. So those that are kept are at most some for each process.
+// A later notice of a process says all that an earlier one said. So those that are kept are at most some for each
+// process.
 bool replaces(const NoticeMessage& later, const NoticeMessage& earlier) {
   const auto of_silence = [](NoticeType type) { return type == NoticeType::kSilent || type == NoticeType::kHeard; };
   return later.process == earlier.process &&

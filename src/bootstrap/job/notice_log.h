@@ -4,9 +4,9 @@
 //   take()      a notice has come: is it passed on, does it change anything here?
 //   notices()   all that is known, for a new neighbour, which may have missed some
 //
-// Notices flood the tree: each process passes on what is new to it. A notice is known by its origin and number, and those of
-// one origin come in their order. Several verdicts may be on their way at once, when the tree had several tops: all are
-// passed on, the first to come counts.
+// Notices flood the tree: each process passes on what is new to it. A notice is known by its origin and number, and
+// those of one origin come in their order. Several verdicts may be on their way at once, when the tree had several
+// tops: all are passed on, the first to come counts.
 #pragma once
 
 #include <map>

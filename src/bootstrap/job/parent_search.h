@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// ParentSearch: which processes one asks to be its parent in the tree, in which order and for how long, and when it gives up.
-// No I/O, no clock.
+// ParentSearch: which processes one asks to be its parent in the tree, in which order and for how long, and when it
+// gives up. No I/O, no clock.
 //
 //   begin() -> next() -> failed() | no_answer() and failed() -> next() ... -> end(), when it has a parent
 //                                                             '-> outcome(), when next() has none left
 //
-// The candidates are the process's ancestors, and then the processes in the order of their numbers up to its own, so that two that
-// seek cannot choose each other. Those that have left may still be relays, but not for long: they come last.
+// The candidates are the process's ancestors, and then the processes in the order of their numbers up to its own, so
+// that two that seek cannot choose each other. Those that have left may still be relays, but not for long: they come
+// last.
 #pragma once
 
 #include <optional>
@@ -49,8 +50,9 @@ class ParentSearch {
   Outcome outcome(Clock::time_point now) const;
   void end() { seeking_since_ = {}; }
 
-  // A process deserts this part of the tree, as `from` told. Several may at once, each to another top: the parts become one when
-  // each of these is told of the next. `busy`: this process seeks a parent or tries one; it is told again by take_deserters().
+  // A process deserts this part of the tree, as `from` told. Several may at once, each to another top: the parts become
+  // one when each of these is told of the next. `busy`: this process seeks a parent or tries one; it is told again by
+  // take_deserters().
   enum class Follow { kNothing, kLater, kAttach, kTellParent };
   Follow follow(const MovingMessage& deserter, uint32_t from, bool busy, Clock::time_point now);
   std::vector<std::pair<MovingMessage, uint32_t>> take_deserters() { return std::exchange(deserters_, {}); }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ProcessTree: the processes of a job as one of them knows them: the ranks of each and which of these have left, whose parent is
-// whose, and its own place. No I/O.
+// ProcessTree: the processes of a job as one of them knows them: the ranks of each and which of these have left, whose
+// parent is whose, and its own place. No I/O.
 //
 //   0
 //   |-- 1          in process 1:  parent() = 0, children() = {3, 4}; a message for 5 goes to 3, one for 2 goes to 0
@@ -9,8 +9,8 @@
 //   |   '-- 4      after "4 has moved to 2": parent_of(4) = 2; that it is no child any more is the connections' business
 //   '-- 2
 //
-// The parent and the children are those that this process has a connection to. The others' parents are what they have told.
-// A process may lose its parent: then it has none for a while, and either finds another one or becomes a top.
+// The parent and the children are those that this process has a connection to. The others' parents are what they have
+// told. A process may lose its parent: then it has none for a while, and either finds another one or becomes a top.
 #pragma once
 
 #include <set>

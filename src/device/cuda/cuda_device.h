@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // CudaDevice: a GPU through the CUDA driver (device/device.h has the contract).
 //
-// It uses the device's primary context, the one that the CUDA runtime and frameworks use, so their streams and memory are
-// valid here. Each call makes that context current for its own duration and leaves the thread's as it was.
+// It uses the device's primary context, the one that the CUDA runtime and frameworks use, so their streams and memory
+// are valid here. Each call makes that context current for its own duration and leaves the thread's as it was.
 #pragma once
 
 #include "device/cuda/context.h"

@@ -2,7 +2,8 @@
 // Driver: the functions of the CUDA driver, found in libcuda.so.1 at run time.
 //
 // A process has one; TREERING_CUDA_DRIVER names another shared object to take them from (tests have one without a GPU).
-// Members have the names of cuda.h, which maps some of them to versions: the one that was compiled against is looked up.
+// Members have the names of cuda.h, which maps some of them to versions: the one that was compiled against is looked
+// up.
 #pragma once
 
 #include <cuda.h>

@@ -3,7 +3,8 @@
 
 #include "device/kernels.h"
 
-// A row of TR_DEVICE_TYPES that the build does not compile has no file here, and one that only the build has is counted.
+// A row of TR_DEVICE_TYPES that the build does not compile has no file here, and one that only the build has is
+// counted.
 #define TR_EMBED(type, name, ...)                                                            \
   asm(".section .rodata." #name                                                              \
       ", \"a\", @progbits\n"                                                                 \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// KernelCache: the kernels of one context. The module of a type is loaded when a kernel of it is first asked for, with all
-// its kernels, and stays; from then on find() takes no lock.
+// KernelCache: the kernels of one context. The module of a type is loaded when a kernel of it is first asked for, with
+// all its kernels, and stays; from then on find() takes no lock.
 #pragma once
 
 #include <array>

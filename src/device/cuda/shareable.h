@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shareable: memory of a device that is made, mapped and shared in steps (cuMem..., "virtual memory management"), for processes
-// between which CUDA's IPC handles do not work. A share is a file descriptor (descriptors.h).
+// Shareable: memory of a device that is made, mapped and shared in steps (cuMem..., "virtual memory management"), for
+// processes between which CUDA's IPC handles do not work. A share is a file descriptor (descriptors.h).
 #pragma once
 
 #include <map>

@@ -9,8 +9,8 @@
 // Blocks whose largest magnitude is below 448 x 2^-126 (e4m3) or 57344 x 2^-126 (e5m2) have the scale 2^-126: what is
 // tiny there is off by at most 2^-136 or 2^-143. No finite value becomes infinite: next to the end of float32's range
 // values are rounded down.
-// Encoding a decoded block again changes nothing. NaN stays NaN; a block with an infinity has scale 1, where e4m3, which
-// has no infinity, makes it NaN.
+// Encoding a decoded block again changes nothing. NaN stays NaN; a block with an infinity has scale 1, where e4m3,
+// which has no infinity, makes it NaN.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +27,8 @@ constexpr size_t encoded_bytes(size_t count) {
   return (count + kFloat8Block - 1) / kFloat8Block * sizeof(float) + count;
 }
 
-// Elements [begin, begin + count) of a message of `total`; begin is a multiple of kFloat8Block. The message's scales and
-// bytes are found at `scales` and `bytes`, which point to those of element `begin`.
+// Elements [begin, begin + count) of a message of `total`; begin is a multiple of kFloat8Block. The message's scales
+// and bytes are found at `scales` and `bytes`, which point to those of element `begin`.
 void encode_blocks(trDataType_t type, const float* values, size_t count, float* scales, std::byte* bytes);
 void decode_blocks(trDataType_t type, const float* scales, const std::byte* bytes, size_t count, float* values);
 

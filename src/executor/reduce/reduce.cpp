@@ -114,8 +114,8 @@ void copy(void* destination, const void* source, size_t bytes, bool streaming) {
   reduce_integer(call);
 }
 
-// On x86 non-temporal stores pass the ordinary ones, and only this instruction (through a builtin that the compiler moves
-// no store across) holds them back; on the other architectures the release store that tells of the data does.
+// On x86 non-temporal stores pass the ordinary ones, and only this instruction (through a builtin that the compiler
+// moves no store across) holds them back; on the other architectures the release store that tells of the data does.
 void streaming_fence() { hwy::FlushStream(); }
 
 const char* reduce_target() { return kernel_target(); }

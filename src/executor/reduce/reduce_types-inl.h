@@ -227,8 +227,8 @@ struct Float8 {
 using Float8e4m3 = Float8<3, 7, false>;
 using Float8e5m2 = Float8<2, 15, true>;
 
-// A narrow type in calls some of whose sources have flags (SourceFlag): kernels of their own, so that plain calls, the most
-// of all, have no branch for each source.
+// A narrow type in calls some of whose sources have flags (SourceFlag): kernels of their own, so that plain calls, the
+// most of all, have no branch for each source.
 template <class Narrow>
 struct Flagged : Narrow {
   static constexpr bool kFlagged = true;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeferredFree: what communicators leave of GPUs' memory and of pinned memory, on its way back to the driver.
 //
-// Before it frees memory a driver may wait for all that the GPUs have to do, other communicators' kernels included, and those may
-// wait for what the freeing thread has yet to do: to abort them, say. So nothing is freed while a communicator of this
-// process has anything under way on a GPU:
+// Before it frees memory a driver may wait for all that the GPUs have to do, other communicators' kernels included, and
+// those may wait for what the freeing thread has yet to do: to abort them, say. So nothing is freed while a
+// communicator of this process has anything under way on a GPU:
 //
 //   defer()     kept for later
 //   collect()   gives back what can be, and never waits for a communicator: when one is made, and when one ends

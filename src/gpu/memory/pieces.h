@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pieces: large collectives of a communicator with GPUs run as several smaller ones, so that a rank that stages its buffers in
-// pinned memory needs little of it and copies while it exchanges (staged_path.h). All ranks split alike, with or without a
-// GPU: what follows from the operation and the settings alone.
+// Pieces: large collectives of a communicator with GPUs run as several smaller ones, so that a rank that stages its
+// buffers in pinned memory needs little of it and copies while it exchanges (staged_path.h). All ranks split alike,
+// with or without a GPU: what follows from the operation and the settings alone.
 //
 //   piece 1 of an allgather by 3 ranks:   input  | . . # # . |           output  | . . # # . | . . # # . | . . # # . |
 //
-// A piece is the same collective on elements [first, first + count) of every block. Whole stay: what a kernel does, blocks
-// of different sizes, sends and receives (a round that waits for another could wait for itself), and compression.
+// A piece is the same collective on elements [first, first + count) of every block. Whole stay: what a kernel does,
+// blocks of different sizes, sends and receives (a round that waits for another could wait for itself), and
+// compression.
 #pragma once
 
 #include "communicator/communicator.h"

@@ -28,7 +28,8 @@ class StagingMemory {
   };
   Status lend(size_t bytes, Block* block);
   void take_back(const Block& block);
-  // What cannot be taken back, because a kernel may use it for ever: all stays, because freeing would wait for the kernel.
+  // What cannot be taken back, because a kernel may use it for ever: all stays, because freeing would wait for the
+  // kernel.
   void write_off(size_t blocks);
   // At the end, when nothing is lent.
   void free_all();

@@ -93,7 +93,8 @@ class FifoReceiver {
     return slot.turn.load(std::memory_order_acquire) == static_cast<uint32_t>(popped_ + 1) ? &slot : nullptr;
   }
   // The next message is often there already: its slot is asked for while the call goes on with this one. The counter,
-  // a cache line that the sender reads, is written for every kTellEvery-th message, or when the sender waits for this one.
+  // a cache line that the sender reads, is written for every kTellEvery-th message, or when the sender waits for this
+  // one.
   void pop(bool awaited) {
     ++popped_;
     __builtin_prefetch(&fifo_->slots[popped_ % kFifoDepth]);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The transports by memory that both ranks map: threads of one process, and processes of one host with a shared segment.
+// The transports by memory that both ranks map: threads of one process, and processes of one host with a shared
+// segment.
 #pragma once
 
 #include "transport/transport.h"

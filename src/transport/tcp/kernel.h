@@ -8,8 +8,8 @@
 
 namespace treering {
 
-// How a stream sends: no waiting for more, so many bytes unsent at most, and again every second what is not acknowledged.
-// All are improvements: a stream without them works.
+// How a stream sends: no waiting for more, so many bytes unsent at most, and again every second what is not
+// acknowledged. All are improvements: a stream without them works.
 void prepare_stream(int fd, uint32_t most_unsent, const TcpTimeouts& timeouts);
 // The kernel goes on alone, when the stream is closed.
 void leave_to_kernel(int fd);

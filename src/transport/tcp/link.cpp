@@ -24,9 +24,9 @@ namespace {
 
 using Clock = TcpClock;
 
-// Each pop of a larger message is told by a frame of its own, which costs little beside them. For smaller ones it is the
-// kTellEvery-th, and a message that goes the other way tells it for nothing. All that may be sent without a copy is among the
-// larger ones: where its stream breaks the sender waits for the news that it was popped.
+// Each pop of a larger message is told by a frame of its own, which costs little beside them. For smaller ones it is
+// the kTellEvery-th, and a message that goes the other way tells it for nothing. All that may be sent without a copy is
+// among the larger ones: where its stream breaks the sender waits for the news that it was popped.
 constexpr uint32_t kToldAtOnceBytes = kZeroCopyBytes;
 // A kernel acknowledges within 40 ms and a round trip. Where it does not in this time drain() waits for it.
 constexpr auto kAcknowledgedWithin = std::chrono::milliseconds(200);
@@ -103,8 +103,8 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     send_pending();
   }
 
-  // The peer's count of messages has 32 bits; `posted` is at most kFifoDepth ahead. Of a link that has failed, too: what was
-  // released before is out of the way.
+  // The peer's count of messages has 32 bits; `posted` is at most kFifoDepth ahead. Of a link that has failed, too:
+  // what was released before is out of the way.
   uint64_t released(uint32_t channel, uint64_t posted) {
     if (sender_.pending() && health_.ok()) send_pending();
     if (sender_.released(channel) != static_cast<uint32_t>(posted) && health_.ok()) {

@@ -10,18 +10,18 @@
 //                    cut into fragments  '--- ...      --->'
 //                <------------------ the same on streams that the peer opened ------------------
 //
-// Stream 0 is opened by the rank that sends first and shared by both, so that acknowledgements travel with answers; a rank that
-// leaves waits until the peer's kernel has what it sent there. Of several each rank sends on the one that was opened last,
-// of two opened at once on that of `keeps_shared`, and reads them all.
+// Stream 0 is opened by the rank that sends first and shared by both, so that acknowledgements travel with answers; a
+// rank that leaves waits until the peer's kernel has what it sent there. Of several each rank sends on the one that was
+// opened last, of two opened at once on that of `keeps_shared`, and reads them all.
 //
 // A stream that breaks, or whose peer acknowledges nothing for long, is opened again, and what it may have lost is sent
 // again (outbox.h), for as long as the communicator's deadline allows. Only then the link has failed.
 //
-// Invariants: any other stream carries frames one way only, from the rank that opened it, so that a rank that leaves closes
-// its sockets and the kernel still delivers everything; a fragment goes to a stream that has room now, so a slow stream
-// holds back no more than it was given; released() counts messages whose bytes the kernel has taken, and which the peer
-// has popped or the link has copied; at most kFifoDepth messages of a channel are unread, which bounds the receiver's
-// memory; nothing has a thread: every call moves what can be moved. Used by one thread at a time, but for
+// Invariants: any other stream carries frames one way only, from the rank that opened it, so that a rank that leaves
+// closes its sockets and the kernel still delivers everything; a fragment goes to a stream that has room now, so a slow
+// stream holds back no more than it was given; released() counts messages whose bytes the kernel has taken, and which
+// the peer has popped or the link has copied; at most kFifoDepth messages of a channel are unread, which bounds the
+// receiver's memory; nothing has a thread: every call moves what can be moved. Used by one thread at a time, but for
 // deliver_outgoing() and deliver_incoming().
 #pragma once
 
@@ -49,8 +49,8 @@ struct TcpOptions {
   uint32_t max_message_bytes = 64 << 20;  // larger ones of the peer are an error
   const std::byte* staging = nullptr;     // of this rank
   std::chrono::milliseconds deadline{0};  // of the communicator: how long a link may be without a stream; 0: for ever
-  // Takes a socket, shut down for writing, whose last bytes the peer's kernel has not acknowledged when the link ends. Until
-  // it has, what comes must be read: a closed socket would answer by a reset, and send no more.
+  // Takes a socket, shut down for writing, whose last bytes the peer's kernel has not acknowledged when the link ends.
+  // Until it has, what comes must be read: a closed socket would answer by a reset, and send no more.
   std::function<void(int fd)> drain = {};
   TcpZeroCopy zero_copy = TcpZeroCopy::kWhereItPays;
   TcpCongestion congestion = {};
@@ -64,8 +64,8 @@ class TcpLink : public SendQueue {
   // The source is used until finish(); a delivery that may come late is made through a weak pointer.
   static std::shared_ptr<TcpLink> make(TcpOptions options, StreamSource* source);
 
-  // Any thread; the link owns the socket. One that could not be opened is asked for again, but after an answer that is final:
-  // trInvalidUsage: the peer has left; any error but trRemoteError and trTimeout.
+  // Any thread; the link owns the socket. One that could not be opened is asked for again, but after an answer that is
+  // final: trInvalidUsage: the peer has left; any error but trRemoteError and trTimeout.
   virtual void deliver_outgoing(PeerStreamId stream, Status status, int fd) = 0;
   virtual void deliver_incoming(PeerStreamId stream, int fd) = 0;
   // The peer has left. What it opened was delivered before.

@@ -8,8 +8,8 @@
 //   released   its payload is not looked at any more: the peer has popped it, or it was copied here
 //   freed      the peer has popped it, and nothing refers to its place
 //
-// What the kernel has taken may be lost with its stream. Then all messages of which the stream had a part, and which the
-// peer has not popped, are sent again, whole, under the number of a new attempt: the receiver knows what it has.
+// What the kernel has taken may be lost with its stream. Then all messages of which the stream had a part, and which
+// the peer has not popped, are sent again, whole, under the number of a new attempt: the receiver knows what it has.
 //
 // Invariant: a payload of the caller's is looked at until released() counts the message, never after.
 #pragma once
@@ -43,8 +43,8 @@ struct TcpOutgoing {
 
 class TcpOutbox {
  public:
-  // Up to so many bytes are copied as soon as the caller wants its memory back; of more the acknowledgement is waited for,
-  // for about as long as four copies take.
+  // Up to so many bytes are copied as soon as the caller wants its memory back; of more the acknowledgement is waited
+  // for, for about as long as four copies take.
   static constexpr uint32_t kCopiedAtOnce = 16 << 10;
   static constexpr auto kGraceOfKiB = std::chrono::nanoseconds(512);
 

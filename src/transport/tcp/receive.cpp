@@ -240,8 +240,8 @@ void TcpReceiver::give_up(Arrival* arrival) {
   arrival->begun = false;
 }
 
-// What a stream has brought a part of comes again, whole, when it ends. The part must not wait for that: attempts have few numbers,
-// and one that is many attempts old could not be told from a later one.
+// What a stream has brought a part of comes again, whole, when it ends. The part must not wait for that: attempts have
+// few numbers, and one that is many attempts old could not be told from a later one.
 void TcpReceiver::give_up_parts_of(uint32_t index) {
   for (Channel& channel : channels_)
     for (Arrival& arrival : channel.arrivals)

@@ -30,8 +30,8 @@ class TcpReceiver {
   TcpReceiver(uint32_t channels, uint32_t max_message_bytes, WaitSet* waits);
   ~TcpReceiver();
 
-  // One that takes the place of another has a greater key. The peer sends again on it what the other carried, so the first frame
-  // that comes ends the other. False: there is one with that key.
+  // One that takes the place of another has a greater key. The peer sends again on it what the other carried, so the
+  // first frame that comes ends the other. False: there is one with that key.
   bool add_stream(uint32_t index, uint64_t key, int fd);
   // Takes what has arrived, in reasonable portions. All frames are told to `on_frame`, which returns a Status.
   template <typename OnFrame>

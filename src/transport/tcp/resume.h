@@ -27,8 +27,8 @@ using TcpClock = std::chrono::steady_clock;
 struct TcpTimeouts {
   explicit TcpTimeouts(std::chrono::milliseconds deadline);
   std::chrono::milliseconds stall;  // without an acknowledgement, until a stream is taken for dead
-  // Until a stream must be there again. Where a rank waits for it its own deadline comes first, whose error tells which ranks do
-  // not answer. 0: for ever.
+  // Until a stream must be there again. Where a rank waits for it its own deadline comes first, whose error tells which
+  // ranks do not answer. 0: for ever.
   std::chrono::milliseconds redial;
   // After so long the kernel itself gives a connection up, if nothing above looks after it.
   std::chrono::milliseconds kernel;

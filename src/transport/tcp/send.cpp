@@ -414,7 +414,8 @@ void TcpSender::finish() {
   for (const auto& stream : streams_) {
     if (!stream->shared() || stream->closed) continue;
     leave_to_kernel(stream->fd);
-    // Where it finds no room, or a frame waits that an operation which failed has left, the peer hears it by the rendezvous.
+    // Where it finds no room, or a frame waits that an operation which failed has left, the peer hears it by the
+    // rendezvous.
     if (!stream->busy) (void)send(stream->fd, &goodbye, sizeof goodbye, MSG_DONTWAIT | MSG_NOSIGNAL);
     (void)shutdown(stream->fd, SHUT_WR);
   }

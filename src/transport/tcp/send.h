@@ -6,7 +6,8 @@
 //              '-> fragment 0 -> stream 1   '-> ...      a stream has one fragment at hand; it gets the next when the
 //              '-> fragment 1 -> stream 2                kernel has taken that one
 //
-// A stream that breaks is closed and told about by losses(); what it had a part of goes to the others, or waits for one.
+// A stream that breaks is closed and told about by losses(); what it had a part of goes to the others, or waits for
+// one.
 #pragma once
 
 #include <string>
@@ -28,8 +29,8 @@ class TcpSender {
             TcpCongestion congestion, const TcpTimeouts& timeouts, WaitSet* waits);
   ~TcpSender();
 
-  // A second stream 0 takes the place of the first, which is closed when its frame at hand is through; what the peer has not
-  // acknowledged of the first is sent again.
+  // A second stream 0 takes the place of the first, which is closed when its frame at hand is through; what the peer
+  // has not acknowledged of the first is sent again.
   void add_stream(uint32_t index, uint64_t key, int fd);
   bool has_stream(uint32_t index) const { return (open_ >> index & 1) != 0; }
   uint64_t shared_key() const { return shared_key_; }
@@ -80,8 +81,8 @@ class TcpSender {
 
   // Nothing more will be sent on the shared stream.
   void finish();
-  // The peer's kernel has all that was sent on it: closing it loses nothing. The other streams' sends that are under way
-  // go on without the process, from pages that the kernel holds.
+  // The peer's kernel has all that was sent on it: closing it loses nothing. The other streams' sends that are under
+  // way go on without the process, from pages that the kernel holds.
   bool delivered() const;
   // A descriptor of the shared stream, the caller's; -1: there is none.
   int duplicate_shared() const;

@@ -19,8 +19,8 @@ struct PeerStreamId {
 class StreamSource {
  public:
   virtual ~StreamSource() = default;
-  // Asks for a stream to `peer`; returns at once. The socket, or why there is none, arrives from any thread. Asked once for each
-  // attempt at each stream; a later attempt takes another way where there is one.
+  // Asks for a stream to `peer`; returns at once. The socket, or why there is none, arrives from any thread. Asked once
+  // for each attempt at each stream; a later attempt takes another way where there is one.
   virtual void open_stream(uint32_t peer, PeerStreamId stream) = 0;
 };
 

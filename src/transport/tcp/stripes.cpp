@@ -5,8 +5,9 @@
 
 namespace treering {
 namespace {
-// Fractions of a measured imbalance that are moved at once and for good; larger at the first lessons. Where messages queue up it
-// is the sum of all wrong parts so far: it swings if for good is more than the square of a half of at once (docs/tcp.md).
+// Fractions of a measured imbalance that are moved at once and for good; larger at the first lessons. Where messages
+// queue up it is the sum of all wrong parts so far: it swings if for good is more than the square of a half of at once
+// (docs/tcp.md).
 constexpr double kAtOnce = 1.0 / 4, kForGood = 1.0 / 64, kForGoodAtFirst = 1.0 / 2;
 // A stream that is slower still gets a fragment from time to time, which shows whether it has become faster.
 constexpr double kMinWeight = 1.0 / 128;

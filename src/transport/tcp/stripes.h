@@ -60,7 +60,8 @@ class StripeScheduler {
   // Bytes of striped messages that all streams were given so far.
   uint64_t given() const { return given_; }
 
-  // What the receiver tells about a message that was given as bytes [begin, end) of all that were; false: there are no such streams.
+  // What the receiver tells about a message that was given as bytes [begin, end) of all that were; false: there are no
+  // such streams.
   bool learn(const ArrivalSkew& skew, uint64_t begin, uint64_t end);
 
  private:

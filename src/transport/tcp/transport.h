@@ -4,8 +4,8 @@
 //   link --open_stream(peer, stream)-> introduction with a socket --> connected() --> link
 //                                                                 --> introduced() --> the peer's link
 //
-// A link is made when the rank first has to do with the peer. What comes for it before is kept: streams that the peer has
-// opened, and that it has left.
+// A link is made when the rank first has to do with the peer. What comes for it before is kept: streams that the peer
+// has opened, and that it has left.
 #pragma once
 
 #include "transport/tcp/wire.h"

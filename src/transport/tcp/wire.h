@@ -67,8 +67,8 @@ inline void set_skew(const ArrivalSkew& skew, TcpFrame* credit) {
 }
 inline ArrivalSkew skew_of(const TcpFrame& credit) { return {credit.kind, credit.wide, credit.length, credit.message}; }
 
-// Stream 0 is shared: both ranks send on it, messages up to this size and credits. Larger ones go on streams of the rank that
-// sends them.
+// Stream 0 is shared: both ranks send on it, messages up to this size and credits. Larger ones go on streams of the
+// rank that sends them.
 inline constexpr uint32_t kSharedStreamBytes = 4096;
 
 // Bytes that travel for a message: a delivered one is a notice alone.

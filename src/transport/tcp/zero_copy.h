@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sending without a copy in the kernel (MSG_ZEROCOPY, Linux 4.14): what it still reads of the sender's memory, and whether
-// it pays.
+// Sending without a copy in the kernel (MSG_ZEROCOPY, Linux 4.14): what it still reads of the sender's memory, and
+// whether it pays.
 //
 //   sends with the flag      0   1   2   3   4   5      the kernel numbers those that it took, for each socket, modulo 2^32
 //   notices                  [ 0-1 ]     [ 3-4 ]        ranges, in any order, from the socket's error queue
 //   memory still needed              2           5
 //
-// A device that cannot gather, loopback and veth copy after all, later and at a higher price than a plain send; the kernel
-// says so in the notices, and a link that hears it stops asking.
+// A device that cannot gather, loopback and veth copy after all, later and at a higher price than a plain send; the
+// kernel says so in the notices, and a link that hears it stops asking.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,8 @@ enum class TcpZeroCopy : uint8_t {
 // For less, a copy is cheaper than pinning pages and reading a notice.
 inline constexpr size_t kZeroCopyBytes = 32 << 10;
 
-// Sends of one socket for which the kernel may still read the memory. Each has a place of the owner's, which is told when
-// its memory is free.
+// Sends of one socket for which the kernel may still read the memory. Each has a place of the owner's, which is told
+// when its memory is free.
 class ZeroCopySends {
  public:
   // The kernel has memory for the notices of about as many (net.core.optmem_max).
@@ -92,7 +92,8 @@ class ZeroCopyUse {
 
   void sent() { ++sends_; }
   void completed(uint32_t sends, bool copied);
-  // A send failed that may do as a copy: no memory for notices, or no more memory may be locked, or it cannot be pinned.
+  // A send failed that may do as a copy: no memory for notices, or no more memory may be locked, or it cannot be
+  // pinned.
   static bool is_refusal(int error);
   void refused();
 

@@ -13,8 +13,8 @@ namespace treering::testing {
 
 constexpr Clock::time_point kNow = Clock::time_point() + std::chrono::seconds(100);
 
-// `parents`: of each process; `process_of_rank`: by default process p holds rank p. Process p has pid 1000 + p, and all run on host
-// 0, "a".
+// `parents`: of each process; `process_of_rank`: by default process p holds rank p. Process p has pid 1000 + p, and all
+// run on host 0, "a".
 inline ProcessTableMessage process_table_of(const std::vector<uint32_t>& parents,
                                             std::vector<uint32_t> process_of_rank = {}) {
   ProcessTableMessage table;

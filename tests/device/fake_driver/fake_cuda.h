@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CUDA driver without a GPU, for tests: "device memory" is memory of the host, streams are threads, and kernels are the
-// device code on the CPU. The backend finds it through TREERING_CUDA_DRIVER.
+// A CUDA driver without a GPU, for tests: "device memory" is memory of the host, streams are threads, and kernels are
+// the device code on the CPU. The backend finds it through TREERING_CUDA_DRIVER.
 //
 // It is as strict as a driver: calls need the right current context, memory and streams have to be those of its device.
 // Tests reach FakeCuda through the function fake_cuda() of the shared object: what the driver is like, which call fails

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fake driver's memory in steps: files without names, mapped where an address was reserved. It can be used when access was
-// given, and not before.
+// The fake driver's memory in steps: files without names, mapped where an address was reserved. It can be used when
+// access was given, and not before.
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -64,7 +64,8 @@ void set_mapped_range(CUdeviceptr at, size_t bytes, int device);
 bool is_device_handle(CUdevice device);
 // The stream, or the default stream of the current device; nullptr: a stream of another device.
 CUstream find_stream(CUstream stream);
-// Waits for all streams of the device, or with -1 of all, as a driver may before it frees memory; in vain, it ends the process.
+// Waits for all streams of the device, or with -1 of all, as a driver may before it frees memory; in vain, it ends the
+// process.
 void drain_streams(int device);
 
 }  // namespace treering::cuda

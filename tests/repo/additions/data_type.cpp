@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The types that additions_test.py has added: what is known of them, their results by the host's kernels, as the perf tools
-// expect them, and by the device's arithmetic.
+// The types that additions_test.py has added: what is known of them, their results by the host's kernels, as the perf
+// tools expect them, and by the device's arithmetic.
 #include <cstdio>
 #include <cstring>
 #include <vector>

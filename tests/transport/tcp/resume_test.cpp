@@ -162,8 +162,8 @@ TEST(TcpResume, WithAllPopped) {
   }
 }
 
-// Both ways on several channels, small and large; every now and then some stream breaks somehow, those that were just opened
-// among them.
+// Both ways on several channels, small and large; every now and then some stream breaks somehow, those that were just
+// opened among them.
 TEST(TcpResume, RandomBreaksLoseAndDoubleNothing) {
   const uint64_t seed = test_seed();
   for (auto [streams, zero_copy] : {std::pair{1u, TcpZeroCopy::kNever}, {3u, TcpZeroCopy::kAlways}}) {
@@ -339,7 +339,8 @@ TEST(TcpResume, AStreamThatNeverOpensDoesNotKeepAnotherFromComingBack) {
   }
 }
 
-// A send does not fail because its receiver has taken everything, succeeded and left, whatever its leaving does to streams.
+// A send does not fail because its receiver has taken everything, succeeded and left, whatever its leaving does to
+// streams.
 TEST(TcpResume, WhatWasTakenIsSentThoughTheReceiverHasLeft) {
   for (uint32_t bytes : {100u, 4000u, 100'000u})
     for (bool news : {false, true})

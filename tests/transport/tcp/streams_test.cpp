@@ -50,8 +50,8 @@ TEST(TcpStreams, WhatWasPostedArrivesAfterTheSenderHasLeft) {
   }
 }
 
-// A rank that only receives needs a stream for its credits alone: without one it still gets what was sent by a rank that
-// has left; one that is there would wait for ever.
+// A rank that only receives needs a stream for its credits alone: without one it still gets what was sent by a rank
+// that has left; one that is there would wait for ever.
 TEST(TcpStreams, AReceiverWhoseCreditsCannotGoStillReceives) {
   NoStreams source;
   auto link = TcpLink::make(options_to(7), &source);
@@ -91,8 +91,8 @@ TEST(TcpStreams, CreditsThatCannotGoToALivePeerAreAnError) {
   close(sender);
 }
 
-// What a rank that leaves has sent and the peer's kernel has not acknowledged is not lost by the peer's credits: its socket
-// stays, with somebody who reads.
+// What a rank that leaves has sent and the peer's kernel has not acknowledged is not lost by the peer's credits: its
+// socket stays, with somebody who reads.
 TEST(TcpStreams, WhatIsUnderWayWhenALinkEndsIsDrained) {
   NoStreams source;
   TcpOptions options = options_to(7);
@@ -136,7 +136,8 @@ size_t open_descriptors() {
   return count;
 }
 
-// A data loader's worker would hold the stream open for the peer. The test's own descriptor is not the library's to close.
+// A data loader's worker would hold the stream open for the peer. The test's own descriptor is not the library's to
+// close.
 TEST(TcpStreams, AForkedChildHoldsNoCopyOfTheSharedStream) {
   TcpPair pair(1);
   struct stat shared {};
@@ -161,8 +162,8 @@ TEST(TcpStreams, AForkedChildHoldsNoCopyOfTheSharedStream) {
   EXPECT_EQ(copies(), 2);
 }
 
-// The peer sent on the stream that it had opened, and left before it took this rank's: the end of the one that brought nothing
-// does not touch what comes on the other.
+// The peer sent on the stream that it had opened, and left before it took this rank's: the end of the one that brought
+// nothing does not touch what comes on the other.
 TEST(TcpStreams, TheEndOfASharedStreamThatBroughtNothingLosesNoPart) {
   NoStreams source;
   TcpOptions options = options_to(7);
@@ -199,7 +200,8 @@ TEST(TcpStreams, TheEndOfASharedStreamThatBroughtNothingLosesNoPart) {
   close(peer);
 }
 
-// Whatever the order in which two ranks open the shared stream and hear of the other's, one remains, and nothing is lost.
+// Whatever the order in which two ranks open the shared stream and hear of the other's, one remains, and nothing is
+// lost.
 TEST(TcpStreams, OfTwoSharedStreamsOneRemains) {
   const uint64_t seed = test_seed();
   std::mt19937_64 random(seed);

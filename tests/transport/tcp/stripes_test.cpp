@@ -23,8 +23,8 @@ namespace treering {
 namespace {
 constexpr uint32_t kMessage = 256 << 10, kFragment = 128 << 10;
 
-// Streams that carry what they were given in its order, and tell about each message after `delay_us`. At most `window` messages are
-// under way.
+// Streams that carry what they were given in its order, and tell about each message after `delay_us`. At most `window`
+// messages are under way.
 class Streams {
  public:
   Streams(std::vector<double> bytes_per_us, double delay_us, uint32_t window, double noise_us = 0)
@@ -132,7 +132,8 @@ TEST(StripeScheduler, PartsDoNotSwing) {
   }
 }
 
-// As a management network beside one for data: little is lost against the fast stream alone, and it is found when it becomes fast.
+// As a management network beside one for data: little is lost against the fast stream alone, and it is found when it
+// becomes fast.
 TEST(StripeScheduler, AVerySlowStreamCostsLittle) {
   for (const auto& [delay_us, window] : {std::pair{100.0, 1u}, {2000.0, 2u}, {10'000.0, 8u}}) {
     SCOPED_TRACE("news after " + std::to_string(delay_us) + " us, " + std::to_string(window) + " messages");

@@ -4,7 +4,8 @@
 //   one socket for each pair of ranks and channel; on it each way   | header | payload | header | payload | ...
 //   a header is a message, or how many messages of the other side have been popped
 //
-// The rank with the higher number introduces itself by its listener's name; the other one dials that. Payloads are copied when they are posted.
+// The rank with the higher number introduces itself by its listener's name; the other one dials that. Payloads are
+// copied when they are posted.
 #pragma once
 
 #include <deque>
