@@ -108,7 +108,8 @@ trRedOp_t Communicator::add_reduction(std::shared_ptr<const Reduction> reduction
 
 Status Communicator::remove_reduction(trRedOp_t op) { return reductions_.erase(op) != 0 ? Status() : not_made(op); }
 
-void Communicator::fill_call(const Operation& operation) {
+// Number and signature, which its messages carry.
+void Communicator::number_call(const Operation& operation) {
   call_.operation = operation.point_to_point ? 0 : ++operations_;
   call_.signature = kPointToPointSignature;
   if (!operation.point_to_point) {
@@ -117,6 +118,17 @@ void Communicator::fill_call(const Operation& operation) {
     history_ = (history_ + signature_of(operation, call_.operation)) * 0x9E3779B97F4A7C15u;
     call_.signature = static_cast<uint32_t>(history_ >> 32);
   }
+}
+
+// Bytes of an element as it travels.
+size_t Communicator::element_bytes(const Operation& operation) const {
+  if (operation.pairs) return 1;
+  const bool narrowed =
+      operation.compression != nullptr && context_.ranks > 1 && !is_block_scaled(operation.compression->wire);
+  return find_type(narrowed ? operation.compression->wire : operation.type)->size;
+}
+
+void Communicator::fill_call(const Operation& operation, uint32_t constraints) {
   call_.layout.collective = &info_of(operation.collective);
   call_.layout.rank = context_.rank;
   call_.layout.ranks = context_.ranks;
@@ -129,18 +141,14 @@ void Communicator::fill_call(const Operation& operation) {
   call_.output = operation.pieces == nullptr ? View(operation.output) : View(operation.pieces->output);
   call_.in_place = operation.in_place;
   call_.pieces_in_place = false;
-  call_.type = operation.type;
-  call_.type_size = find_type(operation.type)->size;
+  call_.type = operation.pairs ? trUint8 : operation.type;
+  call_.type_size = element_bytes(operation);
   call_.wide_memory = false;
   call_.op = operation.op;
   call_.scale = nullptr;
   call_.user = nullptr;
   call_.user_context = nullptr;
   call_.input_region = call_.output_region = {};
-  if (operation.pairs) {  // bytes
-    call_.type = trUint8;
-    call_.type_size = 1;
-  }
   if (operation.reduction != nullptr) {
     call_.op = trSum;
     call_.user = operation.reduction->function;
@@ -151,7 +159,9 @@ void Communicator::fill_call(const Operation& operation) {
       call_.scale = scale_.data();
     }
   }
-  call_.rounds_input = false;
+  // Which rank computes an element is a matter of the size: in the fixed order its own operand is to count as the
+  // others'.
+  call_.rounds_input = !operation.pairs && (constraints & kRankOrdered) != 0;
   call_.coded = trFloat32;
   if (operation.compression == nullptr || context_.ranks == 1) return;
   const trDataType_t wire = operation.compression->wire;
@@ -159,7 +169,6 @@ void Communicator::fill_call(const Operation& operation) {
     call_.coded = wire;
   } else {
     call_.type = wire;
-    call_.type_size = find_type(wire)->size;
     call_.wide_memory = true;
   }
 }
@@ -258,40 +267,54 @@ void Communicator::add_residual(const Operation& operation) {
   call_.in_place = false;
 }
 
+// Whether the call is one small message to each peer, and how these go.
+void Communicator::choose_path(const Operation& operation, const Choice* choice) {
+  in_mailbox_ = false;
+  in_eager_path_ = operation.pairs && operation.lanes == nullptr;
+  if (choice == nullptr || !choice->mailbox || operation.has_factor()) return;
+  // Some ranks have the buffers of a piece in one piece, others not.
+  if (operation.pieces != nullptr || operation.is_piece) return;
+  const size_t largest = operation.blocks == nullptr ? operation.count : operation.blocks->parts.largest;
+  if (!choice->candidate.algorithm->computed_once)
+    in_mailbox_ = true;
+  else
+    in_eager_path_ = largest * element_bytes(operation) <= most_eager_bytes();
+}
+
 Status Communicator::begin(const Operation& operation) {
   if (has_failed_.load(std::memory_order_relaxed)) return failure_;
   if (Status verdict = watch_->verdict(); !verdict.ok()) return fail(std::move(verdict));
   if (watch_->in_doubt()) return in_doubt_ = active_ = true, Status();  // it fails when it is known why
-  fill_call(operation);
-  const Program* program = nullptr;
-  in_mailbox_ = in_eager_path_ = false;
+  number_call(operation);
+  const uint32_t constraints = constraints_of(operation);
+  const Choice* choice = nullptr;
+  if (!operation.pairs) {
+    const size_t bytes = operation.elements(context_.ranks) * element_bytes(operation);
+    choice = &schedules_->choose(operation.collective, bytes, constraints);
+  }
+  choose_path(operation, choice);
+  if (in_mailbox_) {
+    // The message is under way while the rest of the call is filled in.
+    announce(operation, nullptr);
+    mailbox_.start(call_.signature, operation.input, operation.count * element_bytes(operation));
+    fill_call(operation, constraints);
+    watch_->start(&call_);
+    active_ = true;
+    return {};
+  }
+  fill_call(operation, constraints);
   const bool compressed = operation.compression != nullptr && context_.ranks > 1;  // one rank alone rounds nothing
   if (compressed && operation.compression->error_feedback) add_residual(operation);
-  if (operation.pairs) {
-    in_eager_path_ = operation.lanes == nullptr;
-  } else {
-    const uint32_t constraints = constraints_of(operation);
-    // Which rank computes an element is a matter of the size: in the fixed order its own operand is to count as the
-    // others'.
-    call_.rounds_input = (constraints & kRankOrdered) != 0;
-    const size_t bytes = operation.elements(context_.ranks) * call_.type_size;
-    const Choice& choice = schedules_->choose(operation.collective, bytes, constraints);
-    // Some ranks have the buffers of a piece in one piece, others not.
-    bool tiny = choice.mailbox && call_.scale == nullptr && operation.pieces == nullptr && !operation.is_piece;
-    in_eager_path_ = tiny && choice.candidate.algorithm->computed_once;
-    if (in_eager_path_ && call_.layout.largest_part() * call_.type_size > most_eager_bytes())
-      in_eager_path_ = tiny = false;
-    in_mailbox_ = tiny && !in_eager_path_;
-    if (!tiny) program = &schedules_->program(choice, operation.root);
+  const Program* program = nullptr;
+  if (!in_eager_path_) {
+    if (choice != nullptr) program = &schedules_->program(*choice, operation.root);
+    find_regions(operation);
   }
-  if (!in_mailbox_ && !in_eager_path_) find_regions(operation);
   if (call_.operation != 0) announce(operation, program);
   watch_->start(&call_);
   active_ = true;
   if (in_eager_path_)
     start_eager(operation);
-  else if (in_mailbox_)
-    mailbox_.start(call_.signature, operation.input, call_.layout.count * call_.type_size);
   else if (program != nullptr)
     execution_->bind(*program, call_);
   else

@@ -177,7 +177,10 @@ class Communicator {
   const RankInfo& rank_info(uint32_t rank) const { return (*infos_)[rank]; }
   bool takes_wire(const Operation& operation) const;
   uint32_t constraints_of(const Operation& operation) const;
-  void fill_call(const Operation& operation);
+  void number_call(const Operation& operation);
+  size_t element_bytes(const Operation& operation) const;
+  void fill_call(const Operation& operation, uint32_t constraints);
+  void choose_path(const Operation& operation, const Choice* choice);
   void add_residual(const Operation& operation);
   void announce(const Operation& operation, const Program* program);
   void find_regions(const Operation& operation);
@@ -243,7 +246,7 @@ class Communicator {
   bool in_doubt_ = false;  // the operation does not go on: that it fails is certain, but not yet why
   uint64_t operations_ = 0;
   uint64_t history_ = 0;                       // hash of all operations that were counted
-  uint64_t meetings_ = 0;                      // rounds of notices begun
+  uint64_t notice_rounds_ = 0;                 // rounds of notices begun
   RankSet shown_set_;                          // this rank's in the last shrink
   std::array<unsigned char, 32> split_key_{};  // known to the ranks alone
   WaitPolicy wait_policy_;

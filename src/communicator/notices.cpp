@@ -53,7 +53,7 @@ Status sets_differ(const char* function, uint32_t own, const RankSet& of_own, ui
 }  // namespace
 
 uint64_t Communicator::show_notice(const SplitInfo& info) {
-  const uint64_t round = ++meetings_;
+  const uint64_t round = ++notice_rounds_;
   Notice& notice = context_.status->notices[round % 2];
   uint64_t words[kNoticeWords];
   std::memcpy(words, &info, sizeof info);

@@ -90,6 +90,8 @@ struct Operation {
   std::shared_ptr<const Reduction> reduction;
   std::shared_ptr<Compression> compression;
 
+  // Whether each input is multiplied by a factor, as of trRedOpCreatePreMulSum().
+  bool has_factor() const { return reduction != nullptr && (reduction->function == nullptr || scale_at() != nullptr); }
   const void* scale_at() const { return reduction == nullptr ? nullptr : reduction->scale_at; }
   // Elements of the larger buffer, all blocks. NOLINTBEGIN(clang-analyzer-core.NullDereference): it does not know shared_ptr
   size_t elements(uint32_t ranks) const {

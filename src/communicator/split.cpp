@@ -41,7 +41,7 @@ class CallDeadline {
 };
 
 // Rounds of a split or shrink, whatever becomes of it: ranks that fail at different points agree on the next one's.
-constexpr uint64_t kRoundsOfMeeting = 2;
+constexpr uint64_t kRoundsOfSplit = 2;
 constexpr size_t kLookedAt = 32;  // members, in one look
 constexpr int kToldDeaths = 8;
 
@@ -114,7 +114,7 @@ Status Communicator::split(int color, int key, const Config& config, std::unique
   const CallDeadline deadline(watch_.get(), config_.timeout_ms);
   if (watch_->in_doubt()) (void)watch_->await_failure();
   const bool failed = !failure().ok();
-  const uint64_t next_meeting = meetings_ + (failed ? kRoundsOfMeeting : 0);
+  const uint64_t next_round = notice_rounds_ + (failed ? kRoundsOfSplit : 0);
   std::vector<uint32_t> everyone(ranks());
   std::iota(everyone.begin(), everyone.end(), 0);
   std::vector<SplitInfo> infos(ranks());
@@ -136,7 +136,7 @@ Status Communicator::split(int color, int key, const Config& config, std::unique
   if (status.ok() && color >= 0 && members.size() > 1 && members[0].rank == rank())
     made = make_rendezvous_root(*watch_, ranks_of_color, &own);
   if (status.ok()) status = failed ? exchange() : exchange_sealed(kName, own, &infos);
-  meetings_ = std::max(meetings_, next_meeting);
+  notice_rounds_ = std::max(notice_rounds_, next_round);
   TR_RETURN_IF_ERROR(status);
   TR_RETURN_IF_ERROR(made);
   if (color < 0) return {};
@@ -179,7 +179,7 @@ Status Communicator::shrink(const std::vector<uint32_t>& members, const Config& 
                             std::unique_ptr<Communicator>* result) {
   constexpr const char* kName = "trCommShrink";
   const CallDeadline deadline(watch_.get(), config_.timeout_ms);
-  const uint64_t next_meeting = meetings_ + kRoundsOfMeeting;
+  const uint64_t next_round = notice_rounds_ + kRoundsOfSplit;
   RankSet set;
   for (const uint32_t member : members) set.set(member);
   std::vector<SplitInfo> infos;
@@ -192,7 +192,7 @@ Status Communicator::shrink(const std::vector<uint32_t>& members, const Config& 
     if (members[0] == rank()) made = make_rendezvous_root(*watch_, members, &own);
     status = exchange_notices(members, kName, own, nullptr, &infos);
   }
-  meetings_ = next_meeting;
+  notice_rounds_ = next_round;
   TR_RETURN_IF_ERROR(status);
   TR_RETURN_IF_ERROR(made);
   if (members.size() == 1) return create_alone(config, result);

@@ -10,7 +10,7 @@
 #include "shim/entry.h"
 #include "shim/group.h"
 #include "shim/log.h"
-#include "shim/meeting.h"
+#include "shim/unique_ids.h"
 #include "shim/report.h"
 #include "shim/settings.h"
 #include "shim/stream.h"
@@ -85,10 +85,10 @@ Status init_rank(const char* function, ncclComm_t* out, int nranks, const ncclUn
   if (has_devices()) settings.device = device;
   auto comm = std::make_shared<Comm>(rank, nranks, device, settings.blocking, settings.name);
   return create(function, comm, out, {}, [=](trComm_t* made) -> Status {
-    trUniqueId meeting;
-    TR_RETURN_IF_ERROR(resolve_id(id, nranks, rank, &meeting));
+    trUniqueId resolved;
+    TR_RETURN_IF_ERROR(resolve_id(id, nranks, rank, &resolved));
     const trConfig_t tr_config = settings.config();
-    return status_of(trCommInitRankConfig(made, nranks, meeting, rank, &tr_config));
+    return status_of(trCommInitRankConfig(made, nranks, resolved, rank, &tr_config));
   });
 }
 

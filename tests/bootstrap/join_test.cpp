@@ -395,7 +395,7 @@ TEST(RendezvousRoot, EveryProcessHasFewChildrenAndAnEarlierParent) {
 
 // The deadline of a whole creation may come before that of one exchange: the rank in the process of the rendezvous root
 // then asks that.
-TEST(Deadline, OfTheWholeCallNamesTheMissingRankAtTheMeetingPoint) {
+TEST(Deadline, OfTheWholeCallNamesTheMissingRankAtTheRoot) {
   RankProcesses processes(2, [](int rank, const trUniqueId& id) {
     JoinRequest request = request_of(static_cast<uint32_t>(rank), 2);
     request.deadline = Clock::now() + std::chrono::seconds(5);

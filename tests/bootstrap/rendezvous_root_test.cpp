@@ -63,7 +63,7 @@ TEST_F(MissingRanks, OneThatStoppedAnsweringIsNamedAndNotTheOneBehindIt) {
             "1001 on a) alone");
 }
 
-TEST_F(MissingRanks, OneOfTheMeetingPointsOwnProcessHasNotStoppedAnswering) {
+TEST_F(MissingRanks, OneOfTheRootsOwnProcessHasNotStoppedAnswering) {
   for (uint32_t rank = 0; rank < kRanks; ++rank) arrive(rank);
   const std::map<uint32_t, std::string> answered = {{1, ""}, {2, ""}, {3, ""}, {4, ""}, {5, ""}};
   EXPECT_EQ(root_.missing(&answered), "rank 0 (pid 1000 on a, not at this step yet) of 6 ranks");

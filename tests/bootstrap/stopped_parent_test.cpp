@@ -49,7 +49,7 @@ TEST(StoppedParent, IsNamedByItsChild) {
 }
 
 // The rendezvous root is stopped, and rank 2 hears of the others through rank 1, whose deadline is the earlier one.
-TEST(StoppedMeetingPoint, IsNamedByARankWhoseParentGaveUp) {
+TEST(StoppedRoot, IsNamedByARankWhoseParentGaveUp) {
   Arrivals arrivals;
   RankProcesses processes(3, [&](int rank, const trUniqueId& packed) {
     pretend_hosts(rank == 0 ? 0 : 1, 2);

@@ -57,7 +57,7 @@ void Job::serve(const Place& own, const std::vector<std::string>& names) {
 }
 
 void Job::add_member(const Place& own, std::shared_ptr<Member> member) {
-  if (state_ != State::kMeeting) {
+  if (state_ != State::kRendezvous) {
     const Status late = !failure_.ok() ? failure_
                                        : Status(trInvalidUsage, fmt::format("rank {}: all ranks of this unique id have "
                                                                             "met already; make a new one",
@@ -102,7 +102,7 @@ void Job::find_root() {
             (!awaited && Clock::now() - self->began_ > timeout) || self->join_deadline_ - Clock::now() < 4 * kRetry;
         if (status.code() != trTimeout && !late && !(gone && near)) {
           self->agent_->after(kRetry + std::chrono::milliseconds(randombytes_uniform(100)), [self] {
-            if (!self->closed_ && self->state_ == State::kMeeting) self->find_root();
+            if (!self->closed_ && self->state_ == State::kRendezvous) self->find_root();
           });
           return;
         }
@@ -130,7 +130,7 @@ void Job::root_reached(std::shared_ptr<Channel> channel) {
     self->joining_ = nullptr;
     if (self->own_.process != kNobody || self->closed_) return;
     self->agent_->after(kRetry, [self] {  // a moment of too many arrivals; find_root() knows when to give up
-      if (!self->closed_ && self->state_ == State::kMeeting) self->find_root();
+      if (!self->closed_ && self->state_ == State::kRendezvous) self->find_root();
     });
   };
   channel->set_events(std::move(events));
@@ -175,7 +175,7 @@ void Job::greet(std::shared_ptr<Channel> channel, const std::string& bytes) {
   AttachMessage attach;
   if (kind == Kind::kIntroduction) return take_connection(channel, bytes);
   if (root_ && decode(bytes, &join)) {
-    if (state_ == State::kMeeting) {
+    if (state_ == State::kRendezvous) {
       channel->send(encode(root_->place(join)));
     } else {
       const Status why =
@@ -230,7 +230,7 @@ void Job::at_top(Kind kind, const std::string& bytes) {
 }
 
 void Job::take_hello(const HelloMessage& hello) {
-  if (state_ != State::kMeeting || !root_) return;
+  if (state_ != State::kRendezvous || !root_) return;
   bool complete = false;
   if (Status status = root_->hello(hello, Clock::now(), &complete); !status.ok()) return fail(status);
   watch_deadline(root_->deadline());
@@ -253,15 +253,15 @@ void Job::watch_deadline(Clock::time_point deadline) {
 
 Status Job::deadline_passed() const {
   if (!failure_.ok()) return failure_;  // the members may not have been told yet
-  const bool meets = state_ == State::kMeeting;
-  if (root_ && tree_.is_top() && (meets || exchange_.is_under_way()))
-    return root_->deadline_passed(meets ? nullptr : &exchange_.parts());
+  const bool in_rendezvous = state_ == State::kRendezvous;
+  if (root_ && tree_.is_top() && (in_rendezvous || exchange_.is_under_way()))
+    return root_->deadline_passed(in_rendezvous ? nullptr : &exchange_.parts());
   if (tree_.is_top() && exchange_.is_under_way())
     return {trTimeout, fmt::format("the deadline passed while {} waited for the other ranks' part of an exchange; "
                                    "missing: {}",
                                    tree_.describe(own_.process), exchange_.missing(tree_.process_table()))};
   const std::vector<Place>& ancestors = search_.ancestors();
-  if (root_ || !meets || ancestors.empty() || ancestors.front().process == 0) return {};
+  if (root_ || !in_rendezvous || ancestors.empty() || ancestors.front().process == 0) return {};
   // The parent, or the one that is asked to be it.
   const Place& parent = ancestors.front();
   if (tree_.has_parent() && !tree_.is_parent(parent.process)) return {};
@@ -278,7 +278,7 @@ void Job::tell_who_is_missing() {
   auto self = shared_from_this();
   missing_timer_ = agent_->after(kToldWhoIsMissing, [self] {
     self->missing_timer_ = 0;
-    if (self->state_ != State::kMeeting || self->closed_) return;
+    if (self->state_ != State::kRendezvous || self->closed_) return;
     const auto deadline = self->root_->deadline();
     const std::string until = deadline == Clock::time_point::max()
                                   ? "there is no deadline"
@@ -305,7 +305,7 @@ int Job::host_segment(const ProcessTableMessage& table, int received) const {
 
 void Job::take_process_table(ProcessTableMessage table, int received) {
   auto known = [&](uint32_t process) { return process < table.places.size(); };
-  if (state_ != State::kMeeting || !known(own_.process) ||
+  if (state_ != State::kRendezvous || !known(own_.process) ||
       !std::all_of(table.process_of_rank.begin(), table.process_of_rank.end(), known)) {
     if (received >= 0) close(received);
     return;
@@ -444,7 +444,7 @@ std::string Job::heard_through() const {
 
 // The processes below heard of the others through this one alone.
 void Job::give_up_rendezvous(const Status& status) {
-  if (state_ == State::kMeeting && !root_)
+  if (state_ == State::kRendezvous && !root_)
     down(encode(FailedMessage{static_cast<uint32_t>(status.code()), status.message()}));
 }
 

@@ -54,7 +54,7 @@ class Job : public std::enable_shared_from_this<Job> {
   // A rank of this process ends its wait for the others, as `status` says.
   void give_up_rendezvous(const Status& status);
   // While the ranks meet: the rendezvous root cannot be reached.
-  bool meets() const { return state_ == State::kMeeting; }
+  bool meets() const { return state_ == State::kRendezvous; }
   // This process cannot serve the others any more, which is no fault of theirs.
   void fail_at_own_limit(const Status& status);
   void ask(uint32_t asking, uint32_t rank);
@@ -65,7 +65,7 @@ class Job : public std::enable_shared_from_this<Job> {
   bool awaits_orphans() const;
 
  private:
-  enum class State { kMeeting, kRunning, kFailed };
+  enum class State { kRendezvous, kRunning, kFailed };
 
   // The rendezvous (job.cpp)
   void find_root();
@@ -157,7 +157,7 @@ class Job : public std::enable_shared_from_this<Job> {
 
   Agent* agent_;
   UniqueId id_;
-  State state_ = State::kMeeting;
+  State state_ = State::kRendezvous;
   Status failure_;
   Place own_;
   bool finding_ = false;

@@ -52,7 +52,7 @@ void Job::take_answer(const std::string& bytes, uint32_t from) {
 
 void Job::introduce(uint32_t source, uint32_t peer, const Introduction& introduction) {
   auto member = members_.find(source);
-  if (member == members_.end() || state_ == State::kMeeting) return;
+  if (member == members_.end() || state_ == State::kRendezvous) return;
   const IntroductionMessage message{source, peer, introduction.bytes};
   if (!introduction.connects) return take_introduction(encode(message), own_.process);
   const std::string whom =

@@ -70,7 +70,7 @@ void Job::apply(const NoticeMessage& notice) {
       const Status cause(static_cast<trResult_t>(notice.code), notice.text);
       tree_.rank_left(notice.other);
       if (tree_.is_top() && root_ && !notices_.has_verdict() &&
-          (state_ == State::kMeeting || exchange_.lacks(notice.other)))
+          (state_ == State::kRendezvous || exchange_.lacks(notice.other)))
         if (Status status = why_left(notice.other); !status.ok()) fail(status);
       for (auto& [rank, member] : members_)
         member->tell([left = notice.other, cause](const MemberEvents& events) {
@@ -87,7 +87,7 @@ void Job::apply(const NoticeMessage& notice) {
 void Job::apply_loss(const NoticeMessage& notice) {
   if (!detector_.take_loss(notice.process, Clock::now())) return;
   if (detector_.take_heard(notice.process)) publish_silence();
-  if (tree_.is_top() && root_ && (state_ == State::kMeeting || exchange_.is_under_way())) {
+  if (tree_.is_top() && root_ && (state_ == State::kRendezvous || exchange_.is_under_way())) {
     if (Status status = root_->lost_process(notice.process); !status.ok()) return fail(status);
   } else if (state_ == State::kRunning && exchange_.is_awaited()) {
     end_exchange();
@@ -264,7 +264,7 @@ void Job::leave(uint32_t rank, bool dissolved, const Status& cause) {
             .code = static_cast<uint32_t>(cause.code()),
             .text = cause.message()});
   }
-  if (state_ == State::kMeeting && all_left && !root_) return finish();
+  if (state_ == State::kRendezvous && all_left && !root_) return finish();
   maybe_finish();
 }
 

@@ -24,7 +24,7 @@ void Job::attach_to(const Place& place) {
 }
 
 Clock::duration Job::timeout_for(const Place& parent) const {
-  return search_.timeout_for(parent, state_ == State::kMeeting, Clock::now());
+  return search_.timeout_for(parent, state_ == State::kRendezvous, Clock::now());
 }
 
 void Job::try_next_parent() {
@@ -87,7 +87,7 @@ void Job::no_parent() {
   using Outcome = ParentSearch::Outcome;
   const std::string& reasons = search_.reasons();
   if (state_ == State::kFailed) return maybe_finish();
-  if (state_ == State::kMeeting)
+  if (state_ == State::kRendezvous)
     return fail(
         {trRemoteError, fmt::format("the process that made the unique id (pid {}) ended while the communicator was "
                                     "being created{}{}",

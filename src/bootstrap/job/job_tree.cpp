@@ -198,7 +198,7 @@ bool Job::awaits_orphans() const {
 
 void Job::maybe_finish() {
   // A new parent that has not been told that this process leaves would take its end for a death.
-  if (closed_ || state_ == State::kMeeting || seeks_parent()) return;
+  if (closed_ || state_ == State::kRendezvous || seeks_parent()) return;
   // A child that does not answer finds another parent when it can: it would hold this process for ever.
   if (detector_.hears_a_child()) return;
   const bool all_left = std::all_of(members_.begin(), members_.end(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shim/meeting.h"
+#include "shim/unique_ids.h"
 
 #include <fmt/format.h>
 #include <netdb.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Meeting: unique ids. Without NCCL_COMM_ID an id is the C API's own. With it, every rank may make the id by itself: it
+// Unique ids. Without NCCL_COMM_ID an id is the C API's own. With it, every rank may make the id by itself: it
 // holds the address alone, where rank 0 waits for the others and hands them the id proper.
 #pragma once
 
