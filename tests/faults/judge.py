@@ -98,7 +98,7 @@ class Judge:
             return self._add("hang", rank, f"no result {record.over_at - record.fault_at:.1f} s after the fault; it said last: {last}")
         self._judge_agreement(rank, ok)
         if not errors:
-            if scenario.outcome == ERROR:
+            if scenario.outcome == ERROR and not self._was_told(rank, ok):
                 self._add("untold", rank, "it has seen no error")
             return None
         if scenario.outcome == SURVIVE:
@@ -109,6 +109,11 @@ class Judge:
         self._judge_repetition(rank, lines, errors)
         self._judge_recovery(rank, lines)
         return None
+
+    def _was_told(self, rank, ok):
+        """Its calls succeeded, as it had all that it needed; in the last one a rank whose creation had failed asked all to stop."""
+        return ok is not None and any(error.members is not None and error.when <= ok.when for other in range(self._scenario.ranks)
+                                      if other != rank for error in errors_of(self._record, other))
 
     # All agree when the last has come to it. A slow network is no failure as long as something moves.
     def _judge_agreement(self, rank, ok):

@@ -96,6 +96,11 @@ class JudgeTest(unittest.TestCase):
 
     def test_untold(self):
         self.expect("untold", "no error", record(scenario(), {0: errors(DIED), 1: errors(DIED), 3: fine()}))
+        # A creation that failed lets all agree to stop: a rank that agreed afterwards was told.
+        cut = {rank: errors(SILENT, FAULT + 4, call="split", members="0,1,2,3") for rank in (0, 1)}
+        cut[2] = errors(SILENT.replace("rank 2 (pid 1002 on c)", "rank 1 (pid 1001 on b)"), FAULT + 4)
+        self.assertEqual(judge(record(scenario("link-cut"), cut | {3: fine(FAULT + 4.5)}), SLACK), [])
+        self.expect("untold", "no error", record(scenario("link-cut"), cut | {3: fine(FAULT + 3.5)}))
         text = errors(DIED)
         text[1] = (text[1][0], "again", "0 ")
         self.expect("untold", "succeeded", record(scenario(), text))
