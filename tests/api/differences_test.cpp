@@ -141,7 +141,7 @@ TEST(CallsThatDifferLater, AreNamedAsTheUserKnowsThem) {
 TEST(CollectiveAgainstReceive, IsTold) {
   RankProcesses processes(2, [](int rank, const trUniqueId& id) {
     trComm_t comm = nullptr;
-    trConfig_t config = config_with_timeout(1000);
+    trConfig_t config = config_with_timeout(3000);
     config.transports = "shared-memory";
     TR_CHECK(trCommInitRankConfig(&comm, 2, id, rank, &config));
     std::vector<float> values(1000, 1);
