@@ -143,10 +143,10 @@ TR_API trResult_t trSendRecv(const void* sendbuf, size_t sendcount, int dest, vo
  * waits for all. NULL and streams mixed run one after another, as do several communicators, or several ranks of one, on
  * the same stream: all ranks then name them in the same order, and a rank has a stream of its own.
  *
- * Of one communicator and stream the collectives go first, in the order of their calls, and then the sends and
+ * On one communicator and stream the collectives run first, in the order of their calls, and then the sends and
  * receives, whatever their places in the group: a rank that issues the same calls without a group gives the collectives
- * first, too. Of one communicator with several streams, and none (NULL), those of the stream that the group names first
- * go first.
+ * first, too. Where a group names several streams of one communicator, or none (NULL), the calls of the stream that it
+ * names first run first.
  * @{ */
 TR_API trResult_t trGroupStart(void);
 TR_API trResult_t trGroupEnd(void);

@@ -2,7 +2,8 @@
 // Sockets whose owner has left while the peer's kernel has not acknowledged everything: the link was down for a moment.
 //
 // A closed socket that receives something, such as the peer's credits, is reset, and what it still had to send is lost
-// (tcp.md). These are read from, and closed once all has arrived. Of the agent's thread.
+// (tcp.md). These are read from, and closed once all has arrived. The agent's
+// thread alone uses this.
 #pragma once
 
 #include <list>

@@ -11,8 +11,8 @@
 
 namespace treering::cuda {
 
-// A program that fits is copied here when a block starts: steps are read in order, and again for every slice. Of a call
-// with rows of lanes those are here, and of each row the lane that is next: they lie in memory of the host.
+// A program that fits is copied here when a block starts: steps are read in order, and again for every slice. Rows
+// of lanes are copied, too, and the next lane of each row: they lie in memory of the host.
 inline constexpr uint32_t kCachedBytes = 8 << 10;
 struct CurrentLane {
   DeviceRow rest;  // that lane and those behind it

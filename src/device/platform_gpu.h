@@ -60,8 +60,8 @@ TR_DEVICE uint32_t mask_of_line() {
   return 0xffu << (thread & 24u);
 }
 TR_DEVICE bool true_for_line(bool value) { return __all_sync(mask_of_line(), value) != 0; }
-// To be called until true. What a thread loaded may be older than the flag that another saw: once all know that the
-// flag is there (`seen`), they load again.
+// Callers repeat it until it is true. What a thread loaded may be older than the flag that another saw: once all know
+// that the flag is there (`seen`), they load again.
 TR_DEVICE bool try_read_line(const uint64_t* line, uint32_t lane, uint64_t flag, uint64_t* words, bool* seen) {
   __syncwarp(mask_of_line());
   asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"

@@ -128,7 +128,7 @@ class Backoff {
   WaitPolicy policy_;
   uint32_t polls_ = 0;
   uint32_t wakes_ = 0;
-  // So many more without a yield. Of the thread, for a wait is often shorter than what a yield would cost here.
+  // So many more waits of this thread do without a yield: a wait is often shorter than a yield takes here.
   static inline thread_local uint32_t crowded_waits_ = 0;
   WaitSet* waits_ = nullptr;
   bool waits_are_all_ = false;

@@ -39,7 +39,8 @@ std::byte* EagerPath::output_of(uint32_t part) const {
   return call_->output.base() + call_->layout.output_offset(part) * call_->type_size;
 }
 
-// The part that goes from one rank to another, or kNone. Of the blocks of ranks it is the sender's or the receiver's.
+// The part that goes from one rank to another, or kNone. Where each rank has a block it is the
+// sender's or the receiver's.
 uint32_t EagerPath::part_between(uint32_t source, uint32_t destination) const {
   const CollectiveInfo& info = *call_->layout.collective;
   const uint32_t ranks = context_->ranks, root = call_->layout.root;

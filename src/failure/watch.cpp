@@ -233,8 +233,8 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
   return {};
 }
 
-// The rank that is waited for, and those whose turn it is. Of those that have to be asked one: an answer costs
-// messages.
+// The rank that is waited for, and those whose turn it is. One rank at a time is asked by a message, where
+// that is the only way: an answer costs messages.
 template <typename Look>
 Status Watch::look_at_some(uint32_t first, uint32_t* next, uint32_t waiting_for, const Look& look) const {
   const uint32_t ranks = context_->ranks;

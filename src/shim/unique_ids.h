@@ -9,7 +9,7 @@
 namespace treering::nccl {
 
 Status make_id(ncclUniqueId* id);
-// The C API's id behind `id`. Of an address: blocks until rank 0 has been met, and on rank 0 until all have come.
+// The C API's id behind `id`. An address blocks until rank 0 has been reached, and on rank 0 until all have come.
 Status resolve_id(const ncclUniqueId& id, int ranks, int rank, trUniqueId* resolved);
 
 }  // namespace treering::nccl

@@ -107,7 +107,7 @@ TEST(Memory, ReachIsAskedForOnceOrRefusedWithAReason) {
   fake.fail_next("cuCtxEnablePeerAccess", CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_NE(first->reach(second).message().find("cuCtxEnablePeerAccess to GPU 1 on GPU 0"), std::string::npos);
   EXPECT_TRUE(first->reach(second).ok());
-  EXPECT_TRUE(first->reach(second).ok());  // already enabled, perhaps by somebody else
+  EXPECT_TRUE(first->reach(second).ok());  // it may be enabled already
 }
 
 // Another process that allocates 256 bytes (of 7), writes the handles of the first and of the hundredth byte to `out`,

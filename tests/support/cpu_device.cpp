@@ -75,8 +75,8 @@ Hanging& hanging() {
   return *state;
 }
 
-// Kernels, and waits for the host, that have begun. A driver may wait for them before it frees memory: so does this
-// one, and whoever calls it in a thread that was to end them never gets there.
+// Kernels, and waits for the host, that have begun. A driver may wait for them before it frees memory. This one
+// does, so that a call in the thread that was to end them never returns.
 std::array<std::atomic<int>, kCpuDevices> running{};
 constexpr std::chrono::seconds kLongestWait{30};
 void wait_for_running(int device) {

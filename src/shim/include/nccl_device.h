@@ -69,7 +69,7 @@ typedef struct ncclCommProperties {
 
 NCCL_SHIM_FUNCTION(ncclResult_t, CommQueryProperties, (ncclComm_t comm, ncclCommProperties_t* props));
 
-/** All ranks. Of a bad communicator every team is {0, 0, 0}. */
+/** All ranks. Every team of a bad communicator is {0, 0, 0}. */
 NCCL_SHIM_FUNCTION(ncclTeam_t, TeamWorld, (ncclComm_t comm));
 /** The ranks that load from and store to one another's memory: all, on one machine. */
 NCCL_SHIM_FUNCTION(ncclTeam_t, TeamLsa, (ncclComm_t comm));

@@ -103,8 +103,8 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     send_pending();
   }
 
-  // The peer's count of messages has 32 bits; `posted` is at most kFifoDepth ahead. Of a link that has failed, too:
-  // what was released before is out of the way.
+  // The peer's count of messages has 32 bits; `posted` is at most kFifoDepth ahead. A link that has failed
+  // answers, too: what was released before is out of the way.
   uint64_t released(uint32_t channel, uint64_t posted) {
     if (sender_.pending() && health_.ok()) send_pending();
     if (sender_.released(channel) != static_cast<uint32_t>(posted) && health_.ok()) {

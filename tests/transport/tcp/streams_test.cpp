@@ -92,7 +92,7 @@ TEST(TcpStreams, CreditsThatCannotGoToALivePeerAreAnError) {
 }
 
 // What a rank that leaves has sent and the peer's kernel has not acknowledged is not lost by the peer's credits: its
-// socket stays, with somebody who reads.
+// socket stays, and is read.
 TEST(TcpStreams, WhatIsUnderWayWhenALinkEndsIsDrained) {
   NoStreams source;
   TcpOptions options = options_to(7);
