@@ -59,9 +59,9 @@ inline size_t distance(const std::string& typed, const std::string& name) {
 
 // The one of `names` that was probably meant, or "".
 inline std::string nearest(const std::string& typed, const std::vector<std::string>& names) {
-  constexpr size_t kMostEdits = 2, kLeastInCommon = 4;
+  constexpr size_t kMaxEdits = 2, kMinInCommon = 4;
   std::string best;
-  size_t least = std::min(kMostEdits, typed.size() / 3) + 1;
+  size_t least = std::min(kMaxEdits, typed.size() / 3) + 1;
   for (const std::string& name : names)
     if (const size_t now = distance(typed, name); now < least) {
       least = now;
@@ -72,7 +72,7 @@ inline std::string nearest(const std::string& typed, const std::vector<std::stri
   for (const std::string& name : names) {
     const auto [a, b] = std::mismatch(typed.begin(), typed.end(), name.begin(), name.end());
     const auto common = static_cast<size_t>(a - typed.begin());
-    if (common >= kLeastInCommon && (b == name.end() || a == typed.end() || common + 1 == name.size())) return name;
+    if (common >= kMinInCommon && (b == name.end() || a == typed.end() || common + 1 == name.size())) return name;
   }
   return "";
 }

@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
+#include <utility>
 
 #include "bootstrap/agent.h"
 
@@ -24,7 +26,8 @@ constexpr auto kMaxDrainTime = std::chrono::seconds(60);
 void DrainingSockets::add(int fd, std::chrono::milliseconds deadline) {
   const std::chrono::milliseconds longest = kMaxDrainTime;
   const auto time = deadline.count() > 0 ? std::min(deadline, longest) : longest;
-  const Place socket = sockets_.insert(sockets_.end(), {fd, 0, 0, Clock::now() + time});
+  const auto now = Clock::now();
+  const Place socket = sockets_.insert(sockets_.end(), {fd, 0, 0, now + longest, time, now + time, INT_MAX});
   socket->watch = agent_->watch(fd, EPOLLIN, [this, socket](uint32_t) { read(socket); });
   look(socket);
 }
@@ -39,7 +42,11 @@ void DrainingSockets::read(Place socket) {
 
 void DrainingSockets::look(Place socket) {
   int bytes = 0;
-  if (ioctl(socket->fd, SIOCOUTQ, &bytes) != 0 || bytes == 0 || Clock::now() > socket->until) return end(socket);
+  const auto now = Clock::now();
+  if (ioctl(socket->fd, SIOCOUTQ, &bytes) != 0 || bytes == 0) return end(socket);
+  // A slow link is no cut one: the deadline is for a wait in which nothing moves.
+  if (bytes < std::exchange(socket->left, bytes)) socket->until = std::min(now + socket->deadline, socket->last);
+  if (now > socket->until) return end(socket);
   socket->timer = agent_->after(kPeriod, [this, socket] { look(socket); });
 }
 

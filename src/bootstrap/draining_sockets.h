@@ -17,7 +17,8 @@ class Agent;
 class DrainingSockets {
  public:
   explicit DrainingSockets(Agent* agent) : agent_(agent) {}
-  // Takes the socket, which is shut down for writing, for at most `deadline`; 0 stands for the longest.
+  // Takes the socket, which is shut down for writing, until nothing has moved for `deadline` (0: there is none),
+  // and for 60 s at most.
   void add(int fd, std::chrono::milliseconds deadline);
   bool empty() const { return sockets_.empty(); }
 
@@ -25,7 +26,10 @@ class DrainingSockets {
   struct Socket {
     int fd;
     uint64_t watch, timer;
-    Clock::time_point until;
+    Clock::time_point last;              // until when at most
+    std::chrono::milliseconds deadline;  // without progress
+    Clock::time_point until;             // unless something moves
+    int left;                            // bytes that the peer has not acknowledged
   };
   using Place = std::list<Socket>::iterator;
   void read(Place socket);

@@ -94,6 +94,7 @@ Communicator::Progress Communicator::doubt() {
 
 void Communicator::finish() {
   if (call_.operation != 0) context_.status->completed.store(call_.operation, std::memory_order_release);
+  context_.status->waiting_for.store(0, std::memory_order_relaxed);
   active_ = false;
 }
 

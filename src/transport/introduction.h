@@ -35,8 +35,8 @@ class Introducer {
   // again. With a socket, connected() tells how it went.
   virtual void introduce(uint32_t peer, Introduction introduction) = 0;
   // Takes a socket, shut down for writing, whose last bytes the peer's kernel has not acknowledged: it is read until it
-  // has, but no longer than the communicator's deadline (0: there is none). A closed socket would answer by a reset,
-  // and send no more.
+  // has, or nothing has moved for the communicator's deadline (0: there is none). A closed socket would answer by a
+  // reset, and send no more.
   virtual void drain(int fd, std::chrono::milliseconds deadline) = 0;
   // How many network interfaces of this process lead to the peer.
   virtual uint32_t interfaces_to(uint32_t peer) const = 0;

@@ -259,13 +259,37 @@ TEST(Drain, LosesNothing) {
   close(peer);
 }
 
+// A peer that reads slowly, for longer than the deadline, gets everything.
+TEST(Drain, GoesOnWhileSomethingMoves) {
+  const auto [own, peer] = tcp_sockets();
+  const int room = 64 << 10;  // so that most of it stays on the sending side
+  setsockopt(peer, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+  const size_t sent = fill(own);
+  shutdown(own, SHUT_WR);
+  constexpr auto kDeadline = milliseconds(1000), kLonger = 2 * kDeadline;
+  Agent::instance().drain(own, kDeadline);
+  const auto begin = std::chrono::steady_clock::now();
+  std::string bytes(sent / 50 + 1, '\0');
+  size_t got = 0;
+  ssize_t part = 0;
+  pollfd pause{peer, 0, 0};
+  while ((part = recv(peer, bytes.data(), bytes.size(), 0)) > 0) {
+    got += static_cast<size_t>(part);
+    while (std::chrono::steady_clock::now() - begin < kLonger * got / sent) poll(&pause, 1, 5);
+    (void)send(peer, "credit", 6, MSG_NOSIGNAL);
+  }
+  EXPECT_EQ(part, 0) << std::strerror(errno);
+  EXPECT_EQ(got, sent);
+  close(peer);
+}
+
 // A peer that reads nothing keeps a socket no longer than the communicator's deadline.
 TEST(Drain, EndsAtTheDeadline) {
   const auto [own, peer] = tcp_sockets();
   fill(own);
   shutdown(own, SHUT_WR);
   Agent::instance().drain(own, milliseconds(100));
-  // Who drains reads what comes; a closed socket answers by a reset.
+  // The control thread reads what comes; a closed socket answers by a reset.
   const auto until = std::chrono::steady_clock::now() + seconds(10);
   pollfd reset{peer, 0, 0};
   bool ended = false;

@@ -112,8 +112,10 @@ class Judge:
 
     def _was_told(self, rank, ok):
         """Its calls succeeded, as it had all that it needed; in the last one a rank whose creation had failed asked all to stop."""
-        return ok is not None and any(error.members is not None and error.when <= ok.when for other in range(self._scenario.ranks)
-                                      if other != rank for error in errors_of(self._record, other))
+        if self._scenario.cause != NETWORK or ok is None:
+            return False
+        return any(error.members is not None and error.when <= ok.when for other in range(self._scenario.ranks)
+                   if other != rank for error in errors_of(self._record, other))
 
     # All agree when the last has come to it. A slow network is no failure as long as something moves.
     def _judge_agreement(self, rank, ok):

@@ -101,6 +101,8 @@ class JudgeTest(unittest.TestCase):
         cut[2] = errors(SILENT.replace("rank 2 (pid 1002 on c)", "rank 1 (pid 1001 on b)"), FAULT + 4)
         self.assertEqual(judge(record(scenario("link-cut"), cut | {3: fine(FAULT + 4.5)}), SLACK), [])
         self.expect("untold", "no error", record(scenario("link-cut"), cut | {3: fine(FAULT + 3.5)}))
+        dead = {rank: errors(DIED, call="split", members="0,1,2,3") for rank in (0, 1)}
+        self.expect("untold", "no error", record(scenario(), dead | {3: fine()}))
         text = errors(DIED)
         text[1] = (text[1][0], "again", "0 ")
         self.expect("untold", "succeeded", record(scenario(), text))

@@ -71,7 +71,7 @@ class RankGroup {
   virtual double* own_samples() = 0;
   // The run's exit status, from rank 0.
   virtual void conclude(int status) = 0;
-  // Prints an error, but for one in the same words that another rank of this machine prints.
+  // Prints an error; SharedGroup not one in the same words that another of its ranks prints.
   virtual void tell(const std::string& error);
 
  protected:
