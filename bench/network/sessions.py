@@ -130,12 +130,6 @@ class Before(Treering):
         super().__init__(lab, places, settings, library=settings.before)
         self.name += BEFORE
 
-    @classmethod
-    def missing(cls, settings):
-        if not os.path.exists(os.path.join(settings.before or "", "libtreering.so")):
-            return "--before names no folder of an earlier libtreering.so"
-        return super().missing(settings)
-
 
 class Gloo(Session):
     name = "gloo"

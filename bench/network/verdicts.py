@@ -63,6 +63,7 @@ class Record:
         bytes_on_x = self.units[title] == "bytes"
         report.print_table(title, table, sys.stdout, title="size" if bytes_on_x else self.units[title],
                            format_point=points.format_size if bytes_on_x else str)
+        report.print_speedups(title, table, sys.stdout, format_point=points.format_size if bytes_on_x else str)
         for name, column in (extra or {}).items():
             print(f"{name:>10}: " + ", ".join(f"{points.format_size(x) if bytes_on_x else x} {text}"
                                              for x, text in column.items()))

@@ -244,14 +244,16 @@ double Watch::silence_of(uint32_t peer) const {
 
 bool Watch::shows_life(uint32_t peer) const { return seen_[peer].moved && silence_of(peer) < kSignOfLife; }
 
-// Two ranks that wait for each other. One may be in a collective, the other in a send or receive.
-std::string Watch::wait_of_two(uint32_t one, uint32_t other) const {
-  RankStatusSnapshot first, second = snapshot_of(*context_->status);
-  if (read(other, &first) && (one == context_->rank || read(one, &second)) && in_transfer(first) != in_transfer(second))
+// Two ranks that wait for each other, as `shown` by the second. One may be in a collective, the other in a send or
+// receive.
+std::string Watch::wait_of_two(uint32_t one, uint32_t other, const RankStatusSnapshot& shown) const {
+  RankStatusSnapshot first = snapshot_of(*context_->status);
+  const bool known = one == context_->rank || read(one, &first);
+  if (known && first.waiting_for == other + 1 && in_transfer(first) != in_transfer(shown))
     return fmt::format(
         "{} waits for rank {} in {}, which waits for it in {}: their calls do not match, or what they sent has not "
         "arrived",
-        describe(one), other, place_of(second), place_of(first));
+        describe(one), other, place_of(first), place_of(shown));
   return fmt::format("{} and {} are alive and wait for each other: what they sent has not arrived", describe(one),
                      describe(other));
 }
@@ -269,7 +271,7 @@ std::string Watch::chain_of_waits(uint32_t waiting_for, bool all_answer) const {
       return fmt::format("{} has shown no sign of life for {:.1f} s{}", describe(peer), silent,
                          waits ? fmt::format(", waiting for rank {}", next) : "");
     if (!waits) return fmt::format("{} is alive, and waits for no rank", describe(peer));
-    if (next == before) return wait_of_two(before, peer);
+    if (next == before) return wait_of_two(before, peer, snapshot);
     seen.push_back(before);
     if (std::find(seen.begin(), seen.end(), next) != seen.end())
       return fmt::format(

@@ -59,10 +59,11 @@ class Session {
   Status start() {
     TR_RETURN_IF_ERROR(open_library(&f_));
     if (const pmix_status_t status = f_.init(&own_, nullptr, 0); status != PMIX_SUCCESS)
-      return {trSystemError,
-              fmt::format("PMIX_RANK is set, but no process manager answers (PMIx_Init: {}): start with mpirun or srun "
-                          "--mpi=pmix, or unset PMIX_RANK",
-                          f_.error_string(status))};
+      return {
+          trSystemError,
+          fmt::format("PMIX_RANK is set, but PMIx_Init fails: {}. Without mpirun or srun --mpi=pmix unset PMIX_RANK; "
+                      "with them see whether the launcher's PMIx and libpmix.so.2 have the same version",
+                      f_.error_string(status))};
     started_ = true;
     return {};
   }

@@ -10,10 +10,10 @@
 #include "shim/entry.h"
 #include "shim/group.h"
 #include "shim/log.h"
-#include "shim/unique_ids.h"
 #include "shim/report.h"
 #include "shim/settings.h"
 #include "shim/stream.h"
+#include "shim/unique_ids.h"
 #include "shim/variables.h"
 
 using treering::kMaxRanks;

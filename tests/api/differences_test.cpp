@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks whose calls differ: all return an error that names the calls.
+#include <unistd.h>
+
 #include <functional>
 #include <utility>
 #include <vector>
@@ -136,31 +138,95 @@ TEST(CallsThatDifferLater, AreNamedAsTheUserKnowsThem) {
   }
 }
 
-// A collective on one rank and a receive on the other: whichever comes to its deadline first, the error says that one
-// receives.
-TEST(CollectiveAgainstReceive, IsTold) {
-  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+// A collective on rank 0 and a receive on rank 1. The collective goes by mailboxes, so no message meets the receive. The
+// rank of the parameter begins first, so that both verdicts come up; the text tells which it is.
+class CollectiveAgainstReceive : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(BegunBy, CollectiveAgainstReceive, ::testing::Values(0, 1));
+
+TEST_P(CollectiveAgainstReceive, IsToldAtTheDeadline) {
+  int begun[2];
+  ASSERT_EQ(pipe(begun), 0);
+  RankProcesses processes(2, [&](int rank, const trUniqueId& id) {
     trComm_t comm = nullptr;
     trConfig_t config = config_with_timeout(3000);
     config.transports = "shared-memory";
     TR_CHECK(trCommInitRankConfig(&comm, 2, id, rank, &config));
-    std::vector<float> values(1000, 1);
-    const trResult_t result = rank == 0
-                                  ? trAllReduce(values.data(), values.data(), 1000, trFloat32, trSum, comm, nullptr)
-                                  : trRecv(values.data(), 1000, trFloat32, 0, comm, nullptr);
+    float values[2] = {1, 1};
+    char byte = 0;
+    if (rank == GetParam() ? write(begun[1], &byte, 1) != 1 : read(begun[0], &byte, 1) != 1) return 9;
+    if (rank != GetParam()) usleep(50'000);
+    const trResult_t result = rank == 0 ? trAllReduce(values, values, 2, trFloat32, trSum, comm, nullptr)
+                                        : trRecv(values, 2, trFloat32, 0, comm, nullptr);
+    say(trGetLastError(comm));
+    return 10 + result;
+  });
+  for (int end : begun) close(end);
+  for (int rank : {0, 1}) {
+    const RankResult result = processes.wait(rank, std::chrono::seconds(20));
+    EXPECT_EQ(result.exit_code, 10 + trTimeout) << result.output;
+    const bool by_collective = result.output.find("Rank 0 waited for rank 1") != std::string::npos;
+    const char* const words =
+        by_collective
+            ? ") has not entered it (its last is operation 0; it waits in a send or receive for rank 0)"
+            : ") waits for rank 0 in a send or receive, which waits for it in operation 1 (allreduce of 2 x float, sum): "
+              "their calls do not match";
+    EXPECT_NE(result.output.find(words), std::string::npos) << result.output;
+  }
+}
+
+// Where the message of the collective meets the receive, both hear it at once.
+TEST(CollectiveAgainstReceiveOfItsMessage, IsToldAtOnce) {
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr;
+    trConfig_t config = config_with_timeout(30'000);
+    config.transports = "shared-memory";
+    TR_CHECK(trCommInitRankConfig(&comm, 2, id, rank, &config));
+    std::vector<float> values(100'000, 1);
+    const trResult_t result =
+        rank == 0 ? trAllReduce(values.data(), values.data(), values.size(), trFloat32, trSum, comm, nullptr)
+                  : trRecv(values.data(), values.size(), trFloat32, 0, comm, nullptr);
     say(trGetLastError(comm));
     return 10 + result;
   });
   for (int rank : {0, 1}) {
     const RankResult result = processes.wait(rank, std::chrono::seconds(20));
-    EXPECT_TRUE(result.exit_code == 10 + trTimeout || result.exit_code == 10 + trInvalidUsage) << result.output;
-    // By the deadline of either rank, or because the message of the collective came first.
-    bool is_told = false;
-    for (const char* words : {"it waits in a send or receive for rank 0", "their calls do not match",
-                              "rank 1 receives from rank 0 4000 bytes that rank 0 does not send"})
-      is_told |= result.output.find(words) != std::string::npos;
-    EXPECT_TRUE(is_told) << result.output;
+    EXPECT_EQ(result.exit_code, 10 + trInvalidUsage) << result.output;
+    EXPECT_NE(result.output.find("rank 1 receives from rank 0 400000 bytes that rank 0 does not send"),
+              std::string::npos)
+        << result.output;
   }
+}
+
+// A rank that had to wait in its last operation, and makes no call now, waits nowhere. Rank 0 is through with the reduce at
+// once and sees rank 1 wait there for rank 2.
+TEST(AnIdleRank, IsNotSaidToWait) {
+  int done[2];
+  ASSERT_EQ(pipe(done), 0);
+  RankProcesses processes(3, [&](int rank, const trUniqueId& id) {
+    close(done[rank == 0 ? 0 : 1]);
+    trComm_t comm = nullptr;
+    trConfig_t config = config_with_timeout(30'000);
+    config.transports = "shared-memory";
+    TR_CHECK(trCommInitRankConfig(&comm, 3, id, rank, &config));
+    config.timeout_ms = 900;  // below a second, for which a rank counts as alive after it has waited
+    TR_CHECK(trCommSplit(std::exchange(comm, nullptr), 0, rank, &comm, &config));
+    float value = 1;
+    if (rank == 2) usleep(200'000);
+    TR_CHECK(trReduce(&value, &value, 1, trFloat32, trSum, 1, comm, nullptr));
+    char byte = 0;
+    if (rank != 0) return static_cast<int>(read(done[0], &byte, 1));  // until rank 0 has its error
+    const trResult_t result = trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr);
+    say(trGetLastError(comm));
+    close(done[1]);
+    return 10 + result;
+  });
+  for (int end : done) close(end);
+  const RankResult result = processes.wait(0, std::chrono::seconds(20));
+  EXPECT_EQ(result.exit_code, 10 + trTimeout) << result.output;
+  for (const char* words : {"rank 1 (pid ", "rank 2 (pid ", ") has not entered it (its last is operation 1)"})
+    EXPECT_NE(result.output.find(words), std::string::npos) << result.output;
+  EXPECT_EQ(result.output.find("send or receive"), std::string::npos) << result.output;
+  for (int rank : {1, 2}) EXPECT_EQ(processes.wait(rank, std::chrono::seconds(20)).exit_code, 0);
 }
 
 }  // namespace

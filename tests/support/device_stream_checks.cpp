@@ -330,8 +330,7 @@ void check_abort(DeviceRanks& ranks, size_t count, const std::function<void()>& 
   EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(30)) << "the end waited for a deadline";
 }
 
-// The rank that aborts has nothing under way itself, and the others wait for it in a graph, whose launches nobody
-// counts.
+// The rank that aborts has nothing under way itself. The others wait for it in a graph, whose launches are not counted.
 void check_abort_beside_graphs(DeviceRanks& ranks, size_t count) {
   const int last = ranks.count() - 1;
   auto data = ranks.buffers(count);

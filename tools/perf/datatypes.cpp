@@ -67,14 +67,14 @@ const DataType* find_data_type(const std::string& name) {
     if (wanted == alias) wanted = real;
   }
   for (const DataType& type : data_types()) {
-    if (wanted == type.name) return &type;
+    if (wanted == tools::letters_of(type.name)) return &type;
   }
   return nullptr;
 }
 
 const Operation* find_operation(const std::string& name) {
   for (const Operation& operation : kOperations) {
-    if (tools::letters_of(name) == operation.name) return &operation;
+    if (tools::letters_of(name) == tools::letters_of(operation.name)) return &operation;
   }
   return nullptr;
 }

@@ -272,7 +272,8 @@ int launched_main(Run& run) {
       trCommCount(comm, &ranks) != trSuccess) {
     const char* error = trGetLastError(nullptr);
     const bool alone = strstr(error, "which rank this process is") != nullptr;
-    fprintf(stderr, "error: %s\n", alone ? one_rank_advice() : error);
+    if (alone) fprintf(stderr, "error: %s\n(%s)\n", one_rank_advice(), error);
+    if (!alone) fprintf(stderr, "error: %s\n", error);
     return kUsage;
   }
   run.options.procs = ranks;

@@ -43,6 +43,7 @@ void SharedGroup::tell(const std::string& error) {
   if (shared_->telling.exchange(hash) != hash) {
     RankGroup::tell(error);
     shared_->told = hash;
+    return;
   }
   const timespec pause{0, 1'000'000};
   for (int turn = 0; turn < kMaxTurns && shared_->told != hash; ++turn) nanosleep(&pause, nullptr);

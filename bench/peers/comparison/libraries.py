@@ -37,8 +37,16 @@ def end(process):
 
 
 def library_path(folder):
-    """Variables that let a program take libtreering.so from that folder."""
-    return {"LD_LIBRARY_PATH": folder} if folder else {}
+    """Variables that let a program take the library from that folder."""
+    if not folder:
+        return {}
+    return {"LD_LIBRARY_PATH": ":".join(filter(None, [os.path.abspath(folder), os.environ.get("LD_LIBRARY_PATH")]))}
+
+
+def why_no_library(folder):
+    """Why drivers would not find the library in `folder`, and would take this build's without a word; None: they find it."""
+    name = os.path.join(folder, "libtreering.so.0")
+    return None if os.path.exists(name) else f"there is no {name}; give the folder of an earlier build's library (BUILD/src)"
 
 
 def run_all(commands, deadline_s, variables=None):
