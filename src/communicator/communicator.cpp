@@ -28,7 +28,7 @@ std::function<void()> Communicator::tell_closed() const {
 }
 
 Communicator::~Communicator() {
-  if (peer_table_ != nullptr && has_failed_.load()) peer_table_->abandon();
+  if (peer_table_ != nullptr) has_failed_.load() ? peer_table_->abandon() : peer_table_->finish();
   if (membership_ != nullptr && watch_ != nullptr) membership_->leave_because(watch_->known_failure());
   // That its GPU has closed everything may have been said already.
   uint32_t here = 0;

@@ -166,6 +166,7 @@ OpenTransports Communicator::open_transports(TransportSet allowed) {
   setup.ranks = context_.ranks;
   setup.config = &config_;
   setup.layout = layout_.get();
+  setup.max_message_bytes = StagingPool::slot_bytes_of(layout_->staging_bytes, context_.ranks - 1);
   setup.own = area_;
   setup.segment = segment_ ? segment_->base() : nullptr;
   setup.peer_info = [this](uint32_t rank) -> const PeerInfo& { return rank_info(rank); };

@@ -75,6 +75,10 @@ constexpr int kMaxFusion = 1 << 30;
 constexpr int kMaxAlignment = 4096;
 constexpr int kMaxLinkMbps = 1'000'000;
 constexpr int kMaxTcpStreams = 32;
+constexpr int kMaxGid = 255;
+constexpr int kMaxServiceLevel = 15;
+constexpr int kMaxTrafficClass = 255;
+constexpr int kMaxVerbsTimeout = 31;
 constexpr int kMaxDevice = 1023;
 constexpr int kMaxDeviceBlocks = 32;
 constexpr int kMinPiece = 64 << 10;
@@ -121,8 +125,8 @@ const OptionRow kOptions[] = {
        return parse_bool(text, "TREERING_WIDE_PARTIALS", &config->wide_partials);
      },
      [](const Config& config) { return std::string(config.wide_partials ? "1" : "0"); }},
-    {"transports", "TREERING_TRANSPORTS", "list of in-process, shared-memory, cma, tcp; `^` in front excludes", "^cma",
-     "all", "Transports that a pair of ranks may use; the first that is proved to work at init is used.", true,
+    {"transports", "TREERING_TRANSPORTS", "list of in-process, shared-memory, cma, verbs, tcp; `^` in front excludes",
+     "^cma", "all", "Transports that a pair of ranks may use; the first that is proved to work at init is used.", true,
      [](const std::string& text, Config* config) {
        config->transports = text;
        return Status();
@@ -251,6 +255,40 @@ const OptionRow kOptions[] = {
      [](const Config& config) {
        return config.tcp_congestion.empty() ? std::string("chosen") : config.tcp_congestion;
      }},
+    {"verbs_devices", "TREERING_VERBS_DEVICES", "list of `device` or `device:port`; `^` in front excludes",
+     "mlx5_0,mlx5_1:2", "all",
+     "Verbs devices (InfiniBand, RoCE) that may be used; the first that has an active port is.", false,
+     [](const std::string& text, Config* config) {
+       config->verbs_devices = text;
+       return Status();
+     },
+     [](const Config& config) { return config.verbs_devices.empty() ? std::string("all") : config.verbs_devices; }},
+    {"verbs_gid", "TREERING_VERBS_GID", "-1 to 255; -1 = chosen", "3", "-1",
+     "Index of the verbs port's GID, its address. Chosen: RoCE v2 before v1, IPv4 before IPv6 before link-local.",
+     false,
+     [](const std::string& text, Config* config) {
+       return parse_integer(text, "TREERING_VERBS_GID", -1, kMaxGid, 1, &config->verbs_gid);
+     },
+     [](const Config& config) { return std::to_string(config.verbs_gid); }},
+    {"verbs_service_level", "TREERING_VERBS_SL", "0 to 15", "1", "0", "Service level of verbs queue pairs.", true,
+     [](const std::string& text, Config* config) {
+       return parse_integer(text, "TREERING_VERBS_SL", 0, kMaxServiceLevel, 1, &config->verbs_service_level);
+     },
+     [](const Config& config) { return std::to_string(config.verbs_service_level); }},
+    {"verbs_traffic_class", "TREERING_VERBS_TC", "0 to 255", "106", "0",
+     "Traffic class of verbs queue pairs over RoCE: the DSCP times 4.", true,
+     [](const std::string& text, Config* config) {
+       return parse_integer(text, "TREERING_VERBS_TC", 0, kMaxTrafficClass, 1, &config->verbs_traffic_class);
+     },
+     [](const Config& config) { return std::to_string(config.verbs_traffic_class); }},
+    {"verbs_timeout", "TREERING_VERBS_TIMEOUT", "1 to 31", "18", "14",
+     "How long a verbs device waits for an acknowledgement before it sends again: 4.096 us times 2 to the power of this. It does so 6 "
+     "times.",
+     true,
+     [](const std::string& text, Config* config) {
+       return parse_integer(text, "TREERING_VERBS_TIMEOUT", 1, kMaxVerbsTimeout, 1, &config->verbs_timeout);
+     },
+     [](const Config& config) { return std::to_string(config.verbs_timeout); }},
     {"port", "TREERING_PORT", "a port from 1 to 65535 or a range a-b; one for each process of a machine", "20000-20099",
      "chosen by the kernel", "TCP port on which a process listens while it has communicators.", false, parse_ports,
      [](const Config& config) { return fmt::format("{}-{}", config.first_port, config.last_port); }},
@@ -384,7 +422,8 @@ std::string options_markdown() {
       "directory must exist); a line has the time, the host, the process id and, while a communicator is created, the rank: "
       "`treering 2026-01-31 12:00:00.123 node7:4711 rank 3 I: text`; "
       "`TREERING_DEVICE_LIBRARY` is the shared object through which GPUs are used (default: libtreering-cuda.so.0 beside "
-      "the library), `TREERING_CUDA_DRIVER` the one that the CUDA driver is taken from (default: `libcuda.so.1`).\n";
+      "the library), `TREERING_CUDA_DRIVER` the one that the CUDA driver is taken from (default: `libcuda.so.1`), "
+      "`TREERING_VERBS_LIBRARY` the one through which verbs devices are used (default: libtreering-verbs.so.0 beside the library).\n";
   return text;
 }
 

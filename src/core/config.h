@@ -41,6 +41,11 @@ struct Config {
   std::string socket_family;    // ipv4, ipv6; empty = any
   int tcp_streams = 0;          // sockets to each peer on another host; 0: one for each interface
   std::string tcp_congestion;   // control of the TCP streams; empty = chosen
+  std::string verbs_devices;    // that may be used; empty = all
+  int verbs_gid = -1;           // index of the GID; -1 = chosen
+  int verbs_service_level = 0;
+  int verbs_traffic_class = 0;
+  int verbs_timeout = 14;       // of an acknowledgement: 4.096 us * 2^n
   int first_port = 0;           // to listen on; 0 = chosen by the kernel
   int last_port = 0;
   int device_piece_bytes = 4 << 20;

@@ -109,6 +109,8 @@ class Backoff {
         yield();  // a poll is a system call anyway
       return false;
     }
+    if (!armed_ && waits_->arm()) return !(armed_ = true);
+    armed_ = false;
     const bool woken = waits_->wait(waits_are_all_ ? kLongSleep : policy_.short_sleep_us);
     // The event may belong to a stream that the next few polls do not reach.
     if (woken) polls_ = awake - std::min(awake, kPollsWhenWoken);
@@ -132,6 +134,7 @@ class Backoff {
   static inline thread_local uint32_t crowded_waits_ = 0;
   WaitSet* waits_ = nullptr;
   bool waits_are_all_ = false;
+  bool armed_ = false;  // and polled since
 };
 
 }  // namespace treering

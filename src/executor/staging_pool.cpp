@@ -15,9 +15,16 @@ constexpr uint32_t kUsualReaders = 64;
 constexpr uint32_t kFewReaders = 8;
 }  // namespace
 
+size_t StagingPool::slot_bytes_of(size_t bytes, uint32_t peers) {
+  return bytes / std::max(kMinSlots, 2 * peers) / kSlotAlignment * kSlotAlignment;
+}
+
 StagingPool::StagingPool(std::byte* memory, size_t offset, size_t bytes, uint32_t peers)
-    : memory_(memory + offset), offset_(offset), slots_(std::max(kMinSlots, 2 * peers)), peers_(peers) {
-  slot_bytes_ = bytes / slots_ / kSlotAlignment * kSlotAlignment;
+    : memory_(memory + offset),
+      offset_(offset),
+      slot_bytes_(slot_bytes_of(bytes, peers)),
+      slots_(std::max(kMinSlots, 2 * peers)),
+      peers_(peers) {
   open(slots_ <= kAllOpen ? slots_ : kOpenAtOnce);
 }
 

@@ -5,11 +5,11 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 
 #include "core/log.h"
+#include "core/shared_object.h"
 #include "device/cuda/driver_name.h"
 
 namespace treering {
@@ -25,27 +25,17 @@ struct Backend {
 
 std::atomic<DeviceBackend*> opened{nullptr};
 
-std::string beside_this_library() {
-  Dl_info info;
-  if (dladdr(reinterpret_cast<const void*>(&device_backend), &info) == 0 || info.dli_fname == nullptr) return kLibrary;
-  const std::string self = info.dli_fname;
-  const size_t slash = self.rfind('/');
-  return slash == std::string::npos ? kLibrary : self.substr(0, slash + 1) + kLibrary;
-}
-
 Backend open_backend() {
   Backend made;
-  const char* chosen = std::getenv("TREERING_DEVICE_LIBRARY");
-  const bool named = chosen != nullptr && *chosen != '\0';
-  void* library = dlopen((named ? std::string(chosen) : beside_this_library()).c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr && !named) library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  std::string why_not;
+  void* library = open_shared_object(kLibrary, "TREERING_DEVICE_LIBRARY", &why_not);
   if (library == nullptr) {
-    made.why_not = fmt::format("the library was built or installed without CUDA support: {}", dlerror());
+    made.why_not = fmt::format("the library was built or installed without CUDA support: {}", why_not);
     return made;
   }
   auto open = reinterpret_cast<OpenDeviceBackend>(dlsym(library, kOpenDeviceBackend));
   if (open == nullptr) {
-    made.why_not = fmt::format("{} has no {}", named ? chosen : kLibrary, kOpenDeviceBackend);
+    made.why_not = fmt::format("{} has no {}", kLibrary, kOpenDeviceBackend);
     return made;
   }
   char text[512] = "";

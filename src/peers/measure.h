@@ -50,9 +50,10 @@ Status combine_measurements(const std::vector<std::string>& blobs, NetworkMeasur
 using WaitVerdict = std::function<Status(const Connection* waiting_for)>;
 // Called at the same time by one rank of each of `hosts` hosts, which form a ring; one of them starts. Takes some tens
 // of milliseconds. An error when the links do not work: messages may be under way then, so they are not fit for use.
-// `progress` is called in every wait and moves what waits on any link of the rank; true when nothing waits. *failed:
+// slot_bytes: of staging memory, for links that reach no other memory of this rank. `progress` is called in every wait and moves what waits on any link of the rank; true when nothing waits. *failed:
 // the link that is broken or was waited for; nullptr when the error is `verdict`'s.
-Status measure_network(Connection* next, Connection* previous, bool starts, uint32_t hosts, Clock::time_point deadline,
+Status measure_network(Connection* next, Connection* previous, bool starts, uint32_t hosts, uint32_t slot_bytes,
+                       Clock::time_point deadline,
                        const std::function<bool()>& progress, const WaitVerdict& verdict, NetworkMeasurement* measured,
                        Connection** failed);
 

@@ -41,15 +41,15 @@ class Ring {
   const Status& failure() const { return failure_; }
   Connection* failed() const { return failed_; }
 
-  bool send(uint32_t signature, const void* data, uint32_t bytes, PayloadKind kind) {
+  bool send_token(const uint64_t& token) {
+    Message message;
+    message.bytes = sizeof token;
+    message.data = &token;
+    return send(message);
+  }
+  bool send(const Message& message) {
     while (!next_->can_post())
       if (!wait_for(next_)) return false;
-    Message message;
-    message.signature = signature;
-    message.bytes = bytes;
-    message.kind = kind;
-    message.data = data;
-    message.user.offset = reinterpret_cast<uint64_t>(data);
     const auto begin = Clock::now();
     next_->post(message);
     last_post_us_ = 1e6 * seconds(Clock::now() - begin);
@@ -97,8 +97,8 @@ class Ring {
 
 bool lap(Ring* ring, bool starts) {
   uint64_t token = 0;
-  if (starts) return ring->send(0, &token, sizeof token, PayloadKind::kInline) && ring->receive();
-  return ring->receive() && ring->send(0, &token, sizeof token, PayloadKind::kInline);
+  if (starts) return ring->send_token(token) && ring->receive();
+  return ring->receive() && ring->send_token(token);
 }
 
 // The rate of what arrives, over all and in its best part.
@@ -134,8 +134,18 @@ class Rate {
 };
 
 // Sends and receives at the same time, as the ranks of a ring do.
-void measure_rate(Ring* ring, NetworkMeasurement* measured) {
-  std::vector<std::byte> data(kMessageBytes);
+void measure_rate(Ring* ring, uint32_t slot_bytes, NetworkMeasurement* measured) {
+  const std::vector<std::byte> data(kMessageBytes);
+  const Region none;
+  Message part;
+  part.bytes = kMessageBytes;
+  if (const auto address = ring->next()->reference({data.data(), data.size(), &none, true})) {
+    part.kind = PayloadKind::kUser;
+    part.user = *address;
+  } else {  // whatever lies in the first slot
+    part.kind = PayloadKind::kStaging;
+    part.bytes = std::min<uint32_t>(kMessageBytes, slot_bytes);
+  }
   const auto begin = Clock::now();
   Rate rate;
   uint64_t sent = 0;
@@ -143,8 +153,9 @@ void measure_rate(Ring* ring, NetworkMeasurement* measured) {
     bool moved = false;
     if (!all_sent && ring->next()->can_post()) {
       const bool end = sent >= kMaxBytes || Clock::now() - begin > kSendFor;
-      if (!ring->send(end ? kEnd : 0, data.data(), kMessageBytes, PayloadKind::kUser)) return;
-      sent += kMessageBytes;
+      part.signature = end ? kEnd : 0;
+      if (!ring->send(part)) return;
+      sent += part.bytes;
       all_sent = end;
       moved = true;
     }
@@ -186,7 +197,8 @@ Status combine_measurements(const std::vector<std::string>& blobs, NetworkMeasur
   return {};
 }
 
-Status measure_network(Connection* next, Connection* previous, bool starts, uint32_t hosts, Clock::time_point deadline,
+Status measure_network(Connection* next, Connection* previous, bool starts, uint32_t hosts, uint32_t slot_bytes,
+                       Clock::time_point deadline,
                        const std::function<bool()>& progress, const WaitVerdict& verdict, NetworkMeasurement* measured,
                        Connection** failed) {
   Ring ring(next, previous, deadline, progress, verdict);
@@ -202,7 +214,7 @@ Status measure_network(Connection* next, Connection* previous, bool starts, uint
     take_least(&measured->message_us, ring.last_post_us());
   }
   if (starts) measured->latency_us = best / hosts * 1e6;
-  measure_rate(&ring, measured);
+  measure_rate(&ring, slot_bytes, measured);
   *failed = ring.failed();
   return ring.failure();
 }

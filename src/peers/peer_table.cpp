@@ -112,6 +112,11 @@ void PeerTable::abandon() {
     if (transport) transport->abandon();
 }
 
+void PeerTable::finish() {
+  for (const auto& transport : opened_)
+    if (transport) transport->finish();
+}
+
 std::string PeerTable::summary() const {
   std::map<std::string, size_t> counts;
   for (const TransportSet used : used_)

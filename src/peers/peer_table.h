@@ -43,8 +43,9 @@ class PeerTable final : public ConnectionMaker, public StatusReader {
   bool read_status(uint32_t peer, RankStatusSnapshot* snapshot) const override;
   bool reads_status(uint32_t peer) const override { return used_[peer] == 0 || row_of(used_[peer]).reads_heads; }
 
-  // The communicator has failed.
+  // The communicator has failed; or the rank leaves in order.
   void abandon();
+  void finish();
 
   // "3 x shared-memory": this rank's peers by transport.
   std::string summary() const;

@@ -47,7 +47,7 @@ class Prover {
         continue;
       }
       if (Status works = opened_[i]->prove(peer_); !works.ok()) {
-        if (row.scope != Scope::kProcess) note(row.name, works.message());
+        if (bits == 0 && row.scope != Scope::kProcess) note(row.name, works.message());
         continue;
       }
       bits |= bit;

@@ -10,10 +10,13 @@
 
 #include "transport/cma/transport.h"
 #include "transport/memory/transport.h"
+#include "transport/module.h"
 #include "transport/tcp/transport.h"
 
 namespace treering {
 namespace {
+
+std::unique_ptr<Transport> open_verbs(const TransportSetup& setup) { return open_module("verbs", setup); }
 
 // clang-format off
 std::vector<TransportRow>& table() {
@@ -22,6 +25,7 @@ std::vector<TransportRow>& table() {
       {"in-process",    "in-process", 2,        Scope::kProcess,  true,  true,  true,  true,  nullptr,   open_in_process},
       {"shared-memory", "shm",        2,        Scope::kHost,     true,  true,  false, true,  nullptr,   open_shared_memory},
       {"cma",           "cma",        2,        Scope::kHost,     false, false, true,  true,  nullptr,   open_cma},
+      {"verbs",         "verbs",      1,        Scope::kAnywhere, true,  false, false, false, nullptr,   open_verbs},
       {"tcp",           "tcp",        kTcpMark, Scope::kAnywhere, true,  false, false, false, check_tcp, open_tcp},
   };
   return *rows;

@@ -31,6 +31,7 @@ struct TransportSetup {
   uint32_t rank = 0, ranks = 1;
   const Config* config = nullptr;
   const AreaLayout* layout = nullptr;
+  size_t max_message_bytes = 0;  // the longest payload; the same on all ranks
   AreaView own;                  // this rank's area
   std::byte* segment = nullptr;  // the memory that the ranks of the host share; nullptr: this rank has none
   // From take_info() on.
@@ -76,6 +77,9 @@ class Transport {
   virtual IntroductionTaker* introduction_taker() { return nullptr; }
   // The communicator has failed: what is under way is of no use any more, and the end waits for nothing.
   virtual void abandon() {}
+  // Before the rank leaves: nothing will be posted or read any more. A transport whose messages do not outlive it waits
+  // until they have arrived, for a bounded time.
+  virtual void finish() {}
 };
 
 // Which ranks it may reach.

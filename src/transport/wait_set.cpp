@@ -31,9 +31,22 @@ void WaitSet::add(int fd, For purpose) {
   if (epoll_ >= 0) watch(fd, purpose);
 }
 
+void WaitSet::add(int fd, WaitSource* source) {
+  add(fd, For::kInput);
+  std::lock_guard lock(mutex_);
+  sources_.emplace_back(fd, source);
+}
+
+bool WaitSet::arm() {
+  std::lock_guard lock(mutex_);
+  for (const auto& [fd, source] : sources_) source->arm();
+  return !sources_.empty();
+}
+
 void WaitSet::forget(int fd) {
   std::lock_guard lock(mutex_);
   std::erase_if(streams_, [&](const auto& stream) { return stream.first == fd; });
+  std::erase_if(sources_, [&](const auto& source) { return source.first == fd; });
   size_ = streams_.size();
   // Not left to close(): a child of this process may keep the socket open, and its events would come for ever.
   if (epoll_ >= 0) (void)epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);

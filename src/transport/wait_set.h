@@ -24,6 +24,16 @@
 
 namespace treering {
 
+// Of a descriptor that must be asked each time to become readable, as that of a verbs device.
+class WaitSource {
+ public:
+  // Takes what made the descriptor readable before, and asks again. What came in between is found by a poll after it.
+  virtual void arm() = 0;
+
+ protected:
+  ~WaitSource() = default;
+};
+
 class WaitSet {
  public:
   enum class For : uint8_t { kInput, kRoom };
@@ -35,9 +45,13 @@ class WaitSet {
 
   // Before the descriptor is closed, forget() is called.
   void add(int fd, For purpose);
+  void add(int fd, WaitSource* source);
+  // Once it returns, the source is not called any more.
   void forget(int fd);
   // Whether there is nothing to sleep on yet.
   bool empty() const { return size_.load(std::memory_order_relaxed) == 0; }
+  // Before a wait. True: there are sources, so the caller polls once more before it waits.
+  bool arm();
   // Returns when a descriptor has something new or the time is over; true: the former.
   bool wait(uint32_t microseconds);
 
@@ -49,6 +63,7 @@ class WaitSet {
   std::mutex mutex_;  // of the rest
   int epoll_ = -1;
   std::vector<std::pair<int, For>> streams_;
+  std::vector<std::pair<int, WaitSource*>> sources_;
 };
 
 }  // namespace treering

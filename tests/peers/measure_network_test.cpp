@@ -75,7 +75,7 @@ TEST(MeasureNetwork, EndsWhereSocketsTakeLessThanIsPosted) {
       HoldingConnection next(&forwards[i], &backwards[i]), previous(&backwards[before], &forwards[before]);
       Connection* failed = nullptr;
       statuses[i] = measure_network(
-          &next, &previous, i == 0, kHosts, std::chrono::steady_clock::now() + std::chrono::seconds(20),
+          &next, &previous, i == 0, kHosts, 1 << 16, std::chrono::steady_clock::now() + std::chrono::seconds(20),
           [&] {
             const bool sent = next.flush();
             return previous.flush() && sent;

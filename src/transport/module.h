@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Transports in shared objects of their own, so that this library needs none of the libraries that they need.
+//
+//   open_module("verbs", setup) ---> libtreering-verbs.so.0 ---> its transport, or one that says why there is none
+//
+// A module is of the same build as the library: it sees the same types, and calls nothing of the library but what its
+// setup gives it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "transport/transport.h"
+
+namespace treering {
+
+// The one function of a module: nullptr where the transport cannot be had, with the reason in `why_not`. `build` is
+// kModuleBuild of the caller.
+using OpenTransportModule = Transport* (*)(const char* build, const TransportSetup& setup, std::string* why_not);
+inline constexpr const char* kOpenTransportModule = "treering_open_transport";
+// Changes with every change of what modules and library share.
+inline constexpr const char* kModuleBuild = TREERING_VERSION_STRING " 1";
+
+// The transport of that name. Where it cannot be had: one that proves no peer, and says why.
+std::unique_ptr<Transport> open_module(const std::string& name, const TransportSetup& setup);
+
+}  // namespace treering

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/verbs/device.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <sstream>
+
+namespace treering::verbs {
+namespace {
+
+bool is_mapped_ipv4(const Gid& gid) {
+  return std::all_of(gid.begin(), gid.begin() + 10, [](unsigned char byte) { return byte == 0; }) && gid[10] == 0xff &&
+         gid[11] == 0xff;
+}
+bool is_link_local(const Gid& gid) { return gid[0] == 0xfe && (gid[1] & 0xc0) == 0x80; }
+bool is_empty(const Gid& gid) {
+  return std::all_of(gid.begin(), gid.end(), [](unsigned char byte) { return byte == 0; });
+}
+
+const char* type_name(uint32_t type) {
+  switch (type) {
+    case IBV_GID_TYPE_IB:
+      return "InfiniBand";
+    case IBV_GID_TYPE_ROCE_V1:
+      return "RoCE v1";
+    case IBV_GID_TYPE_ROCE_V2:
+      return "RoCE v2";
+    default:
+      return "unknown";
+  }
+}
+
+// The lower the better.
+int rank_of(uint32_t type, const Gid& gid) {
+  const int kind = is_mapped_ipv4(gid) ? 0 : is_link_local(gid) ? 2 : 1;
+  return type == IBV_GID_TYPE_ROCE_V2 ? kind : 3 + kind;
+}
+
+uint32_t speed_mbps(const ibv_port_attr& port) {
+  const uint32_t lanes = port.active_width == 1   ? 1
+                         : port.active_width == 2 ? 4
+                         : port.active_width == 4 ? 8
+                         : port.active_width == 8 ? 12
+                                                  : 2;
+  const uint32_t lane = port.active_speed == 1    ? 2'500
+                        : port.active_speed == 2  ? 5'000
+                        : port.active_speed <= 8  ? 10'000
+                        : port.active_speed == 16 ? 14'000
+                        : port.active_speed == 32 ? 25'000
+                        : port.active_speed == 64 ? 50'000
+                                                  : 100'000;
+  return lanes * lane;
+}
+
+struct OpenedContext {
+  ibv_context* context;
+  explicit OpenedContext(ibv_device* device) : context(ibv_open_device(device)) {}
+  ~OpenedContext() {
+    if (context != nullptr) (void)ibv_close_device(context);
+  }
+  ibv_context* take() { return std::exchange(context, nullptr); }
+};
+
+// "mlx5_0,mlx5_1:2", with ^ in front those to leave out.
+class Choice {
+ public:
+  explicit Choice(const std::string& text) : excludes_(!text.empty() && text[0] == '^') {
+    std::istringstream words(excludes_ ? text.substr(1) : text);
+    for (std::string word; std::getline(words, word, ',');) words_.push_back(word);
+  }
+  bool allows(const std::string& device, uint8_t port) const {
+    if (words_.empty()) return true;
+    const bool named = std::any_of(words_.begin(), words_.end(), [&](const std::string& word) {
+      return word == device || word == fmt::format("{}:{}", device, port);
+    });
+    return named != excludes_;
+  }
+
+ private:
+  bool excludes_;
+  std::vector<std::string> words_;
+};
+
+// The GID of a port; false with the reason.
+bool choose_gid(ibv_context* context, const ibv_port_attr& port, int wanted, Rail* rail, std::string* why) {
+  int best = -1, best_rank = 0;
+  std::string seen;
+  for (int index = 0; index < port.gid_tbl_len; ++index) {
+    ibv_gid_entry entry{};
+    if (ibv_query_gid_ex(context, rail->port, static_cast<uint32_t>(index), &entry, 0) != 0) continue;
+    Gid gid;
+    std::memcpy(gid.data(), entry.gid.raw, gid.size());
+    if (is_empty(gid)) continue;
+    seen += fmt::format("{}{} {} ({})", seen.empty() ? "" : ", ", index, gid_text(gid), type_name(entry.gid_type));
+    const int rank = rail->link_layer == IBV_LINK_LAYER_ETHERNET ? rank_of(entry.gid_type, gid) : index;
+    if (wanted >= 0 ? index != wanted : best >= 0 && best_rank <= rank) continue;
+    best = index, best_rank = rank;
+    rail->gid = gid;
+    rail->gid_index = static_cast<uint32_t>(index);
+  }
+  if (best >= 0) return true;
+  *why = wanted < 0 ? "it has no GID"
+                    : fmt::format("TREERING_VERBS_GID is {}; its GIDs are: {}", wanted, seen.empty() ? "none" : seen);
+  return false;
+}
+
+bool choose_port(ibv_context* context, const Config& config, Rail* rail, std::vector<std::string>* candidates) {
+  ibv_device_attr device{};
+  if (const int error = ibv_query_device(context, &device); error != 0) {
+    candidates->push_back(fmt::format("{}: ibv_query_device: {}", rail->device, std::strerror(error)));
+    return false;
+  }
+  const Choice choice(config.verbs_devices);
+  for (uint8_t number = 1; number <= device.phys_port_cnt; ++number) {
+    const auto reject = [&](const std::string& why) {
+      candidates->push_back(fmt::format("{} port {}: {}", rail->device, number, why));
+    };
+    ibv_port_attr port{};
+    if (!choice.allows(rail->device, number)) {
+      reject(fmt::format("TREERING_VERBS_DEVICES is '{}'", config.verbs_devices));
+    } else if (const int error = ibv_query_port(context, number, &port); error != 0) {
+      reject(fmt::format("ibv_query_port: {}", std::strerror(error)));
+    } else if (port.state != IBV_PORT_ACTIVE) {
+      reject(fmt::format("its state is {}", ibv_port_state_str(port.state)));
+    } else {
+      rail->port = number;
+      rail->link_layer = port.link_layer;
+      rail->mtu = static_cast<uint8_t>(port.active_mtu);
+      rail->lid = port.lid;
+      rail->mbps = speed_mbps(port);
+      std::string why;
+      if (choose_gid(context, port, config.verbs_gid, rail, &why)) return true;
+      reject(why);
+    }
+  }
+  return false;
+}
+
+// Descriptors of verbs keep a queue pair alive: a child that was forked must not hold them.
+void close_on_exec(int fd) { (void)fcntl(fd, F_SETFD, fcntl(fd, F_GETFD) | FD_CLOEXEC); }
+
+}  // namespace
+
+std::string gid_text(const Gid& gid) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (is_mapped_ipv4(gid))
+    inet_ntop(AF_INET, gid.data() + 12, text, sizeof text);
+  else
+    inet_ntop(AF_INET6, gid.data(), text, sizeof text);
+  return text;
+}
+
+std::string locked_memory_text() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
+  return fmt::format("; this process may lock {} KiB of memory (ulimit -l): raise that", limit.rlim_cur >> 10);
+}
+
+Status Device::open(const Config& config, std::unique_ptr<Device>* opened) {
+  int count = 0;
+  ibv_device** list = ibv_get_device_list(&count);
+  if (list == nullptr || count == 0) {
+    const int error = errno;
+    if (list != nullptr) ibv_free_device_list(list);
+    return {trSystemError, fmt::format("there is no verbs device{}",
+                                       list == nullptr ? fmt::format(" ({})", std::strerror(error)) : "")};
+  }
+  std::unique_ptr<Device> made(new Device);
+  for (int i = 0; i < count && made->context_ == nullptr; ++i) {
+    made->rail_.device = ibv_get_device_name(list[i]);
+    OpenedContext context(list[i]);
+    if (context.context == nullptr)
+      made->candidates_.push_back(fmt::format("{}: it cannot be opened: {}", made->rail_.device, std::strerror(errno)));
+    else if (choose_port(context.context, config, &made->rail_, &made->candidates_))
+      made->context_ = context.take();
+  }
+  ibv_free_device_list(list);
+  if (made->context_ == nullptr)
+    return {trSystemError, fmt::format("no verbs device can be used: {}", fmt::join(made->candidates_, "; "))};
+  TR_RETURN_IF_ERROR(made->make_objects());
+  *opened = std::move(made);
+  return {};
+}
+
+Status Device::make_objects() {
+  close_on_exec(context_->cmd_fd);
+  close_on_exec(context_->async_fd);
+  domain_ = ibv_alloc_pd(context_);
+  if (domain_ == nullptr) return {trSystemError, fmt::format("{}: ibv_alloc_pd: {}", name(), std::strerror(errno))};
+  events_ = ibv_create_comp_channel(context_);
+  if (events_ == nullptr)
+    return {trSystemError, fmt::format("{}: ibv_create_comp_channel: {}", name(), std::strerror(errno))};
+  close_on_exec(events_->fd);
+  (void)fcntl(events_->fd, F_SETFL, fcntl(events_->fd, F_GETFL) | O_NONBLOCK);
+  return {};
+}
+
+Device::~Device() {
+  if (events_ != nullptr) (void)ibv_destroy_comp_channel(events_);
+  if (domain_ != nullptr) (void)ibv_dealloc_pd(domain_);
+  if (context_ != nullptr) (void)ibv_close_device(context_);
+}
+
+std::string Device::name() const {
+  const std::string address = rail_.link_layer == IBV_LINK_LAYER_ETHERNET
+                                  ? fmt::format("GID {}: {}", rail_.gid_index, gid_text(rail_.gid))
+                                  : fmt::format("LID {}", rail_.lid);
+  return fmt::format("{} port {} ({}, {:g} Gbit/s)", rail_.device, rail_.port, address, rail_.mbps / 1000.0);
+}
+
+Status Device::register_memory(void* data, size_t bytes, int access, RegisteredMemory* registered) const {
+  ibv_mr* region = ibv_reg_mr(domain_, data, bytes, access);
+  if (region == nullptr)
+    return {trSystemError, fmt::format("{}: registering {} KiB of memory: {}{}", name(), bytes >> 10,
+                                       std::strerror(errno), errno == ENOMEM ? locked_memory_text() : "")};
+  *registered = RegisteredMemory(region);
+  return {};
+}
+
+}  // namespace treering::verbs

@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/verbs/link.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "core/clock.h"
+#include "transport/verbs/handshake.h"
+#include "transport/verbs/incoming.h"
+
+namespace treering::verbs {
+namespace {
+
+// An introduction may be lost while the control tree is mended.
+constexpr auto kIntroducedAgain = std::chrono::seconds(1);
+constexpr uint32_t kRequestsOfMessage = 2;
+
+// Memory of a link: the block that the peer writes into, and the lines that this rank sends from.
+class Block {
+ public:
+  ~Block() {
+    if (base_ != nullptr) munmap(base_, bytes_);
+  }
+  Status make(const Device& device, size_t bytes) {
+    void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED)
+      return {trSystemError, fmt::format("{} KiB of memory: {}", bytes >> 10, std::strerror(errno))};
+    base_ = static_cast<std::byte*>(base);
+    bytes_ = bytes;
+    return device.register_memory(
+        base, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING, &registered_);
+  }
+  // A card must not write into memory that is given back.
+  void end_registration() { registered_ = {}; }
+  std::byte* base() const { return base_; }
+  const RegisteredMemory& registered() const { return registered_; }
+
+ private:
+  std::byte* base_ = nullptr;
+  size_t bytes_ = 0;
+  RegisteredMemory registered_;
+};
+
+struct Outgoing {
+  const std::byte* payload = nullptr;
+  uint32_t bytes = 0;       // of the payload
+  uint32_t line_bytes = 0;  // of the line
+};
+
+struct Channel {
+  uint64_t posted = 0, sent = 0, freed = 0;
+  uint64_t with_payload = 0, payload_taken = 0;  // number + 1 of the last message that has one; ... that was written
+  Outgoing outgoing[kFifoDepth];
+  Incoming incoming;
+
+  bool has_room() const { return posted - freed < kFifoDepth; }
+  // The payloads of messages before the first that is under way are free.
+  uint64_t released() const { return payload_taken == with_payload ? posted : payload_taken; }
+};
+
+// What a completion of `request` says to be written.
+struct Written {
+  uint64_t request = 0;
+  uint32_t channel = 0;
+  uint64_t number = 0;
+};
+
+// First in, first out, of at most so many; no allocation after construction.
+template <typename T>
+class Ring {
+ public:
+  explicit Ring(size_t most) : slots_(most) {}
+  bool empty() const { return first_ == end_; }
+  T& front() { return slots_[first_ % slots_.size()]; }
+  void push(T value) { slots_[end_++ % slots_.size()] = value; }
+  void pop() { ++first_; }
+  void clear() { first_ = end_; }
+
+ private:
+  std::vector<T> slots_;
+  uint64_t first_ = 0, end_ = 0;
+};
+
+class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
+ public:
+  Link(std::shared_ptr<const Card> card, LinkOptions options, Introduce introduce)
+      : card_(std::move(card)),
+        options_(std::move(options)),
+        layout_{options_.channels, options_.place_bytes},
+        introduce_(std::move(introduce)),
+        channels_(options_.channels),
+        queue_(messages()),
+        written_(messages()) {
+    opened_ = open();
+    has_lost_peer_ = !opened_.ok();
+    if (!opened_.ok()) pair_.reset(), fail(opened_);
+  }
+
+  // The queue pair ends before the memory that its peer writes into.
+  ~Link() override {
+    pair_.reset();
+    block_.end_registration();
+  }
+
+  void start() override {
+    std::lock_guard lock(mutex_);
+    if (handshake_.start().introduce) introduce_self();
+  }
+
+  void hear(const EndPoint& peer) override {
+    std::lock_guard lock(mutex_);
+    if (finished_) return;
+    if (!peer.refusal.empty()) return refuse({trSystemError, "it says: " + peer.refusal});
+    if (!pair_) return introduce_self();
+    if (peer.channels != options_.channels || peer.place_bytes != options_.place_bytes)
+      return refuse(
+          {trSystemError, fmt::format("it has {} channels and places of {} bytes, this rank {} and {}", peer.channels,
+                                      peer.place_bytes, options_.channels, options_.place_bytes)});
+    const Handshake::Actions actions = handshake_.hear(peer.knows_yours);
+    if (actions.connect) {
+      peer_ = peer;
+      if (const Status connected = pair_->connect(card_->device->rail(), peer, options_.path); !connected.ok())
+        return refuse(connected);
+    }
+    if (actions.introduce) introduce_self();
+    if (handshake_.is_ready()) is_ready_.store(true, std::memory_order_release);
+  }
+  void depart() override { departed_.store(true, std::memory_order_release); }
+  void stop() override {
+    stopped_.store(true, std::memory_order_relaxed);
+    if (pair_) pair_->stop();
+  }
+  void arm() override {
+    if (pair_) pair_->arm();
+  }
+
+  bool finish() override {
+    if (stopped_.load(std::memory_order_relaxed) || !is_good() || departed_.load(std::memory_order_acquire))
+      return close();
+    if (!flush()) return !is_good() && close();
+    if (!is_marked_ && pair_->can_write(1) && is_ready_.load(std::memory_order_acquire)) {
+      note(pair_->mark(peer_.block, peer_.key));
+      is_marked_ = true;
+    }
+    poll();
+    const bool all_done = pair_->done() == pair_->posted();
+    return (all_done || !is_good()) && close();
+  }
+
+  std::unique_ptr<Connection> connection(uint32_t channel) override;
+
+  bool flush() override {
+    take_refusal();
+    if (!is_pending()) return true;
+    if (!is_ready_.load(std::memory_order_acquire)) {
+      introduce_again();
+      drop_if_left();
+      return !is_pending();
+    }
+    send_pending();
+    if (is_pending()) poll();
+    return !is_pending();
+  }
+  Status health() const override { return health_; }
+
+  bool can_post(uint32_t channel) {
+    if (!is_good()) return false;
+    if (channels_[channel].has_room()) return true;
+    poll();
+    return is_good() && channels_[channel].has_room();
+  }
+
+  void post(uint32_t index, const Message& message) {
+    if (!is_good()) return;
+    Channel& channel = channels_[index];
+    if (message.kind != PayloadKind::kInline && message.kind != PayloadKind::kStaging)
+      return fail({trInternalError, "a message refers to memory that is not registered with the device"});
+    Outgoing& outgoing = channel.outgoing[channel.posted % kFifoDepth];
+    auto* line = new (own_line(index, channel.posted)) Line;
+    line->signature = message.signature;
+    line->bytes = message.bytes;
+    line->whole = message.whole;
+    line->kind = static_cast<uint8_t>(message.kind);
+    line->wide = message.wide;
+    outgoing = {nullptr, 0, kLineHeader};
+    if (message.kind == PayloadKind::kInline) {
+      if (message.bytes > 0) std::memcpy(line->data, message.data, message.bytes);
+      outgoing.line_bytes += message.bytes;
+    } else if (message.bytes > 0) {
+      outgoing.payload = card_->staging + message.user.offset;
+      outgoing.bytes = message.bytes;
+      channel.with_payload = channel.posted + 1;
+    }
+    ++channel.posted;
+    queue_.push(index);
+    if (is_ready_.load(std::memory_order_acquire)) send_pending();
+  }
+
+  uint64_t released(uint32_t index) {
+    Channel& channel = channels_[index];
+    if (channel.released() != channel.posted && is_good()) {
+      if (is_pending()) flush();
+      poll();
+    }
+    return channel.released();
+  }
+
+  const Message* front(uint32_t index) {
+    Incoming& incoming = channels_[index].incoming;
+    if (const Message* message = incoming.front(); message != nullptr) return message;
+    const bool left = departed_.load(std::memory_order_acquire);
+    poll();
+    if (const Message* message = incoming.front(); message != nullptr) return message;
+    take_refusal();
+    // What it sent was here before the news that it left.
+    if (left) fail({trRemoteError, "it has left"});
+    return nullptr;
+  }
+  void pop(uint32_t index) {
+    Incoming& incoming = channels_[index].incoming;
+    incoming.pop();
+    if (!incoming.owes_credit()) return;
+    owes_ = true;
+    if (is_ready_.load(std::memory_order_acquire)) send_pending();
+  }
+
+ private:
+  Status open() {
+    TR_RETURN_IF_ERROR(block_.make(*card_->device, block_bytes(options_.channels, options_.place_bytes)));
+    // Of each channel the peer's messages, and a credit for each of this rank's, may arrive before a poll.
+    const auto all = static_cast<uint32_t>(messages());
+    return QueuePair::create(*card_->device, {3 * all + 8, 2 * all + 16}, sizeof(Line), &pair_);
+  }
+  size_t messages() const { return size_t{options_.channels} * kFifoDepth; }
+  bool is_good() const { return health_.ok(); }
+  bool is_pending() const { return !queue_.empty() || owes_; }
+  // Behind the block that the peer writes into.
+  std::byte* own_line(uint32_t channel, uint64_t number) const {
+    return block_.base() + layout_.bytes() + layout_.line(channel, number);
+  }
+
+  void introduce_self() {
+    last_introduced_ = Clock::now();
+    if (finished_) return;
+    EndPoint own;
+    own.refusal = opened_.message();
+    if (!pair_) return introduce_(own);
+    own.queue_pair = pair_->number();
+    own.first_packet = pair_->first_packet();
+    own.rail = card_->device->rail();
+    own.block = reinterpret_cast<uint64_t>(block_.base());
+    own.key = block_.registered().remote_key();
+    own.channels = options_.channels;
+    own.place_bytes = options_.place_bytes;
+    own.knows_yours = handshake_.is_connected();
+    introduce_(own);
+  }
+  void introduce_again() {
+    std::lock_guard lock(mutex_);
+    if (!handshake_.is_ready() && Clock::now() - last_introduced_ > kIntroducedAgain) introduce_self();
+  }
+  // From the control thread; the rank's own thread takes it.
+  void refuse(Status why) {
+    refusal_ = std::move(why);
+    is_refused_.store(true, std::memory_order_release);
+  }
+  void take_refusal() {
+    if (!is_refused_.load(std::memory_order_acquire)) return;
+    std::lock_guard lock(mutex_);
+    fail(refusal_);
+  }
+  // A rank that left in order has taken what it wanted: credits need not reach it.
+  void drop_if_left() {
+    if (!departed_.load(std::memory_order_acquire)) return;
+    owes_ = false;
+    if (!queue_.empty()) fail({trRemoteError, "it has left, and does not take what was sent to it"});
+  }
+  bool close() {
+    std::lock_guard lock(mutex_);
+    finished_ = true;
+    return true;
+  }
+
+  void fail(const Status& status) {
+    if (!health_.ok()) return;
+    health_ = {status.code(),
+               fmt::format("verbs with {}, by {}: {}", options_.peer_name, path_text(), status.message())};
+    queue_.clear();
+    owes_ = false;
+  }
+  void note(const Status& status) {
+    if (status.ok()) return;
+    // What was under way to a rank that has left is nobody's failure.
+    if (departed_.load(std::memory_order_acquire)) return forget_sends();
+    fail(status);
+  }
+  void forget_sends() {
+    queue_.clear();
+    owes_ = false;
+    for (Channel& channel : channels_) channel.payload_taken = channel.with_payload;
+    has_lost_peer_ = true;
+  }
+  std::string path_text() const {
+    if (!is_ready_.load(std::memory_order_acquire)) return card_->device->name() + ", not connected yet";
+    return fmt::format("{} to {} port {} (GID {})", card_->device->name(), peer_.rail.device, peer_.rail.port,
+                       gid_text(peer_.rail.gid));
+  }
+
+  void send_pending() {
+    if (has_lost_peer_) return forget_sends();
+    while (!queue_.empty() && pair_->can_write(kRequestsOfMessage)) {
+      send(queue_.front());
+      if (!is_good() || has_lost_peer_) return;
+      queue_.pop();
+    }
+    if (!owes_ || !queue_.empty()) return;
+    owes_ = false;
+    for (uint32_t index = 0; index < channels_.size() && is_good() && !has_lost_peer_; ++index) {
+      Incoming& incoming = channels_[index].incoming;
+      if (!incoming.owes_credit()) continue;
+      if (!pair_->can_write(1)) {
+        owes_ = true;
+        return;
+      }
+      note(pair_->tell(pack_immediate({ImmediateType::kCredit, index, static_cast<uint32_t>(incoming.popped())})));
+      incoming.told();
+    }
+  }
+
+  void send(uint32_t index) {
+    Channel& channel = channels_[index];
+    const uint64_t number = channel.sent;
+    const Outgoing& outgoing = channel.outgoing[number % kFifoDepth];
+    std::byte* line = own_line(index, number);
+    reinterpret_cast<Line*>(line)->popped = static_cast<uint32_t>(channel.incoming.popped());
+    channel.incoming.told();
+    const bool has_payload = outgoing.bytes > 0;
+    const Source payload{outgoing.payload, outgoing.bytes, card_->registered_staging.local_key()};
+    const Source source{line, outgoing.line_bytes, block_.registered().local_key()};
+    const Immediate immediate{ImmediateType::kLine, index, static_cast<uint32_t>(number)};
+    note(pair_->write(payload, peer_.block + layout_.place(index, number), source,
+                      peer_.block + layout_.line(index, number), peer_.key, pack_immediate(immediate), has_payload));
+    if (!is_good() || has_lost_peer_) return;
+    ++channel.sent;
+    if (has_payload) written_.push({pair_->posted(), index, number});
+  }
+
+  void poll() {
+    if (has_lost_peer_) return;
+    note(pair_->poll([this](uint32_t word) { take(unpack_immediate(ntohl(word))); }));
+    for (; !written_.empty() && written_.front().request <= pair_->done(); written_.pop())
+      channels_[written_.front().channel].payload_taken = written_.front().number + 1;
+  }
+
+  void take(const Immediate& immediate) {
+    if (immediate.channel >= channels_.size())
+      return fail(
+          {trSystemError, fmt::format("it told of channel {}; there are {}", immediate.channel, channels_.size())});
+    Channel& channel = channels_[immediate.channel];
+    if (immediate.type == ImmediateType::kCredit)
+      return take_credit(&channel, full_count(channel.freed, immediate.count));
+    if (immediate.type != ImmediateType::kLine)
+      return fail({trSystemError, fmt::format("it told an immediate of type {}", static_cast<int>(immediate.type))});
+    Line line;
+    if (const Status taken = channel.incoming.arrive(block_.base(), layout_, immediate.channel, immediate.count, &line);
+        !taken.ok())
+      return fail(taken);
+    take_credit(&channel, channel.freed + (line.popped - static_cast<uint32_t>(channel.freed)));
+  }
+  void take_credit(Channel* channel, uint64_t popped) {
+    if (popped > channel->sent)
+      return fail(
+          {trSystemError, fmt::format("it has popped {} messages of {} that were sent", popped, channel->sent)});
+    channel->freed = popped;
+  }
+
+  const std::shared_ptr<const Card> card_;
+  const LinkOptions options_;
+  const BlockLayout layout_;
+  const Introduce introduce_;
+  Block block_;
+  std::unique_ptr<QueuePair> pair_;
+  Status opened_;
+
+  std::vector<Channel> channels_;
+  Ring<uint32_t> queue_;   // channels, in the order of their posts that were not sent yet
+  Ring<Written> written_;  // payloads under way
+  Status health_;
+  bool owes_ = false;           // credits
+  bool has_lost_peer_ = false;  // ... which has left: nothing is sent any more
+  bool is_marked_ = false;      // at the end: a completion of everything was asked for
+
+  std::atomic<bool> is_ready_{false}, departed_{false}, stopped_{false}, is_refused_{false};
+  std::mutex mutex_;  // of what follows; peer_ is read without it once is_ready_
+  Handshake handshake_;
+  EndPoint peer_;
+  Clock::time_point last_introduced_{};
+  Status refusal_;
+  bool finished_ = false;
+};
+
+class VerbsConnection final : public Connection {
+ public:
+  VerbsConnection(std::shared_ptr<Link> link, uint32_t channel) : link_(std::move(link)), channel_(channel) {}
+
+  bool can_post() override { return link_->can_post(channel_); }
+  void post(const Message& message) override {
+    ++posted_;
+    link_->post(channel_, message);
+  }
+  uint64_t released() override { return released_ = link_->released(channel_); }
+  const Message* front() override { return link_->front(channel_); }
+  void pop() override { link_->pop(channel_); }
+  Status fetch(const Message&, size_t, void*, size_t) override {
+    return {trInternalError, "payloads that were written by a card are not fetched"};
+  }
+  std::optional<UserAddress> reference(const UserMemory&) const override { return {}; }
+  Status health() const override { return link_->health(); }
+  const char* transport_name() const override { return "verbs"; }
+
+ private:
+  std::shared_ptr<Link> link_;
+  uint32_t channel_;
+};
+
+std::unique_ptr<Connection> Link::connection(uint32_t channel) {
+  return std::make_unique<VerbsConnection>(shared_from_this(), channel);
+}
+
+}  // namespace
+
+size_t block_bytes(uint32_t channels, size_t place_bytes) {
+  const BlockLayout layout{channels, place_bytes};
+  return layout.bytes() +
+         layout.places_offset();  // the peer's lines and places, and as much as lines for this rank's own
+}
+
+std::shared_ptr<VerbsLink> VerbsLink::make(std::shared_ptr<const Card> card, LinkOptions options, Introduce introduce) {
+  return std::make_shared<Link>(std::move(card), std::move(options), std::move(introduce));
+}
+
+}  // namespace treering::verbs

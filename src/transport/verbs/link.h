@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// VerbsLink: this rank and one peer, joined by a queue pair that the connections of all channels share.
+//
+//   post() -> line and payload wait in the link -> two work requests -> peer's place and line, and an immediate
+//   front() <- line and payload in this rank's block <- completion of a receive
+//   pop()   -> a credit, with the next line of the channel, or by itself for every kTellEvery-th message
+//
+// The end at the peer is made by an introduction, which may come before this rank has to do with the peer, or after it
+// has posted: what was posted waits until both ends are connected (handshake.h).
+//
+// Invariants: at most kFifoDepth messages of a channel are not popped, so a line or place is written only when nobody
+// reads it; what a peer has written is checked and copied before it is used; released() counts a message whose payload
+// the card has written, and which the peer's card has acknowledged. Used by one thread at a time, but for hear(),
+// depart() and stop(), which the control thread calls.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "transport/connection.h"
+#include "transport/verbs/device.h"
+#include "transport/verbs/queue_pair.h"
+
+namespace treering::verbs {
+
+// What all links of a rank share.
+struct Card {
+  std::unique_ptr<Device> device;
+  const std::byte* staging = nullptr;  // of this rank
+  RegisteredMemory registered_staging;
+};
+
+struct LinkOptions {
+  uint32_t peer = 0;
+  std::string peer_name;  // as error texts call it: "rank 3 (pid 17)"
+  uint32_t channels = 1;
+  size_t place_bytes = 0;  // the longest payload
+  PathOptions path = {};
+};
+
+class VerbsLink : public SendQueue {
+ public:
+  // Sends an introduction to the peer; any thread, but not after finish().
+  using Introduce = std::function<void(const EndPoint& own)>;
+
+  // A link for which there is no queue pair or memory has failed from the beginning, and tells the peer why.
+  static std::shared_ptr<VerbsLink> make(std::shared_ptr<const Card> card, LinkOptions options, Introduce introduce);
+
+  // This rank needs the peer.
+  virtual void start() = 0;
+  // An introduction of the peer; its departure, after everything that it sent.
+  virtual void hear(const EndPoint& peer) = 0;
+  virtual void depart() = 0;
+  // Nothing is written any more, here or by the peer.
+  virtual void stop() = 0;
+
+  // Nothing will be posted or read any more: sends what waits. True when the peer's card has all of it, or it cannot
+  // have it.
+  virtual bool finish() = 0;
+  // Asks for an event when something comes.
+  virtual void arm() = 0;
+  // The connection of a channel; keeps the link alive.
+  virtual std::unique_ptr<Connection> connection(uint32_t channel) = 0;
+};
+
+// Bytes that a link locks, besides its queues.
+size_t block_bytes(uint32_t channels, size_t place_bytes);
+
+}  // namespace treering::verbs

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/verbs/transport.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "transport/module.h"
+#include "transport/verbs/link.h"
+
+namespace treering::verbs {
+namespace {
+
+// A card gives up after its retries; a peer that has posted nothing yet answers an introduction at once.
+constexpr auto kMostFinish = std::chrono::seconds(5);
+constexpr uint32_t kMaxRails = 16;
+
+class Verbs final : public Transport, public IntroductionTaker, private WaitSource {
+ public:
+  Verbs(TransportSetup setup, std::shared_ptr<Card> card)
+      : setup_(std::move(setup)), card_(std::move(card)), peers_(setup_.ranks) {
+    if (setup_.waits) setup_.waits->add(card_->device->events()->fd, this);
+  }
+  ~Verbs() override {
+    if (setup_.waits) setup_.waits->forget(card_->device->events()->fd);
+  }
+
+  std::string info() override {
+    Writer writer;
+    writer(RankRails{{card_->device->rail()}});
+    return writer.take();
+  }
+  Status take_info(uint32_t peer, const std::string& info) override {
+    if (info.empty()) return {};
+    Reader reader(info);
+    RankRails rails;
+    reader(rails);
+    if (!reader.complete() || rails.rails.size() > kMaxRails)
+      return {trSystemError, fmt::format("rank {} gave {} bytes that name no rails; do all ranks run the same version?",
+                                         peer, info.size())};
+    if (!rails.rails.empty()) peers_[peer] = rails.rails.front();
+    return {};
+  }
+
+  Status prove(uint32_t peer) override {
+    const Rail& own = card_->device->rail();
+    const Rail& other = peers_[peer];
+    if (other.device.empty()) return {trSystemError, "the other rank has no verbs device that it can use"};
+    if (own.link_layer != other.link_layer)
+      return {trSystemError,
+              fmt::format("{} and {} of the other rank have different link layers", own.device, other.device)};
+    return {};
+  }
+
+  PeerConnections connect(uint32_t peer, PairAbilities) override {
+    PeerConnections made;
+    std::shared_ptr<VerbsLink> link;
+    {
+      std::lock_guard lock(mutex_);
+      link = find_or_make(peer);
+    }
+    link->start();
+    for (uint32_t channel = 0; channel < setup_.layout->channels; ++channel)
+      made.channels.push_back(link->connection(channel));
+    made.queue = link;
+    return made;
+  }
+
+  IntroductionTaker* introduction_taker() override { return this; }
+  void introduced(uint32_t peer, const std::string& bytes, int) override {
+    EndPoint end;
+    Reader reader(bytes);
+    reader(end);
+    if (!reader.complete())
+      return log_line(LogLevel::kWarn,
+                      fmt::format("rank {} sent an introduction that names no queue pair: ignored", peer));
+    std::lock_guard lock(mutex_);
+    if (!finished_) find_or_make(peer)->hear(end);
+  }
+  void connected(uint32_t, const std::string&, const Status&, int) override {}
+  void departed(uint32_t peer) override {
+    std::lock_guard lock(mutex_);
+    if (const auto found = links_.find(peer); found != links_.end()) found->second->depart();
+  }
+
+  void abandon() override {
+    std::lock_guard lock(mutex_);
+    for (const auto& [peer, link] : links_) link->stop();
+  }
+  // All links send what they have before any of them is waited for.
+  void finish() override {
+    std::vector<std::shared_ptr<VerbsLink>> left;
+    {
+      std::lock_guard lock(mutex_);
+      for (const auto& [peer, link] : links_) left.push_back(link);
+    }
+    const auto deadline = Clock::now() + limit();
+    while (!left.empty() && Clock::now() < deadline) {
+      std::erase_if(left, [](const auto& link) { return link->finish(); });
+      sched_yield();
+    }
+    std::lock_guard lock(mutex_);
+    finished_ = true;
+  }
+
+ private:
+  Clock::duration limit() const {
+    const std::chrono::milliseconds deadline(setup_.config->timeout_ms);
+    return deadline.count() == 0 ? kMostFinish : std::min<Clock::duration>(kMostFinish, deadline);
+  }
+
+  // With the lock.
+  std::shared_ptr<VerbsLink> find_or_make(uint32_t peer) {
+    auto& link = links_[peer];
+    if (link) return link;
+    LinkOptions options;
+    options.peer = peer;
+    options.peer_name = fmt::format("rank {} (pid {})", peer, setup_.peer_info(peer).pid);
+    options.channels = setup_.layout->channels;
+    options.place_bytes = setup_.max_message_bytes;
+    const Config& config = *setup_.config;
+    options.path = {static_cast<uint8_t>(config.verbs_service_level), static_cast<uint8_t>(config.verbs_traffic_class),
+                    static_cast<uint8_t>(config.verbs_timeout)};
+    return link = VerbsLink::make(card_, std::move(options), [this, peer](const EndPoint& end) {
+             Writer writer;
+             writer(end);
+             setup_.introducer->introduce(peer, {.bytes = writer.take()});
+           });
+  }
+
+  void arm() override {
+    ibv_cq* armed = nullptr;
+    void* context = nullptr;
+    while (ibv_get_cq_event(card_->device->events(), &armed, &context) == 0) ibv_ack_cq_events(armed, 1);
+    std::lock_guard lock(mutex_);
+    for (const auto& [peer, link] : links_) link->arm();
+  }
+
+  const TransportSetup setup_;
+  const std::shared_ptr<Card> card_;
+  std::vector<Rail> peers_;  // a device without a name: it has none
+  std::mutex mutex_;
+  std::map<uint32_t, std::shared_ptr<VerbsLink>> links_;
+  bool finished_ = false;
+};
+
+}  // namespace
+
+Status open_transport(const TransportSetup& setup, std::unique_ptr<Transport>* made) {
+  auto card = std::make_shared<Card>();
+  TR_RETURN_IF_ERROR(Device::open(*setup.config, &card->device));
+  card->staging = setup.own.staging();
+  TR_RETURN_IF_ERROR(card->device->register_memory(
+      setup.own.staging(), setup.layout->channels * setup.layout->staging_bytes, 0, &card->registered_staging));
+  if (setup.rank == 0) {
+    log_line(LogLevel::kInfo, fmt::format("verbs uses {}", card->device->name()));
+    for (const std::string& candidate : card->device->candidates())
+      log_line(LogLevel::kInfo, "verbs does not use " + candidate);
+  }
+  *made = std::make_unique<Verbs>(setup, std::move(card));
+  return {};
+}
+
+}  // namespace treering::verbs
+
+extern "C" __attribute__((visibility("default"))) treering::Transport* treering_open_transport(
+    const char* build, const treering::TransportSetup& setup, std::string* why_not) {
+  if (std::string_view(build) != treering::kModuleBuild) {
+    *why_not = fmt::format("libtreering is of build {}, libtreering-verbs of {}", build, treering::kModuleBuild);
+    return nullptr;
+  }
+  std::unique_ptr<treering::Transport> made;
+  if (const treering::Status opened = treering::verbs::open_transport(setup, &made); !opened.ok())
+    *why_not = opened.message();
+  return made.release();
+}

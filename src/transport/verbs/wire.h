@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// What two ranks write into each other's memory over a queue pair, and what they tell each other to connect it.
+//
+//   sender                                            receiver's block of memory for this sender
+//   payload ------ RDMA write --------------------->  channel 0 | place 0 | place 1 | ... | place 7 |
+//   line --------- RDMA write with immediate ------>  channel 0 | line 0  | line 1  | ... | line 7  |
+//                                                     ... channel 1 ...
+//
+// Message n of a channel uses place and line n % kFifoDepth: it is posted only when message n - kFifoDepth was popped.
+// The payload was written before its line, and the immediate is told by a completion after both (InfiniBand
+// Architecture Specification 1.4, volume 1, 9.4.3 and 10.8.3.3), so no memory is polled.
+//
+//   immediate   | type 4 | channel 8 | count 20 |
+//     line      count: number of the message; its line is there
+//     credit    count: how many messages of the channel the sender of the credit has popped
+//
+// A line carries a credit of the other direction, too.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/bytes.h"
+#include "transport/connection.h"
+
+namespace treering::verbs {
+
+static_assert(std::endian::native == std::endian::little, "lines are written as they lie in memory");
+
+inline constexpr uint32_t kWireVersion = 1;
+
+enum class ImmediateType : uint8_t { kLine = 1, kCredit = 2 };
+
+inline constexpr uint32_t kCountBits = 20, kChannelBits = 8;
+inline constexpr uint32_t kCountMask = (1u << kCountBits) - 1;
+
+struct Immediate {
+  ImmediateType type = ImmediateType::kLine;
+  uint32_t channel = 0;
+  uint32_t count = 0;  // modulo 2^20
+};
+inline uint32_t pack_immediate(const Immediate& immediate) {
+  return static_cast<uint32_t>(immediate.type) << (kChannelBits + kCountBits) | immediate.channel << kCountBits |
+         (immediate.count & kCountMask);
+}
+inline Immediate unpack_immediate(uint32_t word) {
+  return {static_cast<ImmediateType>(word >> (kChannelBits + kCountBits)),
+          word >> kCountBits & ((1u << kChannelBits) - 1), word & kCountMask};
+}
+// The full count behind one of 20 bits that is at most 2^19 ahead of `known`.
+inline uint64_t full_count(uint64_t known, uint32_t count) {
+  return known + ((count - static_cast<uint32_t>(known)) & kCountMask);
+}
+
+struct Line {
+  uint32_t signature = 0;
+  uint32_t bytes = 0;
+  uint64_t whole = 0;   // Message::whole
+  uint32_t popped = 0;  // credit: modulo 2^32
+  uint8_t kind = 0;
+  uint8_t wide = 0;
+  uint16_t unused = 0;
+  std::byte data[kInlineBytes];  // of an inline message: `bytes` of them are written
+};
+inline constexpr size_t kLineHeader = offsetof(Line, data);
+inline constexpr size_t kLineStride = 320;
+static_assert(sizeof(Line) <= kLineStride && kLineHeader == 24);
+
+// Where messages of a peer arrive; offsets in the block.
+struct BlockLayout {
+  uint32_t channels = 1;
+  size_t place_bytes = 0;
+
+  size_t line(uint32_t channel, uint64_t number) const {
+    return (size_t{channel} * kFifoDepth + number % kFifoDepth) * kLineStride;
+  }
+  size_t places_offset() const { return (size_t{channels} * kFifoDepth * kLineStride + 4095) / 4096 * 4096; }
+  size_t place(uint32_t channel, uint64_t number) const {
+    return places_offset() + (size_t{channel} * kFifoDepth + number % kFifoDepth) * place_bytes;
+  }
+  size_t bytes() const { return places_offset() + size_t{channels} * kFifoDepth * place_bytes; }
+};
+
+using Gid = std::array<unsigned char, 16>;
+
+// A port of a device that a rank can use.
+struct Rail {
+  std::string device;
+  uint8_t port = 0;
+  uint8_t link_layer = 0;  // IBV_LINK_LAYER_*
+  uint8_t mtu = 0;         // ibv_mtu
+  uint16_t lid = 0;        // InfiniBand
+  uint32_t gid_index = 0;
+  Gid gid{};
+  uint32_t mbps = 0;
+};
+
+// The info that every rank gives all others.
+struct RankRails {
+  std::vector<Rail> rails;  // the preferred ones first; empty: it has none
+};
+
+// An introduction: one end of a queue pair.
+struct EndPoint {
+  uint32_t queue_pair = 0;
+  uint32_t first_packet = 0;  // sequence number
+  Rail rail;
+  uint64_t block = 0;  // address of the block for the receiver of the introduction
+  uint32_t key = 0;    // of the block
+  uint32_t channels = 0;
+  uint64_t place_bytes = 0;
+  bool knows_yours = false;  // its sender has connected its end: messages will arrive
+  std::string refusal;       // why its sender has no end; else empty
+};
+
+// clang-format off
+template <typename V> void visit(V& v, Rail& m) { v(m.device); v(m.port); v(m.link_layer); v(m.mtu); v(m.lid); v(m.gid_index); v(m.gid); v(m.mbps); }
+template <typename V> void visit(V& v, RankRails& m) { v(m.rails); }
+template <typename V> void visit(V& v, EndPoint& m) { v(m.queue_pair); v(m.first_packet); v(m.rail); v(m.block); v(m.key); v(m.channels); v(m.place_bytes); v(m.knows_yours); v(m.refusal); }
+// clang-format on
+
+}  // namespace treering::verbs
