@@ -28,6 +28,9 @@
 #include "transport/memory/mapped.h"
 #include "transport/tcp/pair.h"
 #include "transport/unix/unix_transport.h"
+#ifdef TREERING_HAVE_VERBS
+#include "transport/verbs/pair.h"
+#endif
 
 namespace treering {
 
@@ -47,6 +50,9 @@ class TwoSides {
  public:
   explicit TwoSides(const ConformanceRow& row);
   ~TwoSides() {
+#ifdef TREERING_HAVE_VERBS
+    verbs_.reset();  // before the memory that is registered with its devices
+#endif
     munmap(sides_, 2 * sizeof(Side));
     for (auto& pair : unix_sockets_)
       for (const int fd : pair)
@@ -61,6 +67,10 @@ class TwoSides {
   // The connection of side `own` to the other one.
   Linked connect(int own, uint32_t channel);
   TcpPair* tcp() { return tcp_.get(); }
+#ifdef TREERING_HAVE_VERBS
+  void use_verbs() { verbs_ = std::make_unique<verbs::VerbsPair>(kChannels, kFifoDepth * kSlotBytes); }
+  verbs::VerbsPair* verbs() { return verbs_.get(); }
+#endif
   void use_tcp(uint32_t streams) { tcp_ = std::make_unique<TcpPair>(streams); }
   // Both ends of a pair of Unix sockets for each channel: [channel][side].
   int (*unix_sockets())[2] { return unix_sockets_; }
@@ -76,6 +86,9 @@ class TwoSides {
   int pids_[2] = {getpid(), getpid()};
   std::unique_ptr<PeerRegions> regions_[2];
   std::unique_ptr<TcpPair> tcp_;
+#ifdef TREERING_HAVE_VERBS
+  std::unique_ptr<verbs::VerbsPair> verbs_;
+#endif
   int unix_sockets_[kChannels][2] = {{-1, -1}, {-1, -1}};
 };
 
@@ -117,6 +130,14 @@ inline Linked connect_unix(TwoSides* sides, int own, uint32_t channel) {
   return {std::move(connection), std::move(queue)};
 }
 
+#ifdef TREERING_HAVE_VERBS
+inline Linked connect_verbs(TwoSides* sides, int own, uint32_t channel) {
+  std::byte* const staging = sides->side(own).staging;
+  const auto link = sides->verbs()->link(own, staging, sizeof sides->side(own).staging);
+  return {link->connection(channel), link};
+}
+#endif
+
 inline MappedEndpoint mapped_endpoint(TwoSides* sides, int own, uint32_t channel, PeerRegions* regions) {
   Side &mine = sides->side(own), &peer = sides->side(1 - own);
   return {&peer.fifos[channel], &mine.fifos[channel], peer.staging, &peer.buffers, regions};
@@ -149,6 +170,9 @@ inline const std::vector<ConformanceRow>& conformance_rows() {
       {"tcp", false, true, Plain::kAlways, false, true, [](TwoSides* sides) { sides->use_tcp(1); }, connect_tcp},
       {"tcp-4-streams", false, true, Plain::kAlways, false, true, [](TwoSides* sides) { sides->use_tcp(4); },
        connect_tcp},
+#ifdef TREERING_HAVE_VERBS
+      {"verbs", false, false, Plain::kNever, false, true, [](TwoSides* sides) { sides->use_verbs(); }, connect_verbs},
+#endif
       {"unix", false, true, Plain::kAlways, false, true, make_unix_sockets, connect_unix},
   };
   return rows;

@@ -24,8 +24,9 @@ class Incoming {
     std::memcpy(static_cast<void*>(line), at, kLineHeader);
     const auto kind = static_cast<PayloadKind>(line->kind);
     const bool is_inline = kind == PayloadKind::kInline;
-    if (line->kind > static_cast<uint8_t>(PayloadKind::kUser) || line->wide > 1 ||
-        line->bytes > (is_inline ? kInlineBytes : layout.place_bytes))
+    const bool carries = is_inline || line->has_payload != 0;
+    if (line->kind > static_cast<uint8_t>(PayloadKind::kDelivered) || line->wide > 1 ||
+        (carries && line->bytes > (is_inline ? kInlineBytes : layout.place_bytes)))
       return {trSystemError, fmt::format("it sent a message of kind {} with {} bytes; at most {} are possible",
                                          line->kind, line->bytes, is_inline ? kInlineBytes : layout.place_bytes)};
     Message& message = messages_[arrived_ % kFifoDepth];
@@ -35,7 +36,7 @@ class Incoming {
     message.whole = line->whole;
     message.kind = kind;
     message.wide = line->wide != 0;
-    message.data = is_inline ? at + kLineHeader : block + layout.place(channel, arrived_);
+    if (carries) message.data = is_inline ? at + kLineHeader : block + layout.place(channel, arrived_);
     ++arrived_;
     return {};
   }

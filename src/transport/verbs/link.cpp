@@ -180,8 +180,6 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
   void post(uint32_t index, const Message& message) {
     if (!is_good()) return;
     Channel& channel = channels_[index];
-    if (message.kind != PayloadKind::kInline && message.kind != PayloadKind::kStaging)
-      return fail({trInternalError, "a message refers to memory that is not registered with the device"});
     Outgoing& outgoing = channel.outgoing[channel.posted % kFifoDepth];
     auto* line = new (own_line(index, channel.posted)) Line;
     line->signature = message.signature;
@@ -193,7 +191,8 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     if (message.kind == PayloadKind::kInline) {
       if (message.bytes > 0) std::memcpy(line->data, message.data, message.bytes);
       outgoing.line_bytes += message.bytes;
-    } else if (message.bytes > 0) {
+    } else if (message.kind == PayloadKind::kStaging && message.bytes > 0) {
+      line->has_payload = 1;
       outgoing.payload = card_->staging + message.user.offset;
       outgoing.bytes = message.bytes;
       channel.with_payload = channel.posted + 1;
@@ -419,7 +418,7 @@ class VerbsConnection final : public Connection {
   const Message* front() override { return link_->front(channel_); }
   void pop() override { link_->pop(channel_); }
   Status fetch(const Message&, size_t, void*, size_t) override {
-    return {trInternalError, "payloads that were written by a card are not fetched"};
+    return {trSystemError, "the payload lies in memory of its sender that is not registered with a verbs device"};
   }
   std::optional<UserAddress> reference(const UserMemory&) const override { return {}; }
   Status health() const override { return link_->health(); }

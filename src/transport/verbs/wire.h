@@ -63,7 +63,8 @@ struct Line {
   uint32_t popped = 0;  // credit: modulo 2^32
   uint8_t kind = 0;
   uint8_t wide = 0;
-  uint16_t unused = 0;
+  uint8_t has_payload = 0;  // it lies in the place
+  uint8_t unused = 0;
   std::byte data[kInlineBytes];  // of an inline message: `bytes` of them are written
 };
 inline constexpr size_t kLineHeader = offsetof(Line, data);

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a peer tells is checked before it is used: immediates, lines, introductions, of any bytes.
+#include "transport/verbs/incoming.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+#include "support/seed.h"
+#include "transport/verbs/handshake.h"
+
+namespace treering::verbs {
+namespace {
+
+constexpr BlockLayout kLayout{2, 4096};
+
+TEST(VerbsWire, ImmediatesKeepTheirParts) {
+  for (const ImmediateType type : {ImmediateType::kLine, ImmediateType::kCredit})
+    for (const uint32_t channel : {0u, 1u, 255u})
+      for (const uint32_t count : {0u, 1u, kCountMask}) {
+        const Immediate back = unpack_immediate(pack_immediate({type, channel, count}));
+        EXPECT_EQ(back.type, type);
+        EXPECT_EQ(back.channel, channel);
+        EXPECT_EQ(back.count, count);
+      }
+}
+
+TEST(VerbsWire, CountsAreKnownOverTheWrapOf20Bits) {
+  for (uint64_t known = (uint64_t{1} << kCountBits) - 20; known < (uint64_t{1} << kCountBits) + 20; ++known)
+    for (uint64_t ahead = 0; ahead <= kFifoDepth; ++ahead)
+      EXPECT_EQ(full_count(known, static_cast<uint32_t>(known + ahead) & kCountMask), known + ahead);
+}
+
+TEST(VerbsWire, LinesAndPlacesOfABlockDoNotOverlap) {
+  std::vector<std::pair<size_t, size_t>> ranges;
+  for (uint32_t channel = 0; channel < kLayout.channels; ++channel)
+    for (uint64_t number = 0; number < kFifoDepth; ++number) {
+      ranges.emplace_back(kLayout.line(channel, number), sizeof(Line));
+      ranges.emplace_back(kLayout.place(channel, number), kLayout.place_bytes);
+    }
+  std::sort(ranges.begin(), ranges.end());
+  for (size_t i = 0; i < ranges.size(); ++i)
+    EXPECT_LE(ranges[i].first + ranges[i].second, i + 1 < ranges.size() ? ranges[i + 1].first : kLayout.bytes());
+}
+
+Line* line_at(std::vector<std::byte>* block, uint64_t number) {
+  return new (block->data() + kLayout.line(1, number)) Line;
+}
+
+TEST(VerbsIncoming, TakesMessagesInOrder) {
+  std::vector<std::byte> block(kLayout.bytes());
+  Incoming incoming;
+  for (uint64_t number = 0; number < 100; ++number) {
+    Line* line = line_at(&block, number);
+    line->signature = static_cast<uint32_t>(number);
+    line->bytes = 8;
+    Line taken;
+    ASSERT_TRUE(incoming.arrive(block.data(), kLayout, 1, static_cast<uint32_t>(number), &taken).ok());
+    line->bytes = 1 << 30;  // what the peer writes later changes nothing
+    ASSERT_NE(incoming.front(), nullptr);
+    EXPECT_EQ(incoming.front()->signature, number);
+    EXPECT_EQ(incoming.front()->bytes, 8u);
+    incoming.pop();
+    EXPECT_EQ(incoming.front(), nullptr);
+  }
+}
+
+TEST(VerbsIncoming, RefusesWhatIsNotTheNext) {
+  std::vector<std::byte> block(kLayout.bytes());
+  Incoming incoming;
+  Line line;
+  EXPECT_FALSE(incoming.arrive(block.data(), kLayout, 1, 1, &line).ok());
+  for (uint32_t number = 0; number < kFifoDepth; ++number) {
+    line_at(&block, number);
+    EXPECT_TRUE(incoming.arrive(block.data(), kLayout, 1, number, &line).ok());
+  }
+  EXPECT_FALSE(incoming.arrive(block.data(), kLayout, 1, kFifoDepth, &line).ok()) << "more than there are places";
+}
+
+// Whatever a line says, its message lies in the block.
+TEST(VerbsIncoming, AnyLineIsRefusedOrLiesInTheBlock) {
+  std::mt19937_64 random(treering::testing::test_seed());
+  std::vector<std::byte> block(kLayout.bytes());
+  uint32_t refused = 0;
+  Incoming incoming;
+  uint32_t number = 0;
+  for (int i = 0; i < 100'000; ++i) {
+    Line* line = line_at(&block, number);
+    line->signature = static_cast<uint32_t>(random());
+    line->bytes = static_cast<uint32_t>(random() >> (random() % 64));
+    line->kind = static_cast<uint8_t>(random() % 6);
+    line->wide = static_cast<uint8_t>(random() % 3);
+    line->has_payload = static_cast<uint8_t>(random() % 3);
+    Line taken;
+    if (!incoming.arrive(block.data(), kLayout, 1, number, &taken).ok()) {
+      ++refused;
+      continue;
+    }
+    ++number;
+    const Message& message = *incoming.front();
+    if (message.data != nullptr) {
+      const auto* data = static_cast<const std::byte*>(message.data);
+      EXPECT_GE(data, block.data());
+      EXPECT_LE(data + message.bytes, block.data() + block.size());
+    }
+    incoming.pop();
+  }
+  EXPECT_GT(refused, 0u);
+  EXPECT_GT(number, 0u);
+}
+
+TEST(VerbsIntroductions, AnyBytesAreReadWithinTheirBounds) {
+  std::mt19937_64 random(treering::testing::test_seed());
+  Writer writer;
+  EndPoint end;
+  end.rail.device = "device";
+  end.refusal = "a reason";
+  writer(end);
+  const std::string good = writer.take();
+  for (int i = 0; i < 100'000; ++i) {
+    std::string bytes = good.substr(0, random() % (good.size() + 1));
+    if (!bytes.empty()) bytes[random() % bytes.size()] = static_cast<char>(random());
+    EndPoint read;
+    Reader reader(bytes);
+    reader(read);
+    if (reader.complete()) {
+      EXPECT_EQ(bytes.size(), good.size() + read.rail.device.size() - 6 + read.refusal.size() - 8);
+    }
+  }
+}
+
+// Both ends, with every introduction lost that the bits of `lost` name: once they are repeated both may send, and
+// neither does before the other is connected.
+TEST(VerbsHandshake, EndsWhateverIntroductionsAreLost) {
+  for (uint32_t lost = 0; lost < 256; ++lost) {
+    Handshake ends[2];
+    struct Introduction {
+      int to;
+      bool knows_yours;
+    };
+    std::vector<Introduction> way;
+    uint32_t made = 0;
+    const auto introduce = [&](int from) {
+      const bool is_lost = made < 8 && (lost >> made & 1) != 0;
+      ++made;
+      if (!is_lost) way.push_back({1 - from, ends[from].is_connected()});
+    };
+    for (int round = 0; round < 10; ++round) {
+      if (round == 0 || !ends[0].is_ready())
+        if (ends[0].start().introduce) introduce(0);
+      if (round > 0 && !ends[1].is_ready() && ends[1].start().introduce) introduce(1);
+      while (!way.empty()) {
+        const Introduction next = way.front();
+        way.erase(way.begin());
+        if (ends[next.to].hear(next.knows_yours).introduce) introduce(next.to);
+        for (int end : {0, 1})
+          if (ends[end].is_ready()) {
+            ASSERT_TRUE(ends[1 - end].is_connected()) << lost;
+          }
+      }
+    }
+    EXPECT_TRUE(ends[0].is_ready() && ends[1].is_ready()) << lost;
+    EXPECT_LT(made, 30u);
+  }
+}
+
+}  // namespace
+}  // namespace treering::verbs

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// Verbs links over the stand-in for libibverbs: what is posted for a message, lost introductions, errors, the end.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+
+#include "support/fake_verbs/fake_verbs.h"
+#include "support/waiting.h"
+#include "transport/verbs/pair.h"
+
+namespace treering::verbs {
+namespace {
+
+using treering::testing::eventually;
+
+constexpr uint32_t kChannels = 2;
+constexpr size_t kPlaceBytes = 4096;
+
+fake_verbs_counters counters() {
+  fake_verbs_counters now{};
+  fake_verbs_get_counters(&now);
+  return now;
+}
+
+class VerbsLinks : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_EQ(fake_verbs_reset(), 0); }
+  void TearDown() override {
+    sender_.reset();
+    receiver_.reset();
+    links_[0].reset();
+    links_[1].reset();
+    pair_.reset();
+    char left[256] = "";
+    EXPECT_EQ(fake_verbs_left_over(left, sizeof left), 0) << left;
+  }
+
+  void connect(int lost_introductions = 0) {
+    pair_ = std::make_unique<VerbsPair>(kChannels, kPlaceBytes);
+    pair_->lose(lost_introductions);
+    for (int side : {0, 1}) links_[side] = pair_->link(side, staging_[side], sizeof staging_[side]);
+    sender_ = links_[0]->connection(0);
+    receiver_ = links_[1]->connection(0);
+  }
+  static Message small(uint32_t number) {
+    static thread_local uint32_t data;
+    data = number;
+    Message message;
+    message.signature = number;
+    message.bytes = sizeof data;
+    message.data = &data;
+    return message;
+  }
+  Message staged(uint32_t number, uint32_t bytes) {
+    std::memset(staging_[0], static_cast<int>(number), bytes);
+    Message message;
+    message.signature = number;
+    message.bytes = bytes;
+    message.kind = PayloadKind::kStaging;
+    return message;
+  }
+  void send(const Message& message) {
+    ASSERT_TRUE(eventually([&] { return sender_->can_post(); })) << sender_->health().message();
+    sender_->post(message);
+  }
+  const Message* arrived() {
+    eventually([&] { return links_[0]->flush(), receiver_->front() != nullptr || !receiver_->health().ok(); });
+    return receiver_->front();
+  }
+  // Both sides move until one has failed; its error.
+  std::string failure_of(Connection* connection) {
+    eventually([&] {
+      for (const auto& link : links_) link->flush();
+      (void)connection->front();
+      (void)connection->released();
+      return !connection->health().ok();
+    });
+    return connection->health().message();
+  }
+
+  alignas(4096) std::byte staging_[2][8 * kPlaceBytes];
+  std::unique_ptr<VerbsPair> pair_;
+  std::shared_ptr<VerbsLink> links_[2];
+  std::unique_ptr<Connection> sender_, receiver_;
+};
+
+TEST_F(VerbsLinks, ASmallMessageIsOneRequestAndFourOfThemOneCredit) {
+  connect();
+  constexpr uint64_t kMessages = 400;
+  for (uint32_t i = 0; i < kMessages; ++i) {
+    send(small(i));
+    ASSERT_NE(arrived(), nullptr);
+    ASSERT_EQ(receiver_->front()->signature, i);
+    receiver_->pop();
+  }
+  const fake_verbs_counters done = counters();
+  EXPECT_EQ(done.sends_posted[IBV_WR_RDMA_WRITE], 0u);
+  EXPECT_EQ(done.sends_posted[IBV_WR_RDMA_WRITE_WITH_IMM], kMessages + kMessages / kTellEvery);
+  EXPECT_EQ(done.receives_awaited, 0u) << "a receive was always posted";
+}
+
+TEST_F(VerbsLinks, AStagedMessageIsTwoRequestsAndOneReceive) {
+  connect();
+  constexpr uint64_t kMessages = 100;
+  for (uint32_t i = 0; i < kMessages; ++i) {
+    send(staged(i, kPlaceBytes));
+    ASSERT_NE(arrived(), nullptr);
+    ASSERT_EQ(receiver_->front()->bytes, kPlaceBytes);
+    ASSERT_EQ(std::memcmp(receiver_->front()->data, staging_[0], kPlaceBytes), 0) << i;
+    receiver_->pop();
+    ASSERT_TRUE(eventually([&] { return sender_->has_released(i + 1); }));
+  }
+  const fake_verbs_counters done = counters();
+  EXPECT_EQ(done.sends_posted[IBV_WR_RDMA_WRITE], kMessages);
+  EXPECT_EQ(done.sends_posted[IBV_WR_RDMA_WRITE_WITH_IMM], kMessages + kMessages / kTellEvery);
+  EXPECT_EQ(done.post_calls, kMessages + kMessages / kTellEvery) << "both requests of a message go by one call";
+}
+
+TEST_F(VerbsLinks, CreditsTravelWithAnswers) {
+  connect();
+  constexpr uint64_t kRounds = 100;
+  for (uint32_t i = 0; i < kRounds; ++i) {
+    send(small(i));
+    ASSERT_NE(arrived(), nullptr);
+    receiver_->pop();
+    receiver_->post(small(i));
+    ASSERT_TRUE(eventually([&] { return sender_->front() != nullptr; }));
+    sender_->pop();
+  }
+  EXPECT_EQ(counters().sends_posted[IBV_WR_RDMA_WRITE_WITH_IMM], 2 * kRounds);
+}
+
+TEST_F(VerbsLinks, LinesThatCannotBeInlineComeFromRegisteredMemory) {
+  fake_verbs_limits limits{};
+  fake_verbs_get_limits(&limits);
+  limits.max_inline = 0;
+  fake_verbs_set_limits(&limits);
+  connect();
+  for (uint32_t i = 0; i < 40; ++i) {
+    send(small(i));
+    ASSERT_NE(arrived(), nullptr);
+    uint32_t value = 0;
+    std::memcpy(&value, receiver_->front()->data, sizeof value);
+    EXPECT_EQ(value, i);
+    receiver_->pop();
+  }
+  EXPECT_EQ(counters().inline_posted, 0u);
+}
+
+TEST_F(VerbsLinks, LostIntroductionsAreMadeAgain) {
+  connect(3);  // both first ones, and an answer
+  send(small(5));
+  ASSERT_NE(arrived(), nullptr);
+  EXPECT_EQ(receiver_->front()->signature, 5u);
+}
+
+TEST_F(VerbsLinks, AFailedSendNamesBothEndsAndTheStatus) {
+  connect();
+  send(small(1));
+  ASSERT_NE(arrived(), nullptr);
+  fake_verbs_fail_completion(0, FAKE_VERBS_SEND_QUEUE, 1, IBV_WC_RETRY_EXC_ERR);
+  send(staged(2, 100));
+  const std::string error = failure_of(sender_.get());
+  for (const char* part : {"rank 1", "fake0 port 1", "fake1 port 1", "transport retry counter exceeded", "does not acknowledge"})
+    EXPECT_NE(error.find(part), std::string::npos) << part << " is not in: " << error;
+}
+
+TEST_F(VerbsLinks, FlushedRequestsAreNoCause) {
+  connect();
+  send(small(1));
+  ASSERT_NE(arrived(), nullptr);
+  fake_verbs_fail_completion(0, FAKE_VERBS_SEND_QUEUE, 1, IBV_WC_REM_ACCESS_ERR);
+  for (uint32_t i = 2; i < 6; ++i) send(staged(i, 100));
+  EXPECT_NE(failure_of(sender_.get()).find("remote access error"), std::string::npos) << sender_->health().message();
+}
+
+TEST_F(VerbsLinks, WhatWasSentOutlivesItsSender) {
+  connect();
+  for (uint32_t i = 0; i < 5; ++i) send(staged(7, 1000));
+  ASSERT_TRUE(eventually([&] { return links_[0]->finish(); }));
+  sender_.reset();
+  links_[1]->depart();
+  for (uint32_t i = 0; i < 5; ++i) {
+    ASSERT_NE(arrived(), nullptr);
+    EXPECT_EQ(receiver_->front()->bytes, 1000u);
+    receiver_->pop();  // the credits reach nobody, which is no failure
+  }
+  EXPECT_TRUE(receiver_->health().ok()) << receiver_->health().message();
+  EXPECT_NE(failure_of(receiver_.get()).find("it has left"), std::string::npos);
+}
+
+TEST_F(VerbsLinks, WithoutLockedMemoryBothSidesHearWhy) {
+  fake_verbs_set_memlock(sizeof staging_ + block_bytes(kChannels, kPlaceBytes));
+  connect();
+  const std::string own = failure_of(receiver_.get()), others = failure_of(sender_.get());
+  EXPECT_NE(own.find("registering"), std::string::npos) << own;
+  EXPECT_NE(others.find("it says: "), std::string::npos) << others;
+  EXPECT_NE(others.find("registering"), std::string::npos) << others;
+}
+
+TEST_F(VerbsLinks, AStoppedLinkWritesNothingAnyMore) {
+  connect();
+  send(small(1));
+  ASSERT_NE(arrived(), nullptr);
+  receiver_->pop();
+  links_[1]->stop();
+  sender_->post(staged(9, 100));
+  EXPECT_FALSE(failure_of(sender_.get()).empty());
+  EXPECT_EQ(receiver_->front(), nullptr);
+}
+
+}  // namespace
+}  // namespace treering::verbs

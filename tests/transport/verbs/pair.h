@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two verbs links in one process, joined by the devices of the stand-in (support/fake_verbs). Introductions go by a
+// thread, as they do in a process with a control thread.
+//
+//   side 0: link on fake0 --- introduction ---> control thread ---> side 1: link on fake1      and back
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "transport/verbs/link.h"
+
+namespace treering::verbs {
+
+class VerbsPair {
+ public:
+  VerbsPair(uint32_t channels, size_t place_bytes) : channels_(channels), place_bytes_(place_bytes) {
+    control_ = std::thread([this] { deliver(); });
+  }
+  ~VerbsPair() {
+    for (Side& side : sides_)
+      if (side.link) side.link->finish();
+    {
+      std::lock_guard lock(mutex_);
+      ended_ = true;
+    }
+    changed_.notify_all();
+    control_.join();
+  }
+  VerbsPair(const VerbsPair&) = delete;
+  VerbsPair& operator=(const VerbsPair&) = delete;
+
+  // The link of a side, made at the first call, whose messages come from that memory.
+  const std::shared_ptr<VerbsLink>& link(int own, std::byte* staging, size_t staging_bytes) {
+    std::lock_guard lock(making_);
+    Side& side = sides_[own];
+    if (side.link) return side.link;
+    auto card = std::make_shared<Card>();
+    Config config;
+    config.verbs_devices = own == 0 ? "fake0" : "fake1";
+    check(Device::open(config, &card->device));
+    card->staging = staging;
+    check(card->device->register_memory(staging, staging_bytes, 0, &card->registered_staging));
+    LinkOptions options;
+    options.peer = static_cast<uint32_t>(1 - own);
+    options.peer_name = "rank " + std::to_string(1 - own);
+    options.channels = channels_;
+    options.place_bytes = place_bytes_;
+    auto made = VerbsLink::make(std::move(card), std::move(options),
+                                [this, own](const EndPoint& end) { introduce(1 - own, end); });
+    {
+      std::lock_guard mail(mutex_);
+      side.link = made;
+    }
+    changed_.notify_all();
+    made->start();
+    return side.link;
+  }
+  // So many of the introductions to come are lost.
+  void lose(int introductions) {
+    std::lock_guard lock(mutex_);
+    lost_ = introductions;
+  }
+
+ private:
+  struct Side {
+    std::shared_ptr<VerbsLink> link;
+    std::deque<EndPoint> mail;
+  };
+  static void check(const Status& status) {
+    if (!status.ok()) throw std::runtime_error(status.message());
+  }
+  void introduce(int side, const EndPoint& end) {
+    Writer writer;  // as it travels
+    writer(end);
+    EndPoint read;
+    const std::string bytes = writer.take();
+    Reader reader(bytes);
+    reader(read);
+    if (!reader.complete()) throw std::runtime_error("an introduction that cannot be read");
+    std::lock_guard lock(mutex_);
+    if (lost_ > 0) return --lost_, void();
+    sides_[side].mail.push_back(read);
+    changed_.notify_all();
+  }
+  void deliver() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      Side* ready = nullptr;
+      changed_.wait(lock, [&] {
+        for (Side& side : sides_)
+          if (side.link && !side.mail.empty()) ready = &side;
+        return ended_ || ready != nullptr;
+      });
+      if (ended_) return;
+      const EndPoint end = ready->mail.front();
+      ready->mail.pop_front();
+      const std::shared_ptr<VerbsLink> link = ready->link;
+      lock.unlock();
+      link->hear(end);
+      lock.lock();
+    }
+  }
+
+  const uint32_t channels_;
+  const size_t place_bytes_;
+  std::mutex making_;
+  std::mutex mutex_;  // of what follows
+  std::condition_variable changed_;
+  Side sides_[2];
+  int lost_ = 0;
+  bool ended_ = false;
+  std::thread control_;
+};
+
+}  // namespace treering::verbs
