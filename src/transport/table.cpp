@@ -21,12 +21,12 @@ std::unique_ptr<Transport> open_verbs(const TransportSetup& setup) { return open
 // clang-format off
 std::vector<TransportRow>& table() {
   static auto* rows = new std::vector<TransportRow>{
-      //                                                        cheap  maps   fetches heads
-      {"in-process",    "in-process", 2,        Scope::kProcess,  true,  true,  true,  true,  nullptr,   open_in_process},
-      {"shared-memory", "shm",        2,        Scope::kHost,     true,  true,  false, true,  nullptr,   open_shared_memory},
-      {"cma",           "cma",        2,        Scope::kHost,     false, false, true,  true,  nullptr,   open_cma},
-      {"verbs",         "verbs",      1,        Scope::kAnywhere, true,  false, false, false, nullptr,   open_verbs},
-      {"tcp",           "tcp",        kTcpMark, Scope::kAnywhere, true,  false, false, false, check_tcp, open_tcp},
+      //                                                        cheap  maps   fetches heads named
+      {"in-process",    "in-process", 2,        Scope::kProcess,  true,  true,  true,  true,  false, nullptr,   open_in_process},
+      {"shared-memory", "shm",        2,        Scope::kHost,     true,  true,  false, true,  false, nullptr,   open_shared_memory},
+      {"cma",           "cma",        2,        Scope::kHost,     false, false, true,  true,  false, nullptr,   open_cma},
+      {"verbs",         "verbs",      1,        Scope::kAnywhere, true,  false, false, false, true,  nullptr,   open_verbs},
+      {"tcp",           "tcp",        kTcpMark, Scope::kAnywhere, true,  false, false, false, false, check_tcp, open_tcp},
   };
   return *rows;
 }
@@ -69,7 +69,7 @@ TransportSet preferred(TransportSet set) { return set & (~set + 1); }
 const TransportRow& row_of(TransportSet one) { return table()[static_cast<size_t>(std::countr_zero(one))]; }
 
 Status parse_transports(const std::string& text, TransportSet* allowed) {
-  *allowed = all();
+  *allowed = all() & ~transports_with(&TransportRow::only_named);
   if (text.empty()) return {};
   const bool exclude = text[0] == '^';
   TransportSet named = 0;
@@ -83,7 +83,7 @@ Status parse_transports(const std::string& text, TransportSet* allowed) {
                                              text, word, advice())};
     named |= TransportSet{1} << (found - table().begin());
   }
-  *allowed = exclude ? all() & ~named : named;
+  *allowed = exclude ? *allowed & ~named : named;
   if (named == 0 || *allowed == 0)
     return {trInvalidArgument, fmt::format("TREERING_TRANSPORTS or config->transports is '{}': {}; {}", text,
                                            named == 0 ? "a name is missing" : "nothing is left to use", advice())};

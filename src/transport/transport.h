@@ -94,6 +94,7 @@ struct TransportRow {
   bool maps;                              // mapped_head(), mailboxes and final values work
   bool fetches;                           // it reads the plain memory of peers
   bool reads_heads;                       // mapped_head() or copy_head(); without them a rank's status is asked for
+  bool only_named;                        // taken only where the option names it
   Status (*check)(const Config& config);  // of its options; nullptr: it has none
   std::unique_ptr<Transport> (*open)(const TransportSetup& setup);
 };
