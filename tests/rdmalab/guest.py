@@ -8,131 +8,19 @@ Requests and answers are lines of JSON on a virtio port. When it closes, or this
 """
 
 import base64
+import contextlib
 import glob
 import json
 import os
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import threading
-import time
 
-SETUP_DEADLINE = 300
-# Process 1 of a host: it takes over orphans, as any process 1 does.
-HOST_INIT = """
-set -e
-read -r pid rest </proc/self/stat
-mount -t proc proc /proc
-echo "$1" >/proc/sys/kernel/hostname
-mkdir -p /dev/infiniband
-mount --bind "$2/infiniband" /dev/infiniband
-mount --bind "$2/hosts" /etc/hosts
-mount -t tmpfs tmpfs /dev/shm
-mount -t sysfs sysfs /sys
-echo "$pid"
-exec </dev/null >/dev/null
-while :; do sleep 1000000; done
-"""
-
-
-def run(argv, text=None):
-    done = subprocess.run(argv, input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(argv)}: {done.stdout.strip()}\n{text or ''}")
-
-
-def batch(tool, lines, prefix=()):
-    run([*prefix, tool, "-b", "-"], "\n".join(lines) + "\n")
-
-
-def write(path, text):
-    with open(path, "w") as file:
-        file.write(text)
-
-
-def wait_for(what, condition):
-    deadline = time.monotonic() + SETUP_DEADLINE
-    while not condition():
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"{what}: not so after {SETUP_DEADLINE} s")
-        time.sleep(0.02)
-
-
-class Hosts:
-    """The hosts' namespaces and links. The names and addresses are those that `config` has for each host."""
-
-    def __init__(self, config):
-        self.hosts = config["hosts"]
-        self.pids = []
-        write("/proc/sys/kernel/hostname", "rdmalab")
-        for tag, path in config["writable"]:
-            run(["mount", "-t", "9p", "-o", "rw,trans=virtio,version=9p2000.L,msize=512000", tag, path])
-        self._make_devices()
-        self._start_hosts("127.0.0.1 localhost\n::1 localhost\n" + config["names"])
-        self._join_hosts()
-
-    # Soft-RoCE of this kernel works in the first network namespace only, so all devices are there. Packets between two addresses
-    # of one namespace would stay inside of it: the table of local addresses is looked at only for what comes in by a device, and
-    # what leaves a device has a table of its own. All neighbours are known from the start, so that loss hits nothing but data.
-    def _make_devices(self):
-        for name, value in {"all/rp_filter": 0, "default/rp_filter": 0, "all/accept_local": 1, "all/arp_ignore": 1}.items():
-            write(f"/proc/sys/net/ipv4/conf/{name}", str(value))
-        write("/proc/sys/net/ipv6/conf/default/accept_dad", "0")
-        lines = ["link set lo up", "rule add pref 300 lookup local", "rule del pref 0"]
-        for number in range(len(self.hosts[0]["devices"])):
-            lines += [f"link add br{number} mtu 9000 type bridge", f"link set br{number} up"]
-        devices = [device for host in self.hosts for device in host["devices"]]
-        for index, device in enumerate(devices):
-            port, own, address, table = device["port"], device["netdev"], device["address"], 1000 + index
-            lines += [f"link add {own} mtu 9000 address {device['mac']} type veth peer name {port} mtu 9000",
-                      f"link set {port} master br{device['number']} up", f"link set {own} up",
-                      f"addr add {address}/24 dev {own}",
-                      f"rule add pref 100 iif {own} lookup local", f"rule add pref 200 oif {own} lookup {table}",
-                      f"route add local {address} dev {own} table {table}",
-                      f"route add {device['network']} dev {own} src {address} table {table}"]
-            lines += [f"neigh add {to} lladdr {other['mac']} dev {own} nud permanent"
-                      for other in devices if other["number"] == device["number"] and other is not device
-                      for to in (other["address"], other["link_local"])]
-        batch("ip", lines)
-        batch("rdma", [f"link add {device['name']} type rxe netdev {device['netdev']}" for device in devices])
-        for device in devices:
-            gid = f"/sys/class/infiniband/{device['name']}/ports/1/gids/1"
-            wait_for(f"{gid} is IPv4's", lambda: open(gid).read().startswith("0000:0000:0000:0000:0000:ffff:"))
-
-    def _start_hosts(self, names):
-        verbs = {open(f"{path}/ibdev").read().strip(): os.path.basename(path)
-                 for path in glob.glob("/sys/class/infiniband_verbs/uverbs*")}
-        holders = []
-        for index, host in enumerate(self.hosts):
-            folder = f"/run/hosts/{index}"
-            os.makedirs(f"{folder}/infiniband")
-            write(f"{folder}/hosts", names)
-            for node in ["rdma_cm", *(verbs[device["name"]] for device in host["devices"])]:
-                number = os.stat(f"/dev/infiniband/{node}").st_rdev
-                os.mknod(f"{folder}/infiniband/{node}", 0o666 | stat.S_IFCHR, number)
-                os.chmod(f"{folder}/infiniband/{node}", 0o666)
-            holders.append(subprocess.Popen(
-                ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child",
-                 "sh", "-c", HOST_INIT, "sh", host["name"], folder], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, text=True))
-        for host, holder in zip(self.hosts, holders):
-            line = holder.stdout.readline().strip()
-            if not line.isdigit():
-                raise RuntimeError(f"{host['name']}: {line} {holder.stdout.read()}")
-            self.pids.append(int(line))
-
-    def _join_hosts(self):
-        lines = ["link add breth type bridge", "link set breth up"]
-        for host, pid in zip(self.hosts, self.pids):
-            lines += [f"link add {host['port']} type veth peer name eth0 netns {pid}",
-                      f"link set {host['port']} master breth up"]
-        batch("ip", lines)
-        for host, pid in zip(self.hosts, self.pids):
-            batch("ip", ["link set lo up", f"addr add {host['address']}/24 dev eth0",
-                         f"addr add {host['address6']}/64 dev eth0 nodad", "link set eth0 up"],
-                  prefix=["nsenter", f"--target={pid}", "--net"])
+from hosts import Hosts, wait_for, write
+# What one process of a group must not be able to escape by a fork, and what stops and continues nsenter with its child.
+ATOMIC = (signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT)
 
 
 class Commands:
@@ -190,6 +78,8 @@ class Commands:
             timed_out = True
             self._signal(number, signal.SIGKILL)
             process.wait()
+        if process.returncode == -signal.SIGKILL:
+            wait_for("its processes have ended", lambda: not self._group(process.pid))
         relay.join(timeout=5)  # what the command started may still hold the pipe
         del self._running[number]
         self.send({"id": number, "status": process.returncode, "timed_out": timed_out})
@@ -201,11 +91,27 @@ class Commands:
     def _say(self, number, data):
         self.send({"id": number, "output": base64.b64encode(data).decode()})
 
-    # The group has the number of its first process, which is not reaped before it has left `_running`.
+    # The group has the number of its first process, which is not reaped before it has left `_running`. That is nsenter, which waits
+    # for the program, and passes on how it ended. It would die of what the program may handle.
     def _signal(self, number, which):
         process = self._running.get(number)
-        if process is not None and process.returncode is None:
+        if process is None or process.returncode is not None:
+            return
+        others = [] if which in ATOMIC else [pid for pid in self._group(process.pid) if pid != process.pid]
+        for pid in others:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, which)
+        if not others:
             os.killpg(process.pid, which)
+
+    @staticmethod
+    def _group(number):
+        found = []
+        for entry in os.listdir("/proc"):
+            with contextlib.suppress(ProcessLookupError, ValueError):
+                if os.getpgid(int(entry)) == number:
+                    found.append(int(entry))
+        return found
 
 
 def main():

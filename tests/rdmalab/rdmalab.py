@@ -98,6 +98,12 @@ class Command:
         self._ended.set()
 
 
+def require():
+    """Raises Unavailable where no RdmaLab can be made. The first time it fetches and unpacks the guest's kernel."""
+    qemu.require()
+    return prepare()
+
+
 class RdmaLab:
     """1 to 4 hosts with 1 or 2 devices each. loss_percent, mbit (0: no limit) and delay_us are those of all RDMA links."""
 
@@ -113,8 +119,7 @@ class RdmaLab:
         self._ready = threading.Event()
         self._request_pipe = self._reader = None
         try:
-            qemu.require()
-            self._boot(*prepare())
+            self._boot(*require())
             if not self._ready.wait(boot_timeout) or self._gone:
                 raise self.failure("the guest does not boot")
             if loss_percent or mbit or delay_us:
@@ -260,7 +265,7 @@ class RdmaLab:
         with open(os.path.join(self.folder, "config.json"), "w") as file:
             json.dump(self._config(writable), file)
         with open(os.path.join(self.folder, "start"), "w") as file:
-            words = [sys.executable, "-I", "-S", "-B", os.path.join(HERE, "guest.py")]
+            words = [sys.executable, "-E", "-s", "-S", "-B", os.path.join(HERE, "guest.py")]
             file.write(f"export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8\nexec {shlex.join(words)}\n")
         keeper.stdin.write(json.dumps(qemu.command_line(image, initramfs, self.folder, writable)).encode() + b"\n")
         keeper.stdin.flush()
