@@ -17,8 +17,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 from hosts import Hosts, wait_for, write
+REAP_SECONDS = 30
 # What one process of a group must not be able to escape by a fork, and what stops and continues nsenter with its child.
 ATOMIC = (signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT)
 
@@ -79,7 +81,7 @@ class Commands:
             self._signal(number, signal.SIGKILL)
             process.wait()
         if process.returncode == -signal.SIGKILL:
-            wait_for("its processes have ended", lambda: not self._group(process.pid))
+            self._reap(process.pid)
         relay.join(timeout=5)  # what the command started may still hold the pipe
         del self._running[number]
         self.send({"id": number, "status": process.returncode, "timed_out": timed_out})
@@ -91,8 +93,8 @@ class Commands:
     def _say(self, number, data):
         self.send({"id": number, "output": base64.b64encode(data).decode()})
 
-    # The group has the number of its first process, which is not reaped before it has left `_running`. That is nsenter, which waits
-    # for the program, and passes on how it ended. It would die of what the program may handle.
+    # The group has the number of its first process, nsenter, which waits for the program, and passes on how it ended. Of what the
+    # program may handle nsenter would die.
     def _signal(self, number, which):
         process = self._running.get(number)
         if process is None or process.returncode is not None:
@@ -103,6 +105,15 @@ class Commands:
                 os.kill(pid, which)
         if not others:
             os.killpg(process.pid, which)
+
+    # Where nsenter was killed, the program is a child of this process.
+    def _reap(self, group):
+        deadline = time.monotonic() + REAP_SECONDS
+        while (left := self._group(group)) and time.monotonic() < deadline:
+            for pid in left:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+            time.sleep(0.02)
 
     @staticmethod
     def _group(number):

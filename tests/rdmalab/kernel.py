@@ -140,7 +140,7 @@ def _make(package, target, box):
 
 
 def _uncompressed(image):
-    # Emulated processors take 4 s to uncompress what takes real ones 0.2 s. A kernel that is packed in another way boots as it is.
+    # Emulated processors take 4 s for this. A kernel that is packed in another way boots as it is.
     with contextlib.suppress(ImportError, EOFError, ValueError):
         import lzma
         with contextlib.suppress(lzma.LZMAError):

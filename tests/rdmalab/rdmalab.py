@@ -109,7 +109,7 @@ class RdmaLab:
 
     def __init__(self, hosts=2, devices=1, loss_percent=0.0, mbit=0, delay_us=0, writable=(), boot_timeout=BOOT_SECONDS):
         if not 1 <= hosts <= MOST_HOSTS or not 1 <= devices <= MOST_DEVICES:
-            raise ValueError(f"{hosts} hosts with {devices} devices: 1 to {MOST_HOSTS} hosts with 1 to {MOST_DEVICES} are possible")
+            raise ValueError(f"{hosts} hosts with {devices} devices: 1 to {MOST_HOSTS} with 1 to {MOST_DEVICES} are possible")
         self.hosts, self.devices = hosts, devices
         self.names = [f"rdmahost{host}" for host in range(hosts)]
         self.folder = self.results = self._keeper = None
@@ -161,8 +161,8 @@ class RdmaLab:
         }
 
     def start(self, host, argv, timeout, env=None, on_output=None):
-        """Starts a program on a host, or in the guest outside of all hosts (None); a Command. After `timeout` seconds it is killed.
-        `on_output` is called with bytes, by another thread."""
+        """Starts a program on a host, or in the guest outside of all hosts (None); a Command. After `timeout` seconds it is
+        killed. `on_output` is called with bytes, by another thread."""
         own = {} if host is None else self.environment(host)
         with self._lock:
             self._numbers += 1
@@ -182,7 +182,7 @@ class RdmaLab:
         return [command.wait() for command in started]
 
     def run(self, argv, timeout, per_host=1, env=None):
-        """Runs the same program `per_host` times on each host, as ranks; a Result for each rank. A string is a script for bash."""
+        """Runs the same program `per_host` times on each host, as ranks; a Result for each rank. A string is a bash script."""
         return [command.wait() for command in self.start_ranks(argv, timeout, per_host, env)]
 
     def start_ranks(self, argv, timeout, per_host=1, env=None, on_output=None):
@@ -246,7 +246,7 @@ class RdmaLab:
             self._keeper = None
 
     def _inside(self, line):
-        result = self.run_all([(None, line.split())], timeout=60)[0]
+        result = self.run_all([(None, line.split())], ANSWER_SECONDS, {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})[0]
         if result.status != 0:
             raise self.failure(f"{line}: {result.output}")
 
@@ -255,7 +255,8 @@ class RdmaLab:
         request_end, self._request_pipe = _pipe("wb", 1)
         answer_end, answers = _pipe("rb", 0)
         keeper = subprocess.Popen([sys.executable, os.path.join(HERE, "qemu.py"), str(request_end), str(answer_end)],
-                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(request_end, answer_end), start_new_session=True)
+                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(request_end, answer_end),
+                                  start_new_session=True)
         self._keeper = keeper
         os.close(request_end)
         os.close(answer_end)
@@ -277,11 +278,13 @@ class RdmaLab:
             own = self.device_name(host, number)
             return {"name": own, "netdev": own.replace("rxe", "re"), "number": number, "port": _port(host, number),
                     "address": self.device_address(host, number), "network": f"10.89.{number}.0/24",
-                    "mac": f"02:89:00:00:{number:02x}:{host + 1:02x}", "link_local": f"fe80::89:ff:fe00:{number << 8 | host + 1:x}"}
+                    "mac": f"02:89:00:00:{number:02x}:{host + 1:02x}",
+                    "link_local": f"fe80::89:ff:fe00:{number << 8 | host + 1:x}"}
 
         names = "".join(f"{self.address(h)} {self.names[h]}\n{self.address(h, 6)} {self.names[h]}\n" for h in range(self.hosts))
         return {"writable": writable, "names": names, "hosts": [
-            {"name": self.names[host], "port": _port(host, None), "address": self.address(host), "address6": self.address(host, 6),
+            {"name": self.names[host], "port": _port(host, None),
+             "address": self.address(host), "address6": self.address(host, 6),
              "devices": [device(host, number) for number in range(self.devices)]} for host in range(self.hosts)]}
 
     def _read(self, answers):

@@ -104,8 +104,8 @@ class RdmaLabTest(unittest.TestCase):
         names = [[self.lab.device_name(host, device) for device in range(2)] for host in range(2)]
         seen = []
         for host in range(2):
-            words = self.output_of(host, "echo $RDMALAB_DEVICES; echo $(ls /sys/class/infiniband); ls /dev/infiniband | grep uverbs; "
-                                         "cat /sys/class/infiniband/*/ports/1/gids/1").splitlines()
+            words = self.output_of(host, "echo $RDMALAB_DEVICES; echo $(ls /sys/class/infiniband); "
+                                         "ls /dev/infiniband | grep uverbs; cat /sys/class/infiniband/*/ports/1/gids/1").splitlines()
             self.assertEqual(words[:2], [",".join(names[host]), " ".join(names[host])])
             seen += words[2:4]
             gids = [bytes.fromhex(line.replace(":", ""))[-4:] for line in words[4:]]
@@ -119,8 +119,8 @@ class RdmaLabTest(unittest.TestCase):
                              [self.lab.device_name(host, device) for device in range(2)])
 
     def test_hosts_differ(self):
-        script = "hostname; ls /sys/class/net | xargs; echo $RDMALAB_HOST $TREERING_HOSTID; touch /dev/shm/of-$(hostname); ls /dev/shm; " \
-                 "readlink /proc/self/ns/{net,pid,ipc,uts,mnt}; ls /proc | grep -c '^[0-9]'"
+        script = "hostname; echo $(ls /sys/class/net); echo $RDMALAB_HOST $TREERING_HOSTID; " \
+                 "touch /dev/shm/of-$(hostname); ls /dev/shm; readlink /proc/self/ns/{net,pid,ipc,uts,mnt}; ls /proc | grep -c '^[0-9]'"
         seen = []
         for host in range(2):
             *lines, processes = self.output_of(host, script).splitlines()
@@ -160,7 +160,8 @@ class RdmaLabTest(unittest.TestCase):
     def test_a_port_goes_down_and_up(self):
         for up, state in ((False, "DOWN"), (True, "ACTIVE")):
             self.lab.set_port(0, 1, up)
-            self.output_of(0, f"until grep {state} /sys/class/infiniband/{self.lab.device_name(0, 1)}/ports/1/state; do sleep 0.1; done")
+            file = f"/sys/class/infiniband/{self.lab.device_name(0, 1)}/ports/1/state"
+            self.output_of(0, f"until grep {state} {file}; do sleep 0.1; done")
 
     def test_status_and_output_are_those_of_the_command(self):
         self.assertEqual(self.shell(0, "echo out; echo err >&2; exit 7"), (0, 7, "out\nerr\n", False))
@@ -168,7 +169,8 @@ class RdmaLabTest(unittest.TestCase):
         self.assertEqual(self.shell(None, "head -c 1000000 /dev/zero | tr '\\0' x").output, "x" * 1000000)
         self.assertEqual(self.lab.run_all([(0, ["/nonexistent/program"])], DEADLINE)[0].status, 127)
         ranks = self.lab.run("echo $RDMALAB_RANK of $RDMALAB_RANKS on $RDMALAB_HOST; pwd", DEADLINE, per_host=2)
-        self.assertEqual([result.output for result in ranks], [f"{rank} of 4 on {rank // 2}\n{os.getcwd()}\n" for rank in range(4)])
+        self.assertEqual([result.output for result in ranks],
+                         [f"{rank} of 4 on {rank // 2}\n{os.getcwd()}\n" for rank in range(4)])
 
     def test_results_stay_and_nothing_else(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -178,30 +180,34 @@ class RdmaLabTest(unittest.TestCase):
             self.assertEqual(file.read(), "kept\n")
 
     def test_deadline_and_signal_end_all_of_a_command(self):
+        sleeping = "grep -qsx sleep /proc/[0-9]*/comm"
         result = self.shell(0, "echo begun; sleep 1234 & sleep 1234; :", timeout=1)
-        self.assertEqual((result.output, result.timed_out, result.status), ("begun\n", True, -signal.SIGKILL))
+        self.assertEqual((result.timed_out, result.status), (True, -signal.SIGKILL))
+        self.assertIn(result.output, ("begun\n", ""), "a busy machine may take longer to begin")
         command = self.lab.start(0, ["sleep", 1234], DEADLINE)
-        self.output_of(0, "until pgrep -x sleep; do :; done")
+        self.output_of(0, f"until {sleeping}; do sleep 0.1; done")
         command.signal(signal.SIGTERM)
         self.assertEqual(command.wait().status, -signal.SIGTERM)
-        self.assertEqual(self.shell(0, "pgrep -x sleep").status, 1)
+        self.assertNotEqual(self.shell(0, sleeping).status, 0)
         command = self.lab.start(0, ["bash", "-c", "trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done"], DEADLINE)
         while not command.output:
             time.sleep(0.05)
         command.signal(signal.SIGTERM)
-        self.assertEqual(command.wait()[1:], (3, "ready\n", False))
+        self.assertEqual(command.wait().status, 3, "the program's own answer to the signal")
 
     def test_the_command_has_the_first_failures_status(self):
         said = io.StringIO()
+        script = "printf rank$RDMALAB_RANK; test $RDMALAB_RANK != 3 || exit 5"
         with mock.patch("rdmalab.RdmaLab", lambda *_: contextlib.nullcontext(self.lab)), contextlib.redirect_stdout(said):
-            status = rdmalab.main(["run", "--per-host", "2", "--", "sh", "-c", "printf rank$RDMALAB_RANK; test $RDMALAB_RANK != 3 || exit 5"])
+            status = rdmalab.main(["run", "--per-host", "2", "--", "sh", "-c", script])
         self.assertEqual(status, 5)
         self.assertEqual(said.getvalue().count("rank"), 4, said.getvalue())
 
 
 class WithoutLabTest(unittest.TestCase):
     def test_nothing_is_left_after_sigkill(self):
-        command = [sys.executable, os.path.join(HERE, "rdmalab.py"), "run", "--hosts", "1", "--", "sh", "-c", "echo $RDMALAB_RESULTS; sleep 1234"]
+        command = [sys.executable, os.path.join(HERE, "rdmalab.py"), "run", "--hosts", "1", "--",
+                   "sh", "-c", "echo $RDMALAB_RESULTS; sleep 1234"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         folder = os.path.dirname(process.stdout.readline().split()[-1])
         self.assertEqual(len(processes_with(folder)), 1)
