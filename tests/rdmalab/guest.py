@@ -113,7 +113,7 @@ class Commands:
             for pid in left:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
-            time.sleep(0.02)
+            time.sleep(0.01)
 
     @staticmethod
     def _group(number):

@@ -35,7 +35,7 @@ def wait_for(what, condition):
     while not condition():
         if time.monotonic() > deadline:
             raise RuntimeError(f"{what}: not so after {SETUP_DEADLINE} s")
-        time.sleep(0.02)
+        time.sleep(0.01)
 
 
 class Hosts:

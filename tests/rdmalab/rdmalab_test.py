@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 from unittest import mock
@@ -41,7 +42,7 @@ for address in sys.argv[1:]:
             peer = socket.create_connection((address, 5000))
             break
         except OSError:
-            time.sleep(0.05)
+            time.sleep(0.01)
     peer.sendall(bytes(1 << 20))
     peer.close()
 """
@@ -64,7 +65,7 @@ def wait_until_gone(folder):
     while time.monotonic() < deadline:
         if not os.path.exists(folder) and not processes_with(folder):
             return True
-        time.sleep(0.05)
+        time.sleep(0.01)
     return False
 
 
@@ -189,9 +190,9 @@ class RdmaLabTest(unittest.TestCase):
         command.signal(signal.SIGTERM)
         self.assertEqual(command.wait().status, -signal.SIGTERM)
         self.assertNotEqual(self.shell(0, sleeping).status, 0)
-        command = self.lab.start(0, ["bash", "-c", "trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done"], DEADLINE)
-        while not command.output:
-            time.sleep(0.05)
+        script, ready = "trap 'exit 3' TERM; echo ready; while :; do sleep 0.1; done", threading.Event()
+        command = self.lab.start(0, ["bash", "-c", script], DEADLINE, on_output=lambda _: ready.set())
+        self.assertTrue(ready.wait(DEADLINE))
         command.signal(signal.SIGTERM)
         self.assertEqual(command.wait().status, 3, "the program's own answer to the signal")
 
