@@ -88,7 +88,7 @@ TEST_P(FakeVerbs, ADescriptorThatDoesNotBlock) {
 TEST_P(FakeVerbs, SleepersAreWokenUp) {
   fake_verbs_set_progress(FAKE_VERBS_ARMED);
   Two two({.with_channel = true});
-  constexpr uint32_t kRounds = 200;
+  constexpr uint32_t kRounds = 50;
   const auto next = [](Side& side, ibv_wc_opcode wanted) {
     for (;;) {
       for (int again = 0; again < 2; ++again) {
