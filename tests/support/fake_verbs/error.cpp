@@ -20,14 +20,17 @@ ibv_wc failed_wc(const Qp& qp, uint64_t wr_id, ibv_wc_status status) {
   return wc;
 }
 
-void flush_sends(Qp& qp) {
-  // Of what was delivered, the acknowledgements of some had come.
+void flush_sends(Qp& qp, bool send_failed) {
+  // Of what was delivered, the acknowledgements of some had come; after a send that failed, nothing succeeds.
   size_t delivered = 0;
-  while (delivered < qp.sends.size() && qp.sends[delivered].stage == Send::Stage::kDelivered) ++delivered;
+  while (!send_failed && delivered < qp.sends.size() && qp.sends[delivered].stage == Send::Stage::kDelivered &&
+         qp.sends[delivered].planned == IBV_WC_SUCCESS)
+    ++delivered;
   const size_t acknowledged = world().settings.disorder == 0 ? delivered : world().below(delivered + 1);
   for (size_t i = 0; i < qp.sends.size(); ++i) {
     const Send& send = qp.sends[i];
-    const bool its_turn = send.stage == Send::Stage::kFailed && i == delivered && acknowledged == delivered;
+    const bool its_turn =
+        !send_failed && send.stage == Send::Stage::kFailed && i == delivered && acknowledged == delivered;
     complete_send(qp, send, i < acknowledged ? IBV_WC_SUCCESS : its_turn ? send.status : IBV_WC_WR_FLUSH_ERR);
   }
   qp.sends.clear();
@@ -137,14 +140,14 @@ void leave_wire(Qp& qp) {
   take_back(peer, std::min(which, peer.incoming.size()));
 }
 
-void fail_now(Qp& qp) {
+void fail_now(Qp& qp, bool send_failed) {
   if (qp.now == IBV_QPS_ERR || qp.now == IBV_QPS_RESET) return;
   qp.now = IBV_QPS_ERR;
   qp.silent_since.reset();
   qp.unready_since.reset();
   leave_wire(qp);
   take_back(qp, 0);
-  flush_sends(qp);
+  flush_sends(qp, send_failed);
   for (const Receive& receive : qp.receives) complete_receive(qp, receive, nullptr, IBV_WC_WR_FLUSH_ERR);
   qp.receives.clear();
 }

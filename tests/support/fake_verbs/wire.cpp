@@ -183,7 +183,7 @@ bool acknowledge(Qp& qp) {
   }
   complete_send(qp, send, status);
   qp.sends.pop_front();
-  if (status != IBV_WC_SUCCESS) fail_now(qp);
+  if (status != IBV_WC_SUCCESS) fail_now(qp, true);
   return true;
 }
 

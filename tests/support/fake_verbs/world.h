@@ -137,7 +137,8 @@ void complete_send(Qp& qp, const Send& send, ibv_wc_status status);
 void complete_receive(Qp& qp, const Receive& receive, const Message* message, ibv_wc_status status);
 void fail_send(Send& send, ibv_wc_status status);                  // once it is its turn
 void fail_send(Qp* sender, uint64_t index, ibv_wc_status status);  // if it is still there
-void fail_now(Qp& qp);                // into the error state; all that is outstanding is flushed, in order
+// Into the error state; all that is outstanding is flushed, in order. A send may have failed, so that none after it succeeds.
+void fail_now(Qp& qp, bool send_failed = false);
 void leave_wire(Qp& qp);              // some of its messages arrive without it, the others do not
 void take_back(Qp& qp, size_t from);  // incoming messages from that on; their senders have to send again
 
