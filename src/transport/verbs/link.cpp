@@ -20,6 +20,8 @@ namespace {
 
 // An introduction may be lost while the control tree is mended.
 constexpr auto kIntroducedAgain = std::chrono::seconds(1);
+// A completion with the reason follows requests that were flushed.
+constexpr auto kCauseComesWithin = std::chrono::milliseconds(100);
 constexpr uint32_t kRequestsOfMessage = 2;
 
 // Memory of a link: the block that the peer writes into, and the lines that this rank sends from.
@@ -123,14 +125,14 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
       return refuse(
           {trSystemError, fmt::format("it has {} channels and places of {} bytes, this rank {} and {}", peer.channels,
                                       peer.place_bytes, options_.channels, options_.place_bytes)});
-    const Handshake::Actions actions = handshake_.hear(peer.knows_yours);
+    const Handshake::Actions actions = handshake_.hear(peer.is_connected, peer.may_send);
     if (actions.connect) {
       peer_ = peer;
       if (const Status connected = pair_->connect(card_->device->rail(), peer, options_.path); !connected.ok())
         return refuse(connected);
     }
     if (actions.introduce) introduce_self();
-    if (handshake_.is_ready()) is_ready_.store(true, std::memory_order_release);
+    if (handshake_.may_send()) is_ready_.store(true, std::memory_order_release);
   }
   void depart() override { departed_.store(true, std::memory_order_release); }
   void stop() override {
@@ -258,12 +260,13 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     own.key = block_.registered().remote_key();
     own.channels = options_.channels;
     own.place_bytes = options_.place_bytes;
-    own.knows_yours = handshake_.is_connected();
+    own.is_connected = handshake_.is_connected();
+    own.may_send = handshake_.may_send();
     introduce_(own);
   }
   void introduce_again() {
     std::lock_guard lock(mutex_);
-    if (!handshake_.is_ready() && Clock::now() - last_introduced_ > kIntroducedAgain) introduce_self();
+    if (!handshake_.may_send() && Clock::now() - last_introduced_ > kIntroducedAgain) introduce_self();
   }
   // From the control thread; the rank's own thread takes it.
   void refuse(Status why) {
@@ -356,6 +359,16 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     note(pair_->poll([this](uint32_t word) { take(unpack_immediate(ntohl(word))); }));
     for (; !written_.empty() && written_.front().request <= pair_->done(); written_.pop())
       channels_[written_.front().channel].payload_taken = written_.front().number + 1;
+    if (pair_->is_flushed()) await_cause();
+  }
+
+  // Requests that were flushed are no cause. The peer's card may have one that this card is not told.
+  void await_cause() {
+    const Clock::time_point now = Clock::now();
+    if (flushed_since_ == Clock::time_point()) flushed_since_ = now;
+    if (now - flushed_since_ > kCauseComesWithin)
+      note({trRemoteError,
+            "the queue pair is in the error state, and the device gives no reason: the peer may have ended"});
   }
 
   void take(const Immediate& immediate) {
@@ -394,7 +407,8 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
   Status health_;
   bool owes_ = false;           // credits
   bool has_lost_peer_ = false;  // ... which has left: nothing is sent any more
-  bool is_marked_ = false;      // at the end: a completion of everything was asked for
+  Clock::time_point flushed_since_{};
+  bool is_marked_ = false;  // at the end: a completion of everything was asked for
 
   std::atomic<bool> is_ready_{false}, departed_{false}, stopped_{false}, is_refused_{false};
   std::mutex mutex_;  // of what follows; peer_ is read without it once is_ready_

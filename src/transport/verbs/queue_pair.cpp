@@ -35,8 +35,6 @@ const char* meaning_of(ibv_wc_status status) {
     case IBV_WC_REM_OP_ERR:
     case IBV_WC_REM_INV_REQ_ERR:
       return "the peer's queue pair refused a request";
-    case IBV_WC_WR_FLUSH_ERR:
-      return "the queue pair had failed before";
     default:
       return "see the kernel's log";
   }

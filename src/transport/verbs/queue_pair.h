@@ -67,7 +67,7 @@ class QueuePair {
   uint64_t posted() const { return posted_; }
   uint64_t done() const { return done_; }
 
-  // Takes completions: on_immediate for each that has come. The first error ends it.
+  // Takes completions: on_immediate for each that has come. The first error ends it, but for requests that were flushed.
   template <typename OnImmediate>
   Status poll(OnImmediate on_immediate) {
     ibv_wc completions[kPolled];
@@ -76,6 +76,10 @@ class QueuePair {
       if (count < 0) return {trSystemError, "ibv_poll_cq failed"};
       for (int i = 0; i < count; ++i) {
         const ibv_wc& completion = completions[i];
+        if (completion.status == IBV_WC_WR_FLUSH_ERR) {
+          is_flushed_ = true;
+          continue;
+        }
         if (completion.status != IBV_WC_SUCCESS) return failure_of(completion);
         if (completion.wr_id == kReceive) {
           ++taken_;
@@ -89,6 +93,8 @@ class QueuePair {
       if (count < kPolled) return {};
     }
   }
+  // Requests were flushed: it is in the error state.
+  bool is_flushed() const { return is_flushed_; }
   // Asks for an event when the next completion comes.
   void arm() { (void)ibv_req_notify_cq(completions_, 0); }
 
@@ -110,6 +116,7 @@ class QueuePair {
   ibv_cq* completions_ = nullptr;
   ibv_qp* pair_ = nullptr;
   uint64_t posted_ = 0, done_ = 0, signaled_ = 0;
+  bool is_flushed_ = false;
   uint32_t taken_ = 0;  // receives to be posted again
 };
 

@@ -114,14 +114,14 @@ struct EndPoint {
   uint32_t key = 0;    // of the block
   uint32_t channels = 0;
   uint64_t place_bytes = 0;
-  bool knows_yours = false;  // its sender has connected its end: messages will arrive
-  std::string refusal;       // why its sender has no end; else empty
+  bool is_connected = false, may_send = false;  // its sender (handshake.h)
+  std::string refusal;                          // why its sender has no end; else empty
 };
 
 // clang-format off
 template <typename V> void visit(V& v, Rail& m) { v(m.device); v(m.port); v(m.link_layer); v(m.mtu); v(m.lid); v(m.gid_index); v(m.gid); v(m.mbps); }
 template <typename V> void visit(V& v, RankRails& m) { v(m.rails); }
-template <typename V> void visit(V& v, EndPoint& m) { v(m.queue_pair); v(m.first_packet); v(m.rail); v(m.block); v(m.key); v(m.channels); v(m.place_bytes); v(m.knows_yours); v(m.refusal); }
+template <typename V> void visit(V& v, EndPoint& m) { v(m.queue_pair); v(m.first_packet); v(m.rail); v(m.block); v(m.key); v(m.channels); v(m.place_bytes); v(m.is_connected); v(m.may_send); v(m.refusal); }
 // clang-format on
 
 }  // namespace treering::verbs

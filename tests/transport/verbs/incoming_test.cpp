@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <vector>
 
@@ -80,7 +81,7 @@ TEST(VerbsIncoming, RefusesWhatIsNotTheNext) {
 
 // Whatever a line says, its message lies in the block.
 TEST(VerbsIncoming, AnyLineIsRefusedOrLiesInTheBlock) {
-  std::mt19937_64 random(treering::testing::test_seed());
+  std::mt19937_64 random(test_seed());
   std::vector<std::byte> block(kLayout.bytes());
   uint32_t refused = 0;
   Incoming incoming;
@@ -111,7 +112,7 @@ TEST(VerbsIncoming, AnyLineIsRefusedOrLiesInTheBlock) {
 }
 
 TEST(VerbsIntroductions, AnyBytesAreReadWithinTheirBounds) {
-  std::mt19937_64 random(treering::testing::test_seed());
+  std::mt19937_64 random(test_seed());
   Writer writer;
   EndPoint end;
   end.rail.device = "device";
@@ -137,30 +138,30 @@ TEST(VerbsHandshake, EndsWhateverIntroductionsAreLost) {
     Handshake ends[2];
     struct Introduction {
       int to;
-      bool knows_yours;
+      bool is_connected, may_send;
     };
     std::vector<Introduction> way;
     uint32_t made = 0;
     const auto introduce = [&](int from) {
       const bool is_lost = made < 8 && (lost >> made & 1) != 0;
       ++made;
-      if (!is_lost) way.push_back({1 - from, ends[from].is_connected()});
+      if (!is_lost) way.push_back({1 - from, ends[from].is_connected(), ends[from].may_send()});
     };
     for (int round = 0; round < 10; ++round) {
-      if (round == 0 || !ends[0].is_ready())
+      if (round == 0 || !ends[0].may_send())
         if (ends[0].start().introduce) introduce(0);
-      if (round > 0 && !ends[1].is_ready() && ends[1].start().introduce) introduce(1);
+      if (round > 0 && !ends[1].may_send() && ends[1].start().introduce) introduce(1);
       while (!way.empty()) {
         const Introduction next = way.front();
         way.erase(way.begin());
-        if (ends[next.to].hear(next.knows_yours).introduce) introduce(next.to);
+        if (ends[next.to].hear(next.is_connected, next.may_send).introduce) introduce(next.to);
         for (int end : {0, 1})
-          if (ends[end].is_ready()) {
+          if (ends[end].may_send()) {
             ASSERT_TRUE(ends[1 - end].is_connected()) << lost;
           }
       }
     }
-    EXPECT_TRUE(ends[0].is_ready() && ends[1].is_ready()) << lost;
+    EXPECT_TRUE(ends[0].may_send() && ends[1].may_send()) << lost;
     EXPECT_LT(made, 30u);
   }
 }

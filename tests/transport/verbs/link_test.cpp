@@ -162,7 +162,8 @@ TEST_F(VerbsLinks, AFailedSendNamesBothEndsAndTheStatus) {
   fake_verbs_fail_completion(0, FAKE_VERBS_SEND_QUEUE, 1, IBV_WC_RETRY_EXC_ERR);
   send(staged(2, 100));
   const std::string error = failure_of(sender_.get());
-  for (const char* part : {"rank 1", "fake0 port 1", "fake1 port 1", "transport retry counter exceeded", "does not acknowledge"})
+  for (const char* part :
+       {"rank 1", "fake0 port 1", "fake1 port 1", "transport retry counter exceeded", "does not acknowledge"})
     EXPECT_NE(error.find(part), std::string::npos) << part << " is not in: " << error;
 }
 

@@ -49,7 +49,8 @@ void run_collectives(trComm_t comm, int rank, int ranks) {
     for (int time = 0; time < 3; ++time) {
       EXPECT_SUCCESS(trAllReduce(values.data(), sums.data(), count, trFloat32, trSum, comm, nullptr));
       for (size_t i = 0; i < count; i += 97)
-        ASSERT_EQ(sums[i], static_cast<float>(ranks) * static_cast<float>(i) + static_cast<float>(ranks * (ranks - 1) / 2));
+        ASSERT_EQ(sums[i],
+                  static_cast<float>(ranks) * static_cast<float>(i) + static_cast<float>(ranks * (ranks - 1) / 2));
     }
     EXPECT_SUCCESS(trAllGather(values.data(), all.data(), count, trFloat32, comm, nullptr));
     for (int peer = 0; peer < ranks; ++peer)
