@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""allreduce-perf on several hosts, and under mpirun: what starts the ranks, and what is said when they do not start.
+"""allreduce-perf on several hosts, and under mpirun: what starts the ranks, and what is said when they do not start, or end.
 
 usage: hosts_test.py ALLREDUCE_PERF
 """
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,10 +19,14 @@ SMALL = ["-b", "8", "-e", "64K", "-f", "16", "-n", "3", "-w", "1"]
 HERE = "env TEST_HOST={host}"
 
 
+def environment(**variables):
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PMI", "OMPI", "SLURM"))}
+    return {**kept, "TREERING_TIMEOUT": "30", **variables}
+
+
 def run(*command, **variables):
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PMI", "OMPI", "SLURM"))}
-    return subprocess.run(command, env={**environment, "TREERING_TIMEOUT": "30", **variables}, capture_output=True,
-                          text=True, timeout=120, stdin=subprocess.DEVNULL)
+    return subprocess.run(command, env=environment(**variables), capture_output=True, text=True, timeout=120,
+                          stdin=subprocess.DEVNULL)
 
 
 class Hosts(unittest.TestCase):
@@ -55,6 +61,36 @@ class Hosts(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("unknown algorithm 'it's'", done.stderr)
         self.assertNotIn("has no peer", done.stderr)
+
+    def expect_once(self, words, *command, **variables):
+        """Some time: on a busy machine a rank may come to its error more than a second after the first."""
+        for _ in range(5):
+            done = run(*command, **variables)
+            self.assertIn(words, done.stderr)
+            if done.stderr.count(words) == 1:
+                return
+        self.fail(done.stderr)
+
+    def test_what_ranks_have_in_common_is_printed_once(self):
+        hosts = [PERF, "--hosts", "a:2,b:2", "--launcher", HERE, "-b", "8", "-e", "8", "-N", "0"]
+        self.expect_once("unknown algorithm 'unknown'", *hosts, TREERING_ALGO="unknown")
+        # Without the variable that the launching process gives to all: the ranks have one parent.
+        ranks = [f"TREERING_RANK={rank} TREERING_RANKS=2 TREERING_ID=00 {PERF} & " for rank in range(2)]
+        self.expect_once("not a unique id", "sh", "-c", "".join(ranks) + "wait")
+
+    def test_a_rank_that_dies_is_named(self):
+        hosts = [PERF, "--hosts", "a:2,b:2", "--launcher", HERE, "-b", "8", "-e", "8", "-N", "0"]
+        process = subprocess.Popen(hosts, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pids = {}
+        for line in process.stdout:
+            if found := re.match(r"#  Rank +(\d+) .*Pid +(\d+)", line):
+                pids[int(found[1])] = int(found[2])
+            if line.split()[:1] == ["8"]:  # a row: all ranks are at work
+                break
+        os.kill(pids[2], signal.SIGKILL)
+        _, errors = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 1)
+        self.assertRegex(errors, rf"error: rank [013]: .*rank 2 \(pid {pids[2]}\) (has died|was lost)")
 
     def test_what_tells_hosts_apart_does_not_arrive(self):
         done = run(PERF, "--hosts", "a:2,b:1", "--launcher", "env TREERING_HOSTID={host}", *SMALL,
