@@ -106,12 +106,16 @@ class Treering(Session):
         self.variables = library_path(library) | ({} if wire == "fp32" else {"TREERING_WIRE": wire})
 
     @classmethod
+    def path(cls, settings):
+        return os.path.join(settings.build, *cls.program)
+
+    @classmethod
     def missing(cls, settings):
-        program = os.path.join(settings.build, *cls.program)
+        program = cls.path(settings)
         return None if os.path.exists(program) else f"{program} is not built"
 
     def launch(self):
-        program = os.path.join(self.settings.build, *self.program)
+        program = self.path(self.settings)
         env = {"TREERING_RANKS": str(len(self.places)), "TREERING_TIMEOUT": str(self.settings.deadline), **self.variables,
                **self.settings.variables}
         for rank, host in enumerate(self.places):
@@ -124,7 +128,7 @@ class Treering(Session):
 
 
 class Before(Treering):
-    """The same program with an earlier libtreering.so."""
+    """The same program with an earlier library."""
 
     def __init__(self, lab, places, settings):
         super().__init__(lab, places, settings, library=settings.before)

@@ -66,7 +66,7 @@ def resnet_scenario(record):
         title = f"ResNet-50, {mbit} Mbit/s, {settings.compute_ms:g} ms of computation"
         table = record.new_table(title, "hosts")
         for hosts in settings.host_counts or [1, 2, 4, 8]:
-            # One host is a Lab's first; its ranks meet nobody.
+            # One host is a Lab's first; its ranks talk to no other host.
             with Lab(max(2, hosts), mbit=mbit) as lab, Sessions(lab, placement(hosts, 1), settings, ["fp16"]) as sessions:
                 of_name = {session.name: session for session in sessions.sessions}
                 for turn in range(settings.rounds):

@@ -417,7 +417,7 @@ std::string options_markdown() {
                         row.environment ? fmt::format("`{}`", row.environment) : "", row.values, row.default_text,
                         row.documentation);
   text +=
-      "\nOf the whole process, read once: `TREERING_DEBUG` (`ERROR`, `WARN` (default), `INFO`, `TRACE`, in upper or lower "
+      "\nVariables of the whole process, read once: `TREERING_DEBUG` (`ERROR`, `WARN` (default), `INFO`, `TRACE`, in upper or lower "
       "case) sets what is logged, `TREERING_DEBUG_FILE` where to (default: standard error; `%p` becomes the process id; the "
       "directory must exist); a line has the time, the host, the process id and, while a communicator is created, the rank: "
       "`treering 2026-01-31 12:00:00.123 node7:4711 rank 3 I: text`; "

@@ -147,7 +147,11 @@ class Watch {
   bool shows_life(uint32_t peer) const;
   // `all_answer`: every rank has just shown that it lives.
   std::string chain_of_waits(uint32_t waiting_for, bool all_answer = false) const;
-  std::string wait_of_two(uint32_t one, uint32_t other, const RankStatusSnapshot& shown) const;
+  struct Shown {
+    uint32_t rank;
+    RankStatusSnapshot status;
+  };
+  std::string wait_of_two(const Shown& one, const Shown& other) const;
   bool is_dead(uint32_t peer) const;
   void note_progress(uint32_t peer);
   std::string place() const;

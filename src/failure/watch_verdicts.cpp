@@ -244,25 +244,30 @@ double Watch::silence_of(uint32_t peer) const {
 
 bool Watch::shows_life(uint32_t peer) const { return seen_[peer].moved && silence_of(peer) < kSignOfLife; }
 
-// Two ranks that wait for each other, as `shown` by the second. One may be in a collective, the other in a send or
-// receive.
-std::string Watch::wait_of_two(uint32_t one, uint32_t other, const RankStatusSnapshot& shown) const {
-  RankStatusSnapshot first = snapshot_of(*context_->status);
-  const bool known = one == context_->rank || read(one, &first);
-  if (known && first.waiting_for == other + 1 && in_transfer(first) != in_transfer(shown))
+// Two ranks that wait for each other, as each showed it, `one` first. They did so at one time if `one` shows the same
+// again. One may be in a collective, the other in a send or receive.
+std::string Watch::wait_of_two(const Shown& one, const Shown& other) const {
+  const RankStatusSnapshot &first = one.status, &second = other.status;
+  RankStatusSnapshot again;
+  if (!read(one.rank, &again) || again.waiting_for != first.waiting_for || again.operation != first.operation ||
+      again.completed != first.completed)
+    return fmt::format("{} is alive, waiting for rank {}, which has gone on or left meanwhile", describe(other.rank),
+                       one.rank);
+  if (in_transfer(first) != in_transfer(second))
     return fmt::format(
         "{} waits for rank {} in {}, which waits for it in {}: their calls do not match, or what they sent has not "
         "arrived",
-        describe(one), other, place_of(first), place_of(shown));
-  return fmt::format("{} and {} are alive and wait for each other: what they sent has not arrived", describe(one),
-                     describe(other));
+        describe(one.rank), other.rank, place_of(first), place_of(second));
+  return fmt::format("{} and {} are alive and wait for each other: what they sent has not arrived", describe(one.rank),
+                     describe(other.rank));
 }
 
 // Follows the waits from rank to rank, to one that shows no sign of life or waits for no other. Where all are alive and
 // wait for one another, no rank is at fault: what they sent has not arrived.
 std::string Watch::chain_of_waits(uint32_t waiting_for, bool all_answer) const {
   std::vector<uint32_t> seen;
-  for (uint32_t before = context_->rank, peer = waiting_for;;) {
+  Shown before{context_->rank, snapshot_of(*context_->status)};
+  for (uint32_t peer = waiting_for;;) {
     RankStatusSnapshot snapshot;
     const bool waits = read(peer, &snapshot) && snapshot.waiting_for != 0 && snapshot.waiting_for <= context_->ranks;
     const uint32_t next = waits ? snapshot.waiting_for - 1 : peer;
@@ -271,13 +276,13 @@ std::string Watch::chain_of_waits(uint32_t waiting_for, bool all_answer) const {
       return fmt::format("{} has shown no sign of life for {:.1f} s{}", describe(peer), silent,
                          waits ? fmt::format(", waiting for rank {}", next) : "");
     if (!waits) return fmt::format("{} is alive, and waits for no rank", describe(peer));
-    if (next == before) return wait_of_two(before, peer, snapshot);
-    seen.push_back(before);
+    if (next == before.rank) return wait_of_two(before, {peer, snapshot});
+    seen.push_back(before.rank);
     if (std::find(seen.begin(), seen.end(), next) != seen.end())
       return fmt::format(
           "{} is alive, waiting for rank {}: the ranks wait for one another, and what they sent has not arrived",
           describe(peer), next);
-    before = peer;
+    before = {peer, snapshot};
     peer = next;
   }
 }

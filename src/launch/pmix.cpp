@@ -19,6 +19,7 @@ namespace {
 
 constexpr const char* kLibrary = "libpmix.so.2";
 constexpr const char* kKey = "treering-id";
+constexpr pmix_status_t kToldByPmix = -2;  // PMIX_ERR_SILENT, which not every version's header has
 
 struct Functions {
   decltype(&PMIx_Init) init;
@@ -51,6 +52,25 @@ Status open_library(Functions* f) {
   return {trSystemError, fmt::format("{} lacks a function that PMIx has", kLibrary)};
 }
 
+// What to do about an error of PMIx_Init, where it is known.
+const char* advice(pmix_status_t status) {
+  switch (status) {
+    case PMIX_ERR_UNREACH:  // no launcher answers
+      return ". Without mpirun or srun --mpi=pmix unset PMIX_RANK; with them see whether the launcher's PMIx and "
+             "libpmix.so.2 have the same version";
+    case PMIX_ERR_UNPACK_FAILURE:
+    case PMIX_ERR_UNPACK_INADEQUATE_SPACE:
+    case PMIX_ERR_UNPACK_READ_PAST_END_OF_BUFFER:
+    case PMIX_ERR_UNKNOWN_DATA_TYPE:
+    case PMIX_ERR_TYPE_MISMATCH:
+      return ". See whether the launcher's PMIx and libpmix.so.2 have the same version";
+    case kToldByPmix:
+      return ". PMIx has printed the reason";
+    default:
+      return "";
+  }
+}
+
 class Session {
  public:
   ~Session() {
@@ -59,11 +79,8 @@ class Session {
   Status start() {
     TR_RETURN_IF_ERROR(open_library(&f_));
     if (const pmix_status_t status = f_.init(&own_, nullptr, 0); status != PMIX_SUCCESS)
-      return {
-          trSystemError,
-          fmt::format("PMIX_RANK is set, but PMIx_Init fails: {}. Without mpirun or srun --mpi=pmix unset PMIX_RANK; "
-                      "with them see whether the launcher's PMIx and libpmix.so.2 have the same version",
-                      f_.error_string(status))};
+      return {trSystemError, fmt::format("PMIX_RANK is set, but PMIx_Init fails: {} ({}){}", f_.error_string(status),
+                                         status, advice(status))};
     started_ = true;
     return {};
   }

@@ -179,7 +179,7 @@ TEST(DeviceLinks, AreNotUsedWhereARankForbidsThem) {
     for (trComm_t comm : comms) EXPECT_EQ(trCommDestroy(comm), trSuccess);
     return std::string(selection.protocol);
   };
-  EXPECT_EQ(protocol_with({0, 1, 2}, 3), "ll") << "of nobody";
+  EXPECT_EQ(protocol_with({0, 1, 2}, 3), "ll") << "of no rank";
   EXPECT_NE(protocol_with({0, 1, 2}, 1), "ll");
   EXPECT_NE(protocol_with({0, 0, 2}, 0), "ll");
   EXPECT_EQ(protocol_with({0, 0}, 1), "ll");

@@ -127,7 +127,7 @@ TEST(ShareableBetweenProcesses, WrongTicketsAndEndedProcessesAreErrors) {
   fake.fail_next("cuMemMap", CUDA_ERROR_NOT_SUPPORTED);
   EXPECT_FALSE(fake_device()->import_memory(exporter.handle, &memory).ok());
   EXPECT_TRUE(nothing_left(fake));
-  EXPECT_EQ(exporter.wait(), 6) << "nobody wrote the 9";
+  EXPECT_EQ(exporter.wait(), 6) << "the 9 was not written";
   EXPECT_NE(fake_device()->import_memory(exporter.handle, &memory).message().find("connect"), std::string::npos);
 }
 

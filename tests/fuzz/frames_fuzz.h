@@ -29,7 +29,7 @@ inline void check_handshake(const std::string& bytes) {
     const std::string part = bytes.substr(at, handshake.wanted());
     at += part.size();
     progress = handshake.step(part, &reply);
-    if (progress == Handshake::Progress::kDone) std::abort();  // nobody guesses a proof
+    if (progress == Handshake::Progress::kDone) std::abort();  // a proof cannot be guessed
   }
 }
 

@@ -58,7 +58,7 @@ class Failures(RankCase):
                 self.assertIn(self.lab.names[ranks[victim].host], text)
 
     def test_rank_that_ends_with_the_process_that_made_the_id(self):
-        """That process holds no rank, but connects them: nobody is left who could tell of the rank's end."""
+        """That process holds no rank, but connects them: no process is left that could tell of the rank's end."""
         for victim in (0, 2):
             with self.subTest(victim=victim):
                 relay = Rank(self.lab, 0, -1, 3, "make", "relay")

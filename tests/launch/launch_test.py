@@ -269,6 +269,19 @@ class TorchRun(unittest.TestCase):
         self.assertIn("choose another MASTER_PORT", error)
 
 
+class Pmix(unittest.TestCase):
+    def test_errors_come_with_the_advice_that_fits(self):
+        done = run([PROGRAM], PMIX_RANK="0")
+        self.assertNotEqual(done.returncode, 0)
+        if "this build has no PMIx" in done.stderr or "cannot be opened" in done.stderr:
+            print(done.stderr.strip())
+            return
+        self.assertRegex(done.stderr, r"PMIx_Init fails: \S+ \(-25\)\. Without mpirun or srun --mpi=pmix unset PMIX_RANK; with")
+        done = run([PROGRAM], PMIX_RANK="0", PMIX_MCA_gds="no-such-component")
+        self.assertRegex(done.stderr, r"PMIx_Init fails: \S+ \(-2\)\. PMIx has printed the reason")
+        self.assertNotIn("unset PMIX_RANK", done.stderr)
+
+
 class Slurm:
     """A controller and one daemon of our own."""
 
@@ -425,7 +438,7 @@ class BadProcessManager(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    names = [f"Launchers.test_{sys.argv[3]}"] if len(sys.argv) > 3 else ["TorchRun", "OwnVariables", "BadProcessManager"]
+    names = [f"Launchers.test_{sys.argv[3]}"] if len(sys.argv) > 3 else ["TorchRun", "OwnVariables", "BadProcessManager", "Pmix"]
     outcome = unittest.TextTestRunner(verbosity=2).run(
         unittest.defaultTestLoader.loadTestsFromNames(names, sys.modules["__main__"]))
     sys.exit(1 if not outcome.wasSuccessful() else SKIP if outcome.skipped else 0)

@@ -140,7 +140,7 @@ class Lab:
         return results
 
     def cut(self, host, nic=None):
-        """Nothing passes between the host and the switch any more; as with a dead switch, nobody is told."""
+        """Nothing passes between the host and the switch any more; as with a dead switch, no end is told."""
         self._set_ports(host, nic, lambda n: "nomaster")
 
     def heal(self, host, nic=None):

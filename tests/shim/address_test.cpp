@@ -9,7 +9,7 @@
 namespace treering::testing {
 namespace {
 
-// A port of this machine that nobody listens on.
+// A port of this machine that no program listens on.
 std::string free_address() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};

@@ -90,7 +90,7 @@ TEST(Grow, WrongArguments) {
   ncclUniqueId id, foreign;
   ASSERT_NCCL(ncclGetUniqueId(&foreign));
   ncclComm_t grown = old[0];
-  EXPECT_EQ(ncclCommGrow(old[0], 2, nullptr, -1, &grown, nullptr), ncclInvalidUsage) << "nobody gave the id";
+  EXPECT_EQ(ncclCommGrow(old[0], 2, nullptr, -1, &grown, nullptr), ncclInvalidUsage) << "no rank gave the id";
   EXPECT_TRUE(last_error_has("no rank gave an id")) << ncclGetLastError(nullptr);
   EXPECT_EQ(grown, nullptr);
   EXPECT_EQ(ncclCommGrow(old[0], 2, &foreign, -1, &grown, nullptr), ncclInvalidArgument);

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of bench/peers that compute: sizes, iterations, ratios and the summary against the targets."""
+"""The parts of bench/peers that compute: sizes, iterations, ratios and the summary against the targets; and which library
+--before makes a program load.
+
+usage: peers_test.py BENCH_PEERS PROGRAM LIBRARY     PROGRAM: one that is linked with LIBRARY
+"""
 import io
 import os
+import shutil
 import sys
 import tempfile
 import unittest
 
-FOLDER = sys.argv.pop(1)
+FOLDER, PROGRAM, LIBRARY = (os.path.abspath(sys.argv.pop(1)) for _ in range(3))
 sys.dont_write_bytecode = True
 sys.path.insert(0, FOLDER)
 from comparison import points, report  # noqa: E402
-from comparison.libraries import MeasurementFailed, parse, run_all  # noqa: E402
+from comparison.libraries import MeasurementFailed, library_path, loaded_library, parse, run_all, why_no_library  # noqa: E402
 
 ROUNDS = {4: {"openmpi": {8: [1.0, 3.0, 2.0], 16 << 20: [900.0]}, "mpich": {8: [4.0], 16 << 20: [600.0]},
               "treering/malloc": {8: [1.0], 16 << 20: [150.0]}, "treering/mem_alloc": {8: [0.5], 16 << 20: [150.0]}}}
@@ -87,6 +92,31 @@ class Libraries(unittest.TestCase):
             run_all([["sleep", "60"]], 1)
         with self.assertRaisesRegex(MeasurementFailed, "status 3: gone"):
             run_all([["sh", "-c", "echo gone >&2; exit 3"]], 10)
+
+
+class EarlierLibrary(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        if loaded_library(PROGRAM, {}) != os.path.realpath(LIBRARY):
+            self.skipTest(f"{PROGRAM} is not linked with {LIBRARY}")
+
+    def test_it_is_loaded_by_either_name(self):
+        for name in ("libtreering.so.0", "libtreering.so"):
+            folder = os.path.join(self.folder, name + "-alone")
+            os.mkdir(folder)
+            copy = shutil.copy(LIBRARY, os.path.join(folder, name))
+            self.assertIsNone(why_no_library(folder, PROGRAM))
+            self.assertEqual(loaded_library(PROGRAM, library_path(folder)), os.path.realpath(copy))
+
+    def test_what_would_compare_this_build_with_itself_is_refused(self):
+        self.assertIn("there is no libtreering.so.0 and no libtreering.so in", why_no_library(self.folder, PROGRAM))
+        self.assertIsNone(why_no_library(os.path.dirname(LIBRARY), os.path.join(self.folder, "not-built")))
+        with open(os.path.join(self.folder, "libtreering.so"), "w") as file:
+            file.write("no library")
+        self.assertIn("does not load " + os.path.realpath(file.name), why_no_library(self.folder, PROGRAM))
+        self.assertIn("was it linked with a static library?", why_no_library(os.path.dirname(LIBRARY), sys.executable))
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ TEST_P(Conformance, FifoFillsAtItsDepthAndOpensByOneWithEachPop) {
     ASSERT_TRUE(sender_->can_post()) << "after " << next;
     sender_->post(awaited_message(next));
   }
-  // Nobody waits for a pop's news where payloads are copied: they come in groups.
+  // No rank waits for a pop's news where payloads are copied: they come in groups.
   const uint32_t group = row().copies ? kTellEvery : 1;
   for (int round = 0; round < 30; ++round) {
     ASSERT_FALSE(sender_->can_post());

@@ -10,9 +10,11 @@
 #include <cerrno>
 #include <climits>
 #include <cstdio>
+#include <ctime>
 #include <sstream>
 
 #include "launcher.h"
+#include "once.h"
 
 extern char** environ;
 
@@ -67,6 +69,12 @@ int id_pipe(const trUniqueId& id) {
   return -1;
 }
 
+// Of this run; of other runs on the same machines it differs.
+std::string run_name() {
+  static const long began = static_cast<long>(time(nullptr));
+  return std::to_string(getpid()) + "-" + std::to_string(began);
+}
+
 // What the library is told here it is told there, but what tells hosts apart. LD_LIBRARY_PATH: for a library that is
 // not installed.
 bool goes_along(const char* variable) {
@@ -111,6 +119,7 @@ std::string rank_command(const Options& options, int rank, int ranks) {
     if (goes_along(*variable)) add(*variable);
   line.append(" TREERING_RANK=").append(std::to_string(rank));
   line.append(" TREERING_RANKS=").append(std::to_string(ranks)).append(" TREERING_ID=-");
+  line.append(1, ' ').append(kRunVariable).append("=").append(run_name());
   add(path_of_this_program());
   const auto& arguments = options.arguments;
   for (size_t i = 1; i < arguments.size(); ++i) {

@@ -15,6 +15,7 @@
 #include "json_report.h"
 #include "launcher.h"
 #include "measure.h"
+#include "once.h"
 #include "options.h"
 #include "output.h"
 #include "progress.h"
@@ -261,7 +262,7 @@ int launched_main(Run& run) {
     std::string why_not;
     run.gpus = list_gpus(&why_not);
     if (run.gpus.empty()) {
-      fprintf(stderr, "error: --memory gpu: no GPU can be used: %s\n", why_not.c_str());
+      print_error_once("", "--memory gpu: no GPU can be used: " + why_not);
       return kUsage;
     }
   }
@@ -273,7 +274,7 @@ int launched_main(Run& run) {
     const char* error = trGetLastError(nullptr);
     const bool alone = strstr(error, "which rank this process is") != nullptr;
     if (alone) fprintf(stderr, "error: %s\n(%s)\n", one_rank_advice(), error);
-    if (!alone) fprintf(stderr, "error: %s\n", error);
+    if (!alone) print_error_once("", error);
     return kUsage;
   }
   run.options.procs = ranks;

@@ -11,6 +11,8 @@
 #include <functional>
 #include <new>
 
+#include "once.h"
+
 namespace treering::perf {
 
 SharedState* create_shared_state(int ranks, uint64_t samples_per_rank) {
@@ -34,14 +36,12 @@ RankPlace place_here(int core) {
   return place;
 }
 
-void RankGroup::tell(const std::string& error) { fprintf(stderr, "error: rank %d: %s\n", rank_, error.c_str()); }
-
 // A rank that says nothing waits for the one that does: its process may end with it.
 void SharedGroup::tell(const std::string& error) {
   constexpr int kMaxTurns = 1000;
   const uint64_t hash = std::hash<std::string>()(error);
   if (shared_->telling.exchange(hash) != hash) {
-    RankGroup::tell(error);
+    fprintf(stderr, "error: rank %d: %s\n", rank_, error.c_str());
     shared_->told = hash;
     return;
   }
@@ -121,9 +121,11 @@ trResult_t LaunchedGroup::create(const trConfig_t& config, trComm_t* comm) {
   return trCommInitRankConfig(comm, ranks_, id, rank_, &config);
 }
 
+void LaunchedGroup::tell(const std::string& error) { print_error_once("rank " + std::to_string(rank_) + ": ", error); }
+
 void LaunchedGroup::expect(trResult_t result, const char* call) {
   if (result == trSuccess) return;
-  fprintf(stderr, "error: rank %d: %s: %s: %s\n", rank_, call, trGetErrorString(result), trGetLastError(comm_));
+  tell(std::string(call) + ": " + trGetErrorString(result) + ": " + trGetLastError(comm_));
   fflush(nullptr);
   _exit(1);
 }

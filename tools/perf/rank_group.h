@@ -71,8 +71,8 @@ class RankGroup {
   virtual double* own_samples() = 0;
   // The run's exit status, from rank 0.
   virtual void conclude(int status) = 0;
-  // Prints an error; SharedGroup not one in the same words that another of its ranks prints.
-  virtual void tell(const std::string& error);
+  // Prints an error, but not one in the same words that another rank of this machine prints.
+  virtual void tell(const std::string& error) = 0;
 
  protected:
   RankGroup(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
@@ -112,6 +112,7 @@ class LaunchedGroup : public RankGroup {
   std::vector<double> slowest_samples() override;
   double* own_samples() override { return samples_.data(); }
   void conclude(int status) override { status_ = status; }
+  void tell(const std::string& error) override;
   int status() const { return status_; }
 
  private:

@@ -36,17 +36,53 @@ def end(process):
                 pass
 
 
+LIBRARY = "libtreering.so.0"  # what programs ask the loader for
+_linked_folders = {}
+
+
+def folder_of_library(folder):
+    """Where the loader finds the library of `folder`, which may be there as libtreering.so alone; None where it is not."""
+    if os.path.exists(os.path.join(folder, LIBRARY)):
+        return os.path.abspath(folder)
+    other = os.path.abspath(os.path.join(folder, "libtreering.so"))
+    if not os.path.exists(other):
+        return None
+    if other not in _linked_folders:
+        _linked_folders[other] = tempfile.TemporaryDirectory(prefix="treering-before-")
+        os.symlink(other, os.path.join(_linked_folders[other].name, LIBRARY))
+    return _linked_folders[other].name
+
+
 def library_path(folder):
     """Variables that let a program take the library from that folder."""
     if not folder:
         return {}
-    return {"LD_LIBRARY_PATH": ":".join(filter(None, [os.path.abspath(folder), os.environ.get("LD_LIBRARY_PATH")]))}
+    found = folder_of_library(folder) or os.path.abspath(folder)
+    return {"LD_LIBRARY_PATH": ":".join(filter(None, [found, os.environ.get("LD_LIBRARY_PATH")]))}
 
 
-def why_no_library(folder):
-    """Why drivers would not find the library in `folder`, and would take this build's without a word; None: they find it."""
-    name = os.path.join(folder, "libtreering.so.0")
-    return None if os.path.exists(name) else f"there is no {name}; give the folder of an earlier build's library (BUILD/src)"
+def loaded_library(program, variables):
+    """The file that the loader takes for the library; None where it takes none."""
+    done = subprocess.run([program], env={**os.environ, **variables, "LD_TRACE_LOADED_OBJECTS": "1"}, capture_output=True,
+                          text=True, stdin=subprocess.DEVNULL)
+    for line in done.stdout.splitlines():
+        words = line.split()
+        if words[:2] == [LIBRARY, "=>"] and words[2] != "not":
+            return os.path.realpath(words[2])
+    return None
+
+
+def why_no_library(folder, program):
+    """Why `program` would not take the library from `folder`, but this build's without a word; None: it takes it."""
+    found = folder_of_library(folder)
+    if found is None:
+        return f"there is no {LIBRARY} and no libtreering.so in {folder}; give the folder of an earlier build's library (BUILD/src)"
+    if not os.path.exists(program):
+        return None  # it is left out, and why is said
+    wanted, loaded = os.path.realpath(os.path.join(found, LIBRARY)), loaded_library(program, library_path(folder))
+    if loaded == wanted:
+        return None
+    return f"{program} does not load {wanted}, but {loaded or 'no ' + LIBRARY + ': was it linked with a static library?'}"
 
 
 def run_all(commands, deadline_s, variables=None):
@@ -161,17 +197,21 @@ class Gloo(Library):
 
 
 class Treering(Library):
-    """`before`: the folder of an earlier libtreering.so, which the same driver loads."""
+    """`before`: the folder of an earlier library, which the same driver loads."""
 
     def __init__(self, buffers, *args, before=None, **kwargs):
         super().__init__(*args, **kwargs)
         self.buffers, self.variables = buffers, library_path(before)
         self.name = "treering/" + buffers + (BEFORE if before else "")
 
+    @staticmethod
+    def driver(driver_dir):
+        return os.path.join(driver_dir, "treering_driver")
+
     def missing(self):
-        driver = os.path.join(self.driver_dir, "treering_driver")
+        driver = self.driver(self.driver_dir)
         return None if os.path.exists(driver) else f"{driver} is not built"
 
     def commands(self, ranks, points):
-        return [[os.path.join(self.driver_dir, "treering_driver"), "--ranks", str(ranks), "--buffers", self.buffers] +
+        return [[self.driver(self.driver_dir), "--ranks", str(ranks), "--buffers", self.buffers] +
                 self.arguments(points)]

@@ -105,7 +105,7 @@ TEST(TcpStreams, WhatIsUnderWayWhenALinkEndsIsDrained) {
     auto connection = linked(link, 0);
     const auto data = pattern(1, 4000);
     while (connection->can_post()) connection->post(user_message(0, data));
-    ASSERT_TRUE(write_message(peer, 0, "a message that nobody reads"));
+    ASSERT_TRUE(write_message(peer, 0, "a message that is never read"));
   }
   link.reset();
   ASSERT_GE(drained, 0);

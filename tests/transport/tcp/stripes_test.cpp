@@ -183,7 +183,7 @@ TEST(StripeScheduler, FragmentsAreWholeParts) {
   }
 }
 
-// A stream that takes nothing holds nobody up, and does not get all that it missed.
+// A stream that takes nothing holds no other up, and does not get all that it missed.
 TEST(StripeScheduler, AStreamWithoutRoomIsLeftOut) {
   StripeScheduler scheduler(2);
   const auto room = [](uint32_t) { return true; };
