@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives over real verbs devices (soft-RoCE), between hosts of a guest machine. One boot for all tests.
+
+usage: verbs_test.py TREERING_PERF
+"""
+
+import functools
+import os
+import signal
+import sys
+import threading
+import unittest
+
+from rdmalab import SKIP, RdmaLab, Unavailable
+
+PERF = os.path.abspath(sys.argv[1])
+DEADLINE = 300  # of what takes seconds: the machine may be busy
+HOSTS = 3
+PORT = 5000
+
+
+class Verbs(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.lab = RdmaLab(hosts=HOSTS)
+        cls.addClassCleanup(cls.lab.close)
+
+    def environment(self, transports, ranks, **variables):
+        return {"TREERING_TRANSPORTS": transports, "TREERING_TIMEOUT": "60", "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0",
+                "MASTER_ADDR": self.lab.address(0), "MASTER_PORT": str(PORT), **variables}
+
+    def start(self, arguments, transports="verbs", per_host=1, on_output=lambda host, data: None, **variables):
+        """treering-perf with `per_host` ranks on each host."""
+        ranks = per_host * HOSTS
+        return [self.lab.start(rank // per_host, [PERF, *arguments], DEADLINE,
+                               {**self.environment(transports, ranks, **variables), "RANK": str(rank)},
+                               functools.partial(on_output, rank // per_host))
+                for rank in range(ranks)]
+
+    def rows(self, commands):
+        """The rows of the table that rank 0 printed, when all ranks have succeeded."""
+        results = [command.wait() for command in commands]
+        for result in results:
+            self.assertEqual(result.status, 0, "\n".join(one.output for one in results))
+        lines = [line for line in results[0].output.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+        return [line.split() for line in lines]
+
+    def expect_right(self, rows, count, transport):
+        self.assertEqual(len(rows), count, rows)
+        for row in rows:
+            self.assertEqual(row[8], "0", row)
+            self.assertIn(row[12], ("0", "n/a"), row)
+            self.assertEqual(row[13].split("/")[2], transport, row)
+
+    def test_collectives(self):
+        for collective in ("allreduce", "allgather", "alltoall", "broadcast", "reducescatter"):
+            with self.subTest(collective):
+                rows = self.rows(self.start([collective, "-b", "8", "-e", "512K", "-f", "64", "-n", "2", "-w", "1"]))
+                self.expect_right(rows, 3, "verbs")
+
+    def test_shared_memory_within_hosts_and_verbs_between_them(self):
+        rows = self.rows(self.start(["allreduce", "-b", "8", "-e", "512K", "-f", "64", "-n", "2", "-w", "1"],
+                                    transports="shared-memory,verbs", per_host=2))
+        self.expect_right(rows, 3, "shm+verbs")
+
+    def test_lost_packets_are_sent_again(self):
+        for host in range(HOSTS):
+            self.lab.impair(host, 0, loss_percent=1)
+        try:
+            rows = self.rows(self.start(["allreduce", "-b", "64K", "-e", "64K", "-n", "5", "-w", "1"]))
+        finally:
+            for host in range(HOSTS):
+                self.lab.impair(host, 0)
+        self.expect_right(rows, 1, "verbs")
+
+    def test_a_killed_rank_is_named(self):
+        measured, output = threading.Event(), bytearray()
+
+        def listen(host, data):
+            output.extend(data if host == 0 else b"")
+            if b"/verbs/" in output:  # the first row of the table
+                measured.set()
+
+        commands = self.start(["allreduce", "-b", "1K", "-e", "1K", "-N", "0"], on_output=listen)
+        self.assertTrue(measured.wait(DEADLINE), output.decode(errors="replace"))
+        commands[1].signal(signal.SIGKILL)
+        results = [command.wait() for command in commands]
+        self.assertEqual(results[1].status, -9)
+        for rank in (0, 2):
+            self.assertNotEqual(results[rank].status, 0, results[rank].output)
+            self.assertIn("rank 1 (pid", results[rank].output)
+
+    def test_an_unknown_device_is_an_error_that_lists_what_there_is(self):
+        for result in [command.wait() for command in self.start(["allreduce"], TREERING_VERBS_DEVICES="mlx5_7")]:
+            self.assertNotEqual(result.status, 0)
+            self.assertIn("TREERING_VERBS_DEVICES is 'mlx5_7'", result.output)
+            self.assertIn(f"rxe{result.host} port 1", result.output)
+
+    def test_without_locked_memory_the_error_names_the_limit(self):
+        # Not root: root may lock as much as it likes.
+        limited = ["bash", "-c", 'ulimit -l 64; exec setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock "$@"', "-", PERF, "allreduce"]
+        ranks = [self.lab.start(rank, limited, DEADLINE, {**self.environment("verbs", HOSTS), "RANK": str(rank)})
+                 for rank in range(HOSTS)]
+        for result in [command.wait() for command in ranks]:
+            self.assertNotEqual(result.status, 0, result.output)
+            self.assertIn("this process may lock 64 KiB of memory (ulimit -l)", result.output)
+
+
+def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        unittest.main(argv=sys.argv[:1], verbosity=2)
+    except Unavailable as reason:
+        print(f"no lab here: {reason}")
+        sys.exit(SKIP)
+
+
+if __name__ == "__main__":
+    for key in list(os.environ):
+        if key.startswith(("TREERING_", "PMI", "OMPI", "SLURM")):
+            del os.environ[key]
+    main()
