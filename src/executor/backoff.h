@@ -109,7 +109,8 @@ class Backoff {
         yield();  // a poll is a system call anyway
       return false;
     }
-    if (!armed_ && waits_->arm()) return !(armed_ = true);
+    // A short sleep ends by itself: to arm it would cost more than it saves.
+    if (waits_are_all_ && !armed_ && waits_->arm()) return !(armed_ = true);
     armed_ = false;
     const bool woken = waits_->wait(waits_are_all_ ? kLongSleep : policy_.short_sleep_us);
     // The event may belong to a stream that the next few polls do not reach.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/clock.h"
+#include "core/log.h"
 #include "transport/verbs/handshake.h"
 #include "transport/verbs/incoming.h"
 
@@ -126,6 +127,9 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
           {trSystemError, fmt::format("it has {} channels and places of {} bytes, this rank {} and {}", peer.channels,
                                       peer.place_bytes, options_.channels, options_.place_bytes)});
     const Handshake::Actions actions = handshake_.hear(peer.is_connected, peer.may_send);
+    log_line(LogLevel::kTrace, fmt::format("verbs: {} {} connected and {} send; this rank {} send", options_.peer_name,
+                                           peer.is_connected ? "is" : "is not", peer.may_send ? "may" : "may not",
+                                           handshake_.may_send() ? "may" : "may not"));
     if (actions.connect) {
       peer_ = peer;
       if (const Status connected = pair_->connect(card_->device->rail(), peer, options_.path); !connected.ok())
