@@ -12,10 +12,12 @@ import sys
 import threading
 import unittest
 
+import rdmalab
 from rdmalab import SKIP, RdmaLab, Unavailable
 
 PERF = os.path.abspath(sys.argv[1])
 DEADLINE = 300  # of what takes seconds: the machine may be busy
+TIMEOUT = 200  # of the ranks
 HOSTS = 3
 PORT = 5000
 
@@ -27,12 +29,12 @@ class Verbs(unittest.TestCase):
         cls.addClassCleanup(cls.lab.close)
 
     def environment(self, transports, ranks, **variables):
-        return {"TREERING_TRANSPORTS": transports, "TREERING_TIMEOUT": "60", "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0",
+        return {"TREERING_TRANSPORTS": transports, "TREERING_TIMEOUT": str(TIMEOUT), "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0",
                 "MASTER_ADDR": self.lab.address(0), "MASTER_PORT": str(PORT), **variables}
 
-    def start(self, arguments, transports="verbs", per_host=1, on_output=lambda host, data: None, **variables):
-        """treering-perf with `per_host` ranks on each host."""
-        ranks = per_host * HOSTS
+    def start(self, arguments, transports="verbs", per_host=1, hosts=HOSTS, on_output=lambda host, data: None, **variables):
+        """treering-perf with `per_host` ranks on each of `hosts` hosts."""
+        ranks = per_host * hosts
         return [self.lab.start(rank // per_host, [PERF, *arguments], DEADLINE,
                                {**self.environment(transports, ranks, **variables), "RANK": str(rank)},
                                functools.partial(on_output, rank // per_host))
@@ -61,7 +63,7 @@ class Verbs(unittest.TestCase):
 
     def test_shared_memory_within_hosts_and_verbs_between_them(self):
         rows = self.rows(self.start(["allreduce", "-b", "8", "-e", "512K", "-f", "64", "-n", "2", "-w", "1"],
-                                    transports="shared-memory,verbs", per_host=2))
+                                    transports="shared-memory,verbs", per_host=2, hosts=2))
         self.expect_right(rows, 3, "shm+verbs")
 
     def test_lost_packets_are_sent_again(self):
@@ -107,17 +109,14 @@ class Verbs(unittest.TestCase):
             self.assertIn("this process may lock 64 KiB of memory (ulimit -l)", result.output)
 
 
-def main():
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        unittest.main(argv=sys.argv[:1], verbosity=2)
-    except Unavailable as reason:
-        print(f"no lab here: {reason}")
-        sys.exit(SKIP)
-
-
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     for key in list(os.environ):
         if key.startswith(("TREERING_", "PMI", "OMPI", "SLURM")):
             del os.environ[key]
-    main()
+    try:
+        rdmalab.require()
+    except Unavailable as reason:
+        print(f"skipped: {reason}")
+        sys.exit(SKIP)
+    unittest.main(argv=sys.argv[:1], verbosity=2)
