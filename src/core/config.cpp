@@ -255,8 +255,9 @@ const OptionRow kOptions[] = {
      [](const Config& config) {
        return config.tcp_congestion.empty() ? std::string("chosen") : config.tcp_congestion;
      }},
-    {"verbs_devices", "TREERING_VERBS_DEVICES", "list of `device` or `device:port`; `^` in front excludes",
-     "mlx5_0,mlx5_1:2", "all",
+    {"verbs_devices", "TREERING_VERBS_DEVICES",
+     "prefixes of device names, `=name` exactly, each also with `:port`; `^` in front of all excludes",
+     "mlx5_0,=mlx5_1:2", "all",
      "Verbs devices (InfiniBand, RoCE) that may be used; the first that has an active port is.", false,
      [](const std::string& text, Config* config) {
        config->verbs_devices = text;

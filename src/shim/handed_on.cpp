@@ -46,6 +46,11 @@ void hand_on_variables() {
   hand_on("TREERING_SOCKET_FAMILY", family(variable("NCCL_SOCKET_FAMILY")));
   hand_on("TREERING_DEVICE_P2P", forbids_p2p() ? "0" : "");
   hand_on("TREERING_HOSTID", variable("NCCL_HOSTID"));
+  hand_on("TREERING_VERBS_DEVICES", interfaces(variable("NCCL_IB_HCA")));
+  hand_on("TREERING_VERBS_GID", variable("NCCL_IB_GID_INDEX"));
+  hand_on("TREERING_VERBS_TIMEOUT", variable("NCCL_IB_TIMEOUT"));
+  hand_on("TREERING_VERBS_SL", variable("NCCL_IB_SL"));
+  hand_on("TREERING_VERBS_TC", variable("NCCL_IB_TC"));
   hand_on("TREERING_TCP_STREAMS", streams(variable("NCCL_SOCKET_NTHREADS"), variable("NCCL_NSOCKS_PERTHREAD")));
 }
 

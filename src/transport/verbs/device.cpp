@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <sstream>
+#include <utility>
+
+#include "transport/verbs/device_choice.h"
 
 namespace treering::verbs {
 namespace {
@@ -67,26 +69,6 @@ struct OpenedContext {
   ibv_context* take() { return std::exchange(context, nullptr); }
 };
 
-// "mlx5_0,mlx5_1:2", with ^ in front those to leave out.
-class Choice {
- public:
-  explicit Choice(const std::string& text) : excludes_(!text.empty() && text[0] == '^') {
-    std::istringstream words(excludes_ ? text.substr(1) : text);
-    for (std::string word; std::getline(words, word, ',');) words_.push_back(word);
-  }
-  bool allows(const std::string& device, uint8_t port) const {
-    if (words_.empty()) return true;
-    const bool named = std::any_of(words_.begin(), words_.end(), [&](const std::string& word) {
-      return word == device || word == fmt::format("{}:{}", device, port);
-    });
-    return named != excludes_;
-  }
-
- private:
-  bool excludes_;
-  std::vector<std::string> words_;
-};
-
 // The GID of a port; false with the reason.
 bool choose_gid(ibv_context* context, const ibv_port_attr& port, int wanted, Rail* rail, std::string* why) {
   int best = -1, best_rank = 0;
@@ -116,7 +98,7 @@ bool choose_port(ibv_context* context, const Config& config, Rail* rail, std::ve
     candidates->push_back(fmt::format("{}: ibv_query_device: {}", rail->device, std::strerror(error)));
     return false;
   }
-  const Choice choice(config.verbs_devices);
+  const DeviceChoice choice(config.verbs_devices);
   for (uint8_t number = 1; number <= device.phys_port_cnt; ++number) {
     const auto reject = [&](const std::string& why) {
       candidates->push_back(fmt::format("{} port {}: {}", rail->device, number, why));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "support/seed.h"
+#include "transport/verbs/device_choice.h"
 #include "transport/verbs/handshake.h"
 
 namespace treering::verbs {
@@ -129,6 +130,20 @@ TEST(VerbsIntroductions, AnyBytesAreReadWithinTheirBounds) {
       EXPECT_EQ(bytes.size(), good.size() + read.rail.device.size() - 6 + read.refusal.size() - 8);
     }
   }
+}
+
+TEST(VerbsDevices, AreNamedAsInterfacesAre) {
+  const auto allows = [](const char* text, const char* device, unsigned port) {
+    return DeviceChoice(text).allows(device, port);
+  };
+  EXPECT_TRUE(allows("", "mlx5_0", 1));
+  EXPECT_TRUE(allows("mlx5", "mlx5_10", 2));
+  EXPECT_TRUE(allows("rxe,mlx5_1:2", "mlx5_10", 2));
+  EXPECT_FALSE(allows("rxe,mlx5_1:2", "mlx5_10", 1));
+  EXPECT_TRUE(allows("=mlx5_1:2", "mlx5_1", 2));
+  EXPECT_FALSE(allows("=mlx5_1", "mlx5_10", 1));
+  EXPECT_FALSE(allows("^mlx5_1", "mlx5_1", 1));
+  EXPECT_TRUE(allows("^mlx5_1:2", "mlx5_1", 1));
 }
 
 // Both ends, with every introduction lost that the bits of `lost` name: once they are repeated both may send, and
