@@ -147,6 +147,11 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     if (pair_) pair_->arm();
   }
 
+  void end_introductions() override {
+    std::lock_guard lock(mutex_);
+    finished_ = true;
+  }
+
   bool finish() override {
     if (stopped_.load(std::memory_order_relaxed) || !is_good() || departed_.load(std::memory_order_acquire))
       return close();
@@ -289,8 +294,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     if (!queue_.empty()) fail({trRemoteError, "it has left, and does not take what was sent to it"});
   }
   bool close() {
-    std::lock_guard lock(mutex_);
-    finished_ = true;
+    end_introductions();
     return true;
   }
 

@@ -41,7 +41,7 @@ struct LinkOptions {
 
 class VerbsLink : public SendQueue {
  public:
-  // Sends an introduction to the peer; any thread, but not after finish().
+  // Sends an introduction to the peer; any thread, but not after finish() or end_introductions().
   using Introduce = std::function<void(const EndPoint& own)>;
 
   // A link for which there is no queue pair or memory has failed from the beginning, and tells the peer why.
@@ -58,6 +58,8 @@ class VerbsLink : public SendQueue {
   // Nothing will be posted or read any more: sends what waits. True when the peer's card has all of it, or it cannot
   // have it.
   virtual bool finish() = 0;
+  // No introduction is made any more.
+  virtual void end_introductions() = 0;
   // Asks for an event when something comes.
   virtual void arm() = 0;
   // The connection of a channel; keeps the link alive.

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <map>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "core/clock.h"
@@ -30,6 +31,7 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
   }
   ~Verbs() override {
     if (setup_.waits) setup_.waits->forget(card_->device->events()->fd);
+    for (const auto& [peer, link] : links_) link->end_introductions();  // connections may live on
   }
 
   std::string info() override {
@@ -87,6 +89,7 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
   void connected(uint32_t, const std::string&, const Status&, int) override {}
   void departed(uint32_t peer) override {
     std::lock_guard lock(mutex_);
+    departed_.insert(peer);
     if (const auto found = links_.find(peer); found != links_.end()) found->second->depart();
   }
 
@@ -128,11 +131,13 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     const Config& config = *setup_.config;
     options.path = {static_cast<uint8_t>(config.verbs_service_level), static_cast<uint8_t>(config.verbs_traffic_class),
                     static_cast<uint8_t>(config.verbs_timeout)};
-    return link = VerbsLink::make(card_, std::move(options), [this, peer](const EndPoint& end) {
-             Writer writer;
-             writer(end);
-             setup_.introducer->introduce(peer, {.bytes = writer.take()});
-           });
+    link = VerbsLink::make(card_, std::move(options), [this, peer](const EndPoint& end) {
+      Writer writer;
+      writer(end);
+      setup_.introducer->introduce(peer, {.bytes = writer.take()});
+    });
+    if (departed_.count(peer) != 0) link->depart();
+    return link;
   }
 
   void arm() override {
@@ -148,6 +153,7 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
   std::vector<Rail> peers_;  // a device without a name: it has none
   std::mutex mutex_;
   std::map<uint32_t, std::shared_ptr<VerbsLink>> links_;
+  std::set<uint32_t> departed_;
   bool finished_ = false;
 };
 
