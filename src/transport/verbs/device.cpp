@@ -16,6 +16,8 @@
 namespace treering::verbs {
 namespace {
 
+constexpr uint8_t kHops = 64;
+
 bool is_mapped_ipv4(const Gid& gid) {
   return std::all_of(gid.begin(), gid.begin() + 10, [](unsigned char byte) { return byte == 0; }) && gid[10] == 0xff &&
          gid[11] == 0xff;
@@ -136,6 +138,20 @@ std::string gid_text(const Gid& gid) {
   else
     inet_ntop(AF_INET6, gid.data(), text, sizeof text);
   return text;
+}
+
+ibv_ah_attr path_to(const Rail& own, const Rail& peer, const PathOptions& options) {
+  ibv_ah_attr path{};
+  path.port_num = own.port;
+  path.sl = options.service_level;
+  path.dlid = peer.lid;
+  if (own.link_layer != IBV_LINK_LAYER_ETHERNET) return path;
+  path.is_global = 1;
+  std::memcpy(path.grh.dgid.raw, peer.gid.data(), peer.gid.size());
+  path.grh.sgid_index = static_cast<uint8_t>(own.gid_index);
+  path.grh.hop_limit = kHops;
+  path.grh.traffic_class = options.traffic_class;
+  return path;
 }
 
 std::string locked_memory_text() {

@@ -40,6 +40,17 @@ class RegisteredMemory {
   std::unique_ptr<ibv_mr, End> region_;
 };
 
+// Parts of a path that the options set.
+struct PathOptions {
+  uint8_t service_level = 0;
+  uint8_t traffic_class = 0;
+  uint8_t timeout = 14;  // of an acknowledgement: 4.096 us * 2^timeout
+  uint8_t retries = 6;   // soft-RoCE takes the most, 7, for ever
+};
+
+// The way from a port to a peer's.
+ibv_ah_attr path_to(const Rail& own, const Rail& peer, const PathOptions& options);
+
 class Device {
  public:
   // The first device that can be used; an error lists what there is and why it cannot.

@@ -14,7 +14,6 @@
 namespace treering::verbs {
 namespace {
 
-constexpr uint8_t kHops = 64;
 constexpr uint8_t kReceiverNotReadyTimer = 12;  // 0.64 ms
 constexpr uint8_t kEndlessly = 7;               // of "receiver not ready": the receives are counted, so there are some
 
@@ -95,16 +94,7 @@ Status QueuePair::connect(const Rail& own, const EndPoint& peer, const PathOptio
   attributes.dest_qp_num = peer.queue_pair;
   attributes.rq_psn = peer.first_packet;
   attributes.min_rnr_timer = kReceiverNotReadyTimer;
-  attributes.ah_attr.port_num = own.port;
-  attributes.ah_attr.sl = options.service_level;
-  attributes.ah_attr.dlid = peer.rail.lid;
-  if (own.link_layer == IBV_LINK_LAYER_ETHERNET) {
-    attributes.ah_attr.is_global = 1;
-    std::memcpy(attributes.ah_attr.grh.dgid.raw, peer.rail.gid.data(), peer.rail.gid.size());
-    attributes.ah_attr.grh.sgid_index = static_cast<uint8_t>(own.gid_index);
-    attributes.ah_attr.grh.hop_limit = kHops;
-    attributes.ah_attr.grh.traffic_class = options.traffic_class;
-  }
+  attributes.ah_attr = path_to(own, peer.rail, options);
   errno = ibv_modify_qp(pair_, &attributes,
                         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                             IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);

@@ -27,14 +27,6 @@ struct QueueSizes {
   uint32_t receives = 16;  // immediates that may arrive before they are polled
 };
 
-// Parts of a path that the options set.
-struct PathOptions {
-  uint8_t service_level = 0;
-  uint8_t traffic_class = 0;
-  uint8_t timeout = 14;  // of an acknowledgement: 4.096 us * 2^timeout
-  uint8_t retries = 6;   // soft-RoCE takes the most, 7, for ever
-};
-
 struct Source {
   const void* data = nullptr;
   uint32_t bytes = 0;

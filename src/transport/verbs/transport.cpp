@@ -15,6 +15,7 @@
 #include "core/log.h"
 #include "transport/module.h"
 #include "transport/verbs/link.h"
+#include "transport/verbs/probe.h"
 
 namespace treering::verbs {
 namespace {
@@ -23,10 +24,13 @@ namespace {
 constexpr auto kMostFinish = std::chrono::seconds(5);
 constexpr uint32_t kMaxRails = 16;
 
+// For the first peer that is not heard. Others have had that time, too, and get little more.
+constexpr std::chrono::milliseconds kProofTimeout(10'000), kLaterProofTimeout(100);
+
 class Verbs final : public Transport, public IntroductionTaker, private WaitSource {
  public:
-  Verbs(TransportSetup setup, std::shared_ptr<Card> card)
-      : setup_(std::move(setup)), card_(std::move(card)), peers_(setup_.ranks) {
+  Verbs(TransportSetup setup, std::shared_ptr<Card> card, std::unique_ptr<Probe> probe)
+      : setup_(std::move(setup)), card_(std::move(card)), probe_(std::move(probe)), peers_(setup_.ranks) {
     if (setup_.waits) setup_.waits->add(card_->device->events()->fd, this);
   }
   ~Verbs() override {
@@ -36,7 +40,7 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
 
   std::string info() override {
     Writer writer;
-    writer(RankRails{{card_->device->rail()}});
+    writer(RankRails{{card_->device->rail()}, probe_->address()});
     return writer.take();
   }
   Status take_info(uint32_t peer, const std::string& info) override {
@@ -47,7 +51,9 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     if (!reader.complete() || rails.rails.size() > kMaxRails)
       return {trSystemError, fmt::format("rank {} gave {} bytes that name no rails; do all ranks run the same version?",
                                          peer, info.size())};
-    if (!rails.rails.empty()) peers_[peer] = rails.rails.front();
+    if (rails.rails.empty()) return {};
+    peers_[peer] = rails.rails.front();
+    probe_->set_peer(peer, peers_[peer], rails.probe);
     return {};
   }
 
@@ -58,7 +64,9 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     if (own.link_layer != other.link_layer)
       return {trSystemError,
               fmt::format("{} and {} of the other rank have different link layers", own.device, other.device)};
-    return {};
+    const Status reached = probe_->reach(peer, Clock::now() + (is_deaf_ ? kLaterProofTimeout : proof_timeout()));
+    is_deaf_ |= !reached.ok();
+    return reached;
   }
 
   PeerConnections connect(uint32_t peer, PairAbilities) override {
@@ -118,6 +126,10 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     const std::chrono::milliseconds deadline(setup_.config->timeout_ms);
     return deadline.count() == 0 ? kMostFinish : std::min<Clock::duration>(kMostFinish, deadline);
   }
+  Clock::duration proof_timeout() const {
+    const std::chrono::milliseconds deadline(setup_.config->timeout_ms);
+    return deadline.count() == 0 ? kProofTimeout : std::min<Clock::duration>(kProofTimeout, deadline / 2);
+  }
 
   // With the lock.
   std::shared_ptr<VerbsLink> find_or_make(uint32_t peer) {
@@ -150,6 +162,8 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
 
   const TransportSetup setup_;
   const std::shared_ptr<Card> card_;
+  const std::unique_ptr<Probe> probe_;
+  bool is_deaf_ = false;     // a peer was not heard in time
   std::vector<Rail> peers_;  // a device without a name: it has none
   std::mutex mutex_;
   std::map<uint32_t, std::shared_ptr<VerbsLink>> links_;
@@ -170,7 +184,9 @@ Status open_transport(const TransportSetup& setup, std::unique_ptr<Transport>* m
     for (const std::string& candidate : card->device->candidates())
       log_line(LogLevel::kInfo, "verbs does not use " + candidate);
   }
-  *made = std::make_unique<Verbs>(setup, std::move(card));
+  std::unique_ptr<Probe> probe;
+  TR_RETURN_IF_ERROR(Probe::open(*card->device, setup.rank, &probe));
+  *made = std::make_unique<Verbs>(setup, std::move(card), std::move(probe));
   return {};
 }
 

@@ -100,9 +100,15 @@ struct Rail {
   uint32_t mbps = 0;
 };
 
+// Where a rank takes the datagrams that try whether ports reach each other (probe.h).
+struct ProbeAddress {
+  uint32_t queue_pair = 0, key = 0;
+};
+
 // The info that every rank gives all others.
 struct RankRails {
   std::vector<Rail> rails;  // the preferred ones first; empty: it has none
+  ProbeAddress probe;       // by the first
 };
 
 // An introduction: one end of a queue pair.
@@ -120,7 +126,8 @@ struct EndPoint {
 
 // clang-format off
 template <typename V> void visit(V& v, Rail& m) { v(m.device); v(m.port); v(m.link_layer); v(m.mtu); v(m.lid); v(m.gid_index); v(m.gid); v(m.mbps); }
-template <typename V> void visit(V& v, RankRails& m) { v(m.rails); }
+template <typename V> void visit(V& v, ProbeAddress& m) { v(m.queue_pair); v(m.key); }
+template <typename V> void visit(V& v, RankRails& m) { v(m.rails); v(m.probe); }
 template <typename V> void visit(V& v, EndPoint& m) { v(m.queue_pair); v(m.first_packet); v(m.rail); v(m.block); v(m.key); v(m.channels); v(m.place_bytes); v(m.is_connected); v(m.may_send); v(m.refusal); }
 // clang-format on
 
