@@ -55,7 +55,8 @@ Status Communicator::measure_own_link(const std::vector<uint32_t>& leaders, cons
   Connection *const to_next = context_.connection(0, next), *failed = nullptr;
   auto& published = context_.status->waiting_for;  // of the ring each rank knows its neighbours alone
   const Status status = measure_network(
-      to_next, context_.connection(0, previous), i == 0, static_cast<uint32_t>(hosts), static_cast<uint32_t>(context_.pools[0].slot_bytes()),
+      to_next, context_.connection(0, previous), i == 0, static_cast<uint32_t>(hosts),
+      static_cast<uint32_t>(context_.pools[0].slot_bytes()),
       deadline - Watch::time_for_answers(deadline - Clock::now()), [this] { return context_.progress(); },
       [&](const Connection* waiting_for) {
         published.store((waiting_for == to_next ? next : previous) + 1, std::memory_order_relaxed);

@@ -28,7 +28,10 @@ std::function<void()> Communicator::tell_closed() const {
 }
 
 Communicator::~Communicator() {
-  if (peer_table_ != nullptr) has_failed_.load() ? peer_table_->abandon() : peer_table_->finish();
+  // Schedules are the last that a creation makes. What was sent is waited for only where all went well.
+  const bool in_order =
+      !has_failed_.load() && schedules_ != nullptr && watch_ != nullptr && watch_->known_failure().ok();
+  if (peer_table_ != nullptr) in_order ? peer_table_->finish() : peer_table_->abandon();
   if (membership_ != nullptr && watch_ != nullptr) membership_->leave_because(watch_->known_failure());
   // That its GPU has closed everything may have been said already.
   uint32_t here = 0;

@@ -126,12 +126,15 @@ const OptionRow kOptions[] = {
      },
      [](const Config& config) { return std::string(config.wide_partials ? "1" : "0"); }},
     {"transports", "TREERING_TRANSPORTS", "list of in-process, shared-memory, cma, verbs, tcp; `^` in front excludes",
-     "^cma", "all", "Transports that a pair of ranks may use; the first that is proved to work at init is used.", true,
+     "^cma", "all but verbs",
+     "Transports that a pair of ranks may use; the first that is proved to work at init is used. `verbs` is used only "
+     "where it is named, as in `shared-memory,verbs,tcp`.",
+     true,
      [](const std::string& text, Config* config) {
        config->transports = text;
        return Status();
      },
-     [](const Config& config) { return config.transports.empty() ? std::string("all") : config.transports; }},
+     [](const Config& config) { return config.transports.empty() ? std::string("all but verbs") : config.transports; }},
     {"deterministic", "TREERING_DETERMINISTIC", "0 or 1", "1", "0",
      "1: every result depends on the inputs and their ranks alone, bit for bit: operands are combined in the order of the "
      "ranks, whatever the size, algorithm, number of channels or placement.",
@@ -271,13 +274,13 @@ const OptionRow kOptions[] = {
        return parse_integer(text, "TREERING_VERBS_GID", -1, kMaxGid, 1, &config->verbs_gid);
      },
      [](const Config& config) { return std::to_string(config.verbs_gid); }},
-    {"verbs_service_level", "TREERING_VERBS_SL", "0 to 15", "1", "0", "Service level of verbs queue pairs.", true,
+    {"verbs_service_level", "TREERING_VERBS_SL", "0 to 15", "1", "0", "Service level of verbs queue pairs.", false,
      [](const std::string& text, Config* config) {
        return parse_integer(text, "TREERING_VERBS_SL", 0, kMaxServiceLevel, 1, &config->verbs_service_level);
      },
      [](const Config& config) { return std::to_string(config.verbs_service_level); }},
     {"verbs_traffic_class", "TREERING_VERBS_TC", "0 to 255", "106", "0",
-     "Traffic class of verbs queue pairs over RoCE: the DSCP times 4.", true,
+     "Traffic class of verbs queue pairs over RoCE: the DSCP times 4.", false,
      [](const std::string& text, Config* config) {
        return parse_integer(text, "TREERING_VERBS_TC", 0, kMaxTrafficClass, 1, &config->verbs_traffic_class);
      },
@@ -285,7 +288,7 @@ const OptionRow kOptions[] = {
     {"verbs_timeout", "TREERING_VERBS_TIMEOUT", "1 to 31", "18", "14",
      "How long a verbs device waits for an acknowledgement before it sends again: 4.096 us times 2 to the power of this. It does so 6 "
      "times.",
-     true,
+     false,
      [](const std::string& text, Config* config) {
        return parse_integer(text, "TREERING_VERBS_TIMEOUT", 1, kMaxVerbsTimeout, 1, &config->verbs_timeout);
      },

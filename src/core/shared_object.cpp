@@ -18,7 +18,7 @@ std::string beside_this_library(const char* file) {
 
 }  // namespace
 
-void* open_shared_object(const char* file, const char* variable, std::string* why_not) {
+void* open_shared_object(const char* file, const char* variable, Elsewhere elsewhere, std::string* why_not) {
   const char* chosen = std::getenv(variable);
   const bool named = chosen != nullptr && *chosen != '\0';
   void* library = dlopen((named ? std::string(chosen) : beside_this_library(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -28,7 +28,7 @@ void* open_shared_object(const char* file, const char* variable, std::string* wh
   }
   // That it lies beside this library but lacks something says more than that it lies nowhere else.
   const std::string first = dlerror();
-  library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+  if (elsewhere == Elsewhere::kWhereTheSystemLooks) library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) *why_not = first;
   return library;
 }

@@ -3,12 +3,16 @@
 // are missing.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace treering {
 
-// Opens the path that `variable` of the environment names, else `file` beside this library, else `file` wherever the
-// system looks. nullptr with the reason. It stays open.
-void* open_shared_object(const char* file, const char* variable, std::string* why_not);
+// Whether it may lie elsewhere than beside this library: one of another build may be found there.
+enum class Elsewhere : uint8_t { kNever, kWhereTheSystemLooks };
+
+// Opens the path that `variable` of the environment names, else `file` beside this library, else elsewhere. nullptr with
+// the reason. It stays open.
+void* open_shared_object(const char* file, const char* variable, Elsewhere elsewhere, std::string* why_not);
 
 }  // namespace treering

@@ -61,7 +61,10 @@ class Backoff {
     waits_are_all_ = all;
   }
 
-  void reset() { polls_ = 0; }
+  void reset() {
+    polls_ = 0;
+    armed_ = false;
+  }
 
   // Waits a little. True when it is time to look at more than messages: after the spinning, now and then while
   // yielding, and after each sleep.

@@ -28,7 +28,7 @@ std::atomic<DeviceBackend*> opened{nullptr};
 Backend open_backend() {
   Backend made;
   std::string why_not;
-  void* library = open_shared_object(kLibrary, "TREERING_DEVICE_LIBRARY", &why_not);
+  void* library = open_shared_object(kLibrary, "TREERING_DEVICE_LIBRARY", Elsewhere::kWhereTheSystemLooks, &why_not);
   if (library == nullptr) {
     made.why_not = fmt::format("the library was built or installed without CUDA support: {}", why_not);
     return made;

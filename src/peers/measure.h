@@ -53,8 +53,7 @@ using WaitVerdict = std::function<Status(const Connection* waiting_for)>;
 // slot_bytes: of staging memory, for links that reach no other memory of this rank. `progress` is called in every wait and moves what waits on any link of the rank; true when nothing waits. *failed:
 // the link that is broken or was waited for; nullptr when the error is `verdict`'s.
 Status measure_network(Connection* next, Connection* previous, bool starts, uint32_t hosts, uint32_t slot_bytes,
-                       Clock::time_point deadline,
-                       const std::function<bool()>& progress, const WaitVerdict& verdict, NetworkMeasurement* measured,
-                       Connection** failed);
+                       Clock::time_point deadline, const std::function<bool()>& progress, const WaitVerdict& verdict,
+                       NetworkMeasurement* measured, Connection** failed);
 
 }  // namespace treering

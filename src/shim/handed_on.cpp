@@ -32,6 +32,13 @@ std::string streams(const std::string& threads, const std::string& sockets) {
   return std::to_string(std::min(kMaxStreams, number(threads) * number(sockets)));
 }
 
+// In decimal, from any base that C has; else nothing, as of a value that means "not set".
+std::string number_within(const std::string& text, long least, long most) {
+  char* end = nullptr;
+  const long number = std::strtol(text.c_str(), &end, 0);
+  return text.empty() || *end != '\0' || number < least || number > most ? "" : std::to_string(number);
+}
+
 // As they are read for the host's transports.
 bool forbids_p2p() {
   const std::string disable = variable("NCCL_P2P_DISABLE"), level = variable("NCCL_P2P_LEVEL");
@@ -47,10 +54,10 @@ void hand_on_variables() {
   hand_on("TREERING_DEVICE_P2P", forbids_p2p() ? "0" : "");
   hand_on("TREERING_HOSTID", variable("NCCL_HOSTID"));
   hand_on("TREERING_VERBS_DEVICES", interfaces(variable("NCCL_IB_HCA")));
-  hand_on("TREERING_VERBS_GID", variable("NCCL_IB_GID_INDEX"));
-  hand_on("TREERING_VERBS_TIMEOUT", variable("NCCL_IB_TIMEOUT"));
-  hand_on("TREERING_VERBS_SL", variable("NCCL_IB_SL"));
-  hand_on("TREERING_VERBS_TC", variable("NCCL_IB_TC"));
+  hand_on("TREERING_VERBS_GID", number_within(variable("NCCL_IB_GID_INDEX"), 0, 255));
+  hand_on("TREERING_VERBS_TIMEOUT", number_within(variable("NCCL_IB_TIMEOUT"), 1, 31));
+  hand_on("TREERING_VERBS_SL", number_within(variable("NCCL_IB_SL"), 0, 15));
+  hand_on("TREERING_VERBS_TC", number_within(variable("NCCL_IB_TC"), 0, 255));
   hand_on("TREERING_TCP_STREAMS", streams(variable("NCCL_SOCKET_NTHREADS"), variable("NCCL_NSOCKS_PERTHREAD")));
 }
 

@@ -89,7 +89,7 @@ Status apply_protocols(const std::string& name, const std::string& value, Reques
   return translate_protocols(name, value, &request->protocol);
 }
 
-constexpr const char* kNet = "of networks, which this library does not use yet";
+constexpr const char* kNet = "of InfiniBand and other networks; see docs/rdma.md for what is followed";
 
 const VariableRow kVariables[] = {
     {"DEBUG", "VERSION, WARN, INFO, ABORT, TRACE", "What is logged.", nullptr, true},

@@ -32,10 +32,10 @@ std::string variable_of(std::string name) {
 
 Transport* open(const std::string& name, const TransportSetup& setup, std::string* why_not) {
   const std::string file = fmt::format("libtreering-{}.so.0", name);
-  void* library = open_shared_object(file.c_str(), variable_of(name).c_str(), why_not);
+  void* library = open_shared_object(file.c_str(), variable_of(name).c_str(), Elsewhere::kNever, why_not);
   if (library == nullptr) return nullptr;
   const auto open = reinterpret_cast<OpenTransportModule>(dlsym(library, kOpenTransportModule));
-  if (open != nullptr) return open(kModuleBuild, setup, why_not);
+  if (open != nullptr) return open(module_build().c_str(), setup, why_not);
   *why_not = fmt::format("{} has no {}", file, kOpenTransportModule);
   return nullptr;
 }

@@ -7,6 +7,8 @@
 // setup gives it.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <memory>
 #include <string>
 
@@ -15,11 +17,19 @@
 namespace treering {
 
 // The one function of a module: nullptr where the transport cannot be had, with the reason in `why_not`. `build` is
-// kModuleBuild of the caller.
+// module_build() of the caller, which must be the module's own.
 using OpenTransportModule = Transport* (*)(const char* build, const TransportSetup& setup, std::string* why_not);
 inline constexpr const char* kOpenTransportModule = "treering_open_transport";
-// Changes with every change of what modules and library share.
-inline constexpr const char* kModuleBuild = TREERING_VERSION_STRING " 1";
+// Changes with the version, the compiler, sanitizers and the sizes of what modules and library share.
+inline std::string module_build() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr bool kSanitized = true;
+#else
+  constexpr bool kSanitized = false;
+#endif
+  return fmt::format(TREERING_VERSION_STRING " by " __VERSION__ " {:x} {:x} {:x} {:x} {}", sizeof(TransportSetup),
+                     sizeof(Config), sizeof(WaitSet), sizeof(Message), kSanitized);
+}
 
 // The transport of that name. Where it cannot be had: one that proves no peer, and says why.
 std::unique_ptr<Transport> open_module(const std::string& name, const TransportSetup& setup);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/config.h"
+#include "core/log.h"
 #include "core/status.h"
 #include "transport/connection.h"
 #include "transport/introduction.h"
@@ -42,6 +43,8 @@ struct TransportSetup {
   // What a rank that waits may sleep on: a transport whose polls cost system calls adds its descriptors. One that polls
   // memory adds nothing, and is polled.
   std::shared_ptr<WaitSet> waits;
+  // A module has no log of its own.
+  void (*log)(LogLevel level, const std::string& text) = log_line;
 };
 
 // What works between two ranks besides the transport that they use, as both have proved.

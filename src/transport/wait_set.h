@@ -24,7 +24,7 @@
 
 namespace treering {
 
-// Of a descriptor that must be asked each time to become readable, as that of a verbs device.
+// Asks a descriptor to become readable, which one of a verbs device does once each time.
 class WaitSource {
  public:
   // Takes what made the descriptor readable before, and asks again. What came in between is found by a poll after it.

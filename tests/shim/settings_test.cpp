@@ -101,7 +101,9 @@ TEST(Settings, VariablesOfTheNetworkAreHandedOn) {
                         {"TREERING_VERBS_GID", "NCCL_IB_GID_INDEX", "3", "3"},
                         {"TREERING_VERBS_TIMEOUT", "NCCL_IB_TIMEOUT", "18", "18"},
                         {"TREERING_VERBS_SL", "NCCL_IB_SL", "1", "1"},
-                        {"TREERING_VERBS_TC", "NCCL_IB_TC", "106", "106"},
+                        {"TREERING_VERBS_TC", "NCCL_IB_TC", "0x6a", "106"},
+                        {"TREERING_VERBS_TC", "NCCL_IB_TC", "-1", nullptr},
+                        {"TREERING_VERBS_TIMEOUT", "NCCL_IB_TIMEOUT", "0", nullptr},
                         {"TREERING_SOCKET_FAMILY", "NCCL_SOCKET_FAMILY", "AF_INET6", "ipv6"},
                         {"TREERING_DEVICE_P2P", "NCCL_P2P_DISABLE", "1", "0"},
                         {"TREERING_DEVICE_P2P", "NCCL_P2P_LEVEL", "LOC", "0"},
@@ -111,7 +113,7 @@ TEST(Settings, VariablesOfTheNetworkAreHandedOn) {
     unsetenv(one.ours);
     setenv(one.nccl, one.value, 1);
     hand_on_variables();
-    ASSERT_NE(std::getenv(one.ours), nullptr) << one.nccl;
+    ASSERT_EQ(std::getenv(one.ours) != nullptr, one.handed != nullptr) << one.nccl << "=" << one.value;
     EXPECT_STREQ(std::getenv(one.ours), one.handed) << one.nccl;
     setenv(one.ours, "mine", 1);  // what the user has set stays
     hand_on_variables();

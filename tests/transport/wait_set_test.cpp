@@ -4,12 +4,15 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <thread>
 #include <vector>
+
+#include "executor/backoff.h"
 
 namespace treering {
 namespace {
@@ -83,6 +86,61 @@ TEST_F(WaitSetTest, EndsWhenThereIsRoomAgain) {
   }
   EXPECT_LT(milliseconds_of_wait(&room, kLong, &woken_), 500);
   EXPECT_TRUE(woken_);
+}
+
+// Becomes readable only after it was armed, as the descriptor of a verbs device.
+class ArmedSource final : public WaitSource {
+ public:
+  ArmedSource() : fd(eventfd(0, EFD_NONBLOCK)) {}
+  ~ArmedSource() { close(fd); }
+  void arm() override {
+    ++armed;
+    uint64_t count = 0;
+    (void)!read(fd, &count, sizeof count);
+  }
+  void signal() const {
+    const uint64_t one = 1;
+    EXPECT_EQ(write(fd, &one, sizeof one), static_cast<ssize_t>(sizeof one));
+  }
+
+  const int fd;
+  int armed = 0;
+};
+
+TEST_F(WaitSetTest, ASourceIsArmedAndEndsAWait) {
+  ArmedSource source;
+  EXPECT_FALSE(set_.arm()) << "there is none yet";
+  set_.add(source.fd, &source);
+  for (int time = 1; time <= 3; ++time) {
+    EXPECT_TRUE(set_.arm());
+    EXPECT_EQ(source.armed, time);
+    EXPECT_FALSE(set_.wait(1));
+    source.signal();
+    EXPECT_TRUE(set_.wait(kLong));
+  }
+  set_.forget(source.fd);
+  EXPECT_FALSE(set_.arm());
+  EXPECT_EQ(source.armed, 3);
+}
+
+// A rank that waits for nothing else arms before each sleep, and polls between both.
+TEST_F(WaitSetTest, ABackoffArmsItsSourcesBeforeItSleeps) {
+  ArmedSource source;
+  set_.add(source.fd, &source);
+  WaitPolicy policy;
+  policy.yields = 10;
+  Backoff backoff(policy);
+  backoff.sleep_on(&set_, true);
+  int polls = 0;
+  for (; source.armed == 0; ++polls) EXPECT_FALSE(backoff.pause()) << polls;
+  EXPECT_TRUE(backoff.pause()) << "sleeps until the time is over";
+  EXPECT_EQ(source.armed, 1);
+  EXPECT_FALSE(backoff.pause()) << "arms again, to be polled";
+  EXPECT_EQ(source.armed, 2);
+  backoff.reset();
+  for (polls = 0; source.armed == 2 && polls < 1000; ++polls) (void)backoff.pause();
+  EXPECT_EQ(source.armed, 3) << "what was armed before counts no more";
+  set_.forget(source.fd);
 }
 
 TEST_F(WaitSetTest, ForgetsAStreamWhoseSocketLivesOnElsewhere) {

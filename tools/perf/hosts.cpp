@@ -69,7 +69,7 @@ int id_pipe(const trUniqueId& id) {
   return -1;
 }
 
-// Of this run; of other runs on the same machines it differs.
+// Names this run; other runs on the same machines have other names.
 std::string run_name() {
   static const long began = static_cast<long>(time(nullptr));
   return std::to_string(getpid()) + "-" + std::to_string(began);

@@ -62,7 +62,7 @@ class Device {
   const Rail& rail() const { return rail_; }
   ibv_context* context() const { return context_; }
   ibv_pd* domain() const { return domain_; }
-  // Of all completion queues: readable when one that was armed has something.
+  // Readable when a completion queue of the device that was armed has something.
   ibv_comp_channel* events() const { return events_; }
   // "mlx5_0 port 1 (RoCE v2 GID 3: 10.0.0.1, 100 Gbit/s)"
   std::string name() const;

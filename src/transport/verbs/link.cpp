@@ -3,18 +3,18 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 #include <mutex>
 #include <vector>
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "transport/verbs/block.h"
 #include "transport/verbs/handshake.h"
 #include "transport/verbs/incoming.h"
+#include "transport/verbs/sending.h"
 
 namespace treering::verbs {
 namespace {
@@ -22,73 +22,13 @@ namespace {
 // An introduction may be lost while the control tree is mended.
 constexpr auto kIntroducedAgain = std::chrono::seconds(1);
 // A completion with the reason follows requests that were flushed.
+constexpr auto kToldWithin = std::chrono::milliseconds(200);
 constexpr auto kCauseComesWithin = std::chrono::milliseconds(100);
 constexpr uint32_t kRequestsOfMessage = 2;
 
-// Memory of a link: the block that the peer writes into, and the lines that this rank sends from.
-class Block {
- public:
-  ~Block() {
-    if (base_ != nullptr) munmap(base_, bytes_);
-  }
-  Status make(const Device& device, size_t bytes) {
-    void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (base == MAP_FAILED)
-      return {trSystemError, fmt::format("{} KiB of memory: {}", bytes >> 10, std::strerror(errno))};
-    base_ = static_cast<std::byte*>(base);
-    bytes_ = bytes;
-    return device.register_memory(
-        base, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING, &registered_);
-  }
-  // A card must not write into memory that is given back.
-  void end_registration() { registered_ = {}; }
-  std::byte* base() const { return base_; }
-  const RegisteredMemory& registered() const { return registered_; }
-
- private:
-  std::byte* base_ = nullptr;
-  size_t bytes_ = 0;
-  RegisteredMemory registered_;
-};
-
-struct Outgoing {
-  const std::byte* payload = nullptr;
-  uint32_t bytes = 0;       // of the payload
-  uint32_t line_bytes = 0;  // of the line
-};
-
 struct Channel {
-  uint64_t posted = 0, sent = 0, freed = 0;
-  uint64_t with_payload = 0, payload_taken = 0;  // number + 1 of the last message that has one; ... that was written
-  Outgoing outgoing[kFifoDepth];
+  Sending sending;
   Incoming incoming;
-
-  bool has_room() const { return posted - freed < kFifoDepth; }
-  // The payloads of messages before the first that is under way are free.
-  uint64_t released() const { return payload_taken == with_payload ? posted : payload_taken; }
-};
-
-// What a completion of `request` says to be written.
-struct Written {
-  uint64_t request = 0;
-  uint32_t channel = 0;
-  uint64_t number = 0;
-};
-
-// First in, first out, of at most so many; no allocation after construction.
-template <typename T>
-class Ring {
- public:
-  explicit Ring(size_t most) : slots_(most) {}
-  bool empty() const { return first_ == end_; }
-  T& front() { return slots_[first_ % slots_.size()]; }
-  void push(T value) { slots_[end_++ % slots_.size()] = value; }
-  void pop() { ++first_; }
-  void clear() { first_ = end_; }
-
- private:
-  std::vector<T> slots_;
-  uint64_t first_ = 0, end_ = 0;
 };
 
 class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
@@ -100,10 +40,10 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
         introduce_(std::move(introduce)),
         channels_(options_.channels),
         queue_(messages()),
-        written_(messages()) {
-    opened_ = open();
-    has_lost_peer_ = !opened_.ok();
-    if (!opened_.ok()) pair_.reset(), fail(opened_);
+        written_(sends()) {
+    refusal_ = open();
+    has_lost_peer_ = !refusal_.ok();
+    if (!refusal_.ok()) pair_.reset(), fail(refusal_);
   }
 
   // The queue pair ends before the memory that its peer writes into.
@@ -121,20 +61,21 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     std::lock_guard lock(mutex_);
     if (finished_) return;
     if (!peer.refusal.empty()) return refuse({trSystemError, "it says: " + peer.refusal});
-    if (!pair_) return introduce_self();
+    if (!refusal_.ok()) return introduce_self();
     if (peer.channels != options_.channels || peer.place_bytes != options_.place_bytes)
-      return refuse(
+      return decline(
           {trSystemError, fmt::format("it has {} channels and places of {} bytes, this rank {} and {}", peer.channels,
                                       peer.place_bytes, options_.channels, options_.place_bytes)});
-    const Handshake::Actions actions = handshake_.hear(peer.is_connected, peer.may_send);
-    log_line(LogLevel::kTrace, fmt::format("verbs: {} {} connected and {} send; this rank {} send", options_.peer_name,
-                                           peer.is_connected ? "is" : "is not", peer.may_send ? "may" : "may not",
-                                           handshake_.may_send() ? "may" : "may not"));
-    if (actions.connect) {
+    if (!handshake_.is_connected()) {
       peer_ = peer;
       if (const Status connected = pair_->connect(card_->device->rail(), peer, options_.path); !connected.ok())
-        return refuse(connected);
+        return decline(connected);
     }
+    const Handshake::Actions actions = handshake_.hear(peer.is_connected, peer.may_send);
+    card_->log(LogLevel::kTrace,
+               fmt::format("verbs: {} {} connected and {} send; this rank {} send", options_.peer_name,
+                           peer.is_connected ? "is" : "is not", peer.may_send ? "may" : "may not",
+                           handshake_.may_send() ? "may" : "may not"));
     if (actions.introduce) introduce_self();
     if (handshake_.may_send()) is_ready_.store(true, std::memory_order_release);
   }
@@ -183,16 +124,22 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
 
   bool can_post(uint32_t channel) {
     if (!is_good()) return false;
-    if (channels_[channel].has_room()) return true;
+    if (channels_[channel].sending.has_room()) return true;
+    const bool left = departed_.load(std::memory_order_acquire);
     poll();
-    return is_good() && channels_[channel].has_room();
+    if (is_good() && channels_[channel].sending.has_room()) return true;
+    if (left) fail({trRemoteError, "it has left, and does not take what was sent to it"});
+    return false;
   }
 
   void post(uint32_t index, const Message& message) {
     if (!is_good()) return;
     Channel& channel = channels_[index];
-    Outgoing& outgoing = channel.outgoing[channel.posted % kFifoDepth];
-    auto* line = new (own_line(index, channel.posted)) Line;
+    if (message.kind == PayloadKind::kStaging && message.bytes > options_.place_bytes)
+      return fail({trInternalError, fmt::format("a message of {} bytes; at most {} were agreed on", message.bytes,
+                                                options_.place_bytes)});
+    Outgoing& outgoing = channel.sending.outgoing[channel.sending.posted % kFifoDepth];
+    auto* line = new (own_line(index, channel.sending.posted)) Line;
     line->signature = message.signature;
     line->bytes = message.bytes;
     line->whole = message.whole;
@@ -206,31 +153,29 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
       line->has_payload = 1;
       outgoing.payload = card_->staging + message.user.offset;
       outgoing.bytes = message.bytes;
-      channel.with_payload = channel.posted + 1;
+      channel.sending.with_payload = channel.sending.posted + 1;
     }
-    ++channel.posted;
+    ++channel.sending.posted;
     queue_.push(index);
     if (is_ready_.load(std::memory_order_acquire)) send_pending();
   }
 
   uint64_t released(uint32_t index) {
     Channel& channel = channels_[index];
-    if (channel.released() != channel.posted && is_good()) {
+    if (channel.sending.released() != channel.sending.posted && is_good()) {
       if (is_pending()) flush();
       poll();
     }
-    return channel.released();
+    return channel.sending.released();
   }
 
   const Message* front(uint32_t index) {
     Incoming& incoming = channels_[index].incoming;
     if (const Message* message = incoming.front(); message != nullptr) return message;
-    const bool left = departed_.load(std::memory_order_acquire);
     poll();
     if (const Message* message = incoming.front(); message != nullptr) return message;
     take_refusal();
-    // What it sent was here before the news that it left.
-    if (left) fail({trRemoteError, "it has left"});
+    if (departed_.load(std::memory_order_acquire)) look_for_end();
     return nullptr;
   }
   void pop(uint32_t index) {
@@ -246,9 +191,10 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     TR_RETURN_IF_ERROR(block_.make(*card_->device, block_bytes(options_.channels, options_.place_bytes)));
     // Of each channel the peer's messages, and a credit for each of this rank's, may arrive before a poll.
     const auto all = static_cast<uint32_t>(messages());
-    return QueuePair::create(*card_->device, {3 * all + 8, 2 * all + 16}, sizeof(Line), &pair_);
+    return QueuePair::create(*card_->device, {sends(), 2 * all + 16}, sizeof(Line), &pair_);
   }
   size_t messages() const { return size_t{options_.channels} * kFifoDepth; }
+  uint32_t sends() const { return 3 * static_cast<uint32_t>(messages()) + 8; }  // work requests under way
   bool is_good() const { return health_.ok(); }
   bool is_pending() const { return !queue_.empty() || owes_; }
   // Behind the block that the peer writes into.
@@ -260,8 +206,8 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     last_introduced_ = Clock::now();
     if (finished_) return;
     EndPoint own;
-    own.refusal = opened_.message();
-    if (!pair_) return introduce_(own);
+    own.refusal = refusal_.message();
+    if (!refusal_.ok()) return introduce_(own);
     own.queue_pair = pair_->number();
     own.first_packet = pair_->first_packet();
     own.rail = card_->device->rail();
@@ -279,13 +225,19 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
   }
   // From the control thread; the rank's own thread takes it.
   void refuse(Status why) {
-    refusal_ = std::move(why);
+    peers_refusal_ = std::move(why);
     is_refused_.store(true, std::memory_order_release);
+  }
+  // ... and the peer is told why there is no end for it.
+  void decline(const Status& why) {
+    refusal_ = why;
+    refuse(why);
+    introduce_self();
   }
   void take_refusal() {
     if (!is_refused_.load(std::memory_order_acquire)) return;
     std::lock_guard lock(mutex_);
-    fail(refusal_);
+    fail(peers_refusal_);
   }
   // A rank that left in order has taken what it wanted: credits need not reach it.
   void drop_if_left() {
@@ -314,7 +266,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
   void forget_sends() {
     queue_.clear();
     owes_ = false;
-    for (Channel& channel : channels_) channel.payload_taken = channel.with_payload;
+    for (Channel& channel : channels_) channel.sending.payload_taken = channel.sending.with_payload;
     has_lost_peer_ = true;
   }
   std::string path_text() const {
@@ -346,8 +298,8 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
 
   void send(uint32_t index) {
     Channel& channel = channels_[index];
-    const uint64_t number = channel.sent;
-    const Outgoing& outgoing = channel.outgoing[number % kFifoDepth];
+    const uint64_t number = channel.sending.sent;
+    const Outgoing& outgoing = channel.sending.outgoing[number % kFifoDepth];
     std::byte* line = own_line(index, number);
     reinterpret_cast<Line*>(line)->popped = static_cast<uint32_t>(channel.incoming.popped());
     channel.incoming.told();
@@ -358,7 +310,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     note(pair_->write(payload, peer_.block + layout_.place(index, number), source,
                       peer_.block + layout_.line(index, number), peer_.key, pack_immediate(immediate), has_payload));
     if (!is_good() || has_lost_peer_) return;
-    ++channel.sent;
+    ++channel.sending.sent;
     if (has_payload) written_.push({pair_->posted(), index, number});
   }
 
@@ -366,8 +318,15 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     if (has_lost_peer_) return;
     note(pair_->poll([this](uint32_t word) { take(unpack_immediate(ntohl(word))); }));
     for (; !written_.empty() && written_.front().request <= pair_->done(); written_.pop())
-      channels_[written_.front().channel].payload_taken = written_.front().number + 1;
+      channels_[written_.front().channel].sending.payload_taken = written_.front().number + 1;
     if (pair_->is_flushed()) await_cause();
+  }
+
+  // The device had all that it sent before it left, but may tell of it late.
+  void look_for_end() {
+    const Clock::time_point now = Clock::now();
+    if (left_since_ == Clock::time_point()) left_since_ = now;
+    if (now - left_since_ > kToldWithin) fail({trRemoteError, "it has left"});
   }
 
   // Requests that were flushed are no cause. The peer's card may have one that this card is not told.
@@ -385,20 +344,20 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
           {trSystemError, fmt::format("it told of channel {}; there are {}", immediate.channel, channels_.size())});
     Channel& channel = channels_[immediate.channel];
     if (immediate.type == ImmediateType::kCredit)
-      return take_credit(&channel, full_count(channel.freed, immediate.count));
+      return take_credit(&channel, full_count(channel.sending.freed, immediate.count));
     if (immediate.type != ImmediateType::kLine)
       return fail({trSystemError, fmt::format("it told an immediate of type {}", static_cast<int>(immediate.type))});
     Line line;
     if (const Status taken = channel.incoming.arrive(block_.base(), layout_, immediate.channel, immediate.count, &line);
         !taken.ok())
       return fail(taken);
-    take_credit(&channel, channel.freed + (line.popped - static_cast<uint32_t>(channel.freed)));
+    take_credit(&channel, channel.sending.freed + (line.popped - static_cast<uint32_t>(channel.sending.freed)));
   }
   void take_credit(Channel* channel, uint64_t popped) {
-    if (popped > channel->sent)
-      return fail(
-          {trSystemError, fmt::format("it has popped {} messages of {} that were sent", popped, channel->sent)});
-    channel->freed = popped;
+    if (popped > channel->sending.sent)
+      return fail({trSystemError,
+                   fmt::format("it has popped {} messages of {} that were sent", popped, channel->sending.sent)});
+    channel->sending.freed = popped;
   }
 
   const std::shared_ptr<const Card> card_;
@@ -407,7 +366,6 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
   const Introduce introduce_;
   Block block_;
   std::unique_ptr<QueuePair> pair_;
-  Status opened_;
 
   std::vector<Channel> channels_;
   Ring<uint32_t> queue_;   // channels, in the order of their posts that were not sent yet
@@ -415,7 +373,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
   Status health_;
   bool owes_ = false;           // credits
   bool has_lost_peer_ = false;  // ... which has left: nothing is sent any more
-  Clock::time_point flushed_since_{};
+  Clock::time_point flushed_since_{}, left_since_{};
   bool is_marked_ = false;  // at the end: a completion of everything was asked for
 
   std::atomic<bool> is_ready_{false}, departed_{false}, stopped_{false}, is_refused_{false};
@@ -423,7 +381,8 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
   Handshake handshake_;
   EndPoint peer_;
   Clock::time_point last_introduced_{};
-  Status refusal_;
+  Status refusal_;        // why this rank has no end
+  Status peers_refusal_;  // or the peer, or this rank: for the rank's own thread
   bool finished_ = false;
 };
 

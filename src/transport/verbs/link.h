@@ -8,8 +8,8 @@
 // The end at the peer is made by an introduction, which may come before this rank has to do with the peer, or after it
 // has posted: what was posted waits until both ends are connected (handshake.h).
 //
-// Invariants: at most kFifoDepth messages of a channel are not popped, so a line or place is written only when nobody
-// reads it; what a peer has written is checked and copied before it is used; released() counts a message whose payload
+// Invariants: at most kFifoDepth messages of a channel are not popped, so a line or place is written only when it
+// is not read; what a peer has written is checked and copied before it is used; released() counts a message whose payload
 // the card has written, and which the peer's card has acknowledged. Used by one thread at a time, but for hear(),
 // depart() and stop(), which the control thread calls.
 #pragma once
@@ -18,6 +18,7 @@
 #include <memory>
 #include <string>
 
+#include "core/log.h"
 #include "transport/connection.h"
 #include "transport/verbs/device.h"
 #include "transport/verbs/queue_pair.h"
@@ -27,6 +28,7 @@ namespace treering::verbs {
 // What all links of a rank share.
 struct Card {
   std::unique_ptr<Device> device;
+  void (*log)(LogLevel level, const std::string& text) = nullptr;
   const std::byte* staging = nullptr;  // of this rank
   RegisteredMemory registered_staging;
 };

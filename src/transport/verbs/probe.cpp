@@ -28,8 +28,8 @@ Status failed(const char* call) { return {trSystemError, fmt::format("{}: {}", c
 
 }  // namespace
 
-Status Probe::open(const Device& device, uint32_t rank, std::unique_ptr<Probe>* opened) {
-  std::unique_ptr<Probe> probe(new Probe(device, rank));
+Status Probe::open(const Device& device, uint32_t rank, const PathOptions& path, std::unique_ptr<Probe>* opened) {
+  std::unique_ptr<Probe> probe(new Probe(device, rank, path));
   probe->memory_.resize((kReceives + 1) * kSlotBytes);
   TR_RETURN_IF_ERROR(device.register_memory(probe->memory_.data(), probe->memory_.size(), IBV_ACCESS_LOCAL_WRITE,
                                             &probe->registered_));
@@ -92,7 +92,7 @@ Status Probe::post_receive(uint32_t slot) {
 Status Probe::send(uint32_t peer) {
   Peer& to = peers_[peer];
   if (to.handle == nullptr) {
-    ibv_ah_attr attributes = path_to(device_.rail(), to.rail, {});
+    ibv_ah_attr attributes = path_to(device_.rail(), to.rail, path_);
     to.handle = ibv_create_ah(device_.domain(), &attributes);
     if (to.handle == nullptr) return failed("ibv_create_ah");
   }
@@ -122,37 +122,38 @@ Status Probe::take(uint32_t slot) {
   const auto found = peers_.find(datagram.from);
   if (found == peers_.end() || datagram.to != rank_ || datagram.key != key_) return {};
   found->second.heard = true;
-  return datagram.heard == 0 ? send(datagram.from) : Status();
+  if (datagram.heard == 0) (void)send(datagram.from);  // what fails, fails again when that peer is tried
+  return {};
 }
 
 Status Probe::poll() {
   ibv_wc completion;
   for (int count; (count = ibv_poll_cq(completions_, 1, &completion)) != 0;) {
     if (count < 0) return {trSystemError, "ibv_poll_cq of datagrams failed"};
+    if (completion.wr_id == kReceives) --under_way_;
     if (completion.status != IBV_WC_SUCCESS)
-      return {trSystemError, fmt::format("a datagram: {}", ibv_wc_status_str(completion.status))};
-    if (completion.wr_id == kReceives)
-      --under_way_;
-    else
-      TR_RETURN_IF_ERROR(take(static_cast<uint32_t>(completion.wr_id)));
+      failure_ = {trSystemError, fmt::format("a datagram: {}", ibv_wc_status_str(completion.status))};
+    if (!failure_.ok()) return failure_;
+    if (completion.wr_id != kReceives) TR_RETURN_IF_ERROR(take(static_cast<uint32_t>(completion.wr_id)));
   }
   return {};
 }
 
 Status Probe::reach(uint32_t peer, Clock::time_point deadline) {
+  TR_RETURN_IF_ERROR(failure_);
   const Peer& other = peers_[peer];
   Clock::time_point next{};
   int afterwards = 0;
   for (;;) {
     TR_RETURN_IF_ERROR(poll());
     const Clock::time_point now = Clock::now();
-    if (other.heard && afterwards == kAfterwards) return {};
+    if (other.heard && (afterwards == kAfterwards || now > deadline)) return {};
     if (other.heard || now >= next) {
       afterwards += other.heard && under_way_ == 0;
       TR_RETURN_IF_ERROR(send(peer));
       next = now + kAgain;
     }
-    if (now > deadline && !other.heard) break;
+    if (now > deadline) break;
     sched_yield();
   }
   return {trSystemError,

@@ -22,7 +22,7 @@ namespace treering::verbs {
 
 class Probe {
  public:
-  static Status open(const Device& device, uint32_t rank, std::unique_ptr<Probe>* opened);
+  static Status open(const Device& device, uint32_t rank, const PathOptions& path, std::unique_ptr<Probe>* opened);
   ~Probe();
   Probe(const Probe&) = delete;
   Probe& operator=(const Probe&) = delete;
@@ -41,7 +41,7 @@ class Probe {
     ibv_ah* handle = nullptr;
     bool heard = false;
   };
-  explicit Probe(const Device& device, uint32_t rank) : device_(device), rank_(rank) {}
+  Probe(const Device& device, uint32_t rank, const PathOptions& path) : device_(device), rank_(rank), path_(path) {}
   Status make_queue_pair();
   Status post_receive(uint32_t slot);
   Status send(uint32_t peer);
@@ -50,6 +50,7 @@ class Probe {
 
   const Device& device_;
   const uint32_t rank_;
+  const PathOptions path_;
   uint32_t key_ = 0;
   ibv_cq* completions_ = nullptr;
   ibv_qp* pair_ = nullptr;
@@ -57,6 +58,7 @@ class Probe {
   RegisteredMemory registered_;
   std::map<uint32_t, Peer> peers_;
   uint32_t under_way_ = 0;  // sends
+  Status failure_;          // of the queue pair: nothing is sent any more
 };
 
 }  // namespace treering::verbs

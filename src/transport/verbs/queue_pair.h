@@ -10,7 +10,8 @@
 //   signaled                ^        completion 4: done() is 4
 //
 // Invariant: what was posted never exceeds what the queues were made for; can_write() says whether there is room.
-// Used by one thread at a time, but for connect(), which may be called while another thread polls nothing yet.
+// Used by one thread at a time, but for connect() and stop(), which another thread may call meanwhile: the device
+// itself orders changes of state and polls.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -74,6 +75,8 @@ class QueuePair {
         }
         if (completion.status != IBV_WC_SUCCESS) return failure_of(completion);
         if (completion.wr_id == kReceive) {
+          if ((completion.wc_flags & IBV_WC_WITH_IMM) == 0)
+            return {trSystemError, "it sent something without an immediate; do all ranks run the same version?"};
           ++taken_;
           on_immediate(completion.imm_data);
         } else {

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "core/clock.h"
-#include "core/log.h"
 #include "transport/module.h"
 #include "transport/verbs/link.h"
 #include "transport/verbs/probe.h"
@@ -21,18 +20,21 @@ namespace treering::verbs {
 namespace {
 
 // A card gives up after its retries; a peer that has posted nothing yet answers an introduction at once.
-constexpr auto kMostFinish = std::chrono::seconds(5);
+constexpr auto kMostFinish = std::chrono::seconds(2);
 constexpr uint32_t kMaxRails = 16;
 
 // For the first peer that is not heard. Others have had that time, too, and get little more.
 constexpr std::chrono::milliseconds kProofTimeout(10'000), kLaterProofTimeout(100);
 
+PathOptions path_of(const Config& config) {
+  return {static_cast<uint8_t>(config.verbs_service_level), static_cast<uint8_t>(config.verbs_traffic_class),
+          static_cast<uint8_t>(config.verbs_timeout)};
+}
+
 class Verbs final : public Transport, public IntroductionTaker, private WaitSource {
  public:
   Verbs(TransportSetup setup, std::shared_ptr<Card> card, std::unique_ptr<Probe> probe)
-      : setup_(std::move(setup)), card_(std::move(card)), probe_(std::move(probe)), peers_(setup_.ranks) {
-    if (setup_.waits) setup_.waits->add(card_->device->events()->fd, this);
-  }
+      : setup_(std::move(setup)), card_(std::move(card)), probe_(std::move(probe)), peers_(setup_.ranks) {}
   ~Verbs() override {
     if (setup_.waits) setup_.waits->forget(card_->device->events()->fd);
     for (const auto& [peer, link] : links_) link->end_introductions();  // connections may live on
@@ -89,8 +91,8 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     Reader reader(bytes);
     reader(end);
     if (!reader.complete())
-      return log_line(LogLevel::kWarn,
-                      fmt::format("rank {} sent an introduction that names no queue pair: ignored", peer));
+      return setup_.log(LogLevel::kWarn,
+                        fmt::format("rank {} sent an introduction that names no queue pair: ignored", peer));
     std::lock_guard lock(mutex_);
     if (!finished_) find_or_make(peer)->hear(end);
   }
@@ -135,14 +137,14 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
   std::shared_ptr<VerbsLink> find_or_make(uint32_t peer) {
     auto& link = links_[peer];
     if (link) return link;
+    probe_.reset();  // all proofs have been made
+    if (links_.size() == 1 && setup_.waits) setup_.waits->add(card_->device->events()->fd, this);
     LinkOptions options;
     options.peer = peer;
     options.peer_name = fmt::format("rank {} (pid {})", peer, setup_.peer_info(peer).pid);
     options.channels = setup_.layout->channels;
     options.place_bytes = setup_.max_message_bytes;
-    const Config& config = *setup_.config;
-    options.path = {static_cast<uint8_t>(config.verbs_service_level), static_cast<uint8_t>(config.verbs_traffic_class),
-                    static_cast<uint8_t>(config.verbs_timeout)};
+    options.path = path_of(*setup_.config);
     link = VerbsLink::make(card_, std::move(options), [this, peer](const EndPoint& end) {
       Writer writer;
       writer(end);
@@ -162,9 +164,9 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
 
   const TransportSetup setup_;
   const std::shared_ptr<Card> card_;
-  const std::unique_ptr<Probe> probe_;
-  bool is_deaf_ = false;     // a peer was not heard in time
-  std::vector<Rail> peers_;  // a device without a name: it has none
+  std::unique_ptr<Probe> probe_;  // until the first link
+  bool is_deaf_ = false;          // a peer was not heard in time
+  std::vector<Rail> peers_;       // a device without a name: it has none
   std::mutex mutex_;
   std::map<uint32_t, std::shared_ptr<VerbsLink>> links_;
   std::set<uint32_t> departed_;
@@ -177,15 +179,16 @@ Status open_transport(const TransportSetup& setup, std::unique_ptr<Transport>* m
   auto card = std::make_shared<Card>();
   TR_RETURN_IF_ERROR(Device::open(*setup.config, &card->device));
   card->staging = setup.own.staging();
+  card->log = setup.log;
   TR_RETURN_IF_ERROR(card->device->register_memory(
       setup.own.staging(), setup.layout->channels * setup.layout->staging_bytes, 0, &card->registered_staging));
   if (setup.rank == 0) {
-    log_line(LogLevel::kInfo, fmt::format("verbs uses {}", card->device->name()));
+    setup.log(LogLevel::kInfo, fmt::format("verbs uses {}", card->device->name()));
     for (const std::string& candidate : card->device->candidates())
-      log_line(LogLevel::kInfo, "verbs does not use " + candidate);
+      setup.log(LogLevel::kInfo, "verbs does not use " + candidate);
   }
   std::unique_ptr<Probe> probe;
-  TR_RETURN_IF_ERROR(Probe::open(*card->device, setup.rank, &probe));
+  TR_RETURN_IF_ERROR(Probe::open(*card->device, setup.rank, path_of(*setup.config), &probe));
   *made = std::make_unique<Verbs>(setup, std::move(card), std::move(probe));
   return {};
 }
@@ -194,8 +197,8 @@ Status open_transport(const TransportSetup& setup, std::unique_ptr<Transport>* m
 
 extern "C" __attribute__((visibility("default"))) treering::Transport* treering_open_transport(
     const char* build, const treering::TransportSetup& setup, std::string* why_not) {
-  if (std::string_view(build) != treering::kModuleBuild) {
-    *why_not = fmt::format("libtreering is of build {}, libtreering-verbs of {}", build, treering::kModuleBuild);
+  if (build != treering::module_build()) {
+    *why_not = fmt::format("libtreering is of build {}, libtreering-verbs of {}", build, treering::module_build());
     return nullptr;
   }
   std::unique_ptr<treering::Transport> made;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "support/fake_verbs/fake_verbs.h"
+#include "support/seed.h"
 #include "support/waiting.h"
 #include "transport/verbs/pair.h"
 
@@ -25,7 +26,10 @@ fake_verbs_counters counters() {
 
 class VerbsLinks : public ::testing::Test {
  protected:
-  void SetUp() override { ASSERT_EQ(fake_verbs_reset(), 0); }
+  void SetUp() override {
+    ASSERT_EQ(fake_verbs_reset(), 0);
+    fake_verbs_set_seed(test_seed());
+  }
   void TearDown() override {
     sender_.reset();
     receiver_.reset();
@@ -185,7 +189,7 @@ TEST_F(VerbsLinks, WhatWasSentOutlivesItsSender) {
   for (uint32_t i = 0; i < 5; ++i) {
     ASSERT_NE(arrived(), nullptr);
     EXPECT_EQ(receiver_->front()->bytes, 1000u);
-    receiver_->pop();  // the credits reach nobody, which is no failure
+    receiver_->pop();  // the credits reach no rank, which is no failure
   }
   EXPECT_TRUE(receiver_->health().ok()) << receiver_->health().message();
   EXPECT_NE(failure_of(receiver_.get()).find("it has left"), std::string::npos);
@@ -198,6 +202,33 @@ TEST_F(VerbsLinks, WithoutLockedMemoryBothSidesHearWhy) {
   EXPECT_NE(own.find("registering"), std::string::npos) << own;
   EXPECT_NE(others.find("it says: "), std::string::npos) << others;
   EXPECT_NE(others.find("registering"), std::string::npos) << others;
+}
+
+TEST_F(VerbsLinks, AnEndThatCannotBeConnectedTellsThePeerWhy) {
+  fake_verbs_fail_call("ibv_modify_qp", 3, ENETUNREACH);  // after both ends are in INIT: the first to RTR
+  connect();
+  const std::string first = failure_of(sender_.get()), second = failure_of(receiver_.get());
+  for (const std::string& error : {first, second}) {
+    EXPECT_NE(error.find("ibv_modify_qp to RTR"), std::string::npos) << error;
+  }
+  EXPECT_NE((first + second).find("it says: "), std::string::npos) << first << "; " << second;
+}
+
+TEST_F(VerbsLinks, APeerThatLeftTakesNothingMore) {
+  connect();
+  send(small(0));
+  ASSERT_NE(arrived(), nullptr);
+  links_[0]->depart();
+  for (uint32_t i = 1; i < kFifoDepth; ++i) sender_->post(small(i));
+  ASSERT_TRUE(eventually([&] { return !sender_->can_post() && !sender_->health().ok(); }));
+  EXPECT_NE(sender_->health().message().find("it has left, and does not take"), std::string::npos);
+}
+
+TEST_F(VerbsLinks, AMessageThatIsTooLongIsRefused) {
+  connect();
+  sender_->post(staged(1, kPlaceBytes + 1));
+  EXPECT_EQ(sender_->health().code(), trInternalError);
+  EXPECT_EQ(receiver_->front(), nullptr);
 }
 
 TEST_F(VerbsLinks, AStoppedLinkWritesNothingAnyMore) {

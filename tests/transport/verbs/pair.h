@@ -45,6 +45,7 @@ class VerbsPair {
     config.verbs_devices = own == 0 ? "fake0" : "fake1";
     check(Device::open(config, &card->device));
     card->staging = staging;
+    card->log = log_line;
     check(card->device->register_memory(staging, staging_bytes, 0, &card->registered_staging));
     LinkOptions options;
     options.peer = static_cast<uint32_t>(1 - own);

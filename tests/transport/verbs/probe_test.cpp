@@ -9,15 +9,22 @@
 #include <vector>
 
 #include "support/fake_verbs/fake_verbs.h"
+#include "support/seed.h"
+#include "support/waiting.h"
 
 namespace treering::verbs {
 namespace {
+
+using treering::testing::eventually;
 
 constexpr auto kEnough = std::chrono::seconds(20);
 
 class VerbsProbe : public ::testing::Test {
  protected:
-  void SetUp() override { ASSERT_EQ(fake_verbs_reset(), 0); }
+  void SetUp() override {
+    ASSERT_EQ(fake_verbs_reset(), 0);
+    fake_verbs_set_seed(test_seed());
+  }
   void TearDown() override {
     ranks_.clear();
     char left[256] = "";
@@ -34,7 +41,7 @@ class VerbsProbe : public ::testing::Test {
       Config config;
       config.verbs_devices = rank % 2 == 0 ? "fake0" : "fake1";
       ASSERT_TRUE(Device::open(config, &ranks_[rank].device).ok());
-      ASSERT_TRUE(Probe::open(*ranks_[rank].device, rank, &ranks_[rank].probe).ok());
+      ASSERT_TRUE(Probe::open(*ranks_[rank].device, rank, {}, &ranks_[rank].probe).ok());
     }
     for (uint32_t rank = 0; rank < ranks; ++rank)
       for (uint32_t peer = 0; peer < ranks; ++peer)
@@ -62,25 +69,37 @@ TEST_F(VerbsProbe, RanksReachEachOther) {
   for (const Status& error : reach_all(kEnough)) EXPECT_TRUE(error.ok()) << error.message();
 }
 
-TEST_F(VerbsProbe, LostDatagramsAreRepeated) {
+void lose_datagrams(uint32_t of_thousand) {
   fake_verbs_limits limits{};
   fake_verbs_get_limits(&limits);
-  limits.datagram_loss = 200;  // of 1000
+  limits.datagram_loss = of_thousand;
   fake_verbs_set_limits(&limits);
+}
+
+TEST_F(VerbsProbe, LostDatagramsAreRepeated) {
   open(2);
-  // Both try at the same time, so that neither stops before the other has heard it, but with the chance of 0.2^4.
-  int good = 0;
-  for (int time = 0; time < 3; ++time) good += static_cast<int>(reach_all(std::chrono::seconds(2))[0].ok());
-  EXPECT_GT(good, 0);
-  fake_verbs_counters counters{};
-  fake_verbs_get_counters(&counters);
-  EXPECT_GT(counters.sends_posted[IBV_WR_SEND], 2u);
+  lose_datagrams(1000);
+  std::thread mend([] {
+    fake_verbs_counters counters{};
+    eventually([&] { return fake_verbs_get_counters(&counters), counters.datagrams_dropped >= 4; });
+    lose_datagrams(0);
+  });
+  for (const Status& error : reach_all(kEnough)) EXPECT_TRUE(error.ok()) << error.message();
+  mend.join();
+}
+
+TEST_F(VerbsProbe, AFailedDatagramEndsAllProofs) {
+  open(3);
+  fake_verbs_fail_completion(ranks_[0].probe->address().queue_pair, FAKE_VERBS_SEND_QUEUE, 1, IBV_WC_LOC_QP_OP_ERR);
+  const auto deadline = Clock::now() + kEnough;
+  for (uint32_t peer : {1u, 2u}) EXPECT_FALSE(ranks_[0].probe->reach(peer, deadline).ok());
+  EXPECT_LT(Clock::now(), deadline);
 }
 
 TEST_F(VerbsProbe, AnAddressThatIsNotReachedIsNamed) {
   open(2);
   Rail elsewhere = ranks_[1].device->rail();
-  elsewhere.gid[15] = 99;  // nobody's
+  elsewhere.gid[15] = 99;  // no port's
   ranks_[0].probe->set_peer(1, elsewhere, ranks_[1].probe->address());
   ranks_[1].probe->set_peer(0, elsewhere, ranks_[0].probe->address());
   for (const Status& error : reach_all(std::chrono::milliseconds(100))) {

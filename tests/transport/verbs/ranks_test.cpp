@@ -90,6 +90,20 @@ TEST_F(VerbsRanks, LastMessagesArrive) {
     });
 }
 
+// Where verbs cannot be had the pair takes the next transport.
+TEST_F(VerbsRanks, FallBackToTcp) {
+  setenv("TREERING_TRANSPORTS", "verbs,tcp", 1);
+  setenv("TREERING_VERBS_DEVICES", "mlx5_7", 1);
+  run(2, [](trComm_t comm, int, int) {
+    trSelection_t selection{};
+    EXPECT_SUCCESS(trGetSelection(comm, trCollAllReduce, nullptr, nullptr, 1 << 20, trFloat32, &selection));
+    EXPECT_STREQ(selection.transport, "tcp");
+    float one = 1;
+    EXPECT_SUCCESS(trAllReduce(&one, &one, 1, trFloat32, trSum, comm, nullptr));
+    EXPECT_EQ(one, 2);
+  });
+}
+
 std::string error_of_init() {
   trUniqueId id;
   EXPECT_EQ(trGetUniqueId(&id), trSuccess);

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a link knows of the messages of a channel that it sends. No I/O.
+//
+//   | m4 | m5 | m6 | m7 | m8 |      kFifoDepth places, used in turn
+//     ^freed    ^sent     ^posted
+//
+// `freed`: the peer has popped so many. `sent`: the device has so many. Payloads are released when the device has
+// written them, which completions tell.
+#pragma once
+
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "transport/connection.h"
+
+namespace treering::verbs {
+
+struct Outgoing {
+  const std::byte* payload = nullptr;
+  uint32_t bytes = 0;       // of the payload
+  uint32_t line_bytes = 0;  // of the line
+};
+
+struct Sending {
+  uint64_t posted = 0, sent = 0, freed = 0;
+  uint64_t with_payload = 0, payload_taken = 0;  // number + 1 of the last message that has one; ... that was written
+  Outgoing outgoing[kFifoDepth];
+
+  bool has_room() const { return posted - freed < kFifoDepth; }
+  // The payloads of messages before the first that is under way are free.
+  uint64_t released() const { return payload_taken == with_payload ? posted : payload_taken; }
+};
+
+// What a completion of `request` says to be written.
+struct Written {
+  uint64_t request = 0;
+  uint32_t channel = 0;
+  uint64_t number = 0;
+};
+
+// First in, first out, of at most so many; no allocation after construction.
+template <typename T>
+class Ring {
+ public:
+  explicit Ring(size_t most) : slots_(most) {}
+  bool empty() const { return first_ == end_; }
+  T& front() { return slots_[first_ % slots_.size()]; }
+  void push(T value) {
+    assert(end_ - first_ < slots_.size());
+    slots_[end_++ % slots_.size()] = value;
+  }
+  void pop() { ++first_; }
+  void clear() { first_ = end_; }
+
+ private:
+  std::vector<T> slots_;
+  uint64_t first_ = 0, end_ = 0;
+};
+
+}  // namespace treering::verbs
