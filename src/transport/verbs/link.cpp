@@ -126,6 +126,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     if (!is_good()) return false;
     if (channels_[channel].sending.has_room()) return true;
     const bool left = departed_.load(std::memory_order_acquire);
+    if (is_pending()) flush();
     poll();
     if (is_good() && channels_[channel].sending.has_room()) return true;
     if (left) fail({trRemoteError, "it has left, and does not take what was sent to it"});
@@ -172,6 +173,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
   const Message* front(uint32_t index) {
     Incoming& incoming = channels_[index].incoming;
     if (const Message* message = incoming.front(); message != nullptr) return message;
+    if (is_pending()) flush();
     poll();
     if (const Message* message = incoming.front(); message != nullptr) return message;
     take_refusal();
