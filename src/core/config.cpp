@@ -285,7 +285,7 @@ const OptionRow kOptions[] = {
        return parse_integer(text, "TREERING_VERBS_TC", 0, kMaxTrafficClass, 1, &config->verbs_traffic_class);
      },
      [](const Config& config) { return std::to_string(config.verbs_traffic_class); }},
-    {"verbs_timeout", "TREERING_VERBS_TIMEOUT", "1 to 31", "18", "14",
+    {"verbs_timeout", "TREERING_VERBS_TIMEOUT", "1 to 31", "14", "14",
      "How long a verbs device waits for an acknowledgement before it sends again: 4.096 us times 2 to the power of this. It does so 6 "
      "times.",
      false,

@@ -33,7 +33,10 @@ std::string variable_of(std::string name) {
 Transport* open(const std::string& name, const TransportSetup& setup, std::string* why_not) {
   const std::string file = fmt::format("libtreering-{}.so.0", name);
   void* library = open_shared_object(file.c_str(), variable_of(name).c_str(), Elsewhere::kNever, why_not);
-  if (library == nullptr) return nullptr;
+  if (library == nullptr) {
+    *why_not = fmt::format("the library was built or installed without it, or lacks what it needs: {}", *why_not);
+    return nullptr;
+  }
   const auto open = reinterpret_cast<OpenTransportModule>(dlsym(library, kOpenTransportModule));
   if (open != nullptr) return open(module_build().c_str(), setup, why_not);
   *why_not = fmt::format("{} has no {}", file, kOpenTransportModule);
@@ -46,7 +49,8 @@ std::unique_ptr<Transport> open_module(const std::string& name, const TransportS
   std::string why_not;
   if (Transport* transport = open(name, setup, &why_not); transport != nullptr)
     return std::unique_ptr<Transport>(transport);
-  log_line(LogLevel::kInfo, fmt::format("{} is not used: {}", name, why_not));
+  // It was named: otherwise it is not opened.
+  if (setup.rank == 0) log_line(LogLevel::kWarn, fmt::format("{} is not used: {}", name, why_not));
   return std::make_unique<Unavailable>(why_not);
 }
 

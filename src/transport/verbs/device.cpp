@@ -166,8 +166,9 @@ Status Device::open(const Config& config, std::unique_ptr<Device>* opened) {
   if (list == nullptr || count == 0) {
     const int error = errno;
     if (list != nullptr) ibv_free_device_list(list);
-    return {trSystemError, fmt::format("there is no verbs device{}",
-                                       list == nullptr ? fmt::format(" ({})", std::strerror(error)) : "")};
+    if (error == ENOSYS || list != nullptr)
+      return {trSystemError, "there is no verbs device: no driver of one is loaded (see /sys/class/infiniband)"};
+    return {trSystemError, fmt::format("verbs devices cannot be listed: {}", std::strerror(error))};
   }
   std::unique_ptr<Device> made(new Device);
   for (int i = 0; i < count && made->context_ == nullptr; ++i) {

@@ -49,6 +49,7 @@ std::unique_ptr<Message> make_datagram(Qp& qp, const Send& send) {
       copy_bytes(message->owned.data() + begin, from, piece.length);
       publish(qp.send_mark);
       publish(region->mark);
+      publish(message->owned_mark);
       begin += piece.length;
     }
   }

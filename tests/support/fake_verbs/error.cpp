@@ -129,6 +129,7 @@ void leave_wire(Qp& qp) {
         const size_t begin = message.owned.size();
         message.owned.resize(begin + piece.length);
         copy_bytes(message.owned.data() + begin, from, piece.length);
+        publish(message.owned_mark);
       }
       message.is_owned = true;
     }

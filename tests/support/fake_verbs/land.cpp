@@ -85,6 +85,7 @@ Reached copy_chunk(Qp& qp, Message& message, Chunk chunk) {
   }
   observe(qp.post_mark);
   if (message.sender != nullptr) observe(message.sender->post_mark);
+  if (message.is_owned) observe(message.owned_mark);
   copy_spans(to, from);
   world().counters.bytes_landed += chunk.length;
   publish(qp.receive_mark);
