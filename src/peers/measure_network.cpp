@@ -198,9 +198,8 @@ Status combine_measurements(const std::vector<std::string>& blobs, NetworkMeasur
 }
 
 Status measure_network(Connection* next, Connection* previous, bool starts, uint32_t hosts, uint32_t slot_bytes,
-                       Clock::time_point deadline,
-                       const std::function<bool()>& progress, const WaitVerdict& verdict, NetworkMeasurement* measured,
-                       Connection** failed) {
+                       Clock::time_point deadline, const std::function<bool()>& progress, const WaitVerdict& verdict,
+                       NetworkMeasurement* measured, Connection** failed) {
   Ring ring(next, previous, deadline, progress, verdict);
   const auto take_least = [](double* least, double value) {
     if (*least == 0 || value < *least) *least = value;

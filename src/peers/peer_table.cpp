@@ -61,7 +61,7 @@ Status PeerTable::unreachable(uint32_t peer, const std::string& reason, const st
     if (same_host ? row.scope == Scope::kProcess : row.scope != Scope::kAnywhere) continue;
     if (opened_[i] != nullptr)
       any = true;
-    else
+    else if (!row.only_named)
       others += fmt::format("{}{}", others.empty() ? "" : " or ", row.name);
   }
   std::string why = "the other rank's side could not; its own error says why";

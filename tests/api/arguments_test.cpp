@@ -357,8 +357,9 @@ TEST(InitArguments, ConfigIsChecked) {
   config = TR_CONFIG_INITIALIZER;
   config.transports = "carrier-pigeon";
   EXPECT_EQ(trCommInitRankConfig(&comm, 1, id, 0, &config), trInvalidArgument);
-  for (const char* part : {"TREERING_TRANSPORTS or config->transports is 'carrier-pigeon'",
-                           "'carrier-pigeon' is unknown", "in-process, shared-memory, cma, tcp", "for example ^cma"})
+  for (const char* part :
+       {"TREERING_TRANSPORTS or config->transports is 'carrier-pigeon'", "'carrier-pigeon' is unknown",
+        "in-process, shared-memory, cma, verbs, tcp", "for example ^cma"})
     EXPECT_NE(std::strstr(trGetLastError(nullptr), part), nullptr) << trGetLastError(nullptr);
   config.transports = "^in-process,shared-memory,cma,tcp";
   EXPECT_EQ(trCommInitRankConfig(&comm, 1, id, 0, &config), trInvalidArgument);

@@ -8,7 +8,7 @@ namespace treering::testing {
 namespace {
 
 // As the table has them.
-constexpr TransportSet kInProcessBit = 1, kSharedMemoryBit = 2, kCmaBit = 4, kTcpBit = 8;
+constexpr TransportSet kInProcessBit = 1, kSharedMemoryBit = 2, kCmaBit = 4, kVerbsBit = 8, kTcpBit = 16;
 constexpr TransportSet kAll = kInProcessBit | kSharedMemoryBit | kCmaBit | kRegionsBit | kTcpBit;
 constexpr TransportSet kNoMemory = kCmaBit | kTcpBit;
 
@@ -89,6 +89,7 @@ TEST(Transports, TheTableHasThemInThatOrder) {
   EXPECT_EQ(transports_text(kInProcessBit), "in-process");
   EXPECT_EQ(transports_text(kSharedMemoryBit), "shm");
   EXPECT_EQ(transports_text(kCmaBit), "cma");
+  EXPECT_EQ(transports_text(kVerbsBit), "verbs");
   EXPECT_EQ(transports_text(kTcpBit), "tcp");
 }
 

@@ -151,6 +151,8 @@ def _prepare_host(name, folder, links):
     _mount("proc", "/proc", "proc")
     write("/proc/sys/kernel/hostname", name)
     _mount(f"{folder}/infiniband", "/dev/infiniband", flags=MS_BIND)
+    if not os.path.exists("/etc/hosts"):  # of the guest: what it writes is gone afterwards
+        write("/etc/hosts", "")
     _mount(f"{folder}/hosts", "/etc/hosts", flags=MS_BIND)
     _mount("tmpfs", "/dev/shm", "tmpfs")
     # A new /sys shows the host's Ethernet. Of the devices it has only a part, for all hosts: they are from the old one.

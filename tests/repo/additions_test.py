@@ -72,6 +72,7 @@ class Copy:
     def run(self, objects, libraries=()):
         program = self.folder / "program"
         compiler = list(itertools.takewhile(lambda word: not word.startswith("-"), shlex.split(self.commands["src/core/config.cpp"])))
+        libraries = [*libraries, *self.build.glob("libtreering_fmt.a")]  # where fmt is not compiled from its headers alone
         subprocess.run([*compiler, "-pthread", f"-Wl,-rpath,{self.build / 'src'}", "-o", program, *objects, *libraries], check=True)
         subprocess.run([program], check=True, timeout=60)
 

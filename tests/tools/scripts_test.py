@@ -34,7 +34,7 @@ class Scripts(unittest.TestCase):
     def test_every_line_of_the_package_file_is_a_list_and_a_package(self):
         with open(os.path.join(ROOT, "tools/packages")) as file:
             lines = [line.split() for line in file if line.strip() and not line.startswith("#")]
-        self.assertEqual({line[0] for line in lines}, {"build", "test", "launchers", "peers"})
+        self.assertEqual({line[0] for line in lines}, {"build", "test", "launchers", "rdma", "peers"})
         self.assertTrue(all(len(line) == 2 for line in lines))
 
     def fake_tools(self, folder, user):

@@ -110,7 +110,7 @@ struct Message {
   std::vector<ibv_sge> pieces;  // of the sender's memory
   std::vector<uint8_t> owned;   // instead of it: inline data, and where the sender has gone
   bool is_owned = false;
-  char owned_mark = 0;  // orders the copy to there before the one from there
+  char owned_mark = 0;        // orders the copy to there before the one from there
   std::vector<Chunk> chunks;  // what has not landed
   bool needs_receive = false;
   std::optional<Receive> receive;
