@@ -25,7 +25,7 @@ class StagingPool {
   StagingPool() = default;
   StagingPool(std::byte* memory, size_t offset, size_t bytes, uint32_t peers);
 
-  // Of a slot, where `bytes` of memory are shared out among so many peers.
+  // The size of a slot, where `bytes` of memory are shared out among so many peers.
   static size_t slot_bytes_of(size_t bytes, uint32_t peers);
   size_t slot_bytes() const { return slot_bytes_; }
   std::byte* slot(int index) const { return memory_ + static_cast<size_t>(index) * slot_bytes_; }

@@ -13,7 +13,7 @@
 namespace treering {
 namespace {
 
-// Reaches nobody.
+// Reaches no peer.
 class Unavailable final : public Transport {
  public:
   explicit Unavailable(std::string why) : why_(std::move(why)) {}

@@ -137,7 +137,7 @@ class RdmaLab:
         self.close()
 
     def address(self, host, family=4):
-        """Of the host's Ethernet."""
+        """The address of the host's Ethernet."""
         return f"10.88.0.{host + 1}" if family == 4 else f"fd88::{host + 1}"
 
     def device_name(self, host, device=0):
@@ -203,7 +203,7 @@ class RdmaLab:
         self._inside(f"tc qdisc replace dev {_port(host, device)} root netem limit 10000 delay {delay_us}us{loss}{rate}")
 
     def cut(self, host, device):
-        """Nothing passes between host and switch any more; as with a dead switch, nobody is told. Device None: its Ethernet."""
+        """Nothing passes between host and switch any more; as with a dead switch, neither end is told. Device None: its Ethernet."""
         self._inside(f"ip link set dev {_port(host, device)} nomaster")
 
     def heal(self, host, device):

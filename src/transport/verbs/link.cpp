@@ -261,7 +261,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
   }
   void note(const Status& status) {
     if (status.ok()) return;
-    // What was under way to a rank that has left is nobody's failure.
+    // What was under way to a rank that has left is no failure.
     if (departed_.load(std::memory_order_acquire)) return forget_sends();
     fail(status);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Addresses, and unreliable datagrams: sent and forgotten, dropped where nobody takes them.
+// Addresses, and unreliable datagrams: sent and forgotten, dropped where no receive takes them.
 #include <endian.h>
 
 #include <algorithm>

@@ -8,7 +8,7 @@ namespace treering::fake_verbs {
 
 namespace {
 
-// Of a failed completion only the number, status and queue pair are valid; the rest is there to be noticed when it is used.
+// A failed completion has a valid number, status and queue pair. The rest is there to be noticed when it is used.
 ibv_wc failed_wc(const Qp& qp, uint64_t wr_id, ibv_wc_status status) {
   ibv_wc wc = {};
   wc.wr_id = wr_id;
@@ -21,7 +21,7 @@ ibv_wc failed_wc(const Qp& qp, uint64_t wr_id, ibv_wc_status status) {
 }
 
 void flush_sends(Qp& qp, bool send_failed) {
-  // Of what was delivered, the acknowledgements of some had come; after a send that failed, nothing succeeds.
+  // Some of what was delivered had been acknowledged. After a send that failed, none succeeds.
   size_t delivered = 0;
   while (!send_failed && delivered < qp.sends.size() && qp.sends[delivered].stage == Send::Stage::kDelivered &&
          qp.sends[delivered].planned == IBV_WC_SUCCESS)
@@ -116,7 +116,7 @@ void leave_wire(Qp& qp) {
   size_t which = 0;
   while (peer.incoming[which]->sender != &qp) ++which;
   observe(qp.post_mark);
-  // The first ones arrive whole, though nobody learns of it here; of the next one, parts; of the others nothing more.
+  // The first ones arrive whole, though the sender is not told. Parts of the next one arrive, and nothing of the others.
   const size_t count = peer.incoming.size() - which;
   size_t whole = world().settings.disorder == 0 ? 0 : world().below(count + 1);
   for (; whole > 0 && which < peer.incoming.size(); --whole, ++which) {

@@ -43,7 +43,7 @@ class Pump {
       }
       advance(world().settings.disorder == 0);
       world().clock += kTurn.count();
-      // Nobody notifies the second one before its time but the end; what else wakes it does no harm.
+      // Only the end wakes the second one before its time; other wake-ups do no harm.
       if (needed()) world().work.wait_for(lock.held(), kTurn, [this] { return stop_; });
     }
   }

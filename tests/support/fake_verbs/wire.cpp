@@ -43,7 +43,7 @@ ibv_wc_status objection(const Qp& qp, const Qp& peer, const Send& send) {
   return allowed ? IBV_WC_SUCCESS : IBV_WC_REM_ACCESS_ERR;
 }
 
-// Nobody answers; after all retries the send fails.
+// No answer comes; after all retries the send fails.
 bool unanswered(Qp& qp, Send& send) {
   if (!qp.silent_since) qp.silent_since = world().clock;
   const uint64_t limit = (4096ull << qp.attr.timeout) * (qp.attr.retry_cnt + 1u);

@@ -64,7 +64,7 @@ void Readable::set(bool ready) {
   if (ready == ready_) return;
   ready_ = ready;
   uint64_t count = 1;
-  // Neither blocks: the count is 0 or 1, and nobody else reads or writes it.
+  // Neither blocks: the count is 0 or 1, and no other thread reads or writes it.
   const ssize_t done = ready ? write(fd_, &count, sizeof count) : read(fd_, &count, sizeof count);
   if (done != static_cast<ssize_t>(sizeof count)) std::abort();
 }
