@@ -28,10 +28,12 @@ std::function<void()> Communicator::tell_closed() const {
 }
 
 Communicator::~Communicator() {
-  // Schedules are the last that a creation makes. What was sent is waited for only where all went well.
-  const bool in_order =
-      !has_failed_.load() && schedules_ != nullptr && watch_ != nullptr && watch_->known_failure().ok();
-  if (peer_table_ != nullptr) in_order ? peer_table_->finish() : peer_table_->abandon();
+  // What was sent is waited for only where all went well; schedules are the last that a creation makes.
+  const bool is_whole = schedules_ != nullptr && watch_ != nullptr && watch_->known_failure().ok();
+  if (peer_table_ != nullptr && has_failed_.load())
+    peer_table_->abandon();
+  else if (peer_table_ != nullptr && is_whole)
+    peer_table_->finish();
   if (membership_ != nullptr && watch_ != nullptr) membership_->leave_because(watch_->known_failure());
   // That its GPU has closed everything may have been said already.
   uint32_t here = 0;
