@@ -205,7 +205,9 @@ void Communicator::find_regions(const Operation& operation) {
   auto published = [&](const void* buffer, size_t bytes) {
     if (buffer == nullptr || bytes == 0) return Region();
     Region region = table.find(buffer, bytes);
-    return region.id != 0 && exports_.publish(region) ? region : Region();
+    if (region.id == 0 || !exports_.publish(region)) return Region();
+    peer_table_->register_region(region);
+    return region;
   };
   if (operation.lanes != nullptr) {
     for (auto& items : operation.lanes->items)

@@ -23,6 +23,14 @@ PeerTable::PeerTable(ExecutorContext* context, const std::vector<RankInfo>& info
   context_->maker = this;
 }
 
+PeerTable::~PeerTable() {
+  if (!registering_.empty()) RegionTable::instance().forget(this);
+}
+
+void PeerTable::end_region(uint32_t id) {
+  for (Transport* transport : registering_) transport->end_region(id);
+}
+
 Transport& PeerTable::transport_of(uint32_t peer) const {
   return *opened_[static_cast<size_t>(std::countr_zero(used_[peer]))];
 }
@@ -49,6 +57,10 @@ Status PeerTable::settle(const TransportMatrix& matrix, const std::map<uint32_t,
       explain(peer, reason->second);
     }
   }
+  for (size_t i = 0; i < opened_.size(); ++i)
+    if (treering::transports()[i].registers && std::count(used_.begin(), used_.end(), TransportSet{1} << i) != 0)
+      registering_.push_back(opened_[i].get());
+  if (!registering_.empty()) RegionTable::instance().watch(this);
   return {};
 }
 

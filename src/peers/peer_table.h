@@ -21,7 +21,7 @@
 
 namespace treering {
 
-class PeerTable final : public ConnectionMaker, public StatusReader {
+class PeerTable final : public ConnectionMaker, public StatusReader, private RegionWatcher {
  public:
   // What is known of the status of a peer whose memory no transport reads; asks for news.
   using AskStatus = std::function<bool(uint32_t peer, RankStatusSnapshot* snapshot)>;
@@ -29,6 +29,9 @@ class PeerTable final : public ConnectionMaker, public StatusReader {
   // Everything that is given outlives the table.
   PeerTable(ExecutorContext* context, const std::vector<RankInfo>& infos, uint32_t channels, OpenTransports opened,
             AskStatus ask);
+  ~PeerTable();
+  PeerTable(const PeerTable&) = delete;
+  PeerTable& operator=(const PeerTable&) = delete;
 
   // Settles how the peers are reached. An error: one cannot be. reasons: see prove_links(). allowed: the option's text,
   // for that error.
@@ -38,6 +41,10 @@ class PeerTable final : public ConnectionMaker, public StatusReader {
   void pace(int link_mbps) { paced_ = std::make_shared<PacedLink>(link_mbps); }
 
   void connect(uint32_t peer) override;
+  // A call's buffers lie in it: see Transport.
+  void register_region(const Region& region) {
+    for (Transport* transport : registering_) transport->register_region(region);
+  }
 
   const RankStatus* mapped_status(uint32_t peer) const override;
   bool read_status(uint32_t peer, RankStatusSnapshot* snapshot) const override;
@@ -59,6 +66,7 @@ class PeerTable final : public ConnectionMaker, public StatusReader {
   bool host_mapped() const { return host_mapped_; }
 
  private:
+  void end_region(uint32_t id) override;
   Transport& transport_of(uint32_t peer) const;
   void explain(uint32_t peer, const std::string& reason) const;
   Status unreachable(uint32_t peer, const std::string& reason, const std::string& allowed) const;
@@ -72,7 +80,8 @@ class PeerTable final : public ConnectionMaker, public StatusReader {
   std::shared_ptr<PacedLink> paced_;
   std::vector<std::unique_ptr<Connection>> connections_;
   std::vector<std::shared_ptr<SendQueue>> queues_;
-  OpenTransports opened_;  // ends before the connections, which may still need what it was given
+  std::vector<Transport*> registering_;  // those that peers are reached by and that register regions
+  OpenTransports opened_;                // ends before the connections, which may still need what it was given
   TransportSet transports_ = 0;
   bool all_mapped_ = true, all_fetch_ = true, host_mapped_ = true;
 };

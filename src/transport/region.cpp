@@ -53,9 +53,20 @@ RegionTable& RegionTable::instance() {
   return *table;
 }
 
-// In a process that was forked, with the mutex.
+// In a process that was forked, with the mutex. What watched belongs to the process that forked it.
 void RegionTable::inherit_all() {
   for (Region& region : regions_) region.inherited = true;
+  watchers_.clear();
+}
+
+void RegionTable::watch(RegionWatcher* watcher) {
+  std::lock_guard lock(mutex_);
+  watchers_.push_back(watcher);
+}
+
+void RegionTable::forget(RegionWatcher* watcher) {
+  std::lock_guard lock(mutex_);
+  std::erase(watchers_, watcher);
 }
 
 void RegionTable::add(Region region) {
@@ -65,7 +76,17 @@ void RegionTable::add(Region region) {
   generation_.fetch_add(1, std::memory_order_release);
 }
 
+// Before its pages move or are given back.
+void RegionTable::tell_end(uint32_t id) {
+  for (RegionWatcher* watcher : watchers_) watcher->end_region(id);
+}
+
 void RegionTable::drop(size_t index) {
+  tell_end(regions_[index].id);
+  remove(index);
+}
+
+void RegionTable::remove(size_t index) {
   close(regions_[index].descriptor);
   regions_.erase(regions_.begin() + static_cast<std::ptrdiff_t>(index));
   live_.store(regions_.size(), std::memory_order_release);
@@ -95,13 +116,14 @@ Status RegionTable::release(void* pointer) {
   for (size_t i = 0; i < regions_.size(); ++i) {
     Region& region = regions_[i];
     if (region.base != pointer || region.moved) continue;
+    tell_end(region.id);
     // A peer may hold its mapping until the communicator ends: give the pages back now. Those of a process that forked
     // this one are still in use there.
     if (!region.inherited)
       (void)fallocate(region.descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
                       static_cast<off_t>(region.bytes));
     munmap(region.base, region.bytes);
-    drop(i);
+    remove(i);
     return {};
   }
   return {trInvalidArgument, fmt::format("{} is not memory of trMemAlloc (or was freed already)", pointer)};

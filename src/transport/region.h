@@ -7,6 +7,7 @@
 //
 //   owner                                     peer
 //   RegionTable   (all regions of a process)
+//     '--> RegionWatcher: a region ends
 //   RegionExports (those that one communicator's rank shows) --in shared memory--> PeerRegions (mappings made so far)
 //
 // Invariant: an exported entry is valid while its id is in it; ids are never used twice in a process, so a mapping
@@ -33,9 +34,23 @@ struct Region {
   bool inherited = false;  // made by the process that forked this one: its pages are that one's and its peers'
 };
 
+// Is told, by any thread, that the pages of a region are about to move or be given back, or (where the user unmapped
+// them) are gone. It does not call the table.
+class RegionWatcher {
+ public:
+  virtual void end_region(uint32_t id) = 0;
+
+ protected:
+  ~RegionWatcher() = default;
+};
+
 class RegionTable {
  public:
   static RegionTable& instance();
+
+  void watch(RegionWatcher* watcher);
+  // Once it returns, the watcher is not called any more.
+  void forget(RegionWatcher* watcher);
 
   Status allocate(size_t bytes, void** pointer);
   // For an inherited region it drops this process's mapping alone.
@@ -56,11 +71,14 @@ class RegionTable {
  private:
   Status end_overlapped(std::byte* base, size_t bytes, bool* covered);
   void add(Region region);
+  void tell_end(uint32_t id);
   void drop(size_t index);
+  void remove(size_t index);
   void inherit_all();
 
   std::mutex mutex_;
   std::vector<Region> regions_;
+  std::vector<RegionWatcher*> watchers_;
   uint32_t next_id_ = 1;
   std::atomic<uint64_t> generation_{1};
   std::atomic<size_t> live_{0};

@@ -76,6 +76,12 @@ class Transport {
     return (void)peer, (void)copy, (void)bytes, false;
   }
 
+  // Messages of this rank may refer to the region from now on (Connection::reference). Called before each use, so it is
+  // cheap for a region that is known. Where it cannot be registered, its payloads go through slots.
+  virtual void register_region(const Region& region) { (void)region; }
+  // The region is about to end, or its pages are gone already (RegionWatcher). Any thread.
+  virtual void end_region(uint32_t id) { (void)id; }
+
   // Takes introductions where it uses them.
   virtual IntroductionTaker* introduction_taker() { return nullptr; }
   // The communicator has failed: what is under way is of no use any more, and the end waits for nothing.
@@ -98,6 +104,7 @@ struct TransportRow {
   bool fetches;                           // it reads the plain memory of peers
   bool reads_heads;                       // mapped_head() or copy_head(); without them a rank's status is asked for
   bool only_named;                        // taken only where the option names it
+  bool registers;                         // messages refer to regions that register_region() was given
   Status (*check)(const Config& config);  // of its options; nullptr: it has none
   std::unique_ptr<Transport> (*open)(const TransportSetup& setup);
 };

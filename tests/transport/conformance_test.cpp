@@ -353,6 +353,43 @@ TEST_P(Conformance, RegionsOfThePeerAreMappedWhereTheTransportDoes) {
   munmap(moved, kBytes);
 }
 
+TEST_P(Conformance, MessagesReferToRegionsThatTheTransportWasGiven) {
+  if (row().register_region == nullptr) return;
+  constexpr size_t kBytes = 3 * 4096;
+  RegionTable& table = RegionTable::instance();
+  void* memory = nullptr;
+  ASSERT_TRUE(table.allocate(kBytes, &memory).ok());
+  const Region region = table.find(memory, kBytes);
+  const auto data = pattern(11, kBytes);
+  std::memcpy(memory, data.data(), kBytes);
+  const auto reference = [&](size_t offset, size_t bytes) {
+    return sender_->reference({region.base + offset, bytes, &region, false});
+  };
+  EXPECT_FALSE(reference(0, 100)) << "it was not given yet";
+  row().register_region(&sides_, 0, region);
+  row().register_region(&sides_, 0, region);  // as for each call
+  EXPECT_FALSE(reference(kBytes - 99, 100)) << "one byte past the end";
+  for (const auto& [offset, bytes] : {std::pair<size_t, size_t>{0, kBytes}, {4000, 5000}, {kBytes - 1, 1}}) {
+    const auto user = reference(offset, bytes);
+    ASSERT_TRUE(user);
+    EXPECT_EQ(user->region, region.id);
+    EXPECT_EQ(user->offset, offset);
+    Message message;
+    message.kind = PayloadKind::kUser;
+    message.bytes = static_cast<uint32_t>(bytes);
+    message.user = *user;
+    sender_->post(message);
+    const Message* got = arrived(receiver_);
+    ASSERT_NE(got, nullptr);
+    EXPECT_EQ(payload_of(receiver_.get(), *got),
+              std::vector<std::byte>(data.begin() + static_cast<std::ptrdiff_t>(offset),
+                                     data.begin() + static_cast<std::ptrdiff_t>(offset + bytes)));
+    receiver_->pop();
+    EXPECT_TRUE(eventually([&] { return sender_.flushed() && sender_->has_released(sender_->posted()); }));
+  }
+  EXPECT_TRUE(table.release(memory).ok());
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports, Conformance, ::testing::ValuesIn(conformance_rows()), row_name);
 
 // The counters in memory have 32 bits: the sender's arithmetic over their wrap.

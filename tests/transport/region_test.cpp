@@ -81,6 +81,74 @@ TEST_F(Regions, AllocateFindRelease) {
   EXPECT_FALSE(table_.is_live(region.id));
 }
 
+// Remembers which regions ended, and the first byte of their pages at that time.
+class Ends final : public RegionWatcher {
+ public:
+  explicit Ends(RegionTable* table) : table_(table) { table_->watch(this); }
+  ~Ends() { table_->forget(this); }
+  void end_region(uint32_t id) override {
+    ids.push_back(id);
+    if (looked_at != nullptr) seen.push_back(*looked_at);
+  }
+  const std::byte* looked_at = nullptr;  // nullptr: its pages are gone
+  std::vector<uint32_t> ids;
+  std::vector<std::byte> seen;
+
+ private:
+  RegionTable* const table_;
+};
+
+TEST_F(Regions, WatchersAreToldBeforePagesAreGivenBackOrMove) {
+  Ends ends(&table_);
+  void* allocated = nullptr;
+  ASSERT_TRUE(table_.allocate(kPage, &allocated).ok());
+  const uint32_t first = table_.find(allocated, kPage).id;
+  *static_cast<std::byte*>(allocated) = std::byte{42};
+  ends.looked_at = static_cast<std::byte*>(allocated);
+  ASSERT_TRUE(table_.release(allocated).ok());
+  EXPECT_EQ(ends.ids, std::vector{first});
+  EXPECT_EQ(ends.seen, std::vector{std::byte{42}}) << "told when the pages were gone";
+
+  auto* memory = static_cast<std::byte*>(anonymous(4 * kPage));
+  uint32_t small = 0, large = 0;
+  ASSERT_TRUE(table_.move_in_place(memory, 2 * kPage, &small).ok());
+  memory[0] = std::byte{43};
+  ends.looked_at = memory;
+  ASSERT_TRUE(table_.move_in_place(memory, 4 * kPage, &large).ok());
+  EXPECT_EQ(ends.ids, (std::vector{first, small})) << "its pages were moved once more";
+  ASSERT_TRUE(table_.end_registration(large).ok());
+  EXPECT_EQ(ends.ids, (std::vector{first, small, large}));
+  munmap(memory, 4 * kPage);
+}
+
+TEST_F(Regions, WatchersAreToldThatTheUserHasUnmappedPages) {
+  Ends ends(&table_);
+  void* memory = anonymous(2 * kPage);
+  uint32_t id = 0;
+  ASSERT_TRUE(table_.move_in_place(memory, 2 * kPage, &id).ok());
+  anonymous(2 * kPage, memory);  // other pages, at the same address
+  EXPECT_EQ(table_.find(memory, 2 * kPage).id, 0u);
+  EXPECT_EQ(ends.ids, std::vector{id});
+  munmap(memory, 2 * kPage);
+}
+
+TEST_F(Regions, NoWatcherIsToldAfterItWasForgottenOrInAForkedProcess) {
+  void* memory = nullptr;
+  ASSERT_TRUE(table_.allocate(kPage, &memory).ok());
+  const uint32_t id = table_.find(memory, kPage).id;
+  {
+    Ends forgotten(&table_);
+  }
+  Ends ends(&table_);
+  const pid_t child = fork();
+  if (child == 0) _exit(table_.release(memory).ok() && ends.ids.empty() ? 0 : 1);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << "the parent's device would have lost its registration";
+  ASSERT_TRUE(table_.release(memory).ok());
+  EXPECT_EQ(ends.ids, std::vector{id});
+}
+
 TEST_F(Regions, ReleaseOfWhatIsNoneIsAnErrorThatNamesIt) {
   void* memory = nullptr;
   ASSERT_TRUE(table_.allocate(kPage, &memory).ok());

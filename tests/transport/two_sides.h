@@ -104,6 +104,8 @@ struct ConformanceRow {
   Linked (*connect)(TwoSides* sides, int own, uint32_t channel);
   // A payload may have arrived before the sender is told that its memory is free.
   bool tells_late = false;
+  // Messages refer to regions that the sender's transport was given; nullptr: that makes no difference.
+  void (*register_region)(TwoSides* sides, int own, const Region& region) = nullptr;
 };
 
 inline Linked connect_tcp(TwoSides* sides, int own, uint32_t channel) {
@@ -137,6 +139,10 @@ inline Linked connect_verbs(TwoSides* sides, int own, uint32_t channel) {
   std::byte* const staging = sides->side(own).staging;
   const auto link = sides->verbs()->link(own, staging, sizeof sides->side(own).staging);
   return {link->connection(channel), link};
+}
+inline void register_with_device(TwoSides* sides, int own, const Region& region) {
+  if (const Status added = sides->verbs()->regions(own).add(region); !added.ok())
+    throw std::runtime_error(added.message());
 }
 #endif
 
@@ -174,7 +180,7 @@ inline const std::vector<ConformanceRow>& conformance_rows() {
        connect_tcp},
 #ifdef TREERING_HAVE_VERBS
       {"verbs", false, false, Plain::kNever, false, true, [](TwoSides* sides) { sides->use_verbs(); }, connect_verbs,
-       true},
+       true, register_with_device},
 #endif
       {"unix", false, true, Plain::kAlways, false, true, make_unix_sockets, connect_unix},
   };

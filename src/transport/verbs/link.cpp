@@ -136,9 +136,14 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
   void post(uint32_t index, const Message& message) {
     if (!is_good()) return;
     Channel& channel = channels_[index];
-    if (message.kind == PayloadKind::kStaging && message.bytes > options_.place_bytes)
+    const bool is_referred = message.kind == PayloadKind::kUser && message.user.region != 0;
+    const bool carries = (message.kind == PayloadKind::kStaging || is_referred) && message.bytes > 0;
+    if (carries && message.bytes > options_.place_bytes)
       return fail({trInternalError, fmt::format("a message of {} bytes; at most {} were agreed on", message.bytes,
                                                 options_.place_bytes)});
+    Source payload;
+    if (carries)
+      if (const Status found = find_payload(message, &payload); !found.ok()) return fail(found);
     Outgoing& outgoing = channel.sending.outgoing[channel.sending.posted % kFifoDepth];
     auto* line = new (own_line(index, channel.sending.posted)) Line;
     line->signature = message.signature;
@@ -146,19 +151,24 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     line->whole = message.whole;
     line->kind = static_cast<uint8_t>(message.kind);
     line->wide = message.wide;
-    outgoing = {nullptr, 0, kLineHeader};
+    outgoing = {payload, kLineHeader};
     if (message.kind == PayloadKind::kInline) {
       if (message.bytes > 0) std::memcpy(line->data, message.data, message.bytes);
       outgoing.line_bytes += message.bytes;
-    } else if (message.kind == PayloadKind::kStaging && message.bytes > 0) {
+    } else if (carries) {
       line->has_payload = 1;
-      outgoing.payload = card_->staging + message.user.offset;
-      outgoing.bytes = message.bytes;
       channel.sending.with_payload = channel.sending.posted + 1;
     }
     ++channel.sending.posted;
     queue_.push(index);
     if (is_ready_.load(std::memory_order_acquire)) send_pending();
+  }
+
+  // How a message may refer to memory: where it lies in a region that the device has.
+  std::optional<UserAddress> reference(const UserMemory& memory) const {
+    if (!memory.lies_in_region() || memory.bytes > options_.place_bytes) return {};
+    if (!card_->regions->find(memory.region->id)) return {};
+    return UserAddress{memory.region->id, static_cast<uint64_t>(memory.data - memory.region->base)};
   }
 
   uint64_t released(uint32_t index) {
@@ -202,6 +212,19 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
   // Behind the block that the peer writes into.
   std::byte* own_line(uint32_t channel, uint64_t number) const {
     return block_.base() + layout_.bytes() + layout_.line(channel, number);
+  }
+
+  Status find_payload(const Message& message, Source* payload) const {
+    if (message.kind == PayloadKind::kStaging) {
+      *payload = {card_->staging + message.user.offset, message.bytes, card_->registered_staging.local_key()};
+      return {};
+    }
+    const auto place = card_->regions->find(message.user.region);
+    if (!place || message.user.offset > place->bytes || message.bytes > place->bytes - message.user.offset)
+      return {trInvalidUsage,
+              "registered memory that this call uses was freed, or its registration ended, while the call runs"};
+    *payload = {place->base + message.user.offset, message.bytes, place->key};
+    return {};
   }
 
   void introduce_self() {
@@ -305,11 +328,10 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     std::byte* line = own_line(index, number);
     reinterpret_cast<Line*>(line)->popped = static_cast<uint32_t>(channel.incoming.popped());
     channel.incoming.told();
-    const bool has_payload = outgoing.bytes > 0;
-    const Source payload{outgoing.payload, outgoing.bytes, card_->registered_staging.local_key()};
+    const bool has_payload = outgoing.payload.bytes > 0;
     const Source source{line, outgoing.line_bytes, block_.registered().local_key()};
     const Immediate immediate{ImmediateType::kLine, index, static_cast<uint32_t>(number)};
-    note(pair_->write(payload, peer_.block + layout_.place(index, number), source,
+    note(pair_->write(outgoing.payload, peer_.block + layout_.place(index, number), source,
                       peer_.block + layout_.line(index, number), peer_.key, pack_immediate(immediate), has_payload));
     if (!is_good() || has_lost_peer_) return;
     ++channel.sending.sent;
@@ -403,7 +425,7 @@ class VerbsConnection final : public Connection {
   Status fetch(const Message&, size_t, void*, size_t) override {
     return {trSystemError, "the payload lies in memory of its sender that is not registered with a verbs device"};
   }
-  std::optional<UserAddress> reference(const UserMemory&) const override { return {}; }
+  std::optional<UserAddress> reference(const UserMemory& memory) const override { return link_->reference(memory); }
   Status health() const override { return link_->health(); }
   const char* transport_name() const override { return "verbs"; }
 

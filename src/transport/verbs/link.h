@@ -22,6 +22,7 @@
 #include "transport/connection.h"
 #include "transport/verbs/device.h"
 #include "transport/verbs/queue_pair.h"
+#include "transport/verbs/registered_regions.h"
 
 namespace treering::verbs {
 
@@ -31,6 +32,7 @@ struct Card {
   void (*log)(LogLevel level, const std::string& text) = nullptr;
   const std::byte* staging = nullptr;  // of this rank
   RegisteredMemory registered_staging;
+  std::unique_ptr<RegisteredRegions> regions;  // of the user, that messages may refer to
 };
 
 struct LinkOptions {

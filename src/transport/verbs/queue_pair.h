@@ -20,18 +20,13 @@
 #include <memory>
 
 #include "transport/verbs/device.h"
+#include "transport/verbs/sending.h"
 
 namespace treering::verbs {
 
 struct QueueSizes {
   uint32_t sends = 16;     // work requests
   uint32_t receives = 16;  // immediates that may arrive before they are polled
-};
-
-struct Source {
-  const void* data = nullptr;
-  uint32_t bytes = 0;
-  uint32_t key = 0;  // of the memory it lies in
 };
 
 class QueuePair {

@@ -17,9 +17,15 @@
 
 namespace treering::verbs {
 
+// What a work request sends.
+struct Source {
+  const void* data = nullptr;
+  uint32_t bytes = 0;
+  uint32_t key = 0;  // of the memory it lies in
+};
+
 struct Outgoing {
-  const std::byte* payload = nullptr;
-  uint32_t bytes = 0;       // of the payload
+  Source payload;
   uint32_t line_bytes = 0;  // of the line
 };
 

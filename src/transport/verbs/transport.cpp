@@ -85,6 +85,15 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     return made;
   }
 
+  void register_region(const Region& region) override {
+    const Status added = card_->regions->add(region);
+    if (added.ok()) return;
+    setup_.log(LogLevel::kWarn, fmt::format("rank {} copies what it sends from the registered buffer {}, {} KiB: {}",
+                                            setup_.rank, static_cast<const void*>(region.base), region.bytes >> 10,
+                                            added.message()));
+  }
+  void end_region(uint32_t id) override { card_->regions->end(id); }
+
   IntroductionTaker* introduction_taker() override { return this; }
   void introduced(uint32_t peer, const std::string& bytes, int) override {
     EndPoint end;
@@ -182,6 +191,7 @@ Status open_transport(const TransportSetup& setup, std::unique_ptr<Transport>* m
   card->log = setup.log;
   TR_RETURN_IF_ERROR(card->device->register_memory(
       setup.own.staging(), setup.layout->channels * setup.layout->staging_bytes, 0, &card->registered_staging));
+  card->regions = std::make_unique<RegisteredRegions>(*card->device);
   if (setup.rank == 0) {
     setup.log(LogLevel::kInfo, fmt::format("verbs uses {}", card->device->name()));
     for (const std::string& candidate : card->device->candidates())

@@ -104,6 +104,63 @@ TEST_F(VerbsLinks, ASmallMessageIsOneRequestAndFourOfThemOneCredit) {
   EXPECT_EQ(done.receives_awaited, 0u) << "a receive was always posted";
 }
 
+// Payloads in a region leave from where they lie: no core copies them.
+TEST_F(VerbsLinks, APayloadInARegisteredRegionIsSentFromThere) {
+  connect();
+  std::vector<std::byte> memory(4 * kPlaceBytes, std::byte{1});
+  const Region region{.id = 7, .base = memory.data(), .bytes = memory.size()};
+  ASSERT_TRUE(pair_->regions(0).add(region).ok());
+  const fake_verbs_counters before = counters();
+  Message message;
+  message.kind = PayloadKind::kUser;
+  message.bytes = kPlaceBytes;
+  for (uint32_t i = 0; i < 100; ++i) {
+    const auto place = sender_->reference({memory.data() + i, kPlaceBytes, &region, false});
+    ASSERT_TRUE(place);
+    message.user = *place;
+    memory[i] = static_cast<std::byte>(i);  // as late as can be
+    send(message);
+    ASSERT_NE(arrived(), nullptr) << receiver_->health().message();
+    ASSERT_EQ(std::memcmp(receiver_->front()->data, memory.data() + i, kPlaceBytes), 0) << i;
+    receiver_->pop();
+    ASSERT_TRUE(eventually([&] { return sender_->has_released(i + 1); }));
+  }
+  EXPECT_EQ(counters().sends_posted[IBV_WR_RDMA_WRITE] - before.sends_posted[IBV_WR_RDMA_WRITE], 100u);
+  EXPECT_FALSE(sender_->reference({memory.data(), kPlaceBytes + 1, &region, false})) << "more than its place";
+  pair_->regions(0).end(region.id);
+  EXPECT_EQ(counters().bytes_registered, before.bytes_registered - memory.size())
+      << "before the memory is given back";
+}
+
+TEST_F(VerbsLinks, ARegionThatEndedDuringACallIsAnErrorThatSaysSo) {
+  connect();
+  std::vector<std::byte> memory(kPlaceBytes);
+  const Region region{.id = 7, .base = memory.data(), .bytes = memory.size()};
+  ASSERT_TRUE(pair_->regions(0).add(region).ok());
+  Message message;
+  message.kind = PayloadKind::kUser;
+  message.bytes = 100;
+  message.user = *sender_->reference({memory.data(), 100, &region, false});
+  pair_->regions(0).end(region.id);
+  EXPECT_FALSE(sender_->reference({memory.data(), 100, &region, false}));
+  send(message);
+  EXPECT_EQ(sender_->health().code(), trInvalidUsage);
+  EXPECT_NE(sender_->health().message().find("freed, or its registration ended"), std::string::npos);
+}
+
+// What cannot be locked is told once, and goes through slots.
+TEST_F(VerbsLinks, ARegionThatCannotBeRegisteredIsToldOnce) {
+  connect();
+  std::vector<std::byte> memory(1 << 20);
+  const Region region{.id = 7, .base = memory.data(), .bytes = memory.size()};
+  fake_verbs_set_memlock(counters().bytes_registered + 4096);
+  const Status refused = pair_->regions(0).add(region);
+  EXPECT_NE(refused.message().find("1024 KiB"), std::string::npos) << refused.message();
+  EXPECT_TRUE(pair_->regions(0).add(region).ok()) << "it was told";
+  EXPECT_FALSE(sender_->reference({memory.data(), 100, &region, false}));
+  fake_verbs_set_memlock(UINT64_MAX);
+}
+
 TEST_F(VerbsLinks, AStagedMessageIsTwoRequestsAndOneReceive) {
   connect();
   constexpr uint64_t kMessages = 100;

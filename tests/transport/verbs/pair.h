@@ -47,6 +47,8 @@ class VerbsPair {
     card->staging = staging;
     card->log = log_line;
     check(card->device->register_memory(staging, staging_bytes, 0, &card->registered_staging));
+    card->regions = std::make_unique<RegisteredRegions>(*card->device);
+    side.regions = card->regions.get();
     LinkOptions options;
     options.peer = static_cast<uint32_t>(1 - own);
     options.peer_name = "rank " + std::to_string(1 - own);
@@ -62,6 +64,8 @@ class VerbsPair {
     made->start();
     return side.link;
   }
+  // What the messages of a side may refer to, once its link is made.
+  RegisteredRegions& regions(int own) { return *sides_[own].regions; }
   // So many of the introductions to come are lost.
   void lose(int introductions) {
     std::lock_guard lock(mutex_);
@@ -71,6 +75,7 @@ class VerbsPair {
  private:
   struct Side {
     std::shared_ptr<VerbsLink> link;
+    RegisteredRegions* regions = nullptr;
     std::deque<EndPoint> mail;
   };
   static void check(const Status& status) {

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks of one process that reach one another by verbs alone, through the C API. The module and the stand-in for
 // libibverbs are found as a program finds them.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <cstdlib>
 #include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "support/fake_verbs/fake_verbs.h"
 #include "treering/treering.h"
 
 namespace treering::testing {
@@ -88,6 +91,56 @@ TEST_F(VerbsRanks, LastMessagesArrive) {
         EXPECT_EQ(got, data);
       }
     });
+}
+
+// Bytes that devices have registered, once the module is open.
+uint64_t registered_bytes() {
+  void* const stand_in = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
+  const auto read = reinterpret_cast<decltype(&fake_verbs_get_counters)>(dlsym(stand_in, "fake_verbs_get_counters"));
+  fake_verbs_counters counters{};
+  read(&counters);
+  dlclose(stand_in);
+  return counters.bytes_registered;
+}
+
+void reduce(trComm_t comm, float* memory, size_t count, int ranks) {
+  std::fill(memory, memory + count, 1.0F);
+  EXPECT_SUCCESS(trAllReduce(memory, memory + count, count, trFloat32, trSum, comm, nullptr));
+  for (size_t i = 0; i < count; i += 97) ASSERT_EQ(memory[count + i], static_cast<float>(ranks));
+}
+
+// Memory is registered with the device when a call first uses it, and not after it was given back.
+TEST_F(VerbsRanks, SendFromRegisteredMemory) {
+  constexpr int kRanks = 3;
+  constexpr size_t kCount = 400'000, kBytes = 2 * kCount * sizeof(float);
+  std::barrier arrived(kRanks);
+  run(kRanks, [&](trComm_t comm, int rank, int) {
+    void* allocated = nullptr;
+    EXPECT_SUCCESS(trMemAlloc(&allocated, kBytes));
+    std::vector<float> own(2 * kCount);
+    void* handle = nullptr;
+    EXPECT_SUCCESS(trCommRegister(comm, own.data(), kBytes, &handle));
+    reduce(comm, own.data() + 1, 10, kRanks);  // connects; these payloads are inline
+    for (auto* memory : {static_cast<float*>(allocated), own.data()}) {
+      reduce(comm, memory, kCount, kRanks);
+      arrived.arrive_and_wait();
+      const uint64_t before = registered_bytes();
+      arrived.arrive_and_wait();
+      reduce(comm, memory, kCount, kRanks);
+      arrived.arrive_and_wait();
+      EXPECT_EQ(registered_bytes(), before) << "registered again";
+      arrived.arrive_and_wait();
+      if (memory == allocated)
+        EXPECT_SUCCESS(trMemFree(allocated));
+      else
+        EXPECT_SUCCESS(trCommDeregister(comm, handle));
+      arrived.arrive_and_wait();
+      if (rank == 0) {
+        EXPECT_LE(registered_bytes() + kRanks * (kBytes - 2 * 4096), before);
+      }
+      arrived.arrive_and_wait();
+    }
+  });
 }
 
 // Where verbs cannot be had the pair takes the next transport.

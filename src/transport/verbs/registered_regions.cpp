@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/verbs/registered_regions.h"
+
+namespace treering::verbs {
+
+Status RegisteredRegions::add(const Region& region) {
+  std::lock_guard lock(mutex_);
+  const auto [found, is_new] = entries_.try_emplace(region.id);
+  if (!is_new) return {};
+  Entry& entry = found->second;
+  TR_RETURN_IF_ERROR(device_.register_memory(region.base, region.bytes, 0, &entry.registered));
+  entry.place = {region.base, region.bytes, entry.registered.local_key()};
+  return {};
+}
+
+std::optional<RegisteredRegions::Place> RegisteredRegions::find(uint32_t id) const {
+  std::lock_guard lock(mutex_);
+  const auto found = entries_.find(id);
+  if (found == entries_.end() || !found->second.registered) return {};
+  return found->second.place;
+}
+
+void RegisteredRegions::end(uint32_t id) {
+  std::lock_guard lock(mutex_);
+  entries_.erase(id);
+}
+
+}  // namespace treering::verbs

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// RegisteredRegions: the regions of this process (transport/region.h) that its rank's device reads payloads from.
+//
+//   call whose buffers lie in a region -> add() -> ibv_reg_mr, at the first time
+//   message that refers to it          -> find() -> address and key
+//   pages move or are given back       -> end() -> ibv_dereg_mr, before that
+//
+// Invariant: a region is asked for by its id, which is never used twice. So memory that was freed and given out again is
+// never taken for what was registered.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "transport/region.h"
+#include "transport/verbs/device.h"
+
+namespace treering::verbs {
+
+class RegisteredRegions {
+ public:
+  struct Place {
+    const std::byte* base = nullptr;
+    size_t bytes = 0;
+    uint32_t key = 0;  // local
+  };
+
+  // The device outlives it.
+  explicit RegisteredRegions(const Device& device) : device_(device) {}
+
+  // Registers a region that is not known. An error comes once for each region, which is not tried again.
+  Status add(const Region& region);
+  // Nothing: it is not registered, or has ended. Any thread.
+  std::optional<Place> find(uint32_t id) const;
+  // Once it returns, the device does not reach the region any more. Any thread.
+  void end(uint32_t id);
+
+ private:
+  struct Entry {
+    Place place;
+    RegisteredMemory registered;  // none: it could not be
+  };
+
+  const Device& device_;
+  mutable std::mutex mutex_;
+  std::map<uint32_t, Entry> entries_;
+};
+
+}  // namespace treering::verbs
