@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,9 +11,12 @@
 
 #include "arguments.h"
 #include "core/config.h"
+#include "executor/staging_pool.h"
+#include "peers/area.h"
 #include "topology/detect.h"
 #include "topology/location.h"
 #include "topology/topology.h"
+#include "transport/verbs/locked_memory.h"
 
 namespace {
 
@@ -135,6 +139,33 @@ Plan plan_of_unbound(const Topology& topology, uint32_t ranks) {
   return treering::make_plan(locations, topology);
 }
 
+// What each of so many ranks on several hosts would need over verbs, with the configuration's defaults.
+treering::verbs::LockedMemory locked_memory_of(const Topology& topology, uint32_t ranks) {
+  uint64_t cache_bytes = 0;
+  for (const TopologyNode& node : topology.nodes) cache_bytes = std::max(cache_bytes, node.cache_bytes);
+  constexpr uint32_t kChannels = treering::kChannelsOfHosts;
+  const treering::AreaLayout layout = treering::area_layout(
+      ranks, kChannels,
+      treering::staging_of_channel(ranks, kChannels, treering::default_staging(ranks, cache_bytes)));
+  return treering::verbs::plan_locked_memory(
+      ranks, kChannels, kChannels * treering::StagingPool::usual_bytes(layout.staging_bytes, ranks - 1),
+      treering::StagingPool::slot_bytes_of(layout.staging_bytes, ranks - 1), SIZE_MAX);
+}
+
+void print_needs(const treering::verbs::LockedMemory& needs) {
+  fmt::print("\nover verbs between hosts (each rank)\n  queue pairs of rings and trees: at most {}\n"
+             "  locked memory: {} ({} of staging memory, {} for each peer)\n",
+             needs.peers, format_bytes(needs.bytes()), format_bytes(needs.staging_bytes),
+             format_bytes(needs.peer_bytes));
+}
+
+Json to_json(const treering::verbs::LockedMemory& needs) {
+  return {{"queue_pairs", needs.peers},
+          {"locked_bytes", needs.bytes()},
+          {"staging_bytes", needs.staging_bytes},
+          {"peer_bytes", needs.peer_bytes}};
+}
+
 CLI::Validator a_number_of_ranks() {
   return CLI::Validator(
       [](const std::string& text) {
@@ -170,6 +201,7 @@ int run(int argc, char** argv) {
   if (json) {
     Json out = to_json(topology);
     if (ranks > 0) out["plan"] = to_json(plan_of_unbound(topology, ranks));
+    if (ranks > 1) out["verbs"] = to_json(locked_memory_of(topology, ranks));
     fmt::print("{}\n", out.dump(2, ' ', false, Json::error_handler_t::replace));
     return 0;
   }
@@ -178,6 +210,7 @@ int run(int argc, char** argv) {
   fmt::print("\ncores available: {} ({})\n", topology.limits.cores_available, explain_cores(topology));
   print_links(topology);
   if (ranks > 0) print_plan(plan_of_unbound(topology, ranks));
+  if (ranks > 1) print_needs(locked_memory_of(topology, ranks));
   return 0;
 }
 

@@ -23,19 +23,6 @@
 namespace treering {
 namespace {
 
-// Staging memory of a rank: all ranks' together fill a quarter of the last-level cache, within limits; slots never fall
-// below a few KiB however many ranks there are. Measured with two-shot at 16 MiB and up on 4 ranks and 105 MiB of
-// cache: 2 MiB a rank 20 ms, 6.5 MiB 15.5 ms, 16 MiB 17.5 ms for 64 MiB.
-constexpr size_t kMinStaging = 2 << 20;
-constexpr size_t kMaxStaging = 8 << 20;
-// What the algorithms want at most, on one host and on several.
-constexpr uint32_t kChannelsOfOneHost = 2;
-constexpr uint32_t kChannelsOfHosts = 4;
-constexpr size_t kMinSlot = 4 << 10;
-// With many ranks few slots are ever used, so that their size costs addresses and no memory, and fewer, larger
-// messages mean fewer turns on a shared core.
-constexpr size_t kMinSlotOfMany = 16 << 10;
-constexpr uint32_t kMany = 64;
 constexpr uint32_t kMaxEagerRanks = 64;
 constexpr uint32_t kMaxPlaced = 32;  // ranks
 constexpr auto kStatusAge = std::chrono::milliseconds(50);
@@ -56,10 +43,6 @@ void visit(V& v, LinkMessage& m) {
   v(m.report);
   v(m.machine);
   v(m.plan);
-}
-
-size_t default_staging(uint32_t ranks) {
-  return std::clamp<size_t>(last_level_cache_bytes() / 4 / ranks, kMinStaging, kMaxStaging);
 }
 
 }  // namespace
@@ -83,12 +66,10 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   constexpr unsigned char kPurpose[] = "treering split";
   crypto_generichash(made->split_key_.data(), made->split_key_.size(), kPurpose, sizeof kPurpose, id.secret.data(),
                      id.secret.size());
-  const size_t slots = std::max<size_t>(4, size_t{2} * (ranks - 1));
-  size_t staging = config.staging_bytes > 0 ? static_cast<size_t>(config.staging_bytes) : default_staging(ranks);
+  size_t staging = config.staging_bytes > 0 ? static_cast<size_t>(config.staging_bytes) : default_staging(ranks, last_level_cache_bytes());
   const auto layout = [&](uint32_t wanted) {
     const uint32_t channels = config.channels > 0 ? static_cast<uint32_t>(config.channels) : wanted;
-    const size_t least = slots * (ranks > kMany ? kMinSlotOfMany : kMinSlot);
-    return std::make_unique<AreaLayout>(area_layout(ranks, channels, std::max(staging / channels, least)));
+    return std::make_unique<AreaLayout>(area_layout(ranks, channels, staging_of_channel(ranks, channels, staging)));
   };
   made->layout_ = layout(kChannelsOfHosts);
   const auto one_host = layout(kChannelsOfOneHost);
@@ -124,7 +105,7 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
 Status Communicator::create_alone(const Config& config, std::unique_ptr<Communicator>* result) {
   std::unique_ptr<Communicator> made(new Communicator);
   made->config_ = config;
-  made->layout_ = std::make_unique<AreaLayout>(area_layout(1, 1, 4 * kMinSlot));
+  made->layout_ = std::make_unique<AreaLayout>(area_layout(1, 1, staging_of_channel(1, 1, 0)));
   TR_RETURN_IF_ERROR(made->share_memory(-1, "", false));
   std::vector<RankInfo> infos(1);
   infos[0].pid = static_cast<uint32_t>(getpid());
@@ -167,6 +148,7 @@ OpenTransports Communicator::open_transports(TransportSet allowed) {
   setup.config = &config_;
   setup.layout = layout_.get();
   setup.max_message_bytes = StagingPool::slot_bytes_of(layout_->staging_bytes, context_.ranks - 1);
+  setup.usual_staging_bytes = StagingPool::usual_bytes(layout_->staging_bytes, context_.ranks - 1);
   setup.own = area_;
   setup.segment = segment_ ? segment_->base() : nullptr;
   setup.peer_info = [this](uint32_t rank) -> const PeerInfo& { return rank_info(rank); };

@@ -19,6 +19,11 @@ size_t StagingPool::slot_bytes_of(size_t bytes, uint32_t peers) {
   return bytes / std::max(kMinSlots, 2 * peers) / kSlotAlignment * kSlotAlignment;
 }
 
+size_t StagingPool::usual_bytes(size_t bytes, uint32_t peers) {
+  const uint32_t slots = std::max(kMinSlots, 2 * peers);
+  return slots <= kAllOpen ? bytes : kOpenAtOnce * slot_bytes_of(bytes, peers);
+}
+
 StagingPool::StagingPool(std::byte* memory, size_t offset, size_t bytes, uint32_t peers)
     : memory_(memory + offset),
       offset_(offset),

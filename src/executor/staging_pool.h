@@ -27,6 +27,8 @@ class StagingPool {
 
   // The size of a slot, where `bytes` of memory are shared out among so many peers.
   static size_t slot_bytes_of(size_t bytes, uint32_t peers);
+  // How much of it is used from the beginning; more is where none of that is free.
+  static size_t usual_bytes(size_t bytes, uint32_t peers);
   size_t slot_bytes() const { return slot_bytes_; }
   std::byte* slot(int index) const { return memory_ + static_cast<size_t>(index) * slot_bytes_; }
   // Offset of a slot in the rank's staging memory, as messages name it.

@@ -7,6 +7,7 @@ usage: verbs_test.py TREERING_PERF
 
 import functools
 import os
+import re
 import signal
 import sys
 import threading
@@ -32,10 +33,12 @@ class Verbs(unittest.TestCase):
         return {"TREERING_TRANSPORTS": transports, "TREERING_TIMEOUT": str(TIMEOUT), "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0",
                 "MASTER_ADDR": self.lab.address(0), "MASTER_PORT": str(PORT), **variables}
 
-    def start(self, arguments, transports="verbs", per_host=1, hosts=HOSTS, on_output=lambda host, data: None, **variables):
-        """treering-perf with `per_host` ranks on each of `hosts` hosts."""
+    def start(self, arguments, transports="verbs", per_host=1, hosts=HOSTS, on_output=lambda host, data: None, kib=None, **variables):
+        """treering-perf with `per_host` ranks on each of `hosts` hosts. kib: what each may lock; None: all it likes, as root may."""
         ranks = per_host * hosts
-        return [self.lab.start(rank // per_host, [PERF, *arguments], DEADLINE,
+        limited = ["bash", "-c", f'ulimit -l {kib}; exec setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock "$@"', "-"]
+        command = [*(limited if kib is not None else []), PERF, *arguments]
+        return [self.lab.start(rank // per_host, command, DEADLINE,
                                {**self.environment(transports, ranks, **variables), "RANK": str(rank)},
                                functools.partial(on_output, rank // per_host))
                 for rank in range(ranks)]
@@ -100,13 +103,44 @@ class Verbs(unittest.TestCase):
             self.assertIn(f"rxe{result.host} port 1", result.output)
 
     def test_without_locked_memory_the_error_names_the_limit(self):
-        # Not root: root may lock as much as it likes.
-        limited = ["bash", "-c", 'ulimit -l 64; exec setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock "$@"', "-", PERF, "allreduce"]
-        ranks = [self.lab.start(rank, limited, DEADLINE, {**self.environment("verbs", HOSTS), "RANK": str(rank)})
-                 for rank in range(HOSTS)]
-        for result in [command.wait() for command in ranks]:
+        for result in [command.wait() for command in self.start(["allreduce"], kib=64)]:
             self.assertNotEqual(result.status, 0, result.output)
+            self.assertIn("it must lock", result.output)
             self.assertIn("this process may lock 64 KiB of memory (ulimit -l)", result.output)
+
+    def locked(self, kib):
+        """Runs 2 ranks that may lock so much: what rank 0 says that it locks (staging, for its peer), what it has, its output."""
+        measured, output = threading.Event(), bytearray()
+
+        def listen(host, data):
+            output.extend(data if host == 0 else b"")
+            if b"/verbs/" in output:
+                measured.set()
+
+        commands = self.start(["allreduce", "-b", "64K", "-e", "64K", "-N", "0"], hosts=2, kib=kib, on_output=listen,
+                              TREERING_DEBUG="INFO")
+        self.assertTrue(measured.wait(DEADLINE), output.decode(errors="replace"))
+        status = self.lab.start(0, ["bash", "-c", "grep -h VmPin $(grep -l 'Name:.treering-perf' /proc/[0-9]*/status)"], DEADLINE, {})
+        pinned = status.wait().output
+        for command in commands:
+            command.signal(signal.SIGKILL)
+        for command in commands:
+            command.wait()
+        text = output.decode(errors="replace")
+        plan = re.search(r"verbs locks (\d+) KiB of staging memory and (\d+) KiB for each peer", text)
+        self.assertIsNotNone(plan, text)
+        return int(plan[1]), int(plan[2]), int(re.search(r"VmPin:\s*(\d+) kB", pinned)[1]), text
+
+    def test_locked_memory_is_what_was_computed_before(self):
+        staging, peer, pinned, text = self.locked(1 << 20)
+        self.assertEqual(pinned, staging + peer, text)
+        self.assertNotIn("places instead", text)
+        # With less there are fewer places, and it works.
+        limit = staging + peer * 3 // 4
+        staging, peer, pinned, text = self.locked(limit)
+        self.assertEqual(pinned, staging + peer, text)
+        self.assertLessEqual(pinned, limit)
+        self.assertIn("places instead of 8", text)
 
 
 if __name__ == "__main__":

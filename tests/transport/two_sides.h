@@ -141,7 +141,7 @@ inline Linked connect_verbs(TwoSides* sides, int own, uint32_t channel) {
   return {link->connection(channel), link};
 }
 inline void register_with_device(TwoSides* sides, int own, const Region& region) {
-  if (const Status added = sides->verbs()->regions(own).add(region); !added.ok())
+  if (const Status added = sides->verbs()->regions(own).add(region, SIZE_MAX); !added.ok())
     throw std::runtime_error(added.message());
 }
 #endif

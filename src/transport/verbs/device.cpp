@@ -4,7 +4,6 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,6 +11,7 @@
 #include <utility>
 
 #include "transport/verbs/device_choice.h"
+#include "transport/verbs/locked_memory.h"
 
 namespace treering::verbs {
 namespace {
@@ -152,12 +152,6 @@ ibv_ah_attr path_to(const Rail& own, const Rail& peer, const PathOptions& option
   path.grh.hop_limit = kHops;
   path.grh.traffic_class = options.traffic_class;
   return path;
-}
-
-std::string locked_memory_text() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
-  return fmt::format("; this process may lock {} KiB of memory (ulimit -l): raise that", limit.rlim_cur >> 10);
 }
 
 Status Device::open(const Config& config, std::unique_ptr<Device>* opened) {

@@ -21,9 +21,6 @@ namespace treering::verbs {
 // "fe80::1", "10.0.0.1" (of an IPv4-mapped address)
 std::string gid_text(const Gid& gid);
 
-// What the kernel says about locked memory in an error: the limit, and what to do.
-std::string locked_memory_text();
-
 // Memory registered with a device. Ends with it.
 class RegisteredMemory {
  public:

@@ -17,7 +17,7 @@ class Incoming {
  public:
   // `number`: of the immediate. The line's header is copied to `*line`.
   Status arrive(const std::byte* block, const BlockLayout& layout, uint32_t channel, uint32_t number, Line* line) {
-    if (full_count(arrived_, number) != arrived_ || arrived_ - popped_ >= kFifoDepth)
+    if (full_count(arrived_, number) != arrived_ || arrived_ - popped_ >= layout.places)
       return {trSystemError, fmt::format("it sent message {} of channel {}, of which {} have come and {} are read",
                                          number, channel, arrived_, popped_)};
     const std::byte* at = block + layout.line(channel, arrived_);

@@ -14,6 +14,7 @@
 #include "transport/verbs/block.h"
 #include "transport/verbs/handshake.h"
 #include "transport/verbs/incoming.h"
+#include "transport/verbs/locked_memory.h"
 #include "transport/verbs/sending.h"
 
 namespace treering::verbs {
@@ -36,7 +37,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
   Link(std::shared_ptr<const Card> card, LinkOptions options, Introduce introduce)
       : card_(std::move(card)),
         options_(std::move(options)),
-        layout_{options_.channels, options_.place_bytes},
+        layout_{options_.channels, options_.place_bytes, options_.places},
         introduce_(std::move(introduce)),
         channels_(options_.channels),
         queue_(messages()),
@@ -62,12 +63,15 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     if (finished_) return;
     if (!peer.refusal.empty()) return refuse({trSystemError, "it says: " + peer.refusal});
     if (!refusal_.ok()) return introduce_self();
-    if (peer.channels != options_.channels || peer.place_bytes != options_.place_bytes)
-      return decline(
-          {trSystemError, fmt::format("it has {} channels and places of {} bytes, this rank {} and {}", peer.channels,
-                                      peer.place_bytes, options_.channels, options_.place_bytes)});
+    if (peer.channels != options_.channels || peer.place_bytes != options_.place_bytes ||
+        peer.places < kFewestPlaces || peer.places > kFifoDepth)
+      return decline({trSystemError, fmt::format("it has {} channels and {} places of {} bytes, this rank {} and {} of "
+                                                 "{}",
+                                                 peer.channels, peer.places, peer.place_bytes, options_.channels,
+                                                 options_.places, options_.place_bytes)});
     if (!handshake_.is_connected()) {
       peer_ = peer;
+      peers_layout_ = {peer.channels, peer.place_bytes, peer.places};
       if (const Status connected = pair_->connect(card_->device->rail(), peer, options_.path); !connected.ok())
         return decline(connected);
     }
@@ -124,11 +128,11 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
 
   bool can_post(uint32_t channel) {
     if (!is_good()) return false;
-    if (channels_[channel].sending.has_room()) return true;
+    if (channels_[channel].sending.has_room(room())) return true;
     const bool left = departed_.load(std::memory_order_acquire);
     if (is_pending()) flush();
     poll();
-    if (is_good() && channels_[channel].sending.has_room()) return true;
+    if (is_good() && channels_[channel].sending.has_room(room())) return true;
     if (left) fail({trRemoteError, "it has left, and does not take what was sent to it"});
     return false;
   }
@@ -200,13 +204,15 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
 
  private:
   Status open() {
-    TR_RETURN_IF_ERROR(block_.make(*card_->device, block_bytes(options_.channels, options_.place_bytes)));
+    TR_RETURN_IF_ERROR(block_.make(*card_->device, block_bytes(layout_)));
     // Of each channel the peer's messages, and a credit for each of this rank's, may arrive before a poll.
     const auto all = static_cast<uint32_t>(messages());
     return QueuePair::create(*card_->device, {sends(), 2 * all + 16}, sizeof(Line), &pair_);
   }
   size_t messages() const { return size_t{options_.channels} * kFifoDepth; }
   uint32_t sends() const { return 3 * static_cast<uint32_t>(messages()) + 8; }  // work requests under way
+  // Messages of a channel that may be under way; how many the peer takes is known once it has introduced itself.
+  uint32_t room() const { return is_ready_.load(std::memory_order_acquire) ? peers_layout_.places : kFewestPlaces; }
   bool is_good() const { return health_.ok(); }
   bool is_pending() const { return !queue_.empty() || owes_; }
   // Behind the block that the peer writes into.
@@ -216,8 +222,8 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
 
   Status find_payload(const Message& message, Source* payload) const {
     if (message.kind == PayloadKind::kStaging) {
-      *payload = {card_->staging + message.user.offset, message.bytes, card_->registered_staging.local_key()};
-      return {};
+      *payload = {card_->staging->base() + message.user.offset, message.bytes, 0};
+      return card_->staging->key(message.user.offset, &payload->key);
     }
     const auto place = card_->regions->find(message.user.region);
     if (!place || message.user.offset > place->bytes || message.bytes > place->bytes - message.user.offset)
@@ -240,6 +246,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     own.key = block_.registered().remote_key();
     own.channels = options_.channels;
     own.place_bytes = options_.place_bytes;
+    own.places = options_.places;
     own.is_connected = handshake_.is_connected();
     own.may_send = handshake_.may_send();
     introduce_(own);
@@ -331,8 +338,8 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     const bool has_payload = outgoing.payload.bytes > 0;
     const Source source{line, outgoing.line_bytes, block_.registered().local_key()};
     const Immediate immediate{ImmediateType::kLine, index, static_cast<uint32_t>(number)};
-    note(pair_->write(outgoing.payload, peer_.block + layout_.place(index, number), source,
-                      peer_.block + layout_.line(index, number), peer_.key, pack_immediate(immediate), has_payload));
+    note(pair_->write(outgoing.payload, peer_.block + peers_layout_.place(index, number), source,
+                      peer_.block + peers_layout_.line(index, number), peer_.key, pack_immediate(immediate), has_payload));
     if (!is_good() || has_lost_peer_) return;
     ++channel.sending.sent;
     if (has_payload) written_.push({pair_->posted(), index, number});
@@ -401,9 +408,10 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
   bool is_marked_ = false;  // at the end: a completion of everything was asked for
 
   std::atomic<bool> is_ready_{false}, departed_{false}, stopped_{false}, is_refused_{false};
-  std::mutex mutex_;  // of what follows; peer_ is read without it once is_ready_
+  std::mutex mutex_;  // of what follows; the peer's are read without it once is_ready_
   Handshake handshake_;
   EndPoint peer_;
+  BlockLayout peers_layout_;
   Clock::time_point last_introduced_{};
   Status refusal_;        // why this rank has no end
   Status peers_refusal_;  // or the peer, or this rank: for the rank's own thread
@@ -439,12 +447,6 @@ std::unique_ptr<Connection> Link::connection(uint32_t channel) {
 }
 
 }  // namespace
-
-size_t block_bytes(uint32_t channels, size_t place_bytes) {
-  const BlockLayout layout{channels, place_bytes};
-  return layout.bytes() +
-         layout.places_offset();  // the peer's lines and places, and as much as lines for this rank's own
-}
 
 std::shared_ptr<VerbsLink> VerbsLink::make(std::shared_ptr<const Card> card, LinkOptions options, Introduce introduce) {
   return std::make_shared<Link>(std::move(card), std::move(options), std::move(introduce));

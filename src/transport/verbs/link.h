@@ -23,6 +23,7 @@
 #include "transport/verbs/device.h"
 #include "transport/verbs/queue_pair.h"
 #include "transport/verbs/registered_regions.h"
+#include "transport/verbs/registered_staging.h"
 
 namespace treering::verbs {
 
@@ -30,8 +31,7 @@ namespace treering::verbs {
 struct Card {
   std::unique_ptr<Device> device;
   void (*log)(LogLevel level, const std::string& text) = nullptr;
-  const std::byte* staging = nullptr;  // of this rank
-  RegisteredMemory registered_staging;
+  std::unique_ptr<RegisteredStaging> staging;  // of this rank
   std::unique_ptr<RegisteredRegions> regions;  // of the user, that messages may refer to
 };
 
@@ -39,7 +39,8 @@ struct LinkOptions {
   uint32_t peer = 0;
   std::string peer_name;  // as error texts call it: "rank 3 (pid 17)"
   uint32_t channels = 1;
-  size_t place_bytes = 0;  // the longest payload
+  size_t place_bytes = 0;         // the longest payload
+  uint32_t places = kFifoDepth;  // of a channel; the peer may have another number of them
   PathOptions path = {};
 };
 
@@ -69,8 +70,5 @@ class VerbsLink : public SendQueue {
   // The connection of a channel; keeps the link alive.
   virtual std::unique_ptr<Connection> connection(uint32_t channel) = 0;
 };
-
-// Bytes that a link locks, besides its queues.
-size_t block_bytes(uint32_t channels, size_t place_bytes);
 
 }  // namespace treering::verbs

@@ -11,6 +11,8 @@
 #include <random>
 #include <vector>
 
+#include "transport/verbs/locked_memory.h"
+
 namespace treering::verbs {
 namespace {
 

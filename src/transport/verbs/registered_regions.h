@@ -29,8 +29,11 @@ class RegisteredRegions {
   // The device outlives it.
   explicit RegisteredRegions(const Device& device) : device_(device) {}
 
-  // Registers a region that is not known. An error comes once for each region, which is not tried again.
-  Status add(const Region& region);
+  // Whether it was added, be it in vain.
+  bool knows(uint32_t id) const;
+  // Registers a region that is not known, where so many bytes may be locked. One that could not be is known from then on,
+  // and not tried again.
+  Status add(const Region& region, size_t room);
   // Nothing: it is not registered, or has ended. Any thread.
   std::optional<Place> find(uint32_t id) const;
   // Once it returns, the device does not reach the region any more. Any thread.

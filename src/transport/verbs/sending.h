@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a link knows of the messages of a channel that it sends. No I/O.
 //
-//   | m4 | m5 | m6 | m7 | m8 |      kFifoDepth places, used in turn
+//   | m4 | m5 | m6 | m7 | m8 |      the peer's places, at most kFifoDepth, used in turn
 //     ^freed    ^sent     ^posted
 //
 // `freed`: the peer has popped so many. `sent`: the device has so many. Payloads are released when the device has
@@ -34,7 +34,7 @@ struct Sending {
   uint64_t with_payload = 0, payload_taken = 0;  // number + 1 of the last message that has one; ... that was written
   Outgoing outgoing[kFifoDepth];
 
-  bool has_room() const { return posted - freed < kFifoDepth; }
+  bool has_room(uint32_t places) const { return posted - freed < places; }
   // The payloads of messages before the first that is under way are free.
   uint64_t released() const { return payload_taken == with_payload ? posted : payload_taken; }
 };

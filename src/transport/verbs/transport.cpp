@@ -14,6 +14,7 @@
 #include "core/clock.h"
 #include "transport/module.h"
 #include "transport/verbs/link.h"
+#include "transport/verbs/locked_memory.h"
 #include "transport/verbs/probe.h"
 
 namespace treering::verbs {
@@ -33,8 +34,12 @@ PathOptions path_of(const Config& config) {
 
 class Verbs final : public Transport, public IntroductionTaker, private WaitSource {
  public:
-  Verbs(TransportSetup setup, std::shared_ptr<Card> card, std::unique_ptr<Probe> probe)
-      : setup_(std::move(setup)), card_(std::move(card)), probe_(std::move(probe)), peers_(setup_.ranks) {}
+  Verbs(TransportSetup setup, std::shared_ptr<Card> card, std::unique_ptr<Probe> probe, const LockedMemory& plan)
+      : setup_(std::move(setup)),
+        plan_(plan),
+        card_(std::move(card)),
+        probe_(std::move(probe)),
+        peers_(setup_.ranks) {}
   ~Verbs() override {
     if (setup_.waits) setup_.waits->forget(card_->device->events()->fd);
     for (const auto& [peer, link] : links_) link->end_introductions();  // connections may live on
@@ -86,7 +91,8 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
   }
 
   void register_region(const Region& region) override {
-    const Status added = card_->regions->add(region);
+    if (card_->regions->knows(region.id)) return;
+    const Status added = card_->regions->add(region, room_for_regions());
     if (added.ok()) return;
     setup_.log(LogLevel::kWarn, fmt::format("rank {} copies what it sends from the registered buffer {}, {} KiB: {}",
                                             setup_.rank, static_cast<const void*>(region.base), region.bytes >> 10,
@@ -133,6 +139,14 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
   }
 
  private:
+  // Memory that may be locked, less what the links to come need.
+  size_t room_for_regions() {
+    std::lock_guard lock(mutex_);
+    const size_t kept = (plan_.peers - std::min<size_t>(plan_.peers, links_.size())) * plan_.peer_bytes;
+    const size_t left = locked_limit().left();
+    return left == SIZE_MAX ? left : left - std::min(left, kept);
+  }
+
   Clock::duration limit() const {
     const std::chrono::milliseconds deadline(setup_.config->timeout_ms);
     return deadline.count() == 0 ? kMostFinish : std::min<Clock::duration>(kMostFinish, deadline);
@@ -153,6 +167,7 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     options.peer_name = fmt::format("rank {} (pid {})", peer, setup_.peer_info(peer).pid);
     options.channels = setup_.layout->channels;
     options.place_bytes = setup_.max_message_bytes;
+    options.places = plan_.places;
     options.path = path_of(*setup_.config);
     link = VerbsLink::make(card_, std::move(options), [this, peer](const EndPoint& end) {
       Writer writer;
@@ -172,6 +187,7 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
   }
 
   const TransportSetup setup_;
+  const LockedMemory plan_;
   const std::shared_ptr<Card> card_;
   std::unique_ptr<Probe> probe_;  // until the first link
   bool is_deaf_ = false;          // a peer was not heard in time
@@ -184,13 +200,45 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
 
 }  // namespace
 
+namespace {
+
+Status plan_memory(const TransportSetup& setup, LockedMemory* plan) {
+  raise_locked_limit();
+  const LockedLimit limit = locked_limit();
+  const auto planned = [&](size_t available) {
+    return plan_locked_memory(setup.ranks, setup.layout->channels, setup.layout->channels * setup.usual_staging_bytes,
+                              setup.max_message_bytes, available);
+  };
+  *plan = planned(limit.left());
+  const std::string text =
+      fmt::format("{} KiB of staging memory and {} KiB for each peer, {} KiB for the {} of rings and trees",
+                  plan->staging_bytes >> 10, plan->peer_bytes >> 10, plan->bytes() >> 10, plan->peers);
+  if (plan->places == 0)
+    return {trSystemError, fmt::format("it must lock {}; {}: raise that, or set TREERING_STAGING to less", text,
+                                       limit.text())};
+  const bool is_short = plan->places < kFifoDepth;
+  if (setup.rank == 0 || is_short)
+    setup.log(LogLevel::kInfo,
+              fmt::format("verbs locks {}; {}{}", text, limit.text(),
+                          is_short ? fmt::format(": {} places instead of {} for what a channel receives, which would "
+                                                 "be {} KiB",
+                                                 plan->places, kFifoDepth, planned(SIZE_MAX).bytes() >> 10)
+                                   : ""));
+  return {};
+}
+
+}  // namespace
+
 Status open_transport(const TransportSetup& setup, std::unique_ptr<Transport>* made) {
   auto card = std::make_shared<Card>();
   TR_RETURN_IF_ERROR(Device::open(*setup.config, &card->device));
-  card->staging = setup.own.staging();
+  LockedMemory plan;
+  TR_RETURN_IF_ERROR(plan_memory(setup, &plan));
   card->log = setup.log;
-  TR_RETURN_IF_ERROR(card->device->register_memory(
-      setup.own.staging(), setup.layout->channels * setup.layout->staging_bytes, 0, &card->registered_staging));
+  card->staging =
+      std::make_unique<RegisteredStaging>(*card->device, setup.own.staging(), setup.layout->channels,
+                                          setup.layout->staging_bytes, setup.usual_staging_bytes);
+  TR_RETURN_IF_ERROR(card->staging->open());
   card->regions = std::make_unique<RegisteredRegions>(*card->device);
   if (setup.rank == 0) {
     setup.log(LogLevel::kInfo, fmt::format("verbs uses {}", card->device->name()));
@@ -199,7 +247,7 @@ Status open_transport(const TransportSetup& setup, std::unique_ptr<Transport>* m
   }
   std::unique_ptr<Probe> probe;
   TR_RETURN_IF_ERROR(Probe::open(*card->device, setup.rank, path_of(*setup.config), &probe));
-  *made = std::make_unique<Verbs>(setup, std::move(card), std::move(probe));
+  *made = std::make_unique<Verbs>(setup, std::move(card), std::move(probe), plan);
   return {};
 }
 

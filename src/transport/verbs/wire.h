@@ -2,11 +2,12 @@
 // What two ranks write into each other's memory over a queue pair, and what they tell each other to connect it.
 //
 //   sender                                            receiver's block of memory for this sender
-//   payload ------ RDMA write --------------------->  channel 0 | place 0 | place 1 | ... | place 7 |
+//   payload ------ RDMA write --------------------->  channel 0 | place 0 | place 1 | ...           |
 //   line --------- RDMA write with immediate ------>  channel 0 | line 0  | line 1  | ... | line 7  |
 //                                                     ... channel 1 ...
 //
-// Message n of a channel uses place and line n % kFifoDepth: it is posted only when message n - kFifoDepth was popped.
+// Message n of a channel uses line n % kFifoDepth and place n % places: it is posted only when message n - places was
+// popped.
 // The payload was written before its line, and the immediate is told by a completion after both (InfiniBand
 // Architecture Specification 1.4, volume 1, 9.4.3 and 10.8.3.3), so no memory is polled.
 //
@@ -31,7 +32,11 @@ namespace treering::verbs {
 
 static_assert(std::endian::native == std::endian::little, "lines are written as they lie in memory");
 
-inline constexpr uint32_t kWireVersion = 1;
+inline constexpr uint32_t kWireVersion = 2;
+
+// Places for payloads, for each channel: kFifoDepth, or fewer where memory is short. With fewer than this many a sender
+// would wait for a credit that is not due.
+inline constexpr uint32_t kFewestPlaces = kFifoDepth - kTellEvery + 1;
 
 enum class ImmediateType : uint8_t { kLine = 1, kCredit = 2 };
 
@@ -75,15 +80,16 @@ static_assert(sizeof(Line) <= kLineStride && kLineHeader == 24);
 struct BlockLayout {
   uint32_t channels = 1;
   size_t place_bytes = 0;
+  uint32_t places = kFifoDepth;
 
   size_t line(uint32_t channel, uint64_t number) const {
     return (size_t{channel} * kFifoDepth + number % kFifoDepth) * kLineStride;
   }
   size_t places_offset() const { return (size_t{channels} * kFifoDepth * kLineStride + 4095) / 4096 * 4096; }
   size_t place(uint32_t channel, uint64_t number) const {
-    return places_offset() + (size_t{channel} * kFifoDepth + number % kFifoDepth) * place_bytes;
+    return places_offset() + (size_t{channel} * places + number % places) * place_bytes;
   }
-  size_t bytes() const { return places_offset() + size_t{channels} * kFifoDepth * place_bytes; }
+  size_t bytes() const { return places_offset() + size_t{channels} * places * place_bytes; }
 };
 
 using Gid = std::array<unsigned char, 16>;
@@ -120,6 +126,7 @@ struct EndPoint {
   uint32_t key = 0;    // of the block
   uint32_t channels = 0;
   uint64_t place_bytes = 0;
+  uint32_t places = 0;
   bool is_connected = false, may_send = false;  // its sender (handshake.h)
   std::string refusal;                          // why its sender has no end; else empty
 };
@@ -128,7 +135,7 @@ struct EndPoint {
 template <typename V> void visit(V& v, Rail& m) { v(m.device); v(m.port); v(m.link_layer); v(m.mtu); v(m.lid); v(m.gid_index); v(m.gid); v(m.mbps); }
 template <typename V> void visit(V& v, ProbeAddress& m) { v(m.queue_pair); v(m.key); }
 template <typename V> void visit(V& v, RankRails& m) { v(m.rails); v(m.probe); }
-template <typename V> void visit(V& v, EndPoint& m) { v(m.queue_pair); v(m.first_packet); v(m.rail); v(m.block); v(m.key); v(m.channels); v(m.place_bytes); v(m.is_connected); v(m.may_send); v(m.refusal); }
+template <typename V> void visit(V& v, EndPoint& m) { v(m.queue_pair); v(m.first_packet); v(m.rail); v(m.block); v(m.key); v(m.channels); v(m.place_bytes); v(m.places); v(m.is_connected); v(m.may_send); v(m.refusal); }
 // clang-format on
 
 }  // namespace treering::verbs

@@ -8,6 +8,7 @@
 #include "support/fake_verbs/fake_verbs.h"
 #include "support/seed.h"
 #include "support/waiting.h"
+#include "transport/verbs/locked_memory.h"
 #include "transport/verbs/pair.h"
 
 namespace treering::verbs {
@@ -40,8 +41,9 @@ class VerbsLinks : public ::testing::Test {
     EXPECT_EQ(fake_verbs_left_over(left, sizeof left), 0) << left;
   }
 
-  void connect(int lost_introductions = 0) {
-    pair_ = std::make_unique<VerbsPair>(kChannels, kPlaceBytes);
+  void connect(int lost_introductions = 0, uint32_t places_of_receiver = kFifoDepth, size_t staging_parts = 1) {
+    pair_ = std::make_unique<VerbsPair>(kChannels, kPlaceBytes, places_of_receiver);
+    pair_->set_staging_parts(staging_parts);
     pair_->lose(lost_introductions);
     for (int side : {0, 1}) links_[side] = pair_->link(side, staging_[side], sizeof staging_[side]);
     sender_ = links_[0]->connection(0);
@@ -109,7 +111,7 @@ TEST_F(VerbsLinks, APayloadInARegisteredRegionIsSentFromThere) {
   connect();
   std::vector<std::byte> memory(4 * kPlaceBytes, std::byte{1});
   const Region region{.id = 7, .base = memory.data(), .bytes = memory.size()};
-  ASSERT_TRUE(pair_->regions(0).add(region).ok());
+  ASSERT_TRUE(pair_->regions(0).add(region, SIZE_MAX).ok());
   const fake_verbs_counters before = counters();
   Message message;
   message.kind = PayloadKind::kUser;
@@ -136,7 +138,7 @@ TEST_F(VerbsLinks, ARegionThatEndedDuringACallIsAnErrorThatSaysSo) {
   connect();
   std::vector<std::byte> memory(kPlaceBytes);
   const Region region{.id = 7, .base = memory.data(), .bytes = memory.size()};
-  ASSERT_TRUE(pair_->regions(0).add(region).ok());
+  ASSERT_TRUE(pair_->regions(0).add(region, SIZE_MAX).ok());
   Message message;
   message.kind = PayloadKind::kUser;
   message.bytes = 100;
@@ -154,11 +156,74 @@ TEST_F(VerbsLinks, ARegionThatCannotBeRegisteredIsToldOnce) {
   std::vector<std::byte> memory(1 << 20);
   const Region region{.id = 7, .base = memory.data(), .bytes = memory.size()};
   fake_verbs_set_memlock(counters().bytes_registered + 4096);
-  const Status refused = pair_->regions(0).add(region);
+  const Status refused = pair_->regions(0).add(region, SIZE_MAX);
   EXPECT_NE(refused.message().find("1024 KiB"), std::string::npos) << refused.message();
-  EXPECT_TRUE(pair_->regions(0).add(region).ok()) << "it was told";
+  EXPECT_TRUE(pair_->regions(0).add(region, SIZE_MAX).ok()) << "it was told";
   EXPECT_FALSE(sender_->reference({memory.data(), 100, &region, false}));
   fake_verbs_set_memlock(UINT64_MAX);
+}
+
+// Each end gives as many places as it can lock.
+TEST_F(VerbsLinks, AReceiverThatIsShortOfMemoryGivesFewerPlaces) {
+  for (uint32_t places = kFewestPlaces; places < kFifoDepth; ++places) {
+    connect(0, places);
+    uint32_t sent = 0, got = 0;
+    for (; got < 100; ++got) {
+      if (sent == got) {
+        ASSERT_TRUE(eventually([&] { return links_[1]->flush() && sender_->can_post(); }));
+      }
+      while (sender_->can_post()) {
+        sender_->post(staged(sent, 64));
+        ++sent;
+        ASSERT_TRUE(eventually([&] { return links_[0]->flush() && sender_->has_released(sent); }));
+      }
+      EXPECT_LE(sent - got, places);
+      ASSERT_NE(arrived(), nullptr) << receiver_->health().message();
+      ASSERT_EQ(receiver_->front()->signature, got);
+      ASSERT_NE(receiver_->front()->data, nullptr);
+      EXPECT_EQ(*static_cast<const std::byte*>(receiver_->front()->data), static_cast<std::byte>(got));
+      receiver_->pop();
+    }
+    EXPECT_GE(sent, got);
+    const Message* back = nullptr;  // the other way around there are all places
+    auto reply = links_[1]->connection(1), taker = links_[0]->connection(1);
+    for (uint32_t i = 0; i < kFifoDepth; ++i) {
+      ASSERT_TRUE(eventually([&] { return reply->can_post(); })) << i;
+      reply->post(small(i));
+    }
+    ASSERT_TRUE(eventually([&] { return links_[1]->flush(), (back = taker->front()) != nullptr; }));
+    reply.reset();
+    taker.reset();
+    TearDown();
+  }
+}
+
+// Of much staging memory only what is used is locked.
+TEST_F(VerbsLinks, StagingMemoryIsRegisteredInPartsAsItIsUsed) {
+  connect(0, kFifoDepth, 4);
+  const uint64_t at_first = counters().bytes_registered;
+  for (uint32_t i = 0; i < 8; ++i) {
+    const size_t offset = i * kPlaceBytes;
+    std::memset(staging_[0] + offset, static_cast<int>(i + 1), kPlaceBytes);
+    Message message;
+    message.kind = PayloadKind::kStaging;
+    message.bytes = kPlaceBytes;
+    message.user.offset = offset;
+    send(message);
+    ASSERT_NE(arrived(), nullptr) << receiver_->health().message();
+    ASSERT_EQ(std::memcmp(receiver_->front()->data, staging_[0] + offset, kPlaceBytes), 0) << i;
+    receiver_->pop();
+    EXPECT_EQ(counters().bytes_registered, at_first + i / 2 * sizeof staging_[0] / 4) << i;
+  }
+}
+
+TEST_F(VerbsLinks, MoreStagingMemoryThanCanBeLockedIsAnError) {
+  connect(0, kFifoDepth, 4);
+  fake_verbs_set_memlock(counters().bytes_registered);
+  Message message = staged(1, 64);
+  message.user.offset = sizeof staging_[0] - kPlaceBytes;
+  send(message);
+  EXPECT_NE(sender_->health().message().find("registering"), std::string::npos) << sender_->health().message();
 }
 
 TEST_F(VerbsLinks, AStagedMessageIsTwoRequestsAndOneReceive) {
@@ -253,7 +318,7 @@ TEST_F(VerbsLinks, WhatWasSentOutlivesItsSender) {
 }
 
 TEST_F(VerbsLinks, WithoutLockedMemoryBothSidesHearWhy) {
-  fake_verbs_set_memlock(sizeof staging_ + block_bytes(kChannels, kPlaceBytes));
+  fake_verbs_set_memlock(sizeof staging_ + block_bytes({kChannels, kPlaceBytes}));
   connect();
   const std::string own = failure_of(receiver_.get()), others = failure_of(sender_.get());
   EXPECT_NE(own.find("registering"), std::string::npos) << own;

@@ -19,7 +19,9 @@ namespace treering::verbs {
 
 class VerbsPair {
  public:
-  VerbsPair(uint32_t channels, size_t place_bytes) : channels_(channels), place_bytes_(place_bytes) {
+  // places: of side 1
+  VerbsPair(uint32_t channels, size_t place_bytes, uint32_t places = kFifoDepth)
+      : channels_(channels), place_bytes_(place_bytes), places_(places) {
     control_ = std::thread([this] { deliver(); });
   }
   ~VerbsPair() {
@@ -44,9 +46,10 @@ class VerbsPair {
     Config config;
     config.verbs_devices = own == 0 ? "fake0" : "fake1";
     check(Device::open(config, &card->device));
-    card->staging = staging;
     card->log = log_line;
-    check(card->device->register_memory(staging, staging_bytes, 0, &card->registered_staging));
+    card->staging =
+        std::make_unique<RegisteredStaging>(*card->device, staging, 1, staging_bytes, staging_bytes / staging_parts_);
+    check(card->staging->open());
     card->regions = std::make_unique<RegisteredRegions>(*card->device);
     side.regions = card->regions.get();
     LinkOptions options;
@@ -54,6 +57,7 @@ class VerbsPair {
     options.peer_name = "rank " + std::to_string(1 - own);
     options.channels = channels_;
     options.place_bytes = place_bytes_;
+    if (own == 1) options.places = places_;
     auto made = VerbsLink::make(std::move(card), std::move(options),
                                 [this, own](const EndPoint& end) { introduce(1 - own, end); });
     {
@@ -66,6 +70,8 @@ class VerbsPair {
   }
   // What the messages of a side may refer to, once its link is made.
   RegisteredRegions& regions(int own) { return *sides_[own].regions; }
+  // Staging memory of links that are made after it is registered in so many parts.
+  void set_staging_parts(size_t parts) { staging_parts_ = parts; }
   // So many of the introductions to come are lost.
   void lose(int introductions) {
     std::lock_guard lock(mutex_);
@@ -115,6 +121,8 @@ class VerbsPair {
 
   const uint32_t channels_;
   const size_t place_bytes_;
+  const uint32_t places_;
+  size_t staging_parts_ = 1;
   std::mutex making_;
   std::mutex mutex_;  // of what follows
   std::condition_variable changed_;
