@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "arguments.h"
+#include "algorithms/algorithm.h"
 #include "core/config.h"
 #include "executor/staging_pool.h"
 #include "peers/area.h"
@@ -148,14 +149,14 @@ treering::verbs::LockedMemory locked_memory_of(const Topology& topology, uint32_
       ranks, kChannels,
       treering::staging_of_channel(ranks, kChannels, treering::default_staging(ranks, cache_bytes)));
   return treering::verbs::plan_locked_memory(
-      ranks, kChannels, kChannels * treering::StagingPool::usual_bytes(layout.staging_bytes, ranks - 1),
+      treering::usual_peers(ranks), kChannels, kChannels * treering::StagingPool::usual_bytes(layout.staging_bytes, ranks - 1),
       treering::StagingPool::slot_bytes_of(layout.staging_bytes, ranks - 1), SIZE_MAX);
 }
 
-void print_needs(const treering::verbs::LockedMemory& needs) {
-  fmt::print("\nover verbs between hosts (each rank)\n  queue pairs of rings and trees: at most {}\n"
+void print_needs(const treering::verbs::LockedMemory& needs, uint32_t ranks) {
+  fmt::print("\nover verbs between hosts (each rank)\n  queue pairs: at most {} (an alltoall makes {})\n"
              "  locked memory: {} ({} of staging memory, {} for each peer)\n",
-             needs.peers, format_bytes(needs.bytes()), format_bytes(needs.staging_bytes),
+             needs.peers, ranks - 1, format_bytes(needs.bytes()), format_bytes(needs.staging_bytes),
              format_bytes(needs.peer_bytes));
 }
 
@@ -210,7 +211,7 @@ int run(int argc, char** argv) {
   fmt::print("\ncores available: {} ({})\n", topology.limits.cores_available, explain_cores(topology));
   print_links(topology);
   if (ranks > 0) print_plan(plan_of_unbound(topology, ranks));
-  if (ranks > 1) print_needs(locked_memory_of(topology, ranks));
+  if (ranks > 1) print_needs(locked_memory_of(topology, ranks), ranks);
   return 0;
 }
 

@@ -7,6 +7,7 @@
 // checks it.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -85,6 +86,11 @@ struct Work {
 // Among more ranks, algorithms that give some rank messages with all others are chosen only where no other one fits: n
 // connections to a rank, and n^2 messages, are what does not scale.
 inline constexpr uint32_t kMaxAllPeers = 64;
+// How many peers a rank has, at most, in what is selected without being forced; an alltoall has all of them.
+inline uint32_t usual_peers(uint32_t ranks) {
+  if (ranks <= kMaxAllPeers) return ranks - 1;
+  return 2 * static_cast<uint32_t>(std::bit_width(ranks - 1));
+}
 
 struct Algorithm {
   Collective collective;

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "bootstrap/membership.h"
+#include "bootstrap/question_pace.h"
 
 namespace treering {
 
@@ -25,7 +26,7 @@ struct Member {
   uint64_t answered = 0;       // rounds
   std::shared_ptr<const std::vector<std::string>> answer;
   std::map<uint32_t, std::pair<std::string, Clock::time_point>> statuses;
-  std::map<uint32_t, Clock::time_point> asked;  // the last question to each rank
+  std::optional<QuestionPace> questions;  // once one was asked
   std::vector<SilentRanks> silent;
   std::optional<Clock::time_point> ticked;  // by the agent, last; it does so every half second, or not at all
   OwnPause own_pause;

@@ -23,8 +23,6 @@ namespace {
 constexpr auto kOftenLook = std::chrono::milliseconds(20), kAgentLook = std::chrono::milliseconds(1000);
 constexpr uint32_t kRanksOfLook = 64;
 constexpr auto kNewsOfGuard = std::chrono::milliseconds(300);
-// Between two questions to the same rank.
-constexpr auto kAskAgain = std::chrono::milliseconds(10);
 // How long a rank that leaves waits for a new place in the tree, where the old one has just ended.
 constexpr auto kSeeking = std::chrono::milliseconds(200);
 
@@ -295,10 +293,8 @@ std::vector<SilentRanks> Membership::silent() const {
 void Membership::request_status(uint32_t rank) {
   {
     std::lock_guard lock(member_->mutex);
-    const auto now = Clock::now();
-    auto [asked, is_first] = member_->asked.try_emplace(rank, now);
-    if (!is_first && now - asked->second < kAskAgain) return;
-    asked->second = now;
+    if (!member_->questions) member_->questions.emplace(member_->request.ranks);
+    if (!member_->questions->ask(rank, Clock::now())) return;
   }
   agent_->post([job = job_, asking = member_->request.rank, rank] { job->ask(asking, rank); });
 }

@@ -149,6 +149,7 @@ OpenTransports Communicator::open_transports(TransportSet allowed) {
   setup.layout = layout_.get();
   setup.max_message_bytes = StagingPool::slot_bytes_of(layout_->staging_bytes, context_.ranks - 1);
   setup.usual_staging_bytes = StagingPool::usual_bytes(layout_->staging_bytes, context_.ranks - 1);
+  setup.usual_peers = usual_peers(context_.ranks);
   setup.own = area_;
   setup.segment = segment_ ? segment_->base() : nullptr;
   setup.peer_info = [this](uint32_t rank) -> const PeerInfo& { return rank_info(rank); };

@@ -37,6 +37,7 @@ struct TransportSetup {
   size_t usual_staging_bytes = 0;
   AreaView own;                  // this rank's area
   std::byte* segment = nullptr;  // the memory that the ranks of the host share; nullptr: this rank has none
+  uint32_t usual_peers = 0;        // that a rank has connections to, at most, but for rare calls
   // From take_info() on.
   std::function<const PeerInfo&(uint32_t rank)> peer_info;
   // A rank of this one's host that was given the segment's descriptor, or nullptr.

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -258,6 +259,48 @@ TEST(Hosts, TreesWinWhereThereAreManyHosts) {
   EXPECT_STREQ(selection.best.algorithm->name, "hybrid");
   ASSERT_TRUE(select(machine, {.ranks = 1024, .bytes = uint64_t{8} << 30}, &selection).ok());
   EXPECT_GE(selection.best.algorithm->min_hosts, 2u) << selection.best.algorithm->name;
+}
+
+// A rank holds a connection (over verbs: a queue pair and locked memory) for each peer of what allreduces of all sizes
+// use, one after another.
+size_t most_peers(const Plan& plan, const Machine& machine) {
+  std::vector<SelectionRange> ranges;
+  EXPECT_TRUE(selection_ranges(machine, {.ranks = plan.ranks}, &ranges).ok());
+  std::vector<std::set<uint32_t>> peers(plan.ranks);
+  for (const SelectionRange& range : ranges) {
+    const Candidate& chosen = range.at_first;
+    for (uint32_t rank = 0; rank < plan.ranks; ++rank)
+      for (uint32_t channel = 0; channel < chosen.channels; ++channel) {
+        const Schedule s = chosen.algorithm->build(
+            plan, rank,
+            {.channel = channel, .channels = chosen.channels, .pipeline_chunks = chosen.pipeline_chunks});
+        for (Expansion at(s); !at.done(); at.advance()) {
+          for (uint32_t i = 0; i < at.step().send_count; ++i) peers[rank].insert(at.send_peer(i));
+          for (uint32_t i = 0; i < at.step().receive_count; ++i) peers[rank].insert(at.receive_peer(i));
+        }
+      }
+  }
+  size_t most = 0;
+  for (const auto& of_rank : peers) most = std::max(most, of_rank.size());
+  return most;
+}
+
+TEST(Hosts, AllreducesOfAllSizesHaveFewPeers) {
+  EXPECT_EQ(usual_peers(64), 63u);
+  EXPECT_EQ(usual_peers(65), 14u);
+  EXPECT_EQ(usual_peers(1024), 20u);
+  for (const uint32_t hosts : {4u, 32u, 64u, 65u, 256u})
+    for (const auto& [network_us, gbps, message_us] : {std::tuple{30.0, 1.0, 2.5}, {2.0, 12.5, 0.3}, {1.5, 50.0, 0.1}}) {
+      Machine machine;
+      machine.hosts = hosts;
+      machine.host_ranks = 1;
+      machine.mailbox_bytes = 0;
+      machine.network_us = network_us;
+      machine.network_gbps = gbps;
+      machine.network_message_us = message_us;
+      EXPECT_LE(most_peers(make_host_plan(std::vector<uint32_t>(hosts, 1), 7), machine), usual_peers(hosts))
+          << hosts << " hosts, " << network_us << " us";
+    }
 }
 
 }  // namespace

@@ -69,6 +69,12 @@ class Verbs(unittest.TestCase):
                                     transports="shared-memory,verbs", per_host=2, hosts=2))
         self.expect_right(rows, 3, "shm+verbs")
 
+    # Nine ranks on two slow processors wait for one another from the first barrier on: what they ask meanwhile must not hold up the
+    # introductions, which take the same connections.
+    def test_queue_pairs_come_about_while_many_ranks_wait(self):
+        rows = self.rows(self.start(["allreduce", "-b", "8", "-e", "64K", "-f", "8192", "-n", "1", "-w", "1"], per_host=3))
+        self.expect_right(rows, 2, "verbs")
+
     def test_lost_packets_are_sent_again(self):
         for host in range(HOSTS):
             self.lab.impair(host, 0, loss_percent=1)

@@ -47,7 +47,11 @@ void Job::take_answer(const std::string& bytes, uint32_t from) {
   if (!decode(bytes, &answer)) return;
   if (answer.asking_process != own_.process) return route(answer.asking_process, bytes, from);
   if (auto member = members_.find(answer.asking_rank); member != members_.end())
-    member->second->change([&] { member->second->statuses[answer.rank] = {answer.bytes, Clock::now()}; });
+    member->second->change([&] {
+      const Clock::time_point now = Clock::now();
+      member->second->statuses[answer.rank] = {answer.bytes, now};
+      if (member->second->questions) member->second->questions->answered(answer.rank, now);
+    });
 }
 
 void Job::introduce(uint32_t source, uint32_t peer, const Introduction& introduction) {

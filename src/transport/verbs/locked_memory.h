@@ -4,11 +4,9 @@
 //
 //   staging memory | block for peer 1 | block for peer 2 | ...        and the regions that the user has registered
 //
-// Rings and trees have at most 2 log2(ranks) peers; an alltoall has all of them.
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -25,20 +23,16 @@ inline size_t block_bytes(const BlockLayout& layout) {
 struct LockedMemory {
   size_t staging_bytes = 0;
   size_t peer_bytes = 0;
-  uint32_t peers = 0;   // that rings and trees have
+  uint32_t peers = 0;   // that a rank usually has, at most
   uint32_t places = 0;  // of a channel of a peer; 0: not even the fewest can be had
 
   size_t bytes() const { return staging_bytes + peers * peer_bytes; }
 };
 
-inline uint32_t usual_peers(uint32_t ranks) {
-  return std::min(ranks - 1, 2 * static_cast<uint32_t>(std::bit_width(ranks - 1)));
-}
-
 // With as many places as fit into `available` bytes.
-inline LockedMemory plan_locked_memory(uint32_t ranks, uint32_t channels, size_t staging_bytes, size_t place_bytes,
+inline LockedMemory plan_locked_memory(uint32_t peers, uint32_t channels, size_t staging_bytes, size_t place_bytes,
                                        size_t available) {
-  LockedMemory plan{staging_bytes, 0, usual_peers(ranks), kFifoDepth + 1};
+  LockedMemory plan{staging_bytes, 0, peers, kFifoDepth + 1};
   do {
     plan.peer_bytes = block_bytes({channels, place_bytes, --plan.places});
   } while (plan.bytes() > available && plan.places > kFewestPlaces);

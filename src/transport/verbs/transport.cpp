@@ -206,12 +206,12 @@ Status plan_memory(const TransportSetup& setup, LockedMemory* plan) {
   raise_locked_limit();
   const LockedLimit limit = locked_limit();
   const auto planned = [&](size_t available) {
-    return plan_locked_memory(setup.ranks, setup.layout->channels, setup.layout->channels * setup.usual_staging_bytes,
+    return plan_locked_memory(setup.usual_peers, setup.layout->channels, setup.layout->channels * setup.usual_staging_bytes,
                               setup.max_message_bytes, available);
   };
   *plan = planned(limit.left());
   const std::string text =
-      fmt::format("{} KiB of staging memory and {} KiB for each peer, {} KiB for the {} of rings and trees",
+      fmt::format("{} KiB of staging memory and {} KiB for each peer, {} KiB for {} peers",
                   plan->staging_bytes >> 10, plan->peer_bytes >> 10, plan->bytes() >> 10, plan->peers);
   if (plan->places == 0)
     return {trSystemError, fmt::format("it must lock {}; {}: raise that, or set TREERING_STAGING to less", text,

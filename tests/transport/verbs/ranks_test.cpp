@@ -110,26 +110,6 @@ void reduce(trComm_t comm, float* memory, size_t count, int ranks) {
   for (size_t i = 0; i < count; i += 97) ASSERT_EQ(memory[count + i], static_cast<float>(ranks));
 }
 
-// Rings and trees have few peers: a rank does not hold a queue pair for each other one.
-TEST_F(VerbsRanks, HaveQueuePairsForThePeersOfRingsAndTreesAlone) {
-  constexpr int kRanks = 32, kPeers = 10;  // 2 log2(32)
-  std::barrier arrived(kRanks);
-  run(kRanks, [&](trComm_t comm, int rank, int) {
-    std::vector<float> values(1 << 18, 1.0F);
-    for (const size_t count : {size_t{2}, size_t{1} << 14, values.size()}) {
-      EXPECT_SUCCESS(trAllReduce(values.data(), values.data(), count, trFloat32, trMax, comm, nullptr));
-      EXPECT_EQ(values[count - 1], 1.0F);
-    }
-    arrived.arrive_and_wait();
-    if (rank == 0) {
-      EXPECT_GE(counters().qps_alive, kRanks * 1u);
-      EXPECT_LE(counters().qps_alive, kRanks * kPeers * 1u);
-      std::printf("queue pairs of %d ranks: %llu\n", kRanks, static_cast<unsigned long long>(counters().qps_alive));
-    }
-    arrived.arrive_and_wait();
-  });
-}
-
 // Memory is registered with the device when a call first uses it, and not after it was given back.
 TEST_F(VerbsRanks, SendFromRegisteredMemory) {
   constexpr int kRanks = 3;
