@@ -10,8 +10,6 @@ namespace {
 
 constexpr unsigned kActiveMessage = 0;
 
-bool is_over(void* request) { return ucp_request_check_status(request) != UCS_INPROGRESS; }
-
 }  // namespace
 
 Status Endpoint::open(ucp_worker_h worker, const std::string& address) {
@@ -48,36 +46,22 @@ void Endpoint::send(Note* note, const void* payload, size_t bytes) {
   if (!UCS_PTR_IS_PTR(begun)) note->end(UCS_PTR_STATUS(begun));
 }
 
-// A request that ended at once leaves none.
-void Endpoint::take(ucs_status_ptr_t begun, void** request) {
-  if (UCS_PTR_IS_PTR(begun)) *request = begun;
-  if (UCS_PTR_IS_ERR(begun) && failure_ == UCS_OK) failure_ = UCS_PTR_STATUS(begun);
-}
-
-bool Endpoint::flushed() {
-  if (handle_ == nullptr || failure() != UCS_OK) return true;
-  if (flushing_ == nullptr) {
-    const ucp_request_param_t params{};
-    take(ucp_ep_flush_nbx(handle_, &params), &flushing_);
-  }
-  if (flushing_ == nullptr) return true;
-  if (!is_over(flushing_)) return false;
-  ucp_request_free(std::exchange(flushing_, nullptr));
-  return true;
-}
-
-void Endpoint::close(Way way) {
-  if (flushing_ != nullptr) ucp_request_free(std::exchange(flushing_, nullptr));
+void Endpoint::close() {
   if (handle_ == nullptr) return;
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-  params.flags = way == Way::kAtOnce ? UCP_EP_CLOSE_FLAG_FORCE : 0;
-  take(ucp_ep_close_nbx(std::exchange(handle_, nullptr), &params), &closing_);
+  params.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  const ucs_status_ptr_t begun = ucp_ep_close_nbx(std::exchange(handle_, nullptr), &params);
+  if (UCS_PTR_IS_PTR(begun)) closing_ = begun;
 }
 
 bool Endpoint::ended() {
-  if (closing_ != nullptr && is_over(closing_)) ucp_request_free(std::exchange(closing_, nullptr));
+  if (closing_ != nullptr && ucp_request_check_status(closing_) != UCS_INPROGRESS) release();
   return handle_ == nullptr && closing_ == nullptr;
+}
+
+void Endpoint::release() {
+  if (closing_ != nullptr) ucp_request_free(std::exchange(closing_, nullptr));
 }
 
 }  // namespace treering::ucx

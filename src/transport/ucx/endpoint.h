@@ -36,23 +36,20 @@ class Endpoint {
   // too. Only when is_open().
   void send(Note* note, const void* payload, size_t bytes);
 
-  // True once everything that was sent has left this rank; asked until then.
-  bool flushed();
-  // Whether what is under way is dropped: then UCX is done with it when ended().
-  enum class Way : uint8_t { kInOrder, kAtOnce };
-  void close(Way way);
+  // What is under way is dropped: UCX is done with it when ended(). What UCX was done with before still arrives.
+  void close();
   bool ended();
+  // Before the worker ends.
+  void release();
 
  private:
   static void on_failure(void* endpoint, ucp_ep_h handle, ucs_status_t status);
   static void on_sent(void* request, ucs_status_t status, void* note);
-  void take(ucs_status_ptr_t begun, void** request);
 
   ucp_ep_h handle_ = nullptr;
   ucs_status_t failure_ = UCS_OK;
   UnderWay under_way_;
-  void* flushing_ = nullptr;  // requests
-  void* closing_ = nullptr;
+  void* closing_ = nullptr;  // request
 };
 
 }  // namespace treering::ucx

@@ -73,7 +73,7 @@ Hub::~Hub() {
   if (worker_ == nullptr) return;
   stop();
   for (const auto& link : links_)
-    if (link) link->release_payloads();
+    if (link) link->release();
 }
 
 std::string Hub::info() const {
@@ -132,8 +132,14 @@ PeerConnections Hub::connect(uint32_t peer) {
   return made;
 }
 
+void Hub::drain() {
+  while (worker_->progress()) {
+  }
+  ++progress_made_;
+}
+
 void Hub::progress() {
-  worker_->progress();
+  (void)worker_->progress();
   ++progress_made_;
   if (!any_owes_) return;
   any_owes_ = false;

@@ -65,6 +65,8 @@ class Hub : public std::enable_shared_from_this<Hub> {
   const RankInfo& peer_info(uint32_t peer) const { return infos_[peer]; }
   ucp_worker_h worker() const { return worker_->handle(); }
   void progress();
+  // Until nothing comes any more.
+  void drain();
   uint64_t progress_made() const { return progress_made_; }
   // The link has something to tell its peer once the worker has progressed.
   void settle_later() { any_owes_ = true; }

@@ -17,6 +17,8 @@ namespace {
 constexpr auto kEndsWithin = std::chrono::milliseconds(500);
 // What a rank sent before it left may still be under way when its departure is told.
 constexpr auto kToldWithin = std::chrono::seconds(2);
+// A rank that looks answers a farewell at once.
+constexpr auto kAnswersWithin = std::chrono::milliseconds(50);
 
 constexpr size_t index_of(Type type) { return static_cast<size_t>(type); }
 
@@ -219,6 +221,7 @@ void Link::poll() {
 void Link::settle() {
   look_at_endpoint();
   if (!refusal_.ok() && is_started_ && !has_lost_peer_) fail(refusal_);
+  if (has_left()) owes_credits_ = false;
   if (owes()) send_owed();
 }
 
@@ -266,11 +269,14 @@ void Link::pop(uint32_t index) {
   channel.incoming.pop();
   if (!channel.incoming.owes_credit() || !is_good() || has_left()) return;
   owes_credits_ = true;
-  send_owed();
-  if (owes_credits_) hub_->settle_later();
+  // First all that has come: a rank that has left says so in the last of it. What is sent to its closed socket would be
+  // answered by a reset, which drops what was not read yet.
+  hub_->drain();
+  settle();
 }
 
-void Link::release_payloads() {
+void Link::release() {
+  endpoint_.release();
   for (Channel& channel : channels_)
     for (Place& place : channel.places)
       if (place.held != nullptr) ucp_am_data_release(hub_->worker(), std::exchange(place.held, nullptr));
@@ -286,7 +292,7 @@ void Link::fail(const Status& status) {
               fmt::format("ucx from rank {} to {}: {}", hub_->options().rank, name_, status.message())};
   is_ending_ = true;
   ending_since_ = Clock::now();
-  endpoint_.close(Endpoint::Way::kAtOnce);
+  endpoint_.close();
   look_at_endpoint();
 }
 
@@ -306,7 +312,7 @@ void Link::look_at_endpoint() {
   has_lost_peer_ = true;
   owed_ = {};
   owes_credits_ = false;
-  endpoint_.close(Endpoint::Way::kAtOnce);
+  endpoint_.close();
 }
 
 void Link::look_for_end() {
@@ -322,7 +328,7 @@ bool Link::reaches() {
     send_owed();
   }
   // The peer may have tried this rank before, and look for nothing any more.
-  return came_[kHeard] || (came_[kHello] && notes_[kHello].is_done && endpoint_.flushed());
+  return came_[kHeard] || (came_[kHello] && notes_[kHello].is_done);
 }
 
 Status Link::unreachable() const {
@@ -333,24 +339,29 @@ bool Link::finish() {
   if (!endpoint_.is_open()) return endpoint_.ended();
   constexpr size_t kBye = index_of(Type::kBye);
   if (!is_good() || has_lost_peer_ || endpoint_.failure() != UCS_OK || hub_->has_departed(peer_)) {
-    endpoint_.close(Endpoint::Way::kAtOnce);
+    endpoint_.close();
     return endpoint_.ended();
   }
-  if (!told_[kBye]) owed_[kBye] = true;
+  if (!told_[kBye]) {
+    owed_[kBye] = true;
+    farewell_since_ = Clock::now();
+  }
   send_owed();
   if (endpoint_.under_way() > 0 || owes()) return false;
-  // A socket that is closed while something arrives drops what it has not sent: the peer says that it has all.
+  // The farewell went behind all else, which has left this rank. (A flush would also wait for lanes that were never
+  // used, which takes a peer that looks.) What arrives at a socket that is closed resets it, and what the peer's host
+  // does not have yet is lost. A peer that does not look sends nothing, and has what was sent by then.
   const bool may_miss = std::any_of(channels_.begin(), channels_.end(),
                                     [](const Channel& channel) { return !channel.sending.all_freed(); });
-  if (may_miss && !came_[kBye] && !came_[index_of(Type::kByeHeard)]) return false;
-  if (!endpoint_.flushed()) return false;
-  endpoint_.close(Endpoint::Way::kInOrder);
+  const bool is_answered = came_[kBye] || came_[index_of(Type::kByeHeard)];
+  if (may_miss && !is_answered && Clock::now() - farewell_since_ < kAnswersWithin) return false;
+  endpoint_.close();
   return endpoint_.ended();
 }
 
 void Link::stop() {
   if (is_started_) fail({trRemoteError, "the communicator has ended, and what was under way with it"});
-  endpoint_.close(Endpoint::Way::kAtOnce);
+  endpoint_.close();
 }
 
 }  // namespace treering::ucx

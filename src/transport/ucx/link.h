@@ -66,7 +66,7 @@ class Link final : public SendQueue {
   void stop();
   bool ended() { return endpoint_.ended(); }
   // Before the worker ends: nothing is read any more.
-  void release_payloads();
+  void release();
 
  private:
   // Where a payload arrives, and how it is given back.
@@ -118,7 +118,7 @@ class Link final : public SendQueue {
   bool has_lost_peer_ = false;  // ... which has left: nothing is sent any more
   Status health_, failure_;     // ... which health() becomes when is_ending_ ends
   Status refusal_;
-  Clock::time_point ending_since_{}, left_since_{};
+  Clock::time_point ending_since_{}, left_since_{}, farewell_since_{};
 };
 
 }  // namespace treering::ucx

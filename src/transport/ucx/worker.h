@@ -24,8 +24,9 @@ class Worker {
   ucp_worker_h handle() const { return worker_; }
   // What another worker needs to reach this one.
   const std::string& address() const { return address_; }
-  // Moves what can be moved; calls back for what has come or ended. Not from within such a call.
-  void progress() { (void)ucp_worker_progress(worker_); }
+  // Moves what can be moved; calls back for what has come or ended. Not from within such a call. False: there was
+  // nothing.
+  bool progress() { return ucp_worker_progress(worker_) != 0; }
   // Becomes readable when something has come, once arm() was called; -1: the transports in use cannot tell.
   int descriptor() const { return descriptor_; }
   void arm();
