@@ -182,6 +182,8 @@ void Hub::stop() {
     return std::all_of(links_.begin(), links_.end(), [](const auto& link) { return !link || link->ended(); });
   };
   while (!all_ended() && Clock::now() < deadline) progress();
+  for (const auto& link : links_)
+    if (link) link->settle();
 }
 
 }  // namespace treering::ucx

@@ -298,8 +298,7 @@ void Link::fail(const Status& status) {
 
 void Link::look_at_endpoint() {
   if (is_ending_) {
-    const bool is_done = endpoint_.ended() && endpoint_.under_way() == 0;
-    if (!is_done && Clock::now() - ending_since_ < kEndsWithin) return;
+    if (!ended() && Clock::now() - ending_since_ < kEndsWithin) return;
     health_ = failure_;
     is_ending_ = false;
     owed_ = {};

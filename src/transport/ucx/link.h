@@ -64,7 +64,7 @@ class Link final : public SendQueue {
   bool finish();
   // What is under way is dropped: UCX is done with it once ended().
   void stop();
-  bool ended() { return endpoint_.ended(); }
+  bool ended() { return endpoint_.ended() && endpoint_.under_way() == 0; }
   // Before the worker ends: nothing is read any more.
   void release();
 

@@ -52,6 +52,8 @@ class UcxPair {
     return hubs_[own]->connect(static_cast<uint32_t>(1 - own));
   }
   const std::shared_ptr<Hub>& hub(int side) const { return hubs_[side]; }
+  // As a process that ends; its connections have ended.
+  void end(int side) { hubs_[side].reset(); }
 
   // Hubs that know each other, and have not tried yet.
   void open(int side) {
