@@ -125,8 +125,8 @@ const OptionRow kOptions[] = {
        return parse_bool(text, "TREERING_WIDE_PARTIALS", &config->wide_partials);
      },
      [](const Config& config) { return std::string(config.wide_partials ? "1" : "0"); }},
-    {"transports", "TREERING_TRANSPORTS", "list of in-process, shared-memory, cma, verbs, ucx, tcp; `^` in front excludes",
-     "^cma", "all but verbs and ucx",
+    {"transports", "TREERING_TRANSPORTS",
+     "list of in-process, shared-memory, cma, verbs, ucx, tcp; `^` in front excludes", "^cma", "all but verbs and ucx",
      "Transports that a pair of ranks may use; the first that is proved to work at init is used. `verbs` and `ucx` are "
      "used only where they are named, as in `shared-memory,verbs,tcp`.",
      true,
@@ -134,7 +134,9 @@ const OptionRow kOptions[] = {
        config->transports = text;
        return Status();
      },
-     [](const Config& config) { return config.transports.empty() ? std::string("all but verbs and ucx") : config.transports; }},
+     [](const Config& config) {
+       return config.transports.empty() ? std::string("all but verbs and ucx") : config.transports;
+     }},
     {"deterministic", "TREERING_DETERMINISTIC", "0 or 1", "1", "0",
      "1: every result depends on the inputs and their ranks alone, bit for bit: operands are combined in the order of the "
      "ranks, whatever the size, algorithm, number of channels or placement.",

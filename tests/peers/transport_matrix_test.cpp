@@ -8,8 +8,7 @@ namespace treering::testing {
 namespace {
 
 // As the table has them.
-constexpr TransportSet kInProcessBit = 1, kSharedMemoryBit = 2, kCmaBit = 4, kVerbsBit = 8, kUcxBit = 16,
-                       kTcpBit = 32;
+constexpr TransportSet kInProcessBit = 1, kSharedMemoryBit = 2, kCmaBit = 4, kVerbsBit = 8, kUcxBit = 16, kTcpBit = 32;
 constexpr TransportSet kAll = kInProcessBit | kSharedMemoryBit | kCmaBit | kRegionsBit | kTcpBit;
 constexpr TransportSet kNoMemory = kCmaBit | kTcpBit;
 

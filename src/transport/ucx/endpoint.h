@@ -26,9 +26,7 @@ class Endpoint {
   Status open(ucp_worker_h worker, const std::string& address);
   bool is_open() const { return handle_ != nullptr; }
   // Why it does not work any more, as UCX has told it; UCS_OK: it does.
-  ucs_status_t failure() const {
-    return failure_ != UCS_OK ? failure_ : static_cast<ucs_status_t>(under_way_.error);
-  }
+  ucs_status_t failure() const { return failure_ != UCS_OK ? failure_ : static_cast<ucs_status_t>(under_way_.error); }
   // Sends that UCX is not done with.
   uint32_t under_way() const { return under_way_.count; }
 

@@ -15,6 +15,9 @@ constexpr unsigned kActiveMessage = 0;
 // Endpoints that are closed at once end within moments.
 constexpr auto kEndsWithin = std::chrono::milliseconds(500);
 
+// More calls than what may be under way needs, for one that always finds something.
+constexpr uint32_t kMostDrains = 1000;
+
 uint64_t random_key() {
   std::random_device random;
   return uint64_t{random()} << 32 | random();
@@ -88,8 +91,9 @@ Status Hub::take_info(uint32_t peer, const std::string& info) {
   RankInfo read;
   reader(read);
   if (!reader.complete() || read.address.empty())
-    return {trSystemError, fmt::format("rank {} gave {} bytes that name no UCX worker; do all ranks run the same version?",
-                                       peer, info.size())};
+    return {trSystemError,
+            fmt::format("rank {} gave {} bytes that name no UCX worker; do all ranks run the same version?", peer,
+                        info.size())};
   infos_[peer] = std::move(read);
   return {};
 }
@@ -133,7 +137,7 @@ PeerConnections Hub::connect(uint32_t peer) {
 }
 
 void Hub::drain() {
-  while (worker_->progress()) {
+  for (uint32_t calls = 0; calls < kMostDrains && worker_->progress(); ++calls) {
   }
   ++progress_made_;
 }

@@ -80,10 +80,10 @@ class Hub : public std::enable_shared_from_this<Hub> {
 
   const HubOptions options_;
   const uint64_t key_;
-  std::vector<RankInfo> infos_;                // of the peers; without an address: it has none
-  std::vector<std::unique_ptr<Link>> links_;   // nullptr: none yet
+  std::vector<RankInfo> infos_;               // of the peers; without an address: it has none
+  std::vector<std::unique_ptr<Link>> links_;  // nullptr: none yet
   std::vector<std::atomic<bool>> departed_;
-  std::unique_ptr<Worker> worker_;             // ends before the links, whose memory it writes into
+  std::unique_ptr<Worker> worker_;  // ends before the links, whose memory it writes into
   uint64_t progress_made_ = 1;
   bool any_owes_ = false, has_warned_ = false;
 };

@@ -47,7 +47,8 @@ void Link::start() {
 
 ucs_status_t Link::arrive(const Header& header, void* data, size_t length, uint64_t attributes) {
   if (header.channel >= channels_.size())
-    return refuse({trSystemError, fmt::format("it told of channel {}; there are {}", header.channel, channels_.size())}),
+    return refuse(
+               {trSystemError, fmt::format("it told of channel {}; there are {}", header.channel, channels_.size())}),
            UCS_OK;
   Channel& channel = channels_[header.channel];
   if (header.type == Type::kMessage || header.type == Type::kCredit)
@@ -67,7 +68,8 @@ ucs_status_t Link::arrive(const Header& header, void* data, size_t length, uint6
     case Type::kByeHeard:
       break;
     default:
-      return refuse({trSystemError, fmt::format("it sent something of type {}", static_cast<int>(header.type))}), UCS_OK;
+      return refuse({trSystemError, fmt::format("it sent something of type {}", static_cast<int>(header.type))}),
+             UCS_OK;
   }
   came_[index_of(header.type)] = true;
   hub_->settle_later();
@@ -187,7 +189,7 @@ void Link::post(uint32_t index, const Message& message) {
                                               hub_->options().place_bytes)});
   const auto number = static_cast<uint32_t>(channel.sending.posted());
   Outgoing& outgoing = channel.sending.post();
-  if (has_lost_peer_ || endpoint_.failure() != UCS_OK) return;
+  if (!endpoint_.is_open() || endpoint_.failure() != UCS_OK) return;
   Header& header = outgoing.note.header;
   address(&header, Type::kMessage);
   header.channel = index;
@@ -208,7 +210,8 @@ void Link::post(uint32_t index, const Message& message) {
   }
   header.has_payload = payload != nullptr && message.bytes > 0;
   channel.incoming.told();
-  endpoint_.send(&outgoing.note, header.has_payload != 0 ? payload : nullptr, header.has_payload != 0 ? message.bytes : 0);
+  endpoint_.send(&outgoing.note, header.has_payload != 0 ? payload : nullptr,
+                 header.has_payload != 0 ? message.bytes : 0);
 }
 
 // Of the rank's own calls.
@@ -288,8 +291,7 @@ bool Link::has_left() const { return came_[index_of(Type::kBye)] || hub_->has_de
 
 void Link::fail(const Status& status) {
   if (!is_good()) return;
-  failure_ = {status.code(),
-              fmt::format("ucx from rank {} to {}: {}", hub_->options().rank, name_, status.message())};
+  failure_ = {status.code(), fmt::format("ucx from rank {} to {}: {}", hub_->options().rank, name_, status.message())};
   is_ending_ = true;
   ending_since_ = Clock::now();
   endpoint_.close();

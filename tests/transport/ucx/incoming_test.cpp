@@ -26,27 +26,27 @@ TEST(UcxIncoming, AnyOrderWithinTheWindowIsPutRight) {
   std::mt19937_64 random(test_seed());
   Incoming incoming;
   for (int lap = 0; lap < 500; ++lap) {
-      const uint64_t base = incoming.popped();
-      std::vector<uint64_t> order(kFifoDepth);
-      for (uint32_t i = 0; i < kFifoDepth; ++i) order[i] = base + i;
-      std::shuffle(order.begin(), order.end(), random);
-      std::vector<uint64_t> landing;
-      for (const uint64_t number : order) {
-        uint64_t full = 0;
-        ASSERT_TRUE(incoming.arrive(static_cast<uint32_t>(number), numbered(number), &full).ok());
-        ASSERT_EQ(full, number);
-        landing.push_back(full);
-      }
-      EXPECT_EQ(incoming.front(), nullptr) << "no payload is there yet";
-      std::shuffle(landing.begin(), landing.end(), random);
-      for (const uint64_t full : landing) incoming.complete(full, nullptr);
-      for (uint64_t number = base; number < base + kFifoDepth; ++number) {
-        ASSERT_NE(incoming.front(), nullptr);
-        EXPECT_EQ(incoming.front()->signature, static_cast<uint32_t>(number));
-        incoming.pop();
-      }
-      EXPECT_EQ(incoming.front(), nullptr);
+    const uint64_t base = incoming.popped();
+    std::vector<uint64_t> order(kFifoDepth);
+    for (uint32_t i = 0; i < kFifoDepth; ++i) order[i] = base + i;
+    std::shuffle(order.begin(), order.end(), random);
+    std::vector<uint64_t> landing;
+    for (const uint64_t number : order) {
+      uint64_t full = 0;
+      ASSERT_TRUE(incoming.arrive(static_cast<uint32_t>(number), numbered(number), &full).ok());
+      ASSERT_EQ(full, number);
+      landing.push_back(full);
     }
+    EXPECT_EQ(incoming.front(), nullptr) << "no payload is there yet";
+    std::shuffle(landing.begin(), landing.end(), random);
+    for (const uint64_t full : landing) incoming.complete(full, nullptr);
+    for (uint64_t number = base; number < base + kFifoDepth; ++number) {
+      ASSERT_NE(incoming.front(), nullptr);
+      EXPECT_EQ(incoming.front()->signature, static_cast<uint32_t>(number));
+      incoming.pop();
+    }
+    EXPECT_EQ(incoming.front(), nullptr);
+  }
 }
 
 TEST(UcxIncoming, AMessageWaitsForThoseBeforeIt) {

@@ -88,7 +88,7 @@ class UcxLinks : public ::testing::Test {
   }
 
   std::vector<std::byte> staging_[2] = {std::vector<std::byte>(kFifoDepth * kSlotBytes),
-                                        std::vector<std::byte>(kFifoDepth * kSlotBytes)};
+                                        std::vector<std::byte>(kFifoDepth* kSlotBytes)};
   std::unique_ptr<UcxPair> pair_;
   PeerConnections sides_[2];
   Connection *sender_ = nullptr, *receiver_ = nullptr;
@@ -144,7 +144,8 @@ TEST_F(UcxLinks, WhatWasSentOutlivesItsSender) {
     for (uint32_t number = 0; number < kFifoDepth; ++number) {
       ASSERT_NE(arrived(), nullptr) << "message " << number << ": " << receiver_->health().message();
       EXPECT_EQ(receiver_->front()->signature, number);
-      EXPECT_EQ(static_cast<const std::byte*>(receiver_->front()->data)[kSlotBytes - 1], static_cast<std::byte>(number));
+      EXPECT_EQ(static_cast<const std::byte*>(receiver_->front()->data)[kSlotBytes - 1],
+                static_cast<std::byte>(number));
       receiver_->pop();  // the credits reach no rank, which is no failure
     }
     EXPECT_TRUE(receiver_->health().ok()) << receiver_->health().message();
