@@ -27,7 +27,7 @@ class UcxRanks : public ::testing::Test {
     setenv("UCX_NET_DEVICES", "lo", 1);
   }
   void TearDown() override {
-    for (const char* name : {"TREERING_TRANSPORTS", "UCX_TLS"}) unsetenv(name);
+    for (const char* name : {"TREERING_TRANSPORTS", "UCX_TLS", "UCX_NET_DEVICES"}) unsetenv(name);
   }
 
   template <typename Rank>
