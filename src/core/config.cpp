@@ -125,16 +125,18 @@ const OptionRow kOptions[] = {
        return parse_bool(text, "TREERING_WIDE_PARTIALS", &config->wide_partials);
      },
      [](const Config& config) { return std::string(config.wide_partials ? "1" : "0"); }},
-    {"transports", "TREERING_TRANSPORTS", "list of in-process, shared-memory, cma, verbs, tcp; `^` in front excludes",
-     "^cma", "all but verbs",
-     "Transports that a pair of ranks may use; the first that is proved to work at init is used. `verbs` is used only "
-     "where it is named, as in `shared-memory,verbs,tcp`.",
+    {"transports", "TREERING_TRANSPORTS",
+     "list of in-process, shared-memory, cma, verbs, ucx, tcp; `^` in front excludes", "^cma", "all but verbs and ucx",
+     "Transports that a pair of ranks may use; the first that is proved to work at init is used. `verbs` and `ucx` are "
+     "used only where they are named, as in `shared-memory,verbs,tcp`.",
      true,
      [](const std::string& text, Config* config) {
        config->transports = text;
        return Status();
      },
-     [](const Config& config) { return config.transports.empty() ? std::string("all but verbs") : config.transports; }},
+     [](const Config& config) {
+       return config.transports.empty() ? std::string("all but verbs and ucx") : config.transports;
+     }},
     {"deterministic", "TREERING_DETERMINISTIC", "0 or 1", "1", "0",
      "1: every result depends on the inputs and their ranks alone, bit for bit: operands are combined in the order of the "
      "ranks, whatever the size, algorithm, number of channels or placement.",
@@ -427,7 +429,8 @@ std::string options_markdown() {
       "`treering 2026-01-31 12:00:00.123 node7:4711 rank 3 I: text`; "
       "`TREERING_DEVICE_LIBRARY` is the shared object through which GPUs are used (default: libtreering-cuda.so.0 beside "
       "the library), `TREERING_CUDA_DRIVER` the one that the CUDA driver is taken from (default: `libcuda.so.1`), "
-      "`TREERING_VERBS_LIBRARY` the one through which verbs devices are used (default: libtreering-verbs.so.0 beside the library).\n";
+      "`TREERING_VERBS_LIBRARY` the one through which verbs devices are used (default: libtreering-verbs.so.0 beside the library), "
+      "`TREERING_UCX_LIBRARY` the one through which UCX is (default: libtreering-ucx.so.0 beside the library).\n";
   return text;
 }
 

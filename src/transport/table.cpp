@@ -17,6 +17,7 @@ namespace treering {
 namespace {
 
 std::unique_ptr<Transport> open_verbs(const TransportSetup& setup) { return open_module("verbs", setup); }
+std::unique_ptr<Transport> open_ucx(const TransportSetup& setup) { return open_module("ucx", setup); }
 
 // clang-format off
 std::vector<TransportRow>& table() {
@@ -26,6 +27,7 @@ std::vector<TransportRow>& table() {
       {"shared-memory", "shm",        2,        Scope::kHost,     true,  true,  false, true,  false, false, nullptr,   open_shared_memory},
       {"cma",           "cma",        2,        Scope::kHost,     false, false, true,  true,  false, false, nullptr,   open_cma},
       {"verbs",         "verbs",      2,        Scope::kAnywhere, false, false, false, false, true,  true,  nullptr,   open_verbs},
+      {"ucx",           "ucx",        1,        Scope::kAnywhere, false, false, false, false, true,  false, nullptr,   open_ucx},
       {"tcp",           "tcp",        kTcpMark, Scope::kAnywhere, true,  false, false, false, false, false, check_tcp, open_tcp},
   };
   return *rows;

@@ -8,7 +8,7 @@ namespace treering::testing {
 namespace {
 
 // As the table has them.
-constexpr TransportSet kInProcessBit = 1, kSharedMemoryBit = 2, kCmaBit = 4, kVerbsBit = 8, kTcpBit = 16;
+constexpr TransportSet kInProcessBit = 1, kSharedMemoryBit = 2, kCmaBit = 4, kVerbsBit = 8, kUcxBit = 16, kTcpBit = 32;
 constexpr TransportSet kAll = kInProcessBit | kSharedMemoryBit | kCmaBit | kRegionsBit | kTcpBit;
 constexpr TransportSet kNoMemory = kCmaBit | kTcpBit;
 
@@ -90,6 +90,7 @@ TEST(Transports, TheTableHasThemInThatOrder) {
   EXPECT_EQ(transports_text(kSharedMemoryBit), "shm");
   EXPECT_EQ(transports_text(kCmaBit), "cma");
   EXPECT_EQ(transports_text(kVerbsBit), "verbs");
+  EXPECT_EQ(transports_text(kUcxBit), "ucx");
   EXPECT_EQ(transports_text(kTcpBit), "tcp");
 }
 

@@ -31,6 +31,9 @@
 #ifdef TREERING_HAVE_VERBS
 #include "transport/verbs/pair.h"
 #endif
+#ifdef TREERING_HAVE_UCX
+#include "transport/ucx/pair.h"
+#endif
 
 namespace treering {
 
@@ -53,6 +56,9 @@ class TwoSides {
 #ifdef TREERING_HAVE_VERBS
     verbs_.reset();  // before the memory that is registered with its devices
 #endif
+#ifdef TREERING_HAVE_UCX
+    ucx_.reset();
+#endif
     munmap(sides_, 2 * sizeof(Side));
     for (auto& pair : unix_sockets_)
       for (const int fd : pair)
@@ -71,6 +77,10 @@ class TwoSides {
   void use_verbs() { verbs_ = std::make_unique<verbs::VerbsPair>(kChannels, kFifoDepth * kSlotBytes); }
   verbs::VerbsPair* verbs() { return verbs_.get(); }
 #endif
+#ifdef TREERING_HAVE_UCX
+  void use_ucx() { ucx_ = std::make_unique<ucx::UcxPair>(kChannels, size_t{1} << 20); }
+  ucx::UcxPair* ucx() { return ucx_.get(); }
+#endif
   void use_tcp(uint32_t streams) { tcp_ = std::make_unique<TcpPair>(streams); }
   // Both ends of a pair of Unix sockets for each channel: [channel][side].
   int (*unix_sockets())[2] { return unix_sockets_; }
@@ -88,6 +98,9 @@ class TwoSides {
   std::unique_ptr<TcpPair> tcp_;
 #ifdef TREERING_HAVE_VERBS
   std::unique_ptr<verbs::VerbsPair> verbs_;
+#endif
+#ifdef TREERING_HAVE_UCX
+  std::unique_ptr<ucx::UcxPair> ucx_;
 #endif
   int unix_sockets_[kChannels][2] = {{-1, -1}, {-1, -1}};
 };
@@ -146,6 +159,17 @@ inline void register_with_device(TwoSides* sides, int own, const Region& region)
 }
 #endif
 
+#ifdef TREERING_HAVE_UCX
+inline Linked connect_ucx(TwoSides* sides, int own, uint32_t channel) {
+  for (const int side : {0, 1}) {
+    sides->ucx()->set_staging(side, sides->side(side).staging);
+    sides->ucx()->set_name(side, "process " + std::to_string(sides->pid(side)));
+  }
+  PeerConnections made = sides->ucx()->connect(own, sides->pid(0) != sides->pid(1));
+  return {std::move(made.channels[channel]), made.queue};
+}
+#endif
+
 inline MappedEndpoint mapped_endpoint(TwoSides* sides, int own, uint32_t channel, PeerRegions* regions) {
   Side &mine = sides->side(own), &peer = sides->side(1 - own);
   return {&peer.fifos[channel], &mine.fifos[channel], peer.staging, &peer.buffers, regions};
@@ -181,6 +205,9 @@ inline const std::vector<ConformanceRow>& conformance_rows() {
 #ifdef TREERING_HAVE_VERBS
       {"verbs", false, false, Plain::kNever, false, true, [](TwoSides* sides) { sides->use_verbs(); }, connect_verbs,
        true, register_with_device},
+#endif
+#ifdef TREERING_HAVE_UCX
+      {"ucx", false, true, Plain::kAlways, false, true, [](TwoSides* sides) { sides->use_ucx(); }, connect_ucx, true},
 #endif
       {"unix", false, true, Plain::kAlways, false, true, make_unix_sockets, connect_unix},
   };

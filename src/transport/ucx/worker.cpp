@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/ucx/worker.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <utility>
+
+namespace treering::ucx {
+namespace {
+
+// Payloads are read where UCX has put them.
+constexpr size_t kPayloadAlignment = 64;
+
+}  // namespace
+
+Status ucx_error(const char* what, ucs_status_t status) {
+  return {trSystemError, fmt::format("{}: {}", what, ucs_status_string(status))};
+}
+
+Status Worker::open(uint32_t ranks, std::unique_ptr<Worker>* opened) {
+  std::unique_ptr<Worker> worker(new Worker);
+  // Not all of UCX's transports can be slept on.
+  if (!worker->make(ranks, true).ok()) {
+    worker->end();
+    TR_RETURN_IF_ERROR(worker->make(ranks, false));
+  }
+  *opened = std::move(worker);
+  return {};
+}
+
+Worker::~Worker() { end(); }
+
+Status Worker::make(uint32_t ranks, bool wakes) {
+  ucp_config_t* config = nullptr;
+  if (const ucs_status_t read = ucp_config_read(nullptr, nullptr, &config); read != UCS_OK)
+    return ucx_error("ucp_config_read, of the variables UCX_*", read);
+  // UCX 1.13 ends the process where a peer of its TCP dies while a payload is sent in several parts without a copy: their
+  // requests end twice. Payloads that are fetched by a network card are not concerned.
+  if (std::getenv("UCX_ZCOPY_THRESH") == nullptr) (void)ucp_config_modify(config, "ZCOPY_THRESH", "inf");
+  ucp_params_t wanted{};
+  wanted.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS | UCP_PARAM_FIELD_NAME;
+  wanted.features = UCP_FEATURE_AM | (wakes ? UCP_FEATURE_WAKEUP : 0);
+  wanted.estimated_num_eps = ranks;
+  wanted.name = "treering";
+  const ucs_status_t made = ucp_init(&wanted, config, &context_);
+  ucp_config_release(config);
+  if (made != UCS_OK) return context_ = nullptr, ucx_error("ucp_init", made);
+
+  ucp_worker_params_t params{};
+  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_AM_ALIGNMENT;
+  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  params.am_alignment = kPayloadAlignment;
+  if (const ucs_status_t created = ucp_worker_create(context_, &params, &worker_); created != UCS_OK)
+    return worker_ = nullptr, ucx_error("ucp_worker_create", created);
+  ucp_address_t* address = nullptr;
+  size_t bytes = 0;
+  if (const ucs_status_t found = ucp_worker_get_address(worker_, &address, &bytes); found != UCS_OK)
+    return ucx_error("ucp_worker_get_address", found);
+  address_.assign(reinterpret_cast<const char*>(address), bytes);
+  ucp_worker_release_address(worker_, address);
+  if (!wakes) return {};
+  const ucs_status_t told = ucp_worker_get_efd(worker_, &descriptor_);
+  return told == UCS_OK ? Status() : ucx_error("ucp_worker_get_efd", told);
+}
+
+void Worker::end() {
+  if (worker_ != nullptr) ucp_worker_destroy(std::exchange(worker_, nullptr));
+  if (context_ != nullptr) ucp_cleanup(std::exchange(context_, nullptr));
+  descriptor_ = -1;
+}
+
+// What has come already cannot be asked for: then the descriptor is made readable here.
+void Worker::arm() {
+  if (ucp_worker_arm(worker_) != UCS_OK) (void)ucp_worker_signal(worker_);
+}
+
+}  // namespace treering::ucx
