@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives over real verbs devices (soft-RoCE), between hosts of a guest machine. One boot for all tests.
 
-usage: verbs_test.py TREERING_PERF
+usage: verbs_test.py TREERING_PERF [ucx]        ucx: that transport was built, too
 """
 
 import functools
@@ -17,6 +17,7 @@ import rdmalab
 from rdmalab import SKIP, RdmaLab, Unavailable
 
 PERF = os.path.abspath(sys.argv[1])
+HAS_UCX = "ucx" in sys.argv[2:]
 DEADLINE = 300  # of what takes seconds: the machine may be busy
 TIMEOUT = 200  # of the ranks
 HOSTS = 3
@@ -33,13 +34,18 @@ class Verbs(unittest.TestCase):
         return {"TREERING_TRANSPORTS": transports, "TREERING_TIMEOUT": str(TIMEOUT), "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0",
                 "MASTER_ADDR": self.lab.address(0), "MASTER_PORT": str(PORT), **variables}
 
+    @staticmethod
+    def ucx(host):
+        """UCX finds the devices of all hosts, but each host has one of its own. Its address (GID) is an IPv4 one, which UCX checks wrongly."""
+        return {"UCX_TLS": "rc_verbs,ud_verbs:aux", "UCX_NET_DEVICES": f"rxe{host}:1", "UCX_UD_VERBS_ETH_DGID_CHECK": "n"}
+
     def start(self, arguments, transports="verbs", per_host=1, hosts=HOSTS, on_output=lambda host, data: None, kib=None, **variables):
         """treering-perf with `per_host` ranks on each of `hosts` hosts. kib: what each may lock; None: all it likes, as root may."""
         ranks = per_host * hosts
         limited = ["bash", "-c", f'ulimit -l {kib}; exec setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock "$@"', "-"]
         command = [*(limited if kib is not None else []), PERF, *arguments]
         return [self.lab.start(rank // per_host, command, DEADLINE,
-                               {**self.environment(transports, ranks, **variables), "RANK": str(rank)},
+                               {**self.environment(transports, ranks, **variables), "RANK": str(rank), **self.ucx(rank // per_host)},
                                functools.partial(on_output, rank // per_host))
                 for rank in range(ranks)]
 
@@ -64,6 +70,13 @@ class Verbs(unittest.TestCase):
                 rows = self.rows(self.start([collective, "-b", "8", "-e", "512K", "-f", "64", "-n", "2", "-w", "1"]))
                 self.expect_right(rows, 3, "verbs")
 
+    @unittest.skipUnless(HAS_UCX, "built without UCX")
+    def test_collectives_over_ucx(self):
+        for collective in ("allreduce", "alltoall"):
+            with self.subTest(collective):
+                rows = self.rows(self.start([collective, "-b", "8", "-e", "512K", "-f", "64", "-n", "2", "-w", "1"], transports="ucx"))
+                self.expect_right(rows, 3, "ucx")
+
     def test_shared_memory_within_hosts_and_verbs_between_them(self):
         rows = self.rows(self.start(["allreduce", "-b", "8", "-e", "512K", "-f", "64", "-n", "2", "-w", "1"],
                                     transports="shared-memory,verbs", per_host=2, hosts=2))
@@ -85,15 +98,15 @@ class Verbs(unittest.TestCase):
                 self.lab.impair(host, 0)
         self.expect_right(rows, 1, "verbs")
 
-    def test_a_killed_rank_is_named(self):
+    def expect_killed_rank_named(self, transport):
         measured, output = threading.Event(), bytearray()
 
         def listen(host, data):
             output.extend(data if host == 0 else b"")
-            if b"/verbs/" in output:  # the first row of the table
+            if f"/{transport}/".encode() in output:  # the first row of the table
                 measured.set()
 
-        commands = self.start(["allreduce", "-b", "1K", "-e", "1K", "-N", "0"], on_output=listen)
+        commands = self.start(["allreduce", "-b", "1K", "-e", "1K", "-N", "0"], transports=transport, on_output=listen)
         self.assertTrue(measured.wait(DEADLINE), output.decode(errors="replace"))
         commands[1].signal(signal.SIGKILL)
         results = [command.wait() for command in commands]
@@ -101,6 +114,13 @@ class Verbs(unittest.TestCase):
         for rank in (0, 2):
             self.assertNotEqual(results[rank].status, 0, results[rank].output)
             self.assertIn("rank 1 (pid", results[rank].output)
+
+    def test_a_killed_rank_is_named(self):
+        self.expect_killed_rank_named("verbs")
+
+    @unittest.skipUnless(HAS_UCX, "built without UCX")
+    def test_a_killed_rank_is_named_over_ucx(self):
+        self.expect_killed_rank_named("ucx")
 
     def test_an_unknown_device_is_an_error_that_lists_what_there_is(self):
         for result in [command.wait() for command in self.start(["allreduce"], TREERING_VERBS_DEVICES="mlx5_7")]:

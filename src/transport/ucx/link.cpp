@@ -43,7 +43,7 @@ void Link::start() {
   if (const Status opened = open(); !opened.ok()) fail(opened);
 }
 
-// Of what arrives.
+// What arrives.
 
 ucs_status_t Link::arrive(const Header& header, void* data, size_t length, uint64_t attributes) {
   if (header.channel >= channels_.size())
@@ -141,7 +141,7 @@ void Link::refuse(const Status& why) {
   hub_->settle_later();
 }
 
-// Of what is sent.
+// What is sent.
 
 void Link::address(Header* header, Type type) const {
   header->key = hub_->peer_info(peer_).key;
@@ -214,7 +214,7 @@ void Link::post(uint32_t index, const Message& message) {
                  header.has_payload != 0 ? message.bytes : 0);
 }
 
-// Of the rank's own calls.
+// Calls of the rank.
 
 void Link::poll() {
   hub_->progress();
@@ -285,7 +285,7 @@ void Link::release() {
       if (place.held != nullptr) ucp_am_data_release(hub_->worker(), std::exchange(place.held, nullptr));
 }
 
-// Of its end.
+// The end.
 
 bool Link::has_left() const { return came_[index_of(Type::kBye)] || hub_->has_departed(peer_); }
 
