@@ -10,14 +10,11 @@
 #include <vector>
 
 #include "arguments.h"
-#include "algorithms/algorithm.h"
+#include "communicator/needs.h"
 #include "core/config.h"
-#include "executor/staging_pool.h"
-#include "peers/area.h"
 #include "topology/detect.h"
 #include "topology/location.h"
 #include "topology/topology.h"
-#include "transport/verbs/locked_memory.h"
 
 namespace {
 
@@ -29,6 +26,7 @@ using treering::Plan;
 using treering::Topology;
 using treering::TopologyLink;
 using treering::TopologyNode;
+using treering::TransportNeeds;
 using Json = nlohmann::ordered_json;
 
 constexpr int kBadInput = 2;
@@ -140,31 +138,26 @@ Plan plan_of_unbound(const Topology& topology, uint32_t ranks) {
   return treering::make_plan(locations, topology);
 }
 
-// What each of so many ranks on several hosts would need over verbs, with the configuration's defaults.
-treering::verbs::LockedMemory locked_memory_of(const Topology& topology, uint32_t ranks) {
+std::vector<TransportNeeds> needs_of(const Topology& topology, uint32_t ranks) {
   uint64_t cache_bytes = 0;
-  for (const TopologyNode& node : topology.nodes) cache_bytes = std::max(cache_bytes, node.cache_bytes);
-  constexpr uint32_t kChannels = treering::kChannelsOfHosts;
-  const treering::AreaLayout layout = treering::area_layout(
-      ranks, kChannels,
-      treering::staging_of_channel(ranks, kChannels, treering::default_staging(ranks, cache_bytes)));
-  return treering::verbs::plan_locked_memory(
-      treering::usual_peers(ranks), kChannels, kChannels * treering::StagingPool::usual_bytes(layout.staging_bytes, ranks - 1),
-      treering::StagingPool::slot_bytes_of(layout.staging_bytes, ranks - 1), SIZE_MAX);
+  if (!topology.this_system)
+    for (const TopologyNode& node : topology.nodes) cache_bytes = std::max(cache_bytes, node.cache_bytes);
+  return treering::transport_needs(ranks, cache_bytes);
 }
 
-void print_needs(const treering::verbs::LockedMemory& needs, uint32_t ranks) {
-  fmt::print("\nover verbs between hosts (each rank)\n  queue pairs: at most {} (an alltoall makes {})\n"
-             "  locked memory: {} ({} of staging memory, {} for each peer)\n",
-             needs.peers, ranks - 1, format_bytes(needs.bytes()), format_bytes(needs.staging_bytes),
-             format_bytes(needs.peer_bytes));
+void print_needs(const TransportNeeds& needs, uint32_t ranks) {
+  fmt::print(
+      "\nover {} between hosts (each rank)\n  queue pairs: at most {} (an alltoall makes {})\n"
+      "  locked memory: {} ({} of staging memory, {} for each peer)\n",
+      needs.transport, needs.locked.peers, ranks - 1, format_bytes(needs.locked.bytes()),
+      format_bytes(needs.locked.staging_bytes), format_bytes(needs.locked.peer_bytes));
 }
 
-Json to_json(const treering::verbs::LockedMemory& needs) {
-  return {{"queue_pairs", needs.peers},
-          {"locked_bytes", needs.bytes()},
-          {"staging_bytes", needs.staging_bytes},
-          {"peer_bytes", needs.peer_bytes}};
+Json to_json(const TransportNeeds& needs) {
+  return {{"queue_pairs", needs.locked.peers},
+          {"locked_bytes", needs.locked.bytes()},
+          {"staging_bytes", needs.locked.staging_bytes},
+          {"peer_bytes", needs.locked.peer_bytes}};
 }
 
 CLI::Validator a_number_of_ranks() {
@@ -202,7 +195,8 @@ int run(int argc, char** argv) {
   if (json) {
     Json out = to_json(topology);
     if (ranks > 0) out["plan"] = to_json(plan_of_unbound(topology, ranks));
-    if (ranks > 1) out["verbs"] = to_json(locked_memory_of(topology, ranks));
+    if (ranks > 1)
+      for (const TransportNeeds& needs : needs_of(topology, ranks)) out[needs.transport] = to_json(needs);
     fmt::print("{}\n", out.dump(2, ' ', false, Json::error_handler_t::replace));
     return 0;
   }
@@ -211,7 +205,8 @@ int run(int argc, char** argv) {
   fmt::print("\ncores available: {} ({})\n", topology.limits.cores_available, explain_cores(topology));
   print_links(topology);
   if (ranks > 0) print_plan(plan_of_unbound(topology, ranks));
-  if (ranks > 1) print_needs(locked_memory_of(topology, ranks), ranks);
+  if (ranks > 1)
+    for (const TransportNeeds& needs : needs_of(topology, ranks)) print_needs(needs, ranks);
   return 0;
 }
 

@@ -212,11 +212,11 @@ TR_API trResult_t trMemFree(void* ptr);
  * `*handle` becomes NULL where nothing is to be moved: memory that lies in a registration or in memory of trMemAlloc()
  * already, and a range of any memory that holds no whole page (4096 bytes, at a multiple of 4096), which is accepted
  * without effect and not looked at. A range that reaches beyond an earlier registration that it meets ends that one,
- * whose handle trCommDeregister() still takes. An address and a size beyond any memory are an error.
+ * whose handle trCommDeregister() still takes, so no operation may be using its memory. An address and a size beyond any memory are an error.
  */
 TR_API trResult_t trCommRegister(trComm_t comm, void* buffer, size_t size, void** handle);
-/** Ends a registration. The memory stays usable; freeing it before or after is safe. A NULL handle is
- * ignored. */
+/** Ends a registration. No operation may be using the memory. It stays usable; freeing it before or after is safe. A
+ * NULL handle is ignored. */
 TR_API trResult_t trCommDeregister(trComm_t comm, void* handle);
 /** @} */
 

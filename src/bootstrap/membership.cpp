@@ -291,12 +291,16 @@ std::vector<SilentRanks> Membership::silent() const {
 // A rank that waits for an answer asks thousands of times in a millisecond; the questions would queue up before all
 // else.
 void Membership::request_status(uint32_t rank) {
+  std::vector<uint32_t> due;
   {
     std::lock_guard lock(member_->mutex);
+    const Clock::time_point now = Clock::now();
     if (!member_->questions) member_->questions.emplace(member_->request.ranks);
-    if (!member_->questions->ask(rank, Clock::now())) return;
+    member_->questions->want(rank, now);
+    while (const auto next = member_->questions->next(now)) due.push_back(*next);
   }
-  agent_->post([job = job_, asking = member_->request.rank, rank] { job->ask(asking, rank); });
+  for (const uint32_t next : due)
+    agent_->post([job = job_, asking = member_->request.rank, next] { job->ask(asking, next); });
 }
 
 bool Membership::latest_status(uint32_t rank, std::string* bytes, Clock::time_point* when) const {

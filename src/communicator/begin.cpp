@@ -206,7 +206,7 @@ void Communicator::find_regions(const Operation& operation) {
     if (buffer == nullptr || bytes == 0) return Region();
     Region region = table.find(buffer, bytes);
     if (region.id == 0 || !exports_.publish(region)) return Region();
-    peer_table_->register_region(region);
+    if (bytes >= kMinReferencedBytes) peer_table_->register_region(region);
     return region;
   };
   if (operation.lanes != nullptr) {

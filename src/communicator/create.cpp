@@ -66,7 +66,8 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   constexpr unsigned char kPurpose[] = "treering split";
   crypto_generichash(made->split_key_.data(), made->split_key_.size(), kPurpose, sizeof kPurpose, id.secret.data(),
                      id.secret.size());
-  size_t staging = config.staging_bytes > 0 ? static_cast<size_t>(config.staging_bytes) : default_staging(ranks, last_level_cache_bytes());
+  size_t staging = config.staging_bytes > 0 ? static_cast<size_t>(config.staging_bytes)
+                                            : default_staging(ranks, last_level_cache_bytes());
   const auto layout = [&](uint32_t wanted) {
     const uint32_t channels = config.channels > 0 ? static_cast<uint32_t>(config.channels) : wanted;
     return std::make_unique<AreaLayout>(area_layout(ranks, channels, staging_of_channel(ranks, channels, staging)));
@@ -150,6 +151,12 @@ OpenTransports Communicator::open_transports(TransportSet allowed) {
   setup.max_message_bytes = StagingPool::slot_bytes_of(layout_->staging_bytes, context_.ranks - 1);
   setup.usual_staging_bytes = StagingPool::usual_bytes(layout_->staging_bytes, context_.ranks - 1);
   setup.usual_peers = usual_peers(context_.ranks);
+  if ((allowed & (transports_of(Scope::kHost) | transports_of(Scope::kProcess))) != 0) {
+    const auto& peers = membership_->peers();
+    const auto remote = std::count_if(peers.begin(), peers.end(),
+                                      [&](const PeerPlace& peer) { return peer.host != peers[context_.rank].host; });
+    setup.usual_peers = std::min(setup.usual_peers, static_cast<uint32_t>(remote));
+  }
   setup.own = area_;
   setup.segment = segment_ ? segment_->base() : nullptr;
   setup.peer_info = [this](uint32_t rank) -> const PeerInfo& { return rank_info(rank); };

@@ -430,7 +430,7 @@ std::string options_markdown() {
       "`TREERING_DEVICE_LIBRARY` is the shared object through which GPUs are used (default: libtreering-cuda.so.0 beside "
       "the library), `TREERING_CUDA_DRIVER` the one that the CUDA driver is taken from (default: `libcuda.so.1`), "
       "`TREERING_VERBS_LIBRARY` the one through which verbs devices are used (default: libtreering-verbs.so.0 beside the library), "
-      "`TREERING_UCX_LIBRARY` the one through which UCX is (default: libtreering-ucx.so.0 beside the library).\n";
+      "`TREERING_UCX_LIBRARY` the one through which UCX is used (default: libtreering-ucx.so.0 beside the library).\n";
   return text;
 }
 

@@ -97,6 +97,10 @@ struct FetchRange {
   size_t least = kMinFetchedBytes, most = SIZE_MAX;
 };
 
+// Smaller values are copied into a slot even where the peer could read them in place: a reference must be waited for
+// at the end of the call, and the copy is cheaper than that.
+inline constexpr size_t kMinReferencedBytes = 4096;
+
 // One call, as the user made it.
 struct Call {
   uint64_t operation = 0;  // number on its communicator, from 1; 0: sends and receives, which are not counted

@@ -7,13 +7,6 @@
 #include "executor/reduce/block_float8.h"
 
 namespace treering {
-namespace {
-
-// Smaller values are copied into a slot even where the peer could read them in place: a reference must be waited for
-// at the end of the call, and the copy is cheaper than that.
-constexpr size_t kMinReferencedBytes = 4096;
-
-}  // namespace
 
 uint32_t Execution::signature_of(const StepState& state) const {
   return state.item == nullptr ? call_.signature : lane_signature(call_.signature, state.item->count);

@@ -27,6 +27,13 @@ PeerTable::~PeerTable() {
   if (!registering_.empty()) RegionTable::instance().forget(this);
 }
 
+void PeerTable::register_region(const Region& region) {
+  if (registering_.empty()) return;
+  for (Transport* transport : registering_) transport->register_region(region);
+  // Another thread may have ended it before the transports knew it.
+  if (!RegionTable::instance().is_live(region.id)) end_region(region.id);
+}
+
 void PeerTable::end_region(uint32_t id) {
   for (Transport* transport : registering_) transport->end_region(id);
 }

@@ -42,9 +42,7 @@ class PeerTable final : public ConnectionMaker, public StatusReader, private Reg
 
   void connect(uint32_t peer) override;
   // A call's buffers lie in it: see Transport.
-  void register_region(const Region& region) {
-    for (Transport* transport : registering_) transport->register_region(region);
-  }
+  void register_region(const Region& region);
 
   const RankStatus* mapped_status(uint32_t peer) const override;
   bool read_status(uint32_t peer, RankStatusSnapshot* snapshot) const override;

@@ -15,7 +15,7 @@
 // Invariants: messages arrive in the order of post(); a payload that is referred to stays unchanged until released()
 // reaches the number of posts made when it was posted; released() may count inline messages late, by less than
 // kTellEvery; at least five messages can be posted before the peer reads any; no call blocks; nothing but connect-time
-// code allocates or locks.
+// code allocates, or takes a lock that is held for longer than a lookup.
 //
 // Every transport passes the same conformance suite (tests/transport/conformance_test.cpp).
 #pragma once

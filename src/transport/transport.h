@@ -37,7 +37,7 @@ struct TransportSetup {
   size_t usual_staging_bytes = 0;
   AreaView own;                  // this rank's area
   std::byte* segment = nullptr;  // the memory that the ranks of the host share; nullptr: this rank has none
-  uint32_t usual_peers = 0;        // that a rank has connections to, at most, but for rare calls
+  uint32_t usual_peers = 0;      // that a rank has connections to, at most, but for rare calls
   // From take_info() on.
   std::function<const PeerInfo&(uint32_t rank)> peer_info;
   // A rank of this one's host that was given the segment's descriptor, or nullptr.
@@ -97,6 +97,16 @@ class Transport {
 // Which ranks it may reach.
 enum class Scope : uint8_t { kProcess, kHost, kAnywhere };
 
+// What a rank locks in memory (pins).
+struct LockedMemory {
+  size_t staging_bytes = 0;
+  size_t peer_bytes = 0;  // for each peer
+  uint32_t peers = 0;     // that a rank usually has, at most
+  uint32_t places = 0;    // for messages of a channel of a peer; 0: not even the fewest can be had
+
+  size_t bytes() const { return staging_bytes + peers * peer_bytes; }
+};
+
 struct TransportRow {
   const char* name;
   const char* short_name;  // options take either; tools print this one
@@ -110,6 +120,8 @@ struct TransportRow {
   bool registers;                         // messages refer to regions that register_region() was given
   Status (*check)(const Config& config);  // of its options; nullptr: it has none
   std::unique_ptr<Transport> (*open)(const TransportSetup& setup);
+  // Where as much can be locked as is wanted, without a device; nullptr: nothing.
+  LockedMemory (*locks)(const TransportSetup& setup) = nullptr;
 };
 
 }  // namespace treering

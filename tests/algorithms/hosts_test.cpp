@@ -272,8 +272,7 @@ size_t most_peers(const Plan& plan, const Machine& machine) {
     for (uint32_t rank = 0; rank < plan.ranks; ++rank)
       for (uint32_t channel = 0; channel < chosen.channels; ++channel) {
         const Schedule s = chosen.algorithm->build(
-            plan, rank,
-            {.channel = channel, .channels = chosen.channels, .pipeline_chunks = chosen.pipeline_chunks});
+            plan, rank, {.channel = channel, .channels = chosen.channels, .pipeline_chunks = chosen.pipeline_chunks});
         for (Expansion at(s); !at.done(); at.advance()) {
           for (uint32_t i = 0; i < at.step().send_count; ++i) peers[rank].insert(at.send_peer(i));
           for (uint32_t i = 0; i < at.step().receive_count; ++i) peers[rank].insert(at.receive_peer(i));
@@ -290,7 +289,8 @@ TEST(Hosts, AllreducesOfAllSizesHaveFewPeers) {
   EXPECT_EQ(usual_peers(65), 14u);
   EXPECT_EQ(usual_peers(1024), 20u);
   for (const uint32_t hosts : {4u, 32u, 64u, 65u, 256u})
-    for (const auto& [network_us, gbps, message_us] : {std::tuple{30.0, 1.0, 2.5}, {2.0, 12.5, 0.3}, {1.5, 50.0, 0.1}}) {
+    for (const auto& [network_us, gbps, message_us] :
+         {std::tuple{30.0, 1.0, 2.5}, {2.0, 12.5, 0.3}, {1.5, 50.0, 0.1}}) {
       Machine machine;
       machine.hosts = hosts;
       machine.host_ranks = 1;

@@ -136,9 +136,7 @@ TEST_F(Regions, NoWatcherIsToldAfterItWasForgottenOrInAForkedProcess) {
   void* memory = nullptr;
   ASSERT_TRUE(table_.allocate(kPage, &memory).ok());
   const uint32_t id = table_.find(memory, kPage).id;
-  {
-    Ends forgotten(&table_);
-  }
+  { Ends forgotten(&table_); }
   Ends ends(&table_);
   const pid_t child = fork();
   if (child == 0) _exit(table_.release(memory).ok() && ends.ids.empty() ? 0 : 1);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <vector>
 
 #include "bootstrap/job/job.h"
 
@@ -46,12 +47,20 @@ void Job::take_answer(const std::string& bytes, uint32_t from) {
   AnswerMessage answer;
   if (!decode(bytes, &answer)) return;
   if (answer.asking_process != own_.process) return route(answer.asking_process, bytes, from);
-  if (auto member = members_.find(answer.asking_rank); member != members_.end())
-    member->second->change([&] {
-      const Clock::time_point now = Clock::now();
-      member->second->statuses[answer.rank] = {answer.bytes, now};
-      if (member->second->questions) member->second->questions->answered(answer.rank, now);
-    });
+  const auto member = members_.find(answer.asking_rank);
+  if (member == members_.end()) return;
+  std::vector<uint32_t> due;
+  member->second->change([&] {
+    const Clock::time_point now = Clock::now();
+    member->second->statuses[answer.rank] = {answer.bytes, now};
+    auto& questions = member->second->questions;
+    if (!questions) return;
+    questions->answered(answer.rank, now);
+    while (const auto next = questions->next(now)) due.push_back(*next);
+  });
+  // Not from within: of a rank of this process the answer comes at once.
+  for (const uint32_t next : due)
+    agent_->post([self = shared_from_this(), asking = answer.asking_rank, next] { self->ask(asking, next); });
 }
 
 void Job::introduce(uint32_t source, uint32_t peer, const Introduction& introduction) {

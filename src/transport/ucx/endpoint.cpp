@@ -6,11 +6,6 @@
 #include "transport/ucx/worker.h"
 
 namespace treering::ucx {
-namespace {
-
-constexpr unsigned kActiveMessage = 0;
-
-}  // namespace
 
 Status Endpoint::open(ucp_worker_h worker, const std::string& address) {
   ucp_ep_params_t params{};

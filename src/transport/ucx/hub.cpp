@@ -11,10 +11,6 @@
 namespace treering::ucx {
 namespace {
 
-constexpr unsigned kActiveMessage = 0;
-// Endpoints that are closed at once end within moments.
-constexpr auto kEndsWithin = std::chrono::milliseconds(500);
-
 // More calls than what may be under way needs, for one that always finds something.
 constexpr uint32_t kMostDrains = 1000;
 
@@ -74,7 +70,7 @@ Hub::Hub(HubOptions options)
 
 Hub::~Hub() {
   if (worker_ == nullptr) return;
-  stop();
+  if (!is_stopped_) stop();
   for (const auto& link : links_)
     if (link) link->release();
 }
@@ -179,13 +175,17 @@ void Hub::finish(Clock::time_point deadline) {
 }
 
 void Hub::stop() {
+  is_stopped_ = true;
   for (const auto& link : links_)
     if (link) link->stop();
   const auto deadline = Clock::now() + kEndsWithin;
   const auto all_ended = [this] {
     return std::all_of(links_.begin(), links_.end(), [](const auto& link) { return !link || link->ended(); });
   };
-  while (!all_ended() && Clock::now() < deadline) progress();
+  while (!all_ended() && Clock::now() < deadline) {
+    progress();
+    sched_yield();
+  }
   for (const auto& link : links_)
     if (link) link->settle();
 }

@@ -85,7 +85,7 @@ class Hub : public std::enable_shared_from_this<Hub> {
   std::vector<std::atomic<bool>> departed_;
   std::unique_ptr<Worker> worker_;  // ends before the links, whose memory it writes into
   uint64_t progress_made_ = 1;
-  bool any_owes_ = false, has_warned_ = false;
+  bool any_owes_ = false, has_warned_ = false, is_stopped_ = false;
 };
 
 }  // namespace treering::ucx

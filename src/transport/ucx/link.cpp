@@ -13,8 +13,6 @@
 namespace treering::ucx {
 namespace {
 
-// Sends of an endpoint that is closed at once end within moments.
-constexpr auto kEndsWithin = std::chrono::milliseconds(500);
 // What a rank sent before it left may still be under way when its departure is told.
 constexpr auto kToldWithin = std::chrono::seconds(2);
 // A rank that looks answers a farewell at once.
@@ -323,6 +321,7 @@ void Link::look_for_end() {
 }
 
 bool Link::reaches() {
+  if (!unreachable().ok()) return false;
   constexpr size_t kHello = index_of(Type::kHello), kHeard = index_of(Type::kHelloHeard);
   if (!told_[kHello]) {
     owed_[kHello] = true;

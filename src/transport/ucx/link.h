@@ -17,6 +17,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,9 @@
 namespace treering::ucx {
 
 class Hub;
+
+// Sends of an endpoint that is closed at once end within moments.
+inline constexpr auto kEndsWithin = std::chrono::milliseconds(500);
 
 class Link final : public SendQueue {
  public:

@@ -23,6 +23,7 @@ namespace treering::ucx {
 static_assert(std::endian::native == std::endian::little, "headers are sent as they lie in memory");
 
 inline constexpr uint32_t kWireVersion = 1;
+inline constexpr unsigned kActiveMessage = 0;  // the number of ours
 
 enum class Type : uint8_t {
   kMessage = 1,

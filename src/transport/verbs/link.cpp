@@ -63,8 +63,8 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     if (finished_) return;
     if (!peer.refusal.empty()) return refuse({trSystemError, "it says: " + peer.refusal});
     if (!refusal_.ok()) return introduce_self();
-    if (peer.channels != options_.channels || peer.place_bytes != options_.place_bytes ||
-        peer.places < kFewestPlaces || peer.places > kFifoDepth)
+    if (peer.channels != options_.channels || peer.place_bytes != options_.place_bytes || peer.places < kFewestPlaces ||
+        peer.places > kFifoDepth)
       return decline({trSystemError, fmt::format("it has {} channels and {} places of {} bytes, this rank {} and {} of "
                                                  "{}",
                                                  peer.channels, peer.places, peer.place_bytes, options_.channels,
@@ -339,7 +339,8 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     const Source source{line, outgoing.line_bytes, block_.registered().local_key()};
     const Immediate immediate{ImmediateType::kLine, index, static_cast<uint32_t>(number)};
     note(pair_->write(outgoing.payload, peer_.block + peers_layout_.place(index, number), source,
-                      peer_.block + peers_layout_.line(index, number), peer_.key, pack_immediate(immediate), has_payload));
+                      peer_.block + peers_layout_.line(index, number), peer_.key, pack_immediate(immediate),
+                      has_payload));
     if (!is_good() || has_lost_peer_) return;
     ++channel.sending.sent;
     if (has_payload) written_.push({pair_->posted(), index, number});

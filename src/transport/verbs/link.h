@@ -39,7 +39,7 @@ struct LinkOptions {
   uint32_t peer = 0;
   std::string peer_name;  // as error texts call it: "rank 3 (pid 17)"
   uint32_t channels = 1;
-  size_t place_bytes = 0;         // the longest payload
+  size_t place_bytes = 0;        // the longest payload
   uint32_t places = kFifoDepth;  // of a channel; the peer may have another number of them
   PathOptions path = {};
 };

@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <string>
 
+#include "transport/transport.h"
 #include "transport/verbs/wire.h"
 
 namespace treering::verbs {
@@ -20,21 +22,18 @@ inline size_t block_bytes(const BlockLayout& layout) {
   return (layout.bytes() + layout.places_offset() + 4095) / 4096 * 4096;
 }
 
-struct LockedMemory {
-  size_t staging_bytes = 0;
-  size_t peer_bytes = 0;
-  uint32_t peers = 0;   // that a rank usually has, at most
-  uint32_t places = 0;  // of a channel of a peer; 0: not even the fewest can be had
-
-  size_t bytes() const { return staging_bytes + peers * peer_bytes; }
-};
+// Staging memory: of each channel the part that is used from the beginning. Where that is not all, parts begin anywhere
+// in a page, and the kernel counts whole pages.
+inline size_t locked_staging(const AreaLayout& layout, size_t usual_bytes) {
+  const bool is_all = usual_bytes == layout.staging_bytes;
+  return layout.channels * (is_all ? usual_bytes : (usual_bytes + 4095) / 4096 * 4096 + 4096);
+}
 
 // With as many places as fit into `available` bytes.
-inline LockedMemory plan_locked_memory(uint32_t peers, uint32_t channels, size_t staging_bytes, size_t place_bytes,
-                                       size_t available) {
-  LockedMemory plan{staging_bytes, 0, peers, kFifoDepth + 1};
+inline LockedMemory plan_locked_memory(const TransportSetup& setup, size_t available) {
+  LockedMemory plan{locked_staging(*setup.layout, setup.usual_staging_bytes), 0, setup.usual_peers, kFifoDepth + 1};
   do {
-    plan.peer_bytes = block_bytes({channels, place_bytes, --plan.places});
+    plan.peer_bytes = block_bytes({setup.layout->channels, setup.max_message_bytes, --plan.places});
   } while (plan.bytes() > available && plan.places > kFewestPlaces);
   if (plan.bytes() > available) plan.places = 0;
   return plan;
@@ -54,5 +53,41 @@ LockedLimit locked_limit();
 std::string locked_memory_text();
 // The soft limit becomes the hard one.
 void raise_locked_limit();
+
+// What a rank of this process will lock, but has not locked yet. All ranks and communicators of the process share the
+// limit: what one has planned is not there for another, nor for memory of the user. Used by one thread at a time.
+class LockedReservation {
+ public:
+  LockedReservation() = default;
+  ~LockedReservation() { use(bytes_); }
+  LockedReservation(const LockedReservation&) = delete;
+  LockedReservation& operator=(const LockedReservation&) = delete;
+
+  // Plans with what is left of `left` bytes, and sets that aside; once.
+  template <typename Plan>
+  LockedMemory make(size_t left, const Plan& plan) {
+    std::lock_guard lock(mutex_);
+    const LockedMemory made = plan(left == SIZE_MAX ? left : left - std::min(left, all_bytes_));
+    if (made.places != 0) all_bytes_ += bytes_ = made.bytes();
+    return made;
+  }
+  // So much of it was locked, or will not be.
+  void use(size_t bytes) {
+    std::lock_guard lock(mutex_);
+    const size_t used = std::min(bytes, bytes_);
+    bytes_ -= used;
+    all_bytes_ -= used;
+  }
+  // By all of the process.
+  static size_t reserved() {
+    std::lock_guard lock(mutex_);
+    return all_bytes_;
+  }
+
+ private:
+  static inline std::mutex mutex_;
+  static inline size_t all_bytes_ = 0;
+  size_t bytes_ = 0;
+};
 
 }  // namespace treering::verbs

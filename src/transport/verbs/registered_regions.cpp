@@ -12,16 +12,21 @@ bool RegisteredRegions::knows(uint32_t id) const {
   return entries_.contains(id);
 }
 
+// It takes seconds for many GiB; meanwhile other threads may end other regions.
 Status RegisteredRegions::add(const Region& region, size_t room) {
-  std::lock_guard lock(mutex_);
-  const auto [found, is_new] = entries_.try_emplace(region.id);
-  if (!is_new) return {};
-  Entry& entry = found->second;
+  {
+    std::lock_guard lock(mutex_);
+    if (!entries_.try_emplace(region.id).second) return {};
+  }
   if (region.bytes > room)
-    return {trSystemError, fmt::format("{} KiB may still be locked beside what peers need{}", room >> 10,
-                                       locked_memory_text())};
-  TR_RETURN_IF_ERROR(device_.register_memory(region.base, region.bytes, 0, &entry.registered));
-  entry.place = {region.base, region.bytes, entry.registered.local_key()};
+    return {trSystemError,
+            fmt::format("{} KiB may still be locked beside what peers need{}", room >> 10, locked_memory_text())};
+  RegisteredMemory registered;
+  TR_RETURN_IF_ERROR(device_.register_memory(region.base, region.bytes, 0, &registered));
+  std::lock_guard lock(mutex_);
+  const auto found = entries_.find(region.id);
+  if (found == entries_.end()) return {};  // it ended meanwhile
+  found->second = {{region.base, region.bytes, registered.local_key()}, std::move(registered)};
   return {};
 }
 

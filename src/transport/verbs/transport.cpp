@@ -34,9 +34,11 @@ PathOptions path_of(const Config& config) {
 
 class Verbs final : public Transport, public IntroductionTaker, private WaitSource {
  public:
-  Verbs(TransportSetup setup, std::shared_ptr<Card> card, std::unique_ptr<Probe> probe, const LockedMemory& plan)
+  Verbs(TransportSetup setup, std::shared_ptr<Card> card, std::unique_ptr<Probe> probe, const LockedMemory& plan,
+        std::unique_ptr<LockedReservation> reservation)
       : setup_(std::move(setup)),
         plan_(plan),
+        reservation_(std::move(reservation)),
         card_(std::move(card)),
         probe_(std::move(probe)),
         peers_(setup_.ranks) {}
@@ -94,9 +96,9 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     if (card_->regions->knows(region.id)) return;
     const Status added = card_->regions->add(region, room_for_regions());
     if (added.ok()) return;
-    setup_.log(LogLevel::kWarn, fmt::format("rank {} copies what it sends from the registered buffer {}, {} KiB: {}",
-                                            setup_.rank, static_cast<const void*>(region.base), region.bytes >> 10,
-                                            added.message()));
+    setup_.log(LogLevel::kWarn,
+               fmt::format("rank {} copies what it sends from the registered buffer {}, {} KiB: {}", setup_.rank,
+                           static_cast<const void*>(region.base), region.bytes >> 10, added.message()));
   }
   void end_region(uint32_t id) override { card_->regions->end(id); }
 
@@ -139,12 +141,10 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
   }
 
  private:
-  // Memory that may be locked, less what the links to come need.
-  size_t room_for_regions() {
-    std::lock_guard lock(mutex_);
-    const size_t kept = (plan_.peers - std::min<size_t>(plan_.peers, links_.size())) * plan_.peer_bytes;
+  // Memory that may be locked, less what this and other communicators will need.
+  static size_t room_for_regions() {
     const size_t left = locked_limit().left();
-    return left == SIZE_MAX ? left : left - std::min(left, kept);
+    return left == SIZE_MAX ? left : left - std::min(left, LockedReservation::reserved());
   }
 
   Clock::duration limit() const {
@@ -174,6 +174,7 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
       writer(end);
       setup_.introducer->introduce(peer, {.bytes = writer.take()});
     });
+    reservation_->use(plan_.peer_bytes);
     if (departed_.count(peer) != 0) link->depart();
     return link;
   }
@@ -188,6 +189,7 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
 
   const TransportSetup setup_;
   const LockedMemory plan_;
+  const std::unique_ptr<LockedReservation> reservation_;
   const std::shared_ptr<Card> card_;
   std::unique_ptr<Probe> probe_;  // until the first link
   bool is_deaf_ = false;          // a peer was not heard in time
@@ -202,20 +204,17 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
 
 namespace {
 
-Status plan_memory(const TransportSetup& setup, LockedMemory* plan) {
+Status plan_memory(const TransportSetup& setup, LockedReservation* reservation, LockedMemory* plan) {
   raise_locked_limit();
   const LockedLimit limit = locked_limit();
-  const auto planned = [&](size_t available) {
-    return plan_locked_memory(setup.usual_peers, setup.layout->channels, setup.layout->channels * setup.usual_staging_bytes,
-                              setup.max_message_bytes, available);
-  };
-  *plan = planned(limit.left());
+  const auto planned = [&](size_t available) { return plan_locked_memory(setup, available); };
+  *plan = reservation->make(limit.left(), planned);
   const std::string text =
-      fmt::format("{} KiB of staging memory and {} KiB for each peer, {} KiB for {} peers",
-                  plan->staging_bytes >> 10, plan->peer_bytes >> 10, plan->bytes() >> 10, plan->peers);
+      fmt::format("{} KiB of staging memory and {} KiB for each peer, {} KiB for {} peers", plan->staging_bytes >> 10,
+                  plan->peer_bytes >> 10, plan->bytes() >> 10, plan->peers);
   if (plan->places == 0)
-    return {trSystemError, fmt::format("it must lock {}; {}: raise that, or set TREERING_STAGING to less", text,
-                                       limit.text())};
+    return {trSystemError,
+            fmt::format("it must lock {}; {}: raise that, or set TREERING_STAGING to less", text, limit.text())};
   const bool is_short = plan->places < kFifoDepth;
   if (setup.rank == 0 || is_short)
     setup.log(LogLevel::kInfo,
@@ -233,12 +232,13 @@ Status open_transport(const TransportSetup& setup, std::unique_ptr<Transport>* m
   auto card = std::make_shared<Card>();
   TR_RETURN_IF_ERROR(Device::open(*setup.config, &card->device));
   LockedMemory plan;
-  TR_RETURN_IF_ERROR(plan_memory(setup, &plan));
+  auto reservation = std::make_unique<LockedReservation>();
+  TR_RETURN_IF_ERROR(plan_memory(setup, reservation.get(), &plan));
   card->log = setup.log;
-  card->staging =
-      std::make_unique<RegisteredStaging>(*card->device, setup.own.staging(), setup.layout->channels,
-                                          setup.layout->staging_bytes, setup.usual_staging_bytes);
+  card->staging = std::make_unique<RegisteredStaging>(*card->device, setup.own.staging(), setup.layout->channels,
+                                                      setup.layout->staging_bytes, setup.usual_staging_bytes);
   TR_RETURN_IF_ERROR(card->staging->open());
+  reservation->use(plan.staging_bytes);
   card->regions = std::make_unique<RegisteredRegions>(*card->device);
   if (setup.rank == 0) {
     setup.log(LogLevel::kInfo, fmt::format("verbs uses {}", card->device->name()));
@@ -247,7 +247,7 @@ Status open_transport(const TransportSetup& setup, std::unique_ptr<Transport>* m
   }
   std::unique_ptr<Probe> probe;
   TR_RETURN_IF_ERROR(Probe::open(*card->device, setup.rank, path_of(*setup.config), &probe));
-  *made = std::make_unique<Verbs>(setup, std::move(card), std::move(probe), plan);
+  *made = std::make_unique<Verbs>(setup, std::move(card), std::move(probe), plan, std::move(reservation));
   return {};
 }
 

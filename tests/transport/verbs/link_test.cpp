@@ -130,8 +130,7 @@ TEST_F(VerbsLinks, APayloadInARegisteredRegionIsSentFromThere) {
   EXPECT_EQ(counters().sends_posted[IBV_WR_RDMA_WRITE] - before.sends_posted[IBV_WR_RDMA_WRITE], 100u);
   EXPECT_FALSE(sender_->reference({memory.data(), kPlaceBytes + 1, &region, false})) << "more than its place";
   pair_->regions(0).end(region.id);
-  EXPECT_EQ(counters().bytes_registered, before.bytes_registered - memory.size())
-      << "before the memory is given back";
+  EXPECT_EQ(counters().bytes_registered, before.bytes_registered - memory.size()) << "before the memory is given back";
 }
 
 TEST_F(VerbsLinks, ARegionThatEndedDuringACallIsAnErrorThatSaysSo) {

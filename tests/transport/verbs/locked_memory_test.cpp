@@ -3,7 +3,9 @@
 #include "transport/verbs/locked_memory.h"
 
 #include <gtest/gtest.h>
+#include <linux/capability.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,8 +15,20 @@ namespace {
 constexpr size_t kStaging = 1 << 20, kPlace = 16 << 10;
 constexpr uint32_t kChannels = 4;
 
-LockedMemory planned(uint32_t peers, size_t available) {
-  return plan_locked_memory(peers, kChannels, kStaging, kPlace, available);
+LockedMemory planned(uint32_t peers, size_t available, size_t usual_staging = kStaging / kChannels) {
+  const AreaLayout layout(peers + 1, kChannels, kStaging / kChannels, AreaSizes());
+  TransportSetup setup;
+  setup.layout = &layout;
+  setup.max_message_bytes = kPlace;
+  setup.usual_staging_bytes = usual_staging;
+  setup.usual_peers = peers;
+  return plan_locked_memory(setup, available);
+}
+
+// Parts that begin and end within pages share these with others, and each counts them.
+TEST(VerbsLockedMemory, PartsOfStagingMemoryAreWholePages) {
+  EXPECT_EQ(planned(20, SIZE_MAX).staging_bytes, kStaging);
+  EXPECT_EQ(planned(20, SIZE_MAX, 16 * 5312).staging_bytes, kChannels * 22 * 4096);
 }
 
 TEST(VerbsLockedMemory, IsWhatStagingAndPeersNeed) {
@@ -41,23 +55,54 @@ TEST(VerbsLockedMemory, FitsIntoWhatMayBeLocked) {
   EXPECT_EQ(planned(16, kStaging).places, 0u);
 }
 
+// Root would have no limit.
+bool drop_capability() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {};
+  if (syscall(SYS_capget, &header, sets) != 0) return false;
+  sets[0].effective &= ~(1u << CAP_IPC_LOCK);
+  return syscall(SYS_capset, &header, sets) == 0;
+}
+
 TEST(VerbsLockedMemory, TheLimitIsReadAndRaised) {
   const pid_t child = fork();
   if (child == 0) {
     rlimit limit{64 << 10, 128 << 10};
-    if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0) _exit(1);
+    if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || !drop_capability()) _exit(1);
     raise_locked_limit();
     if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur != 128 << 10) _exit(2);
-    // One that may lock all it likes has no limit.
     const LockedLimit read = locked_limit();
-    if (read.limit != SIZE_MAX && (read.limit != 128 << 10 || read.left() != (128 << 10) - read.locked)) _exit(3);
-    const bool says = read.limit == SIZE_MAX ? read.text().find("as much") != std::string::npos
-                                             : read.text().find("128 KiB") != std::string::npos;
-    _exit(says ? 0 : 4);
+    if (read.limit != 128 << 10 || read.left() != (128 << 10) - read.locked) _exit(3);
+    if (read.text().find("128 KiB") == std::string::npos) _exit(4);
+    _exit(locked_memory_text().find("raise that") != std::string::npos ? 0 : 5);
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+// Ranks of one process, and its communicators, share the limit: what one has planned is not another's.
+TEST(VerbsLockedMemory, WhatIsPlannedIsSetAside) {
+  const size_t whole = planned(16, SIZE_MAX).bytes();
+  LockedMemory first, second, third;
+  {
+    LockedReservation one, other;
+    const auto plan = [](size_t available) { return planned(16, available); };
+    first = one.make(2 * whole, plan);
+    second = other.make(2 * whole, plan);
+    EXPECT_EQ(LockedReservation::reserved(), 2 * whole);
+    LockedReservation none;
+    third = none.make(2 * whole, plan);
+    EXPECT_EQ(LockedReservation::reserved(), 2 * whole) << "what cannot be had is not set aside";
+    one.use(kStaging);  // it is locked now, and the kernel counts it
+    EXPECT_EQ(LockedReservation::reserved(), 2 * whole - kStaging);
+    one.use(SIZE_MAX);
+    EXPECT_EQ(LockedReservation::reserved(), whole);
+  }
+  EXPECT_EQ(first.places, kFifoDepth);
+  EXPECT_EQ(second.places, kFifoDepth);
+  EXPECT_EQ(third.places, 0u);
+  EXPECT_EQ(LockedReservation::reserved(), 0u);
 }
 
 TEST(VerbsLockedMemory, NothingIsLeftOfALimitThatIsExceeded) {
