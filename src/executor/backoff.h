@@ -103,14 +103,18 @@ class Backoff {
   }
 
   bool pause_on_waits() {
+    const bool is_cheap = waits_->is_cheap_to_poll();
     const uint32_t polls = waits_are_all_ ? kPollsOfWaits : kPollsBesideMemory;
-    const uint32_t awake = std::min(polls, policy_.spins + policy_.yields);
+    const uint32_t most = policy_.spins + policy_.yields;
+    const uint32_t awake = is_cheap ? most : std::min(polls, most);
     if (polls_ <= awake) {
-      if (crowded_waits_ > 0)
+      if (is_cheap && polls_ <= policy_.spins)
+        cpu_relax();
+      else if (crowded_waits_ > 0)
         --crowded_waits_, polls_ = awake;
       else
-        yield();  // a poll is a system call anyway
-      return false;
+        yield();  // a poll of a socket is a system call anyway
+      return is_cheap && polls_ % kYieldsPerLook == 0 && polls_ > policy_.spins;
     }
     // A short sleep ends by itself: to arm it would cost more than it saves.
     if (waits_are_all_ && !armed_ && waits_->arm()) return !(armed_ = true);

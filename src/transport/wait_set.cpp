@@ -27,7 +27,7 @@ void WaitSet::watch(int fd, For purpose) const {
 void WaitSet::add(int fd, For purpose) {
   std::lock_guard lock(mutex_);
   streams_.emplace_back(fd, purpose);
-  size_ = streams_.size();
+  count();
   if (epoll_ >= 0) watch(fd, purpose);
 }
 
@@ -35,6 +35,15 @@ void WaitSet::add(int fd, WaitSource* source) {
   add(fd, For::kInput);
   std::lock_guard lock(mutex_);
   sources_.emplace_back(fd, source);
+  count();
+}
+
+// With the mutex.
+void WaitSet::count() {
+  const auto cheap = std::count_if(sources_.begin(), sources_.end(),
+                                   [](const auto& source) { return source.second->is_cheap_to_poll(); });
+  size_ = streams_.size();
+  dear_ = streams_.size() - static_cast<size_t>(cheap);
 }
 
 bool WaitSet::arm() {
@@ -47,7 +56,7 @@ void WaitSet::forget(int fd) {
   std::lock_guard lock(mutex_);
   std::erase_if(streams_, [&](const auto& stream) { return stream.first == fd; });
   std::erase_if(sources_, [&](const auto& source) { return source.first == fd; });
-  size_ = streams_.size();
+  count();
   // Not left to close(): a child of this process may keep the socket open, and its events would come for ever.
   if (epoll_ >= 0) (void)epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr);
 }

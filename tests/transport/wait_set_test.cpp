@@ -170,5 +170,45 @@ TEST_F(WaitSetTest, EndsWhenAnotherThreadAddsAStream) {
   close(more[1]);
 }
 
+class CountedSource final : public WaitSource {
+ public:
+  explicit CountedSource(bool is_cheap) : is_cheap_(is_cheap) {}
+  void arm() override { ++armed; }
+  bool is_cheap_to_poll() const override { return is_cheap_; }
+  int armed = 0;
+
+ private:
+  const bool is_cheap_;
+};
+
+// How many polls a rank makes before it asks for an event.
+int polls_before_arming(bool is_cheap, bool beside_socket) {
+  WaitSet set;
+  CountedSource source(is_cheap);
+  const int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), socket = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  set.add(fd, &source);
+  if (beside_socket) set.add(socket, WaitSet::For::kInput);
+  EXPECT_EQ(set.is_cheap_to_poll(), is_cheap && !beside_socket);
+  WaitPolicy policy;
+  policy.spins = 300;
+  policy.yields = 10;
+  policy.notices_crowds = false;
+  Backoff backoff(policy);
+  backoff.sleep_on(&set, true);
+  int polls = 0;
+  for (; source.armed == 0 && polls < 1000; ++polls) backoff.pause();
+  set.forget(fd);
+  set.forget(socket);
+  close(fd);
+  close(socket);
+  return polls;
+}
+
+TEST(WaitSet, WhatIsCheapToPollIsPolledForAsLongAsMemory) {
+  EXPECT_EQ(polls_before_arming(true, false), 311);
+  EXPECT_EQ(polls_before_arming(false, false), 101);
+  EXPECT_EQ(polls_before_arming(true, true), 101) << "polls of the socket are dear";
+}
+
 }  // namespace
 }  // namespace treering

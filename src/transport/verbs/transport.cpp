@@ -179,6 +179,7 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     return link;
   }
 
+  bool is_cheap_to_poll() const override { return true; }
   void arm() override {
     ibv_cq* armed = nullptr;
     void* context = nullptr;
