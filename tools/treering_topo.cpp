@@ -147,9 +147,11 @@ std::vector<TransportNeeds> needs_of(const Topology& topology, uint32_t ranks) {
 
 void print_needs(const TransportNeeds& needs, uint32_t ranks) {
   fmt::print(
-      "\nover {} between hosts (each rank)\n  queue pairs: at most {} (an alltoall makes {})\n"
-      "  locked memory: {} ({} of staging memory, {} for each peer)\n",
+      "\nover {} between hosts, with the default TREERING_STAGING and TREERING_CHANNELS (each rank)\n"
+      "  queue pairs: {}; after an alltoall {}\n"
+      "  locked memory: {}; after an alltoall {} ({} of staging memory, {} for each peer)\n",
       needs.transport, needs.locked.peers, ranks - 1, format_bytes(needs.locked.bytes()),
+      format_bytes(needs.locked.staging_bytes + (ranks - 1) * needs.locked.peer_bytes),
       format_bytes(needs.locked.staging_bytes), format_bytes(needs.locked.peer_bytes));
 }
 

@@ -268,6 +268,22 @@ TEST(Options, WhatHasNoAlgorithmsIsNotExplained) {
   EXPECT_EQ(parse({"--procs", "2", "--explain"}, "alltoall").status, -1);
 }
 
+TEST(Options, ExplainTakesNoFileThatItWouldLeaveEmpty) {
+  for (const char* option : {"-J", "--csv", "--baseline"}) {
+    const Parsed parsed = parse({"--procs", "2", "--explain", option, "file"}, "allreduce");
+    EXPECT_EQ(parsed.status, 2) << option;
+    EXPECT_NE(parsed.error.find(std::string(option) + ": --explain"), std::string::npos) << parsed.error;
+  }
+}
+
+TEST(Options, OneRankOfHostsIsRefusedAsOneOfThisMachineIs) {
+  const Parsed parsed = parse({"--hosts", "a"}, "allreduce");
+  EXPECT_EQ(parsed.status, 2);
+  EXPECT_NE(parsed.error.find("1 rank has no peer"), std::string::npos) << parsed.error;
+  EXPECT_EQ(parse({"--hosts", "a", "--allow-one-rank"}, "allreduce").status, -1);
+  EXPECT_EQ(parse({"--hosts", "a,b"}, "allreduce").status, -1);
+}
+
 // It may be one of many that a launcher has started.
 TEST(Options, OneRankIsLookedForInTheEnvironmentUnlessWanted) {
   EXPECT_EQ(parse({}).status, -1);

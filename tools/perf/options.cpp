@@ -211,6 +211,8 @@ std::string check_ranks(Options& options) {
     return "--launcher: value \"" + options.launcher + "\" lacks {host}";
   if (!options.hosts.empty() && options.ranks() != 1)
     return "--hosts tells the processes of each host; leave out --procs, -t and -g";
+  if (options.hosts.size() == 1 && options.hosts[0].procs == 1 && !options.allow_one_rank)
+    return std::string("--hosts: ") + one_rank_advice();
   // No other process to talk to here: a launcher may have started others.
   options.launched = options.ranks() == 1 && !options.allow_one_rank;
   return options.launched ? "" : check_known_ranks(options);
@@ -288,6 +290,10 @@ std::string finish(const Words& words, Options& options) {
     first("--limit: known for allreduce alone; leave it out");
   if (options.explain && options.collective->id == trCollForceInt)
     first("--explain: sends and receives have no algorithms to choose from; leave it out");
+  for (const auto& [option, file] : {std::pair{"-J", &options.json_file}, std::pair{"--csv", &options.csv_file},
+                                     std::pair{"--baseline", &options.baseline_file}})
+    if (options.explain && !file->empty())
+      first(std::string(option) + ": --explain times nothing that could be written or compared; leave one of both out");
   bool any = !options.collective->reduces;
   for (const DataType* type : options.types)
     for (const Operation* operation : options.operations) any |= is_defined(*type, *operation);
