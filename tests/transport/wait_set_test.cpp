@@ -196,7 +196,10 @@ int polls_before_arming(bool is_cheap, bool beside_socket) {
   Backoff backoff(policy);
   backoff.sleep_on(&set, true);
   int polls = 0;
-  for (; source.armed == 0 && polls < 1000; ++polls) backoff.pause();
+  // A thread remembers that its core was crowded.
+  std::thread([&] {
+    for (; source.armed == 0 && polls < 1000; ++polls) backoff.pause();
+  }).join();
   set.forget(fd);
   set.forget(socket);
   close(fd);
