@@ -12,12 +12,11 @@
 
 #include "support/processes.h"
 #include "support/ranks.h"
+#include "transport/module_ranks.h"
 #include "treering/treering.h"
 
 namespace treering::testing {
 namespace {
-
-#define EXPECT_SUCCESS(call) ASSERT_EQ(call, trSuccess) << trGetLastError(nullptr)
 
 class UcxRanks : public ::testing::Test {
  protected:
@@ -29,79 +28,25 @@ class UcxRanks : public ::testing::Test {
   void TearDown() override {
     for (const char* name : {"TREERING_TRANSPORTS", "UCX_TLS", "UCX_NET_DEVICES"}) unsetenv(name);
   }
-
-  template <typename Rank>
-  static void run(int ranks, Rank rank) {
-    trUniqueId id;
-    EXPECT_SUCCESS(trGetUniqueId(&id));
-    std::vector<std::thread> threads;
-    for (int i = 0; i < ranks; ++i)
-      threads.emplace_back([&, i] {
-        trComm_t comm = nullptr;
-        EXPECT_SUCCESS(trCommInitRank(&comm, ranks, id, i));
-        rank(comm, i, ranks);
-        EXPECT_EQ(trCommDestroy(comm), trSuccess);
-      });
-    for (std::thread& thread : threads) thread.join();
-  }
 };
 
-void run_collectives(trComm_t comm, int rank, int ranks) {
-  trSelection_t selection{};
-  EXPECT_SUCCESS(trGetSelection(comm, trCollAllReduce, nullptr, nullptr, 1 << 20, trFloat32, &selection));
-  EXPECT_STREQ(selection.transport, "ucx");
-  for (const size_t count : {1u, 1000u, 300'000u}) {
-    std::vector<float> values(count), sums(count), all(count * static_cast<size_t>(ranks));
-    std::iota(values.begin(), values.end(), static_cast<float>(rank));
-    for (int time = 0; time < 3; ++time) {
-      EXPECT_SUCCESS(trAllReduce(values.data(), sums.data(), count, trFloat32, trSum, comm, nullptr));
-      for (size_t i = 0; i < count; i += 97)
-        ASSERT_EQ(sums[i],
-                  static_cast<float>(ranks) * static_cast<float>(i) + static_cast<float>(ranks * (ranks - 1) / 2));
-    }
-    EXPECT_SUCCESS(trAllGather(values.data(), all.data(), count, trFloat32, comm, nullptr));
-    for (int peer = 0; peer < ranks; ++peer)
-      ASSERT_EQ(all[count * static_cast<size_t>(peer)], static_cast<float>(peer));
-  }
+TEST_F(UcxRanks, RunCollectives) {
+  run_ranks(4, [](trComm_t comm, int rank, int ranks) { run_collectives(comm, rank, ranks, "ucx"); });
 }
-
-TEST_F(UcxRanks, RunCollectives) { run(4, run_collectives); }
 
 TEST_F(UcxRanks, RunCollectivesBetweenProcesses) {
   expect_all_succeed(3, [](int rank, const trUniqueId& id) {
     trComm_t comm = nullptr;
     TR_CHECK(trCommInitRank(&comm, 3, id, rank));
-    run_collectives(comm, rank, 3);
+    run_collectives(comm, rank, 3, "ucx");
     TR_CHECK(trCommDestroy(comm));
     return ::testing::Test::HasFailure() ? 1 : 0;
   });
 }
 
-TEST_F(UcxRanks, SplitAndLeave) {
-  run(4, [](trComm_t comm, int rank, int) {
-    trComm_t half = nullptr;
-    EXPECT_SUCCESS(trCommSplit(comm, rank % 2, rank, &half, nullptr));
-    float one = 1;
-    EXPECT_SUCCESS(trAllReduce(&one, &one, 1, trFloat32, trSum, half, nullptr));
-    EXPECT_EQ(one, 2);
-    EXPECT_SUCCESS(trCommDestroy(half));
-  });
-}
+TEST_F(UcxRanks, SplitAndLeave) { split_and_leave(); }
 
-// A rank sends and leaves at once: what it sent arrives.
-TEST_F(UcxRanks, LastMessagesArrive) {
-  for (int time = 0; time < 5; ++time)
-    run(2, [](trComm_t comm, int rank, int) {
-      std::vector<char> data(50'000, static_cast<char>(7));
-      if (rank == 0) {
-        EXPECT_SUCCESS(trSend(data.data(), data.size(), trInt8, 1, comm, nullptr));
-      } else {
-        std::vector<char> got(data.size());
-        EXPECT_SUCCESS(trRecv(got.data(), got.size(), trInt8, 0, comm, nullptr));
-        EXPECT_EQ(got, data);
-      }
-    });
-}
+TEST_F(UcxRanks, LastMessagesArrive) { send_last_messages(); }
 
 // Every survivor hears of a killed rank long before the deadline.
 TEST_F(UcxRanks, AKilledRankIsNamedByAllOthers) {
@@ -135,7 +80,7 @@ TEST_F(UcxRanks, AKilledRankIsNamedByAllOthers) {
 TEST_F(UcxRanks, FallBackToTcp) {
   setenv("TREERING_TRANSPORTS", "ucx,tcp", 1);
   setenv("UCX_TLS", "posix", 1);
-  run(2, [](trComm_t comm, int, int) {
+  run_ranks(2, [](trComm_t comm, int, int) {
     trSelection_t selection{};
     EXPECT_SUCCESS(trGetSelection(comm, trCollAllReduce, nullptr, nullptr, 1 << 20, trFloat32, &selection));
     EXPECT_STREQ(selection.transport, "tcp");

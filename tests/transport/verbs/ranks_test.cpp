@@ -12,12 +12,11 @@
 #include <vector>
 
 #include "support/fake_verbs/fake_verbs.h"
+#include "transport/module_ranks.h"
 #include "treering/treering.h"
 
 namespace treering::testing {
 namespace {
-
-#define EXPECT_SUCCESS(call) ASSERT_EQ(call, trSuccess) << trGetLastError(nullptr)
 
 class VerbsRanks : public ::testing::Test {
  protected:
@@ -25,73 +24,15 @@ class VerbsRanks : public ::testing::Test {
   void TearDown() override {
     for (const char* name : {"TREERING_TRANSPORTS", "TREERING_VERBS_DEVICES", "TREERING_VERBS_GID"}) unsetenv(name);
   }
-
-  template <typename Rank>
-  static void run(int ranks, Rank rank) {
-    trUniqueId id;
-    EXPECT_SUCCESS(trGetUniqueId(&id));
-    std::vector<std::thread> threads;
-    for (int i = 0; i < ranks; ++i)
-      threads.emplace_back([&, i] {
-        trComm_t comm = nullptr;
-        EXPECT_SUCCESS(trCommInitRank(&comm, ranks, id, i));
-        rank(comm, i, ranks);
-        EXPECT_EQ(trCommDestroy(comm), trSuccess);
-      });
-    for (std::thread& thread : threads) thread.join();
-  }
 };
 
-void run_collectives(trComm_t comm, int rank, int ranks) {
-  trSelection_t selection{};
-  EXPECT_SUCCESS(trGetSelection(comm, trCollAllReduce, nullptr, nullptr, 1 << 20, trFloat32, &selection));
-  EXPECT_STREQ(selection.transport, "verbs");
-  for (const size_t count : {1u, 1000u, 300'000u}) {
-    std::vector<float> values(count), sums(count), all(count * static_cast<size_t>(ranks));
-    std::iota(values.begin(), values.end(), static_cast<float>(rank));
-    for (int time = 0; time < 3; ++time) {
-      EXPECT_SUCCESS(trAllReduce(values.data(), sums.data(), count, trFloat32, trSum, comm, nullptr));
-      for (size_t i = 0; i < count; i += 97)
-        ASSERT_EQ(sums[i],
-                  static_cast<float>(ranks) * static_cast<float>(i) + static_cast<float>(ranks * (ranks - 1) / 2));
-    }
-    EXPECT_SUCCESS(trAllGather(values.data(), all.data(), count, trFloat32, comm, nullptr));
-    for (int peer = 0; peer < ranks; ++peer)
-      ASSERT_EQ(all[count * static_cast<size_t>(peer)], static_cast<float>(peer));
-  }
-  std::vector<int> to(static_cast<size_t>(ranks)), from(static_cast<size_t>(ranks));
-  for (int peer = 0; peer < ranks; ++peer) to[static_cast<size_t>(peer)] = 100 * rank + peer;
-  EXPECT_SUCCESS(trAllToAll(to.data(), from.data(), 1, trInt32, comm, nullptr));
-  for (int peer = 0; peer < ranks; ++peer) ASSERT_EQ(from[static_cast<size_t>(peer)], 100 * peer + rank);
+TEST_F(VerbsRanks, RunCollectives) {
+  run_ranks(4, [](trComm_t comm, int rank, int ranks) { run_collectives(comm, rank, ranks, "verbs"); });
 }
 
-TEST_F(VerbsRanks, RunCollectives) { run(4, run_collectives); }
+TEST_F(VerbsRanks, SplitAndLeave) { split_and_leave(); }
 
-TEST_F(VerbsRanks, SplitAndLeave) {
-  run(4, [](trComm_t comm, int rank, int) {
-    trComm_t half = nullptr;
-    EXPECT_SUCCESS(trCommSplit(comm, rank % 2, rank, &half, nullptr));
-    float one = 1;
-    EXPECT_SUCCESS(trAllReduce(&one, &one, 1, trFloat32, trSum, half, nullptr));
-    EXPECT_EQ(one, 2);
-    EXPECT_SUCCESS(trCommDestroy(half));
-  });
-}
-
-// A rank sends and leaves at once: what it sent arrives.
-TEST_F(VerbsRanks, LastMessagesArrive) {
-  for (int time = 0; time < 5; ++time)
-    run(2, [](trComm_t comm, int rank, int) {
-      std::vector<char> data(50'000, static_cast<char>(7));
-      if (rank == 0) {
-        EXPECT_SUCCESS(trSend(data.data(), data.size(), trInt8, 1, comm, nullptr));
-      } else {
-        std::vector<char> got(data.size());
-        EXPECT_SUCCESS(trRecv(got.data(), got.size(), trInt8, 0, comm, nullptr));
-        EXPECT_EQ(got, data);
-      }
-    });
-}
+TEST_F(VerbsRanks, LastMessagesArrive) { send_last_messages(); }
 
 // What the stand-in has counted, once the module is open.
 fake_verbs_counters counters() {
@@ -115,7 +56,7 @@ TEST_F(VerbsRanks, SendFromRegisteredMemory) {
   constexpr int kRanks = 3;
   constexpr size_t kCount = 400'000, kBytes = 2 * kCount * sizeof(float);
   std::barrier arrived(kRanks);
-  run(kRanks, [&](trComm_t comm, int rank, int) {
+  run_ranks(kRanks, [&](trComm_t comm, int rank, int) {
     void* allocated = nullptr;
     EXPECT_SUCCESS(trMemAlloc(&allocated, kBytes));
     std::vector<float> own(2 * kCount);
@@ -148,7 +89,7 @@ TEST_F(VerbsRanks, SendFromRegisteredMemory) {
 TEST_F(VerbsRanks, FallBackToTcp) {
   setenv("TREERING_TRANSPORTS", "verbs,tcp", 1);
   setenv("TREERING_VERBS_DEVICES", "mlx5_7", 1);
-  run(2, [](trComm_t comm, int, int) {
+  run_ranks(2, [](trComm_t comm, int, int) {
     trSelection_t selection{};
     EXPECT_SUCCESS(trGetSelection(comm, trCollAllReduce, nullptr, nullptr, 1 << 20, trFloat32, &selection));
     EXPECT_STREQ(selection.transport, "tcp");
