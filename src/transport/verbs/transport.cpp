@@ -201,10 +201,6 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
   bool finished_ = false;
 };
 
-}  // namespace
-
-namespace {
-
 Status plan_memory(const TransportSetup& setup, LockedReservation* reservation, LockedMemory* plan) {
   raise_locked_limit();
   const LockedLimit limit = locked_limit();
