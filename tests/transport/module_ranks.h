@@ -81,4 +81,16 @@ inline void send_last_messages() {
     });
 }
 
+// The transport that was named first cannot be had.
+inline void expect_tcp() {
+  run_ranks(2, [](trComm_t comm, int, int) {
+    trSelection_t selection{};
+    EXPECT_SUCCESS(trGetSelection(comm, trCollAllReduce, nullptr, nullptr, 1 << 20, trFloat32, &selection));
+    EXPECT_STREQ(selection.transport, "tcp");
+    float one = 1;
+    EXPECT_SUCCESS(trAllReduce(&one, &one, 1, trFloat32, trSum, comm, nullptr));
+    EXPECT_EQ(one, 2);
+  });
+}
+
 }  // namespace treering::testing

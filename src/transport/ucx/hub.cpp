@@ -8,6 +8,8 @@
 #include <cstring>
 #include <random>
 
+#include "transport/link_connection.h"
+
 namespace treering::ucx {
 namespace {
 
@@ -19,30 +21,16 @@ uint64_t random_key() {
   return uint64_t{random()} << 32 | random();
 }
 
-class UcxConnection final : public Connection {
+class UcxConnection final : public LinkConnection<Link> {
  public:
-  UcxConnection(std::shared_ptr<Link> link, uint32_t channel) : link_(std::move(link)), channel_(channel) {}
-
-  bool can_post() override { return link_->can_post(channel_); }
-  void post(const Message& message) override {
-    ++posted_;
-    link_->post(channel_, message);
-  }
-  uint64_t released() override { return released_ = link_->released(channel_); }
-  const Message* front() override { return link_->front(channel_); }
-  void pop() override { link_->pop(channel_); }
+  using LinkConnection::LinkConnection;
   Status fetch(const Message&, size_t, void*, size_t) override {
     return {trSystemError, "UCX brings payloads along: there is nothing to fetch"};
   }
   std::optional<UserAddress> reference(const UserMemory& memory) const override {
     return UserAddress{0, reinterpret_cast<uint64_t>(memory.data)};
   }
-  Status health() const override { return link_->health(); }
   const char* transport_name() const override { return "ucx"; }
-
- private:
-  std::shared_ptr<Link> link_;
-  uint32_t channel_;
 };
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "transport/link_connection.h"
 #include "transport/verbs/block.h"
 #include "transport/verbs/handshake.h"
 #include "transport/verbs/incoming.h"
@@ -419,28 +420,14 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
   bool finished_ = false;
 };
 
-class VerbsConnection final : public Connection {
+class VerbsConnection final : public LinkConnection<Link> {
  public:
-  VerbsConnection(std::shared_ptr<Link> link, uint32_t channel) : link_(std::move(link)), channel_(channel) {}
-
-  bool can_post() override { return link_->can_post(channel_); }
-  void post(const Message& message) override {
-    ++posted_;
-    link_->post(channel_, message);
-  }
-  uint64_t released() override { return released_ = link_->released(channel_); }
-  const Message* front() override { return link_->front(channel_); }
-  void pop() override { link_->pop(channel_); }
+  using LinkConnection::LinkConnection;
   Status fetch(const Message&, size_t, void*, size_t) override {
     return {trSystemError, "the payload lies in memory of its sender that is not registered with a verbs device"};
   }
-  std::optional<UserAddress> reference(const UserMemory& memory) const override { return link_->reference(memory); }
-  Status health() const override { return link_->health(); }
+  std::optional<UserAddress> reference(const UserMemory& memory) const override { return link().reference(memory); }
   const char* transport_name() const override { return "verbs"; }
-
- private:
-  std::shared_ptr<Link> link_;
-  uint32_t channel_;
 };
 
 std::unique_ptr<Connection> Link::connection(uint32_t channel) {

@@ -80,14 +80,7 @@ TEST_F(UcxRanks, AKilledRankIsNamedByAllOthers) {
 TEST_F(UcxRanks, FallBackToTcp) {
   setenv("TREERING_TRANSPORTS", "ucx,tcp", 1);
   setenv("UCX_TLS", "posix", 1);
-  run_ranks(2, [](trComm_t comm, int, int) {
-    trSelection_t selection{};
-    EXPECT_SUCCESS(trGetSelection(comm, trCollAllReduce, nullptr, nullptr, 1 << 20, trFloat32, &selection));
-    EXPECT_STREQ(selection.transport, "tcp");
-    float one = 1;
-    EXPECT_SUCCESS(trAllReduce(&one, &one, 1, trFloat32, trSum, comm, nullptr));
-    EXPECT_EQ(one, 2);
-  });
+  expect_tcp();
 }
 
 TEST_F(UcxRanks, WithoutAnotherTransportTheErrorSaysWhatToCheck) {
