@@ -120,7 +120,9 @@ Status Membership::join(const UniqueId& id, const JoinRequest& request, std::uni
   TR_RETURN_IF_ERROR(status);
   std::unique_ptr<Membership> made(new Membership(&agent, std::move(job), std::move(member)));
   made->guard_ = guard;
+  made->start_deadline();
   TR_RETURN_IF_ERROR(made->wait_for([&] { return made->member_->joined; }, "for the other ranks to arrive"));
+  made->start_deadline();
   *result = std::move(made);
   return {};
 }
@@ -153,23 +155,26 @@ void Membership::abandon() {
   all->emplace_back(std::move(job_), std::move(member_));
 }
 
+void Membership::start_deadline() {
+  deadline_ = member_->request.deadline;
+  if (const int timeout_ms = member_->request.timeout_ms; timeout_ms > 0)
+    deadline_ = std::min(deadline_, Clock::now() + std::chrono::milliseconds(timeout_ms));
+}
+
 Status Membership::wait_for(const std::function<bool()>& condition, const char* what) {
   const JoinRequest& request = member_->request;
-  auto deadline = request.deadline;
-  if (request.timeout_ms > 0)
-    deadline = std::min(deadline, Clock::now() + std::chrono::milliseconds(request.timeout_ms));
   const auto done = [&] { return condition() || !member_->failure.ok(); };
   const auto look = guard_ || progress_ ? kOftenLook * ((request.ranks + kRanksOfLook - 1) / kRanksOfLook) : kAgentLook;
   Clock::duration lateness{};
   std::unique_lock lock(member_->mutex);
   for (;;) {
     // The rendezvous root's deadline is the earlier one, because its message names who is missing.
-    // Other ranks may have begun an exchange later. No silence is known of: the way to the root stands, and its news
+    // Others may have heard later that all have met. No silence is known of: the way to the root stands, and its news
     // comes. While the ranks still meet, silence is not looked for.
     const auto last = [&] {
-      if (deadline == Clock::time_point::max()) return deadline;
+      if (deadline_ == Clock::time_point::max()) return deadline_;
       const bool hears = member_->joined && member_->silent.empty();
-      return deadline + (hears ? kMaxNewsTime : time_for_news(lateness, member_->reach));
+      return deadline_ + (hears ? kMaxNewsTime : time_for_news(lateness, member_->reach));
     };
     const auto next = std::min(last(), Clock::now() + look);
     if (member_->changed.wait_until(lock, next, done)) break;

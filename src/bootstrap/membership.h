@@ -47,8 +47,9 @@ struct JoinRequest {
   // Sizes of each host's shared segment and of a rank's staging memory, as this rank would have them. The least of all
   // ranks counts.
   uint64_t segment_bytes = 0, staging_bytes = 0;
-  std::string settings;                                   // must be the same on all ranks; one name=value a line
-  Clock::time_point deadline = Clock::time_point::max();  // of the whole creation, besides that of each wait
+  std::string settings;  // must be the same on all ranks; one name=value a line
+  // Of the whole creation. Without one of its own: `timeout_ms` for the ranks to arrive, and again for all that follows.
+  Clock::time_point deadline = Clock::time_point::max();
 };
 
 // Under which terms a communicator is made from another one.
@@ -142,6 +143,9 @@ class Membership {
   const std::vector<PeerPlace>& peers() const;
   std::shared_ptr<const std::vector<PeerPlace>> share_peers() const;
 
+  // Of all waits of the creation; once the ranks have met.
+  Clock::time_point deadline() const { return deadline_; }
+
   void set_events(MemberEvents events);
   void spread(uint32_t code, const std::string& text);
   std::vector<SilentRanks> silent() const;
@@ -157,6 +161,7 @@ class Membership {
  private:
   Membership(Agent* agent, std::shared_ptr<Job> job, std::shared_ptr<Member> member);
   void abandon();
+  void start_deadline();
   Status deadline_passed(const char* what) const;
   std::string who_is_silent(const std::string& heard_through) const;
   Status wait_for(const std::function<bool()>& condition, const char* what);
@@ -167,6 +172,7 @@ class Membership {
   CreationTerms::Guard guard_;
   std::function<void()> progress_;
   Status cause_;
+  Clock::time_point deadline_;  // of the waits
   uint64_t round_ = 0;
   bool dissolved_ = false;
 };

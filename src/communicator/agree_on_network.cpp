@@ -48,9 +48,7 @@ Status Communicator::measure_own_link(const std::vector<uint32_t>& leaders, cons
   const auto at = std::find(leaders.begin(), leaders.end(), context_.rank);
   if (at == leaders.end()) return {};
   const size_t i = static_cast<size_t>(at - leaders.begin()), hosts = leaders.size();
-  const Clock::duration timeout =
-      config_.timeout_ms > 0 ? std::chrono::milliseconds(config_.timeout_ms) : std::chrono::hours(1);
-  const auto deadline = std::min(terms.deadline, Clock::now() + timeout);
+  const auto deadline = std::min(terms.deadline, Clock::now() + std::chrono::hours(1));
   const uint32_t next = leaders[(i + 1) % hosts], previous = leaders[(i + hosts - 1) % hosts];
   Connection *const to_next = context_.connection(0, next), *failed = nullptr;
   auto& published = context_.status->waiting_for;  // of the ring each rank knows its neighbours alone

@@ -92,7 +92,8 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   const bool shares = (allowed & transports_with(&TransportRow::maps)) != 0;
   TR_RETURN_IF_ERROR(made->share_memory(made->membership_->take_segment(), job_name(id), shares));
   times.done("shared memory");
-  if (Status status = made->link(job_name(id), allowed, terms, &times); !status.ok()) {
+  const CreationTerms linking{terms.guard, made->membership_->deadline()};
+  if (Status status = made->link(job_name(id), allowed, linking, &times); !status.ok()) {
     if (made->membership_) made->membership_->leave_because(status);
     return status;
   }

@@ -35,6 +35,56 @@ size_t random_count(std::mt19937* random) {
   return counts[(*random)() % std::size(counts)];
 }
 
+// Tests with processes come first: to ThreadSanitizer a forked child still has the threads that the others leave behind,
+// and it ends where a new one has the number of such a thread.
+
+// Rank 2 takes rank 0's message only after it has heard of rank 1, which waits for rank 0's other message: a group
+// whose sends waited for one another would stand still.
+TEST(PointToPoint, ALatePeerHoldsUpNobodyElse) {
+  expect_all_succeed(3, [](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr;
+    TR_CHECK(trCommInitRank(&comm, 3, id, rank));
+    constexpr size_t kCount = 3'000'000;
+    std::vector<int32_t> a(kCount, 7), b(kCount, 8);
+    int32_t token = 0;
+    if (rank == 0) {
+      TR_CHECK(trGroupStart());
+      TR_CHECK(trSend(b.data(), kCount, trInt32, 2, comm, nullptr));
+      TR_CHECK(trSend(a.data(), kCount, trInt32, 1, comm, nullptr));
+      TR_CHECK(trGroupEnd());
+    } else if (rank == 1) {
+      TR_CHECK(trRecv(b.data(), kCount, trInt32, 0, comm, nullptr));
+      TR_CHECK(trSend(&token, 1, trInt32, 2, comm, nullptr));
+      if (b[kCount - 1] != 7) return say("wrong value"), 1;
+    } else {
+      TR_CHECK(trRecv(&token, 1, trInt32, 1, comm, nullptr));
+      TR_CHECK(trRecv(a.data(), kCount, trInt32, 0, comm, nullptr));
+      if (a[kCount - 1] != 8) return say("wrong value"), 1;
+    }
+    TR_CHECK(trBarrier(comm, nullptr));
+    TR_CHECK(trCommDestroy(comm));
+    return 0;
+  });
+}
+
+TEST(PointToPoint, SendReceiveAroundARingAmongCollectives) {
+  expect_all_succeed(4, [](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr;
+    TR_CHECK(trCommInitRank(&comm, 4, id, rank));
+    for (size_t count : {size_t{0}, size_t{1}, size_t{8}, size_t{100'000}}) {
+      std::vector<int64_t> out(count, rank), in(count, -1);
+      TR_CHECK(trSendRecv(out.data(), count, (rank + 1) % 4, in.data(), count, (rank + 3) % 4, trInt64, comm, nullptr));
+      for (int64_t value : in)
+        if (value != (rank + 3) % 4) return say("got " + std::to_string(value)), 1;
+      int64_t sum = rank;
+      TR_CHECK(trAllReduce(&sum, &sum, 1, trInt64, trSum, comm, nullptr));
+      if (sum != 6) return say("sum " + std::to_string(sum)), 1;
+    }
+    TR_CHECK(trCommDestroy(comm));
+    return 0;
+  });
+}
+
 TEST(Variable, AllToAllVWithRandomCounts) {
   const uint64_t seed = test_seed();
   std::mt19937 random(seed);
@@ -291,8 +341,6 @@ TEST(PointToPoint, GroupsOfSendsAndReceivesInAnyOrder) {
   }
 }
 
-// Rank 2 takes rank 0's message only after it has heard of rank 1, which waits for rank 0's other message: a group
-// whose sends waited for one another would stand still.
 // Calls of ranks that one thread drives: directly in a group, on streams, and kept and started several times.
 TEST(Variable, OnStreamsAndPersistentTheResultsAreTheSame) {
   constexpr size_t kRanks = 3, kResults = 6;
@@ -352,51 +400,6 @@ TEST(Variable, OnStreamsAndPersistentTheResultsAreTheSame) {
     }
   }
   for (trStream_t stream : streams) EXPECT_EQ(trStreamDestroy(stream), trSuccess);
-}
-
-TEST(PointToPoint, ALatePeerHoldsUpNobodyElse) {
-  expect_all_succeed(3, [](int rank, const trUniqueId& id) {
-    trComm_t comm = nullptr;
-    TR_CHECK(trCommInitRank(&comm, 3, id, rank));
-    constexpr size_t kCount = 3'000'000;
-    std::vector<int32_t> a(kCount, 7), b(kCount, 8);
-    int32_t token = 0;
-    if (rank == 0) {
-      TR_CHECK(trGroupStart());
-      TR_CHECK(trSend(b.data(), kCount, trInt32, 2, comm, nullptr));
-      TR_CHECK(trSend(a.data(), kCount, trInt32, 1, comm, nullptr));
-      TR_CHECK(trGroupEnd());
-    } else if (rank == 1) {
-      TR_CHECK(trRecv(b.data(), kCount, trInt32, 0, comm, nullptr));
-      TR_CHECK(trSend(&token, 1, trInt32, 2, comm, nullptr));
-      if (b[kCount - 1] != 7) return say("wrong value"), 1;
-    } else {
-      TR_CHECK(trRecv(&token, 1, trInt32, 1, comm, nullptr));
-      TR_CHECK(trRecv(a.data(), kCount, trInt32, 0, comm, nullptr));
-      if (a[kCount - 1] != 8) return say("wrong value"), 1;
-    }
-    TR_CHECK(trBarrier(comm, nullptr));
-    TR_CHECK(trCommDestroy(comm));
-    return 0;
-  });
-}
-
-TEST(PointToPoint, SendReceiveAroundARingAmongCollectives) {
-  expect_all_succeed(4, [](int rank, const trUniqueId& id) {
-    trComm_t comm = nullptr;
-    TR_CHECK(trCommInitRank(&comm, 4, id, rank));
-    for (size_t count : {size_t{0}, size_t{1}, size_t{8}, size_t{100'000}}) {
-      std::vector<int64_t> out(count, rank), in(count, -1);
-      TR_CHECK(trSendRecv(out.data(), count, (rank + 1) % 4, in.data(), count, (rank + 3) % 4, trInt64, comm, nullptr));
-      for (int64_t value : in)
-        if (value != (rank + 3) % 4) return say("got " + std::to_string(value)), 1;
-      int64_t sum = rank;
-      TR_CHECK(trAllReduce(&sum, &sum, 1, trInt64, trSum, comm, nullptr));
-      if (sum != 6) return say("sum " + std::to_string(sum)), 1;
-    }
-    TR_CHECK(trCommDestroy(comm));
-    return 0;
-  });
 }
 
 }  // namespace

@@ -393,20 +393,19 @@ TEST(RendezvousRoot, EveryProcessHasFewChildrenAndAnEarlierParent) {
   }
 }
 
-// The deadline of a whole creation may come before that of one exchange: the rank in the process of the rendezvous root
-// then asks that.
-TEST(Deadline, OfTheWholeCallNamesTheMissingRankAtTheRoot) {
+// All that follows the meeting of the ranks has one deadline, whenever an exchange begins.
+TEST(Deadline, OfTheWholeCreationNamesTheMissingRank) {
   RankProcesses processes(2, [](int rank, const trUniqueId& id) {
-    JoinRequest request = request_of(static_cast<uint32_t>(rank), 2);
-    request.deadline = Clock::now() + std::chrono::seconds(5);
+    constexpr auto kTimeout = std::chrono::seconds(5);
     std::unique_ptr<Membership> membership;
-    JOB_CHECK(Membership::join(unpacked(id), request, &membership));
+    JOB_CHECK(Membership::join(unpacked(id), request_of(static_cast<uint32_t>(rank), 2, 5000), &membership));
     if (rank == 1) pause();
-    // From here on the rendezvous root has more time than the call and its grace of 1 s.
-    std::this_thread::sleep_for(std::chrono::milliseconds(1300));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    const auto begin = Clock::now();
     Membership::Blobs blobs;
     const Status status = membership->allgather("", &blobs);
     say(status.message());
+    JOB_EXPECT(Clock::now() - begin < kTimeout);
     return status.code() == trTimeout ? 0 : 1;
   });
   const RankResult result = processes.wait(0);

@@ -11,9 +11,8 @@ void Exchange::answered(Kind kind) {
   std::erase_if(unanswered_, [kind](const Unanswered& each) { return each.kind == kind; });
 }
 
-bool Exchange::take_part(const BlobMessage& blob, uint32_t ranks, Clock::time_point now) {
+bool Exchange::take_part(const BlobMessage& blob, uint32_t ranks) {
   if (blob.round != round_ + 1 || blob.rank >= ranks) return false;
-  begin(now);
   parts_[blob.rank] = blob.bytes;
   return true;
 }
@@ -29,7 +28,7 @@ std::string Exchange::complete(uint32_t ranks) {
 
 void Exchange::hand_over() {
   for (auto& [rank, bytes] : std::exchange(parts_, {}))
-    keep(Kind::kBlob, encode(BlobMessage{rank, round_ + 1, std::move(bytes)}), began_);
+    keep(Kind::kBlob, encode(BlobMessage{rank, round_ + 1, std::move(bytes)}));
 }
 
 std::shared_ptr<const std::vector<std::string>> Exchange::finish_round(const std::string& bytes, uint32_t ranks) {
@@ -37,7 +36,6 @@ std::shared_ptr<const std::vector<std::string>> Exchange::finish_round(const std
   if (!decode(bytes, &message) || message.blobs.size() != ranks || message.round <= round_) return nullptr;
   answered(Kind::kBlob);
   parts_.clear();
-  began_ = {};
   round_ = message.round;
   last_blobs_ = bytes;
   return std::make_shared<const std::vector<std::string>>(std::move(message.blobs));

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "bootstrap/frames.h"
-#include "core/clock.h"
 
 namespace treering {
 
@@ -26,22 +25,16 @@ class Exchange {
     Kind kind;
     std::string bytes;
   };
-  void keep(Kind kind, std::string bytes, Clock::time_point now) {
-    if (kind == Kind::kBlob) begin(now);
-    unanswered_.push_back({kind, std::move(bytes)});
-  }
+  void keep(Kind kind, std::string bytes) { unanswered_.push_back({kind, std::move(bytes)}); }
   void answered(Kind kind);
   const std::vector<Unanswered>& unanswered() const { return unanswered_; }
   std::vector<Unanswered> take_unanswered() { return std::exchange(unanswered_, {}); }
 
   // At the top. False: it is not of the next round, or not of a rank.
-  bool take_part(const BlobMessage& blob, uint32_t ranks, Clock::time_point now);
+  bool take_part(const BlobMessage& blob, uint32_t ranks);
   bool is_under_way() const { return !parts_.empty(); }
   bool lacks(uint32_t rank) const { return is_under_way() && parts_.count(rank) == 0; }
   const std::map<uint32_t, std::string>& parts() const { return parts_; }
-  // Since when ranks of this process or below it wait for the round: also where it becomes the top later, or is it no
-  // more.
-  Clock::time_point began() const { return began_; }
   // "rank 2 (pid 17 on b), rank 5 (pid 9 on c) of 6 ranks": whose part is not here.
   std::string missing(const ProcessTableMessage& table) const;
   // The message with the blobs of all ranks; empty while some are missing.
@@ -59,15 +52,10 @@ class Exchange {
   bool is_awaited() const;
 
  private:
-  void begin(Clock::time_point now) {
-    if (began_ == Clock::time_point()) began_ = now;
-  }
-
   std::vector<Unanswered> unanswered_;
   uint64_t round_ = 0;
   std::string last_blobs_;
   std::map<uint32_t, std::string> parts_;  // of the next round, at the top
-  Clock::time_point began_{};
 };
 
 }  // namespace treering

@@ -313,6 +313,7 @@ void Job::take_process_table(ProcessTableMessage table, int received) {
   watch_deadline(Clock::time_point::max());
   if (missing_timer_ != 0) agent_->cancel(std::exchange(missing_timer_, 0));
   state_ = State::kRunning;
+  met_ = Clock::now();
   exchange_.answered(Kind::kHello);
   tree_.meet(std::move(table));
   segment_ = host_segment(tree_.process_table(), received);
@@ -370,9 +371,8 @@ void Job::give_blob(uint32_t rank, uint64_t round, std::string blob) {
 
 void Job::take_blob(const BlobMessage& blob) {
   const bool is_first = !exchange_.is_under_way();
-  if (state_ != State::kRunning || notices_.has_verdict() || !exchange_.take_part(blob, tree_.ranks(), Clock::now()))
-    return;
-  if (is_first && timeout_ms() > 0) watch_deadline(exchange_.began() + std::chrono::milliseconds(timeout_ms()));
+  if (state_ != State::kRunning || notices_.has_verdict() || !exchange_.take_part(blob, tree_.ranks())) return;
+  if (is_first) watch_deadline(creation_deadline());
   for (uint32_t rank : tree_.ranks_that_left())
     if (root_ && !notices_.has_verdict() && exchange_.lacks(rank)) return fail(why_left(rank));
   const std::string all = exchange_.complete(tree_.ranks());
@@ -428,10 +428,17 @@ void Job::fail_members(const Status& status) {
     });
 }
 
-// All ranks have the same. Only the rendezvous root can be without ranks of its own.
-int Job::timeout_ms() const {
-  if (root_) return root_->timeout_ms();
-  return members_.empty() ? 0 : members_.begin()->second->request.timeout_ms;
+// Once all ranks have met, for all that follows: else each exchange could take as long as the whole creation may. All
+// ranks have the same timeout. Only the rendezvous root can be without ranks of its own.
+Clock::time_point Job::creation_deadline() const {
+  int timeout_ms = root_ ? root_->timeout_ms() : 0;
+  auto latest = Clock::time_point::max();
+  if (!root_ && !members_.empty()) {
+    const JoinRequest& request = members_.begin()->second->request;
+    timeout_ms = request.timeout_ms;
+    latest = request.deadline;
+  }
+  return timeout_ms == 0 ? latest : std::min(latest, met_ + std::chrono::milliseconds(timeout_ms));
 }
 
 std::string Job::heard_through() const {

@@ -84,7 +84,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void fail_exchange();
   void end_exchange();
   Status why_left(uint32_t rank) const;
-  int timeout_ms() const;
+  Clock::time_point creation_deadline() const;
   int host_segment(const ProcessTableMessage& table, int received) const;
   void after_sending(Clock::time_point limit, std::function<void()> task);
   void log_phases() const;
@@ -194,7 +194,7 @@ class Job : public std::enable_shared_from_this<Job> {
     uint64_t timer;
   };
   std::vector<Opening> opening_;  // connections whose rank has not answered yet
-  Clock::time_point began_ = Clock::now(), found_, placed_, attached_, first_hello_;
+  Clock::time_point began_ = Clock::now(), found_, placed_, attached_, first_hello_, met_;
 };
 
 }  // namespace treering

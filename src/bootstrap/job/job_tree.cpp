@@ -19,7 +19,7 @@ constexpr auto kLookForOrphans = std::chrono::milliseconds(100);
 void Job::up(Kind kind, std::string bytes) {
   if (tree_.is_top()) return at_top(kind, bytes);
   if (tree_.has_parent()) send(tree_.parent(), bytes);
-  exchange_.keep(kind, std::move(bytes), Clock::now());
+  exchange_.keep(kind, std::move(bytes));
 }
 
 void Job::down(const std::string& bytes) {

@@ -11,7 +11,6 @@ namespace treering {
 namespace {
 
 constexpr uint32_t kRanks = 3;
-constexpr Clock::time_point kStart{std::chrono::seconds(100)};
 using Blobs = std::vector<std::string>;
 
 BlobMessage part_of(uint32_t rank, uint64_t round, const std::string& bytes) { return {rank, round, bytes}; }
@@ -26,36 +25,36 @@ std::string blobs_of(uint64_t round, const Blobs& blobs) {
 TEST(Exchange, ARoundIsCompleteWithThePartOfEveryRank) {
   Exchange exchange;
   EXPECT_FALSE(exchange.is_under_way());
-  EXPECT_TRUE(exchange.take_part(part_of(2, 1, "c"), kRanks, kStart));
+  EXPECT_TRUE(exchange.take_part(part_of(2, 1, "c"), kRanks));
   EXPECT_TRUE(exchange.is_under_way());
   EXPECT_TRUE(exchange.is_awaited());
-  EXPECT_TRUE(exchange.take_part(part_of(0, 1, ""), kRanks, kStart));  // an empty one is a part, too
+  EXPECT_TRUE(exchange.take_part(part_of(0, 1, ""), kRanks));  // an empty one is a part, too
   EXPECT_EQ(exchange.complete(kRanks), "");
   EXPECT_TRUE(exchange.lacks(1));
   EXPECT_FALSE(exchange.lacks(0));
-  EXPECT_TRUE(exchange.take_part(part_of(1, 1, "b"), kRanks, kStart));
+  EXPECT_TRUE(exchange.take_part(part_of(1, 1, "b"), kRanks));
   EXPECT_EQ(exchange.complete(kRanks), blobs_of(1, {"", "b", "c"}));
   EXPECT_FALSE(exchange.is_under_way());
 }
 
 TEST(Exchange, APartThatComesTwiceCountsOnce) {
   Exchange exchange;
-  EXPECT_TRUE(exchange.take_part(part_of(0, 1, "a"), kRanks, kStart));
-  EXPECT_TRUE(exchange.take_part(part_of(0, 1, "a"), kRanks, kStart));
-  EXPECT_TRUE(exchange.take_part(part_of(1, 1, "b"), kRanks, kStart));
+  EXPECT_TRUE(exchange.take_part(part_of(0, 1, "a"), kRanks));
+  EXPECT_TRUE(exchange.take_part(part_of(0, 1, "a"), kRanks));
+  EXPECT_TRUE(exchange.take_part(part_of(1, 1, "b"), kRanks));
   EXPECT_EQ(exchange.complete(kRanks), "");
 }
 
 TEST(Exchange, PartsOfOtherRoundsAndOfNoRankAreDropped) {
   Exchange exchange;
-  EXPECT_FALSE(exchange.take_part(part_of(0, 0, "a"), kRanks, kStart));
-  EXPECT_FALSE(exchange.take_part(part_of(0, 2, "a"), kRanks, kStart));
-  EXPECT_FALSE(exchange.take_part(part_of(kRanks, 1, "a"), kRanks, kStart));
+  EXPECT_FALSE(exchange.take_part(part_of(0, 0, "a"), kRanks));
+  EXPECT_FALSE(exchange.take_part(part_of(0, 2, "a"), kRanks));
+  EXPECT_FALSE(exchange.take_part(part_of(kRanks, 1, "a"), kRanks));
   EXPECT_FALSE(exchange.is_under_way());
   EXPECT_FALSE(exchange.lacks(0));  // nothing is
   ASSERT_NE(exchange.finish_round(blobs_of(1, {"a", "b", "c"}), kRanks), nullptr);
-  EXPECT_FALSE(exchange.take_part(part_of(0, 1, "a"), kRanks, kStart));  // late, from a child that had another parent
-  EXPECT_TRUE(exchange.take_part(part_of(0, 2, "a"), kRanks, kStart));
+  EXPECT_FALSE(exchange.take_part(part_of(0, 1, "a"), kRanks));  // late, from a child that had another parent
+  EXPECT_TRUE(exchange.take_part(part_of(0, 2, "a"), kRanks));
 }
 
 TEST(Exchange, TheBlobsOfARoundAreTakenOnce) {
@@ -79,23 +78,6 @@ TEST(Exchange, BlobsOfAnotherNumberOfRanksAreNone) {
   EXPECT_EQ(exchange.round(), 0u);
 }
 
-// The wait of the ranks goes on where the top of the tree changes: its deadline is not later for that.
-TEST(Exchange, BeginsWhenARankOfThisProcessOrBelowItGivesThePart) {
-  using std::chrono::seconds;
-  Exchange exchange;
-  exchange.keep(Kind::kHello, "", kStart - seconds(1));  // is no part
-  exchange.keep(Kind::kBlob, encode(part_of(0, 1, "a")), kStart);
-  EXPECT_EQ(exchange.take_unanswered().size(), 2u);
-  EXPECT_TRUE(exchange.take_part(part_of(0, 1, "a"), kRanks, kStart + seconds(3)));
-  EXPECT_EQ(exchange.began(), kStart);
-  exchange.hand_over();
-  EXPECT_TRUE(exchange.take_part(part_of(0, 1, "a"), kRanks, kStart + seconds(5)));
-  EXPECT_EQ(exchange.began(), kStart);
-  ASSERT_NE(exchange.finish_round(blobs_of(1, {"a", "b", "c"}), kRanks), nullptr);
-  EXPECT_TRUE(exchange.take_part(part_of(1, 2, "b"), kRanks, kStart + seconds(7)));
-  EXPECT_EQ(exchange.began(), kStart + seconds(7));
-}
-
 ProcessTableMessage process_table_of(uint32_t ranks) {
   ProcessTableMessage table;
   for (uint32_t rank = 0; rank < ranks; ++rank) {
@@ -111,7 +93,7 @@ ProcessTableMessage process_table_of(uint32_t ranks) {
 
 TEST(Exchange, NamesTheRanksWhosePartIsMissing) {
   Exchange exchange;
-  ASSERT_TRUE(exchange.take_part(part_of(1, 1, "b"), kRanks, kStart));
+  ASSERT_TRUE(exchange.take_part(part_of(1, 1, "b"), kRanks));
   EXPECT_EQ(exchange.missing(process_table_of(3)), "rank 0 (pid 1000 on h0), rank 2 (pid 1002 on h2) of 3 ranks");
   const std::string many = exchange.missing(process_table_of(100));
   EXPECT_LT(many.size(), 400u);
@@ -120,10 +102,10 @@ TEST(Exchange, NamesTheRanksWhosePartIsMissing) {
 
 TEST(Exchange, WhatIsSentUpIsKeptUntilItsAnswer) {
   Exchange exchange;
-  exchange.keep(Kind::kHello, "hello", kStart);
-  exchange.keep(Kind::kBlob, "first", kStart);
-  exchange.keep(Kind::kSpread, "verdict", kStart);
-  exchange.keep(Kind::kBlob, "second", kStart);
+  exchange.keep(Kind::kHello, "hello");
+  exchange.keep(Kind::kBlob, "first");
+  exchange.keep(Kind::kSpread, "verdict");
+  exchange.keep(Kind::kBlob, "second");
   EXPECT_TRUE(exchange.is_awaited());
   exchange.answered(Kind::kHello);
   ASSERT_EQ(exchange.unanswered().size(), 3u);
@@ -140,8 +122,8 @@ TEST(Exchange, WhatIsSentUpIsKeptUntilItsAnswer) {
 TEST(Exchange, ATopThatGetsAParentHandsItsPartsOver) {
   Exchange exchange;
   ASSERT_NE(exchange.finish_round(blobs_of(1, {"a", "b", "c"}), kRanks), nullptr);
-  EXPECT_TRUE(exchange.take_part(part_of(2, 2, "z"), kRanks, kStart));
-  EXPECT_TRUE(exchange.take_part(part_of(0, 2, "x"), kRanks, kStart));
+  EXPECT_TRUE(exchange.take_part(part_of(2, 2, "z"), kRanks));
+  EXPECT_TRUE(exchange.take_part(part_of(0, 2, "x"), kRanks));
   exchange.hand_over();
   EXPECT_FALSE(exchange.is_under_way());
   EXPECT_TRUE(exchange.is_awaited());
@@ -153,14 +135,14 @@ TEST(Exchange, ATopThatGetsAParentHandsItsPartsOver) {
 // A top ends in the middle of a round; a child that had sent it two parts is the next one.
 TEST(Exchange, TheNextTopCompletesARoundFromWhatItKept) {
   Exchange exchange;
-  exchange.keep(Kind::kBlob, encode(part_of(1, 1, "b")), kStart);
-  exchange.keep(Kind::kBlob, encode(part_of(2, 1, "c")), kStart);
+  exchange.keep(Kind::kBlob, encode(part_of(1, 1, "b")));
+  exchange.keep(Kind::kBlob, encode(part_of(2, 1, "c")));
   for (const auto& each : exchange.take_unanswered()) {
     BlobMessage part;
     ASSERT_TRUE(decode(each.bytes, &part));
-    EXPECT_TRUE(exchange.take_part(part, kRanks, kStart));
+    EXPECT_TRUE(exchange.take_part(part, kRanks));
   }
-  EXPECT_TRUE(exchange.take_part(part_of(0, 1, "a"), kRanks, kStart));
+  EXPECT_TRUE(exchange.take_part(part_of(0, 1, "a"), kRanks));
   const auto blobs = exchange.finish_round(exchange.complete(kRanks), kRanks);
   ASSERT_NE(blobs, nullptr);
   EXPECT_EQ(*blobs, (Blobs{"a", "b", "c"}));
