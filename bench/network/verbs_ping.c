@@ -64,7 +64,8 @@ int main(int argc, char** argv) {
   for (int round = -kWarmUp; round < rounds; ++round) {
     const char mark = (char)(round + kWarmUp + 1);
     if (rank == 0) memset(data, mark, bytes * (size_t)window);
-    check(trBarrier(comm, NULL), "trBarrier");
+    /* Messages that follow one another are what perftest measures: none of its rounds begins with another exchange. */
+    if (window > 1) check(trBarrier(comm, NULL), "trBarrier");
     const double begin = now_us();
     if (rank == 0) {
       move(comm, rank, data, bytes, window);

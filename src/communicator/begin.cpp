@@ -325,7 +325,7 @@ Status Communicator::begin(const Operation& operation) {
 }
 
 bool Communicator::are_eager(const std::vector<Transfer>& transfers) const {
-  const size_t most_bytes = most_eager_bytes();
+  const size_t most_bytes = std::max(most_eager_bytes(), eager_pair_bytes_);
   if (most_bytes == 0 || transfers.size() > 2 * size_t{ranks()}) return false;
   for (size_t i = 0; i < transfers.size(); ++i) {
     const Transfer& t = transfers[i];

@@ -97,7 +97,8 @@ bool EagerPath::send(const EagerMessage& eager) {
   message.bytes = eager.bytes;
   message.data = eager.data;
   // A rank that only sends, to many, is faster with one cache line of each descriptor, and the data in staging memory.
-  const bool gives_away = sends_.size() > receives_.size() + 1;
+  // Over a link the data would be a message of its own.
+  const bool gives_away = sends_.size() > receives_.size() + 1 && context_->queues.empty();
   if (eager.bytes > (gives_away ? kFirstLineInlineBytes : kInlineBytes)) {
     StagingPool& pool = context_->pools[0];
     if (slot_ == StagingPool::kNone || !same_for_all_) {
