@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * A rank of Treering for bench/netlab: a process that is started on a host, with the variables of
- * trCommInitFromEnvironment(), and serves commands (serve.h).
+ * trCommInitFromEnvironment(), and serves commands (serve.h), or measures the points that it is given (bench/rdma).
  *
  * With --make-id it is the one that the others meet at: it prints the id, in hex, before anything else. Variants of the
  * training loop (loop.h): plain, fused (a group) and double (a double buffer that owns nothing).
@@ -86,6 +86,22 @@ static void finish(void* opaque, struct gradients* gradients) {
 
 static struct trainer g_trainer = {.start = start, .exchange = exchange_gradients, .finish = finish};
 
+static float* allocate(const struct points* points, int ranks) {
+  void* buffer = NULL;
+  if (!strcmp(points->buffers, "mem_alloc"))
+    tr_check(trMemAlloc(&buffer, buffer_bytes(points, ranks)), "trMemAlloc", NULL);
+  else if (!strcmp(points->buffers, "malloc"))
+    buffer = malloc(buffer_bytes(points, ranks));
+  if (!buffer) usage_error("no memory; --buffers may be malloc or mem_alloc", points->buffers);
+  return buffer;
+}
+
+static void measure(const struct library* library, const struct points* points) {
+  float* send = allocate(points, library->ranks);
+  float* recv = allocate(points, library->ranks);
+  measure_all(library, points, send, recv);
+}
+
 static void make_id(void) {
   trUniqueId id;
   char hex[2 * sizeof id + 1];
@@ -102,14 +118,16 @@ int main(int argc, char** argv) {
   const struct points points = parse_arguments(argc - own, argv + own);
   struct context context = {0};
   struct library library = {.call = tr_call, .barrier = barrier, .max = largest, .context = &context};
-  if (!points.commands) usage_error("missing option", "--commands");
   trComm_t comm = NULL;
   tr_check(trCommInitFromEnvironment(&comm, NULL), "trCommInitFromEnvironment", NULL);
   tr_check(trCommRank(comm, &library.rank), "trCommRank", comm);
   tr_check(trCommCount(comm, &library.ranks), "trCommCount", comm);
   context.calls = make_calls(&points, library.ranks);
   context.calls.comm = comm;
-  serve(&library, &points, &g_trainer);
+  if (points.commands)
+    serve(&library, &points, &g_trainer);
+  else
+    measure(&library, &points);
   tr_check(trDoubleBufferDestroy(context.buffer), "trDoubleBufferDestroy", context.calls.comm);
   tr_check(trCommDestroy(context.calls.comm), "trCommDestroy", NULL);
   return 0;

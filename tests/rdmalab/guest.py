@@ -4,7 +4,7 @@
 Requests and answers are lines of JSON on a virtio port. When it closes, or this program fails, the guest ends.
     {"id": 1, "host": 0, "argv": [...], "env": {...}, "cwd": "...", "timeout": 60}   host null: the guest itself
     {"id": 1, "signal": 9}                                                     to all processes of that command
-    <- {"ready": true}, {"id": 1, "output": "BASE64"}..., {"id": 1, "status": 0, "timed_out": false}
+    <- {"ready": true, "pids": [...]}, {"id": 1, "output": "BASE64"}..., {"id": 1, "status": 0, "timed_out": false}
 """
 
 import base64
@@ -130,7 +130,7 @@ def main():
         hosts = Hosts(json.load(file))
     wait_for("there is a port", lambda: glob.glob("/dev/vport*p*"))
     commands = Commands(os.open(glob.glob("/dev/vport*p*")[0], os.O_RDWR), hosts.pids)
-    commands.send({"ready": True})
+    commands.send({"ready": True, "pids": hosts.pids})
     commands.serve()
 
 

@@ -116,6 +116,7 @@ class RdmaLab:
         self._writable = [os.path.abspath(folder) for folder in writable]
         self._commands, self._numbers, self._lock = {}, 0, threading.Lock()
         self._gone, self._sending = False, threading.Lock()
+        self._pids = []
         self._ready = threading.Event()
         self._request_pipe = self._reader = None
         try:
@@ -146,6 +147,10 @@ class RdmaLab:
     def device_address(self, host, device=0):
         """What GID 1 of the device is made of."""
         return f"10.89.{device}.{host + 1}"
+
+    def holder_pid(self, host):
+        """A process that has the host's namespaces, by its number in the guest outside of all hosts."""
+        return self._pids[host]
 
     def environment(self, host):
         """What a process of `host` finds in its environment besides the caller's."""
@@ -292,6 +297,7 @@ class RdmaLab:
             for line in answers:
                 message = json.loads(line)
                 if "ready" in message:
+                    self._pids = message["pids"]
                     self._ready.set()
                 else:
                     with self._lock:
