@@ -355,7 +355,10 @@ trResult_t trCommDeregister(trComm_t comm, void* handle) {
   return guarded(find_slot(comm), [&]() -> Status {
     CommunicatorPin pin;
     TR_RETURN_IF_ERROR(pin.acquire(comm));
-    return deregister_memory(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(handle)));
+    const auto id = reinterpret_cast<uintptr_t>(handle);
+    if (id > UINT32_MAX)
+      return {trInvalidArgument, fmt::format("trCommDeregister: handle {} is none that trCommRegister gave", handle)};
+    return deregister_memory(static_cast<uint32_t>(id));
   });
 }
 

@@ -6,38 +6,22 @@
 
 #include <algorithm>
 #include <mutex>
-#include <numeric>
 #include <string_view>
 
 #include "core/config.h"
 #include "core/log.h"
+#include "core/spelling.h"
 
 namespace treering {
 namespace {
 
 constexpr std::string_view kPrefix = "TREERING_";
-constexpr size_t kMaxEdits = 2;
 constexpr size_t kMinInCommon = 4;
 
 // Those that are no options of a communicator.
 constexpr std::string_view kOfTheProcess[] = {"TREERING_DEBUG",       "TREERING_DEBUG_FILE", "TREERING_DEVICE_LIBRARY",
                                               "TREERING_CUDA_DRIVER", "TREERING_RANK",       "TREERING_RANKS",
                                               "TREERING_ID",          "TREERING_SECRET"};
-
-// Levenshtein's distance.
-size_t edits(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), 0);
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i + 1);
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
 
 std::vector<std::string_view> known_variables() {
   std::vector<std::string_view> names(std::begin(kOfTheProcess), std::end(kOfTheProcess));

@@ -34,7 +34,9 @@ Transport* open(const std::string& name, const TransportSetup& setup, std::strin
   const std::string file = fmt::format("libtreering-{}.so.0", name);
   void* library = open_shared_object(file.c_str(), variable_of(name).c_str(), Elsewhere::kNever, why_not);
   if (library == nullptr) {
-    *why_not = fmt::format("the library was built or installed without it, or lacks what it needs: {}", *why_not);
+    *why_not = fmt::format(
+        "the library was built or installed without it, or lacks what it needs (docs/{}.md, \"Build it\"): {}",
+        name == "verbs" ? "rdma" : name, *why_not);
     return nullptr;
   }
   const auto open = reinterpret_cast<OpenTransportModule>(dlsym(library, kOpenTransportModule));

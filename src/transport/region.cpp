@@ -191,6 +191,8 @@ Status RegionTable::end_registration(uint32_t id) {
     drop(i);  // the pages stay where they are: they belong to the user, who may have freed them already
     return {};
   }
+  if (id == 0 || id >= next_id_)
+    return {trInvalidArgument, fmt::format("handle {:#x} is none that trCommRegister gave", id)};
   return {};  // the memory was freed, which ended the registration
 }
 

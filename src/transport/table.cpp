@@ -8,6 +8,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "core/spelling.h"
 #include "transport/cma/transport.h"
 #include "transport/memory/transport.h"
 #include "transport/module.h"
@@ -46,6 +47,25 @@ std::string advice() {
       names);
 }
 
+std::string_view without_spaces(std::string_view word) {
+  const auto first = word.find_first_not_of(' ');
+  if (first == word.npos) return {};
+  return word.substr(first, word.find_last_not_of(' ') - first + 1);
+}
+
+// "; did you mean cma?", or "".
+std::string suggestion(std::string_view word) {
+  const TransportRow* nearest = nullptr;
+  size_t least = std::min(kMaxEdits, word.size() / 2) + 1;
+  for (const TransportRow& row : table())
+    for (const std::string_view name : {std::string_view(row.name), std::string_view(row.short_name)})
+      if (const size_t now = edits(word, name); now < least) {
+        least = now;
+        nearest = &row;
+      }
+  return nearest == nullptr ? "" : fmt::format("; did you mean {}?", nearest->name);
+}
+
 TransportSet all() { return (TransportSet{1} << table().size()) - 1; }
 
 }  // namespace
@@ -76,16 +96,17 @@ const TransportRow& row_of(TransportSet one) { return table()[static_cast<size_t
 Status parse_transports(const std::string& text, TransportSet* allowed) {
   *allowed = all() & ~transports_with(&TransportRow::only_named);
   if (text.empty()) return {};
-  const bool exclude = text[0] == '^';
+  const bool exclude = without_spaces(text).starts_with('^');
   TransportSet named = 0;
-  std::istringstream words(exclude ? text.substr(1) : text);
-  for (std::string word; std::getline(words, word, ',');) {
+  std::istringstream words(exclude ? text.substr(text.find('^') + 1) : text);
+  for (std::string item; std::getline(words, item, ',');) {
+    const std::string_view word = without_spaces(item);
     const auto found = std::find_if(table().begin(), table().end(), [&](const TransportRow& row) {
       return word == row.name || word == row.short_name;
     });
     if (found == table().end())
-      return {trInvalidArgument, fmt::format("TREERING_TRANSPORTS or config->transports is '{}': '{}' is unknown; {}",
-                                             text, word, advice())};
+      return {trInvalidArgument, fmt::format("TREERING_TRANSPORTS or config->transports is '{}': '{}' is unknown{}; {}",
+                                             text, word, suggestion(word), advice())};
     named |= TransportSet{1} << (found - table().begin());
   }
   *allowed = exclude ? *allowed & ~named : named;

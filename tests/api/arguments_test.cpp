@@ -217,6 +217,12 @@ TEST_F(OneRank, Registration) {
   expect_error(trCommRegister(comm_, nullptr, 1 << 16, &handle), trInvalidArgument, "buffer is NULL");
 }
 
+TEST_F(OneRank, HandlesThatNoRegistrationGaveAreRefused) {
+  expect_error(trCommDeregister(comm_, a_), trInvalidArgument, "is none that trCommRegister gave");
+  expect_error(trCommDeregister(comm_, reinterpret_cast<void*>(uintptr_t{1'000'000})), trInvalidArgument,
+               "handle 0xf4240 is none that trCommRegister gave");
+}
+
 // As the header says: nothing is looked at where there is nothing to move.
 TEST_F(OneRank, RegistrationWithoutAWholePageHasNoEffect) {
   for (const size_t size : {size_t{0}, sizeof a_}) {
@@ -361,6 +367,10 @@ TEST(InitArguments, ConfigIsChecked) {
        {"TREERING_TRANSPORTS or config->transports is 'carrier-pigeon'", "'carrier-pigeon' is unknown",
         "in-process, shared-memory, cma, verbs, ucx, tcp", "for example ^cma"})
     EXPECT_NE(std::strstr(trGetLastError(nullptr), part), nullptr) << trGetLastError(nullptr);
+  config.transports = " in-process , tcp, shared_memory ";  // spaces do not count
+  EXPECT_EQ(trCommInitRankConfig(&comm, 1, id, 0, &config), trInvalidArgument);
+  EXPECT_NE(std::strstr(trGetLastError(nullptr), "'shared_memory' is unknown; did you mean shared-memory?"), nullptr)
+      << trGetLastError(nullptr);
   config.transports = "^in-process,shared-memory,cma,tcp";
   EXPECT_EQ(trCommInitRankConfig(&comm, 1, id, 0, &config), trInvalidArgument);
   EXPECT_NE(std::strstr(trGetLastError(nullptr), "nothing is left to use; give"), nullptr) << trGetLastError(nullptr);
