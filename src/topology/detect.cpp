@@ -25,6 +25,7 @@ using Bitmap = std::unique_ptr<hwloc_bitmap_s, FreeBitmap>;
 
 constexpr unsigned kPciBaseNetwork = 0x02;
 constexpr unsigned kPciBaseDisplay = 0x03;
+constexpr unsigned kPciInfiniBand = 0x0c06;  // as older adapters call themselves
 
 std::vector<uint32_t> to_cpus(hwloc_const_bitmap_t set) {
   std::vector<uint32_t> cpus;
@@ -200,10 +201,11 @@ class Builder {
   void add_device(hwloc_obj_t device) {
     const hwloc_obj_attr_u::hwloc_pcidev_attr_s& pci = device->attr->pcidev;
     const unsigned base_class = pci.class_id >> 8;
-    if (base_class != kPciBaseNetwork && base_class != kPciBaseDisplay) return;
+    const bool is_network = base_class == kPciBaseNetwork || pci.class_id == kPciInfiniBand;
+    if (!is_network && base_class != kPciBaseDisplay) return;
     uint32_t above = bridge_of(device->parent);
     if (above == UINT32_MAX) above = nearest_domain(device);
-    const NodeKind kind = base_class == kPciBaseNetwork ? NodeKind::kNic : NodeKind::kGpu;
+    const NodeKind kind = is_network ? NodeKind::kNic : NodeKind::kGpu;
     const uint32_t node = add(kind, device_name(device), static_cast<int32_t>(above));
     out_.nodes[node].pci_bus_id = bus_id(pci);
     out_.links.push_back({above, node, LinkKind::kPcie, pci.linkspeed, 0});  // hwloc's linkspeed is in GB/s

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Incoming: the messages of one channel that have arrived from a peer. No I/O.
 //
+//   line of message 5 (3 pieces) ---- piece 2 ---- piece 1 ----> front() is message 5
+//
+// Pieces may come before their line, and lines before the pieces of messages before them.
+//
 // Invariant: a line is checked when its immediate is told, and copied: what the peer writes into it later changes
 // nothing that was checked.
 #pragma once
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "transport/verbs/wire.h"
 
@@ -15,8 +21,9 @@ namespace treering::verbs {
 
 class Incoming {
  public:
-  // `number`: of the immediate. The line's header is copied to `*line`.
-  Status arrive(const std::byte* block, const BlockLayout& layout, uint32_t channel, uint32_t number, Line* line) {
+  // `number`: of the immediate. The line's header is copied to `*line`. `rails`: of the link.
+  Status arrive(const std::byte* block, const BlockLayout& layout, uint32_t channel, uint32_t number, uint32_t rails,
+                Line* line) {
     if (full_count(arrived_, number) != arrived_ || arrived_ - popped_ >= layout.places)
       return {trSystemError, fmt::format("it sent message {} of channel {}, of which {} have come and {} are read",
                                          number, channel, arrived_, popped_)};
@@ -24,11 +31,17 @@ class Incoming {
     std::memcpy(static_cast<void*>(line), at, kLineHeader);
     const auto kind = static_cast<PayloadKind>(line->kind);
     const bool is_inline = kind == PayloadKind::kInline;
-    const bool carries = is_inline || line->has_payload != 0;
+    const bool carries = is_inline || line->pieces != 0;
     if (line->kind > static_cast<uint8_t>(PayloadKind::kDelivered) || line->wide > 1 ||
         (carries && line->bytes > (is_inline ? kInlineBytes : layout.place_bytes)))
       return {trSystemError, fmt::format("it sent a message of kind {} with {} bytes; at most {} are possible",
                                          line->kind, line->bytes, is_inline ? kInlineBytes : layout.place_bytes)};
+    uint8_t& missing = missing_[arrived_ % kFifoDepth];
+    const uint8_t early = std::exchange(early_[arrived_ % kFifoDepth], uint8_t{0});
+    missing = line->pieces > 1 ? static_cast<uint8_t>(((1u << line->pieces) - 1) & ~1u) : uint8_t{0};
+    if (line->pieces > rails || (is_inline && line->pieces != 0) || (early & ~missing) != 0)
+      return {trSystemError, fmt::format("it sent a message of {} pieces over {} rails", line->pieces, rails)};
+    missing &= static_cast<uint8_t>(~early);
     Message& message = messages_[arrived_ % kFifoDepth];
     message = {};
     message.signature = line->signature;
@@ -41,7 +54,26 @@ class Incoming {
     return {};
   }
 
-  const Message* front() const { return arrived_ > popped_ ? &messages_[popped_ % kFifoDepth] : nullptr; }
+  // `count`: of the immediate.
+  Status arrive_piece(const BlockLayout& layout, uint32_t count, uint32_t rails) {
+    const uint32_t piece = count >> kPieceNumberBits;
+    const uint64_t ahead = (count - static_cast<uint32_t>(popped_)) & kPieceNumberMask;
+    const uint64_t slot = (popped_ + ahead) % kFifoDepth;
+    uint8_t& pieces = popped_ + ahead < arrived_ ? missing_[slot] : early_[slot];
+    const auto bit = static_cast<uint8_t>(1u << std::min(piece, kMostRails));
+    const bool is_missing = popped_ + ahead < arrived_ ? (pieces & bit) != 0 : (pieces & bit) == 0;
+    if (piece == 0 || piece >= rails || ahead >= layout.places || !is_missing)
+      return {trSystemError, fmt::format("it sent piece {} of message {} over {} rails; {} messages are read", piece,
+                                         count & kPieceNumberMask, rails, popped_)};
+    pieces ^= bit;
+    return {};
+  }
+
+  // The next message, once it has come as a whole.
+  const Message* front() const {
+    const uint64_t slot = popped_ % kFifoDepth;
+    return arrived_ > popped_ && missing_[slot] == 0 ? &messages_[slot] : nullptr;
+  }
   void pop() { ++popped_; }
   uint64_t popped() const { return popped_; }
 
@@ -53,6 +85,7 @@ class Incoming {
  private:
   uint64_t arrived_ = 0, popped_ = 0, told_ = 0;
   Message messages_[kFifoDepth];
+  uint8_t missing_[kFifoDepth] = {}, early_[kFifoDepth] = {};  // bits of pieces: of messages whose line has come, or not
 };
 
 }  // namespace treering::verbs

@@ -4,16 +4,19 @@
 //   | m4 | m5 | m6 | m7 | m8 |      the peer's places, at most kFifoDepth, used in turn
 //     ^freed    ^sent     ^posted
 //
-// `freed`: the peer has popped so many. `sent`: the device has so many. Payloads are released when the device has
-// written them, which completions tell.
+// `freed`: the peer has popped so many. `sent`: the devices have so many. Payloads are released when the devices have
+// written them, which completions tell: those of one rail in order, those of several in any.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "transport/connection.h"
+#include "transport/verbs/wire.h"
 
 namespace treering::verbs {
 
@@ -24,19 +27,40 @@ struct Source {
   uint32_t key = 0;  // of the memory it lies in
 };
 
+// Memory that is registered with each device of a rank: a key for each rail.
+using RailKeys = std::array<uint32_t, kMostRails>;
+
+struct Payload {
+  const std::byte* data = nullptr;
+  uint32_t bytes = 0;
+  RailKeys keys{};
+};
+
 struct Outgoing {
-  Source payload;
+  Payload payload;
   uint32_t line_bytes = 0;  // of the line
 };
 
 struct Sending {
   uint64_t posted = 0, sent = 0, freed = 0;
-  uint64_t with_payload = 0, payload_taken = 0;  // number + 1 of the last message that has one; ... that was written
+  uint64_t with_payload = 0;  // number + 1 of the last message that has one
+  // By rail: number + 1 of the last message of which it was given a piece; ... has written one.
+  std::array<uint64_t, kMostRails> given{}, written{};
   Outgoing outgoing[kFifoDepth];
 
   bool has_room(uint32_t places) const { return posted - freed < places; }
-  // The payloads of messages before the first that is under way are free.
-  uint64_t released() const { return payload_taken == with_payload ? posted : payload_taken; }
+  // The payloads of messages before the first that waits or is under way are free.
+  uint64_t released() const {
+    uint64_t free = with_payload > sent ? sent : posted;
+    for (uint32_t rail = 0; rail < kMostRails; ++rail)
+      if (written[rail] != given[rail]) free = std::min(free, written[rail]);
+    return free;
+  }
+  // Nothing will be sent any more.
+  void forget() {
+    sent = posted;
+    written = given;
+  }
 };
 
 // What a completion of `request` says to be written.

@@ -6,6 +6,10 @@
 //   line --------- RDMA write with immediate ------>  channel 0 | line 0  | line 1  | ... | line 7  |
 //                                                     ... channel 1 ...
 //
+// Over several rails a large payload is divided into pieces (pieces.h). Piece 0 is written by the channel's rail before
+// the line, each other one by another rail as a write with immediate. What is told of a channel otherwise goes by its
+// rail, in order.
+//
 // Message n of a channel uses line n % kFifoDepth and place n % places: it is posted only when message n - places was
 // popped.
 // The payload was written before its line, and the immediate is told by a completion after both (InfiniBand
@@ -14,6 +18,7 @@
 //   immediate   | type 4 | channel 8 | count 20 |
 //     line      count: number of the message; its line is there
 //     credit    count: how many messages of the channel the sender of the credit has popped
+//     piece     count: piece 4 | number of the message 16; the piece is there
 //
 // A line carries a credit of the other direction, too.
 #pragma once
@@ -32,13 +37,15 @@ namespace treering::verbs {
 
 static_assert(std::endian::native == std::endian::little, "lines are written as they lie in memory");
 
-inline constexpr uint32_t kWireVersion = 2;
+inline constexpr uint32_t kWireVersion = 3;
 
 // Places for payloads, for each channel: kFifoDepth, or fewer where memory is short. With fewer than this many a sender
 // would wait for a credit that is not due.
 inline constexpr uint32_t kFewestPlaces = kFifoDepth - kTellEvery + 1;
 
-enum class ImmediateType : uint8_t { kLine = 1, kCredit = 2 };
+inline constexpr uint32_t kMostRails = 4;
+
+enum class ImmediateType : uint8_t { kLine = 1, kCredit = 2, kPiece = 3 };
 
 inline constexpr uint32_t kCountBits = 20, kChannelBits = 8;
 inline constexpr uint32_t kCountMask = (1u << kCountBits) - 1;
@@ -61,6 +68,13 @@ inline uint64_t full_count(uint64_t known, uint32_t count) {
   return known + ((count - static_cast<uint32_t>(known)) & kCountMask);
 }
 
+// The count of a piece's immediate.
+inline constexpr uint32_t kPieceNumberBits = 16;
+inline constexpr uint32_t kPieceNumberMask = (1u << kPieceNumberBits) - 1;
+inline uint32_t pack_piece(uint32_t piece, uint64_t number) {
+  return piece << kPieceNumberBits | (static_cast<uint32_t>(number) & kPieceNumberMask);
+}
+
 struct Line {
   uint32_t signature = 0;
   uint32_t bytes = 0;
@@ -68,7 +82,7 @@ struct Line {
   uint32_t popped = 0;  // credit: modulo 2^32
   uint8_t kind = 0;
   uint8_t wide = 0;
-  uint8_t has_payload = 0;  // it lies in the place
+  uint8_t pieces = 0;  // of the payload, which lies in the place; 0: there is none
   uint8_t unused = 0;
   std::byte data[kInlineBytes];  // of an inline message: `bytes` of them are written
 };
@@ -111,19 +125,29 @@ struct ProbeAddress {
   uint32_t queue_pair = 0, key = 0;
 };
 
-// The info that every rank gives all others.
-struct RankRails {
-  std::vector<Rail> rails;  // the preferred ones first; empty: it has none
-  ProbeAddress probe;       // by the first
+struct ProbedRail {
+  Rail rail;
+  ProbeAddress probe;
 };
 
-// An introduction: one end of a queue pair.
-struct EndPoint {
+// The info that every rank gives all others: its rails in order; none: it has none.
+struct RankRails {
+  std::vector<ProbedRail> rails;
+};
+
+// One end of a queue pair.
+struct RailEnd {
+  uint32_t number = 0;  // of the rail
   uint32_t queue_pair = 0;
   uint32_t first_packet = 0;  // sequence number
   Rail rail;
-  uint64_t block = 0;  // address of the block for the receiver of the introduction
-  uint32_t key = 0;    // of the block
+  uint32_t key = 0;  // of the block
+};
+
+// An introduction: one end of a link.
+struct EndPoint {
+  std::vector<RailEnd> rails;  // by their numbers; the link uses those that both ends have
+  uint64_t block = 0;          // address of the block for the receiver of the introduction
   uint32_t channels = 0;
   uint64_t place_bytes = 0;
   uint32_t places = 0;
@@ -134,8 +158,10 @@ struct EndPoint {
 // clang-format off
 template <typename V> void visit(V& v, Rail& m) { v(m.device); v(m.port); v(m.link_layer); v(m.mtu); v(m.lid); v(m.gid_index); v(m.gid); v(m.mbps); }
 template <typename V> void visit(V& v, ProbeAddress& m) { v(m.queue_pair); v(m.key); }
-template <typename V> void visit(V& v, RankRails& m) { v(m.rails); v(m.probe); }
-template <typename V> void visit(V& v, EndPoint& m) { v(m.queue_pair); v(m.first_packet); v(m.rail); v(m.block); v(m.key); v(m.channels); v(m.place_bytes); v(m.places); v(m.is_connected); v(m.may_send); v(m.refusal); }
+template <typename V> void visit(V& v, ProbedRail& m) { v(m.rail); v(m.probe); }
+template <typename V> void visit(V& v, RankRails& m) { v(m.rails); }
+template <typename V> void visit(V& v, RailEnd& m) { v(m.number); v(m.queue_pair); v(m.first_packet); v(m.rail); v(m.key); }
+template <typename V> void visit(V& v, EndPoint& m) { v(m.rails); v(m.block); v(m.channels); v(m.place_bytes); v(m.places); v(m.is_connected); v(m.may_send); v(m.refusal); }
 // clang-format on
 
 }  // namespace treering::verbs
