@@ -138,25 +138,27 @@ Plan plan_of_unbound(const Topology& topology, uint32_t ranks) {
   return treering::make_plan(locations, topology);
 }
 
-std::vector<TransportNeeds> needs_of(const Topology& topology, uint32_t ranks) {
+std::vector<TransportNeeds> needs_of(const Topology& topology, uint32_t ranks, uint32_t rails) {
   uint64_t cache_bytes = 0;
   if (!topology.this_system)
     for (const TopologyNode& node : topology.nodes) cache_bytes = std::max(cache_bytes, node.cache_bytes);
-  return treering::transport_needs(ranks, cache_bytes);
+  return treering::transport_needs(ranks, cache_bytes, rails);
 }
 
 void print_needs(const TransportNeeds& needs, uint32_t ranks) {
   fmt::print(
-      "\nover {} between hosts, with the default TREERING_STAGING and TREERING_CHANNELS (each rank)\n"
+      "\nover {} between hosts, by {} rail{}, with the default TREERING_STAGING and TREERING_CHANNELS (each rank)\n"
       "  queue pairs: {}; after an alltoall {}\n"
       "  locked memory: {}; after an alltoall {} ({} of staging memory, {} for each peer)\n",
-      needs.transport, needs.locked.peers, ranks - 1, format_bytes(needs.locked.bytes()),
+      needs.transport, needs.locked.rails, needs.locked.rails == 1 ? "" : "s", needs.locked.peers * needs.locked.rails,
+      (ranks - 1) * needs.locked.rails, format_bytes(needs.locked.bytes()),
       format_bytes(needs.locked.staging_bytes + (ranks - 1) * needs.locked.peer_bytes),
       format_bytes(needs.locked.staging_bytes), format_bytes(needs.locked.peer_bytes));
 }
 
 Json to_json(const TransportNeeds& needs) {
-  return {{"queue_pairs", needs.locked.peers},
+  return {{"rails", needs.locked.rails},
+          {"queue_pairs", needs.locked.peers * needs.locked.rails},
           {"locked_bytes", needs.locked.bytes()},
           {"staging_bytes", needs.locked.staging_bytes},
           {"peer_bytes", needs.locked.peer_bytes}};
@@ -177,12 +179,14 @@ int run(int argc, char** argv) {
   CLI::App app{"Prints the topology of this machine, or of a described one, as treering sees it.", "treering-topo"};
   app.set_version_flag("--version", "treering-topo " TREERING_VERSION_STRING);
   treering::DetectOptions options;
-  uint32_t ranks = 0;
+  uint32_t ranks = 0, rails = 1;
   bool json = false;
   auto* synthetic =
       app.add_option("--synthetic", options.synthetic, "a machine in hwloc's words: 'package:2 numa:1 core:4 pu:1'");
   app.add_option("--xml", options.xml_path, "a machine captured with lstopo")->excludes(synthetic);
   app.add_option("--ranks", ranks, "also lay out this many unbound ranks")->check(a_number_of_ranks());
+  app.add_option("--rails", rails, "of these ranks over InfiniBand or RoCE: network ports that each uses (1 to 4)")
+      ->check(CLI::Range(1u, 4u));
   app.add_flag("--json", json, "machine-readable output");
   try {
     app.parse(argc, argv);
@@ -198,7 +202,7 @@ int run(int argc, char** argv) {
     Json out = to_json(topology);
     if (ranks > 0) out["plan"] = to_json(plan_of_unbound(topology, ranks));
     if (ranks > 1)
-      for (const TransportNeeds& needs : needs_of(topology, ranks)) out[needs.transport] = to_json(needs);
+      for (const TransportNeeds& needs : needs_of(topology, ranks, rails)) out[needs.transport] = to_json(needs);
     fmt::print("{}\n", out.dump(2, ' ', false, Json::error_handler_t::replace));
     return 0;
   }
@@ -208,7 +212,7 @@ int run(int argc, char** argv) {
   print_links(topology);
   if (ranks > 0) print_plan(plan_of_unbound(topology, ranks));
   if (ranks > 1)
-    for (const TransportNeeds& needs : needs_of(topology, ranks)) print_needs(needs, ranks);
+    for (const TransportNeeds& needs : needs_of(topology, ranks, rails)) print_needs(needs, ranks);
   return 0;
 }
 

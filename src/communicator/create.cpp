@@ -158,6 +158,7 @@ OpenTransports Communicator::open_transports(TransportSet allowed) {
                                       [&](const PeerPlace& peer) { return peer.host != peers[context_.rank].host; });
     setup.usual_peers = std::min(setup.usual_peers, static_cast<uint32_t>(remote));
   }
+  setup.distance_of = distance_of_device;
   setup.own = area_;
   setup.segment = segment_ ? segment_->base() : nullptr;
   setup.peer_info = [this](uint32_t rank) -> const PeerInfo& { return rank_info(rank); };

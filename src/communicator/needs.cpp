@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "communicator/needs.h"
 
+#include <algorithm>
+
 #include "algorithms/algorithm.h"
 #include "executor/staging_pool.h"
 #include "peers/area.h"
@@ -9,7 +11,7 @@
 
 namespace treering {
 
-std::vector<TransportNeeds> transport_needs(uint32_t ranks, size_t cache_bytes) {
+std::vector<TransportNeeds> transport_needs(uint32_t ranks, size_t cache_bytes, uint32_t rails) {
   const size_t staging = default_staging(ranks, cache_bytes != 0 ? cache_bytes : last_level_cache_bytes());
   const AreaLayout layout = area_layout(ranks, kChannelsOfHosts, staging_of_channel(ranks, kChannelsOfHosts, staging));
   TransportSetup setup;
@@ -20,7 +22,7 @@ std::vector<TransportNeeds> transport_needs(uint32_t ranks, size_t cache_bytes) 
   setup.usual_peers = usual_peers(ranks);
   std::vector<TransportNeeds> needs;
   for (const TransportRow& row : transports())
-    if (row.locks != nullptr) needs.push_back({row.name, row.locks(setup)});
+    if (row.locks != nullptr) needs.push_back({row.name, row.locks(setup, std::clamp(rails, 1u, row.most_rails))});
   return needs;
 }
 

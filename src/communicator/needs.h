@@ -15,6 +15,7 @@ struct TransportNeeds {
 
 // What each of so many ranks, on hosts of their own, would lock in memory over the transports that do, with the
 // configuration's defaults. cache_bytes: of a host's last-level cache; 0: of this machine's.
-std::vector<TransportNeeds> transport_needs(uint32_t ranks, size_t cache_bytes);
+// Over as many rails as `rails`, or as the transport can use.
+std::vector<TransportNeeds> transport_needs(uint32_t ranks, size_t cache_bytes, uint32_t rails = 1);
 
 }  // namespace treering

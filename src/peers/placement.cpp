@@ -9,6 +9,7 @@
 
 #include "core/log.h"
 #include "topology/detect.h"
+#include "topology/distance.h"
 
 namespace treering {
 namespace {
@@ -65,6 +66,18 @@ Location locate_rank(uint32_t* quota_cpus) {
   if (Status status = locate_this_thread(view.topology, &location); !status.ok())
     log_line(LogLevel::kInfo, "the rank's place on the machine is unknown: " + status.message());
   return location;
+}
+
+int32_t distance_of_device(const std::string& pci_bus_id) {
+  if (pci_bus_id.empty()) return -1;
+  static const Topology* const topology = [] {  // read once a process: with devices it takes more time
+    auto* made = new Topology;
+    if (const Status status = detect_topology({}, made); !status.ok())
+      log_line(LogLevel::kInfo, "where devices are on the machine is unknown: " + status.message());
+    return made;
+  }();
+  std::vector<uint32_t> cpus;
+  return bound_cpus(&cpus).ok() ? distance_to_device(*topology, pci_bus_id, cpus) : -1;
 }
 
 bool has_numa_nodes() {

@@ -13,6 +13,9 @@ namespace treering {
 // the cgroup's quota grants, 0 = no limit.
 Location locate_rank(uint32_t* quota_cpus);
 
+// How far the PCI device with this id is from the calling thread's processors (topology/distance.h); -1: not known.
+int32_t distance_of_device(const std::string& pci_bus_id);
+
 // Whether it makes a difference on which NUMA node memory lies.
 bool has_numa_nodes();
 

@@ -63,7 +63,7 @@ Location locate(const Topology& topology, std::span<const uint32_t> cpus, uint64
   return location;
 }
 
-Status locate_this_thread(const Topology& topology, Location* location) {
+Status bound_cpus(std::vector<uint32_t>* bound) {
   for (size_t cpus = CPU_SETSIZE; cpus <= kMaxCpus; cpus *= 2) {
     std::vector<unsigned long> mask(cpus / (8 * sizeof(unsigned long)));
     auto* set = reinterpret_cast<cpu_set_t*>(mask.data());
@@ -72,13 +72,19 @@ Status locate_this_thread(const Topology& topology, Location* location) {
       if (errno == EINVAL) continue;  // the kernel knows more processors than fit
       return {trSystemError, fmt::format("sched_getaffinity: {}", std::strerror(errno))};
     }
-    std::vector<uint32_t> bound;
+    bound->clear();
     for (size_t cpu = 0; cpu < cpus; ++cpu)
-      if (CPU_ISSET_S(cpu, bytes, set)) bound.push_back(static_cast<uint32_t>(cpu));
-    *location = locate(topology, bound, host_identity(), static_cast<int32_t>(getpid()));
+      if (CPU_ISSET_S(cpu, bytes, set)) bound->push_back(static_cast<uint32_t>(cpu));
     return {};
   }
   return {trSystemError, fmt::format("sched_getaffinity: more than {} processors", kMaxCpus)};
+}
+
+Status locate_this_thread(const Topology& topology, Location* location) {
+  std::vector<uint32_t> bound;
+  TR_RETURN_IF_ERROR(bound_cpus(&bound));
+  *location = locate(topology, bound, host_identity(), static_cast<int32_t>(getpid()));
+  return {};
 }
 
 }  // namespace treering

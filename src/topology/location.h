@@ -10,6 +10,7 @@
 #include <span>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "core/status.h"
 #include "topology/plan.h"
@@ -38,6 +39,9 @@ uint64_t host_identity();
 
 // The location of a thread that may run on `cpus` (OS indices).
 Location locate(const Topology& topology, std::span<const uint32_t> cpus, uint64_t host, int32_t pid);
+
+// The processors that the calling thread may run on, by its current binding: OS indices, ascending.
+Status bound_cpus(std::vector<uint32_t>* cpus);
 
 // The location of the calling thread, by its current binding.
 Status locate_this_thread(const Topology& topology, Location* location);

@@ -38,6 +38,8 @@ struct TransportSetup {
   AreaView own;                  // this rank's area
   std::byte* segment = nullptr;  // the memory that the ranks of the host share; nullptr: this rank has none
   uint32_t usual_peers = 0;      // that a rank has connections to, at most, but for rare calls
+  // How far a PCI device ("0000:3b:00.0") is from the rank's cores: the lower the nearer; negative: that is not known.
+  std::function<int(const std::string& pci_bus_id)> distance_of;
   // From take_info() on.
   std::function<const PeerInfo&(uint32_t rank)> peer_info;
   // A rank of this one's host that was given the segment's descriptor, or nullptr.
@@ -99,8 +101,9 @@ enum class Scope : uint8_t { kProcess, kHost, kAnywhere };
 
 // What a rank locks in memory (pins).
 struct LockedMemory {
-  size_t staging_bytes = 0;
-  size_t peer_bytes = 0;  // for each peer
+  uint32_t rails = 1;        // devices that the rank uses: each locks all of the memory, and each counts
+  size_t staging_bytes = 0;  // by all rails together
+  size_t peer_bytes = 0;     // ... for each peer
   uint32_t peers = 0;     // that a rank usually has, at most
   uint32_t places = 0;    // for messages of a channel of a peer; 0: not even the fewest can be had
 
@@ -120,8 +123,9 @@ struct TransportRow {
   bool registers;                         // messages refer to regions that register_region() was given
   Status (*check)(const Config& config);  // of its options; nullptr: it has none
   std::unique_ptr<Transport> (*open)(const TransportSetup& setup);
-  // Where as much can be locked as is wanted, without a device; nullptr: nothing.
-  LockedMemory (*locks)(const TransportSetup& setup) = nullptr;
+  // With so many rails, where as much can be locked as is wanted, without a device; nullptr: nothing.
+  LockedMemory (*locks)(const TransportSetup& setup, uint32_t rails) = nullptr;
+  uint32_t most_rails = 1;
 };
 
 }  // namespace treering

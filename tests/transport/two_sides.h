@@ -74,7 +74,10 @@ class TwoSides {
   Linked connect(int own, uint32_t channel);
   TcpPair* tcp() { return tcp_.get(); }
 #ifdef TREERING_HAVE_VERBS
-  void use_verbs() { verbs_ = std::make_unique<verbs::VerbsPair>(kChannels, kFifoDepth * kSlotBytes); }
+  void use_verbs(int rails) {
+    verbs_ = std::make_unique<verbs::VerbsPair>(kChannels, kFifoDepth * kSlotBytes, kFifoDepth, rails, rails);
+    verbs_->set_least_divided(kSlotBytes / 2);
+  }
   verbs::VerbsPair* verbs() { return verbs_.get(); }
 #endif
 #ifdef TREERING_HAVE_UCX
@@ -203,8 +206,12 @@ inline const std::vector<ConformanceRow>& conformance_rows() {
       {"tcp-4-streams", false, true, Plain::kAlways, false, true, [](TwoSides* sides) { sides->use_tcp(4); },
        connect_tcp},
 #ifdef TREERING_HAVE_VERBS
-      {"verbs", false, false, Plain::kNever, false, true, [](TwoSides* sides) { sides->use_verbs(); }, connect_verbs,
+      {"verbs", false, false, Plain::kNever, false, true, [](TwoSides* sides) { sides->use_verbs(1); }, connect_verbs,
        true, register_with_device},
+      {"verbs-2-rails", false, false, Plain::kNever, false, true, [](TwoSides* sides) { sides->use_verbs(2); },
+       connect_verbs, true, register_with_device},
+      {"verbs-4-rails", false, false, Plain::kNever, false, true, [](TwoSides* sides) { sides->use_verbs(4); },
+       connect_verbs, true, register_with_device},
 #endif
 #ifdef TREERING_HAVE_UCX
       {"ucx", false, true, Plain::kAlways, false, true, [](TwoSides* sides) { sides->use_ucx(); }, connect_ucx, true},

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "transport/verbs/device_choice.h"
@@ -94,37 +95,90 @@ bool choose_gid(ibv_context* context, const ibv_port_attr& port, int wanted, Rai
   return false;
 }
 
-bool choose_port(ibv_context* context, const Config& config, Rail* rail, std::vector<std::string>* candidates) {
-  ibv_device_attr device{};
-  if (const int error = ibv_query_device(context, &device); error != 0) {
-    candidates->push_back(fmt::format("{}: ibv_query_device: {}", rail->device, std::strerror(error)));
-    return false;
-  }
-  const DeviceChoice choice(config.verbs_devices);
-  for (uint8_t number = 1; number <= device.phys_port_cnt; ++number) {
-    const auto reject = [&](const std::string& why) {
-      candidates->push_back(fmt::format("{} port {}: {}", rail->device, number, why));
-    };
-    ibv_port_attr port{};
-    if (!choice.allows(rail->device, number)) {
-      reject(fmt::format("TREERING_VERBS_DEVICES is '{}'", config.verbs_devices));
-    } else if (const int error = ibv_query_port(context, number, &port); error != 0) {
-      reject(fmt::format("ibv_query_port: {}", std::strerror(error)));
-    } else if (port.state != IBV_PORT_ACTIVE) {
-      reject(fmt::format("its state is {}", ibv_port_state_str(port.state)));
-    } else {
-      rail->port = number;
-      rail->link_layer = port.link_layer;
-      rail->mtu = static_cast<uint8_t>(port.active_mtu);
-      rail->lid = port.lid;
-      rail->mbps = speed_mbps(port);
-      std::string why;
-      if (choose_gid(context, port, config.verbs_gid, rail, &why)) return true;
-      reject(why);
+// "0000:3b:00.0" of a device on the PCI bus; else "".
+std::string pci_bus_id(const ibv_device* device) {
+  std::error_code failed;
+  return std::filesystem::read_symlink(std::string(device->ibdev_path) + "/device", failed).filename().string();
+}
+
+// The ports of all devices, as far as they could be asked.
+class Ports {
+ public:
+  Ports(const Config& config, const DistanceOf& distance_of) : config_(config), distance_of_(distance_of) {}
+
+  void add_device(ibv_device* device) {
+    const std::string name = ibv_get_device_name(device);
+    auto context = std::make_shared<OpenedContext>(device);
+    ibv_device_attr attributes{};
+    if (context->context == nullptr)
+      return reject(name, fmt::format("it cannot be opened: {}", std::strerror(errno)));
+    if (const int error = ibv_query_device(context->context, &attributes); error != 0)
+      return reject(name, fmt::format("ibv_query_device: {}", std::strerror(error)));
+    const int distance = distance_of_ ? distance_of_(pci_bus_id(device)) : -1;
+    for (uint8_t number = 1; number <= attributes.phys_port_cnt; ++number) {
+      Port port{device, context, {}};
+      port.rail.device = name;
+      port.rail.port = number;
+      PortCandidate candidate{.name = fmt::format("{} port {}", name, number)};
+      if (distance >= 0) candidate.distance = distance;
+      candidate.why_not = look_at(&port);
+      candidate.link_layer = port.rail.link_layer;
+      candidate.mbps = port.rail.mbps;
+      candidates_.push_back(std::move(candidate));
+      ports_.push_back(std::move(port));
     }
   }
-  return false;
-}
+
+  Status open(Devices* devices, std::vector<std::string>* rejected) {
+    for (const size_t chosen : choose_rails(&candidates_)) {
+      Port& port = ports_[chosen];
+      ibv_context* context = port.context->take();
+      if (context == nullptr) context = ibv_open_device(port.device);  // the rail before has another port of it
+      if (context == nullptr)
+        return {trSystemError, fmt::format("{} cannot be opened: {}", port.rail.device, std::strerror(errno))};
+      devices->emplace_back();
+      TR_RETURN_IF_ERROR(Device::open(context, port.rail, &devices->back()));
+    }
+    for (const PortCandidate& candidate : candidates_)
+      if (!candidate.why_not.empty()) rejected->push_back(fmt::format("{}: {}", candidate.name, candidate.why_not));
+    return {};
+  }
+
+ private:
+  struct Port {
+    ibv_device* device;
+    std::shared_ptr<OpenedContext> context;  // of the device's ports
+    Rail rail;
+  };
+
+  void reject(const std::string& device, std::string why) {
+    candidates_.push_back({.name = device, .why_not = std::move(why)});
+    ports_.push_back({});
+  }
+
+  // Why it cannot be used, or "".
+  std::string look_at(Port* port) const {
+    Rail& rail = port->rail;
+    ibv_port_attr found{};
+    if (!DeviceChoice(config_.verbs_devices).allows(rail.device, rail.port))
+      return fmt::format("TREERING_VERBS_DEVICES is '{}'", config_.verbs_devices);
+    if (const int error = ibv_query_port(port->context->context, rail.port, &found); error != 0)
+      return fmt::format("ibv_query_port: {}", std::strerror(error));
+    if (found.state != IBV_PORT_ACTIVE) return fmt::format("its state is {}", ibv_port_state_str(found.state));
+    rail.link_layer = found.link_layer;
+    rail.mtu = static_cast<uint8_t>(found.active_mtu);
+    rail.lid = found.lid;
+    rail.mbps = speed_mbps(found);
+    std::string why;
+    (void)choose_gid(port->context->context, found, config_.verbs_gid, &rail, &why);
+    return why;
+  }
+
+  const Config& config_;
+  const DistanceOf& distance_of_;
+  std::vector<Port> ports_;
+  std::vector<PortCandidate> candidates_;  // with the same positions
+};
 
 // Descriptors of verbs keep a queue pair alive: a child that was forked must not hold them.
 void close_on_exec(int fd) { (void)fcntl(fd, F_SETFD, fcntl(fd, F_GETFD) | FD_CLOEXEC); }
@@ -154,7 +208,8 @@ ibv_ah_attr path_to(const Rail& own, const Rail& peer, const PathOptions& option
   return path;
 }
 
-Status Device::open(const Config& config, std::unique_ptr<Device>* opened) {
+Status open_devices(const Config& config, const DistanceOf& distance_of, Devices* devices,
+                    std::vector<std::string>* rejected) {
   int count = 0;
   ibv_device** list = ibv_get_device_list(&count);
   if (list == nullptr || count == 0) {
@@ -164,21 +219,18 @@ Status Device::open(const Config& config, std::unique_ptr<Device>* opened) {
       return {trSystemError, "there is no verbs device: no driver of one is loaded (see /sys/class/infiniband)"};
     return {trSystemError, fmt::format("verbs devices cannot be listed: {}", std::strerror(error))};
   }
-  std::unique_ptr<Device> made(new Device);
-  for (int i = 0; i < count && made->context_ == nullptr; ++i) {
-    made->rail_.device = ibv_get_device_name(list[i]);
-    OpenedContext context(list[i]);
-    if (context.context == nullptr)
-      made->candidates_.push_back(fmt::format("{}: it cannot be opened: {}", made->rail_.device, std::strerror(errno)));
-    else if (choose_port(context.context, config, &made->rail_, &made->candidates_))
-      made->context_ = context.take();
-  }
+  Ports ports(config, distance_of);
+  for (int i = 0; i < count; ++i) ports.add_device(list[i]);
+  const Status opened = ports.open(devices, rejected);
   ibv_free_device_list(list);
-  if (made->context_ == nullptr)
-    return {trSystemError, fmt::format("no verbs device can be used: {}", fmt::join(made->candidates_, "; "))};
-  TR_RETURN_IF_ERROR(made->make_objects());
-  *opened = std::move(made);
-  return {};
+  TR_RETURN_IF_ERROR(opened);
+  if (!devices->empty()) return {};
+  return {trSystemError, fmt::format("no verbs device can be used: {}", fmt::join(*rejected, "; "))};
+}
+
+Status Device::open(ibv_context* context, const Rail& rail, std::unique_ptr<Device>* opened) {
+  opened->reset(new Device(context, rail));
+  return (*opened)->make_objects();
 }
 
 Status Device::make_objects() {
@@ -197,7 +249,7 @@ Status Device::make_objects() {
 Device::~Device() {
   if (events_ != nullptr) (void)ibv_destroy_comp_channel(events_);
   if (domain_ != nullptr) (void)ibv_dealloc_pd(domain_);
-  if (context_ != nullptr) (void)ibv_close_device(context_);
+  (void)ibv_close_device(context_);
 }
 
 std::string Device::name() const {
@@ -213,6 +265,16 @@ Status Device::register_memory(void* data, size_t bytes, int access, RegisteredM
     return {trSystemError, fmt::format("{}: registering {} KiB of memory: {}{}", name(), bytes >> 10,
                                        std::strerror(errno), errno == ENOMEM ? locked_memory_text() : "")};
   *registered = RegisteredMemory(region);
+  return {};
+}
+
+Status RailMemory::make(const Devices& devices, RailSet rails, void* data, size_t bytes, int access) {
+  for (uint32_t rail = 0; rail < devices.size(); ++rail) {
+    if ((rails >> rail & 1) == 0) continue;
+    TR_RETURN_IF_ERROR(devices[rail]->register_memory(data, bytes, access, &registered_[rail]));
+    local_keys_[rail] = registered_[rail].local_key();
+  }
+  is_made_ = true;
   return {};
 }
 

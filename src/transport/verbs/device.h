@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device: a verbs device that this process has opened, with the port and the address (GID) that it uses of it.
+// Device: a verbs device that this process has opened, with the port and the address (GID) that it uses of it. A rank
+// has one for each of its rails.
 //
-// Which port: of the devices that the options allow, the first that is active. Which GID: on InfiniBand the first; on
-// Ethernet (RoCE) those of RoCE v2 before those of v1, and of these IPv4 addresses before IPv6 addresses before
-// link-local ones, which no router passes on. candidates() has all that were looked at, and why each was rejected.
+// Which ports: of the devices that the options allow those that are active and nearest (rail_choice.h). Which GID: on
+// InfiniBand the first; on Ethernet (RoCE) those of RoCE v2 before those of v1, and of these IPv4 addresses before IPv6
+// addresses before link-local ones, which no router passes on.
 #pragma once
 
 #include <infiniband/verbs.h>
 
+#include <array>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "core/config.h"
 #include "core/status.h"
-#include "transport/verbs/wire.h"
+#include "transport/verbs/rail_choice.h"
+#include "transport/verbs/sending.h"
 
 namespace treering::verbs {
 
@@ -50,8 +54,8 @@ ibv_ah_attr path_to(const Rail& own, const Rail& peer, const PathOptions& option
 
 class Device {
  public:
-  // The first device that can be used; an error lists what there is and why it cannot.
-  static Status open(const Config& config, std::unique_ptr<Device>* opened);
+  // Takes the context over.
+  static Status open(ibv_context* context, const Rail& rail, std::unique_ptr<Device>* opened);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -63,20 +67,44 @@ class Device {
   ibv_comp_channel* events() const { return events_; }
   // "mlx5_0 port 1 (RoCE v2 GID 3: 10.0.0.1, 100 Gbit/s)"
   std::string name() const;
-  const std::vector<std::string>& candidates() const { return candidates_; }
 
   // With IBV_ACCESS_*.
   Status register_memory(void* data, size_t bytes, int access, RegisteredMemory* registered) const;
 
  private:
-  Device() = default;
+  Device(ibv_context* context, const Rail& rail) : rail_(rail), context_(context) {}
   Status make_objects();
 
-  Rail rail_;
-  ibv_context* context_ = nullptr;
+  const Rail rail_;
+  ibv_context* const context_;
   ibv_pd* domain_ = nullptr;
   ibv_comp_channel* events_ = nullptr;
-  std::vector<std::string> candidates_;
+};
+
+// A rank's, in the order of its rails.
+using Devices = std::vector<std::unique_ptr<Device>>;
+
+// How far a PCI device ("0000:3b:00.0") is from the rank's cores; negative: that is not known.
+using DistanceOf = std::function<int(const std::string& pci_bus_id)>;
+
+// Opens what become the rank's rails. Of all other ports `rejected` tells why they do not; an error lists them, too.
+Status open_devices(const Config& config, const DistanceOf& distance_of, Devices* devices,
+                    std::vector<std::string>* rejected);
+
+// Memory that is registered with several of a rank's devices.
+class RailMemory {
+ public:
+  // With those whose bits are in `rails`.
+  Status make(const Devices& devices, RailSet rails, void* data, size_t bytes, int access);
+  void end() { *this = {}; }
+  explicit operator bool() const { return is_made_; }
+  const RailKeys& local_keys() const { return local_keys_; }
+  uint32_t remote_key(uint32_t rail) const { return registered_[rail].remote_key(); }
+
+ private:
+  std::array<RegisteredMemory, kMostRails> registered_;
+  RailKeys local_keys_{};
+  bool is_made_ = false;
 };
 
 }  // namespace treering::verbs

@@ -13,10 +13,11 @@
 #include "core/log.h"
 #include "transport/link_connection.h"
 #include "transport/verbs/block.h"
+#include "transport/verbs/end_check.h"
 #include "transport/verbs/handshake.h"
 #include "transport/verbs/incoming.h"
 #include "transport/verbs/locked_memory.h"
-#include "transport/verbs/sending.h"
+#include "transport/verbs/rails.h"
 
 namespace treering::verbs {
 namespace {
@@ -41,16 +42,15 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
         layout_{options_.channels, options_.place_bytes, options_.places},
         introduce_(std::move(introduce)),
         channels_(options_.channels),
-        queue_(messages()),
-        written_(sends()) {
+        queue_(messages()) {
     refusal_ = open();
     has_lost_peer_ = !refusal_.ok();
-    if (!refusal_.ok()) pair_.reset(), fail(refusal_);
+    if (!refusal_.ok()) rails_.close(), fail(refusal_);
   }
 
-  // The queue pair ends before the memory that its peer writes into.
+  // The queue pairs end before the memory that the peer writes into.
   ~Link() override {
-    pair_.reset();
+    rails_.close();
     block_.end_registration();
   }
 
@@ -64,16 +64,11 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     if (finished_) return;
     if (!peer.refusal.empty()) return refuse({trSystemError, "it says: " + peer.refusal});
     if (!refusal_.ok()) return introduce_self();
-    if (peer.channels != options_.channels || peer.place_bytes != options_.place_bytes || peer.places < kFewestPlaces ||
-        peer.places > kFifoDepth)
-      return decline({trSystemError, fmt::format("it has {} channels and {} places of {} bytes, this rank {} and {} of "
-                                                 "{}",
-                                                 peer.channels, peer.places, peer.place_bytes, options_.channels,
-                                                 options_.places, options_.place_bytes)});
     if (!handshake_.is_connected()) {
-      peer_ = peer;
+      if (const Status checked = check_end(peer, own_end()); !checked.ok()) return decline(checked);
+      peers_block_ = peer.block;
       peers_layout_ = {peer.channels, peer.place_bytes, peer.places};
-      if (const Status connected = pair_->connect(card_->device->rail(), peer, options_.path); !connected.ok())
+      if (const Status connected = rails_.connect(peer.rails, options_.path); !connected.ok())
         return decline(connected);
     }
     const Handshake::Actions actions = handshake_.hear(peer.is_connected, peer.may_send);
@@ -87,11 +82,9 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
   void depart() override { departed_.store(true, std::memory_order_release); }
   void stop() override {
     stopped_.store(true, std::memory_order_relaxed);
-    if (pair_) pair_->stop();
+    rails_.stop();
   }
-  void arm() override {
-    if (pair_) pair_->arm();
-  }
+  void arm() override { rails_.arm(); }
 
   void end_introductions() override {
     std::lock_guard lock(mutex_);
@@ -102,13 +95,9 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     if (stopped_.load(std::memory_order_relaxed) || !is_good() || departed_.load(std::memory_order_acquire))
       return close();
     if (!flush()) return !is_good() && close();
-    if (!is_marked_ && pair_->can_write(1) && is_ready_.load(std::memory_order_acquire)) {
-      note(pair_->mark(peer_.block, peer_.key));
-      is_marked_ = true;
-    }
+    if (is_ready_.load(std::memory_order_acquire)) mark_end();
     poll();
-    const bool all_done = pair_->done() == pair_->posted();
-    return (all_done || !is_good()) && close();
+    return (rails_.is_done() || !is_good()) && close();
   }
 
   std::unique_ptr<Connection> connection(uint32_t channel) override;
@@ -146,7 +135,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     if (carries && message.bytes > options_.place_bytes)
       return fail({trInternalError, fmt::format("a message of {} bytes; at most {} were agreed on", message.bytes,
                                                 options_.place_bytes)});
-    Source payload;
+    Payload payload;
     if (carries)
       if (const Status found = find_payload(message, &payload); !found.ok()) return fail(found);
     Outgoing& outgoing = channel.sending.outgoing[channel.sending.posted % kFifoDepth];
@@ -161,7 +150,6 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
       if (message.bytes > 0) std::memcpy(line->data, message.data, message.bytes);
       outgoing.line_bytes += message.bytes;
     } else if (carries) {
-      line->has_payload = 1;
       channel.sending.with_payload = channel.sending.posted + 1;
     }
     ++channel.sending.posted;
@@ -205,13 +193,14 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
 
  private:
   Status open() {
-    TR_RETURN_IF_ERROR(block_.make(*card_->device, block_bytes(layout_)));
-    // Of each channel the peer's messages, and a credit for each of this rank's, may arrive before a poll.
+    TR_RETURN_IF_ERROR(block_.make(card_->devices, options_.rails, block_bytes(layout_)));
+    // Of each channel the peer's messages, or pieces of them, and a credit for each of this rank's, may arrive before a
+    // poll.
     const auto all = static_cast<uint32_t>(messages());
-    return QueuePair::create(*card_->device, {sends(), 2 * all + 16}, sizeof(Line), &pair_);
+    return rails_.open(card_->devices, options_.rails, {sends(), 2 * all + 16}, sizeof(Line));
   }
   size_t messages() const { return size_t{options_.channels} * kFifoDepth; }
-  uint32_t sends() const { return 3 * static_cast<uint32_t>(messages()) + 8; }  // work requests under way
+  uint32_t sends() const { return 3 * static_cast<uint32_t>(messages()) + 8; }  // work requests of a rail under way
   // Messages of a channel that may be under way; how many the peer takes is known once it has introduced itself.
   uint32_t room() const { return is_ready_.load(std::memory_order_acquire) ? peers_layout_.places : kFewestPlaces; }
   bool is_good() const { return health_.ok(); }
@@ -221,36 +210,37 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     return block_.base() + layout_.bytes() + layout_.line(channel, number);
   }
 
-  Status find_payload(const Message& message, Source* payload) const {
+  Status find_payload(const Message& message, Payload* payload) const {
     if (message.kind == PayloadKind::kStaging) {
-      *payload = {card_->staging->base() + message.user.offset, message.bytes, 0};
-      return card_->staging->key(message.user.offset, &payload->key);
+      *payload = {card_->staging->base() + message.user.offset, message.bytes, {}};
+      return card_->staging->keys(message.user.offset, &payload->keys);
     }
     const auto place = card_->regions->find(message.user.region);
     if (!place || message.user.offset > place->bytes || message.bytes > place->bytes - message.user.offset)
       return {trInvalidUsage,
               "registered memory that this call uses was freed, or its registration ended, while the call runs"};
-    *payload = {place->base + message.user.offset, message.bytes, place->key};
+    *payload = {place->base + message.user.offset, message.bytes, place->keys};
     return {};
   }
 
   void introduce_self() {
     last_introduced_ = Clock::now();
     if (finished_) return;
+    if (refusal_.ok()) return introduce_(own_end());
+    EndPoint none;
+    none.refusal = refusal_.message();
+    introduce_(none);
+  }
+  EndPoint own_end() const {
     EndPoint own;
-    own.refusal = refusal_.message();
-    if (!refusal_.ok()) return introduce_(own);
-    own.queue_pair = pair_->number();
-    own.first_packet = pair_->first_packet();
-    own.rail = card_->device->rail();
+    own.rails = rails_.ends(block_);
     own.block = reinterpret_cast<uint64_t>(block_.base());
-    own.key = block_.registered().remote_key();
     own.channels = options_.channels;
     own.place_bytes = options_.place_bytes;
     own.places = options_.places;
     own.is_connected = handshake_.is_connected();
     own.may_send = handshake_.may_send();
-    introduce_(own);
+    return own;
   }
   void introduce_again() {
     std::lock_guard lock(mutex_);
@@ -283,34 +273,40 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     return true;
   }
 
-  void fail(const Status& status) {
+  void fail(const Status& status) { fail(status, path_text()); }
+  void fail(const Status& status, const std::string& path) {
     if (!health_.ok()) return;
-    health_ = {status.code(),
-               fmt::format("verbs with {}, by {}: {}", options_.peer_name, path_text(), status.message())};
+    health_ = {status.code(), fmt::format("verbs with {}, by {}: {}", options_.peer_name, path, status.message())};
     queue_.clear();
     owes_ = false;
   }
-  void note(const Status& status) {
+  void note(const Status& status, const LinkRail& rail) {
     if (status.ok()) return;
     // What was under way to a rank that has left is no failure.
     if (departed_.load(std::memory_order_acquire)) return forget_sends();
-    fail(status);
+    fail(status, rail.path_text(is_ready_.load(std::memory_order_acquire)));
   }
   void forget_sends() {
     queue_.clear();
     owes_ = false;
-    for (Channel& channel : channels_) channel.sending.payload_taken = channel.sending.with_payload;
+    for (Channel& channel : channels_) channel.sending.forget();
     has_lost_peer_ = true;
   }
-  std::string path_text() const {
-    if (!is_ready_.load(std::memory_order_acquire)) return card_->device->name() + ", not connected yet";
-    return fmt::format("{} to {} port {} (GID {})", card_->device->name(), peer_.rail.device, peer_.rail.port,
-                       gid_text(peer_.rail.gid));
+  std::string path_text() {
+    if (!is_ready_.load(std::memory_order_acquire)) {
+      std::string names;
+      for (const auto& device : card_->devices) names += device->name() + ", ";
+      return names + "not connected yet";
+    }
+    std::string paths;
+    for (uint32_t i = 0; i < rails_.used(); ++i)
+      paths += (i == 0 ? "" : " and ") + rails_.at(i).path_text(true);
+    return paths;
   }
 
   void send_pending() {
     if (has_lost_peer_) return forget_sends();
-    while (!queue_.empty() && pair_->can_write(kRequestsOfMessage)) {
+    while (!queue_.empty() && rails_.can_write(kRequestsOfMessage)) {
       send(queue_.front());
       if (!is_good() || has_lost_peer_) return;
       queue_.pop();
@@ -320,11 +316,13 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     for (uint32_t index = 0; index < channels_.size() && is_good() && !has_lost_peer_; ++index) {
       Incoming& incoming = channels_[index].incoming;
       if (!incoming.owes_credit()) continue;
-      if (!pair_->can_write(1)) {
+      LinkRail& rail = rails_.of(index);
+      if (!rail.pair->can_write(1)) {
         owes_ = true;
         return;
       }
-      note(pair_->tell(pack_immediate({ImmediateType::kCredit, index, static_cast<uint32_t>(incoming.popped())})));
+      note(rail.pair->tell(pack_immediate({ImmediateType::kCredit, index, static_cast<uint32_t>(incoming.popped())})),
+           rail);
       incoming.told();
     }
   }
@@ -333,26 +331,63 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     Channel& channel = channels_[index];
     const uint64_t number = channel.sending.sent;
     const Outgoing& outgoing = channel.sending.outgoing[number % kFifoDepth];
+    const uint32_t position = rails_.position_of(index);
+    LinkRail& rail = rails_.at(position);
+    Pieces pieces;
+    uint32_t count = 0;
+    if (outgoing.payload.bytes > 0)
+      count = divide(outgoing.payload.bytes, rails_.rates(), position, options_.least_divided, &pieces);
     std::byte* line = own_line(index, number);
     reinterpret_cast<Line*>(line)->popped = static_cast<uint32_t>(channel.incoming.popped());
+    reinterpret_cast<Line*>(line)->pieces = static_cast<uint8_t>(count);
     channel.incoming.told();
-    const bool has_payload = outgoing.payload.bytes > 0;
-    const Source source{line, outgoing.line_bytes, block_.registered().local_key()};
+    for (uint32_t piece = 1; piece < count && is_good() && !has_lost_peer_; ++piece)
+      send_piece(index, piece, pieces[piece], &rails_.at((position + piece) % rails_.used()));
+    if (!is_good() || has_lost_peer_) return;
+    const Source source{line, outgoing.line_bytes, block_.registered().local_keys()[rail.number]};
     const Immediate immediate{ImmediateType::kLine, index, static_cast<uint32_t>(number)};
-    note(pair_->write(outgoing.payload, peer_.block + peers_layout_.place(index, number), source,
-                      peer_.block + peers_layout_.line(index, number), peer_.key, pack_immediate(immediate),
-                      has_payload));
+    const Source first{outgoing.payload.data, count == 0 ? 0 : pieces[0].bytes, outgoing.payload.keys[rail.number]};
+    note(rail.pair->write(first, peers_block_ + peers_layout_.place(index, number), source,
+                          peers_block_ + peers_layout_.line(index, number), rail.peers_key, pack_immediate(immediate),
+                          count > 0),
+         rail);
     if (!is_good() || has_lost_peer_) return;
     ++channel.sending.sent;
-    if (has_payload) written_.push({pair_->posted(), index, number});
+    if (count > 0) follow(index, number, &rail);
+  }
+  // Piece 1 and on: piece 0 goes with the line.
+  void send_piece(uint32_t index, uint32_t number, const Piece& piece, LinkRail* rail) {
+    const uint64_t message = channels_[index].sending.sent;
+    const Payload& payload = channels_[index].sending.outgoing[message % kFifoDepth].payload;
+    note(rail->pair->write_piece({payload.data + piece.offset, piece.bytes, payload.keys[rail->number]},
+                                 peers_block_ + peers_layout_.place(index, message) + piece.offset, rail->peers_key,
+                                 pack_immediate({ImmediateType::kPiece, index, pack_piece(number, message)})),
+         *rail);
+    if (is_good() && !has_lost_peer_) follow(index, message, rail);
+  }
+  // A completion of what was posted last is to come.
+  void follow(uint32_t index, uint64_t number, LinkRail* rail) {
+    rail->written.push({rail->pair->posted(), index, number});
+    channels_[index].sending.give(rail->number, number);
+  }
+
+  void mark_end() {
+    for (uint32_t i = 0; i < rails_.used(); ++i) {
+      LinkRail& rail = rails_.at(i);
+      if (rail.is_marked || !rail.pair->can_write(1)) continue;
+      note(rail.pair->mark(peers_block_, rail.peers_key), rail);
+      rail.is_marked = true;
+    }
   }
 
   void poll() {
-    if (has_lost_peer_) return;
-    note(pair_->poll([this](uint32_t word) { take(unpack_immediate(ntohl(word))); }));
-    for (; !written_.empty() && written_.front().request <= pair_->done(); written_.pop())
-      channels_[written_.front().channel].sending.payload_taken = written_.front().number + 1;
-    if (pair_->is_flushed()) await_cause();
+    for (LinkRail& rail : rails_.all()) {
+      if (has_lost_peer_) return;
+      note(rail.pair->poll([this](uint32_t word) { take(unpack_immediate(ntohl(word))); }), rail);
+      for (; !rail.written.empty() && rail.written.front().request <= rail.pair->done(); rail.written.pop())
+        channels_[rail.written.front().channel].sending.written[rail.number] = rail.written.front().number + 1;
+      if (rail.pair->is_flushed()) await_cause(rail);
+    }
   }
 
   // The device had all that it sent before it left, but may tell of it late.
@@ -363,12 +398,13 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
   }
 
   // Requests that were flushed are no cause. The peer's card may have one that this card is not told.
-  void await_cause() {
+  void await_cause(const LinkRail& rail) {
     const Clock::time_point now = Clock::now();
     if (flushed_since_ == Clock::time_point()) flushed_since_ = now;
     if (now - flushed_since_ > kCauseComesWithin)
       note({trRemoteError,
-            "the queue pair is in the error state, and the device gives no reason: the peer may have ended"});
+            "the queue pair is in the error state, and the device gives no reason: the peer may have ended"},
+           rail);
   }
 
   void take(const Immediate& immediate) {
@@ -378,10 +414,15 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     Channel& channel = channels_[immediate.channel];
     if (immediate.type == ImmediateType::kCredit)
       return take_credit(&channel, full_count(channel.sending.freed, immediate.count));
+    const auto rails = static_cast<uint32_t>(rails_.all().size());
+    if (immediate.type == ImmediateType::kPiece) {
+      if (const Status taken = channel.incoming.arrive_piece(layout_, immediate.count, rails); !taken.ok()) fail(taken);
+      return;
+    }
     if (immediate.type != ImmediateType::kLine)
       return fail({trSystemError, fmt::format("it told an immediate of type {}", static_cast<int>(immediate.type))});
     Line line;
-    if (const Status taken = channel.incoming.arrive(block_.base(), layout_, immediate.channel, immediate.count, &line);
+    if (const Status taken = channel.incoming.arrive(block_.base(), layout_, immediate.channel, immediate.count, rails, &line);
         !taken.ok())
       return fail(taken);
     take_credit(&channel, channel.sending.freed + (line.popped - static_cast<uint32_t>(channel.sending.freed)));
@@ -398,21 +439,19 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
   const BlockLayout layout_;
   const Introduce introduce_;
   Block block_;
-  std::unique_ptr<QueuePair> pair_;
+  Rails rails_;
 
   std::vector<Channel> channels_;
-  Ring<uint32_t> queue_;   // channels, in the order of their posts that were not sent yet
-  Ring<Written> written_;  // payloads under way
+  Ring<uint32_t> queue_;  // channels, in the order of their posts that were not sent yet
   Status health_;
   bool owes_ = false;           // credits
   bool has_lost_peer_ = false;  // ... which has left: nothing is sent any more
   Clock::time_point flushed_since_{}, left_since_{};
-  bool is_marked_ = false;  // at the end: a completion of everything was asked for
 
   std::atomic<bool> is_ready_{false}, departed_{false}, stopped_{false}, is_refused_{false};
   std::mutex mutex_;  // of what follows; the peer's are read without it once is_ready_
   Handshake handshake_;
-  EndPoint peer_;
+  uint64_t peers_block_ = 0;  // its address
   BlockLayout peers_layout_;
   Clock::time_point last_introduced_{};
   Status refusal_;        // why this rank has no end

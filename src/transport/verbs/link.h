@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// VerbsLink: this rank and one peer, joined by a queue pair that the connections of all channels share.
+// VerbsLink: this rank and one peer, joined by a queue pair for each rail, which the connections of all channels share.
 //
 //   post() -> line and payload wait in the link -> two work requests -> peer's place and line, and an immediate
+//                                               -> for each other rail one: a piece of the payload, and an immediate
 //   front() <- line and payload in this rank's block <- completion of a receive
 //   pop()   -> a credit, with the next line of the channel, or by itself for every kTellEvery-th message
 //
@@ -10,7 +11,7 @@
 //
 // Invariants: at most kFifoDepth messages of a channel are not popped, so a line or place is written only when it
 // is not read; what a peer has written is checked and copied before it is used; released() counts a message whose payload
-// the card has written, and which the peer's card has acknowledged. Used by one thread at a time, but for hear(),
+// the cards have written, and which the peer's cards have acknowledged. Used by one thread at a time, but for hear(),
 // depart() and stop(), which the control thread calls.
 #pragma once
 
@@ -21,7 +22,7 @@
 #include "core/log.h"
 #include "transport/connection.h"
 #include "transport/verbs/device.h"
-#include "transport/verbs/queue_pair.h"
+#include "transport/verbs/pieces.h"
 #include "transport/verbs/registered_regions.h"
 #include "transport/verbs/registered_staging.h"
 
@@ -29,7 +30,7 @@ namespace treering::verbs {
 
 // What all links of a rank share.
 struct Card {
-  std::unique_ptr<Device> device;
+  Devices devices;  // by rail
   void (*log)(LogLevel level, const std::string& text) = nullptr;
   std::unique_ptr<RegisteredStaging> staging;  // of this rank
   std::unique_ptr<RegisteredRegions> regions;  // of the user, that messages may refer to
@@ -42,6 +43,8 @@ struct LinkOptions {
   size_t place_bytes = 0;        // the longest payload
   uint32_t places = kFifoDepth;  // of a channel; the peer may have another number of them
   PathOptions path = {};
+  RailSet rails = kAllRails;                // of this rank's, by which it reaches the peer
+  uint32_t least_divided = kLeastDivided;  // bytes of a payload
 };
 
 class VerbsLink : public SendQueue {

@@ -4,6 +4,7 @@
 //
 //   staging memory | block for peer 1 | block for peer 2 | ...        and the regions that the user has registered
 //
+// Each rail locks all of it: what two devices have pinned the kernel counts twice.
 #pragma once
 
 #include <algorithm>
@@ -29,13 +30,20 @@ inline size_t locked_staging(const AreaLayout& layout, size_t usual_bytes) {
   return layout.channels * (is_all ? usual_bytes : (usual_bytes + 4095) / 4096 * 4096 + 4096);
 }
 
-// With as many places as fit into `available` bytes.
-inline LockedMemory plan_locked_memory(const TransportSetup& setup, size_t available) {
-  LockedMemory plan{locked_staging(*setup.layout, setup.usual_staging_bytes), 0, setup.usual_peers, kFifoDepth + 1};
-  do {
-    plan.peer_bytes = block_bytes({setup.layout->channels, setup.max_message_bytes, --plan.places});
-  } while (plan.bytes() > available && plan.places > kFewestPlaces);
-  if (plan.bytes() > available) plan.places = 0;
+// With as many rails, of at most so many, and then places as fit into `available` bytes.
+inline LockedMemory plan_locked_memory(const TransportSetup& setup, uint32_t most_rails, size_t available) {
+  LockedMemory plan;
+  plan.peers = setup.usual_peers;
+  for (plan.rails = most_rails;; --plan.rails) {
+    plan.staging_bytes = plan.rails * locked_staging(*setup.layout, setup.usual_staging_bytes);
+    for (plan.places = kFifoDepth; plan.places >= kFewestPlaces; --plan.places) {
+      plan.peer_bytes =
+          plan.rails * block_bytes({setup.layout->channels, setup.max_message_bytes, plan.places});
+      if (plan.bytes() <= available) return plan;
+    }
+    if (plan.rails == 1) break;
+  }
+  plan.places = 0;
   return plan;
 }
 

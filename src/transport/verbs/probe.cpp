@@ -139,27 +139,42 @@ Status Probe::poll() {
   return {};
 }
 
-Status Probe::reach(uint32_t peer, Clock::time_point deadline) {
+Status Probe::step(uint32_t peer, Attempt* attempt) {
   TR_RETURN_IF_ERROR(failure_);
+  TR_RETURN_IF_ERROR(poll());
   const Peer& other = peers_[peer];
-  Clock::time_point next{};
-  int afterwards = 0;
-  for (;;) {
-    TR_RETURN_IF_ERROR(poll());
-    const Clock::time_point now = Clock::now();
-    if (other.heard && (afterwards == kAfterwards || now > deadline)) return {};
-    if (other.heard || now >= next) {
-      afterwards += other.heard && under_way_ == 0;
-      TR_RETURN_IF_ERROR(send(peer));
-      next = now + kAgain;
-    }
-    if (now > deadline) break;
-    sched_yield();
+  const Clock::time_point now = Clock::now();
+  if (other.heard && (attempt->afterwards == kAfterwards || now > attempt->deadline)) attempt->is_over = true;
+  if (attempt->is_over) return {};
+  if (other.heard || now >= attempt->next) {
+    attempt->afterwards += other.heard && under_way_ == 0;
+    TR_RETURN_IF_ERROR(send(peer));
+    attempt->next = now + kAgain;
   }
+  return now > attempt->deadline ? not_heard(peer) : Status();
+}
+
+Status Probe::not_heard(uint32_t peer) {
+  const Rail& rail = peers_[peer].rail;
   return {trSystemError,
           fmt::format("no datagram came from {} port {} (GID {}) to {}: on RoCE, check TREERING_VERBS_GID, VLANs, and "
                       "firewalls for UDP port 4791",
-                      other.rail.device, other.rail.port, gid_text(other.rail.gid), device_.name())};
+                      rail.device, rail.port, gid_text(rail.gid), device_.name())};
+}
+
+void Probe::advance(uint32_t peer, Attempt* attempt) {
+  if (attempt->is_over) return (void)poll();  // the peer may not have heard this rank yet
+  attempt->result = step(peer, attempt);
+  attempt->is_over |= !attempt->result.ok();
+}
+
+Status Probe::reach(uint32_t peer, Clock::time_point deadline) {
+  Attempt attempt{.deadline = deadline};
+  while (!attempt.is_over) {
+    advance(peer, &attempt);
+    sched_yield();
+  }
+  return attempt.result;
 }
 
 }  // namespace treering::verbs

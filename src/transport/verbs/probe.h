@@ -6,7 +6,7 @@
 //                        <------ "b, has heard a"      in its own reach(a), or while it tries another peer
 //
 // Both ranks of a pair try each other at about the same time. Each finds out by itself whether it hears the other; a
-// transport works for the pair when both do. Datagrams may be lost: they are repeated, and once more after the end, as
+// transport works for the pair when both do. A rank has a probe for each rail, and tries them all at once. Datagrams may be lost: they are repeated, and once more after the end, as
 // the peer may need them still.
 #pragma once
 
@@ -31,7 +31,16 @@ class Probe {
   ProbeAddress address() const;
   // Where those of the peers are; before reach().
   void set_peer(uint32_t peer, const Rail& rail, const ProbeAddress& address);
-  // Ok once the peer is heard; an error at the deadline.
+  // Tries a peer until it has been heard, or the deadline. `attempt` is of this peer alone.
+  struct Attempt {
+    Clock::time_point deadline;
+    Clock::time_point next{};
+    int afterwards = 0;  // datagrams that were sent after it was heard
+    bool is_over = false;
+    Status result;  // then; ok: it was heard
+  };
+  void advance(uint32_t peer, Attempt* attempt);
+  // The same until it is over.
   Status reach(uint32_t peer, Clock::time_point deadline);
 
  private:
@@ -46,6 +55,8 @@ class Probe {
   Status post_receive(uint32_t slot);
   Status send(uint32_t peer);
   Status poll();
+  Status step(uint32_t peer, Attempt* attempt);
+  Status not_heard(uint32_t peer);
   Status take(uint32_t slot);
 
   const Device& device_;

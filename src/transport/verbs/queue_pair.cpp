@@ -89,7 +89,7 @@ Status QueuePair::to_init(const Device& device) const {
   return errno == 0 ? Status() : failed("ibv_modify_qp to INIT");
 }
 
-Status QueuePair::connect(const Rail& own, const EndPoint& peer, const PathOptions& options) {
+Status QueuePair::connect(const Rail& own, const RailEnd& peer, const PathOptions& options) {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_RTR;
   attributes.path_mtu = static_cast<ibv_mtu>(std::min(own.mtu, peer.rail.mtu));
@@ -168,6 +168,19 @@ Status QueuePair::write(const Source& payload, uint64_t place, const Source& lin
   requests[1].send_flags = (line.bytes <= inline_bytes_ ? IBV_SEND_INLINE : 0) | (signaled ? IBV_SEND_SIGNALED : 0);
   if (signaled) signaled_ = posted_ + count;
   return post(count == 2 ? requests : requests + 1, count);
+}
+
+Status QueuePair::write_piece(const Source& piece, uint64_t place, uint32_t key, uint32_t immediate) {
+  ibv_sge part{reinterpret_cast<uint64_t>(piece.data), piece.bytes, piece.key};
+  ibv_send_wr request{};
+  request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  request.sg_list = &part;
+  request.num_sge = 1;
+  request.wr.rdma = {place, key};
+  request.imm_data = htonl(immediate);
+  request.send_flags = IBV_SEND_SIGNALED;
+  request.wr_id = signaled_ = posted_ + 1;
+  return post(&request, 1);
 }
 
 Status QueuePair::tell(uint32_t immediate) {

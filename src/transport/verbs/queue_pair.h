@@ -39,7 +39,7 @@ class QueuePair {
 
   uint32_t number() const { return pair_->qp_num; }
   uint32_t first_packet() const { return first_packet_; }
-  Status connect(const Rail& own, const EndPoint& peer, const PathOptions& options);
+  Status connect(const Rail& own, const RailEnd& peer, const PathOptions& options);
   // No work request that was posted, here or by the peer, is carried out any more. Any thread.
   void stop();
 
@@ -47,6 +47,8 @@ class QueuePair {
   // Writes `payload` to `place`, if there is any, and then `line` to `line_place`, and tells `immediate`.
   Status write(const Source& payload, uint64_t place, const Source& line, uint64_t line_place, uint32_t key,
                uint32_t immediate, bool signaled);
+  // Writes a piece of a payload and tells `immediate`; a completion follows.
+  Status write_piece(const Source& piece, uint64_t place, uint32_t key, uint32_t immediate);
   // Tells an immediate alone.
   Status tell(uint32_t immediate);
   // Asks for a completion of all that was posted; nothing is written.

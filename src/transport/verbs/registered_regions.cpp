@@ -18,15 +18,17 @@ Status RegisteredRegions::add(const Region& region, size_t room) {
     std::lock_guard lock(mutex_);
     if (!entries_.try_emplace(region.id).second) return {};
   }
-  if (region.bytes > room)
+  if (region.bytes > room / devices_.size())
     return {trSystemError,
-            fmt::format("{} KiB may still be locked beside what peers need{}", room >> 10, locked_memory_text())};
-  RegisteredMemory registered;
-  TR_RETURN_IF_ERROR(device_.register_memory(region.base, region.bytes, 0, &registered));
+            fmt::format("{} KiB may still be locked beside what peers need{}{}", room >> 10,
+                        devices_.size() > 1 ? fmt::format(", and each of {} rails locks it", devices_.size()) : "",
+                        locked_memory_text())};
+  RailMemory registered;
+  TR_RETURN_IF_ERROR(registered.make(devices_, kAllRails, region.base, region.bytes, 0));
   std::lock_guard lock(mutex_);
   const auto found = entries_.find(region.id);
   if (found == entries_.end()) return {};  // it ended meanwhile
-  found->second = {{region.base, region.bytes, registered.local_key()}, std::move(registered)};
+  found->second = {{region.base, region.bytes, registered.local_keys()}, std::move(registered)};
   return {};
 }
 

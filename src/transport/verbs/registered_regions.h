@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RegisteredRegions: the regions of this process (transport/region.h) that its rank's device reads payloads from.
+// RegisteredRegions: the regions of this process (transport/region.h) that its rank's devices read payloads from.
 //
 //   call whose buffers lie in a region -> add() -> ibv_reg_mr, at the first time
 //   message that refers to it          -> find() -> address and key
@@ -23,11 +23,11 @@ class RegisteredRegions {
   struct Place {
     const std::byte* base = nullptr;
     size_t bytes = 0;
-    uint32_t key = 0;  // local
+    RailKeys keys{};  // local
   };
 
-  // The device outlives it.
-  explicit RegisteredRegions(const Device& device) : device_(device) {}
+  // The devices outlive it.
+  explicit RegisteredRegions(const Devices& devices) : devices_(devices) {}
 
   // Whether it was added, be it in vain.
   bool knows(uint32_t id) const;
@@ -36,16 +36,16 @@ class RegisteredRegions {
   Status add(const Region& region, size_t room);
   // Nothing: it is not registered, or has ended. Any thread.
   std::optional<Place> find(uint32_t id) const;
-  // Once it returns, the device does not reach the region any more. Any thread.
+  // Once it returns, no device reaches the region any more. Any thread.
   void end(uint32_t id);
 
  private:
   struct Entry {
     Place place;
-    RegisteredMemory registered;  // none: it could not be
+    RailMemory registered;  // none: it could not be
   };
 
-  const Device& device_;
+  const Devices& devices_;
   mutable std::mutex mutex_;
   std::map<uint32_t, Entry> entries_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RegisteredStaging: the rank's staging memory, as far as it is used, as its device reads payloads from it.
+// RegisteredStaging: the rank's staging memory, as far as it is used, as its devices read payloads from it.
 //
 //   channel 0: | usual part | part | part | ...      channel 1: | usual part | part | ...
 //                registered   when a payload first lies there
@@ -18,8 +18,9 @@ namespace treering::verbs {
 class RegisteredStaging {
  public:
   // `part_bytes` at a time, of each channel's `channel_bytes`; a payload lies in one part.
-  RegisteredStaging(const Device& device, std::byte* base, uint32_t channels, size_t channel_bytes, size_t part_bytes)
-      : device_(device),
+  RegisteredStaging(const Devices& devices, std::byte* base, uint32_t channels, size_t channel_bytes,
+                    size_t part_bytes)
+      : devices_(devices),
         base_(base),
         channel_bytes_(channel_bytes),
         part_bytes_(part_bytes),
@@ -31,11 +32,11 @@ class RegisteredStaging {
     for (size_t part = 0; part < parts_.size(); part += parts_of_channel_) TR_RETURN_IF_ERROR(add(part));
     return {};
   }
-  // The local key for the bytes at this offset.
-  Status key(uint64_t offset, uint32_t* key) {
+  // The local keys for the bytes at this offset.
+  Status keys(uint64_t offset, RailKeys* keys) {
     const size_t part = offset / channel_bytes_ * parts_of_channel_ + offset % channel_bytes_ / part_bytes_;
     if (!parts_[part]) TR_RETURN_IF_ERROR(add(part));
-    *key = parts_[part].local_key();
+    *keys = parts_[part].local_keys();
     return {};
   }
   const std::byte* base() const { return base_; }
@@ -43,14 +44,14 @@ class RegisteredStaging {
  private:
   Status add(size_t part) {
     const size_t in_channel = part % parts_of_channel_ * part_bytes_;
-    return device_.register_memory(base_ + part / parts_of_channel_ * channel_bytes_ + in_channel,
-                                   std::min(part_bytes_, channel_bytes_ - in_channel), 0, &parts_[part]);
+    return parts_[part].make(devices_, kAllRails, base_ + part / parts_of_channel_ * channel_bytes_ + in_channel,
+                             std::min(part_bytes_, channel_bytes_ - in_channel), 0);
   }
 
-  const Device& device_;
+  const Devices& devices_;
   std::byte* const base_;
   const size_t channel_bytes_, part_bytes_, parts_of_channel_;
-  std::vector<RegisteredMemory> parts_;
+  std::vector<RailMemory> parts_;
 };
 
 }  // namespace treering::verbs

@@ -44,7 +44,8 @@ struct Outgoing {
 struct Sending {
   uint64_t posted = 0, sent = 0, freed = 0;
   uint64_t with_payload = 0;  // number + 1 of the last message that has one
-  // By rail: number + 1 of the last message of which it was given a piece; ... has written one.
+  // By rail: number + 1 of the last message of which it was given a piece. Where it is as high in `written`, all those
+  // pieces are written; else those of messages before that one.
   std::array<uint64_t, kMostRails> given{}, written{};
   Outgoing outgoing[kFifoDepth];
 
@@ -55,6 +56,10 @@ struct Sending {
     for (uint32_t rail = 0; rail < kMostRails; ++rail)
       if (written[rail] != given[rail]) free = std::min(free, written[rail]);
     return free;
+  }
+  void give(uint32_t rail, uint64_t number) {
+    if (written[rail] == given[rail]) written[rail] = number;
+    given[rail] = number + 1;
   }
   // Nothing will be sent any more.
   void forget() {

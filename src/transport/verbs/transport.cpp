@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <map>
 #include <mutex>
@@ -13,6 +14,7 @@
 
 #include "core/clock.h"
 #include "transport/module.h"
+#include "transport/verbs/end_check.h"
 #include "transport/verbs/link.h"
 #include "transport/verbs/locked_memory.h"
 #include "transport/verbs/probe.h"
@@ -22,10 +24,11 @@ namespace {
 
 // A card gives up after its retries; a peer that has posted nothing yet answers an introduction at once.
 constexpr auto kMostFinish = std::chrono::seconds(2);
-constexpr uint32_t kMaxRails = 16;
 
 // For the first peer that is not heard. Others have had that time, too, and get little more.
 constexpr std::chrono::milliseconds kProofTimeout(10'000), kLaterProofTimeout(100);
+// For the other rails, once a peer is heard by one.
+constexpr std::chrono::milliseconds kOtherRailsTimeout(2'000);
 
 PathOptions path_of(const Config& config) {
   return {static_cast<uint8_t>(config.verbs_service_level), static_cast<uint8_t>(config.verbs_traffic_class),
@@ -34,22 +37,26 @@ PathOptions path_of(const Config& config) {
 
 class Verbs final : public Transport, public IntroductionTaker, private WaitSource {
  public:
-  Verbs(TransportSetup setup, std::shared_ptr<Card> card, std::unique_ptr<Probe> probe, const LockedMemory& plan,
-        std::unique_ptr<LockedReservation> reservation)
+  Verbs(TransportSetup setup, std::shared_ptr<Card> card, std::vector<std::unique_ptr<Probe>> probes,
+        const LockedMemory& plan, std::unique_ptr<LockedReservation> reservation)
       : setup_(std::move(setup)),
         plan_(plan),
         reservation_(std::move(reservation)),
         card_(std::move(card)),
-        probe_(std::move(probe)),
+        probes_(std::move(probes)),
         peers_(setup_.ranks) {}
   ~Verbs() override {
-    if (setup_.waits) setup_.waits->forget(card_->device->events()->fd);
+    if (setup_.waits)
+      for (const auto& device : card_->devices) setup_.waits->forget(device->events()->fd);
     for (const auto& [peer, link] : links_) link->end_introductions();  // connections may live on
   }
 
   std::string info() override {
+    RankRails rails;
+    for (size_t rail = 0; rail < probes_.size(); ++rail)
+      rails.rails.push_back({card_->devices[rail]->rail(), probes_[rail]->address()});
     Writer writer;
-    writer(RankRails{{card_->device->rail()}, probe_->address()});
+    writer(rails);
     return writer.take();
   }
   Status take_info(uint32_t peer, const std::string& info) override {
@@ -57,25 +64,34 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     Reader reader(info);
     RankRails rails;
     reader(rails);
-    if (!reader.complete() || rails.rails.size() > kMaxRails)
+    const bool is_possible = std::all_of(rails.rails.begin(), rails.rails.end(),
+                                         [](const ProbedRail& rail) { return verbs::is_possible(rail.rail); });
+    if (!reader.complete() || rails.rails.size() > kMostRails || !is_possible)
       return {trSystemError, fmt::format("rank {} gave {} bytes that name no rails; do all ranks run the same version?",
                                          peer, info.size())};
-    if (rails.rails.empty()) return {};
-    peers_[peer] = rails.rails.front();
-    probe_->set_peer(peer, peers_[peer], rails.probe);
+    Peer& known = peers_[peer];
+    for (uint32_t rail = 0; rail < rails.rails.size(); ++rail) {
+      known.rails.push_back(rails.rails[rail].rail);
+      if (rail < probes_.size()) probes_[rail]->set_peer(peer, rails.rails[rail].rail, rails.rails[rail].probe);
+    }
     return {};
   }
 
   Status prove(uint32_t peer) override {
-    const Rail& own = card_->device->rail();
-    const Rail& other = peers_[peer];
-    if (other.device.empty()) return {trSystemError, "the other rank has no verbs device that it can use"};
-    if (own.link_layer != other.link_layer)
-      return {trSystemError,
-              fmt::format("{} and {} of the other rank have different link layers", own.device, other.device)};
-    const Status reached = probe_->reach(peer, Clock::now() + (is_deaf_ ? kLaterProofTimeout : proof_timeout()));
-    is_deaf_ |= !reached.ok();
-    return reached;
+    Peer& other = peers_[peer];
+    const Rail& own = card_->devices.front()->rail();
+    if (other.rails.empty()) return {trSystemError, "the other rank has no verbs device that it can use"};
+    if (own.link_layer != other.rails.front().link_layer)
+      return {trSystemError, fmt::format("{} and {} of the other rank have different link layers", own.device,
+                                         other.rails.front().device)};
+    std::string why_not;
+    other.proved = reach(peer, &why_not);
+    if (other.proved == 0) return {trSystemError, why_not};
+    heard_ |= other.proved;
+    if (!why_not.empty())
+      setup_.log(LogLevel::kInfo,
+                 fmt::format("rank {} uses fewer rails towards rank {}: {}", setup_.rank, peer, why_not));
+    return {};
   }
 
   PeerConnections connect(uint32_t peer, PairAbilities) override {
@@ -156,12 +172,50 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     return deadline.count() == 0 ? kProofTimeout : std::min<Clock::duration>(kProofTimeout, deadline / 2);
   }
 
+  // Rails that both ranks have.
+  RailSet common(uint32_t peer) const {
+    return (1u << std::min(card_->devices.size(), peers_[peer].rails.size())) - 1;
+  }
+  // Tries all rails at once. Those by which the peer was heard; of the others why not.
+  RailSet reach(uint32_t peer, std::string* why_not) {
+    const RailSet rails = common(peer);
+    const Clock::time_point begin = Clock::now();
+    std::array<Probe::Attempt, kMostRails> attempts;
+    for (uint32_t rail = 0; rail < kMostRails; ++rail)
+      attempts[rail].deadline = begin + ((deaf_ >> rail & 1) != 0 ? kLaterProofTimeout : proof_timeout());
+    RailSet reached = 0;
+    for (RailSet over = 0; over != rails;) {
+      for (uint32_t rail = 0; rail < probes_.size(); ++rail) {
+        if ((rails >> rail & 1) == 0) continue;
+        probes_[rail]->advance(peer, &attempts[rail]);
+        if (!attempts[rail].is_over || (over >> rail & 1) != 0) continue;
+        over |= 1u << rail;
+        if (attempts[rail].result.ok()) {
+          reached |= 1u << rail;
+          for (auto& attempt : attempts) attempt.deadline = std::min(attempt.deadline, Clock::now() + kOtherRailsTimeout);
+        } else {
+          deaf_ |= 1u << rail;
+          *why_not += (why_not->empty() ? "" : "; ") + attempts[rail].result.message();
+        }
+      }
+      sched_yield();
+    }
+    return reached;
+  }
+  // Of many ranks not all pairs are proved; a rail by which nobody was heard does not serve them either.
+  RailSet rails_towards(uint32_t peer) const {
+    if (peers_[peer].proved != 0) return peers_[peer].proved;
+    const RailSet rails = common(peer);
+    return (rails & heard_) != 0 ? rails & heard_ : rails;
+  }
+
   // With the lock.
   std::shared_ptr<VerbsLink> find_or_make(uint32_t peer) {
     auto& link = links_[peer];
     if (link) return link;
-    probe_.reset();  // all proofs have been made
-    if (links_.size() == 1 && setup_.waits) setup_.waits->add(card_->device->events()->fd, this);
+    probes_.clear();  // all proofs have been made
+    if (links_.size() == 1 && setup_.waits)
+      for (const auto& device : card_->devices) setup_.waits->add(device->events()->fd, this);
     LinkOptions options;
     options.peer = peer;
     options.peer_name = fmt::format("rank {} (pid {})", peer, setup_.peer_info(peer).pid);
@@ -169,6 +223,7 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     options.place_bytes = setup_.max_message_bytes;
     options.places = plan_.places;
     options.path = path_of(*setup_.config);
+    options.rails = rails_towards(peer);
     link = VerbsLink::make(card_, std::move(options), [this, peer](const EndPoint& end) {
       Writer writer;
       writer(end);
@@ -183,7 +238,8 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
   void arm() override {
     ibv_cq* armed = nullptr;
     void* context = nullptr;
-    while (ibv_get_cq_event(card_->device->events(), &armed, &context) == 0) ibv_ack_cq_events(armed, 1);
+    for (const auto& device : card_->devices)
+      while (ibv_get_cq_event(device->events(), &armed, &context) == 0) ibv_ack_cq_events(armed, 1);
     std::lock_guard lock(mutex_);
     for (const auto& [peer, link] : links_) link->arm();
   }
@@ -192,33 +248,39 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
   const LockedMemory plan_;
   const std::unique_ptr<LockedReservation> reservation_;
   const std::shared_ptr<Card> card_;
-  std::unique_ptr<Probe> probe_;  // until the first link
-  bool is_deaf_ = false;          // a peer was not heard in time
-  std::vector<Rail> peers_;       // a device without a name: it has none
+  struct Peer {
+    std::vector<Rail> rails;  // none: it has no device
+    RailSet proved = 0;
+  };
+  std::vector<std::unique_ptr<Probe>> probes_;  // by rail; until the first link
+  RailSet deaf_ = 0, heard_ = 0;                // by which a peer was not heard in time; was heard
+  std::vector<Peer> peers_;
   std::mutex mutex_;
   std::map<uint32_t, std::shared_ptr<VerbsLink>> links_;
   std::set<uint32_t> departed_;
   bool finished_ = false;
 };
 
-Status plan_memory(const TransportSetup& setup, LockedReservation* reservation, LockedMemory* plan) {
+Status plan_memory(const TransportSetup& setup, uint32_t rails, LockedReservation* reservation, LockedMemory* plan) {
   raise_locked_limit();
   const LockedLimit limit = locked_limit();
-  const auto planned = [&](size_t available) { return plan_locked_memory(setup, available); };
+  const auto planned = [&](size_t available) { return plan_locked_memory(setup, rails, available); };
   *plan = reservation->make(limit.left(), planned);
-  const std::string text =
-      fmt::format("{} KiB of staging memory and {} KiB for each peer, {} KiB for {} peers", plan->staging_bytes >> 10,
-                  plan->peer_bytes >> 10, plan->bytes() >> 10, plan->peers);
+  const std::string text = fmt::format(
+      "{} KiB of staging memory and {} KiB for each peer, {} KiB for {} peers{}", plan->staging_bytes >> 10,
+      plan->peer_bytes >> 10, plan->bytes() >> 10, plan->peers,
+      plan->rails == 1 ? "" : fmt::format(", by {} rails together", plan->rails));
   if (plan->places == 0)
     return {trSystemError,
             fmt::format("it must lock {}; {}: raise that, or set TREERING_STAGING to less", text, limit.text())};
-  const bool is_short = plan->places < kFifoDepth;
+  const bool is_short = plan->places < kFifoDepth || plan->rails < rails;
   if (setup.rank == 0 || is_short)
     setup.log(LogLevel::kInfo,
               fmt::format("verbs locks {}; {}{}", text, limit.text(),
-                          is_short ? fmt::format(": {} places instead of {} for what a channel receives, which would "
-                                                 "be {} KiB",
-                                                 plan->places, kFifoDepth, planned(SIZE_MAX).bytes() >> 10)
+                          is_short ? fmt::format(": {} places instead of {} for what a channel receives, and {} rails "
+                                                 "of {}, which would be {} KiB",
+                                                 plan->places, kFifoDepth, plan->rails, rails,
+                                                 planned(SIZE_MAX).bytes() >> 10)
                                    : ""));
   return {};
 }
@@ -227,24 +289,27 @@ Status plan_memory(const TransportSetup& setup, LockedReservation* reservation, 
 
 Status open_transport(const TransportSetup& setup, std::unique_ptr<Transport>* made) {
   auto card = std::make_shared<Card>();
-  TR_RETURN_IF_ERROR(Device::open(*setup.config, &card->device));
+  std::vector<std::string> rejected;
+  TR_RETURN_IF_ERROR(open_devices(*setup.config, setup.distance_of, &card->devices, &rejected));
   LockedMemory plan;
   auto reservation = std::make_unique<LockedReservation>();
-  TR_RETURN_IF_ERROR(plan_memory(setup, reservation.get(), &plan));
+  TR_RETURN_IF_ERROR(plan_memory(setup, static_cast<uint32_t>(card->devices.size()), reservation.get(), &plan));
+  for (; card->devices.size() > plan.rails; card->devices.pop_back())
+    rejected.push_back(fmt::format("{}: it would lock more memory than there may be", card->devices.back()->name()));
   card->log = setup.log;
-  card->staging = std::make_unique<RegisteredStaging>(*card->device, setup.own.staging(), setup.layout->channels,
+  card->staging = std::make_unique<RegisteredStaging>(card->devices, setup.own.staging(), setup.layout->channels,
                                                       setup.layout->staging_bytes, setup.usual_staging_bytes);
   TR_RETURN_IF_ERROR(card->staging->open());
   reservation->use(plan.staging_bytes);
-  card->regions = std::make_unique<RegisteredRegions>(*card->device);
+  card->regions = std::make_unique<RegisteredRegions>(card->devices);
   if (setup.rank == 0) {
-    setup.log(LogLevel::kInfo, fmt::format("verbs uses {}", card->device->name()));
-    for (const std::string& candidate : card->device->candidates())
-      setup.log(LogLevel::kInfo, "verbs does not use " + candidate);
+    for (const auto& device : card->devices) setup.log(LogLevel::kInfo, "verbs uses " + device->name());
+    for (const std::string& port : rejected) setup.log(LogLevel::kInfo, "verbs does not use " + port);
   }
-  std::unique_ptr<Probe> probe;
-  TR_RETURN_IF_ERROR(Probe::open(*card->device, setup.rank, path_of(*setup.config), &probe));
-  *made = std::make_unique<Verbs>(setup, std::move(card), std::move(probe), plan, std::move(reservation));
+  std::vector<std::unique_ptr<Probe>> probes(card->devices.size());
+  for (size_t rail = 0; rail < probes.size(); ++rail)
+    TR_RETURN_IF_ERROR(Probe::open(*card->devices[rail], setup.rank, path_of(*setup.config), &probes[rail]));
+  *made = std::make_unique<Verbs>(setup, std::move(card), std::move(probes), plan, std::move(reservation));
   return {};
 }
 

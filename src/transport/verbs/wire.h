@@ -44,6 +44,8 @@ inline constexpr uint32_t kWireVersion = 3;
 inline constexpr uint32_t kFewestPlaces = kFifoDepth - kTellEvery + 1;
 
 inline constexpr uint32_t kMostRails = 4;
+using RailSet = uint32_t;  // a bit for each rail
+inline constexpr RailSet kAllRails = (1u << kMostRails) - 1;
 
 enum class ImmediateType : uint8_t { kLine = 1, kCredit = 2, kPiece = 3 };
 

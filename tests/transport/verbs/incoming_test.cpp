@@ -58,7 +58,7 @@ TEST(VerbsIncoming, TakesMessagesInOrder) {
     line->signature = static_cast<uint32_t>(number);
     line->bytes = 8;
     Line taken;
-    ASSERT_TRUE(incoming.arrive(block.data(), kLayout, 1, static_cast<uint32_t>(number), &taken).ok());
+    ASSERT_TRUE(incoming.arrive(block.data(), kLayout, 1, static_cast<uint32_t>(number), 1, &taken).ok());
     line->bytes = 1 << 30;  // what the peer writes later changes nothing
     ASSERT_NE(incoming.front(), nullptr);
     EXPECT_EQ(incoming.front()->signature, number);
@@ -72,12 +72,12 @@ TEST(VerbsIncoming, RefusesWhatIsNotTheNext) {
   std::vector<std::byte> block(kLayout.bytes());
   Incoming incoming;
   Line line;
-  EXPECT_FALSE(incoming.arrive(block.data(), kLayout, 1, 1, &line).ok());
+  EXPECT_FALSE(incoming.arrive(block.data(), kLayout, 1, 1, 1, &line).ok());
   for (uint32_t number = 0; number < kFifoDepth; ++number) {
     line_at(&block, number);
-    EXPECT_TRUE(incoming.arrive(block.data(), kLayout, 1, number, &line).ok());
+    EXPECT_TRUE(incoming.arrive(block.data(), kLayout, 1, number, 1, &line).ok());
   }
-  EXPECT_FALSE(incoming.arrive(block.data(), kLayout, 1, kFifoDepth, &line).ok()) << "more than there are places";
+  EXPECT_FALSE(incoming.arrive(block.data(), kLayout, 1, kFifoDepth, 1, &line).ok()) << "more than there are places";
 }
 
 // Whatever a line says, its message lies in the block.
@@ -93,9 +93,9 @@ TEST(VerbsIncoming, AnyLineIsRefusedOrLiesInTheBlock) {
     line->bytes = static_cast<uint32_t>(random() >> (random() % 64));
     line->kind = static_cast<uint8_t>(random() % 6);
     line->wide = static_cast<uint8_t>(random() % 3);
-    line->has_payload = static_cast<uint8_t>(random() % 3);
+    line->pieces = static_cast<uint8_t>(random() % 3);
     Line taken;
-    if (!incoming.arrive(block.data(), kLayout, 1, number, &taken).ok()) {
+    if (!incoming.arrive(block.data(), kLayout, 1, number, 1, &taken).ok()) {
       ++refused;
       continue;
     }
@@ -116,10 +116,13 @@ TEST(VerbsIntroductions, AnyBytesAreReadWithinTheirBounds) {
   std::mt19937_64 random(test_seed());
   Writer writer;
   EndPoint end;
-  end.rail.device = "device";
+  end.rails.resize(1);
+  end.rails[0].rail.device = "device";
   end.refusal = "a reason";
   writer(end);
   const std::string good = writer.take();
+  writer(end.rails[0]);
+  const size_t one = writer.take().size();
   for (int i = 0; i < 100'000; ++i) {
     std::string bytes = good.substr(0, random() % (good.size() + 1));
     if (!bytes.empty()) bytes[random() % bytes.size()] = static_cast<char>(random());
@@ -127,7 +130,9 @@ TEST(VerbsIntroductions, AnyBytesAreReadWithinTheirBounds) {
     Reader reader(bytes);
     reader(read);
     if (reader.complete()) {
-      EXPECT_EQ(bytes.size(), good.size() + read.rail.device.size() - 6 + read.refusal.size() - 8);
+      size_t size = good.size() - one + read.refusal.size() - 8;
+      for (const RailEnd& rail : read.rails) size += one + rail.rail.device.size() - 6;
+      EXPECT_EQ(bytes.size(), size);
     }
   }
 }

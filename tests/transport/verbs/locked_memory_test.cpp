@@ -15,14 +15,14 @@ namespace {
 constexpr size_t kStaging = 1 << 20, kPlace = 16 << 10;
 constexpr uint32_t kChannels = 4;
 
-LockedMemory planned(uint32_t peers, size_t available, size_t usual_staging = kStaging / kChannels) {
+LockedMemory planned(uint32_t peers, size_t available, size_t usual_staging = kStaging / kChannels, uint32_t rails = 1) {
   const AreaLayout layout(peers + 1, kChannels, kStaging / kChannels, AreaSizes());
   TransportSetup setup;
   setup.layout = &layout;
   setup.max_message_bytes = kPlace;
   setup.usual_staging_bytes = usual_staging;
   setup.usual_peers = peers;
-  return plan_locked_memory(setup, available);
+  return plan_locked_memory(setup, rails, available);
 }
 
 // Parts that begin and end within pages share these with others, and each counts them.

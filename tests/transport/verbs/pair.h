@@ -3,8 +3,11 @@
 // thread, as they do in a process with a control thread.
 //
 //   side 0: link on fake0 --- introduction ---> control thread ---> side 1: link on fake1      and back
+//
+// With several rails side 0 has fake0, fake2, ... and side 1 fake1, fake3, ...
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -13,15 +16,18 @@
 #include <thread>
 #include <vector>
 
+#include "support/fake_verbs/fake_verbs.h"
 #include "transport/verbs/link.h"
 
 namespace treering::verbs {
 
 class VerbsPair {
  public:
-  // places: of side 1
-  VerbsPair(uint32_t channels, size_t place_bytes, uint32_t places = kFifoDepth)
-      : channels_(channels), place_bytes_(place_bytes), places_(places) {
+  // places: of side 1; rails: of each side
+  VerbsPair(uint32_t channels, size_t place_bytes, uint32_t places = kFifoDepth, int rails_of_0 = 1, int rails_of_1 = 1)
+      : channels_(channels), place_bytes_(place_bytes), places_(places), rails_{rails_of_0, rails_of_1} {
+    const int rails = std::max(rails_of_0, rails_of_1);
+    if (rails > 1 && fake_verbs_set_devices(2 * rails, 1) != 0) throw std::runtime_error("devices are in use");
     control_ = std::thread([this] { deliver(); });
   }
   ~VerbsPair() {
@@ -44,13 +50,14 @@ class VerbsPair {
     if (side.link) return side.link;
     auto card = std::make_shared<Card>();
     Config config;
-    config.verbs_devices = own == 0 ? "fake0" : "fake1";
-    check(Device::open(config, &card->device));
+    for (int rail = 0; rail < rails_[own]; ++rail) config.verbs_devices += "=fake" + std::to_string(2 * rail + own) + ",";
+    std::vector<std::string> rejected;
+    check(open_devices(config, nullptr, &card->devices, &rejected));
     card->log = log_line;
     card->staging =
-        std::make_unique<RegisteredStaging>(*card->device, staging, 1, staging_bytes, staging_bytes / staging_parts_);
+        std::make_unique<RegisteredStaging>(card->devices, staging, 1, staging_bytes, staging_bytes / staging_parts_);
     check(card->staging->open());
-    card->regions = std::make_unique<RegisteredRegions>(*card->device);
+    card->regions = std::make_unique<RegisteredRegions>(card->devices);
     side.regions = card->regions.get();
     LinkOptions options;
     options.peer = static_cast<uint32_t>(1 - own);
@@ -58,6 +65,7 @@ class VerbsPair {
     options.channels = channels_;
     options.place_bytes = place_bytes_;
     if (own == 1) options.places = places_;
+    options.least_divided = least_divided_;
     auto made = VerbsLink::make(std::move(card), std::move(options),
                                 [this, own](const EndPoint& end) { introduce(1 - own, end); });
     {
@@ -72,6 +80,8 @@ class VerbsPair {
   RegisteredRegions& regions(int own) { return *sides_[own].regions; }
   // Staging memory of links that are made after it is registered in so many parts.
   void set_staging_parts(size_t parts) { staging_parts_ = parts; }
+  // Payloads of links that are made after it are divided from so many bytes on.
+  void set_least_divided(uint32_t bytes) { least_divided_ = bytes; }
   // So many of the introductions to come are lost.
   void lose(int introductions) {
     std::lock_guard lock(mutex_);
@@ -122,7 +132,9 @@ class VerbsPair {
   const uint32_t channels_;
   const size_t place_bytes_;
   const uint32_t places_;
+  const int rails_[2];
   size_t staging_parts_ = 1;
+  uint32_t least_divided_ = kLeastDivided;
   std::mutex making_;
   std::mutex mutex_;  // of what follows
   std::condition_variable changed_;

@@ -32,7 +32,7 @@ class VerbsProbe : public ::testing::Test {
   }
 
   struct Rank {
-    std::unique_ptr<Device> device;
+    Devices devices;
     std::unique_ptr<Probe> probe;
   };
   void open(uint32_t ranks) {
@@ -40,13 +40,14 @@ class VerbsProbe : public ::testing::Test {
     for (uint32_t rank = 0; rank < ranks; ++rank) {
       Config config;
       config.verbs_devices = rank % 2 == 0 ? "fake0" : "fake1";
-      ASSERT_TRUE(Device::open(config, &ranks_[rank].device).ok());
-      ASSERT_TRUE(Probe::open(*ranks_[rank].device, rank, {}, &ranks_[rank].probe).ok());
+      std::vector<std::string> rejected;
+      ASSERT_TRUE(open_devices(config, nullptr, &ranks_[rank].devices, &rejected).ok());
+      ASSERT_TRUE(Probe::open(*ranks_[rank].devices[0], rank, {}, &ranks_[rank].probe).ok());
     }
     for (uint32_t rank = 0; rank < ranks; ++rank)
       for (uint32_t peer = 0; peer < ranks; ++peer)
         if (peer != rank)
-          ranks_[rank].probe->set_peer(peer, ranks_[peer].device->rail(), ranks_[peer].probe->address());
+          ranks_[rank].probe->set_peer(peer, ranks_[peer].devices[0]->rail(), ranks_[peer].probe->address());
   }
   // Each rank tries all others, one after the other; the first error of each.
   std::vector<Status> reach_all(Clock::duration limit) {
@@ -98,7 +99,7 @@ TEST_F(VerbsProbe, AFailedDatagramEndsAllProofs) {
 
 TEST_F(VerbsProbe, AnAddressThatIsNotReachedIsNamed) {
   open(2);
-  Rail elsewhere = ranks_[1].device->rail();
+  Rail elsewhere = ranks_[1].devices[0]->rail();
   elsewhere.gid[15] = 99;  // no port's
   ranks_[0].probe->set_peer(1, elsewhere, ranks_[1].probe->address());
   ranks_[1].probe->set_peer(0, elsewhere, ranks_[0].probe->address());
