@@ -104,8 +104,8 @@ struct LockedMemory {
   uint32_t rails = 1;        // devices that the rank uses: each locks all of the memory, and each counts
   size_t staging_bytes = 0;  // by all rails together
   size_t peer_bytes = 0;     // ... for each peer
-  uint32_t peers = 0;     // that a rank usually has, at most
-  uint32_t places = 0;    // for messages of a channel of a peer; 0: not even the fewest can be had
+  uint32_t peers = 0;        // that a rank usually has, at most
+  uint32_t places = 0;       // for messages of a channel of a peer; 0: not even the fewest can be had
 
   size_t bytes() const { return staging_bytes + peers * peer_bytes; }
 };

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives over real verbs devices (soft-RoCE), between hosts of a guest machine. One boot for all tests.
+"""Collectives over real verbs devices (soft-RoCE), between hosts of a guest machine. One boot for all tests. Each host has two devices;
+ranks use the first one, but where a test says otherwise.
 
 usage: verbs_test.py TREERING_PERF [ucx]        ucx: that transport was built, too
 """
@@ -27,25 +28,27 @@ PORT = 5000
 class Verbs(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.lab = RdmaLab(hosts=HOSTS)
+        cls.lab = RdmaLab(hosts=HOSTS, devices=2)
         cls.addClassCleanup(cls.lab.close)
 
     def environment(self, transports, ranks, **variables):
         return {"TREERING_TRANSPORTS": transports, "TREERING_TIMEOUT": str(TIMEOUT), "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0",
                 "MASTER_ADDR": self.lab.address(0), "MASTER_PORT": str(PORT), **variables}
 
-    @staticmethod
-    def ucx(host):
-        """UCX finds the devices of all hosts, but each host has one of its own. Its address (GID) is an IPv4 one, which UCX checks wrongly."""
-        return {"UCX_TLS": "rc_verbs,ud_verbs:aux", "UCX_NET_DEVICES": f"rxe{host}:1", "UCX_UD_VERBS_ETH_DGID_CHECK": "n"}
+    def devices(self, host, rails):
+        """UCX finds the devices of all hosts, but each host has its own. Their address (GID) is an IPv4 one, which UCX checks wrongly."""
+        own = self.lab.device_name(host)
+        return {"UCX_TLS": "rc_verbs,ud_verbs:aux", "UCX_NET_DEVICES": f"{own}:1", "UCX_UD_VERBS_ETH_DGID_CHECK": "n",
+                **({"TREERING_VERBS_DEVICES": f"={own}"} if rails == 1 else {})}
 
-    def start(self, arguments, transports="verbs", per_host=1, hosts=HOSTS, on_output=lambda host, data: None, kib=None, **variables):
+    def start(self, arguments, transports="verbs", per_host=1, hosts=HOSTS, on_output=lambda host, data: None, kib=None, rails=1,
+              **variables):
         """treering-perf with `per_host` ranks on each of `hosts` hosts. kib: what each may lock; None: all it likes, as root may."""
         ranks = per_host * hosts
         limited = ["bash", "-c", f'ulimit -l {kib}; exec setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock "$@"', "-"]
         command = [*(limited if kib is not None else []), PERF, *arguments]
         return [self.lab.start(rank // per_host, command, DEADLINE,
-                               {**self.environment(transports, ranks, **variables), "RANK": str(rank), **self.ucx(rank // per_host)},
+                               {"RANK": str(rank), **self.devices(rank // per_host, rails), **self.environment(transports, ranks, **variables)},
                                functools.partial(on_output, rank // per_host))
                 for rank in range(ranks)]
 
@@ -54,7 +57,7 @@ class Verbs(unittest.TestCase):
         results = [command.wait() for command in commands]
         for result in results:
             self.assertEqual(result.status, 0, "\n".join(one.output for one in results))
-        lines = [line for line in results[0].output.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+        lines = [line for line in results[0].output.splitlines() if line.strip() and not line.lstrip().startswith(("#", "treering "))]
         return [line.split() for line in lines]
 
     def expect_right(self, rows, count, transport):
@@ -126,7 +129,70 @@ class Verbs(unittest.TestCase):
         for result in [command.wait() for command in self.start(["allreduce"], TREERING_VERBS_DEVICES="mlx5_7")]:
             self.assertNotEqual(result.status, 0)
             self.assertIn("TREERING_VERBS_DEVICES is 'mlx5_7'", result.output)
-            self.assertIn(f"rxe{result.host} port 1", result.output)
+            for device in range(2):
+                self.assertIn(f"{self.lab.device_name(result.host, device)} port 1", result.output)
+
+    def packets(self, hosts):
+        """What each device has received: {(host, device): packets}."""
+        files = [f"/sys/class/infiniband/{self.lab.device_name(host, device)}/ports/1/hw_counters/rcvd_pkts"
+                 for host in range(hosts) for device in range(2)]
+        counts = self.lab.start(None, ["/bin/cat", *files], DEADLINE, {}).wait().output.split()
+        self.assertEqual(len(counts), len(files), counts)
+        return {(number // 2, number % 2): int(count) for number, count in enumerate(counts)}
+
+    def test_large_messages_are_divided_over_both_devices(self):
+        before = self.packets(2)
+        commands = self.start(["allreduce", "-b", "8", "-e", "4M", "-f", "524288", "-n", "2", "-w", "1"], hosts=2, rails=2,
+                              TREERING_DEBUG="INFO")
+        self.expect_right(self.rows(commands), 2, "verbs")
+        received = {key: count - before[key] for key, count in self.packets(2).items()}
+        for host in range(2):
+            # At least half of 4 MiB comes to each rank, three times, in packets of 4 KiB; acknowledgements besides.
+            both = [received[host, 0], received[host, 1]]
+            self.assertGreater(min(both), 3 * (1 << 20) // 4096, received)
+            self.assertGreater(2 * min(both), max(both), received)
+            self.assertIn(f"verbs uses {self.lab.device_name(0, host)} port 1", commands[0].output)
+
+    def test_a_port_that_is_down_is_no_rail(self):
+        self.lab.set_port(1, 1, False)
+        try:
+            commands = self.start(["allreduce", "-b", "64K", "-e", "256K", "-n", "1", "-w", "1"], hosts=2, rails=2)
+            self.expect_right(self.rows(commands), 3, "verbs")
+        finally:
+            self.lab.set_port(1, 1, True)
+
+    def test_a_rail_that_reaches_no_peer_is_left_out(self):
+        self.lab.cut(1, 1)
+        try:
+            commands = self.start(["allreduce", "-b", "64K", "-e", "256K", "-n", "1", "-w", "1"], hosts=2, rails=2,
+                                  TREERING_DEBUG="INFO")
+            self.expect_right(self.rows(commands), 3, "verbs")
+        finally:
+            self.lab.heal(1, 1)
+        self.assertIn(f"rank 0 uses fewer rails towards rank 1: no datagram came from {self.lab.device_name(1, 1)} port 1",
+                      commands[0].output)
+
+    def test_a_rail_that_is_cut_fails_the_link_and_is_named(self):
+        measured, output = threading.Event(), bytearray()
+
+        def listen(host, data):
+            output.extend(data if host == 0 else b"")
+            if b"/verbs/" in output:
+                measured.set()
+
+        commands = self.start(["allreduce", "-b", "256K", "-e", "256K", "-N", "0"], hosts=2, rails=2, on_output=listen)
+        self.assertTrue(measured.wait(DEADLINE), output.decode(errors="replace"))
+        self.lab.cut(1, 1)
+        try:
+            results = [command.wait() for command in commands]
+        finally:
+            self.lab.heal(1, 1)
+        for result in results:
+            self.assertNotEqual(result.status, 0, result.output)
+        text = "\n".join(result.output for result in results)
+        self.assertRegex(text, rf"by {self.lab.device_name(0, 1)} port 1 .* to {self.lab.device_name(1, 1)} port 1|"
+                               rf"by {self.lab.device_name(1, 1)} port 1 .* to {self.lab.device_name(0, 1)} port 1")
+        self.assertIn("transport retry counter exceeded", text)
 
     def test_without_locked_memory_the_error_names_the_limit(self):
         for result in [command.wait() for command in self.start(["allreduce"], kib=64)]:
@@ -134,7 +200,7 @@ class Verbs(unittest.TestCase):
             self.assertIn("it must lock", result.output)
             self.assertIn("this process may lock 64 KiB of memory (ulimit -l)", result.output)
 
-    def locked(self, kib):
+    def locked(self, kib, rails=1):
         """Runs 2 ranks that may lock so much: what rank 0 says that it locks (staging, for its peer), what it has, its output."""
         measured, output = threading.Event(), bytearray()
 
@@ -143,8 +209,8 @@ class Verbs(unittest.TestCase):
             if b"/verbs/" in output:
                 measured.set()
 
-        commands = self.start(["allreduce", "-b", "64K", "-e", "64K", "-N", "0"], hosts=2, kib=kib, on_output=listen,
-                              TREERING_DEBUG="INFO")
+        commands = self.start(["allreduce", "-b", "64K", "-e", "64K", "-N", "0"], hosts=2, kib=kib, rails=rails,
+                              on_output=listen, TREERING_DEBUG="INFO")
         self.assertTrue(measured.wait(DEADLINE), output.decode(errors="replace"))
         status = self.lab.start(0, ["bash", "-c", "grep -h VmPin $(grep -l 'Name:.treering-perf' /proc/[0-9]*/status)"], DEADLINE, {})
         pinned = status.wait().output
@@ -167,6 +233,16 @@ class Verbs(unittest.TestCase):
         self.assertEqual(pinned, staging + peer, text)
         self.assertLessEqual(pinned, limit)
         self.assertIn("places instead of 8", text)
+
+    def test_locked_memory_counts_both_devices(self):
+        staging, peer, pinned, text = self.locked(1 << 20, rails=2)
+        self.assertEqual(pinned, staging + peer, text)
+        self.assertIn("by 2 rails together", text)
+        # Where that is too much there is one rail.
+        staging, peer, pinned, text = self.locked((staging + peer) // 2, rails=2)
+        self.assertEqual(pinned, staging + peer, text)
+        self.assertIn("by 1 of 2 rails", text)
+        self.assertIn("it would lock more memory than there may be", text)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "topology/cgroup.h"
+#include "topology/distance.h"
 #include "topology/location.h"
 #include "topology/place.h"
 
@@ -152,6 +153,37 @@ TEST(Detect, DevicesOfACapturedMachine) {
       EXPECT_DOUBLE_EQ(link.bandwidth_gbps, node.kind == NodeKind::kGpu ? 63.0 : 31.5);
     }
   }
+}
+
+// The adapter hangs at package 1, which has processors 2 and 3.
+TEST(Distance, IsThatToTheNearestProcessor) {
+  DetectOptions options;
+  options.xml_path = TREERING_TEST_XML;
+  const Topology topology = detect(options);
+  const auto distance = [&](const std::string& device, std::vector<uint32_t> cpus) {
+    return distance_to_device(topology, device, cpus);
+  };
+  EXPECT_EQ(distance("0000:82:00.0", {2}), 0);
+  EXPECT_EQ(distance("0000:82:00.0", {0, 1, 3}), 0) << "a rank that may run anywhere";
+  EXPECT_GT(distance("0000:82:00.0", {0, 1}), 0);
+  EXPECT_EQ(distance("0000:82:00.0", {}), -1);
+  EXPECT_EQ(distance("0000:83:00.0", {0}), -1);
+  EXPECT_EQ(distance("", {0}), -1);
+  EXPECT_EQ(distance("0000:81:00.0", {2}), -1) << "it is no network adapter";
+}
+
+TEST(Distance, GrowsWithEachPartOfTheMachineAround) {
+  Topology topology;
+  const auto add = [&](NodeKind kind, int32_t parent, std::vector<uint32_t> cpus, const char* bus_id) {
+    topology.nodes.push_back({kind, "", parent, 0, 0, std::move(cpus), 0, 0, bus_id});
+    return static_cast<int32_t>(topology.nodes.size() - 1);
+  };
+  const int32_t machine = add(NodeKind::kMachine, -1, {0, 1, 2, 3}, "");
+  const int32_t package = add(NodeKind::kPackage, machine, {0, 1}, "");
+  const int32_t bridge = add(NodeKind::kPciBridge, add(NodeKind::kNumaNode, package, {0}, ""), {}, "");
+  add(NodeKind::kNic, bridge, {}, "0000:01:00.0");
+  for (const uint32_t cpu : {0u, 1u, 2u})
+    EXPECT_EQ(distance_to_device(topology, "0000:01:00.0", std::vector<uint32_t>{cpu}), static_cast<int32_t>(cpu));
 }
 
 TEST(Detect, ThisMachineHasACoreForThisThread) {

@@ -59,6 +59,8 @@ TEST(TopoTool, JsonIsComplete) {
   EXPECT_EQ(json["nodes"][0]["kind"], "machine");
   EXPECT_EQ(json["plan"]["ring"], (std::vector<int>{0, 1}));
   EXPECT_EQ(json["plan"]["numa_node"], (std::vector<int>{0, 1}));
+  EXPECT_EQ(json["verbs"]["rails"], 1);
+  EXPECT_EQ(json["verbs"]["queue_pairs"], 1);
   size_t gpus = 0;
   for (const auto& node : json["nodes"]) gpus += node["kind"] == "gpu";
   EXPECT_EQ(gpus, 1u);
@@ -73,6 +75,7 @@ TEST(TopoTool, BadInputNamesTheValueAndExitsWith2) {
       {"--ranks 1025", "value \"1025\" is not a whole number from 1 to 1024, the most that a communicator has"},
       {"--ranks many", "many"},
       {"--no-such-option", "error: --no-such-option: there is no such option"},
+      {"--ranks 2 --rails 5", "error: --rails: value 5 not in range [1 - 4]"},
       {"--rank 3",
        "error: --rank: there is no such option; did you mean --ranks?\n(treering-topo --help lists the options)"},
   };
@@ -83,6 +86,21 @@ TEST(TopoTool, BadInputNamesTheValueAndExitsWith2) {
   }
   EXPECT_EQ(topo("--help").exit_code, 0);
   EXPECT_EQ(topo("--ranks 1024").exit_code, 0);
+}
+
+// Each rail has queue pairs of its own, and locks all of the memory.
+TEST(TopoTool, NeedsCountRails) {
+  const auto needs = [](const std::string& rails) {
+    const Outcome outcome = topo("--json --xml '" TREERING_TEST_XML "' --ranks 1024 " + rails);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return nlohmann::json::parse(outcome.output)["verbs"];
+  };
+  const auto one = needs(""), two = needs("--rails 2");
+  EXPECT_EQ(one["queue_pairs"], 20) << "2 log2(1024)";
+  EXPECT_EQ(two["rails"], 2);
+  for (const char* name : {"queue_pairs", "locked_bytes", "staging_bytes", "peer_bytes"})
+    EXPECT_EQ(two[name], 2 * one[name].get<uint64_t>()) << name;
+  EXPECT_TRUE(contains(topo("--ranks 8 --rails 2").output, "by 2 rails"));
 }
 
 }  // namespace

@@ -110,8 +110,7 @@ class Ports {
     const std::string name = ibv_get_device_name(device);
     auto context = std::make_shared<OpenedContext>(device);
     ibv_device_attr attributes{};
-    if (context->context == nullptr)
-      return reject(name, fmt::format("it cannot be opened: {}", std::strerror(errno)));
+    if (context->context == nullptr) return reject(name, fmt::format("it cannot be opened: {}", std::strerror(errno)));
     if (const int error = ibv_query_device(context->context, &attributes); error != 0)
       return reject(name, fmt::format("ibv_query_device: {}", std::strerror(error)));
     const int distance = distance_of_ ? distance_of_(pci_bus_id(device)) : -1;

@@ -40,9 +40,10 @@ inline Status check_end(const EndPoint& peer, const EndPoint& own) {
       return refuse(fmt::format("its rail {} cannot have the number {}", i, end.number));
     if (end.queue_pair == 0 || end.queue_pair > kMostQueuePair || end.first_packet > kMostPacket ||
         !is_possible(end.rail))
-      return refuse(fmt::format("its rail {} cannot have queue pair {:#x}, packet {:#x}, MTU {} and a device with a name "
-                                "of {} letters",
-                                end.number, end.queue_pair, end.first_packet, end.rail.mtu, end.rail.device.size()));
+      return refuse(
+          fmt::format("its rail {} cannot have queue pair {:#x}, packet {:#x}, MTU {} and a device with a name "
+                      "of {} letters",
+                      end.number, end.queue_pair, end.first_packet, end.rail.mtu, end.rail.device.size()));
     const auto mine = std::find_if(own.rails.begin(), own.rails.end(),
                                    [&](const RailEnd& rail) { return rail.number == end.number; });
     if (mine == own.rails.end()) continue;

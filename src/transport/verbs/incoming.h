@@ -85,7 +85,8 @@ class Incoming {
  private:
   uint64_t arrived_ = 0, popped_ = 0, told_ = 0;
   Message messages_[kFifoDepth];
-  uint8_t missing_[kFifoDepth] = {}, early_[kFifoDepth] = {};  // bits of pieces: of messages whose line has come, or not
+  uint8_t missing_[kFifoDepth] = {},
+          early_[kFifoDepth] = {};  // bits of pieces: of messages whose line has come, or not
 };
 
 }  // namespace treering::verbs

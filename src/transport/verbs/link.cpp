@@ -299,8 +299,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
       return names + "not connected yet";
     }
     std::string paths;
-    for (uint32_t i = 0; i < rails_.used(); ++i)
-      paths += (i == 0 ? "" : " and ") + rails_.at(i).path_text(true);
+    for (uint32_t i = 0; i < rails_.used(); ++i) paths += (i == 0 ? "" : " and ") + rails_.at(i).path_text(true);
     return paths;
   }
 
@@ -422,7 +421,8 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     if (immediate.type != ImmediateType::kLine)
       return fail({trSystemError, fmt::format("it told an immediate of type {}", static_cast<int>(immediate.type))});
     Line line;
-    if (const Status taken = channel.incoming.arrive(block_.base(), layout_, immediate.channel, immediate.count, rails, &line);
+    if (const Status taken =
+            channel.incoming.arrive(block_.base(), layout_, immediate.channel, immediate.count, rails, &line);
         !taken.ok())
       return fail(taken);
     take_credit(&channel, channel.sending.freed + (line.popped - static_cast<uint32_t>(channel.sending.freed)));

@@ -20,8 +20,8 @@ namespace treering::verbs {
 inline constexpr uint32_t kLeastDivided = 32 << 10;
 // Pieces begin at multiples of it: a device writes whole lines of the cache.
 inline constexpr uint32_t kPieceUnit = 256;
-// No rail is taken to be slower than the fastest by more, whatever a peer says.
-inline constexpr uint32_t kMostRatio = 8;
+// No rail is taken to be slower than the fastest by more, or faster than that in Mbit/s, whatever a peer says.
+inline constexpr uint32_t kMostRatio = 8, kMostRate = 1u << 28;
 
 struct Piece {
   uint32_t offset = 0, bytes = 0;
@@ -35,8 +35,11 @@ inline uint32_t divide(uint32_t bytes, std::span<const uint32_t> rates, uint32_t
   const auto rails = static_cast<uint32_t>(rates.size());
   (*pieces)[0] = {0, bytes};
   if (rails < 2 || bytes < least_divided) return 1;
-  const uint64_t least = std::max(1u, *std::max_element(rates.begin(), rates.end()) / kMostRatio);
-  const auto rate = [&](uint32_t piece) { return std::max<uint64_t>(least, rates[(first + piece) % rails]); };
+  const uint32_t most = std::min(kMostRate, *std::max_element(rates.begin(), rates.end()));
+  const uint32_t least = std::max(1u, most / kMostRatio);
+  const auto rate = [&](uint32_t piece) {
+    return std::clamp(rates[(first + piece) % rails], least, std::max(most, least));
+  };
   uint64_t all = 0, so_far = 0;
   for (uint32_t piece = 0; piece < rails; ++piece) all += rate(piece);
   Pieces made{};

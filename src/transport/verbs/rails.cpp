@@ -34,7 +34,8 @@ std::vector<RailEnd> Rails::ends(const Block& block) const {
 Status Rails::connect(const std::vector<RailEnd>& peers, const PathOptions& path) {
   for (uint32_t i = 0; i < all_.size(); ++i) {
     LinkRail& rail = all_[i];
-    const auto end = std::find_if(peers.begin(), peers.end(), [&](const auto& peer) { return peer.number == rail.number; });
+    const auto end =
+        std::find_if(peers.begin(), peers.end(), [&](const auto& peer) { return peer.number == rail.number; });
     if (end == peers.end()) continue;
     rail.peer = end->rail;
     rail.peers_key = end->key;

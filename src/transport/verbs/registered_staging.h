@@ -18,8 +18,7 @@ namespace treering::verbs {
 class RegisteredStaging {
  public:
   // `part_bytes` at a time, of each channel's `channel_bytes`; a payload lies in one part.
-  RegisteredStaging(const Devices& devices, std::byte* base, uint32_t channels, size_t channel_bytes,
-                    size_t part_bytes)
+  RegisteredStaging(const Devices& devices, std::byte* base, uint32_t channels, size_t channel_bytes, size_t part_bytes)
       : devices_(devices),
         base_(base),
         channel_bytes_(channel_bytes),

@@ -173,9 +173,7 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
   }
 
   // Rails that both ranks have.
-  RailSet common(uint32_t peer) const {
-    return (1u << std::min(card_->devices.size(), peers_[peer].rails.size())) - 1;
-  }
+  RailSet common(uint32_t peer) const { return (1u << std::min(card_->devices.size(), peers_[peer].rails.size())) - 1; }
   // Tries all rails at once. Those by which the peer was heard; of the others why not.
   RailSet reach(uint32_t peer, std::string* why_not) {
     const RailSet rails = common(peer);
@@ -192,7 +190,8 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
         over |= 1u << rail;
         if (attempts[rail].result.ok()) {
           reached |= 1u << rail;
-          for (auto& attempt : attempts) attempt.deadline = std::min(attempt.deadline, Clock::now() + kOtherRailsTimeout);
+          for (auto& attempt : attempts)
+            attempt.deadline = std::min(attempt.deadline, Clock::now() + kOtherRailsTimeout);
         } else {
           deaf_ |= 1u << rail;
           *why_not += (why_not->empty() ? "" : "; ") + attempts[rail].result.message();
@@ -266,22 +265,20 @@ Status plan_memory(const TransportSetup& setup, uint32_t rails, LockedReservatio
   const LockedLimit limit = locked_limit();
   const auto planned = [&](size_t available) { return plan_locked_memory(setup, rails, available); };
   *plan = reservation->make(limit.left(), planned);
-  const std::string text = fmt::format(
-      "{} KiB of staging memory and {} KiB for each peer, {} KiB for {} peers{}", plan->staging_bytes >> 10,
-      plan->peer_bytes >> 10, plan->bytes() >> 10, plan->peers,
-      plan->rails == 1 ? "" : fmt::format(", by {} rails together", plan->rails));
+  const std::string text =
+      fmt::format("{} KiB of staging memory and {} KiB for each peer, {} KiB for {} peers{}", plan->staging_bytes >> 10,
+                  plan->peer_bytes >> 10, plan->bytes() >> 10, plan->peers,
+                  plan->rails == 1 ? "" : fmt::format(", by {} rails together", plan->rails));
   if (plan->places == 0)
     return {trSystemError,
             fmt::format("it must lock {}; {}: raise that, or set TREERING_STAGING to less", text, limit.text())};
-  const bool is_short = plan->places < kFifoDepth || plan->rails < rails;
-  if (setup.rank == 0 || is_short)
-    setup.log(LogLevel::kInfo,
-              fmt::format("verbs locks {}; {}{}", text, limit.text(),
-                          is_short ? fmt::format(": {} places instead of {} for what a channel receives, and {} rails "
-                                                 "of {}, which would be {} KiB",
-                                                 plan->places, kFifoDepth, plan->rails, rails,
-                                                 planned(SIZE_MAX).bytes() >> 10)
-                                   : ""));
+  std::string less;
+  if (plan->places < kFifoDepth)
+    less = fmt::format(": {} places instead of {} for what a channel receives", plan->places, kFifoDepth);
+  if (plan->rails < rails) less += fmt::format(": by {} of {} rails", plan->rails, rails);
+  if (!less.empty()) less += fmt::format(", all would be {} KiB", planned(SIZE_MAX).bytes() >> 10);
+  if (setup.rank == 0 || !less.empty())
+    setup.log(LogLevel::kInfo, fmt::format("verbs locks {}; {}{}", text, limit.text(), less));
   return {};
 }
 

@@ -15,7 +15,8 @@ namespace {
 constexpr size_t kStaging = 1 << 20, kPlace = 16 << 10;
 constexpr uint32_t kChannels = 4;
 
-LockedMemory planned(uint32_t peers, size_t available, size_t usual_staging = kStaging / kChannels, uint32_t rails = 1) {
+LockedMemory planned(uint32_t peers, size_t available, size_t usual_staging = kStaging / kChannels,
+                     uint32_t rails = 1) {
   const AreaLayout layout(peers + 1, kChannels, kStaging / kChannels, AreaSizes());
   TransportSetup setup;
   setup.layout = &layout;
@@ -53,6 +54,28 @@ TEST(VerbsLockedMemory, FitsIntoWhatMayBeLocked) {
   }
   EXPECT_EQ(places, kFewestPlaces);
   EXPECT_EQ(planned(16, kStaging).places, 0u);
+}
+
+// Each rail locks all of it. Where that is too much there are fewer rails, as far as one with the fewest places.
+TEST(VerbsLockedMemory, CountsRails) {
+  const auto with_rails = [](size_t available) { return planned(16, available, kStaging / kChannels, 4); };
+  const LockedMemory one = planned(16, SIZE_MAX), four = with_rails(SIZE_MAX);
+  EXPECT_EQ(four.rails, 4u);
+  EXPECT_EQ(four.staging_bytes, 4 * one.staging_bytes);
+  EXPECT_EQ(four.peer_bytes, 4 * one.peer_bytes);
+  EXPECT_EQ(with_rails(four.bytes() - 1).rails, 4u);
+  EXPECT_EQ(with_rails(four.bytes() - 1).places, kFifoDepth - 1);
+  uint32_t rails = 4;
+  for (size_t available = four.bytes(); available > 1 << 20; available -= 1 << 20) {
+    const LockedMemory plan = with_rails(available);
+    if (plan.places == 0) break;
+    EXPECT_LE(plan.bytes(), available);
+    EXPECT_LE(plan.rails, rails);
+    rails = plan.rails;
+  }
+  EXPECT_EQ(rails, 1u);
+  EXPECT_EQ(with_rails(one.bytes()).bytes(), one.bytes()) << "who has enough for one rail has as much as ever";
+  EXPECT_EQ(with_rails(kStaging).places, 0u);
 }
 
 // Root would have no limit.

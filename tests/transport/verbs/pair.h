@@ -50,7 +50,8 @@ class VerbsPair {
     if (side.link) return side.link;
     auto card = std::make_shared<Card>();
     Config config;
-    for (int rail = 0; rail < rails_[own]; ++rail) config.verbs_devices += "=fake" + std::to_string(2 * rail + own) + ",";
+    for (int rail = 0; rail < rails_[own]; ++rail)
+      config.verbs_devices += "=fake" + std::to_string(2 * rail + own) + ",";
     std::vector<std::string> rejected;
     check(open_devices(config, nullptr, &card->devices, &rejected));
     card->log = log_line;

@@ -85,6 +85,23 @@ TEST_F(VerbsRanks, SendFromRegisteredMemory) {
   });
 }
 
+// Each rank has both devices of the stand-in: large messages go by both, and the device is named that is not used.
+TEST_F(VerbsRanks, UseBothDevices) {
+  constexpr int kRanks = 2;
+  constexpr size_t kCount = 400'000;
+  for (const bool one : {false, true}) {
+    if (one) setenv("TREERING_VERBS_DEVICES", "=fake1", 1);
+    run_ranks(kRanks, [&](trComm_t comm, int rank, int) {
+      std::vector<float> memory(2 * kCount);
+      reduce(comm, memory.data(), kCount, kRanks);
+      if (rank == 0) {
+        EXPECT_EQ(counters().qps_alive, one ? 2u : 4u) << "two ends for each rail";
+      }
+      reduce(comm, memory.data(), kCount, kRanks);
+    });
+  }
+}
+
 // Where verbs cannot be had the pair takes the next transport.
 TEST_F(VerbsRanks, FallBackToTcp) {
   setenv("TREERING_TRANSPORTS", "verbs,tcp", 1);
