@@ -156,7 +156,7 @@ class Verbs(unittest.TestCase):
     def test_a_port_that_is_down_is_no_rail(self):
         self.lab.set_port(1, 1, False)
         try:
-            commands = self.start(["allreduce", "-b", "64K", "-e", "256K", "-n", "1", "-w", "1"], hosts=2, rails=2)
+            commands = self.start(["allreduce", "-b", "64K", "-e", "256K", "-f", "2", "-n", "1", "-w", "1"], hosts=2, rails=2)
             self.expect_right(self.rows(commands), 3, "verbs")
         finally:
             self.lab.set_port(1, 1, True)
@@ -164,7 +164,7 @@ class Verbs(unittest.TestCase):
     def test_a_rail_that_reaches_no_peer_is_left_out(self):
         self.lab.cut(1, 1)
         try:
-            commands = self.start(["allreduce", "-b", "64K", "-e", "256K", "-n", "1", "-w", "1"], hosts=2, rails=2,
+            commands = self.start(["allreduce", "-b", "64K", "-e", "256K", "-f", "2", "-n", "1", "-w", "1"], hosts=2, rails=2,
                                   TREERING_DEBUG="INFO")
             self.expect_right(self.rows(commands), 3, "verbs")
         finally:

@@ -75,7 +75,7 @@ TEST(TopoTool, BadInputNamesTheValueAndExitsWith2) {
       {"--ranks 1025", "value \"1025\" is not a whole number from 1 to 1024, the most that a communicator has"},
       {"--ranks many", "many"},
       {"--no-such-option", "error: --no-such-option: there is no such option"},
-      {"--ranks 2 --rails 5", "error: --rails: value 5 not in range [1 - 4]"},
+      {"--ranks 2 --rails 5", "error: --rails: Value 5 not in range 1 to 4"},
       {"--rank 3",
        "error: --rank: there is no such option; did you mean --ranks?\n(treering-topo --help lists the options)"},
   };
