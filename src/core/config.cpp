@@ -263,7 +263,8 @@ const OptionRow kOptions[] = {
     {"verbs_devices", "TREERING_VERBS_DEVICES",
      "prefixes of device names, `=name` exactly, each also with `:port`; `^` in front of all excludes",
      "mlx5_0,=mlx5_1:2", "all",
-     "Verbs devices (InfiniBand, RoCE) that may be used. A rank uses the active ports that are nearest to its cores, 4 at most.", false,
+     "Verbs devices (InfiniBand, RoCE) that may be used. A rank uses the active ports that are nearest to its cores, 4 at most.",
+     false,
      [](const std::string& text, Config* config) {
        config->verbs_devices = text;
        return Status();
