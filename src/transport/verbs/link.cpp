@@ -45,7 +45,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
         queue_(messages()) {
     refusal_ = open();
     has_lost_peer_ = !refusal_.ok();
-    if (!refusal_.ok()) rails_.close(), fail(refusal_);
+    if (!refusal_.ok()) fail(refusal_), rails_.close();
   }
 
   // The queue pairs end before the memory that the peer writes into.
@@ -273,10 +273,11 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     return true;
   }
 
-  void fail(const Status& status) { fail(status, path_text()); }
+  void fail(const Status& status) { fail(status, rails_.path_text(is_ready_.load(std::memory_order_acquire))); }
   void fail(const Status& status, const std::string& path) {
     if (!health_.ok()) return;
-    health_ = {status.code(), fmt::format("verbs with {}, by {}: {}", options_.peer_name, path, status.message())};
+    health_ = {status.code(), fmt::format("verbs with {}{}{}: {}", options_.peer_name, path.empty() ? "" : ", by ",
+                                          path, status.message())};
     queue_.clear();
     owes_ = false;
   }
@@ -292,17 +293,6 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     for (Channel& channel : channels_) channel.sending.forget();
     has_lost_peer_ = true;
   }
-  std::string path_text() {
-    if (!is_ready_.load(std::memory_order_acquire)) {
-      std::string names;
-      for (const auto& device : card_->devices) names += device->name() + ", ";
-      return names + "not connected yet";
-    }
-    std::string paths;
-    for (uint32_t i = 0; i < rails_.used(); ++i) paths += (i == 0 ? "" : " and ") + rails_.at(i).path_text(true);
-    return paths;
-  }
-
   void send_pending() {
     if (has_lost_peer_) return forget_sends();
     while (!queue_.empty() && rails_.can_write(kRequestsOfMessage)) {

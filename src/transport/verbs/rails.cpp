@@ -54,6 +54,13 @@ void Rails::arm() {
   for (LinkRail& rail : all_) rail.pair->arm();
 }
 
+std::string Rails::path_text(bool is_connected) const {
+  std::string text;
+  for (size_t i = 0; i < (is_connected ? used_.size() : all_.size()); ++i)
+    text += (i == 0 ? "" : " and ") + all_[is_connected ? used_[i] : i].path_text(is_connected);
+  return text;
+}
+
 bool Rails::is_done() const {
   return std::all_of(all_.begin(), all_.end(),
                      [](const LinkRail& rail) { return rail.pair->done() == rail.pair->posted(); });

@@ -58,6 +58,8 @@ class Rails {
       if (!all_[rail].pair->can_write(requests)) return false;
     return true;
   }
+  // Of those that are used, or of all where it is not connected.
+  std::string path_text(bool is_connected) const;
   // Whether the devices have done all that was posted.
   bool is_done() const;
 

@@ -214,7 +214,10 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     if (link) return link;
     probes_.clear();  // all proofs have been made
     if (links_.size() == 1 && setup_.waits)
-      for (const auto& device : card_->devices) setup_.waits->add(device->events()->fd, this);
+      for (const auto& device : card_->devices) {
+        WaitSource* const source = device == card_->devices.front() ? static_cast<WaitSource*>(this) : &other_rails_;
+        setup_.waits->add(device->events()->fd, source);
+      }
     LinkOptions options;
     options.peer = peer;
     options.peer_name = fmt::format("rank {} (pid {})", peer, setup_.peer_info(peer).pid);
@@ -234,6 +237,7 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
   }
 
   bool is_cheap_to_poll() const override { return true; }
+  // All rails.
   void arm() override {
     ibv_cq* armed = nullptr;
     void* context = nullptr;
@@ -247,6 +251,10 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
   const LockedMemory plan_;
   const std::unique_ptr<LockedReservation> reservation_;
   const std::shared_ptr<Card> card_;
+  struct OtherRails final : WaitSource {
+    bool is_cheap_to_poll() const override { return true; }
+    void arm() override {}  // with the first
+  } other_rails_;
   struct Peer {
     std::vector<Rail> rails;  // none: it has no device
     RailSet proved = 0;
