@@ -210,8 +210,6 @@ inline const std::vector<ConformanceRow>& conformance_rows() {
        true, register_with_device},
       {"verbs-2-rails", false, false, Plain::kNever, false, true, [](TwoSides* sides) { sides->use_verbs(2); },
        connect_verbs, true, register_with_device},
-      {"verbs-4-rails", false, false, Plain::kNever, false, true, [](TwoSides* sides) { sides->use_verbs(4); },
-       connect_verbs, true, register_with_device},
 #endif
 #ifdef TREERING_HAVE_UCX
       {"ucx", false, true, Plain::kAlways, false, true, [](TwoSides* sides) { sides->use_ucx(); }, connect_ucx, true},
