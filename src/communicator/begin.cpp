@@ -218,18 +218,33 @@ void Communicator::find_regions(const Operation& operation) {
     if (call_.is_plain()) find_regions_of_pieces(operation, published);
     return;
   }
-  // The larger buffer's size serves for both: the region that holds most of it is found.
-  const size_t bytes = operation.elements(context_.ranks) * call_.memory_size();
+  const auto [input, output] = buffer_bytes(operation);
+  call_.input_region = published(operation.input, input);
+  call_.output_region =
+      operation.input == operation.output && input == output ? call_.input_region : published(operation.output, output);
+}
+
+// Of input and output.
+std::pair<size_t, size_t> Communicator::buffer_bytes(const Operation& operation) const {
+  const size_t all = operation.elements(context_.ranks) * call_.memory_size();
   const size_t block =
       (operation.blocks == nullptr ? operation.count : operation.blocks->parts.largest) * call_.memory_size();
   const CollectiveInfo& info = *call_.layout.collective;
   const bool blocks = info.parts == Parts::kRanks;
-  const bool whole_input = !blocks || CollectiveInfo::holds_all(info.input_index);
-  const bool whole_output = !blocks || CollectiveInfo::holds_all(info.output_index);
-  call_.input_region = published(operation.input, whole_input ? bytes : block);
-  call_.output_region = operation.input == operation.output && whole_input == whole_output
-                            ? call_.input_region
-                            : published(operation.output, whole_output ? bytes : block);
+  return {!blocks || CollectiveInfo::holds_all(info.input_index) ? all : block,
+          !blocks || CollectiveInfo::holds_all(info.output_index) ? all : block};
+}
+
+// Peers that are reached by links may write final values into a registered output.
+void Communicator::show_output(const Operation& operation, const Program& program) {
+  constexpr size_t kMinBytes = 64 << 10;  // a smaller one is copied in less time than it is shown
+  if (context_.queues.empty() || call_.output_region.id == 0 || !output_is_open(program, call_)) return;
+  const size_t bytes = buffer_bytes(operation).second;
+  if (bytes < kMinBytes) return;
+  const UserMemory output{static_cast<const std::byte*>(operation.output), bytes, &call_.output_region};
+  for (const uint32_t peer : program.givers)
+    if (Connection* connection = context_.connections[peer]; connection != nullptr)
+      connection->show_output(call_.operation, output);
 }
 
 // Tells the other ranks what this one calls and where its output lies.
@@ -313,6 +328,7 @@ Status Communicator::begin(const Operation& operation) {
     find_regions(operation);
   }
   if (call_.operation != 0) announce(operation, program);
+  if (program != nullptr) show_output(operation, *program);
   watch_->start(&call_);
   active_ = true;
   if (in_eager_path_)

@@ -183,6 +183,8 @@ class Communicator {
   void choose_path(const Operation& operation, const Choice* choice);
   void add_residual(const Operation& operation);
   void announce(const Operation& operation, const Program* program);
+  void show_output(const Operation& operation, const Program& program);
+  std::pair<size_t, size_t> buffer_bytes(const Operation& operation) const;
   void find_regions(const Operation& operation);
   template <typename Find>
   void find_regions_of_pieces(const Operation& operation, const Find& find);

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <set>
 
+#include "algorithms/expand.h"
 #include "algorithms/lanes.h"
 #include "core/log.h"
 
@@ -71,6 +73,22 @@ const Choice& ScheduleCache::decide(Collective collective, uint32_t constraints,
   return *choices_.back();
 }
 
+namespace {
+
+std::vector<uint32_t> find_givers(const std::vector<Schedule>& channels) {
+  constexpr uint16_t kUnchanged = kReceive | kStore | kFinal;
+  std::set<uint32_t> givers;
+  for (const Schedule& schedule : channels)
+    for (Expansion at(schedule); !at.done(); at.advance()) {
+      const Step& step = at.step();
+      if ((step.flags & (kUnchanged | kReduce)) != kUnchanged) continue;
+      for (uint32_t i = 0; i < step.receive_count; ++i) givers.insert(at.receive_peer(i));
+    }
+  return {givers.begin(), givers.end()};
+}
+
+}  // namespace
+
 const Program& ScheduleCache::compile(const Choice& choice, uint32_t root) {
   std::lock_guard lock(mutex_);
   const Candidate& candidate = choice.candidate;
@@ -86,6 +104,7 @@ const Program& ScheduleCache::compile(const Choice& choice, uint32_t root) {
     for (uint32_t channel = 0; channel < candidate.channels; ++channel)
       program->channels.push_back(candidate.algorithm->build(
           plan_, rank_, Shape{channel, candidate.channels, candidate.pipeline_chunks, root}));
+    program->givers = find_givers(program->channels);
     slot = std::move(program);
   }
   const_cast<Choice&>(choice).by_root[root].store(slot.get(), std::memory_order_release);

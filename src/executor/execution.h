@@ -45,6 +45,7 @@ struct Program {
   uint32_t max_span = 1;  // of all ranks' schedules: chunks must be of one size everywhere
   const Algorithm* algorithm = nullptr;
   bool input_used_once = false;  // see properties.h; allows peers to work on the buffers of an in-place call
+  std::vector<uint32_t> givers;  // peers that send values to this rank which it stores unchanged
 };
 
 // Makes the connections to a peer when the first of them is used: of many ranks each exchanges messages with few.
@@ -235,6 +236,7 @@ class Execution {
   void add_stores(StepState* state);
   bool plan_sends(StepState* state);
   Mode choose_mode(const StepState& state, uint32_t peer, Connection* connection, std::byte** delivered_to) const;
+  std::optional<size_t> output_offset(const StepState& state) const;
   std::byte* output_of(const StepState& state, Connection* connection) const;
   std::byte* operand_of(const StepState& state, uint32_t peer, Connection* connection) const;
   std::optional<UserAddress> reference_for(const StepState& state, const Connection& connection) const;

@@ -138,14 +138,19 @@ Execution::Mode Execution::choose_mode(const StepState& state, uint32_t peer, Co
   return reference_for(state, *connection) ? Mode::kReferenced : Mode::kStaged;
 }
 
-// Where this step's result lies in the peer's output; nullptr: the peer does not take it there.
-std::byte* Execution::output_of(const StepState& state, Connection* connection) const {
+// Where this step's result lies in the peers' outputs, in bytes; nothing: not in one piece, or not as it travels.
+std::optional<size_t> Execution::output_offset(const StepState& state) const {
   if ((state.step->flags & kFinal) == 0 || state.item != nullptr || !call_.is_plain() || pieces_.size() != 1 ||
       call_.layout.unequal != nullptr)
-    return nullptr;
+    return {};
   const Piece& piece = pieces_[0];
-  const size_t offset = (call_.layout.output_offset_on(piece.part) + piece.begin) * call_.type_size;
-  return connection->output_place(call_.operation, offset, state.wire_bytes);
+  return (call_.layout.output_offset_on(piece.part) + piece.begin) * call_.type_size;
+}
+
+// ... as memory of this process; nullptr: the peer does not take it there.
+std::byte* Execution::output_of(const StepState& state, Connection* connection) const {
+  const std::optional<size_t> offset = output_offset(state);
+  return offset ? connection->output_place(call_.operation, *offset, state.wire_bytes) : nullptr;
 }
 
 // Where the peer showed its operand of this step's result; nullptr: it did not, or it needs the operand. (A message of
@@ -185,6 +190,10 @@ void Execution::post_sends(const StepState& state) {
     message.bytes = static_cast<uint32_t>(state.wire_bytes);
     message.wide = state.wide_value;
     if (state.item != nullptr) message.whole = state.item->count;  // of bytes
+    if (const auto offset = output_offset(state)) {
+      message.output_operation = call_.operation;
+      message.output_offset = *offset;
+    }
     switch (modes_[i]) {
       case Mode::kInline:
         message.kind = PayloadKind::kInline;

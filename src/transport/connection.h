@@ -72,6 +72,10 @@ struct Message {
   bool wide = false;           // elements are float32 partial results of a 16-bit type
   UserAddress user;            // kUser: where; kStaging: offset is the offset in the staging memory
   const void* data = nullptr;  // sender: kInline source. Receiver: the payload, or nullptr when only fetch() reaches it
+  // Sender: the peer wants the value at `output_offset` of its output of that operation, so a transport may write it
+  // there (Connection::show_output()), and make the message kDelivered. 0: it wants it nowhere.
+  uint64_t output_operation = 0;
+  uint64_t output_offset = 0;
 };
 
 class Connection {
@@ -103,6 +107,9 @@ class Connection {
   virtual std::byte* output_place(uint64_t operation, uint64_t offset, size_t bytes) {
     return (void)operation, (void)offset, (void)bytes, nullptr;
   }
+  // Tells the peer where it may write final values of this rank's operation, where the transport can. Nobody waits for
+  // that: what is sent before it is heard of comes as any other message.
+  virtual void show_output(uint64_t operation, const UserMemory& output) { (void)operation, (void)output; }
   // ... or where it showed this operand, a message of the operation at hand:
   virtual std::byte* operand_place(const Message& operand) { return (void)operand, nullptr; }
   // True when slots of staging memory outlive the sender: a peer reads them also when the sender's process has ended.

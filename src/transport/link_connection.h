@@ -28,6 +28,7 @@ class LinkConnection : public Connection {
 
  protected:
   const Link& link() const { return *link_; }
+  Link& link() { return *link_; }
 
  private:
   const std::shared_ptr<Link> link_;

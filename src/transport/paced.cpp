@@ -64,6 +64,7 @@ class PacedConnection final : public Connection {
   std::byte* output_place(uint64_t operation, uint64_t offset, size_t bytes) override {
     return inner_->output_place(operation, offset, bytes);
   }
+  void show_output(uint64_t operation, const UserMemory& output) override { inner_->show_output(operation, output); }
   std::byte* operand_place(const Message& operand) override { return inner_->operand_place(operand); }
   bool slots_outlive_sender() const override { return inner_->slots_outlive_sender(); }
   Status health() const override { return inner_->health(); }

@@ -272,6 +272,7 @@ Status RailMemory::make(const Devices& devices, RailSet rails, void* data, size_
     if ((rails >> rail & 1) == 0) continue;
     TR_RETURN_IF_ERROR(devices[rail]->register_memory(data, bytes, access, &registered_[rail]));
     local_keys_[rail] = registered_[rail].local_key();
+    remote_keys_[rail] = registered_[rail].remote_key();
   }
   is_made_ = true;
   return {};

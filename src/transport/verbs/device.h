@@ -100,10 +100,11 @@ class RailMemory {
   explicit operator bool() const { return is_made_; }
   const RailKeys& local_keys() const { return local_keys_; }
   uint32_t remote_key(uint32_t rail) const { return registered_[rail].remote_key(); }
+  const RailKeys& remote_keys() const { return remote_keys_; }
 
  private:
   std::array<RegisteredMemory, kMostRails> registered_;
-  RailKeys local_keys_{};
+  RailKeys local_keys_{}, remote_keys_{};
   bool is_made_ = false;
 };
 

@@ -49,7 +49,8 @@ class Incoming {
     message.whole = line->whole;
     message.kind = kind;
     message.wide = line->wide != 0;
-    if (carries) message.data = is_inline ? at + kLineHeader : block + layout.place(channel, arrived_);
+    if (carries && kind != PayloadKind::kDelivered)
+      message.data = is_inline ? at + kLineHeader : block + layout.place(channel, arrived_);
     ++arrived_;
     return {};
   }

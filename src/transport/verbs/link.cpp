@@ -41,7 +41,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
         options_(std::move(options)),
         layout_{options_.channels, options_.place_bytes, options_.places},
         introduce_(std::move(introduce)),
-        channels_(options_.channels),
+        channels_(size_t{options_.channels} + 1),
         queue_(messages()) {
     refusal_ = open();
     has_lost_peer_ = !refusal_.ok();
@@ -138,14 +138,17 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     Payload payload;
     if (carries)
       if (const Status found = find_payload(message, &payload); !found.ok()) return fail(found);
+    const bool is_delivered =
+        carries && peers_output_.holds(message.output_operation, message.output_offset, message.bytes);
     Outgoing& outgoing = channel.sending.outgoing[channel.sending.posted % kFifoDepth];
     auto* line = new (own_line(index, channel.sending.posted)) Line;
     line->signature = message.signature;
     line->bytes = message.bytes;
     line->whole = message.whole;
-    line->kind = static_cast<uint8_t>(message.kind);
+    line->kind = static_cast<uint8_t>(is_delivered ? PayloadKind::kDelivered : message.kind);
     line->wide = message.wide;
-    outgoing = {payload, kLineHeader};
+    outgoing = {payload, is_delivered ? peers_output_.address + message.output_offset : 0, peers_output_.keys,
+                kLineHeader};
     if (message.kind == PayloadKind::kInline) {
       if (message.bytes > 0) std::memcpy(line->data, message.data, message.bytes);
       outgoing.line_bytes += message.bytes;
@@ -155,6 +158,19 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     ++channel.sending.posted;
     queue_.push(index);
     if (is_ready_.load(std::memory_order_acquire)) send_pending();
+  }
+
+  // A peer that is not there yet, or has not read what it was shown before, is shown nothing.
+  void show_output(uint64_t operation, const UserMemory& output) {
+    if (!is_good() || has_lost_peer_ || !is_ready_.load(std::memory_order_acquire) || !output.lies_in_region()) return;
+    const auto place = card_->regions->find(output.region->id);
+    if (!place || !channels_[layout_.shows()].sending.has_room(kFewestPlaces)) return;
+    const ShownOutput shown{operation, reinterpret_cast<uint64_t>(output.data), output.bytes, place->remote_keys};
+    Message message;
+    message.bytes = sizeof shown;
+    message.data = &shown;
+    has_shown_output_ = true;
+    post(layout_.shows(), message);
   }
 
   // How a message may refer to memory: where it lies in a region that the device has.
@@ -199,7 +215,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     const auto all = static_cast<uint32_t>(messages());
     return rails_.open(card_->devices, options_.rails, {sends(), 2 * all + 16}, sizeof(Line));
   }
-  size_t messages() const { return size_t{options_.channels} * kFifoDepth; }
+  size_t messages() const { return channels_.size() * kFifoDepth; }
   uint32_t sends() const { return 3 * static_cast<uint32_t>(messages()) + 8; }  // work requests of a rail under way
   // Messages of a channel that may be under way; how many the peer takes is known once it has introduced itself.
   uint32_t room() const { return is_ready_.load(std::memory_order_acquire) ? peers_layout_.places : kFewestPlaces; }
@@ -336,20 +352,28 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     const Source source{line, outgoing.line_bytes, block_.registered().local_keys()[rail.number]};
     const Immediate immediate{ImmediateType::kLine, index, static_cast<uint32_t>(number)};
     const Source first{outgoing.payload.data, count == 0 ? 0 : pieces[0].bytes, outgoing.payload.keys[rail.number]};
-    note(rail.pair->write(first, peers_block_ + peers_layout_.place(index, number), source,
-                          peers_block_ + peers_layout_.line(index, number), rail.peers_key, pack_immediate(immediate),
+    note(rail.pair->write(first, target(index, rail), source,
+                          {peers_block_ + peers_layout_.line(index, number), rail.peers_key}, pack_immediate(immediate),
                           count > 0),
          rail);
     if (!is_good() || has_lost_peer_) return;
     ++channel.sending.sent;
     if (count > 0) follow(index, number, &rail);
   }
+  // Where the payload of the next message of a channel goes.
+  QueuePair::Target target(uint32_t index, const LinkRail& rail) const {
+    const uint64_t number = channels_[index].sending.sent;
+    const Outgoing& outgoing = channels_[index].sending.outgoing[number % kFifoDepth];
+    if (outgoing.output != 0) return {outgoing.output, outgoing.output_keys[rail.number]};
+    return {peers_block_ + peers_layout_.place(index, number), rail.peers_key};
+  }
   // Piece 1 and on: piece 0 goes with the line.
   void send_piece(uint32_t index, uint32_t number, const Piece& piece, LinkRail* rail) {
     const uint64_t message = channels_[index].sending.sent;
     const Payload& payload = channels_[index].sending.outgoing[message % kFifoDepth].payload;
-    note(rail->pair->write_piece({payload.data + piece.offset, piece.bytes, payload.keys[rail->number]},
-                                 peers_block_ + peers_layout_.place(index, message) + piece.offset, rail->peers_key,
+    QueuePair::Target place = target(index, *rail);
+    place.address += piece.offset;
+    note(rail->pair->write_piece({payload.data + piece.offset, piece.bytes, payload.keys[rail->number]}, place,
                                  pack_immediate({ImmediateType::kPiece, index, pack_piece(number, message)})),
          *rail);
     if (is_good() && !has_lost_peer_) follow(index, message, rail);
@@ -416,6 +440,17 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
         !taken.ok())
       return fail(taken);
     take_credit(&channel, channel.sending.freed + (line.popped - static_cast<uint32_t>(channel.sending.freed)));
+    if (line.kind == static_cast<uint8_t>(PayloadKind::kDelivered) && !has_shown_output_)
+      return fail({trSystemError, "it says that it wrote into this rank's output, which was never shown to it"});
+    if (immediate.channel == layout_.shows()) take_shown_output(&channel.incoming);
+  }
+  void take_shown_output(Incoming* incoming) {
+    const Message& message = *incoming->front();
+    if (message.kind != PayloadKind::kInline || message.bytes != sizeof peers_output_)
+      return fail({trSystemError, fmt::format("it showed an output by a message of {} bytes", message.bytes)});
+    std::memcpy(&peers_output_, message.data, sizeof peers_output_);
+    incoming->pop();
+    owes_ |= incoming->owes_credit();
   }
   void take_credit(Channel* channel, uint64_t popped) {
     if (popped > channel->sending.sent)
@@ -434,8 +469,10 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
   std::vector<Channel> channels_;
   Ring<uint32_t> queue_;  // channels, in the order of their posts that were not sent yet
   Status health_;
-  bool owes_ = false;           // credits
-  bool has_lost_peer_ = false;  // ... which has left: nothing is sent any more
+  ShownOutput peers_output_;       // of its latest call that showed one
+  bool has_shown_output_ = false;  // to the peer
+  bool owes_ = false;              // credits
+  bool has_lost_peer_ = false;     // ... which has left: nothing is sent any more
   Clock::time_point flushed_since_{}, left_since_{};
 
   std::atomic<bool> is_ready_{false}, departed_{false}, stopped_{false}, is_refused_{false};
@@ -456,6 +493,7 @@ class VerbsConnection final : public LinkConnection<Link> {
     return {trSystemError, "the payload lies in memory of its sender that is not registered with a verbs device"};
   }
   std::optional<UserAddress> reference(const UserMemory& memory) const override { return link().reference(memory); }
+  void show_output(uint64_t operation, const UserMemory& output) override { link().show_output(operation, output); }
   const char* transport_name() const override { return "verbs"; }
 };
 

@@ -146,7 +146,7 @@ Status QueuePair::post(ibv_send_wr* first, uint32_t requests) {
   return {};
 }
 
-Status QueuePair::write(const Source& payload, uint64_t place, const Source& line, uint64_t line_place, uint32_t key,
+Status QueuePair::write(const Source& payload, const Target& place, const Source& line, const Target& line_place,
                         uint32_t immediate, bool signaled) {
   ibv_sge parts[2] = {{reinterpret_cast<uint64_t>(payload.data), payload.bytes, payload.key},
                       {reinterpret_cast<uint64_t>(line.data), line.bytes, line.key}};
@@ -154,12 +154,12 @@ Status QueuePair::write(const Source& payload, uint64_t place, const Source& lin
   requests[0].opcode = IBV_WR_RDMA_WRITE;
   requests[0].sg_list = &parts[0];
   requests[0].num_sge = 1;
-  requests[0].wr.rdma = {place, key};
+  requests[0].wr.rdma = {place.address, place.key};
   requests[0].next = &requests[1];
   requests[1].opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
   requests[1].sg_list = &parts[1];
   requests[1].num_sge = 1;
-  requests[1].wr.rdma = {line_place, key};
+  requests[1].wr.rdma = {line_place.address, line_place.key};
   requests[1].imm_data = htonl(immediate);
   const uint32_t count = payload.bytes > 0 ? 2 : 1;
   // Room comes back with completions alone.
@@ -170,13 +170,13 @@ Status QueuePair::write(const Source& payload, uint64_t place, const Source& lin
   return post(count == 2 ? requests : requests + 1, count);
 }
 
-Status QueuePair::write_piece(const Source& piece, uint64_t place, uint32_t key, uint32_t immediate) {
+Status QueuePair::write_piece(const Source& piece, const Target& place, uint32_t immediate) {
   ibv_sge part{reinterpret_cast<uint64_t>(piece.data), piece.bytes, piece.key};
   ibv_send_wr request{};
   request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
   request.sg_list = &part;
   request.num_sge = 1;
-  request.wr.rdma = {place, key};
+  request.wr.rdma = {place.address, place.key};
   request.imm_data = htonl(immediate);
   request.send_flags = IBV_SEND_SIGNALED;
   request.wr_id = signaled_ = posted_ + 1;

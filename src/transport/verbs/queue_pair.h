@@ -44,11 +44,16 @@ class QueuePair {
   void stop();
 
   bool can_write(uint32_t requests) const { return posted_ - done_ + requests <= sizes_.sends; }
+  // Memory of the peer.
+  struct Target {
+    uint64_t address = 0;
+    uint32_t key = 0;
+  };
   // Writes `payload` to `place`, if there is any, and then `line` to `line_place`, and tells `immediate`.
-  Status write(const Source& payload, uint64_t place, const Source& line, uint64_t line_place, uint32_t key,
+  Status write(const Source& payload, const Target& place, const Source& line, const Target& line_place,
                uint32_t immediate, bool signaled);
   // Writes a piece of a payload and tells `immediate`; a completion follows.
-  Status write_piece(const Source& piece, uint64_t place, uint32_t key, uint32_t immediate);
+  Status write_piece(const Source& piece, const Target& place, uint32_t immediate);
   // Tells an immediate alone.
   Status tell(uint32_t immediate);
   // Asks for a completion of all that was posted; nothing is written.

@@ -24,11 +24,13 @@ Status RegisteredRegions::add(const Region& region, size_t room) {
                         devices_.size() > 1 ? fmt::format(", and each of {} rails locks it", devices_.size()) : "",
                         locked_memory_text())};
   RailMemory registered;
-  TR_RETURN_IF_ERROR(registered.make(devices_, kAllRails, region.base, region.bytes, 0));
+  TR_RETURN_IF_ERROR(registered.make(devices_, kAllRails, region.base, region.bytes,
+                                     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING));
   std::lock_guard lock(mutex_);
   const auto found = entries_.find(region.id);
   if (found == entries_.end()) return {};  // it ended meanwhile
-  found->second = {{region.base, region.bytes, registered.local_keys()}, std::move(registered)};
+  const Place place{region.base, region.bytes, registered.local_keys(), registered.remote_keys()};
+  found->second = {place, std::move(registered)};
   return {};
 }
 

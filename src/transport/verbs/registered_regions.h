@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RegisteredRegions: the regions of this process (transport/region.h) that its rank's devices read payloads from.
+// RegisteredRegions: the regions of this process (transport/region.h) that its rank's devices read payloads from, and
+// that peers write results into.
 //
 //   call whose buffers lie in a region -> add() -> ibv_reg_mr, at the first time
 //   message that refers to it          -> find() -> address and key
@@ -23,7 +24,7 @@ class RegisteredRegions {
   struct Place {
     const std::byte* base = nullptr;
     size_t bytes = 0;
-    RailKeys keys{};  // local
+    RailKeys keys{}, remote_keys{};
   };
 
   // The devices outlive it.

@@ -27,9 +27,6 @@ struct Source {
   uint32_t key = 0;  // of the memory it lies in
 };
 
-// Memory that is registered with each device of a rank: a key for each rail.
-using RailKeys = std::array<uint32_t, kMostRails>;
-
 struct Payload {
   const std::byte* data = nullptr;
   uint32_t bytes = 0;
@@ -38,6 +35,8 @@ struct Payload {
 
 struct Outgoing {
   Payload payload;
+  uint64_t output = 0;  // address in the peer's output; 0: the payload goes into the place
+  RailKeys output_keys{};
   uint32_t line_bytes = 0;  // of the line
 };
 

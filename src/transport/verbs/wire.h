@@ -21,6 +21,9 @@
 //     piece     count: piece 4 | number of the message 16; the piece is there
 //
 // A line carries a credit of the other direction, too.
+//
+// Behind the channels of messages is a row of lines without places. On it a rank tells where results of its call may be
+// written (ShownOutput). A payload for there is written there instead of into the place, and its line says kDelivered.
 #pragma once
 
 #include <array>
@@ -37,7 +40,7 @@ namespace treering::verbs {
 
 static_assert(std::endian::native == std::endian::little, "lines are written as they lie in memory");
 
-inline constexpr uint32_t kWireVersion = 3;
+inline constexpr uint32_t kWireVersion = 4;
 
 // Places for payloads, for each channel: kFifoDepth, or fewer where memory is short. With fewer than this many a sender
 // would wait for a credit that is not due.
@@ -45,6 +48,8 @@ inline constexpr uint32_t kFewestPlaces = kFifoDepth - kTellEvery + 1;
 
 inline constexpr uint32_t kMostRails = 4;
 using RailSet = uint32_t;  // a bit for each rail
+// Memory that is registered with each device of a rank: a key for each rail.
+using RailKeys = std::array<uint32_t, kMostRails>;
 inline constexpr RailSet kAllRails = (1u << kMostRails) - 1;
 
 enum class ImmediateType : uint8_t { kLine = 1, kCredit = 2, kPiece = 3 };
@@ -92,6 +97,19 @@ inline constexpr size_t kLineHeader = offsetof(Line, data);
 inline constexpr size_t kLineStride = 320;
 static_assert(sizeof(Line) <= kLineStride && kLineHeader == 24);
 
+// What a message of the row behind the channels holds.
+struct ShownOutput {
+  uint64_t operation = 0;  // 0: none
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  RailKeys keys{};
+
+  bool holds(uint64_t wanted, uint64_t offset, uint64_t size) const {
+    return wanted != 0 && wanted == operation && offset <= bytes && size <= bytes - offset;
+  }
+};
+static_assert(sizeof(ShownOutput) <= kInlineBytes);
+
 // Where messages of a peer arrive; offsets in the block.
 struct BlockLayout {
   uint32_t channels = 1;
@@ -101,7 +119,9 @@ struct BlockLayout {
   size_t line(uint32_t channel, uint64_t number) const {
     return (size_t{channel} * kFifoDepth + number % kFifoDepth) * kLineStride;
   }
-  size_t places_offset() const { return (size_t{channels} * kFifoDepth * kLineStride + 4095) / 4096 * 4096; }
+  // The row in which outputs are shown.
+  uint32_t shows() const { return channels; }
+  size_t places_offset() const { return ((size_t{channels} + 1) * kFifoDepth * kLineStride + 4095) / 4096 * 4096; }
   size_t place(uint32_t channel, uint64_t number) const {
     return places_offset() + (size_t{channel} * places + number % places) * place_bytes;
   }

@@ -184,6 +184,12 @@ void fake_verbs_get_counters(fake_verbs_counters* counters) {
   counters->qps_alive = world().qps.size();
 }
 
+void fake_verbs_watch_memory(const void* begin, size_t bytes) {
+  const Lock lock;
+  world().watched_begin = static_cast<const uint8_t*>(begin);
+  world().watched_bytes = bytes;
+}
+
 void fake_verbs_get_objects(fake_verbs_objects* objects) {
   const Lock lock;
   const World& all = world();

@@ -23,6 +23,14 @@ struct Span {
   uint32_t length;
 };
 
+// Of its bytes, those in memory that is watched.
+uint64_t watched(const Span& span) {
+  const World& all = world();
+  const uint8_t* const begin = std::max<const uint8_t*>(span.at, all.watched_begin);
+  const uint8_t* const end = std::min<const uint8_t*>(span.at + span.length, all.watched_begin + all.watched_bytes);
+  return begin < end ? static_cast<uint64_t>(end - begin) : 0;
+}
+
 enum class Reached { kAll, kNotSource, kNotDestination };
 
 // The parts of memory that bytes [offset, offset + length) of the pieces are; nothing for a bad key.
@@ -88,6 +96,7 @@ Reached copy_chunk(Qp& qp, Message& message, Chunk chunk) {
   if (message.is_owned) observe(message.owned_mark);
   copy_spans(to, from);
   world().counters.bytes_landed += chunk.length;
+  for (const Span& span : to) world().counters.bytes_watched += watched(span);
   publish(qp.receive_mark);
   if (message.sender != nullptr) publish(message.sender->send_mark);
   for (Mr* region : regions) publish(region->mark);

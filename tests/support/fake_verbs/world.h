@@ -54,6 +54,8 @@ class World {
   std::condition_variable work;  // for the background thread
   Settings settings;
   fake_verbs_counters counters = {};
+  const uint8_t* watched_begin = nullptr;
+  size_t watched_bytes = 0;
   uint64_t clock = 0;  // virtual nanoseconds
   std::vector<std::unique_ptr<Device>> devices;
   std::vector<Context*> contexts;

@@ -133,6 +133,74 @@ TEST_F(VerbsLinks, APayloadInARegisteredRegionIsSentFromThere) {
   EXPECT_EQ(counters().bytes_registered, before.bytes_registered - memory.size()) << "before the memory is given back";
 }
 
+// A final value goes straight into the receiver's output, where the receiver has said in time where that lies.
+TEST_F(VerbsLinks, AResultIsWrittenIntoTheOutputThatWasShown) {
+  connect();
+  std::vector<std::byte> memory(4 * kPlaceBytes, std::byte{255});
+  const Region region{.id = 7, .base = memory.data(), .bytes = memory.size()};
+  ASSERT_TRUE(pair_->regions(1).add(region, SIZE_MAX).ok());
+  std::byte* const output = memory.data() + 100;
+  const size_t output_bytes = 2 * kPlaceBytes;
+  uint32_t number = 0;
+  const auto expect = [&](PayloadKind kind, uint64_t operation, uint64_t offset) {
+    Message message = staged(++number, kPlaceBytes);
+    message.output_operation = operation;
+    message.output_offset = offset;
+    send(message);
+    ASSERT_NE(arrived(), nullptr) << receiver_->health().message();
+    const Message& front = *receiver_->front();
+    ASSERT_EQ(front.kind, kind) << "operation " << operation << ", offset " << offset;
+    ASSERT_EQ(front.bytes, kPlaceBytes);
+    ASSERT_EQ(front.data == nullptr, kind == PayloadKind::kDelivered);
+    const void* data = kind == PayloadKind::kDelivered ? output + offset : front.data;
+    ASSERT_EQ(std::memcmp(data, staging_[0], kPlaceBytes), 0);
+    receiver_->pop();
+    ASSERT_TRUE(eventually([&] { return sender_->has_released(number); }));
+  };
+  expect(PayloadKind::kStaging, 5, 8);  // nothing was shown yet
+  receiver_->show_output(5, {output, output_bytes, &region});
+  receiver_->post(small(1));  // what was shown has come before it
+  ASSERT_TRUE(eventually([&] { return links_[1]->flush(), sender_->front() != nullptr; }));
+  expect(PayloadKind::kDelivered, 5, 8);
+  expect(PayloadKind::kDelivered, 5, kPlaceBytes);
+  expect(PayloadKind::kStaging, 5, kPlaceBytes + 1);  // beyond its end
+  expect(PayloadKind::kStaging, 5, UINT64_MAX);
+  expect(PayloadKind::kStaging, 4, 8);  // another call's
+  expect(PayloadKind::kStaging, 0, 8);  // none wants it
+  EXPECT_EQ(output[-1], std::byte{255});
+  EXPECT_EQ(output[output_bytes], std::byte{255});
+}
+
+// It shows outputs of as many calls as it likes, of which the sender may read none: nobody waits.
+TEST_F(VerbsLinks, OutputsThatNobodyReadsAreNotShown) {
+  connect();
+  std::vector<std::byte> memory(kPlaceBytes);
+  const Region region{.id = 7, .base = memory.data(), .bytes = memory.size()};
+  ASSERT_TRUE(pair_->regions(1).add(region, SIZE_MAX).ok());
+  send(small(0));
+  ASSERT_NE(arrived(), nullptr);
+  receiver_->pop();
+  const fake_verbs_counters before = counters();
+  for (uint64_t operation = 1; operation <= 100; ++operation)
+    receiver_->show_output(operation, {memory.data(), memory.size(), &region});
+  EXPECT_LE(counters().post_calls - before.post_calls, kFifoDepth);
+  ASSERT_TRUE(receiver_->health().ok()) << receiver_->health().message();
+  for (uint32_t i = 1; i < 20; ++i) {
+    send(small(i));
+    ASSERT_NE(arrived(), nullptr) << receiver_->health().message();
+    ASSERT_EQ(receiver_->front()->signature, i);
+    receiver_->pop();
+  }
+}
+
+TEST_F(VerbsLinks, AnOutputThatWasNeverShownCannotHaveBeenWritten) {
+  connect();
+  Message message = staged(1, 100);
+  message.kind = PayloadKind::kDelivered;
+  send(message);
+  EXPECT_NE(failure_of(receiver_.get()).find("which was never shown to it"), std::string::npos);
+}
+
 TEST_F(VerbsLinks, ARegionThatEndedDuringACallIsAnErrorThatSaysSo) {
   connect();
   std::vector<std::byte> memory(kPlaceBytes);

@@ -34,14 +34,20 @@ TEST_F(VerbsRanks, SplitAndLeave) { split_and_leave(); }
 
 TEST_F(VerbsRanks, LastMessagesArrive) { send_last_messages(); }
 
-// What the stand-in has counted, once the module is open.
-fake_verbs_counters counters() {
+// A function of the stand-in, once the module is open.
+template <typename Function, typename... Arguments>
+void call_stand_in(const char* name, Arguments... arguments) {
   void* const stand_in = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
-  const auto read = reinterpret_cast<decltype(&fake_verbs_get_counters)>(dlsym(stand_in, "fake_verbs_get_counters"));
-  fake_verbs_counters counters{};
-  read(&counters);
+  reinterpret_cast<Function*>(dlsym(stand_in, name))(arguments...);
   dlclose(stand_in);
+}
+fake_verbs_counters counters() {
+  fake_verbs_counters counters{};
+  call_stand_in<decltype(fake_verbs_get_counters)>("fake_verbs_get_counters", &counters);
   return counters;
+}
+void watch(const void* begin, size_t bytes) {
+  call_stand_in<decltype(fake_verbs_watch_memory)>("fake_verbs_watch_memory", begin, bytes);
 }
 uint64_t registered_bytes() { return counters().bytes_registered; }
 
@@ -83,6 +89,34 @@ TEST_F(VerbsRanks, SendFromRegisteredMemory) {
       arrived.arrive_and_wait();
     }
   });
+}
+
+// What a rank shows is told before its part of the reduction: who sends it results has heard of it.
+TEST_F(VerbsRanks, ResultsLandInRegisteredOutputs) {
+  constexpr int kRanks = 3;
+  constexpr size_t kCount = 300'000, kBytes = kCount * sizeof(float);
+  constexpr int kCalls = 5;
+  setenv("TREERING_ALGO", "two-shot", 1);
+  setenv("TREERING_VERBS_DEVICES", "=fake0", 1);
+  std::barrier arrived(kRanks);
+  run_ranks(kRanks, [&](trComm_t comm, int rank, int) {
+    void* allocated = nullptr;
+    EXPECT_SUCCESS(trMemAlloc(&allocated, 2 * kBytes));
+    auto* memory = static_cast<float*>(allocated);
+    reduce(comm, memory, kCount, kRanks);  // connects
+    if (rank == 0) watch(memory + kCount, kBytes);
+    arrived.arrive_and_wait();
+    for (int call = 0; call < kCalls; ++call) reduce(comm, memory, kCount, kRanks);
+    arrived.arrive_and_wait();
+    if (rank == 0) {
+      // All but the third that it computes itself.
+      EXPECT_NEAR(static_cast<double>(counters().bytes_watched), kCalls * kBytes * 2.0 / 3, kCalls * kBytes * 0.01);
+      watch(nullptr, 0);
+    }
+    arrived.arrive_and_wait();
+    EXPECT_SUCCESS(trMemFree(allocated));
+  });
+  unsetenv("TREERING_ALGO");
 }
 
 // Each rank has both devices of the stand-in: large messages go by both, and the device is named that is not used.
