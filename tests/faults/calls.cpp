@@ -129,19 +129,25 @@ Called Calls::collective(const Place& place, uint64_t draw, size_t more) {
   shape.due = std::max<size_t>(1, bytes / sizeof(int32_t) / static_cast<size_t>(is_whole ? 1 : place.ranks));
   shape.count = shape.due + more;
   shape.phase = draw;
+  return run(place, shape, more == 0);
+}
+
+Called Calls::all_to_all(const Place& place, uint64_t draw, size_t more) {
+  const size_t bytes = least_ + mixed(draw) % (most_ - least_ + 1);
+  const size_t due = std::max<size_t>(1, bytes / sizeof(int32_t) / static_cast<size_t>(place.ranks));
+  return run(place, {kAllToAll, 0, due + more, due, draw}, more == 0);
+}
+
+// The result of a differing call is not defined.
+Called Calls::run(const Place& place, const Shape& shape, bool is_checked) {
   fill(place, shape);
   Called called{kNames[shape.kind], start(place, shape)};
-  // The result of a differing call is not defined.
-  if (called.result == trSuccess && more == 0) check(place, shape, &called);
+  if (called.result == trSuccess && is_checked) check(place, shape, &called);
   return called;
 }
 
 Called Calls::sum(const Place& place, uint64_t draw, size_t count) {
-  const Shape shape{kAllReduce, 0, count, count, draw};
-  fill(place, shape);
-  Called called{"allreduce", start(place, shape)};
-  if (called.result == trSuccess) check(place, shape, &called);
-  return called;
+  return run(place, {kAllReduce, 0, count, count, draw}, true);
 }
 
 Called Calls::transfer(const Place& place, uint64_t draw, size_t more) {

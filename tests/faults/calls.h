@@ -40,6 +40,7 @@ class Calls {
   // A collective of some kind, root and size, by `draw`. `more` elements more than the others pass make it a differing
   // call.
   Called collective(const Place& place, uint64_t draw, size_t more = 0);
+  Called all_to_all(const Place& place, uint64_t draw, size_t more = 0);
   // Every rank sends to one and receives from another, alone or all to all in a group.
   Called transfer(const Place& place, uint64_t draw, size_t more = 0);
   // allreduce of `count` elements.
@@ -49,6 +50,7 @@ class Calls {
 
  private:
   struct Shape;
+  Called run(const Place& place, const Shape& shape, bool is_checked);
   trResult_t start(const Place& place, const Shape& shape);
   void fill(const Place& place, const Shape& shape);
   void check(const Place& place, const Shape& shape, Called* called);

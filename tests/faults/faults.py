@@ -22,7 +22,7 @@ from group import Group, Stopped
 from judge import Finding, judge, seconds_to_last_error
 from network import SKIP, Hosts, Unavailable
 from run_one import Record, Run, clean_environment
-from scenario import CALLING, CREATING, KINDS, PHASES, TRANSPORTS, draw
+from scenario import CALLING, CREATING, KINDS, OVER, TRANSPORTS, draw
 from table import Table
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
@@ -37,7 +37,7 @@ MOST_DRAWS = 200_000  # for a filter that hardly any scenario passes
 
 
 def parse_filter(text):
-    known = {"kind": KINDS, "transport": TRANSPORTS, "phase": PHASES}
+    known = {"kind": KINDS, "transport": TRANSPORTS, "phase": (*CREATING, *CALLING)}
     wanted = {}
     for part in filter(None, (text or "").split(",")):
         key, equals, value = part.partition("=")
@@ -56,7 +56,7 @@ def drawn(options, wanted, lacking, skipped):
         seed, colon, index = options.replay.partition(":")
         if not colon or not seed.isdigit() or not index.isdigit():
             raise SystemExit(f"error: --replay: \"{options.replay}\" is no SEED:INDEX")
-        yield draw(int(seed), int(index), options.timeout)
+        yield draw(int(seed), int(index), options.timeout, options.over)
         return
     for number, seed in enumerate(options.seed):
         share = options.runs // len(options.seed) + (number < options.runs % len(options.seed))
@@ -68,7 +68,7 @@ def drawn_of_seed(options, seed, runs, wanted, lacking, skipped):
     for index in range(MOST_DRAWS):
         if found == runs:
             return
-        scenario = draw(seed, index, options.timeout)
+        scenario = draw(seed, index, options.timeout, options.over)
         if any(getattr(scenario, key) not in values for key, values in wanted.items()) or scenario.kind in options.without:
             continue
         found += 1
@@ -205,6 +205,7 @@ def parse(arguments):
     parser.add_argument("--jobs", type=int, default=4, help="runs side by side: more than the machine can do at once")
     parser.add_argument("--idle", action="store_true", help="one run at a time, with tight deadlines")
     parser.add_argument("--only", metavar="KEY=VALUE,...", help="kind, transport, phase; several values with | between")
+    parser.add_argument("--over", choices=OVER, default="own", help="what carries the data: the library's own transports, or UCX over TCP (own)")
     parser.add_argument("--without", metavar="KIND", default=[], action="append", choices=sorted(KINDS), help="leaves a kind out")
     parser.add_argument("--replay", metavar="SEED:INDEX")
     parser.add_argument("--timeout", type=float, default=4.0, help="TREERING_TIMEOUT of the ranks, seconds")

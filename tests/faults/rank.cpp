@@ -136,7 +136,7 @@ class Rank {
 
   // Until all agree to stop, or a call on the base communicator fails.
   void loop() {
-    const bool many_at_once = options.phase == "small" || options.phase == "p2p";
+    const bool many_at_once = options.phase == "small" || options.phase == "p2p" || options.phase == "alltoall";
     bool wants_end = false;
     for (uint64_t i = 0;; ++i) {
       if (obey(i)) return;
@@ -163,6 +163,7 @@ class Rank {
   bool step(uint64_t draw, bool* wants_end) {
     if (options.phase == "small" || options.phase == "large")
       return run_call([&] { return calls_.collective(base_, draw, more()); });
+    if (options.phase == "alltoall") return run_call([&] { return calls_.all_to_all(base_, draw, more()); });
     if (options.phase == "p2p") return run_call([&] { return calls_.transfer(base_, draw, more()); });
     if (!on_subset(draw)) *wants_end = true;
     return true;

@@ -60,7 +60,7 @@ class Run:
 
     def _start(self):
         scenario = self._scenario
-        environment = {"TREERING_TIMEOUT": f"{scenario.timeout:g}"}
+        environment = {"TREERING_TIMEOUT": f"{scenario.timeout:g}", **dict(TRANSPORTS[scenario.transport].environment)}
         if variable := TRANSPORTS[scenario.transport].variable:
             environment["TREERING_TRANSPORTS"] = variable
         arguments = [f"ranks={scenario.ranks}", f"phase={scenario.phase}", f"seed={scenario.index}",

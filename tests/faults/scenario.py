@@ -16,10 +16,15 @@ ERROR, SURVIVE, EITHER = "error", "survive", "either"
 # What the text of an error has to tell.
 DEATH, STOP, LEFT, ABORT, DIFFER, NETWORK, LIMIT, NONE = "death stop left abort differ network limit none".split()
 
+# "alltoall" is drawn over others' libraries alone, so that earlier seeds draw what they drew.
 PHASES = ("init", "split", "small", "large", "p2p", "shrink", "destroy")
 CREATING = ("init", "split", "shrink", "destroy")
-CALLING = ("small", "large", "p2p")
+CALLING = ("small", "large", "p2p", "alltoall")
 AFTER_INIT = PHASES[1:]
+
+
+def _ucx(device):
+    return (("UCX_TLS", "tcp"), ("UCX_NET_DEVICES", device), ("UCX_LOG_LEVEL", "fatal"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +35,8 @@ class Transport:
     shapes: tuple   # ranks of each process, in turns over the hosts
     processes: bool = True
     has_network: bool = False
+    over: str = "own"            # what carries the data between hosts: the library itself, or ucx
+    environment: tuple = ()      # more variables
 
 
 TRANSPORTS = {transport.name: transport for transport in (
@@ -40,10 +47,21 @@ TRANSPORTS = {transport.name: transport for transport in (
     Transport("tcp-2x2", "tcp", 2, ((1,) * 4,), has_network=True),
     Transport("tcp-4x1", "", 4, ((1,) * 4,), has_network=True),
     Transport("mixed", "", 3, ((1,) * 5, (1,) * 6, (2, 1, 1, 2), (1,) * 8), has_network=True),
+    Transport("ucx-loopback", "ucx", 1, ((1,) * 3, (1,) * 4, (2, 1)), over="ucx", environment=_ucx("lo")),
+    Transport("ucx-2x2", "ucx", 2, ((1,) * 4,), has_network=True, over="ucx", environment=_ucx("eth0")),
+    Transport("ucx-4x1", "ucx", 4, ((1,) * 4,), has_network=True, over="ucx", environment=_ucx("eth0")),
+    Transport("ucx-mixed", "shared-memory,ucx", 3, ((1,) * 5, (2, 1, 1, 2)), has_network=True, over="ucx", environment=_ucx("eth0")),
 )}
-ALL = tuple(TRANSPORTS)
-PROCESSES = tuple(name for name, transport in TRANSPORTS.items() if transport.processes)
-OVER_TCP = tuple(name for name, transport in TRANSPORTS.items() if transport.has_network)
+
+
+def _named(over, is_wanted=lambda transport: True):
+    return tuple(name for name, transport in TRANSPORTS.items() if transport.over == over and is_wanted(transport))
+
+
+OVER = ("own", "ucx")
+ALL = _named("own")
+PROCESSES = _named("own", lambda transport: transport.processes)
+OVER_TCP = _named("own", lambda transport: transport.has_network)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +109,8 @@ KINDS = {kind.name: kind for kind in (
     Kind("tiny-buffers", SURVIVE, NONE, OVER_TCP, victims="none"),
     Kind("loss", SURVIVE, NETWORK, OVER_TCP, victims="none", needs=("nft",)),
 )}
+# A link over UCX is not opened again: what a fault does to its connections may end the communicator.
+ENDS_LINKS_OF_UCX = {"reset", "reset-sockets", "shutdown-sockets", "reject", "drop-ipv4"}
 AT_START = ("tiny-buffers", "shm-full")  # before the ranks begin
 OF_CONNECTIONS = {"reset": "reset", "reset-sockets": "reset", "shutdown-sockets": "shutdown"}   # what the victims say that they did
 
@@ -127,6 +147,10 @@ class Scenario:
         return len({host for host, _ in self.processes})
 
     @property
+    def over(self):
+        return TRANSPORTS[self.transport].over
+
+    @property
     def cause(self):
         return KINDS[self.kind].cause
 
@@ -142,6 +166,8 @@ class Scenario:
 
     @property
     def outcome(self):
+        if self.over == "ucx" and self.kind in ENDS_LINKS_OF_UCX:
+            return EITHER
         if self.kind == "loss":
             return SURVIVE if self.loss <= MOST_LOSS_SURVIVED else EITHER
         if self.kind == "stop-short" or self.kind == "outage":
@@ -171,7 +197,7 @@ def _sizes(generator, kind, transport, phase, ranks):
     if phase == "large":
         most = 32 << 20 if ranks <= 4 and transport != "tcp-2x2" else 16 << 20
         return (4 << 20, most, 0) if kind != "loss" else (1 << 20, 4 << 20, 0)
-    return (8, 4096, 0) if phase != "p2p" or generator.random() < 0.5 else (8, 1 << 20, 0)
+    return (8, 4096, 0) if phase not in ("p2p", "alltoall") or generator.random() < 0.5 else (8, 1 << 20, 0)
 
 
 def _victims(generator, kind, processes):
@@ -191,11 +217,20 @@ def _victims(generator, kind, processes):
     return [], []
 
 
-def draw(seed, index, timeout=4.0):
+def _possible(kind, over):
+    """Transports and phases of a kind."""
+    if over == "own":
+        return kind.transports, kind.phases
+    transports = _named(over, lambda transport: transport.has_network or kind.transports != OVER_TCP)
+    return transports, kind.phases + ("alltoall",) * ("small" in kind.phases)
+
+
+def draw(seed, index, timeout=4.0, over="own"):
     generator = random.Random(f"{seed}:{index}")
     kind = KINDS[generator.choice(sorted(KINDS))]
-    transport = TRANSPORTS[generator.choice(kind.transports)]
-    phase = generator.choice(kind.phases)
+    transports, phases = _possible(kind, over)
+    transport = TRANSPORTS[generator.choice(transports)]
+    phase = generator.choice(phases)
     shape = generator.choice(transport.shapes)
     processes, first = [], 0
     for number, count in enumerate(shape):
