@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <string_view>
 #include <utility>
 
 namespace treering::ucx {
@@ -11,6 +12,27 @@ namespace {
 
 // Payloads are read where UCX has put them.
 constexpr size_t kPayloadAlignment = 64;
+
+// Settings of UCX, unless the user has set them.
+struct Setting {
+  const char *name, *variable, *value;
+};
+// UCX 1.13 ends the process where a peer of its TCP dies while a payload is sent in several parts without a copy: their
+// requests end twice. Payloads that are fetched by a network card are not concerned.
+constexpr Setting kNoZeroCopy{"ZCOPY_THRESH", "UCX_ZCOPY_THRESH", "inf"};
+// A rank that opens a connection to a host that is cut off would be held up within UCX until TCP gives up, for minutes.
+constexpr Setting kOpensWithoutWaiting{"CONN_NB", "UCX_TCP_CONN_NB", "y"};
+
+void set_unless_given(ucp_config_t* config, const Setting& setting) {
+  if (std::getenv(setting.variable) == nullptr) (void)ucp_config_modify(config, setting.name, setting.value);
+}
+
+// UCX prints a warning about settings of transports that it does not use.
+bool may_use_tcp() {
+  const char* const named = std::getenv("UCX_TLS");
+  const std::string_view names = named == nullptr ? "all" : named;
+  return names.find("tcp") != names.npos || names.find("all") != names.npos;
+}
 
 }  // namespace
 
@@ -35,9 +57,8 @@ Status Worker::make(uint32_t ranks, bool wakes) {
   ucp_config_t* config = nullptr;
   if (const ucs_status_t read = ucp_config_read(nullptr, nullptr, &config); read != UCS_OK)
     return ucx_error("ucp_config_read, of the variables UCX_*", read);
-  // UCX 1.13 ends the process where a peer of its TCP dies while a payload is sent in several parts without a copy: their
-  // requests end twice. Payloads that are fetched by a network card are not concerned.
-  if (std::getenv("UCX_ZCOPY_THRESH") == nullptr) (void)ucp_config_modify(config, "ZCOPY_THRESH", "inf");
+  set_unless_given(config, kNoZeroCopy);
+  if (may_use_tcp()) set_unless_given(config, kOpensWithoutWaiting);
   ucp_params_t wanted{};
   wanted.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS | UCP_PARAM_FIELD_NAME;
   wanted.features = UCP_FEATURE_AM | (wakes ? UCP_FEATURE_WAKEUP : 0);
