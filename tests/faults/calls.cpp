@@ -2,6 +2,7 @@
 #include "calls.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace faults {
 
@@ -175,6 +176,23 @@ Called Calls::transfer(const Place& place, uint64_t draw, size_t more) {
   keep(trGroupEnd());
   if (called.result == trSuccess && more == 0) check(place, shape, &called);
   return called;
+}
+
+void Calls::register_buffers(trComm_t comm) {
+  registered_with_ = comm;
+  trCommRegister(comm, in_.data(), in_.size() * sizeof in_[0], &handles_[0]);
+  trCommRegister(comm, out_.data(), out_.size() * sizeof out_[0], &handles_[1]);
+}
+
+void Calls::deregister_buffers() {
+  for (void*& handle : handles_)
+    if (handle != nullptr) trCommDeregister(registered_with_, std::exchange(handle, nullptr));
+}
+
+std::vector<int32_t> Calls::contents() const {
+  std::vector<int32_t> all = in_;
+  all.insert(all.end(), out_.begin(), out_.end());
+  return all;
 }
 
 Called Calls::agree(const Place& place, bool own, bool* any) {

@@ -2,8 +2,9 @@
 // Calls on a communicator whose every result is checked: each is drawn from a number that all its ranks know.
 #pragma once
 
-#include <cstdint>
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "treering/treering.h"
@@ -45,6 +46,14 @@ class Calls {
   Called transfer(const Place& place, uint64_t draw, size_t more = 0);
   // allreduce of `count` elements.
   Called sum(const Place& place, uint64_t draw, size_t count);
+  size_t least_count() const { return std::max<size_t>(1, least_ / sizeof(int32_t)); }
+  size_t more_counts() const { return 1 + (most_ - least_) / sizeof(int32_t); }
+
+  // The buffers, with a communicator that lives until they are deregistered; what is in them.
+  void register_buffers(trComm_t comm);
+  void deregister_buffers();
+  std::vector<int32_t> contents() const;
+
   // Whether any rank wants to stop, on all of them.
   Called agree(const Place& place, bool own, bool* any);
 
@@ -58,6 +67,8 @@ class Calls {
 
   size_t least_, most_;
   std::vector<int32_t> in_, out_;
+  trComm_t registered_with_ = nullptr;
+  void* handles_[2] = {};
 };
 
 }  // namespace faults

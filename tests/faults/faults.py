@@ -170,6 +170,9 @@ def report(options, workers, skipped):
             failed.append((scenario, findings))
             print(f"FAILED {scenario.name} {scenario.kind} {scenario.transport} {scenario.phase}: {summary_of(scenario, findings)}",
                   flush=True)
+            if options.verbose:
+                for finding in {finding.kind: finding for finding in reversed(findings)}.values():
+                    print(f"    {finding.kind}, rank {finding.rank}: {finding.text}", flush=True)
     print(table.text())
     for kind, count in sorted(skipped.items()):
         print(f"skipped: {count} of {kind}")

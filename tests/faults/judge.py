@@ -283,7 +283,9 @@ class Judge:
             return
         if process.status < 0 and not process.expected_signal:
             name = signal.Signals(-process.status).name
-            self._add("crash", first, f"the process {process.pid} ended by {name}; it said: {' / '.join(process.log[-3:])}")
+            # Before the stack that a library may print.
+            why = [line for line in process.log if re.search(r"Fatal|[Aa]ssert|Caught", line)] or process.log[-3:]
+            self._add("crash", first, f"the process {process.pid} ended by {name}; it said: {' / '.join(why[:3])}")
         elif process.status > 0:
             self._add("crash", first, f"the process {process.pid} ended with status {process.status}; "
                                       f"it said: {' / '.join(process.log[-3:])}")

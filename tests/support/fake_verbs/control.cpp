@@ -178,10 +178,36 @@ size_t fake_verbs_qp_numbers(uint32_t* numbers, size_t room) {
   return count;
 }
 
+void fake_verbs_set_owner(int owner) { owner_of_thread = owner; }
+
+size_t fake_verbs_qps(fake_verbs_qp* qps, size_t room) {
+  const Lock lock;
+  size_t count = 0;
+  for (const auto& [number, qp] : world().qps) {
+    if (qp->qp_type != IBV_QPT_RC || count++ >= room) continue;
+    const bool is_connected = qp->receiving();
+    qps[count - 1] = {number, is_connected ? qp->attr.dest_qp_num : 0, context_of(qp->context).owner, is_connected,
+                      qp->now == IBV_QPS_ERR};
+  }
+  return count;
+}
+
+size_t fake_verbs_keys(int owner, uint32_t* keys, size_t room) {
+  const Lock lock;
+  size_t count = 0;
+  for (const auto& [key, mr] : world().rkeys) {
+    if ((mr->access & IBV_ACCESS_REMOTE_WRITE) == 0 || context_of(mr->context).owner != owner) continue;
+    if (count++ < room) keys[count - 1] = key;
+  }
+  std::sort(keys, keys + std::min(count, room));  // the draw of one repeats
+  return count;
+}
+
 void fake_verbs_get_counters(fake_verbs_counters* counters) {
   const Lock lock;
   *counters = world().counters;
   counters->qps_alive = world().qps.size();
+  counters->nanoseconds = world().clock;
 }
 
 void fake_verbs_watch_memory(const void* begin, size_t bytes) {

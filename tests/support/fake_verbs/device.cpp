@@ -12,6 +12,8 @@
 
 namespace treering::fake_verbs {
 
+thread_local int owner_of_thread = -1;
+
 namespace {
 
 ibv_gid gid_of(int device, int port, bool ipv4) {
@@ -158,6 +160,7 @@ ibv_context* ibv_open_device(ibv_device* device) {
     return port_attr(context, number, attr, size);
   };
   made->fake = static_cast<Device*>(device);
+  made->owner = owner_of_thread;
   ibv_context& context = made->context;
   context.device = device;
   context.ops.poll_cq = poll;

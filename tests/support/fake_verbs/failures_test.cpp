@@ -303,5 +303,32 @@ TEST_P(FakeVerbs, RegistrationHasRulesAndALimit) {
   EXPECT_EQ(errno, EOPNOTSUPP);
 }
 
+// Of a test that hits one rank of several in a process.
+TEST_P(FakeVerbs, WhatAThreadOpensBelongsToItsOwner) {
+  fake_verbs_set_owner(7);
+  Side a;
+  fake_verbs_set_owner(-1);
+  SideOptions other;
+  other.device = 1;
+  Side b(other);
+  a.connect(b);
+  b.connect(a);
+  fake_verbs_qp all[3] = {};
+  ASSERT_EQ(fake_verbs_qps(all, 3), 2u);
+  EXPECT_EQ(all[0].owner, 7);
+  EXPECT_EQ(all[1].owner, -1);
+  EXPECT_EQ(all[0].peer, all[1].number);
+  EXPECT_EQ(all[1].peer, all[0].number);
+  uint32_t keys[2] = {};
+  ASSERT_EQ(fake_verbs_keys(7, keys, 2), 1u);
+  EXPECT_EQ(keys[0], a.mr->rkey);
+  ASSERT_EQ(fake_verbs_break_qp(all[0].number), 0);
+  ASSERT_EQ(fake_verbs_qps(all, 1), 2u);
+  EXPECT_TRUE(all[0].is_in_error);
+  ibv_async_event event;
+  ASSERT_EQ(ibv_get_async_event(a.context, &event), 0);
+  ibv_ack_async_event(&event);
+}
+
 }  // namespace
 }  // namespace treering::fake_verbs

@@ -84,6 +84,19 @@ void fake_verbs_keep_completions(int keep);
 // Numbers of the queue pairs that are alive, oldest first. Returns how many there are; fills in `room` at most.
 size_t fake_verbs_qp_numbers(uint32_t* numbers, size_t room);
 
+// Devices that this thread opens from here on, and what is made of them, belong to `owner`, such as a rank (-1: nobody).
+void fake_verbs_set_owner(int owner);
+struct fake_verbs_qp {
+  uint32_t number;
+  uint32_t peer;  // the queue pair that it is connected with; 0: none yet
+  int owner;
+  int is_connected, is_in_error;
+};
+// The reliable queue pairs that are alive, oldest first, as above.
+size_t fake_verbs_qps(struct fake_verbs_qp* qps, size_t room);
+// Keys of the owner's regions that peers may write into, as above.
+size_t fake_verbs_keys(int owner, uint32_t* keys, size_t room);
+
 struct fake_verbs_counters {
   uint64_t sends_posted[16];  // by enum ibv_wr_opcode
   uint64_t inline_posted;     // of these
@@ -101,6 +114,9 @@ struct fake_verbs_counters {
   uint64_t regions_registered;  // since the start
   uint64_t bytes_registered;    // now
   uint64_t qps_alive;           // now
+  uint64_t nanoseconds;         // of the virtual clock
+  uint64_t failed_calls;        // those that were to fail
+  int failed_call_owner;        // whose thread made the last of them (fake_verbs_set_owner)
 };
 void fake_verbs_get_counters(struct fake_verbs_counters* counters);
 // Counts what lands there from now on; no bytes: nothing is watched.

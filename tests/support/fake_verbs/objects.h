@@ -54,6 +54,7 @@ struct Context : verbs_context {
   std::deque<ibv_async_event> events;
   Readable readable;
   int uses = 0;
+  int owner = -1;
 };
 
 struct Pd : ibv_pd {

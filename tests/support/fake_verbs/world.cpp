@@ -158,6 +158,8 @@ int World::injected(const char* function) {
     if (call->function != function || --call->countdown > 0) continue;
     const int error = call->error;
     settings.calls.erase(call);
+    ++counters.failed_calls;
+    counters.failed_call_owner = owner_of_thread;
     return error;
   }
   return 0;

@@ -126,6 +126,7 @@ uint8_t* resolve(const std::unordered_map<uint32_t, Mr*>& keys, uint32_t key, co
                  uint64_t length, unsigned access, Mr** region = nullptr);
 
 // device.cpp
+extern thread_local int owner_of_thread;  // of what it opens
 void queue_event(Context& context, const ibv_async_event& event);
 void queue_event(Qp& qp, ibv_event_type type);
 Port* port_of(const Qp& qp);
