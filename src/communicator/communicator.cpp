@@ -108,6 +108,8 @@ Status Communicator::fail(Status status) {
   if (!has_failed_.load(std::memory_order_relaxed)) {
     failure_ = std::move(status);
     has_failed_.store(true, std::memory_order_release);
+    // Network cards may still have payloads to read from the user's memory, which is the user's again when the call returns.
+    if (peer_table_ != nullptr) peer_table_->abandon();
   }
   return failure_;
 }

@@ -53,6 +53,8 @@ class Calls {
   void register_buffers(trComm_t comm);
   void deregister_buffers();
   std::vector<int32_t> contents() const;
+  // As a program does that uses its memory again.
+  void overwrite();
 
   // Whether any rank wants to stop, on all of them.
   Called agree(const Place& place, bool own, bool* any);

@@ -8,7 +8,7 @@ import collections
 import re
 import signal
 
-from scenario import ABORT, DEATH, DIFFER, EITHER, ERROR, LEFT, LIMIT, NETWORK, OF_CONNECTIONS, STOP, SURVIVE
+from scenario import ABORT, CALLING, DEATH, DIFFER, EITHER, ERROR, LEFT, LIMIT, NETWORK, OF_CONNECTIONS, STOP, SURVIVE
 
 CLASSES = ("hang", "late", "wrong", "untold", "culprit", "left over", "unexpected", "crash", "driver")
 Finding = collections.namedtuple("Finding", "kind rank text")
@@ -21,6 +21,7 @@ BLAME = re.compile(r"^,?(?: (?:was lost|has died|has ended|destroyed its|does no
                    r"|stopped answering)|: its process (?:has ended|does not answer)|: its connection has ended|: nothing listens|: cut off)")
 CALLED_DEAD = re.compile(r"^(?: has died| has ended|[^;]*?: its process has ended)")
 MOST_LEFT = {"sockets": 0, "memfds": 0, "descriptors": 4, "threads": 1, "mapped": 0}
+TOLD_WITHIN = 3   # seconds: a death, over networks of others
 REMOTE_ERROR, TIMED_OUT, INVALID_USAGE = 6, 8, 5
 
 
@@ -131,12 +132,21 @@ class Judge:
     def _judge_error(self, rank, error):
         since = max(self._record.fault_at, error.began, self._came_late(rank, error))
         taken = error.when - since
-        if taken > self._scenario.timeout + self._slack:
+        if taken > self._most_seconds(error) + self._slack:
             self._add("late", rank, f"{error.call} failed {taken:.2f} s after it began or the fault: {error.text}")
         if error.call == "recover":
             return  # judged as a whole
         for fault in self._faults_of_text(rank, error):
             self._add("culprit", rank, f"{fault}: [{error.call}] {error.text}")
+
+    def _most_seconds(self, error):
+        scenario = self._scenario
+        if scenario.over == "own":
+            return scenario.timeout
+        if scenario.cause == DEATH and scenario.phase in CALLING:
+            return min(scenario.timeout, TOLD_WITHIN)
+        # Before the last exchange of a creation pairs of ranks try to reach one another, for half of the deadline.
+        return scenario.timeout * (1.5 if error.call in ("init", "split", "dup", "shrink") else 1)
 
     def _came_late(self, rank, error):
         """When the last rank whose creation had failed came to a call of all, which moved by that; its deadline is for a wait."""

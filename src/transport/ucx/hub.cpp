@@ -96,8 +96,6 @@ Status Hub::reach(uint32_t peer, Clock::time_point deadline) {
   constexpr const char* kAdvice =
       "check UCX_TLS and UCX_NET_DEVICES (ucx_info -d lists what there is), and firewalls between the hosts";
   Link& to = link(peer);
-  if (const Status opened = to.open(); !opened.ok())
-    return {opened.code(), fmt::format("{}: {}", opened.message(), kAdvice)};
   while (!to.reaches()) {
     if (const Status why = to.unreachable(); !why.ok())
       return {why.code(), fmt::format("UCX does not reach the other rank: {}: {}", why.message(), kAdvice)};

@@ -15,6 +15,9 @@ namespace {
 
 // What a rank sent before it left may still be under way when its departure is told.
 constexpr auto kToldWithin = std::chrono::seconds(2);
+// The lower of two ranks opens the connection, the other one answers on it: UCX 1.13 may end the process where a connection
+// breaks while both open one. After so long the other one opens it, too: the lower may be held up by a third rank.
+constexpr auto kOpenedWithin = std::chrono::milliseconds(300);
 // A rank that looks answers a farewell at once.
 constexpr auto kAnswersWithin = std::chrono::milliseconds(50);
 
@@ -30,7 +33,7 @@ Link::Link(Hub* hub, uint32_t peer) : hub_(hub), peer_(peer), channels_(hub->opt
 Link::~Link() = default;
 
 Status Link::open() {
-  if (endpoint_.is_open() || endpoint_.failure() != UCS_OK) return {};
+  if (!std::exchange(may_open_, false)) return {};
   return endpoint_.open(hub_->worker(), hub_->peer_info(peer_).address);
 }
 
@@ -57,6 +60,8 @@ ucs_status_t Link::arrive(const Header& header, void* data, size_t length, uint6
     case Type::kCredit:
       return UCS_OK;
     case Type::kHello:
+      // This rank's own goes before: the peer looks no more once it has the answer.
+      owed_[index_of(Type::kHello)] = !told_[index_of(Type::kHello)];
       owed_[index_of(Type::kHelloHeard)] = true;
       break;
     case Type::kBye:
@@ -150,6 +155,8 @@ void Link::address(Header* header, Type type) const {
 bool Link::owes() const { return owes_credits_ || std::find(owed_.begin(), owed_.end(), true) != owed_.end(); }
 
 void Link::send_owed() {
+  if (owed_[index_of(Type::kHelloHeard)])
+    if (const Status opened = open(); !opened.ok()) refuse(opened);
   if (!endpoint_.is_open() || endpoint_.failure() != UCS_OK) return;
   for (size_t type = 0; type < kTypes; ++type) {
     if (!owed_[type] || !notes_[type].is_done) continue;
@@ -321,8 +328,13 @@ void Link::look_for_end() {
 }
 
 bool Link::reaches() {
-  if (!unreachable().ok()) return false;
   constexpr size_t kHello = index_of(Type::kHello), kHeard = index_of(Type::kHelloHeard);
+  if (awaits_peer_since_ == Clock::time_point()) awaits_peer_since_ = Clock::now();
+  const bool waits =
+      hub_->options().rank > peer_ && !came_[kHello] && Clock::now() - awaits_peer_since_ < kOpenedWithin;
+  if (!endpoint_.is_open() && waits) return false;
+  if (const Status opened = open(); !opened.ok()) refuse(opened);
+  if (!unreachable().ok()) return false;
   if (!told_[kHello]) {
     owed_[kHello] = true;
     send_owed();
@@ -360,6 +372,7 @@ bool Link::finish() {
 }
 
 void Link::stop() {
+  may_open_ = false;
   if (is_started_) fail({trRemoteError, "the communicator has ended, and what was under way with it"});
   endpoint_.close();
 }

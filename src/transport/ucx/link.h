@@ -119,10 +119,11 @@ class Link final : public SendQueue {
   std::array<bool, kTypes> owed_{}, told_{}, came_{};  // to the peer; from it
   bool owes_credits_ = false;
   bool is_started_ = false, is_ending_ = false;
+  bool may_open_ = true;        // the endpoint: once
   bool has_lost_peer_ = false;  // ... which has left: nothing is sent any more
   Status health_, failure_;     // ... which health() becomes when is_ending_ ends
   Status refusal_;
-  Clock::time_point ending_since_{}, left_since_{}, farewell_since_{};
+  Clock::time_point ending_since_{}, left_since_{}, farewell_since_{}, awaits_peer_since_{};
 };
 
 }  // namespace treering::ucx

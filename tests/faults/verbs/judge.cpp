@@ -66,12 +66,15 @@ class Judge {
   // The right ranks, in words that help.
   void judge_text(const std::string& who, const Error& error) {
     const std::set<int> named = named_ranks(error.text);
-    const auto missing =
-        std::find_if(record_.victims.begin(), record_.victims.end(), [&](int rank) { return named.count(rank) == 0; });
-    const bool is_own = has(error.text, "this rank");
-    // Who makes a communicator may see nothing but that another has failed.
-    if (missing != record_.victims.end() && !is_own)
-      return add("culprit", fmt::format("{}it does not name rank {}: {}", who, *missing, error.text));
+    // While communicators come and go a rank may see nothing but that one of the two has failed, or left without having told
+    // it the last (docs/decisions/0031).
+    const auto is_named = [&](int rank) { return named.count(rank) != 0; };
+    const auto& victims = record_.victims;
+    const bool is_right = scenario_.calls() ? std::all_of(victims.begin(), victims.end(), is_named)
+                                            : victims.empty() || std::any_of(victims.begin(), victims.end(), is_named);
+    if (!is_right)
+      return add("culprit",
+                 fmt::format("{}it does not name rank {}: {}", who, fmt::join(victims, " and "), error.text));
     if (named.empty()) return add("culprit", who + "it names no rank: " + error.text);
     if (scenario_.kind == Kind::kLeave) {
       if (!has(error.text, "destroyed its communicator"))
