@@ -208,7 +208,7 @@ def parse(arguments):
     parser.add_argument("--jobs", type=int, default=4, help="runs side by side: more than the machine can do at once")
     parser.add_argument("--idle", action="store_true", help="one run at a time, with tight deadlines")
     parser.add_argument("--only", metavar="KEY=VALUE,...", help="kind, transport, phase; several values with | between")
-    parser.add_argument("--over", choices=OVER, default="own", help="what carries the data: the library's own transports, or UCX over TCP (own)")
+    parser.add_argument("--over", choices=OVER, default="own", help="what carries the data: the library's own transports, UCX over TCP, or verbs devices of a guest (own)")
     parser.add_argument("--without", metavar="KIND", default=[], action="append", choices=sorted(KINDS), help="leaves a kind out")
     parser.add_argument("--replay", metavar="SEED:INDEX")
     parser.add_argument("--timeout", type=float, default=4.0, help="TREERING_TIMEOUT of the ranks, seconds")
@@ -220,7 +220,7 @@ def parse(arguments):
     parser.add_argument("--markdown", metavar="FILE", help="writes the table there")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args(arguments)
-    options.jobs = 1 if options.idle or options.replay else options.jobs
+    options.jobs = 1 if options.idle or options.replay or options.over == "verbs" else options.jobs
     if options.slack is None:
         options.slack = 0.5 if options.idle else 2.0
     for name in ("runs", "jobs"):
@@ -237,6 +237,14 @@ def parse(arguments):
     return options
 
 
+def guest_hosts():
+    from guest_hosts import GuestHosts, rdmalab  # QEMU may not be there
+    try:
+        return GuestHosts()
+    except rdmalab.Unavailable as reason:
+        raise Unavailable(str(reason)) from reason
+
+
 def main(arguments):
     options = parse(arguments)
     wanted = parse_filter(options.only)
@@ -246,9 +254,9 @@ def main(arguments):
     labs, workers = [], None
     try:
         try:
-            labs.append(Hosts())
+            labs.append(Hosts() if options.over != "verbs" else guest_hosts())
         except Unavailable as reason:
-            print(f"no network namespaces here: {reason}")
+            print(f"no network namespaces or guest here: {reason}")
             return SKIP
         labs += [Hosts() for _ in range(options.jobs - 1)]
         lacking, skipped = labs[0].lacks(), {}

@@ -58,7 +58,7 @@ class Group:
 
     def start(self, host, ranks, arguments, environment):
         handle = self._lab.popen(host, [self._program, *arguments], environment, stdin=subprocess.PIPE,
-                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0)
         os.set_blocking(handle.stdout.fileno(), False)
         process = Process(handle.pid, host, ranks, handle=handle)
         self._selector.register(handle.stdout, selectors.EVENT_READ, process)
@@ -76,6 +76,7 @@ class Group:
                 continue
             if data:
                 key.data.take(data)
+                key.data.pid = key.data.handle.pid  # a guest tells it late
             else:
                 self._selector.unregister(key.fileobj)
         if not self._selector.get_map():
@@ -100,7 +101,7 @@ class Group:
     def tell(self, processes, line):
         for process in processes:
             try:
-                os.write(process.handle.stdin.fileno(), line.encode() + b"\n")
+                process.handle.stdin.write(line.encode() + b"\n")
             except (BrokenPipeError, OSError):
                 pass  # it has ended
 
@@ -110,7 +111,7 @@ class Group:
     def kill(self, process, how=signal.SIGKILL):
         if process.handle.poll() is None:
             process.expected_signal |= how == signal.SIGKILL
-            os.kill(process.pid, how)
+            process.handle.send_signal(how)
 
     def drain(self):
         """What is in the pipes already."""

@@ -20,6 +20,8 @@ MENTION = re.compile(r"\b[Rr]anks? (\d+(?:(?:, | and )\d+)*)(?: \(pid (\d+)(?: o
 BLAME = re.compile(r"^,?(?: (?:was lost|has died|has ended|destroyed its|does not answer|has shown no sign|has not entered|is gone"
                    r"|stopped answering)|: its process (?:has ended|does not answer)|: its connection has ended|: nothing listens|: cut off)")
 CALLED_DEAD = re.compile(r"^(?: has died| has ended|[^;]*?: its process has ended)")
+# What a status of a card may mean in general is no word about this rank.
+ADVICE = re.compile(r"does not acknowledge: its process has ended, the link is down")
 MOST_LEFT = {"sockets": 0, "memfds": 0, "descriptors": 4, "threads": 1, "mapped": 0}
 TOLD_WITHIN = 3   # seconds: a death, over networks of others
 REMOTE_ERROR, TIMED_OUT, INVALID_USAGE = 6, 8, 5
@@ -31,7 +33,7 @@ def errors_of(record, rank):
         if line.word == "error":
             code, began, call, members, *text = line.rest.split(" ", 4)
             ranks = None if members == "-" else [int(member) for member in members.split(",")]
-            result.append(Error(int(code), float(began), line.when, call, ranks, text[0] if text else ""))
+            result.append(Error(int(code), float(began), line.when, call, ranks, ADVICE.sub("does not acknowledge", text[0]) if text else ""))
     return result
 
 
@@ -278,6 +280,8 @@ class Judge:
         named = {base for base, *_ in mentions if base is not None}
         if self._scenario.kind == "close-sockets" and named & set(victims):
             return  # the process did it to itself
+        if self._scenario.over == "ucx" and self._scenario.kind in OF_CONNECTIONS and named & set(victims):
+            return  # its host's connections to itself were hit, too
         named |= self._named_as_maker(error)
         if not any((base in victims) != (rank in victims) for base in named):
             side = "a rank that was cut off" if rank not in victims else "a rank on the other side"

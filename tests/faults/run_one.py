@@ -8,7 +8,7 @@ import time
 
 from scenario import AT_START, ERROR, TRANSPORTS
 
-START = 30   # seconds until all ranks are in the phase
+START = 60   # seconds until all ranks are in the phase
 IDS = 80     # communicators of the phase `init`
 
 
@@ -125,6 +125,10 @@ class Run:
             self.record.reset = hosts.reset(victim_hosts[0])
         elif kind in ("drop-ipv4", "drop-ipv6"):
             hosts.drop_family(victim_hosts[0], kind[5:])
+        elif kind in ("port-down", "port-outage"):
+            hosts.take_data_down(victim_hosts)
+        elif kind == "data-loss":
+            hosts.lose_data(1)
         elif kind == "loss":
             hosts.lose(scenario.loss)
         elif kind not in AT_START:

@@ -51,6 +51,13 @@ TRANSPORTS = {transport.name: transport for transport in (
     Transport("ucx-2x2", "ucx", 2, ((1,) * 4,), has_network=True, over="ucx", environment=_ucx("eth0")),
     Transport("ucx-4x1", "ucx", 4, ((1,) * 4,), has_network=True, over="ucx", environment=_ucx("eth0")),
     Transport("ucx-mixed", "shared-memory,ucx", 3, ((1,) * 5, (2, 1, 1, 2)), has_network=True, over="ucx", environment=_ucx("eth0")),
+    # In a guest with soft-RoCE, whose processors are slow. The time after which a card gives up is 1.9 s.
+    Transport("verbs-3x1", "verbs", 3, ((1,) * 3,), has_network=True, over="verbs", environment=(("TREERING_VERBS_TIMEOUT", "16"),)),
+    Transport("verbs-mixed", "shared-memory,verbs", 2, ((1,) * 4,), has_network=True, over="verbs",
+              environment=(("TREERING_VERBS_TIMEOUT", "16"),)),
+    Transport("rc-3x1", "ucx", 3, ((1,) * 3,), has_network=True, over="verbs",
+              environment=(("UCX_TLS", "rc_verbs,ud_verbs:aux"), ("UCX_NET_DEVICES", "rxe{host}:1"), ("UCX_LOG_LEVEL", "fatal"),
+                           ("UCX_UD_VERBS_ETH_DGID_CHECK", "n"))),
 )}
 
 
@@ -58,7 +65,7 @@ def _named(over, is_wanted=lambda transport: True):
     return tuple(name for name, transport in TRANSPORTS.items() if transport.over == over and is_wanted(transport))
 
 
-OVER = ("own", "ucx")
+OVER = ("own", "ucx", "verbs")
 ALL = _named("own")
 PROCESSES = _named("own", lambda transport: transport.processes)
 OVER_TCP = _named("own", lambda transport: transport.has_network)
@@ -108,7 +115,12 @@ KINDS = {kind.name: kind for kind in (
     Kind("close-sockets", EITHER, NETWORK, OVER_TCP),
     Kind("tiny-buffers", SURVIVE, NONE, OVER_TCP, victims="none"),
     Kind("loss", SURVIVE, NETWORK, OVER_TCP, victims="none", needs=("nft",)),
+    # Of the network of verbs devices alone, in a guest.
+    Kind("port-down", ERROR, NETWORK, (), victims="host"),
+    Kind("port-outage", SURVIVE, NETWORK, (), victims="host", seconds=(0.1, 0.6)),
+    Kind("data-loss", SURVIVE, NETWORK, (), victims="none"),
 )}
+OF_GUESTS = ("kill", "kill", "exit", "stop", "stop-short", "leave", "revoke", "port-down", "port-outage", "data-loss")
 # UCX ends a process that runs out of memory or descriptors, or whose sockets are closed by another than itself.
 NOT_OVER_UCX = {"no-memory", "no-descriptors", "close-sockets"}
 # UCX 1.13 ends a process whose connection breaks at some moments while it is opened: an assertion of its own (docs/ucx.md).
@@ -170,6 +182,8 @@ class Scenario:
 
     @property
     def outcome(self):
+        if self.phase in CREATING and self.kind.startswith("port-"):
+            return EITHER  # a port that is down is none for a communicator that is made meanwhile
         if self.over == "ucx" and (self.kind in ENDS_LINKS_OF_UCX or (self.kind == "outage" and self.phase in CREATING)):
             return EITHER  # what the kernel sends again to open a connection comes after 1 and 3 s
         if self.kind == "loss":
@@ -193,11 +207,13 @@ class Scenario:
                 f"bytes={self.least}..{self.most} timeout={self.timeout:g} expect={self.outcome}")
 
 
-def _sizes(generator, kind, transport, phase, ranks):
+def _sizes(generator, kind, transport, phase, ranks, over):
     """Least and most bytes of a call, and Mbit/s."""
     if kind == "tiny-buffers":
         mbit = generator.choice((5, 50))
         return (8, 4096, mbit) if phase != "large" else (32 << 10, 12000 * mbit, mbit)
+    if over == "verbs":
+        return (128 << 10, 512 << 10, 0) if phase == "large" else (8, 4096, 0) if generator.random() < 0.5 else (8, 64 << 10, 0)
     if phase == "large":
         most = 32 << 20 if ranks <= 4 and transport != "tcp-2x2" else 16 << 20
         return (4 << 20, most, 0) if kind != "loss" else (1 << 20, 4 << 20, 0)
@@ -221,20 +237,26 @@ def _victims(generator, kind, processes):
     return [], []
 
 
+def _kinds(over):
+    if over == "verbs":
+        return OF_GUESTS
+    return sorted(name for name, kind in KINDS.items() if kind.transports and (over == "own" or name not in NOT_OVER_UCX))
+
+
 def _possible(kind, over):
     """Transports and phases of a kind."""
     if over == "own":
         return kind.transports, kind.phases
     transports = _named(over, lambda transport: transport.has_network or kind.transports != OVER_TCP)
     phases = kind.phases + ("alltoall",) * ("small" in kind.phases)
-    if kind.name in NOT_WHILE_UCX_CONNECTS:
+    if over == "ucx" and kind.name in NOT_WHILE_UCX_CONNECTS:
         phases = tuple(phase for phase in phases if phase not in CREATING)
     return transports, phases
 
 
 def draw(seed, index, timeout=4.0, over="own"):
     generator = random.Random(f"{seed}:{index}")
-    kind = KINDS[generator.choice(sorted(set(KINDS) - (NOT_OVER_UCX if over == "ucx" else set())))]
+    kind = KINDS[generator.choice(_kinds(over))]
     transports, phases = _possible(kind, over)
     transport = TRANSPORTS[generator.choice(transports)]
     phase = generator.choice(phases)
@@ -244,8 +266,8 @@ def draw(seed, index, timeout=4.0, over="own"):
         processes.append((number % transport.hosts, list(range(first, first + count))))
         first += count
     victims, victim_hosts = _victims(generator, kind, processes)
-    least, most, mbit = _sizes(generator, kind.name, transport.name, phase, first)
-    seconds = generator.uniform(*kind.seconds) * (1 if kind.name == "reject" else timeout / 4)
+    least, most, mbit = _sizes(generator, kind.name, transport.name, phase, first, over)
+    seconds = generator.uniform(*kind.seconds) * (1 if kind.name == "reject" or over == "verbs" else timeout / 4)
     relay = kind.victims == "relay" or (kind.victims != "first" and phase != "init" and generator.random() < 0.1)
     return Scenario(seed, index, kind.name, transport.name, phase, processes, victims, victim_hosts,
                     delay=generator.uniform(0.02, 0.4), seconds=seconds, mbit=mbit,

@@ -4,6 +4,7 @@
 Requests and answers are lines of JSON on a virtio port. When it closes, or this program fails, the guest ends.
     {"id": 1, "host": 0, "argv": [...], "env": {...}, "cwd": "...", "timeout": 60}   host null: the guest itself
     {"id": 1, "signal": 9}                                                     to all processes of that command
+    {"id": 1, "input": "text"}                                                 for its standard input, where its request has "input": true
     <- {"ready": true, "pids": [...]}, {"id": 1, "output": "BASE64"}..., {"id": 1, "status": 0, "timed_out": false}
 """
 
@@ -51,6 +52,8 @@ class Commands:
                 request = json.loads(line)
                 if "signal" in request:
                     self._signal(request["id"], request["signal"])
+                elif "argv" not in request:
+                    self._write(request["id"], request["input"])
                 else:
                     self._start(request)
 
@@ -61,7 +64,8 @@ class Commands:
                     f"--wdns={request['cwd']}", "--", *argv]
         try:
             process = subprocess.Popen(argv, env=request["env"], cwd=request["cwd"] if request["host"] is None else "/",
-                                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                       stdin=subprocess.PIPE if request.get("input") else subprocess.DEVNULL,
+                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                        start_new_session=True)
         except OSError as reason:
             self._say(request["id"], f"rdmalab: {reason}\n".encode())
@@ -69,6 +73,12 @@ class Commands:
             return
         self._running[request["id"]] = process
         threading.Thread(target=self._follow, args=(request["id"], process, request["timeout"]), daemon=True).start()
+
+    def _write(self, number, text):
+        process = self._running.get(number)
+        if process is not None:
+            with contextlib.suppress(OSError):  # it has ended
+                os.write(process.stdin.fileno(), text.encode())
 
     def _follow(self, number, process, timeout):
         relay = threading.Thread(target=self._relay, args=(number, process.stdout.fileno()), daemon=True)
@@ -84,6 +94,8 @@ class Commands:
             self._reap(process.pid)
         relay.join(timeout=5)  # what the command started may still hold the pipe
         del self._running[number]
+        if process.stdin is not None:
+            process.stdin.close()
         self.send({"id": number, "status": process.returncode, "timed_out": timed_out})
 
     def _relay(self, number, descriptor):

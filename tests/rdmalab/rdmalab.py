@@ -86,6 +86,10 @@ class Command:
     def signal(self, number=signal.SIGKILL):
         self._lab.send({"id": self._number, "signal": int(number)})
 
+    def write(self, text):
+        """For its standard input, where it was started with has_input."""
+        self._lab.send({"id": self._number, "input": text})
+
     # For the thread that reads what the guest says; None: it says no more.
     def take(self, message):
         if message is not None and "output" in message:
@@ -165,7 +169,7 @@ class RdmaLab:
             "TREERING_HOSTID": self.names[host],
         }
 
-    def start(self, host, argv, timeout, env=None, on_output=None):
+    def start(self, host, argv, timeout, env=None, on_output=None, has_input=False):
         """Starts a program on a host, or in the guest outside of all hosts (None); a Command. After `timeout` seconds it is
         killed. `on_output` is called with bytes, by another thread."""
         own = {} if host is None else self.environment(host)
@@ -176,7 +180,7 @@ class RdmaLab:
             if self._gone:
                 command.take(None)
         self.send({"id": number, "host": host, "argv": [str(word) for word in argv], "cwd": os.getcwd(), "timeout": timeout,
-                   "env": {**os.environ, **own, **(env or {})}})
+                   "input": has_input, "env": {**os.environ, **own, **(env or {})}})
         return command
 
     def run_all(self, commands, timeout, env=None):
