@@ -33,6 +33,7 @@ TIMED = {"late", "culprit", "unexpected"}
 # Faults that no load makes fatal to ranks that call. What a communicator sent last may be lost if it is destroyed at that moment.
 ALWAYS_SURVIVED = {"kill-relay", "reset", "reset-sockets", "shutdown-sockets", "shm-full", "tiny-buffers"}
 NEVER = re.compile(r"is called dead and lives|is called alive and is dead|is no rank of the run")
+RUNS = {"own": 200, "ucx": 60, "verbs": 20}
 MOST_DRAWS = 200_000  # for a filter that hardly any scenario passes
 
 
@@ -201,8 +202,8 @@ def are_tolerated(failed, runs, percent):
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="faults_rank")
-    parser.add_argument("--runs", type=int, default=2000 if os.environ.get("TREERING_LONG_TESTS") == "1" else 200,
-                        help="in all (200; 2000 where TREERING_LONG_TESTS=1)")
+    parser.add_argument("--runs", type=int, help="in all (" + ", ".join(f"{over} {runs}" for over, runs in RUNS.items()) +
+                        "; ten times as many where TREERING_LONG_TESTS=1)")
     parser.add_argument("--seed", help="a number, or several with commas, which share the runs (TREERING_TEST_SEED; else --usual-seed)")
     parser.add_argument("--usual-seed", metavar="SEED", default="1", help="where nothing else is given (1)")
     parser.add_argument("--jobs", type=int, default=4, help="runs side by side: more than the machine can do at once")
@@ -221,6 +222,8 @@ def parse(arguments):
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args(arguments)
     options.jobs = 1 if options.idle or options.replay or options.over == "verbs" else options.jobs
+    if options.runs is None:
+        options.runs = RUNS[options.over] * (10 if os.environ.get("TREERING_LONG_TESTS") == "1" else 1)
     if options.slack is None:
         options.slack = 0.5 if options.idle else 2.0
     for name in ("runs", "jobs"):

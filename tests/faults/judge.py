@@ -33,7 +33,7 @@ def errors_of(record, rank):
         if line.word == "error":
             code, began, call, members, *text = line.rest.split(" ", 4)
             ranks = None if members == "-" else [int(member) for member in members.split(",")]
-            result.append(Error(int(code), float(began), line.when, call, ranks, ADVICE.sub("does not acknowledge", text[0]) if text else ""))
+            result.append(Error(int(code), float(began), line.when, call, ranks, text[0] if text else ""))
     return result
 
 
@@ -201,10 +201,11 @@ class Judge:
         # Who has come, and cannot be heard because of a victim, is missing indeed: the text says through whom.
         explained = any(int(pid) in {self._pid(rank) for rank in self._scenario.victims}
                         for pid in re.findall(r"heard through rank \d+ \(pid (\d+)", error.text))
-        for found in MENTION.finditer(error.text):
+        text = ADVICE.sub("does not acknowledge", error.text)
+        for found in MENTION.finditer(text):
             pid = int(found[2]) if found[2] else None
-            rest = error.text[found.end():]
-            missing = not explained and re.search(r"missing: [^;]*$", error.text[:found.start()]) is not None
+            rest = text[found.end():]
+            missing = not explained and re.search(r"missing: [^;]*$", text[:found.start()]) is not None
             for number in re.findall(r"\d+", found[1]):
                 rank = self._base_rank(int(number), pid, error.members)
                 result.append((rank, pid, found[3], bool(BLAME.match(rest)) or missing, rest, found[0]))
@@ -277,6 +278,8 @@ class Judge:
         victims = self._scenario.victims
         if not victims:
             return
+        if "verbs with rank" in error.text and not re.search(r", by \w+ port \d+ \(GID [^)]*\) to \w+ port \d+ \(GID", error.text):
+            yield "it does not say which devices, ports and GIDs"
         named = {base for base, *_ in mentions if base is not None}
         if self._scenario.kind == "close-sockets" and named & set(victims):
             return  # the process did it to itself

@@ -8,7 +8,7 @@ import unittest
 from group import Line, Process
 from judge import judge, seconds_to_last_error
 from run_one import Record
-from scenario import ERROR, KINDS, SURVIVE, TRANSPORTS, Scenario, draw
+from scenario import ERROR, KINDS, OF_GUESTS, SURVIVE, TRANSPORTS, Scenario, draw
 from table import Table
 
 HOSTS = ["a", "b", "c", "d"]
@@ -223,6 +223,19 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual(judge(record(one, errors(good, FAULT + 4, code=8, call="init")), SLACK), [])
         self.expect_culprit("it blames rank 3", text.format("1 (pid 1001 on b)"), one, when=FAULT + 4, code=8, call="init")
 
+    def test_over_networks_of_others(self):
+        """A death is told within 3 s, a creation may take half of the deadline more, and what a status may mean names nobody."""
+        over = {"transport": "ucx-4x1"}
+        self.expect("late", "failed 3.60 s", record(scenario(**over), errors(DIED, FAULT + 3.6)))
+        self.assertEqual(judge(record(scenario(phase="init", **over), errors(DIED, FAULT + 5.9, call="init")), SLACK), [])
+        self.expect("late", "failed 6.60 s", record(scenario(phase="init", **over), errors(DIED, FAULT + 6.6, call="init")))
+        text = "the connection of rank 2 (pid 1002 on c) to rank 1 (pid 1001 on b) failed: {}sending: transport retry counter exceeded: " \
+               "the peer's card does not acknowledge: its process has ended, the link is down, or the GIDs cannot reach each other"
+        port = scenario("port-down", transport="verbs-3x1", victims=[2])
+        link = text.format("verbs with rank 1 (pid 1001), by rxe2 port 1 (GID 1: 10.89.0.3) to rxe1 port 1 (GID 10.89.0.2): ")
+        self.assertEqual(judge(record(port, errors(link)), SLACK), [])
+        self.expect_culprit("does not say", text.format("verbs with rank 1 (pid 1001): "), port)
+
     def test_a_fault_that_hits_nothing_shows_nothing(self):
         for kind, deed in (("reset-sockets", "reset"), ("shutdown-sockets", "shutdown")):
             one = scenario(kind)
@@ -247,6 +260,15 @@ class ScenarioTest(unittest.TestCase):
             outcomes.add((one.kind, one.outcome))
         self.assertEqual({kind for kind, _ in outcomes}, {kind for kind in KINDS if KINDS[kind].transports})
         self.assertIn(("kill", ERROR), outcomes)
+
+    def test_draws_over_networks_of_others(self):
+        for over in ("ucx", "verbs"):
+            drawn = [draw(6, index, over=over) for index in range(1000)]
+            self.assertEqual(drawn[7], draw(6, 7, over=over))
+            self.assertEqual({one.over for one in drawn}, {over})
+            self.assertIn("alltoall", {one.phase for one in drawn})
+        self.assertEqual({one.kind for one in drawn}, set(OF_GUESTS))
+        self.assertEqual({one.outcome for one in drawn if one.kind == "port-outage" and one.phase == "large"}, {SURVIVE})
 
     def test_table(self):
         table = Table()
