@@ -339,6 +339,7 @@ class Process {
     if (command == "close-sockets") say(own, "did close %d", close_sockets());
     if (command == "shutdown-sockets") say(own, "did shutdown %d", shut_down_sockets());
     if (command == "reset-sockets") say(own, "did reset %d", reset_sockets());
+    if (command == "fork") say(own, "did fork %d", leave_child());
     if (command == "no-descriptors") say(own, "did no-descriptors %d", forbid_descriptors());
     if (command == "no-memory") say(own, "did no-memory %d", forbid_memory());
     if (command == "allow") allow_all();

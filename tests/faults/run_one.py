@@ -101,7 +101,11 @@ class Run:
         own = {"exit": "exit", "_exit": "_exit", "no-descriptors": "no-descriptors", "no-memory": "no-memory",
                "close-sockets": "close-sockets", "shutdown-sockets": "shutdown-sockets", "reset-sockets": "reset-sockets"}
         kind = scenario.kind
-        if kind in ("kill", "kill-two", "kill-id"):
+        if kind == "kill-parent":
+            group.tell(self._victims(), "fork")
+            group.wait(lambda: all(process.has("did") for process in self._victims()), time.monotonic() + 5)
+            self.record.fault_at = time.monotonic()
+        if kind in ("kill", "kill-two", "kill-id", "kill-parent"):
             for process in self._victims():
                 group.kill(process)
         elif kind == "kill-relay":

@@ -115,12 +115,14 @@ KINDS = {kind.name: kind for kind in (
     Kind("close-sockets", EITHER, NETWORK, OVER_TCP),
     Kind("tiny-buffers", SURVIVE, NONE, OVER_TCP, victims="none"),
     Kind("loss", SURVIVE, NETWORK, OVER_TCP, victims="none", needs=("nft",)),
+    # Over networks of others alone: a child that was forked outlives the process.
+    Kind("kill-parent", ERROR, DEATH, ()),
     # Of the network of verbs devices alone, in a guest.
     Kind("port-down", ERROR, NETWORK, (), victims="host"),
     Kind("port-outage", SURVIVE, NETWORK, (), victims="host", seconds=(0.1, 0.6)),
     Kind("data-loss", SURVIVE, NETWORK, (), victims="none"),
 )}
-OF_GUESTS = ("kill", "kill", "exit", "stop", "stop-short", "leave", "revoke", "port-down", "port-outage", "data-loss")
+OF_GUESTS = ("kill", "kill-parent", "exit", "stop", "stop-short", "leave", "revoke", "port-down", "port-outage", "data-loss")
 # UCX ends a process that runs out of memory or descriptors, or whose sockets are closed by another than itself.
 NOT_OVER_UCX = {"no-memory", "no-descriptors", "close-sockets"}
 # UCX 1.13 ends a process whose connection breaks at some moments while it is opened: an assertion of its own (docs/ucx.md).
@@ -243,7 +245,9 @@ def _victims(generator, kind, processes):
 def _kinds(over):
     if over == "verbs":
         return OF_GUESTS
-    return sorted(name for name, kind in KINDS.items() if kind.transports and (over == "own" or name not in NOT_OVER_UCX))
+    if over == "ucx":
+        return sorted(name for name, kind in KINDS.items() if kind.transports and name not in NOT_OVER_UCX) + ["kill-parent"]
+    return sorted(name for name, kind in KINDS.items() if kind.transports)
 
 
 def _possible(kind, over):

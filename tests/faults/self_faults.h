@@ -12,6 +12,8 @@ int shut_down_sockets();
 int reset_sockets();
 
 // The process gets no descriptor, or no mapping, more.
+// A child that outlives this process, as a data loader may; it ends by itself.
+bool leave_child();
 bool forbid_descriptors();
 bool forbid_memory();
 void allow_all();

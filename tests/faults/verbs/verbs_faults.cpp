@@ -28,7 +28,7 @@ constexpr double kHang = 45;  // seconds of a run
 constexpr uint64_t kMostDraws = 100'000;
 
 struct Options {
-  uint64_t runs = 100, seed = 1, jobs = 2, replay = 0;
+  uint64_t runs = 132, seed = 1, jobs = 2, replay = 0;
   bool is_replay = false;
   std::string only;
 };
@@ -181,7 +181,7 @@ int main(int argc, char** argv) {
   Options options;
   options.seed = treering::test_seed(1);
   if (const char* all = std::getenv("TREERING_LONG_TESTS"); all != nullptr && std::strcmp(all, "1") == 0)
-    options.runs = 1000;
+    options.runs = 1320;
   if (!parse(argc, argv, &options)) {
     fmt::print(stderr, "usage: faults_verbs [--runs N] [--seed S] [--replay S:N] [--jobs N] [--only KIND]\n");
     return 2;
