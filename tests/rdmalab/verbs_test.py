@@ -227,6 +227,7 @@ class Verbs(unittest.TestCase):
         staging, peer, pinned, text = self.locked(1 << 20)
         self.assertEqual(pinned, staging + peer, text)
         self.assertNotIn("places instead", text)
+        self.assertIn("survives a link that is down for less than 0.47 s", text)
         # With less there are fewer places, and it works.
         limit = staging + peer * 3 // 4
         staging, peer, pinned, text = self.locked(limit)

@@ -47,6 +47,9 @@ struct PathOptions {
   uint8_t traffic_class = 0;
   uint8_t timeout = 14;  // of an acknowledgement: 4.096 us * 2^timeout
   uint8_t retries = 6;   // soft-RoCE takes the most, 7, for ever
+
+  // After which a card gives up. Devices may take longer.
+  double retry_seconds() const { return (retries + 1) * 4.096e-6 * static_cast<double>(uint64_t{1} << timeout); }
 };
 
 // The way from a port to a peer's.

@@ -309,6 +309,9 @@ Status open_transport(const TransportSetup& setup, std::unique_ptr<Transport>* m
   card->regions = std::make_unique<RegisteredRegions>(card->devices);
   if (setup.rank == 0) {
     for (const auto& device : card->devices) setup.log(LogLevel::kInfo, "verbs uses " + device->name());
+    setup.log(LogLevel::kInfo, fmt::format("verbs survives a link that is down for less than {:.2g} s "
+                                           "(TREERING_VERBS_TIMEOUT is {})",
+                                           path_of(*setup.config).retry_seconds(), setup.config->verbs_timeout));
     for (const std::string& port : rejected) setup.log(LogLevel::kInfo, "verbs does not use " + port);
   }
   std::vector<std::unique_ptr<Probe>> probes(card->devices.size());

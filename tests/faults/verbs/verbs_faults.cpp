@@ -12,7 +12,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <iostream>
 #include <map>
 #include <string>
 #include <vector>
@@ -106,7 +105,7 @@ class Table {
     ++runs_, failed_ += !child.text.empty();
     if (child.text.empty()) return;
     fmt::print("FAILED {}\n{}", child.scenario.describe(), child.text);
-    std::cout.flush();
+    std::fflush(stdout);
   }
   int print() const {
     fmt::print("{:<16}{:<10}{:>6}{:>8}\n", "kind", "phase", "runs", "failed");
