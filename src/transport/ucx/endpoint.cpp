@@ -43,6 +43,11 @@ void Endpoint::send(Note* note, const void* payload, size_t bytes) {
 
 void Endpoint::close() {
   if (handle_ == nullptr) return;
+  if (under_way_.count > 0 && !under_way_.has_arrived && failure() == UCS_OK) {
+    handle_ = nullptr;
+    is_stuck_ = true;
+    return;
+  }
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   params.flags = UCP_EP_CLOSE_FLAG_FORCE;

@@ -37,6 +37,9 @@ class Endpoint {
   // What is under way is dropped: UCX is done with it when ended(). What UCX was done with before still arrives.
   void close();
   bool ended();
+  // It was to be closed before anything had arrived: UCX 1.13 would end the process ("got REQ message"). So it stays, and
+  // with it its worker and this.
+  bool is_stuck() const { return is_stuck_; }
   // Before the worker ends.
   void release();
 
@@ -48,6 +51,7 @@ class Endpoint {
   ucs_status_t failure_ = UCS_OK;
   UnderWay under_way_;
   void* closing_ = nullptr;  // request
+  bool is_stuck_ = false;
 };
 
 }  // namespace treering::ucx

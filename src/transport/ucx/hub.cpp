@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <random>
 
 #include "transport/link_connection.h"
@@ -19,6 +20,18 @@ constexpr uint32_t kMostDrains = 1000;
 uint64_t random_key() {
   std::random_device random;
   return uint64_t{random()} << 32 | random();
+}
+
+// What UCX may neither close nor forget stays until the process ends, and is not progressed any more.
+void keep(std::unique_ptr<Worker> worker, std::vector<std::unique_ptr<Link>> links) {
+  struct Kept {
+    std::unique_ptr<Worker> worker;
+    std::vector<std::unique_ptr<Link>> links;
+  };
+  static auto* all = new std::vector<Kept>;
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  all->push_back({std::move(worker), std::move(links)});
 }
 
 class UcxConnection final : public LinkConnection<Link> {
@@ -59,8 +72,13 @@ Hub::Hub(HubOptions options)
 Hub::~Hub() {
   if (worker_ == nullptr) return;
   if (!is_stopped_) stop();
-  for (const auto& link : links_)
-    if (link) link->release();
+  bool any_stuck = false;
+  for (const auto& link : links_) {
+    if (!link) continue;
+    link->release();
+    any_stuck |= link->is_stuck();
+  }
+  if (any_stuck) keep(std::move(worker_), std::move(links_));
 }
 
 std::string Hub::info() const {

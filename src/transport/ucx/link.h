@@ -68,7 +68,8 @@ class Link final : public SendQueue {
   bool finish();
   // What is under way is dropped: UCX is done with it once ended().
   void stop();
-  bool ended() { return endpoint_.ended() && endpoint_.under_way() == 0; }
+  bool ended() { return endpoint_.is_stuck() || (endpoint_.ended() && endpoint_.under_way() == 0); }
+  bool is_stuck() const { return endpoint_.is_stuck(); }
   // Before the worker ends: nothing is read any more.
   void release();
 

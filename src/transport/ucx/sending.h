@@ -23,7 +23,8 @@ namespace treering::ucx {
 // Sends to a peer that UCX is not done with, and whether one has ended with an error.
 struct UnderWay {
   uint32_t count = 0;
-  int error = 0;  // ucs_status_t
+  int error = 0;             // ucs_status_t
+  bool has_arrived = false;  // one of them
 };
 
 // What UCX sends of, until it is done. Its address stays.
@@ -39,6 +40,7 @@ struct Note {
   void end(int error) {
     is_done = true;
     --among->count;
+    among->has_arrived |= error == 0;
     if (among->error == 0) among->error = error;
   }
 };

@@ -54,7 +54,7 @@ class Judge {
       const double taken = error.when - std::max(error.began, record_.fault_at);
       if (taken > kTimeout + kSlack)
         add("late", fmt::format("{}{} failed after {:.1f} s: {}", who, error.call, taken, error.text));
-      judge_text(who, error);
+      judge_text(rank, who, error);
     }
     if (outcome() == Outcome::kSurvive && !report.errors.empty())
       add("unexpected", who + report.errors.front().call + ": " + report.errors.front().text);
@@ -64,14 +64,17 @@ class Judge {
   }
 
   // The right ranks, in words that help.
-  void judge_text(const std::string& who, const Error& error) {
+  void judge_text(int rank, const std::string& who, const Error& error) {
     const std::set<int> named = named_ranks(error.text);
-    // While communicators come and go a rank may see nothing but that one of the two has failed, or left without having told
-    // it the last (docs/decisions/0031).
-    const auto is_named = [&](int rank) { return named.count(rank) != 0; };
+    const auto is_named = [&](int named_rank) { return named.count(named_rank) != 0; };
     const auto& victims = record_.victims;
-    const bool is_right = scenario_.calls() ? std::all_of(victims.begin(), victims.end(), is_named)
-                                            : victims.empty() || std::any_of(victims.begin(), victims.end(), is_named);
+    // While communicators come and go a rank may see nothing but that one of the two has failed. Who has all that it needs
+    // leaves, and the last that it sent may be lost to the rank that is hit (docs/decisions/0031).
+    const bool is_hit = std::count(victims.begin(), victims.end(), rank) != 0;
+    const bool is_right = scenario_.calls()
+                              ? std::all_of(victims.begin(), victims.end(), is_named)
+                              : victims.empty() || std::any_of(victims.begin(), victims.end(), is_named) ||
+                                    (is_hit && has(error.text, "destroyed its communicator"));
     if (!is_right)
       return add("culprit",
                  fmt::format("{}it does not name rank {}: {}", who, fmt::join(victims, " and "), error.text));
