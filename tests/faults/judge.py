@@ -23,6 +23,8 @@ CALLED_DEAD = re.compile(r"^(?: has died| has ended|[^;]*?: its process has ende
 # What a status of a card may mean in general is no word about this rank.
 ADVICE = re.compile(r"does not acknowledge: its process has ended, the link is down")
 MOST_LEFT = {"sockets": 0, "memfds": 0, "descriptors": 4, "threads": 1, "mapped": 0}
+# Of a communicator that was not made: endpoints that UCX cannot close stay (docs/ucx.md).
+KEPT_BY_UCX = {"sockets": 12, "descriptors": 28}
 TOLD_WITHIN = 3   # seconds: a death, over networks of others
 REMOTE_ERROR, TIMED_OUT, INVALID_USAGE = 6, 8, 5
 
@@ -321,11 +323,18 @@ class Judge:
             for name in ("sockets", "descriptors"):
                 most[name] += 2 * scenario.ranks
             most["memfds"] += 1
+        if scenario.over != "own" and self._has_failed_to_create(process):
+            for name, count in KEPT_BY_UCX.items():
+                most[name] += count
         for part in left.rest.split():
             name, count = part.split("=")
             if int(count) > most[name]:
                 self._add("left over", first, f"{left.rest} ({name}: {most[name]} at most)")
                 return
+
+    def _has_failed_to_create(self, process):
+        return any(error.call in ("init", "split", "dup", "shrink", "recover") for rank in process.ranks
+                   for error in errors_of(self._record, rank))
 
     # The rendezvous root of a communicator that was not made goes on to tell those who come late. Its maker is the first rank.
     def _may_still_meet(self, process):

@@ -231,6 +231,11 @@ class JudgeTest(unittest.TestCase):
         self.expect("late", "failed 6.60 s", record(scenario(phase="init", **over), errors(DIED, FAULT + 6.6, call="init")))
         text = "the connection of rank 2 (pid 1002 on c) to rank 1 (pid 1001 on b) failed: {}sending: transport retry counter exceeded: " \
                "the peer's card does not acknowledge: its process has ended, the link is down, or the GIDs cannot reach each other"
+        kept = LEFT.replace("sockets=0", "sockets=6")
+        said = [(when, word, kept if word == "left" else rest) for when, word, rest in errors(DIED, call="dup", members="0,1,2,3")]
+        self.assertEqual(judge(record(scenario(phase="destroy", **over), said), SLACK), [])
+        said = [(when, word, kept if word == "left" else rest) for when, word, rest in errors(DIED)]
+        self.expect("left over", "sockets=6", record(scenario(**over), said))
         port = scenario("port-down", transport="verbs-3x1", victims=[2])
         link = text.format("verbs with rank 1 (pid 1001), by rxe2 port 1 (GID 1: 10.89.0.3) to rxe1 port 1 (GID 10.89.0.2): ")
         self.assertEqual(judge(record(port, errors(link)), SLACK), [])
