@@ -10,7 +10,7 @@
 
 namespace treering::tools {
 
-// Levenshtein's distance. The library has it, too (src/core/spelling.h): tools use nothing of it but the C API.
+// Levenshtein's distance. The library has it, too (src/core/spelling.h): the perf tools see the C API alone.
 inline size_t edits(const std::string& a, const std::string& b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});

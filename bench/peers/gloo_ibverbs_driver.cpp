@@ -65,10 +65,10 @@ int run(int argc, char** argv) {
   context->connectFullMesh(store, device);
   ranks.context = context;
   ranks.barrier = std::make_unique<gloo::BarrierAllToAll>(context);
-  ranks.max = std::make_unique<gloo::AllreduceHalvingDoubling<double>>(
-      context, std::vector<double*>{&ranks.value}, 1, gloo::ReductionFunction<double>::max);
-  struct library library = {.rank = rank, .ranks = size, .call = call, .barrier = barrier, .max = largest,
-                            .context = &ranks};
+  ranks.max = std::make_unique<gloo::AllreduceHalvingDoubling<double>>(context, std::vector<double*>{&ranks.value}, 1,
+                                                                       gloo::ReductionFunction<double>::max);
+  struct library library = {
+      .rank = rank, .ranks = size, .call = call, .barrier = barrier, .max = largest, .context = &ranks};
   std::vector<float> send(buffer_bytes(&points, size) / sizeof(float)), recv(send.size());
   measure_all(&library, &points, send.data(), recv.data());
   barrier(&ranks);

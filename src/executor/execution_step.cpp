@@ -43,6 +43,10 @@ bool Execution::gather_operands(StepState* state) {
       return false;
     }
     if (message.kind == PayloadKind::kDelivered) {
+      if ((step.flags & (kStore | kFinal | kReduce)) != (kStore | kFinal)) {
+        fail({trInternalError, "it says that it stored a value which is no result of this rank"}, peer);
+        return false;
+      }
       state->delivered = true;
       sources_.push_back({nullptr, Place::kOutput, call_.wide_memory, false});
       continue;

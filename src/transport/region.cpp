@@ -187,7 +187,8 @@ Status RegionTable::end_overlapped(std::byte* base, size_t bytes, bool* covered)
 Status RegionTable::end_registration(uint32_t id) {
   std::lock_guard lock(mutex_);
   for (size_t i = 0; i < regions_.size(); ++i) {
-    if (regions_[i].id != id || !regions_[i].moved) continue;
+    if (regions_[i].id != id) continue;
+    if (!regions_[i].moved) return {trInvalidArgument, fmt::format("handle {:#x} is of trMemAlloc", id)};
     drop(i);  // the pages stay where they are: they belong to the user, who may have freed them already
     return {};
   }

@@ -393,19 +393,28 @@ TEST(RendezvousRoot, EveryProcessHasFewChildrenAndAnEarlierParent) {
   }
 }
 
-// All that follows the meeting of the ranks has one deadline, whenever an exchange begins.
-TEST(Deadline, OfTheWholeCreationNamesTheMissingRank) {
-  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
-    constexpr auto kTimeout = std::chrono::seconds(5);
+// All that follows the meeting of the ranks has one deadline, whenever an exchange begins; or that of the whole call.
+class Deadline : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Of, Deadline, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "TheWholeCall" : "TheCreation"; });
+
+TEST_P(Deadline, NamesTheMissingRank) {
+  const bool is_of_call = GetParam();
+  RankProcesses processes(2, [is_of_call](int rank, const trUniqueId& id) {
+    constexpr auto kDeadline = std::chrono::seconds(5);
+    JoinRequest request = request_of(static_cast<uint32_t>(rank), 2, is_of_call ? 30'000 : 5000);
+    if (is_of_call) request.deadline = Clock::now() + kDeadline;
     std::unique_ptr<Membership> membership;
-    JOB_CHECK(Membership::join(unpacked(id), request_of(static_cast<uint32_t>(rank), 2, 5000), &membership));
+    JOB_CHECK(Membership::join(unpacked(id), request, &membership));
+    const auto met = Clock::now();
     if (rank == 1) pause();
-    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1400));
     const auto begin = Clock::now();
     Membership::Blobs blobs;
     const Status status = membership->allgather("", &blobs);
     say(status.message());
-    JOB_EXPECT(Clock::now() - begin < kTimeout);
+    JOB_EXPECT(Clock::now() - begin < kDeadline);
+    JOB_EXPECT(Clock::now() - met > kDeadline / 2);
     return status.code() == trTimeout ? 0 : 1;
   });
   const RankResult result = processes.wait(0);

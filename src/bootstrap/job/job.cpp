@@ -433,9 +433,9 @@ void Job::fail_members(const Status& status) {
 Clock::time_point Job::creation_deadline() const {
   int timeout_ms = root_ ? root_->timeout_ms() : 0;
   auto latest = Clock::time_point::max();
-  if (!root_ && !members_.empty()) {
+  if (!members_.empty()) {
     const JoinRequest& request = members_.begin()->second->request;
-    timeout_ms = request.timeout_ms;
+    if (!root_) timeout_ms = request.timeout_ms;
     latest = request.deadline;
   }
   return timeout_ms == 0 ? latest : std::min(latest, met_ + std::chrono::milliseconds(timeout_ms));

@@ -15,8 +15,9 @@ namespace {
 
 // A rank that leaves waits no longer for peers that do not look.
 constexpr auto kMostFinish = std::chrono::seconds(2);
-// For the first peer that is not heard. Others have had that time, too, and get little more.
-constexpr std::chrono::milliseconds kProofTimeout(10'000), kLaterProofTimeout(100);
+// For the first peer that is not heard. Others have had that time, too, and get little more: what the lower rank of two
+// has to open the connection (link.cpp), and then some.
+constexpr std::chrono::milliseconds kProofTimeout(10'000), kLaterProofTimeout(600);
 
 class Ucx final : public Transport, public IntroductionTaker, private WaitSource {
  public:

@@ -85,7 +85,6 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     rails_.stop();
   }
   void arm() override { rails_.arm(); }
-
   void end_introductions() override {
     std::lock_guard lock(mutex_);
     finished_ = true;
@@ -137,7 +136,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
                                                 options_.place_bytes)});
     Payload payload;
     if (carries)
-      if (const Status found = find_payload(message, &payload); !found.ok()) return fail(found);
+      if (const Status found = card_->find_payload(message, &payload); !found.ok()) return fail(found);
     const bool is_delivered =
         carries && peers_output_.holds(message.output_operation, message.output_offset, message.bytes);
     Outgoing& outgoing = channel.sending.outgoing[channel.sending.posted % kFifoDepth];
@@ -224,19 +223,6 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
   // Behind the block that the peer writes into.
   std::byte* own_line(uint32_t channel, uint64_t number) const {
     return block_.base() + layout_.bytes() + layout_.line(channel, number);
-  }
-
-  Status find_payload(const Message& message, Payload* payload) const {
-    if (message.kind == PayloadKind::kStaging) {
-      *payload = {card_->staging->base() + message.user.offset, message.bytes, {}};
-      return card_->staging->keys(message.user.offset, &payload->keys);
-    }
-    const auto place = card_->regions->find(message.user.region);
-    if (!place || message.user.offset > place->bytes || message.bytes > place->bytes - message.user.offset)
-      return {trInvalidUsage,
-              "registered memory that this call uses was freed, or its registration ended, while the call runs"};
-    *payload = {place->base + message.user.offset, message.bytes, place->keys};
-    return {};
   }
 
   void introduce_self() {
@@ -395,11 +381,15 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
 
   void poll() {
     for (LinkRail& rail : rails_.all()) {
-      if (has_lost_peer_) return;
-      note(rail.pair->poll([this](uint32_t word) { take(unpack_immediate(ntohl(word))); }), rail);
+      if (rail.has_failed) continue;
+      const Status polled = rail.pair->poll([this](uint32_t word) { take(unpack_immediate(ntohl(word))); });
       for (; !rail.written.empty() && rail.written.front().request <= rail.pair->done(); rail.written.pop())
-        channels_[rail.written.front().channel].sending.written[rail.number] = rail.written.front().number + 1;
-      if (rail.pair->is_flushed()) await_cause(rail);
+        if (!has_lost_peer_)
+          channels_[rail.written.front().channel].sending.written[rail.number] = rail.written.front().number + 1;
+      // What the peer sent by the other rails before it left is still taken.
+      rail.has_failed = !polled.ok();
+      note(polled, rail);
+      if (!has_lost_peer_ && rail.pair->is_flushed()) await_cause(rail);
     }
   }
 
@@ -445,10 +435,10 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     if (immediate.channel == layout_.shows()) take_shown_output(&channel.incoming);
   }
   void take_shown_output(Incoming* incoming) {
-    const Message& message = *incoming->front();
-    if (message.kind != PayloadKind::kInline || message.bytes != sizeof peers_output_)
-      return fail({trSystemError, fmt::format("it showed an output by a message of {} bytes", message.bytes)});
-    std::memcpy(&peers_output_, message.data, sizeof peers_output_);
+    const Message* message = incoming->front();
+    if (message == nullptr || message->kind != PayloadKind::kInline || message->bytes != sizeof peers_output_)
+      return fail({trSystemError, "it showed an output by a message that is none of that kind"});
+    std::memcpy(&peers_output_, message->data, sizeof peers_output_);
     incoming->pop();
     owes_ |= incoming->owes_credit();
   }

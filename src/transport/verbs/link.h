@@ -34,6 +34,9 @@ struct Card {
   void (*log)(LogLevel level, const std::string& text) = nullptr;
   std::unique_ptr<RegisteredStaging> staging;  // of this rank
   std::unique_ptr<RegisteredRegions> regions;  // of the user, that messages may refer to
+
+  // Where a message's payload lies, and its keys.
+  Status find_payload(const Message& message, Payload* payload) const;
 };
 
 struct LinkOptions {

@@ -26,6 +26,7 @@ struct LinkRail {
   std::unique_ptr<QueuePair> pair;
   Ring<Written> written;   // payloads, or pieces of them, under way
   bool is_marked = false;  // at the end: a completion of everything was asked for
+  bool has_failed = false;
   Rail peer;               // by connect()
   uint32_t peers_key = 0;  // of its block
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "transport/verbs/link.h"
 #include "transport/verbs/locked_memory.h"
 
 namespace treering::verbs {
@@ -44,6 +45,19 @@ std::optional<RegisteredRegions::Place> RegisteredRegions::find(uint32_t id) con
 void RegisteredRegions::end(uint32_t id) {
   std::lock_guard lock(mutex_);
   entries_.erase(id);
+}
+
+Status Card::find_payload(const Message& message, Payload* payload) const {
+  if (message.kind == PayloadKind::kStaging) {
+    *payload = {staging->base() + message.user.offset, message.bytes, {}};
+    return staging->keys(message.user.offset, &payload->keys);
+  }
+  const auto place = regions->find(message.user.region);
+  if (!place || message.user.offset > place->bytes || message.bytes > place->bytes - message.user.offset)
+    return {trInvalidUsage,
+            "registered memory that this call uses was freed, or its registration ended, while the call runs"};
+  *payload = {place->base + message.user.offset, message.bytes, place->keys};
+  return {};
 }
 
 }  // namespace treering::verbs

@@ -113,8 +113,8 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     const Status added = card_->regions->add(region, room_for_regions());
     if (added.ok()) return;
     setup_.log(LogLevel::kWarn,
-               fmt::format("rank {} copies what it sends from the registered buffer {}, {} KiB: {}", setup_.rank,
-                           static_cast<const void*>(region.base), region.bytes >> 10, added.message()));
+               fmt::format("rank {} copies what it sends and receives in the registered buffer {}, {} KiB: {}",
+                           setup_.rank, static_cast<const void*>(region.base), region.bytes >> 10, added.message()));
   }
   void end_region(uint32_t id) override { card_->regions->end(id); }
 
@@ -138,6 +138,7 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
 
   void abandon() override {
     std::lock_guard lock(mutex_);
+    finished_ = true;  // introductions that are on their way bring up no queue pair any more
     for (const auto& [peer, link] : links_) link->stop();
   }
   // All links send what they have before any of them is waited for.
@@ -213,10 +214,11 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     auto& link = links_[peer];
     if (link) return link;
     probes_.clear();  // all proofs have been made
+    // This source last: from then on the set calls arm(), which takes the lock, with its own lock held.
     if (links_.size() == 1 && setup_.waits)
-      for (const auto& device : card_->devices) {
-        WaitSource* const source = device == card_->devices.front() ? static_cast<WaitSource*>(this) : &other_rails_;
-        setup_.waits->add(device->events()->fd, source);
+      for (auto device = card_->devices.rbegin(); device != card_->devices.rend(); ++device) {
+        const bool is_last = std::next(device) == card_->devices.rend();
+        setup_.waits->add((*device)->events()->fd, is_last ? static_cast<WaitSource*>(this) : &other_rails_);
       }
     LinkOptions options;
     options.peer = peer;

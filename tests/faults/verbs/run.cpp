@@ -79,7 +79,7 @@ class Rank {
   bool passes(const Call& call, bool is_of_base) {
     const double began = now();
     const Called called = call();
-    ++report_.calls;
+    std::atomic_ref(report_.calls)++;  // the driver looks meanwhile
     if (called.is_wrong)
       report_.wrong =
           fmt::format("{} element {} is {} and not {}", called.name, called.wrong_at, called.got, called.due);
@@ -288,9 +288,10 @@ Record run(const Scenario& scenario) {
     Fault fault(&shared, &record);
     if (record.trouble.empty()) fault.inject();
     // What is survived goes on for some calls; what ends them does so before the deadline.
-    const uint64_t done = record.ranks[0].calls;
+    const auto calls = [&record] { return std::atomic_ref(record.ranks[0].calls).load(); };
+    const uint64_t done = calls();
     if (scenario.outcome() != Outcome::kError)
-      (void)soon([&] { return record.ranks[0].calls > done + 10 || shared.through > 0; });
+      (void)soon([&] { return calls() > done + 10 || shared.through > 0; });
     else
       (void)soon([&] { return shared.through > 0; });
     shared.stop = true;
