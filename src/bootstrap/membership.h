@@ -48,7 +48,7 @@ struct JoinRequest {
   // ranks counts.
   uint64_t segment_bytes = 0, staging_bytes = 0;
   std::string settings;  // must be the same on all ranks; one name=value a line
-  // Of the whole creation. Without one of its own: `timeout_ms` for the ranks to arrive, and again for all that follows.
+  // The end of the whole creation. Without it `timeout_ms` counts for the ranks to arrive, and again for all that follows.
   Clock::time_point deadline = Clock::time_point::max();
 };
 
@@ -143,7 +143,7 @@ class Membership {
   const std::vector<PeerPlace>& peers() const;
   std::shared_ptr<const std::vector<PeerPlace>> share_peers() const;
 
-  // Of all waits of the creation; once the ranks have met.
+  // When all waits of the creation end. Known once the ranks have met.
   Clock::time_point deadline() const { return deadline_; }
 
   void set_events(MemberEvents events);

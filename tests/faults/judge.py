@@ -23,7 +23,7 @@ CALLED_DEAD = re.compile(r"^(?: has died| has ended|[^;]*?: its process has ende
 # What a status of a card may mean in general is no word about this rank.
 ADVICE = re.compile(r"does not acknowledge: its process has ended, the link is down")
 MOST_LEFT = {"sockets": 0, "memfds": 0, "descriptors": 4, "threads": 1, "mapped": 0}
-# Of a communicator that was not made: endpoints that UCX cannot close stay (docs/ucx.md).
+# A communicator that was not made leaves endpoints behind that UCX cannot close (docs/ucx.md).
 KEPT_BY_UCX = {"sockets": 12, "descriptors": 28, "threads": 1}
 TOLD_WITHIN = 3   # seconds: a death, over networks of others
 REMOTE_ERROR, TIMED_OUT, INVALID_USAGE = 6, 8, 5

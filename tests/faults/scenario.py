@@ -117,7 +117,7 @@ KINDS = {kind.name: kind for kind in (
     Kind("loss", SURVIVE, NETWORK, OVER_TCP, victims="none", needs=("nft",)),
     # Over networks of others alone: a child that was forked outlives the process.
     Kind("kill-parent", ERROR, DEATH, ()),
-    # Of the network of verbs devices alone, in a guest.
+    # Faults in the network of verbs devices alone, in a guest.
     Kind("port-down", ERROR, NETWORK, (), victims="host"),
     Kind("port-outage", SURVIVE, NETWORK, (), victims="host", seconds=(0.1, 0.6)),
     Kind("data-loss", SURVIVE, NETWORK, (), victims="none"),

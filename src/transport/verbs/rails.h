@@ -47,7 +47,7 @@ class Rails {
 
   std::span<LinkRail> all() { return all_; }
 
-  // Of those that are used, by position:
+  // The rails that are used, by position:
   uint32_t used() const { return static_cast<uint32_t>(used_.size()); }
   LinkRail& at(uint32_t position) { return all_[used_[position]]; }
   uint32_t position_of(uint32_t channel) const { return used_.size() == 1 ? 0 : channel % used(); }
@@ -59,7 +59,7 @@ class Rails {
       if (!all_[rail].pair->can_write(requests)) return false;
     return true;
   }
-  // Of those that are used, or of all where it is not connected.
+  // The paths that are used, or all of them where it is not connected.
   std::string path_text(bool is_connected) const;
   // Whether the devices have done all that was posted.
   bool is_done() const;

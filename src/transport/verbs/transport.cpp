@@ -202,7 +202,7 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     }
     return reached;
   }
-  // Of many ranks not all pairs are proved; a rail by which nobody was heard does not serve them either.
+  // Where ranks are many, some pairs are not proved. They leave out rails by which this rank heard no peer.
   RailSet rails_towards(uint32_t peer) const {
     if (peers_[peer].proved != 0) return peers_[peer].proved;
     const RailSet rails = common(peer);
