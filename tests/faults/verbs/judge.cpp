@@ -5,17 +5,20 @@
 
 #include <algorithm>
 #include <cstring>
-#include <regex>
 #include <set>
+#include <string_view>
 
 namespace faults::verbs {
 namespace {
 
 std::set<int> named_ranks(const std::string& text) {
-  static const std::regex kRank("\\b[Rr]ank (\\d+)\\b");
+  constexpr std::string_view kRank = "ank ";
   std::set<int> named;
-  for (std::sregex_iterator found(text.begin(), text.end(), kRank), end; found != end; ++found)
-    named.insert(std::stoi((*found)[1]));
+  for (size_t at = text.find(kRank); at != text.npos; at = text.find(kRank, at + 1)) {
+    const size_t number = at + kRank.size(), end = text.find_first_not_of("0123456789", number);
+    if (at > 0 && (text[at - 1] == 'r' || text[at - 1] == 'R') && end != number && number < text.size())
+      named.insert(std::stoi(text.substr(number, end - number)));
+  }
   return named;
 }
 
