@@ -24,7 +24,7 @@ CALLED_DEAD = re.compile(r"^(?: has died| has ended|[^;]*?: its process has ende
 ADVICE = re.compile(r"does not acknowledge: its process has ended, the link is down")
 MOST_LEFT = {"sockets": 0, "memfds": 0, "descriptors": 4, "threads": 1, "mapped": 0}
 # A communicator that was not made leaves endpoints behind that UCX cannot close (docs/ucx.md).
-KEPT_BY_UCX = {"sockets": 4, "descriptors": 8}  # for each peer
+KEPT_BY_UCX = {"sockets": 12, "descriptors": 28, "threads": 1}
 TOLD_WITHIN = 3   # seconds: a death, over networks of others
 REMOTE_ERROR, TIMED_OUT, INVALID_USAGE = 6, 8, 5
 
@@ -324,9 +324,8 @@ class Judge:
                 most[name] += 2 * scenario.ranks
             most["memfds"] += 1
         if scenario.over != "own" and self._has_failed_to_create(process):
-            most["threads"] += 1
             for name, count in KEPT_BY_UCX.items():
-                most[name] += count * (scenario.ranks - 1)
+                most[name] += count
         for part in left.rest.split():
             name, count = part.split("=")
             if int(count) > most[name]:
