@@ -88,8 +88,8 @@ class Verbs(unittest.TestCase):
     # Nine ranks on two slow processors wait for one another from the first barrier on: what they ask meanwhile must not hold up the
     # introductions, which take the same connections.
     def test_queue_pairs_come_about_while_many_ranks_wait(self):
-        # One device each and small messages: the guest has two processors for nine ranks that poll.
-        rows = self.rows(self.start(["allreduce", "-b", "8", "-e", "1K", "-f", "128", "-n", "1", "-w", "1"], per_host=3,
+        # One device each: the guest has two processors for nine ranks that poll.
+        rows = self.rows(self.start(["allreduce", "-b", "8", "-e", "64K", "-f", "8192", "-n", "1", "-w", "1"], per_host=3,
                                     TREERING_VERBS_DEVICES="=rxe0,=rxe2,=rxe4"))
         self.expect_right(rows, 2, "verbs")
 
