@@ -43,15 +43,22 @@ void Endpoint::send(Note* note, const void* payload, size_t bytes) {
 
 void Endpoint::close() {
   if (handle_ == nullptr) return;
-  if (under_way_.count > 0 && !under_way_.has_arrived && failure() == UCS_OK) {
-    handle_ = nullptr;
-    is_stuck_ = true;
-    return;
-  }
+  const ucp_ep_h handle = std::exchange(handle_, nullptr);
+  if (may_close())
+    close_now(handle);
+  else
+    stuck_ = handle;
+}
+
+void Endpoint::close_stuck() {
+  if (is_stuck() && may_close()) close_now(std::exchange(stuck_, nullptr));
+}
+
+void Endpoint::close_now(ucp_ep_h handle) {
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   params.flags = UCP_EP_CLOSE_FLAG_FORCE;
-  const ucs_status_ptr_t begun = ucp_ep_close_nbx(std::exchange(handle_, nullptr), &params);
+  const ucs_status_ptr_t begun = ucp_ep_close_nbx(handle, &params);
   if (UCS_PTR_IS_PTR(begun)) closing_ = begun;
 }
 

@@ -37,9 +37,10 @@ class Endpoint {
   // What is under way is dropped: UCX is done with it when ended(). What UCX was done with before still arrives.
   void close();
   bool ended();
-  // It was to be closed before anything had arrived: UCX 1.13 would end the process ("got REQ message"). So it stays, and
-  // with it its worker and this.
-  bool is_stuck() const { return is_stuck_; }
+  // It was to be closed before anything had arrived: UCX 1.13 would end the process ("got REQ message"). Once the peer's
+  // host has answered, or UCX has given up, while the worker progresses, close_stuck() can close it.
+  bool is_stuck() const { return stuck_ != nullptr; }
+  void close_stuck();
   // Before the worker ends.
   void release();
 
@@ -47,11 +48,13 @@ class Endpoint {
   static void on_failure(void* endpoint, ucp_ep_h handle, ucs_status_t status);
   static void on_sent(void* request, ucs_status_t status, void* note);
 
-  ucp_ep_h handle_ = nullptr;
+  bool may_close() const { return under_way_.count == 0 || under_way_.has_arrived || failure() != UCS_OK; }
+  void close_now(ucp_ep_h handle);
+
+  ucp_ep_h handle_ = nullptr, stuck_ = nullptr;  // at most one of them
   ucs_status_t failure_ = UCS_OK;
   UnderWay under_way_;
   void* closing_ = nullptr;  // request
-  bool is_stuck_ = false;
 };
 
 }  // namespace treering::ucx

@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 #include <random>
 
 #include "transport/link_connection.h"
+#include "transport/ucx/stuck_hubs.h"
 
 namespace treering::ucx {
 namespace {
@@ -20,18 +20,6 @@ constexpr uint32_t kMostDrains = 1000;
 uint64_t random_key() {
   std::random_device random;
   return uint64_t{random()} << 32 | random();
-}
-
-// What UCX may neither close nor forget stays until the process ends, and is not progressed any more.
-void keep(std::unique_ptr<Worker> worker, std::vector<std::unique_ptr<Link>> links) {
-  struct Kept {
-    std::unique_ptr<Worker> worker;
-    std::vector<std::unique_ptr<Link>> links;
-  };
-  static auto* all = new std::vector<Kept>;
-  static std::mutex mutex;
-  std::lock_guard lock(mutex);
-  all->push_back({std::move(worker), std::move(links)});
 }
 
 class UcxConnection final : public LinkConnection<Link> {
@@ -49,7 +37,7 @@ class UcxConnection final : public LinkConnection<Link> {
 }  // namespace
 
 Status Hub::open(HubOptions options, std::shared_ptr<Hub>* opened) {
-  std::shared_ptr<Hub> hub(new Hub(std::move(options)));
+  std::shared_ptr<Hub> hub(new Hub(std::move(options)), &Hub::end);
   TR_RETURN_IF_ERROR(Worker::open(hub->options_.ranks, &hub->worker_));
   ucp_am_handler_param_t handler{};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
@@ -70,15 +58,24 @@ Hub::Hub(HubOptions options)
       departed_(options_.ranks) {}
 
 Hub::~Hub() {
-  if (worker_ == nullptr) return;
-  if (!is_stopped_) stop();
-  bool any_stuck = false;
-  for (const auto& link : links_) {
-    if (!link) continue;
-    link->release();
-    any_stuck |= link->is_stuck();
-  }
-  if (any_stuck) keep(std::move(worker_), std::move(links_));
+  for (const auto& link : links_)
+    if (link) link->release();
+}
+
+void Hub::end(Hub* hub) {
+  std::unique_ptr<Hub> ended(hub);
+  if (hub->worker_ == nullptr) return;
+  if (!hub->is_stopped_) hub->stop();
+  const bool any_stuck =
+      std::any_of(hub->links_.begin(), hub->links_.end(), [](const auto& link) { return link && link->is_stuck(); });
+  if (any_stuck) StuckHubs::add(std::move(ended));
+}
+
+bool Hub::end_stuck() {
+  progress();
+  bool all_ended = true;
+  for (const auto& link : links_) all_ended &= !link || link->end_stuck();
+  return all_ended;
 }
 
 std::string Hub::info() const {

@@ -34,8 +34,8 @@ struct HubOptions {
 
 class Hub : public std::enable_shared_from_this<Hub> {
  public:
+  // With the last reference to it, what is still under way is dropped. Then it ends, at once or later (StuckHubs).
   static Status open(HubOptions options, std::shared_ptr<Hub>* opened);
-  // What is still under way is dropped.
   ~Hub();
   Hub(const Hub&) = delete;
   Hub& operator=(const Hub&) = delete;
@@ -56,6 +56,8 @@ class Hub : public std::enable_shared_from_this<Hub> {
   void finish(Clock::time_point deadline);
   // What is under way is dropped.
   void stop();
+  // After stop(), again and again: whether the endpoints have ended that could not be closed then.
+  bool end_stuck();
 
   int descriptor() const { return worker_->descriptor(); }
   void arm() { worker_->arm(); }
@@ -73,6 +75,7 @@ class Hub : public std::enable_shared_from_this<Hub> {
 
  private:
   explicit Hub(HubOptions options);
+  static void end(Hub* hub);
   static ucs_status_t on_message(void* hub, const void* header, size_t header_bytes, void* data, size_t length,
                                  const ucp_am_recv_param_t* param);
   ucs_status_t arrive(const Header& header, void* data, size_t length, uint64_t attributes);
