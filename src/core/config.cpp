@@ -288,14 +288,16 @@ const OptionRow kOptions[] = {
        return parse_integer(text, "TREERING_VERBS_TC", 0, kMaxTrafficClass, 1, &config->verbs_traffic_class);
      },
      [](const Config& config) { return std::to_string(config.verbs_traffic_class); }},
-    {"verbs_timeout", "TREERING_VERBS_TIMEOUT", "1 to 31", "14", "14",
+    {"verbs_timeout", "TREERING_VERBS_TIMEOUT", "1 to 31", "14", "14 to 18, from TREERING_TIMEOUT",
      "How long a verbs device waits for an acknowledgement before it sends again: 4.096 us times 2 to the power of this. It does so 6 "
-     "times.",
+     "times. Unset, all of it takes an eighth of TREERING_TIMEOUT at most.",
      false,
      [](const std::string& text, Config* config) {
        return parse_integer(text, "TREERING_VERBS_TIMEOUT", 1, kMaxVerbsTimeout, 1, &config->verbs_timeout);
      },
-     [](const Config& config) { return std::to_string(config.verbs_timeout); }},
+     [](const Config& config) {
+       return config.verbs_timeout > 0 ? std::to_string(config.verbs_timeout) : "from TREERING_TIMEOUT";
+     }},
     {"port", "TREERING_PORT", "a port from 1 to 65535 or a range a-b; one for each process of a machine", "20000-20099",
      "chosen by the kernel", "TCP port on which a process listens while it has communicators.", false, parse_ports,
      [](const Config& config) { return fmt::format("{}-{}", config.first_port, config.last_port); }},

@@ -193,6 +193,16 @@ std::string gid_text(const Gid& gid) {
   return text;
 }
 
+uint8_t PathOptions::timeout_for(std::chrono::milliseconds deadline) {
+  constexpr uint8_t kLeast = 14, kMost = 18;
+  PathOptions path;
+  path.timeout = kMost;
+  if (deadline.count() == 0) return kMost;
+  const double limit = std::chrono::duration<double>(deadline).count() / 8;
+  while (path.timeout > kLeast && path.retry_seconds() > limit) --path.timeout;
+  return path.timeout;
+}
+
 ibv_ah_attr path_to(const Rail& own, const Rail& peer, const PathOptions& options) {
   ibv_ah_attr path{};
   path.port_num = own.port;

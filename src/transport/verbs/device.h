@@ -10,6 +10,7 @@
 #include <infiniband/verbs.h>
 
 #include <array>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -48,6 +49,9 @@ struct PathOptions {
   uint8_t timeout = 14;  // of an acknowledgement: 4.096 us * 2^timeout
   uint8_t retries = 6;   // soft-RoCE takes the most, 7, for ever
 
+  // The timeout after which a device gives up within an eighth of the deadline (0: there is none), and 7.5 s. A lost last
+  // packet costs one timeout: it is not longer than a second. Nor is it shorter than 67 ms, which a busy peer may take.
+  static uint8_t timeout_for(std::chrono::milliseconds deadline);
   // After which a card gives up. Devices may take longer.
   double retry_seconds() const { return (retries + 1) * 4.096e-6 * static_cast<double>(uint64_t{1} << timeout); }
 };

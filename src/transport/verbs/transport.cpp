@@ -32,7 +32,8 @@ constexpr std::chrono::milliseconds kOtherRailsTimeout(2'000);
 
 PathOptions path_of(const Config& config) {
   return {static_cast<uint8_t>(config.verbs_service_level), static_cast<uint8_t>(config.verbs_traffic_class),
-          static_cast<uint8_t>(config.verbs_timeout)};
+          config.verbs_timeout > 0 ? static_cast<uint8_t>(config.verbs_timeout)
+                                   : PathOptions::timeout_for(std::chrono::milliseconds(config.timeout_ms))};
 }
 
 class Verbs final : public Transport, public IntroductionTaker, private WaitSource {
@@ -311,9 +312,11 @@ Status open_transport(const TransportSetup& setup, std::unique_ptr<Transport>* m
   card->regions = std::make_unique<RegisteredRegions>(card->devices);
   if (setup.rank == 0) {
     for (const auto& device : card->devices) setup.log(LogLevel::kInfo, "verbs uses " + device->name());
+    const PathOptions path = path_of(*setup.config);
     setup.log(LogLevel::kInfo, fmt::format("verbs survives a link that is down for less than {:.2g} s "
-                                           "(TREERING_VERBS_TIMEOUT is {})",
-                                           path_of(*setup.config).retry_seconds(), setup.config->verbs_timeout));
+                                           "(TREERING_VERBS_TIMEOUT is {}{})",
+                                           path.retry_seconds(), path.timeout,
+                                           setup.config->verbs_timeout > 0 ? "" : ", from TREERING_TIMEOUT"));
     for (const std::string& port : rejected) setup.log(LogLevel::kInfo, "verbs does not use " + port);
   }
   std::vector<std::unique_ptr<Probe>> probes(card->devices.size());

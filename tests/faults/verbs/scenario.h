@@ -29,7 +29,7 @@ constexpr int kPhases = 5;
 // What has to become of it: an error on every rank, none, or either.
 enum class Outcome { kError, kSurvive, kEither };
 
-// A card gives up after so many virtual nanoseconds: 7 times 4.096 us * 2^14 (PathOptions of the transport).
+// A card gives up after so many virtual nanoseconds: 7 times 4.096 us * 2^14 (PathOptions of the transport, for 4 s).
 constexpr uint64_t kRetryTime = 7 * 4096ull * (1 << 14);
 
 struct Scenario {
