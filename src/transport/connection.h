@@ -102,13 +102,12 @@ class Connection {
   // How a message may refer to this memory of the sender's user; nothing: it must go through a slot.
   virtual std::optional<UserAddress> reference(const UserMemory& memory) const = 0;
   // Where the peer takes a final value, as memory of this process; nullptr: nowhere. In the output of the peer's
-  // operation, at
-  // `offset` bytes:
+  // operation, `offset` bytes from its start:
   virtual std::byte* output_place(uint64_t operation, uint64_t offset, size_t bytes) {
     return (void)operation, (void)offset, (void)bytes, nullptr;
   }
-  // Tells the peer where it may write final values of this rank's operation, where the transport can. Nobody waits for
-  // that: what is sent before it is heard of comes as any other message.
+  // Tells the peer where it may write final values of this rank's operation, where the transport can. Neither
+  // rank waits for that: what is sent before it is heard of comes as any other message.
   virtual void show_output(uint64_t operation, const UserMemory& output) { (void)operation, (void)output; }
   // ... or where it showed this operand, a message of the operation at hand:
   virtual std::byte* operand_place(const Message& operand) { return (void)operand, nullptr; }

@@ -224,7 +224,7 @@ class JudgeTest(unittest.TestCase):
         self.expect_culprit("it blames rank 3", text.format("1 (pid 1001 on b)"), one, when=FAULT + 4, code=8, call="init")
 
     def test_over_networks_of_others(self):
-        """A death is told within 3 s, a creation may take half of the deadline more, and what a status may mean names nobody."""
+        """A death is told within 3 s, a creation may take half of the deadline more, and what a status may mean blames no rank."""
         over = {"transport": "ucx-4x1"}
         self.expect("late", "failed 3.60 s", record(scenario(**over), errors(DIED, FAULT + 3.6)))
         self.assertEqual(judge(record(scenario(phase="init", **over), errors(DIED, FAULT + 5.9, call="init")), SLACK), [])

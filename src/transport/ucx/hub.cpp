@@ -158,8 +158,10 @@ ucs_status_t Hub::on_message(void* hub, const void* header, size_t header_bytes,
 
 // What is not for this rank is dropped: another job may have had the address before.
 ucs_status_t Hub::arrive(const Header& header, void* data, size_t length, uint64_t attributes) {
-  if (header.key == key_ && header.from < options_.ranks && header.from != options_.rank)
+  if (header.key == key_ && header.from < options_.ranks && header.from != options_.rank) {
+    if (is_stopped_ && !links_[header.from]) return UCS_OK;  // a link from now on would not be closed
     return link(header.from).arrive(header, data, length, attributes);
+  }
   if (!std::exchange(has_warned_, true)) options_.log(LogLevel::kWarn, "ucx: a message of a stranger was dropped");
   return UCS_OK;
 }

@@ -303,7 +303,7 @@ TEST_P(FakeVerbs, RegistrationHasRulesAndALimit) {
   EXPECT_EQ(errno, EOPNOTSUPP);
 }
 
-// Of a test that hits one rank of several in a process.
+// Tests that hit one of several ranks in a process need the owner.
 TEST_P(FakeVerbs, WhatAThreadOpensBelongsToItsOwner) {
   fake_verbs_set_owner(7);
   Side a;

@@ -84,7 +84,7 @@ void fake_verbs_keep_completions(int keep);
 // Numbers of the queue pairs that are alive, oldest first. Returns how many there are; fills in `room` at most.
 size_t fake_verbs_qp_numbers(uint32_t* numbers, size_t room);
 
-// Devices that this thread opens from here on, and what is made of them, belong to `owner`, such as a rank (-1: nobody).
+// Devices that this thread opens from here on, and what is made of them, belong to `owner`, such as a rank (-1: none).
 void fake_verbs_set_owner(int owner);
 struct fake_verbs_qp {
   uint32_t number;

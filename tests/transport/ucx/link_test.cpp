@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "support/waiting.h"
@@ -244,6 +246,30 @@ TEST_F(UcxLinks, ARankThatDoesNotAnswerIsNotReached) {
   pair_->end(1);
   const Status gone = pair_->reach(0, std::chrono::milliseconds(50));
   EXPECT_FALSE(gone.ok());
+}
+
+TEST_F(UcxLinks, TheHigherRankLeavesItToTheLowerToOpenAConnectionForAWhile) {
+  for (int side : {0, 1}) pair_->open(side);
+  pair_->introduce(1);
+  const size_t before = sockets();
+  const auto try_once = [&] { return pair_->reach(1, std::chrono::milliseconds(0)).ok(); };
+  EXPECT_FALSE(try_once());
+  EXPECT_EQ(sockets(), before);
+  EXPECT_TRUE(eventually([&] { return !try_once() && sockets() > before; }));
+}
+
+TEST_F(UcxLinks, AHubThatHasStoppedAnswersNoPeer) {
+  for (int side : {0, 1}) pair_->open(side);
+  for (int side : {0, 1}) pair_->introduce(side);
+  pair_->hub(0)->stop();
+  std::atomic<bool> is_over = false;
+  std::thread own([&] {
+    while (!is_over) pair_->hub(0)->progress();
+  });
+  const Status reached = pair_->reach(1, std::chrono::seconds(1));
+  is_over = true;
+  own.join();
+  EXPECT_NE(reached.message().find("was not heard"), std::string::npos) << reached.message();
 }
 
 TEST_F(UcxLinks, OtherSizesAreNamed) {

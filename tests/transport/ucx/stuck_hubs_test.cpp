@@ -17,14 +17,6 @@ namespace {
 using treering::testing::eventually;
 using treering::testing::soon;
 
-size_t sockets() {
-  size_t found = 0;
-  std::error_code gone;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
-    found += std::filesystem::read_symlink(entry.path(), gone).string().rfind("socket:", 0) == 0;
-  return found;
-}
-
 bool thread_runs() {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
     std::ifstream name(entry.path() / "comm");

@@ -171,8 +171,8 @@ TEST_F(VerbsLinks, AResultIsWrittenIntoTheOutputThatWasShown) {
   EXPECT_EQ(output[output_bytes], std::byte{255});
 }
 
-// It shows outputs of as many calls as it likes, of which the sender may read none: nobody waits.
-TEST_F(VerbsLinks, OutputsThatNobodyReadsAreNotShown) {
+// A rank shows outputs of as many calls as it likes. The sender may read none of them, and neither waits.
+TEST_F(VerbsLinks, OutputsThatTheSenderDoesNotReadAreNotShown) {
   connect();
   std::vector<std::byte> memory(kPlaceBytes);
   const Region region{.id = 7, .base = memory.data(), .bytes = memory.size()};

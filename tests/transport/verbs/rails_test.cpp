@@ -105,7 +105,7 @@ TEST(VerbsIncomingPieces, AMessageIsThereWithItsLineAndAllPieces) {
   Incoming incoming;
   constexpr uint32_t kMessages = 70'000;  // over the wrap of 16 bits
   for (uint32_t first = 0; first < kMessages; first += kFifoDepth) {
-    // Of a message's events 0 is the line, others are pieces.
+    // Event 0 of a message is its line, the others are pieces.
     struct Event {
       uint32_t number, piece;
     };
