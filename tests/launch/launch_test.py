@@ -32,6 +32,7 @@ TORCH_PYTHON = os.environ.get("TREERING_TEST_PYTHON", sys.executable)
 DEADLINE = 120
 LAUNCHERS = ("TREERING_", "PMI", "OMPI", "SLURM", "RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "TORCHELASTIC_")
 INCLUDE = os.path.join(os.path.dirname(__file__), "..", "..", "include")
+EXAMPLES = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "examples")
 BESIDE_MPI = """
 #include <mpi.h>
 #include <stdio.h>
@@ -354,6 +355,17 @@ class OwnVariables(unittest.TestCase):
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                 env=clean_environment(TREERING_RANK=str(rank), TREERING_RANKS="2", TREERING_ID=given,
                                                       **more))
+
+    def start_ranks(self, *command):
+        return run([os.path.join(EXAMPLES, "start_ranks.sh"), os.path.join(os.path.dirname(PROGRAM), "example_unique_id"), *command])
+
+    def test_the_script_of_the_examples(self):
+        done = self.start_ranks("3", PROGRAM)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(sorted(done.stdout.splitlines()), [f"rank {rank} of 3: ok" for rank in range(3)])
+
+    def test_the_script_fails_with_its_ranks(self):
+        self.assertEqual(self.start_ranks("2", "sh", "-c", "exit $TREERING_RANK").returncode, 1)
 
     def test_two_versions_of_the_library(self):
         """Rank 1 has a copy of the library in which the version alone is another."""
