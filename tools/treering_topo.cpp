@@ -184,9 +184,10 @@ int run(int argc, char** argv) {
   auto* synthetic =
       app.add_option("--synthetic", options.synthetic, "a machine in hwloc's words: 'package:2 numa:1 core:4 pu:1'");
   app.add_option("--xml", options.xml_path, "a machine captured with lstopo")->excludes(synthetic);
-  app.add_option("--ranks", ranks, "also lay out this many unbound ranks")->check(a_number_of_ranks());
+  auto* laid_out = app.add_option("--ranks", ranks, "also lay out this many unbound ranks")->check(a_number_of_ranks());
   app.add_option("--rails", rails, "of these ranks over InfiniBand or RoCE: network ports that each uses (1 to 4)")
-      ->check(CLI::Range(1u, 4u));
+      ->check(CLI::Range(1u, 4u))
+      ->needs(laid_out);
   app.add_flag("--json", json, "machine-readable output");
   try {
     app.parse(argc, argv);

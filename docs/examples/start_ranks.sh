@@ -1,21 +1,24 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Starts the ranks of a program that calls trCommInitFromEnvironment.
-#
-# usage: start_ranks.sh UNIQUE_ID RANKS PROGRAM [ARGUMENT...]      UNIQUE_ID: the program of unique_id.c
+# Starts the ranks of a program that calls trCommInitFromEnvironment. When one fails, or this script is interrupted, the others are ended.
 set -euo pipefail
+
+if [[ $# -lt 3 || ! $2 =~ ^[1-9][0-9]*$ ]]; then
+  echo "usage: start_ranks.sh UNIQUE_ID RANKS PROGRAM [ARGUMENT...]     UNIQUE_ID: the program of unique_id.c" >&2
+  exit 2
+fi
 unique_id=$1 ranks=$2
 shift 2
 
-coproc maker { "$unique_id"; }
+coproc maker { exec "$unique_id"; } # lives until its standard input ends
 maker_input=${maker[1]}
 read -r id <&"${maker[0]}"
 started=()
+trap 'kill "${started[@]}" 2>/dev/null || true' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 for ((rank = 0; rank < ranks; ++rank)); do
   TREERING_RANK=$rank TREERING_RANKS=$ranks TREERING_ID=- "$@" <<<"$id" {maker_input}>&- &
   started+=($!)
 done
-status=0
-for process in "${started[@]}"; do wait "$process" || status=$?; done
-exec {maker_input}>&- # the maker may end: the ranks have met
-exit "$status"
+for ((running = ranks; running > 0; --running)); do wait -n "${started[@]}"; done

@@ -97,6 +97,7 @@ Status select(const Machine& machine, const SelectionInput& input, Selection* se
       if (input.ranks < forced->min_ranks || input.ranks > forced->max_ranks)
         return {trInvalidArgument, fmt::format("no algorithm fits; {}: {}", forced->name, reason)};
       selection->left_out.push_back(fmt::format("{}: {}", forced->name, reason));
+      selection->forced_left_out = selection->left_out.back();
       forced = nullptr;
     }
   std::vector<const Algorithm*> crowded;  // better than none

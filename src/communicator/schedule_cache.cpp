@@ -44,7 +44,8 @@ Status ScheduleCache::check() {
 const Choice& ScheduleCache::decide(Collective collective, uint32_t constraints, size_t band) {
   std::lock_guard lock(mutex_);
   auto& table = tables_[static_cast<size_t>(collective) * kConstraintSets + constraints];
-  if (table.load() == nullptr) {
+  const bool is_first = table.load() == nullptr;
+  if (is_first) {
     owned_tables_.push_back(std::make_unique<Table>());
     table.store(owned_tables_.back().get(), std::memory_order_release);
   }
@@ -56,6 +57,9 @@ const Choice& ScheduleCache::decide(Collective collective, uint32_t constraints,
     log_line(LogLevel::kError, "selection failed after it was checked: " + status.message());
     std::abort();
   }
+  if (is_first && rank_ == 0 && !selection.forced_left_out.empty())
+    log_line(LogLevel::kWarn, fmt::format("TREERING_ALGO is not followed in {}: {}", info_of(collective).name,
+                                          selection.forced_left_out));
   auto choice = std::make_unique<Choice>();
   choice->candidate = selection.best;
   choice->mailbox = selection.best.protocol == Protocol::kMailbox;

@@ -97,7 +97,8 @@ const OptionRow kOptions[] = {
     {"algorithm", "TREERING_ALGO", "a list of `name` or `collective:name`", "allreduce:ring",
      "chosen by the cost model",
      "Forces algorithms for every size; a plain name counts for every collective that has it. An unknown name is an error "
-     "that lists the known ones.",
+     "that lists the known ones. One that cannot do what a call asks for (TREERING_DETERMINISTIC, unequal blocks) is not used there, "
+     "and rank 0 warns.",
      true,
      [](const std::string& text, Config* config) {
        config->algorithm = text;

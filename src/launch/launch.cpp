@@ -116,7 +116,7 @@ Status meet_through_launcher(int timeout_ms, Launch* launch, trUniqueId* id) {
       return {trInvalidUsage, fmt::format("{} is set, but TREERING_RANK is not: give this process its rank", name)};
   return {
       trInvalidUsage,
-      "nothing in the environment says which rank this process is: looked for TREERING_RANK (treering-perf --hosts), "
+      "nothing in the environment says which rank this process is: looked for TREERING_RANK (treering-perf --hosts, a script of your own), "
       "PMIX_RANK (mpirun of Open MPI, srun --mpi=pmix), PMI_FD (mpirun of MPICH, srun --mpi=pmi2), RANK and WORLD_SIZE (torchrun)"};
 }
 

@@ -50,6 +50,21 @@ TEST(Choices, TinyOnesGoByTheMailbox) {
   EXPECT_FALSE(cache.choose(Collective::kAllReduce, 64 << 20, 0).mailbox);
 }
 
+TEST(Forced, RankZeroWarnsOnceWhereAnAlgorithmCannotBeTaken) {
+  for (const uint32_t rank : {0u, 1u}) {
+    ScheduleCache cache(flat_plan(kRanks), rank, Machine(), "ring", 0);
+    ::testing::internal::CaptureStderr();
+    (void)cache.choose(Collective::kAllReduce, 8, 0);
+    for (size_t bytes : {size_t{8}, size_t{1} << 20}) (void)cache.choose(Collective::kAllReduce, bytes, kRankOrdered);
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    const std::string warning =
+        "TREERING_ALGO is not followed in allreduce: ring: does not combine in the order of the ranks";
+    const size_t at = said.find(warning);
+    EXPECT_EQ(at != said.npos, rank == 0) << said;
+    EXPECT_TRUE(at == said.npos || said.find(warning, at + 1) == said.npos) << said;
+  }
+}
+
 TEST(Forced, AlgorithmsAndChannelsAreTaken) {
   ScheduleCache cache = cache_of("ring", 2);
   ASSERT_TRUE(cache.check().ok()) << cache.check().message();

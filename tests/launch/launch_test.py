@@ -13,6 +13,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -356,16 +357,37 @@ class OwnVariables(unittest.TestCase):
                                 env=clean_environment(TREERING_RANK=str(rank), TREERING_RANKS="2", TREERING_ID=given,
                                                       **more))
 
+    def script(self):
+        return [os.path.join(EXAMPLES, "start_ranks.sh"), os.path.join(os.path.dirname(PROGRAM), "example_unique_id")]
+
     def start_ranks(self, *command):
-        return run([os.path.join(EXAMPLES, "start_ranks.sh"), os.path.join(os.path.dirname(PROGRAM), "example_unique_id"), *command])
+        return run([*self.script(), *command])
 
     def test_the_script_of_the_examples(self):
         done = self.start_ranks("3", PROGRAM)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(sorted(done.stdout.splitlines()), [f"rank {rank} of 3: ok" for rank in range(3)])
 
-    def test_the_script_fails_with_its_ranks(self):
-        self.assertEqual(self.start_ranks("2", "sh", "-c", "exit $TREERING_RANK").returncode, 1)
+    def test_the_script_ends_with_the_first_rank_that_fails(self):
+        """The others would wait for it until their deadline."""
+        done = self.start_ranks("3", "sh", "-c", '[ "$TREERING_RANK" != 1 ] || exit 3; exec "$0"', PROGRAM)
+        self.assertEqual(done.returncode, 3, done.stderr)
+
+    def test_the_script_ends_its_ranks_when_it_is_ended(self):
+        script = subprocess.Popen([*self.script(), "2", "sh", "-c", "echo $$; exec sleep 1000"], stdout=subprocess.PIPE, text=True,
+                                  env=clean_environment())
+        for _ in range(2):
+            script.stdout.readline()
+        script.send_signal(signal.SIGTERM)
+        self.assertEqual(script.wait(DEADLINE), 143)
+        with script.stdout:
+            self.assertEqual(script.stdout.read(), "")  # ends when the last rank has
+
+    def test_the_script_says_how_it_is_used(self):
+        for arguments in ([], ["2"], ["0", PROGRAM], ["two", PROGRAM]):
+            done = self.start_ranks(*arguments)
+            self.assertEqual(done.returncode, 2, arguments)
+            self.assertIn("usage: start_ranks.sh UNIQUE_ID RANKS PROGRAM", done.stderr)
 
     def test_two_versions_of_the_library(self):
         """Rank 1 has a copy of the library in which the version alone is another."""

@@ -184,6 +184,7 @@ TEST(Options, BadValuesAreNamed) {
       {{"--procs", "0"}, "\"0\"", "from 1 to 1024"},
       {{"--procs", "1024", "-t", "2"}, "1024", "more than"},
       {{"--tolerance", "-1", "--procs", "2"}, "-1", "0"},
+      {{"--tolerance", "5", "--procs", "2"}, "--tolerance", "--baseline"},
       {{"--csv", "x", "-J", "x", "--procs", "2"}, "\"x\"", "another file"},
       {{"--bogus", "--procs", "2"}, "--bogus", "--help"},
       {{"--proc", "2"}, "--proc: there is no such option; did you mean --procs?", "--help"},

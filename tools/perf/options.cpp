@@ -127,10 +127,11 @@ void add_own_options(CLI::App& app, Options& options, Words& words) {
                "allreduce alone; columns: the least time by memory traffic, and the part of it reached");
   app.add_flag("--explain", options.explain, "print what would be done for each size and why; nothing is timed");
   app.add_option("--csv", options.csv_file, "write a line of comma-separated values for each row; - = standard output");
-  app.add_option("--baseline", options.baseline_file,
-                 "earlier -J file, whose medians are compared: exit status 3 when a row got slower");
+  auto* baseline = app.add_option("--baseline", options.baseline_file,
+                                  "earlier -J file, whose medians are compared: exit status 3 when a row got slower");
   app.add_option("--tolerance", options.tolerance_percent, "percent that a row may be slower than the baseline [20]")
-      ->check(percent());
+      ->check(percent())
+      ->needs(baseline);
   app.add_option("--seed", options.seed, "of the verified data, from 0 [1]")->check(a_seed());
 }
 
