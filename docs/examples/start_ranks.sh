@@ -13,12 +13,16 @@ shift 2
 coproc maker { exec "$unique_id"; } # lives until its standard input ends
 maker_input=${maker[1]}
 read -r id <&"${maker[0]}"
-started=()
-trap 'kill "${started[@]}" 2>/dev/null || true' EXIT
+# Only what still runs: the number of a process that has ended may be another one's by now.
+end_all() {
+  local running
+  running=$(jobs -pr)
+  [[ -z $running ]] || kill $running 2>/dev/null || true
+}
+trap end_all EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 for ((rank = 0; rank < ranks; ++rank)); do
   TREERING_RANK=$rank TREERING_RANKS=$ranks TREERING_ID=- "$@" <<<"$id" {maker_input}>&- &
-  started+=($!)
 done
-for ((running = ranks; running > 0; --running)); do wait -n "${started[@]}"; done
+for ((left = ranks; left > 0; --left)); do wait -n; done

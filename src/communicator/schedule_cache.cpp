@@ -5,13 +5,26 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <mutex>
 #include <set>
+#include <string>
 
 #include "algorithms/expand.h"
 #include "algorithms/lanes.h"
 #include "core/log.h"
 
 namespace treering {
+namespace {
+
+// Communicators come and go: each text once in a process.
+void warn_once(const std::string& text) {
+  static std::mutex mutex;
+  static auto* const said = new std::set<std::string>;
+  std::lock_guard lock(mutex);
+  if (said->insert(text).second) log_line(LogLevel::kWarn, text);
+}
+
+}  // namespace
 
 ScheduleCache::ScheduleCache(Plan plan, uint32_t rank, Machine machine, std::string forced_algorithm,
                              uint32_t forced_channels)
@@ -58,8 +71,8 @@ const Choice& ScheduleCache::decide(Collective collective, uint32_t constraints,
     std::abort();
   }
   if (is_first && rank_ == 0 && !selection.forced_left_out.empty())
-    log_line(LogLevel::kWarn, fmt::format("TREERING_ALGO is not followed in {}: {}", info_of(collective).name,
-                                          selection.forced_left_out));
+    warn_once(
+        fmt::format("TREERING_ALGO is not followed in {}: {}", info_of(collective).name, selection.forced_left_out));
   auto choice = std::make_unique<Choice>();
   choice->candidate = selection.best;
   choice->mailbox = selection.best.protocol == Protocol::kMailbox;

@@ -23,8 +23,9 @@ CALLED_DEAD = re.compile(r"^(?: has died| has ended|[^;]*?: its process has ende
 # What a status of a card may mean in general is no word about this rank.
 ADVICE = re.compile(r"does not acknowledge: its process has ended, the link is down")
 MOST_LEFT = {"sockets": 0, "memfds": 0, "descriptors": 4, "threads": 1, "mapped": 0}
-# A communicator that was not made leaves endpoints behind that UCX cannot close (docs/ucx.md).
+# A communicator that was not made leaves endpoints behind that UCX cannot close while a peer's host is silent (docs/ucx.md).
 KEPT_BY_UCX = {"sockets": 12, "descriptors": 28, "threads": 1}
+ANSWER_AGAIN = ("outage", "reset", "reset-sockets", "shutdown-sockets", "reject", "loss", "tiny-buffers")
 TOLD_WITHIN = 3   # seconds: a death, over networks of others
 REMOTE_ERROR, TIMED_OUT, INVALID_USAGE = 6, 8, 5
 
@@ -323,7 +324,8 @@ class Judge:
             for name in ("sockets", "descriptors"):
                 most[name] += 2 * scenario.ranks
             most["memfds"] += 1
-        if scenario.over != "own" and self._has_failed_to_create(process):
+        is_silent = scenario.cause in (NETWORK, STOP) and scenario.kind not in ANSWER_AGAIN
+        if scenario.over != "own" and is_silent and self._has_failed_to_create(process):
             for name, count in KEPT_BY_UCX.items():
                 most[name] += count
         for part in left.rest.split():

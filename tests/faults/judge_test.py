@@ -232,8 +232,12 @@ class JudgeTest(unittest.TestCase):
         text = "the connection of rank 2 (pid 1002 on c) to rank 1 (pid 1001 on b) failed: {}sending: transport retry counter exceeded: " \
                "the peer's card does not acknowledge: its process has ended, the link is down, or the GIDs cannot reach each other"
         kept = LEFT.replace("sockets=0", "sockets=6")
-        said = [(when, word, kept if word == "left" else rest) for when, word, rest in errors(DIED, call="dup", members="0,1,2,3")]
-        self.assertEqual(judge(record(scenario(phase="destroy", **over), said), SLACK), [])
+        def of_creation(text, when):
+            return [(at, word, kept if word == "left" else rest)
+                    for at, word, rest in errors(text, when, call="dup", members="0,1,2,3")]
+
+        self.assertEqual(judge(record(scenario("stop", phase="destroy", **over), of_creation(SILENT, FAULT + 4)), SLACK), [])
+        self.expect("left over", "sockets=6", record(scenario(phase="destroy", **over), of_creation(DIED, FAULT + 1)))
         said = [(when, word, kept if word == "left" else rest) for when, word, rest in errors(DIED)]
         self.expect("left over", "sockets=6", record(scenario(**over), said))
         port = scenario("port-down", transport="verbs-3x1", victims=[2])

@@ -374,7 +374,7 @@ class OwnVariables(unittest.TestCase):
         self.assertEqual(done.returncode, 3, done.stderr)
 
     def test_the_script_ends_its_ranks_when_it_is_ended(self):
-        script = subprocess.Popen([*self.script(), "2", "sh", "-c", "echo $$; exec sleep 1000"], stdout=subprocess.PIPE, text=True,
+        script = subprocess.Popen([*self.script(), "2", "sh", "-c", "echo $$; exec sleep 60"], stdout=subprocess.PIPE, text=True,
                                   env=clean_environment())
         for _ in range(2):
             script.stdout.readline()

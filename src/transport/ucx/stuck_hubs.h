@@ -3,10 +3,12 @@
 //
 //   add() -> a thread calls Hub::end_stuck() until all have ended, or for kTriesFor after the last add()
 //
-// What is left then stays until the process ends, or the next add() starts the thread again.
+// What is left then stays until the process ends, or the next add() starts the thread again. A forked child leaves its
+// parent's hubs alone.
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <memory>
 
 namespace treering::ucx {
@@ -19,6 +21,8 @@ class StuckHubs {
 
   // No other thread uses the hub from here on.
   static void add(std::unique_ptr<Hub> hub);
+  // Of this process, that have not ended.
+  static size_t count();
 };
 
 }  // namespace treering::ucx

@@ -52,6 +52,8 @@ struct PathOptions {
   // The timeout after which a device gives up within an eighth of the deadline (0: there is none), and 7.5 s. A lost last
   // packet costs one timeout: it is not longer than a second. Nor is it shorter than 67 ms, which a busy peer may take.
   static uint8_t timeout_for(std::chrono::milliseconds deadline);
+  // For so long a link may be away: it is tried a last time then.
+  double survived_seconds() const { return retries * 4.096e-6 * static_cast<double>(uint64_t{1} << timeout); }
   // After which a card gives up. Devices may take longer.
   double retry_seconds() const { return (retries + 1) * 4.096e-6 * static_cast<double>(uint64_t{1} << timeout); }
 };

@@ -23,7 +23,9 @@ namespace treering::verbs {
 namespace {
 
 // A card gives up after its retries; a peer that has posted nothing yet answers an introduction at once.
-constexpr auto kMostFinish = std::chrono::seconds(2);
+constexpr auto kLeastFinish = std::chrono::seconds(2);
+// ... and a lost packet is sent again so often.
+constexpr int kResendsAtFinish = 3;
 
 // For the first peer that is not heard. Others have had that time, too, and get little more.
 constexpr std::chrono::milliseconds kProofTimeout(10'000), kLaterProofTimeout(100);
@@ -167,7 +169,10 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
 
   Clock::duration limit() const {
     const std::chrono::milliseconds deadline(setup_.config->timeout_ms);
-    return deadline.count() == 0 ? kMostFinish : std::min<Clock::duration>(kMostFinish, deadline);
+    const PathOptions path = path_of(*setup_.config);
+    const std::chrono::duration<double> resends(path.survived_seconds() * (kResendsAtFinish + 1) / path.retries);
+    const auto limit = std::max<Clock::duration>(kLeastFinish, std::chrono::duration_cast<Clock::duration>(resends));
+    return deadline.count() == 0 ? limit : std::min<Clock::duration>(limit, deadline);
   }
   Clock::duration proof_timeout() const {
     const std::chrono::milliseconds deadline(setup_.config->timeout_ms);
@@ -315,7 +320,7 @@ Status open_transport(const TransportSetup& setup, std::unique_ptr<Transport>* m
     const PathOptions path = path_of(*setup.config);
     setup.log(LogLevel::kInfo, fmt::format("verbs survives a link that is down for less than {:.2g} s "
                                            "(TREERING_VERBS_TIMEOUT is {}{})",
-                                           path.retry_seconds(), path.timeout,
+                                           path.survived_seconds(), path.timeout,
                                            setup.config->verbs_timeout > 0 ? "" : ", from TREERING_TIMEOUT"));
     for (const std::string& port : rejected) setup.log(LogLevel::kInfo, "verbs does not use " + port);
   }

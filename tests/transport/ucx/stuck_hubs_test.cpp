@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hubs that end while a peer's host has not answered: nothing of them stays once it has.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -33,15 +35,17 @@ class UcxStuckHubs : public ::testing::Test {
   }
 
   // Side 0 has said hello to side 1, which does not look, and ends.
-  void get_stuck() {
-    pair_.open(0);
-    pair_.introduce(0);
-    EXPECT_FALSE(pair_.reach(0, std::chrono::milliseconds(50)).ok());
-    pair_.end(0);
+  void get_stuck() { get_stuck(&pair_); }
+  static void get_stuck(UcxPair* pair) {
+    pair->open(0);
+    pair->introduce(0);
+    EXPECT_FALSE(pair->reach(0, std::chrono::milliseconds(50)).ok());
+    pair->end(0);
   }
   // Side 1 looks until nothing of side 0 is left.
   bool all_ends() {
-    return eventually([&] { return pair_.hub(1)->progress(), sockets() <= before_ && !thread_runs(); });
+    return eventually(
+        [&] { return pair_.hub(1)->progress(), StuckHubs::count() == 0 && sockets() <= before_ && !thread_runs(); });
   }
 
   UcxPair pair_{1, 4096};
@@ -50,6 +54,7 @@ class UcxStuckHubs : public ::testing::Test {
 
 TEST_F(UcxStuckHubs, EndOnceThePeerAnswers) {
   get_stuck();
+  EXPECT_EQ(StuckHubs::count(), 1u);
   EXPECT_GT(sockets(), before_);
   EXPECT_TRUE(soon(&thread_runs));
   EXPECT_TRUE(all_ends()) << sockets() << " sockets, before " << before_;
@@ -69,12 +74,32 @@ TEST_F(UcxStuckHubs, TheThreadGivesUpAndTheNextHubStartsItAgain) {
   EXPECT_TRUE(all_ends()) << sockets() << " sockets, before " << before_;
 }
 
-TEST_F(UcxStuckHubs, AProcessEndsBesideThem) {
+// UCX takes itself down at the end: the thread must have ended by then.
+TEST_F(UcxStuckHubs, TheThreadEndsBeforeAProcessDoes) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        // Called after what get_stuck() asks for at the end of the process.
+        std::atexit([] {
+          if (!soon([] { return !thread_runs(); }, StuckHubs::kTriesFor / 2)) _exit(2);
+        });
+        get_stuck();
+        std::exit(soon(&thread_runs) ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(UcxStuckHubs, AForkedChildLeavesThoseOfItsParentAlone) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
         get_stuck();
-        std::exit(soon(&thread_runs) ? 0 : 1);
+        const pid_t child = fork();
+        if (child == 0) _exit(StuckHubs::count() == 0 ? 0 : 2);
+        if (StuckHubs::count() != 1) _exit(1);
+        int status = 0;
+        waitpid(child, &status, 0);
+        _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 5);
       },
       ::testing::ExitedWithCode(0), "");
 }

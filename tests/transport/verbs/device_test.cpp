@@ -24,7 +24,8 @@ TEST(VerbsPath, TheRetryTimeHasLimits) {
   for (const int ms : {0, 60'200, 300'000}) EXPECT_EQ(PathOptions::timeout_for(milliseconds(ms)), 18) << ms;
   PathOptions path;
   path.timeout = 18;
-  EXPECT_NEAR(path.retry_seconds(), 7.5, 0.05);
+  EXPECT_NEAR(path.retry_seconds(), 7.52, 0.01);
+  EXPECT_NEAR(path.survived_seconds(), 6.44, 0.01);
 }
 
 }  // namespace
