@@ -324,7 +324,8 @@ class Judge:
             for name in ("sockets", "descriptors"):
                 most[name] += 2 * scenario.ranks
             most["memfds"] += 1
-        is_silent = scenario.cause in (NETWORK, STOP) and scenario.kind not in ANSWER_AGAIN
+        # A forked child holds its parent's sockets, and answers nothing.
+        is_silent = scenario.kind == "kill-parent" or (scenario.cause in (NETWORK, STOP) and scenario.kind not in ANSWER_AGAIN)
         if scenario.over != "own" and is_silent and self._has_failed_to_create(process):
             for name, count in KEPT_BY_UCX.items():
                 most[name] += count
