@@ -417,7 +417,7 @@ int main_of_ranks() {
   for (const double until = now() + kTimeout; options.wait && !orders.finish && now() < until;) usleep(5000);
   allow_all();
   // Rendezvous roots of ids that no ranks will use stay.
-  say_what_is_left(options.own[0], at_start, options.ids > 1 && options.id == "make" ? 0.3 : 8);
+  say_what_is_left(options.own[0], at_start, options.ids > 1 && options.id == "make" ? options.ranks : 0);
   say(options.own[0], "end");
   return 0;
 }

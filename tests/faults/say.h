@@ -95,13 +95,16 @@ inline bool ends_stuck_hubs() {
 
 constexpr int kKeptDescriptors = 4;  // by the library until the process ends (MOST_LEFT of judge.py)
 
-// Connections end, and the library's threads let go, in the background: they get `timeout` seconds.
-inline void say_what_is_left(int rank, const Holdings& at_start, double timeout) {
-  for (const double until = now() + 8; ends_stuck_hubs() && now() < until;) usleep(20'000);
+// Connections end, and the library's threads let go, in the background: they get 8 seconds. `roots`: ranks of
+// rendezvous roots that stay, with two sockets for each, and a memfd.
+inline void say_what_is_left(int rank, const Holdings& at_start, int roots) {
+  constexpr double kTimeout = 8;
+  for (const double until = now() + kTimeout; ends_stuck_hubs() && now() < until;) usleep(20'000);
   Holdings held = holdings();
-  for (const double until = now() + timeout; now() < until; usleep(20'000), held = holdings())
-    if (held.sockets <= at_start.sockets && held.memfds <= at_start.memfds && held.mapped == 0 &&
-        held.descriptors <= at_start.descriptors + kKeptDescriptors)
+  const int sockets = 2 * roots, memfds = roots > 0;
+  for (const double until = now() + kTimeout; now() < until; usleep(20'000), held = holdings())
+    if (held.sockets <= at_start.sockets + sockets && held.memfds <= at_start.memfds + memfds && held.mapped == 0 &&
+        held.descriptors <= at_start.descriptors + kKeptDescriptors + sockets)
       break;
   say(rank, "left sockets=%d memfds=%d descriptors=%d threads=%d mapped=%d", held.sockets - at_start.sockets,
       held.memfds - at_start.memfds, held.descriptors - at_start.descriptors, held.threads - at_start.threads,
