@@ -153,6 +153,9 @@ bool deliver(Qp& qp) {
   Qp* const sender = message.sender;
   if (message.receive) {
     const ibv_wc_status status = world().injected(qp, FAKE_VERBS_RECEIVE_QUEUE);
+    // A message without bytes tells of what its sender did before, too.
+    if (sender != nullptr) observe(sender->post_mark);
+    publish(qp.receive_mark);
     complete_receive(qp, *message.receive, &message, status);
     if (status != IBV_WC_SUCCESS) {
       message.receive.reset();
