@@ -38,7 +38,7 @@ class UcxConnection final : public LinkConnection<Link> {
 
 Status Hub::open(HubOptions options, std::shared_ptr<Hub>* opened) {
   std::shared_ptr<Hub> hub(new Hub(std::move(options)), &Hub::end);
-  TR_RETURN_IF_ERROR(Worker::open(hub->options_.ranks, &hub->worker_));
+  TR_RETURN_IF_ERROR(Worker::open(hub->options_.ranks, hub->options_.place_bytes, &hub->worker_));
   ucp_am_handler_param_t handler{};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
   handler.id = kActiveMessage;

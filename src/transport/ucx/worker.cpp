@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -23,6 +25,12 @@ constexpr Setting kNoZeroCopy{"ZCOPY_THRESH", "UCX_ZCOPY_THRESH", "inf"};
 // A rank that opens a connection to a host that is cut off would be held up within UCX until TCP gives up, for minutes.
 constexpr Setting kOpensWithoutWaiting{"CONN_NB", "UCX_TCP_CONN_NB", "y"};
 
+// What UCX's TCP sends by one system call. A longer message is sent in parts, which its receiver copies together.
+std::string segment_for(size_t payload) {
+  constexpr size_t kHeaders = 4096, kMost = 2 << 20;  // UCX's and a message's; it allocates eight segments at a time
+  return std::to_string(std::min(payload + kHeaders, kMost));
+}
+
 void set_unless_given(ucp_config_t* config, const Setting& setting) {
   if (std::getenv(setting.variable) == nullptr) (void)ucp_config_modify(config, setting.name, setting.value);
 }
@@ -40,12 +48,12 @@ Status ucx_error(const char* what, ucs_status_t status) {
   return {trSystemError, fmt::format("{}: {}", what, ucs_status_string(status))};
 }
 
-Status Worker::open(uint32_t ranks, std::unique_ptr<Worker>* opened) {
+Status Worker::open(uint32_t ranks, size_t longest, std::unique_ptr<Worker>* opened) {
   std::unique_ptr<Worker> worker(new Worker);
   // Not all of UCX's transports can be slept on.
-  if (!worker->make(ranks, true).ok()) {
+  if (!worker->make(ranks, longest, true).ok()) {
     worker->end();
-    TR_RETURN_IF_ERROR(worker->make(ranks, false));
+    TR_RETURN_IF_ERROR(worker->make(ranks, longest, false));
   }
   *opened = std::move(worker);
   return {};
@@ -53,12 +61,17 @@ Status Worker::open(uint32_t ranks, std::unique_ptr<Worker>* opened) {
 
 Worker::~Worker() { end(); }
 
-Status Worker::make(uint32_t ranks, bool wakes) {
+Status Worker::make(uint32_t ranks, size_t longest, bool wakes) {
   ucp_config_t* config = nullptr;
   if (const ucs_status_t read = ucp_config_read(nullptr, nullptr, &config); read != UCS_OK)
     return ucx_error("ucp_config_read, of the variables UCX_*", read);
   set_unless_given(config, kNoZeroCopy);
-  if (may_use_tcp()) set_unless_given(config, kOpensWithoutWaiting);
+  if (may_use_tcp()) {
+    const std::string segment = segment_for(longest);
+    set_unless_given(config, kOpensWithoutWaiting);
+    set_unless_given(config, {"TX_SEG_SIZE", "UCX_TCP_TX_SEG_SIZE", segment.c_str()});
+    set_unless_given(config, {"RX_SEG_SIZE", "UCX_TCP_RX_SEG_SIZE", segment.c_str()});
+  }
   ucp_params_t wanted{};
   wanted.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS | UCP_PARAM_FIELD_NAME;
   wanted.features = UCP_FEATURE_AM | (wakes ? UCP_FEATURE_WAKEUP : 0);

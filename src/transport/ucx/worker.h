@@ -15,8 +15,8 @@ namespace treering::ucx {
 
 class Worker {
  public:
-  // `ranks`: how many there are to reach.
-  static Status open(uint32_t ranks, std::unique_ptr<Worker>* opened);
+  // `ranks`: how many there are to reach; `longest`: the bytes of the longest payload.
+  static Status open(uint32_t ranks, size_t longest, std::unique_ptr<Worker>* opened);
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -33,7 +33,7 @@ class Worker {
 
  private:
   Worker() = default;
-  Status make(uint32_t ranks, bool wakes);
+  Status make(uint32_t ranks, size_t longest, bool wakes);
   void end();
 
   ucp_context_h context_ = nullptr;

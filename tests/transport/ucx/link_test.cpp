@@ -288,7 +288,7 @@ class Forger {
     Reader reader(info_text_ = hub.info());
     reader(info_);
     EXPECT_TRUE(reader.complete());
-    EXPECT_TRUE(Worker::open(2, &worker_).ok());
+    EXPECT_TRUE(Worker::open(2, 64 << 10, &worker_).ok());
     EXPECT_TRUE(endpoint_.open(worker_->handle(), info_.address).ok());
   }
   ~Forger() {
