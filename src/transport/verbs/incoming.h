@@ -27,8 +27,7 @@ class Incoming {
     if (full_count(arrived_, number) != arrived_ || arrived_ - popped_ >= layout.places)
       return {trSystemError, fmt::format("it sent message {} of channel {}, of which {} have come and {} are read",
                                          number, channel, arrived_, popped_)};
-    const std::byte* at = block + layout.line(channel, arrived_);
-    std::memcpy(static_cast<void*>(line), at, kLineHeader);
+    std::memcpy(static_cast<void*>(line), block + layout.line(channel, arrived_), kLineHeader);
     const auto kind = static_cast<PayloadKind>(line->kind);
     const bool is_inline = kind == PayloadKind::kInline;
     const bool carries = is_inline || line->pieces != 0;
@@ -49,8 +48,7 @@ class Incoming {
     message.whole = line->whole;
     message.kind = kind;
     message.wide = line->wide != 0;
-    if (carries && kind != PayloadKind::kDelivered)
-      message.data = is_inline ? at + kLineHeader : block + layout.place(channel, arrived_);
+    if (carries && kind != PayloadKind::kDelivered) message.data = block + layout.data(channel, arrived_);
     ++arrived_;
     return {};
   }

@@ -220,9 +220,8 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
   uint32_t room() const { return is_ready_.load(std::memory_order_acquire) ? peers_layout_.places : kFewestPlaces; }
   bool is_good() const { return health_.ok(); }
   bool is_pending() const { return !queue_.empty() || owes_; }
-  // Behind the block that the peer writes into.
   std::byte* own_line(uint32_t channel, uint64_t number) const {
-    return block_.base() + layout_.bytes() + layout_.line(channel, number);
+    return block_.base() + layout_.own_line(channel, number);
   }
 
   void introduce_self() {
@@ -338,9 +337,9 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     const Source source{line, outgoing.line_bytes, block_.registered().local_keys()[rail.number]};
     const Immediate immediate{ImmediateType::kLine, index, static_cast<uint32_t>(number)};
     const Source first{outgoing.payload.data, count == 0 ? 0 : pieces[0].bytes, outgoing.payload.keys[rail.number]};
-    note(rail.pair->write(first, target(index, rail), source,
-                          {peers_block_ + peers_layout_.line(index, number), rail.peers_key}, pack_immediate(immediate),
-                          count > 0),
+    const QueuePair::Target place{peers_block_ + peers_layout_.line(index, number), rail.peers_key};
+    note(rail.pair->write(source, first, place, {outgoing.output, outgoing.output_keys[rail.number]},
+                          pack_immediate(immediate), count > 0),
          rail);
     if (!is_good() || has_lost_peer_) return;
     ++channel.sending.sent;
@@ -351,7 +350,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     const uint64_t number = channels_[index].sending.sent;
     const Outgoing& outgoing = channels_[index].sending.outgoing[number % kFifoDepth];
     if (outgoing.output != 0) return {outgoing.output, outgoing.output_keys[rail.number]};
-    return {peers_block_ + peers_layout_.place(index, number), rail.peers_key};
+    return {peers_block_ + peers_layout_.data(index, number), rail.peers_key};
   }
   // Piece 1 and on: piece 0 goes with the line.
   void send_piece(uint32_t index, uint32_t number, const Piece& piece, LinkRail* rail) {

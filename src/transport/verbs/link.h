@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // VerbsLink: this rank and one peer, joined by a queue pair for each rail, which the connections of all channels share.
 //
-//   post() -> line and payload wait in the link -> two work requests -> peer's place and line, and an immediate
+//   post() -> line and payload wait in the link -> a work request -> peer's place, and an immediate
 //                                               -> for each other rail one: a piece of the payload, and an immediate
 //   front() <- line and payload in this rank's block <- completion of a receive
 //   pop()   -> a credit, with the next line of the channel, or by itself for every kTellEvery-th message

@@ -18,10 +18,8 @@
 
 namespace treering::verbs {
 
-// Bytes that a link locks: what the peer writes into, and as much as the lines of it for this rank's own.
-inline size_t block_bytes(const BlockLayout& layout) {
-  return (layout.bytes() + layout.places_offset() + 4095) / 4096 * 4096;
-}
+// Bytes that a link locks.
+inline size_t block_bytes(const BlockLayout& layout) { return (layout.all_bytes() + 4095) / 4096 * 4096; }
 
 // Staging memory: of each channel the part that is used from the beginning. Where that is not all, parts begin anywhere
 // in a page, and the kernel counts whole pages.

@@ -56,7 +56,7 @@ Status QueuePair::create(const Device& device, const QueueSizes& sizes, uint32_t
   wanted.qp_type = IBV_QPT_RC;
   wanted.cap.max_send_wr = sizes.sends;
   wanted.cap.max_recv_wr = sizes.receives;
-  wanted.cap.max_send_sge = 1;
+  wanted.cap.max_send_sge = 2;  // a line and its payload
   wanted.cap.max_recv_sge = 1;
   // A device may have less room for inline data, or none: a line is then read from registered memory.
   for (const uint32_t bytes : {inline_bytes, inline_bytes / 4, 0u}) {
@@ -146,28 +146,31 @@ Status QueuePair::post(ibv_send_wr* first, uint32_t requests) {
   return {};
 }
 
-Status QueuePair::write(const Source& payload, const Target& place, const Source& line, const Target& line_place,
+Status QueuePair::write(const Source& line, const Source& payload, const Target& place, const Target& output,
                         uint32_t immediate, bool signaled) {
-  ibv_sge parts[2] = {{reinterpret_cast<uint64_t>(payload.data), payload.bytes, payload.key},
-                      {reinterpret_cast<uint64_t>(line.data), line.bytes, line.key}};
+  ibv_sge parts[2] = {{reinterpret_cast<uint64_t>(line.data), line.bytes, line.key},
+                      {reinterpret_cast<uint64_t>(payload.data), payload.bytes, payload.key}};
+  const bool is_apart = payload.bytes > 0 && output.address != 0;
+  const bool is_behind = payload.bytes > 0 && output.address == 0;
   ibv_send_wr requests[2]{};
   requests[0].opcode = IBV_WR_RDMA_WRITE;
-  requests[0].sg_list = &parts[0];
+  requests[0].sg_list = &parts[1];
   requests[0].num_sge = 1;
-  requests[0].wr.rdma = {place.address, place.key};
+  requests[0].wr.rdma = {output.address, output.key};
   requests[0].next = &requests[1];
   requests[1].opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-  requests[1].sg_list = &parts[1];
-  requests[1].num_sge = 1;
-  requests[1].wr.rdma = {line_place.address, line_place.key};
+  requests[1].sg_list = &parts[0];
+  requests[1].num_sge = is_behind ? 2 : 1;
+  requests[1].wr.rdma = {place.address, place.key};
   requests[1].imm_data = htonl(immediate);
-  const uint32_t count = payload.bytes > 0 ? 2 : 1;
+  const uint32_t count = is_apart ? 2 : 1;
+  const uint32_t bytes = line.bytes + (is_behind ? payload.bytes : 0);
   // Room comes back with completions alone.
   signaled |= posted_ + count - signaled_ >= sizes_.sends / 2;
   requests[1].wr_id = posted_ + count;
-  requests[1].send_flags = (line.bytes <= inline_bytes_ ? IBV_SEND_INLINE : 0) | (signaled ? IBV_SEND_SIGNALED : 0);
+  requests[1].send_flags = (bytes <= inline_bytes_ ? IBV_SEND_INLINE : 0) | (signaled ? IBV_SEND_SIGNALED : 0);
   if (signaled) signaled_ = posted_ + count;
-  return post(count == 2 ? requests : requests + 1, count);
+  return post(is_apart ? requests : requests + 1, count);
 }
 
 Status QueuePair::write_piece(const Source& piece, const Target& place, uint32_t immediate) {

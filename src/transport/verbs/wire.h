@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // What two ranks write into each other's memory over a queue pair, and what they tell each other to connect it.
 //
-//   sender                                            receiver's block of memory for this sender
-//   payload ------ RDMA write --------------------->  channel 0 | place 0 | place 1 | ...           |
-//   line --------- RDMA write with immediate ------>  channel 0 | line 0  | line 1  | ... | line 7  |
-//                                                     ... channel 1 ...
+//   sender                                              receiver's block of memory for this sender
+//   line, payload -- RDMA write with immediate ------->  channel 0 | place 0 | place 1 | ... | channel 1 | ...
 //
-// Over several rails a large payload is divided into pieces (pieces.h). Piece 0 is written by the channel's rail before
-// the line, each other one by another rail as a write with immediate. What is told of a channel otherwise goes by its
-// rail, in order.
+//   a place     | unused | line | payload, or the data of an inline message |
+//                               ^ at a multiple of 64 bytes
 //
-// Message n of a channel uses line n % kFifoDepth and place n % places: it is posted only when message n - places was
-// popped.
-// The payload was written before its line, and the immediate is told by a completion after both (InfiniBand
-// Architecture Specification 1.4, volume 1, 9.4.3 and 10.8.3.3), so no memory is polled.
+// Over several rails a large payload is divided into pieces (pieces.h). Piece 0 is written with the line by the
+// channel's rail, each other one by another rail as a write with immediate. What is told of a channel otherwise goes by
+// its rail, in order.
+//
+// Message n of a channel uses place n % places: it is posted only when message n - places was popped.
+// The immediate is told by a completion after the bytes of its write and of those before it (InfiniBand Architecture
+// Specification 1.4, volume 1, 9.4.3 and 10.8.3.3), so no memory is polled.
 //
 //   immediate   | type 4 | channel 8 | count 20 |
 //     line      count: number of the message; its line is there
@@ -22,10 +22,12 @@
 //
 // A line carries a credit of the other direction, too.
 //
-// Behind the channels of messages is a row of lines without places. On it a rank tells where results of its call may be
-// written (ShownOutput). A payload for there is written there instead of into the place, and its line says kDelivered.
+// Behind the channels of messages is a row of places for inline messages. There a rank tells where results of its call
+// may be written (ShownOutput). A payload for there is written there, by a request before that of its line, which says
+// kDelivered.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -40,7 +42,7 @@ namespace treering::verbs {
 
 static_assert(std::endian::native == std::endian::little, "lines are written as they lie in memory");
 
-inline constexpr uint32_t kWireVersion = 4;
+inline constexpr uint32_t kWireVersion = 5;
 
 // Places for payloads, for each channel: kFifoDepth, or fewer where memory is short. With fewer than this many a sender
 // would wait for a credit that is not due.
@@ -110,22 +112,33 @@ struct ShownOutput {
 };
 static_assert(sizeof(ShownOutput) <= kInlineBytes);
 
-// Where messages of a peer arrive; offsets in the block.
+// Where messages of a peer arrive, and behind that this rank's own lines, as they are sent; offsets in the block.
 struct BlockLayout {
   uint32_t channels = 1;
-  size_t place_bytes = 0;
+  size_t place_bytes = 0;  // of a payload
   uint32_t places = kFifoDepth;
 
-  size_t line(uint32_t channel, uint64_t number) const {
-    return (size_t{channel} * kFifoDepth + number % kFifoDepth) * kLineStride;
-  }
   // The row in which outputs are shown.
   uint32_t shows() const { return channels; }
-  size_t places_offset() const { return ((size_t{channels} + 1) * kFifoDepth * kLineStride + 4095) / 4096 * 4096; }
-  size_t place(uint32_t channel, uint64_t number) const {
-    return places_offset() + (size_t{channel} * places + number % places) * place_bytes;
+  size_t data(uint32_t channel, uint64_t number) const {
+    const size_t place = number % places;
+    const size_t before = channel < channels ? (size_t{channel} * places + place) * stride(place_bytes)
+                                             : channels * places * stride(place_bytes) + place * stride(0);
+    return before + kDataOffset;
   }
-  size_t bytes() const { return places_offset() + size_t{channels} * places * place_bytes; }
+  size_t line(uint32_t channel, uint64_t number) const { return data(channel, number) - kLineHeader; }
+  // What the peer may write into.
+  size_t bytes() const { return places * (channels * stride(place_bytes) + stride(0)); }
+  size_t own_line(uint32_t channel, uint64_t number) const {
+    return bytes() + (size_t{channel} * kFifoDepth + number % kFifoDepth) * kLineStride;
+  }
+  size_t all_bytes() const { return own_line(channels + 1, 0); }
+
+ private:
+  static constexpr size_t kDataOffset = 64;
+  static size_t stride(size_t payload) {
+    return kDataOffset + (std::max(payload, kInlineBytes) + kDataOffset - 1) / kDataOffset * kDataOffset;
+  }
 };
 
 using Gid = std::array<unsigned char, 16>;

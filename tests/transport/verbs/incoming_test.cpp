@@ -15,7 +15,7 @@
 namespace treering::verbs {
 namespace {
 
-constexpr BlockLayout kLayout{2, 4096};
+constexpr BlockLayout kLayout{.channels = 2, .place_bytes = 4096, .places = 6};
 
 TEST(VerbsWire, ImmediatesKeepTheirParts) {
   for (const ImmediateType type : {ImmediateType::kLine, ImmediateType::kCredit})
@@ -34,16 +34,24 @@ TEST(VerbsWire, CountsAreKnownOverTheWrapOf20Bits) {
       EXPECT_EQ(full_count(known, static_cast<uint32_t>(known + ahead) & kCountMask), known + ahead);
 }
 
-TEST(VerbsWire, LinesAndPlacesOfABlockDoNotOverlap) {
+TEST(VerbsWire, PlacesAndLinesOfABlockDoNotOverlap) {
   std::vector<std::pair<size_t, size_t>> ranges;
-  for (uint32_t channel = 0; channel < kLayout.channels; ++channel)
-    for (uint64_t number = 0; number < kFifoDepth; ++number) {
-      ranges.emplace_back(kLayout.line(channel, number), sizeof(Line));
-      ranges.emplace_back(kLayout.place(channel, number), kLayout.place_bytes);
+  for (uint32_t channel = 0; channel <= kLayout.shows(); ++channel) {
+    const size_t payload = channel < kLayout.channels ? kLayout.place_bytes : kInlineBytes;
+    for (uint64_t number = 0; number < kLayout.places; ++number) {
+      EXPECT_EQ(kLayout.data(channel, number) % 64, 0u);
+      EXPECT_EQ(kLayout.line(channel, number) + kLineHeader, kLayout.data(channel, number)) << "one write has both";
+      EXPECT_LE(kLayout.data(channel, number) + payload, kLayout.bytes());
+      ranges.emplace_back(kLayout.line(channel, number), kLineHeader + payload);
     }
+    for (uint64_t number = 0; number < kFifoDepth; ++number) {
+      EXPECT_GE(kLayout.own_line(channel, number), kLayout.bytes());
+      ranges.emplace_back(kLayout.own_line(channel, number), sizeof(Line));
+    }
+  }
   std::sort(ranges.begin(), ranges.end());
   for (size_t i = 0; i < ranges.size(); ++i)
-    EXPECT_LE(ranges[i].first + ranges[i].second, i + 1 < ranges.size() ? ranges[i + 1].first : kLayout.bytes());
+    EXPECT_LE(ranges[i].first + ranges[i].second, i + 1 < ranges.size() ? ranges[i + 1].first : kLayout.all_bytes());
 }
 
 Line* line_at(std::vector<std::byte>* block, uint64_t number) {
@@ -73,11 +81,11 @@ TEST(VerbsIncoming, RefusesWhatIsNotTheNext) {
   Incoming incoming;
   Line line;
   EXPECT_FALSE(incoming.arrive(block.data(), kLayout, 1, 1, 1, &line).ok());
-  for (uint32_t number = 0; number < kFifoDepth; ++number) {
+  for (uint32_t number = 0; number < kLayout.places; ++number) {
     line_at(&block, number);
     EXPECT_TRUE(incoming.arrive(block.data(), kLayout, 1, number, 1, &line).ok());
   }
-  EXPECT_FALSE(incoming.arrive(block.data(), kLayout, 1, kFifoDepth, 1, &line).ok()) << "more than there are places";
+  EXPECT_FALSE(incoming.arrive(block.data(), kLayout, 1, kLayout.places, 1, &line).ok()) << "more than there are places";
 }
 
 // Whatever a line says, its message lies in the block.

@@ -94,7 +94,7 @@ TEST_F(VerbsLinkRails, ALargeMessageIsOneMoreRequestForEachOtherRail) {
     constexpr uint64_t kMessages = 40;
     for (uint32_t i = 0; i < kMessages; ++i) pass(i, kPlaceBytes - i, i % kChannels);
     const fake_verbs_counters done = counters();
-    EXPECT_EQ(done.sends_posted[kWrite] - before.sends_posted[kWrite], kMessages);
+    EXPECT_EQ(done.sends_posted[kWrite], before.sends_posted[kWrite]);
     EXPECT_EQ(done.sends_posted[kTold] - before.sends_posted[kTold],
               kMessages * static_cast<uint32_t>(rails) + kMessages / kTellEvery);
     EXPECT_EQ(done.receives_awaited, 0u) << "a receive was always posted";

@@ -128,7 +128,7 @@ TEST_F(VerbsLinks, APayloadInARegisteredRegionIsSentFromThere) {
     receiver_->pop();
     ASSERT_TRUE(eventually([&] { return sender_->has_released(i + 1); }));
   }
-  EXPECT_EQ(counters().sends_posted[IBV_WR_RDMA_WRITE] - before.sends_posted[IBV_WR_RDMA_WRITE], 100u);
+  EXPECT_EQ(counters().sends_posted[IBV_WR_RDMA_WRITE], before.sends_posted[IBV_WR_RDMA_WRITE]) << "with its line";
   EXPECT_FALSE(sender_->reference({memory.data(), kPlaceBytes + 1, &region, false})) << "more than its place";
   pair_->regions(0).end(region.id);
   EXPECT_EQ(counters().bytes_registered, before.bytes_registered - memory.size()) << "before the memory is given back";
@@ -294,7 +294,7 @@ TEST_F(VerbsLinks, MoreStagingMemoryThanCanBeLockedIsAnError) {
   EXPECT_NE(sender_->health().message().find("registering"), std::string::npos) << sender_->health().message();
 }
 
-TEST_F(VerbsLinks, AStagedMessageIsTwoRequestsAndOneReceive) {
+TEST_F(VerbsLinks, AStagedMessageIsOneRequestAndOneReceive) {
   connect();
   constexpr uint64_t kMessages = 100;
   for (uint32_t i = 0; i < kMessages; ++i) {
@@ -306,9 +306,9 @@ TEST_F(VerbsLinks, AStagedMessageIsTwoRequestsAndOneReceive) {
     ASSERT_TRUE(eventually([&] { return sender_->has_released(i + 1); }));
   }
   const fake_verbs_counters done = counters();
-  EXPECT_EQ(done.sends_posted[IBV_WR_RDMA_WRITE], kMessages);
+  EXPECT_EQ(done.sends_posted[IBV_WR_RDMA_WRITE], 0u);
   EXPECT_EQ(done.sends_posted[IBV_WR_RDMA_WRITE_WITH_IMM], kMessages + kMessages / kTellEvery);
-  EXPECT_EQ(done.post_calls, kMessages + kMessages / kTellEvery) << "both requests of a message go by one call";
+  EXPECT_EQ(done.post_calls, kMessages + kMessages / kTellEvery);
 }
 
 TEST_F(VerbsLinks, CreditsTravelWithAnswers) {
