@@ -288,14 +288,17 @@ void Communicator::add_residual(const Operation& operation) {
 void Communicator::choose_path(const Operation& operation, const Choice* choice) {
   in_mailbox_ = false;
   in_eager_path_ = operation.pairs && operation.lanes == nullptr;
-  if (choice == nullptr || !choice->mailbox || operation.has_factor()) return;
+  if (choice == nullptr || !choice->candidate.algorithm->mailbox || operation.has_factor()) return;
   // Some ranks have the buffers of a piece in one piece, others not.
   if (operation.pieces != nullptr || operation.is_piece) return;
   const size_t largest = operation.blocks == nullptr ? operation.count : operation.blocks->parts.largest;
-  if (!choice->candidate.algorithm->computed_once)
+  const size_t bytes = largest * element_bytes(operation);
+  if (!choice->mailbox)
+    in_eager_path_ = operation.blocks == nullptr && bytes > 0 && bytes <= linked_eager_bytes_;
+  else if (!choice->candidate.algorithm->computed_once)
     in_mailbox_ = true;
   else
-    in_eager_path_ = largest * element_bytes(operation) <= most_eager_bytes();
+    in_eager_path_ = bytes <= most_eager_bytes();
 }
 
 Status Communicator::begin(const Operation& operation) {
@@ -341,7 +344,7 @@ Status Communicator::begin(const Operation& operation) {
 }
 
 bool Communicator::are_eager(const std::vector<Transfer>& transfers) const {
-  const size_t most_bytes = std::max(most_eager_bytes(), eager_pair_bytes_);
+  const size_t most_bytes = std::max(most_eager_bytes(), linked_eager_bytes_);
   if (most_bytes == 0 || transfers.size() > 2 * size_t{ranks()}) return false;
   for (size_t i = 0; i < transfers.size(); ++i) {
     const Transfer& t = transfers[i];

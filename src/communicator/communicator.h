@@ -237,7 +237,7 @@ class Communicator {
   std::unique_ptr<EagerPath> eager_path_;
   size_t eager_bytes_ = 0;         // largest block for them
   size_t mapped_eager_bytes_ = 0;  // ... when this process has memory that peers can read in place
-  size_t eager_pair_bytes_ = 0;    // largest of sends and receives where not all peers are mapped
+  size_t linked_eager_bytes_ = 0;  // ... where not all peers are mapped; of sends and receives, too
   Mailbox mailbox_;
   Call call_;
   alignas(16) std::array<std::byte, 16> scale_{};  // of the call, where it lay in memory of the user

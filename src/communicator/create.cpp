@@ -340,7 +340,7 @@ Status Communicator::plan_schedules(Machine machine, Plan plan) {
   if (peer_table_->any_in_process()) eager_bytes_ = mapped_eager_bytes_;  // such peers read everything in place
   // Over links what fits into a line needs nothing of a schedule, either.
   const bool linked = !peer_table_->all_mapped() && !paced;
-  eager_pair_bytes_ = linked ? std::min(kInlineBytes, EagerPath::most_bytes(context_)) : 0;
+  linked_eager_bytes_ = linked ? std::min(kInlineBytes, EagerPath::most_bytes(context_)) : 0;
   machine.streaming_bytes = machine.llc_bytes / (size_t{4} * machine.host_ranks);
   context_.streaming_bytes = machine.streaming_bytes;
   if (!config_.wire.empty()) {

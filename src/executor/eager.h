@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// EagerPath: the fast path for blocks that are one small message each. It does what the schedules named "direct" and
-// the lanes do (a test compares them), without what larger messages need: no slices, no channels, no steps.
+// EagerPath: the fast path for blocks that are one small message each. It does what the schedules "direct" and
+// "one-shot" and the lanes do (a test compares them), without what larger messages need: no slices, no channels, no
+// steps.
 //
 //   sends      | peer, bytes, where |  -> one message each: in the descriptor, or in a slot
 //   receives   | peer, bytes, where |  <- one message each, copied; or combined in the order of the ranks

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The paths that stand beside the schedules: eager messages against the "direct" schedules and lanes that they equal,
-// and the block-scaled float8 codec against its bound.
+// The paths that stand beside the schedules: eager messages against the schedules "direct" and "one-shot" and the lanes
+// that they equal, and the block-scaled float8 codec against its bound.
 #include "executor/eager.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ struct Buffers {
 void run_direct(LocalRanks* ranks, Collective collective, uint32_t root, size_t count, trRedOp_t op, uint64_t by_eager,
                 std::mt19937_64* random, Buffers* buffers) {
   const Algorithm* direct = nullptr;
-  ASSERT_TRUE(find_algorithm(collective, "direct", &direct).ok());
+  ASSERT_TRUE(find_algorithm(collective, collective == Collective::kAllReduce ? "one-shot" : "direct", &direct).ok());
   const Plan plan = flat_plan(ranks->ranks());
   std::vector<Program> programs(ranks->ranks());
   std::vector<Call> calls(ranks->ranks());
@@ -77,8 +77,8 @@ TEST(EagerPath, EqualsTheDirectSchedulesAlsoWhereOnlySomeRanksUseIt) {
   for (auto [n, streams] : {std::pair{1u, 0u}, {2u, 0u}, {3u, 0u}, {5u, 0u}, {3u, 1u}, {5u, 2u}}) {
     LocalRanks ranks(n, 1, 8 << 10, false, streams);
     for (Collective collective :
-         {Collective::kReduce, Collective::kBroadcast, Collective::kAllGather, Collective::kReduceScatter,
-          Collective::kAllToAll, Collective::kGather, Collective::kScatter})
+         {Collective::kAllReduce, Collective::kReduce, Collective::kBroadcast, Collective::kAllGather,
+          Collective::kReduceScatter, Collective::kAllToAll, Collective::kGather, Collective::kScatter})
       for (size_t count : {size_t{0}, size_t{1}, size_t{8}, size_t{9}, size_t{500}})
         for (trRedOp_t op : {trSum, trAvg, trMax}) {
           const uint32_t root = static_cast<uint32_t>(random() % n);
