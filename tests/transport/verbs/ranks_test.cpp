@@ -136,6 +136,32 @@ TEST_F(VerbsRanks, UseBothDevices) {
   }
 }
 
+// Of 32 ranks each has queue pairs to those alone with which its schedule exchanges messages, at most 2 log2(32).
+TEST_F(VerbsRanks, HaveQueuePairsToThePeersOfTheirSchedule) {
+  constexpr int kRanks = 32;
+  setenv("TREERING_VERBS_DEVICES", "=fake0", 1);
+  struct Case {
+    const char* algorithm;
+    uint32_t ends;  // of all ranks
+  };
+  // A tree has an edge for each rank but its root.
+  for (const Case& expected :
+       {Case{"ring", 2 * kRanks}, {"recursive-doubling", 5 * kRanks}, {"tree", 2 * (kRanks - 1)}}) {
+    setenv("TREERING_ALGO", expected.algorithm, 1);
+    std::barrier arrived(kRanks);
+    run_ranks(kRanks, [&](trComm_t comm, int rank, int) {
+      std::vector<float> memory(2 * 5000);
+      reduce(comm, memory.data(), 5000, kRanks);
+      arrived.arrive_and_wait();
+      if (rank == 0) {
+        EXPECT_EQ(counters().qps_alive, expected.ends) << expected.algorithm;
+      }
+      arrived.arrive_and_wait();
+    });
+  }
+  unsetenv("TREERING_ALGO");
+}
+
 // Where verbs cannot be had the pair takes the next transport.
 TEST_F(VerbsRanks, FallBackToTcp) {
   setenv("TREERING_TRANSPORTS", "verbs,tcp", 1);
