@@ -85,7 +85,8 @@ TEST(VerbsIncoming, RefusesWhatIsNotTheNext) {
     line_at(&block, number);
     EXPECT_TRUE(incoming.arrive(block.data(), kLayout, 1, number, 1, &line).ok());
   }
-  EXPECT_FALSE(incoming.arrive(block.data(), kLayout, 1, kLayout.places, 1, &line).ok()) << "more than there are places";
+  EXPECT_FALSE(incoming.arrive(block.data(), kLayout, 1, kLayout.places, 1, &line).ok())
+      << "more than there are places";
 }
 
 // Whatever a line says, its message lies in the block.
