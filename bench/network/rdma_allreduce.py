@@ -30,6 +30,15 @@ def ucx(transport):
     return 'export UCX_TLS=rc_verbs,ud_verbs:aux,self UCX_NET_DEVICES="rxe${HOSTNAME#rdmahost}:1" UCX_UD_VERBS_ETH_DGID_CHECK=n; '
 
 
+ENTER_FILES = """
+if [ ! -e /sys/class/net/eth0 ]; then
+  for pair in $NETLAB_PIDS; do
+    if [ "${pair%%=*}" = "$HOSTNAME" ]; then exec nsenter "--target=${pair#*=}" --pid --mount "--wdns=$PWD" -- "$@"; fi
+  done
+fi
+"""
+
+
 class Library:
     """`run` measures all points once: {size: us}. `over`: what carries its messages."""
 
@@ -52,12 +61,12 @@ class Library:
 class Treering(Library):
     def __init__(self, over, build):
         super().__init__("treering", over, "bench/network/treering_rank", build)
+        self.script = ucx("tcp") + 'exec "$@"' if over == "ucx" else 'exec "$@"'
 
     def run(self, lab, folder):
         env = {"TREERING_TRANSPORTS": self.over, "TREERING_TIMEOUT": str(DEADLINE), "WORLD_SIZE": str(lab.hosts), "LOCAL_RANK": "0",
                "MASTER_ADDR": lab.address(0), "MASTER_PORT": str(PORT)}
-        script = ucx("verbs") + 'exec "$@"'
-        started = [lab.start(host, ["bash", "-c", script, "-", self.program, *points()], DEADLINE, {**env, "RANK": str(host)})
+        started = [lab.start(host, ["bash", "-c", self.script, "-", self.program, *points()], DEADLINE, {**env, "RANK": str(host)})
                    for host in range(lab.hosts)]
         return self.figures([command.wait() for command in started])
 
@@ -74,7 +83,8 @@ class Gloo(Library):
 
 
 class Mpi(Library):
-    """mpirun runs beside the hosts, with the network and the name of the first one, and enters them."""
+    """mpirun runs beside the hosts, with the network and the name of the first one, and enters the others. The ranks that it starts
+    itself enter their host's files, for what /sys says of its network."""
 
     def __init__(self, mpi, over, build):
         super().__init__(mpi, over, f"bench/peers/mpi_driver_{mpi}", build)
@@ -88,7 +98,7 @@ class Mpi(Library):
     def run(self, lab, folder):
         pids = " ".join(f"{name}={lab.holder_pid(host)}" for host, name in enumerate(lab.names))
         transport = "tcp" if self.over.endswith("tcp") else "verbs"
-        program = ["bash", "-c", f'HOSTNAME=$(uname -n); {ucx(transport)} exec "$@"', "-", self.program, *points()]
+        program = ["bash", "-c", f'HOSTNAME=$(uname -n); {ucx(transport)} {ENTER_FILES} exec "$@"', "-", self.program, *points()]
         agent = os.path.join(HERE, "enter_host")
         if self.mpi == "openmpi":
             options = {"plm": "rsh", "plm_rsh_agent": agent, "plm_rsh_no_tree_spawn": "1", "pml": "ucx", "btl": "^openib",
