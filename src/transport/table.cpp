@@ -57,15 +57,10 @@ std::string_view without_spaces(std::string_view word) {
 
 // "; did you mean cma?", or "".
 std::string suggestion(std::string_view word) {
-  const TransportRow* nearest = nullptr;
-  size_t least = std::min(kMaxEdits, word.size() / 2) + 1;
-  for (const TransportRow& row : table())
-    for (const std::string_view name : {std::string_view(row.name), std::string_view(row.short_name)})
-      if (const size_t now = edits(word, name); now < least) {
-        least = now;
-        nearest = &row;
-      }
-  return nearest == nullptr ? "" : fmt::format("; did you mean {}?", nearest->name);
+  std::vector<std::string_view> names;
+  for (const TransportRow& row : table()) names.insert(names.end(), {row.name, row.short_name});
+  const size_t found = nearest(word, names);
+  return found == names.size() ? "" : fmt::format("; did you mean {}?", table()[found / 2].name);
 }
 
 TransportSet all() { return (TransportSet{1} << table().size()) - 1; }
