@@ -199,6 +199,15 @@ TEST(Select, AMistypedNameIsAnsweredWithTheOneThatWasMeant) {
     EXPECT_EQ(check_forced_algorithms(forced).message().find(answer), 0u) << check_forced_algorithms(forced).message();
 }
 
+TEST(Select, AlgorithmsBetweenHostsAreTakenOnOneHostOnlyIfTheyAreForced) {
+  for (const char* forced : {"", "broadcast:chain", "hierarchical"}) {
+    const Selection s = choose(machine(4), {.ranks = 4, .bytes = 1 << 20, .forced = forced});
+    const bool is_forced = forced == std::string("hierarchical");
+    for (const Candidate& c : s.candidates) EXPECT_TRUE(is_forced || c.algorithm->min_hosts <= 1) << c.algorithm->name;
+    EXPECT_EQ(s.forced_in_vain, is_forced ? "is for ranks on 2 hosts or more, these are on 1" : "");
+  }
+}
+
 TEST(Select, ConstraintsLeaveOutWhatCannotMeetThem) {
   for (const CollectiveInfo& info : collectives())
     for (uint32_t ranks : {1u, 2u, 5u, 300u})
