@@ -32,7 +32,7 @@ std::vector<TransportRow>& table() {
       {"in-process",    "in-process", 2,        Scope::kProcess,  true,  true,  true,  true,  false, false, nullptr,   open_in_process},
       {"shared-memory", "shm",        2,        Scope::kHost,     true,  true,  false, true,  false, false, nullptr,   open_shared_memory},
       {"cma",           "cma",        2,        Scope::kHost,     false, false, true,  true,  false, false, nullptr,   open_cma},
-      {"verbs",         "verbs",      verbs::kWireVersion, Scope::kAnywhere, false, false, false, false, true,  true,  nullptr,   open_verbs, locked_by_verbs, verbs::kMostRails},
+      {"verbs",         "verbs",      verbs::kWireVersion, Scope::kAnywhere, false, false, false, false, true,  true,  nullptr,   open_verbs, locked_by_verbs, verbs::kMaxRails},
       {"ucx",           "ucx",        ucx::kWireVersion,   Scope::kAnywhere, false, false, false, false, true,  false, nullptr,   open_ucx},
       {"tcp",           "tcp",        kTcpMark, Scope::kAnywhere, true,  false, false, false, false, false, check_tcp, open_tcp},
   };

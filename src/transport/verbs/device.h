@@ -112,7 +112,7 @@ class RailMemory {
   const RailKeys& remote_keys() const { return remote_keys_; }
 
  private:
-  std::array<RegisteredMemory, kMostRails> registered_;
+  std::array<RegisteredMemory, kMaxRails> registered_;
   RailKeys local_keys_{}, remote_keys_{};
   bool is_made_ = false;
 };
