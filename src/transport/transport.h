@@ -33,8 +33,7 @@ struct TransportSetup {
   const Config* config = nullptr;
   const AreaLayout* layout = nullptr;
   size_t max_message_bytes = 0;  // the longest payload; the same on all ranks
-  // What is used of each channel's staging memory from the beginning. The rest is used in parts of this size, most often
-  // never.
+  // The part of each channel's staging memory that is used at first. The rest is used in such parts, most often never.
   size_t usual_staging_bytes = 0;
   AreaView own;                  // this rank's area
   std::byte* segment = nullptr;  // the memory that the ranks of the host share; nullptr: this rank has none

@@ -317,6 +317,7 @@ def self_test(root):
         for folder in ("src", "include", "tools", "tests", "bench", "packaging"):
             shutil.copytree(root / folder, copy / folder)
         before = set(violations(copy))
+        status = 0
         for name, text, words in PLANTED:
             path = copy / name
             original = path.read_text() if path.exists() else None
@@ -325,9 +326,10 @@ def self_test(root):
             found = set(violations(copy)) - before
             if not found or not all(words in line for line in found):
                 sys.exit(f"planted in {name}: {text[:60]!r}: expected reports with {words!r}, got {sorted(found)}")
-            status = subprocess.run([sys.executable, __file__, copy], stdout=subprocess.DEVNULL).returncode
-            if status != 1:
-                sys.exit(f"planted in {name}: exit status {status}, not 1")
+            if status == 0:  # the same for each: the first one is enough
+                status = subprocess.run([sys.executable, __file__, copy], stdout=subprocess.DEVNULL).returncode
+                if status != 1:
+                    sys.exit(f"planted in {name}: exit status {status}, not 1")
             if original is not None:
                 path.write_text(original)
             elif path.parent.name == "src":
