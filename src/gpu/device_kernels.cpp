@@ -186,7 +186,10 @@ cuda::DeviceCall DeviceKernels::new_call() {
 Status DeviceKernels::compile(const cuda::DeviceSelection& choice, uint32_t root, Compiled** result) {
   std::unique_ptr<Compiled>& found =
       compiled_[{choice.algorithm, choice.protocol, choice.channels, choice.pipeline_chunks, root}];
-  if (found != nullptr) return *result = found.get(), Status();
+  if (found != nullptr) {
+    *result = found.get();
+    return {};
+  }
   auto made = std::make_unique<Compiled>();
   Program& program = made->program;
   const uint32_t ranks = communicator_->ranks();
