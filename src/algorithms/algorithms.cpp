@@ -7,6 +7,7 @@
 
 #include "algorithms/algorithm.h"
 #include "core/names.h"
+#include "core/spelling.h"
 
 namespace treering {
 
@@ -92,32 +93,42 @@ bool next_word(std::string_view* list, std::string_view* collective, std::string
 
 Status find_algorithm(Collective collective, std::string_view name, const Algorithm** algorithm) {
   if ((*algorithm = row_named(collective, name)) != nullptr) return {};
-  return {trInvalidArgument, fmt::format("unknown algorithm '{}' of {}; the known ones are: {}", name,
-                                         info_of(collective).name, names_of(collective))};
+  std::vector<std::string_view> names;
+  for (const Algorithm* row : algorithms_of(collective)) names.emplace_back(row->name);
+  return {trInvalidArgument, fmt::format("unknown algorithm '{}' of {}{}; the known ones are: {}", name,
+                                         info_of(collective).name, suggestion(name, names), fmt::join(names, ", "))};
 }
+
+namespace {
+
+Status check_of_collective(std::string_view collective, std::string_view name) {
+  const Algorithm* algorithm = nullptr;
+  if (const CollectiveInfo* info = find_collective(collective); info != nullptr)
+    return find_algorithm(info->collective, name, &algorithm);
+  std::vector<std::string_view> names;
+  for (const CollectiveInfo& row : collectives()) names.emplace_back(row.name);
+  return {trInvalidArgument, fmt::format("unknown collective '{}'{}; the known ones are: {}", collective,
+                                         suggestion(collective, names), fmt::join(names, ", "))};
+}
+
+Status check_of_any(std::string_view name) {
+  std::vector<std::string_view> names;
+  std::string known;
+  for (const CollectiveInfo& row : collectives()) {
+    if (row_named(row.collective, name) != nullptr) return {};
+    for (const Algorithm* algorithm : algorithms_of(row.collective)) names.emplace_back(algorithm->name);
+    known += fmt::format("{}{}: {}", known.empty() ? "" : "; ", row.name, names_of(row.collective));
+  }
+  return {trInvalidArgument,
+          fmt::format("unknown algorithm '{}'{}; the known ones are: {}", name, suggestion(name, names), known)};
+}
+
+}  // namespace
 
 Status check_forced_algorithms(std::string_view forced) {
   std::string_view list = forced, collective, name;
-  while (next_word(&list, &collective, &name)) {
-    if (!collective.empty()) {
-      const CollectiveInfo* info = find_collective(collective);
-      const Algorithm* algorithm = nullptr;
-      if (info != nullptr) {
-        TR_RETURN_IF_ERROR(find_algorithm(info->collective, name, &algorithm));
-        continue;
-      }
-      std::string known;
-      for (const CollectiveInfo& row : collectives()) known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
-      return {trInvalidArgument, fmt::format("unknown collective '{}'; the known ones are: {}", collective, known)};
-    }
-    bool found = false;
-    std::string known;
-    for (const CollectiveInfo& row : collectives()) {
-      found |= row_named(row.collective, name) != nullptr;
-      known += fmt::format("{}{}: {}", known.empty() ? "" : "; ", row.name, names_of(row.collective));
-    }
-    if (!found) return {trInvalidArgument, fmt::format("unknown algorithm '{}'; the known ones are: {}", name, known)};
-  }
+  while (next_word(&list, &collective, &name))
+    TR_RETURN_IF_ERROR(collective.empty() ? check_of_any(name) : check_of_collective(collective, name));
   return {};
 }
 

@@ -76,7 +76,8 @@ struct CollectiveInfo {
   BlockIndex output_index;
 
   uint32_t part_count(uint32_t ranks) const {
-    return parts == Parts::kOne ? 1 : parts == Parts::kRanks ? ranks : ranks * ranks;
+    if (parts == Parts::kOne) return 1;
+    return parts == Parts::kRanks ? ranks : ranks * ranks;
   }
   // Every rank's buffer, combined, on every rank: two calls, end to end, are one; a smaller type may travel.
   bool combines_whole_buffers() const { return has_data && reduces && !rooted && parts == Parts::kOne; }

@@ -51,13 +51,14 @@ Status explain_text(const Machine& machine, const SelectionInput& input, std::st
   TR_RETURN_IF_ERROR(select(machine, input, &selection));
   const Candidate& best = selection.best;
   // One that does not fit is left out, with the reason.
-  const bool is_forced = forced_algorithm(input.forced, input.collective) == best.algorithm;
+  std::string forced;
+  if (forced_algorithm(input.forced, input.collective) == best.algorithm) forced = "; the algorithm is forced";
+  if (!selection.forced_in_vain.empty()) forced += ", but " + selection.forced_in_vain;
   *text = fmt::format("{} of {}: {}\n", info_of(input.collective).name, format_bytes(input.bytes),
                       describe(machine, input));
-  *text +=
-      fmt::format("chosen: {} ({}), {} channel(s), {} slice(s) of {}, messages of up to {}{}\n", best.algorithm->name,
-                  protocol_name(best.protocol), best.channels, best.slices, format_bytes(best.slice_bytes),
-                  format_bytes(best.chunk_bytes), is_forced ? "; the algorithm is forced" : "");
+  *text += fmt::format("chosen: {} ({}), {} channel(s), {} slice(s) of {}, messages of up to {}{}\n",
+                       best.algorithm->name, protocol_name(best.protocol), best.channels, best.slices,
+                       format_bytes(best.slice_bytes), format_bytes(best.chunk_bytes), forced);
   *text += fmt::format("  {}; {}; rounds {}\n\n", best.algorithm->description, best.algorithm->source,
                        best.algorithm->rounding);
   *text += fmt::format("  {:<19}{:<9}{:>8}{:>9}{:>8}{:>7}{:>10}{:>12}{:>12}{:>12}{:>13}\n", "algorithm", "protocol",

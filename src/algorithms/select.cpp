@@ -68,12 +68,16 @@ void add_candidates(const Machine& machine, const SelectionInput& input, const A
 std::string unfit(const Machine& machine, const SelectionInput& input, const Algorithm& algorithm) {
   if (input.ranks < algorithm.min_ranks || input.ranks > algorithm.max_ranks)
     return fmt::format("takes {} to {} ranks, not {}", algorithm.min_ranks, algorithm.max_ranks, input.ranks);
-  if (machine.hosts < algorithm.min_hosts && input.forced.empty())  // on one host they work, for those who try them out
-    return fmt::format("is for ranks on {} hosts or more, these are on {}", algorithm.min_hosts, machine.hosts);
   if (input.unequal && algorithm.equal_parts_only) return "needs blocks of equal size";
   if (input.rank_ordered_only && !algorithm.rank_ordered) return "does not combine in the order of the ranks";
   if (input.computed_once_only && !algorithm.computed_once) return "computes results on several ranks";
   return "";
+}
+
+// Why it is of no use between so few hosts, or "". It works there, for those who try it out.
+std::string too_few_hosts(const Machine& machine, const Algorithm& algorithm) {
+  if (machine.hosts >= algorithm.min_hosts) return "";
+  return fmt::format("is for ranks on {} hosts or more, these are on {}", algorithm.min_hosts, machine.hosts);
 }
 
 // Why it is only for few ranks, or "".
@@ -100,10 +104,12 @@ Status select(const Machine& machine, const SelectionInput& input, Selection* se
       selection->forced_left_out = selection->left_out.back();
       forced = nullptr;
     }
+  if (forced != nullptr) selection->forced_in_vain = too_few_hosts(machine, *forced);
   std::vector<const Algorithm*> crowded;  // better than none
   for (const Algorithm* algorithm : algorithms_of(input.collective)) {
     if (forced != nullptr && forced != algorithm) continue;
     std::string reason = unfit(machine, input, *algorithm);
+    if (reason.empty() && forced == nullptr) reason = too_few_hosts(machine, *algorithm);
     if (reason.empty() && forced == nullptr && !(reason = crowd(machine, input, *algorithm)).empty())
       crowded.push_back(algorithm);
     if (reason.empty())

@@ -33,6 +33,7 @@ struct Selection {
   std::vector<Candidate> candidates;  // in table order, the best among them
   std::vector<std::string> left_out;  // "one-shot direct: ..." with the reason
   std::string forced_left_out;        // the forced one's, where it is among them
+  std::string forced_in_vain;         // why the forced one, which is used, is of no use here; or ""
 };
 
 // Fails for an unknown forced name (the message lists the known ones) and for one that cannot take so many

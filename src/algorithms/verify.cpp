@@ -124,7 +124,10 @@ class Simulation {
     for (uint32_t& i = scanned_[rank]; i < uint32_t{step.receive_count} + step.send_count; ++i) {
       const bool sending = i >= step.receive_count;
       const uint32_t peer = sending ? at.send_peer(i - step.receive_count) : at.receive_peer(i);
-      if (peer == rank) return fail(rank, "it is its own peer"), false;
+      if (peer == rank) {
+        fail(rank, "it is its own peer");
+        return false;
+      }
       const uint64_t fifo = sending ? fifos_.find(peer, rank) : fifos_.find(rank, peer);
       if (sending ? fifos_.has_room(fifo) : fifos_.count(fifo) > 0) continue;
       blocked_[rank] = {fifo, peer, sending};

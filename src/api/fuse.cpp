@@ -13,7 +13,7 @@
 namespace treering {
 namespace {
 
-// A user's function would also be given the padding, which are no elements of anybody.
+// A user's function would also be given the padding, which belongs to no tensor.
 bool fusible(const Operation& operation) {
   if (operation.reduction != nullptr && operation.reduction->function != nullptr) return false;
   return info_of(operation.collective).combines_whole_buffers() && !operation.pairs && operation.count > 0 &&

@@ -25,12 +25,20 @@ inline bool find_overlap(std::span<const Range> read, std::span<Range> written, 
             [](const Range& a, const Range& b) { return a.empty() != b.empty() ? b.empty() : a.begin < b.begin; });
   while (!written.empty() && written.back().empty()) written = written.first(written.size() - 1);
   for (size_t i = 1; i < written.size(); ++i)
-    if (written[i - 1].meets(written[i])) return *one = written[i - 1], *other = written[i], true;
+    if (written[i - 1].meets(written[i])) {
+      *one = written[i - 1];
+      *other = written[i];
+      return true;
+    }
   for (const Range& range : read) {
     // Those that are written lie apart now: the first that ends behind the beginning is the only one to look at.
     auto at = std::upper_bound(written.begin(), written.end(), range.begin,
                                [](uintptr_t begin, const Range& each) { return begin < each.end; });
-    if (at != written.end() && at->meets(range)) return *one = range, *other = *at, true;
+    if (at != written.end() && at->meets(range)) {
+      *one = range;
+      *other = *at;
+      return true;
+    }
   }
   return false;
 }

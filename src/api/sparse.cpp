@@ -92,7 +92,10 @@ Status gather_boxes(Communicator& communicator, int dimensions, trDataType_t typ
                           infos[rank].dimensions, name_of(static_cast<trDataType_t>(infos[rank].type)))};
     most = std::max(most, infos[rank].held + infos[rank].needed);
   }
-  if (most == 0) return all->resize(infos.size()), Status();
+  if (most == 0) {
+    all->resize(infos.size());
+    return {};
+  }
   std::vector<trBox_t> mine = own.held, gathered(most * infos.size());
   mine.insert(mine.end(), own.needed.begin(), own.needed.end());
   mine.resize(most);

@@ -73,8 +73,10 @@ trResult_t submit(trComm_t comm, Operation operation, trStream_t stream) {
     TR_RETURN_IF_ERROR(check_stream(stream));
     StreamId chosen = 0;
     TR_RETURN_IF_ERROR(choose_stream(lease, operation, stream, &chosen));
-    if (Group& group = Group::current(); group.open())
-      return group.batch().add(comm, std::move(operation), chosen), Status();
+    if (Group& group = Group::current(); group.open()) {
+      group.batch().add(comm, std::move(operation), chosen);
+      return {};
+    }
     return start(lease, std::move(operation), chosen);
   });
 }
@@ -92,14 +94,19 @@ trResult_t submit_prepared(trComm_t comm, Operation operation, trStream_t stream
     operation.eager_transfers = std::move(transfers);
     StreamId chosen = 0;
     TR_RETURN_IF_ERROR(choose_stream(lease, operation, stream, &chosen));
-    if (group.open() && operation.point_to_point)
-      return group.batch().add_transfers(comm, operation.eager_transfers, chosen), Status();
+    if (group.open() && operation.point_to_point) {
+      group.batch().add_transfers(comm, operation.eager_transfers, chosen);
+      return {};
+    }
     const bool eager = is_device_stream(chosen) || lease->are_eager(operation.eager_transfers);
     if (!eager) {
       transfers = std::exchange(operation.eager_transfers, {});
       TR_RETURN_IF_ERROR(lease->make_lanes(transfers, operation.function, &operation.lanes));
     }
-    if (group.open()) return group.batch().add(comm, std::move(operation), chosen), Status();
+    if (group.open()) {
+      group.batch().add(comm, std::move(operation), chosen);
+      return {};
+    }
     if (chosen != 0) return start(lease, std::move(operation), chosen);
     const Status status = run(lease, operation);
     // NOLINTNEXTLINE(bugprone-use-after-move): without eager messages it was assigned again above

@@ -162,7 +162,10 @@ Status Agent::call(const Task& task) {
     return {
         trSystemError,
         "the thread of the control connections could not be started (too many threads or open files? see ulimit -n)"};
-  if (pthread_equal(pthread_self(), thread_) != 0) return task(), Status();
+  if (pthread_equal(pthread_self(), thread_) != 0) {
+    task();
+    return {};
+  }
   struct Call {
     std::mutex mutex;
     std::condition_variable changed;
@@ -311,7 +314,10 @@ Status Agent::listen_tcp(const Config& config, const char* ports) {
     return {trSystemError,
             fmt::format("no port of {} to {} can be listened on: {}{}{}", config.first_port, config.last_port,
                         std::strerror(error), error == EADDRINUSE ? ". " : "", error == EADDRINUSE ? ports : "")};
-  if (tcp_ < 0) return place_.addresses.clear(), Status();  // the processes of this machine can still meet
+  if (tcp_ < 0) {  // the processes of this machine can still meet
+    place_.addresses.clear();
+    return {};
+  }
   sockaddr_storage bound{};
   socklen_t length = sizeof bound;
   getsockname(tcp_, reinterpret_cast<sockaddr*>(&bound), &length);

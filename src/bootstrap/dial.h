@@ -25,8 +25,8 @@ struct DialTarget {
 };
 
 // The ways from `own` to `target`, best first: the Unix socket within a network namespace (unless `tcp_only`), then the
-// target's addresses, loopback only within the namespace. Of several interfaces in networks of both, connection number
-// `index` prefers the index-th.
+// target's addresses, loopback only within the namespace. If several interfaces are in networks of both, connection
+// number `index` prefers the index-th.
 std::vector<DialTarget> find_candidates(const Place& own, const std::vector<Address>& interfaces, const Place& target,
                                         bool tcp_only, uint32_t index);
 

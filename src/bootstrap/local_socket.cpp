@@ -48,7 +48,10 @@ bool connect_local(const std::string& name, int* result, int* error) {
   int fd = closed_in_children([] { return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
   sockaddr_un address;
   socklen_t length = fill_address(name, &address);
-  if (fd >= 0 && connect(fd, reinterpret_cast<sockaddr*>(&address), length) == 0) return *result = fd, true;
+  if (fd >= 0 && connect(fd, reinterpret_cast<sockaddr*>(&address), length) == 0) {
+    *result = fd;
+    return true;
+  }
   *error = errno;
   if (fd >= 0) close(fd);
   return false;

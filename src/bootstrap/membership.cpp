@@ -189,7 +189,10 @@ Status Membership::wait_for(const std::function<bool()>& condition, const char* 
     if (progress_) progress_();
     Status status = guard_ ? guard_() : Status();
     lock.lock();
-    if (!status.ok()) return leave_because(status), status;
+    if (!status.ok()) {
+      leave_because(status);
+      return status;
+    }
   }
   if (condition()) return {};
   const Status failure = member_->failure;

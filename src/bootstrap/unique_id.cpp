@@ -5,9 +5,24 @@
 #include <sodium.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstring>
 
 namespace treering {
+namespace {
+
+// CRC-16 with CCITT's polynomial: finds every change of up to 3 bits, and every one within 16 bits.
+uint16_t check_of(const UniqueId& id) {
+  uint16_t check = 0xffff;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&id);
+  for (size_t i = 0; i < offsetof(UniqueId, check); ++i) {
+    check ^= static_cast<uint16_t>(bytes[i] << 8);
+    for (int bit = 0; bit < 8; ++bit) check = static_cast<uint16_t>((check << 1) ^ (check & 0x8000 ? 0x1021 : 0));
+  }
+  return check;
+}
+
+}  // namespace
 
 Status make_unique_id(UniqueId* id) {
   if (sodium_init() < 0) return {trSystemError, "libsodium could not be initialised (no source of random numbers?)"};
@@ -21,8 +36,10 @@ Status make_unique_id(UniqueId* id) {
 }
 
 trUniqueId pack(const UniqueId& id) {
+  UniqueId checked = id;
+  checked.check = check_of(id);
   trUniqueId packed{};
-  std::memcpy(packed.internal, &id, sizeof id);
+  std::memcpy(packed.internal, &checked, sizeof checked);
   return packed;
 }
 
@@ -30,9 +47,15 @@ Status unpack(const trUniqueId& packed, UniqueId* id) {
   std::memcpy(static_cast<void*>(id), packed.internal, sizeof *id);
   if (std::memcmp(id->magic, "treering", sizeof id->magic) != 0)
     return {trInvalidArgument, "the unique id was not made by trGetUniqueId (or was damaged on its way here)"};
+  const bool damaged = id->check != check_of(*id);
   if (id->version != TR_VERSION_CODE)
-    return {trInvalidUsage, fmt::format("the unique id was made by version {} of the library, this rank runs {}",
-                                        id->version, TR_VERSION_CODE)};
+    return {trInvalidUsage,
+            fmt::format("the unique id was made by version {} of the library, this rank runs {}{}", id->version,
+                        TR_VERSION_CODE, damaged ? "; or it was damaged on its way here" : "")};
+  if (damaged)
+    return {
+        trInvalidArgument,
+        "the unique id was damaged on its way here (its checksum is wrong), or another build of the library made it"};
   return {};
 }
 

@@ -22,13 +22,15 @@ struct UniqueId {
   JobName job;
   Secret secret;
   uint16_t port;
-  unsigned char addresses[46];  // pack_addresses()
+  unsigned char addresses[44];  // pack_addresses()
+  uint16_t check;               // of what stands before it; pack() writes it
 };
 static_assert(sizeof(UniqueId) == TR_UNIQUE_ID_BYTES);
 
 // Makes the job and its secret; the process that listens adds where.
 Status make_unique_id(UniqueId* id);
 trUniqueId pack(const UniqueId& id);
+// Refuses bytes that are no id, an id of another version, and one of which bits were changed.
 Status unpack(const trUniqueId& packed, UniqueId* id);
 
 // Hexadecimal text of the job's id.

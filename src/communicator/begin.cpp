@@ -304,7 +304,10 @@ void Communicator::choose_path(const Operation& operation, const Choice* choice)
 Status Communicator::begin(const Operation& operation) {
   if (has_failed_.load(std::memory_order_relaxed)) return failure_;
   if (Status verdict = watch_->verdict(); !verdict.ok()) return fail(std::move(verdict));
-  if (watch_->in_doubt()) return in_doubt_ = active_ = true, Status();  // it fails when it is known why
+  if (watch_->in_doubt()) {  // it fails when it is known why
+    in_doubt_ = active_ = true;
+    return {};
+  }
   number_call(operation);
   const uint32_t constraints = constraints_of(operation);
   const Choice* choice = nullptr;

@@ -29,7 +29,7 @@ struct BoxTransfer {
 };
 
 // Every transfer between all ranks, in an order that both ends of each pair share; or an error that names an element
-// that no rank holds. Of several holders the destination itself comes first, then the lowest rank.
+// that no rank holds. If several hold it, the destination itself comes first, then the lowest rank.
 Status plan_transfers(const std::vector<RankBoxes>& ranks, int dimensions, std::vector<BoxTransfer>* transfers);
 
 // The rows of `box` in a dense array of the shape of `outer`: element offsets and lengths, neighbours joined.

@@ -73,6 +73,9 @@ const Choice& ScheduleCache::decide(Collective collective, uint32_t constraints,
   if (is_first && rank_ == 0 && !selection.forced_left_out.empty())
     warn_once(
         fmt::format("TREERING_ALGO is not followed in {}: {}", info_of(collective).name, selection.forced_left_out));
+  if (is_first && rank_ == 0 && !selection.forced_in_vain.empty())
+    warn_once(fmt::format("TREERING_ALGO forces {} in {}, which {}; it is used all the same",
+                          selection.best.algorithm->name, info_of(collective).name, selection.forced_in_vain));
   auto choice = std::make_unique<Choice>();
   choice->candidate = selection.best;
   choice->mailbox = selection.best.protocol == Protocol::kMailbox;

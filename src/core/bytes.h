@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writer and Reader: values to bytes and back, for everything that processes tell one another. A message names its
-// fields once, in visit(), and both directions follow it. The reader takes bytes from anybody: it never reads past the
+// fields once, in visit(), and both directions follow it. The reader takes any bytes: it never reads past the
 // end and never allocates more than a small multiple of what it was given.
 #pragma once
 

@@ -116,7 +116,10 @@ const OptionRow kOptions[] = {
      "cache.",
      true,
      [](const std::string& text, Config* config) -> Status {
-       if (text == "0") return config->staging_bytes = 0, Status();
+       if (text == "0") {
+         config->staging_bytes = 0;
+         return Status();
+       }
        return parse_integer(text, "TREERING_STAGING", kMinStaging, kMaxStaging, 1, &config->staging_bytes);
      },
      [](const Config& config) { return std::to_string(config.staging_bytes); }},
@@ -166,7 +169,10 @@ const OptionRow kOptions[] = {
      true,
      [](const std::string& text, Config* config) -> Status {
        for (const char* wire : kWires)
-         if (text == wire) return config->wire = text, Status();
+         if (text == wire) {
+           config->wire = text;
+           return Status();
+         }
        return refused("TREERING_WIRE", text);
      },
      [](const Config& config) { return config.wire.empty() ? std::string("none") : config.wire; }},

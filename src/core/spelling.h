@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -26,6 +27,23 @@ inline size_t edits(std::string_view a, std::string_view b) {
     }
   }
   return row.back();
+}
+
+// Where the one of `names` is that was probably meant; their number where none was.
+inline size_t nearest(std::string_view word, const std::vector<std::string_view>& names) {
+  size_t found = names.size(), least = std::min(kMaxEdits, word.size() / 2) + 1;
+  for (size_t i = 0; i < names.size(); ++i)
+    if (const size_t now = edits(word, names[i]); now < least) {
+      least = now;
+      found = i;
+    }
+  return found;
+}
+
+// "; did you mean NAME?", or "".
+inline std::string suggestion(std::string_view word, const std::vector<std::string_view>& names) {
+  const size_t found = nearest(word, names);
+  return found == names.size() ? "" : "; did you mean " + std::string(names[found]) + "?";
 }
 
 }  // namespace treering

@@ -19,9 +19,11 @@ constexpr std::string_view kPrefix = "TREERING_";
 constexpr size_t kMinInCommon = 4;
 
 // Those that are no options of a communicator.
-constexpr std::string_view kOfTheProcess[] = {"TREERING_DEBUG",       "TREERING_DEBUG_FILE", "TREERING_DEVICE_LIBRARY",
-                                              "TREERING_CUDA_DRIVER", "TREERING_RANK",       "TREERING_RANKS",
-                                              "TREERING_ID",          "TREERING_SECRET"};
+constexpr std::string_view kOfTheProcess[] = {
+    "TREERING_DEBUG",       "TREERING_DEBUG_FILE",    "TREERING_DEVICE_LIBRARY",
+    "TREERING_CUDA_DRIVER", "TREERING_VERBS_LIBRARY", "TREERING_UCX_LIBRARY",
+    "TREERING_RANK",        "TREERING_RANKS",         "TREERING_ID",
+    "TREERING_SECRET"};
 
 std::vector<std::string_view> known_variables() {
   std::vector<std::string_view> names(std::begin(kOfTheProcess), std::end(kOfTheProcess));

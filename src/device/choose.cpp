@@ -62,7 +62,8 @@ size_t largest_device_chunk(DeviceProtocol protocol, size_t message_bytes, uint3
 }
 
 const char* protocol_name(DeviceProtocol protocol) {
-  return protocol == DeviceProtocol::kLl ? "ll" : protocol == DeviceProtocol::kLl128 ? "ll128" : "simple";
+  if (protocol == DeviceProtocol::kLl) return "ll";
+  return protocol == DeviceProtocol::kLl128 ? "ll128" : "simple";
 }
 
 uint32_t channels_to_fill(const LinkFigures& link) {

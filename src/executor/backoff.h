@@ -28,8 +28,8 @@ struct WaitPolicy {
   uint32_t yields = 20'000;  // some 10 ms
   uint32_t short_sleep_us = 50;
   uint32_t long_sleep_us = 500;
-  // Sleeps where a yield takes long. Of several ranks to a core each may well keep it for a slice of time: at 2 and 4 a
-  // core messages of MiB took a quarter longer with it.
+  // Sleeps where a yield takes long. Where ranks share a core, each may well keep it for a slice of time: with 2 and
+  // 4 to a core, messages of MiB took a quarter longer with it.
   bool notices_crowds = true;
 };
 

@@ -140,8 +140,7 @@ void Execution::bind(const Call& call) {
 Execution::Progress Execution::advance() {
   const Progress progress = advance_channels();
   if (context_->queues.empty() || progress == Progress::kFailed) return progress;
-  if (progress == Progress::kDone)
-    return is_flushed() ? progress : status_.ok() ? Progress::kBlocked : Progress::kFailed;
+  if (progress == Progress::kDone) return is_flushed() ? progress : waits(false);
   context_->progress();
   return progress;
 }
@@ -157,7 +156,7 @@ Execution::Progress Execution::advance_channels() {
   }
   if (!all_done) return moved ? Progress::kMoved : Progress::kBlocked;
   if (references_released()) return Progress::kDone;
-  return !status_.ok() ? Progress::kFailed : moved ? Progress::kMoved : Progress::kBlocked;
+  return waits(moved);
 }
 
 // Executes steps of one channel until one is blocked, at most those of one slice.
@@ -173,8 +172,7 @@ Execution::Progress Execution::advance_channel(Channel* channel) {
     state.slot = StagingPool::kNone;
     find_pieces(&state);
     if (state.count > 0 || !elides_) {
-      if (!gather_operands(&state) || !plan_sends(&state) || !move_data(state))
-        return !status_.ok() ? Progress::kFailed : moved ? Progress::kMoved : Progress::kBlocked;
+      if (!gather_operands(&state) || !plan_sends(&state) || !move_data(state)) return waits(moved);
       post_sends(state);
       for (uint32_t i = 0; i < state.step->receive_count; ++i)
         context_->connection(state.link, channel->at.receive_peer(i))->pop();

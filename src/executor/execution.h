@@ -257,6 +257,11 @@ class Execution {
   Progress advance_channels();
   bool references_released();
   bool is_flushed();
+  // What a step that cannot go on now means.
+  Progress waits(bool moved) const {
+    if (!status_.ok()) return Progress::kFailed;
+    return moved ? Progress::kMoved : Progress::kBlocked;
+  }
   void note_reference(uint32_t link, uint32_t peer);
   void fail(Status status, uint32_t peer);
 

@@ -6,7 +6,7 @@
 //                                                     free slot, so the pool never blocks where FIFO depth 1 would not
 //
 // A slot is free when every message that refers to it has been released; the pool asks the connections, newest
-// knowledge first, and no rank has to give a slot back. Of many slots only some are open, which are used in turn; when
+// knowledge first, and no rank has to give a slot back. Only some of many slots are open. They are used in turn; when
 // none of them is free, more are opened. So a rank with a thousand peers, of which it uses ten, touches little memory.
 #pragma once
 

@@ -37,7 +37,10 @@ void FailureAgreement::propose(const Status& status, Clock::time_point limit) {
 }
 
 Status FailureAgreement::poll(Clock::time_point now) {
-  if (Status status = decided(); !status.ok()) return show(status), status;
+  if (Status status = decided(); !status.ok()) {
+    show(status);
+    return status;
+  }
   if (!proposed()) return {};
   std::lock_guard lock(mutex_);
   if (now >= limit_) take(proposal_.code(), proposal_.message());

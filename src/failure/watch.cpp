@@ -185,7 +185,10 @@ Status Watch::peer_verdict() {
 }
 
 bool Watch::read(uint32_t peer, RankStatusSnapshot* snapshot) const {
-  if (peer == context_->rank) return *snapshot = snapshot_of(*context_->status), true;
+  if (peer == context_->rank) {
+    *snapshot = snapshot_of(*context_->status);
+    return true;
+  }
   return statuses_->read_status(peer, snapshot);
 }
 
@@ -374,7 +377,10 @@ bool Watch::find_dead(uint32_t* peer) const {
   {  // also where its pid says nothing
     std::lock_guard lock(lost_mutex_);
     for (const auto& [rank, loss] : lost_)
-      if (!loss.left && same_host(rank)) return *peer = rank, true;
+      if (!loss.left && same_host(rank)) {
+        *peer = rank;
+        return true;
+      }
   }
   for (*peer = 0; *peer < context_->ranks; ++*peer) {
     if (!is_dead(*peer)) continue;

@@ -38,7 +38,9 @@ size_t table_bytes(const Blocks& blocks) { return (blocks.counts.size() + blocks
 
 // Results of bool are 0 or 1: what the logical operations of bytes give.
 trRedOp_t logical(trRedOp_t op) {
-  return op == trBitAnd ? trLogicalAnd : op == trBitOr ? trLogicalOr : op == trBitXor ? trLogicalXor : op;
+  if (op == trBitAnd) return trLogicalAnd;
+  if (op == trBitOr) return trLogicalOr;
+  return op == trBitXor ? trLogicalXor : op;
 }
 
 // Threads of a block: a unit of 16 bytes for each, within limits.
@@ -184,7 +186,10 @@ cuda::DeviceCall DeviceKernels::new_call() {
 Status DeviceKernels::compile(const cuda::DeviceSelection& choice, uint32_t root, Compiled** result) {
   std::unique_ptr<Compiled>& found =
       compiled_[{choice.algorithm, choice.protocol, choice.channels, choice.pipeline_chunks, root}];
-  if (found != nullptr) return *result = found.get(), Status();
+  if (found != nullptr) {
+    *result = found.get();
+    return {};
+  }
   auto made = std::make_unique<Compiled>();
   Program& program = made->program;
   const uint32_t ranks = communicator_->ranks();

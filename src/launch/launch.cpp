@@ -38,7 +38,7 @@ Status from_own_variables(Launch* launch, trUniqueId* id) {
 }
 
 // PyTorch's own store listens on MASTER_PORT; the ranks of the k-th communicator agree on k by counting. A call that
-// fails before it can meet anybody does not count: it may be made again, while the others wait.
+// fails before it can meet the others does not count: it may be made again, while the others wait.
 Status from_torchrun(Launch* launch, trUniqueId* id) {
   static std::atomic<uint32_t> made{0};
   launch->launcher = "torchrun";

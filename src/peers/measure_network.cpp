@@ -207,7 +207,10 @@ Status measure_network(Connection* next, Connection* previous, bool starts, uint
   double best = 0;
   for (int i = 0; i < kWarmLaps + kLaps; ++i) {
     const auto begin = Clock::now();
-    if (!lap(&ring, starts)) return *failed = ring.failed(), ring.failure();
+    if (!lap(&ring, starts)) {
+      *failed = ring.failed();
+      return ring.failure();
+    }
     if (i < kWarmLaps) continue;
     take_least(&best, seconds(Clock::now() - begin));
     take_least(&measured->message_us, ring.last_post_us());

@@ -119,7 +119,10 @@ const RankStatus* PeerTable::mapped_status(uint32_t peer) const {
 
 bool PeerTable::read_status(uint32_t peer, RankStatusSnapshot* snapshot) const {
   if (!row_of(used_[peer]).reads_heads) return ask_(peer, snapshot);
-  if (const RankStatus* status = mapped_status(peer); status != nullptr) return *snapshot = snapshot_of(*status), true;
+  if (const RankStatus* status = mapped_status(peer); status != nullptr) {
+    *snapshot = snapshot_of(*status);
+    return true;
+  }
   RankStatus copy;
   if (!transport_of(peer).copy_head(peer, static_cast<void*>(&copy), sizeof copy)) return false;
   *snapshot = snapshot_of(copy);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "peers/transport_matrix.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -43,7 +45,7 @@ class Prover {
       if ((asked & bit) == 0) continue;
       if (opened_[i] == nullptr) {
         if (bits == 0 && row.scope == Scope::kHost)
-          note(row.name, "TREERING_TRANSPORTS or config->transports excludes it");
+          excluded_ += fmt::format("{}{}", excluded_.empty() ? "" : ", ", row.name);
         continue;
       }
       if (Status works = opened_[i]->prove(peer_); !works.ok()) {
@@ -59,7 +61,12 @@ class Prover {
     }
     return bits;
   }
-  const std::string& reason() const { return reason_; }
+  // First what was tried and failed.
+  std::string reason() const {
+    if (excluded_.empty()) return reason_;
+    return fmt::format("{}{}{}: TREERING_TRANSPORTS or config->transports excludes it", reason_,
+                       reason_.empty() ? "" : "; ", excluded_);
+  }
 
  private:
   void note(const std::string& what, const std::string& why) {
@@ -68,7 +75,7 @@ class Prover {
 
   const OpenTransports& opened_;
   const uint32_t peer_;
-  std::string reason_;
+  std::string reason_, excluded_;
 };
 
 }  // namespace
@@ -93,7 +100,7 @@ LinkReport prove_links(const std::vector<RankInfo>& infos, uint32_t rank, const 
       proved.push_back({peer, full_prover.prove(~TransportSet{0}, true)});
     else
       cheaply.push_back({peer, bits});
-    const std::string& reason = (fully ? full_prover : cheap_prover).reason();
+    const std::string reason = (fully ? full_prover : cheap_prover).reason();
     if (!reason.empty()) (*reasons)[peer] = reason;
   }
   report.local = !proved.empty() ? most_common(proved) : !cheaply.empty() ? most_common(cheaply) : 0;

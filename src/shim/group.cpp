@@ -151,7 +151,10 @@ Status launch(Batch batch) {
 
 Status submit(Call call) {
   report_call(call);
-  if (Group::current().open()) return Group::current().batch().calls.push_back(std::move(call)), Status();
+  if (Group::current().open()) {
+    Group::current().batch().calls.push_back(std::move(call));
+    return {};
+  }
   if (call.comm->blocking) return run_call(call);
   Batch batch;
   batch.calls.push_back(std::move(call));
@@ -159,7 +162,10 @@ Status submit(Call call) {
 }
 
 Status submit(Job job) {
-  if (Group::current().open()) return Group::current().batch().jobs.push_back(std::move(job)), Status();
+  if (Group::current().open()) {
+    Group::current().batch().jobs.push_back(std::move(job));
+    return {};
+  }
   Batch batch;
   batch.jobs.push_back(std::move(job));
   return launch(std::move(batch));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Area: the memory of one rank of one communicator that its peers look into. It has a head, which anybody may read at
+// Area: the memory of one rank of one communicator that its peers look into. It has a head, which any peer may read at
 // any time, and a body for those who exchange messages with it.
 //
 //   head   | status | nonce |                         status: OpenBuffers, then the executor's own (peers/area.h)

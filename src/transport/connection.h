@@ -103,14 +103,12 @@ class Connection {
   virtual std::optional<UserAddress> reference(const UserMemory& memory) const = 0;
   // Where the peer takes a final value, as memory of this process; nullptr: nowhere. In the output of the peer's
   // operation, `offset` bytes from its start:
-  virtual std::byte* output_place(uint64_t operation, uint64_t offset, size_t bytes) {
-    return (void)operation, (void)offset, (void)bytes, nullptr;
-  }
+  virtual std::byte* output_place(uint64_t operation, uint64_t offset, size_t bytes) { return nullptr; }
   // Tells the peer where it may write final values of this rank's operation, where the transport can. Neither
   // rank waits for that: what is sent before it is heard of comes as any other message.
   virtual void show_output(uint64_t operation, const UserMemory& output) { (void)operation, (void)output; }
   // ... or where it showed this operand, a message of the operation at hand:
-  virtual std::byte* operand_place(const Message& operand) { return (void)operand, nullptr; }
+  virtual std::byte* operand_place(const Message& operand) { return nullptr; }
   // True when slots of staging memory outlive the sender: a peer reads them also when the sender's process has ended.
   virtual bool slots_outlive_sender() const { return false; }
 

@@ -175,7 +175,10 @@ Status RegionTable::end_overlapped(std::byte* base, size_t bytes, bool* covered)
     const Region& region = regions_[i];
     if (base >= region.base + region.bytes || region.base >= base + bytes) continue;
     bool inside = base >= region.base && base + bytes <= region.base + region.bytes;
-    if (inside && (!region.moved || range_is_of_file(base, bytes, region.inode))) return *covered = true, Status();
+    if (inside && (!region.moved || range_is_of_file(base, bytes, region.inode))) {
+      *covered = true;
+      return {};
+    }
     if (!region.moved)
       return {trInvalidArgument, fmt::format("the buffer {} of {} bytes lies partly in memory of trMemAlloc",
                                              static_cast<void*>(base), bytes)};

@@ -32,7 +32,7 @@ std::vector<TransportRow>& table() {
       {"in-process",    "in-process", 2,        Scope::kProcess,  true,  true,  true,  true,  false, false, nullptr,   open_in_process},
       {"shared-memory", "shm",        2,        Scope::kHost,     true,  true,  false, true,  false, false, nullptr,   open_shared_memory},
       {"cma",           "cma",        2,        Scope::kHost,     false, false, true,  true,  false, false, nullptr,   open_cma},
-      {"verbs",         "verbs",      verbs::kWireVersion, Scope::kAnywhere, false, false, false, false, true,  true,  nullptr,   open_verbs, locked_by_verbs, verbs::kMostRails},
+      {"verbs",         "verbs",      verbs::kWireVersion, Scope::kAnywhere, false, false, false, false, true,  true,  nullptr,   open_verbs, locked_by_verbs, verbs::kMaxRails},
       {"ucx",           "ucx",        ucx::kWireVersion,   Scope::kAnywhere, false, false, false, false, true,  false, nullptr,   open_ucx},
       {"tcp",           "tcp",        kTcpMark, Scope::kAnywhere, true,  false, false, false, false, false, check_tcp, open_tcp},
   };
@@ -57,15 +57,10 @@ std::string_view without_spaces(std::string_view word) {
 
 // "; did you mean cma?", or "".
 std::string suggestion(std::string_view word) {
-  const TransportRow* nearest = nullptr;
-  size_t least = std::min(kMaxEdits, word.size() / 2) + 1;
-  for (const TransportRow& row : table())
-    for (const std::string_view name : {std::string_view(row.name), std::string_view(row.short_name)})
-      if (const size_t now = edits(word, name); now < least) {
-        least = now;
-        nearest = &row;
-      }
-  return nearest == nullptr ? "" : fmt::format("; did you mean {}?", nearest->name);
+  std::vector<std::string_view> names;
+  for (const TransportRow& row : table()) names.insert(names.end(), {row.name, row.short_name});
+  const size_t found = nearest(word, names);
+  return found == names.size() ? "" : fmt::format("; did you mean {}?", table()[found / 2].name);
 }
 
 TransportSet all() { return (TransportSet{1} << table().size()) - 1; }

@@ -33,7 +33,7 @@ struct TransportSetup {
   const Config* config = nullptr;
   const AreaLayout* layout = nullptr;
   size_t max_message_bytes = 0;  // the longest payload; the same on all ranks
-  // Of each channel's staging memory: used from the beginning. The rest is used in parts of this size, most often never.
+  // The part of each channel's staging memory that is used at first. The rest is used in such parts, most often never.
   size_t usual_staging_bytes = 0;
   AreaView own;                  // this rank's area
   std::byte* segment = nullptr;  // the memory that the ranks of the host share; nullptr: this rank has none
@@ -64,22 +64,20 @@ class Transport {
 
   // What a peer needs to know to reach this rank; any length.
   virtual std::string info() { return {}; }
-  virtual Status take_info(uint32_t peer, const std::string& info) { return (void)peer, (void)info, Status(); }
+  virtual Status take_info(uint32_t peer, const std::string& info) { return {}; }
 
   // Ok, or why this rank does not reach the peer.
   virtual Status prove(uint32_t peer) = 0;
   // The same of the peer's registered buffers, where prove() was ok.
-  virtual Status prove_regions(uint32_t peer) { return (void)peer, Status(trSystemError, "not by this transport"); }
+  virtual Status prove_regions(uint32_t peer) { return Status(trSystemError, "not by this transport"); }
 
   // The connections to the peer, one for each channel.
   virtual PeerConnections connect(uint32_t peer, PairAbilities abilities) = 0;
 
   // Where the head of the peer's area can be read in place; else nullptr.
-  virtual const std::byte* mapped_head(uint32_t peer) const { return (void)peer, nullptr; }
+  virtual const std::byte* mapped_head(uint32_t peer) const { return nullptr; }
   // Copies it where it is not mapped; false where that cannot be: the peer is gone, or !TransportRow::reads_heads.
-  virtual bool copy_head(uint32_t peer, void* copy, size_t bytes) const {
-    return (void)peer, (void)copy, (void)bytes, false;
-  }
+  virtual bool copy_head(uint32_t peer, void* copy, size_t bytes) const { return false; }
 
   // Messages of this rank may refer to the region from now on (Connection::reference). Called before each use, so it is
   // cheap for a region that is known. Where it cannot be registered, its payloads go through slots.

@@ -65,9 +65,10 @@ TEST(Algorithms, AreFoundByNameAndAnUnknownNameListsThem) {
   const Algorithm* found = nullptr;
   const Status status = find_algorithm(Collective::kAllReduce, "rong", &found);
   EXPECT_EQ(status.code(), trInvalidArgument);
-  EXPECT_EQ(status.message(),
-            "unknown algorithm 'rong' of allreduce; the known ones are: one-shot, recursive-doubling, two-shot, ring, "
-            "halving-doubling, tree, hierarchical, hybrid, ring-2d, hybrid-ring");
+  EXPECT_EQ(
+      status.message(),
+      "unknown algorithm 'rong' of allreduce; did you mean ring?; the known ones are: one-shot, recursive-doubling, two-shot, ring, "
+      "halving-doubling, tree, hierarchical, hybrid, ring-2d, hybrid-ring");
 }
 
 TEST(Algorithms, RefuseBadPlansAndShapes) {

@@ -18,7 +18,7 @@ refused() {
     failures=$((failures + 1))
   fi
 }
-refused "unknown algorithm 'rong' of allreduce; the known ones are: one-shot, recursive-doubling, two-shot, ring" --algorithm rong --ranks 4
+refused "unknown algorithm 'rong' of allreduce; did you mean ring?; the known ones are: one-shot, recursive-doubling, two-shot, ring" --algorithm rong --ranks 4
 refused "algorithm NAME is required" --ranks 4
 refused "ranks N is required" --algorithm ring
 refused "rank 4: ranks are 0 to 3" --algorithm ring --ranks 4 --rank 4

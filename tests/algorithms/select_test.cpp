@@ -88,13 +88,14 @@ TEST(Select, ForcedAlgorithmAndChannelsAreHonoured) {
     }
   EXPECT_EQ(choose(machine(4), {.ranks = 4, .bytes = 1 << 20, .channels = 3, .forced = "ring"}).best.channels, 3u);
   Selection selection;
-  EXPECT_EQ(select(machine(4), {.ranks = 4, .forced = "rong"}, &selection).message(),
-            "unknown algorithm 'rong'; the known ones are: allreduce: one-shot, recursive-doubling, two-shot, ring, "
-            "halving-doubling, tree, hierarchical, hybrid, ring-2d, hybrid-ring; "
-            "reduce: direct, scatter-gather, tree; broadcast: direct, scatter-allgather, chain, binomial, tree; "
-            "allgather: direct, ring, bruck; reduce-scatter: direct, ring, halving; "
-            "alltoall: direct, pairwise, bruck; gather: direct, binomial; scatter: direct, binomial; "
-            "barrier: one-shot, recursive-doubling, tree");
+  EXPECT_EQ(
+      select(machine(4), {.ranks = 4, .forced = "rong"}, &selection).message(),
+      "unknown algorithm 'rong'; did you mean ring?; the known ones are: allreduce: one-shot, recursive-doubling, two-shot, ring, "
+      "halving-doubling, tree, hierarchical, hybrid, ring-2d, hybrid-ring; "
+      "reduce: direct, scatter-gather, tree; broadcast: direct, scatter-allgather, chain, binomial, tree; "
+      "allgather: direct, ring, bruck; reduce-scatter: direct, ring, halving; "
+      "alltoall: direct, pairwise, bruck; gather: direct, binomial; scatter: direct, binomial; "
+      "barrier: one-shot, recursive-doubling, tree");
   EXPECT_EQ(select(machine(4), {.ranks = 2000, .forced = "one-shot"}, &selection).message(),
             "no algorithm fits; one-shot: takes 1 to 1024 ranks, not 2000");
 }
@@ -181,7 +182,30 @@ TEST(Select, ForcedListsNameCollectives) {
   EXPECT_TRUE(check_forced_algorithms("broadcast:chain,ring,,alltoall:bruck").ok());
   EXPECT_EQ(check_forced_algorithms("allgather:tree").message(),
             "unknown algorithm 'tree' of allgather; the known ones are: direct, ring, bruck");
-  EXPECT_NE(check_forced_algorithms("gossip:ring").message().find("unknown collective 'gossip'"), std::string::npos);
+  EXPECT_NE(check_forced_algorithms("gossip:ring").message().find("unknown collective 'gossip'; the known ones are: "),
+            std::string::npos);
+}
+
+TEST(Select, AMistypedNameIsAnsweredWithTheOneThatWasMeant) {
+  const struct {
+    const char *forced, *answer;
+  } cases[] = {{"rign", "unknown algorithm 'rign'; did you mean ring?; the known ones are: "},
+               {"heirarchical", "unknown algorithm 'heirarchical'; did you mean hierarchical?; the known ones are: "},
+               {"ring,broadcast:chian", "unknown algorithm 'chian' of broadcast; did you mean chain?; the known ones "},
+               {"brodcast:chain", "unknown collective 'brodcast'; did you mean broadcast?; the known ones are: "},
+               {"quantum", "unknown algorithm 'quantum'; the known ones are: "},
+               {"x", "unknown algorithm 'x'; the known ones are: "}};
+  for (const auto& [forced, answer] : cases)
+    EXPECT_EQ(check_forced_algorithms(forced).message().find(answer), 0u) << check_forced_algorithms(forced).message();
+}
+
+TEST(Select, AlgorithmsBetweenHostsAreTakenOnOneHostOnlyIfTheyAreForced) {
+  for (const char* forced : {"", "broadcast:chain", "hierarchical"}) {
+    const Selection s = choose(machine(4), {.ranks = 4, .bytes = 1 << 20, .forced = forced});
+    const bool is_forced = forced == std::string("hierarchical");
+    for (const Candidate& c : s.candidates) EXPECT_TRUE(is_forced || c.algorithm->min_hosts <= 1) << c.algorithm->name;
+    EXPECT_EQ(s.forced_in_vain, is_forced ? "is for ranks on 2 hosts or more, these are on 1" : "");
+  }
 }
 
 TEST(Select, ConstraintsLeaveOutWhatCannotMeetThem) {

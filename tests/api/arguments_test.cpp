@@ -276,6 +276,22 @@ TEST(InitArguments, AreNamed) {
   EXPECT_EQ(trGetVersion(nullptr), trInvalidArgument);
 }
 
+TEST(InitArguments, AnIdOfWhichABitWasChangedIsCalledDamaged) {
+  trUniqueId id;
+  ASSERT_EQ(trGetUniqueId(&id), trSuccess);
+  for (size_t bit = 0; bit < 8 * sizeof id.internal; ++bit) {
+    trUniqueId damaged = id;
+    damaged.internal[bit / 8] = static_cast<char>(damaged.internal[bit / 8] ^ (1 << bit % 8));
+    trComm_t comm = nullptr;
+    const trResult_t result = trCommInitRank(&comm, 1, damaged, 0);
+    ASSERT_TRUE(result == trInvalidArgument || result == trInvalidUsage) << bit << ": " << trGetLastError(nullptr);
+    ASSERT_NE(std::strstr(trGetLastError(nullptr), "damaged"), nullptr) << bit << ": " << trGetLastError(nullptr);
+  }
+  trComm_t comm = nullptr;
+  ASSERT_EQ(trCommInitRank(&comm, 1, id, 0), trSuccess) << trGetLastError(nullptr);
+  EXPECT_EQ(trCommDestroy(comm), trSuccess);
+}
+
 TEST(InitArguments, WhatFailsLeavesOtherCommunicatorsAlone) {
   trComm_t live[2], comms[2];
   ASSERT_EQ(trCommInitAll(live, 2), trSuccess);

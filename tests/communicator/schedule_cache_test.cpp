@@ -69,6 +69,22 @@ TEST(Forced, RankZeroWarnsOnceWhereAnAlgorithmCannotBeTaken) {
   }
 }
 
+TEST(Forced, RankZeroWarnsOnceWhereOneIsOfNoUseOnASingleHost) {
+  for (const auto& [rank, warns] : {std::pair{1u, false}, std::pair{0u, true}, std::pair{0u, false}}) {
+    ScheduleCache cache(flat_plan(kRanks), rank, Machine(), "hierarchical", 0);
+    ::testing::internal::CaptureStderr();
+    for (size_t bytes : {size_t{8}, size_t{1} << 20})
+      EXPECT_STREQ(cache.choose(Collective::kAllReduce, bytes, 0).candidate.algorithm->name, "hierarchical");
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    const std::string warning =
+        "TREERING_ALGO forces hierarchical in allreduce, which is for ranks on 2 hosts or more, these are on 1; it is "
+        "used all the same";
+    const size_t at = said.find(warning);
+    EXPECT_EQ(at != said.npos, warns) << said;
+    EXPECT_TRUE(at == said.npos || said.find(warning, at + 1) == said.npos) << said;
+  }
+}
+
 TEST(Forced, AlgorithmsAndChannelsAreTaken) {
   ScheduleCache cache = cache_of("ring", 2);
   ASSERT_TRUE(cache.check().ok()) << cache.check().message();

@@ -3,6 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+
 namespace treering {
 namespace {
 
@@ -33,6 +39,18 @@ TEST(Variables, UnknownOnesAreNamedWithWhatWasMeant) {
   EXPECT_EQ(lines[4], "TREERING_TIMEOUT_MS is not known and has no effect; did you mean TREERING_TIMEOUT?");
   EXPECT_EQ(lines[5], "TREERING_ALGORITHM is not known and has no effect; did you mean TREERING_ALGO?");
   EXPECT_EQ(lines[6], "TREERING_IDENTITY is not known and has no effect; docs/options.md lists the variables");
+}
+
+TEST(Variables, AllOnesOfTheOptionsPageAreKnown) {
+  const std::string page = options_markdown();
+  std::vector<std::string> names;
+  const std::regex name("`(TREERING_[A-Z0-9_]+)`");
+  for (std::sregex_iterator at(page.begin(), page.end(), name), end; at != end; ++at) names.push_back((*at)[1]);
+  EXPECT_GT(names.size(), 30u);
+  std::vector<const char*> environment;
+  for (const std::string& each : names) environment.push_back(each.c_str());
+  environment.push_back(nullptr);
+  for (const UnknownVariable& each : unknown_variables(environment.data())) ADD_FAILURE() << each.text;
 }
 
 }  // namespace

@@ -4,6 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <map>
+#include <memory>
+#include <string>
+
 namespace treering::testing {
 namespace {
 
@@ -30,6 +35,23 @@ struct Ranks {
   std::vector<RankInfo> infos;
   std::vector<LinkReport> reports;
 };
+
+// Reaches no peer.
+struct WithoutDevice final : Transport {
+  Status prove(uint32_t) override { return {trSystemError, "there is no device"}; }
+  PeerConnections connect(uint32_t, PairAbilities) override { return {}; }
+};
+
+TEST(Reasons, WhatWasTriedComesBeforeWhatTheSettingExcludes) {
+  Ranks ranks;
+  for (uint64_t process : {1, 2}) ranks.add(1, process);
+  OpenTransports opened(treering::transports().size());
+  opened[static_cast<size_t>(std::countr_zero(kVerbsBit))] = std::make_unique<WithoutDevice>();
+  std::map<uint32_t, std::string> reasons;
+  (void)prove_links(ranks.infos, 0, opened, &reasons);
+  EXPECT_EQ(reasons[1],
+            "verbs: there is no device; shared-memory, cma: TREERING_TRANSPORTS or config->transports excludes it");
+}
 
 TEST(Transports, OneRankHasNone) {
   Ranks ranks;

@@ -105,8 +105,8 @@ class Commands:
     def _say(self, number, data):
         self.send({"id": number, "output": base64.b64encode(data).decode()})
 
-    # The group has the number of its first process, nsenter, which waits for the program, and passes on how it ended. Of what the
-    # program may handle nsenter would die.
+    # The group has the number of its first process, nsenter, which waits for the program, and passes on how it ended. nsenter
+    # would die of what the program may handle.
     def _signal(self, number, which):
         process = self._running.get(number)
         if process is None or process.returncode is not None:

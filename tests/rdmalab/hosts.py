@@ -155,7 +155,7 @@ def _prepare_host(name, folder, links):
         write("/etc/hosts", "")
     _mount(f"{folder}/hosts", "/etc/hosts", flags=MS_BIND)
     _mount("tmpfs", "/dev/shm", "tmpfs")
-    # A new /sys shows the host's Ethernet. Of the devices it has only a part, for all hosts: they are from the old one.
+    # A new /sys shows the host's Ethernet. It has only a part of the devices, for all hosts: they are from the old one.
     old = f"{folder}/sys"
     os.mkdir(old)
     _mount("/sys", old, flags=MS_BIND)

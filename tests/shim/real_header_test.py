@@ -5,8 +5,8 @@
 usage: real_header_test.py INCLUDE_FOLDER LIBRARY_FOLDER CLIENT_SOURCE C_COMPILER...
 
 Looks in $NCCL_HOME/include, /usr/include, /usr/local/include and nvidia/nccl/include of Python's site-packages; exit
-status 77 (skipped) when there is none. Of another release than 2.28.9 only what both have is compared, without the
-settings' layout and the number of results, which grow.
+status 77 (skipped) when there is none. If it is of another release than 2.28.9, only what both have is compared,
+without the settings' layout and the number of results, which grow.
 """
 
 import os

@@ -89,6 +89,39 @@ TEST(Settings, NewerCallersMayHaveMore) {
       << logged;
 }
 
+TEST(Settings, ValuesOfTheNetworkThatCannotBeHandedOnAreNamed) {
+  struct Case {
+    const char *nccl, *value, *warning;
+  };
+  const Case cases[] = {
+      {"NCCL_IB_TIMEOUT", "32", "NCCL_IB_TIMEOUT is '32'; give a number from 1 to 31; the default is used"},
+      {"NCCL_IB_SL", "high", "NCCL_IB_SL is 'high'; give a number from 0 to 15; the default is used"},
+      {"NCCL_IB_GID_INDEX", "3x", "NCCL_IB_GID_INDEX is '3x'; give a number from 0 to 255; the default is used"},
+      {"NCCL_SOCKET_FAMILY", "ipv6", "NCCL_SOCKET_FAMILY is 'ipv6'; give AF_INET or AF_INET6; the default is used"},
+      {"NCCL_IB_GID_INDEX", "-1", nullptr},
+      {"NCCL_IB_TIMEOUT", "0", nullptr}};
+  setenv("NCCL_DEBUG", "WARN", 1);
+  reset_log();
+  for (const Case& one : cases) {
+    setenv(one.nccl, one.value, 1);
+    ::testing::internal::CaptureStdout();
+    hand_on_variables();
+    hand_on_variables();
+    fflush(stdout);
+    const std::string said = ::testing::internal::GetCapturedStdout();
+    unsetenv(one.nccl);
+    if (one.warning == nullptr) {
+      EXPECT_EQ(said, "") << one.nccl << "=" << one.value;
+      continue;
+    }
+    const size_t at = said.find(one.warning);
+    EXPECT_NE(at, said.npos) << said;
+    EXPECT_EQ(said.find(one.warning, at + 1), said.npos) << "once: " << said;
+  }
+  unsetenv("NCCL_DEBUG");
+  reset_log();
+}
+
 TEST(Settings, VariablesOfTheNetworkAreHandedOn) {
   struct Case {
     const char *ours, *nccl, *value, *handed;

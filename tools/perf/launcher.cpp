@@ -26,7 +26,7 @@ struct Child {
 
 class Family {
  public:
-  explicit Family(const Options& options) : options_(options) {
+  Family(const Options& options, const SharedState* shared) : options_(options), shared_(shared) {
     sigemptyset(&signals_);
     for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals_, number);
     sigprocmask(SIG_BLOCK, &signals_, &inherited_);
@@ -41,10 +41,12 @@ class Family {
  private:
   void reap();
   void report_end(size_t process, int status);
+  bool has_told(int first, int count) const;
   bool any_running() const;
   void take_signal(int number);
 
   const Options& options_;
+  const SharedState* const shared_;
   std::vector<Child> children_;
   sigset_t signals_;
   sigset_t inherited_;
@@ -98,6 +100,13 @@ std::string host_of(const Options& options, size_t process) {
   return "";
 }
 
+// Whether one of these ranks has printed why it fails.
+bool Family::has_told(int first, int count) const {
+  for (int rank = first; rank < first + count; ++rank)
+    if (shared_->has_told[rank]) return true;
+  return false;
+}
+
 void Family::report_end(size_t process, int status) {
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
   // It was not ready yet to end with a summary, or is a launcher such as ssh.
@@ -113,7 +122,7 @@ void Family::report_end(size_t process, int status) {
   if (WIFSIGNALED(status)) {
     fprintf(stderr, "error: %s (pid %d) was ended by signal %d (%s); the run is over\n", who.c_str(),
             children_[process].pid, WTERMSIG(status), strsignal(WTERMSIG(status)));
-  } else {
+  } else if (!has_told(first, count)) {
     fprintf(stderr, "error: %s (pid %d) failed with exit status %d; the run is over\n", who.c_str(),
             children_[process].pid, WEXITSTATUS(status));
   }
@@ -184,7 +193,7 @@ void pin_to_core(int core) {
 }
 
 int launch(const Options& options, SharedState* shared, const std::function<int(int process)>& process_main) {
-  Family family(options);
+  Family family(options, shared);
   if (!family.start(process_main)) {
     family.signal_all(SIGKILL);
     family.wait_for_all();

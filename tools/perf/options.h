@@ -90,7 +90,10 @@ struct Options {
   int ranks() const { return procs * ranks_per_process(); }
   int ranks_per_process() const { return threads * gpus; }
   // Times that a rank takes in a row of -I: of its calls, or of the launches of a graph of them.
-  int samples() const { return !per_iteration ? 0 : graph_launches > 0 ? graph_launches : iterations; }
+  int samples() const {
+    if (!per_iteration) return 0;
+    return graph_launches > 0 ? graph_launches : iterations;
+  }
   // What a size becomes: whole elements, as many for each rank where a message is of blocks, one at least; 0
   // for a barrier.
   size_t usable_bytes(size_t bytes, const DataType& type) const;

@@ -43,10 +43,12 @@ void SharedGroup::tell(const std::string& error) {
   if (shared_->telling.exchange(hash) != hash) {
     fprintf(stderr, "error: rank %d: %s\n", rank_, error.c_str());
     shared_->told = hash;
+    shared_->has_told[rank_] = true;
     return;
   }
   const timespec pause{0, 1'000'000};
   for (int turn = 0; turn < kMaxTurns && shared_->told != hash; ++turn) nanosleep(&pause, nullptr);
+  shared_->has_told[rank_] = shared_->told == hash;
 }
 
 // Rank 0's process is the one that listens for the others.

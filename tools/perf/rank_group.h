@@ -40,8 +40,9 @@ RankPlace place_here(int core);
 struct SharedState {
   std::atomic<uint32_t> arrived;
   std::atomic<uint32_t> generation;
-  std::atomic<int32_t> exit_status;     // of the run, set by rank 0
-  std::atomic<uint64_t> telling, told;  // hashes of the last error that a rank began to print, and has printed
+  std::atomic<int32_t> exit_status;       // of the run, set by rank 0
+  std::atomic<uint64_t> telling, told;    // hashes of the last error that a rank began to print, and has printed
+  std::atomic<bool> has_told[kMaxRanks];  // the rank has printed its error, or another one has in the same words
   trUniqueId id;
   // Atomic although barriers order them: a race detector cannot see what the other processes do at a barrier.
   std::atomic<double> values[kMaxRanks];

@@ -99,7 +99,7 @@ class FailureDetector {
   // Below one that had left, some processes may have left, too, without a trace: they are not probed.
   std::vector<uint32_t> missing(Clock::time_point now);
   // The first process that may be in another part of the tree, below a top of its own: one that this top, or its top,
-  // could not reach for a while. Of two tops the one with the higher number attaches to the other's part.
+  // could not reach for a while. The top with the higher number attaches to the other's part.
   uint32_t other_part(Clock::time_point now) const;
   // Whether children of a process that is gone, or does not answer, are on their way to a new parent, and have yet to
   // hear of the verdict. A slow network takes its time for it; one that was lost as well never comes. `mute`: did not

@@ -100,7 +100,10 @@ void Job::no_parent() {
     return;
   }
   if (!reasons.empty()) log_line(LogLevel::kInfo, "no process above this one can be reached: " + reasons);
-  if (outcome == Outcome::kStayTop) return follow_deserters(), maybe_finish();
+  if (outcome == Outcome::kStayTop) {
+    follow_deserters();
+    return maybe_finish();
+  }
   search_.end();
   detector_.become_top(Clock::now());
   start_ticking();

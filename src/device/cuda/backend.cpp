@@ -44,7 +44,10 @@ class CudaBackend final : public DeviceBackend {
     for (int i = 0; i < count(); ++i) {
       CUdevice candidate = 0;
       TR_RETURN_IF_ERROR(driver_.status(driver_.cuDeviceGet(&candidate, i), fmt::format("cuDeviceGet of GPU {}", i)));
-      if (candidate == handle) return *ordinal = i, Status();
+      if (candidate == handle) {
+        *ordinal = i;
+        return {};
+      }
     }
     return {trDeviceError, "the current context is of no GPU that this process sees"};
   }

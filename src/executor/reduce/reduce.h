@@ -34,7 +34,7 @@ struct ReduceCall {
   size_t destination_count = 0;
   uint64_t wide_destinations = 0;   // bit i: destination i is float32
   uint64_t streaming = 0;           // bit i: destination i is written with non-temporal stores; the caller issues
-                                    // streaming_fence() before it tells anybody about the data
+                                    // streaming_fence() before it tells another rank about the data
   size_t count = 0;                 // elements
   const void* scale = nullptr;      // one element of `type`, where some source is scaled
   bool round_wide = false;          // float32 destinations of a narrow type get the value rounded to that type

@@ -11,8 +11,8 @@
 //                <------------------ the same on streams that the peer opened ------------------
 //
 // Stream 0 is opened by the rank that sends first and shared by both, so that acknowledgements travel with answers; a
-// rank that leaves waits until the peer's kernel has what it sent there. Of several each rank sends on the one that was
-// opened last, of two opened at once on that of `keeps_shared`, and reads them all.
+// rank that leaves waits until the peer's kernel has what it sent there. If there are several, each rank sends on the
+// one that was opened last, or on that of `keeps_shared` if two were opened at once, and reads them all.
 //
 // A stream that breaks, or whose peer acknowledges nothing for long, is opened again, and what it may have lost is sent
 // again (outbox.h), for as long as the communicator's deadline allows. Only then the link has failed.

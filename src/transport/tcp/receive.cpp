@@ -58,7 +58,10 @@ bool TcpReceiver::add_stream(uint32_t index, uint64_t key, int fd) {
 
 int TcpReceiver::newest_shared(uint64_t* key) const {
   for (const auto& stream : streams_)
-    if (stream->index == 0 && !stream->ended && !stream->half_dead) return *key = stream->key, stream->fd;
+    if (stream->index == 0 && !stream->ended && !stream->half_dead) {
+      *key = stream->key;
+      return stream->fd;
+    }
   return -1;
 }
 
@@ -271,12 +274,15 @@ Status TcpReceiver::begin_fragment(Stream* stream, const TcpFrame& frame) {
   resumed_ |= attempt_of(frame) > 0;
   if (is_popped(frame)) {
     repeated_ = true;
-    return throw_away(stream, frame.length), Status();
+    throw_away(stream, frame.length);
+    return {};
   }
   Arrival& arrival = channels_[frame.channel].arrivals[frame.message % kFifoDepth];
   if (arrival.begun && attempt_of(frame) != arrival.attempt) {
-    if (arrival.complete() || !is_later_attempt(attempt_of(frame), arrival.attempt))
-      return throw_away(stream, frame.length), Status();
+    if (arrival.complete() || !is_later_attempt(attempt_of(frame), arrival.attempt)) {
+      throw_away(stream, frame.length);
+      return {};
+    }
     give_up(&arrival);
   }
   if (!arrival.begun)

@@ -65,7 +65,10 @@ class Tcp final : public Transport, public IntroductionTaker, private StreamSour
       return refuse(peer, "sent an introduction that names no stream: ignored", fd);
     if (const auto found = links_.find(peer); found != links_.end()) return found->second->deliver_incoming(stream, fd);
     auto& streams = early_[peer].streams;
-    if (streams.size() <= kMaxTcpStreams) return streams.emplace_back(stream, fd), void();
+    if (streams.size() <= kMaxTcpStreams) {
+      streams.emplace_back(stream, fd);
+      return;
+    }
     refuse(peer, fmt::format("opened more than {} TCP streams: closed", kMaxTcpStreams), fd);
   }
   void connected(uint32_t peer, const std::string& bytes, const Status& status, int fd) override {

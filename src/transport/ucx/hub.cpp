@@ -15,7 +15,7 @@ namespace treering::ucx {
 namespace {
 
 // More calls than what may be under way needs, for one that always finds something.
-constexpr uint32_t kMostDrains = 1000;
+constexpr uint32_t kMaxDrains = 1000;
 
 uint64_t random_key() {
   std::random_device random;
@@ -134,7 +134,7 @@ PeerConnections Hub::connect(uint32_t peer) {
 }
 
 void Hub::drain() {
-  for (uint32_t calls = 0; calls < kMostDrains && worker_->progress(); ++calls) {
+  for (uint32_t calls = 0; calls < kMaxDrains && worker_->progress(); ++calls) {
   }
   ++progress_made_;
 }

@@ -53,7 +53,10 @@ ucs_status_t Link::arrive(const Header& header, void* data, size_t length, uint6
            UCS_OK;
   Channel& channel = channels_[header.channel];
   if (header.type == Type::kMessage || header.type == Type::kCredit)
-    if (const Status credited = channel.sending.credit(header.popped); !credited.ok()) return refuse(credited), UCS_OK;
+    if (const Status credited = channel.sending.credit(header.popped); !credited.ok()) {
+      refuse(credited);
+      return UCS_OK;
+    }
   switch (header.type) {
     case Type::kMessage:
       return take_message(header, data, length, attributes);
@@ -90,7 +93,10 @@ ucs_status_t Link::take_message(const Header& header, void* data, size_t length,
   uint64_t number = 0;
   Status taken = check(header, length, hub_->options().place_bytes);
   if (taken.ok()) taken = channel.incoming.arrive(header.number, message, &number);
-  if (!taken.ok()) return refuse(taken), UCS_OK;
+  if (!taken.ok()) {
+    refuse(taken);
+    return UCS_OK;
+  }
   Place& place = channel.places[number % kFifoDepth];
   place.number = number;
   if (header.has_payload != 0) return take_payload(&place, header, data, length, attributes);
@@ -234,7 +240,10 @@ void Link::settle() {
 }
 
 bool Link::flush() {
-  if (!is_good()) return poll(), !is_ending_;
+  if (!is_good()) {
+    poll();
+    return !is_ending_;
+  }
   if (endpoint_.under_way() > 0 || owes()) poll();
   return has_lost_peer_ || (endpoint_.under_way() == 0 && !owes());
 }
@@ -242,7 +251,10 @@ bool Link::flush() {
 bool Link::can_post(uint32_t index) {
   Sending& sending = channels_[index].sending;
   (void)sending.taken();
-  if (!is_good()) return poll(), false;
+  if (!is_good()) {
+    poll();
+    return false;
+  }
   if (sending.has_room()) return true;
   const bool left = has_left();
   poll();

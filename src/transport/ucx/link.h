@@ -71,7 +71,10 @@ class Link final : public SendQueue {
   bool ended() { return endpoint_.is_stuck() || (endpoint_.ended() && endpoint_.under_way() == 0); }
   // The endpoint could not be closed (Endpoint::is_stuck()); the worker progresses: whether it has ended since then.
   bool is_stuck() const { return endpoint_.is_stuck(); }
-  bool end_stuck() { return endpoint_.close_stuck(), !is_stuck() && ended(); }
+  bool end_stuck() {
+    endpoint_.close_stuck();
+    return !is_stuck() && ended();
+  }
   // Before the worker ends: nothing is read any more.
   void release();
 

@@ -21,7 +21,7 @@ class StuckHubs {
 
   // No other thread uses the hub from here on.
   static void add(std::unique_ptr<Hub> hub);
-  // Of this process, that have not ended.
+  // How many of this process have not ended.
   static size_t count();
 };
 

@@ -14,7 +14,7 @@ namespace treering::ucx {
 namespace {
 
 // A rank that leaves waits no longer for peers that do not look.
-constexpr auto kMostFinish = std::chrono::seconds(2);
+constexpr auto kMaxFinish = std::chrono::seconds(2);
 // For the first peer that is not heard. Others have had that time, too, and get little more: what the lower rank of two
 // has to open the connection (link.cpp), and then some.
 constexpr std::chrono::milliseconds kProofTimeout(10'000), kLaterProofTimeout(600);
@@ -49,7 +49,7 @@ class Ucx final : public Transport, public IntroductionTaker, private WaitSource
   void departed(uint32_t peer) override { hub_->depart(peer); }
 
   void abandon() override { hub_->stop(); }
-  void finish() override { hub_->finish(Clock::now() + most(kMostFinish, timeout_)); }
+  void finish() override { hub_->finish(Clock::now() + most(kMaxFinish, timeout_)); }
 
  private:
   static Clock::duration most(Clock::duration limit, std::chrono::milliseconds deadline) {

@@ -79,14 +79,19 @@ Status Worker::make(uint32_t ranks, size_t longest, bool wakes) {
   wanted.name = "treering";
   const ucs_status_t made = ucp_init(&wanted, config, &context_);
   ucp_config_release(config);
-  if (made != UCS_OK) return context_ = nullptr, ucx_error("ucp_init", made);
+  if (made != UCS_OK) {
+    context_ = nullptr;
+    return ucx_error("ucp_init", made);
+  }
 
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_AM_ALIGNMENT;
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   params.am_alignment = kPayloadAlignment;
-  if (const ucs_status_t created = ucp_worker_create(context_, &params, &worker_); created != UCS_OK)
-    return worker_ = nullptr, ucx_error("ucp_worker_create", created);
+  if (const ucs_status_t created = ucp_worker_create(context_, &params, &worker_); created != UCS_OK) {
+    worker_ = nullptr;
+    return ucx_error("ucp_worker_create", created);
+  }
   ucp_address_t* address = nullptr;
   size_t bytes = 0;
   if (const ucs_status_t found = ucp_worker_get_address(worker_, &address, &bytes); found != UCS_OK)

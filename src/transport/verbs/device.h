@@ -96,7 +96,7 @@ using Devices = std::vector<std::unique_ptr<Device>>;
 // How far a PCI device ("0000:3b:00.0") is from the rank's cores; negative: that is not known.
 using DistanceOf = std::function<int(const std::string& pci_bus_id)>;
 
-// Opens what become the rank's rails. Of all other ports `rejected` tells why they do not; an error lists them, too.
+// Opens what become the rank's rails. `rejected` tells why the other ports do not; an error lists them, too.
 Status open_devices(const Config& config, const DistanceOf& distance_of, Devices* devices,
                     std::vector<std::string>* rejected);
 
@@ -112,7 +112,7 @@ class RailMemory {
   const RailKeys& remote_keys() const { return remote_keys_; }
 
  private:
-  std::array<RegisteredMemory, kMostRails> registered_;
+  std::array<RegisteredMemory, kMaxRails> registered_;
   RailKeys local_keys_{}, remote_keys_{};
   bool is_made_ = false;
 };

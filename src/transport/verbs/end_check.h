@@ -12,13 +12,13 @@
 
 namespace treering::verbs {
 
-inline constexpr uint32_t kMostQueuePair = 0xffffff, kMostPacket = 0xffffff;
-inline constexpr uint8_t kMostMtu = 5;  // 4096 bytes
-inline constexpr size_t kMostDeviceName = 64;
+inline constexpr uint32_t kMaxQueuePair = 0xffffff, kMaxPacket = 0xffffff;
+inline constexpr uint8_t kMaxMtu = 5;  // 4096 bytes
+inline constexpr size_t kMaxDeviceName = 64;
 
 // Whether a rank may say that of one of its rails.
 inline bool is_possible(const Rail& rail) {
-  return rail.mtu > 0 && rail.mtu <= kMostMtu && !rail.device.empty() && rail.device.size() <= kMostDeviceName;
+  return rail.mtu > 0 && rail.mtu <= kMaxMtu && !rail.device.empty() && rail.device.size() <= kMaxDeviceName;
 }
 
 // `own`: of a rank that is asked to connect itself to `peer`.
@@ -31,14 +31,14 @@ inline Status check_end(const EndPoint& peer, const EndPoint& own) {
   const BlockLayout layout{peer.channels, peer.place_bytes, peer.places};
   if (peer.block == 0 || peer.block > UINT64_MAX - layout.bytes())
     return refuse(fmt::format("its block of {} bytes cannot be at {:#x}", layout.bytes(), peer.block));
-  if (peer.rails.empty() || peer.rails.size() > kMostRails)
-    return refuse(fmt::format("it has {} rails; 1 to {} are possible", peer.rails.size(), kMostRails));
+  if (peer.rails.empty() || peer.rails.size() > kMaxRails)
+    return refuse(fmt::format("it has {} rails; 1 to {} are possible", peer.rails.size(), kMaxRails));
   bool is_common = false;
   for (size_t i = 0; i < peer.rails.size(); ++i) {
     const RailEnd& end = peer.rails[i];
-    if (end.number >= kMostRails || (i > 0 && end.number <= peer.rails[i - 1].number))
+    if (end.number >= kMaxRails || (i > 0 && end.number <= peer.rails[i - 1].number))
       return refuse(fmt::format("its rail {} cannot have the number {}", i, end.number));
-    if (end.queue_pair == 0 || end.queue_pair > kMostQueuePair || end.first_packet > kMostPacket ||
+    if (end.queue_pair == 0 || end.queue_pair > kMaxQueuePair || end.first_packet > kMaxPacket ||
         !is_possible(end.rail))
       return refuse(
           fmt::format("its rail {} cannot have queue pair {:#x}, packet {:#x}, MTU {} and a device with a name "

@@ -59,7 +59,7 @@ class Incoming {
     const uint64_t ahead = (count - static_cast<uint32_t>(popped_)) & kPieceNumberMask;
     const uint64_t slot = (popped_ + ahead) % kFifoDepth;
     uint8_t& pieces = popped_ + ahead < arrived_ ? missing_[slot] : early_[slot];
-    const auto bit = static_cast<uint8_t>(1u << std::min(piece, kMostRails));
+    const auto bit = static_cast<uint8_t>(1u << std::min(piece, kMaxRails));
     const bool is_missing = popped_ + ahead < arrived_ ? (pieces & bit) != 0 : (pieces & bit) == 0;
     if (piece == 0 || piece >= rails || ahead >= layout.places || !is_missing)
       return {trSystemError, fmt::format("it sent piece {} of message {} over {} rails; {} messages are read", piece,

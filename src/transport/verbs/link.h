@@ -46,8 +46,8 @@ struct LinkOptions {
   size_t place_bytes = 0;        // the longest payload
   uint32_t places = kFifoDepth;  // of a channel; the peer may have another number of them
   PathOptions path = {};
-  RailSet rails = kAllRails;               // of this rank's, by which it reaches the peer
-  uint32_t least_divided = kLeastDivided;  // bytes of a payload
+  RailSet rails = kAllRails;             // of this rank's, by which it reaches the peer
+  uint32_t least_divided = kMinDivided;  // bytes of a payload
 };
 
 class VerbsLink : public SendQueue {

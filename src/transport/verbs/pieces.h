@@ -17,16 +17,16 @@
 namespace treering::verbs {
 
 // Smaller payloads go whole by one rail; as over TCP.
-inline constexpr uint32_t kLeastDivided = 32 << 10;
+inline constexpr uint32_t kMinDivided = 32 << 10;
 // Pieces begin at multiples of it: a device writes whole lines of the cache.
 inline constexpr uint32_t kPieceUnit = 256;
 // No rail is taken to be slower than the fastest by more, or faster than that in Mbit/s, whatever a peer says.
-inline constexpr uint32_t kMostRatio = 8, kMostRate = 1u << 28;
+inline constexpr uint32_t kMaxRatio = 8, kMaxRate = 1u << 28;
 
 struct Piece {
   uint32_t offset = 0, bytes = 0;
 };
-using Pieces = std::array<Piece, kMostRails>;
+using Pieces = std::array<Piece, kMaxRails>;
 
 // Divides `bytes` by the rates of the rails; piece 0 is that of the rail `first`, piece 1 that of the one after it, and
 // so on, around. Returns how many pieces there are: none is empty.
@@ -35,8 +35,8 @@ inline uint32_t divide(uint32_t bytes, std::span<const uint32_t> rates, uint32_t
   const auto rails = static_cast<uint32_t>(rates.size());
   (*pieces)[0] = {0, bytes};
   if (rails < 2 || bytes < least_divided) return 1;
-  const uint32_t most = std::min(kMostRate, *std::max_element(rates.begin(), rates.end()));
-  const uint32_t least = std::max(1u, most / kMostRatio);
+  const uint32_t most = std::min(kMaxRate, *std::max_element(rates.begin(), rates.end()));
+  const uint32_t least = std::max(1u, most / kMaxRatio);
   const auto rate = [&](uint32_t piece) {
     return std::clamp(rates[(first + piece) % rails], least, std::max(most, least));
   };

@@ -23,8 +23,8 @@ std::vector<size_t> choose_rails(std::vector<PortCandidate>* ports) {
       port.why_not = fmt::format("its link layer is not that of {}", best->name);
     else if (uint64_t{2} * port.mbps < best->mbps)
       port.why_not = fmt::format("at {:g} Gbit/s it is less than half as fast as {}", port.mbps / 1000.0, best->name);
-    else if (rails.size() == kMostRails)
-      port.why_not = fmt::format("a rank uses {} ports at most", kMostRails);
+    else if (rails.size() == kMaxRails)
+      port.why_not = fmt::format("a rank uses {} ports at most", kMaxRails);
     else
       rails.push_back(i);
   }

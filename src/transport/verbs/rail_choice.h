@@ -25,8 +25,8 @@ struct PortCandidate {
   std::string why_not;              // it does not become a rail; else empty
 };
 
-// The positions of the ports that become rails, in the order in which they stand. Of the others, those that could be
-// used are told why they are not.
+// The positions of the ports that become rails, in the order in which they stand. The others that could be used are
+// told why they are not.
 std::vector<size_t> choose_rails(std::vector<PortCandidate>* ports);
 
 }  // namespace treering::verbs

@@ -45,14 +45,14 @@ struct Sending {
   uint64_t with_payload = 0;  // number + 1 of the last message that has one
   // By rail: number + 1 of the last message of which it was given a piece. Where it is as high in `written`, all those
   // pieces are written; else those of messages before that one.
-  std::array<uint64_t, kMostRails> given{}, written{};
+  std::array<uint64_t, kMaxRails> given{}, written{};
   Outgoing outgoing[kFifoDepth];
 
   bool has_room(uint32_t places) const { return posted - freed < places; }
   // The payloads of messages before the first that waits or is under way are free.
   uint64_t released() const {
     uint64_t free = with_payload > sent ? sent : posted;
-    for (uint32_t rail = 0; rail < kMostRails; ++rail)
+    for (uint32_t rail = 0; rail < kMaxRails; ++rail)
       if (written[rail] != given[rail]) free = std::min(free, written[rail]);
     return free;
   }

@@ -23,7 +23,7 @@ namespace treering::verbs {
 namespace {
 
 // A card gives up after its retries; a peer that has posted nothing yet answers an introduction at once.
-constexpr auto kLeastFinish = std::chrono::seconds(2);
+constexpr auto kMinFinish = std::chrono::seconds(2);
 // ... and a lost packet is sent again so often.
 constexpr int kResendsAtFinish = 3;
 
@@ -69,7 +69,7 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     reader(rails);
     const bool is_possible = std::all_of(rails.rails.begin(), rails.rails.end(),
                                          [](const ProbedRail& rail) { return verbs::is_possible(rail.rail); });
-    if (!reader.complete() || rails.rails.size() > kMostRails || !is_possible)
+    if (!reader.complete() || rails.rails.size() > kMaxRails || !is_possible)
       return {trSystemError, fmt::format("rank {} gave {} bytes that name no rails; do all ranks run the same version?",
                                          peer, info.size())};
     Peer& known = peers_[peer];
@@ -171,7 +171,7 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     const std::chrono::milliseconds deadline(setup_.config->timeout_ms);
     const PathOptions path = path_of(*setup_.config);
     const std::chrono::duration<double> resends(path.survived_seconds() * (kResendsAtFinish + 1) / path.retries);
-    const auto limit = std::max<Clock::duration>(kLeastFinish, std::chrono::duration_cast<Clock::duration>(resends));
+    const auto limit = std::max<Clock::duration>(kMinFinish, std::chrono::duration_cast<Clock::duration>(resends));
     return deadline.count() == 0 ? limit : std::min<Clock::duration>(limit, deadline);
   }
   Clock::duration proof_timeout() const {
@@ -185,8 +185,8 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
   RailSet reach(uint32_t peer, std::string* why_not) {
     const RailSet rails = common(peer);
     const Clock::time_point begin = Clock::now();
-    std::array<Probe::Attempt, kMostRails> attempts;
-    for (uint32_t rail = 0; rail < kMostRails; ++rail)
+    std::array<Probe::Attempt, kMaxRails> attempts;
+    for (uint32_t rail = 0; rail < kMaxRails; ++rail)
       attempts[rail].deadline = begin + ((deaf_ >> rail & 1) != 0 ? kLaterProofTimeout : proof_timeout());
     RailSet reached = 0;
     for (RailSet over = 0; over != rails;) {

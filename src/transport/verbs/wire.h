@@ -48,11 +48,11 @@ inline constexpr uint32_t kWireVersion = 5;
 // would wait for a credit that is not due.
 inline constexpr uint32_t kFewestPlaces = kFifoDepth - kTellEvery + 1;
 
-inline constexpr uint32_t kMostRails = 4;
+inline constexpr uint32_t kMaxRails = 4;
 using RailSet = uint32_t;  // a bit for each rail
 // Memory that is registered with each device of a rank: a key for each rail.
-using RailKeys = std::array<uint32_t, kMostRails>;
-inline constexpr RailSet kAllRails = (1u << kMostRails) - 1;
+using RailKeys = std::array<uint32_t, kMaxRails>;
+inline constexpr RailSet kAllRails = (1u << kMaxRails) - 1;
 
 enum class ImmediateType : uint8_t { kLine = 1, kCredit = 2, kPiece = 3 };
 

@@ -23,7 +23,7 @@ using treering::testing::soon;
 
 constexpr size_t kIds = 12;                      // communicators of the phase `init`
 constexpr auto kAll = std::chrono::seconds(12);  // until all ranks have come to a point
-constexpr size_t kMostObjects = 256;
+constexpr size_t kMaxObjects = 256;
 constexpr int kPolls = 500;
 
 fake_verbs_counters counters() {
@@ -33,7 +33,7 @@ fake_verbs_counters counters() {
 }
 
 std::vector<fake_verbs_qp> queue_pairs() {
-  std::vector<fake_verbs_qp> all(kMostObjects);
+  std::vector<fake_verbs_qp> all(kMaxObjects);
   all.resize(std::min(all.size(), fake_verbs_qps(all.data(), all.size())));
   return all;
 }
@@ -242,7 +242,7 @@ class Fault {
     const int victim = static_cast<int>(scenario_.draw) % scenario_.ranks;
     record_.victims = {victim};
     record_.has_hit = soon([&] {
-      std::array<uint32_t, kMostObjects> keys;
+      std::array<uint32_t, kMaxObjects> keys;
       const size_t count = std::min(keys.size(), fake_verbs_keys(victim, keys.data(), keys.size()));
       if (count == 0) return shared_.through > 0;
       return fake_verbs_invalidate_key(keys[scenario_.draw / 16 % count]) == 0;

@@ -24,7 +24,7 @@ namespace faults::verbs {
 namespace {
 
 constexpr double kHang = 45;  // seconds of a run
-constexpr uint64_t kMostDraws = 100'000;
+constexpr uint64_t kMaxDraws = 100'000;
 
 struct Options {
   uint64_t runs = 132, seed = 1, jobs = 2, replay = 0;
@@ -129,7 +129,7 @@ int run_all(const Options& options) {
   uint64_t index = options.replay, found = 0;
   const uint64_t wanted = options.is_replay ? 1 : options.runs;
   while (found < wanted || !running.empty()) {
-    while (found < wanted && running.size() < options.jobs && index < options.replay + kMostDraws) {
+    while (found < wanted && running.size() < options.jobs && index < options.replay + kMaxDraws) {
       const Scenario scenario = draw(options.seed, index++);
       if (!options.is_replay && !options.only.empty() && options.only != name_of(scenario.kind)) continue;
       ++found;

@@ -23,7 +23,7 @@ struct Span {
   uint32_t length;
 };
 
-// Of its bytes, those in memory that is watched.
+// How many of its bytes lie in memory that is watched.
 uint64_t watched(const Span& span) {
   const World& all = world();
   const uint8_t* const begin = std::max<const uint8_t*>(span.at, all.watched_begin);

@@ -135,7 +135,7 @@ class VerbsPair {
   const uint32_t places_;
   const int rails_[2];
   size_t staging_parts_ = 1;
-  uint32_t least_divided_ = kLeastDivided;
+  uint32_t least_divided_ = kMinDivided;
   std::mutex making_;
   std::mutex mutex_;  // of what follows
   std::condition_variable changed_;

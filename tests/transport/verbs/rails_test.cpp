@@ -47,21 +47,21 @@ TEST(VerbsRailChoice, TakesOneLinkLayerNoSlowPortAndNotTooMany) {
   EXPECT_EQ(choose_rails(&ports), (std::vector<size_t>{1, 3}));
   EXPECT_EQ(ports[0].why_not, "its link layer is not that of ib0");
   EXPECT_EQ(ports[2].why_not, "at 99 Gbit/s it is less than half as fast as ib0");
-  std::vector<PortCandidate> many(kMostRails + 2, port("mlx5", 1));
-  EXPECT_EQ(choose_rails(&many).size(), kMostRails);
+  std::vector<PortCandidate> many(kMaxRails + 2, port("mlx5", 1));
+  EXPECT_EQ(choose_rails(&many).size(), kMaxRails);
   EXPECT_EQ(many.back().why_not, "a rank uses 4 ports at most");
 }
 
 TEST(VerbsPieces, AreDividedByTheRates) {
   Pieces pieces;
   const std::vector<uint32_t> even{100, 100}, uneven{100, 50, 50}, one{100};
-  EXPECT_EQ(divide(1 << 20, one, 0, kLeastDivided, &pieces), 1u);
+  EXPECT_EQ(divide(1 << 20, one, 0, kMinDivided, &pieces), 1u);
   EXPECT_EQ(pieces[0].bytes, 1u << 20);
-  EXPECT_EQ(divide(kLeastDivided - 1, even, 0, kLeastDivided, &pieces), 1u);
-  ASSERT_EQ(divide(1 << 20, even, 1, kLeastDivided, &pieces), 2u);
+  EXPECT_EQ(divide(kMinDivided - 1, even, 0, kMinDivided, &pieces), 1u);
+  ASSERT_EQ(divide(1 << 20, even, 1, kMinDivided, &pieces), 2u);
   EXPECT_EQ(pieces[0].bytes, 1u << 19);
   EXPECT_EQ(pieces[1].offset, 1u << 19);
-  ASSERT_EQ(divide(1 << 20, uneven, 2, kLeastDivided, &pieces), 3u) << "the first piece is that of rail 2";
+  ASSERT_EQ(divide(1 << 20, uneven, 2, kMinDivided, &pieces), 3u) << "the first piece is that of rail 2";
   EXPECT_EQ(pieces[0].bytes, 1u << 18);
   EXPECT_EQ(pieces[1].bytes, 1u << 19);
   EXPECT_EQ(pieces[2].bytes, 1u << 18);
@@ -70,7 +70,7 @@ TEST(VerbsPieces, AreDividedByTheRates) {
 TEST(VerbsPieces, CoverAnyPayloadOnceAndAreNeverEmpty) {
   std::mt19937_64 random(test_seed());
   for (int i = 0; i < 100'000; ++i) {
-    std::vector<uint32_t> rates(1 + random() % kMostRails);
+    std::vector<uint32_t> rates(1 + random() % kMaxRails);
     for (uint32_t& rate : rates) rate = static_cast<uint32_t>(random() >> (random() % 64));
     const auto bytes = static_cast<uint32_t>(1 + (random() >> (32 + random() % 32)) / 2);
     const auto first = static_cast<uint32_t>(random() % rates.size());
@@ -112,7 +112,7 @@ TEST(VerbsIncomingPieces, AMessageIsThereWithItsLineAndAllPieces) {
     std::vector<Event> events;
     std::vector<uint32_t> left(kFifoDepth), pieces(kFifoDepth);
     for (uint32_t i = 0; i < kFifoDepth; ++i) {
-      left[i] = pieces[i] = static_cast<uint32_t>(1 + random() % kMostRails);
+      left[i] = pieces[i] = static_cast<uint32_t>(1 + random() % kMaxRails);
       for (uint32_t piece = 0; piece < pieces[i]; ++piece) events.push_back({i, piece});
     }
     std::shuffle(events.begin(), events.end(), random);
@@ -120,8 +120,8 @@ TEST(VerbsIncomingPieces, AMessageIsThereWithItsLineAndAllPieces) {
     for (const Event& event : events) {
       const uint32_t at = event.piece == 0 ? lines++ : event.number;
       const Status taken = event.piece == 0
-                               ? take_line(&incoming, &block, first + at, static_cast<uint8_t>(pieces[at]), kMostRails)
-                               : incoming.arrive_piece(kLayout, pack_piece(event.piece, first + at), kMostRails);
+                               ? take_line(&incoming, &block, first + at, static_cast<uint8_t>(pieces[at]), kMaxRails)
+                               : incoming.arrive_piece(kLayout, pack_piece(event.piece, first + at), kMaxRails);
       ASSERT_TRUE(taken.ok()) << taken.message();
       --left[at];
       ASSERT_EQ(incoming.front() != nullptr, left[0] == 0);
@@ -160,7 +160,7 @@ TEST(VerbsIncomingPieces, AnyCountIsRefusedOrCounts) {
   Incoming incoming;
   uint32_t lines = 0, taken = 0, refused = 0;
   for (int i = 0; i < 200'000; ++i) {
-    const auto rails = static_cast<uint32_t>(1 + random() % kMostRails);
+    const auto rails = static_cast<uint32_t>(1 + random() % kMaxRails);
     const bool is_line = random() % 3 == 0;
     const Status status =
         is_line ? take_line(&incoming, &block, lines & kCountMask, static_cast<uint8_t>(random() % 6), rails)
@@ -235,9 +235,9 @@ TEST(VerbsIntroductions, EachFieldIsChecked) {
   expect_error([](EndPoint* end) { end->block = 0; }, "cannot be at 0x0");
   expect_error([](EndPoint* end) { end->block = UINT64_MAX - 5; }, "cannot be at 0xfffffffffffffffa");
   expect_error([](EndPoint* end) { end->rails.clear(); }, "it has 0 rails");
-  expect_error([](EndPoint* end) { end->rails.resize(kMostRails + 1); }, "it has 5 rails");
+  expect_error([](EndPoint* end) { end->rails.resize(kMaxRails + 1); }, "it has 5 rails");
   expect_error([](EndPoint* end) { end->rails[1].number = 0; }, "its rail 1 cannot have the number 0");
-  expect_error([](EndPoint* end) { end->rails[1].number = kMostRails; }, "cannot have the number 4");
+  expect_error([](EndPoint* end) { end->rails[1].number = kMaxRails; }, "cannot have the number 4");
   expect_error([](EndPoint* end) { end->rails[1].queue_pair = 0; }, "queue pair 0x0");
   expect_error([](EndPoint* end) { end->rails[1].queue_pair = 1 << 24; }, "queue pair 0x1000000");
   expect_error([](EndPoint* end) { end->rails[0].first_packet = 1 << 24; }, "packet 0x1000000");
