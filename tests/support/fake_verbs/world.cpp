@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -76,6 +77,24 @@ bool Readable::wait() const {
   if (found == 0) errno = EAGAIN;
   return found > 0;
 }
+
+DeviceFile::DeviceFile(const char* name) : fd_(memfd_create(name, MFD_CLOEXEC)) {
+  if (fd_ >= 0 && ftruncate(fd_, sysconf(_SC_PAGESIZE)) == 0) return;
+  std::perror("fake verbs: memfd_create");
+  std::abort();
+}
+
+DeviceFile::~DeviceFile() { close(fd_); }
+
+void* DeviceFile::map() const {
+  void* const page =
+      mmap(nullptr, static_cast<size_t>(sysconf(_SC_PAGESIZE)), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+  if (page != MAP_FAILED) return page;
+  std::perror("fake verbs: mmap");
+  std::abort();
+}
+
+void DeviceFile::unmap(void* page) { munmap(page, static_cast<size_t>(sysconf(_SC_PAGESIZE))); }
 
 Lock::Lock() {
   hide_begin();
