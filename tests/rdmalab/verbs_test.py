@@ -140,9 +140,13 @@ class Verbs(unittest.TestCase):
 
     # A child has copies of the device's descriptors and mappings, by which the kernel would keep the queue pairs.
     def test_a_forked_child_that_outlives_its_parent_keeps_no_queue_pair_alive(self):
-        commands = [self.lab.start(rank, [FORKING_RANK], DEADLINE, {"RANK": str(rank), **self.environment("verbs", 2)}) for rank in range(2)]
+        printed = [threading.Event() for _ in range(2)]
+        commands = [self.lab.start(rank, [FORKING_RANK], DEADLINE, {"RANK": str(rank), **self.environment("verbs", 2)},
+                                   lambda data, event=event: event.set() if b"child " in data else None)
+                    for rank, event in enumerate(printed)]
         try:
-            child = self.await_output(commands[0], r"child (\d+)\n")[1]
+            self.assertTrue(printed[0].wait(DEADLINE), commands[0].output)
+            child = re.search(r"child (\d+)\n", commands[0].output)[1]
             self.assertGreater(len(self.queue_pairs(0)), 0, commands[0].output)
             commands[0].signal(signal.SIGKILL)
             self.assertEqual(commands[0].wait().status, -9)
@@ -156,14 +160,6 @@ class Verbs(unittest.TestCase):
             for command in commands:
                 command.signal(signal.SIGKILL)
                 command.wait()
-
-    def await_output(self, command, pattern):
-        """What it prints, once that is there."""
-        deadline = time.monotonic() + DEADLINE
-        while (found := re.search(pattern, command.output)) is None:
-            self.assertTrue(command.running() and time.monotonic() < deadline, command.output)
-            time.sleep(0.01)
-        return found
 
     def test_an_unknown_device_is_an_error_that_lists_what_there_is(self):
         for result in [command.wait() for command in self.start(["allreduce"], TREERING_VERBS_DEVICES="mlx5_7")]:

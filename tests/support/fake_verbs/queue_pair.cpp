@@ -139,6 +139,7 @@ using namespace treering::fake_verbs;
 extern "C" {
 
 ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
+  wait_if_held("ibv_create_qp");
   const Lock lock;
   auto* const domain = checked<Pd>(pd, Kind::kPd, "ibv_create_qp");
   int error = world().injected("ibv_create_qp");

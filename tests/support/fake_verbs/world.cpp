@@ -139,6 +139,14 @@ World& world() {
   return only;
 }
 
+void wait_if_held(const char* function) {
+  Lock lock;
+  HeldCalls& held = world().held_calls;
+  if (held.function != function || --held.countdown > 0) return;
+  ++held.waiting;
+  world().released.wait(lock.held(), [&] { return held.function != function; });
+}
+
 World::World() { set_devices(2, 1); }
 
 Port* World::port(int device, int number) {
