@@ -21,7 +21,7 @@
 
 #include "core/log.h"
 #include "transport/connection.h"
-#include "transport/verbs/device.h"
+#include "transport/verbs/devices/device.h"
 #include "transport/verbs/pieces.h"
 #include "transport/verbs/registered_regions.h"
 #include "transport/verbs/registered_staging.h"

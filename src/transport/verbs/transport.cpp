@@ -15,7 +15,7 @@
 #include "transport/verbs/end_check.h"
 #include "transport/verbs/links.h"
 #include "transport/verbs/locked_memory.h"
-#include "transport/verbs/probe.h"
+#include "transport/verbs/devices/probe.h"
 
 namespace treering::verbs {
 namespace {

@@ -16,8 +16,8 @@
 #include <thread>
 #include <vector>
 
-#include "transport/verbs/device.h"
-#include "transport/verbs/inherited_contexts.h"
+#include "transport/verbs/devices/device.h"
+#include "transport/verbs/devices/inherited_contexts.h"
 #include "transport/verbs/queue_pair.h"
 
 namespace treering::verbs {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/verbs/device.h"
+#include "transport/verbs/devices/device.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -11,8 +11,8 @@
 #include <filesystem>
 #include <utility>
 
-#include "transport/verbs/device_choice.h"
-#include "transport/verbs/inherited_contexts.h"
+#include "transport/verbs/devices/device_choice.h"
+#include "transport/verbs/devices/inherited_contexts.h"
 #include "transport/verbs/locked_memory.h"
 
 namespace treering::verbs {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/verbs/inherited_contexts.h"
+#include "transport/verbs/devices/inherited_contexts.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
