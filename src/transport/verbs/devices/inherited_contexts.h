@@ -9,9 +9,10 @@
 // mapped: without this they would outlive a killed parent by a child that lives on, as a data loader may.
 //
 // The child itself looks for the mappings, which a driver makes when it likes, most often with a queue pair. So none is
-// missed that was made just before the fork, and a queue pair costs its parent nothing more. It takes all mappings of a device that this library has open. Those that another library in the process has of it go,
-// too; that does no harm, as verbs objects of a parent cannot be used by a forked child. Empty memory takes their place,
-// so that nothing else comes to lie where the parent's objects, of which the child has copies, point to.
+// missed that was made just before the fork, and a queue pair costs its parent nothing more. It takes all mappings of a
+// device that this library has open. Those that another library in the process has of it go, too; that does no harm, as
+// verbs objects of a parent cannot be used by a forked child. Empty memory takes their place, so that nothing else comes
+// to lie where the parent's objects, of which the child has copies, point to.
 //
 // A child by vfork() or posix_spawn() does nothing of this: both end with its exec().
 #pragma once
