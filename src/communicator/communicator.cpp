@@ -34,6 +34,7 @@ Communicator::~Communicator() {
     peer_table_->abandon();
   else if (peer_table_ != nullptr && is_whole)
     peer_table_->finish();
+  if (peer_table_ != nullptr) peer_table_->end_introductions();
   if (membership_ != nullptr && watch_ != nullptr) membership_->leave_because(watch_->known_failure());
   // That its GPU has closed everything may have been said already.
   uint32_t here = 0;

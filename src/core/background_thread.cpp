@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include <memory>
+#include <utility>
 
 namespace treering {
 namespace {
@@ -36,9 +37,7 @@ void* run(void* argument) {
   return nullptr;
 }
 
-}  // namespace
-
-bool start_background_thread(const char* name, size_t stack_bytes, std::function<void()> work, pthread_t* id) {
+bool start_thread(const char* name, size_t stack_bytes, std::function<void()> work, int detached, pthread_t* id) {
   auto start = std::make_unique<Start>(Start{name, std::move(work)});
   sigset_t all, before;
   sigfillset(&all);
@@ -46,7 +45,7 @@ bool start_background_thread(const char* name, size_t stack_bytes, std::function
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, stack_bytes + taken_bytes());
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_attr_setdetachstate(&attributes, detached);
   pthread_t thread;
   const bool started = pthread_create(&thread, &attributes, &run, start.get()) == 0;
   if (started) (void)start.release();
@@ -54,6 +53,16 @@ bool start_background_thread(const char* name, size_t stack_bytes, std::function
   pthread_attr_destroy(&attributes);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return started;
+}
+
+}  // namespace
+
+bool start_background_thread(const char* name, size_t stack_bytes, std::function<void()> work, pthread_t* id) {
+  return start_thread(name, stack_bytes, std::move(work), PTHREAD_CREATE_DETACHED, id);
+}
+
+bool start_joined_thread(const char* name, size_t stack_bytes, std::function<void()> work, pthread_t* id) {
+  return start_thread(name, stack_bytes, std::move(work), PTHREAD_CREATE_JOINABLE, id);
 }
 
 }  // namespace treering

@@ -139,6 +139,11 @@ void PeerTable::finish() {
     if (transport) transport->finish();
 }
 
+void PeerTable::end_introductions() {
+  for (const auto& transport : opened_)
+    if (transport) transport->end_introductions();
+}
+
 std::string PeerTable::summary() const {
   std::map<std::string, size_t> counts;
   for (const TransportSet used : used_)

@@ -51,6 +51,8 @@ class PeerTable final : public ConnectionMaker, public StatusReader, private Reg
   // The communicator has failed; or the rank leaves in order.
   void abandon();
   void finish();
+  // Before it leaves, also where neither was called.
+  void end_introductions();
 
   // "3 x shared-memory": this rank's peers by transport.
   std::string summary() const;

@@ -92,6 +92,8 @@ class Transport {
   // Before the rank leaves: nothing will be posted or read any more. A transport whose messages do not outlive it waits
   // until they have arrived, for a bounded time.
   virtual void finish() {}
+  // Nor does another thread of the transport make introductions once this returns: before the rank leaves, always.
+  virtual void end_introductions() {}
 };
 
 // Which ranks it may reach.

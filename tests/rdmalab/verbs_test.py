@@ -3,7 +3,7 @@
 """Collectives over real verbs devices (soft-RoCE), between hosts of a guest machine. One boot for all tests. Each host has two devices;
 ranks use the first one, but where a test says otherwise.
 
-usage: verbs_test.py TREERING_PERF [ucx]        ucx: that transport was built, too
+usage: verbs_test.py TREERING_PERF FORKING_RANK [ucx]        ucx: that transport was built, too
 """
 
 import functools
@@ -12,17 +12,20 @@ import re
 import signal
 import sys
 import threading
+import time
 import unittest
 
 import rdmalab
 from rdmalab import SKIP, RdmaLab, Unavailable
 
 PERF = os.path.abspath(sys.argv[1])
-HAS_UCX = "ucx" in sys.argv[2:]
+FORKING_RANK = os.path.abspath(sys.argv[2])
+HAS_UCX = "ucx" in sys.argv[3:]
 DEADLINE = 300  # of what takes seconds: the machine may be busy
 TIMEOUT = 200  # of the ranks
 HOSTS = 3
 PORT = 5000
+CHILD_SECONDS = 30  # for the kernel to end what a killed process had
 MOST_ROWS = 1000  # that come before a failed link is noticed
 
 
@@ -127,6 +130,36 @@ class Verbs(unittest.TestCase):
     @unittest.skipUnless(HAS_UCX, "built without UCX")
     def test_a_killed_rank_is_named_over_ucx(self):
         self.expect_killed_rank_named("ucx")
+
+    def queue_pairs(self, host):
+        """The reliable ones of a host's devices."""
+        links = tuple(f"link {self.lab.device_name(host, device)}/" for device in range(2))
+        shown = self.lab.start(None, ["rdma", "resource", "show", "qp"], DEADLINE, {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}).wait()
+        self.assertEqual(shown.status, 0, shown.output)
+        return [line for line in shown.output.splitlines() if line.startswith(links) and " type RC " in line]
+
+    # A child has copies of the device's descriptors and mappings, by which the kernel would keep the queue pairs.
+    def test_a_forked_child_that_outlives_its_parent_keeps_no_queue_pair_alive(self):
+        printed = [threading.Event() for _ in range(2)]
+        commands = [self.lab.start(rank, [FORKING_RANK], DEADLINE, {"RANK": str(rank), **self.environment("verbs", 2)},
+                                   lambda data, event=event: event.set() if b"child " in data else None)
+                    for rank, event in enumerate(printed)]
+        try:
+            self.assertTrue(printed[0].wait(DEADLINE), commands[0].output)
+            child = re.search(r"child (\d+)\n", commands[0].output)[1]
+            self.assertGreater(len(self.queue_pairs(0)), 0, commands[0].output)
+            commands[0].signal(signal.SIGKILL)
+            self.assertEqual(commands[0].wait().status, -9)
+            deadline = time.monotonic() + CHILD_SECONDS
+            while (left := self.queue_pairs(0)) and time.monotonic() < deadline:
+                continue  # the question takes long enough
+            lives = self.lab.start(0, ["/bin/kill", child], DEADLINE, {}).wait()
+            self.assertEqual(left, [])
+            self.assertEqual(lives.status, 0, lives.output)
+        finally:
+            for command in commands:
+                command.signal(signal.SIGKILL)
+                command.wait()
 
     def test_an_unknown_device_is_an_error_that_lists_what_there_is(self):
         for result in [command.wait() for command in self.start(["allreduce"], TREERING_VERBS_DEVICES="mlx5_7")]:

@@ -12,7 +12,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "transport/verbs/device.h"
+#include "transport/verbs/devices/device.h"
 
 namespace treering::verbs {
 

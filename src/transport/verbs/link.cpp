@@ -61,7 +61,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
 
   void hear(const EndPoint& peer) override {
     std::lock_guard lock(mutex_);
-    if (finished_) return;
+    if (finished_ || stopped_.load()) return;
     if (!peer.refusal.empty()) return refuse({trSystemError, "it says: " + peer.refusal});
     if (!refusal_.ok()) return introduce_self();
     if (!handshake_.is_connected()) {
@@ -81,7 +81,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
   }
   void depart() override { departed_.store(true, std::memory_order_release); }
   void stop() override {
-    stopped_.store(true, std::memory_order_relaxed);
+    stopped_.store(true);  // first: what a peer is not connected for then is no refusal
     rails_.stop();
   }
   void arm() override { rails_.arm(); }
@@ -225,7 +225,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
 
   void introduce_self() {
     last_introduced_ = Clock::now();
-    if (finished_) return;
+    if (finished_ || stopped_.load()) return;
     if (refusal_.ok()) return introduce_(own_end());
     EndPoint none;
     none.refusal = refusal_.message();
@@ -246,7 +246,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     std::lock_guard lock(mutex_);
     if (!handshake_.may_send() && Clock::now() - last_introduced_ > kIntroducedAgain) introduce_self();
   }
-  // From the control thread; the rank's own thread takes it.
+  // From another thread; the rank's own thread takes it.
   void refuse(Status why) {
     peers_refusal_ = std::move(why);
     is_refused_.store(true, std::memory_order_release);

@@ -12,7 +12,7 @@
 // Invariants: at most kFifoDepth messages of a channel are not popped, so a line or place is written only when it
 // is not read; what a peer has written is checked and copied before it is used; released() counts a message whose payload
 // the cards have written, and which the peer's cards have acknowledged. Used by one thread at a time, but for hear(),
-// depart() and stop(), which the control thread calls.
+// depart() and stop(), which other threads call meanwhile.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@
 
 #include "core/log.h"
 #include "transport/connection.h"
-#include "transport/verbs/device.h"
+#include "transport/verbs/devices/device.h"
 #include "transport/verbs/pieces.h"
 #include "transport/verbs/registered_regions.h"
 #include "transport/verbs/registered_staging.h"

@@ -60,7 +60,7 @@ std::string locked_memory_text();
 void raise_locked_limit();
 
 // What a rank of this process will lock, but has not locked yet. All ranks and communicators of the process share the
-// limit: what one has planned is not there for another, nor for memory of the user. Used by one thread at a time.
+// limit: what one has planned is not there for another, nor for memory of the user. Any thread.
 class LockedReservation {
  public:
   LockedReservation() = default;

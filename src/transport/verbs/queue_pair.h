@@ -19,7 +19,7 @@
 #include <functional>
 #include <memory>
 
-#include "transport/verbs/device.h"
+#include "transport/verbs/devices/device.h"
 #include "transport/verbs/sending.h"
 
 namespace treering::verbs {

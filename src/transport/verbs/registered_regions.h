@@ -15,7 +15,7 @@
 #include <optional>
 
 #include "transport/region.h"
-#include "transport/verbs/device.h"
+#include "transport/verbs/devices/device.h"
 
 namespace treering::verbs {
 

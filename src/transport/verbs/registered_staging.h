@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "transport/verbs/device.h"
+#include "transport/verbs/devices/device.h"
 
 namespace treering::verbs {
 

@@ -7,17 +7,15 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <map>
 #include <mutex>
-#include <set>
 #include <vector>
 
 #include "core/clock.h"
 #include "transport/module.h"
 #include "transport/verbs/end_check.h"
-#include "transport/verbs/link.h"
+#include "transport/verbs/links.h"
 #include "transport/verbs/locked_memory.h"
-#include "transport/verbs/probe.h"
+#include "transport/verbs/devices/probe.h"
 
 namespace treering::verbs {
 namespace {
@@ -47,11 +45,12 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
         reservation_(std::move(reservation)),
         card_(std::move(card)),
         probes_(std::move(probes)),
-        peers_(setup_.ranks) {}
+        peers_(setup_.ranks),
+        links_([this](uint32_t peer) { return make_link(peer); }) {}
   ~Verbs() override {
+    links_.end();
     if (setup_.waits)
       for (const auto& device : card_->devices) setup_.waits->forget(device->events()->fd);
-    for (const auto& [peer, link] : links_) link->end_introductions();  // connections may live on
   }
 
   std::string info() override {
@@ -99,11 +98,7 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
 
   PeerConnections connect(uint32_t peer, PairAbilities) override {
     PeerConnections made;
-    std::shared_ptr<VerbsLink> link;
-    {
-      std::lock_guard lock(mutex_);
-      link = find_or_make(peer);
-    }
+    const std::shared_ptr<VerbsLink> link = links_.find_or_make(peer);
     link->start();
     for (uint32_t channel = 0; channel < setup_.layout->channels; ++channel)
       made.channels.push_back(link->connection(channel));
@@ -129,36 +124,23 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     if (!reader.complete())
       return setup_.log(LogLevel::kWarn,
                         fmt::format("rank {} sent an introduction that names no queue pair: ignored", peer));
-    std::lock_guard lock(mutex_);
-    if (!finished_) find_or_make(peer)->hear(end);
+    links_.introduced(peer, std::move(end));
   }
   void connected(uint32_t, const std::string&, const Status&, int) override {}
-  void departed(uint32_t peer) override {
-    std::lock_guard lock(mutex_);
-    departed_.insert(peer);
-    if (const auto found = links_.find(peer); found != links_.end()) found->second->depart();
-  }
+  void departed(uint32_t peer) override { links_.departed(peer); }
 
-  void abandon() override {
-    std::lock_guard lock(mutex_);
-    finished_ = true;  // introductions that are on their way bring up no queue pair any more
-    for (const auto& [peer, link] : links_) link->stop();
-  }
+  void abandon() override { links_.stop(); }
   // All links send what they have before any of them is waited for.
   void finish() override {
-    std::vector<std::shared_ptr<VerbsLink>> left;
-    {
-      std::lock_guard lock(mutex_);
-      for (const auto& [peer, link] : links_) left.push_back(link);
-    }
+    std::vector<std::shared_ptr<VerbsLink>> left = links_.all();
     const auto deadline = Clock::now() + limit();
     while (!left.empty() && Clock::now() < deadline) {
       std::erase_if(left, [](const auto& link) { return link->finish(); });
       sched_yield();
     }
-    std::lock_guard lock(mutex_);
-    finished_ = true;
+    links_.ignore_introductions();
   }
+  void end_introductions() override { links_.end(); }
 
  private:
   // Memory that may be locked, less what this and other communicators will need.
@@ -215,17 +197,18 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     return (rails & heard_) != 0 ? rails & heard_ : rails;
   }
 
-  // With the lock.
-  std::shared_ptr<VerbsLink> find_or_make(uint32_t peer) {
-    auto& link = links_[peer];
-    if (link) return link;
+  // Before the first link. The set calls arm() from then on.
+  void begin_links() {
     probes_.clear();  // all proofs have been made
-    // This source last: from then on the set calls arm(), which takes the lock, with its own lock held.
-    if (links_.size() == 1 && setup_.waits)
-      for (auto device = card_->devices.rbegin(); device != card_->devices.rend(); ++device) {
-        const bool is_last = std::next(device) == card_->devices.rend();
-        setup_.waits->add((*device)->events()->fd, is_last ? static_cast<WaitSource*>(this) : &other_rails_);
-      }
+    if (!setup_.waits) return;
+    for (auto device = card_->devices.rbegin(); device != card_->devices.rend(); ++device) {
+      const bool is_last = std::next(device) == card_->devices.rend();
+      setup_.waits->add((*device)->events()->fd, is_last ? static_cast<WaitSource*>(this) : &other_rails_);
+    }
+  }
+  // Any thread.
+  std::shared_ptr<VerbsLink> make_link(uint32_t peer) {
+    std::call_once(begun_, [this] { begin_links(); });
     LinkOptions options;
     options.peer = peer;
     options.peer_name = fmt::format("rank {} (pid {})", peer, setup_.peer_info(peer).pid);
@@ -234,13 +217,12 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     options.places = plan_.places;
     options.path = path_of(*setup_.config);
     options.rails = rails_towards(peer);
-    link = VerbsLink::make(card_, std::move(options), [this, peer](const EndPoint& end) {
+    auto link = VerbsLink::make(card_, std::move(options), [this, peer](const EndPoint& end) {
       Writer writer;
       writer(end);
       setup_.introducer->introduce(peer, {.bytes = writer.take()});
     });
     reservation_->use(plan_.peer_bytes);
-    if (departed_.count(peer) != 0) link->depart();
     return link;
   }
 
@@ -251,8 +233,7 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     void* context = nullptr;
     for (const auto& device : card_->devices)
       while (ibv_get_cq_event(device->events(), &armed, &context) == 0) ibv_ack_cq_events(armed, 1);
-    std::lock_guard lock(mutex_);
-    for (const auto& [peer, link] : links_) link->arm();
+    links_.arm();
   }
 
   const TransportSetup setup_;
@@ -270,10 +251,8 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
   std::vector<std::unique_ptr<Probe>> probes_;  // by rail; until the first link
   RailSet deaf_ = 0, heard_ = 0;                // by which a peer was not heard in time; was heard
   std::vector<Peer> peers_;
-  std::mutex mutex_;
-  std::map<uint32_t, std::shared_ptr<VerbsLink>> links_;
-  std::set<uint32_t> departed_;
-  bool finished_ = false;
+  std::once_flag begun_;
+  Links links_;  // it ends first: its thread uses the others
 };
 
 Status plan_memory(const TransportSetup& setup, uint32_t rails, LockedReservation* reservation, LockedMemory* plan) {

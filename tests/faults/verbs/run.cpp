@@ -86,9 +86,10 @@ class Rank {
     if (called.result == trSuccess) return !called.is_wrong;
     report_.errors.push_back({called.result, now(), began, called.name, trGetLastError(nullptr), is_of_base});
     if (!is_of_base || !scenario_.calls() || !kept_.empty()) return false;
-    // From here on nothing may touch the memory of the user.
+    // From here on nothing may touch the memory of the user. A queue pair that is made just now has no peer, and gets none.
     for (const fake_verbs_qp& qp : queue_pairs())
-      if (qp.owner == rank_ && !qp.is_in_error) report_.unstopped += fmt::format(" {:#x}", qp.number);
+      if (qp.owner == rank_ && qp.is_connected && !qp.is_in_error)
+        report_.unstopped += fmt::format(" {:#x}", qp.number);
     calls_.overwrite();  // a peer whose call succeeds has not got this
     kept_ = calls_.contents();
     return false;

@@ -135,6 +135,22 @@ void fake_verbs_fail_call(const char* function, int nth, int error) {
   world().settings.calls.push_back({function, nth, error});
 }
 
+void fake_verbs_hold_calls(const char* function, int nth) {
+  const Lock lock;
+  world().held_calls = {function, nth};
+}
+
+void fake_verbs_release_calls(void) {
+  const Lock lock;
+  world().held_calls = {};
+  world().released.notify_all();
+}
+
+int fake_verbs_held_calls(void) {
+  const Lock lock;
+  return world().held_calls.waiting;
+}
+
 void fake_verbs_fail_completion(uint32_t qp_num, fake_verbs_queue queue, int nth, ibv_wc_status status) {
   const Lock lock;
   world().settings.completions.push_back({qp_num, queue, nth, status});

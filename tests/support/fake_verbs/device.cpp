@@ -154,12 +154,11 @@ __be64 ibv_get_device_guid(ibv_device* device) {
 ibv_context* ibv_open_device(ibv_device* device) {
   const Lock lock;
   if (const int error = world().injected("ibv_open_device")) return errno = error, nullptr;
-  auto* const made = new Context();
+  auto* const made = new Context(static_cast<Device*>(device));
   made->sz = sizeof(verbs_context);
   made->query_port = [](ibv_context* context, uint8_t number, ibv_port_attr* attr, size_t size) {
     return port_attr(context, number, attr, size);
   };
-  made->fake = static_cast<Device*>(device);
   made->owner = owner_of_thread;
   ibv_context& context = made->context;
   context.device = device;
@@ -167,7 +166,7 @@ ibv_context* ibv_open_device(ibv_device* device) {
   context.ops.req_notify_cq = arm;
   context.ops.post_send = post_send;
   context.ops.post_recv = post_receive;
-  context.cmd_fd = -1;
+  context.cmd_fd = made->file.fd();
   context.async_fd = made->readable.fd();
   context.num_comp_vectors = 4;
   context.abi_compat = __VERBS_ABI_IS_EXTENDED;

@@ -68,6 +68,12 @@ void fake_verbs_set_memlock(uint64_t bytes);
 // ibv_poll_cq returns its negative.
 void fake_verbs_fail_call(const char* function, int nth, int error);
 
+// From the nth call from now on (1: the next) ibv_create_qp, or ibv_reg_mr however it is called, waits until it is released.
+void fake_verbs_hold_calls(const char* function, int nth);
+void fake_verbs_release_calls(void);
+// How many calls wait.
+int fake_verbs_held_calls(void);
+
 enum fake_verbs_queue { FAKE_VERBS_SEND_QUEUE, FAKE_VERBS_RECEIVE_QUEUE };
 // The nth work request from now of the queue (qp_num 0: of all of them) completes with `status`, and its queue pair is in error
 // then. Whether the peer has got what a failed send carried is drawn; at disorder 0 it has not.

@@ -36,6 +36,7 @@ int refused(const void* addr, size_t length, unsigned access) {
 }
 
 ibv_mr* add_region(ibv_pd* pd, void* addr, size_t length, uint64_t iova, unsigned access, const char* function) {
+  wait_if_held("ibv_reg_mr");
   const Lock lock;
   auto* const domain = checked<Pd>(pd, Kind::kPd, function);
   int error = world().injected(function);

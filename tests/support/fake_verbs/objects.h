@@ -39,6 +39,22 @@ class Readable {
   bool ready_ = false;
 };
 
+// What the program has open and mapped of a device: a file in memory, which /proc calls uverbs0 and so on.
+class DeviceFile {
+ public:
+  explicit DeviceFile(const char* name);
+  ~DeviceFile();
+  DeviceFile(const DeviceFile&) = delete;
+  DeviceFile& operator=(const DeviceFile&) = delete;
+  int fd() const { return fd_; }
+  // A page of it, as a driver maps a queue.
+  void* map() const;
+  static void unmap(void* page);
+
+ private:
+  int fd_;
+};
+
 struct Port {
   ibv_port_attr attr;
   std::vector<ibv_gid_entry> gids;  // an entry of zeros is none
@@ -50,7 +66,9 @@ struct Device : ibv_device {
 };
 
 struct Context : verbs_context {
+  explicit Context(Device* device) : fake(device), file(device->dev_name) {}
   Device* fake;
+  DeviceFile file;
   std::deque<ibv_async_event> events;
   Readable readable;
   int uses = 0;
@@ -150,6 +168,7 @@ struct Qp : ibv_qp {
   std::optional<uint64_t> silent_since, unready_since;  // no answer; no receive
   uint64_t stalled_until;
   uint64_t async_events, async_acks;
+  void* queue;                              // mapped
   char post_mark, send_mark, receive_mark;  // order the program's accesses and the copies
 
   bool receiving() const { return now == IBV_QPS_RTR || now == IBV_QPS_RTS; }

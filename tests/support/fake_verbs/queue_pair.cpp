@@ -139,6 +139,7 @@ using namespace treering::fake_verbs;
 extern "C" {
 
 ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
+  wait_if_held("ibv_create_qp");
   const Lock lock;
   auto* const domain = checked<Pd>(pd, Kind::kPd, "ibv_create_qp");
   int error = world().injected("ibv_create_qp");
@@ -153,6 +154,7 @@ ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* init) {
   qp->qp_num = qp->handle = world().new_qp_number();
   qp->qp_type = init->qp_type;
   qp->all_signaled = init->sq_sig_all != 0;
+  qp->queue = context_of(pd->context).file.map();
   qp->cap = init->cap;  // exactly what was asked for, where hardware gives more
   world().qps[qp->qp_num] = qp;
   world().add(qp, Kind::kQp);
@@ -200,6 +202,7 @@ int ibv_destroy_qp(ibv_qp* qp) {
     std::fprintf(stderr, "fake verbs: ibv_destroy_qp waits for ever: an asynchronous event was not acknowledged\n");
     std::abort();
   }
+  DeviceFile::unmap(known->queue);
   world().qps.erase(known->qp_num);
   std::erase(world().active, known);
   --static_cast<Pd*>(known->pd)->uses;

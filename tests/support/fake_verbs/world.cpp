@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -77,6 +78,24 @@ bool Readable::wait() const {
   return found > 0;
 }
 
+DeviceFile::DeviceFile(const char* name) : fd_(memfd_create(name, MFD_CLOEXEC)) {
+  if (fd_ >= 0 && ftruncate(fd_, sysconf(_SC_PAGESIZE)) == 0) return;
+  std::perror("fake verbs: memfd_create");
+  std::abort();
+}
+
+DeviceFile::~DeviceFile() { close(fd_); }
+
+void* DeviceFile::map() const {
+  void* const page =
+      mmap(nullptr, static_cast<size_t>(sysconf(_SC_PAGESIZE)), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+  if (page != MAP_FAILED) return page;
+  std::perror("fake verbs: mmap");
+  std::abort();
+}
+
+void DeviceFile::unmap(void* page) { munmap(page, static_cast<size_t>(sysconf(_SC_PAGESIZE))); }
+
 Lock::Lock() {
   hide_begin();
   lock_.emplace(world().mutex);
@@ -118,6 +137,14 @@ void copy_bytes(void* to, const void* from, size_t length) {
 World& world() {
   static World& only = *new World;  // programs may use verbs while static objects are destroyed
   return only;
+}
+
+void wait_if_held(const char* function) {
+  Lock lock;
+  HeldCalls& held = world().held_calls;
+  if (held.function != function || --held.countdown > 0) return;
+  ++held.waiting;
+  world().released.wait(lock.held(), [&] { return held.function != function; });
 }
 
 World::World() { set_devices(2, 1); }

@@ -30,6 +30,12 @@ struct FailedCall {
   int error;
 };
 
+struct HeldCalls {
+  std::string function;
+  int countdown = 0;
+  int waiting = 0;
+};
+
 struct FailedCompletion {
   uint32_t qp_num;
   fake_verbs_queue queue;
@@ -51,6 +57,8 @@ class World {
   World();
   std::mutex mutex;
   std::condition_variable acknowledged;
+  std::condition_variable released;  // calls that were held
+  HeldCalls held_calls;
   std::condition_variable work;  // for the background thread
   Settings settings;
   fake_verbs_counters counters = {};
@@ -88,6 +96,8 @@ class World {
 };
 
 World& world();
+// At the beginning of a function, without the lock: waits as long as a test holds its calls.
+void wait_if_held(const char* function);
 
 // The lock of the world, which ThreadSanitizer does not see.
 class Lock {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a device is told, without one.
-#include "transport/verbs/device.h"
+#include "transport/verbs/devices/device.h"
 
 #include <gtest/gtest.h>
 

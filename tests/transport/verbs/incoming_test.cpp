@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "support/seed.h"
-#include "transport/verbs/device_choice.h"
+#include "transport/verbs/devices/device_choice.h"
 #include "transport/verbs/handshake.h"
 
 namespace treering::verbs {

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "support/fake_verbs/fake_verbs.h"
 #include "support/seed.h"
@@ -340,6 +341,26 @@ TEST_F(VerbsLinks, LinesThatCannotBeInlineComeFromRegisteredMemory) {
     receiver_->pop();
   }
   EXPECT_EQ(counters().inline_posted, 0u);
+}
+
+// Its queue pair takes no peer any more. That is no fault of the peer, which must not be told of one.
+TEST_F(VerbsLinks, AStoppedLinkAnswersNoIntroduction) {
+  auto card = std::make_shared<Card>();
+  Config config;
+  config.verbs_devices = "=fake0";
+  std::vector<std::string> rejected;
+  ASSERT_TRUE(open_devices(config, nullptr, &card->devices, &rejected).ok());
+  card->log = log_line;
+  LinkOptions options;
+  options.channels = kChannels;
+  options.place_bytes = kPlaceBytes;
+  std::vector<EndPoint> introduced;
+  const auto link = VerbsLink::make(card, options, [&](const EndPoint& end) { introduced.push_back(end); });
+  link->start();
+  ASSERT_EQ(introduced.size(), 1u);
+  link->stop();
+  link->hear(introduced.front());
+  EXPECT_EQ(introduced.size(), 1u) << introduced.back().refusal;
 }
 
 TEST_F(VerbsLinks, LostIntroductionsAreMadeAgain) {

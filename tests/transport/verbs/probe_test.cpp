@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whether ports reach each other, over the stand-in for libibverbs.
-#include "transport/verbs/probe.h"
+#include "transport/verbs/devices/probe.h"
 
 #include <gtest/gtest.h>
 

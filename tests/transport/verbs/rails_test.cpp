@@ -11,7 +11,7 @@
 #include "transport/verbs/end_check.h"
 #include "transport/verbs/incoming.h"
 #include "transport/verbs/pieces.h"
-#include "transport/verbs/rail_choice.h"
+#include "transport/verbs/devices/rail_choice.h"
 #include "transport/verbs/sending.h"
 
 namespace treering::verbs {

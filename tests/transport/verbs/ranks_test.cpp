@@ -6,12 +6,14 @@
 
 #include <barrier>
 #include <cstdlib>
+#include <latch>
 #include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "support/fake_verbs/fake_verbs.h"
+#include "support/waiting.h"
 #include "transport/module_ranks.h"
 #include "treering/treering.h"
 
@@ -160,6 +162,92 @@ TEST_F(VerbsRanks, HaveQueuePairsToThePeersOfTheirSchedule) {
     });
   }
   unsetenv("TREERING_ALGO");
+}
+
+int held_calls() {
+  void* const stand_in = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
+  const int held = reinterpret_cast<decltype(&fake_verbs_held_calls)>(dlsym(stand_in, "fake_verbs_held_calls"))();
+  dlclose(stand_in);
+  return held;
+}
+void release_calls() { call_stand_in<decltype(fake_verbs_release_calls)>("fake_verbs_release_calls"); }
+
+// Two more ranks of this process meet.
+void run_over_tcp() {
+  trUniqueId id;
+  EXPECT_SUCCESS(trGetUniqueId(&id));
+  trConfig_t config = TR_CONFIG_INITIALIZER;
+  config.transports = "tcp";
+  config.timeout_ms = 10'000;
+  std::thread ranks[2];
+  for (int rank = 0; rank < 2; ++rank)
+    ranks[rank] = std::thread([&, rank] {
+      trComm_t comm = nullptr;
+      EXPECT_SUCCESS(trCommInitRankConfig(&comm, 2, id, rank, &config));
+      EXPECT_SUCCESS(trCommDestroy(comm));
+    });
+  for (std::thread& rank : ranks) rank.join();
+}
+
+// Rank 0 sends to rank 1, which is in no call. It makes its own end of the link first; the call of the function by which
+// the other end is made is held. What both do then:
+template <typename Sent, typename Held>
+void run_with_a_held_call(const char* function, Sent sent, Held held) {
+  setenv("TREERING_VERBS_DEVICES", "=fake0", 1);
+  trUniqueId id;
+  EXPECT_SUCCESS(trGetUniqueId(&id));
+  std::barrier arrived(2);
+  std::thread ranks[2];
+  for (int rank = 0; rank < 2; ++rank)
+    ranks[rank] = std::thread([&, rank] {
+      trComm_t comm = nullptr;
+      EXPECT_SUCCESS(trCommInitRank(&comm, 2, id, rank));
+      arrived.arrive_and_wait();
+      if (rank == 0) {
+        call_stand_in<decltype(fake_verbs_hold_calls)>("fake_verbs_hold_calls", function, 1 + 1);
+        const int number = 17;
+        sent(trSend(&number, 1, trInt32, 1, comm, nullptr));
+        EXPECT_SUCCESS(trCommDestroy(comm));
+      } else {
+        EXPECT_TRUE(soon([] { return held_calls() == 1; }));
+        held(comm);
+      }
+    });
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_EQ(counters().qps_alive, 0u);
+}
+
+// All ranks of the process share the control thread. It is free while a link is made, so that others meet.
+TEST_F(VerbsRanks, ALinkThatIsMadeHoldsUpNoControlConnection) {
+  for (const char* function : {"ibv_create_qp", "ibv_reg_mr"}) {
+    std::latch has_sent(1);
+    run_with_a_held_call(
+        function,
+        [&](trResult_t result) {
+          EXPECT_EQ(result, trSuccess);
+          has_sent.count_down();
+        },
+        [&](trComm_t comm) {
+          run_over_tcp();
+          release_calls();
+          has_sent.wait();  // the rank is in no call
+          int number = 0;
+          EXPECT_SUCCESS(trRecv(&number, 1, trInt32, 0, comm, nullptr));
+          EXPECT_EQ(number, 17);
+          EXPECT_SUCCESS(trCommDestroy(comm));
+        });
+  }
+}
+
+TEST_F(VerbsRanks, ARankEndsWhileALinkIsMade) {
+  for (const auto end : {&trCommDestroy, &trCommAbort})
+    run_with_a_held_call(
+        "ibv_create_qp", [](trResult_t) {},  // the peer may take it, or has left
+        [&](trComm_t comm) {
+          std::thread ends([&] { EXPECT_SUCCESS(end(comm)); });
+          release_calls();
+          ends.join();
+        });
 }
 
 // Where verbs cannot be had the pair takes the next transport.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/verbs/rail_choice.h"
+#include "transport/verbs/devices/rail_choice.h"
 
 #include <fmt/format.h>
 

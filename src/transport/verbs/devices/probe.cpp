@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/verbs/probe.h"
+#include "transport/verbs/devices/probe.h"
 
 #include <fmt/format.h>
 #include <sched.h>

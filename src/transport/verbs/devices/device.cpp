@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/verbs/device.h"
+#include "transport/verbs/devices/device.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -11,7 +11,8 @@
 #include <filesystem>
 #include <utility>
 
-#include "transport/verbs/device_choice.h"
+#include "transport/verbs/devices/device_choice.h"
+#include "transport/verbs/devices/inherited_contexts.h"
 #include "transport/verbs/locked_memory.h"
 
 namespace treering::verbs {
@@ -65,9 +66,9 @@ uint32_t speed_mbps(const ibv_port_attr& port) {
 
 struct OpenedContext {
   ibv_context* context;
-  explicit OpenedContext(ibv_device* device) : context(ibv_open_device(device)) {}
+  explicit OpenedContext(ibv_device* device) : context(open_context(device)) {}
   ~OpenedContext() {
-    if (context != nullptr) (void)ibv_close_device(context);
+    if (context != nullptr) close_context(context);
   }
   ibv_context* take() { return std::exchange(context, nullptr); }
 };
@@ -132,7 +133,7 @@ class Ports {
     for (const size_t chosen : choose_rails(&candidates_)) {
       Port& port = ports_[chosen];
       ibv_context* context = port.context->take();
-      if (context == nullptr) context = ibv_open_device(port.device);  // the rail before has another port of it
+      if (context == nullptr) context = open_context(port.device);  // the rail before has another port of it
       if (context == nullptr)
         return {trSystemError, fmt::format("{} cannot be opened: {}", port.rail.device, std::strerror(errno))};
       devices->emplace_back();
@@ -179,7 +180,7 @@ class Ports {
   std::vector<PortCandidate> candidates_;  // with the same positions
 };
 
-// Descriptors of verbs keep a queue pair alive: a child that was forked must not hold them.
+// Descriptors of verbs keep a queue pair alive: what a child executes must not hold them.
 void close_on_exec(int fd) { (void)fcntl(fd, F_SETFD, fcntl(fd, F_GETFD) | FD_CLOEXEC); }
 
 }  // namespace
@@ -247,7 +248,7 @@ Status Device::make_objects() {
   close_on_exec(context_->async_fd);
   domain_ = ibv_alloc_pd(context_);
   if (domain_ == nullptr) return {trSystemError, fmt::format("{}: ibv_alloc_pd: {}", name(), std::strerror(errno))};
-  events_ = ibv_create_comp_channel(context_);
+  events_ = open_channel(context_);
   if (events_ == nullptr)
     return {trSystemError, fmt::format("{}: ibv_create_comp_channel: {}", name(), std::strerror(errno))};
   close_on_exec(events_->fd);
@@ -256,9 +257,9 @@ Status Device::make_objects() {
 }
 
 Device::~Device() {
-  if (events_ != nullptr) (void)ibv_destroy_comp_channel(events_);
+  if (events_ != nullptr) close_channel(events_);
   if (domain_ != nullptr) (void)ibv_dealloc_pd(domain_);
-  (void)ibv_close_device(context_);
+  close_context(context_);
 }
 
 std::string Device::name() const {

@@ -18,7 +18,7 @@
 
 #include "core/config.h"
 #include "core/status.h"
-#include "transport/verbs/rail_choice.h"
+#include "transport/verbs/devices/rail_choice.h"
 #include "transport/verbs/sending.h"
 
 namespace treering::verbs {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "core/clock.h"
-#include "transport/verbs/device.h"
+#include "transport/verbs/devices/device.h"
 
 namespace treering::verbs {
 
