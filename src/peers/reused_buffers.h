@@ -12,6 +12,8 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -28,9 +30,9 @@ inline constexpr size_t kLeastReused = 64 << 10;
 class ReusedBuffers {
  public:
   struct Limits {
-    size_t buffers = 256;       // registered at a time
-    size_t bytes = SIZE_MAX;    // ... of all of them
-    size_t candidates = 4096;   // that are remembered
+    size_t buffers = 256;          // registered at a time
+    size_t bytes = SIZE_MAX;       // ... of all of them
+    size_t candidates = 4096;      // that are remembered
     double copy_seconds = 0.1e-9;  // of a byte
   };
   struct Buffer {
@@ -60,7 +62,7 @@ class ReusedBuffers {
     Candidate& candidate = candidates_[bytes.begin];
     if (candidate.bytes != bytes.bytes()) candidate = {bytes.bytes()};
     if (candidate.spent >= candidate.factor * expected_seconds(bytes.bytes())) return {Action::kRegister, nullptr};
-    candidate.spent += limits_.copy_seconds * static_cast<double>(bytes.bytes());
+    candidate.spent += copy_seconds(bytes.bytes());
     return {};
   }
 
@@ -69,8 +71,8 @@ class ReusedBuffers {
     buffers_.push_back({id, bytes, call_});
     bytes_ += bytes.bytes();
     // Earlier ones count less: other programs, and how many pages were there, change it.
-    measured_seconds_ = measured_seconds_ / 2 + seconds;
-    measured_bytes_ = measured_bytes_ / 2 + static_cast<double>(bytes.bytes());
+    double& measured = seconds_[size_class(bytes.bytes())];
+    measured = measured == 0 ? seconds : (measured + seconds) / 2;
   }
   void refused(ByteRange bytes) {
     const auto found = candidates_.find(bytes.begin);
@@ -104,12 +106,26 @@ class ReusedBuffers {
   }
 
   const std::vector<Buffer>& buffers() const { return buffers_; }
+  // To register so many: as what was measured for about as many; as for more of them, or for fewer, as many times as it
+  // is more; at first as to copy them.
   double expected_seconds(size_t bytes) const {
-    const double each = measured_bytes_ > 0 ? measured_seconds_ / measured_bytes_ : limits_.copy_seconds;
-    return each * static_cast<double>(bytes);
+    const size_t own = size_class(bytes);
+    if (seconds_[own] > 0) return seconds_[own];
+    double expected = 0;
+    for (size_t other = 0; other < seconds_.size(); ++other) {
+      if (seconds_[other] == 0) continue;
+      const double scaled =
+          other < own ? seconds_[other] * static_cast<double>(uint64_t{1} << (own - other)) : seconds_[other];
+      expected = expected == 0 ? scaled : std::min(expected, scaled);
+    }
+    return expected > 0 ? expected : copy_seconds(bytes);
   }
 
  private:
+  // Sizes from a power of two to the next.
+  static size_t size_class(size_t bytes) { return static_cast<size_t>(std::bit_width(bytes)); }
+  double copy_seconds(size_t bytes) const { return limits_.copy_seconds * static_cast<double>(bytes); }
+
   struct Candidate {
     size_t bytes = 0;
     double spent = 0;   // on copies, in seconds
@@ -121,7 +137,7 @@ class ReusedBuffers {
   std::vector<Buffer> buffers_;
   size_t bytes_ = 0;
   std::unordered_map<uintptr_t, Candidate> candidates_;  // by address
-  double measured_seconds_ = 0, measured_bytes_ = 0;
+  std::array<double, 65> seconds_{};                     // to register, by size; 0: not measured
 };
 
 }  // namespace treering

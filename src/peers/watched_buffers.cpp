@@ -112,7 +112,8 @@ Region WatchedBuffers::try_add(ByteRange bytes) {
 }
 
 Status WatchedBuffers::add(Watched* added) {
-  TR_RETURN_IF_ERROR(check_plain_anonymous(added->region.base, added->region.bytes));
+  if (!is_private_anonymous(added->region.base, added->region.bytes))
+    return {trSystemError, "it lies in memory of a file, in shared memory, or in memory that cannot be written"};
   added->region.id = RegionTable::instance().take_id();
   TR_RETURN_IF_ERROR(watch_->begin(ByteRange::of(added->region.base, added->region.bytes), &added->range));
   Status status;

@@ -36,9 +36,13 @@ TEST(ReusedBuffers, AreRegisteredOnceCopyingHasCostAsMuch) {
   const ReusedBuffers::Advice advice = buffers.use(at(1));
   EXPECT_EQ(advice.action, Action::kRefer);
   EXPECT_EQ(advice.buffer->id, 7u);
-  EXPECT_NEAR(copies(&buffers, at(3, 4)), 20, 1) << "what was measured counts from then on";
-  buffers.added(at(3, 4), 8, seconds(4, 2));
-  EXPECT_LT(copies(&buffers, at(10, 4)), 10) << "the newest measurement counts most";
+  EXPECT_NEAR(copies(&buffers, at(3)), 20, 1) << "what was measured counts from then on";
+  buffers.added(at(3), 8, seconds(1, 10));
+  EXPECT_NEAR(copies(&buffers, at(5)), 15, 1) << "later measurements count, too";
+  EXPECT_NEAR(copies(&buffers, at(10, 4)), 15, 1) << "for four times as many it takes four times as long";
+  EXPECT_NEAR(copies(&buffers, {0, kMiB / 4}), 60, 1) << "for a quarter of them as long";
+  buffers.added({0, kMiB / 4}, 9, seconds(1, 1) / 2);
+  EXPECT_NEAR(copies(&buffers, {kMiB / 2, 3 * kMiB / 4}), 2, 1) << "until it was measured";
 }
 
 TEST(ReusedBuffers, PartsOfThemAreFound) {

@@ -48,9 +48,9 @@ class Watched : public ::testing::Test {
     return buffers_.find(data, bytes);
   }
   // Until it is registered; a moment in which other changes are not known yet does not count.
-  Region use_until_registered(const void* data) {
+  Region use_until_registered(const void* data, size_t bytes = kBytes) {
     for (int call = 0; call < 1'000'000; ++call)
-      if (const Region region = use(data); region.id != 0) return region;
+      if (const Region region = use(data, bytes); region.id != 0) return region;
     ADD_FAILURE() << "it is not registered";
     return {};
   }
@@ -124,15 +124,24 @@ TEST_F(Watched, GiveWayWhereTheTransportTakesNoMore) {
 }
 
 // Pages of files change without a word: another process may cut the file.
-TEST_F(Watched, FilesAndStacksAreCopied) {
+TEST_F(Watched, MemoryOfFilesIsCopied) {
   void* const shared = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  std::byte stack[1 << 18];
+  std::byte* const read_only = mapped(kBytes);
+  ASSERT_EQ(mprotect(read_only + kBytes / 2, 4096, PROT_READ), 0);
   for (int call = 0; call < 100; ++call) {
     EXPECT_EQ(use(shared).id, 0u);
-    EXPECT_EQ(use(stack, sizeof stack).id, 0u);
+    EXPECT_EQ(use(read_only).id, 0u);
   }
   EXPECT_TRUE(transport_.known.empty());
   munmap(shared, kBytes);
+  munmap(read_only, kBytes);
+}
+
+// Mappings above a stack become one with it, so memory cannot be told from it.
+TEST_F(Watched, StacksAreMemoryAsAnyOther) {
+  std::byte stack[1 << 18];
+  const Region region = use_until_registered(stack, sizeof stack);
+  EXPECT_EQ(region.base, stack);
 }
 
 // Input and output of one call.

@@ -3,7 +3,7 @@
 """Collectives over real verbs devices (soft-RoCE), between hosts of a guest machine. One boot for all tests. Each host has two devices;
 ranks use the first one, but where a test says otherwise.
 
-usage: verbs_test.py TREERING_PERF [ucx]        ucx: that transport was built, too
+usage: verbs_test.py TREERING_PERF REUSED_BUFFERS [ucx]        REUSED_BUFFERS: of reused_buffers.cpp; ucx: that transport was built, too
 """
 
 import functools
@@ -18,7 +18,8 @@ import rdmalab
 from rdmalab import SKIP, RdmaLab, Unavailable
 
 PERF = os.path.abspath(sys.argv[1])
-HAS_UCX = "ucx" in sys.argv[2:]
+REUSED_BUFFERS = os.path.abspath(sys.argv[2])
+HAS_UCX = "ucx" in sys.argv[3:]
 DEADLINE = 300  # of what takes seconds: the machine may be busy
 TIMEOUT = 200  # of the ranks
 HOSTS = 3
@@ -43,11 +44,11 @@ class Verbs(unittest.TestCase):
                 **({"TREERING_VERBS_DEVICES": f"={own}"} if rails == 1 else {})}
 
     def start(self, arguments, transports="verbs", per_host=1, hosts=HOSTS, on_output=lambda host, data: None, kib=None, rails=1,
-              **variables):
-        """treering-perf with `per_host` ranks on each of `hosts` hosts. kib: what each may lock; None: all it likes, as root may."""
+              program=PERF, **variables):
+        """A program with `per_host` ranks on each of `hosts` hosts. kib: what each may lock; None: all it likes, as root may."""
         ranks = per_host * hosts
         limited = ["bash", "-c", f'ulimit -l {kib}; exec setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock "$@"', "-"]
-        command = [*(limited if kib is not None else []), PERF, *arguments]
+        command = [*(limited if kib is not None else []), program, *arguments]
         return [self.lab.start(rank // per_host, command, DEADLINE,
                                {"RANK": str(rank), **self.devices(rank // per_host, rails), **self.environment(transports, ranks, **variables)},
                                functools.partial(on_output, rank // per_host))
@@ -243,6 +244,23 @@ class Verbs(unittest.TestCase):
         self.assertRegex(text, rf"by {self.lab.device_name(0, 1)} port 1 .* to {self.lab.device_name(1, 1)} port 1|"
                                rf"by {self.lab.device_name(1, 1)} port 1 .* to {self.lab.device_name(0, 1)} port 1")
         self.assertIn("transport retry counter exceeded", text)
+
+    def reuse_buffers(self, **variables):
+        """The output of all ranks of a program that gives pages back and uses their addresses anew."""
+        results = [command.wait() for command in self.start([], hosts=2, program=REUSED_BUFFERS, TREERING_DEBUG="TRACE", **variables)]
+        for result in results:
+            self.assertEqual(result.status, 0, "\n".join(one.output for one in results))
+        return [result.output for result in results]
+
+    # The devices write to and read from pages, not addresses: with the registration of those that were there before, sums would be wrong.
+    def test_buffers_that_are_used_again_are_registered_until_their_pages_change(self):
+        for output in self.reuse_buffers():
+            if "pages cannot be watched" in output:
+                self.skipTest(output.splitlines()[-1])
+            # Input and output of each of five sets of pages.
+            self.assertGreaterEqual(output.count("has registered and watches the buffer"), 8, output)
+        for output in self.reuse_buffers(TREERING_WATCH_BUFFERS="0"):
+            self.assertNotIn("has registered and watches the buffer", output)
 
     def test_without_locked_memory_the_error_names_the_limit(self):
         for result in [command.wait() for command in self.start(["allreduce"], kib=64)]:
