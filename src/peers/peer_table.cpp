@@ -31,10 +31,10 @@ void PeerTable::register_region(const Region& region) {
   if (registering_.empty()) return;
   for (Transport* transport : registering_)
     if (const Status registered = transport->register_region(region); !registered.ok())
-      log_line(LogLevel::kWarn,
-               fmt::format("rank {} copies what it sends and receives in the registered buffer {}, {} KiB: {}",
-                           context_->rank, static_cast<const void*>(region.base), region.bytes >> 10,
-                           registered.message()));
+      log_line(
+          LogLevel::kWarn,
+          fmt::format("rank {} copies what it sends and receives in the registered buffer {}, {} KiB: {}",
+                      context_->rank, static_cast<const void*>(region.base), region.bytes >> 10, registered.message()));
   // Another thread may have ended it before the transports knew it.
   if (!RegionTable::instance().is_live(region.id)) end_region(region.id);
 }

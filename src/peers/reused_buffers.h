@@ -70,9 +70,9 @@ class ReusedBuffers {
     candidates_.erase(bytes.begin);
     buffers_.push_back({id, bytes, call_});
     bytes_ += bytes.bytes();
-    // Earlier ones count less: other programs, and how many pages were there, change it.
+    // A busy machine only makes it longer.
     double& measured = seconds_[size_class(bytes.bytes())];
-    measured = measured == 0 ? seconds : (measured + seconds) / 2;
+    measured = measured == 0 ? seconds : std::min(seconds, (measured + seconds) / 2);
   }
   void refused(ByteRange bytes) {
     const auto found = candidates_.find(bytes.begin);

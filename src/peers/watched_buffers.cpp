@@ -76,8 +76,9 @@ bool WatchedBuffers::open() {
   static std::atomic<bool> is_told{false};  // by the process
   if (!is_told.exchange(true))
     log_line(LogLevel::kWarn,
-             fmt::format("buffers that are not of trMemAlloc or trCommRegister are copied: their pages cannot be watched: {}",
-                         why_not.message()));
+             fmt::format(
+                 "buffers that are not of trMemAlloc or trCommRegister are copied: their pages cannot be watched: {}",
+                 why_not.message()));
   return false;
 }
 
@@ -100,11 +101,10 @@ Region WatchedBuffers::try_add(ByteRange bytes) {
     status = add(&added);
   }
   const double seconds = seconds_since(begin);
-  log_line(LogLevel::kTrace,
-           fmt::format("rank {} {} the buffer {}, {} KiB, in {:.0f} us{}{}", rank_,
-                       status.ok() ? "has registered and watches" : "goes on copying",
-                       static_cast<const void*>(added.region.base), bytes.bytes() >> 10, seconds * 1e6,
-                       status.ok() ? "" : ": ", status.message()));
+  log_line(LogLevel::kTrace, fmt::format("rank {} {} the buffer {}, {} KiB, in {:.0f} us{}{}", rank_,
+                                         status.ok() ? "has registered and watches" : "goes on copying",
+                                         static_cast<const void*>(added.region.base), bytes.bytes() >> 10,
+                                         seconds * 1e6, status.ok() ? "" : ": ", status.message()));
   if (!status.ok()) return reused_.refused(bytes), Region();
   reused_.added(bytes, added.region.id, seconds);
   watched_.push_back(added);

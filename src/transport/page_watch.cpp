@@ -29,8 +29,8 @@ namespace treering {
 namespace {
 
 constexpr size_t kStackBytes = 128 << 10;
-constexpr uint64_t kFeatures = UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_REMOVE |
-                               UFFD_FEATURE_PAGEFAULT_FLAG_WP;
+constexpr uint64_t kFeatures =
+    UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_PAGEFAULT_FLAG_WP;
 
 // The watch of the process.
 struct Current {
@@ -96,7 +96,9 @@ Status PageWatch::start() {
   const auto failed = [](const char* what) {
     return Status(trSystemError, fmt::format("{}: {}", what, std::strerror(errno)));
   };
-  const auto create = [](int flags) { return static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | flags)); };
+  const auto create = [](int flags) {
+    return static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | flags));
+  };
   events_ = create(UFFD_USER_MODE_ONLY);
   if (events_ < 0 && errno == EINVAL) events_ = create(0);
   if (events_ < 0) return failed("userfaultfd");

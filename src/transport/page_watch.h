@@ -80,8 +80,8 @@ class PageWatch {
     return {ranges_[range].begin.load(std::memory_order_relaxed), ranges_[range].end.load(std::memory_order_relaxed)};
   }
 
-  int events_ = -1;  // the userfaultfd
-  int stop_ = -1;    // readable: the reader ends
+  int events_ = -1;       // the userfaultfd
+  int stop_ = -1;         // readable: the reader ends
   void* page_ = nullptr;  // watched, and never changed: is_settled() asks for it
   pthread_t reader_{};
   bool is_reading_started_ = false;

@@ -38,10 +38,12 @@ TEST(ReusedBuffers, AreRegisteredOnceCopyingHasCostAsMuch) {
   EXPECT_EQ(advice.buffer->id, 7u);
   EXPECT_NEAR(copies(&buffers, at(3)), 20, 1) << "what was measured counts from then on";
   buffers.added(at(3), 8, seconds(1, 10));
-  EXPECT_NEAR(copies(&buffers, at(5)), 15, 1) << "later measurements count, too";
+  EXPECT_NEAR(copies(&buffers, at(5)), 10, 1) << "a shorter time counts at once";
+  buffers.added(at(5), 9, seconds(1, 20));
+  EXPECT_NEAR(copies(&buffers, at(7)), 15, 1) << "a longer one is half of it";
   EXPECT_NEAR(copies(&buffers, at(10, 4)), 15, 1) << "for four times as many it takes four times as long";
   EXPECT_NEAR(copies(&buffers, {0, kMiB / 4}), 60, 1) << "for a quarter of them as long";
-  buffers.added({0, kMiB / 4}, 9, seconds(1, 1) / 2);
+  buffers.added({0, kMiB / 4}, 10, seconds(1, 1) / 2);
   EXPECT_NEAR(copies(&buffers, {kMiB / 2, 3 * kMiB / 4}), 2, 1) << "until it was measured";
 }
 

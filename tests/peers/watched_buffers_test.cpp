@@ -153,8 +153,7 @@ TEST_F(Watched, BuffersOfACallDoNotGiveWayToEachOther) {
     buffers_.begin_call();
     const Region first = buffers_.find(memory, kBytes), second = buffers_.find(memory + kBytes, kBytes);
     together += first.id != 0 && second.id != 0;
-    for (const Region& region : {first, second})
-      EXPECT_TRUE(region.id == 0 || transport_.live.contains(region.id));
+    for (const Region& region : {first, second}) EXPECT_TRUE(region.id == 0 || transport_.live.contains(region.id));
   }
   EXPECT_EQ(together, 0);
   munmap(memory, 2 * kBytes);

@@ -215,7 +215,8 @@ TEST_F(Pages, ADescriptorThatAChildKeepsHoldsUpNothing) {
   (void)begin(memory_, kBytes);
   int pipes[2];
   ASSERT_EQ(pipe(pipes), 0);
-  const auto child = static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));  // no handler of pthread_atfork() runs
+  const auto child =
+      static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));  // no handler of pthread_atfork() runs
   if (child == 0) {
     char end = 0;
     close(pipes[1]);

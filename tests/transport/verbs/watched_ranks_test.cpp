@@ -43,7 +43,8 @@ class VerbsWatchedBuffers : public ::testing::Test {
     setenv("TREERING_VERBS_DEVICES", "=fake0", 1);
   }
   void TearDown() override {
-    for (const char* name : {"TREERING_TRANSPORTS", "TREERING_ALGO", "TREERING_VERBS_DEVICES", "TREERING_WATCH_BUFFERS"})
+    for (const char* name :
+         {"TREERING_TRANSPORTS", "TREERING_ALGO", "TREERING_VERBS_DEVICES", "TREERING_WATCH_BUFFERS"})
       unsetenv(name);
   }
 };
@@ -92,7 +93,8 @@ class Calls {
 };
 
 float* mapped(void* at = nullptr) {
-  void* memory = mmap(at, 2 * kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (at ? MAP_FIXED : 0), -1, 0);
+  void* memory =
+      mmap(at, 2 * kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (at ? MAP_FIXED : 0), -1, 0);
   return memory == MAP_FAILED ? nullptr : static_cast<float*>(memory);
 }
 
@@ -232,7 +234,8 @@ TEST_F(VerbsWatchedBuffers, AreCopiedWhereTheKernelDeniesIt) {
     return;
   }
   setenv(kDenies, "1", 1);
-  const std::string command = "/proc/" + std::to_string(getpid()) + "/exe --gtest_filter=*.AreCopiedWhereTheKernelDeniesIt 2>&1";
+  const std::string command =
+      "/proc/" + std::to_string(getpid()) + "/exe --gtest_filter=*.AreCopiedWhereTheKernelDeniesIt 2>&1";
   FILE* const program = popen(command.c_str(), "r");
   unsetenv(kDenies);
   ASSERT_NE(program, nullptr);
