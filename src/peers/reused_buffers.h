@@ -6,7 +6,8 @@
 //                              -> refused()| it is copied, twice as often before it is tried again
 //
 // So a buffer costs at most twice what is best, however often it will be used: nobody can know that before. What
-// registering costs is measured where it is done; the first is taken to cost as much as a copy.
+// registering costs is measured where it is done; the first is taken to cost as much as a copy, and what is expected of
+// the next grows by a factor of four at most.
 //
 // Invariant: what the call at hand uses is never given up for other buffers.
 #pragma once
@@ -67,12 +68,11 @@ class ReusedBuffers {
   }
 
   void added(ByteRange bytes, uint32_t id, double seconds) {
+    // A busy machine makes it longer, perhaps a thousand times, and others would wait for that.
+    seconds_[size_class(bytes.bytes())] = std::min(seconds, kMostGrowth * expected_seconds(bytes.bytes()));
     candidates_.erase(bytes.begin);
     buffers_.push_back({id, bytes, call_});
     bytes_ += bytes.bytes();
-    // A busy machine only makes it longer.
-    double& measured = seconds_[size_class(bytes.bytes())];
-    measured = measured == 0 ? seconds : std::min(seconds, (measured + seconds) / 2);
   }
   void refused(ByteRange bytes) {
     const auto found = candidates_.find(bytes.begin);
@@ -122,6 +122,8 @@ class ReusedBuffers {
   }
 
  private:
+  static constexpr double kMostGrowth = 4;
+
   // Sizes from a power of two to the next.
   static size_t size_class(size_t bytes) { return static_cast<size_t>(std::bit_width(bytes)); }
   double copy_seconds(size_t bytes) const { return limits_.copy_seconds * static_cast<double>(bytes); }

@@ -32,17 +32,17 @@ int copies(ReusedBuffers* buffers, ByteRange bytes) {
 TEST(ReusedBuffers, AreRegisteredOnceCopyingHasCostAsMuch) {
   ReusedBuffers buffers({.copy_seconds = kCopy});
   EXPECT_EQ(copies(&buffers, at(1)), 1) << "the first is expected to cost as much as a copy";
-  buffers.added(at(1), 7, seconds(1, 20));
+  buffers.added(at(1), 7, seconds(1, 3));
   const ReusedBuffers::Advice advice = buffers.use(at(1));
   EXPECT_EQ(advice.action, Action::kRefer);
   EXPECT_EQ(advice.buffer->id, 7u);
-  EXPECT_NEAR(copies(&buffers, at(3)), 20, 1) << "what was measured counts from then on";
-  buffers.added(at(3), 8, seconds(1, 10));
-  EXPECT_NEAR(copies(&buffers, at(5)), 10, 1) << "a shorter time counts at once";
-  buffers.added(at(5), 9, seconds(1, 20));
-  EXPECT_NEAR(copies(&buffers, at(7)), 15, 1) << "a longer one is half of it";
-  EXPECT_NEAR(copies(&buffers, at(10, 4)), 15, 1) << "for four times as many it takes four times as long";
-  EXPECT_NEAR(copies(&buffers, {0, kMiB / 4}), 60, 1) << "for a quarter of them as long";
+  EXPECT_NEAR(copies(&buffers, at(3)), 3, 1) << "what was measured counts from then on";
+  buffers.added(at(3), 8, seconds(1, 10'000));
+  EXPECT_NEAR(copies(&buffers, at(5)), 12, 1) << "but a longer time four times what was expected at most";
+  buffers.added(at(5), 9, seconds(1, 5));
+  EXPECT_NEAR(copies(&buffers, at(7)), 5, 1) << "a shorter time counts as it is";
+  EXPECT_NEAR(copies(&buffers, at(10, 4)), 5, 1) << "for four times as many it takes four times as long";
+  EXPECT_NEAR(copies(&buffers, {0, kMiB / 4}), 20, 1) << "for a quarter of them as long";
   buffers.added({0, kMiB / 4}, 10, seconds(1, 1) / 2);
   EXPECT_NEAR(copies(&buffers, {kMiB / 2, 3 * kMiB / 4}), 2, 1) << "until it was measured";
 }
@@ -101,8 +101,8 @@ TEST(ReusedBuffers, AnotherSizeAtTheAddressIsAnotherBuffer) {
   for (int time = 0; time < 100; ++time) EXPECT_EQ(use_in_call(&buffers, at(1, 1 + time % 2)), Action::kCopy);
 }
 
-// Whatever is used, and however often registrations end: it takes at most twice as long as to copy everything, and the
-// limits are kept.
+// Whatever is used, and however often registrations end: it takes at most twice as long as to copy everything, but for the
+// registrations by which the time of two sizes is learnt, and the limits are kept.
 TEST(ReusedBuffers, CostAtMostTwiceWhatCopiesCost) {
   std::mt19937_64 random(test_seed());
   for (int round = 0; round < 200; ++round) {
@@ -128,7 +128,7 @@ TEST(ReusedBuffers, CostAtMostTwiceWhatCopiesCost) {
       copied += seconds(bytes.bytes() / kMiB, 1);
       if (random() % 100 == 0 && !buffers.buffers().empty()) buffers.ended(buffers.buffers().front().id);
     }
-    EXPECT_LE(spent, 2 * copied + seconds(2, register_copies)) << "round " << round;
+    EXPECT_LE(spent, 2 * copied + 6 * seconds(2, register_copies)) << "round " << round;
   }
 }
 
