@@ -269,7 +269,7 @@ class Verbs(unittest.TestCase):
                 measured.set()
 
         commands = self.start(["allreduce", "-b", "64K", "-e", "64K", "-N", "0"], hosts=2, kib=kib, rails=rails,
-                              on_output=listen, TREERING_DEBUG="INFO")
+                              on_output=listen, TREERING_DEBUG="INFO", TREERING_WATCH_BUFFERS="0")
         self.assertTrue(measured.wait(DEADLINE), output.decode(errors="replace"))
         status = self.lab.start(0, ["bash", "-c", "grep -h VmPin $(grep -l 'Name:.treering-perf' /proc/[0-9]*/status)"], DEADLINE, {})
         pinned = status.wait().output
