@@ -193,7 +193,9 @@ void Communicator::find_regions_of_pieces(const Operation& operation, const Find
 
 void Communicator::find_regions(const Operation& operation) {
   RegionTable& table = RegionTable::instance();
-  if (table.empty()) {
+  WatchedBuffers* const watched = peer_table_->watched_buffers();
+  if (watched != nullptr) watched->begin_call();
+  if (table.empty() && watched == nullptr) {
     if (operation.lanes != nullptr)
       for (auto& items : operation.lanes->items)
         for (LaneItem& item : items) item.region = {};
@@ -205,6 +207,7 @@ void Communicator::find_regions(const Operation& operation) {
   auto published = [&](const void* buffer, size_t bytes) {
     if (buffer == nullptr || bytes == 0) return Region();
     Region region = table.find(buffer, bytes);
+    if (region.id == 0 && watched != nullptr) return watched->find(buffer, bytes);
     if (region.id == 0 || !exports_.publish(region)) return Region();
     if (bytes >= kMinReferencedBytes) peer_table_->register_region(region);
     return region;
@@ -219,9 +222,10 @@ void Communicator::find_regions(const Operation& operation) {
     return;
   }
   const auto [input, output] = buffer_bytes(operation);
-  call_.input_region = published(operation.input, input);
-  call_.output_region =
-      operation.input == operation.output && input == output ? call_.input_region : published(operation.output, output);
+  // The output first: the input may be a part of it.
+  call_.output_region = published(operation.output, output);
+  call_.input_region =
+      operation.input == operation.output && input == output ? call_.output_region : published(operation.input, input);
 }
 
 // Of input and output.
@@ -265,7 +269,7 @@ void Communicator::announce(const Operation& operation, const Program* program) 
   if (program != nullptr) {
     const bool open = output_is_open(*program, call_);
     status.output_address.store(open ? reinterpret_cast<uint64_t>(operation.output) : 0, std::memory_order_relaxed);
-    status.output_region.store(call_.output_region.id, std::memory_order_relaxed);
+    status.output_region.store(call_.output_region.watched ? 0 : call_.output_region.id, std::memory_order_relaxed);
     status.output_offset.store(
         static_cast<uint64_t>(static_cast<std::byte*>(operation.output) - call_.output_region.base),
         std::memory_order_relaxed);

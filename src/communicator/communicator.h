@@ -166,6 +166,7 @@ class Communicator {
   Machine measure_machine(const std::vector<std::string>& blobs);
   Status link(const std::string& job, TransportSet allowed, const CreationTerms& terms, PhaseTimes* times);
   bool ask_status(uint32_t peer, RankStatusSnapshot* snapshot);
+  size_t most_watched_bytes() const;
   bool needs_job() const;
   void watch_events();
   void introduce(uint32_t peer, Introduction introduction);

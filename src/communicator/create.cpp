@@ -275,6 +275,7 @@ Status Communicator::link(const std::string& job, TransportSet allowed, const Cr
   TR_RETURN_IF_ERROR(peer_table_->settle(TransportMatrix(*infos_, std::move(reports)), reasons, config_.transports));
   if (peer_table_->all_mapped()) waits_.reset();
   if (config_.link_mbps > 0) peer_table_->pace(config_.link_mbps);
+  if (config_.watch_buffers) peer_table_->watch_buffers(most_watched_bytes());
   prepare_executor(job);
   watch_->set_call_deadline(terms.deadline);
   if (!needs_job()) {  // what follows goes through memory
@@ -292,6 +293,15 @@ Status Communicator::link(const std::string& job, TransportSet allowed, const Cr
   TR_RETURN_IF_ERROR(plan_schedules(machine, std::move(plan)));
   times->done("schedules");
   return {};
+}
+
+// Of all ranks of the host together a quarter of its memory.
+size_t Communicator::most_watched_bytes() const {
+  const auto is_here = [this](const RankInfo& other) {
+    return other.location.host == (*infos_)[context_.rank].location.host;
+  };
+  const auto ranks = static_cast<size_t>(std::count_if(infos_->begin(), infos_->end(), is_here));
+  return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE)) / 4 / ranks;
 }
 
 // Asks again each time; what is known is at most as old as the peer took to answer.

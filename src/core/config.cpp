@@ -305,6 +305,14 @@ const OptionRow kOptions[] = {
      [](const Config& config) {
        return config.verbs_timeout > 0 ? std::to_string(config.verbs_timeout) : "from TREERING_TIMEOUT";
      }},
+    {"watch_buffers", "TREERING_WATCH_BUFFERS", "0 or 1", "0", "1",
+     "Over verbs, buffers of 64 KiB and more that are not of trMemAlloc or trCommRegister are registered with the devices once calls "
+     "have used them a few times, and watched until their pages are given back. 0: they are copied.",
+     false,
+     [](const std::string& text, Config* config) {
+       return parse_bool(text, "TREERING_WATCH_BUFFERS", &config->watch_buffers);
+     },
+     [](const Config& config) { return std::string(config.watch_buffers ? "1" : "0"); }},
     {"port", "TREERING_PORT", "a port from 1 to 65535 or a range a-b; one for each process of a machine", "20000-20099",
      "chosen by the kernel", "TCP port on which a process listens while it has communicators.", false, parse_ports,
      [](const Config& config) { return fmt::format("{}-{}", config.first_port, config.last_port); }},

@@ -45,8 +45,9 @@ struct Config {
   int verbs_gid = -1;           // index of the GID; -1 = chosen
   int verbs_service_level = 0;
   int verbs_traffic_class = 0;
-  int verbs_timeout = 0;  // of an acknowledgement: 4.096 us * 2^n; 0: from timeout_ms
-  int first_port = 0;     // to listen on; 0 = chosen by the kernel
+  int verbs_timeout = 0;      // of an acknowledgement: 4.096 us * 2^n; 0: from timeout_ms
+  bool watch_buffers = true;  // those used again are registered with devices, and watched
+  int first_port = 0;         // to listen on; 0 = chosen by the kernel
   int last_port = 0;
   int device_piece_bytes = 4 << 20;
   std::string device_protocol;  // empty = all

@@ -29,13 +29,22 @@ PeerTable::~PeerTable() {
 
 void PeerTable::register_region(const Region& region) {
   if (registering_.empty()) return;
-  for (Transport* transport : registering_) transport->register_region(region);
+  for (Transport* transport : registering_)
+    if (const Status registered = transport->register_region(region); !registered.ok())
+      log_line(
+          LogLevel::kWarn,
+          fmt::format("rank {} copies what it sends and receives in the registered buffer {}, {} KiB: {}",
+                      context_->rank, static_cast<const void*>(region.base), region.bytes >> 10, registered.message()));
   // Another thread may have ended it before the transports knew it.
   if (!RegionTable::instance().is_live(region.id)) end_region(region.id);
 }
 
 void PeerTable::end_region(uint32_t id) {
   for (Transport* transport : registering_) transport->end_region(id);
+}
+
+void PeerTable::watch_buffers(size_t most_bytes) {
+  if (!registering_.empty()) watched_ = std::make_unique<WatchedBuffers>(registering_, context_->rank, most_bytes);
 }
 
 Transport& PeerTable::transport_of(uint32_t peer) const {

@@ -17,6 +17,7 @@
 
 #include "failure/watch.h"
 #include "peers/transport_matrix.h"
+#include "peers/watched_buffers.h"
 #include "transport/paced.h"
 
 namespace treering {
@@ -43,6 +44,10 @@ class PeerTable final : public ConnectionMaker, public StatusReader, private Reg
   void connect(uint32_t peer) override;
   // A call's buffers lie in it: see Transport.
   void register_region(const Region& region);
+  // Other buffers that calls use again are registered, too (watched_buffers.h).
+  void watch_buffers(size_t most_bytes);
+  // Of the call at hand; nullptr: none is.
+  WatchedBuffers* watched_buffers() { return watched_.get(); }
 
   const RankStatus* mapped_status(uint32_t peer) const override;
   bool read_status(uint32_t peer, RankStatusSnapshot* snapshot) const override;
@@ -82,6 +87,7 @@ class PeerTable final : public ConnectionMaker, public StatusReader, private Reg
   std::vector<std::shared_ptr<SendQueue>> queues_;
   std::vector<Transport*> registering_;  // those that peers are reached by and that register regions
   OpenTransports opened_;                // ends before the connections, which may still need what it was given
+  std::unique_ptr<WatchedBuffers> watched_;
   TransportSet transports_ = 0;
   bool all_mapped_ = true, all_fetch_ = true, host_mapped_ = true;
 };

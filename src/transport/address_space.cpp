@@ -84,6 +84,11 @@ class OwnProcFile {
   int descriptor_ = -1;
 };
 
+OwnProcFile& own_maps() {
+  static OwnProcFile maps("/proc/self/maps");
+  return maps;
+}
+
 }  // namespace
 
 Status check_plain_anonymous(const void* begin_pointer, size_t bytes) {
@@ -113,14 +118,43 @@ Status check_plain_anonymous(const void* begin_pointer, size_t bytes) {
   return {};
 }
 
+bool is_private_anonymous(const void* begin_pointer, size_t bytes) {
+  constexpr uint64_t kReadable = 1, kWritable = 2, kShared = 8;  // PROCMAP_QUERY_VMA_*
+  const uint64_t begin = reinterpret_cast<uint64_t>(begin_pointer), end = begin + bytes;
+  uint64_t at = begin;
+  while (at < end) {
+    ProcmapQuery query{};
+    query.size = sizeof query;
+    query.query_addr = at;
+    if (ioctl(own_maps().descriptor(), kProcmapQuery, &query) != 0) break;
+    if (query.inode != 0 || (query.vma_flags & (kReadable | kWritable | kShared)) != (kReadable | kWritable))
+      return false;
+    at = query.vma_end;
+  }
+  if (at >= end) return true;
+  if (errno == ENOENT) return false;
+  // A kernel that does not answer.
+  std::unique_ptr<FILE, int (*)(FILE*)> maps(std::fopen("/proc/self/maps", "re"), &std::fclose);
+  char text[1024];
+  MapLine line{};
+  for (at = begin; maps && at < end && std::fgets(text, sizeof text, maps.get()) != nullptr;) {
+    if (!parse_line(text, &line) || line.end <= at) continue;
+    if (line.begin > at || line.inode != 0 || std::strncmp(line.permissions, "rw", 2) != 0 ||
+        line.permissions[3] != 'p')
+      return false;
+    at = line.end;
+  }
+  return at >= end;
+}
+
 bool range_is_of_file(const void* begin_pointer, size_t bytes, uint64_t inode) {
-  static OwnProcFile maps("/proc/self/maps"), pagemap("/proc/self/pagemap");
+  static OwnProcFile pagemap("/proc/self/pagemap");
   uint64_t begin = reinterpret_cast<uint64_t>(begin_pointer), end = begin + bytes, at = begin;
   while (at < end) {
     ProcmapQuery query{};
     query.size = sizeof query;
     query.query_addr = at;
-    if (ioctl(maps.descriptor(), kProcmapQuery, &query) != 0) {
+    if (ioctl(own_maps().descriptor(), kProcmapQuery, &query) != 0) {
       if (errno == ENOENT) return false;
       break;
     }

@@ -18,6 +18,9 @@ inline constexpr const char* kRegionFileName = "treering-region";
 // what is there.
 Status check_plain_anonymous(const void* begin, size_t bytes);
 
+// Whether every page of the range is private, anonymous, readable and writable. A stack is, too.
+bool is_private_anonymous(const void* begin, size_t bytes);
+
 // Whether all pages of the range are (still) pages of the file with this inode. Exact where the kernel answers
 // PROCMAP_QUERY (Linux 6.11); before that, tells private anonymous memory from any file's at up to 65 pages.
 bool range_is_of_file(const void* begin, size_t bytes, uint64_t inode);

@@ -223,6 +223,11 @@ bool RegionTable::is_live(uint32_t id) {
   return std::any_of(regions_.begin(), regions_.end(), [id](const Region& region) { return region.id == id; });
 }
 
+uint32_t RegionTable::take_id() {
+  std::lock_guard lock(mutex_);
+  return next_id_++;
+}
+
 bool RegionExports::publish(const Region& region) {
   refresh();
   RegionExport& entry = table_[region.id % kMaxExports];

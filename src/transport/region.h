@@ -32,6 +32,7 @@ struct Region {
   uint64_t inode = 0;
   bool moved = false;      // the user's own memory, moved in place: the user may unmap it at any time
   bool inherited = false;  // made by the process that forked this one: its pages are that one's and its peers'
+  bool watched = false;    // none of the table: ordinary memory, which no peer maps, until its pages change
 };
 
 // Is told, by any thread, that the pages of a region are about to move or be given back, or (where the user unmapped
@@ -63,6 +64,8 @@ class RegionTable {
   // unmapped meanwhile.
   Region find(const void* buffer, size_t bytes);
   bool is_live(uint32_t id);
+  // For a region that is none of the table.
+  uint32_t take_id();
   // Changes whenever a region is made or ends.
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
   // Without a lock: whether there is any region at all.

@@ -80,8 +80,8 @@ class Transport {
   virtual bool copy_head(uint32_t peer, void* copy, size_t bytes) const { return false; }
 
   // Messages of this rank may refer to the region from now on (Connection::reference). Called before each use, so it is
-  // cheap for a region that is known. Where it cannot be registered, its payloads go through slots.
-  virtual void register_region(const Region& region) { (void)region; }
+  // cheap for a region that is known. Where it cannot be registered it says why, once, and its payloads go through slots.
+  virtual Status register_region(const Region& region) { return (void)region, Status(); }
   // The region is about to end, or its pages are gone already (RegionWatcher). Any thread.
   virtual void end_region(uint32_t id) { (void)id; }
 

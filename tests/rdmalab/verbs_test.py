@@ -3,7 +3,7 @@
 """Collectives over real verbs devices (soft-RoCE), between hosts of a guest machine. One boot for all tests. Each host has two devices;
 ranks use the first one, but where a test says otherwise.
 
-usage: verbs_test.py TREERING_PERF FORKING_RANK [ucx]        ucx: that transport was built, too
+usage: verbs_test.py TREERING_PERF FORKING_RANK REUSED_BUFFERS [ucx]        of forking_rank.cpp, reused_buffers.cpp; ucx: that transport was built, too
 """
 
 import functools
@@ -20,7 +20,8 @@ from rdmalab import SKIP, RdmaLab, Unavailable
 
 PERF = os.path.abspath(sys.argv[1])
 FORKING_RANK = os.path.abspath(sys.argv[2])
-HAS_UCX = "ucx" in sys.argv[3:]
+REUSED_BUFFERS = os.path.abspath(sys.argv[3])
+HAS_UCX = "ucx" in sys.argv[4:]
 DEADLINE = 300  # of what takes seconds: the machine may be busy
 TIMEOUT = 200  # of the ranks
 HOSTS = 3
@@ -46,11 +47,11 @@ class Verbs(unittest.TestCase):
                 **({"TREERING_VERBS_DEVICES": f"={own}"} if rails == 1 else {})}
 
     def start(self, arguments, transports="verbs", per_host=1, hosts=HOSTS, on_output=lambda host, data: None, kib=None, rails=1,
-              **variables):
-        """treering-perf with `per_host` ranks on each of `hosts` hosts. kib: what each may lock; None: all it likes, as root may."""
+              program=PERF, **variables):
+        """A program with `per_host` ranks on each of `hosts` hosts. kib: what each may lock; None: all it likes, as root may."""
         ranks = per_host * hosts
         limited = ["bash", "-c", f'ulimit -l {kib}; exec setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock "$@"', "-"]
-        command = [*(limited if kib is not None else []), PERF, *arguments]
+        command = [*(limited if kib is not None else []), program, *arguments]
         return [self.lab.start(rank // per_host, command, DEADLINE,
                                {"RANK": str(rank), **self.devices(rank // per_host, rails), **self.environment(transports, ranks, **variables)},
                                functools.partial(on_output, rank // per_host))
@@ -277,6 +278,14 @@ class Verbs(unittest.TestCase):
                                rf"by {self.lab.device_name(1, 1)} port 1 .* to {self.lab.device_name(0, 1)} port 1")
         self.assertIn("transport retry counter exceeded", text)
 
+    # Devices write to and read from pages, not addresses: with the registration of those that were there before, sums would be wrong.
+    def test_buffers_that_are_used_again_are_registered_until_their_pages_change(self):
+        results = [command.wait() for command in self.start([], hosts=2, program=REUSED_BUFFERS, TREERING_DEBUG="TRACE")]
+        for result in results:
+            self.assertEqual(result.status, 0, "\n".join(one.output for one in results))
+            # Input and output of each of five sets of pages.
+            self.assertGreaterEqual(result.output.count("has registered and watches the buffer"), 10, result.output)
+
     def test_without_locked_memory_the_error_names_the_limit(self):
         for result in [command.wait() for command in self.start(["allreduce"], kib=64)]:
             self.assertNotEqual(result.status, 0, result.output)
@@ -293,7 +302,7 @@ class Verbs(unittest.TestCase):
                 measured.set()
 
         commands = self.start(["allreduce", "-b", "64K", "-e", "64K", "-N", "0"], hosts=2, kib=kib, rails=rails,
-                              on_output=listen, TREERING_DEBUG="INFO")
+                              on_output=listen, TREERING_DEBUG="INFO", TREERING_WATCH_BUFFERS="0")
         self.assertTrue(measured.wait(DEADLINE), output.decode(errors="replace"))
         status = self.lab.start(0, ["bash", "-c", "grep -h VmPin $(grep -l 'Name:.treering-perf' /proc/[0-9]*/status)"], DEADLINE, {})
         pinned = status.wait().output

@@ -90,7 +90,7 @@ class SharedMemoryConnection final : public MappedConnection {
  public:
   using MappedConnection::MappedConnection;
   std::optional<UserAddress> reference(const UserMemory& memory) const override {
-    if (endpoint_.peer_regions != nullptr && memory.lies_in_region())
+    if (endpoint_.peer_regions != nullptr && memory.lies_in_region() && !memory.region->watched)
       return UserAddress{memory.region->id, static_cast<uint64_t>(memory.data - memory.region->base)};
     if (endpoint_.fetch_pid > 0 && memory.fetch_pays) return UserAddress{0, reinterpret_cast<uint64_t>(memory.data)};
     return {};

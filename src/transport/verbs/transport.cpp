@@ -106,13 +106,8 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     return made;
   }
 
-  void register_region(const Region& region) override {
-    if (card_->regions->knows(region.id)) return;
-    const Status added = card_->regions->add(region, room_for_regions());
-    if (added.ok()) return;
-    setup_.log(LogLevel::kWarn,
-               fmt::format("rank {} copies what it sends and receives in the registered buffer {}, {} KiB: {}",
-                           setup_.rank, static_cast<const void*>(region.base), region.bytes >> 10, added.message()));
+  Status register_region(const Region& region) override {
+    return card_->regions->knows(region.id) ? Status() : card_->regions->add(region, room_for_regions());
   }
   void end_region(uint32_t id) override { card_->regions->end(id); }
 

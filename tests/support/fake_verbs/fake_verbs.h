@@ -109,6 +109,7 @@ struct fake_verbs_counters {
   uint64_t receives_posted;
   uint64_t bytes_landed;
   uint64_t bytes_watched;       // of these: in the memory of fake_verbs_watch_memory()
+  uint64_t bytes_from_watched;  // ... and from there
   uint64_t completions;         // that were polled
   uint64_t failed_completions;  // of these
   uint64_t post_calls;          // of ibv_post_send
@@ -125,7 +126,7 @@ struct fake_verbs_counters {
   int failed_call_owner;        // whose thread made the last of them (fake_verbs_set_owner)
 };
 void fake_verbs_get_counters(struct fake_verbs_counters* counters);
-// Counts what lands there from now on; no bytes: nothing is watched.
+// Counts what lands there, and what devices read there, from now on; no bytes: nothing is watched.
 void fake_verbs_watch_memory(const void* begin, size_t bytes);
 
 struct fake_verbs_objects {

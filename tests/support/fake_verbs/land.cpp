@@ -97,6 +97,7 @@ Reached copy_chunk(Qp& qp, Message& message, Chunk chunk) {
   copy_spans(to, from);
   world().counters.bytes_landed += chunk.length;
   for (const Span& span : to) world().counters.bytes_watched += watched(span);
+  for (const Span& span : from) world().counters.bytes_from_watched += watched(span);
   publish(qp.receive_mark);
   if (message.sender != nullptr) publish(message.sender->send_mark);
   for (Mr* region : regions) publish(region->mark);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks of one process that reach one another by verbs alone, through the C API. The module and the stand-in for
 // libibverbs are found as a program finds them.
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <barrier>
@@ -12,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "support/fake_verbs/fake_verbs.h"
 #include "support/waiting.h"
 #include "transport/module_ranks.h"
+#include "transport/verbs/stand_in.h"
 #include "treering/treering.h"
 
 namespace treering::testing {
@@ -35,23 +34,6 @@ TEST_F(VerbsRanks, RunCollectives) {
 TEST_F(VerbsRanks, SplitAndLeave) { split_and_leave(); }
 
 TEST_F(VerbsRanks, LastMessagesArrive) { send_last_messages(); }
-
-// A function of the stand-in, once the module is open.
-template <typename Function, typename... Arguments>
-void call_stand_in(const char* name, Arguments... arguments) {
-  void* const stand_in = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
-  reinterpret_cast<Function*>(dlsym(stand_in, name))(arguments...);
-  dlclose(stand_in);
-}
-fake_verbs_counters counters() {
-  fake_verbs_counters counters{};
-  call_stand_in<decltype(fake_verbs_get_counters)>("fake_verbs_get_counters", &counters);
-  return counters;
-}
-void watch(const void* begin, size_t bytes) {
-  call_stand_in<decltype(fake_verbs_watch_memory)>("fake_verbs_watch_memory", begin, bytes);
-}
-uint64_t registered_bytes() { return counters().bytes_registered; }
 
 void reduce(trComm_t comm, float* memory, size_t count, int ranks) {
   std::fill(memory, memory + count, 1.0F);

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ordinary buffers that ranks over verbs use again and again, through the C API: they are sent from where they lie, until
+// their pages change.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "support/seccomp.h"
+#include "transport/module_ranks.h"
+#include "transport/verbs/stand_in.h"
+#include "treering/treering.h"
+
+namespace treering::testing {
+namespace {
+
+constexpr int kRanks = 2;
+constexpr size_t kCount = 1 << 19, kBytes = kCount * sizeof(float);
+constexpr int kMostCalls = 500;  // until a buffer is registered
+
+bool is_denied() {
+  const auto descriptor = syscall(SYS_userfaultfd, 1 /* UFFD_USER_MODE_ONLY */);
+  if (descriptor >= 0) close(static_cast<int>(descriptor));
+  return descriptor < 0;
+}
+
+class VerbsWatchedBuffers : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (is_denied()) GTEST_SKIP() << "userfaultfd: " << std::strerror(errno);
+    setenv("TREERING_TRANSPORTS", "verbs", 1);
+    setenv("TREERING_ALGO", "two-shot", 1);
+    setenv("TREERING_VERBS_DEVICES", "=fake0", 1);
+  }
+  void TearDown() override {
+    for (const char* name :
+         {"TREERING_TRANSPORTS", "TREERING_ALGO", "TREERING_VERBS_DEVICES", "TREERING_WATCH_BUFFERS"})
+      unsetenv(name);
+  }
+};
+
+// Both ranks call this. What rank 0's device has read from its buffers meanwhile.
+class Calls {
+ public:
+  // Input and output are one behind the other.
+  uint64_t reduce(trComm_t comm, int rank, float* memory, size_t count = kCount) {
+    std::fill(memory, memory + count, static_cast<float>(++number_[rank]));
+    wait();
+    if (rank == 0) {
+      watch(memory, 2 * count * sizeof(float));
+      before_ = counters();
+    }
+    wait();
+    EXPECT_EQ(trAllReduce(memory, memory + count, count, trFloat32, trSum, comm, nullptr), trSuccess)
+        << trGetLastError(nullptr);
+    const auto expected = static_cast<float>(kRanks * number_[rank]);
+    const auto wrong = std::find_if(memory + count, memory + 2 * count, [&](float sum) { return sum != expected; });
+    EXPECT_EQ(wrong - memory, static_cast<std::ptrdiff_t>(2 * count)) << "is " << *wrong << " for " << expected;
+    wait();
+    if (rank == 0) {
+      read_ = counters().bytes_from_watched - before_.bytes_from_watched;
+      written_ = counters().bytes_watched - before_.bytes_watched;
+      watch(nullptr, 0);
+    }
+    wait();
+    return read_;
+  }
+  // Until everything that rank 0 sends leaves from its buffers: half of its input, and its half of the result.
+  void reduce_until_registered(trComm_t comm, int rank, float* memory) {
+    for (int call = 0; call < kMostCalls; ++call)
+      if (reduce(comm, rank, memory) == kBytes) return;
+    FAIL() << "not registered after " << kMostCalls << " calls";
+  }
+  // ... and what was written into them.
+  uint64_t written() const { return written_; }
+  void wait() { barrier_.arrive_and_wait(); }
+
+ private:
+  std::barrier<> barrier_{kRanks};
+  int number_[kRanks] = {};
+  fake_verbs_counters before_{};
+  std::atomic<uint64_t> read_ = 0, written_ = 0;
+};
+
+float* mapped(void* at = nullptr) {
+  void* memory =
+      mmap(at, 2 * kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (at ? MAP_FIXED : 0), -1, 0);
+  return memory == MAP_FAILED ? nullptr : static_cast<float*>(memory);
+}
+
+TEST_F(VerbsWatchedBuffers, AreSentFromWhereTheyLie) {
+  Calls calls;
+  run_ranks(kRanks, [&](trComm_t comm, int rank, int) {
+    std::vector<float> memory(2 * kCount);
+    EXPECT_EQ(calls.reduce(comm, rank, memory.data()), 0u) << "at its first use it is copied";
+    calls.reduce_until_registered(comm, rank, memory.data());
+    const uint64_t registered = counters().regions_registered;
+    for (int call = 0; call < 5; ++call) {
+      EXPECT_EQ(calls.reduce(comm, rank, memory.data()), kBytes) << "a core has copied some of it";
+      EXPECT_EQ(calls.written(), kBytes / 2) << "the other rank's half of the result";
+    }
+    EXPECT_EQ(counters().regions_registered, registered);
+    calls.wait();
+  });
+}
+
+// Memory that has come to the address of a registered buffer is copied at its first use, and its sums are right.
+TEST_F(VerbsWatchedBuffers, AreNotTakenForWhatComesToTheirAddress) {
+  const std::vector<std::function<void(float*)>> changes = {
+      [](float* memory) { munmap(memory, 2 * kBytes), mapped(memory); },
+      [](float* memory) { mapped(memory); },
+      [](float* memory) { ASSERT_EQ(madvise(memory, 2 * kBytes, MADV_DONTNEED), 0); },
+      [](float* memory) {
+        float* const other = mapped();
+        ASSERT_EQ(mremap(memory, 2 * kBytes, 2 * kBytes, MREMAP_MAYMOVE | MREMAP_FIXED, other), other);
+        mapped(memory);
+        munmap(other, 2 * kBytes);
+      },
+      [](float* memory) { munmap(memory + kCount / 2, 4096), mapped(memory); },
+  };
+  Calls calls;
+  run_ranks(kRanks, [&](trComm_t comm, int rank, int) {
+    float* const memory = mapped();
+    for (const auto& change : changes) {
+      calls.reduce_until_registered(comm, rank, memory);
+      change(memory);
+      EXPECT_EQ(calls.reduce(comm, rank, memory), 0u) << "the registration of what was there before was used";
+    }
+    calls.reduce_until_registered(comm, rank, memory);
+    munmap(memory, 2 * kBytes);
+    calls.wait();
+  });
+}
+
+// malloc() gives back freed memory, by the kernel or by itself, at any time.
+TEST_F(VerbsWatchedBuffers, MayBeFreedAndAllocatedAtAnyTime) {
+  Calls calls;
+  run_ranks(kRanks, [&](trComm_t comm, int rank, int) {
+    for (int round = 0; round < 40; ++round) {
+      const size_t count = kCount - static_cast<size_t>(round % 3) * 1000;
+      const std::unique_ptr<float[]> memory(new float[2 * count]);
+      for (int call = 0; call < 3; ++call) calls.reduce(comm, rank, memory.get(), count);
+    }
+  });
+}
+
+// What is freed is registered no longer once the next call has begun.
+TEST_F(VerbsWatchedBuffers, EndWithTheNextCall) {
+  Calls calls;
+  run_ranks(kRanks, [&](trComm_t comm, int rank, int) {
+    float* const memory = mapped();
+    std::vector<float> small(2 << 14);
+    calls.reduce(comm, rank, small.data(), small.size() / 2);
+    const uint64_t before = registered_bytes();
+    calls.wait();
+    calls.reduce_until_registered(comm, rank, memory);
+    EXPECT_EQ(registered_bytes(), before + 2 * kRanks * kBytes);
+    munmap(memory, 2 * kBytes);
+    calls.reduce(comm, rank, small.data(), small.size() / 2);
+    EXPECT_EQ(registered_bytes(), before);
+    calls.wait();
+  });
+}
+
+// Where no more may be locked, what was not used for the longest time gives way.
+TEST_F(VerbsWatchedBuffers, GiveWayToOthersWhereMemoryIsShort) {
+  Calls calls;
+  run_ranks(kRanks, [&](trComm_t comm, int rank, int) {
+    float* const first = mapped();
+    float* const second = mapped();
+    calls.reduce_until_registered(comm, rank, first);
+    const uint64_t limit = registered_bytes() + kBytes;
+    calls.wait();
+    if (rank == 0) call_stand_in<decltype(fake_verbs_set_memlock)>("fake_verbs_set_memlock", limit);
+    calls.wait();
+    for (float* const memory : {second, first, second}) {
+      calls.reduce_until_registered(comm, rank, memory);
+      EXPECT_LE(registered_bytes(), limit);
+      calls.wait();
+    }
+    if (rank == 0) call_stand_in<decltype(fake_verbs_set_memlock)>("fake_verbs_set_memlock", UINT64_MAX);
+    munmap(first, 2 * kBytes);
+    munmap(second, 2 * kBytes);
+    calls.wait();
+  });
+}
+
+TEST_F(VerbsWatchedBuffers, AreCopiedWhereTheOptionSaysSo) {
+  setenv("TREERING_WATCH_BUFFERS", "0", 1);
+  Calls calls;
+  run_ranks(kRanks, [&](trComm_t comm, int rank, int) {
+    std::vector<float> memory(2 * kCount);
+    for (int call = 0; call < 10; ++call) EXPECT_EQ(calls.reduce(comm, rank, memory.data()), 0u);
+  });
+}
+
+// Once a buffer is of trCommRegister it is registered as that, and then as before.
+TEST_F(VerbsWatchedBuffers, BecomeRegionsAndOrdinaryMemoryAgain) {
+  Calls calls;
+  run_ranks(kRanks, [&](trComm_t comm, int rank, int) {
+    float* const memory = mapped();
+    void* handle = nullptr;
+    calls.reduce_until_registered(comm, rank, memory);
+    EXPECT_SUCCESS(trCommRegister(comm, memory, 2 * kBytes, &handle));
+    EXPECT_EQ(calls.reduce(comm, rank, memory), kBytes);
+    EXPECT_SUCCESS(trCommDeregister(comm, handle));
+    for (int call = 0; call < 5; ++call) calls.reduce(comm, rank, memory);
+    munmap(memory, 2 * kBytes);
+    calls.wait();
+  });
+}
+
+constexpr const char* kDenies = "TREERING_TEST_DENIES_USERFAULTFD";
+
+// In a program of its own: a filter of system calls cannot be removed.
+TEST_F(VerbsWatchedBuffers, AreCopiedWhereTheKernelDeniesIt) {
+  Calls calls;
+  if (getenv(kDenies) != nullptr) {
+    ASSERT_TRUE(deny_system_calls({SYS_userfaultfd}));
+    run_ranks(kRanks, [&](trComm_t comm, int rank, int) {
+      std::vector<float> memory(2 * kCount);
+      for (int call = 0; call < 10; ++call) EXPECT_EQ(calls.reduce(comm, rank, memory.data()), 0u);
+    });
+    return;
+  }
+  setenv(kDenies, "1", 1);
+  const std::string command =
+      "/proc/" + std::to_string(getpid()) + "/exe --gtest_filter=*.AreCopiedWhereTheKernelDeniesIt 2>&1";
+  FILE* const program = popen(command.c_str(), "r");
+  unsetenv(kDenies);
+  ASSERT_NE(program, nullptr);
+  std::string output;
+  for (int c = 0; (c = fgetc(program)) != EOF;) output += static_cast<char>(c);
+  EXPECT_EQ(pclose(program), 0) << output;
+  const std::string text = "are copied: their pages cannot be watched: userfaultfd: Operation not permitted";
+  const size_t said = output.find(text);
+  EXPECT_NE(said, std::string::npos) << output;
+  EXPECT_EQ(output.find(text, said + 1), std::string::npos) << "said twice";
+}
+
+}  // namespace
+}  // namespace treering::testing
