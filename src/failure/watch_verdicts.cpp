@@ -292,7 +292,8 @@ Status Watch::deadline_verdict(uint32_t waiting_for) {
   // That a process is stopped says more than that it does not answer.
   std::string who = state_of(waiting_for).empty() ? absent(waiting_for) : std::string();
   if (who.empty()) who = chain_of_waits(waiting_for);
-  return {trTimeout, fmt::format("no progress within {} ms in {}: {}. Rank {} waited for rank {}", timeout_.count(),
+  const std::string what = is_cut_off_ ? fmt::format("no connection to {}", describe(waiting_for)) : "no progress";
+  return {trTimeout, fmt::format("{} within {} ms in {}: {}. Rank {} waited for rank {}", what, timeout_.count(),
                                  place(), who, context_->rank, waiting_for)};
 }
 
