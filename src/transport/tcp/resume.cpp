@@ -57,8 +57,8 @@ void TcpRedial::not_there(TcpClock::time_point now, const std::string& why, bool
   next_ = now + pause_;
 }
 
-bool TcpRedial::over(TcpClock::time_point now, milliseconds timeout) const {
-  return timeout.count() > 0 && since_ != TcpClock::time_point() && now - since_ >= timeout;
+bool TcpRedial::over(TcpClock::time_point now, milliseconds timeout, TcpClock::time_point heard) const {
+  return timeout.count() > 0 && since_ != TcpClock::time_point() && now - std::max(since_, heard) >= timeout;
 }
 
 std::string TcpRedial::story(TcpClock::time_point now) const {

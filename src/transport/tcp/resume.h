@@ -74,8 +74,9 @@ class TcpRedial {
   void rest() { since_ = away_ = {}; }
   // Since when it is not there; the least time: it is, or was never wanted.
   TcpClock::time_point away_since() const { return away_; }
-  // It was asked for, and is not there after so long.
-  bool over(TcpClock::time_point now, std::chrono::milliseconds timeout) const;
+  // It was asked for, and is not there after so long. `heard`: when the peer was last heard by another way: the network
+  // was there then, and the next attempt may succeed.
+  bool over(TcpClock::time_point now, std::chrono::milliseconds timeout, TcpClock::time_point heard = {}) const;
   // What happened to it, for an error text.
   std::string story(TcpClock::time_point now) const;
 

@@ -486,6 +486,8 @@ TEST(TcpRedial, PausesGrowAndTheTimeCountsFromTheFirstAttempt) {
   EXPECT_EQ(pause, TcpRedial::kLongestPause);
   EXPECT_FALSE(redial.over(at(6999), milliseconds(1000)));
   EXPECT_TRUE(redial.over(at(7000), milliseconds(1000)));
+  EXPECT_FALSE(redial.over(at(7000), milliseconds(1000), at(6900))) << "the peer was heard";
+  EXPECT_TRUE(redial.over(at(7900), milliseconds(1000), at(6900)));
   EXPECT_FALSE(redial.over(at(1'000'000), milliseconds(0))) << "no deadline";
   EXPECT_NE(redial.story(at(8000)).find("reset"), std::string::npos);
   EXPECT_NE(redial.story(at(8000)).find("2.0 s, in 12 attempts: no answer"), std::string::npos)
