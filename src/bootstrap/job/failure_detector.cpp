@@ -215,6 +215,16 @@ bool FailureDetector::awaits_orphans(const std::set<uint32_t>& mute, Clock::time
   return false;
 }
 
+std::vector<uint32_t> FailureDetector::untold(Clock::time_point verdict_at, Clock::time_point now) const {
+  std::vector<uint32_t> all;
+  if (!tree_.is_top() || now >= verdict_at + kUntoldTimeout) return all;
+  for (const auto& [process, entry] : silent_) {
+    const bool hears = is_lost(process) || tree_.has_left(process) || told_.count(process) != 0;
+    if (!hears && all.size() < kMaxUntold) all.push_back(process);
+  }
+  return all;
+}
+
 bool FailureDetector::is_idle(bool running, Clock::time_point now) const {
   if (tree_.has_parent() || !tree_.children().empty() || !broken_.empty()) return false;
   return !running || !tree_.is_top() || (other_part(now) == kNobody && below_gone_relays().empty());

@@ -491,5 +491,31 @@ TEST(FailureDetector, AProcessAloneInTheTreeIsIdle) {
   EXPECT_FALSE(Detector(0).is_idle(false, kNow));
 }
 
+// Processes to be told of a verdict
+
+TEST(FailureDetector, SilentProcessesAreToldOfAVerdictByTheTopForAWhile) {
+  Detector detector(0);
+  EXPECT_TRUE(detector.untold(kNow, kNow).empty()) << "all answer";
+  ASSERT_TRUE(detector.take_silence(silence_of(1), kNow));
+  ASSERT_TRUE(detector.take_silence(silence_of(5), kNow));
+  EXPECT_EQ(detector.untold(kNow, kNow), (Numbers{1, 5}));
+  EXPECT_EQ(detector.untold(kNow, kNow + kUntoldTimeout - milliseconds(1)), (Numbers{1, 5}));
+  EXPECT_TRUE(detector.untold(kNow, kNow + kUntoldTimeout).empty());
+  detector.told(1);
+  EXPECT_EQ(detector.untold(kNow, kNow), (Numbers{5}));
+  EXPECT_TRUE(detector.take_heard(5));
+  EXPECT_TRUE(detector.untold(kNow, kNow).empty()) << "it has a place in the tree, or will hear when it gets one";
+}
+
+TEST(FailureDetector, OnlyTheTopTellsAndNotThoseThatLeft) {
+  Detector below(1);
+  ASSERT_TRUE(below.take_silence(silence_of(5), kNow));
+  EXPECT_TRUE(below.untold(kNow, kNow).empty());
+  Detector top(0);
+  ASSERT_TRUE(top.take_silence(silence_of(5), kNow));
+  for (uint32_t rank : top.tree->ranks_of(5)) top.tree->rank_left(rank);
+  EXPECT_TRUE(top.untold(kNow, kNow).empty());
+}
+
 }  // namespace
 }  // namespace treering
