@@ -36,6 +36,12 @@ std::vector<SilentRanks> FailureDetector::silent_ranks() const {
   return all;
 }
 
+std::optional<SilentRanks> FailureDetector::silent_relay() const {
+  const auto found = silent_.find(tree_.parent());
+  if (!tree_.has_parent() || found == silent_.end() || !found->second.ranks.empty()) return {};
+  return found->second;
+}
+
 FailureDetector::Hearing FailureDetector::listen(uint32_t neighbour, Clock::duration silence) {
   const auto unheard = unheard_.find(neighbour);
   if (silence < kSilence) {

@@ -15,6 +15,7 @@
 #include <sys/types.h>
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -50,6 +51,8 @@ class FailureDetector {
   bool is_silent(uint32_t process) const { return silent_.count(process) != 0; }
   bool has_ended(uint32_t process) const { return is_lost(process) || broken_.count(process) != 0; }  // or may have
   std::vector<SilentRanks> silent_ranks() const;
+  // The parent, where it holds no rank and does not answer: nothing of the others comes through it.
+  std::optional<SilentRanks> silent_relay() const;
 
   // A neighbour has been silent for so long.
   enum class Change { kNone, kFellSilent, kAnswersAgain };

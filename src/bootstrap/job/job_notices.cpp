@@ -265,7 +265,12 @@ void Job::hear(std::shared_ptr<Channel> channel, const std::string& first) {
 
 void Job::publish_silence() {
   const std::vector<SilentRanks> all = detector_.silent_ranks();
-  for (auto& [rank, member] : members_) member->change([&, &member = member] { member->silent = all; });
+  const std::optional<SilentRanks> relay = detector_.silent_relay();
+  for (auto& [rank, member] : members_)
+    member->change([&, &member = member] {
+      member->silent = all;
+      member->silent_relay = relay;
+    });
 }
 
 void Job::spread(uint32_t code, const std::string& text) {

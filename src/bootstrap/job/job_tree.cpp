@@ -63,6 +63,7 @@ void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent) {
   end_link(parent);  // of a child: its message that it has moved may yet be on its way
   tree_.attach_to(parent);
   links_[parent] = std::move(channel);
+  publish_silence();  // it may be of the parent before
   listen_to(parent);
   for (const NoticeMessage& notice : notices_.notices()) send(parent, encode(notice));
   for (const auto& [kind, bytes] : exchange_.unanswered()) send(parent, bytes);

@@ -91,6 +91,21 @@ TEST(FailureDetector, ASilentProcessWithoutRanksConcernsNoUser) {
   EXPECT_TRUE(detector.silent_ranks().empty());
 }
 
+TEST(FailureDetector, AParentWithoutRanksKeepsTheNewsOfTheOthersBack) {
+  Detector below(1, kParents, {1, 2, 3, 4, 5});
+  EXPECT_FALSE(below.silent_relay());
+  EXPECT_TRUE(below.take_silence(silence_of(3), kNow)) << "not the parent";
+  EXPECT_FALSE(below.silent_relay());
+  EXPECT_TRUE(below.take_silence(silence_of(0, 3000), kNow));
+  ASSERT_TRUE(below.silent_relay());
+  EXPECT_EQ(below.silent_relay()->reason, "process 0 (pid 1000 on a): its process does not answer");
+  below.tree->attach_to(2);
+  EXPECT_FALSE(below.silent_relay()) << "of the new parent nothing is known";
+  Detector beside(1);
+  EXPECT_TRUE(beside.take_silence(silence_of(0), kNow));
+  EXPECT_FALSE(beside.silent_relay()) << "one with ranks is named with these";
+}
+
 // Neighbours
 
 TEST(FailureDetector, ANeighbourFallsSilentOnceAndAnswersAgainOnce) {
