@@ -28,6 +28,7 @@ struct Member {
   std::map<uint32_t, std::pair<std::string, Clock::time_point>> statuses;
   std::optional<QuestionPace> questions;  // once one was asked
   std::vector<SilentRanks> silent;
+  std::optional<SilentRanks> silent_relay;
   std::optional<Clock::time_point> ticked;  // by the agent, last; it does so every half second, or not at all
   OwnPause own_pause;
   Clock::duration reach{};  // see time_for_news(); 0 until this process has its place

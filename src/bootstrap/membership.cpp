@@ -296,6 +296,11 @@ std::vector<SilentRanks> Membership::silent() const {
   return member_->silent;
 }
 
+std::optional<SilentRanks> Membership::silent_relay() const {
+  std::lock_guard lock(member_->mutex);
+  return member_->silent_relay;
+}
+
 // A rank that waits for an answer asks thousands of times in a millisecond; the questions would queue up before all
 // else.
 void Membership::request_status(uint32_t rank) {

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -149,6 +150,8 @@ class Membership {
   void set_events(MemberEvents events);
   void spread(uint32_t code, const std::string& text);
   std::vector<SilentRanks> silent() const;
+  // The process through which this one hears of the others, where it holds no rank and does not answer.
+  std::optional<SilentRanks> silent_relay() const;
   OwnPause own_pause() const;
   // See time_for_news().
   Clock::duration reach() const;

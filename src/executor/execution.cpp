@@ -39,6 +39,12 @@ bool ExecutorContext::flush_queues(uint32_t* peer) const {
   return flushed;
 }
 
+const SendQueue* ExecutorContext::find_queue(uint32_t peer) const {
+  for (const auto& [of, queue] : queues)
+    if (of == peer) return queue;
+  return nullptr;
+}
+
 Execution::Execution(ExecutorContext* context) : context_(context) {
   scratch_.resize(kMaxChannels);
   size_t peers = context->ranks + 2;

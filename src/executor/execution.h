@@ -80,6 +80,8 @@ struct ExecutorContext {
   }
   void add_connection(uint32_t channel, uint32_t peer, Connection* connection);
   void add_queue(uint32_t peer, SendQueue* queue) { queues.emplace_back(peer, queue); }
+  // nullptr: post() leaves nothing behind, or nothing was sent to the peer yet.
+  const SendQueue* find_queue(uint32_t peer) const;
   // Sends what waits in this process. True when nothing waits any more, else `*peer` is one whose messages do.
   bool flush(uint32_t* peer) const { return queues.empty() || flush_queues(peer); }
   // Every wait of a rank calls this, whatever it waits for: a rank that waits for one peer must still serve the others,

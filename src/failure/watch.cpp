@@ -52,7 +52,7 @@ void Watch::start(const Call* call) {
 Clock::time_point Watch::agreement_limit(Clock::time_point now) const {
   const Clock::duration news = time_for_news(lateness_, job_ != nullptr ? job_->reach() : Clock::duration());
   Clock::time_point limit = now + kAgreementTimeout;
-  const auto begin = clock_runs_ || call_ == nullptr ? started_ : now;
+  const auto begin = clock_runs_ || call_ == nullptr ? waits_since_ : now;
   if (timeout_.count() > 0) limit = std::min(limit, begin + timeout_ + news);
   if (call_deadline_ != Clock::time_point::max()) limit = std::min(limit, call_deadline_ + news);
   return std::max(limit, now + news);
@@ -144,7 +144,8 @@ void Watch::suspect_link(uint32_t peer, const Status& status) {
   if (peer == context_->rank) return (void)fail(status);
   const auto now = Clock::now();
   auto until = now + (same_host(peer) ? kNewsOfHost : kNewsOfOthers);
-  const auto begin = clock_runs_ || call_ == nullptr ? started_ : now;
+  if (clock_runs_) note_wait(peer);
+  const auto begin = clock_runs_ || call_ == nullptr ? waits_since_ : now;
   if (timeout_.count() > 0) until = std::min(until, std::max(now + kNewsOfHost, begin + timeout_));
   suspicion_ = {Suspicion::Kind::kLink, peer, status, until};
 }
@@ -197,8 +198,9 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
   if (Status status = agreement_.poll(now); !status.ok() || in_doubt()) return status;
   if (!clock_runs_) {
     clock_runs_ = true;
-    started_ = now;
-    steps_ = steps;
+    wait_time_.begin(now, steps);
+    waits_since_ = now;
+    is_cut_off_ = false;
     lateness_ = {};
     next_calls_check_ = now + crowd_ * kCallsPeriod;
     next_alive_check_ = now + crowd_ * kAlivePeriod;
@@ -206,19 +208,17 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
     return {};
   }
   if (now < next_calls_check_) return {};
-  if (steps != steps_) {
-    steps_ = steps;
-    started_ = now;  // the deadline is for a wait, not for a long operation that moves
+  if (wait_time_.look(now, steps))
     lateness_ = {};
-  } else {
+  else
     lateness_ = std::max(lateness_, now - next_calls_check_);
-  }
   next_calls_check_ = now + crowd_ * kCallsPeriod;
   RankStatus& own = *context_->status;
   own.heartbeat.fetch_add(1, std::memory_order_relaxed);
   own.steps.store(steps, std::memory_order_relaxed);
   own.waiting_for.store(waiting_for == context_->rank ? 0 : waiting_for + 1, std::memory_order_relaxed);
   if (counted_) TR_RETURN_IF_ERROR(check_calls(waiting_for));
+  note_wait(waiting_for);
   if (now >= next_alive_check_) {
     next_alive_check_ = now + crowd_ * kAlivePeriod;
     if (Status status = peer_verdict(); !status.ok()) return pass_on(status);
@@ -231,9 +231,15 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
     TR_RETURN_IF_ERROR(
         look_at_some(first, &next_alive_, waiting_for, [&](uint32_t peer) { return check_alive(peer, waiting_for); }));
   }
-  if ((timeout_.count() > 0 && now - started_ >= timeout_) || now >= call_deadline_)
+  if ((timeout_.count() > 0 && now - waits_since_ >= timeout_) || now >= call_deadline_)
     return fail(deadline_verdict(waiting_for));
   return {};
+}
+
+void Watch::note_wait(uint32_t waiting_for) {
+  const SendQueue* queue = context_->find_queue(waiting_for);
+  waits_since_ = wait_time_.since(queue != nullptr ? queue->away_since() : std::nullopt);
+  is_cut_off_ = waits_since_ != wait_time_.since({});
 }
 
 // The rank that is waited for, and those whose turn it is. One rank at a time is asked by a message, where

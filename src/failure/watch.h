@@ -24,6 +24,7 @@
 #include "core/status.h"
 #include "executor/execution.h"
 #include "failure/failure_agreement.h"
+#include "failure/wait_time.h"
 
 namespace treering {
 
@@ -116,6 +117,7 @@ class Watch {
   Status fail(const Status& status);
   Status pass_on(const Status& status);
   Clock::time_point agreement_limit(Clock::time_point now) const;
+  void note_wait(uint32_t waiting_for);
   Status peer_verdict();
   std::string own_pause() const;
   void judge_suspicion(Clock::time_point now);
@@ -197,8 +199,9 @@ class Watch {
   mutable std::mutex lost_mutex_;
   std::map<uint32_t, Loss> lost_;
   const Call* call_ = nullptr;
-  Clock::time_point started_ = Clock::now();  // of the wait; of the creation until the first call
-  uint64_t steps_ = 0;
+  WaitTime wait_time_{Clock::now()};              // of the creation until the first call
+  Clock::time_point waits_since_ = Clock::now();  // by it, for the rank that was waited for at the last look
+  bool is_cut_off_ = false;                       // ... to which there is no connection, though something else moved
   Clock::time_point next_calls_check_;
   Clock::duration lateness_{};  // of check() in this wait
   Clock::time_point next_alive_check_;

@@ -272,9 +272,14 @@ std::string Watch::chain_of_waits(uint32_t waiting_for, bool all_answer) const {
     const bool waits = read(peer, &snapshot) && snapshot.waiting_for != 0 && snapshot.waiting_for <= context_->ranks;
     const uint32_t next = waits ? snapshot.waiting_for - 1 : peer;
     const double silent = silence_of(peer);
-    if (!all_answer && !shows_life(peer))
+    if (!all_answer && !shows_life(peer)) {
+      const auto relay = job_ != nullptr && !seen_[peer].moved ? job_->silent_relay() : std::nullopt;
+      if (relay && !knows_by_reading(peer))
+        return fmt::format("no answer of {} has come for {:.1f} s. Answers come through {}", describe(peer), silent,
+                           relay->text());
       return fmt::format("{} has shown no sign of life for {:.1f} s{}", describe(peer), silent,
                          waits ? fmt::format(", waiting for rank {}", next) : "");
+    }
     if (!waits) return fmt::format("{} is alive, and waits for no rank", describe(peer));
     if (next == before.rank) return wait_of_two(before, {peer, snapshot});
     seen.push_back(before.rank);
@@ -292,7 +297,8 @@ Status Watch::deadline_verdict(uint32_t waiting_for) {
   // That a process is stopped says more than that it does not answer.
   std::string who = state_of(waiting_for).empty() ? absent(waiting_for) : std::string();
   if (who.empty()) who = chain_of_waits(waiting_for);
-  return {trTimeout, fmt::format("no progress within {} ms in {}: {}. Rank {} waited for rank {}", timeout_.count(),
+  const std::string what = is_cut_off_ ? fmt::format("no connection to {}", describe(waiting_for)) : "no progress";
+  return {trTimeout, fmt::format("{} within {} ms in {}: {}. Rank {} waited for rank {}", what, timeout_.count(),
                                  place(), who, context_->rank, waiting_for)};
 }
 

@@ -20,6 +20,7 @@
 // Every transport passes the same conformance suite (tests/transport/conformance_test.cpp).
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -129,6 +130,9 @@ class SendQueue {
   virtual bool flush() = 0;
   // Why what waits cannot be sent any more, or ok.
   virtual Status health() const = 0;
+  // Since when nothing has gone to the peer or come from it because there is no connection, though one is wanted; a link
+  // that failed for that goes on to tell it. Nothing: there is one, or it is not known.
+  virtual std::optional<std::chrono::steady_clock::time_point> away_since() const { return {}; }
 };
 
 // The connections to one peer.

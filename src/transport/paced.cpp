@@ -94,6 +94,9 @@ class PacedQueue final : public SendQueue {
     return (inner_ == nullptr || inner_->flush()) && flushed;
   }
   Status health() const override { return connections_.empty() ? Status() : connections_[0]->health(); }
+  std::optional<std::chrono::steady_clock::time_point> away_since() const override {
+    return inner_ == nullptr ? std::nullopt : inner_->away_since();
+  }
 
  private:
   std::shared_ptr<SendQueue> inner_;

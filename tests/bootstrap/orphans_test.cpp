@@ -143,6 +143,36 @@ TEST(Orphans, OfStoppedProcessesHearTheSameVerdict) {
   }
 }
 
+// It answers again when the others have failed and left, before it has a place in the tree again.
+TEST(Untold, OneThatDidNotAnswerHearsTheVerdictOfThoseWhoEnd) {
+  constexpr int kRanks = 3, kSilent = 0;
+  Arrivals arrivals;
+  RankProcesses processes(kRanks, [&](int rank, const trUniqueId& id) {
+    JOB_EXPECT(arrivals.await(rank, kRanks, id));
+    Rank self;
+    JOB_CHECK(self.start(rank, kRanks, id, kRanks));
+    reached();
+    if (rank != kSilent) {
+      JOB_EXPECT(soon([&] { return !self.membership->silent().empty(); }));
+      self.membership->spread(1, "of the others");
+    }
+    JOB_EXPECT(soon([&] { return !self.seen.get(&Seen::verdicts).empty(); }));
+    say(self.seen.get(&Seen::verdicts)[0]);
+    self.membership.reset();
+    reached();
+    std::exit(0);
+  });
+  for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
+  processes.stop(kSilent);
+  for (int rank = 1; rank < kRanks; ++rank) EXPECT_TRUE(processes.wait_until_reached(rank));
+  kill(processes.pid(kSilent), SIGCONT);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const RankResult result = processes.wait(rank);
+    EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ": " << result.output;
+    EXPECT_EQ(result.output, "1 of the others") << "rank " << rank;
+  }
+}
+
 constexpr int kRanks = 3;
 
 // Process 0 made the id and connects the others, but holds no rank; process n holds rank n - 1.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the deadline's verdict says of ranks that wait for each other, by what they show while it is found. Rank 0 asks.
+// What the deadline's verdict says of ranks that wait for each other, by what they show while it is found, and of a rank
+// to which there is no connection. Rank 0 asks.
 #include "failure/watch.h"
 
 #include <gtest/gtest.h>
@@ -32,14 +33,26 @@ class Ranks final : public StatusReader {
   std::function<void(uint32_t peer)> after_a_look;
 };
 
-// The verdict of rank 0 in a receive from `peer`, or in `operation`.
-std::string verdict(const Ranks& ranks, uint32_t peer, uint64_t operation = 0) {
+// Of a link whose connection is away.
+class AwayQueue final : public SendQueue {
+ public:
+  bool flush() override { return false; }
+  Status health() const override { return {}; }
+  std::optional<Clock::time_point> away_since() const override { return since; }
+
+  std::optional<Clock::time_point> since;
+};
+
+// The verdict of rank 0 in a receive from `peer`, or in `operation`, which moves whenever it is looked at or not at all.
+std::string verdict(const Ranks& ranks, uint32_t peer, uint64_t operation = 0, SendQueue* queue = nullptr,
+                    bool moves = false) {
   constexpr int kTimeoutMs = 50;
   auto status = std::make_unique<RankStatus>();
   status->operation = operation;
   ExecutorContext context;
   context.ranks = 3;
   context.status = status.get();
+  if (queue != nullptr) context.add_queue(peer, queue);
   PeerIdentity here;
   here.pid = static_cast<uint32_t>(getpid());
   Watch watch(&context, &ranks, &status->failure, std::make_shared<std::vector<PeerIdentity>>(3, here), kTimeoutMs, "",
@@ -48,8 +61,9 @@ std::string verdict(const Ranks& ranks, uint32_t peer, uint64_t operation = 0) {
   call.operation = operation;
   watch.start(&call);
   Status found;
+  uint64_t steps = 0;
   for (const auto until = Clock::now() + std::chrono::seconds(20); found.ok() && Clock::now() < until; usleep(1000))
-    found = watch.check(peer, 0);
+    found = watch.check(peer, moves ? ++steps : 0);
   EXPECT_EQ(found.code(), trTimeout);
   return found.message();
 }
@@ -114,6 +128,23 @@ TEST(TwoRanksThatWait, AreNotSaidToWhereOneHasGoneOnMeanwhile) {
     expect_contains(verdict(ranks, 1),
                     name_of(2) + " is alive, waiting for rank 1, which has gone on or left meanwhile");
   }
+}
+
+// What others sent before they failed and left still comes, and gives the one that waits no other deadline.
+TEST(ARankWithoutAConnection, IsNotWaitedForLongerBecauseOthersMove) {
+  Ranks ranks;
+  AwayQueue queue;
+  queue.since = Clock::now();
+  const std::string text = verdict(ranks, 1, 0, &queue, true);
+  EXPECT_EQ(text.rfind("no connection to " + name_of(1) + " within 50 ms in a send or receive: ", 0), 0u) << text;
+}
+
+TEST(ARankWithoutAConnection, IsNotSaidToHaveNoneWhereNothingElseMoves) {
+  Ranks ranks;
+  AwayQueue queue;
+  queue.since = Clock::now();
+  const std::string text = verdict(ranks, 1, 0, &queue);
+  EXPECT_EQ(text.rfind("no progress within 50 ms in a send or receive: ", 0), 0u) << text;
 }
 
 }  // namespace

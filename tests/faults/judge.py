@@ -289,9 +289,17 @@ class Judge:
         if self._scenario.over == "ucx" and self._scenario.kind in OF_CONNECTIONS and named & set(victims):
             return  # its host's connections to itself were hit, too
         named |= self._named_as_maker(error)
+        if self._names_other_host(rank, error):
+            return
         if not any((base in victims) != (rank in victims) for base in named):
             side = "a rank that was cut off" if rank not in victims else "a rank on the other side"
             yield f"it does not name {side}"
+
+    def _names_other_host(self, rank, error):
+        """A process without ranks, on the other side, through which the rank heard of all others."""
+        cut = {self._record.names[host] for host in self._scenario.victim_hosts}
+        relays = re.findall(r"Answers come through process \d+ \(pid \d+ on ([^\s,)]+)\): its process does not answer", error.text)
+        return any((host in cut) != (self._host(rank) in cut) for host in relays)
 
     def _judge_process(self, process):
         scenario = self._scenario

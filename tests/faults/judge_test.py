@@ -162,6 +162,16 @@ class JudgeTest(unittest.TestCase):
         self.expect("culprit", "a rank that was cut off",
                     record(scenario("link-cut"), errors(maker.replace("1002", "1000"), FAULT + 4)))
 
+    def test_a_relay_on_the_other_side_is_named(self):
+        text = ("no progress within 4000 ms in operation 7 (barrier): no answer of rank 3 (pid 1003 on d) has come for 4.0 s. Answers come "
+                "through process 0 (pid 999 on {}): its process does not answer (4.4 s by now). Rank 2 waited for rank 3")
+        given = scenario("partition", victims=[2, 3], victim_hosts=[2, 3])
+        lines = {rank: errors(text.format("a"), FAULT + 4, 8) for rank in (2, 3)}
+        lines.update({rank: errors(SILENT, FAULT + 4, 8) for rank in (0, 1)})
+        self.assertEqual(judge(record(given, lines), SLACK), [])
+        lines[3] = errors(text.format("c"), FAULT + 4, 8)
+        self.expect("culprit", "a rank on the other side", record(given, lines))
+
     def test_maker_of_the_id_without_descriptors(self):
         text = "the process that made the unique id (pid 1002 on c): no file descriptor is left for a connection"
         given = scenario("no-descriptors", phase="init")

@@ -36,6 +36,12 @@ std::vector<SilentRanks> FailureDetector::silent_ranks() const {
   return all;
 }
 
+std::optional<SilentRanks> FailureDetector::silent_relay() const {
+  const auto found = silent_.find(tree_.parent());
+  if (!tree_.has_parent() || found == silent_.end() || !found->second.ranks.empty()) return {};
+  return found->second;
+}
+
 FailureDetector::Hearing FailureDetector::listen(uint32_t neighbour, Clock::duration silence) {
   const auto unheard = unheard_.find(neighbour);
   if (silence < kSilence) {
@@ -213,6 +219,16 @@ bool FailureDetector::awaits_orphans(const std::set<uint32_t>& mute, Clock::time
     if (since != Clock::time_point() && now < since + kOrphansTimeout) return true;
   }
   return false;
+}
+
+std::vector<uint32_t> FailureDetector::untold(Clock::time_point verdict_at, Clock::time_point now) const {
+  std::vector<uint32_t> all;
+  if (!tree_.is_top() || now >= verdict_at + kUntoldTimeout) return all;
+  for (const auto& [process, entry] : silent_) {
+    const bool hears = is_lost(process) || tree_.has_left(process) || told_.count(process) != 0;
+    if (!hears && all.size() < kMaxUntold) all.push_back(process);
+  }
+  return all;
 }
 
 bool FailureDetector::is_idle(bool running, Clock::time_point now) const {

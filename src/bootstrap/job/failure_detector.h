@@ -15,6 +15,7 @@
 #include <sys/types.h>
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -27,11 +28,13 @@ namespace treering {
 
 // A neighbour in the tree that has not been heard for so long does not answer: each shows every second that it lives.
 constexpr auto kSilence = std::chrono::milliseconds(2600);
-constexpr auto kCutOffAfter = std::chrono::milliseconds(4500);     // of a loss or silence on the way
-constexpr auto kProbeAfter = std::chrono::milliseconds(400);       // it may be about to attach
-constexpr auto kReturnTimeout = std::chrono::milliseconds(400);    // with a neighbour whose connection broke
-constexpr auto kDeathPeriod = std::chrono::milliseconds(10);       // its sockets are closed before it counts as dead
-constexpr auto kOrphansTimeout = std::chrono::seconds(3);          // until a lost process's children have a new parent
+constexpr auto kCutOffAfter = std::chrono::milliseconds(4500);   // of a loss or silence on the way
+constexpr auto kProbeAfter = std::chrono::milliseconds(400);     // it may be about to attach
+constexpr auto kReturnTimeout = std::chrono::milliseconds(400);  // with a neighbour whose connection broke
+constexpr auto kDeathPeriod = std::chrono::milliseconds(10);     // its sockets are closed before it counts as dead
+constexpr auto kOrphansTimeout = std::chrono::seconds(3);        // until a lost process's children have a new parent
+constexpr auto kUntoldTimeout = std::chrono::seconds(3);  // until those that do not answer are left to themselves
+constexpr size_t kMaxUntold = 16;
 constexpr auto kNoticesSilence = std::chrono::milliseconds(3100);  // a silent process's children have noticed it, too
 
 class FailureDetector {
@@ -48,6 +51,8 @@ class FailureDetector {
   bool is_silent(uint32_t process) const { return silent_.count(process) != 0; }
   bool has_ended(uint32_t process) const { return is_lost(process) || broken_.count(process) != 0; }  // or may have
   std::vector<SilentRanks> silent_ranks() const;
+  // The parent, where it holds no rank and does not answer: nothing of the others comes through it.
+  std::optional<SilentRanks> silent_relay() const;
 
   // A neighbour has been silent for so long.
   enum class Change { kNone, kFellSilent, kAnswersAgain };
@@ -105,6 +110,10 @@ class FailureDetector {
   // hear of the verdict. A slow network takes its time for it; one that was lost as well never comes. `mute`: did not
   // answer when this process sought a parent.
   bool awaits_orphans(const std::set<uint32_t>& mute, Clock::time_point verdict_at, Clock::time_point now) const;
+  // Processes that do not answer and have not been told of the verdict: no neighbour passes it on to them. A network that
+  // comes back just before the deadline lets some go on which wait for ranks that have failed and leave.
+  std::vector<uint32_t> untold(Clock::time_point verdict_at, Clock::time_point now) const;
+  void told(uint32_t process) { told_.insert(process); }
 
   // There is nothing to watch.
   bool is_idle(bool running, Clock::time_point now) const;
@@ -121,6 +130,7 @@ class FailureDetector {
   // At the top: processes that hung from one without ranks and have not come back, and since when.
   std::map<uint32_t, Clock::time_point> adrift_;
   std::set<uint32_t> gone_;  // relays
+  std::set<uint32_t> told_;  // of the verdict, by a connection of their own
   Clock::time_point top_since_;
 };
 

@@ -193,6 +193,7 @@ void Job::greet(std::shared_ptr<Channel> channel, const std::string& bytes) {
     };
     return channel->set_events(std::move(events));
   }
+  if (kind == Kind::kNotice) return hear(std::move(channel), bytes);
   if (decode(bytes, &attach)) return accept_child(std::move(channel), attach);
   channel->close();
 }

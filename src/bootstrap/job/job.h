@@ -61,7 +61,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void introduce(uint32_t source, uint32_t peer, const Introduction& introduction);
   // Whether this process is between two places in the tree.
   bool seeks_parent() const { return state_ == State::kRunning && !closed_ && !tree_.is_top() && !tree_.has_parent(); }
-  // Whether others seek one, who would not hear of the verdict without this process.
+  // Whether others seek one, or do not answer, who would not hear of the verdict without this process.
   bool awaits_orphans() const;
 
  private:
@@ -105,6 +105,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void down(const std::string& bytes);
   void attached(std::shared_ptr<Channel> channel, uint32_t parent);
   void part_from(std::shared_ptr<Channel> channel, uint32_t new_top);
+  void keep_until_closed(std::shared_ptr<Channel> channel, Channel::Events events);
   void accept_child(std::shared_ptr<Channel> channel, const AttachMessage& attach);
   void send_process_table(uint32_t child);
   void listen_to(uint32_t neighbour);
@@ -136,6 +137,8 @@ class Job : public std::enable_shared_from_this<Job> {
   void examine(uint32_t process);
   void take_step(uint32_t process, const FailureDetector::Step& step);
   void probe(uint32_t process);
+  void tell_untold();
+  void hear(std::shared_ptr<Channel> channel, const std::string& first);
   void publish_silence();
 
   // Questions and introductions (job_introductions.cpp)
@@ -171,7 +174,8 @@ class Job : public std::enable_shared_from_this<Job> {
   std::shared_ptr<Dial> dial_;
   std::shared_ptr<Channel> asked_;  // whether it will be the parent
   uint64_t asked_timer_ = 0;
-  std::set<std::shared_ptr<Channel>> former_;  // parents' connections, until these close them
+  // Parents' connections, and those of processes that tell of the verdict, until these close them.
+  std::set<std::shared_ptr<Channel>> former_;
 
   int segment_ = -1;  // to pass on, until all have met
   Exchange exchange_;
@@ -183,6 +187,7 @@ class Job : public std::enable_shared_from_this<Job> {
   FailureDetector detector_{tree_};
   ParentSearch search_{tree_, detector_};
   std::map<uint32_t, std::shared_ptr<Dial>> probes_;
+  std::map<uint32_t, std::shared_ptr<Dial>> tellings_;  // of the verdict
   uint64_t orphans_timer_ = 0;
   uint64_t tick_timer_ = 0;
   Clock::time_point last_tick_, last_heartbeat_;

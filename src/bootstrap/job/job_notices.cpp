@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Notices that reach every process of a job, and the liveness of the neighbours in the tree.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -14,6 +15,7 @@ namespace {
 constexpr auto kTick = std::chrono::milliseconds(500);
 constexpr auto kHeartbeatPeriod = std::chrono::milliseconds(1000);
 constexpr size_t kMaxProbes = 16;
+constexpr auto kTellAttempt = std::chrono::seconds(1);  // the kernel alone would ask again less and less often
 constexpr const char* kDoesNotAnswer = "its process does not answer";
 
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
@@ -52,7 +54,7 @@ void Job::apply(const NoticeMessage& notice) {
         member->tell([code = notice.code, text = notice.text](const MemberEvents& events) {
           if (events.on_verdict) events.on_verdict(code, text);
         });
-      return;
+      return tell_untold();
     case NoticeType::kLost:
       return apply_loss(notice);
     case NoticeType::kSilent:
@@ -173,6 +175,7 @@ void Job::listen(uint32_t neighbour, Clock::duration silence) {
 void Job::look_at_the_tree(Clock::time_point now) {
   for (NoticeMessage& notice : detector_.cut_off(now)) notify(std::move(notice));
   if (state_ != State::kRunning) return;  // a loss may have ended an exchange
+  tell_untold();
   for (uint32_t process : detector_.missing(now)) probe(process);
   if (const uint32_t process = detector_.other_part(now); process != kNobody && !is_dialing() && !seeks_parent())
     attach_to(tree_.place(process));
@@ -225,9 +228,49 @@ void Job::probe(uint32_t process) {
                                  id_.job, id_.secret, Clock::now() + kSilence, std::move(done));
 }
 
+// By connections of their own, each with all that is known, as a new neighbour is told: a network that is back takes some
+// seconds until the tree is one again, and this process may end before.
+void Job::tell_untold() {
+  if (closed_ || state_ != State::kRunning || !notices_.has_verdict()) return;
+  for (uint32_t process : detector_.untold(notices_.verdict_at(), Clock::now())) {
+    if (tellings_.count(process) != 0 || process >= tree_.size()) continue;
+    auto done = [self = shared_from_this(), process](const Status&, bool gone,
+                                                     const std::shared_ptr<Channel>& channel) {
+      self->tellings_.erase(process);
+      if (gone) self->detector_.told(process);  // there is none to tell
+      if (!channel) return;                     // else again, until the time for it is over
+      for (const NoticeMessage& notice : self->notices_.notices()) channel->send(encode(notice));
+      channel->close_after_sending();
+      self->detector_.told(process);
+      self->maybe_finish();
+    };
+    tellings_[process] =
+        Dial::start(agent_, find_candidates(own_, agent_->interfaces(), tree_.place(process), false, 0), id_.job,
+                    id_.secret, Clock::now() + kTellAttempt, std::move(done));
+  }
+}
+
+// What is told on a connection that is for that alone.
+void Job::hear(std::shared_ptr<Channel> channel, const std::string& first) {
+  auto take = [self = shared_from_this()](const std::string& bytes, int fd) {
+    if (fd >= 0) ::close(fd);
+    NoticeMessage notice;
+    if (!self->closed_ && decode(bytes, &notice)) self->take_notice(notice, kNobody);
+  };
+  Channel::Events events;
+  events.frame = take;
+  keep_until_closed(std::move(channel), std::move(events));
+  take(first, -1);
+}
+
 void Job::publish_silence() {
   const std::vector<SilentRanks> all = detector_.silent_ranks();
-  for (auto& [rank, member] : members_) member->change([&, &member = member] { member->silent = all; });
+  const std::optional<SilentRanks> relay = detector_.silent_relay();
+  for (auto& [rank, member] : members_)
+    member->change([&, &member = member] {
+      member->silent = all;
+      member->silent_relay = relay;
+    });
 }
 
 void Job::spread(uint32_t code, const std::string& text) {

@@ -34,12 +34,15 @@ std::shared_ptr<Channel> Job::take_link(uint32_t process) {
 // The other side closes the connection, when it has read why: if this one did, what the other has sent meanwhile would
 // reset the connection when the network heals, which looks like a death.
 void Job::part_from(std::shared_ptr<Channel> channel, uint32_t new_top) {
-  Channel::Events events;
+  channel->send(encode(MovingMessage{own_.process, new_top}));
+  keep_until_closed(std::move(channel), {});
+}
+
+void Job::keep_until_closed(std::shared_ptr<Channel> channel, Channel::Events events) {
   events.closed = [self = shared_from_this(), raw = channel.get()](const std::string&) {
     std::erase_if(self->former_, [raw](const auto& former) { return former.get() == raw; });
   };
   channel->set_events(std::move(events));
-  channel->send(encode(MovingMessage{own_.process, new_top}));
   former_.insert(std::move(channel));
 }
 
@@ -60,6 +63,7 @@ void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent) {
   end_link(parent);  // of a child: its message that it has moved may yet be on its way
   tree_.attach_to(parent);
   links_[parent] = std::move(channel);
+  publish_silence();  // it may be of the parent before
   listen_to(parent);
   for (const NoticeMessage& notice : notices_.notices()) send(parent, encode(notice));
   for (const auto& [kind, bytes] : exchange_.unanswered()) send(parent, bytes);
@@ -192,8 +196,9 @@ void Job::route(uint32_t process, const std::string& bytes, uint32_t from) {
 }
 
 bool Job::awaits_orphans() const {
-  return !closed_ && notices_.has_verdict() &&
-         detector_.awaits_orphans(search_.mute(), notices_.verdict_at(), Clock::now());
+  if (closed_ || !notices_.has_verdict()) return false;
+  const auto at = notices_.verdict_at(), now = Clock::now();
+  return detector_.awaits_orphans(search_.mute(), at, now) || !detector_.untold(at, now).empty();
 }
 
 void Job::maybe_finish() {
@@ -205,6 +210,7 @@ void Job::maybe_finish() {
                                     [this](const auto& member) { return members_left_.count(member.first) != 0; });
   if (!all_left || (root_ && state_ == State::kFailed)) return;
   if (awaits_orphans()) {
+    tell_untold();
     if (orphans_timer_ == 0)
       orphans_timer_ = agent_->after(kLookForOrphans, [self = shared_from_this()] {
         self->orphans_timer_ = 0;
@@ -227,6 +233,7 @@ void Job::finish() {
   if (orphans_timer_ != 0) agent_->cancel(orphans_timer_);
   stop_dialing();
   for (const auto& [process, dial] : std::exchange(probes_, {})) dial->cancel();
+  for (const auto& [process, dial] : std::exchange(tellings_, {})) dial->cancel();
   for (const auto& channel : std::exchange(former_, {})) channel->close();
   for (const auto& dial : std::exchange(dials_, {})) dial->cancel();
   if (joining_) std::exchange(joining_, nullptr)->close();

@@ -79,6 +79,18 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
 
   Status health() const override { return health_; }
 
+  std::optional<Clock::time_point> away_since() const override {
+    Clock::time_point away{};
+    if (!sender_.has_stream(0) && (sender_.wants_shared() || awaits_shared_)) {
+      away = redials_[0].away_since();
+    } else if (sender_.wants_large() && !has_large()) {
+      for (uint32_t index = 1; index <= sender_.wanted_streams(); ++index)
+        away = std::max(away, redials_[index].away_since());
+    }
+    if (away == Clock::time_point()) return {};
+    return std::max(away, heard_);
+  }
+
   bool can_post(uint32_t channel) {
     if (!health_.ok()) return false;
     if (sender_.has_room(channel)) return true;
@@ -278,7 +290,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
         sender_.tell_lost(loss.index, static_cast<uint32_t>(loss.key));
     }
     for (const TcpLoss& loss : sender_.take_losses()) {
-      redials_[loss.index].lost(now, loss.why);
+      redials_[loss.index].lost(now, loss.why, loss.since);
       if (loss.index == 0) receiver_.note_half_dead(loss.key);
     }
     uint64_t key = 0;
@@ -305,7 +317,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
 
   void ask(uint32_t index, Clock::time_point now) {
     TcpRedial& redial = redials_[index];
-    if (redial.over(now, timeouts_.redial) && (index == 0 || !has_large()))
+    if (redial.over(now, timeouts_.redial, heard_) && (index == 0 || !has_large()))
       return fail({trRemoteError, fmt::format("stream {}: {}", index, redial.story(now))});
     if (!redial.should_ask(now)) return;
     if (redial.ever_asked() || (index == 0 && sender_.shared_key() != 0)) ++attempts_[index];
@@ -358,6 +370,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     const Clock::time_point now = Clock::now();
     if (now < next_look_) return;
     next_look_ = now + kLookEvery;
+    if (std::exchange(heard_bytes_, receiver_.received()) != receiver_.received()) heard_ = now;
     note(sender_.look(now));
     if (is_unsettled()) send_pending();
   }
@@ -400,7 +413,9 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   bool awaits_shared_ = false;      // messages of the peer are waited for, and it has no stream
   bool goodbye_ = false;            // of the peer
   Clock::time_point finished_{}, silent_{}, next_look_{};
-  uint64_t received_ = 0;  // at silent_
+  uint64_t received_ = 0;      // at silent_
+  Clock::time_point heard_{};  // the look that found that something had come
+  uint64_t heard_bytes_ = 0;   // ... by then
   uint32_t vain_ = 0, idle_ = 0;
   bool abandoned_ = false;
 

@@ -31,14 +31,20 @@ bool TcpStall::look(const Facts& facts, TcpClock::time_point now, milliseconds t
 void TcpRedial::ask(TcpClock::time_point now) {
   asked_ = ever_asked_ = true;
   if (since_ == TcpClock::time_point()) since_ = now, attempts_ = 0;
+  if (away_ == TcpClock::time_point()) away_ = now;
   ++attempts_;
 }
 
 void TcpRedial::opened(TcpClock::time_point now) {
   asked_ = false;
   opened_ = now;
-  since_ = {};
+  since_ = away_ = {};
   broke_.clear(), why_.clear();
+}
+
+void TcpRedial::lost(TcpClock::time_point now, const std::string& why, TcpClock::time_point of_no_use_since) {
+  away_ = of_no_use_since == TcpClock::time_point() ? now : of_no_use_since;
+  not_there(now, why, true);
 }
 
 void TcpRedial::not_there(TcpClock::time_point now, const std::string& why, bool was_open) {
@@ -51,8 +57,8 @@ void TcpRedial::not_there(TcpClock::time_point now, const std::string& why, bool
   next_ = now + pause_;
 }
 
-bool TcpRedial::over(TcpClock::time_point now, milliseconds timeout) const {
-  return timeout.count() > 0 && since_ != TcpClock::time_point() && now - since_ >= timeout;
+bool TcpRedial::over(TcpClock::time_point now, milliseconds timeout, TcpClock::time_point heard) const {
+  return timeout.count() > 0 && since_ != TcpClock::time_point() && now - std::max(since_, heard) >= timeout;
 }
 
 std::string TcpRedial::story(TcpClock::time_point now) const {

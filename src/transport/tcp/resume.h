@@ -14,14 +14,15 @@
 
 namespace treering {
 
+using TcpClock = std::chrono::steady_clock;
+
 // A stream that is there no more. `key` tells those of the same index apart: a later one has a greater key.
 struct TcpLoss {
   uint32_t index = 0;
   uint64_t key = 0;
   std::string why;
+  TcpClock::time_point since{};  // it was of no use; the least time: since now
 };
-
-using TcpClock = std::chrono::steady_clock;
 
 // What a link makes of the deadline of its communicator (0: none).
 struct TcpTimeouts {
@@ -46,6 +47,7 @@ class TcpStall {
   };
   // True: it is dead.
   bool look(const Facts& facts, TcpClock::time_point now, std::chrono::milliseconds timeout);
+  TcpClock::time_point since() const { return since_; }  // that nothing was acknowledged
 
  private:
   TcpClock::time_point since_{};
@@ -67,11 +69,14 @@ class TcpRedial {
   void opened(TcpClock::time_point now);
   void failed(TcpClock::time_point now, const std::string& why) { not_there(now, why, false); }
   // An open one broke.
-  void lost(TcpClock::time_point now, const std::string& why) { not_there(now, why, true); }
+  void lost(TcpClock::time_point now, const std::string& why, TcpClock::time_point of_no_use_since = {});
   // It is not needed any more, or another does what it was for.
-  void rest() { since_ = {}; }
-  // It was asked for, and is not there after so long.
-  bool over(TcpClock::time_point now, std::chrono::milliseconds timeout) const;
+  void rest() { since_ = away_ = {}; }
+  // Since when it is not there; the least time: it is, or was never wanted.
+  TcpClock::time_point away_since() const { return away_; }
+  // It was asked for, and is not there after so long. `heard`: when the peer was last heard by another way: the network
+  // was there then, and the next attempt may succeed.
+  bool over(TcpClock::time_point now, std::chrono::milliseconds timeout, TcpClock::time_point heard = {}) const;
   // What happened to it, for an error text.
   std::string story(TcpClock::time_point now) const;
 
@@ -80,6 +85,7 @@ class TcpRedial {
 
   bool asked_ = false, ever_asked_ = false;
   TcpClock::time_point since_{}, next_{}, opened_{};  // since: it has been wanted and not there
+  TcpClock::time_point away_{};                       // the same, or since when it was of no use, though it was there
   std::chrono::milliseconds pause_{0};
   uint32_t attempts_ = 0;    // since then
   std::string broke_, why_;  // how it was lost; why the last attempt failed

@@ -96,7 +96,7 @@ void TcpSender::lose_stream(uint32_t index, uint64_t key, const std::string& why
     if (stream->index == index && stream->key == key && !stream->closed) return lose(stream.get(), why);
 }
 
-void TcpSender::lose(Stream* stream, const std::string& why) {
+void TcpSender::lose(Stream* stream, const std::string& why, TcpClock::time_point since) {
   // The other descriptor of the shared stream may still bring something.
   if (!stream->shared()) throw_away(stream->fd);
   (void)take_notices_of(stream);  // of what the kernel is done with, it tells now or never
@@ -114,7 +114,7 @@ void TcpSender::lose(Stream* stream, const std::string& why) {
   if (stream->shared()) owe_all_credits();
   update_pending();
   if (stream->replaced) return;
-  losses_.push_back({stream->index, stream->key, why});
+  losses_.push_back({stream->index, stream->key, why, since});
 }
 
 void TcpSender::remove_closed() {
@@ -394,7 +394,8 @@ Status TcpSender::look(TcpClock::time_point now) {
     Stream* stream = streams_[i].get();
     if (stream->closed) continue;
     if (stands_still(stream, now)) {
-      lose(stream, fmt::format("what was sent has not been acknowledged for {} ms", timeouts_.stall.count()));
+      lose(stream, fmt::format("what was sent has not been acknowledged for {} ms", timeouts_.stall.count()),
+           stream->stall.since());
       continue;
     }
     if (stream->shared()) continue;  // the receiver reads it

@@ -133,7 +133,7 @@ class TcpSender {
   Status take_notices();
   Status take_notices_of(Stream* stream);
   void end_stream(Stream* stream);
-  void lose(Stream* stream, const std::string& why);
+  void lose(Stream* stream, const std::string& why, TcpClock::time_point since = {});
   bool stands_still(Stream* stream, TcpClock::time_point now) const;
   void remove_closed();
   void look_at_path(Stream* stream) const;

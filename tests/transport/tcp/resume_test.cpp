@@ -374,6 +374,58 @@ TEST(TcpResume, WhatWasTakenIsSentThoughTheReceiverHasLeft) {
         }
 }
 
+// Also after it has failed, for the one that judges that.
+TEST(TcpResume, ALinkTellsSinceWhenItsConnectionIsAway) {
+  constexpr milliseconds kDeadline(800);
+  for (const uint32_t bytes : {100u, 100'000u}) {
+    SCOPED_TRACE(bytes);
+    BreakablePair pair(1, TcpZeroCopy::kNever, 0, kDeadline);
+    Transfer transfer(&pair, 0, 0, bytes);
+    EXPECT_FALSE(pair.link(0)->away_since()) << "nothing is wanted";
+    ASSERT_TRUE(transfer.post());
+    ASSERT_TRUE(eventually([&] {
+      pair.serve();
+      return transfer.receive();
+    }));
+    EXPECT_FALSE(pair.link(0)->away_since());
+    pair.refusal = {trTimeout, "no answer"};
+    const uint32_t index = bytes > kSharedStreamBytes ? 1 : 0;
+    ASSERT_TRUE(pair.break_stream(0, index, 1, Break::kReset));
+    const auto broken = TcpClock::now();
+    ASSERT_TRUE(transfer.post());
+    ASSERT_TRUE(eventually([&] {
+      pair.serve();
+      return pair.link(0)->away_since().has_value();
+    }));
+    EXPECT_GE(*pair.link(0)->away_since(), broken);
+    ASSERT_TRUE(eventually([&] {
+      pair.serve();
+      return !transfer.sender()->health().ok();
+    }));
+    EXPECT_LE(*pair.link(0)->away_since() + kDeadline, TcpClock::now()) << "attempts are no connection";
+  }
+}
+
+TEST(TcpResume, ALinkWhoseConnectionCameBackIsNotAway) {
+  BreakablePair pair(1, TcpZeroCopy::kNever, 0, milliseconds(8000));
+  Transfer transfer(&pair, 0, 0, 100);
+  ASSERT_TRUE(transfer.post());
+  ASSERT_TRUE(eventually([&] { return transfer.receive(); }));
+  pair.refusal = {trTimeout, "no answer"};
+  ASSERT_TRUE(pair.break_stream(0, 0, 1, Break::kReset));
+  ASSERT_TRUE(transfer.post());
+  ASSERT_TRUE(eventually([&] {
+    pair.serve();
+    return pair.link(0)->away_since().has_value();
+  }));
+  pair.refusal = {};
+  ASSERT_TRUE(eventually([&] {
+    pair.serve();
+    return transfer.receive();
+  }));
+  EXPECT_FALSE(pair.link(0)->away_since());
+}
+
 TEST(TcpStall, IsNoAcknowledgementAndNoAnswerForLong) {
   const milliseconds timeout(1000);
   const auto begin = TcpClock::now();
@@ -382,10 +434,31 @@ TEST(TcpStall, IsNoAcknowledgementAndNoAnswerForLong) {
   EXPECT_FALSE(stall.look({true, 10, milliseconds(5000)}, at(0), timeout)) << "the first look";
   EXPECT_FALSE(stall.look({true, 10, milliseconds(5900)}, at(900), timeout));
   EXPECT_TRUE(stall.look({true, 10, milliseconds(6000)}, at(1000), timeout));
+  EXPECT_EQ(stall.since(), at(0));
   EXPECT_FALSE(stall.look({true, 10, milliseconds(100)}, at(1100), timeout)) << "it answers: it has no room";
   EXPECT_FALSE(stall.look({true, 11, milliseconds(100)}, at(1200), timeout));
   EXPECT_FALSE(stall.look({false, 11, milliseconds(9000)}, at(9200), timeout)) << "nothing is under way";
   EXPECT_FALSE(stall.look({true, 11, milliseconds(9100)}, at(9300), timeout)) << "since now";
+}
+
+TEST(TcpRedial, IsAwayFromTheMomentWhenNothingPassedAnyMore) {
+  TcpRedial redial;
+  const auto begin = TcpClock::now(), never = TcpClock::time_point();
+  const auto at = [&](int ms) { return begin + milliseconds(ms); };
+  EXPECT_EQ(redial.away_since(), never);
+  redial.ask(at(100));
+  redial.failed(at(2100), "no answer");
+  redial.ask(at(2200));
+  EXPECT_EQ(redial.away_since(), at(100)) << "since it was first wanted";
+  redial.opened(at(2300));
+  EXPECT_EQ(redial.away_since(), never);
+  redial.lost(at(9000), "not acknowledged", at(8000));
+  redial.ask(at(9000));
+  EXPECT_EQ(redial.away_since(), at(8000)) << "it was of no use before it was given up";
+  redial.rest();
+  EXPECT_EQ(redial.away_since(), never);
+  redial.lost(at(9500), "reset");
+  EXPECT_EQ(redial.away_since(), at(9500));
 }
 
 TEST(TcpRedial, PausesGrowAndTheTimeCountsFromTheFirstAttempt) {
@@ -413,6 +486,8 @@ TEST(TcpRedial, PausesGrowAndTheTimeCountsFromTheFirstAttempt) {
   EXPECT_EQ(pause, TcpRedial::kLongestPause);
   EXPECT_FALSE(redial.over(at(6999), milliseconds(1000)));
   EXPECT_TRUE(redial.over(at(7000), milliseconds(1000)));
+  EXPECT_FALSE(redial.over(at(7000), milliseconds(1000), at(6900))) << "the peer was heard";
+  EXPECT_TRUE(redial.over(at(7900), milliseconds(1000), at(6900)));
   EXPECT_FALSE(redial.over(at(1'000'000), milliseconds(0))) << "no deadline";
   EXPECT_NE(redial.story(at(8000)).find("reset"), std::string::npos);
   EXPECT_NE(redial.story(at(8000)).find("2.0 s, in 12 attempts: no answer"), std::string::npos)
