@@ -26,7 +26,7 @@
 namespace treering {
 
 // To look up a smaller one, and to watch it, costs about as much as copying it.
-inline constexpr size_t kLeastReused = 64 << 10;
+inline constexpr size_t kMinReused = 64 << 10;
 
 class ReusedBuffers {
  public:
@@ -58,7 +58,7 @@ class ReusedBuffers {
       buffer.last_call = call_;
       return {Action::kRefer, &buffer};
     }
-    if (bytes.bytes() < kLeastReused || bytes.bytes() > limits_.bytes) return {};
+    if (bytes.bytes() < kMinReused || bytes.bytes() > limits_.bytes) return {};
     if (candidates_.size() >= limits_.candidates) candidates_.clear();
     Candidate& candidate = candidates_[bytes.begin];
     if (candidate.bytes != bytes.bytes()) candidate = {bytes.bytes()};
@@ -69,7 +69,7 @@ class ReusedBuffers {
 
   void added(ByteRange bytes, uint32_t id, double seconds) {
     // A busy machine makes it longer, perhaps a thousand times, and others would wait for that.
-    seconds_[size_class(bytes.bytes())] = std::min(seconds, kMostGrowth * expected_seconds(bytes.bytes()));
+    seconds_[size_class(bytes.bytes())] = std::min(seconds, kMaxGrowth * expected_seconds(bytes.bytes()));
     candidates_.erase(bytes.begin);
     buffers_.push_back({id, bytes, call_});
     bytes_ += bytes.bytes();
@@ -122,7 +122,7 @@ class ReusedBuffers {
   }
 
  private:
-  static constexpr double kMostGrowth = 4;
+  static constexpr double kMaxGrowth = 4;
 
   // Sizes from a power of two to the next.
   static size_t size_class(size_t bytes) { return static_cast<size_t>(std::bit_width(bytes)); }

@@ -49,7 +49,7 @@ void WatchedBuffers::begin_call() {
 }
 
 Region WatchedBuffers::find(const void* data, size_t bytes) {
-  if (bytes < kLeastReused || is_denied_) return {};
+  if (bytes < kMinReused || is_denied_) return {};
   const ByteRange range = ByteRange::of(data, bytes);
   const ReusedBuffers::Advice advice = reused_.use(range);
   if (advice.action == ReusedBuffers::Action::kRegister) return try_add(range);

@@ -128,7 +128,7 @@ Status PageWatch::start() {
 PageWatch::~PageWatch() {
   if (is_reading_started_) {
     // A descriptor that a child has kept would hold up what unmaps, were pages still registered.
-    for (uint32_t range = 0; range < kMostRanges; ++range)
+    for (uint32_t range = 0; range < kMaxRanges; ++range)
       if (pages_of(range).end != 0) (void)forget_pages(pages_of(range));
     const uint64_t one = 1;
     (void)!write(stop_, &one, sizeof one);
@@ -153,9 +153,9 @@ void PageWatch::become_inherited() {
 Status PageWatch::begin(ByteRange bytes, uint32_t* range) {
   std::lock_guard lock(current().mutex);
   if (events_ < 0) return {trSystemError, "it belongs to the process that forked this one"};
-  for (*range = 0; *range < kMostRanges; ++*range)
+  for (*range = 0; *range < kMaxRanges; ++*range)
     if (ranges_[*range].end.load(std::memory_order_relaxed) == 0) break;
-  if (*range == kMostRanges) return {trSystemError, fmt::format("{} ranges are watched already", kMostRanges)};
+  if (*range == kMaxRanges) return {trSystemError, fmt::format("{} ranges are watched already", kMaxRanges)};
   const ByteRange pages = pages_around(bytes);
   Range& made = ranges_[*range];
   made.is_changed.store(false, std::memory_order_relaxed);
@@ -173,7 +173,7 @@ void PageWatch::end(uint32_t range) {
   ranges_[range].end.store(0, std::memory_order_release);
   if (events_ < 0) return;
   std::vector<ByteRange> others;
-  for (uint32_t i = 0; i < kMostRanges; ++i)
+  for (uint32_t i = 0; i < kMaxRanges; ++i)
     if (pages_of(i).end != 0 && pages_of(i).overlaps(pages)) others.push_back(pages_of(i));
   for (const ByteRange& alone : pages_alone(pages, others)) (void)forget_pages(alone);
 }
@@ -215,7 +215,7 @@ void PageWatch::take_events() {
 }
 
 void PageWatch::mark(ByteRange changed) {
-  for (uint32_t range = 0; range < kMostRanges; ++range)
+  for (uint32_t range = 0; range < kMaxRanges; ++range)
     if (pages_of(range).overlaps(changed)) {
       ranges_[range].is_changed.store(true, std::memory_order_release);
       changes_.fetch_add(1, std::memory_order_release);

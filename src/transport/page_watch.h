@@ -44,7 +44,7 @@ struct ByteRange {
 
 class PageWatch {
  public:
-  static constexpr uint32_t kMostRanges = 1024;
+  static constexpr uint32_t kMaxRanges = 1024;
 
   // That of the process, which ends with its last owner. nullptr with the reason: the kernel does not have it, or denies it.
   static std::shared_ptr<PageWatch> open(Status* why_not);
@@ -85,7 +85,7 @@ class PageWatch {
   void* page_ = nullptr;  // watched, and never changed: is_settled() asks for it
   pthread_t reader_{};
   bool is_reading_started_ = false;
-  std::array<Range, kMostRanges> ranges_;
+  std::array<Range, kMaxRanges> ranges_;
   std::atomic<bool> is_marking_{false};
   std::atomic<uint64_t> changes_{0};
 };

@@ -50,14 +50,14 @@ Operation operation_of(Collective collective, size_t count, trDataType_t type = 
 }
 
 TEST_F(PiecesOfTwo, WhatFitsStaysWhole) {
-  constexpr size_t kMost = kPieceBytes / sizeof(float);
+  constexpr size_t kMax = kPieceBytes / sizeof(float);
   EXPECT_EQ(most_piece_bytes(own()), kPieceBytes);
   EXPECT_EQ(plan_pieces(own(), operation_of(Collective::kAllReduce, 0)).pieces, 1u);
-  EXPECT_EQ(plan_pieces(own(), operation_of(Collective::kAllReduce, kMost)).pieces, 1u);
-  EXPECT_EQ(plan_pieces(own(), operation_of(Collective::kAllReduce, kMost + 1)).pieces, 2u);
+  EXPECT_EQ(plan_pieces(own(), operation_of(Collective::kAllReduce, kMax)).pieces, 1u);
+  EXPECT_EQ(plan_pieces(own(), operation_of(Collective::kAllReduce, kMax + 1)).pieces, 2u);
   // A block of each rank: the larger buffer has all of them.
-  EXPECT_EQ(plan_pieces(own(), operation_of(Collective::kAllGather, kMost / kRanks)).pieces, 1u);
-  EXPECT_EQ(plan_pieces(own(), operation_of(Collective::kAllGather, kMost / kRanks + 1)).pieces, 2u);
+  EXPECT_EQ(plan_pieces(own(), operation_of(Collective::kAllGather, kMax / kRanks)).pieces, 1u);
+  EXPECT_EQ(plan_pieces(own(), operation_of(Collective::kAllGather, kMax / kRanks + 1)).pieces, 2u);
 }
 
 TEST_F(PiecesOfTwo, WhatCannotBeSplitStaysWhole) {

@@ -62,9 +62,9 @@ TEST(ReusedBuffers, PartsOfThemAreFound) {
 
 TEST(ReusedBuffers, SmallOnesAndTooLargeOnesAreCopied) {
   ReusedBuffers buffers({.bytes = 4 * kMiB, .copy_seconds = kCopy});
-  EXPECT_EQ(copies(&buffers, {0, kLeastReused - 1}), -1);
+  EXPECT_EQ(copies(&buffers, {0, kMinReused - 1}), -1);
   EXPECT_EQ(copies(&buffers, at(1, 5)), -1);
-  EXPECT_EQ(copies(&buffers, {0, kLeastReused}), 1);
+  EXPECT_EQ(copies(&buffers, {0, kMinReused}), 1);
 }
 
 TEST(ReusedBuffers, TheLeastRecentlyUsedGivesWayButNoneOfTheCall) {

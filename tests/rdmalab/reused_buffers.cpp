@@ -13,7 +13,7 @@
 namespace {
 
 constexpr size_t kCount = 64 << 10, kBytes = kCount * sizeof(float);
-constexpr int kMostCalls = 2000;  // until they are registered
+constexpr int kMaxCalls = 2000;  // until they are registered
 constexpr int kCallsAfter = 3;
 constexpr int kWays = 4;
 
@@ -87,7 +87,7 @@ int main() {
   for (int way = 0; way <= kWays; ++way) {
     const int before = locked_kib();
     for (int call = 0; !rank.all(locked_kib() >= before + static_cast<int>(2 * kBytes >> 10)); ++call) {
-      if (call == kMostCalls) return std::fprintf(stderr, "change %d: not registered\n", way), 1;
+      if (call == kMaxCalls) return std::fprintf(stderr, "change %d: not registered\n", way), 1;
       if (!rank.sum(memory)) return 1;
     }
     for (int call = 0; call < kCallsAfter; ++call)

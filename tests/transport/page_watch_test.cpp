@@ -127,7 +127,7 @@ TEST_F(Pages, OfFilesAreNotWatchedAndRangesAreLimited) {
   EXPECT_EQ(file, MAP_FAILED);
   EXPECT_FALSE(watch_->begin({kPage, 2 * kPage}, &range).ok()) << "nothing is mapped there";
   std::vector<uint32_t> ranges;
-  for (uint32_t i = 0; i < PageWatch::kMostRanges; ++i) ranges.push_back(begin(memory_, kPage));
+  for (uint32_t i = 0; i < PageWatch::kMaxRanges; ++i) ranges.push_back(begin(memory_, kPage));
   EXPECT_FALSE(watch_->begin(ByteRange::of(memory_, kPage), &range).ok());
   for (const uint32_t one : ranges) watch_->end(one);
 }

@@ -27,8 +27,8 @@ constexpr Setting kOpensWithoutWaiting{"CONN_NB", "UCX_TCP_CONN_NB", "y"};
 
 // What UCX's TCP sends by one system call. A longer message is sent in parts, which its receiver copies together.
 std::string segment_for(size_t payload) {
-  constexpr size_t kHeaders = 4096, kMost = 2 << 20;  // UCX's and a message's; it allocates eight segments at a time
-  return std::to_string(std::min(payload + kHeaders, kMost));
+  constexpr size_t kHeaders = 4096, kMax = 2 << 20;  // UCX's and a message's; it allocates eight segments at a time
+  return std::to_string(std::min(payload + kHeaders, kMax));
 }
 
 void set_unless_given(ucp_config_t* config, const Setting& setting) {

@@ -26,7 +26,7 @@ namespace {
 
 constexpr int kRanks = 2;
 constexpr size_t kCount = 1 << 19, kBytes = kCount * sizeof(float);
-constexpr int kMostCalls = 500;  // until a buffer is registered
+constexpr int kMaxCalls = 500;  // until a buffer is registered
 
 bool is_denied() {
   const auto descriptor = syscall(SYS_userfaultfd, 1 /* UFFD_USER_MODE_ONLY */);
@@ -77,9 +77,9 @@ class Calls {
   }
   // Until everything that rank 0 sends leaves from its buffers: half of its input, and its half of the result.
   void reduce_until_registered(trComm_t comm, int rank, float* memory) {
-    for (int call = 0; call < kMostCalls; ++call)
+    for (int call = 0; call < kMaxCalls; ++call)
       if (reduce(comm, rank, memory) == kBytes) return;
-    FAIL() << "not registered after " << kMostCalls << " calls";
+    FAIL() << "not registered after " << kMaxCalls << " calls";
   }
   // ... and what was written into them.
   uint64_t written() const { return written_; }

@@ -195,12 +195,12 @@ std::string gid_text(const Gid& gid) {
 }
 
 uint8_t PathOptions::timeout_for(std::chrono::milliseconds deadline) {
-  constexpr uint8_t kLeast = 14, kMost = 18;
+  constexpr uint8_t kMin = 14, kMax = 18;
   PathOptions path;
-  path.timeout = kMost;
-  if (deadline.count() == 0) return kMost;
+  path.timeout = kMax;
+  if (deadline.count() == 0) return kMax;
   const double limit = std::chrono::duration<double>(deadline).count() / 8;
-  while (path.timeout > kLeast && path.retry_seconds() > limit) --path.timeout;
+  while (path.timeout > kMin && path.retry_seconds() > limit) --path.timeout;
   return path.timeout;
 }
 
