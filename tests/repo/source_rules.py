@@ -54,7 +54,7 @@ TOOL_ARROWS = {
     "treering_topo.cpp": ["topology", "algorithms", "core", "communicator/needs.h"],
 }
 MAX_LINES = 500
-SOURCES = ("*.h", "*.c", "*.cpp", "*.cc", "*.cu", "*.cuh", "*.py")
+SOURCES = (".h", ".c", ".cpp", ".cc", ".cu", ".cuh", ".py")
 MAX_SLEEP = 15  # seconds, in all of tests/
 # A call that sleeps, in C++ or Python -> the seconds of its argument's unit. None: the argument names it.
 SLEEPS = {r"\bsleep_(?:for|until)\s*\(": None, r"\busleep\s*\(": 1e-6, r"\bnanosleep\s*\(": None,
@@ -66,8 +66,24 @@ NUMBER = re.compile(r"(?<![\w.])(\d[\d']*\.?\d*(?:e-?\d+)?)(ns|us|ms|s|min)?\b")
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 
 
+@functools.cache
+def files_below(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
 def sources(folder):
-    return sorted(path for pattern in SOURCES for path in folder.rglob(pattern) if path.is_file())
+    return [path for path in files_below(folder) if path.suffix in SOURCES]
+
+
+@functools.cache
+def text_at(path, changed, size):
+    return path.read_text()
+
+
+def text_of(path):
+    """Read once: the self-test checks a copy many times, of which one file has changed."""
+    status = path.stat()
+    return text_at(path, status.st_mtime_ns, status.st_size)
 
 
 def allowed(included, folder, arrows):
@@ -83,7 +99,7 @@ class Sources:
 
     def __init__(self, root):
         self.root = root / "src"
-        self.texts = {str(path.relative_to(self.root)): path.read_text() for path in sources(self.root)}
+        self.texts = {str(path.relative_to(self.root)): text_of(path) for path in sources(self.root)}
         self.home = {}  # of a type that one header alone defines
         for name, text in self.texts.items():
             for defined in self.DEFINED.findall(text) if name.endswith(".h") else []:
@@ -141,7 +157,7 @@ def check_transports(root):
         folder = path.relative_to(root / "src").parts[0]
         if folder == "transport":
             continue
-        text = path.read_text()
+        text = text_of(path)
         for included in INCLUDE.findall(text):
             if inside.match(included):
                 yield f"{path.relative_to(root)}: includes {included}: a transport is known by its row in transport/table.cpp alone"
@@ -154,7 +170,7 @@ def check_collectives(root):
     asks = re.compile(r"[!=]=\s*Collective::k\w+|Collective::k\w+\s*[!=]=|case Collective::k\w+")
     for path in sources(root / "src"):
         if path.relative_to(root / "src").parts[0] != "algorithms":
-            for found in asks.findall(path.read_text()):
+            for found in asks.findall(text_of(path)):
                 yield f"{path.relative_to(root)}: asks `{found}`: a collective is known by its row in algorithms/collective.cpp alone"
 
 
@@ -168,14 +184,14 @@ def check_folder_sizes(root):
 def check_tool_includes(root):
     for path in [p for folder in ("tools", "bench/peers") for p in sources(root / folder)]:
         arrows = TOOL_ARROWS.get(path.name, [])
-        for included in INCLUDE.findall(path.read_text()):
+        for included in INCLUDE.findall(text_of(path)):
             if included.split("/")[0] in ARROWS and not {included, included.split("/")[0]} & set(arrows):
                 yield f"{path.relative_to(root)}: includes {included}: a tool may include the C API {arrows or 'alone'}"
 
 
 def check_public_header(root):
     for path in sources(root / "include"):
-        for included in INCLUDE.findall(path.read_text()):
+        for included in INCLUDE.findall(text_of(path)):
             if included.split("/")[0] in ARROWS:
                 yield f"{path.relative_to(root)}: includes {included}: a public header stands alone"
 
@@ -183,12 +199,12 @@ def check_public_header(root):
 def check_lengths(root):
     for folder in ("src", "include", "tools", "tests", "bench"):
         for path in sources(root / folder):
-            lines = path.read_text().count("\n")
+            lines = text_of(path).count("\n")
             if lines > MAX_LINES:
                 yield f"{path.relative_to(root)}: {lines} lines; {MAX_LINES} at most: it is two things"
 
 
-COMMENT_OR_TEXT = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\\\.|[^\"\\\\\n])*\"|'(?:\\\\.|[^'\\\\\n])'", re.DOTALL)
+COMMENT_OR_TEXT = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'""", re.DOTALL)
 RETURN = re.compile(r"\breturn\b([^;{}]*);")
 
 
@@ -209,30 +225,55 @@ def asks_twice(expression):
     return False
 
 
+def has_comma_operator(expression):
+    """Whether a comma stands outside of arguments, subscripts and template arguments."""
+    shorter = None
+    while shorter != expression:
+        shorter, expression = expression, re.sub(r"(?<=\w)<[^<>();]*>", "", expression)
+    depth = 0
+    for sign in expression:
+        depth += (sign in "([") - (sign in ")]")
+        if sign == "," and depth == 0:
+            return True
+    return False
+
+
+@functools.cache
+def unclear_returns(source):
+    """[(line, what is wrong there)]"""
+    text = COMMENT_OR_TEXT.sub(lambda found: "\n" * found[0].count("\n"), source)
+    faults = []
+    for found in RETURN.finditer(text):
+        line = text.count("\n", 0, found.start()) + 1
+        if asks_twice(found[1]):
+            faults.append((line, "returns a ?: inside of another one"))
+        if has_comma_operator(found[1]):
+            faults.append((line, "returns by a comma operator"))
+    return faults
+
+
 def check_returns(root):
-    """What is returned is understood at once: no ?: inside of another one."""
+    """What is returned is understood at once: no ?: inside of another one, no comma operator."""
     for path in [p for folder in ("src", "include", "tools", "bench") for p in sources(root / folder) if p.suffix != ".py"]:
-        text = COMMENT_OR_TEXT.sub(lambda found: "\n" * found[0].count("\n"), path.read_text())
-        for found in RETURN.finditer(text):
-            if asks_twice(found[1]):
-                yield f"{path.relative_to(root)}:{text.count(chr(10), 0, found.start()) + 1}: returns a ?: inside of another one"
+        for line, what in unclear_returns(text_of(path)):
+            yield f"{path.relative_to(root)}:{line}: {what}"
 
 
 def check_names(root):
     """The largest and the least of what is allowed are kMax and kMin."""
     for path in [p for folder in ("src", "include", "tools", "tests", "bench") for p in sources(root / folder)]:
-        for found in sorted(set(re.findall(r"\bk(?:Most|Least)[A-Z]\w*", path.read_text()))):
+        for found in sorted(set(re.findall(r"\bk(?:Most|Least)[A-Z]\w*", text_of(path)))):
             yield f"{path.relative_to(root)}: names {found}: limits begin with kMax or kMin"
 
 
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
-LICENSED = ("*.h", "*.c", "*.cpp", "*.cc", "*.cu", "*.cuh", "*.py", "*.sh", "*.map", "*.in", "meson.build", "CMakeLists.txt", "run")
+LICENSED = (*SOURCES, ".sh", ".map", ".in", "meson.build", "CMakeLists.txt", "run")  # ends of names
 
 
 def check_licence_lines(root):
     for folder in ("src", "include", "tools", "tests", "bench", "packaging"):
-        for path in sorted({path for pattern in LICENSED for path in (root / folder).rglob(pattern) if path.is_file()}):
-            if LICENCE not in path.read_text()[:1000]:
+        for path in files_below(root / folder):
+            if path.name.endswith(LICENSED) and LICENCE not in text_of(path)[:1000]:
                 yield f"{path.relative_to(root)}: has no line {LICENCE!r}"
 
 
@@ -259,7 +300,7 @@ def sleeps(root):
     for path in sources(root / "tests"):
         if path.name == Path(__file__).name:
             continue
-        text = path.read_text()
+        text = text_of(path)
         for call, unit in SLEEPS.items() if "sleep" in text else ():
             for found in re.finditer(call, text):
                 yield path.relative_to(root), text.count("\n", 0, found.start()) + 1, seconds_of(argument_of(text, found.end()), unit)
@@ -275,6 +316,7 @@ def check_sleeps(root):
 
 
 def violations(root):
+    files_below.cache_clear()
     for check in (check_module_includes, check_transports, check_collectives, check_folder_sizes, check_tool_includes,
                   check_public_header, check_lengths, check_sleeps, check_returns, check_names, check_licence_lines):
         yield from check(root)
@@ -296,14 +338,16 @@ PLANTED = [
     ("tools/perf/main.cpp", '#include "executor/reduce/reduce.h"\n', "executor/reduce/reduce.h"),
     ("tools/schedule-dump.cpp", '#include "executor/reduce/reduce.h"\n', "executor/reduce/reduce.h"),
     ("include/treering/treering.h", '#include "core/types.h"\n', "core/types.h"),
-    ("src/novel/thing.cpp", "int x;\n", "unknown folder"),
-    ("src/thing.cpp", "int x;\n", "outside of the folders"),
-    ("src/executor/reduce/reduce.h", "// long\n" * MAX_LINES, "500 at most"),
+    ("src/novel/thing.cpp", f"// {LICENCE}\n", "unknown folder"),
+    ("src/thing.cpp", f"// {LICENCE}\n", "outside of the folders"),
+    ("src/executor/reduce/reduce.h", f"// {LICENCE}\n" * MAX_LINES, "500 at most"),
     ("tests/support/ranks.h", "std::this_thread::sleep_for(std::chrono::milliseconds(16'000));\n", "ranks.h:1 (16 s)"),
     ("tests/support/ranks.h", "std::this_thread::sleep_for(ready ? 16s : 1ms);\n", "ranks.h:1 (16 s)"),
     ("tests/support/ranks.h", "usleep(static_cast<useconds_t>(16'000'000));\n", "ranks.h:1 (16 s)"),
     ("tests/support/ranks.h", "std::this_thread::sleep_for(kPause);\n" * (MAX_SLEEP + 1), "15 s at most"),
     ("src/core/log.cpp", "int f(int a) {\n  return a > 2 ? 3 : a > 1 ? 2 : 1;\n}\n", "log.cpp:2: returns a ?: inside"),
+    ("src/core/log.cpp", "int f(int* a) {\n  return *a = 2, 1;\n}\n", "log.cpp:2: returns by a comma operator"),
+    ("src/core/log.h", "// far from the first line\n" * 40, "log.h: has no line"),
     ("src/core/log.h", "inline constexpr int kMost" + "Lines = 3;\n", "begin with kMax or kMin"),
     ("tests/launch/launch_test.py", "time.sleep(16)\n", "launch_test.py:1 (16 s)"),
     ("tests/launch/launch_test.py", "from time import sleep\nsleep(16)\n", "launch_test.py:2 (16 s)"),
@@ -339,7 +383,7 @@ def self_test(root):
         assert set(violations(copy)) == before
         crowded = copy / "src" / "failure"
         for number in range(MAX_FILES):
-            (crowded / f"more{number}.h").write_text("")
+            (crowded / f"more{number}.h").write_text(f"// {LICENCE}\n")
         found = set(violations(copy)) - before
         if len(found) != 1 or "files; 30 at most" not in next(iter(found)):
             sys.exit(f"planted {MAX_FILES} files in src/failure: got {sorted(found)}")
