@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "communicator/communicator.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <new>
 
 #include "core/process.h"
 
@@ -133,7 +136,8 @@ Backoff Communicator::backoff() const {
   return backoff;
 }
 
-Status Communicator::run(const Operation& operation) {
+// Without memory the communicator fails: the others wait for a part of this rank that does not come.
+Status Communicator::run(const Operation& operation) try {
   TR_RETURN_IF_ERROR(begin(operation));
   Backoff backoff = this->backoff();
   for (;;) {
@@ -149,6 +153,10 @@ Status Communicator::run(const Operation& operation) {
         if (backoff.pause()) TR_RETURN_IF_ERROR(look_around());
     }
   }
+} catch (const std::bad_alloc&) {
+  const std::string where = call_.operation == 0 ? "a send or receive" : fmt::format("operation {}", call_.operation);
+  watch_->propose({trSystemError, fmt::format("{} ran out of memory in {}", watch_->describe(rank()), where)});
+  return fail(watch_->await_failure());
 }
 
 Status Communicator::failure() const {

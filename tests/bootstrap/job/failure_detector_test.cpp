@@ -91,21 +91,6 @@ TEST(FailureDetector, ASilentProcessWithoutRanksConcernsNoUser) {
   EXPECT_TRUE(detector.silent_ranks().empty());
 }
 
-TEST(FailureDetector, AParentWithoutRanksKeepsTheNewsOfTheOthersBack) {
-  Detector below(1, kParents, {1, 2, 3, 4, 5});
-  EXPECT_FALSE(below.silent_relay());
-  EXPECT_TRUE(below.take_silence(silence_of(3), kNow)) << "not the parent";
-  EXPECT_FALSE(below.silent_relay());
-  EXPECT_TRUE(below.take_silence(silence_of(0, 3000), kNow));
-  ASSERT_TRUE(below.silent_relay());
-  EXPECT_EQ(below.silent_relay()->reason, "process 0 (pid 1000 on a): its process does not answer");
-  below.tree->attach_to(2);
-  EXPECT_FALSE(below.silent_relay()) << "of the new parent nothing is known";
-  Detector beside(1);
-  EXPECT_TRUE(beside.take_silence(silence_of(0), kNow));
-  EXPECT_FALSE(beside.silent_relay()) << "one with ranks is named with these";
-}
-
 // Neighbours
 
 TEST(FailureDetector, ANeighbourFallsSilentOnceAndAnswersAgainOnce) {
@@ -504,32 +489,6 @@ TEST(FailureDetector, AProcessAloneInTheTreeIsIdle) {
   EXPECT_FALSE(above.is_idle(true, kNow));
   EXPECT_FALSE(Detector(5).is_idle(true, kNow));
   EXPECT_FALSE(Detector(0).is_idle(false, kNow));
-}
-
-// Processes to be told of a verdict
-
-TEST(FailureDetector, SilentProcessesAreToldOfAVerdictByTheTopForAWhile) {
-  Detector detector(0);
-  EXPECT_TRUE(detector.untold(kNow, kNow).empty()) << "all answer";
-  ASSERT_TRUE(detector.take_silence(silence_of(1), kNow));
-  ASSERT_TRUE(detector.take_silence(silence_of(5), kNow));
-  EXPECT_EQ(detector.untold(kNow, kNow), (Numbers{1, 5}));
-  EXPECT_EQ(detector.untold(kNow, kNow + kUntoldTimeout - milliseconds(1)), (Numbers{1, 5}));
-  EXPECT_TRUE(detector.untold(kNow, kNow + kUntoldTimeout).empty());
-  detector.told(1);
-  EXPECT_EQ(detector.untold(kNow, kNow), (Numbers{5}));
-  EXPECT_TRUE(detector.take_heard(5));
-  EXPECT_TRUE(detector.untold(kNow, kNow).empty()) << "it has a place in the tree, or will hear when it gets one";
-}
-
-TEST(FailureDetector, OnlyTheTopTellsAndNotThoseThatLeft) {
-  Detector below(1);
-  ASSERT_TRUE(below.take_silence(silence_of(5), kNow));
-  EXPECT_TRUE(below.untold(kNow, kNow).empty());
-  Detector top(0);
-  ASSERT_TRUE(top.take_silence(silence_of(5), kNow));
-  for (uint32_t rank : top.tree->ranks_of(5)) top.tree->rank_left(rank);
-  EXPECT_TRUE(top.untold(kNow, kNow).empty());
 }
 
 }  // namespace
