@@ -105,7 +105,10 @@ Region WatchedBuffers::try_add(ByteRange bytes) {
                                          status.ok() ? "has registered and watches" : "goes on copying",
                                          static_cast<const void*>(added.region.base), bytes.bytes() >> 10,
                                          seconds * 1e6, status.ok() ? "" : ": ", status.message()));
-  if (!status.ok()) return reused_.refused(bytes), Region();
+  if (!status.ok()) {
+    reused_.refused(bytes);
+    return {};
+  }
   reused_.added(bytes, added.region.id, seconds);
   watched_.push_back(added);
   return added.region;

@@ -105,7 +105,10 @@ Status PageWatch::start() {
   uffdio_api api{UFFD_API, kFeatures, 0};
   if (ioctl(events_, UFFDIO_API, &api) != 0) return failed("userfaultfd with events and write protection");
   page_ = mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (page_ == MAP_FAILED) return page_ = nullptr, failed("mmap");
+  if (page_ == MAP_FAILED) {
+    page_ = nullptr;
+    return failed("mmap");
+  }
   if (!watch_pages(events_, ByteRange::of(page_, kPageBytes))) return failed("UFFDIO_REGISTER");
   if (!is_settled()) return failed("UFFDIO_WRITEPROTECT");
   stop_ = eventfd(0, EFD_CLOEXEC);

@@ -81,7 +81,10 @@ class Transport {
 
   // Messages of this rank may refer to the region from now on (Connection::reference). Called before each use, so it is
   // cheap for a region that is known. Where it cannot be registered it says why, once, and its payloads go through slots.
-  virtual Status register_region(const Region& region) { return (void)region, Status(); }
+  virtual Status register_region(const Region& region) {
+    (void)region;
+    return {};
+  }
   // The region is about to end, or its pages are gone already (RegionWatcher). Any thread.
   virtual void end_region(uint32_t id) { (void)id; }
 

@@ -169,7 +169,7 @@ TEST_F(VerbsWatchedBuffers, EndWithTheNextCall) {
     munmap(memory, 2 * kBytes);
     // One that has begun after the change was marked.
     bool has_ended = false;
-    for (int call = 0; call < kMostCalls && !has_ended; ++call) {
+    for (int call = 0; call < kMaxCalls && !has_ended; ++call) {
       calls.reduce(comm, rank, small.data(), small.size() / 2);
       has_ended = registered_bytes() == before;
       calls.wait();
