@@ -80,10 +80,11 @@ int count_entries(const char* directory, const char* target_prefix) {
 
 int threads_at_start = 0;  // one, or two where a sanitizer has its own
 
-// Connections end in the background: they get two seconds.
+// Connections end in the background, those to processes that do not answer and are told of the failure after three
+// seconds: they get six.
 void say_what_is_left() {
   int sockets = 0;
-  for (int i = 0; i < 200; ++i, usleep(10'000))
+  for (int i = 0; i < 600; ++i, usleep(10'000))
     if ((sockets = count_entries("/proc/self/fd", "socket:")) == 0) break;
   std::printf("left %d %d\n", sockets, count_entries("/proc/self/task", "") - threads_at_start);
 }
