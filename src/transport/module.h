@@ -20,15 +20,18 @@ namespace treering {
 // module_build() of the caller, which must be the module's own.
 using OpenTransportModule = Transport* (*)(const char* build, const TransportSetup& setup, std::string* why_not);
 inline constexpr const char* kOpenTransportModule = "treering_open_transport";
-// Changes with the version, the compiler, sanitizers and the sizes of what modules and library share.
+// Raised with each change of what modules and library share: Config, and what src/transport has for all transports.
+inline constexpr int kModuleInterface = 2;
+// Changes with the version, that number, the compiler, sanitizers and the sizes of what is shared.
 inline std::string module_build() {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   constexpr bool kSanitized = true;
 #else
   constexpr bool kSanitized = false;
 #endif
-  return fmt::format(TREERING_VERSION_STRING " by " __VERSION__ " {:x} {:x} {:x} {:x} {}", sizeof(TransportSetup),
-                     sizeof(Config), sizeof(WaitSet), sizeof(Message), kSanitized);
+  return fmt::format(TREERING_VERSION_STRING ".{} by " __VERSION__ " {:x} {:x} {:x} {:x} {:x} {}", kModuleInterface,
+                     sizeof(TransportSetup), sizeof(Config), sizeof(WaitSet), sizeof(Message), sizeof(Region),
+                     kSanitized);
 }
 
 // The transport of that name. Where it cannot be had: one that proves no peer, and says why.

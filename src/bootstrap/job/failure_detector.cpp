@@ -226,8 +226,14 @@ std::vector<uint32_t> FailureDetector::untold(Clock::time_point verdict_at, Cloc
   if (!tree_.is_top() || now >= verdict_at + kUntoldTimeout) return all;
   for (const auto& [process, entry] : silent_) {
     const bool hears = is_lost(process) || tree_.has_left(process) || told_.count(process) != 0;
-    if (!hears && all.size() < kMaxUntold) all.push_back(process);
+    if (!hears) all.push_back(process);
   }
+  if (all.size() <= kMaxUntold) return all;
+  // Others each second: those that are dialled first may be out of reach.
+  const auto second = static_cast<size_t>(std::chrono::duration_cast<std::chrono::seconds>(now - verdict_at).count());
+  const auto first = static_cast<std::ptrdiff_t>(second * kMaxUntold % all.size());
+  std::rotate(all.begin(), all.begin() + first, all.end());
+  all.resize(kMaxUntold);
   return all;
 }
 

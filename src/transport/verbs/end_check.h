@@ -24,7 +24,7 @@ inline bool is_possible(const Rail& rail) {
 // `own`: of a rank that is asked to connect itself to `peer`.
 inline Status check_end(const EndPoint& peer, const EndPoint& own) {
   const auto refuse = [](std::string why) { return Status(trSystemError, std::move(why)); };
-  if (peer.channels != own.channels || peer.place_bytes != own.place_bytes || peer.places < kFewestPlaces ||
+  if (peer.channels != own.channels || peer.place_bytes != own.place_bytes || peer.places < kMinPlaces ||
       peer.places > kFifoDepth)
     return refuse(fmt::format("it has {} channels and {} places of {} bytes, this rank {} and {} of {}", peer.channels,
                               peer.places, peer.place_bytes, own.channels, own.places, own.place_bytes));

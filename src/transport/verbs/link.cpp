@@ -163,7 +163,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
   void show_output(uint64_t operation, const UserMemory& output) {
     if (!is_good() || has_lost_peer_ || !is_ready_.load(std::memory_order_acquire) || !output.lies_in_region()) return;
     const auto place = card_->regions->find(output.region->id);
-    if (!place || !channels_[layout_.shows()].sending.has_room(kFewestPlaces)) return;
+    if (!place || !channels_[layout_.shows()].sending.has_room(kMinPlaces)) return;
     const ShownOutput shown{operation, reinterpret_cast<uint64_t>(output.data), output.bytes, place->remote_keys};
     Message message;
     message.bytes = sizeof shown;
@@ -216,7 +216,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
   size_t messages() const { return channels_.size() * kFifoDepth; }
   uint32_t sends() const { return 3 * static_cast<uint32_t>(messages()) + 8; }  // work requests of a rail under way
   // Messages of a channel that may be under way; how many the peer takes is known once it has introduced itself.
-  uint32_t room() const { return is_ready_.load(std::memory_order_acquire) ? peers_layout_.places : kFewestPlaces; }
+  uint32_t room() const { return is_ready_.load(std::memory_order_acquire) ? peers_layout_.places : kMinPlaces; }
   bool is_good() const { return health_.ok(); }
   bool is_pending() const { return !queue_.empty() || owes_; }
   std::byte* own_line(uint32_t channel, uint64_t number) const {

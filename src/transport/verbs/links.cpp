@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/verbs/links.h"
 
+#include <new>
 #include <utility>
 
 #include "core/background_thread.h"
@@ -19,14 +20,22 @@ Links::~Links() {
 
 std::shared_ptr<VerbsLink> Links::find_or_make(uint32_t peer) {
   std::unique_lock lock(mutex_);
-  const auto found = links_.try_emplace(peer);
-  std::shared_ptr<VerbsLink>& link = found.first->second;  // stays where it is: none is ever erased
-  if (!found.second) {
-    changed_.wait(lock, [&] { return link != nullptr; });
-    return link;
+  auto found = links_.try_emplace(peer);
+  for (; !found.second; found = links_.try_emplace(peer)) {
+    if (found.first->second) return found.first->second;
+    changed_.wait(lock);  // until it is made, or could not be
   }
+  std::shared_ptr<VerbsLink>& link = found.first->second;  // stays where it is
   lock.unlock();
-  const std::shared_ptr<VerbsLink> made = make_(peer);
+  std::shared_ptr<VerbsLink> made;
+  try {
+    made = make_(peer);
+  } catch (...) {  // out of memory: who comes next tries again
+    lock.lock();
+    links_.erase(peer);
+    changed_.notify_all();
+    throw;
+  }
   lock.lock();
   link = made;
   if (departed_.contains(peer)) made->depart();
@@ -104,7 +113,11 @@ void Links::work() {
     if (is_ended_) return;
     const auto next = waiting_.extract(waiting_.begin());
     lock.unlock();
-    answer(next.key(), next.mapped());
+    try {
+      answer(next.key(), next.mapped());
+    } catch (const std::bad_alloc&) {
+      // The peer introduces itself again.
+    }
     lock.lock();
   }
 }

@@ -34,7 +34,7 @@ inline LockedMemory plan_locked_memory(const TransportSetup& setup, uint32_t mos
   plan.peers = setup.usual_peers;
   for (plan.rails = most_rails;; --plan.rails) {
     plan.staging_bytes = plan.rails * locked_staging(*setup.layout, setup.usual_staging_bytes);
-    for (plan.places = kFifoDepth; plan.places >= kFewestPlaces; --plan.places) {
+    for (plan.places = kFifoDepth; plan.places >= kMinPlaces; --plan.places) {
       plan.peer_bytes = plan.rails * block_bytes({setup.layout->channels, setup.max_message_bytes, plan.places});
       if (plan.bytes() <= available) return plan;
     }

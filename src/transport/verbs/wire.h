@@ -46,7 +46,7 @@ inline constexpr uint32_t kWireVersion = 5;
 
 // Places for payloads, for each channel: kFifoDepth, or fewer where memory is short. With fewer than this many a sender
 // would wait for a credit that is not due.
-inline constexpr uint32_t kFewestPlaces = kFifoDepth - kTellEvery + 1;
+inline constexpr uint32_t kMinPlaces = kFifoDepth - kTellEvery + 1;
 
 inline constexpr uint32_t kMaxRails = 4;
 using RailSet = uint32_t;  // a bit for each rail

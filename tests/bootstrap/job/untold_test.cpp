@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <set>
 
 #include "bootstrap/job/trees.h"
 
@@ -58,6 +59,23 @@ TEST(Untold, SilentProcessesAreToldOfAVerdictByTheTopForAWhile) {
   EXPECT_EQ(detector.untold(kNow, kNow), (Numbers{5}));
   EXPECT_TRUE(detector.take_heard(5));
   EXPECT_TRUE(detector.untold(kNow, kNow).empty()) << "it has a place in the tree, or will hear when it gets one";
+}
+
+// Those that are dialled first may be out of reach.
+TEST(Untold, OfManyOthersAreToldEachSecond) {
+  constexpr uint32_t kProcesses = 2 * kMaxUntold + 3;
+  Numbers parents(kProcesses, 0);
+  parents[0] = kNobody;
+  Detector detector(0, parents);
+  for (uint32_t process = 1; process < kProcesses; ++process)
+    ASSERT_TRUE(detector.take_silence(silence_of(process), kNow));
+  std::set<uint32_t> dialled;
+  for (auto passed = milliseconds(0); passed < kUntoldTimeout; passed += std::chrono::seconds(1)) {
+    const Numbers now = detector.untold(kNow, kNow + passed);
+    EXPECT_EQ(now.size(), kMaxUntold);
+    dialled.insert(now.begin(), now.end());
+  }
+  EXPECT_EQ(dialled.size(), kProcesses - 1);
 }
 
 TEST(Untold, OnlyTheTopTellsAndNotThoseThatLeft) {

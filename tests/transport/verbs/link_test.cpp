@@ -234,7 +234,7 @@ TEST_F(VerbsLinks, ARegionThatCannotBeRegisteredIsToldOnce) {
 
 // Each end gives as many places as it can lock.
 TEST_F(VerbsLinks, AReceiverThatIsShortOfMemoryGivesFewerPlaces) {
-  for (uint32_t places = kFewestPlaces; places < kFifoDepth; ++places) {
+  for (uint32_t places = kMinPlaces; places < kFifoDepth; ++places) {
     connect(0, places);
     uint32_t sent = 0, got = 0;
     for (; got < 100; ++got) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <thread>
 #include <utility>
@@ -65,8 +66,13 @@ class VerbsLinksOfARank : public ::testing::Test {
     made_.push_back(peer);
     changed_.notify_all();
     changed_.wait(lock, [&] { return !is_held_; });
+    if (std::exchange(lacks_memory_, false)) throw std::bad_alloc();
     all_[peer] = link;
     return link;
+  }
+  void fail_once() {
+    std::lock_guard lock(mutex_);
+    lacks_memory_ = true;
   }
   void hold() {
     std::lock_guard lock(mutex_);
@@ -98,7 +104,7 @@ class VerbsLinksOfARank : public ::testing::Test {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool is_held_ = false;
+  bool is_held_ = false, lacks_memory_ = false;
   std::vector<uint32_t> made_;
   std::map<uint32_t, std::shared_ptr<NotedLink>> all_;
 
@@ -128,6 +134,22 @@ TEST_F(VerbsLinksOfARank, TheControlThreadDoesNotWaitForALinkThatIsMade) {
   ASSERT_TRUE(soon([&] { return heard(3) == "ac" && heard(1) == "d"; })) << "the latest that waited counts";
   EXPECT_TRUE(link(1)->has_departed && link(3)->has_departed);
   EXPECT_EQ(links_.all().size(), 2u);
+}
+
+// Out of memory: the rank that waits for the link makes it itself, and the peer's next introduction is answered.
+TEST_F(VerbsLinksOfARank, ALinkThatCouldNotBeMadeIsMadeAgain) {
+  hold();
+  fail_once();
+  links_.introduced(3, end_of("a"));
+  await_making(1);
+  std::thread rank([&] { EXPECT_NE(links_.find_or_make(3), nullptr); });
+  release();
+  rank.join();
+  links_.introduced(3, end_of("b"));
+  ASSERT_TRUE(soon([&] { return heard(3) == "b"; }));
+  fail_once();
+  EXPECT_THROW(links_.find_or_make(4), std::bad_alloc);
+  EXPECT_NE(links_.find_or_make(4), nullptr);
 }
 
 TEST_F(VerbsLinksOfARank, TheRankWaitsForItsLinkAlone) {

@@ -52,7 +52,7 @@ TEST(VerbsLockedMemory, FitsIntoWhatMayBeLocked) {
     EXPECT_LE(plan.places, places);
     places = plan.places;
   }
-  EXPECT_EQ(places, kFewestPlaces);
+  EXPECT_EQ(places, kMinPlaces);
   EXPECT_EQ(planned(16, kStaging).places, 0u);
 }
 

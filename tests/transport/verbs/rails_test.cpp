@@ -230,7 +230,7 @@ TEST(VerbsIntroductions, EachFieldIsChecked) {
   };
   expect_error([](EndPoint* end) { end->channels = 3; }, "it has 3 channels");
   expect_error([](EndPoint* end) { end->place_bytes = 1; }, "places of 1 bytes");
-  expect_error([](EndPoint* end) { end->places = kFewestPlaces - 1; }, "and 4 places");
+  expect_error([](EndPoint* end) { end->places = kMinPlaces - 1; }, "and 4 places");
   expect_error([](EndPoint* end) { end->places = kFifoDepth + 1; }, "and 9 places");
   expect_error([](EndPoint* end) { end->block = 0; }, "cannot be at 0x0");
   expect_error([](EndPoint* end) { end->block = UINT64_MAX - 5; }, "cannot be at 0xfffffffffffffffa");
