@@ -108,7 +108,7 @@ class Backoff {
     const uint32_t most = policy_.spins + policy_.yields;
     const uint32_t awake = is_cheap ? most : std::min(polls, most);
     if (polls_ <= awake) {
-      if (is_cheap && polls_ <= policy_.spins)
+      if (is_cheap && polls_ <= std::min(policy_.spins, kSpinsOfDevices))
         cpu_relax();
       else if (crowded_waits_ > 0)
         --crowded_waits_, polls_ = awake;
@@ -126,6 +126,9 @@ class Backoff {
   }
 
   static constexpr uint32_t kPollsOfWaits = 100;       // some 50 us
+  // A poll of a device takes as long as dozens of polls of memory. Beside it a yield is cheap, and lets go of the core
+  // where hosts share it.
+  static constexpr uint32_t kSpinsOfDevices = 50;
   static constexpr uint32_t kPollsBesideMemory = 400;  // what memory brings ends no sleep
   static constexpr uint32_t kPollsWhenWoken = 40;
   static constexpr uint32_t kLongSleep = 1000;  // us
