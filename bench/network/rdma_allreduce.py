@@ -65,8 +65,8 @@ class Treering(Library):
 
     def run(self, lab, folder):
         # So few calls of a size would mostly measure how buffers are registered.
-        env = {"TREERING_WATCH_BUFFERS": "0", "TREERING_TRANSPORTS": self.over, "TREERING_TIMEOUT": str(DEADLINE), "WORLD_SIZE": str(lab.hosts), "LOCAL_RANK": "0",
-               "MASTER_ADDR": lab.address(0), "MASTER_PORT": str(PORT)}
+        env = {"TREERING_WATCH_BUFFERS": "0", "TREERING_TRANSPORTS": self.over, "TREERING_TIMEOUT": str(DEADLINE),
+               "WORLD_SIZE": str(lab.hosts), "LOCAL_RANK": "0", "MASTER_ADDR": lab.address(0), "MASTER_PORT": str(PORT)}
         started = [lab.start(host, ["bash", "-c", self.script, "-", self.program, *points()], DEADLINE, {**env, "RANK": str(host)})
                    for host in range(lab.hosts)]
         return self.figures([command.wait() for command in started])

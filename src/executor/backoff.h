@@ -125,7 +125,7 @@ class Backoff {
     return !woken || ++wakes_ % kYieldsPerLook == 0;
   }
 
-  static constexpr uint32_t kPollsOfWaits = 100;       // some 50 us
+  static constexpr uint32_t kPollsOfWaits = 100;  // some 50 us
   // A poll of a device takes as long as dozens of polls of memory. Beside it a yield is cheap, and lets go of the core
   // where hosts share it.
   static constexpr uint32_t kSpinsOfDevices = 50;
