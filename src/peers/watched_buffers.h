@@ -40,7 +40,9 @@ class WatchedBuffers {
   bool open();
   bool is_settled();
   const Watched& watched(uint32_t id) const;
+  Status watch(Watched* added);
   Status add(Watched* added);
+  Status make_room_and_add(ByteRange bytes, Watched* added);
   Region try_add(ByteRange bytes);
   void end(uint32_t id);
   void end_changed();
