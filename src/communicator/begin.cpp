@@ -191,10 +191,14 @@ void Communicator::find_regions_of_pieces(const Operation& operation, const Find
   }
 }
 
+// Also for calls that look up no buffer: what was freed before them is registered no longer.
+void Communicator::begin_watched_call() {
+  if (WatchedBuffers* const watched = peer_table_->watched_buffers(); watched != nullptr) watched->begin_call();
+}
+
 void Communicator::find_regions(const Operation& operation) {
   RegionTable& table = RegionTable::instance();
   WatchedBuffers* const watched = peer_table_->watched_buffers();
-  if (watched != nullptr) watched->begin_call();
   if (table.empty() && watched == nullptr) {
     if (operation.lanes != nullptr)
       for (auto& items : operation.lanes->items)
@@ -320,11 +324,13 @@ Status Communicator::begin(const Operation& operation) {
     announce(operation, nullptr);
     mailbox_.start(call_.signature, operation.input, operation.count * element_bytes(operation));
     fill_call(operation, constraints);
+    begin_watched_call();
     watch_->start(&call_);
     active_ = true;
     return {};
   }
   fill_call(operation, constraints);
+  begin_watched_call();
   const bool compressed = operation.compression != nullptr && context_.ranks > 1;  // one rank alone rounds nothing
   if (compressed && operation.compression->error_feedback) add_residual(operation);
   const Program* program = nullptr;

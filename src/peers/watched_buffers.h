@@ -26,7 +26,7 @@ class WatchedBuffers {
   WatchedBuffers(const WatchedBuffers&) = delete;
   WatchedBuffers& operator=(const WatchedBuffers&) = delete;
 
-  // A call that uses no buffer of before begins.
+  // A call that uses no buffer of before begins. Costs nothing worth mentioning where no pages have changed.
   void begin_call();
   // The region of a buffer of the call, or one with id 0: it is copied.
   Region find(const void* data, size_t bytes);

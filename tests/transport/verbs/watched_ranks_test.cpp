@@ -204,6 +204,35 @@ TEST_F(VerbsWatchedBuffers, EndWithTheNextCall) {
   });
 }
 
+// ... also where it is one that takes the way of a few bytes.
+TEST_F(VerbsWatchedBuffers, EndWithTheNextCallOfAFewBytes) {
+  Calls calls;
+  run_ranks(kRanks, [&](trComm_t comm, int rank, int) {
+    float* const memory = mapped();
+    std::vector<float> small(2 << 13);
+    calls.reduce(comm, rank, small.data(), small.size() / 2);
+    const uint64_t before = registered_bytes();
+    calls.wait();
+    calls.reduce_until_registered(comm, rank, memory);
+    calls.wait();
+    munmap(memory, 2 * kBytes);
+    bool has_ended = false;
+    for (int call = 0; call < kMaxCalls && !has_ended; ++call) {
+      int from = 0;
+      EXPECT_SUCCESS(trGroupStart());
+      EXPECT_SUCCESS(trSend(&rank, 1, trInt32, 1 - rank, comm, nullptr));
+      EXPECT_SUCCESS(trRecv(&from, 1, trInt32, 1 - rank, comm, nullptr));
+      EXPECT_SUCCESS(trGroupEnd());
+      EXPECT_EQ(from, 1 - rank);
+      calls.wait();
+      has_ended = registered_bytes() == before;
+      calls.wait();
+    }
+    EXPECT_TRUE(has_ended);
+    calls.wait();
+  });
+}
+
 // Buffers of unequal blocks are as large as the blocks: what lies behind them is neither locked nor open to peers.
 TEST_F(VerbsWatchedBuffers, EndWhereUnequalBlocksEnd) {
   unsetenv("TREERING_ALGO");
