@@ -225,6 +225,7 @@ void Communicator::find_regions(const Operation& operation) {
     if (call_.is_plain()) find_regions_of_pieces(operation, published);
     return;
   }
+  if (!call_.is_plain()) return;  // nothing travels as it lies there
   const size_t input = buffer_bytes(operation, false), output = buffer_bytes(operation, true);
   // The output first: the input may be a part of it.
   call_.output_region = published(operation.output, output);

@@ -293,6 +293,19 @@ TEST_F(VerbsWatchedBuffers, AreCopiedWhereTheOptionSaysSo) {
   });
 }
 
+// What travels compressed is never sent from where it lies.
+TEST_F(VerbsWatchedBuffers, OfCompressedCallsAreNotRegistered) {
+  setenv("TREERING_WIRE", "fp16", 1);
+  Calls calls;
+  run_ranks(kRanks, [&](trComm_t comm, int rank, int) {
+    std::vector<float> memory(2 * kCount);
+    calls.reduce(comm, rank, memory.data());
+    const uint64_t before = calls.registered();
+    for (int call = 0; call < 10; ++call) EXPECT_EQ(calls.reduce(comm, rank, memory.data()), 0u);
+    EXPECT_EQ(calls.registered(), before);
+  });
+}
+
 // Once a buffer is of trCommRegister it is registered as that, and then as before.
 TEST_F(VerbsWatchedBuffers, BecomeRegionsAndOrdinaryMemoryAgain) {
   Calls calls;
