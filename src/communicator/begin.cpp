@@ -191,10 +191,14 @@ void Communicator::find_regions_of_pieces(const Operation& operation, const Find
   }
 }
 
+// Also for calls that look up no buffer: what was freed before them is registered no longer.
+void Communicator::begin_watched_call() {
+  if (WatchedBuffers* const watched = peer_table_->watched_buffers(); watched != nullptr) watched->begin_call();
+}
+
 void Communicator::find_regions(const Operation& operation) {
   RegionTable& table = RegionTable::instance();
   WatchedBuffers* const watched = peer_table_->watched_buffers();
-  if (watched != nullptr) watched->begin_call();
   if (table.empty() && watched == nullptr) {
     if (operation.lanes != nullptr)
       for (auto& items : operation.lanes->items)
@@ -221,29 +225,25 @@ void Communicator::find_regions(const Operation& operation) {
     if (call_.is_plain()) find_regions_of_pieces(operation, published);
     return;
   }
-  const auto [input, output] = buffer_bytes(operation);
+  if (!call_.is_plain()) return;  // nothing travels as it lies there
+  const size_t input = buffer_bytes(operation, false), output = buffer_bytes(operation, true);
   // The output first: the input may be a part of it.
   call_.output_region = published(operation.output, output);
   call_.input_region =
       operation.input == operation.output && input == output ? call_.output_region : published(operation.input, input);
 }
 
-// Of input and output.
-std::pair<size_t, size_t> Communicator::buffer_bytes(const Operation& operation) const {
-  const size_t all = operation.elements(context_.ranks) * call_.memory_size();
-  const size_t block =
-      (operation.blocks == nullptr ? operation.count : operation.blocks->parts.largest) * call_.memory_size();
-  const CollectiveInfo& info = *call_.layout.collective;
-  const bool blocks = info.parts == Parts::kRanks;
-  return {!blocks || CollectiveInfo::holds_all(info.input_index) ? all : block,
-          !blocks || CollectiveInfo::holds_all(info.output_index) ? all : block};
+// Of the input or the output, exactly: what lies behind may be anything.
+size_t Communicator::buffer_bytes(const Operation& operation, bool output) const {
+  return buffer_elements(operation, context_.rank, context_.ranks, output) * call_.memory_size();
 }
 
 // Peers that are reached by links may write final values into a registered output.
 void Communicator::show_output(const Operation& operation, const Program& program) {
   constexpr size_t kMinBytes = 64 << 10;  // a smaller one is copied in less time than it is shown
   if (context_.queues.empty() || call_.output_region.id == 0 || !output_is_open(program, call_)) return;
-  const size_t bytes = buffer_bytes(operation).second;
+  if (operation.blocks != nullptr) return;  // no peer would write there
+  const size_t bytes = buffer_bytes(operation, true);
   if (bytes < kMinBytes) return;
   const UserMemory output{static_cast<const std::byte*>(operation.output), bytes, &call_.output_region};
   for (const uint32_t peer : program.givers)
@@ -325,11 +325,13 @@ Status Communicator::begin(const Operation& operation) {
     announce(operation, nullptr);
     mailbox_.start(call_.signature, operation.input, operation.count * element_bytes(operation));
     fill_call(operation, constraints);
+    begin_watched_call();
     watch_->start(&call_);
     active_ = true;
     return {};
   }
   fill_call(operation, constraints);
+  begin_watched_call();
   const bool compressed = operation.compression != nullptr && context_.ranks > 1;  // one rank alone rounds nothing
   if (compressed && operation.compression->error_feedback) add_residual(operation);
   const Program* program = nullptr;

@@ -185,7 +185,8 @@ class Communicator {
   void add_residual(const Operation& operation);
   void announce(const Operation& operation, const Program* program);
   void show_output(const Operation& operation, const Program& program);
-  std::pair<size_t, size_t> buffer_bytes(const Operation& operation) const;
+  size_t buffer_bytes(const Operation& operation, bool output) const;
+  void begin_watched_call();
   void find_regions(const Operation& operation);
   template <typename Find>
   void find_regions_of_pieces(const Operation& operation, const Find& find);

@@ -5,9 +5,9 @@
 //                     register -> added()  | from then on calls refer to it in place
 //                              -> refused()| it is copied, twice as often before it is tried again
 //
-// So a buffer costs at most twice what is best, however often it will be used: nobody can know that before. What
-// registering costs is measured where it is done; the first is taken to cost as much as a copy, and what is expected of
-// the next grows by a factor of four at most.
+// How often a buffer will be used nobody can know before. Where registering costs what is expected, copies and registering
+// together cost at most twice what is best. What it costs is measured where it is done; the first is taken to cost as much
+// as a copy, and what is expected of the next grows by a factor of four at most. So the first ones may cost more.
 //
 // Invariant: what the call at hand uses is never given up for other buffers.
 #pragma once
@@ -106,8 +106,9 @@ class ReusedBuffers {
   }
 
   const std::vector<Buffer>& buffers() const { return buffers_; }
-  // To register so many: as what was measured for about as many; as for more of them, or for fewer, as many times as it
-  // is more; at first as to copy them.
+  // To register a buffer of that size: what was measured for its class of sizes. If nothing was, the least of what follows
+  // from the other classes: from a smaller one in proportion to the size, from a larger one its time as it is. If nothing
+  // was measured at all, the time of a copy.
   double expected_seconds(size_t bytes) const {
     const size_t own = size_class(bytes);
     if (seconds_[own] > 0) return seconds_[own];

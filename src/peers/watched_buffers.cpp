@@ -85,20 +85,15 @@ bool WatchedBuffers::open() {
 Region WatchedBuffers::try_add(ByteRange bytes) {
   if (!open()) return {};
   const Clock::time_point begin = Clock::now();
-  while (const auto replaced = reused_.replaced_by(bytes)) end(*replaced);
   Watched added;
   added.region.base = reinterpret_cast<std::byte*>(bytes.begin);  // NOLINT(performance-no-int-to-ptr): of find()
   added.region.bytes = bytes.bytes();
   added.region.watched = true;
-  Status status(trSystemError, "the buffers of this call leave no room for it");
-  if (reused_.has_room(bytes)) status = add(&added);
-  // Less may be locked than was thought: others give way, as many as it needs.
-  for (size_t freed = 0; !status.ok() && freed < bytes.bytes();) {
-    const auto oldest = reused_.least_recent();
-    if (!oldest) break;
-    freed += watched(*oldest).region.bytes;
-    end(*oldest);
-    status = add(&added);
+  Status status = watch(&added);
+  if (status.code() == trInProgress) return {};  // it is tried again at its next use
+  if (status.ok()) {
+    status = make_room_and_add(bytes, &added);
+    if (!status.ok()) watch_->end(added.range);
   }
   const double seconds = seconds_since(begin);
   log_line(LogLevel::kTrace, fmt::format("rank {} {} the buffer {}, {} KiB, in {:.0f} us{}{}", rank_,
@@ -114,17 +109,35 @@ Region WatchedBuffers::try_add(ByteRange bytes) {
   return added.region;
 }
 
-Status WatchedBuffers::add(Watched* added) {
+Status WatchedBuffers::watch(Watched* added) {
   if (!is_private_anonymous(added->region.base, added->region.bytes))
     return {trSystemError, "it lies in memory of a file, in shared memory, or in memory that cannot be written"};
+  return watch_->begin(ByteRange::of(added->region.base, added->region.bytes), &added->range);
+}
+
+// Others give way only to one that could be registered, were there room.
+Status WatchedBuffers::make_room_and_add(ByteRange bytes, Watched* added) {
+  while (const auto replaced = reused_.replaced_by(bytes)) end(*replaced);
+  if (!reused_.has_room(bytes)) return {trSystemError, "the buffers of this call leave no room for it"};
+  Status status = add(added);
+  // Less may be locked than was thought: others give way, as many as it needs.
+  for (size_t freed = 0; !status.ok() && freed < bytes.bytes();) {
+    const auto oldest = reused_.least_recent();
+    if (!oldest) break;
+    freed += watched(*oldest).region.bytes;
+    end(*oldest);
+    status = add(added);
+  }
+  return status;
+}
+
+Status WatchedBuffers::add(Watched* added) {
   added->region.id = RegionTable::instance().take_id();
-  TR_RETURN_IF_ERROR(watch_->begin(ByteRange::of(added->region.base, added->region.bytes), &added->range));
   Status status;
   for (Transport* transport : transports_)
     if (const Status registered = transport->register_region(added->region); !registered.ok()) status = registered;
   if (status.ok()) return {};
   for (Transport* transport : transports_) transport->end_region(added->region.id);
-  watch_->end(added->range);
   return status;
 }
 

@@ -26,7 +26,7 @@ class WatchedBuffers {
   WatchedBuffers(const WatchedBuffers&) = delete;
   WatchedBuffers& operator=(const WatchedBuffers&) = delete;
 
-  // A call that uses no buffer of before begins.
+  // A call that uses no buffer of before begins. Costs nothing worth mentioning where no pages have changed.
   void begin_call();
   // The region of a buffer of the call, or one with id 0: it is copied.
   Region find(const void* data, size_t bytes);
@@ -40,7 +40,9 @@ class WatchedBuffers {
   bool open();
   bool is_settled();
   const Watched& watched(uint32_t id) const;
+  Status watch(Watched* added);
   Status add(Watched* added);
+  Status make_room_and_add(ByteRange bytes, Watched* added);
   Region try_add(ByteRange bytes);
   void end(uint32_t id);
   void end_changed();

@@ -5,20 +5,17 @@
 #include <fmt/format.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
-#include <signal.h>
-#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstring>
 #include <mutex>
 #include <vector>
 
+#include "core/background_thread.h"
 #include "transport/address_space.h"
 
 #ifndef UFFD_USER_MODE_ONLY
@@ -29,6 +26,7 @@ namespace treering {
 namespace {
 
 constexpr size_t kStackBytes = 128 << 10;
+constexpr int kMaxWaitMs = 200;  // until the reader looks whether its descriptor was closed
 constexpr uint64_t kFeatures =
     UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_PAGEFAULT_FLAG_WP;
 
@@ -83,7 +81,7 @@ std::shared_ptr<PageWatch> PageWatch::open(Status* why_not) {
                           }) == 0;
   }();
   std::lock_guard lock(current().mutex);
-  if (auto watch = current().watch.lock()) return watch;
+  if (auto watch = current().watch.lock(); watch && watch->is_open()) return watch;
   if (!is_told_of_forks) return *why_not = {trSystemError, "pthread_atfork failed"}, nullptr;
   std::shared_ptr<PageWatch> made(new PageWatch);
   *why_not = made->start();
@@ -99,63 +97,62 @@ Status PageWatch::start() {
   const auto create = [](int flags) {
     return static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | flags));
   };
-  events_ = create(UFFD_USER_MODE_ONLY);
-  if (events_ < 0 && errno == EINVAL) events_ = create(0);
-  if (events_ < 0) return failed("userfaultfd");
+  int events = create(UFFD_USER_MODE_ONLY);
+  if (events < 0 && errno == EINVAL) events = create(0);
+  if (events < 0) return failed("userfaultfd");
+  events_ = OpenFile(events);
   uffdio_api api{UFFD_API, kFeatures, 0};
-  if (ioctl(events_, UFFDIO_API, &api) != 0) return failed("userfaultfd with events and write protection");
+  if (ioctl(events, UFFDIO_API, &api) != 0) return failed("userfaultfd with events and write protection");
   page_ = mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page_ == MAP_FAILED) {
     page_ = nullptr;
     return failed("mmap");
   }
-  if (!watch_pages(events_, ByteRange::of(page_, kPageBytes))) return failed("UFFDIO_REGISTER");
+  if (!watch_pages(events, ByteRange::of(page_, kPageBytes))) return failed("UFFDIO_REGISTER");
   if (!is_settled()) return failed("UFFDIO_WRITEPROTECT");
-  stop_ = eventfd(0, EFD_CLOEXEC);
-  if (stop_ < 0) return failed("eventfd");
-  // No handler of the program runs in the reader: it might allocate.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, std::max<size_t>(kStackBytes, PTHREAD_STACK_MIN));
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  errno = pthread_create(&reader_, &attributes, read_events, this);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_attr_destroy(&attributes);
-  if (errno != 0) return failed("pthread_create");
-  is_reading_started_ = true;
+  const auto read = [this] { read_events(); };
+  if (!start_joined_thread("treering-pages", kStackBytes, read, &reader_))
+    return {trSystemError, "no thread can be had"};
+  reading_process_ = getpid();
   return {};
 }
 
 PageWatch::~PageWatch() {
-  if (is_reading_started_) {
+  if (reading_process_ == getpid()) {
+    end_reading();
+  } else {
+    events_.close_if_same();
+    if (page_ != nullptr) munmap(page_, kPageBytes);
+  }
+}
+
+void PageWatch::end_reading() {
+  const bool is_own = is_open();
+  if (is_own) {
     // A descriptor that a child has kept would hold up what unmaps, were pages still registered.
     for (uint32_t range = 0; range < kMaxRanges; ++range)
-      if (pages_of(range).end != 0) (void)forget_pages(pages_of(range));
-    const uint64_t one = 1;
-    (void)!write(stop_, &one, sizeof one);
-    pthread_join(reader_, nullptr);
+      if (pages_of(range).end != 0) forget_pages(pages_of(range));
+    munmap(page_, kPageBytes);  // the reader ends at once
   }
-  if (page_ != nullptr && events_ >= 0) (void)forget_pages(ByteRange::of(page_, kPageBytes));
-  if (events_ >= 0) close(events_);
-  if (stop_ >= 0) close(stop_);
-  if (page_ != nullptr) munmap(page_, kPageBytes);
+  // Else the page stays: where a child has the descriptor, nobody would read that it is unmapped.
+  is_given_up_.store(true, std::memory_order_relaxed);
+  pthread_join(reader_, nullptr);
+  if (is_own) close(events_.fd);
 }
 
 // In a process that was forked: nothing of it is watched, and the reader is the parent's.
 void PageWatch::become_inherited() {
-  close(events_);
-  close(stop_);
-  events_ = stop_ = -1;
-  is_reading_started_ = false;
-  for (Range& range : ranges_) range.is_changed.store(true, std::memory_order_relaxed);
-  changes_.fetch_add(1, std::memory_order_release);
+  if (is_open()) close(events_.fd);
+  events_ = {};
+  reading_process_ = 0;
+  mark_all();
 }
 
 Status PageWatch::begin(ByteRange bytes, uint32_t* range) {
   std::lock_guard lock(current().mutex);
-  if (events_ < 0) return {trSystemError, "it belongs to the process that forked this one"};
+  if (events_.fd < 0) return {trSystemError, "it belongs to the process that forked this one"};
+  if (!is_open()) return {trSystemError, "the program has closed the descriptor of the watch"};
+  if (!is_settled()) return {trInProgress, "the kernel has not told of all changes yet"};
   for (*range = 0; *range < kMaxRanges; ++*range)
     if (ranges_[*range].end.load(std::memory_order_relaxed) == 0) break;
   if (*range == kMaxRanges) return {trSystemError, fmt::format("{} ranges are watched already", kMaxRanges)};
@@ -164,7 +161,7 @@ Status PageWatch::begin(ByteRange bytes, uint32_t* range) {
   made.is_changed.store(false, std::memory_order_relaxed);
   made.begin.store(pages.begin, std::memory_order_relaxed);
   made.end.store(pages.end, std::memory_order_release);
-  if (watch_pages(events_, pages)) return {};
+  if (watch_pages(events_.fd, pages)) return {};
   const int error = errno;
   made.end.store(0, std::memory_order_release);
   return {trSystemError, fmt::format("UFFDIO_REGISTER: {}", std::strerror(error))};
@@ -174,47 +171,65 @@ void PageWatch::end(uint32_t range) {
   std::lock_guard lock(current().mutex);
   const ByteRange pages = pages_of(range);
   ranges_[range].end.store(0, std::memory_order_release);
-  if (events_ < 0) return;
   std::vector<ByteRange> others;
   for (uint32_t i = 0; i < kMaxRanges; ++i)
     if (pages_of(i).end != 0 && pages_of(i).overlaps(pages)) others.push_back(pages_of(i));
-  for (const ByteRange& alone : pages_alone(pages, others)) (void)forget_pages(alone);
+  for (const ByteRange& alone : pages_alone(pages, others)) forget_pages(alone);
 }
 
 // Where other memory lies there by now it may fail; then a change of that memory is told, and is no range's.
-bool PageWatch::forget_pages(ByteRange pages) const {
+void PageWatch::forget_pages(ByteRange pages) const {
+  if (!events_.is_same()) return;
   uffdio_range request{pages.begin, pages.bytes()};
-  return ioctl(events_, UFFDIO_UNREGISTER, &request) == 0;
+  (void)ioctl(events_.fd, UFFDIO_UNREGISTER, &request);
 }
 
-// The kernel refuses it while a thread has changed watched memory, and the reader has not read that yet.
-bool PageWatch::is_settled() const {
+// The kernel refuses it (EAGAIN) while a thread is on the way from a change of watched memory, and the reader has not
+// read that yet.
+bool PageWatch::unprotect_page() const {
   uffdio_writeprotect request{{reinterpret_cast<uintptr_t>(page_), kPageBytes}, 0};
-  return ioctl(events_, UFFDIO_WRITEPROTECT, &request) == 0 && !is_marking_.load(std::memory_order_seq_cst);
+  return ioctl(events_.fd, UFFDIO_WRITEPROTECT, &request) == 0;
 }
 
-void* PageWatch::read_events(void* watch) {
-  auto* const self = static_cast<PageWatch*>(watch);
-  pollfd waited[] = {{self->events_, POLLIN, 0}, {self->stop_, POLLIN, 0}};
+bool PageWatch::is_settled() const {
+  return events_.is_same() && unprotect_page() && !is_marking_.load(std::memory_order_seq_cst);
+}
+
+// Whether the descriptor is still that of the watch. Only a userfaultfd answers so: EAGAIN as above, ENOENT once the page
+// is unmapped, ESRCH once the process that made it has ended.
+bool PageWatch::is_open() const {
+  return events_.is_same() && (unprotect_page() || errno == EAGAIN || errno == ENOENT || errno == ESRCH);
+}
+
+void PageWatch::read_events() {
+  // While it waits, the kernel keeps what it waits for, also where the program closes it.
+  pollfd waited{events_.fd, POLLIN, 0};
   for (;;) {
-    if (poll(waited, 2, -1) < 0) continue;
-    if (waited[0].revents != 0) self->take_events();
-    if (waited[1].revents != 0) return nullptr;
+    const int ready = poll(&waited, 1, kMaxWaitMs);
+    if (is_given_up_.load(std::memory_order_relaxed) || !is_open()) return mark_all();
+    if (ready > 0 && !take_events()) return;
   }
 }
 
-void PageWatch::take_events() {
+// Whether there will be more.
+bool PageWatch::take_events() {
+  bool ends = false;
   uffd_msg message;
   is_marking_.store(true, std::memory_order_seq_cst);
-  while (read(events_, &message, sizeof message) == static_cast<ssize_t>(sizeof message)) {
-    if (message.event == UFFD_EVENT_UNMAP || message.event == UFFD_EVENT_REMOVE)
-      mark({message.arg.remove.start, message.arg.remove.end});
+  while (events_.is_same() && read(events_.fd, &message, sizeof message) == static_cast<ssize_t>(sizeof message)) {
+    if (message.event == UFFD_EVENT_UNMAP || message.event == UFFD_EVENT_REMOVE) {
+      const ByteRange gone{message.arg.remove.start, message.arg.remove.end};
+      mark(gone);
+      ends |= gone.holds(ByteRange::of(page_, kPageBytes));
+    }
     if (message.event != UFFD_EVENT_REMAP) continue;
     const auto& moved = message.arg.remap;
     mark({moved.from, moved.from + moved.len});
-    (void)forget_pages({moved.to, moved.to + moved.len});
+    if (void (*const hold)() = before_forgetting_moved.load(std::memory_order_relaxed); hold != nullptr) hold();
+    forget_pages({moved.to, moved.to + moved.len});
   }
   is_marking_.store(false, std::memory_order_seq_cst);
+  return !ends;
 }
 
 void PageWatch::mark(ByteRange changed) {
@@ -223,6 +238,12 @@ void PageWatch::mark(ByteRange changed) {
       ranges_[range].is_changed.store(true, std::memory_order_release);
       changes_.fetch_add(1, std::memory_order_release);
     }
+}
+
+// Nothing is known of what changes from now on.
+void PageWatch::mark_all() {
+  for (Range& range : ranges_) range.is_changed.store(true, std::memory_order_release);
+  changes_.fetch_add(1, std::memory_order_release);
 }
 
 }  // namespace treering

@@ -223,10 +223,7 @@ bool RegionTable::is_live(uint32_t id) {
   return std::any_of(regions_.begin(), regions_.end(), [id](const Region& region) { return region.id == id; });
 }
 
-uint32_t RegionTable::take_id() {
-  std::lock_guard lock(mutex_);
-  return next_id_++;
-}
+uint32_t RegionTable::take_id() { return kNotOfTable | ids_taken_.fetch_add(1, std::memory_order_relaxed); }
 
 bool RegionExports::publish(const Region& region) {
   refresh();

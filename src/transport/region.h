@@ -64,7 +64,7 @@ class RegionTable {
   // unmapped meanwhile.
   Region find(const void* buffer, size_t bytes);
   bool is_live(uint32_t id);
-  // For a region that is none of the table.
+  // For a region that is none of the table: exports have places by ids of the table, so these are numbered apart.
   uint32_t take_id();
   // Changes whenever a region is made or ends.
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
@@ -82,7 +82,9 @@ class RegionTable {
   std::mutex mutex_;
   std::vector<Region> regions_;
   std::vector<RegionWatcher*> watchers_;
+  static constexpr uint32_t kNotOfTable = 1U << 31;  // bit of an id
   uint32_t next_id_ = 1;
+  std::atomic<uint32_t> ids_taken_{0};
   std::atomic<uint64_t> generation_{1};
   std::atomic<size_t> live_{0};
 };

@@ -3,12 +3,20 @@
 #include "peers/watched_buffers.h"
 
 #include <gtest/gtest.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <set>
 #include <thread>
 #include <vector>
+
+#ifndef UFFD_USER_MODE_ONLY
+#define UFFD_USER_MODE_ONLY 1
+#endif
 
 namespace treering {
 namespace {
@@ -136,6 +144,29 @@ TEST_F(Watched, MemoryOfFilesIsCopied) {
   EXPECT_TRUE(transport_.known.empty());
   munmap(shared, kBytes);
   munmap(read_only, kBytes);
+}
+
+// ... and takes the place of nothing, as often as it is tried.
+TEST_F(Watched, OnesThatCannotBeRegisteredReplaceNone) {
+  std::vector<std::byte*> memory(3);
+  for (auto& one : memory) use_until_registered(one = mapped(kBytes));
+  transport_.limit = 3 * kBytes;
+  const std::set<uint32_t> before = transport_.live;
+  void* const shared = mmap(nullptr, 3 * kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  std::byte* const other = mapped(3 * kBytes);  // that the program watches itself
+  const auto own = static_cast<int>(syscall(SYS_userfaultfd, UFFD_USER_MODE_ONLY));
+  uffdio_api api{UFFD_API, 0, 0};
+  ASSERT_EQ(ioctl(own, UFFDIO_API, &api), 0);
+  uffdio_register request{{reinterpret_cast<uintptr_t>(other), kBytes}, UFFDIO_REGISTER_MODE_MISSING, 0};
+  ASSERT_EQ(ioctl(own, UFFDIO_REGISTER, &request), 0);
+  for (int call = 0; call < 100; ++call)
+    for (const void* one : {shared, static_cast<void*>(other)}) EXPECT_EQ(use(one, 3 * kBytes).id, 0u);
+  EXPECT_EQ(transport_.live, before);
+  EXPECT_EQ(transport_.known, before);
+  close(own);
+  for (std::byte* const one : memory) munmap(one, kBytes);
+  munmap(shared, 3 * kBytes);
+  munmap(other, 3 * kBytes);
 }
 
 // Mappings above a stack become one with it, so memory cannot be told from it.

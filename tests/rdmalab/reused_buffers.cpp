@@ -42,7 +42,10 @@ bool give_back(float* memory, int way) {
   }
 }
 
-int fail(const char* what) { return std::fprintf(stderr, "%s: %s\n", what, trGetLastError(nullptr)), 1; }
+int fail(const char* what) {
+  std::fprintf(stderr, "%s: %s\n", what, trGetLastError(nullptr));
+  return 1;
+}
 
 // What devices have locked, in KiB.
 int locked_kib() {
@@ -87,12 +90,18 @@ int main() {
   for (int way = 0; way <= kWays; ++way) {
     const int before = locked_kib();
     for (int call = 0; !rank.all(locked_kib() >= before + static_cast<int>(2 * kBytes >> 10)); ++call) {
-      if (call == kMaxCalls) return std::fprintf(stderr, "change %d: not registered\n", way), 1;
+      if (call == kMaxCalls) {
+        std::fprintf(stderr, "change %d: not registered\n", way);
+        return 1;
+      }
       if (!rank.sum(memory)) return 1;
     }
     for (int call = 0; call < kCallsAfter; ++call)
       if (!rank.sum(memory)) return 1;
-    if (way < kWays && !give_back(memory, way)) return std::perror("give_back"), 1;
+    if (way < kWays && !give_back(memory, way)) {
+      std::perror("give_back");
+      return 1;
+    }
     if (!rank.sum(memory)) return 1;
   }
   return trCommDestroy(rank.comm) == trSuccess ? 0 : fail("trCommDestroy");

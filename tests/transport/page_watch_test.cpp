@@ -4,7 +4,10 @@
 #include "transport/page_watch.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +15,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -50,7 +54,9 @@ class Pages : public ::testing::Test {
   }
   uint32_t begin(const void* data, size_t bytes) {
     uint32_t range = 0;
-    const Status begun = watch_->begin(ByteRange::of(data, bytes), &range);
+    Status begun;
+    while ((begun = watch_->begin(ByteRange::of(data, bytes), &range)).code() == trInProgress)
+      std::this_thread::yield();
     EXPECT_TRUE(begun.ok()) << begun.message();
     return range;
   }
@@ -87,6 +93,33 @@ TEST_F(Pages, ThatAreMovedAreNoticed) {
   });
   munmap(other, kBytes);
 }
+// The reader ends the watch of where pages were moved to. Until then nobody begins another one there.
+TEST_F(Pages, AreNotWatchedWhereOthersAreJustMovedTo) {
+  static std::atomic<bool> holds, goes_on;
+  holds = goes_on = false;
+  PageWatch::before_forgetting_moved = [] {
+    holds = true;
+    while (!goes_on) std::this_thread::yield();
+  };
+  std::byte* const other = anonymous(kBytes);
+  const uint32_t first = begin(memory_, kBytes);
+  // It goes on once that was read: no pages are unmapped, of which the kernel would tell later.
+  ASSERT_EQ(mremap(memory_, kBytes, kBytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, other), other);
+  while (!holds) std::this_thread::yield();
+  uint32_t moved = 0;
+  const Status early = watch_->begin(ByteRange::of(other, kBytes), &moved);
+  EXPECT_EQ(early.code(), trInProgress) << early.message();
+  goes_on = true;
+  while (!watch_->is_settled()) std::this_thread::yield();
+  PageWatch::before_forgetting_moved = nullptr;
+  if (!early.ok()) moved = begin(other, kBytes);
+  madvise(other, kBytes, MADV_DONTNEED);
+  EXPECT_FALSE(watch_->is_settled() && watch_->is_intact(moved)) << "its watch has been lost";
+  watch_->end(first);
+  watch_->end(moved);
+  munmap(other, kBytes);
+}
+
 TEST_F(Pages, ThatAreDroppedAreNoticed) {
   for (const int advice : {MADV_DONTNEED, MADV_FREE})
     expect_noticed([&](std::byte* pages) { ASSERT_EQ(madvise(pages + kPage, kPage, advice), 0); });
@@ -229,6 +262,83 @@ TEST_F(Pages, ADescriptorThatAChildKeepsHoldsUpNothing) {
   close(pipes[0]);
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
+}
+
+// Takes the lowest numbers. The pipes are full of what a reader would find.
+class ForeignFiles {
+ public:
+  ForeignFiles() {
+    for (int i = 0; i < 8; ++i) {
+      int ends[2];
+      if (pipe2(ends, O_NONBLOCK) != 0 || write(ends[1], bytes_, sizeof bytes_) != sizeof bytes_) _exit(90);
+      pipes_.emplace_back(ends[0]);
+      events_.emplace_back(eventfd(0, EFD_NONBLOCK));
+    }
+  }
+  bool are_untouched() const {
+    for (const OpenFile& file : pipes_) {
+      int bytes = 0;
+      if (!file.is_same() || ioctl(file.fd, FIONREAD, &bytes) != 0 || bytes != sizeof bytes_) return false;
+    }
+    uint64_t count = 0;
+    for (const OpenFile& file : events_)
+      if (read(file.fd, &count, sizeof count) >= 0 || errno != EAGAIN) return false;
+    return true;
+  }
+
+ private:
+  static constexpr char bytes_[256] = {};
+  std::vector<OpenFile> pipes_, events_;
+};
+
+// A program that closes all descriptors that it does not know, as daemons do. 0, or the number of what went wrong.
+int close_all_and_go_on(bool reused, bool changes_before_end) {
+  Status why_not;
+  auto watch = PageWatch::open(&why_not);
+  std::byte* const memory = anonymous(kBytes);
+  uint32_t range = 0, none = 0;
+  if (!watch->begin(ByteRange::of(memory, kBytes), &range).ok()) return 1;
+  for (int fd = 3; fd < 1024; ++fd) syscall(SYS_close, fd);
+  std::optional<ForeignFiles> foreign;
+  if (reused) foreign.emplace();
+  if (watch->is_settled()) return 2;
+  if (changes_before_end) {
+    munmap(memory, kBytes);  // waits for nobody
+    while (watch->is_intact(range)) std::this_thread::yield();
+    if (const Status begun = watch->begin(ByteRange::of(&watch, 1), &none); begun.ok() || begun.code() == trInProgress)
+      return 3;
+  }
+  // Another communicator has one of its own, also beside the old one.
+  const auto next = PageWatch::open(&why_not);
+  if (!next || next == watch) return 4;
+  std::byte* const other = anonymous(kBytes);
+  uint32_t own = 0;
+  if (!next->begin(ByteRange::of(other, kBytes), &own).ok() || !next->is_settled()) return 5;
+  watch->end(range);
+  watch.reset();
+  if (!next->is_settled() || !next->is_intact(own)) return 6;
+  munmap(other, kBytes);
+  if (next->is_settled() && next->is_intact(own)) return 7;
+  return !foreign || foreign->are_untouched() ? 0 : 8;
+}
+
+TEST(PageWatchClosed, LeavesAloneWhatGetsItsNumberAndEnds) {
+  {
+    Status why_not;
+    if (!PageWatch::open(&why_not)) GTEST_SKIP() << why_not.message();
+  }
+  for (const bool reused : {false, true})
+    for (const bool changes : {false, true}) {
+      const pid_t child = fork();
+      if (child == 0) {
+        alarm(30);
+        _exit(close_all_and_go_on(reused, changes));
+      }
+      int status = 0;
+      ASSERT_EQ(waitpid(child, &status, 0), child);
+      EXPECT_TRUE(WIFEXITED(status)) << "it hung, signal " << WTERMSIG(status);
+      EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : 0, 0) << "reused " << reused << ", changes " << changes;
+    }
 }
 
 TEST(PageWatchDenied, SaysWhy) {

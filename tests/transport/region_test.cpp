@@ -59,6 +59,21 @@ class Regions : public ::testing::Test {
   size_t descriptors_ = 0, shared_files_ = 0;
 };
 
+// Exports have places by ids: those of other regions take none away.
+TEST_F(Regions, OnesThatAreNotOfTheTableAreNumberedApart) {
+  void* memory[2] = {};
+  uint32_t ids[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(table_.allocate(kPage, &memory[i]).ok());
+    ids[i] = table_.find(memory[i], kPage).id;
+    EXPECT_NE(table_.take_id(), table_.take_id());
+    EXPECT_GT(table_.take_id(), ids[i]);
+    EXPECT_FALSE(table_.end_registration(table_.take_id()).ok());
+  }
+  EXPECT_EQ(ids[1], ids[0] + 1);
+  for (void* one : memory) ASSERT_TRUE(table_.release(one).ok());
+}
+
 TEST_F(Regions, AllocateFindRelease) {
   void* memory = nullptr;
   uint64_t before = table_.generation();

@@ -44,7 +44,7 @@ class VerbsWatchedBuffers : public ::testing::Test {
   }
   void TearDown() override {
     for (const char* name :
-         {"TREERING_TRANSPORTS", "TREERING_ALGO", "TREERING_VERBS_DEVICES", "TREERING_WATCH_BUFFERS"})
+         {"TREERING_TRANSPORTS", "TREERING_ALGO", "TREERING_VERBS_DEVICES", "TREERING_WATCH_BUFFERS", "TREERING_WIRE"})
       unsetenv(name);
   }
 };
@@ -100,6 +100,26 @@ float* mapped(void* at = nullptr) {
       mmap(at, 2 * kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (at ? MAP_FIXED : 0), -1, 0);
   return memory == MAP_FAILED ? nullptr : static_cast<float*>(memory);
 }
+
+// Floats that end where nothing may be read.
+class Guarded {
+ public:
+  explicit Guarded(size_t count) : bytes_(count * sizeof(float)), pages_((bytes_ + kPage - 1) / kPage * kPage) {
+    begin_ = static_cast<std::byte*>(
+        mmap(nullptr, pages_ + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    EXPECT_NE(static_cast<void*>(begin_), MAP_FAILED);
+    EXPECT_EQ(mprotect(begin_ + pages_, kPage, PROT_NONE), 0);
+  }
+  ~Guarded() { munmap(begin_, pages_ + kPage); }
+  Guarded(const Guarded&) = delete;
+  Guarded& operator=(const Guarded&) = delete;
+  float* data() const { return reinterpret_cast<float*>(begin_ + (pages_ - bytes_)); }
+
+ private:
+  static constexpr size_t kPage = 4096;
+  const size_t bytes_, pages_;
+  std::byte* begin_;
+};
 
 TEST_F(VerbsWatchedBuffers, AreSentFromWhereTheyLie) {
   Calls calls;
@@ -184,6 +204,63 @@ TEST_F(VerbsWatchedBuffers, EndWithTheNextCall) {
   });
 }
 
+// ... also where it is one that takes the way of a few bytes.
+TEST_F(VerbsWatchedBuffers, EndWithTheNextCallOfAFewBytes) {
+  Calls calls;
+  run_ranks(kRanks, [&](trComm_t comm, int rank, int) {
+    float* const memory = mapped();
+    std::vector<float> small(2 << 13);
+    calls.reduce(comm, rank, small.data(), small.size() / 2);
+    const uint64_t before = registered_bytes();
+    calls.wait();
+    calls.reduce_until_registered(comm, rank, memory);
+    calls.wait();
+    munmap(memory, 2 * kBytes);
+    bool has_ended = false;
+    for (int call = 0; call < kMaxCalls && !has_ended; ++call) {
+      int from = 0;
+      EXPECT_SUCCESS(trGroupStart());
+      EXPECT_SUCCESS(trSend(&rank, 1, trInt32, 1 - rank, comm, nullptr));
+      EXPECT_SUCCESS(trRecv(&from, 1, trInt32, 1 - rank, comm, nullptr));
+      EXPECT_SUCCESS(trGroupEnd());
+      EXPECT_EQ(from, 1 - rank);
+      calls.wait();
+      has_ended = registered_bytes() == before;
+      calls.wait();
+    }
+    EXPECT_TRUE(has_ended);
+    calls.wait();
+  });
+}
+
+// Buffers of unequal blocks are as large as the blocks: what lies behind them is neither locked nor open to peers.
+TEST_F(VerbsWatchedBuffers, EndWhereUnequalBlocksEnd) {
+  unsetenv("TREERING_ALGO");
+  constexpr size_t kCounts[kRanks] = {kCount, 30'000}, kAll = kCounts[0] + kCounts[1];
+  Calls calls;
+  run_ranks(kRanks, [&](trComm_t comm, int rank, int) {
+    const size_t own = kCounts[rank];
+    const Guarded mine(own), all(kAll), operands(kAll), sums(own);
+    std::fill_n(mine.data(), own, static_cast<float>(rank + 1));
+    std::fill_n(operands.data(), kAll, static_cast<float>(rank + 1));
+    uint64_t before = 0, registered = 0;
+    for (int call = 0; call < kMaxCalls; ++call) {
+      EXPECT_SUCCESS(trAllGatherV(mine.data(), own, all.data(), kCounts, nullptr, trFloat32, comm, nullptr));
+      EXPECT_SUCCESS(trReduceScatterV(operands.data(), sums.data(), kCounts, trFloat32, trSum, comm, nullptr));
+      EXPECT_EQ(std::count(all.data(), all.data() + kCounts[0], 1.0F), static_cast<std::ptrdiff_t>(kCounts[0]));
+      EXPECT_EQ(std::count(all.data() + kCounts[0], all.data() + kAll, 2.0F), static_cast<std::ptrdiff_t>(kCounts[1]));
+      EXPECT_EQ(std::count(sums.data(), sums.data() + own, 3.0F), static_cast<std::ptrdiff_t>(own));
+      calls.wait();
+      if (call == 0) before = registered_bytes();  // all that the connection needs; buffers are copied at first
+      registered = registered_bytes() - before;
+      calls.wait();
+      if (registered >= 6 * kAll * sizeof(float)) break;
+    }
+    EXPECT_EQ(registered, 6 * kAll * sizeof(float)) << "each rank: twice all blocks, and twice its own";
+    calls.wait();
+  });
+}
+
 // Where no more may be locked, what was not used for the longest time gives way.
 TEST_F(VerbsWatchedBuffers, GiveWayToOthersWhereMemoryIsShort) {
   Calls calls;
@@ -213,6 +290,19 @@ TEST_F(VerbsWatchedBuffers, AreCopiedWhereTheOptionSaysSo) {
   run_ranks(kRanks, [&](trComm_t comm, int rank, int) {
     std::vector<float> memory(2 * kCount);
     for (int call = 0; call < 10; ++call) EXPECT_EQ(calls.reduce(comm, rank, memory.data()), 0u);
+  });
+}
+
+// What travels compressed is never sent from where it lies.
+TEST_F(VerbsWatchedBuffers, OfCompressedCallsAreNotRegistered) {
+  setenv("TREERING_WIRE", "fp16", 1);
+  Calls calls;
+  run_ranks(kRanks, [&](trComm_t comm, int rank, int) {
+    std::vector<float> memory(2 * kCount);
+    calls.reduce(comm, rank, memory.data());
+    const uint64_t before = calls.registered();
+    for (int call = 0; call < 10; ++call) EXPECT_EQ(calls.reduce(comm, rank, memory.data()), 0u);
+    EXPECT_EQ(calls.registered(), before);
   });
 }
 

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <pthread.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,28 +18,12 @@
 #include <utility>
 #include <vector>
 
+#include "core/open_file.h"
+
 namespace treering::verbs {
 namespace {
 
 constexpr size_t kPathBytes = 256;
-
-struct OpenFile {
-  int fd = -1;
-  dev_t device = 0, special = 0;
-  ino_t inode = 0;
-
-  OpenFile() = default;
-  explicit OpenFile(int descriptor) {
-    struct stat file {};
-    if (descriptor < 0 || fstat(descriptor, &file) != 0) return;
-    fd = descriptor, device = file.st_dev, special = file.st_rdev, inode = file.st_ino;
-  }
-  // The program may have closed it, and given its number to another file.
-  void close_if_same() const {
-    const OpenFile now(fd);
-    if (now.fd >= 0 && now.device == device && now.special == special && now.inode == inode) close(fd);
-  }
-};
 
 // A context, or a channel. Nothing of it takes memory of its own, so that a child can drop it without a call of free().
 struct Opened {
