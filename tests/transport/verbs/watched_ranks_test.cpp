@@ -219,10 +219,11 @@ TEST_F(VerbsWatchedBuffers, EndWithTheNextCallOfAFewBytes) {
     bool has_ended = false;
     for (int call = 0; call < kMaxCalls && !has_ended; ++call) {
       int from = 0;
-      EXPECT_SUCCESS(trGroupStart());
-      EXPECT_SUCCESS(trSend(&rank, 1, trInt32, 1 - rank, comm, nullptr));
-      EXPECT_SUCCESS(trRecv(&from, 1, trInt32, 1 - rank, comm, nullptr));
-      EXPECT_SUCCESS(trGroupEnd());
+      // Each by itself: what is in a group goes another way.
+      for (const bool sends : {rank == 0, rank != 0}) {
+        EXPECT_SUCCESS(sends ? trSend(&rank, 1, trInt32, 1 - rank, comm, nullptr)
+                             : trRecv(&from, 1, trInt32, 1 - rank, comm, nullptr));
+      }
       EXPECT_EQ(from, 1 - rank);
       calls.wait();
       has_ended = registered_bytes() == before;
