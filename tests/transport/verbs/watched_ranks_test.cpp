@@ -13,6 +13,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -141,6 +142,7 @@ TEST_F(VerbsWatchedBuffers, AreSentFromWhereTheyLie) {
 
 // Memory that has come to the address of a registered buffer is copied at its first use, and its sums are right.
 TEST_F(VerbsWatchedBuffers, AreNotTakenForWhatComesToTheirAddress) {
+  std::mutex changing;  // else the other rank is given memory at the address before it is mapped again
   const std::vector<std::function<void(float*)>> changes = {
       [](float* memory) { munmap(memory, 2 * kBytes), mapped(memory); },
       [](float* memory) { mapped(memory); },
@@ -161,7 +163,10 @@ TEST_F(VerbsWatchedBuffers, AreNotTakenForWhatComesToTheirAddress) {
     float* const memory = mapped();
     for (const auto& change : changes) {
       calls.reduce_until_registered(comm, rank, memory);
-      change(memory);
+      {
+        std::lock_guard lock(changing);
+        change(memory);
+      }
       EXPECT_EQ(calls.reduce(comm, rank, memory), 0u) << "the registration of what was there before was used";
     }
     calls.reduce_until_registered(comm, rank, memory);
