@@ -233,7 +233,7 @@ void Communicator::find_regions(const Operation& operation) {
       operation.input == operation.output && input == output ? call_.output_region : published(operation.input, input);
 }
 
-// Of the input or the output, exactly: what lies behind may be anything.
+// Bytes of the input or the output, exactly: what lies behind may be anything.
 size_t Communicator::buffer_bytes(const Operation& operation, bool output) const {
   return buffer_elements(operation, context_.rank, context_.ranks, output) * call_.memory_size();
 }

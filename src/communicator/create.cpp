@@ -295,7 +295,7 @@ Status Communicator::link(const std::string& job, TransportSet allowed, const Cr
   return {};
 }
 
-// Of all ranks of the host together a quarter of its memory.
+// All ranks of the host together may watch a quarter of its memory.
 size_t Communicator::most_watched_bytes() const {
   const auto is_here = [this](const RankInfo& other) {
     return other.location.host == (*infos_)[context_.rank].location.host;

@@ -46,7 +46,7 @@ class PeerTable final : public ConnectionMaker, public StatusReader, private Reg
   void register_region(const Region& region);
   // Other buffers that calls use again are registered, too (watched_buffers.h).
   void watch_buffers(size_t most_bytes);
-  // Of the call at hand; nullptr: none is.
+  // Those of the call at hand; nullptr: none is watched.
   WatchedBuffers* watched_buffers() { return watched_.get(); }
 
   const RankStatus* mapped_status(uint32_t peer) const override;

@@ -5,7 +5,7 @@
 //                     register -> added()  | from then on calls refer to it in place
 //                              -> refused()| it is copied, twice as often before it is tried again
 //
-// How often a buffer will be used nobody can know before. Where registering costs what is expected, copies and registering
+// How often a buffer will be used is not known before. Where registering costs what is expected, copies and registering
 // together cost at most twice what is best. What it costs is measured where it is done; the first is taken to cost as much
 // as a copy, and what is expected of the next grows by a factor of four at most. So the first ones may cost more.
 //

@@ -134,7 +134,7 @@ void PageWatch::end_reading() {
       if (pages_of(range).end != 0) forget_pages(pages_of(range));
     munmap(page_, kPageBytes);  // the reader ends at once
   }
-  // Else the page stays: where a child has the descriptor, nobody would read that it is unmapped.
+  // Else the page stays: where a child has the descriptor, no thread would read that it is unmapped.
   is_given_up_.store(true, std::memory_order_relaxed);
   pthread_join(reader_, nullptr);
   if (is_own) close(events_.fd);

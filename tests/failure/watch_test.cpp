@@ -33,7 +33,7 @@ class Ranks final : public StatusReader {
   std::function<void(uint32_t peer)> after_a_look;
 };
 
-// Of a link whose connection is away.
+// A link whose connection is away.
 class AwayQueue final : public SendQueue {
  public:
   bool flush() override { return false; }

@@ -93,7 +93,7 @@ TEST_F(Pages, ThatAreMovedAreNoticed) {
   });
   munmap(other, kBytes);
 }
-// The reader ends the watch of where pages were moved to. Until then nobody begins another one there.
+// The reader ends the watch of where pages were moved to. Until then no other one is begun there.
 TEST_F(Pages, AreNotWatchedWhereOthersAreJustMovedTo) {
   static std::atomic<bool> holds, goes_on;
   holds = goes_on = false;
@@ -212,12 +212,12 @@ TEST_F(Pages, TheWatchIsTheProcesssAndEndsWithItsLastOwner) {
     EXPECT_GT(open_descriptors(), descriptors);
   }
   EXPECT_EQ(open_descriptors(), descriptors);
-  munmap(memory_, kBytes);  // waits for nobody
+  munmap(memory_, kBytes);  // does not wait
   memory_ = anonymous(kBytes);
   watch_ = PageWatch::open(&why_not);
 }
 
-// A child's memory is its own: nothing of it is watched, its changes hold nobody up, and it may watch anew.
+// A child's memory is its own: nothing of it is watched, its changes hold up no thread, and it may watch anew.
 TEST_F(Pages, AForkedChildHasAWatchOfItsOwn) {
   const uint32_t range = begin(memory_, kBytes);
   const pid_t child = fork();
@@ -305,7 +305,7 @@ int close_all_and_go_on(bool reused, bool changes_before_end) {
   if (reused) foreign.emplace();
   if (watch->is_settled()) return 2;
   if (changes_before_end) {
-    munmap(memory, kBytes);  // waits for nobody
+    munmap(memory, kBytes);  // does not wait
     while (watch->is_intact(range)) std::this_thread::yield();
     if (const Status begun = watch->begin(ByteRange::of(&watch, 1), &none); begun.ok() || begun.code() == trInProgress)
       return 3;
