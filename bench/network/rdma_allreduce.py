@@ -64,7 +64,7 @@ class Treering(Library):
         self.script = ucx("tcp") + 'exec "$@"' if over == "ucx" else 'exec "$@"'
 
     def run(self, lab, folder):
-        # So few calls of a size would mostly measure how buffers are registered.
+        # Not the default: with so few calls of a size, registering buffers may be much of what is measured (docs/rdma.md).
         env = {"TREERING_WATCH_BUFFERS": "0", "TREERING_TRANSPORTS": self.over, "TREERING_TIMEOUT": str(DEADLINE),
                "WORLD_SIZE": str(lab.hosts), "LOCAL_RANK": "0", "MASTER_ADDR": lab.address(0), "MASTER_PORT": str(PORT)}
         started = [lab.start(host, ["bash", "-c", self.script, "-", self.program, *points()], DEADLINE, {**env, "RANK": str(host)})
