@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Block: memory of a link that is registered with the devices of its rails: what the peer writes into, and the lines that this rank
+// Block: memory of a link that is registered with the devices of its rails: what the peer writes into, and the headers that this rank
 // sends from.
 //
 // Shared memory, although no other process has it: a private page that is written to after a fork would move away from

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Incoming: the messages of one channel that have arrived from a peer. No I/O.
 //
-//   line of message 5 (3 pieces) ---- piece 2 ---- piece 1 ----> front() is message 5
+//   header of message 5 (3 pieces) ---- piece 2 ---- piece 1 ----> front() is message 5
 //
-// Pieces may come before their line, and lines before the pieces of messages before them.
+// Pieces may come before their header, and headers before the pieces of messages before them.
 //
-// Invariant: a line is checked when its immediate is told, and copied: what the peer writes into it later changes
+// Invariant: a header is checked when its immediate is told, and copied: what the peer writes into it later changes
 // nothing that was checked.
 #pragma once
 
@@ -21,33 +21,33 @@ namespace treering::verbs {
 
 class Incoming {
  public:
-  // `number`: of the immediate. The line's header is copied to `*line`. `rails`: of the link.
+  // `number`: of the immediate. The header is copied to `*header`. `rails`: of the link.
   Status arrive(const std::byte* block, const BlockLayout& layout, uint32_t channel, uint32_t number, uint32_t rails,
-                Line* line) {
+                Header* header) {
     if (full_count(arrived_, number) != arrived_ || arrived_ - popped_ >= layout.places)
       return {trSystemError, fmt::format("it sent message {} of channel {}, of which {} have come and {} are read",
                                          number, channel, arrived_, popped_)};
-    std::memcpy(static_cast<void*>(line), block + layout.line(channel, arrived_), kLineHeader);
-    const auto kind = static_cast<PayloadKind>(line->kind);
+    std::memcpy(static_cast<void*>(header), block + layout.header(channel, arrived_), kHeaderBytes);
+    const auto kind = static_cast<PayloadKind>(header->kind);
     const bool is_inline = kind == PayloadKind::kInline;
-    const bool carries = is_inline || line->pieces != 0;
-    if (line->kind > static_cast<uint8_t>(PayloadKind::kDelivered) || line->wide > 1 ||
-        (carries && line->bytes > (is_inline ? kInlineBytes : layout.place_bytes)))
+    const bool carries = is_inline || header->pieces != 0;
+    if (header->kind > static_cast<uint8_t>(PayloadKind::kDelivered) || header->wide > 1 ||
+        (carries && header->bytes > (is_inline ? kInlineBytes : layout.place_bytes)))
       return {trSystemError, fmt::format("it sent a message of kind {} with {} bytes; at most {} are possible",
-                                         line->kind, line->bytes, is_inline ? kInlineBytes : layout.place_bytes)};
+                                         header->kind, header->bytes, is_inline ? kInlineBytes : layout.place_bytes)};
     uint8_t& missing = missing_[arrived_ % kFifoDepth];
     const uint8_t early = std::exchange(early_[arrived_ % kFifoDepth], uint8_t{0});
-    missing = line->pieces > 1 ? static_cast<uint8_t>(((1u << line->pieces) - 1) & ~1u) : uint8_t{0};
-    if (line->pieces > rails || (is_inline && line->pieces != 0) || (early & ~missing) != 0)
-      return {trSystemError, fmt::format("it sent a message of {} pieces over {} rails", line->pieces, rails)};
+    missing = header->pieces > 1 ? static_cast<uint8_t>(((1u << header->pieces) - 1) & ~1u) : uint8_t{0};
+    if (header->pieces > rails || (is_inline && header->pieces != 0) || (early & ~missing) != 0)
+      return {trSystemError, fmt::format("it sent a message of {} pieces over {} rails", header->pieces, rails)};
     missing &= static_cast<uint8_t>(~early);
     Message& message = messages_[arrived_ % kFifoDepth];
     message = {};
-    message.signature = line->signature;
-    message.bytes = line->bytes;
-    message.whole = line->whole;
+    message.signature = header->signature;
+    message.bytes = header->bytes;
+    message.whole = header->whole;
     message.kind = kind;
-    message.wide = line->wide != 0;
+    message.wide = header->wide != 0;
     if (carries && kind != PayloadKind::kDelivered) message.data = block + layout.data(channel, arrived_);
     ++arrived_;
     return {};
@@ -85,7 +85,7 @@ class Incoming {
   uint64_t arrived_ = 0, popped_ = 0, told_ = 0;
   Message messages_[kFifoDepth];
   uint8_t missing_[kFifoDepth] = {},
-          early_[kFifoDepth] = {};  // bits of pieces: of messages whose line has come, or not
+          early_[kFifoDepth] = {};  // bits of pieces: of messages whose header has come, or not
 };
 
 }  // namespace treering::verbs

@@ -140,17 +140,17 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     const bool is_delivered =
         carries && peers_output_.holds(message.output_operation, message.output_offset, message.bytes);
     Outgoing& outgoing = channel.sending.outgoing[channel.sending.posted % kFifoDepth];
-    auto* line = new (own_line(index, channel.sending.posted)) Line;
-    line->signature = message.signature;
-    line->bytes = message.bytes;
-    line->whole = message.whole;
-    line->kind = static_cast<uint8_t>(is_delivered ? PayloadKind::kDelivered : message.kind);
-    line->wide = message.wide;
+    auto* header = new (own_header(index, channel.sending.posted)) Header;
+    header->signature = message.signature;
+    header->bytes = message.bytes;
+    header->whole = message.whole;
+    header->kind = static_cast<uint8_t>(is_delivered ? PayloadKind::kDelivered : message.kind);
+    header->wide = message.wide;
     outgoing = {payload, is_delivered ? peers_output_.address + message.output_offset : 0, peers_output_.keys,
-                kLineHeader};
+                kHeaderBytes};
     if (message.kind == PayloadKind::kInline) {
-      if (message.bytes > 0) std::memcpy(line->data, message.data, message.bytes);
-      outgoing.line_bytes += message.bytes;
+      if (message.bytes > 0) std::memcpy(header->data, message.data, message.bytes);
+      outgoing.header_bytes += message.bytes;
     } else if (carries) {
       channel.sending.with_payload = channel.sending.posted + 1;
     }
@@ -211,7 +211,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     TR_RETURN_IF_ERROR(block_.make(card_->devices, options_.rails, block_bytes(layout_)));
     // Each channel may get the peer's messages, or pieces of them, and a credit for each of this rank's before a poll.
     const auto all = static_cast<uint32_t>(messages());
-    return rails_.open(card_->devices, options_.rails, {sends(), 2 * all + 16}, sizeof(Line));
+    return rails_.open(card_->devices, options_.rails, {sends(), 2 * all + 16}, sizeof(Header));
   }
   size_t messages() const { return channels_.size() * kFifoDepth; }
   uint32_t sends() const { return 3 * static_cast<uint32_t>(messages()) + 8; }  // work requests of a rail under way
@@ -219,8 +219,8 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
   uint32_t room() const { return is_ready_.load(std::memory_order_acquire) ? peers_layout_.places : kMinPlaces; }
   bool is_good() const { return health_.ok(); }
   bool is_pending() const { return !queue_.empty() || owes_; }
-  std::byte* own_line(uint32_t channel, uint64_t number) const {
-    return block_.base() + layout_.own_line(channel, number);
+  std::byte* own_header(uint32_t channel, uint64_t number) const {
+    return block_.base() + layout_.own_header(channel, number);
   }
 
   void introduce_self() {
@@ -326,17 +326,17 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     uint32_t count = 0;
     if (outgoing.payload.bytes > 0)
       count = divide(outgoing.payload.bytes, rails_.rates(), position, options_.least_divided, &pieces);
-    std::byte* line = own_line(index, number);
-    reinterpret_cast<Line*>(line)->popped = static_cast<uint32_t>(channel.incoming.popped());
-    reinterpret_cast<Line*>(line)->pieces = static_cast<uint8_t>(count);
+    std::byte* header = own_header(index, number);
+    reinterpret_cast<Header*>(header)->popped = static_cast<uint32_t>(channel.incoming.popped());
+    reinterpret_cast<Header*>(header)->pieces = static_cast<uint8_t>(count);
     channel.incoming.told();
     for (uint32_t piece = 1; piece < count && is_good() && !has_lost_peer_; ++piece)
       send_piece(index, piece, pieces[piece], &rails_.at((position + piece) % rails_.used()));
     if (!is_good() || has_lost_peer_) return;
-    const Source source{line, outgoing.line_bytes, block_.registered().local_keys()[rail.number]};
-    const Immediate immediate{ImmediateType::kLine, index, static_cast<uint32_t>(number)};
+    const Source source{header, outgoing.header_bytes, block_.registered().local_keys()[rail.number]};
+    const Immediate immediate{ImmediateType::kHeader, index, static_cast<uint32_t>(number)};
     const Source first{outgoing.payload.data, count == 0 ? 0 : pieces[0].bytes, outgoing.payload.keys[rail.number]};
-    const QueuePair::Target place{peers_block_ + peers_layout_.line(index, number), rail.peers_key};
+    const QueuePair::Target place{peers_block_ + peers_layout_.header(index, number), rail.peers_key};
     note(rail.pair->write(source, first, place, {outgoing.output, outgoing.output_keys[rail.number]},
                           pack_immediate(immediate), count > 0),
          rail);
@@ -351,7 +351,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     if (outgoing.output != 0) return {outgoing.output, outgoing.output_keys[rail.number]};
     return {peers_block_ + peers_layout_.data(index, number), rail.peers_key};
   }
-  // Piece 1 and on: piece 0 goes with the line.
+  // Piece 1 and on: piece 0 goes with the header.
   void send_piece(uint32_t index, uint32_t number, const Piece& piece, LinkRail* rail) {
     const uint64_t message = channels_[index].sending.sent;
     const Payload& payload = channels_[index].sending.outgoing[message % kFifoDepth].payload;
@@ -420,15 +420,15 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
       if (const Status taken = channel.incoming.arrive_piece(layout_, immediate.count, rails); !taken.ok()) fail(taken);
       return;
     }
-    if (immediate.type != ImmediateType::kLine)
+    if (immediate.type != ImmediateType::kHeader)
       return fail({trSystemError, fmt::format("it told an immediate of type {}", static_cast<int>(immediate.type))});
-    Line line;
+    Header header;
     if (const Status taken =
-            channel.incoming.arrive(block_.base(), layout_, immediate.channel, immediate.count, rails, &line);
+            channel.incoming.arrive(block_.base(), layout_, immediate.channel, immediate.count, rails, &header);
         !taken.ok())
       return fail(taken);
-    take_credit(&channel, channel.sending.freed + (line.popped - static_cast<uint32_t>(channel.sending.freed)));
-    if (line.kind == static_cast<uint8_t>(PayloadKind::kDelivered) && !has_shown_output_)
+    take_credit(&channel, channel.sending.freed + (header.popped - static_cast<uint32_t>(channel.sending.freed)));
+    if (header.kind == static_cast<uint8_t>(PayloadKind::kDelivered) && !has_shown_output_)
       return fail({trSystemError, "it says that it wrote into this rank's output, which was never shown to it"});
     if (immediate.channel == layout_.shows()) take_shown_output(&channel.incoming);
   }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // VerbsLink: this rank and one peer, joined by a queue pair for each rail, which the connections of all channels share.
 //
-//   post() -> line and payload wait in the link -> a work request -> peer's place, and an immediate
+//   post() -> header and payload wait in the link -> a work request -> peer's place, and an immediate
 //                                               -> for each other rail one: a piece of the payload, and an immediate
-//   front() <- line and payload in this rank's block <- completion of a receive
-//   pop()   -> a credit, with the next line of the channel, or by itself for every kTellEvery-th message
+//   front() <- header and payload in this rank's block <- completion of a receive
+//   pop()   -> a credit, with the next header of the channel, or by itself for every kTellEvery-th message
 //
 // The end at the peer is made by an introduction, which may come before this rank has to do with the peer, or after it
 // has posted: what was posted waits until both ends are connected (handshake.h).
 //
-// Invariants: at most kFifoDepth messages of a channel are not popped, so a line or place is written only when it
+// Invariants: at most kFifoDepth messages of a channel are not popped, so a header or place is written only when it
 // is not read; what a peer has written is checked and copied before it is used; released() counts a message whose payload
 // the cards have written, and which the peer's cards have acknowledged. Used by one thread at a time, but for hear(),
 // depart() and stop(), which other threads call meanwhile.

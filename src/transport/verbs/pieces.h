@@ -2,7 +2,7 @@
 // How a payload is divided over the rails of a link: as over the streams of TCP, so that all are through with it at the
 // same time. No I/O.
 //
-//   rail 0, 100 Gbit/s   | piece 0, with the line |
+//   rail 0, 100 Gbit/s   | piece 0, with the header |
 //   rail 1, 100 Gbit/s   | piece 1                |
 //   rail 2,  50 Gbit/s   | piece 2   |
 #pragma once

@@ -56,9 +56,9 @@ Status QueuePair::create(const Device& device, const QueueSizes& sizes, uint32_t
   wanted.qp_type = IBV_QPT_RC;
   wanted.cap.max_send_wr = sizes.sends;
   wanted.cap.max_recv_wr = sizes.receives;
-  wanted.cap.max_send_sge = 2;  // a line and its payload
+  wanted.cap.max_send_sge = 2;  // a header and its payload
   wanted.cap.max_recv_sge = 1;
-  // A device may have less room for inline data, or none: a line is then read from registered memory.
+  // A device may have less room for inline data, or none: a header is then read from registered memory.
   for (const uint32_t bytes : {inline_bytes, inline_bytes / 4, 0u}) {
     wanted.cap.max_inline_data = bytes;
     pair->pair_ = ibv_create_qp(device.domain(), &wanted);
@@ -146,9 +146,9 @@ Status QueuePair::post(ibv_send_wr* first, uint32_t requests) {
   return {};
 }
 
-Status QueuePair::write(const Source& line, const Source& payload, const Target& place, const Target& output,
+Status QueuePair::write(const Source& header, const Source& payload, const Target& place, const Target& output,
                         uint32_t immediate, bool signaled) {
-  ibv_sge parts[2] = {{reinterpret_cast<uint64_t>(line.data), line.bytes, line.key},
+  ibv_sge parts[2] = {{reinterpret_cast<uint64_t>(header.data), header.bytes, header.key},
                       {reinterpret_cast<uint64_t>(payload.data), payload.bytes, payload.key}};
   const bool is_apart = payload.bytes > 0 && output.address != 0;
   const bool is_behind = payload.bytes > 0 && output.address == 0;
@@ -164,7 +164,7 @@ Status QueuePair::write(const Source& line, const Source& payload, const Target&
   requests[1].wr.rdma = {place.address, place.key};
   requests[1].imm_data = htonl(immediate);
   const uint32_t count = is_apart ? 2 : 1;
-  const uint32_t bytes = line.bytes + (is_behind ? payload.bytes : 0);
+  const uint32_t bytes = header.bytes + (is_behind ? payload.bytes : 0);
   // Room comes back with completions alone.
   signaled |= posted_ + count - signaled_ >= sizes_.sends / 2;
   requests[1].wr_id = posted_ + count;

@@ -49,10 +49,10 @@ class QueuePair {
     uint64_t address = 0;
     uint32_t key = 0;
   };
-  // Writes `line` to `place`, with `payload` behind it or before to `output`, if that has an address, and tells
+  // Writes `header` to `place`, with `payload` behind it or before to `output`, if that has an address, and tells
   // `immediate`.
-  Status write(const Source& line, const Source& payload, const Target& place, const Target& output, uint32_t immediate,
-               bool signaled);
+  Status write(const Source& header, const Source& payload, const Target& place, const Target& output,
+               uint32_t immediate, bool signaled);
   // Writes a piece of a payload and tells `immediate`; a completion follows.
   Status write_piece(const Source& piece, const Target& place, uint32_t immediate);
   // Tells an immediate alone.

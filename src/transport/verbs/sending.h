@@ -37,7 +37,7 @@ struct Outgoing {
   Payload payload;
   uint64_t output = 0;  // address in the peer's output; 0: the payload goes into the place
   RailKeys output_keys{};
-  uint32_t line_bytes = 0;  // of the line
+  uint32_t header_bytes = 0;  // with an inline payload
 };
 
 struct Sending {

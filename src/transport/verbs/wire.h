@@ -2,12 +2,12 @@
 // What two ranks write into each other's memory over a queue pair, and what they tell each other to connect it.
 //
 //   sender                                              receiver's block of memory for this sender
-//   line, payload -- RDMA write with immediate ------->  channel 0 | place 0 | place 1 | ... | channel 1 | ...
+//   header, payload -- RDMA write with immediate ----->  channel 0 | place 0 | place 1 | ... | channel 1 | ...
 //
-//   a place     | unused | line | payload, or the data of an inline message |
-//                               ^ at a multiple of 64 bytes
+//   a place     | unused | header | payload, or the data of an inline message |
+//                                 ^ at a multiple of 64 bytes
 //
-// Over several rails a large payload is divided into pieces (pieces.h). Piece 0 is written with the line by the
+// Over several rails a large payload is divided into pieces (pieces.h). Piece 0 is written with the header by the
 // channel's rail, each other one by another rail as a write with immediate. What is told of a channel otherwise goes by
 // its rail, in order.
 //
@@ -16,14 +16,14 @@
 // Specification 1.4, volume 1, 9.4.3 and 10.8.3.3), so no memory is polled.
 //
 //   immediate   | type 4 | channel 8 | count 20 |
-//     line      count: number of the message; its line is there
+//     header    count: number of the message; its header is there
 //     credit    count: how many messages of the channel the sender of the credit has popped
 //     piece     count: piece 4 | number of the message 16; the piece is there
 //
-// A line carries a credit of the other direction, too.
+// A header carries a credit of the other direction, too.
 //
 // Behind the channels of messages is a row of places for inline messages. There a rank tells where results of its call
-// may be written (ShownOutput). A payload for there is written there, by a request before that of its line, which says
+// may be written (ShownOutput). A payload for there is written there, by a request before that of its header, which says
 // kDelivered.
 #pragma once
 
@@ -40,7 +40,7 @@
 
 namespace treering::verbs {
 
-static_assert(std::endian::native == std::endian::little, "lines are written as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "headers are written as they lie in memory");
 
 inline constexpr uint32_t kWireVersion = 5;
 
@@ -54,13 +54,13 @@ using RailSet = uint32_t;  // a bit for each rail
 using RailKeys = std::array<uint32_t, kMaxRails>;
 inline constexpr RailSet kAllRails = (1u << kMaxRails) - 1;
 
-enum class ImmediateType : uint8_t { kLine = 1, kCredit = 2, kPiece = 3 };
+enum class ImmediateType : uint8_t { kHeader = 1, kCredit = 2, kPiece = 3 };
 
 inline constexpr uint32_t kCountBits = 20, kChannelBits = 8;
 inline constexpr uint32_t kCountMask = (1u << kCountBits) - 1;
 
 struct Immediate {
-  ImmediateType type = ImmediateType::kLine;
+  ImmediateType type = ImmediateType::kHeader;
   uint32_t channel = 0;
   uint32_t count = 0;  // modulo 2^20
 };
@@ -84,7 +84,7 @@ inline uint32_t pack_piece(uint32_t piece, uint64_t number) {
   return piece << kPieceNumberBits | (static_cast<uint32_t>(number) & kPieceNumberMask);
 }
 
-struct Line {
+struct Header {
   uint32_t signature = 0;
   uint32_t bytes = 0;
   uint64_t whole = 0;   // Message::whole
@@ -95,9 +95,9 @@ struct Line {
   uint8_t unused = 0;
   std::byte data[kInlineBytes];  // of an inline message: `bytes` of them are written
 };
-inline constexpr size_t kLineHeader = offsetof(Line, data);
-inline constexpr size_t kLineStride = 320;
-static_assert(sizeof(Line) <= kLineStride && kLineHeader == 24);
+inline constexpr size_t kHeaderBytes = offsetof(Header, data);
+inline constexpr size_t kHeaderStride = 320;
+static_assert(sizeof(Header) <= kHeaderStride && kHeaderBytes == 24);
 
 // What a message of the row behind the channels holds.
 struct ShownOutput {
@@ -112,7 +112,7 @@ struct ShownOutput {
 };
 static_assert(sizeof(ShownOutput) <= kInlineBytes);
 
-// Where messages of a peer arrive, and behind that this rank's own lines, as they are sent; offsets in the block.
+// Where messages of a peer arrive, and behind that this rank's own headers, as they are sent; offsets in the block.
 struct BlockLayout {
   uint32_t channels = 1;
   size_t place_bytes = 0;  // of a payload
@@ -126,13 +126,13 @@ struct BlockLayout {
                                              : channels * places * stride(place_bytes) + place * stride(0);
     return before + kDataOffset;
   }
-  size_t line(uint32_t channel, uint64_t number) const { return data(channel, number) - kLineHeader; }
+  size_t header(uint32_t channel, uint64_t number) const { return data(channel, number) - kHeaderBytes; }
   // What the peer may write into.
   size_t bytes() const { return places * (channels * stride(place_bytes) + stride(0)); }
-  size_t own_line(uint32_t channel, uint64_t number) const {
-    return bytes() + (size_t{channel} * kFifoDepth + number % kFifoDepth) * kLineStride;
+  size_t own_header(uint32_t channel, uint64_t number) const {
+    return bytes() + (size_t{channel} * kFifoDepth + number % kFifoDepth) * kHeaderStride;
   }
-  size_t all_bytes() const { return own_line(channels + 1, 0); }
+  size_t all_bytes() const { return own_header(channels + 1, 0); }
 
  private:
   static constexpr size_t kDataOffset = 64;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a peer tells is checked before it is used: immediates, lines, introductions, of any bytes.
+// What a peer tells is checked before it is used: immediates, headers, introductions, of any bytes.
 #include "transport/verbs/incoming.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 constexpr BlockLayout kLayout{.channels = 2, .place_bytes = 4096, .places = 6};
 
 TEST(VerbsWire, ImmediatesKeepTheirParts) {
-  for (const ImmediateType type : {ImmediateType::kLine, ImmediateType::kCredit})
+  for (const ImmediateType type : {ImmediateType::kHeader, ImmediateType::kCredit})
     for (const uint32_t channel : {0u, 1u, 255u})
       for (const uint32_t count : {0u, 1u, kCountMask}) {
         const Immediate back = unpack_immediate(pack_immediate({type, channel, count}));
@@ -40,13 +40,13 @@ TEST(VerbsWire, PlacesAndLinesOfABlockDoNotOverlap) {
     const size_t payload = channel < kLayout.channels ? kLayout.place_bytes : kInlineBytes;
     for (uint64_t number = 0; number < kLayout.places; ++number) {
       EXPECT_EQ(kLayout.data(channel, number) % 64, 0u);
-      EXPECT_EQ(kLayout.line(channel, number) + kLineHeader, kLayout.data(channel, number)) << "one write has both";
+      EXPECT_EQ(kLayout.header(channel, number) + kHeaderBytes, kLayout.data(channel, number)) << "one write has both";
       EXPECT_LE(kLayout.data(channel, number) + payload, kLayout.bytes());
-      ranges.emplace_back(kLayout.line(channel, number), kLineHeader + payload);
+      ranges.emplace_back(kLayout.header(channel, number), kHeaderBytes + payload);
     }
     for (uint64_t number = 0; number < kFifoDepth; ++number) {
-      EXPECT_GE(kLayout.own_line(channel, number), kLayout.bytes());
-      ranges.emplace_back(kLayout.own_line(channel, number), sizeof(Line));
+      EXPECT_GE(kLayout.own_header(channel, number), kLayout.bytes());
+      ranges.emplace_back(kLayout.own_header(channel, number), sizeof(Header));
     }
   }
   std::sort(ranges.begin(), ranges.end());
@@ -54,20 +54,20 @@ TEST(VerbsWire, PlacesAndLinesOfABlockDoNotOverlap) {
     EXPECT_LE(ranges[i].first + ranges[i].second, i + 1 < ranges.size() ? ranges[i + 1].first : kLayout.all_bytes());
 }
 
-Line* line_at(std::vector<std::byte>* block, uint64_t number) {
-  return new (block->data() + kLayout.line(1, number)) Line;
+Header* header_at(std::vector<std::byte>* block, uint64_t number) {
+  return new (block->data() + kLayout.header(1, number)) Header;
 }
 
 TEST(VerbsIncoming, TakesMessagesInOrder) {
   std::vector<std::byte> block(kLayout.bytes());
   Incoming incoming;
   for (uint64_t number = 0; number < 100; ++number) {
-    Line* line = line_at(&block, number);
-    line->signature = static_cast<uint32_t>(number);
-    line->bytes = 8;
-    Line taken;
+    Header* header = header_at(&block, number);
+    header->signature = static_cast<uint32_t>(number);
+    header->bytes = 8;
+    Header taken;
     ASSERT_TRUE(incoming.arrive(block.data(), kLayout, 1, static_cast<uint32_t>(number), 1, &taken).ok());
-    line->bytes = 1 << 30;  // what the peer writes later changes nothing
+    header->bytes = 1 << 30;  // what the peer writes later changes nothing
     ASSERT_NE(incoming.front(), nullptr);
     EXPECT_EQ(incoming.front()->signature, number);
     EXPECT_EQ(incoming.front()->bytes, 8u);
@@ -79,31 +79,31 @@ TEST(VerbsIncoming, TakesMessagesInOrder) {
 TEST(VerbsIncoming, RefusesWhatIsNotTheNext) {
   std::vector<std::byte> block(kLayout.bytes());
   Incoming incoming;
-  Line line;
-  EXPECT_FALSE(incoming.arrive(block.data(), kLayout, 1, 1, 1, &line).ok());
+  Header header;
+  EXPECT_FALSE(incoming.arrive(block.data(), kLayout, 1, 1, 1, &header).ok());
   for (uint32_t number = 0; number < kLayout.places; ++number) {
-    line_at(&block, number);
-    EXPECT_TRUE(incoming.arrive(block.data(), kLayout, 1, number, 1, &line).ok());
+    header_at(&block, number);
+    EXPECT_TRUE(incoming.arrive(block.data(), kLayout, 1, number, 1, &header).ok());
   }
-  EXPECT_FALSE(incoming.arrive(block.data(), kLayout, 1, kLayout.places, 1, &line).ok())
+  EXPECT_FALSE(incoming.arrive(block.data(), kLayout, 1, kLayout.places, 1, &header).ok())
       << "more than there are places";
 }
 
-// Whatever a line says, its message lies in the block.
-TEST(VerbsIncoming, AnyLineIsRefusedOrLiesInTheBlock) {
+// Whatever a header says, its message lies in the block.
+TEST(VerbsIncoming, AnyHeaderIsRefusedOrLiesInTheBlock) {
   std::mt19937_64 random(test_seed());
   std::vector<std::byte> block(kLayout.bytes());
   uint32_t refused = 0;
   Incoming incoming;
   uint32_t number = 0;
   for (int i = 0; i < 100'000; ++i) {
-    Line* line = line_at(&block, number);
-    line->signature = static_cast<uint32_t>(random());
-    line->bytes = static_cast<uint32_t>(random() >> (random() % 64));
-    line->kind = static_cast<uint8_t>(random() % 6);
-    line->wide = static_cast<uint8_t>(random() % 3);
-    line->pieces = static_cast<uint8_t>(random() % 3);
-    Line taken;
+    Header* header = header_at(&block, number);
+    header->signature = static_cast<uint32_t>(random());
+    header->bytes = static_cast<uint32_t>(random() >> (random() % 64));
+    header->kind = static_cast<uint8_t>(random() % 6);
+    header->wide = static_cast<uint8_t>(random() % 3);
+    header->pieces = static_cast<uint8_t>(random() % 3);
+    Header taken;
     if (!incoming.arrive(block.data(), kLayout, 1, number, 1, &taken).ok()) {
       ++refused;
       continue;

@@ -188,7 +188,7 @@ TEST_F(VerbsLinkRails, AQueuePairInErrorIsSeenAlsoWhereTheOtherRailIsUsed) {
   EXPECT_NE(failure_of(senders_[0].get()).find("fake2 port 1"), std::string::npos) << senders_[0]->health().message();
 }
 
-// A piece that is held back holds back its message, and those after it; the line has long come.
+// A piece that is held back holds back its message, and those after it; the header has long come.
 TEST_F(VerbsLinkRails, AMessageWaitsForItsLastPiece) {
   connect(2, 2);
   pass(1, kPlaceBytes);

@@ -68,7 +68,7 @@ class VerbsLinks : public ::testing::Test {
     return message;
   }
   void send(const Message& message) {
-    // The receiver may owe a credit whose line was not free yet.
+    // The receiver may owe a credit whose header was not free yet.
     ASSERT_TRUE(eventually([&] { return links_[1]->flush(), sender_->can_post(); })) << sender_->health().message();
     sender_->post(message);
   }
@@ -129,7 +129,7 @@ TEST_F(VerbsLinks, APayloadInARegisteredRegionIsSentFromThere) {
     receiver_->pop();
     ASSERT_TRUE(eventually([&] { return sender_->has_released(i + 1); }));
   }
-  EXPECT_EQ(counters().sends_posted[IBV_WR_RDMA_WRITE], before.sends_posted[IBV_WR_RDMA_WRITE]) << "with its line";
+  EXPECT_EQ(counters().sends_posted[IBV_WR_RDMA_WRITE], before.sends_posted[IBV_WR_RDMA_WRITE]) << "with its header";
   EXPECT_FALSE(sender_->reference({memory.data(), kPlaceBytes + 1, &region, false})) << "more than its place";
   pair_->regions(0).end(region.id);
   EXPECT_EQ(counters().bytes_registered, before.bytes_registered - memory.size()) << "before the memory is given back";

@@ -35,8 +35,8 @@ TEST(VerbsLockedMemory, PartsOfStagingMemoryAreWholePages) {
 TEST(VerbsLockedMemory, IsWhatStagingAndPeersNeed) {
   const LockedMemory plan = planned(20, SIZE_MAX);
   EXPECT_EQ(plan.places, kFifoDepth);
-  EXPECT_GE(plan.peer_bytes, kChannels * kFifoDepth * (kPlace + kLineStride));
-  EXPECT_LE(plan.peer_bytes, kChannels * kFifoDepth * (kPlace + 2 * kLineStride) + 3 * 4096);
+  EXPECT_GE(plan.peer_bytes, kChannels * kFifoDepth * (kPlace + kHeaderStride));
+  EXPECT_LE(plan.peer_bytes, kChannels * kFifoDepth * (kPlace + 2 * kHeaderStride) + 3 * 4096);
   EXPECT_EQ(plan.bytes(), kStaging + 20 * plan.peer_bytes);
 }
 

@@ -87,25 +87,25 @@ TEST(VerbsPieces, CoverAnyPayloadOnceAndAreNeverEmpty) {
   }
 }
 
-// The line of message `number` of channel 1, of so many pieces.
-Status take_line(Incoming* incoming, std::vector<std::byte>* block, uint32_t number, uint8_t pieces, uint32_t rails) {
-  auto* line = new (block->data() + kLayout.line(1, number)) Line;
-  line->signature = number;
-  line->bytes = 4096;
-  line->kind = static_cast<uint8_t>(PayloadKind::kStaging);
-  line->pieces = pieces;
-  Line taken;
+// The header of message `number` of channel 1, of so many pieces.
+Status take_header(Incoming* incoming, std::vector<std::byte>* block, uint32_t number, uint8_t pieces, uint32_t rails) {
+  auto* header = new (block->data() + kLayout.header(1, number)) Header;
+  header->signature = number;
+  header->bytes = 4096;
+  header->kind = static_cast<uint8_t>(PayloadKind::kStaging);
+  header->pieces = pieces;
+  Header taken;
   return incoming->arrive(block->data(), kLayout, 1, number, rails, &taken);
 }
 
-// Lines come in order; pieces come when they like.
-TEST(VerbsIncomingPieces, AMessageIsThereWithItsLineAndAllPieces) {
+// Headers come in order; pieces come when they like.
+TEST(VerbsIncomingPieces, AMessageIsThereWithItsHeaderAndAllPieces) {
   std::mt19937_64 random(test_seed());
   std::vector<std::byte> block(kLayout.bytes());
   Incoming incoming;
   constexpr uint32_t kMessages = 70'000;  // over the wrap of 16 bits
   for (uint32_t first = 0; first < kMessages; first += kFifoDepth) {
-    // Event 0 of a message is its line, the others are pieces.
+    // Event 0 of a message is its header, the others are pieces.
     struct Event {
       uint32_t number, piece;
     };
@@ -116,11 +116,11 @@ TEST(VerbsIncomingPieces, AMessageIsThereWithItsLineAndAllPieces) {
       for (uint32_t piece = 0; piece < pieces[i]; ++piece) events.push_back({i, piece});
     }
     std::shuffle(events.begin(), events.end(), random);
-    uint32_t lines = 0;
+    uint32_t headers = 0;
     for (const Event& event : events) {
-      const uint32_t at = event.piece == 0 ? lines++ : event.number;
+      const uint32_t at = event.piece == 0 ? headers++ : event.number;
       const Status taken = event.piece == 0
-                               ? take_line(&incoming, &block, first + at, static_cast<uint8_t>(pieces[at]), kMaxRails)
+                               ? take_header(&incoming, &block, first + at, static_cast<uint8_t>(pieces[at]), kMaxRails)
                                : incoming.arrive_piece(kLayout, pack_piece(event.piece, first + at), kMaxRails);
       ASSERT_TRUE(taken.ok()) << taken.message();
       --left[at];
@@ -137,16 +137,17 @@ TEST(VerbsIncomingPieces, AMessageIsThereWithItsLineAndAllPieces) {
 TEST(VerbsIncomingPieces, PiecesThatCannotBeAreRefused) {
   std::vector<std::byte> block(kLayout.bytes());
   Incoming incoming;
-  EXPECT_FALSE(incoming.arrive_piece(kLayout, pack_piece(0, 0), 4).ok()) << "piece 0 comes with the line";
+  EXPECT_FALSE(incoming.arrive_piece(kLayout, pack_piece(0, 0), 4).ok()) << "piece 0 comes with the header";
   EXPECT_FALSE(incoming.arrive_piece(kLayout, pack_piece(2, 0), 2).ok()) << "there are rails 0 and 1";
   EXPECT_FALSE(incoming.arrive_piece(kLayout, pack_piece(1, kFifoDepth), 2).ok()) << "it has no place";
   EXPECT_FALSE(incoming.arrive_piece(kLayout, pack_piece(15, 0), 4).ok());
   EXPECT_TRUE(incoming.arrive_piece(kLayout, pack_piece(1, 0), 4).ok());
   EXPECT_FALSE(incoming.arrive_piece(kLayout, pack_piece(1, 0), 4).ok()) << "twice";
-  EXPECT_FALSE(take_line(&incoming, &block, 0, 1, 4).ok()) << "piece 1 has come, and the line says that there is none";
+  EXPECT_FALSE(take_header(&incoming, &block, 0, 1, 4).ok())
+      << "piece 1 has come, and the header says that there is none";
   Incoming other;
-  EXPECT_FALSE(take_line(&other, &block, 0, 3, 2).ok()) << "more pieces than rails";
-  ASSERT_TRUE(take_line(&other, &block, 0, 2, 4).ok());
+  EXPECT_FALSE(take_header(&other, &block, 0, 3, 2).ok()) << "more pieces than rails";
+  ASSERT_TRUE(take_header(&other, &block, 0, 2, 4).ok());
   EXPECT_FALSE(other.arrive_piece(kLayout, pack_piece(2, 0), 4).ok()) << "it has two";
   EXPECT_TRUE(other.arrive_piece(kLayout, pack_piece(1, 0), 4).ok());
   EXPECT_FALSE(other.arrive_piece(kLayout, pack_piece(1, 0), 4).ok()) << "twice";
@@ -158,17 +159,17 @@ TEST(VerbsIncomingPieces, AnyCountIsRefusedOrCounts) {
   std::mt19937_64 random(test_seed());
   std::vector<std::byte> block(kLayout.bytes());
   Incoming incoming;
-  uint32_t lines = 0, taken = 0, refused = 0;
+  uint32_t headers = 0, taken = 0, refused = 0;
   for (int i = 0; i < 200'000; ++i) {
     const auto rails = static_cast<uint32_t>(1 + random() % kMaxRails);
-    const bool is_line = random() % 3 == 0;
+    const bool is_header = random() % 3 == 0;
     const Status status =
-        is_line ? take_line(&incoming, &block, lines & kCountMask, static_cast<uint8_t>(random() % 6), rails)
-                : incoming.arrive_piece(kLayout, pack_piece(random() % 16, incoming.popped() + random() % 10), rails);
-    lines += is_line && status.ok();
+        is_header ? take_header(&incoming, &block, headers & kCountMask, static_cast<uint8_t>(random() % 6), rails)
+                  : incoming.arrive_piece(kLayout, pack_piece(random() % 16, incoming.popped() + random() % 10), rails);
+    headers += is_header && status.ok();
     ++(status.ok() ? taken : refused);
     if (incoming.front() != nullptr) incoming.pop();
-    if (incoming.popped() + kFifoDepth == lines && incoming.front() == nullptr) incoming = {}, lines = 0;  // stuck
+    if (incoming.popped() + kFifoDepth == headers && incoming.front() == nullptr) incoming = {}, headers = 0;  // stuck
   }
   EXPECT_GT(taken, 1000u);
   EXPECT_GT(refused, 1000u);

@@ -12,7 +12,7 @@ namespace treering::verbs {
 namespace {
 
 constexpr uint32_t kReceives = 128, kSends = 64;
-constexpr size_t kHeaderBytes = 40;  // in front of each datagram: the global routing header
+constexpr size_t kRoutingHeaderBytes = 40;  // in front of each datagram: the global routing header
 constexpr size_t kSlotBytes = 128;
 constexpr auto kAgain = std::chrono::milliseconds(5);
 constexpr int kAfterwards = 3;  // datagrams, for the peer that may have heard none yet
@@ -22,7 +22,7 @@ struct Datagram {
   uint32_t key;    // of the receiver: not one of another job
   uint32_t heard;  // 1: its sender has heard the receiver
 };
-static_assert(kHeaderBytes + sizeof(Datagram) <= kSlotBytes);
+static_assert(kRoutingHeaderBytes + sizeof(Datagram) <= kSlotBytes);
 
 Status failed(const char* call) { return {trSystemError, fmt::format("{}: {}", call, std::strerror(errno))}; }
 
@@ -117,7 +117,7 @@ Status Probe::send(uint32_t peer) {
 
 Status Probe::take(uint32_t slot) {
   Datagram datagram;
-  std::memcpy(&datagram, memory_.data() + slot * kSlotBytes + kHeaderBytes, sizeof datagram);
+  std::memcpy(&datagram, memory_.data() + slot * kSlotBytes + kRoutingHeaderBytes, sizeof datagram);
   TR_RETURN_IF_ERROR(post_receive(slot));
   const auto found = peers_.find(datagram.from);
   if (found == peers_.end() || datagram.to != rank_ || datagram.key != key_) return {};
