@@ -82,7 +82,7 @@ void Batch::distribute(Line* line) {
   line->transfers.clear();
 }
 
-Status Batch::prepare(bool kept) {
+Status Batch::prepare(bool kept) try {
   for (auto& line : lines_) {
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(lease.acquire(line->comm));
@@ -90,6 +90,20 @@ Status Batch::prepare(bool kept) {
     for (auto& entry : line->entries) TR_RETURN_IF_ERROR(prepare(*lease.get(), entry.get(), kept));
   }
   return {};
+} catch (const std::bad_alloc&) {
+  if (kept) throw;  // no other rank waits for what has not been started
+  return run_out_of_memory();
+}
+
+Status Batch::run_out_of_memory() {
+  Status failure;
+  for (auto& line : lines_) {
+    CommunicatorLease lease;
+    if (!lease.acquire(line->comm).ok()) continue;
+    failure = lease->run_out_of_memory("trGroupEnd");
+    lease.slot().set_last_error(failure.message());
+  }
+  return failure;
 }
 
 Status Batch::prepare(Communicator& communicator, Entry* entry, bool kept) {

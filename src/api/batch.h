@@ -76,6 +76,7 @@ class Batch {
   Entry& entry(trComm_t comm, StreamId stream);
   static void distribute(Line* line);
   static Status prepare(Communicator& communicator, Entry* entry, bool kept);
+  Status run_out_of_memory();
   Status prepare_devices();
   static Status enqueue(Communicator& communicator, Entry* entry);
   static Status advance(Line* line, bool look, bool* moved);

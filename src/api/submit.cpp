@@ -8,9 +8,15 @@ namespace {
 
 // What an entry point does with a failed call: kept for trGetLastError(), and the open group will start nothing.
 template <typename Body>
-trResult_t submitted(CommunicatorLease& lease, Body body) {
+trResult_t submitted(CommunicatorLease& lease, const char* call, Body body) {
   return guarded(nullptr, [&] {
-    Status status = body();
+    Status status;
+    try {
+      status = body();
+    } catch (const std::bad_alloc&) {
+      if (!lease) throw;
+      status = lease->run_out_of_memory(call);
+    }
     if (status.ok()) return status;
     if (lease) lease.slot().set_last_error(status.message());
     if (Group::current().open()) Group::current().add_failure(status);
@@ -67,7 +73,7 @@ Status check_stream(trStream_t stream) {
 
 trResult_t submit(trComm_t comm, Operation operation, trStream_t stream) {
   CommunicatorLease lease;
-  return submitted(lease, [&]() -> Status {
+  return submitted(lease, operation.function, [&]() -> Status {
     TR_RETURN_IF_ERROR(lease.acquire(comm));
     TR_RETURN_IF_ERROR(lease->check(&operation));
     TR_RETURN_IF_ERROR(check_stream(stream));
@@ -83,7 +89,7 @@ trResult_t submit(trComm_t comm, Operation operation, trStream_t stream) {
 
 trResult_t submit_prepared(trComm_t comm, Operation operation, trStream_t stream, const PrepareTransfers& prepare) {
   CommunicatorLease lease;
-  return submitted(lease, [&]() -> Status {
+  return submitted(lease, operation.function, [&]() -> Status {
     TR_RETURN_IF_ERROR(lease.acquire(comm));
     TR_RETURN_IF_ERROR(check_stream(stream));
     std::vector<Transfer> transfers = std::exchange(lease->spare_transfers, {});

@@ -305,7 +305,7 @@ void Communicator::choose_path(const Operation& operation, const Choice* choice)
     in_eager_path_ = bytes <= most_eager_bytes();
 }
 
-Status Communicator::begin(const Operation& operation) {
+Status Communicator::begin(const Operation& operation) try {
   if (has_failed_.load(std::memory_order_relaxed)) return failure_;
   if (Status verdict = watch_->verdict(); !verdict.ok()) return fail(std::move(verdict));
   if (watch_->in_doubt()) {  // it fails when it is known why
@@ -350,6 +350,9 @@ Status Communicator::begin(const Operation& operation) {
   else
     execution_->bind(call_);
   return {};
+} catch (const std::bad_alloc&) {
+  stop_without_memory();
+  return has_failed_.load(std::memory_order_relaxed) ? failure_ : Status();
 }
 
 bool Communicator::are_eager(const std::vector<Transfer>& transfers) const {

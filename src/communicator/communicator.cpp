@@ -44,7 +44,7 @@ Communicator::~Communicator() {
   if (area_) status_of(area_)->left.compare_exchange_strong(here, left_with_memory_ ? kLeftWithMemory : kLeft);
 }
 
-Communicator::Progress Communicator::advance() {
+Communicator::Progress Communicator::advance() try {
   if (in_doubt_) [[unlikely]]
     return Progress::kBlocked;
   if (in_eager_path_) {
@@ -90,6 +90,25 @@ Communicator::Progress Communicator::advance() {
   else
     watch_->suspect_link(execution_->peer(), execution_->status());
   return doubt();
+} catch (const std::bad_alloc&) {
+  stop_without_memory();
+  return has_failed_.load(std::memory_order_relaxed) ? Progress::kFailed : doubt();
+}
+
+Status Communicator::run_out_of_memory(const char* call) try {
+  std::string where = call == nullptr ? "a send or receive" : call;
+  if (call == nullptr && call_.operation != 0) where = fmt::format("operation {}", call_.operation);
+  Status status(trSystemError, fmt::format("{} ran out of memory in {}", watch_->describe(rank()), where));
+  watch_->propose(status);
+  return status;
+} catch (const std::bad_alloc&) {
+  return {trSystemError, "out of memory"};  // short enough to need none
+}
+
+void Communicator::stop_without_memory() {
+  in_doubt_ = active_ = true;
+  Status status = run_out_of_memory(nullptr);
+  if (!watch_->in_doubt()) (void)fail(std::move(status));  // not even for the words that the others are told
 }
 
 // Why the operation fails is found out by look_around(), a little at a time, unless it is known at once.
@@ -136,8 +155,7 @@ Backoff Communicator::backoff() const {
   return backoff;
 }
 
-// Without memory the communicator fails: the others wait for a part of this rank that does not come.
-Status Communicator::run(const Operation& operation) try {
+Status Communicator::run(const Operation& operation) {
   TR_RETURN_IF_ERROR(begin(operation));
   Backoff backoff = this->backoff();
   for (;;) {
@@ -153,10 +171,6 @@ Status Communicator::run(const Operation& operation) try {
         if (backoff.pause()) TR_RETURN_IF_ERROR(look_around());
     }
   }
-} catch (const std::bad_alloc&) {
-  const std::string where = call_.operation == 0 ? "a send or receive" : fmt::format("operation {}", call_.operation);
-  watch_->propose({trSystemError, fmt::format("{} ran out of memory in {}", watch_->describe(rank()), where)});
-  return fail(watch_->await_failure());
 }
 
 Status Communicator::failure() const {

@@ -72,6 +72,9 @@ class Communicator {
   // To be called now and then while advance() is blocked; fails the operation when there is a reason to.
   Status look_around();
   bool active() const { return active_; }
+  // This rank has no memory for its part of `call` (null: of the operation that is active), which others wait for. The
+  // communicator fails; this rank's own error.
+  Status run_out_of_memory(const char* call);
 
   // The first failure of any rank, or ok.
   Status failure() const;
@@ -195,6 +198,7 @@ class Communicator {
   void finish();
   Status fail(Status status);
   Progress doubt();
+  void stop_without_memory();
   // In waits that are no operation. After a failure the memory that messages refer to is the user's again.
   void serve_links() const {
     if (!has_failed_.load(std::memory_order_relaxed)) context_.progress();

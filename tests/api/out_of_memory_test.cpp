@@ -2,6 +2,8 @@
 // A rank that gets no memory in the middle of a call: all ranks are told which.
 #include <cstdlib>
 #include <new>
+#include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -25,25 +27,65 @@ namespace treering::testing {
 namespace {
 
 constexpr int kRanks = 3, kVictim = 1;
+constexpr size_t kCount = 1 << 20;
 
-class OutOfMemory : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Over, OutOfMemory, ::testing::Values("shared-memory", "tcp"),
-                         [](const auto& info) { return info.param[0] == 't' ? "Tcp" : "SharedMemory"; });
+enum class Way { kBlocking, kStream, kGroup };
+using Case = std::tuple<const char*, Way>;
+
+// Runs on the thread of the streams, as what follows on its stream does.
+void fail_next(trResult_t /*result*/, void* fails) { fails_next = *static_cast<const bool*>(fails); }
+
+// An allreduce for which this rank has no memory, if it is to have none.
+trResult_t reduce(Way way, trComm_t comm, bool fails) {
+  std::vector<float> values(kCount, 1.0f);
+  const auto call = [&](trStream_t stream) {
+    return trAllReduce(values.data(), values.data(), values.size(), trFloat32, trSum, comm, stream);
+  };
+  if (way == Way::kBlocking) {
+    fails_next = fails;  // for a schedule of which there is none yet
+    const trResult_t result = call(nullptr);
+    return std::exchange(fails_next, false) ? trSuccess : result;
+  }
+  if (way == Way::kGroup) {
+    TR_CHECK(trGroupStart());
+    TR_CHECK(call(nullptr));
+    TR_CHECK(call(nullptr));
+    fails_next = fails;
+    const trResult_t result = trGroupEnd();
+    return std::exchange(fails_next, false) ? trSuccess : result;
+  }
+  trStream_t stream = nullptr;
+  TR_CHECK(trStreamCreate(&stream));
+  TR_CHECK(trStreamAddCallback(stream, fail_next, &fails));
+  TR_CHECK(call(stream));
+  const trResult_t result = trStreamSynchronize(stream);
+  TR_CHECK(trStreamDestroy(stream));
+  return result;
+}
+
+class OutOfMemory : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Over, OutOfMemory,
+                         ::testing::Combine(::testing::Values("shared-memory", "tcp"),
+                                            ::testing::Values(Way::kBlocking, Way::kStream, Way::kGroup)),
+                         [](const auto& info) {
+                           const char* const ways[] = {"Blocking", "OnAStream", "InAGroup"};
+                           const std::string over = std::get<0>(info.param)[0] == 't' ? "Tcp" : "SharedMemory";
+                           return over + ways[static_cast<int>(std::get<1>(info.param))];
+                         });
 
 TEST_P(OutOfMemory, IsToldToAllRanks) {
-  RankProcesses processes(kRanks, [](int rank, const trUniqueId& id) {
-    setenv("TREERING_TRANSPORTS", GetParam(), 1);
+  const Way way = std::get<1>(GetParam());
+  RankProcesses processes(kRanks, [way](int rank, const trUniqueId& id) {
+    setenv("TREERING_TRANSPORTS", std::get<0>(GetParam()), 1);
     trConfig_t config = config_with_timeout(20'000);
     trComm_t comm = nullptr;
     TR_CHECK(trCommInitRankConfig(&comm, kRanks, id, rank, &config));
-    std::vector<float> values(1 << 20, 1.0f);
-    TR_CHECK(trAllReduce(values.data(), values.data(), 1, trFloat32, trSum, comm, nullptr));
-    // A schedule of which there is none yet.
-    fails_next = rank == kVictim;
-    const trResult_t result = trAllReduce(values.data(), values.data(), values.size(), trFloat32, trSum, comm, nullptr);
-    fails_next = false;
+    float value = 1.0f;
+    TR_CHECK(trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr));
+    const trResult_t result = reduce(way, comm, rank == kVictim);
     say(trGetLastError(comm));
     const trResult_t again = trBarrier(comm, nullptr);
+    say(trGetLastError(comm));
     trCommDestroy(comm);
     return again == result ? 10 + result : 1;
   });
@@ -52,7 +94,9 @@ TEST_P(OutOfMemory, IsToldToAllRanks) {
     EXPECT_EQ(result.exit_code, 10 + trSystemError) << "rank " << rank << ": " << result.output;
     const std::string name = "rank 1 (pid " + std::to_string(processes.pid(kVictim));
     EXPECT_NE(result.output.find(name), std::string::npos) << result.output;
-    EXPECT_NE(result.output.find(" ran out of memory in operation 2"), std::string::npos) << result.output;
+    const char* const where =
+        way == Way::kGroup ? " ran out of memory in trGroupEnd" : " ran out of memory in operation 2";
+    EXPECT_NE(result.output.find(where), std::string::npos) << result.output;
   }
 }
 
