@@ -113,8 +113,10 @@ trResult_t trBarrier(trComm_t comm, trStream_t stream) {
 }
 
 trResult_t trGroupStart(void) {
-  Group::current().start();
-  return trSuccess;
+  return guarded(nullptr, [] {
+    Group::current().start();
+    return Status();
+  });
 }
 
 trResult_t trGroupEnd(void) {

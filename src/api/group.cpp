@@ -20,7 +20,7 @@ Status Group::end() {
   if (depth_ == 0) return {trInvalidUsage, "trGroupEnd without trGroupStart"};
   if (depth_ == 1 && keeping_) return {trInvalidUsage, "trGroupEnd without trGroupStart: end with trPersistentEnd"};
   if (--depth_ > 0) return {};
-  auto batch = std::exchange(batch_, std::make_unique<Batch>());
+  auto batch = std::move(batch_);
   auto jobs = std::exchange(jobs_, {});
   Status failure = std::exchange(failure_, Status());
   if (!failure.ok()) return failure;
@@ -33,7 +33,7 @@ Status Group::end_kept(std::unique_ptr<Batch>* batch) {
   if (!keeping_ || depth_ != 1) return {trInvalidUsage, "trPersistentEnd without trPersistentBegin, or inside a group"};
   depth_ = 0;
   keeping_ = false;
-  auto made = std::exchange(batch_, std::make_unique<Batch>());
+  auto made = std::move(batch_);
   const bool jobs = !std::exchange(jobs_, {}).empty();
   TR_RETURN_IF_ERROR(std::exchange(failure_, Status()));
   if (jobs) return {trInvalidUsage, "communicators cannot be made by a persistent operation"};

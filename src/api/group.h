@@ -16,7 +16,10 @@ class Group {
   static Group& current();
 
   bool open() const { return depth_ > 0; }
-  void start() { ++depth_; }
+  void start() {
+    if (depth_ == 0) batch_ = std::make_unique<Batch>();
+    ++depth_;
+  }
   // Starts what was collected when this ends the outermost group, and waits for what has no stream.
   Status end();
   // Ends the outermost group by handing out its calls, prepared, instead of starting them.
@@ -26,8 +29,8 @@ class Group {
   // The call that ends the outermost group.
   const char* closing_call() const { return keeping_ ? "trPersistentEnd" : "trGroupEnd"; }
   void start_kept() {
-    keeping_ = true;
     start();
+    keeping_ = true;
   }
 
   Batch& batch() { return *batch_; }
@@ -56,7 +59,7 @@ class Group {
 
   int depth_ = 0;
   bool keeping_ = false;
-  std::unique_ptr<Batch> batch_ = std::make_unique<Batch>();
+  std::unique_ptr<Batch> batch_;  // while it is open
   std::vector<Job> jobs_;
   Status failure_;
 };

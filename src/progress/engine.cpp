@@ -132,6 +132,12 @@ Status Engine::enqueue(Task* task) {
   auto found = streams_.find(task->stream);
   if (found == streams_.end()) return unknown_stream(task->stream);
   TR_RETURN_IF_ERROR(ensure_thread());
+  // What may take memory comes first: without it nothing has been queued, and the thread of the streams takes none.
+  Queue* const queue = task->kind == Task::Kind::kOperation ? &queues_[task->communicator] : nullptr;
+  if (queue != nullptr) {
+    active_.reserve(active_.size() + 1);
+    larger_batch_.reserve(active_.size() + 1);
+  }
   task->engine = this;
   task->queued = true;
   task->started = false;
@@ -141,16 +147,15 @@ Status Engine::enqueue(Task* task) {
   (stream.first == nullptr ? stream.first : stream.last->next_in_stream) = task;
   stream.last = task;
   ++tasks_;
-  if (task->kind == Task::Kind::kOperation) {
-    Queue& queue = queues_[task->communicator];
-    if (queue.first == nullptr) active_.push_back(task->communicator);
-    Task* before = task->passes ? queue.first : nullptr;
-    Task* previous = before == nullptr ? queue.last : nullptr;
+  if (queue != nullptr) {
+    if (queue->first == nullptr) active_.push_back(task->communicator);
+    Task* before = task->passes ? queue->first : nullptr;
+    Task* previous = before == nullptr ? queue->last : nullptr;
     while (before != nullptr && (before->mark == nullptr || before->mark->complete))
       previous = std::exchange(before, before->next_on_communicator);
     task->next_on_communicator = before;
-    (previous == nullptr || queue.first == nullptr ? queue.first : previous->next_on_communicator) = task;
-    if (before == nullptr) queue.last = task;
+    (previous == nullptr || queue->first == nullptr ? queue->first : previous->next_on_communicator) = task;
+    if (before == nullptr) queue->last = task;
     task->communicator->count_queued(1);
   }
   work_.notify_one();
@@ -311,6 +316,7 @@ void Engine::loop() {
     work_.wait(lock, [this] { return tasks_ != 0; });
     bool moved = run_marks(&lock);
     batch_.clear();
+    if (batch_.capacity() < active_.size()) batch_.swap(larger_batch_);
     std::shared_ptr<WaitSet> waits;
     for (Communicator* communicator : active_)
       if (startable(communicator) != nullptr) batch_.push_back(communicator);

@@ -137,9 +137,10 @@ class Engine {
   std::map<StreamId, Stream> streams_;
   std::map<EventId, Event> events_;
   std::unordered_map<const Communicator*, Queue> queues_;
-  std::vector<Communicator*> active_;  // with tasks
-  std::vector<Communicator*> batch_;   // those whose turn it is, while the thread advances them
-  size_t tasks_ = 0;                   // in all streams
+  std::vector<Communicator*> active_;        // with tasks
+  std::vector<Communicator*> batch_;         // those whose turn it is, while the thread advances them
+  std::vector<Communicator*> larger_batch_;  // room for all of them; takes the place of batch_ where that has not
+  size_t tasks_ = 0;                         // in all streams
   uint64_t next_id_ = 1;
   std::set<uint64_t> inherited_;  // streams and events of the process that forked this one
   bool has_thread_ = false;
