@@ -22,7 +22,6 @@ class RootSearch {
         near_(network == id.root_network && id.root_pid != 0),
         began_(began),
         deadline_(deadline) {}
-  Clock::time_point began() const { return began_; }
   Clock::time_point deadline() const { return deadline_; }
 
   // An attempt has failed; `gone`: nothing listens at any address. The failure of the search; nothing: it goes on.

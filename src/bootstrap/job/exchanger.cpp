@@ -4,11 +4,6 @@
 #include <fmt/format.h>
 
 namespace treering {
-namespace {
-
-constexpr auto kSendingTimeout = std::chrono::seconds(2);
-
-}  // namespace
 
 // Keeps it until it is answered, for a parent may end with it.
 void Exchanger::up(Kind kind, std::string bytes) {
@@ -62,7 +57,7 @@ void Exchanger::take_blobs(const std::string& bytes) {
   rendezvous_.drop_segment();  // all have the process table
   links_.send_to_children(bytes);
   // Afterwards, for what the blobs say may end this process.
-  links_.after_sending(Clock::now() + kSendingTimeout, [this, blobs, round = exchange_.round()] {
+  links_.after_sending([this, blobs, round = exchange_.round()] {
     members_.change([&](Member& member) {
       member.answered = round;
       member.answer = blobs;

@@ -12,7 +12,6 @@ namespace treering {
 namespace {
 
 constexpr auto kLateArrivals = std::chrono::seconds(5);  // are told why the rendezvous failed
-constexpr auto kSendingTimeout = std::chrono::seconds(2);
 [[maybe_unused]] constexpr size_t kManyRanks = 64;
 
 double milliseconds(Clock::duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
@@ -368,7 +367,7 @@ void Job::fail(const Status& status) {
   root_client_.stop_dialing();
   seeker_.stop_dialing();
   links_.send_to_children(failed_message(status));
-  links_.after_sending(Clock::now() + kSendingTimeout, [this, status] {
+  links_.after_sending([this, status] {
     members_.fail(status);
     maybe_finish();
   });

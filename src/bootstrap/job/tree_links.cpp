@@ -4,6 +4,11 @@
 #include <algorithm>
 
 namespace treering {
+namespace {
+
+constexpr auto kSendingTimeout = std::chrono::seconds(2);
+
+}  // namespace
 
 void TreeLinks::add_parent(uint32_t process, std::shared_ptr<Channel> channel) {
   end(process);  // of a child: its message that it has moved may yet be on its way
@@ -90,11 +95,15 @@ void TreeLinks::route(uint32_t process, const std::string& bytes, uint32_t from)
   if (const uint32_t hop = tree_.next_hop(process, from); hop != kNobody) send(hop, bytes);
 }
 
-void TreeLinks::after_sending(Clock::time_point limit, std::function<void()> task) {
+void TreeLinks::after_sending(std::function<void()> task) {
+  look_after_sending(Clock::now() + kSendingTimeout, std::move(task));
+}
+
+void TreeLinks::look_after_sending(Clock::time_point limit, std::function<void()> task) {
   const bool sending = std::any_of(tree_.children().begin(), tree_.children().end(),
                                    [this](uint32_t child) { return links_.at(child)->sending(); });
   if (!sending || Clock::now() > limit) return task();
-  job_.after(std::chrono::milliseconds(1), [this, limit, task = std::move(task)] { after_sending(limit, task); });
+  job_.after(std::chrono::milliseconds(1), [this, limit, task = std::move(task)] { look_after_sending(limit, task); });
 }
 
 }  // namespace treering

@@ -41,8 +41,8 @@ class TreeLinks {
   void send_to_neighbours(const std::string& bytes, uint32_t but = kNobody);
   // Towards a process, by what is known of the parents of all; never back to `from`.
   void route(uint32_t process, const std::string& bytes, uint32_t from);
-  // Once the children's connections have taken everything, or at `limit`.
-  void after_sending(Clock::time_point limit, std::function<void()> task);
+  // Once the children's connections have taken everything, or have had the time for it.
+  void after_sending(std::function<void()> task);
 
   bool takes_descriptors(uint32_t neighbour) const { return links_.at(neighbour)->takes_descriptors(); }
   Clock::time_point heard(uint32_t neighbour) const { return links_.at(neighbour)->heard(); }
@@ -53,6 +53,7 @@ class TreeLinks {
   void listen_to(uint32_t neighbour);
   void on_closed(uint32_t process, const std::string& reason);
   std::shared_ptr<Channel> take(uint32_t process);
+  void look_after_sending(Clock::time_point limit, std::function<void()> task);
 
   const JobContext& job_;
   ProcessTree& tree_;

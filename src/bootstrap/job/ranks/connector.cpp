@@ -48,12 +48,12 @@ void Connector::end_attempt(const std::shared_ptr<Connecting>& connecting, const
   });
 }
 
-// finish() of the job may have closed it meanwhile.
+// The end of the job may have closed it meanwhile.
 std::shared_ptr<Channel> Connector::end_opening(const Channel* channel) {
   const auto at = std::find_if(opening_.begin(), opening_.end(),
                                [&](const Opening& each) { return each.channel.get() == channel; });
   if (at == opening_.end()) return nullptr;
-  if (at->timer != 0) job_.agent->cancel(at->timer);
+  job_.agent->cancel(at->timer);
   auto ended = std::move(at->channel);
   opening_.erase(at);
   return ended;
