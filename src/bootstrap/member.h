@@ -36,7 +36,6 @@ struct Member {
   // For the agent's thread alone:
   MemberEvents events;
   bool has_events = false;
-  bool told_verdict = false;
   std::vector<std::function<void(const MemberEvents&)>> waiting;  // what came before the events were set
 
   template <typename Change>

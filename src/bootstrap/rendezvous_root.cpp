@@ -9,6 +9,8 @@
 namespace treering {
 namespace {
 
+double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
 std::string difference(const std::string& a, const std::string& b) {
   size_t at = 0, line = 0;
   while (at < a.size() && at < b.size() && a[at] == b[at]) {
@@ -70,6 +72,7 @@ Status RendezvousRoot::hello(const HelloMessage& hello, Clock::time_point now, b
     ranks_ = hello.ranks;
     settings_ = hello.settings;
     first_rank_ = hello.rank;
+    first_hello_ = now;
   }
   if (hello.rank >= hello.ranks || hello.process >= places_.size())
     return {trInvalidArgument, fmt::format("rank {} of {} ranks", hello.rank, hello.ranks)};
@@ -163,6 +166,15 @@ Status RendezvousRoot::deadline_passed(const std::map<uint32_t, std::string>* an
                                                              places_[0].pid, places_[0].host_name);
   return {trTimeout, fmt::format("the deadline passed while the communicator was being created, says {}; missing: {}",
                                  who, missing(answered))};
+}
+
+std::string RendezvousRoot::still_waiting(Clock::time_point now) const {
+  const std::string until =
+      deadline_ == Clock::time_point::max()
+          ? "there is no deadline"
+          : fmt::format("the deadline (TREERING_TIMEOUT) is in {:.0f} s", seconds(deadline_ - now));
+  return fmt::format("the first rank has been waiting for {:.0f} s for {}; {}", seconds(now - first_hello_),
+                     missing(nullptr), until);
 }
 
 }  // namespace treering

@@ -31,6 +31,8 @@ class RendezvousRoot {
   // "rank 2, rank 3 of 4 ranks": who has not arrived, or is not among those that `answered` (when not nullptr).
   std::string missing(const std::map<uint32_t, std::string>* answered) const;
   Status deadline_passed(const std::map<uint32_t, std::string>* answered) const;
+  // A warning that names those that have not arrived, and says how long the first rank has waited.
+  std::string still_waiting(Clock::time_point now) const;
 
   uint32_t ranks() const { return ranks_; }
   Clock::time_point deadline() const { return deadline_; }
@@ -48,6 +50,7 @@ class RendezvousRoot {
   const std::vector<std::string> names_;
   uint32_t ranks_ = 0;
   uint32_t first_rank_ = 0;
+  Clock::time_point first_hello_;
   std::string settings_;
   int timeout_ms_ = 0;
   Clock::time_point deadline_ = Clock::time_point::max();

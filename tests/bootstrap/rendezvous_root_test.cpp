@@ -83,5 +83,18 @@ TEST_F(MissingRanks, OneBelowAnotherThatAnswersIsAtFaultItself) {
   EXPECT_EQ(root_.missing(&answered), "rank 5 (pid 1005 on a, stopped answering) of 6 ranks");
 }
 
+TEST_F(MissingRanks, TheWarningSaysHowLongTheFirstRankHasWaited) {
+  for (uint32_t rank = 1; rank < kRanks; ++rank) arrive(rank, 0, kNow + std::chrono::seconds(rank));
+  EXPECT_EQ(root_.still_waiting(kNow + std::chrono::seconds(11)),
+            "the first rank has been waiting for 10 s for rank 0 of 6 ranks; there is no deadline");
+}
+
+TEST_F(MissingRanks, TheWarningSaysWhenTheDeadlineIs) {
+  for (uint32_t rank = 1; rank < kRanks; ++rank) arrive(rank, 30'000);
+  EXPECT_EQ(
+      root_.still_waiting(kNow + std::chrono::seconds(10)),
+      "the first rank has been waiting for 10 s for rank 0 of 6 ranks; the deadline (TREERING_TIMEOUT) is in 20 s");
+}
+
 }  // namespace
 }  // namespace treering

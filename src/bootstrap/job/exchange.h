@@ -9,6 +9,7 @@
 // twice. A process that becomes the top takes what it kept itself; a top that gets a parent hands the parts over.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -16,8 +17,15 @@
 #include <vector>
 
 #include "bootstrap/frames.h"
+#include "core/clock.h"
 
 namespace treering {
+
+// When all exchanges of a creation end. They have the timeout together, from when all ranks had met: else each could take
+// as long as the whole creation may. `timeout_ms`: 0: none.
+inline Clock::time_point creation_deadline(int timeout_ms, Clock::time_point met, Clock::time_point latest) {
+  return timeout_ms == 0 ? latest : std::min(latest, met + std::chrono::milliseconds(timeout_ms));
+}
 
 class Exchange {
  public:

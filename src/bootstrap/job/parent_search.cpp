@@ -26,6 +26,18 @@ std::vector<Place> ParentSearch::candidates() const {
   return places;
 }
 
+// Of process 0, the rendezvous root, it is no fault: it has a deadline of its own, and says better who is missing.
+Status ParentSearch::deadline_passed(const Place& own, Clock::time_point heard, Clock::time_point now) const {
+  if (ancestors_.empty() || ancestors_.front().process == 0) return {};
+  const Place& parent = ancestors_.front();
+  if (tree_.has_parent() && (!tree_.is_parent(parent.process) || now - heard < kSilence)) return {};
+  return {trTimeout,
+          fmt::format(
+              "the deadline passed while the ranks met: rank {} (pid {} on {}), through which rank {} (pid {} on {}) "
+              "hears of the others, does not answer",
+              parent.rank, parent.pid, parent.host_name, own.rank, own.pid, own.host_name)};
+}
+
 void ParentSearch::begin(Clock::time_point now) {
   mute_.clear();
   mute_hosts_.clear();

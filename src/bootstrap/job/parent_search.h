@@ -18,6 +18,7 @@
 
 #include "bootstrap/job/failure_detector.h"
 #include "bootstrap/job/process_tree.h"
+#include "core/status.h"
 
 namespace treering {
 
@@ -32,6 +33,10 @@ class ParentSearch {
   // From the rendezvous; the parent first.
   void set_ancestors(std::vector<Place> ancestors) { ancestors_ = std::move(ancestors); }
   const std::vector<Place>& ancestors() const { return ancestors_; }
+
+  // The deadline has passed while the ranks met: the failure where the parent, or the one that is asked to be it, does not
+  // answer. Else ok. `heard`: when the parent was, if there is one.
+  Status deadline_passed(const Place& own, Clock::time_point heard, Clock::time_point now) const;
 
   // Begins with all candidates. A search that did not end goes on: its time counts since it first began.
   void begin(Clock::time_point now);

@@ -88,4 +88,11 @@ std::string ProcessTree::say(const NoticeMessage& notice) const {
   return fmt::format("{}: {}", describe(notice.process), notice.text);
 }
 
+std::string ProcessTree::heard_through() const {
+  if (is_top()) return {};
+  if (!has_parent()) return "no other process answers " + describe(own());
+  return fmt::format("{}, through which {} hears of the others, has not passed it on", describe(parent()),
+                     describe(own()));
+}
+
 }  // namespace treering

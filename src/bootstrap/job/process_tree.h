@@ -70,6 +70,8 @@ class ProcessTree {
   std::string describe(uint32_t process) const;
   // A loss or a silence in words. The process that noticed it may not have known its ranks yet; this process may.
   std::string say(const NoticeMessage& notice) const;
+  // Who has not passed on what this process waits for; empty where it is the top.
+  std::string heard_through() const;
 
  private:
   uint32_t own_ = kNobody;

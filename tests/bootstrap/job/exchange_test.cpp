@@ -149,5 +149,14 @@ TEST(Exchange, TheNextTopCompletesARoundFromWhatItKept) {
   EXPECT_FALSE(exchange.is_awaited());
 }
 
+TEST(Exchange, AllExchangesOfACreationHaveTheTimeoutTogether) {
+  constexpr Clock::time_point kMet = Clock::time_point() + std::chrono::seconds(100);
+  constexpr auto kNever = Clock::time_point::max();
+  EXPECT_EQ(creation_deadline(0, kMet, kNever), kNever);
+  EXPECT_EQ(creation_deadline(2000, kMet, kNever), kMet + std::chrono::seconds(2));
+  EXPECT_EQ(creation_deadline(2000, kMet, kMet + std::chrono::seconds(1)), kMet + std::chrono::seconds(1));
+  EXPECT_EQ(creation_deadline(0, kMet, kMet + std::chrono::seconds(1)), kMet + std::chrono::seconds(1));
+}
+
 }  // namespace
 }  // namespace treering

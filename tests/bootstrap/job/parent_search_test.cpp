@@ -253,5 +253,29 @@ TEST(ParentSearch, ABusyProcessRemembersDeserters) {
   EXPECT_TRUE(search.take_deserters().empty());
 }
 
+// The deadline while the ranks meet
+
+TEST(ParentSearch, AParentThatDoesNotAnswerIsNamedWhenTheDeadlinePasses) {
+  Search search(3);
+  search.set_ancestors({search.tree.place(1), search.tree.place(0)});
+  const Place& own = search.tree.place(3);
+  EXPECT_TRUE(search.deadline_passed(own, kNow, kNow + kSilence - milliseconds(1)).ok());
+  const Status mute = search.deadline_passed(own, kNow, kNow + kSilence);
+  EXPECT_EQ(mute.code(), trTimeout);
+  EXPECT_NE(mute.message().find("(pid 1001 on a), through which"), std::string::npos) << mute.message();
+  search.lose_parent();
+  EXPECT_FALSE(search.deadline_passed(own, {}, kNow).ok()) << "it is asked to be the parent, and has not answered";
+  search.tree.attach_to(0);
+  EXPECT_TRUE(search.deadline_passed(own, kNow, kNow + kSilence).ok()) << "another one is the parent";
+}
+
+TEST(ParentSearch, TheRendezvousRootIsNotAtFaultWhenTheDeadlinePasses) {
+  Search below_the_root(1);
+  EXPECT_TRUE(below_the_root.deadline_passed(below_the_root.tree.place(1), kNow, kNow + 2 * kSilence).ok());
+  Search not_placed(1);
+  not_placed.set_ancestors({});
+  EXPECT_TRUE(not_placed.deadline_passed(not_placed.tree.place(1), kNow, kNow + 2 * kSilence).ok());
+}
+
 }  // namespace
 }  // namespace treering

@@ -141,5 +141,14 @@ TEST(ProcessTree, TheProcessTableIsPassedOnWithAndWithoutASegment) {
   }
 }
 
+TEST(ProcessTree, OthersAreHeardThroughTheParent) {
+  EXPECT_EQ(tree_at(0, kParents).heard_through(), "");
+  ProcessTree tree = tree_at(3, kParents);
+  EXPECT_EQ(tree.heard_through(),
+            "rank 1 (pid 1001 on a), through which rank 3 (pid 1003 on a) hears of the others, has not passed it on");
+  tree.remove(1);
+  EXPECT_EQ(tree.heard_through(), "no other process answers rank 3 (pid 1003 on a)");
+}
+
 }  // namespace
 }  // namespace treering

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bootstrap/job/parent_seeker.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "core/log.h"
+
+namespace treering {
+namespace {
+
+constexpr auto kSeekAgain = std::chrono::milliseconds(50);
+
+}  // namespace
+
+void ParentSeeker::seek() {
+  if (is_dialing()) return;
+  search_.begin(Clock::now());
+  try_next();
+}
+
+void ParentSeeker::seek_part(uint32_t process) {
+  if (!is_dialing() && !lacks_parent()) try_only(tree_.place(process));
+}
+
+void ParentSeeker::try_only(const Place& place) {
+  search_.begin_with(place);
+  try_next();
+}
+
+Clock::duration ParentSeeker::timeout_for(const Place& parent) const {
+  return search_.timeout_for(parent, job_.meets(), Clock::now());
+}
+
+void ParentSeeker::try_next() {
+  if (job_.closed) return;
+  const std::optional<Place> next = search_.next();
+  if (!next) return no_parent();
+  auto done = [this, place = *next](const Status& status, bool gone, std::shared_ptr<Channel> channel) {
+    dial_ = nullptr;
+    if (status.code() == trTimeout) search_.no_answer(place);
+    if (status.ok()) return ask(std::move(channel), place);
+    if (gone && tree_.has_left(place.process)) detector_.relay_is_gone(place.process);
+    if (const std::string why = search_.failed(place, status.message()); !why.empty())
+      log_line(LogLevel::kInfo, "cannot attach to " + why);
+    try_next();
+  };
+  dial_ = job_.dial(*next, Clock::now() + timeout_for(*next), std::move(done));
+}
+
+void ParentSeeker::ask(std::shared_ptr<Channel> channel, const Place& parent) {
+  Channel::Events events;
+  events.frame = [this, held = job_.hold(), parent](const std::string& bytes, int fd) {
+    if (fd >= 0) ::close(fd);
+    AttachedMessage message;
+    if (!decode(bytes, &message)) return;
+    asked_timer_.cancel();
+    auto attached = std::exchange(asked_, nullptr);
+    if (!job_.closed) search_.end();
+    events_.attached(std::move(attached), parent.process);
+  };
+  events.closed = [this, held = job_.hold(), parent](const std::string& reason) {
+    asked_timer_.cancel();
+    asked_ = nullptr;
+    (void)search_.failed(parent, reason);
+    try_next();
+  };
+  asked_timer_.set(timeout_for(parent), [this, parent, late = events.closed] {
+    search_.no_answer(parent);
+    stop_asking();
+    late("no answer");
+  });
+  asked_ = channel;
+  channel->set_events(std::move(events));
+  channel->send(encode(events_.request()));
+}
+
+void ParentSeeker::stop_dialing() {
+  if (dial_) std::exchange(dial_, nullptr)->cancel();
+}
+
+void ParentSeeker::close() {
+  stop_dialing();
+  stop_asking();
+}
+
+// It may have taken this process for a child already, or will when it runs again.
+void ParentSeeker::stop_asking() {
+  if (!asked_) return;
+  asked_timer_.cancel();
+  links_.part_from(std::exchange(asked_, nullptr), kNobody);
+}
+
+void ParentSeeker::no_parent() {
+  using Outcome = ParentSearch::Outcome;
+  const std::string& reasons = search_.reasons();
+  if (job_.has_failed()) return events_.ended();
+  if (job_.meets())
+    return events_.failed(
+        {trRemoteError, fmt::format("the process that made the unique id (pid {}) ended while the communicator was "
+                                    "being created{}{}",
+                                    job_.id.root_pid, reasons.empty() ? "" : ": ", reasons)});
+  const Outcome outcome = search_.outcome(Clock::now());
+  if (outcome == Outcome::kSearchAgain) {
+    job_.after(kSeekAgain, [this] {
+      if (lacks_parent()) seek();
+    });
+    return;
+  }
+  if (!reasons.empty()) log_line(LogLevel::kInfo, "no process above this one can be reached: " + reasons);
+  if (outcome == Outcome::kBecomeTop) {
+    search_.end();
+    events_.become_top();
+  }
+  follow_deserters();
+  events_.ended();
+}
+
+void ParentSeeker::follow(const MovingMessage& deserter, uint32_t from) {
+  switch (search_.follow(deserter, from, is_dialing() || lacks_parent(), Clock::now())) {
+    case ParentSearch::Follow::kAttach:
+      return try_only(tree_.place(deserter.new_top));
+    case ParentSearch::Follow::kTellParent:
+      return links_.send(tree_.parent(), encode(deserter));
+    case ParentSearch::Follow::kLater:
+    case ParentSearch::Follow::kNothing:
+      return;
+  }
+}
+
+void ParentSeeker::follow_deserters() {
+  for (const auto& [deserter, from] : search_.take_deserters()) follow(deserter, from);
+}
+
+}  // namespace treering

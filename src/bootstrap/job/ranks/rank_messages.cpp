@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bootstrap/job/ranks/rank_messages.h"
+
+#include <vector>
+
+namespace treering {
+
+void RankMessages::ask(uint32_t asking, uint32_t rank) {
+  if (!job_.runs() || rank >= tree_.ranks()) return;
+  take_question(encode(QuestionMessage{rank, tree_.own(), asking}), tree_.own());
+}
+
+void RankMessages::take_question(const std::string& bytes, uint32_t from) {
+  QuestionMessage question;
+  if (!job_.runs() || !decode(bytes, &question) || question.rank >= tree_.ranks()) return;
+  const uint32_t holder = tree_.process_of(question.rank);
+  if (holder != tree_.own()) return links_.route(holder, bytes, from);
+  const auto member = members_.find(question.rank);
+  if (!member || !member->events.status) return;
+  take_answer(
+      encode(AnswerMessage{question.rank, question.asking_process, question.asking_rank, member->events.status()}),
+      tree_.own());
+}
+
+void RankMessages::take_answer(const std::string& bytes, uint32_t from) {
+  AnswerMessage answer;
+  if (!decode(bytes, &answer)) return;
+  if (answer.asking_process != tree_.own()) return links_.route(answer.asking_process, bytes, from);
+  const auto member = members_.find(answer.asking_rank);
+  if (!member) return;
+  std::vector<uint32_t> due;
+  member->change([&] {
+    const Clock::time_point now = Clock::now();
+    member->statuses[answer.rank] = {answer.bytes, now};
+    auto& questions = member->questions;
+    if (!questions) return;
+    questions->answered(answer.rank, now);
+    while (const auto next = questions->next(now)) due.push_back(*next);
+  });
+  // Not from within: of a rank of this process the answer comes at once.
+  for (const uint32_t next : due)
+    job_.agent->post([this, held = job_.hold(), asking = answer.asking_rank, next] { ask(asking, next); });
+}
+
+void RankMessages::take_introduction(const std::string& bytes, uint32_t from) {
+  IntroductionMessage message;
+  if (!job_.runs() || !decode(bytes, &message)) return;
+  if (message.source >= tree_.ranks() || message.destination >= tree_.ranks()) return;
+  const uint32_t holder = tree_.process_of(message.destination);
+  if (holder != tree_.own()) return links_.route(holder, bytes, from);
+  const auto member = members_.find(message.destination);
+  if (!member) return;
+  member->tell([message](const MemberEvents& events) {
+    if (events.on_introduced) events.on_introduced(message.source, message.bytes, -1);
+  });
+}
+
+}  // namespace treering

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bootstrap/job/root_client.h"
+
+#include <sodium.h>
+#include <unistd.h>
+
+namespace treering {
+
+void RootClient::start(Clock::time_point deadline) {
+  times_.began = Clock::now();
+  search_.emplace(job_.id, job_.own.network, times_.began, deadline);
+  find();
+}
+
+void RootClient::find() {
+  const UniqueId& id = job_.id;
+  const std::optional<bool> ended = job_.agent->ended_rendezvous(id.job);
+  if (ended && id.root_local != 0)  // that of MASTER_ADDR may be another process's next
+    return events_.failed(RootSearch::ended_here(*ended));
+  Place root;
+  root.pid = id.root_pid;
+  root.local = id.root_local;
+  root.network = id.root_network;
+  root.port = id.port;
+  root.addresses = unpack_addresses(id.addresses, sizeof id.addresses);
+  dial_ =
+      job_.dial(root, search_->deadline(), [this](const Status& status, bool gone, std::shared_ptr<Channel> channel) {
+        dial_ = nullptr;
+        if (status.ok()) return join(std::move(channel));
+        if (const auto failure = search_->failed(status, gone, Clock::now())) return events_.failed(*failure);
+        find_later(RootSearch::kRetry + std::chrono::milliseconds(randombytes_uniform(100)));
+      });
+}
+
+void RootClient::find_later(Clock::duration pause) {
+  job_.after(pause, [this] {
+    if (!job_.closed && job_.meets()) find();
+  });
+}
+
+void RootClient::join(std::shared_ptr<Channel> channel) {
+  times_.found = Clock::now();
+  Channel::Events events;
+  events.frame = [this, held = job_.hold()](const std::string& bytes, int fd) {
+    if (fd >= 0) ::close(fd);
+    if (auto root = std::exchange(joining_, nullptr)) take_place(std::move(root), bytes);
+  };
+  events.closed = [this, held = job_.hold()](const std::string&) {
+    joining_ = nullptr;
+    if (job_.own.process != kNobody || job_.closed) return;
+    find_later(RootSearch::kRetry);  // a moment of too many arrivals; the search knows when to give up
+  };
+  channel->set_events(std::move(events));
+  JoinMessage join;
+  join.host = job_.agent->identity().host;
+  join.place = job_.own;
+  channel->send(encode(join));
+  joining_ = std::move(channel);
+}
+
+void RootClient::take_place(std::shared_ptr<Channel> channel, const std::string& bytes) {
+  PlacedMessage message;
+  FailedMessage failed;
+  if (decode(bytes, &failed)) {
+    channel->close();
+    return events_.failed({static_cast<trResult_t>(failed.code), failed.text});
+  }
+  if (!decode(bytes, &message) || message.ancestors.empty()) {
+    channel->close();
+    return events_.failed({trInternalError, "the rendezvous root of the communicator sent something unexpected"});
+  }
+  times_.placed = Clock::now();
+  // The numbers of interfaces do not travel.
+  for (Address& address : message.own.addresses)
+    for (const Address& mine : job_.agent->interfaces())
+      if (mine.same_bytes(address)) address.scope = mine.scope;
+  events_.placed(std::move(message), std::move(channel));
+}
+
+void RootClient::stop_dialing() {
+  if (dial_) std::exchange(dial_, nullptr)->cancel();
+}
+
+void RootClient::close() {
+  stop_dialing();
+  if (joining_) std::exchange(joining_, nullptr)->close();
+}
+
+}  // namespace treering

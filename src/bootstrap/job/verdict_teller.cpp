@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bootstrap/job/verdict_teller.h"
+
+namespace treering {
+namespace {
+
+constexpr auto kLookForOrphans = std::chrono::milliseconds(100);
+constexpr auto kTellAttempt = std::chrono::seconds(1);  // the kernel alone would ask again less and less often
+
+}  // namespace
+
+void VerdictTeller::tell() {
+  if (job_.closed || !job_.runs() || !notices_.has_verdict()) return;
+  for (uint32_t process : detector_.untold(notices_.verdict_at(), Clock::now())) {
+    if (dials_.count(process) != 0 || process >= tree_.size()) continue;
+    auto done = [this, process](const Status&, bool gone, const std::shared_ptr<Channel>& channel) {
+      dials_.erase(process);
+      if (gone) detector_.told(process);  // there is none to tell
+      if (!channel) return;               // else again, until the time for it is over
+      for (const NoticeMessage& notice : notices_.notices()) channel->send(encode(notice));
+      channel->close_after_sending();
+      detector_.told(process);
+      changed_();
+    };
+    dials_[process] = job_.dial(tree_.place(process), Clock::now() + kTellAttempt, std::move(done));
+  }
+}
+
+bool VerdictTeller::must_stay() const {
+  if (job_.closed || !notices_.has_verdict()) return false;
+  const auto at = notices_.verdict_at(), now = Clock::now();
+  return detector_.awaits_orphans(search_.mute(), at, now) || !detector_.untold(at, now).empty();
+}
+
+void VerdictTeller::stay() {
+  tell();
+  if (!look_again_.is_set()) look_again_.set(kLookForOrphans, changed_);
+}
+
+void VerdictTeller::close() {
+  look_again_.cancel();
+  for (const auto& [process, dial] : std::exchange(dials_, {})) dial->cancel();
+}
+
+}  // namespace treering

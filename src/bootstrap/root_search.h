@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// RootSearch: how long a process that joins tries to reach the rendezvous root, and why it gives up. No I/O, no clock.
+#pragma once
+
+#include <optional>
+
+#include "bootstrap/unique_id.h"
+#include "core/clock.h"
+
+namespace treering {
+
+class RootSearch {
+ public:
+  // Between two attempts, and some chance.
+  static constexpr auto kRetry = std::chrono::milliseconds(50);
+  static constexpr auto kNearTimeout = std::chrono::seconds(1);  // with one of this machine that does not answer
+  static constexpr auto kGoneTimeout = std::chrono::seconds(5);  // with one on another that refuses connections
+
+  // `network`: the network namespace of this process.
+  RootSearch(const UniqueId& id, uint64_t network, Clock::time_point began, Clock::time_point deadline)
+      : root_pid_(id.root_pid),
+        near_(network == id.root_network && id.root_pid != 0),
+        began_(began),
+        deadline_(deadline) {}
+  Clock::time_point deadline() const { return deadline_; }
+
+  // An attempt has failed; `gone`: nothing listens at any address. The failure of the search; nothing: it goes on.
+  std::optional<Status> failed(const Status& status, bool gone, Clock::time_point now) const;
+  // This process was the root itself, whose ranks have met, or failed to.
+  static Status ended_here(bool have_met);
+
+ private:
+  // One that was agreed on before its process started: it may yet come.
+  bool is_awaited() const { return root_pid_ == 0; }
+
+  uint32_t root_pid_;
+  bool near_;  // on this machine
+  Clock::time_point began_, deadline_;
+};
+
+}  // namespace treering

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Questions and introductions between ranks of one process, and what is dropped.
+#include "bootstrap/job/ranks/rank_messages.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "bootstrap/job/trees.h"
+
+namespace treering {
+namespace {
+
+using testing::tree_at;
+
+// One process with ranks 0 and 1, without neighbours; rank 2 is elsewhere.
+struct Process {
+  Process() {
+    context.phase = JobContext::Phase::kRunning;
+    for (uint32_t rank : {0u, 1u}) {
+      held.push_back(std::make_shared<Member>());
+      held.back()->request.rank = rank;
+      held.back()->has_events = true;
+      held.back()->events.status = [rank] { return "status of " + std::to_string(rank); };
+      held.back()->events.on_introduced = [this, rank](uint32_t source, const std::string& bytes, int fd) {
+        EXPECT_EQ(fd, -1);
+        introduced.push_back(std::to_string(source) + " to " + std::to_string(rank) + ": " + bytes);
+      };
+      members.add(held.back());
+    }
+  }
+
+  JobContext context{.agent = nullptr, .id = {}, .hold = [] { return nullptr; }, .own = {}};
+  ProcessTree tree = tree_at(0, {kNobody, kNobody}, {0, 0, 1});
+  TreeLinks links{context, tree, {}};
+  Members members;
+  std::vector<std::shared_ptr<Member>> held;
+  std::vector<std::string> introduced;
+  RankMessages messages{context, tree, links, members};
+};
+
+TEST(RankMessages, ARankOfThisProcessAnswersAtOnce) {
+  Process process;
+  process.messages.ask(0, 1);
+  ASSERT_EQ(process.held[0]->statuses.count(1), 1u);
+  EXPECT_EQ(process.held[0]->statuses[1].first, "status of 1");
+  EXPECT_TRUE(process.held[1]->statuses.empty());
+}
+
+TEST(RankMessages, WhatCannotBeAnsweredIsDropped) {
+  Process process;
+  process.messages.ask(0, 2);
+  process.messages.ask(0, 3);
+  process.held[1]->events.status = nullptr;
+  process.messages.ask(0, 1);
+  process.messages.take_question("nonsense", kNobody);
+  process.messages.take_answer("nonsense", kNobody);
+  EXPECT_TRUE(process.held[0]->statuses.empty());
+}
+
+TEST(RankMessages, NothingIsAskedBeforeTheRanksHaveMet) {
+  Process process;
+  process.context.phase = JobContext::Phase::kRendezvous;
+  process.messages.ask(0, 1);
+  EXPECT_TRUE(process.held[0]->statuses.empty());
+}
+
+TEST(RankMessages, AnIntroductionReachesItsRank) {
+  Process process;
+  process.messages.take_introduction(encode(IntroductionMessage{2, 1, "tcp"}), kNobody);
+  process.messages.take_introduction(encode(IntroductionMessage{0, 2, "tcp"}), kNobody);
+  process.messages.take_introduction(encode(IntroductionMessage{3, 1, "tcp"}), kNobody);
+  EXPECT_EQ(process.introduced, (std::vector<std::string>{"2 to 1: tcp"}));
+}
+
+}  // namespace
+}  // namespace treering
