@@ -106,7 +106,10 @@ class Backoff {
     const bool is_cheap = waits_->is_cheap_to_poll();
     const uint32_t polls = waits_are_all_ ? kPollsOfWaits : kPollsBesideMemory;
     const uint32_t most = policy_.spins + policy_.yields;
-    const uint32_t awake = is_cheap ? most : std::min(polls, most);
+    // Ranks that share a core let go of it: one yield takes as long as the polls of all the others, and what moves the
+    // packets may need the core, too.
+    const bool shares_core = policy_.spins == 0;
+    const uint32_t awake = std::min(most, !is_cheap ? polls : shares_core ? kYieldsOfDevices : most);
     if (polls_ <= awake) {
       if (is_cheap && polls_ <= std::min(policy_.spins, kSpinsOfDevices))
         cpu_relax();
@@ -129,6 +132,7 @@ class Backoff {
   // A poll of a device takes as long as dozens of polls of memory. Beside it a yield is cheap, and lets go of the core
   // where hosts share it.
   static constexpr uint32_t kSpinsOfDevices = 50;
+  static constexpr uint32_t kYieldsOfDevices = 500;
   static constexpr uint32_t kPollsBesideMemory = 400;  // what memory brings ends no sleep
   static constexpr uint32_t kPollsWhenWoken = 40;
   static constexpr uint32_t kLongSleep = 1000;  // us

@@ -91,13 +91,14 @@ TEST_F(WaitSetTest, EndsWhenThereIsRoomAgain) {
 // Becomes readable only after it was armed, as the descriptor of a verbs device.
 class ArmedSource final : public WaitSource {
  public:
-  ArmedSource() : fd(eventfd(0, EFD_NONBLOCK)) {}
+  explicit ArmedSource(bool is_cheap = false) : fd(eventfd(0, EFD_NONBLOCK)), is_cheap_(is_cheap) {}
   ~ArmedSource() { close(fd); }
   void arm() override {
     ++armed;
     uint64_t count = 0;
     (void)!read(fd, &count, sizeof count);
   }
+  bool is_cheap_to_poll() const override { return is_cheap_; }
   void signal() const {
     const uint64_t one = 1;
     EXPECT_EQ(write(fd, &one, sizeof one), static_cast<ssize_t>(sizeof one));
@@ -105,6 +106,9 @@ class ArmedSource final : public WaitSource {
 
   const int fd;
   int armed = 0;
+
+ private:
+  const bool is_cheap_;
 };
 
 TEST_F(WaitSetTest, ASourceIsArmedAndEndsAWait) {
@@ -141,6 +145,26 @@ TEST_F(WaitSetTest, ABackoffArmsItsSourcesBeforeItSleeps) {
   for (polls = 0; source.armed == 2 && polls < 1000; ++polls) (void)backoff.pause();
   EXPECT_EQ(source.armed, 3) << "what was armed before counts no more";
   set_.forget(source.fd);
+}
+
+// Ranks with a core each poll a device for as long as memory. Others would wait for one another's polls.
+TEST_F(WaitSetTest, RanksThatShareACoreSoonSleepOnADevice) {
+  const auto polls_until_sleep = [this](uint32_t ranks, uint32_t cores) {
+    ArmedSource source(true);
+    set_.add(source.fd, &source);
+    Backoff backoff(wait_policy_of(ranks, cores));
+    backoff.sleep_on(&set_, true);
+    int polls = 0;
+    while (source.armed == 0 && polls < 100'000) {
+      (void)backoff.pause();
+      ++polls;
+    }
+    set_.forget(source.fd);
+    return polls;
+  };
+  EXPECT_GT(polls_until_sleep(2, 2), 10'000);
+  EXPECT_LT(polls_until_sleep(3, 2), 1'000);
+  EXPECT_LT(polls_until_sleep(64, 2), 100);
 }
 
 TEST_F(WaitSetTest, ForgetsAStreamWhoseSocketLivesOnElsewhere) {

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
+#include <fstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,10 +27,21 @@ constexpr Setting kNoZeroCopy{"ZCOPY_THRESH", "UCX_ZCOPY_THRESH", "inf"};
 // A rank that opens a connection to a host that is cut off would be held up within UCX until TCP gives up, for minutes.
 constexpr Setting kOpensWithoutWaiting{"CONN_NB", "UCX_TCP_CONN_NB", "y"};
 
+// The largest buffer that the kernel gives a socket of this network namespace, for sending or receiving.
+size_t max_socket_buffer() {
+  size_t least = SIZE_MAX;
+  for (const char* const path : {"/proc/sys/net/ipv4/tcp_wmem", "/proc/sys/net/ipv4/tcp_rmem"}) {
+    std::ifstream file(path);
+    size_t min = 0, usual = 0, max = 0;
+    if (file >> min >> usual >> max) least = std::min(least, max);
+  }
+  return least;
+}
+
 // What UCX's TCP sends by one system call. A longer message is sent in parts, which its receiver copies together.
-std::string segment_for(size_t payload) {
+size_t segment_for(size_t payload) {
   constexpr size_t kHeaders = 4096, kMax = 2 << 20;  // UCX's and a message's; it allocates eight segments at a time
-  return std::to_string(std::min(payload + kHeaders, kMax));
+  return std::min(payload + kHeaders, kMax);
 }
 
 void set_unless_given(ucp_config_t* config, const Setting& setting) {
@@ -67,10 +80,13 @@ Status Worker::make(uint32_t ranks, size_t longest, bool wakes) {
     return ucx_error("ucp_config_read, of the variables UCX_*", read);
   set_unless_given(config, kNoZeroCopy);
   if (may_use_tcp()) {
-    const std::string segment = segment_for(longest);
+    const size_t segment = segment_for(longest);
+    const std::string received = std::to_string(segment);
+    // UCX 1.13 stands still for seconds where a segment is many times as large as a socket's buffer.
+    const std::string sent = std::to_string(std::min(segment, max_socket_buffer()));
     set_unless_given(config, kOpensWithoutWaiting);
-    set_unless_given(config, {"TX_SEG_SIZE", "UCX_TCP_TX_SEG_SIZE", segment.c_str()});
-    set_unless_given(config, {"RX_SEG_SIZE", "UCX_TCP_RX_SEG_SIZE", segment.c_str()});
+    set_unless_given(config, {"TX_SEG_SIZE", "UCX_TCP_TX_SEG_SIZE", sent.c_str()});
+    set_unless_given(config, {"RX_SEG_SIZE", "UCX_TCP_RX_SEG_SIZE", received.c_str()});
   }
   ucp_params_t wanted{};
   wanted.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS | UCP_PARAM_FIELD_NAME;
