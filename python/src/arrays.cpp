@@ -104,8 +104,7 @@ class Reader {
     view_.keeper_ = capsule_of(host);
     PyObject* capsule = view_.keeper_.ptr();
     if (PyCapsule_IsValid(capsule, "dltensor_versioned") != 0) {
-      auto* managed =
-          static_cast<dlpack::ManagedTensorVersioned*>(PyCapsule_GetPointer(capsule, "dltensor_versioned"));
+      auto* managed = static_cast<dlpack::ManagedTensorVersioned*>(PyCapsule_GetPointer(capsule, "dltensor_versioned"));
       by_tensor(managed->tensor, (managed->flags & dlpack::kReadOnly) == 0);
       return true;
     }

@@ -41,12 +41,12 @@ nb::object allreduce(Communicator& comm, nb::handle x, nb::handle op, nb::handle
   void* to = call.output(out, x, type, in.shape(), kAsX);
   call.keep(std::move(in));
   if (compression.is_none())
-    return call.run(
-        [&](trStream_t s) { return trAllReduce(from, to, count, type, operation, call.handle(), s); });
+    return call.run([&](trStream_t s) { return trAllReduce(from, to, count, type, operation, call.handle(), s); });
   Compression* wire = nullptr;
   if (!nb::try_cast(compression, wire))
     refuse_type("allreduce", "compression is " + kind_of(compression) + "; a treering.Compression or None is wanted");
-  if (type != trFloat32) refuse_type("allreduce", "x has dtype " + data_type(type).name + "; float32 is wanted with compression");
+  if (type != trFloat32)
+    refuse_type("allreduce", "x has dtype " + data_type(type).name + "; float32 is wanted with compression");
   call.keep(compression);
   return call.run([&](trStream_t s) {
     return trAllReduceCompressed(from, to, count, operation, wire->handle(), call.handle(), s);
@@ -63,8 +63,7 @@ nb::object reduce(Communicator& comm, nb::handle x, nb::handle op, int root, nb:
   const trRedOp_t operation = call.operation(op);
   void* to = call.is_root(root) ? call.output(out, x, type, in.shape(), kAsX) : nullptr;
   call.keep(std::move(in));
-  return call.run(
-      [&](trStream_t s) { return trReduce(from, to, count, type, operation, root, call.handle(), s); });
+  return call.run([&](trStream_t s) { return trReduce(from, to, count, type, operation, root, call.handle(), s); });
 }
 
 nb::object broadcast(Communicator& comm, nb::handle x, int root, nb::handle out, nb::handle stream) {
@@ -72,17 +71,17 @@ nb::object broadcast(Communicator& comm, nb::handle x, int root, nb::handle out,
   check_root(call, root, "root");
   const bool is_root = call.is_root(root);
   if (x.is_none() && (is_root || out.is_none()))
-    refuse_type("broadcast", is_root ? "x is None; the root's array is wanted"
-                                     : "x and out are None; an array is wanted that says shape and dtype, or is filled");
+    refuse_type("broadcast", is_root
+                                 ? "x is None; the root's array is wanted"
+                                 : "x and out are None; an array is wanted that says shape and dtype, or is filled");
   View in = view_of(x.is_none() ? out : x, Access::kRead, "broadcast", "x");
   const void* from = in.data();
   const size_t count = in.count();
   const trDataType_t type = in.type();
   void* to = call.output(out, x, type, in.shape(), kAsX);
   call.keep(std::move(in));
-  return call.run([&](trStream_t s) {
-    return trBroadcast(is_root ? from : nullptr, to, count, type, root, call.handle(), s);
-  });
+  return call.run(
+      [&](trStream_t s) { return trBroadcast(is_root ? from : nullptr, to, count, type, root, call.handle(), s); });
 }
 
 nb::object allgather(Communicator& comm, nb::handle x, nb::handle out, nb::handle stream) {
@@ -106,9 +105,7 @@ nb::object reduce_scatter(Communicator& comm, nb::handle x, nb::handle op, nb::h
   const trRedOp_t operation = call.operation(op);
   void* to = call.output(out, x, type, with_rows(in, rows), kOneBlock);
   call.keep(std::move(in));
-  return call.run([&](trStream_t s) {
-    return trReduceScatter(from, to, count, type, operation, call.handle(), s);
-  });
+  return call.run([&](trStream_t s) { return trReduceScatter(from, to, count, type, operation, call.handle(), s); });
 }
 
 nb::object alltoall(Communicator& comm, nb::handle x, nb::handle out, nb::handle stream) {
@@ -129,8 +126,7 @@ nb::object gather(Communicator& comm, nb::handle x, int root, nb::handle out, nb
   const void* from = in.data();
   const size_t count = in.count();
   const trDataType_t type = in.type();
-  void* to =
-      call.is_root(root) ? call.output(out, x, type, with_rows(in, in.rows() * call.ranks()), kBlocks) : nullptr;
+  void* to = call.is_root(root) ? call.output(out, x, type, with_rows(in, in.rows() * call.ranks()), kBlocks) : nullptr;
   call.keep(std::move(in));
   return call.run([&](trStream_t s) { return trGather(from, to, count, type, root, call.handle(), s); });
 }
@@ -141,9 +137,8 @@ nb::object scatter(Communicator& comm, nb::handle x, int root, nb::handle out, n
   const bool is_root = call.is_root(root);
   if (x.is_none()) {
     if (is_root || out.is_none())
-      refuse_type("scatter", is_root
-                                 ? "x is None; the root's array is wanted"
-                                 : "x and out are None; out, or an array of the root's shape and dtype, is wanted");
+      refuse_type("scatter", is_root ? "x is None; the root's array is wanted"
+                                     : "x and out are None; out, or an array of the root's shape and dtype, is wanted");
     const View like = view_of(out, Access::kWrite, "scatter", "out");
     const size_t count = like.count();
     const trDataType_t type = like.type();
@@ -179,15 +174,16 @@ void bind_collectives(CommunicatorClass& communicator) {
   const auto op = arg("op") = "sum";
   const auto root = arg("root") = 0;
   communicator
-      .def("allreduce", &allreduce, arg("x"), op, named, out, stream, arg("compression").none() = nb::none(),
-           nb::sig("def allreduce(self, x: " ARRAY ", " OP ", *, " OUT
-                   ", compression: Compression | None = None) -> " ARRAY),
-           "Element by element `op` over the arrays x of all ranks, on every rank, with the same bits.\n\n"
-           "x: an array of any shape, the same on all ranks. out: an array of x's dtype with as many elements; x itself\n"
-           "is in place; None makes a new one like x. stream: returns a Request at once.\n"
-           "compression: float32 travels in a narrower type (Compression).\n"
-           "Raises InvalidArgument for an array that does not fit, InvalidUsage where ranks call differently,\n"
-           "RemoteError where a rank has failed, TimeoutError at the communicator's deadline.")
+      .def(
+          "allreduce", &allreduce, arg("x"), op, named, out, stream, arg("compression").none() = nb::none(),
+          nb::sig("def allreduce(self, x: " ARRAY ", " OP ", *, " OUT
+                  ", compression: Compression | None = None) -> " ARRAY),
+          "Element by element `op` over the arrays x of all ranks, on every rank, with the same bits.\n\n"
+          "x: an array of any shape, the same on all ranks. out: an array of x's dtype with as many elements; x itself\n"
+          "is in place; None makes a new one like x. stream: returns a Request at once.\n"
+          "compression: float32 travels in a narrower type (Compression).\n"
+          "Raises InvalidArgument for an array that does not fit, InvalidUsage where ranks call differently,\n"
+          "RemoteError where a rank has failed, TimeoutError at the communicator's deadline.")
       .def("reduce", &reduce, arg("x"), op, root, named, out, stream,
            nb::sig("def reduce(self, x: " ARRAY ", " OP ", root: int = 0, *, " OUT ") -> " ARRAY),
            "As allreduce(), with the result on rank `root` alone; the other ranks get None and need no out.")

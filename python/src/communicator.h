@@ -78,9 +78,7 @@ class Call {
   bool is_root(int root) const { return comm_.rank() == root; }
 
   // An array that is read. The reference is good until the next one is read.
-  View input(nb::handle array, const char* argument = "x") {
-    return view_of(array, Access::kRead, name_, argument);
-  }
+  View input(nb::handle array, const char* argument = "x") { return view_of(array, Access::kRead, name_, argument); }
   // Where the result goes: `out`, which must have the type and as many elements as `shape`; None: a new array like
   // `like`. It becomes the call's result. Gives its address.
   void* output(nb::handle out, nb::handle like, trDataType_t type, const std::vector<int64_t>& shape,

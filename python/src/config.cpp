@@ -13,16 +13,11 @@ struct Number {
   int trConfig_t::*field;
 };
 constexpr Number kNumbers[] = {
-    {"wide_partials", &trConfig_t::wide_partials},
-    {"channels", &trConfig_t::channels},
-    {"staging_bytes", &trConfig_t::staging_bytes},
-    {"deterministic", &trConfig_t::deterministic},
-    {"fusion_bytes", &trConfig_t::fusion_bytes},
-    {"fusion_alignment", &trConfig_t::fusion_alignment},
-    {"link_mbps", &trConfig_t::link_mbps},
-    {"device", &trConfig_t::device},
-    {"device_blocks", &trConfig_t::device_blocks},
-    {"device_piece_bytes", &trConfig_t::device_piece_bytes},
+    {"wide_partials", &trConfig_t::wide_partials}, {"channels", &trConfig_t::channels},
+    {"staging_bytes", &trConfig_t::staging_bytes}, {"deterministic", &trConfig_t::deterministic},
+    {"fusion_bytes", &trConfig_t::fusion_bytes},   {"fusion_alignment", &trConfig_t::fusion_alignment},
+    {"link_mbps", &trConfig_t::link_mbps},         {"device", &trConfig_t::device},
+    {"device_blocks", &trConfig_t::device_blocks}, {"device_piece_bytes", &trConfig_t::device_piece_bytes},
 };
 
 struct Text {

@@ -16,9 +16,7 @@ void check(trResult_t code) {
   raise(code, message);
 }
 
-void refuse(const char* call, const std::string& what) {
-  raise(trInvalidArgument, std::string(call) + ": " + what);
-}
+void refuse(const char* call, const std::string& what) { raise(trInvalidArgument, std::string(call) + ": " + what); }
 
 void refuse_type(const char* call, const std::string& what) {
   nb::object error = python_function("treering._errors", "InvalidType")(std::string(call) + ": " + what);

@@ -68,7 +68,8 @@ class Persistent {
   Persistent& enter() {
     if (handle_ != nullptr || is_open_)
       raise(trInvalidUsage, "Persistent: calls have been kept already; make another treering.Persistent()");
-    if (current_recording() != nullptr) raise(trInvalidUsage, "Persistent: begun inside of a group; leave the group first");
+    if (current_recording() != nullptr)
+      raise(trInvalidUsage, "Persistent: begun inside of a group; leave the group first");
     check(trPersistentBegin());
     is_open_ = true;
     recording_.keeps = true;
@@ -83,12 +84,14 @@ class Persistent {
     if (!type.is_none()) return false;
     check(code);
     if (recording_.several_streams || (recording_.without_stream && recording_.stream_handle != nullptr))
-      refuse("Persistent", "its calls name several streams, or some none; one stream for all of them, or none, is wanted");
+      refuse("Persistent",
+             "its calls name several streams, or some none; one stream for all of them, or none, is wanted");
     return false;
   }
 
   nb::object start() {
-    if (handle_ == nullptr) raise(trInvalidUsage, "Persistent.start: no calls are kept; make them in `with persistent:`");
+    if (handle_ == nullptr)
+      raise(trInvalidUsage, "Persistent.start: no calls are kept; make them in `with persistent:`");
     trResult_t code = trSuccess;
     {
       BlockingCall blocking(recording_.comms.data(), recording_.comms.size());
@@ -120,18 +123,20 @@ class Persistent {
 void bind_groups(nb::module_& module) {
   const auto type = nb::arg("type").none(), value = nb::arg("value").none(), trace = nb::arg("traceback").none();
   const nb::sig leave("def __exit__(self, type: typing.Any, value: typing.Any, traceback: typing.Any) -> bool");
-  nb::class_<Group>(module, "Group",
-                    "`with treering.Group():` -- the calls inside start together when it is left: sends and receives in "
-                    "any order, small allreduces fused, one thread for several ranks.\n\n"
-                    "What they return is filled when the group has been left; requests are good from then on. An "
-                    "exception inside starts none of them.")
+  nb::class_<Group>(
+      module, "Group",
+      "`with treering.Group():` -- the calls inside start together when it is left: sends and receives in "
+      "any order, small allreduces fused, one thread for several ranks.\n\n"
+      "What they return is filled when the group has been left; requests are good from then on. An "
+      "exception inside starts none of them.")
       .def(nb::init<>())
       .def("__enter__", &Group::enter, nb::rv_policy::reference)
       .def("__exit__", &Group::leave, type, value, trace, leave);
-  nb::class_<Persistent>(module, "Persistent",
-                         "Calls that are checked and planned once, and started again and again.\n\n"
-                         "`with treering.Persistent() as step: comm.allreduce(x, out=y)`, then `step.start()`. The calls "
-                         "name one stream, or none.")
+  nb::class_<Persistent>(
+      module, "Persistent",
+      "Calls that are checked and planned once, and started again and again.\n\n"
+      "`with treering.Persistent() as step: comm.allreduce(x, out=y)`, then `step.start()`. The calls "
+      "name one stream, or none.")
       .def(nb::init<>())
       .def("__enter__", &Persistent::enter, nb::rv_policy::reference)
       .def("__exit__", &Persistent::leave, type, value, trace, leave)

@@ -24,28 +24,29 @@ trUniqueId id_of(const char* call, const nb::bytes& bytes) {
 // Makes a communicator by a call that waits for other ranks and cannot be ended. What it uses is held by the call,
 // which may go on when the caller has been interrupted.
 template <class Make>
-nb::object make_communicator(nb::handle type, Make make) {
+nb::object make_communicator(nb::handle type, trComm_t from, Make make) {
   if (current_recording() != nullptr)
     raise(trInvalidUsage, "communicators are not made inside of a group here; leave the group first");
   auto made = std::make_shared<trComm_t>(nullptr);
-  const Outcome outcome = run_long_call([made, make] { return make(made.get()); },
-                                        [made] {
-                                          if (*made != nullptr) trCommDestroy(*made);
-                                        });
+  const auto drop = [made] {
+    if (*made != nullptr) trCommDestroy(*made);
+  };
+  const Outcome outcome = run_long_call({[made, make] { return make(made.get()); }, drop, from});
   if (outcome.code != trSuccess) raise(outcome.code, outcome.message);
   return *made == nullptr ? nb::none() : own_communicator(type, *made);
 }
 
 nb::object init_from_environment(nb::handle type, nb::kwargs settings) {
   auto config = std::make_shared<Config>("init", settings);
-  return make_communicator(type, [config](trComm_t* comm) { return trCommInitFromEnvironment(comm, config->get()); });
+  return make_communicator(type, nullptr,
+                           [config](trComm_t* comm) { return trCommInitFromEnvironment(comm, config->get()); });
 }
 
 nb::object init_rank(nb::handle type, int size, nb::bytes id, int rank, nb::kwargs settings) {
   auto config = std::make_shared<Config>("init_rank", settings);
   const trUniqueId given = id_of("init_rank", id);
   return make_communicator(
-      type, [=](trComm_t* comm) { return trCommInitRankConfig(comm, size, given, rank, config->get()); });
+      type, nullptr, [=](trComm_t* comm) { return trCommInitRankConfig(comm, size, given, rank, config->get()); });
 }
 
 nb::list init_all(nb::handle type, int size) {
@@ -74,13 +75,13 @@ nb::object split(nb::handle self, nb::handle color, int key, nb::kwargs settings
   auto config = std::make_shared<Config>("split", settings);
   const trComm_t comm = native(self).handle("split");
   const int chosen = color.is_none() ? TR_SPLIT_NOCOLOR : nb::cast<int>(color);
-  return make_communicator(self.type(),
+  return make_communicator(self.type(), comm,
                            [=](trComm_t* made) { return trCommSplit(comm, chosen, key, made, config->get()); });
 }
 
 nb::object dup(nb::handle self) {
   const trComm_t comm = native(self).handle("dup");
-  return make_communicator(self.type(), [=](trComm_t* made) { return trCommDup(comm, made); });
+  return make_communicator(self.type(), comm, [=](trComm_t* made) { return trCommDup(comm, made); });
 }
 
 nb::object shrink(nb::handle self, nb::handle excluded, bool abort, nb::kwargs settings) {
@@ -88,7 +89,7 @@ nb::object shrink(nb::handle self, nb::handle excluded, bool abort, nb::kwargs s
   const trComm_t comm = native(self).handle("shrink");
   std::vector<int> ranks;
   for (nb::handle rank : excluded) ranks.push_back(nb::cast<int>(nb::int_(rank)));
-  return make_communicator(self.type(), [=](trComm_t* made) {
+  return make_communicator(self.type(), comm, [=](trComm_t* made) {
     return trCommShrink(comm, ranks.data(), static_cast<int>(ranks.size()), made, config->get(),
                         abort ? TR_SHRINK_ABORT : 0);
   });
@@ -99,7 +100,7 @@ nb::object grow(nb::handle self, int size, nb::handle id, nb::kwargs settings) {
   const trComm_t comm = native(self).handle("grow");
   const bool has_id = !id.is_none();
   const trUniqueId given = has_id ? id_of("grow", nb::cast<nb::bytes>(id)) : trUniqueId{};
-  return make_communicator(self.type(), [=](trComm_t* made) {
+  return make_communicator(self.type(), comm, [=](trComm_t* made) {
     return trCommGrow(comm, size, has_id ? &given : nullptr, made, config->get());
   });
 }
@@ -120,8 +121,9 @@ constexpr const char* kCollectives[] = {"allreduce", "reduce", "broadcast", "all
 std::string explain(Communicator& comm, const std::string& collective, size_t bytes, nb::handle dtype) {
   const auto found = std::find(std::begin(kCollectives), std::end(kCollectives), collective);
   if (found == std::end(kCollectives))
-    refuse("explain", "collective is '" + collective + "'; allreduce, reduce, broadcast, allgather, reduce_scatter, "
-                      "alltoall, gather, scatter or barrier is wanted");
+    refuse("explain", "collective is '" + collective +
+                          "'; allreduce, reduce, broadcast, allgather, reduce_scatter, "
+                          "alltoall, gather, scatter or barrier is wanted");
   const auto number = static_cast<trCollective_t>(found - std::begin(kCollectives));
   const trDataType_t type = type_of_argument("explain", "dtype", dtype).type;
   size_t needed = 0;
@@ -152,11 +154,12 @@ void bind_making(CommunicatorClass& communicator) {
            "A new communicator of the ranks that give the same color (0 or more), ranked by key, then by rank.\n\n"
            "color None: this rank gets None. settings: as of init(); by default those of this communicator.")
       .def("dup", &dup, nb::sig("def dup(self) -> " SELF), "A new communicator of the same ranks.")
-      .def("shrink", &shrink, arg("excluded"), nb::kw_only(), arg("abort") = true, arg("settings"),
-           nb::sig("def shrink(self, excluded: typing.Iterable[int], *, abort: bool = True, " SETTINGS ") -> " SELF),
-           "A new communicator of the ranks that are not `excluded`, in their order; called by those alone.\n\n"
-           "This communicator may have failed and the excluded ranks may be dead. abort: ends what is under way first.\n"
-           "InvalidUsage where ranks give other sets: they may call again.")
+      .def(
+          "shrink", &shrink, arg("excluded"), nb::kw_only(), arg("abort") = true, arg("settings"),
+          nb::sig("def shrink(self, excluded: typing.Iterable[int], *, abort: bool = True, " SETTINGS ") -> " SELF),
+          "A new communicator of the ranks that are not `excluded`, in their order; called by those alone.\n\n"
+          "This communicator may have failed and the excluded ranks may be dead. abort: ends what is under way first.\n"
+          "InvalidUsage where ranks give other sets: they may call again.")
       .def("grow", &grow, arg("size"), arg("id").none() = nb::none(), arg("settings"),
            nb::sig("def grow(self, size: int, id: bytes | None = None, " SETTINGS ") -> " SELF),
            "A new communicator of `size` ranks: those of this one, then new ones, which call init_rank().\n\n"
@@ -165,8 +168,7 @@ void bind_making(CommunicatorClass& communicator) {
 
 void bind_state(CommunicatorClass& communicator) {
   using nb::arg;
-  communicator
-      .def_prop_ro("rank", &Communicator::rank, "The rank of this object, from 0.")
+  communicator.def_prop_ro("rank", &Communicator::rank, "The rank of this object, from 0.")
       .def_prop_ro("size", &Communicator::size, "The number of ranks.")
       .def_prop_ro("is_open", &Communicator::is_open, "False after close() or abort().")
       .def("finalize", &finalize, "Waits until every call given to the communicator has ended.")
@@ -201,12 +203,14 @@ void bind_state(CommunicatorClass& communicator) {
             return made.release();
           },
           arg("function"), nb::kw_only(), arg("commutative") = true, nb::rv_policy::take_ownership,
-          nb::sig("def operation(self, function: typing.Callable[[typing.Any, typing.Any], typing.Any], *, commutative: "
-                  "bool = True) -> Operation"),
+          nb::sig(
+              "def operation(self, function: typing.Callable[[typing.Any, typing.Any], typing.Any], *, commutative: "
+              "bool = True) -> Operation"),
           "An operation: function(a, b) gives a op b for NumPy arrays of equal length, where a is of lower ranks than b.\n\n"
           "It must be associative, work element by element, be the same on all ranks, and not call this library.\n"
           "Not commutative: operands are combined in the order of the ranks. What it raises, the call raises.")
-      .def("__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> " SELF))
+      .def(
+          "__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> " SELF))
       .def(
           "__exit__", [](Communicator& self, nb::args) { self.close(); },
           nb::sig("def __exit__(self, *error: typing.Any) -> None"));
@@ -218,11 +222,13 @@ void bind_starts(nb::module_& module) {
              "A communicator of the ranks that a launcher has started; treering.init().");
   module.def("init_rank", &init_rank, arg("type"), arg("size"), arg("id"), arg("rank"), arg("settings"),
              "Rank `rank` of `size` ranks that have an id; treering.init_rank().");
-  module.def("init_all", &init_all, arg("type"), arg("size"), nb::sig("def init_all(type: typing.Any, size: int) -> list"),
+  module.def("init_all", &init_all, arg("type"), arg("size"),
+             nb::sig("def init_all(type: typing.Any, size: int) -> list"),
              "All ranks of one communicator in this process; treering.threads().");
-  module.def("unique_id", &unique_id,
-             "The id of a new communicator, 128 bytes. It reaches the other ranks by the program's own means, and holds a\n"
-             "secret. The process that made it must live until all ranks have met.");
+  module.def(
+      "unique_id", &unique_id,
+      "The id of a new communicator, 128 bytes. It reaches the other ranks by the program's own means, and holds a\n"
+      "secret. The process that made it must live until all ranks have met.");
   module.def("close_all", &close_all, "Closes all communicators of the process.");
   module.def(
       "library_version",

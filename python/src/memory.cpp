@@ -60,14 +60,14 @@ void bind_memory(nb::module_& module, CommunicatorClass& communicator) {
       .def(nb::init<size_t>(), nb::arg("bytes"));
   nb::class_<Registration>(module, "Registration", "A registered array; see Communicator.register().")
       .def("close", &Registration::close, "Ends the registration. No call may be using the array.")
-      .def("__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> Registration"))
+      .def(
+          "__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> Registration"))
       .def(
           "__exit__", [](Registration& self, nb::args) { self.close(); },
           nb::sig("def __exit__(self, *error: typing.Any) -> None"));
   communicator.def(
       "register", [](nb::handle self, nb::handle array) { return new Registration(nb::borrow(self), array); },
-      nb::arg("array"), nb::rv_policy::take_ownership,
-      nb::sig("def register(self, array: typing.Any) -> Registration"),
+      nb::arg("array"), nb::rv_policy::take_ownership, nb::sig("def register(self, array: typing.Any) -> Registration"),
       "Makes the memory of an array as fast as that of treering.empty(): whole pages are moved into memory that the\n"
       "other ranks of this machine map, in place. Good as long as the Registration lives, or until its close(); also\n"
       "`with comm.register(x):`. Memory of stacks and files is refused.");

@@ -46,9 +46,8 @@ nb::object sendrecv(Communicator& comm, nb::handle x, int dest, int source, nb::
     to = call.output(out, x, type, into.shape(), "as many as it has");
   }
   call.keep(std::move(in));
-  return call.run([&](trStream_t s) {
-    return trSendRecv(from, count, dest, to, out_count, source, type, call.handle(), s);
-  });
+  return call.run(
+      [&](trStream_t s) { return trSendRecv(from, count, dest, to, out_count, source, type, call.handle(), s); });
 }
 
 }  // namespace

@@ -120,8 +120,8 @@ nb::object sparse_allreduce(Communicator& comm, nb::handle indices, nb::handle v
   if (index.type() != trInt64)
     refuse_type("sparse_allreduce", "indices has dtype " + data_type(index.type()).name + "; int64 is wanted");
   if (value.shape().empty() || index.count() != value.rows())
-    refuse("sparse_allreduce", "values is " + value.text() + "; as many rows are wanted as indices has, " +
-                                   std::to_string(index.count()));
+    refuse("sparse_allreduce",
+           "values is " + value.text() + "; as many rows are wanted as indices has, " + std::to_string(index.count()));
   const trRedOp_t operation = call.operation(op);
   nb::object out_indices = new_array(indices, trInt64, {static_cast<int64_t>(capacity)});
   nb::object out_values = new_array(values, value.type(), with_rows(value, capacity));
@@ -145,26 +145,29 @@ void bind_sparse(nb::module_& module, CommunicatorClass& communicator) {
   communicator.def(
       "sparse_allreduce", &sparse_allreduce, arg("indices"), arg("values"), arg("op") = "sum", nb::kw_only(),
       arg("capacity"),
-      nb::sig("def sparse_allreduce(self, indices: typing.Any, values: typing.Any, op: str = 'sum', *, capacity: int) -> "
-              "tuple[typing.Any, typing.Any]"),
+      nb::sig(
+          "def sparse_allreduce(self, indices: typing.Any, values: typing.Any, op: str = 'sum', *, capacity: int) -> "
+          "tuple[typing.Any, typing.Any]"),
       "The union of the ranks' rows with summed values, as embedding gradients need it: (indices, values).\n\n"
       "indices: int64, shape (k,); an index may occur several times. values: shape (k, ...), a row for each index.\n"
       "op: 'sum' or 'avg'. capacity: rows that the result has room for; with more the error says how many there are.\n"
       "Every rank gets the same rows in ascending order of their indices.");
-  nb::class_<Exchange>(module, "Exchange",
-                       "Moves a distributed array of 1 to 5 dimensions from the boxes that ranks hold to those they need.\n\n"
-                       "held, needed: boxes (lo, hi) of this rank, with lo[d] <= index[d] < hi[d] of the global array;\n"
-                       "some rank holds each needed element. dimensions: where a rank has no box. Made by all ranks\n"
-                       "together; started any number of times.")
+  nb::class_<Exchange>(
+      module, "Exchange",
+      "Moves a distributed array of 1 to 5 dimensions from the boxes that ranks hold to those they need.\n\n"
+      "held, needed: boxes (lo, hi) of this rank, with lo[d] <= index[d] < hi[d] of the global array;\n"
+      "some rank holds each needed element. dimensions: where a rank has no box. Made by all ranks\n"
+      "together; started any number of times.")
       .def(nb::init<nb::object, nb::handle, nb::handle, nb::handle, nb::handle>(), arg("comm"), arg("held"),
            arg("needed"), arg("dtype"), nb::kw_only(), arg("dimensions").none() = nb::none(),
            nb::sig("def __init__(self, comm: CommunicatorBase, held: typing.Sequence[typing.Any], needed: "
                    "typing.Sequence[typing.Any], dtype: typing.Any, *, dimensions: int | None = None) -> None"))
-      .def("start", &Exchange::start, arg("held"), arg("needed").none() = nb::none(), nb::kw_only(),
-           arg("stream").none() = nb::none(),
-           nb::sig("def start(self, held: typing.Sequence[typing.Any], needed: typing.Sequence[typing.Any] | None = "
-                   "None, *, stream: Stream | None = None) -> typing.Any"),
-           "Moves the data: an array of its box's shape for each box. needed: filled; None makes new ones. Gives needed.");
+      .def(
+          "start", &Exchange::start, arg("held"), arg("needed").none() = nb::none(), nb::kw_only(),
+          arg("stream").none() = nb::none(),
+          nb::sig("def start(self, held: typing.Sequence[typing.Any], needed: typing.Sequence[typing.Any] | None = "
+                  "None, *, stream: Stream | None = None) -> typing.Any"),
+          "Moves the data: an array of its box's shape for each box. needed: filled; None makes new ones. Gives needed.");
 }
 
 }  // namespace treering::python

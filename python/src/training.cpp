@@ -4,7 +4,8 @@
 namespace treering::python {
 
 Compression::Compression(nb::handle wire, bool error_feedback, size_t count) {
-  check(trCompressionCreate(&handle_, type_of_argument("Compression", "wire", wire).type, error_feedback ? 1 : 0, count));
+  check(
+      trCompressionCreate(&handle_, type_of_argument("Compression", "wire", wire).type, error_feedback ? 1 : 0, count));
 }
 
 DoubleBuffer::DoubleBuffer(nb::object comm, nb::handle dtype, bool owned, bool restart, nb::object compression)
@@ -77,28 +78,32 @@ nb::object DoubleBuffer::flush() {
 void bind_training(nb::module_& module) {
   using nb::arg;
   const nb::kw_only named;
-  nb::class_<Compression>(module, "Compression",
-                          "How float32 travels in Communicator.allreduce(compression=) and DoubleBuffer.\n\n"
-                          "wire: 'float16', 'bfloat16', 'float8_e4m3fn' or 'float8_e5m2'. error_feedback: what rounding\n"
-                          "took from this rank's input is added to the next call's; such an object is for one tensor of\n"
-                          "up to `count` elements, in one call at a time. docs/compression.md has the bounds.")
+  nb::class_<Compression>(
+      module, "Compression",
+      "How float32 travels in Communicator.allreduce(compression=) and DoubleBuffer.\n\n"
+      "wire: 'float16', 'bfloat16', 'float8_e4m3fn' or 'float8_e5m2'. error_feedback: what rounding\n"
+      "took from this rank's input is added to the next call's; such an object is for one tensor of\n"
+      "up to `count` elements, in one call at a time. docs/compression.md has the bounds.")
       .def(nb::init<nb::handle, bool, size_t>(), arg("wire"), named, arg("error_feedback") = false, arg("count") = 0,
            nb::sig("def __init__(self, wire: typing.Any, *, error_feedback: bool = False, count: int = 0) -> None"));
-  nb::class_<DoubleBuffer>(module, "DoubleBuffer",
-                           "The mean of the gradients of step k over the ranks, computed in the background during step\n"
-                           "k + 1: each step uses the mean of the step before.\n\n"
-                           "dtype: of all tensors. owned: the object has buffers of its own, and exchange() replaces the\n"
-                           "contents of the tensors; else it works in the tensors of the step before, and gives those.\n"
-                           "restart: another set of tensors starts over instead of being an error.")
+  nb::class_<DoubleBuffer>(
+      module, "DoubleBuffer",
+      "The mean of the gradients of step k over the ranks, computed in the background during step\n"
+      "k + 1: each step uses the mean of the step before.\n\n"
+      "dtype: of all tensors. owned: the object has buffers of its own, and exchange() replaces the\n"
+      "contents of the tensors; else it works in the tensors of the step before, and gives those.\n"
+      "restart: another set of tensors starts over instead of being an error.")
       .def(nb::init<nb::object, nb::handle, bool, bool, nb::object>(), arg("comm"), arg("dtype"), named,
            arg("owned") = true, arg("restart") = false, arg("compression").none() = nb::none(),
-           nb::sig("def __init__(self, comm: CommunicatorBase, dtype: typing.Any, *, owned: bool = True, restart: bool = "
-                   "False, compression: Compression | None = None) -> None"))
-      .def("exchange", &DoubleBuffer::exchange, arg("tensors"),
-           nb::sig("def exchange(self, tensors: typing.Sequence[typing.Any]) -> typing.Any"),
-           "Hands in the gradients of a step, a list of arrays, and gives the mean of the step before.\n\n"
-           "Owned: True when the tensors hold that mean now, False when there is none yet. Else: the arrays of the step\n"
-           "before, which hold their mean, or None; the arrays of this step stay untouched until the next exchange.")
+           nb::sig(
+               "def __init__(self, comm: CommunicatorBase, dtype: typing.Any, *, owned: bool = True, restart: bool = "
+               "False, compression: Compression | None = None) -> None"))
+      .def(
+          "exchange", &DoubleBuffer::exchange, arg("tensors"),
+          nb::sig("def exchange(self, tensors: typing.Sequence[typing.Any]) -> typing.Any"),
+          "Hands in the gradients of a step, a list of arrays, and gives the mean of the step before.\n\n"
+          "Owned: True when the tensors hold that mean now, False when there is none yet. Else: the arrays of the step\n"
+          "before, which hold their mean, or None; the arrays of this step stay untouched until the next exchange.")
       .def("flush", &DoubleBuffer::flush, nb::sig("def flush(self) -> typing.Any"),
            "Waits for the last mean and gives it as exchange() does; owned: in the tensors of the last exchange.");
 }

@@ -63,13 +63,14 @@ const size_t* pointer(const std::vector<size_t>& values) { return values.empty()
 
 void check_rows(const Call& call, const View& view, size_t rows, const char* argument, const std::string& because) {
   if (view.rows() == rows) return;
-  refuse(call.name(), std::string(argument) + " is " + view.text() + "; " + std::to_string(rows) + " rows are wanted, " +
-                          because);
+  refuse(call.name(),
+         std::string(argument) + " is " + view.text() + "; " + std::to_string(rows) + " rows are wanted, " + because);
 }
 
 // An array of blocks: at least `rows` rows of `row` elements. The result of the call.
 void* output_of_rows(Call* call, nb::handle out, nb::handle like, const View& in, size_t rows, bool exact) {
-  if (out.is_none() || exact) return call->output(out, like, in.type(), with_rows(in, rows), "what the counts add up to");
+  if (out.is_none() || exact)
+    return call->output(out, like, in.type(), with_rows(in, rows), "what the counts add up to");
   const View into = view_of(out, Access::kWrite, call->name(), "out");
   if (into.count() < rows * in.row())
     refuse(call->name(), "out is " + into.text() + "; " + std::to_string(rows) +
@@ -107,16 +108,16 @@ nb::object reduce_scatterv(Communicator& comm, nb::handle x, nb::handle counts, 
   const void* from = in.data();
   const trDataType_t type = in.type();
   call.keep(std::move(in));
-  return call.run([&](trStream_t s) {
-    return trReduceScatterV(from, to, recv.data(), type, operation, call.handle(), s);
-  });
+  return call.run(
+      [&](trStream_t s) { return trReduceScatterV(from, to, recv.data(), type, operation, call.handle(), s); });
 }
 
 nb::object alltoallv(Communicator& comm, nb::handle x, nb::handle send_counts, nb::handle recv_counts,
                      nb::handle send_displacements, nb::handle recv_displacements, nb::handle out, nb::handle stream) {
   Call call(comm, "alltoallv", stream);
   View in = call.input(x);
-  const Counts sent = counts_of(call, send_counts, "send_counts"), received = counts_of(call, recv_counts, "recv_counts");
+  const Counts sent = counts_of(call, send_counts, "send_counts"),
+               received = counts_of(call, recv_counts, "recv_counts");
   const Layout from_layout = layout_of(call, sent, send_displacements, "send_displacements");
   const Layout to_layout = layout_of(call, received, recv_displacements, "recv_displacements");
   if (!from_layout.given) check_rows(call, in, sent.total(), "x", "the sum of send_counts");
@@ -164,7 +165,8 @@ nb::object scatterv(Communicator& comm, nb::handle x, nb::handle counts, int roo
   Call call(comm, "scatterv", stream);
   check_root(call, root, "root");
   if (!call.is_root(root)) {
-    if (out.is_none()) refuse_type("scatterv", "out is None; the array that is filled is wanted on ranks other than the root");
+    if (out.is_none())
+      refuse_type("scatterv", "out is None; the array that is filled is wanted on ranks other than the root");
     const View into = view_of(out, Access::kWrite, "scatterv", "out");
     void* to = call.output(out, out, into.type(), into.shape(), "as many as it has");
     return call.run([&](trStream_t s) {
@@ -210,8 +212,7 @@ void bind_variable_counts(CommunicatorClass& communicator) {
            "x: shape (counts[rank], ...). counts: rows of each rank, the same on all ranks. displacements: the row of\n"
            "out where each rank's block begins; None: one after another. The result has shape (sum(counts), ...).")
       .def("reduce_scatterv", &reduce_scatterv, arg("x"), arg("counts"), arg("op") = "sum", named, out, stream,
-           nb::sig("def reduce_scatterv(self, x: typing.Any, counts: " COUNTS
-                   ", op: str | Operation = 'sum', *, " OUT),
+           nb::sig("def reduce_scatterv(self, x: typing.Any, counts: " COUNTS ", op: str | Operation = 'sum', *, " OUT),
            "reduce_scatter() with other numbers of rows.\n\n"
            "x: shape (sum(counts), ...). counts: rows that each rank gets, the same on all ranks.\n"
            "The result has shape (counts[rank], ...).")

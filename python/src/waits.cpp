@@ -160,49 +160,62 @@ BlockingCall::~BlockingCall() {
   PyEval_RestoreThread(thread_);
 }
 
-Outcome run_long_call(LongCall call, std::function<void()> abandoned) {
-  const auto outcome_of = [](trResult_t code) {
-    return Outcome{code, code == trSuccess ? "" : trGetLastError(nullptr)};
-  };
+namespace {
+
+// Shared by the caller and the thread, which may outlive it.
+struct LongCallState {
+  std::mutex mutex;
+  std::condition_variable ended;
+  bool has_ended = false, is_abandoned = false;
+  Outcome outcome;
+};
+
+Outcome outcome_of(trResult_t code) { return {code, code == trSuccess ? "" : trGetLastError(nullptr)}; }
+
+void run_in_thread(const LongCall& call, LongCallState* state) {
+  Outcome outcome = outcome_of(call.run());
+  std::unique_lock lock(state->mutex);
+  state->outcome = std::move(outcome);
+  state->has_ended = true;
+  const bool drops = state->is_abandoned;
+  state->ended.notify_all();
+  lock.unlock();
+  if (drops) call.drop();
+}
+
+bool has_ended_soon(LongCallState* state) {
+  nb::gil_scoped_release release;
+  std::unique_lock lock(state->mutex);
+  return state->ended.wait_for(lock, std::chrono::milliseconds(kLookMilliseconds), [&] { return state->has_ended; });
+}
+
+void abandon(const LongCall& call, LongCallState* state) {
+  std::unique_lock lock(state->mutex);
+  state->is_abandoned = true;
+  const bool drops = state->has_ended;
+  lock.unlock();
+  nb::gil_scoped_release release;
+  if (drops) call.drop();
+  if (call.from != nullptr) trCommRevoke(call.from);
+}
+
+}  // namespace
+
+Outcome run_long_call(LongCall call) {
   if (!is_main_thread()) {
     nb::gil_scoped_release release;
-    return outcome_of(call());
+    return outcome_of(call.run());
   }
-  struct State {
-    std::mutex mutex;
-    std::condition_variable ended;
-    bool has_ended = false, is_abandoned = false;
-    Outcome outcome;
-  };
   raise_signals();
-  auto state = std::make_shared<State>();
-  // Held by the thread as well, which may outlive the caller.
-  std::thread([state, call = std::move(call), abandoned = std::move(abandoned), outcome_of] {
-    Outcome outcome = outcome_of(call());
-    std::unique_lock lock(state->mutex);
-    state->outcome = std::move(outcome);
-    state->has_ended = true;
-    const bool drop = state->is_abandoned;
-    state->ended.notify_all();
-    lock.unlock();
-    if (drop) abandoned();
-  }).detach();
-  for (;;) {
-    {
-      nb::gil_scoped_release release;
-      std::unique_lock lock(state->mutex);
-      if (state->ended.wait_for(lock, std::chrono::milliseconds(kLookMilliseconds), [&] { return state->has_ended; }))
-        return state->outcome;
-    }
+  auto state = std::make_shared<LongCallState>();
+  std::thread([state, call] { run_in_thread(call, state.get()); }).detach();
+  while (!has_ended_soon(state.get())) {
     if (PyErr_CheckSignals() == 0) continue;
     nb::python_error error;
-    std::unique_lock lock(state->mutex);
-    state->is_abandoned = true;
-    const bool drop = state->has_ended;
-    lock.unlock();
-    if (drop) abandoned();
+    abandon(call, state.get());
     throw error;
   }
+  return state->outcome;
 }
 
 bool wait_readable(int descriptor, double seconds) {

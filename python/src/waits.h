@@ -15,8 +15,9 @@
 //
 // - A wait for an event polls its descriptor, and lets Python look at its signals between two polls. What it waited
 //   for goes on.
-// - Calls that make a communicator have none to revoke yet: another thread makes them, while the main thread looks at
-//   signals. After an exception that thread goes on by itself, and drops what it gets.
+// - Calls that make a communicator run on another thread, while the main thread looks at signals. After an exception
+//   the communicator that they began from is revoked; the first one of a process has none, so that its thread goes on
+//   by itself until the deadline. Either drops what it gets.
 //
 // Handlers run on the main thread alone; waits of other threads are not looked after.
 #pragma once
@@ -51,10 +52,14 @@ class BlockingCall {
   PyThreadState* thread_;
 };
 
-// Runs `call` without the GIL, where the calling thread may not be able to end it: see above. `call` refers to nothing
-// that ends with the caller; with `abandoned` set it drops what it got.
-using LongCall = std::function<trResult_t()>;
-Outcome run_long_call(LongCall call, std::function<void()> abandoned);
+// A call that makes a communicator. It refers to nothing that ends with the caller.
+struct LongCall {
+  std::function<trResult_t()> run;
+  std::function<void()> drop;  // what it got
+  trComm_t from = nullptr;     // the communicator that it began from, if there is one
+};
+// Runs it without the GIL.
+Outcome run_long_call(LongCall call);
 
 // Waits, with the GIL released, until `descriptor` is readable; false at the end of `seconds` (negative: no end).
 bool wait_readable(int descriptor, double seconds);
