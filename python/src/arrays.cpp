@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arrays.h"
 
+#include <atomic>
+#include <string_view>
+
 #include "dlpack.h"
 #include "errors.h"
 
@@ -24,6 +27,14 @@ bool is_contiguous(const std::vector<int64_t>& shape, const int64_t* strides, in
     expected *= shape[i];
   }
   return true;
+}
+
+// numpy.empty, looked up once.
+PyObject* numpy_empty() {
+  static std::atomic<PyObject*> kept{nullptr};
+  PyObject* function = kept.load(std::memory_order_acquire);
+  if (function == nullptr) kept = function = python_function("numpy", "empty").release().ptr();
+  return function;
 }
 
 }  // namespace
@@ -208,14 +219,19 @@ View view_of(nb::handle object, Access access, const char* call, const char* arg
   return Reader(object, access, call, argument).read();
 }
 
+bool is_plain_numpy(nb::handle array) { return std::string_view(Py_TYPE(array.ptr())->tp_name) == "numpy.ndarray"; }
+
 nb::object new_array(nb::handle like, trDataType_t type, const std::vector<int64_t>& shape) {
   nb::object extents = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
   for (size_t i = 0; i < shape.size(); ++i)
     PyTuple_SET_ITEM(extents.ptr(), static_cast<Py_ssize_t>(i), PyLong_FromLongLong(shape[i]));
+  // The most frequent ones by themselves: the calls of small arrays take as long as this.
+  if (is_plain_numpy(like)) return nb::handle(numpy_empty())(extents, like.attr("dtype"));
   return python_function("treering._arrays", "empty")(like, extents, data_type(type).name);
 }
 
 nb::object finished_array(nb::handle made, nb::handle like) {
+  if (is_plain_numpy(made) && is_plain_numpy(like)) return nb::borrow(made);
   return python_function("treering._arrays", "finished")(made, like);
 }
 

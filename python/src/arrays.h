@@ -60,7 +60,7 @@ enum class Access { kRead, kWrite };
 // The memory of `object`, or an error that says which argument of which call it was, what came and what is wanted.
 View view_of(nb::handle object, Access access, const char* call, const char* argument);
 
-// An array of the library and on the device that `like` is of, with `type` and `shape`. Where `like` is of no array
+// An array of the library and on the device that `like` is of, with its type, which is `type`, and `shape`. Where `like` is of no array
 // library that this package knows, a NumPy array.
 nb::object new_array(nb::handle like, trDataType_t type, const std::vector<int64_t>& shape);
 // What the caller gets for an array that new_array() made: for libraries whose arrays cannot be written, a copy.

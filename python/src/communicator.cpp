@@ -46,14 +46,14 @@ trComm_t Communicator::handle(const char* call) const {
 
 void Communicator::close() {
   const trComm_t handle = take();
-  if (handle == nullptr) return;
+  if (handle == nullptr || leave_to_abandoned_call(handle)) return;
   nb::gil_scoped_release release;
   trCommDestroy(handle);
 }
 
 void Communicator::abort() {
   const trComm_t handle = take();
-  if (handle == nullptr) return;
+  if (handle == nullptr || leave_to_abandoned_call(handle)) return;
   nb::gil_scoped_release release;
   trCommAbort(handle);
 }
@@ -66,7 +66,7 @@ void close_all() {
   }
   nb::gil_scoped_release release;
   for (trComm_t handle : handles)
-    if (handle != nullptr) trCommDestroy(handle);
+    if (handle != nullptr && !leave_to_abandoned_call(handle)) trCommDestroy(handle);
 }
 
 nb::object own_communicator(nb::handle type, trComm_t handle) {

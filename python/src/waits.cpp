@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -170,6 +171,23 @@ struct LongCallState {
   Outcome outcome;
 };
 
+// Calls that were given up and have not ended: the communicator that each began from, and whether its owner has left it.
+std::mutex abandoned_mutex;
+std::map<trComm_t, bool>& abandoned_calls() {
+  static auto* calls = new std::map<trComm_t, bool>;
+  return *calls;
+}
+
+void forget_abandoned_call(trComm_t from) {
+  std::unique_lock lock(abandoned_mutex);
+  const auto found = abandoned_calls().find(from);
+  if (found == abandoned_calls().end()) return;
+  const bool is_left = found->second;
+  abandoned_calls().erase(found);
+  lock.unlock();
+  if (is_left) trCommDestroy(from);
+}
+
 Outcome outcome_of(trResult_t code) { return {code, code == trSuccess ? "" : trGetLastError(nullptr)}; }
 
 void run_in_thread(const LongCall& call, LongCallState* state) {
@@ -180,7 +198,9 @@ void run_in_thread(const LongCall& call, LongCallState* state) {
   const bool drops = state->is_abandoned;
   state->ended.notify_all();
   lock.unlock();
-  if (drops) call.drop();
+  if (!drops) return;
+  call.drop();
+  forget_abandoned_call(call.from);
 }
 
 bool has_ended_soon(LongCallState* state) {
@@ -193,6 +213,10 @@ void abandon(const LongCall& call, LongCallState* state) {
   std::unique_lock lock(state->mutex);
   state->is_abandoned = true;
   const bool drops = state->has_ended;
+  if (!drops && call.from != nullptr) {
+    std::lock_guard listed(abandoned_mutex);
+    abandoned_calls().emplace(call.from, false);
+  }
   lock.unlock();
   nb::gil_scoped_release release;
   if (drops) call.drop();
@@ -216,6 +240,14 @@ Outcome run_long_call(LongCall call) {
     throw error;
   }
   return state->outcome;
+}
+
+bool leave_to_abandoned_call(trComm_t comm) {
+  std::lock_guard lock(abandoned_mutex);
+  const auto found = abandoned_calls().find(comm);
+  if (found == abandoned_calls().end()) return false;
+  found->second = true;
+  return true;
 }
 
 bool wait_readable(int descriptor, double seconds) {

@@ -60,6 +60,9 @@ struct LongCall {
 };
 // Runs it without the GIL.
 Outcome run_long_call(LongCall call);
+// Whether a call that was given up still uses the communicator. Then the call destroys it at its end: it cannot be
+// ended before, and trCommDestroy() would wait for it.
+bool leave_to_abandoned_call(trComm_t comm);
 
 // Waits, with the GIL released, until `descriptor` is readable; false at the end of `seconds` (negative: no end).
 bool wait_readable(int descriptor, double seconds);

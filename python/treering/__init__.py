@@ -38,8 +38,13 @@ __all__ = [
     "operations", "threads", "unique_id",
 ]
 
-# Calls under way end, and other ranks hear that this one has left, before Python takes down what they use.
+# Calls under way end, and other ranks hear that this one has left, before Python takes down what they use. Before that
+# the launcher hears of it: so it knows who came first where all ranks end.
 _atexit.register(_native.close_all)
+if "_TREERING_RUN_NOTICE" in _os.environ:
+    from ._notice import give as _give_notice
+
+    _atexit.register(_give_notice)
 
 
 class Communicator(_native.CommunicatorBase, _Objects):

@@ -22,6 +22,9 @@ import subprocess
 import sys
 import time
 
+from ._notice import BECAUSE_OF_ANOTHER
+from ._notice import VARIABLE as NOTICE
+
 # Between asking ranks to end and killing them. Other ranks of a failed one end by themselves meanwhile.
 GRACE = 3.0
 SSH = "ssh -o BatchMode=yes {host} {command}"
@@ -63,84 +66,125 @@ def status_of(returncode):
     return 128 - returncode if returncode < 0 else returncode
 
 
+class Child:
+    """A process, with the pipe over which a rank says that it begins to end."""
+
+    def __init__(self, name, process, notices):
+        self.name, self.process, self.notices = name, process, notices
+        self.pidfd = os.pidfd_open(process.pid)
+        self.because_of_another = False
+        self.status = None
+
+
 class Children:
-    """Processes that end together: the first that fails ends the others, and its status is that of all."""
+    """Processes that end together: the first that fails ends the others, and its status is that of all.
+
+    Whose failure was first: a rank that ends closes its communicators, of which others fail, perhaps before it is gone.
+    So it gives notice before that. epoll tells of notices and of deaths in the order in which they came. A rank that ends
+    by an uncaught RemoteError says so, and counts only where no other one has failed.
+    """
 
     def __init__(self, what):
         self.what = what
-        self.running = {}
-        self.first_failure = 0
+        self.poll = select.epoll()
+        self.handlers = {}
+        self.running = set()
+        self.leaving = []  # in the order in which they began to end
         self.interrupted = None
+        reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)
+        self.watch(reader, self.take_signals)
 
-    def start(self, name, command, environment, first_line, **more):
-        child = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, **more)
+    def watch(self, descriptor, handler):
+        self.handlers[descriptor] = handler
+        self.poll.register(descriptor, select.EPOLLIN)
+
+    def unwatch(self, descriptor):
+        self.poll.unregister(descriptor)
+        del self.handlers[descriptor]
+
+    def take_signals(self, descriptor):
+        self.interrupted = os.read(descriptor, 4096)[0]
+
+    def start(self, name, command, environment, first_line, gives_notice=False, **more):
+        notices, writer = os.pipe2(os.O_CLOEXEC)
+        if gives_notice:
+            environment = {**environment, NOTICE: f"{writer}:{os.getpid()}"}
+            more["pass_fds"] = [writer]
         try:
-            child.stdin.write(first_line)
-            child.stdin.flush()
+            process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, **more)
+        finally:
+            os.close(writer)
+        try:
+            process.stdin.write(first_line)
+            process.stdin.flush()
         except BrokenPipeError:
-            pass  # it has ended, which wait() sees
-        self.running[child.pid] = (name, child)
+            pass  # it has ended, which the poll tells
+        child = Child(name, process, notices)
+        self.running.add(child)
+        self.watch(child.pidfd, lambda _: self.bury(child))
+        if gives_notice:
+            self.watch(notices, lambda _: self.take_notice(child))
         return child
 
-    def collect(self):
-        """Takes down who has ended."""
-        for pid, (name, child) in list(self.running.items()):
-            if child.poll() is None:
-                continue
-            del self.running[pid]
-            child.stdin.close()
-            status = status_of(child.returncode)
-            if status != 0 and self.first_failure == 0:
-                self.first_failure = status
-                if self.interrupted is None:
-                    by = f"by signal {-child.returncode}" if child.returncode < 0 else f"with status {status}"
-                    print(f"treering.run: {self.what} {name} ended {by}; ending the others", file=sys.stderr, flush=True)
+    def take_notice(self, child):
+        said = os.read(child.notices, 1)
+        self.unwatch(child.notices)
+        if said:
+            child.because_of_another = said == BECAUSE_OF_ANOTHER
+            self.leaving.append(child)
+
+    def bury(self, child):
+        self.unwatch(child.pidfd)
+        os.close(child.pidfd)
+        child.status = status_of(child.process.wait())
+        child.process.stdin.close()
+        self.running.discard(child)
+        if child not in self.leaving:
+            self.leaving.append(child)
+        if child.status != 0 and self.interrupted is None and not any(other.status for other in self.leaving if other is not child):
+            by = f"by signal {child.status - 128}" if child.process.returncode < 0 else f"with status {child.status}"
+            print(f"treering.run: {self.what} {child.name} ended {by}; ending the others", file=sys.stderr, flush=True)
+
+    def first_failure(self):
+        failed = [child for child in self.leaving if child.status]
+        by_themselves = [child for child in failed if not child.because_of_another]
+        return (by_themselves or failed)[0] if failed else None
 
     def send(self, number):
-        for _, child in self.running.values():
-            if child.poll() is None:
-                child.send_signal(number)
+        for child in self.running:
+            child.process.send_signal(number)
 
-    def wait_for_all(self, wake, on_wake=None):
-        """Until all have ended. `wake` is readable when a child has ended or a signal has come."""
+    def wait(self, hold_back=0.0):
+        """Until all have ended. Failures because of others, which this process does not see, are held back for a while."""
         asked_at = None
         killed = False
         while self.running:
             timeout = None if asked_at is None or killed else max(0.0, asked_at + GRACE - time.monotonic())
-            readable, _, _ = select.select(wake, [], [], timeout)
-            for descriptor in readable:
-                if on_wake is not None:
-                    on_wake(descriptor, self)
-            self.collect()
-            if self.first_failure == 0 and self.interrupted is None:
+            self.take_events(timeout)
+            if self.first_failure() is None and self.interrupted is None:
                 continue
-            now = time.monotonic()
             if asked_at is None:
-                asked_at = now
-                # Ctrl-C of a terminal reaches all of its processes by itself.
+                asked_at = time.monotonic()
                 self.send(self.interrupted or signal.SIGTERM)
-            elif now - asked_at >= GRACE and not killed:
+            elif time.monotonic() - asked_at >= GRACE and not killed:
                 killed = True
                 self.send(signal.SIGKILL)
+        first = self.first_failure()
+        if self.interrupted is None and first is not None and first.because_of_another:
+            until = time.monotonic() + hold_back
+            while self.interrupted is None and time.monotonic() < until:
+                self.take_events(until - time.monotonic())
         if self.interrupted is not None:
             return 128 + self.interrupted
-        return self.first_failure
+        return first.status if first is not None else 0
 
-
-def signals_as_descriptor():
-    """A descriptor that has a byte for each signal that comes."""
-    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)
-    return reader
-
-
-def take_signals(descriptor, children):
-    """What came over signals_as_descriptor()."""
-    for number in os.read(descriptor, 4096):
-        if number != signal.SIGCHLD:
-            children.interrupted = number
+    def take_events(self, timeout):
+        for descriptor, _ in self.poll.poll(timeout):
+            if descriptor in self.handlers:
+                self.handlers[descriptor](descriptor)
 
 
 def command_of(options):
@@ -156,34 +200,32 @@ def end_with_parent():
     signal.set_wakeup_fd(-1)
 
 
-def run_ranks(options, first, count, ranks, line, inputs=()):
+def run_ranks(options, first, count, ranks, line, node=False):
     """Ranks first to first + count - 1 on this machine."""
-    wake = signals_as_descriptor()
     children = Children("rank")
 
-    def on_wake(descriptor, children):
-        if descriptor == wake:
-            take_signals(descriptor, children)
-        elif not os.read(descriptor, 4096):  # who started this node has ended, or wants its end
+    def end_with_launcher(descriptor):
+        if not os.read(descriptor, 4096):
+            children.unwatch(descriptor)
             children.interrupted = children.interrupted or signal.SIGTERM
-            watched.remove(descriptor)
 
-    watched = [wake, *inputs]
     for rank in range(first, first + count):
         environment = {**os.environ, "TREERING_RANK": str(rank), "TREERING_RANKS": str(ranks), "TREERING_ID": "-"}
         try:
-            child = children.start(rank, command_of(options), environment, line, preexec_fn=end_with_parent)
+            child = children.start(rank, command_of(options), environment, line, gives_notice=True,
+                                   preexec_fn=end_with_parent)
         except OSError as error:
             print(f"treering.run: {options.python} cannot be started: {error.strerror}", file=sys.stderr)
-            children.first_failure = 127
-            break
-        child.stdin.close()
-    return children.wait_for_all(watched, on_wake)
+            children.send(signal.SIGKILL)
+            return 127
+        child.process.stdin.close()
+    if node:
+        children.watch(0, end_with_launcher)
+    return children.wait(hold_back=2 * GRACE if node else 0.0)
 
 
 def run_hosts(options, line):
     """A node on each host, which starts its ranks."""
-    wake = signals_as_descriptor()
     children = Children("host")
     ranks = sum(count for _, count in options.hosts)
     variables = [f"{name}={value}" for name, value in os.environ.items()
@@ -197,7 +239,7 @@ def run_hosts(options, line):
         children.start(host, launcher_command(options.launcher, host, shell_line), dict(os.environ), line,
                        start_new_session=True)
         first += count
-    return children.wait_for_all([wake], take_signals)
+    return children.wait()
 
 
 def launcher_command(launcher, host, shell_line):
@@ -211,7 +253,7 @@ def main(arguments=None):
     options = parse(sys.argv[1:] if arguments is None else arguments)
     if options.node is not None:
         first, count, ranks = (int(part) for part in options.node.split(":"))
-        return run_ranks(options, first, count, ranks, read_line(0), inputs=[0])
+        return run_ranks(options, first, count, ranks, read_line(0), node=True)
     from . import _native
 
     # This process made the id and lives until all ranks have ended: they meet here.
