@@ -171,11 +171,11 @@ void bind_collectives(CommunicatorClass& communicator) {
   const nb::kw_only named;
   const auto out = arg("out").none() = nb::none();
   const auto stream = arg("stream").none() = nb::none();
-  const auto op = arg("op") = "sum";
+  const auto op = arg("op").none() = "sum";
   const auto root = arg("root") = 0;
   communicator
       .def(
-          "allreduce", &allreduce, arg("x"), op, named, out, stream, arg("compression").none() = nb::none(),
+          "allreduce", &allreduce, arg("x").none(), op, named, out, stream, arg("compression").none() = nb::none(),
           nb::sig("def allreduce(self, x: " ARRAY ", " OP ", *, " OUT
                   ", compression: Compression | None = None) -> " ARRAY),
           "Element by element `op` over the arrays x of all ranks, on every rank, with the same bits.\n\n"
@@ -184,7 +184,7 @@ void bind_collectives(CommunicatorClass& communicator) {
           "compression: float32 travels in a narrower type (Compression).\n"
           "Raises InvalidArgument for an array that does not fit, InvalidUsage where ranks call differently,\n"
           "RemoteError where a rank has failed, TimeoutError at the communicator's deadline.")
-      .def("reduce", &reduce, arg("x"), op, root, named, out, stream,
+      .def("reduce", &reduce, arg("x").none(), op, root, named, out, stream,
            nb::sig("def reduce(self, x: " ARRAY ", " OP ", root: int = 0, *, " OUT ") -> " ARRAY),
            "As allreduce(), with the result on rank `root` alone; the other ranks get None and need no out.")
       .def("broadcast", &broadcast, arg("x").none(), root, named, out, stream,
@@ -192,20 +192,20 @@ void bind_collectives(CommunicatorClass& communicator) {
            "The root's x on every rank.\n\n"
            "x: on the root what is sent; elsewhere it says shape and dtype alone, and may be None where out is given.\n"
            "out: filled; out=x is in place; None makes a new array like x.")
-      .def("allgather", &allgather, arg("x"), named, out, stream,
+      .def("allgather", &allgather, arg("x").none(), named, out, stream,
            nb::sig("def allgather(self, x: " ARRAY ", *, " OUT ") -> " ARRAY),
            "The arrays x of all ranks one after another, on every rank.\n\n"
            "x: shape (k, ...), the same on all ranks. The result has shape (size * k, ...), rank 0's rows first.\n"
            "In place where x is the rank's own rows of out.")
-      .def("reduce_scatter", &reduce_scatter, arg("x"), op, named, out, stream,
+      .def("reduce_scatter", &reduce_scatter, arg("x").none(), op, named, out, stream,
            nb::sig("def reduce_scatter(self, x: " ARRAY ", " OP ", *, " OUT ") -> " ARRAY),
            "Element by element `op` over the arrays x of all ranks, of which rank r gets block r.\n\n"
            "x: shape (size * k, ...). The result has shape (k, ...). In place where out is the rank's own rows of x.")
-      .def("alltoall", &alltoall, arg("x"), named, out, stream,
+      .def("alltoall", &alltoall, arg("x").none(), named, out, stream,
            nb::sig("def alltoall(self, x: " ARRAY ", *, " OUT ") -> " ARRAY),
            "Block d of rank s becomes block s of rank d.\n\n"
            "x: shape (size * k, ...), a block of k rows for each rank. The result has x's shape. out=x is in place.")
-      .def("gather", &gather, arg("x"), root, named, out, stream,
+      .def("gather", &gather, arg("x").none(), root, named, out, stream,
            nb::sig("def gather(self, x: " ARRAY ", root: int = 0, *, " OUT ") -> " ARRAY),
            "As allgather(), with the result on rank `root` alone; the other ranks get None and need no out.")
       .def("scatter", &scatter, arg("x").none(), root, named, out, stream,

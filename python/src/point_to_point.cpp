@@ -57,13 +57,14 @@ void bind_point_to_point(CommunicatorClass& communicator) {
   const nb::kw_only named;
   const auto stream = arg("stream").none() = nb::none();
   communicator
-      .def("send", &send, arg("x"), arg("dest"), named, stream,
+      .def("send", &send, arg("x").none(), arg("dest"), named, stream,
            nb::sig("def send(self, x: typing.Any, dest: int, *, stream: Stream | None = None) -> typing.Any"),
            "Sends the array x to rank `dest`. It may end before the receive begins, and must not be relied on to.")
-      .def("recv", &recv, arg("out"), arg("source"), named, stream,
+      .def("recv", &recv, arg("out").none(), arg("source"), named, stream,
            nb::sig("def recv(self, out: typing.Any, source: int, *, stream: Stream | None = None) -> typing.Any"),
            "Receives from rank `source` into the array out, which has as many bytes as were sent. Gives out.")
-      .def("sendrecv", &sendrecv, arg("x"), arg("dest"), arg("source"), named, arg("out").none() = nb::none(), stream,
+      .def("sendrecv", &sendrecv, arg("x").none(), arg("dest"), arg("source"), named, arg("out").none() = nb::none(),
+           stream,
            nb::sig("def sendrecv(self, x: typing.Any, dest: int, source: int, *, out: typing.Any | None = None, "
                    "stream: Stream | None = None) -> typing.Any"),
            "Sends x to `dest` and receives from `source` at once; neither waits for the other.\n\n"

@@ -205,25 +205,27 @@ void bind_variable_counts(CommunicatorClass& communicator) {
   const auto displacements = arg("displacements").none() = nb::none();
   const auto root = arg("root") = 0;
   communicator
-      .def("allgatherv", &allgatherv, arg("x"), arg("counts"), named, displacements, out, stream,
+      .def("allgatherv", &allgatherv, arg("x").none(), arg("counts").none(), named, displacements, out, stream,
            nb::sig("def allgatherv(self, x: typing.Any, counts: " COUNTS ", *, displacements: " COUNTS
                    " | None = None, " OUT),
            "allgather() of arrays with other numbers of rows.\n\n"
            "x: shape (counts[rank], ...). counts: rows of each rank, the same on all ranks. displacements: the row of\n"
            "out where each rank's block begins; None: one after another. The result has shape (sum(counts), ...).")
-      .def("reduce_scatterv", &reduce_scatterv, arg("x"), arg("counts"), arg("op") = "sum", named, out, stream,
+      .def("reduce_scatterv", &reduce_scatterv, arg("x").none(), arg("counts").none(), arg("op") = "sum", named, out,
+           stream,
            nb::sig("def reduce_scatterv(self, x: typing.Any, counts: " COUNTS ", op: str | Operation = 'sum', *, " OUT),
            "reduce_scatter() with other numbers of rows.\n\n"
            "x: shape (sum(counts), ...). counts: rows that each rank gets, the same on all ranks.\n"
            "The result has shape (counts[rank], ...).")
-      .def("alltoallv", &alltoallv, arg("x"), arg("send_counts"), arg("recv_counts"), named,
+      .def("alltoallv", &alltoallv, arg("x").none(), arg("send_counts"), arg("recv_counts"), named,
            arg("send_displacements").none() = nb::none(), arg("recv_displacements").none() = nb::none(), out, stream,
            nb::sig("def alltoallv(self, x: typing.Any, send_counts: " COUNTS ", recv_counts: " COUNTS
                    ", *, send_displacements: " COUNTS " | None = None, recv_displacements: " COUNTS
                    " | None = None, " OUT),
            "alltoall() with other numbers of rows: send_counts[d] of rank s equals recv_counts[s] of rank d.\n\n"
            "x: shape (sum(send_counts), ...). The result has shape (sum(recv_counts), ...). Not in place.")
-      .def("gatherv", &gatherv, arg("x"), arg("counts").none() = nb::none(), root, named, displacements, out, stream,
+      .def("gatherv", &gatherv, arg("x").none(), arg("counts").none() = nb::none(), root, named, displacements, out,
+           stream,
            nb::sig("def gatherv(self, x: typing.Any, counts: " COUNTS
                    " | None = None, root: int = 0, *, displacements: " COUNTS " | None = None, " OUT),
            "As allgatherv(), with the result on rank `root` alone, which alone needs counts. Others get None.")

@@ -27,8 +27,9 @@ using Clock = std::chrono::steady_clock;
 // How long a wait goes on without a look at Python's signals. A signal that another thread of the process took does
 // not interrupt the poll.
 constexpr int kLookMilliseconds = 100;
-// Other code may put a handler of its own in front: looked at before a call, but not before each of many short ones.
-constexpr auto kHandlerCheck = std::chrono::milliseconds(1);
+// The program may set handlers of its own, which takes ours away: looked at before a call. It takes as long as a small
+// call, so that of many short ones not each is looked at: less than a call, a change of handlers and a call take.
+constexpr auto kHandlerCheck = std::chrono::microseconds(10);
 
 // What the main thread, the handlers and the watcher share. The main thread alone begins calls.
 struct Watch {
