@@ -38,7 +38,7 @@ nb::object allreduce(Communicator& comm, nb::handle x, nb::handle op, nb::handle
   const size_t count = in.count();
   const trDataType_t type = in.type();
   const trRedOp_t operation = call.operation(op);
-  void* to = call.output(out, x, type, in.shape(), kAsX);
+  void* to = call.output(out, x, type, in.shape(), kAsX, &in);
   call.keep(std::move(in));
   if (compression.is_none())
     return call.run([&](trStream_t s) { return trAllReduce(from, to, count, type, operation, call.handle(), s); });
@@ -61,7 +61,7 @@ nb::object reduce(Communicator& comm, nb::handle x, nb::handle op, int root, nb:
   const size_t count = in.count();
   const trDataType_t type = in.type();
   const trRedOp_t operation = call.operation(op);
-  void* to = call.is_root(root) ? call.output(out, x, type, in.shape(), kAsX) : nullptr;
+  void* to = call.is_root(root) ? call.output(out, x, type, in.shape(), kAsX, &in) : nullptr;
   call.keep(std::move(in));
   return call.run([&](trStream_t s) { return trReduce(from, to, count, type, operation, root, call.handle(), s); });
 }
@@ -78,7 +78,7 @@ nb::object broadcast(Communicator& comm, nb::handle x, int root, nb::handle out,
   const void* from = in.data();
   const size_t count = in.count();
   const trDataType_t type = in.type();
-  void* to = call.output(out, x, type, in.shape(), kAsX);
+  void* to = call.output(out, x, type, in.shape(), kAsX, &in);
   call.keep(std::move(in));
   return call.run(
       [&](trStream_t s) { return trBroadcast(is_root ? from : nullptr, to, count, type, root, call.handle(), s); });
@@ -114,7 +114,7 @@ nb::object alltoall(Communicator& comm, nb::handle x, nb::handle out, nb::handle
   const size_t count = rows_of_block(call, in) * in.row();
   const void* from = in.data();
   const trDataType_t type = in.type();
-  void* to = call.output(out, x, type, in.shape(), kAsX);
+  void* to = call.output(out, x, type, in.shape(), kAsX, &in);
   call.keep(std::move(in));
   return call.run([&](trStream_t s) { return trAllToAll(from, to, count, type, call.handle(), s); });
 }

@@ -88,7 +88,11 @@ Call::Call(Communicator& comm, const char* name, nb::handle stream)
 }
 
 void* Call::output(nb::handle out, nb::handle like, trDataType_t type, const std::vector<int64_t>& shape,
-                   const char* wanted) {
+                   const char* wanted, const View* in) {
+  if (in != nullptr && out.is(like) && in->writable()) {
+    result_.value = nb::borrow(out);
+    return in->data();
+  }
   if (out.is_none()) {
     result_.value = new_array(like, type, shape);
     result_.like = nb::borrow(like);

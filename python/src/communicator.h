@@ -80,9 +80,10 @@ class Call {
   // An array that is read. The reference is good until the next one is read.
   View input(nb::handle array, const char* argument = "x") { return view_of(array, Access::kRead, name_, argument); }
   // Where the result goes: `out`, which must have the type and as many elements as `shape`; None: a new array like
-  // `like`. It becomes the call's result. Gives its address.
+  // `like`. It becomes the call's result. Gives its address. `in`: the view of `like`, where the result has its shape,
+  // so that an array that is both is looked at once.
   void* output(nb::handle out, nb::handle like, trDataType_t type, const std::vector<int64_t>& shape,
-               const char* wanted);
+               const char* wanted, const View* in = nullptr);
   void keep(View view) { kept_.add(std::move(view)); }
   void keep(nb::handle object) { kept_.add(object); }
   void set_result(nb::handle value) { result_.value = nb::borrow(value); }

@@ -4,7 +4,8 @@
 namespace treering::python {
 
 void raise(trResult_t code, const std::string& message) {
-  nb::object error = python_function("treering._errors", "error_of")(static_cast<int>(code), message);
+  nb::object error = python_function("treering._errors", "error_of")(
+      static_cast<int>(code), message.empty() ? trGetErrorString(code) : message);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   throw nb::python_error();
 }

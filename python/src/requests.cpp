@@ -192,6 +192,17 @@ Request::Part& Request::part(const char* call) {
   raise(trInvalidUsage, std::string(call) + ": the call was made in a group that has not ended yet; leave the group");
 }
 
+namespace {
+
+// A communicator that was closed meanwhile has none any more.
+std::string message_of(trComm_t comm) {
+  trResult_t state = trSuccess;
+  const bool is_open = trCommGetAsyncError(comm, &state) == trSuccess;
+  return is_open ? trGetLastError(comm) : "the communicator was closed while the call was under way";
+}
+
+}  // namespace
+
 nb::object Request::settle() {
   Part& part = *part_;
   if (!part.has_ended) {
@@ -201,7 +212,7 @@ nb::object Request::settle() {
   }
   const auto code = static_cast<trResult_t>(part.code->load());
   if (code == trSuccess) return part.result.finished();
-  const std::string message = trGetLastError(part.comm);
+  const std::string message = message_of(part.comm);
   // Tells the stream that its failure is known, where it has ended: it would be that of later requests.
   trStreamQuery(part.handle);
   raise(code, message);

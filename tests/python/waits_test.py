@@ -177,6 +177,23 @@ class Failures(unittest.TestCase):
         code, printed, errors = run(text, "-n", "4")
         self.assertEqual((code, printed.split()), (137, ["[3.]"] * 3), errors)
 
+    def test_closed_meanwhile(self):
+        text = """
+            import numpy, treering
+            comm = treering.init()
+            if comm.rank == 0:
+                stream = treering.Stream()
+                request = comm.allreduce(numpy.ones(3), stream=stream)
+                comm.close()
+                try:
+                    request.wait()
+                except treering.RemoteError as error:
+                    print(error, flush=True)
+                stream.close()
+        """
+        code, printed, errors = run(text, "-n", "2")
+        self.assertEqual((code, printed), (0, "the communicator was closed while the call was under way\n"), errors)
+
     def test_timeout(self):
         text = """
             import os, sys
