@@ -153,9 +153,11 @@ class Children:
         by_themselves = [child for child in failed if not child.because_of_another]
         return (by_themselves or failed)[0] if failed else None
 
-    def send(self, number):
+    def send(self, number, to_leaving=False):
+        """Those that end by themselves are let do it, so that their status stays their own."""
         for child in self.running:
-            child.process.send_signal(number)
+            if to_leaving or child not in self.leaving:
+                child.process.send_signal(number)
 
     def wait(self, hold_back=0.0):
         """Until all have ended. Failures because of others, which this process does not see, are held back for a while."""
@@ -171,7 +173,7 @@ class Children:
                 self.send(self.interrupted or signal.SIGTERM)
             elif time.monotonic() - asked_at >= GRACE and not killed:
                 killed = True
-                self.send(signal.SIGKILL)
+                self.send(signal.SIGKILL, to_leaving=True)
         first = self.first_failure()
         if self.interrupted is None and first is not None and first.because_of_another:
             until = time.monotonic() + hold_back
@@ -216,7 +218,7 @@ def run_ranks(options, first, count, ranks, line, node=False):
                                    preexec_fn=end_with_parent)
         except OSError as error:
             print(f"treering.run: {options.python} cannot be started: {error.strerror}", file=sys.stderr)
-            children.send(signal.SIGKILL)
+            children.send(signal.SIGKILL, to_leaving=True)
             return 127
         child.process.stdin.close()
     if node:

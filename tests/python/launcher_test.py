@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import unittest
 
 from processes import DEADLINE, Job, clean_environment, run
@@ -35,6 +36,12 @@ def is_alive(pid):
 
 
 class Launcher(unittest.TestCase):
+    def assert_gone(self, pids):
+        """They end, though perhaps after those who started them."""
+        deadline = time.monotonic() + DEADLINE
+        while alive := [pid for pid in pids if is_alive(pid)]:
+            self.assertLess(time.monotonic(), deadline, alive)
+
     def test_ranks_and_arguments(self):
         with Job(PRINTS, "-n", "3", arguments=("a", "--b", "c d")) as job:
             self.assertEqual(job.lines(3), [f"{rank} 3 a --b c d" for rank in range(3)])
@@ -50,7 +57,7 @@ class Launcher(unittest.TestCase):
                         code, _, errors = job.finish()
                     self.assertEqual(code, status, errors)
                     self.assertIn("rank 1 ended", errors)
-                    self.assertFalse([pid for pid in pids if is_alive(pid)])
+                    self.assert_gone(pids)
 
     def test_a_rank_that_ignores_signals_is_killed(self):
         others = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); threading.Event().wait()"
@@ -64,7 +71,7 @@ class Launcher(unittest.TestCase):
                     pids = [int(line) for line in job.lines(2)]
                     job.process.send_signal(number)
                     self.assertEqual(job.finish()[0], status)
-                self.assertFalse([pid for pid in pids if is_alive(pid)])
+                self.assert_gone(pids)
 
     def test_a_killed_launcher_leaves_no_ranks(self):
         with Job(FAILS.format(how="pass", others="threading.Event().wait()"), "-n", "2") as job:
@@ -72,7 +79,7 @@ class Launcher(unittest.TestCase):
             job.process.kill()
             job.process.wait()
             job.process.stdout.read()  # ends when no rank has it any more
-            self.assertFalse([pid for pid in pids if is_alive(pid)])
+            self.assert_gone(pids)
 
     def test_hosts(self):
         text = PRINTS + "    print(len({h for h in comm.allgather_objects(__import__('os').environ['TREERING_HOSTID'])}))\n"
@@ -86,7 +93,7 @@ class Launcher(unittest.TestCase):
             pids = [int(line) for line in job.lines(3)]
             code, _, errors = job.finish()
             self.assertEqual(code, 7, errors)
-            self.assertFalse([pid for pid in pids if is_alive(pid)])
+            self.assert_gone(pids)
 
     def test_wrong_arguments(self):
         for arguments, words in ((["-n", "0", "x"], "-n is 0; 1 or more"), (["x"], "give either -n or --hosts"),
