@@ -97,11 +97,28 @@ class Reader {
       const auto steps = integers(strides);
       if (!is_contiguous(shape, steps.data(), static_cast<int64_t>(type->bytes))) refuse_strides(steps, "bytes");
     }
+    if (interface.contains("stream")) wait_for_producer(interface["stream"]);
     const nb::object data = interface["data"];
     const auto address = nb::cast<uintptr_t>(data[0]);
     view_.keeper_ = nb::borrow(object_);
     set(reinterpret_cast<void*>(address), type, shape, !nb::cast<bool>(data[1]));
     return true;
+  }
+
+  // What the producer has given to its CUDA stream must have ended before the memory is used.
+  void wait_for_producer(nb::handle stream) {
+    if (stream.is_none()) return;
+    const auto cuda_stream = nb::cast<uintptr_t>(nb::int_(nb::borrow(stream)));
+    int device = 0;
+    check(trDeviceCurrent(&device));
+    trStream_t handle = nullptr;  // the same one for each call; the stream stays its owner's
+    check(trStreamFromCuda(&handle, device, reinterpret_cast<void*>(cuda_stream)));
+    trResult_t code = trSuccess;
+    {
+      nb::gil_scoped_release release;
+      code = trStreamSynchronize(handle);
+    }
+    check(code);
   }
 
   bool by_dlpack() {
