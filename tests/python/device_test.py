@@ -50,6 +50,7 @@ class Devices(unittest.TestCase):
             out = numpy.empty(COUNT, "float32")
             comm.broadcast(array, out=out)
             results[rank] = (array.values(), out)
+            comm.barrier()  # the root may be done first
             comm.close()
 
         threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
