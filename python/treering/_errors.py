@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exceptions: one for each result of the library that is a failure, with its message."""
+from __future__ import annotations
+
 import builtins
 import re
 
@@ -38,7 +40,7 @@ class _OfRanks(Error):
     _first = re.compile(r"\brank (\d+)\b")
 
     @property
-    def ranks(self):
+    def ranks(self) -> list[int]:
         """The ranks at fault that the text names, in its order; empty where it names none."""
         text = str(self)
         found = self._described.findall(text) or self._first.findall(text)[:1]

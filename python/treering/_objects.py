@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Python objects between ranks, as pickles. Unpickling runs code that the sender chose: ranks trust one another."""
+from __future__ import annotations
+
 import pickle
+import typing
 
 from ._arrays import numpy
+from ._errors import InvalidArgument
 
 
 def _pickled(value):
@@ -20,7 +24,7 @@ def _unpickled(array):
 class Objects:
     """The calls for Python objects of any kind that pickle knows. They block."""
 
-    def broadcast_object(self, value=None, root=0):
+    def broadcast_object(self, value: typing.Any = None, root: int = 0) -> typing.Any:
         """The root's object on every rank; `value` does not count on the others."""
         data = _pickled(value) if self.rank == root else None
         length = _length(0 if data is None else data.size)
@@ -32,13 +36,13 @@ class Objects:
         self.broadcast(data, root)
         return value
 
-    def allgather_objects(self, value):
+    def allgather_objects(self, value: typing.Any) -> list[typing.Any]:
         """A list of the objects of all ranks, by rank, on every rank."""
         data = _pickled(value)
         lengths = self.allgather(_length(data.size)).tolist()
         return self._cut(self.allgatherv(data, lengths), lengths)
 
-    def gather_objects(self, value, root=0):
+    def gather_objects(self, value: typing.Any, root: int = 0) -> list[typing.Any] | None:
         """A list of the objects of all ranks on rank `root`; None on the others."""
         data = _pickled(value)
         lengths = self.gather(_length(data.size), root)
@@ -47,42 +51,43 @@ class Objects:
             return None
         return self._cut(self.gatherv(data, lengths.tolist(), root), lengths.tolist())
 
-    def scatter_objects(self, values=None, root=0):
+    def scatter_objects(self, values: typing.Sequence[typing.Any] | None = None, root: int = 0) -> typing.Any:
         """The entry of the root's list for this rank; `values` does not count on the others."""
         length = _length(0)
         if self.rank != root:
             self.scatter(None, root, out=length)
             data = numpy().empty(int(length[0]), dtype="uint8")
             return _unpickled(self.scatterv(None, None, root, out=data))
-        values = list(values)
-        if len(values) != self.size:
-            raise ValueError(f"scatter_objects: values has {len(values)} entries; {self.size} are wanted, one for each rank")
+        values = self._one_for_each_rank("scatter_objects", values)
         parts = [_pickled(value) for value in values]
         lengths = [part.size for part in parts]
         self.scatter(numpy().array(lengths, dtype="int64"), root, out=length)
         self.scatterv(numpy().concatenate(parts), lengths, root)
         return values[root]
 
-    def alltoall_objects(self, values):
+    def alltoall_objects(self, values: typing.Sequence[typing.Any]) -> list[typing.Any]:
         """Entry d of rank s's list becomes entry s of rank d's."""
-        values = list(values)
-        if len(values) != self.size:
-            raise ValueError(f"alltoall_objects: values has {len(values)} entries; {self.size} are wanted, one for each rank")
-        parts = [_pickled(value) for value in values]
+        parts = [_pickled(value) for value in self._one_for_each_rank("alltoall_objects", values)]
         lengths = [part.size for part in parts]
         received = self.alltoall(numpy().array(lengths, dtype="int64")).tolist()
         return self._cut(self.alltoallv(numpy().concatenate(parts), lengths, received), received)
 
-    def send_object(self, value, dest):
+    def send_object(self, value: typing.Any, dest: int) -> None:
         """Sends an object to rank `dest`."""
         data = _pickled(value)
         self.send(_length(data.size), dest)
         self.send(data, dest)
 
-    def recv_object(self, source):
+    def recv_object(self, source: int) -> typing.Any:
         """An object that rank `source` sends."""
         length = self.recv(_length(0), source)
         return _unpickled(self.recv(numpy().empty(int(length[0]), dtype="uint8"), source))
+
+    def _one_for_each_rank(self, call, values):
+        values = list(values or ())
+        if len(values) != self.size:
+            raise InvalidArgument(f"{call}: values has {len(values)} entries; {self.size} are wanted, one for each rank")
+        return values
 
     @staticmethod
     def _cut(data, lengths):

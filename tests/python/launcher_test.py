@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m treering.run: ranks, exit status, the end of all when one fails, hosts."""
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -107,6 +108,16 @@ class Launcher(unittest.TestCase):
                               capture_output=True, text=True, timeout=DEADLINE)
         self.assertIn("InvalidUsage: nothing in the environment says which rank", done.stderr.replace("treering._errors.", ""))
         self.assertIn("python -m treering.run -n 4", done.stderr)
+
+    def test_mpirun(self):
+        program = "import treering, numpy; print(treering.init().allreduce(numpy.ones(1)))"
+        for command in (["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"], ["mpiexec.hydra"]):
+            with self.subTest(launcher=command[0]):
+                if shutil.which(command[0]) is None:
+                    self.skipTest(f"{command[0]} is not there")
+                done = subprocess.run([*command, "-n", "2", sys.executable, "-c", program], env=clean_environment(),
+                                      capture_output=True, text=True, timeout=DEADLINE, stdin=subprocess.DEVNULL)
+                self.assertEqual((done.returncode, done.stdout.split()), (0, ["[2.]"] * 2), done.stderr)
 
     def test_torchrun(self):
         """The variables that torchrun sets; without PyTorch."""

@@ -42,6 +42,9 @@ class Package(unittest.TestCase):
     def test_version(self):
         self.assertRegex(treering.__version__, r"^\d+\.\d+\.\d+$")
 
+    def test_the_library_lies_beside_it(self):
+        self.assertTrue(os.path.exists(os.path.join(FOLDER, "libtreering.so.0")))
+
     def test_types(self):
         self.assertIn("float32", treering.data_types())
         self.assertEqual(treering.operations()[:3], ["sum", "prod", "max"])

@@ -129,6 +129,8 @@ class PointToPoint(unittest.TestCase):
         self.assertEqual(comm.gather_objects(own, n - 1), every if rank == n - 1 else None)
         self.assertEqual(comm.scatter_objects(every if rank == 0 else None), own)
         self.assertEqual(comm.alltoall_objects([(rank, d) for d in range(n)]), [(s, rank) for s in range(n)])
+        with self.assertRaisesRegex(treering.InvalidArgument, f"alltoall_objects: values has {n + 1} entries; {n} are wanted"):
+            comm.alltoall_objects([0] * (n + 1))
         if n > 1 and rank == 0:
             comm.send_object(own, 1)
         elif rank == 1:
