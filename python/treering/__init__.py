@@ -47,7 +47,7 @@ if "_TREERING_RUN_NOTICE" in _os.environ:
     _atexit.register(_give_notice)
 
 
-class Communicator(_native.CommunicatorBase, _Objects):
+class Communicator(_Objects):
     """One rank of a communicator. init(), init_rank() and threads() make them, and split(), dup(), shrink(), grow().
 
     Every rank makes the same calls in the same order. A call without `stream=` waits, without the GIL; Ctrl-C ends it

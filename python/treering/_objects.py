@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import typing
 
+from . import _native
 from ._arrays import numpy
 from ._errors import InvalidArgument
 
@@ -21,7 +22,7 @@ def _unpickled(array):
     return pickle.loads(memoryview(array))
 
 
-class Objects:
+class Objects(_native.CommunicatorBase):
     """The calls for Python objects of any kind that pickle knows. They block."""
 
     def broadcast_object(self, value: typing.Any = None, root: int = 0) -> typing.Any:
