@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 VERSION = 14  # others break lines elsewhere
-FOLDERS = ("src", "include", "tools", "tests", "bench", "docs/examples")
+FOLDERS = ("src", "include", "python", "tools", "tests", "bench", "docs/examples")
 SUFFIXES = (".h", ".c", ".cpp", ".cu")
 # Its includes have an order that matters.
 NOT_FORMATTED = ("tests/shim/layout_checks.h",)

@@ -182,7 +182,7 @@ def check_folder_sizes(root):
 
 
 def check_tool_includes(root):
-    for path in [p for folder in ("tools", "bench/peers") for p in sources(root / folder)]:
+    for path in [p for folder in ("tools", "python", "bench/peers") for p in sources(root / folder)]:
         arrows = TOOL_ARROWS.get(path.name, [])
         for included in INCLUDE.findall(text_of(path)):
             if included.split("/")[0] in ARROWS and not {included, included.split("/")[0]} & set(arrows):
@@ -197,7 +197,7 @@ def check_public_header(root):
 
 
 def check_lengths(root):
-    for folder in ("src", "include", "tools", "tests", "bench"):
+    for folder in ("src", "include", "python", "tools", "tests", "bench"):
         for path in sources(root / folder):
             lines = text_of(path).count("\n")
             if lines > MAX_LINES:
@@ -254,14 +254,14 @@ def unclear_returns(source):
 
 def check_returns(root):
     """What is returned is understood at once: no ?: inside of another one, no comma operator."""
-    for path in [p for folder in ("src", "include", "tools", "bench") for p in sources(root / folder) if p.suffix != ".py"]:
+    for path in [p for folder in ("src", "include", "python", "tools", "bench") for p in sources(root / folder) if p.suffix != ".py"]:
         for line, what in unclear_returns(text_of(path)):
             yield f"{path.relative_to(root)}:{line}: {what}"
 
 
 def check_names(root):
     """The largest and the least of what is allowed are kMax and kMin."""
-    for path in [p for folder in ("src", "include", "tools", "tests", "bench") for p in sources(root / folder)]:
+    for path in [p for folder in ("src", "include", "python", "tools", "tests", "bench") for p in sources(root / folder)]:
         for found in sorted(set(re.findall(r"\bk(?:Most|Least)[A-Z]\w*", text_of(path)))):
             yield f"{path.relative_to(root)}: names {found}: limits begin with kMax or kMin"
 
@@ -271,7 +271,7 @@ LICENSED = (*SOURCES, ".sh", ".map", ".in", "meson.build", "CMakeLists.txt", "ru
 
 
 def check_licence_lines(root):
-    for folder in ("src", "include", "tools", "tests", "bench", "packaging"):
+    for folder in ("src", "include", "python", "tools", "tests", "bench", "packaging"):
         for path in files_below(root / folder):
             if path.name.endswith(LICENSED) and LICENCE not in text_of(path)[:1000]:
                 yield f"{path.relative_to(root)}: has no line {LICENCE!r}"
@@ -358,7 +358,7 @@ def self_test(root):
     """Each planted violation, alone, is reported, and nothing besides what was there before."""
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory) / "copy"
-        for folder in ("src", "include", "tools", "tests", "bench", "packaging"):
+        for folder in ("src", "include", "python", "tools", "tests", "bench", "packaging"):
             shutil.copytree(root / folder, copy / folder)
         before = set(violations(copy))
         status = 0

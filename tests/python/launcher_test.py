@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m treering.run: ranks, exit status, the end of all when one fails, hosts."""
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+from processes import DEADLINE, Job, clean_environment, run
+
+PRINTS = """
+    import sys, treering
+    comm = treering.init()
+    print(comm.rank, comm.size, *sys.argv[1:], flush=True)
+    comm.barrier()
+"""
+# The other ranks wait in a call, or in something else that takes long.
+FAILS = """
+    import os, signal, sys, threading, treering, numpy
+    comm = treering.init()
+    print(os.getpid(), flush=True)
+    comm.barrier()
+    if comm.rank == 1:
+        {how}
+    {others}
+"""
+
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+class Launcher(unittest.TestCase):
+    def assert_gone(self, pids):
+        """They end, though perhaps after those who started them."""
+        deadline = time.monotonic() + DEADLINE
+        while alive := [pid for pid in pids if is_alive(pid)]:
+            self.assertLess(time.monotonic(), deadline, alive)
+
+    def test_ranks_and_arguments(self):
+        with Job(PRINTS, "-n", "3", arguments=("a", "--b", "c d")) as job:
+            self.assertEqual(job.lines(3), [f"{rank} 3 a --b c d" for rank in range(3)])
+            self.assertEqual(job.finish()[:2], (0, ""))
+
+    def test_first_failure(self):
+        for how, status in (("sys.exit(7)", 7), ("raise KeyError", 1), ("os.kill(os.getpid(), signal.SIGKILL)", 137)):
+            for others in ("comm.barrier()", "threading.Event().wait()"):
+                with self.subTest(how=how, others=others):
+                    with Job(FAILS.format(how=how, others=others), "-n", "3") as job:
+                        pids = [int(line) for line in job.lines(3)]
+                        code, _, errors = job.finish()
+                    self.assertEqual(code, status, errors)
+                    self.assertIn("rank 1 ended", errors)
+                    self.assert_gone(pids)
+
+    def test_a_rank_that_ignores_signals_is_killed(self):
+        others = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); threading.Event().wait()"
+        with Job(FAILS.format(how="sys.stdin.read(); sys.exit(9)", others=others), "-n", "2") as job:
+            self.assertEqual(job.finish()[0], 9)
+
+    def test_signals_reach_the_ranks(self):
+        for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            with self.subTest(number=number):
+                with Job(FAILS.format(how="pass", others="comm.recv(numpy.ones(1), comm.rank ^ 1)"), "-n", "2") as job:
+                    pids = [int(line) for line in job.lines(2)]
+                    job.process.send_signal(number)
+                    self.assertEqual(job.finish()[0], status)
+                self.assert_gone(pids)
+
+    def test_a_killed_launcher_leaves_no_ranks(self):
+        with Job(FAILS.format(how="pass", others="threading.Event().wait()"), "-n", "2") as job:
+            pids = [int(line) for line in job.lines(2)]
+            job.process.kill()
+            job.process.wait()
+            job.process.stdout.read()  # ends when no rank has it any more
+            self.assert_gone(pids)
+
+    def test_hosts(self):
+        text = PRINTS + "    print(len({h for h in comm.allgather_objects(__import__('os').environ['TREERING_HOSTID'])}))\n"
+        with Job(text, "--hosts", "a:2,b:1", "--launcher", "env TREERING_HOSTID={host}") as job:
+            self.assertEqual(job.lines(3), ["0 3", "1 3", "2 3"])
+            self.assertEqual(job.finish()[:2], (0, "2\n2\n2\n"))
+
+    def test_a_failure_on_a_host(self):
+        with Job(FAILS.format(how="sys.exit(7)", others="threading.Event().wait()"), "--hosts", "a:1,b:2", "--launcher",
+                 "env TREERING_HOSTID={host}") as job:
+            pids = [int(line) for line in job.lines(3)]
+            code, _, errors = job.finish()
+            self.assertEqual(code, 7, errors)
+            self.assert_gone(pids)
+
+    def test_wrong_arguments(self):
+        for arguments, words in ((["-n", "0", "x"], "-n is 0; 1 or more"), (["x"], "give either -n or --hosts"),
+                                 (["--hosts", "a:x", "x"], "--hosts has 'a:x'; HOST:RANKS is wanted")):
+            done = subprocess.run([sys.executable, "-m", "treering.run", *arguments], env=clean_environment(),
+                                  capture_output=True, text=True, timeout=DEADLINE)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(words, done.stderr)
+
+    def test_without_a_launcher(self):
+        done = subprocess.run([sys.executable, "-c", "import treering; treering.init()"], env=clean_environment(),
+                              capture_output=True, text=True, timeout=DEADLINE)
+        self.assertIn("InvalidUsage: nothing in the environment says which rank", done.stderr.replace("treering._errors.", ""))
+        self.assertIn("python -m treering.run -n 4", done.stderr)
+
+    def test_mpirun(self):
+        program = "import treering, numpy; print(treering.init().allreduce(numpy.ones(1)))"
+        for command in (["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"], ["mpiexec.hydra"]):
+            with self.subTest(launcher=command[0]):
+                if shutil.which(command[0]) is None:
+                    self.skipTest(f"{command[0]} is not there")
+                done = subprocess.run([*command, "-n", "2", sys.executable, "-c", program], env=clean_environment(),
+                                      capture_output=True, text=True, timeout=DEADLINE, stdin=subprocess.DEVNULL)
+                self.assertEqual((done.returncode, done.stdout.split()), (0, ["[2.]"] * 2), done.stderr)
+
+    def test_torchrun(self):
+        """The variables that torchrun sets; without PyTorch."""
+        port = 20000 + os.getpid() % 20000
+        program = "import treering, numpy; print(treering.init().allreduce(numpy.ones(1)))"
+        ranks = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True,
+                                  env=clean_environment(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
+                                                        MASTER_PORT=str(port), TREERING_SECRET="of this test"))
+                 for rank in range(2)]
+        self.assertEqual([rank.communicate(timeout=DEADLINE)[0] for rank in ranks], ["[2.]\n"] * 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
