@@ -148,20 +148,21 @@ TEST_F(WaitSetTest, ABackoffArmsItsSourcesBeforeItSleeps) {
 }
 
 // Ranks with a core each poll a device for as long as memory. Others would wait for one another's polls.
-TEST_F(WaitSetTest, RanksThatShareACoreSoonSleepOnADevice) {
-  const auto polls_until_sleep = [this](uint32_t ranks, uint32_t cores) {
+TEST(WaitPolicyTest, RanksThatShareACoreSoonSleepOnADevice) {
+  const auto polls_until_sleep = [](uint32_t ranks, uint32_t cores) {
     ArmedSource source(true);
-    set_.add(source.fd, &source);
+    WaitSet devices;
+    devices.add(source.fd, &source);
     WaitPolicy policy = wait_policy_of(ranks, cores);
     policy.notices_crowds = false;  // whether this machine is busy does not matter here
     Backoff backoff(policy);
-    backoff.sleep_on(&set_, true);
+    backoff.sleep_on(&devices, true);
     int polls = 0;
     // What a thread has noticed before counts for it alone.
     std::thread([&] {
       for (; source.armed == 0 && polls < 100'000; ++polls) (void)backoff.pause();
     }).join();
-    set_.forget(source.fd);
+    devices.forget(source.fd);
     return polls;
   };
   EXPECT_GT(polls_until_sleep(2, 2), 10'000);
