@@ -2,6 +2,7 @@
 #include "api/batch.h"
 
 #include <algorithm>
+#include <new>
 
 #include "gpu/device_rank.h"
 #include "gpu/memory/pieces.h"
@@ -83,6 +84,7 @@ void Batch::distribute(Line* line) {
 }
 
 Status Batch::prepare(bool kept) try {
+  call_ = kept ? "trPersistentStart" : "trGroupEnd";
   for (auto& line : lines_) {
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(lease.acquire(line->comm));
@@ -92,16 +94,17 @@ Status Batch::prepare(bool kept) try {
   return {};
 } catch (const std::bad_alloc&) {
   if (kept) throw;  // no other rank waits for what has not been started
-  return run_out_of_memory();
+  for (auto& line : lines_) (void)line->lease.acquire(line->comm);
+  return end_without_memory();
 }
 
-Status Batch::run_out_of_memory() {
-  Status failure;
+Status Batch::end_without_memory() {
+  Status failure = out_of_memory();
+  for (auto& line : lines_)
+    if (line->lease) failure = line->lease->end_without_memory(call_);
   for (auto& line : lines_) {
-    CommunicatorLease lease;
-    if (!lease.acquire(line->comm).ok()) continue;
-    failure = lease->run_out_of_memory("trGroupEnd");
-    lease.slot().set_last_error(failure.message());
+    if (line->lease) line->lease.slot().set_last_error(failure.message());
+    line->lease.release();
   }
   return failure;
 }
@@ -219,6 +222,14 @@ Status Batch::run() {
     }
   } leases{this};
   for (auto& line : lines_) TR_RETURN_IF_ERROR(line->lease.acquire(line->comm));
+  try {
+    return run_leased();
+  } catch (const std::bad_alloc&) {
+    return end_without_memory();
+  }
+}
+
+Status Batch::run_leased() {
   TR_RETURN_IF_ERROR(prepare_devices());
   Status failure = drive();
   for (auto& line : lines_) {

@@ -76,14 +76,17 @@ class Batch {
   Entry& entry(trComm_t comm, StreamId stream);
   static void distribute(Line* line);
   static Status prepare(Communicator& communicator, Entry* entry, bool kept);
-  Status run_out_of_memory();
+  // Fails the communicators that are leased, and gives them back.
+  Status end_without_memory();
   Status prepare_devices();
   static Status enqueue(Communicator& communicator, Entry* entry);
   static Status advance(Line* line, bool look, bool* moved);
   static bool take_turn(Line* line, bool look, bool* moved, Status* failure);
+  Status run_leased();
   Status drive();
 
   std::vector<std::unique_ptr<Line>> lines_;
+  const char* call_ = "";  // that starts it, for messages
 };
 
 // Gives an operation to a device's stream; with the communicator's own, waits for its end.

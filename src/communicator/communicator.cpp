@@ -2,6 +2,7 @@
 #include "communicator/communicator.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <new>
@@ -92,7 +93,7 @@ Communicator::Progress Communicator::advance() try {
   return doubt();
 } catch (const std::bad_alloc&) {
   stop_without_memory();
-  return has_failed_.load(std::memory_order_relaxed) ? Progress::kFailed : doubt();
+  return has_failed_.load(std::memory_order_relaxed) ? Progress::kFailed : Progress::kBlocked;
 }
 
 Status Communicator::run_out_of_memory(const char* call) try {
@@ -102,10 +103,11 @@ Status Communicator::run_out_of_memory(const char* call) try {
   watch_->propose(status);
   return status;
 } catch (const std::bad_alloc&) {
-  return {trSystemError, "out of memory"};  // short enough to need none
+  return out_of_memory();
 }
 
 void Communicator::stop_without_memory() {
+  if (has_failed_.load(std::memory_order_relaxed)) return;
   in_doubt_ = active_ = true;
   Status status = run_out_of_memory(nullptr);
   if (!watch_->in_doubt()) (void)fail(std::move(status));  // not even for the words that the others are told
@@ -137,7 +139,17 @@ Status Communicator::fail(Status status) {
   return failure_;
 }
 
-Status Communicator::look_around() {
+Status Communicator::end_without_memory(const char* call) {
+  const Status status = run_out_of_memory(call);
+  if (queued() != 0) return status;  // what is active is the streams', which hear of it
+  if (!watch_->in_doubt()) (void)fail(status);
+  if (!active_) return status;
+  in_doubt_ = true;
+  while (look_around().ok()) usleep(500);
+  return status;
+}
+
+Status Communicator::look_around() try {
   if (in_doubt_) {
     context_.progress();  // the operation has not ended: others may wait for what it has sent
     Status status = watch_->poll();
@@ -147,6 +159,9 @@ Status Communicator::look_around() {
   Status status = watch_->check(peer, execution_->steps());
   in_doubt_ = watch_->in_doubt();
   return status.ok() ? status : fail(std::move(status));
+} catch (const std::bad_alloc&) {
+  stop_without_memory();
+  return has_failed_.load(std::memory_order_relaxed) ? out_of_memory() : Status();
 }
 
 Backoff Communicator::backoff() const {

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <new>
 #include <thread>
 
 #include "core/background_thread.h"
@@ -229,7 +230,7 @@ void Engine::forget(Communicator* communicator) {
 }
 
 // Advances one operation; true when it has ended.
-bool Engine::step(Task* task, Status* status, bool* moved) {
+bool Engine::step(Task* task, Status* status, bool* moved) try {
   Communicator& communicator = *task->communicator;
   if (!task->started) {
     task->started = true;
@@ -251,6 +252,9 @@ bool Engine::step(Task* task, Status* status, bool* moved) {
   }
   *status = communicator.look_around();
   return !status->ok();
+} catch (const std::bad_alloc&) {
+  *status = out_of_memory();  // only the words of a failure are missing
+  return true;
 }
 
 // Takes a task out of its queues. Operations are the first of their communicator; only forget() takes one that is not

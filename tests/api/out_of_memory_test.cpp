@@ -11,12 +11,12 @@
 #include "support/ranks.h"
 
 namespace {
-thread_local bool fails_next = false;
+thread_local bool fails_next = false, fails_always = false;
 }  // namespace
 
 // That of the library, too.
 [[gnu::noinline]] void* operator new(size_t bytes) {
-  if (std::exchange(fails_next, false)) throw std::bad_alloc();
+  if (fails_always || std::exchange(fails_next, false)) throw std::bad_alloc();
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
@@ -32,35 +32,42 @@ constexpr size_t kCount = 1 << 20;
 enum class Way { kBlocking, kStream, kGroup };
 using Case = std::tuple<const char*, Way>;
 
-// Runs on the thread of the streams, as what follows on its stream does.
-void fail_the_next(trResult_t /*result*/, void* fails) { fails_next = *static_cast<const bool*>(fails); }
+enum class Lack { kNone, kOne, kAll };
 
-// An allreduce for which this rank has no memory, if it is to have none. Returns 0, or the exit code.
-int reduce(Way way, trComm_t comm, bool fails, trResult_t* result) {
+void set_lack(Lack lack) {
+  fails_next = lack == Lack::kOne;
+  fails_always = lack == Lack::kAll;
+}
+
+// Runs on the thread of the streams, as what follows on its stream does.
+void lack_from_here(trResult_t /*result*/, void* lack) { set_lack(*static_cast<const Lack*>(lack)); }
+
+// An allreduce for which this thread, or that of the streams, may lack memory: a schedule of which there is none yet.
+// Returns 0, or the exit code.
+int reduce(Way way, trComm_t comm, Lack lack, trResult_t* result) {
   std::vector<float> values(kCount, 1.0f);
   const auto call = [&](trStream_t stream) {
     return trAllReduce(values.data(), values.data(), values.size(), trFloat32, trSum, comm, stream);
   };
-  if (way == Way::kBlocking) {
-    fails_next = fails;  // for a schedule of which there is none yet
-    *result = call(nullptr);
-    return std::exchange(fails_next, false) ? 2 : 0;
+  if (way == Way::kStream) {
+    trStream_t stream = nullptr;
+    TR_CHECK(trStreamCreate(&stream));
+    TR_CHECK(trStreamAddCallback(stream, lack_from_here, &lack));
+    *result = call(stream);  // another rank may have told of its lack already
+    if (*result == trSuccess) *result = trStreamSynchronize(stream);
+    (void)trStreamDestroy(stream);
+    return 0;
   }
   if (way == Way::kGroup) {
     TR_CHECK(trGroupStart());
     TR_CHECK(call(nullptr));
     TR_CHECK(call(nullptr));
-    fails_next = fails;
-    *result = trGroupEnd();
-    return std::exchange(fails_next, false) ? 2 : 0;
   }
-  trStream_t stream = nullptr;
-  TR_CHECK(trStreamCreate(&stream));
-  TR_CHECK(trStreamAddCallback(stream, fail_the_next, &fails));
-  *result = call(stream);  // another rank may have told of its lack already
-  if (*result == trSuccess) *result = trStreamSynchronize(stream);
-  (void)trStreamDestroy(stream);
-  return 0;
+  set_lack(lack);
+  *result = way == Way::kGroup ? trGroupEnd() : call(nullptr);
+  const bool unused = fails_next;
+  set_lack(Lack::kNone);
+  return unused ? 2 : 0;
 }
 
 class OutOfMemory : public ::testing::TestWithParam<Case> {};
@@ -75,31 +82,46 @@ INSTANTIATE_TEST_SUITE_P(Over, OutOfMemory,
                                             ::testing::Values(Way::kBlocking, Way::kStream, Way::kGroup)),
                          name_of);
 
+int run(int rank, const trUniqueId& id, const Case& which, Lack lack) {
+  setenv("TREERING_TRANSPORTS", std::get<0>(which), 1);
+  trConfig_t config = config_with_timeout(20'000);
+  trComm_t comm = nullptr;
+  TR_CHECK(trCommInitRankConfig(&comm, kRanks, id, rank, &config));
+  float value = 1.0f;
+  TR_CHECK(trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr));
+  trResult_t result = trSuccess;
+  if (const int code = reduce(std::get<1>(which), comm, rank == kVictim ? lack : Lack::kNone, &result); code != 0)
+    return code;
+  say(trGetLastError(comm));
+  const trResult_t again = trBarrier(comm, nullptr);
+  say(trGetLastError(comm));
+  trCommDestroy(comm);
+  if (lack == Lack::kOne) return again == result ? 10 + result : 1;
+  return result != trSuccess && again != trSuccess ? 10 + result : 1;
+}
+
 TEST_P(OutOfMemory, IsToldToAllRanks) {
-  const Way way = std::get<1>(GetParam());
-  RankProcesses processes(kRanks, [way](int rank, const trUniqueId& id) {
-    setenv("TREERING_TRANSPORTS", std::get<0>(GetParam()), 1);
-    trConfig_t config = config_with_timeout(20'000);
-    trComm_t comm = nullptr;
-    TR_CHECK(trCommInitRankConfig(&comm, kRanks, id, rank, &config));
-    float value = 1.0f;
-    TR_CHECK(trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr));
-    trResult_t result = trSuccess;
-    if (const int code = reduce(way, comm, rank == kVictim, &result); code != 0) return code;
-    say(trGetLastError(comm));
-    const trResult_t again = trBarrier(comm, nullptr);
-    say(trGetLastError(comm));
-    trCommDestroy(comm);
-    return again == result ? 10 + result : 1;
-  });
+  RankProcesses processes(kRanks, [](int rank, const trUniqueId& id) { return run(rank, id, GetParam(), Lack::kOne); });
   for (int rank = 0; rank < kRanks; ++rank) {
     const RankResult result = processes.wait(rank);
     EXPECT_EQ(result.exit_code, 10 + trSystemError) << "rank " << rank << ": " << result.output;
     const std::string name = "rank 1 (pid " + std::to_string(processes.pid(kVictim));
     EXPECT_NE(result.output.find(name), std::string::npos) << result.output;
-    const char* const where =
-        way == Way::kGroup ? " ran out of memory in trGroupEnd" : " ran out of memory in operation 2";
+    const bool in_group = std::get<1>(GetParam()) == Way::kGroup;
+    const char* const where = in_group ? " ran out of memory in trGroupEnd" : " ran out of memory in operation 2";
     EXPECT_NE(result.output.find(where), std::string::npos) << result.output;
+  }
+}
+
+// There is not even memory for the words. The others hear that the rank has left, or what it does next.
+TEST_P(OutOfMemory, EndsNoProcessWhereNothingIsLeft) {
+  RankProcesses processes(kRanks, [](int rank, const trUniqueId& id) { return run(rank, id, GetParam(), Lack::kAll); });
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const RankResult result = processes.wait(rank);
+    const bool has_error = result.exit_code > 10 && result.exit_code < 100;
+    EXPECT_TRUE(has_error) << "rank " << rank << ": " << result.exit_code << ' ' << result.output;
+    if (rank != kVictim) continue;
+    EXPECT_EQ(result.exit_code, 10 + trSystemError) << result.output;
   }
 }
 
