@@ -58,9 +58,20 @@ WAITS = """
         mean.exchange([x])
         mean.exchange([x])
 
-    # Runs while the main thread waits, because the GIL is free.
-    threading.Timer(0.1, lambda: print(os.getpid(), flush=True)).start()
+    # Runs while the main thread waits, because the GIL is free; says so when that one stays at one place in the call.
+    def watch():
+        place, looks = None, 0
+        while looks < 10:
+            frame = sys._current_frames()[threading.main_thread().ident]
+            before, place = place, (frame.f_code, frame.f_lasti)
+            looks = looks + 1 if begun and place == before else 0
+            threading.Event().wait(0.01)
+        print(os.getpid(), flush=True)
+
+    begun = []
+    threading.Thread(target=watch).start()
     try:
+        begun.append(True)
         waits[what]()
     except KeyboardInterrupt:
         print("interrupted", flush=True)
