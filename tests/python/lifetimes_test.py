@@ -147,6 +147,7 @@ class Lifetimes(unittest.TestCase):
                 else:
                     go.recv(numpy.ones(1), 0)
                     comm.allreduce(numpy.ones(1))
+            comm.barrier()
         """, "2.0", "2.0", "2.0")
 
     def test_two_tasks_await_one_request(self):
