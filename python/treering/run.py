@@ -161,11 +161,14 @@ class Children:
         self.running.discard(child)
         if child not in self.leaving:
             self.leaving.append(child)
-        if child.status != 0 and not child.because_of_another:
-            self.tell_of(child)
+        first = self.first_failure()
+        # One that began to end before it may be gone after it, and one that failed because of another before that one.
+        if first is not None and not first.because_of_another and None not in (
+                other.status for other in self.leaving[:self.leaving.index(first)]):
+            self.tell_of(first)
 
     def tell_of(self, child):
-        """Once. One that failed because of another may be gone before that one: it is told of in the end, if at all."""
+        """Once."""
         if self.interrupted is None and not self.has_told:
             self.has_told = True
             by = f"by signal {child.status - 128}" if child.process.returncode < 0 else f"with status {child.status}"
