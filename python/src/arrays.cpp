@@ -87,6 +87,8 @@ class Reader {
     const nb::object value = nb::getattr(object_, "__cuda_array_interface__", nb::none());
     if (!nb::isinstance<nb::dict>(value)) return false;
     const nb::dict interface = nb::cast<nb::dict>(value);
+    // Without a word about streams DLPack is better: there the producer is told which one to wait on.
+    if (!interface.contains("stream") && by_dlpack()) return true;
     const std::string typestr = nb::cast<std::string>(nb::str(interface["typestr"]));
     const DataType* type =
         typestr.size() < 3 || typestr[0] == '>' ? nullptr : type_of_kind(typestr[1], std::stoul(typestr.substr(2)));
@@ -97,7 +99,12 @@ class Reader {
       const auto steps = integers(strides);
       if (!is_contiguous(shape, steps.data(), static_cast<int64_t>(type->bytes))) refuse_strides(steps, "bytes");
     }
-    if (interface.contains("stream")) wait_for_producer(interface["stream"]);
+    if (interface.contains("stream")) {
+      const nb::object stream = interface["stream"];
+      if (!stream.is_none()) wait_for_producer(nb::cast<uintptr_t>(nb::int_(stream)), current_device());
+    } else if (has_devices()) {
+      wait_for_producer(0, current_device());
+    }
     const nb::object data = interface["data"];
     const auto address = nb::cast<uintptr_t>(data[0]);
     view_.keeper_ = nb::borrow(object_);
@@ -106,11 +113,8 @@ class Reader {
   }
 
   // What the producer has given to its CUDA stream must have ended before the memory is used.
-  void wait_for_producer(nb::handle stream) {
-    if (stream.is_none()) return;
-    const auto cuda_stream = nb::cast<uintptr_t>(nb::int_(nb::borrow(stream)));
-    int device = 0;
-    check(trDeviceCurrent(&device));
+  // 0: the default stream, which itself waits for all streams that were not made as non-blocking ones.
+  static void wait_for_producer(uintptr_t cuda_stream, int device) {
     trStream_t handle = nullptr;  // the same one for each call; the stream stays its owner's
     check(trStreamFromCuda(&handle, device, reinterpret_cast<void*>(cuda_stream)));
     trResult_t code = trSuccess;
@@ -119,6 +123,17 @@ class Reader {
       code = trStreamSynchronize(handle);
     }
     check(code);
+  }
+
+  static int current_device() {
+    int device = 0;
+    check(trDeviceCurrent(&device));
+    return device;
+  }
+
+  static bool has_devices() {
+    int count = 0;
+    return trDeviceCount(&count) == trSuccess && count > 0;
   }
 
   bool by_dlpack() {
@@ -130,6 +145,8 @@ class Reader {
       refuse(call_, std::string(argument_) + " is on device " + std::to_string(kind) +
                         " (a number of DLPack); memory of the host (1) or of a CUDA GPU (2) is wanted");
     view_.keeper_ = capsule_of(host);
+    // The capsule's producer has put what it still does before the default stream, on which nothing here waits.
+    if (!host) wait_for_producer(0, nb::cast<int>(nb::int_(device[1])));
     PyObject* capsule = view_.keeper_.ptr();
     if (PyCapsule_IsValid(capsule, "dltensor_versioned") != 0) {
       auto* managed = static_cast<dlpack::ManagedTensorVersioned*>(PyCapsule_GetPointer(capsule, "dltensor_versioned"));

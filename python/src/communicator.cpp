@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "communicator.h"
 
+#include <algorithm>
 #include <mutex>
 #include <set>
 
@@ -35,7 +36,7 @@ Communicator::~Communicator() {
     std::lock_guard lock(open_comms().mutex);
     open_comms().comms.erase(this);
   }
-  close();
+  end();
 }
 
 trComm_t Communicator::handle(const char* call) const {
@@ -45,6 +46,13 @@ trComm_t Communicator::handle(const char* call) const {
 }
 
 void Communicator::close() {
+  const Recording* group = current_recording();
+  if (group != nullptr && std::count(group->comms.begin(), group->comms.end(), handle_.load()) != 0)
+    raise(trInvalidUsage, "close: the open group has calls on this communicator; leave the group first");
+  end();
+}
+
+void Communicator::end() {
   const trComm_t handle = take();
   if (handle == nullptr || leave_to_abandoned_call(handle)) return;
   nb::gil_scoped_release release;
@@ -127,48 +135,52 @@ trRedOp_t Call::operation(nb::handle op) {
   if (!nb::try_cast(op, made))
     refuse_type(name_, "op is " + kind_of(op) + "; one of " + names_of_ops() + ", or an Operation, is wanted");
   if (made->comm_handle() != handle_) refuse(name_, "op was made on another communicator; make it on this one");
-  result_.operation = nb::borrow(op);
+  result_.operations.push_back(nb::borrow(op));
   kept_.add(op);
   return made->op();
 }
 
 void Call::fail(trResult_t code) {
   const std::string message = trGetLastError(nullptr);
+  // First what a function of the program raised: Ctrl-C in it has revoked the communicator.
+  result_.raise_failures();
   // Where a signal revoked the communicator, the exception of its handler.
   raise_signals();
   raise(code, message);
 }
 
+void Call::prepare() {
+  if (stream_handle_ == nullptr || (current_recording() != nullptr && current_recording()->keeps)) return;
+  request_ = nb::cast(new Request, nb::rv_policy::take_ownership);
+  nb::inst_ptr<Request>(request_)->hold(handle_, nb::borrow(stream_), stream_handle_, std::move(kept_),
+                                        std::move(result_));
+}
+
 nb::object Call::started() {
   if (current_recording() != nullptr) return record(current_recording());
   if (stream_handle_ == nullptr) return result_.finished();
-  nb::object request = nb::cast(new Request, nb::rv_policy::take_ownership);
-  auto* held = nb::inst_ptr<Request>(request);
-  held->hold(handle_, nb::borrow(stream_), stream_handle_, std::move(kept_), std::move(result_));
-  held->mark();
-  return request;
+  check(nb::inst_ptr<Request>(request_)->mark());
+  return request_;
 }
 
 // The call begins with the end of the group: until then the recording keeps its arrays, and its request has no mark.
 nb::object Call::record(Recording* into) {
   into->comms.push_back(handle_);
+  into->kept.add(nb::find(&comm_));
+  if (request_.is_valid()) {
+    into->requests.push_back(request_);
+  } else {
+    into->kept.append(std::move(kept_));
+    for (const nb::object& operation : result_.operations) into->operations.push_back(operation);
+  }
   if (stream_handle_ == nullptr) {
     into->without_stream = true;
-    into->kept.append(std::move(kept_));
     return result_.value;
   }
   if (into->stream_handle != nullptr && into->stream_handle != stream_handle_) into->several_streams = true;
   into->stream = nb::borrow(stream_);
   into->stream_handle = stream_handle_;
-  if (into->keeps) {
-    into->kept.append(std::move(kept_));
-    return result_.value;
-  }
-  nb::object request = nb::cast(new Request, nb::rv_policy::take_ownership);
-  nb::inst_ptr<Request>(request)->hold(handle_, nb::borrow(stream_), stream_handle_, std::move(kept_),
-                                       std::move(result_));
-  into->requests.push_back(request);
-  return request;
+  return request_.is_valid() ? request_ : result_.value;
 }
 
 }  // namespace treering::python

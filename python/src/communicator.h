@@ -43,6 +43,7 @@ class Communicator {
   void abort();
 
  private:
+  void end();
   std::atomic<trComm_t> handle_;
   int rank_ = 0, size_ = 0;
 };
@@ -58,7 +59,8 @@ struct Recording {
   Kept kept;
   std::vector<trComm_t> comms;
   std::vector<nb::object> requests;
-  nb::object stream = nb::none();  // of the calls, where there is one
+  std::vector<nb::object> operations;  // of calls that have no request of their own
+  nb::object stream = nb::none();      // of the calls, where there is one
   trStream_t stream_handle = nullptr;
   bool without_stream = false, several_streams = false, keeps = false;
 };
@@ -99,6 +101,7 @@ class Call {
       BlockingCall blocking(&handle_, 1);
       code = start(static_cast<trStream_t>(nullptr));
     } else {
+      prepare();
       code = start(stream_handle_);
     }
     if (code != trSuccess) fail(code);
@@ -108,6 +111,8 @@ class Call {
  private:
   bool blocks() const { return stream_handle_ == nullptr && current_recording() == nullptr; }
   [[noreturn]] void fail(trResult_t code);
+  // Makes the request, where the call gets one: once it has started, its arrays must have a place.
+  void prepare();
   nb::object started();
   nb::object record(Recording* recording);
 
@@ -118,6 +123,7 @@ class Call {
   trStream_t stream_handle_ = nullptr;
   Kept kept_;
   Result result_;
+  nb::object request_;
 };
 
 }  // namespace treering::python

@@ -63,6 +63,13 @@ nb::list init_all(nb::handle type, int size) {
   return made;
 }
 
+void refuse_in_group(const std::string& call) {
+  if (current_recording() != nullptr)
+    raise(trInvalidUsage, call +
+                              ": objects cannot travel inside of a group, where calls only begin at its end; leave "
+                              "the group first");
+}
+
 nb::bytes unique_id() {
   trUniqueId id;
   check(trGetUniqueId(&id));
@@ -229,6 +236,8 @@ void bind_starts(nb::module_& module) {
       "unique_id", &unique_id,
       "The id of a new communicator, 128 bytes. It reaches the other ranks by the program's own means, and holds a\n"
       "secret. The process that made it must live until all ranks have met.");
+  module.def("refuse_in_group", &refuse_in_group, arg("call"),
+             "Raises InvalidUsage inside of a group: for calls that are made of several.");
   module.def("close_all", &close_all, "Closes all communicators of the process.");
   module.def(
       "library_version",

@@ -59,11 +59,11 @@ void bind_memory(nb::module_& module, CommunicatorClass& communicator) {
                      "Bytes that other ranks of the machine map; treering.empty() makes arrays on them.")
       .def(nb::init<size_t>(), nb::arg("bytes"));
   nb::class_<Registration>(module, "Registration", "A registered array; see Communicator.register().")
-      .def("close", &Registration::close, "Ends the registration. No call may be using the array.")
+      .def("close", &Registration::close, nb::lock_self(), "Ends the registration. No call may be using the array.")
       .def(
           "__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> Registration"))
       .def(
-          "__exit__", [](Registration& self, nb::args) { self.close(); },
+          "__exit__", [](Registration& self, nb::args) { self.close(); }, nb::lock_self(),
           nb::sig("def __exit__(self, *error: typing.Any) -> None"));
   communicator.def(
       "register", [](nb::handle self, nb::handle array) { return new Registration(nb::borrow(self), array); },

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "requests.h"
 
+#include <pthread.h>
+
 #include <chrono>
 #include <mutex>
 
@@ -19,10 +21,14 @@ constexpr auto kLookBeforeSleep = std::chrono::microseconds(20);
 struct Event {
   trEvent_t handle = nullptr;
   int descriptor = -1;
+  int process = 0;  // how many forks lie between the program's start and the process that it is of
 };
 
+// A forked child has none of its parent's events.
 class EventPool {
  public:
+  EventPool() { pthread_atfork(lock_for_fork, unlock_in_parent, clear_in_child); }
+
   Event take() {
     {
       std::lock_guard lock(mutex_);
@@ -34,21 +40,29 @@ class EventPool {
     }
     Event event;
     check(trEventCreate(&event.handle));
+    event.process = process_;
     return event;
   }
 
-  void give_back(Event event) {
+  // `is_known`: the program has its descriptor, which must not tell of a later request.
+  void give_back(Event event, bool is_known = false) {
     std::lock_guard lock(mutex_);
-    if (free_.size() < kMaxFree)
+    if (event.process != process_) return;
+    if (!is_known && free_.size() < kMaxFree)
       free_.push_back(event);
     else
       trEventDestroy(event.handle);
   }
 
  private:
+  static void lock_for_fork();
+  static void unlock_in_parent();
+  static void clear_in_child();
+
   static constexpr size_t kMaxFree = 64;
   std::mutex mutex_;
   std::vector<Event> free_;
+  int process_ = 0;
 };
 
 // Never destroyed: a process ends while requests may be under way.
@@ -56,6 +70,31 @@ EventPool& events() {
   static EventPool* pool = new EventPool;
   return *pool;
 }
+
+void EventPool::lock_for_fork() { events().mutex_.lock(); }
+
+void EventPool::unlock_in_parent() { events().mutex_.unlock(); }
+
+void EventPool::clear_in_child() {
+  events().free_.clear();
+  ++events().process_;
+  events().mutex_.unlock();
+}
+
+// Goes back to the pool where it is not kept.
+class TakenEvent {
+ public:
+  TakenEvent() : event_(events().take()) {}
+  ~TakenEvent() { events().give_back(event_); }
+  TakenEvent(const TakenEvent&) = delete;
+  TakenEvent& operator=(const TakenEvent&) = delete;
+  trEvent_t handle() const { return event_.handle; }
+
+ private:
+  Event event_;
+};
+
+using Code = std::shared_ptr<std::atomic<int>>;
 
 }  // namespace
 
@@ -66,10 +105,17 @@ struct Request::Part {
   nb::object stream;
   Kept kept;
   Result result;
-  Event event;
+  Event event = events().take();
   bool is_marked = false, has_ended = false;
-  std::shared_ptr<std::atomic<int>> code = std::make_shared<std::atomic<int>>(trSuccess);
+  bool is_known = false;  // the event's descriptor, to the program
+  int waiting = 0;        // threads that look at the descriptor
+  Code code = std::make_shared<std::atomic<int>>(trSuccess);
+  std::unique_ptr<Code> for_callback = std::make_unique<Code>(code);
 
+  ~Part() { drop_event(); }
+  void drop_event() {
+    if (event.handle != nullptr) events().give_back(std::exchange(event, Event()), is_known);
+  }
   bool is_complete() const { return is_marked && trEventQuery(event.handle) == trSuccess; }
 };
 
@@ -79,7 +125,7 @@ std::mutex dropped_mutex;
 
 // Called on the library's thread.
 void take_down(trResult_t result, void* context) {
-  auto* code = static_cast<std::shared_ptr<std::atomic<int>>*>(context);
+  auto* code = static_cast<Code*>(context);
   (*code)->store(result);
   delete code;
 }
@@ -100,15 +146,24 @@ trStream_t Stream::handle(const char* call) const {
   return handle_;
 }
 
-void Stream::synchronize() {
-  const Event event = events().take();
-  trResult_t recorded = trEventRecord(event.handle, handle("Stream.synchronize"));
+void Stream::wait(trStream_t handle) {
+  const TakenEvent event;
+  check(trEventRecord(event.handle(), handle));
   int descriptor = -1;
-  if (recorded == trSuccess) recorded = trEventGetFd(event.handle, &descriptor);
-  check(recorded);
+  check(trEventGetFd(event.handle(), &descriptor));
   wait_readable(descriptor, -1);
-  events().give_back(event);
-  check(trStreamSynchronize(handle_));
+}
+
+// Functions in Python may run for what came meanwhile: the GIL is free in all of it.
+void Stream::synchronize() {
+  const trStream_t own = handle("Stream.synchronize");
+  wait(own);
+  trResult_t code = trSuccess;
+  {
+    nb::gil_scoped_release release;
+    code = trStreamSynchronize(own);
+  }
+  check(code);
 }
 
 bool Stream::query() {
@@ -119,13 +174,25 @@ bool Stream::query() {
 }
 
 void Stream::close() {
-  if (handle_ == nullptr) return;
-  synchronize();
-  check(trStreamDestroy(std::exchange(handle_, nullptr)));
+  const trStream_t own = handle_;
+  if (own == nullptr) return;
+  wait(own);
+  if (handle_ != own) return;  // another thread was faster
+  handle_ = nullptr;
+  trResult_t code = trSuccess;
+  {
+    nb::gil_scoped_release release;
+    code = trStreamDestroy(own);
+  }
+  check(code);
+}
+
+void Result::raise_failures() const {
+  for (const nb::object& operation : operations) nb::cast<Operation&>(operation).raise_failure();
 }
 
 nb::object Result::finished() const {
-  if (operation.is_valid()) nb::cast<Operation&>(operation).raise_failure();
+  raise_failures();
   return like.is_valid() ? finished_array(value, like) : value;
 }
 
@@ -159,7 +226,6 @@ void sweep_dropped_requests() {
   std::erase_if(dropped(), [&](std::shared_ptr<void>& held) {
     auto* part = static_cast<Request::Part*>(held.get());
     if (!part->is_complete()) return false;
-    events().give_back(part->event);
     ended.push_back(std::move(held));
     return true;
   });
@@ -177,14 +243,15 @@ void Request::hold(trComm_t comm, nb::object stream, trStream_t handle, Kept kep
   part_->result = std::move(result);
 }
 
-void Request::mark() {
-  part_->event = events().take();
-  auto* code = new std::shared_ptr<std::atomic<int>>(part_->code);
-  const trResult_t added = trStreamAddCallback(part_->handle, take_down, code);
-  if (added != trSuccess) delete code;
-  check(added);
-  check(trEventRecord(part_->event.handle, part_->handle));
-  part_->is_marked = true;
+trResult_t Request::mark() noexcept {
+  trResult_t code = trStreamAddCallback(part_->handle, take_down, part_->for_callback.get());
+  if (code == trSuccess) {
+    (void)part_->for_callback.release();
+    code = trEventRecord(part_->event.handle, part_->handle);
+  }
+  part_->is_marked = code == trSuccess;
+  if (code != trSuccess) (void)new std::shared_ptr<Part>(part_);
+  return code;
 }
 
 Request::Part& Request::part(const char* call) {
@@ -194,11 +261,14 @@ Request::Part& Request::part(const char* call) {
 
 namespace {
 
-// A communicator that was closed meanwhile has none any more.
-std::string message_of(trComm_t comm) {
+// The failure of a call of `comm`, where `seen` was the first one of its stream: that may be another communicator's.
+// A communicator that was closed meanwhile has no message any more.
+Outcome failure_of(trComm_t comm, trResult_t seen) {
   trResult_t state = trSuccess;
-  const bool is_open = trCommGetAsyncError(comm, &state) == trSuccess;
-  return is_open ? trGetLastError(comm) : "the communicator was closed while the call was under way";
+  if (trCommGetAsyncError(comm, &state) != trSuccess)
+    return {seen, "the communicator was closed while the call was under way"};
+  if (state == trSuccess || state == trInProgress) return {};
+  return {state, trGetLastError(comm)};
 }
 
 }  // namespace
@@ -207,15 +277,16 @@ nb::object Request::settle() {
   Part& part = *part_;
   if (!part.has_ended) {
     part.has_ended = true;
-    events().give_back(part.event);
+    if (!part.is_known && part.waiting == 0) part.drop_event();
     part.kept = {};
   }
-  const auto code = static_cast<trResult_t>(part.code->load());
-  if (code == trSuccess) return part.result.finished();
-  const std::string message = message_of(part.comm);
-  // Tells the stream that its failure is known, where it has ended: it would be that of later requests.
+  const auto seen = static_cast<trResult_t>(part.code->load());
+  part.result.raise_failures();
+  const Outcome failure = seen == trSuccess ? Outcome() : failure_of(part.comm, seen);
+  if (failure.code == trSuccess) return part.result.finished();
+  // Tells the stream that its failure is known, where it has ended.
   trStreamQuery(part.handle);
-  raise(code, message);
+  raise(failure.code, failure.message);
 }
 
 bool Request::has_ended() { return part_->has_ended || part_->is_complete(); }
@@ -229,9 +300,30 @@ bool Request::test() {
 
 int Request::fileno() {
   Part& own = part("Request.fileno");
-  if (own.has_ended) raise(trInvalidUsage, "Request.fileno: the request has ended; wait() gives its result");
-  if (own.event.descriptor < 0) check(trEventGetFd(own.event.handle, &own.event.descriptor));
-  return own.event.descriptor;
+  if (own.has_ended && own.event.handle == nullptr)
+    raise(trInvalidUsage, "Request.fileno: the request has ended; wait() gives its result");
+  own.is_known = true;
+  return descriptor();
+}
+
+int Request::descriptor() {
+  Event& event = part_->event;
+  if (event.descriptor < 0) check(trEventGetFd(event.handle, &event.descriptor));
+  return event.descriptor;
+}
+
+bool Request::wait_for_end(double seconds) {
+  const std::shared_ptr<Part> own = part_;
+  const int watched = descriptor();
+  ++own->waiting;
+  try {
+    const bool ended = wait_readable(watched, seconds);
+    --own->waiting;
+    return ended;
+  } catch (...) {
+    --own->waiting;
+    throw;
+  }
 }
 
 nb::object Request::wait(nb::object timeout) {
@@ -240,7 +332,7 @@ nb::object Request::wait(nb::object timeout) {
   const auto begin = Clock::now();
   while (!has_ended() && Clock::now() - begin < kLookBeforeSleep) {
   }
-  if (!has_ended() && !wait_readable(fileno(), seconds))
+  if (!has_ended() && !wait_for_end(seconds))
     raise(trTimeout, "Request.wait: the call has not ended within " + std::to_string(seconds) +
                          " s; it goes on, and wait() may be called again");
   return settle();
@@ -251,19 +343,21 @@ void bind_requests(nb::module_& module) {
                      "A queue of calls that run in order, in the background. Give it to a call as `stream=`.\n\n"
                      "A stream is of the process that made it: a forked child makes its own.")
       .def(nb::init<>())
-      .def("synchronize", &Stream::synchronize,
+      .def("synchronize", &Stream::synchronize, nb::lock_self(),
            "Waits until every call given to the stream has ended. Raises the first failure since the last wait.")
-      .def("query", &Stream::query, "True when every call has ended, else False. Raises the first failure, once.")
-      .def("close", &Stream::close, "Waits as synchronize(), then releases the stream.");
+      .def("query", &Stream::query, nb::lock_self(),
+           "True when every call has ended, else False. Raises the first failure, once.")
+      .def("close", &Stream::close, nb::lock_self(), "Waits as synchronize(), then releases the stream.");
   nb::class_<Request>(module, "Request",
                       "A call that was given to a stream. `await request` waits in an asyncio loop; its result is that "
                       "of wait().\n\nThe arrays of the call are not to be changed until it has ended.")
-      .def("wait", &Request::wait, nb::arg("timeout") = nb::none(),
+      .def("wait", &Request::wait, nb::lock_self(), nb::arg("timeout") = nb::none(),
            nb::sig("def wait(self, timeout: float | None = None) -> typing.Any"),
            "Waits until the call has ended, at most `timeout` seconds, and gives its result.\n\n"
            "Raises TimeoutError when the time is over (the call goes on), else the failure of the call.")
-      .def("test", &Request::test, "True when the call has ended, else False. Raises the failure of the call.")
-      .def("fileno", &Request::fileno,
+      .def("test", &Request::test, nb::lock_self(),
+           "True when the call has ended, else False. Raises the failure of the call.")
+      .def("fileno", &Request::fileno, nb::lock_self(),
            "A descriptor that poll() shows readable when the call has ended. It is neither read nor closed.")
       .def(
           "__await__",

@@ -35,6 +35,8 @@ class Stream {
   void close();
 
  private:
+  // Until what the stream has been given has ended, which a signal interrupts.
+  static void wait(trStream_t handle);
   trStream_t handle_ = nullptr;
 };
 
@@ -50,9 +52,11 @@ struct Kept {
 // What a call gives to the program when it has ended.
 struct Result {
   nb::object value = nb::none();
-  nb::object like;       // of the library that the value is to be of; none: it stays as it is
-  nb::object operation;  // an Operation whose function may have failed; none
-  // Raises what the function raised.
+  nb::object like;                     // of the library that the value is to be of; none: it stays as it is
+  std::vector<nb::object> operations;  // of type Operation, whose functions may have failed
+  // Raises what a function raised.
+  void raise_failures() const;
+  // The value, after raise_failures().
   nb::object finished() const;
 };
 
@@ -63,10 +67,11 @@ class Request {
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
 
-  // What it holds; before mark().
+  // What it holds, and an event: before the call starts, so that nothing can fail between that and mark().
   void hold(trComm_t comm, nb::object stream, trStream_t handle, Kept kept, Result result);
-  // Gives the callback and the event to the stream, behind the call.
-  void mark();
+  // Gives the callback and the event to the stream, behind the call. Where that fails, nobody knows when the call ends:
+  // what it holds is never let go of.
+  trResult_t mark() noexcept;
 
   // True when it has ended. Raises the call's failure.
   bool test();
@@ -78,6 +83,8 @@ class Request {
   struct Part;
   friend void sweep_dropped_requests();
   bool has_ended();
+  int descriptor();
+  bool wait_for_end(double seconds);
   nb::object settle();
   Part& part(const char* call);
 

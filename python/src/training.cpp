@@ -24,12 +24,14 @@ DoubleBuffer::~DoubleBuffer() {
   trDoubleBufferDestroy(handle_);
 }
 
-nb::object DoubleBuffer::ended(trResult_t code, int ready, nb::list handed_out) {
-  if (code != trSuccess) {
-    const std::string message = trGetLastError(nullptr);
-    raise_signals();
-    raise(code, message);
-  }
+void DoubleBuffer::fail(trResult_t code) {
+  const std::string message = trGetLastError(nullptr);
+  raise_signals();
+  raise(code, message);
+}
+
+nb::object DoubleBuffer::ended(int ready, nb::list handed_out) {
+  retained_.clear();
   if (owned_) return nb::bool_(ready != 0);
   return ready != 0 ? nb::object(std::move(handed_out)) : nb::none();
 }
@@ -55,10 +57,15 @@ nb::object DoubleBuffer::exchange(nb::handle tensors) {
     BlockingCall blocking(&comm_handle_, 1);
     code = trDoubleBufferExchange(handle_, static_cast<int>(addresses.size()), addresses.data(), counts.data(), &ready);
   }
+  // The step before stays the pending one where these were refused.
+  if (code != trSuccess) {
+    for (View& view : views) retained_.push_back(std::move(view));
+    fail(code);
+  }
   // The library gives back the addresses of the step before: the arrays that were given then.
   nb::list before = std::exchange(pending_, arrays);
   std::swap(views_, views);
-  return ended(code, ready, std::move(before));
+  return ended(ready, std::move(before));
 }
 
 nb::object DoubleBuffer::flush() {
@@ -70,9 +77,10 @@ nb::object DoubleBuffer::flush() {
     BlockingCall blocking(&comm_handle_, 1);
     code = trDoubleBufferFlush(handle_, static_cast<int>(addresses.size()), addresses.data(), &ready);
   }
+  if (code != trSuccess) fail(code);
   nb::list before = std::exchange(pending_, nb::list());
   views_.clear();
-  return ended(code, ready, std::move(before));
+  return ended(ready, std::move(before));
 }
 
 void bind_training(nb::module_& module) {
@@ -99,12 +107,12 @@ void bind_training(nb::module_& module) {
                "def __init__(self, comm: CommunicatorBase, dtype: typing.Any, *, owned: bool = True, restart: bool = "
                "False, compression: Compression | None = None) -> None"))
       .def(
-          "exchange", &DoubleBuffer::exchange, arg("tensors"),
+          "exchange", &DoubleBuffer::exchange, arg("tensors"), nb::lock_self(),
           nb::sig("def exchange(self, tensors: typing.Sequence[typing.Any]) -> typing.Any"),
           "Hands in the gradients of a step, a list of arrays, and gives the mean of the step before.\n\n"
           "Owned: True when the tensors hold that mean now, False when there is none yet. Else: the arrays of the step\n"
           "before, which hold their mean, or None; the arrays of this step stay untouched until the next exchange.")
-      .def("flush", &DoubleBuffer::flush, nb::sig("def flush(self) -> typing.Any"),
+      .def("flush", &DoubleBuffer::flush, nb::lock_self(), nb::sig("def flush(self) -> typing.Any"),
            "Waits for the last mean and gives it as exchange() does; owned: in the tensors of the last exchange.");
 }
 

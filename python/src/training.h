@@ -32,7 +32,8 @@ class DoubleBuffer {
   nb::object flush();
 
  private:
-  nb::object ended(trResult_t code, int ready, nb::list handed_out);
+  [[noreturn]] void fail(trResult_t code);
+  nb::object ended(int ready, nb::list handed_out);
 
   nb::object comm_, compression_;
   trDataType_t type_;
@@ -41,6 +42,7 @@ class DoubleBuffer {
   trDoubleBuffer_t handle_ = nullptr;
   nb::list pending_;  // the arrays of the last step, which the library works on or writes into
   std::vector<View> views_;
+  std::vector<View> retained_;  // of exchanges that failed: the library may work on them until a later one succeeds
 };
 
 void bind_training(nb::module_& module);

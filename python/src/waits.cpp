@@ -134,6 +134,12 @@ bool is_main_thread() {
 
 }  // namespace
 
+// The watcher may be about to revoke: the communicators must stay until it has.
+void BlockingCall::end() {
+  watch.call.store(0);
+  while (watch.revoking.load()) std::this_thread::yield();
+}
+
 BlockingCall::BlockingCall(const trComm_t* comms, size_t count) : watched_(is_main_thread()) {
   if (watched_) {
     const auto now = Clock::now();
@@ -147,18 +153,16 @@ BlockingCall::BlockingCall(const trComm_t* comms, size_t count) : watched_(is_ma
     watch.call.store(++watch.calls);
     // A signal from here on revokes; what came before raises here.
     if (PyErr_CheckSignals() != 0) {
-      watch.call.store(0);
-      throw nb::python_error();
+      nb::python_error error;
+      end();
+      throw error;
     }
   }
   thread_ = PyEval_SaveThread();
 }
 
 BlockingCall::~BlockingCall() {
-  if (watched_) {
-    watch.call.store(0);
-    while (watch.revoking.load()) std::this_thread::yield();
-  }
+  if (watched_) end();
   PyEval_RestoreThread(thread_);
 }
 
@@ -257,8 +261,9 @@ bool wait_readable(int descriptor, double seconds) {
     int left = kLookMilliseconds;
     if (seconds >= 0) {
       const double passed = std::chrono::duration<double>(Clock::now() - begin).count();
-      left = std::clamp(static_cast<int>((seconds - passed) * 1000) + 1, 0, kLookMilliseconds);
-      if (passed >= seconds) left = 0;
+      // In floating point, for it may be more than an int holds.
+      const double milliseconds = std::min((seconds - passed) * 1000 + 1, static_cast<double>(kLookMilliseconds));
+      left = passed >= seconds ? 0 : static_cast<int>(milliseconds);
     }
     pollfd asked{descriptor, POLLIN, 0};
     {

@@ -48,6 +48,7 @@ class BlockingCall {
   BlockingCall& operator=(const BlockingCall&) = delete;
 
  private:
+  static void end();
   bool watched_;
   PyThreadState* thread_;
 };

@@ -27,6 +27,7 @@ class Objects(_native.CommunicatorBase):
 
     def broadcast_object(self, value: typing.Any = None, root: int = 0) -> typing.Any:
         """The root's object on every rank; `value` does not count on the others."""
+        _native.refuse_in_group("broadcast_object")
         data = _pickled(value) if self.rank == root else None
         length = _length(0 if data is None else data.size)
         self.broadcast(length, root, out=length)
@@ -39,12 +40,14 @@ class Objects(_native.CommunicatorBase):
 
     def allgather_objects(self, value: typing.Any) -> list[typing.Any]:
         """A list of the objects of all ranks, by rank, on every rank."""
+        _native.refuse_in_group("allgather_objects")
         data = _pickled(value)
         lengths = self.allgather(_length(data.size)).tolist()
         return self._cut(self.allgatherv(data, lengths), lengths)
 
     def gather_objects(self, value: typing.Any, root: int = 0) -> list[typing.Any] | None:
         """A list of the objects of all ranks on rank `root`; None on the others."""
+        _native.refuse_in_group("gather_objects")
         data = _pickled(value)
         lengths = self.gather(_length(data.size), root)
         if self.rank != root:
@@ -54,6 +57,7 @@ class Objects(_native.CommunicatorBase):
 
     def scatter_objects(self, values: typing.Sequence[typing.Any] | None = None, root: int = 0) -> typing.Any:
         """The entry of the root's list for this rank; `values` does not count on the others."""
+        _native.refuse_in_group("scatter_objects")
         length = _length(0)
         if self.rank != root:
             self.scatter(None, root, out=length)
@@ -68,6 +72,7 @@ class Objects(_native.CommunicatorBase):
 
     def alltoall_objects(self, values: typing.Sequence[typing.Any]) -> list[typing.Any]:
         """Entry d of rank s's list becomes entry s of rank d's."""
+        _native.refuse_in_group("alltoall_objects")
         parts = [_pickled(value) for value in self._one_for_each_rank("alltoall_objects", values)]
         lengths = [part.size for part in parts]
         received = self.alltoall(numpy().array(lengths, dtype="int64")).tolist()
@@ -75,12 +80,14 @@ class Objects(_native.CommunicatorBase):
 
     def send_object(self, value: typing.Any, dest: int) -> None:
         """Sends an object to rank `dest`."""
+        _native.refuse_in_group("send_object")
         data = _pickled(value)
         self.send(_length(data.size), dest)
         self.send(data, dest)
 
     def recv_object(self, source: int) -> typing.Any:
         """An object that rank `source` sends."""
+        _native.refuse_in_group("recv_object")
         length = self.recv(_length(0), source)
         return _unpickled(self.recv(numpy().empty(int(length[0]), dtype="uint8"), source))
 

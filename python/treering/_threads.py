@@ -7,6 +7,7 @@ def run_threads(comms, function):
     """function(comm) in a thread for each communicator; their results. The first failure ends the others."""
     results, failures = [None] * len(comms), []
     lock = threading.Lock()
+    ended = [threading.Event() for _ in comms]
 
     def revoke_all():
         for comm in comms:
@@ -23,18 +24,24 @@ def run_threads(comms, function):
             with lock:
                 failures.append(failure)
             revoke_all()
+        finally:
+            ended[rank].set()
+
+    def wait_for_all():
+        # Events first: a Thread.join() of Python 3.11 that a signal interrupts takes the thread for one that has ended.
+        for thread, event in zip(threads, ended):
+            if thread.ident is not None:
+                event.wait()
+                thread.join()
 
     threads = [threading.Thread(target=run, args=(rank,), name=f"treering rank {rank}") for rank in range(len(comms))]
     try:
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        wait_for_all()
     except BaseException:  # Ctrl-C: the ranks are in calls, which end by this
         revoke_all()
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join()
+        wait_for_all()
         raise
     finally:
         for comm in comms:

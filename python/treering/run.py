@@ -14,6 +14,8 @@ On each host one process, the node, starts the ranks of that host and stays:
                  <--- exit status, end ---------      \\-- ends its ranks when its standard input ends
 """
 import argparse
+import ctypes
+import functools
 import os
 import select
 import shlex
@@ -28,6 +30,11 @@ from ._notice import VARIABLE as NOTICE
 # Between asking ranks to end and killing them. Other ranks of a failed one end by themselves meanwhile.
 GRACE = 3.0
 SSH = "ssh -o BatchMode=yes {host} {command}"
+# Not given to other hosts: each has its own; or the launcher sets them; or they are secret, and every user of a machine
+# sees command lines. The job's id, which has its secret, goes to the nodes' standard inputs.
+NOT_FOR_HOSTS = {"TREERING_HOSTID", "TREERING_SWITCHES", "TREERING_ID", "TREERING_RANK", "TREERING_RANKS", "TREERING_SECRET"}
+PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None)  # loaded before any fork
 
 
 def parse(arguments):
@@ -49,6 +56,10 @@ def parse(arguments):
     if options.ranks is not None and options.ranks < 1:
         parser.error(f"-n is {options.ranks}; 1 or more ranks are wanted")
     if options.hosts is not None:
+        try:
+            shlex.split(options.launcher)
+        except ValueError as error:
+            parser.error(f"--launcher is '{options.launcher}': {error}")
         options.hosts = [parse_host(text, parser) for text in options.hosts.split(",")]
     return options
 
@@ -91,6 +102,7 @@ class Children:
         self.running = set()
         self.leaving = []  # in the order in which they began to end
         self.interrupted = None
+        self.has_told = False
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -114,12 +126,17 @@ class Children:
             environment = {**environment, NOTICE: f"{writer}:{os.getpid()}"}
             more["pass_fds"] = [writer]
         try:
-            process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, **more)
+            # A session of its own: what the terminal sends reaches this process alone, which hands it on. Without a
+            # buffer of the pipe, which would be written again when it is closed.
+            process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, bufsize=0, start_new_session=True,
+                                       **more)
+        except OSError:
+            os.close(notices)
+            raise
         finally:
             os.close(writer)
         try:
             process.stdin.write(first_line)
-            process.stdin.flush()
         except BrokenPipeError:
             pass  # it has ended, which the poll tells
         child = Child(name, process, notices)
@@ -144,7 +161,16 @@ class Children:
         self.running.discard(child)
         if child not in self.leaving:
             self.leaving.append(child)
-        if child.status != 0 and self.interrupted is None and not any(other.status for other in self.leaving if other is not child):
+        first = self.first_failure()
+        # One that began to end before it may be gone after it, and one that failed because of another before that one.
+        if first is not None and not first.because_of_another and None not in (
+                other.status for other in self.leaving[:self.leaving.index(first)]):
+            self.tell_of(first)
+
+    def tell_of(self, child):
+        """Once."""
+        if self.interrupted is None and not self.has_told:
+            self.has_told = True
             by = f"by signal {child.status - 128}" if child.process.returncode < 0 else f"with status {child.status}"
             print(f"treering.run: {self.what} {child.name} ended {by}; ending the others", file=sys.stderr, flush=True)
 
@@ -181,7 +207,10 @@ class Children:
                 self.take_events(until - time.monotonic())
         if self.interrupted is not None:
             return 128 + self.interrupted
-        return first.status if first is not None else 0
+        if first is None:
+            return 0
+        self.tell_of(first)
+        return first.status
 
     def take_events(self, timeout):
         for descriptor, _ in self.poll.poll(timeout):
@@ -193,13 +222,19 @@ def command_of(options):
     return [options.python, *(["-m"] if options.module else []), options.program, *options.arguments]
 
 
-def end_with_parent():
+def end_with(parent):
     """In a child: it is told to end when the thread that started it does, however that ends."""
-    import ctypes
-
-    PR_SET_PDEATHSIG = 1
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.set_wakeup_fd(-1)
+    if os.getppid() != parent:  # it had ended before the request
+        os._exit(status_of(-signal.SIGTERM))
+
+
+def report_start(children, what, error):
+    """Of a process that cannot be started; ends the others."""
+    print(f"treering.run: {what} cannot be started: {error.strerror or error}", file=sys.stderr)
+    children.send(signal.SIGKILL, to_leaving=True)
+    return 127
 
 
 def run_ranks(options, first, count, ranks, line, node=False):
@@ -215,11 +250,9 @@ def run_ranks(options, first, count, ranks, line, node=False):
         environment = {**os.environ, "TREERING_RANK": str(rank), "TREERING_RANKS": str(ranks), "TREERING_ID": "-"}
         try:
             child = children.start(rank, command_of(options), environment, line, gives_notice=True,
-                                   preexec_fn=end_with_parent)
+                                   preexec_fn=functools.partial(end_with, os.getpid()))
         except OSError as error:
-            print(f"treering.run: {options.python} cannot be started: {error.strerror}", file=sys.stderr)
-            children.send(signal.SIGKILL, to_leaving=True)
-            return 127
+            return report_start(children, options.python, error)
         child.process.stdin.close()
     if node:
         children.watch(0, end_with_launcher)
@@ -231,15 +264,18 @@ def run_hosts(options, line):
     children = Children("host")
     ranks = sum(count for _, count in options.hosts)
     variables = [f"{name}={value}" for name, value in os.environ.items()
-                 if name.startswith("TREERING_") and name not in ("TREERING_HOSTID", "TREERING_SWITCHES")]
+                 if name.startswith("TREERING_") and name not in NOT_FOR_HOSTS]
     variables += [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if "PYTHONPATH" in os.environ else []
     first = 0
     for host, count in options.hosts:
         node = [options.python, "-m", "treering.run", "--node", f"{first}:{count}:{ranks}", "--python", options.python,
                 *(["-m"] if options.module else []), options.program, *options.arguments]
         shell_line = f"cd {shlex.quote(os.getcwd())} && exec env {shlex.join([*variables, *node])}"
-        children.start(host, launcher_command(options.launcher, host, shell_line), dict(os.environ), line,
-                       start_new_session=True)
+        command = launcher_command(options.launcher, host, shell_line)
+        try:
+            children.start(host, command, dict(os.environ), line)
+        except OSError as error:
+            return report_start(children, command[0], error)
         first += count
     return children.wait()
 

@@ -48,12 +48,6 @@ class Arrays(unittest.TestCase):
             own = (ctypes.c_double * 3)(1, 2, 3)
             comm.allreduce(own, out=own)
             self.assertEqual(comm.allreduce(numpy.float32(3)).item(), 3)
-            # An array that is being written into cannot change its size.
-            grown = bytearray(8)
-            stream = treering.Stream()
-            request = comm.allreduce(grown, out=grown, stream=stream)
-            request.wait()
-            grown.append(1)
 
         on_one_rank(each)
 
@@ -84,6 +78,26 @@ class Arrays(unittest.TestCase):
                 comm.allreduce(x, out=ByInterface(out, readonly=True))
             with self.assertRaisesRegex(TypeError, "x has dtype <i2"):
                 comm.allreduce(ByInterface(x.astype("int16")))
+
+        on_one_rank(each)
+
+    def test_dlpack_where_the_interface_names_no_stream(self):
+        asked = []
+
+        class ByBoth(ByInterface):
+            def __dlpack_device__(self):
+                return self.values.__dlpack_device__()
+
+            def __dlpack__(self):
+                asked.append(1)
+                return self.values.__dlpack__()
+
+        def each(comm):
+            x = numpy.arange(6, dtype="float32").reshape(2, 3)
+            self.assertEqual(comm.allreduce(ByBoth(x)).tolist(), x.tolist())
+            self.assertEqual(asked, [1])
+            comm.allreduce(ByBoth(x, stream=None))
+            self.assertEqual(asked, [1])
 
         on_one_rank(each)
 

@@ -36,7 +36,36 @@ class Array:
         return got
 
 
+class ByDlpack:
+    """Says that it is on a GPU; its memory is the host's, which the library sees."""
+
+    def __init__(self, values, device):
+        self.values, self.device, self.streams = values, device, []
+
+    def __dlpack_device__(self):
+        return 2, self.device
+
+    def __dlpack__(self, stream=None):
+        self.streams.append(stream)
+        return self.values.__dlpack__()
+
+
 class Devices(unittest.TestCase):
+    def test_producers(self):
+        comm = treering.init_rank(1, treering.unique_id(), 0, device=1, timeout=60)
+        x = numpy.arange(COUNT, dtype="float32")
+        array = ByDlpack(x, 1)
+        numpy.testing.assert_array_equal(comm.allreduce(array), x)
+        self.assertEqual(array.streams, [1])
+        # A GPU that there is not has no stream to wait for.
+        with self.assertRaises(treering.Error):
+            comm.allreduce(ByDlpack(x, 99))
+        # An interface that says nothing of streams.
+        out = Array(1, numpy.zeros_like(x))
+        comm.allreduce(Array(1, x), out=out)
+        numpy.testing.assert_array_equal(out.values(), x)
+        comm.close()
+
     def test_allreduce(self):
         results = [None] * 2
         id = treering.unique_id()

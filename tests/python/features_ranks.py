@@ -150,6 +150,25 @@ class Training(unittest.TestCase):
         self.assertTrue(buffer.flush())
         numpy.testing.assert_allclose(tensors[0], mean + 3)
 
+    def test_double_buffer_that_refuses_a_set(self):
+        comm, n = ranks.comm, ranks.comm.size
+        for owned in (True, False):
+            buffer = treering.DoubleBuffer(comm, "float32", owned=owned)
+            first = numpy.full(1000, comm.rank, "float32")
+            buffer.exchange([first])
+            whole = numpy.full(1000, 7, "float32")
+            with self.assertRaisesRegex(treering.InvalidUsage, "tensor 0 has 10 elements, before 1000"):
+                buffer.exchange([whole[:10]])
+            got = buffer.flush()
+            numpy.testing.assert_allclose(first, (n - 1) / 2)
+            same(whole, numpy.full(1000, 7, "float32"))
+            if not owned:
+                self.assertIs(got[0], first)
+            # The object goes on.
+            self.assertFalse(buffer.exchange([whole[:10]]))
+            buffer.flush()
+            numpy.testing.assert_allclose(whole, 7)
+
     def test_double_buffer_that_borrows(self):
         comm, n = ranks.comm, ranks.comm.size
         buffer = treering.DoubleBuffer(comm, "float64", owned=False)

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m treering.run: ranks, exit status, the end of all when one fails, hosts."""
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 import unittest
 
 from processes import DEADLINE, Job, clean_environment, run
+from treering.run import GRACE
 
 PRINTS = """
     import sys, treering
@@ -60,9 +63,13 @@ class Launcher(unittest.TestCase):
                     self.assert_gone(pids)
 
     def test_a_rank_that_ignores_signals_is_killed(self):
-        others = "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); threading.Event().wait()"
-        with Job(FAILS.format(how="sys.stdin.read(); sys.exit(9)", others=others), "-n", "2") as job:
+        others = "signal.signal(signal.SIGTERM, signal.SIG_IGN); comm.send(numpy.ones(1), 1); threading.Event().wait()"
+        with Job(FAILS.format(how="comm.recv(numpy.ones(1), 0); sys.exit(9)", others=others), "-n", "2") as job:
+            pids = [int(line) for line in job.lines(2)]
+            begin = time.monotonic()
             self.assertEqual(job.finish()[0], 9)
+            self.assertGreaterEqual(time.monotonic() - begin, GRACE)  # SIGTERM was not enough
+            self.assert_gone(pids)
 
     def test_signals_reach_the_ranks(self):
         for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
@@ -72,6 +79,26 @@ class Launcher(unittest.TestCase):
                     job.process.send_signal(number)
                     self.assertEqual(job.finish()[0], status)
                 self.assert_gone(pids)
+
+    def test_a_terminal_interrupts_each_rank_once(self):
+        """A terminal sends the signal to all processes of the group; the launcher alone is in it, and sends it on."""
+        text = """
+            import os, signal, threading, treering
+            comm = treering.init()
+            came = []
+            signal.signal(signal.SIGINT, lambda *_: came.append(1))
+            comm.barrier()
+            print(os.getpid() == os.getpgid(0), flush=True)
+            while not came:
+                threading.Event().wait(0.01)
+            threading.Event().wait(0.3)
+            print(len(came), flush=True)
+        """
+        with Job(text, "-n", "2") as job:
+            self.assertEqual(job.lines(2), ["True"] * 2)
+            os.killpg(job.process.pid, signal.SIGINT)
+            code, printed, errors = job.finish()
+        self.assertEqual((code, printed), (130, "1\n1\n"), errors)
 
     def test_a_killed_launcher_leaves_no_ranks(self):
         with Job(FAILS.format(how="pass", others="threading.Event().wait()"), "-n", "2") as job:
@@ -86,6 +113,55 @@ class Launcher(unittest.TestCase):
         with Job(text, "--hosts", "a:2,b:1", "--launcher", "env TREERING_HOSTID={host}") as job:
             self.assertEqual(job.lines(3), ["0 3", "1 3", "2 3"])
             self.assertEqual(job.finish()[:2], (0, "2\n2\n2\n"))
+
+    def test_secrets_are_on_no_command_line(self):
+        """A launcher that prints the command that it would run; it reads no standard input."""
+        shows = shlex.join([sys.executable, "-c", "import sys; print(sys.argv[1])", "{command}"])
+        code, printed, errors = run(PRINTS, "--hosts", "a:1,b:1", "--launcher", shows, TREERING_SECRET="not for all",
+                                    TREERING_ALGORITHM="ring")
+        self.assertEqual(code, 0, errors)
+        self.assertEqual(printed.count("TREERING_ALGORITHM=ring"), 2)
+        for name in ("TREERING_SECRET", "not for all", "TREERING_ID", "TREERING_RANK", "TREERING_HOSTID"):
+            self.assertNotIn(name, printed)
+
+    def test_what_cannot_be_started(self):
+        for arguments, status, words in (
+                (["--hosts", "a:1,b:1", "--launcher", "/no/such/launcher", "x"], 127,
+                 "treering.run: /no/such/launcher cannot be started: No such file"),
+                (["--hosts", "a:1", "--launcher", "'", "x"], 2, "--launcher is ''': No closing quotation"),
+                (["-n", "2", "--python", "/no/such/python", "x"], 127,
+                 "treering.run: /no/such/python cannot be started: No such file"),
+                # They end before their standard input is written or closed.
+                (["-n", "9", "--python", "false", "x"], 1, "rank"),
+                (["--hosts", ",".join(f"h{k}" for k in range(9)), "--launcher", "false", "x"], 1, "host")):
+            with self.subTest(arguments=arguments):
+                done = subprocess.run([sys.executable, "-m", "treering.run", *arguments], env=clean_environment(),
+                                      capture_output=True, text=True, timeout=DEADLINE)
+                self.assertEqual(done.returncode, status, done.stderr)
+                self.assertIn(words, done.stderr)
+                self.assertNotIn("Traceback", done.stderr)
+
+    def test_an_input_that_nobody_reads(self):
+        """The child is gone for certain when the line is written."""
+        text = """
+            import os, subprocess
+            from treering import run
+            real = subprocess.Popen
+
+            def gone(*arguments, **more):
+                process = real(*arguments, **more)
+                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+                return process
+
+            subprocess.Popen = gone
+            children = run.Children("rank")
+            child = children.start(0, ["true"], {}, b"line\\n")
+            child.process.stdin.close()
+            print("closed")
+        """
+        done = subprocess.run([sys.executable, "-c", textwrap.dedent(text)], env=clean_environment(), capture_output=True,
+                              text=True, timeout=DEADLINE)
+        self.assertEqual((done.returncode, done.stdout), (0, "closed\n"), done.stderr)
 
     def test_a_failure_on_a_host(self):
         with Job(FAILS.format(how="sys.exit(7)", others="threading.Event().wait()"), "--hosts", "a:1,b:2", "--launcher",
@@ -121,7 +197,7 @@ class Launcher(unittest.TestCase):
 
     def test_torchrun(self):
         """The variables that torchrun sets; without PyTorch."""
-        port = 20000 + os.getpid() % 20000
+        port = 20000 + os.getpid() % 10000  # below those that the system gives out (32768 on)
         program = "import treering, numpy; print(treering.init().allreduce(numpy.ones(1)))"
         ranks = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True,
                                   env=clean_environment(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",

@@ -58,9 +58,20 @@ WAITS = """
         mean.exchange([x])
         mean.exchange([x])
 
-    # Runs while the main thread waits, because the GIL is free.
-    threading.Timer(0.1, lambda: print(os.getpid(), flush=True)).start()
+    # Runs while the main thread waits, because the GIL is free; says so when that one stays at one place in the call.
+    def watch():
+        place, looks = None, 0
+        while looks < 10:
+            frame = sys._current_frames()[threading.main_thread().ident]
+            before, place = place, (frame.f_code, frame.f_lasti)
+            looks = looks + 1 if begun and place == before else 0
+            threading.Event().wait(0.01)
+        print(os.getpid(), flush=True)
+
+    begun = []
+    threading.Thread(target=watch).start()
     try:
+        begun.append(True)
         waits[what]()
     except KeyboardInterrupt:
         print("interrupted", flush=True)
@@ -241,6 +252,38 @@ class Failures(unittest.TestCase):
 
 
 class Threads(unittest.TestCase):
+    def test_an_interrupt_waits_for_the_ranks(self):
+        text = """
+            import os, signal, sys, threading
+            import numpy, treering
+            done = []
+
+            def is_main_waiting():
+                frame, names = sys._current_frames()[threading.main_thread().ident], set()
+                while frame is not None:
+                    names.add(frame.f_code.co_name)
+                    frame = frame.f_back
+                return "start" not in names and bool(names & {"join", "wait"})
+
+            def work(comm):
+                if comm.rank == 1:
+                    while not is_main_waiting():
+                        threading.Event().wait(0.01)
+                    os.kill(os.getpid(), signal.SIGINT)
+                try:
+                    comm.recv(numpy.ones(1), comm.rank ^ 1)
+                except treering.RemoteError:
+                    threading.Event().wait(0 if comm.rank else 0.3)
+                    done.append(comm.rank)
+
+            try:
+                treering.threads(2, work)
+            except KeyboardInterrupt:
+                print(sorted(done), flush=True)
+        """
+        code, printed, errors = run(text, "-n", "1")
+        self.assertEqual((code, printed), (0, "[0, 1]\n"), errors)
+
     def test_results_and_failures(self):
         import numpy
         import treering
