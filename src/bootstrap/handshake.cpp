@@ -13,8 +13,9 @@ constexpr size_t kMagicBytes = sizeof kMagic - 1;
 constexpr size_t kHelloBytes = kMagicBytes + sizeof(JobName) + sizeof(uint64_t) + kNonceBytes;
 static_assert(kMacBytes == crypto_auth_BYTES && kSecretBytes == crypto_auth_KEYBYTES);
 
-// Instead of a nonce and its proof: the initiator need not try again.
-const std::string kRefusal(kNonceBytes + kMacBytes, '\0');
+// So many zeros instead of a nonce and its proof: the initiator need not try again. No object of static lifetime, as a
+// process may exit while the control thread answers.
+constexpr size_t kRefusalBytes = kNonceBytes + kMacBytes;
 
 const unsigned char* bytes_of(const std::string& text) { return reinterpret_cast<const unsigned char*>(text.data()); }
 
@@ -64,7 +65,7 @@ Handshake::Progress Handshake::step(const std::string& message, std::string* rep
   if (message.size() != wanted()) return refuse("a message of the wrong length");
   if (initiator_) {
     std::memcpy(second_.data(), message.data(), kNonceBytes);
-    if (message == kRefusal)
+    if (message == std::string(kRefusalBytes, '\0'))
       return refuse("it does not have this communicator, or not any more, or it is another process than was meant");
     if (!proves(message.substr(kNonceBytes), "acceptor"))
       return refuse(
@@ -80,7 +81,7 @@ Handshake::Progress Handshake::step(const std::string& message, std::string* rep
     std::memcpy(&process_, at += job_.size(), sizeof process_);
     std::memcpy(first_.data(), at + sizeof process_, kNonceBytes);
     const Secret* secret = find_(job_, process_);
-    if (secret == nullptr) *reply += kRefusal;
+    if (secret == nullptr) reply->append(kRefusalBytes, '\0');
     if (secret == nullptr)
       return refuse("it asks for a communicator that is not known here, or for another process of it");
     secret_ = *secret;
