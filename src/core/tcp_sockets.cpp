@@ -67,14 +67,15 @@ bool set_congestion_control(int fd, const std::string& name) {
 }
 
 const std::string& system_bbr() {
-  static const std::string name = [] {
+  // Never destroyed: threads may ask while the process exits.
+  static const auto* const name = [] {
     const int fd = new_socket();
-    if (fd < 0) return std::string();
+    if (fd < 0) return new std::string();
     const std::string found = congestion_control(fd);
     close(fd);
-    return found.starts_with("bbr") ? found : std::string();
+    return new std::string(found.starts_with("bbr") ? found : "");
   }();
-  return name;
+  return *name;
 }
 
 void begin_unpaced(int fd) {
