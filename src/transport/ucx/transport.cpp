@@ -17,7 +17,7 @@ namespace {
 constexpr auto kMaxFinish = std::chrono::seconds(2);
 // For the first peer that is not heard. Others have had that time, too, and get little more: what the lower rank of two
 // has to open the connection (link.cpp), and then some.
-constexpr std::chrono::milliseconds kProofTimeout(10'000), kLaterProofTimeout(600);
+constexpr std::chrono::milliseconds kProofTimeout(30'000), kLaterProofTimeout(600);
 
 class Ucx final : public Transport, public IntroductionTaker, private WaitSource {
  public:
