@@ -34,7 +34,7 @@ class View {
   trDataType_t type() const { return type_; }
   const std::vector<int64_t>& shape() const { return shape_; }
   bool writable() const { return writable_; }
-  // Of the first axis; 1 for an array without axes.
+  // The length of the first axis; 1 for an array without axes.
   size_t rows() const { return shape_.empty() ? 1 : static_cast<size_t>(shape_[0]); }
   // Elements of a row.
   size_t row() const;

@@ -10,9 +10,9 @@ namespace treering::python {
 
 using CommunicatorClass = nb::class_<Communicator>;
 
-// Of equal blocks (collectives.cpp).
+// Adds the collectives with equal blocks (collectives.cpp).
 void bind_collectives(CommunicatorClass& communicator);
-// With a count for each rank (variable_counts.cpp).
+// Adds those with a count for each rank (variable_counts.cpp).
 void bind_variable_counts(CommunicatorClass& communicator);
 // Sends and receives (point_to_point.cpp).
 void bind_point_to_point(CommunicatorClass& communicator);

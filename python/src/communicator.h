@@ -79,7 +79,7 @@ class Call {
   size_t rank() const { return static_cast<size_t>(comm_.rank()); }
   bool is_root(int root) const { return comm_.rank() == root; }
 
-  // An array that is read. The reference is good until the next one is read.
+  // The memory of an array that the call reads. Pass it to keep() before run().
   View input(nb::handle array, const char* argument = "x") { return view_of(array, Access::kRead, name_, argument); }
   // Where the result goes: `out`, which must have the type and as many elements as `shape`; None: a new array like
   // `like`. It becomes the call's result. Gives its address. `in`: the view of `like`, where the result has its shape,

@@ -10,7 +10,7 @@ inline constexpr int kCpu = 1;
 inline constexpr int kCuda = 2;
 inline constexpr int kCudaHost = 3;
 inline constexpr int kCudaManaged = 13;
-// Of ManagedTensorVersioned::flags.
+// A bit of ManagedTensorVersioned::flags.
 inline constexpr uint64_t kReadOnly = 1;
 
 struct Device {

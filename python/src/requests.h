@@ -69,8 +69,8 @@ class Request {
 
   // What it holds, and an event: before the call starts, so that nothing can fail between that and mark().
   void hold(trComm_t comm, nb::object stream, trStream_t handle, Kept kept, Result result);
-  // Gives the callback and the event to the stream, behind the call. Where that fails, nobody knows when the call ends:
-  // what it holds is never let go of.
+  // Gives the callback and the event to the stream, behind the call. If that fails, the end of the call cannot
+  // be seen: what it holds is never released.
   trResult_t mark() noexcept;
 
   // True when it has ended. Raises the call's failure.

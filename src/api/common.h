@@ -19,7 +19,7 @@ trResult_t guarded(CommunicatorSlot* slot, Body body) {
   try {
     return report(body(), slot);
   } catch (const std::bad_alloc&) {
-    return report({trSystemError, "out of memory"}, slot);
+    return report(out_of_memory(), slot);
   } catch (const std::exception& error) {
     return report({trInternalError, error.what()}, slot);
   }

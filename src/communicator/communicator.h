@@ -38,9 +38,6 @@ class PhaseTimes;
 struct NetworkMeasurement;
 struct SplitInfo;
 
-// Short enough that it takes no memory itself.
-inline Status out_of_memory() { return {trSystemError, "out of memory"}; }
-
 class Communicator {
  public:
   static Status create(uint32_t ranks, const trUniqueId& id, uint32_t rank, const Config& config,
@@ -75,7 +72,7 @@ class Communicator {
   // To be called now and then while advance() is blocked; fails the operation when there is a reason to.
   Status look_around();
   bool active() const { return active_; }
-  // This rank has no memory for its part of `call` (null: of the operation that is active), which others wait for. The
+  // This rank has no memory for its part of `call` (nullptr: the active operation), which others wait for. The
   // communicator fails; this rank's own error.
   Status run_out_of_memory(const char* call);
   // The same, and what is active ends: nothing of the caller's memory is used any more.

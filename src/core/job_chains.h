@@ -25,7 +25,7 @@ inline Status run_job(const std::function<Status()>& job) {
   try {
     return job();
   } catch (const std::bad_alloc&) {
-    return {trSystemError, "out of memory"};
+    return out_of_memory();
   } catch (const std::exception& error) {
     return {trInternalError, error.what()};
   }

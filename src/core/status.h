@@ -26,6 +26,9 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
+// Short enough that it takes no memory itself.
+inline Status out_of_memory() { return {trSystemError, "out of memory"}; }
+
 #define TR_RETURN_IF_ERROR(expression)                                            \
   do {                                                                            \
     if (::treering::Status status_ = (expression); !status_.ok()) return status_; \

@@ -37,7 +37,7 @@ ncclResult_t entry(ncclComm_t comm, Body body) {
   try {
     return report(body(), comm);
   } catch (const std::bad_alloc&) {
-    return report({trSystemError, "out of memory"}, comm);
+    return report(out_of_memory(), comm);
   } catch (const std::exception& error) {
     return report({trInternalError, error.what()}, comm);
   }

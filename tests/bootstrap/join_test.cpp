@@ -87,7 +87,8 @@ TEST(Rendezvous, SeveralHostsOverTcp) {
       24, 2, [](int process) { setenv("TREERING_HOSTID", ("host" + std::to_string(process % 7)).c_str(), 1); }, 5000);
 }
 TEST(Rendezvous, AThousandProcesses) {
-  if (getenv("TREERING_LONG_TESTS") == nullptr) GTEST_SKIP() << "set TREERING_LONG_TESTS=1";
+  if (getenv("TREERING_LONG_TESTS") == nullptr)
+    GTEST_SKIP() << "1000 processes take too long for each run; set TREERING_LONG_TESTS=1";
   expect_rendezvous(
       1000, 1, [](int) {}, 200);
 }

@@ -26,7 +26,7 @@ std::vector<Place> ParentSearch::candidates() const {
   return places;
 }
 
-// Of process 0, the rendezvous root, it is no fault: it has a deadline of its own, and says better who is missing.
+// A parent that is the rendezvous root (process 0) is not reported: it has its own deadline, and names who is missing.
 Status ParentSearch::deadline_passed(const Place& own, Clock::time_point heard, Clock::time_point now) const {
   if (ancestors_.empty() || ancestors_.front().process == 0) return {};
   const Place& parent = ancestors_.front();

@@ -24,7 +24,7 @@ constexpr auto kMinConnectTime = std::chrono::seconds(2), kMaxConnectTime = std:
 
 class ConnectAttempts {
  public:
-  // `again`: the ranks were connected before (transport/introduction.h). `timeout_ms`: of the rank; 0: none.
+  // `again`: the ranks were connected before (transport/introduction.h). `timeout_ms`: the rank's deadline; 0: none.
   ConnectAttempts(bool again, int timeout_ms, Clock::time_point now) : again_(again), deadline_(now + kMaxConnectTime) {
     const std::chrono::milliseconds timeout(timeout_ms);
     if (timeout_ms != 0) deadline_ = now + std::clamp<Clock::duration>(timeout / 4, kMinConnectTime, kMaxConnectTime);

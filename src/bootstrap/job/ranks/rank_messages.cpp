@@ -37,7 +37,7 @@ void RankMessages::take_answer(const std::string& bytes, uint32_t from) {
     questions->answered(answer.rank, now);
     while (const auto next = questions->next(now)) due.push_back(*next);
   });
-  // Not from within: of a rank of this process the answer comes at once.
+  // Posted, not called: a rank of this process answers at once, from within this function.
   for (const uint32_t next : due)
     job_.agent->post([this, held = job_.hold(), asking = answer.asking_rank, next] { ask(asking, next); });
 }
