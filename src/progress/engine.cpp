@@ -135,7 +135,7 @@ Status Engine::enqueue(Task* task) {
   TR_RETURN_IF_ERROR(ensure_thread());
   // What may take memory comes first: without it nothing has been queued, and the thread of the streams takes none.
   Queue* const queue = task->kind == Task::Kind::kOperation ? &queues_[task->communicator] : nullptr;
-  if (queue != nullptr) {
+  if (queue != nullptr && queue->first == nullptr) {
     active_.reserve(active_.size() + 1);
     larger_batch_.reserve(active_.size() + 1);
   }
