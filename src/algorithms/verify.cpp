@@ -203,7 +203,7 @@ class Simulation {
   void receive(uint32_t rank, uint32_t peer, bool& first) {
     const Step& step = at_[rank].step();
     const uint64_t id = fifos_.find(rank, peer);
-    const Message& message = fifos_.front(id);
+    const FifoMessage& message = fifos_.front(id);
     const uint32_t span = message.span();
     bool same = span == step.span;
     for (uint32_t i = 0; i < span && same; ++i) same = chunk_of(message, i) == at_[rank].chunk(i);
@@ -281,7 +281,7 @@ class Simulation {
   void send(uint32_t rank, uint32_t peer) {
     const Step& step = at_[rank].step();
     const uint64_t id = fifos_.find(peer, rank);
-    Message& message = fifos_.push(id);
+    FifoMessage& message = fifos_.push(id);
     message.chunk = at_[rank].chunk();
     message.final = step.flags & kFinal;
     message.input = (step.flags & kInput) && !(step.flags & kReduce);
@@ -297,7 +297,7 @@ class Simulation {
     wake(peer, id, false);
   }
 
-  static uint32_t chunk_of(const Message& message, uint32_t i) {
+  static uint32_t chunk_of(const FifoMessage& message, uint32_t i) {
     return message.chunks.empty() ? message.chunk : message.chunks[i];
   }
 

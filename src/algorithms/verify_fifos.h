@@ -24,7 +24,7 @@ struct Value {
   uint64_t order = 0;  // hash of the expression that made it: neither commutative nor associative
 };
 
-struct Message {
+struct FifoMessage {
   uint32_t chunk = 0;
   bool final = false;
   bool input = false;  // the sender's input itself
@@ -64,7 +64,7 @@ class FifoTable {
 
   uint32_t count(uint64_t fifo) const { return rings_[fifo].count; }
   bool has_room(uint64_t fifo) const { return rings_[fifo].count < depth_; }
-  const Message& front(uint64_t fifo) const { return slots_[fifo * depth_ + rings_[fifo].head]; }
+  const FifoMessage& front(uint64_t fifo) const { return slots_[fifo * depth_ + rings_[fifo].head]; }
   void pop(uint64_t fifo) {
     Ring& ring = rings_[fifo];
     slots_[fifo * depth_ + ring.head].more = {};
@@ -73,7 +73,7 @@ class FifoTable {
     --ring.count;
   }
   // A new last message, to be filled in.
-  Message& push(uint64_t fifo) {
+  FifoMessage& push(uint64_t fifo) {
     Ring& ring = rings_[fifo];
     return slots_[fifo * depth_ + (ring.head + ring.count++) % depth_];
   }
@@ -104,7 +104,7 @@ class FifoTable {
   std::vector<uint64_t> begin_;
   std::vector<uint32_t> senders_;
   std::vector<Ring> rings_;
-  std::vector<Message> slots_;
+  std::vector<FifoMessage> slots_;
 };
 
 }  // namespace treering

@@ -64,14 +64,14 @@ Operation fused(std::vector<const Operation*> members, size_t alignment) {
   return result;
 }
 
-struct Range {
+struct UsedBytes {
   const std::byte *begin, *end;
   bool written;
 };
 
 // Whether one of these allreduces writes what another one uses: then their order counts.
 bool depend(std::span<const Operation> operations) {
-  std::vector<Range> ranges;
+  std::vector<UsedBytes> ranges;
   for (const Operation& operation : operations) {
     const size_t bytes = operation.count * find_type(operation.type)->size;
     if (bytes == 0) continue;
@@ -82,9 +82,9 @@ bool depend(std::span<const Operation> operations) {
     if (const auto* scale = static_cast<const std::byte*>(operation.scale_at()); scale != nullptr)
       ranges.push_back({scale, scale + find_type(operation.type)->size, false});
   }
-  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  std::sort(ranges.begin(), ranges.end(), [](const UsedBytes& a, const UsedBytes& b) { return a.begin < b.begin; });
   const std::byte *used_to = nullptr, *written_to = nullptr;
-  for (const Range& range : ranges) {
+  for (const UsedBytes& range : ranges) {
     if (range.begin < (range.written ? used_to : written_to)) return true;
     used_to = std::max(used_to, range.end);
     if (range.written) written_to = std::max(written_to, range.end);

@@ -9,8 +9,6 @@
 namespace treering {
 namespace {
 
-double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
-
 std::string difference(const std::string& a, const std::string& b) {
   size_t at = 0, line = 0;
   while (at < a.size() && at < b.size() && a[at] == b[at]) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clock: the one by which deadlines, pauses and periods are measured.
+// The clock by which deadlines, pauses and periods are measured.
 #pragma once
 
 #include <chrono>
@@ -7,5 +7,8 @@
 namespace treering {
 
 using Clock = std::chrono::steady_clock;
+
+inline double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+inline double seconds_since(Clock::time_point begin) { return seconds(Clock::now() - begin); }
 
 }  // namespace treering

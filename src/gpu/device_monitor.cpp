@@ -14,7 +14,7 @@ namespace treering {
 namespace {
 
 constexpr std::chrono::milliseconds kPeriod{5};
-constexpr size_t kStackBytes = 256 << 10;
+constexpr size_t kMonitorStackBytes = 256 << 10;
 
 }  // namespace
 
@@ -28,7 +28,7 @@ void DeviceMonitor::watch(DeviceKernels* kernels) {
   if (std::find(watched_.begin(), watched_.end(), kernels) != watched_.end()) return;
   watched_.push_back(kernels);
   if (thread_owner_ != getpid()) {
-    if (start_background_thread("treering-device", kStackBytes, [this] { loop(); })) thread_owner_ = getpid();
+    if (start_background_thread("treering-device", kMonitorStackBytes, [this] { loop(); })) thread_owner_ = getpid();
   }
   work_.notify_one();
 }

@@ -24,8 +24,6 @@ constexpr double kMaxSeconds = 0.05;
 // A chunk that takes longer is enough.
 constexpr double kSlowChunkSeconds = 0.0005;
 
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
 // The best of a few turns: what disturbs a measurement only ever makes it slower.
 template <class Turn>
 Status best_of(int turns, double* best, const Turn& turn) {

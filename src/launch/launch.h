@@ -33,6 +33,8 @@ Status meet_through_launcher(int timeout_ms, Launch* launch, trUniqueId* id);
 std::string id_text(const trUniqueId& id);
 Status parse_id_text(const std::string& text, trUniqueId* id);
 
+// The name under which the launcher keeps the id.
+constexpr const char* kIdKey = "treering-id";
 // Both put `id` on rank 0 and fetch it on the others, before the deadline. pmix.cpp, pmi.cpp
 Status exchange_through_pmix(Launch* launch, const MakeId& fresh, int timeout_ms, trUniqueId* id);
 Status exchange_through_pmi(Launch* launch, const MakeId& fresh, int timeout_ms, trUniqueId* id);

@@ -20,7 +20,6 @@
 namespace treering {
 namespace {
 
-constexpr const char* kKey = "treering-id";
 constexpr size_t kMaxLine = 4096;
 
 class Pmi {
@@ -117,12 +116,12 @@ Status exchange_through_pmi(Launch* launch, const MakeId& fresh, int timeout_ms,
   TR_RETURN_IF_ERROR(pmi.ask("get_my_kvsname", "my_kvsname", "kvsname", &space));
   if (launch->rank == 0) {
     TR_RETURN_IF_ERROR(fresh(id));
-    TR_RETURN_IF_ERROR(pmi.ask(fmt::format("put kvsname={} key={} value={}", space, kKey, id_text(*id)), "put_result",
+    TR_RETURN_IF_ERROR(pmi.ask(fmt::format("put kvsname={} key={} value={}", space, kIdKey, id_text(*id)), "put_result",
                                nullptr, nullptr));
   }
   TR_RETURN_IF_ERROR(pmi.ask("barrier_in", "barrier_out", nullptr, nullptr));
   if (launch->rank != 0) {
-    TR_RETURN_IF_ERROR(pmi.ask(fmt::format("get kvsname={} key={}", space, kKey), "get_result", "value", &text));
+    TR_RETURN_IF_ERROR(pmi.ask(fmt::format("get kvsname={} key={}", space, kIdKey), "get_result", "value", &text));
     TR_RETURN_IF_ERROR(parse_id_text(text, id));
   }
   return pmi.ask("finalize", "finalize_ack", nullptr, nullptr);

@@ -18,7 +18,6 @@ namespace treering {
 namespace {
 
 constexpr const char* kLibrary = "libpmix.so.2";
-constexpr const char* kKey = "treering-id";
 constexpr pmix_status_t kToldByPmix = -2;  // PMIX_ERR_SILENT, which not every version's header has
 
 struct Functions {
@@ -98,7 +97,7 @@ class Session {
     pmix_value_t value;
     value.type = PMIX_STRING;
     value.data.string = const_cast<char*>(text.c_str());
-    TR_RETURN_IF_ERROR(check(f_.put(PMIX_GLOBAL, kKey, &value), "PMIx_Put"));
+    TR_RETURN_IF_ERROR(check(f_.put(PMIX_GLOBAL, kIdKey, &value), "PMIx_Put"));
     return check(f_.commit(), "PMIx_Commit");
   }
   Status fence(int timeout_ms) {
@@ -115,7 +114,7 @@ class Session {
   Status get(std::string* text) {
     pmix_value_t* value = nullptr;
     const pmix_proc_t root = process(0);
-    TR_RETURN_IF_ERROR(check(f_.get(&root, kKey, nullptr, 0, &value), "PMIx_Get of the id"));
+    TR_RETURN_IF_ERROR(check(f_.get(&root, kIdKey, nullptr, 0, &value), "PMIx_Get of the id"));
     if (value->type == PMIX_STRING) {
       *text = value->data.string;
       std::free(value->data.string);

@@ -6,19 +6,17 @@
 #include <chrono>
 #include <vector>
 
+#include "core/clock.h"
 #include "executor/backoff.h"
 #include "executor/reduce/reduce.h"
 
 namespace treering {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr size_t kBytes = 256 << 10;  // in the second-level cache together with its copy
 constexpr int kRepeats = 5;
 constexpr double kMaxAlphaUs = 3;  // a line from another package comes in less than 1 us, another thread's turn later
 constexpr double kMaxExchangeGbps = 256;  // a 64-byte line in each cycle of 4 GHz
-
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 // Best of a few: what disturbs a measurement only ever makes it slower.
 template <typename Work>

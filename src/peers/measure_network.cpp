@@ -20,8 +20,6 @@ constexpr uint64_t kPartBytes = 512 << 10;
 constexpr auto kSendFor = std::chrono::milliseconds(100);
 constexpr uint32_t kEnd = 1;  // signature of the last message
 
-double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
-
 class Ring {
  public:
   Ring(Connection* next, Connection* previous, Clock::time_point deadline, const std::function<bool()>& progress,

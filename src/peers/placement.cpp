@@ -15,14 +15,14 @@ namespace treering {
 namespace {
 
 // Read once a process: it takes milliseconds, and the machine does not change. Devices have no part in plans.
-struct View {
+struct MachineView {
   Topology topology;
   bool valid = false;
 };
 
-const View& machine_view() {
-  static const View* view = [] {
-    auto* made = new View;
+const MachineView& machine_view() {
+  static const MachineView* view = [] {
+    auto* made = new MachineView;
     DetectOptions options;
     options.devices = false;
     Status status = detect_topology(options, &made->topology);
@@ -60,7 +60,7 @@ Location locate_rank(uint32_t* quota_cpus) {
   location.host = host_identity();
   location.pid = getpid();
   *quota_cpus = 0;
-  const View& view = machine_view();
+  const MachineView& view = machine_view();
   if (!view.valid) return location;
   *quota_cpus = static_cast<uint32_t>(std::ceil(view.topology.limits.quota_cpus));
   if (Status status = locate_this_thread(view.topology, &location); !status.ok())
@@ -87,7 +87,7 @@ bool has_numa_nodes() {
 }
 
 Plan plan_for(const std::vector<Location>& locations) {
-  const View& view = machine_view();
+  const MachineView& view = machine_view();
   return make_plan(locations, view.valid ? view.topology : Topology{});
 }
 

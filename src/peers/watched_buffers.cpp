@@ -14,8 +14,6 @@
 namespace treering {
 namespace {
 
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
 // What a core takes for a byte; the shortest of some copies.
 double copy_seconds() {
   static const double measured = [] {

@@ -74,7 +74,7 @@ Status Engine::check_stream(StreamId stream) {
 
 namespace {
 
-constexpr size_t kStackBytes = 2 << 20;  // callbacks and reductions of the user run on it
+constexpr size_t kEngineStackBytes = 2 << 20;  // callbacks and reductions of the user run on it
 // While it waits the thread leaves its core to the computation that it runs beside: it yields some 50 us and then
 // sleeps.
 constexpr uint32_t kYieldsBesideComputation = 100;
@@ -101,7 +101,7 @@ void prefer_promptness() {
 
 Status Engine::ensure_thread() {
   if (has_thread_) return {};
-  if (!start_background_thread("treering-engine", kStackBytes, [this] { loop(); }))
+  if (!start_background_thread("treering-engine", kEngineStackBytes, [this] { loop(); }))
     return {trSystemError, "the thread of the streams could not be started (too many threads? see ulimit -u)"};
   has_thread_ = true;
   return {};

@@ -19,7 +19,7 @@ struct FunctionRow {
   bool blocks;  // the larger buffer holds `count` elements of every rank
 };
 // By Function.
-constexpr FunctionRow kFunctions[] = {
+constexpr FunctionRow kFunctionRows[] = {
     {"AllReduce", trCollAllReduce, false},
     {"Reduce", trCollReduce, false},
     {"Broadcast", trCollBroadcast, false},
@@ -31,7 +31,7 @@ constexpr FunctionRow kFunctions[] = {
     {"Send", trCollForceInt, false},
     {"Recv", trCollForceInt, false},
 };
-const FunctionRow& row_of(Function function) { return kFunctions[static_cast<size_t>(function)]; }
+const FunctionRow& row_of(Function function) { return kFunctionRows[static_cast<size_t>(function)]; }
 
 // "up to 16384 bytes one-shot/mailbox x1, up to ... , above two-shot/staged x2"
 std::string choices_of(const Comm& comm, trCollective_t collective) {
@@ -111,7 +111,7 @@ void report_comm(const Comm& comm, const char* function) {
   if (comm.rank == 0) report_rings(comm);
   report_trees(comm);
   if (comm.rank == 0)
-    for (const FunctionRow& row : kFunctions)
+    for (const FunctionRow& row : kFunctionRows)
       if (row.collective != trCollForceInt)
         log_info(kInit, comm.device, fmt::format("{}: {}", row.name, choices_of(comm, row.collective)));
   log_info(kInit, comm.device,

@@ -249,7 +249,7 @@ void RegionExports::refresh() {
 }
 
 int open_peer_descriptor(int pid, int descriptor, uint64_t inode) {
-  int fd = open(fmt::format("/proc/{}/fd/{}", pid, descriptor).c_str(), O_RDWR | O_CLOEXEC);
+  int fd = ::open(fmt::format("/proc/{}/fd/{}", pid, descriptor).c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return -1;
   struct stat info {};
   if (fstat(fd, &info) == 0 && info.st_ino == inode) return fd;

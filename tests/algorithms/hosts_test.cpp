@@ -14,6 +14,7 @@
 #include "algorithms/select.h"
 #include "algorithms/verify.h"
 #include "helpers.h"
+#include "support/sanitized.h"
 #include "support/seed.h"
 
 namespace treering {
@@ -67,11 +68,7 @@ TEST(Hosts, EveryShapeOfUpToFiveHostsExactly) {
 }
 
 TEST(Hosts, ManyRanks) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  constexpr uint32_t kMax = 600;
-#else
-  constexpr uint32_t kMax = 4096;
-#endif
+  constexpr uint32_t kMax = testing::kSanitized ? 600 : 4096;
   std::vector<std::vector<uint32_t>> clusters = {
       std::vector<uint32_t>(64, 8), std::vector<uint32_t>(256, 16), std::vector<uint32_t>(1000, 1), {}, {}};
   for (uint32_t i = 0; i < 100; ++i) clusters[3].push_back(1 + i * 7 % 8);   // unequal

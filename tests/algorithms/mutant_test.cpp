@@ -13,6 +13,7 @@
 #include "algorithms/expand.h"
 #include "algorithms/verify.h"
 #include "helpers.h"
+#include "support/sanitized.h"
 
 namespace treering {
 namespace {
@@ -196,11 +197,8 @@ class Mutants {
 };
 
 // A sanitizer needs every kind of mutant, not every size: the sizes above take ten minutes with it.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr uint32_t kRanks[] = {2, 3, 4};
-#else
-constexpr uint32_t kRanks[] = {2, 3, 4, 5, 6, 8};
-#endif
+const std::vector<uint32_t> kRanks =
+    testing::kSanitized ? std::vector<uint32_t>{2, 3, 4} : std::vector<uint32_t>{2, 3, 4, 5, 6, 8};
 
 // The collectives that reduce. Where nothing is reduced complete values may travel without kFinal, so that dropping it
 // changes nothing; and schedules with lists of chunks have another form of "wrong chunk".

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "support/ranks.h"
+#include "support/sanitized.h"
 
 namespace treering::testing {
 namespace {
@@ -169,11 +170,7 @@ double seconds_of(RankGroup& ranks, size_t count, trCompression_t compression) {
 TEST(PacedLink, LimitsTheRateAndHalfTheBytesTakeHalfTheTime) {
   trConfig_t config = RankGroup::default_config();
   config.staging_bytes = 1 << 20;
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  constexpr int kMbps = 100;  // the link is to be slower than the instrumented code
-#else
-  constexpr int kMbps = 1000;
-#endif
+  constexpr int kMbps = kSanitized ? 100 : 1000;  // the link is to be slower than the instrumented code
   config.link_mbps = kMbps;
   constexpr size_t kCount = 1 << 20;  // 4 MiB: each of two ranks sends 4 MiB
   constexpr double kSeconds = kCount * 32e-6 / kMbps;

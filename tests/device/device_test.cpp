@@ -8,15 +8,13 @@
 
 #include "device/device_checks.h"
 #include "executor/reduce/reduce.h"
+#include "support/sanitized.h"
 
 namespace treering::cuda {
 namespace {
 
-#if defined(__SANITIZE_THREAD__)
-const std::vector<uint32_t> kRankCounts = {2, 3, 5};
-#else
-const std::vector<uint32_t> kRankCounts = {2, 3, 4, 5, 8};
-#endif
+const std::vector<uint32_t> kRankCounts =
+    testing::kSanitized ? std::vector<uint32_t>{2, 3, 5} : std::vector<uint32_t>{2, 3, 4, 5, 8};
 
 CpuMachine machine;
 

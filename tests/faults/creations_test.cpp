@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "support/processes.h"
+#include "support/sanitized.h"
 
 namespace treering::testing {
 namespace {
@@ -19,11 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int kRanks = 4;
 constexpr int kBusy = 4;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kCreations = 20;
-#else
-constexpr int kCreations = 60;
-#endif
+constexpr int kCreations = kSanitized ? 20 : 60;
 constexpr int kCreationsOfLong = 10'000;
 
 class BusyProcesses {

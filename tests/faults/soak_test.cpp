@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "support/processes.h"
+#include "support/sanitized.h"
 #include "support/seed.h"
 
 namespace treering::testing {
@@ -25,13 +26,8 @@ constexpr int kRanks = 3;
 // vary by some MiB, because the allocator places freed and used memory differently each time. A sanitizer counts no
 // allocations, and keeps what was freed.
 constexpr long kMaxAllocatedKib = 128;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr long kMaxPagesKib = 1 << 20;
-constexpr int kMinRounds = 12;
-#else
-constexpr long kMaxPagesKib = 4096;
-constexpr int kMinRounds = 40;
-#endif
+constexpr long kMaxPagesKib = kSanitized ? 1 << 20 : 4096;
+constexpr int kMinRounds = kSanitized ? 12 : 40;
 
 struct Held {
   long allocated_kib = 0;

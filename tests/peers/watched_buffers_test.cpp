@@ -172,7 +172,7 @@ TEST_F(Watched, OnesThatCannotBeRegisteredReplaceNone) {
 
 // Mappings above a stack become one with it, so memory cannot be told from it.
 TEST_F(Watched, StacksAreMemoryAsAnyOther) {
-  std::byte stack[1 << 18];
+  std::byte stack[1 << 18] = {};
   const Region region = use_until_registered(stack, sizeof stack);
   EXPECT_EQ(region.base, stack);
 }

@@ -16,8 +16,6 @@ constexpr auto kHeartbeatPeriod = std::chrono::milliseconds(1000);
 constexpr size_t kMaxProbes = 16;
 constexpr const char* kDoesNotAnswer = "its process does not answer";
 
-double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
-
 }  // namespace
 
 void Liveness::start_ticking() {

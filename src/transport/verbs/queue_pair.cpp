@@ -19,8 +19,6 @@ namespace {
 constexpr uint8_t kReceiverNotReadyTimer = 12;  // 0.64 ms
 constexpr uint8_t kEndlessly = 7;               // of "receiver not ready": the receives are counted, so there are some
 
-Status failed(const char* call) { return {trSystemError, fmt::format("{}: {}", call, std::strerror(errno))}; }
-
 // What each status usually means for a user.
 const char* meaning_of(ibv_wc_status status) {
   switch (status) {
@@ -50,7 +48,7 @@ Status QueuePair::create(const Device& device, const QueueSizes& sizes, uint32_t
   pair->first_packet_ = std::random_device()() & 0xffffff;
   const auto entries = static_cast<int>(sizes.sends + sizes.receives);
   pair->completions_ = ibv_create_cq(device.context(), entries, nullptr, device.events(), 0);
-  if (pair->completions_ == nullptr) return failed("ibv_create_cq");
+  if (pair->completions_ == nullptr) return call_failed("ibv_create_cq");
   ibv_qp_init_attr wanted{};
   wanted.send_cq = wanted.recv_cq = pair->completions_;
   wanted.qp_type = IBV_QPT_RC;
@@ -86,7 +84,7 @@ Status QueuePair::to_init(const Device& device) const {
   attributes.port_num = device.rail().port;
   attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
   errno = ibv_modify_qp(pair_, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
-  return errno == 0 ? Status() : failed("ibv_modify_qp to INIT");
+  return errno == 0 ? Status() : call_failed("ibv_modify_qp to INIT");
 }
 
 Status QueuePair::connect(const Rail& own, const RailEnd& peer, const PathOptions& options) {
@@ -100,7 +98,7 @@ Status QueuePair::connect(const Rail& own, const RailEnd& peer, const PathOption
   errno = ibv_modify_qp(pair_, &attributes,
                         IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                             IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-  if (errno != 0) return failed("ibv_modify_qp to RTR");
+  if (errno != 0) return call_failed("ibv_modify_qp to RTR");
   attributes = {};
   attributes.qp_state = IBV_QPS_RTS;
   attributes.sq_psn = first_packet_;
@@ -110,7 +108,7 @@ Status QueuePair::connect(const Rail& own, const RailEnd& peer, const PathOption
   errno = ibv_modify_qp(
       pair_, &attributes,
       IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
-  return errno == 0 ? Status() : failed("ibv_modify_qp to RTS");
+  return errno == 0 ? Status() : call_failed("ibv_modify_qp to RTS");
 }
 
 void QueuePair::stop() {
@@ -130,7 +128,7 @@ Status QueuePair::post_receives(uint32_t count) {
     }
     ibv_recv_wr* bad = nullptr;
     errno = ibv_post_recv(pair_, requests.data(), &bad);
-    if (errno != 0) return failed("ibv_post_recv");
+    if (errno != 0) return call_failed("ibv_post_recv");
     left -= batch;
   }
   return {};
@@ -141,7 +139,7 @@ Status QueuePair::refill() { return post_receives(std::exchange(taken_, 0)); }
 Status QueuePair::post(ibv_send_wr* first, uint32_t requests) {
   ibv_send_wr* bad = nullptr;
   errno = ibv_post_send(pair_, first, &bad);
-  if (errno != 0) return failed("ibv_post_send");
+  if (errno != 0) return call_failed("ibv_post_send");
   posted_ += requests;
   return {};
 }

@@ -289,4 +289,6 @@ Status RailMemory::make(const Devices& devices, RailSet rails, void* data, size_
   return {};
 }
 
+Status call_failed(const char* call) { return {trSystemError, fmt::format("{}: {}", call, std::strerror(errno))}; }
+
 }  // namespace treering::verbs

@@ -117,4 +117,7 @@ class RailMemory {
   bool is_made_ = false;
 };
 
+// The error of a call that has set errno.
+Status call_failed(const char* call);
+
 }  // namespace treering::verbs

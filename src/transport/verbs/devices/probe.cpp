@@ -24,8 +24,6 @@ struct Datagram {
 };
 static_assert(kRoutingHeaderBytes + sizeof(Datagram) <= kSlotBytes);
 
-Status failed(const char* call) { return {trSystemError, fmt::format("{}: {}", call, std::strerror(errno))}; }
-
 }  // namespace
 
 Status Probe::open(const Device& device, uint32_t rank, const PathOptions& path, std::unique_ptr<Probe>* opened) {
@@ -48,27 +46,27 @@ Probe::~Probe() {
 
 Status Probe::make_queue_pair() {
   completions_ = ibv_create_cq(device_.context(), kReceives + kSends, nullptr, nullptr, 0);
-  if (completions_ == nullptr) return failed("ibv_create_cq");
+  if (completions_ == nullptr) return call_failed("ibv_create_cq");
   ibv_qp_init_attr wanted{};
   wanted.send_cq = wanted.recv_cq = completions_;
   wanted.qp_type = IBV_QPT_UD;
   wanted.cap = {kSends, kReceives, 1, 1, 0};
   pair_ = ibv_create_qp(device_.domain(), &wanted);
-  if (pair_ == nullptr) return failed("ibv_create_qp of datagrams");
+  if (pair_ == nullptr) return call_failed("ibv_create_qp of datagrams");
   key_ = std::random_device()() & 0x7fffffff;  // the highest bit has a meaning of its own
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_INIT;
   attributes.port_num = device_.rail().port;
   attributes.qkey = key_;
   errno = ibv_modify_qp(pair_, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
-  if (errno != 0) return failed("ibv_modify_qp of datagrams to INIT");
+  if (errno != 0) return call_failed("ibv_modify_qp of datagrams to INIT");
   attributes = {};
   attributes.qp_state = IBV_QPS_RTR;
   errno = ibv_modify_qp(pair_, &attributes, IBV_QP_STATE);
-  if (errno != 0) return failed("ibv_modify_qp of datagrams to RTR");
+  if (errno != 0) return call_failed("ibv_modify_qp of datagrams to RTR");
   attributes.qp_state = IBV_QPS_RTS;
   errno = ibv_modify_qp(pair_, &attributes, IBV_QP_STATE | IBV_QP_SQ_PSN);
-  return errno == 0 ? Status() : failed("ibv_modify_qp of datagrams to RTS");
+  return errno == 0 ? Status() : call_failed("ibv_modify_qp of datagrams to RTS");
 }
 
 ProbeAddress Probe::address() const { return {pair_->qp_num, key_}; }
@@ -86,7 +84,7 @@ Status Probe::post_receive(uint32_t slot) {
   request.num_sge = 1;
   ibv_recv_wr* bad = nullptr;
   errno = ibv_post_recv(pair_, &request, &bad);
-  return errno == 0 ? Status() : failed("ibv_post_recv of datagrams");
+  return errno == 0 ? Status() : call_failed("ibv_post_recv of datagrams");
 }
 
 Status Probe::send(uint32_t peer) {
@@ -94,7 +92,7 @@ Status Probe::send(uint32_t peer) {
   if (to.handle == nullptr) {
     ibv_ah_attr attributes = path_to(device_.rail(), to.rail, path_);
     to.handle = ibv_create_ah(device_.domain(), &attributes);
-    if (to.handle == nullptr) return failed("ibv_create_ah");
+    if (to.handle == nullptr) return call_failed("ibv_create_ah");
   }
   if (under_way_ > 0) return {};  // the slot of sends is in use: what is sent is repeated
   const Datagram datagram{rank_, peer, to.address.key, to.heard};
@@ -110,7 +108,7 @@ Status Probe::send(uint32_t peer) {
   request.wr.ud = {to.handle, to.address.queue_pair, to.address.key};
   ibv_send_wr* bad = nullptr;
   errno = ibv_post_send(pair_, &request, &bad);
-  if (errno != 0) return failed("ibv_post_send of datagrams");
+  if (errno != 0) return call_failed("ibv_post_send of datagrams");
   ++under_way_;
   return {};
 }
