@@ -4,7 +4,7 @@ _treering() {
   local word="${COMP_WORDS[COMP_CWORD]}"
   COMPREPLY=()
   if [[ $word == -* ]]; then
-    mapfile -t COMPREPLY < <(compgen -W "$("${1/#\~/$HOME}" --help 2>/dev/null | grep -oE -- '(^|[ ,])--?[a-zA-Z0-9][a-zA-Z0-9-]*' | tr -d ' ,')" -- "$word")
+    mapfile -t COMPREPLY < <(compgen -W "$("${1/#\~/$HOME}" --help 2>/dev/null | sed -nE 's/^ +((-[a-zA-Z0-9],)?--?[a-zA-Z0-9][a-zA-Z0-9_-]*).*/\1/p' | tr ',' '\n')" -- "$word")
   fi
 }
 complete -o default -F _treering treering-perf allreduce-perf treering-topo

@@ -4,8 +4,8 @@
  * Collectives, point-to-point operations, groups and operations made by the user. Included by treering.h.
  *
  * Common to all: every rank of the communicator makes the same calls in the same order. Calls that differ are an error
- * on every rank; where no message shows it (small broadcasts from another root on each rank end everywhere), the next
- * collective in which the ranks hear of one another is. With a NULL stream a
+ * on every rank that hears of it. A rank that waits for no other one in a call, as a root that only sends, has success from
+ * that call, and the error from its next call that waits, such as a barrier. With a NULL stream a
  * call blocks; with a stream it returns at once and runs in stream order, and its buffers stay untouched
  * until it has ended. Counts are numbers of elements; 0 is allowed everywhere. Buffers may be NULL where
  * their count is 0 or the rank does not take part in them. What a data type and an operation do not support

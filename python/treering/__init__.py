@@ -73,7 +73,7 @@ def init(**settings: _typing.Any) -> Communicator:
         return _native.init_from_environment(Communicator, **settings)
     except InvalidUsage as error:
         if not any(name in _os.environ for name in ("TREERING_RANK", "PMI_RANK", "PMIX_RANK", "RANK")):
-            raise InvalidUsage(f"{error} `python -m treering.run -n 4 PROGRAM` starts ranks on this machine.") from None
+            raise InvalidUsage(f"{error}. `python -m treering.run -n 4 PROGRAM` starts ranks on this machine.") from None
         raise
 
 

@@ -68,3 +68,9 @@ _BY_CODE = {
 
 def error_of(code, message):
     return _BY_CODE.get(code, Error)(message)
+
+
+# Tracebacks show the names that programs use.
+for _kind in list(vars().values()):
+    if isinstance(_kind, type) and issubclass(_kind, Error):
+        _kind.__module__ = "treering"

@@ -41,7 +41,7 @@ def parse(arguments):
     parser = argparse.ArgumentParser(
         prog="python -m treering.run", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
         description=__doc__)
-    parser.add_argument("-n", "--ranks", type=int, help="ranks on this machine")
+    parser.add_argument("-n", "-np", "--ranks", type=int, help="ranks on this machine")
     parser.add_argument("--hosts", help="hosts with their ranks: a:2,b:2")
     parser.add_argument("--launcher", default=SSH,
                         help="command that runs {command}, one line for a shell, on {host}; default: %(default)s")

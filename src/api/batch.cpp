@@ -191,7 +191,7 @@ Status Batch::advance(Line* line, bool look, bool* moved) {
   const auto progress = communicator.advance();
   *moved |= progress != Communicator::Progress::kBlocked;
   if (progress == Communicator::Progress::kFailed) return communicator.failure();
-  return progress == Communicator::Progress::kBlocked && look ? communicator.look_around() : Status();
+  return progress == Communicator::Progress::kBlocked && look ? communicator.poll_failures() : Status();
 }
 
 // One turn; true when the line has nothing left to do.

@@ -113,7 +113,7 @@ void Communicator::stop_without_memory() {
   if (!watch_->in_doubt()) (void)fail(std::move(status));  // not even for the words that the others are told
 }
 
-// Why the operation fails is found out by look_around(), a little at a time, unless it is known at once.
+// Why the operation fails is found out by poll_failures(), a little at a time, unless it is known at once.
 Communicator::Progress Communicator::doubt() {
   in_doubt_ = true;
   Status status = watch_->poll();
@@ -145,11 +145,11 @@ Status Communicator::end_without_memory(const char* call) {
   if (!watch_->in_doubt()) (void)fail(status);
   if (!active_) return status;
   in_doubt_ = true;
-  while (look_around().ok()) usleep(500);
+  while (poll_failures().ok()) usleep(500);
   return status;
 }
 
-Status Communicator::look_around() try {
+Status Communicator::poll_failures() try {
   if (in_doubt_) {
     context_.progress();  // the operation has not ended: others may wait for what it has sent
     Status status = watch_->poll();
@@ -183,7 +183,7 @@ Status Communicator::run(const Operation& operation) {
         backoff.reset();
         break;
       case Progress::kBlocked:
-        if (backoff.pause()) TR_RETURN_IF_ERROR(look_around());
+        if (backoff.pause()) TR_RETURN_IF_ERROR(poll_failures());
     }
   }
 }

@@ -70,7 +70,7 @@ class Communicator {
   enum class Progress { kBlocked, kMoved, kDone, kFailed };
   Progress advance();
   // To be called now and then while advance() is blocked; fails the operation when there is a reason to.
-  Status look_around();
+  Status poll_failures();
   bool active() const { return active_; }
   // This rank has no memory for its part of `call` (nullptr: the active operation), which others wait for. The
   // communicator fails; this rank's own error.

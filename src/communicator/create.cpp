@@ -33,7 +33,7 @@ std::string as_blob(const T& value) {
   return std::string(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// The second round of the exchange. Rank 0's measurements and plan are everybody's.
+// The second round of the exchange. All ranks take rank 0's measurements and plan.
 struct LinkMessage {
   LinkReport report;
   std::string machine, plan;  // of rank 0, else empty
@@ -239,7 +239,7 @@ Status Communicator::link(const std::string& job, TransportSet allowed, const Cr
   times->done("infos of all ranks");
   std::map<uint32_t, std::string> reasons;
   LinkMessage own;
-  own.report = prove_links(*infos_, context_.rank, opened, &reasons);
+  own.report = probe_transports(*infos_, context_.rank, opened, &reasons);
   times->done("proofs of links");
   Machine machine = measure_machine(*blobs);
   times->done("measurement of the machine");

@@ -14,8 +14,8 @@ constexpr auto kWriterTimeout = std::chrono::milliseconds(500);
 }  // namespace
 
 FailureAgreement::FailureAgreement(FailureRecord* shared, FailureRecord* own, std::string communicator_name,
-                                   Spread spread)
-    : shared_(shared), own_(own), name_(std::move(communicator_name)), spread_(std::move(spread)) {}
+                                   Broadcast broadcast)
+    : shared_(shared), own_(own), name_(std::move(communicator_name)), broadcast_(std::move(broadcast)) {}
 
 Status FailureAgreement::decided() const {
   if (shared_->state.load(std::memory_order_acquire) != static_cast<uint32_t>(FailureState::kSet)) return {};
@@ -32,7 +32,7 @@ void FailureAgreement::propose(const Status& status, Clock::time_point limit) {
     limit_ = limit;
     proposed_.store(true, std::memory_order_release);
   }
-  if (spread_ && decided().ok()) return spread_(proposal_.code(), proposal_.message());  // it stays as it is
+  if (broadcast_ && decided().ok()) return broadcast_(proposal_.code(), proposal_.message());  // it stays as it is
   take(proposal_.code(), proposal_.message());
 }
 

@@ -25,10 +25,10 @@ namespace treering {
 class FailureAgreement {
  public:
   // Gives a proposal to the other processes; empty where the ranks share the record.
-  using Spread = std::function<void(uint32_t code, const std::string& text)>;
+  using Broadcast = std::function<void(uint32_t code, const std::string& text)>;
 
   // `shared`: the record that the ranks of this host share, or this rank's own; `own`: that in this rank's status.
-  FailureAgreement(FailureRecord* shared, FailureRecord* own, std::string communicator_name, Spread spread);
+  FailureAgreement(FailureRecord* shared, FailureRecord* own, std::string communicator_name, Broadcast broadcast);
 
   // The failure that holds, or ok.
   Status decided() const;
@@ -48,7 +48,7 @@ class FailureAgreement {
 
   FailureRecord *shared_, *own_;
   std::string name_;
-  Spread spread_;
+  Broadcast broadcast_;
   std::atomic<bool> proposed_{false};
   mutable std::mutex mutex_;  // of the rest
   Status proposal_;

@@ -39,7 +39,7 @@ Watch::Watch(ExecutorContext* context, const StatusReader* statuses, FailureReco
       agreement_(failure, &context->status->failure, std::move(communicator_name),
                  job != nullptr && !one_failure
                      ? [job](uint32_t code, const std::string& text) { job->spread(code, text); }
-                     : FailureAgreement::Spread()),
+                     : FailureAgreement::Broadcast()),
       reads_failures_(job == nullptr && failure == &context->status->failure),
       job_(job) {}
 

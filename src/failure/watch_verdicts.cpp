@@ -83,16 +83,16 @@ Clock::duration Watch::time_for_answers(Clock::duration deadline) { return std::
 
 Status Watch::no_progress(uint32_t peer, const std::vector<uint32_t>& ranks) {
   const auto asked = Clock::now();
-  std::vector<uint32_t> mute = ranks;
-  std::erase(mute, context_->rank);
+  std::vector<uint32_t> unresponsive = ranks;
+  std::erase(unresponsive, context_->rank);
   constexpr auto pause = std::chrono::milliseconds(1);
-  for (auto next = asked; !mute.empty() && next < asked + kSilenceTimeout && silence().empty();) {
+  for (auto next = asked; !unresponsive.empty() && next < asked + kSilenceTimeout && silence().empty();) {
     std::this_thread::sleep_until(next);
     lateness_ = std::max(lateness_, Clock::now() - next);
     next = Clock::now() + pause;
     if (Status known = agreement_.decided(); !known.ok()) return known;
     context_->progress();
-    std::erase_if(mute, [&](uint32_t rank) {
+    std::erase_if(unresponsive, [&](uint32_t rank) {
       std::string bytes;
       Clock::time_point when;
       job_->request_status(rank);
@@ -100,7 +100,7 @@ Status Watch::no_progress(uint32_t peer, const std::vector<uint32_t>& ranks) {
     });
   }
   std::string who = silence();
-  for (uint32_t rank : who.empty() ? mute : std::vector<uint32_t>())
+  for (uint32_t rank : who.empty() ? unresponsive : std::vector<uint32_t>())
     who += fmt::format("{}{} does not answer", who.empty() ? "" : "; ", describe(rank));
   if (who.empty()) who = chain_of_waits(peer, true);
   (void)fail({trTimeout, fmt::format("no progress within {} ms in {}: {}. Rank {} waited for rank {}", timeout_.count(),

@@ -153,7 +153,7 @@ Status DeviceLinks::connect(DeviceCopies* copies, Status* own, std::string* why_
       made.chunks.push_back(area + first.slots(channel, rank_));
     return made;
   };
-  if (own->ok()) *own = prove_links(communicator_, copies, &areas_, place, &findings_);
+  if (own->ok()) *own = probe_device_links(communicator_, copies, &areas_, place, &findings_);
   TR_RETURN_IF_ERROR(agree());
   if (findings_.stuck) return {};
   if (!why_not->empty()) return areas_.release();

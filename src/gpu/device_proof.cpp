@@ -32,8 +32,8 @@ Status of_link(uint32_t peer, const Status& status) {
   return {status.code(), fmt::format("on the link to rank {}'s GPU, {}", peer, status.message())};
 }
 
-Status prove_links(Communicator* communicator, DeviceCopies* copies, DeviceAreas* areas,
-                   const std::function<ProofPlace(std::byte* area)>& place, LinkFindings* findings) {
+Status probe_device_links(Communicator* communicator, DeviceCopies* copies, DeviceAreas* areas,
+                          const std::function<ProofPlace(std::byte* area)>& place, LinkFindings* findings) {
   const uint32_t rank = communicator->rank(), ranks = communicator->ranks();
   std::unique_ptr<DeviceProbe> probe;
   TR_RETURN_IF_ERROR(DeviceProbe::create(copies, &probe));

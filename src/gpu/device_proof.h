@@ -25,8 +25,8 @@ struct ProofPlace {
   std::vector<std::byte*> chunks;
 };
 // This rank's links to all peers: all ranks at the same time, each beginning with another peer.
-Status prove_links(Communicator* communicator, DeviceCopies* copies, DeviceAreas* areas,
-                   const std::function<ProofPlace(std::byte* area)>& place, LinkFindings* findings);
+Status probe_device_links(Communicator* communicator, DeviceCopies* copies, DeviceAreas* areas,
+                          const std::function<ProofPlace(std::byte* area)>& place, LinkFindings* findings);
 // Collective. `why_not` stays empty where no rank failed.
 Status agree_on_links(Communicator* communicator, const Status& own, LinkFindings* findings, std::string* why_not);
 // What failed, with the link's name.

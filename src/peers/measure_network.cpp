@@ -133,11 +133,12 @@ class Rate {
 
 // Sends and receives at the same time, as the ranks of a ring do.
 void measure_rate(Ring* ring, uint32_t slot_bytes, NetworkMeasurement* measured) {
-  const std::vector<std::byte> data(kMessageBytes);
+  // After a failure the link still sends what it took, so the bytes outlive this call.
+  static std::byte data[kMessageBytes];
   const Region none;
   Message part;
   part.bytes = kMessageBytes;
-  if (const auto address = ring->next()->reference({data.data(), data.size(), &none, true})) {
+  if (const auto address = ring->next()->reference({data, sizeof data, &none, true})) {
     part.kind = PayloadKind::kUser;
     part.user = *address;
   } else {  // whatever lies in the first slot

@@ -34,7 +34,7 @@ class PeerTable final : public ConnectionMaker, public StatusReader, private Reg
   PeerTable(const PeerTable&) = delete;
   PeerTable& operator=(const PeerTable&) = delete;
 
-  // Settles how the peers are reached. An error: one cannot be. reasons: see prove_links(). allowed: the option's text,
+  // Settles how the peers are reached. An error: one cannot be. reasons: see probe_transports(). allowed: the option's text,
   // for that error.
   Status settle(const TransportMatrix& matrix, const std::map<uint32_t, std::string>& reasons,
                 const std::string& allowed);

@@ -80,8 +80,8 @@ class Prover {
 
 }  // namespace
 
-LinkReport prove_links(const std::vector<RankInfo>& infos, uint32_t rank, const OpenTransports& opened,
-                       std::map<uint32_t, std::string>* reasons) {
+LinkReport probe_transports(const std::vector<RankInfo>& infos, uint32_t rank, const OpenTransports& opened,
+                            std::map<uint32_t, std::string>* reasons) {
   const RankInfo& own = infos[rank];
   const TransportSet anywhere = transports_of(Scope::kAnywhere), cheap = transports_with(&TransportRow::cheap_proof);
   std::vector<uint32_t> ranks, others;  // of this host; of others

@@ -47,8 +47,8 @@ template <typename V> void visit(V& v, LinkReport& m) { v(m.remote); v(m.local);
 using OpenTransports = std::vector<std::unique_ptr<Transport>>;
 
 // Proves what works towards the peers. reasons[peer]: why transports do not that are preferred to what does.
-LinkReport prove_links(const std::vector<RankInfo>& infos, uint32_t rank, const OpenTransports& opened,
-                       std::map<uint32_t, std::string>* reasons);
+LinkReport probe_transports(const std::vector<RankInfo>& infos, uint32_t rank, const OpenTransports& opened,
+                            std::map<uint32_t, std::string>* reasons);
 
 class TransportMatrix {
  public:

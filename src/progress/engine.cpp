@@ -250,7 +250,7 @@ bool Engine::step(Task* task, Status* status, bool* moved) try {
     case Communicator::Progress::kBlocked:
       break;
   }
-  *status = communicator.look_around();
+  *status = communicator.poll_failures();
   return !status->ok();
 } catch (const std::bad_alloc&) {
   *status = out_of_memory();  // only the words of a failure are missing

@@ -20,7 +20,7 @@ struct Side {
   explicit Side(FailureRecord* shared = nullptr, const std::string& name = "")
       : agreement(
             shared != nullptr ? shared : record.get(), record.get(), name,
-            shared != nullptr ? FailureAgreement::Spread()
+            shared != nullptr ? FailureAgreement::Broadcast()
                               : [this](uint32_t, const std::string& text) { spread.push_back(text); }) {}
 };
 

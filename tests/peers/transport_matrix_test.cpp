@@ -48,7 +48,7 @@ TEST(Reasons, WhatWasTriedComesBeforeWhatTheSettingExcludes) {
   OpenTransports opened(treering::transports().size());
   opened[static_cast<size_t>(std::countr_zero(kVerbsBit))] = std::make_unique<WithoutDevice>();
   std::map<uint32_t, std::string> reasons;
-  (void)prove_links(ranks.infos, 0, opened, &reasons);
+  (void)probe_transports(ranks.infos, 0, opened, &reasons);
   EXPECT_EQ(reasons[1],
             "verbs: there is no device; shared-memory, cma: TREERING_TRANSPORTS or config->transports excludes it");
 }

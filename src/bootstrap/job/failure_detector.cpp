@@ -152,7 +152,8 @@ uint32_t FailureDetector::cut_at(uint32_t process, Clock::time_point now) const 
     // None can have come to this one before it was the top.
     if (auto dead = lost_.find(above); dead != lost_.end() && now - std::max(dead->second, top_since_) > kCutOffAfter)
       return above;
-    if (auto mute = silent_.find(above); mute != silent_.end() && now - mute->second.since >= kCutOffAfter)
+    if (auto unresponsive = silent_.find(above);
+        unresponsive != silent_.end() && now - unresponsive->second.since >= kCutOffAfter)
       return above;
   }
   return kNobody;
@@ -199,23 +200,23 @@ uint32_t FailureDetector::other_part(Clock::time_point now) const {
 }
 
 // Since when its children are on their way to another parent; the least time: they are not.
-Clock::time_point FailureDetector::gone_since(uint32_t process, const std::set<uint32_t>& mute,
+Clock::time_point FailureDetector::gone_since(uint32_t process, const std::set<uint32_t>& unresponsive,
                                               Clock::time_point verdict_at) const {
   if (auto found = lost_.find(process); found != lost_.end()) return found->second;
   if (auto found = silent_.find(process); found != silent_.end()) return found->second.since + kNoticesSilence;
   if (auto found = broken_.find(process); found != broken_.end()) return found->second.since;
-  if (mute.count(process) != 0) return top_since_;
+  if (unresponsive.count(process) != 0) return top_since_;
   // A process that has left is a relay while it lives: below this process, or nowhere.
   return !hears_a_child() && process < tree_.size() && tree_.has_left(process) ? verdict_at : Clock::time_point();
 }
 
-bool FailureDetector::awaits_orphans(const std::set<uint32_t>& mute, Clock::time_point verdict_at,
+bool FailureDetector::awaits_orphans(const std::set<uint32_t>& unresponsive, Clock::time_point verdict_at,
                                      Clock::time_point now) const {
   if (!tree_.is_top()) return false;
-  const auto is_gone = [&](uint32_t p) { return has_ended(p) || is_silent(p) || mute.count(p) != 0; };
+  const auto is_gone = [&](uint32_t p) { return has_ended(p) || is_silent(p) || unresponsive.count(p) != 0; };
   for (uint32_t process = 0; process < tree_.size(); ++process) {
     if (process == tree_.own() || is_gone(process) || tree_.has_left(process) || tree_.is_child(process)) continue;
-    const Clock::time_point since = gone_since(tree_.parent_of(process), mute, verdict_at);
+    const Clock::time_point since = gone_since(tree_.parent_of(process), unresponsive, verdict_at);
     if (since != Clock::time_point() && now < since + kOrphansTimeout) return true;
   }
   return false;

@@ -107,9 +107,10 @@ class FailureDetector {
   // could not reach for a while. The top with the higher number attaches to the other's part.
   uint32_t other_part(Clock::time_point now) const;
   // Whether children of a process that is gone, or does not answer, are on their way to a new parent, and have yet to
-  // hear of the verdict. A slow network takes its time for it; one that was lost as well never comes. `mute`: did not
+  // hear of the verdict. A slow network takes its time for it; one that was lost as well never comes. `unresponsive`: did not
   // answer when this process sought a parent.
-  bool awaits_orphans(const std::set<uint32_t>& mute, Clock::time_point verdict_at, Clock::time_point now) const;
+  bool awaits_orphans(const std::set<uint32_t>& unresponsive, Clock::time_point verdict_at,
+                      Clock::time_point now) const;
   // Processes that do not answer and have not been told of the verdict: no neighbour passes it on to them. A network that
   // comes back just before the deadline lets some go on which wait for ranks that have failed and leave.
   std::vector<uint32_t> untold(Clock::time_point verdict_at, Clock::time_point now) const;
@@ -120,7 +121,8 @@ class FailureDetector {
 
  private:
   std::vector<uint32_t> below_gone_relays() const;
-  Clock::time_point gone_since(uint32_t process, const std::set<uint32_t>& mute, Clock::time_point verdict_at) const;
+  Clock::time_point gone_since(uint32_t process, const std::set<uint32_t>& unresponsive,
+                               Clock::time_point verdict_at) const;
 
   const ProcessTree& tree_;
   std::map<uint32_t, Clock::time_point> lost_;

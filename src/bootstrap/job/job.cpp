@@ -160,7 +160,7 @@ void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent) {
   exchanger_.attached(parent);
   if (context_.runs() && tree_.parent_of(tree_.own()) != parent) tell_parent(parent);
   liveness_.start_ticking();
-  seeker_.follow_deserters();
+  seeker_.follow_reparented();
   maybe_finish();
 }
 

@@ -39,8 +39,8 @@ Status ParentSearch::deadline_passed(const Place& own, Clock::time_point heard, 
 }
 
 void ParentSearch::begin(Clock::time_point now) {
-  mute_.clear();
-  mute_hosts_.clear();
+  unresponsive_.clear();
+  unresponsive_hosts_.clear();
   reasons_.clear();
   if (!seeking_since_) seeking_since_ = now;
   untried_ = candidates();
@@ -60,14 +60,14 @@ std::optional<Place> ParentSearch::next() {
 
 Clock::duration ParentSearch::timeout_for(const Place& place, bool in_rendezvous, Clock::time_point now) const {
   if (in_rendezvous) return kAttachTimeout;
-  const Clock::duration timeout = mute_hosts_.count(place.host) != 0 ? kMuteHostTimeout : kReattachTimeout;
+  const Clock::duration timeout = unresponsive_hosts_.count(place.host) != 0 ? kMuteHostTimeout : kReattachTimeout;
   if (!seeking_since_) return timeout;
   return std::clamp<Clock::duration>(*seeking_since_ + kSearchTimeout - now, kMuteHostTimeout, timeout);
 }
 
 void ParentSearch::no_answer(const Place& place) {
-  mute_.insert(place.process);
-  mute_hosts_.insert(place.host);
+  unresponsive_.insert(place.process);
+  unresponsive_hosts_.insert(place.host);
 }
 
 std::string ParentSearch::failed(const Place& place, const std::string& reason) {
@@ -81,7 +81,7 @@ std::string ParentSearch::failed(const Place& place, const std::string& reason) 
 // Whether one has not answered that may just be late, as it seeks a parent itself: it would be another top.
 bool ParentSearch::may_be_late(Clock::time_point now) const {
   if (!seeking_since_ || now >= *seeking_since_ + kSearchTimeout) return false;
-  return std::any_of(mute_.begin(), mute_.end(), [this](uint32_t process) {
+  return std::any_of(unresponsive_.begin(), unresponsive_.end(), [this](uint32_t process) {
     if (detector_.has_ended(process) || process >= tree_.size()) return false;
     const uint32_t parent = tree_.parent_of(process);
     return detector_.has_ended(parent) || (parent < tree_.size() && tree_.has_left(parent));
@@ -94,17 +94,17 @@ ParentSearch::Outcome ParentSearch::outcome(Clock::time_point now) const {
   return !tree_.has_parent() && may_be_late(now) ? Outcome::kSearchAgain : Outcome::kBecomeTop;
 }
 
-ParentSearch::Follow ParentSearch::follow(const MovingMessage& deserter, uint32_t from, bool busy,
+ParentSearch::Follow ParentSearch::follow(const MovingMessage& reparented, uint32_t from, bool busy,
                                           Clock::time_point now) {
   if (busy) {
-    deserters_.emplace_back(deserter, from);
+    reparented_.emplace_back(reparented, from);
     return Follow::kLater;
   }
   // What hangs from this one again would be a circle.
   if (tree_.is_top())
-    return detector_.cut_at(deserter.new_top, now) == tree_.own() ? Follow::kNothing : Follow::kAttach;
-  const bool is_top = deserter.new_top == deserter.process;
-  const bool parent_knows = tree_.is_parent(from) || tree_.is_parent(deserter.process);
+    return detector_.cut_at(reparented.new_top, now) == tree_.own() ? Follow::kNothing : Follow::kAttach;
+  const bool is_top = reparented.new_top == reparented.process;
+  const bool parent_knows = tree_.is_parent(from) || tree_.is_parent(reparented.process);
   return is_top && tree_.has_parent() && !parent_knows ? Follow::kTellParent : Follow::kNothing;
 }
 

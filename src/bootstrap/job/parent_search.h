@@ -48,8 +48,10 @@ class ParentSearch {
   void no_answer(const Place& place);
   // Returns what it adds to the reasons; nothing for a process that has left.
   std::string failed(const Place& place, const std::string& reason);
-  const std::string& reasons() const { return reasons_; }   // why no candidate of this search is the parent
-  const std::set<uint32_t>& mute() const { return mute_; }  // processes that have not answered in this search
+  const std::string& reasons() const { return reasons_; }  // why no candidate of this search is the parent
+  const std::set<uint32_t>& unresponsive() const {
+    return unresponsive_;
+  }  // processes that have not answered in this search
   // No candidate is left after the rendezvous.
   enum class Outcome { kSearchAgain, kStayTop, kBecomeTop };
   Outcome outcome(Clock::time_point now) const;
@@ -57,10 +59,10 @@ class ParentSearch {
 
   // A process deserts this part of the tree, as `from` told. Several may at once, each to another top: the parts become
   // one when each of these is told of the next. `busy`: this process seeks a parent or tries one; it is told again by
-  // take_deserters().
+  // take_reparented().
   enum class Follow { kNothing, kLater, kAttach, kTellParent };
-  Follow follow(const MovingMessage& deserter, uint32_t from, bool busy, Clock::time_point now);
-  std::vector<std::pair<MovingMessage, uint32_t>> take_deserters() { return std::exchange(deserters_, {}); }
+  Follow follow(const MovingMessage& reparented, uint32_t from, bool busy, Clock::time_point now);
+  std::vector<std::pair<MovingMessage, uint32_t>> take_reparented() { return std::exchange(reparented_, {}); }
 
  private:
   std::vector<Place> candidates() const;
@@ -72,8 +74,8 @@ class ParentSearch {
   std::vector<Place> untried_;
   std::string reasons_;
   std::optional<Clock::time_point> seeking_since_;
-  std::set<uint32_t> mute_, mute_hosts_;
-  std::vector<std::pair<MovingMessage, uint32_t>> deserters_;  // and who told of them
+  std::set<uint32_t> unresponsive_, unresponsive_hosts_;
+  std::vector<std::pair<MovingMessage, uint32_t>> reparented_;  // and who told of them
 };
 
 }  // namespace treering

@@ -112,24 +112,24 @@ void ParentSeeker::no_parent() {
     search_.end();
     events_.become_top();
   }
-  follow_deserters();
+  follow_reparented();
   events_.ended();
 }
 
-void ParentSeeker::follow(const MovingMessage& deserter, uint32_t from) {
-  switch (search_.follow(deserter, from, is_dialing() || lacks_parent(), Clock::now())) {
+void ParentSeeker::follow(const MovingMessage& reparented, uint32_t from) {
+  switch (search_.follow(reparented, from, is_dialing() || lacks_parent(), Clock::now())) {
     case ParentSearch::Follow::kAttach:
-      return try_only(tree_.place(deserter.new_top));
+      return try_only(tree_.place(reparented.new_top));
     case ParentSearch::Follow::kTellParent:
-      return links_.send(tree_.parent(), encode(deserter));
+      return links_.send(tree_.parent(), encode(reparented));
     case ParentSearch::Follow::kLater:
     case ParentSearch::Follow::kNothing:
       return;
   }
 }
 
-void ParentSeeker::follow_deserters() {
-  for (const auto& [deserter, from] : search_.take_deserters()) follow(deserter, from);
+void ParentSeeker::follow_reparented() {
+  for (const auto& [reparented, from] : search_.take_reparented()) follow(reparented, from);
 }
 
 }  // namespace treering

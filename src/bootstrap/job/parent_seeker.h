@@ -42,8 +42,8 @@ class ParentSeeker {
   // One to which there is a connection.
   void ask(std::shared_ptr<Channel> channel, const Place& parent);
   // A process deserts this part of the tree, as `from` told.
-  void follow(const MovingMessage& deserter, uint32_t from);
-  void follow_deserters();
+  void follow(const MovingMessage& reparented, uint32_t from);
+  void follow_reparented();
   void stop_dialing();
   void close();
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rendezvous: a process's part in the meeting of a job's ranks: at the root it has the RendezvousRoot, its deadline and
-// its warnings; everywhere it takes the process table, and the memory of the host until all ranks have it.
+// A process's part in the rendezvous of a job's ranks. The root has the RendezvousRoot, its deadline and its warnings.
+// Every process takes the process table, and keeps the memory of the host until all ranks have it.
 #pragma once
 
 #include <functional>

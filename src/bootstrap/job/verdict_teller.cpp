@@ -29,7 +29,7 @@ void VerdictTeller::tell() {
 bool VerdictTeller::must_stay() const {
   if (job_.closed || !notices_.has_verdict()) return false;
   const auto at = notices_.verdict_at(), now = Clock::now();
-  return detector_.awaits_orphans(search_.mute(), at, now) || !detector_.untold(at, now).empty();
+  return detector_.awaits_orphans(search_.unresponsive(), at, now) || !detector_.untold(at, now).empty();
 }
 
 void VerdictTeller::stay() {

@@ -5,9 +5,9 @@
 
 namespace treering {
 namespace {
-// Fractions of a measured imbalance that are moved at once and for good; larger at the first lessons. Where messages
-// queue up it is the sum of all wrong parts so far: it swings if for good is more than the square of a half of at once
-// (docs/tcp.md).
+// Fractions of a measured imbalance that are applied to the next message alone and to all later ones; the latter is larger
+// during warm-up. Where messages queue up, an imbalance is the sum of all wrong parts so far: it swings if kForGood is more
+// than the square of half of kAtOnce (docs/tcp.md).
 constexpr double kAtOnce = 1.0 / 4, kForGood = 1.0 / 64, kForGoodAtFirst = 1.0 / 2;
 // A stream that is slower still gets a fragment from time to time, which shows whether it has become faster.
 constexpr double kMinWeight = 1.0 / 128;

@@ -146,7 +146,7 @@ TEST(ParentSearch, AHostOnWhichOneDidNotAnswerGetsLess) {
   EXPECT_EQ(search.timeout_for(search.tree.place(2), false, kNow), kReattachTimeout);
   search.begin(kNow);  // all may answer again
   EXPECT_EQ(search.timeout_for(search.tree.place(1), false, kNow), kReattachTimeout);
-  EXPECT_TRUE(search.mute().empty());
+  EXPECT_TRUE(search.unresponsive().empty());
 }
 
 TEST(ParentSearch, TheTimeOfASearchCountsUntilItEnds) {
@@ -245,12 +245,12 @@ TEST(ParentSearch, ABusyProcessRemembersDeserters) {
   Search search(1);
   EXPECT_EQ(search.follow({4, 4}, 3, true, kNow), Follow::kLater);
   EXPECT_EQ(search.follow({3, 3}, 3, true, kNow), Follow::kLater);
-  const auto deserters = search.take_deserters();
+  const auto deserters = search.take_reparented();
   ASSERT_EQ(deserters.size(), 2u);
   EXPECT_EQ(deserters[0].first.process, 4u);
   EXPECT_EQ(deserters[0].second, 3u);
   EXPECT_EQ(deserters[1].first.process, 3u);
-  EXPECT_TRUE(search.take_deserters().empty());
+  EXPECT_TRUE(search.take_reparented().empty());
 }
 
 // The deadline while the ranks meet
