@@ -4,10 +4,12 @@
  * GPUs: buffers in their memory and CUDA streams. Included by treering.h. A program that calls each function:
  * docs/examples/device.c.
  *
- * A rank whose trConfig_t::device names a GPU may pass memory of that GPU wherever a collective or a send or receive
- * takes a buffer; with host memory in the same call, and with ranks that have no GPU in the same communicator. With a
- * NULL stream such a call blocks; with a stream of trStreamFromCuda() it returns at once and runs in the order of the
- * CUDA stream. trExchangeStart(), trSparseAllReduce() and double buffering take memory of the host alone.
+ * A rank whose trConfig_t::device names a GPU may pass memory of that GPU wherever a collective or a send or
+ * receive takes a buffer; with host memory in the same call, and with ranks that have no GPU in the same
+ * communicator. Where all ranks have GPUs, a collective with a NULL stream uses memory of a GPU on every rank or
+ * on none: else the calls differ. With a NULL stream such a call blocks; with a stream of trStreamFromCuda() it
+ * returns at once and runs in the order of the CUDA stream. trExchangeStart(), trSparseAllReduce() and double
+ * buffering take memory of the host alone.
  *
  * Calls may be captured into a CUDA graph after one call of the same kind and size has run; a graph is not launched
  * after its communicator was destroyed.
