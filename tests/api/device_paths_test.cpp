@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "support/cpu_device.h"
 #include "support/device_ranks.h"
@@ -104,14 +105,20 @@ TEST(DeviceLinks, ThatHangAreGivenUpAndWhatTheyUseIsKept) {
 
 TEST(DeviceLinks, ThatAreSlowerThanTheHostAreLeftToSmallMessages) {
   constexpr size_t kMany = 1 << 20;
-  DeviceRanks fast({0, 1});
-  EXPECT_EQ(launched(fast, kMany), 2u);
+  // A link that others disturb while it is measured seems slow: then another communicator measures it again.
+  std::unique_ptr<DeviceRanks> fast;
+  uint64_t kernels = 0;
+  for (int attempt = 0; attempt < 20 && kernels == 0; ++attempt) {
+    fast = std::make_unique<DeviceRanks>(std::vector<int>{0, 1});
+    kernels = launched(*fast, kMany);
+  }
+  ASSERT_EQ(kernels, 2u);
   const Link link({.gbps = 0.002});
   DeviceRanks slow({0, 1});
   EXPECT_EQ(launched(slow, kMany), 0u);
   EXPECT_EQ(launched(slow, 1), 2u);
   double of_fast = 0, of_slow = 0;
-  EXPECT_EQ(trPredictTransfer(fast.comm(0), 1 << 20, &of_fast), trSuccess);
+  EXPECT_EQ(trPredictTransfer(fast->comm(0), 1 << 20, &of_fast), trSuccess);
   EXPECT_EQ(trPredictTransfer(slow.comm(0), 1 << 20, &of_slow), trSuccess);
   EXPECT_GT(of_slow, 200'000) << "1 MiB at 0.002 GB/s";
   EXPECT_LT(of_fast, of_slow / 2);
