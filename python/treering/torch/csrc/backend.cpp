@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "errors.h"
+#include "neighbours.h"
 
 namespace treering::pytorch {
 namespace {
@@ -44,12 +45,13 @@ constexpr const char* kIdKey = "treering/id";
 
 Backend::Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout,
                  const std::string& name)
-    : c10d::Backend(rank, size),
-      store_(std::move(store)),
-      options_(c10::make_intrusive<Options>("treering", timeout)),
-      link_(std::make_unique<Link>(Meeting{store_, kIdKey, "process group " + name, rank, size, timeout})) {
+    : c10d::Backend(rank, size), store_(std::move(store)), options_(c10::make_intrusive<Options>("treering", timeout)) {
   init();
   options_->group_name = name;
+  const std::string text = "process group " + name;
+  publish_process(*store_, rank);  // before the link is there: then all have done it
+  link_ = std::make_unique<Link>(Meeting{store_, kIdKey, text, rank, size, timeout});
+  lanes_ = std::make_unique<Lanes>(store_, text, rank, timeout);
   std::lock_guard lock(registry().mutex);
   registry().backends.insert(this);
 }
@@ -60,18 +62,19 @@ Backend::~Backend() {
     std::lock_guard lock(registry().mutex);
     registry().backends.erase(this);
   }
-  close("the group was destroyed");
+  if (lanes_ != nullptr) close("the group was destroyed");
 }
 
 void Backend::close(const char* why) {
   WithoutInterpreter without;
+  lanes_->close(why);
   link_->close(why);
 }
 
 void Backend::abort() {
   WithoutInterpreter without;
   link_->revoke();
-  link_->close("the group was aborted");
+  close("the group was aborted");
 }
 
 void Backend::close_all() {
@@ -85,12 +88,15 @@ c10d::ErrorType Backend::getError() {
   return link_->failure_text().empty() ? c10d::ErrorType::SUCCESS : c10d::ErrorType::COMM_ERROR;
 }
 
-WorkPointer Backend::run(Call call, const Link::Issue& issue) {
-  ++sequence_;
-  auto work = link_->run(std::move(call), issue);
+WorkPointer Backend::noted(WorkPointer work) {
   std::lock_guard lock(coalescing_mutex_);
   if (is_coalescing_) coalesced_.push_back(work);
   return work;
+}
+
+WorkPointer Backend::run(Call call, const Link::Issue& issue) {
+  ++sequence_;
+  return noted(link_->run(std::move(call), issue));
 }
 
 void Backend::check_root(const char* call, const char* argument, int64_t root) const {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backend of a process group of torch.distributed: its calls, made into calls of the library.
 //
-// reductions.cpp has operations, tensors.cpp looks at tensors, link.cpp runs what comes out of both. Lists of tensors
+// reductions.cpp has operations, tensors.cpp looks at tensors, link.cpp runs what comes out of both, lanes.cpp sends and
+// receives. Lists of tensors
 // are blocks of one buffer, which begins where the first of them lies: nothing is copied.
 #pragma once
 
@@ -13,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "lanes.h"
 #include "link.h"
 #include "work.h"
 
@@ -53,6 +55,11 @@ class Backend final : public c10d::Backend {
                             std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) override;
   WorkPointer alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
   WorkPointer barrier(const c10d::BarrierOptions& options) override;
+  // Through the store, so that the group stays usable. Names all ranks that have not come, always.
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+
+  WorkPointer send(Tensors& tensors, int to, int tag) override;
+  WorkPointer recv(Tensors& tensors, int from, int tag) override;
 
   // The coalescing manager: the works of the calls between the two become one.
   void startCoalescing() override;
@@ -72,13 +79,20 @@ class Backend final : public c10d::Backend {
  private:
   WorkPointer run(Call call, const Link::Issue& issue);
   WorkPointer reduce_scatter(Call call, const at::Tensor& output, const at::Tensor& input, const c10d::ReduceOp& op);
+  WorkPointer post(Call call, int peer, Lane::Way way, Tensors& tensors, int tag);
+  // The work belongs to what the coalescing manager joins, if there is one.
+  WorkPointer noted(WorkPointer work);
+  std::string monitor(uint64_t number, std::chrono::milliseconds timeout);
+  std::string missing_ranks(uint64_t number, std::chrono::milliseconds timeout);
   void check_root(const char* call, const char* argument, int64_t root) const;
   void close(const char* why);
 
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<Options> options_;
   uint64_t sequence_ = 0;
+  uint64_t monitored_ = 0;  // barriers
   std::unique_ptr<Link> link_;
+  std::unique_ptr<Lanes> lanes_;
   std::mutex coalescing_mutex_;
   bool is_coalescing_ = false;
   std::vector<WorkPointer> coalesced_;

@@ -65,7 +65,8 @@ Elements elements_of(const char* call, const std::string& argument, const at::Te
                    ", which the library does not compute with; ", kTypes, " is wanted");
   const auto count = static_cast<size_t>(tensor.numel());
   if (type.has_value()) return {tensor.data_ptr(), count, *type, 1};
-  return {tensor.data_ptr(), count * tensor.element_size(), trUint8, tensor.element_size()};
+  const size_t size = tensor.itemsize();
+  return {tensor.data_ptr(), count * size, trUint8, size};
 }
 
 Blocks blocks_of(const char* call, const std::string& argument, const std::vector<at::Tensor>& tensors, size_t wanted,
@@ -82,7 +83,7 @@ Blocks blocks_of(const char* call, const std::string& argument, const std::vecto
   }
   Blocks blocks{first, {}, {}};
   for (size_t i = 0; i < wanted; ++i) {
-    const size_t size = tensors[i].element_size() / parts[i].per_element;
+    const size_t size = tensors[i].itemsize() / parts[i].per_element;
     const auto away = static_cast<size_t>(static_cast<std::byte*>(parts[i].data) - first);
     const bool empty = parts[i].count == 0;
     TORCH_CHECK_VALUE(empty || away % size == 0, call, ": ", argument, "[", i, "] lies at ", parts[i].data,
