@@ -122,6 +122,25 @@ class Reductions(unittest.TestCase):
         for output, count in zip(gathered, SIZES):
             same(output, torch.cat([values(each, count, torch.float32) for each in range(size())]))
 
+    def test_sparse(self):
+        """Row r of rank r, and one row of all: once and twice in the same tensor."""
+        for dtype in (torch.float32, torch.int64, torch.complex64):
+            for is_async in (False, True):
+                rows = torch.tensor([[rank(), size(), size()]])
+                x = torch.sparse_coo_tensor(rows, values(rank(), 12, dtype).reshape(3, 4), (size() + 2, 4))
+                wanted = sum(torch.sparse_coo_tensor(torch.tensor([[each, size(), size()]]),
+                                                     values(each, 12, dtype).reshape(3, 4), (size() + 2, 4)).to_dense()
+                             for each in range(size()))
+                work = dist.all_reduce(x, async_op=is_async)
+                if is_async:
+                    work.wait()
+                same(x.to_dense(), wanted)
+        empty = torch.sparse_coo_tensor(torch.empty(1, 0, dtype=torch.int64), torch.empty(0), (3,))
+        dist.all_reduce(empty)
+        self.assertEqual(empty._nnz(), 0)
+        with self.assertRaisesRegex(ValueError, "all_reduce: op is not SUM"):
+            dist.all_reduce(empty, Op.MAX)
+
     def test_future(self):
         x = values(rank(), 1000, torch.float32)
         future = dist.all_reduce(x, async_op=True).get_future()
@@ -168,6 +187,38 @@ class Movements(unittest.TestCase):
                         blocks = [values(root, count, dtype, to) for to in range(size())] if rank() == root else None
                         dist.scatter(x, blocks, root)
                         same(x, values(root, count, dtype, rank()))
+
+    def test_sizes_that_differ(self):
+        """Rank r has r + 1 elements."""
+        counts = [each + 1 for each in range(size())]
+        x = values(rank(), rank() + 1, torch.float32)
+        wanted = [values(each, each + 1, torch.float32) for each in range(size())]
+        parts = [torch.empty(count) for count in counts]
+        dist.all_gather(parts, x)
+        for part, each in zip(parts, wanted):
+            same(part, each)
+        parts = [torch.empty(count) for count in counts] if rank() == 0 else None
+        dist.gather(x, parts)
+        for part, each in zip(parts or [], wanted):
+            same(part, each)
+        got = torch.empty(rank() + 1)
+        dist.scatter(got, wanted if rank() == 0 else None)
+        same(got, wanted[rank()])
+
+    def test_gather_single(self):
+        for root in range(size()):
+            whole = torch.empty(5 * size(), dtype=torch.int16) if rank() == root else None
+            dist.gather_single(whole, values(rank(), 5, torch.int16), root)
+            if rank() == root:
+                same(whole, torch.cat([values(each, 5, torch.int16) for each in range(size())]))
+
+    def test_several_lists(self):
+        tensors = [values(rank(), count, torch.float32) for count in SIZES]
+        lists = [[torch.empty(count) for count in SIZES] for _ in range(size())]
+        dist.all_gather_coalesced(lists, tensors)
+        for each in range(size()):
+            for got, count in zip(lists[each], SIZES):
+                same(got, values(each, count, torch.float32))
 
     def test_all_to_all(self):
         # Rank r sends 10 * r + d elements to rank d: none from rank 0 to itself.

@@ -34,6 +34,7 @@ WorkPointer Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& o
 WorkPointer Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   const char* name = "all_reduce";
   const at::Tensor& tensor = only_one(name, "tensors", tensors);
+  if (tensor.is_sparse()) return allreduce_sparse(tensors, options);
   const Reduction reduction(name, options.reduceOp, tensor);
   const Elements x = elements_of(name, "tensor", tensor, Use::kComputes);
   return run({"treering:all_reduce", OpType::ALLREDUCE, options.asyncOp, options.timeout, tensors, tensors},

@@ -75,6 +75,42 @@ WorkPointer Backend::allgather(std::vector<Tensors>& outputs, Tensors& inputs, c
              });
 }
 
+WorkPointer Backend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                                         const c10d::AllgatherOptions& options) {
+  const auto ranks = static_cast<size_t>(size_);
+  TORCH_CHECK_VALUE(outputs.size() == ranks, "all_gather_coalesced: output_tensor_lists has ", outputs.size(),
+                    " lists; ", ranks, " are wanted, one for each rank");
+  std::vector<WorkPointer> works;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    std::vector<Tensors> list(1);
+    for (const Tensors& of_rank : outputs) {
+      TORCH_CHECK_VALUE(of_rank.size() == inputs.size(), "all_gather_coalesced: a list of output_tensor_lists has ",
+                        of_rank.size(), " tensors; ", inputs.size(), " are wanted, as input_tensor_list has");
+      list[0].push_back(of_rank[i]);
+    }
+    Tensors input{inputs[i]};
+    works.push_back(allgather(list, input, options));
+  }
+  return c10::make_intrusive<JoinedWork>(std::move(works));
+}
+
+WorkPointer Backend::gather_into_tensor(at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& options) {
+  const char* name = "gather_single";
+  const Elements in = elements_of(name, "input_tensor", input, Use::kMoves);
+  check_root(name, "dst", options.rootRank);
+  const int root = static_cast<int>(options.rootRank);
+  Elements out;
+  if (rank_ == root) {
+    out = elements_of(name, "output_tensor", output, Use::kMoves);
+    check_same_type(name, input, output);
+    check_count(name, "output_tensor", output, input.numel() * size_, "a block as large as input_tensor for each rank");
+  }
+  return run({"treering:gather_single", OpType::GATHER, options.asyncOp, options.timeout, {input}, {output}},
+             [=](trComm_t comm, trStream_t stream) {
+               return trGather(in.data, out.data, in.count, in.type, root, comm, stream);
+             });
+}
+
 WorkPointer Backend::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
   const char* name = "gather";
   const at::Tensor& input = only_one(name, "tensor", inputs);

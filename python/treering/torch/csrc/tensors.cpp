@@ -84,12 +84,11 @@ Blocks blocks_of(const char* call, const std::string& argument, const std::vecto
   Blocks blocks{first, {}, {}};
   for (size_t i = 0; i < wanted; ++i) {
     const size_t size = tensors[i].itemsize() / parts[i].per_element;
-    const auto away = static_cast<size_t>(static_cast<std::byte*>(parts[i].data) - first);
-    const bool empty = parts[i].count == 0;
-    TORCH_CHECK_VALUE(empty || away % size == 0, call, ": ", argument, "[", i, "] lies at ", parts[i].data,
+    const size_t away = parts[i].count == 0 ? 0 : static_cast<size_t>(static_cast<std::byte*>(parts[i].data) - first);
+    TORCH_CHECK_VALUE(away % size == 0, call, ": ", argument, "[", i, "] lies at ", parts[i].data,
                       ", which is no multiple of its elements' size from the others; ordinary tensors are wanted");
     blocks.counts.push_back(parts[i].count);
-    blocks.displacements.push_back(empty ? 0 : away / size);
+    blocks.displacements.push_back(away / size);
   }
   return blocks;
 }
