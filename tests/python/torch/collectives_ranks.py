@@ -124,7 +124,8 @@ class Reductions(unittest.TestCase):
 
     def test_sparse(self):
         """Row r of rank r, and one row of all: once and twice in the same tensor."""
-        for dtype in (torch.float32, torch.int64, torch.complex64):
+        # Not complex: PyTorch hands over a view, to which a sum of another pattern cannot be written back.
+        for dtype in (torch.float32, torch.int64):
             for is_async in (False, True):
                 rows = torch.tensor([[rank(), size(), size()]])
                 x = torch.sparse_coo_tensor(rows, values(rank(), 12, dtype).reshape(3, 4), (size() + 2, 4))
@@ -208,7 +209,7 @@ class Movements(unittest.TestCase):
     def test_gather_single(self):
         for root in range(size()):
             whole = torch.empty(5 * size(), dtype=torch.int16) if rank() == root else None
-            dist.gather_single(whole, values(rank(), 5, torch.int16), root)
+            dist.gather_single(values(rank(), 5, torch.int16), whole, root)
             if rank() == root:
                 same(whole, torch.cat([values(each, 5, torch.int16) for each in range(size())]))
 

@@ -96,14 +96,14 @@ WorkPointer Backend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors&
 
 WorkPointer Backend::gather_into_tensor(at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& options) {
   const char* name = "gather_single";
-  const Elements in = elements_of(name, "input_tensor", input, Use::kMoves);
+  const Elements in = elements_of(name, "tensor", input, Use::kMoves);
   check_root(name, "dst", options.rootRank);
   const int root = static_cast<int>(options.rootRank);
   Elements out;
   if (rank_ == root) {
-    out = elements_of(name, "output_tensor", output, Use::kMoves);
+    out = elements_of(name, "gather_tensor", output, Use::kMoves);
     check_same_type(name, input, output);
-    check_count(name, "output_tensor", output, input.numel() * size_, "a block as large as input_tensor for each rank");
+    check_count(name, "gather_tensor", output, input.numel() * size_, "a block as large as tensor for each rank");
   }
   return run({"treering:gather_single", OpType::GATHER, options.asyncOp, options.timeout, {input}, {output}},
              [=](trComm_t comm, trStream_t stream) {
