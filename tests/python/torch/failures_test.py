@@ -145,6 +145,51 @@ class Ends(unittest.TestCase):
                 code, rest, errors = job.finish(rank)
                 self.assertEqual((code, rest), (0, "2.0\n"), errors)
 
+    def test_a_message_of_one_who_has_left(self):
+        text = """
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+            begin()
+            for number in range(2):
+                x = torch.full((10,), 3.0)
+                if rank == 0:
+                    dist.send(x, 1)
+                else:
+                    x = torch.zeros(10)
+                    if number == 1:
+                        signal.sigwait([signal.SIGUSR1])
+                    dist.recv(x, 0)
+            say(x[0].item())
+            dist.destroy_process_group()
+        """
+        with Job(text, 2) as job:
+            self.assertEqual(job.finish(0)[:2], (0, "3.0\n"))
+            job.ranks[1].send_signal(signal.SIGUSR1)
+            code, rest, errors = job.finish(1)
+            self.assertEqual((code, rest), (0, "3.0\n"), errors)
+
+    def test_forked_child(self):
+        """It ends as any process does, with the parent's group and lanes in its memory, and harms nothing."""
+        text = """
+            begin()
+            def exchange():
+                x = torch.ones(10)
+                dist.all_reduce(x, async_op=True).wait()
+                works = dist.batch_isend_irecv([dist.P2POp(dist.irecv, x, 1 - rank), dist.P2POp(dist.isend, x, 1 - rank)])
+                for work in works:
+                    work.wait()
+                return x[0].item()
+            exchange()
+            child = os.fork()
+            if child == 0:
+                sys.exit(7)
+            say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), exchange())
+            dist.destroy_process_group()
+        """
+        with Job(text, 2) as job:
+            for rank in range(2):
+                code, rest, errors = job.finish(rank)
+                self.assertEqual((code, rest), (0, "7 2.0\n"), errors)
+
     def test_without_destroy(self):
         with Job("begin()\ndist.barrier()\nwork = dist.all_reduce(torch.ones(10), async_op=True)\nwork.wait()\n", 2) as job:
             for rank in range(2):

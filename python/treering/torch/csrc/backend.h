@@ -8,6 +8,7 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -94,7 +95,7 @@ class Backend final : public c10d::Backend {
 
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<Options> options_;
-  uint64_t sequence_ = 0;
+  std::atomic<uint64_t> sequence_{0};
   uint64_t monitored_ = 0;  // barriers
   std::unique_ptr<Link> link_;
   std::unique_ptr<Lanes> lanes_;

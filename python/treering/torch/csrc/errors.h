@@ -21,6 +21,12 @@ inline std::exception_ptr failure(const std::string& text) {
   }
 }
 
+// The words of an exception of PyTorch, as of a store, without the stack.
+inline std::string words_of(const std::exception& exception) {
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&exception);
+  return of_torch != nullptr ? of_torch->what_without_backtrace() : exception.what();
+}
+
 // The words for the last failure of `comm`, or of the calling thread where that is nullptr.
 inline std::string words_for(trResult_t result, trComm_t comm) {
   const std::string words = trGetLastError(comm);

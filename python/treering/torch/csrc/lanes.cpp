@@ -4,11 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 #include <cstring>
 #include <utility>
 
 #include "errors.h"
+#include "link.h"
 #include "neighbours.h"
 
 namespace treering::pytorch {
@@ -56,9 +56,10 @@ void Lane::post(Posted posted) {
 void Lane::close(const char* why) {
   const char* none = nullptr;
   if (!closed_.compare_exchange_strong(none, why)) return;
-  if (const trComm_t comm = comm_; comm != nullptr) trCommRevoke(comm);
   {
     std::lock_guard lock(mutex_);  // or the thread would miss it, between its look and its sleep
+    // Not where nothing is posted: the receiver may still have to take what was sent.
+    if (const trComm_t comm = comm_; comm != nullptr && !posted_.empty()) trCommRevoke(comm);
     changed_.notify_one();
   }
   thread_.join();
@@ -115,29 +116,26 @@ std::string Lane::meet(trUniqueId* id) {
   return "";
 }
 
+// Raises what fails.
+void Lane::make_communicator(const trUniqueId& id) {
+  const int rank = way_ == Way::kSends ? kSender : kReceiver;
+  comm_ = join(c10::str(group_.name, ", ", text_), 2, id, rank, group_.timeout);
+  // Whoever closes the lane sees the communicator, or this thread sees that it is closed.
+  if (const char* closed = closed_; closed != nullptr) raise(closed);
+  // A lane of a later group with this store must not find these.
+  if (way_ == Way::kSends)
+    for (const std::string& key : {key_, key_ + "/come"}) group_.store->deleteKey(key);
+  if (const trResult_t result = trBarrier(comm_, nullptr); result != trSuccess) raise(words_for(result, nullptr));
+}
+
 bool Lane::open() {
   std::string failure;
-  trComm_t comm = nullptr;
   try {
     trUniqueId id;
     failure = meet(&id);
-    if (failure.empty()) {
-      const std::string name = c10::str(group_.name, ", ", text_);
-      trConfig_t config = TR_CONFIG_INITIALIZER;
-      config.timeout_ms = static_cast<int>(std::min<int64_t>(group_.timeout.count(), INT_MAX));
-      config.name = name.c_str();
-      trResult_t result = trCommInitRankConfig(&comm, 2, id, way_ == Way::kSends ? kSender : kReceiver, &config);
-      if (result == trSuccess) {
-        comm_ = comm;
-        // A lane of a later group with this store must not find these.
-        if (way_ == Way::kSends)
-          for (const std::string& key : {key_, key_ + "/come"}) group_.store->deleteKey(key);
-        result = trBarrier(comm, nullptr);
-      }
-      if (result != trSuccess) failure = words_for(result, nullptr);
-    }
+    if (failure.empty()) make_communicator(id);
   } catch (const std::exception& error) {
-    failure = error.what();  // of the store
+    failure = words_of(error);
   }
   if (failure.empty()) return true;
   fail(failure);

@@ -62,6 +62,7 @@ class Lane {
   bool open();
   // The receiver has come: the two make the communicator at once, so that neither waits in that for a dead one.
   std::string meet(trUniqueId* id);
+  void make_communicator(const trUniqueId& id);
   bool wait_for(const std::string& key, std::string* failure);
   void send_next();
   void receive_next();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "link.h"
 
+#include <algorithm>
+#include <climits>
 #include <cstring>
 
 #include "errors.h"
@@ -28,7 +30,7 @@ std::string fetch_id(const Meeting& meeting, trUniqueId* id) {
   try {
     meeting.store->wait({meeting.key}, meeting.timeout);
   } catch (const std::exception& error) {
-    return c10::str("rank 0 has not put the id of ", meeting.name, " into the store: ", error.what());
+    return c10::str("rank 0 has not put the id of ", meeting.name, " into the store: ", words_of(error));
   }
   const std::vector<uint8_t> value = meeting.store->get(meeting.key);
   if (value.size() == 1 + sizeof id->internal && value[0] == kIsId) {
@@ -38,23 +40,23 @@ std::string fetch_id(const Meeting& meeting, trUniqueId* id) {
   return "rank 0: " + std::string(value.begin() + (value.empty() ? 0 : 1), value.end());
 }
 
-trComm_t join(const Meeting& meeting, const trUniqueId& id) {
+}  // namespace
+
+trComm_t join(const std::string& name, int size, const trUniqueId& id, int rank, std::chrono::milliseconds timeout) {
   trConfig_t config = TR_CONFIG_INITIALIZER;
-  config.timeout_ms = static_cast<int>(std::min<int64_t>(meeting.timeout.count(), INT_MAX));
-  config.name = meeting.name.c_str();
+  config.timeout_ms = static_cast<int>(std::min<int64_t>(timeout.count(), INT_MAX));
+  config.name = name.c_str();
   trComm_t comm = nullptr;
-  const trResult_t result = trCommInitRankConfig(&comm, meeting.size, id, meeting.rank, &config);
-  if (result != trSuccess) raise(c10::str(meeting.name, ": ", words_for(result, nullptr)));
+  const trResult_t result = trCommInitRankConfig(&comm, size, id, rank, &config);
+  if (result != trSuccess) raise(c10::str(name, ": ", words_for(result, nullptr)));
   return comm;
 }
-
-}  // namespace
 
 Link::Link(const Meeting& meeting) : rank_(meeting.rank) {
   trUniqueId id;
   const std::string failure = meeting.rank == 0 ? publish_id(meeting, &id) : fetch_id(meeting, &id);
   if (!failure.empty()) raise(c10::str(meeting.name, ": ", failure));
-  comm_ = join(meeting, id);
+  comm_ = join(meeting.name, meeting.size, id, meeting.rank, meeting.timeout);
   // All have the id. Whoever makes a group with this store again must not find it; before it is gone nobody goes on.
   if (meeting.rank == 0) meeting.store->deleteKey(meeting.key);
   trResult_t result = trBarrier(comm_, nullptr);
@@ -118,16 +120,18 @@ void Link::run_on_stream(const c10::intrusive_ptr<CollectiveWork>& work, const I
   if (const char* closed = closed_; closed != nullptr) raise(c10::str(work->call().name(), ": ", closed));
   auto pending = std::make_unique<Pending>(Pending{work, this, comm_});
   trResult_t result = issue(comm_, stream_);
+  const bool is_given = result == trSuccess;
+  if (is_given) result = trStreamAddCallback(stream_, &Link::on_end, pending.get());
   if (result == trSuccess) {
-    result = trStreamAddCallback(stream_, &Link::on_end, pending.get());
-    if (result == trSuccess) {
-      pending.release();  // NOLINT(bugprone-unused-return-value): on_end() has it
-      return;
-    }
+    static_cast<void>(pending.release());  // on_end() has it
+    return;
   }
   const std::string words = reason(result, nullptr);
-  // Buffers may be in use no longer when the caller hears of the failure.
-  trStreamSynchronize(stream_);
+  if (is_given) {
+    // Nobody would hear of its end, and it must not use the buffers any more.
+    trCommRevoke(comm_);
+    trStreamSynchronize(stream_);
+  }
   const auto exception = failure(c10::str(work->call().name(), ": ", words));
   work->end(exception);
   std::rethrow_exception(exception);

@@ -29,6 +29,9 @@ struct Meeting {
   std::chrono::milliseconds timeout{0};  // of every wait
 };
 
+// A rank of a new communicator; raises. Its name is that in messages.
+trComm_t join(const std::string& name, int size, const trUniqueId& id, int rank, std::chrono::milliseconds timeout);
+
 class Link {
  public:
   // A call of the library: with a null stream it waits.

@@ -16,15 +16,13 @@ WorkPointer Backend::post(Call call, int peer, Lane::Way way, Tensors& tensors, 
 }
 
 WorkPointer Backend::send(Tensors& tensors, int to, int tag) {
-  Call call{"treering:send", c10d::OpType::SEND};
-  call.inputs = tensors;
-  return post(std::move(call), to, Lane::Way::kSends, tensors, tag);
+  return post({"treering:send", c10d::OpType::SEND, true, c10d::kUnsetTimeout, tensors, {}}, to, Lane::Way::kSends,
+              tensors, tag);
 }
 
 WorkPointer Backend::recv(Tensors& tensors, int from, int tag) {
-  Call call{"treering:recv", c10d::OpType::RECV};
-  call.outputs = tensors;
-  return post(std::move(call), from, Lane::Way::kReceives, tensors, tag);
+  return post({"treering:recv", c10d::OpType::RECV, true, c10d::kUnsetTimeout, {}, tensors}, from, Lane::Way::kReceives,
+              tensors, tag);
 }
 
 }  // namespace treering::pytorch

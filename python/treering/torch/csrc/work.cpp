@@ -122,11 +122,10 @@ void Finisher::settle(c10::intrusive_ptr<CollectiveWork> work) {
   std::lock_guard lock(mutex_);
   works_.push_back(std::move(work));
   if (is_stopped_) return;
-  if (!thread_.joinable() || process_ != getpid()) {
-    // A forked child has a name of a thread alone.
-    if (thread_.joinable()) thread_.detach();
+  if (thread_ == nullptr || process_ != getpid()) {
+    // A forked child has the parent's thread by name alone, and leaves it alone.
     process_ = getpid();
-    thread_ = std::thread([this] { run(); });
+    thread_ = new std::thread([this] { run(); });
   }
   changed_.notify_one();
 }
@@ -148,15 +147,13 @@ void Finisher::run() {
 void Finisher::stop() {
   std::unique_lock lock(mutex_);
   is_stopped_ = true;
-  std::thread thread = std::move(thread_);
+  std::thread* thread = std::exchange(thread_, nullptr);
   const bool is_own = process_ == getpid();
   lock.unlock();
+  if (thread == nullptr || !is_own) return;
   changed_.notify_one();
-  if (!thread.joinable()) return;
-  if (is_own)
-    thread.join();
-  else
-    thread.detach();
+  thread->join();
+  delete thread;
 }
 
 }  // namespace treering::pytorch

@@ -91,7 +91,7 @@ class Finisher {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<c10::intrusive_ptr<CollectiveWork>> works_;
-  std::thread thread_;
+  std::thread* thread_ = nullptr;
   int process_ = 0;  // that the thread is of
   bool is_stopped_ = false;
 };
