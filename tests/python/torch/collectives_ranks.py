@@ -5,7 +5,7 @@ import unittest
 import members
 import torch
 import torch.distributed as dist
-from members import COMPLEX, FLOATS, INTEGERS, MOVED, NUMBERS, SIZES, rank, same, size, total, values
+from members import COMPLEX, FLOATS, INTEGERS, MOVED, NUMBERS, SIZES, UNSIGNED, rank, same, size, total, values
 
 Op = dist.ReduceOp
 
@@ -23,7 +23,7 @@ def folded(parts, fold):
 
 class Reductions(unittest.TestCase):
     def test_sums(self):
-        for dtype in NUMBERS + COMPLEX:
+        for dtype in NUMBERS + UNSIGNED + COMPLEX + (torch.float8_e4m3fn,):
             for count in SIZES:
                 for is_async in (False, True):
                     with self.subTest(dtype=dtype, count=count, is_async=is_async):

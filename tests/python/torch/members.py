@@ -12,10 +12,11 @@ import treering.torch  # noqa: F401 - the entry point is there in an installed p
 TIMEOUT = datetime.timedelta(seconds=60)
 INTEGERS = (torch.uint8, torch.int8, torch.int32, torch.int64)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+UNSIGNED = (torch.uint32, torch.uint64)
 COMPLEX = (torch.complex64, torch.complex128)
 NUMBERS = INTEGERS + FLOATS
-# Types that are only moved; the library does not compute with the last two.
-MOVED = NUMBERS + COMPLEX + (torch.bool, torch.float8_e4m3fn, torch.float8_e5m2, torch.int16, torch.uint16)
+# The library moves all, and does not compute with the last two.
+MOVED = NUMBERS + UNSIGNED + COMPLEX + (torch.bool, torch.float8_e4m3fn, torch.float8_e5m2, torch.int16, torch.uint16)
 SIZES = (0, 1, 5, 1000, 70_001)
 
 
@@ -53,8 +54,9 @@ def same(got, wanted):
     """The same dtype, shape and bits of the values."""
     assert got.dtype == wanted.dtype, (got.dtype, wanted.dtype)
     assert got.shape == wanted.shape, (got.shape, wanted.shape)
-    if got.dtype.itemsize == 1:
-        got, wanted = got.view(torch.uint8), wanted.view(torch.uint8)
+    if not got.dtype.is_complex:
+        bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[got.dtype.itemsize]
+        got, wanted = got.view(bits), wanted.view(bits)
     if not torch.equal(got, wanted):
         raise AssertionError(f"got {got}, wanted {wanted}")
 
