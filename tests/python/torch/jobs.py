@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts ranks without a launcher, for tests in which some of them fail: torchrun would end the others."""
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ import torch
 import torch.distributed as dist
 import treering.torch
 
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 torch.set_num_threads(1)
 rank, size = int(sys.argv[2]), int(sys.argv[3])
 
@@ -32,6 +34,10 @@ def error_of(call):
     except dist.DistBackendError as error:
         return str(error)
     return "no error"
+
+def wait_for_test():
+    # until the test says go_on()
+    signal.sigwait([signal.SIGUSR1])
 
 def wait_for_ever():
     threading.Event().wait()
@@ -68,6 +74,9 @@ class Job:
 
     def line(self, rank):
         return self.ranks[rank].stdout.readline().strip()
+
+    def go_on(self, rank):
+        self.ranks[rank].send_signal(signal.SIGUSR1)
 
     def finish(self, rank):
         """(exit status, what else it printed, what it said on standard error)"""
