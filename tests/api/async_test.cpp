@@ -106,6 +106,7 @@ TEST_F(Async, RecordingAgainMovesTheMark) {
   sum_all(&b, 1, kRanks);
   EXPECT_EQ(trEventSynchronize(event), trSuccess);
   EXPECT_EQ(b[0][7], 3.0f);
+  for (trStream_t stream : streams) EXPECT_EQ(trStreamSynchronize(stream), trSuccess);
   EXPECT_EQ(trEventRecord(event, nullptr), trSuccess) << "calls without a stream have ended already";
   EXPECT_EQ(trEventQuery(event), trSuccess);
   EXPECT_EQ(trEventDestroy(event), trSuccess);

@@ -73,13 +73,13 @@ class NetlabTest(unittest.TestCase):
         return int(results[0].output)
 
     def check_rate(self, lab, sender, receiver, mbit, **options):
-        # The machine may be busy: the best of three is what the link can do; more than it should is always wrong.
+        # The machine may be busy: the best turn is what the link can do; more than it should is always wrong.
         best = 0
-        for _ in range(3):
+        for _ in range(20):
             measured = self.measure(lab, sender, receiver, mbit, **options)
             self.assertLess(measured, 1.1 * mbit)
             best = max(best, measured)
-            if best > 0.95 * mbit:
+            if best > 0.9 * mbit:
                 break
         print(f"{mbit} Mbit/s asked for from {sender} to {receiver} {options}: {best} Mbit/s measured")
         self.assertGreater(best, 0.9 * mbit)

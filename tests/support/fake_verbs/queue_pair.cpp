@@ -172,7 +172,11 @@ int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attr, int mask) {
   if (!allowed(known, to, mask) || !values_valid(known, *attr, mask)) return EINVAL;
   apply(known, *attr, mask);
   if (to == IBV_QPS_ERR && known.now == IBV_QPS_RESET) known.now = IBV_QPS_INIT;
-  if (to == IBV_QPS_ERR) fail_now(known);
+  if (to == IBV_QPS_ERR) {
+    fail_now(known);  // nothing touches the program's memory on its behalf from now on
+    observe(known.send_mark);
+    observe(known.receive_mark);
+  }
   if (to == IBV_QPS_RESET) clear(known, false);
   known.now = known.state = to;
   changed();
