@@ -14,7 +14,7 @@ import torch.distributed as _dist
 
 from ._build import BuildError
 
-__all__ = ["BuildError", "load", "register"]
+__all__ = ["BuildError", "DoubleBuffer", "hooks", "load", "register"]
 
 NAME = "treering"
 _lock = threading.Lock()
@@ -47,3 +47,8 @@ def register():
 
 
 register()
+
+
+# They use load().
+from . import hooks  # noqa: E402
+from .double_buffer import DoubleBuffer  # noqa: E402

@@ -22,7 +22,7 @@ import tempfile
 
 NAME = "_treering_torch"
 SOURCES = ("tensors.cpp", "reductions.cpp", "work.cpp", "link.cpp", "neighbours.cpp", "lanes.cpp", "backend.cpp", "collectives.cpp",
-           "sparse.cpp", "movements.cpp", "point_to_point.cpp", "monitored_barrier.cpp", "module.cpp")
+           "compression.cpp", "sparse.cpp", "movements.cpp", "point_to_point.cpp", "monitored_barrier.cpp", "module.cpp")
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "csrc")
 LIBRARY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "libtreering.so.0")
 HOW_TO_GET_A_COMPILER = "install one (on Debian: apt install g++), or name it in CXX"

@@ -16,8 +16,8 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 BEGIN = "import treering.torch\n"
 
 
-def programs():
-    with open(PAGE, encoding="utf-8") as file:
+def programs(page=PAGE):
+    with open(page, encoding="utf-8") as file:
         return re.findall(r"^```python\n(.*?)^```$", file.read(), re.DOTALL | re.MULTILINE)
 
 

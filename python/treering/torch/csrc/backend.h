@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "compression.h"
 #include "lanes.h"
 #include "link.h"
 #include "work.h"
@@ -60,6 +61,8 @@ class Backend final : public c10d::Backend {
   WorkPointer alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
                             std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) override;
   WorkPointer alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
+  // Of each tensor, in place; compressions may be null.
+  WorkPointer average(Tensors tensors, const std::vector<std::shared_ptr<Compression>>& compressions);
   WorkPointer barrier(const c10d::BarrierOptions& options) override;
   // Through the store, so that the group stays usable. Names all ranks that have not come, always.
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;

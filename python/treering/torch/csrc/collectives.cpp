@@ -9,15 +9,6 @@ namespace {
 
 using c10d::OpType;
 
-// The calls of `add` run as one group of the library, which fuses small allreduces.
-template <typename Function>
-trResult_t as_group(Function add) {
-  if (const trResult_t result = trGroupStart(); result != trSuccess) return result;
-  const trResult_t added = add();
-  const trResult_t ended = trGroupEnd();
-  return added != trSuccess ? added : ended;
-}
-
 }  // namespace
 
 WorkPointer Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {

@@ -11,6 +11,15 @@
 
 namespace treering::pytorch {
 
+// The calls of `add` run as one group of the library, which fuses small allreduces.
+template <typename Function>
+trResult_t as_group(Function add) {
+  if (const trResult_t result = trGroupStart(); result != trSuccess) return result;
+  const trResult_t added = add();
+  const trResult_t ended = trGroupEnd();
+  return added != trSuccess ? added : ended;
+}
+
 // Of bool, SUM, MAX and BOR are "or", PRODUCT, MIN and BAND are "and", as with NCCL.
 class Reduction {
  public:
