@@ -33,7 +33,8 @@ Compression::Compression(const std::string& wire, bool error_feedback, int64_t c
   made_.reset(made);
 }
 
-c10::intrusive_ptr<c10d::Work> average(const c10::intrusive_ptr<c10d::Backend>& backend, std::vector<at::Tensor> tensors,
+c10::intrusive_ptr<c10d::Work> average(const c10::intrusive_ptr<c10d::Backend>& backend,
+                                       std::vector<at::Tensor> tensors,
                                        const std::vector<std::shared_ptr<Compression>>& compressions) {
   auto* own = dynamic_cast<Backend*>(backend.get());
   TORCH_CHECK_VALUE(own != nullptr, "the backend of the group for these tensors is ",

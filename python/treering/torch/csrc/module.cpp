@@ -24,9 +24,10 @@ void close_all() {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   using treering::pytorch::Compression;
   pybind11::class_<Compression, std::shared_ptr<Compression>>(module, "Compression")
-      .def(pybind11::init(torch::wrap_pybind_function_no_gil([](const std::string& wire, bool error_feedback, int64_t count) {
-             return std::make_shared<Compression>(wire, error_feedback, count);
-           })),
+      .def(pybind11::init(
+               torch::wrap_pybind_function_no_gil([](const std::string& wire, bool error_feedback, int64_t count) {
+                 return std::make_shared<Compression>(wire, error_feedback, count);
+               })),
            pybind11::arg("wire"), pybind11::arg("error_feedback"), pybind11::arg("count"));
   module.def("average", torch::wrap_pybind_function_no_gil(&treering::pytorch::average));
   module.def("make", torch::wrap_pybind_function_no_gil(&treering::pytorch::make));
