@@ -81,7 +81,8 @@ void Agent::linger() {
     waits = false;
     const auto look = [&] {
       waits = !agent->draining_.empty();
-      for (const auto& [name, job] : agent->jobs_) waits |= job->awaits_orphans();
+      for (const auto& [name, job] : agent->jobs_)
+        waits |= job->awaits_orphans() || job->awaits_late_ranks(Clock::now());
     };
     if (!agent->call(look).ok() || !waits) return;
   }

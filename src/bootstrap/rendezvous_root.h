@@ -35,6 +35,7 @@ class RendezvousRoot {
   std::string still_waiting(Clock::time_point now) const;
 
   uint32_t ranks() const { return ranks_; }
+  bool has_all() const { return hellos_.size() == ranks_; }
   Clock::time_point deadline() const { return deadline_; }
   int timeout_ms() const { return timeout_ms_; }
 

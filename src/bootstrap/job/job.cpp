@@ -11,7 +11,8 @@
 namespace treering {
 namespace {
 
-constexpr auto kLateArrivals = std::chrono::seconds(5);  // are told why the rendezvous failed
+constexpr auto kLateArrivals = std::chrono::seconds(5);        // are told why the rendezvous failed
+constexpr auto kLateAtExit = std::chrono::milliseconds(1000);  // and so long by a process that ends
 [[maybe_unused]] constexpr size_t kManyRanks = 64;
 
 double milliseconds(Clock::duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
@@ -362,6 +363,7 @@ void Job::fail(const Status& status) {
   if (context_.has_failed()) return;
   context_.phase = JobContext::Phase::kFailed;
   failure_ = status;
+  failed_at_ = Clock::now();
   rendezvous_.stop_deadline();
   exchanger_.stop_deadline();
   root_client_.stop_dialing();
@@ -372,6 +374,11 @@ void Job::fail(const Status& status) {
     maybe_finish();
   });
   context_.after(kLateArrivals, [this] { finish(); });
+}
+
+bool Job::awaits_late_ranks(Clock::time_point now) const {
+  return is_root() && context_.has_failed() && failure_.code() == trRemoteError && !rendezvous_.root()->has_all() &&
+         now < failed_at_ + kLateAtExit;
 }
 
 void Job::leave(uint32_t rank, bool dissolved, const Status& cause) {

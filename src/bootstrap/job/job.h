@@ -69,6 +69,8 @@ class Job : public std::enable_shared_from_this<Job> {
   bool seeks_parent() const { return seeker_.lacks_parent(); }
   // Whether others seek one, or do not answer, who would not hear of the verdict without this process.
   bool awaits_orphans() const { return teller_.must_stay(); }
+  // The rendezvous failed a moment ago by the end of a rank, and others have not come yet: this process alone can tell them.
+  bool awaits_late_ranks(Clock::time_point now) const;
 
  private:
   // Its place in the tree.
@@ -94,6 +96,7 @@ class Job : public std::enable_shared_from_this<Job> {
 
   JobContext context_;
   Status failure_;
+  Clock::time_point failed_at_;
   Clock::time_point attached_;  // first
   ProcessTree tree_;
   FailureDetector detector_{tree_};

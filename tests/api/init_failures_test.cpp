@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Failures while a communicator is created.
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "support/processes.h"
+#include "support/ranks.h"
+#include "support/waiting.h"
+
+namespace treering::testing {
+namespace {
+
+TEST(Init, DeadRankIsNamedByTheOthers) {
+  RankProcesses processes(3, [](int rank, const trUniqueId& id) {
+    if (rank == 2) {
+      reached();
+      return 0;
+    }
+    trConfig_t config = config_with_timeout(4000);
+    trComm_t comm = nullptr;
+    trResult_t result = trCommInitRankConfig(&comm, 3, id, rank, &config);
+    say(trGetLastError(nullptr));
+    return 10 + result;
+  });
+  for (int rank : {0, 1}) {
+    RankResult result = processes.wait(rank, std::chrono::seconds(20));
+    EXPECT_EQ(result.exit_code, 10 + trTimeout) << result.output;
+    EXPECT_NE(result.output.find("rank 2"), std::string::npos) << result.output;
+  }
+}
+
+TEST(Init, WhoIsMissingIsToldBeforeTheDeadline) {
+  char file[] = "/tmp/treering-log-XXXXXX";
+  const int log = mkstemp(file);
+  RankProcesses processes(3, [&](int rank, const trUniqueId& id) {
+    char text[4096] = "";
+    // Told after 10 s.
+    for (int i = 0; rank == 2 && std::strstr(text, "for rank 2 of 3 ranks; the deadline") == nullptr && i < 4000; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      if (pread(log, text, sizeof text - 1, 0) < 0) return 1;
+    }
+    say(text);
+    setenv("TREERING_DEBUG_FILE", file, 1);
+    trComm_t comm = nullptr;
+    TR_CHECK(trCommInitRank(&comm, 3, id, rank));
+    TR_CHECK(trCommDestroy(comm));
+    return 0;
+  });
+  const RankResult late = processes.wait(2, std::chrono::seconds(90));
+  EXPECT_EQ(late.exit_code, 0) << late.output;
+  EXPECT_NE(late.output.find("has been waiting for 1"), std::string::npos) << late.output;
+  for (int rank : {0, 1}) {
+    const RankResult result = processes.wait(rank);
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+  close(log);
+  unlink(file);
+}
+
+// Rank 1 ends while the ranks meet, and so does rank 0, whose process made the id, when it has heard of that. Only then comes rank 2.
+TEST(Init, ARankThatComesLateHearsWhyThoughTheMakerOfTheIdEnds) {
+  RankResult late;
+  std::string dead;
+  const auto was_told = [&] {
+    Gate rank_0_ends;
+    RankProcesses processes(3, [&](int rank, const trUniqueId& id) -> int {
+      rank_0_ends.inherit();
+      trConfig_t config = config_with_timeout(10'000);
+      trComm_t comm = nullptr;
+      if (rank == 1)
+        std::thread([] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(200));
+          _exit(0);
+        }).detach();
+      if (rank == 2) rank_0_ends.wait();
+      const trResult_t result = trCommInitRankConfig(&comm, 3, id, rank, &config);
+      say(trGetLastError(nullptr));
+      if (rank == 0) reached();
+      std::exit(10 + result);
+    });
+    dead = "rank 1 (pid " + std::to_string(processes.pid(1));
+    EXPECT_TRUE(processes.wait_until_reached(0));
+    usleep(100'000);  // a process that does not wait has ended by then
+    rank_0_ends.open();
+    late = processes.wait(2, std::chrono::seconds(20));
+    return late.exit_code == 10 + trRemoteError;
+  };
+  // On a busy machine rank 1 may not have come before it ended, and rank 2 may be later than rank 0 waits.
+  for (int attempt = 0; attempt < 5 && !was_told(); ++attempt) continue;
+  EXPECT_EQ(late.exit_code, 10 + trRemoteError) << late.output;
+  EXPECT_NE(late.output.find(dead), std::string::npos) << late.output;
+}
+
+TEST(Init, RanksThatDisagreeAreTold) {
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    trConfig_t config = config_with_timeout(20'000 + rank);
+    trComm_t comm = nullptr;
+    trResult_t result = trCommInitRankConfig(&comm, 2, id, rank, &config);
+    say(trGetLastError(nullptr));
+    return 10 + result;
+  });
+  for (int rank : {0, 1}) {
+    RankResult result = processes.wait(rank, std::chrono::seconds(20));
+    EXPECT_EQ(result.exit_code, 10 + trInvalidUsage) << result.output;
+    EXPECT_NE(result.output.find("timeout_ms (TREERING_TIMEOUT)=20 s"), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find("timeout_ms (TREERING_TIMEOUT)=20.001 s"), std::string::npos) << result.output;
+  }
+}
+
+}  // namespace
+}  // namespace treering::testing
