@@ -14,11 +14,11 @@ RUN = ("-m", "treering.run", "-n")
 # The environment of the tests has no installed package, whose backend torch.distributed finds by itself: an import of
 # treering.torch, or of what needs it, is in each program.
 SAYS = {
-    "ddp": r"{ranks} ranks: loss [\d.]+, largest difference to one process \d\.\de-\d\d\n",
-    "horovod": r"{ranks} ranks: loss [\d.]+, largest difference to one process \d\.\de-\d\d\n",
+    "ddp": r"{ranks} ranks: loss [\d.]+, largest difference to one process \d\.\de[+-]\d\d\n",
+    "horovod": r"{ranks} ranks: loss [\d.]+, largest difference to one process \d\.\de[+-]\d\d\n",
     "double_buffer": r"{ranks} ranks, one step late, as fp16: accuracy 0\.\d+; one process 0\.\d+\n",
-    "zero": r"({ranks} ranks, stage \d: largest difference to one process \d\.\de-\d\d\n){{3}}",
-    "pipeline": r"{ranks} ranks, 8 pieces: loss [\d.]+, largest difference to one process \d\.\de-\d\d\n",
+    "zero": r"({ranks} ranks, stage \d: largest difference to one process \d\.\de[+-]\d\d\n){{3}}",
+    "pipeline": r"{ranks} ranks, 8 pieces: loss [\d.]+, largest difference to one process \d\.\de[+-]\d\d\n",
 }
 
 
