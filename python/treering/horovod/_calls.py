@@ -35,9 +35,9 @@ class Handle:
     def result(self):
         if self._work is not None:
             self._work.wait()
-            self._work = None
             _timeline.end(self._event)
-            self._result, self._finish = self._finish(), None
+            self._result = self._finish()
+            self._work = self._finish = None
         return self._result
 
 
@@ -66,12 +66,34 @@ def _start_reduce(tensors, op, name):
     event = _timeline.begin("allreduce", name, tensors)
     if len(tensors) == 1:
         return dist.all_reduce(tensors[0], op.value, async_op=True), event
-    with dist._coalescing_manager(async_ops=True) as work:
-        for tensor in tensors:
-            dist.all_reduce(tensor, op.value, async_op=True)
-    return work, event
+    kinds = {}
+    for tensor in tensors:
+        kinds.setdefault(tensor.dtype, []).append(tensor)
+    return _Works([_sum_alike(alike, op) for alike in kinds.values()]), event
 
 
+def _sum_alike(tensors, op):
+    options = dist.AllreduceCoalescedOptions()
+    options.reduceOp = op.value
+    options.asyncOp = True
+    return dist.group.WORLD.allreduce_coalesced(tensors, options)
+
+
+class _Works:
+    """Several works as one: tensors of one type each."""
+
+    def __init__(self, works):
+        self._works = works
+
+    def is_completed(self):
+        return all(work.is_completed() for work in self._works)
+
+    def wait(self):
+        for work in self._works:
+            work.wait()
+
+
+@torch.no_grad()
 def _reduce(tensors, outputs, average, name, compression, op, prescale, postscale):
     """Handle of a list: `outputs`, which may be the tensors themselves."""
     _job.rank()
@@ -87,6 +109,7 @@ def _reduce(tensors, outputs, average, name, compression, op, prescale, postscal
         contexts.append(context)
     work, event = _start_reduce(sent, op, name)
 
+    @torch.no_grad()
     def finish():
         for output, compressed, context in zip(outputs, sent, contexts):
             if compressed is not output:

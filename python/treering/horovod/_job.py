@@ -25,7 +25,7 @@ def init():
     if not dist.is_initialized():
         if "MASTER_ADDR" in os.environ and "RANK" in os.environ:
             dist.init_process_group(treering.torch.NAME)
-        elif any(name in os.environ for name in _OF_LAUNCHERS):
+        elif any(name in os.environ for name in _OF_LAUNCHERS) or os.environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
             _init_by_launcher()
         else:
             dist.init_process_group(treering.torch.NAME, store=dist.HashStore(), rank=0, world_size=1)

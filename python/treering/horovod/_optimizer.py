@@ -113,6 +113,8 @@ class _Distributed:
             self._synchronizes = True
 
     def step(self, closure=None):
+        if closure is not None and _job.size() > 1:
+            raise ValueError("step() with a closure is not there: its gradients would be used before they are averaged")
         if self._synchronizes:
             if self._is_synchronized:
                 raise AssertionError("synchronize() was called before step(), which would average again; put step() into "
@@ -120,6 +122,8 @@ class _Distributed:
             self.synchronize()
         self._is_synchronized = False
         return super().step(closure)
+
+    step.hooked = True  # PyTorch would call the user's hooks here and in the optimizer's own step
 
     def zero_grad(self, *arguments, **named):
         if self._next != 0:
@@ -157,5 +161,6 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     kind = type(optimizer.__class__.__name__, (_Distributed, optimizer.__class__), {})
     made = kind.__new__(kind)  # has the optimizer's parameters and state, and none of its own
     made.__dict__.update(optimizer.__dict__)
+    made.__dict__.pop("step", None)  # a scheduler's, which is bound to the optimizer itself
     made._begin(parameters, compression, backward_passes_per_step, op, gradient_predivide_factor, groups)
     return made

@@ -54,6 +54,24 @@ class Calls(unittest.TestCase):
         for tensor in tensors:
             same(tensor, total(tensor.numel(), torch.float32))
 
+    def test_a_group_can_be_asked_and_has_any_types(self):
+        tensors = [torch.ones(3), torch.ones(2, dtype=torch.int64), torch.ones(4)]
+        handle = hvd.grouped_allreduce_async(tensors, op=hvd.Sum)
+        hvd.poll(handle)
+        for got in hvd.synchronize(handle):
+            same(got, torch.full_like(got, size()))
+        with self.assertRaises(TypeError):
+            hvd.grouped_allreduce([torch.ones(2), torch.ones(2, dtype=torch.complex64)], op=hvd.Max)
+        same(hvd.allreduce(torch.ones(2), op=hvd.Sum), torch.full((2,), float(size())))
+
+    def test_no_gradient_flows(self):
+        leaf = torch.ones(3, requires_grad=True)
+        for result in (hvd.allreduce(leaf), hvd.synchronize(hvd.allreduce_async(leaf)), hvd.grouped_allreduce([leaf * 2, leaf])[0]):
+            self.assertFalse(result.requires_grad)
+
+    def test_fp16_rounds(self):
+        same(hvd.allreduce(torch.full((3,), 1 + 2**-12), compression=hvd.Compression.fp16), torch.ones(3))
+
     def test_moved(self):
         # Rank r has r + 1 rows.
         own = values(rank(), 3 * (rank() + 1), torch.float32).reshape(-1, 3)
@@ -136,6 +154,12 @@ class Training(unittest.TestCase):
         self.run_steps(model, optimizer)
         scheduler.step()
         self.compare(model)
+
+    def test_a_scheduler_that_was_made_before(self):
+        model = make_model()
+        own = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        torch.optim.lr_scheduler.StepLR(own, 1, gamma=1.0)
+        self.compare(self.run_steps(model, hvd.DistributedOptimizer(own)))
 
     def test_several_backward_passes(self):
         model = make_model()
