@@ -96,7 +96,7 @@ def seconds_of(call, times):
 
 
 def calls_a_round(call):
-    """The same number on all ranks, of the slower backend."""
+    """The same number on all ranks: that of the slowest."""
     number = torch.tensor([min(max(ROUND_SECONDS / max(seconds_of(call, 3), 1e-9), 1.0), float(MAX_CALLS))])
     dist.all_reduce(number, dist.ReduceOp.MIN)
     return int(number.item())

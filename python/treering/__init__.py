@@ -23,6 +23,7 @@ from ._errors import (
     InvalidArgument,
     InvalidType,
     InvalidUsage,
+    NoLauncher,
     RemoteError,
     SystemError,
     TimeoutError,
@@ -33,7 +34,7 @@ from ._objects import Objects as _Objects
 
 __all__ = [
     "Communicator", "Compression", "DeviceError", "DoubleBuffer", "Error", "Exchange", "Group", "InternalError",
-    "InvalidArgument", "InvalidType", "InvalidUsage", "Memory", "Operation", "Persistent", "Registration", "RemoteError",
+    "InvalidArgument", "InvalidType", "InvalidUsage", "Memory", "NoLauncher", "Operation", "Persistent", "Registration", "RemoteError",
     "Request", "Stream", "SystemError", "TimeoutError", "data_types", "empty", "init", "init_rank", "library_version",
     "operations", "threads", "unique_id",
 ]
@@ -67,13 +68,14 @@ def init(**settings: _typing.Any) -> Communicator:
 
     settings: `timeout` (seconds, of every wait; default 300), `name`, `algorithm`, `transports`, `deterministic`, `wire`,
     `device` and the other settings of trConfig_t; ranks must agree on them. Variables TREERING_* set what is not given.
-    Raises InvalidUsage where no launcher is found, TimeoutError where ranks do not come.
+    Raises NoLauncher where none is found, TimeoutError where ranks do not come.
     """
     try:
         return _native.init_from_environment(Communicator, **settings)
     except InvalidUsage as error:
-        if not any(name in _os.environ for name in ("TREERING_RANK", "PMI_RANK", "PMIX_RANK", "RANK")):
-            raise InvalidUsage(f"{error}. `python -m treering.run -n 4 PROGRAM` starts ranks on this machine.") from None
+        # The library's words for it; one that finds a part of a launcher's variables says which is missing.
+        if str(error).startswith("nothing in the environment says which rank"):
+            raise NoLauncher(f"{error}. `python -m treering.run -n 4 PROGRAM` starts ranks on this machine.") from None
         raise
 
 

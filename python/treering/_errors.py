@@ -34,6 +34,10 @@ class InvalidUsage(Error, RuntimeError):
     """Arguments that do not fit one another, the other ranks, or the state of the object."""
 
 
+class NoLauncher(InvalidUsage):
+    """init(): nothing in the environment says which rank this process is."""
+
+
 class _OfRanks(Error):
     # "rank 2 (pid 17 on b) has died", not "rank 3 (pid 18) is alive, ..." and "Rank 0 waited for rank 2".
     _described = re.compile(r"\brank (\d+) \(pid \d+[^)]*\)(?! is alive)(?! waited)")

@@ -81,8 +81,7 @@ void Agent::linger() {
     waits = false;
     const auto look = [&] {
       waits = !agent->draining_.empty();
-      for (const auto& [name, job] : agent->jobs_)
-        waits |= job->awaits_orphans() || job->awaits_late_ranks(Clock::now());
+      for (const auto& [name, job] : agent->jobs_) waits |= job->must_stay();
     };
     if (!agent->call(look).ok() || !waits) return;
   }

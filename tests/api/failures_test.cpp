@@ -238,13 +238,18 @@ TEST(Left, InOrderIsNoDeath) {
 // machine: ranks that do not come as far as the operation say so, and others are started.
 constexpr int kTooBusy = 99;
 
+int too_busy() {
+  say(trGetLastError(nullptr));
+  return kTooBusy;
+}
+
 int run_with_rank_1_stopped(int rank, const trUniqueId& id) {
   trComm_t comm = nullptr;
   trConfig_t config = config_with_timeout(2000);
-  if (trCommInitRankConfig(&comm, 3, id, rank, &config) != trSuccess) return kTooBusy;
+  if (trCommInitRankConfig(&comm, 3, id, rank, &config) != trSuccess) return too_busy();
   std::vector<float> values(100'000, 1.0f);  // the first call opens what the second one needs
   if (trAllReduce(values.data(), values.data(), values.size(), trFloat32, trSum, comm, nullptr) != trSuccess)
-    return kTooBusy;
+    return too_busy();
   int stops = rank == 1 ? 1 : 0;
   const auto add = [](const void* in, void* inout, size_t count, trDataType_t, void* context) {
     if (*static_cast<int*>(context) != 0) raise(SIGSTOP);

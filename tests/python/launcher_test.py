@@ -182,8 +182,15 @@ class Launcher(unittest.TestCase):
     def test_without_a_launcher(self):
         done = subprocess.run([sys.executable, "-c", "import treering; treering.init()"], env=clean_environment(),
                               capture_output=True, text=True, timeout=DEADLINE)
-        self.assertIn("InvalidUsage: nothing in the environment says which rank", done.stderr.replace("treering._errors.", ""))
+        self.assertIn("NoLauncher: nothing in the environment says which rank", done.stderr.replace("treering._errors.", ""))
         self.assertIn("python -m treering.run -n 4", done.stderr)
+
+        # srun without PMI is not "no launcher": its processes must not become jobs of one rank each.
+        done = subprocess.run([sys.executable, "-c", "import treering\ntry: treering.init()\n"
+                               "except treering.NoLauncher: print('none')\nexcept treering.InvalidUsage as error: print(error)"],
+                              env=clean_environment(SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="4"), capture_output=True, text=True,
+                              timeout=DEADLINE)
+        self.assertIn("srun gave the processes no way to meet", done.stdout)
 
     def test_mpirun(self):
         program = "import treering, numpy; print(treering.init().allreduce(numpy.ones(1)))"

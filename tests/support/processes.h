@@ -49,8 +49,8 @@ class RankProcesses {
   std::vector<bool> waited_;
 };
 
-// fork() once all other threads of this process sleep: AddressSanitizer of g++ 12 gives a child the allocator's locks
-// as they are, and the library's thread may hold one.
+// fork() once all other threads of this process sleep: the sanitizers of g++ 12 give a child their locks as they are, and the
+// library's thread may hold one.
 pid_t fork_when_quiet();
 
 // Inside a body: text for RankResult::output; a mark for wait_until_reached().

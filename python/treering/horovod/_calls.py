@@ -61,22 +61,20 @@ def _operation(average, op):
     return Average if op is None else op
 
 
-def _start_reduce(tensors, op, name):
+def _start_reduce(tensors, op, name, group):
     """Sums the tensors in place, as one piece of work."""
     event = _timeline.begin("allreduce", name, tensors)
-    if len(tensors) == 1:
-        return dist.all_reduce(tensors[0], op.value, async_op=True), event
     kinds = {}
     for tensor in tensors:
         kinds.setdefault(tensor.dtype, []).append(tensor)
-    return _Works([_sum_alike(alike, op) for alike in kinds.values()]), event
+    return _Works([_sum_alike(alike, op, group) for alike in kinds.values()]), event
 
 
-def _sum_alike(tensors, op):
+def _sum_alike(tensors, op, group):
     options = dist.AllreduceCoalescedOptions()
     options.reduceOp = op.value
     options.asyncOp = True
-    return dist.group.WORLD.allreduce_coalesced(tensors, options)
+    return (group or dist.group.WORLD).allreduce_coalesced(tensors, options)
 
 
 class _Works:
@@ -94,7 +92,7 @@ class _Works:
 
 
 @torch.no_grad()
-def _reduce(tensors, outputs, average, name, compression, op, prescale, postscale):
+def reduce_tensors(tensors, outputs, average, name, compression, op, prescale, postscale, group=None):
     """Handle of a list: `outputs`, which may be the tensors themselves."""
     _job.rank()
     op = _operation(average, op)
@@ -107,7 +105,7 @@ def _reduce(tensors, outputs, average, name, compression, op, prescale, postscal
         compressed, context = compression.compress(output)
         sent.append(compressed)
         contexts.append(context)
-    work, event = _start_reduce(sent, op, name)
+    work, event = _start_reduce(sent, op, name, group)
 
     @torch.no_grad()
     def finish():
@@ -135,13 +133,13 @@ def _copies(tensors):
 def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
                              compression=Compression.none):
     tensors = list(tensors)
-    return _reduce(tensors, tensors, average, name, compression, op, prescale_factor, postscale_factor)
+    return reduce_tensors(tensors, tensors, average, name, compression, op, prescale_factor, postscale_factor)
 
 
 def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
                             compression=Compression.none):
     tensors = list(tensors)
-    return _reduce(tensors, _copies(tensors), average, name, compression, op, prescale_factor, postscale_factor)
+    return reduce_tensors(tensors, _copies(tensors), average, name, compression, op, prescale_factor, postscale_factor)
 
 
 def grouped_allreduce(tensors, average=None, name=None, compression=Compression.none, op=None, prescale_factor=1.0,

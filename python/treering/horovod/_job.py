@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The job: its ranks, and which of them share a host."""
+import atexit
 import os
 import socket
 
@@ -8,9 +9,11 @@ import torch.distributed as dist
 import treering
 import treering.torch
 
-# Of treering.run, Open MPI and Slurm, MPICH, and torchrun: one of them is there in a job of several ranks.
-_OF_LAUNCHERS = ("TREERING_RANK", "PMIX_RANK", "PMI_FD", "RANK")
+from . import _timeline
+
 _hosts = None  # of all ranks, by number
+_store = None  # through which the ranks of a launcher meet; for init() after shutdown(), too
+_times_met = 0
 _made_group = False
 
 
@@ -23,38 +26,53 @@ def init():
     if _hosts is not None:
         return
     if not dist.is_initialized():
-        if "MASTER_ADDR" in os.environ and "RANK" in os.environ:
+        if "RANK" in os.environ and "MASTER_ADDR" in os.environ:  # of torchrun, which has a store for its ranks
             dist.init_process_group(treering.torch.NAME)
-        elif any(name in os.environ for name in _OF_LAUNCHERS) or os.environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
-            _init_by_launcher()
         else:
-            dist.init_process_group(treering.torch.NAME, store=dist.HashStore(), rank=0, world_size=1)
+            _init_by_launcher()
         _made_group = True
-    own = os.environ.get("TREERING_HOSTID") or socket.gethostname()
     hosts = [None] * dist.get_world_size()
-    dist.all_gather_object(hosts, own)
+    dist.all_gather_object(hosts, _host())
     _hosts = hosts
-    from . import _timeline
-
+    atexit.register(shutdown)
     _timeline.start_by_variable()
 
 
 def _init_by_launcher():
-    """The launcher's ranks agree on a store through a communicator of the library."""
-    comm = treering.init()
-    rank, size = comm.rank, comm.size
-    store = None
-    if rank == 0:
-        address = _address() if size > 1 else "127.0.0.1"
-        store = dist.TCPStore(address, 0, size, is_master=True, wait_for_workers=False)
-        where = (address, store.port)
-    else:
+    global _store, _times_met
+    if _store is None:
+        _store = _make_store()
+    store, rank, size = _store
+    _times_met += 1
+    dist.init_process_group(treering.torch.NAME, store=dist.PrefixStore(f"init {_times_met}", store), rank=rank, world_size=size)
+
+
+def _make_store():
+    """(store, rank, ranks): the ranks agree on a store through a communicator of the library."""
+    try:
+        comm = treering.init()
+    except treering.NoLauncher:
+        return dist.HashStore(), 0, 1
+    with comm:
+        hosts = comm.allgather_objects(_host())
         where = None
-    where = comm.broadcast_object(where, root=0)
-    if store is None:
-        store = dist.TCPStore(*where, size, is_master=False)
-    comm.close()
-    dist.init_process_group(treering.torch.NAME, store=store, rank=rank, world_size=size)
+        if comm.rank == 0:
+            address = "127.0.0.1" if len(set(hosts)) == 1 else _address()
+            store = dist.TCPStore(address, 0, comm.size, is_master=True, wait_for_workers=False)
+            where = address, store.port
+        where = comm.broadcast_object(where, root=0)
+        if comm.rank != 0:
+            store = dist.TCPStore(*where, comm.size, is_master=False)
+        return store, comm.rank, comm.size
+
+
+def _host():
+    """What the ranks of a machine have in common: as in the library, its boot."""
+    name = os.environ.get("TREERING_HOSTID")
+    if name:
+        return name
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
 
 
 def _address():
@@ -62,8 +80,9 @@ def _address():
     name = socket.gethostname()
     try:
         socket.getaddrinfo(name, None)
-    except OSError:
-        return "127.0.0.1"
+    except OSError as error:
+        raise RuntimeError(f"the ranks are on several hosts, and the name of rank 0's, {name}, has no address ({error}): start with "
+                           f"torchrun, which is told an address") from error
     return name
 
 
@@ -71,8 +90,7 @@ def shutdown():
     global _hosts, _made_group
     if _hosts is None:
         return
-    from . import _timeline
-
+    atexit.unregister(shutdown)
     _timeline.stop_timeline()
     if _made_group and dist.is_initialized():
         dist.destroy_process_group()

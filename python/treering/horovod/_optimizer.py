@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """DistributedOptimizer: gradients are averaged over the ranks while the rest of them is computed."""
+import collections
 import contextlib
 import os
+import warnings
 
 import torch
+import torch.distributed as dist
 
 from . import _job
-from ._calls import Average, Op, Sum, grouped_allreduce_async_
+from ._calls import Average, Op, Sum, reduce_tensors
 from .compression import Compression
 
 # Of gradients that travel as one: Horovod's variable, with a smaller default, as small ones are fused by the library, too.
@@ -50,11 +53,12 @@ def _buckets(parameters, groups):
 class _Distributed:
     """In front of the class of an optimizer."""
 
-    def _begin(self, parameters, compression, passes, op, predivide, groups):
+    def _begin(self, parameters, names, compression, passes, op, predivide, groups):
         self._compression = compression
         self._passes = passes
         self._op = op
         self._predivide = predivide
+        self._names = names
         self._buckets = _buckets(parameters, groups)
         self._bucket_of = {parameter: bucket for bucket in self._buckets for parameter in bucket.parameters}
         self._passes_left = dict.fromkeys(self._bucket_of, passes)
@@ -62,7 +66,10 @@ class _Distributed:
         self._is_synchronized = False
         self._synchronizes = True
         if _job.size() > 1:
-            self._hooks = [parameter.register_post_accumulate_grad_hook(self._is_ready) for parameter in self._bucket_of]
+            # Ranks that use different parameters start their buckets at different moments, between other calls.
+            self._group = dist.new_group()
+            for parameter in self._bucket_of:
+                parameter.register_post_accumulate_grad_hook(self._is_ready)
 
     def _is_ready(self, parameter):
         if self._passes_left[parameter] <= 0:
@@ -87,8 +94,8 @@ class _Distributed:
         before, after, op = 1.0, 1.0, self._op
         if self._predivide != 1.0:
             before, after, op = 1 / self._predivide, self._predivide / _job.size(), Sum
-        bucket.handle = grouped_allreduce_async_(gradients, op=op, prescale_factor=before, postscale_factor=after,
-                                                 compression=self._compression)
+        name = self._names.get(bucket.parameters[0])
+        bucket.handle = reduce_tensors(gradients, gradients, None, name, self._compression, op, before, after, self._group)
         self._next += 1
 
     def synchronize(self):
@@ -115,10 +122,10 @@ class _Distributed:
     def step(self, closure=None):
         if closure is not None and _job.size() > 1:
             raise ValueError("step() with a closure is not there: its gradients would be used before they are averaged")
-        if self._synchronizes:
-            if self._is_synchronized:
-                raise AssertionError("synchronize() was called before step(), which would average again; put step() into "
-                                     "\"with optimizer.skip_synchronize():\"")
+        if self._synchronizes and self._is_synchronized:
+            warnings.warn("step() after synchronize(): the gradients are averages already, and are not averaged again; "
+                          "\"with optimizer.skip_synchronize():\" says that this is meant", stacklevel=2)
+        elif self._synchronizes:
             self.synchronize()
         self._is_synchronized = False
         return super().step(closure)
@@ -126,7 +133,7 @@ class _Distributed:
     step.hooked = True  # PyTorch would call the user's hooks here and in the optimizer's own step
 
     def zero_grad(self, *arguments, **named):
-        if self._next != 0:
+        if any(left != self._passes for left in self._passes_left.values()):
             raise AssertionError("zero_grad() was called after backward() and before step() or synchronize(): gradients are "
                                  "under way")
         return super().zero_grad(*arguments, **named)
@@ -139,7 +146,7 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     named_parameters: checked for doubled names; all parameters of the optimizer take part.
     backward_passes_per_step: so many gradients are added before they are averaged.
     gradient_predivide_factor: with op=Average, gradients are divided by it before the sum, and the rest is done afterwards.
-    groups: lists of parameters that travel as one; num_groups: into how many they are divided.
+    groups: lists of parameters that travel as one, or into how many they are divided; num_groups: the latter.
     """
     _job.rank()
     if not isinstance(op, Op):
@@ -148,12 +155,15 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
         raise ValueError("gradient_predivide_factor is given with another op than Average")
     if num_groups and groups is not None:
         raise ValueError("num_groups and groups are both given; give one")
-    if named_parameters is not None:
-        names = [name for name, _ in named_parameters]
-        doubled = sorted({name for name in names if names.count(name) > 1})
-        if doubled:
-            raise ValueError(f"named_parameters has several parameters of the names {', '.join(doubled)}")
+    named = list(named_parameters or [])
+    doubled = sorted(name for name, times in collections.Counter(name for name, _ in named).items() if times > 1)
+    if doubled:
+        raise ValueError(f"named_parameters has several parameters of the names {', '.join(doubled)}")
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]
+    if isinstance(groups, int):
+        num_groups, groups = groups, None
+    if groups is not None:
+        groups = [[parameter for parameter in group if parameter.requires_grad] for group in groups]
     if num_groups:
         backwards = parameters[::-1]
         length = -(-len(backwards) // num_groups)
@@ -162,5 +172,5 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     made = kind.__new__(kind)  # has the optimizer's parameters and state, and none of its own
     made.__dict__.update(optimizer.__dict__)
     made.__dict__.pop("step", None)  # a scheduler's, which is bound to the optimizer itself
-    made._begin(parameters, compression, backward_passes_per_step, op, gradient_predivide_factor, groups)
+    made._begin(parameters, {parameter: name for name, parameter in named}, compression, backward_passes_per_step, op, gradient_predivide_factor, groups)
     return made

@@ -45,4 +45,9 @@ def broadcast_optimizer_state(optimizer, root_rank):
         tensor = leaves[i].contiguous() if is_root else torch.empty(place.shape, dtype=place.dtype)
         received.append(broadcast_(tensor, root_rank))
     if not is_root:
+        groups = optimizer.param_groups
         optimizer.load_state_dict(_pytree.tree_unflatten(received, shape))
+        # A scheduler of the optimizer that this one was made from has the groups that were there.
+        for group, loaded in zip(groups, optimizer.param_groups):
+            group.update(loaded)
+        optimizer.param_groups = groups

@@ -36,8 +36,13 @@ def stop_timeline():
         _events.clear()
     if path is None:
         return
-    begun_and_ended = [{"name": name, "cat": call, "ph": "X", "ts": begin, "dur": (end or begin) - begin, "pid": dist.get_rank(),
-                        "tid": 0, "args": {"bytes": size}} for call, name, size, begin, end in events]
+    # Calls overlap, so each has a begin and an end of its own, which its number joins.
+    begun_and_ended = []
+    for number, (call, name, size, begin, end) in enumerate(events):
+        common = {"name": name, "cat": call, "id": number, "pid": dist.get_rank(), "tid": 0}
+        begun_and_ended.append({**common, "ph": "b", "ts": begin, "args": {"bytes": size}})
+        if end is not None:
+            begun_and_ended.append({**common, "ph": "e", "ts": end})
     with open(path, "w", encoding="utf-8") as file:
         json.dump({"traceEvents": begun_and_ended, "displayTimeUnit": "ms"}, file)
 

@@ -31,4 +31,3 @@ class Averages:
         if parameter not in self._compressions:
             self._compressions[parameter] = load().Compression(self._wire, self._error_feedback, gradient.numel())
         return self._compressions[parameter]
-

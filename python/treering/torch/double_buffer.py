@@ -36,6 +36,8 @@ class DoubleBuffer:
         self.optimizer.zero_grad(set_to_none)
 
     def step(self):
+        for _, work in self._under_way:
+            work.wait()  # what is kept of a parameter's rounding is for one call at a time
         before, self._under_way = self._under_way, self._start()
         self._apply(before)
 

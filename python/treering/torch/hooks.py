@@ -21,10 +21,11 @@ class Compression:
 
     wire: "fp16", "bf16", "fp8-e4m3" or "fp8-e5m2".
     error_feedback: what rounding takes from this rank's gradients is added to those of the next step (Seide et al., 1-Bit
-        SGD, Interspeech 2014). 8 bytes a value. It belongs to the parameter, whatever buckets DDP makes.
+        SGD, Interspeech 2014). 8 bytes a value. It belongs to the parameter, whatever buckets DDP makes, so each travels
+        by itself.
     group: the process group of the model; the default one where it is None. Its backend for the CPU must be treering.
 
-    Raises ValueError for another wire type or backend.
+    Raises ValueError for another wire type; backward() does so for another backend.
     """
 
     def __init__(self, wire, error_feedback=True, group=None):
@@ -91,8 +92,14 @@ class Late:
             self._spare.setdefault(_kind(exchange.buffer), []).append(exchange.buffer)
 
     def _start(self, parameters, gradients, buffer):
+        for exchange in {self._under_way[parameter] for parameter in parameters if parameter in self._under_way}:
+            exchange.wait()  # what is kept of a parameter's rounding is for one call at a time
         spare = self._spare.get(_kind(buffer))
-        copy = spare.pop().copy_(buffer) if spare else buffer.clone()
+        if spare:
+            copy = spare.pop().copy_(buffer)
+        else:
+            self._spare.clear()  # of buckets that are no more
+            copy = buffer.clone()
         return _Exchange(self._averages, parameters, gradients, copy)
 
 

@@ -376,9 +376,10 @@ void Job::fail(const Status& status) {
   context_.after(kLateArrivals, [this] { finish(); });
 }
 
-bool Job::awaits_late_ranks(Clock::time_point now) const {
-  return is_root() && context_.has_failed() && failure_.code() == trRemoteError && !rendezvous_.root()->has_all() &&
-         now < failed_at_ + kLateAtExit;
+bool Job::must_stay() const {
+  const bool may_tell_late_ranks =
+      is_root() && context_.has_failed() && failure_.code() == trRemoteError && !rendezvous_.root()->has_all();
+  return teller_.must_stay() || (may_tell_late_ranks && Clock::now() < failed_at_ + kLateAtExit);
 }
 
 void Job::leave(uint32_t rank, bool dissolved, const Status& cause) {

@@ -67,10 +67,9 @@ class Job : public std::enable_shared_from_this<Job> {
   void introduce(uint32_t source, uint32_t peer, const Introduction& introduction);
   // Whether this process is between two places in the tree.
   bool seeks_parent() const { return seeker_.lacks_parent(); }
-  // Whether others seek one, or do not answer, who would not hear of the verdict without this process.
-  bool awaits_orphans() const { return teller_.must_stay(); }
-  // The rendezvous failed a moment ago by the end of a rank, and others have not come yet: this process alone can tell them.
-  bool awaits_late_ranks(Clock::time_point now) const;
+  // Whether there are others that would not hear without this process: of the verdict, because they seek a parent or do not
+  // answer; or, as they have not come yet, of a rank whose end made the rendezvous fail a moment ago.
+  bool must_stay() const;
 
  private:
   // Its place in the tree.

@@ -4,6 +4,7 @@ import json
 import os
 import tempfile
 import unittest
+import unittest.mock
 
 import members
 import torch
@@ -112,9 +113,10 @@ class Calls(unittest.TestCase):
             hvd.allreduce(torch.ones(4), name="first")
             hvd.stop_timeline()
             with open(path if rank() == 0 else f"{path}.{rank()}", encoding="utf-8") as file:
-                [event] = json.load(file)["traceEvents"]
-        self.assertEqual((event["name"], event["cat"], event["args"]["bytes"], event["pid"]), ("first", "allreduce", 16, rank()))
-        self.assertGreater(event["dur"], 0)
+                begin, end = json.load(file)["traceEvents"]
+        self.assertEqual((begin["name"], begin["cat"], begin["args"]["bytes"], begin["pid"]), ("first", "allreduce", 16, rank()))
+        self.assertEqual((begin["ph"], end["ph"], end["id"], end["name"]), ("b", "e", begin["id"], "first"))
+        self.assertGreater(end["ts"], begin["ts"])
 
 
 class Training(unittest.TestCase):
@@ -137,10 +139,21 @@ class Training(unittest.TestCase):
 
     def test_optimizer(self):
         # In one piece, in some, and each parameter alone.
-        for settings in ({}, {"num_groups": 2}, {"num_groups": 100}, {"gradient_predivide_factor": 2.0}):
+        for settings in ({}, {"num_groups": 2}, {"groups": 3}, {"num_groups": 100}, {"gradient_predivide_factor": 2.0}):
             with self.subTest(settings=settings):
                 model = make_model()
                 self.compare(self.run_steps(model, self.optimizer(model, **settings)))
+        model = make_model()
+        self.compare(self.run_steps(model, self.optimizer(model, groups=[list(model[2].parameters()), list(model[0].parameters())])))
+
+    def test_fusion(self):
+        for threshold in ("0", "5000"):
+            with self.subTest(threshold=threshold), unittest.mock.patch.dict(os.environ, HOROVOD_FUSION_THRESHOLD=threshold):
+                model = make_model()
+                self.compare(self.run_steps(model, self.optimizer(model)))
+        with unittest.mock.patch.dict(os.environ, HOROVOD_FUSION_THRESHOLD="4 MB"), \
+                self.assertRaisesRegex(ValueError, "HOROVOD_FUSION_THRESHOLD is '4 MB'"):
+            self.optimizer(make_model())
 
     def test_compression(self):
         model = make_model()
@@ -188,6 +201,7 @@ class Training(unittest.TestCase):
         weight, other = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight, other], lr=1.0))
         (weight.sum() + other.sum() if rank() == 0 else weight.sum()).backward()
+        same(hvd.allreduce(torch.ones(2), op=hvd.Sum), torch.full((2,), float(size())))  # of rank 0 after, of others before
         optimizer.step()
         same(weight.detach(), torch.zeros(2))
         torch.testing.assert_close(other.detach(), torch.full((2,), 1 - 1 / size()))
@@ -200,16 +214,25 @@ class Training(unittest.TestCase):
             hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), op=hvd.Sum, gradient_predivide_factor=2.0)
         optimizer = self.optimizer(model)
         optimizer.synchronize()
-        with self.assertRaisesRegex(AssertionError, "skip_synchronize"):
+        with self.assertWarnsRegex(UserWarning, "skip_synchronize"):
+            optimizer.step()
+        if size() > 1:
+            with self.assertRaisesRegex(ValueError, "closure"):
+                optimizer.step(lambda: None)
+            model(own_batches()[0][0]).sum().backward()
+            with self.assertRaisesRegex(AssertionError, "zero_grad"):
+                optimizer.zero_grad()
             optimizer.step()
 
     def test_state(self):
         torch.manual_seed(100 + rank())
         model = torch.nn.Linear(4, 4)
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.1 / (rank() + 1))
-        for _ in range(rank() + 1):
-            model(torch.randn(3, 4)).sum().backward()
-            optimizer.step()
+        own = torch.optim.Adam(model.parameters(), lr=0.1 / (rank() + 1))
+        scheduler = torch.optim.lr_scheduler.StepLR(own, 1, gamma=0.5)
+        optimizer, calls = hvd.DistributedOptimizer(own), []
+        optimizer.register_step_post_hook(lambda *_: calls.append(1))
+        model(torch.randn(3, 4)).sum().backward()
+        optimizer.step()
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         hvd.broadcast_optimizer_state(optimizer, root_rank=0)
         state = optimizer.state_dict()
@@ -220,6 +243,12 @@ class Training(unittest.TestCase):
                 dist.broadcast(other, 0)
                 same(other, tensor.detach())
         self.assertEqual(float(state["state"][0]["step"]), 1.0)
+        optimizer.zero_grad()
+        model(torch.randn(3, 4)).sum().backward()
+        optimizer.step()
+        scheduler.step()
+        self.assertEqual(len(calls), 2)  # once for each step
+        self.assertEqual(optimizer.param_groups[0]["lr"], 0.05)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """treering.horovod finds its job: under treering.run and torchrun, and alone. The programs of docs/horovod.md run as they stand."""
+import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,6 +20,9 @@ hvd.init()
 sum = hvd.allreduce(torch.ones(3), op=hvd.Sum)
 print(f"rank {hvd.rank()} of {hvd.size()}, local {hvd.local_rank()} of {hvd.local_size()}: {sum.tolist()}\\n", end="", flush=True)
 hvd.shutdown()
+hvd.init()
+assert hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist() == sum.tolist()
+hvd.shutdown()
 try:
     hvd.rank()
 except ValueError as error:
@@ -26,12 +31,12 @@ except ValueError as error:
 NOT_INITIALIZED = "treering.horovod is not initialized; call init() first"
 
 
-def run(text, *launcher, **variables):
+def run(text, *launcher, before=(), **variables):
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "program.py")
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
-        return subprocess.run([sys.executable, *launcher, path], env=clean_environment(OMP_NUM_THREADS="1", **variables), cwd=directory,
+        return subprocess.run([*before, sys.executable, *launcher, path], env=clean_environment(OMP_NUM_THREADS="1", **variables), cwd=directory,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE * 2)
 
 
@@ -50,11 +55,44 @@ class Launchers(unittest.TestCase):
     def test_alone(self):
         self.check(run(PROGRAM), 1)
 
+    def test_mpirun(self):
+        command = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
+        if shutil.which(command[0]) is None:
+            self.skipTest(f"{command[0]} is not there")
+        self.check(run(PROGRAM, before=command), 2)
+
+    def test_hosts(self):
+        """Ranks 0 and 1 are on one host, rank 2 on another."""
+        text = """
+import os
+host = "first" if int(os.environ["RANK"]) < 2 else "second"
+os.environ["TREERING_HOSTID"] = host
+import treering.horovod as hvd
+hvd.init()
+print(f"{hvd.rank()}: {hvd.local_rank()} of {hvd.local_size()}, {hvd.cross_rank()} of {hvd.cross_size()}, {hvd.is_homogeneous()}\\n", end="")
+"""
+        done = run(text, *docs_test.TORCHRUN, "3")
+        self.assertEqual(sorted(done.stdout.splitlines()), ["0: 0 of 2, 0 of 2, False", "1: 1 of 2, 0 of 1, False",
+                                                            "2: 0 of 1, 1 of 2, False"], done.stderr)
+
+    def test_timeline_by_variable(self):
+        """The program does not call shutdown()."""
+        text = "import torch\nimport treering.horovod as hvd\nhvd.init()\nhvd.allreduce(torch.ones(3), name='only')\n"
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "timeline.json")
+            done = run(text, "-m", "treering.run", "-n", "2", HOROVOD_TIMELINE=path)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            for name in (path, path + ".1"):
+                with open(name, encoding="utf-8") as file:
+                    self.assertEqual([event["name"] for event in json.load(file)["traceEvents"]], ["only", "only"])
+
 
 class Page(unittest.TestCase):
     def test_programs(self):
         page = os.path.join(os.path.dirname(docs_test.PAGE), "horovod.md")
-        for text in docs_test.programs(page):
+        found = docs_test.programs(page)
+        self.assertEqual(len(found), 1)
+        for text in found:
             with self.subTest(program=text):
                 done = run(text, "-m", "treering.run", "-n", "2")
                 self.assertEqual(done.returncode, 0, done.stderr)
