@@ -19,6 +19,7 @@ constexpr const char* kUnpaced = "reno";    // the one that kernels cannot be wi
 constexpr size_t kNameBytes = 16;           // TCP_CA_NAME_MAX
 constexpr int kRtoMaxMs = 44;               // Linux 6.15; older headers do not know it
 constexpr int kControlTimeoutMs = 600'000;  // those above look for silence themselves
+constexpr int kKeepaliveSeconds = 1;
 constexpr int kMaxRequests = 120, kUsualRequests = 6;  // for a connection: some two minutes either way
 
 int new_socket() {
@@ -33,11 +34,19 @@ void prepare_control(int fd) {
   const auto timeout_ms = static_cast<unsigned>(kControlTimeoutMs);
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   (void)setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof on);
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kKeepaliveSeconds, sizeof kKeepaliveSeconds);
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kKeepaliveSeconds, sizeof kKeepaliveSeconds);
+  set_keepalive(fd, true);
   if (setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms) != 0 ||
       setsockopt(fd, IPPROTO_TCP, TCP_SYNCNT, &kMaxRequests, sizeof kMaxRequests) != 0)
     return;
   if (!set_longest_resend(fd, 1000))
     (void)setsockopt(fd, IPPROTO_TCP, TCP_SYNCNT, &kUsualRequests, sizeof kUsualRequests);
+}
+
+void set_keepalive(int fd, bool on) {
+  const int value = on ? 1 : 0;
+  (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &value, sizeof value);
 }
 
 bool set_longest_resend(int fd, int ms) { return setsockopt(fd, IPPROTO_TCP, kRtoMaxMs, &ms, sizeof ms) == 0; }

@@ -17,8 +17,10 @@
 namespace treering {
 
 // How a connection of the control tree sends, and asks to be connected: at once, and after an outage again within a
-// second, the first times every 200 ms. Before connect().
+// second, the first times every 200 ms. Before connect(). Where nothing is sent, the kernel asks each second whether the
+// other side still has the connection: a firewall may reset that side alone, and then an answer never comes.
 void prepare_control(int fd);
+void set_keepalive(int fd, bool on);
 // What is not acknowledged is sent again so often at least; the kernel doubles the time between two attempts, and after
 // an outage might wait as long again as the outage took. False: it does not know how (before Linux 6.15).
 bool set_longest_resend(int fd, int ms);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Processes that prove to know the secret and then do what a test wants, such as nothing, as one that is stopped at
 // that moment: no process waits for it without end.
+#include <linux/tcp.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -59,6 +60,14 @@ class FakeRoot {
   // The next connections are given up at once, by a reset or an end, as by a process that has too many.
   void drop_next(uint32_t connections) { drops_ = connections; }
   uint32_t drops_left() const { return drops_; }
+  // Instead of the next answers to messages of a kind, the connection ends. Silently: the other side is not told, as
+  // where a firewall resets this side alone.
+  void break_next(uint32_t answers, Kind kind, bool silently) {
+    broken_kind_ = kind;
+    breaks_silently_ = silently;
+    breaks_ = answers;
+  }
+  uint32_t breaks_left() const { return breaks_; }
   // Streams are answered from now on, but for the next ones, whose connections end instead.
   void answer_streams_but(uint32_t first) {
     dropped_streams_ = first;
@@ -86,9 +95,22 @@ class FakeRoot {
         Channel::create(&Agent::instance(), fd, false,
                         Handshake([this](const JobName&, uint64_t) -> const Secret* { return &id_.secret; }));
     Channel::Events events;
-    events.frame = [this, raw = channel.get()](const std::string& bytes, int) { answer(raw, bytes); };
+    events.frame = [this, raw = channel.get()](const std::string& bytes, int) {
+      if (breaks_ > 0 && kind_of(bytes) == broken_kind_) return break_off(raw);
+      answer(raw, bytes);
+    };
     channel->start(std::move(events));
     channels_.push_back(std::move(channel));
+  }
+  void break_off(Channel* channel) {
+    --breaks_;
+    const int fd = channel->release(), on = 1;
+    const linger none{1, 0};
+    if (breaks_silently_)  // a socket under repair says nothing when it is closed
+      EXPECT_EQ(setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &on, sizeof on), 0) << std::strerror(errno);
+    else
+      setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
+    close(fd);
   }
   void answer(Channel* channel, const std::string& bytes) {
     JoinMessage join;
@@ -125,8 +147,9 @@ class FakeRoot {
   }
 
   const bool attaches_;
-  std::atomic<bool> answers_streams_{false};
-  std::atomic<uint32_t> drops_{0}, dropped_streams_{0}, streams_asked_{0}, accepted_{0};
+  std::atomic<bool> answers_streams_{false}, breaks_silently_{false};
+  std::atomic<uint32_t> drops_{0}, breaks_{0}, dropped_streams_{0}, streams_asked_{0}, accepted_{0};
+  std::atomic<Kind> broken_kind_{Kind::kJoin};
   int listener_ = -1;
   uint64_t watch_ = 0;
   UniqueId id_;
@@ -201,6 +224,34 @@ TEST(Dropped, ConnectionsToTheRootAreDialledAgain) {
   const Status joined = Membership::join(root.id(), request_of(1, 3), &membership);
   EXPECT_TRUE(joined.ok()) << joined.message();
   EXPECT_EQ(root.drops_left(), 0u);
+}
+
+TEST(Dropped, ARankWhoseConnectionBreaksWhileItJoinsComesAgain) {
+  for (const Kind kind : {Kind::kJoin, Kind::kAttach}) {
+    FakeRoot root(true);
+    root.break_next(2, kind, false);
+    std::unique_ptr<Membership> membership;
+    const Status joined = Membership::join(root.id(), request_of(1, 3), &membership);
+    EXPECT_TRUE(joined.ok()) << joined.message();
+    EXPECT_EQ(root.breaks_left(), 0u);
+  }
+}
+
+TEST(Dropped, ARankFindsOutThatItsConnectionBrokeAtTheOtherSideAlone) {
+  const int probe = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
+  const bool can_repair = setsockopt(probe, IPPROTO_TCP, TCP_REPAIR, &on, sizeof on) == 0;
+  close(probe);
+  if (!can_repair) GTEST_SKIP() << "this process may not end connections silently (CAP_NET_ADMIN)";
+  for (const Kind kind : {Kind::kJoin, Kind::kAttach}) {
+    FakeRoot root(true);
+    root.break_next(1, kind, true);
+    std::unique_ptr<Membership> membership;
+    const auto begin = std::chrono::steady_clock::now();
+    const Status joined = Membership::join(root.id(), request_of(1, 3), &membership);
+    EXPECT_TRUE(joined.ok()) << joined.message();
+    EXPECT_EQ(root.breaks_left(), 0u);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(20)) << "the deadline is after 30 s";
+  }
 }
 
 TEST(Dropped, ARootThatDropsAllIsGivenUp) {

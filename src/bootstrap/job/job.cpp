@@ -107,7 +107,7 @@ void Job::placed(PlacedMessage placed, std::shared_ptr<Channel> channel) {
   const Place& own = context_.own;
   const Place& first = seeker_.search().ancestors().front();
   const bool nearer = !channel->local() && first.host == own.host && first.network == own.network && first.local != 0;
-  if (first.process == 0 && !nearer) return seeker_.ask(std::move(channel), first);
+  if (first.process == 0 && !nearer) return seeker_.ask_first(std::move(channel));
   channel->close();
   seeker_.seek();
 }

@@ -70,7 +70,8 @@ void ParentSearch::no_answer(const Place& place) {
   unresponsive_hosts_.insert(place.host);
 }
 
-std::string ParentSearch::failed(const Place& place, const std::string& reason) {
+std::string ParentSearch::failed(const Place& place, const std::string& reason, Clock::time_point now) {
+  if (!refused_since_) refused_since_ = now;
   if (tree_.has_left(place.process)) return "";
   const std::string more = fmt::format("{}process {} (pid {} on {}): {}", reasons_.empty() ? "" : "; ", place.process,
                                        place.pid, place.host_name, reason);
@@ -86,6 +87,12 @@ bool ParentSearch::may_be_late(Clock::time_point now) const {
     const uint32_t parent = tree_.parent_of(process);
     return detector_.has_ended(parent) || (parent < tree_.size() && tree_.has_left(parent));
   });
+}
+
+bool ParentSearch::may_be_refused(const Place& own, Clock::time_point now) const {
+  const bool is_far = std::any_of(ancestors_.begin(), ancestors_.end(),
+                                  [&own](const Place& place) { return place.network != own.network; });
+  return is_far && unresponsive_.empty() && refused_since_ && now < *refused_since_ + kReturnTimeout;
 }
 
 ParentSearch::Outcome ParentSearch::outcome(Clock::time_point now) const {

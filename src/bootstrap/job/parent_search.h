@@ -43,11 +43,12 @@ class ParentSearch {
   // Tries one process alone, as a top does: it stays the top if that fails.
   void begin_with(const Place& place);
   std::optional<Place> next();
+  void try_again(const Place& place) { untried_.insert(untried_.begin(), place); }
   // How long a candidate may take to answer. `in_rendezvous`: the ranks still meet.
   Clock::duration timeout_for(const Place& place, bool in_rendezvous, Clock::time_point now) const;
   void no_answer(const Place& place);
   // Returns what it adds to the reasons; nothing for a process that has left.
-  std::string failed(const Place& place, const std::string& reason);
+  std::string failed(const Place& place, const std::string& reason, Clock::time_point now);
   const std::string& reasons() const { return reasons_; }  // why no candidate of this search is the parent
   const std::set<uint32_t>& unresponsive() const {
     return unresponsive_;
@@ -55,7 +56,9 @@ class ParentSearch {
   // No candidate is left after the rendezvous.
   enum class Outcome { kSearchAgain, kStayTop, kBecomeTop };
   Outcome outcome(Clock::time_point now) const;
-  void end() { seeking_since_ = {}; }
+  // While the ranks meet, none is left. Whether to begin again: on another machine a firewall may have refused for a moment.
+  bool may_be_refused(const Place& own, Clock::time_point now) const;
+  void end() { seeking_since_ = refused_since_ = {}; }
 
   // A process deserts this part of the tree, as `from` told. Several may at once, each to another top: the parts become
   // one when each of these is told of the next. `busy`: this process seeks a parent or tries one; it is told again by
@@ -73,7 +76,7 @@ class ParentSearch {
   std::vector<Place> ancestors_;
   std::vector<Place> untried_;
   std::string reasons_;
-  std::optional<Clock::time_point> seeking_since_;
+  std::optional<Clock::time_point> seeking_since_, refused_since_;
   std::set<uint32_t> unresponsive_, unresponsive_hosts_;
   std::vector<std::pair<MovingMessage, uint32_t>> reparented_;  // and who told of them
 };

@@ -10,6 +10,7 @@ namespace treering {
 namespace {
 
 constexpr auto kSeekAgain = std::chrono::milliseconds(50);
+constexpr int kMaxDrops = 2;  // of connections to candidates, until one has attached this process
 
 }  // namespace
 
@@ -41,11 +42,16 @@ void ParentSeeker::try_next() {
     if (status.code() == trTimeout) search_.no_answer(place);
     if (status.ok()) return ask(std::move(channel), place);
     if (gone && tree_.has_left(place.process)) detector_.relay_is_gone(place.process);
-    if (const std::string why = search_.failed(place, status.message()); !why.empty())
+    if (const std::string why = search_.failed(place, status.message(), Clock::now()); !why.empty())
       log_line(LogLevel::kInfo, "cannot attach to " + why);
     try_next();
   };
   dial_ = job_.dial(*next, Clock::now() + timeout_for(*next), std::move(done));
+}
+
+void ParentSeeker::ask_first(std::shared_ptr<Channel> channel) {
+  search_.begin(Clock::now());
+  if (const std::optional<Place> first = search_.next()) ask(std::move(channel), *first);
 }
 
 void ParentSeeker::ask(std::shared_ptr<Channel> channel, const Place& parent) {
@@ -56,13 +62,18 @@ void ParentSeeker::ask(std::shared_ptr<Channel> channel, const Place& parent) {
     if (!decode(bytes, &message)) return;
     asked_timer_.cancel();
     auto attached = std::exchange(asked_, nullptr);
+    drops_ = 0;
     if (!job_.closed) search_.end();
     events_.attached(std::move(attached), parent.process);
   };
   events.closed = [this, held = job_.hold(), parent](const std::string& reason) {
     asked_timer_.cancel();
     asked_ = nullptr;
-    (void)search_.failed(parent, reason);
+    // A connection that breaks is no answer.
+    if (Channel::was_dropped(reason) && drops_++ < kMaxDrops)
+      search_.try_again(parent);
+    else
+      (void)search_.failed(parent, reason, Clock::now());
     try_next();
   };
   asked_timer_.set(timeout_for(parent), [this, parent, late = events.closed] {
@@ -95,6 +106,10 @@ void ParentSeeker::no_parent() {
   using Outcome = ParentSearch::Outcome;
   const std::string& reasons = search_.reasons();
   if (job_.has_failed()) return events_.ended();
+  if (job_.meets() && search_.may_be_refused(job_.own, Clock::now()))
+    return void(job_.after(kSeekAgain, [this] {
+      if (job_.meets() && !job_.closed && !tree_.has_parent()) seek();
+    }));
   if (job_.meets())
     return events_.failed(
         {trRemoteError, fmt::format("the process that made the unique id (pid {}) ended while the communicator was "

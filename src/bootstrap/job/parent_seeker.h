@@ -39,8 +39,8 @@ class ParentSeeker {
   void seek();
   // One process alone, which may be in another part of the tree; not while this one seeks.
   void seek_part(uint32_t process);
-  // One to which there is a connection.
-  void ask(std::shared_ptr<Channel> channel, const Place& parent);
+  // The first of the ancestors, to which there is a connection.
+  void ask_first(std::shared_ptr<Channel> channel);
   // A process deserts this part of the tree, as `from` told.
   void follow(const MovingMessage& reparented, uint32_t from);
   void follow_reparented();
@@ -48,6 +48,7 @@ class ParentSeeker {
   void close();
 
  private:
+  void ask(std::shared_ptr<Channel> channel, const Place& parent);
   void try_only(const Place& place);
   void try_next();
   void stop_asking();
@@ -63,6 +64,7 @@ class ParentSeeker {
   std::shared_ptr<Dial> dial_;
   std::shared_ptr<Channel> asked_;  // whether it will be the parent
   JobTimer asked_timer_{job_};
+  int drops_ = 0;
 };
 
 }  // namespace treering

@@ -23,6 +23,7 @@ void prepare_stream(int fd, uint32_t most_unsent, const TcpTimeouts& timeouts) {
   const auto timeout_ms = static_cast<unsigned>(timeouts.kernel.count());
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
+  set_keepalive(fd, false);  // one on which nothing is sent outlives an outage
   // Without this one a stream ends after 15 attempts, which are seconds now.
   if (setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms) == 0)
     (void)set_longest_resend(fd, 1000);

@@ -166,18 +166,42 @@ TEST(ParentSearch, TheReasonsNameThoseThatFailedAndNotThoseThatLeft) {
   Search search(5);
   search.tree.rank_left(3);
   search.begin(kNow);
-  EXPECT_EQ(search.failed(search.tree.place(1), "refused"), "process 1 (pid 1001 on a): refused");
-  EXPECT_EQ(search.failed(search.tree.place(3), "refused"), "");
-  EXPECT_EQ(search.failed(search.tree.place(0), "no answer"), "; process 0 (pid 1000 on a): no answer");
+  EXPECT_EQ(search.failed(search.tree.place(1), "refused", kNow), "process 1 (pid 1001 on a): refused");
+  EXPECT_EQ(search.failed(search.tree.place(3), "refused", kNow), "");
+  EXPECT_EQ(search.failed(search.tree.place(0), "no answer", kNow), "; process 0 (pid 1000 on a): no answer");
   EXPECT_EQ(search.reasons(), "process 1 (pid 1001 on a): refused; process 0 (pid 1000 on a): no answer");
   search.begin(kNow);
   EXPECT_EQ(search.reasons(), "");
-  (void)search.failed(search.tree.place(1), "refused");
+  (void)search.failed(search.tree.place(1), "refused", kNow);
   search.begin_with(search.tree.place(0));
   EXPECT_EQ(search.reasons(), "");
 }
 
 // What becomes of it
+
+TEST(ParentSearch, AnotherMachineMayRefuseForAMomentWhileTheRanksMeet) {
+  Search search(5);
+  Place own;
+  own.network = 1;  // the others' is 0
+  search.begin(kNow);
+  EXPECT_FALSE(search.may_be_refused(own, kNow));
+  const auto later = kNow + seconds(3);  // the moment begins with the first refusal
+  (void)search.failed(search.tree.place(0), "refused", later);
+  search.begin(later);
+  (void)search.failed(search.tree.place(0), "refused", later + milliseconds(100));
+  EXPECT_TRUE(search.may_be_refused(own, later + kReturnTimeout - milliseconds(1)));
+  EXPECT_FALSE(search.may_be_refused(own, later + kReturnTimeout));
+  EXPECT_FALSE(search.may_be_refused(Place{}, later)) << "of this machine";
+  search.no_answer(search.tree.place(0));
+  EXPECT_FALSE(search.may_be_refused(own, later));
+}
+
+TEST(ParentSearch, ACandidateIsTriedAgainBeforeTheOthers) {
+  Search search(5);
+  search.begin(kNow);
+  search.try_again(search.next().value());
+  EXPECT_EQ(search.rest(), (Numbers{1, 0, 2, 4}));
+}
 
 TEST(ParentSearch, AProcessThatFindsNoneBecomesTheTop) {
   Search search(5);
