@@ -247,6 +247,11 @@ Status Membership::allgather(const std::string& blob, Blobs* all) {
   return {};
 }
 
+Status Membership::failure() const {
+  std::lock_guard lock(member_->mutex);
+  return member_->failure;
+}
+
 uint64_t Membership::staging_bytes() const {
   std::lock_guard lock(member_->mutex);
   return member_->staging_bytes;

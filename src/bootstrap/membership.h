@@ -147,6 +147,9 @@ class Membership {
   // When all waits of the creation end. Known once the ranks have met.
   Clock::time_point deadline() const { return deadline_; }
 
+  // Why the ranks cannot meet, or an exchange cannot end; ok: nothing is known of that. For waits of a creation that this
+  // class does not know.
+  Status failure() const;
   void set_events(MemberEvents events);
   void spread(uint32_t code, const std::string& text);
   std::vector<SilentRanks> silent() const;

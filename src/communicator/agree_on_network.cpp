@@ -58,8 +58,10 @@ Status Communicator::measure_own_link(const std::vector<uint32_t>& leaders, cons
       deadline - Watch::time_for_answers(deadline - Clock::now()), [this] { return context_.progress(); },
       [&](const Connection* waiting_for) {
         published.store((waiting_for == to_next ? next : previous) + 1, std::memory_order_relaxed);
-        Status failure = watch_->creation_verdict();
-        return failure.ok() && terms.guard ? terms.guard() : failure;
+        if (Status failure = watch_->creation_verdict(); !failure.ok()) return failure;
+        // Ranks that do not measure wait in an exchange already: a death ends that, and is told to none as a loss.
+        if (Status failure = membership_->failure(); !failure.ok()) return failure;
+        return terms.guard ? terms.guard() : Status();
       },
       measured, &failed);
   if (status.ok()) published.store(0, std::memory_order_relaxed);

@@ -13,6 +13,7 @@
 #include "bootstrap/membership.h"
 #include "communicator/communicator.h"
 #include "communicator/split_info.h"
+#include "failure/absent.h"
 
 namespace treering {
 namespace {
@@ -21,7 +22,7 @@ namespace {
 Clock::duration look_period(uint32_t ranks) {
   return std::chrono::milliseconds(20) + std::chrono::microseconds(ranks) * ranks;
 }
-// How long an excluded rank without shared memory, which is not known to be dead, may take to answer.
+// How long a rank without shared memory, which is not known to be dead, may take to answer.
 constexpr auto kAnswerTimeout = std::chrono::milliseconds(100);
 // How long a rank that refuses stays for those that share no memory with it and have yet to see why.
 constexpr auto kRefusalTimeout = std::chrono::milliseconds(500);
@@ -134,6 +135,66 @@ void Communicator::await_excluded(const RankSet& set, Clock::time_point shown, c
     }
 }
 
+// Whether what is known of the peer is of `since` or later. It is asked for that until `until`.
+bool Communicator::await_answer(uint32_t peer, Clock::time_point since, Clock::time_point until) const {
+  if (peer == rank() || membership_ == nullptr || peer_table_->reads_status(peer)) return true;
+  for (;; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+    std::string bytes;
+    Clock::time_point when;
+    if (membership_->latest_status(peer, &bytes, &when) && when >= since) return true;
+    if (Clock::now() > until) return false;
+    membership_->request_status(peer);
+  }
+}
+
+// The deadline of the call that began with round `first` has passed while this rank waited for `peer`, which may wait in
+// the call itself.
+std::string Communicator::who_is_late(uint32_t peer, uint64_t first) const {
+  const auto now = Clock::now();
+  bool has_called = false, answers = false;  // the last rank that was looked at
+  const auto next = [&](uint32_t at) -> std::optional<uint32_t> {
+    answers = await_answer(at, now, now + 2 * kAnswerTimeout);
+    RankStatusSnapshot shown;
+    const bool readable = watch_->read(at, &shown);
+    has_called = readable && shown.notices[first % 2].round >= first;
+    return has_called && shown.waiting_for != 0 ? std::optional(shown.waiting_for - 1) : std::nullopt;
+  };
+  const std::vector<uint32_t> way = follow_waits(rank(), peer, next);
+  const uint32_t last = way.back();
+  const bool is_circle = last == rank() || std::count(way.begin(), way.end(), last) > 1;
+  std::string text = watch_->describe(last);
+  if (is_circle)
+    text += fmt::format(" and {} wait for each other: what they show has not arrived",
+                        watch_->describe(way.size() > 1 ? way[way.size() - 2] : peer));
+  else if (has_called)
+    text += " has called it, and waits for no other";
+  else if (answers)
+    text += fmt::format(" has not called it within {} ms", config_.timeout_ms);
+  else
+    text += " does not answer";
+  if (way.size() > 1) text += fmt::format(". Rank {} waited for rank {}", rank(), peer);
+  for (size_t i = 1; i < way.size(); ++i) text += fmt::format(", which waited for rank {}", way[i]);
+  return text;
+}
+
+// For whom members that do not come to the new communicator wait in this one.
+std::string Communicator::waits_of(const std::vector<uint32_t>& members) const {
+  const auto now = Clock::now();
+  const std::vector<uint32_t> asked(members.begin(),
+                                    members.begin() + static_cast<std::ptrdiff_t>(std::min(members.size(), kMaxNamed)));
+  if (membership_ != nullptr)
+    for (uint32_t member : asked) membership_->request_status(member);
+  std::string text;
+  for (uint32_t member : asked) {
+    RankStatusSnapshot shown;
+    const bool knows = await_answer(member, now, now + kAnswerTimeout) && watch_->read(member, &shown);
+    if (!knows || member == rank() || shown.waiting_for == 0 || shown.waiting_for == rank() + 1) continue;
+    text += fmt::format("{}{} waits for {}", text.empty() ? ". Meanwhile " : "; ", watch_->describe(member),
+                        watch_->describe(shown.waiting_for - 1));
+  }
+  return text;
+}
+
 // Shows why this rank ends its call, and stays until the others can have seen it.
 void Communicator::refuse(const std::vector<uint32_t>& members, const char* function, const Refusal& refusal) {
   SplitInfo info{0, static_cast<int32_t>(refusal.rank), rank(), SplitInfo::kNothing, {}};
@@ -186,14 +247,14 @@ Status Communicator::exchange_notices(const std::vector<uint32_t>& members, cons
       // death.
       for (uint32_t member : members) TR_RETURN_IF_ERROR(watch_->check_death(member, function));
       next_look = Clock::now() + look_period(ranks());
+      context_.status->waiting_for.store(members[i] + 1, std::memory_order_relaxed);
     }
     if (const auto now = Clock::now(); config_.timeout_ms > 0 && now > std::min(deadline, watch_->call_deadline()))
-      return watch_->late(
-          function, members,
-          watch_->describe(members[i]) + fmt::format(" has not called it within {} ms", config_.timeout_ms));
+      return watch_->late(function, members, who_is_late(members[i], round - (round - 1) % kRoundsOfSplit));
     serve_links();
     (void)backoff.pause();
   }
+  context_.status->waiting_for.store(0, std::memory_order_relaxed);
   if (set != nullptr && membership_ != nullptr) await_excluded(*set, begin, function);
   return end(look());
 }

@@ -40,8 +40,6 @@ class CallDeadline {
   Watch* watch_;
 };
 
-// Rounds of a split or shrink, whatever becomes of it: ranks that fail at different points agree on the next one's.
-constexpr uint64_t kRoundsOfSplit = 2;
 constexpr size_t kLookedAt = 32;  // members, in one look
 constexpr int kToldDeaths = 8;
 
@@ -170,7 +168,7 @@ Status Communicator::create_of(uint32_t ranks, const std::vector<uint32_t>& memb
   // Users know the process that cannot be reached by its rank.
   if (text.find("the process that made the unique id") != std::string::npos)
     text += fmt::format(". The id is from {}", watch_->describe(giver));
-  if (status.code() == trTimeout) return watch_->late(function, members, text);
+  if (status.code() == trTimeout) return watch_->late(function, members, text + waits_of(members));
   return {status.code(), fmt::format("{}: {}", function, text)};
 }
 

@@ -12,6 +12,9 @@
 
 namespace treering {
 
+// Rounds of a split or shrink, whatever becomes of it: ranks that fail at different points agree on the next one's.
+constexpr uint64_t kRoundsOfSplit = 2;
+
 using RankSet = std::bitset<kMaxRanks>;
 
 struct SplitInfo {

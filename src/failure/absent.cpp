@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "failure/absent.h"
 
+#include <algorithm>
 #include <map>
 
 namespace treering {
@@ -33,6 +34,17 @@ std::vector<uint32_t> absent_ranks(const std::vector<RankProgress>& others, uint
   for (const RankProgress& peer : others)
     if (has_not_entered(peer, operation) && !is_held_up(peer, by_rank, operation)) absent.push_back(peer.rank);
   return absent;
+}
+
+std::vector<uint32_t> follow_waits(uint32_t own, uint32_t first,
+                                   const std::function<std::optional<uint32_t>(uint32_t rank)>& next) {
+  std::vector<uint32_t> way;
+  for (std::optional<uint32_t> at = first; at; at = *at == own ? std::nullopt : next(*at)) {
+    const bool is_there = std::find(way.begin(), way.end(), *at) != way.end();
+    way.push_back(*at);
+    if (is_there) break;
+  }
+  return way;
 }
 
 }  // namespace treering

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -19,5 +20,10 @@ struct RankProgress {
 // The ranks of `others` that have not entered `operation`, without those that another one holds up: they wait in an
 // earlier operation, or in a send or receive for a rank that is stopped or in no call.
 std::vector<uint32_t> absent_ranks(const std::vector<RankProgress>& others, uint64_t operation);
+
+// From `first`, for which rank `own` waits, along the waits to the rank that holds them all up: `next` says for whom a rank
+// waits, if it does. Ends with `own`, or a rank that it has twice, where ranks wait for one another.
+std::vector<uint32_t> follow_waits(uint32_t own, uint32_t first,
+                                   const std::function<std::optional<uint32_t>(uint32_t rank)>& next);
 
 }  // namespace treering

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 namespace treering {
 namespace {
 
@@ -46,6 +48,28 @@ TEST(Absent, TransfersWithTheOneThatAsksOrInACircleAreNamed) {
 // It would be named otherwise: the rank that holds it up is in the operation, and may wait for it.
 TEST(Absent, WhoWaitsForOneThatHasEnteredIsNamed) {
   EXPECT_EQ(absent_ranks({in_transfer(1, 2), {2, kOperation, 9, {}, false}}, kOperation), Ranks{1});
+}
+
+// Along the waits
+
+using Waits = std::map<uint32_t, uint32_t>;
+
+Ranks way_of_rank_0(uint32_t first, const Waits& waits) {
+  return follow_waits(0, first, [&waits](uint32_t rank) {
+    const auto found = waits.find(rank);
+    return found == waits.end() ? std::nullopt : std::optional(found->second);
+  });
+}
+
+TEST(FollowWaits, ToTheOneThatWaitsForNoOther) {
+  EXPECT_EQ(way_of_rank_0(3, {}), Ranks{3});
+  EXPECT_EQ(way_of_rank_0(3, {{3, 1}, {1, 2}}), (Ranks{3, 1, 2}));
+}
+
+TEST(FollowWaits, EndsWhereRanksWaitForOneAnother) {
+  EXPECT_EQ(way_of_rank_0(3, {{3, 0}, {0, 3}}), (Ranks{3, 0}));
+  EXPECT_EQ(way_of_rank_0(3, {{3, 1}, {1, 2}, {2, 1}}), (Ranks{3, 1, 2, 1}));
+  EXPECT_EQ(way_of_rank_0(3, {{3, 3}}), (Ranks{3, 3}));
 }
 
 }  // namespace

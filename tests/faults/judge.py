@@ -291,6 +291,9 @@ class Judge:
         named |= self._named_as_maker(error)
         if self._names_other_host(rank, error):
             return
+        # One that came too late because a call on another communicator had failed has not entered the operation indeed.
+        if any(rest.startswith(" has not entered it") and self._had_failed(base, error) for base, _, _, _, rest, _ in mentions):
+            return
         if not any((base in victims) != (rank in victims) for base in named):
             side = "a rank that was cut off" if rank not in victims else "a rank on the other side"
             yield f"it does not name {side}"

@@ -162,6 +162,15 @@ class JudgeTest(unittest.TestCase):
         self.expect("culprit", "a rank that was cut off",
                     record(scenario("link-cut"), errors(maker.replace("1002", "1000"), FAULT + 4)))
 
+    def test_one_whose_other_call_failed_has_not_entered_the_next_indeed(self):
+        text = "no progress within 4000 ms in operation 7 (barrier): rank 1 (pid 1001 on b) has not entered it (its last is operation 6)"
+        inner = SILENT.replace("rank 2 (pid 1002 on c)", "rank 1 (pid 1001 on b)")
+        lines = {0: errors(text, FAULT + 4.2, 8), 1: errors(SILENT, FAULT + 4, 8, call="allreduce", members="0,1,2,3"),
+                 2: errors(inner, FAULT + 4, 8), 3: errors(SILENT, FAULT + 4, 8)}
+        self.assertEqual(judge(record(scenario("link-cut"), lines), SLACK), [])
+        lines[1] = errors(SILENT, FAULT + 4.4, 8)
+        self.expect("culprit", "a rank that was cut off", record(scenario("link-cut"), lines))
+
     def test_a_relay_on_the_other_side_is_named(self):
         text = ("no progress within 4000 ms in operation 7 (barrier): no answer of rank 3 (pid 1003 on d) has come for 4.0 s. Answers come "
                 "through process 0 (pid 999 on {}): its process does not answer (4.4 s by now). Rank 2 waited for rank 3")

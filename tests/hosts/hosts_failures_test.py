@@ -330,6 +330,21 @@ class SlowNetwork(RankCase):
                     ranks[victim].process.kill()
 
 
+    def test_rank_that_dies_while_others_wait_for_the_measurement(self):
+        """The ranks that do not measure are in an exchange already."""
+        ranks = self.start(hosts=(0, 1, 2, 3, 0, 1), TREERING_DEBUG="INFO", TREERING_TIMEOUT="12")
+        for rank in ranks.values():
+            rank.wait_for_text("rendezvous of process")
+        # What else is sent is small.
+        self.wait_until(lambda: any(sent > 30_000 for rank in ranks.values() for sent, *_ in rank.connections().values()))
+        os.kill(ranks[1].pid, signal.SIGKILL)
+        for rank in (ranks[number] for number in (0, 2, 3, 4, 5)):
+            _, code, text = rank.error(20)
+            self.assertEqual(code, REMOTE_ERROR, text)
+            self.expect_names(text, ranks[1], operation=False)
+            self.assertNotIn("does not answer", text)
+
+
 class LargePackets(RankCase):
     lab_options = {"hosts": 4}
 
