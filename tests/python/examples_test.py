@@ -28,5 +28,13 @@ class Mirrored(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (1, "5 replicas: give a number that divides 48\n"))
 
 
+class DistributedArray(unittest.TestCase):
+    def test_ranks(self):
+        for ranks in (1, 2, 5):
+            done = run("distributed_array", launcher=("-m", "treering.run", "-n", str(ranks)))
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertRegex(done.stdout, rf"^{ranks} ranks: loss 0\.00\d+, largest difference to one process \d\.\de[+-]\d\d\n$")
+
+
 if __name__ == "__main__":
     unittest.main()

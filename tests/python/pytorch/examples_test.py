@@ -18,6 +18,9 @@ SAYS = {
     "horovod": r"{ranks} ranks: loss [\d.]+, largest difference to one process \d\.\de[+-]\d\d\n",
     "double_buffer": r"{ranks} ranks, one step late, as fp16: accuracy 0\.\d+; one process 0\.\d+\n",
     "zero": r"({ranks} ranks, stage \d: largest difference to one process \d\.\de[+-]\d\d\n){{3}}",
+    "parameter_server": r"{ranks} workers, synchronous: largest difference to one process \d\.\de[+-]\d\d\n"
+                        r"{ranks} workers, asynchronous, up to \d steps ahead: accuracy 0\.\d+; one process 0\.\d+\n",
+    "large_batch": r"{ranks} ranks, batch 256: accuracy 0\.\d+; one process, batch 16: 0\.\d+\n",
     "pipeline": r"{ranks} ranks, 8 pieces: loss [\d.]+, largest difference to one process \d\.\de[+-]\d\d\n",
 }
 
@@ -27,7 +30,8 @@ class Examples(unittest.TestCase):
         for ranks in numbers:
             with self.subTest(ranks=ranks):
                 launcher = RUN if name == "horovod" else TORCHRUN
-                done = subprocess.run([sys.executable, *launcher, str(ranks), os.path.join(FOLDER, name, "train.py")],
+                processes = ranks + (name == "parameter_server")  # the server
+                done = subprocess.run([sys.executable, *launcher, str(processes), os.path.join(FOLDER, name, "train.py")],
                                       env=clean_environment(OMP_NUM_THREADS="1"), stdin=subprocess.DEVNULL, capture_output=True,
                                       text=True, timeout=DEADLINE * 3)
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -44,6 +48,12 @@ class Examples(unittest.TestCase):
 
     def test_zero(self):
         self.check("zero", 2, 3)
+
+    def test_parameter_server(self):
+        self.check("parameter_server", 2, 3)
+
+    def test_large_batch(self):
+        self.check("large_batch", 2)
 
     def test_pipeline(self):
         self.check("pipeline", 1, 2, 3)
