@@ -358,15 +358,15 @@ void Agent::accept_some(int listener, bool local) {
   }
 }
 
-// Those who call the rendezvous root hear nothing, and could only say that it does not answer. Jobs that run go on: who
-// calls may not have the secret.
+// Those who call this process while a communicator is created hear nothing, and could only say that it does not answer.
+// Communicators that are there go on: who calls may not have the secret.
 void Agent::note_no_descriptor() {
   const auto now = Clock::now();
   if (now - std::exchange(no_descriptor_last_, now) > kDescriptorTimeout) no_descriptor_since_ = now;
   if (now - no_descriptor_since_ < kDescriptorTimeout) return;
   const auto jobs = jobs_;  // one may end
   for (const auto& [name, job] : jobs)
-    if (job->meets()) job->fail_at_own_limit(no_descriptor_left());
+    if (job->creates()) job->fail_at_own_limit(no_descriptor_left());
 }
 
 // Level-triggered epoll would spin.

@@ -2,6 +2,7 @@
 // Member: what the thread of a rank and the agent's thread share about the rank's membership.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -14,6 +15,7 @@ namespace treering {
 
 struct Member {
   JoinRequest request;
+  std::atomic<bool> creates{true};  // its communicator is not there yet
 
   std::mutex mutex;
   std::condition_variable changed;

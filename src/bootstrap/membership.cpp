@@ -155,6 +155,12 @@ void Membership::abandon() {
   all->emplace_back(std::move(job_), std::move(member_));
 }
 
+void Membership::end_creation() {
+  guard_ = {};
+  progress_ = {};
+  member_->creates = false;
+}
+
 void Membership::start_deadline() {
   deadline_ = member_->request.deadline;
   if (const int timeout_ms = member_->request.timeout_ms; timeout_ms > 0)

@@ -127,10 +127,7 @@ class Membership {
   // Called in every wait from now on: others may wait for what the links of this rank hold.
   void serve_links(std::function<void()> progress) { progress_ = std::move(progress); }
   // The communicator is there: nothing else ends its waits, and its links are served by its operations.
-  void end_creation() {
-    guard_ = {};
-    progress_ = {};
-  }
+  void end_creation();
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 

@@ -95,6 +95,8 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   const CreationTerms linking{terms.guard, made->membership_->deadline()};
   if (Status status = made->link(job_name(id), allowed, linking, &times); !status.ok()) {
     if (made->membership_) made->membership_->leave_because(status);
+    // For ranks that are through with the creation and know of this one by its memory alone.
+    claim_failure(&status_of(made->area_)->failure, static_cast<uint32_t>(status.code()), status.message());
     return status;
   }
   if (made->membership_) made->membership_->end_creation();

@@ -308,6 +308,44 @@ TEST(RendezvousErrors, AnExchangeAfterTheLossOfARankFailsAtOnce) {
   }
 }
 
+// Who connects to it would only find that it does not answer.
+TEST(RendezvousErrors, ARankWithoutDescriptorsIsNamedWhileLinksAreMade) {
+  RankProcesses processes(2, [](int rank, const trUniqueId& packed) {
+    std::unique_ptr<Membership> membership;
+    JOB_CHECK(Membership::join(unpacked(packed), request_of(static_cast<uint32_t>(rank), 2), &membership));
+    std::mutex mutex;
+    std::string verdict;
+    MemberEvents events;
+    events.on_verdict = [&](uint32_t, const std::string& text) {
+      std::lock_guard lock(mutex);
+      verdict = text;
+    };
+    membership->set_events(std::move(events));
+    if (rank == 1) {
+      const int first_free = dup(0);
+      close(first_free);
+      const rlimit none{static_cast<rlim_t>(first_free), static_cast<rlim_t>(first_free)};
+      JOB_EXPECT(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    }
+    Membership::Blobs all;
+    JOB_CHECK(membership->allgather("x", &all));  // rank 1 has no descriptor left
+    if (rank == 0) membership->introduce(1, {.bytes = "0", .connects = true});
+    const bool told = soon([&] {
+      std::lock_guard lock(mutex);
+      return !verdict.empty();
+    });
+    membership->set_events({});
+    say(verdict);
+    return told ? 0 : 1;
+  });
+  for (int rank : {0, 1}) {
+    const RankResult result = processes.wait(rank, std::chrono::seconds(40));
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_NE(result.output.find("rank 1 (pid "), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find("no file descriptor is left"), std::string::npos) << result.output;
+  }
+}
+
 // Two processes may bind to a port before one of them listens there: the other goes on to the next port.
 TEST(Ports, ProcessesThatStartTogetherShareARange) {
   constexpr int kProcesses = 8;

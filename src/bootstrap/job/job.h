@@ -61,6 +61,8 @@ class Job : public std::enable_shared_from_this<Job> {
   void give_up_rendezvous(const Status& status);
   // While the ranks meet: the rendezvous root cannot be reached.
   bool meets() const { return context_.meets(); }
+  // Whether a rank of this process waits for its communicator.
+  bool creates() const { return context_.meets() || (context_.runs() && members_.any_creates()); }
   // This process cannot serve the others any more, which is no fault of theirs.
   void fail_at_own_limit(const Status& status);
   void ask(uint32_t asking, uint32_t rank) { rank_messages_.ask(asking, rank); }

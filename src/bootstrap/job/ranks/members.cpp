@@ -15,6 +15,11 @@ bool Members::all_have_left() const {
   return std::all_of(members_.begin(), members_.end(), [this](const auto& member) { return has_left(member.first); });
 }
 
+bool Members::any_creates() const {
+  return std::any_of(members_.begin(), members_.end(),
+                     [this](const auto& member) { return member.second->creates && !has_left(member.first); });
+}
+
 bool Members::leave(uint32_t rank) {
   if (!left_.insert(rank).second) return false;
   for (auto [at, end] = members_.equal_range(rank); at != end; ++at) {

@@ -22,6 +22,8 @@ class Members {
   std::shared_ptr<Member> find(uint32_t rank) const;
   bool has_left(uint32_t rank) const { return left_.count(rank) != 0; }
   bool all_have_left() const;
+  // Whether the communicator of one is being created.
+  bool any_creates() const;
   // It gets no more events. False: it had left before.
   bool leave(uint32_t rank);
 
