@@ -42,6 +42,8 @@ bool Channel::was_dropped(const std::string& reason) {
   return reason == kClosed || reason == std::strerror(ECONNRESET) || reason == std::strerror(EPIPE);
 }
 
+bool Channel::was_closed(const std::string& reason) { return reason == kClosed; }
+
 std::shared_ptr<Channel> Channel::create(Agent* agent, int fd, bool local, Handshake handshake) {
   return std::shared_ptr<Channel>(new Channel(agent, fd, local, std::move(handshake)));
 }

@@ -35,6 +35,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   ~Channel();
   // Whether `closed` told that the other side gave the connection up without a word.
   static bool was_dropped(const std::string& reason);
+  // Whether it told of an end that the other side, or the end of its process, sent in order.
+  static bool was_closed(const std::string& reason);
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 

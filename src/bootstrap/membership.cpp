@@ -202,14 +202,17 @@ Status Membership::wait_for(const std::function<bool()>& condition, const char* 
   }
   if (condition()) return {};
   const Status failure = member_->failure;
-  // The guard knows the ranks by the names that the user gave them, and may be about to hear of the same end.
+  lock.unlock();
+  return in_words_of_guard(failure);
+}
+
+// The guard knows the ranks by the names that the user gave them, and may be about to hear of the same end.
+Status Membership::in_words_of_guard(const Status& failure) const {
   for (const auto until = Clock::now() + kNewsOfGuard;
        guard_ && failure.code() == trRemoteError && Clock::now() < until;) {
-    lock.unlock();
     Status better = guard_();
     if (!better.ok()) return better;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    lock.lock();
   }
   return failure;
 }

@@ -147,6 +147,8 @@ class Membership {
   // Why the ranks cannot meet, or an exchange cannot end; ok: nothing is known of that. For waits of a creation that this
   // class does not know.
   Status failure() const;
+  // A failure of the creation, as the guard says it, if it does within a moment.
+  Status in_words_of_guard(const Status& failure) const;
   void set_events(MemberEvents events);
   void spread(uint32_t code, const std::string& text);
   std::vector<SilentRanks> silent() const;

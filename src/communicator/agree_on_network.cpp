@@ -58,10 +58,13 @@ Status Communicator::measure_own_link(const std::vector<uint32_t>& leaders, cons
       deadline - Watch::time_for_answers(deadline - Clock::now()), [this] { return context_.progress(); },
       [&](const Connection* waiting_for) {
         published.store((waiting_for == to_next ? next : previous) + 1, std::memory_order_relaxed);
-        if (Status failure = watch_->creation_verdict(); !failure.ok()) return failure;
-        // Ranks that do not measure wait in an exchange already: a death ends that, and is told to none as a loss.
-        if (Status failure = membership_->failure(); !failure.ok()) return failure;
-        return terms.guard ? terms.guard() : Status();
+        if (terms.guard) TR_RETURN_IF_ERROR(terms.guard());
+        Status failure = watch_->creation_verdict();
+        // Ranks that do not measure wait in an exchange already: a death ends that, and is told to none as a loss. That it
+        // comes to its deadline says less than what this rank finds.
+        if (failure.ok())
+          if (const Status exchange = membership_->failure(); exchange.code() != trTimeout) failure = exchange;
+        return failure.ok() ? failure : membership_->in_words_of_guard(failure);
       },
       measured, &failed);
   if (status.ok()) published.store(0, std::memory_order_relaxed);

@@ -24,6 +24,7 @@ Clock::duration look_period(uint32_t ranks) {
 }
 // How long a rank without shared memory, which is not known to be dead, may take to answer.
 constexpr auto kAnswerTimeout = std::chrono::milliseconds(100);
+constexpr int kMaxAnswers = 3;  // that take so long, of ranks that wait for one another
 // How long a rank that refuses stays for those that share no memory with it and have yet to see why.
 constexpr auto kRefusalTimeout = std::chrono::milliseconds(500);
 constexpr size_t kMaxNamed = 8;
@@ -150,10 +151,12 @@ bool Communicator::await_answer(uint32_t peer, Clock::time_point since, Clock::t
 // The deadline of the call that began with round `first` has passed while this rank waited for `peer`, which may wait in
 // the call itself.
 std::string Communicator::who_is_late(uint32_t peer, uint64_t first) const {
-  const auto now = Clock::now();
+  const auto begin = Clock::now();
   bool has_called = false, answers = false;  // the last rank that was looked at
   const auto next = [&](uint32_t at) -> std::optional<uint32_t> {
-    answers = await_answer(at, now, now + 2 * kAnswerTimeout);
+    const auto now = Clock::now();
+    answers = await_answer(at, begin, std::min(now, begin + kMaxAnswers * kAnswerTimeout) + kAnswerTimeout);
+    if (!answers || watch_->is_stopped(at)) return {};
     RankStatusSnapshot shown;
     const bool readable = watch_->read(at, &shown);
     has_called = readable && shown.notices[first % 2].round >= first;
@@ -166,12 +169,12 @@ std::string Communicator::who_is_late(uint32_t peer, uint64_t first) const {
   if (is_circle)
     text += fmt::format(" and {} wait for each other: what they show has not arrived",
                         watch_->describe(way.size() > 1 ? way[way.size() - 2] : peer));
+  else if (!answers || watch_->is_stopped(last))
+    text += " does not answer";
   else if (has_called)
     text += " has called it, and waits for no other";
-  else if (answers)
-    text += fmt::format(" has not called it within {} ms", config_.timeout_ms);
   else
-    text += " does not answer";
+    text += fmt::format(" has not called it within {} ms", config_.timeout_ms);
   if (way.size() > 1) text += fmt::format(". Rank {} waited for rank {}", rank(), peer);
   for (size_t i = 1; i < way.size(); ++i) text += fmt::format(", which waited for rank {}", way[i]);
   return text;

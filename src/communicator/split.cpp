@@ -26,10 +26,11 @@ namespace treering {
 
 namespace {
 
-// One deadline for all waits of a call.
+// One deadline for all waits of a call. What this rank waited for before is over.
 class CallDeadline {
  public:
-  CallDeadline(Watch* watch, int timeout_ms) : watch_(watch) {
+  CallDeadline(Watch* watch, RankStatus* status, int timeout_ms) : watch_(watch) {
+    status->waiting_for.store(0, std::memory_order_relaxed);
     if (timeout_ms > 0) watch->set_call_deadline(Clock::now() + std::chrono::milliseconds(timeout_ms));
   }
   ~CallDeadline() { watch_->set_call_deadline(Clock::time_point::max()); }
@@ -109,7 +110,7 @@ Status Communicator::exchange_sealed(const char* function, const SplitInfo& own,
 
 Status Communicator::split(int color, int key, const Config& config, std::unique_ptr<Communicator>* result) {
   constexpr const char* kName = "trCommSplit";
-  const CallDeadline deadline(watch_.get(), config_.timeout_ms);
+  const CallDeadline deadline(watch_.get(), context_.status, config_.timeout_ms);
   if (watch_->in_doubt()) (void)watch_->await_failure();
   const bool failed = !failure().ok();
   const uint64_t next_round = notice_rounds_ + (failed ? kRoundsOfSplit : 0);
@@ -176,7 +177,7 @@ Status Communicator::create_of(uint32_t ranks, const std::vector<uint32_t>& memb
 Status Communicator::shrink(const std::vector<uint32_t>& members, const Config& config,
                             std::unique_ptr<Communicator>* result) {
   constexpr const char* kName = "trCommShrink";
-  const CallDeadline deadline(watch_.get(), config_.timeout_ms);
+  const CallDeadline deadline(watch_.get(), context_.status, config_.timeout_ms);
   const uint64_t next_round = notice_rounds_ + kRoundsOfSplit;
   RankSet set;
   for (const uint32_t member : members) set.set(member);
@@ -203,7 +204,7 @@ Status Communicator::shrink(const std::vector<uint32_t>& members, const Config& 
 Status Communicator::grow(uint32_t total, const trUniqueId* id, const Config& config,
                           std::unique_ptr<Communicator>* result) {
   constexpr const char* kName = "trCommGrow";
-  const CallDeadline deadline(watch_.get(), config_.timeout_ms);
+  const CallDeadline deadline(watch_.get(), context_.status, config_.timeout_ms);
   SplitInfo own{static_cast<int32_t>(total), 0, rank(), SplitInfo::kNothing, {}};
   if (id != nullptr) own.hold(SplitInfo::kId, *id);
   std::vector<SplitInfo> infos(ranks());

@@ -34,12 +34,13 @@ void prepare_control(int fd) {
   const auto timeout_ms = static_cast<unsigned>(kControlTimeoutMs);
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   (void)setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof on);
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kKeepaliveSeconds, sizeof kKeepaliveSeconds);
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kKeepaliveSeconds, sizeof kKeepaliveSeconds);
-  set_keepalive(fd, true);
   if (setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof timeout_ms) != 0 ||
       setsockopt(fd, IPPROTO_TCP, TCP_SYNCNT, &kMaxRequests, sizeof kMaxRequests) != 0)
     return;
+  // Only with that timeout: else a few questions without an answer end the connection.
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kKeepaliveSeconds, sizeof kKeepaliveSeconds);
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kKeepaliveSeconds, sizeof kKeepaliveSeconds);
+  set_keepalive(fd, true);
   if (!set_longest_resend(fd, 1000))
     (void)setsockopt(fd, IPPROTO_TCP, TCP_SYNCNT, &kUsualRequests, sizeof kUsualRequests);
 }

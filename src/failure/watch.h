@@ -109,6 +109,8 @@ class Watch {
   void suspect_calls(uint32_t peer, const std::optional<TransferSizes>& sizes = {});
   // "rank 3 (pid 17 on b)".
   std::string describe(uint32_t peer) const;
+  // By a signal, a debugger or the kernel, as far as is known.
+  bool is_stopped(uint32_t peer) const { return !state_of(peer).empty(); }
   // A copy of a rank's status; false when the peer is gone.
   bool read(uint32_t peer, RankStatusSnapshot* snapshot) const;
 

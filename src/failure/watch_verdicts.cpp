@@ -220,7 +220,7 @@ std::string Watch::absent(uint32_t waiting_for) const {
   for (uint32_t peer = 0; peer < context_->ranks; ++peer) {
     RankStatusSnapshot shown;
     if (peer == context_->rank || (!counted_ && peer != waiting_for) || !read(peer, &shown)) continue;
-    others.push_back({peer, shown.operation, shown.completed, {}, !state_of(peer).empty()});
+    others.push_back({peer, shown.operation, shown.completed, {}, is_stopped(peer)});
     // One that shows no sign of life has ended its wait, or does not run.
     if (shown.waiting_for != 0 && shows_life(peer)) others.back().waiting_for = shown.waiting_for - 1;
   }

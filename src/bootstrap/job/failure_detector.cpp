@@ -81,13 +81,13 @@ FailureDetector::Step FailureDetector::examine(uint32_t process, bool pid_has_en
   const Broken& broken = found->second;
   if (pid_has_ended)
     return {.next = Next::kTellLost, .text = fmt::format("its process has ended without leaving ({})", broken.reason)};
-  const bool patient = now - broken.since < kReturnTimeout;
+  const Clock::duration timeout = !running && broken.was_reset ? kReturnAfterReset : kReturnTimeout;
+  const bool patient = now - broken.since < timeout;
   if (!running && !patient)
     return {.next = Next::kTellLost,
             .text = fmt::format("its connection has ended ({}), and it has not come back", broken.reason)};
   if (running && (broken.pid == 0 || !patient)) return {.next = Next::kProbe};
-  return {.next = Next::kExamineAgain,
-          .after = broken.pid > 0 ? Clock::duration(kDeathPeriod) : Clock::duration(kReturnTimeout)};
+  return {.next = Next::kExamineAgain, .after = broken.pid > 0 ? Clock::duration(kDeathPeriod) : timeout};
 }
 
 // Only a refusal at all addresses of a process says that it has ended: one that is stopped does not answer.

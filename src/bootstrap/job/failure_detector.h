@@ -31,9 +31,11 @@ constexpr auto kSilence = std::chrono::milliseconds(2600);
 constexpr auto kCutOffAfter = std::chrono::milliseconds(4500);   // of a loss or silence on the way
 constexpr auto kProbeAfter = std::chrono::milliseconds(400);     // it may be about to attach
 constexpr auto kReturnTimeout = std::chrono::milliseconds(400);  // with a neighbour whose connection broke
-constexpr auto kDeathPeriod = std::chrono::milliseconds(10);     // its sockets are closed before it counts as dead
-constexpr auto kOrphansTimeout = std::chrono::seconds(3);        // until a lost process's children have a new parent
-constexpr auto kUntoldTimeout = std::chrono::seconds(3);  // until those that do not answer are left to themselves
+// While the ranks meet, one whose connection was reset at this side alone finds that out after a second.
+constexpr auto kReturnAfterReset = std::chrono::milliseconds(2500);
+constexpr auto kDeathPeriod = std::chrono::milliseconds(10);  // its sockets are closed before it counts as dead
+constexpr auto kOrphansTimeout = std::chrono::seconds(3);     // until a lost process's children have a new parent
+constexpr auto kUntoldTimeout = std::chrono::seconds(3);      // until those that do not answer are left to themselves
 constexpr size_t kMaxUntold = 16;
 constexpr auto kNoticesSilence = std::chrono::milliseconds(3100);  // a silent process's children have noticed it, too
 
@@ -71,6 +73,7 @@ class FailureDetector {
     Clock::time_point since;
     pid_t pid = 0;  // 0: says nothing here
     bool was_parent = false;
+    bool was_reset = false;  // not closed by the process or its end
   };
   // What is to be done about a process.
   struct Step {

@@ -41,6 +41,8 @@ void ParentSeeker::try_next() {
     dial_ = nullptr;
     if (status.code() == trTimeout) search_.no_answer(place);
     if (status.ok()) return ask(std::move(channel), place);
+    if (job_.meets() && status.code() == trSystemError)  // no other candidate helps
+      return events_.failed({status.code(), "this process: " + status.message()});
     if (gone && tree_.has_left(place.process)) detector_.relay_is_gone(place.process);
     if (const std::string why = search_.failed(place, status.message(), Clock::now()); !why.empty())
       log_line(LogLevel::kInfo, "cannot attach to " + why);
@@ -104,6 +106,7 @@ void ParentSeeker::stop_asking() {
 
 void ParentSeeker::no_parent() {
   using Outcome = ParentSearch::Outcome;
+  drops_ = 0;
   const std::string& reasons = search_.reasons();
   if (job_.has_failed()) return events_.ended();
   if (job_.meets() && search_.may_be_refused(job_.own, Clock::now()))

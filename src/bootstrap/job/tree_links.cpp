@@ -36,7 +36,8 @@ void TreeLinks::listen_to(uint32_t neighbour) {
 void TreeLinks::on_closed(uint32_t process, const std::string& reason) {
   const auto link = links_.find(process);
   if (link == links_.end() || job_.closed) return;
-  const FailureDetector::Broken broken{reason, Clock::now(), link->second->peer_pid(), tree_.is_parent(process)};
+  const FailureDetector::Broken broken{reason, Clock::now(), link->second->peer_pid(), tree_.is_parent(process),
+                                       !Channel::was_closed(reason)};
   end(process);
   events_.broken(process, broken);
 }
