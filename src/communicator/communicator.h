@@ -220,9 +220,9 @@ class Communicator {
   Status read_notice(uint32_t peer, uint64_t round, const char* function, SplitInfo* info, bool* arrived) const;
   Status check_info(const char* function, const SplitInfo& info, const RankSet* set, Refusal* refusal) const;
   Status find_other_set(uint64_t round, const char* function, const RankSet& set, Refusal* refusal) const;
-  bool await_answer(uint32_t peer, Clock::time_point since, Clock::time_point until) const;
-  std::string who_is_late(uint32_t peer, uint64_t first) const;
-  std::string waits_of(const std::vector<uint32_t>& members) const;
+  bool await_answer(uint32_t peer, Clock::time_point since, Clock::time_point until, const char* function) const;
+  std::string who_is_late(uint32_t peer, uint64_t first, const char* function) const;
+  std::string waits_of(const std::vector<uint32_t>& members, const char* function) const;
   void await_excluded(const RankSet& set, Clock::time_point shown, const char* function) const;
   void refuse(const std::vector<uint32_t>& members, const char* function, const Refusal& refusal);
   Status exchange_notices(const std::vector<uint32_t>& members, const char* function, const SplitInfo& own,

@@ -24,7 +24,6 @@ Clock::duration look_period(uint32_t ranks) {
 }
 // How long a rank without shared memory, which is not known to be dead, may take to answer.
 constexpr auto kAnswerTimeout = std::chrono::milliseconds(100);
-constexpr int kMaxAnswers = 3;  // that take so long, of ranks that wait for one another
 // How long a rank that refuses stays for those that share no memory with it and have yet to see why.
 constexpr auto kRefusalTimeout = std::chrono::milliseconds(500);
 constexpr size_t kMaxNamed = 8;
@@ -121,41 +120,32 @@ Status Communicator::find_other_set(uint64_t round, const char* function, const 
   return {};
 }
 
-// Until those that are excluded and alive have answered what they were asked after this rank's notice.
-void Communicator::await_excluded(const RankSet& set, Clock::time_point shown, const char* function) const {
-  const auto answered = [&](uint32_t peer) {
-    std::string bytes;
-    Clock::time_point when;
-    return peer_table_->reads_status(peer) || (membership_->latest_status(peer, &bytes, &when) && when >= shown) ||
-           !watch_->check_peer(peer, function).ok();
-  };
-  for (uint32_t peer = 0; peer < ranks(); ++peer)
-    while (!set.test(peer) && !answered(peer) && Clock::now() < shown + kAnswerTimeout) {
-      membership_->request_status(peer);
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-}
-
-// Whether what is known of the peer is of `since` or later. It is asked for that until `until`.
-bool Communicator::await_answer(uint32_t peer, Clock::time_point since, Clock::time_point until) const {
+// Whether the peer's status is of `since` or later. It is asked for that until `until`, unless it has ended or left.
+bool Communicator::await_answer(uint32_t peer, Clock::time_point since, Clock::time_point until,
+                                const char* function) const {
   if (peer == rank() || membership_ == nullptr || peer_table_->reads_status(peer)) return true;
   for (;; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
     std::string bytes;
     Clock::time_point when;
     if (membership_->latest_status(peer, &bytes, &when) && when >= since) return true;
-    if (Clock::now() > until) return false;
+    if (Clock::now() >= until || !watch_->check_peer(peer, function).ok()) return false;
     membership_->request_status(peer);
   }
 }
 
+// Until those that are excluded and alive have answered what they were asked after this rank's notice.
+void Communicator::await_excluded(const RankSet& set, Clock::time_point shown, const char* function) const {
+  for (uint32_t peer = 0; peer < ranks(); ++peer)
+    if (!set.test(peer)) (void)await_answer(peer, shown, shown + kAnswerTimeout, function);
+}
+
 // The deadline of the call that began with round `first` has passed while this rank waited for `peer`, which may wait in
 // the call itself.
-std::string Communicator::who_is_late(uint32_t peer, uint64_t first) const {
+std::string Communicator::who_is_late(uint32_t peer, uint64_t first, const char* function) const {
   const auto begin = Clock::now();
   bool has_called = false, answers = false;  // the last rank that was looked at
   const auto next = [&](uint32_t at) -> std::optional<uint32_t> {
-    const auto now = Clock::now();
-    answers = await_answer(at, begin, std::min(now, begin + kMaxAnswers * kAnswerTimeout) + kAnswerTimeout);
+    answers = await_answer(at, begin, Clock::now() + kAnswerTimeout, function);
     if (!answers || watch_->is_stopped(at)) return {};
     RankStatusSnapshot shown;
     const bool readable = watch_->read(at, &shown);
@@ -181,7 +171,7 @@ std::string Communicator::who_is_late(uint32_t peer, uint64_t first) const {
 }
 
 // For whom members that do not come to the new communicator wait in this one.
-std::string Communicator::waits_of(const std::vector<uint32_t>& members) const {
+std::string Communicator::waits_of(const std::vector<uint32_t>& members, const char* function) const {
   const auto now = Clock::now();
   const std::vector<uint32_t> asked(members.begin(),
                                     members.begin() + static_cast<std::ptrdiff_t>(std::min(members.size(), kMaxNamed)));
@@ -190,7 +180,7 @@ std::string Communicator::waits_of(const std::vector<uint32_t>& members) const {
   std::string text;
   for (uint32_t member : asked) {
     RankStatusSnapshot shown;
-    const bool knows = await_answer(member, now, now + kAnswerTimeout) && watch_->read(member, &shown);
+    const bool knows = await_answer(member, now, now + kAnswerTimeout, function) && watch_->read(member, &shown);
     if (!knows || member == rank() || shown.waiting_for == 0 || shown.waiting_for == rank() + 1) continue;
     text += fmt::format("{}{} waits for {}", text.empty() ? ". Meanwhile " : "; ", watch_->describe(member),
                         watch_->describe(shown.waiting_for - 1));
@@ -253,7 +243,7 @@ Status Communicator::exchange_notices(const std::vector<uint32_t>& members, cons
       context_.status->waiting_for.store(members[i] + 1, std::memory_order_relaxed);
     }
     if (const auto now = Clock::now(); config_.timeout_ms > 0 && now > std::min(deadline, watch_->call_deadline()))
-      return watch_->late(function, members, who_is_late(members[i], round - (round - 1) % kRoundsOfSplit));
+      return watch_->late(function, members, who_is_late(members[i], round - (round - 1) % kRoundsOfSplit, function));
     serve_links();
     (void)backoff.pause();
   }

@@ -7,6 +7,8 @@
 namespace treering {
 namespace {
 
+constexpr uint32_t kNoRank = UINT32_MAX;
+
 using Ranks = std::map<uint32_t, const RankProgress*>;
 
 bool has_not_entered(const RankProgress& peer, uint64_t operation) {
@@ -14,15 +16,15 @@ bool has_not_entered(const RankProgress& peer, uint64_t operation) {
   return peer.operation < operation && peer.completed >= peer.operation;
 }
 
-// Follows the waits from rank to rank.
 bool is_held_up(const RankProgress& peer, const Ranks& others, uint64_t operation) {
-  const RankProgress* at = &peer;
-  for (size_t step = 0; step < others.size() && !at->is_stopped && at->waiting_for; ++step) {
-    const auto next = others.find(*at->waiting_for);
-    if (next == others.end()) return false;  // it waits for the one that asks, or for one of which nothing is known
-    at = next->second;
-  }
-  return at != &peer && has_not_entered(*at, operation) && (at->is_stopped || !at->waiting_for);
+  // One of which nothing is known ends the way: it may be the rank that asks.
+  const std::vector<uint32_t> way = follow_waits(kNoRank, peer.rank, [&others](uint32_t rank) {
+    const auto found = others.find(rank);
+    return found == others.end() || found->second->is_stopped ? std::nullopt : found->second->waiting_for;
+  });
+  const auto last = others.find(way.back());
+  if (last == others.end() || last->second == &peer) return false;
+  return has_not_entered(*last->second, operation) && (last->second->is_stopped || !last->second->waiting_for);
 }
 
 }  // namespace

@@ -264,6 +264,11 @@ class Judge:
     def _had_failed(self, rank, error):
         return rank is not None and any(other.when < error.when for other in errors_of(self._record, rank))
 
+    # Its call on another communicator failed during this one, which it entered too late, or not at all.
+    def _was_elsewhere(self, rank, error):
+        return rank is not None and any(other.members is not None and error.began < other.when < error.when
+                                        for other in errors_of(self._record, rank))
+
     def _faults_of_doer(self, rank, mentions, error):
         victims, cause = self._scenario.victims, self._scenario.cause
         if cause == LIMIT and rank in victims:
@@ -291,8 +296,7 @@ class Judge:
         named |= self._named_as_maker(error)
         if self._names_other_host(rank, error):
             return
-        # One that came too late because a call on another communicator had failed has not entered the operation indeed.
-        if any(rest.startswith(" has not entered it") and self._had_failed(base, error) for base, _, _, _, rest, _ in mentions):
+        if any(rest.startswith(" has not entered it") and self._was_elsewhere(base, error) for base, _, _, _, rest, _ in mentions):
             return
         if not any((base in victims) != (rank in victims) for base in named):
             side = "a rank that was cut off" if rank not in victims else "a rank on the other side"
