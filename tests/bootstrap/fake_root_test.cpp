@@ -13,6 +13,7 @@
 #include "bootstrap/agent.h"
 #include "bootstrap/dial.h"
 #include "bootstrap/frames.h"
+#include "bootstrap/job/parent_search.h"
 #include "bootstrap/jobs.h"
 #include "transport/tcp/pair.h"
 
@@ -68,6 +69,9 @@ class FakeRoot {
     breaks_ = answers;
   }
   uint32_t breaks_left() const { return breaks_; }
+  // The next requests to be a process's parent get no answer.
+  void ignore_attaches(uint32_t requests) { ignored_ = requests; }
+  uint32_t ignored_left() const { return ignored_; }
   // Streams are answered from now on, but for the next ones, whose connections end instead.
   void answer_streams_but(uint32_t first) {
     dropped_streams_ = first;
@@ -132,6 +136,7 @@ class FakeRoot {
       member_ = placed.own;
       channel->send(encode(placed));
     } else if (attaches_ && decode(bytes, &attach)) {
+      if (ignored_ > 0) return void(--ignored_);
       parent_of_member_ = channel;
       channel->send(encode(AttachedMessage{0}));
     } else if (attaches_ && decode(bytes, &hello)) {
@@ -148,7 +153,7 @@ class FakeRoot {
 
   const bool attaches_;
   std::atomic<bool> answers_streams_{false}, breaks_silently_{false};
-  std::atomic<uint32_t> drops_{0}, breaks_{0}, dropped_streams_{0}, streams_asked_{0}, accepted_{0};
+  std::atomic<uint32_t> drops_{0}, breaks_{0}, ignored_{0}, dropped_streams_{0}, streams_asked_{0}, accepted_{0};
   std::atomic<Kind> broken_kind_{Kind::kJoin};
   int listener_ = -1;
   uint64_t watch_ = 0;
@@ -158,14 +163,26 @@ class FakeRoot {
   std::vector<std::shared_ptr<Channel>> channels_;
 };
 
-TEST(Mute, AParentThatDoesNotAnswerIsGivenUp) {
+TEST(Mute, AParentThatDoesNotAnswerIsNamedAtTheDeadline) {
   FakeRoot root(false);
   std::unique_ptr<Membership> membership;
   const auto begin = std::chrono::steady_clock::now();
-  const Status status = Membership::join(root.id(), request_of(1, 2, 20'000), &membership);
-  EXPECT_EQ(status.code(), trRemoteError);
-  EXPECT_NE(status.message().find("no answer"), std::string::npos) << status.message();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(10));
+  const auto deadline = kAttachTimeout + milliseconds(500);
+  const Status status =
+      Membership::join(root.id(), request_of(1, 2, static_cast<int>(deadline / milliseconds(1))), &membership);
+  EXPECT_EQ(status.code(), trTimeout);
+  EXPECT_NE(status.message().find("does not answer"), std::string::npos) << status.message();
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, deadline);
+}
+
+// Such as one that was stopped and goes on.
+TEST(Mute, AParentThatAnswersBeforeTheDeadlineIsAskedAgain) {
+  FakeRoot root(true);
+  root.ignore_attaches(1);
+  std::unique_ptr<Membership> membership;
+  const Status status = Membership::join(root.id(), request_of(1, 3), &membership);
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(root.ignored_left(), 0u);
 }
 
 // What becomes of a stream to the root.

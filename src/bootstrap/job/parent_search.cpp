@@ -28,8 +28,14 @@ std::vector<Place> ParentSearch::candidates() const {
 
 // A parent that is the rendezvous root (process 0) is not reported: it has its own deadline, and names who is missing.
 Status ParentSearch::deadline_passed(const Place& own, Clock::time_point heard, Clock::time_point now) const {
-  if (ancestors_.empty() || ancestors_.front().process == 0) return {};
+  if (ancestors_.empty()) return {};
   const Place& parent = ancestors_.front();
+  if (parent.process == 0 && tree_.has_parent()) return {};
+  if (parent.process == 0)
+    return {trTimeout,
+            fmt::format("the deadline passed while the ranks met: the process that made the unique id (pid {} on {}) "
+                        "does not answer rank {} (pid {} on {})",
+                        parent.pid, parent.host_name, own.rank, own.pid, own.host_name)};
   if (tree_.has_parent() && (!tree_.is_parent(parent.process) || now - heard < kSilence)) return {};
   return {trTimeout,
           fmt::format(
@@ -89,10 +95,11 @@ bool ParentSearch::may_be_late(Clock::time_point now) const {
   });
 }
 
-bool ParentSearch::may_be_refused(const Place& own, Clock::time_point now) const {
+bool ParentSearch::may_yet_answer(const Place& own, Clock::time_point now) const {
+  if (!unresponsive_.empty()) return true;
   const bool is_far = std::any_of(ancestors_.begin(), ancestors_.end(),
                                   [&own](const Place& place) { return place.network != own.network; });
-  return is_far && unresponsive_.empty() && refused_since_ && now < *refused_since_ + kReturnTimeout;
+  return is_far && refused_since_ && now < *refused_since_ + kReturnTimeout;
 }
 
 ParentSearch::Outcome ParentSearch::outcome(Clock::time_point now) const {

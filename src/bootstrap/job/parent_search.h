@@ -22,7 +22,8 @@
 
 namespace treering {
 
-constexpr auto kAttachTimeout = std::chrono::seconds(5);  // with one candidate while the ranks meet
+// With one candidate while the ranks meet, before the next one, or the first again.
+constexpr auto kAttachTimeout = std::chrono::seconds(5);
 constexpr auto kReattachTimeout = std::chrono::seconds(2);
 constexpr size_t kMaxOfHost = 6;  // candidates
 
@@ -56,8 +57,9 @@ class ParentSearch {
   // No candidate is left after the rendezvous.
   enum class Outcome { kSearchAgain, kStayTop, kBecomeTop };
   Outcome outcome(Clock::time_point now) const;
-  // While the ranks meet, none is left. Whether to begin again: on another machine a firewall may have refused for a moment.
-  bool may_be_refused(const Place& own, Clock::time_point now) const;
+  // While the ranks meet, none is left. Whether to begin again: one that did not answer may do so before the deadline, and on
+  // another machine a firewall may have refused for a moment.
+  bool may_yet_answer(const Place& own, Clock::time_point now) const;
   void end() { seeking_since_ = refused_since_ = {}; }
 
   // A process deserts this part of the tree, as `from` told. Several may at once, each to another top: the parts become

@@ -109,7 +109,7 @@ void ParentSeeker::no_parent() {
   drops_ = 0;
   const std::string& reasons = search_.reasons();
   if (job_.has_failed()) return events_.ended();
-  if (job_.meets() && search_.may_be_refused(job_.own, Clock::now()))
+  if (job_.meets() && search_.may_yet_answer(job_.own, Clock::now()))
     return void(job_.after(kSeekAgain, [this] {
       if (job_.meets() && !job_.closed && !tree_.has_parent()) seek();
     }));

@@ -184,16 +184,37 @@ TEST(ParentSearch, AnotherMachineMayRefuseForAMomentWhileTheRanksMeet) {
   Place own;
   own.network = 1;  // the others' is 0
   search.begin(kNow);
-  EXPECT_FALSE(search.may_be_refused(own, kNow));
+  EXPECT_FALSE(search.may_yet_answer(own, kNow));
   const auto later = kNow + seconds(3);  // the moment begins with the first refusal
   (void)search.failed(search.tree.place(0), "refused", later);
   search.begin(later);
   (void)search.failed(search.tree.place(0), "refused", later + milliseconds(100));
-  EXPECT_TRUE(search.may_be_refused(own, later + kReturnTimeout - milliseconds(1)));
-  EXPECT_FALSE(search.may_be_refused(own, later + kReturnTimeout));
-  EXPECT_FALSE(search.may_be_refused(Place{}, later)) << "of this machine";
+  EXPECT_TRUE(search.may_yet_answer(own, later + kReturnTimeout - milliseconds(1)));
+  EXPECT_FALSE(search.may_yet_answer(own, later + kReturnTimeout));
+  EXPECT_FALSE(search.may_yet_answer(Place{}, later)) << "of this machine";
+}
+
+TEST(ParentSearch, OneThatDidNotAnswerMayDoSoUntilTheDeadlineWhileTheRanksMeet) {
+  Search search(5);
+  search.begin(kNow);
+  (void)search.failed(search.tree.place(3), "refused", kNow);
+  EXPECT_FALSE(search.may_yet_answer(Place{}, kNow));
   search.no_answer(search.tree.place(0));
-  EXPECT_FALSE(search.may_be_refused(own, later));
+  EXPECT_TRUE(search.may_yet_answer(Place{}, kNow + seconds(200)));
+}
+
+TEST(ParentSearch, ARootThatDoesNotAnswerIsNamedAtTheDeadline) {
+  ProcessTree tree;
+  tree.set_own(5);
+  Search search(std::move(tree));
+  EXPECT_TRUE(search.deadline_passed(Place{}, kNow, kNow).ok()) << "no root was found yet";
+  Place root;
+  root.process = 0, root.pid = 4711, root.host_name = "there";
+  search.set_ancestors({root});
+  const Status status = search.deadline_passed(Place{}, kNow, kNow);
+  EXPECT_EQ(status.code(), trTimeout);
+  EXPECT_NE(status.message().find("made the unique id (pid 4711 on there) does not answer"), std::string::npos)
+      << status.message();
 }
 
 TEST(ParentSearch, ACandidateIsTriedAgainBeforeTheOthers) {
