@@ -21,18 +21,18 @@ Status Communicator::agree_on_network(const Plan& plan, const CreationTerms& ter
   std::set<uint64_t> seen;
   for (uint32_t rank : plan.ring)
     if (seen.insert(rank_info(rank).location.host).second) leaders.push_back(rank);
-  NetworkMeasurement own, slowest;
-  bool plausible = false;
-  for (int i = 0; i < kMaxNetworkMeasurements && !plausible; ++i) {
-    NetworkMeasurement again;
-    TR_RETURN_IF_ERROR(measure_own_link(leaders, terms, &again));
-    own.take_better(again);
-    Membership::Blobs blobs;
-    TR_RETURN_IF_ERROR(membership_->allgather(std::string(reinterpret_cast<const char*>(&own), sizeof own), &blobs));
-    slowest = {};
-    TR_RETURN_IF_ERROR(combine_measurements(*blobs, &slowest, &plausible));
-  }
-  if (!plausible && context_.rank == 0)
+  NetworkOfAll network;
+  TR_RETURN_IF_ERROR(
+      measure_until_plausible([&](NetworkMeasurement* measured) { return measure_own_link(leaders, terms, measured); },
+                              [&](const std::string& own, std::vector<std::string>* all) {
+                                Membership::Blobs blobs;
+                                TR_RETURN_IF_ERROR(membership_->allgather(own, &blobs));
+                                *all = *blobs;
+                                return Status();
+                              },
+                              &network));
+  const NetworkMeasurement& slowest = network.slowest;
+  if (!network.plausible && context_.rank == 0)
     log_line(LogLevel::kInfo,
              "the network could not be measured well, as the machines are busy: algorithms may be chosen for a slower "
              "one. TREERING_LINK says what it does");

@@ -43,9 +43,15 @@ struct NetworkMeasurement {
 };
 // A measurement that is not plausible is repeated, so many in all.
 inline constexpr int kMaxNetworkMeasurements = 4;
-// The measurements of all ranks as one: the slowest. `*plausible`: each of them is. The ranks have the same blobs, so
-// that all of them repeat the measurement or none does.
-Status combine_measurements(const std::vector<std::string>& blobs, NetworkMeasurement* slowest, bool* plausible);
+// What all ranks measured: the slowest of each.
+struct NetworkOfAll {
+  NetworkMeasurement slowest;
+  bool plausible = false;  // each of them is
+};
+using MeasureOwnLink = std::function<Status(NetworkMeasurement* measured)>;
+using ExchangeBlobs = std::function<Status(const std::string& own, std::vector<std::string>* all)>;
+// Called by all ranks. They have the same blobs, so that all of them repeat the measurement or none does.
+Status measure_until_plausible(const MeasureOwnLink& measure, const ExchangeBlobs& exchange, NetworkOfAll* result);
 // Called in every wait with the link that is waited for: ok, or why the measurement ends.
 using WaitVerdict = std::function<Status(const Connection* waiting_for)>;
 // Called at the same time by one rank of each of `hosts` hosts, which form a ring; one of them starts. Takes some tens

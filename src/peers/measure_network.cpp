@@ -169,6 +169,21 @@ void measure_rate(Ring* ring, uint32_t slot_bytes, NetworkMeasurement* measured)
   if (ring->flush()) rate.take(measured);
 }
 
+Status combine(const std::vector<std::string>& blobs, NetworkOfAll* result) {
+  *result = {{}, true};
+  NetworkMeasurement& slowest = result->slowest;
+  for (const std::string& blob : blobs) {
+    NetworkMeasurement of_rank;
+    if (blob.size() != sizeof of_rank) return {trInternalError, "a malformed measurement of the network"};
+    std::memcpy(static_cast<void*>(&of_rank), blob.data(), sizeof of_rank);
+    result->plausible &= of_rank.is_plausible();
+    slowest.latency_us = std::max(slowest.latency_us, of_rank.latency_us);
+    slowest.message_us = std::max(slowest.message_us, of_rank.message_us);
+    if (of_rank.gbps > 0) slowest.gbps = slowest.gbps == 0 ? of_rank.gbps : std::min(slowest.gbps, of_rank.gbps);
+  }
+  return {};
+}
+
 }  // namespace
 
 void NetworkMeasurement::take_better(const NetworkMeasurement& other) {
@@ -182,16 +197,16 @@ void NetworkMeasurement::take_better(const NetworkMeasurement& other) {
   peak_gbps = other.peak_gbps;
 }
 
-Status combine_measurements(const std::vector<std::string>& blobs, NetworkMeasurement* slowest, bool* plausible) {
-  *plausible = true;
-  for (const std::string& blob : blobs) {
-    NetworkMeasurement of_rank;
-    if (blob.size() != sizeof of_rank) return {trInternalError, "a malformed measurement of the network"};
-    std::memcpy(static_cast<void*>(&of_rank), blob.data(), sizeof of_rank);
-    *plausible &= of_rank.is_plausible();
-    slowest->latency_us = std::max(slowest->latency_us, of_rank.latency_us);
-    slowest->message_us = std::max(slowest->message_us, of_rank.message_us);
-    if (of_rank.gbps > 0) slowest->gbps = slowest->gbps == 0 ? of_rank.gbps : std::min(slowest->gbps, of_rank.gbps);
+Status measure_until_plausible(const MeasureOwnLink& measure, const ExchangeBlobs& exchange, NetworkOfAll* result) {
+  NetworkMeasurement own;
+  *result = {};
+  for (int i = 0; i < kMaxNetworkMeasurements && !result->plausible; ++i) {
+    NetworkMeasurement again;
+    TR_RETURN_IF_ERROR(measure(&again));
+    own.take_better(again);
+    std::vector<std::string> blobs;
+    TR_RETURN_IF_ERROR(exchange(std::string(reinterpret_cast<const char*>(&own), sizeof own), &blobs));
+    TR_RETURN_IF_ERROR(combine(blobs, result));
   }
   return {};
 }

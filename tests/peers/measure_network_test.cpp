@@ -112,30 +112,82 @@ std::string blob_of(const NetworkMeasurement& measured) {
   return std::string(reinterpret_cast<const char*>(&measured), sizeof measured);
 }
 
-// All ranks combine the same blobs: one disturbed measurement makes all of them measure again, and it is the slowest
-// that counts.
-TEST(NetworkMeasurement, OfAllRanksIsTheSlowestAndPlausibleIfEachIs) {
-  NetworkMeasurement starts, fast, slow, none;
-  starts.latency_us = 20;
-  starts.gbps = starts.peak_gbps = 1.1;
-  starts.message_us = 3;
-  fast.gbps = fast.peak_gbps = 1.2;
-  slow.gbps = slow.peak_gbps = 0.5;
-  slow.message_us = 5;
-  NetworkMeasurement all;
-  bool plausible = false;
-  ASSERT_TRUE(
-      combine_measurements({blob_of(starts), blob_of(none), blob_of(fast), blob_of(slow)}, &all, &plausible).ok());
-  EXPECT_TRUE(plausible);
-  EXPECT_EQ(all.gbps, 0.5);
-  EXPECT_EQ(all.latency_us, 20);
-  EXPECT_EQ(all.message_us, 5);
+// One rank of several: what it measures at each attempt, and what the others have measured by then.
+struct Ranks {
+  std::vector<NetworkMeasurement> own;                     // by attempt
+  std::vector<std::vector<NetworkMeasurement>> of_others;  // by attempt
+  size_t measured = 0, exchanged = 0;
+  std::string told;  // the others, at last
+  NetworkOfAll all;
 
-  slow.peak_gbps = 2;
-  all = {};
-  ASSERT_TRUE(combine_measurements({blob_of(starts), blob_of(slow), blob_of(fast)}, &all, &plausible).ok());
-  EXPECT_FALSE(plausible) << "one rank saw most of the rate in a small part of the time";
-  EXPECT_EQ(combine_measurements({blob_of(starts).substr(1)}, &all, &plausible).code(), trInternalError);
+  Status measure() {
+    return measure_until_plausible(
+        [this](NetworkMeasurement* result) {
+          *result = own.at(measured++);
+          return Status();
+        },
+        [this](const std::string& blob, std::vector<std::string>* blobs) {
+          told = blob;
+          *blobs = {blob};
+          for (const NetworkMeasurement& other : of_others.at(exchanged)) blobs->push_back(blob_of(other));
+          ++exchanged;
+          return Status();
+        },
+        &all);
+  }
+};
+
+NetworkMeasurement rate(double gbps, double peak_gbps) {
+  NetworkMeasurement result;
+  result.gbps = gbps;
+  result.peak_gbps = peak_gbps;
+  return result;
+}
+
+TEST(MeasureUntilPlausible, TakesTheSlowestOfAllRanks) {
+  NetworkMeasurement starts = rate(1.1, 1.1), slow = rate(0.5, 0.5), none;
+  starts.latency_us = 20;
+  starts.message_us = 3;
+  slow.message_us = 5;
+  Ranks ranks{{starts}, {{none, rate(1.2, 1.2), slow}}};
+  ASSERT_TRUE(ranks.measure().ok());
+  EXPECT_TRUE(ranks.all.plausible);
+  EXPECT_EQ(ranks.all.slowest.gbps, 0.5);
+  EXPECT_EQ(ranks.all.slowest.latency_us, 20);
+  EXPECT_EQ(ranks.all.slowest.message_us, 5);
+  EXPECT_EQ(ranks.measured, 1u);
+}
+
+// One disturbed measurement lets all ranks measure again, and each keeps the better of its own.
+TEST(MeasureUntilPlausible, RepeatsWhatOneRankSawMostOfInASmallPartOfTheTime) {
+  const NetworkMeasurement good = rate(1.1, 1.2), disturbed = rate(0.02, 1.1), worse = rate(0.9, 0.9);
+  Ranks ranks{{good, worse}, {{disturbed, good}, {good, good}}};
+  ASSERT_TRUE(ranks.measure().ok());
+  EXPECT_TRUE(ranks.all.plausible);
+  EXPECT_EQ(ranks.measured, 2u);
+  EXPECT_EQ(ranks.told, blob_of(good)) << "not the second, which is worse";
+  EXPECT_EQ(ranks.all.slowest.gbps, 1.1);
+}
+
+TEST(MeasureUntilPlausible, EndsWhereTheMachineStaysBusy) {
+  const NetworkMeasurement disturbed = rate(0.02, 1.1);
+  Ranks ranks{std::vector<NetworkMeasurement>(20, disturbed), std::vector<std::vector<NetworkMeasurement>>(20)};
+  ASSERT_TRUE(ranks.measure().ok());
+  EXPECT_FALSE(ranks.all.plausible);
+  EXPECT_EQ(ranks.measured, static_cast<size_t>(kMaxNetworkMeasurements));
+  EXPECT_EQ(ranks.all.slowest.gbps, 0.02);
+}
+
+TEST(MeasureUntilPlausible, EndsWithAnError) {
+  NetworkOfAll all;
+  const auto fine = [](NetworkMeasurement*) { return Status(); };
+  const auto malformed = [](const std::string& own, std::vector<std::string>* blobs) {
+    *blobs = {own.substr(1)};
+    return Status();
+  };
+  EXPECT_EQ(measure_until_plausible(fine, malformed, &all).code(), trInternalError);
+  const auto broken = [](NetworkMeasurement*) { return Status(trRemoteError, "broken"); };
+  EXPECT_EQ(measure_until_plausible(broken, malformed, &all).code(), trRemoteError);
 }
 
 }  // namespace
