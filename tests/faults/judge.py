@@ -26,7 +26,10 @@ MOST_LEFT = {"sockets": 0, "memfds": 0, "descriptors": 4, "threads": 1, "mapped"
 # A communicator that was not made leaves endpoints behind that UCX cannot close while a peer's host is silent (docs/ucx.md).
 KEPT_BY_UCX = {"sockets": 12, "descriptors": 28, "threads": 1}
 ANSWER_AGAIN = ("outage", "reset", "reset-sockets", "shutdown-sockets", "reject", "loss", "tiny-buffers")
-TOLD_WITHIN = 3   # seconds: a death, over networks of others
+# Seconds within which a death is told: where all share a machine; over TCP, as it may have connected others that must find a new
+# place in the tree; over networks of others. A rank that ends before it comes to a rendezvous is missing until the deadline.
+TOLD_NEAR, TOLD_OVER_TCP, TOLD_WITHIN = 1, 4, 3
+CREATIONS = ("init", "split", "dup", "shrink", "grow")
 REMOTE_ERROR, TIMED_OUT, INVALID_USAGE = 6, 8, 5
 
 
@@ -74,7 +77,7 @@ class Judge:
     # A fault that met nothing shows nothing. While communicators come and go there may be no connection for a moment.
     def _judge_hit(self):
         scenario = self._scenario
-        if scenario.kind not in OF_CONNECTIONS or scenario.phase in ("init", "destroy"):
+        if scenario.kind not in OF_CONNECTIONS or scenario.phase in ("init", "destroy", "grow"):
             return
         deed = OF_CONNECTIONS[scenario.kind] + " "
         hit = self._record.reset + sum(int(line.rest[len(deed):]) for process in self._record.processes for line in process.lines
@@ -147,11 +150,13 @@ class Judge:
     def _most_seconds(self, error):
         scenario = self._scenario
         if scenario.over == "own":
-            return scenario.timeout
+            is_seen = scenario.cause == DEATH and error.call != "init"
+            told = TOLD_NEAR if scenario.hosts == 1 else TOLD_OVER_TCP
+            return min(scenario.timeout, told) if is_seen else scenario.timeout
         if scenario.cause == DEATH and scenario.phase in CALLING:
             return min(scenario.timeout, TOLD_WITHIN)
         # Before the last exchange of a creation pairs of ranks try to reach one another, for half of the deadline.
-        return scenario.timeout * (1.5 if error.call in ("init", "split", "dup", "shrink") else 1)
+        return scenario.timeout * (1.5 if error.call in CREATIONS else 1)
 
     def _came_late(self, rank, error):
         """When the last rank whose creation had failed came to a call of all, which moved by that; its deadline is for a wait."""
@@ -244,8 +249,13 @@ class Judge:
     def _faults_of_victim(self, rank, mentions, error):
         scenario = self._scenario
         victims = scenario.victims
-        meets = error.call in ("init", "split", "dup", "shrink")
-        if error.call == "init" and self._named_as_maker(error) & set(victims):
+        meets = error.call in CREATIONS
+        maker = self._named_as_maker(error)
+        if error.call == "init" and maker & set(victims):
+            return
+        # A rank that is added knows nothing of the communicator that the others lost, and waits for ranks that do not come.
+        is_added = error.call == "init" and scenario.phase == "grow"
+        if is_added and any(self._had_failed(base, error) for base in maker | {base for base, *_ in mentions}):
             return
         named = [(pid, host) for base, pid, host, _, _, _ in mentions if base in victims]
         whole = [(pid, host) for pid, host in named if pid is not None and (host is not None or scenario.hosts == 1)]
@@ -278,7 +288,7 @@ class Judge:
         if cause == DIFFER and error.code != INVALID_USAGE:
             yield f"code {error.code} for calls that differ"
         for base, _, _, blamed, _, words in mentions:
-            if blamed and base not in victims and cause == ABORT:
+            if blamed and base not in victims and (cause == ABORT or not self._had_failed(base, error)):
                 yield f"it blames {words}"
 
     # A rank on the other side of the fault is named.
@@ -291,6 +301,9 @@ class Judge:
         named = {base for base, *_ in mentions if base is not None}
         if self._scenario.kind == "close-sockets" and named & set(victims):
             return  # the process did it to itself
+        for base, _, _, blamed, rest, words in mentions:
+            if blamed and base is not None and (base in victims) == (rank in victims) and not self._had_failed(base, error):
+                yield f"it blames {words}, which is on its own side"
         if self._scenario.over == "ucx" and self._scenario.kind in OF_CONNECTIONS and named & set(victims):
             return  # its host's connections to itself were hit, too
         named |= self._named_as_maker(error)
@@ -351,7 +364,7 @@ class Judge:
                 return
 
     def _has_failed_to_create(self, process):
-        return any(error.call in ("init", "split", "dup", "shrink", "recover") for rank in process.ranks
+        return any(error.call in (*CREATIONS, "recover") for rank in process.ranks
                    for error in errors_of(self._record, rank))
 
     # The rendezvous root of a communicator that was not made goes on to tell those who come late. Its maker is the first rank.
@@ -359,7 +372,9 @@ class Judge:
         scenario = self._scenario
         if scenario.phase == "init":
             return process is self._record.processes[0] and not scenario.relay
-        return any(error.call in ("split", "dup", "shrink", "recover") for rank in process.ranks
+        if scenario.phase == "grow" and 0 in process.ranks:
+            return True  # or never came
+        return any(error.call in ("split", "dup", "shrink", "grow", "recover") for rank in process.ranks
                    for error in errors_of(self._record, rank)
                    if error.members is not None and error.members[0] in process.ranks)
 

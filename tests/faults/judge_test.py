@@ -8,7 +8,7 @@ import unittest
 from group import Line, Process
 from judge import judge, seconds_to_last_error
 from run_one import Record
-from scenario import ERROR, KINDS, OF_GUESTS, SURVIVE, TRANSPORTS, Scenario, draw
+from scenario import ERROR, KINDS, OF_GUESTS, PHASES, SURVIVE, TRANSPORTS, Scenario, draw
 from table import Table
 
 HOSTS = ["a", "b", "c", "d"]
@@ -89,6 +89,23 @@ class JudgeTest(unittest.TestCase):
         slow = [(when, word, "0 3.000" if word == "destroyed" else rest) for when, word, rest in errors(DIED)]
         self.expect("late", "trCommDestroy", record(scenario(), slow))
 
+    def test_a_death_is_told_at_once(self):
+        near = {"transport": "shared-memory", "processes": [(0, [rank]) for rank in range(4)], "timeout": 10}
+        died = DIED.replace("on c", "on a")
+
+        def after(seconds, text, **given):
+            one = record(scenario(**given), errors(text, FAULT + seconds))
+            one.processes[2].host = one.scenario.host_of(2)
+            return one
+
+        self.assertEqual(judge(after(1.4, died, **near), SLACK), [])
+        self.expect("late", "failed 1.60 s", after(1.6, died, **near))
+        self.assertEqual(judge(after(4.4, DIED, timeout=10), SLACK), [])
+        self.expect("late", "failed 4.60 s", after(4.6, DIED, timeout=10))
+        missing = "the deadline passed while the communicator was being created, says rank 0 (pid 1000 on a); missing: rank 2 of 4 ranks"
+        init = record(scenario(phase="init", timeout=10), errors(missing, FAULT + 10.2, code=8, call="init"))
+        self.assertEqual(judge(init, SLACK), [])
+
     def test_wrong(self):
         self.expect("wrong", "is 5", record(scenario(), [(FAULT, "wrong", "reduce element 3 is 5 and not 6"), *errors(DIED)]))
         gone = {2: [(FAULT - 1, "wrong", "reduce element 3 is 5 and not 6")], **{rank: errors(DIED) for rank in (0, 1, 3)}}
@@ -161,6 +178,29 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual(judge(record(scenario("link-cut"), outside), SLACK), [])
         self.expect("culprit", "a rank that was cut off",
                     record(scenario("link-cut"), errors(maker.replace("1002", "1000"), FAULT + 4)))
+
+    def test_own_side_is_not_blamed(self):
+        text = SILENT + "; rank 1 (pid 1001 on b): its process does not answer (4.0 s by now)"
+        outside = {rank: errors(text, FAULT + 4) for rank in (0, 1, 3)}
+        outside[2] = errors(SILENT.replace("rank 2 (pid 1002 on c)", "rank 1 (pid 1001 on b)"), FAULT + 4)
+        self.expect("culprit", "it blames rank 1 (pid 1001 on b), which is on its own side", record(scenario("link-cut"), outside))
+        outside[1] = errors(SILENT, FAULT + 3.9)  # it had failed and was gone
+        self.assertEqual(judge(record(scenario("link-cut"), outside), SLACK), [])
+
+    def test_others_are_not_blamed_for_what_a_rank_did(self):
+        differ = "the ranks' calls differ at operation 3: rank 2 called reduce; rank 1 (pid 1001 on b) has not entered it"
+        self.expect_culprit("it blames rank 1", differ, scenario("differ"), code=5)
+        limit = "rank 2 (pid 1002 on c): no file descriptor is left for a connection; rank 1 (pid 1001 on b) has died"
+        self.expect_culprit("it blames rank 1", limit, scenario("no-descriptors"))
+
+    def test_a_rank_that_is_added_misses_those_whose_call_failed(self):
+        given = scenario(phase="grow", timeout=10)
+        text = "the deadline passed while the communicator was being created, says rank 3 (pid 1003 on d); missing: rank {} of 4 ranks"
+        lines = {rank: errors(DIED, FAULT + 0.1, call="shrink", members="0,1,2") for rank in (0, 1)}
+        lines[3] = errors(text.format("0, rank 1"), FAULT + 10, code=8, call="init", again=DIED)
+        self.assertNotIn("it does not name", " / ".join(finding.text for finding in judge(record(given, lines), SLACK)))
+        lines[0] = lines[1] = errors(DIED, FAULT + 10.1)
+        self.expect("culprit", "it does not name rank 2", record(given, lines))
 
     def test_one_whose_other_call_failed_has_not_entered_the_next_indeed(self):
         text = "no progress within 4000 ms in operation 7 (barrier): rank 1 (pid 1001 on b) has not entered it (its last is operation 6)"
@@ -275,19 +315,21 @@ class JudgeTest(unittest.TestCase):
 
 class ScenarioTest(unittest.TestCase):
     def test_draws_repeat_and_are_possible(self):
-        outcomes = set()
+        outcomes, phases = set(), set()
         for index in range(3000):
             one = draw(5, index)
             self.assertEqual(one, draw(5, index))
             transport, kind = TRANSPORTS[one.transport], KINDS[one.kind]
             self.assertTrue(len(one.victims) < one.ranks or one.gone == [], one.describe())
             self.assertLessEqual(one.ranks, 8)
-            self.assertIn(one.phase, kind.phases)
+            self.assertIn("destroy" if one.phase == "grow" else one.phase, kind.phases)
+            phases.add(one.phase)
             self.assertFalse(one.victim_hosts and not transport.has_network, one.describe())
             self.assertTrue(one.gone == [] or transport.processes or kind.victims == "rank", one.describe())
             outcomes.add((one.kind, one.outcome))
         self.assertEqual({kind for kind, _ in outcomes}, {kind for kind in KINDS if KINDS[kind].transports})
         self.assertIn(("kill", ERROR), outcomes)
+        self.assertLessEqual({*PHASES, "grow"}, phases)
 
     def test_draws_over_networks_of_others(self):
         for over in ("ucx", "verbs"):

@@ -165,6 +165,7 @@ class Rank {
       return run_call([&] { return calls_.collective(base_, draw, more()); });
     if (options.phase == "alltoall") return run_call([&] { return calls_.all_to_all(base_, draw, more()); });
     if (options.phase == "p2p") return run_call([&] { return calls_.transfer(base_, draw, more()); });
+    if (options.phase == "grow") return on_grown(draw, wants_end);
     if (!on_subset(draw)) *wants_end = true;
     return true;
   }
@@ -191,6 +192,34 @@ class Rank {
     const bool worked = use(&sub, members, draw);
     destroy(sub.comm, draw);
     return worked;
+  }
+
+  // All ranks but the last make a communicator, to which that one is added. False when the base communicator has failed.
+  bool on_grown(uint64_t draw, bool* wants_end) {
+    trUniqueId id{};
+    if (rank_ == 0 && !run_call([&] { return Called{"id", trGetUniqueId(&id)}; }, "0")) *wants_end = true;
+    if (!run_call([&] {
+          return Called{"broadcast", trBroadcast(&id, &id, sizeof id, trUint8, 0, base_.comm, nullptr)};
+        }))
+      return false;
+    const int last = options.ranks - 1;
+    Place small, grown;
+    const std::vector<int> all = members_where([](int) { return true; });
+    double began = now();
+    if (rank_ == last) {
+      if (!make("init", all, trCommInitRank(&grown.comm, options.ranks, id, last), began)) *wants_end = true;
+    } else {
+      const auto others = members_where([&](int rank) { return rank != last; });
+      if (make("shrink", others, trCommShrink(base_.comm, &last, 1, &small.comm, nullptr, 0), began)) {
+        began = now();
+        const trUniqueId* given = rank_ == 0 ? &id : nullptr;
+        make("grow", all, trCommGrow(small.comm, options.ranks, given, &grown.comm, nullptr), began);
+      }
+    }
+    if (grown.comm == nullptr || !use(&grown, all, draw)) *wants_end = true;
+    for (trComm_t comm : {grown.comm, small.comm})
+      if (comm != nullptr) destroy(comm, draw);
+    return true;
   }
 
   template <typename Is>

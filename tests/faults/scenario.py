@@ -16,9 +16,9 @@ ERROR, SURVIVE, EITHER = "error", "survive", "either"
 # What the text of an error has to tell.
 DEATH, STOP, LEFT, ABORT, DIFFER, NETWORK, LIMIT, NONE = "death stop left abort differ network limit none".split()
 
-# "alltoall" is drawn over others' libraries alone, so that earlier seeds draw what they drew.
+# "alltoall" is drawn over others' libraries alone, and "grow" in place of half of "destroy", so that earlier seeds draw what they drew.
 PHASES = ("init", "split", "small", "large", "p2p", "shrink", "destroy")
-CREATING = ("init", "split", "shrink", "destroy")
+CREATING = ("init", "split", "shrink", "destroy", "grow")
 CALLING = ("small", "large", "p2p", "alltoall")
 AFTER_INIT = PHASES[1:]
 
@@ -276,7 +276,10 @@ def draw(seed, index, timeout=4.0, over="own"):
     least, most, mbit = _sizes(generator, kind.name, transport.name, phase, first, over)
     seconds = generator.uniform(*kind.seconds) * (1 if kind.name == "reject" or over == "verbs" else timeout / 4)
     relay = kind.victims == "relay" or (kind.victims != "first" and phase != "init" and generator.random() < 0.1)
+    delay, loss = generator.uniform(0.02, 0.4), generator.choice((1, 2, 3, 5, 10, 20)) if kind.name == "loss" else 0
+    if phase == "destroy" and over == "own" and generator.random() < 0.5:
+        phase = "grow"
     return Scenario(seed, index, kind.name, transport.name, phase, processes, victims, victim_hosts,
-                    delay=generator.uniform(0.02, 0.4), seconds=seconds, mbit=mbit,
-                    loss=generator.choice((1, 2, 3, 5, 10, 20)) if kind.name == "loss" else 0,
-                    least=least, most=most, relay=relay, timeout=timeout)
+                    delay=delay, seconds=seconds, mbit=mbit, loss=loss, least=least, most=most, relay=relay,
+                    # What is told at once does not wait for the deadline.
+                    timeout=2.5 * timeout if over == "own" and kind.cause == DEATH else timeout)
