@@ -72,6 +72,7 @@ struct AttachMessage {
 struct AttachedMessage {
   static constexpr Kind kKind = Kind::kAttached;
   uint32_t process = 0;
+  uint64_t round = 0;  // the last whose blobs the parent has
 };
 struct HelloMessage {
   static constexpr Kind kKind = Kind::kHello;
@@ -159,7 +160,7 @@ template <typename V> void visit(V& v, Place& m) {
 template <typename V> void visit(V& v, JoinMessage& m) { v(m.host); v(m.place); }
 template <typename V> void visit(V& v, PlacedMessage& m) { v(m.own); v(m.ancestors); }
 template <typename V> void visit(V& v, AttachMessage& m) { v(m.process); v(m.has_process_table); v(m.round); }
-template <typename V> void visit(V& v, AttachedMessage& m) { v(m.process); }
+template <typename V> void visit(V& v, AttachedMessage& m) { v(m.process); v(m.round); }
 template <typename V> void visit(V& v, HelloMessage& m) {
   v(m.process); v(m.rank); v(m.ranks); v(m.timeout_ms); v(m.segment_bytes); v(m.staging_bytes); v(m.pid); v(m.nonce); v(m.settings);
 }

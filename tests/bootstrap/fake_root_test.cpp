@@ -1,20 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Processes that prove to know the secret and then do what a test wants, such as nothing, as one that is stopped at
 // that moment: no process waits for it without end.
-#include <linux/tcp.h>
-#include <netinet/in.h>
 #include <poll.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include <cerrno>
-#include <cstring>
-
-#include "bootstrap/agent.h"
-#include "bootstrap/dial.h"
-#include "bootstrap/frames.h"
+#include "bootstrap/fake_root.h"
 #include "bootstrap/job/parent_search.h"
-#include "bootstrap/jobs.h"
 #include "transport/tcp/pair.h"
 
 namespace treering::testing {
@@ -22,146 +13,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-// A rendezvous root on the agent of this process. It answers what it is told to answer and nothing else.
-class FakeRoot {
- public:
-  explicit FakeRoot(bool attaches) : attaches_(attaches) {
-    EXPECT_TRUE(make_unique_id(&id_).ok());
-    listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof address;
-    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), length), 0);
-    EXPECT_EQ(listen(listener_, 16), 0);
-    EXPECT_EQ(getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length), 0);
-    place_.process = 0;
-    place_.pid = static_cast<uint32_t>(getpid());
-    place_.port = id_.port = ntohs(address.sin_port);
-    place_.network = id_.root_network = identify_host("").network;
-    EXPECT_TRUE(resolve_host("127.0.0.1", "", &place_.addresses).ok());
-    pack_addresses(place_.addresses, id_.addresses, sizeof id_.addresses);
-    id_.root_pid = place_.pid;
-    Agent& agent = Agent::instance();
-    EXPECT_TRUE(agent.call([&] { watch_ = agent.watch(listener_, EPOLLIN, [this](uint32_t) { accept_one(); }); }).ok());
-  }
-  ~FakeRoot() {
-    Agent& agent = Agent::instance();
-    (void)agent.call([&] {
-      agent.unwatch(watch_, listener_);
-      for (auto& channel : channels_) channel->close();
-      channels_.clear();
-    });
-    close(listener_);
-  }
-  const UniqueId& id() const { return id_; }
-  const Place& place() const { return place_; }
-  const Place& member() const { return member_; }
-  // The next connections are given up at once, by a reset or an end, as by a process that has too many.
-  void drop_next(uint32_t connections) { drops_ = connections; }
-  uint32_t drops_left() const { return drops_; }
-  // Instead of the next answers to messages of a kind, the connection ends. Silently: the other side is not told, as
-  // where a firewall resets this side alone.
-  void break_next(uint32_t answers, Kind kind, bool silently) {
-    broken_kind_ = kind;
-    breaks_silently_ = silently;
-    breaks_ = answers;
-  }
-  uint32_t breaks_left() const { return breaks_; }
-  // The next requests to be a process's parent get no answer.
-  void ignore_attaches(uint32_t requests) { ignored_ = requests; }
-  uint32_t ignored_left() const { return ignored_; }
-  // Streams are answered from now on, but for the next ones, whose connections end instead.
-  void answer_streams_but(uint32_t first) {
-    dropped_streams_ = first;
-    answers_streams_ = true;
-  }
-  uint32_t dropped_streams_left() const { return dropped_streams_; }
-  uint32_t accepted() const { return accepted_; }
-  uint32_t streams_asked() const { return streams_asked_; }
-  void send(const std::string& bytes) {
-    EXPECT_TRUE(Agent::instance().call([&] { parent_of_member_->send(bytes); }).ok());
-  }
-
- private:
-  void accept_one() {
-    const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0) return;
-    ++accepted_;
-    if (drops_ > 0) {
-      const linger at_once{static_cast<int>(--drops_ % 2), 0};
-      setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-      close(fd);
-      return;
-    }
-    auto channel =
-        Channel::create(&Agent::instance(), fd, false,
-                        Handshake([this](const JobName&, uint64_t) -> const Secret* { return &id_.secret; }));
-    Channel::Events events;
-    events.frame = [this, raw = channel.get()](const std::string& bytes, int) {
-      if (breaks_ > 0 && kind_of(bytes) == broken_kind_) return break_off(raw);
-      answer(raw, bytes);
-    };
-    channel->start(std::move(events));
-    channels_.push_back(std::move(channel));
-  }
-  void break_off(Channel* channel) {
-    --breaks_;
-    const int fd = channel->release(), on = 1;
-    const linger none{1, 0};
-    if (breaks_silently_)  // a socket under repair says nothing when it is closed
-      EXPECT_EQ(setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &on, sizeof on), 0) << std::strerror(errno);
-    else
-      setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
-    close(fd);
-  }
-  void answer(Channel* channel, const std::string& bytes) {
-    JoinMessage join;
-    AttachMessage attach;
-    HelloMessage hello;
-    IntroductionMessage stream;
-    if (decode(bytes, &stream)) {
-      ++streams_asked_;
-      if (!answers_streams_) return;
-      if (dropped_streams_ == 0) return channel->send(encode(IntroducedMessage{}));
-      --dropped_streams_;
-      channel->close();
-    } else if (decode(bytes, &join)) {
-      PlacedMessage placed;
-      placed.own = join.place;
-      placed.own.process = 1;
-      placed.own.parent = 0;
-      placed.ancestors = {place_};
-      member_ = placed.own;
-      channel->send(encode(placed));
-    } else if (attaches_ && decode(bytes, &attach)) {
-      if (ignored_ > 0) return void(--ignored_);
-      parent_of_member_ = channel;
-      channel->send(encode(AttachedMessage{0}));
-    } else if (attaches_ && decode(bytes, &hello)) {
-      Place other = member_;  // another process, below the member
-      other.process = 2;
-      other.parent = 1;
-      ProcessTableMessage table;
-      table.segment_bytes = hello.segment_bytes;
-      table.places = {place_, member_, other};
-      table.process_of_rank = {0, 1, 2};
-      channel->send(encode(table));
-    }
-  }
-
-  const bool attaches_;
-  std::atomic<bool> answers_streams_{false}, breaks_silently_{false};
-  std::atomic<uint32_t> drops_{0}, breaks_{0}, ignored_{0}, dropped_streams_{0}, streams_asked_{0}, accepted_{0};
-  std::atomic<Kind> broken_kind_{Kind::kJoin};
-  int listener_ = -1;
-  uint64_t watch_ = 0;
-  UniqueId id_;
-  Place place_, member_;
-  Channel* parent_of_member_ = nullptr;
-  std::vector<std::shared_ptr<Channel>> channels_;
-};
 
 TEST(Mute, AParentThatDoesNotAnswerIsNamedAtTheDeadline) {
   FakeRoot root(false);
@@ -436,33 +287,69 @@ TEST(Notices, TheVerdictReachesWhoAttachesAfterManyOthers) {
 
   std::mutex mutex;
   std::vector<NoticeMessage> got;
-  Agent& agent = Agent::instance();
-  std::shared_ptr<Dial> dial;
-  std::shared_ptr<Channel> child;
-  EXPECT_TRUE(agent
-                  .call([&] {
-                    dial = Dial::start(&agent, find_candidates(root.place(), {}, root.member(), false, 0),
-                                       root.id().job, root.id().secret, Clock::now() + seconds(10),
-                                       [&](const Status& status, bool, std::shared_ptr<Channel> channel) {
-                                         if (!status.ok()) return;
-                                         child = std::move(channel);
-                                         Channel::Events from_parent;
-                                         from_parent.frame = [&](const std::string& bytes, int) {
-                                           NoticeMessage notice;
-                                           std::lock_guard lock(mutex);
-                                           if (decode(bytes, &notice)) got.push_back(notice);
-                                         };
-                                         child->set_events(std::move(from_parent));
-                                         child->send(encode(AttachMessage{2, true, 0}));
-                                       });
-                  })
-                  .ok());
+  const FakeChild child(root, 0, [&](const std::string& bytes) {
+    NoticeMessage notice;
+    std::lock_guard lock(mutex);
+    if (decode(bytes, &notice)) got.push_back(notice);
+  });
   EXPECT_TRUE(soon([&] {
     std::lock_guard lock(mutex);
     return !got.empty() && got.back().type == NoticeType::kVerdict && got.back().number == number;
   }));
-  EXPECT_TRUE(agent.call([&] { child->close(), child.reset(), dial.reset(); }).ok());
+  std::lock_guard lock(mutex);
   EXPECT_LT(got.size(), 10u) << "of each process, the last of a kind";
+}
+
+// What a rank gets of an exchange, in a thread of its own.
+class Gathering {
+ public:
+  Gathering(Membership* membership, std::string blob)
+      : thread_([this, membership, blob = std::move(blob)] { status_ = membership->allgather(blob, &blobs_); }) {}
+  std::vector<std::string> wait() {
+    thread_.join();
+    EXPECT_TRUE(status_.ok()) << status_.message();
+    return blobs_ ? *blobs_ : std::vector<std::string>();
+  }
+
+ private:
+  Membership::Blobs blobs_;
+  Status status_;
+  std::thread thread_;
+};
+
+// The top had all parts of an exchange, and was stopped before it could tell the others. They have another top when it
+// goes on, whose child it becomes.
+TEST(Exchanges, OneThatWasTheTopTellsTheNextOneWhatAllGave) {
+  FakeRoot root(true);
+  std::unique_ptr<Membership> membership;
+  ASSERT_TRUE(Membership::join(root.id(), request_of(1, 3), &membership).ok());
+  Gathering gathering(membership.get(), "b");
+  std::atomic<bool> attached{false};
+  FakeChild child(root, 1, [&](const std::string& bytes) {
+    AttachedMessage message;
+    if (!decode(bytes, &message)) return;
+    EXPECT_EQ(message.round, 0u);
+    attached = true;
+  });
+  ASSERT_TRUE(soon([&] { return attached.load(); }));
+  const std::vector<std::string> all{"a", "b", "c"};
+  child.send(encode(BlobsMessage{1, all}));
+  EXPECT_EQ(gathering.wait(), all);
+  EXPECT_TRUE(soon([&] { return root.last_round_heard() == 1; })) << "the processes above lack it, too";
+}
+
+TEST(Exchanges, ANewParentHearsTheRoundThatItLacks) {
+  FakeRoot root(true);
+  std::unique_ptr<Membership> membership;
+  ASSERT_TRUE(Membership::join(root.id(), request_of(1, 3), &membership).ok());
+  Gathering gathering(membership.get(), "b");
+  const std::vector<std::string> all{"a", "b", "c"};
+  root.send(encode(BlobsMessage{1, all}));
+  EXPECT_EQ(gathering.wait(), all);
+  EXPECT_EQ(root.last_round_heard(), 0u);
+  root.drop_member();
+  EXPECT_TRUE(soon([&] { return root.attached() == 2; }));
+  EXPECT_TRUE(soon([&] { return root.last_round_heard() == 1; }));
 }
 
 }  // namespace

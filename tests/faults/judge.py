@@ -19,6 +19,7 @@ MENTION = re.compile(r"\b[Rr]anks? (\d+(?:(?:, | and )\d+)*)(?: \(pid (\d+)(?: o
 # What follows the mention of a rank that is said to be at fault.
 BLAME = re.compile(r"^,?(?: (?:was lost|has died|has ended|destroyed its|does not answer|has shown no sign|has not entered|is gone"
                    r"|stopped answering)|: its process (?:has ended|does not answer)|: its connection has ended|: nothing listens|: cut off)")
+MISSING = re.compile(r"missing: (?:(?!\. Meanwhile)[^;])*$")  # in front of the mention of a rank that has not come
 CALLED_DEAD = re.compile(r"^(?: has died| has ended|[^;]*?: its process has ended)")
 # What a status of a card may mean in general is no word about this rank.
 ADVICE = re.compile(r"does not acknowledge: its process has ended, the link is down")
@@ -213,7 +214,7 @@ class Judge:
         for found in MENTION.finditer(text):
             pid = int(found[2]) if found[2] else None
             rest = text[found.end():]
-            missing = not explained and re.search(r"missing: [^;]*$", text[:found.start()]) is not None
+            missing = not explained and MISSING.search(text[:found.start()]) is not None
             for number in re.findall(r"\d+", found[1]):
                 rank = self._base_rank(int(number), pid, error.members)
                 result.append((rank, pid, found[3], bool(BLAME.match(rest)) or missing, rest, found[0]))

@@ -192,6 +192,9 @@ class JudgeTest(unittest.TestCase):
         self.expect_culprit("it blames rank 1", differ, scenario("differ"), code=5)
         limit = "rank 2 (pid 1002 on c): no file descriptor is left for a connection; rank 1 (pid 1001 on b) has died"
         self.expect_culprit("it blames rank 1", limit, scenario("no-descriptors"))
+        missing = "says rank 0 (pid 1000 on a); missing: rank 2 (pid 1002 on c) of 4 ranks. Meanwhile rank 2 (pid 1002 on c) waits for rank 0 " \
+                  "(pid 1000 on a)"
+        self.assertEqual(judge(record(scenario("no-descriptors"), errors(missing)), SLACK), [])
 
     def test_a_rank_that_is_added_misses_those_whose_call_failed(self):
         given = scenario(phase="grow", timeout=10)

@@ -6,7 +6,8 @@
 //   down   finish_round() <-- the blobs of all          answered() <-- the process table, a verdict
 //
 // A parent may end with what it was sent: the next one gets all that was not answered. So a part or a result may come
-// twice. A process that becomes the top takes what it kept itself; a top that gets a parent hands the parts over.
+// twice. A process that becomes the top takes what it kept itself; a top that gets a parent hands the parts over, and
+// the blobs of the last round, if the one above did not get them.
 #pragma once
 
 #include <algorithm>

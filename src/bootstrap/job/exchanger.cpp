@@ -47,15 +47,16 @@ void Exchanger::take_blob(const BlobMessage& blob) {
       return events_.failed(why_left(rank));
   const std::string all = exchange_.complete(tree_.ranks());
   if (all.empty()) return;
-  deadline_.cancel();
-  take_blobs(all);
+  take_blobs(all, tree_.own());
 }
 
-void Exchanger::take_blobs(const std::string& bytes) {
+void Exchanger::take_blobs(const std::string& bytes, uint32_t from) {
   const auto blobs = exchange_.finish_round(bytes, tree_.ranks());
   if (!blobs) return;
+  deadline_.cancel();
   rendezvous_.drop_segment();  // all have the process table
   links_.send_to_children(bytes);
+  if (tree_.has_parent() && !tree_.is_parent(from)) links_.send(tree_.parent(), bytes);
   // Afterwards, for what the blobs say may end this process.
   links_.after_sending([this, blobs, round = exchange_.round()] {
     members_.change([&](Member& member) {
@@ -74,7 +75,9 @@ void Exchanger::hand_over() {
   exchange_.hand_over();  // to the one above, with all that is unanswered
 }
 
-void Exchanger::attached(uint32_t parent) {
+// One that was the top, and stopped before it had told the others, tells the next top: those wait for its part again.
+void Exchanger::attached(uint32_t parent, uint64_t round) {
+  if (round < exchange_.round()) links_.send(parent, exchange_.last_blobs());
   for (const auto& [kind, bytes] : exchange_.unanswered()) links_.send(parent, bytes);
 }
 

@@ -39,7 +39,8 @@ class Exchanger {
 
   void up(Kind kind, std::string bytes);
   void give_blob(uint32_t rank, uint64_t round, std::string blob);
-  void take_blobs(const std::string& bytes);
+  // The blobs of all: of the process above, of a child that was the top when they were complete, or of this process.
+  void take_blobs(const std::string& bytes, uint32_t from);
   uint64_t round() const { return exchange_.round(); }
   // A child that has the blobs of `round` gets those of the last one.
   void bring_up_to_date(uint32_t child, uint64_t round);
@@ -48,7 +49,8 @@ class Exchanger {
   void met() { exchange_.answered(Kind::kHello); }
   // This process is the top, and gets a parent.
   void hand_over();
-  void attached(uint32_t parent);
+  // `round`: the last whose blobs the parent has.
+  void attached(uint32_t parent, uint64_t round);
   void become_top();
 
   // What notices say. Of a loss: whether it has ended what the ranks of this process wait for.

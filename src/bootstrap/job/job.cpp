@@ -48,8 +48,8 @@ Job::Job(Agent* agent, const UniqueId& id)
                    [this] {
                      return AttachMessage{tree_.own(), context_.runs(), exchanger_.round()};
                    },
-               .attached = [this](std::shared_ptr<Channel> channel,
-                                  uint32_t parent) { attached(std::move(channel), parent); },
+               .attached = [this](std::shared_ptr<Channel> channel, uint32_t parent,
+                                  uint64_t round) { attached(std::move(channel), parent, round); },
                .failed = [this](const Status& status) { fail(status); },
                .become_top = [this] { become_top(); },
                .ended = [this] { maybe_finish(); }}),
@@ -146,7 +146,7 @@ void Job::answer_join(const std::shared_ptr<Channel>& channel, const JoinMessage
   channel->set_events(std::move(events));
 }
 
-void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent) {
+void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent, uint64_t round) {
   if (context_.closed) return channel->close();
   if (attached_ == Clock::time_point()) {
     attached_ = Clock::now();
@@ -158,7 +158,7 @@ void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent) {
   links_.add_parent(parent, std::move(channel));
   liveness_.publish_silence();  // it may be of the parent before
   notices_.tell_all(parent);
-  exchanger_.attached(parent);
+  exchanger_.attached(parent, round);
   if (context_.runs() && tree_.parent_of(tree_.own()) != parent) tell_parent(parent);
   liveness_.start_ticking();
   seeker_.follow_reparented();
@@ -183,7 +183,7 @@ void Job::accept_child(std::shared_ptr<Channel> channel, const AttachMessage& at
   if (context_.closed || process == tree_.own() || (tree_.has_met() && process >= tree_.size()))
     return channel->close();
   if (tree_.is_parent(process)) return channel->close();
-  channel->send(encode(AttachedMessage{tree_.own()}));
+  channel->send(encode(AttachedMessage{tree_.own(), exchanger_.round()}));
   detector_.connected(process);
   links_.add_child(process, std::move(channel));
   if (context_.runs() && !attach.has_process_table) rendezvous_.send_process_table(process);
@@ -211,7 +211,7 @@ void Job::on_message(uint32_t from, const std::string& bytes, int fd) {
       if (!from_parent) exchanger_.up(*kind, bytes);
       break;
     case Kind::kBlobs:
-      if (from_parent) exchanger_.take_blobs(bytes);
+      exchanger_.take_blobs(bytes, from);
       break;
     case Kind::kFailed:
       if (from_parent && decode(bytes, &failed)) fail({static_cast<trResult_t>(failed.code), failed.text});

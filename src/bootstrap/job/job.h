@@ -76,7 +76,7 @@ class Job : public std::enable_shared_from_this<Job> {
  private:
   // Its place in the tree.
   void placed(PlacedMessage placed, std::shared_ptr<Channel> channel);
-  void attached(std::shared_ptr<Channel> channel, uint32_t parent);
+  void attached(std::shared_ptr<Channel> channel, uint32_t parent, uint64_t round);
   void become_top();
   void accept_child(std::shared_ptr<Channel> channel, const AttachMessage& attach);
   void on_broken(uint32_t process, const FailureDetector::Broken& broken);

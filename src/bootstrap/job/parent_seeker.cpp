@@ -66,7 +66,7 @@ void ParentSeeker::ask(std::shared_ptr<Channel> channel, const Place& parent) {
     auto attached = std::exchange(asked_, nullptr);
     drops_ = 0;
     if (!job_.closed) search_.end();
-    events_.attached(std::move(attached), parent.process);
+    events_.attached(std::move(attached), parent.process, message.round);
   };
   events.closed = [this, held = job_.hold(), parent](const std::string& reason) {
     asked_timer_.cancel();

@@ -20,7 +20,8 @@ class ParentSeeker {
  public:
   struct Events {
     std::function<AttachMessage()> request;  // what a parent is told
-    std::function<void(std::shared_ptr<Channel> channel, uint32_t parent)> attached;
+    // round: the last whose blobs the parent has.
+    std::function<void(std::shared_ptr<Channel> channel, uint32_t parent, uint64_t round)> attached;
     std::function<void(const Status&)> failed;  // while the ranks meet
     std::function<void()> become_top;
     std::function<void()> ended;  // the search, without a parent
