@@ -163,7 +163,7 @@ def report(options, workers, skipped):
         table.add(scenario, findings, seconds_to_last_error(record))
         if options.verbose or options.replay:
             print(f"{scenario.describe()} on {record.names[0]}", flush=True)
-        if options.replay:
+        if options.replay or (options.show and findings):
             show(record)
             for finding in findings:
                 print(f"FINDING {finding.kind}, rank {finding.rank}: {finding.text}")
@@ -220,6 +220,7 @@ def parse(arguments):
                              "not told, crashes and what is left over count always, and so does a second run of a kind (0)")
     parser.add_argument("--markdown", metavar="FILE", help="writes the table there")
     parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--show", action="store_true", help="all ranks' output of the runs that fail")
     options = parser.parse_args(arguments)
     options.jobs = 1 if options.idle or options.replay or options.over == "verbs" else options.jobs
     if options.runs is None:

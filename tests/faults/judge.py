@@ -92,7 +92,8 @@ class Judge:
                 self._add("wrong", rank, line.rest)
             if line.word == "destroyed":
                 code, seconds = line.rest.split()
-                if code != "0" or float(seconds) > 2 + self._slack:
+                stopped = self._scenario.seconds if self._scenario.kind == "stop-short" and rank in self._scenario.victims else 0
+                if code != "0" or float(seconds) > 2 + stopped + self._slack:
                     self._add("late", rank, f"trCommDestroy returned {code} after {seconds} s")
 
     def _judge_outcome(self, rank):
@@ -151,7 +152,7 @@ class Judge:
     def _most_seconds(self, error):
         scenario = self._scenario
         if scenario.over == "own":
-            is_seen = scenario.cause == DEATH and error.call != "init"
+            is_seen = scenario.cause == DEATH and error.call != "init" and not self._never_comes(error)
             told = TOLD_NEAR if scenario.hosts == 1 else TOLD_OVER_TCP
             return min(scenario.timeout, told) if is_seen else scenario.timeout
         if scenario.cause == DEATH and scenario.phase in CALLING:
@@ -228,6 +229,8 @@ class Judge:
             elif pid is not None and host is not None and host != self._host(base):
                 yield f"\"{words}\" is on {self._host(base)}"
         yield from self._faults_of_liveness(mentions, error)
+        if self._misses_a_stranger(error):
+            return
         cause = self._scenario.cause
         if cause in (DEATH, STOP, LEFT):
             yield from self._faults_of_victim(rank, mentions, error)
@@ -247,16 +250,27 @@ class Judge:
         if self._scenario.cause in (DEATH, STOP) and "all ranks answer" in error.text:
             yield "all ranks are said to answer"
 
+    def _misses_a_stranger(self, error):
+        """A rank that is added knows nothing of the communicator of the others, which have a call of their own to end first; and they
+        know nothing of one that was to be added, and is gone before it has come."""
+        if self._scenario.phase != "grow":
+            return False
+        if error.call == "init" and any(self._had_failed(maker, error) for maker in self._named_as_maker(error)):
+            return True
+        return "missing: rank" in error.text and (error.call == "init" or self._never_comes(error))
+
+    def _never_comes(self, error):
+        return self._scenario.phase == "grow" and error.call == "grow" and self._scenario.ranks - 1 in self._scenario.victims
+
+    def _is_being_added(self, rank, rest):
+        """It is in a call of its own, which ends at its deadline."""
+        return self._scenario.phase == "grow" and rank == self._scenario.ranks - 1 and rest.startswith(" has not entered it")
+
     def _faults_of_victim(self, rank, mentions, error):
         scenario = self._scenario
         victims = scenario.victims
         meets = error.call in CREATIONS
-        maker = self._named_as_maker(error)
-        if error.call == "init" and maker & set(victims):
-            return
-        # A rank that is added knows nothing of the communicator that the others lost, and waits for ranks that do not come.
-        is_added = error.call == "init" and scenario.phase == "grow"
-        if is_added and any(self._had_failed(base, error) for base in maker | {base for base, *_ in mentions}):
+        if error.call == "init" and self._named_as_maker(error) & set(victims):
             return
         named = [(pid, host) for base, pid, host, _, _, _ in mentions if base in victims]
         whole = [(pid, host) for pid, host in named if pid is not None and (host is not None or scenario.hosts == 1)]
@@ -288,7 +302,9 @@ class Judge:
             yield f"it does not name rank {' or '.join(map(str, victims))}"
         if cause == DIFFER and error.code != INVALID_USAGE:
             yield f"code {error.code} for calls that differ"
-        for base, _, _, blamed, _, words in mentions:
+        for base, _, _, blamed, rest, words in mentions:
+            if self._is_being_added(base, rest):
+                continue
             if blamed and base not in victims and (cause == ABORT or not self._had_failed(base, error)):
                 yield f"it blames {words}"
 
