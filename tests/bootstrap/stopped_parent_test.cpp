@@ -74,5 +74,43 @@ TEST(StoppedRoot, IsNamedByARankWhoseParentGaveUp) {
   }
 }
 
+// The top is stopped before it has all parts of an exchange. The last one waits in its socket, whose sender has become
+// the top meanwhile. When it goes on, it completes the exchange, and its rank leaves.
+TEST(StoppedTop, TellsWhatAllGaveAlsoIfItsRankLeavesAtOnce) {
+  constexpr int kGive = 1, kDone = 2;
+  SharedNumber step;
+  RankProcesses processes(2, [&](int rank, const trUniqueId& packed) {
+    const UniqueId id = unpacked(packed);
+    Rank self;
+    JOB_CHECK(self.start(rank, 2, packed));
+    JOB_EXPECT(rank == 0 || soon([&] { return *step >= kGive; }));
+    Status status(trInternalError, "has not ended");
+    std::thread round([&] { status = check_round(self.membership.get(), static_cast<uint32_t>(rank), 2, 2); });
+    const bool comes = soon([&] { return only_misses(id, 1 - rank, 2); }, std::chrono::seconds(60));
+    reached();
+    round.join();
+    JOB_EXPECT(comes);
+    JOB_CHECK(status);
+    if (rank == 1) {
+      *step = kDone;
+      return 0;
+    }
+    self.membership->dissolve();
+    self.membership.reset();
+    JOB_EXPECT(soon([&] { return *step >= kDone; }, std::chrono::seconds(60)));
+    return 0;
+  });
+  ASSERT_TRUE(processes.wait_until_reached(0));
+  processes.stop(0);
+  *step = kGive;
+  const bool has_another_top = processes.wait_until_reached(1);
+  kill(processes.pid(0), SIGCONT);
+  EXPECT_TRUE(has_another_top);
+  for (int rank : {0, 1}) {
+    const RankResult result = processes.wait(rank);
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+  }
+}
+
 }  // namespace
 }  // namespace treering::testing

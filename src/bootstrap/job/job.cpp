@@ -400,8 +400,9 @@ void Job::leave(uint32_t rank, bool dissolved, const Status& cause) {
 }
 
 void Job::maybe_finish() {
-  // A new parent that has not been told that this process leaves would take its end for a death.
-  if (context_.closed || meets() || seeker_.lacks_parent()) return;
+  // A new parent that has not been told that this process leaves would take its end for a death. It may also lack what
+  // all gave in an exchange that was complete here.
+  if (context_.closed || meets() || seeker_.lacks_parent() || seeker_.is_dialing()) return;
   // A child that does not answer finds another parent when it can: it would hold this process for ever.
   if (detector_.hears_a_child()) return;
   if (!members_.all_have_left() || (is_root() && context_.has_failed())) return;
