@@ -44,7 +44,7 @@ class Log {
 // Gives its own verdict, says which one came, leaves, and ends as a program does.
 [[noreturn]] void give_and_end(Rank* self, int rank) {
   self->membership->spread(1, "of rank " + std::to_string(rank));
-  const bool came = soon([&] { return !self->seen.get(&Seen::verdicts).empty(); }, seconds(12));
+  const bool came = soon([&] { return !self->seen.get(&Seen::verdicts).empty(); }, seconds(40));
   say(came ? self->seen.get(&Seen::verdicts)[0] : "no verdict");
   reached();
   self->membership.reset();
