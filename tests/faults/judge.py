@@ -318,8 +318,10 @@ class Judge:
         named = {base for base, *_ in mentions if base is not None}
         if self._scenario.kind == "close-sockets" and named & set(victims):
             return  # the process did it to itself
-        for base, _, _, blamed, rest, words in mentions:
-            if blamed and base is not None and (base in victims) == (rank in victims) and not self._had_failed(base, error):
+        for base, _, _, blamed, _, words in mentions:
+            if not blamed or base is None or (base in victims) != (rank in victims) or self._had_failed(base, error):
+                continue
+            if not self._is_of_the_other_side(rank, error) and f"Meanwhile {words} waits for" not in error.text:
                 yield f"it blames {words}, which is on its own side"
         if self._scenario.over == "ucx" and self._scenario.kind in OF_CONNECTIONS and named & set(victims):
             return  # its host's connections to itself were hit, too
@@ -331,6 +333,12 @@ class Judge:
         if not any((base in victims) != (rank in victims) for base in named):
             side = "a rank that was cut off" if rank not in victims else "a rank on the other side"
             yield f"it does not name {side}"
+
+    def _is_of_the_other_side(self, rank, error):
+        """All have the words of the one that came to its deadline first, if the network is back by then."""
+        text, victims = error.text.split(". Meanwhile")[0], self._scenario.victims
+        return any(other.text.startswith(text) for peer in range(self._scenario.ranks) if (peer in victims) != (rank in victims)
+                   for other in errors_of(self._record, peer))
 
     def _names_other_host(self, rank, error):
         """A process without ranks, on the other side, through which the rank heard of all others."""
@@ -389,8 +397,9 @@ class Judge:
         scenario = self._scenario
         if scenario.phase == "init":
             return process is self._record.processes[0] and not scenario.relay
-        if scenario.phase == "grow" and 0 in process.ranks:
-            return True  # or never came
+        # Or never came: the one that was to be added waits for its deadline, and the others hear of it through one another.
+        if scenario.phase == "grow" and scenario.ranks - 1 not in scenario.gone:
+            return True
         return any(error.call in ("split", "dup", "shrink", "grow", "recover") for rank in process.ranks
                    for error in errors_of(self._record, rank)
                    if error.members is not None and error.members[0] in process.ranks)

@@ -188,6 +188,11 @@ class JudgeTest(unittest.TestCase):
         outside = {rank: errors(text, FAULT + 4) for rank in (0, 1, 3)}
         outside[2] = errors(SILENT.replace("rank 2 (pid 1002 on c)", "rank 1 (pid 1001 on b)"), FAULT + 4)
         self.expect("culprit", "it blames rank 1 (pid 1001 on b), which is on its own side", record(scenario("link-cut"), outside))
+        theirs = {rank: errors(text, FAULT + 4) for rank in range(4)}
+        self.assertEqual(judge(record(scenario("link-cut"), theirs), SLACK), [])
+        waits = "the deadline passed, says rank 3 (pid 1003 on d); missing: rank 1 (pid 1001 on b) of 2 ranks. " \
+                "Meanwhile rank 1 (pid 1001 on b) waits for rank 2 (pid 1002 on c)"
+        self.assertEqual(judge(record(scenario("link-cut"), outside | {rank: errors(waits, FAULT + 4) for rank in (0, 1, 3)}), SLACK), [])
         outside[1] = errors(SILENT, FAULT + 3.9)  # it had failed and was gone
         self.assertEqual(judge(record(scenario("link-cut"), outside), SLACK), [])
 
