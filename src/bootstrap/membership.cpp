@@ -217,6 +217,19 @@ Status Membership::in_words_of_guard(const Status& failure) const {
   return failure;
 }
 
+void Membership::end_rendezvous(const UniqueId& id, const Status& status) {
+  Agent& agent = Agent::instance();
+  (void)agent.call([&] {
+    if (const auto job = agent.find_job(id.job)) job->end_rendezvous(status);
+  });
+}
+
+std::string Membership::heard_through() const {
+  std::string text;
+  (void)agent_->call([&] { text = job_->heard_through(); });
+  return text;
+}
+
 Status Membership::deadline_passed(const char* what) const {
   Status status;
   // The rendezvous root names those that are missing. It may be in this process, and have more time than this call.
@@ -225,7 +238,13 @@ Status Membership::deadline_passed(const char* what) const {
     status = job_->deadline_passed();
     heard_through = job_->heard_through();
   });
-  if (!status.ok()) return status;
+  const auto tell_those_below = [this](const Status& why) {
+    agent_->post([job = job_, why] { job->give_up_rendezvous(why); });
+  };
+  if (!status.ok()) {
+    tell_those_below(status);
+    return status;
+  }
   {
     std::lock_guard lock(member_->mutex);
     if (!member_->failure.ok()) return member_->failure;  // it has come meanwhile
@@ -233,7 +252,7 @@ Status Membership::deadline_passed(const char* what) const {
   const uint32_t rank = member_->request.rank;
   status = {trTimeout, fmt::format("the deadline passed while rank {} (pid {}) waited {}: {}", rank, getpid(), what,
                                    who_is_silent(heard_through))};
-  agent_->post([job = job_, status] { job->give_up_rendezvous(status); });
+  tell_those_below(status);
   return status;
 }
 

@@ -159,8 +159,10 @@ std::string Communicator::who_is_late(uint32_t peer, uint64_t first, const char*
   if (is_circle)
     text += fmt::format(" and {} wait for each other: what they show has not arrived",
                         watch_->describe(way.size() > 1 ? way[way.size() - 2] : peer));
-  else if (!answers || watch_->is_stopped(last))
+  else if (watch_->is_stopped(last))
     text += " does not answer";
+  else if (!answers)
+    text = no_answer_of(last);
   else if (has_called)
     text += " has called it, and waits for no other";
   else
@@ -168,6 +170,12 @@ std::string Communicator::who_is_late(uint32_t peer, uint64_t first, const char*
   if (way.size() > 1) text += fmt::format(". Rank {} waited for rank {}", rank(), peer);
   for (size_t i = 1; i < way.size(); ++i) text += fmt::format(", which waited for rank {}", way[i]);
   return text;
+}
+
+// The way to it may be cut, and not it be at fault.
+std::string Communicator::no_answer_of(uint32_t peer) const {
+  const std::string way = membership_ != nullptr ? membership_->heard_through() : "";
+  return fmt::format("no answer of {} has come{}{}", watch_->describe(peer), way.empty() ? "" : ": ", way);
 }
 
 // For whom members that do not come to the new communicator wait in this one.

@@ -200,9 +200,20 @@ Status Communicator::shrink(const std::vector<uint32_t>& members, const Config& 
                    config, result);
 }
 
-// Each rank has all infos, so all conclude the same.
+// The new ranks know these by the id alone, at which they wait.
 Status Communicator::grow(uint32_t total, const trUniqueId* id, const Config& config,
                           std::unique_ptr<Communicator>* result) {
+  const Status status = agree_and_grow(total, id, config, result);
+  UniqueId given;
+  if (!status.ok() && id != nullptr && unpack(*id, &given).ok())
+    Membership::end_rendezvous(given,
+                               {status.code(), "the communicator that was to grow has failed: " + status.message()});
+  return status;
+}
+
+// Each rank has all infos, so all conclude the same.
+Status Communicator::agree_and_grow(uint32_t total, const trUniqueId* id, const Config& config,
+                                    std::unique_ptr<Communicator>* result) {
   constexpr const char* kName = "trCommGrow";
   const CallDeadline deadline(watch_.get(), context_.status, config_.timeout_ms);
   SplitInfo own{static_cast<int32_t>(total), 0, rank(), SplitInfo::kNothing, {}};

@@ -9,6 +9,7 @@
 
 #include "support/processes.h"
 #include "support/ranks.h"
+#include "support/waiting.h"
 
 namespace treering::testing {
 namespace {
@@ -294,6 +295,50 @@ TEST(Grow, AfterADeathAndInAGroup) {
     EXPECT_EQ(result.exit_code, 3) << "rank " << rank << ": " << result.output;
   }
   for (int end : ids) close(end);
+}
+
+// It has no part in the communicator that grows, and may come before or after that has failed.
+TEST(Grow, TheNewRankHearsAtOnceThatTheOthersFailed) {
+  for (const bool comes_late : {false, true}) {
+    int ids[2];
+    ASSERT_EQ(pipe(ids), 0);
+    SharedNumber has_failed;
+    RankProcesses processes(3, [&, comes_late](int rank, const trUniqueId& id) {
+      const trConfig_t config = config_with_timeout(60'000);
+      trComm_t comm, grown;
+      trUniqueId invitation;
+      if (rank == 2) {
+        if (read(ids[0], &invitation, sizeof invitation) != sizeof invitation) return 101;
+        if (comes_late && !soon([&] { return *has_failed == 1; })) return 102;
+        const trResult_t result = trCommInitRankConfig(&grown, 3, invitation, 2, &config);
+        say(trGetLastError(nullptr));
+        *has_failed = 2;
+        return result == trRemoteError ? 0 : 103;
+      }
+      TR_CHECK(trCommInitRankConfig(&comm, 2, id, rank, &config));
+      if (rank == 1) {  // dies before it calls
+        reached();
+        pause();
+      }
+      TR_CHECK(trGetUniqueId(&invitation));
+      if (write(ids[1], &invitation, sizeof invitation) != sizeof invitation) return 104;
+      reached();
+      if (trCommGrow(comm, 3, &invitation, &grown, nullptr) != trRemoteError) return 105;
+      if (comes_late) *has_failed = 1;
+      return soon([&] { return *has_failed == 2; }) ? 0 : 106;  // it must live until the new rank has come
+    });
+    for (int rank : {0, 1}) ASSERT_TRUE(processes.wait_until_reached(rank));
+    kill(processes.pid(1), SIGKILL);
+    const std::string dead = "rank 1 (pid " + std::to_string(processes.pid(1));
+    for (int rank : {0, 2}) {
+      const RankResult result = processes.wait(rank);
+      EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ": " << result.output;
+      if (rank == 0) continue;
+      EXPECT_NE(result.output.find("was to grow has failed"), std::string::npos) << result.output;
+      EXPECT_NE(result.output.find(dead), std::string::npos) << result.output;
+    }
+    for (int end : ids) close(end);
+  }
 }
 
 TEST(Grow, WhatDiffersIsNamedOnAllRanks) {

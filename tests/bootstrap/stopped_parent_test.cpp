@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process whose parent in the tree is stopped before the ranks have met.
+// A process whose parent in the tree is stopped: before the ranks have met, or in an exchange after that.
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -76,10 +76,15 @@ TEST(StoppedRoot, IsNamedByARankWhoseParentGaveUp) {
 
 // The top is stopped before it has all parts of an exchange. The last one waits in its socket, whose sender has become
 // the top meanwhile. When it goes on, it completes the exchange, and its rank leaves.
-TEST(StoppedTop, TellsWhatAllGaveAlsoIfItsRankLeavesAtOnce) {
+class StoppedTop : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Process, StoppedTop, ::testing::Values(false, true),
+                         [](const auto& info) { return info.param ? "Ends" : "LivesOn"; });
+
+TEST_P(StoppedTop, TellsWhatAllGaveAlsoIfItsRankLeavesAtOnce) {
+  const bool ends = GetParam();
   constexpr int kGive = 1, kDone = 2;
   SharedNumber step;
-  RankProcesses processes(2, [&](int rank, const trUniqueId& packed) {
+  RankProcesses processes(2, [&, ends](int rank, const trUniqueId& packed) {
     const UniqueId id = unpacked(packed);
     Rank self;
     JOB_CHECK(self.start(rank, 2, packed));
@@ -97,6 +102,7 @@ TEST(StoppedTop, TellsWhatAllGaveAlsoIfItsRankLeavesAtOnce) {
     }
     self.membership->dissolve();
     self.membership.reset();
+    if (ends) std::exit(0);
     JOB_EXPECT(soon([&] { return *step >= kDone; }, std::chrono::seconds(60)));
     return 0;
   });

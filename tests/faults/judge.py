@@ -152,7 +152,8 @@ class Judge:
     def _most_seconds(self, error):
         scenario = self._scenario
         if scenario.over == "own":
-            is_seen = scenario.cause == DEATH and error.call != "init" and not self._never_comes(error)
+            is_seen = scenario.cause == DEATH and not (error.call == "init" and "missing: rank" in error.text)
+            is_seen = is_seen and not self._never_comes(error)
             told = TOLD_NEAR if scenario.hosts == 1 else TOLD_OVER_TCP
             return min(scenario.timeout, told) if is_seen else scenario.timeout
         if scenario.cause == DEATH and scenario.phase in CALLING:
@@ -257,7 +258,12 @@ class Judge:
             return False
         if error.call == "init" and any(self._had_failed(maker, error) for maker in self._named_as_maker(error)):
             return True
-        return "missing: rank" in error.text and (error.call == "init" or self._never_comes(error))
+        if self._never_comes(error):
+            return "missing: rank" in error.text
+        # Those that it misses are in a call that fails as well.
+        missing = [base for base, _, _, blamed, _, _ in self._mentions(error) if blamed]
+        return error.call == "init" and bool(missing) and all(
+            base in self._scenario.victims or (base is not None and errors_of(self._record, base)) for base in missing)
 
     def _never_comes(self, error):
         return self._scenario.phase == "grow" and error.call == "grow" and self._scenario.ranks - 1 in self._scenario.victims
@@ -335,10 +341,10 @@ class Judge:
             yield f"it does not name {side}"
 
     def _is_of_the_other_side(self, rank, error):
-        """All have the words of the one that came to its deadline first, if the network is back by then."""
-        text, victims = error.text.split(". Meanwhile")[0], self._scenario.victims
-        return any(other.text.startswith(text) for peer in range(self._scenario.ranks) if (peer in victims) != (rank in victims)
-                   for other in errors_of(self._record, peer))
+        """All have the words of the one that came to its deadline first, if they can reach each other again by then."""
+        spoke = re.search(r"\bRank (\d+) waited for rank \d+", error.text)
+        speaker = self._base_rank(int(spoke[1]), None, error.members) if spoke else None
+        return speaker is not None and (speaker in self._scenario.victims) != (rank in self._scenario.victims)
 
     def _names_other_host(self, rank, error):
         """A process without ranks, on the other side, through which the rank heard of all others."""
@@ -397,9 +403,9 @@ class Judge:
         scenario = self._scenario
         if scenario.phase == "init":
             return process is self._record.processes[0] and not scenario.relay
-        # Or never came: the one that was to be added waits for its deadline, and the others hear of it through one another.
-        if scenario.phase == "grow" and scenario.ranks - 1 not in scenario.gone:
-            return True
+        # The first rank makes an id for each communicator that grows.
+        if scenario.phase == "grow" and 0 in process.ranks:
+            return any(errors_of(self._record, rank) for rank in range(scenario.ranks))
         return any(error.call in ("split", "dup", "shrink", "grow", "recover") for rank in process.ranks
                    for error in errors_of(self._record, rank)
                    if error.members is not None and error.members[0] in process.ranks)

@@ -109,6 +109,7 @@ class JudgeTest(unittest.TestCase):
         missing = "the deadline passed while the communicator was being created, says rank 0 (pid 1000 on a); missing: rank 2 of 4 ranks"
         init = record(scenario(phase="init", timeout=10), errors(missing, FAULT + 10.2, code=8, call="init"))
         self.assertEqual(judge(init, SLACK), [])
+        self.expect("late", "failed 4.60 s", record(scenario(phase="init", timeout=10), errors(DIED, FAULT + 4.6, call="init")))
 
     def test_wrong(self):
         self.expect("wrong", "is 5", record(scenario(), [(FAULT, "wrong", "reduce element 3 is 5 and not 6"), *errors(DIED)]))
@@ -188,8 +189,8 @@ class JudgeTest(unittest.TestCase):
         outside = {rank: errors(text, FAULT + 4) for rank in (0, 1, 3)}
         outside[2] = errors(SILENT.replace("rank 2 (pid 1002 on c)", "rank 1 (pid 1001 on b)"), FAULT + 4)
         self.expect("culprit", "it blames rank 1 (pid 1001 on b), which is on its own side", record(scenario("link-cut"), outside))
-        theirs = {rank: errors(text, FAULT + 4) for rank in range(4)}
-        self.assertEqual(judge(record(scenario("link-cut"), theirs), SLACK), [])
+        theirs = errors(SILENT.replace("rank 2 (pid 1002 on c)", "rank 1 (pid 1001 on b)") + ". Rank 2 waited for rank 1", FAULT + 4)
+        self.assertEqual(judge(record(scenario("link-cut"), {rank: theirs for rank in range(4)}), SLACK), [])
         waits = "the deadline passed, says rank 3 (pid 1003 on d); missing: rank 1 (pid 1001 on b) of 2 ranks. " \
                 "Meanwhile rank 1 (pid 1001 on b) waits for rank 2 (pid 1002 on c)"
         self.assertEqual(judge(record(scenario("link-cut"), outside | {rank: errors(waits, FAULT + 4) for rank in (0, 1, 3)}), SLACK), [])
@@ -211,6 +212,7 @@ class JudgeTest(unittest.TestCase):
         lines = {rank: errors(DIED, FAULT + 0.1, call="shrink", members="0,1,2") for rank in (0, 1)}
         lines[3] = errors(text.format("0, rank 1"), FAULT + 10, code=8, call="init", members="0,1,2,3")
         self.assertEqual(judge(record(given, lines), SLACK), [])
+        self.expect("culprit", "it does not name rank 2", record(given, {3: lines[3], 0: fine(), 1: fine()}))
         lines[3] = errors("the connection ended", FAULT + 0.2, call="init", members="0,1,2,3")
         self.expect("culprit", "it does not name rank 2", record(given, lines))
 

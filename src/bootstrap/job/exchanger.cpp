@@ -66,8 +66,8 @@ void Exchanger::take_blobs(const std::string& bytes, uint32_t from) {
   });
 }
 
-void Exchanger::bring_up_to_date(uint32_t child, uint64_t round) {
-  if (round < exchange_.round()) links_.send(child, exchange_.last_blobs());
+void Exchanger::bring_up_to_date(uint32_t neighbour, uint64_t round) {
+  if (round < exchange_.round()) links_.send(neighbour, exchange_.last_blobs());
 }
 
 void Exchanger::hand_over() {
@@ -75,9 +75,7 @@ void Exchanger::hand_over() {
   exchange_.hand_over();  // to the one above, with all that is unanswered
 }
 
-// One that was the top, and stopped before it had told the others, tells the next top: those wait for its part again.
-void Exchanger::attached(uint32_t parent, uint64_t round) {
-  if (round < exchange_.round()) links_.send(parent, exchange_.last_blobs());
+void Exchanger::attached(uint32_t parent) {
   for (const auto& [kind, bytes] : exchange_.unanswered()) links_.send(parent, bytes);
 }
 

@@ -42,15 +42,15 @@ class Exchanger {
   // The blobs of all: of the process above, of a child that was the top when they were complete, or of this process.
   void take_blobs(const std::string& bytes, uint32_t from);
   uint64_t round() const { return exchange_.round(); }
-  // A child that has the blobs of `round` gets those of the last one.
-  void bring_up_to_date(uint32_t child, uint64_t round);
+  // A neighbour that has the blobs of `round` gets those of the last one. A parent lacks them if this process was the top,
+  // and stopped before it had told the others: they wait for its part again.
+  void bring_up_to_date(uint32_t neighbour, uint64_t round);
 
   // All ranks have met.
   void met() { exchange_.answered(Kind::kHello); }
   // This process is the top, and gets a parent.
   void hand_over();
-  // `round`: the last whose blobs the parent has.
-  void attached(uint32_t parent, uint64_t round);
+  void attached(uint32_t parent);
   void become_top();
 
   // What notices say. Of a loss: whether it has ended what the ranks of this process wait for.

@@ -157,8 +157,10 @@ void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent, uint64_t r
   detector_.connected(parent);
   links_.add_parent(parent, std::move(channel));
   liveness_.publish_silence();  // it may be of the parent before
+  exchanger_.bring_up_to_date(parent,
+                              round);  // first: a notice that a rank has left would end an exchange that it lacks
   notices_.tell_all(parent);
-  exchanger_.attached(parent, round);
+  exchanger_.attached(parent);
   if (context_.runs() && tree_.parent_of(tree_.own()) != parent) tell_parent(parent);
   liveness_.start_ticking();
   seeker_.follow_reparented();
@@ -379,7 +381,8 @@ void Job::fail(const Status& status) {
 bool Job::must_stay() const {
   const bool may_tell_late_ranks =
       is_root() && context_.has_failed() && failure_.code() == trRemoteError && !rendezvous_.root()->has_all();
-  return teller_.must_stay() || (may_tell_late_ranks && Clock::now() < failed_at_ + kLateAtExit);
+  return teller_.must_stay() || tells_another_part() ||
+         (may_tell_late_ranks && Clock::now() < failed_at_ + kLateAtExit);
 }
 
 void Job::leave(uint32_t rank, bool dissolved, const Status& cause) {

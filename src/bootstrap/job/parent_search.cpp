@@ -26,7 +26,8 @@ std::vector<Place> ParentSearch::candidates() const {
   return places;
 }
 
-// A parent that is the rendezvous root (process 0) is not reported: it has its own deadline, and names who is missing.
+// The rendezvous root (process 0) is reported by those alone that it has not attached: it has its own deadline, and names who
+// is missing.
 Status ParentSearch::deadline_passed(const Place& own, Clock::time_point heard, Clock::time_point now) const {
   if (ancestors_.empty()) return {};
   const Place& parent = ancestors_.front();
@@ -77,7 +78,7 @@ void ParentSearch::no_answer(const Place& place) {
 }
 
 std::string ParentSearch::failed(const Place& place, const std::string& reason, Clock::time_point now) {
-  if (!refused_since_) refused_since_ = now;
+  if (!refused_since_ && unresponsive_.count(place.process) == 0) refused_since_ = now;
   if (tree_.has_left(place.process)) return "";
   const std::string more = fmt::format("{}process {} (pid {} on {}): {}", reasons_.empty() ? "" : "; ", place.process,
                                        place.pid, place.host_name, reason);

@@ -101,8 +101,8 @@ void TreeLinks::after_sending(std::function<void()> task) {
 }
 
 void TreeLinks::look_after_sending(Clock::time_point limit, std::function<void()> task) {
-  const bool sending = std::any_of(tree_.children().begin(), tree_.children().end(),
-                                   [this](uint32_t child) { return links_.at(child)->sending(); });
+  const bool sending =
+      std::any_of(links_.begin(), links_.end(), [](const auto& link) { return link.second->sending(); });
   if (!sending || Clock::now() > limit) return task();
   job_.after(std::chrono::milliseconds(1), [this, limit, task = std::move(task)] { look_after_sending(limit, task); });
 }
