@@ -281,7 +281,7 @@ class Judge:
         named = [(pid, host) for base, pid, host, _, _, _ in mentions if base in victims]
         whole = [(pid, host) for pid, host in named if pid is not None and (host is not None or scenario.hosts == 1)]
         # Who has not come to a rendezvous has no pid there.
-        if not named or (not whole and not (meets and scenario.phase == "init")):
+        if not named or (not whole and not (meets and scenario.phase in ("init", "grow"))):
             yield f"it does not name rank {' or '.join(map(str, victims))} with pid" + " and host" * (scenario.hosts > 1)
         for base, _, _, blamed, rest, words in mentions:
             if blamed and base not in victims and not (meets and self._had_failed(base, error)):
@@ -327,7 +327,7 @@ class Judge:
         for base, _, _, blamed, _, words in mentions:
             if not blamed or base is None or (base in victims) != (rank in victims) or self._had_failed(base, error):
                 continue
-            if not self._is_of_the_other_side(rank, error) and f"Meanwhile {words} waits for" not in error.text:
+            if not self._is_of_the_other_side(rank, error) and f"{words} waits for" not in error.text:
                 yield f"it blames {words}, which is on its own side"
         if self._scenario.over == "ucx" and self._scenario.kind in OF_CONNECTIONS and named & set(victims):
             return  # its host's connections to itself were hit, too
