@@ -227,6 +227,27 @@ class Timeouts(unittest.TestCase):
             self.assertIn("barrier: has not ended after 300 ms", job.line(0))
             self.assertNotEqual(job.line(0), "no error")
 
+    def test_that_is_set_later(self):
+        text = """
+            begin()
+            set_timeout = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
+            try:
+                set_timeout(datetime.timedelta(hours=9), dist.group.WORLD)
+            except ValueError as error:
+                say(error)
+            set_timeout(datetime.timedelta(milliseconds=400), dist.group.WORLD)
+            dist.barrier()
+            if rank == 1:
+                wait_for_ever()
+            work = dist.all_reduce(torch.ones(10), async_op=True)
+            say(error_of(work.wait))
+            say(error_of(lambda: dist.all_reduce(torch.ones(10))))
+        """
+        with Job(text, 2) as job:
+            self.assertRegex(job.line(0), "32400000 ms is longer than [0-9]+ ms, with which the group was made")
+            self.assertIn("all_reduce: has not ended after 400 ms, the timeout of this call; it goes on", job.line(0))
+            self.assertIn("all_reduce: has not ended after 400 ms, the timeout of this call; the group", job.line(0))
+
     def test_of_a_wait(self):
         """The operation goes on, and ends when the other rank comes."""
         text = """

@@ -65,6 +65,13 @@ Backend::~Backend() {
   if (lanes_ != nullptr) close("the group was destroyed");
 }
 
+void Backend::setTimeout(std::chrono::milliseconds timeout) {
+  TORCH_CHECK_VALUE(timeout.count() > 0, "set_timeout: ", timeout.count(), " ms; give more than 0");
+  TORCH_CHECK_VALUE(timeout <= options_->timeout, "set_timeout: ", timeout.count(), " ms is longer than ",
+                    options_->timeout.count(), " ms, with which the group was made; make it with the longest");
+  link_->set_timeout(timeout < options_->timeout ? timeout : c10d::kUnsetTimeout);
+}
+
 void Backend::close(const char* why) {
   WithoutInterpreter without;
   lanes_->close(why);

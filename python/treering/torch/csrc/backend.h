@@ -65,6 +65,8 @@ class Backend final : public c10d::Backend {
   WorkPointer average(Tensors tensors, const std::vector<std::shared_ptr<Compression>>& compressions);
   WorkPointer barrier(const c10d::BarrierOptions& options) override;
   // Through the store, so that the group stays usable. Names all ranks that have not come, always.
+  // Shortens the timeout of calls, as of a group that was made with a longer one for its first steps.
+  void setTimeout(std::chrono::milliseconds timeout) override;
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
   WorkPointer send(Tensors& tensors, int to, int tag) override;

@@ -92,6 +92,7 @@ void Link::on_end(trResult_t result, void* context) {
 }
 
 c10::intrusive_ptr<CollectiveWork> Link::run(Call call, const Issue& issue) {
+  if (call.timeout <= kNoTimeout) call.timeout = timeout();
   auto work = c10::make_intrusive<CollectiveWork>(rank_, std::move(call));
   const bool has_timeout = work->call().timeout > kNoTimeout;
   if (work->call().is_async || has_timeout)

@@ -43,6 +43,9 @@ class Link {
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
+  // Of the calls from here on that have none of their own; not above 0: the deadline of the library's waits alone.
+  void set_timeout(std::chrono::milliseconds timeout) { timeout_ms_ = timeout.count(); }
+  std::chrono::milliseconds timeout() const { return std::chrono::milliseconds(timeout_ms_.load()); }
   // Raises what fails at once, and where the call is synchronous each failure.
   c10::intrusive_ptr<CollectiveWork> run(Call call, const Issue& issue);
   // Ends what is under way, on all ranks. May be called during a call of another thread.
@@ -61,6 +64,7 @@ class Link {
   std::string reason(trResult_t result, trComm_t comm) const;
 
   int rank_;
+  std::atomic<int64_t> timeout_ms_{-1};
   std::mutex mutex_;  // of calls
   trComm_t comm_ = nullptr;
   trStream_t stream_ = nullptr;

@@ -16,12 +16,12 @@ WorkPointer Backend::post(Call call, int peer, Lane::Way way, Tensors& tensors, 
 }
 
 WorkPointer Backend::send(Tensors& tensors, int to, int tag) {
-  return post({"treering:send", c10d::OpType::SEND, true, c10d::kUnsetTimeout, tensors, {}}, to, Lane::Way::kSends,
+  return post({"treering:send", c10d::OpType::SEND, true, link_->timeout(), tensors, {}}, to, Lane::Way::kSends,
               tensors, tag);
 }
 
 WorkPointer Backend::recv(Tensors& tensors, int from, int tag) {
-  return post({"treering:recv", c10d::OpType::RECV, true, c10d::kUnsetTimeout, {}, tensors}, from, Lane::Way::kReceives,
+  return post({"treering:recv", c10d::OpType::RECV, true, link_->timeout(), {}, tensors}, from, Lane::Way::kReceives,
               tensors, tag);
 }
 

@@ -43,8 +43,11 @@ void CollectiveWork::rethrow() const {
 }
 
 bool CollectiveWork::wait(std::chrono::milliseconds timeout) {
-  if (!wait_until_ended(timeout))
-    raise(c10::str(call_.name(), ": has not ended after ", timeout.count(), " ms, the timeout of wait(); it goes on"));
+  const bool has_own = timeout > kNoTimeout;
+  const auto limit = has_own ? timeout : call_.timeout;
+  if (!wait_until_ended(limit))
+    raise(c10::str(call_.name(), ": has not ended after ", limit.count(), " ms, the timeout of ",
+                   has_own ? "wait()" : "this call", "; it goes on"));
   rethrow();
   return true;
 }
