@@ -23,6 +23,7 @@ MISSING = re.compile(r"missing: (?:(?!\. Meanwhile)[^;])*$")  # in front of the 
 CALLED_DEAD = re.compile(r"^(?: has died| has ended|[^;]*?: its process has ended)")
 # What a status of a card may mean in general is no word about this rank.
 ADVICE = re.compile(r"does not acknowledge: its process has ended, the link is down")
+ASSERTION_OF_UCX = re.compile(r"\buc[pts]\w*\.c:\d+ +Assertion ")
 MOST_LEFT = {"sockets": 0, "memfds": 0, "descriptors": 4, "threads": 1, "mapped": 0}
 # A communicator that was not made leaves endpoints behind that UCX cannot close while a peer's host is silent (docs/ucx.md).
 KEPT_BY_UCX = {"sockets": 12, "descriptors": 28, "threads": 1}
@@ -418,8 +419,15 @@ def seconds_to_last_error(record):
     return max(first) - record.fault_at if first and record.fault_at else None
 
 
+def assertion_of_ucx(record):
+    """The line in which UCX said that an assertion of its own has failed, which ends the process; None: it did not."""
+    if record.scenario.over == "own":
+        return None
+    return next((text for process in record.processes for text in process.log if ASSERTION_OF_UCX.search(text)), None)
+
+
 def judge(record, slack):
     return Judge(record, slack).findings()
 
 
-__all__ = ["CLASSES", "EITHER", "Finding", "errors_of", "judge", "seconds_to_last_error"]
+__all__ = ["CLASSES", "EITHER", "Finding", "assertion_of_ucx", "errors_of", "judge", "seconds_to_last_error"]

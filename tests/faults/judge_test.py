@@ -6,7 +6,7 @@ import dataclasses
 import unittest
 
 from group import Line, Process
-from judge import judge, seconds_to_last_error
+from judge import assertion_of_ucx, judge, seconds_to_last_error
 from run_one import Record
 from scenario import ERROR, KINDS, OF_GUESTS, PHASES, SURVIVE, TRANSPORTS, Scenario, draw
 from table import Table
@@ -324,6 +324,14 @@ class JudgeTest(unittest.TestCase):
         link = text.format("verbs with rank 1 (pid 1001), by rxe2 port 1 (GID 1: 10.89.0.3) to rxe1 port 1 (GID 10.89.0.2): ")
         self.assertEqual(judge(record(port, errors(link)), SLACK), [])
         self.expect_culprit("does not say", text.format("verbs with rank 1 (pid 1001): "), port)
+
+    def test_assertions_of_ucx_are_told_from_crashes_of_ours(self):
+        line = "[h0:7:0:7] ucp_request.c:684  Assertion `(req->send.wireup.type == UCP_WIREUP_MSG_ACK)' failed: got REP message"
+        for transport, text, is_theirs in (("ucx-4x1", line, True), ("tcp-4x1", line, False),
+                                           ("ucx-4x1", line.replace("ucp_request.c", "executor.cpp"), False)):
+            one = record(scenario(transport=transport), errors(DIED), statuses={1: -6})
+            one.processes[1].log.append(text)
+            self.assertEqual(assertion_of_ucx(one), text if is_theirs else None)
 
     def test_a_fault_that_hits_nothing_shows_nothing(self):
         for kind, deed in (("reset-sockets", "reset"), ("shutdown-sockets", "shutdown")):
