@@ -154,7 +154,7 @@ class Judge:
         scenario = self._scenario
         if scenario.over == "own":
             is_seen = scenario.cause == DEATH and not (error.call == "init" and "missing: rank" in error.text)
-            is_seen = is_seen and not self._never_comes(error)
+            is_seen = is_seen and not self._never_comes(error) and not self._waits_for_a_call(error)
             told = TOLD_NEAR if scenario.hosts == 1 else TOLD_OVER_TCP
             return min(scenario.timeout, told) if is_seen else scenario.timeout
         if scenario.cause == DEATH and scenario.phase in CALLING:
@@ -268,6 +268,12 @@ class Judge:
 
     def _never_comes(self, error):
         return self._scenario.phase == "grow" and error.call == "grow" and self._scenario.ranks - 1 in self._scenario.victims
+
+    def _waits_for_a_call(self, error):
+        """A rank that is to be added hears of the others' trCommGrow alone, which they do not call if their shrink fails."""
+        if self._scenario.phase != "grow" or error.call != "init":
+            return False
+        return not any(other.call == "grow" for rank in range(self._scenario.ranks) for other in errors_of(self._record, rank))
 
     def _is_being_added(self, rank, rest):
         """It is in a call of its own, which ends at its deadline."""

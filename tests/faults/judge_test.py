@@ -216,6 +216,14 @@ class JudgeTest(unittest.TestCase):
         lines[3] = errors("the connection ended", FAULT + 0.2, call="init", members="0,1,2,3")
         self.expect("culprit", "it does not name rank 2", record(given, lines))
 
+    def test_a_rank_that_is_added_is_told_at_once_if_the_others_called(self):
+        given = scenario(phase="grow", timeout=10)
+        lines = {rank: errors(DIED, FAULT + 0.1, call="shrink", members="0,1,2") for rank in (0, 1)}
+        lines[3] = errors("the process that made the unique id (pid 1000) ended", FAULT + 8, call="init", members="0,1,2,3")
+        self.assertEqual(judge(record(given, lines), SLACK), [])
+        lines[0] = errors(DIED, FAULT + 0.1, call="grow", members="0,1,2,3")
+        self.expect("late", "failed 8.00 s", record(given, lines))
+
     def test_a_rank_that_was_to_be_added_and_is_gone_is_missing(self):
         given = scenario(phase="grow", timeout=10, victims=[3])
         text = "the deadline passed while the communicator was being created, says rank 0 (pid 1000 on a); missing: rank 3 of 4 ranks"
