@@ -349,8 +349,8 @@ class Judge:
 
     def _is_of_the_other_side(self, rank, error):
         """All have the words of the one that came to its deadline first, if they can reach each other again by then."""
-        spoke = re.search(r"\bRank (\d+) waited for rank \d+", error.text)
-        speaker = self._base_rank(int(spoke[1]), None, error.members) if spoke else None
+        spoke = re.search(r"\bRank (\d+) waited for rank \d+|, says rank (\d+) ", error.text)
+        speaker = self._base_rank(int(spoke[1] or spoke[2]), None, error.members) if spoke else None
         return speaker is not None and (speaker in self._scenario.victims) != (rank in self._scenario.victims)
 
     def _names_other_host(self, rank, error):

@@ -191,6 +191,8 @@ class JudgeTest(unittest.TestCase):
         self.expect("culprit", "it blames rank 1 (pid 1001 on b), which is on its own side", record(scenario("link-cut"), outside))
         theirs = errors(SILENT.replace("rank 2 (pid 1002 on c)", "rank 1 (pid 1001 on b)") + ". Rank 2 waited for rank 1", FAULT + 4)
         self.assertEqual(judge(record(scenario("link-cut"), {rank: theirs for rank in range(4)}), SLACK), [])
+        says = errors("the deadline passed, says rank 2 (pid 1002 on c); missing: rank 1 (pid 1001 on b) of 4 ranks", FAULT + 4)
+        self.assertEqual(judge(record(scenario("link-cut"), {rank: says for rank in range(4)}), SLACK), [])
         waits = "the deadline passed, says rank 3 (pid 1003 on d); missing: rank 1 (pid 1001 on b) of 2 ranks. " \
                 "Meanwhile rank 1 (pid 1001 on b) waits for rank 2 (pid 1002 on c)"
         self.assertEqual(judge(record(scenario("link-cut"), outside | {rank: errors(waits, FAULT + 4) for rank in (0, 1, 3)}), SLACK), [])
