@@ -114,7 +114,7 @@ class Membership {
   // the one that listens there. `secret`: known to the job's ranks alone.
   static Status rendezvous_root_at(const std::string& host, uint16_t port, const std::string& secret, uint32_t number,
                                    bool root, UniqueId* id);
-  // The ranks of an id that this process made will not all come: those that have, and those that come yet, hear of it.
+  // Ends the rendezvous of an id that this process made. Ranks that wait there, or come later, get `status`.
   static void end_rendezvous(const UniqueId& id, const Status& status);
   static Status join(const UniqueId& id, const JoinRequest& request, std::unique_ptr<Membership>* membership,
                      const CreationTerms::Guard& guard = {});
@@ -161,9 +161,9 @@ class Membership {
   Clock::duration reach() const;
   // Asks `rank`; the answer is there later, if it comes.
   void request_status(uint32_t rank);
-  // Through whom this process hears of the others, and that it has not passed on what is waited for; empty: directly.
-  std::string heard_through() const;
   bool latest_status(uint32_t rank, std::string* bytes, Clock::time_point* when) const;
+  // In words: which process has not passed on what this one waits for. Empty at the top of the tree.
+  std::string heard_through() const;
   // To `peer`, whose on_introduced gets it; of one with a socket, on_connected says how it went.
   void introduce(uint32_t peer, Introduction introduction);
 

@@ -223,9 +223,9 @@ class Communicator {
   bool await_answer(uint32_t peer, Clock::time_point since, Clock::time_point until, const char* function) const;
   std::string who_is_late(uint32_t peer, uint64_t first, const char* function) const;
   std::string no_answer_of(uint32_t peer) const;
+  std::string waits_of(const std::vector<uint32_t>& members, const char* function) const;
   Status agree_and_grow(uint32_t total, const trUniqueId* id, const Config& config,
                         std::unique_ptr<Communicator>* communicator);
-  std::string waits_of(const std::vector<uint32_t>& members, const char* function) const;
   void await_excluded(const RankSet& set, Clock::time_point shown, const char* function) const;
   void refuse(const std::vector<uint32_t>& members, const char* function, const Refusal& refusal);
   Status exchange_notices(const std::vector<uint32_t>& members, const char* function, const SplitInfo& own,

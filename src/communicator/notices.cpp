@@ -172,7 +172,7 @@ std::string Communicator::who_is_late(uint32_t peer, uint64_t first, const char*
   return text;
 }
 
-// The way to it may be cut, and not it be at fault.
+// The network on the way to the peer may be cut: the text does not blame the peer.
 std::string Communicator::no_answer_of(uint32_t peer) const {
   const std::string way = membership_ != nullptr ? membership_->heard_through() : "";
   return fmt::format("no answer of {} has come{}{}", watch_->describe(peer), way.empty() ? "" : ": ", way);

@@ -200,7 +200,7 @@ Status Communicator::shrink(const std::vector<uint32_t>& members, const Config& 
                    config, result);
 }
 
-// The new ranks know these by the id alone, at which they wait.
+// The new ranks wait at the id and know of no failure here: the rank that gave the id tells them.
 Status Communicator::grow(uint32_t total, const trUniqueId* id, const Config& config,
                           std::unique_ptr<Communicator>* result) {
   const Status status = agree_and_grow(total, id, config, result);

@@ -33,7 +33,7 @@ TIMED = {"late", "culprit", "unexpected"}
 # Faults that no load makes fatal to ranks that call. What a communicator sent last may be lost if it is destroyed at that moment.
 ALWAYS_SURVIVED = {"kill-relay", "reset", "reset-sockets", "shutdown-sockets", "shm-full", "tiny-buffers"}
 NEVER = re.compile(r"is called dead and lives|is called alive and is dead|is no rank of the run")
-MOST_ENDED_BY_UCX = 4  # percent of the runs in which an assertion of UCX may end a process (docs/ucx.md)
+MOST_ENDED_BY_UCX = 2  # percent of the runs in which an assertion of UCX may end a process (docs/ucx.md)
 RUNS = {"own": 200, "ucx": 60, "verbs": 8}
 MOST_DRAWS = 200_000  # for a filter that hardly any scenario passes
 

@@ -23,7 +23,8 @@ MISSING = re.compile(r"missing: (?:(?!\. Meanwhile)[^;])*$")  # in front of the 
 CALLED_DEAD = re.compile(r"^(?: has died| has ended|[^;]*?: its process has ended)")
 # What a status of a card may mean in general is no word about this rank.
 ADVICE = re.compile(r"does not acknowledge: its process has ended, the link is down")
-ASSERTION_OF_UCX = re.compile(r"\buc[pts]\w*\.c:\d+ +Assertion ")
+# The one that docs/ucx.md describes; any other is a crash.
+ASSERTION_OF_UCX = re.compile(r"\bucp_request\.c:\d+ +Assertion .*got REP message")
 MOST_LEFT = {"sockets": 0, "memfds": 0, "descriptors": 4, "threads": 1, "mapped": 0}
 # A communicator that was not made leaves endpoints behind that UCX cannot close while a peer's host is silent (docs/ucx.md).
 KEPT_BY_UCX = {"sockets": 12, "descriptors": 28, "threads": 1}
@@ -426,7 +427,7 @@ def seconds_to_last_error(record):
 
 
 def assertion_of_ucx(record):
-    """The line in which UCX said that an assertion of its own has failed, which ends the process; None: it did not."""
+    """The line by which UCX 1.13 ended a process that opened a connection which broke; None: there is none."""
     if record.scenario.over == "own":
         return None
     return next((text for process in record.processes for text in process.log if ASSERTION_OF_UCX.search(text)), None)

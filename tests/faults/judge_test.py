@@ -338,7 +338,8 @@ class JudgeTest(unittest.TestCase):
     def test_assertions_of_ucx_are_told_from_crashes_of_ours(self):
         line = "[h0:7:0:7] ucp_request.c:684  Assertion `(req->send.wireup.type == UCP_WIREUP_MSG_ACK)' failed: got REP message"
         for transport, text, is_theirs in (("ucx-4x1", line, True), ("tcp-4x1", line, False),
-                                           ("ucx-4x1", line.replace("ucp_request.c", "executor.cpp"), False)):
+                                           ("ucx-4x1", line.replace("ucp_request.c", "ucp_ep.c"), False),
+                                           ("ucx-4x1", line.replace("got REP message", "no resources"), False)):
             one = record(scenario(transport=transport), errors(DIED), statuses={1: -6})
             one.processes[1].log.append(text)
             self.assertEqual(assertion_of_ucx(one), text if is_theirs else None)

@@ -117,13 +117,13 @@ class Sources:
         """Headers that `name` uses, directly or not -> the one that it uses itself and that leads there."""
         result = {}
         for included in self.includes.get(name, []):
-            todo = [included]
-            while todo:
-                header = todo.pop()
+            unread = [included]
+            while unread:
+                header = unread.pop()
                 if header in result or header == name:
                     continue
                 result[header] = included
-                todo += self.includes.get(header, [])
+                unread += self.includes.get(header, [])
         return result
 
 

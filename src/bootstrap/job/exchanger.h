@@ -39,7 +39,7 @@ class Exchanger {
 
   void up(Kind kind, std::string bytes);
   void give_blob(uint32_t rank, uint64_t round, std::string blob);
-  // The blobs of all: of the process above, of a child that was the top when they were complete, or of this process.
+  // Takes the blobs of all ranks. They come from the parent, from this process as the top, or from a child that was the top.
   void take_blobs(const std::string& bytes, uint32_t from);
   uint64_t round() const { return exchange_.round(); }
   // A neighbour that has the blobs of `round` gets those of the last one. A parent lacks them if this process was the top,

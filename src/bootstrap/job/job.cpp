@@ -157,8 +157,8 @@ void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent, uint64_t r
   detector_.connected(parent);
   links_.add_parent(parent, std::move(channel));
   liveness_.publish_silence();  // it may be of the parent before
-  exchanger_.bring_up_to_date(parent,
-                              round);  // first: a notice that a rank has left would end an exchange that it lacks
+  // Before the notices: one that a rank has left would end an exchange whose blobs the parent lacks.
+  exchanger_.bring_up_to_date(parent, round);
   notices_.tell_all(parent);
   exchanger_.attached(parent);
   if (context_.runs() && tree_.parent_of(tree_.own()) != parent) tell_parent(parent);

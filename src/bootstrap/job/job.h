@@ -63,7 +63,7 @@ class Job : public std::enable_shared_from_this<Job> {
   bool meets() const { return context_.meets(); }
   // Whether a rank of this process waits for its communicator.
   bool creates() const { return context_.meets() || (context_.runs() && members_.any_creates()); }
-  // The ranks that this root waits for will not all come.
+  // Some ranks will not come: the rendezvous at this root fails with `status`.
   void end_rendezvous(const Status& status) {
     if (meets() && is_root()) fail(status);
   }
@@ -71,7 +71,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void fail_at_own_limit(const Status& status);
   void ask(uint32_t asking, uint32_t rank) { rank_messages_.ask(asking, rank); }
   void introduce(uint32_t source, uint32_t peer, const Introduction& introduction);
-  // Whether this process is between two places in the tree, or leaves when it has told another part of it what that lacks.
+  // Whether this process is between two places in the tree, or tells another part of the tree what it knows before it leaves.
   bool seeks_parent() const { return seeker_.lacks_parent() || tells_another_part(); }
   // Whether there are others that would not hear without this process: of the verdict, because they seek a parent or do not
   // answer; or, as they have not come yet, of a rank whose end made the rendezvous fail a moment ago.

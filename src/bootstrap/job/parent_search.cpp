@@ -26,17 +26,17 @@ std::vector<Place> ParentSearch::candidates() const {
   return places;
 }
 
-// The rendezvous root (process 0) is reported by those alone that it has not attached: it has its own deadline, and names who
-// is missing.
+// An attached process does not report the rendezvous root (process 0), which has its own deadline and names who is missing.
 Status ParentSearch::deadline_passed(const Place& own, Clock::time_point heard, Clock::time_point now) const {
   if (ancestors_.empty()) return {};
   const Place& parent = ancestors_.front();
-  if (parent.process == 0 && tree_.has_parent()) return {};
-  if (parent.process == 0)
+  if (parent.process == 0) {
+    if (tree_.has_parent()) return {};
     return {trTimeout,
             fmt::format("the deadline passed while the ranks met: the process that made the unique id (pid {} on {}) "
                         "does not answer rank {} (pid {} on {})",
                         parent.pid, parent.host_name, own.rank, own.pid, own.host_name)};
+  }
   if (tree_.has_parent() && (!tree_.is_parent(parent.process) || now - heard < kSilence)) return {};
   return {trTimeout,
           fmt::format(

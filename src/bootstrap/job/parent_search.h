@@ -22,7 +22,7 @@
 
 namespace treering {
 
-// With one candidate while the ranks meet, before the next one, or the first again.
+// While the ranks meet, a candidate may take so long to answer. Then the next one is asked, after the last the first again.
 constexpr auto kAttachTimeout = std::chrono::seconds(5);
 constexpr auto kReattachTimeout = std::chrono::seconds(2);
 constexpr size_t kMaxOfHost = 6;  // candidates
@@ -57,8 +57,8 @@ class ParentSearch {
   // No candidate is left after the rendezvous.
   enum class Outcome { kSearchAgain, kStayTop, kBecomeTop };
   Outcome outcome(Clock::time_point now) const;
-  // While the ranks meet, none is left. Whether to begin again: one that did not answer may do so before the deadline, and on
-  // another machine a firewall may have refused for a moment.
+  // While the ranks meet and no candidate is left: whether to begin again. One that did not answer may do so before the
+  // deadline. On another machine a firewall may have refused for a moment.
   bool may_yet_answer(const Place& own, Clock::time_point now) const;
   void end() { seeking_since_ = refused_since_ = {}; }
 

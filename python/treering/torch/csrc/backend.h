@@ -64,9 +64,9 @@ class Backend final : public c10d::Backend {
   // Of each tensor, in place; compressions may be null.
   WorkPointer average(Tensors tensors, const std::vector<std::shared_ptr<Compression>>& compressions);
   WorkPointer barrier(const c10d::BarrierOptions& options) override;
-  // Through the store, so that the group stays usable. Names all ranks that have not come, always.
-  // Shortens the timeout of calls, as of a group that was made with a longer one for its first steps.
+  // Sets a shorter timeout for later calls. ValueError if it is longer than the one that the group was made with.
   void setTimeout(std::chrono::milliseconds timeout) override;
+  // Through the store, so that the group stays usable. Names all ranks that have not come, always.
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
   WorkPointer send(Tensors& tensors, int to, int tag) override;

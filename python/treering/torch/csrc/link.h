@@ -43,7 +43,7 @@ class Link {
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
-  // Of the calls from here on that have none of their own; not above 0: the deadline of the library's waits alone.
+  // Sets the timeout of later calls that have none of their own. With 0 or less they have the library's deadline alone.
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ms_ = timeout.count(); }
   std::chrono::milliseconds timeout() const { return std::chrono::milliseconds(timeout_ms_.load()); }
   // Raises what fails at once, and where the call is synchronous each failure.
