@@ -13,6 +13,7 @@
 
 #include "bootstrap/jobs.h"
 #include "bootstrap/rendezvous_root.h"
+#include "support/descriptor_limit.h"
 #include "support/seccomp.h"
 #include "support/seed.h"
 
@@ -76,9 +77,7 @@ TEST(Rendezvous, FewDescriptors) {
       [](int) {
         const int first_free = dup(0);  // pipes of the test's are below
         close(first_free);
-        const auto most = static_cast<rlim_t>(first_free) + 24;
-        const rlimit limit{most, most};
-        setrlimit(RLIMIT_NOFILE, &limit);
+        (void)limit_descriptors(static_cast<rlim_t>(first_free) + 24);
       },
       100);
 }
@@ -324,8 +323,7 @@ TEST(RendezvousErrors, ARankWithoutDescriptorsIsNamedWhileLinksAreMade) {
     if (rank == 1) {
       const int first_free = dup(0);
       close(first_free);
-      const rlimit none{static_cast<rlim_t>(first_free), static_cast<rlim_t>(first_free)};
-      JOB_EXPECT(setrlimit(RLIMIT_NOFILE, &none) == 0);
+      JOB_EXPECT(limit_descriptors(static_cast<rlim_t>(first_free)));
     }
     Membership::Blobs all;
     JOB_CHECK(membership->allgather("x", &all));  // rank 1 has no descriptor left

@@ -151,7 +151,8 @@ def show(record):
 
 
 def summary_of(scenario, findings):
-    first = findings[0]
+    # A crash explains the others.
+    first = next((finding for finding in findings if finding.kind == "crash"), findings[0])
     others = "".join(f", {kind}" for kind in sorted({finding.kind for finding in findings} - {first.kind}))
     hit = f"hit {scenario.victims}" if scenario.victims else "no rank hit"
     return f"{first.kind}{others}; {hit}; rank {first.rank}: {first.text}"

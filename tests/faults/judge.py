@@ -25,6 +25,9 @@ CALLED_DEAD = re.compile(r"^(?: has died| has ended|[^;]*?: its process has ende
 ADVICE = re.compile(r"does not acknowledge: its process has ended, the link is down")
 # The one that docs/ucx.md describes; any other is a crash.
 ASSERTION_OF_UCX = re.compile(r"\bucp_request\.c:\d+ +Assertion .*got REP message")
+# Where a sanitizer's report begins. It need not end the process: without a descriptor the sanitizer cannot read that it should.
+REPORT = re.compile(r"runtime error: |Sanitizer\b")
+MOST_LINES, MOST_LETTERS = 12, 200  # of a report, and of each of its lines: continuous integration keeps the finding alone
 MOST_LEFT = {"sockets": 0, "memfds": 0, "descriptors": 4, "threads": 1, "mapped": 0}
 # A communicator that was not made leaves endpoints behind that UCX cannot close while a peer's host is silent (docs/ucx.md).
 KEPT_BY_UCX = {"sockets": 12, "descriptors": 28, "threads": 1}
@@ -364,21 +367,24 @@ class Judge:
         scenario = self._scenario
         gone = bool(process.ranks) and set(process.ranks) <= set(scenario.gone)
         first = process.ranks[0] if process.ranks else -1
+        self._judge_end(process, first)
         if process.status is None:
             if not (gone and scenario.cause == STOP):
                 self._add("hang", first, f"the process {process.pid} did not end")
             return
-        if process.status < 0 and not process.expected_signal:
-            name = signal.Signals(-process.status).name
-            # Before the stack that a library may print.
-            why = [line for line in process.log if re.search(r"Fatal|[Aa]ssert|Caught", line)] or process.log[-3:]
-            self._add("crash", first, f"the process {process.pid} ended by {name}; it said: {' / '.join(why[:3])}")
-        elif process.status > 0:
-            self._add("crash", first, f"the process {process.pid} ended with status {process.status}; "
-                                      f"it said: {' / '.join(process.log[-3:])}")
         left = next((line for line in process.lines if line.word == "left"), None)
         if left is not None:
             self._judge_left(process, first, left)
+
+    def _judge_end(self, process, first):
+        report, status = report_of_sanitizer(process), process.status or 0
+        is_signal = status < 0 and not process.expected_signal
+        if not report and not is_signal and status <= 0:
+            return
+        # Before the stack that a library may print.
+        fatal = [line for line in process.log if re.search(r"Fatal|[Aa]ssert|Caught", line)][:3] if is_signal else []
+        how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {process.status}"
+        self._add("crash", first, f"the process {process.pid} ended {how}; it said: {' / '.join(report or fatal or process.log[-3:])}")
 
     def _judge_left(self, process, first, left):
         scenario = self._scenario
@@ -424,6 +430,12 @@ def seconds_to_last_error(record):
     first = [min(error.when for error in errors) for rank in range(record.scenario.ranks) if rank not in record.scenario.gone
              if (errors := [error for error in errors_of(record, rank) if error.when >= record.fault_at])]
     return max(first) - record.fault_at if first and record.fault_at else None
+
+
+def report_of_sanitizer(process):
+    """The first lines of its first report; none: there is no report."""
+    begin = next((number for number, text in enumerate(process.log) if REPORT.search(text)), len(process.log))
+    return [text.strip()[:MOST_LETTERS] for text in process.log[begin:begin + MOST_LINES]]
 
 
 def assertion_of_ucx(record):

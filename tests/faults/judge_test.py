@@ -305,6 +305,20 @@ class JudgeTest(unittest.TestCase):
         self.expect("crash", "SIGSEGV", record(scenario(), errors(DIED), statuses={1: -11}))
         self.expect("crash", "status 1", record(scenario(), errors(DIED), statuses={1: 1}))
 
+    def test_a_report_of_a_sanitizer_is_a_crash_and_shown_from_its_begin(self):
+        stack = [f"    #{frame} 0x55abe2f03a10 in name{frame} ../src/file.cpp:{frame}" for frame in range(30)]
+        for begin in ("../src/failure/watch.cpp:284:54: runtime error: member call on address 0x61 which does not point to an object",
+                      "==9575==ERROR: AddressSanitizer: heap-use-after-free on address 0x61", "WARNING: ThreadSanitizer: data race (pid=9575)"):
+            # The process may go on, and a rank that is killed may have said it before.
+            for rank, statuses in ((1, {1: 1}), (1, {}), (2, {})):
+                with self.subTest(begin=begin, rank=rank, statuses=statuses):
+                    one = record(scenario(), errors(DIED), statuses=statuses)
+                    one.processes[rank].log += ["something else", begin, *stack]
+                    self.expect("crash", f"it said: {begin} / #0 0x55abe2f03a10 in name0", one)
+                    self.assertEqual(len(judge(one, SLACK)), 1)
+                    self.assertIn("name10 ", judge(one, SLACK)[0].text)
+                    self.assertNotIn("name11 ", judge(one, SLACK)[0].text)
+
     def test_one_that_is_heard_through_the_victim_alone_is_missing_indeed(self):
         text = ("the deadline passed while the communicator was being created, says rank 0 (pid 1000 on a); missing: rank 3 of 4 ranks; "
                 "process 3 (pid 1003 on d) has come, and is heard through rank {} alone")

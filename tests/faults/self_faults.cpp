@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include "say.h"
+#include "support/descriptor_limit.h"
 
 #if defined(__SANITIZE_THREAD__)
 // These use descriptors of the library in another thread than its own, on purpose: it may be closing them.
@@ -72,7 +73,7 @@ bool leave_child() {
 bool forbid_descriptors() {
   int highest = 0;
   for_each_entry("/proc/self/fd", [&](int descriptor, const char*) { highest = std::max(highest, descriptor); });
-  return set_limit(RLIMIT_NOFILE, static_cast<rlim_t>(highest) + 1);  // gaps below it stay usable
+  return treering::testing::limit_descriptors(static_cast<rlim_t>(highest) + 1);  // gaps below it stay usable
 }
 
 bool forbid_memory() {
@@ -84,7 +85,7 @@ bool forbid_memory() {
 }
 
 void allow_all() {
-  set_limit(RLIMIT_NOFILE, RLIM_INFINITY);
+  treering::testing::allow_descriptors();
   set_limit(RLIMIT_AS, RLIM_INFINITY);
 }
 

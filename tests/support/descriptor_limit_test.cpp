@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// UndefinedBehaviorSanitizer in a process that has no descriptors left: it reports what is wrong, and nothing else.
+#include "support/descriptor_limit.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "support/descriptor_limit_objects.h"
+
+namespace treering::testing {
+namespace {
+
+// Leaves `count` descriptors.
+void leave(int count) {
+  const int first_free = dup(0);
+  close(first_free);
+  if (!limit_descriptors(static_cast<rlim_t>(first_free + count))) _exit(3);
+}
+
+TEST(DescriptorLimit, LeavesSoMany) {
+  leave(1);
+  const int one = dup(0), two = dup(0);
+  EXPECT_GE(one, 0);
+  EXPECT_LT(two, 0);
+  allow_descriptors();
+  const int three = dup(0);
+  EXPECT_GE(three, 0);
+  for (int fd : {one, three}) close(fd);
+}
+
+// Each in a child, which has checked no object yet.
+TEST(DescriptorLimitDeathTest, ARightObjectIsNoError) {
+  for (int count : {0, 1, 2, 3}) {
+    SCOPED_TRACE(count);
+    EXPECT_EXIT((leave(count), _exit(call_right_object())), ::testing::ExitedWithCode(2), "^$");
+  }
+  EXPECT_EXIT((leave(0), call_right_object(), allow_descriptors(), _exit(call_right_object())),
+              ::testing::ExitedWithCode(2), "^$");
+}
+
+TEST(DescriptorLimitDeathTest, AWrongObjectIsOneWhileThereAreDescriptors) {
+  const char* report = "runtime error: member call on .* does not point to an object of type 'Base'";
+  EXPECT_EXIT(_exit(call_wrong_object()), ::testing::ExitedWithCode(1), report);
+  EXPECT_EXIT((leave(0), call_wrong_object(), allow_descriptors(), _exit(call_wrong_object())),
+              ::testing::ExitedWithCode(1), report);
+}
+
+TEST(DescriptorLimitDeathTest, OtherErrorsAreFatalWithoutDescriptors) {
+  EXPECT_EXIT((leave(0), _exit(overflow())), ::testing::ExitedWithCode(1), "signed integer overflow");
+}
+
+}  // namespace
+}  // namespace treering::testing
