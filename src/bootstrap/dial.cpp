@@ -35,6 +35,13 @@ Clock::duration jitter(uint32_t times = 0) {
   return std::chrono::milliseconds(most / 2 + randombytes_uniform(most));
 }
 
+DialEnd end_because(const std::string& why) {
+  if (why == std::strerror(ECONNREFUSED)) return DialEnd::kRefused;
+  for (const int error : {EHOSTUNREACH, ENETUNREACH, ENETDOWN, EHOSTDOWN, ETIMEDOUT})
+    if (why == std::strerror(error)) return DialEnd::kNoAnswer;
+  return DialEnd::kFailed;
+}
+
 int open_socket(const DialTarget& candidate, int* error) {
   int fd = -1;
   if (!candidate.local_name.empty()) {
@@ -138,17 +145,16 @@ uint32_t count_shared_interfaces(const Place& own, const Place& target) {
 std::shared_ptr<Dial> Dial::start(Agent* agent, std::vector<DialTarget> candidates, const JobName& job,
                                   const Secret& secret, Clock::time_point deadline, Done done) {
   std::shared_ptr<Dial> dial(new Dial(agent, job, secret, deadline, std::move(done)));
-  for (DialTarget& candidate : candidates) dial->attempts_.push_back({std::move(candidate), nullptr, false, 0});
+  for (DialTarget& candidate : candidates) dial->attempts_.push_back({.candidate = std::move(candidate)});
   // Never from inside this call.
   dial->stagger_ = agent->after({}, [dial] { dial->start_next(); });
   if (deadline != Clock::time_point::max())
     dial->limit_ = agent->after(deadline - Clock::now(), [dial] {
       dial->limit_ = 0;
       for (const Attempt& attempt : dial->attempts_)
-        if (!attempt.failed)
+        if (attempt.end == DialEnd::kReached)
           dial->reasons_ += fmt::format("{}{}: no answer", dial->reasons_.empty() ? "" : "; ", attempt.candidate.text);
-      dial->all_refused_ = false;
-      dial->finish({trTimeout, dial->reasons_}, nullptr);
+      dial->finish({trTimeout, dial->reasons_}, DialEnd::kNoAnswer, nullptr);
     });
   return dial;
 }
@@ -156,10 +162,8 @@ std::shared_ptr<Dial> Dial::start(Agent* agent, std::vector<DialTarget> candidat
 void Dial::start_next() {
   stagger_ = 0;
   if (finished_) return;
-  if (attempts_.empty()) {
-    all_refused_ = false;
-    return finish({trRemoteError, "it has no address that could be reached from here"}, nullptr);
-  }
+  if (attempts_.empty())
+    return finish({trRemoteError, "it has no address that could be reached from here"}, DialEnd::kFailed, nullptr);
   if (next_ == attempts_.size()) return;
   const size_t number = next_++;
   if (next_ < attempts_.size()) stagger_ = agent_->after(kStagger, [self = shared_from_this()] { self->start_next(); });
@@ -176,51 +180,55 @@ void Dial::try_one(size_t number) {
     attempt.retry = agent_->after(jitter(), [self = shared_from_this(), number] { self->try_one(number); });
     return;
   }
-  if (fd < 0 && (error == EMFILE || error == ENFILE)) {  // no other address helps
-    all_refused_ = false;
-    return finish(no_descriptor_left(), nullptr);
-  }
-  if (fd < 0) return failed(number, std::strerror(error), error == ECONNREFUSED);
+  if (fd < 0 && (error == EMFILE || error == ENFILE))  // no other address helps
+    return finish(no_descriptor_left(), DialEnd::kFailed, nullptr);
+  if (fd < 0) return failed(number, std::strerror(error));
   attempt.channel = Channel::create(agent_, fd, local, Handshake(job_, secret_, attempt.candidate.process));
   Channel::Events events;
   std::weak_ptr<Dial> weak = shared_from_this();
   events.ready = [weak, number] {
-    if (auto self = weak.lock()) self->finish({}, std::exchange(self->attempts_[number].channel, nullptr));
+    if (auto self = weak.lock())
+      self->finish({}, DialEnd::kReached, std::exchange(self->attempts_[number].channel, nullptr));
   };
   events.closed = [weak, number](const std::string& reason) {
     auto self = weak.lock();
     if (!self || self->finished_) return;
     Attempt& closed = self->attempts_[number];
-    if (!Channel::was_dropped(reason) || ++closed.drops > kMaxDrops)
-      return self->failed(number, reason, reason == std::strerror(ECONNREFUSED));
+    if (!Channel::was_dropped(reason) || ++closed.drops > kMaxDrops) return self->failed(number, reason);
     closed.channel = nullptr;
     closed.retry = self->agent_->after(jitter(closed.drops), [self, number] { self->try_one(number); });
   };
   attempt.channel->start(std::move(events));
 }
 
-void Dial::failed(size_t number, const std::string& why, bool refused) {
+void Dial::failed(size_t number, const std::string& why) {
   if (finished_) return;
   Attempt& attempt = attempts_[number];
-  attempt.failed = true;
+  attempt.end = end_because(why);
   attempt.channel = nullptr;
-  all_refused_ &= refused;
   reasons_ += fmt::format("{}{}: {}", reasons_.empty() ? "" : "; ", attempt.candidate.text, why);
   if (next_ < attempts_.size()) {
     if (stagger_ != 0) agent_->cancel(stagger_);
     return start_next();
   }
-  if (std::all_of(attempts_.begin(), attempts_.end(), [](const Attempt& each) { return each.failed; }))
-    finish({trRemoteError, reasons_}, nullptr);
+  const auto all = [this](DialEnd end) {
+    return std::all_of(attempts_.begin(), attempts_.end(), [end](const Attempt& each) { return each.end == end; });
+  };
+  const auto is_open = [](const Attempt& each) { return each.end == DialEnd::kReached; };
+  if (std::any_of(attempts_.begin(), attempts_.end(), is_open)) return;
+  const DialEnd end = all(DialEnd::kRefused)    ? DialEnd::kRefused
+                      : all(DialEnd::kNoAnswer) ? DialEnd::kNoAnswer
+                                                : DialEnd::kFailed;
+  finish({trRemoteError, reasons_}, end, nullptr);
 }
 
-void Dial::finish(const Status& status, std::shared_ptr<Channel> channel) {
+void Dial::finish(const Status& status, DialEnd end, std::shared_ptr<Channel> channel) {
   if (finished_) return;
   auto self = shared_from_this();
   stop();
   if (channel) channel->set_events({});
   Done done = std::move(done_);
-  done(status, all_refused_, std::move(channel));
+  done(status, end, std::move(channel));
 }
 
 void Dial::stop() {

@@ -34,10 +34,12 @@ std::vector<DialTarget> find_candidates(const Place& own, const std::vector<Addr
 // so many ways. 1 within a network namespace; an address that both have is a private one of each.
 uint32_t count_shared_interfaces(const Place& own, const Place& target);
 
+// How a dial ended: nothing listens at any address, or all networks led nowhere. kFailed: else, or one of each.
+enum class DialEnd { kReached, kRefused, kNoAnswer, kFailed };
+
 class Dial : public std::enable_shared_from_this<Dial> {
  public:
-  // `gone`: all candidates said that nothing listens there.
-  using Done = std::function<void(const Status& status, bool gone, std::shared_ptr<Channel> channel)>;
+  using Done = std::function<void(const Status& status, DialEnd end, std::shared_ptr<Channel> channel)>;
 
   static std::shared_ptr<Dial> start(Agent* agent, std::vector<DialTarget> candidates, const JobName& job,
                                      const Secret& secret, Clock::time_point deadline, Done done);
@@ -47,7 +49,7 @@ class Dial : public std::enable_shared_from_this<Dial> {
   struct Attempt {
     DialTarget candidate;
     std::shared_ptr<Channel> channel;
-    bool failed = false;
+    DialEnd end = DialEnd::kReached;  // until it has failed
     uint64_t retry = 0;
     uint32_t drops = 0;  // by the listener, before it has heard what is wanted
   };
@@ -55,8 +57,8 @@ class Dial : public std::enable_shared_from_this<Dial> {
       : agent_(agent), job_(job), secret_(secret), deadline_(deadline), done_(std::move(done)) {}
   void start_next();
   void try_one(size_t number);
-  void failed(size_t number, const std::string& why, bool refused);
-  void finish(const Status& status, std::shared_ptr<Channel> channel);
+  void failed(size_t number, const std::string& why);
+  void finish(const Status& status, DialEnd end, std::shared_ptr<Channel> channel);
   void stop();
 
   Agent* agent_;
@@ -67,7 +69,6 @@ class Dial : public std::enable_shared_from_this<Dial> {
   std::vector<Attempt> attempts_;
   size_t next_ = 0;
   std::string reasons_;
-  bool all_refused_ = true;
   bool finished_ = false;
   uint64_t stagger_ = 0;
   uint64_t limit_ = 0;

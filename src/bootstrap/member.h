@@ -24,6 +24,7 @@ struct Member {
   Status failure;
   std::shared_ptr<const std::vector<PeerPlace>> peers;  // there once joined
   int segment = -1;
+  bool lost_segment = false;   // its process had no descriptor left for it
   uint64_t staging_bytes = 0;  // there once joined
   uint64_t answered = 0;       // rounds
   std::shared_ptr<const std::vector<std::string>> answer;

@@ -290,6 +290,11 @@ int Membership::take_segment() {
   return std::exchange(member_->segment, -1);
 }
 
+bool Membership::lost_segment() const {
+  std::lock_guard lock(member_->mutex);
+  return member_->lost_segment;
+}
+
 const std::vector<PeerPlace>& Membership::peers() const { return *member_->peers; }
 std::shared_ptr<const std::vector<PeerPlace>> Membership::share_peers() const { return member_->peers; }
 

@@ -140,6 +140,8 @@ class Membership {
   uint64_t staging_bytes() const;
   // A descriptor of this host's segment, once; -1: there is none.
   int take_segment();
+  // This process had no descriptor left to take, make or pass on that segment.
+  bool lost_segment() const;
   const std::vector<PeerPlace>& peers() const;
   std::shared_ptr<const std::vector<PeerPlace>> share_peers() const;
 

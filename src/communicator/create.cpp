@@ -164,12 +164,14 @@ OpenTransports Communicator::open_transports(TransportSet allowed) {
   setup.own = area_;
   setup.segment = segment_ ? segment_->base() : nullptr;
   setup.peer_info = [this](uint32_t rank) -> const PeerInfo& { return rank_info(rank); };
-  setup.segment_holder = [this]() -> const PeerInfo* {
-    const auto given = std::find_if(infos_->begin(), infos_->end(), [&](const RankInfo& other) {
-      return other.location.host == rank_info(rank()).location.host && other.got_segment != 0;
+  const auto find_on_host = [this](uint32_t PeerInfo::*is_set) -> const PeerInfo* {
+    const auto found = std::find_if(infos_->begin(), infos_->end(), [&](const RankInfo& other) {
+      return other.location.host == rank_info(rank()).location.host && other.*is_set != 0;
     });
-    return given == infos_->end() ? nullptr : &*given;
+    return found == infos_->end() ? nullptr : &*found;
   };
+  setup.segment_holder = [=] { return find_on_host(&PeerInfo::got_segment); };
+  setup.segment_loser = [=] { return find_on_host(&PeerInfo::lost_segment); };
   setup.waits = waits_;
   OpenTransports opened(treering::transports().size());
   for (size_t i = 0; i < opened.size(); ++i)
@@ -192,6 +194,7 @@ Status Communicator::exchange_infos(const std::string& job, const OpenTransports
   own.segment_inode = segment_ ? segment_->inode() : 0;
   own.got_segment = got_segment_;
   own.in_segment = segment_ != nullptr;
+  own.lost_segment = membership_->lost_segment();
   own.device = config_.device;
   const PeerPlace& place = membership_->peers()[context_.rank];
   own.location.host = place.host;

@@ -14,9 +14,10 @@ struct PeerInfo {
   uint64_t nonce;
   uint64_t head_address, body_address;  // of this rank's area in its own address space
   int32_t segment_descriptor;
-  uint32_t got_segment;  // its process was given the shared segment's descriptor
-  uint32_t in_segment;   // the area lies in the shared segment
-  uint32_t uid;          // in its user namespace
+  uint32_t got_segment;   // its process was given the shared segment's descriptor
+  uint32_t in_segment;    // the area lies in the shared segment
+  uint32_t lost_segment;  // its process had no descriptor left for it
+  uint32_t uid;           // in its user namespace
   uint64_t segment_inode;
   uint64_t machine;  // the same for all ranks that one kernel runs, whatever counts as a host
 };

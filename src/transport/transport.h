@@ -44,6 +44,8 @@ struct TransportSetup {
   std::function<const PeerInfo&(uint32_t rank)> peer_info;
   // A rank of this one's host that was given the segment's descriptor, or nullptr.
   std::function<const PeerInfo*()> segment_holder;
+  // One of them whose process lost that descriptor; nullptr: there is none.
+  std::function<const PeerInfo*()> segment_loser;
   Introducer* introducer = nullptr;  // to the same transport of other ranks
   // What a rank that waits may sleep on: a transport whose polls cost system calls adds its descriptors. One that polls
   // memory adds nothing, and is polled.

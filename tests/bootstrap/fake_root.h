@@ -183,7 +183,7 @@ class FakeChild {
   // `round`: the last whose blobs it has. `frame`: on the agent's thread.
   FakeChild(const FakeRoot& root, uint64_t round, Frame frame) : frame_(std::move(frame)) {
     Agent& agent = Agent::instance();
-    auto done = [this, round](const Status& status, bool, std::shared_ptr<Channel> channel) {
+    auto done = [this, round](const Status& status, DialEnd, std::shared_ptr<Channel> channel) {
       if (!status.ok()) return;
       channel_ = std::move(channel);
       Channel::Events events;

@@ -243,7 +243,7 @@ TEST(Dialling, GoesOnWhereAnotherProcessAnswers) {
                       ASSERT_EQ(candidates.size(), 2u);
                       dial = Dial::start(&Agent::instance(), std::move(candidates), root.id().job, root.id().secret,
                                          Clock::now() + seconds(10),
-                                         [&](const Status& status, bool, std::shared_ptr<Channel> channel) {
+                                         [&](const Status& status, DialEnd, std::shared_ptr<Channel> channel) {
                                            good = status.ok();
                                            if (channel) channel->close();
                                            done = true;

@@ -26,7 +26,7 @@ UniqueId id_of(uint32_t root_pid) {
 
 TEST(RootSearch, OneOfThisMachineThatIsGoneIsNotTriedAgain) {
   const RootSearch search(id_of(17), kHere, kNow, kDeadline);
-  const auto failure = search.failed(kRefused, true, kNow);
+  const auto failure = search.failed(kRefused, DialEnd::kRefused, kNow);
   ASSERT_TRUE(failure);
   EXPECT_EQ(failure->code(), trRemoteError);
   EXPECT_EQ(failure->message(),
@@ -36,18 +36,29 @@ TEST(RootSearch, OneOfThisMachineThatIsGoneIsNotTriedAgain) {
 
 TEST(RootSearch, OneThatDoesNotTakeThisProcessIsTriedForAWhile) {
   const RootSearch near(id_of(17), kHere, kNow, kDeadline), far(id_of(17), kElsewhere, kNow, kDeadline);
-  EXPECT_FALSE(near.failed(kRefused, false, kNow + RootSearch::kNearTimeout));
-  EXPECT_TRUE(near.failed(kRefused, false, kNow + RootSearch::kNearTimeout + milliseconds(1)));
-  EXPECT_FALSE(far.failed(kRefused, true, kNow + RootSearch::kGoneTimeout));
-  EXPECT_TRUE(far.failed(kRefused, true, kNow + RootSearch::kGoneTimeout + milliseconds(1)));
+  EXPECT_FALSE(near.failed(kRefused, DialEnd::kFailed, kNow + RootSearch::kNearTimeout));
+  EXPECT_TRUE(near.failed(kRefused, DialEnd::kFailed, kNow + RootSearch::kNearTimeout + milliseconds(1)));
+  EXPECT_FALSE(far.failed(kRefused, DialEnd::kRefused, kNow + RootSearch::kGoneTimeout));
+  EXPECT_TRUE(far.failed(kRefused, DialEnd::kRefused, kNow + RootSearch::kGoneTimeout + milliseconds(1)));
+}
+
+TEST(RootSearch, ANetworkThatLeadsNowhereMayComeBackUntilTheDeadline) {
+  RootSearch search(id_of(17), kElsewhere, kNow, kDeadline);
+  const Status unreachable(trRemoteError, "No route to host");
+  EXPECT_FALSE(search.failed(unreachable, DialEnd::kNoAnswer, kNow + 2 * RootSearch::kGoneTimeout));
+  EXPECT_TRUE(search.failed(unreachable, DialEnd::kNoAnswer, kDeadline - RootSearch::kRetry));
+  EXPECT_EQ(search.news(unreachable, kNow + RootSearch::kTold - milliseconds(1)), "");
+  EXPECT_EQ(search.news(unreachable, kNow + RootSearch::kTold),
+            "the process that made the unique id (pid 17) has not been reached for 10 s: No route to host");
+  EXPECT_EQ(search.news(unreachable, kNow + RootSearch::kTold + milliseconds(1)), "") << "again in ten seconds";
 }
 
 TEST(RootSearch, OneThatWasAgreedOnMayComeUntilTheDeadline) {
   for (const uint64_t network : {kHere, kElsewhere}) {
     const RootSearch search(id_of(0), network, kNow, kDeadline);
     const auto last = kDeadline - 4 * RootSearch::kRetry;
-    EXPECT_FALSE(search.failed(kRefused, true, last));
-    const auto failure = search.failed(kRefused, true, last + milliseconds(1));
+    EXPECT_FALSE(search.failed(kRefused, DialEnd::kRefused, last));
+    const auto failure = search.failed(kRefused, DialEnd::kRefused, last + milliseconds(1));
     ASSERT_TRUE(failure);
     EXPECT_EQ(
         failure->message(),
@@ -59,10 +70,13 @@ TEST(RootSearch, OneThatWasAgreedOnMayComeUntilTheDeadline) {
 
 TEST(RootSearch, TheDeadlineAndTheLimitsOfThisProcessEndIt) {
   const RootSearch search(id_of(0), kElsewhere, kNow, kDeadline);
-  const auto late = search.failed({trTimeout, "no answer"}, false, kNow);
+  EXPECT_EQ(search.attempt_until(kNow), kNow + RootSearch::kTold);
+  EXPECT_EQ(search.attempt_until(kDeadline - seconds(1)), kDeadline);
+  EXPECT_FALSE(search.failed({trTimeout, "no answer"}, DialEnd::kNoAnswer, kNow + RootSearch::kTold));
+  const auto late = search.failed({trTimeout, "no answer"}, DialEnd::kNoAnswer, kDeadline);
   ASSERT_TRUE(late);
   EXPECT_EQ(late->code(), trTimeout);
-  const auto limit = search.failed({trSystemError, "too many open files"}, false, kNow);
+  const auto limit = search.failed({trSystemError, "too many open files"}, DialEnd::kFailed, kNow);
   ASSERT_TRUE(limit);
   EXPECT_EQ(limit->message(), "this process: too many open files");
 }

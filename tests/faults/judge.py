@@ -311,6 +311,11 @@ class Judge:
         return rank is not None and any(other.members is not None and error.began < other.when < error.when
                                         for other in errors_of(self._record, rank))
 
+    # It could not enter this call: its own creation, which the victim has given up, was yet to fail.
+    def _was_in_creation(self, rank, rest, error):
+        return rank is not None and error.members is None and rest.startswith(" has not entered it") and any(
+            other.members is not None and other.began < error.when for other in errors_of(self._record, rank))
+
     def _faults_of_doer(self, rank, mentions, error):
         victims, cause = self._scenario.victims, self._scenario.cause
         if cause == LIMIT and rank in victims:
@@ -323,7 +328,8 @@ class Judge:
             if self._is_being_added(base, rest):
                 continue
             if blamed and base not in victims and (cause == ABORT or not self._had_failed(base, error)):
-                yield f"it blames {words}"
+                if cause != LIMIT or not self._was_in_creation(base, rest, error):
+                    yield f"it blames {words}"
 
     # A rank on the other side of the fault is named.
     def _faults_of_side(self, rank, mentions, error):

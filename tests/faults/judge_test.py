@@ -208,6 +208,18 @@ class JudgeTest(unittest.TestCase):
                   "(pid 1000 on a)"
         self.assertEqual(judge(record(scenario("no-descriptors"), errors(missing)), SLACK), [])
 
+    def test_ranks_that_wait_in_a_creation_that_the_victim_gave_up_have_not_entered_its_next_call(self):
+        given = scenario("no-descriptors", phase="shrink")
+        everyone, own = "0,1,2,3", "no file descriptor is left for a connection"
+        waits = "no progress within 4000 ms in operation 7 (barrier): rank 1 (pid 1001 on b) has not entered it. Rank 2 waited for rank 1"
+        missing = "the deadline passed while the communicator was being created; missing: rank 2 (pid 1002 on c) of 4 ranks"
+        in_creation = errors(missing, FAULT + 4.1, 8, FAULT, "shrink", everyone)[:1] + errors(waits, FAULT + 4.1, 8)
+        lines = {rank: in_creation for rank in (0, 1, 3)}
+        lines[2] = errors(own, FAULT + 0.1, 2, FAULT, "shrink", everyone)[:1] + errors(waits, FAULT + 4, 8)
+        self.assertEqual(judge(record(given, lines), SLACK), [])
+        lines[1] = errors(waits, FAULT + 4.1, 8)
+        self.expect("culprit", "it blames rank 1", record(given, lines))
+
     def test_a_rank_that_is_added_misses_those_whose_call_failed(self):
         given = scenario(phase="grow", timeout=10)
         text = "the deadline passed while the communicator was being created, says rank 3 (pid 1003 on d); missing: rank {} of 4 ranks"

@@ -204,6 +204,15 @@ class Failures(RankCase):
                 for rank in ranks.values():
                     self.end(rank)
 
+    def test_link_that_is_cut_while_they_look_for_one_another(self):
+        self.lab.cut(1)
+        try:
+            ranks = self.start(TREERING_TIMEOUT="60")
+            ranks[1].wait_for_text("has not been reached for")
+        finally:
+            self.lab.heal(1)
+        self.wait_until_all_go_on(ranks.values())
+
     def test_rank_that_never_comes(self):
         ranks = self.start(left_out=(2,), TREERING_TIMEOUT="3")
         since = time.monotonic()

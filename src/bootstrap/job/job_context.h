@@ -35,9 +35,9 @@ struct JobContext {
   // `tcp_only`, `way`: see find_candidates().
   std::shared_ptr<Dial> dial(const Place& target, Clock::time_point deadline, Dial::Done done, bool tcp_only = false,
                              uint32_t way = 0) const {
-    auto held_done = [held = hold(), done = std::move(done)](const Status& status, bool gone,
+    auto held_done = [held = hold(), done = std::move(done)](const Status& status, DialEnd end,
                                                              std::shared_ptr<Channel> channel) {
-      done(status, gone, std::move(channel));
+      done(status, end, std::move(channel));
     };
     return Dial::start(agent, find_candidates(own, agent->interfaces(), target, tcp_only, way), id.job, id.secret,
                        deadline, std::move(held_done));

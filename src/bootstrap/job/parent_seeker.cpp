@@ -37,13 +37,13 @@ void ParentSeeker::try_next() {
   if (job_.closed) return;
   const std::optional<Place> next = search_.next();
   if (!next) return no_parent();
-  auto done = [this, place = *next](const Status& status, bool gone, std::shared_ptr<Channel> channel) {
+  auto done = [this, place = *next](const Status& status, DialEnd end, std::shared_ptr<Channel> channel) {
     dial_ = nullptr;
-    if (status.code() == trTimeout) search_.no_answer(place);
+    if (status.code() == trTimeout || (end == DialEnd::kNoAnswer && job_.meets())) search_.no_answer(place);
     if (status.ok()) return ask(std::move(channel), place);
     if (job_.meets() && status.code() == trSystemError)  // no other candidate helps
       return events_.failed({status.code(), "this process: " + status.message()});
-    if (gone && tree_.has_left(place.process)) detector_.relay_is_gone(place.process);
+    if (end == DialEnd::kRefused && tree_.has_left(place.process)) detector_.relay_is_gone(place.process);
     if (const std::string why = search_.failed(place, status.message(), Clock::now()); !why.empty())
       log_line(LogLevel::kInfo, "cannot attach to " + why);
     try_next();

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <climits>
 
 #include "core/log.h"
@@ -14,6 +15,8 @@ namespace treering {
 namespace {
 
 constexpr auto kToldWhoIsMissing = std::chrono::seconds(10);  // and again in each of these
+
+bool is_at_limit() { return errno == EMFILE || errno == ENFILE; }
 
 }  // namespace
 
@@ -70,7 +73,7 @@ void Rendezvous::tell_who_is_missing() {
 }
 
 // This host's memory: made by its first process, received by the others.
-int Rendezvous::host_segment(int received) const {
+int Rendezvous::host_segment(int received) {
   const ProcessTableMessage& table = tree_.process_table();
   auto first = std::find_if(table.places.begin(), table.places.end(),
                             [this](const Place& place) { return place.host == job_.own.host; });
@@ -78,8 +81,15 @@ int Rendezvous::host_segment(int received) const {
   if (received >= 0) ::close(received);
   const int fd = memfd_create("treering-segment", MFD_CLOEXEC);
   if (fd >= 0 && ftruncate(fd, static_cast<off_t>(table.segment_bytes)) == 0) return fd;
+  lost_segment_ = fd < 0 && is_at_limit();
   if (fd >= 0) ::close(fd);
   return -1;
+}
+
+int Rendezvous::duplicate_segment() {
+  const int fd = segment_ < 0 ? -1 : fcntl(segment_, F_DUPFD_CLOEXEC, 3);
+  if (segment_ >= 0 && fd < 0 && is_at_limit()) lost_segment_ = true;
+  return fd;
 }
 
 void Rendezvous::take_process_table(ProcessTableMessage table, int segment) {
@@ -91,6 +101,8 @@ void Rendezvous::take_process_table(ProcessTableMessage table, int segment) {
   }
   close();
   met_ = Clock::now();
+  // The kernel drops a descriptor that a process has no place for.
+  lost_segment_ = table.has_segment && segment < 0;
   tree_.meet(std::move(table));
   segment_ = host_segment(segment);
   for (uint32_t child : tree_.children()) send_process_table(child);
@@ -98,7 +110,7 @@ void Rendezvous::take_process_table(ProcessTableMessage table, int segment) {
   events_.met();
 }
 
-void Rendezvous::tell_members() const {
+void Rendezvous::tell_members() {
   auto peers = std::make_shared<std::vector<PeerPlace>>();
   peers->reserve(tree_.ranks());
   std::vector<uint32_t> interfaces;
@@ -112,13 +124,15 @@ void Rendezvous::tell_members() const {
     member.joined = true;
     member.staging_bytes = tree_.process_table().staging_bytes;
     member.peers = peers;
-    if (segment_ >= 0) member.segment = fcntl(segment_, F_DUPFD_CLOEXEC, 3);
+    member.segment = duplicate_segment();
+    member.lost_segment = lost_segment_;
   });
 }
 
 void Rendezvous::send_process_table(uint32_t child) {
-  const bool has_segment = segment_ >= 0 && links_.takes_descriptors(child) && tree_.place(child).host == job_.own.host;
-  links_.send(child, tree_.process_table_bytes(has_segment), has_segment ? fcntl(segment_, F_DUPFD_CLOEXEC, 3) : -1);
+  const bool takes_it = links_.takes_descriptors(child) && tree_.place(child).host == job_.own.host;
+  const int fd = takes_it ? duplicate_segment() : -1;
+  links_.send(child, tree_.process_table_bytes(fd >= 0), fd);
 }
 
 void Rendezvous::drop_segment() {

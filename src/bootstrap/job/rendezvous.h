@@ -48,8 +48,9 @@ class Rendezvous {
   void close();
 
  private:
-  int host_segment(int received) const;
-  void tell_members() const;
+  int host_segment(int received);
+  int duplicate_segment();  // -1: there is none, or no descriptor is left
+  void tell_members();
   void tell_who_is_missing();
 
   const JobContext& job_;
@@ -59,7 +60,8 @@ class Rendezvous {
   const Events events_;
   std::unique_ptr<RendezvousRoot> root_;
   JobTimer deadline_{job_}, missing_{job_};
-  int segment_ = -1;  // to pass on, until all have met
+  int segment_ = -1;           // to pass on, until all have met
+  bool lost_segment_ = false;  // this process had no descriptor left for it
   Clock::time_point met_;
 };
 

@@ -4,6 +4,8 @@
 #include <sodium.h>
 #include <unistd.h>
 
+#include "core/log.h"
+
 namespace treering {
 
 void RootClient::start(Clock::time_point deadline) {
@@ -23,13 +25,16 @@ void RootClient::find() {
   root.network = id.root_network;
   root.port = id.port;
   root.addresses = unpack_addresses(id.addresses, sizeof id.addresses);
-  dial_ =
-      job_.dial(root, search_->deadline(), [this](const Status& status, bool gone, std::shared_ptr<Channel> channel) {
-        dial_ = nullptr;
-        if (status.ok()) return join(std::move(channel));
-        if (const auto failure = search_->failed(status, gone, Clock::now())) return events_.failed(*failure);
-        find_later(RootSearch::kRetry + std::chrono::milliseconds(randombytes_uniform(100)));
-      });
+  dial_ = job_.dial(root, search_->attempt_until(Clock::now()),
+                    [this](const Status& status, DialEnd end, std::shared_ptr<Channel> channel) {
+                      dial_ = nullptr;
+                      if (status.ok()) return join(std::move(channel));
+                      if (const auto failure = search_->failed(status, end, Clock::now()))
+                        return events_.failed(*failure);
+                      if (const std::string news = search_->news(status, Clock::now()); !news.empty())
+                        log_line(LogLevel::kWarn, news);
+                      find_later(RootSearch::kRetry + std::chrono::milliseconds(randombytes_uniform(100)));
+                    });
 }
 
 void RootClient::find_later(Clock::duration pause) {

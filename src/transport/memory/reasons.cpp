@@ -22,8 +22,13 @@ std::string uids(const PeerInfo& a, const PeerInfo& b) {
   return a.rank < b.rank ? fmt::format("{} and {}", a.uid, b.uid) : fmt::format("{} and {}", b.uid, a.uid);
 }
 
+std::string has_lost_it(const PeerInfo& loser) {
+  return fmt::format("rank {} (pid {}) has no file descriptor left to take it or to pass it on; see ulimit -n there",
+                     loser.rank, loser.pid);
+}
+
 // Why the descriptor did not come from one to the other.
-std::string why_it_did_not_travel(const PeerInfo& lacking, const PeerInfo& holder) {
+std::string why_it_did_not_travel(const PeerInfo& lacking, const PeerInfo& holder, const PeerInfo* loser) {
   const std::string ranks = both(lacking, holder);
   // Without /proc a machine is known by its host's name alone, which containers have of their own.
   const bool know_machines = lacking.network_namespace != 0 && holder.network_namespace != 0;
@@ -40,25 +45,28 @@ std::string why_it_did_not_travel(const PeerInfo& lacking, const PeerInfo& holde
         ranks, uids(lacking, holder));
   if (lacking.uid != holder.uid) return fmt::format("{} are of different users (uid {})", ranks, uids(lacking, holder));
   // The processes of a host hand it on in a tree.
-  return "a process that its descriptor would have come through has no descriptor left, or is in another network namespace or "
-         "another user's";
+  if (loser != nullptr) return has_lost_it(*loser);
+  return "a process that its descriptor would have come through is in another network namespace or another user's";
 }
 
-std::string why_absent(const PeerInfo& own, const PeerInfo& peer, const PeerInfo* holder) {
+std::string why_absent(const PeerInfo& own, const PeerInfo& peer, const PeerInfo* holder, const PeerInfo* loser) {
   for (const PeerInfo* info : {&own, &peer})
     if (info->got_segment != 0 && info->in_segment == 0)
       return fmt::format("mmap failed on rank {}, whose log says why", info->rank);
+  for (const PeerInfo* info : {&own, &peer})
+    if (info->lost_segment != 0) return has_lost_it(*info);
+  if (holder == nullptr && loser != nullptr) return has_lost_it(*loser);
   // A process without a rank, which only made the unique id, has no info.
   if (holder == nullptr)
     return "no rank of the host was given it: memfd_create failed, or the process that makes it holds no rank and is in another "
            "network namespace or another user's";
-  return why_it_did_not_travel(own.got_segment == 0 ? own : peer, *holder);
+  return why_it_did_not_travel(own.got_segment == 0 ? own : peer, *holder, loser);
 }
 
 }  // namespace
 
-std::string why_no_segment(const PeerInfo& own, const PeerInfo& peer, const PeerInfo* holder) {
-  return "no segment (" + why_absent(own, peer, holder) + ")";
+std::string why_no_segment(const PeerInfo& own, const PeerInfo& peer, const PeerInfo* holder, const PeerInfo* loser) {
+  return "no segment (" + why_absent(own, peer, holder, loser) + ")";
 }
 
 std::string why_no_pid(const PeerInfo& own, const PeerInfo& peer) {

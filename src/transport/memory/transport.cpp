@@ -20,7 +20,7 @@ class MappedTransport : public Transport {
   Status prove(uint32_t peer) final {
     const PeerInfo &own = setup_.peer_info(setup_.rank), &theirs = setup_.peer_info(peer);
     if (setup_.segment == nullptr || theirs.in_segment == 0)
-      return {trSystemError, why_no_segment(own, theirs, setup_.segment_holder())};
+      return {trSystemError, why_no_segment(own, theirs, setup_.segment_holder(), setup_.segment_loser())};
     const auto* nonce = static_cast<volatile uint64_t*>(area_of(peer).nonce());
     if (own.in_segment == 0 || *nonce != theirs.nonce)
       return {trSystemError, "the peer's nonce is not in the mapped segment"};

@@ -29,9 +29,9 @@ PeerInfo without_segment(uint32_t rank) {
 }
 
 // The reason. Both directions give the same one.
-std::string why(const PeerInfo& a, const PeerInfo& b, const PeerInfo* holder) {
-  const std::string text = why_no_segment(a, b, holder);
-  EXPECT_EQ(text, why_no_segment(b, a, holder));
+std::string why(const PeerInfo& a, const PeerInfo& b, const PeerInfo* holder, const PeerInfo* loser = nullptr) {
+  const std::string text = why_no_segment(a, b, holder, loser);
+  EXPECT_EQ(text, why_no_segment(b, a, holder, loser));
   return text;
 }
 
@@ -83,8 +83,8 @@ TEST(NoSegment, WhereBothLackIt) {
   const PeerInfo holder = with_segment(0);
   PeerInfo a = without_segment(1), b = without_segment(2);
   a.network_namespace = b.network_namespace = 22;
-  EXPECT_NE(why_no_segment(a, b, &holder).find("ranks 0 and 1 are in different network"), std::string::npos);
-  EXPECT_NE(why_no_segment(b, a, &holder).find("ranks 0 and 2 are in different network"), std::string::npos);
+  EXPECT_NE(why_no_segment(a, b, &holder, nullptr).find("ranks 0 and 1 are in different network"), std::string::npos);
+  EXPECT_NE(why_no_segment(b, a, &holder, nullptr).find("ranks 0 and 2 are in different network"), std::string::npos);
 }
 
 TEST(NoSegment, WhereAPidNamespaceAloneDiffersItIsNotBlamed) {
@@ -93,8 +93,21 @@ TEST(NoSegment, WhereAPidNamespaceAloneDiffersItIsNotBlamed) {
   b.pid_namespace = 12;
   EXPECT_EQ(
       why(a, b, &a),
-      "no segment (a process that its descriptor would have come through has no descriptor left, or is in another network namespace or another "
-      "user's)");
+      "no segment (a process that its descriptor would have come through is in another network namespace or another user's)");
+}
+
+TEST(NoSegment, TheOneWithoutDescriptorsIsNamed) {
+  const PeerInfo holder = with_segment(0);
+  PeerInfo a = without_segment(1), b = without_segment(2), loser = without_segment(3);
+  loser.lost_segment = 1;
+  const std::string expected =
+      "no segment (rank 3 (pid 103) has no file descriptor left to take it or to pass it on; see ulimit -n there)";
+  EXPECT_EQ(why(a, b, &holder, &loser), expected) << "it would have come through that one";
+  EXPECT_EQ(why(a, b, nullptr, &loser), expected) << "which makes it";
+  EXPECT_EQ(why(holder, loser, &holder, &loser), expected);
+  b.network_namespace = 22;
+  EXPECT_NE(why(holder, b, &holder, &loser).find("ranks 0 and 2 are in different network"), std::string::npos)
+      << "what would do alone";
 }
 
 TEST(NoSegment, FailuresOfTheMachine) {

@@ -30,10 +30,10 @@ void Connector::connect(const std::shared_ptr<Member>& member, uint32_t peer, co
 void Connector::dial(const std::shared_ptr<Connecting>& connecting) {
   const Place& target = tree_.place(tree_.process_of(connecting->message.destination));
   auto slot = std::make_shared<std::shared_ptr<Dial>>();
-  auto done = [=, this](const Status& status, bool gone, const std::shared_ptr<Channel>& channel) {
+  auto done = [=, this](const Status& status, DialEnd end, const std::shared_ptr<Channel>& channel) {
     dials_.erase(*slot);
     if (status.ok()) return await_accept(channel, connecting);
-    end_attempt(connecting, connecting->attempts.not_reached(status, gone));
+    end_attempt(connecting, connecting->attempts.not_reached(status, end == DialEnd::kRefused));
   };
   *slot = job_.dial(target, connecting->attempts.deadline(), std::move(done), true, connecting->way);
   dials_.insert(*slot);
