@@ -7,9 +7,12 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <random>
+#include <set>
 
 #include "bootstrap/jobs.h"
 #include "bootstrap/rendezvous_root.h"
@@ -342,6 +345,37 @@ TEST(RendezvousErrors, ARankWithoutDescriptorsIsNamedWhileLinksAreMade) {
     EXPECT_NE(result.output.find("rank 1 (pid "), std::string::npos) << result.output;
     EXPECT_NE(result.output.find("no file descriptor is left"), std::string::npos) << result.output;
   }
+}
+
+// Its connections take as many as there are, at one of the limits all but the last, which the host's memory would need.
+TEST(RendezvousErrors, ARankWithoutADescriptorForTheMemoryOfTheHostSaysSo) {
+  constexpr rlim_t kMostLeft = 16;
+  std::vector<std::unique_ptr<RankProcesses>> pairs;
+  for (rlim_t left = 0; left <= kMostLeft; ++left)
+    pairs.push_back(std::make_unique<RankProcesses>(2, [left](int rank, const trUniqueId& packed) {
+      const int first_free = dup(0);
+      close(first_free);
+      if (rank == 1) JOB_EXPECT(limit_descriptors(static_cast<rlim_t>(first_free) + left));
+      std::unique_ptr<Membership> membership;
+      if (!Membership::join(unpacked(packed), request_of(static_cast<uint32_t>(rank), 2, 10'000), &membership).ok())
+        return 0;
+      const int segment = membership->take_segment();
+      say(std::string(segment >= 0 ? "has it" : "has none") + (membership->lost_segment() ? ", lost it" : ""));
+      return 0;
+    }));
+  std::set<std::string> said;
+  for (const auto& pair : pairs) {
+    EXPECT_EQ(pair->wait(0).output.find("lost it"), std::string::npos);
+    said.insert(pair->wait(1).output);
+  }
+  for (const std::string& text : said)
+    EXPECT_EQ(text.find("has none") != std::string::npos, text.find("lost it") != std::string::npos) << text;
+  const auto says = [&](const char* words) {
+    return std::any_of(said.begin(), said.end(),
+                       [&](const std::string& text) { return text.find(words) != std::string::npos; });
+  };
+  EXPECT_TRUE(says("has none, lost it"));
+  EXPECT_TRUE(says("has it"));
 }
 
 // Two processes may bind to a port before one of them listens there: the other goes on to the next port.
