@@ -349,9 +349,9 @@ TEST(RendezvousErrors, ARankWithoutDescriptorsIsNamedWhileLinksAreMade) {
 
 // Its connections take as many as there are, at one of the limits all but the last, which the host's memory would need.
 TEST(RendezvousErrors, ARankWithoutADescriptorForTheMemoryOfTheHostSaysSo) {
-  constexpr rlim_t kMostLeft = 16;
+  constexpr rlim_t kMaxLeft = 16;
   std::vector<std::unique_ptr<RankProcesses>> pairs;
-  for (rlim_t left = 0; left <= kMostLeft; ++left)
+  for (rlim_t left = 0; left <= kMaxLeft; ++left)
     pairs.push_back(std::make_unique<RankProcesses>(2, [left](int rank, const trUniqueId& packed) {
       const int first_free = dup(0);
       close(first_free);
