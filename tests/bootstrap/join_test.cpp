@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -76,13 +75,7 @@ TEST(Rendezvous, ManyThreads) {
 }
 TEST(Rendezvous, FewDescriptors) {
   expect_rendezvous(
-      48, 2,
-      [](int) {
-        const int first_free = dup(0);  // pipes of the test's are below
-        close(first_free);
-        (void)limit_descriptors(static_cast<rlim_t>(first_free) + 24);
-      },
-      100);
+      48, 2, [](int) { (void)leave_descriptors(24); }, 100);
 }
 TEST(Rendezvous, SeveralHostsOverTcp) {
   expect_rendezvous(
@@ -323,11 +316,7 @@ TEST(RendezvousErrors, ARankWithoutDescriptorsIsNamedWhileLinksAreMade) {
       verdict = text;
     };
     membership->set_events(std::move(events));
-    if (rank == 1) {
-      const int first_free = dup(0);
-      close(first_free);
-      JOB_EXPECT(limit_descriptors(static_cast<rlim_t>(first_free)));
-    }
+    if (rank == 1) JOB_EXPECT(leave_descriptors(0));
     Membership::Blobs all;
     JOB_CHECK(membership->allgather("x", &all));  // rank 1 has no descriptor left
     if (rank == 0) membership->introduce(1, {.bytes = "0", .connects = true});
@@ -349,13 +338,11 @@ TEST(RendezvousErrors, ARankWithoutDescriptorsIsNamedWhileLinksAreMade) {
 
 // Its connections take as many as there are, at one of the limits all but the last, which the host's memory would need.
 TEST(RendezvousErrors, ARankWithoutADescriptorForTheMemoryOfTheHostSaysSo) {
-  constexpr rlim_t kMaxLeft = 16;
+  constexpr size_t kMaxLeft = 16;
   std::vector<std::unique_ptr<RankProcesses>> pairs;
-  for (rlim_t left = 0; left <= kMaxLeft; ++left)
+  for (size_t left = 0; left <= kMaxLeft; ++left)
     pairs.push_back(std::make_unique<RankProcesses>(2, [left](int rank, const trUniqueId& packed) {
-      const int first_free = dup(0);
-      close(first_free);
-      if (rank == 1) JOB_EXPECT(limit_descriptors(static_cast<rlim_t>(first_free) + left));
+      if (rank == 1) JOB_EXPECT(leave_descriptors(left));
       std::unique_ptr<Membership> membership;
       if (!Membership::join(unpacked(packed), request_of(static_cast<uint32_t>(rank), 2, 10'000), &membership).ok())
         return 0;

@@ -2,11 +2,13 @@
 #include "support/descriptor_limit.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <shared_mutex>
+#include <vector>
 
 namespace treering::testing {
 
@@ -29,6 +31,17 @@ bool set_limit(rlim_t most, bool limits) {
 }  // namespace
 
 bool limit_descriptors(rlim_t first_forbidden) { return set_limit(first_forbidden, true); }
+
+// Numbers in use may lie between those that are free.
+bool leave_descriptors(size_t count) {
+  std::vector<int> taken;
+  while (taken.size() <= count) {
+    taken.push_back(dup(0));
+    if (taken.back() < 0) break;
+  }
+  for (const int fd : taken) close(fd);
+  return taken.back() >= 0 && limit_descriptors(static_cast<rlim_t>(taken.back()));
+}
 
 void allow_descriptors() { (void)set_limit(RLIM_INFINITY, false); }
 

@@ -5,15 +5,19 @@
 // report, which takes a descriptor, too; so this file has them.
 //
 //   limit_descriptors(n)      numbers from n on are not given away; lower ones that are free can still be
+//   leave_descriptors(n)      this process can open n more
 //   allow_descriptors()       as many as the process may have
 #pragma once
 
 #include <sys/resource.h>
 
+#include <cstddef>
+
 namespace treering::testing {
 
 // False: the limit stays as it was.
 bool limit_descriptors(rlim_t first_forbidden);
+bool leave_descriptors(size_t count);
 void allow_descriptors();
 
 }  // namespace treering::testing
