@@ -207,8 +207,8 @@ class Failures(RankCase):
     def test_link_that_is_cut_while_they_look_for_one_another(self):
         self.lab.cut(1)
         try:
-            ranks = self.start(TREERING_TIMEOUT="60")
-            ranks[1].wait_for_text("has not been reached for")
+            ranks = self.start(TREERING_TIMEOUT="80")
+            ranks[1].wait_for_text("has not been reached for", 50)
         finally:
             self.lab.heal(1)
         self.wait_until_all_go_on(ranks.values())
