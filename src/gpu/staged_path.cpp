@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <cstring>
 #include <deque>
 
 #include "core/log.h"
 #include "core/types.h"
+#include "gpu/devices.h"
 
 namespace treering {
 namespace {
@@ -24,6 +26,18 @@ struct StagedMove {
   const void* from;
   size_t bytes;
 };
+
+// A driver copies from host to host in the thread that asks for it, which waits for all that the stream holds: for kernels
+// of ranks that wait for one that this thread has yet to launch. In a callback the stream does it itself.
+void copy_on_host(void* argument) {
+  const auto* move = static_cast<const StagedMove*>(argument);
+  std::memcpy(move->to, move->from, move->bytes);
+}
+
+bool is_on_host(const StagedMove& move) {
+  DeviceBackend* const backend = device_backend(nullptr);
+  return backend->device_of(move.to) < 0 && backend->device_of(move.from) < 0;
+}
 
 struct StagedPath::Piece {
   StagedCall* call = nullptr;
@@ -317,14 +331,17 @@ Status StagedPath::give(StagedCall* call, bool captured, DeviceStream copies_in,
   return {};
 }
 
-Status StagedPath::copy_all(const std::vector<StagedMove>& moves, DeviceStream stream) const {
-  for (const StagedMove& move : moves) TR_RETURN_IF_ERROR(device_->copy(move.to, move.from, move.bytes, stream));
+// The moves stay where they are until the stream has passed.
+Status StagedPath::copy_all(std::vector<StagedMove>* moves, DeviceStream stream) const {
+  for (StagedMove& move : *moves)
+    TR_RETURN_IF_ERROR(is_on_host(move) ? device_->call_host(copy_on_host, &move, stream)
+                                        : device_->copy(move.to, move.from, move.bytes, stream));
   return {};
 }
 
 Status StagedPath::give_in(Piece* piece, bool captured, DeviceStream stream, bool* queued) {
   if (piece->slot != nullptr && piece->slot->used) TR_RETURN_IF_ERROR(device_->wait(stream, piece->slot->free));
-  TR_RETURN_IF_ERROR(copy_all(piece->before, stream));
+  TR_RETURN_IF_ERROR(copy_all(&piece->before, stream));
   if (captured) return device_->call_host(start_captured, piece, stream);
   TR_RETURN_IF_ERROR(queue_on_engine(piece));
   *queued = true;
@@ -335,7 +352,7 @@ Status StagedPath::give_in(Piece* piece, bool captured, DeviceStream stream, boo
 
 Status StagedPath::give_out(Piece* piece, DeviceStream stream) {
   TR_RETURN_IF_ERROR(device_->wait_value(reinterpret_cast<const uint32_t*>(piece->flag), 1, stream));
-  TR_RETURN_IF_ERROR(copy_all(piece->after, stream));
+  TR_RETURN_IF_ERROR(copy_all(&piece->after, stream));
   if (piece->slot == nullptr) return {};
   piece->slot->used = true;
   return device_->record(piece->slot->free, stream);
@@ -347,10 +364,10 @@ Status StagedPath::enqueue_around(Operation operation, bool buffers, DeviceStrea
   std::unique_ptr<StagedCall> call;
   TR_RETURN_IF_ERROR(prepare(std::move(operation), &call));
   TR_RETURN_IF_ERROR(stage(call.get(), buffers));
-  const Piece& piece = call->pieces.front();
-  Status status = copy_all(piece.before, stream);
+  Piece& piece = call->pieces.front();
+  Status status = copy_all(&piece.before, stream);
   if (status.ok()) status = launch(piece.operation);
-  if (status.ok()) status = copy_all(piece.after, stream);
+  if (status.ok()) status = copy_all(&piece.after, stream);
   const Status given_back = give_back_in(stream, std::move(call));
   return status.ok() ? given_back : status;
 }

@@ -70,7 +70,7 @@ class StagedPath {
   Status stage_buffers(StagedCall* call, Piece* piece) const;
   Status stage_transfers(StagedCall* call, Piece* piece) const;
   Status stage_pieces(const PiecePlan& plan, Slot* slots, size_t first_slot, StagedCall* call) const;
-  Status copy_all(const std::vector<struct StagedMove>& moves, DeviceStream stream) const;
+  Status copy_all(std::vector<struct StagedMove>* moves, DeviceStream stream) const;
   Status give(StagedCall* call, bool captured, DeviceStream copies_in, DeviceStream copies_out, bool* queued);
   Status give_in(Piece* piece, bool captured, DeviceStream stream, bool* queued);
   Status give_out(Piece* piece, DeviceStream stream);

@@ -134,7 +134,10 @@ TEST(SplitAfterAFailure, NamesTheFirstCauseWhereARankHasLeftSince) {
     const int32_t own = getpid();
     TR_CHECK(trAllGather(&own, pids.data(), 1, trInt32, comm, nullptr));
     const auto leaver = static_cast<int>(syscall(SYS_pidfd_open, pids[kLeaver], 0));
-    if (rank == kRevoker) TR_CHECK(trCommRevoke(comm));
+    if (rank == kRevoker) {
+      TR_CHECK(trBarrier(comm, nullptr));  // the others have the pids, too
+      TR_CHECK(trCommRevoke(comm));
+    }
     while (trBarrier(comm, nullptr) == trSuccess) continue;
     if (rank == kLeaver) {
       TR_CHECK(trCommDestroy(comm));

@@ -67,6 +67,12 @@ bool is_usable(CUdeviceptr at, size_t bytes) {
   return at + bytes <= range->first + range->second.bytes;
 }
 
+bool is_of_host(CUdeviceptr at) {
+  std::lock_guard lock(mutex);
+  const auto range = find(at);
+  return range == ranges.end() || range->second.kind == Kind::kHost;
+}
+
 void set_mapped_range(CUdeviceptr at, size_t bytes, int device) {
   std::lock_guard lock(mutex);
   if (device < 0)

@@ -59,6 +59,7 @@ CUresult enter(const char* function);
 int current_device();
 // Whether the bytes are memory that kernels and copies of the current device may use.
 bool is_usable(CUdeviceptr at, size_t bytes);
+bool is_of_host(CUdeviceptr at);
 // Memory of a device that cuMemMap made; device -1: it is gone.
 void set_mapped_range(CUdeviceptr at, size_t bytes, int device);
 bool is_device_handle(CUdevice device);

@@ -263,6 +263,8 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream 
   TR_ENTER_STREAM(cuMemcpyAsync, stream);
   if (!is_usable(to, bytes) || !is_usable(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
   stream->put([=] { std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); });
+  // As a driver does: the thread waits for a copy within the host, and so for all that comes before it in the stream.
+  if (is_of_host(to) && is_of_host(from) && stream->capture == nullptr) stream->drain();
   return CUDA_SUCCESS;
 }
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) {
