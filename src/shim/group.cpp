@@ -118,10 +118,12 @@ Status Batch::run() {
   return status.ok() ? run_calls(calls) : status;
 }
 
+// Where there are GPUs, calls are put into CUDA streams and wait for no other rank. PyTorch expects success of them, as NCCL
+// gives it, and another thread would have another default stream.
 Status launch(Batch batch) {
   bool blocking = true;
   Status kind = batch.find_kind(&blocking);
-  if (!kind.ok() || blocking) {
+  if (!kind.ok() || blocking || (batch.jobs.empty() && has_devices())) {
     Status status = kind.ok() ? batch.run() : kind;
     if (status.ok()) return status;
     undo(batch);
@@ -155,7 +157,7 @@ Status submit(Call call) {
     Group::current().batch().calls.push_back(std::move(call));
     return {};
   }
-  if (call.comm->blocking) return run_call(call);
+  if (call.comm->blocking || has_devices()) return run_call(call);
   Batch batch;
   batch.calls.push_back(std::move(call));
   return launch(std::move(batch));
