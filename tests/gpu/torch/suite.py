@@ -7,6 +7,7 @@ named by its traceback and ends the run: the others would wait for it.
 """
 
 import argparse
+import contextlib
 import ctypes
 import datetime
 import os
@@ -57,7 +58,8 @@ def run_again(c, backend):
     """A process group that is given up (NCCL: aborted with an operation under way), and another after it."""
     if c.has("abort"):
         if c.rank == 0:
-            dist.all_reduce(c.values(0, 1000, torch.float32), async_op=True)  # that no other rank joins
+            with contextlib.suppress(dist.DistBackendError):  # another rank may have aborted already, which this one is told
+                dist.all_reduce(c.values(0, 1000, torch.float32), async_op=True)  # that no other rank joins
         dist.distributed_c10d._abort_process_group()
     else:
         dist.destroy_process_group()
