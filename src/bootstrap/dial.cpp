@@ -35,7 +35,7 @@ Clock::duration jitter(uint32_t times = 0) {
   return std::chrono::milliseconds(most / 2 + randombytes_uniform(most));
 }
 
-DialEnd end_because(const std::string& why) {
+DialEnd failure_of(const std::string& why) {
   if (why == std::strerror(ECONNREFUSED)) return DialEnd::kRefused;
   for (const int error : {EHOSTUNREACH, ENETUNREACH, ENETDOWN, EHOSTDOWN, ETIMEDOUT})
     if (why == std::strerror(error)) return DialEnd::kNoAnswer;
@@ -152,7 +152,7 @@ std::shared_ptr<Dial> Dial::start(Agent* agent, std::vector<DialTarget> candidat
     dial->limit_ = agent->after(deadline - Clock::now(), [dial] {
       dial->limit_ = 0;
       for (const Attempt& attempt : dial->attempts_)
-        if (attempt.end == DialEnd::kReached)
+        if (!attempt.failure)
           dial->reasons_ += fmt::format("{}{}: no answer", dial->reasons_.empty() ? "" : "; ", attempt.candidate.text);
       dial->finish({trTimeout, dial->reasons_}, DialEnd::kNoAnswer, nullptr);
     });
@@ -204,7 +204,7 @@ void Dial::try_one(size_t number) {
 void Dial::failed(size_t number, const std::string& why) {
   if (finished_) return;
   Attempt& attempt = attempts_[number];
-  attempt.end = end_because(why);
+  attempt.failure = failure_of(why);
   attempt.channel = nullptr;
   reasons_ += fmt::format("{}{}: {}", reasons_.empty() ? "" : "; ", attempt.candidate.text, why);
   if (next_ < attempts_.size()) {
@@ -212,9 +212,9 @@ void Dial::failed(size_t number, const std::string& why) {
     return start_next();
   }
   const auto all = [this](DialEnd end) {
-    return std::all_of(attempts_.begin(), attempts_.end(), [end](const Attempt& each) { return each.end == end; });
+    return std::all_of(attempts_.begin(), attempts_.end(), [end](const Attempt& each) { return each.failure == end; });
   };
-  const auto is_open = [](const Attempt& each) { return each.end == DialEnd::kReached; };
+  const auto is_open = [](const Attempt& each) { return !each.failure; };
   if (std::any_of(attempts_.begin(), attempts_.end(), is_open)) return;
   const DialEnd end = all(DialEnd::kRefused)    ? DialEnd::kRefused
                       : all(DialEnd::kNoAnswer) ? DialEnd::kNoAnswer

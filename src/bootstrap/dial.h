@@ -5,6 +5,8 @@
 
 #include <sys/socket.h>
 
+#include <optional>
+
 #include "bootstrap/channel.h"
 #include "bootstrap/frames.h"
 
@@ -49,7 +51,7 @@ class Dial : public std::enable_shared_from_this<Dial> {
   struct Attempt {
     DialTarget candidate;
     std::shared_ptr<Channel> channel;
-    DialEnd end = DialEnd::kReached;  // until it has failed
+    std::optional<DialEnd> failure;  // once it has failed
     uint64_t retry = 0;
     uint32_t drops = 0;  // by the listener, before it has heard what is wanted
   };

@@ -118,6 +118,25 @@ TEST_F(ShimOnDevices, CallsReturnAtOnceAndRunInStreamOrder) {
   EXPECT_EQ(cpu_launches() - launched, 2u * kRanks) << "by kernels";
 }
 
+// The communicators are made in the background, their calls by the caller: success, as NCCL gives it.
+TEST_F(ShimOnDevices, CallsOfNonBlockingCommunicatorsSucceedAtOnce) {
+  ncclComm_t comms[kRanks];
+  ncclConfig_t config = non_blocking();
+  EXPECT_NCCL(ncclGroupStart());
+  for (int r = 0; r < kRanks; ++r) EXPECT_NCCL(ncclCommSplit(comms_[r], 0, r, &comms[r], &config));
+  EXPECT_NCCL(ncclGroupEnd());
+  for (ncclComm_t comm : comms) ASSERT_EQ(wait_until_ready(comm), ncclSuccess);
+  for (int r = 0; r < kRanks; ++r)
+    EXPECT_NCCL(ncclAllReduce(in_[r], out_[r], kCount, ncclInt32, ncclSum, comms[r], stream(r)));
+  EXPECT_NCCL(ncclGroupStart());
+  for (int r = 0; r < kRanks; ++r)
+    EXPECT_NCCL(ncclAllReduce(out_[r], out_[r], kCount, ncclInt32, ncclSum, comms[r], stream(r)));
+  EXPECT_NCCL(ncclGroupEnd());
+  synchronize();
+  for (int r = 0; r < kRanks; ++r) expect(r, kCount, [](size_t) { return 18; });
+  for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommDestroy(comm));
+}
+
 TEST_F(ShimOnDevices, Collectives) {
   const auto all = [&](const std::function<ncclResult_t(int, ncclComm_t, cudaStream_t)>& call) {
     for (int r = 0; r < kRanks; ++r) ASSERT_NCCL(call(r, comms_[r], stream(r)));

@@ -12,11 +12,8 @@
 namespace treering::testing {
 namespace {
 
-// Leaves `count` descriptors.
-void leave(int count) {
-  const int first_free = dup(0);
-  close(first_free);
-  if (!limit_descriptors(static_cast<rlim_t>(first_free + count))) _exit(3);
+void leave(size_t count) {
+  if (!leave_descriptors(count)) _exit(3);
 }
 
 TEST(DescriptorLimit, LeavesSoMany) {
@@ -32,7 +29,7 @@ TEST(DescriptorLimit, LeavesSoMany) {
 
 // Each in a child, which has checked no object yet.
 TEST(DescriptorLimitDeathTest, ARightObjectIsNoError) {
-  for (int count : {0, 1, 2, 3}) {
+  for (size_t count : {0, 1, 2, 3}) {
     SCOPED_TRACE(count);
     EXPECT_EXIT((leave(count), _exit(call_right_object())), ::testing::ExitedWithCode(2), "^$");
   }
