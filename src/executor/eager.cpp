@@ -103,14 +103,17 @@ bool EagerPath::send(const EagerMessage& eager) {
     StagingPool& pool = context_->pools[0];
     if (slot_ == StagingPool::kNone || !same_for_all_) {
       slot_ = pool.find_free();
-      if (slot_ == StagingPool::kNone) return false;
+      if (slot_ == StagingPool::kNone) {
+        waiting_for_ = pool.awaited_peer();
+        return false;
+      }
       pool.use(slot_);
       std::memcpy(pool.slot(slot_), eager.data, eager.bytes);
     }
     message.kind = PayloadKind::kStaging;
     message.user.offset = pool.slot_offset(slot_);
     to->post(message);
-    pool.add_reader(slot_, to);
+    pool.add_reader(slot_, eager.peer, to);
     return true;
   }
   to->post(message);

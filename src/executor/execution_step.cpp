@@ -121,7 +121,7 @@ bool Execution::plan_sends(StepState* state) {
   StagingPool& pool = context_->pools[state->link];
   state->slot = pool.find_free();
   if (state->slot == StagingPool::kNone) {
-    waiting_for_ = state->at->send_peer(0);
+    waiting_for_ = pool.awaited_peer();  // which need not be one that this step sends to
     return false;
   }
   destinations_.push_back({pool.slot(state->slot), Place::kMessage, state->wide_value, false});
@@ -217,7 +217,7 @@ void Execution::post_sends(const StepState& state) {
     }
     connection->post(message);
     if (modes_[i] == Mode::kStaged) {
-      pool.add_reader(state.slot, connection);
+      pool.add_reader(state.slot, peer, connection);
       state.channel->staged[0] = std::exchange(state.channel->staged[1], connection->posted());
     }
     // What the peer reads from this process must be there until it has: the call ends after that.

@@ -42,15 +42,18 @@ class StagingPool {
     readers_[static_cast<size_t>(index)].clear();
     next_ = static_cast<uint32_t>(index) + 1 == open_slots() ? 0 : static_cast<uint32_t>(index) + 1;
   }
-  // The message posted last on `connection` refers to the slot.
-  void add_reader(int index, Connection* connection) {
-    readers_[static_cast<size_t>(index)].push_back({connection, connection->posted()});
+  // The message posted last on `connection`, to `peer`, refers to the slot.
+  void add_reader(int index, uint32_t peer, Connection* connection) {
+    readers_[static_cast<size_t>(index)].push_back({connection, connection->posted(), peer});
   }
+  // A peer that has not read the slot whose turn is next; after find_free() has found none.
+  uint32_t awaited_peer() const { return readers_[next_].back().peer; }
 
  private:
   struct Reader {
     Connection* connection;
     uint64_t target;
+    uint32_t peer;
   };
   bool is_free(uint32_t index);
   void open(uint32_t slots);

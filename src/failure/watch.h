@@ -156,6 +156,7 @@ class Watch {
     RankStatusSnapshot status;
   };
   std::string wait_of_two(const Shown& one, const Shown& other) const;
+  std::string lifeless_rank() const;
   bool is_dead(uint32_t peer) const;
   void note_progress(uint32_t peer);
   std::string place() const;

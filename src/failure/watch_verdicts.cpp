@@ -262,6 +262,18 @@ std::string Watch::wait_of_two(const Shown& one, const Shown& other) const {
                      describe(other.rank));
 }
 
+// A rank of this machine that is in this operation and shows no sign of life, in words; empty when there is none. A rank
+// shows one of those that it waits for, so that a rank which holds up two others may be missing from what they show.
+std::string Watch::lifeless_rank() const {
+  for (uint32_t peer = 0; counted_ && peer < context_->ranks; ++peer) {
+    RankStatusSnapshot shown;
+    if (peer == context_->rank || !knows_by_reading(peer) || shows_life(peer) || !read(peer, &shown)) continue;
+    if (shown.completed < call_->operation)
+      return fmt::format("{} has shown no sign of life for {:.1f} s", describe(peer), silence_of(peer));
+  }
+  return {};
+}
+
 // Follows the waits from rank to rank, to one that shows no sign of life or waits for no other. Where all are alive and
 // wait for one another, no rank is at fault: what they sent has not arrived.
 std::string Watch::chain_of_waits(uint32_t waiting_for, bool all_answer) const {
@@ -281,9 +293,11 @@ std::string Watch::chain_of_waits(uint32_t waiting_for, bool all_answer) const {
                          waits ? fmt::format(", waiting for rank {}", next) : "");
     }
     if (!waits) return fmt::format("{} is alive, and waits for no rank", describe(peer));
-    if (next == before.rank) return wait_of_two(before, {peer, snapshot});
     seen.push_back(before.rank);
-    if (std::find(seen.begin(), seen.end(), next) != seen.end())
+    const bool is_loop = std::find(seen.begin(), seen.end(), next) != seen.end();
+    if (std::string lifeless = is_loop && !all_answer ? lifeless_rank() : ""; !lifeless.empty()) return lifeless;
+    if (next == before.rank) return wait_of_two(before, {peer, snapshot});
+    if (is_loop)
       return fmt::format(
           "{} is alive, waiting for rank {}: the ranks wait for one another, and what they sent has not arrived",
           describe(peer), next);

@@ -300,5 +300,26 @@ TEST(Execution, ABlockedRankNamesWhomItWaitsFor) {
   EXPECT_EQ(executor.execution(2).peer(), 1u);
 }
 
+// Rank 1 has all slots and reads none, so that the root has none for rank 2, which has read all of its own.
+TEST(Execution, ARankWithoutASlotNamesWhoHasNotReadIt) {
+  constexpr size_t kCount = 100'000;
+  std::mt19937_64 random(test_seed(1));
+  LocalRanks executor(3, 1, 4096, false);
+  JobBuffers buffers(3, trFloat32, 3 * kCount, false, &random);
+  LocalJob job = buffers.job(kCount, trFloat32, trSum);
+  job.collective = Collective::kScatter;
+  job.wire = trBfloat16;  // each value is converted, so that it goes through a slot
+  const Algorithm* direct = nullptr;
+  ASSERT_TRUE(find_algorithm(Collective::kScatter, "direct", &direct).ok());
+  Program programs[3];
+  for (const uint32_t rank : {0u, 2u}) executor.begin(*direct, job, flat_plan(3), 1, rank, &programs[rank]);
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (const uint32_t rank : {0u, 2u}) moved |= executor.execution(rank).advance() == Execution::Progress::kMoved;
+  }
+  EXPECT_EQ(executor.execution(2).peer(), 0u);
+  EXPECT_EQ(executor.execution(0).peer(), 1u);
+}
+
 }  // namespace
 }  // namespace treering

@@ -36,6 +36,7 @@ struct LocalJob {
   size_t chunk_bytes = 0;
   std::vector<const void*> scales;  // of each rank's input; empty: none
   trDataType_t wire = trFloat32;    // 16-bit: what buffers of float32 travel as
+  Collective collective = Collective::kAllReduce;
 };
 
 class LocalRanks {
@@ -132,6 +133,7 @@ class LocalRanks {
     Call call;
     call.operation = operation_;
     call.signature = signature != 0 ? signature : static_cast<uint32_t>(operation_ * 7919);
+    call.layout.collective = &info_of(job.collective);
     call.layout.rank = rank;
     call.layout.ranks = ranks_;
     call.layout.count = job.count;

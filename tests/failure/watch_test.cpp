@@ -17,12 +17,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Three ranks of this process. All show a sign of life whenever they are looked at.
+// Three ranks of this process. All but `lifeless` show a sign of life whenever they are looked at.
 class Ranks final : public StatusReader {
  public:
   const RankStatus* mapped_status(uint32_t) const override { return nullptr; }
   bool read_status(uint32_t peer, RankStatusSnapshot* snapshot) const override {
-    ++shown[peer].heartbeat;
+    if (peer != lifeless) ++shown[peer].heartbeat;
     *snapshot = shown[peer];
     if (after_a_look) after_a_look(peer);
     return true;
@@ -30,6 +30,7 @@ class Ranks final : public StatusReader {
   bool reads_status(uint32_t) const override { return true; }
 
   mutable std::vector<RankStatusSnapshot> shown{3};
+  uint32_t lifeless = UINT32_MAX;
   std::function<void(uint32_t peer)> after_a_look;
 };
 
@@ -127,6 +128,21 @@ TEST(TwoRanksThatWait, AreNotSaidToWhereOneHasGoneOnMeanwhile) {
     };
     expect_contains(verdict(ranks, 1),
                     name_of(2) + " is alive, waiting for rank 1, which has gone on or left meanwhile");
+  }
+}
+
+// A rank shows one of those that it waits for. The one that holds up both is named, unless it has done its part.
+TEST(TwoRanksThatWait, AreNotNamedWhereAThirdOneShowsNoSignOfLife) {
+  for (const uint64_t completed : {0, 1}) {
+    Ranks ranks;
+    ranks.shown[1].operation = ranks.shown[2].operation = 1;
+    ranks.shown[1].waiting_for = 0 + 1;
+    ranks.shown[2].completed = completed;
+    ranks.lifeless = 2;
+    const std::string text = verdict(ranks, 1, 1);
+    const std::string named = ": " + name_of(2) + " has shown no sign of life for 0.";
+    EXPECT_EQ(text.find(named) != std::string::npos, completed == 0) << text;
+    EXPECT_EQ(text.find(" wait for each other") != std::string::npos, completed == 1) << text;
   }
 }
 
