@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from scenario import AT_START, ERROR, TRANSPORTS
+from scenario import AT_START, DEATH, ERROR, TRANSPORTS
 
 START = 60   # seconds until all ranks are in the phase
 IDS = 80     # communicators of the phase `init`
@@ -35,7 +35,10 @@ class Run:
     def __init__(self, hosts, group, scenario, slack):
         self._hosts, self._group, self._scenario, self._slack = hosts, group, scenario, slack
         self.record = Record(scenario, hosts.lab.names, group.processes)
-        self._waits = bool(TRANSPORTS[scenario.transport].has_network and not scenario.gone)
+        # What is left is looked at once all have destroyed their communicators: until then their processes are in its control tree.
+        # A process that has died keeps none there; but the rank that was to be added by the others waits until its deadline.
+        waits = not scenario.gone or (scenario.phase == "grow" and scenario.cause == DEATH)
+        self._waits = TRANSPORTS[scenario.transport].has_network and waits
 
     def go(self):
         scenario = self._scenario
