@@ -140,7 +140,7 @@ class Judge:
             return
         failures = [error.when for other in range(scenario.ranks) for error in errors_of(record, other)]
         waited = ok.when - max([record.stop_at, *failures])
-        waits = 2 if scenario.kind in ("loss", "tiny-buffers") else 1
+        waits = 2 if scenario.kind in ("loss", "tiny-buffers") else 1  # it may move for a while before it stands still
         if waited > waits * scenario.timeout + self._slack:
             self._add("late", rank, f"agreed to stop {waited:.1f} s after it was told to")
 
@@ -156,6 +156,8 @@ class Judge:
 
     def _most_seconds(self, error):
         scenario = self._scenario
+        if scenario.kind == "loss" and (error.members is None or error.call == "init"):
+            return 2 * scenario.timeout  # a call may move for a while before it stands still; trCommInitRank has two deadlines
         if scenario.over == "own":
             is_seen = scenario.cause == DEATH and not (error.call == "init" and "missing: rank" in error.text)
             is_seen = is_seen and not self._never_comes(error) and not self._waits_for_a_call(error)

@@ -93,6 +93,16 @@ class JudgeTest(unittest.TestCase):
         lines = {rank: slow if rank == 1 else fine(FAULT + 3) for rank in range(4)}
         self.assertEqual(judge(record(stopped, lines, FAULT + 3), SLACK), [])
 
+    def test_a_call_that_loses_packets_may_move_before_it_stands_still(self):
+        text = "no progress within 4000 ms in a send or receive: rank 1 (pid 1001 on b) and rank 2 (pid 1002 on c) are alive and " \
+               "wait for each other: what they sent has not arrived. Rank 0 waited for rank 3"
+        began = FAULT + 0.1
+        for call, members, most in (("send", "-", 2), ("init", "0,1,2,3", 2), ("split", "0,1,2,3", 1)):
+            for after, late in ((most * TIMEOUT + 0.4, False), (most * TIMEOUT + 0.8, True)):
+                lines = errors(text, began + after, 8, began, call, members)
+                found = judge(record(scenario("loss", loss=20), lines), SLACK)
+                self.assertEqual([finding.kind for finding in found], ["late"] * 4 if late else [], (call, after, found))
+
     def test_a_death_is_told_at_once(self):
         near = {"transport": "shared-memory", "processes": [(0, [rank]) for rank in range(4)], "timeout": 10}
         died = DIED.replace("on c", "on a")
