@@ -98,7 +98,7 @@ Status Membership::rendezvous_root_at(const std::string& host, uint16_t port, co
 }
 
 Status Membership::join(const UniqueId& id, const JoinRequest& request, std::unique_ptr<Membership>* result,
-                        const CreationTerms::Guard& guard) {
+                        const CreationTerms& terms) {
   Agent& agent = Agent::instance();
   auto member = std::make_shared<Member>();
   member->request = request;
@@ -119,7 +119,8 @@ Status Membership::join(const UniqueId& id, const JoinRequest& request, std::uni
   }));
   TR_RETURN_IF_ERROR(status);
   std::unique_ptr<Membership> made(new Membership(&agent, std::move(job), std::move(member)));
-  made->guard_ = guard;
+  made->guard_ = terms.guard;
+  made->progress_ = terms.serve;
   made->start_deadline();
   TR_RETURN_IF_ERROR(made->wait_for([&] { return made->member_->joined; }, "for the other ranks to arrive"));
   made->start_deadline();

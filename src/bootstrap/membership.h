@@ -59,6 +59,7 @@ struct CreationTerms {
   using Guard = std::function<Status()>;
   Guard guard;
   Clock::time_point deadline = Clock::time_point::max();
+  std::function<void()> serve;  // called in every wait: what others may wait for meanwhile
 };
 
 // Called on the agent's thread: must not block. None is called after the Membership's end.
@@ -117,7 +118,7 @@ class Membership {
   // Ends the rendezvous of an id that this process made. Ranks that wait there, or come later, get `status`.
   static void end_rendezvous(const UniqueId& id, const Status& status);
   static Status join(const UniqueId& id, const JoinRequest& request, std::unique_ptr<Membership>* membership,
-                     const CreationTerms::Guard& guard = {});
+                     const CreationTerms& terms = {});
   // Leaves; waits for no other rank.
   ~Membership();
   // Every rank leaves now, as all of them know: none needs to be told.

@@ -58,6 +58,7 @@ Status Communicator::measure_own_link(const std::vector<uint32_t>& leaders, cons
       deadline - Watch::time_for_answers(deadline - Clock::now()), [this] { return context_.progress(); },
       [&](const Connection* waiting_for) {
         published.store((waiting_for == to_next ? next : previous) + 1, std::memory_order_relaxed);
+        IdleLinks::serve();
         if (terms.guard) TR_RETURN_IF_ERROR(terms.guard());
         Status failure = watch_->creation_verdict();
         // Ranks that do not measure wait in an exchange already: a death ends that, and is told to none as a loss. That it

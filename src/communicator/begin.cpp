@@ -308,8 +308,9 @@ void Communicator::choose_path(const Operation& operation, const Choice* choice)
 Status Communicator::begin(const Operation& operation) try {
   if (has_failed_.load(std::memory_order_relaxed)) return failure_;
   if (Status verdict = watch_->verdict(); !verdict.ok()) return fail(std::move(verdict));
+  activate();
   if (watch_->in_doubt()) {  // it fails when it is known why
-    in_doubt_ = active_ = true;
+    in_doubt_ = true;
     return {};
   }
   number_call(operation);
@@ -327,7 +328,6 @@ Status Communicator::begin(const Operation& operation) try {
     fill_call(operation, constraints);
     begin_watched_call();
     watch_->start(&call_);
-    active_ = true;
     return {};
   }
   fill_call(operation, constraints);
@@ -342,7 +342,6 @@ Status Communicator::begin(const Operation& operation) try {
   if (call_.operation != 0) announce(operation, program);
   if (program != nullptr) show_output(operation, *program);
   watch_->start(&call_);
-  active_ = true;
   if (in_eager_path_)
     start_eager(operation);
   else if (program != nullptr)

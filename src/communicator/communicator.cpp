@@ -32,6 +32,7 @@ std::function<void()> Communicator::tell_closed() const {
 }
 
 Communicator::~Communicator() {
+  IdleLinks::remove(&link_turn_);
   // What was sent is waited for only where all went well; schedules are the last that a creation makes.
   const bool is_whole = schedules_ != nullptr && watch_ != nullptr && watch_->known_failure().ok();
   if (peer_table_ != nullptr && has_failed_.load())
@@ -108,7 +109,8 @@ Status Communicator::run_out_of_memory(const char* call) try {
 
 void Communicator::stop_without_memory() {
   if (has_failed_.load(std::memory_order_relaxed)) return;
-  in_doubt_ = active_ = true;
+  activate();
+  in_doubt_ = true;
   Status status = run_out_of_memory(nullptr);
   if (!watch_->in_doubt()) (void)fail(std::move(status));  // not even for the words that the others are told
 }
@@ -125,17 +127,35 @@ Communicator::Progress Communicator::doubt() {
 void Communicator::finish() {
   if (call_.operation != 0) context_.status->completed.store(call_.operation, std::memory_order_release);
   context_.status->waiting_for.store(0, std::memory_order_relaxed);
-  active_ = false;
+  deactivate();
+}
+
+void Communicator::activate() {
+  if (!std::exchange(active_, true) && membership_ != nullptr) link_turn_.take();
+}
+
+void Communicator::deactivate() {
+  if (std::exchange(active_, false) && membership_ != nullptr) link_turn_.give_back();
+}
+
+// In waits that are no operation. After a failure the memory that messages refer to is the user's again.
+void Communicator::serve_links() {
+  if (membership_ != nullptr && link_turn_.try_take()) {
+    if (!has_failed_.load(std::memory_order_relaxed)) context_.progress();
+    link_turn_.give_back();
+  }
+  IdleLinks::serve();
 }
 
 Status Communicator::fail(Status status) {
-  active_ = false;
+  activate();  // no other thread uses the links
   if (!has_failed_.load(std::memory_order_relaxed)) {
     failure_ = std::move(status);
     has_failed_.store(true, std::memory_order_release);
     // Network cards may still have payloads to read from the user's memory, which is the user's again when the call returns.
     if (peer_table_ != nullptr) peer_table_->abandon();
   }
+  deactivate();
   return failure_;
 }
 
@@ -150,6 +170,7 @@ Status Communicator::end_without_memory(const char* call) {
 }
 
 Status Communicator::poll_failures() try {
+  IdleLinks::serve();
   if (in_doubt_) {
     context_.progress();  // the operation has not ended: others may wait for what it has sent
     Status status = watch_->poll();

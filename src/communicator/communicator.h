@@ -20,6 +20,7 @@
 
 #include "bootstrap/membership.h"
 #include "communicator/gpu_side.h"
+#include "communicator/idle_links.h"
 #include "communicator/operation.h"
 #include "communicator/schedule_cache.h"
 #include "core/config.h"
@@ -201,10 +202,9 @@ class Communicator {
   Status fail(Status status);
   Progress doubt();
   void stop_without_memory();
-  // In waits that are no operation. After a failure the memory that messages refer to is the user's again.
-  void serve_links() const {
-    if (!has_failed_.load(std::memory_order_relaxed)) context_.progress();
-  }
+  void activate();
+  void deactivate();
+  void serve_links();
   Status create_of(uint32_t ranks, const std::vector<uint32_t>& members, uint32_t giver, const trUniqueId& id,
                    const char* function, const Config& config, std::unique_ptr<Communicator>* result);
   Status exchange_sealed(const char* function, const SplitInfo& own, std::vector<SplitInfo>* infos);
@@ -260,6 +260,7 @@ class Communicator {
   bool in_mailbox_ = false;
   bool in_eager_path_ = false;
   bool active_ = false;
+  LinkTurn link_turn_;     // while active_
   bool in_doubt_ = false;  // the operation does not go on: that it fails is certain, but not yet why
   uint64_t operations_ = 0;
   uint64_t history_ = 0;                       // hash of all operations that were counted

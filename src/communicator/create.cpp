@@ -80,7 +80,9 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   request.settings += fmt::format("library=" TREERING_VERSION_STRING " ({}, rank infos of {} bytes)\n",
                                   wire_versions(allowed), sizeof(RankInfo));
   PhaseTimes times;
-  TR_RETURN_IF_ERROR(Membership::join(id, request, &made->membership_, terms.guard));
+  CreationTerms meeting = terms;
+  if (IdleLinks::any()) meeting.serve = IdleLinks::serve;
+  TR_RETURN_IF_ERROR(Membership::join(id, request, &made->membership_, meeting));
   times.done("rendezvous");
   const auto& peers = made->membership_->peers();
   const bool first_of_process = std::none_of(
@@ -92,14 +94,17 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   const bool shares = (allowed & transports_with(&TransportRow::maps)) != 0;
   TR_RETURN_IF_ERROR(made->share_memory(made->membership_->take_segment(), job_name(id), shares));
   times.done("shared memory");
-  const CreationTerms linking{terms.guard, made->membership_->deadline()};
+  const CreationTerms linking{terms.guard, made->membership_->deadline(), {}};
   if (Status status = made->link(job_name(id), allowed, linking, &times); !status.ok()) {
     if (made->membership_) made->membership_->leave_because(status);
     // For ranks that are through with the creation and know of this one by its memory alone.
     claim_failure(&status_of(made->area_)->failure, static_cast<uint32_t>(status.code()), status.message());
     return status;
   }
-  if (made->membership_) made->membership_->end_creation();
+  if (made->membership_) {
+    made->membership_->end_creation();
+    IdleLinks::add(&made->context_, &made->link_turn_, &made->has_failed_);
+  }
   made->watch_->set_call_deadline(Clock::time_point::max());
   if (first_of_process) log_line(LogLevel::kInfo, fmt::format("rank {} is ready: {}", rank, times.text()));
   *result = std::move(made);
@@ -291,7 +296,10 @@ Status Communicator::link(const std::string& job, TransportSet allowed, const Cr
   }
   times->done("connections");
   if (machine.hosts > 1) {
-    membership_->serve_links([this] { context_.progress(); });
+    membership_->serve_links([this] {
+      context_.progress();
+      IdleLinks::serve();
+    });
     TR_RETURN_IF_ERROR(agree_on_network(plan, terms, &machine));
     times->done("measurement of the network");
   }

@@ -128,6 +128,9 @@ class SendQueue {
   virtual ~SendQueue() = default;
   // Sends what can be sent; true when nothing waits.
   virtual bool flush() = 0;
+  // To be called now and then while no call uses the connections to that peer. flush() is for waits, which ask thousands
+  // of times: what is costly it does at few of them.
+  virtual void serve_idle() { (void)flush(); }
   // Why what waits cannot be sent any more, or ok.
   virtual Status health() const = 0;
   // Since when nothing has gone to the peer or come from it because there is no connection, though one is wanted; a link

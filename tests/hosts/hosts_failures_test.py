@@ -140,6 +140,24 @@ class Failures(RankCase):
             self.lab.heal(1)
             self.end(ranks[2])
 
+    def test_what_is_lost_is_sent_again_by_a_rank_that_waits_on_another_communicator(self):
+        """Its receiver waits for it, and comes to the other communicator only then."""
+        for creates in (0, 1):
+            with self.subTest(creates=creates):
+                ranks = self.start("lose", creates, hosts=(0, 1))
+                for rank in ranks.values():
+                    rank.wait_for("running")
+                self.lab.cut(1)
+                try:
+                    ranks[0].tell()
+                    ranks[0].wait_for("reset")
+                finally:
+                    self.lab.heal(1)
+                self.assertIsNone(ranks[1].find("received"), "the network was not cut: nothing was lost")
+                ranks[0].tell()
+                for rank in ranks.values():
+                    rank.wait_for("ok")
+
     def test_link_of_two_ranks_that_is_cut(self):
         """Who looks for a new place in the tree finds that the next process is silent, too."""
         for mode in ("cut", "stop"):

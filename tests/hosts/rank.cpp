@@ -4,6 +4,7 @@
 //   id HEX / ready PID / running / leaves / error CODE SECONDS TEXT / left SOCKETS THREADS (more than at the start) / ok
 //   goes-on: it has done a call since the last such line; ten a second at most
 #include <dirent.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -183,6 +184,52 @@ void beside(trComm_t comm) {
   for (trComm_t made : {local, comm}) CHECK(trCommDestroy(made));
 }
 
+// Ends all connections of this process with a reset; their descriptors stay.
+void reset_connections() {
+  for (int fd = 0; fd < 1024; ++fd) {
+    sockaddr_storage peer{};
+    socklen_t length = sizeof peer;
+    const sockaddr none{AF_UNSPEC, {}};
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0 && peer.ss_family != AF_UNIX)
+      (void)connect(fd, &none, sizeof none);
+  }
+}
+
+void await_line() {
+  for (int c = 0; c != '\n' && c != EOF;) c = std::getchar();
+}
+
+// What rank 0 has sent is lost with its connection, and it goes on with a call on another communicator, or creates one.
+void lose_and_go_on(trComm_t comm, bool creates) {
+  trComm_t other = nullptr;
+  trUniqueId id{};
+  if (rank == 0) CHECK(trGetUniqueId(&id));
+  CHECK_OF(comm, trBroadcast(&id, &id, sizeof id, trUint8, 0, comm, nullptr));
+  CHECK_OF(comm, trCommDup(comm, &other));
+  for (trComm_t each : {comm, other}) CHECK_OF(each, sum_ones(each, ranks, 1));
+  int value = rank == 0 ? 17 : 0;
+  std::printf("running\n");
+  if (rank == 0) {
+    await_line();  // the network is cut
+    CHECK_OF(comm, trSend(&value, 1, trInt32, 1, comm, nullptr));
+    reset_connections();
+    std::printf("reset\n");
+    await_line();  // the network is whole
+  } else {
+    CHECK_OF(comm, trRecv(&value, 1, trInt32, 0, comm, nullptr));
+    EXPECT(value == 17);
+    std::printf("received\n");
+  }
+  trComm_t created = nullptr;
+  if (creates)
+    CHECK(trCommInitRank(&created, ranks, id, rank));
+  else
+    CHECK_OF(other, sum_ones(other, ranks, 1));
+  for (trComm_t made : {comm, other, created})
+    if (made != nullptr) CHECK(trCommDestroy(made));
+  std::printf("ok\n");
+}
+
 // Broadcasts, the last from `root`, and a barrier.
 void broadcast_from(trComm_t comm, int root) {
   int32_t value = rank;
@@ -330,6 +377,7 @@ int main(int argc, char** argv) {
   if (mode == "beside") beside(comm);
   if (mode == "splits") split_until_failure(comm);
   if (mode == "roots") broadcast_from(comm, rank == argument ? 1 : 0);
+  if (mode == "lose") lose_and_go_on(comm, argument != 0);
   if (mode == "shrink") shrink(comm, argument);
   if (mode == "everything") everything(comm);
   if (mode == "leave") leave(comm, 20, static_cast<size_t>(argument));

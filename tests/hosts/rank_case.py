@@ -41,6 +41,10 @@ class Rank:
             self.ended = time.monotonic()
             self._changed.notify_all()
 
+    def tell(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
     def find(self, word):
         """(when, rest of the line) of the first line that begins with the word."""
         for when, line in self.lines:

@@ -149,7 +149,6 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
 
   bool flush() override {
     if (!sender_.pending() && !has_mail_.load(std::memory_order_relaxed)) {
-      // A stream may have broken that carried what the peer has not acknowledged: this rank alone can send it again.
       if (!sender_.has_unacknowledged() || ++idle_ % kIdlePeriod != 0) return true;
       poll();
     }
@@ -161,6 +160,14 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     else
       send_pending();
     return !sender_.pending();
+  }
+
+  // A stream may have broken that carried what the peer has not acknowledged: this rank alone can send it again.
+  void serve_idle() override {
+    if (!health_.ok()) return;
+    if (!has_mail_.load(std::memory_order_relaxed) && !sender_.pending() && !sender_.has_unacknowledged()) return;
+    poll();
+    look_at_streams();
   }
 
  private:
@@ -366,7 +373,11 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
 
   // The caller waits in vain.
   void look_after_streams() {
-    if (++vain_ % kLookPeriod != 0 || !health_.ok()) return;
+    if (++vain_ % kLookPeriod == 0) look_at_streams();
+  }
+
+  void look_at_streams() {
+    if (!health_.ok()) return;
     const Clock::time_point now = Clock::now();
     if (now < next_look_) return;
     next_look_ = now + kLookEvery;

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "communicator/idle_links.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <vector>
+
+#include "core/clock.h"
+#include "executor/execution.h"
+
+namespace treering {
+namespace {
+
+constexpr Clock::duration kServePeriod = std::chrono::milliseconds(1);
+
+struct Entry {
+  const ExecutorContext* context;
+  LinkTurn* turn;
+  const std::atomic<bool>* has_failed;
+};
+
+struct Registry {
+  std::mutex mutex;
+  std::vector<Entry> entries;
+  std::atomic<size_t> count{0};
+  std::atomic<Clock::rep> next{0};  // when they are served again
+};
+
+Registry& registry();
+
+void before_fork() { registry().mutex.lock(); }
+void after_fork_in_parent() { registry().mutex.unlock(); }
+// Its communicators are the parent's.
+void after_fork_in_child() {
+  registry().entries.clear();
+  registry().count = 0;
+  registry().mutex.unlock();
+}
+
+Registry& registry() {
+  static auto* const all = new Registry;  // used until the process ends
+  return *all;
+}
+
+void serve_one(const Entry& entry) {
+  if (!entry.turn->try_take()) return;
+  try {
+    if (!entry.has_failed->load(std::memory_order_acquire))
+      for (const auto& [peer, queue] : entry.context->queues) queue->serve_idle();
+  } catch (const std::bad_alloc&) {
+    // A call on it finds that out, and says so.
+  }
+  entry.turn->give_back();
+}
+
+}  // namespace
+
+void LinkTurn::take() {
+  while (!try_take()) std::this_thread::yield();
+}
+
+void IdleLinks::add(const ExecutorContext* context, LinkTurn* turn, const std::atomic<bool>* has_failed) {
+  [[maybe_unused]] static const int registered = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  all.entries.push_back({context, turn, has_failed});
+  all.count = all.entries.size();
+}
+
+void IdleLinks::remove(const LinkTurn* turn) {
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  std::erase_if(all.entries, [turn](const Entry& entry) { return entry.turn == turn; });
+  all.count = all.entries.size();
+}
+
+bool IdleLinks::any() { return registry().count.load(std::memory_order_relaxed) != 0; }
+
+void IdleLinks::serve() {
+  if (!any()) return;
+  Registry& all = registry();
+  const auto now = Clock::now().time_since_epoch();
+  auto next = all.next.load(std::memory_order_relaxed);
+  if (now.count() < next || !all.next.compare_exchange_strong(next, (now + kServePeriod).count())) return;
+  std::unique_lock lock(all.mutex, std::try_to_lock);
+  if (!lock) return;  // another thread serves them
+  for (const Entry& entry : all.entries) serve_one(entry);
+}
+
+}  // namespace treering
