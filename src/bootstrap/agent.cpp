@@ -24,6 +24,7 @@
 #include "core/background_thread.h"
 #include "core/forked_sockets.h"
 #include "core/log.h"
+#include "core/process.h"
 #include "core/tcp_sockets.h"
 
 namespace treering {
@@ -102,8 +103,11 @@ Agent& Agent::instance() {
   return *found;
 }
 
-Agent::~Agent() {
-  for (int fd : {epoll_, wake_[0], wake_[1]}) ::close(fd);
+Agent::~Agent() { close_descriptors(); }
+
+void Agent::close_descriptors() {
+  for (int* fd : {&epoll_, &wake_[0], &wake_[1]})
+    if (*fd >= 0) ::close(std::exchange(*fd, -1));
 }
 
 Agent::Agent(Agent* replaced) : process_(getpid()), replaced_(replaced) {
@@ -139,10 +143,12 @@ Status Agent::descriptors_closed() {
 bool Agent::of_this_process() const { return process_ == getpid(); }
 
 void Agent::start() {
-  if (epoll_ < 0 || wake_[0] < 0) return started_.store(true, std::memory_order_release);
-  wake_watch_ = watch(wake_[0], EPOLLIN, [this](uint32_t) { run_posted(); });
-  running_ = start_background_thread(
-      "treering-agent", kStackBytes, [this] { loop(); }, &thread_);
+  if (epoll_ >= 0 && wake_[0] >= 0) {
+    wake_watch_ = watch(wake_[0], EPOLLIN, [this](uint32_t) { run_posted(); });
+    running_ = start_background_thread(
+        "treering-agent", kStackBytes, [this] { loop(); }, &thread_);
+  }
+  if (!running_) close_descriptors();  // another one takes its place
   started_.store(true, std::memory_order_release);
 }
 

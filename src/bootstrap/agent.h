@@ -90,6 +90,7 @@ class Agent {
   explicit Agent(Agent* replaced);
   ~Agent();
   void start();
+  void close_descriptors();
   void loop();
   void run_posted();
   int run_timers();  // milliseconds until the next one

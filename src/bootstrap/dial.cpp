@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <sodium.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include "bootstrap/agent.h"
 #include "bootstrap/local_socket.h"
 #include "core/forked_sockets.h"
+#include "core/process.h"
 #include "core/tcp_sockets.h"
 
 namespace treering {
@@ -84,13 +84,6 @@ std::vector<uint32_t> link_local_scopes(const Place& own, const std::vector<Addr
 }
 
 }  // namespace
-
-Status no_descriptor_left() {
-  rlimit limit{};
-  (void)getrlimit(RLIMIT_NOFILE, &limit);
-  return {trSystemError,
-          fmt::format("no file descriptor is left for a connection (its limit is {}; see ulimit -n)", limit.rlim_cur)};
-}
 
 std::vector<DialTarget> find_candidates(const Place& own, const std::vector<Address>& interfaces, const Place& target,
                                         bool tcp_only, uint32_t index) {

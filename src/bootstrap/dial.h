@@ -12,9 +12,6 @@
 
 namespace treering {
 
-// Why this process can open no connection: it is at its limit, which is nothing that another process has done.
-Status no_descriptor_left();
-
 // One way to reach a process.
 struct DialTarget {
   std::string text;

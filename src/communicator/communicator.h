@@ -165,6 +165,7 @@ class Communicator {
 
  private:
   Communicator() = default;
+  Status finish_creation(const std::string& job, TransportSet allowed, const CreationTerms& terms, PhaseTimes* times);
   Status share_memory(int descriptor, const std::string& job, bool allowed);
   OpenTransports open_transports(TransportSet allowed);
   Status exchange_infos(const std::string& job, const OpenTransports& opened, Membership::Blobs* blobs);

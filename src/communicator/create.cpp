@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <new>
 
 #include "bootstrap/agent.h"
 #include "communicator/communicator.h"
@@ -31,6 +32,19 @@ constexpr double kFetchUs = 0.7;  // of a system call that copies between proces
 template <typename T>
 std::string as_blob(const T& value) {
   return std::string(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+AreaLayout layout_of(uint32_t ranks, const Config& config, uint32_t wanted_channels, size_t staging) {
+  const uint32_t channels = config.channels > 0 ? static_cast<uint32_t>(config.channels) : wanted_channels;
+  return area_layout(ranks, channels, staging_of_channel(ranks, channels, staging));
+}
+
+// What the others are told, if there is memory for the words.
+Status no_memory_for_creation(uint32_t rank) try {
+  return {trSystemError,
+          fmt::format("rank {} (pid {}) ran out of memory while the communicator was being created", rank, getpid())};
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
 }
 
 // The second round of the exchange. All ranks take rank 0's measurements and plan.
@@ -66,16 +80,11 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   constexpr unsigned char kPurpose[] = "treering split";
   crypto_generichash(made->split_key_.data(), made->split_key_.size(), kPurpose, sizeof kPurpose, id.secret.data(),
                      id.secret.size());
-  size_t staging = config.staging_bytes > 0 ? static_cast<size_t>(config.staging_bytes)
+  const size_t staging = config.staging_bytes > 0 ? static_cast<size_t>(config.staging_bytes)
                                             : default_staging(ranks, last_level_cache_bytes());
-  const auto layout = [&](uint32_t wanted) {
-    const uint32_t channels = config.channels > 0 ? static_cast<uint32_t>(config.channels) : wanted;
-    return std::make_unique<AreaLayout>(area_layout(ranks, channels, staging_of_channel(ranks, channels, staging)));
-  };
-  made->layout_ = layout(kChannelsOfHosts);
-  const auto one_host = layout(kChannelsOfOneHost);
-  JoinRequest request{rank,    ranks, config.timeout_ms, std::max(made->layout_->total_bytes, one_host->total_bytes),
-                      staging, {},    terms.deadline};
+  const size_t most_bytes = std::max(layout_of(ranks, config, kChannelsOfHosts, staging).total_bytes,
+                                     layout_of(ranks, config, kChannelsOfOneHost, staging).total_bytes);
+  JoinRequest request{rank, ranks, config.timeout_ms, most_bytes, staging, {}, terms.deadline};
   for (const std::string& setting : agreed_settings(config)) request.settings += setting + "\n";
   request.settings += fmt::format("library=" TREERING_VERSION_STRING " ({}, rank infos of {} bytes)\n",
                                   wire_versions(allowed), sizeof(RankInfo));
@@ -84,31 +93,44 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   if (IdleLinks::any()) meeting.serve = IdleLinks::serve;
   TR_RETURN_IF_ERROR(Membership::join(id, request, &made->membership_, meeting));
   times.done("rendezvous");
-  const auto& peers = made->membership_->peers();
-  const bool first_of_process = std::none_of(
-      peers.begin(), peers.begin() + rank, [&](const PeerPlace& peer) { return peer.process == peers[rank].process; });
-  staging = made->membership_->staging_bytes();  // hosts may have caches of different sizes
-  const bool on_one_host =
-      std::all_of(peers.begin(), peers.end(), [&](const PeerPlace& peer) { return peer.host == peers[0].host; });
-  made->layout_ = layout(on_one_host ? kChannelsOfOneHost : kChannelsOfHosts);
-  const bool shares = (allowed & transports_with(&TransportRow::maps)) != 0;
-  TR_RETURN_IF_ERROR(made->share_memory(made->membership_->take_segment(), job_name(id), shares));
-  times.done("shared memory");
-  const CreationTerms linking{terms.guard, made->membership_->deadline(), {}};
-  if (Status status = made->link(job_name(id), allowed, linking, &times); !status.ok()) {
+  if (Status status = made->finish_creation(job_name(id), allowed, terms, &times); !status.ok()) {
     if (made->membership_) made->membership_->leave_because(status);
     // For ranks that are through with the creation and know of this one by its memory alone.
-    claim_failure(&status_of(made->area_)->failure, static_cast<uint32_t>(status.code()), status.message());
+    if (made->area_)
+      claim_failure(&status_of(made->area_)->failure, static_cast<uint32_t>(status.code()), status.message());
     return status;
   }
-  if (made->membership_) {
-    made->membership_->end_creation();
-    IdleLinks::add(&made->context_, &made->link_turn_, &made->has_failed_);
-  }
-  made->watch_->set_call_deadline(Clock::time_point::max());
-  if (first_of_process) log_line(LogLevel::kInfo, fmt::format("rank {} is ready: {}", rank, times.text()));
   *result = std::move(made);
   return {};
+}
+
+// What follows once all ranks have met.
+Status Communicator::finish_creation(const std::string& job, TransportSet allowed, const CreationTerms& terms,
+                                     PhaseTimes* times) try {
+  const auto& peers = membership_->peers();
+  const bool first_of_process = std::none_of(peers.begin(), peers.begin() + rank(), [&](const PeerPlace& peer) {
+    return peer.process == peers[rank()].process;
+  });
+  const bool on_one_host =
+      std::all_of(peers.begin(), peers.end(), [&](const PeerPlace& peer) { return peer.host == peers[0].host; });
+  const size_t staging = membership_->staging_bytes();  // hosts may have caches of different sizes
+  layout_ = std::make_unique<AreaLayout>(
+      layout_of(ranks(), config_, on_one_host ? kChannelsOfOneHost : kChannelsOfHosts, staging));
+  const bool shares = (allowed & transports_with(&TransportRow::maps)) != 0;
+  if (Status status = share_memory(membership_->take_segment(), job, shares); !status.ok())
+    return {status.code(), fmt::format("rank {} (pid {}): {}", rank(), getpid(), status.message())};  // of this rank alone
+  times->done("shared memory");
+  const CreationTerms linking{terms.guard, membership_->deadline(), {}};
+  TR_RETURN_IF_ERROR(link(job, allowed, linking, times));
+  if (membership_) {
+    membership_->end_creation();
+    IdleLinks::add(&context_, &link_turn_, &has_failed_);
+  }
+  watch_->set_call_deadline(Clock::time_point::max());
+  if (first_of_process) log_line(LogLevel::kInfo, fmt::format("rank {} is ready: {}", rank(), times->text()));
+  return {};
+} catch (const std::bad_alloc&) {
+  return no_memory_for_creation(rank());
 }
 
 Status Communicator::create_alone(const Config& config, std::unique_ptr<Communicator>* result) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/process.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -22,6 +24,13 @@ std::string boot_id() {
   const auto* made = new std::string(text);  // never destroyed: threads may ask while the process ends
   if (!known.compare_exchange_strong(none, made)) delete made;
   return text;
+}
+
+Status no_descriptor_left() {
+  rlimit limit{};
+  (void)getrlimit(RLIMIT_NOFILE, &limit);
+  return {trSystemError,
+          fmt::format("no file descriptor is left for a connection (its limit is {}; see ulimit -n)", limit.rlim_cur)};
 }
 
 bool process_has_ended(pid_t pid) {

@@ -12,11 +12,12 @@
 
 namespace {
 thread_local bool fails_next = false, fails_always = false;
+thread_local long allocations = 0, fails_at = -1;  // the one of this number
 }  // namespace
 
 // That of the library, too.
 [[gnu::noinline]] void* operator new(size_t bytes) {
-  if (fails_always || std::exchange(fails_next, false)) throw std::bad_alloc();
+  if (fails_always || std::exchange(fails_next, false) || allocations++ == fails_at) throw std::bad_alloc();
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
@@ -123,6 +124,51 @@ TEST_P(OutOfMemory, EndsNoProcessWhereNothingIsLeft) {
     if (rank != kVictim) continue;
     EXPECT_EQ(result.exit_code, 10 + trSystemError) << result.output;
   }
+}
+
+// Ranks make a communicator twice; the victim lacks memory for one allocation of the second, at this part of all that
+// its thread makes.
+int create_without(int rank, const trUniqueId& id, double part) {
+  trConfig_t config = config_with_timeout(5'000);
+  trComm_t comm = nullptr;
+  const long before = allocations;
+  TR_CHECK(trCommInitRankConfig(&comm, kRanks, id, rank, &config));
+  const long needed = allocations - before;
+  trUniqueId second{};
+  if (rank == 0) TR_CHECK(trGetUniqueId(&second));
+  TR_CHECK(trBroadcast(&second, &second, sizeof second, trUint8, 0, comm, nullptr));
+  trComm_t made = nullptr;
+  if (rank == kVictim) fails_at = allocations + static_cast<long>(part * static_cast<double>(needed));
+  const trResult_t result = trCommInitRankConfig(&made, kRanks, second, rank, &config);
+  say(result == trSuccess ? "success" : trGetLastError(nullptr));
+  return result == trSuccess ? trCommDestroy(made) : 10 + result;
+}
+
+TEST(OutOfMemoryInACreation, IsToldToThoseWhoHaveMetTheRank) {
+  int told = 0;
+  for (const char* transports : {"shared-memory", "tcp"})
+    for (const double part : {0.3, 0.45, 0.6, 0.75, 0.85, 0.9, 0.95}) {
+      setenv("TREERING_TRANSPORTS", transports, 1);
+      RankProcesses processes(kRanks,
+                              [part](int rank, const trUniqueId& id) { return create_without(rank, id, part); });
+      for (int rank = 0; rank < kRanks; ++rank) {
+        const RankResult result = processes.wait(rank);
+        const std::string what = std::string(transports) + ", part " + std::to_string(part) + ", rank " +
+                                 std::to_string(rank) + ": " + result.output;
+        // A creation that it fails before the ranks have met fails at the deadline, as it has not arrived. One may succeed
+        // elsewhere before this rank fails at its very end.
+        EXPECT_TRUE(result.exit_code == 0 || result.exit_code > 10) << what;
+        if (rank == kVictim || result.exit_code == 0 || result.output.find("missing: rank 1 ") != std::string::npos)
+          continue;
+        const std::string name = "rank 1 (pid " + std::to_string(processes.pid(kVictim)) + ")";
+        EXPECT_NE(result.output.find(name + " ran out of memory while the communicator was being created"),
+                  std::string::npos)
+            << what;
+        ++told;
+      }
+      unsetenv("TREERING_TRANSPORTS");
+    }
+  EXPECT_GT(told, 0);
 }
 
 }  // namespace

@@ -99,9 +99,9 @@ TEST_P(RootEnds, ALateOrphanHearsTheVerdict) {
     gate.open();
     if (late == 1) {  // the other one has asked it in vain for 2 s
       EXPECT_TRUE(soon([&] { return log.text().find("cannot attach to process 1") != std::string::npos; }));
-    } else {  // the other one has had a verdict for 1 s, and would end meanwhile if it did not wait
+    } else {  // the other one has had a verdict for a while, and would end meanwhile if it did not wait
       EXPECT_TRUE(processes.wait_until_reached(3 - late));
-      std::this_thread::sleep_for(milliseconds(1000));
+      std::this_thread::sleep_for(milliseconds(500));
     }
     kill(processes.pid(late), SIGCONT);
     for (int rank : {1, 2}) {

@@ -140,7 +140,7 @@ TEST(TwoRanksThatWait, AreNotNamedWhereAThirdOneShowsNoSignOfLife) {
     ranks.shown[2].completed = completed;
     ranks.lifeless = 2;
     const std::string text = verdict(ranks, 1, 1);
-    const std::string named = ": " + name_of(2) + " has shown no sign of life for 0.";
+    const std::string named = ": " + name_of(2) + " has shown no sign of life for ";
     EXPECT_EQ(text.find(named) != std::string::npos, completed == 0) << text;
     EXPECT_EQ(text.find(" wait for each other") != std::string::npos, completed == 1) << text;
   }

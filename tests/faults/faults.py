@@ -22,7 +22,7 @@ from group import Group, Stopped
 from judge import Finding, assertion_of_ucx, judge, seconds_to_last_error
 from network import SKIP, Hosts, Unavailable
 from run_one import Record, Run, clean_environment
-from scenario import CALLING, CREATING, KINDS, OVER, TRANSPORTS, draw
+from scenario import CALLING, CREATING, DEATH, KINDS, OVER, TRANSPORTS, draw
 from table import Table
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
@@ -199,6 +199,8 @@ def are_tolerated(failed, runs, percent):
         is_through = finding.kind == "untold" and scenario.phase in CREATING
         if scenario.kind in ALWAYS_SURVIVED and scenario.phase in CALLING and finding.kind == "unexpected" and not finding.text.startswith("before the fault"):
             return False
+        if scenario.cause == DEATH and finding.kind == "culprit":
+            return False  # that a process has ended is seen sooner or later, and never of another one
         return (finding.kind in TIMED or is_through) and not NEVER.search(finding.text)
 
     if not all(is_timed(scenario, finding) for scenario, findings in failed for finding in findings):

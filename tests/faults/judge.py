@@ -25,6 +25,8 @@ CALLED_DEAD = re.compile(r"^(?: has died| has ended|[^;]*?: its process has ende
 ADVICE = re.compile(r"does not acknowledge: its process has ended, the link is down")
 # The one that docs/ucx.md describes; any other is a crash.
 ASSERTION_OF_UCX = re.compile(r"\bucp_request\.c:\d+ +Assertion .*got REP message")
+# What a process says that has come to its own limit.
+OWN_LIMIT = {"no-descriptors": re.compile(r"[Dd]escriptor|[Tt]oo many open files"), "no-memory": re.compile(r"memory|allocate")}
 # Where a sanitizer's report begins. It need not end the process: without a descriptor the sanitizer cannot read that it should.
 REPORT = re.compile(r"runtime error: |Sanitizer\b")
 MOST_LINES, MOST_LETTERS = 12, 200  # of a report, and of each of its lines: continuous integration keeps the finding alone
@@ -255,8 +257,6 @@ class Judge:
                 yield f"{words} is called dead and lives"
             if base in dead and re.match(r"^ is alive", rest):
                 yield f"{words} is called alive and is dead"
-        if self._scenario.cause in (DEATH, STOP) and "all ranks answer" in error.text:
-            yield "all ranks are said to answer"
 
     def _misses_a_stranger(self, error):
         """A rank that is added knows nothing of the communicator of the others, which have a call of their own to end first; and they
@@ -320,8 +320,10 @@ class Judge:
 
     def _faults_of_doer(self, rank, mentions, error):
         victims, cause = self._scenario.victims, self._scenario.cause
-        if cause == LIMIT and rank in victims:
-            return  # its own system call failed: it is told which
+        if cause == LIMIT and rank in victims and not any(blamed for _, _, _, blamed, _, _ in mentions):
+            if not self._says_limit(error) and not any(base == rank for base, *_ in mentions):
+                yield "it says nothing of its own limit"
+            return
         if not any(base in victims for base, *_ in mentions) and not self._named_as_maker(error) & set(victims):
             yield f"it does not name rank {' or '.join(map(str, victims))}"
         if cause == DIFFER and error.code != INVALID_USAGE:
@@ -332,6 +334,10 @@ class Judge:
             if blamed and base not in victims and (cause == ABORT or not self._had_failed(base, error)):
                 if cause != LIMIT or not self._was_in_creation(base, rest, error):
                     yield f"it blames {words}"
+
+    # Its own system call or allocation failed.
+    def _says_limit(self, error):
+        return OWN_LIMIT[self._scenario.kind].search(error.text) is not None
 
     # A rank on the other side of the fault is named.
     def _faults_of_side(self, rank, mentions, error):

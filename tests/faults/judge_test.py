@@ -181,8 +181,6 @@ class JudgeTest(unittest.TestCase):
         self.expect_culprit("is called dead and lives", DIED, scenario("stop"))
         ended = SILENT.replace("does not answer (4.0 s by now)", "has ended without leaving (Connection reset by peer)")
         self.expect_culprit("is called dead and lives", ended, scenario("link-cut"))
-        self.expect_culprit("all ranks are said to answer", "no progress: all ranks answer. Rank 1 waited for rank 2 (pid 1002 on c)",
-                            scenario("stop"), code=8)
 
     def test_sides_of_a_network_fault(self):
         inner = SILENT.replace("rank 2 (pid 1002 on c)", "rank 1 (pid 1001 on b)")
@@ -217,6 +215,19 @@ class JudgeTest(unittest.TestCase):
         missing = "says rank 0 (pid 1000 on a); missing: rank 2 (pid 1002 on c) of 4 ranks. Meanwhile rank 2 (pid 1002 on c) waits for rank 0 " \
                   "(pid 1000 on a)"
         self.assertEqual(judge(record(scenario("no-descriptors"), errors(missing)), SLACK), [])
+
+    def test_a_rank_at_its_limit_says_so_and_blames_no_other(self):
+        given = scenario("no-descriptors")
+        limit = "rank 2 (pid 1002 on c): no file descriptor is left for a connection (its limit is 64; see ulimit -n)"
+        others = {rank: errors(limit) for rank in (0, 1, 3)}
+        for text, words in ((limit, None), ("memfd_create: Too many open files", None), (limit.replace("descriptor", "thing"), None),
+                            ("the call failed", "says nothing of its own limit"),
+                            ("Too many open files: rank 1 (pid 1001 on b) has died", "it blames rank 1"),
+                            ("rank 1 (pid 1001 on b) was lost in or before operation 7", "does not name rank 2")):
+            with self.subTest(text):
+                one = record(given, others | {2: errors(text)})
+                self.expect("culprit", words, one) if words else self.assertEqual(judge(one, SLACK), [])
+        self.assertEqual(judge(record(scenario("no-memory"), others | {2: errors("out of memory")}), SLACK), [])
 
     def test_ranks_that_wait_in_a_creation_that_the_victim_gave_up_have_not_entered_its_next_call(self):
         given = scenario("no-descriptors", phase="shrink")

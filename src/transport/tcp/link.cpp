@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/forked_sockets.h"
+#include "core/process.h"
 #include "transport/tcp/receive.h"
 #include "transport/tcp/resume.h"
 #include "transport/tcp/send.h"
@@ -258,6 +259,8 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
 
   void send_on(uint64_t key, int fd) {
     const int copy = closed_in_children([fd] { return fcntl(fd, F_DUPFD_CLOEXEC, 0); });
+    if (copy < 0 && errno == EMFILE)
+      return fail({trSystemError, options_.own_name + ": " + no_descriptor_left().message()});
     if (copy < 0) return fail({trSystemError, fmt::format("a descriptor for stream 0: {}", std::strerror(errno))});
     sender_.add_stream(0, key, copy);
     redials_[0].rest();

@@ -41,7 +41,8 @@ namespace treering {
 
 struct TcpOptions {
   uint32_t peer = 0;          // rank
-  std::string peer_name;      // as error texts call it: "rank 3 (host b, pid 17)"
+  std::string peer_name;      // as error texts call it: "rank 3 (pid 17)"
+  std::string own_name;       // the same of this rank
   uint32_t channels = 1;      // at most 256
   uint32_t streams = 1;       // of large messages; the peer may open another number, kMaxTcpStreams at most
   bool keeps_shared = false;  // true for one of the two ranks

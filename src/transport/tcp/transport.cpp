@@ -105,6 +105,7 @@ class Tcp final : public Transport, public IntroductionTaker, private StreamSour
     TcpOptions options;
     options.peer = peer;
     options.peer_name = fmt::format("rank {} (pid {})", peer, setup_.peer_info(peer).pid);
+    options.own_name = fmt::format("rank {} (pid {})", setup_.rank, getpid());
     options.channels = setup_.layout->channels;
     options.streams = config.tcp_streams > 0
                           ? static_cast<uint32_t>(config.tcp_streams)

@@ -12,6 +12,7 @@
 #include <random>
 #include <tuple>
 
+#include "support/descriptor_limit.h"
 #include "support/seed.h"
 #include "transport/tcp/testing.h"
 
@@ -88,6 +89,26 @@ TEST(TcpStreams, CreditsThatCannotGoToALivePeerAreAnError) {
   link->deliver_outgoing(0, {trSystemError, "Too many open files"}, -1);
   EXPECT_TRUE(eventually([&] { return !connection.flushed() && !connection->health().ok(); }));
   EXPECT_NE(connection->health().message().find("Too many open files"), std::string::npos);
+  close(sender);
+}
+
+// The rank whose limit it is, and what to do.
+TEST(TcpStreams, ARankWithoutADescriptorForAStreamNamesItself) {
+  NoStreams source;
+  TcpOptions options = options_to(7);
+  options.own_name = "rank 3 (pid 5)";
+  auto link = TcpLink::make(options, &source);
+  auto connection = linked(link, 0);
+  const auto [sender, receiver] = tcp_sockets();
+  ASSERT_TRUE(testing::leave_descriptors(0));
+  link->deliver_incoming(0, receiver);
+  EXPECT_TRUE(eventually([&] { return connection->front() == nullptr && !connection->health().ok(); }));
+  testing::allow_descriptors();
+  EXPECT_EQ(connection->health().code(), trSystemError);
+  EXPECT_EQ(connection->health().message().rfind(
+                "TCP with rank 7: rank 3 (pid 5): no file descriptor is left for a connection (its limit is ", 0),
+            0u)
+      << connection->health().message();
   close(sender);
 }
 
