@@ -134,8 +134,11 @@ class Communicator {
     treering::tree_neighbours(plan(), rank(), second, parent, children);
   }
 
-  // From any thread: makes a failure of all ranks; a rank whose process has ended.
-  void fail_everywhere(const Status& status) { watch_->propose(status); }
+  // From any thread: makes a failure of all ranks (`deadline`: of what the GPU waits for); a rank whose process has
+  // ended.
+  void fail_everywhere(const Status& status, std::optional<Clock::time_point> deadline = {}) {
+    watch_->propose(status, deadline);
+  }
   bool find_dead(uint32_t* peer) const { return watch_->find_dead(peer); }
   bool has_left(uint32_t peer) const { return watch_->has_left(peer); }
   // Asks whether all other ranks, or those of other processes, have destroyed their communicators and closed what they

@@ -2,6 +2,7 @@
 // What a communicator's kernels have done, and what is made of those that fail or do not end.
 #include <fmt/format.h>
 
+#include <optional>
 #include <thread>
 
 #include "communicator/communicator.h"
@@ -47,7 +48,7 @@ bool DeviceKernels::wait_until_idle(std::chrono::milliseconds timeout) const {
 void DeviceKernels::find_failure() {
   const uint32_t failure = __atomic_load_n(&status_->failure, __ATOMIC_ACQUIRE);
   if (failure != static_cast<uint32_t>(cuda::DeviceFailure::kCallsDiffer) || !communicator_->verdict().ok()) return;
-  communicator_->fail_everywhere(
+  communicator_->fail_everywhere(  // the kernels end now: no deadline of theirs runs
       {trInvalidUsage, fmt::format("rank {}'s call {} on its GPU differs from that of rank {}, or one before it does. "
                                    "All ranks must make the same calls in the same order",
                                    communicator_->rank(), __atomic_load_n(&status_->failed_call, __ATOMIC_RELAXED),
@@ -66,18 +67,22 @@ bool DeviceKernels::look() {
     seen_begun_ = begun;
     since_ = now;
   }
-  const int timeout_ms = communicator_->config().timeout_ms;
+  const std::chrono::milliseconds timeout(communicator_->config().timeout_ms);
+  std::optional<Clock::time_point> deadline;  // of the wait: the kernels are let go when the failure is decided
+  if (timeout.count() > 0) deadline = since_ + timeout;
   if (uint32_t peer = 0; communicator_->verdict().ok() && communicator_->find_dead(&peer)) {
     communicator_->fail_everywhere(
         {trRemoteError,
-         fmt::format("rank {} has died; the GPU of rank {} was in its call {}", peer, communicator_->rank(), call)});
-  } else if (timeout_ms > 0 && now - since_ >= std::chrono::milliseconds(timeout_ms)) {
+         fmt::format("rank {} has died; the GPU of rank {} was in its call {}", peer, communicator_->rank(), call)},
+        deadline);
+  } else if (deadline && now >= *deadline) {
     std::string left;  // perhaps without having made the call
     for (uint32_t rank = 0; rank < communicator_->ranks(); ++rank)
       if (communicator_->has_left(rank)) left += fmt::format("; rank {} has destroyed its communicator", rank);
     communicator_->fail_everywhere(
         {trTimeout, fmt::format("no progress within {} ms: the GPU of rank {} is in its call {} and waits for a peer{}",
-                                timeout_ms, communicator_->rank(), call, left)});
+                                timeout.count(), communicator_->rank(), call, left)},
+        deadline);
   }
   if (!communicator_->verdict().ok()) abort();
   return true;
