@@ -85,6 +85,9 @@ class Watch {
   bool has_left(uint32_t peer) const;
   // Whether a peer has given its GPU a collective that this rank has not; true where that cannot be read.
   bool is_awaited_by_gpus() const;
+  // Who has not given its GPU the collective that this rank's is in, else who does not answer, in words; empty when
+  // there is none. Any thread; ranks of other hosts are asked, so it is called by time_for_answers() before, too.
+  std::string late_gpus(uint64_t collective) const;
   // What the job tells; from another thread. `cause`: of one that left because of a failure.
   void take_verdict(trResult_t code, const std::string& text) { agreement_.take(code, text); }
   void note_lost(const std::vector<uint32_t>& ranks, const std::string& reason);

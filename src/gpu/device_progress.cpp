@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <optional>
+#include <string>
 #include <thread>
 
 #include "communicator/communicator.h"
@@ -56,6 +57,23 @@ void DeviceKernels::find_failure() {
   abort();
 }
 
+uint64_t DeviceKernels::collective_of(uint32_t call) const {
+  const uint64_t kept = collectives_[call % kNumbersKept].load(std::memory_order_acquire);
+  const auto number = static_cast<uint32_t>(kept >> 32);
+  if (number == call) return static_cast<uint32_t>(kept);
+  // In the place of one that was given long ago is another: who has not given that one may be behind.
+  return static_cast<int32_t>(number - call) > 0 ? communicator_->device_collectives() : 0;
+}
+
+// Perhaps without having made the call.
+std::string DeviceKernels::who_has_left() const {
+  std::string text;
+  for (uint32_t rank = 0; rank < communicator_->ranks(); ++rank)
+    if (communicator_->has_left(rank))
+      text += fmt::format("; {} has destroyed its communicator", communicator_->describe(rank));
+  return text;
+}
+
 bool DeviceKernels::look() {
   const auto now = std::chrono::steady_clock::now();
   const bool idle = is_idle();
@@ -70,18 +88,19 @@ bool DeviceKernels::look() {
   const std::chrono::milliseconds timeout(communicator_->config().timeout_ms);
   std::optional<Clock::time_point> deadline;  // of the wait: the kernels are let go when the failure is decided
   if (timeout.count() > 0) deadline = since_ + timeout;
+  std::string late;
+  if (deadline && now >= *deadline - Watch::time_for_answers(timeout))
+    late = communicator_->late_gpus(collective_of(call));
   if (uint32_t peer = 0; communicator_->verdict().ok() && communicator_->find_dead(&peer)) {
     communicator_->fail_everywhere(
-        {trRemoteError,
-         fmt::format("rank {} has died; the GPU of rank {} was in its call {}", peer, communicator_->rank(), call)},
+        {trRemoteError, fmt::format("{} has died; the GPU of rank {} was in its call {}", communicator_->describe(peer),
+                                    communicator_->rank(), call)},
         deadline);
   } else if (deadline && now >= *deadline) {
-    std::string left;  // perhaps without having made the call
-    for (uint32_t rank = 0; rank < communicator_->ranks(); ++rank)
-      if (communicator_->has_left(rank)) left += fmt::format("; rank {} has destroyed its communicator", rank);
     communicator_->fail_everywhere(
-        {trTimeout, fmt::format("no progress within {} ms: the GPU of rank {} is in its call {} and waits for a peer{}",
-                                timeout.count(), communicator_->rank(), call, left)},
+        {trTimeout,
+         fmt::format("no progress within {} ms in call {} of the GPU of rank {}: {}{}", timeout.count(), call,
+                     communicator_->rank(), late.empty() ? "it waits for a peer" : late, who_has_left())},
         deadline);
   }
   if (!communicator_->verdict().ok()) abort();
