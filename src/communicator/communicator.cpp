@@ -101,7 +101,7 @@ Status Communicator::run_out_of_memory(const char* call) try {
   std::string where = call == nullptr ? "a send or receive" : call;
   if (call == nullptr && call_.operation != 0) where = fmt::format("operation {}", call_.operation);
   Status status(trSystemError, fmt::format("{} ran out of memory in {}", watch_->describe(rank()), where));
-  watch_->propose(status);
+  watch_->propose(status);  // any thread's: that of the operation which waits, if one does, is the deadline
   return status;
 } catch (const std::bad_alloc&) {
   return out_of_memory();
@@ -135,7 +135,9 @@ void Communicator::activate() {
 }
 
 void Communicator::deactivate() {
-  if (std::exchange(active_, false) && membership_ != nullptr) link_turn_.give_back();
+  if (!std::exchange(active_, false)) return;
+  watch_->stop();
+  if (membership_ != nullptr) link_turn_.give_back();
 }
 
 // In waits that are no operation. After a failure the memory that messages refer to is the user's again.
@@ -215,7 +217,7 @@ Status Communicator::failure() const {
 }
 
 void Communicator::abort(const std::string& reason) {
-  watch_->propose({trRemoteError, reason});
+  watch_->propose({trRemoteError, reason});  // ends what waits by its deadline; without a wait none runs
   if (gpu_side_ != nullptr) gpu_side_->abort();
 }
 

@@ -134,8 +134,11 @@ class Communicator {
     treering::tree_neighbours(plan(), rank(), second, parent, children);
   }
 
-  // From any thread: makes a failure of all ranks; a rank whose process has ended.
-  void fail_everywhere(const Status& status) { watch_->propose(status); }
+  // From any thread: makes a failure of all ranks (`deadline`: of what the GPU waits for); a rank whose process has
+  // ended.
+  void fail_everywhere(const Status& status, std::optional<Clock::time_point> deadline = {}) {
+    watch_->propose(status, deadline);
+  }
   bool find_dead(uint32_t* peer) const { return watch_->find_dead(peer); }
   bool has_left(uint32_t peer) const { return watch_->has_left(peer); }
   // Asks whether all other ranks, or those of other processes, have destroyed their communicators and closed what they
@@ -146,8 +149,14 @@ class Communicator {
   std::function<void()> tell_closed() const;
   uint64_t own_process() const { return rank_info(context_.rank).process_token; }
 
-  // A collective that this rank gives to its GPU as a kernel; shown to the others.
-  void count_device_collective() { context_.status->device_collectives.fetch_add(1, std::memory_order_relaxed); }
+  // See Watch.
+  std::string describe(uint32_t peer) const { return watch_->describe(peer); }
+  std::string late_gpus(uint64_t collective) const { return watch_->late_gpus(collective); }
+  // A collective that this rank gives to its GPU as a kernel; shown to the others. Its number, from 1.
+  uint64_t count_device_collective() {
+    return context_.status->device_collectives.fetch_add(1, std::memory_order_relaxed) + 1;
+  }
+  uint64_t device_collectives() const { return context_.status->device_collectives.load(std::memory_order_relaxed); }
   // This rank's GPU, or nullptr. Set and cleared only while no thread uses the communicator.
   GpuSide* gpu_side() const { return gpu_side_; }
   void set_gpu_side(GpuSide* side) { gpu_side_ = side; }

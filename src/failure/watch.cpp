@@ -49,6 +49,10 @@ void Watch::start(const Call* call) {
   clock_runs_ = false;  // the clock is read only when the first check comes
 }
 
+Clock::time_point Watch::deadline_of_wait(Clock::time_point begin) const {
+  return timeout_.count() > 0 ? std::min(begin + timeout_, call_deadline_) : call_deadline_;
+}
+
 Clock::time_point Watch::agreement_limit(Clock::time_point now) const {
   const Clock::duration news = time_for_news(lateness_, job_ != nullptr ? job_->reach() : Clock::duration());
   Clock::time_point limit = now + kAgreementTimeout;
@@ -83,10 +87,14 @@ std::string Watch::own_pause() const {
       std::chrono::duration<double>(since).count(), timeout_.count());
 }
 
-void Watch::propose(const Status& status) {
-  Clock::duration timeout = kAgreementTimeout;
-  if (timeout_.count() > 0) timeout = std::min<Clock::duration>(timeout, timeout_ + kMaxNewsTime);
-  agreement_.propose(status, Clock::now() + timeout);
+// Like agreement_limit(), for threads that do not know how late the one that waits is. Where nothing runs to a deadline,
+// the agreement has what a wait that begins now would have.
+void Watch::propose(const Status& status, std::optional<Clock::time_point> deadline) {
+  const auto now = Clock::now();
+  auto end = std::min(deadline.value_or(Clock::time_point::max()), wait_ends_.load(std::memory_order_relaxed));
+  if (timeout_.count() > 0) end = std::min(end, now + timeout_);
+  const Clock::duration left = end - now + kMaxNewsTime;
+  agreement_.propose(status, now + std::clamp<Clock::duration>(left, kMaxNewsTime, kAgreementTimeout));
 }
 
 Status Watch::poll() {
@@ -240,6 +248,7 @@ void Watch::note_wait(uint32_t waiting_for) {
   const SendQueue* queue = context_->find_queue(waiting_for);
   waits_since_ = wait_time_.since(queue != nullptr ? queue->away_since() : std::nullopt);
   is_cut_off_ = waits_since_ != wait_time_.since({});
+  wait_ends_.store(deadline_of_wait(waits_since_), std::memory_order_relaxed);
 }
 
 // The rank that is waited for, and those whose turn it is. One rank at a time is asked by a message, where

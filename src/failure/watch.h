@@ -11,6 +11,7 @@
 // always at the one that it waits for: the cost of waiting does not grow with n.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -66,6 +67,8 @@ class Watch {
   Status late(const char* function, const std::vector<uint32_t>& members, const std::string& otherwise) const;
   // Starts the clock of one operation.
   void start(const Call* call);
+  // The operation has ended: its deadline counts no more.
+  void stop() { wait_ends_.store(Clock::time_point::max(), std::memory_order_relaxed); }
   // Ok, or the communicator's failure. `waiting_for` is the rank whose message is missing (or the own rank).
   Status check(uint32_t waiting_for, uint64_t steps);
   // The failure, once it is decided. To be called again and again while in_doubt().
@@ -74,20 +77,23 @@ class Watch {
   bool in_doubt() const { return suspicion_.kind != Suspicion::Kind::kNone || agreement_.proposed(); }
   // poll() until it is decided; while in_doubt() alone, and not in a thread that has other communicators to move.
   Status await_failure();
-  // A reason to fail; any thread.
-  void propose(const Status& status);
+  // A reason to fail; any thread. `deadline`: of a wait that it ends besides that of this rank's operation.
+  void propose(const Status& status, std::optional<Clock::time_point> deadline = {});
   // A peer of this machine whose process has ended before it destroyed its communicator.
   bool find_dead(uint32_t* peer) const;
   // Whether it has destroyed its communicator.
   bool has_left(uint32_t peer) const;
   // Whether a peer has given its GPU a collective that this rank has not; true where that cannot be read.
   bool is_awaited_by_gpus() const;
+  // Who has not given its GPU the collective that this rank's is in, else who does not answer, in words; empty when
+  // there is none. Any thread; ranks of other hosts are asked, so it is called by time_for_answers() before, too.
+  std::string late_gpus(uint64_t collective) const;
   // What the job tells; from another thread. `cause`: of one that left because of a failure.
   void take_verdict(trResult_t code, const std::string& text) { agreement_.take(code, text); }
   void note_lost(const std::vector<uint32_t>& ranks, const std::string& reason);
   void note_left(uint32_t rank, const Status& cause);
   // The failure that all ranks share, or ok; any thread.
-  Status verdict() { return agreement_.poll(Clock::now()); }
+  Status verdict(Clock::time_point now = Clock::now()) { return agreement_.poll(now); }
   // The same, or what this rank has proposed.
   Status known_failure() const { return agreement_.known(); }
   // The same while the communicator is created, which needs every rank: that one was lost is a failure, too.
@@ -120,6 +126,7 @@ class Watch {
   Status pass_on(const Status& status);
   Clock::time_point agreement_limit(Clock::time_point now) const;
   void note_wait(uint32_t waiting_for);
+  Clock::time_point deadline_of_wait(Clock::time_point begin) const;
   Status peer_verdict();
   std::string own_pause() const;
   void judge_suspicion(Clock::time_point now);
@@ -204,7 +211,8 @@ class Watch {
   const Call* call_ = nullptr;
   WaitTime wait_time_{Clock::now()};              // of the creation until the first call
   Clock::time_point waits_since_ = Clock::now();  // by it, for the rank that was waited for at the last look
-  bool is_cut_off_ = false;                       // ... to which there is no connection, though something else moved
+  std::atomic<Clock::time_point> wait_ends_{Clock::time_point::max()};  // the operation's; for other threads
+  bool is_cut_off_ = false;  // ... to which there is no connection, though something else moved
   Clock::time_point next_calls_check_;
   Clock::duration lateness_{};  // of check() in this wait
   Clock::time_point next_alive_check_;

@@ -237,6 +237,17 @@ std::string Watch::absent(uint32_t waiting_for) const {
   return text;
 }
 
+std::string Watch::late_gpus(uint64_t collective) const {
+  std::string text;
+  for (uint32_t peer = 0; peer < context_->ranks; ++peer) {
+    RankStatusSnapshot shown;
+    if (peer == context_->rank || !read(peer, &shown) || shown.left || shown.device_collectives >= collective) continue;
+    text += fmt::format("{}{} has not given its GPU collective {} (it is at {})", text.empty() ? "" : "; ",
+                        describe(peer), collective, shown.device_collectives);
+  }
+  return text.empty() ? silence() : text;
+}
+
 // Seconds.
 double Watch::silence_of(uint32_t peer) const {
   return std::chrono::duration<double>(Clock::now() - seen_[peer].changed).count();

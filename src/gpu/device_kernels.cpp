@@ -287,7 +287,9 @@ Status DeviceKernels::bind(const Operation& operation, Plan* one) {
   call.scratch_bytes = compiled.scratch_bytes;
   call.input = static_cast<const std::byte*>(operation.input);
   call.output = static_cast<std::byte*>(operation.output);
-  communicator_->count_device_collective();
+  collectives_[call.number % kNumbersKept].store(
+      uint64_t{call.number} << 32 | static_cast<uint32_t>(communicator_->count_device_collective()),
+      std::memory_order_release);
   // It stands for all collectives so far, as on the host (begin.cpp).
   history_ = (history_ + signature_of(operation)) * 0x9E3779B97F4A7C15u;
   call.signature = static_cast<uint32_t>(history_ >> 32) & kSignatureMask;

@@ -12,6 +12,7 @@
 // makes one kernel of is its own affair: channels follow from the calls alone, and each channel has them in order.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -106,6 +107,9 @@ class DeviceKernels {
   // Sum over all channels: `begun` of calls that began; false when none of them runs. `call`: the number of the first
   // of those that do.
   bool is_running(uint32_t* begun, uint32_t* call) const;
+  // The number of the collective that the call is; 0 of sends and receives.
+  uint64_t collective_of(uint32_t call) const;
+  std::string who_has_left() const;
 
   Communicator* communicator_;
   Device* device_;
@@ -124,8 +128,11 @@ class DeviceKernels {
   std::vector<StagingMemory::Block> captured_;  // of kernels in graphs, which may run until the end
   std::atomic<bool> captured_any_{false};       // graphs launch kernels without a word
   uint32_t number_ = 0;                         // of calls, sends and receives included: of this rank alone
-  uint64_t history_ = 0;                        // of all collectives so far: the same on all ranks
-  uint32_t next_channel_ = 0;                   // likewise
+  // What the calls were that were given last, for the monitor: number of the call, number among collectives.
+  static constexpr uint32_t kNumbersKept = 256;
+  std::array<std::atomic<uint64_t>, kNumbersKept> collectives_{};
+  uint64_t history_ = 0;       // of all collectives so far: the same on all ranks
+  uint32_t next_channel_ = 0;  // likewise
   std::array<std::atomic<uint32_t>, cuda::kMaxDeviceChannels> launched_{};  // number of the last on each channel
   std::map<Key, std::unique_ptr<Compiled>> compiled_;
   std::mutex choices_mutex_;                                                // other threads may ask

@@ -2,6 +2,8 @@
 // What a communicator's kernels have done, and what is made of those that fail or do not end.
 #include <fmt/format.h>
 
+#include <optional>
+#include <string>
 #include <thread>
 
 #include "communicator/communicator.h"
@@ -47,12 +49,29 @@ bool DeviceKernels::wait_until_idle(std::chrono::milliseconds timeout) const {
 void DeviceKernels::find_failure() {
   const uint32_t failure = __atomic_load_n(&status_->failure, __ATOMIC_ACQUIRE);
   if (failure != static_cast<uint32_t>(cuda::DeviceFailure::kCallsDiffer) || !communicator_->verdict().ok()) return;
-  communicator_->fail_everywhere(
+  communicator_->fail_everywhere(  // the kernels end now: no deadline of theirs runs
       {trInvalidUsage, fmt::format("rank {}'s call {} on its GPU differs from that of rank {}, or one before it does. "
                                    "All ranks must make the same calls in the same order",
                                    communicator_->rank(), __atomic_load_n(&status_->failed_call, __ATOMIC_RELAXED),
                                    __atomic_load_n(&status_->peer, __ATOMIC_RELAXED))});
   abort();
+}
+
+uint64_t DeviceKernels::collective_of(uint32_t call) const {
+  const uint64_t kept = collectives_[call % kNumbersKept].load(std::memory_order_acquire);
+  const auto number = static_cast<uint32_t>(kept >> 32);
+  if (number == call) return static_cast<uint32_t>(kept);
+  // In the place of one that was given long ago is another: who has not given that one may be behind.
+  return static_cast<int32_t>(number - call) > 0 ? communicator_->device_collectives() : 0;
+}
+
+// Perhaps without having made the call.
+std::string DeviceKernels::who_has_left() const {
+  std::string text;
+  for (uint32_t rank = 0; rank < communicator_->ranks(); ++rank)
+    if (communicator_->has_left(rank))
+      text += fmt::format("; {} has destroyed its communicator", communicator_->describe(rank));
+  return text;
 }
 
 bool DeviceKernels::look() {
@@ -66,18 +85,23 @@ bool DeviceKernels::look() {
     seen_begun_ = begun;
     since_ = now;
   }
-  const int timeout_ms = communicator_->config().timeout_ms;
+  const std::chrono::milliseconds timeout(communicator_->config().timeout_ms);
+  std::optional<Clock::time_point> deadline;  // of the wait: the kernels are let go when the failure is decided
+  if (timeout.count() > 0) deadline = since_ + timeout;
+  std::string late;
+  if (deadline && now >= *deadline - Watch::time_for_answers(timeout))
+    late = communicator_->late_gpus(collective_of(call));
   if (uint32_t peer = 0; communicator_->verdict().ok() && communicator_->find_dead(&peer)) {
     communicator_->fail_everywhere(
-        {trRemoteError,
-         fmt::format("rank {} has died; the GPU of rank {} was in its call {}", peer, communicator_->rank(), call)});
-  } else if (timeout_ms > 0 && now - since_ >= std::chrono::milliseconds(timeout_ms)) {
-    std::string left;  // perhaps without having made the call
-    for (uint32_t rank = 0; rank < communicator_->ranks(); ++rank)
-      if (communicator_->has_left(rank)) left += fmt::format("; rank {} has destroyed its communicator", rank);
+        {trRemoteError, fmt::format("{} has died; the GPU of rank {} was in its call {}", communicator_->describe(peer),
+                                    communicator_->rank(), call)},
+        deadline);
+  } else if (deadline && now >= *deadline) {
     communicator_->fail_everywhere(
-        {trTimeout, fmt::format("no progress within {} ms: the GPU of rank {} is in its call {} and waits for a peer{}",
-                                timeout_ms, communicator_->rank(), call, left)});
+        {trTimeout,
+         fmt::format("no progress within {} ms in call {} of the GPU of rank {}: {}{}", timeout.count(), call,
+                     communicator_->rank(), late.empty() ? "it waits for a peer" : late, who_has_left())},
+        deadline);
   }
   if (!communicator_->verdict().ok()) abort();
   return true;

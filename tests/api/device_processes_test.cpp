@@ -9,11 +9,13 @@
 #include <chrono>
 #include <functional>
 #include <numeric>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "support/device_rank_checks.h"
 #include "support/processes.h"
+#include "support/waiting.h"
 
 namespace treering::testing {
 namespace {
@@ -153,7 +155,11 @@ TEST(ProcessesThatEnd, InGoodOrderAreNotDead) {
 TEST_P(Processes, DeathIsNoticed) {
   const std::vector<int> devices = GetParam().devices;
   const int n = static_cast<int>(devices.size()), last = n - 1;
+  // Where all exchange by kernels, it is those that are ended.
+  const bool by_kernels = std::set<int>(devices.begin(), devices.end()).size() == devices.size() && devices.back() >= 0;
+  const SharedNumber pid_of_last;
   RankProcesses ranks(n, [&](int rank, const trUniqueId& id) -> int {
+    if (rank == last) *pid_of_last = getpid();
     DeviceRanks own(devices, id, rank);
     constexpr size_t kMany = 200'000;
     auto data = own.buffers(kMany);
@@ -173,7 +179,9 @@ TEST_P(Processes, DeathIsNoticed) {
     EXPECT_EQ(trCommGetAsyncError(own.comm(rank), &state), trSuccess);
     EXPECT_EQ(state, trRemoteError);
     const std::string text = trGetLastError(own.comm(rank));
-    EXPECT_NE(text.find("rank " + std::to_string(last)), std::string::npos) << text;
+    const std::string name = "rank " + std::to_string(last) + " (pid " + std::to_string(*pid_of_last);
+    EXPECT_NE(text.find(name), std::string::npos) << text;
+    EXPECT_TRUE(!by_kernels || text.find(") has died; the GPU of rank ") != std::string::npos) << text;
     EXPECT_EQ(trCommAbort(std::exchange(own.comm(rank), nullptr)), trSuccess);
     return ::testing::Test::HasFailure() ? 1 : 0;
   });
@@ -182,6 +190,43 @@ TEST_P(Processes, DeathIsNoticed) {
   for (int rank = 0; rank < last; ++rank) {
     const RankResult result = ranks.wait(rank);
     EXPECT_EQ(result.exit_code, 0) << "rank " << rank << ": " << result.output;
+  }
+}
+
+// The others' errors go through the process that does not answer, and it is not known what its rank has given its GPU.
+TEST(ProcessesThatStand, AreNamedSoonAfterTheDeadline) {
+  if (gpus() < 3) GTEST_SKIP() << "needs 3 GPUs, there are " << gpus();
+  constexpr std::chrono::milliseconds kTimeout{4000};
+  const std::vector<int> devices = {0, 1, 2};
+  Meeting meeting;
+  RankProcesses ranks(3, [&](int rank, const trUniqueId& id) -> int {
+    meeting.leave_to_parent();
+    EXPECT_EQ(setenv("TREERING_TRANSPORTS", "tcp", 1), 0);
+    trConfig_t config = by_kernels();
+    config.timeout_ms = static_cast<int>(kTimeout.count());
+    DeviceRanks own(devices, id, rank, config);
+    auto data = own.buffers(10);
+    meeting.come();
+    const auto begin = std::chrono::steady_clock::now();
+    own.enqueue([&](int r, trComm_t comm, trStream_t stream) {
+      return trAllReduce(data[r].data(), data[r].data(), 10, trInt32, trSum, comm, stream);
+    });
+    EXPECT_EQ(trStreamSynchronize(own.stream(rank)), trSuccess);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 2 * kTimeout) << trGetLastError(own.comm(rank));
+    trResult_t state = trSuccess;
+    EXPECT_EQ(trCommGetAsyncError(own.comm(rank), &state), trSuccess);
+    EXPECT_EQ(state, trTimeout);
+    const std::string text = trGetLastError(own.comm(rank));
+    EXPECT_NE(text.find(": rank 0 (pid "), std::string::npos) << text;
+    EXPECT_EQ(trCommAbort(std::exchange(own.comm(rank), nullptr)), trSuccess);
+    return ::testing::Test::HasFailure() ? 1 : 0;
+  });
+  for (int rank : {0, 1, 2}) ASSERT_TRUE(ranks.wait_until_reached(rank, std::chrono::seconds(100)));
+  ranks.stop(0);  // its process made the id: it is the top of the tree
+  meeting.leave_to_parent();
+  for (int rank : {1, 2}) {
+    const RankResult result = ranks.wait(rank, std::chrono::seconds(100));
+    EXPECT_EQ(result.exit_code, 0) << "signal " << result.signal << ", " << result.output << "; errors are above";
   }
 }
 

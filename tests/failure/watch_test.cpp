@@ -163,5 +163,82 @@ TEST(ARankWithoutAConnection, IsNotSaidToHaveNoneWhereNothingElseMoves) {
   EXPECT_EQ(text.rfind("no progress within 50 ms in a send or receive: ", 0), 0u) << text;
 }
 
+// A rank in no call whose proposals nobody answers: the record that all share is never written, as if the one that was
+// about to had ended. What it proposes holds kWriter after the limit (failure_agreement.cpp).
+struct UnansweredRank {
+  static constexpr milliseconds kWriter{500};
+  explicit UnansweredRank(int timeout_ms)
+      : watch(&context, &ranks, &shared, std::make_shared<std::vector<PeerIdentity>>(3), timeout_ms, "", nullptr,
+              true) {
+    context.ranks = 3;
+    shared.state = static_cast<uint32_t>(FailureState::kWriting);
+  }
+  // By how much after `begin` the proposal holds, to 10 ms.
+  milliseconds limit(Clock::time_point begin) {
+    milliseconds after{-20'000};
+    while (watch.verdict(begin + after + kWriter).ok() && after < milliseconds(30'000)) after += milliseconds(10);
+    return after;
+  }
+
+  Ranks ranks;
+  std::unique_ptr<RankStatus> status = std::make_unique<RankStatus>();
+  FailureRecord shared{};
+  ExecutorContext context = [this] {
+    ExecutorContext made;
+    made.status = status.get();
+    return made;
+  }();
+  Watch watch;
+};
+
+constexpr milliseconds kNews = std::chrono::duration_cast<milliseconds>(kMaxNewsTime), kLate{2000};
+
+TEST(AProposal, AtADeadlineHoldsWithinTheTimeForNews) {
+  UnansweredRank rank(10'000);
+  const auto deadline = Clock::now();
+  rank.watch.propose({trTimeout, "late"}, deadline);
+  const auto limit = rank.limit(deadline);
+  EXPECT_GE(limit, kNews);
+  EXPECT_LT(limit, kNews + kLate);
+}
+
+TEST(AProposal, BeforeADeadlineHoldsBySoMuchAfterIt) {
+  UnansweredRank rank(10'000);
+  const auto deadline = Clock::now() + milliseconds(5000);
+  rank.watch.propose({trRemoteError, "dead"}, deadline);
+  const auto limit = rank.limit(deadline);
+  EXPECT_GE(limit, kNews);
+  EXPECT_LT(limit, kNews + milliseconds(20));
+}
+
+// An abort while no operation waits: as for one that would begin now. A search for a parent in the tree is no longer.
+TEST(AProposal, WithoutADeadlineHasThatOfAWaitWhichBegins) {
+  for (const int timeout_ms : {10'000, 0, 300'000}) {
+    UnansweredRank rank(timeout_ms);
+    const auto begin = Clock::now();
+    rank.watch.propose({trRemoteError, "aborted"});
+    const auto limit = rank.limit(begin), expected = timeout_ms == 10'000 ? milliseconds(11'000) : milliseconds(13'500);
+    EXPECT_GE(limit, expected);
+    EXPECT_LT(limit, expected + kLate);
+  }
+}
+
+// An abort by another thread, or the news that a rank has left, while this one waits.
+TEST(AProposal, DuringAWaitHasItsDeadline) {
+  for (const bool ended : {false, true}) {
+    UnansweredRank rank(10'000);
+    Call call;
+    rank.watch.start(&call);
+    (void)rank.watch.check(1, 0);
+    const auto begun = Clock::now();
+    for (; rank.status->heartbeat == 0 || Clock::now() < begun + milliseconds(100); usleep(1000))
+      ASSERT_TRUE(rank.watch.check(1, 0).ok());
+    if (ended) rank.watch.stop();
+    const auto now = Clock::now();
+    rank.watch.note_left(2, {trRemoteError, "failed"});
+    EXPECT_EQ(rank.limit(now) >= milliseconds(11'000), ended);
+  }
+}
+
 }  // namespace
 }  // namespace treering

@@ -84,7 +84,7 @@ DeviceRanks::DeviceRanks(std::vector<int> devices, int timeout_ms, trConfig_t co
 }
 DeviceRanks::DeviceRanks(std::vector<int> devices, const trUniqueId& id, int rank, trConfig_t config)
     : devices_(std::move(devices)), local_{rank} {
-  config.timeout_ms = 60'000;
+  if (config.timeout_ms == TR_CONFIG_UNDEF_INT) config.timeout_ms = 60'000;
   init(id, config);
 }
 

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// One communicator's failure holds up no other one that the engine moves: it is proposed, then decided, and polled.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <string>
+
+#include "api/handles.h"
+#include "support/processes.h"
+#include "support/ranks.h"
+#include "support/waiting.h"
+
+namespace treering::testing {
+namespace {
+
+constexpr int kSteps = 100;
+
+Communicator* communicator_of(trComm_t handle) {
+  CommunicatorLease lease;
+  EXPECT_TRUE(lease.acquire(handle).ok());
+  return lease.get();
+}
+
+// A communicator of two ranks of this process. A step is an operation that the engine runs.
+class Other {
+ public:
+  Other() {
+    EXPECT_EQ(trCommInitAll(comms_, 2), trSuccess) << trGetLastError(nullptr);
+    for (trStream_t& stream : streams_) EXPECT_EQ(trStreamCreate(&stream), trSuccess);
+  }
+  ~Other() {
+    for (trStream_t stream : streams_) EXPECT_EQ(trStreamDestroy(stream), trSuccess);
+    for (trComm_t comm : comms_) EXPECT_EQ(trCommDestroy(comm), trSuccess);
+  }
+  Other(const Other&) = delete;
+  Other& operator=(const Other&) = delete;
+  void step() {
+    float values[2] = {1, 2};
+    for (int rank = 0; rank < 2; ++rank)
+      ASSERT_EQ(trAllReduce(&values[rank], &values[rank], 1, trFloat32, trSum, comms_[rank], streams_[rank]),
+                trSuccess);
+    for (trStream_t stream : streams_) ASSERT_EQ(trStreamSynchronize(stream), trSuccess);
+    ASSERT_EQ(values[0] + values[1], 6);
+  }
+
+ private:
+  trComm_t comms_[2] = {};
+  trStream_t streams_[2] = {};
+};
+
+// Rank 1's proposal goes to the top of the tree, which is stopped: nothing decides it until the proposal's limit (13.5 s),
+// or until rank 1's process has taken the top's place (3 s after the stop). Steps count while it is open.
+TEST(ACommunicatorBesideOne, WhoseFailureIsNotDecidedGoesOn) {
+  Gate stopped, done;
+  RankProcesses processes(2, [&](int rank, const trUniqueId& id) -> int {
+    for (Gate* gate : {&stopped, &done}) gate->inherit();
+    trConfig_t config = config_with_timeout(60'000);
+    config.transports = "tcp";
+    trComm_t comm = nullptr;
+    TR_CHECK(trCommInitRankConfig(&comm, 2, id, rank, &config));
+    int numbers[2] = {};
+    if (rank == 0) {  // sends, and waits for nobody
+      TR_CHECK(trSend(numbers, 1, trInt32, 1, comm, nullptr));
+      reached();
+      done.wait();
+      TR_CHECK(trCommDestroy(comm));
+      return 0;
+    }
+    Other other;
+    other.step();
+    reached();
+    stopped.wait();
+    Communicator* const failing = communicator_of(comm);
+    trStream_t stream = nullptr;
+    TR_CHECK(trStreamCreate(&stream));
+    TR_CHECK(trRecv(numbers, 2, trInt32, 0, comm, stream));  // not what rank 0 has sent, which is seen at once
+    EXPECT_TRUE(soon([&] { return failing->is_failing(); }));
+    int steps = 0;
+    for (; steps < kSteps && !::testing::Test::HasFailure(); ++steps) {
+      other.step();
+      if (!failing->verdict().ok()) break;
+    }
+    EXPECT_EQ(steps, kSteps) << "then it was decided: " << failing->verdict().message();
+    reached();
+    EXPECT_EQ(trStreamDestroy(stream), trInvalidUsage) << trGetLastError(nullptr);
+    EXPECT_NE(failing->verdict().message().find("as many bytes as the k-th send"), std::string::npos)
+        << failing->verdict().message();
+    TR_CHECK(trCommDestroy(comm));
+    return ::testing::Test::HasFailure() ? 1 : 0;
+  });
+  for (int rank : {0, 1}) ASSERT_TRUE(processes.wait_until_reached(rank)) << rank;
+  processes.stop(0);  // its process made the id: it is the top of the tree
+  stopped.open();
+  EXPECT_TRUE(processes.wait_until_reached(1));
+  EXPECT_EQ(kill(processes.pid(0), SIGCONT), 0);
+  done.open();
+  for (const RankResult& result : processes.wait_all())
+    EXPECT_EQ(result.exit_code, 0) << "signal " << result.signal << ", " << result.output << "; errors are above";
+}
+
+}  // namespace
+}  // namespace treering::testing
