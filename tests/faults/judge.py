@@ -321,7 +321,7 @@ class Judge:
     def _faults_of_doer(self, rank, mentions, error):
         victims, cause = self._scenario.victims, self._scenario.cause
         if cause == LIMIT and rank in victims and not any(blamed for _, _, _, blamed, _, _ in mentions):
-            if not self._says_limit(error) and not any(base == rank for base, *_ in mentions):
+            if not self._says_limit(error) and not any(base in victims for base, *_ in mentions):
                 yield "it says nothing of its own limit"
             return
         if not any(base in victims for base, *_ in mentions) and not self._named_as_maker(error) & set(victims):
