@@ -81,7 +81,7 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   crypto_generichash(made->split_key_.data(), made->split_key_.size(), kPurpose, sizeof kPurpose, id.secret.data(),
                      id.secret.size());
   const size_t staging = config.staging_bytes > 0 ? static_cast<size_t>(config.staging_bytes)
-                                            : default_staging(ranks, last_level_cache_bytes());
+                                                  : default_staging(ranks, last_level_cache_bytes());
   const size_t most_bytes = std::max(layout_of(ranks, config, kChannelsOfHosts, staging).total_bytes,
                                      layout_of(ranks, config, kChannelsOfOneHost, staging).total_bytes);
   JoinRequest request{rank, ranks, config.timeout_ms, most_bytes, staging, {}, terms.deadline};
@@ -118,7 +118,8 @@ Status Communicator::finish_creation(const std::string& job, TransportSet allowe
       layout_of(ranks(), config_, on_one_host ? kChannelsOfOneHost : kChannelsOfHosts, staging));
   const bool shares = (allowed & transports_with(&TransportRow::maps)) != 0;
   if (Status status = share_memory(membership_->take_segment(), job, shares); !status.ok())
-    return {status.code(), fmt::format("rank {} (pid {}): {}", rank(), getpid(), status.message())};  // of this rank alone
+    return {status.code(),
+            fmt::format("rank {} (pid {}): {}", rank(), getpid(), status.message())};  // of this rank alone
   times->done("shared memory");
   const CreationTerms linking{terms.guard, membership_->deadline(), {}};
   TR_RETURN_IF_ERROR(link(job, allowed, linking, times));
