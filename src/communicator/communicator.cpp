@@ -40,7 +40,10 @@ Communicator::~Communicator() {
   else if (peer_table_ != nullptr && is_whole)
     peer_table_->finish();
   if (peer_table_ != nullptr) peer_table_->end_introductions();
-  if (membership_ != nullptr && watch_ != nullptr) membership_->leave_because(watch_->known_failure());
+  if (membership_ != nullptr && watch_ != nullptr) {
+    const Status known = watch_->known_failure();
+    membership_->leave_because(known.ok() || shrink_failure_.ok() ? known : shrink_failure_);
+  }
   // That its GPU has closed everything may have been said already.
   uint32_t here = 0;
   if (area_) status_of(area_)->left.compare_exchange_strong(here, left_with_memory_ ? kLeftWithMemory : kLeft);

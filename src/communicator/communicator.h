@@ -234,8 +234,11 @@ class Communicator {
   std::string who_is_late(uint32_t peer, uint64_t first, const char* function) const;
   std::string no_answer_of(uint32_t peer) const;
   std::string waits_of(const std::vector<uint32_t>& members, const char* function) const;
+  Status agree_and_shrink(const std::vector<uint32_t>& members, const Config& config,
+                          std::unique_ptr<Communicator>* result);
   Status agree_and_grow(uint32_t total, const trUniqueId* id, const Config& config,
                         std::unique_ptr<Communicator>* communicator);
+  Status who_is_gone(const std::vector<uint32_t>& members, uint64_t round, const char* function) const;
   void await_excluded(const RankSet& set, Clock::time_point shown, const char* function) const;
   void refuse(const std::vector<uint32_t>& members, const char* function, const Refusal& refusal);
   Status exchange_notices(const std::vector<uint32_t>& members, const char* function, const SplitInfo& own,
@@ -281,6 +284,7 @@ class Communicator {
   uint32_t host_ranks_ = 0;              // of the host that has most
   std::atomic<bool> has_failed_{false};  // set once failure_ is, which then stays
   Status failure_;
+  Status shrink_failure_;  // of the last shrink
   std::atomic<uint32_t> queued_{0};
   GpuSide* gpu_side_ = nullptr;
   bool any_device_ = false;

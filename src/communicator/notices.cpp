@@ -212,6 +212,17 @@ void Communicator::refuse(const std::vector<uint32_t>& members, const char* func
   }
 }
 
+// Why a round ends without the notice of a member. One that has shown its own and is gone since may have ended because
+// of another one's death, and is no cause.
+Status Communicator::who_is_gone(const std::vector<uint32_t>& members, uint64_t round, const char* function) const {
+  for (const uint32_t member : members) {
+    SplitInfo info;
+    bool arrived = false;
+    if (Status status = read_notice(member, round, function, &info, &arrived); !status.ok()) return status;
+  }
+  return {};
+}
+
 // Shows `own` to the other members and waits for theirs. With a set, all ranks that call must give the same.
 Status Communicator::exchange_notices(const std::vector<uint32_t>& members, const char* function, const SplitInfo& own,
                                       const RankSet* set, std::vector<SplitInfo>* infos) {
@@ -232,8 +243,7 @@ Status Communicator::exchange_notices(const std::vector<uint32_t>& members, cons
     Status status = read_notice(members[i], round, function, &(*infos)[i], &arrived);
     if (!status.ok()) {
       if (Status other = look(); !other.ok()) return end(other);
-      // A member that has gone on may have seen another one's death before this rank did.
-      for (uint32_t member : members) TR_RETURN_IF_ERROR(watch_->check_peer(member, function));
+      TR_RETURN_IF_ERROR(who_is_gone(members, round, function));
       return status;
     }
     if (arrived) {
@@ -246,7 +256,7 @@ Status Communicator::exchange_notices(const std::vector<uint32_t>& members, cons
       if (status = look(); !status.ok()) return end(status);
       // Also of those that it does not wait for now: the one that it waits for may have left the call because of that
       // death.
-      for (uint32_t member : members) TR_RETURN_IF_ERROR(watch_->check_death(member, function));
+      TR_RETURN_IF_ERROR(watch_->check_deaths(members, function));
       next_look = Clock::now() + look_period(ranks());
       context_.status->waiting_for.store(members[i] + 1, std::memory_order_relaxed);
     }

@@ -42,7 +42,6 @@ class CallDeadline {
 };
 
 constexpr size_t kLookedAt = 32;  // members, in one look
-constexpr int kToldDeaths = 8;
 
 // For those ranks, which users know by their numbers in the communicator that is there.
 Status make_rendezvous_root(const Watch& watch, const std::vector<uint32_t>& members, SplitInfo* info) {
@@ -57,20 +56,6 @@ Status make_rendezvous_root(const Watch& watch, const std::vector<uint32_t>& mem
 Status no_rendezvous_root(const Watch& watch, const char* function, uint32_t rank) {
   return {trRemoteError, fmt::format("{}: {}, the first of the new communicator, could not make the rendezvous root",
                                      function, watch.describe(rank))};
-}
-
-// One that found a death, and ended because of it, may be seen before the one that it found.
-Status all_deaths(Watch& watch, const std::vector<uint32_t>& members, const char* function) {
-  std::string texts;
-  trResult_t code = trSuccess;
-  int told = 0;
-  for (const uint32_t member : members) {
-    const Status death = watch.check_death(member, function);
-    if (death.ok() || told == kToldDeaths) continue;
-    texts += (told++ == 0 ? "" : "; ") + death.message();
-    code = death.code();
-  }
-  return {code, texts};
 }
 
 }  // namespace
@@ -158,7 +143,7 @@ Status Communicator::create_of(uint32_t ranks, const std::vector<uint32_t>& memb
     serve_links();
     for (size_t i = 0; i < std::min(members.size(), kLookedAt); ++i, ++next)
       if (!watch_->check_death(members[next % members.size()], function).ok())
-        return known = all_deaths(*watch_, members, function);
+        return known = watch_->check_deaths(members, function);
     return {};
   };
   terms.deadline = watch_->call_deadline();
@@ -173,9 +158,16 @@ Status Communicator::create_of(uint32_t ranks, const std::vector<uint32_t>& memb
   return {status.code(), fmt::format("{}: {}", function, text)};
 }
 
-// A rank that is alone shows what it calls, too, for others that count on it.
+// One that leaves after that tells the others of it: they are in the call, and know the communicator's failure.
 Status Communicator::shrink(const std::vector<uint32_t>& members, const Config& config,
                             std::unique_ptr<Communicator>* result) {
+  shrink_failure_ = agree_and_shrink(members, config, result);
+  return shrink_failure_;
+}
+
+// A rank that is alone shows what it calls, too, for others that count on it.
+Status Communicator::agree_and_shrink(const std::vector<uint32_t>& members, const Config& config,
+                                      std::unique_ptr<Communicator>* result) {
   constexpr const char* kName = "trCommShrink";
   const CallDeadline deadline(watch_.get(), context_.status, config_.timeout_ms);
   const uint64_t next_round = notice_rounds_ + kRoundsOfSplit;

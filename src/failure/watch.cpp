@@ -20,6 +20,7 @@ constexpr auto kGraceOfLost = std::chrono::milliseconds(150);
 constexpr auto kNewsOfEnd = std::chrono::seconds(1);  // from the end of a process until the job tells how it ended
 // For a proposal's way through the control tree. A parent in it that is silent, or gone, is replaced meanwhile.
 constexpr auto kAgreementTimeout = kLongestSearch + std::chrono::seconds(3);
+constexpr int kToldDeaths = 8;
 constexpr auto kAftermathOfPause = std::chrono::seconds(10);  // what is found later has other causes
 // A link may have ended because of a failure, the news of which goes by the control tree: over slow links it comes
 // later than the end. Within a host the death of its process shows soon.
@@ -459,6 +460,19 @@ Status Watch::check_death(uint32_t peer, const char* during) {
   if (read(peer, &last) && last.left) return {};
   const Status end = end_of(peer, during, "");
   return has_left(peer) ? Status() : end;  // news of that may have come meanwhile
+}
+
+Status Watch::check_deaths(const std::vector<uint32_t>& peers, const char* during) {
+  std::string texts;
+  trResult_t code = trSuccess;
+  int told = 0;
+  for (const uint32_t peer : peers) {
+    const Status death = check_death(peer, during);
+    if (death.ok() || told == kToldDeaths) continue;
+    texts += (told++ == 0 ? "" : "; ") + death.message();
+    code = death.code();
+  }
+  return {code, texts};
 }
 
 bool Watch::is_dead(uint32_t peer) const {

@@ -104,6 +104,8 @@ class Watch {
   // Ok, or that `peer` has ended without leaving. Asks no other process: it may be called for many ranks, again and
   // again.
   Status check_death(uint32_t peer, const char* during);
+  // Of all of these: one that found a death, and ended because of it, may be seen before the one that it found.
+  Status check_deaths(const std::vector<uint32_t>& peers, const char* during);
   // The link to `peer` has failed with `status`.
   void suspect_link(uint32_t peer, const Status& status);
   // no_progress() takes up to so long for answers, so it is called by so much before the deadline; less of a short one.

@@ -122,6 +122,49 @@ TEST(DeathInShrink, IsNoticedWhileAnotherRankIsWaitedFor) {
   EXPECT_NE(result.output.find("rank 1 (pid " + std::to_string(processes.pid(1))), std::string::npos) << result.output;
 }
 
+// Rank 3 has died; rank 1 dies before the shrink without rank 3. Rank 0 is told, and is gone when rank 2 comes to it.
+class DeathBeforeShrink : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Leaver, DeathBeforeShrink, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Destroys" : "Exits"; });
+
+TEST_P(DeathBeforeShrink, IsNamedAlsoWhereASurvivorHasLeftBecauseOfIt) {
+  constexpr int kRanks = 4;
+  static constexpr int kLeaver = 0, kDead = 1, kExcluded = 3;
+  setenv("TREERING_TIMEOUT", "60", 1);
+  RankProcesses processes(kRanks, [destroys = GetParam()](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr, part = nullptr;
+    TR_CHECK(trCommInitRank(&comm, kRanks, id, rank));
+    std::array<int32_t, kRanks> pids{};
+    const int32_t own = getpid();
+    TR_CHECK(trAllGather(&own, pids.data(), 1, trInt32, comm, nullptr));
+    const auto leaver = static_cast<int>(syscall(SYS_pidfd_open, pids[kLeaver], 0));
+    const auto dead = static_cast<int>(syscall(SYS_pidfd_open, pids[kDead], 0));
+    TR_CHECK(trBarrier(comm, nullptr));  // all have the pids
+    reached();
+    if (rank == kExcluded) pause();
+    while (trBarrier(comm, nullptr) == trSuccess) continue;
+    reached();
+    if (rank == kDead) pause();
+    if (poll_one(rank == kLeaver ? dead : leaver, 30000) != 1) return 2;
+    const trResult_t result = trCommShrink(comm, &kExcluded, 1, &part, nullptr, 0);
+    say(trGetLastError(comm));
+    if (result != trRemoteError) return 1;
+    if (rank == kLeaver && !destroys) _exit(0);
+    TR_CHECK(trCommDestroy(comm));
+    return 0;
+  });
+  for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
+  kill(processes.pid(kExcluded), SIGKILL);
+  for (int rank = 0; rank < kExcluded; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
+  kill(processes.pid(kDead), SIGKILL);
+  for (const int rank : {kLeaver, 2}) {
+    const RankResult result = processes.wait(rank);
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_NE(result.output.find("rank 1 (pid " + std::to_string(processes.pid(kDead))), std::string::npos)
+        << "rank " << rank << ": " << result.output;
+  }
+}
+
 // Rank 0 destroys its communicator because rank 2 has revoked it; rank 1 comes to a split that needs rank 0.
 TEST(SplitAfterAFailure, NamesTheFirstCauseWhereARankHasLeftSince) {
   constexpr int kRanks = 3;
