@@ -320,7 +320,7 @@ Status Communicator::link(const std::string& job, TransportSet allowed, const Cr
   times->done("connections");
   if (machine.hosts > 1) {
     membership_->serve_links([this] {
-      context_.progress();
+      context_.serve_idle();
       IdleLinks::serve();
     });
     TR_RETURN_IF_ERROR(agree_on_network(plan, terms, &machine));

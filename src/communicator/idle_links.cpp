@@ -49,8 +49,7 @@ Registry& registry() {
 void serve_one(const Entry& entry) {
   if (!entry.turn->try_take()) return;
   try {
-    if (!entry.has_failed->load(std::memory_order_acquire))
-      for (const auto& [peer, queue] : entry.context->queues) queue->serve_idle();
+    if (!entry.has_failed->load(std::memory_order_acquire)) entry.context->serve_idle();
   } catch (const std::bad_alloc&) {
     // A call on it finds that out, and says so.
   }

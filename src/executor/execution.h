@@ -90,6 +90,10 @@ struct ExecutorContext {
     uint32_t peer = 0;
     return flush(&peer);
   }
+  // The same where a wait looks seldom, and for a communicator that is in no call (SendQueue).
+  void serve_idle() const {
+    for (const auto& [peer, queue] : queues) queue->serve_idle();
+  }
 
  private:
   bool flush_queues(uint32_t* peer) const;

@@ -128,8 +128,8 @@ class SendQueue {
   virtual ~SendQueue() = default;
   // Sends what can be sent; true when nothing waits.
   virtual bool flush() = 0;
-  // To be called now and then while no call uses the connections to that peer. flush() is for waits, which ask thousands
-  // of times: what is costly it does at few of them.
+  // The same for those who ask now and then, some milliseconds apart. flush() is asked thousands of times: what is costly
+  // it does at few of them.
   virtual void serve_idle() { (void)flush(); }
   // Why what waits cannot be sent any more, or ok.
   virtual Status health() const = 0;
