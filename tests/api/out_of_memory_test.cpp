@@ -140,6 +140,7 @@ int create_without(int rank, const trUniqueId& id, double part) {
   trComm_t made = nullptr;
   if (rank == kVictim) fails_at = allocations + static_cast<long>(part * static_cast<double>(needed));
   const trResult_t result = trCommInitRankConfig(&made, kRanks, second, rank, &config);
+  fails_at = -1;  // it needed fewer
   say(result == trSuccess ? "success" : trGetLastError(nullptr));
   return result == trSuccess ? trCommDestroy(made) : 10 + result;
 }
