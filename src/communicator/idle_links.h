@@ -30,8 +30,8 @@ class LinkTurn {
 
 class IdleLinks {
  public:
-  // Of a communicator that has been created, until remove(): both outlive that. `has_failed`: its links have nothing to
-  // send any more; what messages refer to is the user's again.
+  // Adds the links of a communicator that has been created. `context` and `turn` must stay until remove(). Once
+  // `has_failed` is set nothing is sent: the memory that messages refer to belongs to the user again.
   static void add(const ExecutorContext* context, LinkTurn* turn, const std::atomic<bool>* has_failed);
   static void remove(const LinkTurn* turn);
   static bool any();

@@ -140,7 +140,6 @@ Status Communicator::create_of(uint32_t ranks, const std::vector<uint32_t>& memb
   Status known;     // a death
   size_t next = 0;  // whose turn it is: a look costs a system call
   terms.guard = [&]() -> Status {
-    IdleLinks::serve();  // this one's, too
     for (size_t i = 0; i < std::min(members.size(), kLookedAt); ++i, ++next)
       if (!watch_->check_death(members[next % members.size()], function).ok())
         return known = watch_->check_deaths(members, function);

@@ -104,7 +104,8 @@ class Watch {
   // Ok, or that `peer` has ended without leaving. Asks no other process: it may be called for many ranks, again and
   // again.
   Status check_death(uint32_t peer, const char* during);
-  // Of all of these: one that found a death, and ended because of it, may be seen before the one that it found.
+  // check_death() for several ranks; the error names every rank that has died. A rank that saw a death and ended because
+  // of it may be noticed before the death that it saw.
   Status check_deaths(const std::vector<uint32_t>& peers, const char* during);
   // The link to `peer` has failed with `status`.
   void suspect_link(uint32_t peer, const Status& status);

@@ -122,6 +122,17 @@ TEST(DeathInShrink, IsNoticedWhileAnotherRankIsWaitedFor) {
   EXPECT_NE(result.output.find("rank 1 (pid " + std::to_string(processes.pid(1))), std::string::npos) << result.output;
 }
 
+// A descriptor of each rank's process, which becomes readable when the process ends.
+trResult_t open_processes(trComm_t comm, int* descriptors) {
+  int ranks = 0;
+  trResult_t result = trCommCount(comm, &ranks);
+  std::vector<int32_t> pids(static_cast<size_t>(ranks));
+  const int32_t own = getpid();
+  if (result == trSuccess) result = trAllGather(&own, pids.data(), 1, trInt32, comm, nullptr);
+  for (const int32_t pid : pids) *descriptors++ = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  return result;
+}
+
 // Rank 3 has died; rank 1 dies before the shrink without rank 3. Rank 0 is told, and is gone when rank 2 comes to it.
 class DeathBeforeShrink : public ::testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(Leaver, DeathBeforeShrink, ::testing::Bool(),
@@ -134,18 +145,15 @@ TEST_P(DeathBeforeShrink, IsNamedAlsoWhereASurvivorHasLeftBecauseOfIt) {
   RankProcesses processes(kRanks, [destroys = GetParam()](int rank, const trUniqueId& id) {
     trComm_t comm = nullptr, part = nullptr;
     TR_CHECK(trCommInitRank(&comm, kRanks, id, rank));
-    std::array<int32_t, kRanks> pids{};
-    const int32_t own = getpid();
-    TR_CHECK(trAllGather(&own, pids.data(), 1, trInt32, comm, nullptr));
-    const auto leaver = static_cast<int>(syscall(SYS_pidfd_open, pids[kLeaver], 0));
-    const auto dead = static_cast<int>(syscall(SYS_pidfd_open, pids[kDead], 0));
-    TR_CHECK(trBarrier(comm, nullptr));  // all have the pids
+    std::array<int, kRanks> ends{};
+    TR_CHECK(open_processes(comm, ends.data()));
+    TR_CHECK(trBarrier(comm, nullptr));  // all have them
     reached();
     if (rank == kExcluded) pause();
     while (trBarrier(comm, nullptr) == trSuccess) continue;
     reached();
     if (rank == kDead) pause();
-    if (poll_one(rank == kLeaver ? dead : leaver, 30000) != 1) return 2;
+    if (poll_one(ends[rank == kLeaver ? kDead : kLeaver], 30000) != 1) return 2;
     const trResult_t result = trCommShrink(comm, &kExcluded, 1, &part, nullptr, 0);
     say(trGetLastError(comm));
     if (result != trRemoteError) return 1;
@@ -177,12 +185,10 @@ TEST(SplitAfterAFailure, NamesTheFirstCauseWhereARankHasLeftSince) {
   RankProcesses processes(kRanks, [](int rank, const trUniqueId& id) {
     trComm_t comm = nullptr, part = nullptr;
     TR_CHECK(trCommInitRank(&comm, kRanks, id, rank));
-    std::array<int32_t, kRanks> pids{};
-    const int32_t own = getpid();
-    TR_CHECK(trAllGather(&own, pids.data(), 1, trInt32, comm, nullptr));
-    const auto leaver = static_cast<int>(syscall(SYS_pidfd_open, pids[kLeaver], 0));
+    std::array<int, kRanks> ends{};
+    TR_CHECK(open_processes(comm, ends.data()));
     if (rank == kRevoker) {
-      TR_CHECK(trBarrier(comm, nullptr));  // the others have the pids, too
+      TR_CHECK(trBarrier(comm, nullptr));  // the others have them, too
       TR_CHECK(trCommRevoke(comm));
     }
     while (trBarrier(comm, nullptr) == trSuccess) continue;
@@ -190,7 +196,7 @@ TEST(SplitAfterAFailure, NamesTheFirstCauseWhereARankHasLeftSince) {
       TR_CHECK(trCommDestroy(comm));
       return 0;
     }
-    if (poll_one(leaver, 30000) != 1) return 2;
+    if (poll_one(ends[kLeaver], 30000) != 1) return 2;
     const trResult_t result = trCommSplit(comm, 0, 0, &part, nullptr);
     say(trGetLastError(comm));
     return result == trRemoteError ? 0 : 1;

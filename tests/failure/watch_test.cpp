@@ -163,8 +163,8 @@ TEST(ARankWithoutAConnection, IsNotSaidToHaveNoneWhereNothingElseMoves) {
   EXPECT_EQ(text.rfind("no progress within 50 ms in a send or receive: ", 0), 0u) << text;
 }
 
-// A rank in no call whose proposals nobody answers: the record that all share is never written, as if the one that was
-// about to had ended. What it proposes holds kWriter after the limit (failure_agreement.cpp).
+// A rank outside of calls that proposes failures and gets no answer: the shared record is never written, as if its writer
+// had ended. A proposal takes effect kWriter after the limit (failure_agreement.cpp).
 struct UnansweredRank {
   static constexpr milliseconds kWriter{500};
   explicit UnansweredRank(int timeout_ms)

@@ -4,7 +4,6 @@
 //   id HEX / ready PID / running / leaves / error CODE SECONDS TEXT / left SOCKETS THREADS (more than at the start) / ok
 //   goes-on: it has done a call since the last such line; ten a second at most
 #include <dirent.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "faults/self_faults.h"
 #include "treering/treering.h"
 
 namespace {
@@ -184,17 +184,6 @@ void beside(trComm_t comm) {
   for (trComm_t made : {local, comm}) CHECK(trCommDestroy(made));
 }
 
-// Ends all connections of this process with a reset; their descriptors stay.
-void reset_connections() {
-  for (int fd = 0; fd < 1024; ++fd) {
-    sockaddr_storage peer{};
-    socklen_t length = sizeof peer;
-    const sockaddr none{AF_UNSPEC, {}};
-    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0 && peer.ss_family != AF_UNIX)
-      (void)connect(fd, &none, sizeof none);
-  }
-}
-
 void await_line() {
   for (int c = 0; c != '\n' && c != EOF;) c = std::getchar();
 }
@@ -212,7 +201,7 @@ void lose_and_go_on(trComm_t comm, bool creates) {
   if (rank == 0) {
     await_line();  // the network is cut
     CHECK_OF(comm, trSend(&value, 1, trInt32, 1, comm, nullptr));
-    reset_connections();
+    EXPECT(faults::reset_sockets() > 0);
     std::printf("reset\n");
     await_line();  // the network is whole
   } else {

@@ -59,7 +59,7 @@ TEST(ACommunicatorBesideOne, WhoseFailureIsNotDecidedGoesOn) {
     trComm_t comm = nullptr;
     TR_CHECK(trCommInitRankConfig(&comm, 2, id, rank, &config));
     int numbers[2] = {};
-    if (rank == 0) {  // sends, and waits for nobody
+    if (rank == 0) {  // it only sends, so it waits for no other rank
       TR_CHECK(trSend(numbers, 1, trInt32, 1, comm, nullptr));
       reached();
       done.wait();
