@@ -25,7 +25,9 @@ Clock::duration look_period(uint32_t ranks) {
 // How long a rank without shared memory, which is not known to be dead, may take to answer.
 constexpr auto kAnswerTimeout = std::chrono::milliseconds(100);
 // How long a rank that refuses stays for those that share no memory with it and have yet to see why.
-constexpr auto kRefusalTimeout = std::chrono::milliseconds(500);
+constexpr auto kRefusalTimeout = std::chrono::seconds(2);
+// How much later than another rank this one may hear of a death.
+constexpr auto kNewsTimeout = std::chrono::milliseconds(500);
 constexpr size_t kMaxNamed = 8;
 
 // "2, 3 and 9 more"
@@ -215,6 +217,16 @@ void Communicator::refuse(const std::vector<uint32_t>& members, const char* func
 // Why a round ends without the notice of a member. One that has shown its own and is gone since may have ended because
 // of another one's death, and is no cause.
 Status Communicator::who_is_gone(const std::vector<uint32_t>& members, uint64_t round, const char* function) const {
+  // A member's next call shows that this one has ended for it: because of a death, perhaps, that is yet to be heard here.
+  const auto until = Clock::now() + kNewsTimeout;
+  const auto has_gone_on = [&](uint32_t member) {
+    SplitInfo info;
+    uint64_t shown = 0;
+    return find_notice(member, round, &info, &shown) && shown > round;
+  };
+  if (std::any_of(members.begin(), members.end(), has_gone_on))
+    for (; Clock::now() < until; std::this_thread::sleep_for(std::chrono::milliseconds(1)))
+      TR_RETURN_IF_ERROR(watch_->check_deaths(members, function));
   for (const uint32_t member : members) {
     SplitInfo info;
     bool arrived = false;

@@ -3,6 +3,7 @@
 // communicator, where no rank has heard of it yet.
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <signal.h>
 
 #include <array>
 #include <chrono>
@@ -175,6 +176,39 @@ TEST_P(DeathBeforeShrink, IsNamedAlsoWhereASurvivorHasLeftBecauseOfIt) {
     EXPECT_NE(result.output.find("rank 1 (pid " + std::to_string(processes.pid(kDead))), std::string::npos)
         << "rank " << rank << ": " << result.output;
   }
+}
+
+// Rank 1 has ended its shrink because of a death, and has called the next one, when rank 0 comes to the first.
+TEST(DeathBeforeShrink, IsNamedWhereAnotherRankHasGoneOn) {
+  constexpr int kRanks = 4;
+  setenv("TREERING_TIMEOUT", "3", 1);
+  RankProcesses processes(kRanks, [](int rank, const trUniqueId& id) {
+    constexpr int kDead[] = {2, 3};
+    sigset_t go;
+    sigemptyset(&go);
+    sigaddset(&go, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &go, nullptr);
+    trComm_t comm = nullptr, part = nullptr;
+    TR_CHECK(trCommInitRank(&comm, kRanks, id, rank));
+    TR_CHECK(trBarrier(comm, nullptr));
+    reached();
+    int sent = 0;
+    sigwait(&go, &sent);
+    const trResult_t result = trCommShrink(comm, kDead, 1, &part, nullptr, 0);
+    say(trGetLastError(comm));
+    if (result != trRemoteError || rank == 0) return result == trRemoteError ? 0 : 1;
+    if (trCommShrink(comm, kDead, 2, &part, nullptr, 0) != trTimeout) return 2;  // rank 0 does not call it
+    reached();
+    for (;;) pause();
+  });
+  for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
+  for (const int rank : {2, 3}) kill(processes.pid(rank), SIGKILL);
+  kill(processes.pid(1), SIGUSR1);
+  ASSERT_TRUE(processes.wait_until_reached(1)) << processes.wait(1, std::chrono::seconds(1)).output;
+  kill(processes.pid(0), SIGUSR1);
+  const RankResult result = processes.wait(0);
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_NE(result.output.find("rank 3 (pid " + std::to_string(processes.pid(3))), std::string::npos) << result.output;
 }
 
 // Rank 0 destroys its communicator because rank 2 has revoked it; rank 1 comes to a split that needs rank 0.
