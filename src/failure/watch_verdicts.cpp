@@ -51,7 +51,7 @@ std::string call_text(const CallCopy& call) {
 std::string text_of(const CallCopy& call) {
   switch (call.purpose) {
     case Purpose::kSplit:
-      return "trCommSplit or trCommDup";
+      return "trCommSplit, trCommDup or trCommGrow";
     case Purpose::kBoxes:
       return "trExchangeStart";
     case Purpose::kBoxPlan:
@@ -139,9 +139,12 @@ void Watch::judge_calls(Clock::time_point now) {
   const uint32_t peer = suspicion_.peer;
   RankStatusSnapshot other;
   const bool readable = read(peer, &other);
+  std::string bytes;
+  Clock::time_point when;
   // What it answered before may be of an earlier operation.
-  if (readable &&
-      (knows_by_reading(peer) || other.operation >= call_->operation || first_difference(other).has_value()))
+  const bool answered = knows_by_reading(peer) || (job_ != nullptr && job_->latest_status(peer, &bytes, &when) &&
+                                                   when > suspicion_.until - kAnswerTimeout && in_transfer(other));
+  if (readable && (answered || other.operation >= call_->operation || first_difference(other).has_value()))
     return (void)calls_differ(peer, other);
   if (knows_by_reading(peer)) return (void)fail({trRemoteError, fmt::format("{} is gone", describe(peer))});
   if (now < suspicion_.until) return;
@@ -165,6 +168,12 @@ Status Watch::calls_differ(uint32_t peer, const RankStatusSnapshot& other) {
                      "its root. All ranks must make the same calls in the same order",
                      ours, context_->rank, peer, text_of(own_call),
                      own_call.fused != 0 ? "the single calls" : "the ranks")});
+  if (in_transfer(other) && theirs < ours)
+    return fail(
+        {trInvalidUsage,
+         fmt::format("the ranks' calls differ at operation {}: rank {} called {}; rank {} called a send or "
+                     "receive after its operation {}. Collectives must stand between the same ones on all ranks",
+                     ours, context_->rank, text_of(own_call), peer, theirs)});
   return fail({trInvalidUsage,
                fmt::format("the ranks' calls differ at operation {}: rank {} called {}; rank {} called {}{}. All ranks "
                            "must make the same calls in the same order",
@@ -264,7 +273,8 @@ std::string Watch::wait_of_two(const Shown& one, const Shown& other) const {
       again.completed != first.completed)
     return fmt::format("{} is alive, waiting for rank {}, which has gone on or left meanwhile", describe(other.rank),
                        one.rank);
-  if (in_transfer(first) != in_transfer(second))
+  const bool both_transfer = call_ != nullptr && in_transfer(first) && in_transfer(second);
+  if (both_transfer || in_transfer(first) != in_transfer(second))
     return fmt::format(
         "{} waits for rank {} in {}, which waits for it in {}: their calls do not match, or what they sent has not "
         "arrived",

@@ -103,7 +103,7 @@ TEST(CallsThatDifferLater, AreNamedWhereverRanksWait) {
 // What the library exchanges for a call goes by the call's name.
 TEST(CallsThatDifferLater, AreNamedAsTheUserKnowsThem) {
   const std::pair<const char*, std::function<trResult_t(trComm_t)>> calls[] = {
-      {"called trCommSplit or trCommDup",
+      {"called trCommSplit, trCommDup or trCommGrow",
        [](trComm_t comm) {
          trComm_t copy = nullptr;
          return trCommDup(comm, &copy);
@@ -206,6 +206,51 @@ TEST(CollectiveAgainstReceiveOfItsMessage, IsToldAtOnce) {
     EXPECT_EQ(result.exit_code, 10 + trInvalidUsage) << result.output;
     EXPECT_NE(result.output.find("rank 1 receives from rank 0 400000 bytes that rank 0 does not send"),
               std::string::npos)
+        << result.output;
+  }
+}
+
+// The message of a send meets the collective. Rank 1 is in no collective, and says so where its memory cannot be read.
+TEST(CollectiveAgainstSend, IsToldAtOnce) {
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr;
+    trConfig_t config = config_with_timeout(30'000);
+    TR_CHECK(trCommInitRankConfig(&comm, 2, id, rank, &config));
+    std::vector<float> values(20'000'000, 1);  // more than sockets take
+    TR_CHECK(trBarrier(comm, nullptr));
+    const trResult_t result =
+        rank == 0 ? trAllReduce(values.data(), values.data(), values.size(), trFloat32, trSum, comm, nullptr)
+                  : trSend(values.data(), values.size(), trFloat32, 0, comm, nullptr);
+    say(trGetLastError(comm));
+    return 10 + result;
+  });
+  for (int rank : {0, 1}) {
+    const RankResult result = processes.wait(rank, std::chrono::seconds(20));
+    EXPECT_EQ(result.exit_code, 10 + trInvalidUsage) << result.output;
+    EXPECT_EQ(
+        result.output,
+        "the ranks' calls differ at operation 2: rank 0 called allreduce of 20000000 x float, sum; rank 1 called a "
+        "send or receive after its operation 1. Collectives must stand between the same ones on all ranks");
+  }
+}
+
+// Neither gets what it waits for. No message meets a call, so that both are told at the deadline.
+TEST(TwoReceives, AreToldAtTheDeadline) {
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    trComm_t comm = nullptr;
+    trConfig_t config = config_with_timeout(3'000);
+    TR_CHECK(trCommInitRankConfig(&comm, 2, id, rank, &config));
+    float value = 0;
+    const trResult_t result = trRecv(&value, 1, trFloat32, 1 - rank, comm, nullptr);
+    say(trGetLastError(comm));
+    return 10 + result;
+  });
+  for (int rank : {0, 1}) {
+    const RankResult result = processes.wait(rank, std::chrono::seconds(20));
+    EXPECT_EQ(result.exit_code, 10 + trTimeout) << result.output;
+    EXPECT_NE(
+        result.output.find("in a send or receive, which waits for it in a send or receive: their calls do not match"),
+        std::string::npos)
         << result.output;
   }
 }

@@ -79,8 +79,10 @@ TEST(TwoRanksThatWait, InSendsAndReceives) {
   Ranks ranks;
   ranks.shown[1].waiting_for = 2 + 1;
   ranks.shown[2].waiting_for = 1 + 1;
-  expect_contains(verdict(ranks, 1), name_of(1) + " and " + name_of(2) +
-                                         " are alive and wait for each other: what they sent has not arrived");
+  expect_contains(verdict(ranks, 1),
+                  name_of(1) +
+                      " waits for rank 2 in a send or receive, which waits for it in a send or receive: their calls do "
+                      "not match, or what they sent has not arrived");
 }
 
 // The receive's deadline comes first.
