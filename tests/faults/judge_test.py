@@ -63,7 +63,7 @@ class JudgeTest(unittest.TestCase):
         stop = "no progress within 4000 ms in operation 7 (barrier): rank 2 (pid 1002 on c, stopped by a signal or a debugger) " \
                "has shown no sign of life for 4.0 s. Rank 0 waited for rank 1"
         left = "rank 2 (pid 1002 on c) destroyed its communicator in or before operation 7 (barrier)"
-        lost = "rank 2 (pid 1002 on c) was lost in or before operation 7: rank 2 (pid 1002 on c): its process has ended without leaving"
+        lost = "rank 2 (pid 1002 on c) was lost in or before operation 7: its process has ended without leaving"
         for given, text in ((scenario(), DIED), (scenario("exit"), lost), (scenario("stop"), stop), (scenario("leave"), left),
                             (scenario("revoke"), "rank 2 (pid 1002) revoked the communicator")):
             with self.subTest(given.kind):
@@ -161,7 +161,7 @@ class JudgeTest(unittest.TestCase):
     def test_ranks_of_one_process_have_one_pid(self):
         # Rank 0 of the subset is rank 1 of all, in the process of rank 0.
         given = scenario("leave", processes=[(0, [0, 1]), (1, [2, 3])], victims=[0])
-        text = "rank 0 (pid 1000 on a) destroyed its communicator before operation 16 (trCommSplit or trCommDup) was complete"
+        text = "rank 0 (pid 1000 on a) destroyed its communicator before operation 16 (trCommSplit, trCommDup or trCommGrow) was complete"
         said = errors(text, call="split", members="1,3")
         processes = [Process(1000 + host, host, ranks, [Line(when, rank, word, rest) for rank in ranks if rank != 0
                                                         for when, word, rest in said], status=0)

@@ -294,7 +294,8 @@ void Job::apply_loss(const NoticeMessage& notice) {
   if (!context_.runs() || tree_.has_left(notice.process)) return;
   const std::vector<uint32_t> ranks = tree_.present_ranks(notice.process);
   if (ranks.empty()) return;
-  members_.tell([ranks, text = tree_.say(notice)](const MemberEvents& events) {
+  // Members name the rank themselves.
+  members_.tell([ranks, text = ranks.size() == 1 ? notice.text : tree_.say(notice)](const MemberEvents& events) {
     if (events.on_lost) events.on_lost(ranks, text);
   });
 }
