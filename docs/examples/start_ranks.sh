@@ -11,8 +11,11 @@ unique_id=$1 ranks=$2
 shift 2
 
 coproc maker { exec "$unique_id"; } # lives until its standard input ends
-maker_input=${maker[1]}
-read -r id <&"${maker[0]}"
+maker_input=${maker[1]:-} maker_output=${maker[0]:-} # gone where it has ended already
+if [[ -z $maker_output ]] || ! read -r id <&"$maker_output"; then
+  echo "start_ranks.sh: $unique_id has ended without a unique id" >&2
+  exit 1
+fi
 # Only what still runs: the number of a process that has ended may be another one's by now.
 end_all() {
   local running

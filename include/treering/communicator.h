@@ -130,12 +130,12 @@ TR_API trResult_t trCommShrink(trComm_t comm, const int* excluded, int excluded_
  * with the id, `nranks` and their rank, which is the number of ranks of `comm` or more. An id is good for one call, a
  * failed one too.
  *
- * `comm` stays as it is and must not have failed: shrink it first (trCommShrink()), so that new ranks replace dead
- * ones. ::trInvalidUsage on all ranks, with a message that names ranks and values, when their `nranks` differ, or when
- * not exactly one gives an id; an error within the deadline where new ranks do not come. A rank whose own arguments are
- * bad (`nranks` below 1 or too large, a setting in `config`) gets its error at once and takes no part; the other ranks
- * then end at their deadline. `config` may be NULL: the settings of `comm`. Inside a group it returns at once and
- * `*newcomm` is valid after trGroupEnd().
+ * `comm` stays as it is, but fails as in any collective where one of its ranks does not call or dies. It must not have
+ * failed before: shrink it first (trCommShrink()), so that new ranks replace dead ones. ::trInvalidUsage on all ranks,
+ * with a message that names ranks and values, when their `nranks` differ, or when not exactly one gives an id; an error
+ * within the deadline where new ranks do not come. A rank whose own arguments are bad (`nranks` below 1 or too large, a
+ * setting in `config`) gets its error at once and takes no part; the other ranks then end at their deadline. `config`
+ * may be NULL: the settings of `comm`. Inside a group it returns at once and `*newcomm` is valid after trGroupEnd().
  */
 TR_API trResult_t trCommGrow(trComm_t comm, int nranks, const trUniqueId* id, trComm_t* newcomm,
                              const trConfig_t* config);

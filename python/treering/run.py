@@ -292,10 +292,13 @@ def main(arguments=None):
     if options.node is not None:
         first, count, ranks = (int(part) for part in options.node.split(":"))
         return run_ranks(options, first, count, ranks, read_line(0), node=True)
-    from . import _native
+    from . import Error, unique_id
 
     # This process made the id and lives until all ranks have ended: they meet here.
-    line = _native.unique_id().hex().encode() + b"\n"
+    try:
+        line = unique_id().hex().encode() + b"\n"
+    except Error as error:
+        sys.exit(f"treering.run: {error}")
     if options.hosts is not None:
         return run_hosts(options, line)
     return run_ranks(options, 0, options.ranks, options.ranks, line)

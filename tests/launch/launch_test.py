@@ -389,6 +389,12 @@ class OwnVariables(unittest.TestCase):
             self.assertEqual(done.returncode, 2, arguments)
             self.assertIn("usage: start_ranks.sh UNIQUE_ID RANKS PROGRAM", done.stderr)
 
+    def test_the_script_says_when_there_is_no_id(self):
+        for program in ("false", "/no/such/program"):
+            done = run([self.script()[0], program, "2", PROGRAM])
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn(f"start_ranks.sh: {program} has ended without a unique id", done.stderr)
+
     def test_two_versions_of_the_library(self):
         """Rank 1 has a copy of the library in which the version alone is another."""
         with open(LIBRARY, "rb") as file:

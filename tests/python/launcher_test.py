@@ -179,6 +179,12 @@ class Launcher(unittest.TestCase):
             self.assertEqual(done.returncode, 2)
             self.assertIn(words, done.stderr)
 
+    def test_a_setting_that_is_wrong(self):
+        code, _, errors = run(PRINTS, "-n", "2", TREERING_TIMEOUT="abc")
+        self.assertEqual(code, 1, errors)
+        self.assertRegex(errors, "treering.run: .*TREERING_TIMEOUT")
+        self.assertNotIn("Traceback", errors)
+
     def test_without_a_launcher(self):
         done = subprocess.run([sys.executable, "-c", "import treering; treering.init()"], env=clean_environment(),
                               capture_output=True, text=True, timeout=DEADLINE)
