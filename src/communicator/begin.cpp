@@ -14,8 +14,6 @@
 namespace treering {
 namespace {
 
-constexpr uint32_t kPointToPointSignature = 0x70327032;
-
 // What all ranks of a collective must agree on, as 32 bits.
 uint32_t signature_of(const Operation& operation, uint64_t number) {
   // Numbers of operations that users made may differ between ranks.
@@ -111,7 +109,7 @@ Status Communicator::remove_reduction(trRedOp_t op) { return reductions_.erase(o
 // Number and signature, which its messages carry.
 void Communicator::number_call(const Operation& operation) {
   call_.operation = operation.point_to_point ? 0 : ++operations_;
-  call_.signature = kPointToPointSignature;
+  call_.signature = kTransferSignature;
   if (!operation.point_to_point) {
     // It stands for all calls so far: ranks whose calls differed without a message between them, such as small
     // broadcasts from different roots, learn it from the next message that they exchange.

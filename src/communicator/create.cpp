@@ -444,9 +444,9 @@ void Communicator::prepare_executor(const std::string& job) {
   };
   auto peers = job.empty() ? std::make_shared<const std::vector<PeerIdentity>>(identities())
                            : JobShared<std::vector<PeerIdentity>>::get(job, identities);
-  watch_ =
-      std::make_unique<Watch>(&context_, peer_table_.get(), verdict, std::move(peers), config_.timeout_ms, config_.name,
-                              needs_job() ? membership_.get() : nullptr, segment_ && peer_table_->all_mapped());
+  watch_ = std::make_unique<Watch>(&context_, peer_table_.get(), verdict, std::move(peers),
+                                   WaitTimes{config_.timeout_ms, config_.warn_ms}, config_.name,
+                                   needs_job() ? membership_.get() : nullptr, segment_ && peer_table_->all_mapped());
 }
 
 // Whether the end of a process would go unnoticed without it.

@@ -19,6 +19,7 @@ inline constexpr int kMaxRanks = 1024;  // of a communicator: what the slots of 
 // The effective settings of one communicator.
 struct Config {
   int timeout_ms = 300'000;  // 0 = none
+  int warn_ms = 10'000;      // of waiting in a collective, until it is said; 0 = never
   bool wide_partials = false;
   int channels = 0;        // 0 = chosen by the selection
   int staging_bytes = 0;   // 0 = chosen from the cache sizes

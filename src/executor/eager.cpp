@@ -152,7 +152,7 @@ EagerPath::Progress EagerPath::receive_all() {
     waiting_for_ = eager.peer;
     if (message == nullptr) return blocked();
     if (message->signature != eager.signature || message->bytes != eager.bytes) {
-      if (pairs_) sizes_ = sizes_of(*message, call_->signature, eager.bytes);
+      sizes_ = sizes_of(*message, call_->signature, pairs_ ? std::optional(eager.bytes) : std::nullopt);
       return Progress::kMismatch;
     }
     if (!take(eager, *message)) return Progress::kFailed;

@@ -34,7 +34,7 @@ class EagerPath {
   // The peer that the last kBlocked waited for, whose call differed, or whose payload could not be had.
   uint32_t peer() const { return waiting_for_; }
   const Status& status() const { return status_; }                      // kFailed: why
-  const std::optional<TransferSizes>& sizes() const { return sizes_; }  // kMismatch, of start_pairs()
+  const std::optional<TransferSizes>& sizes() const { return sizes_; }  // kMismatch
   static size_t most_bytes(const ExecutorContext& context) {
     return std::min(kMaxBytes, context.pools[0].slot_bytes());
   }

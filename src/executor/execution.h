@@ -142,18 +142,30 @@ inline uint32_t lane_signature(uint32_t signature, size_t count) {
   return signature ^ static_cast<uint32_t>((count + 1) * 0x9E3779B97F4A7C15u >> 32);
 }
 
+// Of sends and receives, which are no collective.
+inline constexpr uint32_t kTransferSignature = 0x70327032;
+
 // The sizes, in bytes, of a transfer whose two ends differ.
 struct TransferSizes {
-  uint64_t expected = 0;         // by the receiver
-  std::optional<uint64_t> sent;  // where the message tells it
+  std::optional<uint64_t> expected;  // by the receiver; none: it is in a collective, and a send came
+  std::optional<uint64_t> sent;      // where the message tells it
 };
 
-// The sizes of a transfer in a call of this signature, by a message that was not expected. What the message says is the
-// transfer's size only if it has that transfer's signature: it may be of another call.
-inline TransferSizes sizes_of(const Message& message, uint32_t signature, uint64_t expected) {
-  for (const uint64_t bytes : {message.whole, uint64_t{message.bytes}})
-    if (bytes != expected && lane_signature(signature, bytes) == message.signature) return {expected, bytes};
-  return {expected, {}};
+// What a message tells that was not expected by a call of this signature, whose receive expected that many bytes if it is
+// one. The message has a transfer's size only if it has that transfer's signature: it may be of another call.
+inline std::optional<TransferSizes> sizes_of(const Message& message, uint32_t signature,
+                                             const std::optional<uint64_t>& expected) {
+  const auto sent_by = [&message](uint32_t of) -> std::optional<uint64_t> {
+    for (const uint64_t bytes : {message.whole, uint64_t{message.bytes}})
+      if (lane_signature(of, bytes) == message.signature) return bytes;
+    return {};
+  };
+  if (expected)
+    if (const auto sent = sent_by(signature); sent && *sent != *expected) return TransferSizes{expected, sent};
+  if (signature != kTransferSignature)
+    if (const auto sent = sent_by(kTransferSignature)) return TransferSizes{{}, sent};
+  if (expected) return TransferSizes{expected, {}};
+  return {};
 }
 
 // Whether peers may store results into the output while the call is under way: then no input that a rank has yet to

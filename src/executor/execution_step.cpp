@@ -38,7 +38,8 @@ bool Execution::gather_operands(StepState* state) {
     const Message& message = *context_->connection(state->link, peer)->front();
     size_t expected = wire_size(state->count, message.wide);
     if (message.signature != signature || message.bytes != expected) {
-      if (state->item != nullptr) sizes_ = sizes_of(message, call_.signature, state->item->count);
+      const bool is_transfer = state->item != nullptr;
+      sizes_ = sizes_of(message, call_.signature, is_transfer ? std::optional(state->item->count) : std::nullopt);
       fail({trInvalidUsage, "the ranks' calls differ"}, peer);
       return false;
     }

@@ -29,20 +29,21 @@ constexpr auto kNewsOfHost = std::chrono::milliseconds(50), kNewsOfOthers = std:
 }  // namespace
 
 Watch::Watch(ExecutorContext* context, const StatusReader* statuses, FailureRecord* failure,
-             std::shared_ptr<const std::vector<PeerIdentity>> peers, int timeout_ms, std::string communicator_name,
+             std::shared_ptr<const std::vector<PeerIdentity>> peers, WaitTimes times, std::string communicator_name,
              Membership* job, bool one_failure)
     : context_(context),
       statuses_(statuses),
       peers_(std::move(peers)),
       seen_(peers_->size()),
       crowd_(static_cast<int>((peers_->size() + kLookedAt - 1) / kLookedAt)),
-      timeout_(timeout_ms),
+      timeout_(times.timeout_ms),
       agreement_(failure, &context->status->failure, std::move(communicator_name),
                  job != nullptr && !one_failure
                      ? [job](uint32_t code, const std::string& text) { job->spread(code, text); }
                      : FailureAgreement::Broadcast()),
       reads_failures_(job == nullptr && failure == &context->status->failure),
-      job_(job) {}
+      job_(job),
+      warning_(std::chrono::milliseconds(times.warn_ms)) {}
 
 void Watch::start(const Call* call) {
   call_ = call;
@@ -208,6 +209,7 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
   if (!clock_runs_) {
     clock_runs_ = true;
     wait_time_.begin(now, steps);
+    warning_.begin();
     waits_since_ = now;
     is_cut_off_ = false;
     lateness_ = {};
@@ -239,6 +241,7 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
     TR_RETURN_IF_ERROR(check_lost(waiting_for));
     TR_RETURN_IF_ERROR(
         look_at_some(first, &next_alive_, waiting_for, [&](uint32_t peer) { return check_alive(peer, waiting_for); }));
+    if (counted_ && warning_.is_due(now - waits_since_)) warn_of_wait(waiting_for, now - waits_since_);
   }
   if ((timeout_.count() > 0 && now - waits_since_ >= timeout_) || now >= call_deadline_)
     return fail(deadline_verdict(waiting_for));

@@ -26,6 +26,7 @@
 #include "executor/execution.h"
 #include "failure/failure_agreement.h"
 #include "failure/wait_time.h"
+#include "failure/wait_warning.h"
 
 namespace treering {
 
@@ -51,12 +52,17 @@ class StatusReader {
   ~StatusReader() = default;
 };
 
+struct WaitTimes {
+  int timeout_ms = 0;  // 0: there is no deadline
+  int warn_ms = 0;     // until a wait in a collective is logged; 0: never
+};
+
 class Watch {
  public:
   // `job` where not all ranks share memory and pids: it carries verdicts and tells of lost ranks.
   // `one_failure`: all ranks share `failure`.  The ranks of a process share `peers`.
   Watch(ExecutorContext* context, const StatusReader* statuses, FailureRecord* failure,
-        std::shared_ptr<const std::vector<PeerIdentity>> peers, int timeout_ms, std::string communicator_name,
+        std::shared_ptr<const std::vector<PeerIdentity>> peers, WaitTimes times, std::string communicator_name,
         Membership* job, bool one_failure);
 
   // The deadline of a call that consists of several waits, besides that of each; max(): there is none.
@@ -154,7 +160,11 @@ class Watch {
   bool same_host(uint32_t peer) const { return identity(peer).host == identity(context_->rank).host; }
   const PeerIdentity& identity(uint32_t peer) const { return (*peers_)[peer]; }
   Status transfers_differ(uint32_t peer, const TransferSizes& sizes);
+  Status meets_send(uint32_t peer, uint64_t bytes);
   Status deadline_verdict(uint32_t waiting_for);
+  std::string who_holds_up(uint32_t waiting_for);
+  bool speaks_for_others() const;
+  void warn_of_wait(uint32_t waiting_for, Clock::duration waited);
   std::string state_of(uint32_t peer) const;
   std::string absent(uint32_t waiting_for) const;
   double silence_of(uint32_t peer) const;
@@ -212,7 +222,8 @@ class Watch {
   mutable std::mutex lost_mutex_;
   std::map<uint32_t, Loss> lost_;
   const Call* call_ = nullptr;
-  WaitTime wait_time_{Clock::now()};              // of the creation until the first call
+  WaitTime wait_time_{Clock::now()};  // of the creation until the first call
+  WaitWarning warning_;
   Clock::time_point waits_since_ = Clock::now();  // by it, for the rank that was waited for at the last look
   std::atomic<Clock::time_point> wait_ends_{Clock::time_point::max()};  // the operation's; for other threads
   bool is_cut_off_ = false;  // ... to which there is no connection, though something else moved

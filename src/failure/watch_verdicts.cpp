@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "algorithms/collective.h"
+#include "core/log.h"
 #include "core/types.h"
 #include "failure/absent.h"
 #include "failure/watch.h"
@@ -17,6 +18,7 @@ namespace {
 
 constexpr Clock::duration kSilenceTimeout = std::chrono::milliseconds(700);  // with ranks that are asked
 constexpr auto kAnswerTimeout = std::chrono::seconds(1);
+constexpr uint32_t kSpeakersOfAll = 4;  // ranks at which those of other hosts look, to leave a warning to them
 constexpr double kSignOfLife = 1;  // seconds: a rank that waits shows one each millisecond, its answers take longer
 
 // "stopped" and the like, from /proc; empty when nothing is remarkable.
@@ -114,44 +116,60 @@ Status Watch::transfers_differ(uint32_t peer, const TransferSizes& sizes) {
     return fail(
         {trInvalidUsage, fmt::format("the ranks' calls differ in {}: rank {} receives from rank {} {} bytes, but "
                                      "rank {} sends it {} bytes. Their counts for one another must be equal",
-                                     place(), context_->rank, peer, sizes.expected, peer, *sizes.sent)});
+                                     place(), context_->rank, peer, *sizes.expected, peer, *sizes.sent)});
   if (sizes.sent)
     return fail(
         {trInvalidUsage, fmt::format("rank {} receives from rank {} {} bytes, but rank {} sends it {} bytes: the "
                                      "k-th receive must have as many bytes as the k-th send",
-                                     context_->rank, peer, sizes.expected, peer, *sizes.sent)});
+                                     context_->rank, peer, *sizes.expected, peer, *sizes.sent)});
   return fail(
       {trInvalidUsage,
        fmt::format("rank {} receives from rank {} {} bytes that rank {} does not send: the k-th receive must have "
                    "as many bytes as the k-th send, and collectives must stand between the same ones",
-                   context_->rank, peer, sizes.expected, peer)});
+                   context_->rank, peer, *sizes.expected, peer)});
 }
 
 void Watch::suspect_calls(uint32_t peer, const std::optional<TransferSizes>& sizes) {
   if (in_doubt()) return;
+  if (sizes && !sizes->expected) return (void)meets_send(peer, *sizes->sent);
   if (sizes && (sizes->sent || !counted_)) return (void)transfers_differ(peer, *sizes);
   suspicion_ = {Suspicion::Kind::kCalls, peer, {}, Clock::now() + kAnswerTimeout};
   judge_calls(Clock::now());
 }
 
+// The message of a send, which is in no collective.
+Status Watch::meets_send(uint32_t peer, uint64_t bytes) {
+  return fail(
+      {trInvalidUsage,
+       fmt::format("the ranks' calls differ at operation {}: rank {} called {}; rank {} sends it {} bytes that it "
+                   "does not receive. Collectives must stand between the same sends and receives on all ranks",
+                   call_->operation, context_->rank, own_call(), peer, bytes)});
+}
+
 // What the peer called, from its memory at once, else from its answer.
 void Watch::judge_calls(Clock::time_point now) {
   const uint32_t peer = suspicion_.peer;
-  RankStatusSnapshot other;
-  const bool readable = read(peer, &other);
   std::string bytes;
   Clock::time_point when;
+  const bool answered =
+      !knows_by_reading(peer) && job_->latest_status(peer, &bytes, &when) && when > suspicion_.until - kAnswerTimeout;
+  RankStatusSnapshot other;
+  const bool readable = read(peer, &other);
   // What it answered before may be of an earlier operation.
-  const bool answered = knows_by_reading(peer) || (job_ != nullptr && job_->latest_status(peer, &bytes, &when) &&
-                                                   when > suspicion_.until - kAnswerTimeout && in_transfer(other));
-  if (readable && (answered || other.operation >= call_->operation || first_difference(other).has_value()))
+  if (readable &&
+      (knows_by_reading(peer) || other.operation >= call_->operation || first_difference(other).has_value()))
     return (void)calls_differ(peer, other);
   if (knows_by_reading(peer)) return (void)fail({trRemoteError, fmt::format("{} is gone", describe(peer))});
   if (now < suspicion_.until) return;
+  const char* const at = other.operation > other.completed ? "in" : "no further than";
+  const std::string where =
+      answered && readable && other.operation > 0
+          ? fmt::format("is {} operation {} ({})", at, other.operation, text_of(other.call(other.operation)))
+          : std::string("does not answer any more");
   (void)fail({trInvalidUsage,
               fmt::format("the ranks' calls differ at operation {}: rank {} called {}; {}, which called something "
-                          "else, does not answer any more. All ranks must make the same calls in the same order",
-                          call_->operation, context_->rank, own_call(), describe(peer))});
+                          "else, {}. All ranks must make the same calls in the same order",
+                          call_->operation, context_->rank, own_call(), describe(peer), where)});
 }
 
 Status Watch::calls_differ(uint32_t peer, const RankStatusSnapshot& other) {
@@ -168,12 +186,6 @@ Status Watch::calls_differ(uint32_t peer, const RankStatusSnapshot& other) {
                      "its root. All ranks must make the same calls in the same order",
                      ours, context_->rank, peer, text_of(own_call),
                      own_call.fused != 0 ? "the single calls" : "the ranks")});
-  if (in_transfer(other) && theirs < ours)
-    return fail(
-        {trInvalidUsage,
-         fmt::format("the ranks' calls differ at operation {}: rank {} called {}; rank {} called a send or "
-                     "receive after its operation {}. Collectives must stand between the same ones on all ranks",
-                     ours, context_->rank, text_of(own_call), peer, theirs)});
   return fail({trInvalidUsage,
                fmt::format("the ranks' calls differ at operation {}: rank {} called {}; rank {} called {}{}. All ranks "
                            "must make the same calls in the same order",
@@ -327,14 +339,39 @@ std::string Watch::chain_of_waits(uint32_t waiting_for, bool all_answer) const {
   }
 }
 
-Status Watch::deadline_verdict(uint32_t waiting_for) {
+std::string Watch::who_holds_up(uint32_t waiting_for) {
   for (uint32_t peer = 0; peer < context_->ranks; ++peer) note_progress(peer);
   // That a process is stopped says more than that it does not answer.
-  std::string who = state_of(waiting_for).empty() ? absent(waiting_for) : std::string();
-  if (who.empty()) who = chain_of_waits(waiting_for);
+  const std::string who = state_of(waiting_for).empty() ? absent(waiting_for) : std::string();
+  return who.empty() ? chain_of_waits(waiting_for) : who;
+}
+
+Status Watch::deadline_verdict(uint32_t waiting_for) {
+  const std::string who = who_holds_up(waiting_for);
   const std::string what = is_cut_off_ ? fmt::format("no connection to {}", describe(waiting_for)) : "no progress";
   return {trTimeout, fmt::format("{} within {} ms in {}: {}. Rank {} waited for rank {}", what, timeout_.count(),
                                  place(), who, context_->rank, waiting_for)};
+}
+
+// Whether no lower rank waits in this operation, as far as is known. Of other hosts few are looked at.
+bool Watch::speaks_for_others() const {
+  for (uint32_t peer = 0; peer < context_->rank; ++peer) {
+    if (peer >= kSpeakersOfAll && !knows_by_reading(peer)) continue;
+    RankStatusSnapshot shown;
+    if (read(peer, &shown) && shown.waiting_for != 0 && shown.operation == call_->operation && !in_transfer(shown))
+      return false;
+  }
+  return true;
+}
+
+void Watch::warn_of_wait(uint32_t waiting_for, Clock::duration waited) {
+  // What it finds after a pause of its own says nothing of the others.
+  if (lateness_ > waited / 2 || !speaks_for_others()) return;
+  const std::string limit =
+      timeout_.count() > 0 ? fmt::format("the deadline is {} ms", timeout_.count()) : "there is no deadline";
+  log_line(LogLevel::kWarn, fmt::format("{} has not moved for {:.1f} s ({}): {}. Rank {} waits for rank {}", place(),
+                                        std::chrono::duration<double>(waited).count(), limit, who_holds_up(waiting_for),
+                                        context_->rank, waiting_for));
 }
 
 }  // namespace treering

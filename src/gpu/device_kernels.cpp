@@ -21,7 +21,6 @@ namespace {
 constexpr std::chrono::seconds kIdleTimeout{10};
 constexpr size_t kMinSliceBytes = 32 << 10;  // of a channel: below it a call is one slice
 constexpr uint32_t kMaxThreads = 512;
-constexpr uint32_t kTransferSignature = 0x703270;
 constexpr uint32_t kSignatureMask = 0xffffff;
 
 uint64_t signature_of(const Operation& operation) {
@@ -345,7 +344,7 @@ Status DeviceKernels::launch_transfers(const Operation& operation, DeviceStream 
   call.rows = lanes.write_table(memory.address);
   call.rows_of_channel = lanes.rows_of_channel();
   call.channels = channels;
-  call.signature = kTransferSignature;
+  call.signature = kTransferSignature & kSignatureMask;
   cuda::add_call(call, &plan.launch);
   plan.threads = kMaxThreads;
   return start(&plan, stream);

@@ -210,7 +210,7 @@ TEST(CollectiveAgainstReceiveOfItsMessage, IsToldAtOnce) {
   }
 }
 
-// The message of a send meets the collective. Rank 1 is in no collective, and says so where its memory cannot be read.
+// The message of a send meets the collective, and tells what it is.
 TEST(CollectiveAgainstSend, IsToldAtOnce) {
   RankProcesses processes(2, [](int rank, const trUniqueId& id) {
     trComm_t comm = nullptr;
@@ -229,9 +229,36 @@ TEST(CollectiveAgainstSend, IsToldAtOnce) {
     EXPECT_EQ(result.exit_code, 10 + trInvalidUsage) << result.output;
     EXPECT_EQ(
         result.output,
-        "the ranks' calls differ at operation 2: rank 0 called allreduce of 20000000 x float, sum; rank 1 called a "
-        "send or receive after its operation 1. Collectives must stand between the same ones on all ranks");
+        "the ranks' calls differ at operation 2: rank 0 called allreduce of 20000000 x float, sum; rank 1 sends it "
+        "80000000 bytes that it does not receive. Collectives must stand between the same sends and receives on "
+        "all ranks");
   }
+}
+
+// A small one has ended when the collective meets its message, and its rank is in no call.
+TEST(CollectiveAgainstSend, IsToldThoughTheSendHasEnded) {
+  Gate told;
+  RankProcesses processes(2, [&](int rank, const trUniqueId& id) {
+    told.inherit();
+    trComm_t comm = nullptr;
+    trConfig_t config = config_with_timeout(30'000);
+    TR_CHECK(trCommInitRankConfig(&comm, 2, id, rank, &config));
+    std::vector<float> values(100'000, 1);
+    TR_CHECK(trBarrier(comm, nullptr));
+    if (rank == 1) {
+      TR_CHECK(trSend(values.data(), 1, trFloat32, 0, comm, nullptr));
+      told.wait();
+      return 0;
+    }
+    const trResult_t result = trAllReduce(values.data(), values.data(), values.size(), trFloat32, trSum, comm, nullptr);
+    say(trGetLastError(comm));
+    return 10 + result;
+  });
+  const RankResult result = processes.wait(0, std::chrono::seconds(20));
+  told.open();
+  EXPECT_EQ(result.exit_code, 10 + trInvalidUsage) << result.output;
+  EXPECT_NE(result.output.find("rank 1 sends it 4 bytes that it does not receive"), std::string::npos) << result.output;
+  EXPECT_EQ(processes.wait(1).exit_code, 0);
 }
 
 // Neither gets what it waits for. No message meets a call, so that both are told at the deadline.

@@ -6,40 +6,15 @@
 #include <sys/syscall.h>
 
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 
 #include "bootstrap/jobs.h"
+#include "support/log_file.h"
 
 namespace treering::testing {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-// What the processes tell in detail.
-class Log {
- public:
-  Log() : file_(mkstemp(name_)) { EXPECT_GE(file_, 0); }
-  ~Log() {
-    close(file_);
-    unlink(name_);
-  }
-  Log(const Log&) = delete;
-  Log& operator=(const Log&) = delete;
-  void take() const {
-    setenv("TREERING_DEBUG", "INFO", 1);
-    setenv("TREERING_DEBUG_FILE", name_, 1);
-  }
-  std::string text() const {
-    std::ifstream file(name_);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-
- private:
-  char name_[32] = "/tmp/treering-log-XXXXXX";
-  int file_;
-};
 
 // Gives its own verdict, says which one came, leaves, and ends as a program does.
 [[noreturn]] void give_and_end(Rank* self, int rank) {
@@ -70,11 +45,11 @@ TEST_P(RootEnds, ALateOrphanHearsTheVerdict) {
   const auto [leaves, hosts] = GetParam();
   for (const int late : {2, 1}) {
     Gate gate;
-    const Log log;
+    const LogFile log;
     Arrivals arrivals;  // the first to come is the parent after the root
     RankProcesses processes(kRanks, [&, hosts = hosts](int rank, const trUniqueId& id) {
       gate.inherit();
-      log.take();
+      log.take("INFO");
       JOB_EXPECT(arrivals.await(rank, kRanks, id));
       Rank self;
       JOB_CHECK(self.start(rank, kRanks, id, hosts));

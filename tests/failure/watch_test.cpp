@@ -56,8 +56,8 @@ std::string verdict(const Ranks& ranks, uint32_t peer, uint64_t operation = 0, S
   if (queue != nullptr) context.add_queue(peer, queue);
   PeerIdentity here;
   here.pid = static_cast<uint32_t>(getpid());
-  Watch watch(&context, &ranks, &status->failure, std::make_shared<std::vector<PeerIdentity>>(3, here), kTimeoutMs, "",
-              nullptr, true);
+  Watch watch(&context, &ranks, &status->failure, std::make_shared<std::vector<PeerIdentity>>(3, here), {kTimeoutMs, 0},
+              "", nullptr, true);
   Call call;
   call.operation = operation;
   watch.start(&call);
@@ -170,8 +170,8 @@ TEST(ARankWithoutAConnection, IsNotSaidToHaveNoneWhereNothingElseMoves) {
 struct UnansweredRank {
   static constexpr milliseconds kWriter{500};
   explicit UnansweredRank(int timeout_ms)
-      : watch(&context, &ranks, &shared, std::make_shared<std::vector<PeerIdentity>>(3), timeout_ms, "", nullptr,
-              true) {
+      : watch(&context, &ranks, &shared, std::make_shared<std::vector<PeerIdentity>>(3), WaitTimes{timeout_ms, 0}, "",
+              nullptr, true) {
     context.ranks = 3;
     shared.state = static_cast<uint32_t>(FailureState::kWriting);
   }
