@@ -238,7 +238,7 @@ class Communicator {
                           std::unique_ptr<Communicator>* result);
   Status agree_and_grow(uint32_t total, const trUniqueId* id, const Config& config,
                         std::unique_ptr<Communicator>* communicator);
-  Status who_is_gone(const std::vector<uint32_t>& members, uint64_t round, const char* function) const;
+  Status who_is_gone(const std::vector<uint32_t>& members, uint64_t round, const char* function);
   void await_excluded(const RankSet& set, Clock::time_point shown, const char* function) const;
   void refuse(const std::vector<uint32_t>& members, const char* function, const Refusal& refusal);
   Status exchange_notices(const std::vector<uint32_t>& members, const char* function, const SplitInfo& own,

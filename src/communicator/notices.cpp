@@ -24,10 +24,9 @@ Clock::duration look_period(uint32_t ranks) {
 }
 // How long a rank without shared memory, which is not known to be dead, may take to answer.
 constexpr auto kAnswerTimeout = std::chrono::milliseconds(100);
-// How long a rank that refuses stays for those that share no memory with it and have yet to see why.
-constexpr auto kRefusalTimeout = std::chrono::seconds(2);
-// How much later than another rank this one may hear of a death.
-constexpr auto kNewsTimeout = std::chrono::milliseconds(500);
+// How long a rank that refuses stays for those that share no memory with it and have yet to see why; past the deadline:
+constexpr Clock::duration kRefusalTimeout = std::chrono::seconds(2),
+                          kLateRefusalTimeout = std::chrono::milliseconds(500);
 constexpr size_t kMaxNamed = 8;
 
 // "2, 3 and 9 more"
@@ -88,8 +87,9 @@ Status Communicator::read_notice(uint32_t peer, uint64_t round, const char* func
   *arrived = readable && shown == round;
   if (*arrived) return {};
   if (readable && shown > round)
-    return {trInvalidUsage,
-            fmt::format("{}: rank {} has gone on to another one: the ranks' calls differ", function, peer)};
+    return {trInvalidUsage, fmt::format("{}: rank {} has ended this call, and made another one: the ranks' calls "
+                                        "differ, or this rank came after its deadline",
+                                        function, peer)};
   return watch_->check_peer(peer, function);
 }
 
@@ -203,30 +203,35 @@ void Communicator::refuse(const std::vector<uint32_t>& members, const char* func
   SplitInfo info{0, static_cast<int32_t>(refusal.rank), rank(), SplitInfo::kNothing, {}};
   info.hold(SplitInfo::kRefusal, refusal.set);
   const uint64_t round = show_notice(info);
-  const auto until = Clock::now() + kRefusalTimeout;
+  const auto now = Clock::now();
+  const auto until = std::min(now + kRefusalTimeout, std::max(watch_->call_deadline(), now + kLateRefusalTimeout));
   for (const uint32_t member : members) {
     SplitInfo theirs;
     uint64_t shown = 0;
     while (peer_table_->mapped_status(member) == nullptr && member != rank() && Clock::now() < until &&
            watch_->check_peer(member, function).ok() &&
-           !(find_notice(member, round, &theirs, &shown) && shown >= round))
+           !(find_notice(member, round, &theirs, &shown) && shown >= round)) {
+      serve_links();
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
 }
 
 // Why a round ends without the notice of a member. One that has shown its own and is gone since may have ended because
 // of another one's death, and is no cause.
-Status Communicator::who_is_gone(const std::vector<uint32_t>& members, uint64_t round, const char* function) const {
+Status Communicator::who_is_gone(const std::vector<uint32_t>& members, uint64_t round, const char* function) {
   // A member's next call shows that this one has ended for it: because of a death, perhaps, that is yet to be heard here.
-  const auto until = Clock::now() + kNewsTimeout;
+  const auto until = std::min(Clock::now() + kMaxNewsTime, watch_->call_deadline());
   const auto has_gone_on = [&](uint32_t member) {
     SplitInfo info;
     uint64_t shown = 0;
     return find_notice(member, round, &info, &shown) && shown > round;
   };
   if (std::any_of(members.begin(), members.end(), has_gone_on))
-    for (; Clock::now() < until; std::this_thread::sleep_for(std::chrono::milliseconds(1)))
+    for (; Clock::now() < until; std::this_thread::sleep_for(look_period(ranks()))) {
+      serve_links();
       TR_RETURN_IF_ERROR(watch_->check_deaths(members, function));
+    }
   for (const uint32_t member : members) {
     SplitInfo info;
     bool arrived = false;

@@ -12,6 +12,8 @@
 #include <fmt/format.h>
 #include <sodium.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -96,7 +98,7 @@ Status Communicator::exchange_sealed(const char* function, const SplitInfo& own,
 Status Communicator::split(int color, int key, const Config& config, std::unique_ptr<Communicator>* result) {
   constexpr const char* kName = "trCommSplit";
   const CallDeadline deadline(watch_.get(), context_.status, config_.timeout_ms);
-  if (watch_->in_doubt()) (void)watch_->await_failure();
+  for (; watch_->in_doubt() && watch_->poll().ok(); usleep(500)) serve_links();
   const bool failed = !failure().ok();
   const uint64_t next_round = notice_rounds_ + (failed ? kRoundsOfSplit : 0);
   std::vector<uint32_t> everyone(ranks());

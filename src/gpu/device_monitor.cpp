@@ -7,6 +7,7 @@
 #include <chrono>
 #include <thread>
 
+#include "communicator/idle_links.h"
 #include "core/background_thread.h"
 #include "gpu/device_kernels.h"
 
@@ -44,6 +45,7 @@ void DeviceMonitor::loop() {
     work_.wait(lock, [this] { return !watched_.empty(); });
     std::erase_if(watched_, [](DeviceKernels* kernels) { return !kernels->look(); });
     lock.unlock();
+    IdleLinks::serve();  // what a kernel waits for may depend on them
     std::this_thread::sleep_for(kPeriod);
     lock.lock();
   }

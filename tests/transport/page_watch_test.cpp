@@ -172,6 +172,13 @@ TEST_F(Pages, MemoryThatOtherThreadsMapThereIsNeverTakenForThem) {
   uint32_t range = 0;
   std::atomic<int> begun{0}, mapped{0};
   std::atomic<std::byte*> watched{nullptr};
+  int taken = 0, told_late = 0;
+  // Far below all other memory. The kernel maps it only for a call that names the address; sanitizers' allocators name none.
+  std::byte* const at = memory_ - (uintptr_t{64} << 30);
+  const auto map = [at] {
+    return mmap(at, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  };
+  ASSERT_EQ(map(), at);
   std::thread unmaps([&] {
     for (int round = 1; round <= kRounds; ++round) {
       while (begun.load() != round) std::this_thread::yield();
@@ -179,13 +186,6 @@ TEST_F(Pages, MemoryThatOtherThreadsMapThereIsNeverTakenForThem) {
       while (mapped.load() != round) std::this_thread::yield();
     }
   });
-  int taken = 0, told_late = 0;
-  // Far below all other memory: the kernel gives it to none that does not ask for it, as the sanitizers' allocators.
-  std::byte* const at = memory_ - (uintptr_t{64} << 30);
-  const auto map = [at] {
-    return mmap(at, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-  };
-  EXPECT_EQ(map(), at);
   for (int round = 1; round <= kRounds; ++round) {
     range = begin(at, kBytes);
     watched = at;
