@@ -227,11 +227,15 @@ Status Communicator::who_is_gone(const std::vector<uint32_t>& members, uint64_t 
     uint64_t shown = 0;
     return find_notice(member, round, &info, &shown) && shown > round;
   };
-  if (std::any_of(members.begin(), members.end(), has_gone_on))
-    for (; Clock::now() < until; std::this_thread::sleep_for(look_period(ranks()))) {
-      serve_links();
-      TR_RETURN_IF_ERROR(watch_->check_deaths(members, function));
-    }
+  bool ends = std::none_of(members.begin(), members.end(), has_gone_on);
+  for (Clock::time_point next_look; !ends; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+    const auto now = Clock::now();
+    ends = now >= until;
+    serve_links();
+    if (!ends && now < next_look) continue;
+    TR_RETURN_IF_ERROR(watch_->check_deaths(members, function));
+    next_look = Clock::now() + look_period(ranks());
+  }
   for (const uint32_t member : members) {
     SplitInfo info;
     bool arrived = false;

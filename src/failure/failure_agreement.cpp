@@ -17,6 +17,10 @@ FailureAgreement::FailureAgreement(FailureRecord* shared, FailureRecord* own, st
                                    Broadcast broadcast)
     : shared_(shared), own_(own), name_(std::move(communicator_name)), broadcast_(std::move(broadcast)) {}
 
+std::string FailureAgreement::prefix() const {
+  return name_.empty() ? std::string() : fmt::format("communicator '{}': ", name_);
+}
+
 Status FailureAgreement::decided() const {
   if (shared_->state.load(std::memory_order_acquire) != static_cast<uint32_t>(FailureState::kSet)) return {};
   return {static_cast<trResult_t>(shared_->code.load(std::memory_order_relaxed)), shared_->text};
@@ -26,9 +30,8 @@ void FailureAgreement::propose(const Status& status, Clock::time_point limit) {
   {
     std::lock_guard lock(mutex_);
     if (proposed()) return;
-    const std::string prefix = name_.empty() ? "" : fmt::format("communicator '{}': ", name_);
-    const bool has_prefix = status.message().rfind(prefix, 0) == 0;  // what another rank said
-    proposal_ = {status.code(), has_prefix ? status.message() : prefix + status.message()};
+    const bool has_prefix = status.message().rfind(prefix(), 0) == 0;  // what another rank said
+    proposal_ = {status.code(), has_prefix ? status.message() : prefix() + status.message()};
     limit_ = limit;
     proposed_.store(true, std::memory_order_release);
   }

@@ -30,6 +30,8 @@ class FailureAgreement {
   // `shared`: the record that the ranks of this host share, or this rank's own; `own`: that in this rank's status.
   FailureAgreement(FailureRecord* shared, FailureRecord* own, std::string communicator_name, Broadcast broadcast);
 
+  // "communicator 'a': ", where it has a name.
+  std::string prefix() const;
   // The failure that holds, or ok.
   Status decided() const;
   // Whether this rank has proposed one.

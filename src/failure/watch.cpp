@@ -209,7 +209,6 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
   if (!clock_runs_) {
     clock_runs_ = true;
     wait_time_.begin(now, steps);
-    warning_.begin();
     waits_since_ = now;
     is_cut_off_ = false;
     lateness_ = {};
@@ -219,10 +218,8 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
     return {};
   }
   if (now < next_calls_check_) return {};
-  if (wait_time_.look(now, steps))
-    lateness_ = {};
-  else
-    lateness_ = std::max(lateness_, now - next_calls_check_);
+  const Clock::duration late = now - next_calls_check_;
+  lateness_ = wait_time_.look(now, steps) ? Clock::duration() : std::max(lateness_, late);
   next_calls_check_ = now + crowd_ * kCallsPeriod;
   RankStatus& own = *context_->status;
   own.heartbeat.fetch_add(1, std::memory_order_relaxed);
@@ -241,7 +238,7 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
     TR_RETURN_IF_ERROR(check_lost(waiting_for));
     TR_RETURN_IF_ERROR(
         look_at_some(first, &next_alive_, waiting_for, [&](uint32_t peer) { return check_alive(peer, waiting_for); }));
-    if (counted_ && warning_.is_due(now - waits_since_)) warn_of_wait(waiting_for, now - waits_since_);
+    if (counted_) consider_warning(waiting_for, now, late);
   }
   if ((timeout_.count() > 0 && now - waits_since_ >= timeout_) || now >= call_deadline_)
     return fail(deadline_verdict(waiting_for));

@@ -163,8 +163,10 @@ class Watch {
   Status meets_send(uint32_t peer, uint64_t bytes);
   Status deadline_verdict(uint32_t waiting_for);
   std::string who_holds_up(uint32_t waiting_for);
-  bool speaks_for_others() const;
-  void warn_of_wait(uint32_t waiting_for, Clock::duration waited);
+  void consider_warning(uint32_t waiting_for, Clock::time_point now, Clock::duration late);
+  bool speaks_for_others();
+  std::string unanswered(Clock::time_point asked) const;
+  void warn_of_wait(uint32_t waiting_for, Clock::time_point now, Clock::time_point asked);
   std::string state_of(uint32_t peer) const;
   std::string absent(uint32_t waiting_for) const;
   double silence_of(uint32_t peer) const;

@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "algorithms/collective.h"
-#include "core/log.h"
 #include "core/types.h"
 #include "failure/absent.h"
 #include "failure/watch.h"
@@ -18,7 +17,7 @@ namespace {
 
 constexpr Clock::duration kSilenceTimeout = std::chrono::milliseconds(700);  // with ranks that are asked
 constexpr auto kAnswerTimeout = std::chrono::seconds(1);
-constexpr uint32_t kSpeakersOfAll = 4;  // ranks at which those of other hosts look, to leave a warning to them
+constexpr size_t kMaxAbsent = 8;   // ranks that a text names
 constexpr double kSignOfLife = 1;  // seconds: a rank that waits shows one each millisecond, its answers take longer
 
 // "stopped" and the like, from /proc; empty when nothing is remarkable.
@@ -141,9 +140,10 @@ void Watch::suspect_calls(uint32_t peer, const std::optional<TransferSizes>& siz
 Status Watch::meets_send(uint32_t peer, uint64_t bytes) {
   return fail(
       {trInvalidUsage,
-       fmt::format("the ranks' calls differ at operation {}: rank {} called {}; rank {} sends it {} bytes that it "
-                   "does not receive. Collectives must stand between the same sends and receives on all ranks",
-                   call_->operation, context_->rank, own_call(), peer, bytes)});
+       fmt::format(
+           "the ranks' calls differ at operation {}: rank {} called {}; rank {} sends it {} bytes, which "
+           "it has not received before. Collectives must stand between the same sends and receives on all ranks",
+           call_->operation, context_->rank, own_call(), peer, bytes)});
 }
 
 // What the peer called, from its memory at once, else from its answer.
@@ -246,7 +246,9 @@ std::string Watch::absent(uint32_t waiting_for) const {
     if (shown.waiting_for != 0 && shows_life(peer)) others.back().waiting_for = shown.waiting_for - 1;
   }
   std::string text;
-  for (const uint32_t peer : absent_ranks(others, call_->operation)) {
+  const std::vector<uint32_t> absent = absent_ranks(others, call_->operation);
+  for (const uint32_t peer : absent) {
+    if (&peer == absent.data() + kMaxAbsent) return fmt::format("{}; and {} more", text, absent.size() - kMaxAbsent);
     const auto shown =
         std::find_if(others.begin(), others.end(), [peer](const auto& each) { return each.rank == peer; });
     // Outside of operations, ranks wait in sends and receives alone.
@@ -351,27 +353,6 @@ Status Watch::deadline_verdict(uint32_t waiting_for) {
   const std::string what = is_cut_off_ ? fmt::format("no connection to {}", describe(waiting_for)) : "no progress";
   return {trTimeout, fmt::format("{} within {} ms in {}: {}. Rank {} waited for rank {}", what, timeout_.count(),
                                  place(), who, context_->rank, waiting_for)};
-}
-
-// Whether no lower rank waits in this operation, as far as is known. Of other hosts few are looked at.
-bool Watch::speaks_for_others() const {
-  for (uint32_t peer = 0; peer < context_->rank; ++peer) {
-    if (peer >= kSpeakersOfAll && !knows_by_reading(peer)) continue;
-    RankStatusSnapshot shown;
-    if (read(peer, &shown) && shown.waiting_for != 0 && shown.operation == call_->operation && !in_transfer(shown))
-      return false;
-  }
-  return true;
-}
-
-void Watch::warn_of_wait(uint32_t waiting_for, Clock::duration waited) {
-  // What it finds after a pause of its own says nothing of the others.
-  if (lateness_ > waited / 2 || !speaks_for_others()) return;
-  const std::string limit =
-      timeout_.count() > 0 ? fmt::format("the deadline is {} ms", timeout_.count()) : "there is no deadline";
-  log_line(LogLevel::kWarn, fmt::format("{} has not moved for {:.1f} s ({}): {}. Rank {} waits for rank {}", place(),
-                                        std::chrono::duration<double>(waited).count(), limit, who_holds_up(waiting_for),
-                                        context_->rank, waiting_for));
 }
 
 }  // namespace treering

@@ -230,8 +230,8 @@ TEST(CollectiveAgainstSend, IsToldAtOnce) {
     EXPECT_EQ(
         result.output,
         "the ranks' calls differ at operation 2: rank 0 called allreduce of 20000000 x float, sum; rank 1 sends it "
-        "80000000 bytes that it does not receive. Collectives must stand between the same sends and receives on "
-        "all ranks");
+        "80000000 bytes, which it has not received before. Collectives must stand between the same sends and "
+        "receives on all ranks");
   }
 }
 
@@ -257,7 +257,8 @@ TEST(CollectiveAgainstSend, IsToldThoughTheSendHasEnded) {
   const RankResult result = processes.wait(0, std::chrono::seconds(20));
   told.open();
   EXPECT_EQ(result.exit_code, 10 + trInvalidUsage) << result.output;
-  EXPECT_NE(result.output.find("rank 1 sends it 4 bytes that it does not receive"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("rank 1 sends it 4 bytes, which it has not received before"), std::string::npos)
+      << result.output;
   EXPECT_EQ(processes.wait(1).exit_code, 0);
 }
 

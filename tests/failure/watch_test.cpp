@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "support/log_file.h"
+
 namespace treering {
 namespace {
 
@@ -163,6 +165,50 @@ TEST(ARankWithoutAConnection, IsNotSaidToHaveNoneWhereNothingElseMoves) {
   queue.since = Clock::now();
   const std::string text = verdict(ranks, 1, 0, &queue);
   EXPECT_EQ(text.rfind("no progress within 50 ms in a send or receive: ", 0), 0u) << text;
+}
+
+// What rank 1 says in the log, which waits in an operation as rank 0 does, while rank 2 is late.
+std::string warning_of_rank_1(const Ranks& ranks) {
+  static const testing::LogFile log;
+  log.take();
+  const size_t before = log.text().size();
+  auto status = std::make_unique<RankStatus>();
+  status->operation = 1;
+  ExecutorContext context;
+  context.rank = 1;
+  context.ranks = 3;
+  context.status = status.get();
+  Watch watch(&context, &ranks, &status->failure, std::make_shared<std::vector<PeerIdentity>>(3), WaitTimes{0, 20}, "a",
+              nullptr, true);
+  Call call;
+  call.operation = 1;
+  watch.start(&call);
+  // Until it has spoken, or would have.
+  const auto until = Clock::now() + milliseconds(20) + WaitWarning::kTimeForAnswers + milliseconds(200);
+  for (; Clock::now() < until && log.text().size() == before; usleep(1000)) EXPECT_TRUE(watch.check(2, 0).ok());
+  return log.text().substr(before);
+}
+
+TEST(AWarning, ComesOfTheFirstThatWaits) {
+  Ranks ranks;
+  ranks.shown[0].operation = 1;
+  ranks.shown[0].waiting_for = 2 + 1;
+  EXPECT_EQ(warning_of_rank_1(ranks), "");
+}
+
+// It still shows the wait in which it was stopped.
+TEST(AWarning, ComesThoughTheFirstThatWaitedIsStopped) {
+  Ranks ranks;
+  ranks.shown[0].operation = 1;
+  ranks.shown[0].waiting_for = 2 + 1;
+  ranks.lifeless = 0;
+  const std::string text = warning_of_rank_1(ranks);
+  EXPECT_NE(text.find("communicator 'a': operation 1 ("), std::string::npos) << text;
+  EXPECT_NE(
+      text.find(" s (there is no deadline): rank 2 (pid 0) has not entered it (its last is operation 0). Rank 1 waits "
+                "for rank 2"),
+      std::string::npos)
+      << text;
 }
 
 // A rank outside of calls that proposes failures and gets no answer: the shared record is never written, as if its writer
