@@ -391,24 +391,24 @@ void Agent::add_pending(int fd, bool local) {
   // The oldest goes.
   if (pending_.size() >= kMaxPendingConnections) drop_pending(pending_.begin());
   if (!local) prepare_control(fd);
-  auto channel =
-      Channel::create(this, fd, local, Handshake([this](const JobName& name, uint64_t process) -> const Secret* {
-                        auto job = find_job(name);
-                        const bool meant = process != 0 ? process == place_.local : job && job->is_root();
-                        return job && meant ? &job->id().secret : nullptr;
-                      }));
-  auto at = pending_.insert(pending_.end(), {channel, 0, Clock::now()});
+  auto connection = SecureConnection::create(
+      this, fd, local, Handshake([this](const JobName& name, uint64_t process) -> const Secret* {
+        auto job = find_job(name);
+        const bool meant = process != 0 ? process == place_.local : job && job->is_root();
+        return job && meant ? &job->id().secret : nullptr;
+      }));
+  auto at = pending_.insert(pending_.end(), {connection, 0, Clock::now()});
   at->timer = after(kPendingTimeout, [this, at] {
     at->timer = 0;
     drop_pending(at);
   });
-  Channel::Events events;
+  SecureConnection::Events events;
   events.frame = [this, at](const std::string& bytes, int received) {
     if (received >= 0) ::close(received);
-    auto known = at->channel;
+    auto known = at->connection;
     if (auto job = find_job(known->job())) {
       known->set_events({});
-      at->channel = nullptr;
+      at->connection = nullptr;
       job->greet(known, bytes);
     }
     drop_pending(at);
@@ -417,13 +417,13 @@ void Agent::add_pending(int fd, bool local) {
     log_line(LogLevel::kInfo, "a connection was refused or given up: " + reason);
     drop_pending(at);
   };
-  channel->start(std::move(events));
+  connection->start(std::move(events));
 }
 
-void Agent::drop_pending(std::list<PendingConnection>::iterator connection) {
-  if (connection->timer != 0) cancel(connection->timer);
-  if (connection->channel) connection->channel->close();
-  pending_.erase(connection);
+void Agent::drop_pending(std::list<PendingConnection>::iterator pending) {
+  if (pending->timer != 0) cancel(pending->timer);
+  if (pending->connection) pending->connection->close();
+  pending_.erase(pending);
 }
 
 void Agent::drain(int fd, std::chrono::milliseconds deadline) {

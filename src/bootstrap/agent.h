@@ -27,7 +27,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "bootstrap/channel.h"
+#include "bootstrap/secure_connection.h"
 #include "bootstrap/frames.h"
 #include "bootstrap/host.h"
 #include "bootstrap/draining_sockets.h"
@@ -77,7 +77,7 @@ class Agent {
 
  private:
   struct PendingConnection {
-    std::shared_ptr<Channel> channel;
+    std::shared_ptr<SecureConnection> connection;
     uint64_t timer = 0;
     Clock::time_point since;
   };
@@ -100,7 +100,7 @@ class Agent {
   void pause_accepting();
   void note_no_descriptor();
   void add_pending(int fd, bool local);
-  void drop_pending(std::list<PendingConnection>::iterator connection);
+  void drop_pending(std::list<PendingConnection>::iterator pending);
 
   const pid_t process_;
   Agent* const replaced_;  // the one before, whose thread may still sleep

@@ -176,29 +176,29 @@ void Dial::try_one(size_t number) {
   if (fd < 0 && (error == EMFILE || error == ENFILE))  // no other address helps
     return finish(no_descriptor_left(), DialEnd::kFailed, nullptr);
   if (fd < 0) return failed(number, std::strerror(error));
-  attempt.channel = Channel::create(agent_, fd, local, Handshake(job_, secret_, attempt.candidate.process));
-  Channel::Events events;
+  attempt.connection = SecureConnection::create(agent_, fd, local, Handshake(job_, secret_, attempt.candidate.process));
+  SecureConnection::Events events;
   std::weak_ptr<Dial> weak = shared_from_this();
   events.ready = [weak, number] {
     if (auto self = weak.lock())
-      self->finish({}, DialEnd::kReached, std::exchange(self->attempts_[number].channel, nullptr));
+      self->finish({}, DialEnd::kReached, std::exchange(self->attempts_[number].connection, nullptr));
   };
   events.closed = [weak, number](const std::string& reason) {
     auto self = weak.lock();
     if (!self || self->finished_) return;
     Attempt& closed = self->attempts_[number];
-    if (!Channel::was_dropped(reason) || ++closed.drops > kMaxDrops) return self->failed(number, reason);
-    closed.channel = nullptr;
+    if (!SecureConnection::was_dropped(reason) || ++closed.drops > kMaxDrops) return self->failed(number, reason);
+    closed.connection = nullptr;
     closed.retry = self->agent_->after(jitter(closed.drops), [self, number] { self->try_one(number); });
   };
-  attempt.channel->start(std::move(events));
+  attempt.connection->start(std::move(events));
 }
 
 void Dial::failed(size_t number, const std::string& why) {
   if (finished_) return;
   Attempt& attempt = attempts_[number];
   attempt.failure = failure_of(why);
-  attempt.channel = nullptr;
+  attempt.connection = nullptr;
   reasons_ += fmt::format("{}{}: {}", reasons_.empty() ? "" : "; ", attempt.candidate.text, why);
   if (next_ < attempts_.size()) {
     if (stagger_ != 0) agent_->cancel(stagger_);
@@ -215,13 +215,13 @@ void Dial::failed(size_t number, const std::string& why) {
   finish({trRemoteError, reasons_}, end, nullptr);
 }
 
-void Dial::finish(const Status& status, DialEnd end, std::shared_ptr<Channel> channel) {
+void Dial::finish(const Status& status, DialEnd end, std::shared_ptr<SecureConnection> connection) {
   if (finished_) return;
   auto self = shared_from_this();
   stop();
-  if (channel) channel->set_events({});
+  if (connection) connection->set_events({});
   Done done = std::move(done_);
-  done(status, end, std::move(channel));
+  done(status, end, std::move(connection));
 }
 
 void Dial::stop() {
@@ -230,7 +230,7 @@ void Dial::stop() {
   if (limit_ != 0) agent_->cancel(limit_);
   for (Attempt& attempt : attempts_) {
     if (attempt.retry != 0) agent_->cancel(attempt.retry);
-    if (attempt.channel) attempt.channel->close();
+    if (attempt.connection) attempt.connection->close();
   }
 }
 

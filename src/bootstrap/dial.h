@@ -7,7 +7,7 @@
 
 #include <optional>
 
-#include "bootstrap/channel.h"
+#include "bootstrap/secure_connection.h"
 #include "bootstrap/frames.h"
 
 namespace treering {
@@ -38,7 +38,7 @@ enum class DialEnd { kReached, kRefused, kNoAnswer, kFailed };
 
 class Dial : public std::enable_shared_from_this<Dial> {
  public:
-  using Done = std::function<void(const Status& status, DialEnd end, std::shared_ptr<Channel> channel)>;
+  using Done = std::function<void(const Status& status, DialEnd end, std::shared_ptr<SecureConnection> connection)>;
 
   static std::shared_ptr<Dial> start(Agent* agent, std::vector<DialTarget> candidates, const JobName& job,
                                      const Secret& secret, Clock::time_point deadline, Done done);
@@ -47,7 +47,7 @@ class Dial : public std::enable_shared_from_this<Dial> {
  private:
   struct Attempt {
     DialTarget candidate;
-    std::shared_ptr<Channel> channel;
+    std::shared_ptr<SecureConnection> connection;
     std::optional<DialEnd> failure;  // once it has failed
     uint64_t retry = 0;
     uint32_t drops = 0;  // by the listener, before it has heard what is wanted
@@ -57,7 +57,7 @@ class Dial : public std::enable_shared_from_this<Dial> {
   void start_next();
   void try_one(size_t number);
   void failed(size_t number, const std::string& why);
-  void finish(const Status& status, DialEnd end, std::shared_ptr<Channel> channel);
+  void finish(const Status& status, DialEnd end, std::shared_ptr<SecureConnection> connection);
   void stop();
 
   Agent* agent_;

@@ -50,8 +50,8 @@ class FakeRoot {
     Agent& agent = Agent::instance();
     (void)agent.call([&] {
       agent.unwatch(watch_, listener_);
-      for (auto& channel : channels_) channel->close();
-      channels_.clear();
+      for (auto& connection : connections_) connection->close();
+      connections_.clear();
     });
     close(listener_);
   }
@@ -102,20 +102,20 @@ class FakeRoot {
       close(fd);
       return;
     }
-    auto channel =
-        Channel::create(&Agent::instance(), fd, false,
-                        Handshake([this](const JobName&, uint64_t) -> const Secret* { return &id_.secret; }));
-    Channel::Events events;
-    events.frame = [this, raw = channel.get()](const std::string& bytes, int) {
+    auto connection =
+        SecureConnection::create(&Agent::instance(), fd, false,
+                                 Handshake([this](const JobName&, uint64_t) -> const Secret* { return &id_.secret; }));
+    SecureConnection::Events events;
+    events.frame = [this, raw = connection.get()](const std::string& bytes, int) {
       if (breaks_ > 0 && kind_of(bytes) == broken_kind_) return break_off(raw);
       answer(raw, bytes);
     };
-    channel->start(std::move(events));
-    channels_.push_back(std::move(channel));
+    connection->start(std::move(events));
+    connections_.push_back(std::move(connection));
   }
-  void break_off(Channel* channel) {
+  void break_off(SecureConnection* connection) {
     --breaks_;
-    const int fd = channel->release(), on = 1;
+    const int fd = connection->release(), on = 1;
     const linger none{1, 0};
     if (breaks_silently_)  // a socket under repair says nothing when it is closed
       EXPECT_EQ(setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &on, sizeof on), 0) << std::strerror(errno);
@@ -123,7 +123,7 @@ class FakeRoot {
       setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof none);
     close(fd);
   }
-  void answer(Channel* channel, const std::string& bytes) {
+  void answer(SecureConnection* connection, const std::string& bytes) {
     JoinMessage join;
     AttachMessage attach;
     HelloMessage hello;
@@ -134,9 +134,9 @@ class FakeRoot {
     } else if (decode(bytes, &stream)) {
       ++streams_asked_;
       if (!answers_streams_) return;
-      if (dropped_streams_ == 0) return channel->send(encode(IntroducedMessage{}));
+      if (dropped_streams_ == 0) return connection->send(encode(IntroducedMessage{}));
       --dropped_streams_;
-      channel->close();
+      connection->close();
     } else if (decode(bytes, &join)) {
       PlacedMessage placed;
       placed.own = join.place;
@@ -144,12 +144,12 @@ class FakeRoot {
       placed.own.parent = 0;
       placed.ancestors = {place_};
       member_ = placed.own;
-      channel->send(encode(placed));
+      connection->send(encode(placed));
     } else if (attaches_ && decode(bytes, &attach)) {
       if (ignored_ > 0) return void(--ignored_);
-      parent_of_member_ = channel;
+      parent_of_member_ = connection;
       ++attached_;
-      channel->send(encode(AttachedMessage{0}));
+      connection->send(encode(AttachedMessage{0}));
     } else if (attaches_ && decode(bytes, &hello)) {
       Place other = member_;  // another process, below the member
       other.process = 2;
@@ -158,7 +158,7 @@ class FakeRoot {
       table.segment_bytes = hello.segment_bytes;
       table.places = {place_, member_, other};
       table.process_of_rank = {0, 1, 2};
-      channel->send(encode(table));
+      connection->send(encode(table));
     }
   }
 
@@ -172,8 +172,8 @@ class FakeRoot {
   uint64_t watch_ = 0;
   UniqueId id_;
   Place place_, member_;
-  Channel* parent_of_member_ = nullptr;
-  std::vector<std::shared_ptr<Channel>> channels_;
+  SecureConnection* parent_of_member_ = nullptr;
+  std::vector<std::shared_ptr<SecureConnection>> connections_;
 };
 
 // A process that is the member's child, number 2.
@@ -183,13 +183,13 @@ class FakeChild {
   // `round`: the last whose blobs it has. `frame`: on the agent's thread.
   FakeChild(const FakeRoot& root, uint64_t round, Frame frame) : frame_(std::move(frame)) {
     Agent& agent = Agent::instance();
-    auto done = [this, round](const Status& status, DialEnd, std::shared_ptr<Channel> channel) {
+    auto done = [this, round](const Status& status, DialEnd, std::shared_ptr<SecureConnection> connection) {
       if (!status.ok()) return;
-      channel_ = std::move(channel);
-      Channel::Events events;
+      connection_ = std::move(connection);
+      SecureConnection::Events events;
       events.frame = [this](const std::string& bytes, int) { frame_(bytes); };
-      channel_->set_events(std::move(events));
-      channel_->send(encode(AttachMessage{2, true, round}));
+      connection_->set_events(std::move(events));
+      connection_->send(encode(AttachMessage{2, true, round}));
     };
     EXPECT_TRUE(agent
                     .call([&] {
@@ -202,21 +202,21 @@ class FakeChild {
   ~FakeChild() {
     EXPECT_TRUE(Agent::instance()
                     .call([&] {
-                      if (channel_) channel_->close();
-                      channel_.reset(), dial_.reset();
+                      if (connection_) connection_->close();
+                      connection_.reset(), dial_.reset();
                     })
                     .ok());
   }
   FakeChild(const FakeChild&) = delete;
   FakeChild& operator=(const FakeChild&) = delete;
   void send(const std::string& bytes) {
-    EXPECT_TRUE(Agent::instance().call([&] { channel_->send(bytes); }).ok());
+    EXPECT_TRUE(Agent::instance().call([&] { connection_->send(bytes); }).ok());
   }
 
  private:
   const Frame frame_;
   std::shared_ptr<Dial> dial_;
-  std::shared_ptr<Channel> channel_;
+  std::shared_ptr<SecureConnection> connection_;
 };
 
 }  // namespace treering::testing

@@ -241,13 +241,14 @@ TEST(Dialling, GoesOnWhereAnotherProcessAnswers) {
                       for (DialTarget& right : find_candidates(own, {}, root.place(), true, 0))
                         candidates.push_back(std::move(right));
                       ASSERT_EQ(candidates.size(), 2u);
-                      dial = Dial::start(&Agent::instance(), std::move(candidates), root.id().job, root.id().secret,
-                                         Clock::now() + seconds(10),
-                                         [&](const Status& status, DialEnd, std::shared_ptr<Channel> channel) {
-                                           good = status.ok();
-                                           if (channel) channel->close();
-                                           done = true;
-                                         });
+                      dial =
+                          Dial::start(&Agent::instance(), std::move(candidates), root.id().job, root.id().secret,
+                                      Clock::now() + seconds(10),
+                                      [&](const Status& status, DialEnd, std::shared_ptr<SecureConnection> connection) {
+                                        good = status.ok();
+                                        if (connection) connection->close();
+                                        done = true;
+                                      });
                     })
                     .ok());
     EXPECT_TRUE(soon([&] { return done.load(); }, seconds(15)));

@@ -30,8 +30,8 @@ Job::Job(Agent* agent, const UniqueId& id)
               .broken = [this](uint32_t process, const auto& broken) { on_broken(process, broken); }}),
       notices_(context_, tree_, links_, [this](const NoticeMessage& notice) { apply(notice); }),
       root_client_(context_, {.placed =
-                                  [this](PlacedMessage message, std::shared_ptr<Channel> channel) {
-                                    placed(std::move(message), std::move(channel));
+                                  [this](PlacedMessage message, std::shared_ptr<SecureConnection> connection) {
+                                    placed(std::move(message), std::move(connection));
                                   },
                               .failed = [this](const Status& status) { fail(status); }}),
       rendezvous_(context_, tree_, links_, members_,
@@ -48,8 +48,8 @@ Job::Job(Agent* agent, const UniqueId& id)
                    [this] {
                      return AttachMessage{tree_.own(), context_.runs(), exchanger_.round()};
                    },
-               .attached = [this](std::shared_ptr<Channel> channel, uint32_t parent,
-                                  uint64_t round) { attached(std::move(channel), parent, round); },
+               .attached = [this](std::shared_ptr<SecureConnection> connection, uint32_t parent,
+                                  uint64_t round) { attached(std::move(connection), parent, round); },
                .failed = [this](const Status& status) { fail(status); },
                .become_top = [this] { become_top(); },
                .ended = [this] { maybe_finish(); }}),
@@ -98,7 +98,7 @@ void Job::add_member(const Place& own, const std::shared_ptr<Member>& member) {
   root_client_.start(deadline_of(member->request, Clock::now()));
 }
 
-void Job::placed(PlacedMessage placed, std::shared_ptr<Channel> channel) {
+void Job::placed(PlacedMessage placed, std::shared_ptr<SecureConnection> connection) {
   context_.own = std::move(placed.own);
   tree_.set_own(context_.own.process);
   seeker_.set_ancestors(std::move(placed.ancestors));
@@ -106,9 +106,10 @@ void Job::placed(PlacedMessage placed, std::shared_ptr<Channel> channel) {
   // A rendezvous root that was agreed on is found by TCP alone, but the memory of a host goes over its Unix sockets.
   const Place& own = context_.own;
   const Place& first = seeker_.search().ancestors().front();
-  const bool nearer = !channel->local() && first.host == own.host && first.network == own.network && first.local != 0;
-  if (first.process == 0 && !nearer) return seeker_.ask_first(std::move(channel));
-  channel->close();
+  const bool nearer =
+      !connection->local() && first.host == own.host && first.network == own.network && first.local != 0;
+  if (first.process == 0 && !nearer) return seeker_.ask_first(std::move(connection));
+  connection->close();
   seeker_.seek();
 }
 
@@ -118,36 +119,36 @@ void Job::say_hello(const Member& member) {
   exchanger_.up(Kind::kHello, encode(make_hello(member.request, context_.own, nonce, Clock::now())));
 }
 
-void Job::greet(std::shared_ptr<Channel> channel, const std::string& bytes) {
+void Job::greet(std::shared_ptr<SecureConnection> connection, const std::string& bytes) {
   const auto kind = kind_of(bytes);
   JoinMessage join;
   AttachMessage attach;
-  if (kind == Kind::kIntroduction) return connector_.accept(channel, bytes);
-  if (is_root() && decode(bytes, &join)) return answer_join(channel, join);
-  if (kind == Kind::kNotice) return notices_.hear(std::move(channel), bytes);
-  if (decode(bytes, &attach)) return accept_child(std::move(channel), attach);
-  channel->close();
+  if (kind == Kind::kIntroduction) return connector_.accept(connection, bytes);
+  if (is_root() && decode(bytes, &join)) return answer_join(connection, join);
+  if (kind == Kind::kNotice) return notices_.hear(std::move(connection), bytes);
+  if (decode(bytes, &attach)) return accept_child(std::move(connection), attach);
+  connection->close();
 }
 
-void Job::answer_join(const std::shared_ptr<Channel>& channel, const JoinMessage& join) {
+void Job::answer_join(const std::shared_ptr<SecureConnection>& connection, const JoinMessage& join) {
   if (meets())
-    channel->send(encode(rendezvous_.place(join)));
+    connection->send(encode(rendezvous_.place(join)));
   else
-    channel->send(failed_message(failure_.ok() ? Status(trInvalidUsage, "all ranks of this unique id have met already")
-                                               : failure_));
+    connection->send(failed_message(
+        failure_.ok() ? Status(trInvalidUsage, "all ranks of this unique id have met already") : failure_));
   // It may ask to be attached on the same connection.
-  Channel::Events events;
-  events.frame = [self = shared_from_this(), channel](const std::string& next, int fd) {
+  SecureConnection::Events events;
+  events.frame = [self = shared_from_this(), connection](const std::string& next, int fd) {
     if (fd >= 0) ::close(fd);
     AttachMessage message;
-    if (decode(next, &message)) return self->accept_child(channel, message);
-    channel->close();
+    if (decode(next, &message)) return self->accept_child(connection, message);
+    connection->close();
   };
-  channel->set_events(std::move(events));
+  connection->set_events(std::move(events));
 }
 
-void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent, uint64_t round) {
-  if (context_.closed) return channel->close();
+void Job::attached(std::shared_ptr<SecureConnection> connection, uint32_t parent, uint64_t round) {
+  if (context_.closed) return connection->close();
   if (attached_ == Clock::time_point()) {
     attached_ = Clock::now();
     members_.change([&](Member& member) { member.reach = attached_ - root_client_.times().found; });
@@ -155,7 +156,7 @@ void Job::attached(std::shared_ptr<Channel> channel, uint32_t parent, uint64_t r
   links_.part_from_parent(parent);
   if (tree_.is_top()) exchanger_.hand_over();
   detector_.connected(parent);
-  links_.add_parent(parent, std::move(channel));
+  links_.add_parent(parent, std::move(connection));
   liveness_.publish_silence();  // it may be of the parent before
   // Before the notices: one that a rank has left would end an exchange whose blobs the parent lacks.
   exchanger_.bring_up_to_date(parent, round);
@@ -180,14 +181,14 @@ void Job::tell_parent(uint32_t parent) {
   notices_.notify({.type = NoticeType::kMoved, .process = tree_.own(), .other = parent});
 }
 
-void Job::accept_child(std::shared_ptr<Channel> channel, const AttachMessage& attach) {
+void Job::accept_child(std::shared_ptr<SecureConnection> connection, const AttachMessage& attach) {
   const uint32_t process = attach.process;
   if (context_.closed || process == tree_.own() || (tree_.has_met() && process >= tree_.size()))
-    return channel->close();
-  if (tree_.is_parent(process)) return channel->close();
-  channel->send(encode(AttachedMessage{tree_.own(), exchanger_.round()}));
+    return connection->close();
+  if (tree_.is_parent(process)) return connection->close();
+  connection->send(encode(AttachedMessage{tree_.own(), exchanger_.round()}));
   detector_.connected(process);
-  links_.add_child(process, std::move(channel));
+  links_.add_child(process, std::move(connection));
   if (context_.runs() && !attach.has_process_table) rendezvous_.send_process_table(process);
   if (context_.runs()) exchanger_.bring_up_to_date(process, attach.round);
   notices_.tell_all(process);

@@ -45,7 +45,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void serve(const Place& own, const std::vector<std::string>& names);
   void add_member(const Place& own, const std::shared_ptr<Member>& member);
   // The first message of a connection that has proved itself.
-  void greet(std::shared_ptr<Channel> channel, const std::string& bytes);
+  void greet(std::shared_ptr<SecureConnection> connection, const std::string& bytes);
 
   // For the members:
   void leave(uint32_t rank, bool dissolved, const Status& cause);
@@ -79,14 +79,14 @@ class Job : public std::enable_shared_from_this<Job> {
 
  private:
   // Its place in the tree.
-  void placed(PlacedMessage placed, std::shared_ptr<Channel> channel);
-  void attached(std::shared_ptr<Channel> channel, uint32_t parent, uint64_t round);
+  void placed(PlacedMessage placed, std::shared_ptr<SecureConnection> connection);
+  void attached(std::shared_ptr<SecureConnection> connection, uint32_t parent, uint64_t round);
   void become_top();
-  void accept_child(std::shared_ptr<Channel> channel, const AttachMessage& attach);
+  void accept_child(std::shared_ptr<SecureConnection> connection, const AttachMessage& attach);
   void on_broken(uint32_t process, const FailureDetector::Broken& broken);
   void tell_parent(uint32_t parent);
   // What comes through it.
-  void answer_join(const std::shared_ptr<Channel>& channel, const JoinMessage& join);
+  void answer_join(const std::shared_ptr<SecureConnection>& connection, const JoinMessage& join);
   void on_message(uint32_t from, const std::string& bytes, int fd);
   void on_moving(uint32_t from, const MovingMessage& message);
   void apply(const NoticeMessage& notice);

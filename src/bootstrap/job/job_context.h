@@ -36,8 +36,8 @@ struct JobContext {
   std::shared_ptr<Dial> dial(const Place& target, Clock::time_point deadline, Dial::Done done, bool tcp_only = false,
                              uint32_t way = 0) const {
     auto held_done = [held = hold(), done = std::move(done)](const Status& status, DialEnd end,
-                                                             std::shared_ptr<Channel> channel) {
-      done(status, end, std::move(channel));
+                                                             std::shared_ptr<SecureConnection> connection) {
+      done(status, end, std::move(connection));
     };
     return Dial::start(agent, find_candidates(own, agent->interfaces(), target, tcp_only, way), id.job, id.secret,
                        deadline, std::move(held_done));

@@ -105,10 +105,10 @@ void Liveness::take_step(uint32_t process, const FailureDetector::Step& step) {
 // Asks at its addresses whether it is there.
 void Liveness::probe(uint32_t process) {
   if (probes_.count(process) != 0 || probes_.size() >= kMaxProbes) return;
-  auto done = [this, process](const Status& status, DialEnd end, const std::shared_ptr<Channel>& channel) {
+  auto done = [this, process](const Status& status, DialEnd end, const std::shared_ptr<SecureConnection>& connection) {
     using Answer = FailureDetector::Answer;
     probes_.erase(process);
-    if (channel) channel->close();
+    if (connection) connection->close();
     if (job_.closed) return;
     const Answer answer = status.ok()                  ? Answer::kListens
                           : end == DialEnd::kRefused   ? Answer::kRefuses

@@ -13,15 +13,15 @@ void NoticeFlood::take(const NoticeMessage& notice, uint32_t from) {
   if (taken.apply) apply_(notice);
 }
 
-void NoticeFlood::hear(std::shared_ptr<Channel> channel, const std::string& first) {
+void NoticeFlood::hear(std::shared_ptr<SecureConnection> connection, const std::string& first) {
   auto take_one = [this, held = job_.hold()](const std::string& bytes, int fd) {
     if (fd >= 0) ::close(fd);
     NoticeMessage notice;
     if (!job_.closed && decode(bytes, &notice)) take(notice, kNobody);
   };
-  Channel::Events events;
+  SecureConnection::Events events;
   events.frame = take_one;
-  links_.keep_until_closed(std::move(channel), std::move(events));
+  links_.keep_until_closed(std::move(connection), std::move(events));
   take_one(first, -1);
 }
 

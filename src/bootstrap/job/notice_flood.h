@@ -25,7 +25,7 @@ class NoticeFlood {
   void notify(NoticeMessage notice);
   void take(const NoticeMessage& notice, uint32_t from);
   // Notices on a connection that is for these alone; `first` is the first one.
-  void hear(std::shared_ptr<Channel> channel, const std::string& first);
+  void hear(std::shared_ptr<SecureConnection> connection, const std::string& first);
   void tell_all(uint32_t neighbour);
   // That this process leaves in good order, for those who will see its connections end.
   void tell_dissolved();

@@ -37,10 +37,10 @@ void ParentSeeker::try_next() {
   if (job_.closed) return;
   const std::optional<Place> next = search_.next();
   if (!next) return no_parent();
-  auto done = [this, place = *next](const Status& status, DialEnd end, std::shared_ptr<Channel> channel) {
+  auto done = [this, place = *next](const Status& status, DialEnd end, std::shared_ptr<SecureConnection> connection) {
     dial_ = nullptr;
     if (status.code() == trTimeout || (end == DialEnd::kNoAnswer && job_.meets())) search_.no_answer(place);
-    if (status.ok()) return ask(std::move(channel), place);
+    if (status.ok()) return ask(std::move(connection), place);
     if (job_.meets() && status.code() == trSystemError)  // no other candidate helps
       return events_.failed({status.code(), "this process: " + status.message()});
     if (end == DialEnd::kRefused && tree_.has_left(place.process)) detector_.relay_is_gone(place.process);
@@ -51,13 +51,13 @@ void ParentSeeker::try_next() {
   dial_ = job_.dial(*next, Clock::now() + timeout_for(*next), std::move(done));
 }
 
-void ParentSeeker::ask_first(std::shared_ptr<Channel> channel) {
+void ParentSeeker::ask_first(std::shared_ptr<SecureConnection> connection) {
   search_.begin(Clock::now());
-  if (const std::optional<Place> first = search_.next()) ask(std::move(channel), *first);
+  if (const std::optional<Place> first = search_.next()) ask(std::move(connection), *first);
 }
 
-void ParentSeeker::ask(std::shared_ptr<Channel> channel, const Place& parent) {
-  Channel::Events events;
+void ParentSeeker::ask(std::shared_ptr<SecureConnection> connection, const Place& parent) {
+  SecureConnection::Events events;
   events.frame = [this, held = job_.hold(), parent](const std::string& bytes, int fd) {
     if (fd >= 0) ::close(fd);
     AttachedMessage message;
@@ -72,7 +72,7 @@ void ParentSeeker::ask(std::shared_ptr<Channel> channel, const Place& parent) {
     asked_timer_.cancel();
     asked_ = nullptr;
     // A connection that breaks is no answer.
-    if (Channel::was_dropped(reason) && drops_++ < kMaxDrops)
+    if (SecureConnection::was_dropped(reason) && drops_++ < kMaxDrops)
       search_.try_again(parent);
     else
       (void)search_.failed(parent, reason, Clock::now());
@@ -83,9 +83,9 @@ void ParentSeeker::ask(std::shared_ptr<Channel> channel, const Place& parent) {
     stop_asking();
     late("no answer");
   });
-  asked_ = channel;
-  channel->set_events(std::move(events));
-  channel->send(encode(events_.request()));
+  asked_ = connection;
+  connection->set_events(std::move(events));
+  connection->send(encode(events_.request()));
 }
 
 void ParentSeeker::stop_dialing() {

@@ -21,7 +21,7 @@ class ParentSeeker {
   struct Events {
     std::function<AttachMessage()> request;  // what a parent is told
     // round: the last whose blobs the parent has.
-    std::function<void(std::shared_ptr<Channel> channel, uint32_t parent, uint64_t round)> attached;
+    std::function<void(std::shared_ptr<SecureConnection> connection, uint32_t parent, uint64_t round)> attached;
     std::function<void(const Status&)> failed;  // while the ranks meet
     std::function<void()> become_top;
     std::function<void()> ended;  // the search, without a parent
@@ -41,7 +41,7 @@ class ParentSeeker {
   // One process alone, which may be in another part of the tree; not while this one seeks.
   void seek_part(uint32_t process);
   // The first of the ancestors, to which there is a connection.
-  void ask_first(std::shared_ptr<Channel> channel);
+  void ask_first(std::shared_ptr<SecureConnection> connection);
   // A process deserts this part of the tree, as `from` told.
   void follow(const MovingMessage& reparented, uint32_t from);
   void follow_reparented();
@@ -49,7 +49,7 @@ class ParentSeeker {
   void close();
 
  private:
-  void ask(std::shared_ptr<Channel> channel, const Place& parent);
+  void ask(std::shared_ptr<SecureConnection> connection, const Place& parent);
   void try_only(const Place& place);
   void try_next();
   void stop_asking();
@@ -63,7 +63,7 @@ class ParentSeeker {
   const Events events_;
   ParentSearch search_{tree_, detector_};
   std::shared_ptr<Dial> dial_;
-  std::shared_ptr<Channel> asked_;  // whether it will be the parent
+  std::shared_ptr<SecureConnection> asked_;  // whether it will be the parent
   JobTimer asked_timer_{job_};
   int drops_ = 0;
 };

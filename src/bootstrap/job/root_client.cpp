@@ -26,9 +26,9 @@ void RootClient::find() {
   root.port = id.port;
   root.addresses = unpack_addresses(id.addresses, sizeof id.addresses);
   dial_ = job_.dial(root, search_->attempt_until(Clock::now()),
-                    [this](const Status& status, DialEnd end, std::shared_ptr<Channel> channel) {
+                    [this](const Status& status, DialEnd end, std::shared_ptr<SecureConnection> connection) {
                       dial_ = nullptr;
-                      if (status.ok()) return join(std::move(channel));
+                      if (status.ok()) return join(std::move(connection));
                       if (const auto failure = search_->failed(status, end, Clock::now()))
                         return events_.failed(*failure);
                       if (const std::string news = search_->news(status, Clock::now()); !news.empty())
@@ -43,9 +43,9 @@ void RootClient::find_later(Clock::duration pause) {
   });
 }
 
-void RootClient::join(std::shared_ptr<Channel> channel) {
+void RootClient::join(std::shared_ptr<SecureConnection> connection) {
   times_.found = Clock::now();
-  Channel::Events events;
+  SecureConnection::Events events;
   events.frame = [this, held = job_.hold()](const std::string& bytes, int fd) {
     if (fd >= 0) ::close(fd);
     if (auto root = std::exchange(joining_, nullptr)) take_place(std::move(root), bytes);
@@ -55,23 +55,23 @@ void RootClient::join(std::shared_ptr<Channel> channel) {
     if (job_.own.process != kNobody || job_.closed) return;
     find_later(RootSearch::kRetry);  // a moment of too many arrivals; the search knows when to give up
   };
-  channel->set_events(std::move(events));
+  connection->set_events(std::move(events));
   JoinMessage join;
   join.host = job_.agent->identity().host;
   join.place = job_.own;
-  channel->send(encode(join));
-  joining_ = std::move(channel);
+  connection->send(encode(join));
+  joining_ = std::move(connection);
 }
 
-void RootClient::take_place(std::shared_ptr<Channel> channel, const std::string& bytes) {
+void RootClient::take_place(std::shared_ptr<SecureConnection> connection, const std::string& bytes) {
   PlacedMessage message;
   FailedMessage failed;
   if (decode(bytes, &failed)) {
-    channel->close();
+    connection->close();
     return events_.failed({static_cast<trResult_t>(failed.code), failed.text});
   }
   if (!decode(bytes, &message) || message.ancestors.empty()) {
-    channel->close();
+    connection->close();
     return events_.failed({trInternalError, "the rendezvous root of the communicator sent something unexpected"});
   }
   times_.placed = Clock::now();
@@ -79,7 +79,7 @@ void RootClient::take_place(std::shared_ptr<Channel> channel, const std::string&
   for (Address& address : message.own.addresses)
     for (const Address& mine : job_.agent->interfaces())
       if (mine.same_bytes(address)) address.scope = mine.scope;
-  events_.placed(std::move(message), std::move(channel));
+  events_.placed(std::move(message), std::move(connection));
 }
 
 void RootClient::stop_dialing() {

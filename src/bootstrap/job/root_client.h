@@ -19,7 +19,7 @@ class RootClient {
  public:
   struct Events {
     // The connection to the root may become the one to the parent.
-    std::function<void(PlacedMessage placed, std::shared_ptr<Channel> channel)> placed;
+    std::function<void(PlacedMessage placed, std::shared_ptr<SecureConnection> connection)> placed;
     std::function<void(const Status&)> failed;
   };
   // When the process began, and was so far.
@@ -39,15 +39,15 @@ class RootClient {
  private:
   void find();
   void find_later(Clock::duration pause);
-  void join(std::shared_ptr<Channel> channel);
-  void take_place(std::shared_ptr<Channel> channel, const std::string& bytes);
+  void join(std::shared_ptr<SecureConnection> connection);
+  void take_place(std::shared_ptr<SecureConnection> connection, const std::string& bytes);
 
   const JobContext& job_;
   const Events events_;
   Times times_;
   std::optional<RootSearch> search_;
   std::shared_ptr<Dial> dial_;
-  std::shared_ptr<Channel> joining_;  // the root has not answered yet
+  std::shared_ptr<SecureConnection> joining_;  // the root has not answered yet
 };
 
 }  // namespace treering

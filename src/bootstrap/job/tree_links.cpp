@@ -10,22 +10,22 @@ constexpr auto kSendingTimeout = std::chrono::seconds(2);
 
 }  // namespace
 
-void TreeLinks::add_parent(uint32_t process, std::shared_ptr<Channel> channel) {
+void TreeLinks::add_parent(uint32_t process, std::shared_ptr<SecureConnection> connection) {
   end(process);  // of a child: its message that it has moved may yet be on its way
   tree_.attach_to(process);
-  links_[process] = std::move(channel);
+  links_[process] = std::move(connection);
   listen_to(process);
 }
 
-void TreeLinks::add_child(uint32_t process, std::shared_ptr<Channel> channel) {
+void TreeLinks::add_child(uint32_t process, std::shared_ptr<SecureConnection> connection) {
   end(process);
   tree_.add_child(process);
-  links_[process] = std::move(channel);
+  links_[process] = std::move(connection);
   listen_to(process);
 }
 
 void TreeLinks::listen_to(uint32_t neighbour) {
-  Channel::Events events;
+  SecureConnection::Events events;
   events.frame = [this, held = job_.hold(), neighbour](const std::string& bytes, int fd) {
     events_.message(neighbour, bytes, fd);
   };
@@ -37,21 +37,21 @@ void TreeLinks::on_closed(uint32_t process, const std::string& reason) {
   const auto link = links_.find(process);
   if (link == links_.end() || job_.closed) return;
   const FailureDetector::Broken broken{reason, Clock::now(), link->second->peer_pid(), tree_.is_parent(process),
-                                       !Channel::was_closed(reason)};
+                                       !SecureConnection::was_closed(reason)};
   end(process);
   events_.broken(process, broken);
 }
 
-std::shared_ptr<Channel> TreeLinks::take(uint32_t process) {
+std::shared_ptr<SecureConnection> TreeLinks::take(uint32_t process) {
   tree_.remove(process);
   return links_.extract(process).mapped();
 }
 
 void TreeLinks::end(uint32_t process) {
   if (links_.count(process) == 0) return;
-  const auto channel = take(process);
-  channel->set_events({});
-  channel->close();
+  const auto connection = take(process);
+  connection->set_events({});
+  connection->close();
 }
 
 void TreeLinks::part_from_parent(uint32_t new_top) {
@@ -60,26 +60,26 @@ void TreeLinks::part_from_parent(uint32_t new_top) {
 
 // The other side closes the connection, when it has read why: if this one did, what the other has sent meanwhile would
 // reset the connection when the network heals, which looks like a death.
-void TreeLinks::part_from(std::shared_ptr<Channel> channel, uint32_t new_top) {
-  channel->send(encode(MovingMessage{tree_.own(), new_top}));
-  keep_until_closed(std::move(channel), {});
+void TreeLinks::part_from(std::shared_ptr<SecureConnection> connection, uint32_t new_top) {
+  connection->send(encode(MovingMessage{tree_.own(), new_top}));
+  keep_until_closed(std::move(connection), {});
 }
 
-void TreeLinks::keep_until_closed(std::shared_ptr<Channel> channel, Channel::Events events) {
-  events.closed = [this, held = job_.hold(), raw = channel.get()](const std::string&) {
+void TreeLinks::keep_until_closed(std::shared_ptr<SecureConnection> connection, SecureConnection::Events events) {
+  events.closed = [this, held = job_.hold(), raw = connection.get()](const std::string&) {
     std::erase_if(former_, [raw](const auto& former) { return former.get() == raw; });
   };
-  channel->set_events(std::move(events));
-  former_.insert(std::move(channel));
+  connection->set_events(std::move(events));
+  former_.insert(std::move(connection));
 }
 
 void TreeLinks::close() {
-  for (const auto& channel : std::exchange(former_, {})) channel->close();
+  for (const auto& connection : std::exchange(former_, {})) connection->close();
   if (tree_.has_parent()) send(tree_.parent(), encode(MovingMessage{tree_.own(), kNobody}));
   for (uint32_t neighbour : tree_.neighbours()) {
-    const auto channel = take(neighbour);
-    channel->set_events({});
-    channel->close_after_sending();
+    const auto connection = take(neighbour);
+    connection->set_events({});
+    connection->close_after_sending();
   }
 }
 

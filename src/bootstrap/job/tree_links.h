@@ -25,13 +25,13 @@ class TreeLinks {
   TreeLinks(const JobContext& job, ProcessTree& tree, Events events)
       : job_(job), tree_(tree), events_(std::move(events)) {}
 
-  void add_parent(uint32_t process, std::shared_ptr<Channel> channel);
-  void add_child(uint32_t process, std::shared_ptr<Channel> channel);
+  void add_parent(uint32_t process, std::shared_ptr<SecureConnection> connection);
+  void add_child(uint32_t process, std::shared_ptr<SecureConnection> connection);
   // This process has another parent now, or is the top `new_top` itself, or has no parent (kNobody).
   void part_from_parent(uint32_t new_top);
-  void part_from(std::shared_ptr<Channel> channel, uint32_t new_top);
+  void part_from(std::shared_ptr<SecureConnection> connection, uint32_t new_top);
   // A connection beside the tree, until the other side closes it.
-  void keep_until_closed(std::shared_ptr<Channel> channel, Channel::Events events);
+  void keep_until_closed(std::shared_ptr<SecureConnection> connection, SecureConnection::Events events);
   void end(uint32_t process);
   void close();
 
@@ -52,14 +52,14 @@ class TreeLinks {
  private:
   void listen_to(uint32_t neighbour);
   void on_closed(uint32_t process, const std::string& reason);
-  std::shared_ptr<Channel> take(uint32_t process);
+  std::shared_ptr<SecureConnection> take(uint32_t process);
   void look_after_sending(Clock::time_point limit, std::function<void()> task);
 
   const JobContext& job_;
   ProcessTree& tree_;
   const Events events_;
-  std::map<uint32_t, std::shared_ptr<Channel>> links_;
-  std::set<std::shared_ptr<Channel>> former_;  // and those of processes that tell of the verdict
+  std::map<uint32_t, std::shared_ptr<SecureConnection>> links_;
+  std::set<std::shared_ptr<SecureConnection>> former_;  // and those of processes that tell of the verdict
 };
 
 }  // namespace treering

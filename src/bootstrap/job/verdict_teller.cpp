@@ -13,12 +13,12 @@ void VerdictTeller::tell() {
   if (job_.closed || !job_.runs() || !notices_.has_verdict()) return;
   for (uint32_t process : detector_.untold(notices_.verdict_at(), Clock::now())) {
     if (dials_.count(process) != 0 || process >= tree_.size()) continue;
-    auto done = [this, process](const Status&, DialEnd end, const std::shared_ptr<Channel>& channel) {
+    auto done = [this, process](const Status&, DialEnd end, const std::shared_ptr<SecureConnection>& connection) {
       dials_.erase(process);
       if (end == DialEnd::kRefused) detector_.told(process);  // there is none to tell
-      if (!channel) return;                                   // else again, until the time for it is over
-      for (const NoticeMessage& notice : notices_.notices()) channel->send(encode(notice));
-      channel->close_after_sending();
+      if (!connection) return;                                // else again, until the time for it is over
+      for (const NoticeMessage& notice : notices_.notices()) connection->send(encode(notice));
+      connection->close_after_sending();
       detector_.told(process);
       changed_();
     };

@@ -30,9 +30,9 @@ void Connector::connect(const std::shared_ptr<Member>& member, uint32_t peer, co
 void Connector::dial(const std::shared_ptr<Connecting>& connecting) {
   const Place& target = tree_.place(tree_.process_of(connecting->message.destination));
   auto slot = std::make_shared<std::shared_ptr<Dial>>();
-  auto done = [=, this](const Status& status, DialEnd end, const std::shared_ptr<Channel>& channel) {
+  auto done = [=, this](const Status& status, DialEnd end, const std::shared_ptr<SecureConnection>& connection) {
     dials_.erase(*slot);
-    if (status.ok()) return await_accept(channel, connecting);
+    if (status.ok()) return await_accept(connection, connecting);
     end_attempt(connecting, connecting->attempts.not_reached(status, end == DialEnd::kRefused));
   };
   *slot = job_.dial(target, connecting->attempts.deadline(), std::move(done), true, connecting->way);
@@ -49,19 +49,20 @@ void Connector::end_attempt(const std::shared_ptr<Connecting>& connecting, const
 }
 
 // The end of the job may have closed it meanwhile.
-std::shared_ptr<Channel> Connector::end_opening(const Channel* channel) {
+std::shared_ptr<SecureConnection> Connector::end_opening(const SecureConnection* connection) {
   const auto at = std::find_if(opening_.begin(), opening_.end(),
-                               [&](const Opening& each) { return each.channel.get() == channel; });
+                               [&](const Opening& each) { return each.connection.get() == connection; });
   if (at == opening_.end()) return nullptr;
   job_.agent->cancel(at->timer);
-  auto ended = std::move(at->channel);
+  auto ended = std::move(at->connection);
   opening_.erase(at);
   return ended;
 }
 
-void Connector::await_accept(const std::shared_ptr<Channel>& channel, const std::shared_ptr<Connecting>& connecting) {
-  Channel::Events events;
-  events.frame = [this, held = job_.hold(), raw = channel.get(), connecting](const std::string& bytes, int fd) {
+void Connector::await_accept(const std::shared_ptr<SecureConnection>& connection,
+                             const std::shared_ptr<Connecting>& connecting) {
+  SecureConnection::Events events;
+  events.frame = [this, held = job_.hold(), raw = connection.get(), connecting](const std::string& bytes, int fd) {
     if (fd >= 0) ::close(fd);
     IntroducedMessage ready;
     FailedMessage failed;
@@ -73,34 +74,34 @@ void Connector::await_accept(const std::shared_ptr<Channel>& channel, const std:
     if (said && failed.code == trInvalidUsage) return connecting->report({trInvalidUsage, failed.text}, -1);
     connecting->report({trRemoteError, said ? failed.text : "it sent something unexpected"}, -1);
   };
-  events.closed = [this, held = job_.hold(), raw = channel.get(), connecting](const std::string& reason) {
+  events.closed = [this, held = job_.hold(), raw = connection.get(), connecting](const std::string& reason) {
     if (!end_opening(raw)) return;
     if (job_.closed) return connecting->report({trRemoteError, reason}, -1);
     end_attempt(connecting, connecting->attempts.dropped(reason));
   };
   const uint64_t timer =
-      job_.after(connecting->attempts.deadline() - Clock::now(), [this, raw = channel.get(), connecting] {
+      job_.after(connecting->attempts.deadline() - Clock::now(), [this, raw = connection.get(), connecting] {
         const auto ended = end_opening(raw);
         if (!ended) return;
         ended->close();
         connecting->report({trTimeout, "it accepted the connection and did not answer"}, -1);
       });
-  opening_.push_back({channel, timer});
-  channel->set_events(std::move(events));
-  channel->send(encode(connecting->message));
+  opening_.push_back({connection, timer});
+  connection->set_events(std::move(events));
+  connection->send(encode(connecting->message));
 }
 
-void Connector::accept(const std::shared_ptr<Channel>& channel, const std::string& bytes) const {
+void Connector::accept(const std::shared_ptr<SecureConnection>& connection, const std::string& bytes) const {
   IntroductionMessage message;
-  const bool known = decode(bytes, &message) && message.source < tree_.ranks() && !channel->local();
+  const bool known = decode(bytes, &message) && message.source < tree_.ranks() && !connection->local();
   const auto member = known ? members_.find(message.destination) : nullptr;
   if (!member || members_.has_left(message.destination)) {
-    channel->send(encode(FailedMessage{trInvalidUsage, "the rank is not there (any more)"}));
-    return channel->close_after_sending();
+    connection->send(encode(FailedMessage{trInvalidUsage, "the rank is not there (any more)"}));
+    return connection->close_after_sending();
   }
-  channel->send(encode(IntroducedMessage{}));
-  if (channel->sending()) return channel->close();  // cannot be: it is the first thing on an empty connection
-  const int fd = channel->release();
+  connection->send(encode(IntroducedMessage{}));
+  if (connection->sending()) return connection->close();  // cannot be: it is the first thing on an empty connection
+  const int fd = connection->release();
   member->tell([message, fd](const MemberEvents& events) {
     if (events.on_introduced)
       events.on_introduced(message.source, message.bytes, fd);
@@ -113,7 +114,7 @@ void Connector::close() {
   for (const auto& dial : std::exchange(dials_, {})) dial->cancel();
   for (const Opening& opening : std::exchange(opening_, {})) {
     job_.agent->cancel(opening.timer);
-    opening.channel->close();
+    opening.connection->close();
   }
 }
 

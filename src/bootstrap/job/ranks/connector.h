@@ -30,7 +30,7 @@ class Connector {
   // From a rank of this process.
   void connect(const std::shared_ptr<Member>& member, uint32_t peer, const Introduction& introduction);
   // `bytes`: the first message of a connection that has proved itself.
-  void accept(const std::shared_ptr<Channel>& channel, const std::string& bytes) const;
+  void accept(const std::shared_ptr<SecureConnection>& connection, const std::string& bytes) const;
   void close();
 
  private:
@@ -41,14 +41,14 @@ class Connector {
     std::function<void(const Status& status, int fd)> report;
   };
   struct Opening {
-    std::shared_ptr<Channel> channel;
+    std::shared_ptr<SecureConnection> connection;
     uint64_t timer;
   };
   void dial(const std::shared_ptr<Connecting>& connecting);
   void end_attempt(const std::shared_ptr<Connecting>& connecting, const ConnectAttempts::Next& next);
-  void await_accept(const std::shared_ptr<Channel>& channel, const std::shared_ptr<Connecting>& connecting);
+  void await_accept(const std::shared_ptr<SecureConnection>& connection, const std::shared_ptr<Connecting>& connecting);
   // nullptr: it has ended already.
-  std::shared_ptr<Channel> end_opening(const Channel* channel);
+  std::shared_ptr<SecureConnection> end_opening(const SecureConnection* connection);
 
   const JobContext& job_;
   const ProcessTree& tree_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Channel: a connection between two processes: connecting, the handshake (handshake.h), then frames, encrypted and in
+// SecureConnection: a connection between two processes: connecting, the handshake (handshake.h), then frames, encrypted and in
 // order.
 //
 //   | length, 4 bytes | ciphertext and tag (ChaCha20-Poly1305; nonce = number of the frame; one key each way) |
@@ -22,7 +22,7 @@ namespace treering {
 
 class Agent;
 
-class Channel : public std::enable_shared_from_this<Channel> {
+class SecureConnection : public std::enable_shared_from_this<SecureConnection> {
  public:
   struct Events {
     std::function<void()> ready;                                  // the other side has proved itself
@@ -31,14 +31,14 @@ class Channel : public std::enable_shared_from_this<Channel> {
   };
 
   // Takes the socket, non-blocking, connected or connecting.
-  static std::shared_ptr<Channel> create(Agent* agent, int fd, bool local, Handshake handshake);
-  ~Channel();
+  static std::shared_ptr<SecureConnection> create(Agent* agent, int fd, bool local, Handshake handshake);
+  ~SecureConnection();
   // Whether `closed` told that the other side gave the connection up without a word.
   static bool was_dropped(const std::string& reason);
   // Whether it told of an end that the other side, or the end of its process, sent in order.
   static bool was_closed(const std::string& reason);
-  Channel(const Channel&) = delete;
-  Channel& operator=(const Channel&) = delete;
+  SecureConnection(const SecureConnection&) = delete;
+  SecureConnection& operator=(const SecureConnection&) = delete;
 
   void start(Events events);
   void set_events(Events events);
@@ -69,7 +69,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
     int fd = -1;
   };
 
-  Channel(Agent* agent, int fd, bool local, Handshake handshake);
+  SecureConnection(Agent* agent, int fd, bool local, Handshake handshake);
   void on_events(uint32_t events);
   void flush();
   void receive();

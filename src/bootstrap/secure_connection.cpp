@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bootstrap/channel.h"
+#include "bootstrap/secure_connection.h"
 
 #include <fmt/format.h>
 #include <sodium.h>
@@ -38,17 +38,17 @@ const unsigned char* as_bytes(const char* text) { return reinterpret_cast<const 
 
 }  // namespace
 
-bool Channel::was_dropped(const std::string& reason) {
+bool SecureConnection::was_dropped(const std::string& reason) {
   return reason == kClosed || reason == std::strerror(ECONNRESET) || reason == std::strerror(EPIPE);
 }
 
-bool Channel::was_closed(const std::string& reason) { return reason == kClosed; }
+bool SecureConnection::was_closed(const std::string& reason) { return reason == kClosed; }
 
-std::shared_ptr<Channel> Channel::create(Agent* agent, int fd, bool local, Handshake handshake) {
-  return std::shared_ptr<Channel>(new Channel(agent, fd, local, std::move(handshake)));
+std::shared_ptr<SecureConnection> SecureConnection::create(Agent* agent, int fd, bool local, Handshake handshake) {
+  return std::shared_ptr<SecureConnection>(new SecureConnection(agent, fd, local, std::move(handshake)));
 }
 
-Channel::Channel(Agent* agent, int fd, bool local, Handshake handshake)
+SecureConnection::SecureConnection(Agent* agent, int fd, bool local, Handshake handshake)
     : agent_(agent),
       fd_(fd),
       local_(local),
@@ -56,22 +56,22 @@ Channel::Channel(Agent* agent, int fd, bool local, Handshake handshake)
       peer_pid_(local ? peer_of(fd).pid : 0),
       handshake_(std::move(handshake)) {}
 
-Channel::~Channel() { close(); }
+SecureConnection::~SecureConnection() { close(); }
 
-void Channel::set_events(Events events) {
+void SecureConnection::set_events(Events events) {
   if (state_ != State::kClosed) events_ = std::make_shared<Events>(std::move(events));
 }
 
-void Channel::start(Events events) {
+void SecureConnection::start(Events events) {
   set_events(std::move(events));
   auto self = weak_from_this();
   watching_output_ = true;  // writable: connected
   watch_ = agent_->watch(fd_, EPOLLIN | EPOLLOUT, [self](uint32_t ready) {
-    if (auto channel = self.lock()) channel->on_events(ready);
+    if (auto connection = self.lock()) connection->on_events(ready);
   });
 }
 
-void Channel::on_events(uint32_t events) {
+void SecureConnection::on_events(uint32_t events) {
   if (state_ == State::kConnecting) {
     int error = 0;
     socklen_t length = sizeof error;
@@ -87,19 +87,19 @@ void Channel::on_events(uint32_t events) {
   if (state_ != State::kClosed) update_watch();
 }
 
-void Channel::update_watch() {
+void SecureConnection::update_watch() {
   if (watch_ == 0 || watching_output_ == !out_.empty()) return;
   watching_output_ = !out_.empty();
   agent_->rewatch(watch_, fd_, EPOLLIN | (watching_output_ ? EPOLLOUT : 0u));
 }
 
-void Channel::queue(std::string bytes, int fd) {
+void SecureConnection::queue(std::string bytes, int fd) {
   out_.push_back({std::move(bytes), 0, fd});
   flush();
   if (state_ != State::kClosed) update_watch();
 }
 
-void Channel::send(const std::string& bytes, int fd) {
+void SecureConnection::send(const std::string& bytes, int fd) {
   if (state_ != State::kOpen) {
     if (fd >= 0) ::close(fd);
     return;
@@ -114,7 +114,7 @@ void Channel::send(const std::string& bytes, int fd) {
   queue(std::move(frame), fd);
 }
 
-void Channel::flush() {
+void SecureConnection::flush() {
   while (!out_.empty() && state_ != State::kClosed) {
     Out& out = out_.front();
     const ssize_t sent = send_with_descriptor(fd_, out.bytes.data() + out.sent, out.bytes.size() - out.sent, out.fd);
@@ -126,7 +126,7 @@ void Channel::flush() {
   }
 }
 
-void Channel::receive() {
+void SecureConnection::receive() {
   auto self = shared_from_this();
   for (size_t budget = kReadAtOnce; state_ != State::kClosed;) {
     const size_t before = in_.size();
@@ -138,7 +138,7 @@ void Channel::receive() {
   }
 }
 
-bool Channel::receive_some() {
+bool SecureConnection::receive_some() {
   char buffer[16384];
   iovec part{buffer, std::min(sizeof buffer, wanted_ - in_.size())};
   msghdr message{};
@@ -169,7 +169,7 @@ bool Channel::receive_some() {
 }
 
 // `in_` is a whole message of the handshake, the length of a frame, or a frame.
-void Channel::take_message() {
+void SecureConnection::take_message() {
   if (state_ == State::kOpen) return take_frame();
   const std::string message = std::move(in_);
   in_.clear();
@@ -185,7 +185,7 @@ void Channel::take_message() {
   if (events && events->ready) events->ready();
 }
 
-void Channel::take_frame() {
+void SecureConnection::take_frame() {
   if (!has_length_) {
     uint32_t length = 0;
     std::memcpy(&length, in_.data(), sizeof length);
@@ -216,7 +216,7 @@ void Channel::take_frame() {
     ::close(fd);
 }
 
-void Channel::fail(const std::string& reason) {
+void SecureConnection::fail(const std::string& reason) {
   if (state_ == State::kClosed) return;
   auto self = shared_from_this();
   auto events = events_;
@@ -224,7 +224,7 @@ void Channel::fail(const std::string& reason) {
   if (events && events->closed) events->closed(reason);
 }
 
-void Channel::drop_descriptors() {
+void SecureConnection::drop_descriptors() {
   for (int fd : descriptors_) ::close(fd);
   descriptors_.clear();
   for (Out& out : out_)
@@ -232,20 +232,20 @@ void Channel::drop_descriptors() {
   out_.clear();
 }
 
-void Channel::close() {
+void SecureConnection::close() {
   if (int fd = release(); fd >= 0) ::close(fd);
 }
 
-int Channel::release() {
+int SecureConnection::release() {
   if (state_ == State::kClosed) return -1;
   state_ = State::kClosed;
   if (watch_ != 0) agent_->unwatch(watch_, fd_);
   drop_descriptors();
-  events_ = nullptr;  // they may hold this channel
+  events_ = nullptr;  // they may hold this connection
   return std::exchange(fd_, -1);
 }
 
-void Channel::close_after_sending() {
+void SecureConnection::close_after_sending() {
   if (out_.empty() || state_ != State::kOpen) return close();
   auto self = shared_from_this();
   set_events({});
