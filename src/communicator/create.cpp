@@ -59,6 +59,24 @@ void visit(V& v, LinkMessage& m) {
   v(m.plan);
 }
 
+// Rank 0's message has the machine and the plan, every one has a report.
+Status read_reports(const std::vector<std::string>& blobs, uint32_t ranks, Machine* machine, Plan* plan,
+                    std::vector<LinkReport>* reports) {
+  for (const std::string& blob : blobs) {
+    LinkMessage message;
+    Reader reader(blob);
+    reader(message);
+    if (!reader.complete() || (reports->empty() && message.machine.size() != sizeof *machine))
+      return {trInternalError, "a malformed report of a rank's links"};
+    if (reports->empty()) {
+      std::memcpy(machine, message.machine.data(), sizeof *machine);
+      TR_RETURN_IF_ERROR(unpack_plan(message.plan, ranks, plan));
+    }
+    reports->push_back(std::move(message.report));
+  }
+  return {};
+}
+
 }  // namespace
 
 Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t rank, const Config& config,
@@ -289,18 +307,7 @@ Status Communicator::link(const std::string& job, TransportSet allowed, const Cr
   if (segment_) segment_->close_descriptor();  // every rank has opened it where it could
   Plan plan;
   std::vector<LinkReport> reports;
-  for (const std::string& blob : *blobs) {
-    LinkMessage message;
-    Reader reader(blob);
-    reader(message);
-    if (!reader.complete() || (reports.empty() && message.machine.size() != sizeof machine))
-      return {trInternalError, "a malformed report of a rank's links"};
-    if (reports.empty()) {
-      std::memcpy(&machine, message.machine.data(), sizeof machine);
-      TR_RETURN_IF_ERROR(unpack_plan(message.plan, context_.ranks, &plan));
-    }
-    reports.push_back(std::move(message.report));
-  }
+  TR_RETURN_IF_ERROR(read_reports(*blobs, ranks(), &machine, &plan, &reports));
   blobs.reset();
   peer_table_ = std::make_unique<PeerTable>(
       &context_, *infos_, layout_->channels, std::move(opened),

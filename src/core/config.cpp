@@ -68,19 +68,14 @@ Status parse_link(const std::string& text, Config* config) {
   return {};
 }
 
-constexpr int kMaxChannels = 4;
-constexpr int kMinStaging = 64 << 10;
-constexpr int kMaxStaging = 256 << 20;
 constexpr int kMaxFusion = 1 << 30;
 constexpr int kMaxAlignment = 4096;
 constexpr int kMaxLinkMbps = 1'000'000;
-constexpr int kMaxTcpStreams = 32;
 constexpr int kMaxGid = 255;
 constexpr int kMaxServiceLevel = 15;
 constexpr int kMaxTrafficClass = 255;
 constexpr int kMaxVerbsTimeout = 31;
 constexpr int kMaxDevice = 1023;
-constexpr int kMaxDeviceBlocks = 32;
 constexpr int kMinPiece = 64 << 10;
 constexpr int kMaxPiece = 1 << 30;
 constexpr const char* kWires[] = {"fp16", "bf16", "fp8-e4m3", "fp8-e5m2"};

@@ -16,6 +16,12 @@ namespace treering {
 
 inline constexpr int kMaxRanks = 1024;  // of a communicator: what the slots of the staging memory are laid out for
 
+// Limits of settings that others need, too.
+inline constexpr int kMaxChannels = 4;
+inline constexpr int kMaxTcpStreams = 32;
+inline constexpr int kMaxDeviceBlocks = 32;
+inline constexpr int kMinStaging = 64 << 10, kMaxStaging = 256 << 20;  // bytes
+
 // The effective settings of one communicator.
 struct Config {
   int timeout_ms = 300'000;  // 0 = none

@@ -27,6 +27,7 @@
 #include "algorithms/algorithm.h"
 #include "algorithms/expand.h"
 #include "algorithms/slicing.h"
+#include "core/config.h"
 #include "core/status.h"
 #include "executor/layout.h"
 #include "executor/rank_status.h"
@@ -36,8 +37,6 @@
 #include "transport/connection.h"
 
 namespace treering {
-
-inline constexpr uint32_t kMaxChannels = 4;
 
 // The compiled programs of one rank, one a channel.
 struct Program {

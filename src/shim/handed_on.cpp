@@ -6,13 +6,12 @@
 #include <mutex>
 #include <set>
 
+#include "core/config.h"
 #include "shim/log.h"
 #include "shim/variables.h"
 
 namespace treering::nccl {
 namespace {
-
-constexpr long kMaxStreams = 32;
 
 void hand_on(const char* name, const std::string& value) {
   if (!value.empty()) setenv(name, value.c_str(), 0);
@@ -47,7 +46,7 @@ std::string family(const std::string& value) {
 std::string streams(const std::string& threads, const std::string& sockets) {
   if (threads.empty() && sockets.empty()) return "";
   const auto number = [](const std::string& text) { return std::max(1l, std::strtol(text.c_str(), nullptr, 10)); };
-  return std::to_string(std::min(kMaxStreams, number(threads) * number(sockets)));
+  return std::to_string(std::min<long>(kMaxTcpStreams, number(threads) * number(sockets)));
 }
 
 // In decimal, from any base that C has. Nothing for a value that is no such number; the one below `least` means "not set".

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "core/config.h"
 #include "shim/log.h"
 #include "shim/variables.h"
 
@@ -17,10 +18,6 @@ namespace {
 constexpr unsigned kMagic = 0xcafebeef;
 // What Treering's own choice lies between, and what it takes.
 constexpr int kChosenChannels = 2;
-constexpr int kMaxChannels = 4;
-constexpr int kMaxDeviceBlocks = 32;
-constexpr int kMinStaging = 64 << 10;
-constexpr int kMaxStaging = 256 << 20;
 
 struct IntegerField {
   const char* name;

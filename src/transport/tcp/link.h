@@ -30,6 +30,7 @@
 #include <memory>
 #include <string>
 
+#include "core/config.h"
 #include "transport/tcp/congestion.h"
 #include "transport/tcp/resume.h"
 #include "transport/wait_set.h"
@@ -57,8 +58,6 @@ struct TcpOptions {
   TcpCongestion congestion = {};
   std::shared_ptr<WaitSet> waits;  // to which the streams are added; may be shared by links, and missing
 };
-
-inline constexpr uint32_t kMaxTcpStreams = 32;
 
 class TcpLink : public SendQueue {
  public:
