@@ -96,7 +96,7 @@ const OptionRow kOptions[] = {
      [](const Config& config) { return fmt::format("{} s", config.timeout_ms / 1000.0); }},
     {"warn_after", "TREERING_WARN_AFTER", "seconds, 0 to 2000000; 0 = never", "60", "10",
      "A collective that has waited for so long says in the log which rank holds it up, again after twice the time, and so on. "
-     "Of the ranks of a host one says so.",
+     "One rank of each host says so.",
      false,
      [](const std::string& text, Config* config) {
        return parse_integer(text, "TREERING_WARN_AFTER", 0, 2'000'000, 1000, &config->warn_ms);

@@ -353,7 +353,7 @@ Status Watch::deadline_verdict(uint32_t waiting_for) {
                                  place(), who, context_->rank, waiting_for)};
 }
 
-// Whether no lower rank waits in this operation, as far as is known. Of other hosts few are looked at.
+// Whether no lower rank waits in this operation, as far as is known. It looks at few ranks of other hosts.
 bool Watch::speaks_for_others() const {
   for (uint32_t peer = 0; peer < context_->rank; ++peer) {
     if (peer >= kSpeakersOfAll && !knows_by_reading(peer)) continue;
