@@ -284,13 +284,21 @@ def check_words(root):
 
 
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
-LICENSED = (*SOURCES, ".sh", ".map", ".in", "meson.build", "CMakeLists.txt", "run")  # ends of names
+LICENSED = (*SOURCES, ".sh", ".bash", ".map", ".in", ".supp", "meson.build", "CMakeLists.txt", "packages")  # ends of names
+
+
+def is_script(path):
+    """Whether a file without a suffix begins with #!, so that its name does not tell what it is."""
+    if path.suffix:
+        return False
+    with path.open("rb") as file:
+        return file.read(2) == b"#!"
 
 
 def check_licence_lines(root):
-    for folder in ("src", "include", "python", "tools", "tests", "bench", "packaging"):
+    for folder in ("src", "include", "python", "tools", "tests", "bench", "packaging", "examples", "docs", ".ci"):
         for path in files_below(root / folder):
-            if path.name.endswith(LICENSED) and LICENCE not in text_of(path)[:1000]:
+            if (path.name.endswith(LICENSED) or is_script(path)) and LICENCE not in text_of(path)[:1000]:
                 yield f"{path.relative_to(root)}: has no line {LICENCE!r}"
 
 
@@ -366,6 +374,11 @@ PLANTED = [
     ("src/core/log.cpp", "int f(int a) {\n  return a > 2 ? 3 : a > 1 ? 2 : 1;\n}\n", "log.cpp:2: returns a ?: inside"),
     ("src/core/log.cpp", "int f(int* a) {\n  return *a = 2, 1;\n}\n", "log.cpp:2: returns by a comma operator"),
     ("src/core/log.h", "// far from the first line\n" * 40, "log.h: has no line"),
+    ("bench/netlab", "#!/usr/bin/env python3\n" + "# far from the first line\n" * 40, "netlab: has no line"),
+    ("tools/novel/begin", "#!/bin/sh\n", "begin: has no line"),
+    ("examples/novel/train.py", "print()\n", "train.py: has no line"),
+    ("docs/examples/ranks.h", "// far from the first line\n" * 40, "ranks.h: has no line"),
+    (".ci/run", "#!/bin/bash\n" + "# far from the first line\n" * 40, ".ci/run: has no line"),
     ("src/core/log.h", "inline constexpr int kMost" + "Lines = 3;\n", "begin with kMax or kMin"),
     ("src/core/log.h", "// Of lines, the longest.\n", "log.h:1: 'Of'"),
     ("src/core/log.cpp", "// Lines are short. (Of\n// several, the first.)\n", "log.cpp:1: 'Of'"),
@@ -383,7 +396,7 @@ def self_test(root):
     """Each planted violation, alone, is reported, and nothing besides what was there before."""
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory) / "copy"
-        for folder in ("src", "include", "python", "tools", "tests", "bench", "packaging", "examples", "docs"):
+        for folder in ("src", "include", "python", "tools", "tests", "bench", "packaging", "examples", "docs", ".ci"):
             shutil.copytree(root / folder, copy / folder)
         shutil.copy(root / "README.md", copy)
         before = set(violations(copy))
