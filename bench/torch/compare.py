@@ -157,6 +157,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=15, help="of both backends, for each call and size (15)")
     parser.add_argument("--only", default="", help="calls whose name has this in it")
     parser.add_argument("--max-bytes", type=int, default=max(SIZES), help="larger sizes are left out")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {treering.__version__}")
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

@@ -47,6 +47,7 @@ def rows():
 def main():
     data = list(rows())
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
+           "<!-- SPDX-License-Identifier: Apache-2.0 -->",
            "<title>Allreduce of 4 ranks on one machine: times as fast as the faster of Open MPI and MPICH, by size</title>",
            STYLE, f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{HEIGHT - 1}" rx="6"/>',
            '<text class="title" x="20" y="28">Allreduce, 4 ranks on one machine: times as fast as the faster MPI</text>',

@@ -82,7 +82,7 @@ def train_large():
     steps = EPOCHS * SAMPLES // LARGE
 
     def factor(step):
-        """Of the rate: up to all of it, and then down."""
+        """The factor of the rate: it rises to 1, and then falls."""
         warm = WARM_UP * steps
         return max(1 / FACTOR, step / warm) if step < warm else (steps - step) / (steps - warm)
 

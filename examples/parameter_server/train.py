@@ -31,7 +31,7 @@ def batch(step):
 
 
 def gradient(weights, step, part, parts):
-    """Of logistic regression, for a part of the batch."""
+    """The gradient of logistic regression, for a part of the batch."""
     inputs, labels = (each[part::parts] for each in batch(step))
     return inputs.T @ (torch.sigmoid(inputs @ weights) - labels) / len(labels)
 

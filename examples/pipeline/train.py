@@ -42,7 +42,7 @@ class Stage:
         self.is_first, self.is_last = self.rank == 0, self.rank == self.size - 1
 
     def forward(self, inputs, wanted):
-        """Of one piece; what backward() needs."""
+        """Computes one piece; returns what backward() needs."""
         if self.is_first:
             received = inputs
         else:

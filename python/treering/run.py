@@ -231,7 +231,7 @@ def end_with(parent):
 
 
 def report_start(children, what, error):
-    """Of a process that cannot be started; ends the others."""
+    """Reports a process that cannot be started, and ends the others."""
     print(f"treering.run: {what} cannot be started: {error.strerror or error}", file=sys.stderr)
     children.send(signal.SIGKILL, to_leaving=True)
     return 127

@@ -141,7 +141,7 @@ inline uint32_t lane_signature(uint32_t signature, size_t count) {
   return signature ^ static_cast<uint32_t>((count + 1) * 0x9E3779B97F4A7C15u >> 32);
 }
 
-// Of sends and receives, which are no collective.
+// The signature of sends and receives, which are no collective.
 inline constexpr uint32_t kTransferSignature = 0x70327032;
 
 // The sizes, in bytes, of a transfer whose two ends differ.

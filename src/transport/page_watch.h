@@ -72,7 +72,7 @@ class PageWatch {
   // Counts changes of ranges.
   uint64_t changes() const { return changes_.load(std::memory_order_acquire); }
 
-  // Of tests: the reader calls it when it has read that pages were moved, before it ends the watch of where they are.
+  // Tests set it. The reader calls it when it has read that pages were moved, before it ends the watch of where they are.
   inline static std::atomic<void (*)()> before_forgetting_moved{nullptr};
 
  private:

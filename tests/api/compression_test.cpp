@@ -10,6 +10,7 @@
 
 #include "support/ranks.h"
 #include "support/sanitized.h"
+#include "support/seed.h"
 
 namespace treering::testing {
 namespace {
@@ -35,6 +36,7 @@ int roundings(const char* algorithm, int n) {
 }
 
 TEST(Compression, SameBitsOnAllRanksWithinTheBound) {
+  const uint64_t seed = test_seed(42);
   for (const Wire& wire : kWires)
     for (const char* algorithm : {static_cast<const char*>(nullptr), "two-shot", "ring", "halving-doubling", "tree",
                                   "hierarchical", "ring-2d", "hybrid", "hybrid-ring"})
@@ -46,7 +48,7 @@ TEST(Compression, SameBitsOnAllRanksWithinTheBound) {
         ASSERT_EQ(trCompressionCreate(&compression, wire.type, 0, 0), trSuccess);
         for (size_t count : {size_t{0}, size_t{1}, size_t{127}, size_t{1000}, size_t{70'001}})
           for (bool in_place : {false, true}) {
-            Buffers in = random_buffers(n, count, 42), out(in.size(), std::vector<float>(count));
+            Buffers in = random_buffers(n, count, seed), out(in.size(), std::vector<float>(count));
             Buffers original = in;
             ranks.run([&](int rank, trComm_t comm) {
               auto r = static_cast<size_t>(rank);
@@ -73,13 +75,14 @@ TEST(Compression, SameBitsOnAllRanksWithinTheBound) {
 }
 
 TEST(Compression, OfTheCommunicatorEqualsThatOfTheCall) {
+  const uint64_t seed = test_seed(1);
   for (const Wire& wire : kWires) {
     trConfig_t config = RankGroup::default_config();
     config.wire = wire.name;
     RankGroup by_setting(2, config), by_call(2);
     trCompression_t compression = nullptr;
     ASSERT_EQ(trCompressionCreate(&compression, wire.type, 0, 0), trSuccess);
-    Buffers a = random_buffers(2, 5003, 1), b = a;
+    Buffers a = random_buffers(2, 5003, seed), b = a;
     by_setting.run([&](int rank, trComm_t comm) {
       auto& buffer = a[static_cast<size_t>(rank)];
       return trAllReduce(buffer.data(), buffer.data(), buffer.size(), trFloat32, trAvg, comm, nullptr);
@@ -97,6 +100,7 @@ TEST(Compression, OfTheCommunicatorEqualsThatOfTheCall) {
 TEST(Compression, ErrorFeedbackCarriesTheResidue) {
   constexpr size_t kCount = 512;
   constexpr int kSteps = 200;
+  const Buffers gradients = random_buffers(2, kCount, test_seed(3));
   for (const Wire& wire : kWires) {
     double errors[2] = {};
     for (int feedback : {0, 1}) {
@@ -104,7 +108,6 @@ TEST(Compression, ErrorFeedbackCarriesTheResidue) {
       trCompression_t compressions[2];
       for (auto& compression : compressions)
         ASSERT_EQ(trCompressionCreate(&compression, wire.type, feedback, kCount), trSuccess);
-      const Buffers gradients = random_buffers(2, kCount, 3);
       std::vector<double> total(kCount);
       Buffers out(2, std::vector<float>(kCount));
       for (int step = 0; step < kSteps; ++step) {
@@ -126,12 +129,12 @@ TEST(Compression, ErrorFeedbackCarriesTheResidue) {
 }
 
 TEST(Compression, OneRankRoundsNothing) {
+  const Buffers in = random_buffers(1, 300, test_seed(4));
   RankGroup ranks(1);
   for (const Wire& wire : kWires)
     for (int feedback : {0, 1}) {
       trCompression_t compression = nullptr;
       ASSERT_EQ(trCompressionCreate(&compression, wire.type, feedback, 300), trSuccess);
-      const Buffers in = random_buffers(1, 300, 4);
       std::vector<float> out(300);
       for (int step = 0; step < 2; ++step) {
         ASSERT_EQ(trAllReduceCompressed(in[0].data(), out.data(), 300, trAvg, compression, ranks.comm(0), nullptr),
@@ -156,8 +159,8 @@ TEST(Compression, WhatDoesNotFitIsRefused) {
   EXPECT_EQ(trCompressionDestroy(compression), trSuccess);
 }
 
-double seconds_of(RankGroup& ranks, size_t count, trCompression_t compression) {
-  Buffers buffers = random_buffers(ranks.count(), count, 5);
+double seconds_of(RankGroup& ranks, Buffers buffers, trCompression_t compression) {
+  const size_t count = buffers[0].size();
   const auto begin = std::chrono::steady_clock::now();
   ranks.run([&](int rank, trComm_t comm) {
     float* buffer = buffers[static_cast<size_t>(rank)].data();
@@ -174,13 +177,14 @@ TEST(PacedLink, LimitsTheRateAndHalfTheBytesTakeHalfTheTime) {
   config.link_mbps = kMbps;
   constexpr size_t kCount = 1 << 20;  // 4 MiB: each of two ranks sends 4 MiB
   constexpr double kSeconds = kCount * 32e-6 / kMbps;
+  const Buffers buffers = random_buffers(2, kCount, test_seed(5));
   RankGroup ranks(2, config);
   trCompression_t compression = nullptr;
   ASSERT_EQ(trCompressionCreate(&compression, trFloat16, 0, 0), trSuccess);
   double plain = 1, half = 1;  // least of some rounds: a busy machine makes single ones longer
   for (int round = 0; round < 3 || (round < 20 && half > 0.55 * plain); ++round) {
-    plain = std::min(plain, seconds_of(ranks, kCount, nullptr));
-    half = std::min(half, seconds_of(ranks, kCount, compression));
+    plain = std::min(plain, seconds_of(ranks, buffers, nullptr));
+    half = std::min(half, seconds_of(ranks, buffers, compression));
   }
   std::printf("4 MiB over %d Mbit/s: float32 %.1f ms, fp16 %.1f ms\n", kMbps, plain * 1e3, half * 1e3);
   EXPECT_GE(plain, 0.999 * kSeconds) << "faster than the link";
@@ -210,6 +214,7 @@ TEST(Fusion, TensorsHaveTheirOwnScales) {
 }
 
 TEST(Fusion, EqualsOneCallForEach) {
+  const uint64_t seed = test_seed(0);
   for (int fusion_bytes : {0, 1 << 16, 64 << 20})
     for (int alignment : {16, 256})
       for (int n : {1, 2, 5}) {
@@ -219,7 +224,7 @@ TEST(Fusion, EqualsOneCallForEach) {
         RankGroup ranks(n, config);
         const size_t counts[] = {1, 3, 0, 1000, 64, 20'011, 7, 7, 300'007};
         std::vector<Buffers> in, out;
-        for (size_t count : counts) in.push_back(random_buffers(n, count, static_cast<uint32_t>(count)));
+        for (size_t count : counts) in.push_back(random_buffers(n, count, seed + count));
         for (size_t t = 0; t < in.size(); ++t) out.emplace_back(in[t].size(), std::vector<float>(counts[t] + 1, -7.0f));
         std::vector<int32_t> integers(static_cast<size_t>(n), 3);
         ranks.run([&](int rank, trComm_t comm) {
@@ -233,7 +238,7 @@ TEST(Fusion, EqualsOneCallForEach) {
                              nullptr);  // does not fit with the others
         });
         for (size_t t = 0; t < in.size(); ++t) {
-          const Buffers original = random_buffers(n, counts[t], static_cast<uint32_t>(counts[t]));
+          const Buffers original = random_buffers(n, counts[t], seed + counts[t]);
           for (size_t r = 0; r < static_cast<size_t>(n); ++r)
             for (size_t i = 0; i < counts[t]; ++i) {
               float expected = original[0][i];

@@ -8,6 +8,7 @@
 
 #include "support/processes.h"
 #include "support/ranks.h"
+#include "support/seed.h"
 
 namespace treering::testing {
 namespace {
@@ -29,8 +30,9 @@ std::string bits_of(const std::vector<float>& values) {
 // First, while this process has no thread. Sizes on either side of the mailbox, of one slice and of two channels.
 TEST(FixedOrder, SameBitsInProcessesAndThreads) {
   constexpr int kRanks = 4;
+  const uint64_t seed = test_seed(5);
   for (size_t count : {size_t{20}, size_t{900}, size_t{6000}}) {
-    const Buffers inputs = random_buffers(kRanks, count, 5);
+    const Buffers inputs = random_buffers(kRanks, count, seed);
     trConfig_t config = RankGroup::default_config();
     config.deterministic = 1;
     RankProcesses processes(kRanks, [&](int rank, const trUniqueId& id) {
@@ -53,7 +55,7 @@ TEST(FixedOrder, SameBitsInProcessesAndThreads) {
     }
   }
   for (size_t count : {size_t{20}, size_t{900}, size_t{6000}}) {
-    Buffers buffers = random_buffers(kRanks, count, 5);
+    Buffers buffers = random_buffers(kRanks, count, seed);
     std::vector<float> expected = buffers[0];
     for (int r = 1; r < kRanks; ++r)
       for (size_t i = 0; i < count; ++i) expected[i] += buffers[static_cast<size_t>(r)][i];
@@ -72,7 +74,7 @@ TEST(FixedOrder, SameBitsInProcessesAndThreads) {
 TEST(FixedOrder, SameBitsWhateverTheSizeAlgorithmChannelsAndChunks) {
   constexpr int kRanks = 5;
   constexpr size_t kWindow = 300;  // the elements that all runs share
-  const Buffers window = random_buffers(kRanks, kWindow, 11);
+  const Buffers window = random_buffers(kRanks, kWindow, test_seed(11));
   for (trDataType_t type : {trFloat32, trBfloat16}) {
     std::vector<unsigned char> reference;
     size_t plain_differs = 0;
@@ -158,7 +160,7 @@ Bytes first_results(RankGroup& ranks, const Rounding& rounding, int kind, const 
 }
 
 TEST(FixedOrder, SameBitsWhateverRankComputesWhatIsRounded) {
-  const Buffers window = random_buffers(5, 256, 17);  // two blocks of float8
+  const Buffers window = random_buffers(5, 256, test_seed(17));  // two blocks of float8
   for (const Rounding& rounding : kRoundings) {
     Bytes reference;
     for (const char* algorithm : {"one-shot", "two-shot", "ring"})

@@ -75,7 +75,7 @@ class Rank:
             raise AssertionError(f"rank {self.rank} does not go on: {self.text()}")
 
     def connections(self):
-        """Of its network: both ends -> (bytes that are not acknowledged, bytes that are not read, times sent again)."""
+        """The connections of its network: both ends -> (bytes that are not acknowledged, bytes that are not read, times sent again)."""
         found = {}
         for table in ("tcp", "tcp6"):
             with open(f"/proc/{self.pid}/net/{table}", encoding="ascii") as lines:

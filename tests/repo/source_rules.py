@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the sources against the rules: arrows between the folders of src/, sizes, names, returns, licence lines; how long tests sleep.
+"""Checks the sources against the rules: arrows between the folders of src/, sizes, names, returns, words, licence lines, sleeps of tests.
 
 usage: source_rules.py ROOT       checks the repository; prints each violation; exit status 1 when there is one
        source_rules.py --self-test ROOT   plants violations in a copy and expects each to be found
@@ -266,14 +266,39 @@ def check_names(root):
             yield f"{path.relative_to(root)}: names {found}: limits begin with kMax or kMin"
 
 
+# In comments and texts: a sentence begins with its subject, and says who does a thing.
+WORDS = {r"\bOf(?= |$)": 'a sentence begins with "Of": subject and verb come first',
+         r"\b(?:[Ww]hoever|[Ss]omebody)\b": "say which thread, process or rank it is"}
+WORDED = (*SOURCES, ".md", ".sh", "meson.build")  # ends of names
+
+
+def check_words(root):
+    folders = ("src", "include", "python", "tools", "bench", "tests", "examples", "docs")
+    for path in [*(path for folder in folders for path in files_below(root / folder)), *sorted(root.glob("*.md"))]:
+        if not path.name.endswith(WORDED) or path.name == Path(__file__).name:
+            continue
+        for words, what in WORDS.items():
+            for match in re.finditer(words, text_of(path), re.MULTILINE):
+                line = text_of(path).count("\n", 0, match.start()) + 1
+                yield f"{path.relative_to(root)}:{line}: {match[0]!r}: {what}"
+
+
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
-LICENSED = (*SOURCES, ".sh", ".map", ".in", "meson.build", "CMakeLists.txt", "run")  # ends of names
+LICENSED = (*SOURCES, ".sh", ".bash", ".map", ".in", ".supp", "meson.build", "CMakeLists.txt", "packages")  # ends of names
+
+
+def is_script(path):
+    """Whether a file without a suffix begins with #!, so that its name does not tell what it is."""
+    if path.suffix:
+        return False
+    with path.open("rb") as file:
+        return file.read(2) == b"#!"
 
 
 def check_licence_lines(root):
-    for folder in ("src", "include", "python", "tools", "tests", "bench", "packaging"):
+    for folder in ("src", "include", "python", "tools", "tests", "bench", "packaging", "examples", "docs", ".ci"):
         for path in files_below(root / folder):
-            if path.name.endswith(LICENSED) and LICENCE not in text_of(path)[:1000]:
+            if (path.name.endswith(LICENSED) or is_script(path)) and LICENCE not in text_of(path)[:1000]:
                 yield f"{path.relative_to(root)}: has no line {LICENCE!r}"
 
 
@@ -318,7 +343,8 @@ def check_sleeps(root):
 def violations(root):
     files_below.cache_clear()
     for check in (check_module_includes, check_transports, check_collectives, check_folder_sizes, check_tool_includes,
-                  check_public_header, check_lengths, check_sleeps, check_returns, check_names, check_licence_lines):
+                  check_public_header, check_lengths, check_sleeps, check_returns, check_names, check_words,
+                  check_licence_lines):
         yield from check(root)
 
 
@@ -348,7 +374,19 @@ PLANTED = [
     ("src/core/log.cpp", "int f(int a) {\n  return a > 2 ? 3 : a > 1 ? 2 : 1;\n}\n", "log.cpp:2: returns a ?: inside"),
     ("src/core/log.cpp", "int f(int* a) {\n  return *a = 2, 1;\n}\n", "log.cpp:2: returns by a comma operator"),
     ("src/core/log.h", "// far from the first line\n" * 40, "log.h: has no line"),
+    ("bench/netlab", "#!/usr/bin/env python3\n" + "# far from the first line\n" * 40, "netlab: has no line"),
+    ("tools/novel/begin", "#!/bin/sh\n", "begin: has no line"),
+    ("examples/novel/train.py", "print()\n", "train.py: has no line"),
+    ("docs/examples/ranks.h", "// far from the first line\n" * 40, "ranks.h: has no line"),
+    (".ci/run", "#!/bin/bash\n" + "# far from the first line\n" * 40, ".ci/run: has no line"),
     ("src/core/log.h", "inline constexpr int kMost" + "Lines = 3;\n", "begin with kMax or kMin"),
+    ("src/core/log.h", "// Of lines, the longest.\n", "log.h:1: 'Of'"),
+    ("src/core/log.cpp", "// Lines are short. (Of\n// several, the first.)\n", "log.cpp:1: 'Of'"),
+    ("src/core/config.cpp", 'const char* text = "It is said once. Of the ranks one says so.";\n', "config.cpp:1: 'Of'"),
+    ("python/treering/run.py", '"""Of a process: its end."""\n', "run.py:1: 'Of'"),
+    ("tests/launch/launch_test.py", "# It ends. Whoever waits is told.\n", "launch_test.py:1: 'Whoever'"),
+    ("docs/tcp.md", "It is told to\nsomebody.\n", "tcp.md:2: 'somebody'"),
+    ("README.md", "- Of each rank a line.\n", "README.md:1: 'Of'"),
     ("tests/launch/launch_test.py", "time.sleep(16)\n", "launch_test.py:1 (16 s)"),
     ("tests/launch/launch_test.py", "from time import sleep\nsleep(16)\n", "launch_test.py:2 (16 s)"),
 ]
@@ -358,8 +396,9 @@ def self_test(root):
     """Each planted violation, alone, is reported, and nothing besides what was there before."""
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory) / "copy"
-        for folder in ("src", "include", "python", "tools", "tests", "bench", "packaging"):
+        for folder in ("src", "include", "python", "tools", "tests", "bench", "packaging", "examples", "docs", ".ci"):
             shutil.copytree(root / folder, copy / folder)
+        shutil.copy(root / "README.md", copy)
         before = set(violations(copy))
         status = 0
         for name, text, words in PLANTED:

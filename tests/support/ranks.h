@@ -61,7 +61,7 @@ class RankGroup {
 };
 
 // n buffers of random values in (-1, 1).
-inline std::vector<std::vector<float>> random_buffers(int n, size_t count, uint32_t seed) {
+inline std::vector<std::vector<float>> random_buffers(int n, size_t count, uint64_t seed) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<float> real(-1, 1);
   std::vector<std::vector<float>> buffers(static_cast<size_t>(n), std::vector<float>(count));

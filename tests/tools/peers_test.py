@@ -6,6 +6,7 @@ usage: peers_test.py BENCH_PEERS PROGRAM LIBRARY     PROGRAM: one that is linked
 """
 import io
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -15,7 +16,8 @@ FOLDER, PROGRAM, LIBRARY = (os.path.abspath(sys.argv.pop(1)) for _ in range(3))
 sys.dont_write_bytecode = True
 sys.path.insert(0, FOLDER)
 from comparison import points, report  # noqa: E402
-from comparison.libraries import MeasurementFailed, library_path, loaded_library, parse, run_all, why_no_library  # noqa: E402
+from comparison.libraries import (MeasurementFailed, collective_names, library_path, loaded_library, parse, run_all,  # noqa: E402
+                                  why_no_library)
 
 ROUNDS = {4: {"openmpi": {8: [1.0, 3.0, 2.0], 16 << 20: [900.0]}, "mpich": {8: [4.0], 16 << 20: [600.0]},
               "treering/malloc": {8: [1.0], 16 << 20: [150.0]}, "treering/mem_alloc": {8: [0.5], 16 << 20: [150.0]}}}
@@ -81,6 +83,13 @@ class Report(unittest.TestCase):
 
 
 class Libraries(unittest.TestCase):
+    def test_collectives_are_those_of_the_drivers_in_the_order_of_their_enum(self):
+        with open(os.path.join(FOLDER, "measure.h")) as file:
+            enum = re.search(r"enum collective \{([^}]*)\}", file.read())[1]
+        *known, count = re.findall(r"\bk(\w+)", enum)
+        self.assertEqual(count, "Collectives")
+        self.assertEqual([name.replace("-", "") for name in collective_names()], [name.lower() for name in known])
+
     def test_output_is_read_and_noise_passed_over(self):
         self.assertEqual(parse("a warning\n8 100 1.5 0\n", [(8, 100)]), {8: 1.5})
         for text in ("8 100 1.5 2\n", "16 100 1.5 0\n"):

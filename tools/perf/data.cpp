@@ -82,8 +82,8 @@ struct NarrowFormat {
   uint64_t infinity() const { return ((uint64_t{1} << exponent_bits) - 1) << fraction_bits; }
 };
 
-// Normal and subnormal values, ties to even by nearbyint in the unit of the last place; what overflows is infinite. (Of
-// formats without infinity no value here comes near.)
+// Normal and subnormal values, ties to even by nearbyint in the unit of the last place; what overflows is infinite.
+// (No value here comes near the largest of a format without infinity.)
 uint64_t narrow_of(const DataType& type, double value) {
   const NarrowFormat format(type);
   const uint64_t sign = std::signbit(value) ? uint64_t{1} << (8 * type.bytes - 1) : 0;

@@ -6,6 +6,7 @@ Every library is one class with `name`, `missing()` (why it cannot run, or None)
 """
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,13 @@ HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 class MeasurementFailed(Exception):
     pass
+
+
+def collective_names():
+    """The names that the drivers know: those of measure.h."""
+    with open(os.path.join(HERE, "measure.h"), encoding="utf-8") as file:
+        names = re.search(r"kCollectiveNames\[\] = \{([^}]*)\}", file.read())[1]
+    return re.findall(r'"([^"]+)"', names)
 
 
 def cores():

@@ -76,7 +76,7 @@ def _host():
 
 
 def _address():
-    """Of this host, for others."""
+    """The address of this host, for others."""
     name = socket.gethostname()
     try:
         socket.getaddrinfo(name, None)

@@ -12,7 +12,7 @@ from . import _job
 from ._calls import Average, Op, Sum, reduce_tensors
 from .compression import Compression
 
-# Of gradients that travel as one: Horovod's variable, with a smaller default, as small ones are fused by the library, too.
+# The size of gradients that travel as one: Horovod's variable, with a smaller default, as the library fuses small ones, too.
 FUSION_BYTES = 4 << 20
 
 

@@ -53,7 +53,7 @@ class Exchanger {
   void attached(uint32_t parent);
   void become_top();
 
-  // What notices say. Of a loss: whether it has ended what the ranks of this process wait for.
+  // What notices say. take_loss() returns whether the loss has ended what the ranks of this process wait for.
   void take_verdict();
   void take_leaving(uint32_t rank);
   bool take_loss(const NoticeMessage& notice);

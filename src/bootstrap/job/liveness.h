@@ -37,7 +37,7 @@ class Liveness {
   void report_heard(uint32_t process);
   void publish_silence();
 
-  // What notices say. Of a loss: whether it is news.
+  // What notices say. take_loss() returns whether the loss is news.
   bool take_loss(uint32_t process);
   void take_silence(const NoticeMessage& notice);
   void take_heard(uint32_t process);

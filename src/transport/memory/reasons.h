@@ -13,8 +13,8 @@
 
 namespace treering {
 
-// Why `own` and `peer` share no segment. Of the ranks of their host, holder was given its descriptor, and loser's process
-// had none left for it; nullptr: there is no such rank.
+// Why `own` and `peer` share no segment. holder: a rank of their host that was given its descriptor; loser: one whose
+// process had none left for it; nullptr: there is no such rank.
 std::string why_no_segment(const PeerInfo& own, const PeerInfo& peer, const PeerInfo* holder, const PeerInfo* loser);
 
 // Why neither can name the other by its pid; empty: they can.

@@ -9,8 +9,8 @@
 // it is in no call. The thread is started by the first introduction.
 //
 // Invariants: no lock is held while a link is made, connected or stopped. A link is made once, by the thread that asks
-// first; the other one waits for it. Of several introductions of a peer that wait the latest counts: it says all that
-// those before it say.
+// first; the other one waits for it. The latest of a peer's introductions that wait counts: it says all that those before
+// it say.
 #pragma once
 
 #include <pthread.h>

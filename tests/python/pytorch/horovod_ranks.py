@@ -197,7 +197,7 @@ class Training(unittest.TestCase):
         self.compare(model)
 
     def test_a_parameter_without_gradient(self):
-        """Of one that only rank 0 uses, the others have zeros."""
+        """Only rank 0 uses one of them: the others have zeros for it."""
         weight, other = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight, other], lr=1.0))
         (weight.sum() + other.sum() if rank() == 0 else weight.sum()).backward()

@@ -10,7 +10,7 @@ import textwrap
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from processes import DEADLINE, clean_environment  # noqa: E402
 
-# Of every program. The store is a file, which no rank takes with it.
+# Every program begins with it. The store is a file, which no rank takes with it.
 BEGIN = """
 import datetime, os, signal, sys, threading
 import torch

@@ -25,7 +25,7 @@ namespace {
 
 constexpr const char* kDevice = "uverbs";
 
-// Of devices, in this process:
+// The mappings and descriptors of devices in this process:
 int mappings() {
   std::ifstream maps("/proc/self/maps");
   int count = 0;

@@ -267,7 +267,7 @@ TEST_F(VerbsLinks, AReceiverThatIsShortOfMemoryGivesFewerPlaces) {
   }
 }
 
-// Of much staging memory only what is used is locked.
+// Only what is used of much staging memory is locked.
 TEST_F(VerbsLinks, StagingMemoryIsRegisteredInPartsAsItIsUsed) {
   connect(0, kFifoDepth, 4);
   const uint64_t at_first = counters().bytes_registered;

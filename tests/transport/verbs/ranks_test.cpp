@@ -120,7 +120,7 @@ TEST_F(VerbsRanks, UseBothDevices) {
   }
 }
 
-// Of 32 ranks each has queue pairs to those alone with which its schedule exchanges messages, at most 2 log2(32).
+// Each of 32 ranks has queue pairs to those alone with which its schedule exchanges messages, at most 2 log2(32).
 TEST_F(VerbsRanks, HaveQueuePairsToThePeersOfTheirSchedule) {
   constexpr int kRanks = 32;
   setenv("TREERING_VERBS_DEVICES", "=fake0", 1);

@@ -61,7 +61,7 @@ class Backend final : public c10d::Backend {
   WorkPointer alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
                             std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) override;
   WorkPointer alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
-  // Of each tensor, in place; compressions may be null.
+  // Averages each tensor in place; compressions may be null.
   WorkPointer average(Tensors tensors, const std::vector<std::shared_ptr<Compression>>& compressions);
   WorkPointer barrier(const c10d::BarrierOptions& options) override;
   // Sets a shorter timeout for later calls. ValueError if it is longer than the one that the group was made with.

@@ -120,7 +120,7 @@ std::string Lane::meet(trUniqueId* id) {
 void Lane::make_communicator(const trUniqueId& id) {
   const int rank = way_ == Way::kSends ? kSender : kReceiver;
   comm_ = join(c10::str(group_.name, ", ", text_), 2, id, rank, group_.timeout);
-  // Whoever closes the lane sees the communicator, or this thread sees that it is closed.
+  // The thread that closes the lane sees the communicator, or this thread sees that it is closed.
   if (const char* closed = closed_; closed != nullptr) raise(closed);
   // A lane of a later group with this store must not find these.
   if (way_ == Way::kSends)

@@ -16,8 +16,8 @@ namespace treering::pytorch {
 
 using Clock = std::chrono::steady_clock;
 
-// Calls `look` until it is true, or until `end`. Whoever waits in a store keeps others of the process from it, and would
-// not hear of a death; so waits for what others put there poll.
+// Calls `look` until it is true, or until `end`. A thread that waits in a store keeps others of the process from it, and
+// would not hear of a death; so waits for what others put there poll.
 template <typename Look>
 bool poll(Clock::time_point end, Look look) {
   using std::chrono::microseconds;

@@ -20,7 +20,7 @@ trResult_t as_group(Function add) {
   return added != trSuccess ? added : ended;
 }
 
-// Of bool, SUM, MAX and BOR are "or", PRODUCT, MIN and BAND are "and", as with NCCL.
+// SUM, MAX and BOR of bool are "or", PRODUCT, MIN and BAND are "and", as with NCCL.
 class Reduction {
  public:
   // TypeError where the operation and the tensor's type do not go together.

@@ -39,7 +39,7 @@ class CollectiveWork final : public c10d::Work {
 
   // Ends it, once; an exception makes it fail. The caller hands the last reference to the Finisher.
   void end(std::exception_ptr exception);
-  // Completes the future, if somebody has asked for it, and lets go of the inputs.
+  // Completes the future, if it was asked for, and lets go of the inputs.
   void settle();
 
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
