@@ -165,6 +165,8 @@ class Watch {
   std::string who_holds_up(uint32_t waiting_for);
   void consider_warning(uint32_t waiting_for, Clock::time_point now, Clock::duration late);
   bool speaks_for_others();
+  void ask_others(Clock::time_point since);
+  bool has_answered(uint32_t peer, Clock::time_point since) const;
   std::string unanswered(Clock::time_point asked) const;
   void warn_of_wait(uint32_t waiting_for, Clock::time_point now, Clock::time_point asked);
   std::string state_of(uint32_t peer) const;

@@ -18,12 +18,10 @@ void Watch::consider_warning(uint32_t waiting_for, Clock::time_point now, Clock:
   const std::optional<Clock::time_point> asked = warning_.asked();
   switch (warning_.look(now, waits_since_, late)) {
     case WaitWarning::Next::kNothing:
+      if (asked) ask_others(*asked);
       return;
     case WaitWarning::Next::kAsk:
-      if (!speaks_for_others()) return warning_.leave_to_others();
-      for (uint32_t peer = 0; peer < context_->ranks; ++peer)
-        if (!knows_by_reading(peer)) job_->request_status(peer);
-      return;
+      return speaks_for_others() ? ask_others(now) : warning_.leave_to_others();
     case WaitWarning::Next::kSay:
       return warn_of_wait(waiting_for, now, *asked);
   }
@@ -43,14 +41,24 @@ bool Watch::speaks_for_others() {
   return true;
 }
 
+// A rank that was asked a moment ago is not asked at once again: it is to be called again and again.
+void Watch::ask_others(Clock::time_point since) {
+  for (uint32_t peer = 0; peer < context_->ranks; ++peer)
+    if (!has_answered(peer, since)) job_->request_status(peer);
+}
+
+bool Watch::has_answered(uint32_t peer, Clock::time_point since) const {
+  std::string bytes;
+  Clock::time_point when;
+  return knows_by_reading(peer) || (job_->latest_status(peer, &bytes, &when) && when >= since);
+}
+
 // The ranks that have not answered since they were asked, in words. What they showed before may have changed.
 std::string Watch::unanswered(Clock::time_point asked) const {
   std::string text;
   size_t count = 0;
   for (uint32_t peer = 0; peer < context_->ranks; ++peer) {
-    std::string bytes;
-    Clock::time_point when;
-    if (knows_by_reading(peer) || (job_->latest_status(peer, &bytes, &when) && when >= asked)) continue;
+    if (has_answered(peer, asked)) continue;
     if (count++ < kMaxNamed) text += (text.empty() ? "" : ", ") + describe(peer);
   }
   if (count > kMaxNamed) text += fmt::format(" and {} more", count - kMaxNamed);
