@@ -118,7 +118,8 @@ TR_API trResult_t trCommDup(trComm_t comm, trComm_t* newcomm);
  *
  * ::trInvalidUsage where ranks that call give other sets, on each of them, with a message that says which rank excludes
  * whom; they may call it again.
- * A rank that was excluded and calls after the others have returned gets an error of its own; theirs have succeeded.
+ * The others do not wait for a rank that they exclude: one that calls after they have agreed gets that error alone, and
+ * theirs succeed. So if two halves exclude one another, one of them may succeed.
  */
 TR_API trResult_t trCommShrink(trComm_t comm, const int* excluded, int excluded_count, trComm_t* newcomm,
                                const trConfig_t* config, int flags);

@@ -227,6 +227,7 @@ class Communicator {
   };
   uint64_t show_notice(const SplitInfo& info);
   bool find_notice(uint32_t peer, uint64_t round, SplitInfo* info, uint64_t* shown) const;
+  bool has_shown(uint32_t peer, uint64_t round) const;
   Status read_notice(uint32_t peer, uint64_t round, const char* function, SplitInfo* info, bool* arrived) const;
   Status check_info(const char* function, const SplitInfo& info, const RankSet* set, Refusal* refusal) const;
   Status find_other_set(uint64_t round, const char* function, const RankSet& set, Refusal* refusal) const;
@@ -238,7 +239,8 @@ class Communicator {
                           std::unique_ptr<Communicator>* result);
   Status agree_and_grow(uint32_t total, const trUniqueId* id, const Config& config,
                         std::unique_ptr<Communicator>* communicator);
-  Status who_is_gone(const std::vector<uint32_t>& members, uint64_t round, const char* function);
+  Status who_is_gone(const std::vector<uint32_t>& members, uint64_t round, const char* function,
+                     const std::function<Status()>& look);
   void await_excluded(const RankSet& set, Clock::time_point shown, const char* function) const;
   void refuse(const std::vector<uint32_t>& members, const char* function, const Refusal& refusal);
   Status exchange_notices(const std::vector<uint32_t>& members, const char* function, const SplitInfo& own,

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <thread>
 
 #include "bootstrap/membership.h"
@@ -24,7 +25,7 @@ Clock::duration look_period(uint32_t ranks) {
 }
 // How long a rank without shared memory, which is not known to be dead, may take to answer.
 constexpr auto kAnswerTimeout = std::chrono::milliseconds(100);
-// How long a rank that refuses stays for those that share no memory with it and have yet to see why; past the deadline:
+// How long a rank that refuses stays for those that have yet to see why: its next call overwrites it. Past the deadline:
 constexpr Clock::duration kRefusalTimeout = std::chrono::seconds(2),
                           kLateRefusalTimeout = std::chrono::milliseconds(500);
 constexpr size_t kMaxNamed = 8;
@@ -46,6 +47,9 @@ std::string excluded_by_one(uint32_t a, const RankSet& of_a, uint32_t b, const R
 }
 
 Status sets_differ(const char* function, uint32_t own, const RankSet& of_own, uint32_t other, const RankSet& of_other) {
+  if (of_own == of_other)  // a refusal tells of this set, too
+    return {trInvalidUsage,
+            fmt::format("{}: the ranks' sets differ: another rank's from that of rank {}", function, own)};
   const std::string first = excluded_by_one(own, of_own, other, of_other);
   const std::string second = excluded_by_one(other, of_other, own, of_own);
   return {trInvalidUsage, fmt::format("{}: the ranks' sets differ: {}{}{}", function, first,
@@ -79,6 +83,12 @@ bool Communicator::find_notice(uint32_t peer, uint64_t round, SplitInfo* info, u
   return true;
 }
 
+// Whether the peer has shown a notice of that round, or a later one.
+bool Communicator::has_shown(uint32_t peer, uint64_t round) const {
+  RankStatusSnapshot snapshot;
+  return watch_->read(peer, &snapshot) && std::max(snapshot.notices[0].round, snapshot.notices[1].round) >= round;
+}
+
 // *arrived: the peer's notice of that round is here.
 Status Communicator::read_notice(uint32_t peer, uint64_t round, const char* function, SplitInfo* info,
                                  bool* arrived) const {
@@ -110,14 +120,20 @@ Status Communicator::check_info(const char* function, const SplitInfo& info, con
   return sets_differ(function, rank(), *set, info.rank, refusal->set);
 }
 
-// Any rank that has called with another set. One that is excluded and has died or left is out of it.
+// Any rank that has called with another set. One that is excluded and has died or left is out of it. Where such a rank has
+// called again, the refusals of members tell of it.
 Status Communicator::find_other_set(uint64_t round, const char* function, const RankSet& set, Refusal* refusal) const {
+  SplitInfo info;
+  uint64_t shown = 0;
   for (uint32_t peer = 0; peer < ranks(); ++peer) {
-    SplitInfo info;
-    uint64_t shown = 0;
     if (peer == rank() || !find_notice(peer, round, &info, &shown) || shown != round) continue;
     if (!set.test(peer) && (info.content != SplitInfo::kMembers || !watch_->check_peer(peer, function).ok())) continue;
     TR_RETURN_IF_ERROR(check_info(function, info, &set, refusal));
+  }
+  for (uint32_t peer = 0; peer < ranks(); ++peer) {
+    if (!set.test(peer) || !find_notice(peer, round + 1, &info, &shown) || shown != round + 1) continue;
+    if (info.content == SplitInfo::kRefusal && info.held<RankSet>() != set)
+      TR_RETURN_IF_ERROR(check_info(function, info, &set, refusal));
   }
   return {};
 }
@@ -205,21 +221,18 @@ void Communicator::refuse(const std::vector<uint32_t>& members, const char* func
   const uint64_t round = show_notice(info);
   const auto now = Clock::now();
   const auto until = std::min(now + kRefusalTimeout, std::max(watch_->call_deadline(), now + kLateRefusalTimeout));
-  for (const uint32_t member : members) {
-    SplitInfo theirs;
-    uint64_t shown = 0;
-    while (peer_table_->mapped_status(member) == nullptr && member != rank() && Clock::now() < until &&
-           watch_->check_peer(member, function).ok() &&
-           !(find_notice(member, round, &theirs, &shown) && shown >= round)) {
+  for (const uint32_t member : members)
+    while (member != rank() && Clock::now() < until && !has_shown(member, round) &&
+           watch_->check_peer(member, function).ok()) {
       serve_links();
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-  }
 }
 
 // Why a round ends without the notice of a member. One that has shown its own and is gone since may have ended because
 // of another one's death, and is no cause.
-Status Communicator::who_is_gone(const std::vector<uint32_t>& members, uint64_t round, const char* function) {
+Status Communicator::who_is_gone(const std::vector<uint32_t>& members, uint64_t round, const char* function,
+                                 const std::function<Status()>& look) {
   // A member's next call shows that this one has ended for it: because of a death, perhaps, that is yet to be heard here.
   const auto until = std::min(Clock::now() + kMaxNewsTime, watch_->call_deadline());
   const auto has_gone_on = [&](uint32_t member) {
@@ -233,6 +246,7 @@ Status Communicator::who_is_gone(const std::vector<uint32_t>& members, uint64_t 
     ends = now >= until;
     serve_links();
     if (!ends && now < next_look) continue;
+    TR_RETURN_IF_ERROR(look());
     TR_RETURN_IF_ERROR(watch_->check_deaths(members, function));
     next_look = Clock::now() + look_period(ranks());
   }
@@ -264,7 +278,7 @@ Status Communicator::exchange_notices(const std::vector<uint32_t>& members, cons
     Status status = read_notice(members[i], round, function, &(*infos)[i], &arrived);
     if (!status.ok()) {
       if (Status other = look(); !other.ok()) return end(other);
-      TR_RETURN_IF_ERROR(who_is_gone(members, round, function));
+      if (Status gone = who_is_gone(members, round, function, look); !gone.ok()) return end(gone);
       return status;
     }
     if (arrived) {
