@@ -89,6 +89,7 @@ constexpr int kWrite = IBV_WR_RDMA_WRITE, kTold = IBV_WR_RDMA_WRITE_WITH_IMM;
 TEST_F(VerbsLinkRails, ALargeMessageIsOneMoreRequestForEachOtherRail) {
   for (const int rails : {2, 3, 4}) {
     connect(rails, rails);
+    pair_->wait_until_heard();
     EXPECT_EQ(counters().qps_alive, 2u * static_cast<uint32_t>(rails));
     const fake_verbs_counters before = counters();
     constexpr uint64_t kMessages = 40;
@@ -105,6 +106,7 @@ TEST_F(VerbsLinkRails, ALargeMessageIsOneMoreRequestForEachOtherRail) {
 
 TEST_F(VerbsLinkRails, ASmallMessageIsOneRequestHoweverManyRails) {
   connect(4, 4);
+  pair_->wait_until_heard();
   constexpr uint32_t kMessages = 400;
   for (uint32_t i = 0; i < kMessages; ++i) {
     const uint32_t channel = i % kChannels;
@@ -126,6 +128,7 @@ TEST_F(VerbsLinkRails, ASmallMessageIsOneRequestHoweverManyRails) {
 TEST_F(VerbsLinkRails, ARankWithFewerRailsIsReachedByThose) {
   for (const auto& [own, peers] : {std::pair{1, 2}, {2, 1}, {4, 2}, {2, 3}}) {
     connect(own, peers);
+    pair_->wait_until_heard();
     const uint64_t before = counters().sends_posted[kTold];
     for (uint32_t i = 0; i < 24; ++i) pass(i, kPlaceBytes, i % kChannels);
     const auto used = static_cast<uint64_t>(std::min(own, peers));

@@ -88,6 +88,12 @@ class VerbsPair {
     std::lock_guard lock(mutex_);
     lost_ = introductions;
   }
+  // Waits until every introduction has been heard, so that both sides may send. Before that a side keeps its credits, and
+  // then tells several in one.
+  void wait_until_heard() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !delivers_ && sides_[0].mail.empty() && sides_[1].mail.empty(); });
+  }
 
  private:
   struct Side {
@@ -124,9 +130,12 @@ class VerbsPair {
       const EndPoint end = ready->mail.front();
       ready->mail.pop_front();
       const std::shared_ptr<VerbsLink> link = ready->link;
+      delivers_ = true;
       lock.unlock();
       link->hear(end);
       lock.lock();
+      delivers_ = false;
+      changed_.notify_all();
     }
   }
 
@@ -141,7 +150,7 @@ class VerbsPair {
   std::condition_variable changed_;
   Side sides_[2];
   int lost_ = 0;
-  bool ended_ = false;
+  bool ended_ = false, delivers_ = false;
   std::thread control_;
 };
 
