@@ -47,9 +47,9 @@ std::string excluded_by_one(uint32_t a, const RankSet& of_a, uint32_t b, const R
 }
 
 Status sets_differ(const char* function, uint32_t own, const RankSet& of_own, uint32_t other, const RankSet& of_other) {
-  if (of_own == of_other)  // a refusal tells of this set, too
+  if (of_own == of_other)  // a refusal may tell of this rank's set alone
     return {trInvalidUsage,
-            fmt::format("{}: the ranks' sets differ: another rank's from that of rank {}", function, own)};
+            fmt::format("{}: the ranks' sets differ: another rank gave another one than rank {}", function, own)};
   const std::string first = excluded_by_one(own, of_own, other, of_other);
   const std::string second = excluded_by_one(other, of_other, own, of_own);
   return {trInvalidUsage, fmt::format("{}: the ranks' sets differ: {}{}{}", function, first,

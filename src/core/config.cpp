@@ -90,7 +90,8 @@ const OptionRow kOptions[] = {
      },
      [](const Config& config) { return fmt::format("{} s", config.timeout_ms / 1000.0); }},
     {"warn_after", "TREERING_WARN_AFTER", "seconds, 0 to 2000000; 0 = never", "60", "10",
-     "A collective that has waited for so long says in the log which rank holds it up, again after twice the time, and so on. "
+     "A collective that has waited for so long asks the other ranks and says in the log, 0.7 s later, which one holds it "
+     "up. It says so again after 2, 4, 8 times the time. "
      "The lowest rank that waits says so, by its own setting, and ranks that cannot read its memory may, too. "
      "Waits of GPUs, sends and receives are not told.",
      false,

@@ -57,7 +57,7 @@ Link::Link(const Meeting& meeting) : rank_(meeting.rank) {
   const std::string failure = meeting.rank == 0 ? publish_id(meeting, &id) : fetch_id(meeting, &id);
   if (!failure.empty()) raise(c10::str(meeting.name, ": ", failure));
   comm_ = join(meeting.name, meeting.size, id, meeting.rank, meeting.timeout);
-  // All have the id. A later group with this store must not find it; before it is gone nobody goes on.
+  // All ranks have the id. A later group with this store must not find it, so no rank goes on before it is deleted.
   if (meeting.rank == 0) meeting.store->deleteKey(meeting.key);
   trResult_t result = trBarrier(comm_, nullptr);
   if (result == trSuccess) result = trStreamCreate(&stream_);
