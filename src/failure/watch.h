@@ -173,6 +173,7 @@ class Watch {
   std::string absent(uint32_t waiting_for) const;
   double silence_of(uint32_t peer) const;
   bool shows_life(uint32_t peer) const;
+  bool follows_silence(uint32_t peer, uint32_t waited_for) const;
   // `all_answer`: every rank has just shown that it lives.
   std::string chain_of_waits(uint32_t waiting_for, bool all_answer = false) const;
   struct Shown {

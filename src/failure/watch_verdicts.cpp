@@ -309,6 +309,14 @@ std::string Watch::lifeless_rank() const {
   return {};
 }
 
+// Whether `peer`, which shows no sign of life now, did so clearly later than the rank that it waits for. Then its answers
+// are late, as on a busy machine, or it has ended its wait: the other one is to be named. Answers that come in turn differ
+// in age, so a small difference says nothing.
+bool Watch::follows_silence(uint32_t peer, uint32_t waited_for) const {
+  return waited_for != context_->rank && seen_[peer].moved && state_of(peer).empty() &&
+         silence_of(waited_for) > silence_of(peer) + kSignOfLife;
+}
+
 // Follows the waits from rank to rank, to one that shows no sign of life or waits for no other. Where all are alive and
 // wait for one another, no rank is at fault: what they sent has not arrived.
 std::string Watch::chain_of_waits(uint32_t waiting_for, bool all_answer) const {
@@ -319,7 +327,7 @@ std::string Watch::chain_of_waits(uint32_t waiting_for, bool all_answer) const {
     const bool waits = read(peer, &snapshot) && snapshot.waiting_for != 0 && snapshot.waiting_for <= context_->ranks;
     const uint32_t next = waits ? snapshot.waiting_for - 1 : peer;
     const double silent = silence_of(peer);
-    if (!all_answer && !shows_life(peer)) {
+    if (!all_answer && !shows_life(peer) && !(waits && follows_silence(peer, next))) {
       const auto relay = job_ != nullptr && !seen_[peer].moved ? job_->silent_relay() : std::nullopt;
       if (relay && !knows_by_reading(peer))
         return fmt::format("no answer of {} has come for {:.1f} s. Answers come through {}", describe(peer), silent,

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,7 +25,7 @@ class Ranks final : public StatusReader {
  public:
   const RankStatus* mapped_status(uint32_t) const override { return nullptr; }
   bool read_status(uint32_t peer, RankStatusSnapshot* snapshot) const override {
-    if (peer != lifeless) ++shown[peer].heartbeat;
+    if (lifeless.count(peer) == 0) ++shown[peer].heartbeat;
     *snapshot = shown[peer];
     if (after_a_look) after_a_look(peer);
     return true;
@@ -32,7 +33,7 @@ class Ranks final : public StatusReader {
   bool reads_status(uint32_t) const override { return true; }
 
   mutable std::vector<RankStatusSnapshot> shown{3};
-  uint32_t lifeless = UINT32_MAX;
+  std::set<uint32_t> lifeless;
   std::function<void(uint32_t peer)> after_a_look;
 };
 
@@ -48,8 +49,7 @@ class AwayQueue final : public SendQueue {
 
 // The verdict of rank 0 in a receive from `peer`, or in `operation`, which moves whenever it is looked at or not at all.
 std::string verdict(const Ranks& ranks, uint32_t peer, uint64_t operation = 0, SendQueue* queue = nullptr,
-                    bool moves = false) {
-  constexpr int kTimeoutMs = 50;
+                    bool moves = false, int timeout_ms = 50) {
   auto status = std::make_unique<RankStatus>();
   status->operation = operation;
   ExecutorContext context;
@@ -58,7 +58,7 @@ std::string verdict(const Ranks& ranks, uint32_t peer, uint64_t operation = 0, S
   if (queue != nullptr) context.add_queue(peer, queue);
   PeerIdentity here;
   here.pid = static_cast<uint32_t>(getpid());
-  Watch watch(&context, &ranks, &status->failure, std::make_shared<std::vector<PeerIdentity>>(3, here), {kTimeoutMs, 0},
+  Watch watch(&context, &ranks, &status->failure, std::make_shared<std::vector<PeerIdentity>>(3, here), {timeout_ms, 0},
               "", nullptr, true);
   Call call;
   call.operation = operation;
@@ -142,11 +142,31 @@ TEST(TwoRanksThatWait, AreNotNamedWhereAThirdOneShowsNoSignOfLife) {
     ranks.shown[1].operation = ranks.shown[2].operation = 1;
     ranks.shown[1].waiting_for = 0 + 1;
     ranks.shown[2].completed = completed;
-    ranks.lifeless = 2;
+    ranks.lifeless = {2};
     const std::string text = verdict(ranks, 1, 1);
     const std::string named = ": " + name_of(2) + " has shown no sign of life for ";
     EXPECT_EQ(text.find(named) != std::string::npos, completed == 0) << text;
     EXPECT_EQ(text.find(" wait for each other") != std::string::npos, completed == 1) << text;
+  }
+}
+
+// Both show nothing at the deadline. The one that is asked about waited for the other, and showed it for a while.
+TEST(ARankThatWaitsForASilentOne, IsNotNamedForIt) {
+  for (const bool stopped_at_once : {false, true}) {
+    Ranks ranks;
+    ranks.shown[1].operation = ranks.shown[2].operation = 1;
+    ranks.shown[1].waiting_for = 2 + 1;
+    ranks.lifeless = {1, 2};
+    const auto last_sign = Clock::now() + milliseconds(1200);
+    bool shows_it = !stopped_at_once;
+    ranks.after_a_look = [&](uint32_t peer) {
+      if (peer != 1 || !shows_it) return;
+      ++ranks.shown[1].heartbeat;
+      shows_it = Clock::now() < last_sign;
+    };
+    const std::string text = verdict(ranks, 1, 1, nullptr, false, 2500);
+    EXPECT_NE(text.find(": " + name_of(stopped_at_once ? 1 : 2) + " has shown no sign of life for "), std::string::npos)
+        << text;
   }
 }
 
@@ -201,7 +221,7 @@ TEST(AWarning, ComesThoughTheFirstThatWaitedIsStopped) {
   Ranks ranks;
   ranks.shown[0].operation = 1;
   ranks.shown[0].waiting_for = 2 + 1;
-  ranks.lifeless = 0;
+  ranks.lifeless = {0};
   const std::string text = warning_of_rank_1(ranks);
   EXPECT_NE(text.find("communicator 'a': operation 1 ("), std::string::npos) << text;
   EXPECT_NE(
