@@ -296,7 +296,9 @@ Status Communicator::exchange_notices(const std::vector<uint32_t>& members, cons
       context_.status->waiting_for.store(members[i] + 1, std::memory_order_relaxed);
     }
     if (const auto now = Clock::now(); config_.timeout_ms > 0 && now > std::min(deadline, watch_->call_deadline()))
-      return watch_->late(function, members, who_is_late(members[i], round - (round - 1) % kRoundsOfSplit, function));
+      return watch_->late(function, members, [&, peer = members[i], first = round - (round - 1) % kRoundsOfSplit] {
+        return who_is_late(peer, first, function);
+      });
     serve_links();
     (void)backoff.pause();
   }

@@ -155,7 +155,8 @@ Status Communicator::create_of(uint32_t ranks, const std::vector<uint32_t>& memb
   // Users know the process that cannot be reached by its rank.
   if (text.find("the process that made the unique id") != std::string::npos)
     text += fmt::format(". The id is from {}", watch_->describe(giver));
-  if (status.code() == trTimeout) return watch_->late(function, members, text + waits_of(members, function));
+  if (status.code() == trTimeout)
+    return watch_->late(function, members, [&] { return text + waits_of(members, function); });
   return {status.code(), fmt::format("{}: {}", function, text)};
 }
 

@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -68,9 +69,10 @@ class Watch {
   // The deadline of a call that consists of several waits, besides that of each; max(): there is none.
   void set_call_deadline(Clock::time_point deadline) { call_deadline_ = deadline; }
   Clock::time_point call_deadline() const { return call_deadline_; }
-  // The error of a call of `members` that has come to its deadline: it names those that do not answer, else says
-  // `otherwise`.
-  Status late(const char* function, const std::vector<uint32_t>& members, const std::string& otherwise) const;
+  // The error of a call of `members` that has come to its deadline: it names those that do not answer, else says what
+  // `otherwise` finds, which may take a moment.
+  Status late(const char* function, const std::vector<uint32_t>& members,
+              const std::function<std::string()>& otherwise) const;
   // Starts the clock of one operation.
   void start(const Call* call);
   // The operation has ended: its deadline counts no more.

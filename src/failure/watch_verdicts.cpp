@@ -216,9 +216,10 @@ std::string Watch::silence(const std::vector<uint32_t>* among) const {
   return text;
 }
 
-Status Watch::late(const char* function, const std::vector<uint32_t>& members, const std::string& otherwise) const {
+Status Watch::late(const char* function, const std::vector<uint32_t>& members,
+                   const std::function<std::string()>& otherwise) const {
   const std::string silent = silence(&members);
-  return {trTimeout, fmt::format("{}: {}", function, silent.empty() ? otherwise : "the deadline passed: " + silent)};
+  return {trTimeout, fmt::format("{}: {}", function, silent.empty() ? otherwise() : "the deadline passed: " + silent)};
 }
 
 std::string Watch::describe(uint32_t peer) const {

@@ -177,6 +177,41 @@ TEST(Shrink, TwoHalvesAreNotBothRight) {
   }
 }
 
+// Rank 2 calls when the others have ended their calls with other sets, and would call again: the one that has it among its
+// members stays until it has come, as its next call would overwrite what it shows.
+TEST(Shrink, AMemberThatComesLateHearsWhichSetsDiffered) {
+  using std::chrono::steady_clock, std::chrono::milliseconds;
+  for (bool in_time = false; !in_time;) {
+    RankGroup ranks(4, config_with_timeout(300'000));
+    const int wrong[2] = {2, 3}, right = 3;
+    std::atomic<int> ended{0};
+    std::string errors[3];
+    std::atomic<steady_clock::time_point> first_end{};
+    const auto shrink_twice = [&](int rank) {
+      trComm_t made = nullptr;
+      const bool is_wrong = rank == 1;
+      EXPECT_EQ(trCommShrink(ranks.comm(rank), is_wrong ? wrong : &right, is_wrong ? 2 : 1, &made, nullptr, 0),
+                trInvalidUsage);
+      errors[rank] = trGetLastError(nullptr);
+      if (ended++ == 0) first_end = steady_clock::now();
+      EXPECT_EQ(trCommShrink(ranks.comm(rank), &right, 1, &made, nullptr, 0), trSuccess) << trGetLastError(nullptr);
+      EXPECT_EQ(trCommDestroy(made), trSuccess);
+    };
+    std::thread threads[3];
+    for (const int rank : {0, 1}) threads[rank] = std::thread(shrink_twice, rank);
+    ASSERT_TRUE(soon([&] { return ended > 0; }));
+    (void)soon([&] { return ended > 1; }, milliseconds(100));  // only one that does not wait for rank 2 ends now
+    // It waits 2 s for rank 2.
+    in_time = steady_clock::now() - first_end.load() < milliseconds(1500);
+    threads[2] = std::thread(shrink_twice, 2);
+    for (std::thread& thread : threads) thread.join();
+    for (const int rank : {0, 1, 2}) {
+      if (rank == 2 && !in_time) continue;
+      EXPECT_NE(errors[rank].find("rank 1 excludes 2, rank"), std::string::npos) << rank << ": " << errors[rank];
+    }
+  }
+}
+
 // What a rank had called before it died is no other set.
 TEST(Shrink, DeadRanksHaveNoSet) {
   int gate[2];
