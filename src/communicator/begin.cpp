@@ -106,7 +106,7 @@ trRedOp_t Communicator::add_reduction(std::shared_ptr<const Reduction> reduction
 
 Status Communicator::remove_reduction(trRedOp_t op) { return reductions_.erase(op) != 0 ? Status() : not_made(op); }
 
-// Number and signature, which its messages carry.
+// Number and signature, which its messages carry, and the size of their elements.
 void Communicator::number_call(const Operation& operation) {
   call_.operation = operation.point_to_point ? 0 : ++operations_;
   call_.signature = kTransferSignature;
@@ -116,6 +116,7 @@ void Communicator::number_call(const Operation& operation) {
     history_ = (history_ + signature_of(operation, call_.operation)) * 0x9E3779B97F4A7C15u;
     call_.signature = static_cast<uint32_t>(history_ >> 32);
   }
+  call_.type_size = element_bytes(operation);
 }
 
 // Bytes of an element as it travels.
@@ -140,7 +141,6 @@ void Communicator::fill_call(const Operation& operation, uint32_t constraints) {
   call_.in_place = operation.in_place;
   call_.pieces_in_place = false;
   call_.type = operation.pairs ? trUint8 : operation.type;
-  call_.type_size = element_bytes(operation);
   call_.wide_memory = false;
   call_.op = operation.op;
   call_.scale = nullptr;
@@ -231,9 +231,12 @@ void Communicator::find_regions(const Operation& operation) {
       operation.input == operation.output && input == output ? call_.output_region : published(operation.input, input);
 }
 
-// Bytes of the input or the output, exactly: what lies behind may be anything.
+// Bytes of the input or the output, exactly: what lies behind may be anything. One that is not used is nullptr.
 size_t Communicator::buffer_bytes(const Operation& operation, bool output) const {
-  return buffer_elements(operation, context_.rank, context_.ranks, output) * call_.memory_size();
+  const size_t elements = operation.blocks == nullptr
+                              ? blocks_of(*call_.layout.collective, context_.ranks, output) * operation.count
+                              : buffer_elements(operation, context_.rank, context_.ranks, output);
+  return elements * call_.memory_size();
 }
 
 // Peers that are reached by links may write final values into a registered output.
@@ -294,7 +297,7 @@ void Communicator::choose_path(const Operation& operation, const Choice* choice)
   // Some ranks have the buffers of a piece in one piece, others not.
   if (operation.pieces != nullptr || operation.is_piece) return;
   const size_t largest = operation.blocks == nullptr ? operation.count : operation.blocks->parts.largest;
-  const size_t bytes = largest * element_bytes(operation);
+  const size_t bytes = largest * call_.type_size;
   if (!choice->mailbox)
     in_eager_path_ = operation.blocks == nullptr && bytes > 0 && bytes <= linked_eager_bytes_;
   else if (!choice->candidate.algorithm->computed_once)
@@ -315,14 +318,14 @@ Status Communicator::begin(const Operation& operation) try {
   const uint32_t constraints = constraints_of(operation);
   const Choice* choice = nullptr;
   if (!operation.pairs) {
-    const size_t bytes = operation.elements(context_.ranks) * element_bytes(operation);
+    const size_t bytes = operation.elements(context_.ranks) * call_.type_size;
     choice = &schedules_->choose(operation.collective, bytes, constraints);
   }
   choose_path(operation, choice);
   if (in_mailbox_) {
     // The message is under way while the rest of the call is filled in.
     announce(operation, nullptr);
-    mailbox_.start(call_.signature, operation.input, operation.count * element_bytes(operation));
+    mailbox_.start(call_.signature, operation.input, operation.count * call_.type_size);
     fill_call(operation, constraints);
     begin_watched_call();
     watch_->start(&call_);

@@ -20,17 +20,15 @@ struct Extent {
 
 Extent extent_of(const Operation& operation, uint32_t rank, uint32_t ranks, bool output) {
   const CollectiveInfo& info = info_of(operation.collective);
-  auto index = output ? info.output_index : info.input_index;
   auto has = output ? info.stores : info.contributes;
   Extent extent;
   // A rank that has any part has its own.
   const uint32_t own = info.parts == Parts::kOne ? 0 : info.parts == Parts::kRanks ? rank : rank * ranks + rank;
   extent.used = has({rank, own, ranks, operation.root});
   if (!extent.used) return extent;
-  const bool holds_all = info.parts == Parts::kRanks && CollectiveInfo::holds_all(index);
-  const size_t blocks = holds_all || info.parts == Parts::kPairs ? ranks : 1;
+  const bool holds_all = holds_all_ranks(info, output);
   if (operation.blocks == nullptr) {
-    extent.elements = blocks * operation.count;
+    extent.elements = blocks_of(info, ranks, output) * operation.count;
     if (holds_all) extent.own_offset = rank * operation.count;
     return extent;
   }

@@ -102,6 +102,16 @@ struct Operation {
 // Whether the operation makes sense by itself; fills in_place. `rank` calls it.
 Status check_operation(Operation* operation, uint32_t rank, uint32_t ranks);
 
+// Whether a buffer has a block of each rank.
+inline bool holds_all_ranks(const CollectiveInfo& info, bool output) {
+  return info.parts == Parts::kRanks && CollectiveInfo::holds_all(output ? info.output_index : info.input_index);
+}
+
+// Blocks in a buffer that a rank uses.
+inline uint32_t blocks_of(const CollectiveInfo& info, uint32_t ranks, bool output) {
+  return info.parts == Parts::kPairs || holds_all_ranks(info, output) ? ranks : 1;
+}
+
 // Elements of the rank's input or output buffer, gaps included; 0 when it has none.
 size_t buffer_elements(const Operation& operation, uint32_t rank, uint32_t ranks, bool output);
 
