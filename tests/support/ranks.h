@@ -60,6 +60,12 @@ class RankGroup {
   std::vector<trComm_t> comms_;
 };
 
+// *sum: the number of ranks.
+inline trResult_t count_by_sum(trComm_t comm, int* sum) {
+  *sum = 1;
+  return trAllReduce(sum, sum, 1, trInt32, trSum, comm, nullptr);
+}
+
 // n buffers of random values in (-1, 1).
 inline std::vector<std::vector<float>> random_buffers(int n, size_t count, uint64_t seed) {
   std::mt19937 random(seed);
