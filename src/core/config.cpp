@@ -78,6 +78,7 @@ constexpr int kMaxVerbsTimeout = 31;
 constexpr int kMaxDevice = 1023;
 constexpr int kMinPiece = 64 << 10;
 constexpr int kMaxPiece = 1 << 30;
+constexpr const char* kAllTransports = "all but verbs and ucx";
 constexpr const char* kWires[] = {"fp16", "bf16", "fp8-e4m3", "fp8-e5m2"};
 
 const OptionRow kOptions[] = {
@@ -135,7 +136,7 @@ const OptionRow kOptions[] = {
      },
      [](const Config& config) { return std::string(config.wide_partials ? "1" : "0"); }},
     {"transports", "TREERING_TRANSPORTS",
-     "list of in-process, shared-memory, cma, verbs, ucx, tcp; `^` in front excludes", "^cma", "all but verbs and ucx",
+     "list of in-process, shared-memory, cma, verbs, ucx, tcp; `^` in front excludes", "^cma", kAllTransports,
      "Transports that a pair of ranks may use; the first that is proved to work at init is used. `verbs` and `ucx` are "
      "used only where they are named, as in `shared-memory,verbs,tcp`.",
      true,
@@ -143,9 +144,7 @@ const OptionRow kOptions[] = {
        config->transports = text;
        return Status();
      },
-     [](const Config& config) {
-       return config.transports.empty() ? std::string("all but verbs and ucx") : config.transports;
-     }},
+     [](const Config& config) { return config.transports.empty() ? std::string(kAllTransports) : config.transports; }},
     {"deterministic", "TREERING_DETERMINISTIC", "0 or 1", "1", "0",
      "1: every result depends on the inputs and their ranks alone, bit for bit: operands are combined in the order of the "
      "ranks, whatever the size, algorithm, number of channels or placement.",
