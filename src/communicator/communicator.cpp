@@ -181,7 +181,13 @@ Status Communicator::poll_failures() try {
     Status status = watch_->poll();
     return status.ok() ? status : fail(std::move(status));
   }
-  const uint32_t peer = in_eager_path_ ? eager_path_->peer() : in_mailbox_ ? mailbox_.peer() : execution_->peer();
+  uint32_t peer = 0;
+  if (in_eager_path_)
+    peer = eager_path_->peer();
+  else if (in_mailbox_)
+    peer = mailbox_.peer();
+  else
+    peer = execution_->peer();
   Status status = watch_->check(peer, execution_->steps());
   in_doubt_ = watch_->in_doubt();
   return status.ok() ? status : fail(std::move(status));

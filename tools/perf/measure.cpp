@@ -249,9 +249,13 @@ bool RankRun::select(const Call& call, Row* row) {
     return false;
   }
   row->algorithm = pairs ? "pair" : selection.algorithm;
-  row->protocol = untold ? "-" : pairs ? "lanes" : selection.protocol;
-  row->transport = untold ? "-" : selection.transport;
-  row->channels = untold ? 0 : pairs ? 1 : selection.channels;
+  row->protocol = pairs ? "lanes" : selection.protocol;
+  row->transport = selection.transport;
+  row->channels = pairs ? 1 : selection.channels;
+  if (untold) {
+    row->protocol = row->transport = "-";
+    row->channels = 0;
+  }
   return true;
 }
 
