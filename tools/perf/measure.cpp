@@ -249,13 +249,11 @@ bool RankRun::select(const Call& call, Row* row) {
     return false;
   }
   row->algorithm = pairs ? "pair" : selection.algorithm;
-  row->protocol = pairs ? "lanes" : selection.protocol;
-  row->transport = selection.transport;
+  const char* protocol = pairs ? "lanes" : selection.protocol;
+  row->protocol = untold ? "-" : protocol;
+  row->transport = untold ? "-" : selection.transport;
   row->channels = pairs ? 1 : selection.channels;
-  if (untold) {
-    row->protocol = row->transport = "-";
-    row->channels = 0;
-  }
+  if (untold) row->channels = 0;
   return true;
 }
 
