@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <new>
 
+#include "core/log.h"
 #include "core/process.h"
 
 namespace treering {
@@ -203,6 +204,7 @@ Backoff Communicator::backoff() const {
 }
 
 Status Communicator::run(const Operation& operation) {
+  const LogRank lines_have_it(rank());
   TR_RETURN_IF_ERROR(begin(operation));
   Backoff backoff = this->backoff();
   for (;;) {
