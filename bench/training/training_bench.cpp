@@ -70,11 +70,10 @@ void overlap(Rank& rank, const Options& options, bool double_buffer) {
     const auto times = rank.time({{[&] { compute.run(); }}, {[&] { all_reduce(), wait(); }}, {both, finish}},
                                  kSteps * std::max(1.0, ratio) * communication);
     check(trDoubleBufferDestroy(buffer));
-    rank.print("%-12s %12.0f %12.0f %12.0f %22.2f %12.2f\n",
-               ratio == 0.25 ? "1:4"
-               : ratio == 1  ? "1:1"
-                             : "4:1",
-               times[0], times[1], times[2], times[2] / std::max(times[0], times[1]), times[2] / (times[0] + times[1]));
+    const char* ratio_text = ratio == 0.25 ? "1:4" : "4:1";
+    if (ratio == 1) ratio_text = "1:1";
+    rank.print("%-12s %12.0f %12.0f %12.0f %22.2f %12.2f\n", ratio_text, times[0], times[1], times[2],
+               times[2] / std::max(times[0], times[1]), times[2] / (times[0] + times[1]));
   }
   check(trStreamDestroy(stream));
   check(trCommDestroy(comm));

@@ -245,6 +245,20 @@ Work rooted_blocks_work(const CostInput& in) {
   return w;
 }
 
+// From which size on blocks are fetched; 0: never.
+constexpr uint64_t min_fetched(Collective collective) {
+  switch (collective) {
+    case Collective::kAllToAll:
+      return kMinFetchedBytes;
+    case Collective::kScatter:
+      return kMinFetchedFromOne;
+    case Collective::kGather:
+      return kMinFetchedToOne;
+    default:
+      return 0;
+  }
+}
+
 constexpr Algorithm row(Collective collective, const char* name, const char* description, const char* rounding,
                         bool input_used_once, Schedule (*build)(const Plan&, uint32_t, const Shape&),
                         Work (*work)(const CostInput&)) {
@@ -257,10 +271,7 @@ constexpr Algorithm row(Collective collective, const char* name, const char* des
   row.input_used_once = input_used_once;
   row.rank_ordered = true;
   row.computed_once = true;
-  row.fetch_bytes = collective == Collective::kAllToAll  ? kMinFetchedBytes
-                    : collective == Collective::kScatter ? kMinFetchedFromOne
-                    : collective == Collective::kGather  ? kMinFetchedToOne
-                                                         : 0;
+  row.fetch_bytes = min_fetched(collective);
   row.fetch_most = collective == Collective::kGather ? kMaxFetchedToOne : 0;
   row.all_peers = collective != Collective::kAllToAll;
   row.mailbox = std::string_view(name) == "direct";

@@ -54,10 +54,8 @@ void add_candidates(const Machine& machine, const SelectionInput& input, const A
       candidate.algorithm = &algorithm;
       candidate.protocol = protocol;
       candidate.pipeline_chunks = depth;
-      const bool one = protocol == Protocol::kMailbox || input.ranks == 1;
-      candidate.channels = one                   ? 1
-                           : input.channels != 0 ? input.channels
-                                                 : std::min(algorithm.channels, machine.channels);
+      candidate.channels = input.channels != 0 ? input.channels : std::min(algorithm.channels, machine.channels);
+      if (protocol == Protocol::kMailbox || input.ranks == 1) candidate.channels = 1;
       predict(machine, input.ranks, input.bytes, candidate);
       selection.candidates.push_back(candidate);
     }
@@ -82,8 +80,11 @@ std::string too_few_hosts(const Machine& machine, const Algorithm& algorithm) {
 
 // Why it is only for few ranks, or "".
 std::string crowd(const Machine& machine, const SelectionInput& input, const Algorithm& algorithm) {
-  const uint32_t host_ranks = machine.host_ranks == 0 ? input.ranks : machine.host_ranks;
-  const uint32_t group = algorithm.all_peers ? input.ranks : algorithm.all_local_peers ? host_ranks : 0;
+  uint32_t group = 0;
+  if (algorithm.all_peers)
+    group = input.ranks;
+  else if (algorithm.all_local_peers)
+    group = machine.host_ranks == 0 ? input.ranks : machine.host_ranks;
   if (group <= kMaxAllPeers) return "";
   return fmt::format("has messages between all pairs of {} ranks, which is for up to {}", group, kMaxAllPeers);
 }

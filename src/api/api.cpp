@@ -262,8 +262,10 @@ trResult_t trCommGetAsyncError(trComm_t comm, trResult_t* result) {
     TR_RETURN_IF_ERROR(pin.acquire(comm));
     const bool busy = pin.in_call() || pin->queued() != 0;  // before the failure, or one between would be missed
     const Status failure = pin->failure();
-    if (!failure.ok()) pin.slot().set_last_error(failure.message());
-    *result = !failure.ok() ? failure.code() : busy ? trInProgress : trSuccess;
+    *result = busy ? trInProgress : trSuccess;
+    if (failure.ok()) return {};
+    pin.slot().set_last_error(failure.message());
+    *result = failure.code();
     return {};
   });
 }
@@ -302,10 +304,8 @@ trResult_t trGetSelection(trComm_t comm, trCollective_t collective, const void* 
         !query.compressed() && sendbuf != nullptr && recvbuf != nullptr && pin->is_direct(sendbuf, recvbuf, bytes);
     *selection = {};
     copy_text(selection->algorithm, sizeof selection->algorithm, choice.candidate.algorithm->name);
-    copy_text(selection->protocol, sizeof selection->protocol,
-              choice.mailbox ? "mailbox"
-              : direct       ? "direct"
-                             : "staged");
+    const char* of_messages = direct ? "direct" : "staged";
+    copy_text(selection->protocol, sizeof selection->protocol, choice.mailbox ? "mailbox" : of_messages);
     selection->channels = static_cast<int>(choice.candidate.channels);
     selection->chunk_bytes = choice.candidate.chunk_bytes;
     selection->predicted_us = choice.candidate.predicted_us;

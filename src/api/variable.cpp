@@ -40,6 +40,9 @@ Status check_block(const char* function, const Communicator& communicator, const
   return {};
 }
 
+// Where block r begins, in elements.
+size_t displacement(const size_t* counts, const size_t* displs, uint32_t r) { return counts[r] > 0 ? displs[r] : 0; }
+
 // Counts and displacements of the blocks of one buffer, in bytes; what is wrong with them, if anything.
 struct ByteBlocks {
   std::array<std::byte, 1024> stack;  // enough for 64 ranks: small calls allocate nothing
@@ -58,7 +61,7 @@ struct ByteBlocks {
     for (uint32_t r = 0; r < ranks; ++r) {
       TR_RETURN_IF_ERROR(check_block(function, communicator, name, counts, displs, r, type.name));
       bytes.push_back(counts[r] * type.size);
-      offsets.push_back(displs == nullptr ? total : counts[r] > 0 ? displs[r] * type.size : 0);
+      offsets.push_back(displs == nullptr ? total : displacement(counts, displs, r) * type.size);
       total += bytes.back();
       if (bytes.back() == 0) continue;
       const Range block(at(buffer, r), bytes.back());
@@ -138,7 +141,7 @@ trResult_t submit_blocks(const char* function, Collective collective, const void
     for (uint32_t r = 0; r < ranks; ++r) {
       TR_RETURN_IF_ERROR(check_block(function, *lease.get(), "recvcounts", counts, displs, r, row->name));
       blocks->counts.push_back(counts[r]);
-      blocks->offsets.push_back(displs == nullptr ? at : counts[r] > 0 ? displs[r] : 0);
+      blocks->offsets.push_back(displs == nullptr ? at : displacement(counts, displs, r));
       at += counts[r];
       blocks->parts.largest = std::max(blocks->parts.largest, counts[r]);
     }

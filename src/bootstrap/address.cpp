@@ -18,6 +18,25 @@ namespace treering {
 namespace {
 
 enum PackedKind : unsigned char { kPackedEnd = 0, kPackedIPv4 = 4, kPackedIPv6 = 6, kPackedLinkLocal = 7 };
+// A packed address is its kind, then `length` of its bytes from `first` on.
+struct PackedForm {
+  PackedKind kind;
+  size_t first, length;
+};
+constexpr PackedForm kPackedForms[] = {{kPackedIPv4, 0, 4}, {kPackedIPv6, 0, 16}, {kPackedLinkLocal, 8, 8}};
+
+const PackedForm* form_of_kind(unsigned char kind) {
+  for (const PackedForm& form : kPackedForms)
+    if (form.kind == kind) return &form;
+  return nullptr;
+}
+
+const PackedForm& form_of(const Address& address) {
+  if (address.version == 4) return *form_of_kind(kPackedIPv4);
+  const bool is_short = address.link_local() && std::all_of(address.bytes.begin() + 2, address.bytes.begin() + 8,
+                                                            [](unsigned char byte) { return byte == 0; });
+  return *form_of_kind(is_short ? kPackedLinkLocal : kPackedIPv6);
+}
 
 // Bridges and pairs that containers make: other machines do not reach them.
 bool of_containers(const std::string& interface) {
@@ -188,7 +207,8 @@ Status choose_addresses(const std::vector<Address>& all, const std::string& filt
 Status resolve_host(const std::string& host, const std::string& family, std::vector<Address>* addresses) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_family = family == "ipv4" ? AF_INET : family == "ipv6" ? AF_INET6 : AF_UNSPEC;
+  if (family == "ipv4") hints.ai_family = AF_INET;
+  if (family == "ipv6") hints.ai_family = AF_INET6;
   if (const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found); error != 0)
     return {trInvalidArgument,
             fmt::format("'{}' is no host that can be found{}: {}", host,
@@ -209,28 +229,25 @@ void pack_addresses(const std::vector<Address>& addresses, unsigned char* to, si
   std::memset(to, 0, bytes);
   size_t at = 0;
   for (const Address& address : addresses) {
-    const bool short_form = address.link_local() && std::all_of(address.bytes.begin() + 2, address.bytes.begin() + 8,
-                                                                [](unsigned char byte) { return byte == 0; });
-    const size_t length = address.version == 4 ? 4 : short_form ? 8 : 16;
-    if (at + 1 + length > bytes) continue;
-    to[at] = address.version == 4 ? kPackedIPv4 : short_form ? kPackedLinkLocal : kPackedIPv6;
-    std::memcpy(to + at + 1, address.bytes.data() + (short_form ? 8 : 0), length);
-    at += 1 + length;
+    const PackedForm& form = form_of(address);
+    if (at + 1 + form.length > bytes) continue;
+    to[at] = form.kind;
+    std::memcpy(to + at + 1, address.bytes.data() + form.first, form.length);
+    at += 1 + form.length;
   }
 }
 
 std::vector<Address> unpack_addresses(const unsigned char* from, size_t bytes) {
   std::vector<Address> addresses;
   for (size_t at = 0; at < bytes && from[at] != kPackedEnd;) {
-    const unsigned char kind = from[at];
-    const size_t length = kind == kPackedIPv4 ? 4 : kind == kPackedLinkLocal ? 8 : 16;
-    if ((length == 16 && kind != kPackedIPv6) || at + 1 + length > bytes) break;
+    const PackedForm* form = form_of_kind(from[at]);
+    if (form == nullptr || at + 1 + form->length > bytes) break;
     Address address;
-    address.version = kind == kPackedIPv4 ? 4 : 6;
-    std::memcpy(address.bytes.data() + (kind == kPackedLinkLocal ? 8 : 0), from + at + 1, length);
-    if (kind == kPackedLinkLocal) address.bytes[0] = 0xfe, address.bytes[1] = 0x80;
+    address.version = form->kind == kPackedIPv4 ? 4 : 6;
+    std::memcpy(address.bytes.data() + form->first, from + at + 1, form->length);
+    if (form->kind == kPackedLinkLocal) address.bytes[0] = 0xfe, address.bytes[1] = 0x80;
     addresses.push_back(address);
-    at += 1 + length;
+    at += 1 + form->length;
   }
   return addresses;
 }

@@ -97,8 +97,12 @@ std::vector<DialTarget> find_candidates(const Place& own, const std::vector<Addr
                                  source != nullptr ? fmt::format(" from {}", to_text(*source)) : "", target.port);
     candidate.length = to_sockaddr(address, target.port, scope, &candidate.address);
     if (source != nullptr) candidate.source_length = to_sockaddr(*source, 0, source->scope, &candidate.source);
-    const bool first = source != nullptr && interfaces_used.insert(source->scope).second;
-    (first ? direct : source != nullptr ? again : others).push_back(std::move(candidate));
+    if (source == nullptr)
+      others.push_back(std::move(candidate));
+    else if (interfaces_used.insert(source->scope).second)
+      direct.push_back(std::move(candidate));
+    else
+      again.push_back(std::move(candidate));
   };
   for (const Address& address : target.addresses) {
     if (target.port == 0 || (address.loopback() && !near)) continue;
@@ -209,9 +213,9 @@ void Dial::failed(size_t number, const std::string& why) {
   };
   const auto is_open = [](const Attempt& each) { return !each.failure; };
   if (std::any_of(attempts_.begin(), attempts_.end(), is_open)) return;
-  const DialEnd end = all(DialEnd::kRefused)    ? DialEnd::kRefused
-                      : all(DialEnd::kNoAnswer) ? DialEnd::kNoAnswer
-                                                : DialEnd::kFailed;
+  DialEnd end = DialEnd::kFailed;
+  for (const DialEnd of_all : {DialEnd::kRefused, DialEnd::kNoAnswer})
+    if (all(of_all)) end = of_all;
   finish({trRemoteError, reasons_}, end, nullptr);
 }
 

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <sodium.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "core/process.h"
 
@@ -20,15 +19,12 @@ uint64_t namespace_number(const char* path) {
 
 HostIdentity identify_host(const std::string& configured) {
   HostIdentity identity;
-  char name[256] = "?";
-  (void)gethostname(name, sizeof name - 1);
-  identity.name = name;
+  identity.name = host_name();
   identity.configured = configured;
-  const std::string boot = boot_id();
+  const std::string machine = machine_identity();
   // Containers of one machine share its boot; whether they share memory, too, is for the proofs to find out.
-  identity.host = !configured.empty() ? "configured:" + configured : boot.empty() ? "name:" + identity.name : boot;
-  const std::string network =
-      fmt::format("{}/{}", boot.empty() ? identity.name : boot, namespace_number("/proc/self/ns/net"));
+  identity.host = configured.empty() ? machine : "configured:" + configured;
+  const std::string network = fmt::format("{}/{}", machine, namespace_number("/proc/self/ns/net"));
   crypto_generichash(reinterpret_cast<unsigned char*>(&identity.network), sizeof identity.network,
                      reinterpret_cast<const unsigned char*>(network.data()), network.size(), nullptr, 0);
   return identity;

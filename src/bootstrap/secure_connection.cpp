@@ -10,10 +10,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include "bootstrap/agent.h"
-#include "bootstrap/local_socket.h"
-#include "core/process.h"
+#include "core/unix_sockets.h"
 
 namespace treering {
 namespace {
@@ -21,7 +21,6 @@ namespace {
 constexpr uint32_t kMaxFrameBytes = 64 << 20;
 constexpr size_t kReadAtOnce = 256 << 10;
 constexpr size_t kTagBytes = crypto_aead_chacha20poly1305_ietf_ABYTES;
-constexpr size_t kMaxDescriptors = 4;
 constexpr auto kDrainTimeout = std::chrono::seconds(2);
 
 using AeadNonce = std::array<unsigned char, crypto_aead_chacha20poly1305_ietf_NPUBBYTES>;
@@ -117,7 +116,8 @@ void SecureConnection::send(const std::string& bytes, int fd) {
 void SecureConnection::flush() {
   while (!out_.empty() && state_ != State::kClosed) {
     Out& out = out_.front();
-    const ssize_t sent = send_with_descriptor(fd_, out.bytes.data() + out.sent, out.bytes.size() - out.sent, out.fd);
+    const ssize_t sent =
+        send_with_descriptor(fd_, out.bytes.data() + out.sent, out.bytes.size() - out.sent, out.fd, MSG_DONTWAIT);
     if (sent <= 0) return;  // full: epoll says when; broken: the reading side notices
     if (out.fd >= 0) ::close(out.fd);
     out.fd = -1;
@@ -140,29 +140,16 @@ void SecureConnection::receive() {
 
 bool SecureConnection::receive_some() {
   char buffer[16384];
-  iovec part{buffer, std::min(sizeof buffer, wanted_ - in_.size())};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
-  if (takes_descriptors_ && state_ == State::kOpen) {  // what comes before authentication is dropped by the kernel
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-  }
-  const ssize_t got = recvmsg(fd_, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  std::vector<int> descriptors;
+  const bool takes = takes_descriptors_ && state_ == State::kOpen;  // none before authentication
+  const ssize_t got = receive_with_descriptors(fd_, buffer, std::min(sizeof buffer, wanted_ - in_.size()), MSG_DONTWAIT,
+                                               takes ? &descriptors : nullptr);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   if (got <= 0) {
     fail(got == 0 ? kClosed : std::strerror(errno));
     return false;
   }
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    for (size_t at = 0; CMSG_LEN((at + 1) * sizeof(int)) <= header->cmsg_len; ++at) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(header) + at * sizeof(int), sizeof fd);
-      descriptors_.push_back(fd);
-    }
-  }
+  descriptors_.insert(descriptors_.end(), descriptors.begin(), descriptors.end());
   in_.append(buffer, static_cast<size_t>(got));
   heard_ = Clock::now();
   return true;

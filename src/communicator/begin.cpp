@@ -17,15 +17,16 @@ namespace {
 // What all ranks of a collective must agree on, as 32 bits.
 uint32_t signature_of(const Operation& operation, uint64_t number) {
   // Numbers of operations that users made may differ between ranks.
-  const uint32_t op = operation.reduction == nullptr             ? static_cast<uint32_t>(operation.op)
-                      : operation.reduction->function == nullptr ? 254u
-                                                                 : 255u;
+  auto op = static_cast<uint32_t>(operation.op);
+  if (operation.reduction != nullptr) op = operation.reduction->function == nullptr ? 254u : 255u;
+  uint32_t part = 0;
+  if (operation.is_piece)
+    part = 0x40000000u;
+  else if (operation.pieces != nullptr)
+    part = 0x80000000u;
   uint64_t hash = number * 0x9E3779B97F4A7C15u + (operation.pairs || operation.blocks != nullptr ? 0 : operation.count);
   hash = (hash ^ hash >> 29) * 0xBF58476D1CE4E5B9u + (static_cast<uint64_t>(operation.type) << 8) + op +
-         (static_cast<uint64_t>(operation.collective) << 16) + (static_cast<uint64_t>(operation.root) << 24) +
-         (operation.is_piece            ? 0x40000000u
-          : operation.pieces != nullptr ? 0x80000000u
-                                        : 0);
+         (static_cast<uint64_t>(operation.collective) << 16) + (static_cast<uint64_t>(operation.root) << 24) + part;
   if (operation.blocks != nullptr)
     for (size_t count : operation.blocks->counts) hash = (hash ^ hash >> 31) * 0x94D049BB133111EBu + count;
   if (operation.pieces != nullptr && !operation.is_piece)

@@ -82,7 +82,11 @@ Status plan_transfers(const std::vector<RankBoxes>& ranks, int dimensions, std::
       if (is_empty(needed, dimensions)) continue;
       std::vector<trBox_t> remaining = {needed};
       for (uint32_t k = 0; k < n && !remaining.empty(); ++k) {
-        const uint32_t source = k == 0 ? destination : k <= destination ? k - 1 : k;
+        uint32_t source = k;  // the destination itself, then the others in the order of the ranks
+        if (k == 0)
+          source = destination;
+        else if (k <= destination)
+          source = k - 1;
         for (uint32_t i = 0; i < ranks[source].held.size(); ++i)
           take(&remaining, ranks[source].held[i], dimensions, {source, destination, i, j, {}}, transfers);
       }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <new>
 
+#include "core/log.h"
 #include "core/process.h"
 
 namespace treering {
@@ -181,7 +182,13 @@ Status Communicator::poll_failures() try {
     Status status = watch_->poll();
     return status.ok() ? status : fail(std::move(status));
   }
-  const uint32_t peer = in_eager_path_ ? eager_path_->peer() : in_mailbox_ ? mailbox_.peer() : execution_->peer();
+  uint32_t peer = 0;
+  if (in_eager_path_)
+    peer = eager_path_->peer();
+  else if (in_mailbox_)
+    peer = mailbox_.peer();
+  else
+    peer = execution_->peer();
   Status status = watch_->check(peer, execution_->steps());
   in_doubt_ = watch_->in_doubt();
   return status.ok() ? status : fail(std::move(status));
@@ -197,6 +204,7 @@ Backoff Communicator::backoff() const {
 }
 
 Status Communicator::run(const Operation& operation) {
+  const LogRank lines_have_it(rank());
   TR_RETURN_IF_ERROR(begin(operation));
   Backoff backoff = this->backoff();
   for (;;) {

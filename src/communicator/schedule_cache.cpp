@@ -24,6 +24,11 @@ void warn_once(const std::string& text) {
   if (said->insert(text).second) log_line(LogLevel::kWarn, text);
 }
 
+Schedule schedule_of_lane(uint32_t direction, uint32_t ranks, uint32_t rank, uint32_t peer) {
+  if (direction == 0) return send_schedule(ranks, rank, peer);
+  return direction == 1 ? receive_schedule(ranks, rank, peer) : copy_schedule(ranks, rank);
+}
+
 }  // namespace
 
 ScheduleCache::ScheduleCache(Plan plan, uint32_t rank, Machine machine, std::string forced_algorithm,
@@ -134,10 +139,7 @@ const Program& ScheduleCache::compile(const Choice& choice, uint32_t root) {
 const Schedule* ScheduleCache::lane(uint32_t direction, uint32_t peer) {
   std::lock_guard lock(mutex_);
   auto& slot = lanes_[{direction, peer}];
-  if (!slot)
-    slot = std::make_unique<Schedule>(direction == 0   ? send_schedule(plan_.ranks, rank_, peer)
-                                      : direction == 1 ? receive_schedule(plan_.ranks, rank_, peer)
-                                                       : copy_schedule(plan_.ranks, rank_));
+  if (!slot) slot = std::make_unique<Schedule>(schedule_of_lane(direction, plan_.ranks, rank_, peer));
   return slot.get();
 }
 

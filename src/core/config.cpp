@@ -78,6 +78,7 @@ constexpr int kMaxVerbsTimeout = 31;
 constexpr int kMaxDevice = 1023;
 constexpr int kMinPiece = 64 << 10;
 constexpr int kMaxPiece = 1 << 30;
+constexpr const char* kAllTransports = "all but verbs and ucx";
 constexpr const char* kWires[] = {"fp16", "bf16", "fp8-e4m3", "fp8-e5m2"};
 
 const OptionRow kOptions[] = {
@@ -135,7 +136,7 @@ const OptionRow kOptions[] = {
      },
      [](const Config& config) { return std::string(config.wide_partials ? "1" : "0"); }},
     {"transports", "TREERING_TRANSPORTS",
-     "list of in-process, shared-memory, cma, verbs, ucx, tcp; `^` in front excludes", "^cma", "all but verbs and ucx",
+     "list of in-process, shared-memory, cma, verbs, ucx, tcp; `^` in front excludes", "^cma", kAllTransports,
      "Transports that a pair of ranks may use; the first that is proved to work at init is used. `verbs` and `ucx` are "
      "used only where they are named, as in `shared-memory,verbs,tcp`.",
      true,
@@ -143,9 +144,7 @@ const OptionRow kOptions[] = {
        config->transports = text;
        return Status();
      },
-     [](const Config& config) {
-       return config.transports.empty() ? std::string("all but verbs and ucx") : config.transports;
-     }},
+     [](const Config& config) { return config.transports.empty() ? std::string(kAllTransports) : config.transports; }},
     {"deterministic", "TREERING_DETERMINISTIC", "0 or 1", "1", "0",
      "1: every result depends on the inputs and their ranks alone, bit for bit: operands are combined in the order of the "
      "ranks, whatever the size, algorithm, number of channels or placement.",
@@ -448,7 +447,7 @@ std::string options_markdown() {
   text +=
       "\nVariables of the whole process, read once: `TREERING_DEBUG` (`ERROR`, `WARN` (default), `INFO`, `TRACE`, in upper or lower "
       "case) sets what is logged, `TREERING_DEBUG_FILE` where to (default: standard error; `%p` becomes the process id; the "
-      "directory must exist); a line has the time, the host, the process id and, while a communicator is created, the rank: "
+      "directory must exist); a line has the time, the host, the process id and, while a communicator is created or a call runs, the rank: "
       "`treering 2026-01-31 12:00:00.123 node7:4711 rank 3 I: text`; "
       "`TREERING_DEVICE_LIBRARY` is the shared object through which GPUs are used (default: libtreering-cuda.so.0 beside "
       "the library), `TREERING_CUDA_DRIVER` the one that the CUDA driver is taken from (default: `libcuda.so.1`), "

@@ -11,6 +11,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "core/process.h"
+
 namespace treering {
 namespace {
 
@@ -72,13 +74,10 @@ spdlog::sink_ptr make_sink() {
   return std::make_shared<spdlog::sinks::stderr_sink_mt>();
 }
 
-// As far as the first point, and safe in a pattern.
-std::string host_name() {
-  char name[256] = "localhost";
-  (void)gethostname(name, sizeof name - 1);
-  std::string text;
-  for (const char* c = name; *c != '\0' && *c != '.'; ++c) text.append(*c == '%' ? 2 : 1, *c);
-  return text;
+std::string safe_in_pattern(const std::string& text) {
+  std::string safe;
+  for (const char c : text) safe.append(c == '%' ? 2 : 1, c);
+  return safe;
 }
 
 // The rank that lines of this thread have; -1: none.
@@ -93,7 +92,7 @@ spdlog::logger* logger() {
   // Never destroyed: threads may log while the process ends.
   static spdlog::logger* instance = [] {
     auto* made = new spdlog::logger("treering", make_sink());
-    made->set_pattern("treering %Y-%m-%d %H:%M:%S.%e " + host_name() + ":%P%v");
+    made->set_pattern("treering %Y-%m-%d %H:%M:%S.%e " + safe_in_pattern(short_host_name()) + ":%P%v");
     bool unknown = false;
     made->set_level(to_spdlog(level_from_environment(&unknown)));
     made->flush_on(spdlog::level::trace);
@@ -114,7 +113,6 @@ void log_line(LogLevel level, const std::string& text) {
   if (log_enabled(level)) write(logger(), level, text);
 }
 
-LogRank::LogRank(uint32_t rank) : before_(rank_of_thread) { rank_of_thread = rank; }
-LogRank::~LogRank() { rank_of_thread = before_; }
+int64_t& LogRank::rank_of_thread() { return treering::rank_of_thread; }
 
 }  // namespace treering

@@ -13,7 +13,9 @@
 #include <fstream>
 
 namespace treering {
+namespace {
 
+// "": /proc does not show it.
 std::string boot_id() {
   static std::atomic<const std::string*> known{nullptr};
   if (const std::string* text = known.load(std::memory_order_acquire)) return *text;
@@ -24,6 +26,13 @@ std::string boot_id() {
   const auto* made = new std::string(text);  // never destroyed: threads may ask while the process ends
   if (!known.compare_exchange_strong(none, made)) delete made;
   return text;
+}
+
+}  // namespace
+
+std::string machine_identity() {
+  const std::string boot = boot_id();
+  return boot.empty() ? "name:" + host_name() : boot;
 }
 
 Status no_descriptor_left() {

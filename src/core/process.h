@@ -2,7 +2,6 @@
 // This process and others of this machine.
 #pragma once
 
-#include <sys/socket.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -12,26 +11,27 @@
 
 namespace treering {
 
-// One boot of one kernel; "" where /proc does not show it. Once known it stays, also where no descriptor is left to
-// read it again.
-std::string boot_id();
+// The name of this machine; the short one ends before the first point. Inline, because the NCCL shim, which does not link
+// the library's insides, has it in its log, too.
+inline std::string host_name() {
+  char name[256] = "localhost";
+  (void)gethostname(name, sizeof name - 1);
+  return name;
+}
+inline std::string short_host_name() {
+  const std::string name = host_name();
+  return name.substr(0, name.find('.'));
+}
+
+// The same text in all processes of a running machine, and in no other machine: the boot of its kernel, or "name:" and
+// its name where /proc does not show that. A boot that was read once stays, also where no descriptor is left to read it
+// again.
+std::string machine_identity();
 
 // That this process can open no connection: it is at its own limit, which is nothing that another one has done.
 Status no_descriptor_left();
 
 // Whether a process of this pid namespace has ended, also where its parent has not waited for it yet.
 bool process_has_ended(pid_t pid);
-
-// The process at the other end of a Unix socket; pid 0: not of this pid namespace, or not known.
-inline ucred peer_of(int connection) {
-  ucred peer{};
-  peer.uid = static_cast<uid_t>(-1);
-  socklen_t bytes = sizeof peer;
-  (void)getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes);
-  return peer;
-}
-
-// Whether the process at the other end of a Unix socket belongs to the same user.
-inline bool is_of_this_user(int connection) { return peer_of(connection).uid == geteuid(); }
 
 }  // namespace treering

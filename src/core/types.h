@@ -99,7 +99,7 @@ constexpr const DataTypeInfo* find_type(trDataType_t type) {
     if (row.type == type) return &row;
   return nullptr;
 }
-// "datatype is 15; known are 0 (int8) to 14 (bool)".
+// "datatype is 99; known are 0 (int8) to ...".
 inline std::string unknown_type(trDataType_t type) {
   const DataTypeInfo &first = *std::begin(kDataTypes), &last = *(std::end(kDataTypes) - 1);
   const auto known = [](const DataTypeInfo& row) { return std::to_string(row.type) + " (" + row.name + ")"; };

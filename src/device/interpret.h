@@ -351,9 +351,8 @@ class Interpreter {
         all_done = false;
         const DeviceLane& lane = row(at).lane;
         const Link& link = shared_.links[lane.peer];
-        const bool ready = lane.kind == kCopyLane   ? true
-                           : lane.kind == kSendLane ? has_room(link)
-                                                    : has_message(link, lane.peer);
+        const bool ready =
+            lane.kind == kCopyLane || (lane.kind == kSendLane ? has_room(link) : has_message(link, lane.peer));
         if (ready || shared_.stopped != 0) return at;
       }
       if (all_done) return rows;

@@ -233,7 +233,7 @@ template <class Number>
 TR_DEVICE void move_piece(const PieceOperands& o, const Arithmetic<Number>& how, const Thread& thread) {
   using Storage = typename Number::Storage;
   // As many bytes under way for each thread as registers allow: as a number, a byte takes as many as a word.
-  constexpr uint32_t kPacks = sizeof(Storage) == 1 ? 1 : sizeof(Storage) == 2 ? 2 : 4;
+  constexpr uint32_t kPacks = sizeof(Storage) < 4 ? sizeof(Storage) : 4;
   const uint64_t bytes = o.count * sizeof(Storage);
   uint64_t done = 0;
   const uintptr_t places = reinterpret_cast<uintptr_t>(o.local) | reinterpret_cast<uintptr_t>(o.stores[0]) |

@@ -109,7 +109,11 @@ class Backoff {
     // Ranks that share a core let go of it: one yield takes as long as the polls of all the others, and what moves the
     // packets may need the core, too.
     const bool shares_core = policy_.spins == 0;
-    const uint32_t awake = std::min(most, !is_cheap ? polls : shares_core ? kYieldsOfDevices : most);
+    uint32_t awake = most;
+    if (!is_cheap)
+      awake = std::min(most, polls);
+    else if (shares_core)
+      awake = std::min(most, kYieldsOfDevices);
     if (polls_ <= awake) {
       if (is_cheap && polls_ <= std::min(policy_.spins, kSpinsOfDevices))
         cpu_relax();

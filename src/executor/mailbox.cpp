@@ -81,9 +81,12 @@ Mailbox::Progress Mailbox::advance(const Call& call) {
       ++line;
       done += kLine;
     } while (!shared && done < bytes_);
-    sources_[next_] = shared           ? static_cast<const void*>(areas_[next_].shared_data(buffer))
-                      : bytes_ > kLine ? static_cast<const void*>(copy)
-                                       : first->data;
+    if (shared)
+      sources_[next_] = areas_[next_].shared_data(buffer);
+    else if (bytes_ > kLine)
+      sources_[next_] = copy;
+    else
+      sources_[next_] = first->data;
   }
   combine(call);
   return Progress::kDone;

@@ -26,8 +26,11 @@ Status DeviceLanes::plan(const Operation& operation, uint32_t rank, uint32_t ran
     cuda::DeviceLane lane{};
     lane.peer = transfer.peer;
     lane.bytes = transfer.bytes;
-    lane.kind = to_itself ? cuda::kCopyLane : transfer.send ? cuda::kSendLane : cuda::kReceiveLane;
-    if (to_itself) lane.input = own[next_own++]->view.base();
+    lane.kind = transfer.send ? cuda::kSendLane : cuda::kReceiveLane;
+    if (to_itself) {
+      lane.kind = cuda::kCopyLane;
+      lane.input = own[next_own++]->view.base();
+    }
     if (transfer.send) lane.input = transfer.view.base();
     if (!transfer.send) lane.output = transfer.view.base();
     std::vector<Row>& rows = made->channels_[(rank + transfer.peer) % channels];

@@ -51,12 +51,12 @@ Status from_torchrun(Launch* launch, trUniqueId* id) {
               fmt::format("RANK and WORLD_SIZE are set, but {} is not: start with torchrun, or set it, too", name)};
   const char* address = variable("MASTER_ADDR");
   TR_RETURN_IF_ERROR(environment_number("MASTER_PORT", 1, UINT16_MAX - 1, &port));
-  const char *given = variable("TREERING_SECRET"), *run = variable("TORCHELASTIC_RUN_ID");
-  const std::string secret = given != nullptr ? given : run != nullptr ? run : "";
+  const char* secret = variable("TREERING_SECRET");
+  if (secret == nullptr) secret = variable("TORCHELASTIC_RUN_ID");
   UniqueId point;
   const uint32_t number = made;
-  Status status = Membership::rendezvous_root_at(address, static_cast<uint16_t>(port + 1), secret, number,
-                                                 launch->rank == 0, &point);
+  Status status = Membership::rendezvous_root_at(address, static_cast<uint16_t>(port + 1),
+                                                 secret != nullptr ? secret : "", number, launch->rank == 0, &point);
   if (!status.ok()) return {status.code(), "MASTER_ADDR and the port after MASTER_PORT: " + status.message()};
   made = number + 1;
   *id = pack(point);

@@ -103,7 +103,8 @@ LinkReport probe_transports(const std::vector<RankInfo>& infos, uint32_t rank, c
     const std::string reason = (fully ? full_prover : cheap_prover).reason();
     if (!reason.empty()) (*reasons)[peer] = reason;
   }
-  report.local = !proved.empty() ? most_common(proved) : !cheaply.empty() ? most_common(cheaply) : 0;
+  const std::vector<LinkException>& typical = proved.empty() ? cheaply : proved;
+  report.local = typical.empty() ? 0 : most_common(typical);
   for (const LinkException& entry : proved)
     if (entry.bits != report.local) report.exceptions.push_back(entry);
   for (const LinkException& entry : cheaply)

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/process.h"
 #include "shim/include/nccl.h"
 #include "shim/variables.h"
 
@@ -32,13 +33,6 @@ constexpr Name kSubsystems[] = {
     {"RAS", 1u << 15},   {"ALL", ~0u}};
 constexpr Name kLevels[] = {{"VERSION", 1}, {"WARN", 2}, {"INFO", 3}, {"ABORT", 4}, {"TRACE", 5}};
 constexpr uint32_t kDefaultSubsystems = kInit | kEnv | 1u << 12;
-
-std::string host_name() {
-  char name[256] = "localhost";
-  (void)gethostname(name, sizeof name - 1);
-  const std::string_view whole = name;
-  return std::string(whole.substr(0, whole.find('.')));
-}
 
 std::string upper(std::string text) {
   for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
@@ -73,7 +67,7 @@ class Log {
   void line(const std::string& text, int device) {
     if (logger_ == nullptr) return;
     const std::string place = device < 0 ? "" : fmt::format("[{}] ", device);
-    logger_->info("{}:{}:{} {}{}", host_name(), getpid(), syscall(SYS_gettid), place, text);
+    logger_->info("{}:{}:{} {}{}", short_host_name(), getpid(), syscall(SYS_gettid), place, text);
   }
   void bare(const std::string& text) {
     if (logger_ != nullptr) logger_->info("{}", text);
@@ -90,7 +84,12 @@ class Log {
     for (size_t i = 0; i < pattern.size(); ++i) {
       const std::string_view two = std::string_view(pattern).substr(i, 2);
       if (two == "%h" || two == "%p" || two == "%%") {
-        name += two == "%h" ? host_name() : two == "%p" ? std::to_string(getpid()) : "%";
+        if (two == "%h")
+          name += short_host_name();
+        else if (two == "%p")
+          name += std::to_string(getpid());
+        else
+          name += '%';
         ++i;
       } else {
         name += pattern[i];

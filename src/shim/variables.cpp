@@ -178,9 +178,11 @@ void say_once(const std::string& name, const std::string& value) {
   std::lock_guard lock(mutex);
   if (!said->insert(name + "=" + value).second) return;
   const VariableRow* row = row_named(name);
-  const char* effect = row == nullptr                                  ? ", which this library does not know"
-                       : row->apply == nullptr && !row->read_elsewhere ? "; accepted without effect"
-                                                                       : "";
+  const char* effect = "";
+  if (row == nullptr)
+    effect = ", which this library does not know";
+  else if (row->apply == nullptr && !row->read_elsewhere)
+    effect = "; accepted without effect";
   log_info(kEnv, -1, fmt::format("{} set by environment to {}{}", name, value, effect));
 }
 

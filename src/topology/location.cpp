@@ -36,14 +36,7 @@ uint64_t identity_of(std::string_view name) {
   return hash;
 }
 
-uint64_t host_identity() {
-  std::string text = boot_id();
-  if (text.empty()) {
-    char name[256] = {};
-    if (gethostname(name, sizeof(name) - 1) == 0) text = name;
-  }
-  return identity_of(text);
-}
+uint64_t host_identity() { return identity_of(machine_identity()); }
 
 Location locate(const Topology& topology, std::span<const uint32_t> cpus, uint64_t host, int32_t pid) {
   const std::set<uint32_t> allowed(cpus.begin(), cpus.end());

@@ -34,7 +34,7 @@ static_assert(std::is_trivially_copyable_v<Location>);
 // A number that stands for a name.
 uint64_t identity_of(std::string_view name);
 
-// A number that is the same for all processes of a running machine, and for no other machine.
+// machine_identity() as a number.
 uint64_t host_identity();
 
 // The location of a thread that may run on `cpus` (OS indices).

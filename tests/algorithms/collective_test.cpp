@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <set>
 #include <string>
 
@@ -34,7 +35,10 @@ TEST(Collective, WhatTheExecutorAsksFollowsFromTheRows) {
 }
 
 TEST(DataTypes, AnUnknownOneIsToldWithThoseThatAre) {
-  EXPECT_EQ(unknown_type(static_cast<trDataType_t>(15)), "datatype is 15; known are 0 (int8) to 14 (bool)");
+  const size_t count = std::size(kDataTypes);
+  const std::string last = std::to_string(count - 1) + " (" + kDataTypes[count - 1].name + ")";
+  EXPECT_EQ(unknown_type(static_cast<trDataType_t>(count)),
+            "datatype is " + std::to_string(count) + "; known are 0 (int8) to " + last);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ constexpr int kRanks = 3;
 // Lines in which a rank, the first of those that wait, names the late one.
 size_t warnings(const LogFile& log, int speaker, int late, pid_t pid, const std::string& limit) {
   const std::string words[] = {
-      "operation 2 (allreduce of 1 x float, sum) has not moved for ",
+      " rank " + std::to_string(speaker) + " W: ", "operation 2 (allreduce of 1 x float, sum) has not moved for ",
       " s (" + limit + "): ", "rank " + std::to_string(late) + " (pid " + std::to_string(pid),
       " has not entered it (its last is operation 1). Rank " + std::to_string(speaker) + " waits for rank "};
   std::istringstream text(log.text());

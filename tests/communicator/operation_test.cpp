@@ -4,6 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <iterator>
+
+#include "core/types.h"
+
 namespace treering {
 namespace {
 
@@ -41,8 +45,8 @@ TEST_F(Check, TypesOperationsAndRoots) {
   operation.root = kRanks;
   expect_refused(operation, 1, "root is 4; give 0 to 3");
   operation.root = 0;
-  operation.type = static_cast<trDataType_t>(15);
-  expect_refused(operation, 1, "datatype is 15; known are 0 (int8) to 14 (bool)");
+  operation.type = static_cast<trDataType_t>(std::size(kDataTypes));
+  expect_refused(operation, 1, unknown_type(operation.type));
   operation.type = trFloat32;
   operation.op = static_cast<trRedOp_t>(11);
   expect_refused(operation, 1, "op is 11; known are 0 (sum) to 10");

@@ -8,6 +8,7 @@ usage: additions_test.py SOURCE_ROOT BUILD_ROOT [NAME]
 import itertools
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -101,7 +102,9 @@ ROWS = """\
 
 def data_type(copy):
     """An integer, whose representations are there: two files. A float of a new format: these, and its representations."""
-    copy.insert("include/treering/types.h", "  trDataTypeForceInt = ", "  trInt16 = 15,\n  trFloat8e3m4 = 16,\n")
+    header = (copy.folder / "include/treering/types.h").read_text()
+    next_one = 1 + int(re.findall(r"= (\d+),", header[:header.index("trDataTypeForceInt")])[-1])
+    copy.insert("include/treering/types.h", "  trDataTypeForceInt = ", f"  trInt16 = {next_one},\n  trFloat8e3m4 = {next_one + 1},\n")
     copy.insert("src/core/data_types.h", "  /* here the next one */", ROWS)
     copy.at_most(2)
     copy.insert("src/executor/reduce/reduce_types-inl.h", "using Float8e5m2 =", "using Float8e3m4 = Float8<4, 3, false>;\n")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the sources against the rules: arrows between the folders of src/, sizes, names, returns, words, licence lines, sleeps of tests.
+"""Checks the sources against the rules: arrows between the folders of src/, sizes, names, expressions, words, licence lines, sleeps of tests.
 
 usage: source_rules.py ROOT       checks the repository; prints each violation; exit status 1 when there is one
        source_rules.py --self-test ROOT   plants violations in a copy and expects each to be found
@@ -205,6 +205,8 @@ def check_lengths(root):
 
 
 COMMENT_OR_TEXT = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'""", re.DOTALL)
+DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*$", re.MULTILINE)
+STATEMENT = re.compile(r"[^;{}]+")
 RETURN = re.compile(r"\breturn\b([^;{}]*);")
 
 
@@ -239,23 +241,24 @@ def has_comma_operator(expression):
 
 
 @functools.cache
-def unclear_returns(source):
+def unclear_expressions(source):
     """[(line, what is wrong there)]"""
     text = COMMENT_OR_TEXT.sub(lambda found: "\n" * found[0].count("\n"), source)
+    text = DIRECTIVE.sub(lambda found: f";{found[0]};", text)
     faults = []
+    for found in STATEMENT.finditer(text):
+        if asks_twice(found[0]):
+            faults.append((text.count("\n", 0, text.index("?", found.start())) + 1, "has a ?: inside of another one"))
     for found in RETURN.finditer(text):
-        line = text.count("\n", 0, found.start()) + 1
-        if asks_twice(found[1]):
-            faults.append((line, "returns a ?: inside of another one"))
         if has_comma_operator(found[1]):
-            faults.append((line, "returns by a comma operator"))
+            faults.append((text.count("\n", 0, found.start()) + 1, "returns by a comma operator"))
     return faults
 
 
-def check_returns(root):
-    """What is returned is understood at once: no ?: inside of another one, no comma operator."""
+def check_expressions(root):
+    """An expression is understood at once: no ?: is a part of another one; what is returned has no comma operator."""
     for path in [p for folder in ("src", "include", "python", "tools", "bench") for p in sources(root / folder) if p.suffix != ".py"]:
-        for line, what in unclear_returns(text_of(path)):
+        for line, what in unclear_expressions(text_of(path)):
             yield f"{path.relative_to(root)}:{line}: {what}"
 
 
@@ -343,7 +346,7 @@ def check_sleeps(root):
 def violations(root):
     files_below.cache_clear()
     for check in (check_module_includes, check_transports, check_collectives, check_folder_sizes, check_tool_includes,
-                  check_public_header, check_lengths, check_sleeps, check_returns, check_names, check_words,
+                  check_public_header, check_lengths, check_sleeps, check_expressions, check_names, check_words,
                   check_licence_lines):
         yield from check(root)
 
@@ -371,7 +374,9 @@ PLANTED = [
     ("tests/support/ranks.h", "std::this_thread::sleep_for(ready ? 16s : 1ms);\n", "ranks.h:1 (16 s)"),
     ("tests/support/ranks.h", "usleep(static_cast<useconds_t>(16'000'000));\n", "ranks.h:1 (16 s)"),
     ("tests/support/ranks.h", "std::this_thread::sleep_for(kPause);\n" * (MAX_SLEEP + 1), "15 s at most"),
-    ("src/core/log.cpp", "int f(int a) {\n  return a > 2 ? 3 : a > 1 ? 2 : 1;\n}\n", "log.cpp:2: returns a ?: inside"),
+    ("src/core/log.cpp", "int f(int a) {\n  return a > 2 ? 3 : a > 1 ? 2 : 1;\n}\n", "log.cpp:2: has a ?: inside"),
+    ("src/core/log.h", "struct Few {\n  int a = 1, b = a > 2\n     ? 3 : a > 1 ? 2 : 1;\n};\n", "log.h:3: has a ?: inside"),
+    ("tools/perf/report.cpp", "#define F(a) a ? f(a ? 1 : 2, a ? 1 : a ? 2 : 3) : 4\n", "report.cpp:1: has a ?: inside"),
     ("src/core/log.cpp", "int f(int* a) {\n  return *a = 2, 1;\n}\n", "log.cpp:2: returns by a comma operator"),
     ("src/core/log.h", "// far from the first line\n" * 40, "log.h: has no line"),
     ("bench/netlab", "#!/usr/bin/env python3\n" + "# far from the first line\n" * 40, "netlab: has no line"),

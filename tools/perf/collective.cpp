@@ -147,7 +147,8 @@ std::vector<ExpectedBlock> expected_blocks(const CollectiveCase& c, const Shape&
   const auto r = static_cast<size_t>(rank);
   if (shape.output == 0) return {};
   if (!holds_all(c.output)) {
-    const int source = c.reduces ? -1 : c.source != nullptr ? c.source(rank, ranks) : root;
+    int source = c.source != nullptr ? c.source(rank, ranks) : root;
+    if (c.reduces) source = -1;
     return {{source, holds_all(c.input) ? shape.offsets[r] : 0, 0, shape.output}};
   }
   std::vector<ExpectedBlock> blocks;

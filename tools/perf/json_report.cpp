@@ -36,15 +36,14 @@ Json config_of(const Options& options, const RunResults& results) {
   config["devices"] = Json::array();
   for (size_t rank = 0; rank < results.places.size(); ++rank) {
     const RankPlace& place = results.places[rank];
+    const char* host_memory = place.core < 0 ? "host memory, not pinned" : "host memory";
     config["devices"].push_back({{"rank", rank},
                                  {"group", 0},
                                  {"pid", place.pid},
                                  {"hostname", place.host},
                                  {"device", place.gpu < 0 ? place.core : place.gpu},
                                  {"device_hex", place.gpu_bus},
-                                 {"device_info", place.gpu >= 0   ? place.gpu_name
-                                                 : place.core < 0 ? "host memory, not pinned"
-                                                                  : "host memory"}});
+                                 {"device_info", place.gpu >= 0 ? place.gpu_name : host_memory}});
   }
   return config;
 }

@@ -249,9 +249,11 @@ bool RankRun::select(const Call& call, Row* row) {
     return false;
   }
   row->algorithm = pairs ? "pair" : selection.algorithm;
-  row->protocol = untold ? "-" : pairs ? "lanes" : selection.protocol;
+  const char* protocol = pairs ? "lanes" : selection.protocol;
+  row->protocol = untold ? "-" : protocol;
   row->transport = untold ? "-" : selection.transport;
-  row->channels = untold ? 0 : pairs ? 1 : selection.channels;
+  row->channels = pairs ? 1 : selection.channels;
+  if (untold) row->channels = 0;
   return true;
 }
 

@@ -114,11 +114,10 @@ void print_header(std::FILE* out, const Options& options, const RunResults& resu
           options.ranks(), options.procs, options.threads, options.gpus, options.min_bytes, options.max_bytes,
           step.c_str(), options.warm_up, options.iterations, options.aggregated, options.checks, options.graph_launches,
           options.unalign);
+  const char* stream = options.stream ? ", on a stream" : "";
+  if (options.memory == MemoryKind::kGpu) stream = ", on a CUDA stream";
   fprintf(out, "# buffers: %s, time: %s, seed: %" PRIu64 "%s\n", buffers_name(options),
-          averaging_name(options.averaging), options.seed,
-          options.memory == MemoryKind::kGpu ? ", on a CUDA stream"
-          : options.stream                   ? ", on a stream"
-                                             : "");
+          averaging_name(options.averaging), options.seed, stream);
   print_exceptions(out, options);
   fprintf(out, "#\n# Ranks\n");
   for (size_t rank = 0; rank < results.places.size(); ++rank) {

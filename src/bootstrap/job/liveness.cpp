@@ -16,6 +16,14 @@ constexpr auto kHeartbeatPeriod = std::chrono::milliseconds(1000);
 constexpr size_t kMaxProbes = 16;
 constexpr const char* kDoesNotAnswer = "its process does not answer";
 
+// What a process has answered to a probe that ended so.
+FailureDetector::Answer answer_of(const Status& status, DialEnd end) {
+  using Answer = FailureDetector::Answer;
+  if (status.ok()) return Answer::kListens;
+  if (end == DialEnd::kRefused) return Answer::kRefuses;
+  return status.code() == trTimeout ? Answer::kNone : Answer::kFailed;
+}
+
 }  // namespace
 
 void Liveness::start_ticking() {
@@ -106,15 +114,10 @@ void Liveness::take_step(uint32_t process, const FailureDetector::Step& step) {
 void Liveness::probe(uint32_t process) {
   if (probes_.count(process) != 0 || probes_.size() >= kMaxProbes) return;
   auto done = [this, process](const Status& status, DialEnd end, const std::shared_ptr<SecureConnection>& connection) {
-    using Answer = FailureDetector::Answer;
     probes_.erase(process);
     if (connection) connection->close();
     if (job_.closed) return;
-    const Answer answer = status.ok()                  ? Answer::kListens
-                          : end == DialEnd::kRefused   ? Answer::kRefuses
-                          : status.code() == trTimeout ? Answer::kNone
-                                                       : Answer::kFailed;
-    take_step(process, detector_.probed(process, answer, Clock::now()));
+    take_step(process, detector_.probed(process, answer_of(status, end), Clock::now()));
   };
   probes_[process] = job_.dial(tree_.place(process), Clock::now() + kSilence, std::move(done));
 }

@@ -5,16 +5,16 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/time.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include <cstddef>
+#include <cerrno>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <thread>
+#include <vector>
 
-#include "core/process.h"
+#include "core/unix_sockets.h"
 
 namespace treering::cuda {
 namespace {
@@ -25,12 +25,9 @@ constexpr timeval kSocketTimeout{5, 0};  // of each receive and send
 Status failed(const char* what) { return {trSystemError, fmt::format("{}: {}", what, std::strerror(errno))}; }
 
 socklen_t address_of(const Secret& name, sockaddr_un* address) {
-  *address = {};
-  address->sun_family = AF_UNIX;
-  std::string text = "treering-descriptors-";  // behind a 0: no file
+  std::string text = "treering-descriptors-";
   for (uint8_t byte : name) text += fmt::format("{:02x}", byte);
-  std::memcpy(address->sun_path + 1, text.data(), text.size());
-  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+  return abstract_address(text, address);
 }
 
 void limit_waits(int connection) {
@@ -40,39 +37,16 @@ void limit_waits(int connection) {
 
 // One byte, and with it the descriptor, unless it is -1.
 bool send_descriptor(int connection, int descriptor) {
-  char byte = descriptor >= 0 ? 1 : 0;
-  iovec data{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  if (descriptor >= 0) {
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
-  }
-  return sendmsg(connection, &message, MSG_NOSIGNAL) == 1;
+  const char byte = descriptor >= 0 ? 1 : 0;
+  return send_with_descriptor(connection, &byte, 1, descriptor, 0) == 1;
 }
 
 int receive_descriptor(int connection) {
   char byte = 0;
-  iovec data{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  if (recvmsg(connection, &message, MSG_CMSG_CLOEXEC) != 1) return -1;
-  const cmsghdr* header = CMSG_FIRSTHDR(&message);
-  if (header == nullptr || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) return -1;
-  int descriptor = -1;
-  std::memcpy(&descriptor, CMSG_DATA(header), sizeof descriptor);
-  return descriptor;
+  std::vector<int> descriptors;
+  if (receive_with_descriptors(connection, &byte, 1, 0, &descriptors) != 1 || descriptors.empty()) return -1;
+  for (size_t more = 1; more < descriptors.size(); ++more) close(descriptors[more]);
+  return descriptors[0];
 }
 
 // One a process, made when something is first offered; its thread runs until the process ends.

@@ -44,25 +44,45 @@ const char* type_name(uint32_t type) {
 
 // The lower the better.
 int rank_of(uint32_t type, const Gid& gid) {
-  const int kind = is_mapped_ipv4(gid) ? 0 : is_link_local(gid) ? 2 : 1;
+  int kind = 1;
+  if (is_mapped_ipv4(gid)) kind = 0;
+  if (is_link_local(gid)) kind = 2;
   return type == IBV_GID_TYPE_ROCE_V2 ? kind : 3 + kind;
 }
 
-uint32_t speed_mbps(const ibv_port_attr& port) {
-  const uint32_t lanes = port.active_width == 1   ? 1
-                         : port.active_width == 2 ? 4
-                         : port.active_width == 4 ? 8
-                         : port.active_width == 8 ? 12
-                                                  : 2;
-  const uint32_t lane = port.active_speed == 1    ? 2'500
-                        : port.active_speed == 2  ? 5'000
-                        : port.active_speed <= 8  ? 10'000
-                        : port.active_speed == 16 ? 14'000
-                        : port.active_speed == 32 ? 25'000
-                        : port.active_speed == 64 ? 50'000
-                                                  : 100'000;
-  return lanes * lane;
+uint32_t lanes_of(uint8_t active_width) {
+  switch (active_width) {
+    case 1:
+      return 1;
+    case 2:
+      return 4;
+    case 4:
+      return 8;
+    case 8:
+      return 12;
+    default:
+      return 2;
+  }
 }
+
+uint32_t lane_mbps(uint8_t active_speed) {
+  switch (active_speed) {
+    case 1:
+      return 2'500;
+    case 2:
+      return 5'000;
+    case 16:
+      return 14'000;
+    case 32:
+      return 25'000;
+    case 64:
+      return 50'000;
+    default:
+      return active_speed <= 8 ? 10'000 : 100'000;
+  }
+}
+
+uint32_t speed_mbps(const ibv_port_attr& port) { return lanes_of(port.active_width) * lane_mbps(port.active_speed); }
 
 struct OpenedContext {
   ibv_context* context;
