@@ -68,12 +68,15 @@ std::vector<uint32_t> expected_sum(const std::vector<Bytes>& inputs, size_t coun
 }
 
 void expect_sums(const JobBuffers& buffers, const std::vector<uint32_t>& expected, const std::string& what) {
-  for (size_t rank = 0; rank < buffers.outputs.size(); ++rank)
+  for (size_t rank = 0; rank < buffers.outputs.size(); ++rank) {
+    const auto bytes = expected.size() * sizeof(uint32_t);
+    if (bytes == 0 || std::memcmp(buffers.outputs[rank].data(), expected.data(), bytes) == 0) continue;
     for (size_t i = 0; i < expected.size(); ++i) {
       uint32_t value;
       std::memcpy(&value, buffers.outputs[rank].data() + i * sizeof value, sizeof value);
       ASSERT_EQ(value, expected[i]) << what << ": rank " << rank << " element " << i;
     }
+  }
   if (buffers.in_place) return;
   for (size_t rank = 0; rank < buffers.outputs.size(); ++rank)
     ASSERT_EQ(buffers.outputs[rank].back(), std::byte{0xEE}) << what << ": written past the end";
@@ -99,7 +102,7 @@ TEST_P(EveryAlgorithm, SumsOddCountsThroughTinySlots) {
           ASSERT_EQ(executor.run(*algorithm, job, pipeline, &random_), "") << what;
           ASSERT_NO_FATAL_FAILURE(expect_sums(buffers, expected, what));
           if (!in_place) {
-            ASSERT_EQ(buffers.inputs, inputs) << what << ": the input was changed";
+            ASSERT_TRUE(same_bytes(buffers.inputs, inputs)) << what << ": the input was changed";
           }
         }
   }
@@ -231,7 +234,8 @@ TEST(Execution, LongSpansFitSmallSlots) {
       ASSERT_TRUE(find_algorithm(Collective::kAllReduce, "two-shot", &two_shot).ok());
       ASSERT_EQ(executor.run(*algorithm, job, 1, &random), "") << "seed " << seed;
       ASSERT_EQ(executor.run(*two_shot, same, 1, &random), "") << "seed " << seed;
-      EXPECT_EQ(buffers.outputs, again.outputs) << find_type(type)->name << (wide ? " wide" : "") << " seed " << seed;
+      EXPECT_TRUE(same_bytes(buffers.outputs, again.outputs))
+          << find_type(type)->name << (wide ? " wide" : "") << " seed " << seed;
     }
   }
 }

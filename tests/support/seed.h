@@ -26,4 +26,19 @@ inline uint64_t test_seed(std::optional<uint64_t> usual = {}) {
   return seed;
 }
 
+// SplitMix64, for many short series: its seed is all that it has, where std::mt19937_64 makes 312 numbers of one.
+class SplitMix64 {
+ public:
+  explicit SplitMix64(uint64_t seed) : state_(seed) {}
+  uint64_t operator()() {
+    uint64_t word = state_ += 0x9E3779B97F4A7C15u;
+    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9u;
+    word = (word ^ word >> 27) * 0x94D049BB133111EBu;
+    return word ^ word >> 31;
+  }
+
+ private:
+  uint64_t state_;
+};
+
 }  // namespace treering

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -22,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/seed.h"
 #include "support/waiting.h"
 #include "transport/cma/cma.h"
 #include "transport/linked.h"
@@ -263,12 +265,19 @@ inline std::vector<std::byte> payload_of(Connection* connection, const Message& 
 
 inline std::vector<std::byte> pattern(uint64_t seed, size_t bytes) {
   std::vector<std::byte> data(bytes);
-  uint64_t state = seed * 0x9E3779B97F4A7C15u + 1;
-  for (std::byte& b : data) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    b = static_cast<std::byte>(state >> 56);
+  SplitMix64 random(seed);
+  size_t at = 0;
+  for (uint64_t word; at + sizeof word <= bytes; at += sizeof word) {
+    word = random();
+    std::memcpy(data.data() + at, &word, sizeof word);
   }
+  for (uint64_t rest = random(); at < bytes; ++at, rest >>= 8) data[at] = static_cast<std::byte>(rest);
   return data;
+}
+
+// As a == b, which compares one byte after the other: under ThreadSanitizer for minutes.
+inline bool same_bytes(const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
 }  // namespace treering

@@ -115,7 +115,8 @@ std::string receive_all(TcpPair* pair, const Stream& stream) {
     if (message != nullptr) {
       if (message->signature != received[c]) wrong = "order on channel " + std::to_string(c);
       const auto expected = pattern(stream.seed + c * 1000003 + received[c], message->bytes);
-      if (payload_of(connections[c].get(), *message) != expected) wrong = "bytes of " + std::to_string(received[c]);
+      if (!same_bytes(payload_of(connections[c].get(), *message), expected))
+        wrong = "bytes of " + std::to_string(received[c]);
       connections[c]->pop();
       ++received[c];
       ++total;

@@ -60,7 +60,8 @@ class Transfer {
     const Message* message = receiver()->front();
     if (message == nullptr) return false;
     EXPECT_EQ(message->signature, received_);
-    EXPECT_EQ(payload_of(receiver().get(), *message), pattern(received_ + channel_ * 1000, bytes_)) << received_;
+    EXPECT_TRUE(same_bytes(payload_of(receiver().get(), *message), pattern(received_ + channel_ * 1000, bytes_)))
+        << received_;
     receiver()->pop();
     ++received_;
     return true;
