@@ -49,7 +49,7 @@ Status init_rank(trComm_t* comm, int nranks, const trUniqueId& id, int rank, con
   };
   if (!Group::current().open()) return create();
   *comm = nullptr;
-  Group::current().add_job(nullptr, create);
+  Group::current().add_change(nullptr, create);
   return {};
 }
 

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "api/common.h"
-#include "core/job_chains.h"
+#include "core/change_chains.h"
 
 namespace treering {
 
@@ -21,10 +21,10 @@ Status Group::end() {
   if (depth_ == 1 && keeping_) return {trInvalidUsage, "trGroupEnd without trGroupStart: end with trPersistentEnd"};
   if (--depth_ > 0) return {};
   auto batch = std::move(batch_);
-  auto jobs = std::exchange(jobs_, {});
+  auto changes = std::exchange(changes_, {});
   Status failure = std::exchange(failure_, Status());
   if (!failure.ok()) return failure;
-  TR_RETURN_IF_ERROR(run_jobs(std::move(jobs)));
+  TR_RETURN_IF_ERROR(run_changes(std::move(changes)));
   TR_RETURN_IF_ERROR(batch->prepare(/*kept=*/false));
   return batch->run();
 }
@@ -34,9 +34,9 @@ Status Group::end_kept(std::unique_ptr<Batch>* batch) {
   depth_ = 0;
   keeping_ = false;
   auto made = std::move(batch_);
-  const bool jobs = !std::exchange(jobs_, {}).empty();
+  const bool changes = !std::exchange(changes_, {}).empty();
   TR_RETURN_IF_ERROR(std::exchange(failure_, Status()));
-  if (jobs) return {trInvalidUsage, "communicators cannot be made by a persistent operation"};
+  if (changes) return {trInvalidUsage, "communicators cannot be made by a persistent operation"};
   TR_RETURN_IF_ERROR(made->prepare(/*kept=*/true));
   *batch = std::move(made);
   return {};
@@ -48,7 +48,8 @@ Status Group::refuse(const char* call, const char* what, const void* handle) con
 }
 
 Status Group::refuse_held(const char* call, trComm_t comm) const {
-  const bool makes = std::any_of(jobs_.begin(), jobs_.end(), [comm](const Job& job) { return job.parent == comm; });
+  const bool makes =
+      std::any_of(changes_.begin(), changes_.end(), [comm](const Change& change) { return change.parent == comm; });
   return open() && comm != nullptr && (makes || batch_->has(comm)) ? refuse(call, "comm", comm) : Status();
 }
 
@@ -56,14 +57,14 @@ Status Group::refuse_held(const char* call, trStream_t stream) const {
   return open() && batch_->has(stream_id(stream)) ? refuse(call, "stream", stream) : Status();
 }
 
-Status Group::run_jobs(std::vector<Job> jobs) {
-  std::vector<JobChain> chains;
+Status Group::run_changes(std::vector<Change> changes) {
+  std::vector<ChangeChain> chains;
   std::map<trComm_t, size_t> chain_of;
-  for (Job& job : jobs) {
+  for (Change& change : changes) {
     const size_t at =
-        job.parent == nullptr ? chains.size() : chain_of.try_emplace(job.parent, chains.size()).first->second;
+        change.parent == nullptr ? chains.size() : chain_of.try_emplace(change.parent, chains.size()).first->second;
     if (at == chains.size()) chains.emplace_back();
-    chains[at].push_back(std::move(job.work));
+    chains[at].push_back(std::move(change.work));
   }
   return run_chains(chains);
 }

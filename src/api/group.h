@@ -34,8 +34,9 @@ class Group {
   }
 
   Batch& batch() { return *batch_; }
-  // Jobs run at the end, side by side; those that use the same communicator `parent`, if any, one after another.
-  void add_job(trComm_t parent, std::function<Status()> job) { jobs_.push_back({parent, std::move(job)}); }
+  // Changes of communicators run at the end, side by side; those that use the same communicator `parent`, if any, one
+  // after another.
+  void add_change(trComm_t parent, std::function<Status()> change) { changes_.push_back({parent, std::move(change)}); }
   // Refuses a call that would end an object of which this open group holds calls.
   Status refuse_held(const char* call, trComm_t comm) const;
   Status refuse_held(const char* call, trStream_t stream) const;
@@ -50,17 +51,17 @@ class Group {
   }
 
  private:
-  struct Job {
+  struct Change {
     trComm_t parent;
     std::function<Status()> work;
   };
   Status refuse(const char* call, const char* what, const void* handle) const;
-  static Status run_jobs(std::vector<Job> jobs);
+  static Status run_changes(std::vector<Change> changes);
 
   int depth_ = 0;
   bool keeping_ = false;
   std::unique_ptr<Batch> batch_;  // while it is open
-  std::vector<Job> jobs_;
+  std::vector<Change> changes_;
   Status failure_;
 };
 

@@ -28,7 +28,7 @@ Status split(trComm_t comm, int color, int key, trComm_t* newcomm, const trConfi
     return made == nullptr ? Status() : add_communicator(std::move(made), newcomm);
   };
   if (!Group::current().open()) return create();
-  Group::current().add_job(comm, create);
+  Group::current().add_change(comm, create);
   return {};
 }
 
@@ -96,7 +96,7 @@ Status shrink(trComm_t comm, const int* excluded, int count, trComm_t* newcomm, 
     return add_communicator(std::move(made), newcomm);
   };
   if (!Group::current().open()) return create();
-  Group::current().add_job(comm, create);
+  Group::current().add_change(comm, create);
   return {};
 }
 
@@ -121,7 +121,7 @@ Status grow(trComm_t comm, int nranks, const trUniqueId* id, trComm_t* newcomm, 
     return add_communicator(std::move(made), newcomm);
   };
   if (!Group::current().open()) return create();
-  Group::current().add_job(comm, create);
+  Group::current().add_change(comm, create);
   return {};
 }
 

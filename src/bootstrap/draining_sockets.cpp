@@ -27,12 +27,12 @@ void DrainingSockets::add(int fd, std::chrono::milliseconds deadline) {
   const std::chrono::milliseconds longest = kMaxDrainTime;
   const auto time = deadline.count() > 0 ? std::min(deadline, longest) : longest;
   const auto now = Clock::now();
-  const Place socket = sockets_.insert(sockets_.end(), {fd, 0, 0, now + longest, time, now + time, INT_MAX});
+  const Entry socket = sockets_.insert(sockets_.end(), {fd, 0, 0, now + longest, time, now + time, INT_MAX});
   socket->watch = agent_->watch(fd, EPOLLIN, [this, socket](uint32_t) { read(socket); });
   look(socket);
 }
 
-void DrainingSockets::read(Place socket) {
+void DrainingSockets::read(Entry socket) {
   char bytes[4096];
   ssize_t got = 0;
   while ((got = recv(socket->fd, bytes, sizeof bytes, MSG_DONTWAIT)) > 0) continue;
@@ -40,7 +40,7 @@ void DrainingSockets::read(Place socket) {
   if (got == 0 || (errno != EAGAIN && errno != EINTR)) end(socket);
 }
 
-void DrainingSockets::look(Place socket) {
+void DrainingSockets::look(Entry socket) {
   int bytes = 0;
   const auto now = Clock::now();
   if (ioctl(socket->fd, SIOCOUTQ, &bytes) != 0 || bytes == 0) return end(socket);
@@ -50,7 +50,7 @@ void DrainingSockets::look(Place socket) {
   socket->timer = agent_->after(kPeriod, [this, socket] { look(socket); });
 }
 
-void DrainingSockets::end(Place socket) {
+void DrainingSockets::end(Entry socket) {
   agent_->cancel(socket->timer);
   agent_->unwatch(socket->watch, socket->fd);
   ::close(socket->fd);

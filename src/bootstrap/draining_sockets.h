@@ -31,10 +31,10 @@ class DrainingSockets {
     Clock::time_point until;             // unless something moves
     int left;                            // bytes that the peer has not acknowledged
   };
-  using Place = std::list<Socket>::iterator;
-  void read(Place socket);
-  void look(Place socket);
-  void end(Place socket);
+  using Entry = std::list<Socket>::iterator;
+  void read(Entry socket);
+  void look(Entry socket);
+  void end(Entry socket);
 
   Agent* agent_;
   std::list<Socket> sockets_;

@@ -7,7 +7,7 @@
 #include <map>
 #include <thread>
 
-#include "core/job_chains.h"
+#include "core/change_chains.h"
 #include "shim/entry.h"
 #include "shim/report.h"
 
@@ -68,20 +68,20 @@ Status run_calls(const std::vector<Call>& calls) {
 }
 
 // Those that use the same communicator (of a new one: the parent comes first) run one after another.
-Status run_jobs(const std::vector<Job>& jobs) {
-  std::vector<JobChain> chains;
+Status run_changes(const std::vector<Change>& changes) {
+  std::vector<ChangeChain> chains;
   std::map<Comm*, size_t> chain_of;
-  for (const Job& job : jobs) {
-    const size_t at = chain_of.try_emplace(job.comms.front().get(), chains.size()).first->second;
+  for (const Change& change : changes) {
+    const size_t at = chain_of.try_emplace(change.comms.front().get(), chains.size()).first->second;
     if (at == chains.size()) chains.emplace_back();
-    chains[at].push_back(job.work);
+    chains[at].push_back(change.work);
   }
   return run_chains(chains);
 }
 
 std::vector<CommPtr> comms_of(const Batch& batch) {
   std::vector<CommPtr> comms;
-  for (const Job& job : batch.jobs) comms.insert(comms.end(), job.comms.begin(), job.comms.end());
+  for (const Change& change : batch.changes) comms.insert(comms.end(), change.comms.begin(), change.comms.end());
   for (const Call& call : batch.calls) comms.push_back(call.comm);
   return comms;
 }
@@ -104,7 +104,7 @@ Status Group::end(const char* function, Batch* batch, bool* outermost) {
 
 Status Batch::find_kind(bool* blocking) const {
   std::vector<const Comm*> deciding;
-  for (const Job& job : jobs) deciding.push_back(job.comms.front().get());
+  for (const Change& change : changes) deciding.push_back(change.comms.front().get());
   for (const Call& call : calls) deciding.push_back(call.comm.get());
   *blocking = deciding.empty() || deciding[0]->blocking;
   for (const Comm* comm : deciding)
@@ -114,7 +114,7 @@ Status Batch::find_kind(bool* blocking) const {
 }
 
 Status Batch::run() {
-  Status status = run_jobs(jobs);
+  Status status = run_changes(changes);
   return status.ok() ? run_calls(calls) : status;
 }
 
@@ -123,7 +123,7 @@ Status Batch::run() {
 Status launch(Batch batch) {
   bool blocking = true;
   Status kind = batch.find_kind(&blocking);
-  if (!kind.ok() || blocking || (batch.jobs.empty() && has_devices())) {
+  if (!kind.ok() || blocking || (batch.changes.empty() && has_devices())) {
     Status status = kind.ok() ? batch.run() : kind;
     if (status.ok()) return status;
     undo(batch);
@@ -133,7 +133,7 @@ Status launch(Batch batch) {
   for (const CommPtr& comm : comms) comm->begin_background();
   auto shared = std::make_shared<Batch>(std::move(batch));
   auto run = [comms, shared] {
-    const Status status = run_job([&] { return shared->run(); });
+    const Status status = run_guarded([&] { return shared->run(); });
     if (!status.ok()) (void)report(status);
     *shared = Batch();  // what the calls hold is released before the communicators count as ready
     for (const CommPtr& comm : comms) comm->end_background(status);
@@ -163,19 +163,19 @@ Status submit(Call call) {
   return launch(std::move(batch));
 }
 
-Status submit(Job job) {
+Status submit(Change change) {
   if (Group::current().open()) {
-    Group::current().batch().jobs.push_back(std::move(job));
+    Group::current().batch().changes.push_back(std::move(change));
     return {};
   }
   Batch batch;
-  batch.jobs.push_back(std::move(job));
+  batch.changes.push_back(std::move(change));
   return launch(std::move(batch));
 }
 
 void undo(const Batch& batch) {
-  for (const Job& job : batch.jobs)
-    if (job.undo) job.undo();
+  for (const Change& change : batch.changes)
+    if (change.undo) change.undo();
 }
 
 Status end_group(const char* function) {

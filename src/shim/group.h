@@ -2,7 +2,7 @@
 // Group: the calls that a thread has collected between ncclGroupStart() and ncclGroupEnd(). A call outside of a group
 // is a batch of one.
 //
-//   jobs (create, split, shrink, finalize)   side by side, first; those of one communicator in order
+//   changes (create, split, shrink, finalize)   side by side, first; those of one communicator in order
 //   calls (collectives, sends, receives)     one group of the C API, then
 //
 // A batch on non-blocking communicators runs in a thread of its own, and the call that started it returns
@@ -46,15 +46,15 @@ struct Call {
 };
 
 // A call that makes or ends a communicator.
-struct Job {
+struct Change {
   // That are not ready meanwhile. The first, the parent if there is one, decides whether the call blocks.
   std::vector<CommPtr> comms;
   std::function<Status()> work;
-  std::function<void()> undo;  // when it, or another job of the batch, failed before the call returned
+  std::function<void()> undo;  // when it, or another change of the batch, failed before the call returned
 };
 
 struct Batch {
-  std::vector<Job> jobs;
+  std::vector<Change> changes;
   std::vector<Call> calls;
   std::vector<CommPtr> aborted;  // what they had under way has been told to end; released when the group ends
 
@@ -87,7 +87,7 @@ class Group {
 Status launch(Batch batch);
 // Adds to the open group, or launches.
 Status submit(Call call);
-Status submit(Job job);
+Status submit(Change change);
 
 // Ends the calling thread's group: the outermost one is launched, or undone when a call in it was wrong.
 Status end_group(const char* function);

@@ -27,23 +27,23 @@ using Make = std::function<Status(trComm_t* made)>;
 Status create(const char* function, CommPtr comm, ncclComm_t* out, std::vector<CommPtr> parents, const Make& make) {
   ncclComm_t handle = add_comm(comm);
   *out = handle;
-  Job job;
-  job.comms = std::move(parents);
-  job.comms.push_back(comm);
-  job.work = [comm, make, function]() -> Status {
+  Change change;
+  change.comms = std::move(parents);
+  change.comms.push_back(comm);
+  change.work = [comm, make, function]() -> Status {
     trComm_t made = nullptr;
     TR_RETURN_IF_ERROR(make(&made));
     comm->attach(made);
     if (comm->get() != nullptr) report_comm(*comm, function);
     return {};
   };
-  job.undo = [handle, out, function] {
+  change.undo = [handle, out, function] {
     CommPtr ended;
     (void)remove_comm(function, handle, &ended);
     if (ended != nullptr) (void)ended->release(/*abort=*/false);
     *out = nullptr;
   };
-  return submit(std::move(job));
+  return submit(std::move(change));
 }
 
 // A wrong call in a group fails the group.
@@ -221,13 +221,13 @@ ncclResult_t pncclCommSplit(ncclComm_t handle, int color, int key, ncclComm_t* n
       return status_of(trCommSplit(child.parent->get(), color, key, made, child.inherits ? nullptr : &settings));
     };
     if (color != NCCL_SPLIT_NOCOLOR) return create(kName, child.comm(), newcomm, {child.parent}, make);
-    Job job;
-    job.comms = {child.parent};
-    job.work = [make]() -> Status {
+    Change change;
+    change.comms = {child.parent};
+    change.work = [make]() -> Status {
       trComm_t none = nullptr;
       return make(&none);
     };
-    return submit(std::move(job));
+    return submit(std::move(change));
   });
 }
 

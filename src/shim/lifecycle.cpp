@@ -74,10 +74,10 @@ ncclResult_t pncclCommFinalize(ncclComm_t handle) {
     CommPtr comm;
     TR_RETURN_IF_ERROR(find_comm("ncclCommFinalize", handle, &comm));
     TR_RETURN_IF_ERROR(comm->expect_ready("ncclCommFinalize"));
-    Job job;
-    job.comms = {comm};
-    job.work = [comm] { return comm->finalize(); };
-    return submit(std::move(job));
+    Change change;
+    change.comms = {comm};
+    change.work = [comm] { return comm->finalize(); };
+    return submit(std::move(change));
   });
 }
 

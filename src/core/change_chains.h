@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs that block, such as the making of communicators, run side by side: those of a chain one after another, each
-// chain in a thread of its own, the first in the caller's.
+// Changes of communicators, which are made, split and ended by calls that block: they run side by side. Those of a chain
+// run one after another, each chain in a thread of its own, the first in the caller's.
 //
-// Invariant: either all threads could be started, or no job has run. A job that waits for those of a thread that is
-// missing would wait until its deadline.
+// Invariant: either all threads could be started, or no change has run. A change that waits for those of a thread that
+// is missing would wait until its deadline.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,12 +18,12 @@
 
 namespace treering {
 
-using JobChain = std::vector<std::function<Status()>>;
+using ChangeChain = std::vector<std::function<Status()>>;
 
 // An exception becomes a Status, in a thread in which nothing could catch it.
-inline Status run_job(const std::function<Status()>& job) {
+inline Status run_guarded(const std::function<Status()>& call) {
   try {
-    return job();
+    return call();
   } catch (const std::bad_alloc&) {
     return out_of_memory();
   } catch (const std::exception& error) {
@@ -31,14 +31,14 @@ inline Status run_job(const std::function<Status()>& job) {
   }
 }
 
-// The first failure of the first chain that has one. A job that fails ends nothing: other ranks count on the later
+// The first failure of the first chain that has one. A change that fails ends nothing: other ranks count on the later
 // ones.
-inline Status run_chains(const std::vector<JobChain>& chains) {
+inline Status run_chains(const std::vector<ChangeChain>& chains) {
   if (chains.empty()) return {};
   std::vector<Status> results(chains.size());
   auto run = [&](size_t chain) {
-    for (const auto& job : chains[chain]) {
-      Status status = run_job(job);
+    for (const auto& change : chains[chain]) {
+      Status status = run_guarded(change);
       if (results[chain].ok()) results[chain] = std::move(status);
     }
   };
