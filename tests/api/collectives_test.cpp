@@ -39,12 +39,12 @@ struct Case {
   int32_t (*expected)(int rank, int n, int root, size_t block, size_t i, size_t count);
 };
 
-constexpr int kMostRanks = 9;
+constexpr int kMaxRanks = 9;
 // Each is asked for many times.
 int32_t sum_of(int n, size_t i) {
   static const std::vector<Values> sums = [] {
-    std::vector<Values> made(kMostRanks + 1, Values(kPeriod));
-    for (int ranks = 1; ranks <= kMostRanks; ++ranks)
+    std::vector<Values> made(kMaxRanks + 1, Values(kPeriod));
+    for (int ranks = 1; ranks <= kMaxRanks; ++ranks)
       for (size_t at = 0; at < kPeriod; ++at)
         made[static_cast<size_t>(ranks)][at] = made[static_cast<size_t>(ranks) - 1][at] + value_of(ranks - 1, at);
     return made;
@@ -179,7 +179,7 @@ void check_once(RankGroup& ranks, const Case& c, size_t count, int root, bool in
 
 void check(const Case& c, const char* algorithm) {
   const std::string forced = algorithm == nullptr ? "" : std::string(c.name) + ":" + algorithm;
-  for (int n = 1; n <= kMostRanks; ++n) {
+  for (int n = 1; n <= kMaxRanks; ++n) {
     RankGroup ranks(n, config_of(algorithm == nullptr ? nullptr : forced.c_str()));
     for (size_t count : {size_t{0}, size_t{1}, size_t{7}, size_t{509}, size_t{20'011}})
       for (int root = 0; root<(c.rooted ? n : 1); root += n> 4 ? 3 : 1)
