@@ -20,7 +20,7 @@ class SpinWait {
   TR_DEVICE explicit SpinWait(const DeviceStatus* status) : status_(status) {}
   // False when it is over.
   TR_DEVICE bool wait() {
-    relax();
+    relax(turns_);
     return (++turns_ & 1023) != 0 || load_flag(&status_->abort) == 0;
   }
 

@@ -9,7 +9,7 @@
 //   load_pair      8 bytes that are read, or written, at once: data and flag of the LL protocol
 //   kLanesOfLine   threads that share a line of 128 bytes whose last 8 are a flag (LL128): try_read_line, write_line; it is
 //                  seen whole when its flag is seen. true_for_line: a decision that they make together
-//   relax          while waiting
+//   relax          while waiting: for how many turns so far
 //
 // Memory order: data are written by all threads of a block, then barrier(), then one thread's store_release(). The
 // reader's thread polls with load_acquire(), then barrier(), then all threads read. On a GPU a barrier orders the

@@ -2,6 +2,7 @@
 // Platform for tests without a GPU: see platform.h. A "block" is a few threads of this process.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <chrono>
@@ -48,7 +49,13 @@ inline uint32_t load_flag(const uint32_t* at) { return __atomic_load_n(at, __ATO
 inline void store_flag(uint32_t* at, uint32_t value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
 // For memory that the threads of a block share and write at once.
 inline void store_shared(uint32_t* at, uint32_t value) { __atomic_store_n(at, value, __ATOMIC_RELAXED); }
-inline void relax() { std::this_thread::yield(); }
+// A wait for a rank that is late, or never comes, leaves the processors to others.
+inline void relax(uint32_t turn) {
+  if (turn < 512)
+    std::this_thread::yield();
+  else
+    std::this_thread::sleep_for(std::chrono::microseconds(std::min(turn / 16, 200u)));
+}
 
 inline uint64_t load_pair(const uint64_t* at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
 inline void store_pair(uint64_t* at, uint64_t value) { __atomic_store_n(at, value, __ATOMIC_RELAXED); }

@@ -37,7 +37,7 @@ TR_DEVICE void store_flag(uint32_t* at, uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }
 TR_DEVICE void store_shared(uint32_t* at, uint32_t value) { *static_cast<volatile uint32_t*>(at) = value; }
-TR_DEVICE void relax() { __nanosleep(20); }
+TR_DEVICE void relax(uint32_t) { __nanosleep(20); }
 
 TR_DEVICE uint64_t load_pair(const uint64_t* at) {
   uint64_t value;

@@ -86,6 +86,11 @@ def text_of(path):
     return text_at(path, status.st_mtime_ns, status.st_size)
 
 
+@functools.cache
+def found_in(text, pattern):
+    return re.findall(pattern, text)
+
+
 def allowed(included, folder, arrows):
     parts = included.split("/")
     return parts[0] in ("treering", "core", folder) or any("/".join(parts[:n]) in arrows for n in range(1, len(parts) + 1))
@@ -102,14 +107,14 @@ class Sources:
         self.texts = {str(path.relative_to(self.root)): text_of(path) for path in sources(self.root)}
         self.home = {}  # of a type that one header alone defines
         for name, text in self.texts.items():
-            for defined in self.DEFINED.findall(text) if name.endswith(".h") else []:
+            for defined in found_in(text, self.DEFINED) if name.endswith(".h") else []:
                 self.home[defined] = None if defined in self.home else name
         self.includes = {name: self._used(name, text) for name, text in self.texts.items()}
 
     def _used(self, name, text):
         folders = [*ARROWS, "treering"]
-        found = [included for included in INCLUDE.findall(text) if included.split("/")[0] in folders]
-        homes = {self.home.get(declared) for declared in self.FORWARD.findall(text)} - {None, name}
+        found = [included for included in found_in(text, INCLUDE) if included.split("/")[0] in folders]
+        homes = {self.home.get(declared) for declared in found_in(text, self.FORWARD)} - {None, name}
         return found + sorted(homes - set(found))
 
     @functools.cache
@@ -152,16 +157,16 @@ def check_transports(root):
     """A transport is known by its row in transport/table.cpp alone."""
     names = [path.parent.name for path in (root / "src/transport").glob("*/transport.h")]
     inside = re.compile(rf"transport/({'|'.join(names)})/")
-    types = re.compile(rf"\b({'|'.join(name.capitalize() for name in names if name != 'memory')})[A-Z]\w*")
+    types = re.compile(rf"\b(?:{'|'.join(name.capitalize() for name in names if name != 'memory')})[A-Z]\w*")
     for path in sources(root / "src"):
         folder = path.relative_to(root / "src").parts[0]
         if folder == "transport":
             continue
         text = text_of(path)
-        for included in INCLUDE.findall(text):
+        for included in found_in(text, INCLUDE):
             if inside.match(included):
                 yield f"{path.relative_to(root)}: includes {included}: a transport is known by its row in transport/table.cpp alone"
-        for found in sorted({match.group() for match in types.finditer(text)}):
+        for found in sorted(set(found_in(text, types))):
             yield f"{path.relative_to(root)}: names {found}: a transport is known by its row in transport/table.cpp alone"
 
 
@@ -170,7 +175,7 @@ def check_collectives(root):
     asks = re.compile(r"[!=]=\s*Collective::k\w+|Collective::k\w+\s*[!=]=|case Collective::k\w+")
     for path in sources(root / "src"):
         if path.relative_to(root / "src").parts[0] != "algorithms":
-            for found in asks.findall(text_of(path)):
+            for found in found_in(text_of(path), asks):
                 yield f"{path.relative_to(root)}: asks `{found}`: a collective is known by its row in algorithms/collective.cpp alone"
 
 
@@ -184,14 +189,14 @@ def check_folder_sizes(root):
 def check_tool_includes(root):
     for path in [p for folder in ("tools", "python", "bench/peers") for p in sources(root / folder)]:
         arrows = TOOL_ARROWS.get(path.name, [])
-        for included in INCLUDE.findall(text_of(path)):
+        for included in found_in(text_of(path), INCLUDE):
             if included.split("/")[0] in ARROWS and not {included, included.split("/")[0]} & set(arrows):
                 yield f"{path.relative_to(root)}: includes {included}: a tool may include the C API {arrows or 'alone'}"
 
 
 def check_public_header(root):
     for path in sources(root / "include"):
-        for included in INCLUDE.findall(text_of(path)):
+        for included in found_in(text_of(path), INCLUDE):
             if included.split("/")[0] in ARROWS:
                 yield f"{path.relative_to(root)}: includes {included}: a public header stands alone"
 
@@ -265,7 +270,7 @@ def check_expressions(root):
 def check_names(root):
     """The largest and the least of what is allowed are kMax and kMin."""
     for path in [p for folder in ("src", "include", "python", "tools", "tests", "bench") for p in sources(root / folder)]:
-        for found in sorted(set(re.findall(r"\bk(?:Most|Least)[A-Z]\w*", text_of(path)))):
+        for found in sorted(set(found_in(text_of(path), r"\bk(?:Most|Least)[A-Z]\w*"))):
             yield f"{path.relative_to(root)}: names {found}: limits begin with kMax or kMin"
 
 
@@ -275,15 +280,20 @@ WORDS = {r"\bOf(?= |$)": 'a sentence begins with "Of": subject and verb come fir
 WORDED = (*SOURCES, ".md", ".sh", "meson.build")  # ends of names
 
 
+@functools.cache
+def unclear_words(text):
+    """[(line, word, what is wrong there)]"""
+    return [(text.count("\n", 0, match.start()) + 1, match[0], what)
+            for words, what in WORDS.items() for match in re.finditer(words, text, re.MULTILINE)]
+
+
 def check_words(root):
     folders = ("src", "include", "python", "tools", "bench", "tests", "examples", "docs")
     for path in [*(path for folder in folders for path in files_below(root / folder)), *sorted(root.glob("*.md"))]:
         if not path.name.endswith(WORDED) or path.name == Path(__file__).name:
             continue
-        for words, what in WORDS.items():
-            for match in re.finditer(words, text_of(path), re.MULTILINE):
-                line = text_of(path).count("\n", 0, match.start()) + 1
-                yield f"{path.relative_to(root)}:{line}: {match[0]!r}: {what}"
+        for line, word, what in unclear_words(text_of(path)):
+            yield f"{path.relative_to(root)}:{line}: {word!r}: {what}"
 
 
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
@@ -323,15 +333,17 @@ def seconds_of(argument, unit):
     return max(read, default=UNREADABLE_SLEEP)
 
 
+@functools.cache
+def sleeps_in(text):
+    return [(text.count("\n", 0, found.start()) + 1, seconds_of(argument_of(text, found.end()), unit))
+            for call, unit in (SLEEPS.items() if "sleep" in text else ()) for found in re.finditer(call, text)]
+
+
 def sleeps(root):
     """(file, line, seconds) of each literal sleep of tests/."""
     for path in sources(root / "tests"):
-        if path.name == Path(__file__).name:
-            continue
-        text = text_of(path)
-        for call, unit in SLEEPS.items() if "sleep" in text else ():
-            for found in re.finditer(call, text):
-                yield path.relative_to(root), text.count("\n", 0, found.start()) + 1, seconds_of(argument_of(text, found.end()), unit)
+        if path.name != Path(__file__).name:
+            yield from ((path.relative_to(root), line, seconds) for line, seconds in sleeps_in(text_of(path)))
 
 
 def check_sleeps(root):

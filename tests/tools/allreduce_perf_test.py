@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """allreduce-perf end to end: tables, files, refusals, and what it leaves behind when it is interrupted."""
+import concurrent.futures
 import csv
 import json
 import os
@@ -20,6 +21,14 @@ TREERING_PERF = os.path.join(os.path.dirname(PERF), "treering-perf")
 def run(*arguments, timeout=120, env=None):
     return subprocess.run([PERF, *map(str, arguments)], capture_output=True, text=True, timeout=timeout,
                           env=dict(os.environ, **(env or {})))
+
+
+def side_by_side(commands, timeout=240):
+    """Two at a time: what begins and ends waits most of the time."""
+    def one(command):
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        return list(pool.map(one, commands))
 
 
 def rows(output):
@@ -116,18 +125,17 @@ class Tables(unittest.TestCase):
         names = subprocess.run([TREERING_PERF, "nonsense"], capture_output=True, text=True).stderr
         collectives = names.split("is not one of ")[1].strip().split(", ")
         self.assertEqual(len(collectives), 15)
-        for name in collectives:
-            for words in (["-b", 40, "-e", "40K", "-f", 32], ["-d", "all", "-b", 4099, "-e", 4099], ["-t", 2, "-r", 2],
-                          ["--stream", "--seed", 9]):
-                with self.subTest(collective=name, words=words):
-                    words = words if "-b" in words else words + ["-b", "64K", "-e", "64K"]
-                    done = subprocess.run([TREERING_PERF, name, "--procs", "3", "-n", "2", *map(str, words)],
-                                          capture_output=True, text=True, timeout=120)
-                    self.assertEqual(done.returncode, 0, done.stderr)
-                    self.assertTrue(rows(done.stdout))
-                    places = {tuple(value == "n/a" for value in row[5:13]) for row in rows(done.stdout)}
-                    self.assertEqual(places, {(False,) * 4 + (name in ("alltoallv", "sendrecv"),) * 4})
-                    self.assertIn("# Out of bounds values : 0 OK", done.stdout)
+        cases = [(name, words if "-b" in words else [*words, "-b", "64K", "-e", "64K"]) for name in collectives
+                 for words in (["-b", 40, "-e", "40K", "-f", 32], ["-d", "all", "-b", 4099, "-e", 4099], ["-t", 2, "-r", 2],
+                               ["--stream", "--seed", 9])]
+        programs = side_by_side([TREERING_PERF, name, "--procs", "3", "-n", "2", *map(str, words)] for name, words in cases)
+        for (name, words), done in zip(cases, programs, strict=True):
+            with self.subTest(collective=name, words=words):
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertTrue(rows(done.stdout))
+                places = {tuple(value == "n/a" for value in row[5:13]) for row in rows(done.stdout)}
+                self.assertEqual(places, {(False,) * 4 + (name in ("alltoallv", "sendrecv"),) * 4})
+                self.assertIn("# Out of bounds values : 0 OK", done.stdout)
 
     def test_no_row_is_empty_or_there_twice(self):
         for name in ("allgather", "reduce-scatter", "alltoall", "gather", "scatter", "alltoallv"):
@@ -146,16 +154,15 @@ class Tables(unittest.TestCase):
 
     # Blocks of 16 KiB to 3 MiB, from sizes at which the kernel copies them to those at which it no longer pays.
     def test_large_blocks_with_and_without_copies_by_the_kernel(self):
-        for name in ("alltoall", "alltoallv", "allgather", "scatter", "scatterv", "gatherv", "sendrecv"):
-            for transports in ("in-process,shared-memory,cma", "^cma"):
-                with self.subTest(collective=name, transports=transports):
-                    done = subprocess.run([TREERING_PERF, name, "--procs", "3", "-n", "2", "-w", "1", "-b", "49200", "-e", "9M",
-                                           "-f", "13"],
-                                          env=os.environ | {"TREERING_TRANSPORTS": transports, "TREERING_ALGO": "allgather:ring"},
-                                          capture_output=True, text=True, timeout=120)
-                    self.assertEqual(done.returncode, 0, done.stderr)
-                    self.assertEqual(len(rows(done.stdout)), 3)
-                    self.assertIn("# Out of bounds values : 0 OK", done.stdout)
+        cases = [(name, transports) for name in ("alltoall", "alltoallv", "allgather", "scatter", "scatterv", "gatherv", "sendrecv")
+                 for transports in ("in-process,shared-memory,cma", "^cma")]
+        programs = side_by_side(["env", f"TREERING_TRANSPORTS={transports}", "TREERING_ALGO=allgather:ring", TREERING_PERF, name, "--procs",
+                                 "3", "-n", "2", "-w", "1", "-b", "49200", "-e", "9M", "-f", "13"] for name, transports in cases)
+        for (name, transports), done in zip(cases, programs, strict=True):
+            with self.subTest(collective=name, transports=transports):
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(len(rows(done.stdout)), 3)
+                self.assertIn("# Out of bounds values : 0 OK", done.stdout)
 
     def test_options_that_change_the_call(self):
         for words in (["-R", 1], ["-R", 2], ["-u", 1], ["-m", 4], ["-z", 1], ["--stream"], ["-T", 30], ["-c", 3],
