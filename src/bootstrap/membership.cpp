@@ -134,9 +134,9 @@ Membership::Membership(Agent* agent, std::shared_ptr<Job> job, std::shared_ptr<M
 Membership::~Membership() {
   if (!agent_->of_this_process()) return;  // in a forked child: the rank is the parent's
   (void)agent_->call([this] { job_->leave(member_->request.rank, dissolved_, cause_); });
-  // The process may end right after this. A creation that came to its deadline has no time left, and did so everywhere.
+  // The process may end right after this. A creation that came to its deadline has little time left for that.
   const bool is_late = member_->creates && cause_.code() == trTimeout;
-  const auto deadline = Clock::now() + (is_late ? Clock::duration() : kSeeking);
+  const auto deadline = Clock::now() + (is_late ? kSeeking / 4 : kSeeking);
   for (bool seeks = true; seeks && Clock::now() < deadline;) {
     seeks = false;
     (void)agent_->call([this, &seeks] { seeks = job_->seeks_parent(); });

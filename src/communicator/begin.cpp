@@ -232,8 +232,10 @@ void Communicator::find_regions(const Operation& operation) {
       operation.input == operation.output && input == output ? call_.output_region : published(operation.input, input);
 }
 
-// Bytes of the input or the output, exactly: what lies behind may be anything. One that is not used is nullptr.
+// Bytes of the input or the output, exactly: what lies behind may be anything. check_operation() has made one that is not
+// used nullptr.
 size_t Communicator::buffer_bytes(const Operation& operation, bool output) const {
+  if ((output ? operation.output : operation.input) == nullptr) return 0;
   const size_t elements = operation.blocks == nullptr
                               ? blocks_of(*call_.layout.collective, context_.ranks, output) * operation.count
                               : buffer_elements(operation, context_.rank, context_.ranks, output);

@@ -15,7 +15,7 @@ bool log_enabled(LogLevel level);
 void log_line(LogLevel level, const std::string& text);
 
 // While it lives, lines of this thread have that rank, as a process may have several: of the communicator that is being
-// created, or whose operation the thread drives.
+// created, or whose operation on host memory the thread drives.
 class LogRank {
  public:
   explicit LogRank(uint32_t rank) : of_thread_(rank_of_thread()), before_(of_thread_) { of_thread_ = rank; }

@@ -194,7 +194,8 @@ void Execution::post_sends(const StepState& state) {
     message.bytes = static_cast<uint32_t>(state.wire_bytes);
     message.wide = state.wide_value;
     if (state.item != nullptr) message.whole = state.item->count;  // of bytes
-    // Peers that share memory write there themselves (output_of()).
+    // Where memory is shared, this rank has stored it there itself (output_of()). plan_sends() has made the connections,
+    // and with them the queues of links.
     if (const auto offset = context_->queues.empty() ? std::nullopt : output_offset(state)) {
       message.output_operation = call_.operation;
       message.output_offset = *offset;

@@ -310,12 +310,14 @@ std::string Watch::lifeless_rank() const {
   return {};
 }
 
-// Whether `peer`, which shows no sign of life now, did so clearly later than the rank that it waits for. Then its answers
-// are late, as on a busy machine, or it has ended its wait: the other one is to be named. Answers that come in turn differ
-// in age, so a small difference says nothing.
+// Whether `peer`, which shows no sign of life now, showed its last one clearly later than the rank that it waits for. Then
+// its answers are late, as on a busy machine, and the other one is to be named, unless that has done its part. Of many
+// ranks each is asked seldom, so that the age of an answer says nothing.
 bool Watch::follows_silence(uint32_t peer, uint32_t waited_for) const {
-  return waited_for != context_->rank && seen_[peer].moved && state_of(peer).empty() &&
-         silence_of(waited_for) > silence_of(peer) + kSignOfLife;
+  if (waited_for == context_->rank || !seen_[peer].moved || !state_of(peer).empty()) return false;
+  if (crowd_ > 1 || silence_of(waited_for) <= silence_of(peer) + kSignOfLife) return false;
+  RankStatusSnapshot shown;
+  return !counted_ || !read(waited_for, &shown) || shown.completed < call_->operation;
 }
 
 // Follows the waits from rank to rank, to one that shows no sign of life or waits for no other. Where all are alive and

@@ -13,11 +13,15 @@
 namespace treering {
 namespace {
 
+constexpr const char* kWhere =
+    "the row \"transports\" of src/core/config.cpp has the transports of src/transport/table.cpp";
+
 class TransportsOption : public testing::Test {
  protected:
-  TransportsOption() {
+  void SetUp() override {
     for (const OptionRow& row : option_table())
       if (row.name == std::string("transports")) option_ = &row;
+    ASSERT_NE(option_, nullptr) << kWhere;
     for (const TransportRow& row : transports()) {
       all_.push_back(row.name);
       if (row.only_named) only_named_.push_back(row.name);
@@ -27,9 +31,6 @@ class TransportsOption : public testing::Test {
   const OptionRow* option_ = nullptr;
   std::vector<std::string> all_, only_named_;
 };
-
-constexpr const char* kWhere =
-    "the row \"transports\" of src/core/config.cpp has the transports of src/transport/table.cpp";
 
 TEST_F(TransportsOption, ListsThemInOrderOfPreference) {
   EXPECT_EQ(option_->values, fmt::format("list of {}; `^` in front excludes", fmt::join(all_, ", "))) << kWhere;

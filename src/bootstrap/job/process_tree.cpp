@@ -78,8 +78,8 @@ std::vector<uint32_t> ProcessTree::present_ranks(uint32_t process) const {
 std::string ProcessTree::describe(uint32_t process) const {
   if (process >= size()) return fmt::format("process {}", process);
   const std::vector<uint32_t> ranks = ranks_of(process);
-  std::string who = fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
-  if (ranks.empty()) who = fmt::format("process {}", process);
+  const std::string who = ranks.empty() ? fmt::format("process {}", process)
+                                        : fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
   return fmt::format("{} (pid {} on {})", who, place(process).pid, place(process).host_name);
 }
 
