@@ -311,8 +311,8 @@ std::string Watch::lifeless_rank() const {
 }
 
 // Whether `peer`, which shows no sign of life now, showed its last one clearly later than the rank that it waits for. Then
-// its answers are late, as on a busy machine, and the other one is to be named, unless that has done its part. Of many
-// ranks each is asked seldom, so that the age of an answer says nothing.
+// its answers are late, as on a busy machine, and the other one is to be named, unless that has done its part. Where
+// there are many ranks, each is asked seldom, so that the age of an answer says nothing.
 bool Watch::follows_silence(uint32_t peer, uint32_t waited_for) const {
   if (waited_for == context_->rank || !seen_[peer].moved || !state_of(peer).empty()) return false;
   if (crowd_ > 1 || silence_of(waited_for) <= silence_of(peer) + kSignOfLife) return false;
