@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <new>
 
-#include "core/log.h"
 #include "gpu/device_rank.h"
 #include "gpu/memory/pieces.h"
 
@@ -177,7 +176,6 @@ Status Batch::enqueue(Communicator& communicator, Entry* entry) {
 // One step of what is driven here.
 Status Batch::advance(Line* line, bool look, bool* moved) {
   Communicator& communicator = *line->lease.get();
-  const LogRank lines_have_it(communicator.rank());
   // What streams hold of the communicator was issued before and goes first.
   if (communicator.queued() != 0) return {};
   if (!communicator.active()) {

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <new>
 
-#include "core/log.h"
 #include "core/process.h"
 
 namespace treering {
@@ -204,7 +203,6 @@ Backoff Communicator::backoff() const {
 }
 
 Status Communicator::run(const Operation& operation) {
-  const LogRank lines_have_it(rank());
   TR_RETURN_IF_ERROR(begin(operation));
   Backoff backoff = this->backoff();
   for (;;) {

@@ -69,6 +69,7 @@ const Choice& ScheduleCache::decide(Collective collective, uint32_t constraints,
   }
   auto& slot = table.load()->bands[band];
   if (slot.load() != nullptr) return *slot.load();
+  const LogRank lines_have_it(rank_);
   Selection selection;
   size_t bytes = band >= 63 ? SIZE_MAX / 2 : size_t{1} << band;
   if (Status status = select(machine_, input(collective, bytes, constraints), &selection); !status.ok()) {

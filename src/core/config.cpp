@@ -447,7 +447,7 @@ std::string options_markdown() {
   text +=
       "\nVariables of the whole process, read once: `TREERING_DEBUG` (`ERROR`, `WARN` (default), `INFO`, `TRACE`, in upper or lower "
       "case) sets what is logged, `TREERING_DEBUG_FILE` where to (default: standard error; `%p` becomes the process id; the "
-      "directory must exist); a line has the time, the host, the process id and, while a communicator is created or a call on host memory runs, the rank: "
+      "directory must exist); a line has the time, the host, the process id and, in most lines of one rank, the rank: "
       "`treering 2026-01-31 12:00:00.123 node7:4711 rank 3 I: text`; "
       "`TREERING_DEVICE_LIBRARY` is the shared object through which GPUs are used (default: libtreering-cuda.so.0 beside "
       "the library), `TREERING_CUDA_DRIVER` the one that the CUDA driver is taken from (default: `libcuda.so.1`), "

@@ -113,6 +113,7 @@ void log_line(LogLevel level, const std::string& text) {
   if (log_enabled(level)) write(logger(), level, text);
 }
 
-int64_t& LogRank::rank_of_thread() { return treering::rank_of_thread; }
+LogRank::LogRank(uint32_t rank) : before_(rank_of_thread) { rank_of_thread = rank; }
+LogRank::~LogRank() { rank_of_thread = before_; }
 
 }  // namespace treering

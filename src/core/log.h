@@ -14,19 +14,16 @@ enum class LogLevel { kError, kWarn, kInfo, kTrace };
 bool log_enabled(LogLevel level);
 void log_line(LogLevel level, const std::string& text);
 
-// While it lives, lines of this thread have that rank, as a process may have several: of the communicator that is being
-// created, or whose operation on host memory the thread drives.
+// While it lives, lines of this thread have that rank: of the communicator that is being created, as a process may have
+// several.
 class LogRank {
  public:
-  explicit LogRank(uint32_t rank) : of_thread_(rank_of_thread()), before_(of_thread_) { of_thread_ = rank; }
-  ~LogRank() { of_thread_ = before_; }
+  explicit LogRank(uint32_t rank);
+  ~LogRank();
   LogRank(const LogRank&) = delete;
   LogRank& operator=(const LogRank&) = delete;
 
  private:
-  static int64_t& rank_of_thread();
-
-  int64_t& of_thread_;
   int64_t before_;
 };
 

@@ -14,7 +14,6 @@
 #include <thread>
 
 #include "core/background_thread.h"
-#include "core/log.h"
 
 namespace treering {
 
@@ -233,7 +232,6 @@ void Engine::forget(Communicator* communicator) {
 // Advances one operation; true when it has ended.
 bool Engine::step(Task* task, Status* status, bool* moved) try {
   Communicator& communicator = *task->communicator;
-  const LogRank lines_have_it(communicator.rank());
   if (!task->started) {
     task->started = true;
     *moved = true;
