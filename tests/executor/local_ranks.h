@@ -20,6 +20,7 @@
 #include "algorithms/algorithm.h"
 #include "core/types.h"
 #include "executor/execution.h"
+#include "support/same_bytes.h"
 #include "support/seed.h"
 #include "transport/memory/mapped.h"
 #include "transport/tcp/pair.h"
@@ -194,8 +195,8 @@ class LocalRanks {
 // `count` random elements: integers of all bits, floats within [-8, 8) of any fraction.
 inline Bytes random_elements(trDataType_t type, size_t count, std::mt19937_64* random) {
   const DataTypeInfo& info = *find_type(type);
-  Bytes bytes(count * info.size + 1);  // never empty: an address of its own
-  if (type <= trUint64) {              // in words: the sanitizers see fewer accesses
+  Bytes bytes(count * info.size + 1);     // never empty: an address of its own
+  if (info.kind == TypeKind::kInteger) {  // in words: the sanitizers see fewer accesses
     SplitMix64 words((*random)());
     for (size_t at = 0; at < count * info.size; at += sizeof(uint64_t)) {
       const uint64_t word = words();
@@ -234,13 +235,6 @@ inline Bytes random_elements(trDataType_t type, size_t count, std::mt19937_64* r
       put((*random)());
   }
   return bytes;
-}
-
-// As a == b, which compares one byte after the other: under a sanitizer that takes most of a test's time.
-inline bool same_bytes(const std::vector<Bytes>& a, const std::vector<Bytes>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Bytes& x, const Bytes& y) {
-    return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size()) == 0;
-  });
 }
 
 // Buffers of every rank for one job, in place or not.

@@ -211,6 +211,7 @@ def check_lengths(root):
 
 COMMENT_OR_TEXT = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'""", re.DOTALL)
 DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*$", re.MULTILINE)
+INITIALIZER = re.compile(r"(?<=[\w>])\{([^{};]*)\}")  # the formatter puts a space before all other braces
 STATEMENT = re.compile(r"[^;{}]+")
 RETURN = re.compile(r"\breturn\b([^;{}]*);")
 
@@ -250,6 +251,9 @@ def unclear_expressions(source):
     """[(line, what is wrong there)]"""
     text = COMMENT_OR_TEXT.sub(lambda found: "\n" * found[0].count("\n"), source)
     text = DIRECTIVE.sub(lambda found: f";{found[0]};", text)
+    without = None
+    while without != text:
+        without, text = text, INITIALIZER.sub(r"(\1)", text)
     faults = []
     for found in STATEMENT.finditer(text):
         if asks_twice(found[0]):
@@ -388,6 +392,7 @@ PLANTED = [
     ("tests/support/ranks.h", "std::this_thread::sleep_for(kPause);\n" * (MAX_SLEEP + 1), "15 s at most"),
     ("src/core/log.cpp", "int f(int a) {\n  return a > 2 ? 3 : a > 1 ? 2 : 1;\n}\n", "log.cpp:2: has a ?: inside"),
     ("src/core/log.h", "struct Few {\n  int a = 1, b = a > 2\n     ? 3 : a > 1 ? 2 : 1;\n};\n", "log.h:3: has a ?: inside"),
+    ("src/core/log.cpp", "P f(int a) {\n  return a > 2 ? P{3} : a > 1 ? P{2} : P{1};\n}\n", "log.cpp:2: has a ?: inside"),
     ("tools/perf/report.cpp", "#define F(a) a ? f(a ? 1 : 2, a ? 1 : a ? 2 : 3) : 4\n", "report.cpp:1: has a ?: inside"),
     ("src/core/log.cpp", "int f(int* a) {\n  return *a = 2, 1;\n}\n", "log.cpp:2: returns by a comma operator"),
     ("src/core/log.h", "// far from the first line\n" * 40, "log.h: has no line"),

@@ -26,7 +26,7 @@ inline uint64_t test_seed(std::optional<uint64_t> usual = {}) {
   return seed;
 }
 
-// SplitMix64, for many short series: its seed is all that it has, where std::mt19937_64 makes 312 numbers of one.
+// SplitMix64, for many short series: its state is one word. std::mt19937_64 fills 312 words from each seed.
 class SplitMix64 {
  public:
   explicit SplitMix64(uint64_t seed) : state_(seed) {}

@@ -38,7 +38,7 @@ struct Planned {
 };
 
 Planned planned(const ConformanceRow& row, const Traffic& traffic, int sender, uint32_t index) {
-  SplitMix64 random(traffic.seed ^ (uint64_t{index} << 1 | static_cast<uint64_t>(sender)) * 0x9E3779B97F4A7C15u);
+  SplitMix64 random(traffic.seed ^ (uint64_t{index} << 1 | static_cast<uint64_t>(sender)) * 0xD1B54A32D192ED03u);
   uint64_t dice = random() % 3;
   PayloadKind kind = dice == 0 ? PayloadKind::kInline : dice == 1 ? PayloadKind::kStaging : PayloadKind::kUser;
   if (kind == PayloadKind::kUser && row.plain != ConformanceRow::Plain::kAlways && !row.maps_regions)

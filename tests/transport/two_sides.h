@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/same_bytes.h"
 #include "support/seed.h"
 #include "support/waiting.h"
 #include "transport/cma/cma.h"
@@ -273,11 +274,6 @@ inline std::vector<std::byte> pattern(uint64_t seed, size_t bytes) {
   }
   for (uint64_t rest = random(); at < bytes; ++at, rest >>= 8) data[at] = static_cast<std::byte>(rest);
   return data;
-}
-
-// As a == b, which compares one byte after the other: under ThreadSanitizer for minutes.
-inline bool same_bytes(const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
 }  // namespace treering
