@@ -20,7 +20,11 @@ struct Options {
   size_t bytes = size_t{4} << 20;
 };
 
-constexpr double kRatios[] = {0.25, 1, 4};
+struct Ratio {
+  double compute;  // for 1 of communication
+  const char* text;
+};
+constexpr Ratio kRatios[] = {{0.25, "1:4"}, {1, "1:1"}, {4, "4:1"}};
 constexpr double kSteps = 30;
 
 trConfig_t config_of(const Options& options) {
@@ -45,8 +49,8 @@ void overlap(Rank& rank, const Options& options, bool double_buffer) {
              options.bytes, options.link_mbps ? "" : "not limited, ", options.link_mbps);
   rank.print("%-12s %12s %12s %12s %22s %12s\n", "compute:comm", "compute us", "comm us", "both us",
              "both / larger of two", "both / sum");
-  for (double ratio : kRatios) {
-    Compute compute(ratio * communication);
+  for (const Ratio& ratio : kRatios) {
+    Compute compute(ratio.compute * communication);
     trDoubleBuffer_t buffer = nullptr;
     check(trDoubleBufferCreate(&buffer, comm, trFloat32, 0, nullptr));
     int step = 0;
@@ -68,11 +72,9 @@ void overlap(Rank& rank, const Options& options, bool double_buffer) {
       check(trDoubleBufferFlush(buffer, 1, tensors, &ready));
     };
     const auto times = rank.time({{[&] { compute.run(); }}, {[&] { all_reduce(), wait(); }}, {both, finish}},
-                                 kSteps * std::max(1.0, ratio) * communication);
+                                 kSteps * std::max(1.0, ratio.compute) * communication);
     check(trDoubleBufferDestroy(buffer));
-    const char* ratio_text = ratio == 0.25 ? "1:4" : "4:1";
-    if (ratio == 1) ratio_text = "1:1";
-    rank.print("%-12s %12.0f %12.0f %12.0f %22.2f %12.2f\n", ratio_text, times[0], times[1], times[2],
+    rank.print("%-12s %12.0f %12.0f %12.0f %22.2f %12.2f\n", ratio.text, times[0], times[1], times[2],
                times[2] / std::max(times[0], times[1]), times[2] / (times[0] + times[1]));
   }
   check(trStreamDestroy(stream));

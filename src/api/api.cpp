@@ -262,10 +262,12 @@ trResult_t trCommGetAsyncError(trComm_t comm, trResult_t* result) {
     TR_RETURN_IF_ERROR(pin.acquire(comm));
     const bool busy = pin.in_call() || pin->queued() != 0;  // before the failure, or one between would be missed
     const Status failure = pin->failure();
-    *result = busy ? trInProgress : trSuccess;
-    if (failure.ok()) return {};
-    pin.slot().set_last_error(failure.message());
-    *result = failure.code();
+    if (failure.ok()) {
+      *result = busy ? trInProgress : trSuccess;
+    } else {
+      pin.slot().set_last_error(failure.message());
+      *result = failure.code();
+    }
     return {};
   });
 }

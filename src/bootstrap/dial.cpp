@@ -214,8 +214,10 @@ void Dial::failed(size_t number, const std::string& why) {
   const auto is_open = [](const Attempt& each) { return !each.failure; };
   if (std::any_of(attempts_.begin(), attempts_.end(), is_open)) return;
   DialEnd end = DialEnd::kFailed;
-  for (const DialEnd of_all : {DialEnd::kRefused, DialEnd::kNoAnswer})
-    if (all(of_all)) end = of_all;
+  if (all(DialEnd::kRefused))
+    end = DialEnd::kRefused;
+  else if (all(DialEnd::kNoAnswer))
+    end = DialEnd::kNoAnswer;
   finish({trRemoteError, reasons_}, end, nullptr);
 }
 

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <vector>
 
 #include "bootstrap/agent.h"
 #include "core/unix_sockets.h"
@@ -140,16 +139,14 @@ void SecureConnection::receive() {
 
 bool SecureConnection::receive_some() {
   char buffer[16384];
-  std::vector<int> descriptors;
   const bool takes = takes_descriptors_ && state_ == State::kOpen;  // none before authentication
   const ssize_t got = receive_with_descriptors(fd_, buffer, std::min(sizeof buffer, wanted_ - in_.size()), MSG_DONTWAIT,
-                                               takes ? &descriptors : nullptr);
+                                               takes ? &descriptors_ : nullptr);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   if (got <= 0) {
     fail(got == 0 ? kClosed : std::strerror(errno));
     return false;
   }
-  descriptors_.insert(descriptors_.end(), descriptors.begin(), descriptors.end());
   in_.append(buffer, static_cast<size_t>(got));
   heard_ = Clock::now();
   return true;

@@ -24,8 +24,10 @@ Extent extent_of(const Operation& operation, uint32_t rank, uint32_t ranks, bool
   Extent extent;
   // A rank that has any part has its own.
   uint32_t own = 0;
-  if (info.parts == Parts::kRanks) own = rank;
-  if (info.parts == Parts::kPairs) own = rank * ranks + rank;
+  if (info.parts == Parts::kRanks)
+    own = rank;
+  else if (info.parts == Parts::kPairs)
+    own = rank * ranks + rank;
   extent.used = has({rank, own, ranks, operation.root});
   if (!extent.used) return extent;
   const bool holds_all = holds_all_ranks(info, output);

@@ -10,8 +10,8 @@
 
 #include <cstddef>
 #include <cstring>
+#include <deque>
 #include <string_view>
-#include <vector>
 
 namespace treering {
 
@@ -44,8 +44,7 @@ inline ssize_t send_with_descriptor(int socket, const void* data, size_t bytes, 
 
 // recv(2). Descriptors that came with the bytes are appended, and are the caller's to close; the kernel drops those for
 // which there is no room, and all where `descriptors` is null.
-inline ssize_t receive_with_descriptors(int socket, void* data, size_t bytes, int flags,
-                                        std::vector<int>* descriptors) {
+inline ssize_t receive_with_descriptors(int socket, void* data, size_t bytes, int flags, std::deque<int>* descriptors) {
   constexpr size_t kMaxAtOnce = 4;
   iovec part{data, bytes};
   msghdr message{};

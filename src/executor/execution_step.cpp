@@ -86,8 +86,10 @@ void Execution::add_stores(StepState* state) {
     state->reference_region = run.region != nullptr ? run.region : &call_.output_region;
   } else if (state->step->receive_count == 0 && (flags & kInput) != 0 && input_may_be_referenced_) {
     run = input_run(*state, piece, 0, piece.count);
-    state->reference_region = run.region != nullptr ? run.region : &call_.input_region;
-    if (state->item != nullptr) state->reference_region = &state->item->region;
+    if (state->item != nullptr)
+      state->reference_region = &state->item->region;
+    else
+      state->reference_region = run.region != nullptr ? run.region : &call_.input_region;
   }
   if (run.count == state->count) state->reference = run.data;
 }

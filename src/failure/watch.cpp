@@ -146,7 +146,7 @@ Status Watch::creation_verdict() {
     for (const auto& [peer, loss] : lost_)
       if (!loss.left) lost = peer;
   }
-  return lost ? fail(find_lost(*lost, words_of_operation())) : Status();
+  return lost ? fail(find_lost(*lost, operation_text())) : Status();
 }
 
 void Watch::suspect_link(uint32_t peer, const Status& status) {
@@ -175,14 +175,14 @@ void Watch::judge_suspicion(Clock::time_point now) {
 void Watch::judge_link(Clock::time_point now) {
   const uint32_t peer = suspicion_.peer;
   const Status& status = suspicion_.status;
-  if (Status lost = find_lost(peer, words_of_operation()); !lost.ok()) return (void)fail(lost);
+  if (Status lost = find_lost(peer, operation_text()); !lost.ok()) return (void)fail(lost);
   if (is_dead(peer)) {
-    if (Status end = end_of(peer, words_of_operation(), ": " + status.message()); !end.ok()) (void)fail(end);
+    if (Status end = end_of(peer, operation_text(), ": " + status.message()); !end.ok()) (void)fail(end);
     return;
   }
   if (now >= suspicion_.until)
     (void)fail({status.code(), fmt::format("the connection of {} to {} failed in {}: {}", describe(context_->rank),
-                                           describe(peer), words_of_operation(), status.message())});
+                                           describe(peer), operation_text(), status.message())});
 }
 
 // The failure of a peer, where ranks do not share the verdict's memory.
@@ -327,7 +327,7 @@ Status Watch::check_lost(uint32_t waiting_for) {
     return fail(
         {trRemoteError,
          fmt::format("{} was lost in or before {}: {}; its last completed operation is {}. Rank {} waited for rank {}",
-                     describe(peer), words_of_operation(), loss.reason,
+                     describe(peer), operation_text(), loss.reason,
                      known ? std::to_string(snapshot.completed) : "unknown", context_->rank, waiting_for)});
   }
   return {};
@@ -346,7 +346,7 @@ Status Watch::check_alive(uint32_t peer, uint32_t waiting_for) {
   if (readable && snapshot.left) {
     if (snapshot.failed) return pass_on({static_cast<trResult_t>(snapshot.failure_code), snapshot.failure_text});
     return fail({trRemoteError, fmt::format("{} destroyed its communicator before {} was complete", describe(peer),
-                                            words_of_operation())});
+                                            operation_text())});
   }
   // What was asked may be old: one that has ended since may have done its part, and left. The control tree tells of
   // losses.
@@ -357,7 +357,7 @@ Status Watch::check_alive(uint32_t peer, uint32_t waiting_for) {
   // What it sent before its end is here, but may have come since this rank looked for it.
   if (!dead || !std::exchange(seen_[peer].ended, true)) return {};
   const std::string completed = readable ? std::to_string(snapshot.completed) : "unknown";
-  const Status end = end_of(peer, words_of_operation(), "; its last completed operation is " + completed);
+  const Status end = end_of(peer, operation_text(), "; its last completed operation is " + completed);
   return end.ok() ? end : fail(end);
 }
 

@@ -186,7 +186,7 @@ class Watch {
   std::string lifeless_rank() const;
   bool is_dead(uint32_t peer) const;
   void note_progress(uint32_t peer);
-  std::string words_of_operation() const;
+  std::string operation_text() const;
   std::string own_call() const;
 
   // What was last seen of a peer in this wait, and when it changed.

@@ -105,7 +105,7 @@ Status Watch::no_progress(uint32_t peer, const std::vector<uint32_t>& ranks) {
     who += fmt::format("{}{} does not answer", who.empty() ? "" : "; ", describe(rank));
   if (who.empty()) who = chain_of_waits(peer, true);
   (void)fail({trTimeout, fmt::format("no progress within {} ms in {}: {}. Rank {} waited for rank {}", timeout_.count(),
-                                     words_of_operation(), who, context_->rank, peer)});
+                                     operation_text(), who, context_->rank, peer)});
   return await_failure();
 }
 
@@ -115,7 +115,7 @@ Status Watch::transfers_differ(uint32_t peer, const TransferSizes& sizes) {
     return fail(
         {trInvalidUsage, fmt::format("the ranks' calls differ in {}: rank {} receives from rank {} {} bytes, but "
                                      "rank {} sends it {} bytes. Their counts for one another must be equal",
-                                     words_of_operation(), context_->rank, peer, *sizes.expected, peer, *sizes.sent)});
+                                     operation_text(), context_->rank, peer, *sizes.expected, peer, *sizes.sent)});
   if (sizes.sent)
     return fail(
         {trInvalidUsage, fmt::format("rank {} receives from rank {} {} bytes, but rank {} sends it {} bytes: the "
@@ -194,7 +194,7 @@ Status Watch::calls_differ(uint32_t peer, const RankStatusSnapshot& other) {
 }
 
 // What the rank is in.
-std::string Watch::words_of_operation() const {
+std::string Watch::operation_text() const {
   if (call_ == nullptr) return "the creation of the communicator";
   if (!counted_) return "a send or receive";
   return fmt::format("operation {} ({})", call_->operation, own_call());
@@ -363,7 +363,7 @@ Status Watch::deadline_verdict(uint32_t waiting_for) {
   const std::string who = who_holds_up(waiting_for);
   const std::string what = is_cut_off_ ? fmt::format("no connection to {}", describe(waiting_for)) : "no progress";
   return {trTimeout, fmt::format("{} within {} ms in {}: {}. Rank {} waited for rank {}", what, timeout_.count(),
-                                 words_of_operation(), who, context_->rank, waiting_for)};
+                                 operation_text(), who, context_->rank, waiting_for)};
 }
 
 }  // namespace treering

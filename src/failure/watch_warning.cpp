@@ -75,7 +75,7 @@ void Watch::warn_of_wait(uint32_t waiting_for, Clock::time_point now, Clock::tim
   const double seconds = std::chrono::duration<double>(warning_.waited(now, waits_since_)).count();
   const LogRank line_has_it(context_->rank);
   log_line(LogLevel::kWarn, fmt::format("{}{} {} for {:.1f} s ({}): {}. Rank {} waits for rank {}", agreement_.prefix(),
-                                        words_of_operation(), what, seconds, limit, who, context_->rank, waiting_for));
+                                        operation_text(), what, seconds, limit, who, context_->rank, waiting_for));
 }
 
 }  // namespace treering

@@ -67,12 +67,13 @@ const DeviceKernels::Chosen& DeviceKernels::choose(Collective collective, size_t
     }
   if (choice.algorithm == nullptr) return chosen;
   chosen.staged = is_staged_better(collective, band, choice.predicted_us);
-  const LogRank line_has_it(communicator_->rank());
-  if (communicator_->rank() == 0 && log_enabled(LogLevel::kInfo))
+  if (communicator_->rank() == 0 && log_enabled(LogLevel::kInfo)) {
+    const LogRank line_has_it(communicator_->rank());
     log_line(LogLevel::kInfo,
              fmt::format("GPUs: {} of up to {} bytes: {} ({}), {} block(s), {:.2f} us predicted{}", name, band,
                          choice.algorithm->name, cuda::protocol_name(choice.protocol), choice.channels,
                          choice.predicted_us, chosen.staged ? "; staged in host memory, which takes less" : ""));
+  }
   return chosen;
 }
 

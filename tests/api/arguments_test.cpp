@@ -381,7 +381,7 @@ TEST(InitArguments, ConfigIsChecked) {
   EXPECT_EQ(trCommInitRankConfig(&comm, 1, id, 0, &config), trInvalidArgument);
   for (const char* part :
        {"TREERING_TRANSPORTS or config->transports is 'carrier-pigeon'", "'carrier-pigeon' is unknown",
-        "give a list of in-process, shared-memory, ", "for example ^cma"})
+        "in-process, shared-memory, cma, verbs, ucx, tcp", "for example ^cma"})
     EXPECT_NE(std::strstr(trGetLastError(nullptr), part), nullptr) << trGetLastError(nullptr);
   config.transports = " in-process , tcp, shared_memory ";  // spaces do not count
   EXPECT_EQ(trCommInitRankConfig(&comm, 1, id, 0, &config), trInvalidArgument);

@@ -12,6 +12,7 @@
 #include <numeric>
 
 #include "support/processes.h"
+#include "support/sanitized.h"
 #include "support/seccomp.h"
 
 namespace treering::testing {
@@ -278,6 +279,8 @@ std::string only(const std::vector<std::string>& lines) {
 }
 
 TEST_F(Fallback, BetweenUserNamespacesTheLogNamesThemAsTheCause) {
+  if (kThreadSanitizer)
+    GTEST_SKIP() << "ThreadSanitizer has a thread, and a process with one may not unshare(CLONE_NEWUSER)";
   if (!kernel_allows([] { return in_user_namespace([] { return 0; }) == 0; }))
     GTEST_SKIP() << "the kernel forbids unshare(CLONE_NEWUSER) and maps to this user";
   RankProcesses processes(2, [](int rank, const trUniqueId& id) {

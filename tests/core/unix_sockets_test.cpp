@@ -6,9 +6,9 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <deque>
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace treering {
 namespace {
@@ -20,14 +20,14 @@ class UnixSockets : public testing::Test {
     for (const int end : ends_) close(end);
     for (const int descriptor : received_) close(descriptor);
   }
-  std::string receive(std::vector<int>* descriptors) {
+  std::string receive(std::deque<int>* descriptors) {
     char text[64];
     const ssize_t got = receive_with_descriptors(ends_[1], text, sizeof text, MSG_DONTWAIT, descriptors);
     return got < 0 ? "nothing" : std::string(text, static_cast<size_t>(got));
   }
 
   int ends_[2] = {-1, -1};
-  std::vector<int> received_;
+  std::deque<int> received_;
 };
 
 TEST_F(UnixSockets, ADescriptorTravelsWithBytes) {
@@ -41,6 +41,27 @@ TEST_F(UnixSockets, ADescriptorTravelsWithBytes) {
   EXPECT_EQ(pread(received_[0], text, sizeof text, 0), 4);
   EXPECT_EQ(std::string(text, 4), "text");
   EXPECT_NE(fcntl(received_[0], F_GETFD) & FD_CLOEXEC, 0);
+}
+
+// Each comes with a byte of its own: a read ends where a descriptor does.
+TEST_F(UnixSockets, SeveralTravelInTheirOrder) {
+  int files[3];
+  for (int& file : files) {
+    file = memfd_create("passed", MFD_CLOEXEC);
+    const char number = static_cast<char>('0' + (&file - files));
+    ASSERT_EQ(write(file, &number, 1), 1);
+    EXPECT_EQ(send_with_descriptor(ends_[0], "b", 1, file, 0), 1);
+    close(file);
+  }
+  std::string bytes;
+  while (bytes.size() < 3) bytes += receive(&received_);
+  EXPECT_EQ(bytes, "bbb");
+  ASSERT_EQ(received_.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    char number = 0;
+    EXPECT_EQ(pread(received_[i], &number, 1, 0), 1);
+    EXPECT_EQ(number, static_cast<char>('0' + i));
+  }
 }
 
 TEST_F(UnixSockets, BytesTravelWithoutOne) {

@@ -9,10 +9,10 @@
 
 #include <cerrno>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 #include "core/unix_sockets.h"
 
@@ -43,7 +43,7 @@ bool send_descriptor(int connection, int descriptor) {
 
 int receive_descriptor(int connection) {
   char byte = 0;
-  std::vector<int> descriptors;
+  std::deque<int> descriptors;
   if (receive_with_descriptors(connection, &byte, 1, 0, &descriptors) != 1 || descriptors.empty()) return -1;
   for (size_t more = 1; more < descriptors.size(); ++more) close(descriptors[more]);
   return descriptors[0];

@@ -45,8 +45,10 @@ const char* type_name(uint32_t type) {
 // The lower the better.
 int rank_of(uint32_t type, const Gid& gid) {
   int kind = 1;
-  if (is_mapped_ipv4(gid)) kind = 0;
-  if (is_link_local(gid)) kind = 2;
+  if (is_mapped_ipv4(gid))
+    kind = 0;
+  else if (is_link_local(gid))
+    kind = 2;
   return type == IBV_GID_TYPE_ROCE_V2 ? kind : 3 + kind;
 }
 
