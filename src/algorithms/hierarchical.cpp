@@ -2,11 +2,11 @@
 // Hierarchical ring and 2D ring allreduce: reduce-scatter inside each host, a ring between hosts for every local rank's
 // own shard, allgather inside each host.
 //
-//   shard j:   host 0 -> host 1 -> host 2 -> host 0        a shard has a piece for every host; each travels once around
+//   shard j:   host 0 -> host 1 -> host 2 -> host 0        a shard has a chunk for every host; each travels once around
 //                                                          to be summed and once more to be handed out
 //
-// The piece that a rank needs next is what its host's ranks send it next, and the sum over the host, the sum with what
-// comes from the host before and the send to the host behind are one step. So a piece passes through memory once on its
+// The chunk that a rank needs next is what its host's ranks send it next, and the sum over the host, the sum with what
+// comes from the host before and the send to the host behind are one step. So a chunk passes through memory once on its
 // way. Calls of some MiB are cut into several slices, whose phases overlap (largest_message). Between hosts each link
 // carries 2 (h-1)/h B, the least possible, and all channels turn the same way: a host receives from one other host, so
 // that no two flows meet in the queue before its link.
@@ -26,7 +26,7 @@ class RingOfHosts {
   RingOfHosts(const Plan& plan, uint32_t rank, LocalPhase local) : grid_(plan, rank, local) {}
   const HostGrid& grid() const { return grid_; }
 
-  // One round: the piece that started `back` hosts before this one. `first`: it starts here; `last`: this host's sum
+  // One round: the chunk that started `back` hosts before this one. `first`: it starts here; `last`: this host's sum
   // makes it the result; `results`: it is the result; `forwards`: the host behind still wants it.
   struct Round {
     uint32_t back;

@@ -51,7 +51,7 @@ inline Slicing slice_data(const SlicedData& data, size_t largest, size_t alignme
 }
 
 // A run of elements of one part that a step covers.
-struct Piece {
+struct Extent {
   uint32_t part;
   size_t begin;    // in the part
   size_t packed;   // in the message
@@ -59,16 +59,16 @@ struct Piece {
   size_t count;
 };
 
-// The elements that a step's chunks have in a slice; consecutive chunks of one part are one piece.
+// The elements that a step's chunks have in a slice; consecutive chunks of one part are one extent.
 // `Steps`: an Expansion; `part_count(part)`: elements of a part.
 template <class Steps, class PartCount>
-class PieceWalk {
+class ExtentWalk {
  public:
-  TR_HOST_DEVICE PieceWalk(const Slicing& slicing, size_t slice, const Steps& at, const PartCount& part_count)
+  TR_HOST_DEVICE ExtentWalk(const Slicing& slicing, size_t slice, const Steps& at, const PartCount& part_count)
       : slicing_(slicing), at_(at), part_count_(part_count), slice_(slice) {}
 
-  TR_HOST_DEVICE bool next(Piece* piece) {
-    piece->count = 0;
+  TR_HOST_DEVICE bool next(Extent* extent) {
+    extent->count = 0;
     const uint32_t span = at_.step().span;
     for (uint32_t previous = 0; i_ < span; ++i_) {
       const uint32_t chunk = at_.chunk(i_);
@@ -78,18 +78,18 @@ class PieceWalk {
       const size_t end = part_count_(part);
       const size_t rest = end > begin ? end - begin : 0;
       const size_t count = rest < slicing_.chunk_elements ? rest : slicing_.chunk_elements;
-      if (piece->count > 0 && chunk == previous + 1 && part == piece->part) {
-        piece->count += count;
+      if (extent->count > 0 && chunk == previous + 1 && part == extent->part) {
+        extent->count += count;
       } else if (count > 0) {
-        if (piece->count > 0) break;
-        *piece = {part, begin, packed_, chunk * slicing_.chunk_elements, count};
+        if (extent->count > 0) break;
+        *extent = {part, begin, packed_, chunk * slicing_.chunk_elements, count};
       }
       previous = chunk;
       packed_ += count;
     }
-    return piece->count > 0;
+    return extent->count > 0;
   }
-  // Elements of the pieces so far.
+  // Elements of the extents so far.
   TR_HOST_DEVICE size_t packed() const { return packed_; }
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor fusion: many small allreduces as one, over buffers in pieces. The executor gathers and scatters the pieces in
+// Tensor fusion: many small allreduces as one, over buffers of several segments. The executor gathers and scatters the segments in
 // the passes over memory that it makes anyway.
 //
 //   tensors   | a a a | b | c c c c c |            pad: up to the next tensor's alignment; its zeros are summed and
@@ -34,13 +34,13 @@ size_t alignment_of(const Operation& operation, size_t alignment) {
 Operation fused(std::vector<const Operation*> members, size_t alignment) {
   const size_t size = find_type(members[0]->type)->size;
   const size_t unit = std::max<size_t>(alignment / size, 1);
-  auto pieces = std::make_shared<Pieces>();
-  pieces->zeros.resize(alignment);
-  pieces->sink.resize(alignment);
-  pieces->members = static_cast<uint32_t>(members.size());
+  auto segments = std::make_shared<BufferSegments>();
+  segments->zeros.resize(alignment);
+  segments->sink.resize(alignment);
+  segments->members = static_cast<uint32_t>(members.size());
   for (const Operation* member : members) {
-    pieces->calls = (pieces->calls ^ pieces->calls >> 29) * 0xBF58476D1CE4E5B9u + member->count;
-    pieces->elements += member->count;
+    segments->calls = (segments->calls ^ segments->calls >> 29) * 0xBF58476D1CE4E5B9u + member->count;
+    segments->elements += member->count;
   }
   // The large ones side by side: few messages then hold parts of several, which peers cannot be shown in place.
   std::stable_sort(members.begin(), members.end(),
@@ -49,18 +49,18 @@ Operation fused(std::vector<const Operation*> members, size_t alignment) {
   size_t at = 0;
   for (const Operation* member : members) {
     if (at % unit != 0) {
-      pieces->input.push_back({pieces->zeros.data(), at});
-      pieces->output.push_back({pieces->sink.data(), at});
+      segments->input.push_back({segments->zeros.data(), at});
+      segments->output.push_back({segments->sink.data(), at});
       at += unit - at % unit;
     }
-    pieces->input.push_back({static_cast<std::byte*>(const_cast<void*>(member->input)), at});
-    pieces->output.push_back({static_cast<std::byte*>(member->output), at});
+    segments->input.push_back({static_cast<std::byte*>(const_cast<void*>(member->input)), at});
+    segments->output.push_back({static_cast<std::byte*>(member->output), at});
     at += member->count;
     result.in_place |= member->in_place;
   }
   result.count = at;
   result.input = result.output = nullptr;
-  result.pieces = std::move(pieces);
+  result.segments = std::move(segments);
   return result;
 }
 

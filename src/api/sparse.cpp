@@ -15,9 +15,9 @@ using namespace treering;
 struct trExchange {
   struct Rows {
     Transfer transfer;
-    size_t box = 0;                   // among this rank's held (sends) or needed boxes
-    std::vector<size_t> offsets;      // bytes in the box's array, one a piece
-    std::vector<BufferPiece> pieces;  // what the transfer's view sees
+    size_t box = 0;                       // among this rank's held (sends) or needed boxes
+    std::vector<size_t> offsets;          // bytes in the box's array, one for each segment
+    std::vector<BufferSegment> segments;  // what the transfer's view sees
   };
   trComm_t comm = nullptr;
   std::vector<size_t> held_bytes, needed_bytes;  // of the boxes' arrays
@@ -117,10 +117,10 @@ void add_rows(trExchange* exchange, const BoxTransfer& transfer, bool send, cons
   size_t at = 0;
   for (const Row& row : rows_of(transfer.box, outer, dimensions)) {
     rows->offsets.push_back(row.offset * size);
-    rows->pieces.push_back({nullptr, at});
+    rows->segments.push_back({nullptr, at});
     at += row.length * size;
   }
-  rows->transfer = {send ? transfer.destination : transfer.source, send, View(rows->pieces), at};
+  rows->transfer = {send ? transfer.destination : transfer.source, send, View(rows->segments), at};
   exchange->rows.push_back(std::move(rows));
 }
 
@@ -173,14 +173,14 @@ Status start_exchange(trExchange* exchange, const void* const* held_data, void* 
     if (data == nullptr)
       return {trInvalidArgument,
               fmt::format("{}: {}_data[{}] is NULL", kName, rows->transfer.send ? "held" : "needed", rows->box)};
-    for (size_t i = 0; i < rows->pieces.size(); ++i)
-      rows->pieces[i].base = static_cast<std::byte*>(const_cast<void*>(data)) + rows->offsets[i];
+    for (size_t i = 0; i < rows->segments.size(); ++i)
+      rows->segments[i].base = static_cast<std::byte*>(const_cast<void*>(data)) + rows->offsets[i];
   }
   CommunicatorLease lease;
   TR_RETURN_IF_ERROR(lease.acquire(exchange->comm));
   if (device_of(*lease.get()) != nullptr)
     for (const auto& rows : exchange->rows)
-      if (!rows->pieces.empty() && DeviceRank::is_memory_of_device(rows->pieces[0].base))
+      if (!rows->segments.empty() && DeviceRank::is_memory_of_device(rows->segments[0].base))
         return {trInvalidArgument, fmt::format("{}: {}_data[{}] is memory of a GPU; boxes take memory of the host",
                                                kName, rows->transfer.send ? "held" : "needed", rows->box)};
   if (stream == 0) {

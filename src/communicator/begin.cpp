@@ -22,15 +22,15 @@ uint32_t signature_of(const Operation& operation, uint64_t number) {
   uint32_t part = 0;
   if (operation.is_piece)
     part = 0x40000000u;
-  else if (operation.pieces != nullptr)
+  else if (operation.segments != nullptr)
     part = 0x80000000u;
   uint64_t hash = number * 0x9E3779B97F4A7C15u + (operation.pairs || operation.blocks != nullptr ? 0 : operation.count);
   hash = (hash ^ hash >> 29) * 0xBF58476D1CE4E5B9u + (static_cast<uint64_t>(operation.type) << 8) + op +
          (static_cast<uint64_t>(operation.collective) << 16) + (static_cast<uint64_t>(operation.root) << 24) + part;
   if (operation.blocks != nullptr)
     for (size_t count : operation.blocks->counts) hash = (hash ^ hash >> 31) * 0x94D049BB133111EBu + count;
-  if (operation.pieces != nullptr && !operation.is_piece)
-    hash = (hash ^ hash >> 31) * 0x94D049BB133111EBu + operation.pieces->calls;
+  if (operation.segments != nullptr && !operation.is_piece)
+    hash = (hash ^ hash >> 31) * 0x94D049BB133111EBu + operation.segments->calls;
   if (operation.compression != nullptr) hash += uint64_t{operation.compression->wire} << 40;
   hash = (hash ^ hash >> 32) * 0x94D049BB133111EBu;
   return static_cast<uint32_t>(hash >> 32);
@@ -137,10 +137,10 @@ void Communicator::fill_call(const Operation& operation, uint32_t constraints) {
   call_.layout.unequal = operation.blocks == nullptr ? nullptr : &operation.blocks->parts;
   call_.fetch_range = fetch_range_of(operation.collective);
   call_.lanes = operation.lanes == nullptr ? std::span<const Lane>() : operation.lanes->lanes;
-  call_.input = operation.pieces == nullptr ? View(operation.input) : View(operation.pieces->input);
-  call_.output = operation.pieces == nullptr ? View(operation.output) : View(operation.pieces->output);
+  call_.input = operation.segments == nullptr ? View(operation.input) : View(operation.segments->input);
+  call_.output = operation.segments == nullptr ? View(operation.output) : View(operation.segments->output);
   call_.in_place = operation.in_place;
-  call_.pieces_in_place = false;
+  call_.segments_in_place = false;
   call_.type = operation.pairs ? trUint8 : operation.type;
   call_.wide_memory = false;
   call_.op = operation.op;
@@ -174,19 +174,19 @@ void Communicator::fill_call(const Operation& operation, uint32_t constraints) {
 
 // For fused tensors. Looking for small ones costs more than copying them.
 template <typename Find>
-void Communicator::find_regions_of_pieces(const Operation& operation, const Find& find) {
+void Communicator::find_regions_of_segments(const Operation& operation, const Find& find) {
   constexpr size_t kMinBytes = 64 << 10;
-  auto &inputs = operation.pieces->input, &outputs = operation.pieces->output;
-  call_.pieces_in_place = true;
+  auto &inputs = operation.segments->input, &outputs = operation.segments->output;
+  call_.segments_in_place = true;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    BufferPiece &input = inputs[i], &output = outputs[i];
+    BufferSegment &input = inputs[i], &output = outputs[i];
     const size_t end = i + 1 < inputs.size() ? inputs[i + 1].first : operation.count;
     const size_t bytes = (end - input.first) * call_.type_size;
     input.region = output.region = {};
     if (bytes < kMinBytes) continue;
     input.region = find(input.base, bytes);
     output.region = output.base == input.base ? input.region : find(output.base, bytes);
-    call_.pieces_in_place &= output.base == input.base;
+    call_.segments_in_place &= output.base == input.base;
   }
 }
 
@@ -202,9 +202,9 @@ void Communicator::find_regions(const Operation& operation) {
     if (operation.lanes != nullptr)
       for (auto& items : operation.lanes->items)
         for (LaneItem& item : items) item.region = {};
-    if (operation.pieces != nullptr)
-      for (auto* pieces : {&operation.pieces->input, &operation.pieces->output})
-        for (BufferPiece& piece : *pieces) piece.region = {};  // of the last start
+    if (operation.segments != nullptr)
+      for (auto* segments : {&operation.segments->input, &operation.segments->output})
+        for (BufferSegment& segment : *segments) segment.region = {};  // of the last start
     return;
   }
   auto published = [&](const void* buffer, size_t bytes) {
@@ -220,8 +220,8 @@ void Communicator::find_regions(const Operation& operation) {
       for (LaneItem& item : items) item.region = published(item.input.base(), item.count);
     return;
   }
-  if (operation.pieces != nullptr) {
-    if (call_.is_plain()) find_regions_of_pieces(operation, published);
+  if (operation.segments != nullptr) {
+    if (call_.is_plain()) find_regions_of_segments(operation, published);
     return;
   }
   if (!call_.is_plain()) return;  // nothing travels as it lies there
@@ -259,16 +259,17 @@ void Communicator::show_output(const Operation& operation, const Program& progra
 void Communicator::announce(const Operation& operation, const Program* program) {
   RankStatus& status = *context_.status;
   // What the user called, not what became of it.
-  const uint32_t fused = operation.pieces == nullptr ? 0 : operation.pieces->members;
+  const uint32_t fused = operation.segments == nullptr ? 0 : operation.segments->members;
   const trRedOp_t op = std::min(operation.op, trRedOpFirstCreated);  // the values of made ones differ between ranks
-  status.calls[call_.operation % kCallsKept].store({.tag = call_tag(call_.operation, call_.signature),
-                                                    .count = fused != 0 ? operation.pieces->elements : operation.count,
-                                                    .root = operation.root,
-                                                    .fused = fused,
-                                                    .type = static_cast<uint16_t>(operation.type),
-                                                    .op = static_cast<uint16_t>(op),
-                                                    .collective = static_cast<uint16_t>(operation.collective),
-                                                    .purpose = operation.purpose});
+  status.calls[call_.operation % kCallsKept].store(
+      {.tag = call_tag(call_.operation, call_.signature),
+       .count = fused != 0 ? operation.segments->elements : operation.count,
+       .root = operation.root,
+       .fused = fused,
+       .type = static_cast<uint16_t>(operation.type),
+       .op = static_cast<uint16_t>(op),
+       .collective = static_cast<uint16_t>(operation.collective),
+       .purpose = operation.purpose});
   status.open_input.store(program != nullptr && input_is_open(*program, call_) ? 1 : 0, std::memory_order_relaxed);
   if (program != nullptr) {
     const bool open = output_is_open(*program, call_);
@@ -297,8 +298,8 @@ void Communicator::choose_path(const Operation& operation, const Choice* choice)
   in_mailbox_ = false;
   in_eager_path_ = operation.pairs && operation.lanes == nullptr;
   if (choice == nullptr || !choice->candidate.algorithm->mailbox || operation.has_factor()) return;
-  // Some ranks have the buffers of a piece in one piece, others not.
-  if (operation.pieces != nullptr || operation.is_piece) return;
+  // Some ranks have the buffers of a call in one segment, others not.
+  if (operation.segments != nullptr || operation.is_piece) return;
   const size_t largest = operation.blocks == nullptr ? operation.count : operation.blocks->parts.largest;
   const size_t bytes = largest * call_.type_size;
   if (!choice->mailbox)
@@ -363,7 +364,7 @@ bool Communicator::are_eager(const std::vector<Transfer>& transfers) const {
   if (most_bytes == 0 || transfers.size() > 2 * size_t{ranks()}) return false;
   for (size_t i = 0; i < transfers.size(); ++i) {
     const Transfer& t = transfers[i];
-    if (t.bytes > most_bytes || !t.view.in_one_piece()) return false;
+    if (t.bytes > most_bytes || !t.view.is_contiguous()) return false;
     // To itself: what it sends, then where it is to lie.
     if (t.peer == rank() && !t.send && (i == 0 || transfers[i - 1].peer != rank() || transfers[i - 1].bytes != t.bytes))
       return false;

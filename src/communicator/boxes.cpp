@@ -52,7 +52,7 @@ void take(std::vector<trBox_t>* remaining, const trBox_t& held, int dimensions, 
 // Unsigned: from INT64_MIN to INT64_MAX is more than an int64_t holds.
 size_t extent(const trBox_t& box, int d) { return static_cast<size_t>(box.hi[d]) - static_cast<size_t>(box.lo[d]); }
 
-// The dimension in which rows lie: behind it `box` is as wide as `outer`, so what it has there is in one piece.
+// The dimension in which rows lie: behind it `box` is as wide as `outer`, so what it has there is contiguous.
 int row_dimension(const trBox_t& box, const trBox_t& outer, int dimensions) {
   int d = dimensions - 1;
   while (d > 0 && extent(box, d) == extent(outer, d)) --d;

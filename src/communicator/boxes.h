@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Boxes: who sends which part of a distributed array to whom.
 //
-//   held by 0   +-----+                 needed by 2 = the union of pieces, each with one holder:
-//   held by 1   |     +-----+             a piece is the intersection of a needed box and a held box, less what an
+//   held by 0   +-----+                 needed by 2 = the union of parts, each with one holder:
+//   held by 1   |     +-----+             a part is the intersection of a needed box and a held box, less what an
 //   needed by 2 |  +--|--+  |             earlier holder gives already
 //               +-----+--+--+
 //
@@ -21,7 +21,7 @@ struct RankBoxes {
   std::vector<trBox_t> held, needed;
 };
 
-// One piece on its way from a box of one rank to a box of another.
+// One part on its way from a box of one rank to a box of another.
 struct BoxTransfer {
   uint32_t source = 0, destination = 0;  // ranks
   uint32_t held = 0, needed = 0;         // their boxes

@@ -205,7 +205,7 @@ class Communicator {
   void begin_watched_call();
   void find_regions(const Operation& operation);
   template <typename Find>
-  void find_regions_of_pieces(const Operation& operation, const Find& find);
+  void find_regions_of_segments(const Operation& operation, const Find& find);
   void start_eager(const Operation& operation);
   size_t most_eager_bytes() const { return RegionTable::instance().empty() ? eager_bytes_ : mapped_eager_bytes_; }
   void finish();

@@ -4,7 +4,7 @@
 //   a collective with equal parts    input, output, count
 //   allgatherv, reduce-scatterv      blocks
 //   sends, receives, alltoallv ...   lanes, or eager messages
-//   fused allreduces                 pieces of input and output
+//   fused allreduces                 segments of input and output
 #pragma once
 
 #include <array>
@@ -60,9 +60,9 @@ struct LaneSet {
   std::vector<std::vector<LaneItem>> items;
 };
 
-// Buffers in several pieces.
-struct Pieces {
-  std::vector<BufferPiece> input, output;
+// Buffers of several segments.
+struct BufferSegments {
+  std::vector<BufferSegment> input, output;
   std::vector<std::byte> zeros, sink;  // between tensors
   uint64_t calls = 0;                  // hash of the tensors' counts in the order of the calls
   uint32_t members = 0;                // the calls
@@ -86,7 +86,7 @@ struct Operation {
   std::shared_ptr<const Blocks> blocks;
   std::shared_ptr<LaneSet> lanes;
   std::vector<Transfer> eager_transfers;  // instead of lanes: small transfers, see Communicator::are_eager()
-  std::shared_ptr<Pieces> pieces;
+  std::shared_ptr<BufferSegments> segments;
   std::shared_ptr<const Reduction> reduction;
   std::shared_ptr<Compression> compression;
 

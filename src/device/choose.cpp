@@ -51,7 +51,7 @@ size_t largest_device_chunk(DeviceProtocol protocol, size_t message_bytes, uint3
       chunk = std::min(message_bytes, kLlSlotBytes) / max_span;
       break;
     case DeviceProtocol::kLl128:
-      // An element of 16 bytes does not fit between flags; a piece is padded to whole lines.
+      // An element of 16 bytes does not fit between flags; an extent is padded to whole lines.
       if (element_bytes <= 8) chunk = std::min(message_bytes, kLl128SlotBytes) / kLineData / max_span * kLineData;
       break;
     case DeviceProtocol::kSimple:

@@ -45,7 +45,7 @@ struct DeviceSelectionInput {
 };
 
 // Largest chunk, in elements, so that `max_span` chunks are a message of at most `message_bytes` bytes that fits a slot
-// of the protocol with all its pieces padded; 0 when none does, and another protocol or algorithm has to be taken.
+// of the protocol with all its extents padded; 0 when none does, and another protocol or algorithm has to be taken.
 size_t largest_device_chunk(DeviceProtocol protocol, size_t message_bytes, uint32_t max_span, size_t element_bytes);
 
 // "ll", "ll128", "simple".

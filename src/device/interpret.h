@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Interpreter: one block runs one channel of a bound schedule, step by step, as the host's executor does
-// (executor/execution.h); the order of steps, the pieces and the meaning of the flags are shared with it.
+// (executor/execution.h); the order of steps, the extents and the meaning of the flags are shared with it.
 //
 //   each step:  a peer's thread waits for its message, or for room towards it
-//               barrier   all threads combine the pieces   barrier
+//               barrier   all threads combine the extents   barrier
 //               the same threads tell the peers: the flag of a slot, and what was consumed
 #pragma once
 
@@ -143,14 +143,14 @@ class Interpreter {
   TR_DEVICE bool run_step(const Steps& at, uint64_t slice) {
     const Step& step = at.step();
     if (call_.elides != 0) {
-      PieceWalk walk(call_.slicing, slice, at, shared_.layout);
-      Piece piece;
-      if (!walk.next(&piece)) return true;
+      ExtentWalk walk(call_.slicing, slice, at, shared_.layout);
+      Extent extent;
+      if (!walk.next(&extent)) return true;
     }
     wait_for_peers(at, step);
     thread_.barrier();
     if (shared_.stopped != 0) return false;
-    if (!move_pieces(at, step, slice)) {
+    if (!move_extents(at, step, slice)) {
       store_shared(&shared_.failed, 1);
       report(DeviceFailure::kAborted, call_.rank);
     }
@@ -236,9 +236,9 @@ class Interpreter {
             reinterpret_cast<const Storage*>(call_.scale)};
   }
 
-  TR_DEVICE bool move_pieces(const Steps& at, const Step& step, uint64_t slice) {
+  TR_DEVICE bool move_extents(const Steps& at, const Step& step, uint64_t slice) {
     const Arithmetic<Number> how = arithmetic_of(step);
-    PieceOperands operands;
+    ExtentOperands operands;
     operands.messages_in = shared_.messages_in;
     operands.messages_out = shared_.messages_out;
     operands.message_offset = 0;
@@ -248,27 +248,28 @@ class Interpreter {
     std::byte* const scratch = call_.scratch == nullptr ? nullptr : call_.scratch + channel_ * call_.scratch_bytes;
     size_t first_unit = 0;
     const DeviceLayout& layout = shared_.layout;
-    PieceWalk walk(call_.slicing, slice, at, layout);
-    for (Piece piece; walk.next(&piece);) {
+    ExtentWalk walk(call_.slicing, slice, at, layout);
+    for (Extent extent; walk.next(&extent);) {
       const uint16_t flags = step.flags;
-      const size_t in_scratch = piece.scratch * sizeof(Storage);
-      const size_t in_output = (layout.offset(piece.part, layout.output_index) + piece.begin) * sizeof(Storage);
-      operands.count = piece.count;
+      const size_t in_scratch = extent.scratch * sizeof(Storage);
+      const size_t in_output = (layout.offset(extent.part, layout.output_index) + extent.begin) * sizeof(Storage);
+      operands.count = extent.count;
       operands.local = nullptr;
       if ((flags & kInput) != 0)
-        operands.local = call_.input + (layout.offset(piece.part, layout.input_index) + piece.begin) * sizeof(Storage);
+        operands.local =
+            call_.input + (layout.offset(extent.part, layout.input_index) + extent.begin) * sizeof(Storage);
       if ((flags & kOutput) != 0) operands.local = call_.output + in_output;
       if ((flags & kScratch) != 0) operands.local = scratch + in_scratch;
       operands.stores[0] = (flags & kStore) != 0 ? call_.output + in_output : nullptr;
       operands.stores[1] = (flags & kStoreScratch) != 0 ? scratch + in_scratch : nullptr;
       if constexpr (kSimple) {
-        move_piece<Number>(operands, how, thread_);
-        operands.message_offset += (piece.count * sizeof(Storage) + kUnit - 1) / kUnit * kUnit;
+        move_extent<Number>(operands, how, thread_);
+        operands.message_offset += (extent.count * sizeof(Storage) + kUnit - 1) / kUnit * kUnit;
       } else {
         using Flagged = std::conditional_t<kProtocol == DeviceProtocol::kLl, Ll, Ll128>;
         const FlaggedMessages flagged{shared_.in_flags, shared_.out_flags, call_.status};
         if (!move_flagged<Number, Flagged>(operands, how, flagged, first_unit, thread_)) return false;
-        first_unit += (piece.count * sizeof(Storage) + Flagged::kUnitData - 1) / Flagged::kUnitData;
+        first_unit += (extent.count * sizeof(Storage) + Flagged::kUnitData - 1) / Flagged::kUnitData;
       }
     }
     for (uint32_t d = 0; d < step.send_count; ++d)
@@ -369,7 +370,7 @@ class Interpreter {
     const uint64_t done = current->done;
     const uint64_t rest = lane.bytes - done;
     Link& link = shared_.links[lane.peer];
-    PieceOperands operands{};
+    ExtentOperands operands{};
     operands.messages_in = shared_.messages_in;
     operands.messages_out = shared_.messages_out;
     operands.count = rest < call_.slot_bytes ? rest : call_.slot_bytes;
@@ -384,7 +385,7 @@ class Interpreter {
     operands.local = lane.kind == kReceiveLane ? nullptr : lane.input + done;
     operands.stores[0] = lane.kind == kSendLane ? nullptr : lane.output + done;
     thread_.barrier();
-    move_piece<Plain<uint8_t>>(operands, {trSum, 1, false, nullptr}, thread_);
+    move_extent<Plain<uint8_t>>(operands, {trSum, 1, false, nullptr}, thread_);
     if (lane.kind == kSendLane) refresh_slot(link, 0);
     thread_.lose_time();
     thread_.barrier();

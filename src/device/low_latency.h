@@ -85,17 +85,17 @@ struct Ll128 {
   }
 };
 
-// What the threads need of a step's messages besides PieceOperands.
+// What the threads need of a step's messages besides ExtentOperands.
 struct FlaggedMessages {
   const uint64_t* in_flags;   // of each received message
   const uint64_t* out_flags;  // of each message to send
   const DeviceStatus* status;
 };
 
-// A piece that begins at unit `first_unit` of every message. False when a wait was ended.
+// An extent that begins at unit `first_unit` of every message. False when a wait was ended.
 // The threads of one unit (a line) stay together: all of them run every unit of their group.
 template <class Number, class Protocol>
-TR_DEVICE bool move_flagged(const PieceOperands& o, const Arithmetic<Number>& how, const FlaggedMessages& flags,
+TR_DEVICE bool move_flagged(const ExtentOperands& o, const Arithmetic<Number>& how, const FlaggedMessages& flags,
                             size_t first_unit, const Thread& thread) {
   using Storage = typename Number::Storage;
   constexpr uint32_t kWords = Protocol::kWords;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Move: combines the operands of one piece of a step into its destinations, by all threads of a block, in one pass.
+// Move: combines the operands of one extent of a step into its destinations, by all threads of a block, in one pass.
 //
 // Sources are received messages in their order with the local operand at `local_position`; destinations are messages
 // to send and up to two places in local memory. Every element of all sources is read before any destination of it is
@@ -122,11 +122,11 @@ TR_DEVICE void store_local(std::byte* to, const uint64_t* words, uint64_t count)
     if (e < count) reinterpret_cast<Storage*>(to)[e] = stored[e];
 }
 
-// The operands of one piece. Messages are those of the step: where each begins is in the lists.
-struct PieceOperands {
+// The operands of one extent. Messages are those of the step: where each begins is in the lists.
+struct ExtentOperands {
   const std::byte* const* messages_in;
   std::byte* const* messages_out;
-  size_t message_offset;  // of the piece in every message
+  size_t message_offset;  // of the extent in every message
   uint32_t receives, sends;
   const std::byte* local;  // operand, or nullptr
   uint32_t local_position;
@@ -146,7 +146,7 @@ struct PieceOperands {
 
 // `there`: where the value lies already.
 template <uint32_t kPacks>
-TR_DEVICE void store_packs(const PieceOperands& o, size_t first, size_t stride, const uint64_t (&words)[kPacks][2],
+TR_DEVICE void store_packs(const ExtentOperands& o, size_t first, size_t stride, const uint64_t (&words)[kPacks][2],
                            const std::byte* there) {
   TR_ROLLED
   for (uint32_t d = 0; d < o.sends; ++d) {
@@ -163,7 +163,7 @@ TR_DEVICE void store_packs(const PieceOperands& o, size_t first, size_t stride, 
 }
 
 template <class Number, uint32_t kPacks>
-TR_DEVICE void load_packs(const PieceOperands& o, const Arithmetic<Number>& how, uint32_t source, size_t first,
+TR_DEVICE void load_packs(const ExtentOperands& o, const Arithmetic<Number>& how, uint32_t source, size_t first,
                           size_t stride, uint64_t (&words)[kPacks][2]) {
   const std::byte* from = o.source(source) + first;
   TR_UNROLL
@@ -176,7 +176,7 @@ TR_DEVICE void load_packs(const PieceOperands& o, const Arithmetic<Number>& how,
 // Groups of kPacks x 16 bytes for each thread: `first` is the byte at which the thread's first lies, `stride` leads to
 // its next.
 template <class Number, uint32_t kPacks>
-TR_DEVICE void move_packs(const PieceOperands& o, const Arithmetic<Number>& how, size_t first, size_t stride) {
+TR_DEVICE void move_packs(const ExtentOperands& o, const Arithmetic<Number>& how, size_t first, size_t stride) {
   Batch<Number, 2> values[kPacks];
   uint64_t words[kPacks][2];
   load_packs<Number, kPacks>(o, how, 0, first, stride, words);
@@ -199,7 +199,7 @@ TR_DEVICE void move_packs(const PieceOperands& o, const Arithmetic<Number>& how,
 
 // One source that only moves: no registers for elements, so more bytes are under way.
 template <uint32_t kPacks>
-TR_DEVICE void copy_packs(const PieceOperands& o, size_t first, size_t stride) {
+TR_DEVICE void copy_packs(const ExtentOperands& o, size_t first, size_t stride) {
   uint64_t words[kPacks][2];
   const std::byte* from = o.source(0) + first;
   TR_UNROLL
@@ -208,7 +208,7 @@ TR_DEVICE void copy_packs(const PieceOperands& o, size_t first, size_t stride) {
 }
 
 template <class Number>
-TR_DEVICE void move_element(const PieceOperands& o, const Arithmetic<Number>& how, uint64_t element) {
+TR_DEVICE void move_element(const ExtentOperands& o, const Arithmetic<Number>& how, uint64_t element) {
   using Storage = typename Number::Storage;
   const auto load = [&](uint32_t source) {
     const auto value = Number::load(reinterpret_cast<const Storage*>(o.source(source))[element]);
@@ -227,10 +227,10 @@ TR_DEVICE void move_element(const PieceOperands& o, const Arithmetic<Number>& ho
     if (o.stores[d] != nullptr) reinterpret_cast<Storage*>(o.stores[d])[element] = stored;
 }
 
-// A piece of plain memory (Simple). Slots are aligned, so 16 bytes are moved at once where the local places are aligned
+// An extent of plain memory (Simple). Slots are aligned, so 16 bytes are moved at once where the local places are aligned
 // as well; the rest goes by elements.
 template <class Number>
-TR_DEVICE void move_piece(const PieceOperands& o, const Arithmetic<Number>& how, const Thread& thread) {
+TR_DEVICE void move_extent(const ExtentOperands& o, const Arithmetic<Number>& how, const Thread& thread) {
   using Storage = typename Number::Storage;
   // As many bytes under way for each thread as registers allow: as a number, a byte takes as many as a word.
   constexpr uint32_t kPacks = sizeof(Storage) < 4 ? sizeof(Storage) : 4;

@@ -34,8 +34,8 @@ inline constexpr uint32_t kProtocols = 3;
 
 inline constexpr uint32_t kMaxDeviceChannels = 32;
 inline constexpr uint32_t kMaxDeviceRanks = 72;  // of one communicator whose ranks exchange by device memory
-inline constexpr size_t kUnit = 16;              // every piece of a message begins at a multiple of this
-// Data bytes of a message, pieces padded to kUnit, that a slot of each protocol holds.
+inline constexpr size_t kUnit = 16;              // every extent of a message begins at a multiple of this
+// Data bytes of a message, extents padded to kUnit, that a slot of each protocol holds.
 inline constexpr size_t kLlSlotBytes = 16 << 10;
 inline constexpr size_t kLl128SlotBytes = 30 << 10;
 

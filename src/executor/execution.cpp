@@ -53,7 +53,7 @@ Execution::Execution(ExecutorContext* context) : context_(context) {
   source_addresses_.resize(peers);
   source_flags_.resize(peers);
   destination_addresses_.resize(peers);
-  pieces_.reserve(16);
+  extents_.reserve(16);
   channels_.reserve(kMaxChannels);
   modes_.resize(peers);
   reference_targets_.resize(context->connections.size());
@@ -176,7 +176,7 @@ Execution::Progress Execution::advance_channel(Channel* channel) {
     state.step = &channel->at.step();
     state.at = &channel->at;
     state.slot = StagingPool::kNone;
-    find_pieces(&state);
+    find_extents(&state);
     if (state.count > 0 || !elides_) {
       if (!gather_operands(&state) || !plan_sends(&state) || !move_data(state)) return waits(moved);
       post_sends(state);
@@ -203,14 +203,14 @@ void Execution::end_slice(Channel* channel) {
   if (!channel->done) channel->at = Expansion(*channel->schedule);
 }
 
-void Execution::find_pieces(StepState* state) {
-  pieces_.clear();
+void Execution::find_extents(StepState* state) {
+  extents_.clear();
   const Channel& channel = *state->channel;
   const auto part_count = [&](uint32_t part) {
     return state->item != nullptr ? state->item->count : call_.layout.part_count(part);
   };
-  PieceWalk walk(slicing_, channel.slice, channel.at, part_count);
-  for (Piece piece; walk.next(&piece);) pieces_.push_back(piece);
+  ExtentWalk walk(slicing_, channel.slice, channel.at, part_count);
+  for (Extent extent; walk.next(&extent);) extents_.push_back(extent);
   state->count = walk.packed();
 }
 

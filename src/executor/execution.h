@@ -115,7 +115,7 @@ struct Call {
   View input, output;
   std::span<const Lane> lanes;     // instead of layout, input and output
   bool in_place = false;           // input and output share memory
-  bool pieces_in_place = false;    // they are in several pieces, and each large one of the input is one of the output
+  bool segments_in_place = false;  // they have several segments, and each large one of the input is one of the output
   trDataType_t type = trFloat32;   // of the elements of messages
   size_t type_size = 0;            // of `type`
   bool wide_memory = false;        // the buffers hold float32; `type` is what it travels as
@@ -170,13 +170,13 @@ inline std::optional<TransferSizes> sizes_of(const Message& message, uint32_t si
 // Whether peers may store results into the output while the call is under way: then no input that a rank has yet to
 // read lies there.
 inline bool output_is_open(const Program& program, const Call& call) {
-  if (!call.output.in_one_piece() || !call.is_plain()) return false;
+  if (!call.output.is_contiguous() || !call.is_plain()) return false;
   return !call.in_place || (program.input_used_once && call.layout.collective->parts != Parts::kPairs);
 }
 
-// The same for a buffer in pieces, each in place: a peer knows where the operand lies that it was shown.
+// The same for a buffer of several segments, each in place: a peer knows where the operand lies that it was shown.
 inline bool input_is_open(const Program& program, const Call& call) {
-  return call.pieces_in_place && call.is_plain() && program.input_used_once;
+  return call.segments_in_place && call.is_plain() && program.input_used_once;
 }
 
 class Execution {
@@ -244,9 +244,9 @@ class Execution {
   size_t largest_chunk(uint32_t max_span);
   size_t compute_largest_chunk(uint32_t max_span) const;
   void end_slice(Channel* channel);
-  void find_pieces(StepState* state);
-  View::Run input_run(const StepState& state, const Piece& piece, size_t done, size_t count) const;
-  View::Run output_run(const StepState& state, const Piece& piece, size_t done, size_t count) const;
+  void find_extents(StepState* state);
+  View::Run input_run(const StepState& state, const Extent& extent, size_t done, size_t count) const;
+  View::Run output_run(const StepState& state, const Extent& extent, size_t done, size_t count) const;
   uint32_t signature_of(const StepState& state) const;
   bool gather_operands(StepState* state);
   void add_local_operand(const StepState& state);
@@ -262,14 +262,14 @@ class Execution {
   bool move_coded(const StepState& state);
   bool load_coded(const StepState& state, size_t source, uint32_t received, size_t done, size_t count, float* values);
   template <typename Visit>
-  void visit_runs(const StepState& state, const Operand& operand, const Piece& piece, size_t done, size_t count,
+  void visit_runs(const StepState& state, const Operand& operand, const Extent& extent, size_t done, size_t count,
                   Visit visit) const;
   size_t wire_size(size_t count, bool wide) const;
   uint8_t flags_of(const Operand& operand) const;
-  bool move_run(const StepState& state, ReduceCall* call, const Piece& piece, size_t done, size_t count);
-  bool fetch_payloads(const StepState& state, const Piece& piece, size_t done, size_t count);
-  const void* address_of(const StepState& state, const Operand& operand, const Piece& piece, size_t done) const;
-  size_t run_length(const StepState& state, const Piece& piece, size_t done) const;
+  bool move_run(const StepState& state, ReduceCall* call, const Extent& extent, size_t done, size_t count);
+  bool fetch_payloads(const StepState& state, const Extent& extent, size_t done, size_t count);
+  const void* address_of(const StepState& state, const Operand& operand, const Extent& extent, size_t done) const;
+  size_t run_length(const StepState& state, const Extent& extent, size_t done) const;
   void post_sends(const StepState& state);
   Progress advance_channels();
   bool references_released();
@@ -307,7 +307,7 @@ class Execution {
   std::vector<std::vector<std::byte>> scratch_;  // a channel's partial results
   std::vector<std::byte> bounce_;                // parts of fetched payloads
   // The step at hand. These are members so that nothing is allocated.
-  std::vector<Piece> pieces_;
+  std::vector<Extent> extents_;
   std::vector<Operand> sources_;
   std::vector<Operand> destinations_;
   std::vector<const void*> source_addresses_;

@@ -19,18 +19,18 @@ size_t bytes_at(size_t at, size_t count) { return encoded_bytes(count) - count +
 
 }  // namespace
 
-// Walks the runs of a local buffer that hold elements [done, done + count) of the piece.
+// Walks the runs of a local buffer that hold elements [done, done + count) of the extent.
 template <typename Visit>
-void Execution::visit_runs(const StepState& state, const Operand& operand, const Piece& piece, size_t done,
+void Execution::visit_runs(const StepState& state, const Operand& operand, const Extent& extent, size_t done,
                            size_t count, Visit visit) const {
   for (size_t at = 0; at < count;) {
     View::Run run{nullptr, count - at};
     if (operand.place == Place::kInput)
-      run = input_run(state, piece, done + at, count - at);
+      run = input_run(state, extent, done + at, count - at);
     else if (operand.place == Place::kOutput)
-      run = output_run(state, piece, done + at, count - at);
+      run = output_run(state, extent, done + at, count - at);
     else
-      run.data = operand.base + (piece.scratch + done + at) * sizeof(float);
+      run.data = operand.base + (extent.scratch + done + at) * sizeof(float);
     visit(reinterpret_cast<float*>(run.data), at, run.count);
     at += run.count;
   }
@@ -39,11 +39,11 @@ void Execution::visit_runs(const StepState& state, const Operand& operand, const
 bool Execution::load_coded(const StepState& state, size_t source, uint32_t received, size_t done, size_t count,
                            float* values) {
   const Operand& operand = sources_[source];
-  const Piece& piece = pieces_[0];
+  const Extent& extent = extents_[0];
   alignas(64) std::byte fetched[kUnit];
   alignas(64) float scales[kUnit / kFloat8Block];
   if (operand.place != Place::kMessage) {
-    visit_runs(state, operand, piece, done, count,
+    visit_runs(state, operand, extent, done, count,
                [&](float* data, size_t at, size_t length) { std::memcpy(values + at, data, length * sizeof(float)); });
     if (call_.rounds_input && operand.place == Place::kInput) {
       encode_blocks(call_.coded, values, count, scales, fetched);
@@ -98,7 +98,7 @@ bool Execution::move_coded(const StepState& state) {
         std::memcpy(destination.base + bytes_at(done, state.count), bytes, count);
         continue;
       }
-      visit_runs(state, destination, pieces_[0], done, count,
+      visit_runs(state, destination, extents_[0], done, count,
                  [&](float* data, size_t at, size_t length) { std::memcpy(data, value + at, length * sizeof(float)); });
     }
   }

@@ -77,15 +77,15 @@ void Execution::add_stores(StepState* state) {
     destinations_.push_back({scratch_[state->link].data(), Place::kScratch, wide_scratch_, false});
   if ((flags & kStore) != 0 && !state->delivered)
     destinations_.push_back({nullptr, Place::kOutput, call_.wide_memory, streaming_});
-  // Where the value lies in the user's memory, in one piece, once the step is done.
-  if (pieces_.size() != 1 || !call_.is_plain()) return;
-  const Piece& piece = pieces_[0];
+  // Where the value lies in the user's memory, contiguous, once the step is done.
+  if (extents_.size() != 1 || !call_.is_plain()) return;
+  const Extent& extent = extents_[0];
   View::Run run{nullptr, 0};
   if ((flags & kStore) != 0 && (flags & kFinal) != 0) {
-    run = output_run(*state, piece, 0, piece.count);
+    run = output_run(*state, extent, 0, extent.count);
     state->reference_region = run.region != nullptr ? run.region : &call_.output_region;
   } else if (state->step->receive_count == 0 && (flags & kInput) != 0 && input_may_be_referenced_) {
-    run = input_run(*state, piece, 0, piece.count);
+    run = input_run(*state, extent, 0, extent.count);
     if (state->item != nullptr)
       state->reference_region = &state->item->region;
     else
@@ -144,13 +144,13 @@ Execution::Mode Execution::choose_mode(const StepState& state, uint32_t peer, Co
   return reference_for(state, *connection) ? Mode::kReferenced : Mode::kStaged;
 }
 
-// Where this step's result lies in the peers' outputs, in bytes; nothing: not in one piece, or not as it travels.
+// Where this step's result lies in the peers' outputs, in bytes; nothing: not contiguous, or not as it travels.
 std::optional<size_t> Execution::output_offset(const StepState& state) const {
-  if ((state.step->flags & kFinal) == 0 || state.item != nullptr || !call_.is_plain() || pieces_.size() != 1 ||
+  if ((state.step->flags & kFinal) == 0 || state.item != nullptr || !call_.is_plain() || extents_.size() != 1 ||
       call_.layout.unequal != nullptr)
     return {};
-  const Piece& piece = pieces_[0];
-  return (call_.layout.output_offset_on(piece.part) + piece.begin) * call_.type_size;
+  const Extent& extent = extents_[0];
+  return (call_.layout.output_offset_on(extent.part) + extent.begin) * call_.type_size;
 }
 
 // ... as memory of this process; nullptr: the peer does not take it there.
@@ -163,7 +163,7 @@ std::byte* Execution::output_of(const StepState& state, Connection* connection) 
 // this call has come from it, so what it shows is of this call.)
 std::byte* Execution::operand_of(const StepState& state, uint32_t peer, Connection* connection) const {
   constexpr uint16_t kSum = kFinal | kReduce;
-  if ((state.step->flags & kSum) != kSum || state.item != nullptr || !call_.is_plain() || pieces_.size() != 1)
+  if ((state.step->flags & kSum) != kSum || state.item != nullptr || !call_.is_plain() || extents_.size() != 1)
     return nullptr;
   for (uint32_t i = 0; i < state.step->receive_count; ++i) {
     if (state.at->receive_peer(i) != peer) continue;

@@ -5,7 +5,7 @@
 //                         input               | a a |              input_offset(1) = 0
 //                         output   | b b b |  | a a | | |          output_offset(p) = offsets[p]
 //
-// A View is a buffer as a sequence of elements: one piece of memory, or several one after another (fused tensors,
+// A View is a buffer as a sequence of elements: one range of memory, or several one after another (fused tensors,
 // rows of boxes). Offsets are element numbers of the view.
 #pragma once
 
@@ -19,8 +19,8 @@
 
 namespace treering {
 
-// A piece of memory that holds the view's elements from `first` on, up to the next segment's first.
-struct BufferPiece {
+// A range of memory that holds the view's elements from `first` on, up to the next segment's first.
+struct BufferSegment {
   std::byte* base;
   size_t first;
   Region region{};  // id 0: ordinary memory
@@ -31,22 +31,22 @@ class View {
   struct Run {
     std::byte* data;
     size_t count;                    // elements that follow one another at `data`
-    const Region* region = nullptr;  // of the piece; nullptr: the buffer is in one piece
+    const Region* region = nullptr;  // of the segment; nullptr: the buffer is contiguous
   };
 
   View() = default;
   explicit View(const void* base) : base_(static_cast<std::byte*>(const_cast<void*>(base))) {}
   // `segments` ascend, the first at 0; they outlive the view.
-  explicit View(std::span<const BufferPiece> segments) : segments_(segments) {}
+  explicit View(std::span<const BufferSegment> segments) : segments_(segments) {}
 
-  bool in_one_piece() const { return segments_.empty(); }
+  bool is_contiguous() const { return segments_.empty(); }
   std::byte* base() const { return base_; }
   // The elements from `element` on, at most `count`. (Sums of integers: a view may count from address 0.)
   Run run(size_t element, size_t count, size_t element_bytes) const {
     if (segments_.empty()) return {at(base_, element * element_bytes), count};
     auto next = std::upper_bound(segments_.begin(), segments_.end(), element,
-                                 [](size_t e, const BufferPiece& s) { return e < s.first; });
-    const BufferPiece& segment = *(next - 1);
+                                 [](size_t e, const BufferSegment& s) { return e < s.first; });
+    const BufferSegment& segment = *(next - 1);
     size_t end = next == segments_.end() ? element + count : next->first;
     return {at(segment.base, (element - segment.first) * element_bytes), std::min(count, end - element),
             &segment.region};
@@ -58,7 +58,7 @@ class View {
   }
 
   std::byte* base_ = nullptr;
-  std::span<const BufferPiece> segments_;
+  std::span<const BufferSegment> segments_;
 };
 
 // Counts and offsets of parts that differ, in elements, an entry a part (kRanks). Every rank knows all counts.

@@ -28,7 +28,7 @@ bool DeviceKernels::takes(const Operation& operation) {
   const bool user = operation.reduction != nullptr && operation.reduction->function != nullptr;
   const bool wide = communicator_->config().wide_partials && find_type(operation.type)->narrow_float;
   const bool truth = communicator_->ranks() == 1 && gives_truth(operation.type, operation.op);  // more than a copy
-  if (user || wide || truth || operation.pieces != nullptr || operation.compression != nullptr ||
+  if (user || wide || truth || operation.segments != nullptr || operation.compression != nullptr ||
       !info_of(operation.collective).has_data)
     return false;
   const size_t size = find_type(operation.type)->size;

@@ -5,7 +5,7 @@
 //   call          stream   wait for `last` | work | record `last`
 //   graph         stream   the same as nodes for events, which every launch resolves anew
 //
-// Inside a capture, whose streams may have forked, one piece of work waits for the one before by an edge.
+// Inside a capture, whose streams may have forked, one unit of work waits for the one before by an edge.
 #pragma once
 
 #include "device/device.h"

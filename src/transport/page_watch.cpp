@@ -55,13 +55,13 @@ std::vector<ByteRange> pages_alone(ByteRange range, const std::vector<ByteRange>
   std::vector<ByteRange> left{range};
   for (const ByteRange& other : others) {
     std::vector<ByteRange> next;
-    for (const ByteRange& piece : left) {
-      if (!piece.overlaps(other)) {
-        next.push_back(piece);
+    for (const ByteRange& range : left) {
+      if (!range.overlaps(other)) {
+        next.push_back(range);
         continue;
       }
-      if (piece.begin < other.begin) next.push_back({piece.begin, other.begin});
-      if (other.end < piece.end) next.push_back({other.end, piece.end});
+      if (range.begin < other.begin) next.push_back({range.begin, other.begin});
+      if (other.end < range.end) next.push_back({other.end, range.end});
     }
     left = std::move(next);
   }

@@ -95,7 +95,7 @@ TEST(Plan, TakesFromTheDestinationItselfAndThenFromTheLowestRank) {
   EXPECT_EQ(source_of, expected);
 }
 
-// A hole in the middle of a box leaves a frame of four pieces.
+// A hole in the middle of a box leaves a frame of four parts.
 TEST(Plan, CoversABoxWithAHoleExactlyOnce) {
   std::vector<RankBoxes> ranks(2);
   ranks[0].held = {plane(2, 4, 2, 5)};

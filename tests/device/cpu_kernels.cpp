@@ -30,14 +30,14 @@ void combine(trRedOp_t op, const std::vector<const std::byte*>& sources, uint64_
   typename Number::Storage factor{};
   if (scale != nullptr) std::memcpy(&factor, scale, sizeof factor);
   const Arithmetic<Number> how{op, divisor, scale != nullptr, &factor};
-  PieceOperands operands{};
+  ExtentOperands operands{};
   operands.messages_in = sources.data();
   operands.receives = static_cast<uint32_t>(sources.size()) - 1;
   operands.local = sources.back();
   operands.local_position = operands.receives;
   operands.stores[0] = result;
   operands.count = count;
-  move_piece<Number>(operands, how, Thread(0, 1, nullptr, nullptr));
+  move_extent<Number>(operands, how, Thread(0, 1, nullptr, nullptr));
 }
 
 }  // namespace

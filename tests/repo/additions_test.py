@@ -111,7 +111,7 @@ def data_type(copy):
     copy.insert("src/device/numbers.h", "template <class T>\nstruct Complex {", "using Float8e3m4 = Narrow<uint8_t, 4, 3, 0x7f>;\n\n")
     copy.at_most(4)
     kernels = [f"src/executor/reduce/{name}.cpp" for name in ("reduce_float", "reduce_integer", "reduce_logical")]
-    parts = ["src/executor/reduce/reduce.cpp", "src/executor/reduce/reduce_pieces.cpp", "tools/perf/data.cpp", "tools/perf/datatypes.cpp"]
+    parts = ["src/executor/reduce/reduce.cpp", "src/executor/reduce/reduce_tiles.cpp", "tools/perf/data.cpp", "tools/perf/datatypes.cpp"]
     one_target = ["-DHWY_COMPILE_ONLY_STATIC"]
     copy.run([copy.compile("data_type.cpp", "src/executor/reduce/reduce.cpp", more=[f"-I{copy.folder / 'tools/perf'}"]),
               *[copy.compile(name, more=one_target) for name in kernels], *[copy.compile(name) for name in parts]], ["-lhwy"])

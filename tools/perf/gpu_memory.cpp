@@ -32,7 +32,7 @@ class GpuMemory : public Memory {
   int device_ = 0;
   CudaHandle cuda_stream_ = nullptr;
   CudaHandle graph_ = nullptr;  // ready to be launched
-  std::vector<char> piece_;
+  std::vector<char> copy_;
 };
 
 // The primary context, as the CUDA runtime uses it, is this thread's until close().
@@ -81,23 +81,23 @@ std::string GpuMemory::set(void* at, unsigned char value, size_t bytes) {
 }
 
 std::string GpuMemory::write(void* to, size_t bytes, const Make& make) {
-  for (size_t at = 0; at < bytes; at += kPieceBytes) {
-    const size_t length = std::min(bytes - at, kPieceBytes);
-    piece_.resize(std::max(piece_.size(), length));
-    make(piece_.data(), at, length);
-    const trResult_t copied = trDeviceMemCopy(static_cast<char*>(to) + at, piece_.data(), length, stream_);
+  for (size_t at = 0; at < bytes; at += kStepBytes) {
+    const size_t length = std::min(bytes - at, kStepBytes);
+    copy_.resize(std::max(copy_.size(), length));
+    make(copy_.data(), at, length);
+    const trResult_t copied = trDeviceMemCopy(static_cast<char*>(to) + at, copy_.data(), length, stream_);
     if (copied != trSuccess) return perf::error_of(copied, "trDeviceMemCopy");
   }
   return "";
 }
 
 std::string GpuMemory::read(const void* from, size_t bytes, const Look& look) {
-  for (size_t at = 0; at < bytes; at += kPieceBytes) {
-    const size_t length = std::min(bytes - at, kPieceBytes);
-    piece_.resize(std::max(piece_.size(), length));
-    const trResult_t copied = trDeviceMemCopy(piece_.data(), static_cast<const char*>(from) + at, length, stream_);
+  for (size_t at = 0; at < bytes; at += kStepBytes) {
+    const size_t length = std::min(bytes - at, kStepBytes);
+    copy_.resize(std::max(copy_.size(), length));
+    const trResult_t copied = trDeviceMemCopy(copy_.data(), static_cast<const char*>(from) + at, length, stream_);
     if (copied != trSuccess) return perf::error_of(copied, "trDeviceMemCopy");
-    look(piece_.data(), at, length);
+    look(copy_.data(), at, length);
   }
   return "";
 }

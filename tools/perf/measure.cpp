@@ -188,8 +188,8 @@ bool RankRun::time_calls(const Call& call, PlaceResult* place) {
 
 bool RankRun::fill(const Call& call, uint64_t seed) {
   const DataType& type = *call.type;
-  return ok(memory_->write(call.input, call.shape.input * type.bytes, [&](char* piece, size_t offset, size_t bytes) {
-    fill_input(piece, bytes / type.bytes, type, call.op, group_.rank(), group_.ranks(), seed, offset / type.bytes);
+  return ok(memory_->write(call.input, call.shape.input * type.bytes, [&](char* part, size_t offset, size_t bytes) {
+    fill_input(part, bytes / type.bytes, type, call.op, group_.rank(), group_.ranks(), seed, offset / type.bytes);
   }));
 }
 
@@ -198,10 +198,10 @@ bool RankRun::count_wrong_values(const Call& call, uint64_t seed, size_t* wrong)
   const int ranks = group_.ranks();
   for (const ExpectedBlock& block :
        expected_blocks(*options_.collective, call.shape, group_.rank(), ranks, call.root, call.count, options_.seed)) {
-    const auto look = [&](const char* piece, size_t offset, size_t bytes) {
+    const auto look = [&](const char* part, size_t offset, size_t bytes) {
       const size_t count = bytes / type.bytes, first = block.first + offset / type.bytes;
-      *wrong += block.source < 0 ? count_wrong(piece, count, type, call.op, ranks, seed, first)
-                                 : count_different(piece, count, type, call.op, block.source, ranks, seed, first);
+      *wrong += block.source < 0 ? count_wrong(part, count, type, call.op, ranks, seed, first)
+                                 : count_different(part, count, type, call.op, block.source, ranks, seed, first);
     };
     const char* at = static_cast<const char*>(call.output) + block.at * type.bytes;
     if (!ok(memory_->read(at, block.count * type.bytes, look))) return false;

@@ -32,10 +32,10 @@ class Memory {
   virtual std::string close() = 0;
 
   virtual std::string set(void* at, unsigned char value, size_t bytes) = 0;
-  // Gives memory of the host that stands for the bytes from `offset` on, piece after piece; pieces begin at multiples
-  // of kPieceBytes. What write() is given is then in the buffer, what read() gives is what is there.
-  using Make = std::function<void(char* piece, size_t offset, size_t bytes)>;
-  using Look = std::function<void(const char* piece, size_t offset, size_t bytes)>;
+  // Gives memory of the host that stands for the bytes from `offset` on, part after part; parts begin at multiples
+  // of kStepBytes. What write() is given is then in the buffer, what read() gives is what is there.
+  using Make = std::function<void(char* part, size_t offset, size_t bytes)>;
+  using Look = std::function<void(const char* part, size_t offset, size_t bytes)>;
   virtual std::string write(void* to, size_t bytes, const Make& make) = 0;
   virtual std::string read(const void* from, size_t bytes, const Look& look) = 0;
 
@@ -50,7 +50,7 @@ class Memory {
   size_t bytes() const { return bytes_; }
   trStream_t stream() const { return stream_; }
 
-  static constexpr size_t kPieceBytes = size_t{16} << 20;  // whole elements of every type
+  static constexpr size_t kStepBytes = size_t{16} << 20;  // whole elements of every type
 
  protected:
   void* buffers_[2] = {nullptr, nullptr};

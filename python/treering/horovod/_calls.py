@@ -62,7 +62,7 @@ def _operation(average, op):
 
 
 def _start_reduce(tensors, op, name, group):
-    """Sums the tensors in place, as one piece of work."""
+    """Sums the tensors in place, as one unit of work."""
     event = _timeline.begin("allreduce", name, tensors)
     kinds = {}
     for tensor in tensors:

@@ -10,7 +10,7 @@
 namespace treering {
 namespace {
 
-constexpr size_t kPiece = 2048;  // elements that are scaled at a time
+constexpr size_t kTile = 2048;  // elements that are scaled at a time
 
 // The conversions of the reduction kernels: one source, one destination.
 void convert(trDataType_t type, const void* from, bool wide_from, void* to, bool wide_to, size_t count, bool round) {
@@ -51,18 +51,18 @@ float scale_of(const Limits& limits, const float* values, size_t count) {
 
 void encode_blocks(trDataType_t type, const float* values, size_t count, float* scales, std::byte* bytes) {
   const Limits& limits = type == trFloat8e4m3 ? kE4m3 : kE5m2;
-  float scaled[kPiece];
-  for (size_t done = 0; done < count; done += kPiece) {
-    const size_t piece = std::min(kPiece, count - done);
-    for (size_t begin = 0; begin < piece; begin += kFloat8Block) {
-      const size_t end = std::min(begin + kFloat8Block, piece);
+  float scaled[kTile];
+  for (size_t done = 0; done < count; done += kTile) {
+    const size_t tile = std::min(kTile, count - done);
+    for (size_t begin = 0; begin < tile; begin += kFloat8Block) {
+      const size_t end = std::min(begin + kFloat8Block, tile);
       const float scale = scale_of(limits, values + done + begin, end - begin), inverse = 1 / scale;
       scales[(done + begin) / kFloat8Block] = scale;
       for (size_t i = begin; i < end; ++i) scaled[i] = values[done + i] * inverse;
       if (scale == limits.top_scale)
         for (size_t i = begin; i < end; ++i) scaled[i] = std::clamp(scaled[i], -limits.top, limits.top);
     }
-    convert(type, scaled, true, bytes + done, false, piece, false);
+    convert(type, scaled, true, bytes + done, false, tile, false);
   }
 }
 
@@ -77,18 +77,18 @@ void decode_blocks(trDataType_t type, const float* scales, const std::byte* byte
 
 void round_with_feedback(trDataType_t wire, const float* values, size_t count, float* residual, float* adjusted) {
   const bool blocks = is_block_scaled(wire);
-  float exact[kPiece], scales[kPiece / kFloat8Block];
-  std::byte bytes[kPiece];
-  for (size_t done = 0; done < count; done += kPiece) {
-    const size_t piece = std::min(kPiece, count - done);
-    for (size_t i = 0; i < piece; ++i) exact[i] = values[done + i] + residual[done + i];
+  float exact[kTile], scales[kTile / kFloat8Block];
+  std::byte bytes[kTile];
+  for (size_t done = 0; done < count; done += kTile) {
+    const size_t tile = std::min(kTile, count - done);
+    for (size_t i = 0; i < tile; ++i) exact[i] = values[done + i] + residual[done + i];
     if (blocks) {
-      encode_blocks(wire, exact, piece, scales, bytes);
-      decode_blocks(wire, scales, bytes, piece, adjusted + done);
+      encode_blocks(wire, exact, tile, scales, bytes);
+      decode_blocks(wire, scales, bytes, tile, adjusted + done);
     } else {
-      convert(wire, exact, true, adjusted + done, true, piece, true);
+      convert(wire, exact, true, adjusted + done, true, tile, true);
     }
-    for (size_t i = 0; i < piece; ++i) {
+    for (size_t i = 0; i < tile; ++i) {
       const float rest = exact[i] - adjusted[done + i];
       residual[done + i] = std::isfinite(rest) ? rest : 0;  // an overflow is not carried on
     }

@@ -33,7 +33,7 @@ void encode_blocks(trDataType_t type, const float* values, size_t count, float* 
 void decode_blocks(trDataType_t type, const float* scales, const std::byte* bytes, size_t count, float* values);
 
 // adjusted = values + residual, rounded as it will travel; residual = what the rounding took. `wire` is a narrow float
-// type; float8 with scales. In pieces that begin at multiples of kFloat8Block of the tensor.
+// type; float8 with scales. In tiles that begin at multiples of kFloat8Block of the tensor.
 void round_with_feedback(trDataType_t wire, const float* values, size_t count, float* residual, float* adjusted);
 
 }  // namespace treering

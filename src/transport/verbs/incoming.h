@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Incoming: the messages of one channel that have arrived from a peer. No I/O.
 //
-//   header of message 5 (3 pieces) ---- piece 2 ---- piece 1 ----> front() is message 5
+//   header of message 5 (3 fragments) ---- fragment 2 ---- fragment 1 ----> front() is message 5
 //
-// Pieces may come before their header, and headers before the pieces of messages before them.
+// Fragments may come before their header, and headers before the fragments of messages before them.
 //
 // Invariant: a header is checked when its immediate is told, and copied: what the peer writes into it later changes
 // nothing that was checked.
@@ -30,16 +30,16 @@ class Incoming {
     std::memcpy(static_cast<void*>(header), block + layout.header(channel, arrived_), kHeaderBytes);
     const auto kind = static_cast<PayloadKind>(header->kind);
     const bool is_inline = kind == PayloadKind::kInline;
-    const bool carries = is_inline || header->pieces != 0;
+    const bool carries = is_inline || header->fragments != 0;
     if (header->kind > static_cast<uint8_t>(PayloadKind::kDelivered) || header->wide > 1 ||
         (carries && header->bytes > (is_inline ? kInlineBytes : layout.place_bytes)))
       return {trSystemError, fmt::format("it sent a message of kind {} with {} bytes; at most {} are possible",
                                          header->kind, header->bytes, is_inline ? kInlineBytes : layout.place_bytes)};
     uint8_t& missing = missing_[arrived_ % kFifoDepth];
     const uint8_t early = std::exchange(early_[arrived_ % kFifoDepth], uint8_t{0});
-    missing = header->pieces > 1 ? static_cast<uint8_t>(((1u << header->pieces) - 1) & ~1u) : uint8_t{0};
-    if (header->pieces > rails || (is_inline && header->pieces != 0) || (early & ~missing) != 0)
-      return {trSystemError, fmt::format("it sent a message of {} pieces over {} rails", header->pieces, rails)};
+    missing = header->fragments > 1 ? static_cast<uint8_t>(((1u << header->fragments) - 1) & ~1u) : uint8_t{0};
+    if (header->fragments > rails || (is_inline && header->fragments != 0) || (early & ~missing) != 0)
+      return {trSystemError, fmt::format("it sent a message of {} fragments over {} rails", header->fragments, rails)};
     missing &= static_cast<uint8_t>(~early);
     Message& message = messages_[arrived_ % kFifoDepth];
     message = {};
@@ -54,17 +54,17 @@ class Incoming {
   }
 
   // `count`: of the immediate.
-  Status arrive_piece(const BlockLayout& layout, uint32_t count, uint32_t rails) {
-    const uint32_t piece = count >> kPieceNumberBits;
-    const uint64_t ahead = (count - static_cast<uint32_t>(popped_)) & kPieceNumberMask;
+  Status arrive_fragment(const BlockLayout& layout, uint32_t count, uint32_t rails) {
+    const uint32_t fragment = count >> kFragmentNumberBits;
+    const uint64_t ahead = (count - static_cast<uint32_t>(popped_)) & kFragmentNumberMask;
     const uint64_t slot = (popped_ + ahead) % kFifoDepth;
-    uint8_t& pieces = popped_ + ahead < arrived_ ? missing_[slot] : early_[slot];
-    const auto bit = static_cast<uint8_t>(1u << std::min(piece, kMaxRails));
-    const bool is_missing = popped_ + ahead < arrived_ ? (pieces & bit) != 0 : (pieces & bit) == 0;
-    if (piece == 0 || piece >= rails || ahead >= layout.places || !is_missing)
-      return {trSystemError, fmt::format("it sent piece {} of message {} over {} rails; {} messages are read", piece,
-                                         count & kPieceNumberMask, rails, popped_)};
-    pieces ^= bit;
+    uint8_t& fragments = popped_ + ahead < arrived_ ? missing_[slot] : early_[slot];
+    const auto bit = static_cast<uint8_t>(1u << std::min(fragment, kMaxRails));
+    const bool is_missing = popped_ + ahead < arrived_ ? (fragments & bit) != 0 : (fragments & bit) == 0;
+    if (fragment == 0 || fragment >= rails || ahead >= layout.places || !is_missing)
+      return {trSystemError, fmt::format("it sent fragment {} of message {} over {} rails; {} messages are read",
+                                         fragment, count & kFragmentNumberMask, rails, popped_)};
+    fragments ^= bit;
     return {};
   }
 
@@ -85,7 +85,7 @@ class Incoming {
   uint64_t arrived_ = 0, popped_ = 0, told_ = 0;
   Message messages_[kFifoDepth];
   uint8_t missing_[kFifoDepth] = {},
-          early_[kFifoDepth] = {};  // bits of pieces: of messages whose header has come, or not
+          early_[kFifoDepth] = {};  // bits of fragments: of messages whose header has come, or not
 };
 
 }  // namespace treering::verbs

@@ -209,7 +209,7 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
  private:
   Status open() {
     TR_RETURN_IF_ERROR(block_.make(card_->devices, options_.rails, block_bytes(layout_)));
-    // Each channel may get the peer's messages, or pieces of them, and a credit for each of this rank's before a poll.
+    // Each channel may get the peer's messages, or fragments of them, and a credit for each of this rank's before a poll.
     const auto all = static_cast<uint32_t>(messages());
     return rails_.open(card_->devices, options_.rails, {sends(), 2 * all + 16}, sizeof(Header));
   }
@@ -322,20 +322,20 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     const Outgoing& outgoing = channel.sending.outgoing[number % kFifoDepth];
     const uint32_t position = rails_.position_of(index);
     LinkRail& rail = rails_.at(position);
-    Pieces pieces;
+    Fragments fragments;
     uint32_t count = 0;
     if (outgoing.payload.bytes > 0)
-      count = divide(outgoing.payload.bytes, rails_.rates(), position, options_.least_divided, &pieces);
+      count = divide(outgoing.payload.bytes, rails_.rates(), position, options_.least_divided, &fragments);
     std::byte* header = own_header(index, number);
     reinterpret_cast<Header*>(header)->popped = static_cast<uint32_t>(channel.incoming.popped());
-    reinterpret_cast<Header*>(header)->pieces = static_cast<uint8_t>(count);
+    reinterpret_cast<Header*>(header)->fragments = static_cast<uint8_t>(count);
     channel.incoming.told();
-    for (uint32_t piece = 1; piece < count && is_good() && !has_lost_peer_; ++piece)
-      send_piece(index, piece, pieces[piece], &rails_.at((position + piece) % rails_.used()));
+    for (uint32_t fragment = 1; fragment < count && is_good() && !has_lost_peer_; ++fragment)
+      send_fragment(index, fragment, fragments[fragment], &rails_.at((position + fragment) % rails_.used()));
     if (!is_good() || has_lost_peer_) return;
     const Source source{header, outgoing.header_bytes, block_.registered().local_keys()[rail.number]};
     const Immediate immediate{ImmediateType::kHeader, index, static_cast<uint32_t>(number)};
-    const Source first{outgoing.payload.data, count == 0 ? 0 : pieces[0].bytes, outgoing.payload.keys[rail.number]};
+    const Source first{outgoing.payload.data, count == 0 ? 0 : fragments[0].bytes, outgoing.payload.keys[rail.number]};
     const QueuePair::Target place{peers_block_ + peers_layout_.header(index, number), rail.peers_key};
     note(rail.pair->write(source, first, place, {outgoing.output, outgoing.output_keys[rail.number]},
                           pack_immediate(immediate), count > 0),
@@ -351,14 +351,14 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     if (outgoing.output != 0) return {outgoing.output, outgoing.output_keys[rail.number]};
     return {peers_block_ + peers_layout_.data(index, number), rail.peers_key};
   }
-  // Piece 1 and on: piece 0 goes with the header.
-  void send_piece(uint32_t index, uint32_t number, const Piece& piece, LinkRail* rail) {
+  // Fragment 1 and on: fragment 0 goes with the header.
+  void send_fragment(uint32_t index, uint32_t number, const Fragment& fragment, LinkRail* rail) {
     const uint64_t message = channels_[index].sending.sent;
     const Payload& payload = channels_[index].sending.outgoing[message % kFifoDepth].payload;
     QueuePair::Target place = target(index, *rail);
-    place.address += piece.offset;
-    note(rail->pair->write_piece({payload.data + piece.offset, piece.bytes, payload.keys[rail->number]}, place,
-                                 pack_immediate({ImmediateType::kPiece, index, pack_piece(number, message)})),
+    place.address += fragment.offset;
+    note(rail->pair->write_fragment({payload.data + fragment.offset, fragment.bytes, payload.keys[rail->number]}, place,
+                                    pack_immediate({ImmediateType::kFragment, index, pack_fragment(number, message)})),
          *rail);
     if (is_good() && !has_lost_peer_) follow(index, message, rail);
   }
@@ -416,8 +416,9 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
     if (immediate.type == ImmediateType::kCredit)
       return take_credit(&channel, full_count(channel.sending.freed, immediate.count));
     const auto rails = static_cast<uint32_t>(rails_.all().size());
-    if (immediate.type == ImmediateType::kPiece) {
-      if (const Status taken = channel.incoming.arrive_piece(layout_, immediate.count, rails); !taken.ok()) fail(taken);
+    if (immediate.type == ImmediateType::kFragment) {
+      if (const Status taken = channel.incoming.arrive_fragment(layout_, immediate.count, rails); !taken.ok())
+        fail(taken);
       return;
     }
     if (immediate.type != ImmediateType::kHeader)

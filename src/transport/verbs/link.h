@@ -2,7 +2,7 @@
 // VerbsLink: this rank and one peer, joined by a queue pair for each rail, which the connections of all channels share.
 //
 //   post() -> header and payload wait in the link -> a work request -> peer's place, and an immediate
-//                                               -> for each other rail one: a piece of the payload, and an immediate
+//                                               -> for each other rail one: a fragment of the payload, and an immediate
 //   front() <- header and payload in this rank's block <- completion of a receive
 //   pop()   -> a credit, with the next header of the channel, or by itself for every kTellEvery-th message
 //
@@ -22,7 +22,7 @@
 #include "core/log.h"
 #include "transport/connection.h"
 #include "transport/verbs/devices/device.h"
-#include "transport/verbs/pieces.h"
+#include "transport/verbs/fragments.h"
 #include "transport/verbs/registered_regions.h"
 #include "transport/verbs/registered_staging.h"
 

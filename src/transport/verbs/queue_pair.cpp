@@ -171,8 +171,8 @@ Status QueuePair::write(const Source& header, const Source& payload, const Targe
   return post(is_apart ? requests : requests + 1, count);
 }
 
-Status QueuePair::write_piece(const Source& piece, const Target& place, uint32_t immediate) {
-  ibv_sge part{reinterpret_cast<uint64_t>(piece.data), piece.bytes, piece.key};
+Status QueuePair::write_fragment(const Source& fragment, const Target& place, uint32_t immediate) {
+  ibv_sge part{reinterpret_cast<uint64_t>(fragment.data), fragment.bytes, fragment.key};
   ibv_send_wr request{};
   request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
   request.sg_list = &part;

@@ -53,8 +53,8 @@ class QueuePair {
   // `immediate`.
   Status write(const Source& header, const Source& payload, const Target& place, const Target& output,
                uint32_t immediate, bool signaled);
-  // Writes a piece of a payload and tells `immediate`; a completion follows.
-  Status write_piece(const Source& piece, const Target& place, uint32_t immediate);
+  // Writes a fragment of a payload and tells `immediate`; a completion follows.
+  Status write_fragment(const Source& fragment, const Target& place, uint32_t immediate);
   // Tells an immediate alone.
   Status tell(uint32_t immediate);
   // Asks for a completion of all that was posted; nothing is written.

@@ -24,7 +24,7 @@ struct LinkRail {
   uint32_t number = 0;
   const Device* device = nullptr;
   std::unique_ptr<QueuePair> pair;
-  Ring<Written> written;   // payloads, or pieces of them, under way
+  Ring<Written> written;   // payloads, or fragments of them, under way
   bool is_marked = false;  // at the end: a completion of everything was asked for
   bool has_failed = false;
   Rail peer;               // by connect()

@@ -7,7 +7,7 @@
 //   a place     | unused | header | payload, or the data of an inline message |
 //                                 ^ at a multiple of 64 bytes
 //
-// Over several rails a large payload is divided into pieces (pieces.h). Piece 0 is written with the header by the
+// Over several rails a large payload is divided into fragments (fragments.h). Fragment 0 is written with the header by the
 // channel's rail, each other one by another rail as a write with immediate. What is told of a channel otherwise goes by
 // its rail, in order.
 //
@@ -18,7 +18,7 @@
 //   immediate   | type 4 | channel 8 | count 20 |
 //     header    count: number of the message; its header is there
 //     credit    count: how many messages of the channel the sender of the credit has popped
-//     piece     count: piece 4 | number of the message 16; the piece is there
+//     fragment     count: fragment 4 | number of the message 16; the fragment is there
 //
 // A header carries a credit of the other direction, too.
 //
@@ -54,7 +54,7 @@ using RailSet = uint32_t;  // a bit for each rail
 using RailKeys = std::array<uint32_t, kMaxRails>;
 inline constexpr RailSet kAllRails = (1u << kMaxRails) - 1;
 
-enum class ImmediateType : uint8_t { kHeader = 1, kCredit = 2, kPiece = 3 };
+enum class ImmediateType : uint8_t { kHeader = 1, kCredit = 2, kFragment = 3 };
 
 inline constexpr uint32_t kCountBits = 20, kChannelBits = 8;
 inline constexpr uint32_t kCountMask = (1u << kCountBits) - 1;
@@ -77,11 +77,11 @@ inline uint64_t full_count(uint64_t known, uint32_t count) {
   return known + ((count - static_cast<uint32_t>(known)) & kCountMask);
 }
 
-// The count of a piece's immediate.
-inline constexpr uint32_t kPieceNumberBits = 16;
-inline constexpr uint32_t kPieceNumberMask = (1u << kPieceNumberBits) - 1;
-inline uint32_t pack_piece(uint32_t piece, uint64_t number) {
-  return piece << kPieceNumberBits | (static_cast<uint32_t>(number) & kPieceNumberMask);
+// The count of a fragment's immediate.
+inline constexpr uint32_t kFragmentNumberBits = 16;
+inline constexpr uint32_t kFragmentNumberMask = (1u << kFragmentNumberBits) - 1;
+inline uint32_t pack_fragment(uint32_t fragment, uint64_t number) {
+  return fragment << kFragmentNumberBits | (static_cast<uint32_t>(number) & kFragmentNumberMask);
 }
 
 struct Header {
@@ -91,7 +91,7 @@ struct Header {
   uint32_t popped = 0;  // credit: modulo 2^32
   uint8_t kind = 0;
   uint8_t wide = 0;
-  uint8_t pieces = 0;  // of the payload, which lies in the place; 0: there is none
+  uint8_t fragments = 0;  // of the payload, which lies in the place; 0: there is none
   uint8_t unused = 0;
   std::byte data[kInlineBytes];  // of an inline message: `bytes` of them are written
 };

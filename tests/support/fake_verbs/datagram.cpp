@@ -42,15 +42,15 @@ std::unique_ptr<Message> make_datagram(Qp& qp, const Send& send) {
   if (!send.is_inlined) {
     message->owned.resize(send.length);
     size_t begin = 0;
-    for (const ibv_sge& piece : send.pieces) {
+    for (const ibv_sge& sge : send.sges) {
       Mr* region = nullptr;
-      const uint8_t* const from = resolve(world().lkeys, piece.lkey, qp.pd, piece.addr, piece.length, 0, &region);
+      const uint8_t* const from = resolve(world().lkeys, sge.lkey, qp.pd, sge.addr, sge.length, 0, &region);
       observe(qp.post_mark);
-      copy_bytes(message->owned.data() + begin, from, piece.length);
+      copy_bytes(message->owned.data() + begin, from, sge.length);
       publish(qp.send_mark);
       publish(region->mark);
       publish(message->owned_mark);
-      begin += piece.length;
+      begin += sge.length;
     }
   }
   message->header = header_of(qp, send);

@@ -123,12 +123,12 @@ void leave_wire(Qp& qp) {
     Message& message = *peer.incoming[which];
     if (message.needs_receive && !message.receive) break;  // it would have had to be sent again
     if (!message.is_owned) {
-      for (const ibv_sge& piece : message.pieces) {
-        const uint8_t* from = resolve(world().lkeys, piece.lkey, qp.pd, piece.addr, piece.length, 0);
+      for (const ibv_sge& sge : message.sges) {
+        const uint8_t* from = resolve(world().lkeys, sge.lkey, qp.pd, sge.addr, sge.length, 0);
         if (from == nullptr) return take_back(peer, which);
         const size_t begin = message.owned.size();
-        message.owned.resize(begin + piece.length);
-        copy_bytes(message.owned.data() + begin, from, piece.length);
+        message.owned.resize(begin + sge.length);
+        copy_bytes(message.owned.data() + begin, from, sge.length);
         publish(message.owned_mark);
       }
       message.is_owned = true;

@@ -133,7 +133,7 @@ struct Datagrams {
     EXPECT_EQ(ibv_modify_qp(side.qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN), 0);
   }
   int send(ibv_ah* ah, uint32_t number, size_t length, uint32_t qkey = 0x77) {
-    ibv_sge sge = side.piece(0, length);
+    ibv_sge sge = side.sge(0, length);
     ibv_send_wr wr = {};
     wr.sg_list = &sge;
     wr.num_sge = 1;
@@ -155,7 +155,7 @@ TEST_P(FakeVerbs, DatagramsComeWithAHeader) {
   std::fill(a.memory.begin(), a.memory.end(), 5);
   ASSERT_EQ(from.send(ah, b.qp->qp_num, 100), 0);
   EXPECT_EQ(a.wait_one().status, IBV_WC_SUCCESS) << "a datagram that no receive takes is sent all the same";
-  ASSERT_EQ(b.receive(1, {b.piece(0, 1000)}), 0);
+  ASSERT_EQ(b.receive(1, {b.sge(0, 1000)}), 0);
   ASSERT_EQ(from.send(ah, b.qp->qp_num, 100, 0x78), 0);
   EXPECT_EQ(a.wait_one().status, IBV_WC_SUCCESS);
   EXPECT_EQ(counters().datagrams_dropped, 2u);
@@ -181,7 +181,7 @@ TEST_P(FakeVerbs, SendsGoIntoReceives) {
   Two two;
   std::fill(two.a.memory.begin(), two.a.memory.end(), 7);
   const auto send = [&](size_t length) {
-    ibv_sge sge = two.a.piece(0, length);
+    ibv_sge sge = two.a.sge(0, length);
     ibv_send_wr wr = {};
     wr.sg_list = &sge;
     wr.num_sge = 1;
@@ -190,13 +190,13 @@ TEST_P(FakeVerbs, SendsGoIntoReceives) {
     ibv_send_wr* bad = nullptr;
     ASSERT_EQ(ibv_post_send(two.a.qp, &wr, &bad), 0);
   };
-  ASSERT_EQ(two.b.receive(1, {two.b.piece(10, 50), two.b.piece(1000, 100)}), 0);
+  ASSERT_EQ(two.b.receive(1, {two.b.sge(10, 50), two.b.sge(1000, 100)}), 0);
   send(120);
   EXPECT_EQ(two.b.wait_one().byte_len, 120u);
   EXPECT_EQ(std::count(two.b.memory.begin(), two.b.memory.end(), 7), 120);
   EXPECT_EQ(two.b.memory[1069], 7);
   EXPECT_EQ(two.a.wait_one().opcode, IBV_WC_SEND);
-  ASSERT_EQ(two.b.receive(2, {two.b.piece(10, 50)}), 0);
+  ASSERT_EQ(two.b.receive(2, {two.b.sge(10, 50)}), 0);
   send(51);
   EXPECT_EQ(two.b.wait_one().status, IBV_WC_LOC_LEN_ERR);
   EXPECT_EQ(two.a.wait_one().status, IBV_WC_REM_INV_REQ_ERR);

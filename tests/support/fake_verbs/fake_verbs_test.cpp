@@ -126,12 +126,12 @@ TEST_P(FakeVerbs, BytesLandInAnyOrderAndEarly) {
   EXPECT_TRUE(early || GetParam() == 0);
 }
 
-TEST_P(FakeVerbs, SeveralPiecesAreGathered) {
+TEST_P(FakeVerbs, SeveralEntriesAreGathered) {
   Two two;
   fill(two.a.memory, random);
-  ibv_sge pieces[] = {two.a.piece(100, 50), two.a.piece(0, 0), two.a.piece(10, 1000), two.a.piece(5000, 1)};
+  ibv_sge sges[] = {two.a.sge(100, 50), two.a.sge(0, 0), two.a.sge(10, 1000), two.a.sge(5000, 1)};
   ibv_send_wr wr = {};
-  wr.sg_list = pieces;
+  wr.sg_list = sges;
   wr.num_sge = 4;
   wr.opcode = IBV_WR_RDMA_WRITE;
   wr.send_flags = IBV_SEND_SIGNALED;

@@ -12,9 +12,9 @@ namespace {
 constexpr size_t kWindow = 16;    // messages whose chunks land in any order
 constexpr uint32_t kChunks = 16;  // of a message, at most
 
-uint64_t total(const std::vector<ibv_sge>& pieces) {
+uint64_t total(const std::vector<ibv_sge>& sges) {
   uint64_t sum = 0;
-  for (const ibv_sge& piece : pieces) sum += piece.length;
+  for (const ibv_sge& sge : sges) sum += sge.length;
   return sum;
 }
 
@@ -33,20 +33,20 @@ uint64_t watched(const Span& span) {
 
 enum class Reached { kAll, kNotSource, kNotDestination };
 
-// The parts of memory that bytes [offset, offset + length) of the pieces are; nothing for a bad key.
-std::vector<Span> spans_of(const std::vector<ibv_sge>& pieces, const ibv_pd* pd, uint64_t offset, uint32_t length,
+// The parts of memory that bytes [offset, offset + length) of the sges are; nothing for a bad key.
+std::vector<Span> spans_of(const std::vector<ibv_sge>& sges, const ibv_pd* pd, uint64_t offset, uint32_t length,
                            unsigned access, std::vector<Mr*>& regions) {
   std::vector<Span> spans;
-  for (const ibv_sge& piece : pieces) {
+  for (const ibv_sge& sge : sges) {
     if (length == 0) break;
-    if (offset >= piece.length) {
-      offset -= piece.length;
+    if (offset >= sge.length) {
+      offset -= sge.length;
       continue;
     }
     Mr* region = nullptr;
-    uint8_t* const begin = resolve(world().lkeys, piece.lkey, pd, piece.addr, piece.length, access, &region);
+    uint8_t* const begin = resolve(world().lkeys, sge.lkey, pd, sge.addr, sge.length, access, &region);
     if (begin == nullptr) return {};
-    const auto here = static_cast<uint32_t>(std::min<uint64_t>(length, piece.length - offset));
+    const auto here = static_cast<uint32_t>(std::min<uint64_t>(length, sge.length - offset));
     spans.push_back({begin + offset, here});
     regions.push_back(region);
     length -= here;
@@ -75,7 +75,7 @@ Reached copy_chunk(Qp& qp, Message& message, Chunk chunk) {
   if (message.is_owned) {
     from.push_back({message.owned.data() + chunk.offset, chunk.length});
   } else {
-    from = spans_of(message.pieces, message.sender->pd, chunk.offset, chunk.length, 0, regions);
+    from = spans_of(message.sges, message.sender->pd, chunk.offset, chunk.length, 0, regions);
   }
   if (from.empty()) return Reached::kNotSource;
   std::vector<Span> to;
@@ -88,7 +88,7 @@ Reached copy_chunk(Qp& qp, Message& message, Chunk chunk) {
     regions.push_back(region);
   } else {
     const uint32_t header = message.datagram ? sizeof(ibv_grh) : 0;
-    to = spans_of(message.receive->pieces, qp.pd, header + chunk.offset, chunk.length, IBV_ACCESS_LOCAL_WRITE, regions);
+    to = spans_of(message.receive->sges, qp.pd, header + chunk.offset, chunk.length, IBV_ACCESS_LOCAL_WRITE, regions);
     if (to.empty()) return Reached::kNotDestination;
   }
   observe(qp.post_mark);
@@ -127,10 +127,10 @@ bool can_land(const Message& message) { return !message.chunks.empty() && (messa
 ibv_wc_status fault_of(const Qp& qp, const Receive& receive, const Message& message) {
   if (message.write) return IBV_WC_SUCCESS;
   const uint64_t header = message.datagram ? sizeof(ibv_grh) : 0;
-  if (total(receive.pieces) < header + message.length) return IBV_WC_LOC_LEN_ERR;
-  for (const ibv_sge& piece : receive.pieces) {
-    if (piece.length > 0 &&
-        resolve(world().lkeys, piece.lkey, qp.pd, piece.addr, piece.length, IBV_ACCESS_LOCAL_WRITE) == nullptr)
+  if (total(receive.sges) < header + message.length) return IBV_WC_LOC_LEN_ERR;
+  for (const ibv_sge& sge : receive.sges) {
+    if (sge.length > 0 &&
+        resolve(world().lkeys, sge.lkey, qp.pd, sge.addr, sge.length, IBV_ACCESS_LOCAL_WRITE) == nullptr)
       return IBV_WC_LOC_PROT_ERR;
   }
   return IBV_WC_SUCCESS;
@@ -185,7 +185,7 @@ Taken take_receive(Qp& qp, size_t which) {
       std::vector<Mr*> regions;
       uint8_t* const header = reinterpret_cast<uint8_t*>(&message.header);
       observe(qp.post_mark);
-      copy_spans(spans_of(receive.pieces, qp.pd, 0, sizeof message.header, IBV_ACCESS_LOCAL_WRITE, regions),
+      copy_spans(spans_of(receive.sges, qp.pd, 0, sizeof message.header, IBV_ACCESS_LOCAL_WRITE, regions),
                  {{header, sizeof message.header}});
       publish(qp.receive_mark);
     }

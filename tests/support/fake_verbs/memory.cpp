@@ -63,21 +63,21 @@ ibv_mr* add_region(ibv_pd* pd, void* addr, size_t length, uint64_t iova, unsigne
   return mr;
 }
 
-bool uses(const std::vector<ibv_sge>& pieces, uint32_t lkey) {
-  return std::any_of(pieces.begin(), pieces.end(), [&](const ibv_sge& piece) { return piece.lkey == lkey; });
+bool uses(const std::vector<ibv_sge>& sges, uint32_t lkey) {
+  return std::any_of(sges.begin(), sges.end(), [&](const ibv_sge& sge) { return sge.lkey == lkey; });
 }
 
 // Whether work that is outstanding refers to it. What peers send to it is not known here, as it is not to hardware.
 bool in_use(const Mr& mr) {
   for (const auto& [number, qp] : world().qps) {
     for (const Send& send : qp->sends) {
-      if (!send.is_inlined && uses(send.pieces, mr.lkey)) return true;
+      if (!send.is_inlined && uses(send.sges, mr.lkey)) return true;
     }
     for (const Receive& receive : qp->receives) {
-      if (uses(receive.pieces, mr.lkey)) return true;
+      if (uses(receive.sges, mr.lkey)) return true;
     }
     for (const auto& message : qp->incoming) {
-      if (message->receive && uses(message->receive->pieces, mr.lkey)) return true;
+      if (message->receive && uses(message->receive->sges, mr.lkey)) return true;
     }
   }
   return false;

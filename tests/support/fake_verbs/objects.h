@@ -113,7 +113,7 @@ struct Cq : ibv_cq {
 struct Receive {
   uint64_t wr_id;
   uint64_t index;
-  std::vector<ibv_sge> pieces;
+  std::vector<ibv_sge> sges;
 };
 
 struct Chunk {
@@ -126,8 +126,8 @@ struct Message {
   bool write = false, with_imm = false, solicited = false, datagram = false;
   uint32_t length = 0, imm = 0, rkey = 0, from = 0;
   uint64_t remote_addr = 0;
-  std::vector<ibv_sge> pieces;  // of the sender's memory
-  std::vector<uint8_t> owned;   // instead of it: inline data, and where the sender has gone
+  std::vector<ibv_sge> sges;   // of the sender's memory
+  std::vector<uint8_t> owned;  // instead of it: inline data, and where the sender has gone
   bool is_owned = false;
   char owned_mark = 0;        // orders the copy to there before the one from there
   std::vector<Chunk> chunks;  // what has not landed
@@ -144,7 +144,7 @@ struct Send {
   uint64_t index = 0;
   uint32_t length = 0;
   bool signaled = false;
-  std::vector<ibv_sge> pieces;
+  std::vector<ibv_sge> sges;
   std::vector<uint8_t> inlined;
   bool is_inlined = false;
   Stage stage = Stage::kPosted;

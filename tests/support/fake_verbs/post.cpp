@@ -14,17 +14,17 @@ bool supported(const Qp& qp, const ibv_send_wr& wr) {
   return is_send || (is_write && qp.qp_type == IBV_QPT_RC);
 }
 
-void read_pieces(Send& send, const ibv_send_wr& wr) {
+void read_sges(Send& send, const ibv_send_wr& wr) {
   for (int i = 0; i < wr.num_sge; ++i) {
-    const ibv_sge& piece = wr.sg_list[i];
-    if (piece.length == 0) continue;
+    const ibv_sge& sge = wr.sg_list[i];
+    if (sge.length == 0) continue;
     if (send.is_inlined) {
-      const auto* const from = reinterpret_cast<const uint8_t*>(piece.addr);
+      const auto* const from = reinterpret_cast<const uint8_t*>(sge.addr);
       const size_t begin = send.inlined.size();
-      send.inlined.resize(begin + piece.length);
-      copy_bytes(send.inlined.data() + begin, from, piece.length);
+      send.inlined.resize(begin + sge.length);
+      copy_bytes(send.inlined.data() + begin, from, sge.length);
     } else {
-      send.pieces.push_back(piece);
+      send.sges.push_back(sge);
     }
   }
 }
@@ -51,7 +51,7 @@ int post_one(Qp& qp, const ibv_send_wr& wr) {
   send.wr.sg_list = nullptr;  // belongs to the program
   send.length = static_cast<uint32_t>(length);
   send.signaled = qp.all_signaled || (wr.send_flags & IBV_SEND_SIGNALED) != 0;
-  read_pieces(send, wr);
+  read_sges(send, wr);
   send.index = qp.sends_posted++;
   ++world().counters.sends_posted[wr.opcode & 15];
   if (send.is_inlined) ++world().counters.inline_posted;
@@ -72,7 +72,7 @@ int post_one(Qp& qp, const ibv_recv_wr& wr) {
   receive.wr_id = wr.wr_id;
   receive.index = qp.receives_posted++;
   for (int i = 0; i < wr.num_sge; ++i) {
-    if (wr.sg_list[i].length > 0) receive.pieces.push_back(wr.sg_list[i]);
+    if (wr.sg_list[i].length > 0) receive.sges.push_back(wr.sg_list[i]);
   }
   ++world().counters.receives_posted;
   if (qp.now == IBV_QPS_ERR) {

@@ -115,7 +115,7 @@ struct Side {
     return attr.qp_state;
   }
 
-  ibv_sge piece(size_t offset, size_t length) const {
+  ibv_sge sge(size_t offset, size_t length) const {
     return {reinterpret_cast<uint64_t>(memory.data() + offset), static_cast<uint32_t>(length), mr->lkey};
   }
   // A write from `from` here to `to` there; with `imm`, which announces it.
@@ -128,7 +128,7 @@ struct Side {
     uint32_t lkey = 0, rkey = 0;  // others than those of the two
   };
   int write(const Side& other, const Write& it) const {
-    ibv_sge sge = piece(it.from, it.length);
+    ibv_sge sge = this->sge(it.from, it.length);
     if (it.lkey != 0) sge.lkey = it.lkey;
     ibv_send_wr wr = {};
     wr.wr_id = it.id;
@@ -144,11 +144,11 @@ struct Side {
     EXPECT_EQ(bad, error != 0 ? &wr : nullptr);
     return error;
   }
-  int receive(uint64_t id, std::vector<ibv_sge> pieces = {}) const {
+  int receive(uint64_t id, std::vector<ibv_sge> sges = {}) const {
     ibv_recv_wr wr = {};
     wr.wr_id = id;
-    wr.sg_list = pieces.data();
-    wr.num_sge = static_cast<int>(pieces.size());
+    wr.sg_list = sges.data();
+    wr.num_sge = static_cast<int>(sges.size());
     ibv_recv_wr* bad = nullptr;
     return ibv_post_recv(qp, &wr, &bad);
   }

@@ -20,8 +20,8 @@ bool connected(const Qp& qp, const Qp& peer) {
 
 bool local_keys_valid(const Qp& qp, const Send& send) {
   if (send.is_inlined) return true;
-  return std::all_of(send.pieces.begin(), send.pieces.end(), [&](const ibv_sge& piece) {
-    return resolve(world().lkeys, piece.lkey, qp.pd, piece.addr, piece.length, 0) != nullptr;
+  return std::all_of(send.sges.begin(), send.sges.end(), [&](const ibv_sge& sge) {
+    return resolve(world().lkeys, sge.lkey, qp.pd, sge.addr, sge.length, 0) != nullptr;
   });
 }
 
@@ -88,7 +88,7 @@ std::unique_ptr<Message> make_message(Qp& qp, Send& send) {
     message->rkey = wr.wr.rdma.rkey;
     message->remote_addr = wr.wr.rdma.remote_addr;
   }
-  message->pieces = send.pieces;
+  message->sges = send.sges;
   message->owned = send.inlined;
   message->is_owned = send.is_inlined;
   message->sender = &qp;

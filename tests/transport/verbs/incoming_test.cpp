@@ -102,7 +102,7 @@ TEST(VerbsIncoming, AnyHeaderIsRefusedOrLiesInTheBlock) {
     header->bytes = static_cast<uint32_t>(random() >> (random() % 64));
     header->kind = static_cast<uint8_t>(random() % 6);
     header->wide = static_cast<uint8_t>(random() % 3);
-    header->pieces = static_cast<uint8_t>(random() % 3);
+    header->fragments = static_cast<uint8_t>(random() % 3);
     Header taken;
     if (!incoming.arrive(block.data(), kLayout, 1, number, 1, &taken).ok()) {
       ++refused;

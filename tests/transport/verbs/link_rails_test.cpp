@@ -191,8 +191,8 @@ TEST_F(VerbsLinkRails, AQueuePairInErrorIsSeenAlsoWhereTheOtherRailIsUsed) {
   EXPECT_NE(failure_of(senders_[0].get()).find("fake2 port 1"), std::string::npos) << senders_[0]->health().message();
 }
 
-// A piece that is held back holds back its message, and those after it; the header has long come.
-TEST_F(VerbsLinkRails, AMessageWaitsForItsLastPiece) {
+// A fragment that is held back holds back its message, and those after it; the header has long come.
+TEST_F(VerbsLinkRails, AMessageWaitsForItsLastFragment) {
   connect(2, 2);
   pass(1, kPlaceBytes);
   uint32_t numbers[4] = {};

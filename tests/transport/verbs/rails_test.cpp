@@ -10,7 +10,7 @@
 #include "support/seed.h"
 #include "transport/verbs/end_check.h"
 #include "transport/verbs/incoming.h"
-#include "transport/verbs/pieces.h"
+#include "transport/verbs/fragments.h"
 #include "transport/verbs/devices/rail_choice.h"
 #include "transport/verbs/sending.h"
 
@@ -52,76 +52,78 @@ TEST(VerbsRailChoice, TakesOneLinkLayerNoSlowPortAndNotTooMany) {
   EXPECT_EQ(many.back().why_not, "a rank uses 4 ports at most");
 }
 
-TEST(VerbsPieces, AreDividedByTheRates) {
-  Pieces pieces;
+TEST(VerbsFragments, AreDividedByTheRates) {
+  Fragments fragments;
   const std::vector<uint32_t> even{100, 100}, uneven{100, 50, 50}, one{100};
-  EXPECT_EQ(divide(1 << 20, one, 0, kMinDivided, &pieces), 1u);
-  EXPECT_EQ(pieces[0].bytes, 1u << 20);
-  EXPECT_EQ(divide(kMinDivided - 1, even, 0, kMinDivided, &pieces), 1u);
-  ASSERT_EQ(divide(1 << 20, even, 1, kMinDivided, &pieces), 2u);
-  EXPECT_EQ(pieces[0].bytes, 1u << 19);
-  EXPECT_EQ(pieces[1].offset, 1u << 19);
-  ASSERT_EQ(divide(1 << 20, uneven, 2, kMinDivided, &pieces), 3u) << "the first piece is that of rail 2";
-  EXPECT_EQ(pieces[0].bytes, 1u << 18);
-  EXPECT_EQ(pieces[1].bytes, 1u << 19);
-  EXPECT_EQ(pieces[2].bytes, 1u << 18);
+  EXPECT_EQ(divide(1 << 20, one, 0, kMinDivided, &fragments), 1u);
+  EXPECT_EQ(fragments[0].bytes, 1u << 20);
+  EXPECT_EQ(divide(kMinDivided - 1, even, 0, kMinDivided, &fragments), 1u);
+  ASSERT_EQ(divide(1 << 20, even, 1, kMinDivided, &fragments), 2u);
+  EXPECT_EQ(fragments[0].bytes, 1u << 19);
+  EXPECT_EQ(fragments[1].offset, 1u << 19);
+  ASSERT_EQ(divide(1 << 20, uneven, 2, kMinDivided, &fragments), 3u) << "the first fragment is that of rail 2";
+  EXPECT_EQ(fragments[0].bytes, 1u << 18);
+  EXPECT_EQ(fragments[1].bytes, 1u << 19);
+  EXPECT_EQ(fragments[2].bytes, 1u << 18);
 }
 
-TEST(VerbsPieces, CoverAnyPayloadOnceAndAreNeverEmpty) {
+TEST(VerbsFragments, CoverAnyPayloadOnceAndAreNeverEmpty) {
   std::mt19937_64 random(test_seed());
   for (int i = 0; i < 100'000; ++i) {
     std::vector<uint32_t> rates(1 + random() % kMaxRails);
     for (uint32_t& rate : rates) rate = static_cast<uint32_t>(random() >> (random() % 64));
     const auto bytes = static_cast<uint32_t>(1 + (random() >> (32 + random() % 32)) / 2);
     const auto first = static_cast<uint32_t>(random() % rates.size());
-    Pieces pieces;
-    const uint32_t count = divide(bytes, rates, first, static_cast<uint32_t>(random() % 1000), &pieces);
+    Fragments fragments;
+    const uint32_t count = divide(bytes, rates, first, static_cast<uint32_t>(random() % 1000), &fragments);
     ASSERT_TRUE(count == 1 || count == rates.size());
     uint64_t end = 0;
-    for (uint32_t piece = 0; piece < count; ++piece) {
-      EXPECT_EQ(pieces[piece].offset, end);
-      EXPECT_GT(pieces[piece].bytes, 0u);
-      end += pieces[piece].bytes;
+    for (uint32_t fragment = 0; fragment < count; ++fragment) {
+      EXPECT_EQ(fragments[fragment].offset, end);
+      EXPECT_GT(fragments[fragment].bytes, 0u);
+      end += fragments[fragment].bytes;
     }
     ASSERT_EQ(end, bytes);
   }
 }
 
-// The header of message `number` of channel 1, of so many pieces.
-Status take_header(Incoming* incoming, std::vector<std::byte>* block, uint32_t number, uint8_t pieces, uint32_t rails) {
+// The header of message `number` of channel 1, of so many fragments.
+Status take_header(Incoming* incoming, std::vector<std::byte>* block, uint32_t number, uint8_t fragments,
+                   uint32_t rails) {
   auto* header = new (block->data() + kLayout.header(1, number)) Header;
   header->signature = number;
   header->bytes = 4096;
   header->kind = static_cast<uint8_t>(PayloadKind::kStaging);
-  header->pieces = pieces;
+  header->fragments = fragments;
   Header taken;
   return incoming->arrive(block->data(), kLayout, 1, number, rails, &taken);
 }
 
-// Headers come in order; pieces come when they like.
-TEST(VerbsIncomingPieces, AMessageIsThereWithItsHeaderAndAllPieces) {
+// Headers come in order; fragments come when they like.
+TEST(VerbsIncomingFragments, AMessageIsThereWithItsHeaderAndAllFragments) {
   std::mt19937_64 random(test_seed());
   std::vector<std::byte> block(kLayout.bytes());
   Incoming incoming;
   constexpr uint32_t kMessages = 70'000;  // over the wrap of 16 bits
   for (uint32_t first = 0; first < kMessages; first += kFifoDepth) {
-    // Event 0 of a message is its header, the others are pieces.
+    // Event 0 of a message is its header, the others are fragments.
     struct Event {
-      uint32_t number, piece;
+      uint32_t number, fragment;
     };
     std::vector<Event> events;
-    std::vector<uint32_t> left(kFifoDepth), pieces(kFifoDepth);
+    std::vector<uint32_t> left(kFifoDepth), fragments(kFifoDepth);
     for (uint32_t i = 0; i < kFifoDepth; ++i) {
-      left[i] = pieces[i] = static_cast<uint32_t>(1 + random() % kMaxRails);
-      for (uint32_t piece = 0; piece < pieces[i]; ++piece) events.push_back({i, piece});
+      left[i] = fragments[i] = static_cast<uint32_t>(1 + random() % kMaxRails);
+      for (uint32_t fragment = 0; fragment < fragments[i]; ++fragment) events.push_back({i, fragment});
     }
     std::shuffle(events.begin(), events.end(), random);
     uint32_t headers = 0;
     for (const Event& event : events) {
-      const uint32_t at = event.piece == 0 ? headers++ : event.number;
-      const Status taken = event.piece == 0
-                               ? take_header(&incoming, &block, first + at, static_cast<uint8_t>(pieces[at]), kMaxRails)
-                               : incoming.arrive_piece(kLayout, pack_piece(event.piece, first + at), kMaxRails);
+      const uint32_t at = event.fragment == 0 ? headers++ : event.number;
+      const Status taken =
+          event.fragment == 0
+              ? take_header(&incoming, &block, first + at, static_cast<uint8_t>(fragments[at]), kMaxRails)
+              : incoming.arrive_fragment(kLayout, pack_fragment(event.fragment, first + at), kMaxRails);
       ASSERT_TRUE(taken.ok()) << taken.message();
       --left[at];
       ASSERT_EQ(incoming.front() != nullptr, left[0] == 0);
@@ -134,28 +136,28 @@ TEST(VerbsIncomingPieces, AMessageIsThereWithItsHeaderAndAllPieces) {
   }
 }
 
-TEST(VerbsIncomingPieces, PiecesThatCannotBeAreRefused) {
+TEST(VerbsIncomingFragments, FragmentsThatCannotBeAreRefused) {
   std::vector<std::byte> block(kLayout.bytes());
   Incoming incoming;
-  EXPECT_FALSE(incoming.arrive_piece(kLayout, pack_piece(0, 0), 4).ok()) << "piece 0 comes with the header";
-  EXPECT_FALSE(incoming.arrive_piece(kLayout, pack_piece(2, 0), 2).ok()) << "there are rails 0 and 1";
-  EXPECT_FALSE(incoming.arrive_piece(kLayout, pack_piece(1, kFifoDepth), 2).ok()) << "it has no place";
-  EXPECT_FALSE(incoming.arrive_piece(kLayout, pack_piece(15, 0), 4).ok());
-  EXPECT_TRUE(incoming.arrive_piece(kLayout, pack_piece(1, 0), 4).ok());
-  EXPECT_FALSE(incoming.arrive_piece(kLayout, pack_piece(1, 0), 4).ok()) << "twice";
+  EXPECT_FALSE(incoming.arrive_fragment(kLayout, pack_fragment(0, 0), 4).ok()) << "fragment 0 comes with the header";
+  EXPECT_FALSE(incoming.arrive_fragment(kLayout, pack_fragment(2, 0), 2).ok()) << "there are rails 0 and 1";
+  EXPECT_FALSE(incoming.arrive_fragment(kLayout, pack_fragment(1, kFifoDepth), 2).ok()) << "it has no place";
+  EXPECT_FALSE(incoming.arrive_fragment(kLayout, pack_fragment(15, 0), 4).ok());
+  EXPECT_TRUE(incoming.arrive_fragment(kLayout, pack_fragment(1, 0), 4).ok());
+  EXPECT_FALSE(incoming.arrive_fragment(kLayout, pack_fragment(1, 0), 4).ok()) << "twice";
   EXPECT_FALSE(take_header(&incoming, &block, 0, 1, 4).ok())
-      << "piece 1 has come, and the header says that there is none";
+      << "fragment 1 has come, and the header says that there is none";
   Incoming other;
-  EXPECT_FALSE(take_header(&other, &block, 0, 3, 2).ok()) << "more pieces than rails";
+  EXPECT_FALSE(take_header(&other, &block, 0, 3, 2).ok()) << "more fragments than rails";
   ASSERT_TRUE(take_header(&other, &block, 0, 2, 4).ok());
-  EXPECT_FALSE(other.arrive_piece(kLayout, pack_piece(2, 0), 4).ok()) << "it has two";
-  EXPECT_TRUE(other.arrive_piece(kLayout, pack_piece(1, 0), 4).ok());
-  EXPECT_FALSE(other.arrive_piece(kLayout, pack_piece(1, 0), 4).ok()) << "twice";
+  EXPECT_FALSE(other.arrive_fragment(kLayout, pack_fragment(2, 0), 4).ok()) << "it has two";
+  EXPECT_TRUE(other.arrive_fragment(kLayout, pack_fragment(1, 0), 4).ok());
+  EXPECT_FALSE(other.arrive_fragment(kLayout, pack_fragment(1, 0), 4).ok()) << "twice";
   EXPECT_NE(other.front(), nullptr);
 }
 
 // Anything that a peer may tell: no message goes beyond its place, and none is read before it was told.
-TEST(VerbsIncomingPieces, AnyCountIsRefusedOrCounts) {
+TEST(VerbsIncomingFragments, AnyCountIsRefusedOrCounts) {
   std::mt19937_64 random(test_seed());
   std::vector<std::byte> block(kLayout.bytes());
   Incoming incoming;
@@ -164,8 +166,9 @@ TEST(VerbsIncomingPieces, AnyCountIsRefusedOrCounts) {
     const auto rails = static_cast<uint32_t>(1 + random() % kMaxRails);
     const bool is_header = random() % 3 == 0;
     const Status status =
-        is_header ? take_header(&incoming, &block, headers & kCountMask, static_cast<uint8_t>(random() % 6), rails)
-                  : incoming.arrive_piece(kLayout, pack_piece(random() % 16, incoming.popped() + random() % 10), rails);
+        is_header
+            ? take_header(&incoming, &block, headers & kCountMask, static_cast<uint8_t>(random() % 6), rails)
+            : incoming.arrive_fragment(kLayout, pack_fragment(random() % 16, incoming.popped() + random() % 10), rails);
     headers += is_header && status.ok();
     ++(status.ok() ? taken : refused);
     if (incoming.front() != nullptr) incoming.pop();
@@ -175,7 +178,7 @@ TEST(VerbsIncomingPieces, AnyCountIsRefusedOrCounts) {
   EXPECT_GT(refused, 1000u);
 }
 
-TEST(VerbsSending, APayloadIsFreeOnceAllItsPiecesAreWritten) {
+TEST(VerbsSending, APayloadIsFreeOnceAllItsFragmentsAreWritten) {
   Sending sending;
   const auto send = [&](bool on_0, bool on_1) {
     if (on_0) sending.give(0, sending.sent);
@@ -188,7 +191,7 @@ TEST(VerbsSending, APayloadIsFreeOnceAllItsPiecesAreWritten) {
   send(true, true), send(true, false), send(false, false), send(true, true), send(false, false);
   EXPECT_EQ(sending.released(), 0u);
   sending.written[0] = 1;
-  EXPECT_EQ(sending.released(), 0u) << "rail 1 has not written its piece";
+  EXPECT_EQ(sending.released(), 0u) << "rail 1 has not written its fragment";
   sending.written[1] = 1;
   EXPECT_EQ(sending.released(), 1u);
   sending.written[0] = 4;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reductions that are no vector kernel of one pass: products of complex numbers, and functions of the user.
 //
-// Both work piece by piece on a copy of the first operand that stays in the first-level cache, so that every element of
+// Both work tile by tile on a copy of the first operand that stays in the first-level cache, so that every element of
 // all sources is read before any destination is written.
 #include <algorithm>
 #include <cstring>
@@ -14,11 +14,11 @@
 namespace treering {
 namespace {
 
-constexpr size_t kPieceBytes = 16 << 10;
+constexpr size_t kTileBytes = 16 << 10;
 
 struct Scratch {
-  alignas(64) std::byte left[kPieceBytes];
-  alignas(64) std::byte right[kPieceBytes];
+  alignas(64) std::byte left[kTileBytes];
+  alignas(64) std::byte right[kTileBytes];
 };
 
 // A thread's own, made at its first use.
@@ -47,13 +47,13 @@ void multiply(T* left, const T* factors, size_t count, size_t step) {
 }
 
 template <typename T>
-void reduce_complex_pieces(const ReduceCall& call) {
-  const size_t size = 2 * sizeof(T), piece = kPieceBytes / size;
+void reduce_complex_tiles(const ReduceCall& call) {
+  const size_t size = 2 * sizeof(T), tile = kTileBytes / size;
   Scratch& memory = scratch();
   auto* left = reinterpret_cast<T*>(memory.left);
   auto* right = reinterpret_cast<T*>(memory.right);
-  for (size_t done = 0; done < call.count; done += piece) {
-    const size_t now = std::min(piece, call.count - done), bytes = now * size;
+  for (size_t done = 0; done < call.count; done += tile) {
+    const size_t now = std::min(tile, call.count - done), bytes = now * size;
     const auto load = [&](T* to, size_t s) {
       std::memcpy(to, source_at(call, s, done * size), bytes);
       if ((call.flags_of(s) & kScaledSource) != 0) multiply(to, static_cast<const T*>(call.scale), now, 0);
@@ -86,7 +86,7 @@ void reduce_complex(const ReduceCall& call) {
   switch (call.type) {
 #define TR_CASE(code, kernels, name, storage, ...) \
   case code:                                       \
-    return reduce_complex_pieces<std::remove_extent_t<storage>>(call);
+    return reduce_complex_tiles<std::remove_extent_t<storage>>(call);
     TR_DATA_TYPES(TR_NO_ROW, TR_NO_ROW, TR_CASE, TR_NO_ROW)
 #undef TR_CASE
     default:
@@ -95,11 +95,11 @@ void reduce_complex(const ReduceCall& call) {
 }
 
 void reduce_user(const ReduceCall& call) {
-  const size_t size = find_type(call.type)->size, piece = kPieceBytes / size;
+  const size_t size = find_type(call.type)->size, tile = kTileBytes / size;
   Scratch& memory = scratch();
   std::byte *left = memory.left, *right = memory.right;
-  for (size_t done = 0; done < call.count; done += piece) {
-    const size_t now = std::min(piece, call.count - done), bytes = now * size;
+  for (size_t done = 0; done < call.count; done += tile) {
+    const size_t now = std::min(tile, call.count - done), bytes = now * size;
     std::memcpy(left, source_at(call, 0, done * size), bytes);
     for (size_t s = 1; s < call.source_count; ++s) {
       // The function stores into its right operand, which then is the left one of the next.
