@@ -129,21 +129,31 @@ std::string RendezvousRoot::missing(const std::map<uint32_t, std::string>* answe
     return {};
   };
   std::string missing, below;
+  const auto add = [&](std::string name, const char* note) {
+    if (name.ends_with(')')) name.insert(name.size() - 1, note);
+    missing += missing.empty() ? name : ", " + name;
+  };
+  std::vector<std::string> late;  // ranks of the rendezvous root's own process, which is heard as long as it speaks
   for (uint32_t rank = 0; rank < ranks_ && missing.size() <= kMaxText; ++rank) {
     if (!is_missing(rank)) continue;
     const auto hello = hellos_.find(rank);
-    if (hello != hellos_.end())
-      if (const auto above = mute_above(places_[hello->second.process]); above.has_value()) {
-        if (below.size() < kMaxText)
-          below += fmt::format("; {} is heard through {} alone", name_of(rank), name_of(*above));
-        continue;
-      }
-    missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name_of(rank));
-    // The ranks of the rendezvous root's own process are heard as long as it speaks.
-    if (hello != hellos_.end() && missing.ends_with(')'))
-      missing.replace(missing.size() - 1, 1,
-                      hello->second.process == 0 ? ", not at this step yet)" : ", stopped answering)");
+    const auto above = hello == hellos_.end() ? std::nullopt : mute_above(places_[hello->second.process]);
+    if (hello == hellos_.end())
+      add(name_of(rank), "");
+    else if (hello->second.process == 0)
+      late.push_back(name_of(rank));
+    else if (!above.has_value())
+      add(name_of(rank), ", stopped answering");
+    else if (below.size() < kMaxText)
+      below += fmt::format("; {} is heard through {} alone", name_of(rank), name_of(*above));
   }
+  // Those that are late may wait for one that stopped answering.
+  const bool blames = !missing.empty();
+  for (const std::string& name : late)
+    if (!blames)
+      add(name, ", not at this step yet");
+    else if (below.size() < kMaxText)
+      below += fmt::format("; {} is not at this step yet", name);
   if (missing.size() > kMaxText) missing += ", ...";
   for (const Place& place : places_) {
     const bool said = std::any_of(hellos_.begin(), hellos_.end(),

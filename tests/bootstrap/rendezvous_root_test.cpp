@@ -69,6 +69,14 @@ TEST_F(MissingRanks, OneOfTheRootsOwnProcessHasNotStoppedAnswering) {
   EXPECT_EQ(root_.missing(&answered), "rank 0 (pid 1000 on a, not at this step yet) of 6 ranks");
 }
 
+// It may wait for the one that does.
+TEST_F(MissingRanks, OneOfTheRootsOwnProcessIsNotBlamedBesideOneThatStoppedAnswering) {
+  for (uint32_t rank = 0; rank < kRanks; ++rank) arrive(rank);
+  const std::map<uint32_t, std::string> answered = {{1, ""}, {3, ""}, {4, ""}, {5, ""}};
+  EXPECT_EQ(root_.missing(&answered),
+            "rank 2 (pid 1002 on a, stopped answering) of 6 ranks; rank 0 (pid 1000 on a) is not at this step yet");
+}
+
 TEST_F(MissingRanks, OneThatHasNotComeHasNoPid) {
   for (uint32_t rank = 0; rank < kRanks; ++rank)
     if (rank != 5) arrive(rank);
