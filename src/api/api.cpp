@@ -88,7 +88,7 @@ bool select_of_kernels(const Communicator& communicator, Collective collective, 
   copy_text(selection->algorithm, sizeof selection->algorithm, choice.algorithm->name);
   copy_text(selection->protocol, sizeof selection->protocol, cuda::protocol_name(choice.protocol));
   selection->channels = static_cast<int>(choice.channels);
-  selection->chunk_bytes = DeviceLinks::kSlotBytes;
+  selection->chunk_bytes = DeviceFifos::kSlotBytes;
   selection->predicted_us = choice.predicted_us;
   copy_text(selection->transport, sizeof selection->transport, communicator.ranks() > 1 ? "gpu" : "none");
   return true;

@@ -56,7 +56,7 @@ Status no_memory_for_creation(uint32_t rank) try {
 
 // The second round of the exchange. All ranks take rank 0's measurements and plan.
 struct LinkMessage {
-  LinkReport report;
+  TransportReport report;
   std::string machine, plan;  // of rank 0, else empty
 };
 template <typename V>
@@ -68,7 +68,7 @@ void visit(V& v, LinkMessage& m) {
 
 // Rank 0's message has the machine and the plan, every one has a report.
 Status read_reports(const std::vector<std::string>& blobs, uint32_t ranks, Machine* machine, Plan* plan,
-                    std::vector<LinkReport>* reports) {
+                    std::vector<TransportReport>* reports) {
   for (const std::string& blob : blobs) {
     LinkMessage message;
     Reader reader(blob);
@@ -169,7 +169,8 @@ Status Communicator::create_alone(const Config& config, std::unique_ptr<Communic
   infos[0].device = config.device;
   made->infos_ = std::make_shared<const std::vector<RankInfo>>(infos);
   made->peer_table_ = std::make_unique<PeerTable>(&made->context_, *made->infos_, 1, OpenTransports(), nullptr);
-  TR_RETURN_IF_ERROR(made->peer_table_->settle(TransportMatrix(*made->infos_, {LinkReport()}), {}, config.transports));
+  TR_RETURN_IF_ERROR(
+      made->peer_table_->settle(TransportMatrix(*made->infos_, {TransportReport()}), {}, config.transports));
   Machine machine;
   machine.llc_bytes = last_level_cache_bytes();
   machine.host_ranks = 1;
@@ -313,7 +314,7 @@ Status Communicator::link(const std::string& job, TransportSet allowed, const Cr
   times->done("reports of all ranks");
   if (segment_) segment_->close_descriptor();  // every rank has opened it where it could
   Plan plan;
-  std::vector<LinkReport> reports;
+  std::vector<TransportReport> reports;
   TR_RETURN_IF_ERROR(read_reports(*blobs, ranks(), &machine, &plan, &reports));
   blobs.reset();
   peer_table_ = std::make_unique<PeerTable>(

@@ -24,7 +24,7 @@ static_assert(kMaxRowsOfBlock * sizeof(CurrentLane) <= kCachedBytes);
 // What the threads of a block share.
 struct BlockShared {
   DeviceCall call;  // that is run
-  Link links[kMaxDeviceRanks];
+  PeerFifos fifos[kMaxDeviceRanks];
   const std::byte* messages_in[kMaxDeviceRanks];
   std::byte* messages_out[kMaxDeviceRanks];
   uint64_t in_flags[kMaxDeviceRanks];
@@ -65,13 +65,13 @@ class Interpreter {
       run_channel();
     thread_.barrier();
     for (uint32_t peer = thread_.index(); peer < call_.ranks; peer += thread_.count()) {
-      Link& link = call_.links[channel_ * call_.ranks + peer];
-      link.posted = shared_.links[peer].posted;
-      link.received = shared_.links[peer].received;
+      PeerFifos& fifos = call_.fifos[channel_ * call_.ranks + peer];
+      fifos.posted = shared_.fifos[peer].posted;
+      fifos.received = shared_.fifos[peer].received;
     }
     thread_.barrier();
     if (thread_.index() != 0) return;
-    store_flag(&call_.status->turn_ended[channel_], turn(shared_.links[call_.rank].posted));
+    store_flag(&call_.status->turn_ended[channel_], turn(shared_.fifos[call_.rank].posted));
     if (call_.captured == 0) store_flag(&call_.status->ended[channel_], call_.number);
   }
 
@@ -84,16 +84,16 @@ class Interpreter {
 
   TR_DEVICE void start() {
     for (uint32_t peer = thread_.index(); peer < call_.ranks; peer += thread_.count()) {
-      shared_.links[peer] = call_.links[channel_ * call_.ranks + peer];
-      // The link to itself carries nothing: it counts the launches.
-      shared_.first_in[peer] = shared_.links[peer].received;
-      shared_.first_out[peer] = shared_.links[peer].posted;
+      shared_.fifos[peer] = call_.fifos[channel_ * call_.ranks + peer];
+      // The FIFOs to itself carry nothing: they count the launches.
+      shared_.first_in[peer] = shared_.fifos[peer].received;
+      shared_.first_out[peer] = shared_.fifos[peer].posted;
       if (peer != call_.rank) continue;
       store_flag(&call_.status->call[channel_], call_.number);
-      store_flag(&call_.status->turn_begun[channel_], turn(++shared_.links[peer].posted));
+      store_flag(&call_.status->turn_begun[channel_], turn(++shared_.fifos[peer].posted));
     }
     if (thread_.index() == 0) {
-      // Behind a call that failed nothing moves: the counters of its links are anywhere.
+      // Behind a call that failed nothing moves: the counters of its FIFOs are anywhere.
       shared_.stopped = load_flag(&call_.status->abort) | load_flag(&call_.status->failure);
       shared_.failed = 0;
       shared_.chosen = 0;
@@ -161,7 +161,7 @@ class Interpreter {
     return true;
   }
 
-  // A peer's link is always in the hands of the same thread, which knows its counters without a barrier.
+  // A peer's FIFOs are always in the hands of the same thread, which knows their counters without a barrier.
   TR_DEVICE bool is_mine(uint32_t peer) const { return peer % thread_.count() == thread_.index(); }
 
   TR_DEVICE void wait_for_peers(const Steps& at, const Step& step) {
@@ -172,61 +172,61 @@ class Interpreter {
   }
 
   TR_DEVICE void wait_message(uint32_t peer, uint32_t i) {
-    const Link& link = shared_.links[peer];
-    const uint64_t slot = link.received % call_.depth;
-    shared_.in_flags[i] = link.received + 1;
+    const PeerFifos& fifos = shared_.fifos[peer];
+    const uint64_t slot = fifos.received % call_.depth;
+    shared_.in_flags[i] = fifos.received + 1;
     if constexpr (kProtocol == DeviceProtocol::kLl) {
-      shared_.messages_in[i] = reinterpret_cast<const std::byte*>(link.in_ll) + slot * ll_bytes(kLlSlotBytes);
+      shared_.messages_in[i] = reinterpret_cast<const std::byte*>(fifos.in_ll) + slot * ll_bytes(kLlSlotBytes);
     } else if constexpr (kProtocol == DeviceProtocol::kLl128) {
-      shared_.messages_in[i] = reinterpret_cast<const std::byte*>(link.in_ll128) + slot * ll128_bytes(kLl128SlotBytes);
+      shared_.messages_in[i] = reinterpret_cast<const std::byte*>(fifos.in_ll128) + slot * ll128_bytes(kLl128SlotBytes);
     } else {
-      shared_.messages_in[i] = link.in_slots + slot * call_.slot_bytes;
+      shared_.messages_in[i] = fifos.in_slots + slot * call_.slot_bytes;
       SpinWait spin(call_.status);
-      while (!has_message(link, peer))
+      while (!has_message(fifos, peer))
         if (!spin.wait()) return stop(DeviceFailure::kAborted, peer);
     }
   }
 
   // Whether the next message is there; one of another call ends the block.
-  TR_DEVICE bool has_message(const Link& link, uint32_t peer) {
-    const uint64_t flag = load_acquire(link.in_flags + link.received % call_.depth);
-    if ((flag & kTurnMask) != ((link.received + 1) & kTurnMask)) return false;
-    if (flag != slot_flag(link.received, call_.signature)) stop(DeviceFailure::kCallsDiffer, peer);
+  TR_DEVICE bool has_message(const PeerFifos& fifos, uint32_t peer) {
+    const uint64_t flag = load_acquire(fifos.in_flags + fifos.received % call_.depth);
+    if ((flag & kTurnMask) != ((fifos.received + 1) & kTurnMask)) return false;
+    if (flag != slot_flag(fifos.received, call_.signature)) stop(DeviceFailure::kCallsDiffer, peer);
     return true;
   }
 
   // Without data between flags there is nothing to wait for: a receiver may have consumed a message that is yet to
   // come.
-  TR_DEVICE bool has_room(const Link& link) const {
-    return link.posted < load_acquire(link.out_consumed) + call_.depth;
+  TR_DEVICE bool has_room(const PeerFifos& fifos) const {
+    return fifos.posted < load_acquire(fifos.out_consumed) + call_.depth;
   }
 
   TR_DEVICE void wait_room(uint32_t peer, uint32_t i) {
-    const Link& link = shared_.links[peer];
-    const uint64_t slot = link.posted % call_.depth;
-    shared_.out_flags[i] = link.posted + 1;
+    const PeerFifos& fifos = shared_.fifos[peer];
+    const uint64_t slot = fifos.posted % call_.depth;
+    shared_.out_flags[i] = fifos.posted + 1;
     if constexpr (kProtocol == DeviceProtocol::kLl) {
-      shared_.messages_out[i] = reinterpret_cast<std::byte*>(link.out_ll) + slot * ll_bytes(kLlSlotBytes);
+      shared_.messages_out[i] = reinterpret_cast<std::byte*>(fifos.out_ll) + slot * ll_bytes(kLlSlotBytes);
     } else if constexpr (kProtocol == DeviceProtocol::kLl128) {
-      shared_.messages_out[i] = reinterpret_cast<std::byte*>(link.out_ll128) + slot * ll128_bytes(kLl128SlotBytes);
+      shared_.messages_out[i] = reinterpret_cast<std::byte*>(fifos.out_ll128) + slot * ll128_bytes(kLl128SlotBytes);
     } else {
-      shared_.messages_out[i] = link.out_slots + slot * call_.slot_bytes;
+      shared_.messages_out[i] = fifos.out_slots + slot * call_.slot_bytes;
     }
     SpinWait spin(call_.status);
-    while (!has_room(link))
+    while (!has_room(fifos))
       if (!spin.wait()) return stop(DeviceFailure::kAborted, peer);
     if constexpr (!kSimple)
-      if (link.posted == shared_.first_out[peer])
-        store_pair(link.out_flags + slot, slot_flag(link.posted, call_.signature));  // nothing is ordered by it
+      if (fifos.posted == shared_.first_out[peer])
+        store_pair(fifos.out_flags + slot, slot_flag(fifos.posted, call_.signature));  // nothing is ordered by it
   }
 
   // LL and LL128 wait for no flag of a slot. Behind the first message of a call its sender's signature is looked at: it
   // was sent before the data.
   TR_DEVICE void check_signature(uint32_t peer) {
-    const Link& link = shared_.links[peer];
-    if (link.received != shared_.first_in[peer]) return;
+    const PeerFifos& fifos = shared_.fifos[peer];
+    if (fifos.received != shared_.first_in[peer]) return;
     SpinWait spin(call_.status);
-    while (!has_message(link, peer))
+    while (!has_message(fifos, peer))
       if (!spin.wait()) return stop(DeviceFailure::kAborted, peer);
   }
 
@@ -273,19 +273,19 @@ class Interpreter {
       }
     }
     for (uint32_t d = 0; d < step.send_count; ++d)
-      refresh_slot(shared_.links[at.send_peer(d)], kProtocol == DeviceProtocol::kLl ? first_unit : 0);
+      refresh_slot(shared_.fifos[at.send_peer(d)], kProtocol == DeviceProtocol::kLl ? first_unit : 0);
     return true;
   }
 
   // See low_latency.h: now and then a message, of whatever protocol, fills its slot of LL, so that nothing there gets
   // too old. The slot is free as the message's own is.
-  TR_DEVICE void refresh_slot(const Link& link, size_t first_unit) {
-    if (link.posted % kLlRefresh >= call_.depth) return;
+  TR_DEVICE void refresh_slot(const PeerFifos& fifos, size_t first_unit) {
+    if (fifos.posted % kLlRefresh >= call_.depth) return;
     constexpr size_t kUnits = kLlSlotBytes / Ll::kUnitData;
     const uint64_t nothing[2] = {};
-    uint64_t* const slot = link.out_ll + link.posted % call_.depth * (ll_bytes(kLlSlotBytes) / sizeof(uint64_t));
+    uint64_t* const slot = fifos.out_ll + fifos.posted % call_.depth * (ll_bytes(kLlSlotBytes) / sizeof(uint64_t));
     for (size_t unit = first_unit + thread_.index(); unit < kUnits; unit += thread_.count())
-      write_ll(slot + unit * Ll::kUnitWords, static_cast<uint32_t>(link.posted + 1), nothing);
+      write_ll(slot + unit * Ll::kUnitWords, static_cast<uint32_t>(fifos.posted + 1), nothing);
   }
 
   // Behind a barrier: all threads have read, and written.
@@ -293,16 +293,16 @@ class Interpreter {
     for (uint32_t i = 0; i < step.receive_count; ++i)
       if (const uint32_t peer = at.receive_peer(i); is_mine(peer)) {
         if constexpr (!kSimple) check_signature(peer);
-        consumed(&shared_.links[peer]);
+        consumed(&shared_.fifos[peer]);
       }
     for (uint32_t i = 0; i < step.send_count; ++i)
-      if (const uint32_t peer = at.send_peer(i); is_mine(peer)) posted(&shared_.links[peer]);
+      if (const uint32_t peer = at.send_peer(i); is_mine(peer)) posted(&shared_.fifos[peer]);
   }
-  TR_DEVICE void consumed(Link* link) { store_release(link->in_consumed, ++link->received); }
-  TR_DEVICE void posted(Link* link) {
+  TR_DEVICE void consumed(PeerFifos* fifos) { store_release(fifos->in_consumed, ++fifos->received); }
+  TR_DEVICE void posted(PeerFifos* fifos) {
     if constexpr (kSimple)
-      store_release(link->out_flags + link->posted % call_.depth, slot_flag(link->posted, call_.signature));
-    ++link->posted;
+      store_release(fifos->out_flags + fifos->posted % call_.depth, slot_flag(fifos->posted, call_.signature));
+    ++fifos->posted;
   }
 
   TR_DEVICE void stop(DeviceFailure failure, uint32_t peer) {
@@ -351,9 +351,9 @@ class Interpreter {
         if (row(at).rest.count == 0) continue;
         all_done = false;
         const DeviceLane& lane = row(at).lane;
-        const Link& link = shared_.links[lane.peer];
+        const PeerFifos& fifos = shared_.fifos[lane.peer];
         const bool ready =
-            lane.kind == kCopyLane || (lane.kind == kSendLane ? has_room(link) : has_message(link, lane.peer));
+            lane.kind == kCopyLane || (lane.kind == kSendLane ? has_room(fifos) : has_message(fifos, lane.peer));
         if (ready || shared_.stopped != 0) return at;
       }
       if (all_done) return rows;
@@ -369,16 +369,16 @@ class Interpreter {
     const DeviceLane& lane = current->lane;
     const uint64_t done = current->done;
     const uint64_t rest = lane.bytes - done;
-    Link& link = shared_.links[lane.peer];
+    PeerFifos& fifos = shared_.fifos[lane.peer];
     ExtentOperands operands{};
     operands.messages_in = shared_.messages_in;
     operands.messages_out = shared_.messages_out;
     operands.count = rest < call_.slot_bytes ? rest : call_.slot_bytes;
     if (thread_.index() == 0) {
       shared_.messages_in[0] =
-          lane.kind == kReceiveLane ? link.in_slots + link.received % call_.depth * call_.slot_bytes : nullptr;
+          lane.kind == kReceiveLane ? fifos.in_slots + fifos.received % call_.depth * call_.slot_bytes : nullptr;
       shared_.messages_out[0] =
-          lane.kind == kSendLane ? link.out_slots + link.posted % call_.depth * call_.slot_bytes : nullptr;
+          lane.kind == kSendLane ? fifos.out_slots + fifos.posted % call_.depth * call_.slot_bytes : nullptr;
     }
     operands.receives = lane.kind == kReceiveLane;
     operands.sends = lane.kind == kSendLane;
@@ -386,12 +386,12 @@ class Interpreter {
     operands.stores[0] = lane.kind == kSendLane ? nullptr : lane.output + done;
     thread_.barrier();
     move_extent<Plain<uint8_t>>(operands, {trSum, 1, false, nullptr}, thread_);
-    if (lane.kind == kSendLane) refresh_slot(link, 0);
+    if (lane.kind == kSendLane) refresh_slot(fifos, 0);
     thread_.lose_time();
     thread_.barrier();
     if (thread_.index() != 0) return;
-    if (lane.kind == kReceiveLane) consumed(&link);
-    if (lane.kind == kSendLane) posted(&link);
+    if (lane.kind == kReceiveLane) consumed(&fifos);
+    if (lane.kind == kSendLane) posted(&fifos);
     current->done = done + operands.count;
     if (current->done == lane.bytes) begin_lane({current->rest.lanes + 1, current->rest.count - 1}, current);
   }

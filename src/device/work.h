@@ -2,7 +2,7 @@
 // Work: what a launch of the kernel is given: plain structs of integers and device pointers.
 //
 //   DeviceLaunch -> DeviceCall -> DeviceProgram   the compiled schedule of each channel (one block runs one channel)
-//                              -> Link            for each (channel, peer): the FIFOs to and from it; in this GPU's memory
+//                              -> PeerFifos       for each (channel, peer): the FIFOs to and from it; in this GPU's memory
 //
 // A FIFO has `depth` slots in the receiver's memory and, in the same memory, a flag word for each slot; the sender's
 // memory has the number of messages that the receiver has consumed. Message k (from 0) lies in slot k % depth:
@@ -46,7 +46,7 @@ TR_HOST_DEVICE constexpr size_t ll_bytes(size_t bytes) { return (bytes + 15) / 1
 inline constexpr size_t kLineBytes = 128, kLineData = 120;
 TR_HOST_DEVICE constexpr size_t ll128_bytes(size_t bytes) { return (bytes + kLineData - 1) / kLineData * kLineBytes; }
 
-struct Link {
+struct PeerFifos {
   // To the peer; slots, lines and flags in the peer's memory.
   std::byte* out_slots;
   uint64_t* out_ll;
@@ -119,7 +119,7 @@ struct DeviceStatus {
 
 struct DeviceCall {
   const DeviceProgram* programs;  // one a channel
-  Link* links;                    // [channel * ranks + peer], of all channels
+  PeerFifos* fifos;               // [channel * ranks + peer], of all channels
   DeviceStatus* status;
   const std::byte* input;
   std::byte* output;
@@ -143,7 +143,7 @@ struct DeviceCall {
   // Instead of programs, layout, input and output:
   const DeviceRow* rows;  // [row * channels + channel]
   uint32_t rows_of_channel;
-  uint32_t all_channels;  // of the links; a call that begins near the end goes on at the first
+  uint32_t all_channels;  // of the FIFOs; a call that begins near the end goes on at the first
 };
 
 // Calls whose kernels are the same, and of which none uses what another one writes: each block runs those that use its

@@ -80,10 +80,10 @@ const DeviceKernels::Chosen& DeviceKernels::choose(Collective collective, size_t
 cuda::DeviceSelectionInput DeviceKernels::selection_input(Collective collective, size_t bytes,
                                                           size_t element_bytes) const {
   cuda::DeviceSelectionInput input{collective,    communicator_->ranks(),  bytes,
-                                   element_bytes, DeviceLinks::kSlotBytes, links_->channels()};
-  input.keeps_lines = links_->keep_lines();
+                                   element_bytes, DeviceFifos::kSlotBytes, fifos_->channels()};
+  input.keeps_lines = fifos_->keep_lines();
   input.rank_ordered = communicator_->config().deterministic;
-  input.link = links_->link();
+  input.link = fifos_->link();
   return input;
 }
 
@@ -92,12 +92,12 @@ std::string DeviceKernels::explain(Collective collective, size_t bytes, size_t e
   const CollectiveInfo& info = info_of(collective);
   if (!info.reduces) element_bytes = 1;
   const Chosen& chosen = choose(collective, bytes, element_bytes, false);
-  const cuda::LinkFigures& link = links_->link();
+  const cuda::LinkFigures& link = fifos_->link();
   std::string text =
       fmt::format("{} of up to {} in memory of GPUs: {} ranks, up to {} blocks each; ", info.name,
-                  format_bytes(std::bit_ceil(std::max<size_t>(bytes, 1))), communicator_->ranks(), links_->channels());
+                  format_bytes(std::bit_ceil(std::max<size_t>(bytes, 1))), communicator_->ranks(), fifos_->channels());
   text += link.measured ? fmt::format("links of {:.2f} us and {:.1f} GB/s, copies to the host {:.1f} GB/s, measured\n",
-                                      link.latency_us, link.gbps, links_->host_gbps())
+                                      link.latency_us, link.gbps, fifos_->host_gbps())
                         : "links were not measured\n";
   if (chosen.choice.algorithm == nullptr) return text + "no kernel does it: staged in memory of the host\n";
   text += chosen.staged ? "chosen: staged in memory of the host, because kernels take more than three times as long\n"
@@ -128,8 +128,8 @@ bool DeviceKernels::is_staged_better(Collective collective, size_t bytes, double
   if (!config.algorithm.empty() || !config.device_protocol.empty()) return false;  // the user knows what to use
   const auto query = communicator_->selection_query(collective, bytes, trUint8);   // kernels compress nothing
   const double host_us = communicator_->choose(query).candidate.predicted_us;
-  const cuda::StagedInput staged{bytes, static_cast<size_t>(config.device_piece_bytes), links_->host_gbps(), host_us};
-  return cuda::is_staged_better(links_->link(), kernel_us, cuda::staged_us(staged));
+  const cuda::StagedInput staged{bytes, static_cast<size_t>(config.device_piece_bytes), fifos_->host_gbps(), host_us};
+  return cuda::is_staged_better(fifos_->link(), kernel_us, cuda::staged_us(staged));
 }
 
 }  // namespace treering

@@ -50,10 +50,10 @@ uint32_t threads_for(size_t bytes_of_block) {
 
 }  // namespace
 
-Status DeviceKernels::create(Communicator* communicator, Device* device, std::unique_ptr<DeviceLinks> links,
+Status DeviceKernels::create(Communicator* communicator, Device* device, std::unique_ptr<DeviceFifos> fifos,
                              std::shared_ptr<StagingMemory> memory, DeviceStream own_stream,
                              std::unique_ptr<DeviceKernels>* made) {
-  std::unique_ptr<DeviceKernels> kernels(new DeviceKernels(communicator, device, std::move(links), std::move(memory)));
+  std::unique_ptr<DeviceKernels> kernels(new DeviceKernels(communicator, device, std::move(fifos), std::move(memory)));
   kernels->own_stream_ = own_stream;
   void* status = nullptr;
   TR_RETURN_IF_ERROR(device->allocate_host(sizeof(cuda::DeviceStatus), &status));
@@ -63,11 +63,11 @@ Status DeviceKernels::create(Communicator* communicator, Device* device, std::un
   return {};
 }
 
-DeviceKernels::DeviceKernels(Communicator* communicator, Device* device, std::unique_ptr<DeviceLinks> links,
+DeviceKernels::DeviceKernels(Communicator* communicator, Device* device, std::unique_ptr<DeviceFifos> fifos,
                              std::shared_ptr<StagingMemory> memory)
     : communicator_(communicator),
       device_(device),
-      links_(std::move(links)),
+      fifos_(std::move(fifos)),
       memory_(std::move(memory)),
       order_(device) {}
 
@@ -170,13 +170,13 @@ Status DeviceKernels::launch(std::span<const Operation> operations, DeviceStream
 
 cuda::DeviceCall DeviceKernels::new_call() {
   cuda::DeviceCall call{};
-  call.links = links_->table();
-  call.all_channels = links_->channels();
+  call.fifos = fifos_->table();
+  call.all_channels = fifos_->channels();
   call.status = status_;
   call.rank = communicator_->rank();
   call.ranks = communicator_->ranks();
-  call.depth = DeviceLinks::kDepth;
-  call.slot_bytes = DeviceLinks::kSlotBytes;
+  call.depth = DeviceFifos::kDepth;
+  call.slot_bytes = DeviceFifos::kSlotBytes;
   call.divisor = 1;
   call.number = ++number_;
   return call;
@@ -207,9 +207,9 @@ Status DeviceKernels::compile(const cuda::DeviceSelection& choice, uint32_t root
   bool scratch = false;
   for (const Schedule& schedule : program.channels) scratch |= schedule.uses_scratch;
   if (scratch) {
-    const size_t chunk = cuda::largest_device_chunk(choice.protocol, DeviceLinks::kSlotBytes, program.max_span, 1);
+    const size_t chunk = cuda::largest_device_chunk(choice.protocol, DeviceFifos::kSlotBytes, program.max_span, 1);
     made->scratch_bytes = (chunk * program.channels[0].chunks + 255) / 256 * 256;
-    if (status.ok()) status = device_->allocate(made->scratch_bytes * links_->channels(), &made->scratch);
+    if (status.ok()) status = device_->allocate(made->scratch_bytes * fifos_->channels(), &made->scratch);
   }
   if (!status.ok()) {
     DeferredFree::instance().free(device_, made->image);
@@ -243,7 +243,7 @@ Status DeviceKernels::prepare(const Operation& operation) {
   if (operation.pairs) {
     DeviceLanes lanes;
     TR_RETURN_IF_ERROR(
-        DeviceLanes::plan(operation, communicator_->rank(), communicator_->ranks(), links_->channels(), &lanes));
+        DeviceLanes::plan(operation, communicator_->rank(), communicator_->ranks(), fifos_->channels(), &lanes));
     if (lanes.empty()) return {};
     TR_RETURN_IF_ERROR(memory_->lend(lanes.table_bytes(), &block));
     ready_.push_back(block);
@@ -276,11 +276,11 @@ Status DeviceKernels::bind(const Operation& operation, Plan* one) {
   if (operation.blocks != nullptr)
     TR_RETURN_IF_ERROR(bind_blocks(*operation.blocks, info.reduces ? 1 : size, &unequal, one));
   if (!cuda::bind_device_call(compiled.program, layout, element_bytes, resolved.choice->protocol,
-                              DeviceLinks::kSlotBytes, kMinSliceBytes, &call))
+                              DeviceFifos::kSlotBytes, kMinSliceBytes, &call))
     return {trInternalError, fmt::format("messages of {} do not fit the slots", resolved.choice->algorithm->name)};
   call.first_channel = next_channel_;
   // Calls without data have no message that would tell ranks which do not make them.
-  if (operation.elements(call.ranks) > 0) next_channel_ = (next_channel_ + call.channels) % links_->channels();
+  if (operation.elements(call.ranks) > 0) next_channel_ = (next_channel_ + call.channels) % fifos_->channels();
   call.programs = static_cast<const cuda::DeviceProgram*>(compiled.image);
   call.scratch = static_cast<std::byte*>(compiled.scratch);
   call.scratch_bytes = compiled.scratch_bytes;
@@ -332,7 +332,7 @@ Status DeviceKernels::bind_blocks(const Blocks& blocks, size_t unit, UnequalPart
 }
 
 Status DeviceKernels::launch_transfers(const Operation& operation, DeviceStream stream) {
-  const uint32_t channels = links_->channels();
+  const uint32_t channels = fifos_->channels();
   DeviceLanes lanes;
   TR_RETURN_IF_ERROR(DeviceLanes::plan(operation, communicator_->rank(), communicator_->ranks(), channels, &lanes));
   if (lanes.empty()) return {};
@@ -377,7 +377,7 @@ Status DeviceKernels::start(Plan* plan, DeviceStream stream) {
 void DeviceKernels::reclaim() {
   std::erase_if(lent_, [this](const Lent& lent) {
     for (uint32_t share = 0; share < lent.channels; ++share) {
-      const uint32_t channel = (lent.first_channel + share) % links_->channels();
+      const uint32_t channel = (lent.first_channel + share) % fifos_->channels();
       if (static_cast<int32_t>(lent.number - __atomic_load_n(&status_->ended[channel], __ATOMIC_ACQUIRE)) > 0)
         return false;
     }

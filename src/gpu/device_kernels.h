@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceKernels: a communicator's operations as kernels of its rank's GPU, over DeviceLinks.
+// DeviceKernels: a communicator's operations as kernels of its rank's GPU, over DeviceFifos.
 //
 //   launch():  choose -> compiled programs in device memory (cached) -> bind -> kernel on the caller's stream
 //
-// One kernel at a time uses the links: a launch waits for the last one, on whatever stream, and so do the launches of
+// One kernel at a time uses the FIFOs: a launch waits for the last one, on whatever stream, and so do the launches of
 // graphs, by nodes for events. A kernel waits for its peers as long as the host lets it: DeviceMonitor looks after all
 // that are under way.
 //
@@ -26,7 +26,7 @@
 #include "communicator/operation.h"
 #include "device/choose.h"
 #include "executor/execution.h"
-#include "gpu/device_links.h"
+#include "gpu/device_fifos.h"
 #include "gpu/memory/staging_memory.h"
 #include "gpu/stream_order.h"
 
@@ -34,7 +34,7 @@ namespace treering {
 
 class DeviceKernels {
  public:
-  static Status create(Communicator* communicator, Device* device, std::unique_ptr<DeviceLinks> links,
+  static Status create(Communicator* communicator, Device* device, std::unique_ptr<DeviceFifos> fifos,
                        std::shared_ptr<StagingMemory> memory, DeviceStream own_stream,
                        std::unique_ptr<DeviceKernels>* made);
   // When everything has ended.
@@ -49,7 +49,7 @@ class DeviceKernels {
   bool predict(Collective collective, size_t bytes, size_t element_bytes, cuda::DeviceSelection* choice);
   // Every algorithm and protocol that could, with its predicted time, and what is chosen.
   std::string explain(Collective collective, size_t bytes, size_t element_bytes);
-  double predict_transfer(size_t bytes) const { return cuda::transfer_us(links_->link(), bytes, links_->channels()); }
+  double predict_transfer(size_t bytes) const { return cuda::transfer_us(fifos_->link(), bytes, fifos_->channels()); }
   // Everything that a launch needs and that may wait for the device: before kernels run that wait for this rank.
   Status prepare(const Operation& operation);
   // The calls of a group, or one.
@@ -67,7 +67,7 @@ class DeviceKernels {
   // Graphs hold kernels of this rank, whose launches it does not see.
   bool has_captured() const { return captured_any_.load(std::memory_order_relaxed); }
   bool wait_until_idle(std::chrono::milliseconds timeout) const;
-  uint32_t channels() const { return links_->channels(); }
+  uint32_t channels() const { return fifos_->channels(); }
 
  private:
   struct Compiled {
@@ -78,7 +78,7 @@ class DeviceKernels {
   };
   using Key = std::tuple<const Algorithm*, cuda::DeviceProtocol, uint32_t, uint32_t, uint32_t>;
 
-  DeviceKernels(Communicator* communicator, Device* device, std::unique_ptr<DeviceLinks> links,
+  DeviceKernels(Communicator* communicator, Device* device, std::unique_ptr<DeviceFifos> fifos,
                 std::shared_ptr<StagingMemory> memory);
   struct Resolved {
     const cuda::DeviceSelection* choice;
@@ -113,7 +113,7 @@ class DeviceKernels {
 
   Communicator* communicator_;
   Device* device_;
-  std::unique_ptr<DeviceLinks> links_;
+  std::unique_ptr<DeviceFifos> fifos_;
   std::shared_ptr<StagingMemory> memory_;
   cuda::DeviceStatus* status_ = nullptr;  // that kernels and host see
   DeviceStream own_stream_ = nullptr;     // for copies of the library's own

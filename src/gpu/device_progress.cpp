@@ -16,7 +16,7 @@ void DeviceKernels::abort() { __atomic_store_n(&status_->abort, 1u, __ATOMIC_REL
 bool DeviceKernels::is_running(uint32_t* begun, uint32_t* call) const {
   bool running = false;
   *begun = *call = 0;
-  for (uint32_t channel = 0; channel < links_->channels(); ++channel) {
+  for (uint32_t channel = 0; channel < fifos_->channels(); ++channel) {
     const uint32_t ended = __atomic_load_n(&status_->turn_ended[channel], __ATOMIC_ACQUIRE);
     const uint32_t turn = __atomic_load_n(&status_->turn_begun[channel], __ATOMIC_ACQUIRE);
     *begun += turn;
@@ -29,7 +29,7 @@ bool DeviceKernels::is_running(uint32_t* begun, uint32_t* call) const {
 }
 
 bool DeviceKernels::is_idle() const {
-  for (uint32_t channel = 0; channel < links_->channels(); ++channel) {
+  for (uint32_t channel = 0; channel < fifos_->channels(); ++channel) {
     const uint32_t launched = launched_[channel].load(std::memory_order_relaxed);
     if (static_cast<int32_t>(launched - __atomic_load_n(&status_->ended[channel], __ATOMIC_ACQUIRE)) > 0) return false;
   }

@@ -32,7 +32,7 @@ Status of_link(uint32_t peer, const Status& status) {
   return {status.code(), fmt::format("on the link to rank {}'s GPU, {}", peer, status.message())};
 }
 
-Status probe_device_links(Communicator* communicator, DeviceCopies* copies, DeviceAreas* areas,
+Status probe_device_fifos(Communicator* communicator, DeviceCopies* copies, DeviceAreas* areas,
                           const std::function<ProofPlace(std::byte* area)>& place, LinkFindings* findings) {
   const uint32_t rank = communicator->rank(), ranks = communicator->ranks();
   std::unique_ptr<DeviceProbe> probe;

@@ -25,7 +25,7 @@ struct ProofPlace {
   std::vector<std::byte*> chunks;
 };
 // This rank's links to all peers: all ranks at the same time, each beginning with another peer.
-Status probe_device_links(Communicator* communicator, DeviceCopies* copies, DeviceAreas* areas,
+Status probe_device_fifos(Communicator* communicator, DeviceCopies* copies, DeviceAreas* areas,
                           const std::function<ProofPlace(std::byte* area)>& place, LinkFindings* findings);
 // Collective. `why_not` stays empty where no rank failed.
 Status agree_on_links(Communicator* communicator, const Status& own, LinkFindings* findings, std::string* why_not);

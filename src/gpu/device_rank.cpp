@@ -37,12 +37,12 @@ Status DeviceRank::create(Communicator* communicator, int ordinal, std::unique_p
   }
   std::string why_not;
   if (communicator->ranks() > 1) {  // also where the device failed: the others wait for this rank
-    std::unique_ptr<DeviceLinks> links;
+    std::unique_ptr<DeviceFifos> fifos;
     Device* usable = status.ok() && rank != nullptr ? rank->device_ : nullptr;
-    Status linked = DeviceLinks::create(communicator, usable, &links, &why_not);
+    Status linked = DeviceFifos::create(communicator, usable, &fifos, &why_not);
     if (status.ok()) status = linked;
-    if (status.ok() && links != nullptr)
-      status = DeviceKernels::create(communicator, usable, std::move(links), rank->staged_.memory(), rank->own_stream_,
+    if (status.ok() && fifos != nullptr)
+      status = DeviceKernels::create(communicator, usable, std::move(fifos), rank->staged_.memory(), rank->own_stream_,
                                      &rank->kernels_);
   }
   TR_RETURN_IF_ERROR(status);

@@ -23,9 +23,9 @@ std::set<uint32_t> choose_partners(const std::vector<uint32_t>& ranks, uint32_t 
 }
 
 // The value that most have.
-TransportSet most_common(const std::vector<LinkException>& found) {
+TransportSet most_common(const std::vector<TransportException>& found) {
   std::map<TransportSet, size_t> counts;
-  for (const LinkException& entry : found) ++counts[entry.bits];
+  for (const TransportException& entry : found) ++counts[entry.bits];
   return std::max_element(counts.begin(), counts.end(),
                           [](const auto& a, const auto& b) { return a.second < b.second; })
       ->first;
@@ -80,16 +80,16 @@ class Prover {
 
 }  // namespace
 
-LinkReport probe_transports(const std::vector<RankInfo>& infos, uint32_t rank, const OpenTransports& opened,
-                            std::map<uint32_t, std::string>* reasons) {
+TransportReport probe_transports(const std::vector<RankInfo>& infos, uint32_t rank, const OpenTransports& opened,
+                                 std::map<uint32_t, std::string>* reasons) {
   const RankInfo& own = infos[rank];
   const TransportSet anywhere = transports_of(Scope::kAnywhere), cheap = transports_with(&TransportRow::cheap_proof);
   std::vector<uint32_t> ranks, others;  // of this host; of others
   for (const RankInfo& info : infos) (info.location.host == own.location.host ? ranks : others).push_back(info.rank);
-  LinkReport report;
+  TransportReport report;
   report.complete = ranks.size() <= kMaxProved;
   const std::set<uint32_t> partners = choose_partners(ranks, rank);
-  std::vector<LinkException> proved, cheaply;  // all bits are known; those of cheap proofs are
+  std::vector<TransportException> proved, cheaply;  // all bits are known; those of cheap proofs are
   for (uint32_t peer : ranks) {
     if (peer == rank) continue;
     Prover cheap_prover(opened, peer), full_prover(opened, peer);
@@ -103,14 +103,14 @@ LinkReport probe_transports(const std::vector<RankInfo>& infos, uint32_t rank, c
     const std::string reason = (fully ? full_prover : cheap_prover).reason();
     if (!reason.empty()) (*reasons)[peer] = reason;
   }
-  const std::vector<LinkException>& typical = proved.empty() ? cheaply : proved;
+  const std::vector<TransportException>& typical = proved.empty() ? cheaply : proved;
   report.local = typical.empty() ? 0 : most_common(typical);
-  for (const LinkException& entry : proved)
+  for (const TransportException& entry : proved)
     if (entry.bits != report.local) report.exceptions.push_back(entry);
-  for (const LinkException& entry : cheaply)
+  for (const TransportException& entry : cheaply)
     if (((entry.bits ^ report.local) & cheap) != 0) report.exceptions.push_back(entry);
 
-  std::vector<LinkException> remote;
+  std::vector<TransportException> remote;
   others.push_back(rank);
   std::sort(others.begin(), others.end());
   for (uint32_t peer : choose_partners(others, rank)) {
@@ -120,18 +120,18 @@ LinkReport probe_transports(const std::vector<RankInfo>& infos, uint32_t rank, c
     if (!prover.reason().empty()) (*reasons)[peer] = prover.reason();
   }
   if (!remote.empty()) report.remote = most_common(remote);
-  for (const LinkException& entry : remote)
+  for (const TransportException& entry : remote)
     if (entry.bits != report.remote) report.exceptions.push_back(entry);
   std::sort(report.exceptions.begin(), report.exceptions.end(),
-            [](const LinkException& a, const LinkException& b) { return a.rank < b.rank; });
+            [](const TransportException& a, const TransportException& b) { return a.rank < b.rank; });
   return report;
 }
 
-TransportMatrix::TransportMatrix(const std::vector<RankInfo>& infos, std::vector<LinkReport> reports)
+TransportMatrix::TransportMatrix(const std::vector<RankInfo>& infos, std::vector<TransportReport> reports)
     : infos_(infos), reports_(std::move(reports)), denied_(infos.size(), 0) {
   for (const RankInfo& info : infos_) hosts_[info.location.host].ranks.push_back(info.rank);
   for (size_t rank = 0; rank < reports_.size(); ++rank)
-    for (const LinkException& entry : reports_[rank].exceptions) {
+    for (const TransportException& entry : reports_[rank].exceptions) {
       if (entry.rank >= denied_.size()) continue;
       const bool local = infos_[rank].location.host == infos_[entry.rank].location.host;
       denied_[entry.rank] |= (local ? reports_[rank].local : reports_[rank].remote) & ~entry.bits;
@@ -142,10 +142,10 @@ TransportMatrix::TransportMatrix(const std::vector<RankInfo>& infos, std::vector
 
 // What rank a has found towards rank b, or what may be taken for it.
 TransportSet TransportMatrix::found(uint32_t a, uint32_t b) const {
-  const LinkReport& report = reports_[a];
+  const TransportReport& report = reports_[a];
   const bool local = infos_[a].location.host == infos_[b].location.host;
   const auto at = std::lower_bound(report.exceptions.begin(), report.exceptions.end(), b,
-                                   [](const LinkException& entry, uint32_t rank) { return entry.rank < rank; });
+                                   [](const TransportException& entry, uint32_t rank) { return entry.rank < rank; });
   const bool complete =
       local ? report.complete : infos_.size() - hosts_.at(infos_[a].location.host).ranks.size() < kMaxProved;
   TransportSet bits = local ? report.local : report.remote;
@@ -159,10 +159,10 @@ TransportSet TransportMatrix::found(uint32_t a, uint32_t b) const {
 // Keeps what all hosts have in common, and each pair that was an exception.
 void TransportMatrix::summarise_hosts() {
   TransportSet common = ~TransportSet{0};
-  for (const LinkReport& report : reports_) common &= report.remote;
+  for (const TransportReport& report : reports_) common &= report.remote;
   transports_ |= preferred(common);
   for (uint32_t rank = 0; rank < reports_.size(); ++rank)
-    for (const LinkException& entry : reports_[rank].exceptions)
+    for (const TransportException& entry : reports_[rank].exceptions)
       if (entry.rank < infos_.size() && infos_[rank].location.host != infos_[entry.rank].location.host)
         transports_ |= preferred(between(rank, entry.rank) & ~kRegionsBit);
 }

@@ -28,31 +28,31 @@ namespace treering {
 inline constexpr TransportSet kRegionsBit = TransportSet{1} << kMaxTransports;
 inline constexpr uint32_t kMaxProved = 64;  // ranks of a host
 
-struct LinkException {
+struct TransportException {
   uint32_t rank = 0;
   TransportSet bits = 0;
 };
-struct LinkReport {
-  TransportSet remote = 0;                // what works towards the ranks of other hosts,
-  TransportSet local = 0;                 // and of its own, but for
-  std::vector<LinkException> exceptions;  // by rank
-  bool complete = true;                   // every pair of the host was proved
+struct TransportReport {
+  TransportSet remote = 0;                     // what works towards the ranks of other hosts,
+  TransportSet local = 0;                      // and of its own, but for
+  std::vector<TransportException> exceptions;  // by rank
+  bool complete = true;                        // every pair of the host was proved
 };
 // clang-format off
-template <typename V> void visit(V& v, LinkException& m) { v(m.rank); v(m.bits); }
-template <typename V> void visit(V& v, LinkReport& m) { v(m.remote); v(m.local); v(m.exceptions); v(m.complete); }
+template <typename V> void visit(V& v, TransportException& m) { v(m.rank); v(m.bits); }
+template <typename V> void visit(V& v, TransportReport& m) { v(m.remote); v(m.local); v(m.exceptions); v(m.complete); }
 // clang-format on
 
 // The opened transports of a rank, by row of the table; nullptr: not allowed.
 using OpenTransports = std::vector<std::unique_ptr<Transport>>;
 
 // Proves what works towards the peers. reasons[peer]: why transports do not that are preferred to what does.
-LinkReport probe_transports(const std::vector<RankInfo>& infos, uint32_t rank, const OpenTransports& opened,
-                            std::map<uint32_t, std::string>* reasons);
+TransportReport probe_transports(const std::vector<RankInfo>& infos, uint32_t rank, const OpenTransports& opened,
+                                 std::map<uint32_t, std::string>* reasons);
 
 class TransportMatrix {
  public:
-  TransportMatrix(const std::vector<RankInfo>& infos, std::vector<LinkReport> reports);
+  TransportMatrix(const std::vector<RankInfo>& infos, std::vector<TransportReport> reports);
 
   // What works between two ranks.
   TransportSet between(uint32_t a, uint32_t b) const { return found(a, b) & found(b, a); }
@@ -75,7 +75,7 @@ class TransportMatrix {
   void summarise_hosts();
 
   const std::vector<RankInfo>& infos_;
-  std::vector<LinkReport> reports_;
+  std::vector<TransportReport> reports_;
   std::vector<TransportSet> denied_;  // by rank: what some rank has found not to work towards it
   std::map<uint64_t, Host> hosts_;
   TransportSet transports_ = 0;

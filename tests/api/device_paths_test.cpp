@@ -47,7 +47,7 @@ std::string protocol_of(DeviceRanks& ranks, trCollective_t collective, size_t by
   return protocol_of(ranks, collective, bytes, &selection);
 }
 
-TEST(DeviceLinks, ThatLoseWhatIsWrittenAreNotUsed) {
+TEST(DeviceFifos, ThatLoseWhatIsWrittenAreNotUsed) {
   const Link link({.drops = true});
   DeviceRanks ranks({0, 1});
   EXPECT_EQ(launched(ranks, 1000), 0u);
@@ -62,7 +62,7 @@ bool knows_lines(DeviceRanks& ranks) {
   return text.find(" ll128 ") != std::string::npos;
 }
 
-TEST(DeviceLinks, BetweenGenerationsDoNotUseLl128) {
+TEST(DeviceFifos, BetweenGenerationsDoNotUseLl128) {
   set_cpu_capability(2, 80);
   DeviceRanks alike({0, 1}), older({2, 2}), mixed({0, 1, 2}, 60'000, by_kernels());
   set_cpu_capability(2, 90);
@@ -76,7 +76,7 @@ std::chrono::milliseconds since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
 }
 
-TEST(DeviceLinks, ThatHangAreGivenUpAndWhatTheyUseIsKept) {
+TEST(DeviceFifos, ThatHangAreGivenUpAndWhatTheyUseIsKept) {
   constexpr std::chrono::milliseconds kTimeout{4000};
   {
     const Link link({.hanging = 1});
@@ -103,7 +103,7 @@ TEST(DeviceLinks, ThatHangAreGivenUpAndWhatTheyUseIsKept) {
   EXPECT_EQ(launched(ranks, 1000), 3u);
 }
 
-TEST(DeviceLinks, ThatAreSlowerThanTheHostAreLeftToSmallMessages) {
+TEST(DeviceFifos, ThatAreSlowerThanTheHostAreLeftToSmallMessages) {
   constexpr size_t kMany = 1 << 20;
   // What others disturb while it is measured, a link or the host, seems slow: then another communicator measures it again.
   const auto ranks_that_launch = [kMany](uint64_t expected) {
@@ -160,7 +160,7 @@ TEST(OneRank, LogicalOperationsGiveTruth) {
   }
 }
 
-TEST(DeviceLinks, OfOneProcessNeedNoHandles) {
+TEST(DeviceFifos, OfOneProcessNeedNoHandles) {
   const Link link({.without_handles = true});
   DeviceRanks ranks({0, 1});
   EXPECT_EQ(launched(ranks, 1000), 2u);
@@ -168,7 +168,7 @@ TEST(DeviceLinks, OfOneProcessNeedNoHandles) {
 }
 
 // What one rank forbids is forbidden to its peers as well; ranks of one GPU do not need it.
-TEST(DeviceLinks, AreNotUsedWhereARankForbidsThem) {
+TEST(DeviceFifos, AreNotUsedWhereARankForbidsThem) {
   const auto protocol_with = [](const std::vector<int>& devices, size_t forbidding) {
     trUniqueId id;
     EXPECT_EQ(trGetUniqueId(&id), trSuccess);

@@ -302,7 +302,7 @@ void check_abort(Machine* machine) {
       Gpus gpus(machine, {.ranks = 3, .channels = 2, .threads = machine->threads(64)});
       // Nothing arrives at rank 1, and what it sends is never consumed.
       for (uint32_t channel : {0u, 1u})
-        for (uint32_t peer : {0u, 2u}) gpus.link(1, channel, peer).received += 1000;
+        for (uint32_t peer : {0u, 2u}) gpus.fifos(1, channel, peer).received += 1000;
       Buffers buffers(*algorithm, 3, 3000, 0, false, &random);
       buffers.job.protocol = protocol;
       gpus.meanwhile = [&] {

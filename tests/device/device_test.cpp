@@ -85,11 +85,11 @@ TEST(DeviceProtocols, CountersWrap) {
       Gpus gpus(&machine, {.ranks = 2, .channels = 1, .depth = 3, .slot_bytes = 16384});
       const size_t words = 3 * ll_bytes(kLlSlotBytes) / 8;
       for (uint32_t rank : {0u, 1u}) {
-        Link& link = gpus.link(rank, 0, 1 - rank);
-        link.posted = link.received = start;
-        *link.in_consumed = start;
-        std::fill_n(link.out_ll, words, uint64_t{kOldFlag} << 32);
-        std::fill_n(link.out_flags, 3, 12345);
+        PeerFifos& fifos = gpus.fifos(rank, 0, 1 - rank);
+        fifos.posted = fifos.received = start;
+        *fifos.in_consumed = start;
+        std::fill_n(fifos.out_ll, words, uint64_t{kOldFlag} << 32);
+        std::fill_n(fifos.out_flags, 3, 12345);
       }
       for (int turn = 0; turn < 8; ++turn) {
         Buffers buffers(*algorithm, 2, 1 + random() % 500, 0, false, &random);
@@ -100,7 +100,8 @@ TEST(DeviceProtocols, CountersWrap) {
       if (protocol != DeviceProtocol::kLl) continue;
       for (uint32_t rank : {0u, 1u})
         for (size_t word = 0; word < words; ++word)
-          ASSERT_NE(gpus.link(rank, 0, 1 - rank).in_ll[word] >> 32, kOldFlag) << "word " << word << " was never filled";
+          ASSERT_NE(gpus.fifos(rank, 0, 1 - rank).in_ll[word] >> 32, kOldFlag)
+              << "word " << word << " was never filled";
     }
 }
 

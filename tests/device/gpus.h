@@ -53,7 +53,7 @@ struct Prepared {
 class Gpus {
  public:
   Gpus(Machine* machine, const GpuSettings& settings)
-      : machine_(*machine), s_(settings), links_(size_t{s_.ranks} * s_.channels * s_.ranks) {
+      : machine_(*machine), s_(settings), fifos_(size_t{s_.ranks} * s_.channels * s_.ranks) {
     if (s_.channels > kMaxDeviceChannels)
       throw std::invalid_argument(std::to_string(s_.channels) + " channels; a kernel has at most " +
                                   std::to_string(kMaxDeviceChannels));
@@ -64,7 +64,7 @@ class Gpus {
     ll128_ = Allocation(machine, fifos * s_.depth * ll128_bytes(kLl128SlotBytes));
     flags_ = Allocation(machine, fifos * s_.depth * 8);
     consumed_ = Allocation(machine, fifos * 8);
-    kernel_links_ = Allocation(machine, links_.size() * sizeof(Link));
+    kernel_fifos_ = Allocation(machine, fifos_.size() * sizeof(PeerFifos));
     statuses_ = Allocation(machine, s_.ranks * sizeof(DeviceStatus), true);
     for (uint32_t channel = 0; channel < s_.channels; ++channel)
       for (uint32_t rank = 0; rank < s_.ranks; ++rank)
@@ -72,8 +72,8 @@ class Gpus {
   }
 
   const GpuSettings& settings() const { return s_; }
-  Link& link(uint32_t rank, uint32_t channel, uint32_t peer) {
-    return links_[(size_t{rank} * s_.channels + channel) * s_.ranks + peer];
+  PeerFifos& fifos(uint32_t rank, uint32_t channel, uint32_t peer) {
+    return fifos_[(size_t{rank} * s_.channels + channel) * s_.ranks + peer];
   }
   DeviceStatus& status(uint32_t rank) { return reinterpret_cast<DeviceStatus*>(statuses_.data())[rank]; }
 
@@ -127,18 +127,18 @@ class Gpus {
   }
 
   std::string launch(const Prepared& prepared) {
-    upload_links();
+    upload_fifos();
     std::string failure =
         machine_.launch(prepared.calls, prepared.type, prepared.protocol, s_.threads, s_.delays, meanwhile);
-    download_links();
+    download_fifos();
     for (uint32_t rank = 0; rank < s_.ranks && failure.empty(); ++rank)
       if (status(rank).failure != 0)
         failure = "rank " + std::to_string(rank) + " failed: " + std::to_string(status(rank).failure);
     return failure;
   }
-  // Between launches the counters of the links lie in links_; kernels have them in memory of the machine.
-  void upload_links() { machine_.copy(kernel_links_.data(), links_.data(), links_.size() * sizeof(Link)); }
-  void download_links() { machine_.copy(links_.data(), kernel_links_.data(), links_.size() * sizeof(Link)); }
+  // Between launches the counters of the FIFOs lie in fifos_; kernels have them in memory of the machine.
+  void upload_fifos() { machine_.copy(kernel_fifos_.data(), fifos_.data(), fifos_.size() * sizeof(PeerFifos)); }
+  void download_fifos() { machine_.copy(fifos_.data(), kernel_fifos_.data(), fifos_.size() * sizeof(PeerFifos)); }
 
   // What the lanes point to is memory of the machine. Every lane is a row, those of the channels interleaved.
   Prepared prepare_lanes(const std::vector<std::vector<DeviceLane>>& lanes) {
@@ -179,8 +179,8 @@ class Gpus {
   void connect(uint32_t channel, uint32_t rank, uint32_t peer) {
     const size_t out = fifo(channel, rank, peer), in = fifo(channel, peer, rank);
     const size_t ll = s_.depth * ll_bytes(kLlSlotBytes) / 8, ll128 = s_.depth * ll128_bytes(kLl128SlotBytes) / 8;
-    Link& l = link(rank, channel, peer);
-    l = Link{};
+    PeerFifos& l = fifos(rank, channel, peer);
+    l = PeerFifos{};
     l.out_slots = slots_.data() + out * s_.depth * s_.slot_bytes;
     l.out_ll = words(ll_, out * ll);
     l.out_ll128 = words(ll128_, out * ll128);
@@ -201,7 +201,7 @@ class Gpus {
     program->max_span = job.algorithm->work({.ranks = s_.ranks, .bytes = 1, .pipeline_chunks = pipeline}).max_span;
   }
   void fill(const GpuJob& job, uint32_t rank, DeviceCall* call) {
-    call->links = reinterpret_cast<Link*>(kernel_links_.data()) + size_t{rank} * s_.channels * s_.ranks;
+    call->fifos = reinterpret_cast<PeerFifos*>(kernel_fifos_.data()) + size_t{rank} * s_.channels * s_.ranks;
     call->status = &status(rank);
     call->input = job.inputs.empty() ? nullptr : job.inputs[rank];
     call->output = job.outputs.empty() ? nullptr : job.outputs[rank];
@@ -235,8 +235,8 @@ class Gpus {
 
   Machine& machine_;
   GpuSettings s_;
-  std::vector<Link> links_;
-  Allocation slots_, ll_, ll128_, flags_, consumed_, kernel_links_, statuses_;
+  std::vector<PeerFifos> fifos_;
+  Allocation slots_, ll_, ll128_, flags_, consumed_, kernel_fifos_, statuses_;
 };
 
 }  // namespace treering::cuda

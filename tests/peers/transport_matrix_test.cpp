@@ -25,7 +25,7 @@ struct Ranks {
     info.location.host = host;
     info.process_token = process;
     infos.push_back(info);
-    LinkReport report;
+    TransportReport report;
     report.local = local;
     report.remote = local & kTcpBit;
     reports.push_back(report);
@@ -33,7 +33,7 @@ struct Ranks {
   std::string transports() const { return transports_text(TransportMatrix(infos, reports).transports()); }
 
   std::vector<RankInfo> infos;
-  std::vector<LinkReport> reports;
+  std::vector<TransportReport> reports;
 };
 
 // Reaches no peer.

@@ -8,7 +8,7 @@ namespace treering {
 // Keeps it until it is answered, for a parent may end with it.
 void Exchanger::up(Kind kind, std::string bytes) {
   if (tree_.is_top()) return at_top(kind, bytes);
-  if (tree_.has_parent()) links_.send(tree_.parent(), bytes);
+  if (tree_.has_parent()) connections_.send(tree_.parent(), bytes);
   exchange_.keep(kind, std::move(bytes));
 }
 
@@ -55,10 +55,10 @@ void Exchanger::take_blobs(const std::string& bytes, uint32_t from) {
   if (!blobs) return;
   deadline_.cancel();
   rendezvous_.drop_segment();  // all have the process table
-  links_.send_to_children(bytes);
-  if (tree_.has_parent() && !tree_.is_parent(from)) links_.send(tree_.parent(), bytes);
+  connections_.send_to_children(bytes);
+  if (tree_.has_parent() && !tree_.is_parent(from)) connections_.send(tree_.parent(), bytes);
   // Afterwards, for what the blobs say may end this process.
-  links_.after_sending([this, blobs, round = exchange_.round()] {
+  connections_.after_sending([this, blobs, round = exchange_.round()] {
     members_.change([&](Member& member) {
       member.answered = round;
       member.answer = blobs;
@@ -67,7 +67,7 @@ void Exchanger::take_blobs(const std::string& bytes, uint32_t from) {
 }
 
 void Exchanger::bring_up_to_date(uint32_t neighbour, uint64_t round) {
-  if (round < exchange_.round()) links_.send(neighbour, exchange_.last_blobs());
+  if (round < exchange_.round()) connections_.send(neighbour, exchange_.last_blobs());
 }
 
 void Exchanger::hand_over() {
@@ -76,7 +76,7 @@ void Exchanger::hand_over() {
 }
 
 void Exchanger::attached(uint32_t parent) {
-  for (const auto& [kind, bytes] : exchange_.unanswered()) links_.send(parent, bytes);
+  for (const auto& [kind, bytes] : exchange_.unanswered()) connections_.send(parent, bytes);
 }
 
 void Exchanger::become_top() {

@@ -15,7 +15,7 @@
 #include "bootstrap/job/process_tree.h"
 #include "bootstrap/job/ranks/members.h"
 #include "bootstrap/job/rendezvous.h"
-#include "bootstrap/job/tree_links.h"
+#include "bootstrap/job/tree_connections.h"
 
 namespace treering {
 
@@ -27,11 +27,11 @@ class Exchanger {
     std::function<void(const SpreadMessage&)> verdict;  // the first one
     std::function<void(const Status&)> failed;
   };
-  Exchanger(const JobContext& job, const ProcessTree& tree, TreeLinks& links, const Members& members,
+  Exchanger(const JobContext& job, const ProcessTree& tree, TreeConnections& connections, const Members& members,
             const NoticeLog& notices, Rendezvous& rendezvous, Events events)
       : job_(job),
         tree_(tree),
-        links_(links),
+        connections_(connections),
         members_(members),
         notices_(notices),
         rendezvous_(rendezvous),
@@ -70,7 +70,7 @@ class Exchanger {
 
   const JobContext& job_;
   const ProcessTree& tree_;
-  TreeLinks& links_;
+  TreeConnections& connections_;
   const Members& members_;
   const NoticeLog& notices_;
   Rendezvous& rendezvous_;

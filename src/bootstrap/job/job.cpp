@@ -25,25 +25,25 @@ std::string failed_message(const Status& status) {
 
 Job::Job(Agent* agent, const UniqueId& id)
     : context_{.agent = agent, .id = id, .hold = [this] { return shared_from_this(); }, .own = {}},
-      links_(context_, tree_,
-             {.message = [this](uint32_t from, const std::string& bytes, int fd) { on_message(from, bytes, fd); },
-              .broken = [this](uint32_t process, const auto& broken) { on_broken(process, broken); }}),
-      notices_(context_, tree_, links_, [this](const NoticeMessage& notice) { apply(notice); }),
+      connections_(context_, tree_,
+                   {.message = [this](uint32_t from, const std::string& bytes, int fd) { on_message(from, bytes, fd); },
+                    .broken = [this](uint32_t process, const auto& broken) { on_broken(process, broken); }}),
+      notices_(context_, tree_, connections_, [this](const NoticeMessage& notice) { apply(notice); }),
       root_client_(context_, {.placed =
                                   [this](PlacedMessage message, std::shared_ptr<SecureConnection> connection) {
                                     placed(std::move(message), std::move(connection));
                                   },
                               .failed = [this](const Status& status) { fail(status); }}),
-      rendezvous_(context_, tree_, links_, members_,
+      rendezvous_(context_, tree_, connections_, members_,
                   {.met = [this] { met(); }, .failed = [this](const Status& status) { fail(status); }}),
-      exchanger_(context_, tree_, links_, members_, notices_.log(), rendezvous_,
+      exchanger_(context_, tree_, connections_, members_, notices_.log(), rendezvous_,
                  {.hello = [this](const HelloMessage& hello) { rendezvous_.take_hello(hello); },
                   .verdict =
                       [this](const SpreadMessage& verdict) {
                         notices_.notify({.type = NoticeType::kVerdict, .code = verdict.code, .text = verdict.text});
                       },
                   .failed = [this](const Status& status) { fail(status); }}),
-      seeker_(context_, tree_, detector_, links_,
+      seeker_(context_, tree_, detector_, connections_,
               {.request =
                    [this] {
                      return AttachMessage{tree_.own(), context_.runs(), exchanger_.round()};
@@ -54,13 +54,13 @@ Job::Job(Agent* agent, const UniqueId& id)
                .become_top = [this] { become_top(); },
                .ended = [this] { maybe_finish(); }}),
       teller_(context_, tree_, detector_, seeker_.search(), notices_.log(), [this] { maybe_finish(); }),
-      liveness_(context_, tree_, detector_, links_, members_,
+      liveness_(context_, tree_, detector_, connections_, members_,
                 {.notify = [this](NoticeMessage notice) { notices_.notify(std::move(notice)); },
                  .parent_silent = [this] { seeker_.seek(); },
                  .looked = [this] { teller_.tell(); },
                  .other_part = [this](uint32_t process) { seeker_.seek_part(process); },
                  .ticked = [this] { maybe_finish(); }}),
-      rank_messages_(context_, tree_, links_, members_),
+      rank_messages_(context_, tree_, connections_, members_),
       connector_(context_, tree_, members_, [this](const Status& status) { fail_at_own_limit(status); }) {}
 
 Job::~Job() {
@@ -153,10 +153,10 @@ void Job::attached(std::shared_ptr<SecureConnection> connection, uint32_t parent
     attached_ = Clock::now();
     members_.change([&](Member& member) { member.reach = attached_ - root_client_.times().found; });
   }
-  links_.part_from_parent(parent);
+  connections_.part_from_parent(parent);
   if (tree_.is_top()) exchanger_.hand_over();
   detector_.connected(parent);
-  links_.add_parent(parent, std::move(connection));
+  connections_.add_parent(parent, std::move(connection));
   liveness_.publish_silence();  // it may be of the parent before
   // Before the notices: one that a rank has left would end an exchange whose blobs the parent lacks.
   exchanger_.bring_up_to_date(parent, round);
@@ -171,7 +171,7 @@ void Job::attached(std::shared_ptr<SecureConnection> connection, uint32_t parent
 void Job::become_top() {
   detector_.become_top(Clock::now());
   liveness_.start_ticking();
-  links_.part_from_parent(tree_.own());
+  connections_.part_from_parent(tree_.own());
   tree_.become_top();
   tell_parent(kNobody);
   exchanger_.become_top();
@@ -188,11 +188,11 @@ void Job::accept_child(std::shared_ptr<SecureConnection> connection, const Attac
   if (tree_.is_parent(process)) return connection->close();
   connection->send(encode(AttachedMessage{tree_.own(), exchanger_.round()}));
   detector_.connected(process);
-  links_.add_child(process, std::move(connection));
+  connections_.add_child(process, std::move(connection));
   if (context_.runs() && !attach.has_process_table) rendezvous_.send_process_table(process);
   if (context_.runs()) exchanger_.bring_up_to_date(process, attach.round);
   notices_.tell_all(process);
-  if (context_.has_failed()) links_.send(process, failed_message(failure_));
+  if (context_.has_failed()) connections_.send(process, failed_message(failure_));
   liveness_.report_heard(process);
   liveness_.start_ticking();
 }
@@ -241,7 +241,7 @@ void Job::on_message(uint32_t from, const std::string& bytes, int fd) {
 
 // A child has another parent, or has left. It may have had to, because this process did not answer for a while.
 void Job::on_moving(uint32_t from, const MovingMessage& message) {
-  if (message.process == from) links_.end(from);
+  if (message.process == from) connections_.end(from);
   if (context_.runs() && message.new_top != tree_.own() && message.new_top < tree_.size())
     seeker_.follow(message, from);
   maybe_finish();
@@ -338,7 +338,7 @@ Status Job::deadline_passed() const {
   if (!failure_.ok()) return failure_;  // the members may not have been told yet
   if (Status status = exchanger_.deadline_passed(); !status.ok()) return status;
   if (is_root() || !meets()) return {};
-  const auto heard = tree_.has_parent() ? links_.heard(tree_.parent()) : Clock::time_point();
+  const auto heard = tree_.has_parent() ? connections_.heard(tree_.parent()) : Clock::time_point();
   return seeker_.search().deadline_passed(context_.own, heard, Clock::now());
 }
 
@@ -358,7 +358,7 @@ void Job::fail_at_own_limit(const Status& status) {
 
 // The processes below heard of the others through this one alone.
 void Job::give_up_rendezvous(const Status& status) {
-  if (meets() && !is_root()) links_.send_to_children(failed_message(status));
+  if (meets() && !is_root()) connections_.send_to_children(failed_message(status));
 }
 
 // The ranks cannot meet, or an exchange cannot be completed. Those of this process are told last: when they fail, the
@@ -372,8 +372,8 @@ void Job::fail(const Status& status) {
   exchanger_.stop_deadline();
   root_client_.stop_dialing();
   seeker_.stop_dialing();
-  links_.send_to_children(failed_message(status));
-  links_.after_sending([this, status] {
+  connections_.send_to_children(failed_message(status));
+  connections_.after_sending([this, status] {
     members_.fail(status);
     maybe_finish();
   });
@@ -427,9 +427,9 @@ void Job::finish() {
   liveness_.close();
   teller_.close();
   root_client_.close();
-  seeker_.close();  // before the links, which take what it leaves
+  seeker_.close();  // before the connections, which take what it leaves
   connector_.close();
-  links_.close();
+  connections_.close();
   context_.agent->remove_job(id.job);
 }
 

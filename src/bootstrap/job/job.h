@@ -27,7 +27,7 @@
 #include "bootstrap/job/ranks/rank_messages.h"
 #include "bootstrap/job/rendezvous.h"
 #include "bootstrap/job/root_client.h"
-#include "bootstrap/job/tree_links.h"
+#include "bootstrap/job/tree_connections.h"
 #include "bootstrap/job/verdict_teller.h"
 
 namespace treering {
@@ -110,7 +110,7 @@ class Job : public std::enable_shared_from_this<Job> {
   FailureDetector detector_{tree_};
   Members members_;
 
-  TreeLinks links_;
+  TreeConnections connections_;
   NoticeFlood notices_;
   RootClient root_client_;
   Rendezvous rendezvous_;

@@ -42,10 +42,10 @@ void Liveness::tick() {
   const bool heartbeat_due = now - last_heartbeat_ >= kHeartbeatPeriod;
   if (heartbeat_due) last_heartbeat_ = now;
   for (uint32_t process : tree_.neighbours()) {
-    if (!links_.has(process)) continue;
-    if (heartbeat_due) links_.send(process, encode(HeartbeatMessage{}));
-    if (was_asleep) links_.forgive_silence(process);
-    listen(process, now - links_.heard(process));
+    if (!connections_.has(process)) continue;
+    if (heartbeat_due) connections_.send(process, encode(HeartbeatMessage{}));
+    if (was_asleep) connections_.forgive_silence(process);
+    listen(process, now - connections_.heard(process));
   }
   if (job_.runs()) look_at_the_tree(now);
   events_.ticked();

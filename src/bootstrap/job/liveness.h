@@ -13,7 +13,7 @@
 #include "bootstrap/job/job_context.h"
 #include "bootstrap/job/process_tree.h"
 #include "bootstrap/job/ranks/members.h"
-#include "bootstrap/job/tree_links.h"
+#include "bootstrap/job/tree_connections.h"
 
 namespace treering {
 
@@ -26,9 +26,14 @@ class Liveness {
     std::function<void(uint32_t process)> other_part;
     std::function<void()> ticked;
   };
-  Liveness(const JobContext& job, const ProcessTree& tree, FailureDetector& detector, TreeLinks& links,
+  Liveness(const JobContext& job, const ProcessTree& tree, FailureDetector& detector, TreeConnections& connections,
            const Members& members, Events events)
-      : job_(job), tree_(tree), detector_(detector), links_(links), members_(members), events_(std::move(events)) {}
+      : job_(job),
+        tree_(tree),
+        detector_(detector),
+        connections_(connections),
+        members_(members),
+        events_(std::move(events)) {}
 
   void start_ticking();
   // A process whose connection has ended.
@@ -54,7 +59,7 @@ class Liveness {
   const JobContext& job_;
   const ProcessTree& tree_;
   FailureDetector& detector_;
-  TreeLinks& links_;
+  TreeConnections& connections_;
   const Members& members_;
   const Events events_;
   std::map<uint32_t, std::shared_ptr<Dial>> probes_;

@@ -9,7 +9,7 @@ void NoticeFlood::notify(NoticeMessage notice) { take(log_.number(std::move(noti
 
 void NoticeFlood::take(const NoticeMessage& notice, uint32_t from) {
   const NoticeLog::Taken taken = log_.take(notice, Clock::now());
-  if (taken.pass_on) links_.send_to_neighbours(encode(notice), from);
+  if (taken.pass_on) connections_.send_to_neighbours(encode(notice), from);
   if (taken.apply) apply_(notice);
 }
 
@@ -21,16 +21,16 @@ void NoticeFlood::hear(std::shared_ptr<SecureConnection> connection, const std::
   };
   SecureConnection::Events events;
   events.frame = take_one;
-  links_.keep_until_closed(std::move(connection), std::move(events));
+  connections_.keep_until_closed(std::move(connection), std::move(events));
   take_one(first, -1);
 }
 
 void NoticeFlood::tell_all(uint32_t neighbour) {
-  for (const NoticeMessage& notice : log_.notices()) links_.send(neighbour, encode(notice));
+  for (const NoticeMessage& notice : log_.notices()) connections_.send(neighbour, encode(notice));
 }
 
 void NoticeFlood::tell_dissolved() {
-  links_.send_to_neighbours(
+  connections_.send_to_neighbours(
       encode(NoticeMessage{.origin = tree_.own(), .type = NoticeType::kDissolved, .process = tree_.own()}));
 }
 

@@ -10,15 +10,15 @@
 #include "bootstrap/job/job_context.h"
 #include "bootstrap/job/notice_log.h"
 #include "bootstrap/job/process_tree.h"
-#include "bootstrap/job/tree_links.h"
+#include "bootstrap/job/tree_connections.h"
 
 namespace treering {
 
 class NoticeFlood {
  public:
-  NoticeFlood(const JobContext& job, const ProcessTree& tree, TreeLinks& links,
+  NoticeFlood(const JobContext& job, const ProcessTree& tree, TreeConnections& connections,
               std::function<void(const NoticeMessage&)> apply)
-      : job_(job), tree_(tree), links_(links), apply_(std::move(apply)) {}
+      : job_(job), tree_(tree), connections_(connections), apply_(std::move(apply)) {}
 
   const NoticeLog& log() const { return log_; }
   // From this process.
@@ -33,7 +33,7 @@ class NoticeFlood {
  private:
   const JobContext& job_;
   const ProcessTree& tree_;
-  TreeLinks& links_;
+  TreeConnections& connections_;
   const std::function<void(const NoticeMessage&)> apply_;
   NoticeLog log_;
 };

@@ -101,7 +101,7 @@ void ParentSeeker::close() {
 void ParentSeeker::stop_asking() {
   if (!asked_) return;
   asked_timer_.cancel();
-  links_.part_from(std::exchange(asked_, nullptr), kNobody);
+  connections_.part_from(std::exchange(asked_, nullptr), kNobody);
 }
 
 void ParentSeeker::no_parent() {
@@ -139,7 +139,7 @@ void ParentSeeker::follow(const MovingMessage& reparented, uint32_t from) {
     case ParentSearch::Follow::kAttach:
       return try_only(tree_.place(reparented.new_top));
     case ParentSearch::Follow::kTellParent:
-      return links_.send(tree_.parent(), encode(reparented));
+      return connections_.send(tree_.parent(), encode(reparented));
     case ParentSearch::Follow::kLater:
     case ParentSearch::Follow::kNothing:
       return;

@@ -12,7 +12,7 @@
 
 #include "bootstrap/job/job_context.h"
 #include "bootstrap/job/parent_search.h"
-#include "bootstrap/job/tree_links.h"
+#include "bootstrap/job/tree_connections.h"
 
 namespace treering {
 
@@ -26,9 +26,9 @@ class ParentSeeker {
     std::function<void()> become_top;
     std::function<void()> ended;  // the search, without a parent
   };
-  ParentSeeker(const JobContext& job, const ProcessTree& tree, FailureDetector& detector, TreeLinks& links,
+  ParentSeeker(const JobContext& job, const ProcessTree& tree, FailureDetector& detector, TreeConnections& connections,
                Events events)
-      : job_(job), tree_(tree), detector_(detector), links_(links), events_(std::move(events)) {}
+      : job_(job), tree_(tree), detector_(detector), connections_(connections), events_(std::move(events)) {}
 
   void set_ancestors(std::vector<Place> ancestors) { search_.set_ancestors(std::move(ancestors)); }
   const ParentSearch& search() const { return search_; }
@@ -59,7 +59,7 @@ class ParentSeeker {
   const JobContext& job_;
   const ProcessTree& tree_;
   FailureDetector& detector_;
-  TreeLinks& links_;
+  TreeConnections& connections_;
   const Events events_;
   ParentSearch search_{tree_, detector_};
   std::shared_ptr<Dial> dial_;

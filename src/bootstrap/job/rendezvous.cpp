@@ -130,9 +130,9 @@ void Rendezvous::tell_members() {
 }
 
 void Rendezvous::send_process_table(uint32_t child) {
-  const bool takes_it = links_.takes_descriptors(child) && tree_.place(child).host == job_.own.host;
+  const bool takes_it = connections_.takes_descriptors(child) && tree_.place(child).host == job_.own.host;
   const int fd = takes_it ? duplicate_segment() : -1;
-  links_.send(child, tree_.process_table_bytes(fd >= 0), fd);
+  connections_.send(child, tree_.process_table_bytes(fd >= 0), fd);
 }
 
 void Rendezvous::drop_segment() {

@@ -11,7 +11,7 @@
 #include "bootstrap/job/job_context.h"
 #include "bootstrap/job/process_tree.h"
 #include "bootstrap/job/ranks/members.h"
-#include "bootstrap/job/tree_links.h"
+#include "bootstrap/job/tree_connections.h"
 #include "bootstrap/rendezvous_root.h"
 
 namespace treering {
@@ -26,8 +26,9 @@ class Rendezvous {
     std::function<void()> met;  // all ranks; those of this process know it
     std::function<void(const Status&)> failed;
   };
-  Rendezvous(const JobContext& job, ProcessTree& tree, TreeLinks& links, const Members& members, Events events)
-      : job_(job), tree_(tree), links_(links), members_(members), events_(std::move(events)) {}
+  Rendezvous(const JobContext& job, ProcessTree& tree, TreeConnections& connections, const Members& members,
+             Events events)
+      : job_(job), tree_(tree), connections_(connections), members_(members), events_(std::move(events)) {}
   ~Rendezvous() { drop_segment(); }
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
@@ -55,7 +56,7 @@ class Rendezvous {
 
   const JobContext& job_;
   ProcessTree& tree_;
-  TreeLinks& links_;
+  TreeConnections& connections_;
   const Members& members_;
   const Events events_;
   std::unique_ptr<RendezvousRoot> root_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// FifoLayout: where the parts of a rank's area lie (device_links.h), as offsets.
+// FifoLayout: where the parts of a rank's area lie (device_fifos.h), as offsets.
 //
 //   | nonce, words for the proof | flags | consumed | LL lines | LL128 lines | slots |
 #pragma once

@@ -43,11 +43,11 @@ struct Top {
   std::vector<std::shared_ptr<Member>> held;
   std::vector<std::string> hellos, verdicts, failures;
   uint64_t number = 0;
-  TreeLinks links{context, tree, {}};
-  Rendezvous rendezvous{context, tree, links, members, {}};
+  TreeConnections connections{context, tree, {}};
+  Rendezvous rendezvous{context, tree, connections, members, {}};
   Exchanger exchanger{context,
                       tree,
-                      links,
+                      connections,
                       members,
                       notices,
                       rendezvous,

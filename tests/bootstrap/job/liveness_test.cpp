@@ -26,9 +26,10 @@ struct Below {
   FailureDetector detector{tree};
   Members members;
   std::vector<NoticeMessage> notices;
-  TreeLinks links{context, tree, {}};
-  Liveness liveness{context, tree,    detector,
-                    links,   members, {.notify = [this](const NoticeMessage& notice) { notices.push_back(notice); }}};
+  TreeConnections connections{context, tree, {}};
+  Liveness liveness{context,  tree,
+                    detector, connections,
+                    members,  {.notify = [this](const NoticeMessage& notice) { notices.push_back(notice); }}};
 };
 
 NoticeMessage silence_of(uint32_t process) {

@@ -17,9 +17,10 @@ using testing::tree_at;
 struct Alone {
   JobContext context{.agent = nullptr, .id = {}, .hold = [] { return nullptr; }, .own = {}};
   ProcessTree tree = tree_at(0, {kNobody, kNobody});
-  TreeLinks links{context, tree, {}};
+  TreeConnections connections{context, tree, {}};
   std::vector<std::string> applied;
-  NoticeFlood notices{context, tree, links, [this](const NoticeMessage& notice) { applied.push_back(notice.text); }};
+  NoticeFlood notices{context, tree, connections,
+                      [this](const NoticeMessage& notice) { applied.push_back(notice.text); }};
 };
 
 TEST(NoticeFlood, NewsIsAppliedOnce) {

@@ -14,7 +14,7 @@ void RankMessages::take_question(const std::string& bytes, uint32_t from) {
   QuestionMessage question;
   if (!job_.runs() || !decode(bytes, &question) || question.rank >= tree_.ranks()) return;
   const uint32_t holder = tree_.process_of(question.rank);
-  if (holder != tree_.own()) return links_.route(holder, bytes, from);
+  if (holder != tree_.own()) return connections_.route(holder, bytes, from);
   const auto member = members_.find(question.rank);
   if (!member || !member->events.status) return;
   take_answer(
@@ -25,7 +25,7 @@ void RankMessages::take_question(const std::string& bytes, uint32_t from) {
 void RankMessages::take_answer(const std::string& bytes, uint32_t from) {
   AnswerMessage answer;
   if (!decode(bytes, &answer)) return;
-  if (answer.asking_process != tree_.own()) return links_.route(answer.asking_process, bytes, from);
+  if (answer.asking_process != tree_.own()) return connections_.route(answer.asking_process, bytes, from);
   const auto member = members_.find(answer.asking_rank);
   if (!member) return;
   std::vector<uint32_t> due;
@@ -47,7 +47,7 @@ void RankMessages::take_introduction(const std::string& bytes, uint32_t from) {
   if (!job_.runs() || !decode(bytes, &message)) return;
   if (message.source >= tree_.ranks() || message.destination >= tree_.ranks()) return;
   const uint32_t holder = tree_.process_of(message.destination);
-  if (holder != tree_.own()) return links_.route(holder, bytes, from);
+  if (holder != tree_.own()) return connections_.route(holder, bytes, from);
   const auto member = members_.find(message.destination);
   if (!member) return;
   member->tell([message](const MemberEvents& events) {

@@ -8,14 +8,14 @@
 #include "bootstrap/job/job_context.h"
 #include "bootstrap/job/process_tree.h"
 #include "bootstrap/job/ranks/members.h"
-#include "bootstrap/job/tree_links.h"
+#include "bootstrap/job/tree_connections.h"
 
 namespace treering {
 
 class RankMessages {
  public:
-  RankMessages(const JobContext& job, const ProcessTree& tree, TreeLinks& links, const Members& members)
-      : job_(job), tree_(tree), links_(links), members_(members) {}
+  RankMessages(const JobContext& job, const ProcessTree& tree, TreeConnections& connections, const Members& members)
+      : job_(job), tree_(tree), connections_(connections), members_(members) {}
 
   // `asking`: a rank of this process.
   void ask(uint32_t asking, uint32_t rank);
@@ -26,7 +26,7 @@ class RankMessages {
  private:
   const JobContext& job_;
   const ProcessTree& tree_;
-  TreeLinks& links_;
+  TreeConnections& connections_;
   const Members& members_;
 };
 

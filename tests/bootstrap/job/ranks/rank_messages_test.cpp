@@ -33,11 +33,11 @@ struct Process {
 
   JobContext context{.agent = nullptr, .id = {}, .hold = [] { return nullptr; }, .own = {}};
   ProcessTree tree = tree_at(0, {kNobody, kNobody}, {0, 0, 1});
-  TreeLinks links{context, tree, {}};
+  TreeConnections connections{context, tree, {}};
   Members members;
   std::vector<std::shared_ptr<Member>> held;
   std::vector<std::string> introduced;
-  RankMessages messages{context, tree, links, members};
+  RankMessages messages{context, tree, connections, members};
 };
 
 TEST(RankMessages, ARankOfThisProcessAnswersAtOnce) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/device_links.h"
+#include "gpu/device_fifos.h"
 
 #include <fmt/format.h>
 
@@ -16,12 +16,12 @@ namespace {
 // What the proofs have, and enough for most links.
 constexpr uint32_t kFirstChannels = 8;
 static_assert(FifoLayout::kDepth * FifoLayout::kSlotBytes == DeviceProbe::kChunkBytes);
-static_assert(cuda::kMaxDeviceChannels * cuda::kMaxDeviceRanks * sizeof(cuda::Link) <= DeviceProbe::kBufferBytes);
+static_assert(cuda::kMaxDeviceChannels * cuda::kMaxDeviceRanks * sizeof(cuda::PeerFifos) <= DeviceProbe::kBufferBytes);
 
 }  // namespace
 
 // What a rank tells all others.
-struct DeviceLinks::Info {
+struct DeviceFifos::Info {
   int32_t ordinal;  // -1: it has no device
   uint32_t multiprocessors;
   uint32_t channels;     // that it may use at most; 0: as many as it wants
@@ -40,7 +40,7 @@ struct DeviceLinks::Info {
   }
 };
 
-DeviceLinks::DeviceLinks(Communicator* communicator, Device* device, const std::vector<Info>& infos,
+DeviceFifos::DeviceFifos(Communicator* communicator, Device* device, const std::vector<Info>& infos,
                          DeviceAreas::Memory memory)
     : communicator_(communicator),
       device_(device),
@@ -64,11 +64,11 @@ DeviceLinks::DeviceLinks(Communicator* communicator, Device* device, const std::
   most_channels_ = FifoLayout::limit_by_memory(ranks_, most_channels_);
 }
 
-DeviceLinks::~DeviceLinks() {
+DeviceFifos::~DeviceFifos() {
   if (!findings_.stuck) DeferredFree::instance().free(device_, table_);
 }
 
-Status DeviceLinks::create(Communicator* communicator, Device* device, std::unique_ptr<DeviceLinks>* made,
+Status DeviceFifos::create(Communicator* communicator, Device* device, std::unique_ptr<DeviceFifos>* made,
                            std::string* why_not) {
   const uint32_t rank = communicator->rank(), ranks = communicator->ranks();
   Info own{};
@@ -103,23 +103,23 @@ Status DeviceLinks::create(Communicator* communicator, Device* device, std::uniq
   // One after the other on all ranks: what fails for one is of no use to the others.
   for (auto memory : {DeviceAreas::Memory::kPlain, DeviceAreas::Memory::kByDescriptor}) {
     std::string reason;
-    std::unique_ptr<DeviceLinks> links(new DeviceLinks(communicator, device, infos, memory));
-    TR_RETURN_IF_ERROR(links->attempt(&reason));
+    std::unique_ptr<DeviceFifos> fifos(new DeviceFifos(communicator, device, infos, memory));
+    TR_RETURN_IF_ERROR(fifos->attempt(&reason));
     if (reason.empty()) {
       if (memory == DeviceAreas::Memory::kByDescriptor && rank == 0)
         log_line(LogLevel::kInfo,
                  fmt::format("memory of GPUs is shared by file descriptors, because otherwise {}", *why_not));
       why_not->clear();
-      *made = std::move(links);
+      *made = std::move(fifos);
       return {};
     }
     *why_not += (why_not->empty() ? "" : "; by file descriptors: ") + reason;
-    if (links->alone_ || links->findings_.stuck) break;  // nothing is exported; or it is not the memory that fails
+    if (fifos->alone_ || fifos->findings_.stuck) break;  // nothing is exported; or it is not the memory that fails
   }
   return {};
 }
 
-Status DeviceLinks::attempt(std::string* why_not) {
+Status DeviceFifos::attempt(std::string* why_not) {
   std::unique_ptr<DeviceCopies> copies;
   Status own = DeviceCopies::create(communicator_, device_, DeviceProbe::kBufferBytes, &copies);
   const Status status = connect(copies.get(), &own, why_not);
@@ -137,7 +137,7 @@ Status DeviceLinks::attempt(std::string* why_not) {
   return status;
 }
 
-Status DeviceLinks::connect(DeviceCopies* copies, Status* own, std::string* why_not) {
+Status DeviceFifos::connect(DeviceCopies* copies, Status* own, std::string* why_not) {
   const auto agree = [&] {
     findings_.stuck = copies != nullptr && copies->is_stuck();
     return agree_on_links(communicator_, *own, &findings_, why_not);
@@ -153,7 +153,7 @@ Status DeviceLinks::connect(DeviceCopies* copies, Status* own, std::string* why_
       made.chunks.push_back(area + first.slots(channel, rank_));
     return made;
   };
-  if (own->ok()) *own = probe_device_links(communicator_, copies, &areas_, place, &findings_);
+  if (own->ok()) *own = probe_device_fifos(communicator_, copies, &areas_, place, &findings_);
   TR_RETURN_IF_ERROR(agree());
   if (findings_.stuck) return {};
   if (!why_not->empty()) return areas_.release();
@@ -169,7 +169,7 @@ Status DeviceLinks::connect(DeviceCopies* copies, Status* own, std::string* why_
   return {};
 }
 
-Status DeviceLinks::map(DeviceAreas* areas, DeviceCopies* copies) {
+Status DeviceFifos::map(DeviceAreas* areas, DeviceCopies* copies) {
   for (uint32_t distance = 0; distance < ranks_; ++distance) {
     const uint32_t peer = (rank_ + distance) % ranks_;
     TR_RETURN_IF_ERROR(of_link(peer, areas->map(peer, copies)));
@@ -177,36 +177,36 @@ Status DeviceLinks::map(DeviceAreas* areas, DeviceCopies* copies) {
   return {};
 }
 
-cuda::Link DeviceLinks::link(uint32_t channel, uint32_t peer) const {
+cuda::PeerFifos DeviceFifos::to(uint32_t channel, uint32_t peer) const {
   const bool is_first = channel < first_channels_;
   const FifoLayout layout{ranks_, is_first ? first_channels_ : channels_ - first_channels_};
   if (!is_first) channel -= first_channels_;
   const DeviceAreas& areas = is_first ? areas_ : more_areas_;
   const auto words = [](std::byte* at) { return reinterpret_cast<uint64_t*>(at); };
   std::byte *mine = areas.of(rank_), *theirs = areas.of(peer);
-  cuda::Link link{};
-  link.out_slots = theirs + layout.slots(channel, rank_);
-  link.out_ll = words(theirs + layout.ll(channel, rank_));
-  link.out_ll128 = words(theirs + layout.ll128(channel, rank_));
-  link.out_flags = words(theirs + layout.flags(channel, rank_));
-  link.out_consumed = words(mine + layout.consumed(channel, peer));
-  link.in_slots = mine + layout.slots(channel, peer);
-  link.in_ll = words(mine + layout.ll(channel, peer));
-  link.in_ll128 = words(mine + layout.ll128(channel, peer));
-  link.in_flags = words(mine + layout.flags(channel, peer));
-  link.in_consumed = words(theirs + layout.consumed(channel, rank_));
-  return link;
+  cuda::PeerFifos fifos{};
+  fifos.out_slots = theirs + layout.slots(channel, rank_);
+  fifos.out_ll = words(theirs + layout.ll(channel, rank_));
+  fifos.out_ll128 = words(theirs + layout.ll128(channel, rank_));
+  fifos.out_flags = words(theirs + layout.flags(channel, rank_));
+  fifos.out_consumed = words(mine + layout.consumed(channel, peer));
+  fifos.in_slots = mine + layout.slots(channel, peer);
+  fifos.in_ll = words(mine + layout.ll(channel, peer));
+  fifos.in_ll128 = words(mine + layout.ll128(channel, peer));
+  fifos.in_flags = words(mine + layout.flags(channel, peer));
+  fifos.in_consumed = words(theirs + layout.consumed(channel, rank_));
+  return fifos;
 }
 
-Status DeviceLinks::fill_table(DeviceCopies* copies) {
-  auto* const links = reinterpret_cast<cuda::Link*>(copies->pinned());
+Status DeviceFifos::fill_table(DeviceCopies* copies) {
+  auto* const fifos = reinterpret_cast<cuda::PeerFifos*>(copies->pinned());
   for (uint32_t channel = 0; channel < channels_; ++channel)
-    for (uint32_t peer = 0; peer < ranks_; ++peer) links[channel * ranks_ + peer] = link(channel, peer);
-  const size_t bytes = size_t{channels_} * ranks_ * sizeof(cuda::Link);
+    for (uint32_t peer = 0; peer < ranks_; ++peer) fifos[channel * ranks_ + peer] = to(channel, peer);
+  const size_t bytes = size_t{channels_} * ranks_ * sizeof(cuda::PeerFifos);
   void* table = nullptr;
   TR_RETURN_IF_ERROR(device_->allocate(bytes, &table));
-  table_ = static_cast<cuda::Link*>(table);
-  TR_RETURN_IF_ERROR(copies->copy(table_, links, bytes));
+  table_ = static_cast<cuda::PeerFifos*>(table);
+  TR_RETURN_IF_ERROR(copies->copy(table_, fifos, bytes));
   return copies->finish();
 }
 

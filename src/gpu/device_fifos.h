@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceLinks: the FIFOs between the GPUs of a communicator (device/work.h), over links that were proved at init.
+// DeviceFifos: the FIFOs between the GPUs of a communicator (device/work.h), over links that were proved at init.
 //
 // Every rank has a block of device memory, its area (device_areas.h, fifo_layout.h). It holds what arrives at the rank,
 // and what peers tell it of its own sends. The first channels are in the area that the proofs write to; where the links
@@ -21,15 +21,15 @@ namespace treering {
 
 class Communicator;
 
-class DeviceLinks {
+class DeviceFifos {
  public:
   // Collective over the communicator: every rank calls it, with nullptr where it has no device. Afterwards either all
   // ranks have links or none: `why_not` says why.
-  static Status create(Communicator* communicator, Device* device, std::unique_ptr<DeviceLinks>* made,
+  static Status create(Communicator* communicator, Device* device, std::unique_ptr<DeviceFifos>* made,
                        std::string* why_not);
-  ~DeviceLinks();
-  DeviceLinks(const DeviceLinks&) = delete;
-  DeviceLinks& operator=(const DeviceLinks&) = delete;
+  ~DeviceFifos();
+  DeviceFifos(const DeviceFifos&) = delete;
+  DeviceFifos& operator=(const DeviceFifos&) = delete;
 
   static constexpr uint32_t kDepth = FifoLayout::kDepth;
   static constexpr size_t kSlotBytes = FifoLayout::kSlotBytes;
@@ -39,16 +39,16 @@ class DeviceLinks {
   const cuda::LinkFigures& link() const { return findings_.link; }
   double host_gbps() const { return findings_.host_gbps; }
   // [channel * ranks + peer], in device memory.
-  cuda::Link* table() const { return table_; }
+  cuda::PeerFifos* table() const { return table_; }
 
  private:
   struct Info;
-  DeviceLinks(Communicator* communicator, Device* device, const std::vector<Info>& infos, DeviceAreas::Memory memory);
+  DeviceFifos(Communicator* communicator, Device* device, const std::vector<Info>& infos, DeviceAreas::Memory memory);
   // Collective; `why_not` stays empty where it worked for all ranks.
   Status attempt(std::string* why_not);
   Status connect(DeviceCopies* copies, Status* own, std::string* why_not);
   Status map(DeviceAreas* areas, DeviceCopies* copies);
-  cuda::Link link(uint32_t channel, uint32_t peer) const;
+  cuda::PeerFifos to(uint32_t channel, uint32_t peer) const;
   Status fill_table(DeviceCopies* copies);
 
   Communicator* communicator_;
@@ -62,7 +62,7 @@ class DeviceLinks {
   LinkFindings findings_;
   DeviceAreas areas_, more_areas_;              // of the first channels, and of the others
   std::unique_ptr<OccupancyBudget> occupancy_;  // of the first rank on each GPU
-  cuda::Link* table_ = nullptr;
+  cuda::PeerFifos* table_ = nullptr;
 };
 
 }  // namespace treering

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TreeLinks: the connections of a process to its neighbours in the tree of a job, and those that it has left behind
+// TreeConnections: the connections of a process to its neighbours in the tree of a job, and those that it has left behind
 // until the other side closes them. It keeps the parent and the children of the ProcessTree in step with them.
 #pragma once
 
@@ -15,14 +15,14 @@
 
 namespace treering {
 
-class TreeLinks {
+class TreeConnections {
  public:
   struct Events {
     std::function<void(uint32_t from, const std::string& bytes, int fd)> message;  // fd is the callee's to close
     // The connection ended by itself; the process is no neighbour any more.
     std::function<void(uint32_t process, const FailureDetector::Broken& broken)> broken;
   };
-  TreeLinks(const JobContext& job, ProcessTree& tree, Events events)
+  TreeConnections(const JobContext& job, ProcessTree& tree, Events events)
       : job_(job), tree_(tree), events_(std::move(events)) {}
 
   void add_parent(uint32_t process, std::shared_ptr<SecureConnection> connection);
@@ -36,7 +36,7 @@ class TreeLinks {
   void close();
 
   // `fd`: travels along; -1: none.
-  void send(uint32_t neighbour, const std::string& bytes, int fd = -1) { links_.at(neighbour)->send(bytes, fd); }
+  void send(uint32_t neighbour, const std::string& bytes, int fd = -1) { connections_.at(neighbour)->send(bytes, fd); }
   void send_to_children(const std::string& bytes);
   void send_to_neighbours(const std::string& bytes, uint32_t but = kNobody);
   // Towards a process, by what is known of the parents of all; never back to `from`.
@@ -44,10 +44,10 @@ class TreeLinks {
   // Once the children's connections have taken everything, or have had the time for it.
   void after_sending(std::function<void()> task);
 
-  bool takes_descriptors(uint32_t neighbour) const { return links_.at(neighbour)->takes_descriptors(); }
-  Clock::time_point heard(uint32_t neighbour) const { return links_.at(neighbour)->heard(); }
-  void forgive_silence(uint32_t neighbour) { links_.at(neighbour)->forgive_silence(); }
-  bool has(uint32_t neighbour) const { return links_.count(neighbour) != 0; }
+  bool takes_descriptors(uint32_t neighbour) const { return connections_.at(neighbour)->takes_descriptors(); }
+  Clock::time_point heard(uint32_t neighbour) const { return connections_.at(neighbour)->heard(); }
+  void forgive_silence(uint32_t neighbour) { connections_.at(neighbour)->forgive_silence(); }
+  bool has(uint32_t neighbour) const { return connections_.count(neighbour) != 0; }
 
  private:
   void listen_to(uint32_t neighbour);
@@ -58,7 +58,7 @@ class TreeLinks {
   const JobContext& job_;
   ProcessTree& tree_;
   const Events events_;
-  std::map<uint32_t, std::shared_ptr<SecureConnection>> links_;
+  std::map<uint32_t, std::shared_ptr<SecureConnection>> connections_;
   std::set<std::shared_ptr<SecureConnection>> former_;  // and those of processes that tell of the verdict
 };
 
