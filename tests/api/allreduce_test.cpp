@@ -294,10 +294,14 @@ void check_type(trComm_t* comms, int ranks, trDataType_t type, trRedOp_t op, siz
     double expected = value(0, i);
     for (int rank = 1; rank < ranks; ++rank) {
       double next = value(rank, i);
-      expected = op == trProd  ? expected * next
-                 : op == trMax ? std::max(expected, next)
-                 : op == trMin ? std::min(expected, next)
-                               : expected + next;
+      if (op == trProd)
+        expected *= next;
+      else if (op == trMax)
+        expected = std::max(expected, next);
+      else if (op == trMin)
+        expected = std::min(expected, next);
+      else
+        expected += next;
     }
     if (op == trAvg) expected = std::is_integral_v<T> ? std::trunc(expected / ranks) : expected / ranks;
     for (int rank = 0; rank < ranks; ++rank)

@@ -143,7 +143,12 @@ TEST(ClosedDescriptors, EndWhatWaits) {
         waiting = gettid();
         const trResult_t result = trCommInitRankConfig(&comm, 2, id, 0, &config);
         const bool says = std::string(trGetLastError(nullptr)).find("closed descriptors") != std::string::npos;
-        found = !closed ? 2 : result != trSystemError ? 3 : !says ? 4 : 0;
+        if (!closed)
+          found = 2;
+        else if (result != trSystemError)
+          found = 3;
+        else
+          found = says ? 0 : 4;
       });
       if (!falls_asleep(waiting)) return 5;
       closed = true;

@@ -69,7 +69,10 @@ TEST(DeviceTransfers, NumbersOfPairsDiffer) {
   DeviceRanks ranks({0, 1, 2});
   constexpr size_t kMany = 400;
   auto in = ranks.buffers(kMany, 1), out = ranks.buffers(kMany), other = ranks.buffers(kMany);
-  const auto transfers = [](int r, int peer) { return r + peer == 1 ? kMany : r + peer == 3 ? size_t{90} : size_t{0}; };
+  const auto transfers = [](int r, int peer) {
+    if (r + peer == 1) return kMany;
+    return r + peer == 3 ? size_t{90} : size_t{0};
+  };
   for (int round = 0; round < 2; ++round)
     ranks.run(false, [&](int r, trComm_t comm, trStream_t stream) {
       for (int peer = 0; peer < 3; ++peer)

@@ -327,7 +327,9 @@ TEST_F(Fallback, ADeathInAnotherPidNamespaceIsNoticed) {
         const bool named =
             std::string(trGetLastError(comm)).find("rank " + std::to_string(victim) + " ") != std::string::npos;
         trCommDestroy(comm);
-        return result != trRemoteError ? 2 : !soon ? 3 : named ? 0 : 4;
+        if (result != trRemoteError) return 2;
+        if (!soon) return 3;
+        return named ? 0 : 4;
       });
     });
     for (int rank : {1, 2 - victim})

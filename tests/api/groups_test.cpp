@@ -45,7 +45,8 @@ TEST(Groups, RefuseCallsThatCannotBeCollected) {
         EXPECT_EQ(trAllReduce(&sums[rank], &sums[rank], 1, trFloat32, trSum, ranks.comm(rank), nullptr), trSuccess);
       for (int end = 0; end < 2; ++end) {  // the call itself, and the group that it belongs to
         trPersistent_t kept = nullptr;
-        const trResult_t result = end == 0 ? each.call() : persistent ? trPersistentEnd(&kept) : trGroupEnd();
+        const auto end_group = [&] { return persistent ? trPersistentEnd(&kept) : trGroupEnd(); };
+        const trResult_t result = end == 0 ? each.call() : end_group();
         EXPECT_EQ(result, each.result) << each.text;
         const std::string text = trGetLastError(nullptr);
         EXPECT_EQ(text.find(each.text), 0u) << text;

@@ -378,7 +378,8 @@ TEST(Variable, OnStreamsAndPersistentTheResultsAreTheSame) {
     call_all(&direct, false);
     ASSERT_EQ(trGroupEnd(), trSuccess) << trGetLastError(nullptr);
     for (size_t r = 0; r < kRanks && n > 0; ++r) {
-      EXPECT_EQ(direct[r][0][counts[r]], counts[r] > 0 ? in[1][r == 0 ? 0 : r == 1 ? n : n + n / 2] : -1);
+      const size_t begins[] = {0, n, n + n / 2};
+      EXPECT_EQ(direct[r][0][counts[r]], counts[r] > 0 ? in[1][begins[r]] : -1);
       EXPECT_EQ(direct[r][5][n - 1], in[(r + 2) % 3][n - 1]);
     }
     call_all(&streamed, true);

@@ -57,9 +57,9 @@ void combine_on_cpu(trDataType_t type, trRedOp_t op, const std::vector<const std
 
 void launch_on_cpu(const DeviceLaunch& launch, trDataType_t type, DeviceProtocol protocol, uint32_t threads,
                    uint32_t seed) {
-  const RunBlock run = protocol == DeviceProtocol::kLl      ? find<DeviceProtocol::kLl>(type)
-                       : protocol == DeviceProtocol::kLl128 ? find<DeviceProtocol::kLl128>(type)
-                                                            : find<DeviceProtocol::kSimple>(type);
+  RunBlock run = find<DeviceProtocol::kSimple>(type);
+  if (protocol == DeviceProtocol::kLl) run = find<DeviceProtocol::kLl>(type);
+  if (protocol == DeviceProtocol::kLl128) run = find<DeviceProtocol::kLl128>(type);
   struct CpuBlock {
     explicit CpuBlock(uint32_t threads) : barrier(threads), shared(std::make_unique<BlockShared>()) {}
     std::barrier<> barrier;

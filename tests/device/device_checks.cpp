@@ -20,7 +20,8 @@ uint32_t some_threads(const Machine& machine, std::mt19937* random) {
 }  // namespace
 
 const char* name_of(DeviceProtocol protocol) {
-  return protocol == DeviceProtocol::kLl ? "LL" : protocol == DeviceProtocol::kLl128 ? "LL128" : "Simple";
+  if (protocol == DeviceProtocol::kLl) return "LL";
+  return protocol == DeviceProtocol::kLl128 ? "LL128" : "Simple";
 }
 
 uint64_t random_seed() {
@@ -165,7 +166,8 @@ void check_type(Machine* machine, Gpus* gpus, const Algorithm* algorithm, const 
   machine->copy(memory.data(), scale.data(), type.size);
   if (scaled == Scale::kInCall) job.scale = scale;
   if (scaled == Scale::kInMemory) job.scale_at = memory.data();
-  const char* const how = scaled == Scale::kNone ? "" : scaled == Scale::kInCall ? " scaled" : " scaled from memory";
+  const char* const by = scaled == Scale::kInCall ? " scaled" : " scaled from memory";
+  const char* const how = scaled == Scale::kNone ? "" : by;
   const std::string what =
       std::string(type.name) + " " + op.name + how + " " + name_of(protocol) + " seed " + std::to_string(random_seed());
   ASSERT_EQ(gpus->run(job), "") << what;

@@ -132,7 +132,8 @@ int soak(int rank, const trUniqueId& id, uint64_t seed, double seconds) {
       " descriptors, " + std::to_string(threads) + " threads\n");
   if (allocated > kMaxAllocatedKib) return 105;
   if (pages > kMaxPagesKib) return 106;
-  return descriptors > 0 ? 107 : threads > 0 ? 108 : 0;
+  if (descriptors > 0) return 107;
+  return threads > 0 ? 108 : 0;
 }
 
 class Soak : public ::testing::TestWithParam<const char*> {};
@@ -141,9 +142,8 @@ INSTANTIATE_TEST_SUITE_P(Transports, Soak, ::testing::Values("all", "cma", "tcp"
 
 TEST_P(Soak, HoldsNoMoreAtTheEnd) {
   const char* const chosen = std::getenv("TREERING_SOAK_SECONDS");
-  const double seconds = chosen != nullptr                               ? std::atof(chosen)
-                         : std::getenv("TREERING_LONG_TESTS") != nullptr ? 200
-                                                                         : 20;
+  const double usual = std::getenv("TREERING_LONG_TESTS") != nullptr ? 200 : 20;
+  const double seconds = chosen != nullptr ? std::atof(chosen) : usual;
   if (GetParam() != std::string("all")) setenv("TREERING_TRANSPORTS", GetParam(), 1);
   const uint64_t seed = test_seed(5);
   RankProcesses processes(kRanks, [=](int rank, const trUniqueId& id) { return soak(rank, id, seed, seconds); });

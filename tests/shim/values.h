@@ -93,10 +93,14 @@ inline double reduced(ncclRedOp_t op, ncclDataType_t type, int ranks, size_t i) 
   double result = value_of(0, most, i);
   for (int rank = 1; rank < ranks; ++rank) {
     const double next = value_of(rank, most, i);
-    result = op == ncclProd  ? result * next
-             : op == ncclMax ? std::fmax(result, next)
-             : op == ncclMin ? std::fmin(result, next)
-                             : result + next;
+    if (op == ncclProd)
+      result *= next;
+    else if (op == ncclMax)
+      result = std::fmax(result, next);
+    else if (op == ncclMin)
+      result = std::fmin(result, next);
+    else
+      result += next;
   }
   if (op != ncclAvg) return result;
   return type <= ncclUint64 ? std::trunc(result / ranks) : result / ranks;

@@ -39,8 +39,8 @@ struct Planned {
 
 Planned planned(const ConformanceRow& row, const Traffic& traffic, int sender, uint32_t index) {
   SplitMix64 random(traffic.seed ^ (uint64_t{index} << 1 | static_cast<uint64_t>(sender)) * 0xD1B54A32D192ED03u);
-  uint64_t dice = random() % 3;
-  PayloadKind kind = dice == 0 ? PayloadKind::kInline : dice == 1 ? PayloadKind::kStaging : PayloadKind::kUser;
+  constexpr PayloadKind kKinds[] = {PayloadKind::kInline, PayloadKind::kStaging, PayloadKind::kUser};
+  PayloadKind kind = kKinds[random() % std::size(kKinds)];
   if (kind == PayloadKind::kUser && row.plain != ConformanceRow::Plain::kAlways && !row.maps_regions)
     kind = PayloadKind::kStaging;
   size_t most = kind == PayloadKind::kInline ? kInlineBytes : kSlotBytes;

@@ -87,7 +87,8 @@ void check_complex(trDataType_t type, std::mt19937_64* random) {
           for (size_t s = 0; s < 4; ++s) {
             T value = a.sources[s][i];
             if (scaled && s % 2 == 0) value *= scale;
-            expected = s == 0 ? value : op == trProd ? expected * value : expected + value;
+            const T next = op == trProd ? expected * value : expected + value;
+            expected = s == 0 ? value : next;
           }
           if (op == trAvg) expected /= typename T::value_type{4};
           ASSERT_EQ(a.results[0][i], expected) << find_type(type)->name << " " << op << " element " << i;

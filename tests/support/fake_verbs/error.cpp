@@ -31,7 +31,8 @@ void flush_sends(Qp& qp, bool send_failed) {
     const Send& send = qp.sends[i];
     const bool its_turn =
         !send_failed && send.stage == Send::Stage::kFailed && i == delivered && acknowledged == delivered;
-    complete_send(qp, send, i < acknowledged ? IBV_WC_SUCCESS : its_turn ? send.status : IBV_WC_WR_FLUSH_ERR);
+    const ibv_wc_status error = its_turn ? send.status : IBV_WC_WR_FLUSH_ERR;
+    complete_send(qp, send, i < acknowledged ? IBV_WC_SUCCESS : error);
   }
   qp.sends.clear();
 }

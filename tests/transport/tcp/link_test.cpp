@@ -124,7 +124,8 @@ std::string receive_all(TcpPair* pair, const Stream& stream) {
     return !wrong.empty() || total == kManyChannels * stream.messages;
   };
   const bool all = eventually(done, &total);
-  return !wrong.empty() ? wrong : all ? "" : "the receiver is stuck after " + std::to_string(total);
+  if (wrong.empty() && !all) return "the receiver is stuck after " + std::to_string(total);
+  return wrong;
 }
 
 void run_stream(TcpPair* pair, const Stream& stream) {

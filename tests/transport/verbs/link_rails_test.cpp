@@ -260,7 +260,8 @@ TEST(VerbsDevicesOfARank, AreThoseThatAreNearest) {
     ASSERT_EQ(fake_verbs_set_sysfs(device, place.c_str()), 0);
   }
   const auto distance_of = [](const std::string& pci_bus_id) {
-    return pci_bus_id == "0000:00:00.0" ? 2 : pci_bus_id.empty() ? -1 : 1;
+    if (pci_bus_id.empty()) return -1;
+    return pci_bus_id == "0000:00:00.0" ? 2 : 1;
   };
   ASSERT_EQ(fake_verbs_set_port_up(2, 1, 0), 0);
   Devices devices;
