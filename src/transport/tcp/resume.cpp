@@ -9,7 +9,8 @@ namespace treering {
 namespace {
 using std::chrono::milliseconds;
 // A kernel waits 200 ms at least before it sends something again, and twice as long each time.
-constexpr milliseconds kMinStall{1000}, kMaxStall{10'000};
+// Each link finds out by itself, one after the other where calls depend on one another.
+constexpr milliseconds kMinStall{1000}, kMaxStall{2500};
 constexpr milliseconds kAfterDeadline{2000};
 constexpr milliseconds kMinKernel{120'000}, kKernelWithout{600'000};
 }  // namespace
