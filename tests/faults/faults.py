@@ -11,7 +11,6 @@ Exit status 1 when a run failed, 77 when the machine cannot make the network nam
 import argparse
 import os
 import queue
-import re
 import signal
 import sys
 import threading
@@ -22,17 +21,13 @@ from group import Group, Stopped
 from judge import Finding, assertion_of_ucx, judge, seconds_to_last_error
 from network import SKIP, Hosts, Unavailable
 from run_one import Record, Run, clean_environment
-from scenario import CALLING, CREATING, DEATH, KINDS, OVER, TRANSPORTS, draw
+from scenario import CALLING, CREATING, KINDS, OVER, TRANSPORTS, draw
 from table import Table
+from tolerance import are_tolerated
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from seed import given_seed  # noqa: E402
 
-# Classes of findings that depend on how soon a loaded machine runs the ranks; any other is a defect in every run.
-TIMED = {"late", "culprit", "unexpected"}
-# Faults that no load makes fatal to ranks that call. What a communicator sent last may be lost if it is destroyed at that moment.
-ALWAYS_SURVIVED = {"kill-relay", "reset", "reset-sockets", "shutdown-sockets", "shm-full", "tiny-buffers"}
-NEVER = re.compile(r"is called dead and lives|is called alive and is dead|is no rank of the run")
 MOST_ENDED_BY_UCX = 2  # percent of the runs in which an assertion of UCX may end a process (docs/ucx.md)
 RUNS = {"own": 200, "ucx": 60, "verbs": 8}
 MOST_DRAWS = 200_000  # for a filter that hardly any scenario passes
@@ -192,23 +187,6 @@ def report(options, workers, skipped):
     return 0 if are_tolerated(failed, runs, options.tolerate) and 100 * ended <= MOST_ENDED_BY_UCX * runs else 1
 
 
-def are_tolerated(failed, runs, percent):
-    """Whether the failures may be the load's: of a kind of fault one alone."""
-    def is_timed(scenario, finding):
-        # A rank may be through with its part of a creation before it feels the fault.
-        is_through = finding.kind == "untold" and scenario.phase in CREATING
-        if scenario.kind in ALWAYS_SURVIVED and scenario.phase in CALLING and finding.kind == "unexpected" and not finding.text.startswith("before the fault"):
-            return False
-        if scenario.cause == DEATH and finding.kind == "culprit":
-            return False  # that a process has ended is seen sooner or later, and never of another one
-        return (finding.kind in TIMED or is_through) and not NEVER.search(finding.text)
-
-    if not all(is_timed(scenario, finding) for scenario, findings in failed for finding in findings):
-        return False
-    kinds = [scenario.kind for scenario, _ in failed]
-    return len(set(kinds)) == len(kinds) and 100 * len(kinds) <= percent * runs
-
-
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="faults_rank")
@@ -225,9 +203,9 @@ def parse(arguments):
     parser.add_argument("--timeout", type=float, default=4.0, help="TREERING_TIMEOUT of the ranks, seconds")
     parser.add_argument("--slack", type=float, help="seconds beyond it (2; 0.5 with --idle)")
     parser.add_argument("--tolerate", type=float, default=0, metavar="PERCENT",
-                        help="of the runs may be late, name another rank than the right one, or fail where the fault is to be "
-                             "survived, as a machine that is loaded by others makes some do; hangs, wrong sums, survivors that are "
-                             "not told, crashes and what is left over count always, and so does a second run of a kind (0)")
+                        help="of the runs (1 at most, but at least one run) may be late by less than the slack again, name another rank than "
+                             "the right one, or fail where the fault is to be survived, as a machine that is loaded by others makes some "
+                             "do; all else counts always (tolerance.py), and so does a second run of a kind (0: none may)")
     parser.add_argument("--markdown", metavar="FILE", help="writes the table there")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--show", action="store_true", help="all ranks' output of the runs that fail")

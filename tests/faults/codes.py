@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which codes docs/failures.md promises for an error."""
+
+import re
+
+from facts import CREATIONS
+from scenario import ABORT, DEATH, DIFFER, LEFT, LIMIT, NETWORK, STOP
+
+SYSTEM_ERROR, INVALID_USAGE, REMOTE_ERROR, TIMED_OUT = 2, 5, 6, 8  # include/treering/types.h
+NAMES = {SYSTEM_ERROR: "trSystemError", INVALID_USAGE: "trInvalidUsage", REMOTE_ERROR: "trRemoteError", TIMED_OUT: "trTimeout"}
+OF_CAUSE = {DEATH: {REMOTE_ERROR}, LEFT: {REMOTE_ERROR}, ABORT: {REMOTE_ERROR}, DIFFER: {INVALID_USAGE}, STOP: {TIMED_OUT},
+            NETWORK: {TIMED_OUT}, LIMIT: {SYSTEM_ERROR}}
+OF_KIND = {
+    "stop-short": {TIMED_OUT},
+    # To the others a process whose sockets are closed, or that refuses connections, has ended. It waits itself until its deadline.
+    "close-sockets": {REMOTE_ERROR, TIMED_OUT},
+    "reject": {REMOTE_ERROR, TIMED_OUT},
+}
+# Texts by which a rank hears of another's end beside what the cause promises.
+OF_A_REMOTE_RANK = (
+    # A process whose control connections get no memory ends.
+    (LIMIT, re.compile(r"has ended|was lost")),
+    # Its own call returned trSystemError; it could tell no more than that it failed.
+    (LIMIT, re.compile(r"could not make the rendezvous root")),
+    # What a rank sent last may be lost if the connection breaks while it destroys its communicator.
+    (NETWORK, re.compile(r"destroyed its communicator|it has left, and not all")),
+)
+
+
+def promised(facts, error):
+    """Codes that the error may have; none: the documentation promises no code, as the fault is to be survived."""
+    scenario = facts.scenario
+    codes = set(OF_KIND.get(scenario.kind) or OF_CAUSE.get(scenario.cause, ()))
+    if scenario.over != "own" and scenario.cause == NETWORK:
+        codes.add(REMOTE_ERROR)  # a link that a library of others or a card has given up is not opened again
+    if codes and _misses_a_rank(facts, error):
+        codes.add(TIMED_OUT)
+    if codes and any(scenario.cause == cause and words.search(error.text) for cause, words in OF_A_REMOTE_RANK):
+        codes.add(REMOTE_ERROR)
+    return codes
+
+
+def _misses_a_rank(facts, error):
+    """A rank that has not come by the deadline is missing: it ended before it had reached the others, or its own call has failed."""
+    scenario = facts.scenario
+    if "missing: rank" in error.text:
+        if scenario.cause == LIMIT:
+            return error.call in CREATIONS
+        return error.call in ("init", "grow")
+    # The others wait in a creation that the one at its limit has given up: it waits for them in its next call.
+    return scenario.cause == LIMIT and "has not entered it" in error.text
+
+
+def fault_of_code(facts, error):
+    """What is wrong with the error's code; None: nothing."""
+    codes = promised(facts, error)
+    if not codes or error.code in codes:
+        return None
+    return f"{NAMES.get(error.code, error.code)} and not {' or '.join(NAMES[code] for code in sorted(codes))}"

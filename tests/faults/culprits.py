@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whom an error names as its cause, and whom it has to name."""
+
+import re
+
+from facts import CREATIONS
+from scenario import ABORT, DEATH, DIFFER, LEFT, LIMIT, NETWORK, OF_CONNECTIONS, STOP
+
+# What a process says that has come to its own limit.
+OWN_LIMIT = {"no-descriptors": re.compile(r"[Dd]escriptor|[Tt]oo many open files"), "no-memory": re.compile(r"memory|allocate")}
+
+
+class Culprits:
+    def __init__(self, facts):
+        self._facts, self._scenario = facts, facts.scenario
+
+    def faults(self, rank, error):
+        """What is wrong with whom the error of that rank names."""
+        if self._facts.misses_a_stranger(error):
+            return
+        mentions, cause = self._facts.mentions(error), self._scenario.cause
+        if cause in (DEATH, STOP, LEFT):
+            yield from self._faults_of_victim(mentions, error)
+        elif cause in (ABORT, DIFFER, LIMIT):
+            yield from self._faults_of_doer(rank, mentions, error)
+        elif cause == NETWORK:
+            yield from self._faults_of_side(rank, mentions, error)
+
+    def _faults_of_victim(self, mentions, error):
+        scenario = self._scenario
+        victims = scenario.victims
+        meets = error.call in CREATIONS
+        if error.call == "init" and self._facts.named_as_maker(error) & set(victims):
+            return
+        named = [(pid, host) for base, pid, host, _, _, _ in mentions if base in victims]
+        whole = [(pid, host) for pid, host in named if pid is not None and (host is not None or scenario.hosts == 1)]
+        # Who has not come to a rendezvous has no pid there.
+        if not named or (not whole and not (meets and scenario.phase in ("init", "grow"))):
+            yield f"it does not name rank {' or '.join(map(str, victims))} with pid" + " and host" * (scenario.hosts > 1)
+        for base, _, _, blamed, rest, words in mentions:
+            if blamed and base not in victims and not (meets and self._facts.had_failed(base, error)):
+                yield f"it blames {words}"
+            if base in victims and scenario.cause in (DEATH, STOP) and re.match(r"^ (?:\([^)]*\) )?destroyed its", rest):
+                yield f"{words} has not destroyed its communicator"
+        if scenario.cause == LEFT and "destroyed its communicator" not in error.text and not meets:
+            yield "it does not say that the rank left"
+
+    def _faults_of_doer(self, rank, mentions, error):
+        victims, cause = self._scenario.victims, self._scenario.cause
+        if cause == LIMIT and rank in victims and not any(blamed for _, _, _, blamed, _, _ in mentions):
+            if not self._says_limit(error) and not any(base in victims for base, *_ in mentions):
+                yield "it says nothing of its own limit"
+            return
+        if not any(base in victims for base, *_ in mentions) and not self._facts.named_as_maker(error) & set(victims):
+            yield f"it does not name rank {' or '.join(map(str, victims))}"
+        for base, _, _, blamed, rest, words in mentions:
+            if self._facts.is_being_added(base, rest):
+                continue
+            if blamed and base not in victims and (cause == ABORT or not self._facts.had_failed(base, error)):
+                if cause != LIMIT or not self._facts.was_in_creation(base, rest, error):
+                    yield f"it blames {words}"
+
+    # Its own system call or allocation failed.
+    def _says_limit(self, error):
+        return OWN_LIMIT[self._scenario.kind].search(error.text) is not None
+
+    # A rank on the other side of the fault is named.
+    def _faults_of_side(self, rank, mentions, error):
+        victims = self._scenario.victims
+        if not victims:
+            return
+        if "verbs with rank" in error.text and not re.search(r", by \w+ port \d+ \(GID [^)]*\) to \w+ port \d+ \(GID", error.text):
+            yield "it does not say which devices, ports and GIDs"
+        named = {base for base, *_ in mentions if base is not None}
+        if self._scenario.kind == "close-sockets" and named & set(victims):
+            return  # the process did it to itself
+        for base, _, _, blamed, _, words in mentions:
+            if not blamed or base is None or (base in victims) != (rank in victims) or self._facts.had_failed(base, error):
+                continue
+            if not self._facts.is_of_the_other_side(rank, error) and f"{words} waits for" not in error.text:
+                yield f"it blames {words}, which is on its own side"
+        if self._scenario.over == "ucx" and self._scenario.kind in OF_CONNECTIONS and named & set(victims):
+            return  # its host's connections to itself were hit, too
+        named |= self._facts.named_as_maker(error)
+        if self._facts.names_other_host(rank, error):
+            return
+        if any(rest.startswith(" has not entered it") and self._facts.was_elsewhere(base, error) for base, _, _, _, rest, _ in mentions):
+            return
+        if not any((base in victims) != (rank in victims) for base in named):
+            side = "a rank that was cut off" if rank not in victims else "a rank on the other side"
+            yield f"it does not name {side}"

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which failures may be those of a machine that others load."""
+
+from scenario import CALLING, CREATING, DEATH
+
+# Classes of findings that depend on how soon the ranks run; any other is a defect in every run.
+TIMED = {"late", "culprit", "unexpected"}
+# Faults that no load makes fatal to ranks that call. What a communicator sent last may be lost if it is destroyed at that moment.
+ALWAYS_SURVIVED = {"kill-relay", "reset", "reset-sockets", "shutdown-sockets", "shm-full", "tiny-buffers"}
+MOST_PERCENT = 1  # of the runs: more than twice what was measured beside other work; --tolerate grants no more
+
+
+def are_tolerated(failed, runs, percent):
+    """Whether the failures [(scenario, findings)] of so many runs may be the load's: of a kind of fault one alone. One may fail also
+    where that is more than the percentage: a single moment of load must not fail a set of 60 runs."""
+    if not all(_is_timed(scenario, finding) for scenario, findings in failed for finding in findings):
+        return False
+    kinds = [scenario.kind for scenario, _ in failed]
+    most = max(1, min(percent, MOST_PERCENT) * runs // 100) if percent > 0 else 0
+    return len(set(kinds)) == len(kinds) and len(kinds) <= most
+
+
+def _is_timed(scenario, finding):
+    if finding.kind == "untold":
+        return scenario.phase in CREATING  # a rank may be through with its part of a creation before it feels the fault
+    if finding.kind == "unexpected" and scenario.kind in ALWAYS_SURVIVED and scenario.phase in CALLING:
+        return False
+    if finding.kind == "culprit" and scenario.cause == DEATH:
+        return False  # that a process has ended is seen sooner or later, and never of another one
+    return finding.kind in TIMED
