@@ -43,7 +43,7 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 // Seconds of one of `repeats` launches.
 double time_launches(GpuMachine* machine, Gpus* gpus, const Prepared& prepared, uint32_t repeats) {
-  gpus->upload_links();
+  gpus->upload_fifos();
   const uint32_t threads = gpus->settings().threads;
   double each = 0;
   for (uint32_t times : {std::max(repeats / 4, 1u), repeats}) {  // first to warm up
@@ -54,7 +54,7 @@ double time_launches(GpuMachine* machine, Gpus* gpus, const Prepared& prepared, 
   }
   for (uint32_t rank = 0; rank < gpus->settings().ranks; ++rank)
     if (gpus->status(rank).failure != 0) throw std::runtime_error("a kernel failed");
-  gpus->download_links();
+  gpus->download_fifos();
   return each;
 }
 

@@ -126,13 +126,18 @@ bool Agent::usable() const {
 // An epoll descriptor has no inode of its own, but another one does not have the pipe.
 bool Agent::stands() const {
   if (ended_.load(std::memory_order_acquire)) return false;
-  for (int fd : wake_)
-    if (struct stat file{}; fstat(fd, &file) != 0 || file.st_dev != wake_device_ || file.st_ino != wake_inode_)
-      return false;
+  if (!is_pipe(wake_[0]) || !is_pipe(wake_[1])) return false;
   epoll_event event{EPOLLIN, {}};
   event.data.u64 = wake_watch_;
   return epoll_ctl(epoll_, EPOLL_CTL_MOD, wake_[0], &event) == 0;
 }
+
+bool Agent::is_pipe(int fd) const {
+  struct stat file {};
+  return fstat(fd, &file) == 0 && file.st_dev == wake_device_ && file.st_ino == wake_inode_;
+}
+
+bool Agent::has_pipe() const { return is_pipe(wake_[0]); }
 
 Status Agent::descriptors_closed() {
   return {trSystemError,

@@ -48,6 +48,8 @@ class Agent {
   Status call(const Task& task);
   // Whether its descriptors are still those that it has opened.
   bool stands() const;
+  // The same at the cost of one system call, for a program that closes all descriptors.
+  bool has_pipe() const;
   static Status descriptors_closed();
 
   // Calls `ready` with the events of epoll(7) until unwatch(). The result names the watch.
@@ -85,6 +87,7 @@ class Agent {
     std::function<void(uint32_t)> ready;
   };
 
+  bool is_pipe(int fd) const;
   bool usable() const;
   static void linger();
   explicit Agent(Agent* replaced);

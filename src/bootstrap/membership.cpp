@@ -149,6 +149,10 @@ Membership::~Membership() {
     close(member_->segment);
 }
 
+bool Membership::has_descriptors() const { return agent_->has_pipe(); }
+
+Status Membership::descriptors_closed() { return Agent::descriptors_closed(); }
+
 // Nothing of it is released: what it would close may be other files by now.
 void Membership::abandon() {
   static std::mutex mutex;
@@ -214,6 +218,7 @@ Status Membership::in_words_of_guard(const Status& failure) const {
        guard_ && failure.code() == trRemoteError && Clock::now() < until;) {
     Status better = guard_();
     if (!better.ok()) return better;
+    if (progress_) progress_();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return failure;

@@ -121,6 +121,9 @@ class Membership {
                      const CreationTerms& terms = {});
   // Leaves; waits for no other rank.
   ~Membership();
+  // Whether the library's descriptors are still its own, so that links may use theirs; costs one system call.
+  bool has_descriptors() const;
+  static Status descriptors_closed();
   // Every rank leaves now, as all of them know: none needs to be told.
   void dissolve() { dissolved_ = true; }
   // This rank leaves because of that, as the others are told.

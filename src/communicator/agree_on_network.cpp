@@ -71,9 +71,10 @@ Status Communicator::measure_own_link(const std::vector<uint32_t>& leaders, cons
   if (status.ok()) published.store(0, std::memory_order_relaxed);
   if (status.ok() || failed == nullptr) return status;
   const uint32_t peer = failed == to_next ? next : previous;
-  if (status.code() == trTimeout) return watch_->no_progress(peer, leaders);
+  const auto serve = [this] { serve_links(); };
+  if (status.code() == trTimeout) return watch_->no_progress(peer, leaders, serve);
   watch_->suspect_link(peer, status);
-  return watch_->await_failure();
+  return watch_->await_failure(serve);
 }
 
 }  // namespace treering

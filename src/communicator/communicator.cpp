@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <mutex>
 #include <new>
 
+#include "bootstrap/membership.h"
 #include "core/process.h"
 
 namespace treering {
@@ -35,7 +37,9 @@ Communicator::~Communicator() {
   IdleLinks::remove(&link_turn_);
   // What was sent is waited for only where all went well; schedules are the last that a creation makes.
   const bool is_whole = schedules_ != nullptr && watch_ != nullptr && watch_->known_failure().ok();
-  if (peer_table_ != nullptr && has_failed_.load())
+  if (!has_descriptors())
+    abandon_links();
+  else if (peer_table_ != nullptr && has_failed_.load())
     peer_table_->abandon();
   else if (peer_table_ != nullptr && is_whole)
     peer_table_->finish();
@@ -143,9 +147,17 @@ void Communicator::deactivate() {
   if (membership_ != nullptr) link_turn_.give_back();
 }
 
+// The program has closed the descriptors of its links: what they would use and close may be other files by now.
+void Communicator::abandon_links() {
+  static std::mutex mutex;
+  static auto* all = new std::vector<std::unique_ptr<PeerTable>>;
+  std::lock_guard lock(mutex);
+  all->push_back(std::move(peer_table_));
+}
+
 // In waits that are no operation. After a failure the memory that messages refer to is the user's again.
 void Communicator::serve_links() {
-  if (membership_ != nullptr && link_turn_.try_take()) {
+  if (membership_ != nullptr && membership_->has_descriptors() && link_turn_.try_take()) {
     if (!has_failed_.load(std::memory_order_relaxed)) context_.progress();
     link_turn_.give_back();
   }
@@ -158,7 +170,7 @@ Status Communicator::fail(Status status) {
     failure_ = std::move(status);
     has_failed_.store(true, std::memory_order_release);
     // Network cards may still have payloads to read from the user's memory, which is the user's again when the call returns.
-    if (peer_table_ != nullptr) peer_table_->abandon();
+    if (peer_table_ != nullptr && has_descriptors()) peer_table_->abandon();
   }
   deactivate();
   return failure_;
@@ -176,6 +188,7 @@ Status Communicator::end_without_memory(const char* call) {
 
 Status Communicator::poll_failures() try {
   IdleLinks::serve();
+  if (!has_descriptors()) return fail(Membership::descriptors_closed());
   if (in_doubt_) {
     context_.progress();  // the operation has not ended: others may wait for what it has sent
     Status status = watch_->poll();

@@ -215,6 +215,8 @@ class Communicator {
   void activate();
   void deactivate();
   void serve_links();
+  bool has_descriptors() const { return membership_ == nullptr || membership_->has_descriptors(); }
+  void abandon_links();
   Status create_of(uint32_t ranks, const std::vector<uint32_t>& members, uint32_t giver, const trUniqueId& id,
                    const char* function, const Config& config, std::unique_ptr<Communicator>* result);
   Status exchange_sealed(const char* function, const SplitInfo& own, std::vector<SplitInfo>* infos);
@@ -231,17 +233,17 @@ class Communicator {
   Status read_notice(uint32_t peer, uint64_t round, const char* function, SplitInfo* info, bool* arrived) const;
   Status check_info(const char* function, const SplitInfo& info, const RankSet* set, Refusal* refusal) const;
   Status find_other_set(uint64_t round, const char* function, const RankSet& set, Refusal* refusal) const;
-  bool await_answer(uint32_t peer, Clock::time_point since, Clock::time_point until, const char* function) const;
-  std::string who_is_late(uint32_t peer, uint64_t first, const char* function) const;
+  bool await_answer(uint32_t peer, Clock::time_point since, Clock::time_point until, const char* function);
+  std::string who_is_late(uint32_t peer, uint64_t first, const char* function);
   std::string no_answer_of(uint32_t peer) const;
-  std::string waits_of(const std::vector<uint32_t>& members, const char* function) const;
+  std::string waits_of(const std::vector<uint32_t>& members, const char* function);
   Status agree_and_shrink(const std::vector<uint32_t>& members, const Config& config,
                           std::unique_ptr<Communicator>* result);
   Status agree_and_grow(uint32_t total, const trUniqueId* id, const Config& config,
                         std::unique_ptr<Communicator>* communicator);
   Status who_is_gone(const std::vector<uint32_t>& members, uint64_t round, const char* function,
                      const std::function<Status()>& look);
-  void await_excluded(const RankSet& set, Clock::time_point shown, const char* function) const;
+  void await_excluded(const RankSet& set, Clock::time_point shown, const char* function);
   void refuse(const std::vector<uint32_t>& members, const char* function, const Refusal& refusal);
   Status exchange_notices(const std::vector<uint32_t>& members, const char* function, const SplitInfo& own,
                           const RankSet* set, std::vector<SplitInfo>* infos);

@@ -115,7 +115,7 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
                                   wire_versions(allowed), sizeof(RankInfo));
   PhaseTimes times;
   CreationTerms meeting = terms;
-  if (IdleLinks::any()) meeting.serve = IdleLinks::serve;
+  meeting.serve = IdleLinks::serve;
   TR_RETURN_IF_ERROR(Membership::join(id, request, &made->membership_, meeting));
   times.done("rendezvous");
   if (Status status = made->finish_creation(job_name(id), allowed, terms, &times); !status.ok()) {
@@ -150,7 +150,7 @@ Status Communicator::finish_creation(const std::string& job, TransportSet allowe
   TR_RETURN_IF_ERROR(link(job, allowed, linking, times));
   if (membership_) {
     membership_->end_creation();
-    IdleLinks::add(&context_, &link_turn_, &has_failed_);
+    IdleLinks::add(&context_, &link_turn_, &has_failed_, membership_.get());
   }
   watch_->set_call_deadline(Clock::time_point::max());
   if (first_of_process) log_line(LogLevel::kInfo, fmt::format("rank {} is ready: {}", rank(), times->text()));

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "bootstrap/membership.h"
 #include "core/clock.h"
 #include "executor/execution.h"
 
@@ -21,6 +22,7 @@ struct Entry {
   const ExecutorContext* context;
   LinkTurn* turn;
   const std::atomic<bool>* has_failed;
+  const Membership* membership;
 };
 
 struct Registry {
@@ -47,7 +49,7 @@ Registry& registry() {
 }
 
 void serve_one(const Entry& entry) {
-  if (!entry.turn->try_take()) return;
+  if (!entry.membership->has_descriptors() || !entry.turn->try_take()) return;
   try {
     if (!entry.has_failed->load(std::memory_order_acquire)) entry.context->serve_idle();
   } catch (const std::bad_alloc&) {
@@ -62,11 +64,12 @@ void LinkTurn::take() {
   while (!try_take()) std::this_thread::yield();
 }
 
-void IdleLinks::add(const ExecutorContext* context, LinkTurn* turn, const std::atomic<bool>* has_failed) {
+void IdleLinks::add(const ExecutorContext* context, LinkTurn* turn, const std::atomic<bool>* has_failed,
+                    const Membership* membership) {
   [[maybe_unused]] static const int registered = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
   Registry& all = registry();
   std::lock_guard lock(all.mutex);
-  all.entries.push_back({context, turn, has_failed});
+  all.entries.push_back({context, turn, has_failed, membership});
   all.count = all.entries.size();
 }
 
@@ -77,11 +80,9 @@ void IdleLinks::remove(const LinkTurn* turn) {
   all.count = all.entries.size();
 }
 
-bool IdleLinks::any() { return registry().count.load(std::memory_order_relaxed) != 0; }
-
 void IdleLinks::serve() {
-  if (!any()) return;
   Registry& all = registry();
+  if (all.count.load(std::memory_order_relaxed) == 0) return;
   const auto now = Clock::now().time_since_epoch();
   auto next = all.next.load(std::memory_order_relaxed);
   if (now.count() < next || !all.next.compare_exchange_strong(next, (now + kServePeriod).count())) return;

@@ -14,6 +14,7 @@
 
 namespace treering {
 
+class Membership;
 struct ExecutorContext;
 
 // Who uses the links of one communicator: its calls, or a thread that serves them meanwhile.
@@ -30,11 +31,11 @@ class LinkTurn {
 
 class IdleLinks {
  public:
-  // Adds the links of a communicator that has been created. `context` and `turn` must stay until remove(). Once
+  // Adds the links of a communicator that has been created. All that it is given must stay until remove(). Once
   // `has_failed` is set nothing is sent: the memory that messages refer to belongs to the user again.
-  static void add(const ExecutorContext* context, LinkTurn* turn, const std::atomic<bool>* has_failed);
+  static void add(const ExecutorContext* context, LinkTurn* turn, const std::atomic<bool>* has_failed,
+                  const Membership* membership);
   static void remove(const LinkTurn* turn);
-  static bool any();
   // To be called again and again by each wait; does something every now and then. Nothing in it waits.
   static void serve();
 };

@@ -25,6 +25,8 @@ Clock::duration look_period(uint32_t ranks) {
 }
 // How long a rank without shared memory, which is not known to be dead, may take to answer.
 constexpr auto kAnswerTimeout = std::chrono::milliseconds(100);
+// The same for one that a shrink excludes, which may exclude this one; half of a short deadline.
+constexpr Clock::duration kExcludedTimeout = std::chrono::seconds(8);
 // How long a rank that refuses stays for those that have yet to see why: its next call overwrites it. Past the deadline:
 constexpr Clock::duration kRefusalTimeout = std::chrono::seconds(2),
                           kLateRefusalTimeout = std::chrono::milliseconds(500);
@@ -138,28 +140,34 @@ Status Communicator::find_other_set(uint64_t round, const char* function, const 
   return {};
 }
 
-// Whether the peer's status is of `since` or later. It is asked for that until `until`, unless it has ended or left.
-bool Communicator::await_answer(uint32_t peer, Clock::time_point since, Clock::time_point until,
-                                const char* function) const {
+// Whether the peer's status is of `since` or later. It is asked for that until `until`, unless it has ended or left, or
+// its process does not answer.
+bool Communicator::await_answer(uint32_t peer, Clock::time_point since, Clock::time_point until, const char* function) {
   if (peer == rank() || membership_ == nullptr || peer_table_->reads_status(peer)) return true;
   for (;; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
     std::string bytes;
     Clock::time_point when;
     if (membership_->latest_status(peer, &bytes, &when) && when >= since) return true;
-    if (Clock::now() >= until || !watch_->check_peer(peer, function).ok()) return false;
+    const auto now = Clock::now();
+    if (now >= until || !watch_->check_peer(peer, function).ok()) return false;
+    if (now >= since + kAnswerTimeout && watch_->is_silent(peer)) return false;
     membership_->request_status(peer);
+    serve_links();
   }
 }
 
-// Until those that are excluded and alive have answered what they were asked after this rank's notice.
-void Communicator::await_excluded(const RankSet& set, Clock::time_point shown, const char* function) const {
+// Until those that are excluded and alive have answered what they were asked after this rank's notice: they may have
+// excluded this one, and go on without it. An outage of the network counts as silence only after a while.
+void Communicator::await_excluded(const RankSet& set, Clock::time_point shown, const char* function) {
+  auto until = shown + kExcludedTimeout;
+  if (config_.timeout_ms > 0) until = std::min(until, shown + std::chrono::milliseconds(config_.timeout_ms) / 2);
   for (uint32_t peer = 0; peer < ranks(); ++peer)
-    if (!set.test(peer)) (void)await_answer(peer, shown, shown + kAnswerTimeout, function);
+    if (!set.test(peer)) (void)await_answer(peer, shown, until, function);
 }
 
 // The deadline of the call that began with round `first` has passed while this rank waited for `peer`, which may wait in
 // the call itself.
-std::string Communicator::who_is_late(uint32_t peer, uint64_t first, const char* function) const {
+std::string Communicator::who_is_late(uint32_t peer, uint64_t first, const char* function) {
   const auto begin = Clock::now();
   bool has_called = false, answers = false;  // the last rank that was looked at
   const auto next = [&](uint32_t at) -> std::optional<uint32_t> {
@@ -197,7 +205,7 @@ std::string Communicator::no_answer_of(uint32_t peer) const {
 }
 
 // For whom members that do not come to the new communicator wait in this one.
-std::string Communicator::waits_of(const std::vector<uint32_t>& members, const char* function) const {
+std::string Communicator::waits_of(const std::vector<uint32_t>& members, const char* function) {
   const auto now = Clock::now();
   const std::vector<uint32_t> asked(members.begin(),
                                     members.begin() + static_cast<std::ptrdiff_t>(std::min(members.size(), kMaxNamed)));

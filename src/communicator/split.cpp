@@ -139,16 +139,17 @@ Status Communicator::create_of(uint32_t ranks, const std::vector<uint32_t>& memb
                                const trUniqueId& id, const char* function, const Config& config,
                                std::unique_ptr<Communicator>* result) {
   CreationTerms terms;
-  Status known;     // a death
-  size_t next = 0;  // whose turn it is: a look costs a system call
+  const auto new_rank = static_cast<uint32_t>(std::find(members.begin(), members.end(), rank()) - members.begin());
+  Status known;            // a death
+  size_t next = new_rank;  // whose turn it is, which differs between the ranks: a look costs a system call
   terms.guard = [&]() -> Status {
+    if (watch_->has_lost_any(members)) return known = watch_->check_deaths(members, function);
     for (size_t i = 0; i < std::min(members.size(), kLookedAt); ++i, ++next)
       if (!watch_->check_death(members[next % members.size()], function).ok())
         return known = watch_->check_deaths(members, function);
     return {};
   };
   terms.deadline = watch_->call_deadline();
-  const auto new_rank = static_cast<uint32_t>(std::find(members.begin(), members.end(), rank()) - members.begin());
   Status status = create(ranks, id, new_rank, config, result, terms);
   if (status.ok() || !known.ok()) return status;
   std::string text = status.message();

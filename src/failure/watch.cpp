@@ -108,10 +108,10 @@ Status Watch::poll() {
   return agreement_.poll(now);
 }
 
-Status Watch::await_failure() {
+Status Watch::await_failure(const Serve& serve) {
   for (;; usleep(500)) {
     if (Status status = poll(); !status.ok()) return status;
-    context_->progress();
+    serve();
   }
 }
 
@@ -306,8 +306,8 @@ void Watch::note_progress(uint32_t peer) {
   if (!read(peer, &snapshot)) return;
   Seen& seen = seen_[peer];
   const bool changes = snapshot.heartbeat != seen.heartbeat || snapshot.operation != seen.operation;
-  if (seen.known && changes) seen = {snapshot.heartbeat, snapshot.operation, Clock::now(), true, true};
-  if (!seen.known) seen = {snapshot.heartbeat, snapshot.operation, seen.changed, true, false};
+  if (seen.known && changes) seen = {snapshot.heartbeat, snapshot.operation, Clock::now(), true, true, seen.gone};
+  if (!seen.known) seen = {snapshot.heartbeat, snapshot.operation, seen.changed, true, false, seen.gone};
 }
 
 // Messages of a lost rank may still be on their way: it counts after a while, and when it has not done its part.
@@ -345,6 +345,10 @@ Status Watch::check_alive(uint32_t peer, uint32_t waiting_for) {
   if (!readable && peer != waiting_for) return {};
   if (readable && snapshot.left) {
     if (snapshot.failed) return pass_on({static_cast<trResult_t>(snapshot.failure_code), snapshot.failure_text});
+    // An answer may overtake what was sent before it: the link tells when a message is missing.
+    if (!knows_by_reading(peer)) return {};
+    // What it sent before it left is here, but may have come since this rank looked for it.
+    if (!std::exchange(seen_[peer].gone, true)) return {};
     return fail({trRemoteError, fmt::format("{} destroyed its communicator before {} was complete", describe(peer),
                                             operation_text())});
   }
@@ -355,7 +359,7 @@ Status Watch::check_alive(uint32_t peer, uint32_t waiting_for) {
   if (readable && dead && read(peer, &snapshot))
     dead = !snapshot.left && !(counted_ && snapshot.completed >= call_->operation);
   // What it sent before its end is here, but may have come since this rank looked for it.
-  if (!dead || !std::exchange(seen_[peer].ended, true)) return {};
+  if (!dead || !std::exchange(seen_[peer].gone, true)) return {};
   const std::string completed = readable ? std::to_string(snapshot.completed) : "unknown";
   const Status end = end_of(peer, operation_text(), "; its last completed operation is " + completed);
   return end.ok() ? end : fail(end);
@@ -460,6 +464,13 @@ Status Watch::check_death(uint32_t peer, const char* during) {
   if (read(peer, &last) && last.left) return {};
   const Status end = end_of(peer, during, "");
   return has_left(peer) ? Status() : end;  // news of that may have come meanwhile
+}
+
+bool Watch::has_lost_any(const std::vector<uint32_t>& peers) const {
+  std::lock_guard lock(lost_mutex_);
+  return std::any_of(lost_.begin(), lost_.end(), [&](const auto& entry) {
+    return !entry.second.left && std::find(peers.begin(), peers.end(), entry.first) != peers.end();
+  });
 }
 
 Status Watch::check_deaths(const std::vector<uint32_t>& peers, const char* during) {

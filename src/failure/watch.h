@@ -84,7 +84,9 @@ class Watch {
   // Whether the operation cannot go on, although it is not decided yet why.
   bool in_doubt() const { return suspicion_.kind != Suspicion::Kind::kNone || agreement_.proposed(); }
   // poll() until it is decided; while in_doubt() alone, and not in a thread that has other communicators to move.
-  Status await_failure();
+  // `serve`: what others may wait for meanwhile.
+  using Serve = std::function<void()>;
+  Status await_failure(const Serve& serve);
   // A reason to fail; any thread. `deadline`: of a wait that it ends besides that of this rank's operation.
   void propose(const Status& status, std::optional<Clock::time_point> deadline = {});
   // A peer of this machine whose process has ended before it destroyed its communicator.
@@ -115,17 +117,21 @@ class Watch {
   // check_death() for several ranks; the error names every rank that has died. A rank that saw a death and ended because
   // of it may be noticed before the death that it saw.
   Status check_deaths(const std::vector<uint32_t>& peers, const char* during);
+  // Whether the job has told that one of `peers` was lost; costs no look at any.
+  bool has_lost_any(const std::vector<uint32_t>& peers) const;
   // The link to `peer` has failed with `status`.
   void suspect_link(uint32_t peer, const Status& status);
   // no_progress() takes up to so long for answers, so it is called by so much before the deadline; less of a short one.
   static Clock::duration time_for_answers(Clock::duration deadline);
   // The deadline passes while this rank waits for `peer` and no operation is under way. Names those of `ranks` that do
   // not answer. If all answer, it follows who waits for whom, from `peer` on. Waits a moment for answers.
-  Status no_progress(uint32_t peer, const std::vector<uint32_t>& ranks);
+  Status no_progress(uint32_t peer, const std::vector<uint32_t>& ranks, const Serve& serve);
   // The header of a call differed from that of `peer`; `sizes` of a transfer from it.
   void suspect_calls(uint32_t peer, const std::optional<TransferSizes>& sizes = {});
   // "rank 3 (pid 17 on b)".
   std::string describe(uint32_t peer) const;
+  // Its process does not answer, as the job tells.
+  bool is_silent(uint32_t peer) const;
   // By a signal, a debugger or the kernel, as far as is known.
   bool is_stopped(uint32_t peer) const { return !state_of(peer).empty(); }
   // A copy of a rank's status; false when the peer is gone.
@@ -196,7 +202,7 @@ class Watch {
     Clock::time_point changed;  // at first: the begin of the wait
     bool known = false;
     bool moved = false;  // it has changed since it was first seen
-    bool ended = false;  // its process, though its part was missing
+    bool gone = false;   // it has left, or its process has ended, though its part was missing
   };
   // What this rank holds against a peer, while news may come that says it better.
   struct Suspicion {

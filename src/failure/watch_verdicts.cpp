@@ -82,7 +82,7 @@ std::string place_of(const RankStatusSnapshot& shown) {
 
 Clock::duration Watch::time_for_answers(Clock::duration deadline) { return std::min(kSilenceTimeout, deadline / 4); }
 
-Status Watch::no_progress(uint32_t peer, const std::vector<uint32_t>& ranks) {
+Status Watch::no_progress(uint32_t peer, const std::vector<uint32_t>& ranks, const Serve& serve) {
   const auto asked = Clock::now();
   std::vector<uint32_t> unresponsive = ranks;
   std::erase(unresponsive, context_->rank);
@@ -92,7 +92,7 @@ Status Watch::no_progress(uint32_t peer, const std::vector<uint32_t>& ranks) {
     lateness_ = std::max(lateness_, Clock::now() - next);
     next = Clock::now() + pause;
     if (Status known = agreement_.decided(); !known.ok()) return known;
-    context_->progress();
+    serve();
     std::erase_if(unresponsive, [&](uint32_t rank) {
       std::string bytes;
       Clock::time_point when;
@@ -106,7 +106,7 @@ Status Watch::no_progress(uint32_t peer, const std::vector<uint32_t>& ranks) {
   if (who.empty()) who = chain_of_waits(peer, true);
   (void)fail({trTimeout, fmt::format("no progress within {} ms in {}: {}. Rank {} waited for rank {}", timeout_.count(),
                                      operation_text(), who, context_->rank, peer)});
-  return await_failure();
+  return await_failure(serve);
 }
 
 // A size that is told is of a transfer of the same call: nothing else differs.
@@ -214,6 +214,11 @@ std::string Watch::silence(const std::vector<uint32_t>* among) const {
       text += (text.empty() ? "" : "; ") + silent.text();
   }
   return text;
+}
+
+bool Watch::is_silent(uint32_t peer) const {
+  const std::vector<uint32_t> one{peer};
+  return !silence(&one).empty();
 }
 
 Status Watch::late(const char* function, const std::vector<uint32_t>& members,

@@ -177,5 +177,26 @@ TEST(ClosedDescriptors, BetweenProcesses) {
   }
 }
 
+// Streams write to their descriptors, and close them at the end: what has their numbers by now is left alone.
+TEST(ClosedDescriptors, LinksUseThemNoMore) {
+  expect_child([] {
+    setenv("TREERING_TRANSPORTS", "tcp", 1);
+    trComm_t comms[2];
+    if (trCommInitAll(comms, 2) != trSuccess || sum_of_both(comms) != trSuccess) return 1;
+    close_all();
+    const ForeignFiles foreign;
+    if (sum_of_both(comms) != trSystemError) return 2;
+    if (std::string(trGetLastError(comms[0])).find("closed descriptors") == std::string::npos) return 3;
+    for (trComm_t comm : comms)
+      if (trCommDestroy(comm) != trSuccess) return 4;
+    if (!foreign.untouched()) return 5;
+    trComm_t after[2];
+    if (trCommInitAll(after, 2) != trSuccess || sum_of_both(after) != trSuccess) return 6;
+    for (trComm_t comm : after)
+      if (trCommDestroy(comm) != trSuccess) return 7;
+    return foreign.untouched() ? 0 : 8;
+  });
+}
+
 }  // namespace
 }  // namespace treering::testing

@@ -315,5 +315,32 @@ TEST(AProposal, DuringAWaitHasItsDeadline) {
   }
 }
 
+// What it sent before may have come since this rank looked for it, which it does between two looks.
+TEST(APeerThatLeaves, EndsAReceiveOnlyAtTheSecondLook) {
+  Ranks ranks;
+  auto status = std::make_unique<RankStatus>();
+  ExecutorContext context;
+  context.ranks = 3;
+  context.status = status.get();
+  PeerIdentity here;
+  here.pid = static_cast<uint32_t>(getpid());
+  Watch watch(&context, &ranks, &status->failure, std::make_shared<std::vector<PeerIdentity>>(3, here), {0, 0}, "",
+              nullptr, true);
+  const Call call;
+  watch.start(&call);
+  ranks.shown[1].left = true;
+  int looks = 0;  // checks in which rank 1 was looked at
+  Status found;
+  for (const auto until = Clock::now() + std::chrono::seconds(20); found.ok() && Clock::now() < until; usleep(1000)) {
+    bool looked = false;
+    ranks.after_a_look = [&](uint32_t peer) { looked |= peer == 1; };
+    found = watch.check(1, 0);
+    looks += looked;
+  }
+  EXPECT_EQ(looks, 2);
+  EXPECT_NE(found.message().find("destroyed its communicator before a send or receive was complete"), std::string::npos)
+      << found.message();
+}
+
 }  // namespace
 }  // namespace treering

@@ -70,9 +70,9 @@ TEST_F(PiecesOfTwo, WhatCannotBeSplitStaysWhole) {
   operation.blocks = std::make_shared<Blocks>();
   EXPECT_EQ(plan_pieces(own(), operation).pieces, 1u);
   operation.blocks = nullptr;
-  operation.pieces = std::make_shared<Pieces>();
+  operation.segments = std::make_shared<BufferSegments>();
   EXPECT_EQ(plan_pieces(own(), operation).pieces, 1u);
-  operation.pieces = nullptr;
+  operation.segments = nullptr;
   operation.compression = std::make_shared<Compression>();
   EXPECT_EQ(plan_pieces(own(), operation).pieces, 1u);
 }
@@ -118,7 +118,7 @@ TEST_F(PiecesOfTwo, EachHasItsPlaceInABufferOfOneBlock) {
   const Status status = for_each_piece(own(), operation, [&](const Operation& piece) {
     EXPECT_EQ(piece.input, input.data() + index * plan.count);
     EXPECT_EQ(piece.output, output.data() + index * plan.count);
-    EXPECT_EQ(piece.pieces, nullptr);
+    EXPECT_EQ(piece.segments, nullptr);
     ++index;
     return Status();
   });
@@ -139,14 +139,14 @@ TEST_F(PiecesOfTwo, EachTakesItsPartOfEveryBlock) {
   const Operation last = host_piece(own(), operation, plan, 2);
   EXPECT_EQ(last.input, nullptr);
   EXPECT_EQ(last.output, nullptr);
-  ASSERT_NE(last.pieces, nullptr);
-  ASSERT_EQ(last.pieces->input.size(), 1u);
-  EXPECT_EQ(last.pieces->input[0].base, reinterpret_cast<std::byte*>(input.data() + 2 * plan.count));
-  ASSERT_EQ(last.pieces->output.size(), 2u);
+  ASSERT_NE(last.segments, nullptr);
+  ASSERT_EQ(last.segments->input.size(), 1u);
+  EXPECT_EQ(last.segments->input[0].base, reinterpret_cast<std::byte*>(input.data() + 2 * plan.count));
+  ASSERT_EQ(last.segments->output.size(), 2u);
   for (size_t block = 0; block < 2; ++block) {
-    EXPECT_EQ(last.pieces->output[block].base,
+    EXPECT_EQ(last.segments->output[block].base,
               reinterpret_cast<std::byte*>(output.data() + block * kCount + 2 * plan.count));
-    EXPECT_EQ(last.pieces->output[block].first, block * last.count);
+    EXPECT_EQ(last.segments->output[block].first, block * last.count);
   }
 }
 

@@ -305,6 +305,28 @@ class Failures(RankCase):
                     texts = [f"rank {rank.rank}: {rank.text()}" for rank in ranks.values()]
                     raise AssertionError("\n".join([str(failure), *texts])) from None
 
+    def test_halves_that_exclude_each_other_while_a_link_is_cut(self):
+        """The ranks of a host hear from the others only after the outage: two communicators must not come of it."""
+        ranks = self.start("halves", hosts=(0, 0, 1, 1), TREERING_TIMEOUT="30")
+        for rank in ranks.values():
+            rank.wait_for("running")
+        self.lab.cut(1)
+        try:
+            for rank in ranks.values():
+                rank.tell()
+            for rank in ranks.values():
+                rank.wait_for("shrinking")
+            begun = time.monotonic()
+            self.wait_until(lambda: time.monotonic() > begun + 0.8 or any(rank.find("made") for rank in ranks.values()))
+        finally:
+            self.lab.heal(1)
+        self.wait_until(lambda: all(rank.find("made") or rank.find("error") for rank in ranks.values()))
+        halves = [{rank.find("made") is not None for rank in ranks.values() if rank.host == host} for host in (0, 1)]
+        self.assertNotEqual(halves, [{True}, {True}], "two communicators")
+        for rank in ranks.values():
+            if rank.find("error"):
+                self.assertIn("the ranks' sets differ", rank.text())
+
     def test_everything_else_works_over_hosts(self):
         for hosts in ((0, 1, 2), (0, 1, 0, 1)):
             with self.subTest(hosts=hosts):

@@ -245,6 +245,25 @@ void shrink(trComm_t comm, int excluded) {
   say_what_is_left();
 }
 
+// The ranks of each host go on without those of the other one, at a word; one half may succeed, not both.
+void exclude_the_other_host(trComm_t comm) {
+  CHECK(trBarrier(comm, nullptr));
+  std::printf("running\n");
+  await_line();
+  std::vector<int> others;
+  for (int peer = 0; peer < ranks; ++peer)
+    if (peer / 2 != rank / 2) others.push_back(peer);
+  trComm_t half = nullptr;
+  std::printf("shrinking\n");
+  const trResult_t result = trCommShrink(comm, others.data(), static_cast<int>(others.size()), &half, nullptr, 0);
+  if (result == trSuccess)
+    std::printf("made\n");
+  else
+    std::printf("error %d %s\n", result, trGetLastError(comm));
+  if (half != nullptr) CHECK(trCommDestroy(half));
+  CHECK(trCommDestroy(comm));
+}
+
 void subsets(trComm_t comm) {
   trComm_t parity = nullptr, backwards = nullptr, same = nullptr;
   CHECK_OF(comm, trCommSplit(comm, rank % 2, 0, &parity, nullptr));
@@ -368,6 +387,7 @@ int main(int argc, char** argv) {
   if (mode == "roots") broadcast_from(comm, rank == argument ? 1 : 0);
   if (mode == "lose") lose_and_go_on(comm, argument != 0);
   if (mode == "shrink") shrink(comm, argument);
+  if (mode == "halves") exclude_the_other_host(comm);
   if (mode == "everything") everything(comm);
   if (mode == "leave") leave(comm, 20, static_cast<size_t>(argument));
   if (mode == "leave-at-once") leave(comm, 0, 0);

@@ -7,6 +7,9 @@
 #include <pty.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
+
 namespace treering::perf {
 namespace {
 
@@ -17,8 +20,12 @@ const std::string kErased = "\r\033[K";
 
 class ProgressLine : public ::testing::Test {
  protected:
-  void SetUp() override { ASSERT_EQ(openpty(&reader_, &terminal_, nullptr, nullptr, nullptr), 0); }
+  void SetUp() override {
+    if (openpty(&reader_, &terminal_, nullptr, nullptr, nullptr) != 0)
+      GTEST_SKIP() << "no terminal can be made here (is /dev/pts mounted?): " << std::strerror(errno);
+  }
   void TearDown() override {
+    if (reader_ < 0) return;
     close(reader_);
     close(terminal_);
   }

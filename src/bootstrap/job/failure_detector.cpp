@@ -99,10 +99,11 @@ FailureDetector::Step FailureDetector::probed(uint32_t process, Answer answer, C
     // A firewall may refuse for a moment, too.
     if (is_broken && now - broken->second.since < kReturnTimeout)
       return {.next = Next::kExamineAgain, .after = kReturnTimeout};
-    return {.next = Next::kTellLost,
-            .text = fmt::format(
-                "{}nothing listens at its addresses any more: it has ended, or has closed its sockets",
-                is_broken ? fmt::format("its connection has ended ({}), and ", broken->second.reason) : "")};
+    return {
+        .next = Next::kTellLost,
+        .text = fmt::format(
+            "{}nothing listens at its addresses any more: it has ended, has closed its sockets, or something refuses connections in its place",
+            is_broken ? fmt::format("its connection has ended ({}), and ", broken->second.reason) : "")};
   }
   if (cut_at(process, now) != kNobody) return {};  // the silence of what is on the way says enough
   if (answer == Answer::kListens) {

@@ -16,14 +16,14 @@ size_t blocks_of_largest(const Operation& operation, uint32_t ranks) {
 }
 
 // The piece's elements of every block of a buffer, one block after another.
-std::vector<BufferPiece> strided(const void* buffer, size_t blocks, const Operation& whole, size_t first,
-                                 size_t count) {
+std::vector<BufferSegment> strided(const void* buffer, size_t blocks, const Operation& whole, size_t first,
+                                   size_t count) {
   const size_t size = find_type(whole.type)->size;
-  std::vector<BufferPiece> pieces;
+  std::vector<BufferSegment> segments;
   auto* base = static_cast<std::byte*>(const_cast<void*>(buffer));
   for (size_t block = 0; block < blocks; ++block)
-    pieces.push_back({base + (block * whole.count + first) * size, block * count});
-  return pieces;
+    segments.push_back({base + (block * whole.count + first) * size, block * count});
+  return segments;
 }
 
 }  // namespace
@@ -35,7 +35,7 @@ size_t most_piece_bytes(const Communicator& communicator) {
 
 PiecePlan plan_pieces(const Communicator& communicator, const Operation& operation) {
   if (!communicator.any_device() || communicator.ranks() == 1 || operation.pairs || operation.blocks != nullptr ||
-      operation.pieces != nullptr || operation.compression != nullptr || operation.count == 0)
+      operation.segments != nullptr || operation.compression != nullptr || operation.count == 0)
     return {};
   const size_t block_bytes = blocks_of_largest(operation, communicator.ranks()) * find_type(operation.type)->size;
   const size_t most = std::max(most_piece_bytes(communicator) / block_bytes / kUnit * kUnit, kUnit);
@@ -72,11 +72,11 @@ Operation host_piece(const Communicator& communicator, const Operation& operatio
     if (out == 1) piece.output = static_cast<std::byte*>(operation.output) + offset;
     return piece;
   }
-  auto pieces = std::make_shared<Pieces>();
-  pieces->input = strided(operation.input, in, operation, first, piece.count);
-  pieces->output = strided(operation.output, out, operation, first, piece.count);
+  auto segments = std::make_shared<BufferSegments>();
+  segments->input = strided(operation.input, in, operation, first, piece.count);
+  segments->output = strided(operation.output, out, operation, first, piece.count);
   piece.input = piece.output = nullptr;
-  piece.pieces = std::move(pieces);
+  piece.segments = std::move(segments);
   return piece;
 }
 

@@ -36,7 +36,7 @@ const TcpOutgoing& TcpOutbox::post(uint32_t channel, const Message& message, con
   }
   outgoing.given = outgoing.under_way = outgoing.held = 0;
   outgoing.streams = 0;
-  outgoing.all_given = outgoing.unnoticed = false;
+  outgoing.all_given = outgoing.was_written = outgoing.unnoticed = false;
   outgoing.asked_for = {};
   outgoing.small = outgoing.bytes <= kSharedStreamBytes;
   queue(outgoing.small).push(static_cast<uint8_t>(channel));
@@ -64,6 +64,7 @@ void TcpOutbox::give(TcpOutgoing* message, uint32_t length, uint32_t stream) {
 
 void TcpOutbox::take(TcpOutgoing* message) {
   --message->under_way;
+  message->was_written |= message->all_given && message->under_way == 0;
   advance(&channels_[message->frame.channel]);
 }
 
@@ -83,7 +84,8 @@ void TcpOutbox::lose_sight(uint32_t place) {
 void TcpOutbox::advance(Channel* channel) {
   Channel& to = *channel;
   for (; to.written != to.posted; ++to.written)
-    if (const TcpOutgoing& next = to.at(to.written); !next.all_given || next.under_way > 0) break;
+    if (const TcpOutgoing& next = to.at(to.written); !next.was_written && (!next.all_given || next.under_way > 0))
+      break;
   for (; to.released != to.written; ++to.released) {
     const TcpOutgoing& next = to.at(to.released);
     const bool popped = static_cast<int32_t>(to.acknowledged - to.released) > 0;

@@ -33,8 +33,9 @@ struct TcpOutgoing {
   uint32_t under_way = 0;  // fragments that streams have at hand
   uint32_t held = 0;       // sends for which the kernel may still read the payload
   bool all_given = false;
-  bool small = false;      // for the shared stream
-  bool kept = false;       // the payload is no memory of the caller's
+  bool was_written = false;  // the kernel has had the whole of it, though its stream may have broken since
+  bool small = false;        // for the shared stream
+  bool kept = false;         // the payload is no memory of the caller's
   bool unnoticed = false;  // a stream broke whose kernel may still read the payload, and will not tell when it is done
   std::byte* copy = nullptr;
   std::chrono::steady_clock::time_point asked_for{};  // since when the caller wants its memory back

@@ -427,5 +427,46 @@ TEST(TcpResume, ALinkWhoseConnectionCameBackIsNotAway) {
   EXPECT_FALSE(pair.link(0)->away_since());
 }
 
+// The stream of a small message breaks once the receiver's process has it, while a large one before it is under way. The
+// receiver takes both and leaves: both sends have succeeded.
+TEST(TcpResume, ASmallMessageThatWasTakenBehindALargeOneIsSentThoughTheReceiverHasLeft) {
+  for (const bool has_news : {false, true}) {
+    BreakablePair pair(1, TcpZeroCopy::kNever, 8192, milliseconds(8000));
+    const auto first = pattern(9, 10), large = pattern(1, 300'000), small = pattern(2, 100);
+    pair.at(0, 1)->post(user_message(0, first));  // side 0 opens the shared stream
+    ASSERT_TRUE(eventually([&] { return pair.at(1, 1)->front() != nullptr; }));
+    pair.at(1, 1)->pop();
+    pair.at(0, 0)->post(user_message(0, large));
+    pair.at(0, 0)->post(user_message(1, small));
+    for (int look = 0; look < 3; ++look, usleep(2000)) {
+      (void)pair.at(0).flushed();
+      ASSERT_EQ(pair.at(1, 0)->front(), nullptr);
+    }
+    pair.refusal = {trTimeout, "no answer"};
+    pair.refused = 0;
+    ASSERT_TRUE(pair.break_stream(0, 0, 1, Break::kReset));
+    for (int look = 0; look < 50; ++look, usleep(100)) {  // the sender finds out
+      (void)pair.at(0, 1)->front();
+      (void)pair.at(0).flushed();
+    }
+    uint32_t taken = 0;
+    ASSERT_TRUE(eventually([&] {
+      (void)pair.at(0).flushed();
+      if (const Message* message = pair.at(1, 0)->front()) {
+        EXPECT_EQ(payload_of(pair.at(1, 0).get(), *message), taken == 0 ? large : small);
+        pair.at(1, 0)->pop();
+        ++taken;
+      }
+      return taken == 2;
+    }));
+    pair.leave(1);
+    pair.refusal = {};
+    if (has_news) pair.link(0)->deliver_departure();
+    Linked& sender = pair.at(0, 0);
+    EXPECT_TRUE(eventually([&] { return (sender.flushed() && sender->has_released(2)) || !sender->health().ok(); }));
+    EXPECT_EQ(sender->health().message(), "");
+  }
+}
+
 }  // namespace
 }  // namespace treering
