@@ -47,7 +47,8 @@ Status check_excluded(const int* excluded, int count, const Communicator& commun
   }
   if (out[communicator.rank()])
     return {trInvalidArgument,
-            fmt::format("trCommShrink: rank {} is excluded, so it does not call", communicator.rank())};
+            fmt::format("trCommShrink: this rank ({}) is among the excluded ones; those that go on call it",
+                        communicator.rank())};
   members->clear();
   for (uint32_t rank = 0; rank < communicator.ranks(); ++rank)
     if (!out[rank]) members->push_back(rank);

@@ -39,6 +39,7 @@ constexpr auto kPendingTimeout = std::chrono::seconds(5);
 constexpr int kAcceptAtOnce = 32;
 constexpr auto kAcceptPause = std::chrono::milliseconds(20);
 constexpr auto kDescriptorTimeout = std::chrono::milliseconds(500);  // others may be closed meanwhile
+constexpr auto kToldAgainAfter = std::chrono::minutes(1);
 constexpr int kBacklog = 4096;
 constexpr size_t kEndedRendezvous = 1024;  // of which who comes late is told; more would be memory that grows
 // Between two looks whether the agent still stands, and how many of them a task may have to wait for its turn. Counted,
@@ -369,8 +370,8 @@ void Agent::accept_some(int listener, bool local) {
   }
 }
 
-// Those who call this process while a communicator is created hear nothing, and could only say that it does not answer.
-// Communicators that are there go on: who calls may not have the secret.
+// Those who call this process hear nothing, and could only say that it does not answer. A communicator that is being
+// created fails here. Those that are there go on, because who calls may not have the secret: the log says why.
 void Agent::note_no_descriptor() {
   const auto now = Clock::now();
   if (now - std::exchange(no_descriptor_last_, now) > kDescriptorTimeout) no_descriptor_since_ = now;
@@ -378,6 +379,9 @@ void Agent::note_no_descriptor() {
   const auto jobs = jobs_;  // one may end
   for (const auto& [name, job] : jobs)
     if (job->creates()) job->fail_at_own_limit(no_descriptor_left());
+  if (jobs_.empty() || now - no_descriptor_told_ < kToldAgainAfter) return;
+  no_descriptor_told_ = now;
+  log_line(LogLevel::kWarn, "connections to this process wait: " + no_descriptor_left().message());
 }
 
 // Level-triggered epoll would spin.

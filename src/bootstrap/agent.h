@@ -126,6 +126,7 @@ class Agent {
   int tcp_ = -1, local_ = -1;
   uint64_t tcp_watch_ = 0, local_watch_ = 0;
   uint64_t accept_timer_ = 0;  // until it, no connection is accepted
+  Clock::time_point no_descriptor_told_{};
   Clock::time_point no_descriptor_since_,
       no_descriptor_last_;  // none was left for a connection, again and again from then to then
   Place place_;

@@ -35,6 +35,9 @@ def promised(facts, error):
         codes.add(REMOTE_ERROR)  # a link that a library of others or a card has given up is not opened again
     if codes and _misses_a_rank(facts, error):
         codes.add(TIMED_OUT)
+    # A first connection that all addresses refuse is an error of the system, as where a port is wrong.
+    if scenario.kind in ("close-sockets", "reject") and "Connection refused" in error.text:
+        codes.add(SYSTEM_ERROR)
     if codes and any(scenario.cause == cause and words.search(error.text) for cause, words in OF_A_REMOTE_RANK):
         codes.add(REMOTE_ERROR)
     return codes
@@ -43,7 +46,7 @@ def promised(facts, error):
 def _misses_a_rank(facts, error):
     """A rank that has not come by the deadline is missing: it ended before it had reached the others, or its own call has failed."""
     scenario = facts.scenario
-    if "missing: rank" in error.text:
+    if "missing: rank" in error.text or "the process that made the unique id" in error.text:
         if scenario.cause == LIMIT:
             return error.call in CREATIONS
         return error.call in ("init", "grow")

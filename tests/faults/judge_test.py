@@ -345,6 +345,8 @@ class JudgeTest(unittest.TestCase):
                 ("kill", "init", "init", missing, 8, 2), ("kill", "split", "split", missing, 6, 8), ("kill", "small", "barrier", missing, 6, 8),
                 ("leave", "grow", "init", missing, 8, 2), ("no-descriptors", "shrink", "shrink", missing, 8, 3),
                 ("no-descriptors", "shrink", "shrink", root, 6, 3),
+                ("no-descriptors", "grow", "shrink", f"the process that made the unique id cannot be reached. The id is from {limit[:22]}", 8, 3),
+                ("close-sockets", "init", "init", f"no connection to {limit[:22]}: 10.77.0.2 port 35657: Connection refused", 2, 5),
                 ("close-sockets", "small", "barrier", lost, 6, 2), ("close-sockets", "small", "barrier", SILENT, 8, 2)):
             given = scenario(kind, phase=phase, victims=[2])
             for code, is_good in ((good, True), (bad, False)):

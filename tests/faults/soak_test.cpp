@@ -25,7 +25,7 @@ constexpr int kRanks = 3;
 // Allocated memory grows a little: buffers reach the size of the largest messages that were under way at a time. Pages
 // vary by some MiB, because the allocator places freed and used memory differently each time. A sanitizer counts no
 // allocations, and keeps what was freed.
-constexpr long kMaxAllocatedKib = 128;
+constexpr long kMaxAllocatedKib = 64;
 constexpr long kMaxPagesKib = kSanitized ? 1 << 20 : 4096;
 constexpr int kMinRounds = kSanitized ? 12 : 40;
 

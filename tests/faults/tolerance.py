@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which failures may be those of a machine that others load."""
 
-from scenario import CALLING, CREATING, DEATH
+from scenario import CALLING, CREATING, DEATH, LIMIT, NETWORK
 
 # Classes of findings that depend on how soon the ranks run; any other is a defect in every run.
 TIMED = {"late", "culprit", "unexpected"}
@@ -27,4 +27,6 @@ def _is_timed(scenario, finding):
         return False
     if finding.kind == "culprit" and scenario.cause == DEATH:
         return False  # that a process has ended is seen sooner or later, and never of another one
+    if finding.kind == "code":
+        return scenario.cause in (NETWORK, LIMIT)  # which of several consequences a rank meets first
     return finding.kind in TIMED

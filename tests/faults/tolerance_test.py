@@ -18,6 +18,7 @@ class ToleranceTest(unittest.TestCase):
                 ("outage", "small", "unexpected", True), ("reset", "small", "unexpected", False), ("reset", "init", "unexpected", True),
                 ("link-cut", "init", "untold", True), ("link-cut", "small", "untold", False), ("stop", "small", "hang", False),
                 ("stop", "small", "overdue", False), ("reject", "small", "untrue", False), ("stop", "small", "code", False),
+                ("kill", "small", "code", False), ("link-cut", "small", "code", True),
                 ("outage", "small", "spurious", False), ("outage", "init", "spurious", False)):
             with self.subTest(kind, phase=phase, finding=finding):
                 self.assertEqual(are_tolerated([self.failed(kind, phase, finding)], 200, 1), is_tolerated)

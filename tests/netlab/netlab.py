@@ -190,7 +190,7 @@ class Lab:
         for holder in [self._switch, *self._holders]:
             line = holder.stdout.readline().decode().strip()
             if line != "ready":
-                raise Unavailable(f"the kernel forbids namespaces: {line or holder.stdout.read().decode().strip()}")
+                raise Unavailable(f"no network and mount namespaces here (not root, or / is no mount point, as in a plain chroot): {line or holder.stdout.read().decode().strip()}")
 
     @staticmethod
     def _start_holder(name, hosts_file):

@@ -328,7 +328,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   void ask(uint32_t index, Clock::time_point now) {
     TcpRedial& redial = redials_[index];
     if (redial.over(now, timeouts_.redial, heard_) && (index == 0 || !has_large()))
-      return fail({trRemoteError, fmt::format("stream {}: {}", index, redial.story(now))});
+      return fail({trTimeout, fmt::format("stream {}: {}", index, redial.story(now))});
     if (!redial.should_ask(now)) return;
     if (redial.ever_asked() || (index == 0 && sender_.shared_key() != 0)) ++attempts_[index];
     redial.ask(now);
