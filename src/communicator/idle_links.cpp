@@ -32,20 +32,16 @@ struct Registry {
   std::atomic<Clock::rep> next{0};  // when they are served again
 };
 
-Registry& registry();
+// Made when the library is loaded, because waits allocate nothing, and never destroyed: it is used until the process ends.
+Registry& registry = *new Registry;
 
-void before_fork() { registry().mutex.lock(); }
-void after_fork_in_parent() { registry().mutex.unlock(); }
+void before_fork() { registry.mutex.lock(); }
+void after_fork_in_parent() { registry.mutex.unlock(); }
 // Its communicators are the parent's.
 void after_fork_in_child() {
-  registry().entries.clear();
-  registry().count = 0;
-  registry().mutex.unlock();
-}
-
-Registry& registry() {
-  static auto* const all = new Registry;  // used until the process ends
-  return *all;
+  registry.entries.clear();
+  registry.count = 0;
+  registry.mutex.unlock();
 }
 
 void serve_one(const Entry& entry) {
@@ -67,28 +63,25 @@ void LinkTurn::take() {
 void IdleLinks::add(const ExecutorContext* context, LinkTurn* turn, const std::atomic<bool>* has_failed,
                     const Membership* membership) {
   [[maybe_unused]] static const int registered = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-  Registry& all = registry();
-  std::lock_guard lock(all.mutex);
-  all.entries.push_back({context, turn, has_failed, membership});
-  all.count = all.entries.size();
+  std::lock_guard lock(registry.mutex);
+  registry.entries.push_back({context, turn, has_failed, membership});
+  registry.count = registry.entries.size();
 }
 
 void IdleLinks::remove(const LinkTurn* turn) {
-  Registry& all = registry();
-  std::lock_guard lock(all.mutex);
-  std::erase_if(all.entries, [turn](const Entry& entry) { return entry.turn == turn; });
-  all.count = all.entries.size();
+  std::lock_guard lock(registry.mutex);
+  std::erase_if(registry.entries, [turn](const Entry& entry) { return entry.turn == turn; });
+  registry.count = registry.entries.size();
 }
 
 void IdleLinks::serve() {
-  Registry& all = registry();
-  if (all.count.load(std::memory_order_relaxed) == 0) return;
+  if (registry.count.load(std::memory_order_relaxed) == 0) return;
   const auto now = Clock::now().time_since_epoch();
-  auto next = all.next.load(std::memory_order_relaxed);
-  if (now.count() < next || !all.next.compare_exchange_strong(next, (now + kServePeriod).count())) return;
-  std::unique_lock lock(all.mutex, std::try_to_lock);
+  auto next = registry.next.load(std::memory_order_relaxed);
+  if (now.count() < next || !registry.next.compare_exchange_strong(next, (now + kServePeriod).count())) return;
+  std::unique_lock lock(registry.mutex, std::try_to_lock);
   if (!lock) return;  // another thread serves them
-  for (const Entry& entry : all.entries) serve_one(entry);
+  for (const Entry& entry : registry.entries) serve_one(entry);
 }
 
 }  // namespace treering
