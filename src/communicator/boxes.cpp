@@ -50,12 +50,12 @@ void take(std::vector<trBox_t>* remaining, const trBox_t& held, int dimensions, 
 }
 
 // Unsigned: from INT64_MIN to INT64_MAX is more than an int64_t holds.
-size_t extent(const trBox_t& box, int d) { return static_cast<size_t>(box.hi[d]) - static_cast<size_t>(box.lo[d]); }
+size_t length_of(const trBox_t& box, int d) { return static_cast<size_t>(box.hi[d]) - static_cast<size_t>(box.lo[d]); }
 
 // The dimension in which rows lie: behind it `box` is as wide as `outer`, so what it has there is contiguous.
 int row_dimension(const trBox_t& box, const trBox_t& outer, int dimensions) {
   int d = dimensions - 1;
-  while (d > 0 && extent(box, d) == extent(outer, d)) --d;
+  while (d > 0 && length_of(box, d) == length_of(outer, d)) --d;
   return d;
 }
 
@@ -101,13 +101,13 @@ Status plan_transfers(const std::vector<RankBoxes>& ranks, int dimensions, std::
 bool volume_of(const trBox_t& box, int dimensions, size_t* elements) {
   *elements = is_empty(box, dimensions) ? 0 : 1;
   for (int d = 0; d<dimensions&& * elements> 0; ++d)
-    if (__builtin_mul_overflow(*elements, extent(box, d), elements)) return false;
+    if (__builtin_mul_overflow(*elements, length_of(box, d), elements)) return false;
   return true;
 }
 
 size_t row_count(const trBox_t& box, const trBox_t& outer, int dimensions) {
   size_t rows = 1;
-  for (int d = row_dimension(box, outer, dimensions); d-- > 0;) rows *= extent(box, d);
+  for (int d = row_dimension(box, outer, dimensions); d-- > 0;) rows *= length_of(box, d);
   return rows;
 }
 
@@ -116,10 +116,10 @@ std::vector<Row> rows_of(const trBox_t& box, const trBox_t& outer, int dimension
   size_t stride = 1;
   for (int d = dimensions; d-- > 0;) {
     strides[d] = stride;
-    stride *= extent(outer, d);
+    stride *= length_of(outer, d);
   }
   const int along = row_dimension(box, outer, dimensions);
-  const size_t length = extent(box, along) * strides[along];
+  const size_t length = length_of(box, along) * strides[along];
   int64_t at[TR_MAX_DIMENSIONS];
   std::copy(box.lo, box.lo + dimensions, at);
   std::vector<Row> rows;

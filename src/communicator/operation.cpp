@@ -11,52 +11,52 @@ namespace treering {
 namespace {
 
 // Elements of the buffer in which parts lie by `index`, and where `part` begins in it.
-struct Extent {
+struct BufferUse {
   size_t elements = 0;
   size_t own_offset = 0;  // of this rank's block (rooted: of the root's)
   bool used = false;
   const Blocks* blocks = nullptr;  // between which are gaps, perhaps
 };
 
-Extent extent_of(const Operation& operation, uint32_t rank, uint32_t ranks, bool output) {
+BufferUse use_of(const Operation& operation, uint32_t rank, uint32_t ranks, bool output) {
   const CollectiveInfo& info = info_of(operation.collective);
   auto has = output ? info.stores : info.contributes;
-  Extent extent;
+  BufferUse use;
   // A rank that has any part has its own.
   uint32_t own = 0;
   if (info.parts == Parts::kRanks)
     own = rank;
   else if (info.parts == Parts::kPairs)
     own = rank * ranks + rank;
-  extent.used = has({rank, own, ranks, operation.root});
-  if (!extent.used) return extent;
+  use.used = has({rank, own, ranks, operation.root});
+  if (!use.used) return use;
   const bool holds_all = holds_all_ranks(info, output);
   if (operation.blocks == nullptr) {
-    extent.elements = blocks_of(info, ranks, output) * operation.count;
-    if (holds_all) extent.own_offset = rank * operation.count;
-    return extent;
+    use.elements = blocks_of(info, ranks, output) * operation.count;
+    if (holds_all) use.own_offset = rank * operation.count;
+    return use;
   }
   const Blocks& unequal = *operation.blocks;
   if (!holds_all) {
-    extent.elements = unequal.counts[rank];
-    return extent;
+    use.elements = unequal.counts[rank];
+    return use;
   }
-  extent.own_offset = unequal.offsets[rank];
-  extent.blocks = &unequal;
+  use.own_offset = unequal.offsets[rank];
+  use.blocks = &unequal;
   for (uint32_t i = 0; i < ranks; ++i)  // an empty block is nowhere
-    if (unequal.counts[i] > 0) extent.elements = std::max(extent.elements, unequal.offsets[i] + unequal.counts[i]);
-  return extent;
+    if (unequal.counts[i] > 0) use.elements = std::max(use.elements, unequal.offsets[i] + unequal.counts[i]);
+  return use;
 }
 
 // Whether what a buffer holds, gaps left out, meets `bytes` at `begin`.
-bool meets(const Extent& extent, uintptr_t buffer, size_t size, uintptr_t begin, size_t bytes) {
+bool meets(const BufferUse& use, uintptr_t buffer, size_t size, uintptr_t begin, size_t bytes) {
   const auto overlaps = [&](size_t offset, size_t count) {
     return count > 0 && begin < buffer + (offset + count) * size && buffer + offset * size < begin + bytes;
   };
-  if (!overlaps(0, extent.elements)) return false;
-  if (extent.blocks == nullptr) return true;
-  for (size_t i = 0; i < extent.blocks->counts.size(); ++i)
-    if (overlaps(extent.blocks->offsets[i], extent.blocks->counts[i])) return true;
+  if (!overlaps(0, use.elements)) return false;
+  if (use.blocks == nullptr) return true;
+  for (size_t i = 0; i < use.blocks->counts.size(); ++i)
+    if (overlaps(use.blocks->offsets[i], use.blocks->counts[i])) return true;
   return false;
 }
 
@@ -96,8 +96,8 @@ Status check_reduction(const Operation& operation, uint32_t rank) {
 size_t Compression::block_bytes() const { return (is_block_scaled(wire) ? kFloat8Block : 1) * sizeof(float); }
 
 size_t buffer_elements(const Operation& operation, uint32_t rank, uint32_t ranks, bool output) {
-  const Extent extent = extent_of(operation, rank, ranks, output);
-  return extent.used ? extent.elements : 0;
+  const BufferUse use = use_of(operation, rank, ranks, output);
+  return use.used ? use.elements : 0;
 }
 
 Status check_operation(Operation* operation, uint32_t rank, uint32_t ranks) {
@@ -110,7 +110,7 @@ Status check_operation(Operation* operation, uint32_t rank, uint32_t ranks) {
     return bad(*operation, rank, "root is {}; give {}", static_cast<int>(operation->root), numbers_of_ranks(ranks));
   if (operation->count > SIZE_MAX / 32 / ranks)
     return bad(*operation, rank, "count is {} x {}: more than any memory holds", operation->count, type->name);
-  const Extent in = extent_of(*operation, rank, ranks, false), out = extent_of(*operation, rank, ranks, true);
+  const BufferUse in = use_of(*operation, rank, ranks, false), out = use_of(*operation, rank, ranks, true);
   if (in.used && in.elements > 0 && operation->input == nullptr) return bad(*operation, rank, "sendbuf is NULL");
   if (out.used && out.elements > 0 && operation->output == nullptr) return bad(*operation, rank, "recvbuf is NULL");
   if (!in.used) operation->input = nullptr;

@@ -206,8 +206,8 @@ TEST(FailureDetector, ARefusalCountsWhenItLasts) {
   EXPECT_EQ(late.next, Next::kTellLost);
   EXPECT_EQ(
       late.text,
-      "its connection has ended (reset), and nothing listens at its addresses any more: it has ended, or has closed "
-      "its sockets");
+      "its connection has ended (reset), and nothing listens at its addresses any more: it has ended, has closed its "
+      "sockets, or something refuses connections in its place");
 }
 
 TEST(FailureDetector, NoAnswerIsASilenceAndNoLoss) {
