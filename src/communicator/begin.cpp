@@ -313,7 +313,7 @@ void Communicator::choose_path(const Operation& operation, const Choice* choice)
 
 Status Communicator::begin(const Operation& operation) try {
   if (has_failed_.load(std::memory_order_relaxed)) return failure_;
-  if (!has_descriptors()) return fail(Membership::descriptors_closed());
+  if (has_lost_descriptors()) return fail(Membership::descriptors_closed());
   if (Status verdict = watch_->verdict(); !verdict.ok()) return fail(std::move(verdict));
   activate();
   if (watch_->in_doubt()) {  // it fails when it is known why

@@ -216,6 +216,7 @@ class Communicator {
   void deactivate();
   void serve_links();
   bool has_descriptors() const { return membership_ == nullptr || membership_->has_descriptors(); }
+  bool has_lost_descriptors();
   void abandon_links();
   Status create_of(uint32_t ranks, const std::vector<uint32_t>& members, uint32_t giver, const trUniqueId& id,
                    const char* function, const Config& config, std::unique_ptr<Communicator>* result);
@@ -285,8 +286,9 @@ class Communicator {
   RankSet shown_set_;                          // this rank's in the last shrink
   std::array<unsigned char, 32> split_key_{};  // known to the ranks alone
   WaitPolicy wait_policy_;
-  uint32_t host_ranks_ = 0;              // of the host that has most
-  std::atomic<bool> has_failed_{false};  // set once failure_ is, which then stays
+  uint32_t host_ranks_ = 0;                   // of the host that has most
+  std::atomic<int64_t> descriptors_seen_{0};  // by has_lost_descriptors(), a time of the kernel's coarse clock
+  std::atomic<bool> has_failed_{false};       // set once failure_ is, which then stays
   Status failure_;
   Status shrink_failure_;  // of the last shrink
   std::atomic<uint32_t> queued_{0};
