@@ -118,9 +118,10 @@ TR_API trResult_t trCommDup(trComm_t comm, trComm_t* newcomm);
  *
  * ::trInvalidUsage where ranks that call give other sets, on each of them, with a message that says which rank excludes
  * whom; they may call it again. Some hear it up to 2 s later than others.
- * The others do not wait for the call of a rank that they exclude: one that calls after they have agreed gets that error
- * alone, and theirs succeed. So if two halves exclude one another, one of them may succeed. Both may, if the network
- * between them is cut for longer than it takes until a process counts as silent (about 3 s, or half of the deadline).
+ * The others do not wait for the call of a rank that they exclude: one that calls after they have agreed gets that
+ * error alone, and theirs succeed. So if two halves exclude one another, one of them may succeed. Both may, if the
+ * network between them is cut for longer than it takes until a process counts as silent (3 to 8 s, or half of the
+ * deadline).
  */
 TR_API trResult_t trCommShrink(trComm_t comm, const int* excluded, int excluded_count, trComm_t* newcomm,
                                const trConfig_t* config, int flags);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor fusion: many small allreduces as one, over buffers of several segments. The executor gathers and scatters the segments in
-// the passes over memory that it makes anyway.
+// Tensor fusion: many small allreduces as one, over buffers of several segments. The executor gathers and scatters the
+// segments in the passes over memory that it makes anyway.
 //
 //   tensors   | a a a | b | c c c c c |            pad: up to the next tensor's alignment; its zeros are summed and
 //   fused     | a a a 0 | b 0 0 0 | c c c c c |    fall into a sink

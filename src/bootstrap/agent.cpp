@@ -379,7 +379,7 @@ void Agent::note_no_descriptor() {
   const auto jobs = jobs_;  // one may end
   for (const auto& [name, job] : jobs)
     if (job->creates()) job->fail_at_own_limit(no_descriptor_left());
-  if (jobs_.empty() || now - no_descriptor_told_ < kToldAgainAfter) return;
+  if (jobs_.empty() || (no_descriptor_told_ && now - *no_descriptor_told_ < kToldAgainAfter)) return;
   no_descriptor_told_ = now;
   log_line(LogLevel::kWarn, "connections to this process wait: " + no_descriptor_left().message());
 }

@@ -126,9 +126,9 @@ class Agent {
   int tcp_ = -1, local_ = -1;
   uint64_t tcp_watch_ = 0, local_watch_ = 0;
   uint64_t accept_timer_ = 0;  // until it, no connection is accepted
-  Clock::time_point no_descriptor_told_{};
   Clock::time_point no_descriptor_since_,
       no_descriptor_last_;  // none was left for a connection, again and again from then to then
+  std::optional<Clock::time_point> no_descriptor_told_;  // when the log was told of it
   Place place_;
   HostIdentity identity_;
   std::vector<Address> interfaces_;

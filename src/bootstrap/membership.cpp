@@ -143,22 +143,21 @@ Membership::~Membership() {
     if (seeks) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   const bool released = agent_->call([this] { job_.reset(); }).ok();
-  if (!released)
-    abandon();
-  else if (member_->segment >= 0)
-    close(member_->segment);
+  if (released && member_->segment >= 0) close(member_->segment);
+  if (released) return;
+  keep_for_ever(std::move(job_));
+  keep_for_ever(std::move(member_));
 }
 
 bool Membership::has_descriptors() const { return agent_->has_pipe(); }
 
 Status Membership::descriptors_closed() { return Agent::descriptors_closed(); }
 
-// Nothing of it is released: what it would close may be other files by now.
-void Membership::abandon() {
+void Membership::keep_for_ever(std::shared_ptr<void> owner_of_descriptors) {
   static std::mutex mutex;
-  static auto* all = new std::vector<std::pair<std::shared_ptr<Job>, std::shared_ptr<Member>>>;
+  static auto* all = new std::vector<std::shared_ptr<void>>;
   std::lock_guard lock(mutex);
-  all->emplace_back(std::move(job_), std::move(member_));
+  all->push_back(std::move(owner_of_descriptors));
 }
 
 void Membership::end_creation() {

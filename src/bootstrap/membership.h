@@ -124,6 +124,8 @@ class Membership {
   // Whether the library's descriptors are still its own, so that links may use theirs; costs one system call.
   bool has_descriptors() const;
   static Status descriptors_closed();
+  // Never releases it: what it would close may be other files by now.
+  static void keep_for_ever(std::shared_ptr<void> owner_of_descriptors);
   // Every rank leaves now, as all of them know: none needs to be told.
   void dissolve() { dissolved_ = true; }
   // This rank leaves because of that, as the others are told.
@@ -175,7 +177,6 @@ class Membership {
 
  private:
   Membership(Agent* agent, std::shared_ptr<Job> job, std::shared_ptr<Member> member);
-  void abandon();
   void start_deadline();
   Status deadline_passed(const char* what) const;
   std::string who_is_silent(const std::string& heard_through) const;

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <mutex>
 #include <new>
 
 #include "bootstrap/membership.h"
@@ -39,7 +38,7 @@ Communicator::~Communicator() {
   // What was sent is waited for only where all went well; schedules are the last that a creation makes.
   const bool is_whole = schedules_ != nullptr && watch_ != nullptr && watch_->known_failure().ok();
   if (!has_descriptors())
-    abandon_links();
+    Membership::keep_for_ever(std::move(peer_table_));
   else if (peer_table_ != nullptr && has_failed_.load())
     peer_table_->abandon();
   else if (peer_table_ != nullptr && is_whole)
@@ -158,14 +157,6 @@ bool Communicator::has_lost_descriptors() {
   if (!membership_->has_descriptors()) return true;
   descriptors_seen_.store(now, std::memory_order_relaxed);
   return false;
-}
-
-// The program has closed the descriptors of its links: what they would use and close may be other files by now.
-void Communicator::abandon_links() {
-  static std::mutex mutex;
-  static auto* all = new std::vector<std::unique_ptr<PeerTable>>;
-  std::lock_guard lock(mutex);
-  all->push_back(std::move(peer_table_));
 }
 
 // In waits that are no operation. After a failure the memory that messages refer to is the user's again.

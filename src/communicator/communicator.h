@@ -217,7 +217,6 @@ class Communicator {
   void serve_links();
   bool has_descriptors() const { return membership_ == nullptr || membership_->has_descriptors(); }
   bool has_lost_descriptors();
-  void abandon_links();
   Status create_of(uint32_t ranks, const std::vector<uint32_t>& members, uint32_t giver, const trUniqueId& id,
                    const char* function, const Config& config, std::unique_ptr<Communicator>* result);
   Status exchange_sealed(const char* function, const SplitInfo& own, std::vector<SplitInfo>* infos);

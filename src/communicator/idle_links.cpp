@@ -32,7 +32,8 @@ struct Registry {
   std::atomic<Clock::rep> next{0};  // when they are served again
 };
 
-// Made when the library is loaded, because waits allocate nothing, and never destroyed: it is used until the process ends.
+// Made when the library is loaded, because waits allocate nothing, and never destroyed: it is used until the process
+// ends.
 Registry& registry = *new Registry;
 
 void before_fork() { registry.mutex.lock(); }

@@ -227,8 +227,8 @@ TR_DEVICE void move_element(const ExtentOperands& o, const Arithmetic<Number>& h
     if (o.stores[d] != nullptr) reinterpret_cast<Storage*>(o.stores[d])[element] = stored;
 }
 
-// An extent of plain memory (Simple). Slots are aligned, so 16 bytes are moved at once where the local places are aligned
-// as well; the rest goes by elements.
+// An extent of plain memory (Simple). Slots are aligned, so 16 bytes are moved at once where the local places are
+// aligned as well; the rest goes by elements.
 template <class Number>
 TR_DEVICE void move_extent(const ExtentOperands& o, const Arithmetic<Number>& how, const Thread& thread) {
   using Storage = typename Number::Storage;

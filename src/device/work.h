@@ -2,7 +2,7 @@
 // Work: what a launch of the kernel is given: plain structs of integers and device pointers.
 //
 //   DeviceLaunch -> DeviceCall -> DeviceProgram   the compiled schedule of each channel (one block runs one channel)
-//                              -> PeerFifos       for each (channel, peer): the FIFOs to and from it; in this GPU's memory
+//                              -> PeerFifos       for each (channel, peer): the FIFOs to and from it; in this GPU's own
 //
 // A FIFO has `depth` slots in the receiver's memory and, in the same memory, a flag word for each slot; the sender's
 // memory has the number of messages that the receiver has consumed. Message k (from 0) lies in slot k % depth:

@@ -5,10 +5,12 @@
 
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <vector>
 
+#include "support/combined.h"
 #include "support/processes.h"
 #include "support/sanitized.h"
 
@@ -292,17 +294,7 @@ void check_type(trComm_t* comms, int ranks, trDataType_t type, trRedOp_t op, siz
   ASSERT_EQ(trGroupEnd(), trSuccess) << trGetLastError(nullptr);
   for (size_t i = 0; i < count; ++i) {
     double expected = value(0, i);
-    for (int rank = 1; rank < ranks; ++rank) {
-      double next = value(rank, i);
-      if (op == trProd)
-        expected *= next;
-      else if (op == trMax)
-        expected = std::max(expected, next);
-      else if (op == trMin)
-        expected = std::min(expected, next);
-      else
-        expected += next;
-    }
+    for (int rank = 1; rank < ranks; ++rank) expected = combined(op, trProd, trMax, trMin, expected, value(rank, i));
     if (op == trAvg) expected = std::is_integral_v<T> ? std::trunc(expected / ranks) : expected / ranks;
     for (int rank = 0; rank < ranks; ++rank)
       ASSERT_EQ(static_cast<double>(outputs[static_cast<size_t>(rank)][i]), expected)
@@ -380,7 +372,8 @@ TEST(Rounding, OnceOrOnceAHopAsDocumented) {
 }
 
 TEST(LargeCounts, Past2To31Elements) {
-  if (kSanitized) GTEST_SKIP() << "4 GiB take a sanitizer half a minute, and their counts are those of smaller calls";
+  if (kSanitized && std::getenv("TREERING_LONG_TESTS") == nullptr)
+    GTEST_SKIP() << "4 GiB take a sanitizer half a minute; set TREERING_LONG_TESTS=1";
   constexpr size_t kCount = (size_t{1} << 31) + 4099;
   // One byte an element; pages of zeros that are not written cost nothing on the input side.
   expect_all_succeed(2, [](int rank, const trUniqueId& id) {

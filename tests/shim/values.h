@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "nccl.h"
+#include "support/combined.h"
 
 namespace treering::testing {
 
@@ -91,17 +92,8 @@ inline int most_combined(int ranks) { return ranks == 4 ? 2 : ranks; }
 inline double reduced(ncclRedOp_t op, ncclDataType_t type, int ranks, size_t i) {
   const int most = most_combined(ranks);
   double result = value_of(0, most, i);
-  for (int rank = 1; rank < ranks; ++rank) {
-    const double next = value_of(rank, most, i);
-    if (op == ncclProd)
-      result *= next;
-    else if (op == ncclMax)
-      result = std::fmax(result, next);
-    else if (op == ncclMin)
-      result = std::fmin(result, next);
-    else
-      result += next;
-  }
+  for (int rank = 1; rank < ranks; ++rank)
+    result = combined(op, ncclProd, ncclMax, ncclMin, result, value_of(rank, most, i));
   if (op != ncclAvg) return result;
   return type <= ncclUint64 ? std::trunc(result / ranks) : result / ranks;
 }

@@ -31,6 +31,25 @@ class Scripts(unittest.TestCase):
         self.assertEqual(done.returncode, 2)
         self.assertIn('"bogus"', done.stderr)
 
+    def test_what_was_skipped_is_told_with_its_reason(self):
+        """Whole tests, cases of Googletest and of unittest; those that ran are not told."""
+        log = ["test: treering:shim / frameworks", "result: exit status 77", "cupy cannot be imported", "=====",
+               "test: treering:api / hot_path", "result: exit status 0", "../hot_path_test.cpp:256: Skipped", "2 cores are usable", "=====",
+               "test: treering:launch / torchrun", "result: exit status 77", "torchrun ... skipped 'no torch'", "OK (skipped=1)", "=====",
+               "test: treering:core / log", "result: exit status 0", "all is well", "====="]
+        with open(os.path.join(ROOT, "tests/run")) as file:
+            text = file.read()
+        function = text[text.index("note_skips() {"):]
+        function = function[:function.index("\n}\n") + 3]
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write("\n".join(log) + "\n")
+            file.flush()
+            script = f'skips=()\n{function}note_skips plain {file.name}; printf "%s\\n" "${{skips[@]}}"'
+            done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.stdout.splitlines(), ["plain: treering:api / hot_path: 2 cores are usable",
+                                                    "plain: treering:launch / torchrun: 'no torch'",
+                                                    "plain: treering:shim / frameworks: cupy cannot be imported"], done.stderr)
+
     def test_every_line_of_the_package_file_is_a_list_and_a_package(self):
         with open(os.path.join(ROOT, "tools/packages")) as file:
             lines = [line.split() for line in file if line.strip() and not line.startswith("#")]

@@ -102,7 +102,8 @@ FailureDetector::Step FailureDetector::probed(uint32_t process, Answer answer, C
     return {
         .next = Next::kTellLost,
         .text = fmt::format(
-            "{}nothing listens at its addresses any more: it has ended, has closed its sockets, or something refuses connections in its place",
+            "{}nothing listens at its addresses any more: it has ended, has closed its sockets, or something refuses "
+            "connections in its place",
             is_broken ? fmt::format("its connection has ended ({}), and ", broken->second.reason) : "")};
   }
   if (cut_at(process, now) != kNobody) return {};  // the silence of what is on the way says enough

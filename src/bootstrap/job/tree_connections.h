@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// TreeConnections: the connections of a process to its neighbours in the tree of a job, and those that it has left behind
-// until the other side closes them. It keeps the parent and the children of the ProcessTree in step with them.
+// TreeConnections: the connections of a process to its neighbours in the tree of a job, and those that it has left
+// behind until the other side closes them. It keeps the parent and the children of the ProcessTree in step with them.
 #pragma once
 
 #include <functional>

@@ -3,8 +3,8 @@
 // same time. No I/O.
 //
 //   rail 0, 100 Gbit/s   | fragment 0, with the header |
-//   rail 1, 100 Gbit/s   | fragment 1                |
-//   rail 2,  50 Gbit/s   | fragment 2   |
+//   rail 1, 100 Gbit/s   | fragment 1                  |
+//   rail 2,  50 Gbit/s   | fragment 2  |
 #pragma once
 
 #include <algorithm>
@@ -28,8 +28,8 @@ struct Fragment {
 };
 using Fragments = std::array<Fragment, kMaxRails>;
 
-// Divides `bytes` by the rates of the rails; fragment 0 is that of the rail `first`, fragment 1 that of the one after it, and
-// so on, around. Returns how many fragments there are: none is empty.
+// Divides `bytes` by the rates of the rails; fragment 0 is that of the rail `first`, fragment 1 that of the one after
+// it, and so on, around. Returns how many fragments there are: none is empty.
 inline uint32_t divide(uint32_t bytes, std::span<const uint32_t> rates, uint32_t first, uint32_t least_divided,
                        Fragments* fragments) {
   const auto rails = static_cast<uint32_t>(rates.size());

@@ -209,7 +209,8 @@ class Link final : public VerbsLink, public std::enable_shared_from_this<Link> {
  private:
   Status open() {
     TR_RETURN_IF_ERROR(block_.make(card_->devices, options_.rails, block_bytes(layout_)));
-    // Each channel may get the peer's messages, or fragments of them, and a credit for each of this rank's before a poll.
+    // Each channel may get the peer's messages, or fragments of them, and a credit for each of this rank's before a
+    // poll.
     const auto all = static_cast<uint32_t>(messages());
     return rails_.open(card_->devices, options_.rails, {sends(), 2 * all + 16}, sizeof(Header));
   }

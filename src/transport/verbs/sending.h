@@ -43,8 +43,8 @@ struct Outgoing {
 struct Sending {
   uint64_t posted = 0, sent = 0, freed = 0;
   uint64_t with_payload = 0;  // number + 1 of the last message that has one
-  // By rail: number + 1 of the last message of which it was given a fragment. Where it is as high in `written`, all those
-  // fragments are written; else those of messages before that one.
+  // By rail: number + 1 of the last message of which it was given a fragment. Where it is as high in `written`, all
+  // those fragments are written; else those of messages before that one.
   std::array<uint64_t, kMaxRails> given{}, written{};
   Outgoing outgoing[kFifoDepth];
 

@@ -7,9 +7,9 @@
 //   a place     | unused | header | payload, or the data of an inline message |
 //                                 ^ at a multiple of 64 bytes
 //
-// Over several rails a large payload is divided into fragments (fragments.h). Fragment 0 is written with the header by the
-// channel's rail, each other one by another rail as a write with immediate. What is told of a channel otherwise goes by
-// its rail, in order.
+// Over several rails a large payload is divided into fragments (fragments.h). Fragment 0 is written with the header by
+// the channel's rail, each other one by another rail as a write with immediate. What is told of a channel otherwise
+// goes by its rail, in order.
 //
 // Message n of a channel uses place n % places: it is posted only when message n - places was popped.
 // The immediate is told by a completion after the bytes of its write and of those before it (InfiniBand Architecture
@@ -18,7 +18,7 @@
 //   immediate   | type 4 | channel 8 | count 20 |
 //     header    count: number of the message; its header is there
 //     credit    count: how many messages of the channel the sender of the credit has popped
-//     fragment     count: fragment 4 | number of the message 16; the fragment is there
+//     fragment  count: fragment 4 | number of the message 16; the fragment is there
 //
 // A header carries a credit of the other direction, too.
 //

@@ -372,9 +372,9 @@ TEST_F(BelowRelays, ThoseThatDoNotComeBackAreProbedAfterAWhile) {
   EXPECT_EQ(detector_.missing(kNow + kProbeAfter), (Numbers{3, 4}));
   const auto lost = detector_.probed(3, Answer::kRefuses, kNow + kProbeAfter);
   EXPECT_EQ(lost.next, Next::kTellLost);
-  EXPECT_EQ(
-      lost.text,
-      "nothing listens at its addresses any more: it has ended, has closed its sockets, or something refuses connections in its place");
+  EXPECT_EQ(lost.text,
+            "nothing listens at its addresses any more: it has ended, has closed its sockets, or something refuses "
+            "connections in its place");
   EXPECT_EQ(detector_.probed(5, Answer::kRefuses, kNow + kProbeAfter).next, Next::kNothing);  // not missing
 }
 

@@ -427,8 +427,8 @@ TEST(TcpResume, ALinkWhoseConnectionCameBackIsNotAway) {
   EXPECT_FALSE(pair.link(0)->away_since());
 }
 
-// The stream of a small message breaks once the receiver's process has it, while a large one before it is under way. The
-// receiver takes both and leaves: both sends have succeeded.
+// The stream of a small message breaks once the receiver's process has it, while a large one before it is under way.
+// The receiver takes both and leaves: both sends have succeeded.
 TEST(TcpResume, ASmallMessageThatWasTakenBehindALargeOneIsSentThoughTheReceiverHasLeft) {
   for (const bool has_news : {false, true}) {
     BreakablePair pair(1, TcpZeroCopy::kNever, 8192, milliseconds(8000));

@@ -27,7 +27,8 @@ class Compression {
   std::unique_ptr<trCompression, Destroy> made_;
 };
 
-// The average of each tensor over the ranks, in place, as one unit of work. A tensor without a compression travels as it is.
+// The average of each tensor over the ranks, in place, as one unit of work. A tensor without a compression travels as
+// it is.
 c10::intrusive_ptr<c10d::Work> average(const c10::intrusive_ptr<c10d::Backend>& backend,
                                        std::vector<at::Tensor> tensors,
                                        const std::vector<std::shared_ptr<Compression>>& compressions);
