@@ -372,8 +372,8 @@ TEST(Rounding, OnceOrOnceAHopAsDocumented) {
 }
 
 TEST(LargeCounts, Past2To31Elements) {
-  if (kSanitized && std::getenv("TREERING_LONG_TESTS") == nullptr)
-    GTEST_SKIP() << "4 GiB take a sanitizer half a minute; set TREERING_LONG_TESTS=1";
+  if (kThreadSanitizer && std::getenv("TREERING_LONG_TESTS") == nullptr)
+    GTEST_SKIP() << "4 GiB take ThreadSanitizer a minute; set TREERING_LONG_TESTS=1";
   constexpr size_t kCount = (size_t{1} << 31) + 4099;
   // One byte an element; pages of zeros that are not written cost nothing on the input side.
   expect_all_succeed(2, [](int rank, const trUniqueId& id) {
