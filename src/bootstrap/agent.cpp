@@ -158,17 +158,27 @@ void Agent::start() {
   started_.store(true, std::memory_order_release);
 }
 
-void Agent::post(Task task) {
-  if (!stands()) return;
-  {
-    std::lock_guard lock(mutex_);
-    posted_.push_back(std::move(task));
-    if (posted_.size() > 1) return;  // it is awake
-  }
-  const char wake = 1;
-  (void)!write(wake_[1], &wake, sizeof wake);
+struct Agent::Call {
+  const Task& task;
+  uint64_t number = 0;
+  Call* next = nullptr;
+  enum { kWaits, kRuns, kDone } state = kWaits;
+  std::condition_variable changed{};  // with the agent's mutex
+};
+
+void Agent::wake() {
+  const char byte = 1;
+  (void)!write(wake_[1], &byte, sizeof byte);
 }
 
+void Agent::post(Task task) {
+  if (!stands()) return;
+  std::lock_guard lock(mutex_);
+  posted_.push_back(std::move(task));
+  if (posted_.size() == 1 && calls_ == nullptr) wake();
+}
+
+// Takes no memory: destructors call.
 Status Agent::call(const Task& task) {
   if (!running_)
     return {
@@ -178,46 +188,50 @@ Status Agent::call(const Task& task) {
     task();
     return {};
   }
-  struct Call {
-    std::mutex mutex;
-    std::condition_variable changed;
-    enum { kWaits, kRuns, kDone, kGivenUp } state = kWaits;
-  };
-  auto call = std::make_shared<Call>();
-  post([call, &task] {
-    {
-      std::lock_guard lock(call->mutex);
-      if (call->state == Call::kGivenUp) return;
-      call->state = Call::kRuns;
-    }
-    task();
-    std::lock_guard lock(call->mutex);
-    call->state = Call::kDone;
-    call->changed.notify_one();
-  });
-  std::unique_lock lock(call->mutex);
-  for (int looks = 0; call->state != Call::kDone; ++looks) {
+  if (!stands()) return descriptors_closed();
+  Call call{task};
+  std::unique_lock lock(mutex_);
+  call.number = ++last_call_;
+  Call** end = &calls_;
+  while (*end != nullptr) end = &(*end)->next;
+  *end = &call;
+  if (calls_ == &call && posted_.empty()) wake();
+  for (int looks = 0; call.state != Call::kDone; ++looks) {
     const bool lost = !stands();
-    if (call->state == Call::kWaits && (lost || looks > kMaxLooks)) {
-      call->state = Call::kGivenUp;
+    if (call.state == Call::kWaits && (lost || looks > kMaxLooks)) {
+      for (end = &calls_; *end != &call;) end = &(*end)->next;
+      *end = call.next;
       if (lost) return descriptors_closed();
       return {trTimeout, fmt::format("the thread of the control connections has not answered for {} s",
                                      std::chrono::duration_cast<std::chrono::seconds>(kMaxLooks * kLook).count())};
     }
-    call->changed.wait_for(lock, kLook);
+    call.changed.wait_for(lock, kLook);
   }
   return {};
 }
 
+// What is there now, and then the connections have their turn. What a thread posted before it calls runs before its
+// call.
 void Agent::run_posted() {
   char bytes[64];
   (void)!read(wake_[0], bytes, sizeof bytes);
   std::vector<Task> tasks;
-  {
-    std::lock_guard lock(mutex_);
-    tasks.swap(posted_);
-  }
+  std::unique_lock lock(mutex_);
+  tasks.swap(posted_);
+  const uint64_t last = last_call_;
+  lock.unlock();
   for (Task& task : tasks) task();
+  lock.lock();
+  while (calls_ != nullptr && calls_->number <= last) {
+    Call* const call = std::exchange(calls_, calls_->next);
+    call->state = Call::kRuns;
+    lock.unlock();
+    call->task();
+    lock.lock();
+    call->state = Call::kDone;
+    call->changed.notify_one();
+  }
+  if (calls_ != nullptr || !posted_.empty()) wake();
 }
 
 uint64_t Agent::watch(int fd, uint32_t events, std::function<void(uint32_t)> ready) {

@@ -83,6 +83,7 @@ class Agent {
     uint64_t timer = 0;
     Clock::time_point since;
   };
+  struct Call;
   struct Watched {
     std::function<void(uint32_t)> ready;
   };
@@ -95,6 +96,7 @@ class Agent {
   void start();
   void close_descriptors();
   void loop();
+  void wake();
   void run_posted();
   int run_timers();  // milliseconds until the next one
   Status listen_tcp(const Config& config, const char* ports);
@@ -116,6 +118,8 @@ class Agent {
   std::atomic<bool> ended_{false};
   std::mutex mutex_;
   std::vector<Task> posted_;
+  Call* calls_ = nullptr;  // those that wait, the oldest first; each lies on the stack of its caller
+  uint64_t last_call_ = 0;
 
   uint64_t next_id_ = 1;
   std::unordered_map<uint64_t, std::shared_ptr<Watched>> watched_;

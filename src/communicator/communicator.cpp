@@ -239,7 +239,7 @@ Status Communicator::run(const Operation& operation) {
 
 Status Communicator::failure() const {
   if (gpu_side_ != nullptr) gpu_side_->find_failure();
-  return has_failed_.load(std::memory_order_acquire) ? failure_ : watch_->verdict();
+  return has_failed_.load(std::memory_order_acquire) ? failure_ : watch_->settled_verdict();
 }
 
 void Communicator::abort(const std::string& reason) {

@@ -296,7 +296,7 @@ Status Communicator::link(const std::string& job, TransportSet allowed, const Cr
   OpenTransports opened = open_transports(allowed);
   TR_RETURN_IF_ERROR(exchange_infos(job, opened, &blobs));
   times->done("infos of all ranks");
-  std::map<uint32_t, std::string> reasons;
+  std::map<uint32_t, Status> reasons;
   LinkMessage own;
   own.report = probe_transports(*infos_, context_.rank, opened, &reasons);
   times->done("proofs of links");

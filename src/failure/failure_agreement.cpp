@@ -2,16 +2,11 @@
 #include "failure/failure_agreement.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <utility>
 
 namespace treering {
-namespace {
-
-// Another rank may be writing the record at this moment. One that has ended meanwhile never finishes it.
-constexpr auto kWriterTimeout = std::chrono::milliseconds(500);
-
-}  // namespace
 
 FailureAgreement::FailureAgreement(FailureRecord* shared, FailureRecord* own, std::string communicator_name,
                                    Broadcast broadcast)
@@ -49,6 +44,14 @@ Status FailureAgreement::poll(Clock::time_point now) {
   if (now >= limit_) take(proposal_.code(), proposal_.message());
   if (Status status = decided(); !status.ok()) return status;
   return now >= limit_ + kWriterTimeout ? proposal_ : Status();
+}
+
+Status FailureAgreement::settle(Clock::duration patience) {
+  const auto end = Clock::now() + patience;
+  while (shared_->state.load(std::memory_order_acquire) == static_cast<uint32_t>(FailureState::kWriting) &&
+         Clock::now() < end)
+    usleep(50);
+  return poll(Clock::now());
 }
 
 Status FailureAgreement::known() const {

@@ -5,8 +5,8 @@
 //        '------ else, to the top of the control tree ---> take() --------> decided, the same on every rank
 //                                   nothing comes back by the limit ------> decided here, by this rank's proposal
 //
-// Nothing waits: a proposal is made once and decided by poll(), which every wait of the rank calls. So one
-// communicator's failure holds up nothing else that its thread moves.
+// No wait of a rank waits here: a proposal is made once and decided by poll(), which every such wait calls. So one
+// communicator's failure holds up nothing else that its thread moves. settle() is for a user who asks.
 //
 // Invariants: the first proposal of a rank stays; what is decided stays. Any thread may call.
 #pragma once
@@ -21,6 +21,9 @@
 #include "executor/rank_status.h"
 
 namespace treering {
+
+// Another rank may be writing the record at this moment. One that has ended meanwhile never finishes it.
+inline constexpr auto kWriterTimeout = std::chrono::milliseconds(500);
 
 class FailureAgreement {
  public:
@@ -40,6 +43,9 @@ class FailureAgreement {
   void propose(const Status& status, Clock::time_point limit);
   // decided(), of a proposal whose limit has passed as well.
   Status poll(Clock::time_point now);
+  // The same, and what another rank of the host is writing at this moment. One that ended while it wrote is waited for no longer than
+  // `patience`.
+  Status settle(Clock::duration patience);
   // decided(), or this rank's proposal, or ok.
   Status known() const;
   // What another process made known; `text` has the communicator's name already.

@@ -108,6 +108,8 @@ Status Watch::poll() {
   return agreement_.poll(now);
 }
 
+Status Watch::settled_verdict() { return agreement_.settle(kWriterTimeout); }
+
 Status Watch::await_failure(const Serve& serve) {
   for (;; usleep(500)) {
     if (Status status = poll(); !status.ok()) return status;

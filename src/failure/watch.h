@@ -104,6 +104,8 @@ class Watch {
   void note_left(uint32_t rank, const Status& cause);
   // The failure that all ranks share, or ok; any thread.
   Status verdict(Clock::time_point now = Clock::now()) { return agreement_.poll(now); }
+  // The same for a user who asks behind an operation of which another thread is telling the failure now.
+  Status settled_verdict();
   // The same, or what this rank has proposed.
   Status known_failure() const { return agreement_.known(); }
   // The same while the communicator is created, which needs every rank: that one was lost is a failure, too.

@@ -51,7 +51,7 @@ Transport& PeerTable::transport_of(uint32_t peer) const {
   return *opened_[static_cast<size_t>(std::countr_zero(used_[peer]))];
 }
 
-Status PeerTable::settle(const TransportMatrix& matrix, const std::map<uint32_t, std::string>& reasons,
+Status PeerTable::settle(const TransportMatrix& matrix, const std::map<uint32_t, Status>& reasons,
                          const std::string& allowed) {
   const uint32_t rank = context_->rank;
   transports_ = matrix.transports();
@@ -65,12 +65,12 @@ Status PeerTable::settle(const TransportMatrix& matrix, const std::map<uint32_t,
     used_[peer] = preferred(works_[peer] & ~kRegionsBit);
     const bool same_host = infos_[peer].location.host == infos_[rank].location.host;
     const auto reason = reasons.find(peer);
-    if (used_[peer] == 0) return unreachable(peer, reason != reasons.end() ? reason->second : "", allowed);
+    if (used_[peer] == 0) return unreachable(peer, reason != reasons.end() ? reason->second : Status(), allowed);
     const TransportRow& row = row_of(used_[peer]);
     const bool best = row.scope == Scope::kProcess || (row.maps && (works_[peer] & kRegionsBit) != 0);
     if (!explained && same_host && !best && reason != reasons.end()) {
       explained = true;  // once: the other pairs say the same
-      explain(peer, reason->second);
+      explain(peer, reason->second.message());
     }
   }
   for (size_t i = 0; i < opened_.size(); ++i)
@@ -80,7 +80,7 @@ Status PeerTable::settle(const TransportMatrix& matrix, const std::map<uint32_t,
   return {};
 }
 
-Status PeerTable::unreachable(uint32_t peer, const std::string& reason, const std::string& allowed) const {
+Status PeerTable::unreachable(uint32_t peer, const Status& reason, const std::string& allowed) const {
   const bool same_host = infos_[peer].location.host == infos_[context_->rank].location.host;
   bool any = false;  // is allowed that may join two processes there
   std::string others;
@@ -93,10 +93,11 @@ Status PeerTable::unreachable(uint32_t peer, const std::string& reason, const st
       others += fmt::format("{}{}", others.empty() ? "" : " or ", row.name);
   }
   std::string why = "the other rank's side could not; its own error says why";
-  if (!reason.empty()) why = reason;
+  if (!reason.ok()) why = reason.message();
   if (!any && same_host) why = "they are two processes, and what is allowed joins threads of one process";
   if (!any && !same_host) why = "they are on different hosts, and what is allowed joins ranks of one host";
-  return {any ? trSystemError : trInvalidUsage,
+  const trResult_t code = reason.code() == trTimeout ? trTimeout : trSystemError;
+  return {any ? code : trInvalidUsage,
           fmt::format("rank {} and rank {} (pid {}) share no transport of those that TREERING_TRANSPORTS or "
                       "config->transports allows ('{}'): {}; {}leave it unset",
                       context_->rank, peer, infos_[peer].pid, allowed.empty() ? "all" : allowed, why,

@@ -36,8 +36,7 @@ class PeerTable final : public ConnectionMaker, public StatusReader, private Reg
 
   // Settles how the peers are reached. An error: one cannot be. reasons: see probe_transports(). allowed: the option's text,
   // for that error.
-  Status settle(const TransportMatrix& matrix, const std::map<uint32_t, std::string>& reasons,
-                const std::string& allowed);
+  Status settle(const TransportMatrix& matrix, const std::map<uint32_t, Status>& reasons, const std::string& allowed);
   // Slows all sends of this rank down to one link of that speed.
   void pace(int link_mbps) { paced_ = std::make_shared<PacedLink>(link_mbps); }
 
@@ -74,7 +73,7 @@ class PeerTable final : public ConnectionMaker, public StatusReader, private Reg
   void end_region(uint32_t id) override;
   Transport& transport_of(uint32_t peer) const;
   void explain(uint32_t peer, const std::string& reason) const;
-  Status unreachable(uint32_t peer, const std::string& reason, const std::string& allowed) const;
+  Status unreachable(uint32_t peer, const Status& reason, const std::string& allowed) const;
 
   ExecutorContext* context_;
   const std::vector<RankInfo>& infos_;

@@ -49,7 +49,7 @@ class Prover {
         continue;
       }
       if (Status works = opened_[i]->prove(peer_); !works.ok()) {
-        if (bits == 0 && row.scope != Scope::kProcess) note(row.name, works.message());
+        if (bits == 0 && row.scope != Scope::kProcess) note(row.name, works);
         continue;
       }
       bits |= bit;
@@ -57,31 +57,34 @@ class Prover {
       if (Status maps = opened_[i]->prove_regions(peer_); maps.ok())
         bits |= kRegionsBit;
       else
-        note("registered buffers", maps.message());
+        note("registered buffers", maps);
     }
     return bits;
   }
-  // First what was tried and failed.
-  std::string reason() const {
+  // First what was tried and failed. trTimeout where a network may do later what it did not do in time.
+  Status reason() const {
     if (excluded_.empty()) return reason_;
-    return fmt::format("{}{}{}: TREERING_TRANSPORTS or config->transports excludes it", reason_,
-                       reason_.empty() ? "" : "; ", excluded_);
+    return joined({trSystemError, excluded_ + ": TREERING_TRANSPORTS or config->transports excludes it"});
   }
 
  private:
-  void note(const std::string& what, const std::string& why) {
-    reason_ += (reason_.empty() ? "" : "; ") + what + ": " + why;
+  void note(const std::string& what, const Status& why) { reason_ = joined({why.code(), what + ": " + why.message()}); }
+  Status joined(const Status& more) const {
+    if (reason_.ok()) return more;
+    const bool in_time = reason_.code() != trTimeout && more.code() != trTimeout;
+    return {in_time ? trSystemError : trTimeout, reason_.message() + "; " + more.message()};
   }
 
   const OpenTransports& opened_;
   const uint32_t peer_;
-  std::string reason_, excluded_;
+  Status reason_;
+  std::string excluded_;
 };
 
 }  // namespace
 
 TransportReport probe_transports(const std::vector<RankInfo>& infos, uint32_t rank, const OpenTransports& opened,
-                                 std::map<uint32_t, std::string>* reasons) {
+                                 std::map<uint32_t, Status>* reasons) {
   const RankInfo& own = infos[rank];
   const TransportSet anywhere = transports_of(Scope::kAnywhere), cheap = transports_with(&TransportRow::cheap_proof);
   std::vector<uint32_t> ranks, others;  // of this host; of others
@@ -100,8 +103,7 @@ TransportReport probe_transports(const std::vector<RankInfo>& infos, uint32_t ra
       proved.push_back({peer, full_prover.prove(~TransportSet{0}, true)});
     else
       cheaply.push_back({peer, bits});
-    const std::string reason = (fully ? full_prover : cheap_prover).reason();
-    if (!reason.empty()) (*reasons)[peer] = reason;
+    if (Status reason = (fully ? full_prover : cheap_prover).reason(); !reason.ok()) (*reasons)[peer] = reason;
   }
   const std::vector<TransportException>& typical = proved.empty() ? cheaply : proved;
   report.local = typical.empty() ? 0 : most_common(typical);
@@ -117,7 +119,7 @@ TransportReport probe_transports(const std::vector<RankInfo>& infos, uint32_t ra
     if (peer == rank) continue;
     Prover prover(opened, peer);
     remote.push_back({peer, prover.prove(anywhere, false)});
-    if (!prover.reason().empty()) (*reasons)[peer] = prover.reason();
+    if (!prover.reason().ok()) (*reasons)[peer] = prover.reason();
   }
   if (!remote.empty()) report.remote = most_common(remote);
   for (const TransportException& entry : remote)

@@ -48,7 +48,7 @@ using OpenTransports = std::vector<std::unique_ptr<Transport>>;
 
 // Proves what works towards the peers. reasons[peer]: why transports do not that are preferred to what does.
 TransportReport probe_transports(const std::vector<RankInfo>& infos, uint32_t rank, const OpenTransports& opened,
-                                 std::map<uint32_t, std::string>* reasons);
+                                 std::map<uint32_t, Status>* reasons);
 
 class TransportMatrix {
  public:

@@ -148,14 +148,15 @@ int create_without(int rank, const trUniqueId& id, double part) {
 TEST(OutOfMemoryInACreation, IsToldToThoseWhoHaveMetTheRank) {
   int told = 0;
   for (const char* transports : {"shared-memory", "tcp"})
-    for (const double part : {0.3, 0.45, 0.6, 0.75, 0.85, 0.9, 0.95}) {
+    for (const double part : {0.3, 0.4, 0.45, 0.47, 0.48, 0.49, 0.5, 0.52, 0.55, 0.6, 0.75, 0.85, 0.9, 0.95}) {
       setenv("TREERING_TRANSPORTS", transports, 1);
       RankProcesses processes(kRanks,
                               [part](int rank, const trUniqueId& id) { return create_without(rank, id, part); });
       for (int rank = 0; rank < kRanks; ++rank) {
         const RankResult result = processes.wait(rank);
         const std::string what = std::string(transports) + ", part " + std::to_string(part) + ", rank " +
-                                 std::to_string(rank) + ": " + result.output;
+                                 std::to_string(rank) + ", signal " + std::to_string(result.signal) + ": " +
+                                 result.output;
         // A creation that it fails before the ranks have met fails at the deadline, as it has not arrived. One may succeed
         // elsewhere before this rank fails at its very end.
         EXPECT_TRUE(result.exit_code == 0 || result.exit_code > 10) << what;

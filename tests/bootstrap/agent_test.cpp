@@ -7,12 +7,29 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <new>
+#include <thread>
+#include <vector>
+
 #include "bootstrap/jobs.h"
 #include "core/log.h"
 #include "support/descriptor_limit.h"
 #include "support/log_file.h"
 #include "support/processes.h"
 #include "treering/treering.h"
+
+namespace {
+thread_local bool has_no_memory = false;
+}  // namespace
+
+// That of the library, too.
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  if (void* memory = has_no_memory ? nullptr : std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace treering::testing {
 namespace {
@@ -46,6 +63,40 @@ TEST(Agent, KeepsNoDescriptorWhereItCannotStartAndStartsOnceItCan) {
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+Agent& started_agent() {
+  trUniqueId id;
+  EXPECT_EQ(trGetUniqueId(&id), trSuccess);
+  return Agent::instance();
+}
+
+// The destructors that end a creation for want of memory call, too.
+TEST(Agent, ACallTakesNoMemory) {
+  Agent& agent = started_agent();
+  bool ran = false;
+  const Agent::Task task = [&ran] { ran = true; };
+  has_no_memory = true;
+  const Status called = agent.call(task);
+  has_no_memory = false;
+  EXPECT_TRUE(called.ok() && ran);
+}
+
+TEST(Agent, WhatAThreadPostsRunsBeforeWhatItCallsThen) {
+  Agent& agent = started_agent();
+  constexpr int kThreads = 6, kTurns = 500;
+  int posted[kThreads] = {}, called[kThreads] = {}, wrong = 0;  // of the agent's thread, until the others have ended
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t)
+    threads.emplace_back([&, t] {
+      for (int turn = 1; turn <= kTurns; ++turn) {
+        agent.post([&, t] { ++posted[t]; });
+        (void)agent.call([&, t, turn] { wrong += posted[t] != turn || ++called[t] != turn; });
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  for (int turns : called) EXPECT_EQ(turns, kTurns);
 }
 
 // The communicator is there: it goes on, as those who connect may not have its secret. They could only say that they

@@ -3,8 +3,10 @@
 #include "failure/failure_agreement.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <memory>
+#include <thread>
 #include <vector>
 
 namespace treering::testing {
@@ -64,6 +66,23 @@ TEST(FailureAgreement, HoldsAtItsLimitWhereNoAnswerComes) {
   EXPECT_EQ(a.spread.size(), 1u) << "one proposal of a rank is enough";
 }
 
+// A thread of another rank has begun to tell of the failure; the user of this one asks.
+TEST(FailureAgreement, WaitsForWhatIsBeingWrittenWhereTheUserAsks) {
+  FailureRecord shared{};
+  shared.state = static_cast<uint32_t>(FailureState::kWriting);
+  Side a(&shared);
+  std::thread writer([&shared] {
+    usleep(2000);
+    shared.code = trTimeout;
+    shared.text[0] = 'x';
+    shared.state = static_cast<uint32_t>(FailureState::kSet);
+  });
+  const Status found = a.agreement.settle(seconds(60));
+  writer.join();
+  EXPECT_EQ(found.code(), trTimeout);
+  EXPECT_EQ(found.message(), "x");
+}
+
 TEST(FailureAgreement, DoesNotWaitForARankThatEndedWhileItWrote) {
   FailureRecord shared{};
   shared.state = static_cast<uint32_t>(FailureState::kWriting);
@@ -71,6 +90,7 @@ TEST(FailureAgreement, DoesNotWaitForARankThatEndedWhileItWrote) {
   a.agreement.propose({trRemoteError, "mine"}, kNow + seconds(1));
   EXPECT_TRUE(a.agreement.poll(kNow).ok());
   EXPECT_EQ(a.agreement.poll(kNow + seconds(3)).message(), "mine");
+  EXPECT_TRUE(Side(&shared).agreement.settle(std::chrono::milliseconds(1)).ok());
 }
 
 }  // namespace

@@ -37,20 +37,38 @@ struct Ranks {
 };
 
 // Reaches no peer.
-struct WithoutDevice final : Transport {
-  Status prove(uint32_t) override { return {trSystemError, "there is no device"}; }
+struct Unfit final : Transport {
+  explicit Unfit(Status why) : why_(std::move(why)) {}
+  Status prove(uint32_t) override { return why_; }
   PeerConnections connect(uint32_t, PairAbilities) override { return {}; }
+
+ private:
+  const Status why_;
 };
 
-TEST(Reasons, WhatWasTriedComesBeforeWhatTheSettingExcludes) {
+// Why rank 0 does not reach rank 1, in another process of the host.
+Status reason_for(std::map<TransportSet, Status> unfit) {
   Ranks ranks;
   for (uint64_t process : {1, 2}) ranks.add(1, process);
   OpenTransports opened(treering::transports().size());
-  opened[static_cast<size_t>(std::countr_zero(kVerbsBit))] = std::make_unique<WithoutDevice>();
-  std::map<uint32_t, std::string> reasons;
+  for (auto& [bit, why] : unfit) opened[static_cast<size_t>(std::countr_zero(bit))] = std::make_unique<Unfit>(why);
+  std::map<uint32_t, Status> reasons;
   (void)probe_transports(ranks.infos, 0, opened, &reasons);
-  EXPECT_EQ(reasons[1],
+  return reasons[1];
+}
+
+TEST(Reasons, WhatWasTriedComesBeforeWhatTheSettingExcludes) {
+  const Status reason = reason_for({{kVerbsBit, {trSystemError, "there is no device"}}});
+  EXPECT_EQ(reason.message(),
             "verbs: there is no device; shared-memory, cma: TREERING_TRANSPORTS or config->transports excludes it");
+  EXPECT_EQ(reason.code(), trSystemError);
+}
+
+// An outage may be over later: the codes say so to a program that tries again.
+TEST(Reasons, WhatANetworkDidNotDoInTimeIsATimeout) {
+  EXPECT_EQ(reason_for({{kVerbsBit, {trSystemError, "no device"}}, {kUcxBit, {trTimeout, "not heard"}}}).code(),
+            trTimeout);
+  EXPECT_EQ(reason_for({{kVerbsBit, {trTimeout, "not heard"}}, {kUcxBit, {trSystemError, "no"}}}).code(), trTimeout);
 }
 
 TEST(Transports, OneRankHasNone) {

@@ -115,7 +115,7 @@ Status Hub::reach(uint32_t peer, Clock::time_point deadline) {
     if (const Status why = to.unreachable(); !why.ok())
       return {why.code(), fmt::format("UCX does not reach the other rank: {}: {}", why.message(), kAdvice)};
     if (Clock::now() > deadline)
-      return {trSystemError, fmt::format("the other rank was not heard over UCX in time: {}", kAdvice)};
+      return {trTimeout, fmt::format("the other rank was not heard over UCX in time: {}", kAdvice)};
     progress();
     sched_yield();
   }

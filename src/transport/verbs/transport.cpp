@@ -86,13 +86,13 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     if (own.link_layer != other.rails.front().link_layer)
       return {trSystemError, fmt::format("{} and {} of the other rank have different link layers", own.device,
                                          other.rails.front().device)};
-    std::string why_not;
+    Status why_not;
     other.proved = reach(peer, &why_not);
-    if (other.proved == 0) return {trSystemError, why_not};
+    if (other.proved == 0) return why_not;
     heard_ |= other.proved;
-    if (!why_not.empty())
+    if (!why_not.ok())
       setup_.log(LogLevel::kInfo,
-                 fmt::format("rank {} uses fewer rails towards rank {}: {}", setup_.rank, peer, why_not));
+                 fmt::format("rank {} uses fewer rails towards rank {}: {}", setup_.rank, peer, why_not.message()));
     return {};
   }
 
@@ -159,7 +159,7 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
   // Rails that both ranks have.
   RailSet common(uint32_t peer) const { return (1u << std::min(card_->devices.size(), peers_[peer].rails.size())) - 1; }
   // Tries all rails at once. Those by which the peer was heard; of the others why not.
-  RailSet reach(uint32_t peer, std::string* why_not) {
+  RailSet reach(uint32_t peer, Status* why_not) {
     const RailSet rails = common(peer);
     const Clock::time_point begin = Clock::now();
     std::array<Probe::Attempt, kMaxRails> attempts;
@@ -178,7 +178,8 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
             attempt.deadline = std::min(attempt.deadline, Clock::now() + kOtherRailsTimeout);
         } else {
           deaf_ |= 1u << rail;
-          *why_not += (why_not->empty() ? "" : "; ") + attempts[rail].result.message();
+          const Status& result = attempts[rail].result;
+          *why_not = why_not->ok() ? result : Status(why_not->code(), why_not->message() + "; " + result.message());
         }
       }
       sched_yield();

@@ -269,6 +269,7 @@ TEST_F(UcxLinks, AHubThatHasStoppedAnswersNoPeer) {
   const Status reached = pair_->reach(1, std::chrono::seconds(1));
   is_over = true;
   own.join();
+  EXPECT_EQ(reached.code(), trTimeout);
   EXPECT_NE(reached.message().find("was not heard"), std::string::npos) << reached.message();
 }
 

@@ -154,7 +154,7 @@ Status Probe::step(uint32_t peer, Attempt* attempt) {
 
 Status Probe::not_heard(uint32_t peer) {
   const Rail& rail = peers_[peer].rail;
-  return {trSystemError,
+  return {trTimeout,
           fmt::format("no datagram came from {} port {} (GID {}) to {}: on RoCE, check TREERING_VERBS_GID, VLANs, and "
                       "firewalls for UDP port 4791",
                       rail.device, rail.port, gid_text(rail.gid), device_.name())};
