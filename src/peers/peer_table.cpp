@@ -65,7 +65,8 @@ Status PeerTable::settle(const TransportMatrix& matrix, const std::map<uint32_t,
     used_[peer] = preferred(works_[peer] & ~kRegionsBit);
     const bool same_host = infos_[peer].location.host == infos_[rank].location.host;
     const auto reason = reasons.find(peer);
-    if (used_[peer] == 0) return unreachable(peer, reason != reasons.end() ? reason->second : Status(), allowed);
+    if (used_[peer] == 0)
+      return unreachable(peer, reason != reasons.end() ? reason->second : Status(), matrix.is_late(peer), allowed);
     const TransportRow& row = row_of(used_[peer]);
     const bool best = row.scope == Scope::kProcess || (row.maps && (works_[peer] & kRegionsBit) != 0);
     if (!explained && same_host && !best && reason != reasons.end()) {
@@ -80,7 +81,8 @@ Status PeerTable::settle(const TransportMatrix& matrix, const std::map<uint32_t,
   return {};
 }
 
-Status PeerTable::unreachable(uint32_t peer, const Status& reason, const std::string& allowed) const {
+// `is_late`: the peer's own proofs were.
+Status PeerTable::unreachable(uint32_t peer, const Status& reason, bool is_late, const std::string& allowed) const {
   const bool same_host = infos_[peer].location.host == infos_[context_->rank].location.host;
   bool any = false;  // is allowed that may join two processes there
   std::string others;
@@ -96,7 +98,7 @@ Status PeerTable::unreachable(uint32_t peer, const Status& reason, const std::st
   if (!reason.ok()) why = reason.message();
   if (!any && same_host) why = "they are two processes, and what is allowed joins threads of one process";
   if (!any && !same_host) why = "they are on different hosts, and what is allowed joins ranks of one host";
-  const trResult_t code = reason.code() == trTimeout ? trTimeout : trSystemError;
+  const trResult_t code = reason.code() == trTimeout || (reason.ok() && is_late) ? trTimeout : trSystemError;
   return {any ? code : trInvalidUsage,
           fmt::format("rank {} and rank {} (pid {}) share no transport of those that TREERING_TRANSPORTS or "
                       "config->transports allows ('{}'): {}; {}leave it unset",

@@ -73,7 +73,7 @@ class PeerTable final : public ConnectionMaker, public StatusReader, private Reg
   void end_region(uint32_t id) override;
   Transport& transport_of(uint32_t peer) const;
   void explain(uint32_t peer, const std::string& reason) const;
-  Status unreachable(uint32_t peer, const Status& reason, const std::string& allowed) const;
+  Status unreachable(uint32_t peer, const Status& reason, bool is_late, const std::string& allowed) const;
 
   ExecutorContext* context_;
   const std::vector<RankInfo>& infos_;

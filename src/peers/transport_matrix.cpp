@@ -126,6 +126,8 @@ TransportReport probe_transports(const std::vector<RankInfo>& infos, uint32_t ra
     if (entry.bits != report.remote) report.exceptions.push_back(entry);
   std::sort(report.exceptions.begin(), report.exceptions.end(),
             [](const TransportException& a, const TransportException& b) { return a.rank < b.rank; });
+  report.late = std::any_of(reasons->begin(), reasons->end(),
+                            [](const auto& reason) { return reason.second.code() == trTimeout; });
   return report;
 }
 

@@ -23,12 +23,11 @@ from network import SKIP, Hosts, Unavailable
 from run_one import Record, Run, clean_environment
 from scenario import CALLING, CREATING, KINDS, OVER, TRANSPORTS, draw
 from table import Table
-from tolerance import are_tolerated
+from tolerance import are_tolerated, most_ended_by_ucx
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from seed import given_seed  # noqa: E402
 
-MOST_ENDED_BY_UCX = 2  # percent of the runs in which an assertion of UCX may end a process (docs/ucx.md)
 RUNS = {"own": 200, "ucx": 60, "verbs": 8}
 MOST_DRAWS = 200_000  # for a filter that hardly any scenario passes
 
@@ -183,8 +182,8 @@ def report(options, workers, skipped):
             file.write(table.markdown())
     print(f"{runs} runs, {len(failed)} failed")
     if ended:
-        print(f"in {ended} of them an assertion of UCX ended a process (docs/ucx.md); {MOST_ENDED_BY_UCX} % may do so")
-    return 0 if are_tolerated(failed, runs, options.tolerate) and 100 * ended <= MOST_ENDED_BY_UCX * runs else 1
+        print(f"in {ended} of them an assertion of UCX ended a process (docs/ucx.md); {most_ended_by_ucx(runs)} may do so")
+    return 0 if are_tolerated(failed, runs, options.tolerate) and ended <= most_ended_by_ucx(runs) else 1
 
 
 def parse(arguments):

@@ -4,7 +4,7 @@
 import unittest
 
 from judge import Finding, judge
-from tolerance import are_tolerated
+from tolerance import are_tolerated, most_ended_by_ucx
 from written import DIED, FAULT, SILENT, SLACK, errors, record, scenario
 
 
@@ -22,6 +22,9 @@ class ToleranceTest(unittest.TestCase):
                 ("outage", "small", "spurious", False), ("outage", "init", "spurious", False)):
             with self.subTest(kind, phase=phase, finding=finding):
                 self.assertEqual(are_tolerated([self.failed(kind, phase, finding)], 200, 1), is_tolerated)
+
+    def test_how_often_ucx_may_end_a_process(self):
+        self.assertEqual([most_ended_by_ucx(runs) for runs in (60, 150, 200, 600)], [3, 3, 4, 12])
 
     def test_what_is_judged_is_tolerated_only_for_timing(self):
         """A failure without a fault, a code and a living rank that is called dead are none of it."""

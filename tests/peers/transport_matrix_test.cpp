@@ -47,13 +47,14 @@ struct Unfit final : Transport {
 };
 
 // Why rank 0 does not reach rank 1, in another process of the host.
-Status reason_for(std::map<TransportSet, Status> unfit) {
+Status reason_for(std::map<TransportSet, Status> unfit, bool* late = nullptr) {
   Ranks ranks;
   for (uint64_t process : {1, 2}) ranks.add(1, process);
   OpenTransports opened(treering::transports().size());
   for (auto& [bit, why] : unfit) opened[static_cast<size_t>(std::countr_zero(bit))] = std::make_unique<Unfit>(why);
   std::map<uint32_t, Status> reasons;
-  (void)probe_transports(ranks.infos, 0, opened, &reasons);
+  const TransportReport report = probe_transports(ranks.infos, 0, opened, &reasons);
+  if (late != nullptr) *late = report.late;
   return reasons[1];
 }
 
@@ -68,7 +69,12 @@ TEST(Reasons, WhatWasTriedComesBeforeWhatTheSettingExcludes) {
 TEST(Reasons, WhatANetworkDidNotDoInTimeIsATimeout) {
   EXPECT_EQ(reason_for({{kVerbsBit, {trSystemError, "no device"}}, {kUcxBit, {trTimeout, "not heard"}}}).code(),
             trTimeout);
-  EXPECT_EQ(reason_for({{kVerbsBit, {trTimeout, "not heard"}}, {kUcxBit, {trSystemError, "no"}}}).code(), trTimeout);
+  bool late = false;
+  EXPECT_EQ(reason_for({{kVerbsBit, {trTimeout, "not heard"}}, {kUcxBit, {trSystemError, "no"}}}, &late).code(),
+            trTimeout);
+  EXPECT_TRUE(late) << "its peer, which may have no reason of its own, is told";
+  (void)reason_for({{kVerbsBit, {trSystemError, "no device"}}}, &late);
+  EXPECT_FALSE(late);
 }
 
 TEST(Transports, OneRankHasNone) {

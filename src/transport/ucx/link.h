@@ -53,6 +53,8 @@ class Link final : public SendQueue {
   void settle();
 
   bool flush() override;
+  // UCX is done with a message that it has copied, of which a part may still wait for room in a socket.
+  void serve_idle() override { poll(); }
   Status health() const override { return health_; }
   bool can_post(uint32_t channel);
   void post(uint32_t channel, const Message& message);

@@ -24,7 +24,9 @@ constexpr size_t kSlotBytes = 64 << 10;
 class UcxLinks : public ::testing::Test {
  protected:
   UcxLinks() { open(); }
-  ~UcxLinks() override { unsetenv("UCX_RNDV_THRESH"); }
+  ~UcxLinks() override {
+    for (const char* name : {"UCX_RNDV_THRESH", "UCX_TCP_SNDBUF", "UCX_TCP_RCVBUF"}) unsetenv(name);
+  }
 
   void open() {
     pair_ = std::make_unique<UcxPair>(kChannels, kPlaceBytes);
@@ -95,6 +97,20 @@ class UcxLinks : public ::testing::Test {
   PeerConnections sides_[2];
   Connection *sender_ = nullptr, *receiver_ = nullptr;
 };
+
+// UCX has copied the message, and lets its sender go on. The rest of it goes while the sender waits for something else.
+TEST_F(UcxLinks, WhatTheSocketHadNoRoomForGoesWithoutAnotherCall) {
+  for (const char* name : {"UCX_TCP_SNDBUF", "UCX_TCP_RCVBUF"}) setenv(name, "4096", 1);
+  connect();
+  sender_->post(staged(1, kSlotBytes));
+  ASSERT_TRUE(eventually([&] { return sides_[0].queue->flush() && sender_->has_released(sender_->posted()); }));
+  ASSERT_TRUE(eventually([&] {
+    sides_[0].queue->serve_idle();
+    return receiver_->front() != nullptr;
+  }));
+  EXPECT_EQ(receiver_->front()->bytes, kSlotBytes);
+  receiver_->pop();
+}
 
 // A large payload is fetched by its receiver, after its header has come; the small one behind it waits.
 TEST_F(UcxLinks, PayloadsThatAreFetchedKeepTheOrder) {
