@@ -3,7 +3,7 @@
 
 import re
 
-from facts import CREATIONS
+from facts import CREATIONS, errors_of
 from scenario import ABORT, DEATH, DIFFER, LEFT, LIMIT, NETWORK, STOP
 
 SYSTEM_ERROR, INVALID_USAGE, REMOTE_ERROR, TIMED_OUT = 2, 5, 6, 8  # include/treering/types.h
@@ -50,8 +50,19 @@ def _misses_a_rank(facts, error):
         if scenario.cause == LIMIT:
             return error.call in CREATIONS
         return error.call in ("init", "grow")
-    # The others wait in a creation that the one at its limit has given up: it waits for them in its next call.
-    return scenario.cause == LIMIT and "has not entered it" in error.text
+    if scenario.cause != LIMIT:
+        return False
+    # A process that can take no connection does not answer those that hear of the others through it.
+    if error.call in CREATIONS:
+        return "hears of the others, does not answer" in error.text
+    return "has not entered it" in error.text or _waits_for_a_creation(facts, error)
+
+
+def _waits_for_a_creation(facts, error):
+    """The one at its limit has given up a creation. In its next call it waits for ranks that are still in that creation."""
+    every = [other for rank in range(facts.scenario.ranks) for other in errors_of(facts.record, rank)]
+    return (any(facts.had_failed(victim, error) for victim in facts.scenario.victims) and
+            any(other.call in CREATIONS and other.began < error.when and error.began < other.when for other in every))
 
 
 def fault_of_code(facts, error):

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which codes follow from a limit of a process; judge_test.py runs it."""
+
+import unittest
+
+from judge import judge
+from written import FAULT, SLACK, TIMEOUT, errors, fine, record, scenario
+
+FULL = "trCommShrink: getifaddrs: Too many open files"
+MISSING = "trCommShrink: the deadline passed while the communicator was being created; missing: rank 2 (pid 1002 on c) of 4 ranks"
+UNHEARD = "trCommShrink: the deadline passed while the ranks met: rank 2 (pid 1002 on c), through which rank 1 (pid 1001 on b) hears of the " \
+          "others, does not answer"
+WAITS = "no progress within 4000 ms in operation 12 (allreduce): rank 0 (pid 1000 on a) is alive, and waits for no rank. Rank 2 waited for rank 0"
+LATE = FAULT + TIMEOUT
+
+
+class CodesOfALimitTest(unittest.TestCase):
+    def codes(self, lines):
+        given = scenario("no-descriptors", phase="shrink", victims=[2])
+        return [finding for finding in judge(record(given, lines), SLACK) if finding.kind == "code"]
+
+    def lines(self, of_one, of_victim, others=MISSING):
+        def creation(text):
+            return errors(text, LATE, began=FAULT - 0.1, call="shrink", members="0,1,2,3")
+        return {0: creation(others), 1: creation(of_one), 2: errors(FULL, FAULT + 0.01, call="shrink", members="0,1,2,3")[:1] + of_victim,
+                3: creation(others)}
+
+    def test_one_that_takes_no_connection_does_not_answer(self):
+        self.assertEqual(self.codes(self.lines(UNHEARD, fine(LATE))), [])
+
+    def test_it_waits_for_those_that_are_still_in_the_creation(self):
+        waits = errors(WAITS, LATE + 0.01, began=FAULT + 0.02, call="allreduce")
+        self.assertEqual(self.codes(self.lines(MISSING, waits)), [])
+        # Nobody is in a creation any more.
+        late = errors(WAITS, LATE + 4, began=LATE + 0.5, call="allreduce")
+        self.assertEqual([finding.rank for finding in self.codes(self.lines(MISSING, late))], [2])
