@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which codes follow from a limit of a process; judge_test.py runs it."""
+"""Which codes follow from a limit of a process, and from closed sockets; judge_test.py runs it."""
 
 import unittest
 
@@ -12,6 +12,15 @@ UNHEARD = "trCommShrink: the deadline passed while the ranks met: rank 2 (pid 10
           "others, does not answer"
 WAITS = "no progress within 4000 ms in operation 12 (allreduce): rank 0 (pid 1000 on a) is alive, and waits for no rank. Rank 2 waited for rank 0"
 LATE = FAULT + TIMEOUT
+
+
+class CodesOfClosedSocketsTest(unittest.TestCase):
+    def test_a_peer_may_see_the_rest_of_a_message_in_a_new_connection(self):
+        text = "the connection of rank 1 (pid 1001 on b) to rank 2 (pid 1002 on c) failed in operation 7 (barrier): TCP with rank 2 " \
+               "(pid 1002): it sent 0x00000011 where a frame begins, not 0x36545254; do all ranks run the same version?"
+        for kind, is_good in (("close-sockets", True), ("kill", False)):
+            found = judge(record(scenario(kind, victims=[2]), errors(text, code=2)), SLACK)
+            self.assertEqual("code" not in {finding.kind for finding in found}, is_good, found)
 
 
 class CodesOfALimitTest(unittest.TestCase):

@@ -5,7 +5,7 @@
 import dataclasses
 import unittest
 
-from codes_test import CodesOfALimitTest  # noqa: F401
+from codes_test import CodesOfALimitTest, CodesOfClosedSocketsTest  # noqa: F401
 from group import Line, Process
 from judge import assertion_of_ucx, judge, seconds_to_last_error
 from run_one import Record
