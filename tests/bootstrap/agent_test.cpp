@@ -28,6 +28,9 @@ thread_local bool has_no_memory = false;
   if (void* memory = has_no_memory ? nullptr : std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
+[[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t& /*nothrow*/) noexcept {
+  return has_no_memory ? nullptr : std::malloc(bytes);
+}
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
