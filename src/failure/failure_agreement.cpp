@@ -46,12 +46,15 @@ Status FailureAgreement::poll(Clock::time_point now) {
   return now >= limit_ + kWriterTimeout ? proposal_ : Status();
 }
 
+// Every call asks: the clock is read once where nothing is being written.
 Status FailureAgreement::settle(Clock::duration patience) {
-  const auto end = Clock::now() + patience;
-  while (shared_->state.load(std::memory_order_acquire) == static_cast<uint32_t>(FailureState::kWriting) &&
-         Clock::now() < end)
+  auto now = Clock::now();
+  const auto end = now + patience;
+  while (shared_->state.load(std::memory_order_acquire) == static_cast<uint32_t>(FailureState::kWriting) && now < end) {
     usleep(50);
-  return poll(Clock::now());
+    now = Clock::now();
+  }
+  return poll(now);
 }
 
 Status FailureAgreement::known() const {

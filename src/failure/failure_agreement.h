@@ -43,8 +43,8 @@ class FailureAgreement {
   void propose(const Status& status, Clock::time_point limit);
   // decided(), of a proposal whose limit has passed as well.
   Status poll(Clock::time_point now);
-  // The same, and what another rank of the host is writing at this moment. One that ended while it wrote is waited for no longer than
-  // `patience`.
+  // The same, and what another rank of the host is writing at this moment: it is waited for until `patience` is over, as
+  // it may have ended while it wrote.
   Status settle(Clock::duration patience);
   // decided(), or this rank's proposal, or ok.
   Status known() const;

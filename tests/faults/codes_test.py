@@ -40,6 +40,6 @@ class CodesOfALimitTest(unittest.TestCase):
     def test_it_waits_for_those_that_are_still_in_the_creation(self):
         waits = errors(WAITS, LATE + 0.01, began=FAULT + 0.02, call="allreduce")
         self.assertEqual(self.codes(self.lines(MISSING, waits)), [])
-        # Nobody is in a creation any more.
+        # All ranks have ended the creation.
         late = errors(WAITS, LATE + 4, began=LATE + 0.5, call="allreduce")
         self.assertEqual([finding.rank for finding in self.codes(self.lines(MISSING, late))], [2])
