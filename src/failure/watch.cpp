@@ -162,31 +162,6 @@ void Watch::suspect_link(uint32_t peer, const Status& status) {
   suspicion_ = {Suspicion::Kind::kLink, peer, status, until};
 }
 
-void Watch::judge_suspicion(Clock::time_point now) {
-  switch (suspicion_.kind) {
-    case Suspicion::Kind::kNone:
-      return;
-    case Suspicion::Kind::kLink:
-      return judge_link(now);
-    case Suspicion::Kind::kCalls:
-      return judge_calls(now);
-  }
-}
-
-// A peer that dies takes its memory away shortly before it counts as dead; the news of it takes its way, too.
-void Watch::judge_link(Clock::time_point now) {
-  const uint32_t peer = suspicion_.peer;
-  const Status& status = suspicion_.status;
-  if (Status lost = find_lost(peer, operation_text()); !lost.ok()) return (void)fail(lost);
-  if (is_dead(peer)) {
-    if (Status end = end_of(peer, operation_text(), ": " + status.message()); !end.ok()) (void)fail(end);
-    return;
-  }
-  if (now >= suspicion_.until)
-    (void)fail({status.code(), fmt::format("the connection of {} to {} failed in {}: {}", describe(context_->rank),
-                                           describe(peer), operation_text(), status.message())});
-}
-
 // The failure of a peer, where ranks do not share the verdict's memory.
 Status Watch::peer_verdict() {
   if (!reads_failures_) return agreement_.decided();
@@ -426,6 +401,14 @@ bool Watch::has_left(uint32_t peer) const {
   std::lock_guard lock(lost_mutex_);
   const auto found = lost_.find(peer);
   return found != lost_.end() && found->second.left;
+}
+
+bool Watch::has_left_in_order(uint32_t peer) const {
+  RankStatusSnapshot snapshot;
+  if (read(peer, &snapshot) && snapshot.left) return !snapshot.failed;
+  std::lock_guard lock(lost_mutex_);
+  const auto found = lost_.find(peer);
+  return found != lost_.end() && found->second.left && found->second.cause.ok();
 }
 
 bool Watch::is_awaited_by_gpus() const {

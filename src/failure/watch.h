@@ -166,6 +166,7 @@ class Watch {
   Status end_of(uint32_t peer, const std::string& during, const std::string& more);
   Status left(uint32_t peer, const std::string& during, const Status& cause) const;
   std::string silence(const std::vector<uint32_t>* among = nullptr) const;
+  bool has_left_in_order(uint32_t peer) const;  // not because of a failure
   bool knows_by_reading(uint32_t peer) const;
   bool same_host(uint32_t peer) const { return identity(peer).host == identity(context_->rank).host; }
   const PeerIdentity& identity(uint32_t peer) const { return (*peers_)[peer]; }

@@ -146,6 +146,33 @@ Status Watch::meets_send(uint32_t peer, uint64_t bytes) {
            call_->operation, context_->rank, own_call(), peer, bytes)});
 }
 
+void Watch::judge_suspicion(Clock::time_point now) {
+  switch (suspicion_.kind) {
+    case Suspicion::Kind::kNone:
+      return;
+    case Suspicion::Kind::kLink:
+      return judge_link(now);
+    case Suspicion::Kind::kCalls:
+      return judge_calls(now);
+  }
+}
+
+// A peer that dies takes its memory away shortly before it counts as dead; the news of it takes its way, too.
+void Watch::judge_link(Clock::time_point now) {
+  const uint32_t peer = suspicion_.peer;
+  const Status& status = suspicion_.status;
+  // A peer that leaves in order is no cause of what failed in this process.
+  const bool is_own = status.code() == trSystemError && has_left_in_order(peer);
+  if (Status lost = find_lost(peer, operation_text()); !lost.ok() && !is_own) return (void)fail(lost);
+  if (is_dead(peer) && !is_own) {
+    if (Status end = end_of(peer, operation_text(), ": " + status.message()); !end.ok()) (void)fail(end);
+    return;
+  }
+  if (is_own || now >= suspicion_.until)
+    (void)fail({status.code(), fmt::format("the connection of {} to {} failed in {}: {}", describe(context_->rank),
+                                           describe(peer), operation_text(), status.message())});
+}
+
 // What the peer called, from its memory at once, else from its answer.
 void Watch::judge_calls(Clock::time_point now) {
   const uint32_t peer = suspicion_.peer;
