@@ -231,7 +231,7 @@ trResult_t trCommFinalize(trComm_t comm) {
     TR_RETURN_IF_ERROR(lease.acquire(comm));
     Engine::instance().wait_idle(lease.get());
     if (device_of(*lease.get()) != nullptr) device_of(*lease.get())->wait_idle();
-    return lease->failure();
+    return lease->settled_failure();
   });
 }
 
@@ -261,7 +261,7 @@ trResult_t trCommGetAsyncError(trComm_t comm, trResult_t* result) {
     CommunicatorPin pin;  // not leased: another thread may begin a call at any time, and must not find one under way
     TR_RETURN_IF_ERROR(pin.acquire(comm));
     const bool busy = pin.in_call() || pin->queued() != 0;  // before the failure, or one between would be missed
-    const Status failure = pin->failure();
+    const Status failure = pin->settled_failure();
     if (failure.ok()) {
       *result = busy ? trInProgress : trSuccess;
     } else {

@@ -178,7 +178,7 @@ void Agent::post(Task task) {
   if (posted_.size() == 1 && calls_ == nullptr) wake();
 }
 
-// Takes no memory: destructors call.
+// Takes no memory unless it fails: destructors call.
 Status Agent::call(const Task& task) {
   if (!running_)
     return {
@@ -231,7 +231,7 @@ void Agent::run_posted() {
     call->state = Call::kDone;
     call->changed.notify_one();
   }
-  if (calls_ != nullptr || !posted_.empty()) wake();
+  if ((calls_ != nullptr || !posted_.empty()) && stands()) wake();
 }
 
 uint64_t Agent::watch(int fd, uint32_t events, std::function<void(uint32_t)> ready) {
@@ -450,7 +450,8 @@ void Agent::drop_pending(std::list<PendingConnection>::iterator pending) {
 }
 
 void Agent::drain(int fd, std::chrono::milliseconds deadline) {
-  if (!call([this, fd, deadline] { draining_.add(fd, deadline); }).ok()) ::close(fd);
+  const auto add = [this, fd, deadline] { draining_.add(fd, deadline); };
+  if (!call(std::ref(add)).ok()) ::close(fd);  // a task of one reference takes no memory
 }
 
 std::shared_ptr<Job> Agent::find_job(const JobName& name) const {

@@ -108,7 +108,7 @@ trRedOp_t Communicator::add_reduction(std::shared_ptr<const Reduction> reduction
 
 Status Communicator::remove_reduction(trRedOp_t op) { return reductions_.erase(op) != 0 ? Status() : not_made(op); }
 
-// Number and signature, which its messages carry, and the size of their elements.
+// Number and signature, which its messages carry.
 void Communicator::number_call(const Operation& operation) {
   call_.operation = operation.point_to_point ? 0 : ++operations_;
   call_.signature = kTransferSignature;
@@ -118,7 +118,6 @@ void Communicator::number_call(const Operation& operation) {
     history_ = (history_ + signature_of(operation, call_.operation)) * 0x9E3779B97F4A7C15u;
     call_.signature = static_cast<uint32_t>(history_ >> 32);
   }
-  call_.type_size = element_bytes(operation);
 }
 
 // Bytes of an element as it travels.
@@ -321,6 +320,7 @@ Status Communicator::begin(const Operation& operation) try {
     return {};
   }
   number_call(operation);
+  call_.type_size = element_bytes(operation);
   const uint32_t constraints = constraints_of(operation);
   const Choice* choice = nullptr;
   if (!operation.pairs) {

@@ -239,7 +239,12 @@ Status Communicator::run(const Operation& operation) {
 
 Status Communicator::failure() const {
   if (gpu_side_ != nullptr) gpu_side_->find_failure();
-  return has_failed_.load(std::memory_order_acquire) ? failure_ : watch_->settled_verdict();
+  return has_failed_.load(std::memory_order_acquire) ? failure_ : watch_->verdict();
+}
+
+Status Communicator::settled_failure() const {
+  Status known = failure();
+  return known.ok() ? watch_->settled_verdict() : known;
 }
 
 void Communicator::abort(const std::string& reason) {

@@ -81,6 +81,8 @@ class Communicator {
 
   // The first failure of any rank, or ok.
   Status failure() const;
+  // The same for a user who asks: one that another rank is telling at this moment is waited for.
+  Status settled_failure() const;
   // The failure that all ranks share. Safe while another thread is inside a call.
   Status verdict() const { return watch_->verdict(); }
   // Whether it has failed or is about to. Safe as well.

@@ -26,6 +26,12 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
+// Two reasons as one. A timeout wins: what was late may work later.
+inline Status joined(const Status& first, const Status& more) {
+  if (first.ok()) return more;
+  return {more.code() == trTimeout ? trTimeout : first.code(), first.message() + "; " + more.message()};
+}
+
 // Short enough that it takes no memory itself.
 inline Status out_of_memory() { return {trSystemError, "out of memory"}; }
 

@@ -161,14 +161,19 @@ void Watch::judge_suspicion(Clock::time_point now) {
 void Watch::judge_link(Clock::time_point now) {
   const uint32_t peer = suspicion_.peer;
   const Status& status = suspicion_.status;
-  // A peer that leaves in order is no cause of what failed in this process.
-  const bool is_own = status.code() == trSystemError && has_left_in_order(peer);
-  if (Status lost = find_lost(peer, operation_text()); !lost.ok() && !is_own) return (void)fail(lost);
-  if (is_dead(peer) && !is_own) {
-    if (Status end = end_of(peer, operation_text(), ": " + status.message()); !end.ok()) (void)fail(end);
-    return;
+  Status news = find_lost(peer, operation_text());
+  if (news.ok() && is_dead(peer)) {
+    news = end_of(peer, operation_text(), ": " + status.message());
+    if (news.ok()) return;
   }
-  if (is_own || now >= suspicion_.until)
+  if (!news.ok()) {
+    // A call that failed in this process need not come of a peer that left in order.
+    if (status.code() == trSystemError && has_left_in_order(peer))
+      news = {news.code(), fmt::format("{}. The connection of {} to it failed: {}", news.message(),
+                                       describe(context_->rank), status.message())};
+    return (void)fail(news);
+  }
+  if (now >= suspicion_.until)
     (void)fail({status.code(), fmt::format("the connection of {} to {} failed in {}: {}", describe(context_->rank),
                                            describe(peer), operation_text(), status.message())});
 }

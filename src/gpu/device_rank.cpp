@@ -187,7 +187,7 @@ void DeviceRank::finish() {
 
 Status DeviceRank::synchronize() {
   TR_RETURN_IF_ERROR(device_->synchronize(own_stream_));
-  return communicator_->failure();
+  return communicator_->settled_failure();
 }
 
 }  // namespace treering

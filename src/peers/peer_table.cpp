@@ -66,7 +66,8 @@ Status PeerTable::settle(const TransportMatrix& matrix, const std::map<uint32_t,
     const bool same_host = infos_[peer].location.host == infos_[rank].location.host;
     const auto reason = reasons.find(peer);
     if (used_[peer] == 0)
-      return unreachable(peer, reason != reasons.end() ? reason->second : Status(), matrix.is_late(peer), allowed);
+      return unreachable(peer, reason != reasons.end() ? reason->second : Status(), matrix.is_late(peer, rank),
+                         allowed);
     const TransportRow& row = row_of(used_[peer]);
     const bool best = row.scope == Scope::kProcess || (row.maps && (works_[peer] & kRegionsBit) != 0);
     if (!explained && same_host && !best && reason != reasons.end()) {
@@ -81,7 +82,7 @@ Status PeerTable::settle(const TransportMatrix& matrix, const std::map<uint32_t,
   return {};
 }
 
-// `is_late`: the peer's own proofs were.
+// `is_late`: what the peer tried may work later.
 Status PeerTable::unreachable(uint32_t peer, const Status& reason, bool is_late, const std::string& allowed) const {
   const bool same_host = infos_[peer].location.host == infos_[context_->rank].location.host;
   bool any = false;  // is allowed that may join two processes there

@@ -64,15 +64,12 @@ class Prover {
   // First what was tried and failed. trTimeout where a network may do later what it did not do in time.
   Status reason() const {
     if (excluded_.empty()) return reason_;
-    return joined({trSystemError, excluded_ + ": TREERING_TRANSPORTS or config->transports excludes it"});
+    return joined(reason_, {trSystemError, excluded_ + ": TREERING_TRANSPORTS or config->transports excludes it"});
   }
 
  private:
-  void note(const std::string& what, const Status& why) { reason_ = joined({why.code(), what + ": " + why.message()}); }
-  Status joined(const Status& more) const {
-    if (reason_.ok()) return more;
-    const bool in_time = reason_.code() != trTimeout && more.code() != trTimeout;
-    return {in_time ? trSystemError : trTimeout, reason_.message() + "; " + more.message()};
+  void note(const std::string& what, const Status& why) {
+    reason_ = joined(reason_, {why.code(), what + ": " + why.message()});
   }
 
   const OpenTransports& opened_;
@@ -126,9 +123,15 @@ TransportReport probe_transports(const std::vector<RankInfo>& infos, uint32_t ra
     if (entry.bits != report.remote) report.exceptions.push_back(entry);
   std::sort(report.exceptions.begin(), report.exceptions.end(),
             [](const TransportException& a, const TransportException& b) { return a.rank < b.rank; });
-  report.late = std::any_of(reasons->begin(), reasons->end(),
-                            [](const auto& reason) { return reason.second.code() == trTimeout; });
+  for (const auto& [peer, reason] : *reasons)
+    if (reason.code() == trTimeout) report.late.push_back(peer);
   return report;
+}
+
+// Among many ranks it may not have tried the peer.
+bool TransportMatrix::is_late(uint32_t rank, uint32_t peer) const {
+  const std::vector<uint32_t>& late = reports_[rank].late;
+  return infos_.size() > kMaxProved ? !late.empty() : std::binary_search(late.begin(), late.end(), peer);
 }
 
 TransportMatrix::TransportMatrix(const std::vector<RankInfo>& infos, std::vector<TransportReport> reports)

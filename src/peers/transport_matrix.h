@@ -37,7 +37,7 @@ struct TransportReport {
   TransportSet local = 0;                      // and of its own, but for
   std::vector<TransportException> exceptions;  // by rank
   bool complete = true;                        // every pair of the host was proved
-  bool late = false;                           // a network did not do in time what a proof needs
+  std::vector<uint32_t> late;                  // peers, by rank: a network did not do in time what a proof needs
 };
 // clang-format off
 template <typename V> void visit(V& v, TransportException& m) { v(m.rank); v(m.bits); }
@@ -57,8 +57,8 @@ class TransportMatrix {
 
   // What works between two ranks.
   TransportSet between(uint32_t a, uint32_t b) const { return found(a, b) & found(b, a); }
-  // Whether a rank's proofs may succeed later.
-  bool is_late(uint32_t rank) const { return reports_[rank].late; }
+  // Whether what a rank tried towards a peer may work later.
+  bool is_late(uint32_t rank, uint32_t peer) const;
   // Whether every pair of ranks shares memory; ... of the ranks of a rank's host.
   bool all_mapped() const { return hosts_.size() == 1 && hosts_.begin()->second.mapped; }
   bool host_mapped(uint32_t rank) const { return hosts_.at(infos_[rank].location.host).mapped; }

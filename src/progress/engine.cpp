@@ -223,9 +223,9 @@ void Engine::forget(Communicator* communicator) {
   --forgetting_;
   const auto found = queues_.find(communicator);
   if (found == queues_.end()) return;
-  while (found->second.first != nullptr)
-    retire(found->second.first, communicator->failure().ok() ? Status(trRemoteError, "the communicator was destroyed")
-                                                             : communicator->failure());
+  Status reason = communicator->failure();
+  if (reason.ok()) reason = {trRemoteError, "the communicator was destroyed"};
+  while (found->second.first != nullptr) retire(found->second.first, reason);
   queues_.erase(found);
 }
 

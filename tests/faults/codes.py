@@ -38,9 +38,14 @@ def promised(facts, error):
     # A first connection that all addresses refuse is an error of the system, as where a port is wrong.
     if scenario.kind in ("close-sockets", "reject") and "Connection refused" in error.text:
         codes.add(SYSTEM_ERROR)
-    # Until its library has noticed, a process writes the rest of a message into the connection that got the number of a closed one.
-    if scenario.kind == "close-sockets" and "where a frame begins" in error.text:
-        codes.add(SYSTEM_ERROR)
+    # Until its library has noticed, a process writes the rest of a message into the connection that got the number of a closed one, and
+    # makes calls with such numbers.
+    if scenario.kind == "close-sockets":
+        named = [base for base, *_ in facts.mentions(error)]
+        if "where a frame begins" in error.text and set(named) & set(scenario.victims):
+            codes.add(SYSTEM_ERROR)
+        if "Bad file descriptor" in error.text and named[:1] and named[0] in scenario.victims:  # "the connection of rank 1 ..."
+            codes.add(SYSTEM_ERROR)
     if codes and any(scenario.cause == cause and words.search(error.text) for cause, words in OF_A_REMOTE_RANK):
         codes.add(REMOTE_ERROR)
     return codes
@@ -57,15 +62,22 @@ def _misses_a_rank(facts, error):
         return False
     # A process that can take no connection does not answer those that hear of the others through it.
     if error.call in CREATIONS:
-        return "hears of the others, does not answer" in error.text
+        silent = re.search(r"rank \d+ \(pid (\d+)[^)]*\), through which .* hears of the others, does not answer", error.text)
+        return silent is not None and int(silent[1]) in {facts.pid(victim) for victim in scenario.victims}
     return "has not entered it" in error.text or _waits_for_a_creation(facts, error)
 
 
 def _waits_for_a_creation(facts, error):
     """The one at its limit has given up a creation. In its next call it waits for ranks that are still in that creation."""
-    every = [other for rank in range(facts.scenario.ranks) for other in errors_of(facts.record, rank)]
-    return (any(facts.had_failed(victim, error) for victim in facts.scenario.victims) and
-            any(other.call in CREATIONS and other.began < error.when and error.began < other.when for other in every))
+    waits = re.search(r"Rank (\d+) waited for rank (\d+)$", error.text)
+    if waits is None:
+        return False
+    waiting, awaited = (facts.base_rank(int(number), None, error.members) for number in waits.groups())
+    if waiting not in facts.scenario.victims or awaited is None:
+        return False
+    gave_up = any(own.call in CREATIONS and own.when <= error.began for own in errors_of(facts.record, waiting))
+    return gave_up and any(other.call in CREATIONS and other.began < error.when and error.began < other.when
+                           for other in errors_of(facts.record, awaited))
 
 
 def fault_of_code(facts, error):

@@ -22,6 +22,13 @@ class CodesOfClosedSocketsTest(unittest.TestCase):
             found = judge(record(scenario(kind, victims=[2]), errors(text, code=2)), SLACK)
             self.assertEqual("code" not in {finding.kind for finding in found}, is_good, found)
 
+    def test_its_own_call_may_meet_a_number_that_is_closed(self):
+        text = "trCommSplit: the connection of rank 2 (pid 1002 on c) to rank 1 (pid 1001 on b) failed in the creation of the communicator: " \
+               "TCP with rank 1 (pid 1001): a descriptor for stream 0: Bad file descriptor"
+        for kind, is_good in (("close-sockets", True), ("kill", False)):
+            found = judge(record(scenario(kind, victims=[2]), errors(text, code=2)), SLACK)
+            self.assertEqual("code" not in {finding.kind for finding in found}, is_good, found)
+
 
 class CodesOfALimitTest(unittest.TestCase):
     def codes(self, lines):
@@ -40,6 +47,9 @@ class CodesOfALimitTest(unittest.TestCase):
     def test_it_waits_for_those_that_are_still_in_the_creation(self):
         waits = errors(WAITS, LATE + 0.01, began=FAULT + 0.02, call="allreduce")
         self.assertEqual(self.codes(self.lines(MISSING, waits)), [])
+        # Another rank that waits has no such reason; and the one that it waits for is in no creation.
+        self.assertEqual([finding.rank for finding in self.codes(self.lines(MISSING, errors(WAITS.replace("Rank 2 waited", "Rank 1 waited"),
+                          LATE + 0.01, began=FAULT + 0.02, call="allreduce")))], [2])
         # All ranks have ended the creation.
         late = errors(WAITS, LATE + 4, began=LATE + 0.5, call="allreduce")
         self.assertEqual([finding.rank for finding in self.codes(self.lines(MISSING, late))], [2])

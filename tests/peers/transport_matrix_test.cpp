@@ -47,7 +47,7 @@ struct Unfit final : Transport {
 };
 
 // Why rank 0 does not reach rank 1, in another process of the host.
-Status reason_for(std::map<TransportSet, Status> unfit, bool* late = nullptr) {
+Status reason_for(std::map<TransportSet, Status> unfit, std::vector<uint32_t>* late = nullptr) {
   Ranks ranks;
   for (uint64_t process : {1, 2}) ranks.add(1, process);
   OpenTransports opened(treering::transports().size());
@@ -69,12 +69,19 @@ TEST(Reasons, WhatWasTriedComesBeforeWhatTheSettingExcludes) {
 TEST(Reasons, WhatANetworkDidNotDoInTimeIsATimeout) {
   EXPECT_EQ(reason_for({{kVerbsBit, {trSystemError, "no device"}}, {kUcxBit, {trTimeout, "not heard"}}}).code(),
             trTimeout);
-  bool late = false;
+  std::vector<uint32_t> late;
   EXPECT_EQ(reason_for({{kVerbsBit, {trTimeout, "not heard"}}, {kUcxBit, {trSystemError, "no"}}}, &late).code(),
             trTimeout);
-  EXPECT_TRUE(late) << "its peer, which may have no reason of its own, is told";
+  EXPECT_EQ(late, std::vector<uint32_t>{1}) << "its peer, which may have no reason of its own, is told";
   (void)reason_for({{kVerbsBit, {trSystemError, "no device"}}}, &late);
-  EXPECT_FALSE(late);
+  EXPECT_TRUE(late.empty());
+  Ranks ranks;
+  for (uint64_t process : {1, 2, 3}) ranks.add(1, process);
+  ranks.reports[1].late = {0};
+  const TransportMatrix matrix(ranks.infos, ranks.reports);
+  EXPECT_TRUE(matrix.is_late(1, 0));
+  EXPECT_FALSE(matrix.is_late(1, 2)) << "another pair of that rank";
+  EXPECT_FALSE(matrix.is_late(0, 1));
 }
 
 TEST(Transports, OneRankHasNone) {

@@ -239,6 +239,13 @@ void Link::settle() {
   if (owes()) send_owed();
 }
 
+// All links share what one call of progress() brings.
+void Link::serve_idle() {
+  if (served_at_ == hub_->progress_made()) hub_->progress();
+  served_at_ = hub_->progress_made();
+  settle();
+}
+
 bool Link::flush() {
   if (!is_good()) {
     poll();

@@ -178,8 +178,7 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
             attempt.deadline = std::min(attempt.deadline, Clock::now() + kOtherRailsTimeout);
         } else {
           deaf_ |= 1u << rail;
-          const Status& result = attempts[rail].result;
-          *why_not = why_not->ok() ? result : Status(why_not->code(), why_not->message() + "; " + result.message());
+          *why_not = joined(*why_not, attempts[rail].result);
         }
       }
       sched_yield();
