@@ -85,9 +85,9 @@ Status init_rank(const char* function, ncclComm_t* out, int nranks, const ncclUn
   if (has_devices()) settings.device = device;
   auto comm = std::make_shared<Comm>(rank, nranks, device, settings.blocking, settings.name);
   return create(function, comm, out, {}, [=](trComm_t* made) -> Status {
-    trUniqueId resolved;
-    TR_RETURN_IF_ERROR(resolve_id(id, nranks, rank, &resolved));
     const trConfig_t tr_config = settings.config();
+    trUniqueId resolved;
+    TR_RETURN_IF_ERROR(resolve_id(id, nranks, rank, settings.timeout_ms, &resolved));
     return status_of(trCommInitRankConfig(made, nranks, resolved, rank, &tr_config));
   });
 }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -18,6 +19,7 @@ namespace {
 constexpr unsigned kMagic = 0xcafebeef;
 // What Treering's own choice lies between, and what it takes.
 constexpr int kChosenChannels = 2;
+constexpr int kMaxTimeout = 2'000'000;  // seconds
 
 struct IntegerField {
   const char* name;
@@ -45,6 +47,18 @@ constexpr IntegerField kIntegers[] = {
 bool has_own(const char* name) {
   const char* text = std::getenv(name);
   return text != nullptr && *text != '\0';
+}
+
+// The library reads it, too, but later than ranks meet by NCCL_COMM_ID.
+Status read_timeout(int* timeout_ms) {
+  const std::string text = std::getenv("TREERING_TIMEOUT");
+  int whole = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), whole);
+  if (error != std::errc() || end != text.data() + text.size() || whole < 0 || whole > kMaxTimeout)
+    return {trInvalidArgument,
+            fmt::format("TREERING_TIMEOUT is '{}'; give seconds, 0 (none) to {}", text, kMaxTimeout)};
+  *timeout_ms = 1000 * whole;
+  return {};
 }
 
 int channels_of(const Request& request) {
@@ -127,8 +141,8 @@ Status resolve_settings(const char* function, const ncclConfig_t* user, Settings
   if (!has_own("TREERING_STAGING") && request.buffer_bytes != INT_MIN)
     settings->staging_bytes = std::clamp(request.buffer_bytes, kMinStaging, kMaxStaging);
   // A rank may compute for longer than any deadline that would suit others; one that dies is noticed at once.
-  if (!has_own("TREERING_TIMEOUT")) settings->timeout_ms = 0;
-  return {};
+  settings->timeout_ms = 0;
+  return has_own("TREERING_TIMEOUT") ? read_timeout(&settings->timeout_ms) : Status();
 }
 
 }  // namespace treering::nccl

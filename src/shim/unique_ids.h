@@ -9,7 +9,8 @@
 namespace treering::nccl {
 
 Status make_id(ncclUniqueId* id);
-// The C API's id behind `id`. An address blocks until rank 0 has been reached, and on rank 0 until all have come.
-Status resolve_id(const ncclUniqueId& id, int ranks, int rank, trUniqueId* resolved);
+// The C API's id behind `id`. An address blocks until rank 0 has been reached, and on rank 0 until all have come. trTimeout
+// after `timeout_ms`, with the ranks that are missing; 0: it waits for ever.
+Status resolve_id(const ncclUniqueId& id, int ranks, int rank, int timeout_ms, trUniqueId* resolved);
 
 }  // namespace treering::nccl

@@ -98,7 +98,10 @@ const VariableRow kVariables[] = {
     {"DEBUG_SUBSYS", "list, `^` in front negates", "Subsystems of which INFO is shown; INIT,BOOTSTRAP,ENV by default.",
      nullptr, true},
     {"CONF_FILE", "path", "A file of `KEY=VALUE` lines, instead of ~/.nccl.conf.", nullptr, true},
-    {"COMM_ID", "host:port", "Every rank's ncclGetUniqueId() gives this id; rank 0 listens there.", nullptr, true},
+    {"COMM_ID", "host:port",
+     "Every rank's ncclGetUniqueId() gives this id; rank 0 listens there. Ranks that do not come are named every 10 s "
+     "(`NCCL_DEBUG=WARN`), and in an error after `TREERING_TIMEOUT`, where that is set.",
+     nullptr, true},
     {"COMM_BLOCKING", "0 or 1", "Overrides the `blocking` of the settings.", apply_blocking},
     {"ALGO", "`[function:][^]name,...;...` of Tree, Ring, CollnetDirect, CollnetChain, NVLS, NVLSTree, PAT",
      "Ring or Tree alone forces it where this library has it (broadcast: its chain for Ring); other sets leave the choice "
