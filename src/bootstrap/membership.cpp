@@ -281,6 +281,12 @@ Status Membership::allgather(const std::string& blob, Blobs* all) {
   return {};
 }
 
+Status Membership::creation_failure() const {
+  if (guard_) TR_RETURN_IF_ERROR(guard_());
+  const Status failed = failure();
+  return failed.ok() || failed.code() == trTimeout ? Status() : in_words_of_guard(failed);
+}
+
 Status Membership::failure() const {
   std::lock_guard lock(member_->mutex);
   return member_->failure;

@@ -154,6 +154,9 @@ class Membership {
   // When all waits of the creation end. Known once the ranks have met.
   Clock::time_point deadline() const { return deadline_; }
 
+  // For waits of the creation that this class does not know: its failure, but for the deadline, of which such a wait says
+  // more itself.
+  Status creation_failure() const;
   // Why the ranks cannot meet, or an exchange cannot end; ok: nothing is known of that. For waits of a creation that this
   // class does not know.
   Status failure() const;

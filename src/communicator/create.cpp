@@ -27,7 +27,8 @@ namespace {
 constexpr uint32_t kMaxEagerRanks = 64;
 constexpr uint32_t kMaxPlaced = 32;  // ranks
 constexpr auto kStatusAge = std::chrono::milliseconds(50);
-constexpr double kFetchUs = 0.7;  // of a system call that copies between processes
+constexpr auto kLookPeriod = std::chrono::milliseconds(1);  // of a transport that waits
+constexpr double kFetchUs = 0.7;                            // of a system call that copies between processes
 
 template <typename T>
 std::string as_blob(const T& value) {
@@ -227,6 +228,13 @@ OpenTransports Communicator::open_transports(TransportSet allowed) {
   setup.segment_holder = [=] { return find_on_host(&PeerInfo::got_segment); };
   setup.segment_loser = [=] { return find_on_host(&PeerInfo::lost_segment); };
   setup.waits = waits_;
+  setup.look = [this, next = Clock::time_point()]() mutable -> Status {
+    const auto now = Clock::now();
+    if (now < next) return {};
+    next = now + kLookPeriod;
+    IdleLinks::serve();
+    return membership_ ? membership_->creation_failure() : Status();
+  };
   OpenTransports opened(treering::transports().size());
   for (size_t i = 0; i < opened.size(); ++i)
     if ((allowed >> i & 1) != 0) {

@@ -46,7 +46,7 @@ Status FailureAgreement::poll(Clock::time_point now) {
   return now >= limit_ + kWriterTimeout ? proposal_ : Status();
 }
 
-// Every call asks: the clock is read once where nothing is being written.
+// The clock is read once where nothing is being written.
 Status FailureAgreement::settle(Clock::duration patience) {
   auto now = Clock::now();
   const auto end = now + patience;

@@ -17,7 +17,8 @@ constexpr auto kAlivePeriod = std::chrono::milliseconds(20);
 // Peers at which one look is aimed. With more, the periods above are for each so many.
 constexpr uint32_t kLookedAt = 64;
 constexpr auto kGraceOfLost = std::chrono::milliseconds(150);
-constexpr auto kNewsOfEnd = std::chrono::seconds(1);  // from the end of a process until the job tells how it ended
+constexpr Clock::duration kNewsOfEnd =
+    std::chrono::seconds(1);  // from the end of a process until the job tells how it ended
 // For a proposal's way through the control tree. A parent in it that is silent, or gone, is replaced meanwhile.
 constexpr auto kAgreementTimeout = kLongestSearch + std::chrono::seconds(3);
 constexpr int kToldDeaths = 8;
@@ -342,6 +343,10 @@ Status Watch::check_alive(uint32_t peer, uint32_t waiting_for) {
   return end.ok() ? end : fail(end);
 }
 
+Clock::duration Watch::time_for_end() const {
+  return timeout_.count() > 0 ? std::min<Clock::duration>(timeout_, kNewsOfEnd) : kNewsOfEnd;
+}
+
 // What to say of a peer whose process has ended: it left in order where its memory says so, or, where that went with
 // it, the job, a moment later; Ok until then.
 Status Watch::end_of(uint32_t peer, const std::string& during, const std::string& more) {
@@ -352,12 +357,11 @@ Status Watch::end_of(uint32_t peer, const std::string& during, const std::string
                 last.failed ? Status(static_cast<trResult_t>(last.failure_code), last.failure_text) : Status());
   if (!readable && job_ != nullptr) {
     const auto now = Clock::now();
-    const auto timeout = timeout_.count() > 0 ? std::min<Clock::duration>(timeout_, kNewsOfEnd) : kNewsOfEnd;
     const auto seen = ended_.try_emplace(peer, now).first->second;
     std::lock_guard lock(lost_mutex_);
     const auto found = lost_.find(peer);
     if (found != lost_.end() && found->second.left) return left(peer, during, found->second.cause);
-    if (found == lost_.end() && now < seen + timeout) return {};
+    if (found == lost_.end() && now < seen + time_for_end()) return {};
   }
   return {trRemoteError, fmt::format("{} has died in or before {}{}", describe(peer), during, more)};
 }

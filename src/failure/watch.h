@@ -6,9 +6,9 @@
 //   a link fails, a call differs --> suspicion --> poll() looks for what says it better (a death, a failure that explains
 //                                                   it) and proposes it, or what is known when the time for that is over
 //
-// Nothing here waits, but await_failure() and settled_verdict(). Nothing is touched while messages arrive in time; check() is called only by
-// a rank that has found nothing to do for a while. Among many ranks it looks at some of them each time, in turn, and
-// always at the one that it waits for: the cost of waiting does not grow with n.
+// Nothing here waits, but await_failure() and settled_verdict(). Nothing is touched while messages arrive in time;
+// check() is called only by a rank that has found nothing to do for a while. Among many ranks it looks at some of them
+// each time, in turn, and always at the one that it waits for: the cost of waiting does not grow with n.
 #pragma once
 
 #include <atomic>
@@ -163,6 +163,7 @@ class Watch {
   Status check_lost(uint32_t waiting_for);
   // What is known of a peer that is lost or has left, as a verdict; Ok when nothing is.
   Status find_lost(uint32_t peer, const std::string& during) const;
+  Clock::duration time_for_end() const;  // until the job tells how a process ended
   Status end_of(uint32_t peer, const std::string& during, const std::string& more);
   Status left(uint32_t peer, const std::string& during, const Status& cause) const;
   std::string silence(const std::vector<uint32_t>* among = nullptr) const;

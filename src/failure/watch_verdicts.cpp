@@ -161,7 +161,12 @@ void Watch::judge_suspicion(Clock::time_point now) {
 void Watch::judge_link(Clock::time_point now) {
   const uint32_t peer = suspicion_.peer;
   const Status& status = suspicion_.status;
+  RankStatusSnapshot last;
+  const bool readable = read(peer, &last);
   Status news = find_lost(peer, operation_text());
+  if (news.ok() && readable && last.left)
+    news = left(peer, operation_text(),
+                last.failed ? Status(static_cast<trResult_t>(last.failure_code), last.failure_text) : Status());
   if (news.ok() && is_dead(peer)) {
     news = end_of(peer, operation_text(), ": " + status.message());
     if (news.ok()) return;
@@ -173,7 +178,9 @@ void Watch::judge_link(Clock::time_point now) {
                                        describe(context_->rank), status.message())};
     return (void)fail(news);
   }
-  if (now >= suspicion_.until)
+  // The memory of a process that lives has gone: it leaves, and the job tells so.
+  const bool has_gone = job_ != nullptr && knows_by_reading(peer) && !readable;
+  if (now >= suspicion_.until + (has_gone ? time_for_end() : Clock::duration()))
     (void)fail({status.code(), fmt::format("the connection of {} to {} failed in {}: {}", describe(context_->rank),
                                            describe(peer), operation_text(), status.message())});
 }

@@ -95,11 +95,9 @@ Status PeerTable::unreachable(uint32_t peer, const Status& reason, bool is_late,
     else if (!row.only_named)
       others += fmt::format("{}{}", others.empty() ? "" : " or ", row.name);
   }
-  std::string why = "the other rank's side could not; its own error says why";
-  if (!reason.ok()) why = reason.message();
+  auto [code, why] = join_reasons(reason, is_late);
   if (!any && same_host) why = "they are two processes, and what is allowed joins threads of one process";
   if (!any && !same_host) why = "they are on different hosts, and what is allowed joins ranks of one host";
-  const trResult_t code = reason.code() == trTimeout || (reason.ok() && is_late) ? trTimeout : trSystemError;
   return {any ? code : trInvalidUsage,
           fmt::format("rank {} and rank {} (pid {}) share no transport of those that TREERING_TRANSPORTS or "
                       "config->transports allows ('{}'): {}; {}leave it unset",

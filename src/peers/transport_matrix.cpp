@@ -128,6 +128,13 @@ TransportReport probe_transports(const std::vector<RankInfo>& infos, uint32_t ra
   return report;
 }
 
+std::pair<trResult_t, std::string> join_reasons(const Status& own, bool peer_is_late) {
+  if (peer_is_late && own.code() != trTimeout)
+    return {trTimeout, "the other rank's side could not in time; its own error says why"};
+  if (own.ok()) return {trSystemError, "the other rank's side could not; its own error says why"};
+  return {own.code() == trTimeout ? trTimeout : trSystemError, own.message()};
+}
+
 // Among many ranks it may not have tried the peer.
 bool TransportMatrix::is_late(uint32_t rank, uint32_t peer) const {
   const std::vector<uint32_t>& late = reports_[rank].late;

@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/bytes.h"
@@ -50,6 +51,10 @@ using OpenTransports = std::vector<std::unique_ptr<Transport>>;
 // Proves what works towards the peers. reasons[peer]: why transports do not that are preferred to what does.
 TransportReport probe_transports(const std::vector<RankInfo>& infos, uint32_t rank, const OpenTransports& opened,
                                  std::map<uint32_t, Status>* reasons);
+
+// Why a pair has no transport, as a code and in words, by this rank's own reason (ok: it has none) and whether what the
+// peer tried may work later. A timeout wins.
+std::pair<trResult_t, std::string> join_reasons(const Status& own, bool peer_is_late);
 
 class TransportMatrix {
  public:

@@ -50,6 +50,9 @@ struct TransportSetup {
   // What a rank that waits may sleep on: a transport whose polls cost system calls adds its descriptors. One that polls
   // memory adds nothing, and is polled.
   std::shared_ptr<WaitSet> waits;
+  // Each wait of a transport calls it again and again: it serves what others wait for. An error: the creation has failed,
+  // and a proof ends with it.
+  std::function<Status()> look = [] { return Status(); };
   // A module has no log of its own.
   void (*log)(LogLevel level, const std::string& text) = log_line;
 };

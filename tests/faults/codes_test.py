@@ -21,6 +21,8 @@ class CodesOfClosedSocketsTest(unittest.TestCase):
         for kind, is_good in (("close-sockets", True), ("kill", False)):
             found = judge(record(scenario(kind, victims=[2]), errors(text, code=2)), SLACK)
             self.assertEqual("code" not in {finding.kind for finding in found}, is_good, found)
+        found = judge(record(scenario("close-sockets", victims=[3]), errors(text, code=2)), SLACK)
+        self.assertIn("code", {finding.kind for finding in found}, "neither of the two has closed sockets")
 
     def test_its_own_call_may_meet_a_number_that_is_closed(self):
         text = "trCommSplit: the connection of rank 2 (pid 1002 on c) to rank 1 (pid 1001 on b) failed in the creation of the communicator: " \
@@ -28,6 +30,8 @@ class CodesOfClosedSocketsTest(unittest.TestCase):
         for kind, is_good in (("close-sockets", True), ("kill", False)):
             found = judge(record(scenario(kind, victims=[2]), errors(text, code=2)), SLACK)
             self.assertEqual("code" not in {finding.kind for finding in found}, is_good, found)
+        found = judge(record(scenario("close-sockets", victims=[1]), errors(text, code=2)), SLACK)
+        self.assertIn("code", {finding.kind for finding in found}, "its peer has closed sockets, and not the one that says so")
 
 
 class CodesOfALimitTest(unittest.TestCase):
@@ -43,13 +47,19 @@ class CodesOfALimitTest(unittest.TestCase):
 
     def test_one_that_takes_no_connection_does_not_answer(self):
         self.assertEqual(self.codes(self.lines(UNHEARD, fine(LATE))), [])
+        other = UNHEARD.replace("rank 2 (pid 1002 on c)", "rank 3 (pid 1003 on d)")
+        self.assertEqual([finding.rank for finding in self.codes(self.lines(other, fine(LATE)))], [1])
 
     def test_it_waits_for_those_that_are_still_in_the_creation(self):
         waits = errors(WAITS, LATE + 0.01, began=FAULT + 0.02, call="allreduce")
         self.assertEqual(self.codes(self.lines(MISSING, waits)), [])
-        # Another rank that waits has no such reason; and the one that it waits for is in no creation.
+        # Another rank that waits has no such reason.
         self.assertEqual([finding.rank for finding in self.codes(self.lines(MISSING, errors(WAITS.replace("Rank 2 waited", "Rank 1 waited"),
                           LATE + 0.01, began=FAULT + 0.02, call="allreduce")))], [2])
+        # The one that it waits for has ended the creation; others have not.
+        through = self.lines(MISSING, errors(WAITS, LATE + 0.6, began=FAULT + 0.3, call="allreduce"))
+        through[0] = errors(MISSING, FAULT + 0.2, began=FAULT - 0.1, call="shrink", members="0,1,2,3")
+        self.assertIn(2, [finding.rank for finding in self.codes(through)])
         # All ranks have ended the creation.
         late = errors(WAITS, LATE + 4, began=LATE + 0.5, call="allreduce")
         self.assertEqual([finding.rank for finding in self.codes(self.lines(MISSING, late))], [2])

@@ -79,6 +79,12 @@ TEST(Reasons, WhatANetworkDidNotDoInTimeIsATimeout) {
   for (uint64_t process : {1, 2, 3}) ranks.add(1, process);
   ranks.reports[1].late = {0};
   const TransportMatrix matrix(ranks.infos, ranks.reports);
+  // A setting that excludes others is a reason here also where the transport that is allowed works.
+  EXPECT_EQ(join_reasons({trSystemError, "cma: excluded"}, true).first, trTimeout);
+  EXPECT_EQ(join_reasons({trSystemError, "cma: excluded"}, true).second.find("the other rank's side could not"), 0u);
+  EXPECT_EQ(join_reasons({trTimeout, "not heard"}, false), std::pair(trTimeout, std::string("not heard")));
+  EXPECT_EQ(join_reasons({trSystemError, "no device"}, false), std::pair(trSystemError, std::string("no device")));
+  EXPECT_EQ(join_reasons({}, false).first, trSystemError);
   EXPECT_TRUE(matrix.is_late(1, 0));
   EXPECT_FALSE(matrix.is_late(1, 2)) << "another pair of that rank";
   EXPECT_FALSE(matrix.is_late(0, 1));

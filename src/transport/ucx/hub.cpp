@@ -116,6 +116,7 @@ Status Hub::reach(uint32_t peer, Clock::time_point deadline) {
       return {why.code(), fmt::format("UCX does not reach the other rank: {}: {}", why.message(), kAdvice)};
     if (Clock::now() > deadline)
       return {trTimeout, fmt::format("the other rank was not heard over UCX in time: {}", kAdvice)};
+    TR_RETURN_IF_ERROR(options_.look());
     progress();
     sched_yield();
   }
@@ -173,6 +174,7 @@ void Hub::finish(Clock::time_point deadline) {
   while (!left.empty() && Clock::now() < deadline) {
     progress();
     std::erase_if(left, [](Link* link) { return link->finish(); });
+    (void)options_.look();
     sched_yield();
   }
 }
@@ -187,6 +189,7 @@ void Hub::stop() {
   };
   while (!all_ended() && Clock::now() < deadline) {
     progress();
+    (void)options_.look();
     sched_yield();
   }
   for (const auto& link : links_)

@@ -29,6 +29,7 @@ struct HubOptions {
   const std::byte* staging = nullptr;  // of this rank
   // As error texts call it: "rank 3 (pid 17)".
   std::function<std::string(uint32_t rank)> peer_name;
+  std::function<Status()> look = [] { return Status(); };  // TransportSetup::look
   void (*log)(LogLevel level, const std::string& text) = log_line;
 };
 
@@ -44,7 +45,8 @@ class Hub : public std::enable_shared_from_this<Hub> {
   std::string info() const;
   Status take_info(uint32_t peer, const std::string& info);
 
-  // Whether this rank and the peer hear each other, tried until the deadline. The peer tries it at about the same time.
+  // Whether this rank and the peer hear each other, tried until the deadline or until the creation fails. The peer tries it
+  // at about the same time.
   Status reach(uint32_t peer, Clock::time_point deadline);
   // The connections to the peer; they keep the hub alive.
   PeerConnections connect(uint32_t peer);

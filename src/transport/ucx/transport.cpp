@@ -77,6 +77,7 @@ Status open_transport(const TransportSetup& setup, std::unique_ptr<Transport>* m
   options.peer_name = [peer_info = setup.peer_info](uint32_t peer) {
     return fmt::format("rank {} (pid {})", peer, peer_info(peer).pid);
   };
+  options.look = setup.look;
   options.log = setup.log;
   std::shared_ptr<Hub> hub;
   TR_RETURN_IF_ERROR(Hub::open(std::move(options), &hub));

@@ -131,6 +131,7 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
     const auto deadline = Clock::now() + limit();
     while (!left.empty() && Clock::now() < deadline) {
       std::erase_if(left, [](const auto& link) { return link->finish(); });
+      (void)setup_.look();
       sched_yield();
     }
     links_.ignore_introductions();
@@ -181,6 +182,7 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
           *why_not = joined(*why_not, attempts[rail].result);
         }
       }
+      if (Status failed = setup_.look(); !failed.ok()) return *why_not = joined(*why_not, failed), 0;
       sched_yield();
     }
     return reached;

@@ -289,6 +289,18 @@ TEST_F(UcxLinks, AHubThatHasStoppedAnswersNoPeer) {
   EXPECT_NE(reached.message().find("was not heard"), std::string::npos) << reached.message();
 }
 
+// A rank that it tries to reach may have died: that is known by the control connections.
+TEST_F(UcxLinks, AreTriedNoLongerOnceTheCreationHasFailed) {
+  int looks = 0;
+  pair_->set_look(1, [&] { return ++looks < 3 ? Status() : Status(trRemoteError, "rank 0 has died"); });
+  for (int side : {0, 1}) pair_->open(side);
+  for (int side : {0, 1}) pair_->introduce(side);
+  const Status reached = pair_->reach(1, std::chrono::hours(1));
+  EXPECT_EQ(reached.code(), trRemoteError);
+  EXPECT_EQ(reached.message(), "rank 0 has died");
+  EXPECT_EQ(looks, 3);
+}
+
 TEST_F(UcxLinks, OtherSizesAreNamed) {
   UcxPair other(kChannels, kPlaceBytes / 2);
   other.open(1);

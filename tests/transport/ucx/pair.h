@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -53,6 +54,7 @@ class UcxPair {
 
   // Before the first connect().
   void set_staging(int side, const std::byte* staging) { staging_[side] = staging; }
+  void set_look(int side, std::function<Status()> look) { looks_[side] = std::move(look); }
   void set_name(int side, std::string name) { names_[side] = std::move(name); }
 
   // The connections of a side to the other, which have reached each other. `alone`: the other side is in another
@@ -74,6 +76,7 @@ class UcxPair {
     options.place_bytes = place_bytes_;
     options.staging = staging_[side];
     options.peer_name = [name = names_[1 - side]](uint32_t) { return name; };
+    if (looks_[side]) options.look = looks_[side];
     check(Hub::open(std::move(options), &hubs_[side]));
     const std::string info = hubs_[side]->info();
     Letter& letter = mail_->letters[side];
@@ -121,6 +124,7 @@ class UcxPair {
   Mail* mail_;
   const std::byte* staging_[2] = {nullptr, nullptr};
   std::string names_[2] = {"rank 0", "rank 1"};
+  std::function<Status()> looks_[2];
   std::shared_ptr<Hub> hubs_[2];
 };
 
