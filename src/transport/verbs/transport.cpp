@@ -182,7 +182,10 @@ class Verbs final : public Transport, public IntroductionTaker, private WaitSour
           *why_not = joined(*why_not, attempts[rail].result);
         }
       }
-      if (Status failed = setup_.look(); !failed.ok()) return *why_not = joined(*why_not, failed), 0;
+      if (Status failed = setup_.look(); !failed.ok()) {
+        *why_not = joined(*why_not, failed);
+        return 0;
+      }
       sched_yield();
     }
     return reached;
