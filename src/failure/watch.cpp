@@ -17,8 +17,8 @@ constexpr auto kAlivePeriod = std::chrono::milliseconds(20);
 // Peers at which one look is aimed. With more, the periods above are for each so many.
 constexpr uint32_t kLookedAt = 64;
 constexpr auto kGraceOfLost = std::chrono::milliseconds(150);
-constexpr Clock::duration kNewsOfEnd =
-    std::chrono::seconds(1);  // from the end of a process until the job tells how it ended
+// From the end of a process until the job tells how it ended.
+constexpr Clock::duration kNewsOfEnd = std::chrono::seconds(1);
 // For a proposal's way through the control tree. A parent in it that is silent, or gone, is replaced meanwhile.
 constexpr auto kAgreementTimeout = kLongestSearch + std::chrono::seconds(3);
 constexpr int kToldDeaths = 8;

@@ -15,23 +15,23 @@ LATE = FAULT + TIMEOUT
 
 
 class CodesOfClosedSocketsTest(unittest.TestCase):
+    def expect_good_codes(self, text, cases):
+        for kind, victim, is_good in cases:
+            with self.subTest(kind, victim=victim):
+                found = judge(record(scenario(kind, victims=[victim]), errors(text, code=2)), SLACK)
+                self.assertEqual("code" not in {finding.kind for finding in found}, is_good, found)
+
     def test_a_peer_may_see_the_rest_of_a_message_in_a_new_connection(self):
-        text = "the connection of rank 1 (pid 1001 on b) to rank 2 (pid 1002 on c) failed in operation 7 (barrier): TCP with rank 2 " \
-               "(pid 1002): it sent 0x00000011 where a frame begins, not 0x36545254; do all ranks run the same version?"
-        for kind, is_good in (("close-sockets", True), ("kill", False)):
-            found = judge(record(scenario(kind, victims=[2]), errors(text, code=2)), SLACK)
-            self.assertEqual("code" not in {finding.kind for finding in found}, is_good, found)
-        found = judge(record(scenario("close-sockets", victims=[3]), errors(text, code=2)), SLACK)
-        self.assertIn("code", {finding.kind for finding in found}, "neither of the two has closed sockets")
+        self.expect_good_codes(
+            "the connection of rank 1 (pid 1001 on b) to rank 2 (pid 1002 on c) failed in operation 7 (barrier): TCP with rank 2 "
+            "(pid 1002): it sent 0x00000011 where a frame begins, not 0x36545254; do all ranks run the same version?",
+            (("close-sockets", 2, True), ("close-sockets", 3, False), ("kill", 2, False)))
 
     def test_its_own_call_may_meet_a_number_that_is_closed(self):
-        text = "trCommSplit: the connection of rank 2 (pid 1002 on c) to rank 1 (pid 1001 on b) failed in the creation of the communicator: " \
-               "TCP with rank 1 (pid 1001): a descriptor for stream 0: Bad file descriptor"
-        for kind, is_good in (("close-sockets", True), ("kill", False)):
-            found = judge(record(scenario(kind, victims=[2]), errors(text, code=2)), SLACK)
-            self.assertEqual("code" not in {finding.kind for finding in found}, is_good, found)
-        found = judge(record(scenario("close-sockets", victims=[1]), errors(text, code=2)), SLACK)
-        self.assertIn("code", {finding.kind for finding in found}, "its peer has closed sockets, and not the one that says so")
+        self.expect_good_codes(
+            "trCommSplit: the connection of rank 2 (pid 1002 on c) to rank 1 (pid 1001 on b) failed in the creation of the communicator: "
+            "TCP with rank 1 (pid 1001): a descriptor for stream 0: Bad file descriptor",
+            (("close-sockets", 2, True), ("close-sockets", 1, False), ("kill", 2, False)))
 
 
 class CodesOfALimitTest(unittest.TestCase):

@@ -189,7 +189,6 @@ void Hub::stop() {
   };
   while (!all_ended() && Clock::now() < deadline) {
     progress();
-    (void)options_.look();
     sched_yield();
   }
   for (const auto& link : links_)

@@ -29,7 +29,8 @@ struct HubOptions {
   const std::byte* staging = nullptr;  // of this rank
   // As error texts call it: "rank 3 (pid 17)".
   std::function<std::string(uint32_t rank)> peer_name;
-  std::function<Status()> look = [] { return Status(); };  // TransportSetup::look
+  // TransportSetup::look, for reach() and finish(). A hub may outlive whom it asks: stop() does not call it.
+  std::function<Status()> look = [] { return Status(); };
   void (*log)(LogLevel level, const std::string& text) = log_line;
 };
 
