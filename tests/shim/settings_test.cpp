@@ -3,6 +3,7 @@
 // `shim_settings_test --write PATH` writes docs/nccl-variables.md anew.
 #include "shim/settings.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -178,6 +179,22 @@ TEST(Settings, WrongStructsAreRefused) {
   config.minCTAs = 4;
   config.maxCTAs = 2;
   EXPECT_EQ(read_config("test", &config, &full).code(), trInvalidArgument);
+}
+
+TEST(Settings, TheDeadlineIsTheUsersOrNone) {
+  const auto resolved = [](const char* text, Settings* settings) {
+    setenv("TREERING_TIMEOUT", text, 1);
+    const Status status = resolve_settings("test", nullptr, settings);
+    unsetenv("TREERING_TIMEOUT");
+    return status;
+  };
+  Settings settings;
+  EXPECT_TRUE(resolved("12", &settings).ok());
+  EXPECT_EQ(settings.timeout_ms, 12'000);
+  EXPECT_TRUE(resolved("", &settings).ok());
+  EXPECT_EQ(settings.timeout_ms, 0);
+  for (const char* bad : {"soon", "1s", "-1", "2000001", "99999999999"})
+    EXPECT_NE(resolved(bad, &settings).message().find(fmt::format("TREERING_TIMEOUT is '{}'", bad)), std::string::npos);
 }
 
 TEST(Settings, ChannelsAndName) {
