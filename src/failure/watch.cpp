@@ -168,8 +168,7 @@ Status Watch::peer_verdict() {
   if (!reads_failures_) return agreement_.decided();
   RankStatusSnapshot snapshot;
   for (uint32_t peer = 0; peer < context_->ranks; ++peer)
-    if (read(peer, &snapshot) && snapshot.failed)
-      return {static_cast<trResult_t>(snapshot.failure_code), snapshot.failure_text};
+    if (read(peer, &snapshot) && snapshot.failed) return failure_of(snapshot);
   return {};
 }
 
@@ -322,7 +321,7 @@ Status Watch::check_alive(uint32_t peer, uint32_t waiting_for) {
   if (readable && counted_ && snapshot.completed >= call_->operation) return {};  // it has done its part
   if (!readable && peer != waiting_for) return {};
   if (readable && snapshot.left) {
-    if (snapshot.failed) return pass_on({static_cast<trResult_t>(snapshot.failure_code), snapshot.failure_text});
+    if (snapshot.failed) return pass_on(failure_of(snapshot));
     // An answer may overtake what was sent before it: the link tells when a message is missing.
     if (!knows_by_reading(peer)) return {};
     // What it sent before it left is here, but may have come since this rank looked for it.
@@ -343,6 +342,10 @@ Status Watch::check_alive(uint32_t peer, uint32_t waiting_for) {
   return end.ok() ? end : fail(end);
 }
 
+Status Watch::failure_of(const RankStatusSnapshot& shown) {
+  return shown.failed ? Status(static_cast<trResult_t>(shown.failure_code), shown.failure_text) : Status();
+}
+
 Clock::duration Watch::time_for_end() const {
   return timeout_.count() > 0 ? std::min<Clock::duration>(timeout_, kNewsOfEnd) : kNewsOfEnd;
 }
@@ -352,9 +355,7 @@ Clock::duration Watch::time_for_end() const {
 Status Watch::end_of(uint32_t peer, const std::string& during, const std::string& more) {
   RankStatusSnapshot last;
   const bool readable = knows_by_reading(peer) && read(peer, &last);  // what was answered before its end is old
-  if (readable && last.left)
-    return left(peer, during,
-                last.failed ? Status(static_cast<trResult_t>(last.failure_code), last.failure_text) : Status());
+  if (readable && last.left) return left(peer, during, failure_of(last));
   if (!readable && job_ != nullptr) {
     const auto now = Clock::now();
     const auto seen = ended_.try_emplace(peer, now).first->second;
@@ -430,8 +431,7 @@ Status Watch::check_peer(uint32_t peer, const char* during) {
   const bool readable = read(peer, &snapshot);
   if (Status lost = find_lost(peer, during); !lost.ok()) return lost;
   if (readable && snapshot.left) {
-    const Status cause = snapshot.failed ? Status(static_cast<trResult_t>(snapshot.failure_code), snapshot.failure_text)
-                                         : agreement_.known();
+    const Status cause = snapshot.failed ? failure_of(snapshot) : agreement_.known();
     if (cause.ok()) return left(peer, during, {});
     return {cause.code(),
             fmt::format("{}. {} has left since, and takes no part in {}", cause.message(), describe(peer), during)};

@@ -163,7 +163,8 @@ class Watch {
   Status check_lost(uint32_t waiting_for);
   // What is known of a peer that is lost or has left, as a verdict; Ok when nothing is.
   Status find_lost(uint32_t peer, const std::string& during) const;
-  Clock::duration time_for_end() const;  // until the job tells how a process ended
+  static Status failure_of(const RankStatusSnapshot& shown);  // the communicator's, or ok
+  Clock::duration time_for_end() const;                       // until the job tells how a process ended
   Status end_of(uint32_t peer, const std::string& during, const std::string& more);
   Status left(uint32_t peer, const std::string& during, const Status& cause) const;
   std::string silence(const std::vector<uint32_t>* among = nullptr) const;

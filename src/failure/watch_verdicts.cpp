@@ -164,9 +164,7 @@ void Watch::judge_link(Clock::time_point now) {
   RankStatusSnapshot last;
   const bool readable = read(peer, &last);
   Status news = find_lost(peer, operation_text());
-  if (news.ok() && readable && last.left)
-    news = left(peer, operation_text(),
-                last.failed ? Status(static_cast<trResult_t>(last.failure_code), last.failure_text) : Status());
+  if (news.ok() && readable && last.left) news = left(peer, operation_text(), failure_of(last));
   if (news.ok() && is_dead(peer)) {
     news = end_of(peer, operation_text(), ": " + status.message());
     if (news.ok()) return;
