@@ -250,7 +250,7 @@ trResult_t trCommRevoke(trComm_t comm) {
   return guarded(nullptr, [&]() -> Status {
     CommunicatorPin pin;
     TR_RETURN_IF_ERROR(pin.acquire(comm));
-    pin->abort(fmt::format("rank {} (pid {}) revoked the communicator", pin->rank(), getpid()));
+    pin->abort(pin->describe(pin->rank()) + " revoked the communicator");
     return {};
   });
 }

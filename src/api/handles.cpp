@@ -147,7 +147,7 @@ Status remove_communicator(trComm_t handle, Ending ending) {
   // From here on no call begins.
   const bool in_call = slot->in_call.exchange(true);
   if (Communicator& ended = *slot->communicator; ending == Ending::kAbort && (in_call || ended.is_needed()))
-    ended.abort(fmt::format("rank {} (pid {}) aborted the communicator", ended.rank(), getpid()));
+    ended.abort(ended.describe(ended.rank()) + " aborted the communicator");
   for (bool wait = in_call; wait; wait = slot->in_call.exchange(true))
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   while (slot->pins.load() != 0) std::this_thread::sleep_for(std::chrono::microseconds(100));

@@ -221,7 +221,7 @@ class Communicator {
   bool has_lost_descriptors();
   Status create_of(uint32_t ranks, const std::vector<uint32_t>& members, uint32_t giver, const trUniqueId& id,
                    const char* function, const Config& config, std::unique_ptr<Communicator>* result);
-  Status exchange_sealed(const char* function, const SplitInfo& own, std::vector<SplitInfo>* infos);
+  Status exchange_sealed(Purpose purpose, const char* function, const SplitInfo& own, std::vector<SplitInfo>* infos);
 
   // notices.cpp
   using RankSet = std::bitset<kMaxRanks>;

@@ -76,7 +76,8 @@ Status Communicator::allgather_bytes(Purpose purpose, const void* own, size_t by
 }
 
 // Data streams are not encrypted, and who reads a communicator's secret may join it.
-Status Communicator::exchange_sealed(const char* function, const SplitInfo& own, std::vector<SplitInfo>* infos) {
+Status Communicator::exchange_sealed(Purpose purpose, const char* function, const SplitInfo& own,
+                                     std::vector<SplitInfo>* infos) {
   struct Sealed {
     unsigned char nonce[crypto_secretbox_NONCEBYTES];
     unsigned char box[crypto_secretbox_MACBYTES + sizeof(SplitInfo)];
@@ -87,7 +88,7 @@ Status Communicator::exchange_sealed(const char* function, const SplitInfo& own,
   crypto_secretbox_easy(mine.box, reinterpret_cast<const unsigned char*>(&own), sizeof own, mine.nonce,
                         split_key_.data());
   std::vector<Sealed> all(ranks());
-  TR_RETURN_IF_ERROR(allgather_bytes(Purpose::kSplit, &mine, sizeof mine, reinterpret_cast<std::byte*>(all.data())));
+  TR_RETURN_IF_ERROR(allgather_bytes(purpose, &mine, sizeof mine, reinterpret_cast<std::byte*>(all.data())));
   for (uint32_t rank = 0; rank < ranks(); ++rank)
     if (crypto_secretbox_open_easy(reinterpret_cast<unsigned char*>(&(*infos)[rank]), all[rank].box,
                                    sizeof all[rank].box, all[rank].nonce, split_key_.data()) != 0)
@@ -121,7 +122,7 @@ Status Communicator::split(int color, int key, const Config& config, std::unique
   Status made;
   if (status.ok() && color >= 0 && members.size() > 1 && members[0].rank == rank())
     made = make_rendezvous_root(*watch_, ranks_of_color, &own);
-  if (status.ok()) status = failed ? exchange() : exchange_sealed(kName, own, &infos);
+  if (status.ok()) status = failed ? exchange() : exchange_sealed(Purpose::kSplit, kName, own, &infos);
   notice_rounds_ = std::max(notice_rounds_, next_round);
   TR_RETURN_IF_ERROR(status);
   TR_RETURN_IF_ERROR(made);
@@ -214,7 +215,7 @@ Status Communicator::agree_and_grow(uint32_t total, const trUniqueId* id, const 
   SplitInfo own{static_cast<int32_t>(total), 0, rank(), SplitInfo::kNothing, {}};
   if (id != nullptr) own.hold(SplitInfo::kId, *id);
   std::vector<SplitInfo> infos(ranks());
-  TR_RETURN_IF_ERROR(exchange_sealed(kName, own, &infos));
+  TR_RETURN_IF_ERROR(exchange_sealed(Purpose::kGrow, kName, own, &infos));
   const SplitInfo* giver = nullptr;
   for (const SplitInfo& info : infos) {
     if (info.color != infos[0].color)

@@ -44,6 +44,7 @@ enum class Purpose : uint16_t {
   kVariable,  // counts that differ between ranks: the v-variant
   kBoxes,     // of trExchangeStart()
   kSplit,     // the others: exchanges of the library
+  kGrow,
   kBoxPlan,
   kSparse,
   kGpus,

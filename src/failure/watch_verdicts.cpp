@@ -52,7 +52,9 @@ std::string call_text(const CallCopy& call) {
 std::string text_of(const CallCopy& call) {
   switch (call.purpose) {
     case Purpose::kSplit:
-      return "trCommSplit, trCommDup or trCommGrow";
+      return "trCommSplit or trCommDup";
+    case Purpose::kGrow:
+      return "trCommGrow";
     case Purpose::kBoxes:
       return "trExchangeStart";
     case Purpose::kBoxPlan:
@@ -111,21 +113,20 @@ Status Watch::no_progress(uint32_t peer, const std::vector<uint32_t>& ranks, con
 
 // A size that is told is of a transfer of the same call: nothing else differs.
 Status Watch::transfers_differ(uint32_t peer, const TransferSizes& sizes) {
+  const std::string own = describe(context_->rank), other = describe(peer);
   if (counted_)
     return fail(
-        {trInvalidUsage, fmt::format("the ranks' calls differ in {}: rank {} receives from rank {} {} bytes, but "
-                                     "rank {} sends it {} bytes. Their counts for one another must be equal",
-                                     operation_text(), context_->rank, peer, *sizes.expected, peer, *sizes.sent)});
+        {trInvalidUsage, fmt::format("the ranks' calls differ in {}: {} receives from rank {} {} bytes, but {} sends "
+                                     "it {} bytes. Their counts for one another must be equal",
+                                     operation_text(), own, peer, *sizes.expected, other, *sizes.sent)});
   if (sizes.sent)
-    return fail(
-        {trInvalidUsage, fmt::format("rank {} receives from rank {} {} bytes, but rank {} sends it {} bytes: the "
-                                     "k-th receive must have as many bytes as the k-th send",
-                                     context_->rank, peer, *sizes.expected, peer, *sizes.sent)});
-  return fail(
-      {trInvalidUsage,
-       fmt::format("rank {} receives from rank {} {} bytes that rank {} does not send: the k-th receive must have "
-                   "as many bytes as the k-th send, and collectives must stand between the same ones",
-                   context_->rank, peer, *sizes.expected, peer)});
+    return fail({trInvalidUsage, fmt::format("{} receives from rank {} {} bytes, but {} sends it {} bytes: the k-th "
+                                             "receive must have as many bytes as the k-th send",
+                                             own, peer, *sizes.expected, other, *sizes.sent)});
+  return fail({trInvalidUsage,
+               fmt::format("{} receives from rank {} {} bytes that {} does not send: the k-th receive must have as "
+                           "many bytes as the k-th send, and collectives must stand between the same ones",
+                           own, peer, *sizes.expected, other)});
 }
 
 void Watch::suspect_calls(uint32_t peer, const std::optional<TransferSizes>& sizes) {
@@ -141,9 +142,9 @@ Status Watch::meets_send(uint32_t peer, uint64_t bytes) {
   return fail(
       {trInvalidUsage,
        fmt::format(
-           "the ranks' calls differ at operation {}: rank {} called {}; rank {} sends it {} bytes, which "
-           "it has not received before. Collectives must stand between the same sends and receives on all ranks",
-           call_->operation, context_->rank, own_call(), peer, bytes)});
+           "the ranks' calls differ at operation {}: {} called {}; {} sends it {} bytes, which it has not received "
+           "before. Collectives must stand between the same sends and receives on all ranks",
+           call_->operation, describe(context_->rank), own_call(), describe(peer), bytes)});
 }
 
 void Watch::judge_suspicion(Clock::time_point now) {
@@ -204,9 +205,9 @@ void Watch::judge_calls(Clock::time_point now) {
           ? fmt::format("is {} operation {} ({})", at, other.operation, text_of(other.call(other.operation)))
           : std::string("does not answer any more");
   (void)fail({trInvalidUsage,
-              fmt::format("the ranks' calls differ at operation {}: rank {} called {}; {}, which called something "
-                          "else, {}. All ranks must make the same calls in the same order",
-                          call_->operation, context_->rank, own_call(), describe(peer), where)});
+              fmt::format("the ranks' calls differ at operation {}: {} called {}; {}, which called something else, {}. "
+                          "All ranks must make the same calls in the same order",
+                          call_->operation, describe(context_->rank), own_call(), describe(peer), where)});
 }
 
 Status Watch::calls_differ(uint32_t peer, const RankStatusSnapshot& other) {
@@ -218,15 +219,15 @@ Status Watch::calls_differ(uint32_t peer, const RankStatusSnapshot& other) {
   if (ours == theirs && text_of(other_call) == text_of(own_call))
     return fail(
         {trInvalidUsage,
-         fmt::format("the ranks' calls differ at or before operation {}: ranks {} and {} both called {}, but with "
-                     "other counts of {} or another compression, or an earlier call of theirs differed, as in "
-                     "its root. All ranks must make the same calls in the same order",
-                     ours, context_->rank, peer, text_of(own_call),
+         fmt::format("the ranks' calls differ at or before operation {}: {} and {} both called {}, but with other "
+                     "counts of {} or another compression, or an earlier call of theirs differed, as in its root. All "
+                     "ranks must make the same calls in the same order",
+                     ours, describe(context_->rank), describe(peer), text_of(own_call),
                      own_call.fused != 0 ? "the single calls" : "the ranks")});
   return fail({trInvalidUsage,
-               fmt::format("the ranks' calls differ at operation {}: rank {} called {}; rank {} called {}{}. All ranks "
-                           "must make the same calls in the same order",
-                           ours, context_->rank, text_of(own_call), peer, text_of(other_call),
+               fmt::format("the ranks' calls differ at operation {}: {} called {}; {} called {}{}. All ranks must make "
+                           "the same calls in the same order",
+                           ours, describe(context_->rank), text_of(own_call), describe(peer), text_of(other_call),
                            ours == theirs ? "" : fmt::format(" as its operation {}", theirs))});
 }
 

@@ -32,7 +32,7 @@ def _told_within(scenario):
 
 def _is_told_at_once(facts, error):
     cause = facts.scenario.cause
-    if cause not in (DEATH, *DEEDS) or facts.never_comes(error) or facts.waits_for_a_call(error):
+    if cause not in (DEATH, *DEEDS) or facts.scenario.beside_shrink or facts.never_comes(error) or facts.waits_for_a_call(error):
         return False
     # Who has not come is missing until the deadline. A rank that grows the communicator waits for those whose shrink a revoke
     # has ended: they are members of the new one, which the revoke does not concern.

@@ -2,6 +2,7 @@
 #include "calls.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace faults {
@@ -36,10 +37,17 @@ struct Calls::Shape {
   size_t count;  // of the call; of blocked collectives elements of a block
   size_t due;    // what the other ranks pass
   uint64_t phase;
+  trDataType_t type = trInt32;
+  trRedOp_t op = trSum;
+  bool differs = false;  // its result is not defined
 };
 
 Calls::Calls(size_t least_bytes, size_t most_bytes)
     : least_(least_bytes), most_(most_bytes), in_(most_bytes / sizeof(int32_t) + kMaxRanks * kMore), out_(in_.size()) {}
+
+Calls::~Calls() {
+  if (stream_ != nullptr) trStreamDestroy(stream_);
+}
 
 void Calls::fill(const Place& place, const Shape& shape) {
   const bool one_root = shape.kind == kBroadcast || shape.kind == kScatter;
@@ -56,21 +64,21 @@ trResult_t Calls::start(const Place& place, const Shape& shape) {
   const size_t n = shape.count;
   switch (shape.kind) {
     case kAllReduce:
-      return trAllReduce(in, out, n, trInt32, trSum, place.comm, place.stream);
+      return trAllReduce(in, out, n, shape.type, shape.op, place.comm, place.stream);
     case kReduce:
-      return trReduce(in, out, n, trInt32, trSum, shape.root, place.comm, place.stream);
+      return trReduce(in, out, n, shape.type, shape.op, shape.root, place.comm, place.stream);
     case kBroadcast:
-      return trBroadcast(in, out, n, trInt32, shape.root, place.comm, place.stream);
+      return trBroadcast(in, out, n, shape.type, shape.root, place.comm, place.stream);
     case kAllGather:
-      return trAllGather(in, out, n, trInt32, place.comm, place.stream);
+      return trAllGather(in, out, n, shape.type, place.comm, place.stream);
     case kReduceScatter:
-      return trReduceScatter(in, out, n, trInt32, trSum, place.comm, place.stream);
+      return trReduceScatter(in, out, n, shape.type, shape.op, place.comm, place.stream);
     case kAllToAll:
-      return trAllToAll(in, out, n, trInt32, place.comm, place.stream);
+      return trAllToAll(in, out, n, shape.type, place.comm, place.stream);
     case kGather:
-      return trGather(in, out, n, trInt32, shape.root, place.comm, place.stream);
+      return trGather(in, out, n, shape.type, shape.root, place.comm, place.stream);
     case kScatter:
-      return trScatter(in, out, n, trInt32, shape.root, place.comm, place.stream);
+      return trScatter(in, out, n, shape.type, shape.root, place.comm, place.stream);
     default:
       return trBarrier(place.comm, place.stream);
   }
@@ -120,42 +128,96 @@ void Calls::check(const Place& place, const Shape& shape, Called* called) {
   }
 }
 
-Called Calls::collective(const Place& place, uint64_t draw, size_t more) {
+Calls::Shape Calls::shape_of(const Place& place, uint64_t draw, Other other) const {
+  const auto kind_with_size = [&](Kind kind) { return kind == kBarrier && least_ > 4096 ? kAllReduce : kind; };
   Shape shape{};
-  shape.kind = static_cast<Kind>(mixed(draw) % kKinds);
-  if (shape.kind == kBarrier && (more != 0 || least_ > 4096)) shape.kind = kAllReduce;  // it has no size
+  shape.kind = kind_with_size(static_cast<Kind>(mixed(draw) % kKinds));
+  if (other == Other::kCollective) {
+    shape.kind = kind_with_size(static_cast<Kind>((shape.kind + 1) % kKinds));
+    shape.differs = true;
+  }
   shape.root = static_cast<int>(mixed(draw + 1) % static_cast<uint64_t>(place.ranks));
   const bool is_whole = shape.kind == kAllReduce || shape.kind == kReduce || shape.kind == kBroadcast;
   const size_t bytes = least_ + mixed(draw + 2) % (most_ - least_ + 1);
   shape.due = std::max<size_t>(1, bytes / sizeof(int32_t) / static_cast<size_t>(is_whole ? 1 : place.ranks));
-  shape.count = shape.due + more;
+  shape.count = shape.due;
   shape.phase = draw;
-  return run(place, shape, more == 0);
+  return shape;
 }
 
-Called Calls::all_to_all(const Place& place, uint64_t draw, size_t more) {
+// Where a call of that kind has what is to be other.
+void Calls::make_other(const Place& place, uint64_t draw, Other other, Shape* shape) {
+  const Kind kind = shape->kind;
+  const bool reduces = kind == kAllReduce || kind == kReduce || kind == kReduceScatter;
+  const bool has_root = kind == kReduce || kind == kBroadcast || kind == kGather || kind == kScatter;
+  const Shape before = *shape;
+  if (other == Other::kCount && kind != kBarrier) shape->count += 1 + mixed(draw + 3) % (kMore - 4);
+  if (other == Other::kRoot && has_root) shape->root = (shape->root + 1) % place.ranks;
+  if (other == Other::kType && kind != kBarrier) shape->type = trFloat32;
+  if (other == Other::kOperation && reduces) shape->op = trMax;
+  shape->differs |= shape->count != before.count || shape->root != before.root || shape->type != before.type ||
+                    shape->op != before.op;
+}
+
+Called Calls::collective(const Place& place, uint64_t draw, Other other) {
+  Shape shape = shape_of(place, draw, other);
+  make_other(place, draw, other, &shape);
+  return run(place, shape);
+}
+
+bool Calls::can_differ(const Place& place, uint64_t draw, Other other) const {
+  Shape shape = shape_of(place, draw, other);
+  make_other(place, draw, other, &shape);
+  return shape.differs;
+}
+
+Called Calls::all_to_all(const Place& place, uint64_t draw, Other other) {
   const size_t bytes = least_ + mixed(draw) % (most_ - least_ + 1);
   const size_t due = std::max<size_t>(1, bytes / sizeof(int32_t) / static_cast<size_t>(place.ranks));
-  return run(place, {kAllToAll, 0, due + more, due, draw}, more == 0);
+  Shape shape{kAllToAll, 0, due, due, draw};
+  make_other(place, draw, other, &shape);
+  return run(place, shape);
 }
 
-// The result of a differing call is not defined.
-Called Calls::run(const Place& place, const Shape& shape, bool is_checked) {
+trResult_t Calls::start_on_stream(const Place& place, const Shape& shape) {
+  if (stream_ == nullptr)
+    if (const trResult_t made = trStreamCreate(&stream_); made != trSuccess) return made;
+  Place on_stream = place;
+  on_stream.stream = stream_;
+  const trResult_t given = start(on_stream, shape), ended = trStreamSynchronize(stream_);
+  return given != trSuccess ? given : ended;
+}
+
+trResult_t Calls::start_in_group(const Place& place, const Shape& shape) {
+  int32_t one = 1;
+  const trResult_t results[] = {trGroupStart(), start(place, shape),
+                                trAllReduce(&one, &one, 1, trInt32, trMax, place.comm, place.stream), trGroupEnd()};
+  const auto failed = std::find_if(std::begin(results), std::end(results), [](trResult_t r) { return r != trSuccess; });
+  return failed == std::end(results) ? trSuccess : *failed;
+}
+
+Called Calls::run(const Place& place, const Shape& shape) {
   fill(place, shape);
-  Called called{kNames[shape.kind], start(place, shape)};
-  if (called.result == trSuccess && is_checked) check(place, shape, &called);
+  const uint64_t way = has_streams_ && place.stream == nullptr ? mixed(shape.phase + 4) % 4 : 3;
+  Called called{kNames[shape.kind]};
+  called.result = way == 0   ? start_on_stream(place, shape)
+                  : way == 1 ? start_in_group(place, shape)
+                             : start(place, shape);
+  if (called.result == trSuccess && !shape.differs) check(place, shape, &called);
   return called;
 }
 
 Called Calls::sum(const Place& place, uint64_t draw, size_t count) {
-  return run(place, {kAllReduce, 0, count, count, draw}, true);
+  return run(place, {kAllReduce, 0, count, count, draw});
 }
 
-Called Calls::transfer(const Place& place, uint64_t draw, size_t more) {
+Called Calls::transfer(const Place& place, uint64_t draw, Other other) {
   const size_t ranks = static_cast<size_t>(place.ranks);
   const size_t bytes = least_ + mixed(draw) % (most_ - least_ + 1);
-  const size_t due = std::max<size_t>(1, bytes / sizeof(int32_t) / ranks), count = due + more;
-  const Shape shape{kAllGather, 0, count, due, draw};
+  const size_t due = std::max<size_t>(1, bytes / sizeof(int32_t) / ranks);
+  Shape shape{kAllGather, 0, due, due, draw};
+  if (other == Other::kCount) make_other(place, draw, other, &shape);
+  const size_t count = shape.count;
   fill(place, shape);
   Called called{"sendrecv"};
   if (mixed(draw + 1) % 3 != 0) {
@@ -163,7 +225,7 @@ Called Calls::transfer(const Place& place, uint64_t draw, size_t more) {
     const int source = (place.rank + place.ranks - shift) % place.ranks;
     called.result = trSendRecv(in_.data(), count, (place.rank + shift) % place.ranks, out_.data(), count, source,
                                trInt32, place.comm, place.stream);
-    if (called.result == trSuccess && more == 0 && place.stream == nullptr)
+    if (called.result == trSuccess && !shape.differs && place.stream == nullptr)
       check_block(source + 1, 0, due, 0, draw, &called);
     return called;
   }
@@ -174,7 +236,7 @@ Called Calls::transfer(const Place& place, uint64_t draw, size_t more) {
     keep(trRecv(&out_[static_cast<size_t>(peer) * count], count, trInt32, peer, place.comm, place.stream));
   }
   keep(trGroupEnd());
-  if (called.result == trSuccess && more == 0) check(place, shape, &called);
+  if (called.result == trSuccess && !shape.differs) check(place, shape, &called);
   return called;
 }
 

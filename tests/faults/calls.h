@@ -26,6 +26,9 @@ struct Place {
   trStream_t stream = nullptr;  // with one, a call is only begun, and nothing of it checked
 };
 
+// What a rank does otherwise than the others: a call with other arguments, or another call.
+enum class Other { kNothing, kCount, kCollective, kRoot, kType, kOperation, kShrink, kCall };
+
 struct Called {
   const char* name = "";
   trResult_t result = trSuccess;
@@ -37,13 +40,18 @@ struct Called {
 class Calls {
  public:
   Calls(size_t least_bytes, size_t most_bytes);
+  ~Calls();
+  Calls(const Calls&) = delete;
+  Calls& operator=(const Calls&) = delete;
+  // One collective of four goes to a stream of its own, one into a group with another one.
+  void use_streams() { has_streams_ = true; }
 
-  // A collective of some kind, root and size, by `draw`. `more` elements more than the others pass make it a differing
-  // call.
-  Called collective(const Place& place, uint64_t draw, size_t more = 0);
-  Called all_to_all(const Place& place, uint64_t draw, size_t more = 0);
+  // A collective of some kind, root and size, by `draw`; with something other than the others pass where it can_differ().
+  Called collective(const Place& place, uint64_t draw, Other other = Other::kNothing);
+  Called all_to_all(const Place& place, uint64_t draw, Other other = Other::kNothing);
   // Every rank sends to one and receives from another, alone or all to all in a group.
-  Called transfer(const Place& place, uint64_t draw, size_t more = 0);
+  Called transfer(const Place& place, uint64_t draw, Other other = Other::kNothing);
+  bool can_differ(const Place& place, uint64_t draw, Other other) const;  // of collective()
   // allreduce of `count` elements.
   Called sum(const Place& place, uint64_t draw, size_t count);
   size_t least_count() const { return std::max<size_t>(1, least_ / sizeof(int32_t)); }
@@ -61,7 +69,11 @@ class Calls {
 
  private:
   struct Shape;
-  Called run(const Place& place, const Shape& shape, bool is_checked);
+  Shape shape_of(const Place& place, uint64_t draw, Other other) const;
+  static void make_other(const Place& place, uint64_t draw, Other other, Shape* shape);
+  Called run(const Place& place, const Shape& shape);
+  trResult_t start_on_stream(const Place& place, const Shape& shape);
+  trResult_t start_in_group(const Place& place, const Shape& shape);
   trResult_t start(const Place& place, const Shape& shape);
   void fill(const Place& place, const Shape& shape);
   void check(const Place& place, const Shape& shape, Called* called);
@@ -69,6 +81,8 @@ class Calls {
 
   size_t least_, most_;
   std::vector<int32_t> in_, out_;
+  bool has_streams_ = false;
+  trStream_t stream_ = nullptr;
   trComm_t registered_with_ = nullptr;
   void* handles_[2] = {};
 };

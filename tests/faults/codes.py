@@ -33,7 +33,7 @@ def promised(facts, error):
     codes = set(OF_KIND.get(scenario.kind) or OF_CAUSE.get(scenario.cause, ()))
     if scenario.over != "own" and scenario.cause == NETWORK:
         codes.add(REMOTE_ERROR)  # a link that a library of others or a card has given up is not opened again
-    if codes and _misses_a_rank(facts, error):
+    if scenario.beside_shrink or (codes and _misses_a_rank(facts, error)):
         codes.add(TIMED_OUT)
     # A first connection that all addresses refuse is an error of the system, as where a port is wrong.
     if scenario.kind in ("close-sockets", "reject") and "Connection refused" in error.text:
@@ -46,9 +46,17 @@ def promised(facts, error):
             codes.add(SYSTEM_ERROR)
         if "Bad file descriptor" in error.text and named[:1] and named[0] in scenario.victims:  # "the connection of rank 1 ..."
             codes.add(SYSTEM_ERROR)
+    # The other side came to its deadline first and ended: who comes back finds nobody there.
+    if scenario.cause == NETWORK and "nothing listens at its addresses" in error.text and _names_one_that_left(facts, error):
+        codes.add(REMOTE_ERROR)
     if codes and any(scenario.cause == cause and words.search(error.text) for cause, words in OF_A_REMOTE_RANK):
         codes.add(REMOTE_ERROR)
     return codes
+
+
+def _names_one_that_left(facts, error):
+    return any(base is not None and any(line.word == "destroyed" and line.when <= error.when for line in facts.record.lines(base))
+               for base, *_ in facts.mentions(error))
 
 
 def _misses_a_rank(facts, error):
@@ -83,6 +91,8 @@ def _waits_for_a_creation(facts, error):
 def fault_of_code(facts, error):
     """What is wrong with the error's code; None: nothing."""
     codes = promised(facts, error)
+    if facts.meets_a_recovery(error):
+        codes = {INVALID_USAGE}
     if not codes or error.code in codes:
         return None
     return f"{NAMES.get(error.code, error.code)} and not {' or '.join(NAMES[code] for code in sorted(codes))}"

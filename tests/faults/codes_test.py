@@ -34,6 +34,19 @@ class CodesOfClosedSocketsTest(unittest.TestCase):
             (("close-sockets", 2, True), ("close-sockets", 1, False), ("kill", 2, False)))
 
 
+class CodesOfACutNetworkTest(unittest.TestCase):
+    def test_who_comes_back_may_find_that_the_other_side_has_ended(self):
+        gone = "rank 1 (pid 1001 on b) was lost in or before operation 15 (barrier): its connection has ended (Connection reset by peer), and " \
+               "nothing listens at its addresses any more: it has ended, has closed its sockets, or something refuses connections in its place"
+        silent = errors("no progress within 4000 ms in operation 15 (barrier): rank 2 (pid 1002 on c): its process does not answer", LATE)
+        given = scenario("long-outage", seconds=6.0)
+        lines = {0: silent, 1: silent, 2: errors(gone, LATE + 0.3), 3: silent}
+        self.assertEqual(judge(record(given, lines, FAULT + 8), SLACK), [])
+        # It was there all the time.
+        lines[1] = [line for line in silent if line[1] != "destroyed"]
+        self.assertIn("code", {finding.kind for finding in judge(record(given, lines, FAULT + 8), SLACK)})
+
+
 class CodesOfALimitTest(unittest.TestCase):
     def codes(self, lines):
         given = scenario("no-descriptors", phase="shrink", victims=[2])

@@ -16,7 +16,7 @@ class Culprits:
 
     def faults(self, rank, error):
         """What is wrong with whom the error of that rank names."""
-        if self._facts.misses_a_stranger(error):
+        if self._facts.misses_a_stranger(error) or self._facts.meets_a_recovery(error):
             return
         mentions, cause = self._facts.mentions(error), self._scenario.cause
         if cause in (DEATH, STOP, LEFT):
@@ -33,10 +33,10 @@ class Culprits:
         if error.call == "init" and self._facts.named_as_maker(error) & set(victims):
             return
         named = [(pid, host) for base, pid, host, _, _, _ in mentions if base in victims]
-        whole = [(pid, host) for pid, host in named if pid is not None and (host is not None or scenario.hosts == 1)]
+        whole = list(filter(self._is_whole, named))
         # Who has not come to a rendezvous has no pid there.
         if not named or (not whole and not (meets and scenario.phase in ("init", "grow"))):
-            yield f"it does not name rank {' or '.join(map(str, victims))} with pid" + " and host" * (scenario.hosts > 1)
+            yield f"it does not name rank {' or '.join(map(str, victims))}{self._parts()}"
         for base, _, _, blamed, rest, words in mentions:
             if blamed and base not in victims and not (meets and self._facts.had_failed(base, error)):
                 yield f"it blames {words}"
@@ -45,14 +45,27 @@ class Culprits:
         if scenario.cause == LEFT and "destroyed its communicator" not in error.text and not meets:
             yield "it does not say that the rank left"
 
+    def _is_whole(self, named):
+        pid, host = named
+        return pid is not None and (host is not None or self._scenario.hosts == 1)
+
+    def _parts(self):
+        return " with pid" + " and host" * (self._scenario.hosts > 1)
+
     def _faults_of_doer(self, rank, mentions, error):
         victims, cause = self._scenario.victims, self._scenario.cause
+        if self._scenario.beside_shrink and rank in victims:
+            return  # it waits for the others, and names them
         if cause == LIMIT and rank in victims and not any(blamed for _, _, _, blamed, _, _ in mentions):
             if not self._says_limit(error) and not any(base in victims for base, *_ in mentions):
                 yield "it says nothing of its own limit"
             return
-        if not any(base in victims for base, *_ in mentions) and not self._facts.named_as_maker(error) & set(victims):
-            yield f"it does not name rank {' or '.join(map(str, victims))}"
+        named = [(pid, host) for base, pid, host, _, _, _ in mentions if base in victims]
+        # Beside a shrink all may have the victim's words, who waited for the others.
+        in_short = cause == LIMIT or self._scenario.beside_shrink
+        names = bool(named) if in_short else any(map(self._is_whole, named))
+        if not names and not self._facts.named_as_maker(error) & set(victims):
+            yield f"it does not name rank {' or '.join(map(str, victims))}{self._parts() * (not in_short)}"
         for base, _, _, blamed, rest, words in mentions:
             if self._facts.is_being_added(base, rest):
                 continue

@@ -83,6 +83,11 @@ class Facts:
         return error.call == "init" and bool(missing) and all(
             base in self.scenario.victims or (base is not None and errors_of(self.record, base)) for base in missing)
 
+    def meets_a_recovery(self, error):
+        """A survivor that came to its deadline first excludes the victims already, while this rank is in the shrink that they hold up."""
+        found = re.search(r"the ranks' sets differ: rank \d+ excludes (\d+), rank \d+ does not", error.text)
+        return found is not None and error.call == "shrink" and int(found[1]) in self.scenario.excluded
+
     def never_comes(self, error):
         return self.scenario.phase == "grow" and error.call == "grow" and self.scenario.ranks - 1 in self.scenario.victims
 

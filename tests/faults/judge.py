@@ -13,7 +13,7 @@ from bounds import calls_on_until, deed_at, most_seconds
 from codes import fault_of_code
 from culprits import Culprits
 from facts import CREATIONS, Facts, errors_of
-from scenario import ERROR, LIMIT, NETWORK, OF_CONNECTIONS, STOP, SURVIVE
+from scenario import ABORT, CALLING, DEATH, DIFFER, ERROR, LEFT, LIMIT, NETWORK, OF_CONNECTIONS, STOP, SURVIVE
 from truth import untruths
 
 CLASSES = ("hang", "late", "overdue", "wrong", "untold", "culprit", "untrue", "code", "left over", "unexpected", "spurious", "crash", "driver")
@@ -25,9 +25,10 @@ ASSERTION_OF_UCX = re.compile(r"\bucp_request\.c:\d+ +Assertion .*got REP messag
 # Where a sanitizer's report begins. It need not end the process: without a descriptor the sanitizer cannot read that it should.
 REPORT = re.compile(r"runtime error: |Sanitizer\b")
 MOST_LINES, MOST_LETTERS = 12, 200  # of a report, and of each of its lines: continuous integration keeps the finding alone
-MOST_LEFT = {"sockets": 0, "memfds": 0, "descriptors": 4, "threads": 1, "mapped": 0}
+MOST_LEFT = {"sockets": 0, "memfds": 0, "descriptors": 4, "threads": 2, "mapped": 0}  # threads: of the control connections, of the streams
 # A communicator that was not made leaves endpoints behind that UCX cannot close while a peer's host is silent (docs/ucx.md).
 KEPT_BY_UCX = {"sockets": 12, "descriptors": 28, "threads": 1}
+ONE_CAUSE = (DEATH, STOP, LEFT, ABORT, DIFFER)
 ANSWER_AGAIN = ("outage", "reset", "reset-sockets", "shutdown-sockets", "reject", "loss", "tiny-buffers")
 
 
@@ -50,6 +51,7 @@ class Judge:
                 self._judge_outcome(rank)
         for process in self._record.processes:
             self._judge_process(process)
+        self._judge_one_cause()
         if self._record.left_in_memory:
             self._add("left over", -1, f"names in /dev/shm: {self._record.left_in_memory}")
         return self._findings
@@ -125,6 +127,16 @@ class Judge:
         self._judge_repetition(rank, lines, errors)
         self._judge_recovery(rank, lines)
         return None
+
+    # All have the verdict that was agreed on, in its words.
+    def _judge_one_cause(self):
+        scenario = self._scenario
+        if scenario.cause not in ONE_CAUSE or scenario.phase not in CALLING or self._record.trouble:
+            return
+        texts = {error.text: rank for rank in range(scenario.ranks) if rank not in scenario.gone
+                 for error in errors_of(self._record, rank) if error.members is None}
+        if len(texts) > 1:
+            self._add("culprit", max(texts.values()), "the survivors say different things: " + " / ".join(sorted(texts)))
 
     def _was_told(self, rank, ok):
         """Its calls succeeded, as it had all that it needed; in the last one a rank whose creation had failed asked all to stop."""
@@ -218,8 +230,6 @@ class Judge:
         if scenario.kind == "close-sockets":
             return  # it closed what was the library's
         most = dict(MOST_LEFT)
-        if scenario.kind == "abort" and set(process.ranks) & set(scenario.victims):
-            most["threads"] += 1  # of the streams: it has used one
         if self._may_still_meet(process):
             for name in ("sockets", "descriptors"):
                 most[name] += 2 * scenario.ranks

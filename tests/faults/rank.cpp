@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A process with one or several ranks for the fault injection: faults_rank KEY=VALUE...
 //   ranks=N own=A[,B...] id=make|read phase=NAME seed=N least=BYTES most=BYTES [excluded=A,B] [wait=1] [ids=N]
+//   [differs=WHAT]
 // It runs a phase in a loop until a call fails or all ranks agree to stop. Lines on standard output, each with the
 // seconds of CLOCK_MONOTONIC and the rank in front:
 //   ready PID / id HEX[,HEX...] / in / heartbeat N / error CODE BEGAN CALL GROUP TEXT / again CODE TEXT / wrong CALL WHAT /
@@ -49,13 +50,20 @@ struct Options {
   uint64_t seed = 0;
   size_t least = 8, most = 4096, ids = 1;
   bool wait = false;
+  Other differs = Other::kNothing;  // by the command `differ`
 };
+
+constexpr std::pair<const char*, Other> kOthers[] = {
+    {"count", Other::kCount}, {"collective", Other::kCollective}, {"root", Other::kRoot},
+    {"type", Other::kType},   {"operation", Other::kOperation},   {"shrink", Other::kShrink},
+    {"call", Other::kCall}};
 
 // What the driver has said; shared by the ranks of the process.
 struct Orders {
   std::atomic<bool> stop{false}, finish{false}, exit{false};
   std::atomic<int> deed[kMaxRanks] = {};  // what a rank does before its next call: the first letter of the command
   std::atomic<trComm_t> base[kMaxRanks] = {};
+  std::atomic<bool> aborted[kMaxRanks] = {};  // by another thread
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<trUniqueId> ids;
@@ -87,6 +95,7 @@ class Rank {
  public:
   explicit Rank(int rank) : rank_(rank), calls_(options.least, options.most) {
     base_.rank = rank, base_.ranks = options.ranks;
+    calls_.use_streams();
   }
 
   void run() {
@@ -162,33 +171,42 @@ class Rank {
   // False when the base communicator has failed. What fails on another one lets all agree to stop.
   bool step(uint64_t draw, bool* wants_end) {
     if (options.phase == "small" || options.phase == "large")
-      return run_call([&] { return calls_.collective(base_, draw, more()); });
-    if (options.phase == "alltoall") return run_call([&] { return calls_.all_to_all(base_, draw, more()); });
-    if (options.phase == "p2p") return run_call([&] { return calls_.transfer(base_, draw, more()); });
+      return run_call([&] { return calls_.collective(base_, draw, other(draw)); });
+    if (options.phase == "alltoall") return run_call([&] { return calls_.all_to_all(base_, draw, other(draw)); });
+    if (options.phase == "p2p") return run_call([&] { return calls_.transfer(base_, draw, other(draw)); });
     if (options.phase == "grow") return on_grown(draw, wants_end);
     if (!on_subset(draw)) *wants_end = true;
     return true;
   }
 
-  size_t more() { return std::exchange(more_, 0); }
+  // What the next call has otherwise: once, and where a call of its kind can.
+  Other other(uint64_t draw) {
+    const bool is_collective = options.phase == "small" || options.phase == "large";
+    if (other_ == Other::kNothing || (is_collective && !calls_.can_differ(base_, draw, other_))) return Other::kNothing;
+    say(rank_, "did differ");
+    return std::exchange(other_, Other::kNothing);
+  }
 
   bool on_subset(uint64_t draw) {
+    const Other differs = other(draw);
+    if (differs == Other::kCall) return run_call([&] { return calls_.sum(base_, draw, 1); });
     Place sub;
     const double began = now();
     std::vector<int> members;
     trResult_t result = trSuccess;
-    if (options.phase == "split") {
+    const std::string call = differs == Other::kShrink ? "shrink" : options.phase == "destroy" ? "dup" : options.phase;
+    if (call == "split") {
       const int colors = 1 + static_cast<int>(mixed(draw) % 2);
       members = members_where([&](int rank) { return rank % colors == rank_ % colors; });
       result = trCommSplit(base_.comm, rank_ % colors, 0, &sub.comm, nullptr);
-    } else if (options.phase == "shrink") {
+    } else if (call == "shrink") {
       members = members_where([](int) { return true; });  // recover() is the one that leaves ranks out
       result = trCommShrink(base_.comm, nullptr, 0, &sub.comm, nullptr, 0);
     } else {
       members = members_where([](int) { return true; });
       result = trCommDup(base_.comm, &sub.comm);
     }
-    if (!make(options.phase == "destroy" ? "dup" : options.phase.c_str(), members, result, began)) return false;
+    if (!make(call.c_str(), members, result, began)) return false;
     const bool worked = use(&sub, members, draw);
     destroy(sub.comm, draw);
     return worked;
@@ -277,10 +295,7 @@ class Rank {
   bool obey(uint64_t i) {
     if (orders.exit) std::exit(0);
     const int deed = orders.deed[rank_].exchange(0);
-    if (deed == 'd') {
-      more_ = 1 + mixed(options.seed + i) % 60;
-      say(rank_, "did differ");
-    }
+    if (deed == 'd') other_ = options.differs;
     if (deed != 'a' && deed != 'l') return false;
     orders.base[rank_] = nullptr;
     if (deed == 'a') {  // with something under way, which the others call, too: else it is a destroy
@@ -297,6 +312,7 @@ class Rank {
   }
 
   void fail() {
+    if (orders.aborted[rank_]) base_.comm = nullptr;
     if (base_.comm == nullptr) return;
     int32_t value = 1;
     const trResult_t result = trAllReduce(&value, &value, 1, trInt32, trSum, base_.comm, nullptr);
@@ -335,7 +351,7 @@ class Rank {
   const int rank_;
   Calls calls_;
   Place base_;
-  size_t more_ = 0;
+  Other other_ = Other::kNothing;
   double next_heartbeat_ = 0;
 };
 
@@ -361,6 +377,8 @@ class Process {
     if (command == "finish") orders.finish = true;
     if (command == "exit") orders.exit = true;
     if (command == "_exit") _exit(0);
+    const bool creates = options.phase == "split" || options.phase == "shrink" || options.phase == "destroy";
+    if (command == "abort" && creates) return abort_from_outside(rank);
     if (command == "abort" || command == "leave" || command == "differ") orders.deed[rank] = command[0];
     if (command == "revoke") {
       if (const trComm_t comm = orders.base[rank]) say(rank, "did revoke %d", trCommRevoke(comm));
@@ -372,6 +390,13 @@ class Process {
     if (command == "no-descriptors") say(own, "did no-descriptors %d", forbid_descriptors());
     if (command == "no-memory") say(own, "did no-memory %d", forbid_memory());
     if (command == "allow") allow_all();
+  }
+
+  // While the rank is in a creation, or between two.
+  static void abort_from_outside(int rank) {
+    orders.aborted[rank] = true;
+    say(rank, "did abort");
+    if (const trComm_t comm = orders.base[rank].exchange(nullptr)) say(rank, "gone %d", trCommAbort(comm));
   }
 
   static void take_ids(const std::string& text) {
@@ -426,6 +451,8 @@ bool parse(int argc, char** argv) {
   options.most = number("most", 4096);
   options.ids = number("ids", 1);
   options.wait = number("wait", 0) != 0;
+  for (const auto& [name, other] : kOthers)
+    if (values["differs"] == name) options.differs = other;
   return options.ranks >= 1 && options.ranks <= kMaxRanks && !options.own.empty() && options.least <= options.most;
 }
 

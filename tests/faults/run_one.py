@@ -37,8 +37,8 @@ class Run:
         self.record = Record(scenario, hosts.lab.names, group.processes)
         # What is left is looked at once all have destroyed their communicators: until then their processes are in its control tree.
         # A process that has died keeps none there; but the rank that was to be added by the others waits until its deadline.
-        waits = not scenario.gone or (scenario.phase == "grow" and scenario.cause == DEATH)
-        self._waits = TRANSPORTS[scenario.transport].has_network and waits
+        waits_for_all = TRANSPORTS[scenario.transport].has_network and not scenario.gone
+        self._waits = waits_for_all or (scenario.phase == "grow" and scenario.cause == DEATH)
 
     def go(self):
         scenario = self._scenario
@@ -71,6 +71,8 @@ class Run:
                      f"ids={IDS if scenario.phase == 'init' else 1}"]
         if scenario.excluded:
             arguments.append("excluded=" + ",".join(map(str, scenario.excluded)))
+        if scenario.differs:
+            arguments.append(f"differs={scenario.differs}")
         makers = []
         if scenario.relay:
             makers.append(self._group.start(0, [], [*arguments, "own=99", "id=make", "phase=relay"], environment))

@@ -93,9 +93,9 @@ KINDS = {kind.name: kind for kind in (
     Kind("stop", ERROR, STOP, PROCESSES),
     Kind("stop-short", SURVIVE, NONE, PROCESSES, seconds=(0.3, 2.0)),
     Kind("leave", ERROR, LEFT, ALL, AFTER_INIT, victims="rank"),
-    Kind("abort", ERROR, ABORT, ALL, CALLING, victims="rank"),
+    Kind("abort", ERROR, ABORT, ALL, ("split", "small", "large", "p2p", "shrink", "destroy"), victims="rank"),
     Kind("revoke", ERROR, ABORT, ALL, AFTER_INIT, victims="rank"),
-    Kind("differ", ERROR, DIFFER, ALL, CALLING, victims="rank"),
+    Kind("differ", ERROR, DIFFER, ALL, ("split", "small", "large", "p2p", "shrink", "destroy"), victims="rank"),
     Kind("no-descriptors", EITHER, LIMIT, ALL),
     Kind("no-memory", EITHER, LIMIT, ALL),
     Kind("shm-full", SURVIVE, NONE, ALL, victims="none"),
@@ -151,6 +151,7 @@ class Scenario:
     most: int                # bytes of a call
     relay: bool
     timeout: float = 4.0     # seconds: TREERING_TIMEOUT
+    differs: str = ""        # what the victim's call has otherwise: see _other()
 
     @property
     def name(self):
@@ -176,6 +177,11 @@ class Scenario:
     def gone(self):
         """Ranks that are not asked for an outcome."""
         return self.victims if self.cause in (DEATH, STOP, LEFT) or self.kind == "abort" else []
+
+    @property
+    def beside_shrink(self):
+        """Calls that differ, of which one is a shrink: it can be made at any time and carries no number, so each waits for the other."""
+        return self.cause == DIFFER and "shrink" in (self.phase, self.differs)
 
     @property
     def excluded(self):
@@ -209,7 +215,8 @@ class Scenario:
         hit = f"ranks {self.victims}" if self.victims else "no rank"
         return (f"{self.name} kind={self.kind} transport={self.transport} phase={self.phase} host:ranks {layout} hit {hit} "
                 f"delay={self.delay:.3f} seconds={self.seconds:.2f} mbit={self.mbit} loss={self.loss} "
-                f"bytes={self.least}..{self.most} timeout={self.timeout:g} expect={self.outcome}")
+                f"bytes={self.least}..{self.most} timeout={self.timeout:g}" + f" differs={self.differs}" * bool(self.differs)
+                + f" expect={self.outcome}")
 
 
 def _sizes(generator, kind, transport, phase, ranks, over):
@@ -240,6 +247,15 @@ def _victims(generator, kind, processes):
         hit = generator.sample(hosts, 1 if kind.victims == "host" else max(1, len(hosts) // 2))
         return sorted(rank for host, ranks in processes if host in hit for rank in ranks), sorted(hit)
     return [], []
+
+
+def _other(generator, kind, phase):
+    """What a call that differs has otherwise: an argument, or it is another collective; in place of a creation, a collective or a
+    shrink."""
+    if kind != "differ":
+        return ""
+    others = {"p2p": ("count",), "alltoall": ("count", "type"), "shrink": ("call",), "split": ("call", "shrink"), "destroy": ("call", "shrink")}
+    return generator.choice(others.get(phase, ("count", "collective", "root", "type", "operation")))
 
 
 def _kinds(over):
@@ -277,9 +293,10 @@ def draw(seed, index, timeout=4.0, over="own"):
     seconds = generator.uniform(*kind.seconds) * (1 if kind.name == "reject" or over == "verbs" else timeout / 4)
     relay = kind.victims == "relay" or (kind.victims != "first" and phase != "init" and generator.random() < 0.1)
     delay, loss = generator.uniform(0.02, 0.4), generator.choice((1, 2, 3, 5, 10, 20)) if kind.name == "loss" else 0
-    if phase == "destroy" and over == "own" and generator.random() < 0.5:
+    if phase == "destroy" and over == "own" and generator.random() < 0.5 and kind.name not in ("abort", "differ"):
         phase = "grow"
+    differs = _other(generator, kind.name, phase)
     return Scenario(seed, index, kind.name, transport.name, phase, processes, victims, victim_hosts,
-                    delay=delay, seconds=seconds, mbit=mbit, loss=loss, least=least, most=most, relay=relay,
+                    delay=delay, seconds=seconds, mbit=mbit, loss=loss, least=least, most=most, relay=relay, differs=differs,
                     # What is told at once does not wait for the deadline.
                     timeout=2.5 * timeout if over == "own" and kind.cause == DEATH else timeout)

@@ -288,6 +288,9 @@ def _hold(name):
         table += byte
     with open("/proc/sys/kernel/hostname", "w") as file:
         file.write(name)
+    # The link-local addresses of the interfaces to come are of use at once, without the second in which duplicates are looked for.
+    with contextlib.suppress(OSError), open("/proc/sys/net/ipv6/conf/default/accept_dad", "w") as file:
+        file.write("0")
     # The host's own list of names lives in a file system that is in no directory afterwards.
     mount("-t", "tmpfs", "tmpfs", "/dev/shm")
     if len(table) > 1:

@@ -101,6 +101,8 @@ class NetlabTest(unittest.TestCase):
                 self.assertEqual(sorted(addresses.split()), sorted([lab.address(host), lab.address(host, family=6)]))
                 self.assertFalse({net, ipc} & namespaces)
                 namespaces |= {net, ipc}
+            tentative = lab.run_all([(host, ["ip", "-6", "-o", "addr", "show", "tentative"]) for host in range(3)], timeout=30)
+            self.assertEqual([result.output for result in tentative], [""] * 3, "addresses that are of no use yet")
             for family in (4, 6):
                 self.assertGreater(self.measure(lab, 0, 1, 100, family=family), 0)
                 self.assertGreater(self.measure(lab, 2, 0, 100, family=family, nic=1), 0)

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace treering {
 
@@ -41,19 +42,33 @@ std::shared_ptr<const std::vector<std::string>> Exchange::finish_round(const std
   return std::make_shared<const std::vector<std::string>>(std::move(message.blobs));
 }
 
-std::string Exchange::missing(const ProcessTableMessage& table) const {
+std::string Exchange::missing(const ProcessTree& tree) const {
   constexpr size_t kMaxText = 300;
-  std::string text;
-  for (uint32_t rank = 0; rank < table.process_of_rank.size(); ++rank) {
+  const auto name_of = [&](uint32_t rank) {
+    const Place& place = tree.place(tree.process_of(rank));
+    return fmt::format("rank {} (pid {} on {})", rank, place.pid, place.host_name);
+  };
+  // A missing rank of the process through which that one is heard. What goes through it says nothing of those below.
+  const auto mute_above = [&](uint32_t rank) -> std::optional<uint32_t> {
+    const uint32_t process = tree.process_of(rank), above = tree.parent_of(process);
+    if (above >= tree.size() || above == tree.own() || above == process) return {};
+    for (const uint32_t other : tree.ranks_of(above))
+      if (parts_.count(other) == 0) return other;
+    return {};
+  };
+  // What is told of parents may be a circle for a moment: then its first rank is missing on its own.
+  std::string text, below;
+  for (uint32_t rank = 0; rank < tree.ranks() && text.size() <= kMaxText; ++rank) {
     if (parts_.count(rank) != 0) continue;
-    if (text.size() > kMaxText) {
-      text += ", ...";
-      break;
-    }
-    const Place& place = table.places[table.process_of_rank[rank]];
-    text += fmt::format("{}rank {} (pid {} on {})", text.empty() ? "" : ", ", rank, place.pid, place.host_name);
+    const auto above = mute_above(rank);
+    const bool in_circle = text.empty() && above && *above > rank;
+    if (!above || in_circle)
+      text += (text.empty() ? "" : ", ") + name_of(rank);
+    else if (below.size() <= kMaxText)
+      below += fmt::format("; {} is heard through {} alone", name_of(rank), name_of(*above));
   }
-  return fmt::format("{} of {} ranks", text, table.process_of_rank.size());
+  if (text.size() > kMaxText) text += ", ...";
+  return fmt::format("{} of {} ranks{}", text, tree.ranks(), below);
 }
 
 bool Exchange::is_awaited() const {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "bootstrap/frames.h"
+#include "bootstrap/job/process_tree.h"
 #include "core/clock.h"
 
 namespace treering {
@@ -44,8 +45,8 @@ class Exchange {
   bool is_under_way() const { return !parts_.empty(); }
   bool lacks(uint32_t rank) const { return is_under_way() && parts_.count(rank) == 0; }
   const std::map<uint32_t, std::string>& parts() const { return parts_; }
-  // "rank 2 (pid 17 on b), rank 5 (pid 9 on c) of 6 ranks": whose part is not here.
-  std::string missing(const ProcessTableMessage& table) const;
+  // "rank 2 (pid 17 on b), rank 5 (pid 9 on c) of 6 ranks": whose part is not here; and through whom others are heard.
+  std::string missing(const ProcessTree& tree) const;
   // The message with the blobs of all ranks; empty while some are missing.
   std::string complete(uint32_t ranks);
   void hand_over();

@@ -123,7 +123,7 @@ Status Exchanger::deadline_passed() const {
   if (root != nullptr) return root->deadline_passed(&exchange_.parts());
   return {trTimeout, fmt::format("the deadline passed while {} waited for the other ranks' part of an exchange; "
                                  "missing: {}",
-                                 tree_.describe(tree_.own()), exchange_.missing(tree_.process_table()))};
+                                 tree_.describe(tree_.own()), exchange_.missing(tree_))};
 }
 
 // All ranks have the same timeout. Only the rendezvous root can be without ranks of its own.

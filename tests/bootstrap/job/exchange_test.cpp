@@ -94,10 +94,34 @@ ProcessTableMessage process_table_of(uint32_t ranks) {
 TEST(Exchange, NamesTheRanksWhosePartIsMissing) {
   Exchange exchange;
   ASSERT_TRUE(exchange.take_part(part_of(1, 1, "b"), kRanks));
-  EXPECT_EQ(exchange.missing(process_table_of(3)), "rank 0 (pid 1000 on h0), rank 2 (pid 1002 on h2) of 3 ranks");
-  const std::string many = exchange.missing(process_table_of(100));
+  ProcessTree tree;
+  tree.set_own(1);
+  tree.meet(process_table_of(3));
+  EXPECT_EQ(exchange.missing(tree), "rank 0 (pid 1000 on h0), rank 2 (pid 1002 on h2) of 3 ranks");
+  ProcessTree large;
+  large.meet(process_table_of(100));
+  const std::string many = exchange.missing(large);
   EXPECT_LT(many.size(), 400u);
   EXPECT_TRUE(many.ends_with(", ... of 100 ranks")) << many;
+}
+
+// A rank whose part would come through the process of a missing one is not missing itself.
+TEST(Exchange, NamesThroughWhomAMissingRankIsHeard) {
+  Exchange exchange;
+  ASSERT_TRUE(exchange.take_part(part_of(1, 1, "b"), 4));
+  ProcessTableMessage table = process_table_of(4);
+  table.places[2].parent = 0;
+  table.places[3].parent = 1;
+  ProcessTree tree;
+  tree.set_own(1);
+  tree.meet(table);
+  EXPECT_EQ(
+      exchange.missing(tree),
+      "rank 0 (pid 1000 on h0), rank 3 (pid 1003 on h3) of 4 ranks; rank 2 (pid 1002 on h2) is heard through rank "
+      "0 (pid 1000 on h0) alone");
+  // A circle, for a moment: one of it is named.
+  tree.move(0, 2);
+  EXPECT_EQ(exchange.missing(tree).substr(0, 23), "rank 0 (pid 1000 on h0)");
 }
 
 TEST(Exchange, WhatIsSentUpIsKeptUntilItsAnswer) {
