@@ -198,11 +198,14 @@ trResult_t Calls::start_in_group(const Place& place, const Shape& shape) {
 
 Called Calls::run(const Place& place, const Shape& shape) {
   fill(place, shape);
-  const uint64_t way = has_streams_ && place.stream == nullptr ? mixed(shape.phase + 4) % 4 : 3;
+  const uint64_t way = has_streams_ && place.stream == nullptr ? mixed(shape.phase + 4) % 4 : 2;
   Called called{kNames[shape.kind]};
-  called.result = way == 0   ? start_on_stream(place, shape)
-                  : way == 1 ? start_in_group(place, shape)
-                             : start(place, shape);
+  if (way == 0)
+    called.result = start_on_stream(place, shape);
+  else if (way == 1)
+    called.result = start_in_group(place, shape);
+  else
+    called.result = start(place, shape);
   if (called.result == trSuccess && !shape.differs) check(place, shape, &called);
   return called;
 }

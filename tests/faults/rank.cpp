@@ -194,7 +194,8 @@ class Rank {
     const double began = now();
     std::vector<int> members;
     trResult_t result = trSuccess;
-    const std::string call = differs == Other::kShrink ? "shrink" : options.phase == "destroy" ? "dup" : options.phase;
+    std::string call = options.phase == "destroy" ? "dup" : options.phase;
+    if (differs == Other::kShrink) call = "shrink";
     if (call == "split") {
       const int colors = 1 + static_cast<int>(mixed(draw) % 2);
       members = members_where([&](int rank) { return rank % colors == rank_ % colors; });
