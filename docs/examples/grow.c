@@ -17,16 +17,20 @@ static int sum_of_ones(trComm_t comm) {
 /* A rank of the first communicator. The first survivor makes the id for the new rank and sends it through `ids`. */
 static int old_rank(int rank, trUniqueId id, int ids) {
   trComm_t comm, rest, grown;
-  const int lost = kRanks - 1;
   CHECK(trCommInitRank(&comm, kRanks, id, rank));
   trResult_t result;
   do { /* until a call fails; a call that one rank is through with may still fail on another */
     int ones = 1;
     result = trAllReduce(&ones, &ones, 1, trInt32, trSum, comm, NULL);
-    if (result == trSuccess && rank == lost) return 0; /* it ends without a word */
+    if (result == trSuccess && rank == kRanks - 1) return 0; /* it ends without a word */
   } while (result == trSuccess);
   EXPECT(result == trRemoteError);
-  CHECK(trCommShrink(comm, &lost, 1, &rest, NULL, TR_SHRINK_ABORT));
+  do { /* the others may know of another death, or of this one a moment later: then the sets differ, and all call again */
+    int lost[kRanks - 1], count = 0;
+    CHECK(trCommGetLost(comm, lost, &count));
+    result = trCommShrink(comm, lost, count, &rest, NULL, TR_SHRINK_ABORT);
+  } while (result == trInvalidUsage || result == trRemoteError);
+  CHECK(result);
   CHECK(trCommDestroy(comm));
 
   trUniqueId invitation;

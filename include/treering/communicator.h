@@ -109,6 +109,14 @@ TR_API trResult_t trCommSplit(trComm_t comm, int color, int key, trComm_t* newco
 /** A new communicator of the same ranks: trCommSplit() with one colour and the ranks as keys. */
 TR_API trResult_t trCommDup(trComm_t comm, trComm_t* newcomm);
 
+/**
+ * The ranks of `comm` that this rank knows to be lost, in ascending order: their processes have ended, are stopped or do
+ * not answer, or they have destroyed the communicator. `ranks` has room for one number less than `comm` has ranks;
+ * `*count` is how many there are. Local; any thread, also while a call is under way and after `comm` has failed. Another
+ * rank may know of fewer or more for a moment: trCommShrink() tells where sets differ.
+ */
+TR_API trResult_t trCommGetLost(trComm_t comm, int* ranks, int* count);
+
 /** Flag of trCommShrink(): ends what is under way on `comm` first, as trCommRevoke(). */
 #define TR_SHRINK_ABORT 1
 /**

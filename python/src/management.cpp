@@ -148,6 +148,15 @@ void check_state(Communicator& comm) {
   if (state != trSuccess && state != trInProgress) raise(state, trGetLastError(handle));
 }
 
+std::vector<int> lost(Communicator& comm) {
+  const trComm_t handle = comm.handle("lost");
+  std::vector<int> ranks(static_cast<size_t>(std::max(comm.size() - 1, 1)));
+  int count = 0;
+  check(trCommGetLost(handle, ranks.data(), &count));
+  ranks.resize(static_cast<size_t>(count));
+  return ranks;
+}
+
 }  // namespace
 
 #define SETTINGS "**settings: typing.Any"
@@ -188,6 +197,10 @@ void bind_state(CommunicatorClass& communicator) {
           "revoke", [](Communicator& self) { check(trCommRevoke(self.handle("revoke"))); },
           "Ends every call on the communicator, on all ranks, with RemoteError. It still takes shrink(). May be called\n"
           "by another thread.")
+      .def(
+          "lost", &lost,
+          "The ranks that this one knows to be lost: ended, stopped, without an answer, or no longer in the communicator.\n"
+          "Also after a failure, for shrink(); other ranks may know of others for a moment. Waits for nothing.")
       .def("check", &check_state, "Raises the first failure of the communicator, if there was one. Waits for nothing.")
       .def("explain", &explain, arg("collective"), arg("bytes"), arg("dtype") = "float32",
            nb::sig("def explain(self, collective: str, bytes: int, dtype: typing.Any = 'float32') -> str"),

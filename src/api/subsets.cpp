@@ -157,6 +157,18 @@ trResult_t trCommGrow(trComm_t comm, int nranks, const trUniqueId* id, trComm_t*
   });
 }
 
+trResult_t trCommGetLost(trComm_t comm, int* ranks, int* count) {
+  return guarded(find_slot(comm), [&]() -> Status {
+    if (ranks == nullptr) return null_argument("trCommGetLost", "ranks");
+    if (count == nullptr) return null_argument("trCommGetLost", "count");
+    CommunicatorPin pin;
+    TR_RETURN_IF_ERROR(pin.acquire(comm));
+    *count = 0;
+    for (uint32_t rank : pin->lost_ranks()) ranks[(*count)++] = static_cast<int>(rank);
+    return {};
+  });
+}
+
 trResult_t trCommGetRing(trComm_t comm, int* ring) {
   return guarded(find_slot(comm), [&]() -> Status {
     if (ring == nullptr) return null_argument("trCommGetRing", "ring");

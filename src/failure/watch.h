@@ -121,6 +121,8 @@ class Watch {
   Status check_deaths(const std::vector<uint32_t>& peers, const char* during);
   // Whether the job has told that one of `peers` was lost; costs no look at any.
   bool has_lost_any(const std::vector<uint32_t>& peers) const;
+  // Those that have ended, have left, or do not answer, as far as this rank knows; ascending. Any thread.
+  std::vector<uint32_t> lost_ranks() const;
   // The link to `peer` has failed with `status`.
   void suspect_link(uint32_t peer, const Status& status);
   // no_progress() takes up to so long for answers, so it is called by so much before the deadline; less of a short one.

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <mutex>
+#include <set>
 #include <thread>
 
 #include "algorithms/collective.h"
@@ -269,6 +271,20 @@ std::string Watch::describe(uint32_t peer) const {
   const PeerIdentity& who = identity(peer);
   const std::string host = job_ != nullptr && !who.host_name.empty() ? " on " + who.host_name : "";
   return fmt::format("rank {} (pid {}{}{})", peer, who.pid, host, state_of(peer));
+}
+
+std::vector<uint32_t> Watch::lost_ranks() const {
+  std::set<uint32_t> lost;
+  for (uint32_t peer = 0; peer < context_->ranks; ++peer)
+    if (peer != context_->rank && (has_left(peer) || is_dead(peer) || is_stopped(peer))) lost.insert(peer);
+  {
+    std::lock_guard lock(lost_mutex_);
+    for (const auto& [peer, loss] : lost_) lost.insert(peer);
+  }
+  if (job_ != nullptr)
+    for (const SilentRanks& silent : job_->silent()) lost.insert(silent.ranks.begin(), silent.ranks.end());
+  lost.erase(context_->rank);
+  return {lost.begin(), lost.end()};
 }
 
 // Where its pid means something here.

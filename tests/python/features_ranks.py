@@ -33,6 +33,7 @@ class Communicators(unittest.TestCase):
     def test_shrink(self):
         comm, n, rank = ranks.comm, ranks.comm.size, ranks.comm.rank
         work = comm.dup()
+        self.assertEqual(work.lost(), [])
         if n > 1 and rank < n - 1:
             with work.shrink([n - 1]) as rest:
                 self.assertEqual(rest.allreduce(numpy.ones(1)).tolist(), [n - 1])
