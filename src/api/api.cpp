@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C entry points for communicators, memory and explanations. Nothing throws across them.
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <string>

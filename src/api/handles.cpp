@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
-#include <unistd.h>
 
 #include <thread>
 
@@ -153,8 +152,8 @@ Status remove_communicator(trComm_t handle, Ending ending) {
   while (slot->pins.load() != 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
   if (slot->device != nullptr) slot->device->finish();
   if (slot->communicator->queued() != 0)
-    slot->communicator->abort(
-        fmt::format("rank {} destroyed its communicator while operations were under way", slot->communicator->rank()));
+    slot->communicator->abort(slot->communicator->describe(slot->communicator->rank()) +
+                              " destroyed its communicator while operations were under way");
   Engine::instance().forget(slot->communicator.get());
   end(std::move(slot->communicator), std::move(slot->device));
   slot->in_call.store(false);

@@ -153,9 +153,7 @@ class Communicator {
 
   // See Watch.
   std::string describe(uint32_t peer) const { return watch_->describe(peer); }
-  std::vector<uint32_t> lost_ranks() const {
-    return watch_ != nullptr ? watch_->lost_ranks() : std::vector<uint32_t>();
-  }
+  std::vector<uint32_t> lost_ranks() const { return watch_->lost_ranks(); }
   std::string late_gpus(uint64_t collective) const { return watch_->late_gpus(collective); }
   // A collective that this rank gives to its GPU as a kernel; shown to the others. Its number, from 1.
   uint64_t count_device_collective() {

@@ -287,8 +287,9 @@ std::vector<uint32_t> Watch::lost_ranks() const {
   return {lost.begin(), lost.end()};
 }
 
-// Where its pid means something here.
+// Where its pid means something here. This rank runs: it speaks.
 std::string Watch::state_of(uint32_t peer) const {
+  if (peer == context_->rank) return {};
   const PeerIdentity& who = identity(peer);
   const bool near = same_host(peer) && who.pid_namespace == identity(context_->rank).pid_namespace;
   return near ? process_state(who.pid) : std::string();

@@ -128,11 +128,20 @@ Status Engine::enqueue_operation(StreamId stream, Communicator* communicator, Op
   return {};
 }
 
+// The other ranks have the operation under way, and wait for this one.
+Status Engine::refuse(Communicator* communicator, const Status& reason) {
+  if (communicator == nullptr) return reason;
+  const Status status(reason.code(),
+                      fmt::format("{}: {}", communicator->describe(communicator->rank()), reason.message()));
+  communicator->fail_everywhere(status);
+  return status;
+}
+
 Status Engine::enqueue(Task* task) {
   std::lock_guard lock(mutex_);
   auto found = streams_.find(task->stream);
   if (found == streams_.end()) return unknown_stream(task->stream);
-  TR_RETURN_IF_ERROR(ensure_thread());
+  if (const Status started = ensure_thread(); !started.ok()) return refuse(task->communicator, started);
   // What may take memory comes first: without it nothing has been queued, and the thread of the streams takes none.
   Queue* const queue = task->kind == Task::Kind::kOperation ? &queues_[task->communicator] : nullptr;
   if (queue != nullptr && queue->first == nullptr) {

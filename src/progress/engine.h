@@ -117,6 +117,7 @@ class Engine {
   static void end_fork_in_parent();
   static void end_fork_in_child();
   Status ensure_thread();
+  static Status refuse(Communicator* communicator, const Status& reason);  // an operation that it would have
   void loop();
   bool run_marks(std::unique_lock<std::mutex>* lock);
   bool run_callback(std::unique_lock<std::mutex>* lock, Task* task);

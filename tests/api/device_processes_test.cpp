@@ -157,7 +157,7 @@ TEST_P(Processes, DeathIsNoticed) {
   const int n = static_cast<int>(devices.size()), last = n - 1;
   // Where all exchange by kernels, it is those that are ended.
   const bool kernels = std::set<int>(devices.begin(), devices.end()).size() == devices.size() && devices.back() >= 0;
-  // Even where the links were measured slow, as on a busy machine.
+  // They are forced, because a busy machine may measure slow links.
   const trConfig_t config = kernels ? by_kernels() : trConfig_t(TR_CONFIG_INITIALIZER);
   const SharedNumber pid_of_last;
   RankProcesses ranks(n, [&](int rank, const trUniqueId& id) -> int {

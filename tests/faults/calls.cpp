@@ -45,8 +45,9 @@ struct Calls::Shape {
 Calls::Calls(size_t least_bytes, size_t most_bytes)
     : least_(least_bytes), most_(most_bytes), in_(most_bytes / sizeof(int32_t) + kMaxRanks * kMore), out_(in_.size()) {}
 
-Calls::~Calls() {
-  if (stream_ != nullptr) trStreamDestroy(stream_);
+trResult_t Calls::destroy_stream() {
+  const trStream_t stream = std::exchange(stream_, nullptr);
+  return stream != nullptr ? trStreamDestroy(stream) : trSuccess;
 }
 
 void Calls::fill(const Place& place, const Shape& shape) {
@@ -142,11 +143,12 @@ Calls::Shape Calls::shape_of(const Place& place, uint64_t draw, Other other) con
   shape.due = std::max<size_t>(1, bytes / sizeof(int32_t) / static_cast<size_t>(is_whole ? 1 : place.ranks));
   shape.count = shape.due;
   shape.phase = draw;
+  change(place, draw, other, &shape);
   return shape;
 }
 
-// Where a call of that kind has what is to be other.
-void Calls::make_other(const Place& place, uint64_t draw, Other other, Shape* shape) {
+// Changes an argument, if a call of that kind has it.
+void Calls::change(const Place& place, uint64_t draw, Other other, Shape* shape) {
   const Kind kind = shape->kind;
   const bool reduces = kind == kAllReduce || kind == kReduce || kind == kReduceScatter;
   const bool has_root = kind == kReduce || kind == kBroadcast || kind == kGather || kind == kScatter;
@@ -160,22 +162,18 @@ void Calls::make_other(const Place& place, uint64_t draw, Other other, Shape* sh
 }
 
 Called Calls::collective(const Place& place, uint64_t draw, Other other) {
-  Shape shape = shape_of(place, draw, other);
-  make_other(place, draw, other, &shape);
-  return run(place, shape);
+  return run(place, shape_of(place, draw, other));
 }
 
 bool Calls::can_differ(const Place& place, uint64_t draw, Other other) const {
-  Shape shape = shape_of(place, draw, other);
-  make_other(place, draw, other, &shape);
-  return shape.differs;
+  return shape_of(place, draw, other).differs;
 }
 
 Called Calls::all_to_all(const Place& place, uint64_t draw, Other other) {
   const size_t bytes = least_ + mixed(draw) % (most_ - least_ + 1);
   const size_t due = std::max<size_t>(1, bytes / sizeof(int32_t) / static_cast<size_t>(place.ranks));
   Shape shape{kAllToAll, 0, due, due, draw};
-  make_other(place, draw, other, &shape);
+  change(place, draw, other, &shape);
   return run(place, shape);
 }
 
@@ -184,29 +182,35 @@ trResult_t Calls::start_on_stream(const Place& place, const Shape& shape) {
     if (const trResult_t made = trStreamCreate(&stream_); made != trSuccess) return made;
   Place on_stream = place;
   on_stream.stream = stream_;
-  const trResult_t given = start(on_stream, shape), ended = trStreamSynchronize(stream_);
-  return given != trSuccess ? given : ended;
+  const trResult_t given = start(on_stream, shape);
+  return given == trSuccess ? trStreamSynchronize(stream_) : given;
 }
 
-trResult_t Calls::start_in_group(const Place& place, const Shape& shape) {
-  int32_t one = 1;
+Called Calls::run_in_group(const Place& place, const Shape& shape) {
+  Called called{kNames[shape.kind]};
+  int32_t most = place.rank + 1;
   const trResult_t results[] = {trGroupStart(), start(place, shape),
-                                trAllReduce(&one, &one, 1, trInt32, trMax, place.comm, place.stream), trGroupEnd()};
+                                trAllReduce(&most, &most, 1, trInt32, trMax, place.comm, place.stream), trGroupEnd()};
   const auto failed = std::find_if(std::begin(results), std::end(results), [](trResult_t r) { return r != trSuccess; });
-  return failed == std::end(results) ? trSuccess : *failed;
+  if (failed != std::end(results))
+    called.result = *failed;
+  else if (most != place.ranks && !shape.differs)
+    called = {"allreduce", trSuccess, true, 0, most, place.ranks};
+  return called;
 }
 
 Called Calls::run(const Place& place, const Shape& shape) {
   fill(place, shape);
-  const uint64_t way = has_streams_ && place.stream == nullptr ? mixed(shape.phase + 4) % 4 : 2;
+  enum class Way { kOnStream, kInGroup, kAlone };
+  const auto way = varies_ways_ && place.stream == nullptr ? static_cast<Way>(mixed(shape.phase + 4) % 4) : Way::kAlone;
   Called called{kNames[shape.kind]};
-  if (way == 0)
+  if (way == Way::kOnStream)
     called.result = start_on_stream(place, shape);
-  else if (way == 1)
-    called.result = start_in_group(place, shape);
+  else if (way == Way::kInGroup)
+    called = run_in_group(place, shape);
   else
     called.result = start(place, shape);
-  if (called.result == trSuccess && !shape.differs) check(place, shape, &called);
+  if (called.result == trSuccess && !called.is_wrong && !shape.differs) check(place, shape, &called);
   return called;
 }
 
@@ -219,7 +223,7 @@ Called Calls::transfer(const Place& place, uint64_t draw, Other other) {
   const size_t bytes = least_ + mixed(draw) % (most_ - least_ + 1);
   const size_t due = std::max<size_t>(1, bytes / sizeof(int32_t) / ranks);
   Shape shape{kAllGather, 0, due, due, draw};
-  if (other == Other::kCount) make_other(place, draw, other, &shape);
+  if (other == Other::kCount) change(place, draw, other, &shape);
   const size_t count = shape.count;
   fill(place, shape);
   Called called{"sendrecv"};
@@ -271,6 +275,14 @@ Called Calls::agree(const Place& place, bool own, bool* any) {
   if (called.result == trSuccess && all != 0 && all != 1) called = {"allreduce", trSuccess, true, 0, all, 1};
   if (called.result == trSuccess) *any = all == 1;
   return called;
+}
+
+void start_streams() {
+  trStream_t stream = nullptr;
+  trStreamCreate(&stream);
+  trStreamAddCallback(
+      stream, [](trResult_t, void*) {}, nullptr);
+  trStreamDestroy(stream);
 }
 
 }  // namespace faults

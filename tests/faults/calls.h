@@ -27,7 +27,7 @@ struct Place {
 };
 
 // What a rank does otherwise than the others: a call with other arguments, or another call.
-enum class Other { kNothing, kCount, kCollective, kRoot, kType, kOperation, kShrink, kCall };
+enum class Other { kNothing, kCount, kCollective, kRoot, kType, kOperation, kShrink, kInPlaceOfCreation };
 
 struct Called {
   const char* name = "";
@@ -40,13 +40,14 @@ struct Called {
 class Calls {
  public:
   Calls(size_t least_bytes, size_t most_bytes);
-  ~Calls();
+  ~Calls() { destroy_stream(); }
   Calls(const Calls&) = delete;
   Calls& operator=(const Calls&) = delete;
-  // One collective of four goes to a stream of its own, one into a group with another one.
-  void use_streams() { has_streams_ = true; }
+  // One of four collectives runs on a stream, and one of four in a group with a second call.
+  void vary_ways() { varies_ways_ = true; }
+  trResult_t destroy_stream();
 
-  // A collective of some kind, root and size, by `draw`; with something other than the others pass where it can_differ().
+  // A collective of some kind, root and size, by `draw`. `other` changes it if it can_differ() so.
   Called collective(const Place& place, uint64_t draw, Other other = Other::kNothing);
   Called all_to_all(const Place& place, uint64_t draw, Other other = Other::kNothing);
   // Every rank sends to one and receives from another, alone or all to all in a group.
@@ -70,10 +71,10 @@ class Calls {
  private:
   struct Shape;
   Shape shape_of(const Place& place, uint64_t draw, Other other) const;
-  static void make_other(const Place& place, uint64_t draw, Other other, Shape* shape);
+  static void change(const Place& place, uint64_t draw, Other other, Shape* shape);
   Called run(const Place& place, const Shape& shape);
   trResult_t start_on_stream(const Place& place, const Shape& shape);
-  trResult_t start_in_group(const Place& place, const Shape& shape);
+  Called run_in_group(const Place& place, const Shape& shape);
   trResult_t start(const Place& place, const Shape& shape);
   void fill(const Place& place, const Shape& shape);
   void check(const Place& place, const Shape& shape, Called* called);
@@ -81,10 +82,13 @@ class Calls {
 
   size_t least_, most_;
   std::vector<int32_t> in_, out_;
-  bool has_streams_ = false;
+  bool varies_ways_ = false;
   trStream_t stream_ = nullptr;
   trComm_t registered_with_ = nullptr;
   void* handles_[2] = {};
 };
+
+// The thread of the streams stays once it was there.
+void start_streams();
 
 }  // namespace faults

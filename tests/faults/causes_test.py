@@ -29,6 +29,13 @@ class CallsThatDifferTest(unittest.TestCase):
         lines = {rank: errors(NOT_CALLED, late, 8, call="shrink", members="0,1,2,3") for rank in (0, 1, 3)} | {2: errors(OTHERS_HAVE_NOT, late, 8)}
         self.assertEqual(judge(record(given, lines), SLACK), [])
         self.assertIn("culprit", kinds_of(judge(record(given, lines | {1: errors(OTHERS_HAVE_NOT, late, 8, call="shrink", members="0,1,2,3")}), SLACK)))
+        # A rank that is not the victim names the victim.
+        waits = NOT_CALLED.replace("rank 2 (pid 1002 on c)", "rank 0 (pid 1000 on a)") + ". Rank 3 waited for rank 0, which waited for rank 2"
+        found = judge(record(given, lines | {3: errors(waits, late, 8, call="shrink", members="0,1,2,3")}), SLACK)
+        self.assertEqual({(finding.kind, finding.rank) for finding in found}, {("culprit", 3)})
+        # It has no other code, and not before the deadline.
+        found = judge(record(given, lines | {1: errors(NOT_CALLED, late, 5, call="shrink", members="0,1,2,3")}), SLACK)
+        self.assertEqual({(finding.kind, finding.rank) for finding in found}, {("code", 1)})
         # Without a shrink it is told at once.
         found = kinds_of(judge(record(scenario("differ", phase="split", differs="call"), lines), SLACK))
         self.assertTrue({"code", "overdue"} <= found, found)
@@ -40,15 +47,33 @@ class CallsThatDifferTest(unittest.TestCase):
         self.assertTrue(all(differs for _, differs in drawn), drawn)
 
 
+class GoingTest(unittest.TestCase):
+    def test_an_abort_that_does_not_return_is_a_hang(self):
+        for kind in ("abort", "leave"):
+            lines = {rank: errors("rank 2 (pid 1002 on c) destroyed its communicator before operation 7") for rank in (0, 1, 3)}
+            self.assertEqual(judge(record(scenario(kind), lines | {2: [(FAULT, "gone", "0")]}), SLACK), [])
+            self.assertEqual(kinds_of(judge(record(scenario(kind), lines | {2: [(FAULT, "did", kind)]}), SLACK)), {"hang"})
+
+
 class RecoveryTest(unittest.TestCase):
-    def test_one_that_recovers_first_is_met_by_the_others(self):
-        text = "trCommShrink: the ranks' sets differ: rank 3 excludes 2, rank 0 does not"
-        lines = {rank: errors(text, FAULT + TIMEOUT, 5, call="shrink", members="0,1,2,3") + [(FAULT + TIMEOUT + 0.02, "recovered", "")]
-                 for rank in (0, 1, 3)}
-        self.assertEqual(judge(record(scenario("stop", phase="shrink"), lines), SLACK), [])
-        self.assertEqual(kinds_of(judge(record(scenario("link-cut", phase="shrink"), lines | {2: lines[0]}), SLACK)), {"code", "culprit"})
-        lines[0] = [(when, word, rest.replace("excludes 2", "excludes 1")) for when, word, rest in lines[0]]
-        self.assertEqual(kinds_of(judge(record(scenario("stop", phase="shrink"), lines), SLACK)), {"code", "culprit"})
+    def lines(self, excluded, when=FAULT + TIMEOUT, first=NOT_CALLED):
+        text = f"trCommShrink: the ranks' sets differ: rank 3 excludes {excluded}, rank 0 does not"
+        def shrink(text, code, when):
+            return errors(text, when, code, call="shrink", members="0,1,2,3") + [(when + 0.2, "recovered", "")]
+        return {0: shrink(text, 5, when + 0.1), 1: shrink(text, 5, when + 0.1), 3: shrink(first, 8, when)}
+
+    def test_a_survivor_meets_one_that_recovers_already(self):
+        given = scenario("stop", phase="shrink")
+        self.assertEqual(judge(record(given, self.lines("2")), SLACK), [])
+        two = scenario("stop", phase="shrink", victims=[1, 2])
+        lines = self.lines("1, 2", first=NOT_CALLED)
+        del lines[1]
+        self.assertEqual(judge(record(two, lines), SLACK), [])
+        # It excludes one that was not hit, or has not failed before.
+        self.assertEqual(kinds_of(judge(record(given, self.lines("1")), SLACK)), {"code", "culprit"})
+        early = self.lines("2")
+        early[3] = self.lines("2", FAULT + TIMEOUT + 0.3)[3]
+        self.assertEqual(kinds_of(judge(record(given, early), SLACK)), {"code", "culprit"})
 
 
 class OneCauseTest(unittest.TestCase):

@@ -27,14 +27,18 @@ OF_A_REMOTE_RANK = (
 )
 
 
-def promised(facts, error):
+def promised(facts, rank, error):
     """Codes that the error may have; none: the documentation promises no code, as the fault is to be survived."""
     scenario = facts.scenario
     codes = set(OF_KIND.get(scenario.kind) or OF_CAUSE.get(scenario.cause, ()))
     if scenario.over != "own" and scenario.cause == NETWORK:
         codes.add(REMOTE_ERROR)  # a link that a library of others or a card has given up is not opened again
-    if scenario.beside_shrink or (codes and _misses_a_rank(facts, error)):
+    if codes and _misses_a_rank(facts, error):
         codes.add(TIMED_OUT)
+    if scenario.beside_shrink:
+        # In the call after its failed one the victim may meet calls of others that do not fit.
+        told = any(facts.had_failed(victim, error) for victim in scenario.victims)
+        codes = {TIMED_OUT, INVALID_USAGE} if told or error.call not in CREATIONS else {TIMED_OUT}
     # A first connection that all addresses refuse is an error of the system, as where a port is wrong.
     if scenario.kind in ("close-sockets", "reject") and "Connection refused" in error.text:
         codes.add(SYSTEM_ERROR)
@@ -46,17 +50,21 @@ def promised(facts, error):
             codes.add(SYSTEM_ERROR)
         if "Bad file descriptor" in error.text and named[:1] and named[0] in scenario.victims:  # "the connection of rank 1 ..."
             codes.add(SYSTEM_ERROR)
-    # The other side came to its deadline first and ended: who comes back finds nobody there.
-    if scenario.cause == NETWORK and "nothing listens at its addresses" in error.text and _names_one_that_left(facts, error):
+    # The other side came to its deadline first and left: a rank that is reachable again finds that nobody listens there.
+    if scenario.cause == NETWORK and scenario.seconds and _nobody_listens_any_more(facts, rank, error):
         codes.add(REMOTE_ERROR)
     if codes and any(scenario.cause == cause and words.search(error.text) for cause, words in OF_A_REMOTE_RANK):
         codes.add(REMOTE_ERROR)
     return codes
 
 
-def _names_one_that_left(facts, error):
-    return any(base is not None and any(line.word == "destroyed" and line.when <= error.when for line in facts.record.lines(base))
-               for base, *_ in facts.mentions(error))
+def _nobody_listens_any_more(facts, rank, error):
+    victims = facts.scenario.victims
+    for base, _, _, _, rest, _ in facts.mentions(error):
+        if "nothing listens at its addresses" in rest:
+            return (base in victims) != (rank in victims) and any(
+                line.word == "destroyed" and line.when <= error.when for line in facts.record.lines(base))
+    return False
 
 
 def _misses_a_rank(facts, error):
@@ -88,9 +96,9 @@ def _waits_for_a_creation(facts, error):
                            for other in errors_of(facts.record, awaited))
 
 
-def fault_of_code(facts, error):
+def fault_of_code(facts, rank, error):
     """What is wrong with the error's code; None: nothing."""
-    codes = promised(facts, error)
+    codes = promised(facts, rank, error)
     if facts.meets_a_recovery(error):
         codes = {INVALID_USAGE}
     if not codes or error.code in codes:

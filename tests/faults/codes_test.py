@@ -42,6 +42,11 @@ class CodesOfACutNetworkTest(unittest.TestCase):
         given = scenario("long-outage", seconds=6.0)
         lines = {0: silent, 1: silent, 2: errors(gone, LATE + 0.3), 3: silent}
         self.assertEqual(judge(record(given, lines, FAULT + 8), SLACK), [])
+        # The network does not come back.
+        self.assertIn("code", {finding.kind for finding in judge(record(scenario("link-cut"), lines), SLACK)})
+        # A rank of its own side says so.
+        wrong = {**lines, 2: silent, 0: errors(gone, LATE + 0.3)}
+        self.assertIn("code", {finding.kind for finding in judge(record(given, wrong, FAULT + 8), SLACK)})
         # It was there all the time.
         lines[1] = [line for line in silent if line[1] != "destroyed"]
         self.assertIn("code", {finding.kind for finding in judge(record(given, lines, FAULT + 8), SLACK)})

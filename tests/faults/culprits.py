@@ -54,24 +54,33 @@ class Culprits:
 
     def _faults_of_doer(self, rank, mentions, error):
         victims, cause = self._scenario.victims, self._scenario.cause
-        if self._scenario.beside_shrink and rank in victims:
-            return  # it waits for the others, and names them
+        if self._scenario.beside_shrink and (rank in victims or self._says_victim(error)):
+            yield from self._faults_of_waiting_victim(mentions)
+            return
         if cause == LIMIT and rank in victims and not any(blamed for _, _, _, blamed, _, _ in mentions):
             if not self._says_limit(error) and not any(base in victims for base, *_ in mentions):
                 yield "it says nothing of its own limit"
             return
         named = [(pid, host) for base, pid, host, _, _, _ in mentions if base in victims]
-        # Beside a shrink all may have the victim's words, who waited for the others.
-        in_short = cause == LIMIT or self._scenario.beside_shrink
-        names = bool(named) if in_short else any(map(self._is_whole, named))
+        names = bool(named) if cause == LIMIT else any(map(self._is_whole, named))
         if not names and not self._facts.named_as_maker(error) & set(victims):
-            yield f"it does not name rank {' or '.join(map(str, victims))}{self._parts() * (not in_short)}"
+            yield f"it does not name rank {' or '.join(map(str, victims))}{self._parts() * (cause != LIMIT)}"
         for base, _, _, blamed, rest, words in mentions:
             if self._facts.is_being_added(base, rest):
                 continue
             if blamed and base not in victims and (cause == ABORT or not self._facts.had_failed(base, error)):
                 if cause != LIMIT or not self._facts.was_in_creation(base, rest, error):
                     yield f"it blames {words}"
+
+    # Beside a shrink the victim waits for the others, and names one of them. Others may hear that from it.
+    def _says_victim(self, error):
+        spoke = re.search(r"\bRank (\d+) waited for rank \d+", error.text)
+        return spoke is not None and self._facts.base_rank(int(spoke[1]), None, error.members) in self._scenario.victims
+
+    def _faults_of_waiting_victim(self, mentions):
+        blamed = {base for base, _, _, is_blamed, _, _ in mentions if is_blamed}
+        if not blamed - set(self._scenario.victims) and not any(rest.startswith(" called") for *_, rest, _ in mentions):
+            yield "it does not say whom it waited for"
 
     # Its own system call or allocation failed.
     def _says_limit(self, error):

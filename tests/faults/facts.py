@@ -13,7 +13,7 @@ CREATIONS = ("init", "split", "dup", "shrink", "grow")
 MENTION = re.compile(r"\b[Rr]anks? (\d+(?:(?:, | and )\d+)*)(?: \(pid (\d+)(?: on ([^\s,)]+))?[^)]*\))?")
 # What follows the mention of a rank that is said to be at fault.
 BLAME = re.compile(r"^,?(?: (?:was lost|has died|has ended|destroyed its|does not answer|has shown no sign|has not entered|is gone"
-                   r"|stopped answering)|: its process (?:has ended|does not answer)|: its connection has ended|: nothing listens|: cut off)")
+                   r"|stopped answering|has not called it)|: its process (?:has ended|does not answer)|: its connection has ended|: nothing listens|: cut off)")
 MISSING = re.compile(r"missing: (?:(?!\. Meanwhile)[^;])*$")  # in front of the mention of a rank that has not come
 # What a status of a card may mean in general is no word about this rank.
 ADVICE = re.compile(r"does not acknowledge: its process has ended, the link is down")
@@ -84,9 +84,12 @@ class Facts:
             base in self.scenario.victims or (base is not None and errors_of(self.record, base)) for base in missing)
 
     def meets_a_recovery(self, error):
-        """A survivor that came to its deadline first excludes the victims already, while this rank is in the shrink that they hold up."""
-        found = re.search(r"the ranks' sets differ: rank \d+ excludes (\d+), rank \d+ does not", error.text)
-        return found is not None and error.call == "shrink" and int(found[1]) in self.scenario.excluded
+        """A survivor whose shrink has failed already excludes the victims, while this rank is still in the shrink that they hold up."""
+        found = re.search(r"the ranks' sets differ: rank (\d+) excludes (\d+(?:, \d+)*), rank \d+ does not", error.text)
+        if found is None or error.call != "shrink":
+            return False
+        excluded = {int(number) for number in found[2].split(", ")}
+        return excluded <= set(self.scenario.excluded) and self.had_failed(int(found[1]), error)
 
     def never_comes(self, error):
         return self.scenario.phase == "grow" and error.call == "grow" and self.scenario.ranks - 1 in self.scenario.victims

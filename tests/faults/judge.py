@@ -25,10 +25,11 @@ ASSERTION_OF_UCX = re.compile(r"\bucp_request\.c:\d+ +Assertion .*got REP messag
 # Where a sanitizer's report begins. It need not end the process: without a descriptor the sanitizer cannot read that it should.
 REPORT = re.compile(r"runtime error: |Sanitizer\b")
 MOST_LINES, MOST_LETTERS = 12, 200  # of a report, and of each of its lines: continuous integration keeps the finding alone
-MOST_LEFT = {"sockets": 0, "memfds": 0, "descriptors": 4, "threads": 2, "mapped": 0}  # threads: of the control connections, of the streams
+MOST_LEFT = {"sockets": 0, "memfds": 0, "descriptors": 4, "threads": 1, "mapped": 0}
 # A communicator that was not made leaves endpoints behind that UCX cannot close while a peer's host is silent (docs/ucx.md).
 KEPT_BY_UCX = {"sockets": 12, "descriptors": 28, "threads": 1}
-ONE_CAUSE = (DEATH, STOP, LEFT, ABORT, DIFFER)
+# Not STOP: ranks that come to the deadline in the same moment may each say whom they waited for.
+ONE_CAUSE = (DEATH, LEFT, ABORT, DIFFER)
 ANSWER_AGAIN = ("outage", "reset", "reset-sockets", "shutdown-sockets", "reject", "loss", "tiny-buffers")
 
 
@@ -47,6 +48,8 @@ class Judge:
             self._judge_hit()
         for rank in range(scenario.ranks):
             self._judge_words(rank)
+            if rank in scenario.gone and not self._record.trouble:
+                self._judge_going(rank)
             if rank not in scenario.gone and not self._record.trouble:
                 self._judge_outcome(rank)
         for process in self._record.processes:
@@ -93,6 +96,10 @@ class Judge:
             if line.word == "gone":
                 self._judge_end_of_communicator(rank, "trCommAbort" if self._scenario.kind == "abort" else "trCommDestroy", line.rest)
 
+    def _judge_going(self, rank):
+        if self._scenario.kind in ("abort", "leave") and not any(line.word == "gone" for line in self._record.lines(rank)):
+            self._add("hang", rank, f"its {self._scenario.kind} did not end")
+
     # It succeeds on a communicator that has failed, too.
     def _judge_end_of_communicator(self, rank, call, code):
         if code != "0":
@@ -128,7 +135,7 @@ class Judge:
         self._judge_recovery(rank, lines)
         return None
 
-    # All have the verdict that was agreed on, in its words.
+    # All survivors must report the agreed verdict in the same words.
     def _judge_one_cause(self):
         scenario = self._scenario
         if scenario.cause not in ONE_CAUSE or scenario.phase not in CALLING or self._record.trouble:
@@ -169,7 +176,7 @@ class Judge:
             self._add("culprit", rank, f"{fault}: [{error.call}] {error.text}")
 
     def _judge_code(self, rank, error):
-        fault = fault_of_code(self._facts, error) if error.call != "recover" else None
+        fault = fault_of_code(self._facts, rank, error) if error.call != "recover" else None
         if fault is not None:
             self._add("code", rank, f"{fault}: [{error.call}] {error.text}")
 

@@ -5,7 +5,7 @@
 import dataclasses
 import unittest
 
-from causes_test import CallsThatDifferTest, OneCauseTest, RecoveryTest  # noqa: F401
+from causes_test import CallsThatDifferTest, GoingTest, OneCauseTest, RecoveryTest  # noqa: F401
 from codes_test import CodesOfACutNetworkTest, CodesOfALimitTest, CodesOfClosedSocketsTest  # noqa: F401
 from group import Line, Process
 from judge import assertion_of_ucx, judge, seconds_to_last_error
@@ -378,7 +378,7 @@ class JudgeTest(unittest.TestCase):
                 self.expect("late", "failed 1.60 s", record(scenario(kind), errors(text, FAULT + 1.6)))
         # The victim was in a long call before.
         late = {rank: errors(left, FAULT + 2.4) for rank in (0, 1, 3)}
-        self.assertEqual(judge(record(scenario("leave"), late | {2: [(FAULT + 1, "did", "leave")]}), SLACK), [])
+        self.assertEqual(judge(record(scenario("leave"), late | {2: [(FAULT + 1, "did", "leave"), (FAULT + 1, "gone", "0")]}), SLACK), [])
 
     def test_a_rank_that_is_missing_in_a_grow_is_so_until_the_deadline(self):
         missing = "the deadline passed while the communicator was being created, says rank 0 (pid 1000 on a); missing: rank 2 of 4 ranks"
@@ -410,7 +410,7 @@ class JudgeTest(unittest.TestCase):
         self.expect("driver", "did not get", one)
 
     def test_left_over(self):
-        for name, count in (("sockets", 1), ("memfds", 1), ("descriptors", 9), ("threads", 3), ("mapped", 1)):
+        for name, count in (("sockets", 1), ("memfds", 1), ("descriptors", 9), ("threads", 2), ("mapped", 1)):
             with self.subTest(name):
                 parts = [f"{name}={count}" if part.startswith(name) else part for part in LEFT.split()]
                 lines = [(when, word, " ".join(parts) if word == "left" else rest) for when, word, rest in errors(DIED)]

@@ -9,6 +9,7 @@
 // Commands on standard input: ids HEX[,HEX...]; stop; finish; what the ranks do to themselves (Process::obey()).
 #include <atomic>
 #include <condition_variable>
+#include <cstring>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -18,6 +19,7 @@
 #include <utility>
 
 #include "calls.h"
+#include "ids.h"
 #include "say.h"
 #include "self_faults.h"
 
@@ -53,17 +55,22 @@ struct Options {
   Other differs = Other::kNothing;  // by the command `differ`
 };
 
-constexpr std::pair<const char*, Other> kOthers[] = {
-    {"count", Other::kCount}, {"collective", Other::kCollective}, {"root", Other::kRoot},
-    {"type", Other::kType},   {"operation", Other::kOperation},   {"shrink", Other::kShrink},
-    {"call", Other::kCall}};
+constexpr std::pair<const char*, Other> kOthers[] = {{"count", Other::kCount},
+                                                     {"collective", Other::kCollective},
+                                                     {"root", Other::kRoot},
+                                                     {"type", Other::kType},
+                                                     {"operation", Other::kOperation},
+                                                     {"shrink", Other::kShrink},
+                                                     {"call", Other::kInPlaceOfCreation}};
 
 // What the driver has said; shared by the ranks of the process.
 struct Orders {
   std::atomic<bool> stop{false}, finish{false}, exit{false};
   std::atomic<int> deed[kMaxRanks] = {};  // what a rank does before its next call: the first letter of the command
   std::atomic<trComm_t> base[kMaxRanks] = {};
-  std::atomic<bool> aborted[kMaxRanks] = {};  // by another thread
+  // By another thread.
+  enum class Abort { kNone, kBegun, kEnded };
+  std::atomic<Abort> aborted[kMaxRanks] = {};
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<trUniqueId> ids;
@@ -74,28 +81,11 @@ Options& options = *new Options;
 Orders& orders = *new Orders;
 Holdings at_start;
 
-std::string in_hex(const trUniqueId& id) {
-  std::string text;
-  char digits[3];
-  for (char byte : id.internal) {
-    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(byte));
-    text += digits;
-  }
-  return text;
-}
-
-trUniqueId from_hex(const std::string& text) {
-  trUniqueId id{};
-  for (size_t i = 0; i < sizeof id.internal && 2 * i + 1 < text.size(); ++i)
-    id.internal[i] = static_cast<char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
-  return id;
-}
-
 class Rank {
  public:
   explicit Rank(int rank) : rank_(rank), calls_(options.least, options.most) {
     base_.rank = rank, base_.ranks = options.ranks;
-    calls_.use_streams();
+    calls_.vary_ways();
   }
 
   void run() {
@@ -179,7 +169,7 @@ class Rank {
     return true;
   }
 
-  // What the next call has otherwise: once, and where a call of its kind can.
+  // How the next call differs. It is used once, by the first call that can differ so.
   Other other(uint64_t draw) {
     const bool is_collective = options.phase == "small" || options.phase == "large";
     if (other_ == Other::kNothing || (is_collective && !calls_.can_differ(base_, draw, other_))) return Other::kNothing;
@@ -189,7 +179,7 @@ class Rank {
 
   bool on_subset(uint64_t draw) {
     const Other differs = other(draw);
-    if (differs == Other::kCall) return run_call([&] { return calls_.sum(base_, draw, 1); });
+    if (differs == Other::kInPlaceOfCreation) return run_call([&] { return calls_.sum(base_, draw, 1); });
     Place sub;
     const double began = now();
     std::vector<int> members;
@@ -221,6 +211,11 @@ class Rank {
           return Called{"broadcast", trBroadcast(&id, &id, sizeof id, trUint8, 0, base_.comm, nullptr)};
         }))
       return false;
+    const trUniqueId none{};
+    if (std::memcmp(&id, &none, sizeof id) == 0) {  // rank 0 could make none
+      *wants_end = true;
+      return true;
+    }
     const int last = options.ranks - 1;
     Place small, grown;
     const std::vector<int> all = members_where([](int) { return true; });
@@ -313,7 +308,7 @@ class Rank {
   }
 
   void fail() {
-    if (orders.aborted[rank_]) base_.comm = nullptr;
+    if (orders.aborted[rank_] != Orders::Abort::kNone) base_.comm = nullptr;
     if (base_.comm == nullptr) return;
     int32_t value = 1;
     const trResult_t result = trAllReduce(&value, &value, 1, trInt32, trSum, base_.comm, nullptr);
@@ -344,6 +339,10 @@ class Rank {
 
   void end() {
     orders.base[rank_] = nullptr;
+    for (const double until = now() + kTimeout; orders.aborted[rank_] == Orders::Abort::kBegun && now() < until;)
+      usleep(1000);
+    if (const trResult_t result = calls_.destroy_stream(); result != trSuccess)
+      say(rank_, "wrong trStreamDestroy: it returned %d", result);
     const double began = now();
     const trResult_t result = base_.comm == nullptr ? trSuccess : trCommDestroy(base_.comm);
     say(rank_, "destroyed %d %.3f", result, now() - began);
@@ -395,9 +394,10 @@ class Process {
 
   // While the rank is in a creation, or between two.
   static void abort_from_outside(int rank) {
-    orders.aborted[rank] = true;
+    orders.aborted[rank] = Orders::Abort::kBegun;
     say(rank, "did abort");
     if (const trComm_t comm = orders.base[rank].exchange(nullptr)) say(rank, "gone %d", trCommAbort(comm));
+    orders.aborted[rank] = Orders::Abort::kEnded;
   }
 
   static void take_ids(const std::string& text) {
@@ -490,6 +490,7 @@ int main(int argc, char** argv) {
   }
   std::thread(Process::listen).detach();
   usleep(1000);
+  start_streams();
   at_start = holdings();
   return main_of_ranks();
 }

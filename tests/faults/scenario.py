@@ -93,9 +93,9 @@ KINDS = {kind.name: kind for kind in (
     Kind("stop", ERROR, STOP, PROCESSES),
     Kind("stop-short", SURVIVE, NONE, PROCESSES, seconds=(0.3, 2.0)),
     Kind("leave", ERROR, LEFT, ALL, AFTER_INIT, victims="rank"),
-    Kind("abort", ERROR, ABORT, ALL, ("split", "small", "large", "p2p", "shrink", "destroy"), victims="rank"),
+    Kind("abort", ERROR, ABORT, ALL, AFTER_INIT, victims="rank"),
     Kind("revoke", ERROR, ABORT, ALL, AFTER_INIT, victims="rank"),
-    Kind("differ", ERROR, DIFFER, ALL, ("split", "small", "large", "p2p", "shrink", "destroy"), victims="rank"),
+    Kind("differ", ERROR, DIFFER, ALL, AFTER_INIT, victims="rank"),
     Kind("no-descriptors", EITHER, LIMIT, ALL),
     Kind("no-memory", EITHER, LIMIT, ALL),
     Kind("shm-full", SURVIVE, NONE, ALL, victims="none"),
@@ -180,7 +180,7 @@ class Scenario:
 
     @property
     def beside_shrink(self):
-        """Calls that differ, of which one is a shrink: it can be made at any time and carries no number, so each waits for the other."""
+        """One of the calls that differ is a shrink. It can be made at any time and carries no number. So each rank waits for the other."""
         return self.cause == DIFFER and "shrink" in (self.phase, self.differs)
 
     @property
@@ -250,8 +250,7 @@ def _victims(generator, kind, processes):
 
 
 def _other(generator, kind, phase):
-    """What a call that differs has otherwise: an argument, or it is another collective; in place of a creation, a collective or a
-    shrink."""
+    """How a call differs: in an argument, or it is another collective. A creation is replaced by a collective or by a shrink."""
     if kind != "differ":
         return ""
     others = {"p2p": ("count",), "alltoall": ("count", "type"), "shrink": ("call",), "split": ("call", "shrink"), "destroy": ("call", "shrink")}

@@ -49,7 +49,8 @@ def record(given, lines, stop_at=0.0, statuses=None, killed=()):
     processes = []
     for rank in range(given.ranks):
         gone = rank in given.gone
-        own = lines.get(rank, []) if isinstance(lines, dict) else [] if gone else lines
+        ended = [(FAULT, "gone", "0")] if given.kind in ("abort", "leave") else []
+        own = lines.get(rank, []) if isinstance(lines, dict) else ended if gone else lines
         status = (statuses or {}).get(rank, -9 if gone else 0)
         processes.append(Process(1000 + rank, rank, [rank], [Line(when, rank, word, rest) for when, word, rest in own],
                                  status=status, expected_signal=gone or rank in killed))

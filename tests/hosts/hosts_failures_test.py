@@ -276,7 +276,7 @@ class Failures(RankCase):
     def test_calls_that_differ(self):
         ranks = self.start(argument=1000, modes={2: "other-call"})
         text = self.expect_one_verdict(list(ranks.values()), time.monotonic(), 5, 5)
-        self.assertRegex(text, rf"rank 2 \(pid {ranks[2].pid}[^)]*\) called")
+        self.assertRegex(text, rf"rank 2 \(pid {ranks[2].pid} on {self.lab.names[ranks[2].host]}\) called")
         self.assertIn("allreduce of 1000 x float, sum", text)
         self.assertIn("allreduce of 1001 x float, sum", text)
 

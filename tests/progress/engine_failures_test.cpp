@@ -2,17 +2,20 @@
 // One communicator's failure holds up no other one that the engine moves: it is proposed, then decided, and polled.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/syscall.h>
 
 #include <string>
 
 #include "api/handles.h"
 #include "support/processes.h"
 #include "support/ranks.h"
+#include "support/seccomp.h"
 #include "support/waiting.h"
 
 namespace treering::testing {
 namespace {
 
+constexpr int kNoFilter = 77;
 constexpr int kSteps = 100;
 // A busy machine takes seconds for as many, and meanwhile another process becomes the top, which decides. A wait in the
 // thread that moves streams would leave none.
@@ -50,6 +53,39 @@ class Other {
   trComm_t comms_[2] = {};
   trStream_t streams_[2] = {};
 };
+
+// No thread can be started: the call is refused, and the ranks that have begun theirs hear of it.
+TEST(AStreamWithoutAThread, EndsTheCallOfTheOthers) {
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) -> int {
+    trConfig_t config = config_with_timeout(60'000);
+    trComm_t comm = nullptr;
+    TR_CHECK(trCommInitRankConfig(&comm, 2, id, rank, &config));
+    TR_CHECK(trBarrier(comm, nullptr));
+    float value = 1;
+    trResult_t result = trSuccess;
+    if (rank == 1) {
+      trStream_t stream = nullptr;
+      TR_CHECK(trStreamCreate(&stream));
+      if (!deny_system_calls({SYS_clone, SYS_clone3})) return kNoFilter;
+      result = trAllReduce(&value, &value, 1, trFloat32, trSum, comm, stream);
+      say(trGetLastError(comm));
+      TR_CHECK(trStreamDestroy(stream));
+    } else {
+      result = trAllReduce(&value, &value, 1, trFloat32, trSum, comm, nullptr);
+      say(trGetLastError(comm));
+    }
+    TR_CHECK(trCommDestroy(comm));
+    return 10 + result;
+  });
+  const std::string text = "rank 1 (pid " + std::to_string(processes.pid(1));
+  const RankResult refused = processes.wait(1);
+  if (refused.exit_code == kNoFilter) GTEST_SKIP() << "the kernel allows no filters of system calls";
+  for (const RankResult& result : {refused, processes.wait(0)}) {
+    EXPECT_EQ(result.exit_code, 10 + trSystemError) << result.output;
+    EXPECT_EQ(result.output.find(text), 0u) << result.output;
+    EXPECT_NE(result.output.find("the thread of the streams could not be started"), std::string::npos) << result.output;
+  }
+}
 
 // Rank 1's proposal goes to the top of the tree, which is stopped: nothing decides it until the proposal's limit (13.5 s),
 // or until rank 1's process has taken the top's place (3 s after the stop). Steps count while it is open.

@@ -44,30 +44,37 @@ std::shared_ptr<const std::vector<std::string>> Exchange::finish_round(const std
 
 std::string Exchange::missing(const ProcessTree& tree) const {
   constexpr size_t kMaxText = 300;
+  const auto is_missing = [&](uint32_t rank) { return parts_.count(rank) == 0; };
   const auto name_of = [&](uint32_t rank) {
     const Place& place = tree.place(tree.process_of(rank));
     return fmt::format("rank {} (pid {} on {})", rank, place.pid, place.host_name);
   };
-  // A missing rank of the process through which that one is heard. What goes through it says nothing of those below.
-  const auto mute_above = [&](uint32_t rank) -> std::optional<uint32_t> {
-    const uint32_t process = tree.process_of(rank), above = tree.parent_of(process);
-    if (above >= tree.size() || above == tree.own() || above == process) return {};
-    for (const uint32_t other : tree.ranks_of(above))
-      if (parts_.count(other) == 0) return other;
-    return {};
+  // Whether the parents lead to an end. What is told of them may be a circle for a moment.
+  const auto is_known = [&](uint32_t process) {
+    for (uint32_t steps = 0; steps <= tree.size(); ++steps, process = tree.parent_of(process))
+      if (process >= tree.size()) return true;
+    return false;
   };
-  // What is told of parents may be a circle for a moment: then its first rank is missing on its own.
+  // The first rank of a parent that has sent nothing. While it is silent nothing is known of its children.
+  const auto mute_above = [&](uint32_t rank) -> std::optional<uint32_t> {
+    const uint32_t above = tree.parent_of(tree.process_of(rank));
+    if (above >= tree.size() || above == tree.own() || !is_known(above)) return {};
+    const std::vector<uint32_t> ranks = tree.ranks_of(above);
+    if (ranks.empty() || !std::all_of(ranks.begin(), ranks.end(), is_missing)) return {};
+    return ranks.front();
+  };
   std::string text, below;
-  for (uint32_t rank = 0; rank < tree.ranks() && text.size() <= kMaxText; ++rank) {
-    if (parts_.count(rank) != 0) continue;
-    const auto above = mute_above(rank);
-    const bool in_circle = text.empty() && above && *above > rank;
-    if (!above || in_circle)
+  for (uint32_t rank = 0; rank < tree.ranks(); ++rank) {
+    if (!is_missing(rank)) continue;
+    if (text.size() > kMaxText) {
+      text += ", ...";
+      break;
+    }
+    if (const auto above = mute_above(rank); !above)
       text += (text.empty() ? "" : ", ") + name_of(rank);
     else if (below.size() <= kMaxText)
       below += fmt::format("; {} is heard through {} alone", name_of(rank), name_of(*above));
   }
-  if (text.size() > kMaxText) text += ", ...";
   return fmt::format("{} of {} ranks{}", text, tree.ranks(), below);
 }
 

@@ -119,9 +119,17 @@ TEST(Exchange, NamesThroughWhomAMissingRankIsHeard) {
       exchange.missing(tree),
       "rank 0 (pid 1000 on h0), rank 3 (pid 1003 on h3) of 4 ranks; rank 2 (pid 1002 on h2) is heard through rank "
       "0 (pid 1000 on h0) alone");
-  // A circle, for a moment: one of it is named.
+  // Numbers of ranks and of processes differ: the parent may have the higher one.
   tree.move(0, 2);
-  EXPECT_EQ(exchange.missing(tree).substr(0, 23), "rank 0 (pid 1000 on h0)");
+  tree.move(2, kNobody);
+  EXPECT_EQ(
+      exchange.missing(tree),
+      "rank 2 (pid 1002 on h2), rank 3 (pid 1003 on h3) of 4 ranks; rank 0 (pid 1000 on h0) is heard through rank "
+      "2 (pid 1002 on h2) alone");
+  // A circle, for a moment: what is told of parents explains nothing.
+  tree.move(2, 0);
+  EXPECT_EQ(exchange.missing(tree),
+            "rank 0 (pid 1000 on h0), rank 2 (pid 1002 on h2), rank 3 (pid 1003 on h3) of 4 ranks");
 }
 
 TEST(Exchange, WhatIsSentUpIsKeptUntilItsAnswer) {
