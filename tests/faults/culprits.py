@@ -55,7 +55,8 @@ class Culprits:
     def _faults_of_doer(self, rank, mentions, error):
         victims, cause = self._scenario.victims, self._scenario.cause
         if self._scenario.beside_shrink and (rank in victims or self._says_victim(error)):
-            yield from self._faults_of_waiting_victim(mentions)
+            if not any(blamed or rest.startswith(" called") for _, _, _, blamed, rest, _ in mentions):
+                yield "it does not say who was waited for"
             return
         if cause == LIMIT and rank in victims and not any(blamed for _, _, _, blamed, _, _ in mentions):
             if not self._says_limit(error) and not any(base in victims for base, *_ in mentions):
@@ -76,11 +77,6 @@ class Culprits:
     def _says_victim(self, error):
         spoke = re.search(r"\bRank (\d+) waited for rank \d+", error.text)
         return spoke is not None and self._facts.base_rank(int(spoke[1]), None, error.members) in self._scenario.victims
-
-    def _faults_of_waiting_victim(self, mentions):
-        blamed = {base for base, _, _, is_blamed, _, _ in mentions if is_blamed}
-        if not blamed - set(self._scenario.victims) and not any(rest.startswith(" called") for *_, rest, _ in mentions):
-            yield "it does not say whom it waited for"
 
     # Its own system call or allocation failed.
     def _says_limit(self, error):
