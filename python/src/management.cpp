@@ -2,6 +2,8 @@
 // How communicators are made, asked and ended.
 #include "management.h"
 
+#include <nanobind/stl/vector.h>
+
 #include <algorithm>
 #include <cstring>
 #include <memory>
