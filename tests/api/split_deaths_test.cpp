@@ -13,6 +13,7 @@
 
 #include "support/processes.h"
 #include "support/seccomp.h"
+#include "support/texts.h"
 #include "support/waiting.h"
 
 namespace {
@@ -206,6 +207,8 @@ TEST(DeathBeforeShrink, IsNamedWhereAnotherRankHasGoneOn) {
     if (rank == 1) teller = when_in_a_call(comm, reached);
     TR_CHECK(trCommShrink(comm, kDead, 2, &part, nullptr, 0));
     TR_CHECK(trBarrier(part, nullptr));
+    TR_CHECK(trCommDestroy(
+        part));  // one that ends at once may be taken for dead by the other, which is still in the barrier
     return 0;
   });
   for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(processes.wait_until_reached(rank));
@@ -249,9 +252,8 @@ TEST(SplitAfterAFailure, NamesTheFirstCauseWhereARankHasLeftSince) {
     const RankResult result = processes.wait(rank);
     EXPECT_EQ(result.exit_code, 0) << result.output;
     if (rank == kLeaver) continue;
-    EXPECT_NE(result.output.find("rank 2 (pid " + std::to_string(processes.pid(kRevoker)) + ") revoked"),
-              std::string::npos)
-        << result.output;
+    EXPECT_EQ(result.output.find("rank 2 (pid " + std::to_string(processes.pid(kRevoker))), 0u) << result.output;
+    EXPECT_EQ(without_pids(result.output), "rank 2 revoked the communicator");
     EXPECT_EQ(result.output.find("destroyed"), std::string::npos) << result.output;
   }
 }
