@@ -253,7 +253,7 @@ TEST(SplitAfterAFailure, NamesTheFirstCauseWhereARankHasLeftSince) {
     EXPECT_EQ(result.exit_code, 0) << result.output;
     if (rank == kLeaver) continue;
     EXPECT_EQ(result.output.find("rank 2 (pid " + std::to_string(processes.pid(kRevoker))), 0u) << result.output;
-    EXPECT_EQ(without_pids(result.output), "rank 2 revoked the communicator");
+    EXPECT_EQ(without_pids(result.output).find("rank 2 revoked the communicator"), 0u) << result.output;
     EXPECT_EQ(result.output.find("destroyed"), std::string::npos) << result.output;
   }
 }
