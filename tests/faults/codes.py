@@ -50,15 +50,15 @@ def promised(facts, rank, error):
             codes.add(SYSTEM_ERROR)
         if "Bad file descriptor" in error.text and named[:1] and named[0] in scenario.victims:  # "the connection of rank 1 ..."
             codes.add(SYSTEM_ERROR)
-    # The other side came to its deadline first and left: a rank that is reachable again finds that nobody listens there.
-    if scenario.cause == NETWORK and scenario.seconds and _nobody_listens_any_more(facts, rank, error):
+    # One side came to its deadline first and left. Its ports are closed when the network is back.
+    if scenario.cause == NETWORK and scenario.seconds and _is_of_closed_port(facts, rank, error):
         codes.add(REMOTE_ERROR)
     if codes and any(scenario.cause == cause and words.search(error.text) for cause, words in OF_A_REMOTE_RANK):
         codes.add(REMOTE_ERROR)
     return codes
 
 
-def _nobody_listens_any_more(facts, rank, error):
+def _is_of_closed_port(facts, rank, error):
     victims = facts.scenario.victims
     for base, _, _, _, rest, _ in facts.mentions(error):
         if "nothing listens at its addresses" in rest:

@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "faults/ids.h"
 #include "faults/self_faults.h"
 #include "treering/treering.h"
 
@@ -44,26 +45,14 @@ void expect(bool holds, const char* what) {
 #define CHECK_OF(comm, call) check(call, #call, comm)
 #define EXPECT(condition) expect(condition, #condition)
 
-std::string in_hex(const trUniqueId& id) {
-  std::string text;
-  char digits[3];
-  for (char byte : id.internal) {
-    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(byte));
-    text += digits;
-  }
-  return text;
-}
-
 trUniqueId take_id(const std::string& text) {
   trUniqueId id{};
   if (text == "make") {
     CHECK(trGetUniqueId(&id));
-    std::printf("id %s\n", in_hex(id).c_str());
+    std::printf("id %s\n", faults::in_hex(id).c_str());
     return id;
   }
-  for (size_t i = 0; i < sizeof id.internal && 2 * i + 1 < text.size(); ++i)
-    id.internal[i] = static_cast<char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
-  return id;
+  return faults::from_hex(text);
 }
 
 int count_entries(const char* directory, const char* target_prefix) {
