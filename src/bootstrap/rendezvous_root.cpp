@@ -117,7 +117,7 @@ Status RendezvousRoot::lost_rank(uint32_t rank) const {
   return found == hellos_.end() ? Status() : gave_up(found->second);
 }
 
-std::string RendezvousRoot::missing(const std::map<uint32_t, std::string>* answered) const {
+std::string RendezvousRoot::missing(const Parts* answered, const std::set<uint32_t>& silent) const {
   constexpr size_t kMaxText = 300;
   const auto is_missing = [&](uint32_t rank) {
     return hellos_.count(rank) == 0 || (answered != nullptr && answered->count(rank) == 0);
@@ -133,27 +133,34 @@ std::string RendezvousRoot::missing(const std::map<uint32_t, std::string>* answe
     if (name.ends_with(')')) name.insert(name.size() - 1, note);
     missing += missing.empty() ? name : ", " + name;
   };
-  std::vector<std::string> late;  // ranks of the rendezvous root's own process, which is heard as long as it speaks
+  // Ranks that are heard, those of this process among them, may wait for one that is not.
+  std::vector<std::string> late, own;
   for (uint32_t rank = 0; rank < ranks_ && missing.size() <= kMaxText; ++rank) {
     if (!is_missing(rank)) continue;
     const auto hello = hellos_.find(rank);
-    const auto above = hello == hellos_.end() ? std::nullopt : mute_above(places_[hello->second.process]);
-    if (hello == hellos_.end())
+    if (hello == hellos_.end()) {
       add(name_of(rank), "");
-    else if (hello->second.process == 0)
-      late.push_back(name_of(rank));
-    else if (!above.has_value())
+      continue;
+    }
+    const Place& place = places_[hello->second.process];
+    const auto above = mute_above(place);
+    if (place.process == 0)
+      own.push_back(name_of(rank));
+    else if (silent.count(place.process) != 0 && !(above && silent.count(place.parent) != 0))
       add(name_of(rank), ", stopped answering");
+    else if (!above)
+      late.push_back(name_of(rank));
     else if (below.size() < kMaxText)
       below += fmt::format("; {} is heard through {} alone", name_of(rank), name_of(*above));
   }
-  // Those that are late may wait for one that stopped answering.
-  const bool blames = !missing.empty();
-  for (const std::string& name : late)
-    if (!blames)
-      add(name, ", not at this step yet");
-    else if (below.size() < kMaxText)
-      below += fmt::format("; {} is not at this step yet", name);
+  for (const auto& names : {late, own}) {
+    const bool others_are_missing = !missing.empty();
+    for (const std::string& name : names)
+      if (!others_are_missing && missing.size() <= kMaxText)
+        add(name, ", not at this step yet");
+      else if (below.size() < kMaxText)
+        below += fmt::format("; {} is not at this step yet", name);
+  }
   if (missing.size() > kMaxText) missing += ", ...";
   for (const Place& place : places_) {
     const bool said = std::any_of(hellos_.begin(), hellos_.end(),
@@ -166,14 +173,14 @@ std::string RendezvousRoot::missing(const std::map<uint32_t, std::string>* answe
   return fmt::format("{} of {} ranks{}", missing, ranks_, below);
 }
 
-Status RendezvousRoot::deadline_passed(const std::map<uint32_t, std::string>* answered) const {
+Status RendezvousRoot::deadline_passed(const Parts* answered, const std::set<uint32_t>& silent) const {
   const auto own =
       std::find_if(hellos_.begin(), hellos_.end(), [](const auto& entry) { return entry.second.process == 0; });
   const std::string who = own != hellos_.end() ? name_of(own->first)
                                                : fmt::format("the process that made the unique id (pid {} on {})",
                                                              places_[0].pid, places_[0].host_name);
   return {trTimeout, fmt::format("the deadline passed while the communicator was being created, says {}; missing: {}",
-                                 who, missing(answered))};
+                                 who, missing(answered, silent))};
 }
 
 std::string RendezvousRoot::still_waiting(Clock::time_point now) const {
@@ -182,7 +189,7 @@ std::string RendezvousRoot::still_waiting(Clock::time_point now) const {
           ? "there is no deadline"
           : fmt::format("the deadline (TREERING_TIMEOUT) is in {:.0f} s", seconds(deadline_ - now));
   return fmt::format("the first rank has been waiting for {:.0f} s for {}; {}", seconds(now - first_hello_),
-                     missing(nullptr), until);
+                     missing(nullptr, {}), until);
 }
 
 }  // namespace treering

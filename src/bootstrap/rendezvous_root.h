@@ -7,6 +7,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 
 #include "bootstrap/frames.h"
 #include "core/clock.h"
@@ -28,9 +29,11 @@ class RendezvousRoot {
   // The failure when that process ends, or a rank of it gives up; ok when none of its ranks has arrived.
   Status lost_process(uint32_t process) const;
   Status lost_rank(uint32_t rank) const;
+  using Parts = std::map<uint32_t, std::string>;  // of an exchange, by rank
   // "rank 2, rank 3 of 4 ranks": who has not arrived, or is not among those that `answered` (when not nullptr).
-  std::string missing(const std::map<uint32_t, std::string>* answered) const;
-  Status deadline_passed(const std::map<uint32_t, std::string>* answered) const;
+  // `silent`: processes that do not answer.
+  std::string missing(const Parts* answered, const std::set<uint32_t>& silent) const;
+  Status deadline_passed(const Parts* answered, const std::set<uint32_t>& silent) const;
   // A warning that names those that have not arrived, and says how long the first rank has waited.
   std::string still_waiting(Clock::time_point now) const;
 

@@ -358,7 +358,7 @@ Status Communicator::begin(const Operation& operation) try {
   return {};
 } catch (const std::bad_alloc&) {
   stop_without_memory();
-  return has_failed_.load(std::memory_order_relaxed) ? out_of_memory() : Status();
+  return has_ended() ? out_of_memory() : Status();
 }
 
 bool Communicator::are_eager(const std::vector<Transfer>& transfers) const {

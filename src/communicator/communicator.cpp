@@ -2,6 +2,7 @@
 #include "communicator/communicator.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -40,7 +41,7 @@ Communicator::~Communicator() {
   if (!has_descriptors())
     Membership::keep_for_ever(std::move(peer_table_));
   else if (peer_table_ != nullptr && has_failed_.load())
-    peer_table_->abandon();
+    abandon_links();
   else if (peer_table_ != nullptr && is_whole)
     peer_table_->finish();
   if (peer_table_ != nullptr) peer_table_->end_introductions();
@@ -101,7 +102,7 @@ Communicator::Progress Communicator::advance() try {
   return doubt();
 } catch (const std::bad_alloc&) {
   stop_without_memory();
-  return has_failed_.load(std::memory_order_relaxed) ? Progress::kFailed : Progress::kBlocked;
+  return has_ended() ? Progress::kFailed : Progress::kBlocked;
 }
 
 Status Communicator::run_out_of_memory(const char* call) try {
@@ -127,8 +128,7 @@ Communicator::Progress Communicator::doubt() {
   in_doubt_ = true;
   Status status = watch_->poll();
   if (status.ok()) return Progress::kBlocked;
-  (void)fail(std::move(status));
-  return Progress::kFailed;
+  return fail(std::move(status)).ok() ? Progress::kBlocked : Progress::kFailed;
 }
 
 void Communicator::finish() {
@@ -168,16 +168,30 @@ void Communicator::serve_links() {
   IdleLinks::serve();
 }
 
+// Network cards may still have payloads to read from the user's memory, which is the user's again when the call returns.
+// That takes a while where a peer's host is silent, and other communicators wait for the same thread: it is polled.
 Status Communicator::fail(Status status) {
   activate();  // no other thread uses the links
   if (!has_failed_.load(std::memory_order_relaxed)) {
     failure_ = std::move(status);
+    links_end_ = peer_table_ != nullptr && has_descriptors();
     has_failed_.store(true, std::memory_order_release);
-    // Network cards may still have payloads to read from the user's memory, which is the user's again when the call returns.
-    if (peer_table_ != nullptr && has_descriptors()) peer_table_->abandon();
+    if (links_end_) peer_table_->abandon();
   }
+  in_doubt_ = true;
+  return poll_end();
+}
+
+Status Communicator::poll_end() {
+  if (links_end_ && has_descriptors() && !peer_table_->is_abandoned()) return {};
+  links_end_ = false;
   deactivate();
   return failure_;
+}
+
+void Communicator::abandon_links() {
+  peer_table_->abandon();
+  while (!peer_table_->is_abandoned()) sched_yield();
 }
 
 Status Communicator::end_without_memory(const char* call) {
@@ -192,6 +206,7 @@ Status Communicator::end_without_memory(const char* call) {
 
 Status Communicator::poll_failures() try {
   IdleLinks::serve();
+  if (has_failed_.load(std::memory_order_relaxed)) return poll_end();
   if (has_lost_descriptors()) return fail(Membership::descriptors_closed());
   if (in_doubt_) {
     context_.progress();  // the operation has not ended: others may wait for what it has sent
@@ -210,7 +225,7 @@ Status Communicator::poll_failures() try {
   return status.ok() ? status : fail(std::move(status));
 } catch (const std::bad_alloc&) {
   stop_without_memory();
-  return has_failed_.load(std::memory_order_relaxed) ? out_of_memory() : Status();
+  return has_ended() ? out_of_memory() : Status();
 }
 
 Backoff Communicator::backoff() const {

@@ -212,7 +212,11 @@ class Communicator {
   void start_eager(const Operation& operation);
   size_t most_eager_bytes() const { return RegionTable::instance().empty() ? eager_bytes_ : mapped_eager_bytes_; }
   void finish();
+  // Ok while what was under way still uses the user's memory: poll_end() then, which poll_failures() does.
   Status fail(Status status);
+  Status poll_end();
+  bool has_ended() const { return has_failed_.load(std::memory_order_relaxed) && !links_end_; }
+  void abandon_links();
   Progress doubt();
   void stop_without_memory();
   void activate();
@@ -291,6 +295,7 @@ class Communicator {
   uint32_t host_ranks_ = 0;                   // of the host that has most
   std::atomic<int64_t> descriptors_seen_{0};  // by has_lost_descriptors(), a time of the kernel's coarse clock
   std::atomic<bool> has_failed_{false};       // set once failure_ is, which then stays
+  bool links_end_ = false;                    // after a failure: not yet
   Status failure_;
   Status shrink_failure_;  // of the last shrink
   std::atomic<uint32_t> queued_{0};

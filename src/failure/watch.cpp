@@ -364,7 +364,9 @@ Status Watch::end_of(uint32_t peer, const std::string& during, const std::string
     if (found != lost_.end() && found->second.left) return left(peer, during, found->second.cause);
     if (found == lost_.end() && now < seen + time_for_end()) return {};
   }
-  return {trRemoteError, fmt::format("{} has died in or before {}{}", describe(peer), during, more)};
+  // Between namespaces of process ids nothing but its memory tells, and may be out of reach for another reason.
+  const char* const end = readable || is_dead(peer) ? "has died" : "is gone (its memory cannot be read)";
+  return {trRemoteError, fmt::format("{} {} in or before {}{}", describe(peer), end, during, more)};
 }
 
 Status Watch::left(uint32_t peer, const std::string& during, const Status& cause) const {

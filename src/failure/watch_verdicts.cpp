@@ -199,7 +199,8 @@ void Watch::judge_calls(Clock::time_point now) {
   if (readable &&
       (knows_by_reading(peer) || other.operation >= call_->operation || first_difference(other).has_value()))
     return (void)calls_differ(peer, other);
-  if (knows_by_reading(peer)) return (void)fail({trRemoteError, fmt::format("{} is gone", describe(peer))});
+  if (knows_by_reading(peer))
+    return (void)fail({trRemoteError, fmt::format("{} is gone in or before {}", describe(peer), operation_text())});
   if (now < suspicion_.until) return;
   const char* const at = other.operation > other.completed ? "in" : "no further than";
   const std::string where =

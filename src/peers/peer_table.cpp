@@ -145,6 +145,11 @@ void PeerTable::abandon() {
     if (transport) transport->abandon();
 }
 
+bool PeerTable::is_abandoned() {
+  return std::all_of(opened_.begin(), opened_.end(),
+                     [](const auto& transport) { return !transport || transport->is_abandoned(); });
+}
+
 void PeerTable::finish() {
   for (const auto& transport : opened_)
     if (transport) transport->finish();

@@ -52,8 +52,9 @@ class PeerTable final : public ConnectionMaker, public StatusReader, private Reg
   bool read_status(uint32_t peer, RankStatusSnapshot* snapshot) const override;
   bool reads_status(uint32_t peer) const override { return used_[peer] == 0 || row_of(used_[peer]).reads_heads; }
 
-  // The communicator has failed; or the rank leaves in order.
+  // The communicator has failed; what is under way is over once is_abandoned(). Or the rank leaves in order.
   void abandon();
+  bool is_abandoned();
   void finish();
   // Before it leaves, also where neither was called.
   void end_introductions();

@@ -95,8 +95,11 @@ class Transport {
 
   // Takes introductions where it uses them.
   virtual IntroductionTaker* introduction_taker() { return nullptr; }
-  // The communicator has failed: what is under way is of no use any more, and the end waits for nothing.
+  // The communicator has failed: what is under way is of no use any more, and the end waits for nothing. More than once.
   virtual void abandon() {}
+  // After that, again and again: whether what was under way uses the user's memory no more. It does not wait, and says so
+  // within a second.
+  virtual bool is_abandoned() { return true; }
   // Before the rank leaves: nothing will be posted or read any more. A transport whose messages do not outlive it waits
   // until they have arrived, for a bounded time.
   virtual void finish() {}

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 #include <string>
 
 namespace treering {
@@ -58,29 +59,46 @@ TEST_F(MissingRanks, TheEarliestDeadlineOfTheRanksCountsSinceEachArrived) {
 TEST_F(MissingRanks, OneThatStoppedAnsweringIsNamedAndNotTheOneBehindIt) {
   for (uint32_t rank = 0; rank < kRanks; ++rank) arrive(rank);
   const std::map<uint32_t, std::string> answered = {{0, ""}, {2, ""}, {3, ""}, {4, ""}};
-  EXPECT_EQ(root_.missing(&answered),
-            "rank 1 (pid 1001 on a, stopped answering) of 6 ranks; rank 5 (pid 1005 on a) is heard through rank 1 (pid "
-            "1001 on a) alone");
+  for (const std::set<uint32_t>& silent : {std::set<uint32_t>{1}, {1, 5}})
+    EXPECT_EQ(root_.missing(&answered, silent),
+              "rank 1 (pid 1001 on a, stopped answering) of 6 ranks; rank 5 (pid 1005 on a) is heard through rank 1 "
+              "(pid 1001 on a) alone");
+}
+
+TEST_F(MissingRanks, OneThatAnswersIsLateAndHasNotStopped) {
+  for (uint32_t rank = 0; rank < kRanks; ++rank) arrive(rank);
+  const std::map<uint32_t, std::string> answered = {{0, ""}, {3, ""}, {4, ""}, {5, ""}};
+  EXPECT_EQ(root_.missing(&answered, {}),
+            "rank 1 (pid 1001 on a, not at this step yet), rank 2 (pid 1002 on a, not at this step yet) of 6 ranks");
+}
+
+// They may wait for the one that does not answer.
+TEST_F(MissingRanks, OneThatAnswersIsNotBlamedBesideOneThatStoppedAnswering) {
+  for (uint32_t rank = 0; rank < kRanks; ++rank) arrive(rank);
+  const std::map<uint32_t, std::string> answered = {{1, ""}, {4, ""}, {5, ""}};
+  EXPECT_EQ(root_.missing(&answered, {3}),
+            "rank 3 (pid 1003 on a, stopped answering) of 6 ranks; rank 2 (pid 1002 on a) is not at this step yet; "
+            "rank 0 (pid 1000 on a) is not at this step yet");
 }
 
 TEST_F(MissingRanks, OneOfTheRootsOwnProcessHasNotStoppedAnswering) {
   for (uint32_t rank = 0; rank < kRanks; ++rank) arrive(rank);
   const std::map<uint32_t, std::string> answered = {{1, ""}, {2, ""}, {3, ""}, {4, ""}, {5, ""}};
-  EXPECT_EQ(root_.missing(&answered), "rank 0 (pid 1000 on a, not at this step yet) of 6 ranks");
+  EXPECT_EQ(root_.missing(&answered, {}), "rank 0 (pid 1000 on a, not at this step yet) of 6 ranks");
 }
 
-// It may wait for the one that does.
-TEST_F(MissingRanks, OneOfTheRootsOwnProcessIsNotBlamedBesideOneThatStoppedAnswering) {
+// It is heard as long as the root speaks; of the other one nothing is certain.
+TEST_F(MissingRanks, OneOfTheRootsOwnProcessIsNotBlamedBesideAnother) {
   for (uint32_t rank = 0; rank < kRanks; ++rank) arrive(rank);
   const std::map<uint32_t, std::string> answered = {{1, ""}, {3, ""}, {4, ""}, {5, ""}};
-  EXPECT_EQ(root_.missing(&answered),
-            "rank 2 (pid 1002 on a, stopped answering) of 6 ranks; rank 0 (pid 1000 on a) is not at this step yet");
+  EXPECT_EQ(root_.missing(&answered, {}),
+            "rank 2 (pid 1002 on a, not at this step yet) of 6 ranks; rank 0 (pid 1000 on a) is not at this step yet");
 }
 
 TEST_F(MissingRanks, OneThatHasNotComeHasNoPid) {
   for (uint32_t rank = 0; rank < kRanks; ++rank)
     if (rank != 5) arrive(rank);
-  EXPECT_EQ(root_.missing(nullptr),
+  EXPECT_EQ(root_.missing(nullptr, {}),
             "rank 5 of 6 ranks; process 5 (pid 1005 on a) has come, and is heard through rank 1 "
             "(pid 1001 on a) alone");
 }
@@ -88,7 +106,7 @@ TEST_F(MissingRanks, OneThatHasNotComeHasNoPid) {
 TEST_F(MissingRanks, OneBelowAnotherThatAnswersIsAtFaultItself) {
   for (uint32_t rank = 0; rank < kRanks; ++rank) arrive(rank);
   const std::map<uint32_t, std::string> answered = {{0, ""}, {1, ""}, {2, ""}, {3, ""}, {4, ""}};
-  EXPECT_EQ(root_.missing(&answered), "rank 5 (pid 1005 on a, stopped answering) of 6 ranks");
+  EXPECT_EQ(root_.missing(&answered, {5}), "rank 5 (pid 1005 on a, stopped answering) of 6 ranks");
 }
 
 TEST_F(MissingRanks, TheWarningSaysHowLongTheFirstRankHasWaited) {

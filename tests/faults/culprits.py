@@ -3,7 +3,7 @@
 
 import re
 
-from facts import CREATIONS
+from facts import BLAME, CREATIONS
 from scenario import ABORT, DEATH, DIFFER, LEFT, LIMIT, NETWORK, OF_CONNECTIONS, STOP
 
 # What a process says that has come to its own limit.
@@ -38,7 +38,9 @@ class Culprits:
         if not named or (not whole and not (meets and scenario.phase in ("init", "grow"))):
             yield f"it does not name rank {' or '.join(map(str, victims))}{self._parts()}"
         for base, _, _, blamed, rest, words in mentions:
-            if blamed and base not in victims and not (meets and self._facts.had_failed(base, error)):
+            # One whose own call failed does not come to the next creation: it is missing indeed, and no more than that.
+            is_missing = meets and self._facts.had_failed(base, error) and not BLAME.match(rest)
+            if blamed and base not in victims and not is_missing:
                 yield f"it blames {words}"
             if base in victims and scenario.cause in (DEATH, STOP) and re.match(r"^ (?:\([^)]*\) )?destroyed its", rest):
                 yield f"{words} has not destroyed its communicator"
@@ -90,13 +92,13 @@ class Culprits:
         if "verbs with rank" in error.text and not re.search(r", by \w+ port \d+ \(GID [^)]*\) to \w+ port \d+ \(GID", error.text):
             yield "it does not say which devices, ports and GIDs"
         named = {base for base, *_ in mentions if base is not None}
-        if self._scenario.kind == "close-sockets" and named & set(victims):
-            return  # the process did it to itself
         for base, _, _, blamed, _, words in mentions:
             if not blamed or base is None or (base in victims) != (rank in victims) or self._facts.had_failed(base, error):
                 continue
             if not self._facts.is_of_the_other_side(rank, error) and f"{words} waits for" not in error.text:
                 yield f"it blames {words}, which is on its own side"
+        if self._scenario.kind == "close-sockets" and named & set(victims):
+            return  # the process did it to itself
         if self._scenario.over == "ucx" and self._scenario.kind in OF_CONNECTIONS and named & set(victims):
             return  # its host's connections to itself were hit, too
         named |= self._facts.named_as_maker(error)

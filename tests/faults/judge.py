@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Judges a Record (run_one.py) by what the ranks said alone: a list of findings, empty when all is as it should be.
 
-Classes of findings: hang; late, or overdue if by more than a loaded machine explains; wrong; untold; culprit, who is named; untrue, what is
-said of a rank; code; left over; unexpected, an error that the fault must not cause; spurious, one before the fault; crash; driver.
+Classes of findings: hang; late, or overdue if by more than a loaded machine explains; wrong; untold; culprit, who is named; words, which differ between
+ranks or calls; untrue, what is said of a rank; code; left over; unexpected, an error that the fault must not cause; spurious, one before the fault; crash; driver.
 """
 
 import collections
@@ -16,7 +16,7 @@ from facts import CREATIONS, Facts, errors_of
 from scenario import ABORT, CALLING, DEATH, DIFFER, ERROR, LEFT, LIMIT, NETWORK, OF_CONNECTIONS, STOP, SURVIVE
 from truth import untruths
 
-CLASSES = ("hang", "late", "overdue", "wrong", "untold", "culprit", "untrue", "code", "left over", "unexpected", "spurious", "crash", "driver")
+CLASSES = ("hang", "late", "overdue", "wrong", "untold", "culprit", "words", "untrue", "code", "left over", "unexpected", "spurious", "crash", "driver")
 MOST_SLACKS = 2  # what comes later than so many times the slack after its bound is overdue
 Finding = collections.namedtuple("Finding", "kind rank text")
 
@@ -76,13 +76,17 @@ class Judge:
     # A fault that met nothing shows nothing. While communicators come and go there may be no connection for a moment.
     def _judge_hit(self):
         scenario = self._scenario
+        if scenario.cause == LIMIT and not any(line.word == "did" and line.rest == f"{scenario.kind} 1"
+                                               for process in self._record.processes for line in process.lines):
+            return self._add("driver", -1, "no limit was set")
         if scenario.kind not in OF_CONNECTIONS or scenario.phase in ("init", "destroy", "grow"):
-            return
+            return None
         deed = OF_CONNECTIONS[scenario.kind] + " "
         hit = self._record.reset + sum(int(line.rest[len(deed):]) for process in self._record.processes for line in process.lines
                                        if line.word == "did" and line.rest.startswith(deed))
         if hit == 0:
             self._add("driver", -1, "the fault has hit no connection")
+        return None
 
     def _judge_words(self, rank):
         for line in self._record.lines(rank):
@@ -143,7 +147,7 @@ class Judge:
         texts = {error.text: rank for rank in range(scenario.ranks) if rank not in scenario.gone
                  for error in errors_of(self._record, rank) if error.members is None}
         if len(texts) > 1:
-            self._add("culprit", max(texts.values()), "the survivors say different things: " + " / ".join(sorted(texts)))
+            self._add("words", max(texts.values()), "the survivors say different things: " + " / ".join(sorted(texts)))
 
     def _was_told(self, rank, ok):
         """Its calls succeeded, as it had all that it needed; in the last one a rank whose creation had failed asked all to stop."""
@@ -201,7 +205,7 @@ class Judge:
         elif code != str(last.code):
             self._add("code", rank, f"the next call returns {code} after {last.code}: {last.text} / {text}")
         elif text != last.text:
-            self._add("culprit", rank, f"the next call says other words: {last.text} / {text}")
+            self._add("words", rank, f"the next call says other words: {last.text} / {text}")
 
     def _judge_recovery(self, rank, lines):
         if not self._scenario.excluded or any(line.word == "recovered" for line in lines):
@@ -234,8 +238,6 @@ class Judge:
 
     def _judge_left(self, process, first, left):
         scenario = self._scenario
-        if scenario.kind == "close-sockets":
-            return  # it closed what was the library's
         most = dict(MOST_LEFT)
         if self._may_still_meet(process):
             for name in ("sockets", "descriptors"):
@@ -256,17 +258,9 @@ class Judge:
         return any(error.call in (*CREATIONS, "recover") for rank in process.ranks
                    for error in errors_of(self._record, rank))
 
-    # The rendezvous root of a communicator that was not made goes on to tell those who come late. Its maker is the first rank.
+    # Ids of which no ranks have made a communicator: ranks may come to their rendezvous root.
     def _may_still_meet(self, process):
-        scenario = self._scenario
-        if scenario.phase == "init":
-            return process is self._record.processes[0] and not scenario.relay
-        # The first rank makes an id for each communicator that grows.
-        if scenario.phase == "grow" and 0 in process.ranks:
-            return any(errors_of(self._record, rank) for rank in range(scenario.ranks))
-        return any(error.call in ("split", "dup", "shrink", "grow", "recover") for rank in process.ranks
-                   for error in errors_of(self._record, rank)
-                   if error.members is not None and error.members[0] in process.ranks)
+        return self._scenario.phase == "init" and process is self._record.processes[0] and not self._scenario.relay
 
 
 def seconds_to_last_error(record):

@@ -14,6 +14,7 @@ from scenario import SURVIVE
 from scenario_test import ScenarioTest  # noqa: F401
 from table import Table
 from tolerance_test import ToleranceTest  # noqa: F401
+from truth_test import FaultsThatMetNothingTest, TruthTest  # noqa: F401
 from written import DIED, FAULT, HOSTS, LEFT, SILENT, SLACK, TIMEOUT, errors, fine, record, scenario
 
 
@@ -116,7 +117,7 @@ class JudgeTest(unittest.TestCase):
         self.expect_culprit("and host", DIED.replace(" on c", ""))
         self.expect_culprit("with pid", DIED.replace(" (pid 1002 on c)", ""))
         self.expect_culprit("does not name", "the link failed")
-        self.expect_culprit("other words", DIED, again="another text")
+        self.expect("words", "other words", record(scenario(), errors(DIED, again="another text")))
         self.expect_culprit("it blames rank 1 (pid 1001 on b", DIED + "; rank 1 (pid 1001 on b, in an uninterruptible wait of "
                             "the kernel) has shown no sign of life for 4.0 s")
 

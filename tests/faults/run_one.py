@@ -122,10 +122,10 @@ class Run:
             group.tell(self._victims(), f"{kind} {victim_ranks[0]}")
         elif kind in own:
             group.tell(self._victims(), own[kind])
+        elif kind == "link-down" or (kind in ("outage", "long-outage") and scenario.index % 2):
+            hosts.take_down(victim_hosts)
         elif kind in ("link-cut", "outage", "long-outage"):
             hosts.cut(victim_hosts)
-        elif kind == "link-down":
-            hosts.take_down(victim_hosts)
         elif kind == "partition":
             hosts.part(victim_hosts)
         elif kind in ("drop-in", "drop-out", "reject"):

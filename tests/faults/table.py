@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of all runs: a row for each kind and transport."""
+"""The table of all runs: a row for each kind and transport, for each kind, and for each phase."""
 
 import collections
 import statistics
 
 from judge import CLASSES
 
-COLUMNS = ("kind", "transport", "runs", "failed", *CLASSES, "median s", "most s")
+COLUMNS = ("kind", "transport or phase", "runs", "failed", *CLASSES, "with errors", "median s", "most s")
 
 
 class Table:
@@ -14,7 +14,7 @@ class Table:
         self._rows = collections.defaultdict(lambda: {"runs": 0, "failed": 0, "seconds": [], **{name: 0 for name in CLASSES}})
 
     def add(self, scenario, findings, seconds):
-        for key in ((scenario.kind, scenario.transport), ("all", "")):
+        for key in ((scenario.kind, scenario.transport), (scenario.kind, "all"), ("all", scenario.phase), ("all", "")):
             row = self._rows[key]
             row["runs"] += 1
             row["failed"] += bool(findings)
@@ -29,7 +29,7 @@ class Table:
             row = self._rows[key]
             seconds = row["seconds"]
             yield (*key, *(str(row[name] or "") for name in ("runs", "failed", *CLASSES)),
-                   f"{statistics.median(seconds):.2f}" if seconds else "", f"{max(seconds):.2f}" if seconds else "")
+                   str(len(seconds)), f"{statistics.median(seconds):.2f}" if seconds else "", f"{max(seconds):.2f}" if seconds else "")
 
     def text(self):
         lines = [COLUMNS, *self._lines()]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which failures may be those of a machine that others load."""
 
-from scenario import CALLING, CREATING, DEATH, LIMIT, NETWORK
+from scenario import ABORT, CALLING, CREATING, DEATH, DIFFER, LEFT, LIMIT, NETWORK, STOP
 
 # Classes of findings that depend on how soon the ranks run; any other is a defect in every run.
-TIMED = {"late", "culprit", "unexpected"}
+TIMED = {"late", "culprit", "words", "unexpected"}
 # Faults that no load makes fatal to ranks that call. What a communicator sent last may be lost if it is destroyed at that moment.
 ALWAYS_SURVIVED = {"kill-relay", "reset", "reset-sockets", "shutdown-sockets", "shm-full", "tiny-buffers"}
 MOST_PERCENT = 1  # of the runs: more than twice what was measured beside other work; --tolerate grants no more
@@ -35,8 +35,10 @@ def _is_timed(scenario, finding):
         return scenario.phase in CREATING  # a rank may be through with its part of a creation before it feels the fault
     if finding.kind == "unexpected" and scenario.kind in ALWAYS_SURVIVED and scenario.phase in CALLING:
         return False
-    if finding.kind == "culprit" and scenario.cause == DEATH:
-        return False  # that a process has ended is seen sooner or later, and never of another one
+    if finding.kind == "culprit" and scenario.cause in (DEATH, STOP, LEFT, ABORT, DIFFER):
+        return False  # it is seen sooner or later, and never of another one
+    if finding.kind == "words" and scenario.cause == DEATH:
+        return False
     if finding.kind == "code":
         return scenario.cause in (NETWORK, LIMIT)  # which of several consequences a rank meets first
     return finding.kind in TIMED

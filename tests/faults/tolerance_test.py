@@ -14,7 +14,8 @@ class ToleranceTest(unittest.TestCase):
 
     def test_what_load_may_cause(self):
         for kind, phase, finding, is_tolerated in (
-                ("stop", "small", "late", True), ("stop", "small", "culprit", True), ("kill", "small", "culprit", False),
+                ("stop", "small", "late", True), ("stop", "small", "culprit", False), ("kill", "small", "culprit", False),
+                ("stop", "small", "words", True), ("kill", "small", "words", False), ("abort", "small", "culprit", False), ("link-cut", "small", "culprit", True),
                 ("outage", "small", "unexpected", True), ("reset", "small", "unexpected", False), ("reset", "init", "unexpected", True),
                 ("link-cut", "init", "untold", True), ("link-cut", "small", "untold", False), ("stop", "small", "hang", False),
                 ("stop", "small", "overdue", False), ("reject", "small", "untrue", False), ("stop", "small", "code", False),

@@ -3,11 +3,16 @@
 
 import re
 
-from scenario import DEATH
+from scenario import ABORT, DEATH, LEFT
 
 CALLED_DEAD = re.compile(r"^(?: has died| has ended|[^;]*?: its process has ended)")
 # It is said of the rank that was mentioned last.
 ENDED_OR_CLOSED = re.compile(r"^(?:(?!\b[Rr]anks? \d)[^;])*?: it has ended, (?:or )?has closed its sockets(, or something refuses connections)?")
+
+
+DESTROYED = re.compile(r"^ (?:\([^)]*\) )?destroyed its communicator")
+# A process that others are said to hang behind.
+ENDED_ABOVE = re.compile(r"process \d+ \(pid (\d+)[^)]*\), which has ended")
 
 
 def untruths(facts, error):
@@ -25,6 +30,21 @@ def untruths(facts, error):
             yield f"{words} is called dead and lives"
         if base in dead and re.match(r"^ is alive", rest):
             yield f"{words} is called alive and is dead"
+        # Communicators that are made and destroyed all the time are none that a failure ends.
+        if DESTROYED.match(rest) and error.members is None and not _has_destroyed(facts, base, error):
+            yield f"{words} has not destroyed its communicator by then"
+    for pid in ENDED_ABOVE.findall(error.text):
+        if int(pid) not in {facts.pid(rank) for rank in dead}:
+            yield f"process {pid} is called dead and lives"
+
+
+def _has_destroyed(facts, base, error):
+    if base in facts.scenario.victims and facts.scenario.cause in (LEFT, ABORT):
+        return True
+    for line in facts.record.lines(base):
+        if line.word == "destroyed" and line.when - float(line.rest.split()[1]) <= error.when:
+            return True
+    return False
 
 
 def _is_wrongly_gone(facts, base, rest, error):

@@ -6,7 +6,7 @@ import re
 
 from group import Line, Process
 from run_one import Record
-from scenario import KINDS, Scenario
+from scenario import KINDS, LIMIT, Scenario
 
 HOSTS = ["a", "b", "c", "d"]
 FAULT = 100.0
@@ -50,7 +50,9 @@ def record(given, lines, stop_at=0.0, statuses=None, killed=()):
     for rank in range(given.ranks):
         gone = rank in given.gone
         ended = [(FAULT, "gone", "0")] if given.kind in ("abort", "leave") else []
+        limited = [(FAULT, "did", f"{given.kind} 1")] if given.cause == LIMIT and rank in given.victims else []
         own = lines.get(rank, []) if isinstance(lines, dict) else ended if gone else lines
+        own = limited + own
         status = (statuses or {}).get(rank, -9 if gone else 0)
         processes.append(Process(1000 + rank, rank, [rank], [Line(when, rank, word, rest) for when, word, rest in own],
                                  status=status, expected_signal=gone or rank in killed))

@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <sys/syscall.h>
 
+#include <atomic>
+#include <memory>
 #include <string>
 
 #include "api/handles.h"
@@ -11,6 +13,8 @@
 #include "support/ranks.h"
 #include "support/seccomp.h"
 #include "support/waiting.h"
+#include "transport/table.h"
+#include "transport/unix/unix_transport.h"
 
 namespace treering::testing {
 namespace {
@@ -133,6 +137,60 @@ TEST(ACommunicatorBesideOne, WhoseFailureIsNotDecidedGoesOn) {
   EXPECT_TRUE(processes.wait_until_reached(1));
   EXPECT_EQ(kill(processes.pid(0), SIGCONT), 0);
   done.open();
+  for (const RankResult& result : processes.wait_all())
+    EXPECT_EQ(result.exit_code, 0) << "signal " << result.signal << ", " << result.output << "; errors are above";
+}
+
+std::atomic<bool> links_stay{false};
+std::atomic<int> looks{0};
+
+// Its links take their time to end, as those of a card or of another library whose peer is silent.
+class SlowToEnd final : public Transport {
+ public:
+  explicit SlowToEnd(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
+  std::string info() override { return transport_->info(); }
+  Status take_info(uint32_t peer, const std::string& info) override { return transport_->take_info(peer, info); }
+  Status prove(uint32_t peer) override { return transport_->prove(peer); }
+  PeerConnections connect(uint32_t peer, PairAbilities abilities) override {
+    return transport_->connect(peer, abilities);
+  }
+  IntroductionTaker* introduction_taker() override { return transport_->introduction_taker(); }
+  bool is_abandoned() override {
+    ++looks;
+    return !links_stay;
+  }
+
+ private:
+  const std::unique_ptr<Transport> transport_;
+};
+
+TEST(ACommunicatorBesideOne, WhoseLinksTakeTheirTimeToEndGoesOn) {
+  TransportRow row = unix_row();
+  row.open = [](const TransportSetup& setup) -> std::unique_ptr<Transport> {
+    return std::make_unique<SlowToEnd>(open_unix(setup));
+  };
+  add_transport(row);
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) -> int {
+    trConfig_t config = config_with_timeout(60'000);
+    config.transports = "unix";
+    trComm_t comm = nullptr;
+    TR_CHECK(trCommInitRankConfig(&comm, 2, id, rank, &config));
+    TR_CHECK(trBarrier(comm, nullptr));
+    if (rank == 0) return static_cast<int>(trCommAbort(comm));
+    Other other;
+    links_stay = true;
+    trStream_t stream = nullptr;
+    int number = 0;
+    TR_CHECK(trStreamCreate(&stream));
+    TR_CHECK(trRecv(&number, 1, trInt32, 0, comm, stream));
+    EXPECT_TRUE(soon([] { return looks.load() > 0; }));
+    for (int before = looks, steps = 0; steps < kSteps || looks == before; ++steps) other.step();
+    EXPECT_EQ(trStreamQuery(stream), trInProgress) << "the buffer may still be in use";
+    links_stay = false;
+    EXPECT_EQ(trStreamDestroy(stream), trRemoteError) << trGetLastError(nullptr);
+    TR_CHECK(trCommDestroy(comm));
+    return ::testing::Test::HasFailure() ? 1 : 0;
+  });
   for (const RankResult& result : processes.wait_all())
     EXPECT_EQ(result.exit_code, 0) << "signal " << result.signal << ", " << result.output << "; errors are above";
 }

@@ -118,9 +118,9 @@ Status Exchanger::why_left(uint32_t rank) const {
 Status Exchanger::deadline_passed() const {
   if (!tree_.is_top()) return {};
   const RendezvousRoot* root = rendezvous_.root();
-  if (root != nullptr && job_.meets()) return root->deadline_passed(nullptr);
+  if (root != nullptr && job_.meets()) return root->deadline_passed(nullptr, {});
   if (!exchange_.is_under_way()) return {};
-  if (root != nullptr) return root->deadline_passed(&exchange_.parts());
+  if (root != nullptr) return root->deadline_passed(&exchange_.parts(), detector_.silent_processes());
   return {trTimeout, fmt::format("the deadline passed while {} waited for the other ranks' part of an exchange; "
                                  "missing: {}",
                                  tree_.describe(tree_.own()), exchange_.missing(tree_))};

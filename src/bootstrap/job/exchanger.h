@@ -10,6 +10,7 @@
 #include <string>
 
 #include "bootstrap/job/exchange.h"
+#include "bootstrap/job/failure_detector.h"
 #include "bootstrap/job/job_context.h"
 #include "bootstrap/job/notice_log.h"
 #include "bootstrap/job/process_tree.h"
@@ -27,10 +28,12 @@ class Exchanger {
     std::function<void(const SpreadMessage&)> verdict;  // the first one
     std::function<void(const Status&)> failed;
   };
-  Exchanger(const JobContext& job, const ProcessTree& tree, TreeConnections& connections, const Members& members,
-            const NoticeLog& notices, Rendezvous& rendezvous, Events events)
+  Exchanger(const JobContext& job, const ProcessTree& tree, const FailureDetector& detector,
+            TreeConnections& connections, const Members& members, const NoticeLog& notices, Rendezvous& rendezvous,
+            Events events)
       : job_(job),
         tree_(tree),
+        detector_(detector),
         connections_(connections),
         members_(members),
         notices_(notices),
@@ -70,6 +73,7 @@ class Exchanger {
 
   const JobContext& job_;
   const ProcessTree& tree_;
+  const FailureDetector& detector_;
   TreeConnections& connections_;
   const Members& members_;
   const NoticeLog& notices_;

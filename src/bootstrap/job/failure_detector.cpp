@@ -36,6 +36,12 @@ std::vector<SilentRanks> FailureDetector::silent_ranks() const {
   return all;
 }
 
+std::set<uint32_t> FailureDetector::silent_processes() const {
+  std::set<uint32_t> all;
+  for (const auto& [process, entry] : silent_) all.insert(process);
+  return all;
+}
+
 std::optional<SilentRanks> FailureDetector::silent_relay() const {
   const auto found = silent_.find(tree_.parent());
   if (!tree_.has_parent() || found == silent_.end() || !found->second.ranks.empty()) return {};
@@ -174,7 +180,7 @@ std::vector<NoticeMessage> FailureDetector::cut_off(Clock::time_point now) const
         {.type = is_dead ? NoticeType::kLost : NoticeType::kSilent,
          .process = process,
          .text = fmt::format("cut off behind process {} (pid {} on {}), which {}; whether it lives is not known", above,
-                             place.pid, place.host_name, is_dead ? "has ended" : "does not answer")});
+                             place.pid, place.host_name, is_dead ? "was lost" : "does not answer")});
   }
   return notices;
 }

@@ -53,6 +53,7 @@ class FailureDetector {
   bool is_silent(uint32_t process) const { return silent_.count(process) != 0; }
   bool has_ended(uint32_t process) const { return is_lost(process) || broken_.count(process) != 0; }  // or may have
   std::vector<SilentRanks> silent_ranks() const;
+  std::set<uint32_t> silent_processes() const;
   // The parent, where it holds no rank and does not answer: nothing of the others comes through it.
   std::optional<SilentRanks> silent_relay() const;
 

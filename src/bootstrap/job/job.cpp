@@ -36,7 +36,7 @@ Job::Job(Agent* agent, const UniqueId& id)
                               .failed = [this](const Status& status) { fail(status); }}),
       rendezvous_(context_, tree_, connections_, members_,
                   {.met = [this] { met(); }, .failed = [this](const Status& status) { fail(status); }}),
-      exchanger_(context_, tree_, connections_, members_, notices_.log(), rendezvous_,
+      exchanger_(context_, tree_, detector_, connections_, members_, notices_.log(), rendezvous_,
                  {.hello = [this](const HelloMessage& hello) { rendezvous_.take_hello(hello); },
                   .verdict =
                       [this](const SpreadMessage& verdict) {

@@ -58,7 +58,7 @@ void Rendezvous::take_hello(const HelloMessage& hello) {
   if (Status status = root_->hello(hello, Clock::now(), &complete); !status.ok()) return events_.failed(status);
   deadline_.cancel();
   if (root_->deadline() != Clock::time_point::max())
-    deadline_.set(root_->deadline() - Clock::now(), [this] { events_.failed(root_->deadline_passed(nullptr)); });
+    deadline_.set(root_->deadline() - Clock::now(), [this] { events_.failed(root_->deadline_passed(nullptr, {})); });
   if (!missing_.is_set()) tell_who_is_missing();
   if (complete) take_process_table(root_->process_table(), -1);
 }

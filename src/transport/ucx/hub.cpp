@@ -65,7 +65,8 @@ Hub::~Hub() {
 void Hub::end(Hub* hub) {
   std::unique_ptr<Hub> ended(hub);
   if (hub->worker_ == nullptr) return;
-  if (!hub->is_stopped_) hub->stop();
+  hub->stop();
+  while (!hub->has_stopped()) sched_yield();
   const bool any_stuck =
       std::any_of(hub->links_.begin(), hub->links_.end(), [](const auto& link) { return link && link->is_stuck(); });
   if (any_stuck) StuckHubs::add(std::move(ended));
@@ -180,19 +181,20 @@ void Hub::finish(Clock::time_point deadline) {
 }
 
 void Hub::stop() {
-  is_stopped_ = true;
+  if (std::exchange(is_stopped_, true)) return;
+  stops_by_ = Clock::now() + kEndsWithin;
   for (const auto& link : links_)
     if (link) link->stop();
-  const auto deadline = Clock::now() + kEndsWithin;
-  const auto all_ended = [this] {
-    return std::all_of(links_.begin(), links_.end(), [](const auto& link) { return !link || link->ended(); });
-  };
-  while (!all_ended() && Clock::now() < deadline) {
-    progress();
-    sched_yield();
-  }
+}
+
+bool Hub::has_stopped() {
+  progress();
+  const bool all_ended =
+      std::all_of(links_.begin(), links_.end(), [](const auto& link) { return !link || link->ended(); });
+  if (!all_ended && Clock::now() < stops_by_) return false;
   for (const auto& link : links_)
     if (link) link->settle();
+  return true;
 }
 
 }  // namespace treering::ucx

@@ -57,8 +57,9 @@ class Hub : public std::enable_shared_from_this<Hub> {
 
   // Before the rank leaves: until all peers have what was sent to them, or the deadline.
   void finish(Clock::time_point deadline);
-  // What is under way is dropped.
+  // What is under way is dropped: no memory of the user is read once has_stopped(), which is asked again and again.
   void stop();
+  bool has_stopped();
   // After stop(), again and again: whether the endpoints have ended that could not be closed then.
   bool end_stuck();
 
@@ -92,6 +93,7 @@ class Hub : public std::enable_shared_from_this<Hub> {
   std::unique_ptr<Worker> worker_;  // ends before the links, whose memory it writes into
   uint64_t progress_made_ = 1;
   bool any_owes_ = false, has_warned_ = false, is_stopped_ = false;
+  Clock::time_point stops_by_;  // once is_stopped_
 };
 
 }  // namespace treering::ucx

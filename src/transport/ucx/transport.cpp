@@ -49,6 +49,7 @@ class Ucx final : public Transport, public IntroductionTaker, private WaitSource
   void departed(uint32_t peer) override { hub_->depart(peer); }
 
   void abandon() override { hub_->stop(); }
+  bool is_abandoned() override { return hub_->has_stopped(); }
   void finish() override { hub_->finish(Clock::now() + most(kMaxFinish, timeout_)); }
 
  private:

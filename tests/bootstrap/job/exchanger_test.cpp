@@ -38,6 +38,7 @@ struct Top {
 
   JobContext context{.agent = nullptr, .id = {}, .hold = [] { return nullptr; }, .own = {}};
   ProcessTree tree = tree_at(0, {kNobody, 0}, {0, 0, 1});
+  FailureDetector detector{tree};
   Members members;
   NoticeLog notices;
   std::vector<std::shared_ptr<Member>> held;
@@ -47,6 +48,7 @@ struct Top {
   Rendezvous rendezvous{context, tree, connections, members, {}};
   Exchanger exchanger{context,
                       tree,
+                      detector,
                       connections,
                       members,
                       notices,

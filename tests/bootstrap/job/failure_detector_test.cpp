@@ -307,8 +307,7 @@ TEST(FailureDetector, TheTopTellsOfThoseBehindALoss) {
   ASSERT_EQ(notices.size(), 3u);  // 3, 4, 5
   EXPECT_EQ(notices[0].type, NoticeType::kLost);
   EXPECT_EQ(notices[0].process, 3u);
-  EXPECT_EQ(notices[0].text,
-            "cut off behind process 1 (pid 1001 on a), which has ended; whether it lives is not known");
+  EXPECT_EQ(notices[0].text, "cut off behind process 1 (pid 1001 on a), which was lost; whether it lives is not known");
   EXPECT_EQ(notices[2].process, 5u);
   detector.tree->move(3, 2);  // it has come back, with 5
   detector.tree->rank_left(4);

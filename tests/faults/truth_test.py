@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said of a rank that is not so, and faults that met nothing; judge_test.py runs it."""
+
+import unittest
+
+from judge import judge
+from written import FAULT, HOSTS, SILENT, SLACK, TIMEOUT, errors, record, scenario
+
+DESTROYED = "rank 1 (pid 1001 on b) destroyed its communicator in or before operation 7 (barrier)"
+BEHIND = "rank 1 (pid 1001 on b) was lost in or before operation 7: cut off behind process 2 (pid 1002 on c), which has ended"
+
+
+def untrue(given, lines):
+    return [finding.text for finding in judge(record(given, lines), SLACK) if finding.kind == "untrue"]
+
+
+class TruthTest(unittest.TestCase):
+    def test_a_rank_that_is_said_to_have_destroyed_its_communicator(self):
+        given = scenario("outage")
+        late = errors(SILENT, FAULT + TIMEOUT)
+        self.assertEqual(len(untrue(given, {0: errors(DESTROYED), 1: late, 2: late, 3: late})), 1)
+        # It had: it was through with it before.
+        before = {0: errors(DESTROYED, FAULT + TIMEOUT + 0.2), 1: late, 2: late, 3: late}
+        self.assertEqual(untrue(given, before), [])
+        for kind in ("leave", "abort"):
+            self.assertEqual(untrue(scenario(kind, victims=[1]), {rank: errors(DESTROYED) for rank in (0, 2, 3)}), [])
+
+    def test_a_process_above_that_is_said_to_have_ended(self):
+        lines = {rank: errors(BEHIND, FAULT + TIMEOUT) for rank in (0, 1, 3)}
+        self.assertEqual(len(untrue(scenario("reject", victims=[2], victim_hosts=[2]), lines | {2: errors(SILENT)})), 3)
+        self.assertEqual(untrue(scenario("kill"), lines), [])
+        lost = {rank: errors(BEHIND.replace("has ended", "was lost"), FAULT + TIMEOUT) for rank in (0, 1, 3)}
+        self.assertEqual(untrue(scenario("reject", victims=[2], victim_hosts=[2]), lost | {2: errors(SILENT)}), [])
+
+    def test_a_rank_that_failed_is_missing_and_no_more_than_that(self):
+        given = scenario("kill", phase="split")
+        names = "rank 2 (pid 1002 on c) has died in or before trCommSplit"
+        first = errors(names, call="split", members="0,1,2,3")
+        for more, is_good in (("; missing: rank 1 (pid 1001 on b) of 4 ranks", True), (". Rank 1 (pid 1001 on b) destroyed its communicator", False),
+                              (". Rank 1 (pid 1001 on b) was lost in or before trCommSplit", False)):
+            second = errors(names + more, FAULT + 0.3, call="split", members="0,1,2,3")
+            found = [finding for finding in judge(record(given, {0: second, 1: first, 3: first}), SLACK) if finding.kind == "culprit"]
+            self.assertEqual(found == [], is_good, more)
+
+
+class FaultsThatMetNothingTest(unittest.TestCase):
+    def test_a_limit_that_was_not_set(self):
+        for kind in ("no-memory", "no-descriptors"):
+            given = scenario(kind)
+            limit = f"rank 2 (pid 1002 on {HOSTS[2]}) ran out of memory in operation 7" if kind == "no-memory" else \
+                f"rank 2 (pid 1002 on {HOSTS[2]}): no file descriptor is left for a connection"
+            lines = {rank: errors(limit) for rank in range(4)}
+            self.assertEqual(judge(record(given, lines), SLACK), [])
+            unset = record(given, lines)
+            for process in unset.processes:
+                process.lines[:] = [line for line in process.lines if line.word != "did"]
+            self.assertEqual({finding.kind for finding in judge(unset, SLACK)}, {"driver"})
