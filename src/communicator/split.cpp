@@ -60,6 +60,17 @@ Status no_rendezvous_root(const Watch& watch, const char* function, uint32_t ran
                                      function, watch.describe(rank))};
 }
 
+// Ranks that come to the rendezvous which this rank has made, if it did, hear why it came to nothing. Else its root would
+// listen for as long as the process lives.
+Status end_rendezvous(const SplitInfo& own, const char* function, const Status& status) {
+  UniqueId id;
+  if (status.ok() || own.content != SplitInfo::kId || !unpack(own.held<trUniqueId>(), &id).ok()) return status;
+  std::string text = status.message();
+  if (const std::string prefix = fmt::format("{}: ", function); text.starts_with(prefix)) text.erase(0, prefix.size());
+  Membership::end_rendezvous(id, {status.code(), text});
+  return status;
+}
+
 }  // namespace
 
 // Blocks; the same bytes on all ranks.
@@ -124,14 +135,15 @@ Status Communicator::split(int color, int key, const Config& config, std::unique
     made = make_rendezvous_root(*watch_, ranks_of_color, &own);
   if (status.ok()) status = failed ? exchange() : exchange_sealed(Purpose::kSplit, kName, own, &infos);
   notice_rounds_ = std::max(notice_rounds_, next_round);
-  TR_RETURN_IF_ERROR(status);
+  TR_RETURN_IF_ERROR(end_rendezvous(own, kName, status));
   TR_RETURN_IF_ERROR(made);
   if (color < 0) return {};
   if (members.size() == 1) return create_alone(config, result);
   const SplitInfo& first = infos[members[0].rank];
   if (first.content != SplitInfo::kId) return no_rendezvous_root(*watch_, kName, first.rank);
-  return create_of(static_cast<uint32_t>(members.size()), ranks_of_color, first.rank, first.held<trUniqueId>(), kName,
-                   config, result);
+  status = create_of(static_cast<uint32_t>(members.size()), ranks_of_color, first.rank, first.held<trUniqueId>(), kName,
+                     config, result);
+  return end_rendezvous(own, kName, status);
 }
 
 // The communicator of those ranks, in that order, and of others that follow them. What is known here of their deaths
@@ -188,12 +200,13 @@ Status Communicator::agree_and_shrink(const std::vector<uint32_t>& members, cons
     status = exchange_notices(members, kName, own, nullptr, &infos);
   }
   notice_rounds_ = next_round;
-  TR_RETURN_IF_ERROR(status);
+  TR_RETURN_IF_ERROR(end_rendezvous(own, kName, status));
   TR_RETURN_IF_ERROR(made);
   if (members.size() == 1) return create_alone(config, result);
   if (infos[0].content != SplitInfo::kId) return no_rendezvous_root(*watch_, kName, members[0]);
-  return create_of(static_cast<uint32_t>(members.size()), members, members[0], infos[0].held<trUniqueId>(), kName,
-                   config, result);
+  status = create_of(static_cast<uint32_t>(members.size()), members, members[0], infos[0].held<trUniqueId>(), kName,
+                     config, result);
+  return end_rendezvous(own, kName, status);
 }
 
 // The new ranks wait at the id and know of no failure here: the rank that gave the id tells them.

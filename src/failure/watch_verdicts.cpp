@@ -319,7 +319,9 @@ std::string Watch::absent(uint32_t waiting_for) const {
                         describe(peer), shown->operation,
                         waits ? fmt::format("; it waits in a send or receive for rank {}", *shown->waiting_for) : "");
   }
-  return text;
+  // They may be in a creation that waits for ranks of which nothing is heard here.
+  const auto relay = job_ != nullptr && !text.empty() ? job_->silent_relay() : std::nullopt;
+  return relay ? fmt::format("{}. Answers come through {}", text, relay->text()) : text;
 }
 
 std::string Watch::late_gpus(uint64_t collective) const {

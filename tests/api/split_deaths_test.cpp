@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/random.h>
 
 #include <array>
 #include <chrono>
@@ -11,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/open_sockets.h"
 #include "support/processes.h"
 #include "support/seccomp.h"
 #include "support/texts.h"
@@ -20,6 +22,7 @@ namespace {
 
 // Processes, where this one is to see the end of the first no earlier than that of the second; else -1.
 int first_to_end = -1, second_to_end = -1;
+bool ends_at_random_bytes = false;
 // So often this thread does not see that a process has ended.
 thread_local int blind_looks = 0;
 
@@ -36,6 +39,12 @@ extern "C" __attribute__((visibility("default"))) int poll(pollfd* entries, nfds
   if (entries != nullptr && count == 1 && timeout_ms == 0 && blind_looks > 0) return blind_looks--, 0;
   if (first_to_end >= 0 && poll_one(first_to_end, 0) > 0) poll_one(second_to_end, kTimeoutMs);
   return static_cast<int>(syscall(SYS_poll, entries, count, timeout_ms));
+}
+
+// Stands in for libsodium's. A rank that makes no id needs them for the second exchange of a split.
+extern "C" __attribute__((visibility("default"))) void randombytes_buf(void* const buffer, const size_t bytes) {
+  if (ends_at_random_bytes) raise(SIGKILL);
+  if (getrandom(buffer, bytes, 0) != static_cast<ssize_t>(bytes)) abort();  // whole up to 256 bytes
 }
 
 namespace treering::testing {
@@ -89,6 +98,26 @@ TEST_P(DeathInSplit, IsNoticedAtOnce) {
     const std::string culprit = "rank " + std::to_string(victim) + " (pid " + std::to_string(processes.pid(victim));
     EXPECT_NE(result.output.find(culprit), std::string::npos) << result.output;
   }
+}
+
+// The first rank of the new communicator has made the rendezvous root, and rank 0 dies before it has heard of that.
+TEST(DeathInSplit, LeavesNoRendezvousRootBehind) {
+  setenv("TREERING_TIMEOUT", "600", 1);
+  RankProcesses processes(2, [](int rank, const trUniqueId& id) {
+    const size_t before = sockets_of_this_process();
+    trComm_t comm = nullptr, part = nullptr;
+    TR_CHECK(trCommInitRank(&comm, 2, id, rank));
+    TR_CHECK(trBarrier(comm, nullptr));
+    ends_at_random_bytes = rank == 0;
+    const trResult_t result = trCommSplit(comm, 0, -rank, &part, nullptr);
+    say(trGetLastError(comm));
+    TR_CHECK(trCommDestroy(comm));
+    if (!soon([before] { return sockets_of_this_process() <= before; })) return 2;
+    return result == trRemoteError ? 0 : 1;
+  });
+  EXPECT_EQ(processes.wait(0).signal, SIGKILL);
+  const RankResult result = processes.wait(1, std::chrono::seconds(60));
+  EXPECT_EQ(result.exit_code, 0) << result.output;
 }
 
 // Rank 2 finds the death of rank 1 and ends; rank 0 sees both ends at once, and names the first cause, too.

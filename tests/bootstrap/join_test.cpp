@@ -16,20 +16,12 @@
 #include "bootstrap/jobs.h"
 #include "bootstrap/rendezvous_root.h"
 #include "support/descriptor_limit.h"
+#include "support/open_sockets.h"
 #include "support/seccomp.h"
 #include "support/seed.h"
 
 namespace treering::testing {
 namespace {
-
-size_t sockets_of_this_process() {
-  size_t count = 0;
-  for (int fd = 0; fd < 1024; ++fd) {
-    struct stat info {};
-    count += fstat(fd, &info) == 0 && S_ISSOCK(info.st_mode);
-  }
-  return count;
-}
 
 // `threads` ranks in each of `processes` processes; three rounds.
 void expect_rendezvous(int processes, uint32_t threads, const std::function<void(int)>& prepare, size_t filler) {

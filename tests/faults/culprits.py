@@ -57,7 +57,8 @@ class Culprits:
     def _faults_of_doer(self, rank, mentions, error):
         victims, cause = self._scenario.victims, self._scenario.cause
         if self._scenario.beside_shrink and (rank in victims or self._says_victim(error)):
-            if not any(blamed or rest.startswith(" called") for _, _, _, blamed, rest, _ in mentions):
+            names = "no answer of rank" in error.text or any(blamed or rest.startswith(" called") for _, _, _, blamed, rest, _ in mentions)
+            if not names:
                 yield "it does not say who was waited for"
             return
         if cause == LIMIT and rank in victims and not any(blamed for _, _, _, blamed, _, _ in mentions):
@@ -92,9 +93,11 @@ class Culprits:
         if "verbs with rank" in error.text and not re.search(r", by \w+ port \d+ \(GID [^)]*\) to \w+ port \d+ \(GID", error.text):
             yield "it does not say which devices, ports and GIDs"
         named = {base for base, *_ in mentions if base is not None}
-        for base, _, _, blamed, _, words in mentions:
+        for base, _, _, blamed, rest, words in mentions:
             if not blamed or base is None or (base in victims) != (rank in victims) or self._facts.had_failed(base, error):
                 continue
+            if self._facts.was_in_creation(base, rest, error):
+                continue  # that is so; the other side has to be named besides
             if not self._facts.is_of_the_other_side(rank, error) and f"{words} waits for" not in error.text:
                 yield f"it blames {words}, which is on its own side"
         if self._scenario.kind == "close-sockets" and named & set(victims):

@@ -258,9 +258,12 @@ class Judge:
         return any(error.call in (*CREATIONS, "recover") for rank in process.ranks
                    for error in errors_of(self._record, rank))
 
-    # Ids of which no ranks have made a communicator: ranks may come to their rendezvous root.
+    # Ids of trGetUniqueId() to which no rank has come: some may. The first rank makes one for each communicator that grows.
     def _may_still_meet(self, process):
-        return self._scenario.phase == "init" and process is self._record.processes[0] and not self._scenario.relay
+        scenario = self._scenario
+        if scenario.phase == "grow":
+            return 0 in process.ranks and any(errors_of(self._record, rank) for rank in range(scenario.ranks))
+        return scenario.phase == "init" and process is self._record.processes[0] and not scenario.relay
 
 
 def seconds_to_last_error(record):

@@ -14,7 +14,7 @@ from scenario import SURVIVE
 from scenario_test import ScenarioTest  # noqa: F401
 from table import Table
 from tolerance_test import ToleranceTest  # noqa: F401
-from truth_test import FaultsThatMetNothingTest, TruthTest  # noqa: F401
+from truth_test import CreationsThatAreCutOffTest, FaultsThatMetNothingTest, TruthTest  # noqa: F401
 from written import DIED, FAULT, HOSTS, LEFT, SILENT, SLACK, TIMEOUT, errors, fine, record, scenario
 
 

@@ -43,6 +43,18 @@ class TruthTest(unittest.TestCase):
             self.assertEqual(found == [], is_good, more)
 
 
+class CreationsThatAreCutOffTest(unittest.TestCase):
+    def test_a_rank_in_one_is_named_beside_the_other_side(self):
+        given = scenario("link-cut", victims=[1, 2], victim_hosts=[1, 2], phase="split")
+        text = "no progress within 4000 ms in operation 9 (barrier): rank 2 (pid 1002 on c) has not entered it (its last is operation 8)"
+        through = ". Answers come through process 9 (pid 17 on a): its process does not answer (4.2 s by now)"
+        late, split = FAULT + TIMEOUT, SILENT.replace("rank 2 (pid 1002 on c)", "rank 0 (pid 1000 on a)")
+        others = {0: errors(SILENT, late), 3: errors(SILENT, late), 2: errors(split, late, call="split", members="0,2")}
+        for words, is_good in ((text + through, True), (text, False)):
+            found = judge(record(given, others | {1: errors(words, late - 0.1)}), SLACK)
+            self.assertEqual(found == [], is_good, found)
+
+
 class FaultsThatMetNothingTest(unittest.TestCase):
     def test_a_limit_that_was_not_set(self):
         for kind in ("no-memory", "no-descriptors"):
