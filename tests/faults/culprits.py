@@ -96,12 +96,14 @@ class Culprits:
         for base, _, _, blamed, rest, words in mentions:
             if not blamed or base is None or (base in victims) != (rank in victims) or self._facts.had_failed(base, error):
                 continue
+            if self._scenario.kind == "close-sockets" and base in victims:
+                continue  # it did it to itself
             if self._facts.was_in_creation(base, rest, error):
                 continue  # that is so; the other side has to be named besides
             if not self._facts.is_of_the_other_side(rank, error) and f"{words} waits for" not in error.text:
                 yield f"it blames {words}, which is on its own side"
         if self._scenario.kind == "close-sockets" and named & set(victims):
-            return  # the process did it to itself
+            return
         if self._scenario.over == "ucx" and self._scenario.kind in OF_CONNECTIONS and named & set(victims):
             return  # its host's connections to itself were hit, too
         named |= self._facts.named_as_maker(error)
