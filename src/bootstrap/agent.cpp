@@ -374,6 +374,7 @@ void Agent::accept_some(int listener, bool local) {
         closed_in_children([&] { return accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); });
     if (fd >= 0) {
       add_pending(fd, local);
+      if (std::exchange(connections_wait_, false)) tell_no_descriptor();
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       if (errno == EMFILE || errno == ENFILE) note_no_descriptor();
       if (!pending_.empty()) drop_pending(pending_.begin());
@@ -385,7 +386,8 @@ void Agent::accept_some(int listener, bool local) {
 }
 
 // Those who call this process hear nothing, and could only say that it does not answer. A communicator that is being
-// created fails here. Those that are there go on, because who calls may not have the secret: the log says why.
+// created fails here. Those that are there go on, because who calls may not have the secret: the log says why, and so do
+// the ranks' deadlines.
 void Agent::note_no_descriptor() {
   const auto now = Clock::now();
   if (now - std::exchange(no_descriptor_last_, now) > kDescriptorTimeout) no_descriptor_since_ = now;
@@ -393,9 +395,15 @@ void Agent::note_no_descriptor() {
   const auto jobs = jobs_;  // one may end
   for (const auto& [name, job] : jobs)
     if (job->creates()) job->fail_at_own_limit(no_descriptor_left());
+  if (!std::exchange(connections_wait_, true)) tell_no_descriptor();
   if (jobs_.empty() || (no_descriptor_told_ && now - *no_descriptor_told_ < kToldAgainAfter)) return;
   no_descriptor_told_ = now;
   log_line(LogLevel::kWarn, "connections to this process wait: " + no_descriptor_left().message());
+}
+
+void Agent::tell_no_descriptor() {
+  const auto jobs = jobs_;
+  for (const auto& [name, job] : jobs) job->tell_no_descriptor(connections_wait_);
 }
 
 // Level-triggered epoll would spin.

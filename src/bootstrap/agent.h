@@ -104,6 +104,7 @@ class Agent {
   void accept_some(int listener, bool local);
   void pause_accepting();
   void note_no_descriptor();
+  void tell_no_descriptor();
   void add_pending(int fd, bool local);
   void drop_pending(std::list<PendingConnection>::iterator pending);
 
@@ -133,6 +134,7 @@ class Agent {
   Clock::time_point no_descriptor_since_,
       no_descriptor_last_;  // none was left for a connection, again and again from then to then
   std::optional<Clock::time_point> no_descriptor_told_;  // when the log was told of it
+  bool connections_wait_ = false;                        // as the members were told
   Place place_;
   HostIdentity identity_;
   std::vector<Address> interfaces_;

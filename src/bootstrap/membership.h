@@ -72,6 +72,8 @@ struct MemberEvents {
   // The rank has left in good order.
   // `cause`: the failure because of which it left, if there was one.
   std::function<void(uint32_t rank, const Status& cause)> on_left;
+  // Whether connections of others to this process wait, because no file descriptor is left for them.
+  std::function<void(bool wait)> on_no_descriptor;
   // This rank's answer to request_status().
   std::function<std::string()> status;
   // Introductions (transport/introduction.h). The callee closes the sockets.

@@ -129,7 +129,7 @@ std::string RendezvousRoot::missing(const Parts* answered, const std::set<uint32
     return {};
   };
   std::string missing, below;
-  const auto add = [&](std::string name, const char* note) {
+  const auto add = [&](std::string name, const std::string& note) {
     if (name.ends_with(')')) name.insert(name.size() - 1, note);
     missing += missing.empty() ? name : ", " + name;
   };
@@ -143,10 +143,14 @@ std::string RendezvousRoot::missing(const Parts* answered, const std::set<uint32
       continue;
     }
     const Place& place = places_[hello->second.process];
+    const bool is_cut_off = place.parent != 0 && silent.count(place.parent) != 0;
     const auto above = mute_above(place);
     if (place.process == 0)
       own.push_back(name_of(rank));
-    else if (silent.count(place.process) != 0 && !(above && silent.count(place.parent) != 0))
+    else if (is_cut_off && !above)  // the parent has given its part
+      add(name_of(rank), fmt::format(", heard through process {} (pid {} on {}) alone, which stopped answering",
+                                     place.parent, places_[place.parent].pid, places_[place.parent].host_name));
+    else if (silent.count(place.process) != 0 && !is_cut_off)
       add(name_of(rank), ", stopped answering");
     else if (!above)
       late.push_back(name_of(rank));
@@ -156,10 +160,10 @@ std::string RendezvousRoot::missing(const Parts* answered, const std::set<uint32
   for (const auto& names : {late, own}) {
     const bool others_are_missing = !missing.empty();
     for (const std::string& name : names)
-      if (!others_are_missing && missing.size() <= kMaxText)
+      if (others_are_missing)
+        below += below.size() < kMaxText ? fmt::format("; {} is not at this step yet", name) : "";
+      else if (missing.size() <= kMaxText)
         add(name, ", not at this step yet");
-      else if (below.size() < kMaxText)
-        below += fmt::format("; {} is not at this step yet", name);
   }
   if (missing.size() > kMaxText) missing += ", ...";
   for (const Place& place : places_) {

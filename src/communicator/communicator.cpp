@@ -40,8 +40,8 @@ Communicator::~Communicator() {
   const bool is_whole = schedules_ != nullptr && watch_ != nullptr && watch_->known_failure().ok();
   if (!has_descriptors())
     Membership::keep_for_ever(std::move(peer_table_));
-  else if (peer_table_ != nullptr && has_failed_.load())
-    abandon_links();
+  else if (has_failed_.load())
+    end_links();
   else if (peer_table_ != nullptr && is_whole)
     peer_table_->finish();
   if (peer_table_ != nullptr) peer_table_->end_introductions();
@@ -172,13 +172,13 @@ void Communicator::serve_links() {
 // That takes a while where a peer's host is silent, and other communicators wait for the same thread: it is polled.
 Status Communicator::fail(Status status) {
   activate();  // no other thread uses the links
+  in_doubt_ = true;
   if (!has_failed_.load(std::memory_order_relaxed)) {
     failure_ = std::move(status);
     links_end_ = peer_table_ != nullptr && has_descriptors();
     has_failed_.store(true, std::memory_order_release);
     if (links_end_) peer_table_->abandon();
   }
-  in_doubt_ = true;
   return poll_end();
 }
 
@@ -189,9 +189,12 @@ Status Communicator::poll_end() {
   return failure_;
 }
 
-void Communicator::abandon_links() {
+void Communicator::end_links() {
+  if (peer_table_ == nullptr || !has_descriptors()) return;
+  activate();
   peer_table_->abandon();
   while (!peer_table_->is_abandoned()) sched_yield();
+  deactivate();
 }
 
 Status Communicator::end_without_memory(const char* call) {

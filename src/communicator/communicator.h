@@ -89,6 +89,9 @@ class Communicator {
   bool is_failing() const { return !watch_->known_failure().ok(); }
   // Makes every rank's operations fail. Safe while another thread is inside a call.
   void abort(const std::string& reason);
+  // Waits until nothing that is under way uses the user's memory any more: the rank leaves, and has operations. No other
+  // thread is in a call.
+  void end_links();
   // Whether its end now, with no thread inside a call, leaves something undone: of this rank, or of a GPU that waits
   // for it.
   bool is_needed() const;
@@ -216,7 +219,6 @@ class Communicator {
   Status fail(Status status);
   Status poll_end();
   bool has_ended() const { return has_failed_.load(std::memory_order_relaxed) && !links_end_; }
-  void abandon_links();
   Progress doubt();
   void stop_without_memory();
   void activate();

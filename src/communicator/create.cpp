@@ -385,6 +385,9 @@ void Communicator::watch_events() {
     watch_->note_left(rank, cause);
     introductions_.departed(rank);
   };
+  events.on_no_descriptor = [status = context_.status](bool wait) {
+    status->takes_no_connection.store(wait ? 1 : 0, std::memory_order_relaxed);
+  };
   events.status = [status = context_.status] { return pack_status(*status); };
   introductions_.listen(&events);
   membership_->set_events(std::move(events));

@@ -111,7 +111,8 @@ struct alignas(64) RankStatus : OpenBuffers {
   // Written only by a rank that has been waiting for long.
   alignas(64) std::atomic<uint64_t> heartbeat;
   std::atomic<uint64_t> steps;
-  std::atomic<uint32_t> waiting_for;  // rank + 1; 0 = not waiting
+  std::atomic<uint32_t> waiting_for;          // rank + 1; 0 = not waiting
+  std::atomic<uint32_t> takes_no_connection;  // not 0: its process has no file descriptor left for one
 
   alignas(64) CallRecord calls[kCallsKept];  // of operation k at k % kCallsKept
   alignas(64) FailureRecord failure;
@@ -132,6 +133,7 @@ struct RankStatusSnapshot {
   uint64_t heartbeat = 0;
   uint64_t steps = 0;
   uint32_t waiting_for = 0;
+  bool takes_no_connection = false;
   bool failed = false;
   uint32_t failure_code = 0;
   std::string failure_text;
@@ -153,6 +155,7 @@ inline RankStatusSnapshot snapshot_of(const RankStatus& status) {
   s.heartbeat = status.heartbeat.load(std::memory_order_relaxed);
   s.steps = status.steps.load(std::memory_order_relaxed);
   s.waiting_for = status.waiting_for.load(std::memory_order_relaxed);
+  s.takes_no_connection = status.takes_no_connection.load(std::memory_order_relaxed) != 0;
   s.failed = status.failure.state.load(std::memory_order_acquire) == static_cast<uint32_t>(FailureState::kSet);
   if (s.failed) {
     s.failure_code = status.failure.code.load(std::memory_order_relaxed);

@@ -11,7 +11,7 @@ struct Fixed {
   uint64_t operation, completed, device_collectives, heartbeat, steps;
   std::array<CallCopy, kCallsKept> calls;
   uint32_t waiting_for, failure_code;
-  uint8_t left, failed;
+  uint8_t left, failed, takes_no_connection;
   struct {
     uint64_t round;
     std::array<uint64_t, kNoticeWords> words;
@@ -33,6 +33,7 @@ std::string pack_status(const RankStatus& status) {
   fixed.failure_code = s.failure_code;
   fixed.left = s.left;
   fixed.failed = s.failed;
+  fixed.takes_no_connection = s.takes_no_connection;
   for (size_t i = 0; i < 2; ++i) fixed.notices[i] = {s.notices[i].round, s.notices[i].words};
   return std::string(reinterpret_cast<const char*>(&fixed), sizeof fixed) + s.failure_text;
 }
@@ -52,6 +53,7 @@ bool unpack_status(const std::string& bytes, RankStatusSnapshot* snapshot) {
   s.failure_code = fixed.failure_code;
   s.left = fixed.left != 0;
   s.failed = fixed.failed != 0;
+  s.takes_no_connection = fixed.takes_no_connection != 0;
   s.failure_text = bytes.substr(sizeof fixed);
   for (size_t i = 0; i < 2; ++i) {
     s.notices[i].round = fixed.notices[i].round;

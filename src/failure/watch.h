@@ -177,7 +177,8 @@ class Watch {
   Status transfers_differ(uint32_t peer, const TransferSizes& sizes);
   Status meets_send(uint32_t peer, uint64_t bytes);
   Status deadline_verdict(uint32_t waiting_for);
-  std::string who_holds_up(uint32_t waiting_for);
+  std::string who_holds_up(uint32_t waiting_for, trResult_t* code);
+  std::string without_descriptors() const;
   void consider_warning(uint32_t waiting_for, Clock::time_point now, Clock::duration late);
   bool speaks_for_others();
   void ask_others(Clock::time_point since);

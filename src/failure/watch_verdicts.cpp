@@ -310,7 +310,10 @@ std::string Watch::absent(uint32_t waiting_for) const {
   std::string text;
   const std::vector<uint32_t> absent = absent_ranks(others, call_->operation);
   for (const uint32_t peer : absent) {
-    if (&peer == absent.data() + kMaxAbsent) return fmt::format("{}; and {} more", text, absent.size() - kMaxAbsent);
+    if (&peer == absent.data() + kMaxAbsent) {
+      text += fmt::format("; and {} more", absent.size() - kMaxAbsent);
+      break;
+    }
     const auto shown =
         std::find_if(others.begin(), others.end(), [peer](const auto& each) { return each.rank == peer; });
     // Outside of operations, ranks wait in sends and receives alone.
@@ -320,8 +323,9 @@ std::string Watch::absent(uint32_t waiting_for) const {
                         waits ? fmt::format("; it waits in a send or receive for rank {}", *shown->waiting_for) : "");
   }
   // They may be in a creation that waits for ranks of which nothing is heard here.
-  const auto relay = job_ != nullptr && !text.empty() ? job_->silent_relay() : std::nullopt;
-  return relay ? fmt::format("{}. Answers come through {}", text, relay->text()) : text;
+  const bool by_answers = job_ != nullptr && !knows_by_reading(waiting_for);
+  const auto relay = by_answers && !text.empty() ? job_->silent_relay() : std::nullopt;
+  return relay ? fmt::format("{}. Answers of others come through {}", text, relay->text()) : text;
 }
 
 std::string Watch::late_gpus(uint64_t collective) const {
@@ -415,18 +419,37 @@ std::string Watch::chain_of_waits(uint32_t waiting_for, bool all_answer) const {
   }
 }
 
-std::string Watch::who_holds_up(uint32_t waiting_for) {
+std::string Watch::who_holds_up(uint32_t waiting_for, trResult_t* code) {
+  *code = trTimeout;
   for (uint32_t peer = 0; peer < context_->ranks; ++peer) note_progress(peer);
+  const std::string lacking = without_descriptors();
   // That a process is stopped says more than that it does not answer.
   const std::string who = state_of(waiting_for).empty() ? absent(waiting_for) : std::string();
-  return who.empty() ? chain_of_waits(waiting_for) : who;
+  if (!who.empty()) return who;
+  if (lacking.empty()) return chain_of_waits(waiting_for);
+  *code = trSystemError;
+  return lacking;
+}
+
+// Ranks to which others may have to connect first, and cannot; empty when there are none.
+std::string Watch::without_descriptors() const {
+  std::string text;
+  for (uint32_t peer = 0; peer < context_->ranks; ++peer) {
+    RankStatusSnapshot shown;
+    if (!read(peer, &shown) || !shown.takes_no_connection) continue;
+    text += fmt::format(
+        "{}{}: connections to its process wait, because no file descriptor is left for them (see ulimit -n)",
+        text.empty() ? "" : "; ", describe(peer));
+  }
+  return text;
 }
 
 Status Watch::deadline_verdict(uint32_t waiting_for) {
-  const std::string who = who_holds_up(waiting_for);
+  trResult_t code = trTimeout;
+  const std::string who = who_holds_up(waiting_for, &code);
   const std::string what = is_cut_off_ ? fmt::format("no connection to {}", describe(waiting_for)) : "no progress";
-  return {trTimeout, fmt::format("{} within {} ms in {}: {}. Rank {} waited for rank {}", what, timeout_.count(),
-                                 operation_text(), who, context_->rank, waiting_for)};
+  return {code, fmt::format("{} within {} ms in {}: {}. Rank {} waited for rank {}", what, timeout_.count(),
+                            operation_text(), who, context_->rank, waiting_for)};
 }
 
 }  // namespace treering

@@ -67,7 +67,8 @@ std::string Watch::unanswered(Clock::time_point asked) const {
 
 void Watch::warn_of_wait(uint32_t waiting_for, Clock::time_point now, Clock::time_point asked) {
   std::string who = unanswered(asked);
-  if (who.empty()) who = who_holds_up(waiting_for);
+  trResult_t code = trSuccess;  // of an error, which a warning is not
+  if (who.empty()) who = who_holds_up(waiting_for, &code);
   const std::string limit =
       timeout_.count() > 0 ? fmt::format("the deadline is {} ms", timeout_.count()) : "there is no deadline";
   const std::string what =

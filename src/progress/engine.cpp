@@ -232,6 +232,12 @@ void Engine::forget(Communicator* communicator) {
   --forgetting_;
   const auto found = queues_.find(communicator);
   if (found == queues_.end()) return;
+  if (found->second.first != nullptr) {  // the user's memory is the user's once its operation is retired
+    std::erase(active_, communicator);
+    lock.unlock();
+    communicator->end_links();
+    lock.lock();
+  }
   Status reason = communicator->failure();
   if (reason.ok()) reason = {trRemoteError, "the communicator was destroyed"};
   while (found->second.first != nullptr) retire(found->second.first, reason);

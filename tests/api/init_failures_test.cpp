@@ -68,34 +68,41 @@ TEST(Init, WhoIsMissingIsToldBeforeTheDeadline) {
 }
 
 // Rank 1 ends while the ranks meet, and so does rank 0, whose process made the id, when it has heard of that. Only then comes rank 2.
-TEST(Init, ARankThatComesLateHearsWhyThoughTheMakerOfTheIdEnds) {
+// Rank 1 ends, or never comes. Rank 2 comes when rank 0's creation has failed and its process, which made the id, ends.
+class ARankThatComesLate : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Init, ARankThatComesLate, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "AfterAnEnd" : "AfterTheDeadline"; });
+
+TEST_P(ARankThatComesLate, HearsWhyThoughTheMakerOfTheIdEnds) {
+  const bool ends = GetParam();
   RankResult late;
-  std::string dead;
+  std::string culprit;
   const auto was_told = [&] {
     Gate rank_0_ends;
     RankProcesses processes(3, [&](int rank, const trUniqueId& id) -> int {
       rank_0_ends.inherit();
+      if (rank == 1 && !ends) pause();
       if (rank == 1)
         std::thread([] {
           std::this_thread::sleep_for(std::chrono::milliseconds(200));
           _exit(0);
         }).detach();
       if (rank == 2) rank_0_ends.wait();
-      const int code = create(rank, 3, id, 10'000);
+      const int code = create(rank, 3, id, ends ? 10'000 : 1'000);
       if (rank == 0) reached();
       std::exit(code);  // as a program ends
     });
-    dead = "rank 1 (pid " + std::to_string(processes.pid(1));
+    culprit = ends ? "rank 1 (pid " + std::to_string(processes.pid(1)) : "missing: rank 1";
     EXPECT_TRUE(processes.wait_until_reached(0));
     usleep(100'000);  // a process that does not wait has ended by then
     rank_0_ends.open();
     late = processes.wait(2, std::chrono::seconds(20));
-    return late.output.find(dead) != std::string::npos;
+    return late.output.find(culprit) != std::string::npos;
   };
   // On a busy machine rank 1 may not have come before it ended, and rank 2 may be later than rank 0 waits.
   for (int attempt = 0; attempt < 5 && !was_told(); ++attempt) continue;
-  EXPECT_EQ(late.exit_code, 10 + trRemoteError) << late.output;
-  EXPECT_NE(late.output.find(dead), std::string::npos) << late.output;
+  EXPECT_EQ(late.exit_code, 10 + (ends ? trRemoteError : trTimeout)) << late.output;
+  EXPECT_NE(late.output.find(culprit), std::string::npos) << late.output;
 }
 
 TEST(Init, RanksThatDisagreeAreTold) {

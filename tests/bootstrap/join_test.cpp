@@ -249,15 +249,12 @@ TEST(RendezvousErrors, ProcessThatEndsInTheRendezvousIsNamed) {
   EXPECT_NE(result.output.find(") ended or gave up"), std::string::npos) << result.output;
 }
 
-// Its process is stopped, or answers while the thread of the rank is elsewhere.
+// Its process is stopped, or answers while the thread of the rank is elsewhere. Silence is certain after 2.6 s.
 TEST(RendezvousErrors, RankThatIsMissingInARoundIsNamed) {
-  for (const bool stops : {true, false}) {
-    SCOPED_TRACE(stops ? "stopped" : "late");
-    RankProcesses processes(2, [stops](int rank, const trUniqueId& packed) {
+  const auto start = [](bool stops) {
+    return std::make_unique<RankProcesses>(2, [stops](int rank, const trUniqueId& packed) {
       std::unique_ptr<Membership> membership;
-      const int timeout_ms = stops ? 8000 : 2000;  // silence is certain after 2.6 s
-      JOB_CHECK(
-          Membership::join(unpacked(packed), request_of(static_cast<uint32_t>(rank), 2, timeout_ms), &membership));
+      JOB_CHECK(Membership::join(unpacked(packed), request_of(static_cast<uint32_t>(rank), 2, 8000), &membership));
       reached();
       if (rank == 1 && stops) raise(SIGSTOP);
       if (rank == 1) pause();
@@ -265,9 +262,12 @@ TEST(RendezvousErrors, RankThatIsMissingInARoundIsNamed) {
       say(membership->allgather("x", &all).message());
       return 0;
     });
-    const RankResult result = processes.wait(0, std::chrono::seconds(20));
-    const std::string named = "missing: rank 1 (pid " + std::to_string(processes.pid(1)) + " on ";
-    const std::string seen = stops ? ", stopped answering)" : ", not at this step yet)";
+  };
+  const auto stopped = start(true), late = start(false);
+  for (const auto& [processes, seen] :
+       {std::pair{stopped.get(), ", stopped answering)"}, {late.get(), ", not at this step yet)"}}) {
+    const RankResult result = processes->wait(0, std::chrono::seconds(30));
+    const std::string named = "missing: rank 1 (pid " + std::to_string(processes->pid(1)) + " on ";
     EXPECT_NE(result.output.find(named), std::string::npos) << result.output;
     EXPECT_NE(result.output.find(seen), std::string::npos) << result.output;
   }

@@ -65,6 +65,15 @@ TEST_F(MissingRanks, OneThatStoppedAnsweringIsNamedAndNotTheOneBehindIt) {
               "(pid 1001 on a) alone");
 }
 
+// Whether it has given its part is not known: the network may have been cut behind that of its parent.
+TEST_F(MissingRanks, OneBehindAProcessThatStoppedAnsweringIsNotLate) {
+  for (uint32_t rank = 0; rank < kRanks; ++rank) arrive(rank);
+  const std::map<uint32_t, std::string> answered = {{0, ""}, {1, ""}, {2, ""}, {3, ""}, {4, ""}};
+  EXPECT_EQ(
+      root_.missing(&answered, {1}),
+      "rank 5 (pid 1005 on a, heard through process 1 (pid 1001 on a) alone, which stopped answering) of 6 ranks");
+}
+
 TEST_F(MissingRanks, OneThatAnswersIsLateAndHasNotStopped) {
   for (uint32_t rank = 0; rank < kRanks; ++rank) arrive(rank);
   const std::map<uint32_t, std::string> answered = {{0, ""}, {3, ""}, {4, ""}, {5, ""}};

@@ -50,7 +50,7 @@ class AwayQueue final : public SendQueue {
 
 // The verdict of rank 0 in a receive from `peer`, or in `operation`, which moves whenever it is looked at or not at all.
 std::string verdict(const Ranks& ranks, uint32_t peer, uint64_t operation = 0, SendQueue* queue = nullptr,
-                    bool moves = false, int timeout_ms = 50) {
+                    bool moves = false, int timeout_ms = 50, trResult_t code = trTimeout) {
   auto status = std::make_unique<RankStatus>();
   status->operation = operation;
   ExecutorContext context;
@@ -68,7 +68,7 @@ std::string verdict(const Ranks& ranks, uint32_t peer, uint64_t operation = 0, S
   uint64_t steps = 0;
   for (const auto until = Clock::now() + std::chrono::seconds(20); found.ok() && Clock::now() < until; usleep(1000))
     found = watch.check(peer, moves ? ++steps : 0);
-  EXPECT_EQ(found.code(), trTimeout);
+  EXPECT_EQ(found.code(), code);
   return found.message();
 }
 
@@ -86,6 +86,18 @@ TEST(TwoRanksThatWait, InSendsAndReceives) {
                   name_of(1) +
                       " waits for rank 2 in a send or receive, which waits for it in a send or receive: their calls do "
                       "not match, or what they sent has not arrived");
+}
+
+// One of them may have to connect to the other first.
+TEST(TwoRanksThatWait, AreNotNamedBesideOneThatTakesNoConnection) {
+  Ranks ranks;
+  ranks.shown[1].waiting_for = 2 + 1;
+  ranks.shown[2].waiting_for = 1 + 1;
+  ranks.shown[2].takes_no_connection = true;
+  expect_contains(verdict(ranks, 1, 0, nullptr, false, 50, trSystemError),
+                  name_of(2) +
+                      ": connections to its process wait, because no file descriptor is left for them (see "
+                      "ulimit -n)");
 }
 
 // The receive's deadline comes first.

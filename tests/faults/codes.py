@@ -23,7 +23,7 @@ OF_A_REMOTE_RANK = (
     # Its own call returned trSystemError; it could tell no more than that it failed.
     (LIMIT, re.compile(r"could not make the rendezvous root")),
     # What a rank sent last may be lost if the connection breaks while it destroys its communicator.
-    (NETWORK, re.compile(r"destroyed its communicator|it has left, and not all")),
+    (NETWORK, re.compile(r"destroyed its communicator|it has left, and (?:not all|does not take)")),
 )
 
 

@@ -57,8 +57,8 @@ class Culprits:
     def _faults_of_doer(self, rank, mentions, error):
         victims, cause = self._scenario.victims, self._scenario.cause
         if self._scenario.beside_shrink and (rank in victims or self._says_victim(error)):
-            names = "no answer of rank" in error.text or any(blamed or rest.startswith(" called") for _, _, _, blamed, rest, _ in mentions)
-            if not names:
+            names = self._misses_the_answer_of_another(rank, error)
+            if not names and not any(blamed or rest.startswith(" called") for _, _, _, blamed, rest, _ in mentions):
                 yield "it does not say who was waited for"
             return
         if cause == LIMIT and rank in victims and not any(blamed for _, _, _, blamed, _, _ in mentions):
@@ -80,6 +80,11 @@ class Culprits:
     def _says_victim(self, error):
         spoke = re.search(r"\bRank (\d+) waited for rank \d+", error.text)
         return spoke is not None and self._facts.base_rank(int(spoke[1]), None, error.members) in self._scenario.victims
+
+    def _misses_the_answer_of_another(self, rank, error):
+        found = re.search(r"\bno answer of rank (\d+)", error.text)
+        other = self._facts.base_rank(int(found[1]), None, error.members) if found else None
+        return other is not None and other != rank
 
     # Its own system call or allocation failed.
     def _says_limit(self, error):

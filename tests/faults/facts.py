@@ -58,7 +58,7 @@ class Facts:
         result = []
         # Who has come, and cannot be heard because of a victim, is missing indeed: the text says through whom.
         explained = any(int(pid) in {self.pid(rank) for rank in self.scenario.victims}
-                        for pid in re.findall(r"heard through rank \d+ \(pid (\d+)", error.text))
+                        for pid in re.findall(r"heard through (?:rank|process) \d+ \(pid (\d+)", error.text))
         text = ADVICE.sub("does not acknowledge", error.text)
         for found in MENTION.finditer(text):
             pid = int(found[2]) if found[2] else None
@@ -127,6 +127,6 @@ class Facts:
     def names_other_host(self, rank, error):
         """A process without ranks, on the other side, through which the rank heard of all others."""
         cut = {self.record.names[host] for host in self.scenario.victim_hosts}
-        relays = re.findall(r"Answers come through process \d+ \(pid \d+ on ([^\s,)]+)\): its process does not answer", error.text)
+        relays = re.findall(r"Answers (?:of others )?come through process \d+ \(pid \d+ on ([^\s,)]+)\): its process does not answer", error.text)
         relays += re.findall(r"process \d+ \(pid \d+ on ([^\s,)]+)\), through which .* hears of the others, has not passed it on", error.text)
         return any((host in cut) != (self.host(rank) in cut) for host in relays)

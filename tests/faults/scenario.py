@@ -205,7 +205,7 @@ class Scenario:
         if self.kind == "stop-short" or self.kind == "outage":
             return SURVIVE if self.seconds <= self.timeout / 2 else EITHER
         if self.kind in MOVES and self.phase in CREATING:
-            return EITHER  # the control tree is given half of the deadline, which is short here, to find another way
+            return EITHER  # the control tree is given half of the deadline to find another way
         if self.kind == "long-outage" and self.seconds > 2 * self.timeout:
             return ERROR
         return KINDS[self.kind].outcome

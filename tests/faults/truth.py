@@ -11,6 +11,7 @@ ENDED_OR_CLOSED = re.compile(r"^(?:(?!\b[Rr]anks? \d)[^;])*?: it has ended, (?:o
 
 
 DESTROYED = re.compile(r"^ (?:\([^)]*\) )?destroyed its communicator")
+MOST_READ_LATER = 0.2
 # A process that others are said to hang behind.
 ENDED_ABOVE = re.compile(r"process \d+ \(pid (\d+)[^)]*\), which has ended")
 
@@ -31,7 +32,8 @@ def untruths(facts, error):
         if base in dead and re.match(r"^ is alive", rest):
             yield f"{words} is called alive and is dead"
         # Communicators that are made and destroyed all the time are none that a failure ends.
-        if DESTROYED.match(rest) and error.members is None and not _has_destroyed(facts, base, error):
+        is_kept = error.members is None and facts.scenario.phase != "init"
+        if DESTROYED.match(rest) and is_kept and not _has_destroyed(facts, base, error):
             yield f"{words} has not destroyed its communicator by then"
     for pid in ENDED_ABOVE.findall(error.text):
         if int(pid) not in {facts.pid(rank) for rank in dead}:
@@ -42,7 +44,8 @@ def _has_destroyed(facts, base, error):
     if base in facts.scenario.victims and facts.scenario.cause in (LEFT, ABORT):
         return True
     for line in facts.record.lines(base):
-        if line.word == "destroyed" and line.when - float(line.rest.split()[1]) <= error.when:
+        # What a rank says is read a moment later, and its seconds are rounded.
+        if line.word == "destroyed" and line.when - float(line.rest.split()[1]) <= error.when + MOST_READ_LATER:
             return True
     return False
 

@@ -20,7 +20,7 @@ class TruthTest(unittest.TestCase):
         late = errors(SILENT, FAULT + TIMEOUT)
         self.assertEqual(len(untrue(given, {0: errors(DESTROYED), 1: late, 2: late, 3: late})), 1)
         # It had: it was through with it before.
-        before = {0: errors(DESTROYED, FAULT + TIMEOUT + 0.2), 1: late, 2: late, 3: late}
+        before = {0: errors(DESTROYED, FAULT + TIMEOUT + 0.1), 1: late, 2: late, 3: late}
         self.assertEqual(untrue(given, before), [])
         for kind in ("leave", "abort"):
             self.assertEqual(untrue(scenario(kind, victims=[1]), {rank: errors(DESTROYED) for rank in (0, 2, 3)}), [])
@@ -47,7 +47,7 @@ class CreationsThatAreCutOffTest(unittest.TestCase):
     def test_a_rank_in_one_is_named_beside_the_other_side(self):
         given = scenario("link-cut", victims=[1, 2], victim_hosts=[1, 2], phase="split")
         text = "no progress within 4000 ms in operation 9 (barrier): rank 2 (pid 1002 on c) has not entered it (its last is operation 8)"
-        through = ". Answers come through process 9 (pid 17 on a): its process does not answer (4.2 s by now)"
+        through = ". Answers of others come through process 9 (pid 17 on a): its process does not answer (4.2 s by now)"
         late, split = FAULT + TIMEOUT, SILENT.replace("rank 2 (pid 1002 on c)", "rank 0 (pid 1000 on a)")
         others = {0: errors(SILENT, late), 3: errors(SILENT, late), 2: errors(split, late, call="split", members="0,2")}
         for words, is_good in ((text + through, True), (text, False)):

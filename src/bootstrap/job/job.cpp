@@ -381,8 +381,7 @@ void Job::fail(const Status& status) {
 }
 
 bool Job::must_stay() const {
-  const bool may_tell_late_ranks =
-      is_root() && context_.has_failed() && failure_.code() == trRemoteError && !rendezvous_.root()->has_all();
+  const bool may_tell_late_ranks = is_root() && context_.has_failed() && !rendezvous_.root()->has_all();
   return teller_.must_stay() || tells_another_part() ||
          (may_tell_late_ranks && Clock::now() < failed_at_ + kLateAtExit);
 }

@@ -69,12 +69,18 @@ class Job : public std::enable_shared_from_this<Job> {
   }
   // This process cannot serve the others any more, which is no fault of theirs.
   void fail_at_own_limit(const Status& status);
+  // Connections to this process wait for a file descriptor, or do not any more.
+  void tell_no_descriptor(bool wait) {
+    members_.tell([wait](const MemberEvents& events) {
+      if (events.on_no_descriptor) events.on_no_descriptor(wait);
+    });
+  }
   void ask(uint32_t asking, uint32_t rank) { rank_messages_.ask(asking, rank); }
   void introduce(uint32_t source, uint32_t peer, const Introduction& introduction);
   // Whether this process is between two places in the tree, or tells another part of the tree what it knows before it leaves.
   bool seeks_parent() const { return seeker_.lacks_parent() || tells_another_part(); }
   // Whether there are others that would not hear without this process: of the verdict, because they seek a parent or do not
-  // answer; or, as they have not come yet, of a rank whose end made the rendezvous fail a moment ago.
+  // answer; or, as they have not come yet, of why the rendezvous failed a moment ago.
   bool must_stay() const;
 
  private:

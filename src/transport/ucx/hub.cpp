@@ -181,17 +181,19 @@ void Hub::finish(Clock::time_point deadline) {
 }
 
 void Hub::stop() {
-  if (std::exchange(is_stopped_, true)) return;
-  stops_by_ = Clock::now() + kEndsWithin;
+  const bool is_first = !std::exchange(is_stopped_, true);
   for (const auto& link : links_)
     if (link) link->stop();
+  if (is_first) looked_ = Clock::now();
 }
 
 bool Hub::has_stopped() {
   progress();
   const bool all_ended =
       std::all_of(links_.begin(), links_.end(), [](const auto& link) { return !link || link->ended(); });
-  if (!all_ended && Clock::now() < stops_by_) return false;
+  const auto now = Clock::now();
+  ended_for_ += std::min<Clock::duration>(now - std::exchange(looked_, now), kMaxBetweenLooks);
+  if (!all_ended && ended_for_ < kEndsWithin) return false;
   for (const auto& link : links_)
     if (link) link->settle();
   return true;

@@ -93,7 +93,9 @@ class Hub : public std::enable_shared_from_this<Hub> {
   std::unique_ptr<Worker> worker_;  // ends before the links, whose memory it writes into
   uint64_t progress_made_ = 1;
   bool any_owes_ = false, has_warned_ = false, is_stopped_ = false;
-  Clock::time_point stops_by_;  // once is_stopped_
+  // Once is_stopped_: the last look, and how long UCX had for its end. Between two looks the thread may have done something else.
+  Clock::time_point looked_;
+  Clock::duration ended_for_{};
 };
 
 }  // namespace treering::ucx

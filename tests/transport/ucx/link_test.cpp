@@ -237,7 +237,7 @@ TEST_F(UcxLinks, AfterAStopNoMemoryOfTheUserIsRead) {
     connect();
     const UserMemory memory;
     while (sender_->can_post()) sender_->post(of_user(0, memory.data(), kPlaceBytes));
-    pair_->hub(0)->stop();
+    pair_->stop(0);
     EXPECT_FALSE(sender_->health().ok());
     EXPECT_FALSE(sender_->can_post());
     memory.take_away();
@@ -277,7 +277,7 @@ TEST_F(UcxLinks, TheHigherRankLeavesItToTheLowerToOpenAConnectionForAWhile) {
 TEST_F(UcxLinks, AHubThatHasStoppedAnswersNoPeer) {
   for (int side : {0, 1}) pair_->open(side);
   for (int side : {0, 1}) pair_->introduce(side);
-  pair_->hub(0)->stop();
+  pair_->stop(0);
   std::atomic<bool> is_over = false;
   std::thread own([&] {
     while (!is_over) pair_->hub(0)->progress();

@@ -64,6 +64,11 @@ class UcxPair {
     return hubs_[own]->connect(static_cast<uint32_t>(1 - own));
   }
   const std::shared_ptr<Hub>& hub(int side) const { return hubs_[side]; }
+  // As a communicator that has failed, to its end.
+  void stop(int side) {
+    hubs_[side]->stop();
+    EXPECT_TRUE(treering::testing::eventually([&] { return hubs_[side]->has_stopped(); }));
+  }
   // As a process that ends; its connections have ended.
   void end(int side) { hubs_[side].reset(); }
 
