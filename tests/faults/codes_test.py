@@ -26,6 +26,10 @@ class CodesOfClosedSocketsTest(unittest.TestCase):
             "the connection of rank 1 (pid 1001 on b) to rank 2 (pid 1002 on c) failed in operation 7 (barrier): TCP with rank 2 "
             "(pid 1002): it sent 0x00000011 where a frame begins, not 0x36545254; do all ranks run the same version?",
             (("close-sockets", 2, True), ("close-sockets", 3, False), ("kill", 2, False)))
+        self.expect_good_codes(
+            "the connection of rank 1 (pid 1001 on b) to rank 2 (pid 1002 on c) failed in operation 7 (barrier): TCP with rank 2 "
+            "(pid 1002): it sent message 72 of channel 0, of which 28 are read; do all ranks run the same version?",
+            (("close-sockets", 2, True), ("close-sockets", 3, False)))
 
     def test_its_own_call_may_meet_a_number_that_is_closed(self):
         self.expect_good_codes(
