@@ -301,11 +301,12 @@ Status Watch::check_lost(uint32_t waiting_for) {
     RankStatusSnapshot snapshot;
     const bool known = read(peer, &snapshot);
     if (counted_ && known && snapshot.completed >= call_->operation) continue;
+    // An answer may be older than what it did last.
+    const std::string last =
+        known && knows_by_reading(peer) ? fmt::format("; its last completed operation is {}", snapshot.completed) : "";
     return fail(
-        {trRemoteError,
-         fmt::format("{} was lost in or before {}: {}; its last completed operation is {}. Rank {} waited for rank {}",
-                     describe(peer), operation_text(), loss.reason,
-                     known ? std::to_string(snapshot.completed) : "unknown", context_->rank, waiting_for)});
+        {trRemoteError, fmt::format("{} was lost in or before {}: {}{}. Rank {} waited for rank {}", describe(peer),
+                                    operation_text(), loss.reason, last, context_->rank, waiting_for)});
   }
   return {};
 }
