@@ -93,7 +93,7 @@ class Hub : public std::enable_shared_from_this<Hub> {
   std::unique_ptr<Worker> worker_;  // ends before the links, whose memory it writes into
   uint64_t progress_made_ = 1;
   bool any_owes_ = false, has_warned_ = false, is_stopped_ = false;
-  // Once is_stopped_: the last look, and how long UCX had for its end. Between two looks the thread may have done something else.
+  // Once is_stopped_: the last look, and how long UCX had for its end.
   Clock::time_point looked_;
   Clock::duration ended_for_{};
 };

@@ -33,7 +33,9 @@ namespace treering::ucx {
 class Hub;
 
 // Sends of an endpoint that is closed at once end within moments.
-inline constexpr auto kEndsWithin = std::chrono::milliseconds(500), kMaxBetweenLooks = std::chrono::milliseconds(50);
+inline constexpr auto kEndsWithin = std::chrono::milliseconds(500);
+// More time between two looks does not count: the thread did something else.
+inline constexpr auto kMaxBetweenLooks = std::chrono::milliseconds(50);
 
 class Link final : public SendQueue {
  public:
