@@ -15,9 +15,10 @@ class RootSearch {
  public:
   // Between two attempts, and some chance.
   static constexpr auto kRetry = std::chrono::milliseconds(50);
-  static constexpr auto kNearTimeout = std::chrono::seconds(1);  // with one of this machine that does not answer
-  static constexpr auto kGoneTimeout = std::chrono::seconds(5);  // with one on another that refuses connections
-  static constexpr auto kTold = std::chrono::seconds(10);        // that it is not reached, and again in each of these
+  static constexpr auto kNearTimeout = std::chrono::seconds(1);    // with one of this machine that does not answer
+  static constexpr auto kGoneTimeout = std::chrono::seconds(5);    // with one on another that refuses connections
+  static constexpr auto kAnswerTimeout = std::chrono::seconds(5);  // of one that was reached, to this process's arrival
+  static constexpr auto kTold = std::chrono::seconds(10);          // that it is not reached, and again in each of these
 
   // `network`: the network namespace of this process.
   RootSearch(const UniqueId& id, uint64_t network, Clock::time_point began, Clock::time_point deadline)

@@ -72,6 +72,14 @@ class FakeRoot {
   // The next requests to be a process's parent get no answer.
   void ignore_attaches(uint32_t requests) { ignored_ = requests; }
   uint32_t ignored_left() const { return ignored_; }
+  uint32_t hellos_left() const { return ignored_hellos_; }
+  // The next messages of these kinds are read, and nothing comes of them.
+  void ignore_joins(uint32_t messages) { ignored_joins_ = messages; }
+  void ignore_hellos(uint32_t messages) { ignored_hellos_ = messages; }
+  // The process table, to the member.
+  void send_process_table() {
+    EXPECT_TRUE(Agent::instance().call([&] { parent_of_member_->send(encode(process_table_)); }).ok());
+  }
   // Streams are answered from now on, but for the next ones, whose connections end instead.
   void answer_streams_but(uint32_t first) {
     dropped_streams_ = first;
@@ -138,6 +146,7 @@ class FakeRoot {
       --dropped_streams_;
       connection->close();
     } else if (decode(bytes, &join)) {
+      if (ignored_joins_ > 0) return void(--ignored_joins_);
       PlacedMessage placed;
       placed.own = join.place;
       placed.own.process = 1;
@@ -154,11 +163,11 @@ class FakeRoot {
       Place other = member_;  // another process, below the member
       other.process = 2;
       other.parent = 1;
-      ProcessTableMessage table;
-      table.segment_bytes = hello.segment_bytes;
-      table.places = {place_, member_, other};
-      table.process_of_rank = {0, 1, 2};
-      connection->send(encode(table));
+      process_table_.segment_bytes = hello.segment_bytes;
+      process_table_.places = {place_, member_, other};
+      process_table_.process_of_rank = {0, 1, 2};
+      if (ignored_hellos_ > 0) return void(--ignored_hellos_);
+      connection->send(encode(process_table_));
     }
   }
 
@@ -166,12 +175,13 @@ class FakeRoot {
   std::atomic<bool> answers_streams_{false}, breaks_silently_{false};
   std::atomic<uint64_t> last_round_heard_{0};
   std::atomic<uint32_t> attached_{0}, drops_{0}, breaks_{0}, ignored_{0}, dropped_streams_{0}, streams_asked_{0},
-      accepted_{0};
+      accepted_{0}, ignored_joins_{0}, ignored_hellos_{0};
   std::atomic<Kind> broken_kind_{Kind::kJoin};
   int listener_ = -1;
   uint64_t watch_ = 0;
   UniqueId id_;
   Place place_, member_;
+  ProcessTableMessage process_table_;
   SecureConnection* parent_of_member_ = nullptr;
   std::vector<std::shared_ptr<SecureConnection>> connections_;
 };

@@ -4,6 +4,8 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <thread>
+
 #include "bootstrap/fake_root.h"
 #include "bootstrap/job/parent_search.h"
 #include "transport/tcp/pair.h"
@@ -34,6 +36,39 @@ TEST(Mute, AParentThatAnswersBeforeTheDeadlineIsAskedAgain) {
   const Status status = Membership::join(root.id(), request_of(1, 3), &membership);
   EXPECT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(root.ignored_left(), 0u);
+}
+
+// As where the network by which it came drops all by now. The root has other addresses.
+TEST(Mute, ARootThatDoesNotAnswerAnArrivalIsReachedAgain) {
+  FakeRoot root(true);
+  root.ignore_joins(1);
+  std::unique_ptr<Membership> membership;
+  const Status status = Membership::join(root.id(), request_of(1, 3), &membership);
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
+TEST(Mute, AParentThatFallsSilentWhileTheRanksMeetIsAskedAgain) {
+  FakeRoot root(true);
+  root.ignore_hellos(1);
+  std::unique_ptr<Membership> membership;
+  const Status status = Membership::join(root.id(), request_of(1, 3), &membership);
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(root.attached(), 2u);
+}
+
+TEST(Mute, ASilentParentThatTakesNoConnectionIsTheParentYet) {
+  FakeRoot root(true);
+  root.ignore_hellos(1);
+  std::unique_ptr<Membership> membership;
+  Status status(trInternalError, "has not ended");
+  std::thread joins([&] { status = Membership::join(root.id(), request_of(1, 3), &membership); });
+  EXPECT_TRUE(soon([&] { return root.hellos_left() == 0; }, seconds(10)));
+  root.drop_next(UINT32_MAX);
+  EXPECT_TRUE(soon([&] { return root.drops_left() < UINT32_MAX - 20; }, seconds(20))) << "it is dialled";
+  root.send_process_table();
+  joins.join();
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(root.attached(), 1u);
 }
 
 // What becomes of a stream to the root.

@@ -100,6 +100,8 @@ FailureDetector::Step FailureDetector::examine(uint32_t process, bool pid_has_en
 FailureDetector::Step FailureDetector::probed(uint32_t process, Answer answer, Clock::time_point now) {
   const auto broken = broken_.find(process);
   const bool is_broken = broken != broken_.end();
+  if (!is_broken && is_unreached(process, now))
+    return {.next = answer == Answer::kListens ? Next::kTellMoved : Next::kNothing};
   if (!is_broken && (!tree_.is_top() || adrift_.count(process) == 0)) return {};
   if (answer == Answer::kRefuses) {
     // A firewall may refuse for a moment, too.
@@ -207,6 +209,19 @@ uint32_t FailureDetector::other_part(Clock::time_point now) const {
   return kNobody;
 }
 
+bool FailureDetector::is_unreached(uint32_t process, Clock::time_point now) const {
+  const bool has_left = tree_.has_left(process) && tree_.holds_ranks(process);
+  return tree_.is_top() && process < tree_.own() && is_silent(process) && !has_left && !tree_.is_child(process) &&
+         cut_at(process, now) != tree_.own();
+}
+
+std::vector<uint32_t> FailureDetector::unreached(Clock::time_point now) const {
+  std::vector<uint32_t> all;
+  for (const auto& [process, entry] : silent_)
+    if (is_unreached(process, now)) all.push_back(process);
+  return all;
+}
+
 // Since when its children are on their way to another parent; the least time: they are not.
 Clock::time_point FailureDetector::gone_since(uint32_t process, const std::set<uint32_t>& unresponsive,
                                               Clock::time_point verdict_at) const {
@@ -248,7 +263,8 @@ std::vector<uint32_t> FailureDetector::untold(Clock::time_point verdict_at, Cloc
 
 bool FailureDetector::is_idle(bool running, Clock::time_point now) const {
   if (tree_.has_parent() || !tree_.children().empty() || !broken_.empty()) return false;
-  return !running || !tree_.is_top() || (other_part(now) == kNobody && below_gone_relays().empty());
+  if (!running || !tree_.is_top()) return true;
+  return other_part(now) == kNobody && unreached(now).empty() && below_gone_relays().empty();
 }
 
 }  // namespace treering

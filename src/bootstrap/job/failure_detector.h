@@ -6,7 +6,7 @@
 //   a neighbour is not heard         listen(): silent, which all processes are told, until it is heard again
 //   at the top                       cut_off():    those behind a process that is lost or silent
 //                                    missing():    those below a process without ranks, whose end is not told
-//                                    other_part(): those that may have a top of their own
+//                                    other_part(), unreached(): those that may have a top of their own
 //
 // A loss is for good. It counts when its notice comes back as that of another process does (take_loss()): all know the
 // same.
@@ -78,7 +78,7 @@ class FailureDetector {
   };
   // What is to be done about a process.
   struct Step {
-    enum class Next { kNothing, kExamineAgain, kProbe, kTellHeard, kTellSilent, kTellLost };
+    enum class Next { kNothing, kExamineAgain, kProbe, kTellHeard, kTellSilent, kTellLost, kTellMoved };
     Next next = Next::kNothing;
     Clock::duration after{};  // kExamineAgain
     std::string text = {};    // kTellLost: how it is known
@@ -110,6 +110,9 @@ class FailureDetector {
   // The first process that may be in another part of the tree, below a top of its own: one that this top, or its top,
   // could not reach for a while. The top with the higher number attaches to the other's part.
   uint32_t other_part(Clock::time_point now) const;
+  // Silent processes with a lower number, which may have a top of their own. Once one of them listens, by another way than
+  // that on which it fell silent, it is told who is the top here, and its part attaches to this one.
+  std::vector<uint32_t> unreached(Clock::time_point now) const;
   // Whether children of a process that is gone, or does not answer, are on their way to a new parent, and have yet to
   // hear of the verdict. A slow network takes its time for it; one that was lost as well never comes. `unresponsive`: did not
   // answer when this process sought a parent.
@@ -125,6 +128,7 @@ class FailureDetector {
 
  private:
   std::vector<uint32_t> below_gone_relays() const;
+  bool is_unreached(uint32_t process, Clock::time_point now) const;
   Clock::time_point gone_since(uint32_t process, const std::set<uint32_t>& unresponsive,
                                Clock::time_point verdict_at) const;
 

@@ -123,11 +123,14 @@ void Job::greet(std::shared_ptr<SecureConnection> connection, const std::string&
   const auto kind = kind_of(bytes);
   JoinMessage join;
   AttachMessage attach;
+  MovingMessage moving;
   if (kind == Kind::kIntroduction) return connector_.accept(connection, bytes);
   if (is_root() && decode(bytes, &join)) return answer_join(connection, join);
   if (kind == Kind::kNotice) return notices_.hear(std::move(connection), bytes);
   if (decode(bytes, &attach)) return accept_child(std::move(connection), attach);
   connection->close();
+  // By a connection of its own, because the one in the tree passes nothing on. It may be the parent by now.
+  if (context_.runs() && decode(bytes, &moving) && !tree_.is_parent(moving.process)) on_moving(moving.process, moving);
 }
 
 void Job::answer_join(const std::shared_ptr<SecureConnection>& connection, const JoinMessage& join) {

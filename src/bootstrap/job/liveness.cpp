@@ -53,7 +53,11 @@ void Liveness::tick() {
 }
 
 void Liveness::listen(uint32_t neighbour, Clock::duration silence) {
-  if (silence >= kSilence && !job_.runs()) return;
+  if (silence >= kSilence && !job_.runs()) {
+    // Ranks may be late, which says nothing of them. But a network may drop what comes by one address alone.
+    if (job_.meets() && tree_.is_parent(neighbour)) events_.parent_silent();
+    return;
+  }
   const FailureDetector::Hearing hearing = detector_.listen(neighbour, silence);
   if (hearing.change == FailureDetector::Change::kAnswersAgain) {
     if (hearing.warn)
@@ -80,6 +84,7 @@ void Liveness::look_at_the_tree(Clock::time_point now) {
   for (uint32_t process : detector_.missing(now)) probe(process);
   if (const uint32_t process = detector_.other_part(now); process != kNobody) events_.other_part(process);
   for (uint32_t process : detector_.overdue(now)) probe(process);
+  for (uint32_t process : detector_.unreached(now)) probe(process);
 }
 
 void Liveness::examine(uint32_t process) {
@@ -93,6 +98,7 @@ void Liveness::take_step(uint32_t process, const FailureDetector::Step& step) {
   if (step.next == Next::kExamineAgain || step.next == Next::kProbe) start_ticking();
   switch (step.next) {
     case Next::kNothing:
+    case Next::kTellMoved:  // by the connection of the probe
       return;
     case Next::kExamineAgain:
       job_.after(step.after, [this, process] { examine(process); });
@@ -115,9 +121,11 @@ void Liveness::probe(uint32_t process) {
   if (probes_.count(process) != 0 || probes_.size() >= kMaxProbes) return;
   auto done = [this, process](const Status& status, DialEnd end, const std::shared_ptr<SecureConnection>& connection) {
     probes_.erase(process);
+    const FailureDetector::Step step =
+        job_.closed ? FailureDetector::Step{} : detector_.probed(process, answer_of(status, end), Clock::now());
+    if (step.next == FailureDetector::Step::Next::kTellMoved) return connections_.part_from(connection, tree_.own());
     if (connection) connection->close();
-    if (job_.closed) return;
-    take_step(process, detector_.probed(process, answer_of(status, end), Clock::now()));
+    take_step(process, step);
   };
   probes_[process] = job_.dial(tree_.place(process), Clock::now() + kSilence, std::move(done));
 }

@@ -15,7 +15,8 @@ std::vector<Place> ParentSearch::candidates() const {
     const uint32_t process = place.process;
     const bool known = std::any_of(places.begin(), places.end(), [&](const Place& p) { return p.process == process; });
     if (known || process == tree_.own() || detector_.is_lost(process) || detector_.is_silent(process)) return;
-    if (tree_.is_child(process) || tree_.is_parent(process) || tree_.has_left(process) != left) return;
+    if (tree_.is_child(process) || tree_.has_left(process) != left) return;
+    if (tree_.is_parent(process) && tree_.has_met()) return;
     if (places.size() < kMaxParents && ++of_host[place.host] <= kMaxOfHost) places.push_back(place);
   };
   for (bool left : {false, true}) {

@@ -7,7 +7,8 @@
 //
 // The candidates are the process's ancestors, and then the processes in the order of their numbers up to its own, so
 // that two that seek cannot choose each other. Those that have left may still be relays, but not for long: they come
-// last.
+// last. A parent that is silent is asked again only while the ranks meet, when few others are known: another of its
+// addresses may answer.
 #pragma once
 
 #include <optional>

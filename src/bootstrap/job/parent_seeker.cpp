@@ -41,7 +41,7 @@ void ParentSeeker::try_next() {
     dial_ = nullptr;
     if (status.code() == trTimeout || (end == DialEnd::kNoAnswer && job_.meets())) search_.no_answer(place);
     if (status.ok()) return ask(std::move(connection), place);
-    if (job_.meets() && status.code() == trSystemError)  // no other candidate helps
+    if (job_.meets() && !tree_.has_parent() && status.code() == trSystemError)  // no other candidate helps
       return events_.failed({status.code(), "this process: " + status.message()});
     if (end == DialEnd::kRefused && tree_.has_left(place.process)) detector_.relay_is_gone(place.process);
     if (const std::string why = search_.failed(place, status.message(), Clock::now()); !why.empty())
@@ -109,9 +109,10 @@ void ParentSeeker::no_parent() {
   drops_ = 0;
   const std::string& reasons = search_.reasons();
   if (job_.has_failed()) return events_.ended();
+  if (job_.meets() && tree_.has_parent()) return search_.end();  // it is silent, and sought again while it is
   if (job_.meets() && search_.may_yet_answer(job_.own, Clock::now()))
     return void(job_.after(kSeekAgain, [this] {
-      if (job_.meets() && !job_.closed && !tree_.has_parent()) seek();
+      if (job_.meets() && !job_.closed) seek();
     }));
   if (job_.meets())
     return events_.failed(

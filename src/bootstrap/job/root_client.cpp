@@ -48,13 +48,23 @@ void RootClient::join(std::shared_ptr<SecureConnection> connection) {
   SecureConnection::Events events;
   events.frame = [this, held = job_.hold()](const std::string& bytes, int fd) {
     if (fd >= 0) ::close(fd);
+    answer_timer_.cancel();
     if (auto root = std::exchange(joining_, nullptr)) take_place(std::move(root), bytes);
   };
-  events.closed = [this, held = job_.hold()](const std::string&) {
+  const auto come_again = [this] {
     joining_ = nullptr;
     if (job_.own.process != kNobody || job_.closed) return;
     find_later(RootSearch::kRetry);  // a moment of too many arrivals; the search knows when to give up
   };
+  events.closed = [this, held = job_.hold(), come_again](const std::string&) {
+    answer_timer_.cancel();
+    come_again();
+  };
+  // The network by which it came may drop all by now, and another one of the root's may not.
+  answer_timer_.set(RootSearch::kAnswerTimeout, [this, come_again] {
+    joining_->close();
+    come_again();
+  });
   connection->set_events(std::move(events));
   JoinMessage join;
   join.host = job_.agent->identity().host;
@@ -88,6 +98,7 @@ void RootClient::stop_dialing() {
 
 void RootClient::close() {
   stop_dialing();
+  answer_timer_.cancel();
   if (joining_) std::exchange(joining_, nullptr)->close();
 }
 

@@ -48,6 +48,7 @@ class RootClient {
   std::optional<RootSearch> search_;
   std::shared_ptr<Dial> dial_;
   std::shared_ptr<SecureConnection> joining_;  // the root has not answered yet
+  JobTimer answer_timer_{job_};                // until it has
 };
 
 }  // namespace treering

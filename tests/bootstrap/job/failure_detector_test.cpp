@@ -346,6 +346,30 @@ TEST(FailureDetector, TheTopLooksForAProcessOfALowerNumberThatDoesNotHangFromIt)
   EXPECT_EQ(detector.other_part(kNow), kNobody);  // it is no top any more
 }
 
+TEST(FailureDetector, ATopTellsASilentProcessOfALowerNumberThatItIsTheTopOnceThatListens) {
+  Detector detector(2, {kNobody, 0, kNobody, 2, 0}, {1, 2, 3, 4});  // process 0 holds no rank
+  for (uint32_t process : {0, 1, 4}) EXPECT_TRUE(detector.take_silence(silence_of(process), kNow));
+  EXPECT_EQ(detector.unreached(kNow), (Numbers{0, 1}));
+  EXPECT_EQ(detector.probed(0, Answer::kNone, kNow).next, Next::kNothing);
+  EXPECT_EQ(detector.probed(0, Answer::kRefuses, kNow).next, Next::kNothing);
+  EXPECT_EQ(detector.probed(0, Answer::kListens, kNow).next, Next::kTellMoved);
+  EXPECT_EQ(detector.probed(4, Answer::kListens, kNow).next, Next::kNothing) << "it comes itself";
+  detector.take_heard(0);
+  detector.tree->rank_left(0);
+  EXPECT_EQ(detector.unreached(kNow), (Numbers{})) << "one is heard, and the other has left";
+}
+
+TEST(FailureDetector, WhatHangsFromTheTopIsReachedAndOnlyATopTells) {
+  Detector top(2, {kNobody, 2, kNobody, kNobody, 1});
+  EXPECT_TRUE(top.take_silence(silence_of(1), kNow));
+  EXPECT_EQ(top.unreached(kNow), (Numbers{})) << "a child";
+  Detector below(1);
+  EXPECT_TRUE(below.take_silence(silence_of(0), kNow));
+  EXPECT_EQ(below.unreached(kNow), (Numbers{})) << "the parent: the search for another one goes first";
+  below.tree->become_top();
+  EXPECT_EQ(below.unreached(kNow), (Numbers{0}));
+}
+
 TEST(FailureDetector, AChildIsNoOtherPartWhateverIsToldOfItsParent) {
   Detector detector(2, {kNobody, 0, kNobody});
   detector.tree->add_child(0);
@@ -485,6 +509,8 @@ TEST(FailureDetector, AProcessAloneInTheTreeIsIdle) {
   EXPECT_FALSE(detector.is_idle(false, kNow));
   Detector second(1, {kNobody, kNobody});
   EXPECT_FALSE(second.is_idle(true, kNow));  // it looks for the other part
+  EXPECT_TRUE(second.take_silence(silence_of(0), kNow));
+  EXPECT_FALSE(second.is_idle(true, kNow));  // also where that does not answer
   EXPECT_TRUE(second.is_idle(false, kNow));
   Detector above(0, {kNobody, 0, 1}, {0, 2});  // 2 hangs from 1, which holds no rank
   above.tree->remove(1);

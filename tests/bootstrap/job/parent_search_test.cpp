@@ -113,6 +113,15 @@ TEST(ParentSearch, WhileTheRanksMeetTheAncestorsAreAsked) {
   EXPECT_EQ(search.candidates_at(kNow), (Numbers{3, 0}));
 }
 
+TEST(ParentSearch, WhileTheRanksMeetASilentParentIsAskedAgain) {
+  ProcessTree tree;
+  tree.set_own(5);
+  tree.attach_to(3);
+  Search search(std::move(tree));
+  search.set_ancestors({process_table_of(kParents).places[3], process_table_of(kParents).places[0]});
+  EXPECT_EQ(search.candidates_at(kNow), (Numbers{3, 0}));
+}
+
 TEST(ParentSearch, ATopTriesOneAlone) {
   Search search(2, {kNobody, kNobody, kNobody});
   search.begin_with(search.tree.place(1));
