@@ -198,8 +198,10 @@ class FakeChild {
       connection_ = std::move(connection);
       SecureConnection::Events events;
       events.frame = [this](const std::string& bytes, int) { frame_(bytes); };
+      events.closed = [this](const std::string&) { closed_ = true; };
       connection_->set_events(std::move(events));
       connection_->send(encode(AttachMessage{2, true, round}));
+      attached_ = true;
     };
     EXPECT_TRUE(agent
                     .call([&] {
@@ -222,9 +224,12 @@ class FakeChild {
   void send(const std::string& bytes) {
     EXPECT_TRUE(Agent::instance().call([&] { connection_->send(bytes); }).ok());
   }
+  bool has_attached() const { return attached_; }
+  bool is_dropped() const { return closed_; }
 
  private:
   const Frame frame_;
+  std::atomic<bool> attached_{false}, closed_{false};
   std::shared_ptr<Dial> dial_;
   std::shared_ptr<SecureConnection> connection_;
 };

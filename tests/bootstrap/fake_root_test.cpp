@@ -336,6 +336,21 @@ TEST(Notices, TheVerdictReachesWhoAttachesAfterManyOthers) {
   EXPECT_LT(got.size(), 10u) << "of each process, the last of a kind";
 }
 
+// Its own message, that it has another parent, may not come through.
+TEST(Notices, AChildThatHasMovedIsDroppedOnceItIsSilent) {
+  FakeRoot root(true);
+  std::unique_ptr<Membership> membership;
+  const Status joined = Membership::join(root.id(), request_of(1, 3), &membership);
+  ASSERT_TRUE(joined.ok()) << joined.message();
+  FakeChild child(root, 0, [](const std::string&) {});
+  ASSERT_TRUE(soon([&] { return child.has_attached(); }));
+  NoticeMessage moved = notice_of(NoticeType::kMoved, 1, 2);
+  moved.origin = 2;
+  moved.other = 0;
+  child.send(encode(moved));
+  EXPECT_TRUE(soon([&] { return child.is_dropped(); }));
+}
+
 // What a rank gets of an exchange, in a thread of its own.
 class Gathering {
  public:

@@ -130,8 +130,6 @@ NOT_WHILE_UCX_CONNECTS = {"reject", "reset", "reset-sockets", "shutdown-sockets"
 # A link over UCX is not opened again: what a fault does to its connections may end the communicator.
 ENDS_LINKS_OF_UCX = {"reset", "reset-sockets", "shutdown-sockets", "reject", "drop-ipv4"}
 AT_START = ("tiny-buffers", "shm-full")  # before the ranks begin
-# What is told at once does not wait for the deadline, so that is longer. So it is where streams move to another network, which takes up to
-# 8 s and is promised from 10 s on (docs/failures.md).
 MOVES = ("drop-ipv4", "drop-ipv6")
 OF_CONNECTIONS = {"reset": "reset", "reset-sockets": "reset", "shutdown-sockets": "shutdown"}   # what the victims say that they did
 
@@ -204,8 +202,8 @@ class Scenario:
             return SURVIVE if self.loss <= MOST_LOSS_SURVIVED else EITHER
         if self.kind == "stop-short" or self.kind == "outage":
             return SURVIVE if self.seconds <= self.timeout / 2 else EITHER
-        if self.kind in MOVES and self.phase in CREATING:
-            return EITHER  # the control tree is given half of the deadline to find another way
+        if self.kind in MOVES and self.phase in CREATING and self.over != "own":
+            return EITHER  # what connects the pairs has no other way
         if self.kind == "long-outage" and self.seconds > 2 * self.timeout:
             return ERROR
         return KINDS[self.kind].outcome
@@ -220,6 +218,16 @@ class Scenario:
                 f"delay={self.delay:.3f} seconds={self.seconds:.2f} mbit={self.mbit} loss={self.loss} "
                 f"bytes={self.least}..{self.most} timeout={self.timeout:g}" + f" differs={self.differs}" * bool(self.differs)
                 + f" expect={self.outcome}")
+
+
+def _deadlines(kind, phase, over):
+    """How many times as long the deadline is: what is told at once does not wait for it, and the moves to another network, one after the
+    other in a creation, take longer. docs/failures.md promises them from 10 and from 20 s on."""
+    if over != "own":
+        return 1
+    if kind.name in MOVES:
+        return 5 if phase in CREATING else 2.5
+    return 2.5 if kind.cause == DEATH else 1
 
 
 def _sizes(generator, kind, transport, phase, ranks, over):
@@ -300,4 +308,4 @@ def draw(seed, index, timeout=4.0, over="own"):
     differs = _other(generator, kind.name, phase)
     return Scenario(seed, index, kind.name, transport.name, phase, processes, victims, victim_hosts,
                     delay=delay, seconds=seconds, mbit=mbit, loss=loss, least=least, most=most, relay=relay, differs=differs,
-                    timeout=2.5 * timeout if over == "own" and (kind.cause == DEATH or kind.name in MOVES) else timeout)
+                    timeout=timeout * _deadlines(kind, phase, over))

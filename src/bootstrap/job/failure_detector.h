@@ -65,6 +65,7 @@ class FailureDetector {
     bool spread = false;  // all processes are told
   };
   Hearing listen(uint32_t neighbour, Clock::duration silence);
+  bool is_unheard(uint32_t neighbour) const { return unheard_.count(neighbour) != 0; }
   // Whether a child is heard: one that is not finds another parent when it can.
   bool hears_a_child() const;
 

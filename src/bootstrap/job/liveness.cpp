@@ -74,7 +74,15 @@ void Liveness::listen(uint32_t neighbour, Clock::duration silence) {
                       .other = static_cast<uint32_t>(length),
                       .text = kDoesNotAnswer});
     if (tree_.is_parent(neighbour)) events_.parent_silent();
+    drop_deserter(neighbour);
   }
+}
+
+// A child that has another parent cannot say so by a connection that passes nothing on, and no message for it must go
+// there any more.
+void Liveness::drop_deserter(uint32_t child) {
+  if (tree_.is_child(child) && detector_.is_unheard(child) && tree_.parent_of(child) != tree_.own())
+    connections_.end(child);
 }
 
 void Liveness::look_at_the_tree(Clock::time_point now) {
@@ -152,6 +160,7 @@ void Liveness::take_heard(uint32_t process) {
 
 void Liveness::take_move(uint32_t process) {
   if (detector_.take_move(process)) publish_silence();
+  drop_deserter(process);
 }
 
 void Liveness::publish_silence() {

@@ -6,12 +6,15 @@
 
 #include <memory>
 
-#include "bootstrap/job/trees.h"
+#include "bootstrap/job/detectors.h"
 
 namespace treering {
 namespace {
 
+using testing::Detector;
 using testing::kNow;
+using testing::kParents;
+using testing::silence_of;
 using testing::tree_at;
 using Numbers = std::vector<uint32_t>;
 using Next = FailureDetector::Step::Next;
@@ -19,27 +22,6 @@ using Answer = FailureDetector::Answer;
 using Change = FailureDetector::Change;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-// 0 -- 1, 2;  1 -- 3, 4;  3 -- 5
-const Numbers kParents = {kNobody, 0, 0, 1, 1, 3};
-
-NoticeMessage silence_of(uint32_t process, uint32_t length_ms = 0) {
-  return {.type = NoticeType::kSilent, .process = process, .other = length_ms, .text = "its process does not answer"};
-}
-
-struct Detector : FailureDetector {
-  explicit Detector(uint32_t own, const Numbers& parents = kParents, const Numbers& process_of_rank = {})
-      : Detector(std::make_shared<ProcessTree>(tree_at(own, parents, process_of_rank))) {}
-  explicit Detector(std::shared_ptr<ProcessTree> its_tree) : FailureDetector(*its_tree), tree(std::move(its_tree)) {}
-
-  // A neighbour's connection ends.
-  void breaks(uint32_t process, pid_t pid, bool was_parent = false) {
-    tree->remove(process);
-    connection_ended(process, {"reset", kNow, pid, was_parent});
-  }
-
-  std::shared_ptr<ProcessTree> tree;
-};
 
 // Losses and silences
 
@@ -329,52 +311,6 @@ TEST(FailureDetector, OnlyTheTopTellsOfThoseBehind) {
   Detector detector(1);
   EXPECT_TRUE(detector.take_loss(3, kNow));
   EXPECT_TRUE(detector.cut_off(kNow + seconds(60)).empty());
-}
-
-// Parts of the tree
-
-TEST(FailureDetector, TheTopLooksForAProcessOfALowerNumberThatDoesNotHangFromIt) {
-  const Numbers parents = {kNobody, 0, kNobody, 2};
-  Detector detector(2, parents);
-  EXPECT_EQ(detector.other_part(kNow), 0u);
-  EXPECT_EQ(Detector(0, parents).other_part(kNow), kNobody);  // it is found by the other top
-  EXPECT_TRUE(detector.take_loss(0, kNow));
-  EXPECT_EQ(detector.other_part(kNow), 1u);
-  detector.tree->rank_left(1);
-  EXPECT_EQ(detector.other_part(kNow), kNobody);
-  detector.tree->attach_to(3);
-  EXPECT_EQ(detector.other_part(kNow), kNobody);  // it is no top any more
-}
-
-TEST(FailureDetector, ATopTellsASilentProcessOfALowerNumberThatItIsTheTopOnceThatListens) {
-  Detector detector(2, {kNobody, 0, kNobody, 2, 0}, {1, 2, 3, 4});  // process 0 holds no rank
-  for (uint32_t process : {0, 1, 4}) EXPECT_TRUE(detector.take_silence(silence_of(process), kNow));
-  EXPECT_EQ(detector.unreached(kNow), (Numbers{0, 1}));
-  EXPECT_EQ(detector.probed(0, Answer::kNone, kNow).next, Next::kNothing);
-  EXPECT_EQ(detector.probed(0, Answer::kRefuses, kNow).next, Next::kNothing);
-  EXPECT_EQ(detector.probed(0, Answer::kListens, kNow).next, Next::kTellMoved);
-  EXPECT_EQ(detector.probed(4, Answer::kListens, kNow).next, Next::kNothing) << "it comes itself";
-  detector.take_heard(0);
-  detector.tree->rank_left(0);
-  EXPECT_EQ(detector.unreached(kNow), (Numbers{})) << "one is heard, and the other has left";
-}
-
-TEST(FailureDetector, WhatHangsFromTheTopIsReachedAndOnlyATopTells) {
-  Detector top(2, {kNobody, 2, kNobody, kNobody, 1});
-  EXPECT_TRUE(top.take_silence(silence_of(1), kNow));
-  EXPECT_EQ(top.unreached(kNow), (Numbers{})) << "a child";
-  Detector below(1);
-  EXPECT_TRUE(below.take_silence(silence_of(0), kNow));
-  EXPECT_EQ(below.unreached(kNow), (Numbers{})) << "the parent: the search for another one goes first";
-  below.tree->become_top();
-  EXPECT_EQ(below.unreached(kNow), (Numbers{0}));
-}
-
-TEST(FailureDetector, AChildIsNoOtherPartWhateverIsToldOfItsParent) {
-  Detector detector(2, {kNobody, 0, kNobody});
-  detector.tree->add_child(0);
-  detector.tree->add_child(1);
-  EXPECT_EQ(detector.other_part(kNow), kNobody);
 }
 
 // Below processes that never held a rank

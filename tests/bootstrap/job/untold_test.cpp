@@ -7,30 +7,17 @@
 #include <memory>
 #include <set>
 
-#include "bootstrap/job/trees.h"
+#include "bootstrap/job/detectors.h"
 
 namespace treering {
 namespace {
 
+using testing::Detector;
 using testing::kNow;
-using testing::tree_at;
+using testing::kParents;
+using testing::silence_of;
 using Numbers = std::vector<uint32_t>;
 using std::chrono::milliseconds;
-
-// 0 -- 1, 2;  1 -- 3, 4;  3 -- 5
-const Numbers kParents = {kNobody, 0, 0, 1, 1, 3};
-
-NoticeMessage silence_of(uint32_t process, uint32_t length_ms = 0) {
-  return {.type = NoticeType::kSilent, .process = process, .other = length_ms, .text = "its process does not answer"};
-}
-
-struct Detector : FailureDetector {
-  explicit Detector(uint32_t own, const Numbers& parents = kParents, const Numbers& process_of_rank = {})
-      : Detector(std::make_shared<ProcessTree>(tree_at(own, parents, process_of_rank))) {}
-  explicit Detector(std::shared_ptr<ProcessTree> its_tree) : FailureDetector(*its_tree), tree(std::move(its_tree)) {}
-
-  std::shared_ptr<ProcessTree> tree;
-};
 
 TEST(Untold, AParentWithoutRanksKeepsTheNewsOfTheOthersBack) {
   Detector below(1, kParents, {1, 2, 3, 4, 5});

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parts of the tree, each with a top of its own: which one looks for the other.
+#include <gtest/gtest.h>
+
+#include "bootstrap/job/detectors.h"
+
+namespace treering {
+namespace {
+
+using testing::Detector;
+using testing::kNow;
+using testing::silence_of;
+using Numbers = std::vector<uint32_t>;
+using Next = FailureDetector::Step::Next;
+using Answer = FailureDetector::Answer;
+
+TEST(Parts, TheTopLooksForAProcessOfALowerNumberThatDoesNotHangFromIt) {
+  const Numbers parents = {kNobody, 0, kNobody, 2};
+  Detector detector(2, parents);
+  EXPECT_EQ(detector.other_part(kNow), 0u);
+  EXPECT_EQ(Detector(0, parents).other_part(kNow), kNobody);  // it is found by the other top
+  EXPECT_TRUE(detector.take_loss(0, kNow));
+  EXPECT_EQ(detector.other_part(kNow), 1u);
+  detector.tree->rank_left(1);
+  EXPECT_EQ(detector.other_part(kNow), kNobody);
+  detector.tree->attach_to(3);
+  EXPECT_EQ(detector.other_part(kNow), kNobody);  // it is no top any more
+}
+
+TEST(Parts, ATopTellsASilentProcessOfALowerNumberThatItIsTheTopOnceThatListens) {
+  Detector detector(2, {kNobody, 0, kNobody, 2, 0}, {1, 2, 3, 4});  // process 0 holds no rank
+  for (uint32_t process : {0, 1, 4}) EXPECT_TRUE(detector.take_silence(silence_of(process), kNow));
+  EXPECT_EQ(detector.unreached(kNow), (Numbers{0, 1}));
+  EXPECT_EQ(detector.probed(0, Answer::kNone, kNow).next, Next::kNothing);
+  EXPECT_EQ(detector.probed(0, Answer::kRefuses, kNow).next, Next::kNothing);
+  EXPECT_EQ(detector.probed(0, Answer::kListens, kNow).next, Next::kTellMoved);
+  EXPECT_EQ(detector.probed(4, Answer::kListens, kNow).next, Next::kNothing) << "it comes itself";
+  detector.take_heard(0);
+  detector.tree->rank_left(0);
+  EXPECT_EQ(detector.unreached(kNow), (Numbers{})) << "one is heard, and the other has left";
+}
+
+TEST(Parts, WhatHangsFromTheTopIsReachedAndOnlyATopTells) {
+  Detector top(2, {kNobody, 2, kNobody, kNobody, 1});
+  EXPECT_TRUE(top.take_silence(silence_of(1), kNow));
+  EXPECT_EQ(top.unreached(kNow), (Numbers{})) << "a child";
+  Detector below(1);
+  EXPECT_TRUE(below.take_silence(silence_of(0), kNow));
+  EXPECT_EQ(below.unreached(kNow), (Numbers{})) << "the parent: the search for another one goes first";
+  below.tree->become_top();
+  EXPECT_EQ(below.unreached(kNow), (Numbers{0}));
+}
+
+TEST(Parts, AChildIsNoOtherPartWhateverIsToldOfItsParent) {
+  Detector detector(2, {kNobody, 0, kNobody});
+  detector.tree->add_child(0);
+  detector.tree->add_child(1);
+  EXPECT_EQ(detector.other_part(kNow), kNobody);
+}
+
+}  // namespace
+}  // namespace treering
