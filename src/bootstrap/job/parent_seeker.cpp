@@ -112,7 +112,7 @@ void ParentSeeker::no_parent() {
   if (job_.meets() && tree_.has_parent()) return search_.end();  // it is silent, and sought again while it is
   if (job_.meets() && search_.may_yet_answer(job_.own, Clock::now()))
     return void(job_.after(kSeekAgain, [this] {
-      if (job_.meets() && !job_.closed) seek();
+      if (job_.meets() && !job_.closed && !tree_.has_parent()) seek();
     }));
   if (job_.meets())
     return events_.failed(
