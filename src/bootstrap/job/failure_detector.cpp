@@ -100,8 +100,8 @@ FailureDetector::Step FailureDetector::examine(uint32_t process, bool pid_has_en
 FailureDetector::Step FailureDetector::probed(uint32_t process, Answer answer, Clock::time_point now) {
   const auto broken = broken_.find(process);
   const bool is_broken = broken != broken_.end();
-  if (!is_broken && is_unreached(process, now))
-    return {.next = answer == Answer::kListens ? Next::kTellMoved : Next::kNothing};
+  if (!is_broken && answer == Answer::kListens && is_unreached(process, now)) return {.next = Next::kAttach};
+  if (!is_broken && answer == Answer::kRefuses && tree_.has_left(process)) gone_.insert(process);
   if (!is_broken && (!tree_.is_top() || adrift_.count(process) == 0)) return {};
   if (answer == Answer::kRefuses) {
     // A firewall may refuse for a moment, too.
@@ -174,7 +174,7 @@ std::vector<NoticeMessage> FailureDetector::cut_off(Clock::time_point now) const
   if (!tree_.is_top() || (lost_.empty() && silent_.empty())) return notices;
   for (uint32_t process = 0; process < tree_.size(); ++process) {
     if (process == tree_.own() || is_lost(process) || is_silent(process) || tree_.has_left(process)) continue;
-    const uint32_t above = cut_at(process, now);
+    const uint32_t above = tree_.is_child(process) ? tree_.own() : cut_at(process, now);
     if (above == tree_.own() || above == kNobody) continue;
     const bool is_dead = is_lost(above);
     const Place& place = tree_.place(above);
@@ -210,16 +210,20 @@ uint32_t FailureDetector::other_part(Clock::time_point now) const {
 }
 
 bool FailureDetector::is_unreached(uint32_t process, Clock::time_point now) const {
-  const bool has_left = tree_.has_left(process) && tree_.holds_ranks(process);
+  const bool has_left = tree_.has_left(process) && (tree_.holds_ranks(process) || gone_.count(process) != 0);
   return tree_.is_top() && process < tree_.own() && is_silent(process) && !has_left && !tree_.is_child(process) &&
          cut_at(process, now) != tree_.own();
 }
 
-std::vector<uint32_t> FailureDetector::unreached(Clock::time_point now) const {
-  std::vector<uint32_t> all;
-  for (const auto& [process, entry] : silent_)
-    if (is_unreached(process, now)) all.push_back(process);
-  return all;
+std::optional<uint32_t> FailureDetector::next_unreached(Clock::time_point now) {
+  std::optional<uint32_t> first;
+  for (const auto& [process, entry] : silent_) {
+    if (!is_unreached(process, now)) continue;
+    if (process > last_unreached_) return last_unreached_ = process;
+    if (!first) first = process;
+  }
+  if (first) last_unreached_ = *first;
+  return first;
 }
 
 // Since when its children are on their way to another parent; the least time: they are not.
@@ -264,7 +268,9 @@ std::vector<uint32_t> FailureDetector::untold(Clock::time_point verdict_at, Cloc
 bool FailureDetector::is_idle(bool running, Clock::time_point now) const {
   if (tree_.has_parent() || !tree_.children().empty() || !broken_.empty()) return false;
   if (!running || !tree_.is_top()) return true;
-  return other_part(now) == kNobody && unreached(now).empty() && below_gone_relays().empty();
+  const bool reaches_all =
+      std::none_of(silent_.begin(), silent_.end(), [&](const auto& silent) { return is_unreached(silent.first, now); });
+  return reaches_all && other_part(now) == kNobody && below_gone_relays().empty();
 }
 
 }  // namespace treering

@@ -6,7 +6,7 @@
 //   a neighbour is not heard         listen(): silent, which all processes are told, until it is heard again
 //   at the top                       cut_off():    those behind a process that is lost or silent
 //                                    missing():    those below a process without ranks, whose end is not told
-//                                    other_part(), unreached(): those that may have a top of their own
+//                                    other_part(), next_unreached(): those that may have a top of their own
 //
 // A loss is for good. It counts when its notice comes back as that of another process does (take_loss()): all know the
 // same.
@@ -79,7 +79,7 @@ class FailureDetector {
   };
   // What is to be done about a process.
   struct Step {
-    enum class Next { kNothing, kExamineAgain, kProbe, kTellHeard, kTellSilent, kTellLost, kTellMoved };
+    enum class Next { kNothing, kExamineAgain, kProbe, kTellHeard, kTellSilent, kTellLost, kAttach };
     Next next = Next::kNothing;
     Clock::duration after{};  // kExamineAgain
     std::string text = {};    // kTellLost: how it is known
@@ -111,9 +111,9 @@ class FailureDetector {
   // The first process that may be in another part of the tree, below a top of its own: one that this top, or its top,
   // could not reach for a while. The top with the higher number attaches to the other's part.
   uint32_t other_part(Clock::time_point now) const;
-  // Silent processes with a lower number, which may have a top of their own. Once one of them listens, by another way than
-  // that on which it fell silent, it is told who is the top here, and its part attaches to this one.
-  std::vector<uint32_t> unreached(Clock::time_point now) const;
+  // A silent process with a lower number, which may have a top of its own; each in turn. Once it listens, by another way
+  // than that on which it fell silent, this top attaches to it.
+  std::optional<uint32_t> next_unreached(Clock::time_point now);
   // Whether children of a process that is gone, or does not answer, are on their way to a new parent, and have yet to
   // hear of the verdict. A slow network takes its time for it; one that was lost as well never comes. `unresponsive`: did not
   // answer when this process sought a parent.
@@ -140,6 +140,7 @@ class FailureDetector {
   std::map<uint32_t, Broken> broken_;
   // At the top: processes that hung from one without ranks and have not come back, and since when.
   std::map<uint32_t, Clock::time_point> adrift_;
+  uint32_t last_unreached_ = 0;
   std::set<uint32_t> gone_;  // relays
   std::set<uint32_t> told_;  // of the verdict, by a connection of their own
   Clock::time_point top_since_;

@@ -123,14 +123,11 @@ void Job::greet(std::shared_ptr<SecureConnection> connection, const std::string&
   const auto kind = kind_of(bytes);
   JoinMessage join;
   AttachMessage attach;
-  MovingMessage moving;
   if (kind == Kind::kIntroduction) return connector_.accept(connection, bytes);
   if (is_root() && decode(bytes, &join)) return answer_join(connection, join);
   if (kind == Kind::kNotice) return notices_.hear(std::move(connection), bytes);
   if (decode(bytes, &attach)) return accept_child(std::move(connection), attach);
   connection->close();
-  // By a connection of its own, because the one in the tree passes nothing on. It may be the parent by now.
-  if (context_.runs() && decode(bytes, &moving) && !tree_.is_parent(moving.process)) on_moving(moving.process, moving);
 }
 
 void Job::answer_join(const std::shared_ptr<SecureConnection>& connection, const JoinMessage& join) {
@@ -189,6 +186,9 @@ void Job::accept_child(std::shared_ptr<SecureConnection> connection, const Attac
   if (context_.closed || process == tree_.own() || (tree_.has_met() && process >= tree_.size()))
     return connection->close();
   if (tree_.is_parent(process)) return connection->close();
+  // A top attaches to one of a lower number. That one may be on its way to this top, as it was told long ago that this is
+  // one: each would be above the other.
+  if (context_.runs() && process < tree_.own() && seeker_.is_dialing()) return connection->close();
   connection->send(encode(AttachedMessage{tree_.own(), exchanger_.round()}));
   detector_.connected(process);
   connections_.add_child(process, std::move(connection));
@@ -315,6 +315,8 @@ void Job::met() {
   context_.phase = JobContext::Phase::kRunning;
   exchanger_.met();
   log_phases();
+  // It has moved while the ranks met: the process table has its first place.
+  if (tree_.has_parent() && tree_.parent_of(tree_.own()) != tree_.parent()) tell_parent(tree_.parent());
   liveness_.start_ticking();
   maybe_finish();
 }

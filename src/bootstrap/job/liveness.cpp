@@ -64,6 +64,7 @@ void Liveness::listen(uint32_t neighbour, Clock::duration silence) {
       log_line(LogLevel::kWarn, fmt::format("{}: its process answers again", tree_.describe(neighbour)));
     if (hearing.spread) report_heard(neighbour);
   } else if (hearing.change == FailureDetector::Change::kFellSilent) {
+    if (drop_deserter(neighbour)) return;
     if (hearing.warn)
       log_line(LogLevel::kWarn, fmt::format("{}: its process has not answered for {:.1f} s", tree_.describe(neighbour),
                                             seconds(silence)));
@@ -74,15 +75,15 @@ void Liveness::listen(uint32_t neighbour, Clock::duration silence) {
                       .other = static_cast<uint32_t>(length),
                       .text = kDoesNotAnswer});
     if (tree_.is_parent(neighbour)) events_.parent_silent();
-    drop_deserter(neighbour);
   }
 }
 
 // A child that has another parent cannot say so by a connection that passes nothing on, and no message for it must go
 // there any more.
-void Liveness::drop_deserter(uint32_t child) {
-  if (tree_.is_child(child) && detector_.is_unheard(child) && tree_.parent_of(child) != tree_.own())
-    connections_.end(child);
+bool Liveness::drop_deserter(uint32_t child) {
+  if (!tree_.is_child(child) || !detector_.is_unheard(child) || tree_.parent_of(child) == tree_.own()) return false;
+  connections_.end(child);
+  return true;
 }
 
 void Liveness::look_at_the_tree(Clock::time_point now) {
@@ -92,7 +93,7 @@ void Liveness::look_at_the_tree(Clock::time_point now) {
   for (uint32_t process : detector_.missing(now)) probe(process);
   if (const uint32_t process = detector_.other_part(now); process != kNobody) events_.other_part(process);
   for (uint32_t process : detector_.overdue(now)) probe(process);
-  for (uint32_t process : detector_.unreached(now)) probe(process);
+  if (const auto process = detector_.next_unreached(now)) probe(*process);
 }
 
 void Liveness::examine(uint32_t process) {
@@ -106,7 +107,6 @@ void Liveness::take_step(uint32_t process, const FailureDetector::Step& step) {
   if (step.next == Next::kExamineAgain || step.next == Next::kProbe) start_ticking();
   switch (step.next) {
     case Next::kNothing:
-    case Next::kTellMoved:  // by the connection of the probe
       return;
     case Next::kExamineAgain:
       job_.after(step.after, [this, process] { examine(process); });
@@ -115,6 +115,8 @@ void Liveness::take_step(uint32_t process, const FailureDetector::Step& step) {
       return probe(process);
     case Next::kTellHeard:
       return report_heard(process);
+    case Next::kAttach:
+      return events_.other_part(process);
     case Next::kTellSilent:
       return events_.notify({.type = NoticeType::kSilent, .process = process, .text = kDoesNotAnswer});
     case Next::kTellLost:
@@ -129,11 +131,9 @@ void Liveness::probe(uint32_t process) {
   if (probes_.count(process) != 0 || probes_.size() >= kMaxProbes) return;
   auto done = [this, process](const Status& status, DialEnd end, const std::shared_ptr<SecureConnection>& connection) {
     probes_.erase(process);
-    const FailureDetector::Step step =
-        job_.closed ? FailureDetector::Step{} : detector_.probed(process, answer_of(status, end), Clock::now());
-    if (step.next == FailureDetector::Step::Next::kTellMoved) return connections_.part_from(connection, tree_.own());
     if (connection) connection->close();
-    take_step(process, step);
+    if (job_.closed) return;
+    take_step(process, detector_.probed(process, answer_of(status, end), Clock::now()));
   };
   probes_[process] = job_.dial(tree_.place(process), Clock::now() + kSilence, std::move(done));
 }
@@ -160,7 +160,7 @@ void Liveness::take_heard(uint32_t process) {
 
 void Liveness::take_move(uint32_t process) {
   if (detector_.take_move(process)) publish_silence();
-  drop_deserter(process);
+  (void)drop_deserter(process);
 }
 
 void Liveness::publish_silence() {

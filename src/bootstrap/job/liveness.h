@@ -52,7 +52,7 @@ class Liveness {
  private:
   void tick();
   void listen(uint32_t neighbour, Clock::duration silence);
-  void drop_deserter(uint32_t child);
+  bool drop_deserter(uint32_t child);
   void look_at_the_tree(Clock::time_point now);
   void take_step(uint32_t process, const FailureDetector::Step& step);
   void probe(uint32_t process);

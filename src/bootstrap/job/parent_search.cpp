@@ -56,6 +56,7 @@ void ParentSearch::begin(Clock::time_point now) {
 
 void ParentSearch::begin_with(const Place& place) {
   reasons_.clear();
+  unresponsive_hosts_.erase(place.host);  // it has answered since, or may do so by now
   untried_ = {place};
 }
 

@@ -119,6 +119,13 @@ void ParentSeeker::no_parent() {
         {trRemoteError, fmt::format("the process that made the unique id (pid {}) ended while the communicator was "
                                     "being created{}{}",
                                     job_.id.root_pid, reasons.empty() ? "" : ": ", reasons)});
+  const bool hears_parent =
+      tree_.has_parent() && !detector_.is_unheard(tree_.parent()) && !detector_.is_silent(tree_.parent());
+  if (hears_parent) {  // again
+    search_.end();
+    follow_reparented();
+    return events_.ended();
+  }
   const Outcome outcome = search_.outcome(Clock::now());
   if (outcome == Outcome::kSearchAgain) {
     job_.after(kSeekAgain, [this] {

@@ -54,7 +54,8 @@ void RootClient::join(std::shared_ptr<SecureConnection> connection) {
   const auto come_again = [this] {
     joining_ = nullptr;
     if (job_.own.process != kNobody || job_.closed) return;
-    find_later(RootSearch::kRetry);  // a moment of too many arrivals; the search knows when to give up
+    // A moment of too many arrivals; the search knows when to give up.
+    find_later(RootSearch::kRetry + std::chrono::milliseconds(randombytes_uniform(100)));
   };
   events.closed = [this, held = job_.hold(), come_again](const std::string&) {
     answer_timer_.cancel();

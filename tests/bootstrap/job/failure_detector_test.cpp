@@ -365,6 +365,22 @@ TEST_F(BelowRelays, OneThatHeldARankIsNoRelay) {
   EXPECT_TRUE(detector.missing(kNow + seconds(9)).empty());
 }
 
+TEST(FailureDetector, ASilentProcessBelowARelayThatIsGoneIsLostOnceNothingListens) {
+  Detector detector(2, {kNobody, 0, kNobody, 2}, {1, 2, 3});  // process 0 holds no rank
+  detector.relay_is_gone(0);
+  EXPECT_TRUE(detector.take_silence(silence_of(1), kNow));
+  (void)detector.missing(kNow);
+  EXPECT_EQ(detector.missing(kNow + kProbeAfter), (Numbers{1}));
+  EXPECT_EQ(detector.probed(1, Answer::kRefuses, kNow + kProbeAfter).next, Next::kTellLost);
+}
+
+TEST(FailureDetector, AChildIsNotCutOffWhateverIsToldOfItsParent) {
+  Detector top(0, {kNobody, 0, 1});
+  top.tree->add_child(2);
+  EXPECT_TRUE(top.take_loss(1, kNow));
+  EXPECT_TRUE(top.cut_off(kNow + seconds(60)).empty());
+}
+
 TEST(FailureDetector, ThoseBelowASilentRelayAreMissingOnceItIsNoChild) {
   Detector detector(0, kParents, {0, 2, 3, 4, 5});
   EXPECT_TRUE(detector.take_silence(silence_of(1), kNow));

@@ -27,28 +27,37 @@ TEST(Parts, TheTopLooksForAProcessOfALowerNumberThatDoesNotHangFromIt) {
   EXPECT_EQ(detector.other_part(kNow), kNobody);  // it is no top any more
 }
 
-TEST(Parts, ATopTellsASilentProcessOfALowerNumberThatItIsTheTopOnceThatListens) {
+TEST(Parts, ATopAttachesToASilentProcessOfALowerNumberOnceThatListens) {
   Detector detector(2, {kNobody, 0, kNobody, 2, 0}, {1, 2, 3, 4});  // process 0 holds no rank
   for (uint32_t process : {0, 1, 4}) EXPECT_TRUE(detector.take_silence(silence_of(process), kNow));
-  EXPECT_EQ(detector.unreached(kNow), (Numbers{0, 1}));
+  for (uint32_t expected : {1, 0, 1, 0}) EXPECT_EQ(detector.next_unreached(kNow), expected) << "each in turn";
   EXPECT_EQ(detector.probed(0, Answer::kNone, kNow).next, Next::kNothing);
-  EXPECT_EQ(detector.probed(0, Answer::kRefuses, kNow).next, Next::kNothing);
-  EXPECT_EQ(detector.probed(0, Answer::kListens, kNow).next, Next::kTellMoved);
+  EXPECT_EQ(detector.probed(0, Answer::kListens, kNow).next, Next::kAttach);
+  EXPECT_EQ(detector.probed(1, Answer::kListens, kNow).next, Next::kAttach);
   EXPECT_EQ(detector.probed(4, Answer::kListens, kNow).next, Next::kNothing) << "it comes itself";
-  detector.take_heard(0);
-  detector.tree->rank_left(0);
-  EXPECT_EQ(detector.unreached(kNow), (Numbers{})) << "one is heard, and the other has left";
+  detector.take_heard(1);
+  EXPECT_EQ(detector.next_unreached(kNow), 0u);
+  EXPECT_EQ(detector.probed(0, Answer::kRefuses, kNow).next, Next::kNothing);
+  EXPECT_EQ(detector.next_unreached(kNow), std::nullopt) << "a relay that has gone is needed no more";
 }
 
-TEST(Parts, WhatHangsFromTheTopIsReachedAndOnlyATopTells) {
+TEST(Parts, ASilentProcessWhoseRanksHaveLeftIsNotLookedFor) {
+  Detector detector(2, {kNobody, 0, kNobody});
+  EXPECT_TRUE(detector.take_silence(silence_of(1), kNow));
+  EXPECT_EQ(detector.next_unreached(kNow), 1u);
+  detector.tree->rank_left(1);
+  EXPECT_EQ(detector.next_unreached(kNow), std::nullopt);
+}
+
+TEST(Parts, WhatHangsFromTheTopIsReachedAndOnlyATopLooks) {
   Detector top(2, {kNobody, 2, kNobody, kNobody, 1});
   EXPECT_TRUE(top.take_silence(silence_of(1), kNow));
-  EXPECT_EQ(top.unreached(kNow), (Numbers{})) << "a child";
+  EXPECT_EQ(top.next_unreached(kNow), std::nullopt) << "a child";
   Detector below(1);
   EXPECT_TRUE(below.take_silence(silence_of(0), kNow));
-  EXPECT_EQ(below.unreached(kNow), (Numbers{})) << "the parent: the search for another one goes first";
+  EXPECT_EQ(below.next_unreached(kNow), std::nullopt) << "the parent: the search for another one goes first";
   below.tree->become_top();
-  EXPECT_EQ(below.unreached(kNow), (Numbers{0}));
+  EXPECT_EQ(below.next_unreached(kNow), 0u);
 }
 
 TEST(Parts, AChildIsNoOtherPartWhateverIsToldOfItsParent) {
