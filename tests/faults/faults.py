@@ -205,10 +205,14 @@ def parse(arguments):
                         help="of the runs (1 at most, but at least one run) may be late by less than the slack again, name another rank than "
                              "the right one, or fail where the fault is to be survived, as a machine that is loaded by others makes some "
                              "do; all else counts always (tolerance.py), and so does a second run of a kind (0: none may)")
+    parser.add_argument("--long-only", action="store_true", help="skipped unless TREERING_LONG_TESTS=1")
     parser.add_argument("--markdown", metavar="FILE", help="writes the table there")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--show", action="store_true", help="all ranks' output of the runs that fail")
     options = parser.parse_args(arguments)
+    if options.long_only and os.environ.get("TREERING_LONG_TESTS") != "1":
+        print("these runs take minutes; set TREERING_LONG_TESTS=1")
+        raise SystemExit(SKIP)
     options.jobs = 1 if options.idle or options.replay or options.over == "verbs" else options.jobs
     if options.runs is None:
         options.runs = RUNS[options.over] * (10 if os.environ.get("TREERING_LONG_TESTS") == "1" else 1)
