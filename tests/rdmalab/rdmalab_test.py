@@ -75,7 +75,7 @@ class RdmaLabTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         if os.environ.get("TREERING_LONG_TESTS") != "1":
-            raise unittest.SkipTest("the lab by itself takes 40 s; rdmalab_verbs uses it (set TREERING_LONG_TESTS=1)")
+            raise unittest.SkipTest("a boot of the lab for its own tests; rdmalab_verbs boots it, too (set TREERING_LONG_TESTS=1)")
         begin = time.monotonic()
         cls.lab = RdmaLab(hosts=2, devices=2)
         print(f"booted in {time.monotonic() - begin:.1f} s", flush=True)

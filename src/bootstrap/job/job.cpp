@@ -186,8 +186,8 @@ void Job::accept_child(std::shared_ptr<SecureConnection> connection, const Attac
   if (context_.closed || process == tree_.own() || (tree_.has_met() && process >= tree_.size()))
     return connection->close();
   if (tree_.is_parent(process)) return connection->close();
-  // A top attaches to one of a lower number. That one may be on its way to this top, as it was told long ago that this is
-  // one: each would be above the other.
+  // A top that attaches to a process of a lower number takes none of these: each would be above the other. They come where
+  // an old connection has told them that this is a top.
   if (context_.runs() && process < tree_.own() && seeker_.is_dialing()) return connection->close();
   connection->send(encode(AttachedMessage{tree_.own(), exchanger_.round()}));
   detector_.connected(process);

@@ -121,7 +121,7 @@ void ParentSeeker::no_parent() {
                                     job_.id.root_pid, reasons.empty() ? "" : ": ", reasons)});
   const bool hears_parent =
       tree_.has_parent() && !detector_.is_unheard(tree_.parent()) && !detector_.is_silent(tree_.parent());
-  if (hears_parent) {  // again
+  if (hears_parent) {  // it was silent when the search began
     search_.end();
     follow_reparented();
     return events_.ended();
