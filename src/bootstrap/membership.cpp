@@ -351,8 +351,9 @@ std::optional<SilentRanks> Membership::silent_relay() const {
   return member_->silent_relay;
 }
 
-// A rank that waits for an answer asks thousands of times in a millisecond; the questions would queue up before all
-// else.
+// A rank that waits for an answer asks thousands of times in a millisecond, and the agent's thread may get little of a
+// busy processor. Questions that it cannot keep up with would queue up before all else, introductions among them: no
+// more are posted until it has come to the last ones.
 void Membership::request_status(uint32_t rank) {
   std::vector<uint32_t> due;
   {
@@ -360,10 +361,18 @@ void Membership::request_status(uint32_t rank) {
     const Clock::time_point now = Clock::now();
     if (!member_->questions) member_->questions.emplace(member_->request.ranks);
     member_->questions->want(rank, now);
+    if (member_->has_questions_posted) return;
     while (const auto next = member_->questions->next(now)) due.push_back(*next);
+    if (due.empty()) return;
+    member_->has_questions_posted = true;
   }
-  for (const uint32_t next : due)
-    agent_->post([job = job_, asking = member_->request.rank, next] { job->ask(asking, next); });
+  agent_->post([job = job_, member = member_, due = std::move(due)] {
+    {
+      std::lock_guard lock(member->mutex);
+      member->has_questions_posted = false;
+    }
+    for (const uint32_t next : due) job->ask(member->request.rank, next);
+  });
 }
 
 bool Membership::latest_status(uint32_t rank, std::string* bytes, Clock::time_point* when) const {

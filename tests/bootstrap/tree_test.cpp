@@ -8,9 +8,13 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <latch>
 #include <map>
 #include <set>
+#include <thread>
+#include <vector>
 
 #include "bootstrap/jobs.h"
 
@@ -268,6 +272,43 @@ TEST_P(Hosts, QuestionsAreAnswered) {
       JOB_EXPECT(bytes == "answer of " + std::to_string(peer));
     }
     JOB_CHECK(check_round(self.membership.get(), static_cast<uint32_t>(rank), 12, 1));
+    return 0;
+  });
+}
+
+// A rank that waits asks again and again. While the agent's thread does not get to run, the questions do not queue up
+// before an introduction.
+TEST(Questions, DoNotQueueUpAtABusyAgent) {
+  constexpr uint32_t kRanks = 12, kUnderWay = 8;
+  expect_all_succeed(1, [](int, const trUniqueId& id) {
+    std::atomic<uint32_t> asked{0}, asked_before_introduction{0};
+    std::atomic<bool> is_introduced{false};
+    std::vector<std::unique_ptr<Membership>> ranks(kRanks);
+    std::vector<std::jthread> threads;
+    for (uint32_t rank = 0; rank < kRanks; ++rank)
+      threads.emplace_back([&, rank] { (void)Membership::join(unpacked(id), request_of(rank, kRanks), &ranks[rank]); });
+    threads.clear();
+    for (const auto& rank : ranks) {
+      JOB_EXPECT(rank != nullptr);
+      MemberEvents events;
+      events.status = [&] { return std::to_string(++asked); };
+      events.on_introduced = [&](uint32_t, const std::string&, int) {
+        asked_before_introduction = asked.load();
+        is_introduced = true;
+      };
+      rank->set_events(std::move(events));
+    }
+    std::latch busy(1);
+    Agent::instance().post([&] { busy.wait(); });
+    const auto end = Clock::now() + milliseconds(200);
+    do
+      for (uint32_t peer = 0; peer < kRanks; ++peer) ranks[0]->request_status(peer);
+    while (Clock::now() < end);
+    ranks[0]->introduce(1, {.bytes = "rank 0"});
+    busy.count_down();
+    JOB_EXPECT(soon([&] { return is_introduced.load(); }));
+    JOB_EXPECT(asked_before_introduction <= kUnderWay);
+    JOB_EXPECT(all_answer(ranks[0].get(), all_but(0, kRanks)));
     return 0;
   });
 }
