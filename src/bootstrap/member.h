@@ -30,7 +30,7 @@ struct Member {
   std::shared_ptr<const std::vector<std::string>> answer;
   std::map<uint32_t, std::pair<std::string, Clock::time_point>> statuses;
   std::optional<QuestionPace> questions;  // once one was asked
-  bool has_questions_posted = false;      // to the agent, which has not come to them
+  bool is_asking_posted = false;          // to the agent, which has not come to it
   std::vector<SilentRanks> silent;
   std::optional<SilentRanks> silent_relay;
   std::optional<Clock::time_point> ticked;  // by the agent, last; it does so every half second, or not at all

@@ -352,27 +352,24 @@ std::optional<SilentRanks> Membership::silent_relay() const {
 }
 
 // A rank that waits for an answer asks thousands of times in a millisecond, and the agent's thread may get little of a
-// busy processor. Questions that it cannot keep up with would queue up before all else, introductions among them: no
-// more are posted until it has come to the last ones.
+// busy processor. Questions that it cannot keep up with would queue up before all else, introductions among them: so
+// they wait here, and it takes them when it comes to it.
 void Membership::request_status(uint32_t rank) {
-  std::vector<uint32_t> due;
-  {
-    std::lock_guard lock(member_->mutex);
-    const Clock::time_point now = Clock::now();
-    if (!member_->questions) member_->questions.emplace(member_->request.ranks);
-    member_->questions->want(rank, now);
-    if (member_->has_questions_posted) return;
-    while (const auto next = member_->questions->next(now)) due.push_back(*next);
-    if (due.empty()) return;
-    member_->has_questions_posted = true;
-  }
-  agent_->post([job = job_, member = member_, due = std::move(due)] {
+  std::lock_guard lock(member_->mutex);
+  const Clock::time_point now = Clock::now();
+  if (!member_->questions) member_->questions.emplace(member_->request.ranks);
+  member_->questions->want(rank, now);
+  if (member_->is_asking_posted || !member_->questions->has_next(now)) return;
+  agent_->post([job = job_, member = member_] {
+    std::vector<uint32_t> due;
     {
       std::lock_guard lock(member->mutex);
-      member->has_questions_posted = false;
+      member->is_asking_posted = false;
+      while (const auto next = member->questions->next(Clock::now())) due.push_back(*next);
     }
     for (const uint32_t next : due) job->ask(member->request.rank, next);
   });
+  member_->is_asking_posted = true;  // the agent's thread sees it: it takes the mutex
 }
 
 bool Membership::latest_status(uint32_t rank, std::string* bytes, Clock::time_point* when) const {

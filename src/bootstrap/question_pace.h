@@ -32,14 +32,17 @@ class QuestionPace {
     asked.is_wanted = true;
     wanted_.push_back(rank);
   }
-  // Whom to ask now; called until there is none, after want() and answered().
-  std::optional<uint32_t> next(Clock::time_point now) {
-    if (wanted_.empty()) return {};
+  // Whether next() names a rank.
+  bool has_next(Clock::time_point now) {
     std::erase_if(under_way_, [&](uint32_t rank) {
       const Asked& asked = ranks_[rank];
       return asked.is_answered() || now - asked.when >= kUnderWay;
     });
-    if (under_way_.size() >= most_under_way_) return {};
+    return !wanted_.empty() && under_way_.size() < most_under_way_;
+  }
+  // Whom to ask now; called until there is none, after want() and answered().
+  std::optional<uint32_t> next(Clock::time_point now) {
+    if (!has_next(now)) return {};
     const uint32_t rank = wanted_.front();
     wanted_.pop_front();
     Asked& asked = ranks_[rank];

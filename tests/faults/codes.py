@@ -27,8 +27,8 @@ OF_A_REMOTE_RANK = (
 )
 
 
-# What a receiver says of a stream that begins in the middle of a message, or lacks some.
-SPOILT = re.compile(r"where a frame begins|it sent message \d+ of channel \d+, of which \d+ are read")
+# What a rank says of a stream that begins in the middle of a message, lacks some, or has acknowledgements of another stream.
+SPOILT = re.compile(r"where a frame begins|it sent message \d+ of channel \d+, of which \d+ are read|acknowledges messages that were never sent")
 
 
 def promised(facts, rank, error):

@@ -30,6 +30,10 @@ class CodesOfClosedSocketsTest(unittest.TestCase):
             "the connection of rank 1 (pid 1001 on b) to rank 2 (pid 1002 on c) failed in operation 7 (barrier): TCP with rank 2 "
             "(pid 1002): it sent message 72 of channel 0, of which 28 are read; do all ranks run the same version?",
             (("close-sockets", 2, True), ("close-sockets", 3, False)))
+        self.expect_good_codes(
+            "the connection of rank 1 (pid 1001 on b) to rank 2 (pid 1002 on c) failed in operation 7 (barrier): TCP with rank 2 "
+            "(pid 1002): it acknowledges messages that were never sent",
+            (("close-sockets", 1, True), ("close-sockets", 3, False), ("reset", 1, False)))
 
     def test_its_own_call_may_meet_a_number_that_is_closed(self):
         self.expect_good_codes(

@@ -57,8 +57,9 @@ class Group:
         self.processes = []
 
     def start(self, host, ranks, arguments, environment):
+        # In a session of its own: the kernel lets the stopped processes of a shell's job run when the shell ends.
         handle = self._lab.popen(host, [self._program, *arguments], environment, stdin=subprocess.PIPE,
-                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0)
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0, start_new_session=True)
         os.set_blocking(handle.stdout.fileno(), False)
         process = Process(handle.pid, host, ranks, handle=handle)
         self._selector.register(handle.stdout, selectors.EVENT_READ, process)
