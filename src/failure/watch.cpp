@@ -430,14 +430,23 @@ bool Watch::is_awaited_by_gpus() const {
 }
 
 Status Watch::check_peer(uint32_t peer, const char* during) {
+  // The cause alone would be taken for what this call found.
+  const auto has_left_since = [&](const Status& cause) -> Status {
+    return {cause.code(),
+            fmt::format("{}. {} has left since, and takes no part in {}", cause.message(), describe(peer), during)};
+  };
   RankStatusSnapshot snapshot;
   const bool readable = read(peer, &snapshot);
+  {
+    std::lock_guard lock(lost_mutex_);
+    const auto found = lost_.find(peer);
+    if (found != lost_.end() && found->second.left && !found->second.cause.ok())
+      return has_left_since(found->second.cause);
+  }
   if (Status lost = find_lost(peer, during); !lost.ok()) return lost;
   if (readable && snapshot.left) {
     const Status cause = snapshot.failed ? failure_of(snapshot) : agreement_.known();
-    if (cause.ok()) return left(peer, during, {});
-    return {cause.code(),
-            fmt::format("{}. {} has left since, and takes no part in {}", cause.message(), describe(peer), during)};
+    return cause.ok() ? left(peer, during, {}) : has_left_since(cause);
   }
   if (peer != context_->rank && ((!readable && knows_by_reading(peer)) || is_dead(peer)))
     return end_of(peer, during, "");

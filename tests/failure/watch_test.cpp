@@ -371,5 +371,16 @@ TEST(ABrokenConnection, OfAPeerThatHasLeftIsToldWhereACallOfThisProcessFailed) {
   }
 }
 
+// A shrink looks so for its members. The cause alone would be taken for what the shrink found: "rank 0 does not answer", on
+// rank 0.
+TEST(APeerThatLeaves, IsNamedBesideTheCauseForWhichItLeft) {
+  UnansweredRank rank(10'000);
+  rank.watch.note_left(1, {trTimeout, "no progress: rank 0 does not answer"});
+  const Status found = rank.watch.check_peer(1, "trCommShrink");
+  EXPECT_EQ(found.code(), trTimeout);
+  EXPECT_EQ(found.message(),
+            "no progress: rank 0 does not answer. rank 1 (pid 0) has left since, and takes no part in trCommShrink");
+}
+
 }  // namespace
 }  // namespace treering
